@@ -1,0 +1,6 @@
+"""`python -m ocaffe`."""
+import sys
+
+from ocaffe.cli import main
+
+sys.exit(main())

@@ -1,0 +1,132 @@
+"""What ocaffe keeps on disk between runs: built programs, verdicts on OpenCL runtimes. Standard library only.
+
+`OCAFFE_CACHE=DIR` moves it, `OCAFFE_CACHE=off` turns it off. Entries are written to a temporary name and renamed, so parallel
+processes need no locks; whatever goes wrong here (full disk, damaged file) costs time and never stops anything.
+"""
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import os
+import stat
+import sys
+import tempfile
+from pathlib import Path
+
+_MAGIC = b"OCAFFE\x00\x01"  # the last byte is the format version
+_SIZE_CAP = 256 << 20  # bytes in one folder of entries; a net's programs take 0.1 to 10 MB
+
+
+def cache_root() -> Path | None:
+    """The cache folder, writable; None when the cache is off or there is nowhere to write."""
+    return _root(os.environ.get("OCAFFE_CACHE", ""))
+
+
+@functools.cache
+def _root(setting: str) -> Path | None:
+    if setting.lower() in ("off", "0", "none"):
+        return None
+    if setting:
+        return _writable(Path(setting).expanduser().absolute())
+    return _writable(_user_folder()) or _private_temporary_folder()
+
+
+def _user_folder() -> Path:
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local") / "ocaffe" / "cache"
+    if sys.platform == "darwin":
+        return Path(os.path.expanduser("~/Library/Caches/ocaffe"))
+    return Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")) / "ocaffe"
+
+
+def _writable(folder: Path) -> Path | None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return None
+    return folder if os.access(folder, os.W_OK | os.X_OK) else None
+
+
+def _private_temporary_folder() -> Path | None:
+    """For users without a writable home (containers, services). Binaries are run from it, so it must be ours alone."""
+    if not hasattr(os, "getuid"):
+        return None
+    folder = Path(tempfile.gettempdir()) / f"ocaffe-{os.getuid()}"
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        facts = folder.lstat()
+    except OSError:
+        return None
+    private = stat.S_ISDIR(facts.st_mode) and facts.st_uid == os.getuid() and not facts.st_mode & 0o077
+    return folder if private else None
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Readers see the whole file or none. Raises OSError."""
+    temporary = path.with_name(f"{path.name}.tmp.{os.getpid()}")
+    try:
+        temporary.write_bytes(data)
+        os.replace(temporary, path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
+
+
+def digest(*parts: str | bytes) -> str:
+    """SHA-256 of the parts, each preceded by its length so that no two lists of parts collide."""
+    hasher = hashlib.sha256()
+    for part in parts:
+        data = part.encode() if isinstance(part, str) else part
+        hasher.update(f"{len(data)}:".encode())
+        hasher.update(data)
+    return hasher.hexdigest()
+
+
+class Entries:
+    """One folder of the cache: bytes by key, checked against their own hash; the least recently used go when it grows too large."""
+
+    def __init__(self, name: str, cap: int = _SIZE_CAP) -> None:
+        """`name` is the folder's name in the cache, `cap` its size in bytes."""
+        root = cache_root()
+        self.folder = _writable(root / name) if root else None
+        self.cap = cap
+
+    def load(self, key: str) -> bytes | None:
+        """What `store` was given for this key, or None."""
+        if self.folder is None:
+            return None
+        path = self.folder / key
+        try:
+            data = path.read_bytes()
+        except OSError:
+            return None
+        payload = data[len(_MAGIC) + 32 :]
+        if data[: len(_MAGIC)] != _MAGIC or data[len(_MAGIC) : len(_MAGIC) + 32] != hashlib.sha256(payload).digest():
+            return None  # another format, or damaged: rebuilt and replaced
+        with contextlib.suppress(OSError):
+            os.utime(path)  # marks it as used
+        return payload
+
+    def store(self, key: str, payload: bytes) -> None:
+        if self.folder is not None:
+            with contextlib.suppress(OSError):
+                write_atomically(self.folder / key, _MAGIC + hashlib.sha256(payload).digest() + payload)
+
+    def trim(self) -> None:
+        """Remove the least recently used entries until the folder fits its cap."""
+        if self.folder is None:
+            return
+        files = []
+        for path in self.folder.iterdir():
+            with contextlib.suppress(OSError):  # another process may remove it at this moment
+                facts = path.stat()
+                files.append((facts.st_mtime, facts.st_size, path))
+        excess = sum(size for _, size, _ in files) - self.cap
+        for _, size, path in sorted(files):
+            if excess <= 0:
+                break
+            with contextlib.suppress(OSError):
+                path.unlink()
+                excess -= size

@@ -1,0 +1,114 @@
+"""What must run in a process of its own: trying a runtime that may abort, and building beside compilers that hold one lock per process.
+
+Run as a file, never imported: `python child.py probe|build SYS_PATH PYOPENCL_HOME`, SYS_PATH as JSON. It imports nothing of ocaffe, so it starts
+fast. Answers go to the stdout it was given; what a runtime prints there by itself is sent to stderr.
+"""
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import sys
+import warnings
+from typing import Any
+
+# Local memory, a barrier and a loop: what a runtime with a broken work-group pass gets wrong.
+PROBE_SOURCE = """
+kernel __attribute__((reqd_work_group_size(8, 1, 1)))
+void probe(global float* x, local float* tile, const float factor) {
+  const int i = get_local_id(0), first = get_group_id(0) * 8;
+  tile[i] = x[first + i];
+  barrier(CLK_LOCAL_MEM_FENCE);
+  float sum = 0;
+  for (int k = 0; k <= i; k++) sum += tile[7 - k] * factor;
+  x[first + i] = sum;
+}
+"""
+
+
+def probe(cl: Any) -> dict[str, Any]:
+    """Build and run a kernel on every device of every platform in sight; `problem` is empty if all of them computed rightly."""
+    import numpy as np
+
+    try:
+        platforms = cl.get_platforms()
+    except cl.Error:  # -1001: the loader found no platform
+        platforms = []
+    found: list[tuple[str, str]] = []
+    devices, problem = 0, ""
+    for platform in platforms:
+        found.append((platform.name, platform.version))
+        try:
+            usable = [device for device in platform.get_devices() if device.available and device.compiler_available]
+        except cl.Error:  # DEVICE_NOT_FOUND: a driver without its hardware
+            continue
+        for device in usable:
+            context = cl.Context([device])
+            queue = cl.CommandQueue(context)
+            given = np.arange(32, dtype=np.float32)
+            buffer = cl.Buffer(context, cl.mem_flags.READ_WRITE | cl.mem_flags.COPY_HOST_PTR, hostbuf=given)
+            kernel = cl.Kernel(cl.Program(context, PROBE_SOURCE).build(), "probe")
+            kernel(queue, (32,), (8,), buffer, cl.LocalMemory(32), np.float32(2))
+            result = np.empty_like(given)
+            cl.enqueue_copy(queue, result, buffer)
+            queue.finish()
+            devices += 1
+            if not np.allclose(result.reshape(4, 8), 2 * given.reshape(4, 8)[:, ::-1].cumsum(1)):
+                problem = f"a test kernel gave wrong numbers on {device.name.strip()}"
+    return {"platforms": found, "devices": devices, "problem": problem}
+
+
+def serve_builds(cl: Any, out: Any) -> None:
+    """Read the device's identity, then (source, options) one after another; answer each with (True, binary) or (False, build log)."""
+    requests = sys.stdin.buffer
+    platform_version, device_name, index = pickle.load(requests)
+    same = [
+        device
+        for platform in cl.get_platforms()
+        if platform.version == platform_version
+        for device in platform.get_devices()
+        if device.name == device_name
+    ]
+    device = same[index]
+    context = cl.Context([device])
+    pickle.dump("ready", out)
+    out.flush()
+    while True:
+        try:
+            source, options = pickle.load(requests)
+        except EOFError:
+            return
+        program = cl.Program(context, source)
+        try:
+            answer = (True, program.build(options).binaries[0])
+        except cl.Error as error:
+            answer = (False, str(error))
+        pickle.dump(answer, out)
+        out.flush()
+
+
+def main() -> None:
+    job, sys.path[:], home = sys.argv[1], json.loads(sys.argv[2]), sys.argv[3]
+    out = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    if sys.platform != "win32":
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # an abort is an answer here, not worth a core file
+    os.environ["PYOPENCL_NO_CACHE"] = "1"
+    warnings.simplefilter("ignore")
+    import pyopencl as cl
+
+    if home:
+        os.environ["PYOPENCL_HOME"] = home  # see discovery.import_pyopencl
+    if job == "probe":
+        out.write(json.dumps(probe(cl)).encode())
+        out.flush()
+    else:
+        serve_builds(cl, out)
+    sys.stderr.flush()
+    os._exit(0)  # some runtimes crash or hang while a process unloads them; everything is said
+
+
+if __name__ == "__main__":
+    main()

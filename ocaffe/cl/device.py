@@ -1,0 +1,297 @@
+"""The devices of this machine, and the choice of one: `list_devices`, `select_device`, `Device`."""
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ocaffe import log
+from ocaffe.cl.discovery import Runtime, discover, import_pyopencl
+from ocaffe.cl.free_memory import free_memory
+from ocaffe.cl.quirks import Facts, Quirk, limited, quirks_of
+from ocaffe.errors import Error
+from ocaffe.target import Target
+
+# First pattern found in 'platform, vendor' (lower case) names the runtime; the order settles doubts (PoCL on an NVIDIA card is PoCL).
+RUNTIMES = (
+    ("portable computing language", "pocl"), ("oclgrind", "oclgrind"), ("rusticl", "rusticl"), ("clover", "clover"), ("openclon12", "d3d12"),
+    ("apple", "apple"), ("nvidia", "nvidia"), ("amd", "amd"), ("advanced micro devices", "amd"), ("intel", "intel"),
+    ("arm platform", "arm"), ("qualcomm", "qualcomm"),
+)  # fmt: skip
+# One processor under several runtimes. CPU: Intel's before PoCL; it is as fast, its binaries are complete (PoCL compiles again at a kernel's first
+# launch), and it offers all memory where PoCL offers a quarter in pieces of 2 GiB. GPU: its maker's before PoCL's and Mesa's.
+PREFERENCE = {("cpu", "intel"): 2, ("cpu", "pocl"): 1, ("gpu", "pocl"): -1, ("gpu", "rusticl"): -1}
+LANES = {"nvidia": 128, "amd": 64, "intel": 8}  # fp32 lanes of one compute unit, to compare cards of different makers
+MINIMUM_VERSION = (1, 2)
+
+
+@dataclass(frozen=True)
+class DeviceInfo:
+    """A device as found; no context yet."""
+
+    number: str  # 'PLATFORM:INDEX'
+    name: str
+    platform_name: str
+    platform_version: str
+    version: str  # of OpenCL, as the device says it
+    driver_version: str
+    target: Target
+    clock: int  # MHz
+    quirks: tuple[Quirk, ...]
+    unusable: str  # why it cannot be used; empty if it can
+    runtime: Runtime | None  # where its driver lies, if known
+    cl_device: Any
+
+    @property
+    def kind(self) -> str:
+        return self.target.kind
+
+    @property
+    def avoid(self) -> bool:
+        return any(quirk.avoid for quirk in self.quirks)
+
+    def __str__(self) -> str:
+        return f"{self.number}  {self.name} ({self.platform_name} {self.driver_version}, {self.kind.upper()})"
+
+    def rank(self) -> tuple:
+        """The device with the highest rank is the default."""
+        target = self.target
+        speed = target.compute_units * LANES.get(target.runtime, 32) * max(self.clock, 1)
+        return (
+            not self.unusable,
+            not self.avoid,
+            not target.is_cpu,
+            not target.unified_memory,
+            PREFERENCE.get((target.kind, target.runtime), 0),
+            speed,
+            target.global_memory,
+        )
+
+
+class Device:
+    """One opened device: its context and queues. Close it when done."""
+
+    def __init__(self, info: DeviceInfo) -> None:
+        self.cl = import_pyopencl()
+        self.info = info
+        self.number, self.name, self.target = info.number, info.name, info.target
+        self.platform_name, self.platform_version, self.driver_version = info.platform_name, info.platform_version, info.driver_version
+        self.cl_device = info.cl_device
+        self.context = self.cl.Context([info.cl_device])
+        self.queue = self.cl.CommandQueue(self.context, info.cl_device)
+        self.upload_queue = self.cl.CommandQueue(self.context, info.cl_device)  # transfers beside kernels
+
+    def close(self) -> None:
+        """Wait for both queues and let go of the context."""
+        if self.context is not None:
+            self.queue.finish()
+            self.upload_queue.finish()
+            self.queue = self.upload_queue = self.context = None
+
+    def __repr__(self) -> str:
+        return f"<Device {self.info}>"
+
+
+def list_devices() -> list[DeviceInfo]:
+    """Every device of every platform, in the loader's order; unusable ones too. Empty without OpenCL."""
+    cl = import_pyopencl()
+    try:
+        platforms = cl.get_platforms()
+    except cl.Error:  # PLATFORM_NOT_FOUND_KHR: the loader has no runtime
+        return []
+    devices = []
+    for p, platform in enumerate(platforms):
+        try:
+            members = platform.get_devices()
+        except cl.Error:  # DEVICE_NOT_FOUND: a driver without its hardware
+            continue
+        devices += [_describe(cl, f"{p}:{i}", platform, member) for i, member in enumerate(members)]
+    return devices
+
+
+def _describe(cl: Any, number: str, platform: Any, device: Any) -> DeviceInfo:
+    kind = "cpu" if device.type & cl.device_type.CPU else "gpu"
+    names = {"platform": platform.name.strip(), "platform_version": platform.version.strip()}
+    name, driver = device.name.strip("\0 "), device.driver_version.strip()
+    vendor = f"{names['platform']}, {device.vendor}".lower()
+    extensions = frozenset(device.extensions.split())
+    quirks = quirks_of(Facts(**names, device=name, driver=driver, kind=kind))
+    target = Target(
+        kind=kind,
+        name=name,
+        runtime=next((runtime for pattern, runtime in RUNTIMES if pattern in vendor), "generic"),
+        compute_units=device.max_compute_units,
+        # A GPU's lanes are scalar (NVIDIA says 1): there the widest load counts, 16 bytes. A CPU has four lanes at least (SSE, NEON).
+        vector_width=4 if kind == "gpu" else max(4, device.native_vector_width_float),
+        max_work_group=device.max_work_group_size,
+        local_memory=device.local_mem_size,
+        global_memory=device.global_mem_size,
+        max_allocation=device.max_mem_alloc_size,
+        alignment=max(256, device.mem_base_addr_align // 8),
+        extensions=extensions,
+        unified_memory=bool(device.host_unified_memory),
+    )
+    free = free_memory(device, kind, extensions)
+    target = replace(target, free_memory=target.global_memory if free is None else min(free, target.global_memory))
+    return DeviceInfo(
+        number=number,
+        name=name,
+        platform_name=names["platform"],
+        platform_version=names["platform_version"],
+        version=device.version.strip(),
+        driver_version=driver,
+        target=limited(target, quirks),
+        clock=device.max_clock_frequency,
+        quirks=quirks,
+        unusable=_why_unusable(device),
+        runtime=discover().runtime_of(platform.name, platform.version),
+        cl_device=device,
+    )
+
+
+def _why_unusable(device: Any) -> str:
+    if not device.available:
+        return "its driver says that it is not available"
+    if not device.compiler_available:
+        return "its driver has no OpenCL compiler"
+    found = re.match(r"OpenCL (\d+)\.(\d+)", device.version)
+    if found and (int(found[1]), int(found[2])) < MINIMUM_VERSION:
+        return f"it has {found[0]}, ocaffe needs OpenCL 1.2"
+    return ""
+
+
+def select_device(spec: str | None = None, gpu: str | None = None, solver_mode_cpu: bool = False) -> Device:
+    """Open the device that the flags ask for, the best one by default.
+
+    `spec` (--device, else $OCAFFE_DEVICE): 'PLATFORM:INDEX', a part of a platform's or device's name, 'cpu' or 'gpu'. `gpu` (--gpu): a number in the
+    list of GPUs, or 'all' where there is one. `solver_mode_cpu`: the solver asks for a CPU; flags and environment come first.
+    Raises Error if there is no such device, more than one, or no OpenCL at all.
+    """
+    devices = list_devices()
+    if not devices:
+        raise no_opencl()
+    info = choose(devices, spec, gpu, solver_mode_cpu, os.environ.get("OCAFFE_DEVICE"))
+    for quirk in info.quirks:
+        if quirk.avoid:
+            log.warn_once("opencl:0", f"{info.name} ({info.platform_name}): {quirk.reason}")
+    return Device(info)
+
+
+def choose(
+    devices: Sequence[DeviceInfo], spec: str | None = None, gpu: str | None = None, solver_mode_cpu: bool = False, default: str | None = None
+) -> DeviceInfo:
+    """The rules of `select_device` on a list of devices that is not empty; `default` is a spec that yields to `spec` and `gpu`."""
+    if spec and gpu:
+        raise Error(f"--device {spec} and --gpu {gpu} both choose a device", fix="give one of them")
+    if gpu:
+        return _usable(_by_gpu_number(devices, gpu))
+    if spec:
+        return _usable(_by_spec(devices, spec, f"--device {spec}"))
+    if default:
+        return _usable(_by_spec(devices, default, f"OCAFFE_DEVICE={default}"))
+    if solver_mode_cpu:
+        return _best_of_kind(devices, "cpu", "solver_mode: CPU")
+    return _usable(max(devices, key=DeviceInfo.rank))
+
+
+def gpus(devices: Sequence[DeviceInfo]) -> list[DeviceInfo]:
+    """The GPUs as --gpu counts them: discrete ones first, then in the loader's order."""
+    return sorted((device for device in devices if device.kind == "gpu"), key=lambda device: device.target.unified_memory)
+
+
+def _by_gpu_number(devices: Sequence[DeviceInfo], gpu: str) -> DeviceInfo:
+    found = gpus(devices)
+    flag = f"--gpu {gpu}"
+    if not found:
+        best = max(devices, key=DeviceInfo.rank)
+        raise Error(
+            f"{flag}: OpenCL knows no GPU here, only{_listed(devices)}", fix=f"leave out --gpu to run on '{best.name}', or install the GPU's OpenCL driver"
+        )
+    numbers = [str(i) for i in range(len(found))] if gpu == "all" else [part.strip() for part in gpu.split(",")]
+    if len(numbers) > 1:
+        raise Error(f"{flag} asks for {len(numbers)} GPUs; ocaffe trains on one device", fix=f"--gpu {numbers[0] or 0}")
+    if not numbers[0].isdecimal() or int(numbers[0]) >= len(found):
+        listing = "".join(f"\n  {i}  {device.name} ({device.platform_name})" for i, device in enumerate(found))
+        raise Error(f"{flag}: there is no such GPU, only{listing}", fix="one of these numbers")
+    return found[int(numbers[0])]
+
+
+def _by_spec(devices: Sequence[DeviceInfo], spec: str, flag: str) -> DeviceInfo:
+    if spec.lower() in ("cpu", "gpu"):
+        return _best_of_kind(devices, spec.lower(), flag)
+    if re.fullmatch(r"\d+:\d+", spec):
+        found = [device for device in devices if device.number == spec]
+    else:
+        wanted = spec.lower()
+        # The first of these that finds anything decides: 'intel' means Intel's runtime, not PoCL on an Intel processor.
+        stages: tuple[Callable[[DeviceInfo], bool], ...] = (
+            lambda device: wanted in (device.name.lower(), device.target.runtime),
+            lambda device: wanted in f"{device.platform_name} {device.platform_version}".lower(),
+            lambda device: wanted in device.name.lower(),
+        )
+        found = next(filter(None, ([device for device in devices if stage(device)] for stage in stages)), [])
+    if not found:
+        raise Error(f"{flag} matches no device, only{_listed(devices)}", fix="PLATFORM:INDEX or a part of a name from this list")
+    if len(found) > 1:
+        raise Error(f"{flag} matches {len(found)} devices:{_listed(found)}", fix="PLATFORM:INDEX from this list, or a longer part of the name")
+    return found[0]
+
+
+def _best_of_kind(devices: Sequence[DeviceInfo], kind: str, asked_by: str) -> DeviceInfo:
+    found = [device for device in devices if device.kind == kind]
+    if not found:
+        fix = f"{_cpu_runtime_command()}, or --device {devices[0].number}" if kind == "cpu" else "leave it out to run on a CPU"
+        raise Error(f"{asked_by}: OpenCL knows no {kind.upper()} here, only{_listed(devices)}", fix=fix)
+    return _usable(max(found, key=DeviceInfo.rank))
+
+
+def _usable(device: DeviceInfo) -> DeviceInfo:
+    if device.unusable:
+        raise Error(
+            f"'{device.name}' ({device.platform_name}) cannot be used: {device.unusable}",
+            fix="update its driver, or choose another device: ocaffe device_query lists them",
+        )
+    return device
+
+
+def _listed(devices: Sequence[DeviceInfo]) -> str:
+    return "".join(f"\n  {device}" for device in devices) if len(devices) > 1 else f" {devices[0]}"
+
+
+def no_opencl() -> Error:
+    """The error for an empty list of devices: what was found, and what to install."""
+    found = discover()
+    fact = "no OpenCL device on this machine"
+    if found.chosen_by_user:
+        return Error(f"{fact}: {found.chosen_by_user} leads to no runtime that has one", fix="unset it, and ocaffe looks for runtimes itself")
+    broken = [f"\n  {runtime.library}: {runtime.problem}" for runtime in found.runtimes if runtime.problem]
+    if broken:
+        fact += "; runtimes that are there but do not work:" + "".join(broken)
+    return Error(fact, fix=_cpu_runtime_command())
+
+
+# Where PyPI has no runtime, the distribution's PoCL.
+PACKAGE_COMMANDS = (
+    ("apt-get", "sudo apt-get install pocl-opencl-icd"),
+    ("dnf", "sudo dnf install pocl"),
+    ("pacman", "sudo pacman -S pocl"),
+    ("zypper", "sudo zypper install pocl"),
+    ("apk", "apk add pocl"),
+)
+
+
+def _cpu_runtime_command() -> str:
+    """The one command that brings an OpenCL runtime for the CPU to this system."""
+    import platform
+
+    if sys.platform == "darwin":
+        return "nothing to install, OpenCL is part of macOS: run outside of a sandbox or virtual machine that hides it"
+    glibc_or_windows = sys.platform == "win32" or bool(platform.libc_ver()[0])
+    if platform.machine().lower() in ("x86_64", "amd64") and glibc_or_windows:
+        return "pip install intel-opencl-rt intel-cmplr-lib-rt"
+    found = next((command for tool, command in PACKAGE_COMMANDS if shutil.which(tool)), None)
+    return found or "install the PoCL package of your distribution"

@@ -1,0 +1,58 @@
+"""How much memory a device has left. OpenCL itself has no such query: each kind of device is asked in its own way."""
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+_CGROUP = (  # the limit of a container and what it uses: version 2, version 1
+    ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
+    ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
+)
+
+
+def free_memory(device: Any, kind: str, extensions: frozenset[str]) -> int | None:
+    """Free bytes of a pyopencl device now; None where it cannot tell."""
+    if kind == "cpu":
+        return _host()
+    if "cl_nv_device_attribute_query" in extensions:
+        return _nvidia(device)
+    if "cl_amd_device_attribute_query" in extensions:
+        with contextlib.suppress(Exception):  # kilobytes: all of it, the largest block
+            return int(device.global_free_memory_amd[0]) * 1024
+    return None
+
+
+def _host() -> int | None:
+    if sys.platform != "linux":
+        return None
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        available = int(next(line for line in lines if line.startswith("MemAvailable:")).split()[1]) * 1024
+    except (OSError, StopIteration, ValueError):
+        return None
+    for limit, usage in _CGROUP:
+        with contextlib.suppress(OSError, ValueError):  # 'max' = no limit
+            available = min(available, max(int(Path(limit).read_text()) - int(Path(usage).read_text()), 0))
+    return available
+
+
+class _NvmlMemory(ctypes.Structure):
+    _fields_ = [("total", ctypes.c_ulonglong), ("free", ctypes.c_ulonglong), ("used", ctypes.c_ulonglong)]
+
+
+def _nvidia(device: Any) -> int | None:
+    """From the driver's management library, by PCI address."""
+    with contextlib.suppress(Exception):
+        slot = device.pci_slot_id_nv  # five bits of device, three of function
+        address = f"{device.pci_domain_id_nv:08x}:{device.pci_bus_id_nv:02x}:{slot >> 3:02x}.{slot & 7}"
+        nvml = ctypes.CDLL("nvml.dll" if os.name == "nt" else "libnvidia-ml.so.1")
+        handle, memory = ctypes.c_void_p(), _NvmlMemory()
+        if nvml.nvmlInit_v2() or nvml.nvmlDeviceGetHandleByPciBusId_v2(address.encode(), ctypes.byref(handle)):
+            return None
+        if nvml.nvmlDeviceGetMemoryInfo(handle, ctypes.byref(memory)) == 0:
+            return int(memory.free)
+    return None

@@ -1,0 +1,178 @@
+"""OpenCL programs: kernel text and defines in, built programs out; collected first, built at once, binaries kept on disk."""
+from __future__ import annotations
+
+import collections
+import contextlib
+import functools
+import importlib.resources
+import itertools
+import os
+import re
+import sys
+import warnings
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from ocaffe.cl.cache import Entries, digest
+from ocaffe.cl.device import Device
+from ocaffe.cl.workers import BuildFailure, Job, Worker, worker_count
+
+OPTIONS = "-cl-std=CL1.2 -cl-mad-enable"
+_CACHE_FORMAT = "1"  # part of every key: raise it when a binary of the same source and options would differ
+_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"([^"\n]+)".*$', re.MULTILINE)
+_LOG_LINE = re.compile(r":(\d+):\d+: (?:fatal )?error|^\s*line (\d+): error", re.MULTILINE | re.IGNORECASE)
+
+
+class ProgramKey(NamedTuple):
+    """Names a program. `source` is a kernel family (`kernels/<family>.cl`) or OpenCL C text; text sees common.h without including it.
+
+    `defines` are (name, value) pairs; they become #define lines before the text, so values may hold anything that a line can.
+    """
+
+    source: str
+    defines: tuple[tuple[str, str], ...] = ()
+
+    @classmethod
+    def generated(cls, texts: Sequence[str]) -> ProgramKey:
+        """One program of several generated texts, whose functions have different names."""
+        return cls("\n".join(texts) + "\n")
+
+    @property
+    def family(self) -> str:
+        """The kernel family, or 'generated'."""
+        return "generated" if "\n" in self.source else self.source
+
+
+class BuildError(RuntimeError):
+    """The device's compiler refused a program: a bug of ocaffe or of the driver, not of the user."""
+
+    def __init__(self, key: ProgramKey, device: str, text: str, log: str) -> None:
+        """`text` is what was compiled, `log` what the compiler said."""
+        self.key, self.device, self.text, self.log = key, device, text, log.strip("\0 \n")
+        defines = " ".join(f"-D{name}={value}" for name, value in key.defines) or "no defines"
+        parts = [f"kernel family '{key.family}' does not build on {device} ({defines})", self.log or "the compiler said nothing"]
+        super().__init__("\n".join(parts + _excerpts(text, self.log)))
+
+
+def _excerpts(text: str, log: str, most: int = 5, around: int = 2) -> list[str]:
+    """The lines of the source that the first errors of a build log point at, with their neighbours."""
+    lines = text.split("\n")
+    wrong = sorted({int(a or b) for a, b in _LOG_LINE.findall(log)} & set(range(1, len(lines) + 1)))[:most]
+    shown = sorted({n for line in wrong for n in range(max(1, line - around), min(len(lines), line + around) + 1)})
+    return [f"{'>' if n in wrong else ' '}{n:5} | {lines[n - 1]}" for n in shown]
+
+
+@functools.cache
+def _kernel_file(name: str) -> str:
+    return (importlib.resources.files("ocaffe") / "kernels" / name).read_text(encoding="utf-8")
+
+
+def _inline(text: str, included: set[str]) -> str:
+    """Put included files in place, each once: the device's compiler has no include path."""
+
+    def file(match: re.Match[str]) -> str:
+        if match[1] in included:
+            return ""
+        included.add(match[1])
+        return _inline(_kernel_file(match[1]), included)
+
+    return _INCLUDE.sub(file, text)
+
+
+def program_text(key: ProgramKey) -> str:
+    """What the compiler gets: defines, then the text with its includes in place."""
+    defines = "".join(f"#define {name} {value}".rstrip() + "\n" for name, value in key.defines)
+    text = '#include "common.h"\n' + key.source if key.family == "generated" else _kernel_file(key.source + ".cl")
+    return defines + _inline(text, set())
+
+
+class Programs:
+    """The programs of one device. `programs[key]` gives one that `build_all` was asked for."""
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self._cl = device.cl
+        self._built: dict[ProgramKey, Any] = {}
+        self._entries = Entries("programs")
+        # A virtual machine may hide vector units of the processor that the name promises.
+        vectors = str(device.target.vector_width)
+        self._identity = (_CACHE_FORMAT, OPTIONS, device.name, device.driver_version, device.platform_name, device.platform_version, vectors)
+        self._verbose = os.environ.get("OCAFFE_CL_LOG") == "1"  # print what the compiler says: then it must compile, and here
+
+    def __getitem__(self, key: ProgramKey) -> Any:
+        return self._built[key]
+
+    def build_all(self, keys: Iterable[ProgramKey]) -> dict[ProgramKey, Any]:
+        """Every program, from memory, disk or the compiler, the missing ones built side by side. Raises BuildError."""
+        wanted = list(dict.fromkeys(keys))
+        jobs: list[Job] = []
+        for key in wanted:
+            if key not in self._built:
+                text = program_text(key)
+                job = Job(key, text, digest(*self._identity, text))
+                binary = None if self._verbose else self._entries.load(job.entry)
+                program = None if binary is None else self._from_binary(binary)
+                if program is None:
+                    jobs.append(job)
+                else:
+                    self._built[key] = program
+        if jobs:
+            self._compile(jobs)
+            self._entries.trim()
+        return {key: self._built[key] for key in wanted}
+
+    def _from_binary(self, binary: bytes) -> Any | None:
+        """A program from a stored binary; None where the driver does not take it (it may have been replaced behind the same version)."""
+        with contextlib.suppress(self._cl.Error):
+            return self._build(self._cl.Program(self._device.context, [self._device.cl_device], [binary]))
+        return None
+
+    def _build(self, program: Any) -> Any:
+        with warnings.catch_warnings():  # pyopencl warns of every compiler that says anything
+            warnings.simplefilter("ignore")
+            return program.build(OPTIONS)
+
+    def _compile(self, jobs: list[Job]) -> None:
+        """Build here and, when there are many, in worker processes too; whoever is free takes the next job."""
+        queue = collections.deque(jobs)
+        workers = [] if self._verbose else [Worker(self._device, OPTIONS, queue) for _ in range(worker_count(len(jobs)))]
+        try:
+            while queue:
+                try:
+                    job = queue.popleft()
+                except IndexError:  # a worker took the last one at this moment
+                    break
+                self._compile_here(job)
+            for job, binary in itertools.chain.from_iterable(worker.finish() for worker in workers):
+                program = self._from_binary(binary)
+                if program is None:
+                    self._compile_here(job)
+                else:
+                    self._keep(job, program, binary)
+        except BuildFailure as failure:
+            raise BuildError(failure.job.key, self._device.name, failure.job.text, _compiler_log(failure.message)) from None
+        finally:
+            for worker in workers:
+                worker.kill()
+
+    def _compile_here(self, job: Job) -> None:
+        program = self._cl.Program(self._device.context, job.text)
+        try:
+            self._build(program)
+        except self._cl.Error as error:
+            raise BuildError(job.key, self._device.name, job.text, _compiler_log(str(error))) from None
+        if self._verbose:
+            said = program.get_build_info(self._device.cl_device, self._cl.program_build_info.LOG).strip("\0 \n")
+            if said:
+                print(f"{job.key.family} {dict(job.key.defines)}:\n{said}", file=sys.stderr)
+        self._keep(job, program, program.binaries[0])
+
+    def _keep(self, job: Job, program: Any, binary: bytes) -> None:
+        self._built[job.key] = program
+        if binary:  # a driver may have none to give
+            self._entries.store(job.entry, binary)
+
+
+def _compiler_log(message: str) -> str:
+    """The compiler's own words within pyopencl's error message."""
+    return message.split(":\n\n", 1)[-1].split("\n(options: ")[0]

@@ -1,0 +1,161 @@
+"""A session: the buffers that the nets of one job share on one device, and the tapes bound to them.
+
+Persistent Refs (parameters, history, inputs, staging, constants) have buffers of their own for as long as the session lives. Everything that
+is recycled lies in the arena: slabs as large as the largest plan of the session's tapes needs, so a TEST net runs in the TRAIN net's memory.
+"""
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ocaffe.cl.device import Device
+from ocaffe.cl.program import Programs
+from ocaffe.errors import Error, shape_text
+from ocaffe.graph.ir import Ref, roots
+from ocaffe.memory.report import size_text
+
+if TYPE_CHECKING:
+    from ocaffe.cl.tape import Tape
+
+POISON = np.uint32(0xFFFFFFFF)  # a NaN as float
+
+
+class Session:
+    """Owns every buffer; tapes and nets ask it by Ref."""
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+        self.programs = Programs(device)
+        self.tapes: list[Tape] = []
+        self.slabs: list[Any] = []
+        self._persistent: dict[Ref, list[Any]] = {}
+        self._cl = device.cl
+
+    # -- binding -----------------------------------------------------------------------------------------------------
+
+    def bind(self, tapes: Iterable[Tape], poison: bool = False) -> None:
+        """Bring new tapes onto the device: room in the arena, all programs built at once, arguments set. Raises Error if memory lacks."""
+        fresh = list(tapes)
+        self.tapes += fresh
+        grown = self._grow_arena(poison)
+        keys = {call.key for tape in fresh for call in tape.calls}
+        self.programs.build_all(sorted(keys))
+        for tape in self.tapes if grown else fresh:
+            tape.bind()
+
+    def release(self, tape: Tape) -> None:
+        """Forget a tape that a new shape replaced."""
+        self.tapes.remove(tape)
+
+    def _grow_arena(self, poison: bool) -> bool:
+        needed: list[int] = []
+        for tape in self.tapes:
+            for index, size in enumerate(tape.plan.slabs):
+                if index == len(needed):
+                    needed.append(0)
+                needed[index] = max(needed[index], size)
+        if len(needed) == len(self.slabs) and all(slab.size >= size for slab, size in zip(self.slabs, needed)):
+            return False
+        self.check_room(sum(needed))
+        self.slabs = []
+        for size in needed:
+            slab = self._allocate(size, "the recycled slabs")
+            if poison:
+                self._cl.enqueue_fill_buffer(self.device.queue, slab, POISON, 0, size // 4 * 4)
+            self.slabs.append(slab)
+        return True
+
+    def check_room(self, arena: int) -> None:
+        """Refuse a job that the device cannot hold, before anything is allocated, naming the largest tensors (DESIGN §8)."""
+        persistent = {root for tape in self.tapes for root in roots(tape.schedule) if root.persistent}
+        fixed = sum(ref.nbytes * ref.slots for ref in persistent)
+        limit = self.device.target.global_memory
+        if fixed + arena <= limit:
+            return
+        tape = max(self.tapes, key=lambda tape: tape.plan.total)
+        lives = [life.ref for life in tape.plan.live_at(tape.plan.peak_step)]
+        largest = sorted({*lives, *persistent}, key=lambda ref: -ref.nbytes * ref.slots)[:5]
+        names = ", ".join(f"{ref.name} ({shape_text(ref.shape)}, {size_text(ref.nbytes * ref.slots)})" for ref in largest)
+        share = (limit - fixed) / max(arena, 1)
+        fix = f"lower batch_size to {100 * share:.0f} % of what it is" if share > 0.01 else "use a device with more memory"
+        raise Error(
+            f"the net needs {size_text(fixed + arena)}, '{self.device.name}' has {size_text(limit)}\n"
+            f"  parameters, history and staging {size_text(fixed)}, recycled slabs {size_text(arena)}; largest: {names}",
+            fix=fix,
+        )
+
+    def _allocate(self, size: int, what: str) -> Any:
+        cl = self._cl
+        try:
+            return cl.Buffer(self.device.context, cl.mem_flags.READ_WRITE, max(size, 4))
+        except (cl.MemoryError, cl.RuntimeError, cl.LogicError) as reason:
+            raise Error(
+                f"'{self.device.name}' refused a buffer of {size_text(size)} for {what} ({reason})",
+                fix="lower the batch size, or use a device with more memory",
+            ) from reason
+
+    # -- Refs --------------------------------------------------------------------------------------------------------
+
+    def buffers(self, root: Ref) -> list[Any]:
+        """The buffer of a persistent root Ref, one per slot; made, with its first value, when it is first asked for."""
+        if root not in self._persistent:
+            made = [self._allocate(root.nbytes, root.name) for _ in range(root.slots)]
+            self._persistent[root] = made
+            for buffer in made:
+                self._fill(buffer, root)
+        return self._persistent[root]
+
+    def _fill(self, buffer: Any, ref: Ref) -> None:
+        value = ref.value if ref.value is not None else 0
+        if isinstance(value, np.ndarray):
+            self._cl.enqueue_copy(self.device.queue, buffer, np.ascontiguousarray(value, ref.dtype), is_blocking=True)
+        elif ref.count:
+            self._cl.enqueue_fill_buffer(self.device.queue, buffer, ref.dtype.type(value), 0, ref.nbytes)
+
+    def drop(self, refs: Iterable[Ref]) -> None:
+        """Free the buffers of persistent Refs that no tape uses any more."""
+        for ref in refs:
+            self._persistent.pop(ref, None)
+
+    def forget_arena(self) -> None:
+        self.slabs = []
+
+    def locate(self, ref: Ref, places: dict[Ref, tuple[int, int]], slot: int = 0) -> tuple[Any, int]:
+        """Buffer and offset in elements of a Ref (a view or not) under a plan."""
+        root = ref.root
+        if root.persistent:
+            buffers = self.buffers(root)
+            return buffers[slot % len(buffers)], ref.root_offset
+        slab, offset = places[root]
+        return self.slabs[slab], offset // ref.dtype.itemsize + ref.root_offset
+
+    def read(self, ref: Ref, places: dict[Ref, tuple[int, int]] | None = None) -> np.ndarray:
+        """A dense copy of what a Ref holds now; waits for the device."""
+        buffer, offset = self.locate(ref, places or {})
+        item = ref.dtype.itemsize
+        if ref.is_dense:
+            result = np.empty(ref.shape, ref.dtype)
+            if ref.count:
+                self._cl.enqueue_copy(self.device.queue, result, buffer, src_offset=offset * item, is_blocking=True)
+            return result
+        span = (ref.shape[0] - 1) * ref.batch_stride + ref.dense_stride
+        flat = np.empty(span, ref.dtype)
+        self._cl.enqueue_copy(self.device.queue, flat, buffer, src_offset=offset * item, is_blocking=True)
+        rows = np.lib.stride_tricks.as_strided(flat, (ref.shape[0], ref.dense_stride), (ref.batch_stride * item, item))
+        return rows.reshape(ref.shape).copy()
+
+    def write(self, ref: Ref, array: np.ndarray, places: dict[Ref, tuple[int, int]] | None = None) -> None:
+        """Put an array of the Ref's shape into it; waits for the device."""
+        buffer, offset = self.locate(ref, places or {})
+        item = ref.dtype.itemsize
+        data = np.ascontiguousarray(array, ref.dtype)
+        if data.size != ref.count:
+            raise ValueError(f"{ref.name} has {ref.count} elements, {data.size} given")
+        if ref.is_dense:
+            if data.size:
+                self._cl.enqueue_copy(self.device.queue, buffer, data, dst_offset=offset * item, is_blocking=True)
+            return
+        for sample, row in enumerate(data.reshape(ref.shape[0], -1)):
+            self._cl.enqueue_copy(self.device.queue, buffer, row, dst_offset=(offset + sample * ref.batch_stride) * item, is_blocking=True)

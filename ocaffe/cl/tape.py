@@ -1,0 +1,248 @@
+"""The tape: a schedule bound to a device. Arguments are set once; a run is a loop of enqueues (DESIGN §5).
+
+What changes from run to run lives on the device: the step buffer, the staging slots, the outputs. `clSetKernelArg` does not keep a buffer alive,
+so the session owns all of them for as long as the tape exists.
+"""
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ocaffe.cl.program import ProgramKey
+from ocaffe.cl.session import POISON, Session
+from ocaffe.data.prefetch import Prefetcher
+from ocaffe.graph.ir import Call, HostCall, Launch, Ref, Role, Schedule, Upload, roots
+from ocaffe.graph.recorder import STEP
+from ocaffe.memory.plan import MemoryPlan
+
+RING = 4  # runs that the host may be ahead of the device
+OUTPUT_ALIGNMENT = 64  # bytes between outputs in their common buffer
+
+
+@dataclass(frozen=True)
+class BoundCall:
+    """The final call of a launch with the key of its program."""
+
+    launch: Launch
+    call: Call
+    key: ProgramKey
+
+
+class Tape:
+    """One schedule on one session. `prefetchers` feeds the uploads; `run` enqueues and returns at once."""
+
+    def __init__(self, session: Session, schedule: Schedule, plan: MemoryPlan, step: Ref, poison: bool = False) -> None:
+        self.session = session
+        self.schedule = schedule
+        self.poison = poison
+        self.plan = plan
+        self.step = step
+        self.runs = 0
+        self.prefetchers: dict[Any, Prefetcher] = {}
+        self.outputs = OutputRing(session, [ref for ref in roots(schedule) if ref.role is Role.OUTPUT])
+        calls = [None if isinstance(launch, (Upload, HostCall)) else launch.final() for launch in self.schedule]
+        texts = sorted({call.program for call in calls if call is not None and call.generated})
+        generated = ProgramKey.generated(texts) if texts else None
+        self._bound: list[BoundCall | None] = [
+            None if call is None else BoundCall(launch, call, generated if call.generated else ProgramKey(call.program, call.defines))  # type: ignore[arg-type]
+            for launch, call in zip(self.schedule, calls)
+        ]
+        self._actions: list[Any] = []
+        self._step_ring = [np.zeros(step.count, np.uint32) for _ in range(RING)]
+        self._step_events: deque[Any] = deque()
+
+    @property
+    def calls(self) -> Iterator[BoundCall]:
+        """The kernel calls, without host steps."""
+        return (bound for bound in self._bound if bound is not None)
+
+    # -- binding -----------------------------------------------------------------------------------------------------
+
+    def bind(self) -> None:
+        """Make the kernels and set their arguments; programs must be built. Runs again when the arena moves."""
+        self._actions = [self._bind(launch, bound) for launch, bound in zip(self.schedule, self._bound)]
+        if self.poison:
+            dying: dict[int, list[Ref]] = {}
+            for life in self.plan.lives:
+                if not life.ref.pinned:
+                    dying.setdefault(life.last, []).append(life.ref)
+            self._actions = [_PoisonAction(self, action, dying.get(step, [])) for step, action in enumerate(self._actions)]
+
+    def _bind(self, launch: Launch, bound: BoundCall | None) -> Any:
+        if isinstance(launch, Upload):
+            return _UploadAction(self, launch)
+        if isinstance(launch, HostCall):
+            return _HostAction(self, launch)
+        assert bound is not None
+        call = bound.call
+        local = call.local
+        size = call.size if local is None else tuple(-(-n // m) * m for n, m in zip(call.size, local))
+        slots = max((operand.ref.root.slots for operand in launch.operands), default=1)
+        program = self.session.programs[bound.key]
+        kernels = []
+        for slot in range(slots):
+            kernel = self.session.device.cl.Kernel(program, call.function)
+            args: list[Any] = []
+            for operand in launch.operands:
+                buffer, offset = self.locate(operand.ref, slot)
+                args += [buffer, np.uint64(offset), np.uint64(operand.ref.batch_stride)]
+            kernel.set_args(*args, *call.scalars)
+            kernels.append(kernel)
+        return (kernels, size, local) if slots > 1 else (kernels[0], size, local)
+
+    def locate(self, ref: Ref, slot: int = 0) -> tuple[Any, int]:
+        if ref.root in self.outputs.offsets:
+            return self.outputs.buffer, self.outputs.offsets[ref.root] // ref.dtype.itemsize + ref.root_offset
+        return self.session.locate(ref, self.plan.places, slot)
+
+    # -- running -----------------------------------------------------------------------------------------------------
+
+    def set_step(self, **words: float | int) -> None:
+        """Write words of the step buffer (STEP_WORDS) for the next run: rate and scale as float, the others as unsigned integers."""
+        while len(self._step_events) >= RING:
+            self._step_events.popleft().wait()
+        host = self._step_ring[0]
+        self._step_ring.append(self._step_ring.pop(0))
+        for name, value in words.items():
+            host[STEP[name]] = np.float32(value).view(np.uint32) if name in ("RATE", "SCALE") else np.uint32(value & 0xFFFFFFFF)
+        buffer = self.session.buffers(self.step)[0]
+        self._step_events.append(self.session.device.cl.enqueue_copy(self.session.device.queue, buffer, host, is_blocking=False))
+
+    def run(self, start: int = 0, stop: int | None = None) -> None:
+        """Enqueue the launches [start, stop); the first run after a bind may begin anywhere."""
+        queue = self.session.device.queue
+        enqueue = self.session.device.cl.enqueue_nd_range_kernel
+        slot = self.runs
+        for action in self._actions[start:stop]:
+            if type(action) is tuple:
+                kernel, size, local = action
+                if type(kernel) is list:
+                    kernel = kernel[slot % len(kernel)]
+                enqueue(queue, kernel, size, local)
+            else:
+                action(slot)
+        if stop is None or stop >= len(self._actions):
+            self.runs += 1
+        queue.flush()
+
+    def read(self, ref: Ref) -> np.ndarray:
+        """A dense copy of a Ref of this tape; waits."""
+        if ref.root in self.outputs.offsets:
+            return self.outputs.read(ref)
+        return self.session.read(ref, self.plan.places)
+
+    def write(self, ref: Ref, array: np.ndarray) -> None:
+        self.session.write(ref, array, self.plan.places)
+
+
+class OutputRing:
+    """Losses and net outputs lie together in one small buffer, so that one transfer a run brings them all to the host."""
+
+    def __init__(self, session: Session, refs: list[Ref]) -> None:
+        self.session = session
+        self.offsets: dict[Ref, int] = {}
+        size = 0
+        for ref in refs:
+            self.offsets[ref] = size
+            size += -(-ref.nbytes // OUTPUT_ALIGNMENT) * OUTPUT_ALIGNMENT
+        cl = session.device.cl
+        self.buffer = cl.Buffer(session.device.context, cl.mem_flags.READ_WRITE, max(size, OUTPUT_ALIGNMENT))
+        self._size = max(size, OUTPUT_ALIGNMENT)
+        self._ring: list[np.ndarray] = []  # made when first fetched: large outputs of deploy nets are read one by one
+        self._next = 0
+
+    def fetch(self) -> Fetched:
+        """Begin to read all outputs of the last run; does not wait. At most RING fetches may be open."""
+        if not self._ring:
+            self._ring = [np.zeros(self._size, np.uint8) for _ in range(RING)]
+        host = self._ring[self._next % RING]
+        self._next += 1
+        event = self.session.device.cl.enqueue_copy(self.session.device.queue, host, self.buffer, is_blocking=False)
+        return Fetched(self, host, event)
+
+    def read(self, ref: Ref) -> np.ndarray:
+        """A copy of one output; waits."""
+        result = np.empty(ref.shape, ref.dtype)
+        begin = self.offsets[ref.root] + ref.root_offset * ref.dtype.itemsize
+        self.session.device.cl.enqueue_copy(self.session.device.queue, result, self.buffer, src_offset=begin, is_blocking=True)
+        return result
+
+
+@dataclass
+class Fetched:
+    """Outputs on their way to the host; `value` waits for them."""
+
+    ring: OutputRing
+    host: np.ndarray
+    event: Any
+
+    def wait(self) -> None:
+        if self.event is not None:
+            self.event.wait()
+            self.event = None
+
+    def value(self, ref: Ref) -> np.ndarray:
+        """A copy of one output."""
+        self.wait()
+        begin = self.ring.offsets[ref.root] + ref.root_offset * ref.dtype.itemsize
+        return self.host[begin : begin + ref.nbytes].view(ref.dtype).reshape(ref.shape).copy()
+
+
+class _UploadAction:
+    """Takes the next batch from the prefetcher and sends it to its slot; waits only for data, or for the oldest upload when the ring is full."""
+
+    def __init__(self, tape: Tape, launch: Upload) -> None:
+        self.tape = tape
+        self.source = launch.source
+        self.buffers = tape.session.buffers(launch.operands[0].ref.root)
+        self.open: deque[tuple[Any, Any]] = deque()
+
+    def __call__(self, slot: int) -> None:
+        device = self.tape.session.device
+        prefetcher = self.tape.prefetchers[self.source]
+        while self.open and (len(self.open) >= len(self.buffers) or _complete(device.cl, self.open[0][0])):
+            event, batch = self.open.popleft()
+            event.wait()
+            prefetcher.recycle(batch)
+        batch = prefetcher.get()
+        buffer = self.buffers[slot % len(self.buffers)]
+        self.open.append((device.cl.enqueue_copy(device.queue, buffer, batch.block, is_blocking=False), batch))
+
+
+def _complete(cl: Any, event: Any) -> bool:
+    return bool(event.command_execution_status == cl.command_execution_status.COMPLETE)
+
+
+class _HostAction:
+    """Runs Python between device work; waits for the device first."""
+
+    def __init__(self, tape: Tape, launch: HostCall) -> None:
+        self.tape, self.launch = tape, launch
+
+    def __call__(self, slot: int) -> None:
+        assert self.launch.run is not None
+        self.tape.session.device.queue.finish()
+        self.launch.run(self.tape)
+
+
+class _PoisonAction:
+    """An action followed by NaN in everything that nobody reads after it (OCAFFE_POISON=1)."""
+
+    def __init__(self, tape: Tape, action: Any, dying: list[Ref]) -> None:
+        self.tape, self.action = tape, action
+        self.places = [(*tape.locate(ref), ref) for ref in dying]
+
+    def __call__(self, slot: int) -> None:
+        device = self.tape.session.device
+        if type(self.action) is tuple:
+            kernel, size, local = self.action
+            device.cl.enqueue_nd_range_kernel(device.queue, kernel[slot % len(kernel)] if type(kernel) is list else kernel, size, local)
+        else:
+            self.action(slot)
+        for buffer, offset, ref in self.places:
+            if ref.nbytes >= 4:
+                device.cl.enqueue_fill_buffer(device.queue, buffer, POISON, offset * ref.dtype.itemsize, ref.nbytes // 4 * 4)

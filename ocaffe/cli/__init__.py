@@ -1,0 +1,66 @@
+"""The command line: `ocaffe <command> [flags]`, one module per command; Caffe's flags in every form that gflags took (CAFFE.md §1.1)."""
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+
+from ocaffe import __version__, log
+from ocaffe.errors import Error
+
+COMMANDS = {
+    "train": "train or finetune a model",
+    "test": "score a model",
+    "time": "benchmark model execution time, layer by layer",
+    "device_query": "show the OpenCL devices",
+    "plan": "show the memory plan of a net or solver, without a device",
+    "dataset": "make the databases of mnist, cifar10 or digits",
+}
+
+
+def usage() -> str:
+    lines = ["usage: ocaffe <command> <flags>", "", "commands:"]
+    lines += [f"  {name:<15} {text}" for name, text in COMMANDS.items()]
+    lines += ["", "`ocaffe <command> --help` lists the flags; `ocaffe --version` prints the version."]
+    return "\n".join(lines)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit status. Mistakes of the user are one block on stderr and status 1."""
+    args = list(sys.argv[1:] if argv is None else argv)
+    log.configure()
+    if args and args[0] in ("--version", "-version"):
+        print(f"ocaffe version {__version__}")
+        return 0
+    command = _command(args)
+    if command is None:
+        wanted = args and args[0] in ("--help", "-help", "-h", "help")
+        print(usage(), file=sys.stdout if wanted else sys.stderr)
+        return 0 if wanted else 1
+    debug = "--debug" in args
+    if debug:
+        args.remove("--debug")
+    module = importlib.import_module(f"ocaffe.cli.{command}")
+    try:
+        return int(module.main(args) or 0)
+    except Error as error:
+        if debug:
+            traceback.print_exc()
+        print(f"error: {error}", file=sys.stderr)
+    except BrokenPipeError:  # `ocaffe plan | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+    return 1
+
+
+def _command(args: list[str]) -> str | None:
+    """Take the command out of the arguments: gflags let it stand behind flags."""
+    for index, arg in enumerate(args):
+        if arg in COMMANDS:
+            return args.pop(index)
+        if not arg.startswith("-") and (index == 0 or "=" in args[index - 1]):
+            return None
+    return None

@@ -1,0 +1,106 @@
+"""`ocaffe device_query`: Caffe's fields where they mean something in OpenCL, and what decides how ocaffe will run."""
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from ocaffe.cl.device import DeviceInfo, choose, gpus, list_devices, no_opencl
+from ocaffe.cl.discovery import discover
+from ocaffe.errors import Error
+
+_LABEL_WIDTH = 31  # Caffe's column
+
+
+def device_query_text(gpu: str | None = None, spec: str | None = None) -> str:
+    """The report, one field a line, an empty line between devices.
+
+    `spec` as for `select_device`; `gpu` a comma list of numbers in the list of GPUs. Without them, and for gpu = 'all', every device.
+    Raises Error for a device that is not there.
+    """
+    devices = list_devices()
+    if not devices:
+        raise no_opencl()
+    default = _default(devices)
+    blocks = [_block(_device_lines(devices, device, device is default)) for device in _chosen(devices, gpu, spec)]
+    left_out = _block(_left_out())
+    return "\n\n".join([*blocks, left_out] if left_out else blocks)
+
+
+def _default(devices: Sequence[DeviceInfo]) -> DeviceInfo | None:
+    """The device that a command without flags would take."""
+    try:
+        return choose(devices, default=os.environ.get("OCAFFE_DEVICE"))
+    except Error:
+        return None
+
+
+def _chosen(devices: Sequence[DeviceInfo], gpu: str | None, spec: str | None) -> list[DeviceInfo]:
+    if spec:
+        return [choose(devices, spec, gpu)]
+    if gpu and gpu != "all":
+        return [choose(devices, gpu=number) for number in gpu.split(",")]
+    return list(devices)
+
+
+def _block(lines: Iterator[tuple[str, object]]) -> str:
+    return "\n".join(f"{label + ':':<{_LABEL_WIDTH}}{value}" for label, value in lines)
+
+
+def _device_lines(devices: Sequence[DeviceInfo], info: DeviceInfo, is_default: bool) -> Iterator[tuple[str, object]]:
+    device, target = info.cl_device, info.target
+    numbered = gpus(devices)
+    yield "Device id", info.number + (f" (--gpu {numbered.index(info)})" if info in numbered else "") + (", the default" if is_default else "")
+    if info.unusable:
+        yield "Cannot be used", info.unusable
+    yield from _nvidia(device, ("Major revision number", "compute_capability_major_nv"), ("Minor revision number", "compute_capability_minor_nv"))
+    yield "Name", info.name
+    yield "Kind", _kind(info)
+    yield "Platform", info.platform_name
+    yield "Platform version", info.platform_version
+    yield "OpenCL version", info.version
+    yield "Driver version", info.driver_version
+    if info.runtime is not None:
+        yield "Runtime library", f"{info.runtime.library} ({info.runtime.origin})"
+    elif discover().chosen_by_user:
+        yield "Runtime library", f"chosen by {discover().chosen_by_user}"
+    yield "Total global memory", target.global_memory
+    yield "Free global memory", target.free_memory
+    yield "Maximum allocation", target.max_allocation
+    yield "Total shared memory per block", target.local_memory
+    yield from _nvidia(device, ("Total registers per block", "registers_per_block_nv"), ("Warp size", "warp_size_nv"))
+    yield "Memory alignment", target.alignment
+    yield "Vector width", f"{target.vector_width} floats"
+    yield "Maximum threads per block", target.max_work_group
+    yield "Maximum dimension of block", ", ".join(map(str, device.max_work_item_sizes))
+    yield "Clock rate", info.clock * 1000  # kHz, as Caffe prints it
+    yield "Total constant memory", device.max_constant_buffer_size
+    yield from _nvidia(device, ("Concurrent copy and execution", "gpu_overlap_nv"))
+    yield "Number of multiprocessors", target.compute_units
+    yield from _nvidia(device, ("Kernel execution timeout", "kernel_exec_timeout_nv"))
+    for quirk in info.quirks:
+        limits = ", ".join(f"{name} <= {bound}" for name, bound in quirk.limits.items())
+        yield "Quirk", quirk.reason + (f" [{limits}]" if limits else "") + (" [chosen last]" if quirk.avoid else "")
+    yield "Extensions", " ".join(sorted(target.extensions))
+
+
+def _kind(info: DeviceInfo) -> str:
+    if info.kind == "cpu":
+        return "CPU"
+    return "GPU, shares the host's memory" if info.target.unified_memory else "GPU, memory of its own"
+
+
+def _nvidia(device: Any, *fields: tuple[str, str]) -> Iterator[tuple[str, object]]:
+    """Fields that only NVIDIA's driver knows (cl_nv_device_attribute_query)."""
+    if "cl_nv_device_attribute_query" in device.extensions:
+        for label, name in fields:
+            value = getattr(device, name)
+            yield label, ("Yes" if value else "No") if isinstance(value, bool) else value
+
+
+def _left_out() -> Iterator[tuple[str, object]]:
+    for runtime in discover().runtimes:
+        if runtime.problem:
+            yield "Runtime left out", f"{runtime.library}: {runtime.problem}"
+        elif not runtime.devices:
+            yield "Runtime without devices", f"{runtime.library} ({runtime.origin})"

@@ -1,0 +1,63 @@
+"""Flags as gflags took them: -f v, --f v, -f=v, --f=v, booleans --f and --nof, dashes and underscores alike."""
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from ocaffe.errors import Error
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse with gflags' spellings; a wrong flag is an Error, and every flag may be given once with one dash or two."""
+
+    def __init__(self, command: str, description: str) -> None:
+        super().__init__(prog=f"ocaffe {command}", description=description, allow_abbrev=False, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+
+    def flag(self, name: str, default: Any = "", help: str = "", choices: Sequence[str] | None = None) -> None:
+        """A flag whose type is that of its default; a False default makes a switch with --no<name>."""
+        spellings = [dashes + spelled for spelled in dict.fromkeys((name, name.replace("_", "-"))) for dashes in ("--", "-")]
+        if default is False:
+            self.add_argument(*spellings, dest=name, action=_Switch, nargs="?", default=False, help=help)
+            self.add_argument(f"--no{name}", f"-no{name}", dest=name, action="store_const", const=False, default=False, help=argparse.SUPPRESS)
+        else:
+            self.add_argument(*spellings, dest=name, type=type(default), default=default, help=help or " ", choices=choices)
+
+    def parse(self, argv: Sequence[str]) -> argparse.Namespace:
+        return self.parse_args(list(argv))
+
+    def error(self, message: str) -> NoReturn:
+        raise Error(message, place=self.prog, fix=f"`{self.prog} --help` lists the flags")
+
+
+class _Switch(argparse.Action):
+    """--flag, --flag=true, --flag=false."""
+
+    def __call__(self, parser: Any, namespace: argparse.Namespace, values: Any, option_string: str | None = None) -> None:
+        text = str(values).lower() if values is not None else "true"
+        if text not in ("true", "t", "1", "yes", "false", "f", "0", "no"):
+            parser.error(f"{option_string}: '{values}' is neither true nor false")
+        setattr(namespace, self.dest, text in ("true", "t", "1", "yes"))
+
+
+def device_flags(parser: Parser) -> None:
+    parser.flag("gpu", "", "run on the GPU with this id (ids as device_query lists them)")
+    parser.flag("device", "", "run on this OpenCL device: PLATFORM:INDEX or a part of its name; default: the best one")
+
+
+def state_flags(parser: Parser) -> None:
+    parser.flag("level", 0, "network level")
+    parser.flag("stage", "", "network stages, separated by ','")
+    parser.flag("allow_unknown_fields", False, "warn of unknown fields in a prototxt instead of refusing it")
+
+
+def stages(text: str) -> tuple[str, ...]:
+    return tuple(text.split(",")) if text else ()
+
+
+def required(options: argparse.Namespace, name: str, what: str, command: str) -> str:
+    """The value of a flag that must be given."""
+    value = getattr(options, name)
+    if not value:
+        raise Error(f"{what} is missing", place=f"ocaffe {command}", fix=f"give --{name} FILE")
+    return str(value)

@@ -1,0 +1,47 @@
+"""What SIGINT, SIGHUP and SIGTERM do to a training: take a snapshot, stop, or nothing; looked at once an iteration (CAFFE.md §1.1)."""
+from __future__ import annotations
+
+import signal
+from types import FrameType
+from typing import Any
+
+from ocaffe.errors import Error
+
+EFFECTS = ("snapshot", "stop", "none")
+
+
+class Signals:
+    """Handlers while it is entered; `request()` gives and forgets what came since. A second SIGINT or SIGTERM ends the process as usual."""
+
+    def __init__(self, sigint: str, sighup: str, sigterm: str = "stop") -> None:
+        effects = {"SIGHUP": sighup, "SIGINT": sigint, "SIGTERM": sigterm}  # SIGHUP is looked at first, as in Caffe
+        for name, effect in effects.items():
+            if effect not in EFFECTS:
+                raise Error(f"invalid signal effect '{effect}'", place=f"--{name.lower()}_effect", fix=f"one of {', '.join(EFFECTS)}")
+        self.effects = {getattr(signal, name): effect for name, effect in effects.items() if hasattr(signal, name)}  # Windows has no SIGHUP
+        self._came: set[int] = set()
+        self._old: dict[int, Any] = {}
+
+    def __enter__(self) -> Signals:
+        for number, effect in self.effects.items():
+            if effect != "none":
+                self._old[number] = signal.signal(number, self._handle)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._old.items():
+            signal.signal(number, handler)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if number in self._came and self.effects[signal.Signals(number)] == "stop":  # the user insists
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)
+        self._came.add(number)
+
+    def request(self) -> str:
+        """'', 'snapshot' or 'stop'."""
+        for number, effect in self.effects.items():
+            if number in self._came and effect != "none":
+                self._came.discard(number)
+                return effect
+        return ""

@@ -1,0 +1,64 @@
+"""ocaffe test: score a model, Caffe's test command."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ocaffe import log, proto
+from ocaffe.cl.device import select_device
+from ocaffe.cl.session import Session
+from ocaffe.cli.flags import Parser, device_flags, required, stages, state_flags
+from ocaffe.cli.train import announced
+from ocaffe.graph.record import Choices
+from ocaffe.log import number
+from ocaffe.model.text import read_net
+from ocaffe.model.weights import read_weights
+from ocaffe.network import Network, phase_net
+from ocaffe.solver.solver import run_batches
+
+
+def main(argv: Sequence[str]) -> int:
+    parser = Parser("test", "Score a model.")
+    parser.flag("model", "", "the net prototxt")
+    parser.flag("weights", "", "the trained weights")
+    parser.flag("iterations", 50, "how many batches")
+    device_flags(parser)
+    state_flags(parser)
+    options = parser.parse(argv)
+    path = required(options, "model", "the model", "test")
+    file = required(options, "weights", "the weights", "test")
+    message = read_net(path, options.allow_unknown_fields, lambda text: log.warning("upgrade_proto.cpp:1", text))
+    device = announced(select_device(options.device or None, options.gpu or None))
+    net = phase_net(message, proto.TEST, options.level, stages(options.stage) or ("",))
+    network = Network(net, proto.TEST, Session(device), Choices(backward=False))
+    network.fill_parameters()
+    network.copy_weights(read_weights(file), file)
+    log.info("caffe.cpp:281", f"Running for {options.iterations} iterations.")
+    network.start_prefetch()
+    try:
+        score(network, options.iterations)
+    finally:
+        network.close()
+        device.close()
+    return 0
+
+
+def score(network: Network, iterations: int) -> None:
+    """Log every output of every batch, then the means."""
+    loss = np.float32(0)
+    sums: list[np.ndarray] = []
+    names: list[tuple[str, float]] = []
+    for index, (variant, fetched) in enumerate(run_batches(network, iterations)):
+        loss += network.loss(variant, fetched)
+        values = network.output_values(variant, fetched)
+        names = [(name, weight) for name, _, weight in values]
+        sums = [total + array for total, (_, array, _) in zip(sums, values)] if sums else [array for _, array, _ in values]
+        for name, array, _ in values:
+            for value in array:
+                log.info("caffe.cpp:304", f"Batch {index}, {name} = {number(value)}")
+    log.info("caffe.cpp:309", f"Loss: {number(loss / np.float32(iterations))}")
+    for (name, weight), total in zip(names, sums):
+        for value in total / np.float32(iterations):
+            extra = f" (* {number(weight)} = {number(np.float32(weight) * value)} loss)" if weight else ""
+            log.info("caffe.cpp:321", f"{name} = {number(value)}{extra}")

@@ -1,0 +1,204 @@
+"""LMDB and LevelDB as one thing: a row of records in key order, read by number. Errors have no place; the source adds it."""
+from __future__ import annotations
+
+import os
+import weakref
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import lmdb
+
+from ocaffe import proto
+from ocaffe.errors import Error
+
+Key = bytes | memoryview
+Item = tuple[Key, Any]  # key, value (bytes or memoryview)
+
+
+class Cursor(Protocol):
+    """What a database's cursor can do; the booleans say whether it stands at a record."""
+
+    def first(self) -> bool: ...
+    def next(self) -> bool: ...
+    def set_key(self, key: bytes) -> bool: ...
+    def item(self) -> Item: ...
+
+
+class Database(ABC):
+    """An open database of `entries` records, at least one. The same one serves all layers that name it (LMDB may be opened only once in a process)."""
+
+    entries: int
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    @abstractmethod
+    def cursor(self) -> Cursor:
+        """A new cursor."""
+
+    @abstractmethod
+    def keys(self) -> list[bytes]:
+        """All keys in order."""
+
+    def fault(self, reason: object, record: int | None = None, key: Key | None = None) -> Error:
+        """The error of a database, or of one record, that cannot be read."""
+        where = f", record {record}" if record is not None else ""
+        where += f" (key '{key_text(key)}')" if key is not None else ""
+        return Error(f"database {self.path}{where}: {reason}", fix="make the database again, or copy it again")
+
+
+def key_text(key: Key) -> str:
+    return bytes(key).decode("ascii", "backslashreplace")
+
+
+class Reader:
+    """Reads records by number. Going on is a step of the cursor; a jump steps over keys alone, unless `random` keeps a list of them."""
+
+    def __init__(self, database: Database, random: bool = False) -> None:
+        self.database = database
+        self._cursor = database.cursor()
+        self._at = -1  # the record that the cursor stands at
+        self._keys = database.keys() if random else None
+
+    def read(self, record: int) -> Item:
+        """Key and value of `record`, 0 <= record < entries. The value is valid as long as this reader."""
+        database, cursor = self.database, self._cursor
+        try:
+            if self._keys is not None:
+                found = cursor.set_key(self._keys[record])
+            else:
+                found = True
+                if record < self._at or self._at < 0:
+                    found, self._at = cursor.first(), 0
+                while found and self._at < record:
+                    found = cursor.next()
+                    self._at += 1
+            if found:
+                return cursor.item()
+        except _errors() as problem:
+            raise database.fault(problem, record) from None
+        raise database.fault(f"there is no such record, though it should have {database.entries}", record)
+
+
+class _Lmdb(Database):
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        file = os.path.join(path, "data.mdb")
+        try:
+            # without a lock file: databases lie on read-only file systems, and nobody writes them during a training
+            self.environment = lmdb.open(path, readonly=True, lock=False, create=False)
+        except lmdb.Error as problem:
+            fix = "close it there" if "already open" in str(problem) else "make the database again, or copy it again"
+            raise Error(f"{path} cannot be opened as LMDB: {_reason(problem)}", fix=fix) from None
+        info, stat = self.environment.info(), self.environment.stat()
+        needed, size = (info["last_pgno"] + 1) * stat["psize"], os.path.getsize(file)
+        if size < needed:  # reading beyond its end would kill the process
+            raise Error(f"{file} is truncated: it has {size:,} bytes and needs {needed:,}", fix="copy the database again")
+        self.entries = stat["entries"]
+
+    def cursor(self) -> Any:
+        # The cursor keeps its transaction, and that the environment; values are views of the mapped file.
+        return self.environment.begin(buffers=True).cursor()
+
+    def keys(self) -> list[bytes]:
+        try:
+            with self.environment.begin() as transaction:
+                return list(transaction.cursor().iternext(keys=True, values=False))
+        except lmdb.Error as problem:
+            raise self.fault(_reason(problem)) from None
+
+
+class _LevelDB(Database):
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        try:
+            import plyvel
+        except ImportError:
+            raise Error(
+                f"{path} is a LevelDB database, and reading those needs the package plyvel, which is not installed",
+                fix="pip install 'ocaffe[leveldb]', or make it again as LMDB: ocaffe convert_imageset --backend=lmdb ... and backend: LMDB",
+            ) from None
+        try:
+            self.environment = plyvel.DB(path, create_if_missing=False)
+        except (plyvel.Error, OSError) as problem:
+            raise Error(f"{path} cannot be opened as LevelDB: {problem}", fix="make the database again, or close it in other programs") from None
+        self.entries = sum(1 for _ in self.environment.iterator(include_value=False))
+
+    def cursor(self) -> Cursor:
+        return _LevelDBCursor(self.environment)
+
+    def keys(self) -> list[bytes]:
+        return list(self.environment.iterator(include_value=False))
+
+
+class _LevelDBCursor:
+    def __init__(self, environment: Any) -> None:
+        self._iterator = environment.raw_iterator(verify_checksums=True)
+        self._environment = environment
+
+    def first(self) -> bool:
+        self._iterator.seek_to_first()
+        return bool(self._iterator.valid())
+
+    def next(self) -> bool:
+        self._iterator.next()
+        return bool(self._iterator.valid())
+
+    def set_key(self, key: bytes) -> bool:
+        self._iterator.seek(key)
+        return bool(self._iterator.valid()) and self._iterator.key() == key
+
+    def item(self) -> Item:
+        return self._iterator.key(), self._iterator.value()
+
+
+def _reason(problem: Exception) -> str:
+    """What LMDB says, without the path that it may begin with."""
+    return str(problem).rpartition(": ")[2]
+
+
+def _errors() -> tuple[type[Exception], ...]:
+    """What reading may raise, of the libraries that are in use."""
+    import sys
+
+    plyvel = sys.modules.get("plyvel")
+    return (lmdb.Error,) if plyvel is None else (lmdb.Error, plyvel.Error)
+
+
+# backend: its name, the file that tells it, its class
+_BACKENDS: dict[int, tuple[str, str, Callable[[str], Database]]] = {
+    proto.DataParameter.LMDB: ("LMDB", "data.mdb", _Lmdb),
+    proto.DataParameter.LEVELDB: ("LEVELDB", "CURRENT", _LevelDB),
+}
+_open: weakref.WeakValueDictionary[tuple[int, int], Database] = weakref.WeakValueDictionary()
+
+
+def open_database(path: str, backend: int) -> Database:
+    """The database at `path`, a folder; `backend` is a value of DataParameter.DB. Raises Error, without place."""
+    if backend not in _BACKENDS:
+        raise Error(f"backend {proto.DataParameter.DB.Name(backend)} is not supported", fix="backend: LMDB")
+    name, file, opener = _BACKENDS[backend]
+    if not path:
+        raise Error("source is empty", fix='source: "the folder of the database"')
+    if not os.path.exists(path):
+        raise Error(f"the database {path} does not exist", fix=f"make it, or correct source (relative to {os.getcwd()})")
+    if not os.path.isdir(path):
+        inside = os.path.basename(path) in ("data.mdb", "lock.mdb")
+        fix = f'source: "{os.path.dirname(path) or "."}"' if inside else "name the folder that holds data.mdb"
+        raise Error(f"{path} is a file, and a database is a folder", fix=fix)
+    marker = os.path.join(path, file)
+    if not os.path.exists(marker):
+        other = next((other for other, present, _ in _BACKENDS.values() if os.path.exists(os.path.join(path, present))), None)
+        fix = f"backend: {other}" if other else "name the folder of a database"
+        raise Error(f"{path} is no {name} database: it has no file {file}" + (f" (it is one of {other})" if other else ""), fix=fix)
+    if not os.path.getsize(marker):
+        raise Error(f"{marker} is empty (0 bytes)", fix="make the database again, or copy it again")
+    status = os.stat(marker)
+    identity = status.st_dev, status.st_ino
+    database = _open.get(identity)
+    if database is None:
+        database = _open[identity] = opener(path)
+    if not database.entries:
+        raise Error(f"the database {path} has no records", fix="make the database again")
+    return database

@@ -1,0 +1,117 @@
+"""Datum, the record of Caffe's databases, at the level of its bytes: pixels are read where the database has them, never copied twice."""
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ocaffe.errors import Error, shape_text
+from ocaffe.model import wire
+
+_CHANNELS, _HEIGHT, _WIDTH, _DATA, _LABEL, _FLOAT_DATA, _ENCODED = range(1, 8)  # field numbers
+_TAILS = 1 << 16  # different ends of records that are remembered
+
+
+class Datum(NamedTuple):
+    """An image: `shape` is (channels, height, width), as written; `pixels` its bytes, or the file's where it is `encoded`; or `floats`."""
+
+    shape: tuple[int, int, int]
+    pixels: np.ndarray | None  # uint8
+    floats: np.ndarray | None  # float32
+    label: int | None
+    encoded: bool
+
+    @property
+    def values(self) -> np.ndarray:
+        """The values of an image that is not encoded: uint8 or float32, flat. Raises Error if their number is not that of the shape."""
+        values = self.pixels if self.pixels is not None else self.floats
+        if values is None:
+            raise Error("it has neither data nor float_data")
+        expected = self.shape[0] * self.shape[1] * self.shape[2]
+        if values.size != expected:
+            what = "bytes of data" if self.pixels is not None else "float_data"
+            raise Error(f"{values.size} {what} for an image of {shape_text(self.shape)}, which has {expected}")
+        return values
+
+
+class DatumReader:
+    """Parses the records of one database.
+
+    Raw images of one size begin with the same bytes, up to the pixels, and their ends (label, encoded) repeat: both are remembered, so
+    that such a record costs two comparisons.
+    """
+
+    def __init__(self) -> None:
+        self._head = b""
+        self._pixels = slice(0, 0)
+        self._shape = (0, 0, 0)
+        self._tails: dict[bytes, tuple[int | None, bool]] = {}
+
+    def __call__(self, value: Any) -> Datum:
+        """The Datum in `value`, bytes or a memoryview that the result refers to. Raises wire.Malformed."""
+        view = memoryview(value)
+        head, pixels = self._head, self._pixels
+        if head and view[: len(head)] == head and len(view) >= pixels.stop:
+            tail = self._tails.get(bytes(view[pixels.stop :]))
+            if tail is not None:
+                data = np.frombuffer(view, np.uint8, pixels.stop - pixels.start, pixels.start)
+                return Datum(self._shape, data, None, *tail)
+        datum, span = _parse(wire.Span(view, 0, len(view)))
+        if span is not None:
+            tail_bytes = bytes(view[span.stop :])
+            if len(self._tails) >= _TAILS or self._head != view[: span.start]:
+                self._tails.clear()
+            if datum.pixels is not None and not datum.encoded and len(tail_bytes) < 32:
+                self._head, self._pixels, self._shape = bytes(view[: span.start]), span, datum.shape
+                self._tails[tail_bytes] = datum.label, datum.encoded
+        return datum
+
+
+def _parse(span: wire.Span) -> tuple[Datum, slice | None]:
+    """The Datum, and where its pixels lie if only the label and the encoded flag come behind them and they have the shape's size."""
+    numbers: dict[int, int] = {}
+    pixels: np.ndarray | None = None
+    floats: list[np.ndarray] = []
+    where: slice | None = None
+    for field, table in _fields(span):
+        if field.kind == wire.VARINT:
+            numbers[field.number] = wire.signed(field.value)
+            if field.number in (_CHANNELS, _HEIGHT, _WIDTH):
+                where = None
+        elif field.number == _DATA and field.kind == wire.BYTES:
+            pixels = np.frombuffer(span.data, np.uint8, field.end - field.start, field.start)
+            where = slice(field.start, field.end)
+        elif field.number == _FLOAT_DATA and table is not None:
+            floats.append(table)
+            where = None
+    shape = (numbers.get(_CHANNELS, 0), numbers.get(_HEIGHT, 0), numbers.get(_WIDTH, 0))
+    if pixels is not None and not pixels.size:
+        pixels = where = None
+    values = np.concatenate(floats) if floats else None
+    datum = Datum(shape, pixels, values, numbers.get(_LABEL), bool(numbers.get(_ENCODED)))
+    return datum, where
+
+
+def _fields(span: wire.Span) -> Iterator[tuple[wire.Field, np.ndarray | None]]:
+    """The fields; neighbouring float_data come as one array."""
+    at = span.start
+    while at < span.end:
+        field = span.field(at)
+        table = None
+        end = field.end
+        if field.number == _FLOAT_DATA and field.kind == wire.FIXED32:
+            run, end = span.run(field, at)
+            table = np.ascontiguousarray(run).view("<f4").reshape(-1)
+        elif field.number == _FLOAT_DATA and field.kind == wire.BYTES:
+            if (field.end - field.start) % 4:
+                raise wire.Malformed(f"{field.end - field.start} bytes of packed float_data", at)
+            table = np.frombuffer(span.data, "<f4", (field.end - field.start) // 4, field.start)
+        yield field, table
+        at = end
+
+
+def encode_datum(pixels: np.ndarray, label: int) -> bytes:
+    """The record of a C x H x W uint8 image, as Caffe's converters write it."""
+    numbers = (wire.integer(number, size) for number, size in zip((_CHANNELS, _HEIGHT, _WIDTH), pixels.shape, strict=True))
+    return b"".join((*numbers, wire.header(_DATA, pixels.size), pixels.tobytes(), wire.integer(_LABEL, label)))

@@ -1,0 +1,48 @@
+"""Blocks of floats: what HDF5Data and DummyData stage, one array per top, as it is."""
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from ocaffe.data.source import aligned
+from ocaffe.graph.ir import Ref, Shape
+from ocaffe.graph.recorder import Recorder
+
+CPU_PIECE = 4096  # elements that a work-item copies on a CPU
+GPU_GROUP = 64
+
+
+class FloatLayout:
+    """A block that holds a float32 array of each of `shapes`."""
+
+    def __init__(self, shapes: Sequence[Shape]) -> None:
+        self.shapes = [tuple(shape) for shape in shapes]
+        self.offsets: list[int] = []  # bytes
+        self.nbytes = 0
+        for shape in self.shapes:
+            self.offsets.append(self.nbytes)
+            self.nbytes += aligned(4 * math.prod(shape))
+
+    def views(self, block: np.ndarray) -> list[np.ndarray]:
+        """The arrays in `block`."""
+        return [
+            block[offset : offset + 4 * math.prod(shape)].view(np.float32).reshape(shape) for shape, offset in zip(self.shapes, self.offsets)
+        ]
+
+    def record(self, rec: Recorder, staging: Ref, tops: Sequence[Ref]) -> None:
+        """Record the copies from a staged block to the tops."""
+        piece = CPU_PIECE if rec.target.is_cpu else 1
+        for top, offset in zip(tops, self.offsets, strict=True):
+            samples = top.shape[0] if top.shape else 1
+            count = top.dense_stride
+            rec.launch(
+                "transform.unpack",
+                reads=[staging],
+                writes=[top],
+                args=[np.uint64(offset), count],
+                size=(-(-count // piece), samples),
+                local=None if rec.target.is_cpu else (GPU_GROUP, 1),
+                defines={"PIECE": piece},
+            )

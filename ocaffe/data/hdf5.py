@@ -1,0 +1,181 @@
+"""The source of an HDF5Data layer: the rows of a list of HDF5 files, file after file and round again."""
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ocaffe.data.floats import FloatLayout
+from ocaffe.data.source import FILES, RECORDS, BatchInfo, Source, permutation
+from ocaffe.errors import Error, Place, shape_text
+from ocaffe.graph.ir import Shape
+
+
+class Hdf5Source(Source):
+    """Batches of the datasets `names`, row by row. `shuffle` draws the order of the files in each epoch and of the rows in each file.
+
+    One file is open at a time. In order, rows are read as they are needed; shuffled, a file is read as a whole, as Caffe does.
+    """
+
+    def __init__(self, param: Any, names: Sequence[str], *, place: Place | None = None, layer: str | None = None) -> None:
+        """`param` is the HDF5DataParameter; `names` are the tops."""
+        super().__init__(place, layer)
+        with self.located():
+            if not param.batch_size:
+                raise Error("batch_size is 0", fix="batch_size of at least 1")
+            self.names = list(names)
+            self.shuffle = bool(param.shuffle)
+            self.files = _listed(param.source)
+            self._file = _File(self.files[0], self.names)
+            inner = self._file.inner
+            self._rows = [self._file.rows, *(self._measure(path, inner) for path in self.files[1:])]
+            self._layout = FloatLayout([(int(param.batch_size), *shape) for shape in inner])
+            self._orders: dict[tuple[int, int], np.ndarray] = {}
+        self.notes = (
+            ("hdf5_data_layer.cpp:91", f"Loading list of HDF5 filenames from: {param.source}"),
+            ("hdf5_data_layer.cpp:106", f"Number of HDF5 files: {len(self.files)}"),
+        )
+
+    def _measure(self, path: str, inner: list[Shape]) -> int:
+        """The number of rows of a file that must look like the first."""
+        file = _File(path, self.names)
+        for name, first, shape in zip(self.names, inner, file.inner):
+            if shape != first:
+                raise Error(
+                    f"rows of dataset '{name}' are {shape_text(shape)} in {path}, {shape_text(first)} in {self.files[0]}",
+                    fix="make the datasets of all files alike",
+                )
+        file.close()
+        return file.rows
+
+    @property
+    def layout(self) -> FloatLayout:
+        return self._layout
+
+    def shapes(self) -> list[Shape]:
+        return self._layout.shapes
+
+    @property
+    def nbytes(self) -> int:
+        return self._layout.nbytes
+
+    def fill(self, index: int, block: np.ndarray) -> BatchInfo:
+        views = self._layout.views(block)
+        batch = len(views[0])
+        done = 0
+        with self.located():
+            while done < batch:
+                epoch, file, row = self._locate(index * batch + done)
+                count = min(batch - done, self._rows[file] - row)
+                self._read(epoch, file, slice(row, row + count), [view[done : done + count] for view in views])
+                done += count
+        return BatchInfo(tuple(self.shapes()), self.nbytes)
+
+    def _locate(self, position: int) -> tuple[int, int, int]:
+        """Epoch, number of the file and row within it at `position` of the endless sequence of rows."""
+        epoch, row = divmod(position, sum(self._rows))
+        order = self._order(FILES, epoch, 0, len(self.files)) if self.shuffle else range(len(self.files))
+        for file in order:
+            if row < self._rows[file]:
+                return epoch, int(file), row
+            row -= self._rows[file]
+        raise AssertionError("the rows of an epoch are those of its files")
+
+    def _read(self, epoch: int, number: int, rows: slice, targets: list[np.ndarray]) -> None:
+        path = self.files[number]
+        if self._file.path != path:
+            self._file.close()
+            self._file = _File(path, self.names)
+            if self._file.rows != self._rows[number]:
+                raise Error(f"{path} had {self._rows[number]} rows, and now {self._file.rows}", fix="leave the files alone while they are read")
+        if self.shuffle:
+            order = self._order(RECORDS, epoch, number, self._rows[number])[rows]
+            for target, values in zip(targets, self._file.loaded()):
+                np.take(values, order, axis=0, out=target)
+        else:
+            self._file.read(rows, targets)
+
+    def _order(self, stream: int, epoch: int, file: int, count: int) -> np.ndarray:
+        """The order of the rows of a file, or of the files, in an epoch; the last of either kind is remembered."""
+        key = (stream, epoch << 32 | file)
+        if key not in self._orders:
+            self._orders = {old: order for old, order in self._orders.items() if old[0] != stream}
+            self._orders[key] = permutation(self.key, *key, count)
+        return self._orders[key]
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class _File:
+    """An open HDF5 file with its datasets, which have `rows` rows of the shapes `inner`. Errors have no place."""
+
+    def __init__(self, path: str, names: Sequence[str]) -> None:
+        import h5py  # heavy, and only this layer needs it
+
+        self.path = path
+        if not os.path.exists(path):
+            raise Error(f"the HDF5 file {path} does not exist", fix=f"correct its name in the source list (relative to {os.getcwd()})")
+        try:
+            self._file = h5py.File(path, "r")
+        except OSError as problem:
+            raise Error(f"{path} cannot be opened as HDF5: {problem}", fix="make the file again, or copy it again") from None
+        self._datasets = [self._dataset(h5py, name) for name in names]
+        self._values: list[np.ndarray] | None = None
+        counts = {name: data.shape[0] for name, data in zip(names, self._datasets)}
+        if len(set(counts.values())) > 1:
+            listed = ", ".join(f"'{name}' {count}" for name, count in counts.items())
+            raise Error(f"the datasets of {path} differ in their number of rows: {listed}", fix="as many rows in each")
+        self.rows = int(next(iter(counts.values())))
+        if not self.rows:
+            raise Error(f"the datasets of {path} have no rows", fix="leave the file out of the source list")
+        self.inner: list[Shape] = [tuple(data.shape[1:]) for data in self._datasets]
+
+    def _dataset(self, h5py: Any, name: str) -> Any:
+        data = self._file.get(name)
+        if not isinstance(data, h5py.Dataset):
+            present = ", ".join(f"'{key}'" for key in self._file)
+            raise Error(f"{self.path} has no dataset '{name}' for the top of that name; it has {present or 'none'}", fix="name the tops like datasets")
+        if data.dtype.kind not in "fiu":
+            raise Error(f"dataset '{name}' of {self.path} is of type {data.dtype}, not of numbers", fix="store it as float32")
+        if not data.shape:
+            raise Error(f"dataset '{name}' of {self.path} is a scalar, and has no rows", fix="give it an axis for the samples")
+        return data
+
+    def read(self, rows: slice, targets: list[np.ndarray]) -> None:
+        """Write `rows` of every dataset to `targets`, converted to float."""
+        try:
+            for data, target in zip(self._datasets, targets):
+                target[...] = data[rows]
+        except OSError as problem:
+            raise Error(f"{self.path}, rows {rows.start} to {rows.stop - 1}: {problem}", fix="make the file again, or copy it again") from None
+
+    def loaded(self) -> list[np.ndarray]:
+        """All rows of every dataset as float."""
+        if self._values is None:
+            values = [np.empty(data.shape, np.float32) for data in self._datasets]
+            self.read(slice(0, self.rows), values)
+            self._values = values
+        return self._values
+
+    def close(self) -> None:
+        self._file.close()
+        self._values = None
+
+
+def _listed(source: str) -> list[str]:
+    """The files that the text file `source` names, separated by white space as Caffe reads them."""
+    fix = f"source names a text file with one HDF5 file per line (relative to {os.getcwd()})"
+    try:
+        with open(source, "rb") as stream:
+            content = stream.read()
+    except OSError as problem:
+        raise Error(f"the source list '{source}' cannot be read: {problem.strerror}", fix=fix) from None
+    if content.startswith(b"\x89HDF"):
+        raise Error(f"the source list {source} is itself an HDF5 file", fix=fix)
+    files = os.fsdecode(content).split()
+    if not files:
+        raise Error(f"the source list {source} names no file", fix=fix)
+    return files

@@ -1,0 +1,167 @@
+"""Caffe's DataTransformer, split between host and device: the host draws crops and mirrors, the device does the arithmetic (transform.cl)."""
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ocaffe.data.decode import Color
+from ocaffe.data.source import SAMPLE, Note, aligned, below, check_fields, draws
+from ocaffe.errors import Error, shape_text
+from ocaffe.graph.ir import Ref, Shape
+from ocaffe.graph.recorder import Recorder
+from ocaffe.model.blob import read_blobproto
+
+HEIGHT, WIDTH, Y, X, MEAN_Y, MEAN_X, MIRROR = range(7)  # columns of the table
+_COLUMNS = 8
+_FIELDS = {
+    "scale", "mirror", "crop_size", "crop_h", "crop_w", "mean_file", "mean_value", "force_color", "force_gray",
+    "use_gpu_transform", "display",  # NVCaffe's, change no number
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A block of `batch` images: pixels, then a table of int32, then labels. An image has room for channels x height x width of `dtype`."""
+
+    batch: int
+    channels: int
+    height: int
+    width: int
+    dtype: np.dtype
+
+    @property
+    def image(self) -> int:
+        """Elements from one image to the next."""
+        return self.channels * self.height * self.width
+
+    @property
+    def table_at(self) -> int:
+        return aligned(self.batch * self.image * self.dtype.itemsize)
+
+    @property
+    def label_at(self) -> int:
+        return self.table_at + aligned(self.batch * _COLUMNS * 4)
+
+    @property
+    def nbytes(self) -> int:
+        return self.label_at + aligned(self.batch * 4)
+
+    def pixels(self, block: np.ndarray) -> np.ndarray:
+        """Views of a block: the images, batch x image."""
+        return block[: self.batch * self.image * self.dtype.itemsize].view(self.dtype).reshape(self.batch, self.image)
+
+    def table(self, block: np.ndarray) -> np.ndarray:
+        return block[self.table_at : self.table_at + self.batch * _COLUMNS * 4].view(np.int32).reshape(self.batch, _COLUMNS)
+
+    def labels(self, block: np.ndarray) -> np.ndarray:
+        return block[self.label_at : self.label_at + self.batch * 4].view(np.float32)
+
+
+class Transform:
+    """What `transform_param` asks for. Errors have no place; the source adds it."""
+
+    def __init__(self, param: Any, train: bool) -> None:
+        """`param` is the TransformationParameter; crops are random if `train`, else from the centre."""
+        check_fields(param, _FIELDS, "transform_param", "remove it, or prepare the images beforehand")
+        self.train = train
+        self.scale = float(param.scale)
+        self.mirror = bool(param.mirror)
+        self.crop = _crop(param)
+        if param.force_color and param.force_gray:
+            raise Error("force_color and force_gray are both set", fix="keep one of them")
+        self.color = Color.COLOR if param.force_color else Color.GRAY if param.force_gray else Color.UNCHANGED
+        self.mean_file = param.mean_file
+        self.mean: np.ndarray | None = None  # C x H x W of mean_file, or the values of mean_value
+        if param.mean_file and param.mean_value:
+            raise Error("mean_file and mean_value are both set", fix="keep one of them")
+        if param.mean_file:
+            self.mean = _mean_image(param.mean_file)
+        elif param.mean_value:
+            self.mean = np.array(param.mean_value, np.float32)
+
+    @property
+    def notes(self) -> tuple[Note, ...]:
+        return (("data_transformer.cpp:25", f"Loading mean file from: {self.mean_file}"),) if self.mean_file else ()
+
+    def output(self, channels: int, height: int, width: int) -> Shape:
+        """Shape of the sample that an image of this shape becomes."""
+        return (channels, *(self.crop or (height, width)))
+
+    def check(self, channels: int, height: int, width: int) -> None:
+        """Raise Error unless images of this shape can be cropped and have a mean."""
+        if min(channels, height, width) < 1:
+            raise Error(f"the image is {shape_text((channels, height, width))}", fix="every size is at least 1")
+        if self.crop and (height < self.crop[0] or width < self.crop[1]):
+            raise Error(
+                f"the crop of {shape_text(self.crop)} is larger than the image of {shape_text((height, width))}",
+                fix="a smaller crop_size, or larger images",
+            )
+        if self.mean is not None and self.mean.ndim == 3 and self.mean.shape != (channels, height, width):
+            raise Error(
+                f"mean_file {self.mean_file} is {shape_text(self.mean.shape)}, the image is {shape_text((channels, height, width))}",
+                fix="make the mean of this database (compute_image_mean), or set mean_value per channel",
+            )
+        if self.mean is not None and self.mean.ndim == 1 and len(self.mean) not in (1, channels):
+            raise Error(f"{len(self.mean)} mean_value given for images of {channels} channels", fix=f"give 1 or {channels}")
+
+    def place(self, key: tuple[int, int], first: int, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Crop corners (n x 2: y, x) and mirror flags (n) of images of `sizes` (n x 2: height, width), the first at position `first`
+        of the endless sequence of records."""
+        count = len(sizes)
+        random = self.mirror or (self.crop is not None and self.train)
+        words = draws(key, SAMPLE, first, count) if random else np.zeros((count, 4), np.uint64)
+        flags = (words[:, 0] >> np.uint64(63)).astype(np.int32) if self.mirror else np.zeros(count, np.int32)
+        if self.crop is None:
+            return np.zeros((count, 2), np.int32), flags
+        room = sizes - np.array(self.crop)
+        corners = below(words[:, 1:3], room + 1) if self.train else room // 2
+        return corners.astype(np.int32), flags
+
+    def record(self, rec: Recorder, staging: Ref, layout: Layout, data: Ref, label: Ref | None) -> None:
+        """Record the launch that turns a staged batch into `data` (N x C x H x W) and `label` (N)."""
+        samples, channels, height, width = data.shape
+        if not self.crop and not self.mirror:
+            height, width = 1, height * width  # rows lie one behind the other: long ones are faster
+        mean, kind, mean_size = None, 0, (0, 0)
+        if self.mean is not None and self.mean.ndim == 1:
+            mean, kind = np.broadcast_to(self.mean, channels).copy(), 1
+        elif self.mean is not None:
+            mean, kind, mean_size = self.mean, 2, (self.mean.shape[1], self.mean.shape[2])
+        columns = 1 if rec.target.is_cpu else min(64, 32 * math.ceil(width / 32))
+        rec.launch(
+            "transform.transform",
+            reads=[staging, *([] if mean is None else [rec.constant("mean", mean)])],
+            writes=[data, *([] if label is None else [label])],
+            args=[*map(np.uint64, (layout.table_at, layout.label_at, layout.image)), channels * height, height, width, *mean_size, self.scale],
+            size=(columns, channels * height, samples),
+            local=None if rec.target.is_cpu else (columns, 1, 1) if columns >= 64 else (columns, 2, 1),
+            defines={
+                "PIXEL": "float" if layout.dtype == np.float32 else "uchar",
+                "MEAN": kind,
+                "LABEL": int(label is not None),
+                "VECTOR": int(rec.target.is_cpu),
+            },
+        )
+
+
+def _crop(param: Any) -> tuple[int, int] | None:
+    """(height, width) of the crop; crop_size is a square, SSD's crop_h and crop_w a rectangle."""
+    if bool(param.crop_h) != bool(param.crop_w) or (param.crop_size and param.crop_h):
+        raise Error(
+            f"crop_size {param.crop_size}, crop_h {param.crop_h}, crop_w {param.crop_w}", fix="give crop_size, or crop_h and crop_w, or none of them"
+        )
+    height, width = param.crop_h or param.crop_size, param.crop_w or param.crop_size
+    return (height, width) if height else None
+
+
+def _mean_image(path: str) -> np.ndarray:
+    mean = np.asarray(read_blobproto(path), np.float32)
+    shape = mean.shape
+    while mean.ndim > 3 and mean.shape[0] == 1:
+        mean = mean[0]
+    if mean.ndim != 3:
+        raise Error(f"mean_file {path} is {shape_text(shape)}, not channels x height x width", fix="make it with compute_image_mean")
+    return np.ascontiguousarray(mean)

@@ -1,0 +1,46 @@
+"""Errors that a user can act on: the place, the fact with both values, the remedy.
+
+Everything that ocaffe raises on purpose is an `Error`. The command line prints it as one block and exits with status 1:
+
+    error: zoo/lenet/train_val.prototxt:61: layer 'pool2' (Pooling)
+      the AVE window at the last row covers no pixel of the 6 x 5 image (kernel 2, stride 3, pad 0, CEIL)
+      fix: set round_mode: FLOOR or stride <= kernel_size
+"""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+
+class Place(NamedTuple):
+    """Where in a user's file something stands; line 0 means the file as a whole."""
+
+    file: str
+    line: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}" if self.line else self.file
+
+
+class Error(Exception):
+    """A mistake in what the user gave, or a limit of the machine; never a bug of ocaffe."""
+
+    def __init__(self, fact: str, *, place: Place | str | None = None, layer: str | None = None, fix: str | None = None) -> None:
+        """`fact` says what is wrong with both values; `layer` reads "'pool2' (Pooling)"; `fix` is what to do about it."""
+        super().__init__(fact)
+        self.fact = fact
+        self.place = place
+        self.layer = layer
+        self.fix = fix
+
+    def __str__(self) -> str:
+        where = ": ".join(str(part) for part in (self.place, f"layer {self.layer}" if self.layer else None) if part)
+        lines = [where, f"  {self.fact}"] if where else [self.fact]
+        if self.fix:
+            lines.append(f"  fix: {self.fix}")
+        return "\n".join(lines)
+
+
+def shape_text(shape: Sequence[int]) -> str:
+    """`64 x 3 x 227 x 227`; `scalar` for a shape without axes."""
+    return " x ".join(map(str, shape)) if len(shape) else "scalar"

@@ -1,0 +1,69 @@
+"""Writing files so that a crash, a full disk or an interrupt never leaves half a file under the final name."""
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from ocaffe.errors import Error
+
+
+@contextlib.contextmanager
+def atomic_write(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+    """Open a new file that takes the name `path` when the block ends, its data safely on disk; used as `with atomic_write(p) as out`.
+
+    Until then it has a temporary name in the same folder (`out.name`, for libraries that want a name). If anything fails the file
+    of before stays and the temporary one is removed. A link is followed; a device such as /dev/null is written directly.
+    Raises Error with the file's name and the free space when the system refuses.
+    """
+    target = Path(os.path.realpath(path))
+    try:
+        if target.exists() and not target.is_file():
+            with open(target, "wb") as stream:
+                yield stream
+            return
+        with _temporary(target) as stream:
+            yield stream
+    except OSError as problem:
+        raise _refused(Path(path), target.parent, problem) from problem
+
+
+@contextlib.contextmanager
+def _temporary(target: Path) -> Iterator[BinaryIO]:
+    # not tempfile: its files are readable by their owner alone, and would stay so under the final name
+    temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
+    try:
+        with open(temporary, "xb") as stream:
+            yield stream
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(temporary, target)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
+    _sync_folder(target.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make the new name itself survive a power cut; some file systems and Windows have no such thing."""
+    with contextlib.suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def _refused(path: Path, folder: Path, problem: OSError) -> Error:
+    reason = problem.strerror or str(problem)
+    fix = None
+    with contextlib.suppress(OSError):
+        fix = f"{shutil.disk_usage(folder).free / 2**20:,.1f} MiB are free in {folder}"
+    if not folder.is_dir():
+        fix = f"make the folder {folder} first"
+    return Error(f"cannot be written: {reason}", place=str(path), fix=fix)

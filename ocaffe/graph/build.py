@@ -1,0 +1,221 @@
+"""From a filtered NetParameter to a Graph with shapes and backward marks, in the order and with the rules of Caffe's Net::Init."""
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+from typing import Any
+
+from ocaffe import proto
+from ocaffe.errors import Error, Place, shape_text
+from ocaffe.graph.ir import Blob, Graph, Node, Parameter, Shape
+from ocaffe.graph.splits import insert_splits
+from ocaffe.layers.base import Layer, registry
+from ocaffe.model.text import write_text
+
+Log = Callable[[str, str], None]
+AUTOMATIC = "(automatic)"
+
+
+def build(net: Any, phase: int, log: Log = lambda source, text: None, shapes: dict[str, Shape] | None = None, seed: int = 0) -> Graph:
+    """The graph of `net` (upgraded, filtered). `shapes` overrides the shapes of Input tops and of data tops. Raises Error with file and line."""
+    log("net.cpp:53", f"Initializing net from parameters: \n{write_text(net)}")
+    builder = _Builder(insert_splits(net), phase, log, shapes or {}, seed)
+    graph = builder.run()
+    mark_backward(graph, bool(net.force_backward), log)
+    for blob in graph.outputs:
+        log("net.cpp:244", f"This network produces output {blob.name}")
+    log("net.cpp:257", "Network initialization done.")
+    return graph
+
+
+class _Builder:
+    def __init__(self, net: Any, phase: int, log: Log, shapes: dict[str, Shape], seed: int) -> None:
+        self.net, self.phase, self.log, self.shapes, self.seed = net, phase, log, shapes, seed
+        self.blobs: dict[str, Blob] = {}
+        self.first: dict[str, Blob] = {}
+        self.available: set[str] = set()
+        self.params: list[Parameter] = []
+        self.by_name: dict[str, Parameter] = {}
+        self.memory = 0
+
+    def run(self) -> Graph:
+        nodes = [self.node(param) for param in self.net.layer]
+        inputs = [node.tops[i] for node in nodes if node.type == "Input" for i in range(len(node.tops))]
+        outputs = [self.blobs[name] for name in sorted(self.available)]
+        return Graph(self.net, self.phase, nodes, self.blobs, self.first, inputs, outputs, self.params)
+
+    def node(self, param: Any) -> Node:
+        place = Place(self.net.source_file, param.source_line)
+        layer = self.create(param, place)
+        self.log("net.cpp:86", f"Creating Layer {param.name}")
+        bottoms = [self.bottom(layer, name) for name in param.bottom]
+        tops = [self.top(layer, index, name) for index, name in enumerate(param.top)]
+        if layer.is_loss:
+            tops += [Blob(AUTOMATIC, ()) for _ in range(len(tops), _least(layer.tops))]
+        self.check_arity(layer, "bottom", len(bottoms), layer.bottoms)
+        self.check_arity(layer, "top", len(tops), layer.tops)
+        node = Node(param.name, param.type, layer, bottoms, tops, place=place)
+        inferred = [self.shapes.get(top.name, tuple(shape)) if not bottoms else tuple(shape)
+                    for top, shape in zip(tops, layer.infer(*(blob.shape for blob in bottoms)))]  # fmt: skip
+        assert len(inferred) == len(tops), f"{layer.title} inferred {len(inferred)} shapes for {len(tops)} tops"
+        self.loss_weights(layer, tops)
+        for blob in bottoms:
+            blob.consumer = node
+        self.log("net.cpp:124", f"Setting up {param.name}")
+        for top, shape in zip(tops, inferred):
+            top.shape, top.producer = shape, node
+            self.memory += top.count * 4
+            self.log("net.cpp:131", f"Top shape: {''.join(f'{n} ' for n in shape)}({top.count})")
+            if top.loss_weight:
+                self.log("net.cpp:134", f"    with loss weight {top.loss_weight:g}")
+            if top.name != AUTOMATIC:
+                self.blobs[top.name] = top
+                self.first.setdefault(top.name, top)
+        self.log("net.cpp:139", f"Memory required for data: {self.memory}")
+        self.parameters(node)
+        return node
+
+    def create(self, param: Any, place: Place) -> Layer:
+        types = registry()
+        if param.type not in types:
+            near = difflib.get_close_matches(param.type, types, 3, 0.5)
+            hint = f"did you mean {' or '.join(repr(name) for name in near)}?" if near else "run `ocaffe layers` for the list"
+            raise Error(f"unknown layer type '{param.type}'", place=place, layer=f"'{param.name}'", fix=hint)
+        self.log("layer_factory.hpp:77", f"Creating layer {param.name}")
+        own = param
+        if not param.HasField("phase"):
+            own = type(param)()
+            own.CopyFrom(param)
+            own.phase = self.phase
+        layer = types[param.type](own, own.phase, place)
+        layer.seed = self.seed
+        return layer
+
+    def bottom(self, layer: Layer, name: str) -> Blob:
+        if name not in self.available:
+            raise layer.error(f"unknown bottom blob '{name}'", "name the top of an earlier layer that no other layer has consumed")
+        self.available.discard(name)
+        self.log("net.cpp:408", f"{layer.param.name} <- {name}")
+        return self.blobs[name]
+
+    def top(self, layer: Layer, index: int, name: str) -> Blob:
+        bottoms = layer.param.bottom
+        in_place = index < len(bottoms) and bottoms[index] == name
+        if in_place:
+            layer.check(layer.inplace_top, f"top '{name}' is also the bottom, which {layer.param.type} cannot do", "give the top another name")
+            self.log("net.cpp:369", f"{layer.param.name} -> {name} (in-place)")
+        else:
+            layer.check(
+                name not in self.blobs,
+                f"top blob '{name}' is produced by more than one layer",
+                "give the top another name; in place works only before any other layer reads the blob",
+            )
+            self.log("net.cpp:382", f"{layer.param.name} -> {name}")
+        self.available.add(name)
+        blob = Blob(name, ())
+        self.blobs.setdefault(name, blob)
+        return blob
+
+    def check_arity(self, layer: Layer, what: str, count: int, arity: Any) -> None:
+        least, most = (arity, arity) if isinstance(arity, int) else arity
+        if count < least or (most is not None and count > most):
+            wanted = f"{least}" if least == most else f"at least {least}" if most is None else f"{least} to {most}"
+            raise layer.error(f"{layer.param.type} takes {wanted} {what} blob{'s' if wanted != '1' else ''}, {count} given")
+
+    def loss_weights(self, layer: Layer, tops: list[Blob]) -> None:
+        weights = list(layer.param.loss_weight)
+        layer.check(
+            not weights or len(weights) == len(layer.param.top) or len(weights) == len(tops),
+            f"{len(weights)} loss_weight given for {len(tops)} tops",
+            "give loss_weight once per top, or not at all",
+        )
+        if not weights and layer.is_loss:
+            weights = [1.0]
+        for blob, weight in zip(tops, weights):
+            blob.loss_weight = weight
+
+    def parameters(self, node: Node) -> None:
+        """Caffe's AppendParam: shared by ParamSpec name; the first layer owns."""
+        layer, specs = node.layer, node.layer.param.param
+        blobs = layer.parameters()
+        layer.check(len(specs) <= len(blobs), f"{len(specs)} param given, but {layer.param.type} has {len(blobs)} parameter blobs here")
+        for index, wanted in enumerate(blobs):
+            spec = specs[index] if index < len(specs) else proto.ParamSpec()
+            shape = tuple(wanted.shape)
+            parameter = self.by_name.get(spec.name) if spec.name else None
+            if parameter is None:
+                parameter = Parameter(node.name, index, shape, wanted.filler, spec.name, spec.lr_mult, spec.decay_mult)
+                parameter.place, parameter.explicit = node.place, {name for name in ("lr_mult", "decay_mult") if spec.HasField(name)}
+                self.params.append(parameter)
+                if spec.name:
+                    self.by_name[spec.name] = parameter
+            else:
+                self.share(layer, parameter, spec, shape)
+            parameter.users.append((node.name, index, shape))
+            node.params.append(parameter)
+        layer.params = node.params
+
+    def share(self, layer: Layer, parameter: Parameter, spec: Any, shape: Shape) -> None:
+        if spec.share_mode == proto.ParamSpec.PERMISSIVE:
+            same = Parameter("", 0, shape, None).count == parameter.count
+        else:
+            same = shape == parameter.shape
+        layer.check(
+            same,
+            f"cannot share param '{spec.name}' owned by layer '{parameter.layer}': it is {shape_text(parameter.shape)} there, {shape_text(shape)} here",
+            "make the shapes equal, or set share_mode: PERMISSIVE where the counts agree",
+        )
+        for name in ("lr_mult", "decay_mult"):
+            if not spec.HasField(name):
+                continue
+            value = getattr(spec, name)
+            layer.check(
+                name not in parameter.explicit or getattr(parameter, name) == value,
+                f"shared param '{spec.name}' has {name} {getattr(parameter, name):g} in layer '{parameter.layer}' and {value:g} here",
+                f"give {name} once, or the same value twice",
+            )
+            parameter.explicit.add(name)
+            setattr(parameter, name, value)
+
+
+def _least(arity: Any) -> int:
+    return arity if isinstance(arity, int) else arity[0]
+
+
+def mark_backward(graph: Graph, force: bool, log: Log) -> None:
+    """Which layers run backward and which bottoms get a diff: forward from the parameters, then back from the losses (quirk 25)."""
+    wants: dict[Blob, bool] = {}
+    for node in graph.nodes:
+        param = node.layer.param
+        count = len(param.propagate_down)
+        node.layer.check(
+            count in (0, len(node.bottoms)), f"{count} propagate_down given for {len(node.bottoms)} bottoms",
+            "give propagate_down once per bottom, or not at all",
+        )  # fmt: skip
+        node.propagate = [param.propagate_down[i] if count else wants[blob] for i, blob in enumerate(node.bottoms)]
+        learns = any(parameter.learned for parameter in node.params)
+        node.backward = learns or any(wants[blob] for blob in node.bottoms)
+        wants.update(dict.fromkeys(node.tops, node.backward))
+    under_loss: set[str] = set()
+    skipped: set[str] = set()
+    for node in reversed(graph.nodes):
+        contributes = any(top.loss_weight or top.name in under_loss for top in node.tops)
+        if node.backward and all(top.name in skipped for top in node.tops):
+            node.backward = False
+            node.propagate = [False] * len(node.bottoms)
+        node.backward = node.backward and contributes
+        log("net.cpp:200" if node.backward else "net.cpp:202",
+            f"{node.name} {'needs' if node.backward else 'does not need'} backward computation.")  # fmt: skip
+        for i, blob in enumerate(node.bottoms):
+            if contributes:
+                under_loss.add(blob.name)
+            else:
+                node.propagate[i] = False
+            if not node.propagate[i]:
+                skipped.add(blob.name)
+    if force:
+        for node in graph.nodes:
+            node.backward = True
+            node.propagate = [old or node.layer.force_backward(i) for i, old in enumerate(node.propagate)]
+    for parameter in graph.params:
+        parameter.propagate = force or parameter.learned

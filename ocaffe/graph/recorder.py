@@ -1,0 +1,153 @@
+"""The recorder: what layers say what they do to. It turns calls into launches and knows which diffs are accumulated."""
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ocaffe.graph.ir import FLOAT, Access, Blob, Call, Launch, Operand, Ref, Role, Shape
+from ocaffe.target import Target
+
+# Words of the step buffer, 32 bits each: what changes from one run to the next. Kernels read `step[STEP_ITERATION]`.
+STEP_WORDS = ("RATE", "ITERATION", "PASS", "SAMPLE", "SCALE")
+STEP = {name: index for index, name in enumerate(STEP_WORDS)}
+
+
+class Recorder:
+    """Collects the launches of one schedule.
+
+    Layers call `launch` (or the operations in `ocaffe.ops`, which do). Rules for a layer:
+
+    * it writes its tops in forward, and in backward the diffs of the bottoms that it is asked for and of its parameters;
+    * whatever it writes in backward may hold a sum already: pass `int(rec.accumulates(ref))` to the kernel, which adds if it is 1;
+    * what backward reads outlives forward, nothing else does: read as little as possible.
+    """
+
+    def __init__(self, target: Target, *, train: bool, seed: int = 0, accumulate_gradients: bool = False, fuse: bool = True) -> None:
+        self.target = target
+        self.train = train
+        self.seed = seed
+        self.fuse = fuse
+        self.launches: list[Launch] = []
+        self.phase = "forward"
+        self.layer = ""
+        self.step = Ref("step", (8,), Role.STATE, np.dtype(np.uint32), value=0)
+        self._accumulate_gradients = accumulate_gradients
+        self._written: set[Ref] = set()  # diffs that an earlier node of this backward wrote
+        self._pending: set[Ref] = set()  # diffs that the current node writes
+
+    # -- nodes -------------------------------------------------------------------------------------------------------
+
+    def enter(self, layer: str, phase: str) -> None:
+        """Begin a node: from now on, what earlier nodes wrote counts as written."""
+        self._written |= self._pending
+        self._pending = set()
+        self.layer, self.phase = layer, phase
+
+    def written(self, ref: Ref) -> bool:
+        """Whether an earlier node of this backward wrote the diff."""
+        return ref.root in self._written or ref in self._written
+
+    def accumulates(self, ref: Ref) -> bool:
+        """Whether a backward kernel must add to `ref` instead of overwriting it."""
+        if ref.role is Role.GRADIENT:
+            return self._accumulate_gradients or ref in self._written
+        return self.phase == "backward" and ref.role in (Role.DIFF, Role.INPUT) and self._diff_key(ref) in self._written
+
+    @staticmethod
+    def _diff_key(ref: Ref) -> Ref:
+        """Gradients are told apart within their group; a diff is one with all its views."""
+        return ref if ref.role is Role.GRADIENT else ref.root
+
+    # -- launches ----------------------------------------------------------------------------------------------------
+
+    def launch(
+        self,
+        kernel: str,
+        *,
+        reads: Sequence[Ref] = (),
+        writes: Sequence[Ref] = (),
+        modifies: Sequence[Ref] = (),
+        args: Sequence[Any] = (),
+        size: Sequence[int],
+        local: Sequence[int] | None = None,
+        defines: Mapping[str, object] | None = None,
+        inplace: Sequence[tuple[int, int]] = (),
+        side_effect: bool = False,
+        slope_arg: int | None = None,
+    ) -> None:
+        """Record the call of `kernel` ("file.function" in ocaffe/kernels).
+
+        Kernel arguments: reads, writes, modifies, each as (pointer, ulong offset, ulong batch stride), then `args`: an int becomes an
+        OpenCL int, a float a float; pass numpy scalars for other types. `size`: work-items needed; with `local`, rounded up to a
+        multiple of it (the kernel checks bounds). `inplace`: (index of a read, index of a write) that may share memory. `slope_arg`: see Launch.
+        """
+        family, function = kernel.split(".")
+        call = Call(
+            family,
+            function,
+            tuple((name, str(value)) for name, value in sorted((defines or {}).items())),
+            tuple(scalar(arg) for arg in args),
+            tuple(int(n) for n in size),
+            tuple(int(n) for n in local) if local is not None else None,
+        )
+        pairs = tuple((i, len(reads) + j) for i, j in inplace)
+        self.add(Launch(self.layer, self.phase, self.operands(reads, writes, modifies), call, None, pairs, side_effect, kernel, slope_arg))
+
+    def operands(self, reads: Sequence[Ref], writes: Sequence[Ref], modifies: Sequence[Ref] = ()) -> list[Operand]:
+        """Operands in argument order; a written diff that accumulates counts as modified."""
+        result = [Operand(ref, Access.READ) for ref in reads]
+        result += [Operand(ref, Access.MODIFY if self.accumulates(ref) else Access.WRITE) for ref in writes]
+        result += [Operand(ref, Access.MODIFY) for ref in modifies]
+        return result
+
+    def add(self, launch: Launch) -> None:
+        """Append a finished launch and note the diffs that it writes."""
+        self.launches.append(launch)
+        if launch.phase == "backward":
+            self._pending |= {self._diff_key(ref) for ref in launch.writes}
+
+    # -- Refs --------------------------------------------------------------------------------------------------------
+
+    def scratch(self, name: str, shape: Shape, dtype: Any = FLOAT) -> Ref:
+        """Memory for the launches of this node alone."""
+        return Ref(f"{self.layer}.{name}", tuple(shape), Role.SCRATCH, np.dtype(dtype))
+
+    def saved(self, name: str, shape: Shape, dtype: Any = FLOAT) -> Ref:
+        """Written in forward, read in backward of the same layer; keep it in an attribute of the layer."""
+        return Ref(f"{self.layer}.{name}", tuple(shape), Role.SAVED, np.dtype(dtype))
+
+    def constant(self, name: str, value: np.ndarray) -> Ref:
+        """Uploaded once when the schedule is bound."""
+        return Ref(f"{self.layer}.{name}", value.shape, Role.CONSTANT, value.dtype, value=value)
+
+    # -- aliases -----------------------------------------------------------------------------------------------------
+
+    def alias(self, top: Blob, bottom: Blob) -> None:
+        """Forward of a layer that moves no data (Reshape, Flatten, Split, Dropout in TEST): the top is the bottom's memory."""
+        top.data = bottom.data.view(top.shape, name=top.name)
+
+    def alias_diff(self, bottom: Blob, top: Blob) -> None:
+        """Backward of such a layer: the bottom's diff is the top's, or the top's is added where the bottom's is shared."""
+        from ocaffe.ops.expression import pointwise
+
+        assert top.diff is not None
+        if bottom.diff is None:
+            bottom.diff = top.diff.view(bottom.shape, name=f"{bottom.name}.diff")
+        else:
+            pointwise(self, "y0 = x0", reads=[top.diff.view(bottom.shape)], writes=[bottom.diff])
+
+    def key(self, what: str = "") -> tuple[np.uint32, np.uint32]:
+        """The Philox key of the current layer: seed and layer name (DESIGN §3)."""
+        return np.uint32(self.seed & 0xFFFFFFFF), np.uint32(zlib.crc32(f"{self.layer}/{what}".encode()) ^ (self.seed >> 32 & 0xFFFFFFFF))
+
+
+def scalar(value: Any) -> np.generic:
+    """The OpenCL type of a kernel argument: int for int and bool, float for float, numpy scalars as they are."""
+    if isinstance(value, np.generic):
+        return value
+    if isinstance(value, (bool, int)):
+        return np.int32(value)
+    return np.float32(value)

@@ -1,0 +1,1 @@
+"""OpenCL C sources, one kernel family per file (see docs/kernels.md)."""

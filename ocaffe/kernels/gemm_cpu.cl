@@ -1,0 +1,99 @@
+/* Matrix product for CPU runtimes: c[M, N] = op(a) op(b) (+ bias per column) (+ c), rows of c at its batch stride.
+
+   V, NV, MR, KC   the register tile, see tile_cpu.h
+
+   `pack_a` writes op(a) as panels of MR rows, [M / MR][K][MR], rows beyond M zero: work-item (block of KC columns, panel).
+   `gemm`: work-item (panel of NR columns of c, block of `rows` rows). It copies KC x NR of op(b) at a time into private memory, in the order
+   of the inner loop, and multiplies all its rows by that. Transposition costs nothing but another way of copying. */
+#include "common.h"
+#include "tile_cpu.h"
+
+kernel __attribute__((reqd_work_group_size(1, 1, 1)))
+void pack_a(OPERAND_RESTRICT(const float, a), OPERAND_RESTRICT(float, packed), int M, int K, int transposed) {
+  LOCATE(a); LOCATE(packed);
+  const int k0 = get_global_id(0) * KC, k1 = min(K, k0 + KC), m0 = get_global_id(1) * MR, rows = min(MR, M - m0);
+  packed += (ulong)m0 * K;
+  if (transposed) {
+    a += m0;
+    for (int k = k0; k < k1; k++)
+      for (int i = 0; i < MR; i++) packed[(ulong)k * MR + i] = i < rows ? a[k * a_stride + i] : 0.0f;
+  } else {
+    a += m0 * a_stride;
+    for (int i = 0; i < MR; i++)
+      for (int k = k0; k < k1; k++) packed[(ulong)k * MR + i] = i < rows ? a[i * a_stride + k] : 0.0f;
+  }
+}
+
+/* buf[k][j] = b[k][j] for k < depth; columns from `columns` on are zero. */
+inline void copy_rows(global const float* b, ulong ld, int depth, int columns, float* buf) {
+  if (columns == NR) {
+    for (int k = 0; k < depth; k++, b += ld)
+#pragma unroll
+      for (int j = 0; j < NV; j++) VSTORE(VLOAD(j, b), j, buf + k * NR);
+  } else {
+    for (int k = 0; k < depth; k++, b += ld)
+      for (int j = 0; j < NR; j++) buf[k * NR + j] = j < columns ? b[j] : 0.0f;
+  }
+}
+
+/* The same from a transposed b: buf[k][j] = b[j][k]. */
+inline void copy_columns(global const float* b, ulong ld, int depth, int columns, float* buf) {
+  for (int j0 = 0; j0 < NR; j0 += V) {
+    const int whole = j0 + V <= columns ? depth / V * V : 0;
+    for (int k = 0; k < whole; k += V) {
+      vec block[V];
+#pragma unroll
+      for (int j = 0; j < V; j++) block[j] = VLOAD(0, b + (j0 + j) * ld + k);
+      transpose(block);
+#pragma unroll
+      for (int i = 0; i < V; i++) VSTORE(block[i], 0, buf + (k + i) * NR + j0);
+    }
+    for (int j = j0; j < j0 + V; j++)
+      for (int k = whole; k < depth; k++) buf[k * NR + j] = j < columns ? b[j * ld + k] : 0.0f;
+  }
+}
+
+kernel __attribute__((reqd_work_group_size(1, 1, 1)))
+void gemm(OPERAND_RESTRICT(const float, packed), OPERAND_RESTRICT(const float, b), OPERAND_RESTRICT(const float, bias),
+          OPERAND_RESTRICT(float, c), int M, int N, int K, int transposed, int rows, int has_bias, int accumulate, float slope) {
+  LOCATE(packed); LOCATE(b); LOCATE(bias); LOCATE(c);
+  const int n0 = get_global_id(0) * NR, columns = min(NR, N - n0);
+  const int first = get_global_id(1) * rows, last = min(M, first + rows);
+  float buf[KC * NR] __attribute__((aligned(64)));
+  float edge[NR] __attribute__((aligned(64)));
+  for (int j = 0; j < NR; j++) edge[j] = has_bias && j < columns ? bias[n0 + j] : 0.0f;
+  vec offset[NV];
+#pragma unroll
+  for (int j = 0; j < NV; j++) offset[j] = VLOAD(j, edge);
+  for (int k0 = 0; k0 < K; k0 += KC) {
+    const int depth = min(KC, K - k0), add = accumulate || k0 > 0;
+    const float leak = k0 + KC < K ? 1.0f : slope;
+    if (transposed) copy_columns(b + n0 * b_stride + k0, b_stride, depth, columns, buf);
+    else copy_rows(b + k0 * b_stride + n0, b_stride, depth, columns, buf);
+    for (int m = first; m < last; m += MR) {
+      global const float* a = packed + (ulong)m * K + (ulong)k0 * MR;
+      vec acc[MR][NV];
+      MULTIPLY(acc, a[k * MR + i], buf, NR, depth);
+#pragma unroll
+      for (int i = 0; i < MR; i++) {
+        global float* to = c + (m + i) * c_stride + n0;
+        if (m + i >= last) continue;
+        if (columns == NR) {
+#pragma unroll
+          for (int j = 0; j < NV; j++) {
+            vec v = acc[i][j] + (k0 ? (vec)(0) : offset[j]);
+            if (add) v += VLOAD(j, to);
+            VSTORE(LEAK(v, leak), j, to);
+          }
+        } else {
+#pragma unroll
+          for (int j = 0; j < NV; j++) VSTORE(acc[i][j] + (k0 ? (vec)(0) : offset[j]), j, edge);
+          for (int j = 0; j < columns; j++) {
+            const float v = edge[j] + (add ? to[j] : 0.0f);
+            to[j] = LEAK(v, leak);
+          }
+        }
+      }
+    }
+  }
+}

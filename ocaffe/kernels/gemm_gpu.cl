@@ -1,0 +1,116 @@
+/* c[M][N] = op(a) op(b) (+ bias[n]) for work-groups that share tiles in local memory.
+
+   Defines: the tile (tile.h). BM * BK and BN * BK are multiples of 4 * NT, BK of 4.
+   Leading dimensions are the operands' strides. trans_a, trans_b: the operand is stored with the depth outside (a: K x M) respectively
+   inside (b: N x K). Group (x, y, z): columns, rows and split of the depth; split z takes `depth` of K and, when there is more than one,
+   writes its own M x N matrix behind the one of split z - 1 (then split_sum adds them up).
+   An operand is fetched as float4 where it is aligned and the whole tile exists, else element by element. */
+#include "common.h"
+#include "split_sum.h"
+#include "tile.h"
+
+#define PASSES_A (BM * BK / 4 / NT)
+#define PASSES_B (BN * BK / 4 / NT)
+
+/* Where a work-item's part of a tile of `rows` begins, and how far its next part is, as (row, depth). */
+#define PART(name, rows, along_depth)                                             \
+  const int name##_row = along_depth ? item / (BK / 4) : item % ((rows) / 4) * 4; \
+  const int name##_depth = along_depth ? item % (BK / 4) * 4 : item / ((rows) / 4); \
+  const int name##_next_row = along_depth ? NT / (BK / 4) : 0;                    \
+  const int name##_next_depth = along_depth ? 0 : NT / ((rows) / 4)
+
+/* Four neighbours of which `n` exist. */
+INLINE float4 fetch_edge(global const float* p, int n) {
+  float4 v = (float4)(0.0f);
+  if (n > 0) v.x = p[0];
+  if (n > 1) v.y = p[1];
+  if (n > 2) v.z = p[2];
+  if (n > 3) v.w = p[3];
+  return v;
+}
+
+INLINE int existing(int row, int depth, int rows, int end, int along_depth) {
+  return along_depth ? (row < rows ? end - depth : 0) : (depth < end ? rows - row : 0);
+}
+
+INLINE void stage(local float* to, float4 v, int ld, int along_depth) {
+  if (along_depth)
+    to[0] = v.x, to[ld] = v.y, to[2 * ld] = v.z, to[3 * ld] = v.w;
+  else
+    *(local float4*)to = v;
+}
+
+kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void gemm(OPERAND_RESTRICT(const float, a), OPERAND_RESTRICT(const float, b),
+                                                                 OPERAND_RESTRICT(const float, bias), OPERAND_RESTRICT(float, c), int M,
+                                                                 int N, int K, int depth, int trans_a, int trans_b, int has_bias,
+                                                                 int accumulate, float slope) {
+  LOCAL_TILE(as, 2 * BK * LDA);
+  LOCAL_TILE(bs, 2 * BK * LDB);
+  const int item = get_local_id(0);
+  const int row = get_group_id(1) * BM, column = get_group_id(0) * BN, split = get_group_id(2);
+  const int begin = split * depth, end = min(K, begin + depth);
+  const int rows = M - row, columns = N - column;
+  const int whole = rows >= BM && columns >= BN && ((a_offset | a_stride | b_offset | b_stride) & 3) == 0;
+
+  PART(a, BM, !trans_a);
+  PART(b, BN, trans_b);
+  const ulong a_row_step = trans_a ? 1 : a_stride, a_depth_step = trans_a ? a_stride : 1;
+  const ulong b_row_step = trans_b ? b_stride : 1, b_depth_step = trans_b ? 1 : b_stride;
+  LOCATE(a), LOCATE(b), LOCATE(bias), LOCATE(c);
+  a += (row + a_row) * a_row_step + (begin + a_depth) * a_depth_step;
+  b += (column + b_row) * b_row_step + (begin + b_depth) * b_depth_step;
+  const ulong a_next = a_next_row * a_row_step + a_next_depth * a_depth_step;
+  const ulong b_next = b_next_row * b_row_step + b_next_depth * b_depth_step;
+  local float* a_to = as + a_depth * LDA + a_row;
+  local float* b_to = bs + b_depth * LDB + b_row;
+  local const float* a_from = as + tile_row(item);
+  local const float* b_from = bs + tile_column(item);
+
+  float acc[TM][TN];
+  tile_clear(acc);
+  float4 ra[PASSES_A], rb[PASSES_B];
+  const int steps = (end - begin + BK - 1) / BK;
+  /* Step s is fetched while step s - 1 is multiplied; the loads are in flight meanwhile. */
+  for (int s = 0; s <= steps; ++s) {
+    const int k = begin + s * BK;
+    if (s < steps) {
+      if (whole && k + BK <= end) {
+#pragma unroll
+        for (int i = 0; i < PASSES_A; ++i) ra[i] = *(global const float4*)(a + i * a_next);
+#pragma unroll
+        for (int i = 0; i < PASSES_B; ++i) rb[i] = *(global const float4*)(b + i * b_next);
+      } else {
+#pragma unroll
+        for (int i = 0; i < PASSES_A; ++i)
+          ra[i] = fetch_edge(a + i * a_next, existing(a_row + i * a_next_row, k + a_depth + i * a_next_depth, rows, end, !trans_a));
+#pragma unroll
+        for (int i = 0; i < PASSES_B; ++i)
+          rb[i] = fetch_edge(b + i * b_next, existing(b_row + i * b_next_row, k + b_depth + i * b_next_depth, columns, end, trans_b));
+      }
+      a += BK * a_depth_step;
+      b += BK * b_depth_step;
+    }
+    if (s > 0) tile_multiply(a_from + ((s - 1) & 1) * (BK * LDA), b_from + ((s - 1) & 1) * (BK * LDB), acc);
+    if (s < steps) {
+#pragma unroll
+      for (int i = 0; i < PASSES_A; ++i)
+        stage(a_to + (s & 1) * (BK * LDA) + i * (a_next_depth * LDA + a_next_row), ra[i], LDA, !trans_a);
+#pragma unroll
+      for (int i = 0; i < PASSES_B; ++i)
+        stage(b_to + (s & 1) * (BK * LDB) + i * (b_next_depth * LDB + b_next_row), rb[i], LDB, trans_b);
+    }
+    barrier(CLK_LOCAL_MEM_FENCE);
+  }
+
+  if (has_bias) {
+#pragma unroll
+    for (int j = 0; j < TN; ++j) {
+      const int n = tile_column(item) + COLUMN(j);
+      const float v = n < columns ? bias[column + n] : 0.0f;
+#pragma unroll
+      for (int i = 0; i < TM; ++i) acc[i][j] += v;
+    }
+  }
+  c += ((ulong)split * M + row) * c_stride + column;
+  tile_store(c, c_stride, rows, columns, ((c_offset | c_stride) & 3) == 0, acc, accumulate, slope);
+}

@@ -1,0 +1,257 @@
+/* What runs along the axis of classes: Softmax, SoftmaxWithLoss, Accuracy, forward and backward. One program serves them all.
+ *
+ * GROUP   work-items of a group, a power of two
+ *
+ * A blob is seen as (outer, classes, inner); a *position* is one (outer, inner) with its `classes` scores. `mid` is outer / samples: what
+ * lies between the batch axis and the axis of classes. Where the axis of classes is the batch axis itself, mid is 0 and outer is 1.
+ *
+ * Work-items: a group works on GROUP / lanes neighbouring positions at a time, `lanes` work-items (a power of two) for each: one lane for
+ * maps, where the positions are neighbours in memory, many for inner = 1, where the classes are. Groups take tiles of positions in turn.
+ * Sums are made in a fixed order: lanes as a tree, tiles one after another, groups by `total`.
+ */
+#include "common.h"
+
+#ifndef GROUP
+#define GROUP 64
+#endif
+
+/* First score of position p. */
+ulong scores_at(const int p, const int classes, const int inner, const int mid, const ulong stride) {
+  if (mid == 0) return p;
+  const int outer = p / inner;
+  return (outer / mid) * stride + (ulong)(outer % mid) * classes * inner + p % inner;
+}
+
+/* Place of the label of position p; labels are as many as positions, `run` of them in a sample. */
+ulong label_at(const int p, const int run, const ulong stride) { return (p / run) * stride + p % run; }
+
+bool outside(const float label, const int classes) { return !(label > -1 && label < classes); }
+
+float max_of_lanes(const float value, local float* buffer, const int width) {
+  const int id = get_local_id(0);
+  buffer[id] = value;
+  barrier(CLK_LOCAL_MEM_FENCE);
+  for (int apart = GROUP / 2; apart >= width; apart /= 2) {
+    if (id < apart) buffer[id] = max(buffer[id], buffer[id + apart]);
+    barrier(CLK_LOCAL_MEM_FENCE);
+  }
+  const float result = buffer[id & (width - 1)];
+  barrier(CLK_LOCAL_MEM_FENCE);
+  return result;
+}
+
+float sum_of_lanes(const float value, local float* buffer, const int width) {
+  const int id = get_local_id(0);
+  buffer[id] = value;
+  barrier(CLK_LOCAL_MEM_FENCE);
+  for (int apart = GROUP / 2; apart >= width; apart /= 2) {
+    if (id < apart) buffer[id] += buffer[id + apart];
+    barrier(CLK_LOCAL_MEM_FENCE);
+  }
+  const float result = buffer[id & (width - 1)];
+  barrier(CLK_LOCAL_MEM_FENCE);
+  return result;
+}
+
+/* The probabilities of one position, this lane's share of them; called by the whole group, `in` where the position exists.
+ * A lane reads and writes the same elements, so that y may be x. */
+void softmax_of_position(global const float* x, global float* y, const bool in, const int classes, const ulong x_step, const ulong y_step,
+                         const int lane, const int lanes, local float* buffer) {
+  const int end = in ? classes : 0;
+  float top = -INFINITY;
+  for (int c = lane; c < end; c += lanes) top = max(top, x[c * x_step]);
+  top = max_of_lanes(top, buffer, GROUP / lanes);
+  float sum = 0;
+  for (int c = lane; c < end; c += lanes) {
+    const float e = exp(x[c * x_step] - top);
+    y[c * y_step] = e;
+    sum += e;
+  }
+  sum = sum_of_lanes(sum, buffer, GROUP / lanes);
+  for (int c = lane; c < end; c += lanes) y[c * y_step] /= sum;
+}
+
+#define WIDTH (GROUP / lanes)
+#define LANE ((int)get_local_id(0) / WIDTH)
+#define POSITION(tile) ((int)(tile) * WIDTH + (int)(get_local_id(0) & (WIDTH - 1)))
+#define SCORES(x, p) (x + scores_at(p, classes, inner, mid, x##_stride))
+#define STEP(x) (mid == 0 ? x##_stride : (ulong)inner)
+
+kernel void softmax(OPERAND(const float, x), OPERAND(float, y), const int positions, const int classes, const int inner, const int mid,
+                    const int lanes) {
+  LOCATE(x);
+  LOCATE(y);
+  local float buffer[GROUP];
+  const int p = POSITION(get_group_id(0));
+  softmax_of_position(SCORES(x, p), SCORES(y, p), p < positions, classes, STEP(x), STEP(y), LANE, lanes, buffer);
+}
+
+/* dx = y (dy - sum(dy y)); dx may be dy. */
+kernel void softmax_backward(OPERAND(const float, y), OPERAND(const float, dy), OPERAND(float, dx), const int positions, const int classes,
+                             const int inner, const int mid, const int lanes, const int accumulate) {
+  LOCATE(y);
+  LOCATE(dy);
+  LOCATE(dx);
+  local float buffer[GROUP];
+  const int p = POSITION(get_group_id(0)), lane = LANE, end = p < positions ? classes : 0;
+  global const float *yp = SCORES(y, p), *dyp = SCORES(dy, p);
+  global float* dxp = SCORES(dx, p);
+  const ulong y_step = STEP(y), dy_step = STEP(dy), dx_step = STEP(dx);
+  float dot = 0;
+  for (int c = lane; c < end; c += lanes) dot += dyp[c * dy_step] * yp[c * y_step];
+  dot = sum_of_lanes(dot, buffer, WIDTH);
+  for (int c = lane; c < end; c += lanes) {
+    const float d = yp[c * y_step] * (dyp[c * dy_step] - dot);
+    dxp[c * dx_step] = accumulate ? dxp[c * dx_step] + d : d;
+  }
+}
+
+/* Divisor of a sum over positions: `fixed`, or where that is 0 the number of positions that counted. */
+float divisor(const float fixed, const float counted) { return fixed > 0 ? fixed : max(counted, 1.0f); }
+
+/* End of a sum by a whole group: sums[group] = (sum, counted); if the group is the only one, also the result. */
+void finish(const float sum, const float counted, global float* sums, global float* result, const float fixed, local float* buffer) {
+  const float s = sum_of_lanes(sum, buffer, 1), n = sum_of_lanes(counted, buffer, 1);
+  if (get_local_id(0) == 0) {
+    sums[2 * get_group_id(0)] = s;
+    sums[2 * get_group_id(0) + 1] = n;
+    if (get_num_groups(0) == 1) *result = s / divisor(fixed, n);
+  }
+}
+
+/* The (sum, counted) of all groups, and the result; one group. */
+kernel void total(OPERAND(const float, parts), OPERAND(float, sums), OPERAND(float, result), const int groups, const float fixed) {
+  LOCATE(parts);
+  LOCATE(sums);
+  LOCATE(result);
+  local float buffer[GROUP];
+  float sum = 0, counted = 0;
+  for (int g = get_local_id(0); g < groups; g += GROUP) {
+    sum += parts[2 * g];
+    counted += parts[2 * g + 1];
+  }
+  finish(sum, counted, sums, result, fixed, buffer);
+}
+
+/* log(p) with Caffe's floor, which NaN must pass: max() may drop it. */
+float log_of(const float p) { return log(p < FLT_MIN ? FLT_MIN : p); }
+
+/* prob = softmax(x); loss = sum(-log(prob[label])) / divisor over positions whose label is not ignored. A label that is no class makes the
+ * loss NaN. prob may be x. */
+kernel void softmax_loss(OPERAND(const float, x), OPERAND(const float, label), OPERAND(float, prob), OPERAND(float, sums),
+                         OPERAND(float, loss), const int positions, const int classes, const int inner, const int mid, const int lanes,
+                         const int label_run, const int has_ignore, const int ignore, const float fixed) {
+  LOCATE(x);
+  LOCATE(label);
+  LOCATE(prob);
+  LOCATE(sums);
+  LOCATE(loss);
+  local float buffer[GROUP];
+  const int lane = LANE;
+  const ulong step = STEP(prob);
+  float sum = 0, counted = 0;
+  for (int tile = get_group_id(0); tile * WIDTH < positions; tile += get_num_groups(0)) {
+    const int p = POSITION(tile);
+    global float* y = SCORES(prob, p);
+    softmax_of_position(SCORES(x, p), y, p < positions, classes, STEP(x), step, lane, lanes, buffer);
+    const float wanted = p < positions ? label[label_at(p, label_run, label_stride)] : 0;
+    if (p < positions && !(has_ignore && (int)wanted == ignore)) {
+      if (outside(wanted, classes)) sum = NAN;
+      else if ((int)wanted % lanes == lane) sum -= log_of(y[(int)wanted * step]);
+      counted += lane == 0;
+    }
+  }
+  finish(sum, counted, sums, loss, fixed, buffer);
+}
+
+/* dx = (prob - [class is label]) * weight / divisor, 0 where the label is ignored.
+ * Work-items: (inner, mid * classes, samples) for maps, (classes, mid, samples) for inner = 1, (inner, samples, 1) for the batch axis. */
+kernel void softmax_loss_backward(OPERAND(const float, prob), OPERAND(const float, label), OPERAND(const float, sums),
+                                  OPERAND(const float, weight), OPERAND(float, dx), const int classes, const int inner, const int mid,
+                                  const int label_run, const int has_ignore, const int ignore, const float fixed, const int accumulate) {
+  LOCATE(prob);
+  LOCATE(label);
+  LOCATE(sums);
+  LOCATE(weight);
+  LOCATE(dx);
+  const int i = get_global_id(0), row = get_global_id(1), sample = mid ? get_global_id(2) : row;
+  if (i >= (inner == 1 && mid ? classes : inner)) return;
+  int c, p;
+  ulong at;
+  if (mid == 0) {
+    c = row;
+    p = i;
+    at = i;
+  } else if (inner == 1) {
+    c = i;
+    p = sample * mid + row;
+    at = (ulong)row * classes + i;
+  } else {
+    c = row % classes;
+    p = (sample * mid + row / classes) * inner + i;
+    at = (ulong)row * inner + i;
+  }
+  const float wanted = label[mid ? sample * label_stride + (p - sample * label_run) : label_at(p, label_run, label_stride)];
+  const float scale = *weight / divisor(fixed, sums[1]);
+  const float d = has_ignore && (int)wanted == ignore ? 0 : (prob[sample * prob_stride + at] - (c == (int)wanted)) * scale;
+  dx += sample * dx_stride + at;
+  *dx = accumulate ? *dx + d : d;
+}
+
+/* Share of the positions whose label is among the top_k scores; equal scores (and NaN) count against it. hits: 1, 0, or -1 where the
+ * position does not count. A label that is no class makes the result NaN. */
+kernel void accuracy(OPERAND(const float, x), OPERAND(const float, label), OPERAND(char, hits), OPERAND(float, sums),
+                     OPERAND(float, result), const int positions, const int classes, const int inner, const int mid, const int lanes,
+                     const int label_run, const int has_ignore, const int ignore, const int top_k) {
+  LOCATE(x);
+  LOCATE(label);
+  LOCATE(hits);
+  LOCATE(sums);
+  LOCATE(result);
+  local float buffer[GROUP];
+  const int lane = LANE;
+  const ulong step = STEP(x);
+  float sum = 0, counted = 0;
+  for (int tile = get_group_id(0); tile * WIDTH < positions; tile += get_num_groups(0)) {
+    const int p = POSITION(tile);
+    const float wanted = p < positions ? label[label_at(p, label_run, label_stride)] : -1.0f;
+    const bool lost = outside(wanted, classes), ignored = has_ignore && (int)wanted == ignore;
+    const int own = lost ? 0 : (int)wanted;
+    float above = 0;
+    if (p < positions) {
+      global const float* scores = SCORES(x, p);
+      const float score = scores[own * step];
+      for (int c = lane; c < classes; c += lanes) above += c != own && !(scores[c * step] < score);
+    }
+    above = sum_of_lanes(above, buffer, WIDTH);
+    if (p < positions && lane == 0) {
+      const bool hit = above < top_k;
+      hits[p] = ignored || lost ? -1 : hit;
+      if (!ignored) {
+        sum += lost ? NAN : hit;
+        counted += 1;
+      }
+    }
+  }
+  finish(sum, counted, sums, result, 0, buffer);
+}
+
+/* Accuracy of each class: share of hits among the positions with its label, 0 if there are none. Group number = class. */
+kernel void accuracy_per_class(OPERAND(const float, label), OPERAND(const char, hits), OPERAND(float, y), const int positions,
+                               const int label_run) {
+  LOCATE(label);
+  LOCATE(hits);
+  LOCATE(y);
+  local float buffer[GROUP];
+  const int own = get_group_id(0);
+  float sum = 0, counted = 0;
+  for (int p = get_local_id(0); p < positions; p += GROUP) {
+    const int hit = hits[p];
+    if (hit < 0 || (int)label[label_at(p, label_run, label_stride)] != own) continue;
+    sum += hit;
+    counted += 1;
+  }
+  sum = sum_of_lanes(sum, buffer, 1);
+  counted = sum_of_lanes(counted, buffer, 1);
+  if (get_local_id(0) == 0) y[own * y_stride] = sum / max(counted, 1.0f);
+}

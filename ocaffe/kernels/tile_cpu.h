@@ -1,0 +1,65 @@
+/* The register tile of the kernels for CPU runtimes: MR rows x NV vectors of V floats, all in registers.
+
+   V   floats in a native vector: 4, 8 or 16
+   NV  vectors side by side: a panel is NR = NV * V columns wide
+   MR  rows of the tile: MR * NV accumulators, NV vectors of b and one broadcast must fit the registers (16 on AVX2, 32 on AVX-512)
+   KC  length of the sum that is done in one go: a panel of KC x NR floats should stay near the first-level cache */
+#ifndef OCAFFE_TILE_CPU_H
+#define OCAFFE_TILE_CPU_H
+
+#ifndef V
+#define V 8
+#endif
+#ifndef NV
+#define NV 2
+#endif
+#ifndef MR
+#define MR 6
+#endif
+#ifndef KC
+#define KC 256
+#endif
+#define NR (NV * V)
+
+#define PASTE_(a, b) a##b
+#define PASTE(a, b) PASTE_(a, b)
+typedef PASTE(float, V) vec;
+#define VLOAD PASTE(vload, V)
+#define VSTORE PASTE(vstore, V)
+
+/* acc[i][j] = sum over k < depth of A(i, k) * b[k * ld + j]; A is an expression in i and k. Written with * and +, not fma(), which is a
+   library call on some runtimes; -cl-mad-enable contracts it. */
+#define MULTIPLY(acc, A, b, ld, depth)                                  \
+  do {                                                                  \
+    _Pragma("unroll") for (int i = 0; i < MR; i++)                      \
+      _Pragma("unroll") for (int j = 0; j < NV; j++) acc[i][j] = (vec)(0); \
+    for (int k = 0; k < (depth); k++) {                                 \
+      vec right_[NV];                                                      \
+      _Pragma("unroll") for (int j = 0; j < NV; j++) right_[j] = VLOAD(j, (b) + k * (ld)); \
+      _Pragma("unroll") for (int i = 0; i < MR; i++) {                  \
+        const vec left_ = (vec)(A);                                         \
+        _Pragma("unroll") for (int j = 0; j < NV; j++) acc[i][j] += left_ * right_[j]; \
+      }                                                                 \
+    }                                                                   \
+  } while (0)
+
+/* The transpose of V vectors in place. One step takes the even lanes of neighbours, then the odd ones: that rotates the bits of
+   (vector, lane) by one, so log2(V) steps exchange vector and lane. */
+inline void transpose(vec r[V]) {
+#pragma unroll
+  for (int step = 1; step < V; step *= 2) {
+    vec t[V];
+#pragma unroll
+    for (int i = 0; i < V / 2; i++) {
+      t[i] = (vec)(r[2 * i].even, r[2 * i + 1].even);
+      t[i + V / 2] = (vec)(r[2 * i].odd, r[2 * i + 1].odd);
+    }
+#pragma unroll
+    for (int i = 0; i < V; i++) r[i] = t[i];
+  }
+}
+
+/* What becomes of a sum on its way to memory: v > 0 ? v : slope * v. */
+#define LEAK(v, slope) ((v) > 0.0f ? (v) : (slope) * (v))
+
+#endif

@@ -1,0 +1,99 @@
+/* What becomes of a staged batch (ocaffe/data/transform.py, floats.py).
+ *
+ * transform: crop, mirror, subtract the mean, scale, and write the labels:
+ *   y[n][c][h][mirror ? width - 1 - w : w] = (x[n][c][y0 + h][x0 + w] - mean) * scale
+ * The block holds the images, `image` elements apart, at byte `table_at` eight ints per sample (height and width of the staged image; y0, x0; the same
+ * place in the mean image; whether to mirror; unused), and at byte `label_at` the labels, floats.
+ *   PIXEL   type of the staged pixels: uchar or float
+ *   MEAN    0: none; 1: one value per channel; 2: an image of mean_height x mean_width
+ *   LABEL   1: there is a label top
+ *   VECTOR  1 (CPU): a work-item writes a row, 16 pixels a step; 0 (GPU): the work-items of a row write neighbouring pixels
+ * Work-items: (any number for the columns of a row, rows = channels * height, samples).
+ *
+ * unpack: a top of floats that lie as they are in the block: y[n][i] = block[at + (n * count + i) * 4 bytes].
+ *   PIECE   elements that a work-item copies
+ * Work-items: (count / PIECE, samples).
+ */
+#include "common.h"
+
+#ifndef PIXEL
+#define PIXEL uchar
+#endif
+#ifndef MEAN
+#define MEAN 0
+#endif
+#ifndef LABEL
+#define LABEL 0
+#endif
+#ifndef VECTOR
+#define VECTOR 0
+#endif
+#ifndef PIECE
+#define PIECE 1
+#endif
+
+#if MEAN == 2
+#define MEAN_AT(x) mean[x]
+#define MEAN_AT16(x) vload16(0, mean + (x))
+#elif MEAN == 1
+#define MEAN_AT(x) mean[0]
+#define MEAN_AT16(x) mean[0]
+#else
+#define MEAN_AT(x) 0.0f
+#define MEAN_AT16(x) 0.0f
+#endif
+
+kernel void transform(OPERAND(const uchar, block),
+#if MEAN
+                      OPERAND(const float, mean),
+#endif
+                      OPERAND(float, y),
+#if LABEL
+                      OPERAND(float, label),
+#endif
+                      const ulong table_at, const ulong label_at, const ulong image, const int rows, const int height, const int width,
+                      const int mean_height, const int mean_width, const float scale) {
+  const int row = get_global_id(1);
+  const ulong n = get_global_id(2);
+  if (row >= rows) return;
+  LOCATE(block);
+  LOCATE(y);
+  const int c = row / height, h = row % height;
+  global const int* place = (global const int*)(block + table_at) + n * 8;
+  global const PIXEL* x = (global const PIXEL*)block + n * image + ((ulong)c * place[0] + place[2] + h) * place[1] + place[3];
+#if MEAN == 2
+  LOCATE(mean);
+  mean += ((ulong)c * mean_height + place[4] + h) * mean_width + place[5];
+#elif MEAN == 1
+  LOCATE(mean);
+  mean += c;
+#endif
+  y += n * y_stride + (ulong)row * width;
+  const int mirror = place[6];
+  int w = get_global_id(0);
+#if LABEL
+  LOCATE(label);
+  if (row == 0 && w == 0) label[n * label_stride] = ((global const float*)(block + label_at))[n];
+#endif
+#if VECTOR
+  for (; w + 16 <= width; w += 16) {
+    const float16 v = (convert_float16(vload16(0, x + w)) - MEAN_AT16(w)) * scale;
+    if (mirror)
+      vstore16(v.sfedcba9876543210, 0, y + width - 16 - w);
+    else
+      vstore16(v, 0, y + w);
+  }
+#endif
+  for (; w < width; w += get_global_size(0)) y[mirror ? width - 1 - w : w] = ((float)x[w] - MEAN_AT(w)) * scale;
+}
+
+kernel void unpack(OPERAND(const uchar, block), OPERAND(float, y), const ulong at, const int count) {
+  const ulong n = get_global_id(1);
+  LOCATE(block);
+  LOCATE(y);
+  global const float* x = (global const float*)(block + at) + n * count;
+  y += n * y_stride;
+  const int begin = get_global_id(0) * PIECE;
+  const int end = min(begin + PIECE, count);
+  for (int i = begin; i < end; ++i) y[i] = x[i];
+}

@@ -1,0 +1,118 @@
+/* Solver updates: all parameters of a group in one launch, with Caffe's arithmetic (CAFFE.md §3).
+
+   Gradients, weights and history blobs have one layout: every parameter begins at a multiple of BLOCK elements, so a block belongs to one
+   parameter. blocks[2b] is the parameter's index, blocks[2b + 1] how many elements of the block are real; factors[2p] is lr_mult,
+   factors[2p + 1] weight_decay * decay_mult. What lies behind the real elements is computed too and never read.
+
+   BLOCK  elements of a block
+   V      floats in a vector (16 on CPU runtimes: a work-item takes a block; 1 on GPUs: LANES work-items take it together)
+   LANES  work-items per block
+   RULE   0 SGD, 1 Nesterov, 2 AdaGrad, 3 RMSProp, 4 AdaDelta, 5 Adam
+   L1     1 = weight decay by sign(w) instead of w
+
+   update:   work-item (lane, block)
+   sum_squares: work-group of LANES per block -> one partial sum a block;  clip_scale: one work-item adds them in order */
+#include "common.h"
+#ifndef BLOCK
+#define BLOCK 256
+#endif
+#ifndef V
+#define V 16
+#endif
+#ifndef LANES
+#define LANES 1
+#endif
+#ifndef RULE
+#define RULE 0
+#endif
+#ifndef L1
+#define L1 0
+#endif
+#define JOIN_(a, b) a##b
+#define JOIN(a, b) JOIN_(a, b)
+#if V == 1
+typedef float vec;
+#define LOAD(p) (*(p))
+#define STORE(v, p) (*(p) = (v))
+#else
+typedef JOIN(float, V) vec;
+#define LOAD(p) JOIN(vload, V)(0, p)
+#define STORE(v, p) JOIN(vstore, V)(v, 0, p)
+#endif
+
+/* clip[0]: factor on the summed gradients (1 where nothing is clipped); inverse_passes: 1 / iter_size */
+kernel void update(OPERAND(const float, gradient), OPERAND(const uint, blocks), OPERAND(const float, factors), OPERAND(const uint, step),
+                   OPERAND(const float, clip), OPERAND(float, weight), OPERAND(float, history), OPERAND(float, history2),
+                   float inverse_passes, float momentum, float momentum2, float rms_decay, float delta) {
+  LOCATE(gradient); LOCATE(blocks); LOCATE(factors); LOCATE(step); LOCATE(clip); LOCATE(weight); LOCATE(history); LOCATE(history2);
+  const size_t block = get_global_id(1);
+  const uint parameter = blocks[2 * block], count = blocks[2 * block + 1];
+  const float rate = as_float(step[0]) * factors[2 * parameter], decay = factors[2 * parameter + 1];
+  const float scale = clip[0];
+  for (uint i = get_global_id(0) * V; i < count; i += LANES * V) {
+    const size_t at = block * BLOCK + i;
+    const vec w = LOAD(weight + at);
+    vec g = LOAD(gradient + at) * scale * inverse_passes;
+#if L1
+    g += decay * sign(w);
+#else
+    g += decay * w;
+#endif
+    vec h = LOAD(history + at), change;
+#if RULE == 0
+    h = rate * g + momentum * h;
+    change = h;
+#elif RULE == 1
+    const vec old = h;
+    h = rate * g + momentum * h;
+    change = (1.0f + momentum) * h - momentum * old;
+#elif RULE == 2
+    h += g * g;
+    change = rate * (g / (sqrt(h) + delta));
+#elif RULE == 3
+    h = rms_decay * h + (1.0f - rms_decay) * g * g;
+    change = rate * (g / (sqrt(h) + delta));
+#elif RULE == 4
+    vec h2 = LOAD(history2 + at);
+    h = momentum * h + (1.0f - momentum) * g * g;
+    g *= sqrt((h2 + delta) / (h + delta));
+    h2 = momentum * h2 + (1.0f - momentum) * g * g;
+    change = rate * g;
+    STORE(h2, history2 + at);
+#else
+    vec h2 = LOAD(history2 + at);
+    h = momentum * h + (1.0f - momentum) * g;
+    h2 = momentum2 * h2 + (1.0f - momentum2) * g * g;
+    change = rate * (h / (sqrt(h2) + delta));
+    STORE(h2, history2 + at);
+#endif
+    STORE(h, history + at);
+    STORE(w - change, weight + at);
+  }
+}
+
+kernel void sum_squares(OPERAND(const float, gradient), OPERAND(const uint, blocks), OPERAND(float, partial)) {
+  LOCATE(gradient); LOCATE(blocks); LOCATE(partial);
+  const size_t block = get_global_id(0);
+  const uint count = blocks[2 * block + 1];
+  float sum = 0;
+  for (uint i = 0; i < count; i++) {
+    const float g = gradient[block * BLOCK + i];
+    sum += g * g;
+  }
+  partial[block] = sum;
+}
+
+/* result[0]: factor on the gradients, result[1]: their L2 norm. Compensated, so that the number of blocks does not cost digits. */
+kernel void clip_scale(OPERAND(const float, partial), OPERAND(float, result), int count, float limit) {
+  LOCATE(partial); LOCATE(result);
+  float sum = 0, lost = 0;
+  for (int i = 0; i < count; i++) {
+    const float term = partial[i] - lost, next = sum + term;
+    lost = (next - sum) - term;
+    sum = next;
+  }
+  const float norm = sqrt(sum);
+  result[0] = norm > limit ? limit / norm : 1.0f;
+  result[1] = norm;
+}

@@ -1,0 +1,42 @@
+"""Accuracy."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ocaffe.graph.ir import Blob, Shape, split_axes
+from ocaffe.graph.recorder import Recorder
+from ocaffe.layers.base import Layer, register
+from ocaffe.layers.loss import check_labels, ignored
+from ocaffe.ops.softmax import accuracy
+
+
+@register("Accuracy")
+class Accuracy(Layer):
+    """Share of the labels (bottom 1) that are among the `top_k` highest scores (bottom 0); a second top has it for each class.
+
+    Scores equal to the label's count against it, as in Caffe; so do NaN scores, so that a diverged net does not look perfect.
+    """
+
+    bottoms = 2
+    tops = (1, 2)
+    has_backward = False
+
+    def infer(self, *bottoms: Shape) -> Sequence[Shape]:
+        scores, labels = bottoms
+        self.class_axis = self.axis(self.own().axis, scores)
+        outer, classes, inner = split_axes(scores, self.class_axis)
+        check_labels(self, scores, labels, outer * inner)
+        self.check(1 <= self.own().top_k <= classes, f"top_k is {self.own().top_k}, there are {classes} classes", f"top_k from 1 to {classes}")
+        return [(), (classes,)][: len(self.param.top)]
+
+    def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
+        accuracy(
+            rec,
+            bottoms[0].data,
+            bottoms[1].data,
+            tops[0].data,
+            tops[1].data if len(tops) > 1 else None,
+            self.class_axis,
+            ignore=ignored(self.own()),
+            top_k=self.own().top_k,
+        )

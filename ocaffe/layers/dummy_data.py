@@ -1,0 +1,68 @@
+"""DummyData: tops of filler values."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ocaffe import proto
+from ocaffe.data.dummy import FillerSource
+from ocaffe.data.source import upload
+from ocaffe.graph.ir import Blob, Ref, Role, Shape
+from ocaffe.graph.recorder import Recorder
+from ocaffe.layers.base import Layer, register
+
+_LEGACY = ("num", "channels", "height", "width")
+
+
+@register("DummyData")
+class DummyData(Layer):
+    """Caffe's DummyData: constant tops are filled once, the others anew in each forward."""
+
+    bottoms, tops = 0, (1, None)
+    moves_data = False  # the layer makes its tops' Refs: constants need no launch
+    source: FillerSource | None = None  # of the tops that are not constant, if there are any
+
+    def infer(self, *bottoms: Shape) -> Sequence[Shape]:
+        shapes = self._shapes()
+        if self.source is None and (random := self._random()):
+            fillers = self._fillers()
+            self.source = FillerSource([fillers[i] for i in random], [shapes[i] for i in random], place=self.place, layer=self.title)
+        return shapes
+
+    def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
+        for top, filler in zip(tops, self._fillers()):
+            constant = filler.type == "constant"
+            top.data = Ref(top.name, top.shape, Role.CONSTANT if constant else Role.ACTIVATION, value=filler.value if constant else None)
+        if self.source is not None:
+            staging = upload(rec, self.source, self.source.nbytes)
+            self.source.layout.record(rec, staging, [tops[i].data for i in self._random()])
+
+    def _random(self) -> list[int]:
+        """The tops that are not constant."""
+        return [i for i, filler in enumerate(self._fillers()) if filler.type != "constant"]
+
+    def _fillers(self) -> list[Any]:
+        """One filler per top."""
+        fillers = list(self.own().data_filler) or [proto.FillerParameter()]
+        return self._per_top(fillers, "data_filler")
+
+    def _shapes(self) -> list[Shape]:
+        param = self.own()
+        legacy = {name: list(getattr(param, name)) for name in _LEGACY}
+        if not any(legacy.values()):
+            self.check(param.shape, "it has no shape", "give shape { dim: ... }, once or once per top")
+            shapes = [tuple(map(int, shape.dim)) for shape in self._per_top(list(param.shape), "shape")]
+        else:
+            given = ", ".join(name for name in _LEGACY if legacy[name])
+            self.check(not param.shape, f"shape is set, and the older {given} too", f"remove {given}")
+            self.check(all(legacy.values()), f"of the older fields only {given} is set", "give num, channels, height and width, or a shape")
+            shapes = list(zip(*(self._per_top(sizes, name) for name, sizes in legacy.items())))
+        for shape in shapes:
+            self.check(min(shape, default=0) >= 0, f"a size of shape {shape} is negative")
+        return shapes
+
+    def _per_top(self, values: list[Any], what: str) -> list[Any]:
+        """One value per top, of one for each or one for all."""
+        count = len(self.param.top)
+        self.check(len(values) in (1, count), f"{len(values)} {what} given for {count} top{'s' if count > 1 else ''}", f"give 1 or {count}")
+        return values if len(values) == count else values * count

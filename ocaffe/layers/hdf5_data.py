@@ -1,0 +1,37 @@
+"""HDF5Data: datasets of HDF5 files, row by row."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ocaffe.data.hdf5 import Hdf5Source
+from ocaffe.data.source import Note, upload
+from ocaffe.graph.ir import Blob, Shape
+from ocaffe.graph.recorder import Recorder
+from ocaffe.layers.base import Layer, register
+
+
+@register("HDF5Data")
+class HDF5Data(Layer):
+    """Caffe's HDF5Data: the dataset of each top's name, from the files that `source` lists, wrapping round after the last."""
+
+    bottoms, tops = 0, (1, None)
+    source: Hdf5Source | None = None
+
+    @property
+    def notes(self) -> tuple[Note, ...]:
+        """Log lines of opening the files."""
+        return self.source.notes if self.source else ()
+
+    def infer(self, *bottoms: Shape) -> Sequence[Shape]:
+        self.check(
+            not self.param.HasField("transform_param"),
+            "transform_param is set, and HDF5Data does not transform",
+            "remove transform_param; store the values as the net wants them",
+        )
+        if self.source is None:
+            self.source = Hdf5Source(self.own(), self.param.top, place=self.place, layer=self.title)
+        return self.source.shapes()
+
+    def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
+        assert self.source is not None
+        self.source.layout.record(rec, upload(rec, self.source, self.source.nbytes), [top.data for top in tops])

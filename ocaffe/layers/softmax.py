@@ -1,0 +1,25 @@
+"""Softmax."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ocaffe.graph.ir import Blob, Shape
+from ocaffe.graph.recorder import Recorder
+from ocaffe.layers.base import Layer, register
+from ocaffe.ops.softmax import softmax, softmax_backward
+
+
+@register("Softmax")
+class Softmax(Layer):
+    """y = exp(x) / sum of exp(x) along `axis`, for each position of the other axes."""
+
+    def infer(self, *bottoms: Shape) -> Sequence[Shape]:
+        self.class_axis = self.axis(self.own().axis, bottoms[0])
+        return [bottoms[0]]
+
+    def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
+        softmax(rec, bottoms[0].data, tops[0].data, self.class_axis)
+
+    def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
+        assert tops[0].diff is not None and bottoms[0].diff is not None
+        softmax_backward(rec, tops[0].data, tops[0].diff, bottoms[0].diff, self.class_axis)

@@ -1,0 +1,76 @@
+"""Rewrites of a schedule that save launches and memory: launches in, launches out; the Refs of a recording may become views of one another."""
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import replace
+
+import numpy as np
+
+from ocaffe.graph.ir import Access, Launch, Operand, Ref, Role, Schedule, roots
+
+RECYCLED = frozenset({Role.ACTIVATION, Role.DIFF, Role.SAVED, Role.SCRATCH})
+
+
+def optimise(schedule: Schedule, *, fuse: bool = True, in_place: bool = True) -> Schedule:
+    """All rewrites in their order: fusion first, since what it removes needs no memory."""
+    if fuse:
+        schedule = merge_relu(schedule)
+    if in_place:
+        share_in_place(schedule)
+    return schedule
+
+
+def merge_relu(schedule: Schedule) -> Schedule:
+    """A ReLU whose input nobody else reads becomes the last step of the product or convolution that makes the input."""
+    writers: dict[Ref, list[Launch]] = defaultdict(list)
+    readers: dict[Ref, list[Launch]] = defaultdict(list)
+    for launch in schedule:
+        for ref in launch.writes:
+            writers[ref.root].append(launch)
+        for ref in launch.reads:
+            readers[ref.root].append(launch)
+    merged: set[int] = set()
+    for launch in schedule:
+        slope = getattr(launch.lower, "relu_slope", None)
+        if slope is None or launch.phase != "forward":
+            continue
+        x, y = launch.reads[0], launch.writes[0]
+        producer = writers[x.root][0] if len(writers[x.root]) == 1 else None
+        if (
+            producer is None or producer.slope_arg is None or producer.call is None or len(readers[x.root]) != 1
+            or x.root.pinned or x.root.role is not Role.ACTIVATION or x.root is not x or x.shape != y.shape
+        ):  # fmt: skip
+            continue
+        scalars = list(producer.call.scalars)
+        scalars[producer.slope_arg] = np.float32(slope)
+        producer.call = replace(producer.call, scalars=tuple(scalars))
+        shape = next(operand.ref.shape for operand in producer.operands if operand.ref.root is x)
+        target = y if shape == y.shape else y.view(shape)
+        producer.operands = [Operand(target, op.access) if op.ref.root is x else op for op in producer.operands]
+        merged.add(id(launch))
+    return [launch for launch in schedule if id(launch) not in merged]
+
+
+def share_in_place(schedule: Schedule) -> None:
+    """Where a launch allows it and its input dies there, the output takes the input's memory."""
+    life = roots(schedule)
+    for step, launch in enumerate(schedule):
+        for i, j in launch.inplace:
+            source, result = launch.operands[i].ref, launch.operands[j].ref
+            if launch.operands[j].access is Access.WRITE and _may_share(source, result, life, step):
+                result.base = source.root
+                result.offset, result.stride = 0, None
+                source.root.pinned |= result.pinned
+                life[source.root] = (life[source.root][0], life.pop(result)[1])
+                break
+
+
+def _may_share(source: Ref, result: Ref, life: dict[Ref, tuple[int, int]], step: int) -> bool:
+    root = source.root
+    return (
+        result.base is None and result in life and life[result][0] == step and life[root][1] == step
+        and result.role in RECYCLED and root.role in RECYCLED
+        and not (root.persist or root.pinned or result.persist)
+        and root.nbytes == result.nbytes and root.dtype == result.dtype
+        and source.is_dense and source.count == root.count and root.slots == result.slots == 1
+    )  # fmt: skip

@@ -1,0 +1,90 @@
+"""The memory plan as text: what a net needs, where the peak is, and what Caffe would take (DESIGN §4)."""
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ocaffe.errors import shape_text
+from ocaffe.graph.ir import Graph, Ref, Role, Schedule, roots
+from ocaffe.memory.plan import MemoryPlan
+
+ROLES = {
+    Role.PARAMETER: "parameters", Role.HISTORY: "solver history", Role.STAGING: "staging ring", Role.INPUT: "inputs", Role.STATE: "state",
+    Role.CONSTANT: "constants", Role.OUTPUT: "outputs", Role.GRADIENT: "held gradients",
+}  # fmt: skip
+
+
+def size_text(size: float) -> str:
+    """Bytes for people: `9.6 GiB`, `512 KiB`."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024 or unit == "GiB":
+            return f"{size:.0f} {unit}" if unit == "B" or size >= 100 else f"{size:.1f} {unit}"
+        size /= 1024
+    raise AssertionError
+
+
+def persistent(schedules: list[Schedule]) -> dict[Role, int]:
+    """Bytes by role of what is never recycled, each Ref once."""
+    refs: set[Ref] = {ref for schedule in schedules for ref in roots(schedule) if ref.persistent}
+    result: dict[Role, int] = {}
+    for ref in refs:
+        result[ref.role] = result.get(ref.role, 0) + ref.nbytes * ref.slots
+    return result
+
+
+def caffe_bytes(train: Graph | None, tests: list[Graph], histories: int) -> int:
+    """What BVLC Caffe keeps for the same job, at the least: data and diff of every top, parameters, gradients, history, update and scratch
+    (three times the parameters beside data and diff), one im2col buffer per convolution, and data of the test nets."""
+    total = 0
+    for graph in [train] if train else []:
+        parameters = sum(parameter.count for parameter in graph.params)
+        total += 4 * (2 + 2 + histories) * parameters + 8 * _tops(graph) + 4 * _columns(graph)
+    for graph in tests:
+        total += 4 * _tops(graph) + 4 * _columns(graph)
+        if train is None:
+            total += 4 * sum(parameter.count for parameter in graph.params)
+    return total
+
+
+def _tops(graph: Graph) -> int:
+    """Elements of all tops with storage of their own (in place, Split, Reshape and Flatten share)."""
+    shared = ("Split", "Reshape", "Flatten")
+    return sum(top.count for node in graph.nodes if node.type not in shared for i, top in enumerate(node.tops) if not _in_place(node, i))
+
+
+def _in_place(node: object, index: int) -> bool:
+    tops, bottoms = node.tops, node.bottoms  # type: ignore[attr-defined]
+    return index < len(bottoms) and tops[index].name == bottoms[index].name
+
+
+def _columns(graph: Graph) -> int:
+    total = 0
+    for node in graph.nodes:
+        if node.type == "Convolution" and len(node.tops[0].shape) == 4:
+            weight = node.params[0].shape
+            if weight[2:] != (1, 1) or node.tops[0].shape[2:] != node.bottoms[0].shape[2:]:
+                height, width = node.tops[0].shape[2:]
+                total += node.bottoms[0].shape[1] * weight[2] * weight[3] * height * width
+    return total
+
+
+def report(name: str, schedule: Schedule, plan: MemoryPlan) -> Iterator[str]:
+    """Lines that tell one plan: sizes, the bound, the peak and what lives there."""
+    ratio = plan.total / plan.lower_bound if plan.lower_bound else 1.0
+    yield f"{name}: {len(schedule)} launches, recycled {size_text(plan.total)} in {len(plan.slabs)} slab(s)"
+    yield f"  lower bound {size_text(plan.lower_bound)}, plan / bound {ratio:.3f}"
+    if plan.lives:
+        launch = schedule[min(plan.peak_step, len(schedule) - 1)]
+        yield f"  peak at step {plan.peak_step}, {launch.phase} of '{launch.layer}' ({launch.what}), where live:"
+        for life in sorted(plan.live_at(plan.peak_step), key=lambda life: -life.size)[:5]:
+            yield f"    {life.ref.name:<32} {shape_text(life.ref.shape):<24} {size_text(life.size):>9}  {life.ref.role.value}"
+
+
+def dump(schedule: Schedule, plan: MemoryPlan) -> Iterator[str]:
+    """Every launch with its operands and their places: what tests and people read."""
+    for step, launch in enumerate(schedule):
+        operands = []
+        for operand in launch.operands:
+            root = operand.ref.root
+            place = f"@{plan.places[root][0]}:{plan.places[root][1]}" if root in plan.places else f"@{root.role.value}"
+            operands.append(f"{operand.access.value} {operand.ref.name}{place}")
+        yield f"{step:4d} {launch.phase:<8} {launch.layer:<24} {launch.what:<32} {', '.join(operands)}"

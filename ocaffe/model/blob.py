@@ -1,0 +1,185 @@
+"""BlobProto, Caffe's array on disk, and Datum, its image in a database: to numpy and back."""
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ocaffe import proto
+from ocaffe.errors import Error, shape_text
+from ocaffe.files import atomic_write
+from ocaffe.model import wire
+from ocaffe.model.sniff import is_text, open_head
+
+# field numbers of BlobProto
+_DATA, _DIFF, _SHAPE, _DOUBLE_DATA, _DOUBLE_DIFF = 5, 6, 7, 8, 9
+_LEGACY = (1, 2, 3, 4)  # num, channels, height, width
+_PACKED: dict[int, np.dtype[Any]] = {_DATA: np.dtype("<f4"), _DOUBLE_DATA: np.dtype("<f8")}
+# NVCaffe 0.17: data_type 10, diff_type 11, data 12, diff 13; Caffe's OpenCL branch: packed_data 11, packed_diff 12, data_type 13
+_NV_TYPES: dict[int, np.dtype[Any]] = {0: np.dtype("<f8"), 1: np.dtype("<f4"), 2: np.dtype("<f2"), 3: np.dtype("<i4"), 4: np.dtype("<u4")}
+_OPENCL_TYPES: dict[int, np.dtype[Any]] = {0: np.dtype("<f4"), 1: np.dtype("<f2"), 2: np.dtype("<f8")}
+
+
+def decode_blob(span: wire.Span) -> np.ndarray:
+    """The array of the BlobProto in `span`: float32, float64 or float16 as stored, read-only, a view of the file where its
+    values are packed (Caffe always packs), and then not aligned. A file of 2014 or before gives four axes. Raises wire.Malformed."""
+    chunks: list[np.ndarray] = []
+    dims: list[int] | None = None
+    legacy: dict[int, int] = {}
+    raw: dict[int, wire.Field] = {}
+    at = span.start
+    while at < span.end:
+        field = span.field(at)
+        number, kind = field.number, field.kind
+        end = field.end
+        if number in _PACKED:
+            dtype = _PACKED[number]
+            if kind == wire.BYTES:
+                count, rest = divmod(field.end - field.start, dtype.itemsize)
+                if rest:
+                    raise wire.Malformed(f"{field.end - field.start} bytes for {dtype.name} values", field.start)
+                chunks.append(np.frombuffer(span.data, dtype, count, field.start))
+            elif field.end - field.start == dtype.itemsize and kind != wire.VARINT:
+                table, end = span.run(field, at)
+                chunks.append(np.ascontiguousarray(table).view(dtype).reshape(-1))
+        elif number == _SHAPE and kind == wire.BYTES:
+            shape = span.inner(field)
+            dims = [dim for inner in shape.fields() if inner.number == 1 for dim in shape.integers(inner)]
+        elif number in _LEGACY and kind == wire.VARINT:
+            legacy[number] = wire.signed(field.value)
+        elif 10 <= number <= 13:
+            raw[number] = field
+        at = end
+    if not chunks and raw:
+        chunks = _raw_values(span, raw)
+    if legacy:  # in Caffe too they win over a shape
+        dims = [legacy.get(number, 0) for number in _LEGACY]
+    values = chunks[0] if len(chunks) == 1 else np.concatenate(chunks) if chunks else np.empty(0, np.float32)
+    dims = dims or []
+    if min(dims, default=0) < 0 or math.prod(dims) != values.size:
+        raise wire.Malformed(f"the shape {shape_text(dims)}, but {values.size} values", span.start)
+    return values.reshape(dims)
+
+
+def _raw_values(span: wire.Span, raw: dict[int, wire.Field]) -> list[np.ndarray]:
+    """The values that a fork keeps as plain bytes."""
+    opencl = 11 in raw and raw[11].kind == wire.BYTES
+    field, types, kind = (raw[11], _OPENCL_TYPES, raw.get(13)) if opencl else (raw.get(12), _NV_TYPES, raw.get(10))
+    if field is None or field.kind != wire.BYTES:
+        return []
+    number = kind.value if kind is not None else 0
+    if number not in types:
+        raise wire.Malformed(f"values of the unknown or quantized data type {number}", span.start)
+    dtype = types[number]
+    count, rest = divmod(field.end - field.start, dtype.itemsize)
+    if rest:
+        raise wire.Malformed(f"{field.end - field.start} bytes for {dtype.name} values", field.start)
+    values = np.frombuffer(span.data, dtype, count, field.start)
+    return [values if dtype.kind == "f" else values.astype(np.float32)]
+
+
+def encode_blob(number: int, data: np.ndarray, diff: np.ndarray | None = None) -> list[bytes | memoryview]:
+    """Field `number` with the BlobProto of `data`, as Caffe writes it, in pieces: float64 as doubles, all else as float32."""
+    double = data.dtype == np.float64
+    numbers = (_DOUBLE_DATA, _DOUBLE_DIFF) if double else (_DATA, _DIFF)
+    values: list[bytes | memoryview] = []
+    for key, array in zip(numbers, (data, diff), strict=True):
+        if array is not None:
+            flat = np.ascontiguousarray(array, _PACKED[numbers[0]]).reshape(-1)
+            values += [wire.header(key, flat.nbytes), flat.view(np.uint8).data]
+    shape = _shape_field(data.shape)
+    pieces = [shape, *values] if double else [*values, shape]  # in the order of their numbers
+    return [wire.header(number, sum(map(len, pieces))), *pieces]
+
+
+def _shape_field(shape: Sequence[int]) -> bytes:
+    dims = b"".join(map(wire.varint, shape))
+    body = wire.header(1, len(dims)) + dims if dims else b""
+    return wire.header(_SHAPE, len(body)) + body
+
+
+def read_blobproto(path: str | Path) -> np.ndarray:
+    """The array in a .binaryproto file (a mean image has four axes, 1 x C x H x W) or in a .npy file, float32 or as stored."""
+    head = open_head(path, "a .binaryproto file")
+    if head.startswith(b"\x93NUMPY"):
+        try:
+            return np.load(path, allow_pickle=False)
+        except (ValueError, EOFError, OSError) as problem:
+            raise Error(f"cannot be read as .npy: {problem}", place=str(path)) from None
+    if is_text(head):
+        raise Error("is a text file, not a .binaryproto file", place=str(path))
+    span = wire.map_file(path)
+    try:
+        return decode_blob(span)
+    except wire.Malformed as problem:
+        raise malformed(path, problem, span.end, "a .binaryproto file") from None
+
+
+def write_blobproto(path: str | Path, array: np.ndarray) -> None:
+    """Write `array` as compute_image_mean does: up to four axes as num, channels, height, width; more as a shape."""
+    if array.ndim > 4:
+        message = array_to_blob(array)
+    else:
+        shape = (1,) * (4 - array.ndim) + array.shape
+        message = proto.BlobProto(**dict(zip(("num", "channels", "height", "width"), shape, strict=True)))
+        message.data.extend(np.asarray(array, np.float32).reshape(-1))
+    with atomic_write(path) as stream:
+        stream.write(message.SerializeToString())
+
+
+def malformed(path: str | Path, problem: wire.Malformed, size: int, what: str) -> Error:
+    """What to tell the user about a file of `size` bytes that is not `what` to its end."""
+    if problem.needs > size:
+        return Error(
+            f"ends at byte {size:,}, but needs {problem.needs:,}: it is truncated, or is not {what}",
+            place=str(path),
+            fix="copy or download it again",
+        )
+    return Error(f"is damaged, or is not {what}: {problem.fact} at byte {problem.at:,}", place=str(path))
+
+
+def blob_to_array(blob: Any, diff: bool = False) -> np.ndarray:
+    """A copy of the values (or, with `diff`, the gradient) of a BlobProto message; zeros where it has none."""
+    names = ("double_diff", "diff") if diff else ("double_data", "data")
+    values = next((np.array(getattr(blob, name), kind) for name, kind in zip(names, (np.float64, np.float32)) if getattr(blob, name)), None)
+    legacy = any(blob.HasField(name) for name in ("num", "channels", "height", "width"))
+    shape = (blob.num, blob.channels, blob.height, blob.width) if legacy else tuple(blob.shape.dim)
+    return np.zeros(shape, np.float32) if values is None else values.reshape(shape)
+
+
+def array_to_blob(array: np.ndarray, diff: np.ndarray | None = None) -> Any:
+    """A BlobProto message with `array` (and `diff`) and its shape, float64 as doubles, all else as float32."""
+    message = proto.BlobProto()
+    message.shape.dim.extend(array.shape)
+    for name, values in (("data", array), ("diff", diff)):
+        if values is not None:
+            double = array.dtype == np.float64
+            getattr(message, f"double_{name}" if double else name).extend(np.asarray(values, None if double else np.float32).reshape(-1))
+    return message
+
+
+def datum_to_array(datum: Any) -> np.ndarray:
+    """The C x H x W values of a Datum that is not encoded: uint8, or float32 where it holds floats."""
+    if datum.encoded:
+        raise ValueError("an encoded Datum has to be decoded first")
+    shape = (datum.channels, datum.height, datum.width)
+    if datum.data:
+        return np.frombuffer(datum.data, np.uint8).reshape(shape)
+    return np.array(datum.float_data, np.float32).reshape(shape)
+
+
+def array_to_datum(array: np.ndarray, label: int | None = None) -> Any:
+    """A Datum with the C x H x W values of `array`: bytes if it is uint8, else floats."""
+    if array.ndim != 3:
+        raise ValueError(f"a Datum has three axes, got {shape_text(array.shape)}")
+    datum = proto.Datum(**dict(zip(("channels", "height", "width"), array.shape, strict=True)))
+    if array.dtype == np.uint8:
+        datum.data = array.tobytes()
+    else:
+        datum.float_data.extend(np.asarray(array, np.float32).reshape(-1))
+    if label is not None:
+        datum.label = label
+    return datum

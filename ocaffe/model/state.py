@@ -1,0 +1,117 @@
+"""Solver state files (.solverstate): iteration, history and, in fields that Caffe ignores, what an exact resume needs."""
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from ocaffe.errors import Error
+from ocaffe.files import atomic_write
+from ocaffe.model import wire
+from ocaffe.model.blob import decode_blob, encode_blob, malformed
+from ocaffe.model.sniff import is_hdf5, is_text, open_head
+
+# field numbers of SolverState and DataCursor
+_ITER, _LEARNED_NET, _HISTORY, _STEP, _CURSOR, _SEED, _CHOICES = 1, 2, 3, 4, 50000, 50001, 50002
+_CURSOR_LAYER, _CURSOR_NET, _CURSOR_BATCH = 1, 2, 3
+
+
+class Cursor(NamedTuple):
+    """Where a data layer stands: `batch` batches delivered in net 'train' or 'test 0', 'test 1', ..."""
+
+    layer: str
+    net: str
+    batch: int
+
+
+@dataclass
+class SolverState:
+    """`history`: read-only arrays in the solver's order. `learned_net`: the weights file, as the path was given.
+    A state that Caffe wrote has no `cursors`, no `random_seed` and empty `choices` (JSON)."""
+
+    iter: int
+    learned_net: str = ""
+    history: list[np.ndarray] = field(default_factory=list)
+    current_step: int = 0
+    cursors: list[Cursor] = field(default_factory=list)
+    random_seed: int | None = None
+    choices: str = ""
+
+
+def read_state(path: str | Path) -> SolverState:
+    """The solver state in `path`, whatever its format. Raises Error for a missing, truncated, damaged or wrong file."""
+    head = open_head(path, "a solver state")
+    if is_hdf5(head):
+        from ocaffe.model.hdf5 import read_state_hdf5
+
+        return read_state_hdf5(path)
+    if is_text(head):
+        raise Error("is a text file, not a solver state", place=str(path))
+    span = wire.map_file(path)
+    state = SolverState(iter=-1)
+    try:
+        for item in span.fields():
+            _read_field(state, span, item, path)
+    except wire.Malformed as problem:
+        raise malformed(path, problem, span.end, "a solver state") from None
+    if state.iter < 0:
+        raise Error("has no iteration: it is not a solver state", place=str(path))
+    return state
+
+
+def _read_field(state: SolverState, span: wire.Span, item: wire.Field, path: str | Path) -> None:
+    number, is_bytes = item.number, item.kind == wire.BYTES
+    if is_bytes and number in (1, 100):
+        raise Error(
+            "is a caffemodel, not a solver state",
+            place=str(path),
+            fix="give the .solverstate file to --snapshot; to start from weights alone use --weights",
+        )
+    if number == _LEARNED_NET and is_bytes:
+        state.learned_net = span.text(item)
+    elif number == _HISTORY and is_bytes:
+        state.history.append(decode_blob(span.inner(item)))
+    elif number == _CURSOR and is_bytes:
+        state.cursors.append(_read_cursor(span.inner(item)))
+    elif number == _CHOICES and is_bytes:
+        state.choices = span.text(item)
+    elif item.kind == wire.VARINT:
+        name = {_ITER: "iter", _STEP: "current_step", _SEED: "random_seed"}.get(number)
+        if name:
+            setattr(state, name, wire.signed(item.value))
+
+
+def _read_cursor(span: wire.Span) -> Cursor:
+    values: dict[int, str | int] = {}
+    for item in span.fields():
+        values[item.number] = span.text(item) if item.kind == wire.BYTES else item.value
+    return Cursor(str(values.get(_CURSOR_LAYER, "")), str(values.get(_CURSOR_NET, "")), int(values.get(_CURSOR_BATCH, 0)))
+
+
+def write_state(path: str | Path, state: SolverState, history: Iterable[np.ndarray] | None = None, hdf5: bool = False) -> None:
+    """Write `state`, as Caffe does or as HDF5. `history` (default `state.history`) is walked once, one array held at a time.
+    Raises Error when the disk is full."""
+    arrays = state.history if history is None else history
+    if hdf5:
+        from ocaffe.model.hdf5 import write_state_hdf5
+
+        write_state_hdf5(path, state, arrays)
+        return
+    with atomic_write(path) as stream:
+        stream.write(wire.integer(_ITER, state.iter) + wire.string(_LEARNED_NET, state.learned_net))
+        for array in arrays:
+            for piece in encode_blob(_HISTORY, array):
+                stream.write(piece)
+        stream.write(wire.integer(_STEP, state.current_step))
+        for cursor in state.cursors:
+            body = (
+                wire.string(_CURSOR_LAYER, cursor.layer) + wire.string(_CURSOR_NET, cursor.net) + wire.integer(_CURSOR_BATCH, cursor.batch)
+            )
+            stream.write(wire.header(_CURSOR, len(body)) + body)
+        if state.random_seed is not None:
+            stream.write(wire.integer(_SEED, state.random_seed))
+        if state.choices:
+            stream.write(wire.string(_CHOICES, state.choices))

@@ -1,0 +1,186 @@
+"""Weights files (.caffemodel): read without copying, in every dialect; write as Caffe does.
+
+A caffemodel is a NetParameter. Of it the reader takes only what all forks of Caffe agree on: names, types and blobs
+(CAFFE.md 2.3). Files in HDF5 are told by their content and go to `hdf5`.
+"""
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ocaffe.errors import Error
+from ocaffe.files import atomic_write
+from ocaffe.model import wire
+from ocaffe.model.blob import decode_blob, encode_blob, malformed
+from ocaffe.model.sniff import is_hdf5, is_text, open_head
+from ocaffe.model.text import without_private
+from ocaffe.model.upgrade import v0_type, v1_type
+
+_NAME, _V1_LAYERS, _LAYER = 1, 2, 100  # field numbers of NetParameter
+
+
+class _Numbers(NamedTuple):
+    """Field numbers of a layer message."""
+
+    name: int
+    type: int
+    blobs: int
+
+
+_V0, _V1, _V2 = _Numbers(1, 2, 50), _Numbers(4, 5, 6), _Numbers(1, 2, 7)
+
+
+@dataclass
+class LayerWeights:
+    """One layer of a weights file. `blobs` are read-only arrays as stored; None where an HDF5 file left out a blob because
+    another layer, which shares it, has it. `type` is '' where the file does not say."""
+
+    name: str
+    type: str = ""
+    blobs: list[np.ndarray | None] = field(default_factory=list)
+
+
+@dataclass
+class Weights:
+    """The layers of a weights file, in its order, layers without blobs included."""
+
+    name: str
+    layers: list[LayerWeights]
+    path: str = ""
+
+
+def read_weights(path: str | Path) -> Weights:
+    """The weights in `path`, whatever its format. Raises Error for a missing, truncated, damaged or wrong file."""
+    head = open_head(path, "a caffemodel")
+    if is_hdf5(head):
+        from ocaffe.model.hdf5 import read_weights_hdf5
+
+        return read_weights_hdf5(path)
+    if is_text(head):
+        raise Error(
+            "is a text file (a prototxt?), not a caffemodel", place=str(path), fix="the weights are in a .caffemodel or .caffemodel.h5 file"
+        )
+    span = wire.map_file(path)
+    weights = Weights("", [], str(path))
+    others: dict[int, int] = {}
+    try:
+        for item in span.fields():
+            if item.number in (_V1_LAYERS, _LAYER) and item.kind == wire.BYTES:
+                inner = span.inner(item)
+                weights.layers.append(_read(inner, _V2) if item.number == _LAYER else _read_v1(inner))
+            elif item.number == _NAME and item.kind == wire.BYTES:
+                weights.name = span.text(item)
+            else:
+                others[item.number] = item.kind
+    except wire.Malformed as problem:
+        raise malformed(path, problem, span.end, "a caffemodel") from None
+    if not weights.layers:
+        raise _no_layers(path, others)
+    return weights
+
+
+def _no_layers(path: str | Path, others: dict[int, int]) -> Error:
+    """A file that reads as a message, but has no layer: name what it is likely to be."""
+    if others.get(1) == wire.VARINT and others.get(5) == wire.BYTES:
+        return Error("is a single blob (a mean file?), not a caffemodel", place=str(path))
+    if others.get(1) == wire.VARINT:
+        return Error(
+            "is a solver state, not a caffemodel", place=str(path), fix="give the .caffemodel beside it, or resume with --snapshot"
+        )
+    return Error("has no layers: it is not a caffemodel", place=str(path))
+
+
+def _read_v1(span: wire.Span) -> LayerWeights:
+    """A V1 layer, or the V0 layer in its field 1."""
+    layer = _read(span, _V1)
+    for item in span.fields():
+        if item.number == 1 and item.kind == wire.BYTES:
+            inner = _read(span.inner(item), _V0)
+            return LayerWeights(inner.name, v0_type(inner.type), inner.blobs or layer.blobs)
+    return layer
+
+
+def _read(span: wire.Span, numbers: _Numbers) -> LayerWeights:
+    """The layer message in `span`, of the format that has these field numbers."""
+    layer = LayerWeights("")
+    for item in span.fields():
+        if item.number == numbers.type and item.kind == wire.VARINT:
+            layer.type = v1_type(item.value)
+        elif item.kind != wire.BYTES:
+            continue
+        elif item.number == numbers.name:
+            layer.name = span.text(item)
+        elif item.number == numbers.type:
+            layer.type = span.text(item)
+        elif item.number == numbers.blobs:
+            try:
+                layer.blobs.append(decode_blob(span.inner(item)))
+            except wire.Malformed as problem:
+                raise wire.Malformed(f"blob {len(layer.blobs)} of layer {layer.name!r} has {problem.fact}", problem.at) from None
+    return layer
+
+
+def fit(array: np.ndarray, shape: Sequence[int]) -> np.ndarray | None:
+    """`array` as a view of `shape`, or None if it does not belong there. Caffe up to 2014 stored every blob with four axes,
+    so leading ones are no difference: 1 x 1 x 10 x 20 fits 10 x 20."""
+    shape = tuple(shape)
+    if array.shape == shape:
+        return array
+    if array.ndim == 4 and len(shape) < 4 and array.shape == (1,) * (4 - len(shape)) + shape:
+        return array.reshape(shape)
+    return None
+
+
+def write_weights(
+    path: str | Path,
+    net: Any,
+    blobs: Mapping[str, Sequence[np.ndarray]],
+    diffs: Mapping[str, Sequence[np.ndarray]] | None = None,
+) -> None:
+    """Write a caffemodel as real Caffe does: the net's name and every layer of `net` (today's format) with its parameters and
+    `blobs[name]`, float32 (float64 as doubles), `diffs[name]` beside them if given.
+
+    `blobs` is asked once for each layer, in order, and only that layer's arrays are held, so a mapping that fetches them from
+    a device when asked keeps memory low. There is no limit of 2 GiB. Raises Error when the disk is full.
+    """
+    if net.layers:
+        raise ValueError("the net has layers in the V1 format; upgrade it first")
+    with atomic_write(path) as stream:
+        if net.HasField("name"):
+            stream.write(wire.string(_NAME, net.name))
+        for layer in net.layer:
+            name = layer.name
+            data = blobs.get(name, ())
+            slopes = diffs.get(name, ()) if diffs is not None else ()
+            for piece in _encode_layer(layer, data, slopes):
+                stream.write(piece)
+
+
+def _encode_layer(layer: Any, data: Sequence[np.ndarray], diffs: Sequence[np.ndarray]) -> list[bytes | memoryview]:
+    plain = without_private(layer)
+    if plain.blobs:
+        copy = type(layer)()
+        copy.CopyFrom(plain)
+        copy.ClearField("blobs")
+        plain = copy
+    body = plain.SerializeToString(deterministic=True)
+    span = wire.Span(body, 0, len(body))
+    cut = next((at for at, number in _numbered(span) if number > _V2.blobs), len(body))  # fields in order, as Caffe writes them
+    pieces: list[bytes | memoryview] = [body[:cut]]
+    for index, array in enumerate(data):
+        pieces += encode_blob(_V2.blobs, array, diffs[index] if index < len(diffs) else None)
+    pieces.append(body[cut:])
+    return [wire.header(_LAYER, sum(map(len, pieces))), *pieces]
+
+
+def _numbered(span: wire.Span) -> list[tuple[int, int]]:
+    """(offset of the tag, field number) of every field."""
+    at, out = span.start, []
+    for item in span.fields():
+        out.append((at, item.number))
+        at = item.end
+    return out

@@ -1,0 +1,283 @@
+"""A net of one phase on a session: from the message to tapes. What `Net` and `Solver` are made of."""
+from __future__ import annotations
+
+import os
+from collections import OrderedDict
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from ocaffe import log, proto
+from ocaffe.cl.session import Session
+from ocaffe.cl.tape import RING, Fetched, Tape
+from ocaffe.data.prefetch import Prefetcher
+from ocaffe.errors import Error, shape_text
+from ocaffe.graph.build import build
+from ocaffe.graph.ir import Graph, Ref, Shape, Upload
+from ocaffe.graph.record import Choices, ParameterGroup, Recording, Update, record
+from ocaffe.memory.optimise import optimise
+from ocaffe.memory.plan import MemoryPlan, plan
+from ocaffe.model.fillers import fill, generator
+from ocaffe.model.filter import filter_net
+from ocaffe.model.upgrade import upgrade_net
+from ocaffe.model.weights import Weights, fit
+from ocaffe.target import Target
+
+SHAPES_KEPT = 4  # tapes for the last few input shapes stay bound
+
+
+@dataclass(frozen=True)
+class Switches:
+    """Debug switches from the environment (DESIGN §4)."""
+
+    share: bool = True  # OCAFFE_PLAN=none: every Ref memory of its own
+    poison: bool = False  # OCAFFE_POISON=1: NaN after the last use
+    fuse: bool = True  # OCAFFE_FUSE=0
+
+    @staticmethod
+    def read() -> Switches:
+        env = os.environ
+        return Switches(env.get("OCAFFE_PLAN") != "none", env.get("OCAFFE_POISON") == "1", env.get("OCAFFE_FUSE") != "0")
+
+
+def phase_net(net: Any, phase: int, level: int = 0, stages: tuple[str, ...] = (), state: Any = None) -> Any:
+    """The message of one phase: upgraded, the state merged in, layers filtered. `state` (a NetState) overrides the net's own."""
+    upgraded = type(net)()
+    upgraded.CopyFrom(upgrade_net(net))
+    merged = upgraded.state
+    if state is not None:
+        merged.MergeFrom(state)
+    merged.phase = phase
+    if level or stages or state is None:
+        merged.level = level or merged.level
+        merged.stage.extend(stages)
+    return filter_net(upgraded, merged, log=lambda text: log.info("net.cpp:296", text))
+
+
+def compile_net(
+    graph: Graph, group: ParameterGroup, target: Target, choices: Choices, switches: Switches, update: Update | None = None
+) -> tuple[Recording, MemoryPlan]:
+    """Record, optimise and plan: the part of the pipeline that needs no device."""
+    recording = record(graph, group, target, choices, update)
+    before = {id(launch): index for index, launch in enumerate(recording.schedule)}
+    schedule = optimise(recording.schedule, fuse=choices.fuse and switches.fuse, in_place=switches.share)
+    if len(schedule) != len(recording.schedule):
+        recording = _renumber(recording, [before[id(launch)] for launch in schedule], schedule)
+    placed = plan(schedule, alignment=target.alignment, slab_limit=target.max_allocation, share=switches.share)
+    return recording, placed
+
+
+def _renumber(recording: Recording, kept: list[int], schedule: Any) -> Recording:
+    """The ranges of a recording after launches were removed."""
+    import bisect
+
+    def at(index: int) -> int:
+        return bisect.bisect_left(kept, index)
+
+    return replace(
+        recording,
+        schedule=schedule,
+        forward_end=at(recording.forward_end),
+        backward_end=at(recording.backward_end),
+        forward_ranges=[(at(a), at(b)) for a, b in recording.forward_ranges],
+        backward_ranges={node: (at(a), at(b)) for node, (a, b) in recording.backward_ranges.items()},
+    )
+
+
+@dataclass(eq=False)
+class Variant:
+    """One way to run the net: for one set of shapes and choices."""
+
+    recording: Recording
+    plan: MemoryPlan
+    tape: Tape
+
+
+class Network:
+    """Graph, parameters and tapes of a net.
+
+    `owner`: a net of the same session whose parameters are shared by layer name (Caffe's ShareTrainedLayersWith).
+    """
+
+    def __init__(self, message: Any, phase: int, session: Session, choices: Choices, *, owner: Network | None = None, quiet: bool = False) -> None:
+        self.message, self.phase, self.session, self.choices, self.owner = message, phase, session, choices, owner
+        self.switches = Switches.read()
+        self.graph = build(message, phase, (lambda source, text: None) if quiet else log.info, seed=choices.seed)
+        shared = self._share(owner) if owner is not None else set()
+        self.group = ParameterGroup(parameter for parameter in self.graph.params if id(parameter) not in shared)
+        self.sources = {node.name: node.layer.source for node in self.graph.nodes if getattr(node.layer, "source", None) is not None}
+        self.prefetchers: dict[Any, Prefetcher] = {}
+        self.cursor: dict[str, int] = {name: 0 for name in self.sources}  # batches consumed
+        self.runs = 0  # forward passes of a net that no solver counts
+        self._variants: OrderedDict[Any, Variant] = OrderedDict()
+
+    # -- parameters --------------------------------------------------------------------------------------------------
+
+    def _share(self, owner: Network) -> set[int]:
+        shared = set()
+        theirs = {node.name: node for node in owner.graph.nodes}
+        for node in self.graph.nodes:
+            if node.name not in theirs or not node.params:
+                continue
+            for mine, other in zip(node.params, theirs[node.name].params):
+                if mine.shape != other.shape:
+                    raise Error(
+                        f"parameter {mine.index} is {shape_text(mine.shape)} here and {shape_text(other.shape)} in the TRAIN net",
+                        place=node.place, layer=node.layer.title, fix="make the layers of both phases equal, or give them different names",
+                    )  # fmt: skip
+                mine.data = other.data
+                shared.add(id(mine))
+        return shared
+
+    def fill_parameters(self) -> None:
+        """First values from the fillers; seeded by net seed, layer name and blob index."""
+        for parameter in self.group.params:
+            try:
+                values = fill(parameter.filler, parameter.shape, generator(self.choices.seed, parameter.layer, parameter.index))
+            except Error as error:
+                raise Error(error.fact, place=error.place or parameter.place, layer=f"'{parameter.layer}'", fix=error.fix) from error
+            self.session.write(parameter.data, values)
+
+    def copy_weights(self, weights: Weights, file: str) -> None:
+        """Take the blobs of equally named layers; raises Error on other shapes, naming both."""
+        nodes = {node.name: node for node in self.graph.nodes}
+        for layer in weights.layers:
+            node = nodes.get(layer.name)
+            if node is None:
+                log.info("net.cpp:744", f"Ignoring source layer {layer.name}")
+                continue
+            where = {"place": file, "layer": f"'{node.name}' ({node.type})"}
+            if len(layer.blobs) != len(node.params):
+                if not layer.blobs:
+                    continue
+                raise Error(
+                    f"the file has {len(layer.blobs)} blobs for this layer, the net {len(node.params)}",
+                    fix=f"rename the layer (for example '{node.name}_new') to train it from its filler", **where,
+                )  # fmt: skip
+            for index, (parameter, blob) in enumerate(zip(node.params, layer.blobs)):
+                if blob is None:  # HDF5 keeps a shared blob with its owner only
+                    continue
+                values = fit(blob, node_shape(parameter, node.name))
+                if values is None:
+                    raise Error(
+                        f"{'weight' if index == 0 else 'blob'} {index} is {shape_text(blob.shape)} in the file, {shape_text(parameter.shape)} in the net",
+                        fix=f"rename the layer (for example '{node.name}_new') to train it from its filler, or make the shapes equal", **where,
+                    )  # fmt: skip
+                self.session.write(parameter.data, np.asarray(values, np.float32).reshape(parameter.shape))
+
+    def parameter_arrays(self) -> dict[str, list[np.ndarray]]:
+        """Copies of all parameter blobs by layer, as a snapshot holds them (shared ones under every layer)."""
+        return {
+            node.name: [self.session.read(parameter.data).reshape(node_shape(parameter, node.name)) for parameter in node.params]
+            for node in self.graph.nodes
+        }
+
+    # -- tapes -------------------------------------------------------------------------------------------------------
+
+    def variant(self, key: str = "", choices: Choices | None = None, update: Update | None = None) -> Variant:
+        """The (unbound) variant for the present shapes; made when it is first asked for."""
+        full_key = (key, self.shape_key())
+        if full_key not in self._variants:
+            recording, placed = compile_net(self.graph, self.group, self.session.device.target, choices or self.choices, self.switches, update)
+            tape = Tape(self.session, recording.schedule, placed, recording.step, self.switches.poison)
+            tape.prefetchers = self.prefetchers
+            self._variants[full_key] = Variant(recording, placed, tape)
+            self._forget_old(key)
+        self._variants.move_to_end(full_key)
+        return self._variants[full_key]
+
+    def _forget_old(self, key: str) -> None:
+        mine = [other for other in self._variants if other[0] == key]
+        for old in mine[:-SHAPES_KEPT]:
+            tape = self._variants.pop(old).tape
+            if tape in self.session.tapes:
+                self.session.release(tape)
+
+    def shape_key(self) -> tuple[Shape, ...]:
+        return tuple(blob.shape for node in self.graph.nodes if not node.bottoms for blob in node.tops)
+
+    def reshape(self, shapes: dict[str, Shape]) -> None:
+        """Infer all shapes again from new shapes of Input tops; parameters must keep theirs."""
+        for node in self.graph.nodes:
+            inferred = [tuple(shape) for shape in node.layer.infer(*(blob.shape for blob in node.bottoms))]
+            if not node.bottoms:
+                inferred = [shapes.get(top.name, top.shape) for top in node.tops]
+            for top, shape in zip(node.tops, inferred):
+                top.shape = shape
+            for parameter, wanted in zip(node.params, node.layer.parameters()):
+                if parameter.count != int(np.prod(wanted.shape, dtype=np.int64)):
+                    raise node.layer.error(
+                        f"the new input shape would need a parameter of {shape_text(wanted.shape)}, it is {shape_text(parameter.shape)}",
+                        "an InnerProduct fixes the image size; make it a Convolution to take any size",
+                    )
+
+    def next_shapes(self) -> dict[str, Shape]:
+        """Shapes of the data tops that the next batch will change; empty for most nets, always."""
+        changed = {}
+        for node in self.graph.nodes:
+            source = self.sources.get(node.name)
+            if source is not None:
+                info = self.prefetchers[source].peek().info
+                changed.update({top.name: tuple(shape) for top, shape in zip(node.tops, info.shapes) if top.shape != tuple(shape)})
+        return changed
+
+    def reads_late(self, variant: Variant) -> bool:
+        """Whether some output lies in recycled memory, so that it must be read before the next run."""
+        return any(variant.recording.data[blob.name].root not in variant.tape.outputs.offsets for blob in self.graph.outputs)
+
+    def start_prefetch(self) -> None:
+        """Begin to read batches; `cursor` says where."""
+        for node in self.graph.nodes:
+            source = self.sources.get(node.name)
+            if source is not None and source not in self.prefetchers:
+                self.prefetchers[source] = Prefetcher(source, RING + 1, start=self.cursor[node.name], log=log.info)
+
+    def advance(self) -> None:
+        """Count one batch of every source as consumed."""
+        for name in self.cursor:
+            self.cursor[name] += 1
+
+    def seek(self, cursor: dict[str, int]) -> None:
+        """Continue each source at its batch; unknown layers are ignored."""
+        for name, source in self.sources.items():
+            self.cursor[name] = cursor.get(name, 0)
+            if source in self.prefetchers:
+                self.prefetchers[source].seek(self.cursor[name])
+
+    def loss(self, variant: Variant, fetched: Fetched) -> np.float32:
+        """Sum over losses of weight times the sum of the top, as Net::Forward returns it."""
+        total = np.float32(0)
+        for ref, weight in variant.recording.losses:
+            values = fetched.value(ref) if ref.root in fetched.ring.offsets else variant.tape.read(ref)
+            total += np.float32(weight) * values.sum(dtype=np.float32)
+        return total
+
+    def output_values(self, variant: Variant, fetched: Fetched) -> list[tuple[str, np.ndarray, float]]:
+        """Name, values and loss weight of every net output of a run."""
+        result = []
+        for blob in self.graph.outputs:
+            ref = variant.recording.data[blob.name]
+            values = fetched.value(ref) if ref.root in fetched.ring.offsets else variant.tape.read(ref)
+            result.append((blob.name, values.reshape(-1), blob.loss_weight))
+        return result
+
+    def close(self) -> None:
+        """Stop the prefetching threads."""
+        for prefetcher in self.prefetchers.values():
+            prefetcher.close()
+        self.prefetchers.clear()
+
+
+def node_shape(parameter: Any, layer: str) -> Shape:
+    """The shape of a (maybe shared) parameter as `layer` declared it."""
+    return next((shape for user, _, shape in parameter.users if user == layer), parameter.shape)
+
+
+def uploads(recording: Recording) -> list[Ref]:
+    """The staging Refs of a recording."""
+    return [launch.operands[0].ref for launch in recording.schedule if isinstance(launch, Upload)]
+
+
+def is_test(phase: int) -> bool:
+    return bool(phase == proto.TEST)

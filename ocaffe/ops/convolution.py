@@ -1,0 +1,105 @@
+"""Convolution in its three directions: the geometry, and the choice of the kernels that do it."""
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from importlib import import_module
+from types import ModuleType
+
+from ocaffe.graph.ir import Ref
+from ocaffe.graph.recorder import Recorder
+
+Triple = tuple[int, int, int]  # depth, height, width; fewer axes are padded in front with 1 (pad: 0)
+
+
+@dataclass(frozen=True)
+class ConvGeometry:
+    """The numbers of a convolution of `size` images with `channels` to `out` images with `num_output` channels.
+
+    `out` is given, not computed: a deconvolution is the same geometry walked backwards. Every window begins inside the padded image.
+    """
+
+    batch: int
+    channels: int
+    num_output: int
+    group: int
+    size: Triple
+    out: Triple
+    kernel: Triple
+    stride: Triple
+    pad: Triple
+    dilation: Triple
+
+    def __post_init__(self) -> None:
+        assert self.channels % self.group == 0 and self.num_output % self.group == 0, self
+        reach = zip(self.size, self.out, self.kernel, self.stride, self.pad, self.dilation, strict=True)
+        assert all((o - 1) * s + (k - 1) * d < i + 2 * p for i, o, k, s, p, d in reach), f"a window ends outside the padded image: {self}"
+
+    @property
+    def group_channels(self) -> int:
+        """Input channels that one output channel sees."""
+        return self.channels // self.group
+
+    @property
+    def group_outputs(self) -> int:
+        return self.num_output // self.group
+
+    @property
+    def taps(self) -> int:
+        """Elements of the window."""
+        return math.prod(self.kernel)
+
+    @property
+    def depth(self) -> int:
+        """Length of the sum that makes one output: rows of the unrolled input of a group."""
+        return self.group_channels * self.taps
+
+    @property
+    def pixels(self) -> int:
+        return math.prod(self.size)
+
+    @property
+    def positions(self) -> int:
+        """Output pixels of one sample."""
+        return math.prod(self.out)
+
+    @property
+    def weight_shape(self) -> tuple[int, ...]:
+        return (self.num_output, self.group_channels, *self.kernel)
+
+    @property
+    def pointwise(self) -> bool:
+        """A 1 x 1 window that moves over every pixel: a plain matrix product."""
+        return self.taps == 1 and self.stride == (1, 1, 1) and self.pad == (0, 0, 0) and self.out == self.size
+
+    @property
+    def depthwise(self) -> bool:
+        """Each channel is filtered by itself, in two dimensions."""
+        return self.group == self.channels > 1 and self.size[0] == self.out[0] == self.kernel[0] == 1 and self.pad[0] == 0
+
+
+def forward(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y: Ref) -> None:
+    """y = convolution of x with the filters w, plus bias[channel]. First axis of x and y: the batch, at their batch strides."""
+    _engine(rec, g, w).forward(rec, g, x, w, bias, y)
+
+
+def backward_data(rec: Recorder, g: ConvGeometry, dy: Ref, w: Ref, dx: Ref) -> None:
+    """dx from dy: every pixel gets what the windows that cover it send back."""
+    _engine(rec, g, w).backward_data(rec, g, dy, w, dx)
+
+
+def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref) -> None:
+    """dw, summed over batch and positions."""
+    _engine(rec, g, dw).backward_filter(rec, g, x, dy, dw)
+
+
+def backward_bias(rec: Recorder, g: ConvGeometry, dy: Ref, db: Ref) -> None:
+    """db[channel] = sum of dy over batch and positions."""
+    assert db.count == g.num_output
+    import_module(f"ocaffe.ops.conv_{rec.target.kind}").backward_bias(rec, g, dy, db)
+
+
+def _engine(rec: Recorder, g: ConvGeometry, w: Ref) -> ModuleType:
+    """The module that does this geometry on this machine class."""
+    assert w.count == math.prod(g.weight_shape), f"{w.shape} for filters {g.weight_shape}"
+    return import_module("ocaffe.ops.conv_depthwise" if g.depthwise else f"ocaffe.ops.conv_{rec.target.kind}")

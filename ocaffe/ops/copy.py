@@ -1,0 +1,32 @@
+"""Copy a range of one axis from tensor to tensor."""
+from __future__ import annotations
+
+import math
+
+from ocaffe.graph.ir import Ref
+from ocaffe.graph.recorder import Recorder
+
+CPU_PIECE = 4096  # elements of a work-item: long enough to hide its start, short enough to share small tensors between cores
+
+
+def copy(rec: Recorder, x: Ref, y: Ref, axis: int, size: int, *, x_start: int = 0, y_start: int = 0) -> None:
+    """y[.., y_start : y_start + size, ..] = x[.., x_start : x_start + size, ..] along `axis`; the other axes of x and y are equal.
+
+    Adds where y is a diff that accumulates (docs/kernels.md). x and y may be strided views.
+    """
+    inner = math.prod(x.shape[axis + 1 :])
+    count = size * inner
+    if axis == 0:
+        samples, blocks, count = size, 1, inner
+        starts = (x_start, y_start, 0, 0)
+    else:
+        samples, blocks = x.shape[0], math.prod(x.shape[1:axis])
+        starts = (0, 0, x_start * inner, y_start * inner)
+    piece = CPU_PIECE if rec.target.is_cpu else 1
+    rec.launch(
+        "copy.copy",
+        reads=[x],
+        writes=[y],
+        args=[count, blocks, piece, *starts, x.shape[axis] * inner, y.shape[axis] * inner, rec.accumulates(y)],
+        size=(blocks * -(-count // piece), samples),
+    )

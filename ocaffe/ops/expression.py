@@ -1,0 +1,314 @@
+"""Pointwise, broadcast and reduce operations from a line of text: `pointwise(rec, "y0 = x0 > 0 ? x0 : s * x0", reads=[x], writes=[y], scalars=...)`.
+
+A launch recorded here is symbolic: its `lower` is a Pointwise or Reduce that holds text, places of operands and scalars, and becomes a kernel
+late, when views, and with them strides, are known. The language of texts is described in `ocaffe.ops.formula`.
+"""
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from ocaffe.graph.ir import Access, Call, Launch, Operand, Ref, Shape
+from ocaffe.graph.recorder import Recorder, scalar
+from ocaffe.ops import render_pointwise
+from ocaffe.ops.formula import Formula, parse
+from ocaffe.ops.render_reduce import IDENTITY, Reduction, chunk_count
+from ocaffe.ops.source import CTYPES, Port
+from ocaffe.ops.strides import element_strides, merge
+from ocaffe.target import Target
+
+Read = Ref | tuple[Ref, int]
+Scalars = Mapping[str, float | int | np.generic]
+
+
+def pointwise(
+    rec: Recorder,
+    text: str,
+    *,
+    reads: Sequence[Read] = (),
+    writes: Sequence[Ref] = (),
+    modifies: Sequence[Ref] = (),
+    scalars: Scalars | None = None,
+    side_effect: bool = False,
+    relu_slope: float | None = None,
+    random: str | None = None,
+) -> None:
+    """Record one launch that computes `text` for every element.
+
+    In the text x0, x1, .. are the values of `reads`, y0, .. of `writes`, m0, .. of `modifies` (read and written), other names are `scalars`
+    (kernel arguments) or local variables. All have the shape of the first write (or modify), the domain, or as many elements in the same order; a
+    read `(ref, axis)` is broadcast: its axes lie on those of the domain from `axis` on, shape () is one value for all, an axis of size 1 is
+    broadcast too. Integer operands (uint8, int32, uint32) are converted to float on load, and back (truncated, saturated) on store.
+
+    A write that accumulates (`rec.accumulates`) adds to what is there. `random`: names a stream of random numbers of this layer, and `uniform` in
+    the text is one in [0, 1) for each element, the same wherever the same stream is drawn in the same iteration. `relu_slope`: the operation is
+    a ReLU of this slope and may be merged into the launch before.
+    """
+    plain, axes = _places(reads)
+    domain = (*writes, *modifies)[0].shape
+    if 0 in domain:
+        return
+    expression = Pointwise(
+        text,
+        domain,
+        axes,
+        (len(reads), len(writes), len(modifies)),
+        _scalars(scalars),
+        rec.target,
+        None if random is None else rec.key(random),
+        relu_slope,
+    )
+    expression.check()
+    operands = rec.operands([*plain, *([rec.step] if random is not None else [])], writes, modifies)
+    rec.add(Launch(rec.layer, rec.phase, operands, None, expression, expression.inplace(operands), side_effect, text))
+
+
+def reduce(
+    rec: Recorder,
+    text: str,
+    *,
+    reads: Sequence[Read],
+    writes: Sequence[Ref],
+    axes: Sequence[int],
+    modifies: Sequence[Ref] = (),
+    scalars: Scalars | None = None,
+    finish: str = "y0 = v0",
+    op: str = "sum",
+    side_effect: bool = False,
+) -> None:
+    """Record a reduction over `axes` of the domain (the shape of the first plain read): one launch, or two where one could not fill the device.
+
+    `text` computes v0, v1, .. of every element; they are summed (`op` "max": the largest taken) over the reduced axes; `finish` computes y0, .. from
+    the totals, once for each kept index. Reads that are constant along the reduced axes may be used in `finish` as well. Writes have as many
+    elements as there are kept indices, in order; they accumulate as those of `pointwise` do. `modifies` (m0, ..) are updated by `finish`; one of a
+    single element is updated once.
+    """
+    plain, places = _places(reads)
+    domain = next(ref.shape for ref, axis in zip(plain, places) if axis is None)
+    reduced = tuple(sorted(axis % len(domain) for axis in axes)) if domain else ()
+    kept = tuple(size for d, size in enumerate(domain) if d not in reduced)
+    if 0 in kept:
+        return
+    assert 0 not in domain, f"nothing to reduce in {domain}"
+    values = tuple(sorted((n for n in parse(text).assigned if re.fullmatch(r"v\d+", n)), key=lambda n: int(n[1:])))
+    inner_kept = bool(domain) and _innermost(domain) not in reduced
+    chunks = chunk_count(math.prod(kept), inner_kept, math.prod(domain[d] for d in reduced), rec.target)
+    make = Reduce(text, finish, values, op, domain, reduced, places, (len(reads), len(writes), len(modifies)), _scalars(scalars), rec.target, chunks)
+    if chunks == 1:
+        make.check()
+        operands = rec.operands(plain, writes, modifies)
+        rec.add(Launch(rec.layer, rec.phase, operands, None, make, (), side_effect, f"{text} | {op} | {finish}"))
+        return
+    partial = rec.scratch("partial", (len(values), chunks, *kept))
+    size = chunks * math.prod(kept)
+    parts = [partial.view((chunks, *kept), i * size) for i in range(len(values))]
+    copy = "; ".join(f"y{i} = {value}" for i, value in enumerate(values))
+    make = Reduce(text, copy, values, op, domain, reduced, places, (len(reads), len(values), 0), make.scalars, rec.target, chunks)
+    make.check()
+    rec.add(Launch(rec.layer, rec.phase, rec.operands(plain, parts), None, make, (), False, f"{text} | {op}"))
+    # The second stage sees the partial results first, then what `finish` reads, and calls them x0, x1, ..
+    again, rename = list[Read](parts), {}
+    for i, (ref, axis) in enumerate(zip(plain, places)):
+        if f"x{i}" in parse(finish).used:
+            rename[f"x{i}"] = f"x{len(again)}"
+            again.append(_without(ref, axis, domain, reduced))
+    finish = re.sub(r"\bx\d+\b", lambda match: rename[match[0]], finish)
+    gather = "; ".join(f"{value} = x{i}" for i, value in enumerate(values))
+    second = [ref for ref, _ in map(_pair, again)]
+    make = Reduce(
+        gather,
+        finish,
+        values,
+        op,
+        (chunks, *kept),
+        (0,),
+        tuple(axis for _, axis in map(_pair, again)),
+        (len(again), len(writes), len(modifies)),
+        make.scalars,
+        rec.target,
+        1,
+    )
+    make.check()
+    operands = rec.operands(second, writes, modifies)
+    rec.add(Launch(rec.layer, rec.phase, operands, None, make, (), side_effect, f"{op} | {finish}"))
+
+
+@dataclass(frozen=True)
+class Pointwise:
+    """What a pointwise launch computes, before strides are known. `places[i]`: the axis of the domain on which read i begins; None: all of it."""
+
+    text: str
+    domain: Shape
+    places: tuple[int | None, ...]
+    counts: tuple[int, int, int]  # of reads, writes, modifies; the step buffer, if `key` is set, follows the reads
+    scalars: tuple[tuple[str, np.generic], ...]
+    target: Target
+    key: tuple[np.uint32, np.uint32] | None = None
+    relu_slope: float | None = None
+
+    @cached_property
+    def formula(self) -> Formula:
+        return parse(self.text)
+
+    def check(self) -> None:
+        _check(self.text, self.formula, _names("x", self.counts[0]) | _names("m", self.counts[2]) | {"uniform"} | dict(self.scalars).keys())
+        missing = (_names("y", self.counts[1]) | _names("m", self.counts[2])) - self.formula.assigned
+        if missing:
+            raise ValueError(f"expression {self.text!r} does not assign {', '.join(sorted(missing))}")
+
+    def split(self, operands: Sequence[Operand]) -> tuple[list[Operand], list[Operand], list[Operand]]:
+        """Reads (without the step buffer), writes, modifies."""
+        reads, writes, _ = self.counts
+        first = reads + (self.key is not None)
+        return list(operands[:reads]), list(operands[first : first + writes]), list(operands[first + writes :])
+
+    def inplace(self, operands: Sequence[Operand]) -> tuple[tuple[int, int], ...]:
+        """Pairs of operands that may share memory: element for element alike, and nothing else is read from that memory."""
+        reads, writes, _ = self.split(operands)
+        first = self.counts[0] + (self.key is not None)
+        pairs = []
+        for i, (read, place) in enumerate(zip(reads, self.places)):
+            broadcast = any(other.ref.root is read.ref.root and at is not None for other, at in zip(reads, self.places))
+            for j, write in enumerate(writes):
+                alike = place is None and read.ref.shape == write.ref.shape and read.ref.dtype == write.ref.dtype
+                if alike and not broadcast and write.access is Access.WRITE:
+                    pairs.append((i, first + j))
+        return tuple(pairs)
+
+    def __call__(self, launch: Launch) -> Call:
+        reads, writes, modifies = self.split(launch.operands)
+        strides = [element_strides(operand.ref, place, self.domain) for operand, place in zip(reads, self.places)]
+        strides += [element_strides(operand.ref, None, self.domain) for operand in (*writes, *modifies)]
+        if self.key is not None:  # the numbers of element and sample move along the axes as operands do
+            inner = [math.prod(self.domain[d + 1 :]) for d in range(len(self.domain))]
+            strides += [(0, *inner[1:]), (1, *[0] * (len(inner) - 1))] if inner else [(), ()]
+        space = merge(self.domain, strides)
+        ports = _ports(reads, writes, modifies, space.strides)
+        random = None
+        if self.key is not None:
+            random = render_pointwise.Random(space.strides[-2], space.strides[-1], self.key)
+        used = [port for port in ports[0]]
+        return render_pointwise.render(
+            self.formula, space.sizes, used, ports[1], ports[2], self.scalars, _accumulate(writes), self.target, random
+        )
+
+
+@dataclass(frozen=True)
+class Reduce:
+    """What a reducing launch computes, before strides are known. With `chunks` > 1 the writes have an axis of that size before the kept ones."""
+
+    text: str
+    finish: str
+    values: tuple[str, ...]
+    op: str
+    domain: Shape
+    reduced: tuple[int, ...]
+    places: tuple[int | None, ...]
+    counts: tuple[int, int, int]
+    scalars: tuple[tuple[str, np.generic], ...]
+    target: Target
+    chunks: int
+
+    def check(self) -> None:
+        assert self.op in IDENTITY, self.op
+        inputs = _names("x", self.counts[0]) | dict(self.scalars).keys()
+        _check(self.text, parse(self.text), inputs)
+        _check(self.finish, parse(self.finish), inputs | set(self.values) | _names("m", self.counts[2]))
+        missing = (_names("y", self.counts[1]) | _names("m", self.counts[2])) - parse(self.finish).assigned
+        if missing or not self.values:
+            raise ValueError(f"reduction {self.text!r} | {self.finish!r} does not assign {', '.join(sorted(missing)) or 'v0'}")
+
+    def __call__(self, launch: Launch) -> Call:
+        reads, writes, modifies = _split(launch.operands, self.counts)
+        marks = tuple(d in self.reduced for d in range(len(self.domain)))
+        kept = tuple(size for size, mark in zip(self.domain, marks) if not mark)
+        strides = [element_strides(operand.ref, place, self.domain) for operand, place in zip(reads, self.places)]
+        for i, own in enumerate(strides):
+            constant = not any(stride for stride, mark in zip(own, marks) if mark)
+            assert constant or f"x{i}" not in parse(self.finish).used, f"x{i} varies along the reduced axes: {self.finish!r} cannot use it"
+        chunk_strides = []
+        for operand in (*writes, *modifies):
+            ref = operand.ref
+            if ref.count == 1:
+                along: tuple[int, ...] = (0,) * (len(kept) + 1)
+            elif self.chunks > 1:
+                along = element_strides(ref, None, (self.chunks, *kept))
+            else:
+                along = (0, *element_strides(ref, None, kept))
+            chunk_strides.append(along[0])
+            inner = iter(along[1:])
+            strides.append(tuple(0 if mark else next(inner) for mark in marks))
+        space = merge(self.domain, strides, marks)
+        ports = _ports(reads, writes, modifies, space.strides)
+        return Reduction(
+            parse(self.text),
+            parse(self.finish),
+            self.values,
+            self.op,
+            space,
+            *ports,
+            self.scalars,
+            _accumulate(writes),
+            self.chunks,
+            tuple(chunk_strides),
+        ).render(self.target)
+
+
+def _pair(read: Read) -> tuple[Ref, int | None]:
+    return (read, None) if isinstance(read, Ref) else read
+
+
+def _places(reads: Sequence[Read]) -> tuple[list[Ref], tuple[int | None, ...]]:
+    pairs = [_pair(read) for read in reads]
+    return [ref for ref, _ in pairs], tuple(axis for _, axis in pairs)
+
+
+def _scalars(scalars: Scalars | None) -> tuple[tuple[str, np.generic], ...]:
+    return tuple((name, scalar(value)) for name, value in (scalars or {}).items())
+
+
+def _names(letter: str, count: int) -> set[str]:
+    return {f"{letter}{i}" for i in range(count)}
+
+
+def _check(text: str, formula: Formula, inputs: set[str]) -> None:
+    unknown = formula.used - inputs
+    if unknown:
+        raise ValueError(f"expression {text!r} uses {', '.join(sorted(unknown))}, which is neither operand, scalar nor assigned before")
+
+
+def _split(operands: Sequence[Operand], counts: tuple[int, int, int]) -> tuple[list[Operand], list[Operand], list[Operand]]:
+    reads, writes, _ = counts
+    return list(operands[:reads]), list(operands[reads : reads + writes]), list(operands[reads + writes :])
+
+
+def _ports(
+    reads: Sequence[Operand], writes: Sequence[Operand], modifies: Sequence[Operand], strides: Sequence[tuple[int, ...]]
+) -> tuple[tuple[Port, ...], tuple[Port, ...], tuple[Port, ...]]:
+    rest = iter(strides)
+
+    def ports(letter: str, operands: Sequence[Operand]) -> tuple[Port, ...]:
+        return tuple(Port(f"{letter}{i}", CTYPES[o.ref.dtype.name], next(rest), letter != "x") for i, o in enumerate(operands))
+
+    return ports("x", reads), ports("y", writes), ports("m", modifies)
+
+
+def _accumulate(writes: Sequence[Operand]) -> int:
+    return sum(1 << bit for bit, operand in enumerate(writes) if operand.access is Access.MODIFY)
+
+
+def _innermost(domain: Shape) -> int:
+    """The last axis that is one at all."""
+    return max((d for d, size in enumerate(domain) if size > 1), default=len(domain) - 1)
+
+
+def _without(ref: Ref, axis: int | None, domain: Shape, reduced: Sequence[int]) -> tuple[Ref, int]:
+    """A read that is constant along the reduced axes, placed in the domain (chunks, kept axes)."""
+    axis, own = (0, domain) if axis is None else (axis, ref.shape)
+    kept = [d for d in range(axis, axis + len(own)) if d not in reduced]
+    return ref.view(tuple(own[d - axis] for d in kept)), 1 + sum(d not in reduced for d in range(axis))

@@ -1,0 +1,27 @@
+"""Matrix product. One interface; the machine class of the target decides which kernels do it."""
+from __future__ import annotations
+
+from importlib import import_module
+
+from ocaffe.graph.ir import Ref
+from ocaffe.graph.recorder import Recorder
+
+
+def gemm(
+    rec: Recorder, a: Ref, b: Ref, c: Ref, *, trans_a: bool = False, trans_b: bool = False, bias: Ref | None = None, mergeable: bool = True
+) -> None:
+    """c[M, N] = op(a) @ op(b), with bias[n] added to column n; added to c where the recorder says that c accumulates.
+
+    a, b and c are two-dimensional Refs, rows x columns as stored: a is M x K (K x M with `trans_a`), b is K x N (N x K with `trans_b`).
+    Rows may be apart by more than their length: the batch stride of an operand is its leading dimension. `mergeable`: a ReLU that
+    follows may be merged into the launch that writes c.
+    """
+    m, k = a.shape[::-1] if trans_a else a.shape
+    k_b, n = b.shape[::-1] if trans_b else b.shape
+    assert (k_b, c.shape) == (k, (m, n)), f"{a.shape} x {b.shape} -> {c.shape}, transposed {trans_a} {trans_b}"
+    assert bias is None or bias.count == n, f"{bias} for {n} columns"
+    first = len(rec.launches)
+    import_module(f"ocaffe.ops.gemm_{rec.target.kind}").record(rec, a, b, c, trans_a, trans_b, bias)
+    if not mergeable:
+        for launch in rec.launches[first:]:
+            launch.slope_arg = None

@@ -1,0 +1,279 @@
+"""Kernel text of pointwise expressions.
+
+CPU class: a work-item computes a segment of a row (or several short rows) in explicit vectors of W elements. A row is the innermost merged axis;
+W never exceeds it, and the last vector of a segment is moved back to end with it: what it meets a second time it computes but does not store.
+GPU class: a work-item computes one element (four where random numbers are drawn, for one Philox call gives four).
+
+Random numbers: element e of sample n gets word (e / 16) % 4 of Philox with the counter (e / 64 * 16 + e % 16, n, iteration, pass): sixteen
+neighbours are then one word of sixteen neighbouring counters, which is what a vector machine computes at once, and the mapping knows nothing
+of the machine, of strides, or of how a batch is split.
+"""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ocaffe.graph.ir import Call
+from ocaffe.graph.recorder import STEP
+from ocaffe.ops.formula import Formula, vector
+from ocaffe.ops.source import Port, Source, lanes, load, steps, store
+from ocaffe.target import Target
+
+SEGMENT = 8192  # elements that a CPU work-item computes: long enough to hide its dispatch, short enough to balance small tensors
+GROUP = 256
+BLOCK = 64  # elements that share 16 Philox counters
+
+
+@dataclass(frozen=True)
+class Random:
+    """How elements are numbered for Philox: stride of the element index and of the sample index along each merged axis, and the key."""
+
+    element: tuple[int, ...]
+    sample: tuple[int, ...]
+    key: tuple[np.uint32, np.uint32]
+
+    @property
+    def aligned(self) -> bool:
+        """Whether element indices along a row are consecutive and begin at a multiple of a block."""
+        return self.element[-1] == 1 and self.sample[-1] == 0 and all(stride % BLOCK == 0 for stride in self.element[:-1])
+
+
+def render(
+    formula: Formula,
+    sizes: tuple[int, ...],
+    reads: Sequence[Port],
+    writes: Sequence[Port],
+    modifies: Sequence[Port],
+    scalars: Sequence[tuple[str, np.generic]],
+    accumulate: int,
+    target: Target,
+    random: Random | None = None,
+) -> Call:
+    """`sizes`: merged axes, outermost first. `accumulate`: bit j adds to writes[j] what lies there. With `random`, `p_step` is the step buffer."""
+    source = Source()
+    for port in reads:
+        source.operand(port.name, port.ctype, False)
+    if random is not None:
+        source.operand("step", "uint", False)
+    for port in (*writes, *modifies):
+        source.operand(port.name, port.ctype, True)
+    source.scalars(scalars)
+    if writes:
+        source.argument("int", "accumulate", accumulate)
+    if random is not None:
+        source.argument("uint", "key0", int(random.key[0]))
+        source.argument("uint", "key1", int(random.key[1]))
+    steps(source, (*reads, *writes, *modifies))
+    body = _Body(source, formula, sizes, tuple(reads), tuple(writes), tuple(modifies), tuple(scalars), random)
+    return body.cpu(target) if target.is_cpu else body.gpu()
+
+
+@dataclass(frozen=True)
+class _Body:
+    source: Source
+    formula: Formula
+    sizes: tuple[int, ...]
+    reads: tuple[Port, ...]
+    writes: tuple[Port, ...]
+    modifies: tuple[Port, ...]
+    scalars: tuple[tuple[str, np.generic], ...]
+    random: Random | None
+
+    @property
+    def ports(self) -> tuple[Port, ...]:
+        return (*self.reads, *self.writes, *self.modifies)
+
+    # -- CPU ---------------------------------------------------------------------------------------------------------
+
+    def cpu(self, target: Target) -> Call:
+        source, length = self.source, self.sizes[-1]
+        rows = int(np.prod(self.sizes[:-1], dtype=np.int64))
+        width = row_width(length, target)
+        goal = max(1024, min(SEGMENT, rows * length // (4 * target.compute_units)))
+        segment = max(width, min(length, goal) // width * width)
+        segments = max(1, length // segment)
+        rows_per_item = max(1, min(rows, goal // length))
+        source.argument("int", "length", length)
+        source.argument("int", "segment", segment)
+        source.argument("int", "segments", segments)
+        self.source.splat(self.scalars, width)
+        source.add(
+            "const int item = get_global_id(0);",
+            "const int begin = item % segments * segment;",
+            "const int end = item % segments == segments - 1 ? length : begin + segment;",
+        )
+        if rows > 1:
+            source.argument("int", "rows", rows)
+            source.argument("int", "rows_per_item", rows_per_item)
+            source.add("const int first = item / segments * rows_per_item;", "const int last = min(first + rows_per_item, rows);")
+            source.add("for (int row = first; row < last; ++row) {")
+        self.row("row")
+        if self.random is not None:
+            source.add(f"uint drawn[{BLOCK}];", "uint block = UINT_MAX;")
+        hoisted = [port for port in self.reads if port.inner == 0]
+        for port in hoisted:
+            load(source, port, width, "0")
+        source.add(f"for (int i = begin; i < end; i += {width}) {{", f"const int at = min(i, end - {width});")
+        if self.random is not None:
+            self.draw_cpu(self.random, width)
+        self.compute(width, "at", hoisted)
+        if width == 1:
+            self.stores(width, "at")
+        else:
+            source.add("if (at == i) {")
+            self.stores(width, "at")
+            source.add("}", "else {")
+            self.stores(width, "at", "i - at")
+            source.add("}")
+        source.add("}")
+        if rows > 1:
+            source.add("}")
+        items = segments * -(-rows // rows_per_item)
+        return source.call((items,), (1,), "__attribute__((reqd_work_group_size(1, 1, 1))) ")
+
+    def draw_cpu(self, random: Random, width: int) -> None:
+        """Words of Philox for the elements of one vector: from a block drawn once where it can be, else each lane by itself."""
+        source = self.source
+        word, signed = vector("uint", width), f"convert_{vector('uint', width)}({lanes(width)})" if width > 1 else "0u"
+        source.add(f"{word} words;")
+        if random.element[-1] == 1 and random.sample[-1] == 0:
+            source.add(f"if ((element + at) % {BLOCK} + {width} <= {BLOCK}) {{", f"if ((element + at) / {BLOCK} != block) {{")
+            source.add(f"block = (element + at) / {BLOCK};", f"for (int j = 0; j < 16; j += {width}) {{")
+            self.philox(width, f"({word})(block * 16 + j) + {signed}", f"({word})(sample)")
+            source.add(*(_put(f"c{k}", f"drawn + {16 * k} + j", width) for k in range(4)), "}", "}")
+            source.add(f"words = {_get(f'drawn + (element + at) % {BLOCK}', width)};", "}", "else {")
+        else:
+            source.add("{")
+        e = source.argument("uint", "element_step", random.element[-1])
+        n = source.argument("uint", "sample_step", random.sample[-1])
+        source.add(f"const {word} k = ({word})(at) + {signed}, e = element + k * {e};")
+        self.philox(width, f"e / {BLOCK}u * 16u + e % 16u", f"sample + k * {n}")
+        odd, high = f"(e & 16u) != ({word})(0)", f"(e & 32u) != ({word})(0)"
+        if width == 1:
+            source.add(f"words = {high} ? ({odd} ? c3 : c2) : ({odd} ? c1 : c0);", "}")
+        else:
+            source.add(f"words = select(select(c0, c1, {odd}), select(c2, c3, {odd}), {high});", "}")
+        source.add(f"const {vector('float', width)} uniform = convert_{vector('float', width)}(words >> 8) * 0x1p-24f;")
+
+    def philox(self, width: int, counter: str, sample: str) -> None:
+        """Declare c0 .. c3: `philox` of common.h on vectors of counters."""
+        word = vector("uint", width)
+        self.source.add(
+            f"{word} c0 = {counter}, c1 = {sample}, c2 = ({word})(p_step[{STEP['ITERATION']}]), c3 = ({word})(p_step[{STEP['PASS']}]);",
+            "for (uint round = 0, k0 = key0, k1 = key1; round < 10; ++round, k0 += 0x9E3779B9u, k1 += 0xBB67AE85u) {",
+            f"const {word} low0 = c0 * 0xD2511F53u, high0 = mul_hi(c0, ({word})(0xD2511F53u));",
+            f"const {word} low2 = c2 * 0xCD9E8D57u, high2 = mul_hi(c2, ({word})(0xCD9E8D57u));",
+            "c0 = high2 ^ c1 ^ k0;",
+            "c1 = low2;",
+            "c2 = high0 ^ c3 ^ k1;",
+            "c3 = low0;",
+            "}",
+        )
+
+    # -- GPU ---------------------------------------------------------------------------------------------------------
+
+    def gpu(self) -> Call:
+        source, length = self.source, self.sizes[-1]
+        rows = int(np.prod(self.sizes[:-1], dtype=np.int64))
+        grouped = self.random is not None and self.random.aligned
+        columns = -(-length // BLOCK) * 16 if grouped else length
+        local0 = fit(columns, GROUP)
+        local1 = min(GROUP // local0, power_of_two(rows))
+        # The two outermost axes of the grid hold the rows: one alone may not be long enough.
+        grid1 = min(rows, 65535 // local1 * local1)
+        grid2 = -(-rows // grid1)
+        source.argument("int", "length", length)
+        source.splat(self.scalars, 1)
+        source.add("const int column = get_global_id(0);")
+        if rows > 1:
+            source.argument("int", "rows", rows)
+            source.argument("int", "grid", grid1)
+            source.add("const int row = get_global_id(2) * grid + get_global_id(1);", "if (get_global_id(1) >= grid || row >= rows) return;")
+        self.row("row")
+        for port in self.reads:
+            if port.inner == 0:
+                load(source, port, 1, "0")
+        hoisted = [port for port in self.reads if port.inner == 0]
+        step = f"p_step[{STEP['ITERATION']}], p_step[{STEP['PASS']}]), (uint2)(key0, key1))"
+        if grouped:
+            source.add(
+                f"const uint4 words = philox((uint4)(element / {BLOCK} * 16 + column, sample, {step};",
+                "const uint word[4] = {words.x, words.y, words.z, words.w};",
+                "for (int j = 0; j < 4; ++j) {",
+                f"const int at = column / 16 * {BLOCK} + j * 16 + column % 16;",
+                "if (at < length) {",
+                "const float uniform = uniform01(word[j]);",
+            )
+        else:
+            source.add("const int at = column;", "if (at < length) {")
+            if self.random is not None:
+                e = source.argument("uint", "element_step", self.random.element[-1])
+                n = source.argument("uint", "sample_step", self.random.sample[-1])
+                source.add(
+                    f"const uint e = element + at * {e};",
+                    f"const uint4 words = philox((uint4)(e / {BLOCK} * 16 + e % 16, sample + at * {n}, {step};",
+                    "const float uniform = uniform01(e & 32 ? (e & 16 ? words.w : words.z) : (e & 16 ? words.y : words.x));",
+                )
+        self.compute(1, "at", hoisted)
+        self.stores(1, "at")
+        source.add(*["}"] * (2 if grouped else 1))
+        return source.call((columns, grid1, grid2), (local0, local1, 1))
+
+    # -- both --------------------------------------------------------------------------------------------------------
+
+    def row(self, row: str) -> None:
+        """Pointers to the current row, and the numbers of its first element and sample."""
+        source, outer = self.source, self.sizes[:-1]
+        coordinates = source.index(outer, row, "i")
+        for port in self.ports:
+            source.add(f"{port.pointer} q_{port.name} = p_{port.name}{source.offset(port.name, port.strides[:-1], coordinates)};")
+        if self.random is not None:
+            source.add(f"const uint element = 0{source.offset('element', self.random.element[:-1], coordinates)};")
+            source.add(f"const uint sample = p_step[{STEP['SAMPLE']}]{source.offset('sample', self.random.sample[:-1], coordinates)};")
+
+    def compute(self, width: int, at: str, hoisted: Sequence[Port]) -> None:
+        kind = vector("float", width)
+        for port in self.reads:
+            if port not in hoisted:
+                load(self.source, port, width, at)
+        for port in self.modifies:
+            load(self.source, port, width, at, target=f"old_{port.name}")
+            self.source.add(f"{kind} {port.name} = old_{port.name};")
+        self.source.add(*self.formula.code(width, frozenset(port.name for port in self.modifies)))
+        for bit, port in enumerate(self.writes):
+            self.source.add(f"if (accumulate & {1 << bit}) {{")
+            load(self.source, port, width, at, target=f"old_{port.name}")
+            self.source.add(f"{port.name} += old_{port.name};", "}")
+
+    def stores(self, width: int, at: str, skip: str | None = None) -> None:
+        for port in (*self.writes, *self.modifies):
+            store(self.source, port, width, at, skip)
+
+
+def row_width(length: int, target: Target) -> int:
+    """Elements in a vector of a CPU kernel over rows of this length."""
+    return min(power_of_two(length, below=True), target.vector_width, 16)
+
+
+def power_of_two(n: int, below: bool = False) -> int:
+    """The smallest power of two that is at least n; with `below`, the largest that is at most n."""
+    return 1 << (n.bit_length() - 1 if below else (n - 1).bit_length())
+
+
+def fit(n: int, most: int) -> int:
+    """A work-group size along an axis of n work-items: the largest power of two that leaves few of them idle."""
+    sizes = [1 << k for k in range(most.bit_length()) if 16 <= 1 << k] or [most]
+    if n <= sizes[0]:
+        return power_of_two(n)
+    padded = {size: -(-n // size) * size for size in sizes}
+    return max(size for size in sizes if padded[size] <= 1.125 * min(padded.values()))
+
+
+def _get(pointer: str, width: int) -> str:
+    return f"(*({pointer}))" if width == 1 else f"vload{width}(0, {pointer})"
+
+
+def _put(value: str, pointer: str, width: int) -> str:
+    return f"*({pointer}) = {value};" if width == 1 else f"vstore{width}({value}, 0, {pointer});"

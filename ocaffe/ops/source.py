@@ -1,0 +1,156 @@
+"""The text of a generated kernel while it is written: parameters together with their values, lines, loads and stores of operands."""
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ocaffe.graph.ir import Call
+from ocaffe.ops.formula import variable, vector
+
+CTYPES = {"float32": "float", "uint8": "uchar", "int32": "int", "uint32": "uint"}
+SCALARS = {"int": np.int32, "uint": np.uint32, "ulong": np.uint64}
+MASKS = {"uchar": "char"}  # signed type as wide as an element, for select; int where not listed
+
+
+@dataclass(frozen=True)
+class Port:
+    """An operand as the kernel sees it. Its value is the variable `name`; `p_name` points to its first element, `q_name` to the current row.
+
+    `strides` run over the merged axes, outermost first. The stride along the innermost one is part of the text if it is 0 or 1.
+    """
+
+    name: str
+    ctype: str
+    strides: tuple[int, ...]
+    written: bool = False
+
+    @property
+    def inner(self) -> int:
+        return self.strides[-1]
+
+    @property
+    def pointer(self) -> str:
+        return f"{'' if self.written else 'const '}global {self.ctype}*"
+
+
+class Source:
+    """A kernel being written. `argument` declares a parameter and notes its value, so that text and arguments cannot drift apart."""
+
+    def __init__(self) -> None:
+        self.parameters: list[str] = []
+        self.values: list[np.generic] = []
+        self.lines: list[str] = []
+        self.depth = 1
+
+    def operand(self, name: str, ctype: str, written: bool) -> None:
+        self.parameters.append(f"OPERAND({'' if written else 'const '}{ctype}, p_{name})")
+        self.add(f"LOCATE(p_{name});")
+
+    def argument(self, ctype: str, name: str, value: int) -> str:
+        self.parameters.append(f"const {ctype} {name}")
+        self.values.append(SCALARS[ctype](value))
+        return name
+
+    def scalars(self, scalars: Iterable[tuple[str, np.generic]]) -> None:
+        """The named scalars of an expression; `splat` makes variables of them."""
+        for name, value in scalars:
+            self.parameters.append(f"const {CTYPES[value.dtype.name]} a_{name}")
+            self.values.append(value)
+
+    def splat(self, scalars: Iterable[tuple[str, np.generic]], width: int) -> None:
+        kind = vector("float", width)
+        self.add(*(f"const {kind} {variable(name)} = ({kind})(a_{name});" for name, _ in scalars))
+
+    def add(self, *lines: str) -> None:
+        for line in lines:
+            if line.startswith("}"):
+                self.depth -= 1
+            self.lines.append("  " * self.depth + line)
+            if line.endswith("{"):
+                self.depth += 1
+
+    def index(self, sizes: Sequence[int], of: str, prefix: str) -> list[str]:
+        """Declare the coordinates prefix0, prefix1, ... of position `of` in axes of these sizes, outermost first."""
+        names = [f"{prefix}{d}" for d in range(len(sizes))]
+        rest = of
+        for d in reversed(range(1, len(sizes))):
+            size = self.argument("int", f"{prefix}_size{d}", sizes[d])
+            self.add(f"const int {names[d]} = {rest} % {size};", f"const int {prefix}_rest{d} = {rest} / {size};")
+            rest = f"{prefix}_rest{d}"
+        if names:
+            self.add(f"const int {names[0]} = {rest};")
+        return names
+
+    def offset(self, name: str, strides: Sequence[int], coordinates: Sequence[str]) -> str:
+        """` + i0 * stride` for every axis along which the operand moves at all."""
+        terms = []
+        for stride, coordinate in zip(strides, coordinates):
+            terms.append(f" + {coordinate} * {self.argument('ulong', f'{name}_{coordinate}', stride)}")
+        return "".join(terms)
+
+    def call(self, size: Sequence[int], local: Sequence[int] | None, attributes: str = "") -> Call:
+        """The finished kernel, named by its text: equal texts are one kernel."""
+        body = f"({', '.join(self.parameters)}) {{\n" + "\n".join(self.lines) + "\n}\n"
+        name = "e_" + hashlib.sha1((attributes + body).encode()).hexdigest()[:16]
+        text = f"kernel {attributes}void {name}{body}"
+        return Call(text, name, (), tuple(self.values), tuple(size), tuple(local) if local is not None else None, generated=True)
+
+
+def lanes(width: int) -> str:
+    return f"({vector('int', width)})({', '.join(map(str, range(width)))})"
+
+
+def load(source: Source, port: Port, width: int, at: str, target: str | None = None) -> None:
+    """Declare `target` (default: the port's name) with the values at elements at .. at + width - 1 of the current row."""
+    target = target or port.name
+    kind = vector("float", width)
+    convert = "" if port.ctype == "float" else f"convert_{kind}"
+    if port.inner == 0:
+        splat = f"convert_float(q_{port.name}[0])" if convert else f"q_{port.name}[0]"
+        source.add(f"const {kind} {target} = ({kind})({splat});")
+    elif width == 1:
+        source.add(f"const float {target} = {convert}(q_{port.name}[{place(port, at)}]);")
+    elif port.inner == 1:
+        source.add(f"const {kind} {target} = {convert}(vload{width}(0, q_{port.name} + {at}));")
+    else:
+        element = place(port, f"({at} + j)")
+        source.add(f"{port.ctype} g_{target}[{width}];", f"for (int j = 0; j < {width}; ++j) g_{target}[j] = q_{port.name}[{element}];")
+        source.add(f"const {kind} {target} = {convert}(vload{width}(0, g_{target}));")
+
+
+def store(source: Source, port: Port, width: int, at: str, skip: str | None = None) -> None:
+    """Write the port's value; with `skip`, leave the first so many lanes as they are."""
+    value = port.name
+    if port.ctype != "float":
+        value = f"convert_{vector(port.ctype, width)}_sat({value})"
+    if width == 1:
+        source.add(f"q_{port.name}[{place(port, at)}] = {value};")
+    elif port.inner != 1:
+        source.add(f"{port.ctype} s_{port.name}[{width}];", f"vstore{width}({value}, 0, s_{port.name});")
+        element = place(port, f"({at} + j)")
+        source.add(f"for (int j = {skip or 0}; j < {width}; ++j) q_{port.name}[{element}] = s_{port.name}[j];")
+    elif skip is None:
+        source.add(f"vstore{width}({value}, 0, q_{port.name} + {at});")
+    else:
+        mask = f"{lanes(width)} >= ({vector('int', width)})({skip})"
+        if port.ctype in MASKS:
+            mask = f"convert_{vector(MASKS[port.ctype], width)}({mask})"
+        old = f"vload{width}(0, q_{port.name} + {at})"
+        source.add(f"vstore{width}(select({old}, {value}, {mask}), 0, q_{port.name} + {at});")
+
+
+def place(port: Port, at: str) -> str:
+    """Index of element `at` of the current row."""
+    if port.inner in (0, 1):
+        return at if port.inner else "0"
+    return f"(ulong){at} * {port.name}_step"
+
+
+def steps(source: Source, ports: Iterable[Port]) -> None:
+    """Declare the innermost strides that are neither 0 nor 1."""
+    for port in ports:
+        if port.inner not in (0, 1):
+            source.argument("ulong", f"{port.name}_step", port.inner)

@@ -1,0 +1,432 @@
+"""The training loop, with Caffe's order of things, log lines and numbers (CAFFE.md §1.2, §3; quirks 30 to 37)."""
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from ocaffe import log, proto
+from ocaffe.cl.device import Device
+from ocaffe.cl.session import Session
+from ocaffe.cl.tape import RING, Fetched
+from ocaffe.errors import Error
+from ocaffe.graph.ir import Parameter, Ref
+from ocaffe.graph.record import Choices
+from ocaffe.graph.recorder import Recorder
+from ocaffe.memory.plan import plan
+from ocaffe.model.text import read_net, read_solver, write_text
+from ocaffe.model.upgrade import upgrade_solver
+from ocaffe.model.weights import read_weights
+from ocaffe.network import Network, Variant, phase_net
+from ocaffe.solver import snapshot as snapshots
+from ocaffe.solver.policies import LearningRate
+from ocaffe.solver.update import Updater
+
+number = log.number
+
+
+class Solver:
+    """Trains the net of a SolverParameter on one device.
+
+    `request` is asked after every iteration and test batch for what a signal wants: '', 'snapshot' or 'stop'.
+    """
+
+    def __init__(
+        self,
+        param: Any,
+        device: Device,
+        *,
+        file: str | None = None,
+        keep: frozenset[str] = frozenset(),
+        weights: Sequence[str] = (),
+        resume: str | None = None,
+        level: int = 0,
+        stages: Sequence[str] = (),
+        allow_unknown_fields: bool = False,
+    ) -> None:
+        """`param` is a SolverParameter or the path of one; `weights` overrides its own; `resume` is a .solverstate. Raises Error."""
+        if isinstance(param, str):
+            file, param = param, read_solver(param, allow_unknown_fields, lambda text: log.warning("upgrade_proto.cpp:1", text))
+        self.param = upgrade_solver(param)
+        self.file = file
+        self.allow_unknown_fields = allow_unknown_fields
+        self.param.train_state.level = level
+        self.param.train_state.stage.extend(stages)
+        state = snapshots.load_state(resume) if resume else None
+        self.seed = self._seed(state.random_seed if state else None)
+        self.iter = 0
+        self.request: Callable[[], str] = lambda: ""
+        self.stopped = False
+        self.on_record: Callable[[dict[str, Any]], None] = lambda record: None
+        self.on_progress: Callable[[int], None] = lambda iteration: None
+        log.info("solver.cpp:45", f"Initializing solver from parameters: \n{write_text(self.param)}")
+        self._validate()
+        self.rate = LearningRate(self.param)
+        self.session = Session(device)
+        self._choices = Choices(backward=True, keep=keep, observed_diffs=bool(keep), seed=self.seed)
+        self.network, self.test_networks = self._networks()
+        self.updater = Updater(self.network.group, self.param)
+        if self.param.snapshot > 0:
+            snapshots.probe(snapshots.prefix_of(self.param, file), self.iter)
+        self.network.fill_parameters()
+        for network in self.test_networks:
+            network.fill_parameters()
+        if state is None:
+            for name in weights or self.param.weights:
+                self.load_weights(name)
+        self._bind()
+        log.info("solver.cpp:57", "Solver scaffolding done.")
+        if state is not None:
+            log.info("sgd_solver.cpp:320", f"Restoring previous solver status from {resume}")
+            snapshots.restore(self, resume or "", state)
+        self._losses: list[np.float32] = []
+        self._smoothed = np.float32(0)
+
+    # -- construction ------------------------------------------------------------------------------------------------
+
+    def _seed(self, stored: int | None) -> int:
+        if self.param.random_seed >= 0:
+            return int(self.param.random_seed)
+        return stored if stored is not None else time.time_ns() & 0x7FFFFFFFFFFF
+
+    def _validate(self) -> None:
+        param = self.param
+        if param.iter_size < 1 or param.average_loss < 1:
+            raise Error(f"iter_size is {param.iter_size}, average_loss {param.average_loss}; both must be at least 1", place=self.file)
+
+    def _read(self, path: str) -> Any:
+        return read_net(path, self.allow_unknown_fields, lambda text: log.warning("upgrade_proto.cpp:1", text))
+
+    def _networks(self) -> tuple[Network, list[Network]]:
+        train, tests = net_messages(self.param, self._read, self.file)
+        network = Network(train, proto.TRAIN, self.session, self._choices)
+        choices = replace(self._choices, backward=False, observed_diffs=False)
+        return network, [Network(message, proto.TEST, self.session, choices, owner=network) for message in tests]
+
+    def _bind(self) -> None:
+        """Bind the tapes that the loop will run, all at once: their programs are built together."""
+        tapes = [variant.tape for variant in self._train_variants()]
+        tapes += [network.variant().tape for network in self.test_networks]
+        fresh = [tape for tape in tapes if tape not in self.session.tapes]
+        self.session.bind(fresh, poison=self.network.switches.poison)
+
+    @property
+    def _split_passes(self) -> bool:
+        """Whether forward and backward run apart from the update: several passes, or somebody looks at gradients."""
+        return self.param.iter_size > 1 or self.param.snapshot_diff or bool(self._choices.keep)
+
+    def _train_variants(self) -> list[Variant]:
+        """One tape for everything; or a first pass, a further pass that accumulates, and the update."""
+        if not self._split_passes:
+            return [self.network.variant("step", self._choices, self.updater.record)]
+        held = replace(self._choices, hold_gradients=True)
+        variants = [self.network.variant("first", held)]
+        if self.param.iter_size > 1:
+            variants.append(self.network.variant("further", replace(held, accumulate=True)))
+        return [*variants, self._update_variant()]
+
+    def _update_variant(self) -> Variant:
+        if not hasattr(self, "_update"):
+            rec = Recorder(self.session.device.target, train=True)
+            self.updater.record(rec, self.network.group.held, rec.step)
+            recording = replace_recording(rec)
+            placed = plan(recording.schedule, alignment=self.session.device.target.alignment)
+            from ocaffe.cl.tape import Tape
+
+            self._update = Variant(recording, placed, Tape(self.session, recording.schedule, placed, rec.step))
+        return self._update
+
+    def load_weights(self, names: str) -> None:
+        """Copy a weights file, or a comma list of them, into the train net and every test net by layer name."""
+        for name in filter(None, names.split(",")):
+            log.info("solver.cpp:72", f"Finetuning from {name}")
+            weights = read_weights(name)
+            self.network.copy_weights(weights, name)
+            for network in self.test_networks:
+                network.copy_weights(weights, name)
+
+    # -- history -----------------------------------------------------------------------------------------------------
+
+    def history_views(self) -> list[tuple[Parameter, Ref | None]]:
+        """Every history blob in the order of a .solverstate: all parameters, then all again where a rule keeps two. None: always zero."""
+        group = self.network.group
+        offsets = {id(parameter): offset for parameter, offset in zip(group.params, group.offsets)}
+        return [
+            (parameter, history.view(parameter.shape, offsets[id(parameter)]) if parameter.propagate else None)
+            for history in self.updater.history
+            for parameter in self.network.graph.params
+        ]
+
+    def history_arrays(self) -> Iterator[np.ndarray]:
+        """The history blobs, one at a time."""
+        for parameter, ref in self.history_views():
+            yield np.zeros(parameter.shape, np.float32) if ref is None else self.session.read(ref)
+
+    # -- the loop ----------------------------------------------------------------------------------------------------
+
+    def solve(self) -> None:
+        """Train to max_iter, with the snapshot, loss and test that Caffe adds at the end."""
+        param = self.param
+        log.info("solver.cpp:289", f"Solving {self.network.graph.message.name}")
+        log.info("solver.cpp:290", f"Learning Rate Policy: {param.lr_policy}")
+        start = self.iter
+        self.step(param.max_iter - self.iter)
+        if param.snapshot_after_train and (not param.snapshot or self.iter % param.snapshot != 0 or self.iter == start):
+            self.snapshot()
+        if self.stopped:
+            log.info("solver.cpp:322", "Optimization stopped early.")
+            return
+        if param.display and self.iter % param.display == 0:
+            loss = self._forward_loss()
+            self._smooth(loss, self.iter)
+            log.info("solver.cpp:327", f"Iteration {self.iter}, loss = {number(self._smoothed)}")
+        if param.test_interval and self.iter % param.test_interval == 0:
+            self.test_all()
+        log.info("solver.cpp:332", "Optimization Done.")
+
+    def step(self, iterations: int) -> None:
+        """Run `iterations` iterations. Nothing here waits for the device but a display line, a full ring, a test or a snapshot."""
+        param = self.param
+        start, stop = self.iter, self.iter + iterations
+        self._losses, self._smoothed = [], np.float32(0)
+        self._start_prefetch()
+        pending: deque[tuple[int, int, Variant, Fetched]] = deque()
+        clock, shown = time.perf_counter(), self.iter
+        while self.iter < stop:
+            if param.test_interval and self.iter % param.test_interval == 0 and (self.iter > 0 or param.test_initialization):
+                self._harvest(pending, start, 0)
+                self.test_all()
+                if self.stopped:
+                    break
+            rate, advanced = self.rate(self.iter)
+            display = bool(param.display) and self.iter % param.display == 0
+            for index in range(param.iter_size):
+                variant, fetched = self._pass(index, rate)
+                pending.append((self.iter, index, variant, fetched))
+                self._harvest(pending, start, 0 if display and index == param.iter_size - 1 else RING - 1)
+            if display:
+                clock, shown = self._display(variant, fetched, rate, clock, shown)
+            if self._split_passes:
+                self._run_update(rate)
+            if advanced:
+                log.info("sgd_solver.cpp:60", f"MultiStep Status: Iteration {self.iter}, step = {self.rate.current_step}")
+            if display:
+                log.info("sgd_solver.cpp:112", f"Iteration {self.iter}, lr = {number(rate)}")
+            self.iter += 1
+            self.on_progress(self.iter)
+            wanted = self.request()
+            if wanted == "snapshot" or (param.snapshot and self.iter % param.snapshot == 0):
+                self._harvest(pending, start, 0)
+                self.snapshot()
+            if wanted == "stop":
+                self.stopped = True
+                break
+        self._harvest(pending, start, 0)
+
+    def _pass(self, index: int, rate: float) -> tuple[Variant, Fetched]:
+        """Enqueue one forward and backward (and the update, where it is part of the tape)."""
+        self._follow_shapes()
+        key = "step" if not self._split_passes else "further" if index else "first"
+        variant = self.network.variant(key, self._pass_choices(key), self.updater.record if key == "step" else None)
+        tape = variant.tape
+        if tape not in self.session.tapes:
+            self.session.bind([tape])
+        tape.set_step(RATE=self._effective_rate(rate), ITERATION=self.iter, PASS=index, SAMPLE=0)
+        tape.run()
+        self.network.advance()
+        return variant, tape.outputs.fetch()
+
+    def _pass_choices(self, key: str) -> Choices:
+        return replace(self._choices, hold_gradients=key != "step", accumulate=key == "further")
+
+    def _follow_shapes(self) -> None:
+        """Data layers may bring another image size with every batch."""
+        shapes = self.network.next_shapes()
+        if shapes:
+            self.network.reshape(shapes)
+
+    def _effective_rate(self, rate: float) -> float:
+        """The rate times Adam's bias correction."""
+        if self.param.type != "Adam":
+            return rate
+        beta1, beta2, t = np.float32(self.param.momentum), np.float32(self.param.momentum2), np.float32(self.iter + 1)
+        return float(np.float32(rate) * np.sqrt(np.float32(1) - np.power(beta2, t)) / (np.float32(1) - np.power(beta1, t)))
+
+    def _run_update(self, rate: float) -> None:
+        tape = self._update_variant().tape
+        tape.set_step(RATE=self._effective_rate(rate))
+        tape.run()
+
+    def _harvest(self, pending: deque[tuple[int, int, Variant, Fetched]], start: int, leave: int) -> None:
+        """Take in the losses of passes that are done, oldest first, until `leave` are still on their way."""
+        while len(pending) > leave:
+            iteration, index, variant, fetched = pending.popleft()
+            loss = self.network.loss(variant, fetched)
+            self._sum = loss if index == 0 else np.float32(self._sum + loss)
+            if index == self.param.iter_size - 1:
+                self._smooth(np.float32(self._sum / np.float32(self.param.iter_size)), iteration - start)
+            if self.updater.clips and index == self.param.iter_size - 1:
+                self._report_clipping(fetched)
+
+    def _report_clipping(self, fetched: Fetched) -> None:
+        ring = self._update_variant().tape.outputs.fetch() if self._split_passes else fetched
+        scale, norm = ring.value(self.updater.clip)
+        if scale != 1:
+            limit = self.param.clip_gradients
+            log.info("sgd_solver.cpp:95", f"Gradient clipping: scaling down gradients (L2 norm {number(norm)} > {number(limit)}) by scale factor {number(scale)}")  # fmt: skip
+
+    def _smooth(self, loss: np.float32, since: int) -> None:
+        """Mean of the last average_loss losses, in Caffe's float arithmetic."""
+        size = np.float32(len(self._losses))
+        if len(self._losses) < self.param.average_loss:
+            self._losses.append(loss)
+            self._smoothed = np.float32((self._smoothed * size + loss) / (size + np.float32(1)))
+        else:
+            index = since % self.param.average_loss
+            self._smoothed = np.float32(self._smoothed + (loss - self._losses[index]) / np.float32(self.param.average_loss))
+            self._losses[index] = loss
+
+    def _display(self, variant: Variant, fetched: Fetched, rate: float, clock: float, shown: int) -> tuple[float, int]:
+        now = time.perf_counter()
+        elapsed = now - clock if self.iter > shown else 0.0
+        speed = (self.iter - shown) / elapsed if elapsed else 0.0
+        log.info("solver.cpp:239", f"Iteration {self.iter} ({number(speed)} iter/s, {number(elapsed)}s/{self.param.display} iters), loss = {number(self._smoothed)}")  # fmt: skip
+        values = self.network.output_values(variant, fetched)
+        self._log_outputs("Train", "solver.cpp:258", values)
+        self.on_record({"phase": "train", "iteration": self.iter, "loss": float(self._smoothed), "lr": rate,
+                        "outputs": {name: [float(v) for v in array] for name, array, _ in values}})  # fmt: skip
+        return now, self.iter
+
+    def _log_outputs(self, what: str, source: str, values: list[tuple[str, np.ndarray, float]]) -> None:
+        count = 0
+        for name, array, weight in values:
+            for value in array:
+                extra = f" (* {number(weight)} = {number(np.float32(weight) * value)} loss)" if weight else ""
+                log.info(source, f"    {what} net output #{count}: {name} = {number(value)}{extra}")
+                count += 1
+
+    def _forward_loss(self) -> np.float32:
+        """One more TRAIN forward, which consumes a batch (quirk 35)."""
+        self._start_prefetch()
+        self._follow_shapes()
+        variant = self._train_variants()[0]
+        variant.tape.set_step(RATE=0.0, ITERATION=self.iter, PASS=0, SAMPLE=0)
+        variant.tape.run(0, variant.recording.forward_end)
+        variant.tape.runs += 1
+        self.network.advance()
+        return self.network.loss(variant, variant.tape.outputs.fetch())
+
+    # -- testing -----------------------------------------------------------------------------------------------------
+
+    def test_all(self) -> None:
+        for index in range(len(self.test_networks)):
+            if not self.stopped:
+                self.test(index)
+
+    def test(self, index: int) -> list[tuple[str, np.ndarray, float]]:
+        """Mean of every output over test_iter batches; logs them. Stops in the middle if asked to."""
+        log.info("solver.cpp:347", f"Iteration {self.iter}, Testing net (#{index})")
+        network, batches = self.test_networks[index], self.param.test_iter[index]
+        network.start_prefetch()
+        sums: list[tuple[str, np.ndarray, float]] = []
+        loss = np.float32(0)
+        for variant, fetched in run_batches(network, batches):
+            values = network.output_values(variant, fetched)
+            if self.param.test_compute_loss:
+                loss += network.loss(variant, fetched)
+            sums = [(name, array + old[1], weight) for (name, array, weight), old in zip(values, sums)] if sums else values
+            wanted = self.request()
+            if wanted == "snapshot":
+                self.snapshot()
+            elif wanted == "stop":
+                self.stopped = True
+                log.info("solver.cpp:380", "Test interrupted.")
+                return []
+        if self.param.test_compute_loss:
+            log.info("solver.cpp:394", f"Test loss: {number(loss / np.float32(batches))}")
+        means = [(name, array / np.float32(batches), weight) for name, array, weight in sums]
+        self._log_outputs("Test", "solver.cpp:414", means)
+        self.on_record({"phase": "test", "net": index, "iteration": self.iter, "outputs": {name: [float(v) for v in array] for name, array, _ in means}})  # fmt: skip
+        return means
+
+    # -- state -------------------------------------------------------------------------------------------------------
+
+    def snapshot(self) -> str:
+        """Write weights and state; returns the path of the state."""
+        return snapshots.snapshot(self)
+
+    def restore(self, path: str) -> None:
+        """Continue from a .solverstate."""
+        snapshots.restore(self, path)
+
+    def _start_prefetch(self) -> None:
+        self.network.start_prefetch()
+        for network in self.test_networks:
+            network.start_prefetch()
+
+    def close(self) -> None:
+        """Stop reading data."""
+        for network in [self.network, *self.test_networks]:
+            network.close()
+
+
+def net_messages(param: Any, read: Callable[[str], Any], file: str | None = None) -> tuple[Any, list[Any]]:
+    """The messages of the TRAIN net and of the TEST nets of a solver, each for its phase. Test nets: test_net_param first, then test_net, then
+    the generic net for the remaining test_iter entries, as in Caffe."""
+    given = [name for name in ("net", "net_param", "train_net", "train_net_param") if param.HasField(name)]
+    if len(given) != 1:
+        raise Error(f"{len(given)} train nets given ({', '.join(given) or 'none'})", place=file, fix="give exactly one of net, net_param, train_net, train_net_param")  # fmt: skip
+    if param.test_iter and param.test_interval <= 0:
+        raise Error(f"test_iter is given, but test_interval is {param.test_interval}", place=file, fix="set test_interval to a positive number")
+    generic = getattr(param, given[0])
+    if isinstance(generic, str):
+        log.info("solver.cpp:102", f"Creating training net from {given[0]} file: {generic}")
+    else:
+        log.info("solver.cpp:85", f"Creating training net specified in {given[0]}.")
+    train = phase_net(read(generic) if isinstance(generic, str) else generic, proto.TRAIN, state=param.train_state)
+    sources: list[tuple[str, Any]] = [("test_net_param", message) for message in param.test_net_param]
+    sources += [(f"test_net file: {path}", path) for path in param.test_net]
+    if given[0] in ("net", "net_param"):
+        name = f"net file: {generic}" if isinstance(generic, str) else "net_param"
+        sources += [(name, generic)] * (len(param.test_iter) - len(sources))
+    if len(sources) != len(param.test_iter):
+        raise Error(f"{len(param.test_iter)} test_iter given for {len(sources)} test nets", place=file, fix="give test_iter once per test net")
+    if param.test_state and len(param.test_state) != len(sources):
+        raise Error(f"{len(param.test_state)} test_state given for {len(sources)} test nets", place=file, fix="give test_state once per test net, or not at all")  # fmt: skip
+    tests = []
+    for index, (name, source) in enumerate(sources):
+        log.info("solver.cpp:190", f"Creating test net (#{index}) specified by {name}")
+        state = param.test_state[index] if param.test_state else proto.NetState()
+        tests.append(phase_net(read(source) if isinstance(source, str) else source, proto.TEST, state=state))
+    return train, tests
+
+
+def replace_recording(rec: Recorder) -> Any:
+    """A Recording of bare launches, without a net."""
+    from ocaffe.graph.record import Recording
+
+    return Recording(rec.launches, 0, 0, [], {}, rec.step, {}, {}, {}, {}, [])
+
+
+def run_batches(network: Network, batches: int) -> Iterator[tuple[Variant, Fetched]]:
+    """Forward `batches` times; the device is at most one ring ahead of what has been yielded."""
+    pending: deque[tuple[Variant, Fetched]] = deque()
+    for index in range(batches):
+        shapes = network.next_shapes()
+        if shapes:
+            network.reshape(shapes)
+        variant = network.variant()
+        if variant.tape not in network.session.tapes:
+            network.session.bind([variant.tape])
+        variant.tape.set_step(RATE=0.0, ITERATION=network.runs, PASS=0, SAMPLE=0)
+        variant.tape.run()
+        network.runs += 1
+        network.advance()
+        pending.append((variant, variant.tape.outputs.fetch()))
+        while pending and (len(pending) >= RING - 1 or network.reads_late(variant)):
+            yield pending.popleft()
+    yield from pending

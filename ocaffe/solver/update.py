@@ -1,0 +1,85 @@
+"""The update of all parameters as launches: clip, normalise, weight decay, rule (CAFFE.md §3, quirk 30)."""
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ocaffe.errors import Error
+from ocaffe.graph.ir import Ref, Role
+from ocaffe.graph.record import PARAMETER_ALIGNMENT, ParameterGroup
+from ocaffe.graph.recorder import Recorder
+
+
+class Rule(NamedTuple):
+    """A solver type: its number in update.cl and how many history blobs each parameter has."""
+
+    number: int
+    histories: int
+    takes_momentum: bool = True
+
+
+RULES = {
+    "SGD": Rule(0, 1), "Nesterov": Rule(1, 1), "AdaGrad": Rule(2, 1, False), "RMSProp": Rule(3, 1, False),
+    "AdaDelta": Rule(4, 2), "Adam": Rule(5, 2),
+}  # fmt: skip
+
+
+class Updater:
+    """History and tables of one parameter group. History holds the parameters that have a gradient; the others never change."""
+
+    def __init__(self, group: ParameterGroup, solver: Any) -> None:
+        """`solver` is the SolverParameter; raises Error for what Caffe refuses."""
+        self.group, self.solver = group, solver
+        if solver.type not in RULES:
+            raise Error(f"unknown solver type '{solver.type}'", fix=f"one of {', '.join(RULES)}")
+        if solver.regularization_type not in ("L1", "L2"):
+            raise Error(f"unknown regularization_type '{solver.regularization_type}'", fix="L1 or L2")
+        self.rule = RULES[solver.type]
+        if not self.rule.takes_momentum and solver.momentum:
+            raise Error(f"momentum {solver.momentum:g} cannot be used with {solver.type}", fix="remove momentum, or use SGD or Nesterov")
+        shape = (group.gradient_count,)
+        self.history = [Ref(f"history{i}", shape, Role.HISTORY, value=0) for i in range(self.rule.histories)]
+        blocks, factors = [], []
+        for index, parameter in enumerate(p for p in group.params if p.propagate):
+            for begin in range(0, parameter.count, PARAMETER_ALIGNMENT):
+                blocks.append((index, min(PARAMETER_ALIGNMENT, parameter.count - begin)))
+            factors.append((parameter.lr_mult, solver.weight_decay * parameter.decay_mult))
+        self.blocks = Ref("update.blocks", (max(len(blocks), 1), 2), Role.CONSTANT, np.dtype(np.uint32), value=_table(blocks, np.uint32))
+        self.factors = Ref("update.factors", (max(len(factors), 1), 2), Role.CONSTANT, value=_table(factors, np.float32))
+        self.clip = Ref("update.clip", (2,), Role.OUTPUT if self.clips else Role.CONSTANT, value=None if self.clips else np.array([1, 0], np.float32))
+        self.count = len(blocks)
+
+    @property
+    def clips(self) -> bool:
+        return bool(self.solver.clip_gradients >= 0)
+
+    def record(self, rec: Recorder, gradients: Ref, step: Ref) -> None:
+        """The launches of one update from `gradients`."""
+        if not self.count:
+            return
+        rec.enter("update", "update")
+        solver = self.solver
+        cpu = rec.target.is_cpu
+        lanes = 1 if cpu else 64
+        defines = {
+            "BLOCK": PARAMETER_ALIGNMENT, "V": 16 if cpu else 1, "LANES": lanes, "RULE": self.rule.number, "L1": int(solver.regularization_type == "L1"),
+        }  # fmt: skip
+        if self.clips:
+            partial = rec.scratch("sums", (self.count,))
+            rec.launch("update.sum_squares", reads=[gradients, self.blocks], writes=[partial], size=(self.count,), defines=defines)
+            rec.launch("update.clip_scale", reads=[partial], writes=[self.clip], args=[self.count, float(solver.clip_gradients)], size=(1,), defines=defines)  # fmt: skip
+        rec.launch(
+            "update.update",
+            reads=[gradients, self.blocks, self.factors, step, self.clip],
+            modifies=[self.group.data, self.history[0], self.history[-1]],
+            args=[1.0 / solver.iter_size, float(solver.momentum), float(solver.momentum2), float(solver.rms_decay), float(solver.delta)],
+            size=(lanes, self.count),
+            local=(lanes, 1),
+            defines=defines,
+            side_effect=True,
+        )
+
+
+def _table(rows: list[tuple[float, float]], dtype: Any) -> np.ndarray:
+    return np.array(rows or [(0, 0)], dtype)

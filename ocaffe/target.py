@@ -1,0 +1,31 @@
+"""What recording and planning need to know of a device: plain data, no OpenCL."""
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Target:
+    """The capabilities of one device. Sizes are bytes unless a name says otherwise.
+
+    `kind` is the machine class that chooses between kernel files (DESIGN §5): 'cpu' = one work-item computes a tile with
+    explicit vectors; 'gpu' = work-groups share tiles in local memory.
+    """
+
+    kind: str = "cpu"
+    name: str = "generic CPU"
+    runtime: str = "generic"  # 'intel', 'pocl', 'nvidia', 'amd', ...: keys of the quirk table
+    compute_units: int = 2
+    vector_width: int = 8  # floats in one native vector; 16 on AVX-512
+    max_work_group: int = 1024
+    local_memory: int = 32 * 1024
+    global_memory: int = 4 << 30
+    max_allocation: int = 1 << 30
+    alignment: int = 256  # of a whole Ref within its slab
+    extensions: frozenset[str] = field(default=frozenset())
+    unified_memory: bool = True  # device memory is host memory: map instead of copy
+    free_memory: int = 4 << 30  # what was free when the device was listed; global_memory where the device cannot tell
+
+    @property
+    def is_cpu(self) -> bool:
+        return self.kind == "cpu"

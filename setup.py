@@ -1,0 +1,33 @@
+"""Packaging of ocaffe: pure Python, kernels and schema as package data."""
+import pathlib
+import re
+
+from setuptools import find_packages, setup
+
+HERE = pathlib.Path(__file__).parent
+VERSION = re.search(r'__version__ = "([^"]+)"', (HERE / "ocaffe" / "__init__.py").read_text(encoding="utf-8"))[1]
+X86_64 = "(sys_platform == 'linux' or sys_platform == 'win32') and (platform_machine == 'x86_64' or platform_machine == 'AMD64')"
+
+setup(
+    name="ocaffe",
+    version=VERSION,
+    description="Train, test and convert Caffe networks on any OpenCL device",
+    long_description=(HERE / "README.md").read_text(encoding="utf-8"),
+    long_description_content_type="text/markdown",
+    license="BSD-2-Clause",
+    python_requires=">=3.10",
+    packages=find_packages(include=["ocaffe", "ocaffe.*"]),
+    package_data={"ocaffe": ["kernels/*.cl", "kernels/*.h", "kernels/*.json", "proto/*.desc"]},
+    install_requires=["pyopencl>=2024.1", "numpy>=1.23", "protobuf>=4.22,<8", "lmdb", "pillow", "tqdm", "onnx", "h5py"],
+    extras_require={
+        "cpu": [f"intel-opencl-rt; {X86_64}", f"intel-cmplr-lib-rt; {X86_64}"],
+        "demo": ["scikit-learn"],
+        "onnx": ["onnxruntime"],
+        "bench": ["torch"],
+        "plot": ["matplotlib"],
+        "leveldb": ["plyvel"],
+        "test": ["pytest", "pytest-xdist", "pytest-timeout", "ruff", "mypy", "types-protobuf", "grpcio-tools", "hypothesis"],
+    },
+    entry_points={"console_scripts": ["ocaffe=ocaffe.cli:main"]},
+    classifiers=["Programming Language :: Python :: 3", "License :: OSI Approved :: BSD License", "Topic :: Scientific/Engineering :: Artificial Intelligence"],
+)

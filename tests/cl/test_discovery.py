@@ -1,0 +1,266 @@
+"""Finding runtimes: in processes of their own, because the loader reads its folder once, on machines made of temporary folders."""
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from ocaffe.cl import discovery
+from ocaffe.cl.discovery import Runtime
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the loader of Linux")
+ROOT = Path(__file__).resolve().parents[2]
+PROLOGUE = """
+import json, os, sys
+from ocaffe.cl import discovery
+folder, extra, seconds = sys.argv[1], json.loads(sys.argv[2]), float(sys.argv[3])
+discovery._SYSTEM_FOLDER = folder
+discovery._PROBE_SECONDS = seconds
+discovery._without_icd_files = lambda: iter([discovery.Runtime(path, "found in a test") for path in extra])
+"""
+LIST = """
+from ocaffe.cl.device import list_devices
+names = [device.platform_name for device in list_devices()]
+print(json.dumps({"devices": names, "runtimes": [[r.library, r.problem, r.devices] for r in discovery.discover().runtimes],
+                  "vendors": os.environ.get("OCL_ICD_VENDORS"), "user": discovery.discover().chosen_by_user}))
+"""
+ABORT = "#include <stdlib.h>\n#include <stdio.h>\n__attribute__((constructor)) static void start(void) { fprintf(stderr, \"boom\\n\"); abort(); }\n"
+HANG = "#include <unistd.h>\n__attribute__((constructor)) static void start(void) { sleep(60); }\n"
+
+
+class Machine:
+    """A made-up machine: its vendors folder, its cache, its libraries."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.vendors = folder / "vendors"
+        self.vendors.mkdir()
+        self.cache = folder / "cache"
+        self.pyopencl_has_runtime = list(Path(sys.prefix).glob("lib/python*/site-packages/pyopencl/.libs/*.icd"))
+
+    def icd(self, name: str, text: str) -> None:
+        (self.vendors / name).write_text(text)
+
+    def library(self, name: str, source: str) -> str:
+        compiler = shutil.which("gcc") or shutil.which("cc")
+        if compiler is None:
+            pytest.skip("no C compiler")
+        path = self.folder / name
+        subprocess.run([compiler, "-shared", "-fPIC", "-x", "c", "-", "-o", str(path)], input=source.encode(), check=True)
+        return str(path)
+
+    def run(self, code: str = LIST, extra: list[str] | None = None, seconds: float = 60, **variables: str) -> tuple[dict, str]:
+        """What a fresh process prints as JSON, and what it says on stderr."""
+        command = [sys.executable, "-c", PROLOGUE + code, str(self.vendors), json.dumps(extra or []), str(seconds)]
+        environment = {name: value for name, value in os.environ.items() if name not in (*discovery.USER_VARIABLES, discovery._OURS)}
+        environment |= {"OCAFFE_CACHE": str(self.cache), "PYTHONPATH": str(ROOT), **variables}
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=self.folder, check=False)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout.split("\n")[-2]), done.stderr
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    made = Machine(tmp_path)
+    if made.pyopencl_has_runtime:
+        pytest.skip("pyopencl brings a runtime of its own here")
+    return made
+
+
+@pytest.fixture(scope="session")
+def working_runtime() -> str:
+    """The library of a runtime of this machine that works."""
+    found = [runtime for runtime in discovery.discover().runtimes if runtime.devices]
+    if not found:
+        pytest.skip("no OpenCL runtime, or the environment directs the loader")
+    return min(found, key=lambda runtime: "pocl" in runtime.library).library  # PoCL takes seconds for its first kernel
+
+
+def test_no_runtime_at_all(machine: Machine) -> None:
+    code = """
+from ocaffe.cl.device import select_device
+from ocaffe.errors import Error
+try:
+    select_device()
+except Error as error:
+    print(json.dumps({"error": str(error)}))
+"""
+    answer, _ = machine.run(code)
+    assert "no OpenCL device on this machine" in answer["error"] and "fix: " in answer["error"]
+
+
+def test_broken_icd_files_are_skipped(machine: Machine, working_runtime: str) -> None:
+    machine.icd("1-placeholder.icd", "/opt/anaconda1anaconda2anaconda3/lib/libintelocl.so\n")
+    machine.icd("2-empty.icd", "")
+    machine.icd("3-unknown.icd", "libnosuchruntime.so.1\n")
+    machine.icd("4-works.icd", f"  {working_runtime} \n\n")
+    answer, said = machine.run()
+    assert len(answer["devices"]) >= 1
+    problems = [problem for _, problem, _ in answer["runtimes"]]
+    assert [bool(problem) for problem in problems] == [True, True, True, False]
+    assert "1-placeholder.icd names no file that exists" in problems[0]
+    assert "left out" not in said, "leftovers of removed drivers are no reason to warn at each start"
+
+
+def test_a_runtime_that_aborts_is_left_out_once_and_for_all(machine: Machine, working_runtime: str) -> None:
+    bad = machine.library("libabort.so", ABORT)
+    machine.icd("bad.icd", bad)
+    machine.icd("works.icd", working_runtime)
+    answer, said = machine.run()
+    assert len(answer["devices"]) >= 1
+    verdicts = {library: problem for library, problem, _ in answer["runtimes"]}
+    assert "ended with SIGABRT: boom" in verdicts[bad] and not verdicts[working_runtime]
+    assert f"OpenCL runtime {bad} is left out: " in said and "delete " in said
+    assert bad not in "".join(path.read_text() for path in Path(answer["vendors"]).iterdir())
+
+    forbid = "import subprocess\ndef refuse(*a, **k): raise AssertionError('a process was started')\nsubprocess.Popen = refuse\n"
+    again, said = machine.run(forbid + LIST)
+    assert again == answer and "SIGABRT" in said
+
+    os.utime(bad, ns=(1, 1))  # replaced: another trial
+    verdict_files = set((machine.cache / "runtimes").iterdir())
+    machine.run()
+    assert len(set((machine.cache / "runtimes").iterdir()) - verdict_files) == 1
+
+
+def test_a_runtime_that_hangs_is_left_out(machine: Machine) -> None:
+    bad = machine.library("libhang.so", HANG)
+    answer, said = machine.run(extra=[bad], seconds=1.5)
+    assert answer["devices"] == [] and "gave no answer to a trial for 1.5 seconds" in answer["runtimes"][0][1]
+
+
+def test_what_is_no_opencl_library_does_no_harm(machine: Machine) -> None:
+    text = machine.folder / "libtext.so"
+    text.write_text("not a library")
+    answer, said = machine.run(extra=[str(text), machine.library("libempty.so", "int nothing;")])
+    assert [(problem, devices) for _, problem, devices in answer["runtimes"]] == [("", 0), ("", 0)]
+    assert answer["devices"] == [] and "left out" not in said
+
+
+def test_one_library_under_two_names_is_one_runtime(machine: Machine, working_runtime: str) -> None:
+    link = machine.folder / "liblink.so"
+    link.symlink_to(working_runtime)
+    machine.icd("a.icd", working_runtime)
+    machine.icd("b.icd", str(link))
+    answer, _ = machine.run(extra=[working_runtime, str(link)])
+    assert len(answer["runtimes"]) == 1 and len(answer["devices"]) == len(set(answer["devices"]))
+
+
+@pytest.mark.parametrize("variable", discovery.USER_VARIABLES)
+def test_the_users_own_setting_is_left_alone(machine: Machine, variable: str) -> None:
+    elsewhere = machine.folder / "elsewhere"
+    elsewhere.mkdir()
+    code = "found = discovery.discover()\nprint(json.dumps([found.chosen_by_user, len(found.runtimes), os.environ.get('OCL_ICD_VENDORS')]))\n"
+    answer, _ = machine.run(code, extra=["/not/looked/at.so"], **{variable: str(elsewhere)})
+    assert answer == [f"{variable}={elsewhere}", 0, str(elsewhere) if variable == "OCL_ICD_VENDORS" else None]  # type: ignore[comparison-overlap]
+
+
+def test_a_child_process_does_not_take_our_setting_for_the_users(machine: Machine) -> None:
+    code = """
+import subprocess
+found = discovery.discover()
+code = "from ocaffe.cl import discovery; print(repr(discovery.discover().chosen_by_user))"
+said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout
+print(json.dumps({"said": said.strip(), "vendors": os.environ["OCL_ICD_VENDORS"]}))
+"""
+    answer, _ = machine.run(code)
+    assert answer["said"] == "''" and answer["vendors"]
+
+
+def test_with_the_cache_off_the_folder_goes_with_the_process(machine: Machine, working_runtime: str) -> None:
+    answer, _ = machine.run(extra=[working_runtime], OCAFFE_CACHE="off")
+    assert len(answer["devices"]) >= 1
+    assert not Path(answer["vendors"]).exists() and not machine.cache.exists()
+
+
+def test_parallel_processes_share_one_vendors_folder(machine: Machine) -> None:
+    code = "print(json.dumps(discovery.vendors_folder([f'/lib/lib{i}.so' for i in range(200)])))"
+    command = [sys.executable, "-c", PROLOGUE + code, str(machine.vendors), "[]", "1"]
+    environment = {**os.environ, "OCAFFE_CACHE": str(machine.cache), "PYTHONPATH": str(ROOT)}
+    processes = [subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) for _ in range(6)]
+    answers = {process.communicate()[0] for process in processes}
+    assert len(answers) == 1
+    folder = Path(json.loads(answers.pop()))
+    assert [path.read_text() for path in sorted(folder.iterdir(), key=lambda p: int(p.name.split("-")[0]))] == [f"/lib/lib{i}.so\n" for i in range(200)]
+    assert len(list(folder.parent.iterdir())) == 1
+
+
+def test_importing_leaves_the_environment_of_pyopencl_users_alone(machine: Machine, working_runtime: str) -> None:
+    code = "discovery.import_pyopencl()\nprint(json.dumps([os.environ.get('PYOPENCL_NO_CACHE'), 'pyopencl' in sys.modules]))\n"
+    answer, _ = machine.run(code, extra=[working_runtime])
+    assert answer == [None, True]  # type: ignore[comparison-overlap]
+    answer, _ = machine.run(code, extra=[working_runtime], PYOPENCL_NO_CACHE="0")
+    assert answer == ["0", True]  # type: ignore[comparison-overlap]
+
+
+def test_our_modules_do_not_import_pyopencl_by_themselves(machine: Machine) -> None:
+    code = "import ocaffe.cl.device, ocaffe.cl.program, ocaffe.cli.device_query\nprint(json.dumps('pyopencl' in sys.modules))\n"
+    answer, _ = machine.run(code)
+    assert answer is False
+
+
+# The search for libraries
+
+
+def test_find_library_takes_the_right_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    other, same = tmp_path / "i386", tmp_path / "here"
+    header = bytearray(Path(sys.executable).read_bytes()[:64])
+    for folder in (other, same):
+        folder.mkdir()
+    (same / "libtest.so.1").write_bytes(header)
+    header[4] = 3 - header[4]  # 32 instead of 64 bits
+    (other / "libtest.so.1").write_bytes(header)
+    monkeypatch.setenv("LD_LIBRARY_PATH", f"{other}::{same}")
+    assert discovery.find_library("libtest.so.1") == str(same / "libtest.so.1")
+    assert discovery.find_library("libtest.so.2") is None
+
+
+def test_find_library_knows_what_the_linker_knows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LD_LIBRARY_PATH", raising=False)
+    if not os.path.isfile("/etc/ld.so.cache"):
+        pytest.skip("no ld.so.cache on this system")
+    found = discovery.find_library("libc.so.6")
+    assert found is not None and os.path.isfile(found)
+
+
+@pytest.mark.parametrize("where", ["environment", "user", "record", "nowhere"])
+def test_intel_runtime_from_pip(where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    base, user, third = tmp_path / "base", tmp_path / "user", tmp_path / "third"
+    package = third / "site" / "intel_opencl_rt-1.0.dist-info"
+    package.mkdir(parents=True)
+    if where != "nowhere":
+        (package / "METADATA").write_text("Name: intel-opencl-rt\nVersion: 1.0\n")
+        (package / "RECORD").write_text("../../lib/libintelocl.so.1,,\n../lib/libintelocl.so,,\n")
+    library = {"environment": base, "user": user, "record": third, "nowhere": tmp_path / "other"}[where] / "lib" / "libintelocl.so"
+    library.parent.mkdir(parents=True)
+    library.touch()
+    monkeypatch.setattr(sys, "prefix", str(base))
+    monkeypatch.setattr("site.getuserbase", lambda: str(user))
+    monkeypatch.setattr(sys, "path", [str(third / "site")])
+    assert discovery._intel_from_pip() == (str(library) if where != "nowhere" else None)
+
+
+def test_pocl_beside_the_loader_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = tmp_path / "pyopencl"
+    (package / ".libs").mkdir(parents=True)
+    (package / "__init__.py").touch()
+    (package / ".libs" / "pocl.icd").write_text("libpocl-1234.so")
+    (package / ".libs" / "libpocl-1234.so").touch()
+    monkeypatch.setattr(discovery, "_SYSTEM_FOLDER", str(tmp_path / "none"))
+    spec = type("Spec", (), {"origin": str(package / "__init__.py")})
+    monkeypatch.setattr(discovery.importlib.util, "find_spec", lambda name: spec)
+    assert list(discovery._from_icd_files()) == [Runtime(str(package / ".libs" / "libpocl-1234.so"), str(package / ".libs" / "pocl.icd"))]
+
+
+def test_where_no_process_can_be_started_runtimes_are_used_untried(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("OCAFFE_CACHE", str(tmp_path))
+    monkeypatch.setattr(sys, "frozen", True, raising=False)
+    candidate = Runtime(sys.executable, "a test")
+    began = time.monotonic()
+    assert list(discovery._try_all([candidate])) == [candidate] and time.monotonic() - began < 5

@@ -1,0 +1,216 @@
+"""Programs: the text that the compiler gets, the cache of binaries, builds in other processes, and what a failed build says."""
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ocaffe.cl import program as module
+from ocaffe.cl import workers
+from ocaffe.cl.cache import Entries
+from ocaffe.cl.device import Device
+from ocaffe.cl.program import BuildError, ProgramKey, Programs, program_text
+
+SOURCE = """
+#ifndef FACTOR
+#define FACTOR 1
+#endif
+kernel void scale(global float* x) { x[get_global_id(0)] *= FACTOR; }
+"""
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("OCAFFE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("OCAFFE_CL_LOG", raising=False)
+    return tmp_path / "cache" / "programs"
+
+
+def key(factor: float | str, source: str = SOURCE) -> ProgramKey:
+    return ProgramKey(source, (("FACTOR", str(factor)),))
+
+
+def scaled(device: Device, program, name: str = "scale") -> float:
+    """What the program's kernel makes of 3."""
+    cl = device.cl
+    buffer = cl.Buffer(device.context, cl.mem_flags.READ_WRITE | cl.mem_flags.COPY_HOST_PTR, hostbuf=np.array([3], np.float32))
+    kernel = cl.Kernel(program, name)
+    kernel.set_args(buffer)
+    cl.enqueue_nd_range_kernel(device.queue, kernel, (1,), None)
+    result = np.empty(1, np.float32)
+    cl.enqueue_copy(device.queue, result, buffer)
+    return float(result[0])
+
+
+def forbid_compiling(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(self: Programs, jobs: list) -> None:
+        raise AssertionError(f"compiles {len(jobs)} programs")
+
+    monkeypatch.setattr(Programs, "_compile", refuse)
+
+
+# Text
+
+
+def test_text_is_defines_then_common_then_source() -> None:
+    text = program_text(ProgramKey(SOURCE, (("FACTOR", "(1 + 2) * 3"), ("EMPTY", ""))))
+    assert text.startswith("#define FACTOR (1 + 2) * 3\n#define EMPTY\n")
+    assert "#include" not in text and text.index("define OPERAND(") < text.index("kernel void scale")
+
+
+def test_a_family_is_read_from_its_file_with_each_include_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    files = {
+        "pool.cl": '// pool\n#include "common.h"\n  #  include "window.h"  // why\nkernel_text\n',
+        "window.h": '#include "common.h"\nwindow_text\n',
+        "common.h": "common_text\n",
+    }
+    monkeypatch.setattr(module, "_kernel_file", files.__getitem__)
+    assert program_text(ProgramKey("pool", (("K", "3"),))) == "#define K 3\n// pool\ncommon_text\n\n\nwindow_text\n\nkernel_text\n"
+
+
+def test_generated_texts_make_one_program(device: Device) -> None:
+    other = "kernel void shift(global float* x) { x[get_global_id(0)] += 2; }"
+    both = ProgramKey.generated([SOURCE, other])
+    assert both.family == "generated"
+    program = Programs(device).build_all([both])[both]
+    assert scaled(device, program) == 3 and scaled(device, program, "shift") == 5
+
+
+# Building and keeping
+
+
+def test_defines_reach_the_kernel_and_programs_are_kept(device: Device, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    programs = Programs(device)
+    keys = [key(2), key("(1 +  4)"), key(2)]
+    built = programs.build_all(keys)
+    assert [scaled(device, built[k]) for k in keys] == [6, 15, 6]
+    assert len(list(cache.iterdir())) == 2
+    forbid_compiling(monkeypatch)
+    assert programs.build_all(keys)[key(2)] is built[key(2)] and programs[key(2)] is built[key(2)]
+    fresh = Programs(device).build_all(keys)  # another process would do the same
+    assert [scaled(device, fresh[k]) for k in keys] == [6, 15, 6]
+
+
+@pytest.mark.parametrize("damage", ["removed", "truncated", "foreign"])
+def test_a_useless_cache_entry_is_rebuilt_and_replaced(device: Device, cache: Path, monkeypatch: pytest.MonkeyPatch, damage: str) -> None:
+    Programs(device).build_all([key(2)])
+    (path,) = cache.iterdir()
+    whole = path.read_bytes()
+    if damage == "removed":
+        path.unlink()
+    elif damage == "truncated":
+        path.write_bytes(whole[: len(whole) // 2])
+    else:  # intact for us, but the driver does not know it
+        Entries("programs").store(path.name, b"no binary of any driver")
+    assert scaled(device, Programs(device).build_all([key(2)])[key(2)]) == 6
+    forbid_compiling(monkeypatch)
+    assert scaled(device, Programs(device).build_all([key(2)])[key(2)]) == 6
+
+
+def test_the_cache_key_covers_device_driver_and_text(device: Device) -> None:
+    from types import SimpleNamespace
+
+    facts = {name: getattr(device, name) for name in ("cl", "name", "driver_version", "platform_name", "platform_version", "target")}
+
+    def entry(text: str = "x", **changed: str) -> str:
+        return module.digest(*Programs(SimpleNamespace(**{**facts, **changed}))._identity, text)  # type: ignore[arg-type]
+
+    others = {entry("y"), *(entry(**{name: "other"}) for name in facts if name not in ("cl", "target"))}
+    assert len(others | {entry()}) == 6
+
+
+def test_with_the_cache_off_it_still_builds(device: Device, monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
+    monkeypatch.setenv("OCAFFE_CACHE", "off")
+    assert scaled(device, Programs(device).build_all([key(2)])[key(2)]) == 6
+    assert not cache.exists()
+
+
+# In other processes
+
+
+@pytest.fixture
+def many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "worker_count", lambda jobs: 1)
+
+
+def only_workers_build(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The queue looks empty to this process, which then waits for its workers."""
+    finish = workers.Worker.finish
+
+    def wait_first(self: workers.Worker) -> list:
+        self._thread.join()
+        return finish(self)
+
+    class Shy(workers.collections.deque):  # type: ignore[name-defined]
+        def __bool__(self) -> bool:
+            return False
+
+    monkeypatch.setattr(module.collections, "deque", Shy)
+    monkeypatch.setattr(workers.Worker, "finish", wait_first)
+
+
+def test_a_worker_builds_what_this_process_runs(device: Device, many: None, monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
+    only_workers_build(monkeypatch)
+    keys = [key(factor) for factor in (2, 5)]
+    built = Programs(device).build_all(keys)
+    assert [scaled(device, built[k]) for k in keys] == [6, 15]
+    assert len(list(cache.iterdir())) == 2
+
+
+def test_a_worker_reports_what_does_not_build(device: Device, many: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    only_workers_build(monkeypatch)
+    with pytest.raises(BuildError) as raised:
+        Programs(device).build_all([key("no_such_name")])
+    assert "no_such_name" in raised.value.log and ">" in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "behaviour, worker_alone",
+    [("raise SystemExit", False), ("pickle.load(i); pickle.dump('ready', o); o.flush(); pickle.load(i); os.abort()", True)],
+    ids=["does-not-start", "dies-building"],
+)
+def test_a_worker_that_dies(device: Device, many: None, monkeypatch: pytest.MonkeyPatch, behaviour: str, worker_alone: bool) -> None:
+    code = f"import os, pickle, sys; i, o = sys.stdin.buffer, sys.stdout.buffer; {behaviour}"
+
+    def start(*_: object, **__: object) -> subprocess.Popen[bytes]:
+        return subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+    monkeypatch.setattr(workers, "start_child", start)
+    if worker_alone:
+        only_workers_build(monkeypatch)
+        with pytest.raises(BuildError, match="the compiler ended its process"):
+            Programs(device).build_all([key(2)])
+    else:
+        assert scaled(device, Programs(device).build_all([key(2)])[key(2)]) == 6
+
+
+def test_workers_are_for_many_programs_only() -> None:
+    assert workers.worker_count(3) == 0
+    assert 0 <= workers.worker_count(20) <= 10
+
+
+# What is said
+
+
+def test_a_failed_build_names_family_defines_device_and_lines(device: Device, monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
+    monkeypatch.setattr(module, "_kernel_file", lambda name: f"// {name}\n" if name == "common.h" else SOURCE.replace("*= FACTOR", "*= undeclared"))
+    with pytest.raises(BuildError) as raised:
+        Programs(device).build_all([ProgramKey("scale", (("FACTOR", "2"),))])
+    text = str(raised.value)
+    assert f"kernel family 'scale' does not build on {device.name} (-DFACTOR=2)" in text
+    assert "undeclared" in raised.value.log
+    assert ">    6 | kernel void scale(global float* x) { x[get_global_id(0)] *= undeclared; }" in text.split("\n")
+    assert not cache.exists() or not list(cache.iterdir())
+
+
+def test_warnings_are_silent_unless_asked_for(device: Device, monkeypatch: pytest.MonkeyPatch, capfd, recwarn: pytest.WarningsRecorder) -> None:
+    warned = ProgramKey("#warning mind the step\n" + SOURCE, ())
+    Programs(device).build_all([warned])
+    assert "mind the step" not in "".join(capfd.readouterr()) and not recwarn.list
+    monkeypatch.setenv("OCAFFE_CL_LOG", "1")
+    programs = Programs(device)
+    assert scaled(device, programs.build_all([warned])[warned]) == 3
+    assert "mind the step" in capfd.readouterr().err

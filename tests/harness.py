@@ -1,0 +1,89 @@
+"""Run what a Recorder recorded, every Ref in a buffer of its own: for tests of single operations and kernels, without planner and tape."""
+from __future__ import annotations
+
+import pathlib
+import re
+from typing import Any
+
+import numpy as np
+
+from ocaffe.graph.ir import Ref
+from ocaffe.graph.recorder import Recorder
+
+KERNELS = pathlib.Path(__file__).resolve().parent.parent / "ocaffe" / "kernels"
+_programs: dict[Any, Any] = {}
+
+
+def source_of(name: str) -> str:
+    """A kernel file with its includes in place."""
+    return re.sub(r'^\s*#include\s+"([^"]+)".*$', lambda m: source_of(m[1]), (KERNELS / name).read_text(), flags=re.M)
+
+
+def program(cl: Any, context: Any, call: Any) -> Any:
+    key = (context, call.program, call.defines)
+    if key not in _programs:
+        text = source_of("common.h") + call.program if call.generated else source_of(call.program + ".cl")
+        defines = "".join(f"#define {name} {value}\n" for name, value in call.defines)
+        _programs[key] = cl.Program(context, defines + text).build(["-cl-std=CL1.2", "-cl-mad-enable"])
+    return _programs[key]
+
+
+def execute(rec: Recorder, context: Any, feeds: dict[Ref, np.ndarray], fetches: list[Ref], guard: int = 64) -> list[np.ndarray]:
+    """Run all launches of `rec` in order and return the `fetches` as dense arrays. `feeds` and fetches may be views (strided ones too).
+
+    Unwritten memory is NaN; `guard` elements on both sides of every root buffer must be untouched afterwards.
+    """
+    import pyopencl as cl
+
+    queue = cl.CommandQueue(context)
+    host: dict[Ref, np.ndarray] = {}
+    pattern = 0xFFFFA5A5
+
+    def root_array(ref: Ref) -> np.ndarray:
+        root = ref.root
+        if root not in host:
+            size = root.count * root.dtype.itemsize + 2 * guard * root.dtype.itemsize
+            data = np.full(-(-size // 4), pattern, np.uint32).view(np.uint8)[:size].view(root.dtype)
+            if root.value is not None:
+                data[guard : guard + root.count] = np.asarray(root.value, root.dtype).reshape(-1) if np.ndim(root.value) else root.value
+            host[root] = data
+        return host[root]
+
+    def window(ref: Ref) -> np.ndarray:
+        data = root_array(ref)[guard + ref.root_offset :]
+        if not ref.shape:
+            return data[:1].reshape(())
+        inner = ref.dense_stride
+        item = data.itemsize
+        flat = np.lib.stride_tricks.as_strided(data, (ref.shape[0], inner), (ref.batch_stride * item, item))
+        return flat
+
+    for ref, array in feeds.items():
+        window(ref)[...] = np.asarray(array, ref.dtype).reshape(window(ref).shape)
+    for launch in rec.launches:
+        for operand in launch.operands:
+            root_array(operand.ref)
+    for ref in fetches:
+        root_array(ref)
+    flags = cl.mem_flags.READ_WRITE | cl.mem_flags.COPY_HOST_PTR
+    buffers = {root: cl.Buffer(context, flags, hostbuf=array) for root, array in host.items()}
+    for launch in rec.launches:
+        call = launch.final()
+        kernel = cl.Kernel(program(cl, context, call), call.function)
+        args: list[Any] = []
+        for operand in launch.operands:
+            ref = operand.ref
+            args += [buffers[ref.root], np.uint64(guard + ref.root_offset), np.uint64(ref.batch_stride)]
+        kernel.set_args(*args, *call.scalars)
+        size = call.size
+        if call.local is not None:
+            size = tuple(-(-n // m) * m for n, m in zip(size, call.local))
+        cl.enqueue_nd_range_kernel(queue, kernel, size, call.local)
+    queue.finish()
+    for root, array in host.items():
+        before = array.view(np.uint8).copy()
+        cl.enqueue_copy(queue, array, buffers[root])
+        edge = guard * root.dtype.itemsize
+        after = array.view(np.uint8)
+        assert (after[:edge] == before[:edge]).all() and (after[-edge:] == before[-edge:]).all(), f"{root}: written outside"
+    return [window(ref).copy().reshape(ref.shape) for ref in fetches]

@@ -1,0 +1,146 @@
+"""Every case of tests/golden/{layers,nets,data} whose layers exist: what real Caffe computed, on every device, fused and plain.
+
+A case fails on any array that it did not compare. `python -m tests.golden_report` writes the table of passed, failed and skipped.
+To add a case: put <case>.prototxt and <case>.npz (see tests/golden/README.md) into the folder; nothing else.
+"""
+from __future__ import annotations
+
+import json
+import pathlib
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ocaffe import proto
+from ocaffe.layers.base import registry
+from ocaffe.model.text import read_net
+from ocaffe.model.upgrade import upgrade_net
+from ocaffe.net import Net
+
+GOLDEN = pathlib.Path(__file__).parent / "golden"
+TOLERANCE = 1e-4
+FOLDERS = ("layers", "nets", "data")
+MISSING: dict[str, str] = {}  # cases that are excluded by name, with the reason
+
+
+class Case:
+    """One golden case: its net and its arrays; remembers which arrays were compared."""
+
+    def __init__(self, path: pathlib.Path) -> None:
+        self.path = path
+        about = path.with_suffix(".json")
+        self.about = json.loads(about.read_text()) if about.exists() else {}
+        self.prototxt = path.with_name(self.about["prototxt"]) if self.about else path.with_suffix(".prototxt")
+        self.arrays = dict(np.load(path))
+        self.todo = {key for key in self.arrays if not key.startswith(("in", "param/", "param@", "memory")) or key.startswith(("in_diff", "init"))}
+
+    def get(self, what: str, run: int) -> Iterator[tuple[list[str], np.ndarray]]:
+        """(path, array) of every key `what[@run]/...`."""
+        prefix = f"{what}@{run}/" if run > 1 else f"{what}/"
+        for key, array in self.arrays.items():
+            if key.startswith(prefix):
+                yield key[len(prefix) :].split("/"), array
+
+    def compare(self, what: str, run: int, names: list[str], actual: np.ndarray) -> None:
+        key = f"{what}@{run}/{'/'.join(names)}" if run > 1 else f"{what}/{'/'.join(names)}"
+        expected = self.arrays[key]
+        self.todo.discard(key)
+        assert actual.shape == expected.shape, f"{key}: shape {actual.shape}, Caffe has {expected.shape}"
+        scale = max(float(np.abs(expected).max(initial=0)), 1e-30)
+        error = float(np.abs(actual.astype(np.float64) - expected).max(initial=0)) / scale
+        assert error <= TOLERANCE, f"{key}: error {error:.3g} of the largest magnitude {scale:.3g}"
+
+
+def cases() -> list[str]:
+    return sorted(str(path.relative_to(GOLDEN).with_suffix("")) for folder in FOLDERS for path in (GOLDEN / folder).glob("*.npz"))
+
+
+def types_of(case: Case) -> set[str]:
+    return {layer.type for layer in upgrade_net(read_net(str(case.prototxt))).layer}
+
+
+@pytest.mark.parametrize("fuse", ["fused", "plain"])
+@pytest.mark.parametrize("name", cases())
+def test_case(name: str, fuse: str, device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(GOLDEN)
+    monkeypatch.setenv("OCAFFE_FUSE", "1" if fuse == "fused" else "0")
+    monkeypatch.setenv("OCAFFE_POISON", "1")
+    case = Case(GOLDEN / f"{name}.npz")
+    if name in MISSING:
+        pytest.skip(MISSING[name])
+    absent = types_of(case) - set(registry())
+    if absent:
+        pytest.skip(f"layer not in the list: {', '.join(sorted(absent))}")
+    run_case(case, device)
+
+
+def run_case(case: Case, device: Any) -> None:
+    """Run a case the way it was made and compare every array."""
+    message = read_net(str(case.prototxt))
+    phase = getattr(proto, case.about["phase"]) if case.about else message.state.phase
+    if case.about:
+        message.ClearField("state")
+    looked_at = {names[0] for what in ("out", "top_diff", "in_diff") for run in range(1, 6) for names, _ in case.get(what, run)}
+    net = Net(message, phase, level=case.about.get("level", 0), stages=case.about.get("stages", []), device=device, keep=sorted(looked_at))
+    try:
+        check_structure(case, net)
+        for names, _ in list(case.get("init", 1)):
+            case.compare("init", 1, names, net.params[names[0]][int(names[1])].data)
+        for names, array in case.get("param", 1):
+            net.params[names[0]][int(names[1])].data[...] = array
+        for run in range(1, 6):
+            if run > 1 and not any(key.split("/")[0].endswith(f"@{run}") for key in case.arrays):
+                break
+            run_once(case, net, run)
+    finally:
+        net.close()
+    assert not case.todo, f"not compared: {sorted(case.todo)}"
+
+
+def run_once(case: Case, net: Net, run: int) -> None:
+    for (blob,), array in case.get("in", run):
+        net.blobs[blob].data[...] = array
+    net.forward()
+    for names, _ in list(case.get("out", run)):
+        case.compare("out", run, names, net.blobs[names[0]].data)
+    if run == 1 and "loss" in case.arrays:
+        loss = sum(weight * net.blobs[name].data.sum(dtype=np.float64) for name, weight in losses(net))
+        expected = float(case.arrays["loss"])
+        assert abs(loss - expected) <= TOLERANCE * max(abs(expected), 1e-30), f"loss {loss}, Caffe has {expected}"
+        case.todo.discard("loss")
+    for names, _ in list(case.get("param_after", run)):
+        case.compare("param_after", run, names, net.params[names[0]][int(names[1])].data)
+    tops = list(case.get("top_diff", run))
+    if not tops and not list(case.get("in_diff", run)) and not list(case.get("param_diff", run)):
+        return
+    for names, array in tops:
+        blob = net.blobs[names[0]]
+        if net._network.graph.blobs[names[0]].loss_weight:  # Caffe put the loss weight there: so must we
+            case.compare("top_diff", run, names, blob.diff)
+        else:
+            blob.diff[...] = array
+            case.todo.discard(f"top_diff@{run}/{names[0]}" if run > 1 else f"top_diff/{names[0]}")
+    net.clear_param_diffs()
+    net.backward()
+    for names, _ in list(case.get("in_diff", run)):
+        case.compare("in_diff", run, names, net.blobs[names[0]].diff)
+    for names, _ in list(case.get("param_diff", run)):
+        case.compare("param_diff", run, names, net.params[names[0]][int(names[1])].diff)
+
+
+def losses(net: Net) -> list[tuple[str, float]]:
+    return [(top.name, top.loss_weight) for node in net._network.graph.nodes for top in node.tops if top.loss_weight]
+
+
+def check_structure(case: Case, net: Net) -> None:
+    """Layers, blobs and shapes as Caffe saw them, where the case says."""
+    if not case.about:
+        return
+    graph = net._network.graph
+    mine = [{"name": n.name, "type": n.type, "bottoms": [b.name for b in n.bottoms], "tops": [t.name for t in n.tops]} for n in graph.nodes]
+    assert mine == [{key: layer[key] for key in ("name", "type", "bottoms", "tops")} for layer in case.about["layers"]]
+    assert {name: list(blob.shape) for name, blob in graph.blobs.items()} == case.about["blobs"]
+    assert net.outputs == case.about["outputs"]
+    assert {name: [list(blob.shape) for blob in blobs] for name, blobs in net.params.items()} == case.about["params"]
