@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from typing import SupportsFloat
 
 LEVELS = "IWEF"
 
@@ -66,6 +67,6 @@ def warn_once(source: str, text: str) -> None:
         warning(source, text)
 
 
-def number(value: float) -> str:
+def number(value: SupportsFloat) -> str:
     """A float as C++ streams print it: six significant digits."""
-    return f"{value:g}"
+    return f"{float(value):g}"

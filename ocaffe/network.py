@@ -106,7 +106,7 @@ class Network:
         self.graph = build(message, phase, (lambda source, text: None) if quiet else log.info, seed=choices.seed)
         shared = self._share(owner) if owner is not None else set()
         self.group = ParameterGroup(parameter for parameter in self.graph.params if id(parameter) not in shared)
-        self.sources = {node.name: node.layer.source for node in self.graph.nodes if getattr(node.layer, "source", None) is not None}
+        self.sources = {node.name: node.layer.source for node in self.graph.nodes if node.layer.source is not None}
         self.prefetchers: dict[Any, Prefetcher] = {}
         self.cursor: dict[str, int] = {name: 0 for name in self.sources}  # batches consumed
         self.runs = 0  # forward passes of a net that no solver counts

@@ -3,11 +3,12 @@ from __future__ import annotations
 
 import pathlib
 import re
+import warnings
 from typing import Any
 
 import numpy as np
 
-from ocaffe.graph.ir import Ref
+from ocaffe.graph.ir import Ref, Upload
 from ocaffe.graph.recorder import Recorder
 
 KERNELS = pathlib.Path(__file__).resolve().parent.parent / "ocaffe" / "kernels"
@@ -24,12 +25,15 @@ def program(cl: Any, context: Any, call: Any) -> Any:
     if key not in _programs:
         text = source_of("common.h") + call.program if call.generated else source_of(call.program + ".cl")
         defines = "".join(f"#define {name} {value}\n" for name, value in call.defines)
-        _programs[key] = cl.Program(context, defines + text).build(["-cl-std=CL1.2", "-cl-mad-enable"])
+        with warnings.catch_warnings():  # pyopencl warns of every compiler that says anything
+            warnings.simplefilter("ignore")
+            _programs[key] = cl.Program(context, defines + text).build(["-cl-std=CL1.2", "-cl-mad-enable"])
     return _programs[key]
 
 
-def execute(rec: Recorder, context: Any, feeds: dict[Ref, np.ndarray], fetches: list[Ref], guard: int = 64) -> list[np.ndarray]:
+def execute(rec: Recorder, context: Any, feeds: dict[Ref, np.ndarray], fetches: list[Ref], guard: int = 64, batch: int = 0) -> list[np.ndarray]:
     """Run all launches of `rec` in order and return the `fetches` as dense arrays. `feeds` and fetches may be views (strided ones too).
+    Sources are asked for batch number `batch`.
 
     Unwritten memory is NaN; `guard` elements on both sides of every root buffer must be untouched afterwards.
     """
@@ -63,11 +67,16 @@ def execute(rec: Recorder, context: Any, feeds: dict[Ref, np.ndarray], fetches: 
     for launch in rec.launches:
         for operand in launch.operands:
             root_array(operand.ref)
+        if isinstance(launch, Upload):
+            staging = launch.operands[0].ref
+            launch.source.fill(batch, root_array(staging)[guard : guard + staging.count])
     for ref in fetches:
         root_array(ref)
     flags = cl.mem_flags.READ_WRITE | cl.mem_flags.COPY_HOST_PTR
     buffers = {root: cl.Buffer(context, flags, hostbuf=array) for root, array in host.items()}
     for launch in rec.launches:
+        if isinstance(launch, Upload):
+            continue
         call = launch.final()
         kernel = cl.Kernel(program(cl, context, call), call.function)
         args: list[Any] = []

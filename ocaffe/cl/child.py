@@ -1,7 +1,7 @@
 """What must run in a process of its own: trying a runtime that may abort, and building beside compilers that hold one lock per process.
 
-Run as a file, never imported: `python child.py probe|build SYS_PATH PYOPENCL_HOME`, SYS_PATH as JSON. It imports nothing of ocaffe, so it starts
-fast. Answers go to the stdout it was given; what a runtime prints there by itself is sent to stderr.
+Run as a file, never imported: `python child.py probe|build SYS_PATH PYOPENCL_HOME`, SYS_PATH as JSON. It imports nothing of ocaffe, so it
+starts fast. Answers go to the stdout it was given; what a runtime prints there by itself is sent to stderr.
 """
 from __future__ import annotations
 
@@ -97,7 +97,10 @@ def main() -> None:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # an abort is an answer here, not worth a core file
     os.environ["PYOPENCL_NO_CACHE"] = "1"
     warnings.simplefilter("ignore")
-    import pyopencl as cl
+    try:
+        import pyopencl as cl
+    except ImportError:
+        os._exit(77)  # discovery.NO_PYOPENCL
 
     if home:
         os.environ["PYOPENCL_HOME"] = home  # see discovery.import_pyopencl

@@ -18,12 +18,12 @@ from ocaffe.target import Target
 
 # First pattern found in 'platform, vendor' (lower case) names the runtime; the order settles doubts (PoCL on an NVIDIA card is PoCL).
 RUNTIMES = (
-    ("portable computing language", "pocl"), ("oclgrind", "oclgrind"), ("rusticl", "rusticl"), ("clover", "clover"), ("openclon12", "d3d12"),
-    ("apple", "apple"), ("nvidia", "nvidia"), ("amd", "amd"), ("advanced micro devices", "amd"), ("intel", "intel"),
-    ("arm platform", "arm"), ("qualcomm", "qualcomm"),
+    ("portable computing language", "pocl"), ("oclgrind", "oclgrind"), ("rusticl", "rusticl"), ("clover", "clover"),
+    ("openclon12", "d3d12"), ("apple", "apple"), ("nvidia", "nvidia"), ("amd", "amd"), ("advanced micro devices", "amd"),
+    ("intel", "intel"), ("arm platform", "arm"), ("qualcomm", "qualcomm"),
 )  # fmt: skip
-# One processor under several runtimes. CPU: Intel's before PoCL; it is as fast, its binaries are complete (PoCL compiles again at a kernel's first
-# launch), and it offers all memory where PoCL offers a quarter in pieces of 2 GiB. GPU: its maker's before PoCL's and Mesa's.
+# One processor under several runtimes. CPU: Intel's before PoCL; it is as fast, its binaries are complete (PoCL compiles again at a
+# kernel's first launch), and it offers all memory where PoCL offers a quarter in pieces of 2 GiB. GPU: its maker's before others.
 PREFERENCE = {("cpu", "intel"): 2, ("cpu", "pocl"): 1, ("gpu", "pocl"): -1, ("gpu", "rusticl"): -1}
 LANES = {"nvidia": 128, "amd": 64, "intel": 8}  # fp32 lanes of one compute unit, to compare cards of different makers
 MINIMUM_VERSION = (1, 2)
@@ -167,8 +167,8 @@ def _why_unusable(device: Any) -> str:
 def select_device(spec: str | None = None, gpu: str | None = None, solver_mode_cpu: bool = False) -> Device:
     """Open the device that the flags ask for, the best one by default.
 
-    `spec` (--device, else $OCAFFE_DEVICE): 'PLATFORM:INDEX', a part of a platform's or device's name, 'cpu' or 'gpu'. `gpu` (--gpu): a number in the
-    list of GPUs, or 'all' where there is one. `solver_mode_cpu`: the solver asks for a CPU; flags and environment come first.
+    `spec` (--device, else $OCAFFE_DEVICE): 'PLATFORM:INDEX', a part of a platform's or device's name, 'cpu' or 'gpu'. `gpu` (--gpu): a
+    number in the list of GPUs, or 'all' where there is one. `solver_mode_cpu`: the solver asks for a CPU; flags and environment come first.
     Raises Error if there is no such device, more than one, or no OpenCL at all.
     """
     devices = list_devices()
@@ -182,7 +182,11 @@ def select_device(spec: str | None = None, gpu: str | None = None, solver_mode_c
 
 
 def choose(
-    devices: Sequence[DeviceInfo], spec: str | None = None, gpu: str | None = None, solver_mode_cpu: bool = False, default: str | None = None
+    devices: Sequence[DeviceInfo],
+    spec: str | None = None,
+    gpu: str | None = None,
+    solver_mode_cpu: bool = False,
+    default: str | None = None,
 ) -> DeviceInfo:
     """The rules of `select_device` on a list of devices that is not empty; `default` is a spec that yields to `spec` and `gpu`."""
     if spec and gpu:
@@ -208,9 +212,8 @@ def _by_gpu_number(devices: Sequence[DeviceInfo], gpu: str) -> DeviceInfo:
     flag = f"--gpu {gpu}"
     if not found:
         best = max(devices, key=DeviceInfo.rank)
-        raise Error(
-            f"{flag}: OpenCL knows no GPU here, only{_listed(devices)}", fix=f"leave out --gpu to run on '{best.name}', or install the GPU's OpenCL driver"
-        )
+        fix = f"leave out --gpu to run on '{best.name}', or install the GPU's OpenCL driver"
+        raise Error(f"{flag}: OpenCL knows no GPU here, only{_listed(devices)}", fix=fix)
     numbers = [str(i) for i in range(len(found))] if gpu == "all" else [part.strip() for part in gpu.split(",")]
     if len(numbers) > 1:
         raise Error(f"{flag} asks for {len(numbers)} GPUs; ocaffe trains on one device", fix=f"--gpu {numbers[0] or 0}")
@@ -237,7 +240,8 @@ def _by_spec(devices: Sequence[DeviceInfo], spec: str, flag: str) -> DeviceInfo:
     if not found:
         raise Error(f"{flag} matches no device, only{_listed(devices)}", fix="PLATFORM:INDEX or a part of a name from this list")
     if len(found) > 1:
-        raise Error(f"{flag} matches {len(found)} devices:{_listed(found)}", fix="PLATFORM:INDEX from this list, or a longer part of the name")
+        fix = "PLATFORM:INDEX from this list, or a longer part of the name"
+        raise Error(f"{flag} matches {len(found)} devices:{_listed(found)}", fix=fix)
     return found[0]
 
 
@@ -267,7 +271,8 @@ def no_opencl() -> Error:
     found = discover()
     fact = "no OpenCL device on this machine"
     if found.chosen_by_user:
-        return Error(f"{fact}: {found.chosen_by_user} leads to no runtime that has one", fix="unset it, and ocaffe looks for runtimes itself")
+        fact += f": {found.chosen_by_user} leads to no runtime that has one"
+        return Error(fact, fix="unset it, and ocaffe looks for runtimes itself")
     broken = [f"\n  {runtime.library}: {runtime.problem}" for runtime in found.runtimes if runtime.problem]
     if broken:
         fact += "; runtimes that are there but do not work:" + "".join(broken)

@@ -1,11 +1,12 @@
 """Finds the OpenCL runtimes of this machine and imports pyopencl so that its loader sees them: the one way in which ocaffe imports it.
 
-The loader inside pyopencl's wheel (ocl-icd) opens what the .icd files in /etc/OpenCL/vendors name, or those in the folder OCL_ICD_VENDORS, and
-also those in $PYOPENCL_HOME/.libs; it reads them once, at the first OpenCL call. So a runtime installed by pip (intel-opencl-rt), or by a container
-toolkit without its .icd file (NVIDIA), stays invisible. ocaffe makes a folder of its own with one .icd file for each runtime that
-is on the machine *and* passed a trial in another process (a broken runtime can abort the process that opens it), and points the loader there.
-A user who sets OCL_ICD_VENDORS, OCL_ICD_FILENAMES or OPENCL_VENDOR_PATH is left alone. On macOS OpenCL is part of the system: nothing to do. On Windows the
-loader reads the registry, where installers put their drivers; OCL_ICD_FILENAMES adds those found here.
+The loader inside pyopencl's wheel (ocl-icd) opens what the .icd files in /etc/OpenCL/vendors name, or those in the folder OCL_ICD_VENDORS,
+and also those in $PYOPENCL_HOME/.libs; it reads them once, at the first OpenCL call. So a runtime installed by pip (intel-opencl-rt), or by
+a container toolkit without its .icd file (NVIDIA), stays invisible. ocaffe makes a folder of its own with one .icd file for each runtime
+that is on the machine and passed a trial in another process (a broken runtime can abort the process that opens it), and points the loader
+there. A user who sets OCL_ICD_VENDORS or OPENCL_VENDOR_PATH is left alone; what OCL_ICD_FILENAMES names is taken in (Khronos' loader knows
+that variable, pyopencl's does not). On macOS OpenCL is part of the system: nothing to do. On Windows the loader reads the registry, where
+installers put their drivers; OCL_ICD_FILENAMES adds those found here.
 """
 from __future__ import annotations
 
@@ -28,11 +29,12 @@ from ocaffe import log
 from ocaffe.cl.cache import cache_root, digest, write_atomically
 
 CHILD = Path(__file__).with_name("child.py")
-USER_VARIABLES = ("OCL_ICD_VENDORS", "OCL_ICD_FILENAMES", "OPENCL_VENDOR_PATH")
-_OURS = "OCAFFE_OCL_ICD"  # what we set a variable of the loader to, so that child processes do not take it for the user's
+USER_VARIABLES = ("OCL_ICD_VENDORS", "OPENCL_VENDOR_PATH")  # set by a user, they say where all runtimes are
+_OURS = "OCAFFE_OCL_ICD_VENDORS"  # what we set OCL_ICD_VENDORS to, so that child processes do not take it for the user's
 _SYSTEM_FOLDER = "/etc/OpenCL/vendors"
 _PROBE_FORMAT = "1"  # part of a verdict's key: raise it when the trial changes
 _PROBE_SECONDS = 60  # a trial takes 0.5 to 3 s
+NO_PYOPENCL = 77  # exit status of child.py
 _NVIDIA = "libnvidia-opencl.so.1"
 _LIBRARY_FOLDERS = (  # searched after LD_LIBRARY_PATH and ld.so.cache; musl has no cache, WSL and NixOS have folders of their own
     "/usr/local/nvidia/lib64", "/usr/local/nvidia/lib", "/usr/lib/wsl/lib", "/run/opengl-driver/lib",
@@ -95,13 +97,10 @@ def discover() -> Discovery:
         if value and value != os.environ.get(_OURS):
             return Discovery(chosen_by_user=f"{variable}={value}")
     runtimes = tuple(_try_all(list(_candidates())))
-    for runtime in runtimes:
-        if runtime.problem and os.path.isfile(runtime.library):  # an .icd file left behind by a removed driver does no harm
-            log.warning("opencl:0", f"OpenCL runtime {runtime.library} is left out: {runtime.problem}")
     usable = [runtime.library for runtime in runtimes if not runtime.problem]
     if sys.platform == "win32":
         if usable:
-            os.environ["OCL_ICD_FILENAMES"] = os.environ[_OURS] = os.pathsep.join(usable)
+            os.environ["OCL_ICD_FILENAMES"] = os.pathsep.join(usable)
         return Discovery(runtimes)
     folder = vendors_folder(usable)
     os.environ["OCL_ICD_VENDORS"] = os.environ[_OURS] = folder
@@ -109,7 +108,7 @@ def discover() -> Discovery:
 
 
 def vendors_folder(libraries: list[str]) -> str:
-    """A folder with one .icd file per library. Its name is the hash of what it holds, so parallel processes agree on it and none rewrites it."""
+    """A folder with one .icd file per library. Its name is the hash of what it holds, so that parallel processes share it."""
     contents = {f"{i:02}-{Path(library).name.split('.')[0]}.icd": library + "\n" for i, library in enumerate(libraries)}
     root = cache_root()
     if root is not None:
@@ -137,11 +136,17 @@ _temporary_folders: list[tempfile.TemporaryDirectory[str]] = []
 def _candidates() -> Iterator[Runtime]:
     """Every runtime once, by its real file: what .icd files name first, then what no .icd file names."""
     seen: set[str] = set()
-    for runtime in (*_from_icd_files(), *_without_icd_files()):
+    for runtime in (*_from_environment(), *_from_icd_files(), *_without_icd_files()):
         real = os.path.realpath(runtime.library) if os.path.isabs(runtime.library) else runtime.library
         if real not in seen:
             seen.add(real)
             yield runtime
+
+
+def _from_environment() -> Iterator[Runtime]:
+    for name in filter(None, os.environ.get("OCL_ICD_FILENAMES", "").split(os.pathsep)):
+        library = _locate(name, Path())
+        yield Runtime(library or name, "OCL_ICD_FILENAMES", problem="" if library else "OCL_ICD_FILENAMES names no file that exists")
 
 
 def _from_icd_files() -> Iterator[Runtime]:
@@ -167,7 +172,7 @@ def _from_icd_files() -> Iterator[Runtime]:
 
 def _locate(name: str, beside: Path) -> str | None:
     """The file that the dynamic linker would open for the name in an .icd file."""
-    if "/" in name:
+    if "/" in name or sys.platform == "win32":
         return name if os.path.isfile(name) else None
     if (beside / name).is_file() and beside.name == ".libs":  # the loader's own folder is on its run path
         return str(beside / name)
@@ -235,14 +240,17 @@ def _try_all(candidates: list[Runtime]) -> Iterator[Runtime]:
     for runtime, verdict, trial in zip(candidates, known, trials):
         if trial is not None:
             verdict = _finish_trial(trial)
-            _remember(runtime, verdict)
-        if verdict is None:  # has a problem already, or no process can be started here: use it and hope
+            if verdict is not None:
+                _remember(runtime, verdict)
+        if verdict is None:  # has a problem already, or cannot be tried here: use it and hope
             yield runtime
             continue
         problem = verdict["problem"]
         path = _verdict_path(runtime)
         if problem and path is not None:
             problem += f" (to try it again, delete {path})"
+        if problem:
+            log.warning("opencl:0", f"OpenCL runtime {runtime.library} is left out: {problem}")
         yield Runtime(
             runtime.library, runtime.origin, problem, tuple((name, version) for name, version in verdict["platforms"]), verdict["devices"]
         )
@@ -290,14 +298,15 @@ def start_child(job: str, environment: dict[str, str], home: str, stderr: int = 
 
 
 def _start_trial(runtime: Runtime) -> subprocess.Popen[bytes] | None:
-    environment = {name: value for name, value in os.environ.items() if name not in USER_VARIABLES}
+    environment = {name: value for name, value in os.environ.items() if name not in (*USER_VARIABLES, "OCL_ICD_FILENAMES")}
     if sys.platform == "win32":
         return start_child("probe", {**environment, "OCL_ICD_FILENAMES": runtime.library}, "")
     folder = vendors_folder([runtime.library])
     return start_child("probe", {**environment, "OCL_ICD_VENDORS": folder}, folder)
 
 
-def _finish_trial(trial: subprocess.Popen[bytes]) -> dict:
+def _finish_trial(trial: subprocess.Popen[bytes]) -> dict | None:
+    """The verdict; None if the process could not import pyopencl, which is no fault of the runtime."""
     verdict = {"platforms": [], "devices": 0, "problem": ""}
     try:
         answer, messages = trial.communicate(timeout=_PROBE_SECONDS)
@@ -309,6 +318,8 @@ def _finish_trial(trial: subprocess.Popen[bytes]) -> dict:
         return json.loads(answer)
     except ValueError:
         code = trial.returncode
+        if code == NO_PYOPENCL:
+            return None
         how = f"exit status {code}"
         if code < 0:
             with contextlib.suppress(ValueError):

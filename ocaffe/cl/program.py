@@ -20,7 +20,8 @@ from ocaffe.cl.workers import BuildFailure, Job, Worker, worker_count
 OPTIONS = "-cl-std=CL1.2 -cl-mad-enable"
 _CACHE_FORMAT = "1"  # part of every key: raise it when a binary of the same source and options would differ
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"([^"\n]+)".*$', re.MULTILINE)
-_LOG_LINE = re.compile(r":(\d+):\d+: (?:fatal )?error|^\s*line (\d+): error", re.MULTILINE | re.IGNORECASE)
+# Clang's form, PoCL's ('error: file.cl:6:70: ...'), and the older front ends' ('line 6: error').
+_LOG_LINE = re.compile(r":(\d+):\d+: (?:fatal )?error|error: \S*?:(\d+):\d+:|line (\d+): error", re.IGNORECASE)
 
 
 class ProgramKey(NamedTuple):
@@ -57,7 +58,7 @@ class BuildError(RuntimeError):
 def _excerpts(text: str, log: str, most: int = 5, around: int = 2) -> list[str]:
     """The lines of the source that the first errors of a build log point at, with their neighbours."""
     lines = text.split("\n")
-    wrong = sorted({int(a or b) for a, b in _LOG_LINE.findall(log)} & set(range(1, len(lines) + 1)))[:most]
+    wrong = sorted({int("".join(numbers)) for numbers in _LOG_LINE.findall(log)} & set(range(1, len(lines) + 1)))[:most]
     shown = sorted({n for line in wrong for n in range(max(1, line - around), min(len(lines), line + around) + 1)})
     return [f"{'>' if n in wrong else ' '}{n:5} | {lines[n - 1]}" for n in shown]
 
@@ -96,7 +97,8 @@ class Programs:
         self._entries = Entries("programs")
         # A virtual machine may hide vector units of the processor that the name promises.
         vectors = str(device.target.vector_width)
-        self._identity = (_CACHE_FORMAT, OPTIONS, device.name, device.driver_version, device.platform_name, device.platform_version, vectors)
+        names = (device.name, device.driver_version, device.platform_name, device.platform_version)
+        self._identity = (_CACHE_FORMAT, OPTIONS, *names, vectors)
         self._verbose = os.environ.get("OCAFFE_CL_LOG") == "1"  # print what the compiler says: then it must compile, and here
 
     def __getitem__(self, key: ProgramKey) -> Any:
@@ -153,7 +155,7 @@ class Programs:
             raise BuildError(failure.job.key, self._device.name, failure.job.text, _compiler_log(failure.message)) from None
         finally:
             for worker in workers:
-                worker.kill()
+                worker.close()
 
     def _compile_here(self, job: Job) -> None:
         program = self._cl.Program(self._device.context, job.text)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ocaffe.cl.device import Device
-from ocaffe.cl.program import Programs
+from ocaffe.cl.program import ProgramKey, Programs
 from ocaffe.errors import Error, shape_text
 from ocaffe.graph.ir import Ref, roots
 from ocaffe.memory.report import size_text
@@ -40,8 +40,10 @@ class Session:
         fresh = list(tapes)
         self.tapes += fresh
         grown = self._grow_arena(poison)
-        keys = {call.key for tape in fresh for call in tape.calls}
-        self.programs.build_all(sorted(keys))
+        texts = {text for tape in fresh for text in tape.texts}
+        for tape in fresh:
+            tape.generated = ProgramKey.generated(sorted(texts))
+        self.programs.build_all(sorted({key for tape in fresh for key in tape.keys}))
         for tape in self.tapes if grown else fresh:
             tape.bind()
 

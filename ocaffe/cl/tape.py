@@ -6,7 +6,6 @@ so the session owns all of them for as long as the tape exists.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,15 +22,6 @@ RING = 4  # runs that the host may be ahead of the device
 OUTPUT_ALIGNMENT = 64  # bytes between outputs in their common buffer
 
 
-@dataclass(frozen=True)
-class BoundCall:
-    """The final call of a launch with the key of its program."""
-
-    launch: Launch
-    call: Call
-    key: ProgramKey
-
-
 class Tape:
     """One schedule on one session. `prefetchers` feeds the uploads; `run` enqueues and returns at once."""
 
@@ -44,27 +34,33 @@ class Tape:
         self.runs = 0
         self.prefetchers: dict[Any, Prefetcher] = {}
         self.outputs = OutputRing(session, [ref for ref in roots(schedule) if ref.role is Role.OUTPUT])
-        calls = [None if isinstance(launch, (Upload, HostCall)) else launch.final() for launch in self.schedule]
-        texts = sorted({call.program for call in calls if call is not None and call.generated})
-        generated = ProgramKey.generated(texts) if texts else None
-        self._bound: list[BoundCall | None] = [
-            None if call is None else BoundCall(launch, call, generated if call.generated else ProgramKey(call.program, call.defines))  # type: ignore[arg-type]
-            for launch, call in zip(self.schedule, calls)
-        ]
+        self._calls = [None if isinstance(launch, (Upload, HostCall)) else launch.final() for launch in schedule]
+        self.generated: ProgramKey | None = None  # the program of all generated kernels; the session sets it
         self._actions: list[Any] = []
         self._step_ring = [np.zeros(step.count, np.uint32) for _ in range(RING)]
         self._step_events: deque[Any] = deque()
 
     @property
-    def calls(self) -> Iterator[BoundCall]:
-        """The kernel calls, without host steps."""
-        return (bound for bound in self._bound if bound is not None)
+    def texts(self) -> set[str]:
+        """The generated kernels."""
+        return {call.program for call in self._calls if call is not None and call.generated}
+
+    @property
+    def keys(self) -> set[ProgramKey]:
+        """The programs that bind needs."""
+        return {self._key(call) for call in self._calls if call is not None}
+
+    def _key(self, call: Call) -> ProgramKey:
+        if call.generated:
+            assert self.generated is not None
+            return self.generated
+        return ProgramKey(call.program, call.defines)
 
     # -- binding -----------------------------------------------------------------------------------------------------
 
     def bind(self) -> None:
         """Make the kernels and set their arguments; programs must be built. Runs again when the arena moves."""
-        self._actions = [self._bind(launch, bound) for launch, bound in zip(self.schedule, self._bound)]
+        self._actions = [self._bind(launch, call) for launch, call in zip(self.schedule, self._calls)]
         if self.poison:
             dying: dict[int, list[Ref]] = {}
             for life in self.plan.lives:
@@ -72,17 +68,16 @@ class Tape:
                     dying.setdefault(life.last, []).append(life.ref)
             self._actions = [_PoisonAction(self, action, dying.get(step, [])) for step, action in enumerate(self._actions)]
 
-    def _bind(self, launch: Launch, bound: BoundCall | None) -> Any:
+    def _bind(self, launch: Launch, call: Call | None) -> Any:
         if isinstance(launch, Upload):
             return _UploadAction(self, launch)
         if isinstance(launch, HostCall):
             return _HostAction(self, launch)
-        assert bound is not None
-        call = bound.call
+        assert call is not None
         local = call.local
         size = call.size if local is None else tuple(-(-n // m) * m for n, m in zip(call.size, local))
         slots = max((operand.ref.root.slots for operand in launch.operands), default=1)
-        program = self.session.programs[bound.key]
+        program = self.session.programs[self._key(call)]
         kernels = []
         for slot in range(slots):
             kernel = self.session.device.cl.Kernel(program, call.function)
@@ -108,7 +103,7 @@ class Tape:
         host = self._step_ring[0]
         self._step_ring.append(self._step_ring.pop(0))
         for name, value in words.items():
-            host[STEP[name]] = np.float32(value).view(np.uint32) if name in ("RATE", "SCALE") else np.uint32(value & 0xFFFFFFFF)
+            host[STEP[name]] = np.float32(value).view(np.uint32) if name in ("RATE", "SCALE") else np.uint32(int(value) & 0xFFFFFFFF)
         buffer = self.session.buffers(self.step)[0]
         self._step_events.append(self.session.device.cl.enqueue_copy(self.session.device.queue, buffer, host, is_blocking=False))
 

@@ -1,8 +1,8 @@
 """Processes that build programs beside this one.
 
-Every runtime at hand takes one lock per process around its compiler, so threads do not overlap builds and processes do. Seconds for four programs of
-one matrix product each, two cores: Intel 1.05 in turn, 1.1 to 1.35 with two threads; PoCL 3.1 1.4 to 2.2 in turn, 1.5 to 2.3 with two threads. Two
-processes each build as fast as one alone.
+Every runtime at hand takes one lock per process around its compiler, so threads do not overlap builds and processes do. Seconds for four
+programs of one matrix product each, two cores: Intel 1.05 in turn, 1.1 to 1.35 with two threads; PoCL 3.1 1.4 to 2.2 in turn, 1.5 to 2.3
+with two threads. Two processes each build as fast as one alone.
 """
 from __future__ import annotations
 
@@ -61,17 +61,20 @@ class Worker:
     def finish(self) -> list[tuple[Job, bytes]]:
         """What it built, once it is done with the job in hand; call it when the queue is empty. Raises BuildFailure."""
         with self._lock:
-            if not self._busy:
-                self.kill()  # still starting: nothing is left for it
+            if not self._busy and self._process is not None:
+                self._process.kill()  # still starting: nothing is left for it
         self._thread.join()
         if self._failure is not None:
             raise self._failure
         return self._results
 
-    def kill(self) -> None:
+    def close(self) -> None:
+        """End the process, whatever it does."""
         if self._process is not None:
             self._process.kill()
-            self._process.wait()
+            self._thread.join()
+            with contextlib.suppress(OSError):  # what was not sent is lost
+                self._process.__exit__(None, None, None)
 
     def _serve(self, identity: tuple[str, str, int]) -> None:
         with contextlib.suppress(OSError, EOFError, pickle.UnpicklingError):  # if it does not start, the others do its work

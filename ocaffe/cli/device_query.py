@@ -49,11 +49,12 @@ def _block(lines: Iterator[tuple[str, object]]) -> str:
 
 def _device_lines(devices: Sequence[DeviceInfo], info: DeviceInfo, is_default: bool) -> Iterator[tuple[str, object]]:
     device, target = info.cl_device, info.target
-    numbered = gpus(devices)
-    yield "Device id", info.number + (f" (--gpu {numbered.index(info)})" if info in numbered else "") + (", the default" if is_default else "")
+    gpu = f" (--gpu {gpus(devices).index(info)})" if info.kind == "gpu" else ""
+    yield "Device id", info.number + gpu + (", the default" if is_default else "")
     if info.unusable:
         yield "Cannot be used", info.unusable
-    yield from _nvidia(device, ("Major revision number", "compute_capability_major_nv"), ("Minor revision number", "compute_capability_minor_nv"))
+    yield from _nvidia(device, ("Major revision number", "compute_capability_major_nv"))
+    yield from _nvidia(device, ("Minor revision number", "compute_capability_minor_nv"))
     yield "Name", info.name
     yield "Kind", _kind(info)
     yield "Platform", info.platform_name

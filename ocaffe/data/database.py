@@ -2,9 +2,11 @@
 from __future__ import annotations
 
 import os
+import sys
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from itertools import islice
 from typing import Any, Protocol
 
 import lmdb
@@ -41,6 +43,13 @@ class Database(ABC):
     def keys(self) -> list[bytes]:
         """All keys in order."""
 
+    def run(self, cursor: Any, count: int) -> list[Item]:
+        """`count` records from the cursor's on (fewer at the end); the cursor then stands at the last of them."""
+        items = [cursor.item()]
+        while len(items) < count and cursor.next():
+            items.append(cursor.item())
+        return items
+
     def fault(self, reason: object, record: int | None = None, key: Key | None = None) -> Error:
         """The error of a database, or of one record, that cannot be read."""
         where = f", record {record}" if record is not None else ""
@@ -61,24 +70,36 @@ class Reader:
         self._at = -1  # the record that the cursor stands at
         self._keys = database.keys() if random else None
 
-    def read(self, record: int) -> Item:
-        """Key and value of `record`, 0 <= record < entries. The value is valid as long as this reader."""
-        database, cursor = self.database, self._cursor
+    def read(self, first: int, count: int = 1) -> list[Item]:
+        """Keys and values of the records `first` ... `first + count - 1`, all below entries. Values are valid as long as this reader."""
         try:
-            if self._keys is not None:
-                found = cursor.set_key(self._keys[record])
-            else:
-                found = True
-                if record < self._at or self._at < 0:
-                    found, self._at = cursor.first(), 0
-                while found and self._at < record:
-                    found = cursor.next()
-                    self._at += 1
-            if found:
-                return cursor.item()
+            self._move(first)
+            items = self.database.run(self._cursor, count)
         except _errors() as problem:
-            raise database.fault(problem, record) from None
-        raise database.fault(f"there is no such record, though it should have {database.entries}", record)
+            self._at = -1
+            raise self.database.fault(_reason(problem), first) from None
+        self._at = first + len(items) - 1
+        if len(items) < count:
+            raise self._absent(first + len(items))
+        return items
+
+    def _move(self, record: int) -> None:
+        cursor = self._cursor
+        if self._keys is not None:
+            found, self._at = cursor.set_key(self._keys[record]), record
+        else:
+            found = True
+            if record < self._at or self._at < 0:
+                found, self._at = cursor.first(), 0
+            while found and self._at < record:
+                found = cursor.next()
+                self._at += 1
+        if not found:
+            self._at = -1
+            raise self._absent(record)
+
+    def _absent(self, record: int) -> Error:
+        return self.database.fault(f"there is no such record, though it should have {self.database.entries}", record)
 
 
 class _Lmdb(Database):
@@ -100,6 +121,9 @@ class _Lmdb(Database):
     def cursor(self) -> Any:
         # The cursor keeps its transaction, and that the environment; values are views of the mapped file.
         return self.environment.begin(buffers=True).cursor()
+
+    def run(self, cursor: Any, count: int) -> list[Item]:
+        return list(islice(cursor, count))
 
     def keys(self) -> list[bytes]:
         try:
@@ -160,8 +184,6 @@ def _reason(problem: Exception) -> str:
 
 def _errors() -> tuple[type[Exception], ...]:
     """What reading may raise, of the libraries that are in use."""
-    import sys
-
     plyvel = sys.modules.get("plyvel")
     return (lmdb.Error,) if plyvel is None else (lmdb.Error, plyvel.Error)
 

@@ -1,7 +1,7 @@
 """Datum, the record of Caffe's databases, at the level of its bytes: pixels are read where the database has them, never copied twice."""
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,6 +11,7 @@ from ocaffe.model import wire
 
 _CHANNELS, _HEIGHT, _WIDTH, _DATA, _LABEL, _FLOAT_DATA, _ENCODED = range(1, 8)  # field numbers
 _TAILS = 1 << 16  # different ends of records that are remembered
+_SMALL = 1 << 14  # bytes of a record; with larger ones the work of copying counts, not that of parsing
 
 
 class Datum(NamedTuple):
@@ -33,6 +34,14 @@ class Datum(NamedTuple):
             what = "bytes of data" if self.pixels is not None else "float_data"
             raise Error(f"{values.size} {what} for an image of {shape_text(self.shape)}, which has {expected}")
         return values
+
+
+class Alike(NamedTuple):
+    """Raw images of one shape: their bytes, n x count, and their labels."""
+
+    shape: tuple[int, int, int]
+    pixels: np.ndarray
+    labels: list[int | None]
 
 
 class DatumReader:
@@ -66,6 +75,21 @@ class DatumReader:
                 self._head, self._pixels, self._shape = bytes(view[: span.start]), span, datum.shape
                 self._tails[tail_bytes] = datum.label, datum.encoded
         return datum
+
+    def alike(self, values: Sequence[Any]) -> Alike | None:
+        """All `values` at once, if they are small raw images like the one before: a hundredth of the work. None if they are not."""
+        size = len(values[0])
+        if not self._head or size > _SMALL or any(len(value) != size for value in values) or size < self._pixels.stop:
+            return None
+        content = b"".join(values)
+        rows = np.frombuffer(content, np.uint8).reshape(len(values), size)
+        if not (rows[:, : len(self._head)] == np.frombuffer(self._head, np.uint8)).all():
+            return None
+        stop = self._pixels.stop
+        tails = [self._tails.get(content[at + stop : at + size]) for at in range(0, len(content), size)]
+        if None in tails:
+            return None
+        return Alike(self._shape, rows[:, self._pixels], [tail[0] for tail in tails if tail])
 
 
 def _parse(span: wire.Span) -> tuple[Datum, slice | None]:

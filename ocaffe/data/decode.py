@@ -52,10 +52,11 @@ def planes(image: Image.Image, color: Color) -> list[np.ndarray]:
             image = ImageOps.exif_transpose(image)
         if channels == 1 or image.mode.startswith("I"):
             return [_gray(image, file_format)] * channels
-        bands = [np.asarray(band) for band in image.convert("RGB" if channels == 3 else "RGBA").split()]
+        mode = "RGB" if channels == 3 else "RGBA"
+        pixels = np.asarray(image if image.mode == mode else image.convert(mode))
     except (OSError, ValueError, SyntaxError) as problem:  # Pillow's words for a truncated or damaged file
         raise Error(f"it cannot be decoded: {problem}") from None
-    return [bands[2], bands[1], bands[0], *bands[3:]]
+    return [pixels[..., band] for band in (2, 1, 0, 3)[:channels]]
 
 
 def _channels(image: Image.Image, color: Color) -> int:

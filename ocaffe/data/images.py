@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ocaffe.data.database import Key, Reader, key_text, open_database
-from ocaffe.data.datum import Datum, DatumReader
+from ocaffe.data.database import Item, Key, Reader, key_text, open_database
+from ocaffe.data.datum import Alike, Datum, DatumReader
 from ocaffe.data.decode import Color, image_shape, open_image, planes
 from ocaffe.data.source import RECORDS, SKIP, BatchInfo, Note, Source, below, check_fields, draws, permutation
 from ocaffe.data.transform import HEIGHT, MEAN_X, MEAN_Y, MIRROR, WIDTH, Layout, Transform, X, Y
@@ -90,25 +90,49 @@ class ImageSource(Source):
 
     def _look(self) -> Layout:
         """The layout for the first record, or for bare crops if the first batch has images of several sizes."""
-        first = self._image(0)
+        first = self._image(0, *self._reader.read(0))
         dtype = np.dtype(np.uint8 if first.datum.pixels is not None else np.float32)
         shape = first.shape
         others = range(1, min(self.batch, self.database.entries)) if self.transform.crop else ()
-        if any(self._image(record).shape != shape for record in others):
-            shape = (shape[0], *self.transform.output(*shape)[1:])
+        if any(self._image(record, *self._reader.read(record)).shape != shape for record in others):
+            shape = self.transform.output(*shape)
         return Layout(self.batch, *shape, dtype)
 
     # -- batches -----------------------------------------------------------------------------------------------------
 
     def fill(self, index: int, block: np.ndarray) -> BatchInfo:
+        first = index * self.batch
         with self.located():
-            records = self._records(index * self.batch)
-            images = [self._image(record) for record in records]
-            layout = self._first if self.transform.crop else self._layout_of(images)
+            records = self._records(first)
+            items = self._read(records)
+            alike = self._alike(items)
+            images = [] if alike else [self._image(record, item) for record, item in zip(records, items)]
+            layout = self._first if self.transform.crop else self._layout_of(alike.shape if alike else images[0].shape, images)
             info = BatchInfo(tuple(self._tops(layout)), layout.nbytes, (RESTART,) if self.database.entries - 1 in records else ())
-            if layout.nbytes <= block.nbytes:
-                self._write(index * self.batch, images, layout, block)
+            if layout.nbytes > block.nbytes:
+                return info
+            if alike:
+                self._place(first, np.broadcast_to(alike.shape[1:], (self.batch, 2)), layout, block)
+                layout.pixels(block)[...] = alike.pixels
+                layout.labels(block)[...] = [label or 0 for label in alike.labels]
+            else:
+                self._write(first, images, layout, block)
             return info
+
+    def _read(self, records: list[int]) -> list[Item]:
+        if self.shuffle:
+            return [self._reader.read(record)[0] for record in records]
+        items: list[Item] = []
+        while len(items) < self.batch:
+            begin = records[len(items)]
+            items += self._reader.read(begin, min(self.batch - len(items), self.database.entries - begin))
+        return items
+
+    def _alike(self, items: list[Item]) -> Alike | None:
+        """The whole batch in one go, where its records are small raw images like the first record."""
+        alike = self._parse.alike([value for _, value in items]) if self._first.dtype == np.uint8 else None
+        fits = alike and alike.shape == self._checked == (self._first.channels, self._first.height, self._first.width)
+        return alike if alike and fits and not (self.labels and None in alike.labels) else None
 
     def _records(self, first: int) -> list[int]:
         """The numbers of the records at the positions from `first` on."""
@@ -125,8 +149,8 @@ class ImageSource(Source):
             self._orders[epoch] = permutation(self.key, RECORDS, epoch, self.database.entries)
         return self._orders[epoch]
 
-    def _image(self, record: int) -> _Image:
-        key, value = self._reader.read(record)
+    def _image(self, record: int, item: Item) -> _Image:
+        key, value = item
         try:
             datum = self._parse(value)
             image = None
@@ -154,9 +178,8 @@ class ImageSource(Source):
         error.fix = problem.fix or error.fix
         return error
 
-    def _layout_of(self, images: list[_Image]) -> Layout:
-        """The layout of a batch that is not cropped: all images are of one size."""
-        shape = images[0].shape
+    def _layout_of(self, shape: tuple[int, int, int], images: list[_Image]) -> Layout:
+        """The layout of a batch that is not cropped: all images are of one shape."""
         for image in images:
             if image.shape != shape:
                 raise Error(
@@ -166,23 +189,27 @@ class ImageSource(Source):
                 )
         return replace(self._first, channels=shape[0], height=shape[1], width=shape[2])
 
-    def _write(self, first: int, images: list[_Image], layout: Layout, block: np.ndarray) -> None:
-        whole = (layout.channels, layout.height, layout.width)
-        sizes = np.array([image.shape[1:] for image in images])
+    def _place(self, first: int, sizes: np.ndarray, layout: Layout, block: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Draw the crops of images of `sizes` and write the table; returns the table and the corners."""
         corners, mirror = self.transform.place(self.key, first, sizes)
         table = layout.table(block)
-        table[:, [HEIGHT, WIDTH]] = whole[1:]
-        table[:, [Y, X]] = table[:, [MEAN_Y, MEAN_X]] = corners
+        table[...] = 0
+        table[:, HEIGHT : WIDTH + 1] = layout.height, layout.width
+        table[:, Y : X + 1] = table[:, MEAN_Y : MEAN_X + 1] = corners
         table[:, MIRROR] = mirror
-        table[:, MIRROR + 1 :] = 0
+        return table, corners
+
+    def _write(self, first: int, images: list[_Image], layout: Layout, block: np.ndarray) -> None:
+        whole = (layout.channels, layout.height, layout.width)
+        table, corners = self._place(first, np.array([image.shape[1:] for image in images]), layout, block)
         layout.labels(block)[:] = [image.datum.label or 0 for image in images]
         tasks: list[Callable[[], None]] = []
         for n, (image, room) in enumerate(zip(images, layout.pixels(block))):
             window = None
             if image.shape != whole:  # odd in size: the crop alone is staged
                 window = self._window(image, layout, (int(corners[n, 0]), int(corners[n, 1])))
-                table[n, [HEIGHT, WIDTH]] = self.transform.crop
-                table[n, [Y, X]] = 0
+                table[n, HEIGHT : WIDTH + 1] = self.transform.crop
+                table[n, Y : X + 1] = 0
             if image.file is None:
                 self._copy(image, room, window)
             else:

@@ -10,7 +10,7 @@ import numpy as np
 from ocaffe.data.decode import Color
 from ocaffe.data.source import SAMPLE, Note, aligned, below, check_fields, draws
 from ocaffe.errors import Error, shape_text
-from ocaffe.graph.ir import Ref, Shape
+from ocaffe.graph.ir import Ref
 from ocaffe.graph.recorder import Recorder
 from ocaffe.model.blob import read_blobproto
 
@@ -86,9 +86,9 @@ class Transform:
     def notes(self) -> tuple[Note, ...]:
         return (("data_transformer.cpp:25", f"Loading mean file from: {self.mean_file}"),) if self.mean_file else ()
 
-    def output(self, channels: int, height: int, width: int) -> Shape:
+    def output(self, channels: int, height: int, width: int) -> tuple[int, int, int]:
         """Shape of the sample that an image of this shape becomes."""
-        return (channels, *(self.crop or (height, width)))
+        return channels, *(self.crop or (height, width))
 
     def check(self, channels: int, height: int, width: int) -> None:
         """Raise Error unless images of this shape can be cropped and have a mean."""

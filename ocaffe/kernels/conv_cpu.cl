@@ -180,6 +180,8 @@ SINGLE void forward(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(const flo
       const int k0 = c0 * TAPS + t0, kn = cn * tn, add = accumulate || k0 > 0;
       const float leak = k0 + kn < depth ? 1.0f : slope;
       unroll(x + group, x_stride, readable, buf, row, q, columns, c0, cn, t0, tn, PASS);
+      if (columns < NR)
+        for (int k = 0; k < kn; k++) clear(buf + k * row + columns, NR - columns);
       for (int o = first; o < last; o += MR) {
         global const float* a = packed + (ulong)o * depth + (ulong)k0 * MR;
         vec acc[MR][NV];
@@ -316,7 +318,7 @@ SINGLE void backward_filter(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(c
   for (int q = n0 * P; q < n1 * P; q += QC) {
     const int count = min(QC, n1 * P - q), add = accumulate || q > n0 * P;
     unroll(x + group, x_stride, readable, lines, ld, q, count, c0, cn, t0, tn, PASS);
-    for (int r = 0; r < rows; r += V) {
+    for (int r = 0; r < (rows + NR - 1) / NR * NR; r += V) {
       for (int p = 0; p < count; p += V) {
         vec block[V];
 #pragma unroll

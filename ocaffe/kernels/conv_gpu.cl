@@ -3,9 +3,9 @@
    forward          y[output][position]  = sum over (channel, tap) of w * x
    backward_data    dx[channel][position] = sum over (output, tap) of w * dy, each position gathering what it gave
    backward_filter  dw[output][channel, tap] = sum over (sample, position) of dy * x
-   channel_sum      the bias gradient; split_sum: the second pass of a product whose depth was split
+   split_sum        the second pass of a product whose depth was split
 
-   Defines: the tile (tile.h); per axis D, H, W the window: KERNEL_, STRIDE_, PAD_, DILATION_ and PHASE_STEP_ = stride / gcd(stride,
+   Defines: the tile (tile_gpu.h); per axis D, H, W the window: KERNEL_, STRIDE_, PAD_, DILATION_ and PHASE_STEP_ = stride / gcd(stride,
    dilation), the distance between taps of one phase; the shape of a step in forward and backward_data, BK = STEP_CHANNELS * STEP_ROWS *
    STEP_TAPS: neighbouring channels, rows of the window and taps in a row.
    BN divides NT, and STEP_CHANNELS is a multiple of NT / BN.
@@ -15,9 +15,8 @@
    a plane, each a dense convolution with a quarter of the taps. With several splits the target holds one copy per split, its stride
    being the distance between them. */
 #include "common.h"
-#include "channel_sum.h"
 #include "split_sum.h"
-#include "tile.h"
+#include "tile_gpu.h"
 
 #ifndef KERNEL_W
 #define KERNEL_D 1
@@ -230,13 +229,12 @@ kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void forward(OPERAND_REST
 
 kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void backward_data(OPERAND_RESTRICT(const float, dy),
                                                                           OPERAND_RESTRICT(const float, filter),
-                                                                          OPERAND_RESTRICT(const float, bias), OPERAND_RESTRICT(float, dx),
-                                                                          SIZES, int split_channels, int splits, int has_bias,
-                                                                          int accumulate, float slope) {
+                                                                          OPERAND_RESTRICT(float, dx), SIZES, int split_channels,
+                                                                          int splits, int accumulate) {
   LOCAL_TILE(as, 2 * BK * LDA);
   LOCAL_TILE(bs, 2 * BK * LDB);
-  gather(1, as, bs, dy + dy_offset, dy_stride, filter + filter_offset, bias + bias_offset, dx + dx_offset, dx_stride, (dx_offset & 3) == 0,
-         batch, groups, channels, outputs, od, oh, ow, d, h, w, split_channels, splits, has_bias, accumulate, slope);
+  gather(1, as, bs, dy + dy_offset, dy_stride, filter + filter_offset, filter, dx + dx_offset, dx_stride, (dx_offset & 3) == 0, batch, groups,
+         channels, outputs, od, oh, ow, d, h, w, split_channels, splits, 0, accumulate, 1.0f);
 }
 
 /* Rows: outputs; columns: (channel, tap) as the filters have them; depth: the positions of all samples, BK of them a step. A work-item

@@ -1,13 +1,13 @@
 /* c[M][N] = op(a) op(b) (+ bias[n]) for work-groups that share tiles in local memory.
 
-   Defines: the tile (tile.h). BM * BK and BN * BK are multiples of 4 * NT, BK of 4.
+   Defines: the tile (tile_gpu.h). BM * BK and BN * BK are multiples of 4 * NT, BK of 4.
    Leading dimensions are the operands' strides. trans_a, trans_b: the operand is stored with the depth outside (a: K x M) respectively
    inside (b: N x K). Group (x, y, z): columns, rows and split of the depth; split z takes `depth` of K and, when there is more than one,
    writes its own M x N matrix behind the one of split z - 1 (then split_sum adds them up).
    An operand is fetched as float4 where it is aligned and the whole tile exists, else element by element. */
 #include "common.h"
 #include "split_sum.h"
-#include "tile.h"
+#include "tile_gpu.h"
 
 #define PASSES_A (BM * BK / 4 / NT)
 #define PASSES_B (BN * BK / 4 / NT)

@@ -44,6 +44,7 @@ class Layer:
         self.phase = phase
         self.place = place
         self.params: list[Parameter] = []  # filled by the graph
+        self.source: Any = None  # what feeds a data layer
         self.seed = 0  # of the net; random draws are keyed by it and the layer's name
 
     # -- what a layer may define -------------------------------------------------------------------------------------

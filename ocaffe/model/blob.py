@@ -143,11 +143,11 @@ def malformed(path: str | Path, problem: wire.Malformed, size: int, what: str) -
 
 def blob_to_array(blob: Any, diff: bool = False) -> np.ndarray:
     """A copy of the values (or, with `diff`, the gradient) of a BlobProto message; zeros where it has none."""
-    names = ("double_diff", "diff") if diff else ("double_data", "data")
-    values = next((np.array(getattr(blob, name), kind) for name, kind in zip(names, (np.float64, np.float32)) if getattr(blob, name)), None)
+    doubles, floats = (blob.double_diff, blob.diff) if diff else (blob.double_data, blob.data)
+    values = np.array(doubles, np.float64) if doubles else np.array(floats, np.float32)
     legacy = any(blob.HasField(name) for name in ("num", "channels", "height", "width"))
     shape = (blob.num, blob.channels, blob.height, blob.width) if legacy else tuple(blob.shape.dim)
-    return np.zeros(shape, np.float32) if values is None else values.reshape(shape)
+    return values.reshape(shape) if values.size else np.zeros(shape, np.float32)
 
 
 def array_to_blob(array: np.ndarray, diff: np.ndarray | None = None) -> Any:

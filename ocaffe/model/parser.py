@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -84,9 +85,9 @@ class Parser:
                 raise self.not_a_field(descriptor, close, opening)
             self.field(message, path, depth)
             self.accept(";", ",")
-        for field in descriptor.fields:
-            if is_required(field) and not message.HasField(field.name):
-                raise self.error(f"{descriptor.name} needs the field {field.name!r}", opening)
+        for name in _required(descriptor):
+            if not message.HasField(name):
+                raise self.error(f"{descriptor.name} needs the field {name!r}", opening)
 
     def not_a_field(self, descriptor: Descriptor, close: str, opening: Token) -> Error:
         if self.token.kind == "end":
@@ -298,6 +299,11 @@ class Parser:
     def tell(self, warning: str) -> None:
         if self.warn:
             self.warn(warning)
+
+
+@functools.cache
+def _required(descriptor: Descriptor) -> tuple[str, ...]:
+    return tuple(field.name for field in descriptor.fields if is_required(field))
 
 
 def _guess(name: str, known: Any) -> str | None:

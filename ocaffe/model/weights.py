@@ -66,32 +66,31 @@ def read_weights(path: str | Path) -> Weights:
         )
     span = wire.map_file(path)
     weights = Weights("", [], str(path))
-    others: dict[int, int] = {}
     try:
+        _refuse_other_messages(span, path)
         for item in span.fields():
             if item.number in (_V1_LAYERS, _LAYER) and item.kind == wire.BYTES:
                 inner = span.inner(item)
                 weights.layers.append(_read(inner, _V2) if item.number == _LAYER else _read_v1(inner))
             elif item.number == _NAME and item.kind == wire.BYTES:
                 weights.name = span.text(item)
-            else:
-                others[item.number] = item.kind
     except wire.Malformed as problem:
         raise malformed(path, problem, span.end, "a caffemodel") from None
     if not weights.layers:
-        raise _no_layers(path, others)
+        raise Error("has no layers: it is not a caffemodel", place=str(path))
     return weights
 
 
-def _no_layers(path: str | Path, others: dict[int, int]) -> Error:
-    """A file that reads as a message, but has no layer: name what it is likely to be."""
-    if others.get(1) == wire.VARINT and others.get(5) == wire.BYTES:
-        return Error("is a single blob (a mean file?), not a caffemodel", place=str(path))
-    if others.get(1) == wire.VARINT:
-        return Error(
-            "is a solver state, not a caffemodel", place=str(path), fix="give the .caffemodel beside it, or resume with --snapshot"
-        )
-    return Error("has no layers: it is not a caffemodel", place=str(path))
+def _refuse_other_messages(span: wire.Span, path: str | Path) -> None:
+    """The two other binary files of Caffe begin with a number, a caffemodel never does."""
+    first = span.field(span.start)
+    if (first.number, first.kind) != (1, wire.VARINT):
+        return
+    second = span.field(first.end) if first.end < span.end else first
+    if second.kind == wire.BYTES:
+        fix = "give the .caffemodel beside it, or resume with --snapshot"
+        raise Error("is a solver state, not a caffemodel", place=str(path), fix=fix)
+    raise Error("is a single blob (a mean file?), not a caffemodel", place=str(path))
 
 
 def _read_v1(span: wire.Span) -> LayerWeights:

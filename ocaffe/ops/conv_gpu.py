@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ocaffe.graph.ir import Ref
@@ -11,150 +12,138 @@ from ocaffe.ops.gemm_gpu import TILES, Choice, Tile, choose, sum_splits
 if TYPE_CHECKING:
     from ocaffe.ops.convolution import ConvGeometry
 
-WINDOW_STEP = 12  # taps of one channel that one step takes whole
+WINDOW_STEP = 12  # products of a result that one step takes at the most where the window leaves a choice
 SUM_ITEMS = 256  # work-items of a group in channel_sum
-SUM_WORTH_SPLITTING = 1 << 16  # elements that one group of channel_sum reads in a few microseconds
+SUM_WORTH_SLICING = 1 << 16  # elements that one group of channel_sum adds up in the time of a launch
 
 
 def forward(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y: Ref, choice: Choice | None = None) -> None:
     """y = x * w (+ bias per output). `choice` overrules the estimate of tile and splits (benchmarks, tests), here and below."""
-    _gather(rec, g, "forward", x, w, bias, y, g.num_output // g.group, g.channels // g.group, math.prod(g.out), 1, choice)
+    choice = choice or choose(rec.target, tiles(g), g.group_outputs, g.batch * g.positions, g.depth, g.group)
+    part, splits = _split_channels(g.group_channels, g, choice)
+    once = splits == 1
+    to = y if once else rec.scratch("splits", (splits, y.count))
+    rec.launch(
+        "conv_gpu.forward",
+        reads=[x, w, bias if bias is not None and once else w],
+        writes=[to],
+        args=[*sizes(g), part, splits, bias is not None and once, once and rec.accumulates(y), 1.0],
+        size=_items(choice.tile, g.group_outputs, g.batch * g.positions, g.group * splits),
+        local=(choice.tile.items, 1, 1),
+        defines=defines(g, choice.tile),
+        slope_arg=14 if once else None,
+    )
+    if not once:
+        sum_splits(rec, "conv_gpu", defines(g, choice.tile), to, bias, y, samples=g.batch, inner=g.positions, mergeable=True)
 
 
 def backward_data(rec: Recorder, g: ConvGeometry, dy: Ref, w: Ref, dx: Ref, choice: Choice | None = None) -> None:
-    """dx = the gradient of the input."""
-    largest_phase = math.prod(-(-n // s) for n, s in zip(g.size, g.stride))
+    """dx = the gradient of the input. A stride cuts it into phases (kernels/conv_gpu.cl), the first being the largest."""
     phases = math.prod(g.stride)
-    _gather(rec, g, "backward_data", dy, w, None, dx, g.channels // g.group, g.num_output // g.group, largest_phase, phases, choice)
+    columns = g.batch * math.prod(-(-n // s) for n, s in zip(g.size, g.stride))
+    choice = choice or choose(rec.target, tiles(g), g.group_channels, columns, -(-g.group_outputs * g.taps // phases), g.group * phases)
+    part, splits = _split_channels(g.group_outputs, g, choice)
+    once = splits == 1
+    to = dx if once else rec.scratch("splits", (splits, dx.count))
+    rec.launch(
+        "conv_gpu.backward_data",
+        reads=[dy, w],
+        writes=[to],
+        args=[*sizes(g), part, splits, once and rec.accumulates(dx)],
+        size=_items(choice.tile, g.group_channels, columns, g.group * phases * splits),
+        local=(choice.tile.items, 1, 1),
+        defines=defines(g, choice.tile),
+    )
+    if not once:
+        sum_splits(rec, "conv_gpu", defines(g, choice.tile), to, None, dx, samples=g.batch)
 
 
 def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref, choice: Choice | None = None) -> None:
     """dw = the gradient of the filters, a product over all positions of all samples."""
-    rows, columns = g.num_output // g.group, g.channels // g.group * math.prod(g.kernel)
-    depth = g.batch * math.prod(g.out)
-    choice = choice or choose(rec.target, tiles(g), rows, columns, depth, g.group)
+    depth = g.batch * g.positions
+    choice = choice or choose(rec.target, tiles(g), g.group_outputs, g.depth, depth, g.group)
     tile = choice.tile
     part = -(-depth // (choice.splits * tile.depth)) * tile.depth
     splits = -(-depth // part)
-    to = dw if splits == 1 else rec.scratch("splits", (splits, g.group * rows * columns))
+    once = splits == 1
+    to = dw if once else rec.scratch("splits", (splits, dw.count))
     rec.launch(
         "conv_gpu.backward_filter",
         reads=[x, dy],
         writes=[to],
-        args=[*sizes(g), part, splits == 1 and rec.accumulates(dw)],
-        size=(-(-columns // tile.columns) * tile.items, -(-rows // tile.rows), g.group * splits),
+        args=[*sizes(g), part, once and rec.accumulates(dw)],
+        size=_items(tile, g.group_outputs, g.depth, g.group * splits),
         local=(tile.items, 1, 1),
         defines=defines(g, tile),
     )
-    if splits > 1:
-        sum_splits(rec, "conv_gpu", defines(g, tile), to, None, dw, samples=1, inner=1)
+    if not once:
+        sum_splits(rec, "conv_gpu", defines(g, tile), to, None, dw)
 
 
 def backward_bias(rec: Recorder, g: ConvGeometry, dy: Ref, db: Ref) -> None:
-    """db[c] = sum of dy over samples and positions."""
-    channel_sum(rec, g, "conv_gpu", defines(g, tiles(g)[0]), dy, db)
-
-
-def channel_sum(rec: Recorder, g: ConvGeometry, family: str, family_defines: dict[str, int], dy: Ref, db: Ref) -> None:
-    """The bias gradient by the kernel that `family` includes; in slices of the batch when the channels alone leave the device idle."""
-    plane = math.prod(g.out)
+    """db[c] = sum of dy over samples and positions; in slices of the batch where the channels alone would leave the device idle."""
     slices = 1
-    if g.batch * plane > SUM_WORTH_SPLITTING:
-        slices = min(g.batch, max(1, 4 * rec.target.compute_units // g.num_output))
+    if g.batch * g.positions > SUM_WORTH_SLICING:
+        slices = min(g.batch, -(-4 * rec.target.compute_units // g.num_output))
     part = -(-g.batch // slices)
     slices = -(-g.batch // part)
     to = db if slices == 1 else rec.scratch("slices", (slices, g.num_output))
     rec.launch(
-        f"{family}.channel_sum",
+        "channel_sum.channel_sum",
         reads=[dy],
         writes=[to],
-        args=[g.batch, plane, part, slices == 1 and rec.accumulates(db)],
+        args=[g.batch, g.positions, part, slices == 1 and rec.accumulates(db)],
         size=(g.num_output * SUM_ITEMS, slices),
         local=(SUM_ITEMS, 1),
-        defines=family_defines,
     )
     if slices > 1:
-        sum_splits(rec, family, family_defines, to, None, db, samples=1, inner=1)
-
-
-def _gather(
-    rec: Recorder,
-    g: ConvGeometry,
-    kernel: str,
-    source: Ref,
-    w: Ref,
-    bias: Ref | None,
-    target: Ref,
-    rows: int,
-    channels: int,
-    positions: int,
-    phases: int,
-    choice: Choice | None,
-) -> None:
-    """forward and backward_data: `rows` channels of the target, a group, from `channels` of the source."""
-    columns = g.batch * positions
-    taps = math.prod(g.kernel)
-    choice = choice or choose(rec.target, tiles(g), rows, columns, -(-channels * taps // phases), g.group * phases)
-    tile = choice.tile
-    step = window_step(g, tile)[0]
-    part = -(-channels // (choice.splits * step)) * step
-    splits = -(-channels // part)
-    last = splits == 1
-    to = target if last else rec.scratch("splits", (splits, target.count))
-    rec.launch(
-        f"conv_gpu.{kernel}",
-        reads=[source, w, bias if bias is not None and last else w],
-        writes=[to],
-        args=[*sizes(g), part, splits, bias is not None and last, last and rec.accumulates(target), 1.0],
-        size=(-(-columns // tile.columns) * tile.items, -(-rows // tile.rows), g.group * phases * splits),
-        local=(tile.items, 1, 1),
-        defines=defines(g, tile),
-        slope_arg=14 if last else None,
-    )
-    if not last:
-        inner = target.count // (g.batch * rows * g.group)
-        sum_splits(rec, "conv_gpu", defines(g, tile), to, bias, target, samples=g.batch, inner=inner)
+        sum_splits(rec, "channel_sum", {}, to, None, db)
 
 
 def sizes(g: ConvGeometry) -> list[int]:
     """The macro SIZES of the kernels."""
-    return [g.batch, g.group, g.channels // g.group, g.num_output // g.group, *g.size, *g.out]
+    return [g.batch, g.group, g.group_channels, g.group_outputs, *g.size, *g.out]
 
 
 def window_step(g: ConvGeometry, tile: Tile) -> tuple[int, int, int]:
-    """Channels, rows of the window and taps in a row that one step takes: about 8 to 12 products of a result, and whole windows where
-    they are small, since neighbouring taps of a filter are neighbours in memory. With a stride, backward_data can use only every second
-    tap: there a step takes one tap and many channels."""
-    apart = tile.items // tile.columns
-    channels = g.channels // g.group
+    """Channels, rows of the window and taps in a row that one step of forward and backward_data takes.
+
+    Whole windows where they are small, for neighbouring taps of a filter are neighbours in memory; else as many rows or channels as make
+    about 8 to 12 products. With a stride, backward_data can use only every second tap: there a step takes one tap of many channels.
+    """
     _, rows, taps = g.kernel
-    if max(g.stride) > 1 and channels >= 8:
+    if max(g.stride) > 1 and g.group_channels >= 8:
         rows = taps = 1
     elif taps > WINDOW_STEP:
         rows, taps = 1, 8
     elif rows * taps > WINDOW_STEP:
         rows = 1
-    at_once = 1
-    while at_once < 8 and at_once < channels and 2 * at_once * rows * taps <= WINDOW_STEP:
-        at_once *= 2
-    return max(at_once, apart), rows, taps
+    channels = 1
+    while channels < min(8, g.group_channels) and 2 * channels * rows * taps <= WINDOW_STEP:
+        channels *= 2
+    return max(channels, tile.items // tile.columns), rows, taps
 
 
 def tiles(g: ConvGeometry) -> list[Tile]:
-    """The tiles of gemm_gpu with the depth that the window gives."""
-    return [with_depth(g, tile) for tile in TILES]
-
-
-def with_depth(g: ConvGeometry, tile: Tile) -> Tile:
-    from dataclasses import replace
-
-    return replace(tile, depth=math.prod(window_step(g, tile)))
+    """The tiles of the matrix product with the depth that the window gives."""
+    return [replace(tile, depth=math.prod(window_step(g, tile))) for tile in TILES]
 
 
 def defines(g: ConvGeometry, tile: Tile) -> dict[str, int]:
     """What makes a program: the window, the tile, the shape of a step."""
-    result = dict(zip(("STEP_CHANNELS", "STEP_ROWS", "STEP_TAPS"), window_step(g, tile)))
+    result = {**tile.defines(), **dict(zip(("STEP_CHANNELS", "STEP_ROWS", "STEP_TAPS"), window_step(g, tile)))}
     for axis, kernel, stride, pad, dilation in zip("DHW", g.kernel, g.stride, g.pad, g.dilation):
         result |= {f"KERNEL_{axis}": kernel, f"STRIDE_{axis}": stride, f"PAD_{axis}": pad, f"DILATION_{axis}": dilation}
         result[f"PHASE_STEP_{axis}"] = stride // math.gcd(stride, dilation)
-    return {**tile.defines(), **result}
+    return result
+
+
+def _split_channels(channels: int, g: ConvGeometry, choice: Choice) -> tuple[int, int]:
+    """Channels of a part, a multiple of a step's, and the number of parts."""
+    step = window_step(g, choice.tile)[0]
+    part = -(-channels // (choice.splits * step)) * step
+    return part, -(-channels // part)
+
+
+def _items(tile: Tile, rows: int, columns: int, batches: int) -> tuple[int, int, int]:
+    return -(-columns // tile.columns) * tile.items, -(-rows // tile.rows), batches

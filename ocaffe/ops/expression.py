@@ -192,9 +192,8 @@ class Pointwise:
         random = None
         if self.key is not None:
             random = render_pointwise.Random(space.strides[-2], space.strides[-1], self.key)
-        used = [port for port in ports[0]]
         return render_pointwise.render(
-            self.formula, space.sizes, used, ports[1], ports[2], self.scalars, _accumulate(writes), self.target, random
+            self.formula, space.sizes, ports[0], ports[1], ports[2], self.scalars, _accumulate(writes), self.target, random
         )
 
 

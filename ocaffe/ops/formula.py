@@ -16,7 +16,7 @@ from functools import lru_cache
 
 _UNARY = "fabs exp exp2 expm1 log log2 log1p sqrt rsqrt sin cos tanh floor ceil rint trunc sign"
 _BINARY = "fmin fmax pow fmod copysign"
-FUNCTIONS = {name: 1 for name in _UNARY.split()} | {name: 2 for name in _BINARY.split()}
+FUNCTIONS = dict.fromkeys(_UNARY.split(), 1) | dict.fromkeys(_BINARY.split(), 2)
 CONSTANTS = frozenset({"FLT_MIN", "FLT_MAX", "FLT_EPSILON", "INFINITY", "NAN", "M_PI_F"})
 _LEVELS = (("||",), ("&&",), ("==", "!="), ("<", ">", "<=", ">="), ("+", "-"), ("*", "/"))  # loosest first
 _LOGIC = {"||": "|", "&&": "&"}  # masks are all ones or zero in vectors, 1 or 0 in scalars: bitwise operators serve both

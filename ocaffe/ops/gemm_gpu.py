@@ -1,9 +1,8 @@
 """Matrix product on devices whose work-groups share local memory, and the choice of tiles that convolution shares (kernels/gemm_gpu.cl)."""
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from ocaffe.graph.ir import Ref
 from ocaffe.graph.recorder import Recorder
@@ -17,7 +16,7 @@ SUM_ITEMS = 256  # work-items of a group in split_sum
 
 @dataclass(frozen=True)
 class Tile:
-    """The work of one group, kernels/tile.h: `rows` x `columns` results, of which a work-item holds `item_rows` x `item_columns`;
+    """The work of one group, kernels/tile_gpu.h: `rows` x `columns` results, of which a work-item holds `item_rows` x `item_columns`;
     `depth` is brought to local memory at a time; 32 consecutive work-items cover `warp_rows` rows."""
 
     rows: int
@@ -120,27 +119,32 @@ def record(
         slope_arg=8 if last else None,
     )
     if not last:
-        flat = to.view((splits, rows * columns))
-        sum_splits(rec, "gemm_gpu", tile.defines(), flat, bias, c, samples=rows, inner=1)
+        parts = to.view((splits, rows * columns))
+        sum_splits(rec, "gemm_gpu", tile.defines(), parts, bias, c, samples=rows, mergeable=True)
 
 
 def sum_splits(
-    rec: Recorder, family: str, defines: dict[str, int], parts: Ref, bias: Ref | None, y: Ref, *, samples: int, inner: int
+    rec: Recorder,
+    family: str,
+    defines: dict[str, int],
+    parts: Ref,
+    bias: Ref | None,
+    y: Ref,
+    *,
+    samples: int = 1,
+    inner: int = 1,
+    mergeable: bool = False,
 ) -> None:
-    """The second pass of a split depth: y = sum over the first axis of `parts` (+ bias), y being `samples` rows at its batch stride;
-    `bias` has one value per `inner` neighbouring results. The kernel is part of every `family` that splits."""
+    """The second pass of a split depth: y = sum over the first axis of `parts` (+ bias). y is `samples` rows at its batch stride; `bias` has
+    one value per `inner` neighbouring results. `family`, with `defines`, is any program that includes split_sum.h."""
     splits, results = parts.shape
-    args = [splits, samples, results // samples, inner, bias is not None, rec.accumulates(y), 1.0]
-    reads = [parts, bias if bias is not None else parts]
     rec.launch(
-        f"{family}.split_sum", reads=reads, writes=[y], args=args, size=(results,), local=(SUM_ITEMS,), defines=defines, slope_arg=6
+        f"{family}.split_sum",
+        reads=[parts, parts if bias is None else bias],
+        writes=[y],
+        args=[splits, samples, results // samples, inner, bias is not None, rec.accumulates(y), 1.0],
+        size=(results,),
+        local=(SUM_ITEMS,),
+        defines=defines,
+        slope_arg=6 if mergeable else None,
     )
-
-
-def step_of(tile: Tile, depth: int) -> Tile:
-    """The tile with another depth of a step."""
-    return replace(tile, depth=depth)
-
-
-def power_of_two_at_most(n: int) -> int:
-    return 1 << (int(math.log2(n)) if n > 0 else 0)

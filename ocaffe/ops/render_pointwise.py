@@ -130,8 +130,7 @@ class _Body:
         source.add("}")
         if rows > 1:
             source.add("}")
-        items = segments * -(-rows // rows_per_item)
-        return source.call((items,), (1,), "__attribute__((reqd_work_group_size(1, 1, 1))) ")
+        return source.single(segments * -(-rows // rows_per_item), width)
 
     def draw_cpu(self, random: Random, width: int) -> None:
         """Words of Philox for the elements of one vector: from a block drawn once where it can be, else each lane by itself."""
@@ -264,7 +263,7 @@ def power_of_two(n: int, below: bool = False) -> int:
 
 def fit(n: int, most: int) -> int:
     """A work-group size along an axis of n work-items: the largest power of two that leaves few of them idle."""
-    sizes = [1 << k for k in range(most.bit_length()) if 16 <= 1 << k] or [most]
+    sizes = [1 << k for k in range(most.bit_length()) if 1 << k >= 16] or [most]
     if n <= sizes[0]:
         return power_of_two(n)
     padded = {size: -(-n // size) * size for size in sizes}

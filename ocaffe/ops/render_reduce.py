@@ -93,7 +93,8 @@ class _Body:
         if self.inner_kept:
             source.add("const int row_first = min(chunk * row_step, rows), row_last = min(row_first + row_step, rows);")
             return
-        segment = self.length if by_rows else -(-(-(-self.length // chunks)) // width) * width
+        part = -(-self.length // chunks)
+        segment = self.length if by_rows else -(-part // width) * width
         source.argument("int", "row_chunks", -(-self.rows // row_step))
         source.argument("int", "segment", segment)
         source.add(
@@ -177,7 +178,7 @@ class _Cpu(_Body):
         self.begin()
         width = row_width(self.length, target)
         items = self.kept_rows(width) if self.inner_kept else self.reduced_rows(width, target)
-        return self.source.call((items,), (1,), "__attribute__((reqd_work_group_size(1, 1, 1))) ")
+        return self.source.single(items, width)
 
     def reduced_rows(self, width: int, target: Target) -> int:
         """The innermost axis is reduced."""

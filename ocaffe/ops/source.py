@@ -91,12 +91,16 @@ class Source:
             terms.append(f" + {coordinate} * {self.argument('ulong', f'{name}_{coordinate}', stride)}")
         return "".join(terms)
 
-    def call(self, size: Sequence[int], local: Sequence[int] | None, attributes: str = "") -> Call:
+    def single(self, items: int, width: int) -> Call:
+        """The finished kernel of the CPU class: work-groups of one work-item; the hint keeps Intel's compiler from vectorising across them."""
+        return self.call((items,), (1,), f"__attribute__((reqd_work_group_size(1, 1, 1), vec_type_hint({vector('float', width)}))) ")
+
+    def call(self, size: Sequence[int], local: Sequence[int], attributes: str = "") -> Call:
         """The finished kernel, named by its text: equal texts are one kernel."""
         body = f"({', '.join(self.parameters)}) {{\n" + "\n".join(self.lines) + "\n}\n"
         name = "e_" + hashlib.sha1((attributes + body).encode()).hexdigest()[:16]
         text = f"kernel {attributes}void {name}{body}"
-        return Call(text, name, (), tuple(self.values), tuple(size), tuple(local) if local is not None else None, generated=True)
+        return Call(text, name, (), tuple(self.values), tuple(size), tuple(local), generated=True)
 
 
 def lanes(width: int) -> str:

@@ -84,7 +84,7 @@ class Solver:
             log.info("sgd_solver.cpp:320", f"Restoring previous solver status from {resume}")
             snapshots.restore(self, resume or "", state)
         self._losses: list[np.float32] = []
-        self._smoothed = np.float32(0)
+        self._smoothed = self._sum = np.float32(0)
 
     # -- construction ------------------------------------------------------------------------------------------------
 
@@ -260,6 +260,11 @@ class Solver:
         tape = self._update_variant().tape
         tape.set_step(RATE=self._effective_rate(rate))
         tape.run()
+
+    def apply_update(self) -> None:
+        """Update the parameters from the gradients that a kept net holds."""
+        rate, _ = self.rate(self.iter)
+        self._run_update(rate)
 
     def _harvest(self, pending: deque[tuple[int, int, Variant, Fetched]], start: int, leave: int) -> None:
         """Take in the losses of passes that are done, oldest first, until `leave` are still on their way."""

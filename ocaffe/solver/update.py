@@ -1,6 +1,7 @@
 """The update of all parameters as launches: clip, normalise, weight decay, rule (CAFFE.md §3, quirk 30)."""
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -81,5 +82,5 @@ class Updater:
         )
 
 
-def _table(rows: list[tuple[float, float]], dtype: Any) -> np.ndarray:
+def _table(rows: Sequence[tuple[float, float]], dtype: Any) -> np.ndarray:
     return np.array(rows or [(0, 0)], dtype)

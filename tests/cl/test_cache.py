@@ -25,7 +25,13 @@ def test_an_entry_comes_back() -> None:
 
 @pytest.mark.parametrize(
     "damage",
-    [lambda data: data[:-1], lambda data: data[:-1] + b"?", lambda data: b"", lambda data: b"X" + data[1:], lambda data: data[:7] + b"\x02" + data[8:]],
+    [
+        lambda data: data[:-1],
+        lambda data: data[:-1] + b"?",
+        lambda data: b"",
+        lambda data: b"X" + data[1:],
+        lambda data: data[:7] + b"\x02" + data[8:],
+    ],
     ids=["truncated", "changed", "empty", "magic", "format"],
 )
 def test_a_damaged_entry_counts_as_none(folder: Path, damage) -> None:

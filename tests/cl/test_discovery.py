@@ -30,8 +30,15 @@ names = [device.platform_name for device in list_devices()]
 print(json.dumps({"devices": names, "runtimes": [[r.library, r.problem, r.devices] for r in discovery.discover().runtimes],
                   "vendors": os.environ.get("OCL_ICD_VENDORS"), "user": discovery.discover().chosen_by_user}))
 """
-ABORT = "#include <stdlib.h>\n#include <stdio.h>\n__attribute__((constructor)) static void start(void) { fprintf(stderr, \"boom\\n\"); abort(); }\n"
-HANG = "#include <unistd.h>\n__attribute__((constructor)) static void start(void) { sleep(60); }\n"
+ABORT = """
+#include <stdio.h>
+#include <stdlib.h>
+__attribute__((constructor)) static void start(void) { fprintf(stderr, "boom\\n"); abort(); }
+"""
+HANG = """
+#include <unistd.h>
+__attribute__((constructor)) static void start(void) { sleep(60); }
+"""
 
 
 class Machine:
@@ -58,8 +65,8 @@ class Machine:
     def run(self, code: str = LIST, extra: list[str] | None = None, seconds: float = 60, **variables: str) -> tuple[dict, str]:
         """What a fresh process prints as JSON, and what it says on stderr."""
         command = [sys.executable, "-c", PROLOGUE + code, str(self.vendors), json.dumps(extra or []), str(seconds)]
-        environment = {name: value for name, value in os.environ.items() if name not in (*discovery.USER_VARIABLES, discovery._OURS)}
-        environment |= {"OCAFFE_CACHE": str(self.cache), "PYTHONPATH": str(ROOT), **variables}
+        environment = {name: value for name, value in os.environ.items() if not name.startswith(("OCL_ICD", "OPENCL_VENDOR", "OCAFFE"))}
+        environment |= {"OCAFFE_CACHE": str(self.cache), "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path]), **variables}
         done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=self.folder, check=False)
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout.split("\n")[-2]), done.stderr
@@ -156,9 +163,28 @@ def test_one_library_under_two_names_is_one_runtime(machine: Machine, working_ru
 def test_the_users_own_setting_is_left_alone(machine: Machine, variable: str) -> None:
     elsewhere = machine.folder / "elsewhere"
     elsewhere.mkdir()
-    code = "found = discovery.discover()\nprint(json.dumps([found.chosen_by_user, len(found.runtimes), os.environ.get('OCL_ICD_VENDORS')]))\n"
+    code = """
+found = discovery.discover()
+print(json.dumps({"user": found.chosen_by_user, "runtimes": len(found.runtimes), "vendors": os.environ.get("OCL_ICD_VENDORS")}))
+"""
     answer, _ = machine.run(code, extra=["/not/looked/at.so"], **{variable: str(elsewhere)})
-    assert answer == [f"{variable}={elsewhere}", 0, str(elsewhere) if variable == "OCL_ICD_VENDORS" else None]  # type: ignore[comparison-overlap]
+    vendors = str(elsewhere) if variable == "OCL_ICD_VENDORS" else None
+    assert answer == {"user": f"{variable}={elsewhere}", "runtimes": 0, "vendors": vendors}
+
+
+def test_icd_filenames_are_taken_in(machine: Machine, working_runtime: str) -> None:
+    answer, _ = machine.run(OCL_ICD_FILENAMES=f"{working_runtime}:libnosuchruntime.so.1")
+    assert [library for library, _, _ in answer["runtimes"]] == [working_runtime, "libnosuchruntime.so.1"]
+    assert len(answer["devices"]) >= 1 and "OCL_ICD_FILENAMES names no file" in answer["runtimes"][1][1]
+
+
+def test_a_trial_without_pyopencl_is_no_verdict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OCAFFE_CACHE", str(tmp_path))
+    without = [folder for folder in sys.path if not os.path.isdir(os.path.join(folder, "pyopencl"))]
+    monkeypatch.setattr(sys, "path", without)  # what a child gets
+    candidate = Runtime("/lib/libwhatever.so", "a test")
+    assert list(discovery._try_all([candidate])) == [candidate]
+    assert not (tmp_path / "runtimes").exists()
 
 
 def test_a_child_process_does_not_take_our_setting_for_the_users(machine: Machine) -> None:
@@ -182,12 +208,13 @@ def test_with_the_cache_off_the_folder_goes_with_the_process(machine: Machine, w
 def test_parallel_processes_share_one_vendors_folder(machine: Machine) -> None:
     code = "print(json.dumps(discovery.vendors_folder([f'/lib/lib{i}.so' for i in range(200)])))"
     command = [sys.executable, "-c", PROLOGUE + code, str(machine.vendors), "[]", "1"]
-    environment = {**os.environ, "OCAFFE_CACHE": str(machine.cache), "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, "OCAFFE_CACHE": str(machine.cache), "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
     processes = [subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) for _ in range(6)]
     answers = {process.communicate()[0] for process in processes}
     assert len(answers) == 1
     folder = Path(json.loads(answers.pop()))
-    assert [path.read_text() for path in sorted(folder.iterdir(), key=lambda p: int(p.name.split("-")[0]))] == [f"/lib/lib{i}.so\n" for i in range(200)]
+    files = sorted(folder.iterdir(), key=lambda path: int(path.name.split("-")[0]))
+    assert [path.read_text() for path in files] == [f"/lib/lib{i}.so\n" for i in range(200)]
     assert len(list(folder.parent.iterdir())) == 1
 
 

@@ -7,8 +7,6 @@ import pytest
 from ocaffe.errors import Error
 from tests.layers.single import KINDS, cases, close, layer_of, run, run_golden
 
-RNG = np.random.default_rng(6)
-
 
 def accuracy(x, label, axis, top_k, ignore=None):
     """(share of hits, share for each class)"""
@@ -32,8 +30,9 @@ def test_golden(device, kind, case):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("shape", "axis", "top_k"), [((100, 10), 1, 1), ((60, 1000), 1, 5), ((3, 21, 30, 31), 1, 2), ((4, 6, 7, 2), 2, 3)], ids=str)
 def test_accuracy(device, kind, shape, axis, top_k, strided):
-    x = RNG.integers(0, 6 * shape[axis], shape)  # with ties
-    label = RNG.integers(0, shape[axis] - 1, np.delete(shape, axis))  # the last class has no label
+    rng = np.random.default_rng(6)
+    x = rng.integers(0, 6 * shape[axis], shape)  # with ties
+    label = rng.integers(0, shape[axis] - 1, np.delete(shape, axis))  # the last class has no label
     own = np.expand_dims(label, axis)
     np.put_along_axis(x, own, np.take_along_axis(x, own, axis) + 3 * shape[axis], axis)
     text = f"type: 'Accuracy' top: 'a' top: 'c' accuracy_param {{ axis: {axis} top_k: {top_k} ignore_label: 3 }}"
@@ -46,7 +45,8 @@ def test_accuracy(device, kind, shape, axis, top_k, strided):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_labels_with_axes_of_their_own(device, kind):
-    x, label = RNG.normal(size=(2, 3, 4)), RNG.integers(0, 3, 8)
+    rng = np.random.default_rng(7)
+    x, label = rng.normal(size=(2, 3, 4)), rng.integers(0, 3, 8)
     result = run(device, kind, "type: 'Accuracy' top: 'a'", [x, label], strided=True)
     close(result.tops[0], accuracy(x, label, 1, 1)[0], 1e-6)
 

@@ -20,7 +20,9 @@ def test_rules(path):
     case = json.loads(path.read_text())
     phase, level, stages = path.stem.removeprefix("Rules@").replace("-l-", "-lm").split("-")
     state = proto.NetState(
-        phase=getattr(proto, phase), level=int(level.removeprefix("l").replace("m", "-")), stage=[] if stages == "none" else stages.split("+")
+        phase=getattr(proto, phase),
+        level=int(level.removeprefix("l").replace("m", "-")),
+        stage=[] if stages == "none" else stages.split("+"),
     )
     net = read_net(GOLDEN / "nets" / "Rules.prototxt")
     before = net.SerializeToString()
@@ -59,7 +61,10 @@ def test_reasons(rule, state, words):
 
 
 def test_the_nets_own_state_is_the_default():
-    net = parse("state { phase: TRAIN } layer { name: 'a' include { phase: TRAIN } } layer { name: 'b' include { phase: TEST } }", proto.NetParameter)
+    net = parse(
+        "state { phase: TRAIN } layer { name: 'a' include { phase: TRAIN } } layer { name: 'b' include { phase: TEST } }",
+        proto.NetParameter,
+    )
     assert [layer.name for layer in filter_net(net).layer] == ["a"]
     net.ClearField("state")
     assert [layer.name for layer in filter_net(net).layer] == ["b"], "the schema's default phase is TEST"

@@ -75,7 +75,9 @@ def test_private_fields_are_those_of_the_schema(tmp_path):
     write_state(tmp_path / "x", full_state())
     message = proto.SolverState.FromString((tmp_path / "x").read_bytes())
     assert (message.iter, message.learned_net, message.current_step) == (12, "x_iter_12.caffemodel", 3)
-    assert [(cursor.layer, cursor.net, cursor.batch) for cursor in message.data_cursor] == [tuple(cursor) for cursor in full_state().cursors]
+    assert [(cursor.layer, cursor.net, cursor.batch) for cursor in message.data_cursor] == [
+        tuple(cursor) for cursor in full_state().cursors
+    ]
     assert (message.random_seed, message.choices) == (-5, '{"conv1": "winograd"}')
 
 

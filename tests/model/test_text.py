@@ -97,7 +97,11 @@ def test_a_comment_need_not_be_utf8(tmp_path):
 
 def test_lines():
     lines: dict[str, int] = {}
-    net = parse('name: "a"\nlayer {\n  name: "p"\n  bottom: "x"\n  bottom: "y"\n  pooling_param {\n    kernel_size:\n 3 }\n}\n\nlayer { }', proto.NetParameter, lines=lines)
+    net = parse(
+        'name: "a"\nlayer {\n  name: "p"\n  bottom: "x"\n  bottom: "y"\n  pooling_param {\n    kernel_size:\n 3 }\n}\n\nlayer { }',
+        proto.NetParameter,
+        lines=lines,
+    )
     assert [layer.source_line for layer in net.layer] == [2, 11]
     assert lines["layer[0].pooling_param"] == 6
     assert lines["layer[0].pooling_param.kernel_size"] == 7
@@ -118,7 +122,7 @@ def test_written_text_has_no_private_fields(tmp_path):
 
 ERRORS = [  # message, text, line, what the error says, what the fix says
     ("NetParameter", "layer {\n relu_param { slope: 1 } }", 2, "ReLUParameter has no field 'slope'", ""),
-    ("NetParameter", "layer {\n pooling_param { kernal_size: 1 } }", 2, "PoolingParameter has no field 'kernal_size'", "did you mean 'kernel_size'?"),
+    ("NetParameter", "layer {\n pooling_param { kernal_size: 1 } }", 2, "has no field 'kernal_size'", "did you mean 'kernel_size'?"),
     ("NetParameter", 'layer {\n num_output: 3\n}', 2, "LayerParameter has no field 'num_output'", "convolution_param"),
     ("NetParameter", "source_file: 'x'", 1, "no field 'source_file'", ""),
     ("NetParameter", "layer { source_line: 3 }", 1, "no field 'source_line'", ""),

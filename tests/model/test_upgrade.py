@@ -47,7 +47,9 @@ def test_blobs_come_along_byte_for_byte(tmp_path):
 
 def test_lines_survive():
     assert [layer.source_line for layer in upgrade_net(read_net(GOLDEN / "upgrade" / "v1_all_types.prototxt")).layer][:3] == [2, 3, 4]
-    net = upgraded('layers { layer { type: "padding" pad: 1 } bottom: "x" top: "p" }\nlayers { layer { type: "conv" } bottom: "p" top: "y" }')
+    net = upgraded(
+        'layers { layer { type: "padding" pad: 1 } bottom: "x" top: "p" }\nlayers { layer { type: "conv" } bottom: "p" top: "y" }'
+    )
     assert [(layer.source_line, list(layer.convolution_param.pad)) for layer in net.layer] == [(2, [1])]
 
 
@@ -71,7 +73,8 @@ def test_fields_that_caffe_ignores_in_new_layers_are_told():
 
 
 def test_frozen_batch_norm_needs_nothing():
-    net = parse('layer { name: "b" type: "BatchNorm" param { lr_mult: 0 decay_mult: 0 } param { lr_mult: 0 decay_mult: 0 } param { lr_mult: 0 decay_mult: 0 } }', proto.NetParameter)
+    frozen = "param { lr_mult: 0 decay_mult: 0 } " * 3
+    net = parse(f'layer {{ name: "b" type: "BatchNorm" {frozen} }}', proto.NetParameter)
     assert upgrade_net(net) is net
     upgraded('layer { name: "b" type: "BatchNorm" param { lr_mult: 0 } }')
 

@@ -1,7 +1,9 @@
 """Weights files: golden ones, every dialect on the wire, and everything that is no weights file."""
 from __future__ import annotations
 
+import os
 import struct
+import sys
 from pathlib import Path
 
 import h5py
@@ -31,7 +33,9 @@ def structure(message):
 
 def parameters(npz: Path) -> dict[tuple[str, int], np.ndarray]:
     with np.load(npz) as arrays:
-        return {(key.split("/", 1)[1].rsplit("/", 1)[0], int(key.rsplit("/", 1)[1])): arrays[key] for key in arrays if key.startswith("param/")}
+        return {
+            (key.split("/", 1)[1].rsplit("/", 1)[0], int(key.rsplit("/", 1)[1])): arrays[key] for key in arrays if key.startswith("param/")
+        }
 
 
 # golden files
@@ -189,8 +193,23 @@ def test_packed_values_are_not_copied(tmp_path):
     assert not blob.flags.owndata and not blob.flags.writeable
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="needs files with holes")
+def test_more_than_2_gib(tmp_path):
+    """The values are a hole in the file, so this takes neither disk nor memory."""
+    count = 600_000_000
+    path = tmp_path / "x.caffemodel"
+    blob = shape_of(count) + wire.header(5, 4 * count)
+    body = wire.string(1, "ip") + wire.header(7, len(blob) + 4 * count) + blob
+    with open(path, "wb") as stream:
+        stream.write(wire.header(100, len(body) + 4 * count) + body)
+        stream.seek(4 * count - 4, os.SEEK_CUR)
+        stream.write(struct.pack("<f", 7))
+    (array,) = read_weights(path).layers[0].blobs
+    assert array.shape == (count,)
+    assert (array[0], array[-1]) == (0, 7)
+
+
 def test_v0_layers_and_types_of_forks(tmp_path):
-    v0 = wire.string(1, "old") + wire.string(2, "innerproduct") + wire.header(50, 0)
     body = packed(5, VALUES) + LEGACY
     v0 = wire.string(1, "old") + wire.string(2, "innerproduct") + wire.header(50, len(body)) + body
     outer = wire.header(1, len(v0)) + v0 + wire.string(2, "bottom")
@@ -205,7 +224,13 @@ def test_v0_layers_and_types_of_forks(tmp_path):
 
 def test_parameters_of_forks_do_not_disturb(tmp_path):
     """Field 143 is a message in BVLC Caffe and another one in PSPNet; 149 a bool, a string or a message."""
-    body = wire.string(1, "ip") + packed(143, VALUES) + wire.integer(149, 1) + blob_field(shape_of(2, 3), packed(5, VALUES)) + wire.string(149, "x")
+    body = (
+        wire.string(1, "ip")
+        + packed(143, VALUES)
+        + wire.integer(149, 1)
+        + blob_field(shape_of(2, 3), packed(5, VALUES))
+        + wire.string(149, "x")
+    )
     path = tmp_path / "x.caffemodel"
     path.write_bytes(wire.header(100, len(body)) + body)
     np.testing.assert_array_equal(read_weights(path).layers[0].blobs[0], VALUES)
@@ -355,7 +380,12 @@ def test_truncated_hdf5(tmp_path):
 
 def test_read_net_binary_refuses_what_is_no_net(tmp_path):
     path = tmp_path / "x"
-    for content, fact in ((b"name: 'x'", "text file"), (b"\x89HDF\r\n\x1a\n", "HDF5"), (b"\xff\xff\x01", "damaged"), (b"\x0a\x01\x01", "no layers")):
+    for content, fact in (
+        (b"name: 'x'", "text file"),
+        (b"\x89HDF\r\n\x1a\n", "HDF5"),
+        (b"\xff\xff\x01", "damaged"),
+        (b"\x0a\x01\x01", "no layers"),
+    ):
         path.write_bytes(content)
         with pytest.raises(Error, match=fact):
             read_net_binary(path)

@@ -8,8 +8,8 @@
    WM      rows of 32 consecutive work-items (one NVIDIA warp; elsewhere only a numbering); their columns follow
 
    An element (i, j) of a work-item's sums stands at row tile_row + ROW(i), column tile_column + COLUMN(j) of the tile. */
-#ifndef OCAFFE_TILE_H
-#define OCAFFE_TILE_H
+#ifndef OCAFFE_TILE_GPU_H
+#define OCAFFE_TILE_GPU_H
 
 #ifndef BM
 #define BM 64

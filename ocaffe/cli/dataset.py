@@ -1,0 +1,66 @@
+"""`ocaffe dataset NAME [--from FOLDER] DIR`: make the LMDBs that the examples train on."""
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+import numpy as np
+from tqdm import tqdm
+
+from ocaffe.cli.flags import Parser
+from ocaffe.data.datum import encode_datum
+from ocaffe.data.sets import SETS, Part
+from ocaffe.data.writer import LmdbWriter
+from ocaffe.errors import Error
+from ocaffe.model.blob import write_blobproto
+
+MEAN = "mean.binaryproto"
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command; raises Error."""
+    parser = Parser("dataset", "Make DIR/NAME_train_lmdb and DIR/NAME_test_lmdb of a public data set, as Caffe's own tools do.")
+    parser.add_argument("name", choices=sorted(SETS), help="mnist, cifar10 (with its mean image), or digits (small, needs no network)")
+    parser.add_argument("folder", metavar="DIR", help="where the databases go; made if need be")
+    parser.flag("from", help="folder with the original files, packed or not; without it they are downloaded")
+    args = parser.parse(argv)
+    source = getattr(args, "from") or None
+    if source is not None and not os.path.isdir(source):
+        raise Error(f"the folder {source} does not exist", fix="--from the folder with the original files")
+    for line in make(args.name, args.folder, source):
+        print(line)
+    return 0
+
+
+def make(name: str, folder: str, source: str | None) -> list[str]:
+    """Make the databases of `name` in `folder`; returns what to tell the user. Databases appear when they are whole, or not at all."""
+    paths = {part: os.path.join(folder, f"{name}_{part}_lmdb") for part in ("train", "test")}
+    mean = os.path.join(folder, MEAN)
+    for path in paths.values():
+        LmdbWriter.check_absent(path)
+    data = SETS[name](source)
+    if data.wants_mean:
+        LmdbWriter.check_absent(mean)
+    writers: list[LmdbWriter] = []
+    try:
+        for part, path in paths.items():
+            writers.append(LmdbWriter(path))
+            _write(writers[-1], data.parts[part])
+        for writer in writers:
+            writer.finish()
+    except BaseException:
+        for writer in writers:
+            writer.discard()
+        raise
+    lines = [f"{path}: {len(data.parts[part].labels)} images of {'x'.join(map(str, data.parts[part].images.shape[1:]))}" for part, path in paths.items()]
+    if data.wants_mean:
+        images = data.parts["train"].images
+        write_blobproto(mean, (images.sum(0, dtype=np.int64) / len(images)).astype(np.float32))
+        lines.append(f"{mean}: the mean of the training images")
+    return [*lines, *data.remarks]
+
+
+def _write(writer: LmdbWriter, part: Part) -> None:
+    pairs = zip(part.images, part.labels)
+    for number, (image, label) in enumerate(tqdm(pairs, total=len(part.labels), desc=os.path.basename(writer.path), disable=None)):
+        writer.put(b"%08d" % number, encode_datum(image, int(label)))

@@ -1,0 +1,140 @@
+"""Databases: reading by number, and what is said of those that cannot be read."""
+from __future__ import annotations
+
+import gc
+import importlib.util
+import os
+import pathlib
+import shutil
+import sys
+
+import lmdb
+import pytest
+
+from ocaffe.data.database import Reader, open_database
+from ocaffe.errors import Error
+from tests.data.databases import LEVELDB, LMDB, write
+
+GOLDEN = pathlib.Path(__file__).parent.parent / "golden"
+needs_plyvel = pytest.mark.skipif(importlib.util.find_spec("plyvel") is None, reason="needs plyvel")
+
+
+@pytest.fixture
+def ten(tmp_path: pathlib.Path) -> str:
+    return write(tmp_path / "ten", [b"value %d" % i for i in range(10)])
+
+
+@pytest.mark.parametrize("random", [False, True])
+def test_read_by_number(ten: str, random: bool) -> None:
+    reader = Reader(open_database(ten, LMDB), random)
+    for first, count in [(0, 1), (1, 3), (3, 1), (9, 1), (2, 8), (0, 10), (5, 2)]:
+        count = 1 if random else count
+        items = reader.read(first, count)
+        assert [(bytes(key), bytes(value)) for key, value in items] == [(b"%08d" % i, b"value %d" % i) for i in range(first, first + count)]
+
+
+def test_larger_than_the_default_map(tmp_path: pathlib.Path) -> None:
+    path = write(tmp_path / "large", [bytes(3 << 20)] * 4)
+    assert len(Reader(open_database(path, LMDB)).read(3)[0][1]) == 3 << 20
+
+
+def test_one_environment_serves_all(ten: str) -> None:
+    first, second = open_database(ten, LMDB), open_database(os.path.relpath(ten), LMDB)
+    assert first is second  # LMDB refuses to open it twice
+    del first, second
+    gc.collect()
+    lmdb.open(ten, lock=False).close()  # and it is closed when nobody uses it
+
+
+def failure(path: object, backend: int = LMDB) -> Error:
+    with pytest.raises(Error) as caught:
+        open_database(str(path), backend)
+    return caught.value
+
+
+def test_missing(tmp_path: pathlib.Path) -> None:
+    error = failure(tmp_path / "no_lmdb")
+    assert f"the database {tmp_path}/no_lmdb does not exist" == error.fact and os.getcwd() in str(error.fix)
+    assert "source is empty" in failure("").fact
+
+
+def test_a_file(ten: str, tmp_path: pathlib.Path) -> None:
+    error = failure(os.path.join(ten, "data.mdb"))
+    assert "is a file, and a database is a folder" in error.fact and error.fix == f'source: "{ten}"'
+    (tmp_path / "list.txt").write_text("x")
+    assert "data.mdb" in str(failure(tmp_path / "list.txt").fix)
+
+
+def test_not_a_database(tmp_path: pathlib.Path) -> None:
+    assert f"{tmp_path} is no LMDB database: it has no file data.mdb" in failure(tmp_path).fact
+    (tmp_path / "data.mdb").write_bytes(b"")
+    assert "is empty (0 bytes)" in failure(tmp_path).fact
+    (tmp_path / "data.mdb").write_bytes(os.urandom(20000))
+    assert "cannot be opened as LMDB: File is not an LMDB file" in failure(tmp_path).fact
+
+
+def test_the_other_backend(ten: str) -> None:
+    error = failure(GOLDEN / "files" / "leveldb_raw")
+    assert "it is one of LEVELDB" in error.fact and error.fix == "backend: LEVELDB"
+    error = failure(ten, LEVELDB)
+    assert "it is one of LMDB" in error.fact and error.fix == "backend: LMDB"
+    assert failure(ten, 2).fact == "backend DATUMFILE is not supported"
+
+
+def test_empty(tmp_path: pathlib.Path) -> None:
+    assert "has no records" in failure(write(tmp_path / "empty", [])).fact
+
+
+def test_open_elsewhere_in_the_process(ten: str) -> None:
+    other = lmdb.open(ten, readonly=True, lock=False)
+    error = failure(ten)
+    assert "already open" in error.fact and error.fix == "close it there"
+    other.close()
+
+
+def test_truncated(tmp_path: pathlib.Path) -> None:
+    path = write(tmp_path / "cut", [bytes(5000)] * 20)
+    file = pathlib.Path(path) / "data.mdb"
+    size = file.stat().st_size
+    os.truncate(file, size // 2 + 100)
+    error = failure(path)
+    assert f"data.mdb is truncated: it has {size // 2 + 100:,} bytes and needs {size:,}" in error.fact
+
+
+def test_a_damaged_page(tmp_path: pathlib.Path) -> None:
+    shutil.copytree(GOLDEN / "files" / "lmdb_raw", tmp_path / "bad", copy_function=shutil.copyfile)
+    file = tmp_path / "bad" / "data.mdb"
+    pages = bytearray(file.read_bytes())
+    pages[8192:12288] = b"\xff" * 4096
+    file.chmod(0o644)
+    file.write_bytes(pages)
+    with pytest.raises(Error) as caught:
+        Reader(open_database(str(tmp_path / "bad"), LMDB)).read(0, 12)
+    assert f"database {tmp_path}/bad, record 0: Located page was wrong type" == caught.value.fact
+
+
+def test_leveldb_without_plyvel(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "plyvel", None)
+    error = failure(GOLDEN / "files" / "leveldb_raw", LEVELDB)
+    assert "needs the package plyvel" in error.fact
+    assert "ocaffe[leveldb]" in str(error.fix) and "convert_imageset" in str(error.fix)
+
+
+@needs_plyvel
+@pytest.mark.parametrize("random", [False, True])
+def test_leveldb_is_read_like_lmdb(tmp_path: pathlib.Path, random: bool) -> None:
+    shutil.copytree(GOLDEN / "files" / "leveldb_raw", tmp_path / "db", copy_function=shutil.copyfile)  # LevelDB writes where it reads
+    os.chmod(tmp_path / "db", 0o755)
+    database = open_database(str(tmp_path / "db"), LEVELDB)
+    same = Reader(open_database(str(GOLDEN / "files" / "lmdb_raw"), LMDB))
+    reader = Reader(database, random)
+    assert database.entries == 12
+    for record in (0, 1, 7, 3, 11, 0):
+        ((key, value),), ((expected_key, expected),) = reader.read(record), same.read(record)
+        assert (bytes(key), bytes(value)) == (bytes(expected_key), bytes(expected))
+
+
+@needs_plyvel
+def test_leveldb_that_is_none(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "CURRENT").write_text("nonsense")
+    assert "cannot be opened as LevelDB" in failure(tmp_path, LEVELDB).fact

@@ -1,0 +1,367 @@
+"""Matrix product and convolution of the GPU class, and depthwise convolution of both, against numpy in float64.
+
+The kernels are standard OpenCL C, so they run on CPU runtimes too. Most cases use a tile of 16 x 32, smaller than any that ships: small
+problems then have inner tiles, edges and splits, and compile fast.
+"""
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ocaffe.graph.ir import Ref, Role
+from ocaffe.graph.recorder import Recorder
+from ocaffe.ops import conv_depthwise, conv_gpu, gemm_gpu
+from ocaffe.ops.convolution import ConvGeometry
+from ocaffe.ops.gemm_gpu import TILES, Choice, Tile
+from ocaffe.target import Target
+from tests.harness import execute
+
+SMALL = Tile(rows=16, columns=32, item_rows=4, item_columns=4, warp_rows=16, depth=8)
+WIDE = Tile(rows=16, columns=16, item_rows=4, item_columns=4, warp_rows=32, depth=8)
+
+
+def recorder(target: Target, kind: str = "gpu", phase: str = "backward") -> Recorder:
+    rec = Recorder(replace(target, kind=kind), train=True)
+    rec.enter("layer", phase)
+    return rec
+
+
+def close(got: np.ndarray, want: np.ndarray, tolerance: float = 1e-5) -> None:
+    assert got.shape == want.shape
+    error = np.abs(got - want).max() / max(np.abs(want).max(), 1e-30)
+    assert error < tolerance, f"{error:.1e} of the largest magnitude"
+
+
+def tensor(name: str, shape: tuple[int, ...], role: Role = Role.ACTIVATION, offset: int = 0, gap: int = 0) -> Ref:
+    """A dense Ref, or a view at `offset` of one whose samples are `gap` elements further apart."""
+    if not offset and not gap:
+        return Ref(name, shape, role)
+    stride = math.prod(shape[1:]) + gap
+    return Ref(f"{name}.all", (shape[0], stride + offset), role).view(shape, offset, stride + offset)
+
+
+def accumulating(rec: Recorder, ref: Ref) -> Ref:
+    """Marks a diff as written by an earlier node, so that what follows must add to it."""
+    rec._pending.add(rec._diff_key(ref))
+    rec.enter("layer", "backward")
+    assert rec.accumulates(ref)
+    return ref
+
+
+# -- matrix product --------------------------------------------------------------------------------------------------------
+
+
+def check_gemm(
+    device: Any, m: int, n: int, k: int, choice: Choice, *, trans_a: bool, trans_b: bool, offset: int = 0, gap: int = 0, add: bool = False
+) -> None:
+    rng = np.random.default_rng(m * 10007 + n * 101 + k)
+    rec = recorder(device.target)
+    a_shape, b_shape = ((k, m) if trans_a else (m, k)), ((n, k) if trans_b else (k, n))
+    a, b = tensor("a", a_shape, offset=offset, gap=gap), tensor("b", b_shape, offset=offset, gap=gap)
+    c, bias = tensor("c", (m, n), Role.DIFF, offset, gap), None if add else Ref("bias", (n,), Role.PARAMETER)
+    feeds = {a: rng.standard_normal(a_shape), b: rng.standard_normal(b_shape)}
+    want = (feeds[a].T if trans_a else feeds[a]) @ (feeds[b].T if trans_b else feeds[b])
+    if add:
+        feeds[accumulating(rec, c)] = rng.standard_normal((m, n))
+        want += feeds[c]
+    else:
+        feeds[bias] = rng.standard_normal(n)
+        want += feeds[bias]
+    gemm_gpu.record(rec, a, b, c, trans_a, trans_b, bias, choice)
+    close(execute(rec, device.context, feeds, [c])[0], want)
+
+
+@pytest.mark.parametrize("splits", [1, 3])
+@pytest.mark.parametrize(("trans_a", "trans_b"), itertools.product((False, True), repeat=2))
+def test_gemm(device: Any, trans_a: bool, trans_b: bool, splits: int) -> None:
+    choice = Choice(SMALL, splits)
+    for m, n, k in ((32, 64, 48), (37, 45, 51), (1, 70, 33), (19, 1, 64), (5, 3, 1), (16, 32, 8)):
+        check_gemm(device, m, n, k, choice, trans_a=trans_a, trans_b=trans_b)
+    check_gemm(device, 33, 40, 29, choice, trans_a=trans_a, trans_b=trans_b, offset=3, gap=2)
+    check_gemm(device, 32, 64, 32, choice, trans_a=trans_a, trans_b=trans_b, offset=4, gap=4, add=True)
+    check_gemm(device, 17, 34, 40, choice, trans_a=trans_a, trans_b=trans_b, add=True)
+
+
+@pytest.mark.parametrize("tile", TILES, ids=str)
+def test_gemm_tiles(device: Any, tile: Tile) -> None:
+    check_gemm(device, tile.rows + 3, tile.columns + 5, 2 * tile.depth + 3, Choice(tile), trans_a=False, trans_b=True)
+    check_gemm(device, 2 * tile.rows, tile.columns, 2 * tile.depth, Choice(tile), trans_a=True, trans_b=False)
+
+
+def test_gemm_merged_relu(device: Any) -> None:
+    """The slope argument is the one that the launch names, with and without a split."""
+    rng = np.random.default_rng(1)
+    for splits in (1, 2):
+        rec = recorder(device.target, phase="forward")
+        a, b, c = Ref("a", (9, 40), Role.ACTIVATION), Ref("b", (40, 21), Role.ACTIVATION), Ref("c", (9, 21), Role.ACTIVATION)
+        gemm_gpu.record(rec, a, b, c, False, False, None, Choice(SMALL, splits))
+        set_slope(rec, 0.25)
+        feeds = {a: rng.standard_normal(a.shape), b: rng.standard_normal(b.shape)}
+        want = feeds[a] @ feeds[b]
+        close(execute(rec, device.context, feeds, [c])[0], np.where(want > 0, want, 0.25 * want))
+
+
+def set_slope(rec: Recorder, slope: float) -> None:
+    launch = rec.launches[-1]
+    assert launch.slope_arg is not None and all(other.slope_arg is None for other in rec.launches[:-1])
+    scalars = list(launch.call.scalars)
+    assert scalars[launch.slope_arg] == np.float32(1.0) and isinstance(scalars[launch.slope_arg], np.float32)
+    scalars[launch.slope_arg] = np.float32(slope)
+    launch.call = replace(launch.call, scalars=tuple(scalars))
+
+
+def test_infinity_stays_where_it_is(device: Any) -> None:
+    """What lies outside of the product, and the zeros that stand for it, touch no result."""
+    rec = recorder(device.target, phase="forward")
+    whole_a, whole_b = Ref("a", (5, 40), Role.ACTIVATION), Ref("b", (33, 40), Role.ACTIVATION)
+    a, b, c = whole_a.view((5, 7), 8, 40), whole_b.view((33, 7), 8, 40), Ref("c", (5, 33), Role.ACTIVATION)
+    gemm_gpu.record(rec, a, b, c, False, True, None, Choice(SMALL))
+    feeds = {whole_a: np.full((5, 40), np.inf), whole_b: np.full((33, 40), np.nan)}
+    feeds[whole_a][:, 8:15] = 1.0
+    feeds[whole_b][:, 8:15] = 2.0
+    feeds[whole_a][2, 9] = np.inf
+    want = np.full((5, 33), 14.0)
+    want[2] = np.inf
+    np.testing.assert_array_equal(execute(rec, device.context, feeds, [c])[0], want)
+
+
+# -- the choice of tile and splits: no device needed -----------------------------------------------------------------------
+
+H100 = Target(kind="gpu", runtime="nvidia", compute_units=132)
+
+
+def test_large_products_take_large_tiles_and_small_ones_splits() -> None:
+    large = gemm_gpu.choose(H100, TILES, 4096, 4096, 4096)
+    assert large == Choice(TILES[0], 1)
+    small = gemm_gpu.choose(H100, TILES, 64, 500, 800)
+    assert small.tile.rows * small.tile.columns <= 64 * 64 and small.splits > 1
+    filters = gemm_gpu.choose(H100, TILES, 64, 576, 64 * 3136)
+    assert filters.splits >= 8 and filters.splits * 64 * 576 * 4 <= gemm_gpu.SPLIT_SCRATCH
+
+
+def test_devices_of_unknown_registers_get_modest_tiles() -> None:
+    assert gemm_gpu.choose(replace(H100, runtime="generic"), TILES, 4096, 4096, 4096).tile.item_rows <= 8
+
+
+@pytest.mark.parametrize("tile", TILES, ids=str)
+def test_tiles_meet_what_the_kernels_ask_for(tile: Tile) -> None:
+    assert tile.items % 32 == 0 and tile.items <= 256 and tile.items % tile.columns == 0
+    for rows in (tile.rows, tile.columns):
+        assert rows * tile.depth % (4 * tile.items) == 0 and tile.items % (tile.depth // 4) == 0 and rows // 4 <= tile.items
+    assert 2 * tile.depth * (tile.rows + tile.columns + 8) * 4 <= 48 << 10
+    for kernel in itertools.product((1,), (1, 3, 5, 7, 11, 40), (1, 3, 5, 7, 11, 40)):
+        g = geometry(1, 64, 64, (1, 50, 50), kernel)
+        depth = math.prod(conv_gpu.window_step(g, tile))
+        assert depth <= tile.items and 2 * depth * (tile.rows + tile.columns + 8) * 4 <= 48 << 10
+        assert conv_gpu.window_step(g, tile)[0] % (tile.items // tile.columns) == 0
+
+
+# -- convolution -----------------------------------------------------------------------------------------------------------
+
+
+def geometry(
+    batch: int,
+    channels: int,
+    num_output: int,
+    size: tuple[int, ...],
+    kernel: tuple[int, ...],
+    stride: tuple[int, ...] = (1, 1, 1),
+    pad: tuple[int, ...] = (0, 0, 0),
+    dilation: tuple[int, ...] = (1, 1, 1),
+    group: int = 1,
+) -> ConvGeometry:
+    out = tuple((n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d in zip(size, kernel, stride, pad, dilation))
+    return ConvGeometry(batch, channels, num_output, group, size, out, kernel, stride, pad, dilation)  # type: ignore[arg-type]
+
+
+class Numpy:
+    """The three directions, tap by tap."""
+
+    def __init__(self, g: ConvGeometry) -> None:
+        self.g = g
+        self.padded = tuple(n + 2 * p for n, p in zip(g.size, g.pad))
+
+    def taps(self) -> Any:
+        """Each tap with the part of the padded image that it meets."""
+        g = self.g
+        for tap in itertools.product(*map(range, g.kernel)):
+            starts = [t * d for t, d in zip(tap, g.dilation)]
+            yield tap, tuple(slice(a, a + (o - 1) * s + 1, s) for a, o, s in zip(starts, g.out, g.stride))
+
+    def inner(self) -> tuple[slice, ...]:
+        return tuple(slice(p, p + n) for p, n in zip(self.g.pad, self.g.size))
+
+    def split(self, t: np.ndarray, channels: int) -> np.ndarray:
+        return t.reshape(self.g.batch, self.g.group, channels, *t.shape[2:])
+
+    def image(self, x: np.ndarray) -> np.ndarray:
+        wide = np.zeros((*x.shape[:2], *self.padded))
+        wide[(..., *self.inner())] = x
+        return self.split(wide, self.g.group_channels)
+
+    def filters(self, w: np.ndarray) -> np.ndarray:
+        return w.reshape(self.g.group, self.g.group_outputs, self.g.group_channels, *self.g.kernel)
+
+    def forward(self, x: np.ndarray, w: np.ndarray) -> np.ndarray:
+        wide, filters = self.image(x), self.filters(w)
+        y = sum(np.einsum("ngcdhw,goc->ngodhw", wide[(..., *part)], filters[(..., *tap)]) for tap, part in self.taps())
+        return y.reshape(self.g.batch, self.g.num_output, *self.g.out)
+
+    def backward_data(self, dy: np.ndarray, w: np.ndarray) -> np.ndarray:
+        dys, filters = self.split(dy, self.g.group_outputs), self.filters(w)
+        wide = np.zeros((self.g.batch, self.g.group, self.g.group_channels, *self.padded))
+        for tap, part in self.taps():
+            wide[(..., *part)] += np.einsum("ngodhw,goc->ngcdhw", dys, filters[(..., *tap)])
+        return wide[(..., *self.inner())].reshape(self.g.batch, self.g.channels, *self.g.size)
+
+    def backward_filter(self, x: np.ndarray, dy: np.ndarray) -> np.ndarray:
+        wide, dys = self.image(x), self.split(dy, self.g.group_outputs)
+        dw = np.zeros((self.g.group, self.g.group_outputs, self.g.group_channels, *self.g.kernel))
+        for tap, part in self.taps():
+            dw[(..., *tap)] = np.einsum("ngcdhw,ngodhw->goc", wide[(..., *part)], dys)
+        return dw.reshape(self.g.weight_shape)
+
+
+def check_convolution(device: Any, engine: Any, g: ConvGeometry, *, kind: str = "gpu", add: bool = False, offset: int = 0, gap: int = 0, **choice: Any) -> None:
+    """All directions of `engine` against numpy; `add`: into results that hold a sum already; `offset`, `gap`: see tensor."""
+    rng = np.random.default_rng(g.batch + 10 * g.channels + 1000 * g.num_output + math.prod(g.size))
+    rec = recorder(device.target, kind)
+    x_shape, y_shape = (g.batch, g.channels, *g.size), (g.batch, g.num_output, *g.out)
+    x, dy, w = tensor("x", x_shape, offset=offset, gap=gap), tensor("dy", y_shape, offset=offset, gap=gap), Ref("w", g.weight_shape, Role.PARAMETER)
+    y, dx = tensor("y", y_shape, Role.DIFF, offset, gap), tensor("dx", x_shape, Role.DIFF, offset, gap)
+    dw, db = Ref("dw", g.weight_shape, Role.GRADIENT), Ref("db", (g.num_output,), Role.GRADIENT)
+    bias = None if add else Ref("bias", (g.num_output,), Role.PARAMETER)
+    feeds = {ref: rng.standard_normal(ref.shape) for ref in (x, dy, w, *([bias] if bias else []))}
+    model = Numpy(g)
+    want = {y: model.forward(feeds[x], feeds[w]), dx: model.backward_data(feeds[dy], feeds[w]), dw: model.backward_filter(feeds[x], feeds[dy])}
+    want[db] = feeds[dy].sum((0, 2, 3, 4))
+    if bias:
+        want[y] += feeds[bias].reshape(-1, 1, 1, 1)
+    if add:
+        for ref in want:
+            feeds[accumulating(rec, ref)] = rng.standard_normal(ref.shape)
+            want[ref] = want[ref] + feeds[ref]
+    engine.forward(rec, g, x, w, bias, y, **choice)
+    engine.backward_data(rec, g, dy, w, dx, **choice)
+    engine.backward_filter(rec, g, x, dy, dw, **choice)
+    conv_gpu.backward_bias(rec, g, dy, db)
+    for ref, got in zip(want, execute(rec, device.context, feeds, list(want))):
+        close(got, want[ref])
+
+
+WINDOWS = {
+    "1x1": dict(kernel=(1, 1, 1)),
+    "3x3": dict(kernel=(1, 3, 3), pad=(0, 1, 1)),
+    "3x3 stride 2": dict(kernel=(1, 3, 3), stride=(1, 2, 2), pad=(0, 1, 1)),
+    "1x1 stride 2": dict(kernel=(1, 1, 1), stride=(1, 2, 2)),
+    "5x5 dilated": dict(kernel=(1, 5, 5), pad=(0, 3, 2), dilation=(1, 1, 2)),
+    "7x4 mixed": dict(kernel=(1, 7, 4), stride=(1, 3, 2), pad=(0, 3, 0), dilation=(1, 2, 4)),
+    "1x13": dict(kernel=(1, 1, 13), pad=(0, 0, 6)),
+    "3-D": dict(kernel=(2, 3, 2), stride=(2, 1, 1), pad=(1, 0, 1), dilation=(1, 2, 1)),
+}
+
+
+def random_size(rng: np.random.Generator, window: dict[str, Any]) -> tuple[int, ...]:
+    """An image in which the window fits, odd and even; one slice deep unless the window is deeper."""
+    ones = (1, 1, 1)
+    reach = [(k - 1) * d + 1 - 2 * p for k, d, p in zip(window["kernel"], window.get("dilation", ones), window.get("pad", (0, 0, 0)))]
+    return tuple(1 if axis == 0 and window["kernel"][0] == 1 else max(n, 1) + int(rng.integers(0, 9)) for axis, n in enumerate(reach))
+
+
+def small(g: ConvGeometry, splits: int, tile: Tile = SMALL) -> Choice:
+    return Choice(replace(tile, depth=math.prod(conv_gpu.window_step(g, tile))), splits)
+
+
+@pytest.mark.parametrize("window", WINDOWS)
+def test_convolution(device: Any, window: str) -> None:
+    """Sizes are arguments, so a window compiles once (per step shape) whatever the images are."""
+    rng = np.random.default_rng(list(WINDOWS).index(window))
+    for case in range(8):
+        group = (1, 2, 3)[case % 3]
+        channels, outputs = group * int(rng.integers(8, 20)), group * int(rng.integers(1, 24))
+        g = geometry(int(rng.integers(1, 4)), channels, outputs, random_size(rng, WINDOWS[window]), group=group, **WINDOWS[window])
+        strided = dict(offset=3, gap=1) if case % 4 == 1 else dict(offset=4, gap=8) if case % 4 == 2 else {}
+        check_convolution(device, conv_gpu, g, add=case % 2 == 1, choice=small(g, splits=(1, 3)[case // 2 % 2]), **strided)
+
+
+def test_convolution_of_few_channels(device: Any) -> None:
+    """Below 8 channels a step takes rows of the window, with a stride too."""
+    for channels, window in ((1, dict(kernel=(1, 5, 5))), (3, dict(kernel=(1, 7, 7), stride=(1, 2, 2), pad=(0, 3, 3)))):
+        g = geometry(2, channels, 20, (1, 13, 14), **window)
+        check_convolution(device, conv_gpu, g, choice=small(g, 1))
+        check_convolution(device, conv_gpu, g, choice=small(g, 3), add=True)
+
+
+def test_convolution_with_several_work_items_per_column(device: Any) -> None:
+    g = geometry(2, 7, 18, (1, 6, 7), (1, 3, 3), pad=(0, 1, 1))
+    tile = next(tile for tile in TILES if tile.items > tile.columns)
+    check_convolution(device, conv_gpu, g, choice=small(g, 1, tile))
+
+
+def test_convolution_by_its_own_choice(device: Any) -> None:
+    check_convolution(device, conv_gpu, geometry(2, 6, 5, (1, 9, 8), (1, 3, 3), pad=(0, 1, 1)))
+
+
+def test_convolution_merged_relu(device: Any) -> None:
+    rng = np.random.default_rng(1)
+    for splits in (1, 2):
+        g = geometry(2, 16, 5, (1, 6, 6), (1, 1, 1))
+        rec = recorder(device.target, phase="forward")
+        x, w = Ref("x", (2, 16, 1, 6, 6), Role.ACTIVATION), Ref("w", g.weight_shape, Role.PARAMETER)
+        y = Ref("y", (2, 5, 1, 6, 6), Role.ACTIVATION)
+        conv_gpu.forward(rec, g, x, w, None, y, small(g, splits))
+        set_slope(rec, 0.0)
+        feeds = {x: rng.standard_normal(x.shape), w: rng.standard_normal(w.shape)}
+        close(execute(rec, device.context, feeds, [y])[0], np.maximum(Numpy(g).forward(feeds[x], feeds[w]), 0))
+
+
+def test_bias_gradient_in_slices(device: Any) -> None:
+    """A large batch of few channels is cut up and added in a second pass."""
+    g = geometry(11, 1, 3, (1, 90, 100), (1, 1, 1))
+    rec = recorder(device.target)
+    dy, db = Ref("dy", (11, 3, 1, 90, 100), Role.DIFF), Ref("db", (3,), Role.GRADIENT)
+    conv_gpu.backward_bias(rec, g, dy, db)
+    assert len(rec.launches) == 2
+    values = np.random.default_rng(0).standard_normal(dy.shape) + 0.1
+    close(execute(rec, device.context, {dy: values}, [db])[0], values.sum((0, 2, 3, 4)))
+
+
+# -- depthwise -------------------------------------------------------------------------------------------------------------
+
+DEPTHWISE = {
+    "3x3": dict(kernel=(1, 3, 3), pad=(0, 1, 1)),
+    "3x3 stride 2": dict(kernel=(1, 3, 3), stride=(1, 2, 2), pad=(0, 1, 1)),
+    "5x4 mixed": dict(kernel=(1, 5, 4), stride=(1, 2, 3), pad=(0, 0, 4), dilation=(1, 3, 2)),
+}
+
+
+@pytest.mark.parametrize("kind", ["cpu", "gpu"])
+@pytest.mark.parametrize("window", DEPTHWISE)
+def test_depthwise(device: Any, window: str, kind: str) -> None:
+    rng = np.random.default_rng(list(DEPTHWISE).index(window))
+    for case, size in enumerate(((13, 16), (21, 67), (14, 7), (1, 1), (10, 131))):
+        channels, multiplier = int(rng.integers(2, 7)), (1, 3)[case % 2]
+        _, rows, columns = random_size(rng, DEPTHWISE[window])
+        shape = (1, max(size[0], rows), max(size[1], columns))
+        g = geometry(int(rng.integers(1, 4)), channels, channels * multiplier, shape, group=channels, **DEPTHWISE[window])
+        strided = dict(offset=3, gap=1) if case % 2 else {}
+        check_convolution(device, conv_depthwise, g, kind=kind, add=case in (2, 3), **strided)
+
+
+@pytest.mark.parametrize("kind", ["cpu", "gpu"])
+def test_depthwise_merged_relu(device: Any, kind: str) -> None:
+    rng = np.random.default_rng(1)
+    g = geometry(2, 3, 3, (1, 9, 21), (1, 3, 3), pad=(0, 1, 1), group=3)
+    rec = recorder(device.target, kind, phase="forward")
+    x, w = Ref("x", (2, 3, 1, 9, 21), Role.ACTIVATION), Ref("w", g.weight_shape, Role.PARAMETER)
+    y = Ref("y", (2, 3, 1, 9, 21), Role.ACTIVATION)
+    conv_depthwise.forward(rec, g, x, w, None, y)
+    set_slope(rec, 0.5)
+    feeds = {x: rng.standard_normal(x.shape), w: rng.standard_normal(w.shape)}
+    want = Numpy(g).forward(feeds[x], feeds[w])
+    close(execute(rec, device.context, feeds, [y])[0], np.where(want > 0, want, 0.5 * want))

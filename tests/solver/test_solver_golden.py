@@ -1,0 +1,115 @@
+"""Training runs of real Caffe, repeated: rates, losses, test scores, parameters and history (tests/golden/solvers)."""
+from __future__ import annotations
+
+import pathlib
+import re
+import shutil
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ocaffe import log
+from ocaffe.layers.base import registry
+from ocaffe.model.text import read_net, read_solver
+from ocaffe.model.upgrade import upgrade_solver
+from ocaffe.solver.solver import Solver
+
+GOLDEN = pathlib.Path(__file__).resolve().parent.parent / "golden"
+TOLERANCE = 2e-4  # twenty to thirty iterations deep
+CASES = sorted(path.name.removesuffix(".solver.prototxt") for path in (GOLDEN / "solvers").glob("*.solver.prototxt"))
+
+
+@pytest.fixture
+def lines(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Log lines of the run."""
+    result: list[str] = []
+    monkeypatch.setattr(log, "sink", result.append)
+    monkeypatch.setattr(log, "minimum", 0)
+    return result
+
+
+@pytest.fixture
+def golden(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
+    """A writable copy of golden/solvers as working directory."""
+    shutil.copytree(GOLDEN / "solvers", tmp_path / "solvers")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def close(actual: np.ndarray, expected: np.ndarray, what: str, tolerance: float = TOLERANCE) -> None:
+    scale = max(float(np.abs(expected).max(initial=0)), 1e-30)
+    error = float(np.abs(np.asarray(actual, np.float64) - expected).max(initial=0)) / scale
+    assert error <= tolerance, f"{what}: error {error:.3g} of {scale:.3g}"
+
+
+def numbers(lines: list[str], pattern: str) -> np.ndarray:
+    return np.array([float(match[1]) for match in (re.search(pattern, line) for line in lines) if match])
+
+
+def compare(solver: Solver, arrays: Any, prefix: str) -> None:
+    blobs = solver.network.parameter_arrays()
+    keys = [key for key in arrays if key.startswith(prefix + "/")]
+    assert keys
+    for key in keys:
+        _, layer, index = key.split("/")
+        close(blobs[layer][int(index)], arrays[key], key)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_run(name: str, device: Any, golden: pathlib.Path, lines: list[str]) -> None:
+    path = f"solvers/{name}.solver.prototxt"
+    param = upgrade_solver(read_solver(path))
+    absent = {layer.type for layer in read_net(param.net).layer} - set(registry())
+    if absent:
+        pytest.skip(f"layer not in the list: {', '.join(sorted(absent))}")
+    arrays = dict(np.load(f"solvers/{name}.npz"))
+    todo = {key for key in arrays if not key.startswith(("init", "resumed", "loss_last_pass"))}
+    solver = Solver(param, device, file=path)
+    try:
+        solver.solve()
+        compare(solver, arrays, "final")
+        todo -= {key for key in todo if key.startswith("final")}
+        if "history/0" in arrays:
+            for index, blob in enumerate(solver.history_arrays()):
+                close(blob, arrays[f"history/{index}"], f"history/{index}")
+                todo.discard(f"history/{index}")
+    finally:
+        solver.close()
+    close(numbers(lines, r"Iteration \d+ \(.*loss = (\S+)"), arrays["log_loss"][: param.max_iter], "log_loss")
+    rates = numbers(lines, r"Iteration \d+, lr = (\S+)")
+    assert [f"{rate:g}" for rate in rates] == [f"{rate:g}" for rate in arrays["log_lr"]]
+    if "lr" in arrays:
+        assert [f"{rate:.6g}" for rate in rates] == [f"{rate:.6g}" for rate in arrays["lr"]]
+    todo -= {"log_loss", "log_lr", "lr"}
+    if "test_log" in arrays:
+        compare_tests(lines, arrays["test_log"])
+        todo.discard("test_log")
+    assert not todo, f"not compared: {sorted(todo)}"
+
+
+def compare_tests(lines: list[str], expected: np.ndarray) -> None:
+    found = []
+    iteration = 0
+    for line in lines:
+        if match := re.search(r"Iteration (\d+), Testing net", line):
+            iteration = int(match[1])
+        elif match := re.search(r"Test loss: (\S+)", line):
+            found.append((iteration, -1, float(match[1])))
+        elif match := re.search(r"Test net output #(\d+): \S+ = (\S+)", line):
+            found.append((iteration, int(match[1]), float(match[2])))
+    assert [row[:2] for row in found] == [(int(a), int(b)) for a, b, _ in expected]
+    close(np.array([row[2] for row in found]), expected[:, 2], "test_log")
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if name.startswith("Snap-")])
+def test_resume_from_caffes_snapshot(name: str, device: Any, golden: pathlib.Path, lines: list[str]) -> None:
+    arrays = dict(np.load(f"solvers/{name}.npz"))
+    suffix = ".solverstate.h5" if "HDF5" in name else ".solverstate"
+    solver = Solver(f"solvers/{name}.solver.prototxt", device, resume=f"solvers/{name}_iter_10{suffix}")
+    try:
+        solver.solve()
+        compare(solver, arrays, "resumed_final")
+    finally:
+        solver.close()
+    close(numbers(lines, r"Iteration \d+ \(.*loss = (\S+)"), arrays["resumed_log_loss"], "resumed_log_loss")

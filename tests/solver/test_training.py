@@ -1,0 +1,222 @@
+"""Training as a whole on a small net over a real LMDB: equal runs, exact resume, no hidden waits, debug switches, snapshots that survive trouble."""
+from __future__ import annotations
+
+import os
+import pathlib
+import shutil
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ocaffe import log, proto
+from ocaffe.errors import Error
+from ocaffe.model.text import parse
+from ocaffe.solver.solver import Solver
+
+GOLDEN = pathlib.Path(__file__).resolve().parent.parent / "golden"
+
+NET = """
+name: "tiny"
+layer { name: "data" type: "Data" top: "data" top: "label" transform_param { crop_size: 20 mirror: true scale: 0.0078125 mean_value: 100 }
+        data_param { source: "files/lmdb_raw" batch_size: 4 backend: LMDB } }
+layer { name: "conv1" type: "Convolution" bottom: "data" top: "conv1" convolution_param { num_output: 6 kernel_size: 3 pad: 1
+        weight_filler { type: "msra" } } }
+layer { name: "bn1" type: "BatchNorm" bottom: "conv1" top: "conv1" }
+layer { name: "scale1" type: "Scale" bottom: "conv1" top: "conv1" scale_param { bias_term: true } }
+layer { name: "relu1" type: "ReLU" bottom: "conv1" top: "conv1" }
+layer { name: "pool1" type: "Pooling" bottom: "conv1" top: "pool1" pooling_param { pool: MAX kernel_size: 3 stride: 2 } }
+layer { name: "conv2" type: "Convolution" bottom: "pool1" top: "conv2" convolution_param { num_output: 6 kernel_size: 3 pad: 1
+        weight_filler { type: "xavier" } } }
+layer { name: "sum" type: "Eltwise" bottom: "pool1" bottom: "conv2" top: "sum" }
+layer { name: "relu2" type: "ReLU" bottom: "sum" top: "sum" }
+layer { name: "norm" type: "LRN" bottom: "sum" top: "norm" lrn_param { local_size: 3 } }
+layer { name: "ip1" type: "InnerProduct" bottom: "norm" top: "ip1" inner_product_param { num_output: 10 weight_filler { type: "xavier" } } }
+layer { name: "drop" type: "Dropout" bottom: "ip1" top: "ip1" }
+layer { name: "ip2" type: "InnerProduct" bottom: "ip1" top: "ip2" inner_product_param { num_output: 4 weight_filler { type: "xavier" } } }
+layer { name: "loss" type: "SoftmaxWithLoss" bottom: "ip2" bottom: "label" top: "loss" }
+layer { name: "accuracy" type: "Accuracy" bottom: "ip2" bottom: "label" top: "accuracy" include { phase: TEST } }
+"""
+SETTINGS = {
+    "net": '"net.prototxt"', "base_lr": "0.01", "momentum": "0.9", "weight_decay": "0.001", "lr_policy": '"inv"', "gamma": "0.1", "power": "0.5",
+    "max_iter": "12", "display": "5", "snapshot_prefix": '"snap"', "random_seed": "3", "test_iter": "2", "test_interval": "5",
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def workplace(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    (tmp_path / "net.prototxt").write_text(NET)
+    shutil.copytree(GOLDEN / "files", tmp_path / "files")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(log, "sink", lambda line: None)
+    yield
+
+
+def make(device: Any, extra: str = "", **options: Any) -> Solver:
+    """A solver of SETTINGS; `extra` ("name: value ...") overrides."""
+    words = extra.split()
+    settings = SETTINGS | {name.rstrip(":"): value for name, value in zip(words[::2], words[1::2])}
+    text = "\n".join(f"{name}: {value}" for name, value in settings.items())
+    return Solver(parse(text, proto.SolverParameter, "solver.prototxt"), device, file="solver.prototxt", **options)
+
+
+def train(device: Any, extra: str = "", steps: int = 12, **options: Any) -> dict[str, np.ndarray]:
+    """Everything that a training leaves behind."""
+    solver = make(device, extra, **options)
+    try:
+        solver.step(steps - solver.iter)
+        return everything(solver)
+    finally:
+        solver.close()
+
+
+def everything(solver: Solver) -> dict[str, np.ndarray]:
+    result = {f"{name}/{i}": blob for name, blobs in solver.network.parameter_arrays().items() for i, blob in enumerate(blobs)}
+    result |= {f"history/{i}": blob for i, blob in enumerate(solver.history_arrays())}
+    result["loss"] = np.array([solver._smoothed])
+    return result
+
+
+def assert_same(a: dict[str, np.ndarray], b: dict[str, np.ndarray], but: tuple[str, ...] = ()) -> None:
+    assert a.keys() == b.keys()
+    for key in a.keys() - set(but):
+        assert np.isfinite(a[key]).all(), key
+        assert np.array_equal(a[key], b[key]), f"{key} differs by {np.abs(a[key] - b[key]).max()}"
+
+
+def test_two_runs_with_one_seed_are_equal(device: Any) -> None:
+    assert_same(train(device), train(device))
+
+
+def test_another_seed_gives_other_numbers(device: Any) -> None:
+    other = train(device, "random_seed: 4", steps=2)
+    assert not np.array_equal(train(device, steps=2)["conv1/0"], other["conv1/0"])
+
+
+@pytest.mark.parametrize("cut", [1, 4, 5, 7, 11])
+@pytest.mark.parametrize("extra", ["", "iter_size: 3", 'snapshot_format: HDF5 type: "Adam"'], ids=["plain", "iter_size", "adam-hdf5"])
+def test_resume_is_exact(device: Any, cut: int, extra: str) -> None:
+    whole = train(device, extra)
+    first = make(device, extra)
+    first.step(cut)
+    state = first.snapshot()
+    first.close()
+    # smoothing restarts with every call of step (quirk 34); a window of one is the last loss in both
+    assert_same(whole, train(device, extra, resume=state))
+
+
+@pytest.mark.parametrize("switch", ["OCAFFE_PLAN=none", "OCAFFE_POISON=1"])
+@pytest.mark.parametrize("extra", ["", "iter_size: 2 clip_gradients: 0.5"], ids=["plain", "passes"])
+def test_debug_switches_give_equal_bits(device: Any, switch: str, extra: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = train(device, extra)
+    monkeypatch.setenv(*switch.split("="))
+    assert_same(plain, train(device, extra))
+
+
+def test_fusion_changes_no_more_than_rounding(device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    fused = train(device, steps=3)
+    monkeypatch.setenv("OCAFFE_FUSE", "0")
+    plain = train(device, steps=3)
+    for key, value in fused.items():
+        assert np.abs(value - plain[key]).max() <= 1e-5 * max(np.abs(value).max(), 1e-30), key
+
+
+def test_planned_memory_is_recycled(device: Any) -> None:
+    solver = make(device)
+    plan = solver.network.variant("step", solver._choices, solver.updater.record).plan
+    assert plan.lower_bound <= plan.total <= 1.1 * plan.lower_bound
+    assert plan.total < 0.8 * sum(life.size for life in plan.lives)
+    test_slabs = solver.test_networks[0].variant().plan.slabs
+    assert len(solver.session.slabs) == len(plan.slabs) and sum(test_slabs) <= sum(plan.slabs)
+    solver.close()
+
+
+FORBIDDEN = ("finish", "Buffer", "Program", "Kernel", "Context", "CommandQueue", "wait_for_events", "enqueue_barrier", "enqueue_map_buffer")
+
+
+class Watched:
+    """Stands in for pyopencl: every name passes through, but forbidden ones and blocking copies are counted."""
+
+    def __init__(self, cl: Any) -> None:
+        self.cl, self.broken = cl, []
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self.cl, name)
+        if name in FORBIDDEN:
+            self.broken.append(name)
+        if name == "enqueue_copy":
+            return self.copy
+        return value
+
+    def copy(self, *args: Any, **kwargs: Any) -> Any:
+        if kwargs.get("is_blocking", True):
+            self.broken.append("blocking enqueue_copy")
+        return self.cl.enqueue_copy(*args, **kwargs)
+
+
+@pytest.mark.parametrize("extra", ["", "iter_size: 2"], ids=["plain", "passes"])
+def test_step_neither_waits_nor_makes_anything(device: Any, extra: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    solver = make(device, f"display: 0 test_interval: 100 test_initialization: false {extra}")
+    solver.step(1)
+    watched = Watched(device.cl)
+    calls: list[str] = []
+    for cls, names in ((device.cl.Kernel, ("set_args", "set_arg")), (device.cl.CommandQueue, ("finish",)), (device.cl.Program, ("build",))):
+        for name in names:
+            monkeypatch.setattr(cls, name, forbid(calls, name), raising=False)
+    monkeypatch.setattr(device, "cl", watched)
+    monkeypatch.setattr(solver.session, "_cl", watched)
+    try:
+        solver.step(8)
+    finally:
+        monkeypatch.undo()
+        solver.close()
+    assert not watched.broken and not calls
+
+
+def forbid(calls: list[str], name: str) -> Callable[..., None]:
+    def called(*args: Any, **kwargs: Any) -> None:
+        calls.append(name)
+
+    return called
+
+
+def test_signals_stop_and_snapshot(device: Any) -> None:
+    solver = make(device)
+    wanted = {3: "snapshot", 6: "stop"}
+    solver.request = lambda: wanted.pop(solver.iter, "")
+    solver.solve()
+    solver.close()
+    assert solver.iter == 6 and solver.stopped
+    assert {"snap_iter_3.caffemodel", "snap_iter_3.solverstate", "snap_iter_6.caffemodel", "snap_iter_6.solverstate"} <= set(os.listdir())
+
+
+def test_a_full_disk_leaves_the_old_snapshot(device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    solver = make(device)
+    solver.step(2)
+    solver.snapshot()
+    before = pathlib.Path("snap_iter_2.caffemodel").read_bytes()
+
+    def full(fd: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(Error, match="snap_iter_2"):
+        solver.snapshot()
+    solver.close()
+    assert pathlib.Path("snap_iter_2.caffemodel").read_bytes() == before
+    assert not [name for name in os.listdir() if name.endswith(".tmp")]
+
+
+def test_snapshot_folder_is_checked_before_training(device: Any) -> None:
+    with pytest.raises(Error, match="cannot write snapshots"):
+        make(device, 'snapshot: 5 snapshot_prefix: "nowhere/snap"')
+
+
+def test_a_device_too_small_is_refused_before_iteration_0(device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from dataclasses import replace
+
+    monkeypatch.setattr(device, "target", replace(device.target, global_memory=100_000))
+    with pytest.raises(Error, match="needs .* has 97.7 KiB") as caught:
+        make(device)
+    assert "largest" in str(caught.value) and caught.value.fix

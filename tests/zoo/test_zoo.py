@@ -1,0 +1,244 @@
+"""The zoo's files: they parse, their shapes fit together, they have the parameters their papers count."""
+from __future__ import annotations
+
+import functools
+import importlib.util
+import math
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ocaffe import proto
+from ocaffe.model.text import read_net, read_solver
+
+ROOT = Path(__file__).parents[2]
+ZOO = ROOT / "zoo"
+NETS = sorted(folder.name for folder in ZOO.iterdir() if (folder / "solver.prototxt").exists())
+
+PARAMETERS = {  # to train, to deploy; without BatchNorm's statistics
+    "lenet": (431_080, 431_080),
+    "lenet_digits": (431_080, 431_080),
+    "cifar10_quick": (145_578, 145_578),
+    "alexnet": (60_965_224, 60_965_224),
+    "googlenet": (13_378_280, 6_998_552),
+    "vgg16": (138_357_544, 138_357_544),
+    "resnet18": (11_689_512, 11_689_512),
+    "resnet50": (25_557_032, 25_557_032),
+    "mobilenet_v1": (4_231_976, 4_231_976),
+    "mobilenet_v2": (3_504_872, 3_504_872),
+}
+LAST_MAP = {  # what the last pooling sees: channels, height
+    "lenet": (50, 8),
+    "lenet_digits": (50, 8),
+    "cifar10_quick": (64, 8),
+    "alexnet": (256, 13),
+    "googlenet": (1024, 7),
+    "vgg16": (512, 14),
+    "resnet18": (512, 7),
+    "resnet50": (2048, 7),
+    "mobilenet_v1": (1024, 7),
+    "mobilenet_v2": (1280, 7),
+}
+IMAGES = {"lenet": (1, 28), "lenet_digits": (1, 28), "cifar10_quick": (3, 32)}  # channels, side, of sets that are not cropped
+TEST_IMAGES = {"lenet": 10_000, "lenet_digits": 360, "cifar10_quick": 10_000}
+IMAGENET_TEST_IMAGES = 50_000
+
+
+def load_generator() -> Any:
+    spec = importlib.util.spec_from_file_location("zoo_generate", ZOO / "generate.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+GENERATOR = load_generator()
+
+
+@functools.cache
+def read(name: str, file: str) -> Any:
+    return read_net(ZOO / name / f"{file}.prototxt")
+
+
+def layers(name: str, file: str, phase: int) -> list[Any]:
+    return [layer for layer in read(name, file).layer if not layer.include or phase in [rule.phase for rule in layer.include]]
+
+
+def convolved(shape: list[int], p: Any) -> list[int]:
+    (kernel,), stride, pad = p.kernel_size, (*p.stride, 1)[0], (*p.pad, 0)[0]
+    assert shape[1] % p.group == 0 and p.num_output % p.group == 0
+    return [shape[0], p.num_output, *((side + 2 * pad - kernel) // stride + 1 for side in shape[2:])]
+
+
+def pooled(shape: list[int], p: Any) -> list[int]:
+    if p.global_pooling:
+        return [*shape[:2], 1, 1]
+    out = []
+    for side in shape[2:]:
+        windows = math.ceil((side + 2 * p.pad - p.kernel_size) / p.stride) + 1
+        if p.pad and (windows - 1) * p.stride >= side + p.pad:
+            windows -= 1
+        out.append(windows)
+    return [*shape[:2], *out]
+
+
+def walk(name: str, file: str, phase: int) -> Iterator[tuple[Any, list[list[int]], list[int], list[list[int]]]]:
+    """Every layer with the shapes of its bottoms, its top and its parameters."""
+    blobs: dict[str, list[int]] = {}
+    for layer in layers(name, file, phase):
+        bottoms = [blobs[bottom] for bottom in layer.bottom]
+        parameters: list[list[int]] = []
+        top = bottoms[0] if bottoms else []
+        if layer.type == "Input":
+            top = list(layer.input_param.shape[0].dim)
+        elif layer.type == "Data":
+            side = layer.transform_param.crop_size
+            channels, side = (3, side) if side else IMAGES[name]
+            top = [layer.data_param.batch_size, channels, side, side]
+            blobs["label"] = top[:1]
+        elif layer.type == "Convolution":
+            p = layer.convolution_param
+            parameters = [[p.num_output, top[1] // p.group, *p.kernel_size, *p.kernel_size], *([[p.num_output]] if p.bias_term else [])]
+            top = convolved(top, p)
+        elif layer.type == "InnerProduct":
+            p = layer.inner_product_param
+            parameters = [[p.num_output, math.prod(top[1:])], *([[p.num_output]] if p.bias_term else [])]
+            top = [top[0], p.num_output]
+        elif layer.type == "Pooling":
+            top = pooled(top, layer.pooling_param)
+        elif layer.type == "Concat":
+            assert len({(s[0], *s[2:]) for s in bottoms}) == 1
+            top = [top[0], sum(s[1] for s in bottoms), *top[2:]]
+        elif layer.type == "Eltwise":
+            assert len(bottoms) == 2 and bottoms[0] == bottoms[1]
+        elif layer.type == "Scale":
+            parameters = [[top[1]], [top[1]]]
+            assert layer.scale_param.bias_term
+        elif layer.type in ("Accuracy", "SoftmaxWithLoss"):
+            assert bottoms[1] == top[:1] and all(side == 1 for side in top[2:])
+            top = []
+        else:
+            assert layer.type in ("ReLU", "ReLU6", "LRN", "Dropout", "BatchNorm", "Softmax")
+        assert top == [] or min(top) > 0
+        for blob in layer.top:
+            assert blob not in blobs or blob in layer.bottom or blob == "label", f"{layer.name} writes {blob} again"
+        blobs[layer.top[0]] = top
+        yield layer, bottoms, top, parameters
+
+
+def weights(name: str, file: str) -> dict[str, list[list[int]]]:
+    return {layer.name: parameters for layer, _, _, parameters in walk(name, file, proto.TRAIN) if parameters}
+
+
+def count(shapes: dict[str, list[list[int]]]) -> int:
+    return sum(math.prod(shape) for parameters in shapes.values() for shape in parameters)
+
+
+def test_every_net_is_here() -> None:
+    assert sorted(PARAMETERS) == NETS
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_parameters(name: str) -> None:
+    train, deploy = weights(name, "train_val"), weights(name, "deploy")
+    assert (count(train), count(deploy)) == PARAMETERS[name]
+    assert deploy == {layer: train[layer] for layer in deploy}
+    readme = (ZOO / name / "README.md").read_text()
+    assert all(f"{parameters:,}" in readme for parameters in PARAMETERS[name])
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_last_map(name: str) -> None:
+    sizes = [bottoms[0][1:3] for layer, bottoms, _, _ in walk(name, "deploy", proto.TEST) if layer.type == "Pooling"]
+    assert sizes[-1] == list(LAST_MAP[name])
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_ends(name: str) -> None:
+    """What a net puts out: losses to train, accuracies as well to test, probabilities to deploy."""
+
+    def ends(file: str, phase: int) -> list[tuple[str, list[int]]]:
+        walked = list(walk(name, file, phase))
+        read = {bottom for layer, *_ in walked for bottom in layer.bottom}
+        return [(layer.type, top) for layer, _, top, _ in walked if not set(layer.top) & read]
+
+    losses = 3 if name == "googlenet" else 1
+    classes = 10 if name in IMAGES else 1000
+    assert ends("train_val", proto.TRAIN) == [("SoftmaxWithLoss", [])] * losses
+    in_test = [kind for kind, _ in ends("train_val", proto.TEST)]
+    assert in_test.count("SoftmaxWithLoss") == losses
+    assert in_test.count("Accuracy") == losses * (1 if name in IMAGES else 2) == len(in_test) - losses
+    [(kind, shape)] = ends("deploy", proto.TEST)
+    assert kind == "Softmax" and shape[1] == classes and math.prod(shape) == shape[0] * classes
+    assert layers(name, "deploy", proto.TEST)[-1].top == ["prob"]
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_deploy_computes_what_was_trained(name: str) -> None:
+    """The deploy net is the TEST net without data, losses and auxiliary classifiers: same order, same settings, no learning."""
+
+    def body(file: str) -> list[str]:
+        kept = []
+        deployed = {layer.name for layer in layers(name, "deploy", proto.TEST)} - {"data", "prob"}
+        for original in layers(name, file, proto.TEST):
+            if original.name in deployed:
+                layer = proto.LayerParameter()
+                layer.CopyFrom(original)
+                layer.ClearField("param")
+                layer.ClearField("source_line")
+                for field in ("convolution_param", "inner_product_param"):
+                    if layer.HasField(field):
+                        getattr(layer, field).ClearField("weight_filler")
+                        getattr(layer, field).ClearField("bias_filler")
+                kept.append(str(layer))
+        return kept
+
+    assert body("deploy") == body("train_val") != []
+    for layer in layers(name, "deploy", proto.TEST):
+        assert not layer.param and not layer.include
+        assert not layer.convolution_param.HasField("weight_filler") and not layer.inner_product_param.HasField("weight_filler")
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_solver(name: str) -> None:
+    solver = read_solver(ZOO / name / "solver.prototxt")
+    assert solver.net == f"zoo/{name}/train_val.prototxt" and (ROOT / solver.net).exists()
+    assert not solver.HasField("solver_mode")  # the device is the command's to choose
+    train, test = (next(layer for layer in layers(name, "train_val", phase) if layer.type == "Data") for phase in (proto.TRAIN, proto.TEST))
+    assert solver.test_iter[0] * test.data_param.batch_size == TEST_IMAGES.get(name, IMAGENET_TEST_IMAGES)
+    assert train.data_param.source != test.data_param.source
+    assert Path(solver.snapshot_prefix).parent == Path(train.data_param.source).parent
+    assert not test.transform_param.mirror
+    readme = (ZOO / name / "README.md").read_text()
+    assert f"--weights {solver.snapshot_prefix}_iter_{solver.max_iter}.caffemodel --iterations {solver.test_iter[0]}`" in readme
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_layers_with_weights_say_how_they_learn(name: str) -> None:
+    """A weight filler that is left out is all zeros: such a net never learns."""
+    for layer in layers(name, "train_val", proto.TRAIN):
+        if layer.type in ("Convolution", "InnerProduct"):
+            p = layer.convolution_param if layer.type == "Convolution" else layer.inner_product_param
+            assert p.HasField("weight_filler") and len(layer.param) == 1 + p.bias_term, layer.name
+
+
+@pytest.mark.parametrize("deploy", [False, True])
+@pytest.mark.parametrize("name", list(GENERATOR.NETS))
+def test_generated_files_are_current(name: str, deploy: bool) -> None:
+    file = ZOO / name / ("deploy.prototxt" if deploy else "train_val.prototxt")
+    assert file.read_text() == GENERATOR.prototxt(name, deploy), f"run python zoo/generate.py {name}"
+
+
+def test_generator_refuses_an_unknown_net() -> None:
+    run = subprocess.run([sys.executable, str(ZOO / "generate.py"), "vgg61"], capture_output=True, text=True)
+    assert run.returncode == 1 and "vgg61" in run.stderr and "vgg16" in run.stderr
+
+
+def test_lenet_digits_is_lenet_on_other_data() -> None:
+    texts = [(ZOO / name / "train_val.prototxt").read_text() for name in ("lenet", "lenet_digits")]
+    conv1 = [text[text.index('name: "conv1"') :] for text in texts]
+    assert conv1[0] == conv1[1]
