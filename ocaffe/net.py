@@ -126,6 +126,11 @@ class Blob:
         self._net._shapes[self._name] = tuple(int(n) for n in shape)
 
 
+def _readable(ref: Ref) -> bool:
+    """Whether the planner left a Ref its memory to the end of a run."""
+    return ref.persistent or ref.root.pinned
+
+
 class Net:
     """A network of one phase: `Net(file, phase)`, or the older `Net(file, weights, phase)`.
 
@@ -203,13 +208,15 @@ class Net:
         if parameter is not None:
             ref = parameter.data if what == "data" else self._gradient(parameter)
             return ref, ref
+        if what == "diff" and not self._choices.backward:
+            self._with_backward()
         recording = self._current().recording
         if what == "data":
             source, target = recording.data[name], recording.first_data[name]
         else:
             first, last = recording.first_diff[name], recording.diff[name]
             source, target = first if first is not None else last, last if last is not None else first  # type: ignore[assignment]
-        if source is not None and not source.persistent and not source.root.pinned:
+        if source is not None and not _readable(source):
             raise Error(f"the memory of blob '{name}' is used again by other blobs", fix=f"Net(..., keep=['{name}'])")
         return source, target
 
@@ -286,13 +293,15 @@ class Net:
             variant.tape.run(ranges[0][0], ranges[-1][1])
         self._after()
         names = [blob.name for blob in nodes[last].bottoms] if end else self.inputs
-        return {name: self.blobs[name].diff for name in [*names, *(diffs or ())]}
+        recorded = variant.recording.first_diff
+        readable = [name for name in names if recorded[name] is None or _readable(recorded[name])]
+        return {name: self.blobs[name].diff for name in [*readable, *(diffs or ())]}
 
     def _with_backward(self) -> None:
         """A TEST net is recorded without backward; the first backward records it anew and repeats the forward pass."""
-        inputs = {name: self.blobs[name].data.copy() for name in self.inputs}
+        self._before()
         self._choices = replace(self._choices, backward=True)
-        self.forward(**inputs)
+        self.forward()
 
     def _index(self, name: str) -> int:
         if name not in self._layer_names:

@@ -5,6 +5,7 @@ To add a case: put <case>.prototxt and <case>.npz (see tests/golden/README.md) i
 """
 from __future__ import annotations
 
+import importlib.util
 import json
 import pathlib
 from collections.abc import Iterator
@@ -22,7 +23,7 @@ from ocaffe.net import Net
 GOLDEN = pathlib.Path(__file__).parent / "golden"
 TOLERANCE = 1e-4
 FOLDERS = ("layers", "nets", "data")
-MISSING: dict[str, str] = {}  # cases that are excluded by name, with the reason
+WITHOUT_PLYVEL = {"data/Data-leveldb": "reads LevelDB, which needs the extra [leveldb]"} if importlib.util.find_spec("plyvel") is None else {}
 
 
 class Case:
@@ -68,8 +69,8 @@ def test_case(name: str, fuse: str, device: Any, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("OCAFFE_FUSE", "1" if fuse == "fused" else "0")
     monkeypatch.setenv("OCAFFE_POISON", "1")
     case = Case(GOLDEN / f"{name}.npz")
-    if name in MISSING:
-        pytest.skip(MISSING[name])
+    if name in WITHOUT_PLYVEL:
+        pytest.skip(WITHOUT_PLYVEL[name])
     absent = types_of(case) - set(registry())
     if absent:
         pytest.skip(f"layer not in the list: {', '.join(sorted(absent))}")

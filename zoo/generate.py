@@ -97,8 +97,12 @@ class Net:
         self.layer("BatchNorm", norm, blob, blob)
         return self.layer("Scale", scale, blob, blob, scale_param={"bias_term": True})
 
-    def relu(self, name: str, blob: str, kind: str = "ReLU") -> str:
-        return self.layer(kind, name, blob, blob)
+    def relu(self, name: str, blob: str) -> str:
+        return self.layer("ReLU", name, blob, blob)
+
+    def relu6(self, name: str, bottom: str) -> str:
+        # BVLC Caffe has no ReLU6, and its Clip in place would lose the input that its gradient reads
+        return self.layer("Clip", name, bottom, clip_param={"min": 0, "max": 6})
 
     def pool(self, name: str, bottom: str, pool: str, **window: Any) -> str:
         return self.layer("Pooling", name, bottom, pooling_param={"pool": pool, **window})
@@ -249,10 +253,8 @@ def resnet(net: Net, depths: tuple[int, ...], bottleneck: bool) -> None:
     net.classify(net.fc(f"fc{CLASSES}", x, CLASSES, weight=gaussian(0.01), bias=0))
 
 
-def mobile_unit(net: Net, name: str, x: str, channels: int, relu: str = "ReLU", **settings: Any) -> str:
-    """Convolution, batch norm and, unless `relu` is empty, an activation of that type."""
-    x = net.batch_norm(net.conv(name, x, channels, **settings), f"{name}/bn", f"{name}/scale")
-    return net.relu(f"{name}/relu", x, relu) if relu else x
+def conv_norm(net: Net, name: str, x: str, channels: int, **settings: Any) -> str:
+    return net.batch_norm(net.conv(name, x, channels, **settings), f"{name}/bn", f"{name}/scale")
 
 
 MOBILENET_V1 = [  # channels out, stride of the depthwise convolution
@@ -265,24 +267,38 @@ MOBILENET_V1 = [  # channels out, stride of the depthwise convolution
 
 
 def mobilenet_v1(net: Net) -> None:
+    def unit(name: str, x: str, channels: int, **settings: Any) -> str:
+        return net.relu(f"{name}/relu", conv_norm(net, name, x, channels, **settings))
+
     x = net.data(crop=224, batch=64, deploy_batch=1)
-    x = mobile_unit(net, "conv1", x, 32, pad=1, kernel_size=3, stride=2)
+    x = unit("conv1", x, 32, pad=1, kernel_size=3, stride=2)
     channels = 32
     for name, wider, stride in MOBILENET_V1:
         # the paper: very little or no weight decay on the depthwise filters
-        x = mobile_unit(net, f"{name}/dw", x, channels, pad=1, kernel_size=3, stride=stride, group=channels, decay=0)
-        x = mobile_unit(net, f"{name}/sep", x, wider, kernel_size=1)
+        x = unit(f"{name}/dw", x, channels, pad=1, kernel_size=3, stride=stride, group=channels, decay=0)
+        x = unit(f"{name}/sep", x, wider, kernel_size=1)
         channels = wider
     x = net.pool("pool6", x, "AVE", global_pooling=True)
     net.classify(net.conv("fc7", x, CLASSES, kernel_size=1, weight=gaussian(0.01), bias=0))
 
 
-MOBILENET_V2 = [(1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1)]  # t, c, n, s
+MOBILENET_V2 = [  # expansion, channels out, blocks, stride of the first block
+    (1, 16, 1, 1),
+    (6, 24, 2, 2),
+    (6, 32, 3, 2),
+    (6, 64, 4, 2),
+    (6, 96, 3, 1),
+    (6, 160, 3, 2),
+    (6, 320, 1, 1),
+]
 
 
 def mobilenet_v2(net: Net) -> None:
-    unit = partial(mobile_unit, net, relu="ReLU6")
-    x = unit("conv1", net.data(crop=224, batch=64, deploy_batch=1), 32, pad=1, kernel_size=3, stride=2)
+    def unit(name: str, x: str, channels: int, **settings: Any) -> str:
+        return net.relu6(f"{name}/relu6", conv_norm(net, name, x, channels, **settings))
+
+    x = net.data(crop=224, batch=64, deploy_batch=1)
+    x = unit("conv1", x, 32, pad=1, kernel_size=3, stride=2)
     channels = 32
     for stage, (expansion, wider, depth, first_stride) in enumerate(MOBILENET_V2, 2):
         for i in range(1, depth + 1):
@@ -291,7 +307,7 @@ def mobilenet_v2(net: Net) -> None:
             if expansion > 1:
                 x = unit(f"{name}/expand", x, inner, kernel_size=1)
             x = unit(f"{name}/dwise", x, inner, pad=1, kernel_size=3, stride=stride, group=inner)
-            x = unit(f"{name}/linear", x, wider, relu="", kernel_size=1)
+            x = conv_norm(net, f"{name}/linear", x, wider, kernel_size=1)
             if i > 1:
                 x = net.layer("Eltwise", f"{name}/sum", [shortcut, x])
             channels = wider

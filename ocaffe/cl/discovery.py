@@ -145,7 +145,7 @@ def _candidates() -> Iterator[Runtime]:
 
 def _from_environment() -> Iterator[Runtime]:
     for name in filter(None, os.environ.get("OCL_ICD_FILENAMES", "").split(os.pathsep)):
-        library = _locate(name, Path())
+        library = name if sys.platform == "win32" else _locate(name, Path())
         yield Runtime(library or name, "OCL_ICD_FILENAMES", problem="" if library else "OCL_ICD_FILENAMES names no file that exists")
 
 
@@ -172,7 +172,7 @@ def _from_icd_files() -> Iterator[Runtime]:
 
 def _locate(name: str, beside: Path) -> str | None:
     """The file that the dynamic linker would open for the name in an .icd file."""
-    if "/" in name or sys.platform == "win32":
+    if "/" in name:
         return name if os.path.isfile(name) else None
     if (beside / name).is_file() and beside.name == ".libs":  # the loader's own folder is on its run path
         return str(beside / name)
@@ -298,7 +298,8 @@ def start_child(job: str, environment: dict[str, str], home: str, stderr: int = 
 
 
 def _start_trial(runtime: Runtime) -> subprocess.Popen[bytes] | None:
-    environment = {name: value for name, value in os.environ.items() if name not in (*USER_VARIABLES, "OCL_ICD_FILENAMES")}
+    hidden = (*USER_VARIABLES, "OCL_ICD_FILENAMES", "LD_PRELOAD")  # Oclgrind puts itself in front of every runtime by LD_PRELOAD
+    environment = {name: value for name, value in os.environ.items() if name not in hidden}
     if sys.platform == "win32":
         return start_child("probe", {**environment, "OCL_ICD_FILENAMES": runtime.library}, "")
     folder = vendors_folder([runtime.library])

@@ -47,8 +47,8 @@ class _NvmlMemory(ctypes.Structure):
 def _nvidia(device: Any) -> int | None:
     """From the driver's management library, by PCI address."""
     with contextlib.suppress(Exception):
-        slot = device.pci_slot_id_nv  # five bits of device, three of function
-        address = f"{device.pci_domain_id_nv:08x}:{device.pci_bus_id_nv:02x}:{slot >> 3:02x}.{slot & 7}"
+        # The slot is the device number (6 for 00:06.0 with driver 580).
+        address = f"{device.pci_domain_id_nv:08x}:{device.pci_bus_id_nv:02x}:{device.pci_slot_id_nv:02x}.0"
         nvml = ctypes.CDLL("nvml.dll" if os.name == "nt" else "libnvidia-ml.so.1")
         handle, memory = ctypes.c_void_p(), _NvmlMemory()
         if nvml.nvmlInit_v2() or nvml.nvmlDeviceGetHandleByPciBusId_v2(address.encode(), ctypes.byref(handle)):

@@ -68,23 +68,16 @@ def _kernel_file(name: str) -> str:
     return (importlib.resources.files("ocaffe") / "kernels" / name).read_text(encoding="utf-8")
 
 
-def _inline(text: str, included: set[str]) -> str:
-    """Put included files in place, each once: the device's compiler has no include path."""
-
-    def file(match: re.Match[str]) -> str:
-        if match[1] in included:
-            return ""
-        included.add(match[1])
-        return _inline(_kernel_file(match[1]), included)
-
-    return _INCLUDE.sub(file, text)
+def _inline(text: str) -> str:
+    """Put included files in place, as a preprocessor does: the device's compiler has no include path."""
+    return _INCLUDE.sub(lambda match: _inline(_kernel_file(match[1])), text)
 
 
 def program_text(key: ProgramKey) -> str:
     """What the compiler gets: defines, then the text with its includes in place."""
     defines = "".join(f"#define {name} {value}".rstrip() + "\n" for name, value in key.defines)
     text = '#include "common.h"\n' + key.source if key.family == "generated" else _kernel_file(key.source + ".cl")
-    return defines + _inline(text, set())
+    return defines + _inline(text)
 
 
 class Programs:

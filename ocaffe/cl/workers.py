@@ -17,9 +17,11 @@ from typing import Any, NamedTuple
 from ocaffe.cl.device import Device
 from ocaffe.cl.discovery import discover, start_child
 
-# A process needs 0.3 to 0.5 s until it builds (PoCL's first build takes 0.8 s more): too long for a few programs.
-_FEWEST_JOBS = 6
-_MOST_WORKERS = 15
+# A process needs 0.3 to 0.5 s until it builds (NVIDIA 0.8 to 2.2): too long for a few programs. 36 programs on an H100 with 16 cores: 10 s
+# alone, 4.0 with two workers, 3.2 with five, 4.8 with fifteen, whose contexts wait for each other. 8 programs on PoCL 5
+# with two idle cores: 3.9 s alone, 2.8 with a worker; Intel with two busy cores: 20 programs 5.5 s alone, 6.5 with a worker.
+_FEWEST_JOBS = 8
+_MOST_WORKERS = 5
 
 
 class Job(NamedTuple):
@@ -37,9 +39,13 @@ class BuildFailure(Exception):
 
 
 def worker_count(jobs: int) -> int:
-    """How many workers to start for so many jobs; this process builds too."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(cores - 1, jobs // 2, _MOST_WORKERS) if jobs >= _FEWEST_JOBS else 0
+    """How many workers to start for so many jobs; this process builds too. On a busy machine they only take turns with it."""
+    if jobs < _FEWEST_JOBS:
+        return 0
+    cores = os.cpu_count() or 1
+    ours = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else cores
+    idle = cores - round(os.getloadavg()[0]) if hasattr(os, "getloadavg") else cores
+    return max(0, min(ours - 1, idle, jobs // 2, _MOST_WORKERS))
 
 
 class Worker:

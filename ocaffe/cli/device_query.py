@@ -10,6 +10,7 @@ from ocaffe.cl.discovery import discover
 from ocaffe.errors import Error
 
 _LABEL_WIDTH = 31  # Caffe's column
+_FLAGS = ("gpu_overlap_nv", "kernel_exec_timeout_nv")
 
 
 def device_query_text(gpu: str | None = None, spec: str | None = None) -> str:
@@ -96,7 +97,7 @@ def _nvidia(device: Any, *fields: tuple[str, str]) -> Iterator[tuple[str, object
     if "cl_nv_device_attribute_query" in device.extensions:
         for label, name in fields:
             value = getattr(device, name)
-            yield label, ("Yes" if value else "No") if isinstance(value, bool) else value
+            yield label, ("No", "Yes")[bool(value)] if name in _FLAGS else value
 
 
 def _left_out() -> Iterator[tuple[str, object]]:

@@ -2,7 +2,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
+import tempfile
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -133,6 +135,9 @@ class _Lmdb(Database):
             raise self.fault(_reason(problem)) from None
 
 
+_LEVELDB_WRITES = {"LOCK", "LOG", "LOG.old"}
+
+
 class _LevelDB(Database):
     def __init__(self, path: str) -> None:
         super().__init__(path)
@@ -143,10 +148,17 @@ class _LevelDB(Database):
                 f"{path} is a LevelDB database, and reading those needs the package plyvel, which is not installed",
                 fix="pip install 'ocaffe[leveldb]', or make it again as LMDB: ocaffe convert_imageset --backend=lmdb ... and backend: LMDB",
             ) from None
+        # LevelDB writes a log, a lock and a new list of its files where it opens a database. A folder of links keeps the user's as it is,
+        # which may be read-only or in use; existing files are only read, or their link is removed.
+        folder = tempfile.mkdtemp(prefix="ocaffe-leveldb-")
+        self._remove = weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+        for name in os.listdir(path):
+            if name not in _LEVELDB_WRITES:
+                os.symlink(os.path.join(os.path.abspath(path), name), os.path.join(folder, name))
         try:
-            self.environment = plyvel.DB(path, create_if_missing=False)
+            self.environment = plyvel.DB(folder, create_if_missing=False)
         except (plyvel.Error, OSError) as problem:
-            raise Error(f"{path} cannot be opened as LevelDB: {problem}", fix="make the database again, or close it in other programs") from None
+            raise Error(f"{path} cannot be opened as LevelDB: {str(problem).replace(folder, path)}", fix="make the database again, or copy it again") from None
         self.entries = sum(1 for _ in self.environment.iterator(include_value=False))
 
     def cursor(self) -> Cursor:

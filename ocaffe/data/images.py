@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ocaffe import proto
 from ocaffe.data.database import Item, Key, Reader, key_text, open_database
 from ocaffe.data.datum import Alike, Datum, DatumReader
 from ocaffe.data.decode import Color, image_shape, open_image, planes
@@ -67,9 +68,11 @@ class ImageSource(Source):
             self.workers = int(workers or param.parser_threads or param.threads or min(os.cpu_count() or 1, MOST_WORKERS))
             self._pool: Executor | None = None
             self._first = self._look()
-        opened = f"Opened {'lmdb' if os.path.exists(os.path.join(param.source, 'data.mdb')) else 'leveldb'} {param.source}"
+        kind = proto.DataParameter.DB.Name(param.backend).lower()
         size = ",".join(map(str, self.shapes()[0]))
-        self.notes = (("db_lmdb.cpp:35", opened), *transform.notes, ("data_layer.cpp:45", f"output data size: {size}"))
+        self.notes = ((f"db_{kind}.cpp:35", f"Opened {kind} {param.source}"), *transform.notes, ("data_layer.cpp:45", f"output data size: {size}"))
+        if transform.color is not Color.UNCHANGED and not self._encoded:
+            self.notes += (("data_transformer.cpp:55", "force_color and force_gray only for encoded datum"),)
 
     # -- shapes ------------------------------------------------------------------------------------------------------
 
@@ -93,6 +96,7 @@ class ImageSource(Source):
         first = self._image(0, *self._reader.read(0))
         dtype = np.dtype(np.uint8 if first.datum.pixels is not None else np.float32)
         shape = first.shape
+        self._encoded = first.datum.encoded
         others = range(1, min(self.batch, self.database.entries)) if self.transform.crop else ()
         if any(self._image(record, *self._reader.read(record)).shape != shape for record in others):
             shape = self.transform.output(*shape)

@@ -55,27 +55,25 @@ class Prefetcher:
         """The next batch. Waits for it; raises what its making raised."""
         state = self._state
         with state.changed:
-            batch = self._front(state)
-            state.ready.popleft()
+            self.peek()
+            batch = state.ready.popleft()
             state.changed.notify_all()
         for note in batch.info.notes:
             self._log(*note)
         return batch
 
     def peek(self) -> Batch:
-        """The batch that `get` will return, to look at its shapes. Waits and raises as `get` does."""
-        with self._state.changed:
-            return self._front(self._state)
-
-    def _front(self, state: _State) -> Batch:
-        if not state.ready and not state.problem and not state.closed:
-            self._wait(state)
-        if state.closed:
-            raise RuntimeError("the prefetcher is closed")
-        if not state.ready:
-            assert state.problem is not None
-            raise state.problem
-        return state.ready[0]
+        """The batch that `get` returns next; it is not the caller's yet. Waits and raises like `get`."""
+        state = self._state
+        with state.changed:
+            if not state.ready and not state.problem and not state.closed:
+                self._wait(state)
+            if state.closed:
+                raise RuntimeError("the prefetcher is closed")
+            if not state.ready:
+                assert state.problem is not None
+                raise state.problem
+            return state.ready[0]
 
     def _wait(self, state: _State) -> None:
         if self.waits % QUIET_WAITS == 0:

@@ -96,7 +96,7 @@ def _cifar10_unpacked(folder: str, names: list[str]) -> dict[str, bytes]:
 def digits(folder: str | None) -> DataSet:
     """The 1,797 digits that come with scikit-learn, 8 x 8 with 17 levels, enlarged to 1 x 28 x 28 by bicubic interpolation.
 
-    Every fifth image of each class, in an order drawn with a fixed seed, is for testing.
+    A fifth of each class is for testing; which, and the order of all, is drawn with a fixed seed.
     """
     if folder is not None:
         raise Error("digits has no original files: it comes with scikit-learn", fix="leave out --from")
@@ -109,10 +109,11 @@ def digits(folder: str | None) -> DataSet:
     side = (DIGITS_SIDE, DIGITS_SIDE)
     images = np.stack([np.asarray(Image.fromarray(image).resize(side, Image.Resampling.BICUBIC)) for image in small])[:, None]
     labels = data.target.astype(np.uint8)
-    order = np.argsort(np.random.Philox(key=np.zeros(2, np.uint64)).random_raw(len(labels)), kind="stable")
+    random = np.random.Philox(key=np.zeros(2, np.uint64))
+    choice, order = (np.argsort(random.random_raw(len(labels)), kind="stable") for _ in range(2))
     test = np.zeros(len(labels), bool)
     for label in np.unique(labels):
-        of_class = order[labels[order] == label]
+        of_class = choice[labels[choice] == label]
         test[of_class[: round(DIGITS_TEST * len(of_class))]] = True
     rows = {"train": order[~test[order]], "test": order[test[order]]}
     return DataSet({part: Part(images[chosen], labels[chosen]) for part, chosen in rows.items()})

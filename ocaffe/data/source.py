@@ -6,6 +6,7 @@ read before or on the timing of threads, so a run that resumes at batch k goes o
 from __future__ import annotations
 
 import contextlib
+import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -36,7 +37,7 @@ class BatchInfo:
 class Source(ABC):
     """Base of all sources. Used by one thread at a time."""
 
-    key: tuple[int, int] = (0, 0)  # of the random numbers; the layer sets it when it is recorded
+    key: tuple[int, int] = (0, 0)  # of the random numbers (key_of)
     notes: tuple[Note, ...] = ()  # log lines of opening it
 
     def __init__(self, place: Place | None = None, layer: str | None = None) -> None:
@@ -77,10 +78,13 @@ def aligned(size: int) -> int:
     return -(-size // ALIGNMENT) * ALIGNMENT
 
 
+def key_of(seed: int, layer: str) -> tuple[int, int]:
+    """The Philox key of a layer's source."""
+    return seed & 0xFFFFFFFFFFFFFFFF, zlib.crc32(layer.encode())
+
+
 def upload(rec: Recorder, source: Source, nbytes: int) -> Ref:
-    """Record the arrival of the next batch; returns its staging Ref. The random numbers of the source follow the recorder's seed and layer."""
-    low, high = rec.key()
-    source.key = int(low), int(high)
+    """Record the arrival of the next batch; returns its staging Ref."""
     staging = Ref(f"{rec.layer}.batch", (nbytes,), Role.STAGING, np.dtype(np.uint8), slots=SLOTS)
     rec.add(Upload(layer=rec.layer, phase="forward", operands=[Operand(staging, Access.WRITE)], source=source, what="upload"))
     return staging

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import math
+import os
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,7 @@ from ocaffe.model.blob import read_blobproto
 
 HEIGHT, WIDTH, Y, X, MEAN_Y, MEAN_X, MIRROR = range(7)  # columns of the table
 _COLUMNS = 8
+GPU_PIXELS = 4  # that a work-item writes on a GPU
 _FIELDS = {
     "scale", "mirror", "crop_size", "crop_h", "crop_w", "mean_file", "mean_value", "force_color", "force_gray",
     "use_gpu_transform", "display",  # NVCaffe's, change no number
@@ -130,14 +132,15 @@ class Transform:
             mean, kind = np.broadcast_to(self.mean, channels).copy(), 1
         elif self.mean is not None:
             mean, kind, mean_size = self.mean, 2, (self.mean.shape[1], self.mean.shape[2])
-        columns = 1 if rec.target.is_cpu else min(64, 32 * math.ceil(width / 32))
+        group = 32 if width <= 32 else 64
+        columns = 1 if rec.target.is_cpu else group * math.ceil(width / (group * GPU_PIXELS))
         rec.launch(
             "transform.transform",
             reads=[staging, *([] if mean is None else [rec.constant("mean", mean)])],
             writes=[data, *([] if label is None else [label])],
             args=[*map(np.uint64, (layout.table_at, layout.label_at, layout.image)), channels * height, height, width, *mean_size, self.scale],
             size=(columns, channels * height, samples),
-            local=None if rec.target.is_cpu else (columns, 1, 1) if columns >= 64 else (columns, 2, 1),
+            local=None if rec.target.is_cpu else (group, 64 // group, 1),
             defines={
                 "PIXEL": "float" if layout.dtype == np.float32 else "uchar",
                 "MEAN": kind,
@@ -158,7 +161,11 @@ def _crop(param: Any) -> tuple[int, int] | None:
 
 
 def _mean_image(path: str) -> np.ndarray:
-    mean = np.asarray(read_blobproto(path), np.float32)
+    try:
+        mean = np.asarray(read_blobproto(path), np.float32)
+    except Error as problem:
+        problem.fix = problem.fix or f"make it with compute_image_mean, or correct mean_file (relative to {os.getcwd()})"
+        raise
     shape = mean.shape
     while mean.ndim > 3 and mean.shape[0] == 1:
         mean = mean[0]

@@ -58,6 +58,8 @@ class _Builder:
         inferred = [self.shapes.get(top.name, tuple(shape)) if not bottoms else tuple(shape)
                     for top, shape in zip(tops, layer.infer(*(blob.shape for blob in bottoms)))]  # fmt: skip
         assert len(inferred) == len(tops), f"{layer.title} inferred {len(inferred)} shapes for {len(tops)} tops"
+        for note in layer.notes:
+            self.log(*note)
         self.loss_weights(layer, tops)
         for blob in bottoms:
             blob.consumer = node
@@ -79,7 +81,7 @@ class _Builder:
         types = registry()
         if param.type not in types:
             near = difflib.get_close_matches(param.type, types, 3, 0.5)
-            hint = f"did you mean {' or '.join(repr(name) for name in near)}?" if near else "run `ocaffe layers` for the list"
+            hint = f"did you mean {' or '.join(repr(name) for name in near)}?" if near else f"known types: {', '.join(sorted(types))}"
             raise Error(f"unknown layer type '{param.type}'", place=place, layer=f"'{param.name}'", fix=hint)
         self.log("layer_factory.hpp:77", f"Creating layer {param.name}")
         own = param
@@ -215,7 +217,7 @@ def mark_backward(graph: Graph, force: bool, log: Log) -> None:
                 skipped.add(blob.name)
     if force:
         for node in graph.nodes:
-            node.backward = True
+            node.backward = bool(node.bottoms or node.params)
             node.propagate = [old or node.layer.force_backward(i) for i, old in enumerate(node.propagate)]
     for parameter in graph.params:
         parameter.propagate = force or parameter.learned

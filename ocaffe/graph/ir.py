@@ -190,6 +190,7 @@ class Graph:
     inputs: list[Blob]
     outputs: list[Blob]  # sorted by name, as Caffe's std::set of available blobs is (quirk 24)
     params: list[Parameter]  # owners, in the order of Caffe's learnable_params
+    held: dict[tuple[str, Shape], Ref] = field(default_factory=dict)  # what is set from outside: the same Ref in every recording
 
 
 class Access(Enum):

@@ -4,7 +4,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
-from ocaffe.graph.ir import Blob, Graph, Node, Parameter, Ref, Role, Schedule
+from ocaffe.graph.ir import Blob, Graph, Node, Parameter, Ref, Role, Schedule, Shape
 from ocaffe.graph.recorder import Recorder
 from ocaffe.ops.expression import pointwise
 from ocaffe.target import Target
@@ -118,8 +118,10 @@ def record(graph: Graph, group: ParameterGroup, target: Target, choices: Choices
 def _forward(rec: Recorder, node: Node, graph: Graph, outputs: Collection[Blob], choices: Choices) -> None:
     for top in node.tops:
         if node.layer.moves_data:
-            role = Role.INPUT if node.type == "Input" else Role.OUTPUT if top in outputs else Role.ACTIVATION
-            top.data = Ref(top.name, top.shape, role)
+            if node.type == "Input":
+                top.data = _held(graph, top.name, top.shape)
+            else:
+                top.data = Ref(top.name, top.shape, Role.OUTPUT if top in outputs else Role.ACTIVATION)
     node.layer.forward(rec, node.bottoms, node.tops)
     for top in node.tops:
         if choices.keeps(top.name) and graph.blobs.get(top.name) is top or top in outputs:
@@ -129,7 +131,7 @@ def _forward(rec: Recorder, node: Node, graph: Graph, outputs: Collection[Blob],
 def _backward(rec: Recorder, node: Node, graph: Graph, choices: Choices) -> None:
     rec.enter(node.name, "backward")
     for top in node.tops:
-        _ready_top_diff(rec, top, top in graph.outputs, choices)
+        _ready_top_diff(rec, top, graph, choices)
     for bottom, wanted in zip(node.bottoms, node.propagate):
         if wanted and bottom.diff is None and node.layer.moves_data:
             bottom.diff = Ref(f"{bottom.name}.diff", bottom.shape, Role.DIFF)
@@ -140,17 +142,24 @@ def _backward(rec: Recorder, node: Node, graph: Graph, choices: Choices) -> None
             bottom.diff.root.pinned = True
 
 
-def _ready_top_diff(rec: Recorder, top: Blob, is_output: bool, choices: Choices) -> None:
+def _held(graph: Graph, name: str, shape: Shape, value: float = 0) -> Ref:
+    """A Ref that is set from outside and keeps what it holds when the net is recorded again."""
+    return graph.held.setdefault((name, shape), Ref(name, shape, Role.INPUT, value=value))
+
+
+def _ready_top_diff(rec: Recorder, top: Blob, graph: Graph, choices: Choices) -> None:
     """The diff of a top before its producer's backward: loss weight, what consumers wrote, what the user set, or zero."""
     consumed = top.diff is not None and rec.written(top.diff)
     if top.loss_weight and not consumed:
-        role = Role.INPUT if choices.observed_diffs else Role.CONSTANT
-        top.diff = Ref(f"{top.name}.diff", top.shape, role, value=top.loss_weight)
+        if choices.observed_diffs:
+            top.diff = _held(graph, f"{top.name}.diff", top.shape, top.loss_weight)
+        else:
+            top.diff = Ref(f"{top.name}.diff", top.shape, Role.CONSTANT, value=top.loss_weight)
     elif top.loss_weight:
         assert top.diff is not None
         pointwise(rec, "y0 = w", reads=[], writes=[top.diff], scalars={"w": float(top.loss_weight)})
-    elif is_output and choices.observed_diffs:
-        top.diff = Ref(f"{top.name}.diff", top.shape, Role.INPUT, value=0)
+    elif top in graph.outputs and choices.observed_diffs:
+        top.diff = _held(graph, f"{top.name}.diff", top.shape)
     elif not consumed:
         if top.diff is None:
             top.diff = Ref(f"{top.name}.diff", top.shape, Role.DIFF)

@@ -60,103 +60,128 @@
 #define BLOCK_TAPS(limit) (TAPS <= (limit) ? TAPS : (limit))
 #define BLOCK_CHANNELS(limit) (TAPS <= (limit) ? (limit) / TAPS : 1)
 
-/* A stretch of columns within one row of one image: `count` positions from (z, y, x) of sample n on. */
-typedef struct { int n, z, y, x, count; } Run;
+/* Up to V columns that follow each other in one row of one image: `count` positions of sample n whose windows begin at pixel (z, y, x),
+   which may be outside; `ox`, `oy`, `oz`: the first of them. */
+typedef struct { int n, oz, oy, ox, z, y, x, count; } Run;
 
-inline Run run_at(int q, int limit, GEOMETRY) {
-  Run r;
-  r.x = q % OW;
-  q /= OW;
-  r.y = q % OH;
-  q /= OH;
-  r.z = q % OD;
-  r.n = q / OD;
-  r.count = min(OW - r.x, limit);
+inline Run run_from(Run r, int limit, GEOMETRY) {
+  r.z = r.oz * SD - pd;
+  r.y = r.oy * SH - ph;
+  r.x = r.ox * SW - pw;
+  r.count = min(min(OW - r.ox, V), limit);
   return r;
 }
 
-inline void run_next(Run* r, int limit, GEOMETRY) {
-  r->x = 0;
-  if (++r->y == OH) {
-    r->y = 0;
-    if (++r->z == OD) {
-      r->z = 0;
-      r->n++;
+inline Run run_at(int q, int limit, GEOMETRY) {
+  Run r;
+  r.ox = q % OW;
+  q /= OW;
+  r.oy = q % OH;
+  q /= OH;
+  r.oz = q % OD;
+  r.n = q / OD;
+  return run_from(r, limit, PASS);
+}
+
+/* The run after r. */
+inline Run run_next(Run r, int limit, GEOMETRY) {
+  r.ox += r.count;
+  if (r.ox == OW) {
+    r.ox = 0;
+    if (++r.oy == OH) {
+      r.oy = 0;
+      if (++r.oz == OD) {
+        r.oz = 0;
+        r.n++;
+      }
     }
   }
-  r->count = min(OW, limit);
+  return run_from(r, limit, PASS);
 }
 
-/* Where a run meets a tap: the pixel of its position 0 (relative to the channel's plane, possibly outside) and the positions [low, high)
-   that fall on the image. */
-typedef struct { int pixel, low, high; } Span;
+/* Pixels that V positions of a row reach over, and how they are loaded at once: every pixel, or every other one. */
+#if SW == 1
+#define REACH V
+#define ROW_LOAD(p) VLOAD(0, p)
+#define ROW_ADD(p, v) VSTORE(VLOAD(0, p) + v, 0, p)
+#elif SW == 2
+#define REACH (2 * V)
+#define ROW_LOAD(p) (vec)(VLOAD(0, p).even, VLOAD(1, p).even)
+#define ROW_ADD(p, v)                                                  \
+  do {                                                                 \
+    vec low_ = (vec)(0), high_ = (vec)(0);                             \
+    low_.even = v.lo;                                                  \
+    high_.even = v.hi;                                                 \
+    VSTORE(VLOAD(0, p) + low_, 0, p);                                  \
+    VSTORE(VLOAD(1, p) + high_, 1, p);                                 \
+  } while (0)
+#endif
 
-inline Span span_of(Run r, int tap, GEOMETRY) {
-  const int iz = r.z * SD - pd + tap / (KH * KW) * DD, iy = r.y * SH - ph + tap / KW % KH * DH, ix = r.x * SW - pw + tap % KW * DW;
-  const int seen = iz >= 0 && iz < D && iy >= 0 && iy < H;
-  Span s;
-  s.pixel = (iz * H + iy) * W + ix;
-  s.low = min(ix < 0 ? (SW - 1 - ix) / SW : 0, r.count);
-  s.high = max(s.low, min(r.count, seen && ix < W ? (W - ix + SW - 1) / SW : 0));
-  return s;
-}
-
-/* Zeros to[from, to_end) in whole vectors: up to V - 1 more are overwritten. */
-inline void clear(float* to, int count) {
-  for (int t = 0; t < count; t += V) VSTORE((vec)(0), 0, to + t);
-}
+/* Lanes whose pixel is on the image when lane 0 is at ix: -1, others 0. */
+inline ivec on_image(int ix, int W) { return PASTE(convert_uint, V)(LANES * SW + ix) < (uvec)(W); }
 
 /* to[row * ld + j] = unrolled input of channels [c0, c0 + cn), taps [t0, t0 + tn), columns [q, q + count): row = (channel, tap).
-   Writes up to V - 1 floats beyond each row's end. `x` is the group's first channel in sample 0, `readable` what may be read from there on. */
+   Writes up to V - 1 floats beyond each row's end. `x` is the group's first channel in sample 0; `readable` floats may be read from there. */
 inline void unroll(global const float* x, ulong x_stride, ulong readable, float* to, int ld, int q, int count,
                    int c0, int cn, int t0, int tn, GEOMETRY) {
-  const int plane = D * H * W;
+  const int plane = D * H * W, next = tn * ld;
   Run r = run_at(q, count, PASS);
-  for (int j = 0; j < count; j += r.count, run_next(&r, count - j, PASS)) {
-    const ulong sample = r.n * x_stride + (ulong)c0 * plane;
-    for (int t = 0; t < tn; t++) {
-      const Span s = span_of(r, t0 + t, PASS);
+  for (int j = 0; j < count; j += r.count, r = run_next(r, count - j, PASS)) {
+    const long sample = r.n * x_stride + (ulong)c0 * plane;
+    for (int t = 0; t < tn;) {
+      const int tap = t0 + t, kx = tap % KW, kn = min(KW - kx, tn - t);   /* the rest of a row of the window */
+      const int iz = r.z + tap / (KH * KW) * DD, iy = r.y + tap / KW % KH * DH, ix = r.x + kx * DW;
+      const long at = sample + (iz * H + iy) * W + ix;
       float* row = to + t * ld + j;
-      if (s.low == s.high) {
-        for (int c = 0; c < cn; c++, row += tn * ld) clear(row, r.count);
+      t += kn;
+      if ((uint)iz >= (uint)D || (uint)iy >= (uint)H) {
+        for (int k = 0; k < kn; k++)
+          for (int c = 0; c < cn; c++) VSTORE((vec)(0), 0, row + k * ld + c * next);
         continue;
       }
-      const int length = s.high - s.low, rounded = (length + V - 1) / V * V;
-      const ulong at = sample + s.pixel + s.low * SW, step = plane;
-      global const float* from = x + at;
-      if (SW == 1 && at + (cn - 1) * step + rounded <= readable) {
-        if (s.low == 0 && s.high == r.count && rounded == V) {
-          for (int c = 0; c < cn; c++, row += tn * ld, from += step) VSTORE(VLOAD(0, from), 0, row);
-        } else {
-          for (int c = 0; c < cn; c++, row += tn * ld, from += step) {
-            clear(row, s.low);
-            for (int i = 0; i < length; i += V) VSTORE(VLOAD(0, from + i), 0, row + s.low + i);
-            clear(row + s.high, r.count - s.high);
-          }
+#ifdef ROW_LOAD
+      if (at >= 0 && at + (kn - 1) * DW + (long)(cn - 1) * plane + REACH <= (long)readable) {
+        for (int k = 0; k < kn; k++) {
+          const ivec seen = on_image(ix + k * DW, W);
+          for (int c = 0; c < cn; c++)
+            VSTORE(seen ? ROW_LOAD(x + at + k * DW + (long)c * plane) : (vec)(0), 0, row + k * ld + c * next);
         }
-      } else {
-        for (int c = 0; c < cn; c++, row += tn * ld, from += step) {
-          clear(row, s.low);
-          for (int i = 0; i < length; i++) row[s.low + i] = from[i * SW];
-          clear(row + s.high, r.count - s.high);
-        }
+        continue;
       }
+#endif
+      for (int k = 0; k < kn; k++)
+        for (int c = 0; c < cn; c++)
+          for (int i = 0; i < r.count; i++) {
+            const int p = k * DW + i * SW;
+            row[k * ld + c * next + i] = (uint)(ix + p) < (uint)W ? x[at + p + (long)c * plane] : 0.0f;
+          }
     }
   }
 }
 
-/* Filters as panels of MR rows, zeros behind the last: [group][block][panel][depth][MR]. Element (row, k) of a group is at row * row_step +
-   k * k_step in w; a block is `rows` rows. Work-item: KC columns k of a panel. */
-SINGLE void pack(OPERAND_RESTRICT(const float, w), OPERAND_RESTRICT(float, packed), int total, int rows, int depth, int row_step, int k_step,
-                 ulong group_step) {
+inline void copy(global const float* from, float* to, int count) {
+  int i = 0;
+#pragma unroll 1
+  for (; i + V <= count; i += V) VSTORE(VLOAD(0, from + i), 0, to + i);
+#pragma unroll 1
+  for (; i < count; i++) to[i] = from[i];
+}
+
+/* Filters as panels of MR rows, zeros behind the last: [group][block][panel][depth][MR], a block being `rows` of the `total` rows of a
+   group. Element (row, k) is w[group * group_step + row * row_step + k / inner * outer_step + k % inner * inner_step + first].
+   Work-item: KC columns k of a panel. */
+SINGLE void pack(OPERAND_RESTRICT(const float, w), OPERAND_RESTRICT(float, packed), int total, int rows, int depth, int group_step, int row_step,
+                 int inner, int outer_step, int inner_step, int first) {
   LOCATE(w); LOCATE(packed);
   const int panels = (rows + MR - 1) / MR, panel = get_global_id(1), g = get_global_id(2);
   const int r0 = panel % panels * MR, r = panel / panels * rows + r0, valid = min(MR, min(rows - r0, total - r));
   const int k0 = get_global_id(0) * KC, k1 = min(depth, k0 + KC);
-  w += g * group_step + (ulong)r * row_step;
+  w += (ulong)g * group_step + (ulong)r * row_step + first;
   packed += ((ulong)g * get_global_size(1) + panel) * depth * MR;
-  for (int k = k0; k < k1; k++)
-    for (int i = 0; i < MR; i++) packed[(ulong)k * MR + i] = i < valid ? w[(ulong)k * k_step + (ulong)i * row_step] : 0.0f;
+  for (int k = k0; k < k1; k++) {
+    global const float* from = w + (long)(k / inner) * outer_step + k % inner * inner_step;
+    for (int i = 0; i < MR; i++) packed[(ulong)k * MR + i] = i < valid ? from[(ulong)i * row_step] : 0.0f;
+  }
 }
 
 /* y = w x (+ bias) (+ y). Work-item: NR columns x `block` outputs. */
@@ -165,15 +190,14 @@ SINGLE void forward(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(const flo
   LOCATE(x); LOCATE(packed); LOCATE(bias); LOCATE(y);
   const int g = get_global_id(2), first = get_global_id(1) * block, last = min(outputs, first + block);
   const int P = OD * OH * OW, depth = channels * TAPS, plane = D * H * W;
-  const int q = get_global_id(0) * NR, columns = min(NR, batch * P - q);
+  const int q = get_global_id(0) * NR, columns = min(NR, batch * P - q), n0 = q / P, p0 = q % P;
   const ulong group = (ulong)g * channels * plane, readable = (batch - 1) * x_stride + (get_global_size(2) - g) * channels * plane;
   const int row = NR + V;
   float buf[KC * (NR + V) + V] __attribute__((aligned(64)));
-  float edge[NR] __attribute__((aligned(64)));
+  float tile[MR * NR] __attribute__((aligned(64)));
   packed += (ulong)g * ((outputs + MR - 1) / MR * MR) * depth;
   bias += g * outputs;
   y += (ulong)g * outputs * P;
-  const int whole = columns == NR && q % P + NR <= P;
   for (int c0 = 0; c0 < channels; c0 += BLOCK_CHANNELS(KC)) {
     for (int t0 = 0; t0 < TAPS; t0 += BLOCK_TAPS(KC)) {
       const int cn = min(channels - c0, BLOCK_CHANNELS(KC)), tn = min(TAPS - t0, BLOCK_TAPS(KC));
@@ -181,115 +205,95 @@ SINGLE void forward(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(const flo
       const float leak = k0 + kn < depth ? 1.0f : slope;
       unroll(x + group, x_stride, readable, buf, row, q, columns, c0, cn, t0, tn, PASS);
       if (columns < NR)
-        for (int k = 0; k < kn; k++) clear(buf + k * row + columns, NR - columns);
+        for (int k = 0; k < kn; k++)
+          for (int j = columns; j < NR; j += V) VSTORE((vec)(0), 0, buf + k * row + j);
       for (int o = first; o < last; o += MR) {
         global const float* a = packed + (ulong)o * depth + (ulong)k0 * MR;
         vec acc[MR][NV];
         MULTIPLY(acc, a[k * MR + i], buf, row, kn);
-        if (whole) {
-          global float* to = y + q / P * y_stride + (ulong)o * P + q % P;
-#pragma unroll
-          for (int i = 0; i < MR; i++) {
-            if (o + i >= last) continue;
-            const float b = has_bias && k0 == 0 ? bias[o + i] : 0.0f;
-#pragma unroll
-            for (int j = 0; j < NV; j++) {
-              vec v = acc[i][j] + b;
-              if (add) v += VLOAD(j, to + (ulong)i * P);
-              VSTORE(LEAK(v, leak), j, to + (ulong)i * P);
-            }
-          }
-        } else {
-#pragma unroll
-          for (int i = 0; i < MR; i++) {
-            if (o + i >= last) continue;
-            const float b = has_bias && k0 == 0 ? bias[o + i] : 0.0f;
-#pragma unroll
-            for (int j = 0; j < NV; j++) VSTORE(acc[i][j] + b, j, edge);
-            for (int j = 0, p = q % P, n = q / P; j < columns; n++, p = 0) {
-              global float* to = y + n * y_stride + (ulong)(o + i) * P + p;
-              const int end = min(columns, j + P - p), begin = j;
-              for (; j < end; j++) {
-                const float v = edge[j] + (add ? to[j - begin] : 0.0f);
-                to[j - begin] = LEAK(v, leak);
-              }
-            }
-          }
+        spill(acc, tile);
+        for (int j = 0, n = n0, p = p0, length; j < columns; j += length, n++, p = 0) {
+          length = min(columns - j, P - p);
+          global float* to = y + n * y_stride + (ulong)o * P + p;
+          for (int i = 0; i < MR && o + i < last; i++, to += P)
+            finish(tile + i * NR + j, to, length, has_bias && k0 == 0 ? bias[o + i] : 0.0f, add, leak);
         }
       }
     }
   }
 }
 
-/* dx = w^T dy, unrolled tile by tile and added up in place. Work-item: `share` samples x `block` channels, which nobody else writes.
-   `direct`: a pointwise window, where every pixel gets one sum and needs no zero to start from. */
+/* dx = w^T dy, unrolled tile by tile and added up in place. Work-item: `share` samples x `block` channels, which nobody else writes. */
 SINGLE void backward_data(OPERAND_RESTRICT(const float, dy), OPERAND_RESTRICT(const float, packed), OPERAND_RESTRICT(float, dx), GEOMETRY,
-                          int share, int block, int direct, int accumulate) {
+                          int share, int block, int accumulate) {
   LOCATE(dy); LOCATE(packed); LOCATE(dx);
   const int g = get_global_id(2), c0 = get_global_id(1) * block, c1 = min(channels, c0 + block);
   const int n0 = get_global_id(0) * share, n1 = min(batch, n0 + share);
-  const int P = OD * OH * OW, plane = D * H * W, rows = (c1 - c0) * TAPS, panels = (block * TAPS + MR - 1) / MR;
+  const int P = OD * OH * OW, plane = D * H * W, rows = (c1 - c0) * TAPS, end = (c1 - c0) * plane, panels = (block * TAPS + MR - 1) / MR;
   float buf[KC * NR] __attribute__((aligned(64)));
-  float tile[MR * NR] __attribute__((aligned(64)));
+  float tile[MR * NR + V] __attribute__((aligned(64)));
   Run runs[NR];
+  ivec lanes[NR];    /* of a run that hold a position */
+  int inside[NR];    /* no window of the run reaches beyond the image */
   packed += ((ulong)g * get_global_size(1) + get_global_id(1)) * panels * outputs * MR;
   dy += (ulong)g * outputs * P;
   dx += ((ulong)g * channels + c0) * plane;
-  if (!accumulate && !direct) {
+  if (!accumulate) {
     for (int n = n0; n < n1; n++) {
       global float* to = dx + n * dx_stride;
-      const int count = (c1 - c0) * plane, whole = count / V * V;
+      const int whole = end / V * V;
       for (int i = 0; i < whole; i += V) VSTORE((vec)(0), 0, to + i);
-      for (int i = whole; i < count; i++) to[i] = 0.0f;
+      for (int i = whole; i < end; i++) to[i] = 0.0f;
     }
   }
   for (int q = n0 * P; q < n1 * P; q += NR) {
     const int columns = min(NR, n1 * P - q);
     int count = 0;
-    runs[0] = run_at(q, columns, PASS);
-    for (int j = runs[0].count; j < columns; j += runs[count].count) {
-      runs[count + 1] = runs[count];
-      count++;
-      run_next(&runs[count], columns - j, PASS);
+    for (int j = 0; j < columns; j += runs[count++].count) {
+      Run r = j ? run_next(runs[count - 1], columns - j, PASS) : run_at(q, columns, PASS);
+      runs[count] = r;
+      lanes[count] = LANES < r.count;
+      inside[count] = r.z >= 0 && r.z + (KD - 1) * DD < D && r.y >= 0 && r.y + (KH - 1) * DH < H && r.x >= 0 &&
+                      r.x + (KW - 1) * DW + (r.count - 1) * SW < W;
     }
-    count++;
     for (int o0 = 0; o0 < outputs; o0 += KC) {
-      const int depth = min(KC, outputs - o0), add = accumulate || !direct || o0 > 0;
-      for (int j = 0, p = q % P, n = q / P; j < columns; n++, p = 0) {
-        global const float* from = dy + n * dy_stride + (ulong)o0 * P + p;
-        const int length = min(columns - j, P - p);
-        if (length == NR) {
-          for (int k = 0; k < depth; k++)
-#pragma unroll
-            for (int i = 0; i < NV; i++) VSTORE(VLOAD(i, from + (ulong)k * P), i, buf + k * NR);
-        } else {
-          for (int k = 0; k < depth; k++)
-            for (int i = 0; i < length; i++) buf[k * NR + j + i] = from[(ulong)k * P + i];
-        }
-        j += length;
+      const int depth = min(KC, outputs - o0);
+      for (int j = 0, n = q / P, p = q % P, length; j < columns; j += length, n++, p = 0) {
+        length = min(columns - j, P - p);
+        for (int k = 0; k < depth; k++) copy(dy + n * dy_stride + (ulong)(o0 + k) * P + p, buf + k * NR + j, length);
       }
-      for (int k = 0; k < depth; k++)
-        for (int j = columns; j < NR; j++) buf[k * NR + j] = 0.0f;
+      if (columns < NR)
+        for (int k = 0; k < depth; k++)
+          for (int j = columns; j < NR; j++) buf[k * NR + j] = 0.0f;
       for (int r = 0; r < rows; r += MR) {
         global const float* a = packed + (ulong)r * outputs + o0 * MR;
         vec acc[MR][NV];
         MULTIPLY(acc, a[k * MR + i], buf, NR, depth);
-#pragma unroll
-        for (int i = 0; i < MR; i++)
-#pragma unroll
-          for (int j = 0; j < NV; j++) VSTORE(acc[i][j], j, tile + i * NR);
-        const int valid = min(MR, rows - r);
-        for (int m = 0, j = 0; m < count; j += runs[m++].count) {
-          for (int i = 0; i < valid; i++) {
-            const Span s = span_of(runs[m], (r + i) % TAPS, PASS);
-            global float* to = dx + runs[m].n * dx_stride + (ulong)((r + i) / TAPS) * plane + s.pixel;
-            const float* from = tile + i * NR + j;
-            int t = s.low;
-            if (SW == 1) {
-              for (; t + V <= s.high; t += V) VSTORE(add ? VLOAD(0, from + t) + VLOAD(0, to + t) : VLOAD(0, from + t), 0, to + t);
-              for (; t + 4 <= s.high; t += 4) vstore4(add ? vload4(0, from + t) + vload4(0, to + t) : vload4(0, from + t), 0, to + t);
+        spill(acc, tile);
+        for (int i = 0; i < MR && r + i < rows; i++) {
+          const int tap = (r + i) % TAPS, kz = tap / (KH * KW) * DD, ky = tap / KW % KH * DH, kx = tap % KW * DW;
+          const int row = (((r + i) / TAPS * D + kz) * H + ky) * W + kx;
+          const float* from = tile + i * NR;
+          for (int m = 0; m < count; from += runs[m++].count) {
+            const int at = row + (runs[m].z * H + runs[m].y) * W + runs[m].x, ix = runs[m].x + kx;
+            global float* to = dx + runs[m].n * dx_stride + at;
+#ifdef ROW_LOAD
+            if (inside[m] && at + REACH <= end) {
+              const vec v = lanes[m] ? VLOAD(0, from) : (vec)(0);
+              ROW_ADD(to, v);
+              continue;
             }
-            for (; t < s.high; t++) to[t * SW] = add ? to[t * SW] + from[t] : from[t];
+#endif
+            if ((uint)(runs[m].z + kz) >= (uint)D || (uint)(runs[m].y + ky) >= (uint)H) continue;
+#ifdef ROW_LOAD
+            if (at >= 0 && at + REACH <= end) {
+              const vec v = lanes[m] && on_image(ix, W) ? VLOAD(0, from) : (vec)(0);
+              ROW_ADD(to, v);
+              continue;
+            }
+#endif
+            for (int t = 0; t < runs[m].count; t++)
+              if ((uint)(ix + t * SW) < (uint)W) to[t * SW] += from[t];
           }
         }
       }
@@ -311,12 +315,12 @@ SINGLE void backward_filter(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(c
   float lines[RB * (QC + V) + V] __attribute__((aligned(64)));      /* [row][position] */
   float turned[(RB + NR) * QC] __attribute__((aligned(64)));        /* [panel of NR rows][position][row] */
   float left[MR * (QC + V) + V] __attribute__((aligned(64)));       /* [output][position] */
-  float edge[NR] __attribute__((aligned(64)));
+  float tile[MR * NR] __attribute__((aligned(64)));
   dy += (ulong)g * outputs * P;
   dw += get_global_id(1) * dw_stride + (ulong)g * outputs * depth + c0 * TAPS + t0;
   const int ld = QC + V;
   for (int q = n0 * P; q < n1 * P; q += QC) {
-    const int count = min(QC, n1 * P - q), add = accumulate || q > n0 * P;
+    const int count = min(QC, n1 * P - q), add = accumulate || q > n0 * P, first = q / P, position = q % P;
     unroll(x + group, x_stride, readable, lines, ld, q, count, c0, cn, t0, tn, PASS);
     for (int r = 0; r < (rows + NR - 1) / NR * NR; r += V) {
       for (int p = 0; p < count; p += V) {
@@ -330,34 +334,17 @@ SINGLE void backward_filter(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(c
       }
     }
     for (int o = 0; o < outputs; o += MR) {
-      for (int i = 0; i < MR; i++) {
-        for (int j = 0, p = q % P, n = q / P; j < count; n++, p = 0) {
-          global const float* from = dy + n * dy_stride + (ulong)min(o + i, outputs - 1) * P + p;
-          const int length = min(count - j, P - p), whole = length / V * V;
-          for (int t = 0; t < whole; t += V) VSTORE(VLOAD(0, from + t), 0, left + i * ld + j + t);
-          for (int t = whole; t < length; t++) left[i * ld + j + t] = from[t];
-          j += length;
-        }
+      for (int j = 0, n = first, p = position, length; j < count; j += length, n++, p = 0) {
+        length = min(count - j, P - p);
+        for (int i = 0; i < MR; i++) copy(dy + n * dy_stride + (ulong)min(o + i, outputs - 1) * P + p, left + i * ld + j, length);
       }
       for (int r = 0; r < rows; r += NR) {
         const float* right = turned + r * QC;
         vec acc[MR][NV];
         MULTIPLY(acc, left[i * ld + k], right, NR, count);
-        const int columns = min(NR, rows - r);
-        global float* to = dw + (ulong)o * depth + r;
-#pragma unroll
-        for (int i = 0; i < MR; i++) {
-          if (o + i >= outputs) continue;
-          global float* line = to + (ulong)i * depth;
-          if (columns == NR) {
-#pragma unroll
-            for (int j = 0; j < NV; j++) VSTORE(add ? acc[i][j] + VLOAD(j, line) : acc[i][j], j, line);
-          } else {
-#pragma unroll
-            for (int j = 0; j < NV; j++) VSTORE(acc[i][j], j, edge);
-            for (int j = 0; j < columns; j++) line[j] = add ? edge[j] + line[j] : edge[j];
-          }
-        }
+        spill(acc, tile);
+        for (int i = 0; i < MR && o + i < outputs; i++)
+          finish(tile + i * NR, dw + (ulong)(o + i) * depth + r, min(NR, rows - r), 0.0f, add, 1.0f);
       }
     }
   }

@@ -60,11 +60,7 @@ void gemm(OPERAND_RESTRICT(const float, packed), OPERAND_RESTRICT(const float, b
   const int n0 = get_global_id(0) * NR, columns = min(NR, N - n0);
   const int first = get_global_id(1) * rows, last = min(M, first + rows);
   float buf[KC * NR] __attribute__((aligned(64)));
-  float edge[NR] __attribute__((aligned(64)));
-  for (int j = 0; j < NR; j++) edge[j] = has_bias && j < columns ? bias[n0 + j] : 0.0f;
-  vec offset[NV];
-#pragma unroll
-  for (int j = 0; j < NV; j++) offset[j] = VLOAD(j, edge);
+  float tile[MR * NR] __attribute__((aligned(64)));
   for (int k0 = 0; k0 < K; k0 += KC) {
     const int depth = min(KC, K - k0), add = accumulate || k0 > 0;
     const float leak = k0 + KC < K ? 1.0f : slope;
@@ -74,25 +70,11 @@ void gemm(OPERAND_RESTRICT(const float, packed), OPERAND_RESTRICT(const float, b
       global const float* a = packed + (ulong)m * K + (ulong)k0 * MR;
       vec acc[MR][NV];
       MULTIPLY(acc, a[k * MR + i], buf, NR, depth);
-#pragma unroll
-      for (int i = 0; i < MR; i++) {
-        global float* to = c + (m + i) * c_stride + n0;
-        if (m + i >= last) continue;
-        if (columns == NR) {
-#pragma unroll
-          for (int j = 0; j < NV; j++) {
-            vec v = acc[i][j] + (k0 ? (vec)(0) : offset[j]);
-            if (add) v += VLOAD(j, to);
-            VSTORE(LEAK(v, leak), j, to);
-          }
-        } else {
-#pragma unroll
-          for (int j = 0; j < NV; j++) VSTORE(acc[i][j] + (k0 ? (vec)(0) : offset[j]), j, edge);
-          for (int j = 0; j < columns; j++) {
-            const float v = edge[j] + (add ? to[j] : 0.0f);
-            to[j] = LEAK(v, leak);
-          }
-        }
+      spill(acc, tile);
+      for (int i = 0; i < MR && m + i < last; i++) {
+        if (has_bias && k0 == 0)
+          for (int j = 0; j < columns; j++) tile[i * NR + j] += bias[n0 + j];
+        finish(tile + i * NR, c + (m + i) * c_stride + n0, columns, 0.0f, add, leak);
       }
     }
   }

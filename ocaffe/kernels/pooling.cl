@@ -154,7 +154,8 @@ kernel void backward(OPERAND(const float, dy), OPERAND(const INDEX, index), OPER
 #endif
 
 /* The index as Caffe's mask top: place in the plane, -1 for none. */
-kernel void mask(OPERAND(const INDEX, index), OPERAND(float, y), const int count, const int W, const int OH, const int OW) {
+kernel void mask(OPERAND(const INDEX, index), OPERAND(float, y), const int count, const int H, const int W, const int OH,
+                 const int OW) {
   LOCATE(index);
   LOCATE(y);
   ELEMENT(OH, OW, count)

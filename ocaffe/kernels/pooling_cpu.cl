@@ -2,14 +2,12 @@
  *
  * Work-items: (parts of a plane, planes, samples), one to a group; each owns `rows` neighbouring rows of what it writes.
  *
- * Forward works in two steps on tiles of TILE outputs of one row: the columns that the tile's windows cover are reduced over the rows of the
- * window into a private line, padded with the neutral element; then outputs are reduced from the line. So no vector meets an edge, and
- * strided access stays in the first-level cache.
+ * Forward works on tiles of TILE outputs of one row, in the two steps of line_cpu.h, so that strided access stays in the first-level cache.
  * Backward: MAX adds each output to its pixel, in the rows that the work-item owns; AVE sums outputs over rows into a line, then spreads it.
  */
+#include "line_cpu.h"
 #include "pooling.h"
 
-#define V 8
 #define TILE 64
 #define LINE ((TILE - 1) * SW + KW + 2 * V * SW) /* room for whole vectors beyond the end */
 
@@ -23,22 +21,10 @@
   (type)((p)[0], (p)[SW], (p)[2 * SW], (p)[3 * SW], (p)[4 * SW], (p)[5 * SW], (p)[6 * SW], (p)[7 * SW])
 #endif
 
-/* The first `count` elements of a vector. */
-#define STORE(type, v, p, count)                        \
-  if ((count) >= V) vstore8(v, 0, p);                   \
-  else {                                                \
-    type part[V];                                       \
-    vstore8(v, 0, part);                                \
-    for (int s = 0; s < (count); s++) (p)[s] = part[s]; \
-  }
-
-#define KERNEL kernel __attribute__((reqd_work_group_size(1, 1, 1))) void
 #define GEOMETRY const int rows, const int H, const int W, const int OH, const int OW
-#define PLANE(x, h, w) x += get_global_id(2) * x##_stride + get_global_id(1) * (ulong)(h) * (w)
-#define OWN_ROWS(h) const int first = get_global_id(0) * rows, end = min(first + rows, h)
 
 #if METHOD == MAX
-#define NONE 0x1000000 /* larger than any index, and 0 as INDEX - 1 is not meant: see the store */
+#define NONE 0x1000000 /* larger than any place */
 
 void forward_rows(global const float* x, global float* y, global INDEX* index, const bool save, const int first, const int end, const int H,
                   const int W, const int OH, const int OW) {
@@ -50,41 +36,21 @@ void forward_rows(global const float* x, global float* y, global INDEX* index, c
       const int outputs = min(TILE, OW - t0), span = (outputs - 1) * SW + KW, c0 = t0 * SW - PW;
       const int left = max(0, -c0), right = max(left, min(span, W - c0));
       global const float* source = x + (long)y0 * W + c0;
-      for (int j = 0; j < left; j++) line[j] = -FLT_MAX;
-      for (int j = right; j < span + V * SW; j++) line[j] = -FLT_MAX;
-      if (save) {
-        for (int j = 0; j < left; j++) places[j] = NONE;
-        for (int j = right; j < span + V * SW; j++) places[j] = NONE;
-      }
-      for (int j = left; j < right; j += V) {
-        j = min(j, max(left, right - V)); /* the last vector covers again what is done */
-        if (j + V <= right) {
-          float8 best = -FLT_MAX;
-          int8 place = NONE;
-          for (int a = top; a < bottom; a++) {
-            const float8 v = vload8(0, source + a * W + j);
-            const int8 more = v > best;
-            best = more ? v : best;
-            place = more ? a * KW : place;
-          }
-          vstore8(best, 0, line + j);
-          if (save) vstore8(place, 0, places + j);
-        } else {
-          for (int s = j; s < right; s++) {
-            float best = -FLT_MAX;
-            int place = NONE;
-            for (int a = top; a < bottom; a++) {
-              const float v = source[a * W + s];
-              const bool more = v > best;
-              best = more ? v : best;
-              place = more ? a * KW : place;
-            }
-            line[s] = best;
-            if (save) places[s] = place;
-          }
-        }
-      }
+      FILL(line, float8, -FLT_MAX, span + V * SW)
+      if (save) { FILL(places, int8, NONE, span + V * SW) }
+#define REDUCE(n, F, I)                                            \
+  F best = -FLT_MAX;                                               \
+  I place = NONE;                                                  \
+  for (int a = top; a < bottom; a++) {                             \
+    const F v = vload##n(0, source + a * W + j);                   \
+    place = v > best ? a * KW : place;                             \
+    best = v > best ? v : best;                                    \
+  }                                                                \
+  vstore##n(best, 0, line + j);                                    \
+  if (save) vstore##n(place, 0, places + j);
+      ALL_COLUMNS
       for (int o = 0; o < outputs; o += V) {
+        o = min(o, max(0, outputs - V));
         const long at = (long)row * OW + t0 + o;
         float8 best = -FLT_MAX;
         int8 place = NONE;
@@ -166,22 +132,14 @@ KERNEL forward(OPERAND(const float, x), OPERAND(float, y), GEOMETRY) {
       const int outputs = min(TILE, OW - t0), span = (outputs - 1) * SW + KW, c0 = t0 * SW - PW;
       const int left = max(0, -c0), right = max(left, min(span, W - c0));
       global const float* source = x + (long)y0 * W + c0;
-      for (int j = 0; j < left; j++) line[j] = 0;
-      for (int j = right; j < span + V * SW; j++) line[j] = 0;
-      for (int j = left; j < right; j += V) {
-        j = min(j, max(left, right - V));
-        if (j + V <= right) {
-          float8 sum = 0;
-          for (int a = top; a < bottom; a++) sum += vload8(0, source + a * W + j);
-          vstore8(sum, 0, line + j);
-        } else {
-          for (int s = j; s < right; s++) {
-            line[s] = 0;
-            for (int a = top; a < bottom; a++) line[s] += source[a * W + s];
-          }
-        }
-      }
+      FILL(line, float8, 0, span + V * SW)
+#define REDUCE(n, F, I)                                                       \
+  F sum = 0;                                                                  \
+  for (int a = top; a < bottom; a++) sum += vload##n(0, source + a * W + j);  \
+  vstore##n(sum, 0, line + j);
+      ALL_COLUMNS
       for (int o = 0; o < outputs; o += V) {
+        o = min(o, max(0, outputs - V));
         const int8 x0 = (t0 + o + (int8)(0, 1, 2, 3, 4, 5, 6, 7)) * SW - PW;
         float8 sum = 0;
         for (int b = 0; b < KW; b++) sum += COLUMNS(float8, line + o * SW + b);

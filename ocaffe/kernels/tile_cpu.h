@@ -24,6 +24,15 @@
 #define PASTE_(a, b) a##b
 #define PASTE(a, b) PASTE_(a, b)
 typedef PASTE(float, V) vec;
+typedef PASTE(int, V) ivec;
+typedef PASTE(uint, V) uvec;
+#if V == 16
+#define LANES (ivec)(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15)
+#elif V == 8
+#define LANES (ivec)(0, 1, 2, 3, 4, 5, 6, 7)
+#else
+#define LANES (ivec)(0, 1, 2, 3)
+#endif
 #define VLOAD PASTE(vload, V)
 #define VSTORE PASTE(vstore, V)
 
@@ -59,7 +68,29 @@ inline void transpose(vec r[V]) {
   }
 }
 
-/* What becomes of a sum on its way to memory: v > 0 ? v : slope * v. */
-#define LEAK(v, slope) ((v) > 0.0f ? (v) : (slope) * (v))
+/* All sums of the tile to tile[i * NR + j]. */
+inline void spill(vec acc[MR][NV], float* tile) {
+#pragma unroll
+  for (int i = 0; i < MR; i++)
+#pragma unroll
+    for (int j = 0; j < NV; j++) VSTORE(acc[i][j], j, tile + i * NR);
+}
+
+/* One row of sums on its way to memory: v = from + offset (+ to), then v > 0 ? v : slope * v. Rolled, from private memory: twenty of these
+   in a row take compilers seconds. */
+inline void finish(const float* from, global float* to, int count, float offset, int add, float slope) {
+  int j = 0;
+#pragma unroll 1
+  for (; j + V <= count; j += V) {
+    vec v = VLOAD(0, from + j) + offset;
+    if (add) v += VLOAD(0, to + j);
+    VSTORE(v > 0.0f ? v : slope * v, 0, to + j);
+  }
+#pragma unroll 1
+  for (; j < count; j++) {
+    const float v = from[j] + offset + (add ? to[j] : 0.0f);
+    to[j] = v > 0.0f ? v : slope * v;
+  }
+}
 
 #endif

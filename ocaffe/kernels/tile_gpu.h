@@ -98,12 +98,13 @@ INLINE void tile_store(global float* to, ulong row_stride, int rows, int columns
     global float* line = to + (row + ROW(i)) * row_stride + column;
 #pragma unroll
     for (int j = 0; j < TN; j += 4) {
-      if (aligned && column + COLUMN(j) + 4 <= columns)
+      if (aligned && column + COLUMN(j) + 4 <= columns) {
         put4(line + COLUMN(j), (float4)(acc[i][j], acc[i][j + 1], acc[i][j + 2], acc[i][j + 3]), accumulate, slope);
-      else
+      } else {
 #pragma unroll
         for (int e = 0; e < 4; ++e)
           if (column + COLUMN(j) + e < columns) put(line + COLUMN(j) + e, acc[i][j + e], accumulate, slope);
+      }
     }
   }
 }

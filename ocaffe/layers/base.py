@@ -35,6 +35,8 @@ class Layer:
     tops: ClassVar[Arity] = 1
     is_loss: ClassVar[bool] = False  # the first top has loss weight 1 unless the prototxt says otherwise; tops may be automatic
     has_backward: ClassVar[bool] = True  # False: backward is refused (Accuracy, ArgMax)
+    source: Any = None  # of a data layer: what feeds it (ocaffe.data.source.Source)
+    notes: Sequence[tuple[str, str]] = ()  # log lines of setting up, as (Caffe's source line, text)
     moves_data: bool = True  # False: tops are views of the bottom (Reshape); then backward calls rec.alias_diff
     inplace_top: ClassVar[bool] = True  # False: the prototxt may not name the bottom as the top
 
@@ -44,7 +46,6 @@ class Layer:
         self.phase = phase
         self.place = place
         self.params: list[Parameter] = []  # filled by the graph
-        self.source: Any = None  # what feeds a data layer
         self.seed = 0  # of the net; random draws are keyed by it and the layer's name
 
     # -- what a layer may define -------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from ocaffe import proto
 from ocaffe.data.images import ImageSource
-from ocaffe.data.source import Note, upload
+from ocaffe.data.source import key_of, upload
 from ocaffe.data.transform import Transform
 from ocaffe.errors import Error
 from ocaffe.graph.ir import Blob, Shape
@@ -23,11 +23,6 @@ class Data(Layer):
     bottoms, tops = 0, (1, 2)
     source: ImageSource | None = None
 
-    @property
-    def notes(self) -> tuple[Note, ...]:
-        """Log lines of opening the database."""
-        return self.source.notes if self.source else ()
-
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         if self.source is None:
             try:
@@ -36,6 +31,8 @@ class Data(Layer):
                 problem.place, problem.layer = problem.place or self.place, self.title
                 raise
             self.source = ImageSource(self.own(), transform, len(self.param.top) > 1, place=self.place, layer=self.title)
+            self.source.key = key_of(self.seed, self.param.name)
+            self.notes = self.source.notes
         return self.source.shapes()
 
     def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from ocaffe import proto
 from ocaffe.data.dummy import FillerSource
-from ocaffe.data.source import upload
+from ocaffe.data.source import key_of, upload
 from ocaffe.graph.ir import Blob, Ref, Role, Shape
 from ocaffe.graph.recorder import Recorder
 from ocaffe.layers.base import Layer, register
@@ -27,6 +27,7 @@ class DummyData(Layer):
         if self.source is None and (random := self._random()):
             fillers = self._fillers()
             self.source = FillerSource([fillers[i] for i in random], [shapes[i] for i in random], place=self.place, layer=self.title)
+            self.source.key = key_of(self.seed, self.param.name)
         return shapes
 
     def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:

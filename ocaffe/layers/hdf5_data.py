@@ -4,7 +4,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ocaffe.data.hdf5 import Hdf5Source
-from ocaffe.data.source import Note, upload
+from ocaffe.data.source import key_of, upload
 from ocaffe.graph.ir import Blob, Shape
 from ocaffe.graph.recorder import Recorder
 from ocaffe.layers.base import Layer, register
@@ -17,11 +17,6 @@ class HDF5Data(Layer):
     bottoms, tops = 0, (1, None)
     source: Hdf5Source | None = None
 
-    @property
-    def notes(self) -> tuple[Note, ...]:
-        """Log lines of opening the files."""
-        return self.source.notes if self.source else ()
-
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         self.check(
             not self.param.HasField("transform_param"),
@@ -30,6 +25,8 @@ class HDF5Data(Layer):
         )
         if self.source is None:
             self.source = Hdf5Source(self.own(), self.param.top, place=self.place, layer=self.title)
+            self.source.key = key_of(self.seed, self.param.name)
+            self.notes = self.source.notes
         return self.source.shapes()
 
     def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:

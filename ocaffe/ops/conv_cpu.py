@@ -15,13 +15,33 @@ ONE = (1, 1, 1)
 
 
 def forward(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y: Ref) -> None:
-    g = simplify(g)
-    defines = tile(rec, g)
-    rows = defines["MR"]
-    packed = _pack(rec, g, w, defines, g.group_outputs, g.group_outputs, g.depth, g.depth, 1)
+    _forward(rec, simplify(g), x, w, bias, y, tile(rec, g, g.group_outputs), rows=g.depth, outer=g.taps, inner=1, first=0)
+
+
+def backward_data(rec: Recorder, g: ConvGeometry, dy: Ref, w: Ref, dx: Ref) -> None:
+    if gathers(g):
+        pad = (d * (k - 1) - p for d, k, p in zip(g.dilation, g.kernel, g.pad))
+        turned = replace(g, channels=g.num_output, num_output=g.channels, size=g.out, out=g.size, pad=tuple(pad))
+        defines = tile(rec, g, g.group_channels)
+        _forward(rec, simplify(turned), dy, w, None, dx, defines, rows=g.taps, outer=g.depth, inner=-1, first=g.taps - 1)
+    else:
+        _scatter(rec, g, dy, w, dx)
+
+
+def gathers(g: ConvGeometry) -> bool:
+    """Whether dx is best made as the convolution of dy with the turned filters: stride 1, and few windows that see nothing but padding."""
+    full = tuple(i + 2 * p - d * (k - 1) for i, p, d, k in zip(g.size, g.pad, g.dilation, g.kernel))
+    return g.stride == ONE and g.out == full and g.pixels <= 1.3 * g.positions
+
+
+def _forward(
+    rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y: Ref, defines: dict[str, int], rows: int, outer: int, inner: int, first: int
+) -> None:
+    height = defines["MR"]
     panels = ceil(g.batch * g.positions, columns(defines))
     shares = share_out(rec, panels * g.group, ceil(g.group_outputs, 64))
-    block = ceil(g.group_outputs, shares * rows) * rows
+    block = ceil(g.group_outputs, shares * height) * height
+    packed = _pack(rec, g, w, defines, g.group_outputs, g.group_outputs, g.depth, [rows, g.taps, outer, inner, first])
     accumulate = rec.accumulates(y)
     args = [*geometry(g), block, bias is not None, accumulate, 1.0]
     rec.launch(
@@ -30,27 +50,25 @@ def forward(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y:
     )  # fmt: skip
 
 
-def backward_data(rec: Recorder, g: ConvGeometry, dy: Ref, w: Ref, dx: Ref) -> None:
-    g = simplify(g)
-    defines = tile(rec, g)
-    rows = defines["MR"]
-    unit = rows // gcd(rows, g.taps)  # channels whose rows fill tiles exactly
+def _scatter(rec: Recorder, g: ConvGeometry, dy: Ref, w: Ref, dx: Ref) -> None:
+    defines = tile(rec, g, g.group_outputs)
+    height = defines["MR"]
+    unit = height // gcd(height, g.taps)  # channels whose rows fill tiles exactly
     blocks = share_out(rec, g.batch * g.group, ceil(g.group_channels, unit * ceil(64, unit * g.taps)))
     block = min(ceil(g.group_channels, blocks * unit) * unit, g.group_channels)
     blocks = ceil(g.group_channels, block)
     shares = share_out(rec, blocks * g.group, g.batch)
     share = ceil(g.batch, shares)
-    packed = _pack(rec, g, w, defines, g.depth, block * g.taps, g.group_outputs, 1, g.depth)
-    direct = g.pointwise
+    packed = _pack(rec, g, w, defines, g.depth, block * g.taps, g.group_outputs, [1, 1, g.depth, 0, 0])
     rec.launch(
-        "conv_cpu.backward_data", reads=[dy, packed], writes=[dx], args=[*geometry(g), share, block, direct, rec.accumulates(dx)],
+        "conv_cpu.backward_data", reads=[dy, packed], writes=[dx], args=[*geometry(g), share, block, rec.accumulates(dx)],
         size=(ceil(g.batch, share), blocks, g.group), local=ONE, defines=defines,
     )  # fmt: skip
 
 
 def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref) -> None:
     g = simplify(g)
-    defines = tile(rec, g)
+    defines = tile(rec, g, g.group_outputs)
     limit = defines["RB"]
     blocks = ceil(g.group_channels, limit // g.taps) if g.taps <= limit else g.group_channels * ceil(g.taps, limit)
     room = max(2, SLICE_FLOATS // dw.count)
@@ -68,7 +86,7 @@ def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref) ->
 
 
 def backward_bias(rec: Recorder, g: ConvGeometry, dy: Ref, db: Ref) -> None:
-    defines = tile(rec, simplify(g))
+    defines = tile(rec, g, g.group_outputs)
     share = ceil(g.batch, share_out(rec, g.num_output, g.batch))
     shares = ceil(g.batch, share)
     accumulate = rec.accumulates(db)
@@ -86,11 +104,11 @@ def simplify(g: ConvGeometry) -> ConvGeometry:
     return g
 
 
-def tile(rec: Recorder, g: ConvGeometry) -> dict[str, int]:
-    """The defines of conv_cpu.cl: window and register tile."""
+def tile(rec: Recorder, g: ConvGeometry, rows: int) -> dict[str, int]:
+    """The defines of conv_cpu.cl: window and register tile, whose height should divide `rows`."""
     base = gemm_cpu.tile(rec.target)
     defines = {"V": base["V"], "NV": base["NV"], "KC": base["KC"], "QC": 128, "RB": 128}
-    defines["MR"] = min((base["MR"], *(10, 12)[: 2 if base["V"] == 16 else 0]), key=lambda rows: ceil(g.group_outputs, rows) * rows)
+    defines["MR"] = min((base["MR"], *(10, 12)[: 2 if base["V"] == 16 else 0]), key=lambda height: ceil(rows, height) * height)
     for axis, kernel, stride, dilation in zip("DHW", g.kernel, g.stride, g.dilation):
         defines |= {f"K{axis}": kernel, f"S{axis}": stride, f"D{axis}": dilation}
     return defines
@@ -114,13 +132,11 @@ def share_out(rec: Recorder, items: int, most: int) -> int:
     return max(1, min(most, ceil(ITEMS_PER_CORE * rec.target.compute_units, items)))
 
 
-def _pack(rec: Recorder, g: ConvGeometry, w: Ref, defines: dict[str, int], total: int, rows: int, depth: int, row_step: int, k_step: int) -> Ref:
-    """The filters of each group, `total` x `depth`, as panels in blocks of `rows` rows."""
+def _pack(rec: Recorder, g: ConvGeometry, w: Ref, defines: dict[str, int], total: int, rows: int, depth: int, steps: list[int]) -> Ref:
+    """The filters of each group, `total` x `depth`, as panels in blocks of `rows` rows; `steps`: see the kernel."""
     tiles = ceil(total, rows) * ceil(rows, defines["MR"])
     packed = rec.scratch("packed", (g.group, tiles, depth, defines["MR"]))
-    import numpy as np
-
-    args = [total, rows, depth, row_step, k_step, np.uint64(g.group_outputs * g.depth)]
+    args = [total, rows, depth, g.group_outputs * g.depth, *steps]
     rec.launch("conv_cpu.pack", reads=[w], writes=[packed], args=args, size=(ceil(depth, defines["KC"]), tiles, g.group), local=ONE, defines=defines)
     return packed
 

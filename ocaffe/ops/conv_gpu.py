@@ -126,7 +126,11 @@ def window_step(g: ConvGeometry, tile: Tile) -> tuple[int, int, int]:
 
 def tiles(g: ConvGeometry) -> list[Tile]:
     """The tiles of the matrix product with the depth that the window gives."""
-    return [replace(tile, depth=math.prod(window_step(g, tile))) for tile in TILES]
+    return [with_step(g, tile) for tile in TILES]
+
+
+def with_step(g: ConvGeometry, tile: Tile) -> Tile:
+    return replace(tile, depth=math.prod(window_step(g, tile)))
 
 
 def defines(g: ConvGeometry, tile: Tile) -> dict[str, int]:

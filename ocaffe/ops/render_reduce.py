@@ -1,11 +1,14 @@
 """Kernel text of reductions: values v0, v1, .. of every element summed (or the largest taken) over the reduced axes, then `finish`.
 
-CPU class: a work-item owns one kept index (or several) and one chunk of the reduced elements, and keeps vectors of partial results. If the
-innermost axis is reduced, its lanes are summed at the end; if it is kept, each lane is a result of its own and a work-item owns up to four vectors
-of them. GPU class: a work-group of x * y work-items; x runs along the innermost axis, y over rows or over kept indices; partial results
-meet in local memory. The order of summation depends on shapes alone.
+The merged axes are the innermost one and, outside of it, kept axes (folded into one index k) and reduced axes (folded into rows). The reduced
+elements may be cut into chunks, each a result of its own.
 
-Sums are blocked: every RUN terms the partial sum moves to a compensated total (Kahan), so the error does not grow with the count.
+CPU class, innermost axis reduced: a work-item owns some neighbouring kept indices of one chunk and walks along its rows; lanes are summed at
+the end. Innermost axis kept: a work-item owns up to four vectors of it, each lane a result. GPU class: a work-group of x * y work-items; x runs
+along the innermost axis, y over rows or, where there are few elements, over kept indices; partial results meet in local memory.
+
+The order of summation depends on shapes alone. Sums are blocked: RUN terms at the most are added plainly, such sums to a compensated total
+(Kahan), so that the error does not grow with the count.
 """
 from __future__ import annotations
 
@@ -18,23 +21,23 @@ import numpy as np
 from ocaffe.graph.ir import Call
 from ocaffe.ops.formula import Formula, vector
 from ocaffe.ops.render_pointwise import fit, power_of_two, row_width
-from ocaffe.ops.source import Port, Source, lanes, load, steps
+from ocaffe.ops.source import Port, Source, lanes, load, place, steps
 from ocaffe.ops.strides import Space
 from ocaffe.target import Target
 
 RUN = 128
 GROUP = 256
 COLUMNS = 4  # vectors of results in a CPU work-item where the innermost axis is kept
-ITEM = 8192  # elements that a CPU work-item should at least read
+NEIGHBOURS = 16  # kept indices in a CPU work-item where the innermost axis is reduced: what lies side by side is read together
+ITEM = 8192  # elements that are worth a CPU work-item of their own
 IDENTITY = {"sum": "0.0f", "max": "-INFINITY"}
 
 
 @dataclass(frozen=True)
 class Reduction:
-    """Everything that the text of a reduction follows from. Strides of ports run over `space`; a chunk of writes lies `chunk_stride` apart.
+    """All that the text follows from. Strides of the ports run over `space`, whose marks say which axes are reduced.
 
-    `finish_reads`: names of reads that the finish uses too. `scalars_modified`: names of modified operands of one element, which the first kept
-    index updates.
+    Chunks of writes lie `chunk_strides` apart. A modified operand of one element is updated by the first kept index.
     """
 
     formula: Formula
@@ -51,41 +54,36 @@ class Reduction:
     chunk_strides: tuple[int, ...]
 
     def render(self, target: Target) -> Call:
-        return _Cpu(self).call(target) if target.is_cpu else _Gpu(self).call()
+        inner_kept = not self.space.marks[-1]
+        if target.is_cpu:
+            return _CpuKept(self, target).call() if inner_kept else _CpuReduced(self, target).call()
+        return _Gpu(self, target).call()
 
 
 class _Body:
-    """What both classes share. Axes of the space: kept and reduced ones, the innermost of either kind called `inner` and treated apart."""
+    """What all classes share: parameters, chunks, pointers, blocked sums, the finish."""
 
-    def __init__(self, what: Reduction) -> None:
-        self.what = what
-        self.source = Source()
+    def __init__(self, what: Reduction, target: Target) -> None:
+        self.what, self.target, self.source = what, target, Source()
         space = what.space
-        self.inner_kept = not space.marks[-1]
         self.length = space.sizes[-1]
-        outer = range(len(space.sizes) - 1)
-        self.kept_axes = [d for d in outer if not space.marks[d]]
-        self.row_axes = [d for d in outer if space.marks[d]]
+        self.inner_kept = not space.marks[-1]
+        self.kept_axes = [d for d in range(len(space.sizes) - 1) if not space.marks[d]]
+        self.row_axes = [d for d in range(len(space.sizes) - 1) if space.marks[d]]
         self.kept = math.prod(space.sizes[d] for d in self.kept_axes)
         self.rows = math.prod(space.sizes[d] for d in self.row_axes)
-        self.inner_names = [p for p in what.reads if p.name in what.formula.used]
-
-    def begin(self) -> None:
-        source, what = self.source, self.what
-        for port in what.reads:
-            source.operand(port.name, port.ctype, False)
-        for port in (*what.writes, *what.modifies):
-            source.operand(port.name, port.ctype, True)
-        source.scalars(what.scalars)
-        source.argument("int", "accumulate", what.accumulate)
-        steps(source, (*what.reads, *what.writes, *what.modifies))
-        source.argument("int", "length", self.length)
-        source.argument("int", "kept", self.kept)
-        source.argument("int", "rows", self.rows)
-        source.argument("int", "chunks", what.chunks)
+        self.ports = (*what.reads, *what.writes, *what.modifies)
+        self.inputs = [port for port in what.reads if port.name in what.formula.used]
+        for port in self.ports:
+            self.source.operand(port.name, port.ctype, port.written)
+        self.source.scalars(what.scalars)
+        self.source.argument("int", "accumulate", what.accumulate)
+        steps(self.source, self.ports)
+        for name, value in (("length", self.length), ("kept", self.kept), ("rows", self.rows), ("chunks", what.chunks)):
+            self.source.argument("int", name, value)
 
     def chunk(self, width: int) -> None:
-        """Declare which rows and which part of the inner axis belong to `chunk`: rows are shared out if there are enough, else the axis is."""
+        """Declare which rows, and which part of the innermost axis if that is reduced, `chunk` owns: rows are shared out if they suffice."""
         source, chunks = self.source, self.what.chunks
         by_rows = self.inner_kept or self.rows >= chunks
         row_step = -(-self.rows // chunks) if by_rows else self.rows
@@ -94,233 +92,234 @@ class _Body:
             source.add("const int row_first = min(chunk * row_step, rows), row_last = min(row_first + row_step, rows);")
             return
         part = -(-self.length // chunks)
-        segment = self.length if by_rows else -(-part // width) * width
         source.argument("int", "row_chunks", -(-self.rows // row_step))
-        source.argument("int", "segment", segment)
+        source.argument("int", "segment", self.length if by_rows else -(-part // width) * width)
         source.add(
             "const int row_first = chunk % row_chunks * row_step, row_last = min(row_first + row_step, rows);",
             "const int begin = (int)min((long)(chunk / row_chunks) * segment, (long)length);",
             "const int end = (int)min((long)begin + segment, (long)length);",
         )
 
-    def pointers(self, ports: Sequence[Port], axes: Sequence[int], coordinates: Sequence[str], base: str, name: str) -> None:
-        """Pointers name_.. = base_.. advanced along some axes."""
+    def keep(self, index: str, ports: Sequence[Port]) -> None:
+        """Pointers k_.. to the part of the operands that belongs to a kept index."""
+        self.advance(index, "k", self.kept_axes, ports, "p")
+
+    def row(self) -> None:
+        """Pointers q_.. to the current row of the inputs."""
+        self.advance("row", "q", self.row_axes, self.inputs, "k")
+
+    def advance(self, index: str, to: str, axes: Sequence[int], ports: Sequence[Port], origin: str) -> None:
+        coordinates = self.source.index([self.what.space.sizes[d] for d in axes], index, to)
         for port in ports:
             offset = self.source.offset(port.name, [port.strides[d] for d in axes], coordinates)
-            self.source.add(f"{port.pointer} {name}_{port.name} = {base}_{port.name}{offset};")
-
-    def sizes(self, axes: Sequence[int]) -> list[int]:
-        return [self.what.space.sizes[d] for d in axes]
+            self.source.add(f"{port.pointer} {to}_{port.name} = {origin}_{port.name}{offset};")
 
     def combine(self, left: str, right: str) -> str:
         return f"{left} + {right}" if self.what.op == "sum" else f"fmax({left}, {right})"
 
-    def partials(self, width: int, count: str = "") -> None:
-        """Declare run (and total, lost) of every value: the sum of the current run, the compensated sum of those before."""
-        kind = vector("float", width)
-        parts = ("run", "total", "lost") if self.what.op == "sum" else ("run",)
+    def totals(self, width: int, count: int = 0) -> None:
+        """Declare `total` (and `lost`, its rounding errors) of every value; `count` > 0: an array of so many."""
+        kind, identity = vector("float", width), IDENTITY[self.what.op]
         for value in self.what.values:
-            for part in parts:
-                self.source.add(f"{kind} {part}_{value}{count or f' = ({kind})({IDENTITY[self.what.op]})'};")
+            for part in ("total", "lost")[: 1 + (self.what.op == "sum")]:
+                start = f"({kind})({identity})"
+                self.source.add(f"{kind} {part}_{value}[{count}];" if count else f"{kind} {part}_{value} = {start};")
                 if count:
-                    self.source.add(f"for (int q = 0; q < {count[1:-1]}; ++q) {part}_{value}{'[q]'} = ({kind})({IDENTITY[self.what.op]});")
-        if self.what.op == "sum":
-            self.source.add("int terms = 0;")
+                    self.source.add(f"for (int j = 0; j < {count}; ++j) {part}_{value}[j] = {start};")
 
-    def flush(self, width: int, index: str = "") -> None:
-        """Count one term; after RUN of them move the runs to the totals."""
-        if self.what.op != "sum":
-            return
+    def terms(self, width: int, inputs: Sequence[Port], at: str, fresh: str | None = None) -> None:
+        """Evaluate the text at one place and add its values to the sums of this run. Lanes before `fresh` do not count."""
+        for port in inputs:
+            load(self.source, port, width, at)
+        self.source.add(*self.what.formula.code(width))
+        if fresh is not None and width > 1:
+            index, kind = vector("int", width), vector("float", width)
+            self.source.add(f"if ({fresh} > 0) {{", f"const {index} counts = {lanes(width)} >= ({index})({fresh});")
+            for value in self.what.values:
+                self.source.add(f"{value} = select(({kind})({IDENTITY[self.what.op]}), {value}, counts);")
+            self.source.add("}")
+
+    def run(self, width: int, count: int = 0) -> None:
         kind = vector("float", width)
-        self.source.add(f"if (++terms == {RUN}) {{", "terms = 0;")
-        if index:
-            self.source.add(f"for (int q = 0; q < {COLUMNS}; ++q) {{")
         for value in self.what.values:
-            run, total, lost = (f"{part}_{value}{index}" for part in ("run", "total", "lost"))
-            self.source.add(
-                "{",
-                f"const {kind} term = {run} - {lost}, sum = {total} + term;",
-                f"{lost} = (sum - {total}) - term;",
-                f"{total} = sum;",
-                f"{run} = ({kind})(0.0f);",
-                "}",
-            )
-        self.source.add(*["}"] * (2 if index else 1))
+            start = f"({kind})({IDENTITY[self.what.op]})"
+            self.source.add(f"{kind} run_{value}[{count}];" if count else f"{kind} run_{value} = {start};")
+            if count:
+                self.source.add(f"for (int j = 0; j < {count}; ++j) run_{value}[j] = {start};")
 
-    def result(self, value: str, index: str = "") -> str:
-        if self.what.op == "max":
-            return f"run_{value}{index}"
-        return f"total_{value}{index} + (run_{value}{index} - lost_{value}{index})"
+    def add(self, index: str = "") -> None:
+        for value in self.what.values:
+            self.source.add(f"run_{value}{index} = {self.combine(f'run_{value}{index}', value)};")
+
+    def close_run(self, width: int, total_index: str = "", run_index: str = "") -> None:
+        """Add the sums of a run to the totals."""
+        kind = vector("float", width)
+        for value in self.what.values:
+            run, total, lost = f"run_{value}{run_index}", f"total_{value}{total_index}", f"lost_{value}{total_index}"
+            if self.what.op == "max":
+                self.source.add(f"{total} = fmax({total}, {run});")
+                continue
+            self.source.add("{", f"const {kind} term = {run} - {lost}, sum = {total} + term;", f"{lost} = (sum - {total}) - term;", f"{total} = sum;", "}")
 
     def finish(self, at: str, first: str) -> None:
-        """Finish one kept index and store: scalars named v0.. are declared, base_ pointers stand at the index, `at` is its inner coordinate."""
+        """Finish one kept index and store; the totals v0, .. are declared, `at` is its place on the innermost axis if that is kept."""
         source, what = self.source, self.what
         source.splat(what.scalars, 1)
         for port in what.reads:
             if port.name in what.finish.used:
-                source.add(f"const float {port.name} = (float)(base_{port.name}[{_place(port, at)}]);")
+                source.add(f"const float {port.name} = (float)(k_{port.name}[{place(port, at)}]);")
         for port in what.modifies:
-            alone = not any(port.strides)
-            value = f"(float)(base_{port.name}[{_place(port, at)}])"
-            source.add(f"float {port.name} = {f'{first} ? {value} : 0.0f' if alone else value};")
+            value = f"(float)(k_{port.name}[{place(port, at)}])"
+            source.add(f"float {port.name} = {value if any(port.strides) else f'{first} ? {value} : 0.0f'};")
         source.add(*what.finish.code(1, frozenset(port.name for port in what.modifies)))
         for bit, port in enumerate(what.writes):
-            chunk = f" + chunk * {source.argument('ulong', f'{port.name}_chunk', what.chunk_strides[bit])}"
-            element = f"base_{port.name}[{_place(port, at)}{chunk}]"
+            chunk = source.argument("ulong", f"{port.name}_chunk", what.chunk_strides[bit])
+            element = f"k_{port.name}[{place(port, at)} + chunk * {chunk}]"
             source.add(f"if (accumulate & {1 << bit}) {port.name} += (float)({element});", f"{element} = {_converted(port)};")
         for port in what.modifies:
-            guard = "" if any(port.strides) else f"if ({first}) "
-            source.add(f"{guard}base_{port.name}[{_place(port, at)}] = {_converted(port)};")
+            source.add(f"{'' if any(port.strides) else f'if ({first}) '}k_{port.name}[{place(port, at)}] = {_converted(port)};")
 
 
-class _Cpu(_Body):
-    def call(self, target: Target) -> Call:
-        self.begin()
-        width = row_width(self.length, target)
-        items = self.kept_rows(width) if self.inner_kept else self.reduced_rows(width, target)
-        return self.source.single(items, width)
+class _CpuReduced(_Body):
+    """CPU class, the innermost axis is reduced."""
 
-    def reduced_rows(self, width: int, target: Target) -> int:
-        """The innermost axis is reduced."""
-        source, what, kind = self.source, self.what, vector("float", width)
-        size = self.rows * self.length // what.chunks
-        kept_per_item = max(1, min(ITEM // max(size, 1), self.kept // (4 * target.compute_units)))
+    def call(self) -> Call:
+        source, what, width = self.source, self.what, row_width(self.length, self.target)
+        reduced = self.rows * self.length // what.chunks
+        neighbours = max(1, min(ITEM // max(1, self.length), NEIGHBOURS, self.kept // (4 * self.target.compute_units)))
+        neighbours = power_of_two(neighbours, below=True)
+        kept_per_item = neighbours * max(1, min(ITEM // max(1, reduced * neighbours), self.kept // (4 * self.target.compute_units * neighbours)))
         source.argument("int", "kept_per_item", kept_per_item)
-        source.add("const int chunk = get_global_id(0) % chunks, kept_first = get_global_id(0) / chunks * kept_per_item;")
+        source.add(
+            "const int chunk = get_global_id(0) % chunks, kept_first = get_global_id(0) / chunks * kept_per_item;",
+            "const int kept_last = min(kept_first + kept_per_item, kept);",
+        )
         self.chunk(width)
-        source.add("for (int k = kept_first; k < min(kept_first + kept_per_item, kept); ++k) {")
-        coordinates = source.index(self.sizes(self.kept_axes), "k", "k")
-        self.pointers((*what.reads, *what.writes, *what.modifies), self.kept_axes, coordinates, "p", "base")
-        self.partials(width)
-        source.add("for (int row = row_first; row < row_last; ++row) {")
-        self.enter_row()
+        source.add(f"for (int near = kept_first; near < kept_last; near += {neighbours}) {{", f"const int far = min(near + {neighbours}, kept_last);")
+        self.totals(width, neighbours)
+        source.add("for (int row = row_first; row < row_last; ++row) {", "for (int k = near; k < far; ++k) {")
+        self.keep("k", self.inputs)
+        self.row()
         source.splat(what.scalars, width)
-        hoisted = [port for port in self.inner_names if port.inner == 0]
-        for port in hoisted:
+        steady = [port for port in self.inputs if port.inner == 0]
+        for port in steady:
             load(source, port, width, "0")
-        source.add(f"for (int i = begin; i < end; i += {width}) {{", f"const int at = min(i, end - {width});")
-        for port in self.inner_names:
-            if port not in hoisted:
-                load(source, port, width, "at")
-        source.add(*what.formula.code(width))
-        if width > 1:
-            source.add("if (at != i) {", f"const {vector('int', width)} fresh = {lanes(width)} >= ({vector('int', width)})(i - at);")
-            for value in what.values:
-                source.add(f"{value} = select(({kind})({IDENTITY[what.op]}), {value}, fresh);")
-            source.add("}")
-        for value in what.values:
-            source.add(f"run_{value} = {self.combine(f'run_{value}', value)};")
-        self.flush(width)
-        source.add("}", "}")
-        for value in what.values:
-            source.add(f"{kind} all_{value} = {self.result(value)};")
-            name, half = f"all_{value}", width // 2
-            while half:
-                low, high = (f"{name}.lo", f"{name}.hi") if half > 1 else (f"{name}.x", f"{name}.y")
-                source.add(f"const {vector('float', half)} h{half}_{value} = {self.combine(low, high)};")
-                name, half = f"h{half}_{value}", half // 2
-            source.add(f"const float {value} = {name};")
-        self.finish("0", "k == 0")
+        source.add(f"for (int block = begin; block < end; block += {RUN * width}) {{", f"const int stop = min(block + {RUN * width}, end);")
+        self.run(width)
+        source.add(f"for (int i = block; i < stop; i += {width}) {{", f"const int at = min(i, stop - {width});")
+        self.terms(width, [port for port in self.inputs if port not in steady], "at", "i - at")
+        self.add()
         source.add("}")
-        return what.chunks * -(-self.kept // kept_per_item)
+        self.close_run(width, "[k - near]")
+        source.add("}", "}", "}", "for (int k = near; k < far; ++k) {")
+        for value in what.values:
+            self.across(value, width)
+        self.keep("k", self.ports)
+        self.finish("0", "k == 0")
+        source.add("}", "}")
+        return source.single(what.chunks * -(-self.kept // kept_per_item), width)
 
-    def kept_rows(self, width: int) -> int:
-        """The innermost axis is kept."""
-        source, what = self.source, self.what
+    def across(self, value: str, width: int) -> None:
+        """The value of all lanes, pair by pair."""
+        lost = f" - lost_{value}[k - near]" if self.what.op == "sum" else ""
+        self.source.add(f"const {vector('float', width)} lanes{width}_{value} = total_{value}[k - near]{lost};")
+        while width > 1:
+            whole, width = f"lanes{width}_{value}", width // 2
+            low, high = (".lo", ".hi") if width > 1 else (".x", ".y")
+            self.source.add(f"const {vector('float', width)} lanes{width}_{value} = {self.combine(whole + low, whole + high)};")
+        self.source.add(f"const float {value} = lanes1_{value};")
+
+
+class _CpuKept(_Body):
+    """CPU class, the innermost axis is kept."""
+
+    def call(self) -> Call:
+        source, what, width = self.source, self.what, row_width(self.length, self.target)
         columns = COLUMNS if self.length >= COLUMNS * width else 1
         span = columns * width
         blocks = -(-self.length // span)
         source.argument("int", "blocks", blocks)
+        # The last block moves back to end with the row; `own` is the first column that it alone computes.
         source.add(
             "const int chunk = get_global_id(0) % chunks, rest = get_global_id(0) / chunks, k = rest / blocks;",
             f"const int own = rest % blocks * {span}, start = min(own, length - {span});",
         )
         self.chunk(width)
-        coordinates = source.index(self.sizes(self.kept_axes), "k", "k")
-        self.pointers((*what.reads, *what.writes, *what.modifies), self.kept_axes, coordinates, "p", "base")
-        self.partials(width, f"[{columns}]")
-        source.add("for (int row = row_first; row < row_last; ++row) {")
-        self.enter_row()
+        self.keep("k", self.ports)
+        self.totals(width, columns)
+        source.add(f"for (int block = row_first; block < row_last; block += {RUN}) {{")
+        self.run(width, columns)
+        source.add(f"for (int row = block; row < min(block + {RUN}, row_last); ++row) {{")
+        self.row()
         source.splat(what.scalars, width)
-        source.add(f"for (int q = 0; q < {columns}; ++q) {{", f"const int at = start + q * {width};")
-        for port in self.inner_names:
-            load(source, port, width, "at")
-        source.add(*what.formula.code(width))
+        source.add(f"for (int j = 0; j < {columns}; ++j) {{")
+        self.terms(width, self.inputs, f"(start + j * {width})")
+        self.add("[j]")
+        source.add("}", "}", f"for (int j = 0; j < {columns}; ++j) {{")
+        self.close_run(width, "[j]", "[j]")
+        source.add("}", "}")
         for value in what.values:
-            source.add(f"run_{value}[q] = {self.combine(f'run_{value}[q]', value)};")
-        source.add("}")
-        self.flush(width, "[q]" if columns > 1 else "[0]")
-        source.add("}")
-        for value in what.values:
-            source.add(f"float all_{value}[{span}];", f"for (int q = 0; q < {columns}; ++q) {{")
-            result = self.result(value, "[q]")
-            source.add(f"all_{value}[q] = {result};" if width == 1 else f"vstore{width}({result}, q, all_{value});", "}")
+            result = f"total_{value}[j] - lost_{value}[j]" if what.op == "sum" else f"total_{value}[j]"
+            put = f"all_{value}[j] = {result};" if width == 1 else f"vstore{width}({result}, j, all_{value});"
+            source.add(f"float all_{value}[{span}];", f"for (int j = 0; j < {columns}; ++j) {put}")
         source.add(f"for (int j = own - start; j < {span}; ++j) {{", "const int column = start + j;")
         source.add(*(f"const float {value} = all_{value}[j];" for value in what.values))
         self.finish("column", "k == 0 && column == 0")
         source.add("}")
-        return what.chunks * blocks * self.kept
-
-    def enter_row(self) -> None:
-        coordinates = self.source.index(self.sizes(self.row_axes), "row", "r")
-        self.pointers(self.inner_names, self.row_axes, coordinates, "base", "q")
+        return source.single(what.chunks * blocks * self.kept, width)
 
 
 class _Gpu(_Body):
     def call(self) -> Call:
-        self.begin()
         source, what = self.source, self.what
         local0 = fit(self.length, 32) if self.inner_kept else min(GROUP, power_of_two(self.length))
-        # Few reduced elements: rows of the group take kept indices of their own.
-        several = not self.inner_kept and self.rows * self.length // what.chunks < GROUP
-        local1 = GROUP // local0
-        local1 = min(local1, power_of_two(self.kept if several else -(-self.rows // what.chunks)))
+        several = not self.inner_kept and self.rows * self.length // what.chunks < GROUP  # y runs over kept indices
+        local1 = min(GROUP // local0, power_of_two(self.kept if several else -(-self.rows // what.chunks)))
         columns = -(-self.length // local0) if self.inner_kept else 1
-        keeps = -(-self.kept // local1) if several else self.kept
         source.argument("int", "columns", columns)
         source.add(
-            "const int group = get_group_id(0), x = get_local_id(0), y = get_local_id(1), width = get_local_size(0), height = get_local_size(1);",
-            "const int chunk = group % chunks, rest = group / chunks;",
-            f"const int k = {'rest * height + y' if several else 'rest / columns'};",
-            f"const bool valid = {'rest % columns * width + x < length' if self.inner_kept else 'k < kept'};",
+            "const int x = get_local_id(0), y = get_local_id(1), width = get_local_size(0), height = get_local_size(1), id = y * width + x;",
+            "const int chunk = get_group_id(0) % chunks, rest = get_group_id(0) / chunks;",
         )
-        self.chunk(1)
-        source.add(f"const int known = {'min(k, kept - 1)' if several else 'k'};")
-        coordinates = source.index(self.sizes(self.kept_axes), "known", "k")
-        self.pointers((*what.reads, *what.writes, *what.modifies), self.kept_axes, coordinates, "p", "base")
-        source.splat(what.scalars, 1)
-        self.partials(1)
-        source.add("if (valid) {")
-        source.add("for (int row = row_first; row < row_last; ++row) {" if several else "for (int row = row_first + y; row < row_last; row += height) {")
-        row = source.index(self.sizes(self.row_axes), "row", "r")
-        self.pointers(self.inner_names, self.row_axes, row, "base", "q")
         if self.inner_kept:
-            source.add("{", "const int at = rest % columns * width + x;")
+            source.add("const int column = rest % columns * width + x, k = rest / columns;", "const bool valid = column < length;")
         else:
-            source.add("for (int at = begin + x; at < end; at += width) {")
-        for port in self.inner_names:
-            load(source, port, 1, "at")
-        source.add(*what.formula.code(1))
-        source.add(*(f"run_{value} = {self.combine(f'run_{value}', value)};" for value in what.values))
-        self.flush(1)
-        source.add("}", "}", "}")
-        # The tree: `rank` counts the work-items that meet, `step` is the distance of two of them.
+            source.add(f"const int column = 0, own = {'rest * height + y' if several else 'rest'}, k = min(own, kept - 1);", "const bool valid = own < kept;")
+        self.chunk(1)
+        self.keep("k", self.ports)
+        source.splat(what.scalars, 1)
+        self.totals(1)
+        if self.inner_kept:
+            source.add(f"for (int block = row_first; valid && block < row_last; block += {RUN} * height) {{")
+            self.run(1)
+            source.add(f"for (int row = block + y; row < min(block + {RUN} * height, row_last); row += height) {{")
+            self.row()
+            self.terms(1, self.inputs, "column")
+        else:
+            source.add(f"for (int row = row_first{'' if several else ' + y'}; valid && row < row_last; row += {'1' if several else 'height'}) {{")
+            self.row()
+            source.add(f"for (int block = begin; block < end; block += {RUN} * width) {{")
+            self.run(1)
+            source.add(f"for (int at = block + x; at < min(block + {RUN} * width, end); at += width) {{")
+            self.terms(1, self.inputs, "at")
+        self.add()
+        source.add("}")
+        self.close_run(1)
+        source.add(*["}"] * (1 if self.inner_kept else 2))
+        # The tree: `rank` counts the work-items that meet, two of them are `step` apart.
         rank, count, step = ("y", "height", "width") if self.inner_kept else ("x", "width", "1") if several else ("id", "width * height", "1")
-        source.add("const int id = y * width + x;")
         for value in what.values:
-            source.add(f"local float part_{value}[{GROUP}];", f"part_{value}[id] = {self.result(value)};")
-        source.add(f"for (int half_count = {count} / 2; half_count > 0; half_count /= 2) {{", "barrier(CLK_LOCAL_MEM_FENCE);")
-        source.add(f"if ({rank} < half_count) {{")
+            lost = f" - lost_{value}" if what.op == "sum" else ""
+            source.add(f"local float part_{value}[{GROUP}];", f"part_{value}[id] = total_{value}{lost};")
+        source.add(f"for (int pairs = {count} / 2; pairs > 0; pairs /= 2) {{", "barrier(CLK_LOCAL_MEM_FENCE);", f"if ({rank} < pairs) {{")
         for value in what.values:
-            pair = self.combine(f"part_{value}[id]", f"part_{value}[id + half_count * {step}]")
-            source.add(f"part_{value}[id] = {pair};")
+            source.add(f"part_{value}[id] = {self.combine(f'part_{value}[id]', f'part_{value}[id + pairs * {step}]')};")
         source.add("}", "}", f"if ({rank} == 0 && valid) {{")
         source.add(*(f"const float {value} = part_{value}[id];" for value in what.values))
-        at = "rest % columns * width + x" if self.inner_kept else "0"
-        source.add(f"const int column = {at};")
-        self.finish("column", "k == 0 && column == 0")
+        self.finish("column", "k == 0 && column == 0" if self.inner_kept else "k == 0")
         source.add("}")
-        return source.call((what.chunks * columns * keeps * local0, local1), (local0, local1))
+        groups = what.chunks * columns * (-(-self.kept // local1) if several else self.kept)
+        return source.call((groups * local0, local1), (local0, local1))
 
 
 def chunk_count(kept: int, inner_kept: bool, reduced: int, target: Target) -> int:
@@ -335,12 +334,6 @@ def chunk_count(kept: int, inner_kept: bool, reduced: int, target: Target) -> in
     if groups >= target.compute_units or each < 16 * GROUP:
         return 1
     return max(1, min(-(-4 * target.compute_units // groups), each // (8 * GROUP), reduced))
-
-
-def _place(port: Port, at: str) -> str:
-    if port.inner in (0, 1):
-        return at if port.inner else "0"
-    return f"(ulong){at} * {port.name}_step"
 
 
 def _converted(port: Port) -> str:

@@ -42,6 +42,7 @@ class Source:
     def __init__(self) -> None:
         self.parameters: list[str] = []
         self.values: list[np.generic] = []
+        self.named: dict[str, int] = {}
         self.lines: list[str] = []
         self.depth = 1
 
@@ -50,8 +51,12 @@ class Source:
         self.add(f"LOCATE(p_{name});")
 
     def argument(self, ctype: str, name: str, value: int) -> str:
-        self.parameters.append(f"const {ctype} {name}")
-        self.values.append(SCALARS[ctype](value))
+        """Declare a parameter unless it is there already; returns its name."""
+        if name not in self.named:
+            self.named[name] = value
+            self.parameters.append(f"const {ctype} {name}")
+            self.values.append(SCALARS[ctype](value))
+        assert self.named[name] == value, name
         return name
 
     def scalars(self, scalars: Iterable[tuple[str, np.generic]]) -> None:

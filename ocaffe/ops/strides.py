@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ocaffe.graph.ir import Ref, Shape
 
-LIMIT = 2**31 - 1  # an index within one merged axis is an int in the kernels
+LIMIT = 2**31 - 2**16  # an index within one merged axis is an int in the kernels, which step past its end by a vector or a work-group
 
 
 def element_strides(ref: Ref, axis: int | None, domain: Shape) -> tuple[int, ...]:

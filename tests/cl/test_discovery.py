@@ -138,7 +138,7 @@ def test_a_runtime_that_aborts_is_left_out_once_and_for_all(machine: Machine, wo
 
 def test_a_runtime_that_hangs_is_left_out(machine: Machine) -> None:
     bad = machine.library("libhang.so", HANG)
-    answer, said = machine.run(extra=[bad], seconds=1.5)
+    answer, _ = machine.run(extra=[bad], seconds=1.5)
     assert answer["devices"] == [] and "gave no answer to a trial for 1.5 seconds" in answer["runtimes"][0][1]
 
 

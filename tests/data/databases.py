@@ -60,16 +60,15 @@ def block_of(made: ImageSource, index: int) -> np.ndarray:
     return block
 
 
-def samples(made: ImageSource, index: int) -> tuple[np.ndarray, np.ndarray]:
-    """What the device will make of batch number `index` without mean and scale, in numpy: images after crop and mirror, labels."""
+def samples(made: ImageSource, index: int, block: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """What the device will make of batch number `index` (in `block`) without mean and scale, in numpy: images after crop and mirror, labels."""
     info = made.fill(index, np.empty(0, np.uint8))
-    block = block_of(made, index)
+    block = block_of(made, index) if block is None else block
     layout = made.layout(info.shapes[0])
-    count, _, out_height, out_width = info.shapes[0]
+    _, _, out_height, out_width = info.shapes[0]
     out = []
     for pixels, (height, width, y, x, _, _, mirror, _) in zip(layout.pixels(block), layout.table(block)):
         whole = pixels[: layout.channels * height * width].reshape(layout.channels, height, width)
         cut = whole[:, y : y + out_height, x : x + out_width]
         out.append(cut[:, :, ::-1] if mirror else cut)
-    assert len(out) == count
     return np.stack(out), layout.labels(block).copy()

@@ -7,6 +7,7 @@ import os
 import pathlib
 import shutil
 import sys
+import tempfile
 
 import lmdb
 import pytest
@@ -122,19 +123,33 @@ def test_leveldb_without_plyvel(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @needs_plyvel
 @pytest.mark.parametrize("random", [False, True])
-def test_leveldb_is_read_like_lmdb(tmp_path: pathlib.Path, random: bool) -> None:
-    shutil.copytree(GOLDEN / "files" / "leveldb_raw", tmp_path / "db", copy_function=shutil.copyfile)  # LevelDB writes where it reads
-    os.chmod(tmp_path / "db", 0o755)
-    database = open_database(str(tmp_path / "db"), LEVELDB)
+def test_leveldb_is_read_like_lmdb(random: bool) -> None:
+    database = open_database(str(GOLDEN / "files" / "leveldb_raw"), LEVELDB)
     same = Reader(open_database(str(GOLDEN / "files" / "lmdb_raw"), LMDB))
     reader = Reader(database, random)
     assert database.entries == 12
     for record in (0, 1, 7, 3, 11, 0):
         ((key, value),), ((expected_key, expected),) = reader.read(record), same.read(record)
         assert (bytes(key), bytes(value)) == (bytes(expected_key), bytes(expected))
+    assert len(reader.read(0 if random else 5, 1 if random else 7)) == (1 if random else 7)
+
+
+@needs_plyvel
+def test_leveldb_stays_as_it_is() -> None:
+    """LevelDB itself would write into the folder, and let nobody else in."""
+    folder = GOLDEN / "files" / "leveldb_raw"
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    temporary = set(pathlib.Path(tempfile.gettempdir()).glob("ocaffe-leveldb-*"))
+    database = open_database(str(folder), LEVELDB)
+    Reader(database).read(0, 12)
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    del database
+    gc.collect()
+    assert set(pathlib.Path(tempfile.gettempdir()).glob("ocaffe-leveldb-*")) <= temporary
 
 
 @needs_plyvel
 def test_leveldb_that_is_none(tmp_path: pathlib.Path) -> None:
     (tmp_path / "CURRENT").write_text("nonsense")
-    assert "cannot be opened as LevelDB" in failure(tmp_path, LEVELDB).fact
+    fact = failure(tmp_path, LEVELDB).fact
+    assert f"{tmp_path} cannot be opened as LevelDB" in fact and "ocaffe-leveldb" not in fact

@@ -42,8 +42,8 @@ def test_equal_lengths_do_not_mislead() -> None:
     assert reader(message(image(1, (1, 14, 56)), encoded=True)).encoded
     assert reader(message(image(1, (1, 14, 56)), label=4)).label == 4
     odd = message(image(1, (1, 14, 56)), label=4)[:-2] + wire.integer(1, 7)  # the number of channels once more, behind the pixels
-    assert reader(odd).shape == (7, 14, 56)
-    assert reader(odd).shape == (7, 14, 56)
+    normal = message(image(1, (1, 14, 56)), label=4)
+    assert [reader(content).shape for content in (odd, normal, odd, odd, normal)] == [(7, 14, 56), (1, 14, 56), (7, 14, 56), (7, 14, 56), (1, 14, 56)]
 
 
 @pytest.mark.parametrize("packed", [False, True])
@@ -91,11 +91,15 @@ def test_wrong_number_of_values() -> None:
         _ = DatumReader()(proto.Datum(channels=1, height=2, width=3).SerializeToString()).values
 
 
+@pytest.mark.parametrize("known", [False, True], ids=["first", "later"])
 @pytest.mark.parametrize("cut", [3, 100])
-def test_malformed(cut: int) -> None:
-    content = message(image(0), label=3)
+def test_malformed(cut: int, known: bool) -> None:
+    content = message(image(0))
+    reader = DatumReader()
+    if known:
+        reader(content)
     with pytest.raises(wire.Malformed):
-        DatumReader()(content[:cut])
+        reader(content[:cut])
 
 
 def test_encode_as_the_library() -> None:

@@ -57,6 +57,7 @@ def test_batches_come_in_order() -> None:
     prefetcher = Prefetcher(Counter(), 3, start=5)
     try:
         for index in range(5, 40):
+            assert prefetcher.peek().index == index
             batch = prefetcher.get()
             assert batch.index == index and (batch.block == index).all() and batch.block.size == 64
             prefetcher.recycle(batch)

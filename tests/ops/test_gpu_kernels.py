@@ -22,7 +22,6 @@ from ocaffe.target import Target
 from tests.harness import execute
 
 SMALL = Tile(rows=16, columns=32, item_rows=4, item_columns=4, warp_rows=16, depth=8)
-WIDE = Tile(rows=16, columns=16, item_rows=4, item_columns=4, warp_rows=32, depth=8)
 
 
 def recorder(target: Target, kind: str = "gpu", phase: str = "backward") -> Recorder:
@@ -274,7 +273,7 @@ def random_size(rng: np.random.Generator, window: dict[str, Any]) -> tuple[int, 
 
 
 def small(g: ConvGeometry, splits: int, tile: Tile = SMALL) -> Choice:
-    return Choice(replace(tile, depth=math.prod(conv_gpu.window_step(g, tile))), splits)
+    return Choice(conv_gpu.with_step(g, tile), splits)
 
 
 @pytest.mark.parametrize("window", WINDOWS)

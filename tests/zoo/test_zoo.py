@@ -87,7 +87,7 @@ def pooled(shape: list[int], p: Any) -> list[int]:
 
 
 def walk(name: str, file: str, phase: int) -> Iterator[tuple[Any, list[list[int]], list[int], list[list[int]]]]:
-    """Every layer with the shapes of its bottoms, its top and its parameters."""
+    """Every layer with the shapes of its bottoms, its top and its parameters. It knows BVLC Caffe's layers only."""
     blobs: dict[str, list[int]] = {}
     for layer in layers(name, file, phase):
         bottoms = [blobs[bottom] for bottom in layer.bottom]
@@ -118,11 +118,13 @@ def walk(name: str, file: str, phase: int) -> Iterator[tuple[Any, list[list[int]
         elif layer.type == "Scale":
             parameters = [[top[1]], [top[1]]]
             assert layer.scale_param.bias_term
+        elif layer.type == "Clip":
+            assert layer.top[0] != layer.bottom[0], "Clip's gradient reads its input"
         elif layer.type in ("Accuracy", "SoftmaxWithLoss"):
             assert bottoms[1] == top[:1] and all(side == 1 for side in top[2:])
             top = []
         else:
-            assert layer.type in ("ReLU", "ReLU6", "LRN", "Dropout", "BatchNorm", "Softmax")
+            assert layer.type in ("ReLU", "LRN", "Dropout", "BatchNorm", "Softmax")
         assert top == [] or min(top) > 0
         for blob in layer.top:
             assert blob not in blobs or blob in layer.bottom or blob == "label", f"{layer.name} writes {blob} again"

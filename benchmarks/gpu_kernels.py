@@ -1,0 +1,254 @@
+"""Rates of the GPU class kernels by tile: matrix products and the three directions of convolution, in TFLOP/s of the direct algorithm.
+
+    python benchmarks/gpu_kernels.py [--device 0:0] [--only TEXT ...] [--batch 64] [--dry]
+
+One line per problem; one column per tile (ocaffe/ops/gemm_gpu.py, and a few that do not ship) with the rate and the splits of the depth that
+the estimate gives that tile; `*` marks what ocaffe would choose, `!` a result that differs from the first tile's. The last lines say what
+the choice loses against the best tile. Times are of events on the device, the median of several runs, second passes included.
+"""
+from __future__ import annotations
+
+import argparse
+import math
+import statistics
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import numpy as np  # noqa: E402
+
+from ocaffe.cl.device import Device, select_device  # noqa: E402
+from ocaffe.cl.program import ProgramKey, Programs  # noqa: E402
+from ocaffe.graph.ir import Ref, Role  # noqa: E402
+from ocaffe.graph.recorder import Recorder  # noqa: E402
+from ocaffe.ops import conv_depthwise, conv_gpu, gemm_gpu  # noqa: E402
+from ocaffe.ops.convolution import ConvGeometry  # noqa: E402
+from ocaffe.ops.gemm_gpu import TILES, Choice, Tile, choose  # noqa: E402
+from ocaffe.target import Target  # noqa: E402
+
+EXPERIMENTS = (
+    Tile(128, 128, 8, 8, 32, 8),
+    Tile(128, 64, 16, 8, 64, 8),
+    Tile(128, 64, 8, 8, 32, 8),
+    Tile(64, 128, 8, 8, 32, 16),
+    Tile(64, 64, 8, 8, 32, 8),
+    Tile(64, 64, 8, 4, 32, 8),
+)
+RUNS = 7
+CLOCK = 1.7e9  # for --dry: what an H100 runs at under load
+COMPARED = 1 << 20  # elements of a result that are compared between tiles
+
+
+@dataclass
+class Problem:
+    """`record` makes the launches of one choice; `shape` is rows, columns, depth, batches of the product; `shipped` is what ocaffe chooses from."""
+
+    name: str
+    flop: float
+    reads: list[Ref]
+    result: Ref
+    shape: tuple[int, int, int, int]
+    tiles: list[Tile]
+    shipped: list[Tile]
+    record: Callable[[Recorder, Choice], None]
+
+
+def products() -> Iterator[Problem]:
+    for m, n, k in ((512, 512, 512), (1024, 1024, 1024), (4096, 4096, 4096), (64, 500, 800), (64, 4096, 9216)):
+        for trans_a, trans_b in ((False, False), (False, True), (True, False), (True, True)):
+            a, b = Ref("a", (k, m) if trans_a else (m, k), Role.ACTIVATION), Ref("b", (n, k) if trans_b else (k, n), Role.ACTIVATION)
+            c = Ref("c", (m, n), Role.ACTIVATION)
+
+            def record(rec: Recorder, choice: Choice, args: tuple = (a, b, c, trans_a, trans_b, None)) -> None:
+                gemm_gpu.record(rec, *args, choice)
+
+            name = f"gemm {m}x{n}x{k} {'NT'[trans_a]}{'NT'[trans_b]}"
+            yield Problem(name, 2.0 * m * n * k, [a, b], c, (m, n, k, 1), [*TILES, *EXPERIMENTS], list(TILES), record)
+
+
+def geometry(batch: int, channels: int, size: int, outputs: int, kernel: int, stride: int, pad: int, group: int = 1) -> ConvGeometry:
+    out = (size + 2 * pad - kernel) // stride + 1
+    plane = ((1, n, n) for n in (size, out, kernel, stride))
+    return ConvGeometry(batch, channels, outputs, group, *plane, (0, pad, pad), (1, 1, 1))  # type: ignore[arg-type]
+
+
+LAYERS = {
+    "resnet 3x3 64@56": (64, 56, 64, 3, 1, 1),
+    "resnet 3x3 128@28": (128, 28, 128, 3, 1, 1),
+    "resnet 3x3 256@14": (256, 14, 256, 3, 1, 1),
+    "resnet 3x3 512@7": (512, 7, 512, 3, 1, 1),
+    "resnet 3x3/2 128@56": (128, 56, 128, 3, 2, 1),
+    "resnet 1x1 256-64@56": (256, 56, 64, 1, 1, 0),
+    "resnet 1x1 64-256@56": (64, 56, 256, 1, 1, 0),
+    "resnet 1x1 1024-256@14": (1024, 14, 256, 1, 1, 0),
+    "resnet 1x1 2048-512@7": (2048, 7, 512, 1, 1, 0),
+    "resnet 1x1/2 256-512@56": (256, 56, 512, 1, 2, 0),
+    "resnet 7x7/2 3-64@224": (3, 224, 64, 7, 2, 3),
+    "alexnet 11x11/4 3-96@227": (3, 227, 96, 11, 4, 0),
+    "alexnet 5x5 96-256@27 g2": (96, 27, 256, 5, 1, 2, 2),
+    "alexnet 3x3 384-384@13 g2": (384, 13, 384, 3, 1, 1, 2),
+    "lenet 5x5 1-20@28": (1, 28, 20, 5, 1, 0),
+    "lenet 5x5 20-50@12": (20, 12, 50, 5, 1, 0),
+    "mobilenet 1x1 96-24@56": (96, 56, 24, 1, 1, 0),
+}
+DEPTHWISE = {"mobilenet dw 96@112/2": (96, 112, 96, 3, 2, 1, 96), "mobilenet dw 144@56": (144, 56, 144, 3, 1, 1, 144), "mobilenet dw 960@7": (960, 7, 960, 3, 1, 1, 960)}
+
+
+def operands(g: ConvGeometry) -> tuple[Ref, Ref, Ref]:
+    x, y = Ref("x", (g.batch, g.channels, *g.size), Role.ACTIVATION), Ref("y", (g.batch, g.num_output, *g.out), Role.ACTIVATION)
+    return x, Ref("w", g.weight_shape, Role.PARAMETER), y
+
+
+def convolutions(batch: int) -> Iterator[Problem]:
+    for name, numbers in LAYERS.items():
+        g = geometry(batch, *numbers)
+        x, w, y = operands(g)
+        flop = 2.0 * g.batch * g.num_output * g.positions * g.depth
+        phases = math.prod(g.stride)
+        back = g.batch * math.prod(-(-n // s) for n, s in zip(g.size, g.stride))
+        tiles = list(dict.fromkeys(conv_gpu.with_step(g, tile) for tile in TILES + EXPERIMENTS))
+        for direction, result, reads, shape in (
+            ("forward", y, [x, w], (g.group_outputs, g.batch * g.positions, g.depth, g.group)),
+            ("backward_data", x, [y, w], (g.group_channels, back, -(-g.group_outputs * g.taps // phases), g.group * phases)),
+            ("backward_filter", w, [x, y], (g.group_outputs, g.depth, g.batch * g.positions, g.group)),
+        ):
+
+            def record(rec: Recorder, choice: Choice, g: ConvGeometry = g, direction: str = direction, refs: tuple = (*reads, result)) -> None:
+                if direction == "forward":
+                    conv_gpu.forward(rec, g, refs[0], refs[1], None, refs[2], choice)
+                else:
+                    getattr(conv_gpu, direction)(rec, g, *refs, choice)
+
+            yield Problem(f"{name} {direction}", flop, reads, result, shape, tiles, conv_gpu.tiles(g), record)
+
+
+class Runner:
+    """Times launches on one device; a buffer of random numbers per Ref."""
+
+    def __init__(self, device: Device) -> None:
+        self.device, self.cl = device, device.cl
+        self.queue = self.cl.CommandQueue(device.context, properties=self.cl.command_queue_properties.PROFILING_ENABLE)
+        self.programs = Programs(device)
+        self.noise = np.random.default_rng(0).standard_normal(1 << 22).astype(np.float32)
+
+    def keys(self, rec: Recorder) -> list[ProgramKey]:
+        return [ProgramKey(call.program, call.defines) for call in (launch.final() for launch in rec.launches)]
+
+    def seconds(self, rec: Recorder, result: Ref) -> tuple[float, np.ndarray]:
+        """Median time on the device of all launches together, and the beginning of the result."""
+        cl, buffers = self.cl, {}
+        for launch in rec.launches:
+            for operand in launch.operands:
+                root = operand.ref.root
+                if root not in buffers:
+                    values = np.resize(self.noise, root.count)
+                    buffers[root] = cl.Buffer(self.device.context, cl.mem_flags.READ_WRITE | cl.mem_flags.COPY_HOST_PTR, hostbuf=values)
+        ready = []
+        for launch in rec.launches:
+            call = launch.final()
+            kernel = cl.Kernel(self.programs[ProgramKey(call.program, call.defines)], call.function)
+            args: list[Any] = []
+            for operand in launch.operands:
+                args += [buffers[operand.ref.root], np.uint64(operand.ref.root_offset), np.uint64(operand.ref.batch_stride)]
+            kernel.set_args(*args, *call.scalars)
+            size = call.size if call.local is None else tuple(-(-n // m) * m for n, m in zip(call.size, call.local))
+            ready.append((kernel, size, call.local))
+        times = []
+        for _ in range(RUNS + 1):
+            events = [cl.enqueue_nd_range_kernel(self.queue, *one) for one in ready]
+            self.queue.finish()
+            times.append(sum(event.profile.end - event.profile.start for event in events) * 1e-9)
+        values = np.empty(min(COMPARED, result.root.count), np.float32)
+        cl.enqueue_copy(self.queue, values, buffers[result.root])
+        self.queue.finish()
+        for buffer in buffers.values():
+            buffer.release()
+        return statistics.median(times[1:]), values
+
+
+def recorded(target: Target, record: Callable[[Recorder, Choice], None], choice: Choice) -> Recorder:
+    rec = Recorder(target, train=True)
+    rec.enter("benchmark", "backward")
+    record(rec, choice)
+    return rec
+
+
+def candidates(target: Target, problem: Problem) -> Iterator[Choice]:
+    """The best split of each tile, by the estimate."""
+    generous = replace(target, runtime="nvidia")  # tries tiles that the target's register limit would refuse
+    for tile in problem.tiles:
+        yield choose(generous, [tile], *problem.shape)
+
+
+def table(runner: Runner | None, target: Target, problems: list[Problem]) -> None:
+    """Without a runner, the estimates."""
+    if runner:
+        recs = (recorded(target, problem.record, choice) for problem in problems for choice in candidates(target, problem))
+        runner.programs.build_all(key for rec in recs for key in runner.keys(rec))
+    lost: list[float] = []
+    for problem in problems:
+        chosen = choose(target, problem.shipped, *problem.shape)
+        rates: dict[Choice, float] = {}
+        cells, first = [], None
+        for choice in candidates(target, problem):
+            if runner is None:
+                rates[choice] = problem.flop / gemm_gpu.cost(target, choice, *problem.shape) * CLOCK / 1e12
+                text = f"{rates[choice]:.2f}"
+            else:
+                seconds, values = runner.seconds(recorded(target, problem.record, choice), problem.result)
+                rates[choice] = problem.flop / seconds / 1e12
+                first = values if first is None else first
+                wrong = not np.abs(values - first).max() <= 1e-4 * np.abs(first).max()
+                text = f"{rates[choice]:.2f}{'!' if wrong else ''}"
+            cells.append(f"{choice.tile} /{choice.splits}: {text}{'*' if choice == chosen else ''}")
+        best = max(rates, key=lambda choice: rates[choice])
+        lost.append(1 - rates[chosen] / rates[best])
+        print(f"{problem.name:42} best {rates[best]:6.2f} with {best.tile} /{best.splits}, chosen {rates[chosen]:6.2f}\n    " + "; ".join(cells), flush=True)
+    print(f"\nthe choice loses {100 * statistics.mean(lost):.1f} % on average, {100 * max(lost):.1f} % at the most, against the best tile tried")
+
+
+def depthwise(runner: Runner, target: Target, batch: int, names: list[str]) -> None:
+    """Depthwise is bound by memory: GB/s of what must be read and written once."""
+    for name in names:
+        g = geometry(batch, *DEPTHWISE[name])
+        x, w, y = operands(g)
+        directions: tuple[tuple[Callable[[Recorder, Choice], None], Ref], ...] = (
+            (lambda rec, _: conv_depthwise.forward(rec, g, x, w, None, y), y),
+            (lambda rec, _: conv_depthwise.backward_data(rec, g, y, w, x), x),
+            (lambda rec, _: conv_depthwise.backward_filter(rec, g, x, y, w), w),
+        )
+        for direction, (record, result) in zip(("forward", "backward_data", "backward_filter"), directions):
+            rec = recorded(target, record, Choice(TILES[0]))
+            runner.programs.build_all(runner.keys(rec))
+            seconds, _ = runner.seconds(rec, result)
+            print(f"{name + ' ' + direction:42} {seconds * 1e6:8.1f} us {(x.nbytes + y.nbytes) / seconds / 1e9:8.1f} GB/s", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--device", help="PLATFORM:INDEX or a part of a name")
+    parser.add_argument("--batch", type=int, default=64)
+    parser.add_argument("--only", nargs="*", default=[""], help="problems whose name contains one of these")
+    parser.add_argument("--dry", action="store_true", help="print the estimates for an H100 instead of measuring")
+    options = parser.parse_args()
+    wanted = [p for p in (*products(), *convolutions(options.batch)) if any(text in p.name for text in options.only)]
+    if options.dry:
+        table(None, Target(kind="gpu", runtime="nvidia", compute_units=132), wanted)
+        return
+    device = select_device(options.device)
+    target = replace(device.target, kind="gpu")
+    print(f"{device.name} ({device.platform_name} {device.driver_version}), {target.compute_units} compute units, batch {options.batch}\n")
+    runner = Runner(device)
+    if wanted:
+        table(runner, target, wanted)
+    names = [name for name in DEPTHWISE if any(text in name for text in options.only)]
+    if names:
+        depthwise(runner, target, options.batch, names)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,177 @@
+"""Elementwise functions of one bottom: a class for each, with the function and its derivative as text.
+
+`value` is y in terms of x; `derivative` is dy/dx in terms of x and y (statements may precede it): what it names is what backward keeps alive.
+Where y alone serves, the layer works in place. Other names are fields of the layer's parameter message, listed in `fields`.
+"""
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from typing import ClassVar
+
+from ocaffe.graph.ir import Blob, Shape
+from ocaffe.graph.recorder import Recorder
+from ocaffe.layers.base import Layer, register
+from ocaffe.ops.expression import pointwise
+
+
+class Activation(Layer):
+    """Base of the family."""
+
+    value: str
+    derivative: str
+    fields: ClassVar[tuple[str, ...]] = ()
+
+    def infer(self, *bottoms: Shape) -> Sequence[Shape]:
+        self.scalars = {field: float(getattr(self.own(), field)) for field in self.fields}
+        return [bottoms[0]]
+
+    def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
+        text = _assign("y0 = {}", self.value, {"x": "x0"})
+        pointwise(rec, text, reads=[bottoms[0].data], writes=[tops[0].data], scalars=self.scalars)
+
+    def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
+        assert tops[0].diff is not None and bottoms[0].diff is not None
+        kept = {name: blob.data for name, blob in (("x", bottoms[0]), ("y", tops[0])) if re.search(rf"\b{name}\b", self.derivative)}
+        text = _assign("y0 = x0 * ({})", self.derivative, {name: f"x{1 + i}" for i, name in enumerate(kept)})
+        pointwise(rec, text, reads=[tops[0].diff, *kept.values()], writes=[bottoms[0].diff], scalars=self.scalars)
+
+
+def _assign(form: str, text: str, names: dict[str, str]) -> str:
+    """Statements and a last term as a text that assigns the term, with x and y renamed."""
+    *statements, term = text.split(";")
+    text = "; ".join([*(statement.strip() for statement in statements), form.format(term.strip())])
+    return re.sub(r"\b[xy]\b", lambda match: names[match[0]], text)
+
+
+@register("Sigmoid")
+class Sigmoid(Activation):
+    """y = 1 / (1 + e^-x)."""
+
+    value = "1 / (1 + exp(-x))"
+    derivative = "y * (1 - y)"
+
+
+@register("TanH")
+class TanH(Activation):
+    """y = tanh x."""
+
+    value = "tanh(x)"
+    derivative = "1 - y * y"
+
+
+@register("AbsVal")
+class AbsVal(Activation):
+    """y = |x|; the derivative at 0 is 0."""
+
+    value = "fabs(x)"
+    derivative = "sign(x)"
+
+
+@register("BNLL")
+class BNLL(Activation):
+    """y = log(1 + e^x), written so that nothing overflows."""
+
+    value = "fmax(x, 0) + log1p(exp(-fabs(x)))"
+    derivative = "1 / (1 + exp(-x))"
+
+
+@register("Clip")
+class Clip(Activation):
+    """y = x kept within [min, max]; the derivative at the bounds is 1."""
+
+    value = "fmin(fmax(x, min), max)"
+    derivative = "x >= min && x <= max"
+    fields = ("min", "max")
+
+    def infer(self, *bottoms: Shape) -> Sequence[Shape]:
+        for field in self.fields:
+            self.check(self.own().HasField(field), f"clip_param has no {field}", "give both bounds: clip_param { min: 0 max: 6 }")
+        return super().infer(*bottoms)
+
+
+@register("ELU")
+class ELU(Activation):
+    """y = x for x > 0, else alpha (e^x - 1)."""
+
+    value = "x > 0 ? x : alpha * expm1(x)"
+    fields = ("alpha",)
+
+    def infer(self, *bottoms: Shape) -> Sequence[Shape]:
+        tops = super().infer(*bottoms)
+        # y has the sign of x unless alpha is negative.
+        self.derivative = f"{'y' if self.scalars['alpha'] >= 0 else 'x'} > 0 ? 1 : alpha + y"
+        return tops
+
+
+@register("Swish")
+class Swish(Activation):
+    """y = x / (1 + e^(-beta x))."""
+
+    value = "x / (1 + exp(-beta * x))"
+    derivative = "s = 1 / (1 + exp(-beta * x)); s * (1 + beta * x * (1 - s))"
+    fields = ("beta",)
+
+
+@register("Threshold")
+class Threshold(Activation):
+    """y = 1 for x > threshold, else 0."""
+
+    value = "x > threshold"
+    fields = ("threshold",)
+    has_backward = False
+
+
+class _Logarithmic(Activation):
+    """Exp and Log: a base, -1 standing for e."""
+
+    fields = ("base", "scale", "shift")
+
+    def infer(self, *bottoms: Shape) -> Sequence[Shape]:
+        tops = super().infer(*bottoms)
+        base = self.scalars.pop("base")
+        self.check(base > 0 or base == -1, f"base {base:g} is not positive", "leave base out for e")
+        self.scalars["rate"] = self.rate(1.0 if base == -1 else math.log(base))
+        return tops
+
+    def rate(self, log_base: float) -> float:
+        return log_base
+
+
+@register("Exp")
+class Exp(_Logarithmic):
+    """y = base^(shift + scale x)."""
+
+    value = "exp(rate * (shift + scale * x))"
+    derivative = "rate * scale * y"
+
+
+@register("Log")
+class Log(_Logarithmic):
+    """y = log(shift + scale x) to the base."""
+
+    value = "log(shift + scale * x) * rate"
+    derivative = "rate * scale / (shift + scale * x)"
+
+    def rate(self, log_base: float) -> float:
+        self.check(log_base != 0, "base 1 has no logarithm", "leave base out for e")
+        return 1 / log_base
+
+
+@register("Power")
+class Power(Activation):
+    """y = (shift + scale x)^power."""
+
+    fields = ("power", "scale", "shift")
+    forms = {  # what can be had without pow
+        0.0: ("1", "0"),
+        1.0: ("shift + scale * x", "scale"),
+        2.0: ("t = shift + scale * x; t * t", "2 * scale * (shift + scale * x)"),
+    }
+
+    def infer(self, *bottoms: Shape) -> Sequence[Shape]:
+        tops = super().infer(*bottoms)
+        general = ("pow(shift + scale * x, power)", "scale * power * pow(shift + scale * x, power - 1)")
+        self.value, self.derivative = self.forms.get(self.scalars["power"], general)
+        return tops

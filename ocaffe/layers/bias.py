@@ -1,0 +1,67 @@
+"""Bias, and what it has in common with Scale."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ocaffe.errors import shape_text
+from ocaffe.graph.ir import Blob, Ref, Shape
+from ocaffe.graph.recorder import Recorder
+from ocaffe.layers.base import Layer, ParamBlob, register
+from ocaffe.ops.expression import pointwise, reduce
+
+
+class Broadcast(Layer):
+    """A second tensor laid on axes of the bottom from `axis` on: the second bottom if there is one, else a parameter of `num_axes` axes."""
+
+    bottoms = (1, 2)
+
+    def infer(self, *bottoms: Shape) -> Sequence[Shape]:
+        p, x = self.own(), bottoms[0]
+        self.learned = len(bottoms) == 1
+        self.first = 0 if not self.learned and not bottoms[1] else self.axis(p.axis, x)
+        if self.learned:
+            self.check(p.num_axes >= -1, f"num_axes is {p.num_axes}", "-1 means all axes to the end, 0 a single value")
+            end = len(x) if p.num_axes == -1 else self.first + p.num_axes
+            self.check(end <= len(x), f"axis {self.first} and num_axes {p.num_axes} go beyond the {len(x)} axes of bottom {shape_text(x)}")
+            self.shape = x[self.first : end]
+        else:
+            self.shape = bottoms[1]
+            end = self.first + len(self.shape)
+            self.check(
+                x[self.first : end] == self.shape,
+                f"the second bottom is {shape_text(self.shape)}, the first {shape_text(x)} has {shape_text(x[self.first : end])} from axis {self.first} on",
+                "set axis to where the axes of the second bottom begin in the first",
+            )
+        self.others = [d for d in range(len(x)) if not self.first <= d < end]
+        return [x]
+
+    def operand(self, bottoms: list[Blob]) -> Ref:
+        """The data of the second tensor."""
+        return self.params[0].data if self.learned else bottoms[1].data
+
+    def operand_diff(self, bottoms: list[Blob], propagate: list[bool]) -> Ref | None:
+        """Where its gradient goes; None if nobody wants it."""
+        if self.learned:
+            return self.params[0].diff
+        return bottoms[1].diff if propagate[1] else None
+
+
+@register("Bias")
+class Bias(Broadcast):
+    """y = x + b, b broadcast."""
+
+    def parameters(self) -> Sequence[ParamBlob]:
+        filler: Any = self.own().filler
+        return [ParamBlob(self.shape, filler)] if self.learned else []
+
+    def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
+        pointwise(rec, "y0 = x0 + x1", reads=[bottoms[0].data, (self.operand(bottoms), self.first)], writes=[tops[0].data])
+
+    def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
+        assert tops[0].diff is not None
+        gradient = self.operand_diff(bottoms, propagate)
+        if gradient is not None:
+            reduce(rec, "v0 = x0", reads=[tops[0].diff], writes=[gradient], axes=self.others)
+        if propagate[0]:
+            rec.alias_diff(bottoms[0], tops[0])

@@ -1,0 +1,83 @@
+"""Eltwise: product, weighted sum or maximum of bottoms of one shape."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ocaffe import proto
+from ocaffe.errors import shape_text
+from ocaffe.graph.ir import Blob, Ref, Shape
+from ocaffe.graph.recorder import Recorder
+from ocaffe.layers.base import Layer, register
+from ocaffe.ops.expression import pointwise
+
+
+@register("Eltwise")
+class Eltwise(Layer):
+    """PROD, SUM (with `coeff` weights) or MAX of two or more bottoms. Backward keeps the bottoms for PROD, an index for MAX, nothing for SUM.
+
+    MAX, ties: of the first two bottoms the second wins, a later one wins only if it is larger.
+    """
+
+    bottoms = (2, None)
+
+    def infer(self, *bottoms: Shape) -> Sequence[Shape]:
+        p = self.own()
+        self.operation, self.stable = p.operation, p.stable_prod_grad
+        for i, shape in enumerate(bottoms):
+            self.check(shape == bottoms[0], f"bottom {i} is {shape_text(shape)}, bottom 0 is {shape_text(bottoms[0])}: they must be equal")
+        count = len(p.coeff)
+        self.check(not count or self.operation == proto.EltwiseParameter.SUM, "coeff weights a sum only", "set operation: SUM or leave coeff out")
+        self.check(count in (0, len(bottoms)), f"{count} coeff for {len(bottoms)} bottoms", "give one coeff for each bottom or none")
+        self.coeff = [float(c) for c in p.coeff] or [1.0] * len(bottoms)
+        return [bottoms[0]]
+
+    def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
+        reads, writes, names = [bottom.data for bottom in bottoms], [tops[0].data], [f"x{i}" for i in range(len(bottoms))]
+        if self.operation == proto.EltwiseParameter.PROD:
+            pointwise(rec, f"y0 = {' * '.join(names)}", reads=reads, writes=writes)
+        elif self.operation == proto.EltwiseParameter.SUM:
+            weighted = {f"c{i}": c for i, c in enumerate(self.coeff) if c != 1}
+            terms = [f"c{i} * {name}" if f"c{i}" in weighted else name for i, name in enumerate(names)]
+            pointwise(rec, f"y0 = {' + '.join(terms)}", reads=reads, writes=writes, scalars=weighted)
+        else:
+            self.forward_max(rec, reads, tops[0].data)
+
+    def forward_max(self, rec: Recorder, reads: list[Ref], y: Ref) -> None:
+        steps = ["index = x0 > x1 ? 0 : 1", "y0 = x0 > x1 ? x0 : x1"]
+        for i in range(2, len(reads)):
+            steps += [f"index = x{i} > y0 ? {i} : index", f"y0 = x{i} > y0 ? x{i} : y0"]
+        if not rec.train:
+            pointwise(rec, "; ".join(step for step in steps if step.startswith("y0")), reads=reads, writes=[y])
+            return
+        self.index = rec.saved("index", y.shape, np.uint8 if len(reads) <= 256 else np.uint32)
+        pointwise(rec, "; ".join([*steps, "y1 = index"]), reads=reads, writes=[y, self.index])
+
+    def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
+        dy = tops[0].diff
+        assert dy is not None
+        wanted = [i for i, bottom in enumerate(bottoms) if propagate[i]]
+        if self.operation == proto.EltwiseParameter.SUM:
+            for i in [i for i in wanted if self.coeff[i] == 1 and bottoms[i].diff is None]:
+                rec.alias_diff(bottoms[i], tops[0])
+                wanted.remove(i)
+            terms = ["x0" if self.coeff[i] == 1 else f"c{i} * x0" for i in wanted]
+            reads, scalars = [dy], {f"c{i}": self.coeff[i] for i in wanted if self.coeff[i] != 1}
+        elif self.operation == proto.EltwiseParameter.PROD:
+            scalars = {}
+            if self.stable:
+                used = [i for i in range(len(bottoms)) if any(i != j for j in wanted)]
+                names = {i: f"x{1 + k}" for k, i in enumerate(used)}
+                reads = [dy, *(bottoms[i].data for i in used)]
+                terms = [" * ".join(["x0", *(names[i] for i in used if i != j)]) for j in wanted]
+            else:
+                reads = [dy, tops[0].data, *(bottoms[i].data for i in wanted)]
+                terms = [f"x0 * x1 / x{2 + k}" for k in range(len(wanted))]
+        else:
+            reads, scalars = [dy, self.index], {}
+            terms = [f"x1 == {i} ? x0 : 0" for i in wanted]
+        writes = [diff for i in wanted if (diff := bottoms[i].diff) is not None]
+        if writes:
+            text = "; ".join(f"y{k} = {term}" for k, term in enumerate(terms))
+            pointwise(rec, text, reads=reads, writes=writes, scalars=scalars)

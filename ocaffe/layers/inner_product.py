@@ -1,0 +1,57 @@
+"""InnerProduct: the fully connected layer."""
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from ocaffe.errors import shape_text
+from ocaffe.graph.ir import Blob, Ref, Shape
+from ocaffe.graph.recorder import Recorder
+from ocaffe.layers.base import Layer, ParamBlob, register
+from ocaffe.ops.expression import reduce
+from ocaffe.ops.gemm import gemm
+
+
+@register("InnerProduct")
+class InnerProduct(Layer):
+    """Caffe's InnerProduct: y = x W^T + b; axes from `axis` on are the K inputs, those before it the batch.
+
+    Blobs: weight (num_output, K), or (K, num_output) with `transpose`; bias (num_output).
+    """
+
+    inplace_top = False
+
+    def infer(self, *bottoms: Shape) -> Sequence[Shape]:
+        param, (x,) = self.own(), bottoms
+        self.check(param.num_output > 0, "num_output is missing or 0", "give num_output")
+        axis = self.axis(param.axis, x)
+        self.rows, self.inputs, self.outputs = math.prod(x[:axis]), math.prod(x[axis:]), param.num_output
+        self.check(self.inputs > 0, f"the axes from {axis} on of bottom {shape_text(x)} hold nothing")
+        return [(*x[:axis], self.outputs)]
+
+    def parameters(self) -> Sequence[ParamBlob]:
+        param = self.own()
+        shape = (self.inputs, self.outputs) if param.transpose else (self.outputs, self.inputs)
+        weight = ParamBlob(shape, param.weight_filler)
+        return [weight, ParamBlob((self.outputs,), param.bias_filler)] if param.bias_term else [weight]
+
+    def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
+        bias = self.params[1].data if len(self.params) > 1 else None
+        x, y = self._matrix(bottoms[0].data, self.inputs), self._matrix(tops[0].data, self.outputs)
+        gemm(rec, x, self.params[0].data, y, trans_b=not self.own().transpose, bias=bias)
+
+    def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
+        assert tops[0].diff is not None
+        x, dy, weight = self._matrix(bottoms[0].data, self.inputs), self._matrix(tops[0].diff, self.outputs), self.params[0]
+        transpose = self.own().transpose
+        if weight.diff is not None:
+            first, second = (x, dy) if transpose else (dy, x)
+            gemm(rec, first, second, weight.diff, trans_a=True)
+        if len(self.params) > 1 and self.params[1].diff is not None:
+            reduce(rec, "v0 = x0", reads=[dy], writes=[self.params[1].diff], axes=[0])
+        if propagate[0]:
+            assert bottoms[0].diff is not None
+            gemm(rec, dy, weight.data, self._matrix(bottoms[0].diff, self.inputs), trans_b=transpose)
+
+    def _matrix(self, ref: Ref, columns: int) -> Ref:
+        return ref.view((self.rows, columns))

@@ -1,0 +1,32 @@
+"""ReLU, leaky or not."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ocaffe.graph.ir import Blob, Shape
+from ocaffe.graph.recorder import Recorder
+from ocaffe.layers.base import Layer, register
+from ocaffe.ops.expression import pointwise
+
+
+@register("ReLU")
+class ReLU(Layer):
+    """y = x for x > 0, else negative_slope * x; the derivative at 0 is negative_slope.
+
+    Backward reads the top, whose sign is that of the bottom, so that the bottom can be overwritten; with a negative slope it is not, and the
+    bottom is read.
+    """
+
+    def infer(self, *bottoms: Shape) -> Sequence[Shape]:
+        self.slope = float(self.own().negative_slope)
+        return [bottoms[0]]
+
+    def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
+        text = "y0 = x0 > 0 ? x0 : slope * x0"
+        pointwise(rec, text, reads=[bottoms[0].data], writes=[tops[0].data], scalars={"slope": self.slope}, relu_slope=self.slope)
+
+    def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
+        assert tops[0].diff is not None and bottoms[0].diff is not None
+        sign = tops[0].data if self.slope >= 0 else bottoms[0].data
+        text = "y0 = x1 > 0 ? x0 : slope * x0"
+        pointwise(rec, text, reads=[tops[0].diff, sign], writes=[bottoms[0].diff], scalars={"slope": self.slope})

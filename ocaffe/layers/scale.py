@@ -1,0 +1,48 @@
+"""Scale, with or without a bias."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ocaffe import proto
+from ocaffe.graph.ir import Blob, Shape
+from ocaffe.graph.recorder import Recorder
+from ocaffe.layers.base import ParamBlob, register
+from ocaffe.layers.bias import Broadcast
+from ocaffe.ops.expression import Read, pointwise, reduce
+
+
+@register("Scale")
+class Scale(Broadcast):
+    """y = x * s, or x * s + b with bias_term; s and b broadcast. s is the second bottom if there is one; b is always a parameter."""
+
+    def infer(self, *bottoms: Shape) -> Sequence[Shape]:
+        self.biased = bool(self.own().bias_term)
+        return super().infer(*bottoms)
+
+    def parameters(self) -> Sequence[ParamBlob]:
+        p = self.own()
+        ones = proto.FillerParameter(type="constant", value=1)
+        blobs = [ParamBlob(self.shape, p.filler if p.HasField("filler") else ones)] if self.learned else []
+        return [*blobs, ParamBlob(self.shape, p.bias_filler)] if self.biased else blobs
+
+    def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
+        reads: list[Read] = [bottoms[0].data, (self.operand(bottoms), self.first)]
+        if self.biased:
+            pointwise(rec, "y0 = x0 * x1 + x2", reads=[*reads, (self.params[-1].data, self.first)], writes=[tops[0].data])
+        else:
+            pointwise(rec, "y0 = x0 * x1", reads=reads, writes=[tops[0].data])
+
+    def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
+        dy = tops[0].diff
+        assert dy is not None
+        scale_diff, bias_diff = self.operand_diff(bottoms, propagate), self.params[-1].diff if self.biased else None
+        if scale_diff is not None and bias_diff is not None:
+            text, finish = "v0 = x0 * x1; v1 = x0", "y0 = v0; y1 = v1"
+            reduce(rec, text, reads=[dy, bottoms[0].data], writes=[scale_diff, bias_diff], axes=self.others, finish=finish)
+        elif scale_diff is not None:
+            reduce(rec, "v0 = x0 * x1", reads=[dy, bottoms[0].data], writes=[scale_diff], axes=self.others)
+        elif bias_diff is not None:
+            reduce(rec, "v0 = x0", reads=[dy], writes=[bias_diff], axes=self.others)
+        if propagate[0]:  # last, for it may be written where the top's diff is
+            assert bottoms[0].diff is not None
+            pointwise(rec, "y0 = x0 * x1", reads=[dy, (self.operand(bottoms), self.first)], writes=[bottoms[0].diff])

@@ -1,0 +1,29 @@
+"""Silence."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ocaffe.graph.ir import Blob, Shape
+from ocaffe.graph.recorder import Recorder
+from ocaffe.layers.base import Layer, register
+from ocaffe.ops.expression import pointwise
+
+
+@register("Silence")
+class Silence(Layer):
+    """Takes bottoms that nobody wants, so that they are no outputs of the net; their diffs are zero."""
+
+    bottoms = (1, None)
+    tops = 0
+
+    def infer(self, *bottoms: Shape) -> Sequence[Shape]:
+        return []
+
+    def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
+        pass
+
+    def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
+        for bottom, wanted in zip(bottoms, propagate):
+            if wanted:
+                assert bottom.diff is not None
+                pointwise(rec, "y0 = 0", writes=[bottom.diff])

@@ -1,0 +1,101 @@
+"""Pooling over windows: which kernel family serves a window, a method and a device (kernels/pooling*.cl)."""
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ocaffe.graph.ir import Ref
+from ocaffe.graph.recorder import STEP, Recorder
+from ocaffe.target import Target
+
+MAX, AVE, STOCHASTIC = range(3)  # as in PoolingParameter and kernels/pooling.h
+INDEX = {"uint8": "uchar", "uint16": "ushort", "uint32": "uint"}  # types of an index, in numpy and in OpenCL C
+GPU_GROUP = 32  # work-items that reduce a whole plane
+CPU_PIECE = 1024  # pixels of a whole plane that one work-item writes in backward
+PARTS = 4  # work-items for each CPU core, at the least
+Pair = tuple[int, int]
+
+
+def rows_of_item(target: Target, height: int, planes: int) -> int:
+    """Rows of a plane for each work-item of a CPU: the whole plane, unless there are fewer planes than work for all cores."""
+    parts = min(height, -(-PARTS * target.compute_units // planes))
+    return -(-height // parts)
+
+
+@dataclass(frozen=True)
+class Pool:
+    """One pooling: pairs are (height, width); `outputs` is what the window's rule makes of `image`.
+
+    MAX and a drawing STOCHASTIC give an index, the place of the chosen pixel in its window, which is all that backward reads.
+    """
+
+    method: int
+    kernel: Pair
+    stride: Pair
+    pad: Pair
+    image: Pair
+    outputs: Pair
+
+    @property
+    def whole(self) -> bool:
+        """The window is the image: then its size is an argument of the kernels, not a define."""
+        return self.kernel == self.image and self.outputs == (1, 1) and self.pad == (0, 0) and self.method != STOCHASTIC
+
+    @property
+    def index_dtype(self) -> str:
+        """The smallest type with a value to spare for `none`; uint32 for whole planes, whose size must not be a define."""
+        area = math.prod(self.kernel)
+        return "uint32" if self.whole or area > 65535 else "uint16" if area > 255 else "uint8"
+
+    def forward(self, rec: Recorder, x: Ref, y: Ref, index: Ref | None = None) -> None:
+        """y = pool(x). With `index`, MAX saves it, and STOCHASTIC draws instead of computing the expectation."""
+        reads, writes, args = [x], [y], list[Any]()
+        if index is not None:
+            writes.append(index)
+            if self.method == STOCHASTIC:
+                reads.append(rec.step)
+                args += rec.key("pooling")
+        self._launch(rec, "forward" if index is None else "forward_index", reads, writes, args)
+
+    def backward(self, rec: Recorder, dy: Ref, index: Ref | None, dx: Ref) -> None:
+        """dx = gradient; `index` is what forward saved, None for AVE."""
+        self._launch(rec, "backward", [dy] if index is None else [dy, index], [dx], [rec.accumulates(dx)])
+
+    def mask(self, rec: Recorder, index: Ref, y: Ref) -> None:
+        """y = Caffe's mask: the place in the plane as a float, -1 for none."""
+        self._launch(rec, "mask", [index], [y], [])
+
+    def _launch(self, rec: Recorder, function: str, reads: list[Ref], writes: list[Ref], args: list[Any]) -> None:
+        """The kernel `function` for every element of the first write, on the family that fits."""
+        over = writes[0]
+        samples, planes, height, width = over.shape
+        cpu = rec.target.is_cpu
+        elementwise = function == "mask"
+        size: tuple[int, ...]
+        local: tuple[int, ...] | None = None
+        defines: Mapping[str, object]
+        if self.whole:
+            group = 1 if cpu else min(GPU_GROUP, rec.target.max_work_group)
+            family, defines = "pooling_plane", {"METHOD": self.method, "GROUP": group}
+            pixels = math.prod(self.image)
+            if function.startswith("forward"):
+                size, local, geometry = (group * planes, samples), (group, 1), [pixels]
+            else:
+                piece = pixels if elementwise else CPU_PIECE if cpu else 1
+                size, geometry = (-(-pixels // piece) * planes, samples), [] if elementwise else [pixels, piece]
+        elif cpu and self.method != STOCHASTIC and not elementwise:
+            family, defines, local = "pooling_cpu", self._defines(), (1, 1, 1)
+            rows = rows_of_item(rec.target, height, samples * planes)
+            size, geometry = (-(-height // rows), planes, samples), [rows, *self.image, *self.outputs]
+        else:
+            family, defines = "pooling", self._defines()
+            count = planes * height * width
+            size, geometry = (count, samples), [count, *self.image, *self.outputs]
+        rec.launch(f"{family}.{function}", reads=reads, writes=writes, args=[*geometry, *args], size=size, local=local, defines=defines)
+
+    def _defines(self) -> Mapping[str, object]:
+        window = dict(zip(("KH", "KW", "SH", "SW", "PH", "PW"), (*self.kernel, *self.stride, *self.pad)))
+        words = {f"STEP_{name}": STEP[name] for name in ("ITERATION", "PASS", "SAMPLE")} if self.method == STOCHASTIC else {}
+        return {"METHOD": self.method, "INDEX": INDEX[self.index_dtype], **window, **words}

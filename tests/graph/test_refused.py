@@ -1,0 +1,42 @@
+"""Nets that Caffe refuses are refused, with file and line and a fact; those that it takes are taken (tests/golden/errors)."""
+from __future__ import annotations
+
+import json
+import pathlib
+
+import pytest
+
+from ocaffe.errors import Error
+from ocaffe.graph.build import build
+from ocaffe.graph.record import Choices, ParameterGroup
+from ocaffe.layers.base import registry
+from ocaffe.model.text import read_net
+from ocaffe.network import Switches, compile_net, phase_net
+from ocaffe.target import Target
+
+ERRORS = pathlib.Path(__file__).resolve().parents[1] / "golden" / "errors"
+MESSAGES = json.loads((ERRORS / "messages.json").read_text())
+TEXT_ONLY = {"unknown_field"}  # the reader refuses it before there are layers
+
+
+def through_the_pipeline(path: pathlib.Path) -> None:
+    net = read_net(str(path))
+    phase = net.state.phase
+    graph = build(phase_net(net, phase), phase)
+    compile_net(graph, ParameterGroup(graph.params), Target(), Choices(), Switches())
+
+
+@pytest.mark.parametrize("name", sorted(MESSAGES))
+def test_refused_as_caffe_does(name: str) -> None:
+    path = ERRORS / f"{name}.prototxt"
+    if name not in TEXT_ONLY:
+        absent = {layer.type for layer in read_net(str(path)).layer} - set(registry())
+        if absent and name != "unknown_type":
+            pytest.skip(f"layer not in the list: {', '.join(sorted(absent))}")
+    if MESSAGES[name]["accepted"]:
+        through_the_pipeline(path)
+        return
+    with pytest.raises(Error) as caught:
+        through_the_pipeline(path)
+    assert f"{name}.prototxt" in str(caught.value.place), "the error does not say where"
+    assert len(caught.value.fact) > 15

@@ -1,0 +1,197 @@
+"""Pooling."""
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from ocaffe import proto
+from ocaffe.errors import Error
+from tests.layers.single import KINDS, cases, close, layer_of, run, run_golden
+
+LOWEST = -np.finfo(np.float32).max
+
+
+def windows(layer, image):
+    """(output, slices of the image, AVE divisor) of each window of an inferred layer."""
+    p = layer.pool
+    for output in itertools.product(*map(range, p.outputs)):
+        first = [o * s - q for o, s, q in zip(output, p.stride, p.pad)]
+        last = [min(f + k, n + q) for f, k, n, q in zip(first, p.kernel, image, p.pad)]
+        area = np.prod([b - a for a, b in zip(first, last)])
+        yield output, tuple(slice(max(a, 0), min(b, n)) for a, b, n in zip(first, last, image)), area
+
+
+def pooled(layer, x, dy):
+    """(y, mask, dx) in float64, windows one by one."""
+    y, mask, dx = np.zeros((*x.shape[:2], *layer.pool.outputs)), np.full((*x.shape[:2], *layer.pool.outputs), -1.0), np.zeros(x.shape)
+    is_max = layer.own().pool == proto.PoolingParameter.MAX
+    for (n, c), (output, (rows, columns), area) in itertools.product(np.ndindex(*x.shape[:2]), list(windows(layer, x.shape[2:]))):
+        window, at = x[n, c, rows, columns], (n, c, *output)
+        if not is_max:
+            y[at] = window.sum() / area
+            dx[n, c, rows, columns] += dy[at] / area
+        elif window.size and not np.isnan(window).all():
+            row, column = np.unravel_index(np.nanargmax(window), window.shape)
+            y[at], mask[at] = window[row, column], (rows.start + row) * x.shape[3] + columns.start + column
+            dx[n, c, rows.start + row, columns.start + column] += dy[at]
+        else:
+            y[at] = LOWEST
+    return y, mask, dx
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("case", cases("Pooling"))
+def test_golden(device, kind, case):
+    run_golden(device, kind, case)
+
+
+WINDOWS = [
+    ("kernel_size: 2 stride: 2", (5, 24, 23)),
+    ("kernel_size: 3 stride: 2", (2, 55, 55)),
+    ("kernel_size: 3 stride: 1 pad: 1", (3, 14, 7)),
+    ("kernel_size: 3 stride: 1 pad: 1", (2, 4, 150)),
+    ("kernel_size: 5 stride: 3 pad: 2", (2, 12, 13)),
+    ("kernel_h: 2 kernel_w: 9 stride_h: 3 stride_w: 4 pad_h: 1 pad_w: 4", (1, 7, 75)),
+    ("kernel_size: 16 stride: 5", (1, 20, 33)),
+    ("kernel_size: 1 stride: 2", (2, 3, 41)),
+    ("kernel_size: 6 stride: 2", (1, 5, 6)),
+]
+
+
+@pytest.mark.parametrize("method", ["MAX", "AVE"])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("window", "shape"), WINDOWS, ids=str)
+def test_windows(device, kind, window, shape, method):
+    rng = np.random.default_rng(1)
+    text = f"type: 'Pooling' pooling_param {{ pool: {method} {window} }}"
+    x = rng.integers(-9, 10, (2, *shape)).astype(np.float32)  # with ties
+    layer = layer_of(text)
+    (out,) = layer.infer(x.shape)
+    dy = rng.normal(size=out)
+    result = run(device, kind, text, [x], [dy], strided=True, held=2.0)
+    y, _, dx = pooled(layer, x, dy)
+    close(result.tops[0], y)
+    close(result.diffs[0], dx + 2)
+    assert "x0" not in {ref.name for ref in result.rec.launches[-1].reads}
+
+
+@pytest.mark.parametrize("method", ["MAX", "AVE"])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("size", ["1 1", "7 7", "13 70"])
+def test_whole_planes(device, kind, size, method):
+    rng = np.random.default_rng(2)
+    x, dy = rng.normal(size=(3, 5, *map(int, size.split()))), rng.normal(size=(3, 5, 1, 1))
+    text = f"type: 'Pooling' pooling_param {{ pool: {method} global_pooling: true }}"
+    result = run(device, kind, text, [x], [dy], strided=True, held=2.0)
+    y, _, dx = pooled(result.layer, x, dy)
+    close(result.tops[0], y)
+    close(result.diffs[0], dx + 2)
+    assert all(launch.call.program == "pooling_plane" for launch in result.rec.launches if launch.layer == "layer")
+
+
+@pytest.mark.parametrize("train", [True, False], ids=["train", "test"])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("window", ["kernel_size: 3 stride: 2 pad: 1", "kernel_size: 2 stride: 3", "global_pooling: true"])
+def test_mask(device, kind, window, train):
+    x = np.random.default_rng(3).normal(size=(2, 3, 5, 9)).astype(np.float32)
+    x[0, 1] = np.nan
+    x[1, 2] = -np.inf
+    text = f"type: 'Pooling' top: 'y' top: 'mask' pooling_param {{ pool: MAX {window} }}"
+    result = run(device, kind, text, [x], [np.ones(layer_of(text).infer(x.shape)[0]), None] if train else None, train=train)
+    finite = np.where(np.isfinite(x), x, np.nan)
+    y, mask, dx = pooled(result.layer, finite, np.ones(result.tops[0].shape))
+    close(result.tops[0], y)
+    close(result.tops[1], mask)
+    if train:
+        close(result.diffs[0], dx)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_ties_take_the_first_row_by_row(device, kind):
+    x = np.zeros((1, 1, 4, 40))
+    x[0, 0, 1, 1::2] = x[0, 0, 0, 2::4] = 1
+    result = run(device, kind, "type: 'Pooling' top: 'y' top: 'mask' pooling_param { kernel_size: 3 stride: 1 }", [x])
+    y, mask, _ = pooled(result.layer, x, np.zeros(result.tops[0].shape))
+    close(result.tops[0], y)
+    close(result.tops[1], mask)
+
+
+@pytest.mark.parametrize(("window", "dtype"), [("kernel_size: 15", "uint8"), ("kernel_size: 16", "uint16"), ("kernel_size: 256", "uint32")])
+def test_index_is_as_small_as_it_can_be(window, dtype):
+    layer = layer_of(f"type: 'Pooling' pooling_param {{ {window} }}")
+    layer.infer((1, 1, 260, 259))
+    assert layer.pool.index_dtype == dtype
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_test_phase_saves_no_index(device, kind):
+    result = run(device, kind, "type: 'Pooling' pooling_param { kernel_size: 2 stride: 2 }", [np.zeros((1, 2, 4, 4))], train=False)
+    (launch,) = result.rec.launches
+    assert [operand.ref.name for operand in launch.operands] == ["x0", "y0"]
+
+
+STOCHASTIC = "type: 'Pooling' name: 'pool' pooling_param { pool: STOCHASTIC kernel_size: 2 stride: 2 }"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_stochastic_draws_by_share_and_backward_follows(device, kind):
+    x = np.tile(np.array([[1, 2], [3, 0]], np.float32), (50, 40))[None, None] * np.ones((3, 2, 1, 1))
+    dy = np.random.default_rng(4).normal(size=(3, 2, 50, 40))
+    result = run(device, kind, STOCHASTIC, [x], [dy])
+    y = result.tops[0]
+    share = [(y == value).mean() for value in range(4)]
+    assert np.allclose(share, [0, 1 / 6, 2 / 6, 3 / 6], atol=0.02)
+    assert (y[0] != y[1]).any() and (y[:, 0] != y[:, 1]).any()
+    expected = np.where(np.repeat(np.repeat(y, 2, 2), 2, 3) == x, np.repeat(np.repeat(dy, 2, 2), 2, 3), 0)
+    close(result.diffs[0], expected)
+    assert (run(device, kind, STOCHASTIC, [x]).tops[0] == y).all()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_stochastic_test_phase_is_the_expectation(device, kind):
+    x = np.random.default_rng(5).random((2, 3, 6, 7))
+    x[0, 0] = 0
+    layer = layer_of(STOCHASTIC, proto.TEST)
+    result = run(device, kind, layer, [x], train=False)
+    y = np.zeros(result.tops[0].shape)
+    for output, (rows, columns), _ in windows(layer, (6, 7)):
+        window = x[:, :, rows, columns]
+        total = window.sum((2, 3))
+        y[:, :, output[0], output[1]] = np.divide((window**2).sum((2, 3)), total, out=np.zeros_like(total), where=total > 0)
+    close(result.tops[0], y)
+    with pytest.raises(Error, match="no gradient in the TEST phase"):
+        run(device, kind, layer, [x], [y])
+
+
+@pytest.mark.parametrize(
+    ("text", "shape", "fact"),
+    [
+        ("pool: AVE kernel_size: 2 stride: 3", (1, 1, 6, 5), "AVE window at the last row covers no pixel of the 6 x 5 image .kernel 2, stride 3, pad 0, CEIL"),
+        ("pool: AVE kernel_size: 2 stride: 3", (1, 1, 5, 6), "at the last column"),
+        ("kernel_size: 3", (1, 3, 6), "bottom 0 is 1 x 3 x 6"),
+        ("kernel_size: 2 pad: 2", (1, 1, 6, 6), "pad 2 is not smaller than kernel 2"),
+        ("global_pooling: true kernel_h: 2", (1, 1, 6, 6), "kernel_h exclude each other"),
+        ("global_pooling: true stride: 2", (1, 1, 6, 6), "not stride 2 and pad 0"),
+        ("kernel_size: 2 kernel_h: 3", (1, 1, 6, 6), "kernel_size and kernel_h or kernel_w"),
+        ("kernel_h: 3", (1, 1, 6, 6), "only one of kernel_h and kernel_w"),
+        ("stride: 2", (1, 1, 6, 6), "neither kernel_size nor kernel_h"),
+        ("kernel_size: 0", (1, 1, 6, 6), "the kernel is 0"),
+        ("kernel_size: 2 stride_h: 0 stride_w: 1", (1, 1, 6, 6), "the stride is 0 x 1"),
+        ("kernel_size: 9", (1, 1, 6, 6), "9 does not fit into the 6 x 6 image with pad 0"),
+        ("pool: STOCHASTIC kernel_size: 2 pad: 1", (1, 1, 6, 6), "takes no padding"),
+        ("pool: AVE kernel_size: 2 } top: 'a' top: 'b' lrn_param {", (1, 1, 6, 6), "no mask"),
+        ("kernel_size: 2 dilation: 2", (1, 1, 6, 6), "dilation"),
+        ("kernel_size: 2 avg_include_pad: false", (1, 1, 6, 6), "avg_include_pad"),
+    ],
+)
+def test_errors(text, shape, fact):
+    with pytest.raises(Error, match=fact) as caught:
+        layer_of(f"name: 'pool2' type: 'Pooling' pooling_param {{ {text} }}").infer(shape)
+    assert "'pool2' (Pooling)" in str(caught.value) and caught.value.fix
+
+
+def test_ceil_mode_of_a_fork_is_floor():
+    layer = layer_of("type: 'Pooling' pooling_param { kernel_size: 2 stride: 2 ceil_mode: false }")
+    assert list(layer.infer((1, 1, 5, 5))) == [(1, 1, 2, 2)]
