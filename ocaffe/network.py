@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from ocaffe import log, proto
+from ocaffe import log
 from ocaffe.cl.session import Session
 from ocaffe.cl.tape import RING, Fetched, Tape
 from ocaffe.data.prefetch import Prefetcher
 from ocaffe.errors import Error, shape_text
 from ocaffe.graph.build import build
-from ocaffe.graph.ir import Graph, Ref, Shape, Upload
+from ocaffe.graph.ir import Graph, Parameter, Ref, Shape
 from ocaffe.graph.record import Choices, ParameterGroup, Recording, Update, record
 from ocaffe.memory.optimise import optimise
 from ocaffe.memory.plan import MemoryPlan, plan
@@ -133,11 +133,7 @@ class Network:
     def fill_parameters(self) -> None:
         """First values from the fillers; seeded by net seed, layer name and blob index."""
         for parameter in self.group.params:
-            try:
-                values = fill(parameter.filler, parameter.shape, generator(self.choices.seed, parameter.layer, parameter.index))
-            except Error as error:
-                raise Error(error.fact, place=error.place or parameter.place, layer=f"'{parameter.layer}'", fix=error.fix) from error
-            self.session.write(parameter.data, values)
+            self.session.write(parameter.data, first_values(parameter, self.choices.seed))
 
     def copy_weights(self, weights: Weights, file: str) -> None:
         """Take the blobs of equally named layers; raises Error on other shapes, naming both."""
@@ -269,15 +265,14 @@ class Network:
         self.prefetchers.clear()
 
 
-def node_shape(parameter: Any, layer: str) -> Shape:
+def first_values(parameter: Parameter, seed: int) -> np.ndarray:
+    """What the filler makes of a parameter; its errors get the layer's place."""
+    try:
+        return fill(parameter.filler, parameter.shape, generator(seed, parameter.layer, parameter.index))
+    except Error as error:
+        raise Error(error.fact, place=error.place or parameter.place, layer=f"'{parameter.layer}'", fix=error.fix) from error
+
+
+def node_shape(parameter: Parameter, layer: str) -> Shape:
     """The shape of a (maybe shared) parameter as `layer` declared it."""
     return next((shape for user, _, shape in parameter.users if user == layer), parameter.shape)
-
-
-def uploads(recording: Recording) -> list[Ref]:
-    """The staging Refs of a recording."""
-    return [launch.operands[0].ref for launch in recording.schedule if isinstance(launch, Upload)]
-
-
-def is_test(phase: int) -> bool:
-    return bool(phase == proto.TEST)

@@ -20,10 +20,11 @@ def source_of(name: str) -> str:
     return re.sub(r'^\s*#include\s+"([^"]+)".*$', lambda m: source_of(m[1]), (KERNELS / name).read_text(), flags=re.M)
 
 
-def program(cl: Any, context: Any, call: Any) -> Any:
-    key = (context, call.program, call.defines)
+def program(cl: Any, context: Any, call: Any, generated: str) -> Any:
+    """The program of a call; the generated kernels of a recorder are built together, which is much faster."""
+    key = (context, generated if call.generated else call.program, call.defines)
     if key not in _programs:
-        text = source_of("common.h") + call.program if call.generated else source_of(call.program + ".cl")
+        text = source_of("common.h") + generated if call.generated else source_of(call.program + ".cl")
         defines = "".join(f"#define {name} {value}\n" for name, value in call.defines)
         with warnings.catch_warnings():  # pyopencl warns of every compiler that says anything
             warnings.simplefilter("ignore")
@@ -74,11 +75,10 @@ def execute(rec: Recorder, context: Any, feeds: dict[Ref, np.ndarray], fetches: 
         root_array(ref)
     flags = cl.mem_flags.READ_WRITE | cl.mem_flags.COPY_HOST_PTR
     buffers = {root: cl.Buffer(context, flags, hostbuf=array) for root, array in host.items()}
-    for launch in rec.launches:
-        if isinstance(launch, Upload):
-            continue
-        call = launch.final()
-        kernel = cl.Kernel(program(cl, context, call), call.function)
+    calls = [(launch, launch.final()) for launch in rec.launches if not isinstance(launch, Upload)]
+    generated = "".join(dict.fromkeys(call.program for _, call in calls if call.generated))
+    for launch, call in calls:
+        kernel = cl.Kernel(program(cl, context, call, generated), call.function)
         args: list[Any] = []
         for operand in launch.operands:
             ref = operand.ref

@@ -169,18 +169,21 @@ def _ready_top_diff(rec: Recorder, top: Blob, graph: Graph, choices: Choices) ->
 def _share_split_diffs(graph: Graph, choices: Choices) -> None:
     """Accumulation instead of a diff per consumer (DESIGN §4.2): the diffs of split tops are the bottom's, the first backward overwrites.
 
-    A top keeps a diff of its own where it is looked at, or carries a loss.
+    A top keeps a diff of its own where it is looked at, carries a loss, or is read by a layer that reads another top of the split too: a layer
+    writes the diffs of its bottoms one by one and overwrites each.
     """
     for node in graph.nodes:
         if node.type != "Split" or not node.backward or not node.propagate[0]:
             continue
         bottom = node.bottoms[0]
         bottom.diff = Ref(f"{bottom.name}.diff", bottom.shape, Role.DIFF)
+        served: set[Node] = set()
         for top in node.tops:
             reader = top.consumer
             writes = reader is not None and reader.backward and reader.propagate[reader.bottoms.index(top)]
             observed = choices.observed_diffs and choices.keeps(top.name)
-            if writes and not top.loss_weight and not observed:
+            if reader is not None and writes and not top.loss_weight and not observed and reader not in served:
+                served.add(reader)
                 top.diff = bottom.diff.view(top.shape, name=f"{top.name}.diff")
 
 

@@ -277,6 +277,12 @@ SINGLE void backward_data(OPERAND_RESTRICT(const float, dy), OPERAND_RESTRICT(co
           for (int m = 0; m < count; from += runs[m++].count) {
             const int at = row + (runs[m].z * H + runs[m].y) * W + runs[m].x, ix = runs[m].x + kx;
             global float* to = dx + runs[m].n * dx_stride + at;
+#if SW == 1
+            if (inside[m] && runs[m].count == V / 2) {
+              HALF_STORE(HALF_LOAD(0, from) + HALF_LOAD(0, to), 0, to);
+              continue;
+            }
+#endif
 #ifdef ROW_LOAD
             if (inside[m] && at + REACH <= end) {
               const vec v = lanes[m] ? VLOAD(0, from) : (vec)(0);

@@ -7,7 +7,8 @@
 
    Defines: per axis H, W the window: KERNEL_, STRIDE_, PAD_, DILATION_. VECTOR: 0 for devices with work-groups, else the width of vectors.
    VECTOR = 0: one work-item per pixel of the result (pixel, channel, sample); backward_filter: a work-group of ITEMS per (output, slice).
-   VECTOR > 0: one work-item per plane of the result (channel, sample), in blocks of ROWS x COLUMNS; backward_filter: per (output, slice). */
+   VECTOR > 0: one work-item per `each` planes of the result (channels, sample), in blocks of ROWS x COLUMNS; backward_filter: per (`each`
+   outputs, slice), `each` at most OUTPUTS. */
 #include "common.h"
 #include "split_sum.h"
 
@@ -39,7 +40,7 @@ INLINE void put(global float* to, float v, int accumulate, float slope) {
 #define ITEMS 256
 
 kernel void forward(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(const float, filter), OPERAND_RESTRICT(const float, bias),
-                    OPERAND_RESTRICT(float, y), SIZES, int has_bias, int accumulate, float slope) {
+                    OPERAND_RESTRICT(float, y), SIZES, int each, int has_bias, int accumulate, float slope) {
   const int pixel = get_global_id(0), output = get_global_id(1), sample = get_global_id(2);
   if (pixel >= oh * ow || output >= outputs) return;
   x += x_offset + sample * x_stride + (ulong)(output / multiplier) * h * w;
@@ -60,7 +61,7 @@ kernel void forward(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(const flo
 }
 
 kernel void backward_data(OPERAND_RESTRICT(const float, dy), OPERAND_RESTRICT(const float, filter), OPERAND_RESTRICT(float, dx), SIZES,
-                          int accumulate) {
+                          int each, int accumulate) {
   const int pixel = get_global_id(0), channel = get_global_id(1), sample = get_global_id(2);
   if (pixel >= h * w || channel * multiplier >= outputs) return;
   dy += dy_offset + sample * dy_stride + (ulong)channel * multiplier * oh * ow;
@@ -84,8 +85,8 @@ kernel void backward_data(OPERAND_RESTRICT(const float, dy), OPERAND_RESTRICT(co
 
 kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void backward_filter(OPERAND_RESTRICT(const float, x),
                                                                                OPERAND_RESTRICT(const float, dy),
-                                                                               OPERAND_RESTRICT(float, dw), SIZES, int part,
-                                                                               int accumulate) {
+                                                                               OPERAND_RESTRICT(float, dw), SIZES, int each,
+                                                                               int part, int accumulate) {
   local float sums[ITEMS];
   const int item = get_local_id(0), output = get_group_id(0), slice = get_group_id(1);
   const int end = min(batch, (slice + 1) * part);
@@ -140,189 +141,237 @@ kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void backward_filter(O
 typedef JOIN(float, VECTOR) floatv;
 #define LOADV JOIN(vload, VECTOR)
 #define STOREV JOIN(vstore, VECTOR)
-#define VECTORS(n) (((n) + VECTOR - 1) / VECTOR)
-
-/* A block of the result, and of the padded source it needs, which is copied so that the inner loops see neither edges nor strides. */
-#define ROWS 8
-#define COLUMNS 64
+#define VECTORS(n) (((n) + VECTOR - 1) / VECTOR * VECTOR)
 #define PRIVATE(name, size) float name[size] __attribute__((aligned(64)))
 
-/* forward and backward_filter read x: split by column modulo the stride, a tap being a phase and a shift. */
+/* A block of the result. The padded source that it needs is copied, line by line, so that the inner loops see neither edges nor strides. */
+#define ROWS 8
+#define COLUMNS 64
+/* Outputs that a work-item of backward_filter takes at the most. */
+#ifndef OUTPUTS
+#define OUTPUTS 8
+#endif
+
+/* The last n < VECTOR elements of a line, in halves: scalar loops would take most of the time of a 7 x 7 plane. */
+INLINE void copy_rest(float* to, global const float* from, int n) {
+#if VECTOR > 8
+  if (n & 8) vstore8(vload8(0, from), 0, to), to += 8, from += 8;
+#endif
+  if (n & 4) vstore4(vload4(0, from), 0, to), to += 4, from += 4;
+  if (n & 2) vstore2(vload2(0, from), 0, to), to += 2, from += 2;
+  if (n & 1) *to = *from;
+}
+
+INLINE void store_rest(global float* to, const float* from, int n) {
+#if VECTOR > 8
+  if (n & 8) vstore8(vload8(0, from), 0, to), to += 8, from += 8;
+#endif
+  if (n & 4) vstore4(vload4(0, from), 0, to), to += 4, from += 4;
+  if (n & 2) vstore2(vload2(0, from), 0, to), to += 2, from += 2;
+  if (n & 1) *to = *from;
+}
+
+/* `across` elements (of whole vectors) of a line of `width` from element `first` on; zeros outside of it, or if the line does not exist. */
+INLINE void take_line(float* to, global const float* line, int exists, int first, int across, int width) {
+  const int begin = max(0, -first), end = exists ? min(across, width - first) : 0;
+  for (int k = 0; k < across; k += VECTOR) STOREV((floatv)(0.0f), 0, to + k);
+  int k = begin;
+  for (; k + VECTOR <= end; k += VECTOR) STOREV(LOADV(0, line + first + k), 0, to + k);
+  if (k < end) copy_rest(to + k, line + first + k, end - k);
+}
+
+/* n results of a line. */
+INLINE void give_line(global float* to, float* from, int n, int accumulate, float slope) {
+  int k = 0;
+  for (; k + VECTOR <= n; k += VECTOR) {
+    floatv v = LOADV(0, from + k);
+    if (accumulate) v += LOADV(0, to + k);
+    STOREV(select(slope * v, v, v > 0.0f), 0, to + k);
+  }
+  if (k == n) return;
+  if (accumulate) {
+    PRIVATE(before, VECTOR);
+    STOREV((floatv)(0.0f), 0, before);
+    copy_rest(before, to + k, n - k);
+    STOREV(LOADV(0, from + k) + LOADV(0, before), 0, from + k);
+  }
+  const floatv v = LOADV(0, from + k);
+  STOREV(select(slope * v, v, v > 0.0f), 0, from + k);
+  store_rest(to + k, from + k, n - k);
+}
+
+/* forward and backward_filter read x with its columns sorted by their remainder modulo the stride: a tap is then a phase and a shift. */
 #define X_SHIFT(j) ((j) * DILATION_W / STRIDE_W)
 #define X_PHASE(j) ((j) * DILATION_W % STRIDE_W)
-#define X_PITCH ((VECTORS(COLUMNS) + VECTORS(X_SHIFT(KERNEL_W - 1))) * VECTOR)
+#define X_PITCH VECTORS(COLUMNS + X_SHIFT(KERNEL_W - 1))
 #define X_LINE (STRIDE_W * X_PITCH)
 #define X_LINES ((ROWS - 1) * STRIDE_H + (KERNEL_H - 1) * DILATION_H + 1)
+#define X_TAP(row, i, j) (((row) * STRIDE_H + (i) * DILATION_H) * X_LINE + X_PHASE(j) * X_PITCH + X_SHIFT(j))
 
-INLINE void copy_x(float* to, global const float* x, int h, int w, int y0, int x0, int rows, int columns) {
+INLINE void take_x(float* to, global const float* x, int h, int w, int y0, int x0, int rows, int columns) {
   const int lines = (rows - 1) * STRIDE_H + (KERNEL_H - 1) * DILATION_H + 1;
-  const int across = VECTORS(columns) * VECTOR + X_SHIFT(KERNEL_W - 1);
+  const int across = VECTORS(VECTORS(columns) + X_SHIFT(KERNEL_W - 1));
   for (int i = 0; i < lines; ++i, to += X_LINE) {
-    const int y = y0 * STRIDE_H - PAD_H + i;
-    const int inside = (uint)y < (uint)h;
-    global const float* line = x + (inside ? y * w : 0);
-    for (int phase = 0; phase < STRIDE_W; ++phase) {
-      float* at = to + phase * X_PITCH;
-      const int first = x0 * STRIDE_W - PAD_W + phase;
-      /* Elements begin .. end - 1 lie in the image. */
-      const int begin = inside ? min(across, max(0, (STRIDE_W - 1 - first) / STRIDE_W)) : across;
-      const int end = inside ? max(begin, min(across, w > first ? (w - first + STRIDE_W - 1) / STRIDE_W : 0)) : across;
-      for (int k = 0; k < begin; ++k) at[k] = 0.0f;
-      for (int k = begin; k < end; ++k) at[k] = line[first + k * STRIDE_W];
-      for (int k = end; k < across; ++k) at[k] = 0.0f;
+    const int y = y0 * STRIDE_H - PAD_H + i, exists = (uint)y < (uint)h;
+    global const float* line = x + (exists ? y * w : 0);
+#if STRIDE_W == 1
+    take_line(to, line, exists, x0 - PAD_W, across, w);
+#else
+    PRIVATE(mixed, X_LINE);
+    take_line(mixed, line, exists, x0 * STRIDE_W - PAD_W, STRIDE_W * across, w);
+#if STRIDE_W == 2
+    for (int k = 0; k < across; k += VECTOR) {
+      const floatv a = LOADV(0, mixed + 2 * k), b = LOADV(0, mixed + 2 * k + VECTOR);
+      STOREV((floatv)(a.even, b.even), 0, to + k);
+      STOREV((floatv)(a.odd, b.odd), 0, to + X_PITCH + k);
     }
+#else
+    for (int phase = 0; phase < STRIDE_W; ++phase)
+      for (int k = 0; k < across; ++k) to[phase * X_PITCH + k] = mixed[k * STRIDE_W + phase];
+#endif
+#endif
   }
 }
 
 kernel __attribute__((reqd_work_group_size(1, 1, 1))) void forward(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(const float, filter),
                                                                    OPERAND_RESTRICT(const float, bias), OPERAND_RESTRICT(float, y), SIZES,
-                                                                   int has_bias, int accumulate, float slope) {
-  const int output = get_global_id(0), sample = get_global_id(1);
+                                                                   int each, int has_bias, int accumulate, float slope) {
+  const int sample = get_global_id(1);
   PRIVATE(block, X_LINES * X_LINE);
-  x += x_offset + sample * x_stride + (ulong)(output / multiplier) * h * w;
-  y += y_offset + sample * y_stride + (ulong)output * oh * ow;
-  filter += filter_offset + output * TAPS;
-  const float start = has_bias ? bias[bias_offset + output] : 0.0f;
-  for (int y0 = 0; y0 < oh; y0 += ROWS)
-    for (int x0 = 0; x0 < ow; x0 += COLUMNS) {
-      const int rows = min(ROWS, oh - y0), columns = min(COLUMNS, ow - x0);
-      copy_x(block, x, h, w, y0, x0, rows, columns);
-      for (int r = 0; r < rows; ++r) {
-        global float* line = y + (y0 + r) * ow + x0;
-        for (int v = 0; v < columns; v += VECTOR) {
-          floatv sum = (floatv)(start);
+  PRIVATE(line, COLUMNS);
+  LOCATE(x), LOCATE(filter), LOCATE(bias), LOCATE(y);
+  x += sample * x_stride;
+  y += sample * y_stride;
+  for (int output = get_global_id(0) * each; output < min(outputs, ((int)get_global_id(0) + 1) * each); ++output) {
+    global const float* image = x + (ulong)(output / multiplier) * h * w;
+    global float* result = y + (ulong)output * oh * ow;
+    const floatv start = (floatv)(has_bias ? bias[output] : 0.0f);
+    floatv tap[TAPS];
 #pragma unroll
-          for (int i = 0; i < KERNEL_H; ++i)
-#pragma unroll
-            for (int j = 0; j < KERNEL_W; ++j)
-              sum += filter[i * KERNEL_W + j] *
-                     LOADV(0, block + (r * STRIDE_H + i * DILATION_H) * X_LINE + X_PHASE(j) * X_PITCH + X_SHIFT(j) + v);
-          if (v + VECTOR <= columns) {
-            if (accumulate) sum += LOADV(0, line + v);
-            STOREV(select(slope * sum, sum, sum > 0.0f), 0, line + v);
-          } else {
-            PRIVATE(last, VECTOR);
-            STOREV(sum, 0, last);
-            for (int k = v; k < columns; ++k) put(line + k, last[k - v], accumulate, slope);
-          }
-        }
-      }
-    }
-}
-
-/* backward_data reads dy and writes dx in phases: pixel p of dx, p + pad = stride * q + phase, gets dy at q - shift from the taps of its phase. */
-#define DY_SHIFT_H(i) ((i) * DILATION_H / STRIDE_H)
-#define DY_SHIFT_W(j) ((j) * DILATION_W / STRIDE_W)
-#define DY_LINES (ROWS + DY_SHIFT_H(KERNEL_H - 1))
-#define DY_LINE ((VECTORS(COLUMNS) + VECTORS(DY_SHIFT_W(KERNEL_W - 1))) * VECTOR)
-
-INLINE void copy_dy(float* to, global const float* dy, int oh, int ow, int q_h, int q_w, int rows, int columns) {
-  const int across = VECTORS(columns) * VECTOR + DY_SHIFT_W(KERNEL_W - 1), first = q_w - DY_SHIFT_W(KERNEL_W - 1);
-  for (int i = 0; i < rows + DY_SHIFT_H(KERNEL_H - 1); ++i, to += DY_LINE) {
-    const int y = q_h - DY_SHIFT_H(KERNEL_H - 1) + i;
-    const int inside = (uint)y < (uint)oh;
-    global const float* line = dy + (inside ? y * ow : 0);
-    const int begin = inside ? min(across, max(0, -first)) : across;
-    const int end = inside ? max(begin, min(across, ow - first)) : across;
-    for (int k = 0; k < begin; ++k) to[k] = 0.0f;
-    for (int k = begin; k < end; ++k) to[k] = line[first + k];
-    for (int k = end; k < across; ++k) to[k] = 0.0f;
-  }
-}
-
-kernel __attribute__((reqd_work_group_size(1, 1, 1))) void backward_data(OPERAND_RESTRICT(const float, dy),
-                                                                         OPERAND_RESTRICT(const float, filter),
-                                                                         OPERAND_RESTRICT(float, dx), SIZES, int accumulate) {
-  const int channel = get_global_id(0), sample = get_global_id(1);
-  PRIVATE(block, DY_LINES * DY_LINE);
-  PRIVATE(sums, STRIDE_W * COLUMNS);
-  dx += dx_offset + sample * dx_stride + (ulong)channel * h * w;
-  dy += dy_offset + sample * dy_stride + (ulong)channel * multiplier * oh * ow;
-  filter += filter_offset + channel * multiplier * TAPS;
-  const int q_end_h = (h - 1 + PAD_H) / STRIDE_H + 1, q_end_w = (w - 1 + PAD_W) / STRIDE_W + 1;
-  for (int q_h = PAD_H / STRIDE_H; q_h < q_end_h; q_h += ROWS)
-    for (int q_w = PAD_W / STRIDE_W; q_w < q_end_w; q_w += COLUMNS) {
-      const int rows = min(ROWS, q_end_h - q_h), columns = min(COLUMNS, q_end_w - q_w);
-      for (int o = 0; o < multiplier; ++o) {
-        copy_dy(block, dy + o * oh * ow, oh, ow, q_h, q_w, rows, columns);
-        for (int r = 0; r < rows * STRIDE_H; ++r) {
-          const int phase_h = r % STRIDE_H, p_h = q_h * STRIDE_H + r - PAD_H;
-          if ((uint)p_h >= (uint)h) continue;
-          for (int v = 0; v < columns; v += VECTOR)
-#pragma unroll
-            for (int phase = 0; phase < STRIDE_W; ++phase) {
-              floatv sum = (floatv)(0.0f);
-#pragma unroll
-              for (int i = 0; i < KERNEL_H; ++i) {
-                if (i * DILATION_H % STRIDE_H != phase_h) continue;
-                const float* line = block + (r / STRIDE_H + DY_SHIFT_H(KERNEL_H - 1) - DY_SHIFT_H(i)) * DY_LINE;
-#pragma unroll
-                for (int j = 0; j < KERNEL_W; ++j)
-                  if (j * DILATION_W % STRIDE_W == phase)
-                    sum += filter[o * TAPS + i * KERNEL_W + j] * LOADV(0, line + DY_SHIFT_W(KERNEL_W - 1) - DY_SHIFT_W(j) + v);
-              }
-              STOREV(sum, 0, sums + phase * COLUMNS + v);
-            }
-          /* The phases interleaved again. Outputs after a channel's first add to it. */
-          const int p_w = q_w * STRIDE_W - PAD_W, add = accumulate || o > 0;
-          global float* line = dx + p_h * w;
-          for (int phase = 0; phase < STRIDE_W; ++phase) {
-            const int begin = p_w + phase < 0 ? 1 : 0;
-            const int end = min(columns, (w - p_w - phase + STRIDE_W - 1) / STRIDE_W);
-            global float* to = line + p_w + phase;
-            if (add)
-              for (int k = begin; k < end; ++k) to[k * STRIDE_W] += sums[phase * COLUMNS + k];
-            else
-              for (int k = begin; k < end; ++k) to[k * STRIDE_W] = sums[phase * COLUMNS + k];
-          }
-        }
-      }
-    }
-}
-
-kernel __attribute__((reqd_work_group_size(1, 1, 1))) void backward_filter(OPERAND_RESTRICT(const float, x),
-                                                                           OPERAND_RESTRICT(const float, dy), OPERAND_RESTRICT(float, dw),
-                                                                           SIZES, int part, int accumulate) {
-  const int output = get_global_id(0), slice = get_global_id(1);
-  PRIVATE(block, X_LINES * X_LINE);
-  x += x_offset + (ulong)(output / multiplier) * h * w;
-  dy += dy_offset + (ulong)output * oh * ow;
-  floatv sum[TAPS];
-#pragma unroll
-  for (int t = 0; t < TAPS; ++t) sum[t] = (floatv)(0.0f);
-  for (int sample = slice * part; sample < min(batch, (slice + 1) * part); ++sample)
+    for (int t = 0; t < TAPS; ++t) tap[t] = (floatv)(filter[output * TAPS + t]);
     for (int y0 = 0; y0 < oh; y0 += ROWS)
       for (int x0 = 0; x0 < ow; x0 += COLUMNS) {
         const int rows = min(ROWS, oh - y0), columns = min(COLUMNS, ow - x0);
-        copy_x(block, x + sample * x_stride, h, w, y0, x0, rows, columns);
+        take_x(block, image, h, w, y0, x0, rows, columns);
         for (int r = 0; r < rows; ++r) {
-          global const float* line = dy + sample * dy_stride + (y0 + r) * ow + x0;
           for (int v = 0; v < columns; v += VECTOR) {
-            floatv d;
-            if (v + VECTOR <= columns) {
-              d = LOADV(0, line + v);
-            } else {
-              PRIVATE(last, VECTOR);
-              STOREV((floatv)(0.0f), 0, last);
-              for (int k = v; k < columns; ++k) last[k - v] = line[k];
-              d = LOADV(0, last);
-            }
+            floatv sum = start;
 #pragma unroll
-            for (int t = 0; t < TAPS; ++t) {
-              const int i = t / KERNEL_W, j = t % KERNEL_W;
-              sum[t] += d * LOADV(0, block + (r * STRIDE_H + i * DILATION_H) * X_LINE + X_PHASE(j) * X_PITCH + X_SHIFT(j) + v);
+            for (int t = 0; t < TAPS; ++t) sum += tap[t] * LOADV(0, block + X_TAP(r, t / KERNEL_W, t % KERNEL_W) + v);
+            STOREV(sum, 0, line + v);
+          }
+          give_line(result + (y0 + r) * ow + x0, line, columns, accumulate, slope);
+        }
+      }
+  }
+}
+
+/* Samples outside, outputs inside: small planes are then read as they lie in memory. */
+kernel __attribute__((reqd_work_group_size(1, 1, 1))) void backward_filter(OPERAND_RESTRICT(const float, x),
+                                                                           OPERAND_RESTRICT(const float, dy), OPERAND_RESTRICT(float, dw),
+                                                                           SIZES, int each, int part, int accumulate) {
+  const int first = get_global_id(0) * each, slice = get_global_id(1), mine = min(each, outputs - first);
+  PRIVATE(block, X_LINES * X_LINE);
+  PRIVATE(line, COLUMNS);
+  PRIVATE(sums, OUTPUTS * TAPS * VECTOR);
+  for (int t = 0; t < mine * TAPS; ++t) STOREV((floatv)(0.0f), t, sums);
+  LOCATE(x), LOCATE(dy);
+  for (int sample = slice * part; sample < min(batch, (slice + 1) * part); ++sample)
+    for (int o = 0; o < mine; ++o) {
+      global const float* image = x + sample * x_stride + (ulong)((first + o) / multiplier) * h * w;
+      global const float* given = dy + sample * dy_stride + (ulong)(first + o) * oh * ow;
+      floatv sum[TAPS];
+#pragma unroll
+      for (int t = 0; t < TAPS; ++t) sum[t] = LOADV(o * TAPS + t, sums);
+      for (int y0 = 0; y0 < oh; y0 += ROWS)
+        for (int x0 = 0; x0 < ow; x0 += COLUMNS) {
+          const int rows = min(ROWS, oh - y0), columns = min(COLUMNS, ow - x0);
+          take_x(block, image, h, w, y0, x0, rows, columns);
+          for (int r = 0; r < rows; ++r) {
+            take_line(line, given + (y0 + r) * ow + x0, 1, 0, VECTORS(columns), columns);
+            for (int v = 0; v < columns; v += VECTOR) {
+              const floatv d = LOADV(0, line + v);
+#pragma unroll
+              for (int t = 0; t < TAPS; ++t) sum[t] += d * LOADV(0, block + X_TAP(r, t / KERNEL_W, t % KERNEL_W) + v);
             }
           }
         }
-      }
-  dw += dw_offset + slice * dw_stride + output * TAPS;
 #pragma unroll
-  for (int t = 0; t < TAPS; ++t) {
-    PRIVATE(lanes, VECTOR);
-    STOREV(sum[t], 0, lanes);
+      for (int t = 0; t < TAPS; ++t) STOREV(sum[t], o * TAPS + t, sums);
+    }
+  dw += dw_offset + slice * dw_stride + first * TAPS;
+  for (int t = 0; t < mine * TAPS; ++t) {
     float all = 0.0f;
-    for (int k = 0; k < VECTOR; ++k) all += lanes[k];
+    for (int k = 0; k < VECTOR; ++k) all += sums[t * VECTOR + k];
     put(dw + t, all, accumulate, 1.0f);
+  }
+}
+
+/* backward_data writes dx in phases: pixel p, p + pad = stride * q + phase, gets dy at q - shift from the taps of its phase. */
+#define DY_SHIFT_H(i) ((i) * DILATION_H / STRIDE_H)
+#define DY_SHIFT_W(j) ((j) * DILATION_W / STRIDE_W)
+#define DY_LINES (ROWS + DY_SHIFT_H(KERNEL_H - 1))
+#define DY_LINE VECTORS(COLUMNS + DY_SHIFT_W(KERNEL_W - 1))
+#define DY_TAP(row, i, j) (((row) + DY_SHIFT_H(KERNEL_H - 1) - DY_SHIFT_H(i)) * DY_LINE + DY_SHIFT_W(KERNEL_W - 1) - DY_SHIFT_W(j))
+
+kernel __attribute__((reqd_work_group_size(1, 1, 1))) void backward_data(OPERAND_RESTRICT(const float, dy),
+                                                                         OPERAND_RESTRICT(const float, filter),
+                                                                         OPERAND_RESTRICT(float, dx), SIZES, int each, int accumulate) {
+  const int sample = get_global_id(1), channels = outputs / multiplier;
+  PRIVATE(block, DY_LINES * DY_LINE);
+  PRIVATE(line, STRIDE_W * COLUMNS);
+  LOCATE(dy), LOCATE(filter), LOCATE(dx);
+  dy += sample * dy_stride;
+  dx += sample * dx_stride;
+  const int q_end_h = (h - 1 + PAD_H) / STRIDE_H + 1, q_end_w = (w - 1 + PAD_W) / STRIDE_W + 1;
+  for (int output = get_global_id(0) * each * multiplier; output < min(channels, ((int)get_global_id(0) + 1) * each) * multiplier; ++output) {
+    global const float* image = dy + (ulong)output * oh * ow;
+    global float* result = dx + (ulong)(output / multiplier) * h * w;
+    const int add = accumulate || output % multiplier > 0;  /* outputs after a channel's first add to it */
+    floatv tap[TAPS];
+#pragma unroll
+    for (int t = 0; t < TAPS; ++t) tap[t] = (floatv)(filter[output * TAPS + t]);
+    for (int q_h = PAD_H / STRIDE_H; q_h < q_end_h; q_h += ROWS)
+      for (int q_w = PAD_W / STRIDE_W; q_w < q_end_w; q_w += COLUMNS) {
+        const int rows = min(ROWS, q_end_h - q_h), columns = min(COLUMNS, q_end_w - q_w);
+        const int across = VECTORS(VECTORS(columns) + DY_SHIFT_W(KERNEL_W - 1));
+        for (int i = 0; i < rows + DY_SHIFT_H(KERNEL_H - 1); ++i) {
+          const int y = q_h - DY_SHIFT_H(KERNEL_H - 1) + i, exists = (uint)y < (uint)oh;
+          take_line(block + i * DY_LINE, image + (exists ? y * ow : 0), exists, q_w - DY_SHIFT_W(KERNEL_W - 1), across, ow);
+        }
+        const int p_w = q_w * STRIDE_W - PAD_W, skip = max(0, -p_w);
+        for (int r = 0; r < rows; ++r)
+#pragma unroll
+          for (int phase_h = 0; phase_h < STRIDE_H; ++phase_h) {
+            const int p_h = (q_h + r) * STRIDE_H + phase_h - PAD_H;
+            if ((uint)p_h >= (uint)h) continue;
+            for (int v = 0; v < columns; v += VECTOR) {
+              floatv sum[STRIDE_W];
+#pragma unroll
+              for (int phase = 0; phase < STRIDE_W; ++phase) sum[phase] = (floatv)(0.0f);
+#pragma unroll
+              for (int t = 0; t < TAPS; ++t)
+                if (t / KERNEL_W * DILATION_H % STRIDE_H == phase_h)
+                  sum[t % KERNEL_W * DILATION_W % STRIDE_W] += tap[t] * LOADV(0, block + DY_TAP(r, t / KERNEL_W, t % KERNEL_W) + v);
+#if STRIDE_W == 1
+              STOREV(sum[0], 0, line + v);
+#elif STRIDE_W == 2
+              floatv low, high;
+              low.even = sum[0].lo, low.odd = sum[1].lo, high.even = sum[0].hi, high.odd = sum[1].hi;
+              STOREV(low, 0, line + 2 * v);
+              STOREV(high, 0, line + 2 * v + VECTOR);
+#else
+#pragma unroll
+              for (int phase = 0; phase < STRIDE_W; ++phase) {
+                PRIVATE(lanes, VECTOR);
+                STOREV(sum[phase], 0, lanes);
+                for (int k = 0; k < VECTOR; ++k) line[(v + k) * STRIDE_W + phase] = lanes[k];
+              }
+#endif
+            }
+            give_line(result + p_h * w + p_w + skip, line + skip, min(columns * STRIDE_W, w - p_w) - skip, add, 1.0f);
+          }
+      }
   }
 }
 

@@ -28,11 +28,16 @@ typedef PASTE(int, V) ivec;
 typedef PASTE(uint, V) uvec;
 #if V == 16
 #define LANES (ivec)(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15)
+#define HALF 8
 #elif V == 8
 #define LANES (ivec)(0, 1, 2, 3, 4, 5, 6, 7)
+#define HALF 4
 #else
 #define LANES (ivec)(0, 1, 2, 3)
+#define HALF 2
 #endif
+#define HALF_LOAD PASTE(vload, HALF)
+#define HALF_STORE PASTE(vstore, HALF)
 #define VLOAD PASTE(vload, V)
 #define VSTORE PASTE(vstore, V)
 

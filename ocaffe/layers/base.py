@@ -1,6 +1,7 @@
 """What a layer is: shapes, parameters, the launches of forward and backward. One file per layer; importing the folder registers them."""
 from __future__ import annotations
 
+import functools
 import importlib
 import pkgutil
 import re
@@ -111,6 +112,7 @@ def register(*types: str) -> Callable[[L], L]:
     return add
 
 
+@functools.cache
 def registry() -> dict[str, type[Layer]]:
     """All layer types; importing every module of `ocaffe.layers` fills it."""
     import ocaffe.layers as package

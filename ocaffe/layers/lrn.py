@@ -84,8 +84,15 @@ class LRN(Layer):
         else:
             family, first, size = "lrn_within", channels * height * width, (channels * height * width, samples)
         share = param.alpha / param.local_size**2
-        args = (first, height, width, share, param.beta, *args)
-        rec.launch(f"{family}.{function}", reads=reads, writes=[write], args=args, size=size, local=local, defines=self._defines())
+        rec.launch(
+            f"{family}.{function}",
+            reads=reads,
+            writes=[write],
+            args=[first, height, width, share, param.beta, *args],
+            size=size,
+            local=local,
+            defines=self._defines(),
+        )
 
     def _defines(self) -> dict[str, object]:
         param = self.own()

@@ -11,58 +11,77 @@ if TYPE_CHECKING:
     from ocaffe.ops.convolution import ConvGeometry
 
 PIXELS_AND_CHANNELS = (64, 4, 1)  # a work-group on a GPU: small planes fill few lanes, so it takes several
+PIXELS_EACH = 8192  # that a work-item on a CPU takes at least, where there are enough: one costs a few tenths of a microsecond
+OUTPUTS = 8  # of which a work-item of backward_filter there keeps the sums at the most
 ITEMS = 256  # work-items of a group of backward_filter there
 GROUPS_PER_UNIT = 4  # that keep a device busy
 
 
 def forward(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y: Ref) -> None:
     """y = x * w (+ bias per output)."""
-    accumulate = rec.accumulates(y)
-    args = [*_sizes(g), bias is not None, accumulate, 1.0]
-    _launch(rec, g, "forward", [x, w, w if bias is None else bias], y, args, (g.positions, g.num_output, g.batch), 9)
+    args = [bias is not None, rec.accumulates(y), 1.0]
+    _by_plane(rec, g, "forward", [x, w, w if bias is None else bias], y, args, g.positions, g.num_output, slope_arg=10)
 
 
 def backward_data(rec: Recorder, g: ConvGeometry, dy: Ref, w: Ref, dx: Ref) -> None:
     """dx = the gradient of the input."""
-    _launch(rec, g, "backward_data", [dy, w], dx, [*_sizes(g), rec.accumulates(dx)], (g.pixels, g.channels, g.batch))
+    _by_plane(rec, g, "backward_data", [dy, w], dx, [rec.accumulates(dx)], g.pixels, g.channels)
 
 
 def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref) -> None:
     """dw = the gradient of the filters; in slices of the batch where the outputs alone would leave the device idle."""
-    slices = min(g.batch, -(-GROUPS_PER_UNIT * rec.target.compute_units // g.num_output))
+    each = min(OUTPUTS, _planes_each(rec, g, g.positions, g.num_output))
+    items = -(-g.num_output // each)
+    slices = min(g.batch, -(-GROUPS_PER_UNIT * rec.target.compute_units // items))
     part = -(-g.batch // slices)
     slices = -(-g.batch // part)
     once = slices == 1
-    items = 1 if rec.target.is_cpu else ITEMS
+    group = 1 if rec.target.is_cpu else ITEMS
     to = dw if once else rec.scratch("slices", (slices, dw.count))
     rec.launch(
         "conv_depthwise.backward_filter",
         reads=[x, dy],
         writes=[to],
-        args=[*_sizes(g), part, once and rec.accumulates(dw)],
-        size=(g.num_output * items, slices, 1),
-        local=(items, 1, 1),
+        args=[*_sizes(g), each, part, once and rec.accumulates(dw)],
+        size=(items * group, slices, 1),
+        local=(group, 1, 1),
         defines=_defines(rec, g),
     )
     if not once:
         sum_splits(rec, "conv_depthwise", _defines(rec, g), to, None, dw)
 
 
-def _launch(
+def _by_plane(
     rec: Recorder,
     g: ConvGeometry,
     kernel: str,
     reads: list[Ref],
     to: Ref,
     args: list[float],
-    result: tuple[int, int, int],
+    pixels: int,
+    channels: int,
     slope_arg: int | None = None,
 ) -> None:
-    """A kernel over the pixels, channels and samples of its result; on CPUs a work-item takes a whole plane."""
-    size, local = ((result[1], result[2], 1), (1, 1, 1)) if rec.target.is_cpu else (result, PIXELS_AND_CHANNELS)
+    """A kernel over the planes of its result: a work-item per pixel on GPUs, per several whole planes on CPUs."""
+    each = _planes_each(rec, g, pixels, channels)
     rec.launch(
-        f"conv_depthwise.{kernel}", reads=reads, writes=[to], args=args, size=size, local=local, defines=_defines(rec, g), slope_arg=slope_arg
+        f"conv_depthwise.{kernel}",
+        reads=reads,
+        writes=[to],
+        args=[*_sizes(g), each, *args],
+        size=(-(-channels // each), g.batch, 1) if rec.target.is_cpu else (pixels, channels, g.batch),
+        local=(1, 1, 1) if rec.target.is_cpu else PIXELS_AND_CHANNELS,
+        defines=_defines(rec, g),
+        slope_arg=slope_arg,
     )
+
+
+def _planes_each(rec: Recorder, g: ConvGeometry, pixels: int, channels: int) -> int:
+    """Planes that a work-item on a CPU takes, so that it has something to do and all cores have, too."""
+    if not rec.target.is_cpu:
+        return 1
+    busy = g.batch * channels // (GROUPS_PER_UNIT * rec.target.compute_units)
+    return max(1, min(channels, PIXELS_EACH // pixels, busy))
 
 
 def _sizes(g: ConvGeometry) -> list[int]:
@@ -71,7 +90,7 @@ def _sizes(g: ConvGeometry) -> list[int]:
 
 
 def _defines(rec: Recorder, g: ConvGeometry) -> dict[str, int]:
-    result = {"VECTOR": (16 if rec.target.vector_width >= 16 else 8) if rec.target.is_cpu else 0}
+    result = {"VECTOR": (16 if rec.target.vector_width >= 16 else 8) if rec.target.is_cpu else 0, "OUTPUTS": OUTPUTS}
     for i, axis in enumerate("HW", 1):
         result |= {f"KERNEL_{axis}": g.kernel[i], f"STRIDE_{axis}": g.stride[i], f"PAD_{axis}": g.pad[i], f"DILATION_{axis}": g.dilation[i]}
     return result

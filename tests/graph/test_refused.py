@@ -11,12 +11,13 @@ from ocaffe.graph.build import build
 from ocaffe.graph.record import Choices, ParameterGroup
 from ocaffe.layers.base import registry
 from ocaffe.model.text import read_net
-from ocaffe.network import Switches, compile_net, phase_net
+from ocaffe.network import Switches, compile_net, first_values, phase_net
 from ocaffe.target import Target
 
 ERRORS = pathlib.Path(__file__).resolve().parents[1] / "golden" / "errors"
 MESSAGES = json.loads((ERRORS / "messages.json").read_text())
 TEXT_ONLY = {"unknown_field"}  # the reader refuses it before there are layers
+REFUSED_HERE = {"ok_dropout_ratio_1"}  # Caffe takes it and computes 0 * inf = NaN; a bug that nobody can rely on
 
 
 def through_the_pipeline(path: pathlib.Path) -> None:
@@ -24,6 +25,8 @@ def through_the_pipeline(path: pathlib.Path) -> None:
     phase = net.state.phase
     graph = build(phase_net(net, phase), phase)
     compile_net(graph, ParameterGroup(graph.params), Target(), Choices(), Switches())
+    for parameter in graph.params:
+        first_values(parameter, seed=1)
 
 
 @pytest.mark.parametrize("name", sorted(MESSAGES))
@@ -33,7 +36,7 @@ def test_refused_as_caffe_does(name: str) -> None:
         absent = {layer.type for layer in read_net(str(path)).layer} - set(registry())
         if absent and name != "unknown_type":
             pytest.skip(f"layer not in the list: {', '.join(sorted(absent))}")
-    if MESSAGES[name]["accepted"]:
+    if MESSAGES[name]["accepted"] and name not in REFUSED_HERE:
         through_the_pipeline(path)
         return
     with pytest.raises(Error) as caught:

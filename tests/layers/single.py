@@ -13,7 +13,6 @@ from ocaffe import proto
 from ocaffe.graph.ir import Blob, Parameter, Ref, Role
 from ocaffe.graph.recorder import Recorder
 from ocaffe.layers.base import Layer, registry
-from ocaffe.ops.copy import copy
 from tests.harness import execute
 
 GOLDEN = pathlib.Path(__file__).parent.parent / "golden" / "layers"
@@ -87,14 +86,12 @@ def run(
             if diff is not None:
                 top.diff = ref(f"{top.name}.diff", top.shape, Role.DIFF, strided)
                 feeds[top.diff] = np.asarray(diff, np.float32)
-        rec.enter("earlier", "backward")
         for blob, wanted in zip(blobs, propagate):
             if wanted and (layer.moves_data or held is not None):
                 blob.diff = ref(f"{blob.name}.diff", blob.shape, Role.DIFF, strided)
                 if held is not None:
-                    values = Ref("held", blob.shape, Role.CONSTANT)
-                    feeds[values] = np.full(blob.shape, held, np.float32)
-                    copy(rec, values, blob.diff, 0, blob.shape[0])
+                    feeds[blob.diff] = np.full(blob.shape, held, np.float32)
+                    rec._written.add(blob.diff.root)  # as if an earlier node had written it
         rec.enter("layer", "backward")
         layer.backward(rec, tops, blobs, propagate)
     diffs = [blob.diff for blob in blobs]

@@ -11,10 +11,11 @@ from ocaffe import proto
 from ocaffe.errors import Error
 from ocaffe.graph.ir import Blob, Parameter, Ref, Role, Shape
 from ocaffe.graph.recorder import STEP, Recorder
+from ocaffe.target import Target
 from tests.harness import execute
 from tests.layers.single import KINDS, Result, cases, close, layer_of, run, run_golden
 
-ACTIVATIONS = "ReLU Sigmoid TanH AbsVal BNLL Clip ELU Exp Log Power Swish Threshold".split()
+ACTIVATIONS = ["ReLU", "Sigmoid", "TanH", "AbsVal", "BNLL", "Clip", "ELU", "Exp", "Log", "Power", "Swish", "Threshold"]
 TYPES = [*ACTIVATIONS, "Dropout", "Scale", "Bias", "Eltwise", "Silence"]
 
 
@@ -27,10 +28,16 @@ def draw(shape: Shape, seed: int = 0) -> np.ndarray:
     return np.random.default_rng([seed, *shape]).standard_normal(shape).astype(np.float32)
 
 
+@pytest.fixture
+def other(device: Any) -> str:
+    """The machine class that the device is not of: tests/test_golden.py runs the cases with its own."""
+    return "gpu" if device.target.is_cpu else "cpu"
+
+
 @pytest.mark.parametrize("layer_type", TYPES)
-def test_golden(device: Any, kind: str, layer_type: str) -> None:
+def test_golden(device: Any, other: str, layer_type: str) -> None:
     for case in cases(layer_type):
-        run_golden(device, kind, case)
+        run_golden(device, other, case)
 
 
 def differentiate(function: Any, x: np.ndarray, dy: np.ndarray, step: float = 1e-6) -> np.ndarray:
@@ -72,8 +79,6 @@ def test_activations(device: Any, kind: str, name: str) -> None:
 
 @pytest.mark.parametrize("slope, kept", [(0.0, "y0"), (0.1, "y0"), (-0.1, "x0")])
 def test_relu_keeps_one_of_its_blobs(slope: float, kept: str) -> None:
-    from ocaffe.target import Target
-
     rec, layer, bottoms, tops = recorded(f"type: 'ReLU' relu_param {{ negative_slope: {slope} }}", [(3, 4)], Target())
     layer.forward(rec, bottoms, tops)
     assert rec.launches[0].lower.relu_slope == pytest.approx(slope)  # type: ignore[union-attr]
@@ -282,8 +287,6 @@ def test_eltwise(device: Any, kind: str, count: int) -> None:
     ],
 )
 def test_what_eltwise_keeps(text: str, kept: set[str]) -> None:
-    from ocaffe.target import Target
-
     rec, layer, bottoms, tops = recorded(f"type: 'Eltwise' eltwise_param {{ {text} }}", [(3, 4)] * 3, Target())
     layer.forward(rec, bottoms, tops)
     rec.enter("layer", "backward")
@@ -294,8 +297,6 @@ def test_what_eltwise_keeps(text: str, kept: set[str]) -> None:
 
 
 def test_eltwise_max_without_backward_saves_nothing() -> None:
-    from ocaffe.target import Target
-
     rec, layer, bottoms, tops = recorded("type: 'Eltwise' eltwise_param { operation: MAX }", [(3, 4)] * 3, Target(), train=False)
     layer.forward(rec, bottoms, tops)
     assert len(rec.launches[0].writes) == 1
@@ -303,8 +304,6 @@ def test_eltwise_max_without_backward_saves_nothing() -> None:
 
 def test_eltwise_sum_passes_its_diff_on() -> None:
     """Bottoms that have no diff yet get the top's, without a launch."""
-    from ocaffe.target import Target
-
     rec, layer, bottoms, tops = recorded("type: 'Eltwise'", [(3, 4)] * 2, Target())
     rec.enter("layer", "backward")
     for bottom in bottoms:
@@ -356,9 +355,9 @@ def batch_norm(device: Any, kind: str, layer: Any, x: np.ndarray, dy: np.ndarray
         return run(device, kind, layer, [x], None if dy is None else [dy], params=blobs, **options), after
 
 
-def test_batch_norm_golden(device: Any, kind: str) -> None:
+def test_batch_norm_golden(device: Any, other: str) -> None:
     for case in cases("BatchNorm"):
-        golden_batch_norm(device, kind, case)
+        golden_batch_norm(device, other, case)
 
 
 @pytest.mark.parametrize("shape", [(7,), (50, 6), (8, 3, 40), (6, 5, 7, 7), (64, 2, 33, 33), (1, 4), (4, 2, 3, 3, 3)], ids=str)

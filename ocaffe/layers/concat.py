@@ -1,0 +1,60 @@
+"""Concat: bottoms one after another along an axis."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ocaffe.errors import shape_text
+from ocaffe.graph.ir import Blob, Shape
+from ocaffe.graph.recorder import Recorder
+from ocaffe.layers.base import Layer, register
+from ocaffe.ops.copy import copy
+
+
+@register("Concat")
+class Concat(Layer):
+    """The top holds the bottoms one after another along `axis` (or the legacy concat_dim). One bottom is passed on without a copy."""
+
+    bottoms = (1, None)
+
+    def infer(self, *bottoms: Shape) -> Sequence[Shape]:
+        self.copy_axis = legacy_axis(self, "concat_dim", bottoms[0])
+        for i, shape in enumerate(bottoms[1:], 1):
+            agree = len(shape) == len(bottoms[0]) and all(a == b for k, (a, b) in enumerate(zip(bottoms[0], shape)) if k != self.copy_axis)
+            self.check(
+                agree,
+                f"all bottoms must agree except in axis {self.copy_axis}: "
+                f"bottom 0 is {shape_text(bottoms[0])}, bottom {i} is {shape_text(shape)}",
+                "another axis, or bottoms of one size",
+            )
+        self.moves_data = len(bottoms) > 1
+        self.sizes = [shape[self.copy_axis] for shape in bottoms]
+        return [tuple(sum(self.sizes) if k == self.copy_axis else size for k, size in enumerate(bottoms[0]))]
+
+    def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
+        if not self.moves_data:
+            rec.alias(tops[0], bottoms[0])
+            return
+        start = 0
+        for bottom, size in zip(bottoms, self.sizes):
+            copy(rec, bottom.data, tops[0].data, self.copy_axis, size, y_start=start)
+            start += size
+
+    def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
+        if not self.moves_data:
+            rec.alias_diff(bottoms[0], tops[0])
+            return
+        start = 0
+        for bottom, size, wanted in zip(bottoms, self.sizes, propagate):
+            if wanted:
+                assert tops[0].diff is not None and bottom.diff is not None
+                copy(rec, tops[0].diff, bottom.diff, self.copy_axis, size, x_start=start)
+            start += size
+
+
+def legacy_axis(layer: Layer, legacy: str, shape: Shape) -> int:
+    """`axis`, which may be negative, or the field of old prototxts, which may not."""
+    param = layer.own()
+    if not param.HasField(legacy):
+        return layer.axis(param.axis, shape)
+    layer.check(not param.HasField("axis"), f"axis and {legacy} are given", "remove the latter")
+    return layer.axis(getattr(param, legacy), shape, legacy)

@@ -1,0 +1,30 @@
+"""Flatten: neighbouring axes become one."""
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from ocaffe.errors import shape_text
+from ocaffe.graph.ir import Blob, Shape
+from ocaffe.graph.recorder import Recorder
+from ocaffe.layers.base import Layer, register
+
+
+@register("Flatten")
+class Flatten(Layer):
+    """The axes from `axis` to `end_axis` become one; no data moves."""
+
+    moves_data = False
+    inplace_top = False
+
+    def infer(self, *bottoms: Shape) -> Sequence[Shape]:
+        param, x = self.own(), bottoms[0]
+        first, last = self.axis(param.axis, x), self.axis(param.end_axis, x, "end_axis")
+        self.check(first <= last, f"end_axis {last} is before axis {first} of bottom {shape_text(x)}", "end_axis at or after axis")
+        return [(*x[:first], math.prod(x[first : last + 1]), *x[last + 1 :])]
+
+    def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
+        rec.alias(tops[0], bottoms[0])
+
+    def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
+        rec.alias_diff(bottoms[0], tops[0])

@@ -1,0 +1,28 @@
+"""Input: blobs that the user fills."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ocaffe.errors import shape_text
+from ocaffe.graph.ir import Blob, Shape
+from ocaffe.graph.recorder import Recorder
+from ocaffe.layers.base import Layer, register
+
+
+@register("Input")
+class Input(Layer):
+    """Tops of the given shapes: one `shape` for each, or one for all."""
+
+    bottoms = 0
+    tops = (1, None)
+
+    def infer(self, *bottoms: Shape) -> Sequence[Shape]:
+        shapes, tops = [tuple(shape.dim) for shape in self.own().shape], len(self.param.top)
+        fix = "input_param { shape { dim: .. } } once, or once for each top"
+        self.check(len(shapes) in (1, tops), f"{len(shapes)} shapes for {tops} tops", fix)
+        for shape in shapes:
+            self.check(all(dim > 0 for dim in shape), f"shape {shape_text(shape)} has a dim below 1", "dims of at least 1")
+        return shapes if len(shapes) == tops else shapes * tops
+
+    def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
+        """Nothing: the values come from outside."""

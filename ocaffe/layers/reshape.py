@@ -1,0 +1,56 @@
+"""Reshape: the same data with other axes."""
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from ocaffe.errors import shape_text
+from ocaffe.graph.ir import Blob, Shape
+from ocaffe.graph.recorder import Recorder
+from ocaffe.layers.base import Layer, register
+
+
+@register("Reshape")
+class Reshape(Layer):
+    """`num_axes` axes from `axis` on (-1: all that follow) are replaced by `shape`; no data moves.
+
+    In `shape`, 0 copies the bottom's axis in that place and one -1 is inferred from the count. A negative `axis` counts from behind the
+    last axis: -1 is the place after it.
+    """
+
+    moves_data = False
+    inplace_top = False
+
+    def infer(self, *bottoms: Shape) -> Sequence[Shape]:
+        param, x = self.own(), bottoms[0]
+        dims, rank, count = list(param.shape.dim), len(x), math.prod(x)
+        bottom, wanted = f"bottom {shape_text(x)}", f"shape {shape_text(dims)}"
+        self.check(param.pixelshuffler == 1, "reshape_param { pixelshuffler } (Intel's) is not supported", "remove pixelshuffler")
+        start = param.axis if param.axis >= 0 else param.axis + rank + 1
+        self.check(0 <= start <= rank, f"axis {param.axis} is outside the {rank} axes of {bottom}", f"axis from {-rank - 1} to {rank}")
+        self.check(param.num_axes >= -1, f"num_axes is {param.num_axes}", "num_axes of at least 0, or -1 for all that follow")
+        end = rank if param.num_axes == -1 else start + param.num_axes
+        self.check(end <= rank, f"axis {start} and num_axes {param.num_axes} reach beyond the {rank} axes of {bottom}", "fewer num_axes")
+        self.check(dims.count(-1) <= 1, f"{wanted} has {dims.count(-1)} dims of -1", "one -1 at the most")
+        self.check(all(dim >= -1 for dim in dims), f"{wanted} has a dim below -1", "dims of at least 1, 0 to copy, -1 to infer")
+        for i, dim in enumerate(dims):
+            if dim == 0:
+                self.check(start + i < rank, f"dim {i} of {wanted} copies axis {start + i}, which {bottom} does not have", "give its size")
+                dims[i] = x[start + i]
+        if -1 in dims:
+            known = math.prod(x[:start]) * math.prod(dim for dim in dims if dim != -1) * math.prod(x[end:])
+            self.check(count % known == 0, f"{bottom} has {count} values, which {known} does not divide", "dims that divide the count")
+            dims[dims.index(-1)] = count // known
+        shape = (*x[:start], *dims, *x[end:])
+        self.check(
+            math.prod(shape) == count,
+            f"output count must match input count: top {shape_text(shape)} has {math.prod(shape)} values, {bottom} has {count}",
+            "other dims; one may be -1",
+        )
+        return [shape]
+
+    def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
+        rec.alias(tops[0], bottoms[0])
+
+    def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
+        rec.alias_diff(bottoms[0], tops[0])

@@ -1,0 +1,61 @@
+"""Slice: parts of the bottom along an axis."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from ocaffe.errors import shape_text
+from ocaffe.graph.ir import Blob, Shape
+from ocaffe.graph.recorder import Recorder
+from ocaffe.layers.base import Layer, register
+from ocaffe.layers.concat import legacy_axis
+from ocaffe.ops.copy import copy
+
+
+@register("Slice")
+class Slice(Layer):
+    """The tops are the parts of the bottom between the `slice_point`s along `axis` (or the legacy slice_dim), equal parts without any.
+
+    A single top is passed on without a copy.
+    """
+
+    tops = (1, None)
+
+    def infer(self, *bottoms: Shape) -> Sequence[Shape]:
+        x, tops = bottoms[0], max(1, len(self.param.top))
+        self.copy_axis = legacy_axis(self, "slice_dim", x)
+        size, points = x[self.copy_axis], list(self.own().slice_point)
+        where = f"axis {self.copy_axis} of bottom {shape_text(x)}"
+        if points:
+            self.check(
+                len(points) == tops - 1,
+                f"{len(points)} slice_points for {tops} tops",
+                f"{tops - 1} slice_points, one between each two tops",
+            )
+            self.starts = [0, *points, size]
+            self.check(
+                all(a < b for a, b in pairwise(self.starts)),
+                f"slice_points {', '.join(map(str, points))} do not rise from 1 to {size - 1} ({where})",
+                "slice_points in rising order within the axis",
+            )
+        else:
+            fix = f"slice_point, or a number of tops that divides {size}"
+            self.check(size % tops == 0, f"{tops} tops do not evenly divide {where}", fix)
+            self.starts = [size // tops * i for i in range(tops + 1)]
+        self.moves_data = tops > 1
+        return [(*x[: self.copy_axis], end - start, *x[self.copy_axis + 1 :]) for start, end in pairwise(self.starts)]
+
+    def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
+        if not self.moves_data:
+            rec.alias(tops[0], bottoms[0])
+            return
+        for top, (start, end) in zip(tops, pairwise(self.starts)):
+            copy(rec, bottoms[0].data, top.data, self.copy_axis, end - start, x_start=start)
+
+    def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
+        if not self.moves_data:
+            rec.alias_diff(bottoms[0], tops[0])
+            return
+        for top, (start, end) in zip(tops, pairwise(self.starts)):
+            assert top.diff is not None and bottoms[0].diff is not None
+            copy(rec, top.diff, bottoms[0].diff, self.copy_axis, end - start, y_start=start)

@@ -1,0 +1,37 @@
+"""Split: one value for several consumers; inserted where a blob is used more than once."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ocaffe.graph.ir import Blob, Shape
+from ocaffe.graph.recorder import Recorder
+from ocaffe.layers.base import Layer, register
+from ocaffe.ops.expression import pointwise
+
+AT_ONCE = 8  # diffs summed by one launch; kernels with many operands are slow to build, and some devices limit their arguments
+
+
+@register("Split")
+class Split(Layer):
+    """The tops are the bottom's memory. A top's diff that is the bottom's too was summed by its consumers; others are added here."""
+
+    tops = (1, None)
+    moves_data = False
+    inplace_top = False
+
+    def infer(self, *bottoms: Shape) -> Sequence[Shape]:
+        return [bottoms[0]] * max(1, len(self.param.top))
+
+    def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
+        for top in tops:
+            rec.alias(top, bottoms[0])
+
+    def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
+        bottom = bottoms[0].diff
+        assert bottom is not None, "the diff of a split bottom is made before backward, so that consumers can share it"
+        own = [top.diff for top in tops if top.diff is not None and top.diff.root is not bottom.root]
+        for start in range(0, len(own), AT_ONCE):
+            diffs = own[start : start + AT_ONCE]
+            if start:
+                rec.enter(rec.layer, rec.phase)  # from here on the bottom's diff holds a sum
+            pointwise(rec, "y0 = " + " + ".join(f"x{i}" for i in range(len(diffs))), reads=diffs, writes=[bottom])
