@@ -14,21 +14,22 @@ import statistics
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-import numpy as np  # noqa: E402
+import numpy as np
 
-from ocaffe.cl.device import Device, select_device  # noqa: E402
-from ocaffe.cl.program import ProgramKey, Programs  # noqa: E402
-from ocaffe.graph.ir import Ref, Role  # noqa: E402
-from ocaffe.graph.recorder import Recorder  # noqa: E402
-from ocaffe.ops import conv_depthwise, conv_gpu, gemm_gpu  # noqa: E402
-from ocaffe.ops.convolution import ConvGeometry  # noqa: E402
-from ocaffe.ops.gemm_gpu import TILES, Choice, Tile, choose  # noqa: E402
-from ocaffe.target import Target  # noqa: E402
+from ocaffe.cl.device import Device, select_device
+from ocaffe.cl.program import ProgramKey, Programs
+from ocaffe.graph.ir import Ref, Role
+from ocaffe.graph.recorder import Recorder
+from ocaffe.ops import conv_depthwise, conv_gpu, gemm_gpu
+from ocaffe.ops.convolution import ConvGeometry
+from ocaffe.ops.gemm_gpu import TILES, Choice, Tile, choose
+from ocaffe.target import Target
 
 EXPERIMENTS = (
     Tile(128, 128, 8, 8, 32, 8),
@@ -49,12 +50,15 @@ class Problem:
 
     name: str
     flop: float
-    reads: list[Ref]
     result: Ref
     shape: tuple[int, int, int, int]
     tiles: list[Tile]
     shipped: list[Tile]
-    record: Callable[[Recorder, Choice], None]
+    record: Callable[..., None]
+
+
+def product(a: Ref, b: Ref, c: Ref, trans_a: bool, trans_b: bool, rec: Recorder, choice: Choice) -> None:
+    gemm_gpu.record(rec, a, b, c, trans_a, trans_b, None, choice)
 
 
 def products() -> Iterator[Problem]:
@@ -63,17 +67,16 @@ def products() -> Iterator[Problem]:
             a, b = Ref("a", (k, m) if trans_a else (m, k), Role.ACTIVATION), Ref("b", (n, k) if trans_b else (k, n), Role.ACTIVATION)
             c = Ref("c", (m, n), Role.ACTIVATION)
 
-            def record(rec: Recorder, choice: Choice, args: tuple = (a, b, c, trans_a, trans_b, None)) -> None:
-                gemm_gpu.record(rec, *args, choice)
-
+            record = partial(product, a, b, c, trans_a, trans_b)
             name = f"gemm {m}x{n}x{k} {'NT'[trans_a]}{'NT'[trans_b]}"
-            yield Problem(name, 2.0 * m * n * k, [a, b], c, (m, n, k, 1), [*TILES, *EXPERIMENTS], list(TILES), record)
+            yield Problem(name, 2.0 * m * n * k, c, (m, n, k, 1), [*TILES, *EXPERIMENTS], list(TILES), record)
 
 
 def geometry(batch: int, channels: int, size: int, outputs: int, kernel: int, stride: int, pad: int, group: int = 1) -> ConvGeometry:
     out = (size + 2 * pad - kernel) // stride + 1
-    plane = ((1, n, n) for n in (size, out, kernel, stride))
-    return ConvGeometry(batch, channels, outputs, group, *plane, (0, pad, pad), (1, 1, 1))  # type: ignore[arg-type]
+    return ConvGeometry(
+        batch, channels, outputs, group, (1, size, size), (1, out, out), (1, kernel, kernel), (1, stride, stride), (0, pad, pad), (1, 1, 1)
+    )
 
 
 LAYERS = {
@@ -103,6 +106,18 @@ def operands(g: ConvGeometry) -> tuple[Ref, Ref, Ref]:
     return x, Ref("w", g.weight_shape, Role.PARAMETER), y
 
 
+def forward(engine: Any, g: ConvGeometry, x: Ref, w: Ref, y: Ref, rec: Recorder, *choice: Choice) -> None:
+    engine.forward(rec, g, x, w, None, y, *choice)
+
+
+def backward_data(engine: Any, g: ConvGeometry, x: Ref, w: Ref, y: Ref, rec: Recorder, *choice: Choice) -> None:
+    engine.backward_data(rec, g, y, w, x, *choice)
+
+
+def backward_filter(engine: Any, g: ConvGeometry, x: Ref, w: Ref, y: Ref, rec: Recorder, *choice: Choice) -> None:
+    engine.backward_filter(rec, g, x, y, w, *choice)
+
+
 def convolutions(batch: int) -> Iterator[Problem]:
     for name, numbers in LAYERS.items():
         g = geometry(batch, *numbers)
@@ -111,19 +126,13 @@ def convolutions(batch: int) -> Iterator[Problem]:
         phases = math.prod(g.stride)
         back = g.batch * math.prod(-(-n // s) for n, s in zip(g.size, g.stride))
         tiles = list(dict.fromkeys(conv_gpu.with_step(g, tile) for tile in TILES + EXPERIMENTS))
-        for direction, result, reads, shape in (
-            ("forward", y, [x, w], (g.group_outputs, g.batch * g.positions, g.depth, g.group)),
-            ("backward_data", x, [y, w], (g.group_channels, back, -(-g.group_outputs * g.taps // phases), g.group * phases)),
-            ("backward_filter", w, [x, y], (g.group_outputs, g.depth, g.batch * g.positions, g.group)),
+        for direction, result, shape in (
+            (forward, y, (g.group_outputs, g.batch * g.positions, g.depth, g.group)),
+            (backward_data, x, (g.group_channels, back, -(-g.group_outputs * g.taps // phases), g.group * phases)),
+            (backward_filter, w, (g.group_outputs, g.depth, g.batch * g.positions, g.group)),
         ):
-
-            def record(rec: Recorder, choice: Choice, g: ConvGeometry = g, direction: str = direction, refs: tuple = (*reads, result)) -> None:
-                if direction == "forward":
-                    conv_gpu.forward(rec, g, refs[0], refs[1], None, refs[2], choice)
-                else:
-                    getattr(conv_gpu, direction)(rec, g, *refs, choice)
-
-            yield Problem(f"{name} {direction}", flop, reads, result, shape, tiles, conv_gpu.tiles(g), record)
+            record = partial(direction, conv_gpu, g, x, w, y)
+            yield Problem(f"{name} {direction.__name__}", flop, result, shape, tiles, conv_gpu.tiles(g), record)
 
 
 class Runner:
@@ -170,10 +179,10 @@ class Runner:
         return statistics.median(times[1:]), values
 
 
-def recorded(target: Target, record: Callable[[Recorder, Choice], None], choice: Choice) -> Recorder:
+def recorded(target: Target, record: Callable[..., None], *choice: Choice) -> Recorder:
     rec = Recorder(target, train=True)
     rec.enter("benchmark", "backward")
-    record(rec, choice)
+    record(rec, *choice)
     return rec
 
 
@@ -216,16 +225,11 @@ def depthwise(runner: Runner, target: Target, batch: int, names: list[str]) -> N
     for name in names:
         g = geometry(batch, *DEPTHWISE[name])
         x, w, y = operands(g)
-        directions: tuple[tuple[Callable[[Recorder, Choice], None], Ref], ...] = (
-            (lambda rec, _: conv_depthwise.forward(rec, g, x, w, None, y), y),
-            (lambda rec, _: conv_depthwise.backward_data(rec, g, y, w, x), x),
-            (lambda rec, _: conv_depthwise.backward_filter(rec, g, x, y, w), w),
-        )
-        for direction, (record, result) in zip(("forward", "backward_data", "backward_filter"), directions):
-            rec = recorded(target, record, Choice(TILES[0]))
+        for direction, result in ((forward, y), (backward_data, x), (backward_filter, w)):
+            rec = recorded(target, partial(direction, conv_depthwise, g, x, w, y))
             runner.programs.build_all(runner.keys(rec))
             seconds, _ = runner.seconds(rec, result)
-            print(f"{name + ' ' + direction:42} {seconds * 1e6:8.1f} us {(x.nbytes + y.nbytes) / seconds / 1e9:8.1f} GB/s", flush=True)
+            print(f"{name} {direction.__name__}".ljust(42) + f" {seconds * 1e6:8.1f} us {(x.nbytes + y.nbytes) / seconds / 1e9:8.1f} GB/s", flush=True)
 
 
 def main() -> None:

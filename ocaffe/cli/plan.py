@@ -81,13 +81,15 @@ def _plan_solver(options: Any) -> tuple[list[Planned], int]:
     target, switches = _target(options), Switches.read()
     train, tests = net_messages(param, lambda path: read_net(path, options.allow_unknown_fields))
     choices = Choices(hold_gradients=param.iter_size > 1)
-    graph = build(train, proto.TRAIN)
+    message = train()
+    graph = build(message, proto.TRAIN)
     group = ParameterGroup(graph.params)
     updater = Updater(group, param)
     recording, placed = compile_net(graph, group, target, choices, switches, updater.record)
-    nets = [Planned("TRAIN", train, graph, recording, placed)]
+    nets = [Planned("TRAIN", message, graph, recording, placed)]
     theirs = {(p.layer, p.index): p for p in graph.params}
-    for index, message in enumerate(tests):
+    for index, make in enumerate(tests):
+        message = make()
         test = build(message, proto.TEST)
         own = []
         for parameter in test.params:

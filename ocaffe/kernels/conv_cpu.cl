@@ -9,8 +9,7 @@
 
    V, NV, MR, KC                the register tile, see tile_cpu.h
    KD, KH, KW                   window (taps); SD, SH, SW stride; DD, DH, DW dilation: depth, height, width
-   QC                           positions that backward_filter sums in one go
-   RB                           rows k that one work-item of backward_filter holds
+   AREA, LINE                   floats of unrolled input that backward_filter holds, and how many positions at the most
 
    GEOMETRY: batch; channels, outputs of one group; D, H, W and OD, OH, OW input and output size; pd, ph, pw padding.
    Work-items: see each kernel. Third dimension: the group. */
@@ -44,11 +43,11 @@
 #ifndef DW
 #define DW 1
 #endif
-#ifndef QC
-#define QC 128
+#ifndef AREA
+#define AREA 32768
 #endif
-#ifndef RB
-#define RB 128
+#ifndef LINE
+#define LINE 512
 #endif
 
 #define TAPS (KD * KH * KW)
@@ -56,9 +55,9 @@
 #define PASS batch, channels, outputs, D, H, W, OD, OH, OW, pd, ph, pw
 #define SINGLE kernel __attribute__((reqd_work_group_size(1, 1, 1)))
 
-/* Rows are worked on in blocks: all taps of some channels, or some taps of one channel where the window alone is longer than `limit`. */
-#define BLOCK_TAPS(limit) (TAPS <= (limit) ? TAPS : (limit))
-#define BLOCK_CHANNELS(limit) (TAPS <= (limit) ? (limit) / TAPS : 1)
+/* Rows are unrolled in blocks: all taps of some channels, or some taps of one channel where the window alone is longer than KC. */
+#define BLOCK_TAPS (TAPS <= KC ? TAPS : KC)
+#define BLOCK_CHANNELS (KC / BLOCK_TAPS)
 
 /* Up to V columns that follow each other in one row of one image: `count` positions of sample n whose windows begin at pixel (z, y, x),
    which may be outside; `ox`, `oy`, `oz`: the first of them. */
@@ -143,8 +142,14 @@ inline void unroll(global const float* x, ulong x_stride, ulong readable, float*
       if (at >= 0 && at + (kn - 1) * DW + (long)(cn - 1) * plane + REACH <= (long)readable) {
         for (int k = 0; k < kn; k++) {
           const ivec seen = on_image(ix + k * DW, W);
-          for (int c = 0; c < cn; c++)
-            VSTORE(seen ? ROW_LOAD(x + at + k * DW + (long)c * plane) : (vec)(0), 0, row + k * ld + c * next);
+          global const float* from = x + at + k * DW;
+          float* line = row + k * ld;
+#if SW == 1
+          if (r.count <= HALF)
+            for (int c = 0; c < cn; c++, from += plane, line += next) HALF_STORE(seen.lo ? HALF_LOAD(0, from) : (half_vec)(0), 0, line);
+          else
+#endif
+            for (int c = 0; c < cn; c++, from += plane, line += next) VSTORE(seen ? ROW_LOAD(from) : (vec)(0), 0, line);
         }
         continue;
       }
@@ -178,9 +183,9 @@ SINGLE void pack(OPERAND_RESTRICT(const float, w), OPERAND_RESTRICT(float, packe
   const int k0 = get_global_id(0) * KC, k1 = min(depth, k0 + KC);
   w += (ulong)g * group_step + (ulong)r * row_step + first;
   packed += ((ulong)g * get_global_size(1) + panel) * depth * MR;
-  for (int k = k0; k < k1; k++) {
-    global const float* from = w + (long)(k / inner) * outer_step + k % inner * inner_step;
-    for (int i = 0; i < MR; i++) packed[(ulong)k * MR + i] = i < valid ? from[(ulong)i * row_step] : 0.0f;
+  for (int k = k0, j = k0 % inner, at = k0 / inner * outer_step + j * inner_step; k < k1; k++, at += inner_step) {
+    if (j++ == inner) at += outer_step - inner * inner_step, j = 1;
+    for (int i = 0; i < MR; i++) packed[(ulong)k * MR + i] = i < valid ? w[at + i * row_step] : 0.0f;
   }
 }
 
@@ -198,9 +203,9 @@ SINGLE void forward(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(const flo
   packed += (ulong)g * ((outputs + MR - 1) / MR * MR) * depth;
   bias += g * outputs;
   y += (ulong)g * outputs * P;
-  for (int c0 = 0; c0 < channels; c0 += BLOCK_CHANNELS(KC)) {
-    for (int t0 = 0; t0 < TAPS; t0 += BLOCK_TAPS(KC)) {
-      const int cn = min(channels - c0, BLOCK_CHANNELS(KC)), tn = min(TAPS - t0, BLOCK_TAPS(KC));
+  for (int c0 = 0; c0 < channels; c0 += BLOCK_CHANNELS) {
+    for (int t0 = 0; t0 < TAPS; t0 += BLOCK_TAPS) {
+      const int cn = min(channels - c0, BLOCK_CHANNELS), tn = min(TAPS - t0, BLOCK_TAPS);
       const int k0 = c0 * TAPS + t0, kn = cn * tn, add = accumulate || k0 > 0;
       const float leak = k0 + kn < depth ? 1.0f : slope;
       unroll(x + group, x_stride, readable, buf, row, q, columns, c0, cn, t0, tn, PASS);
@@ -307,26 +312,24 @@ SINGLE void backward_data(OPERAND_RESTRICT(const float, dy), OPERAND_RESTRICT(co
   }
 }
 
-/* dw = dy x^T. Work-item: a block of rows k x a slice of `share` samples; each slice has a dw of its own, unless there is one only.
-   RB rows of x are unrolled for QC positions, turned, and multiplied by all outputs. */
+/* dw = dy x^T. Work-item: the rows of `cb` channels and `tb` taps x a slice of `share` samples; each slice has a dw of its own, unless there
+   is one only. The rows of x are unrolled for `line` positions at a time, turned, and multiplied by all outputs. */
 SINGLE void backward_filter(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(const float, dy), OPERAND_RESTRICT(float, dw), GEOMETRY,
-                            int share, int accumulate) {
+                            int cb, int tb, int line, int share, int accumulate) {
   LOCATE(x); LOCATE(dy); LOCATE(dw);
   const int g = get_global_id(2), P = OD * OH * OW, plane = D * H * W, depth = channels * TAPS;
-  const int chunks = (TAPS + BLOCK_TAPS(RB) - 1) / BLOCK_TAPS(RB), b = get_global_id(0);
-  const int c0 = b / chunks * BLOCK_CHANNELS(RB), t0 = b % chunks * BLOCK_TAPS(RB);
-  const int cn = min(channels - c0, BLOCK_CHANNELS(RB)), tn = min(TAPS - t0, BLOCK_TAPS(RB)), rows = cn * tn;
+  const int chunks = (TAPS + tb - 1) / tb, b = get_global_id(0), c0 = b / chunks * cb, t0 = b % chunks * tb;
+  const int cn = min(channels - c0, cb), tn = min(TAPS - t0, tb), rows = cn * tn, ld = line + V;
   const int n0 = get_global_id(1) * share, n1 = min(batch, n0 + share);
   const ulong group = (ulong)g * channels * plane, readable = (batch - 1) * x_stride + (get_global_size(2) - g) * channels * plane;
-  float lines[RB * (QC + V) + V] __attribute__((aligned(64)));      /* [row][position] */
-  float turned[(RB + NR) * QC] __attribute__((aligned(64)));        /* [panel of NR rows][position][row] */
-  float left[MR * (QC + V) + V] __attribute__((aligned(64)));       /* [output][position] */
+  float lines[AREA + V] __attribute__((aligned(64)));               /* [row][position] */
+  float turned[AREA] __attribute__((aligned(64)));                  /* [panel of NR rows][position][row] */
+  float left[MR * (LINE + V) + V] __attribute__((aligned(64)));     /* [output][position] */
   float tile[MR * NR] __attribute__((aligned(64)));
   dy += (ulong)g * outputs * P;
   dw += get_global_id(1) * dw_stride + (ulong)g * outputs * depth + c0 * TAPS + t0;
-  const int ld = QC + V;
-  for (int q = n0 * P; q < n1 * P; q += QC) {
-    const int count = min(QC, n1 * P - q), add = accumulate || q > n0 * P, first = q / P, position = q % P;
+  for (int q = n0 * P; q < n1 * P; q += line) {
+    const int count = min(line, n1 * P - q), add = accumulate || q > n0 * P, first = q / P, position = q % P;
     unroll(x + group, x_stride, readable, lines, ld, q, count, c0, cn, t0, tn, PASS);
     for (int r = 0; r < (rows + NR - 1) / NR * NR; r += V) {
       for (int p = 0; p < count; p += V) {
@@ -334,7 +337,7 @@ SINGLE void backward_filter(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(c
 #pragma unroll
         for (int i = 0; i < V; i++) block[i] = VLOAD(0, lines + min(r + i, rows - 1) * ld + p);
         transpose(block);
-        float* to = turned + (r / NR * QC + p) * NR + r % NR;
+        float* to = turned + (r / NR * line + p) * NR + r % NR;
 #pragma unroll
         for (int i = 0; i < V; i++) VSTORE(block[i], 0, to + i * NR);
       }
@@ -345,7 +348,7 @@ SINGLE void backward_filter(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(c
         for (int i = 0; i < MR; i++) copy(dy + n * dy_stride + (ulong)min(o + i, outputs - 1) * P + p, left + i * ld + j, length);
       }
       for (int r = 0; r < rows; r += NR) {
-        const float* right = turned + r * QC;
+        const float* right = turned + r * line;
         vec acc[MR][NV];
         MULTIPLY(acc, left[i * ld + k], right, NR, count);
         spill(acc, tile);

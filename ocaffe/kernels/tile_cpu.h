@@ -26,6 +26,8 @@
 typedef PASTE(float, V) vec;
 typedef PASTE(int, V) ivec;
 typedef PASTE(uint, V) uvec;
+#define VLOAD PASTE(vload, V)
+#define VSTORE PASTE(vstore, V)
 #if V == 16
 #define LANES (ivec)(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15)
 #define HALF 8
@@ -36,10 +38,9 @@ typedef PASTE(uint, V) uvec;
 #define LANES (ivec)(0, 1, 2, 3)
 #define HALF 2
 #endif
+typedef PASTE(float, HALF) half_vec;
 #define HALF_LOAD PASTE(vload, HALF)
 #define HALF_STORE PASTE(vstore, HALF)
-#define VLOAD PASTE(vload, V)
-#define VSTORE PASTE(vstore, V)
 
 /* acc[i][j] = sum over k < depth of A(i, k) * b[k * ld + j]; A is an expression in i and k. Written with * and +, not fma(), which is a
    library call on some runtimes; -cl-mad-enable contracts it. */

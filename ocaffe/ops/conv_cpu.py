@@ -11,6 +11,7 @@ from ocaffe.ops.convolution import ConvGeometry
 
 ITEMS_PER_CORE = gemm_cpu.ITEMS_PER_CORE
 SLICE_FLOATS = 1 << 20  # partial filter gradients may take 4 MB, or twice the gradient
+ROWS = 128  # rows of unrolled input that one work-item of backward_filter holds
 ONE = (1, 1, 1)
 
 
@@ -69,8 +70,10 @@ def _scatter(rec: Recorder, g: ConvGeometry, dy: Ref, w: Ref, dx: Ref) -> None:
 def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref) -> None:
     g = simplify(g)
     defines = tile(rec, g, g.group_outputs)
-    limit = defines["RB"]
-    blocks = ceil(g.group_channels, limit // g.taps) if g.taps <= limit else g.group_channels * ceil(g.taps, limit)
+    cb, tb = even(g.group_channels, max(1, ROWS // g.taps)), even(g.taps, ROWS)
+    blocks = ceil(g.group_channels, cb) * ceil(g.taps, tb)
+    line = min(defines["LINE"], defines["AREA"] // (ceil(cb * tb, columns(defines)) * columns(defines)) - defines["V"])
+    line -= line % defines["V"]
     room = max(2, SLICE_FLOATS // dw.count)
     shares = min(share_out(rec, blocks * g.group, g.batch), room)
     share = ceil(g.batch, shares)
@@ -78,7 +81,7 @@ def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref) ->
     accumulate = rec.accumulates(dw)
     to = rec.scratch("slices", (shares, dw.count)) if shares > 1 else dw
     rec.launch(
-        "conv_cpu.backward_filter", reads=[x, dy], writes=[to], args=[*geometry(g), share, accumulate and shares == 1],
+        "conv_cpu.backward_filter", reads=[x, dy], writes=[to], args=[*geometry(g), cb, tb, line, share, accumulate and shares == 1],
         size=(blocks, shares, g.group), local=ONE, defines=defines,
     )  # fmt: skip
     if shares > 1:
@@ -107,7 +110,7 @@ def simplify(g: ConvGeometry) -> ConvGeometry:
 def tile(rec: Recorder, g: ConvGeometry, rows: int) -> dict[str, int]:
     """The defines of conv_cpu.cl: window and register tile, whose height should divide `rows`."""
     base = gemm_cpu.tile(rec.target)
-    defines = {"V": base["V"], "NV": base["NV"], "KC": base["KC"], "QC": 128, "RB": 128}
+    defines = {"V": base["V"], "NV": base["NV"], "KC": base["KC"], "AREA": 1 << 15, "LINE": 512}
     defines["MR"] = min((base["MR"], *(10, 12)[: 2 if base["V"] == 16 else 0]), key=lambda height: ceil(rows, height) * height)
     for axis, kernel, stride, dilation in zip("DHW", g.kernel, g.stride, g.dilation):
         defines |= {f"K{axis}": kernel, f"S{axis}": stride, f"D{axis}": dilation}
@@ -125,6 +128,11 @@ def columns(defines: dict[str, int]) -> int:
 
 def ceil(a: int, b: int) -> int:
     return -(-a // b)
+
+
+def even(count: int, most: int) -> int:
+    """The size of equal parts of at most `most`."""
+    return ceil(count, ceil(count, most))
 
 
 def share_out(rec: Recorder, items: int, most: int) -> int:

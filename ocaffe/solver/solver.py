@@ -5,6 +5,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -68,16 +69,10 @@ class Solver:
         self.rate = LearningRate(self.param)
         self.session = Session(device)
         self._choices = Choices(backward=True, keep=keep, observed_diffs=bool(keep), seed=self.seed)
-        self.network, self.test_networks = self._networks()
+        self.network, self.test_networks = self._networks([] if resume else list(weights or self.param.weights))
         self.updater = Updater(self.network.group, self.param)
         if self.param.snapshot > 0:
             snapshots.probe(snapshots.prefix_of(self.param, file), self.iter)
-        self.network.fill_parameters()
-        for network in self.test_networks:
-            network.fill_parameters()
-        if state is None:
-            for name in weights or self.param.weights:
-                self.load_weights(name)
         self._bind()
         log.info("solver.cpp:57", "Solver scaffolding done.")
         if state is not None:
@@ -101,11 +96,20 @@ class Solver:
     def _read(self, path: str) -> Any:
         return read_net(path, self.allow_unknown_fields, lambda text: log.warning("upgrade_proto.cpp:1", text))
 
-    def _networks(self) -> tuple[Network, list[Network]]:
+    def _networks(self, weights: Sequence[str]) -> tuple[Network, list[Network]]:
+        """The TRAIN net and the TEST nets, their parameters filled and loaded."""
+        files = [name for names in weights for name in names.split(",") if name]
         train, tests = net_messages(self.param, self._read, self.file)
-        network = Network(train, proto.TRAIN, self.session, self._choices)
         choices = replace(self._choices, backward=False, observed_diffs=False)
-        return network, [Network(message, proto.TEST, self.session, choices, owner=network) for message in tests]
+        network = self._filled(Network(train(), proto.TRAIN, self.session, self._choices), files)
+        return network, [self._filled(Network(test(), proto.TEST, self.session, choices, owner=network), files) for test in tests]
+
+    def _filled(self, network: Network, files: Sequence[str]) -> Network:
+        network.fill_parameters()
+        for name in files:
+            log.info("solver.cpp:72", f"Finetuning from {name}")
+            network.copy_weights(read_weights(name), name)
+        return network
 
     def _bind(self) -> None:
         """Bind the tapes that the loop will run, all at once: their programs are built together."""
@@ -139,15 +143,6 @@ class Solver:
 
             self._update = Variant(recording, placed, Tape(self.session, recording.schedule, placed, rec.step))
         return self._update
-
-    def load_weights(self, names: str) -> None:
-        """Copy a weights file, or a comma list of them, into the train net and every test net by layer name."""
-        for name in filter(None, names.split(",")):
-            log.info("solver.cpp:72", f"Finetuning from {name}")
-            weights = read_weights(name)
-            self.network.copy_weights(weights, name)
-            for network in self.test_networks:
-                network.copy_weights(weights, name)
 
     # -- history -----------------------------------------------------------------------------------------------------
 
@@ -379,35 +374,40 @@ class Solver:
             network.close()
 
 
-def net_messages(param: Any, read: Callable[[str], Any], file: str | None = None) -> tuple[Any, list[Any]]:
-    """The messages of the TRAIN net and of the TEST nets of a solver, each for its phase. Test nets: test_net_param first, then test_net, then
-    the generic net for the remaining test_iter entries, as in Caffe."""
+def net_messages(param: Any, read: Callable[[str], Any], file: str | None = None) -> tuple[Callable[[], Any], list[Callable[[], Any]]]:
+    """What makes the messages of the TRAIN net and of the TEST nets of a solver, each for its phase, one after the other as Caffe logs them.
+
+    Test nets: test_net_param first, then test_net, then the generic net for the remaining test_iter entries.
+    """
     given = [name for name in ("net", "net_param", "train_net", "train_net_param") if param.HasField(name)]
     if len(given) != 1:
         raise Error(f"{len(given)} train nets given ({', '.join(given) or 'none'})", place=file, fix="give exactly one of net, net_param, train_net, train_net_param")  # fmt: skip
     if param.test_iter and param.test_interval <= 0:
         raise Error(f"test_iter is given, but test_interval is {param.test_interval}", place=file, fix="set test_interval to a positive number")
     generic = getattr(param, given[0])
-    if isinstance(generic, str):
-        log.info("solver.cpp:102", f"Creating training net from {given[0]} file: {generic}")
-    else:
-        log.info("solver.cpp:85", f"Creating training net specified in {given[0]}.")
-    train = phase_net(read(generic) if isinstance(generic, str) else generic, proto.TRAIN, state=param.train_state)
+    named = f"{given[0]} file: {generic}" if isinstance(generic, str) else given[0]
     sources: list[tuple[str, Any]] = [("test_net_param", message) for message in param.test_net_param]
     sources += [(f"test_net file: {path}", path) for path in param.test_net]
     if given[0] in ("net", "net_param"):
-        name = f"net file: {generic}" if isinstance(generic, str) else "net_param"
-        sources += [(name, generic)] * (len(param.test_iter) - len(sources))
+        sources += [(named, generic)] * (len(param.test_iter) - len(sources))
     if len(sources) != len(param.test_iter):
         raise Error(f"{len(param.test_iter)} test_iter given for {len(sources)} test nets", place=file, fix="give test_iter once per test net")
     if param.test_state and len(param.test_state) != len(sources):
         raise Error(f"{len(param.test_state)} test_state given for {len(sources)} test nets", place=file, fix="give test_state once per test net, or not at all")  # fmt: skip
-    tests = []
-    for index, (name, source) in enumerate(sources):
+
+    def message(source: Any, phase: int, state: Any) -> Any:
+        return phase_net(read(source) if isinstance(source, str) else source, phase, state=state)
+
+    def train() -> Any:
+        log.info("solver.cpp:102", f"Creating training net from {named}" if isinstance(generic, str) else f"Creating training net specified in {named}.")
+        return message(generic, proto.TRAIN, param.train_state)
+
+    def test(index: int) -> Any:
+        name, source = sources[index]
         log.info("solver.cpp:190", f"Creating test net (#{index}) specified by {name}")
-        state = param.test_state[index] if param.test_state else proto.NetState()
-        tests.append(phase_net(read(source) if isinstance(source, str) else source, proto.TEST, state=state))
-    return train, tests
+        return message(source, proto.TEST, param.test_state[index] if param.test_state else proto.NetState())
+
+    return train, [partial(test, index) for index in range(len(sources))]
 
 
 def replace_recording(rec: Recorder) -> Any:

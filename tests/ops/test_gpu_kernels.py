@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -62,7 +63,7 @@ def check_gemm(
     rec = recorder(device.target)
     a_shape, b_shape = ((k, m) if trans_a else (m, k)), ((n, k) if trans_b else (k, n))
     a, b = tensor("a", a_shape, offset=offset, gap=gap), tensor("b", b_shape, offset=offset, gap=gap)
-    c, bias = tensor("c", (m, n), Role.DIFF, offset, gap), None if add else Ref("bias", (n,), Role.PARAMETER)
+    c, bias = tensor("c", (m, n), Role.DIFF, offset, gap), Ref("bias", (n,), Role.PARAMETER)
     feeds = {a: rng.standard_normal(a_shape), b: rng.standard_normal(b_shape)}
     want = (feeds[a].T if trans_a else feeds[a]) @ (feeds[b].T if trans_b else feeds[b])
     if add:
@@ -71,7 +72,7 @@ def check_gemm(
     else:
         feeds[bias] = rng.standard_normal(n)
         want += feeds[bias]
-    gemm_gpu.record(rec, a, b, c, trans_a, trans_b, bias, choice)
+    gemm_gpu.record(rec, a, b, c, trans_a, trans_b, None if add else bias, choice)
     close(execute(rec, device.context, feeds, [c])[0], want)
 
 
@@ -109,7 +110,7 @@ def test_gemm_merged_relu(device: Any) -> None:
 
 def set_slope(rec: Recorder, slope: float) -> None:
     launch = rec.launches[-1]
-    assert launch.slope_arg is not None and all(other.slope_arg is None for other in rec.launches[:-1])
+    assert launch.call is not None and launch.slope_arg is not None and all(other.slope_arg is None for other in rec.launches[:-1])
     scalars = list(launch.call.scalars)
     assert scalars[launch.slope_arg] == np.float32(1.0) and isinstance(scalars[launch.slope_arg], np.float32)
     scalars[launch.slope_arg] = np.float32(slope)
@@ -180,6 +181,9 @@ def geometry(
     return ConvGeometry(batch, channels, num_output, group, size, out, kernel, stride, pad, dilation)  # type: ignore[arg-type]
 
 
+ALL = (slice(None),) * 3  # sample or output, group, channel
+
+
 class Numpy:
     """The three directions, tap by tap."""
 
@@ -187,48 +191,50 @@ class Numpy:
         self.g = g
         self.padded = tuple(n + 2 * p for n, p in zip(g.size, g.pad))
 
-    def taps(self) -> Any:
-        """Each tap with the part of the padded image that it meets."""
+    def taps(self) -> Iterator[tuple[tuple[Any, ...], tuple[Any, ...]]]:
+        """The index of each tap in the filters, and that of the part of the padded image that it meets."""
         g = self.g
         for tap in itertools.product(*map(range, g.kernel)):
             starts = [t * d for t, d in zip(tap, g.dilation)]
-            yield tap, tuple(slice(a, a + (o - 1) * s + 1, s) for a, o, s in zip(starts, g.out, g.stride))
+            yield ALL + tap, ALL + tuple(slice(a, a + (o - 1) * s + 1, s) for a, o, s in zip(starts, g.out, g.stride))
 
-    def inner(self) -> tuple[slice, ...]:
+    def inner(self) -> tuple[Any, ...]:
         return tuple(slice(p, p + n) for p, n in zip(self.g.pad, self.g.size))
 
     def split(self, t: np.ndarray, channels: int) -> np.ndarray:
         return t.reshape(self.g.batch, self.g.group, channels, *t.shape[2:])
 
     def image(self, x: np.ndarray) -> np.ndarray:
-        wide = np.zeros((*x.shape[:2], *self.padded))
-        wide[(..., *self.inner())] = x
-        return self.split(wide, self.g.group_channels)
+        wide = np.zeros((self.g.batch, self.g.group, self.g.group_channels, *self.padded))
+        wide[ALL + self.inner()] = self.split(x, self.g.group_channels)
+        return wide
 
     def filters(self, w: np.ndarray) -> np.ndarray:
         return w.reshape(self.g.group, self.g.group_outputs, self.g.group_channels, *self.g.kernel)
 
     def forward(self, x: np.ndarray, w: np.ndarray) -> np.ndarray:
         wide, filters = self.image(x), self.filters(w)
-        y = sum(np.einsum("ngcdhw,goc->ngodhw", wide[(..., *part)], filters[(..., *tap)]) for tap, part in self.taps())
+        y = sum(np.einsum("ngcdhw,goc->ngodhw", wide[part], filters[tap]) for tap, part in self.taps())
         return y.reshape(self.g.batch, self.g.num_output, *self.g.out)
 
     def backward_data(self, dy: np.ndarray, w: np.ndarray) -> np.ndarray:
         dys, filters = self.split(dy, self.g.group_outputs), self.filters(w)
         wide = np.zeros((self.g.batch, self.g.group, self.g.group_channels, *self.padded))
         for tap, part in self.taps():
-            wide[(..., *part)] += np.einsum("ngodhw,goc->ngcdhw", dys, filters[(..., *tap)])
-        return wide[(..., *self.inner())].reshape(self.g.batch, self.g.channels, *self.g.size)
+            wide[part] += np.einsum("ngodhw,goc->ngcdhw", dys, filters[tap])
+        return wide[ALL + self.inner()].reshape(self.g.batch, self.g.channels, *self.g.size)
 
     def backward_filter(self, x: np.ndarray, dy: np.ndarray) -> np.ndarray:
         wide, dys = self.image(x), self.split(dy, self.g.group_outputs)
         dw = np.zeros((self.g.group, self.g.group_outputs, self.g.group_channels, *self.g.kernel))
         for tap, part in self.taps():
-            dw[(..., *tap)] = np.einsum("ngcdhw,ngodhw->goc", wide[(..., *part)], dys)
+            dw[tap] = np.einsum("ngcdhw,ngodhw->goc", wide[part], dys)
         return dw.reshape(self.g.weight_shape)
 
 
-def check_convolution(device: Any, engine: Any, g: ConvGeometry, *, kind: str = "gpu", add: bool = False, offset: int = 0, gap: int = 0, **choice: Any) -> None:
+def check_convolution(
+    device: Any, engine: Any, g: ConvGeometry, *, kind: str = "gpu", add: bool = False, offset: int = 0, gap: int = 0, **choice: Choice
+) -> None:
     """All directions of `engine` against numpy; `add`: into results that hold a sum already; `offset`, `gap`: see tensor."""
     rng = np.random.default_rng(g.batch + 10 * g.channels + 1000 * g.num_output + math.prod(g.size))
     rec = recorder(device.target, kind)
@@ -255,15 +261,15 @@ def check_convolution(device: Any, engine: Any, g: ConvGeometry, *, kind: str = 
         close(got, want[ref])
 
 
-WINDOWS = {
-    "1x1": dict(kernel=(1, 1, 1)),
-    "3x3": dict(kernel=(1, 3, 3), pad=(0, 1, 1)),
-    "3x3 stride 2": dict(kernel=(1, 3, 3), stride=(1, 2, 2), pad=(0, 1, 1)),
-    "1x1 stride 2": dict(kernel=(1, 1, 1), stride=(1, 2, 2)),
-    "5x5 dilated": dict(kernel=(1, 5, 5), pad=(0, 3, 2), dilation=(1, 1, 2)),
-    "7x4 mixed": dict(kernel=(1, 7, 4), stride=(1, 3, 2), pad=(0, 3, 0), dilation=(1, 2, 4)),
-    "1x13": dict(kernel=(1, 1, 13), pad=(0, 0, 6)),
-    "3-D": dict(kernel=(2, 3, 2), stride=(2, 1, 1), pad=(1, 0, 1), dilation=(1, 2, 1)),
+WINDOWS: dict[str, dict[str, Any]] = {
+    "1x1": {"kernel": (1, 1, 1)},
+    "3x3": {"kernel": (1, 3, 3), "pad": (0, 1, 1)},
+    "3x3 stride 2": {"kernel": (1, 3, 3), "stride": (1, 2, 2), "pad": (0, 1, 1)},
+    "1x1 stride 2": {"kernel": (1, 1, 1), "stride": (1, 2, 2)},
+    "5x5 dilated": {"kernel": (1, 5, 5), "pad": (0, 3, 2), "dilation": (1, 1, 2)},
+    "7x4 mixed": {"kernel": (1, 7, 4), "stride": (1, 3, 2), "pad": (0, 3, 0), "dilation": (1, 2, 4)},
+    "1x13": {"kernel": (1, 1, 13), "pad": (0, 0, 6)},
+    "3-D": {"kernel": (2, 3, 2), "stride": (2, 1, 1), "pad": (1, 0, 1), "dilation": (1, 2, 1)},
 }
 
 
@@ -286,14 +292,16 @@ def test_convolution(device: Any, window: str) -> None:
         group = (1, 2, 3)[case % 3]
         channels, outputs = group * int(rng.integers(8, 20)), group * int(rng.integers(1, 24))
         g = geometry(int(rng.integers(1, 4)), channels, outputs, random_size(rng, WINDOWS[window]), group=group, **WINDOWS[window])
-        strided = dict(offset=3, gap=1) if case % 4 == 1 else dict(offset=4, gap=8) if case % 4 == 2 else {}
-        check_convolution(device, conv_gpu, g, add=case % 2 == 1, choice=small(g, splits=(1, 3)[case // 2 % 2]), **strided)
+        offset, gap = ((0, 0), (3, 1), (4, 8), (0, 0))[case % 4]
+        check_convolution(device, conv_gpu, g, add=case % 2 == 1, offset=offset, gap=gap, choice=small(g, splits=(1, 3)[case // 2 % 2]))
 
 
 def test_convolution_of_few_channels(device: Any) -> None:
     """Below 8 channels a step takes rows of the window, with a stride too."""
-    for channels, window in ((1, dict(kernel=(1, 5, 5))), (3, dict(kernel=(1, 7, 7), stride=(1, 2, 2), pad=(0, 3, 3)))):
-        g = geometry(2, channels, 20, (1, 13, 14), **window)
+    for g in (
+        geometry(2, 1, 20, (1, 13, 14), (1, 5, 5)),
+        geometry(2, 3, 20, (1, 13, 14), (1, 7, 7), stride=(1, 2, 2), pad=(0, 3, 3)),
+    ):
         check_convolution(device, conv_gpu, g, choice=small(g, 1))
         check_convolution(device, conv_gpu, g, choice=small(g, 3), add=True)
 
@@ -334,10 +342,10 @@ def test_bias_gradient_in_slices(device: Any) -> None:
 
 # -- depthwise -------------------------------------------------------------------------------------------------------------
 
-DEPTHWISE = {
-    "3x3": dict(kernel=(1, 3, 3), pad=(0, 1, 1)),
-    "3x3 stride 2": dict(kernel=(1, 3, 3), stride=(1, 2, 2), pad=(0, 1, 1)),
-    "5x4 mixed": dict(kernel=(1, 5, 4), stride=(1, 2, 3), pad=(0, 0, 4), dilation=(1, 3, 2)),
+DEPTHWISE: dict[str, dict[str, Any]] = {
+    "3x3": {"kernel": (1, 3, 3), "pad": (0, 1, 1)},
+    "3x3 stride 2": {"kernel": (1, 3, 3), "stride": (1, 2, 2), "pad": (0, 1, 1)},
+    "5x4 mixed": {"kernel": (1, 5, 4), "stride": (1, 2, 3), "pad": (0, 0, 4), "dilation": (1, 3, 2)},
 }
 
 
@@ -350,8 +358,8 @@ def test_depthwise(device: Any, window: str, kind: str) -> None:
         _, rows, columns = random_size(rng, DEPTHWISE[window])
         shape = (1, max(size[0], rows), max(size[1], columns))
         g = geometry(int(rng.integers(1, 4)), channels, channels * multiplier, shape, group=channels, **DEPTHWISE[window])
-        strided = dict(offset=3, gap=1) if case % 2 else {}
-        check_convolution(device, conv_depthwise, g, kind=kind, add=case in (2, 3), **strided)
+        offset, gap = ((0, 0), (3, 1))[case % 2]
+        check_convolution(device, conv_depthwise, g, kind=kind, add=case in (2, 3), offset=offset, gap=gap)
 
 
 @pytest.mark.parametrize("kind", ["cpu", "gpu"])
