@@ -2,9 +2,9 @@
 
     python benchmarks/gpu_kernels.py [--device 0:0] [--only TEXT ...] [--batch 64] [--dry]
 
-One line per problem; one column per tile (ocaffe/ops/gemm_gpu.py, and a few that do not ship) with the rate and the splits of the depth that
-the estimate gives that tile; `*` marks what ocaffe would choose, `!` a result that differs from the first tile's. The last lines say what
-the choice loses against the best tile. Times are of events on the device, the median of several runs, second passes included.
+Per problem, each tile (of ocaffe/ops/gemm_gpu.py, and a few that do not ship) with the splits of the depth that the estimate gives it
+and its rate; `*` marks what ocaffe chooses, `!` a result that differs from the first tile's. The last line says what the choice loses
+against the best tile. Times are of events on the device, the median of several runs, second passes included.
 """
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ COMPARED = 1 << 20  # elements of a result that are compared between tiles
 
 @dataclass
 class Problem:
-    """`record` makes the launches of one choice; `shape` is rows, columns, depth, batches of the product; `shipped` is what ocaffe chooses from."""
+    """`record` makes the launches of one choice; `shape` is rows, columns, depth, batches of the product; ocaffe chooses from `shipped`."""
 
     name: str
     flop: float
@@ -98,7 +98,11 @@ LAYERS = {
     "lenet 5x5 20-50@12": (20, 12, 50, 5, 1, 0),
     "mobilenet 1x1 96-24@56": (96, 56, 24, 1, 1, 0),
 }
-DEPTHWISE = {"mobilenet dw 96@112/2": (96, 112, 96, 3, 2, 1, 96), "mobilenet dw 144@56": (144, 56, 144, 3, 1, 1, 144), "mobilenet dw 960@7": (960, 7, 960, 3, 1, 1, 960)}
+DEPTHWISE = {
+    "mobilenet dw 96@112/2": (96, 112, 96, 3, 2, 1, 96),
+    "mobilenet dw 144@56": (144, 56, 144, 3, 1, 1, 144),
+    "mobilenet dw 960@7": (960, 7, 960, 3, 1, 1, 960),
+}
 
 
 def operands(g: ConvGeometry) -> tuple[Ref, Ref, Ref]:
@@ -216,8 +220,9 @@ def table(runner: Runner | None, target: Target, problems: list[Problem]) -> Non
             cells.append(f"{choice.tile} /{choice.splits}: {text}{'*' if choice == chosen else ''}")
         best = max(rates, key=lambda choice: rates[choice])
         lost.append(1 - rates[chosen] / rates[best])
-        print(f"{problem.name:42} best {rates[best]:6.2f} with {best.tile} /{best.splits}, chosen {rates[chosen]:6.2f}\n    " + "; ".join(cells), flush=True)
-    print(f"\nthe choice loses {100 * statistics.mean(lost):.1f} % on average, {100 * max(lost):.1f} % at the most, against the best tile tried")
+        print(f"{problem.name:42} best {rates[best]:6.2f} with {best.tile} /{best.splits}, chosen {rates[chosen]:6.2f}")
+        print("    " + "; ".join(cells), flush=True)
+    print(f"\nthe choice loses {statistics.mean(lost):.1%} on average, {max(lost):.1%} at the most, against the best tile tried")
 
 
 def depthwise(runner: Runner, target: Target, batch: int, names: list[str]) -> None:
@@ -229,7 +234,8 @@ def depthwise(runner: Runner, target: Target, batch: int, names: list[str]) -> N
             rec = recorded(target, partial(direction, conv_depthwise, g, x, w, y))
             runner.programs.build_all(runner.keys(rec))
             seconds, _ = runner.seconds(rec, result)
-            print(f"{name} {direction.__name__}".ljust(42) + f" {seconds * 1e6:8.1f} us {(x.nbytes + y.nbytes) / seconds / 1e9:8.1f} GB/s", flush=True)
+            rate = (x.nbytes + y.nbytes) / seconds / 1e9
+            print(f"{name} {direction.__name__}".ljust(42), f"{seconds * 1e6:8.1f} us {rate:8.1f} GB/s", flush=True)
 
 
 def main() -> None:

@@ -34,7 +34,8 @@ def main() -> None:
     rows = [measure(net) for net in nets]
     print("| net | ocaffe | plan / bound | Caffe, at the least | share |\n|---|---|---|---|---|")
     for row in rows:
-        print(f"| {row['net']} | {row['error']} | | | |" if "error" in row else f"| {row['net']} | {row['total']} | {row['ratio']} | {row['caffe']} | {row['share']} % |")
+        cells = [row["error"], "", "", ""] if "error" in row else [row["total"], row["ratio"], row["caffe"], f"{row['share']} %"]
+        print(f"| {' | '.join([row['net'], *cells])} |")
     if options.json:
         pathlib.Path(options.json).write_text(json.dumps(rows, indent=1) + "\n")
 

@@ -75,7 +75,8 @@ def main() -> None:
         warm = [start_seconds(options.solver, options.device, caches) for _ in range(3)]
     row = {"solver": options.solver, **iteration_ms(options.solver, options.device), "cold_s": cold, "warm_s": statistics.median(warm)}
     print("| device | ms per iteration | launches | programs | cold start, s | warm start, s |\n|---|---|---|---|---|---|")
-    print(f"| {row['device']} | {row['ms']:.2f} (best {row['best_ms']:.2f}) | {row['launches']} | {row['programs']} | {row['cold_s']:.1f} | {row['warm_s']:.2f} |")
+    speed = f"{row['ms']:.2f} (best {row['best_ms']:.2f})"
+    print(f"| {row['device']} | {speed} | {row['launches']} | {row['programs']} | {row['cold_s']:.1f} | {row['warm_s']:.2f} |")
     print("programs:", ", ".join(row["programs_are"]))
     if options.json:
         pathlib.Path(options.json).write_text(json.dumps(row, indent=1) + "\n")

@@ -27,7 +27,7 @@ def configure() -> None:
     """Read the environment; called by the command line."""
     global minimum
     try:
-        minimum = int(os.environ.get("GLOG_minloglevel", "0"))
+        minimum = int(os.environ.get("GLOG_minloglevel", "0"))  # noqa: SIM112 (glog's spelling)
     except ValueError:
         minimum = 0
 

@@ -294,7 +294,7 @@ class Net:
         self._after()
         names = [blob.name for blob in nodes[last].bottoms] if end else self.inputs
         recorded = variant.recording.first_diff
-        readable = [name for name in names if recorded[name] is None or _readable(recorded[name])]
+        readable = [name for name in names if (ref := recorded[name]) is None or _readable(ref)]
         return {name: self.blobs[name].diff for name in [*readable, *(diffs or ())]}
 
     def _with_backward(self) -> None:

@@ -1,6 +1,7 @@
 """A net of one phase on a session: from the message to tapes. What `Net` and `Solver` are made of."""
 from __future__ import annotations
 
+import bisect
 import os
 from collections import OrderedDict
 from dataclasses import dataclass, replace
@@ -14,8 +15,9 @@ from ocaffe.cl.tape import RING, Fetched, Tape
 from ocaffe.data.prefetch import Prefetcher
 from ocaffe.errors import Error, shape_text
 from ocaffe.graph.build import build
-from ocaffe.graph.ir import Graph, Parameter, Ref, Shape
+from ocaffe.graph.ir import Graph, Parameter, Shape
 from ocaffe.graph.record import Choices, ParameterGroup, Recording, Update, record
+from ocaffe.graph.recorder import Recorder
 from ocaffe.memory.optimise import optimise
 from ocaffe.memory.plan import MemoryPlan, plan
 from ocaffe.model.fillers import fill, generator
@@ -70,8 +72,6 @@ def compile_net(
 
 def _renumber(recording: Recording, kept: list[int], schedule: Any) -> Recording:
     """The ranges of a recording after launches were removed."""
-    import bisect
-
     def at(index: int) -> int:
         return bisect.bisect_left(kept, index)
 
@@ -93,6 +93,12 @@ class Variant:
     plan: MemoryPlan
     tape: Tape
 
+    @classmethod
+    def of_launches(cls, session: Session, rec: Recorder) -> Variant:
+        """Launches that belong to no net (a solver's update)."""
+        placed = plan(rec.launches, alignment=session.device.target.alignment)
+        return cls(Recording(rec.launches, 0, 0, [], {}, rec.step, {}, {}, {}, {}, []), placed, Tape(session, rec.launches, placed, rec.step))
+
 
 class Network:
     """Graph, parameters and tapes of a net.
@@ -108,7 +114,7 @@ class Network:
         self.group = ParameterGroup(parameter for parameter in self.graph.params if id(parameter) not in shared)
         self.sources = {node.name: node.layer.source for node in self.graph.nodes if node.layer.source is not None}
         self.prefetchers: dict[Any, Prefetcher] = {}
-        self.cursor: dict[str, int] = {name: 0 for name in self.sources}  # batches consumed
+        self.cursor: dict[str, int] = dict.fromkeys(self.sources, 0)  # batches consumed
         self.runs = 0  # forward passes of a net that no solver counts
         self._variants: OrderedDict[Any, Variant] = OrderedDict()
 

@@ -7,10 +7,19 @@ from typing import Any
 
 from ocaffe.cl.device import DeviceInfo, choose, gpus, list_devices, no_opencl
 from ocaffe.cl.discovery import discover
+from ocaffe.cli.flags import Parser, device_flags
 from ocaffe.errors import Error
 
 _LABEL_WIDTH = 31  # Caffe's column
 _FLAGS = ("gpu_overlap_nv", "kernel_exec_timeout_nv")
+
+
+def main(argv: Sequence[str]) -> int:
+    parser = Parser("device_query", "Show the OpenCL devices, and where their drivers were found.")
+    device_flags(parser)
+    options = parser.parse(argv)
+    print(device_query_text(options.gpu or None, options.device or None))
+    return 0
 
 
 def device_query_text(gpu: str | None = None, spec: str | None = None) -> str:

@@ -15,7 +15,7 @@ from ocaffe.memory.plan import MemoryPlan
 from ocaffe.memory.report import ROLES, caffe_bytes, dump, persistent, report, size_text
 from ocaffe.model.text import read_net, read_solver, write_text
 from ocaffe.network import Switches, compile_net, phase_net
-from ocaffe.solver.solver import net_messages
+from ocaffe.solver.nets import net_messages
 from ocaffe.solver.update import Updater
 from ocaffe.target import Target
 

@@ -3,8 +3,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from ocaffe import log, proto
 from ocaffe.cl.device import select_device
 from ocaffe.cl.session import Session
@@ -15,7 +13,7 @@ from ocaffe.log import number
 from ocaffe.model.text import read_net
 from ocaffe.model.weights import read_weights
 from ocaffe.network import Network, phase_net
-from ocaffe.solver.solver import run_batches
+from ocaffe.solver.scoring import Means, log_outputs, run_batches
 
 
 def main(argv: Sequence[str]) -> int:
@@ -46,19 +44,10 @@ def main(argv: Sequence[str]) -> int:
 
 def score(network: Network, iterations: int) -> None:
     """Log every output of every batch, then the means."""
-    loss = np.float32(0)
-    sums: list[np.ndarray] = []
-    names: list[tuple[str, float]] = []
+    means = Means()
     for index, (variant, fetched) in enumerate(run_batches(network, iterations)):
-        loss += network.loss(variant, fetched)
         values = network.output_values(variant, fetched)
-        names = [(name, weight) for name, _, weight in values]
-        sums = [total + array for total, (_, array, _) in zip(sums, values)] if sums else [array for _, array, _ in values]
-        for name, array, _ in values:
-            for value in array:
-                log.info("caffe.cpp:304", f"Batch {index}, {name} = {number(value)}")
-    log.info("caffe.cpp:309", f"Loss: {number(loss / np.float32(iterations))}")
-    for (name, weight), total in zip(names, sums):
-        for value in total / np.float32(iterations):
-            extra = f" (* {number(weight)} = {number(np.float32(weight) * value)} loss)" if weight else ""
-            log.info("caffe.cpp:321", f"{name} = {number(value)}{extra}")
+        means.add(network.loss(variant, fetched), values)
+        log_outputs("caffe.cpp:304", f"Batch {index}, ", [(name, array, 0.0) for name, array, _ in values])
+    log.info("caffe.cpp:309", f"Loss: {number(means.mean_loss)}")
+    log_outputs("caffe.cpp:321", "", means.outputs)

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -158,10 +159,8 @@ class _Builder:
         layer.params = node.params
 
     def share(self, layer: Layer, parameter: Parameter, spec: Any, shape: Shape) -> None:
-        if spec.share_mode == proto.ParamSpec.PERMISSIVE:
-            same = Parameter("", 0, shape, None).count == parameter.count
-        else:
-            same = shape == parameter.shape
+        permissive = spec.share_mode == proto.ParamSpec.PERMISSIVE
+        same = math.prod(shape) == parameter.count if permissive else shape == parameter.shape
         layer.check(
             same,
             f"cannot share param '{spec.name}' owned by layer '{parameter.layer}': it is {shape_text(parameter.shape)} there, {shape_text(shape)} here",

@@ -124,7 +124,7 @@ def _forward(rec: Recorder, node: Node, graph: Graph, outputs: Collection[Blob],
                 top.data = Ref(top.name, top.shape, Role.OUTPUT if top in outputs else Role.ACTIVATION)
     node.layer.forward(rec, node.bottoms, node.tops)
     for top in node.tops:
-        if choices.keeps(top.name) and graph.blobs.get(top.name) is top or top in outputs:
+        if top in outputs or (choices.keeps(top.name) and graph.blobs.get(top.name) is top):
             top.data.root.pinned = True
 
 

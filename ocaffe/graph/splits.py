@@ -43,7 +43,7 @@ def insert_splits(net: Any) -> Any:
     result = type(net)()
     result.CopyFrom(net)
     del result.layer[:]
-    given: dict[Producer, int] = defaultdict(int, {producer: 1 for producer in weight})
+    given: dict[Producer, int] = defaultdict(int, dict.fromkeys(weight, 1))
     for i, layer in enumerate(net.layer):
         copy = result.layer.add()
         copy.CopyFrom(layer)

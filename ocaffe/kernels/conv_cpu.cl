@@ -345,12 +345,12 @@ SINGLE void backward_filter(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(c
     for (int o = 0; o < outputs; o += MR) {
       for (int j = 0, n = first, p = position, length; j < count; j += length, n++, p = 0) {
         length = min(count - j, P - p);
-        for (int i = 0; i < MR; i++) copy(dy + n * dy_stride + (ulong)min(o + i, outputs - 1) * P + p, left + i * ld + j, length);
+        for (int i = 0; i < MR; i++) copy(dy + n * dy_stride + (ulong)min(o + i, outputs - 1) * P + p, left + i * (LINE + V) + j, length);
       }
       for (int r = 0; r < rows; r += NR) {
         const float* right = turned + r * line;
         vec acc[MR][NV];
-        MULTIPLY(acc, left[i * ld + k], right, NR, count);
+        MULTIPLY(acc, left[i * (LINE + V) + k], right, NR, count);
         spill(acc, tile);
         for (int i = 0; i < MR && o + i < outputs; i++)
           finish(tile + i * NR, dw + (ulong)(o + i) * depth + r, min(NR, rows - r), 0.0f, add, 1.0f);

@@ -28,26 +28,11 @@ typedef float vec;
 #define STORE(v, p) *(p) = (v)
 #define KERNEL kernel void
 #else
+#include "part_cpu.h"
 typedef float16 vec;
-#define LOAD(p) (count == V ? vload16(0, p) : load_part(p, count))
+#define LOAD(p) load_part(p, count)
 #define STORE(v, p) store_part(v, p, count)
 #define KERNEL kernel __attribute__((reqd_work_group_size(1, 1, 1))) void
-
-vec load_part(global const float* p, const int count) {
-  float part[V];
-  for (int i = 0; i < V; i++) part[i] = i < count ? p[i] : 0;
-  return vload16(0, part);
-}
-
-void store_part(const vec v, global float* p, const int count) {
-  if (count == V) {
-    vstore16(v, 0, p);
-  } else {
-    float part[V];
-    vstore16(v, 0, part);
-    for (int i = 0; i < count; i++) p[i] = part[i];
-  }
-}
 #endif
 
 /* s^-beta */
@@ -60,16 +45,15 @@ vec power(const vec s, const float beta) {
 #endif
 }
 
+/* Drop the oldest of a ring and append `value`. */
 #define PUSH(ring, length, value)                                    \
   {                                                                  \
-    _Pragma("unroll")                                                \
     for (int j = 0; j + 1 < length; j++) ring[j] = ring[j + 1];      \
     ring[length - 1] = value;                                        \
   }
 
 vec sum_of_squares(const vec* ring) {
   vec sum = 0;
-#pragma unroll
   for (int j = 0; j < SIZE; j++) sum += ring[j] * ring[j];
   return sum;
 }

@@ -69,9 +69,10 @@ KERNEL forward_index(OPERAND(const float, x), OPERAND(float, y), OPERAND(uint, i
   }
 }
 
-kernel void mask(OPERAND(const uint, index), OPERAND(float, y)) {
+kernel void mask(OPERAND(const uint, index), OPERAND(float, y), const int planes) {
   LOCATE(index);
   LOCATE(y);
+  if (get_global_id(0) >= planes) return;
   const uint at = index[get_global_id(1) * index_stride + get_global_id(0)];
   y[get_global_id(1) * y_stride + get_global_id(0)] = at == (uint)-1 ? -1.0f : (float)at;
 }
@@ -97,12 +98,13 @@ KERNEL forward(OPERAND(const float, x), OPERAND(float, y), const int size) {
 #define PIXELS                                                                                     \
   const int pieces = (size + piece - 1) / piece, plane = get_global_id(0) / pieces;                \
   const int begin = get_global_id(0) % pieces * piece, end = min(begin + piece, size);             \
+  if (plane >= planes) return;                                                                     \
   dy += get_global_id(1) * dy_stride + plane;                                                      \
   dx += get_global_id(1) * dx_stride + (ulong)plane * size;
 
 #if METHOD == 0
-kernel void backward(OPERAND(const float, dy), OPERAND(const uint, index), OPERAND(float, dx), const int size, const int piece,
-                     const int accumulate) {
+kernel void backward(OPERAND(const float, dy), OPERAND(const uint, index), OPERAND(float, dx), const int planes, const int size,
+                     const int piece, const int accumulate) {
   LOCATE(dy);
   LOCATE(index);
   LOCATE(dx);
@@ -112,7 +114,7 @@ kernel void backward(OPERAND(const float, dy), OPERAND(const uint, index), OPERA
   for (int i = begin; i < end; i++) dx[i] = (accumulate ? dx[i] : 0) + (i == place ? d : 0);
 }
 #else
-kernel void backward(OPERAND(const float, dy), OPERAND(float, dx), const int size, const int piece, const int accumulate) {
+kernel void backward(OPERAND(const float, dy), OPERAND(float, dx), const int planes, const int size, const int piece, const int accumulate) {
   LOCATE(dy);
   LOCATE(dx);
   PIXELS

@@ -2,30 +2,15 @@
  *
  * GROUP   work-items of a group, a power of two
  *
- * A blob is seen as (outer, classes, inner); a *position* is one (outer, inner) with its `classes` scores. `mid` is outer / samples: what
- * lies between the batch axis and the axis of classes. Where the axis of classes is the batch axis itself, mid is 0 and outer is 1.
- *
  * Work-items: a group works on GROUP / lanes neighbouring positions at a time, `lanes` work-items (a power of two) for each: one lane for
- * maps, where the positions are neighbours in memory, many for inner = 1, where the classes are. Groups take tiles of positions in turn.
+ * maps (on GPUs; CPUs have softmax_cpu.cl), where the positions are neighbours in memory, many for inner = 1, where the classes are. Groups take tiles of positions in turn.
  * Sums are made in a fixed order: lanes as a tree, tiles one after another, groups by `total`.
  */
-#include "common.h"
+#include "softmax.h"
 
 #ifndef GROUP
 #define GROUP 64
 #endif
-
-/* First score of position p. */
-ulong scores_at(const int p, const int classes, const int inner, const int mid, const ulong stride) {
-  if (mid == 0) return p;
-  const int outer = p / inner;
-  return (outer / mid) * stride + (ulong)(outer % mid) * classes * inner + p % inner;
-}
-
-/* Place of the label of position p; labels are as many as positions, `run` of them in a sample. */
-ulong label_at(const int p, const int run, const ulong stride) { return (p / run) * stride + p % run; }
-
-bool outside(const float label, const int classes) { return !(label > -1 && label < classes); }
 
 float max_of_lanes(const float value, local float* buffer, const int width) {
   const int id = get_local_id(0);
@@ -74,8 +59,6 @@ void softmax_of_position(global const float* x, global float* y, const bool in, 
 #define WIDTH (GROUP / lanes)
 #define LANE ((int)get_local_id(0) / WIDTH)
 #define POSITION(tile) ((int)(tile) * WIDTH + (int)(get_local_id(0) & (WIDTH - 1)))
-#define SCORES(x, p) (x + scores_at(p, classes, inner, mid, x##_stride))
-#define STEP(x) (mid == 0 ? x##_stride : (ulong)inner)
 
 kernel void softmax(OPERAND(const float, x), OPERAND(float, y), const int positions, const int classes, const int inner, const int mid,
                     const int lanes) {
@@ -106,9 +89,6 @@ kernel void softmax_backward(OPERAND(const float, y), OPERAND(const float, dy), 
   }
 }
 
-/* Divisor of a sum over positions: `fixed`, or where that is 0 the number of positions that counted. */
-float divisor(const float fixed, const float counted) { return fixed > 0 ? fixed : max(counted, 1.0f); }
-
 /* End of a sum by a whole group: sums[group] = (sum, counted); if the group is the only one, also the result. */
 void finish(const float sum, const float counted, global float* sums, global float* result, const float fixed, local float* buffer) {
   const float s = sum_of_lanes(sum, buffer, 1), n = sum_of_lanes(counted, buffer, 1);
@@ -133,14 +113,11 @@ kernel void total(OPERAND(const float, parts), OPERAND(float, sums), OPERAND(flo
   finish(sum, counted, sums, result, fixed, buffer);
 }
 
-/* log(p) with Caffe's floor, which NaN must pass: max() may drop it. */
-float log_of(const float p) { return log(p < FLT_MIN ? FLT_MIN : p); }
-
 /* prob = softmax(x); loss = sum(-log(prob[label])) / divisor over positions whose label is not ignored. A label that is no class makes the
  * loss NaN. prob may be x. */
 kernel void softmax_loss(OPERAND(const float, x), OPERAND(const float, label), OPERAND(float, prob), OPERAND(float, sums),
                          OPERAND(float, loss), const int positions, const int classes, const int inner, const int mid, const int lanes,
-                         const int label_run, const int has_ignore, const int ignore, const float fixed) {
+                         const float fixed, const int label_run, const int has_ignore, const int ignore) {
   LOCATE(x);
   LOCATE(label);
   LOCATE(prob);
@@ -202,7 +179,7 @@ kernel void softmax_loss_backward(OPERAND(const float, prob), OPERAND(const floa
  * position does not count. A label that is no class makes the result NaN. */
 kernel void accuracy(OPERAND(const float, x), OPERAND(const float, label), OPERAND(char, hits), OPERAND(float, sums),
                      OPERAND(float, result), const int positions, const int classes, const int inner, const int mid, const int lanes,
-                     const int label_run, const int has_ignore, const int ignore, const int top_k) {
+                     const float fixed, const int label_run, const int has_ignore, const int ignore, const int top_k) {
   LOCATE(x);
   LOCATE(label);
   LOCATE(hits);
@@ -233,7 +210,7 @@ kernel void accuracy(OPERAND(const float, x), OPERAND(const float, label), OPERA
       }
     }
   }
-  finish(sum, counted, sums, result, 0, buffer);
+  finish(sum, counted, sums, result, fixed, buffer);
 }
 
 /* Accuracy of each class: share of hits among the positions with its label, 0 if there are none. Group number = class. */

@@ -13,6 +13,7 @@ from ocaffe.ops.pooling import rows_of_item
 CPU_VECTOR = 16  # as V in kernels/lrn.cl
 ENOUGH_ITEMS = 1 << 17  # work-items that keep a large GPU busy
 FEW_POSITIONS = 1 << 14  # up to here a GPU needs the channels in chunks even if that rules out working in place
+GROUP = 64  # work-items of a group on GPUs
 CHUNK = 16  # channels of a chunk at the least: each reads local_size - 1 more
 
 
@@ -61,7 +62,7 @@ class LRN(Layer):
             writes=[write],
             args=[channels, plane, chunk, param.alpha / param.local_size, param.k, param.beta, *args],
             size=(-(-plane // vector), -(-channels // chunk), samples),
-            local=(1, 1, 1) if rec.target.is_cpu else None,
+            local=(1, 1, 1) if rec.target.is_cpu else (GROUP, 1, 1),
             defines={**self._defines(), "V": vector},
             inplace=[(inplace, 0)] if chunk >= channels else [],
         )
@@ -77,7 +78,7 @@ class LRN(Layer):
     def _within(self, rec: Recorder, function: str, reads: list[Ref], write: Ref, *args: bool) -> None:
         param, (samples, channels, height, width) = self.own(), write.shape
         size: tuple[int, ...]
-        local: tuple[int, ...] | None = None
+        local: tuple[int, ...] = (GROUP, 1)
         if rec.target.is_cpu:
             rows = rows_of_item(rec.target, height, samples * channels)
             family, first, size, local = "lrn_within_cpu", rows, (-(-height // rows), channels, samples), (1, 1, 1)

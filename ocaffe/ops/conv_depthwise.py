@@ -1,4 +1,4 @@
-"""Depthwise convolution in two dimensions, directly, on both machine classes (kernels/conv_depthwise.cl)."""
+"""Depthwise convolution in two dimensions, directly, on both machine classes (kernels/conv_depthwise_cpu.cl, _gpu.cl)."""
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
@@ -39,7 +39,7 @@ def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref) ->
     group = 1 if rec.target.is_cpu else ITEMS
     to = dw if once else rec.scratch("slices", (slices, dw.count))
     rec.launch(
-        "conv_depthwise.backward_filter",
+        f"{_family(rec)}.backward_filter",
         reads=[x, dy],
         writes=[to],
         args=[*_sizes(g), each, part, once and rec.accumulates(dw)],
@@ -48,7 +48,7 @@ def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref) ->
         defines=_defines(rec, g),
     )
     if not once:
-        sum_splits(rec, "conv_depthwise", _defines(rec, g), to, None, dw)
+        sum_splits(rec, _family(rec), _defines(rec, g), to, None, dw)
 
 
 def _by_plane(
@@ -65,7 +65,7 @@ def _by_plane(
     """A kernel over the planes of its result: a work-item per pixel on GPUs, per several whole planes on CPUs."""
     each = _planes_each(rec, g, pixels, channels)
     rec.launch(
-        f"conv_depthwise.{kernel}",
+        f"{_family(rec)}.{kernel}",
         reads=reads,
         writes=[to],
         args=[*_sizes(g), each, *args],
@@ -89,8 +89,12 @@ def _sizes(g: ConvGeometry) -> list[int]:
     return [g.batch, g.num_output, g.num_output // g.channels, *g.size[1:], *g.out[1:]]
 
 
+def _family(rec: Recorder) -> str:
+    return f"conv_depthwise_{rec.target.kind}"
+
+
 def _defines(rec: Recorder, g: ConvGeometry) -> dict[str, int]:
-    result = {"VECTOR": (16 if rec.target.vector_width >= 16 else 8) if rec.target.is_cpu else 0, "OUTPUTS": OUTPUTS}
+    result = {"VECTOR": 16 if rec.target.vector_width >= 16 else 8, "OUTPUTS": OUTPUTS} if rec.target.is_cpu else {}
     for i, axis in enumerate("HW", 1):
         result |= {f"KERNEL_{axis}": g.kernel[i], f"STRIDE_{axis}": g.stride[i], f"PAD_{axis}": g.pad[i], f"DILATION_{axis}": g.dilation[i]}
     return result

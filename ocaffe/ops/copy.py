@@ -8,6 +8,8 @@ from ocaffe.graph.recorder import Recorder
 
 CPU_PIECE = 4096  # elements of a work-item: long enough to hide its start, short enough to share small tensors between cores
 
+GPU_GROUP = 128
+
 
 def copy(rec: Recorder, x: Ref, y: Ref, axis: int, size: int, *, x_start: int = 0, y_start: int = 0) -> None:
     """y[.., y_start : y_start + size, ..] = x[.., x_start : x_start + size, ..] along `axis`; the other axes of x and y are equal.
@@ -29,4 +31,5 @@ def copy(rec: Recorder, x: Ref, y: Ref, axis: int, size: int, *, x_start: int = 
         writes=[y],
         args=[count, blocks, piece, *starts, x.shape[axis] * inner, y.shape[axis] * inner, rec.accumulates(y)],
         size=(blocks * -(-count // piece), samples),
+        local=(1, 1) if rec.target.is_cpu else (GPU_GROUP, 1),
     )

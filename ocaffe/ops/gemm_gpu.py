@@ -4,13 +4,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from ocaffe.graph.ir import Ref
+from ocaffe.graph.ir import FLOAT, Ref
 from ocaffe.graph.recorder import Recorder
 from ocaffe.target import Target
 
 # A second pass reads the partial results of a split depth; they may take this many bytes of scratch.
 SPLIT_SCRATCH = 16 << 20
-MOST_SPLITS = 128
+SPLITS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 SUM_ITEMS = 256  # work-items of a group in split_sum
 
 
@@ -52,6 +52,17 @@ MOST_SUMS = {"nvidia": 128, "amd": 128}
 FEW_SUMS = 64
 
 
+# What `cost` counts with: an NVIDIA H100 (128 lanes and 65536 registers a unit, 3 TB/s over 132 units at 1.7 GHz, 8 us a launch).
+LANES = 128
+REGISTERS = 65536
+OTHER_REGISTERS = 72  # of a work-item, beside its sums
+WAIT = 600  # cycles until a fetched tile can be used
+LOOP = 0.05  # instructions of a step that are neither arithmetic nor fetches, per multiply-add
+FETCH = 6  # instructions to bring one element of a tile to local memory
+LAUNCH = 14000
+FLOATS_PER_CYCLE = 3  # to or from global memory, a unit
+
+
 @dataclass(frozen=True)
 class Choice:
     """A tile and the number of parts that the depth is cut into."""
@@ -68,31 +79,31 @@ def choose(target: Target, tiles: Sequence[Tile], rows: int, columns: int, depth
 
 
 def _splits(results: int, depth: int, tile: Tile) -> Iterator[int]:
-    """1, 2, 4, ... while each part still has several steps and the scratch is small."""
-    splits = 1
-    while splits == 1 or (splits <= MOST_SPLITS and depth >= splits * tile.depth * 4 and splits * results * 4 <= SPLIT_SCRATCH):
-        yield splits
-        splits *= 2
+    """1, and what leaves each part several steps and the scratch small."""
+    yield 1
+    for splits in SPLITS:
+        if depth >= splits * tile.depth * 4 and splits * results * FLOAT.itemsize <= SPLIT_SCRATCH:
+            yield splits
 
 
 def cost(target: Target, choice: Choice, rows: int, columns: int, depth: int, batches: int) -> float:
     """Estimated time in clock cycles of a compute unit that does 128 multiply-adds and fetches 128 bytes of local memory in one.
 
-    A step takes its arithmetic or its local fetches, whichever is longer. Groups on one unit hide each other's waiting for global memory and
-    barriers; a group alone waits in full. A split pays for writing and reading its partial sums and for one more launch.
+    A step takes its arithmetic or its local fetches, whichever is longer. Groups on one unit hide each other's waiting for global memory
+    and barriers; a group alone waits in full. A split pays for writing and reading its partial sums and for one more launch.
     """
-    tile = choice.tile
+    tile, splits = choice.tile, choice.splits
     m, n = tile.item_rows, tile.item_columns
-    lanes, wait, launch, floats_per_cycle = 128, 600, 9000, 3
-    groups = -(-rows // tile.rows) * -(-columns // tile.columns) * batches * choice.splits
+    fetched = (tile.rows + tile.columns) / (tile.rows * tile.columns) * FETCH
+    per_depth = max(m * n + (m + n) / 4, 4 * (m + n)) + (LOOP + fetched) * m * n
+    step = tile.items / LANES * tile.depth * per_depth
+    steps = -(-depth // (splits * tile.depth))
+    groups = -(-rows // tile.rows) * -(-columns // tile.columns) * batches * splits
     groups_per_unit = -(-groups // target.compute_units)
-    fetch_share = (tile.rows + tile.columns) / (tile.rows * tile.columns) * 6  # global fetch, index arithmetic and local store of an element
-    step = tile.items / lanes * tile.depth * (max(m * n + (m + n) / 4, 4 * (m + n)) + 0.05 * m * n + fetch_share * m * n)
-    resident = max(1, 65536 // (tile.items * (m * n + 72)))
-    steps = -(-depth // (choice.splits * tile.depth))
-    cycles = max(groups_per_unit * steps * step, -(-groups_per_unit // resident) * steps * (step + wait))
-    if choice.splits > 1:
-        cycles += launch + (choice.splits + 1) * 2 * rows * columns * batches / (target.compute_units * floats_per_cycle)
+    resident = max(1, REGISTERS // (tile.items * (m * n + OTHER_REGISTERS)))
+    cycles = max(groups_per_unit * steps * step, -(-groups_per_unit // resident) * (steps + 2) * (step + WAIT))
+    if splits > 1:
+        cycles += LAUNCH + (splits + 1) * 2 * rows * columns * batches / (target.compute_units * FLOATS_PER_CYCLE)
     return cycles
 
 
@@ -135,8 +146,8 @@ def sum_splits(
     inner: int = 1,
     mergeable: bool = False,
 ) -> None:
-    """The second pass of a split depth: y = sum over the first axis of `parts` (+ bias). y is `samples` rows at its batch stride; `bias` has
-    one value per `inner` neighbouring results. `family`, with `defines`, is any program that includes split_sum.h."""
+    """The second pass of a split depth: y = sum over the first axis of `parts` (+ bias). y is `samples` rows at its batch stride;
+    `bias` has one value per `inner` neighbouring results. `family`, with `defines`, is any program that includes split_sum.h."""
     splits, results = parts.shape
     rec.launch(
         f"{family}.split_sum",

@@ -12,6 +12,7 @@ from ocaffe.target import Target
 
 MAX, AVE, STOCHASTIC = range(3)  # as in PoolingParameter and kernels/pooling.h
 INDEX = {"uint8": "uchar", "uint16": "ushort", "uint32": "uint"}  # types of an index, in numpy and in OpenCL C
+GROUP = 64  # work-items of a group, where each makes one element
 GPU_GROUP = 32  # work-items that reduce a whole plane
 CPU_PIECE = 1024  # pixels of a whole plane that one work-item writes in backward
 PARTS = 4  # work-items for each CPU core, at the least
@@ -74,7 +75,7 @@ class Pool:
         cpu = rec.target.is_cpu
         elementwise = function == "mask"
         size: tuple[int, ...]
-        local: tuple[int, ...] | None = None
+        local: tuple[int, ...] = (GROUP, 1)
         defines: Mapping[str, object]
         if self.whole:
             group = 1 if cpu else min(GPU_GROUP, rec.target.max_work_group)
@@ -84,7 +85,7 @@ class Pool:
                 size, local, geometry = (group * planes, samples), (group, 1), [pixels]
             else:
                 piece = pixels if elementwise else CPU_PIECE if cpu else 1
-                size, geometry = (-(-pixels // piece) * planes, samples), [] if elementwise else [pixels, piece]
+                size, geometry = (-(-pixels // piece) * planes, samples), [planes] if elementwise else [planes, pixels, piece]
         elif cpu and self.method != STOCHASTIC and not elementwise:
             family, defines, local = "pooling_cpu", self._defines(), (1, 1, 1)
             rows = rows_of_item(rec.target, height, samples * planes)

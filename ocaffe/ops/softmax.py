@@ -1,4 +1,4 @@
-"""Operations along an axis of classes: softmax, softmax with loss, accuracy (kernels/softmax.cl)."""
+"""Operations along an axis of classes: softmax, softmax with loss, accuracy (kernels/softmax.cl, softmax_cpu.cl)."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -9,12 +9,14 @@ from ocaffe.graph.ir import Ref, split_axes
 from ocaffe.graph.recorder import Recorder
 
 ONE_GROUP = 32768  # scores: up to here one group sums everything, so that a small net has one launch less
+CPU_BLOCK = 16  # positions of a work-item of softmax_cpu.cl; fewer make no row
 Ignore = tuple[int, int]  # whether a label is ignored, and which
+Places = Sequence[tuple[int, int]]
 
 
 @dataclass(frozen=True)
 class Classes:
-    """A Ref as (outer, classes, inner), and the work-groups for it; see the head of kernels/softmax.cl for `mid` and `lanes`."""
+    """A Ref as (outer, classes, inner), and how work-items divide it; see the heads of the kernel files for `mid`, `group` and `lanes`."""
 
     outer: int
     classes: int
@@ -22,6 +24,7 @@ class Classes:
     mid: int
     group: int
     lanes: int
+    rows: bool  # softmax_cpu.cl
 
     @classmethod
     def of(cls, rec: Recorder, scores: Ref, axis: int) -> Classes:
@@ -29,45 +32,21 @@ class Classes:
         most = min(64 if rec.target.is_cpu else 256, rec.target.max_work_group)
         group = 1 << (most.bit_length() - 1)
         lanes = 1 if inner >= 16 else min(group, 1 << (classes - 1).bit_length())
-        return cls(outer, classes, inner, outer // scores.shape[0] if axis else 0, group, lanes)
+        mid = outer // scores.shape[0] if axis else 0
+        return cls(outer, classes, inner, mid, group, lanes, rec.target.is_cpu and inner >= CPU_BLOCK)
 
     @property
     def positions(self) -> int:
         return self.outer * self.inner
 
-    @property
-    def groups(self) -> int:
-        """One for each tile of positions."""
-        return -(-self.positions * self.lanes // self.group)
-
-    def summing_groups(self, rec: Recorder) -> int:
-        """Groups of a launch whose results are summed."""
-        return 1 if self.positions * self.classes <= ONE_GROUP else min(self.groups, 8 * rec.target.compute_units)
-
-    @property
-    def shape_args(self) -> tuple[int, ...]:
-        return self.positions, self.classes, self.inner, self.mid, self.lanes
-
-    def launch(
-        self,
-        rec: Recorder,
-        kernel: str,
-        groups: int,
-        reads: Sequence[Ref],
-        writes: Sequence[Ref],
-        args: Sequence[Any] = (),
-        inplace: Sequence[tuple[int, int]] = (),
-    ) -> None:
-        rec.launch(
-            f"softmax.{kernel}",
-            reads=reads,
-            writes=writes,
-            args=args,
-            size=(groups * self.group,),
-            local=(self.group,),
-            defines={"GROUP": self.group},
-            inplace=inplace,
-        )
+    def launch(self, rec: Recorder, kernel: str, reads: Sequence[Ref], writes: Sequence[Ref], args: Sequence[Any], inplace: Places = ()) -> None:
+        """A kernel that has both forms, over all positions."""
+        if self.rows:
+            size, shape = (-(-self.inner // CPU_BLOCK), self.outer), (self.classes, self.inner, self.mid)
+            rec.launch(f"softmax_cpu.{kernel}", reads=reads, writes=writes, args=[*shape, *args], size=size, local=(1, 1), inplace=inplace)
+        else:
+            groups = -(-self.positions * self.lanes // self.group)
+            self.launch_groups(rec, kernel, groups, reads, writes, [*self._shape_args, *args], inplace)
 
     def launch_sum(
         self,
@@ -79,26 +58,47 @@ class Classes:
         result: Ref,
         args: Sequence[Any],
         fixed: float,
-        inplace: Sequence[tuple[int, int]] = (),
+        inplace: Places = (),
     ) -> None:
-        """A kernel that sums over positions: sums = (sum, counted), result = sum / divisor; with many groups in two steps."""
-        groups = self.summing_groups(rec)
-        parts = sums if groups == 1 else rec.scratch("sums", (groups, 2))
-        self.launch(rec, kernel, groups, reads, [write, parts, result], args, inplace)
-        if groups > 1:
-            self.launch(rec, "total", 1, [parts], [sums, result], [groups, fixed])
+        """A kernel that sums over positions: sums = (sum, counted), result = sum / divisor; in two steps unless one group does it all."""
+        if self.rows:
+            parts = rec.scratch("sums", (self.outer * -(-self.inner // CPU_BLOCK), 2))
+            self.launch(rec, kernel, reads, [write, parts], args, inplace)
+        else:
+            tiles = -(-self.positions * self.lanes // self.group)
+            groups = 1 if self.positions * self.classes <= ONE_GROUP else min(tiles, 8 * rec.target.compute_units)
+            parts = rec.scratch("sums", (groups, 2)) if groups > 1 else sums
+            self.launch_groups(rec, kernel, groups, reads, [write, parts, result], [*self._shape_args, fixed, *args], inplace)
+        if parts is not sums:
+            self.launch_groups(rec, "total", 1, [parts], [sums, result], [parts.shape[0], fixed])
+
+    def launch_groups(
+        self,
+        rec: Recorder,
+        kernel: str,
+        groups: int,
+        reads: Sequence[Ref],
+        writes: Sequence[Ref],
+        args: Sequence[Any],
+        inplace: Places = (),
+    ) -> None:
+        """A kernel of softmax.cl that works in groups."""
+        defines, size, local = {"GROUP": self.group}, (groups * self.group,), (self.group,)
+        rec.launch(f"softmax.{kernel}", reads=reads, writes=writes, args=args, size=size, local=local, defines=defines, inplace=inplace)
+
+    @property
+    def _shape_args(self) -> tuple[int, ...]:
+        return self.positions, self.classes, self.inner, self.mid, self.lanes
 
 
 def softmax(rec: Recorder, x: Ref, y: Ref, axis: int) -> None:
     """y = exp(x) / sum of exp(x) along `axis`."""
-    of = Classes.of(rec, x, axis)
-    of.launch(rec, "softmax", of.groups, [x], [y], of.shape_args, [(0, 0)])
+    Classes.of(rec, x, axis).launch(rec, "softmax", [x], [y], [], [(0, 0)])
 
 
 def softmax_backward(rec: Recorder, y: Ref, dy: Ref, dx: Ref, axis: int) -> None:
     """dx = y (dy - sum of dy y along `axis`)."""
-    of = Classes.of(rec, y, axis)
-    of.launch(rec, "softmax_backward", of.groups, [y, dy], [dx], [*of.shape_args, rec.accumulates(dx)], [(1, 0)])
+    Classes.of(rec, y, axis).launch(rec, "softmax_backward", [y, dy], [dx], [rec.accumulates(dx)], [(1, 0)])
 
 
 def softmax_loss(
@@ -108,9 +108,8 @@ def softmax_loss(
 
     `label` has a value for each position, `sums` two values, which the backward pass reads. A label that is no class makes the loss NaN.
     """
-    of = Classes.of(rec, x, axis)
-    args = [*of.shape_args, label.dense_stride, *ignore, float(normalizer)]
-    of.launch_sum(rec, "softmax_loss", [x, label], prob, sums, loss, args, float(normalizer), [(0, 0)])
+    args = [label.dense_stride, *ignore]
+    Classes.of(rec, x, axis).launch_sum(rec, "softmax_loss", [x, label], prob, sums, loss, args, float(normalizer), [(0, 0)])
 
 
 def softmax_loss_backward(
@@ -118,6 +117,10 @@ def softmax_loss_backward(
 ) -> None:
     """dx = (prob - [class is label]) * weight / normalizer, 0 for an ignored label; `weight` is a scalar on the device."""
     of = Classes.of(rec, prob, axis)
+    reads, args = [prob, label, sums, weight], [label.dense_stride, *ignore, float(normalizer), rec.accumulates(dx)]
+    if of.rows:
+        of.launch(rec, "softmax_loss_backward", reads, [dx], args, [(0, 0)])
+        return
     if of.mid == 0:
         size = (of.inner, of.classes, 1)
     elif of.inner == 1:
@@ -126,10 +129,11 @@ def softmax_loss_backward(
         size = (of.inner, of.mid * of.classes, prob.shape[0])
     rec.launch(
         "softmax.softmax_loss_backward",
-        reads=[prob, label, sums, weight],
+        reads=reads,
         writes=[dx],
-        args=[of.classes, of.inner, of.mid, label.dense_stride, *ignore, float(normalizer), rec.accumulates(dx)],
+        args=[of.classes, of.inner, of.mid, *args],
         size=size,
+        local=(min(of.group, 64), 1, 1),
         defines={"GROUP": of.group},
         inplace=[(0, 0)],
     )
@@ -142,7 +146,7 @@ def accuracy(rec: Recorder, x: Ref, label: Ref, result: Ref, per_class: Ref | No
     """
     of = Classes.of(rec, x, axis)
     hits = rec.scratch("hits", (of.positions,), "int8")
-    args = [*of.shape_args, label.dense_stride, *ignore, top_k]
+    args = [label.dense_stride, *ignore, top_k]
     of.launch_sum(rec, "accuracy", [x, label], hits, rec.scratch("sum", (2,)), result, args, 0.0)
     if per_class is not None:
-        of.launch(rec, "accuracy_per_class", of.classes, [label, hits], [per_class], [of.positions, label.dense_stride])
+        of.launch_groups(rec, "accuracy_per_class", of.classes, [label, hits], [per_class], [of.positions, label.dense_stride])

@@ -5,7 +5,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,13 +17,14 @@ from ocaffe.errors import Error
 from ocaffe.graph.ir import Parameter, Ref
 from ocaffe.graph.record import Choices
 from ocaffe.graph.recorder import Recorder
-from ocaffe.memory.plan import plan
 from ocaffe.model.text import read_net, read_solver, write_text
 from ocaffe.model.upgrade import upgrade_solver
 from ocaffe.model.weights import read_weights
-from ocaffe.network import Network, Variant, phase_net
+from ocaffe.network import Network, Variant
 from ocaffe.solver import snapshot as snapshots
+from ocaffe.solver.nets import net_messages
 from ocaffe.solver.policies import LearningRate
+from ocaffe.solver.scoring import Means, Output, log_outputs, run_batches
 from ocaffe.solver.update import Updater
 
 number = log.number
@@ -68,6 +68,7 @@ class Solver:
         self._validate()
         self.rate = LearningRate(self.param)
         self.session = Session(device)
+        self._update: Variant | None = None
         self._choices = Choices(backward=True, keep=keep, observed_diffs=bool(keep), seed=self.seed)
         self.network, self.test_networks = self._networks([] if resume else list(weights or self.param.weights))
         self.updater = Updater(self.network.group, self.param)
@@ -134,14 +135,11 @@ class Solver:
         return [*variants, self._update_variant()]
 
     def _update_variant(self) -> Variant:
-        if not hasattr(self, "_update"):
+        """The update by itself, from the gradients that passes leave."""
+        if self._update is None:
             rec = Recorder(self.session.device.target, train=True)
             self.updater.record(rec, self.network.group.held, rec.step)
-            recording = replace_recording(rec)
-            placed = plan(recording.schedule, alignment=self.session.device.target.alignment)
-            from ocaffe.cl.tape import Tape
-
-            self._update = Variant(recording, placed, Tape(self.session, recording.schedule, placed, rec.step))
+            self._update = Variant.of_launches(self.session, rec)
         return self._update
 
     # -- history -----------------------------------------------------------------------------------------------------
@@ -276,8 +274,8 @@ class Solver:
         ring = self._update_variant().tape.outputs.fetch() if self._split_passes else fetched
         scale, norm = ring.value(self.updater.clip)
         if scale != 1:
-            limit = self.param.clip_gradients
-            log.info("sgd_solver.cpp:95", f"Gradient clipping: scaling down gradients (L2 norm {number(norm)} > {number(limit)}) by scale factor {number(scale)}")  # fmt: skip
+            norms = f"L2 norm {number(norm)} > {number(self.param.clip_gradients)}"
+            log.info("sgd_solver.cpp:95", f"Gradient clipping: scaling down gradients ({norms}) by scale factor {number(scale)}")
 
     def _smooth(self, loss: np.float32, since: int) -> None:
         """Mean of the last average_loss losses, in Caffe's float arithmetic."""
@@ -294,20 +292,12 @@ class Solver:
         now = time.perf_counter()
         elapsed = now - clock if self.iter > shown else 0.0
         speed = (self.iter - shown) / elapsed if elapsed else 0.0
-        log.info("solver.cpp:239", f"Iteration {self.iter} ({number(speed)} iter/s, {number(elapsed)}s/{self.param.display} iters), loss = {number(self._smoothed)}")  # fmt: skip
+        timing = f"{number(speed)} iter/s, {number(elapsed)}s/{self.param.display} iters"
+        log.info("solver.cpp:239", f"Iteration {self.iter} ({timing}), loss = {number(self._smoothed)}")
         values = self.network.output_values(variant, fetched)
-        self._log_outputs("Train", "solver.cpp:258", values)
-        self.on_record({"phase": "train", "iteration": self.iter, "loss": float(self._smoothed), "lr": rate,
-                        "outputs": {name: [float(v) for v in array] for name, array, _ in values}})  # fmt: skip
+        log_outputs("solver.cpp:258", "    Train net output #: ", values)
+        self.on_record({"phase": "train", "iteration": self.iter, "loss": float(self._smoothed), "lr": rate, "outputs": as_lists(values)})
         return now, self.iter
-
-    def _log_outputs(self, what: str, source: str, values: list[tuple[str, np.ndarray, float]]) -> None:
-        count = 0
-        for name, array, weight in values:
-            for value in array:
-                extra = f" (* {number(weight)} = {number(np.float32(weight) * value)} loss)" if weight else ""
-                log.info(source, f"    {what} net output #{count}: {name} = {number(value)}{extra}")
-                count += 1
 
     def _forward_loss(self) -> np.float32:
         """One more TRAIN forward, which consumes a batch (quirk 35)."""
@@ -327,18 +317,14 @@ class Solver:
             if not self.stopped:
                 self.test(index)
 
-    def test(self, index: int) -> list[tuple[str, np.ndarray, float]]:
+    def test(self, index: int) -> list[Output]:
         """Mean of every output over test_iter batches; logs them. Stops in the middle if asked to."""
         log.info("solver.cpp:347", f"Iteration {self.iter}, Testing net (#{index})")
-        network, batches = self.test_networks[index], self.param.test_iter[index]
+        network, means = self.test_networks[index], Means()
         network.start_prefetch()
-        sums: list[tuple[str, np.ndarray, float]] = []
-        loss = np.float32(0)
-        for variant, fetched in run_batches(network, batches):
-            values = network.output_values(variant, fetched)
-            if self.param.test_compute_loss:
-                loss += network.loss(variant, fetched)
-            sums = [(name, array + old[1], weight) for (name, array, weight), old in zip(values, sums)] if sums else values
+        for variant, fetched in run_batches(network, self.param.test_iter[index]):
+            loss = network.loss(variant, fetched) if self.param.test_compute_loss else np.float32(0)
+            means.add(loss, network.output_values(variant, fetched))
             wanted = self.request()
             if wanted == "snapshot":
                 self.snapshot()
@@ -347,11 +333,10 @@ class Solver:
                 log.info("solver.cpp:380", "Test interrupted.")
                 return []
         if self.param.test_compute_loss:
-            log.info("solver.cpp:394", f"Test loss: {number(loss / np.float32(batches))}")
-        means = [(name, array / np.float32(batches), weight) for name, array, weight in sums]
-        self._log_outputs("Test", "solver.cpp:414", means)
-        self.on_record({"phase": "test", "net": index, "iteration": self.iter, "outputs": {name: [float(v) for v in array] for name, array, _ in means}})  # fmt: skip
-        return means
+            log.info("solver.cpp:394", f"Test loss: {number(means.mean_loss)}")
+        log_outputs("solver.cpp:414", "    Test net output #: ", means.outputs)
+        self.on_record({"phase": "test", "net": index, "iteration": self.iter, "outputs": as_lists(means.outputs)})
+        return means.outputs
 
     # -- state -------------------------------------------------------------------------------------------------------
 
@@ -374,64 +359,6 @@ class Solver:
             network.close()
 
 
-def net_messages(param: Any, read: Callable[[str], Any], file: str | None = None) -> tuple[Callable[[], Any], list[Callable[[], Any]]]:
-    """What makes the messages of the TRAIN net and of the TEST nets of a solver, each for its phase, one after the other as Caffe logs them.
-
-    Test nets: test_net_param first, then test_net, then the generic net for the remaining test_iter entries.
-    """
-    given = [name for name in ("net", "net_param", "train_net", "train_net_param") if param.HasField(name)]
-    if len(given) != 1:
-        raise Error(f"{len(given)} train nets given ({', '.join(given) or 'none'})", place=file, fix="give exactly one of net, net_param, train_net, train_net_param")  # fmt: skip
-    if param.test_iter and param.test_interval <= 0:
-        raise Error(f"test_iter is given, but test_interval is {param.test_interval}", place=file, fix="set test_interval to a positive number")
-    generic = getattr(param, given[0])
-    named = f"{given[0]} file: {generic}" if isinstance(generic, str) else given[0]
-    sources: list[tuple[str, Any]] = [("test_net_param", message) for message in param.test_net_param]
-    sources += [(f"test_net file: {path}", path) for path in param.test_net]
-    if given[0] in ("net", "net_param"):
-        sources += [(named, generic)] * (len(param.test_iter) - len(sources))
-    if len(sources) != len(param.test_iter):
-        raise Error(f"{len(param.test_iter)} test_iter given for {len(sources)} test nets", place=file, fix="give test_iter once per test net")
-    if param.test_state and len(param.test_state) != len(sources):
-        raise Error(f"{len(param.test_state)} test_state given for {len(sources)} test nets", place=file, fix="give test_state once per test net, or not at all")  # fmt: skip
-
-    def message(source: Any, phase: int, state: Any) -> Any:
-        return phase_net(read(source) if isinstance(source, str) else source, phase, state=state)
-
-    def train() -> Any:
-        log.info("solver.cpp:102", f"Creating training net from {named}" if isinstance(generic, str) else f"Creating training net specified in {named}.")
-        return message(generic, proto.TRAIN, param.train_state)
-
-    def test(index: int) -> Any:
-        name, source = sources[index]
-        log.info("solver.cpp:190", f"Creating test net (#{index}) specified by {name}")
-        return message(source, proto.TEST, param.test_state[index] if param.test_state else proto.NetState())
-
-    return train, [partial(test, index) for index in range(len(sources))]
-
-
-def replace_recording(rec: Recorder) -> Any:
-    """A Recording of bare launches, without a net."""
-    from ocaffe.graph.record import Recording
-
-    return Recording(rec.launches, 0, 0, [], {}, rec.step, {}, {}, {}, {}, [])
-
-
-def run_batches(network: Network, batches: int) -> Iterator[tuple[Variant, Fetched]]:
-    """Forward `batches` times; the device is at most one ring ahead of what has been yielded."""
-    pending: deque[tuple[Variant, Fetched]] = deque()
-    for index in range(batches):
-        shapes = network.next_shapes()
-        if shapes:
-            network.reshape(shapes)
-        variant = network.variant()
-        if variant.tape not in network.session.tapes:
-            network.session.bind([variant.tape])
-        variant.tape.set_step(RATE=0.0, ITERATION=network.runs, PASS=0, SAMPLE=0)
-        variant.tape.run()
-        network.runs += 1
-        network.advance()
-        pending.append((variant, variant.tape.outputs.fetch()))
-        while pending and (len(pending) >= RING - 1 or network.reads_late(variant)):
-            yield pending.popleft()
-    yield from pending
+def as_lists(outputs: Sequence[Output]) -> dict[str, list[float]]:
+    """Outputs for JSON."""
+    return {name: [float(value) for value in values] for name, values, _ in outputs}

@@ -188,7 +188,8 @@ BAD = {
     ),
     "wrong shapes": (
         lambda: net("num_output: 4", "num_output: 5"),
-        ["--solver", "changed.prototxt", "--weights", "files/init.caffemodel"], r"(?s)init\.caffemodel: layer 'conv1'.*in the file, 5 x .* in the net.*fix: rename",
+        ["--solver", "changed.prototxt", "--weights", "files/init.caffemodel"],
+        r"(?s)init\.caffemodel: layer 'conv1'.*in the file, 5 x .* in the net.*fix: rename",
     ),
     "unknown layer": (
         lambda: net('type: "InnerProduct"', 'type: "InnerProdct"'),
@@ -197,7 +198,9 @@ BAD = {
     "unknown field": (
         lambda: net("batch_size: 4", "batch_sise: 4"), ["--solver", "changed.prototxt"], r"(?s)net\.prototxt:\d+.*batch_sise.*batch_size",
     ),
-    "missing database": (lambda: shutil.rmtree("files/lmdb_raw"), ["--solver", "files/solver.prototxt"], r"(?s)train_net\.prototxt:\d+: layer 'data'.*lmdb_raw"),
+    "missing database": (
+        lambda: shutil.rmtree("files/lmdb_raw"), ["--solver", "files/solver.prototxt"], r"(?s)train_net\.prototxt:\d+: layer 'data'.*lmdb_raw",
+    ),
     "corrupt record": (corrupt_record, ["--solver", "files/solver.prototxt"], r"(?s)lmdb_raw.*00000001"),
     "snapshot and weights": (
         lambda: None, ["--solver", "files/solver.prototxt", "--snapshot", "a.solverstate", "--weights", "b.caffemodel"], r"one of them",

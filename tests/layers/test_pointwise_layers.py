@@ -92,9 +92,10 @@ def recorded(text: str, shapes: list[Shape], target: Any, phase: int | None = No
     layer = layer_of(text, phase)
     rec = Recorder(target, train=train)
     rec.enter("layer", "forward")
-    blobs = []
-    for names, group in (("x", shapes), ("y", list(layer.infer(*shapes)))):
-        blobs.append([Blob(f"{names}{i}", shape, data=Ref(f"{names}{i}", shape, Role.ACTIVATION), diff=Ref(f"{names}{i}.diff", shape, Role.DIFF)) for i, shape in enumerate(group)])
+    blobs: list[list[Blob]] = []
+    for letter, group in (("x", shapes), ("y", list(layer.infer(*shapes)))):
+        names = [(f"{letter}{i}", shape) for i, shape in enumerate(group)]
+        blobs.append([Blob(name, shape, data=Ref(name, shape, Role.ACTIVATION), diff=Ref(f"{name}.diff", shape, Role.DIFF)) for name, shape in names])
     layer.params = [Parameter("layer", i, p.shape, p.filler) for i, p in enumerate(layer.parameters())]
     for p in layer.params:
         p.data, p.diff = Ref(f"p{p.index}", p.shape, Role.PARAMETER), Ref(f"p{p.index}.diff", p.shape, Role.GRADIENT)
@@ -200,7 +201,11 @@ def spread(values: np.ndarray, axis: int, shape: Shape) -> np.ndarray:
     return values.astype(np.float64).reshape((1,) * axis + values.shape + (1,) * (len(shape) - axis - values.ndim))
 
 
-@pytest.mark.parametrize("shape, axis, own", [((40, 30, 6, 7), 1, (30,)), ((5, 3, 4, 2), 1, (3, 4)), ((5, 3, 4), 0, ()), ((300, 50), 1, (50,)), ((4, 3, 5), 0, (4, 3, 5))], ids=str)
+@pytest.mark.parametrize(
+    "shape, axis, own",
+    [((40, 30, 6, 7), 1, (30,)), ((5, 3, 4, 2), 1, (3, 4)), ((5, 3, 4), 0, ()), ((300, 50), 1, (50,)), ((4, 3, 5), 0, (4, 3, 5))],
+    ids=str,
+)
 def test_scale_and_bias(device: Any, kind: str, shape: Shape, axis: int, own: Shape) -> None:
     """Both forms, strided, adding to diffs that hold something."""
     x, s, b, dy = draw(shape, 1), draw(own, 2), draw(own, 3), draw(shape, 4)
@@ -339,7 +344,9 @@ def golden_batch_norm(device: Any, kind: str, case: str) -> None:
             close(blob, arrays.get(f"param_after{at}/{param.name}/{i}", blob))
 
 
-def batch_norm(device: Any, kind: str, layer: Any, x: np.ndarray, dy: np.ndarray | None, blobs: list[np.ndarray], **options: Any) -> tuple[Result, list[np.ndarray]]:
+def batch_norm(
+    device: Any, kind: str, layer: Any, x: np.ndarray, dy: np.ndarray | None, blobs: list[np.ndarray], **options: Any
+) -> tuple[Result, list[np.ndarray]]:
     """`run`, and the parameters as forward left them."""
     from tests.layers import single
 

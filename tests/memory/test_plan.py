@@ -1,6 +1,7 @@
 """The planner on random schedules: it needs no device. The invariants are derived again here, not taken from the planner."""
 from __future__ import annotations
 
+import itertools
 import random
 
 import numpy as np
@@ -95,7 +96,7 @@ def test_in_place_keeps_every_value_until_its_last_reader(seed: int) -> None:
 
 def test_a_chain_needs_two_buffers() -> None:
     refs = [Ref(f"r{i}", (1000,), Role.ACTIVATION) for i in range(10)]
-    schedule = [Launch("l", "forward", [Operand(a, Access.READ), Operand(b, Access.WRITE)]) for a, b in zip(refs, refs[1:])]
+    schedule = [Launch("l", "forward", [Operand(a, Access.READ), Operand(b, Access.WRITE)]) for a, b in itertools.pairwise(refs)]
     placed = plan(schedule, alignment=1)
     assert placed.total == placed.lower_bound == 2 * 4000
     assert plan(schedule, alignment=1, share=False).total == 10 * 4000

@@ -48,10 +48,10 @@ def test_npy(tmp_path):
     np.save(tmp_path / "mean.npy", np.eye(3))
     np.testing.assert_array_equal(read_blobproto(tmp_path / "mean.npy"), np.eye(3))
     (tmp_path / "mean.npy").write_bytes(b"\x93NUMPY\x01\x00cut")
-    with pytest.raises(Error, match="cannot be read as .npy"):
+    with pytest.raises(Error, match=r"cannot be read as \.npy"):
         read_blobproto(tmp_path / "mean.npy")
     np.save(tmp_path / "objects.npy", np.array([{}], object), allow_pickle=True)
-    with pytest.raises(Error, match="cannot be read as .npy"):
+    with pytest.raises(Error, match=r"cannot be read as \.npy"):
         read_blobproto(tmp_path / "objects.npy")
 
 

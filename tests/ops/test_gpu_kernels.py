@@ -239,13 +239,15 @@ def check_convolution(
     rng = np.random.default_rng(g.batch + 10 * g.channels + 1000 * g.num_output + math.prod(g.size))
     rec = recorder(device.target, kind)
     x_shape, y_shape = (g.batch, g.channels, *g.size), (g.batch, g.num_output, *g.out)
-    x, dy, w = tensor("x", x_shape, offset=offset, gap=gap), tensor("dy", y_shape, offset=offset, gap=gap), Ref("w", g.weight_shape, Role.PARAMETER)
+    x, dy = tensor("x", x_shape, offset=offset, gap=gap), tensor("dy", y_shape, offset=offset, gap=gap)
+    w = Ref("w", g.weight_shape, Role.PARAMETER)
     y, dx = tensor("y", y_shape, Role.DIFF, offset, gap), tensor("dx", x_shape, Role.DIFF, offset, gap)
     dw, db = Ref("dw", g.weight_shape, Role.GRADIENT), Ref("db", (g.num_output,), Role.GRADIENT)
     bias = None if add else Ref("bias", (g.num_output,), Role.PARAMETER)
     feeds = {ref: rng.standard_normal(ref.shape) for ref in (x, dy, w, *([bias] if bias else []))}
     model = Numpy(g)
-    want = {y: model.forward(feeds[x], feeds[w]), dx: model.backward_data(feeds[dy], feeds[w]), dw: model.backward_filter(feeds[x], feeds[dy])}
+    want = {y: model.forward(feeds[x], feeds[w]), dx: model.backward_data(feeds[dy], feeds[w])}
+    want[dw] = model.backward_filter(feeds[x], feeds[dy])
     want[db] = feeds[dy].sum((0, 2, 3, 4))
     if bias:
         want[y] += feeds[bias].reshape(-1, 1, 1, 1)

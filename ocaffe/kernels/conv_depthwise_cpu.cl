@@ -1,14 +1,14 @@
-/* Depthwise convolution, directly: output o sees channel o / multiplier alone. Filters are [outputs][KERNEL_H][KERNEL_W].
+/* Depthwise convolution, directly, for CPU runtimes: output o sees channel o / multiplier alone.
+   Filters are [outputs][KERNEL_H][KERNEL_W].
 
    forward          y[n][o] = x[n][o / multiplier] * w[o] (+ bias[o]), then the ReLU that was merged (slope 1: none)
    backward_data    dx[n][c] = sum over the outputs of channel c, each pixel gathering what it gave
    backward_filter  dw[o] = sum over samples and positions of dy * x, of one slice of `part` samples, at dw + slice * dw_stride;
                     split_sum adds several slices up
 
-   Defines: per axis H, W the window: KERNEL_, STRIDE_, PAD_, DILATION_. VECTOR: 0 for devices with work-groups, else the width of vectors.
-   VECTOR = 0: one work-item per pixel of the result (pixel, channel, sample); backward_filter: a work-group of ITEMS per (output, slice).
-   VECTOR > 0: one work-item per `each` planes of the result (channels, sample), in blocks of ROWS x COLUMNS; backward_filter: per (`each`
-   outputs, slice), `each` at most OUTPUTS. */
+   Defines: per axis H, W the window: KERNEL_, STRIDE_, PAD_, DILATION_; VECTOR: floats in a vector, 8 or 16; OUTPUTS: how many of
+   them a work-item of backward_filter takes at the most.
+   One work-item per `each` planes of the result (channels, sample), in blocks of ROWS x COLUMNS; backward_filter: per (`each` outputs, slice). */
 #include "common.h"
 #include "split_sum.h"
 
@@ -23,7 +23,10 @@
 #define DILATION_W 1
 #endif
 #ifndef VECTOR
-#define VECTOR 0
+#define VECTOR 8
+#endif
+#ifndef OUTPUTS
+#define OUTPUTS 8
 #endif
 
 #define TAPS (KERNEL_H * KERNEL_W)
@@ -34,107 +37,6 @@ INLINE void put(global float* to, float v, int accumulate, float slope) {
   if (accumulate) v += *to;
   *to = v > 0.0f ? v : slope * v;
 }
-
-#if VECTOR == 0
-
-#define ITEMS 256
-
-kernel void forward(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(const float, filter), OPERAND_RESTRICT(const float, bias),
-                    OPERAND_RESTRICT(float, y), SIZES, int each, int has_bias, int accumulate, float slope) {
-  const int pixel = get_global_id(0), output = get_global_id(1), sample = get_global_id(2);
-  if (pixel >= oh * ow || output >= outputs) return;
-  x += x_offset + sample * x_stride + (ulong)(output / multiplier) * h * w;
-  filter += filter_offset + output * TAPS;
-  const int at_y = pixel / ow * STRIDE_H - PAD_H, at_x = pixel % ow * STRIDE_W - PAD_W;
-  float sum = has_bias ? bias[bias_offset + output] : 0.0f;
-#pragma unroll
-  for (int i = 0; i < KERNEL_H; ++i) {
-    const int row = at_y + i * DILATION_H;
-    if ((uint)row >= (uint)h) continue;
-#pragma unroll
-    for (int j = 0; j < KERNEL_W; ++j) {
-      const int column = at_x + j * DILATION_W;
-      if ((uint)column < (uint)w) sum += filter[i * KERNEL_W + j] * x[row * w + column];
-    }
-  }
-  put(y + y_offset + sample * y_stride + (ulong)output * oh * ow + pixel, sum, accumulate, slope);
-}
-
-kernel void backward_data(OPERAND_RESTRICT(const float, dy), OPERAND_RESTRICT(const float, filter), OPERAND_RESTRICT(float, dx), SIZES,
-                          int each, int accumulate) {
-  const int pixel = get_global_id(0), channel = get_global_id(1), sample = get_global_id(2);
-  if (pixel >= h * w || channel * multiplier >= outputs) return;
-  dy += dy_offset + sample * dy_stride + (ulong)channel * multiplier * oh * ow;
-  filter += filter_offset + channel * multiplier * TAPS;
-  const int at_y = pixel / w + PAD_H, at_x = pixel % w + PAD_W;
-  float sum = 0.0f;
-  for (int o = 0; o < multiplier; ++o, dy += oh * ow, filter += TAPS) {
-#pragma unroll
-    for (int i = 0; i < KERNEL_H; ++i) {
-      const int row = (at_y - i * DILATION_H) / STRIDE_H;
-      if (row * STRIDE_H != at_y - i * DILATION_H || (uint)row >= (uint)oh) continue;
-#pragma unroll
-      for (int j = 0; j < KERNEL_W; ++j) {
-        const int column = (at_x - j * DILATION_W) / STRIDE_W;
-        if (column * STRIDE_W == at_x - j * DILATION_W && (uint)column < (uint)ow) sum += filter[i * KERNEL_W + j] * dy[row * ow + column];
-      }
-    }
-  }
-  put(dx + dx_offset + sample * dx_stride + (ulong)channel * h * w + pixel, sum, accumulate, 1.0f);
-}
-
-kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void backward_filter(OPERAND_RESTRICT(const float, x),
-                                                                               OPERAND_RESTRICT(const float, dy),
-                                                                               OPERAND_RESTRICT(float, dw), SIZES, int each,
-                                                                               int part, int accumulate) {
-  local float sums[ITEMS];
-  const int item = get_local_id(0), output = get_group_id(0), slice = get_group_id(1);
-  const int end = min(batch, (slice + 1) * part);
-  x += x_offset + (ulong)(output / multiplier) * h * w;
-  dy += dy_offset + (ulong)output * oh * ow;
-  float sum[KERNEL_H][KERNEL_W];
-#pragma unroll
-  for (int i = 0; i < KERNEL_H; ++i)
-#pragma unroll
-    for (int j = 0; j < KERNEL_W; ++j) sum[i][j] = 0.0f;
-
-  /* The position (sample, y, x) and what a step of ITEMS adds to it, digit by digit. */
-  const int step_x = ITEMS % ow, step_y = ITEMS / ow % oh, step_sample = ITEMS / ow / oh;
-  int px = item % ow, py = item / ow % oh, sample = slice * part + item / ow / oh;
-  while (sample < end) {
-    const float v = dy[sample * dy_stride + py * ow + px];
-    global const float* image = x + sample * x_stride;
-#pragma unroll
-    for (int i = 0; i < KERNEL_H; ++i) {
-      const int row = py * STRIDE_H - PAD_H + i * DILATION_H;
-#pragma unroll
-      for (int j = 0; j < KERNEL_W; ++j) {
-        const int column = px * STRIDE_W - PAD_W + j * DILATION_W;
-        if ((uint)row < (uint)h && (uint)column < (uint)w) sum[i][j] += v * image[row * w + column];
-      }
-    }
-    px += step_x;
-    py += step_y;
-    sample += step_sample;
-    if (px >= ow) px -= ow, ++py;
-    if (py >= oh) py -= oh, ++sample;
-  }
-
-  dw += dw_offset + slice * dw_stride + output * TAPS;
-#pragma unroll
-  for (int t = 0; t < TAPS; ++t) {
-    sums[item] = sum[t / KERNEL_W][t % KERNEL_W];
-    barrier(CLK_LOCAL_MEM_FENCE);
-    for (int others = ITEMS / 2; others > 0; others /= 2) {
-      if (item < others) sums[item] += sums[item + others];
-      barrier(CLK_LOCAL_MEM_FENCE);
-    }
-    if (item == 0) put(dw + t, sums[0], accumulate, 1.0f);
-    barrier(CLK_LOCAL_MEM_FENCE);
-  }
-}
-
-#else /* VECTOR > 0 */
 
 #define JOIN_(a, b) a##b
 #define JOIN(a, b) JOIN_(a, b)
@@ -147,10 +49,6 @@ typedef JOIN(float, VECTOR) floatv;
 /* A block of the result. The padded source that it needs is copied, line by line, so that the inner loops see neither edges nor strides. */
 #define ROWS 8
 #define COLUMNS 64
-/* Outputs that a work-item of backward_filter takes at the most. */
-#ifndef OUTPUTS
-#define OUTPUTS 8
-#endif
 
 /* The last n < VECTOR elements of a line, in halves: scalar loops would take most of the time of a 7 x 7 plane. */
 INLINE void copy_rest(float* to, global const float* from, int n) {
@@ -242,7 +140,8 @@ kernel __attribute__((reqd_work_group_size(1, 1, 1))) void forward(OPERAND_RESTR
   LOCATE(x), LOCATE(filter), LOCATE(bias), LOCATE(y);
   x += sample * x_stride;
   y += sample * y_stride;
-  for (int output = get_global_id(0) * each; output < min(outputs, ((int)get_global_id(0) + 1) * each); ++output) {
+  const int first = get_global_id(0) * each, end = min(outputs, first + each);
+  for (int output = first; output < end; ++output) {
     global const float* image = x + (ulong)(output / multiplier) * h * w;
     global float* result = y + (ulong)output * oh * ow;
     const floatv start = (floatv)(has_bias ? bias[output] : 0.0f);
@@ -319,12 +218,13 @@ kernel __attribute__((reqd_work_group_size(1, 1, 1))) void backward_data(OPERAND
                                                                          OPERAND_RESTRICT(float, dx), SIZES, int each, int accumulate) {
   const int sample = get_global_id(1), channels = outputs / multiplier;
   PRIVATE(block, DY_LINES * DY_LINE);
-  PRIVATE(line, STRIDE_W * COLUMNS);
+  PRIVATE(line, STRIDE_W * COLUMNS + VECTOR);  /* give_line, beginning at `skip`, takes a whole last vector */
   LOCATE(dy), LOCATE(filter), LOCATE(dx);
   dy += sample * dy_stride;
   dx += sample * dx_stride;
   const int q_end_h = (h - 1 + PAD_H) / STRIDE_H + 1, q_end_w = (w - 1 + PAD_W) / STRIDE_W + 1;
-  for (int output = get_global_id(0) * each * multiplier; output < min(channels, ((int)get_global_id(0) + 1) * each) * multiplier; ++output) {
+  const int first = get_global_id(0) * each, end = min(channels, first + each);
+  for (int output = first * multiplier; output < end * multiplier; ++output) {
     global const float* image = dy + (ulong)output * oh * ow;
     global float* result = dx + (ulong)(output / multiplier) * h * w;
     const int add = accumulate || output % multiplier > 0;  /* outputs after a channel's first add to it */
@@ -374,5 +274,3 @@ kernel __attribute__((reqd_work_group_size(1, 1, 1))) void backward_data(OPERAND
       }
   }
 }
-
-#endif

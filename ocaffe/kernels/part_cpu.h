@@ -1,0 +1,21 @@
+/* Vectors of 16 that may reach beyond the end of a row: the first `count` numbers exist, the others are 0 and not written. */
+#ifndef OCAFFE_PART_CPU_H
+#define OCAFFE_PART_CPU_H
+
+float16 load_part(global const float* p, const int count) {
+  if (count >= 16) return vload16(0, p);
+  float part[16];
+  for (int i = 0; i < 16; i++) part[i] = i < count ? p[i] : 0;
+  return vload16(0, part);
+}
+
+void store_part(const float16 v, global float* p, const int count) {
+  if (count >= 16) {
+    vstore16(v, 0, p);
+    return;
+  }
+  float part[16];
+  vstore16(v, 0, part);
+  for (int i = 0; i < count; i++) p[i] = part[i];
+}
+#endif

@@ -1,0 +1,50 @@
+"""The nets of a solver: which messages are trained and tested, in Caffe's order and with its checks (CAFFE.md §3)."""
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from ocaffe import log, proto
+from ocaffe.errors import Error
+from ocaffe.network import phase_net
+
+Make = Callable[[], Any]  # makes a message when it is its turn
+
+
+def net_messages(param: Any, read: Callable[[str], Any], file: str | None = None) -> tuple[Make, list[Make]]:
+    """What makes the messages of the TRAIN net and of the TEST nets of a solver, each for its phase, one after the other as Caffe logs them.
+
+    Test nets: test_net_param first, then test_net, then the generic net for the remaining test_iter entries.
+    """
+    given = [name for name in ("net", "net_param", "train_net", "train_net_param") if param.HasField(name)]
+    if len(given) != 1:
+        fact = f"{len(given)} train nets given ({', '.join(given) or 'none'})"
+        raise Error(fact, place=file, fix="give exactly one of net, net_param, train_net, train_net_param")
+    if param.test_iter and param.test_interval <= 0:
+        raise Error(f"test_iter is given, but test_interval is {param.test_interval}", place=file, fix="set test_interval to a positive number")
+    generic = getattr(param, given[0])
+    named = f"{given[0]} file: {generic}" if isinstance(generic, str) else given[0]
+    sources: list[tuple[str, Any]] = [("test_net_param", message) for message in param.test_net_param]
+    sources += [(f"test_net file: {path}", path) for path in param.test_net]
+    if given[0] in ("net", "net_param"):
+        sources += [(named, generic)] * (len(param.test_iter) - len(sources))
+    if len(sources) != len(param.test_iter):
+        raise Error(f"{len(param.test_iter)} test_iter given for {len(sources)} test nets", place=file, fix="give test_iter once per test net")
+    if param.test_state and len(param.test_state) != len(sources):
+        fact = f"{len(param.test_state)} test_state given for {len(sources)} test nets"
+        raise Error(fact, place=file, fix="give test_state once per test net, or not at all")
+
+    def message(source: Any, phase: int, state: Any) -> Any:
+        return phase_net(read(source) if isinstance(source, str) else source, phase, state=state)
+
+    def train() -> Any:
+        log.info("solver.cpp:102", f"Creating training net from {named}" if isinstance(generic, str) else f"Creating training net specified in {named}.")
+        return message(generic, proto.TRAIN, param.train_state)
+
+    def test(index: int) -> Any:
+        name, source = sources[index]
+        log.info("solver.cpp:190", f"Creating test net (#{index}) specified by {name}")
+        return message(source, proto.TEST, param.test_state[index] if param.test_state else proto.NetState())
+
+    return train, [partial(test, index) for index in range(len(sources))]

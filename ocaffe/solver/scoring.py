@@ -1,0 +1,69 @@
+"""Forward passes over many batches and the means of their outputs: what a test is."""
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from ocaffe import log
+from ocaffe.cl.tape import RING, Fetched
+from ocaffe.log import number
+from ocaffe.network import Network, Variant
+
+Output = tuple[str, np.ndarray, float]  # name, values, loss weight
+
+
+class Means:
+    """Sums outputs over batches as Caffe does, in single precision."""
+
+    def __init__(self) -> None:
+        self.batches = 0
+        self.loss = np.float32(0)
+        self._sums: list[Output] = []
+
+    def add(self, loss: np.float32, outputs: Sequence[Output]) -> None:
+        self.batches += 1
+        self.loss += loss
+        if self._sums:
+            outputs = [(name, total + values, weight) for (name, values, weight), (_, total, _) in zip(outputs, self._sums)]
+        self._sums = list(outputs)
+
+    @property
+    def mean_loss(self) -> np.float32:
+        return np.float32(self.loss / np.float32(max(self.batches, 1)))
+
+    @property
+    def outputs(self) -> list[Output]:
+        """The mean of every output."""
+        return [(name, total / np.float32(self.batches), weight) for name, total, weight in self._sums]
+
+
+def log_outputs(source: str, prefix: str, outputs: Sequence[Output]) -> None:
+    """One line per element, numbered through; `prefix` may hold '#' for the number."""
+    count = 0
+    for name, values, weight in outputs:
+        for value in values:
+            extra = f" (* {number(weight)} = {number(np.float32(weight) * value)} loss)" if weight else ""
+            log.info(source, f"{prefix.replace('#', f'#{count}')}{name} = {number(value)}{extra}")
+            count += 1
+
+
+def run_batches(network: Network, batches: int) -> Iterator[tuple[Variant, Fetched]]:
+    """Forward `batches` times; the device is at most one ring ahead of what has been yielded."""
+    pending: deque[tuple[Variant, Fetched]] = deque()
+    for _ in range(batches):
+        shapes = network.next_shapes()
+        if shapes:
+            network.reshape(shapes)
+        variant = network.variant()
+        if variant.tape not in network.session.tapes:
+            network.session.bind([variant.tape])
+        variant.tape.set_step(RATE=0.0, ITERATION=network.runs, PASS=0, SAMPLE=0)
+        variant.tape.run()
+        network.runs += 1
+        network.advance()
+        pending.append((variant, variant.tape.outputs.fetch()))
+        while pending and (len(pending) >= RING - 1 or network.reads_late(variant)):
+            yield pending.popleft()
+    yield from pending
