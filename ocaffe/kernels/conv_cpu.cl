@@ -9,7 +9,7 @@
 
    V, NV, MR, KC                the register tile, see tile_cpu.h
    KD, KH, KW                   window (taps); SD, SH, SW stride; DD, DH, DW dilation: depth, height, width
-   AREA, LINE                   floats of unrolled input that backward_filter holds, and how many positions at the most
+   ROWS, LINE                   rows k and positions of unrolled input that backward_filter holds
 
    GEOMETRY: batch; channels, outputs of one group; D, H, W and OD, OH, OW input and output size; pd, ph, pw padding.
    Work-items: see each kernel. Third dimension: the group. */
@@ -43,11 +43,11 @@
 #ifndef DW
 #define DW 1
 #endif
-#ifndef AREA
-#define AREA 32768
+#ifndef ROWS
+#define ROWS 128
 #endif
 #ifndef LINE
-#define LINE 512
+#define LINE 128
 #endif
 
 #define TAPS (KD * KH * KW)
@@ -228,6 +228,20 @@ SINGLE void forward(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(const flo
   }
 }
 
+/* to[t * SW] += from[t] for t < count where pixel ix + t * SW is on the row of W pixels. `at`: place of to[0] in what the work-item owns, `end`
+   the size of that. */
+inline void add_run(const float* from, global float* to, int count, int ix, int W, int at, int end) {
+#ifdef ROW_ADD
+  if (at >= 0 && at + REACH <= end) {
+    const vec v = LANES < count && on_image(ix, W) ? VLOAD(0, from) : (vec)(0);
+    ROW_ADD(to, v);
+    return;
+  }
+#endif
+  for (int t = 0; t < count; t++)
+    if ((uint)(ix + t * SW) < (uint)W) to[t * SW] += from[t];
+}
+
 /* dx = w^T dy, unrolled tile by tile and added up in place. Work-item: `share` samples x `block` channels, which nobody else writes. */
 SINGLE void backward_data(OPERAND_RESTRICT(const float, dy), OPERAND_RESTRICT(const float, packed), OPERAND_RESTRICT(float, dx), GEOMETRY,
                           int share, int block, int accumulate) {
@@ -238,8 +252,8 @@ SINGLE void backward_data(OPERAND_RESTRICT(const float, dy), OPERAND_RESTRICT(co
   float buf[KC * NR] __attribute__((aligned(64)));
   float tile[MR * NR + V] __attribute__((aligned(64)));
   Run runs[NR];
-  ivec lanes[NR];    /* of a run that hold a position */
-  int inside[NR];    /* no window of the run reaches beyond the image */
+  int pixel[NR], exact[NR];    /* where in its sample a run begins; its length if its windows stay on the image and that is a vector or half of one */
+  long place[NR];
   packed += ((ulong)g * get_global_size(1) + get_global_id(1)) * panels * outputs * MR;
   dy += (ulong)g * outputs * P;
   dx += ((ulong)g * channels + c0) * plane;
@@ -255,11 +269,13 @@ SINGLE void backward_data(OPERAND_RESTRICT(const float, dy), OPERAND_RESTRICT(co
     const int columns = min(NR, n1 * P - q);
     int count = 0;
     for (int j = 0; j < columns; j += runs[count++].count) {
-      Run r = j ? run_next(runs[count - 1], columns - j, PASS) : run_at(q, columns, PASS);
+      const Run r = j ? run_next(runs[count - 1], columns - j, PASS) : run_at(q, columns, PASS);
+      const int inside = r.z >= 0 && r.z + (KD - 1) * DD < D && r.y >= 0 && r.y + (KH - 1) * DH < H && r.x >= 0 &&
+                         r.x + (KW - 1) * DW + (r.count - 1) * SW < W;
       runs[count] = r;
-      lanes[count] = LANES < r.count;
-      inside[count] = r.z >= 0 && r.z + (KD - 1) * DD < D && r.y >= 0 && r.y + (KH - 1) * DH < H && r.x >= 0 &&
-                      r.x + (KW - 1) * DW + (r.count - 1) * SW < W;
+      pixel[count] = (r.z * H + r.y) * W + r.x;
+      place[count] = r.n * dx_stride + pixel[count];
+      exact[count] = SW == 1 && inside && (r.count == V || r.count == HALF) ? r.count : 0;
     }
     for (int o0 = 0; o0 < outputs; o0 += KC) {
       const int depth = min(KC, outputs - o0);
@@ -280,31 +296,11 @@ SINGLE void backward_data(OPERAND_RESTRICT(const float, dy), OPERAND_RESTRICT(co
           const int row = (((r + i) / TAPS * D + kz) * H + ky) * W + kx;
           const float* from = tile + i * NR;
           for (int m = 0; m < count; from += runs[m++].count) {
-            const int at = row + (runs[m].z * H + runs[m].y) * W + runs[m].x, ix = runs[m].x + kx;
-            global float* to = dx + runs[m].n * dx_stride + at;
-#if SW == 1
-            if (inside[m] && runs[m].count == V / 2) {
-              HALF_STORE(HALF_LOAD(0, from) + HALF_LOAD(0, to), 0, to);
-              continue;
-            }
-#endif
-#ifdef ROW_LOAD
-            if (inside[m] && at + REACH <= end) {
-              const vec v = lanes[m] ? VLOAD(0, from) : (vec)(0);
-              ROW_ADD(to, v);
-              continue;
-            }
-#endif
-            if ((uint)(runs[m].z + kz) >= (uint)D || (uint)(runs[m].y + ky) >= (uint)H) continue;
-#ifdef ROW_LOAD
-            if (at >= 0 && at + REACH <= end) {
-              const vec v = lanes[m] && on_image(ix, W) ? VLOAD(0, from) : (vec)(0);
-              ROW_ADD(to, v);
-              continue;
-            }
-#endif
-            for (int t = 0; t < runs[m].count; t++)
-              if ((uint)(ix + t * SW) < (uint)W) to[t * SW] += from[t];
+            global float* to = dx + place[m] + row;
+            if (exact[m] == V) VSTORE(VLOAD(0, from) + VLOAD(0, to), 0, to);
+            else if (exact[m] == HALF) HALF_STORE(HALF_LOAD(0, from) + HALF_LOAD(0, to), 0, to);
+            else if ((uint)(runs[m].z + kz) < (uint)D && (uint)(runs[m].y + ky) < (uint)H)
+              add_run(from, to, runs[m].count, runs[m].x + kx, W, pixel[m] + row, end);
           }
         }
       }
@@ -313,33 +309,36 @@ SINGLE void backward_data(OPERAND_RESTRICT(const float, dy), OPERAND_RESTRICT(co
 }
 
 /* dw = dy x^T. Work-item: the rows of `cb` channels and `tb` taps x a slice of `share` samples; each slice has a dw of its own, unless there
-   is one only. The rows of x are unrolled for `line` positions at a time, turned, and multiplied by all outputs. */
+   is one only. The rows of x are unrolled for LINE positions at a time, turned, and multiplied by all outputs. */
 SINGLE void backward_filter(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(const float, dy), OPERAND_RESTRICT(float, dw), GEOMETRY,
-                            int cb, int tb, int line, int share, int accumulate) {
+                            int cb, int tb, int share, int accumulate) {
   LOCATE(x); LOCATE(dy); LOCATE(dw);
   const int g = get_global_id(2), P = OD * OH * OW, plane = D * H * W, depth = channels * TAPS;
   const int chunks = (TAPS + tb - 1) / tb, b = get_global_id(0), c0 = b / chunks * cb, t0 = b % chunks * tb;
-  const int cn = min(channels - c0, cb), tn = min(TAPS - t0, tb), rows = cn * tn, ld = line + V;
+  const int cn = min(channels - c0, cb), tn = min(TAPS - t0, tb), rows = cn * tn;
   const int n0 = get_global_id(1) * share, n1 = min(batch, n0 + share);
   const ulong group = (ulong)g * channels * plane, readable = (batch - 1) * x_stride + (get_global_size(2) - g) * channels * plane;
-  float lines[AREA + V] __attribute__((aligned(64)));               /* [row][position] */
-  float turned[AREA] __attribute__((aligned(64)));                  /* [panel of NR rows][position][row] */
+  float lines[ROWS * (NR + V) + V] __attribute__((aligned(64)));    /* [row][position] */
+  float turned[(ROWS + NR) * LINE] __attribute__((aligned(64)));    /* [panel of NR rows][position][row] */
   float left[MR * (LINE + V) + V] __attribute__((aligned(64)));     /* [output][position] */
   float tile[MR * NR] __attribute__((aligned(64)));
   dy += (ulong)g * outputs * P;
   dw += get_global_id(1) * dw_stride + (ulong)g * outputs * depth + c0 * TAPS + t0;
-  for (int q = n0 * P; q < n1 * P; q += line) {
-    const int count = min(line, n1 * P - q), add = accumulate || q > n0 * P, first = q / P, position = q % P;
-    unroll(x + group, x_stride, readable, lines, ld, q, count, c0, cn, t0, tn, PASS);
-    for (int r = 0; r < (rows + NR - 1) / NR * NR; r += V) {
-      for (int p = 0; p < count; p += V) {
-        vec block[V];
+  for (int q = n0 * P; q < n1 * P; q += LINE) {
+    const int count = min(LINE, n1 * P - q), add = accumulate || q > n0 * P, first = q / P, position = q % P;
+    for (int p0 = 0; p0 < count; p0 += NR) {
+      const int positions = min(NR, count - p0);
+      unroll(x + group, x_stride, readable, lines, NR + V, q + p0, positions, c0, cn, t0, tn, PASS);
+      for (int r = 0; r < (rows + NR - 1) / NR * NR; r += V) {
+        for (int p = 0; p < positions; p += V) {
+          vec block[V];
 #pragma unroll
-        for (int i = 0; i < V; i++) block[i] = VLOAD(0, lines + min(r + i, rows - 1) * ld + p);
-        transpose(block);
-        float* to = turned + (r / NR * line + p) * NR + r % NR;
+          for (int i = 0; i < V; i++) block[i] = VLOAD(0, lines + min(r + i, rows - 1) * (NR + V) + p);
+          transpose(block);
+          float* to = turned + (r / NR * LINE + p0 + p) * NR + r % NR;
 #pragma unroll
-        for (int i = 0; i < V; i++) VSTORE(block[i], 0, to + i * NR);
+          for (int i = 0; i < V; i++) VSTORE(block[i], 0, to + i * NR);
+        }
       }
     }
     for (int o = 0; o < outputs; o += MR) {
@@ -348,7 +347,7 @@ SINGLE void backward_filter(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(c
         for (int i = 0; i < MR; i++) copy(dy + n * dy_stride + (ulong)min(o + i, outputs - 1) * P + p, left + i * (LINE + V) + j, length);
       }
       for (int r = 0; r < rows; r += NR) {
-        const float* right = turned + r * line;
+        const float* right = turned + r * LINE;
         vec acc[MR][NV];
         MULTIPLY(acc, left[i * (LINE + V) + k], right, NR, count);
         spill(acc, tile);

@@ -35,12 +35,14 @@ typedef float16 vec;
 #define KERNEL kernel __attribute__((reqd_work_group_size(1, 1, 1))) void
 #endif
 
-/* s^-beta */
-vec power(const vec s, const float beta) {
+/* s^-beta, and 1 / s. */
+vec power(const vec s, const float beta, vec* inverse) {
 #if BETA_075
-  const vec r = 1 / sqrt(s);
+  const vec r = rsqrt(s);
+  *inverse = r * r;
   return r * sqrt(r);
 #else
+  *inverse = 1 / s;
   return powr(s, (vec)(-beta));
 #endif
 }
@@ -75,7 +77,8 @@ KERNEL forward(OPERAND(const float, x), OPERAND(float, y), const int channels, c
   for (int j = 0; j < SIZE; j++) xs[j] = j > 0 && INSIDE(first - HALF + j - 1) ? LOAD(AT(x, first - HALF + j - 1)) : 0;
   for (int c = first; c < end; c++) {
     PUSH(xs, SIZE, c + HALF < channels ? LOAD(AT(x, c + HALF)) : 0)
-    STORE(xs[HALF] * power(k + share * sum_of_squares(xs), beta), AT(y, c));
+    vec inverse;
+    STORE(xs[HALF] * power(k + share * sum_of_squares(xs), beta, &inverse), AT(y, c));
   }
 }
 
@@ -98,9 +101,9 @@ KERNEL backward(OPERAND(const float, x), OPERAND(const float, dy), OPERAND(float
     PUSH(xs, SIZE, c + 2 * HALF < channels ? LOAD(AT(x, c + 2 * HALF)) : 0)
     vec d = 0, term = 0;
     if (INSIDE(c + HALF)) {
-      const vec s = k + share * sum_of_squares(xs);
-      d = LOAD(AT(dy, c + HALF)) * power(s, beta);
-      term = d * xs[HALF] / s;
+      vec inverse;
+      d = LOAD(AT(dy, c + HALF)) * power(k + share * sum_of_squares(xs), beta, &inverse);
+      term = d * xs[HALF] * inverse;
     }
     PUSH(direct, (HALF + 1), d)
     PUSH(terms, SIZE, term)

@@ -1,10 +1,10 @@
-/* What runs along the axis of classes: Softmax, SoftmaxWithLoss, Accuracy, forward and backward. One program serves them all.
+/* What runs along the axis of classes (see softmax.h): Softmax, SoftmaxWithLoss, Accuracy, forward and backward. One program serves them all.
  *
  * GROUP   work-items of a group, a power of two
  *
  * Work-items: a group works on GROUP / lanes neighbouring positions at a time, `lanes` work-items (a power of two) for each: one lane for
- * maps (on GPUs; CPUs have softmax_cpu.cl), where the positions are neighbours in memory, many for inner = 1, where the classes are. Groups take tiles of positions in turn.
- * Sums are made in a fixed order: lanes as a tree, tiles one after another, groups by `total`.
+ * maps, where the positions are neighbours in memory (on GPUs; CPUs have softmax_cpu.cl), many for inner = 1, where the classes are.
+ * Groups take tiles of positions in turn. Sums are made in a fixed order: lanes as a tree, tiles one after another, groups by `total`.
  */
 #include "softmax.h"
 

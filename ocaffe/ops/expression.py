@@ -104,9 +104,8 @@ def reduce(
         operands = rec.operands(plain, writes, modifies)
         rec.add(Launch(rec.layer, rec.phase, operands, None, make, (), side_effect, f"{text} | {op} | {finish}"))
         return
-    partial = rec.scratch("partial", (len(values), chunks, *kept))
-    size = chunks * math.prod(kept)
-    parts = [partial.view((chunks, *kept), i * size) for i in range(len(values))]
+    partial = rec.scratch("partial", (len(values), *kept, chunks))
+    parts = [partial.view((*kept, chunks), i * chunks * math.prod(kept)) for i in range(len(values))]
     copy = "; ".join(f"y{i} = {value}" for i, value in enumerate(values))
     make = Reduce(text, copy, values, op, domain, reduced, places, (len(reads), len(values), 0), make.scalars, rec.target, chunks)
     make.check()
@@ -125,8 +124,8 @@ def reduce(
         finish,
         values,
         op,
-        (chunks, *kept),
-        (0,),
+        (*kept, chunks),
+        (len(kept),),
         tuple(axis for _, axis in map(_pair, again)),
         (len(again), len(writes), len(modifies)),
         make.scalars,
@@ -199,7 +198,7 @@ class Pointwise:
 
 @dataclass(frozen=True)
 class Reduce:
-    """What a reducing launch computes, before strides are known. With `chunks` > 1 the writes have an axis of that size before the kept ones."""
+    """What a reducing launch computes, before strides are known. With `chunks` > 1 the writes have an axis of that size behind the kept ones."""
 
     text: str
     finish: str
@@ -236,11 +235,11 @@ class Reduce:
             if ref.count == 1:
                 along: tuple[int, ...] = (0,) * (len(kept) + 1)
             elif self.chunks > 1:
-                along = element_strides(ref, None, (self.chunks, *kept))
+                along = element_strides(ref, None, (*kept, self.chunks))
             else:
-                along = (0, *element_strides(ref, None, kept))
-            chunk_strides.append(along[0])
-            inner = iter(along[1:])
+                along = (*element_strides(ref, None, kept), 0)
+            chunk_strides.append(along[-1])
+            inner = iter(along)
             strides.append(tuple(0 if mark else next(inner) for mark in marks))
         space = merge(self.domain, strides, marks)
         ports = _ports(reads, writes, modifies, space.strides)
@@ -307,7 +306,7 @@ def _innermost(domain: Shape) -> int:
 
 
 def _without(ref: Ref, axis: int | None, domain: Shape, reduced: Sequence[int]) -> tuple[Ref, int]:
-    """A read that is constant along the reduced axes, placed in the domain (chunks, kept axes)."""
+    """A read that is constant along the reduced axes, placed in a domain of the kept axes (and what follows them)."""
     axis, own = (0, domain) if axis is None else (axis, ref.shape)
     kept = [d for d in range(axis, axis + len(own)) if d not in reduced]
-    return ref.view(tuple(own[d - axis] for d in kept)), 1 + sum(d not in reduced for d in range(axis))
+    return ref.view(tuple(own[d - axis] for d in kept)), sum(d not in reduced for d in range(axis))

@@ -2,7 +2,7 @@
 
 CPU class: a work-item computes a segment of a row (or several short rows) in explicit vectors of W elements. A row is the innermost merged axis;
 W never exceeds it, and the last vector of a segment is moved back to end with it: what it meets a second time it computes but does not store.
-GPU class: a work-item computes one element (four where random numbers are drawn, for one Philox call gives four).
+GPU class: a work-item computes four neighbours, or four elements 16 apart where random numbers are drawn, for one Philox call gives four words.
 
 Random numbers: element e of sample n gets word (e / 16) % 4 of Philox with the counter (e / 64 * 16 + e % 16, n, iteration, pass): sixteen
 neighbours are then one word of sixteen neighbouring counters, which is what a vector machine computes at once, and the mapping knows nothing
@@ -10,6 +10,7 @@ of the machine, of strides, or of how a batch is split.
 """
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -23,6 +24,8 @@ from ocaffe.target import Target
 
 SEGMENT = 8192  # elements that a CPU work-item computes: long enough to hide its dispatch, short enough to balance small tensors
 GROUP = 256
+GRID = 65535  # work-groups along the second and third axis of a grid that every device takes
+WIDTH = 4  # elements of a GPU work-item, side by side: an H100 copies 3.0 TB/s so, 2.7 with one
 BLOCK = 64  # elements that share 16 Philox counters
 
 
@@ -89,7 +92,7 @@ class _Body:
 
     def cpu(self, target: Target) -> Call:
         source, length = self.source, self.sizes[-1]
-        rows = int(np.prod(self.sizes[:-1], dtype=np.int64))
+        rows = math.prod(self.sizes[:-1])
         width = row_width(length, target)
         goal = max(1024, min(SEGMENT, rows * length // (4 * target.compute_units)))
         segment = max(width, min(length, goal) // width * width)
@@ -109,7 +112,7 @@ class _Body:
             source.argument("int", "rows_per_item", rows_per_item)
             source.add("const int first = item / segments * rows_per_item;", "const int last = min(first + rows_per_item, rows);")
             source.add("for (int row = first; row < last; ++row) {")
-        self.row("row")
+        self.row(source.index(self.sizes[:-1], "row", "i"))
         if self.random is not None:
             source.add(f"uint drawn[{BLOCK}];", "uint block = UINT_MAX;")
         hoisted = [port for port in self.reads if port.inner == 0]
@@ -175,58 +178,80 @@ class _Body:
     # -- GPU ---------------------------------------------------------------------------------------------------------
 
     def gpu(self) -> Call:
+        """The grid is columns x axis x outer axes; a column is WIDTH neighbours of a row (a quarter of a block where random numbers are drawn)."""
         source, length = self.source, self.sizes[-1]
-        rows = int(np.prod(self.sizes[:-1], dtype=np.int64))
         grouped = self.random is not None and self.random.aligned
-        columns = -(-length // BLOCK) * 16 if grouped else length
-        local0 = fit(columns, GROUP)
-        local1 = min(GROUP // local0, power_of_two(rows))
-        # The two outermost axes of the grid hold the rows: one alone may not be long enough.
-        grid1 = min(rows, 65535 // local1 * local1)
-        grid2 = -(-rows // grid1)
+        width = 1 if self.random is not None or length < WIDTH else WIDTH
+        columns = -(-length // BLOCK) * 16 if grouped else -(-length // width)
         source.argument("int", "length", length)
         source.splat(self.scalars, 1)
         source.add("const int column = get_global_id(0);")
-        if rows > 1:
-            source.argument("int", "rows", rows)
-            source.argument("int", "grid", grid1)
-            source.add("const int row = get_global_id(2) * grid + get_global_id(1);", "if (get_global_id(1) >= grid || row >= rows) return;")
-        self.row("row")
-        for port in self.reads:
-            if port.inner == 0:
-                load(source, port, 1, "0")
-        hoisted = [port for port in self.reads if port.inner == 0]
-        step = f"p_step[{STEP['ITERATION']}], p_step[{STEP['PASS']}]), (uint2)(key0, key1))"
+        size, local = self.grid(columns)
+        steady = [port for port in self.reads if port.inner == 0]
         if grouped:
-            source.add(
-                f"const uint4 words = philox((uint4)(element / {BLOCK} * 16 + column, sample, {step};",
-                "const uint word[4] = {words.x, words.y, words.z, words.w};",
-                "for (int j = 0; j < 4; ++j) {",
-                f"const int at = column / 16 * {BLOCK} + j * 16 + column % 16;",
-                "if (at < length) {",
-                "const float uniform = uniform01(word[j]);",
-            )
+            self.draw_gpu()
+        elif width > 1:
+            source.add(f"if ((column + 1) * {width} <= length) {{", f"const int at = column * {width};")
+            source.splat(self.scalars, width)
+            self.compute(width, "at", [])
+            self.stores(width, "at")
+            source.add("}", f"else for (int at = column * {width}; at < length; ++at) {{")
         else:
             source.add("const int at = column;", "if (at < length) {")
             if self.random is not None:
                 e = source.argument("uint", "element_step", self.random.element[-1])
                 n = source.argument("uint", "sample_step", self.random.sample[-1])
-                source.add(
-                    f"const uint e = element + at * {e};",
-                    f"const uint4 words = philox((uint4)(e / {BLOCK} * 16 + e % 16, sample + at * {n}, {step};",
-                    "const float uniform = uniform01(e & 32 ? (e & 16 ? words.w : words.z) : (e & 16 ? words.y : words.x));",
-                )
-        self.compute(1, "at", hoisted)
+                source.add(f"const uint e = element + at * {e};", self.words(f"e / {BLOCK} * 16 + e % 16", f"sample + at * {n}"))
+                source.add("const float uniform = uniform01(e & 32 ? (e & 16 ? words.w : words.z) : (e & 16 ? words.y : words.x));")
+        for port in steady:
+            load(source, port, 1, "0")
+        self.compute(1, "at", steady)
         self.stores(1, "at")
         source.add(*["}"] * (2 if grouped else 1))
-        return source.call((columns, grid1, grid2), (local0, local1, 1))
+        return source.call(size, local)
+
+    def grid(self, columns: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Global and local size, and the pointers to the row of a work-item."""
+        source, outer = self.source, self.sizes[:-1]
+        local0 = fit(columns, GROUP)
+        if len(outer) > 1 and max(outer[-1], math.prod(outer[:-1])) <= GRID:  # no division by the second axis
+            local1 = min(GROUP // local0, power_of_two(outer[-1]))
+            source.argument("int", "middle", outer[-1])
+            source.add("const int row = get_global_id(2);", f"const int i{len(outer) - 1} = get_global_id(1);", f"if (i{len(outer) - 1} >= middle) return;")
+            self.row([*source.index(outer[:-1], "row", "i"), f"i{len(outer) - 1}"])
+            return (columns, outer[-1], math.prod(outer[:-1])), (local0, local1, 1)
+        rows = math.prod(outer)
+        local1 = min(GROUP // local0, power_of_two(rows))
+        folded = min(rows, GRID // local1 * local1)
+        if rows > 1:
+            source.argument("int", "rows", rows)
+            source.argument("int", "folded", folded)
+            source.add("const int row = get_global_id(2) * folded + get_global_id(1);")
+            source.add("if (get_global_id(1) >= folded || row >= rows) return;")
+        self.row(source.index(outer, "row", "i"))
+        return (columns, folded, -(-rows // folded)), (local0, local1, 1)
+
+    def draw_gpu(self) -> None:
+        """One Philox call for the four elements of a work-item, 16 apart."""
+        self.source.add(
+            self.words(f"element / {BLOCK} * 16 + column", "sample"),
+            "const uint word[4] = {words.x, words.y, words.z, words.w};",
+            "for (int j = 0; j < 4; ++j) {",
+            f"const int at = column / 16 * {BLOCK} + j * 16 + column % 16;",
+            "if (at < length) {",
+            "const float uniform = uniform01(word[j]);",
+        )
+
+    @staticmethod
+    def words(counter: str, sample: str) -> str:
+        step = f"p_step[{STEP['ITERATION']}], p_step[{STEP['PASS']}]"
+        return f"const uint4 words = philox((uint4)({counter}, {sample}, {step}), (uint2)(key0, key1));"
 
     # -- both --------------------------------------------------------------------------------------------------------
 
-    def row(self, row: str) -> None:
-        """Pointers to the current row, and the numbers of its first element and sample."""
-        source, outer = self.source, self.sizes[:-1]
-        coordinates = source.index(outer, row, "i")
+    def row(self, coordinates: Sequence[str]) -> None:
+        """Pointers to the row at these coordinates, and the numbers of its first element and sample."""
+        source = self.source
         for port in self.ports:
             source.add(f"{port.pointer} q_{port.name} = p_{port.name}{source.offset(port.name, port.strides[:-1], coordinates)};")
         if self.random is not None:

@@ -27,6 +27,7 @@ from ocaffe.target import Target
 
 RUN = 128
 GROUP = 256
+WIDTH = 4  # neighbours that a GPU work-item reads at once
 COLUMNS = 4  # vectors of results in a CPU work-item where the innermost axis is kept
 NEIGHBOURS = 16  # kept indices in a CPU work-item where the innermost axis is reduced: what lies side by side is read together
 ITEM = 8192  # elements that are worth a CPU work-item of their own
@@ -83,16 +84,17 @@ class _Body:
             self.source.argument("int", name, value)
 
     def chunk(self, width: int) -> None:
-        """Declare which rows, and which part of the innermost axis if that is reduced, `chunk` owns: rows are shared out if they suffice."""
+        """Declare which rows, and which part of the innermost axis if that is reduced, `chunk` owns. Where chunks outnumber rows each has one row."""
         source, chunks = self.source, self.what.chunks
         by_rows = self.inner_kept or self.rows >= chunks
-        row_step = -(-self.rows // chunks) if by_rows else self.rows
+        row_step = -(-self.rows // chunks)
         source.argument("int", "row_step", row_step)
         if self.inner_kept:
             source.add("const int row_first = min(chunk * row_step, rows), row_last = min(row_first + row_step, rows);")
             return
-        part = -(-self.length // chunks)
-        source.argument("int", "row_chunks", -(-self.rows // row_step))
+        row_chunks = -(-self.rows // row_step)
+        part = self.length if by_rows else -(-self.length // (chunks // row_chunks))
+        source.argument("int", "row_chunks", row_chunks)
         source.argument("int", "segment", self.length if by_rows else -(-part // width) * width)
         source.add(
             "const int row_first = chunk % row_chunks * row_step, row_last = min(row_first + row_step, rows);",
@@ -161,6 +163,15 @@ class _Body:
                 continue
             self.source.add("{", f"const {kind} term = {run} - {lost}, sum = {total} + term;", f"{lost} = (sum - {total}) - term;", f"{total} = sum;", "}")
 
+    def across(self, value: str, width: int, index: str = "") -> None:
+        """Declare lanes1_..: the total of a value over all lanes, pair by pair."""
+        lost = f" - lost_{value}{index}" if self.what.op == "sum" else ""
+        self.source.add(f"const {vector('float', width)} lanes{width}_{value} = total_{value}{index}{lost};")
+        while width > 1:
+            whole, width = f"lanes{width}_{value}", width // 2
+            low, high = (".lo", ".hi") if width > 1 else (".x", ".y")
+            self.source.add(f"const {vector('float', width)} lanes{width}_{value} = {self.combine(whole + low, whole + high)};")
+
     def finish(self, at: str, first: str) -> None:
         """Finish one kept index and store; the totals v0, .. are declared, `at` is its place on the innermost axis if that is kept."""
         source, what = self.source, self.what
@@ -213,21 +224,12 @@ class _CpuReduced(_Body):
         self.close_run(width, "[k - near]")
         source.add("}", "}", "}", "for (int k = near; k < far; ++k) {")
         for value in what.values:
-            self.across(value, width)
+            self.across(value, width, "[k - near]")
+            source.add(f"const float {value} = lanes1_{value};")
         self.keep("k", self.ports)
         self.finish("0", "k == 0")
         source.add("}", "}")
         return source.single(what.chunks * -(-self.kept // kept_per_item), width)
-
-    def across(self, value: str, width: int) -> None:
-        """The value of all lanes, pair by pair."""
-        lost = f" - lost_{value}[k - near]" if self.what.op == "sum" else ""
-        self.source.add(f"const {vector('float', width)} lanes{width}_{value} = total_{value}[k - near]{lost};")
-        while width > 1:
-            whole, width = f"lanes{width}_{value}", width // 2
-            low, high = (".lo", ".hi") if width > 1 else (".x", ".y")
-            self.source.add(f"const {vector('float', width)} lanes{width}_{value} = {self.combine(whole + low, whole + high)};")
-        self.source.add(f"const float {value} = lanes1_{value};")
 
 
 class _CpuKept(_Body):
@@ -272,8 +274,9 @@ class _CpuKept(_Body):
 class _Gpu(_Body):
     def call(self) -> Call:
         source, what = self.source, self.what
-        local0 = fit(self.length, 32) if self.inner_kept else min(GROUP, power_of_two(self.length))
-        several = not self.inner_kept and self.rows * self.length // what.chunks < GROUP  # y runs over kept indices
+        width = WIDTH if not self.inner_kept and self.length >= WIDTH else 1
+        local0 = fit(self.length, 32) if self.inner_kept else min(GROUP, power_of_two(-(-self.length // width)))
+        several = not self.inner_kept and self.rows * self.length // what.chunks < GROUP * width  # y runs over kept indices
         local1 = min(GROUP // local0, power_of_two(self.kept if several else -(-self.rows // what.chunks)))
         columns = -(-self.length // local0) if self.inner_kept else 1
         source.argument("int", "columns", columns)
@@ -285,32 +288,34 @@ class _Gpu(_Body):
             source.add("const int column = rest % columns * width + x, k = rest / columns;", "const bool valid = column < length;")
         else:
             source.add(f"const int column = 0, own = {'rest * height + y' if several else 'rest'}, k = min(own, kept - 1);", "const bool valid = own < kept;")
-        self.chunk(1)
+        self.chunk(width)
         self.keep("k", self.ports)
-        source.splat(what.scalars, 1)
-        self.totals(1)
+        source.splat(what.scalars, width)
+        self.totals(width)
         if self.inner_kept:
             source.add(f"for (int block = row_first; valid && block < row_last; block += {RUN} * height) {{")
-            self.run(1)
+            self.run(width)
             source.add(f"for (int row = block + y; row < min(block + {RUN} * height, row_last); row += height) {{")
             self.row()
-            self.terms(1, self.inputs, "column")
+            self.terms(width, self.inputs, "column")
         else:
             source.add(f"for (int row = row_first{'' if several else ' + y'}; valid && row < row_last; row += {'1' if several else 'height'}) {{")
             self.row()
-            source.add(f"for (int block = begin; block < end; block += {RUN} * width) {{")
-            self.run(1)
-            source.add(f"for (int at = block + x; at < min(block + {RUN} * width, end); at += width) {{")
-            self.terms(1, self.inputs, "at")
+            source.add(f"for (int block = begin; block < end; block += {RUN * width} * width) {{")
+            self.run(width)
+            source.add(f"for (int i = block + {width} * x; i < min(block + {RUN * width} * width, end); i += {width} * width) {{")
+            source.add(f"const int at = min(i, end - {width});")
+            self.terms(width, self.inputs, "at", "i - at")
         self.add()
         source.add("}")
-        self.close_run(1)
+        self.close_run(width)
         source.add(*["}"] * (1 if self.inner_kept else 2))
+        for value in what.values:
+            self.across(value, width)
         # The tree: `rank` counts the work-items that meet, two of them are `step` apart.
         rank, count, step = ("y", "height", "width") if self.inner_kept else ("x", "width", "1") if several else ("id", "width * height", "1")
         for value in what.values:
-            lost = f" - lost_{value}" if what.op == "sum" else ""
-            source.add(f"local float part_{value}[{GROUP}];", f"part_{value}[id] = total_{value}{lost};")
+            source.add(f"local float part_{value}[{GROUP}];", f"part_{value}[id] = lanes1_{value};")
         source.add(f"for (int pairs = {count} / 2; pairs > 0; pairs /= 2) {{", "barrier(CLK_LOCAL_MEM_FENCE);", f"if ({rank} < pairs) {{")
         for value in what.values:
             source.add(f"part_{value}[id] = {self.combine(f'part_{value}[id]', f'part_{value}[id + pairs * {step}]')};")
@@ -331,9 +336,9 @@ def chunk_count(kept: int, inner_kept: bool, reduced: int, target: Target) -> in
         return max(1, min(-(-4 * target.compute_units // items), kept * reduced // items // ITEM, reduced))
     groups = -(-kept // 32) if inner_kept else kept
     each = reduced * 32 if inner_kept else reduced  # elements that one group would read
-    if groups >= target.compute_units or each < 16 * GROUP:
+    if groups >= target.compute_units or each < 64 * GROUP:
         return 1
-    return max(1, min(-(-4 * target.compute_units // groups), each // (8 * GROUP), reduced))
+    return max(1, min(-(-8 * target.compute_units // groups), each // (16 * GROUP), reduced))
 
 
 def _converted(port: Port) -> str:

@@ -39,7 +39,9 @@ class Classes:
     def positions(self) -> int:
         return self.outer * self.inner
 
-    def launch(self, rec: Recorder, kernel: str, reads: Sequence[Ref], writes: Sequence[Ref], args: Sequence[Any], inplace: Places = ()) -> None:
+    def launch(
+        self, rec: Recorder, kernel: str, reads: Sequence[Ref], writes: Sequence[Ref], args: Sequence[Any], inplace: Places = ()
+    ) -> None:
         """A kernel that has both forms, over all positions."""
         if self.rows:
             size, shape = (-(-self.inner // CPU_BLOCK), self.outer), (self.classes, self.inner, self.mid)

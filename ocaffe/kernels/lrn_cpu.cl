@@ -1,0 +1,113 @@
+/* LRN across channels for CPUs; the formulas are in lrn.cl.
+ *
+ * SIZE      channels of the window, odd
+ * BETA_075  1: beta is 0.75, s^-beta is made of square roots
+ *
+ * Work-items: (spans of SPAN positions, samples), one to a group; each goes through the channels. Of the channels of the window it keeps
+ * lines of SPAN numbers in rings in the first-level cache: memory is read once, in runs long enough for the prefetcher. Channel c has slot
+ * c % length. What is read of the span is read before it is written, so y may be x (and dx dy).
+ */
+#include "common.h"
+#include "part_cpu.h"
+
+#ifndef SIZE
+#define SIZE 5
+#endif
+#ifndef BETA_075
+#define BETA_075 1
+#endif
+#define HALF (SIZE / 2)
+#define SPAN 128
+
+#define KERNEL kernel __attribute__((reqd_work_group_size(1, 1, 1))) void
+
+/* s^-beta, and 1 / s. */
+float16 power(const float16 s, const float beta, float16* inverse) {
+#if BETA_075
+  const float16 r = rsqrt(s);
+  *inverse = r * r;
+  return r * sqrt(r);
+#else
+  *inverse = 1 / s;
+  return powr(s, (float16)(-beta));
+#endif
+}
+
+#define SLOT(ring, channel, length) (ring + ((channel) + 2 * (length)) % (length) * SPAN)
+#define EACH_VECTOR for (int i = 0; i < count; i += 16)
+
+/* A channel's numbers into its slot; a channel that does not exist is zero. */
+void fetch(float* line, global const float* source, const bool exists, const int count) {
+  EACH_VECTOR vstore16(exists ? load_part(source + i, count - i) : 0, 0, line + i);
+}
+
+float16 window(const float* ring, const float share, const float k) {
+  float16 sum = 0;
+  for (int j = 0; j < SIZE; j++) {
+    const float16 v = vload16(0, ring + j * SPAN);
+    sum += v * v;
+  }
+  return k + share * sum;
+}
+
+#define POSITIONS const int position = get_global_id(0) * SPAN, count = min(SPAN, plane - position);
+#define AT(x, channel) (x + get_global_id(1) * x##_stride + (long)(channel) * plane + position)
+
+KERNEL forward(OPERAND(const float, x), OPERAND(float, y), const int channels, const int plane, const float share, const float k,
+               const float beta) {
+  LOCATE(x);
+  LOCATE(y);
+  POSITIONS
+  float xs[SIZE * SPAN];
+  for (int c = -HALF - 1; c < HALF; c++) fetch(SLOT(xs, c, SIZE), AT(x, c), c >= 0 && c < channels, count);
+  for (int c = 0; c < channels; c++) {
+    fetch(SLOT(xs, c + HALF, SIZE), AT(x, c + HALF), c + HALF < channels, count);
+    EACH_VECTOR {
+      float16 inverse;
+      const float16 p = power(window(xs + i, share, k), beta, &inverse);
+      store_part(vload16(0, SLOT(xs, c, SIZE) + i) * p, AT(y, c) + i, count - i);
+    }
+  }
+}
+
+/* Three stages one after another: x of channel c + 2 HALF comes in, the term of channel c + HALF is made, dx of channel c goes out. */
+KERNEL backward(OPERAND(const float, x), OPERAND(const float, dy), OPERAND(float, dx), const int channels, const int plane,
+                const float share, const float k, const float beta, const int accumulate) {
+  LOCATE(x);
+  LOCATE(dy);
+  LOCATE(dx);
+  POSITIONS
+  float xs[SIZE * SPAN];            /* x of channels c to c + 2 HALF */
+  float direct[(HALF + 1) * SPAN];  /* dy s^-beta of channels c to c + HALF */
+  float terms[SIZE * SPAN];         /* dy x s^(-beta-1) of channels c - HALF to c + HALF */
+  for (int j = 0; j < SIZE; j++) {
+    fetch(xs + j * SPAN, x, false, count);
+    fetch(terms + j * SPAN, x, false, count);
+  }
+  for (int c = -2 * HALF; c < channels; c++) {
+    const int middle = c + HALF, ahead = c + 2 * HALF;
+    fetch(SLOT(xs, ahead, SIZE), AT(x, ahead), ahead < channels, count);
+    float *term = SLOT(terms, middle, SIZE), *d = SLOT(direct, middle, HALF + 1);
+    const float* own = SLOT(xs, middle, SIZE);
+    if (middle >= 0 && middle < channels) {
+      EACH_VECTOR {
+        float16 inverse;
+        const float16 p = power(window(xs + i, share, k), beta, &inverse);
+        const float16 v = load_part(AT(dy, middle) + i, count - i) * p;
+        vstore16(v, 0, d + i);
+        vstore16(v * vload16(0, own + i) * inverse, 0, term + i);
+      }
+    } else {
+      fetch(term, x, false, count);
+    }
+    if (c >= 0) {
+      EACH_VECTOR {
+        float16 sum = 0;
+        for (int j = 0; j < SIZE; j++) sum += vload16(0, terms + j * SPAN + i);
+        float16 v = vload16(0, SLOT(direct, c, HALF + 1) + i) - 2 * share * beta * vload16(0, SLOT(xs, c, SIZE) + i) * sum;
+        if (accumulate) v += load_part(AT(dx, c) + i, count - i);
+        store_part(v, AT(dx, c) + i, count - i);
+      }
+    }
+  }
+}

@@ -1,0 +1,35 @@
+"""Real files, where they are: weights that real Caffe trained, on the real MNIST test set. Skipped without the folder ../shared/real."""
+from __future__ import annotations
+
+import pathlib
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ocaffe import proto
+from ocaffe.cli import main
+from ocaffe.net import Net
+
+REAL = pathlib.Path(__file__).resolve().parents[2] / "shared" / "real"
+MODEL = REAL / "models" / "lenet_ljf"
+pytestmark = pytest.mark.skipif(not MODEL.is_dir(), reason="../shared/real is not here")
+
+
+def test_lenet_gives_the_outputs_of_another_implementation(device: Any) -> None:
+    reference = np.load(MODEL / "cv2_reference.npz")
+    net = Net(str(MODEL / "lenet.prototxt"), str(MODEL / "lenet_iter_10000.caffemodel"), proto.TEST, device=device)
+    image = reference["run0.in.data"]
+    net.blobs["data"].reshape(*image.shape)
+    net.blobs["data"].data[...] = image
+    assert np.abs(net.forward()["prob"] - reference["run0.out.prob"]).max() < 1e-5
+
+
+def test_mnist_accuracy_of_caffes_weights(device: Any, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["dataset", "mnist", "--from", str(REAL / "data" / "mnist"), "examples/mnist"]) == 0
+    flags = ["--model", str(MODEL / "extra" / "lenet_train_test.prototxt"), "--weights", str(MODEL / "lenet_iter_10000.caffemodel")]
+    assert main(["test", *flags, "--iterations", "100", "--device", str(device.number)]) == 0
+    accuracy = re.search(r"\] accuracy = (\S+)", capfd.readouterr().err)
+    assert accuracy is not None and accuracy[1] == "0.9913"
