@@ -5,9 +5,10 @@ is still held after a run shows the new values. All blobs are kept readable unle
 """
 from __future__ import annotations
 
+import contextlib
 import weakref
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -164,13 +165,15 @@ class Net:
         self._attach(Network(net, phase, session, choices, quiet=True))
         self._network.fill_parameters()
         if weights is not None:
-            self.copy_from(weights)
+            self._network.copy_weights(read_weights(weights), weights)
 
     @classmethod
     def _of(cls, network: Network) -> Net:
         """The API of a net that a solver runs."""
         self = cls.__new__(cls)
         self._attach(network)
+        if self._choices.backward:  # what the solver's own passes run when somebody looks (Solver._pass_variant)
+            self._choices = replace(self._choices, hold_gradients=True, accumulate=True)
         return self
 
     def _attach(self, network: Network) -> None:
@@ -197,11 +200,8 @@ class Net:
         """The bound variant for the present shapes and choices."""
         if self._shapes:
             self.reshape()
-        variant = self._network.variant(f"api-{self._choices.backward}", self._choices)
-        if variant.tape not in self._network.session.tapes:
-            self._network.session.bind([variant.tape], poison=self._network.switches.poison)
-        self._variant = variant
-        return variant
+        self._variant = self._network.bound(self._choices)
+        return self._variant
 
     def _refs(self, name: str, parameter: Any, what: str) -> tuple[Ref | None, Ref | None]:
         """Where to read and where to write a blob's data or diff; None: the net has no such diff."""
@@ -238,11 +238,19 @@ class Net:
         return (self._variant or self._current()).tape
 
     def _before(self) -> Variant:
+        """Bring what scripts wrote to the device; `_after` must follow."""
         variant = self._current()
         touched, self._touched = self._touched, []
         for mirror in touched:
             mirror.flush()
         return variant
+
+    @contextlib.contextmanager
+    def _changing(self) -> Iterator[None]:
+        """Something outside a run changes values: arrays that scripts hold are written before and refreshed after."""
+        self._before()
+        yield
+        self._after()
 
     def _after(self) -> None:
         watched, self._watched = self._watched, []
@@ -320,22 +328,20 @@ class Net:
 
     def clear_param_diffs(self) -> None:
         """Zero the gradients; backward adds to them."""
-        held = self._network.group.held
-        if held.count:
-            self._network.session.write(held, np.zeros(held.shape, held.dtype))
+        with self._changing():
+            self._network.session.clear(self._network.group.held)
 
     # -- weights -----------------------------------------------------------------------------------------------------
 
     def copy_from(self, file: str) -> None:
         """Take the weights of equally named layers from a .caffemodel or .caffemodel.h5."""
-        self._network.copy_weights(read_weights(file), file)
+        with self._changing():
+            self._network.copy_weights(read_weights(file), file)
 
     def save(self, file: str) -> None:
         """Write a .caffemodel that Caffe reads."""
-        touched, self._touched = self._touched, []
-        for mirror in touched:
-            mirror.flush()
-        write_weights(file, self._network.graph.message, DeviceBlobs(self._network))
+        with self._changing():
+            write_weights(file, self._network.graph.message, DeviceBlobs(self._network))
 
     def close(self) -> None:
         """Stop the threads that read data."""

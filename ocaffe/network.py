@@ -177,20 +177,29 @@ class Network:
 
     # -- tapes -------------------------------------------------------------------------------------------------------
 
-    def variant(self, key: str = "", choices: Choices | None = None, update: Update | None = None) -> Variant:
-        """The (unbound) variant for the present shapes; made when it is first asked for."""
-        full_key = (key, self.shape_key())
-        if full_key not in self._variants:
-            recording, placed = compile_net(self.graph, self.group, self.session.device.target, choices or self.choices, self.switches, update)
+    def variant(self, choices: Choices | None = None, update: Update | None = None) -> Variant:
+        """The (unbound) variant for these choices and the present shapes, with `update` at its end; made when it is first asked for."""
+        choices = choices or self.choices
+        kind = (choices, update is not None)
+        key = (kind, self.shape_key())
+        if key not in self._variants:
+            recording, placed = compile_net(self.graph, self.group, self.session.device.target, choices, self.switches, update)
             tape = Tape(self.session, recording.schedule, placed, recording.step, self.switches.poison)
             tape.prefetchers = self.prefetchers
-            self._variants[full_key] = Variant(recording, placed, tape)
-            self._forget_old(key)
-        self._variants.move_to_end(full_key)
-        return self._variants[full_key]
+            self._variants[key] = Variant(recording, placed, tape)
+            self._forget_old(kind)
+        self._variants.move_to_end(key)
+        return self._variants[key]
 
-    def _forget_old(self, key: str) -> None:
-        mine = [other for other in self._variants if other[0] == key]
+    def bound(self, choices: Choices | None = None, update: Update | None = None) -> Variant:
+        """The same, bound to the device."""
+        variant = self.variant(choices, update)
+        if variant.tape not in self.session.tapes:
+            self.session.bind([variant.tape], poison=self.switches.poison)
+        return variant
+
+    def _forget_old(self, kind: Any) -> None:
+        mine = [other for other in self._variants if other[0] == kind]
         for old in mine[:-SHAPES_KEPT]:
             tape = self._variants.pop(old).tape
             if tape in self.session.tapes:

@@ -116,13 +116,10 @@ class Session:
         elif ref.count:
             self._cl.enqueue_fill_buffer(self.device.queue, buffer, ref.dtype.type(value), 0, ref.nbytes)
 
-    def drop(self, refs: Iterable[Ref]) -> None:
-        """Free the buffers of persistent Refs that no tape uses any more."""
-        for ref in refs:
-            self._persistent.pop(ref, None)
-
-    def forget_arena(self) -> None:
-        self.slabs = []
+    def clear(self, root: Ref) -> None:
+        """Enqueue zeros for a persistent root Ref; does not wait."""
+        if root.count:
+            self._cl.enqueue_fill_buffer(self.device.queue, self.buffers(root)[0], root.dtype.type(0), 0, root.nbytes)
 
     def locate(self, ref: Ref, places: dict[Ref, tuple[int, int]], slot: int = 0) -> tuple[Any, int]:
         """Buffer and offset in elements of a Ref (a view or not) under a plan."""

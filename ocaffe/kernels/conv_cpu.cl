@@ -55,9 +55,17 @@
 #define PASS batch, channels, outputs, D, H, W, OD, OH, OW, pd, ph, pw
 #define SINGLE kernel __attribute__((reqd_work_group_size(1, 1, 1)))
 
-/* Rows are unrolled in blocks: all taps of some channels, or some taps of one channel where the window alone is longer than KC. */
-#define BLOCK_TAPS (TAPS <= KC ? TAPS : KC)
-#define BLOCK_CHANNELS (KC / BLOCK_TAPS)
+/* forward unrolls rows in blocks: all taps of some channels, or some lines of the window of one channel where the whole is longer than KC. */
+#if TAPS <= KC
+#define BLOCK_CHANNELS (KC / TAPS)
+#define BLOCK_LINES (KD * KH)
+#else
+#define BLOCK_CHANNELS 1
+#define BLOCK_LINES (KC / KW)
+#endif
+
+/* A row of unrolled input in private memory: NR positions and room to write the last vector whole. */
+#define COLUMNS (NR + V)
 
 /* Up to V columns that follow each other in one row of one image: `count` positions of sample n whose windows begin at pixel (z, y, x),
    which may be outside; `ox`, `oy`, `oz`: the first of them. */
@@ -119,46 +127,43 @@ inline Run run_next(Run r, int limit, GEOMETRY) {
 /* Lanes whose pixel is on the image when lane 0 is at ix: -1, others 0. */
 inline ivec on_image(int ix, int W) { return PASTE(convert_uint, V)(LANES * SW + ix) < (uvec)(W); }
 
-/* to[row * ld + j] = unrolled input of channels [c0, c0 + cn), taps [t0, t0 + tn), columns [q, q + count): row = (channel, tap).
-   Writes up to V - 1 floats beyond each row's end. `x` is the group's first channel in sample 0; `readable` floats may be read from there. */
-inline void unroll(global const float* x, ulong x_stride, ulong readable, float* to, int ld, int q, int count,
-                   int c0, int cn, int t0, int tn, GEOMETRY) {
-  const int plane = D * H * W, next = tn * ld;
+/* Unrolled input of channels [c0, c0 + cn), lines [l0, l0 + ln) of the window, columns [q, q + count): to[row * COLUMNS + j], a row being
+   (channel, line, tap of the line). Writes up to V - 1 floats beyond each row's end. `x` is the group's first channel in sample 0;
+   `readable` floats may be read from there. */
+inline void unroll(global const float* x, ulong x_stride, ulong readable, float* to, int q, int count, int c0, int cn, int l0, int ln, GEOMETRY) {
+  const int plane = D * H * W, next = ln * KW * COLUMNS;
   Run r = run_at(q, count, PASS);
   for (int j = 0; j < count; j += r.count, r = run_next(r, count - j, PASS)) {
     const long sample = r.n * x_stride + (ulong)c0 * plane;
-    for (int t = 0; t < tn;) {
-      const int tap = t0 + t, kx = tap % KW, kn = min(KW - kx, tn - t);   /* the rest of a row of the window */
-      const int iz = r.z + tap / (KH * KW) * DD, iy = r.y + tap / KW % KH * DH, ix = r.x + kx * DW;
-      const long at = sample + (iz * H + iy) * W + ix;
-      float* row = to + t * ld + j;
-      t += kn;
+    for (int l = 0; l < ln; l++) {
+      const int iz = r.z + (l0 + l) / KH * DD, iy = r.y + (l0 + l) % KH * DH;
+      const long at = sample + (iz * H + iy) * W + r.x;
+      float* row = to + l * KW * COLUMNS + j;
       if ((uint)iz >= (uint)D || (uint)iy >= (uint)H) {
-        for (int k = 0; k < kn; k++)
-          for (int c = 0; c < cn; c++) VSTORE((vec)(0), 0, row + k * ld + c * next);
+        for (int c = 0; c < cn; c++, row += next)
+          for (int k = 0; k < KW; k++) VSTORE((vec)(0), 0, row + k * COLUMNS);
         continue;
       }
+      global const float* from = x + at;
 #ifdef ROW_LOAD
-      if (at >= 0 && at + (kn - 1) * DW + (long)(cn - 1) * plane + REACH <= (long)readable) {
-        for (int k = 0; k < kn; k++) {
-          const ivec seen = on_image(ix + k * DW, W);
-          global const float* from = x + at + k * DW;
-          float* line = row + k * ld;
+      if (at >= 0 && at + (KW - 1) * DW + (long)(cn - 1) * plane + REACH <= (long)readable) {
 #if SW == 1
-          if (r.count <= HALF)
-            for (int c = 0; c < cn; c++, from += plane, line += next) HALF_STORE(seen.lo ? HALF_LOAD(0, from) : (half_vec)(0), 0, line);
-          else
+        if (r.count <= HALF)
+          for (int c = 0; c < cn; c++, row += next, from += plane)
+            for (int k = 0; k < KW; k++)
+              HALF_STORE(on_image(r.x + k * DW, W).lo ? HALF_LOAD(0, from + k * DW) : (half_vec)(0), 0, row + k * COLUMNS);
+        else
 #endif
-            for (int c = 0; c < cn; c++, from += plane, line += next) VSTORE(seen ? ROW_LOAD(from) : (vec)(0), 0, line);
-        }
+          for (int c = 0; c < cn; c++, row += next, from += plane)
+            for (int k = 0; k < KW; k++) VSTORE(on_image(r.x + k * DW, W) ? ROW_LOAD(from + k * DW) : (vec)(0), 0, row + k * COLUMNS);
         continue;
       }
 #endif
-      for (int k = 0; k < kn; k++)
-        for (int c = 0; c < cn; c++)
+      for (int c = 0; c < cn; c++, row += next, from += plane)
+        for (int k = 0; k < KW; k++)
           for (int i = 0; i < r.count; i++) {
             const int p = k * DW + i * SW;
-            row[k * ld + c * next + i] = (uint)(ix + p) < (uint)W ? x[at + p + (long)c * plane] : 0.0f;
+            row[k * COLUMNS + i] = (uint)(r.x + p) < (uint)W ? from[p] : 0.0f;
           }
     }
   }
@@ -197,25 +202,24 @@ SINGLE void forward(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(const flo
   const int P = OD * OH * OW, depth = channels * TAPS, plane = D * H * W;
   const int q = get_global_id(0) * NR, columns = min(NR, batch * P - q), n0 = q / P, p0 = q % P;
   const ulong group = (ulong)g * channels * plane, readable = (batch - 1) * x_stride + (get_global_size(2) - g) * channels * plane;
-  const int row = NR + V;
-  float buf[KC * (NR + V) + V] __attribute__((aligned(64)));
+  float buf[KC * COLUMNS + V] __attribute__((aligned(64)));
   float tile[MR * NR] __attribute__((aligned(64)));
   packed += (ulong)g * ((outputs + MR - 1) / MR * MR) * depth;
   bias += g * outputs;
   y += (ulong)g * outputs * P;
   for (int c0 = 0; c0 < channels; c0 += BLOCK_CHANNELS) {
-    for (int t0 = 0; t0 < TAPS; t0 += BLOCK_TAPS) {
-      const int cn = min(channels - c0, BLOCK_CHANNELS), tn = min(TAPS - t0, BLOCK_TAPS);
-      const int k0 = c0 * TAPS + t0, kn = cn * tn, add = accumulate || k0 > 0;
+    for (int l0 = 0; l0 < KD * KH; l0 += BLOCK_LINES) {
+      const int cn = min(channels - c0, BLOCK_CHANNELS), ln = min(KD * KH - l0, BLOCK_LINES);
+      const int k0 = c0 * TAPS + l0 * KW, kn = cn * ln * KW, add = accumulate || k0 > 0;
       const float leak = k0 + kn < depth ? 1.0f : slope;
-      unroll(x + group, x_stride, readable, buf, row, q, columns, c0, cn, t0, tn, PASS);
+      unroll(x + group, x_stride, readable, buf, q, columns, c0, cn, l0, ln, PASS);
       if (columns < NR)
         for (int k = 0; k < kn; k++)
-          for (int j = columns; j < NR; j += V) VSTORE((vec)(0), 0, buf + k * row + j);
+          for (int j = columns; j < NR; j += V) VSTORE((vec)(0), 0, buf + k * COLUMNS + j);
       for (int o = first; o < last; o += MR) {
         global const float* a = packed + (ulong)o * depth + (ulong)k0 * MR;
         vec acc[MR][NV];
-        MULTIPLY(acc, a[k * MR + i], buf, row, kn);
+        MULTIPLY(acc, a[k * MR + i], buf, COLUMNS, kn);
         spill(acc, tile);
         for (int j = 0, n = n0, p = p0, length; j < columns; j += length, n++, p = 0) {
           length = min(columns - j, P - p);
@@ -308,32 +312,32 @@ SINGLE void backward_data(OPERAND_RESTRICT(const float, dy), OPERAND_RESTRICT(co
   }
 }
 
-/* dw = dy x^T. Work-item: the rows of `cb` channels and `tb` taps x a slice of `share` samples; each slice has a dw of its own, unless there
+/* dw = dy x^T. Work-item: `cb` channels and `lb` lines of the window x a slice of `share` samples; each slice has a dw of its own, unless there
    is one only. The rows of x are unrolled for LINE positions at a time, turned, and multiplied by all outputs. */
 SINGLE void backward_filter(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(const float, dy), OPERAND_RESTRICT(float, dw), GEOMETRY,
-                            int cb, int tb, int share, int accumulate) {
+                            int cb, int lb, int share, int accumulate) {
   LOCATE(x); LOCATE(dy); LOCATE(dw);
   const int g = get_global_id(2), P = OD * OH * OW, plane = D * H * W, depth = channels * TAPS;
-  const int chunks = (TAPS + tb - 1) / tb, b = get_global_id(0), c0 = b / chunks * cb, t0 = b % chunks * tb;
-  const int cn = min(channels - c0, cb), tn = min(TAPS - t0, tb), rows = cn * tn;
+  const int chunks = (KD * KH + lb - 1) / lb, b = get_global_id(0), c0 = b / chunks * cb, l0 = b % chunks * lb;
+  const int cn = min(channels - c0, cb), ln = min(KD * KH - l0, lb), rows = cn * ln * KW;
   const int n0 = get_global_id(1) * share, n1 = min(batch, n0 + share);
   const ulong group = (ulong)g * channels * plane, readable = (batch - 1) * x_stride + (get_global_size(2) - g) * channels * plane;
-  float lines[ROWS * (NR + V) + V] __attribute__((aligned(64)));    /* [row][position] */
+  float lines[ROWS * COLUMNS + V] __attribute__((aligned(64)));    /* [row][position] */
   float turned[(ROWS + NR) * LINE] __attribute__((aligned(64)));    /* [panel of NR rows][position][row] */
   float left[MR * (LINE + V) + V] __attribute__((aligned(64)));     /* [output][position] */
   float tile[MR * NR] __attribute__((aligned(64)));
   dy += (ulong)g * outputs * P;
-  dw += get_global_id(1) * dw_stride + (ulong)g * outputs * depth + c0 * TAPS + t0;
+  dw += get_global_id(1) * dw_stride + (ulong)g * outputs * depth + c0 * TAPS + l0 * KW;
   for (int q = n0 * P; q < n1 * P; q += LINE) {
     const int count = min(LINE, n1 * P - q), add = accumulate || q > n0 * P, first = q / P, position = q % P;
     for (int p0 = 0; p0 < count; p0 += NR) {
       const int positions = min(NR, count - p0);
-      unroll(x + group, x_stride, readable, lines, NR + V, q + p0, positions, c0, cn, t0, tn, PASS);
+      unroll(x + group, x_stride, readable, lines, q + p0, positions, c0, cn, l0, ln, PASS);
       for (int r = 0; r < (rows + NR - 1) / NR * NR; r += V) {
         for (int p = 0; p < positions; p += V) {
           vec block[V];
 #pragma unroll
-          for (int i = 0; i < V; i++) block[i] = VLOAD(0, lines + min(r + i, rows - 1) * (NR + V) + p);
+          for (int i = 0; i < V; i++) block[i] = VLOAD(0, lines + min(r + i, rows - 1) * COLUMNS + p);
           transpose(block);
           float* to = turned + (r / NR * LINE + p0 + p) * NR + r % NR;
 #pragma unroll

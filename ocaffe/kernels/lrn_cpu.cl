@@ -17,7 +17,7 @@
 #define BETA_075 1
 #endif
 #define HALF (SIZE / 2)
-#define SPAN 128
+#define SPAN 512
 
 #define KERNEL kernel __attribute__((reqd_work_group_size(1, 1, 1))) void
 

@@ -70,8 +70,9 @@ def _scatter(rec: Recorder, g: ConvGeometry, dy: Ref, w: Ref, dx: Ref) -> None:
 def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref) -> None:
     g = simplify(g)
     defines = tile(rec, g, g.group_outputs)
-    cb, tb = even(g.group_channels, max(1, ROWS // g.taps)), even(g.taps, ROWS)
-    blocks = ceil(g.group_channels, cb) * ceil(g.taps, tb)
+    lines = g.kernel[0] * g.kernel[1]  # of the window
+    cb, lb = even(g.group_channels, max(1, defines["ROWS"] // g.taps)), even(lines, defines["ROWS"] // g.kernel[2])
+    blocks = ceil(g.group_channels, cb) * ceil(lines, lb)
     room = max(2, SLICE_FLOATS // dw.count)
     shares = min(share_out(rec, blocks * g.group, g.batch), room)
     share = ceil(g.batch, shares)
@@ -79,7 +80,7 @@ def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref) ->
     accumulate = rec.accumulates(dw)
     to = rec.scratch("slices", (shares, dw.count)) if shares > 1 else dw
     rec.launch(
-        "conv_cpu.backward_filter", reads=[x, dy], writes=[to], args=[*geometry(g), cb, tb, share, accumulate and shares == 1],
+        "conv_cpu.backward_filter", reads=[x, dy], writes=[to], args=[*geometry(g), cb, lb, share, accumulate and shares == 1],
         size=(blocks, shares, g.group), local=ONE, defines=defines,
     )  # fmt: skip
     if shares > 1:
@@ -108,7 +109,7 @@ def simplify(g: ConvGeometry) -> ConvGeometry:
 def tile(rec: Recorder, g: ConvGeometry, rows: int) -> dict[str, int]:
     """The defines of conv_cpu.cl: window and register tile, whose height should divide `rows`."""
     base = gemm_cpu.tile(rec.target)
-    defines = {"V": base["V"], "NV": base["NV"], "KC": base["KC"], "ROWS": ROWS, "LINE": 128}
+    defines = {"V": base["V"], "NV": base["NV"], "KC": max(base["KC"], g.kernel[2]), "ROWS": max(ROWS, g.kernel[2]), "LINE": 128}
     defines["MR"] = min((base["MR"], *(10, 12)[: 2 if base["V"] == 16 else 0]), key=lambda height: ceil(rows, height) * height)
     for axis, kernel, stride, dilation in zip("DHW", g.kernel, g.stride, g.dilation):
         defines |= {f"K{axis}": kernel, f"S{axis}": stride, f"D{axis}": dilation}

@@ -49,14 +49,14 @@ def pointwise(
     the text is one in [0, 1) for each element, the same wherever the same stream is drawn in the same iteration. `relu_slope`: the operation is
     a ReLU of this slope and may be merged into the launch before.
     """
-    plain, axes = _places(reads)
+    pairs = [_pair(read) for read in reads]
     domain = (*writes, *modifies)[0].shape
     if 0 in domain:
         return
     expression = Pointwise(
         text,
         domain,
-        axes,
+        tuple(axis for _, axis in pairs),
         (len(reads), len(writes), len(modifies)),
         _scalars(scalars),
         rec.target,
@@ -64,7 +64,7 @@ def pointwise(
         relu_slope,
     )
     expression.check()
-    operands = rec.operands([*plain, *([rec.step] if random is not None else [])], writes, modifies)
+    operands = rec.operands([*(ref for ref, _ in pairs), *([rec.step] if random is not None else [])], writes, modifies)
     rec.add(Launch(rec.layer, rec.phase, operands, None, expression, expression.inplace(operands), side_effect, text))
 
 
@@ -88,53 +88,48 @@ def reduce(
     elements as there are kept indices, in order; they accumulate as those of `pointwise` do. `modifies` (m0, ..) are updated by `finish`; one of a
     single element is updated once.
     """
-    plain, places = _places(reads)
-    domain = next(ref.shape for ref, axis in zip(plain, places) if axis is None)
+    pairs = [_pair(read) for read in reads]
+    domain = next(ref.shape for ref, axis in pairs if axis is None)
     reduced = tuple(sorted(axis % len(domain) for axis in axes)) if domain else ()
     kept = tuple(size for d, size in enumerate(domain) if d not in reduced)
     if 0 in kept:
         return
     assert 0 not in domain, f"nothing to reduce in {domain}"
     values = tuple(sorted((n for n in parse(text).assigned if re.fullmatch(r"v\d+", n)), key=lambda n: int(n[1:])))
-    inner_kept = bool(domain) and _innermost(domain) not in reduced
-    chunks = chunk_count(math.prod(kept), inner_kept, math.prod(domain[d] for d in reduced), rec.target)
-    make = Reduce(text, finish, values, op, domain, reduced, places, (len(reads), len(writes), len(modifies)), _scalars(scalars), rec.target, chunks)
+    constants = _scalars(scalars)
+
+    def stage(
+        text: str,
+        finish: str,
+        reads: Sequence[tuple[Ref, int | None]],
+        writes: Sequence[Ref],
+        modifies: Sequence[Ref],
+        domain: Shape,
+        reduced: tuple[int, ...],
+        chunks: int = 1,
+    ) -> None:
+        places, counts = tuple(axis for _, axis in reads), (len(reads), len(writes), len(modifies))
+        expression = Reduce(text, finish, values, op, domain, reduced, places, counts, constants, rec.target, chunks)
+        expression.check()
+        operands = rec.operands([ref for ref, _ in reads], writes, modifies)
+        rec.add(Launch(rec.layer, rec.phase, operands, None, expression, (), side_effect and chunks == 1, f"{op}: {text} | {finish}"))
+
+    chunks = chunk_count(math.prod(kept), bool(domain) and _innermost(domain) not in reduced, math.prod(domain[d] for d in reduced), rec.target)
     if chunks == 1:
-        make.check()
-        operands = rec.operands(plain, writes, modifies)
-        rec.add(Launch(rec.layer, rec.phase, operands, None, make, (), side_effect, f"{text} | {op} | {finish}"))
+        stage(text, finish, pairs, writes, modifies, domain, reduced)
         return
     partial = rec.scratch("partial", (len(values), *kept, chunks))
     parts = [partial.view((*kept, chunks), i * chunks * math.prod(kept)) for i in range(len(values))]
-    copy = "; ".join(f"y{i} = {value}" for i, value in enumerate(values))
-    make = Reduce(text, copy, values, op, domain, reduced, places, (len(reads), len(values), 0), make.scalars, rec.target, chunks)
-    make.check()
-    rec.add(Launch(rec.layer, rec.phase, rec.operands(plain, parts), None, make, (), False, f"{text} | {op}"))
-    # The second stage sees the partial results first, then what `finish` reads, and calls them x0, x1, ..
-    again, rename = list[Read](parts), {}
-    for i, (ref, axis) in enumerate(zip(plain, places)):
+    stage(text, "; ".join(f"y{i} = {value}" for i, value in enumerate(values)), pairs, parts, (), domain, reduced, chunks)
+    # The second stage reads the partial results first, then what `finish` reads, and calls them x0, x1, ..
+    again: list[tuple[Ref, int | None]] = [(part, None) for part in parts]
+    names = {}
+    for i, pair in enumerate(pairs):
         if f"x{i}" in parse(finish).used:
-            rename[f"x{i}"] = f"x{len(again)}"
-            again.append(_without(ref, axis, domain, reduced))
-    finish = re.sub(r"\bx\d+\b", lambda match: rename[match[0]], finish)
-    gather = "; ".join(f"{value} = x{i}" for i, value in enumerate(values))
-    second = [ref for ref, _ in map(_pair, again)]
-    make = Reduce(
-        gather,
-        finish,
-        values,
-        op,
-        (*kept, chunks),
-        (len(kept),),
-        tuple(axis for _, axis in map(_pair, again)),
-        (len(again), len(writes), len(modifies)),
-        make.scalars,
-        rec.target,
-        1,
-    )
-    make.check()
-    operands = rec.operands(second, writes, modifies)
-    rec.add(Launch(rec.layer, rec.phase, operands, None, make, (), side_effect, f"{op} | {finish}"))
+            names[f"x{i}"] = f"x{len(again)}"
+            again.append(_without(pair, domain, reduced))
+    finish = re.sub(r"\bx\d+\b", lambda match: names[match[0]], finish)
+    stage("; ".join(f"{value} = x{i}" for i, value in enumerate(values)), finish, again, writes, modifies, (*kept, chunks), (len(kept),))
 
 
 @dataclass(frozen=True)
@@ -261,11 +256,6 @@ def _pair(read: Read) -> tuple[Ref, int | None]:
     return (read, None) if isinstance(read, Ref) else read
 
 
-def _places(reads: Sequence[Read]) -> tuple[list[Ref], tuple[int | None, ...]]:
-    pairs = [_pair(read) for read in reads]
-    return [ref for ref, _ in pairs], tuple(axis for _, axis in pairs)
-
-
 def _scalars(scalars: Scalars | None) -> tuple[tuple[str, np.generic], ...]:
     return tuple((name, scalar(value)) for name, value in (scalars or {}).items())
 
@@ -305,8 +295,9 @@ def _innermost(domain: Shape) -> int:
     return max((d for d, size in enumerate(domain) if size > 1), default=len(domain) - 1)
 
 
-def _without(ref: Ref, axis: int | None, domain: Shape, reduced: Sequence[int]) -> tuple[Ref, int]:
+def _without(read: tuple[Ref, int | None], domain: Shape, reduced: Sequence[int]) -> tuple[Ref, int]:
     """A read that is constant along the reduced axes, placed in a domain of the kept axes (and what follows them)."""
+    ref, axis = read
     axis, own = (0, domain) if axis is None else (axis, ref.shape)
     kept = [d for d in range(axis, axis + len(own)) if d not in reduced]
     return ref.view(tuple(own[d - axis] for d in kept)), sum(d not in reduced for d in range(axis))

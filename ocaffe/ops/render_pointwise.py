@@ -160,19 +160,20 @@ class _Body:
         source.add(f"const {vector('float', width)} uniform = convert_{vector('float', width)}(words >> 8) * 0x1p-24f;")
 
     def philox(self, width: int, counter: str, sample: str) -> None:
-        """Declare c0 .. c3: `philox` of common.h on vectors of counters. 64-bit products: PoCL does not vectorise mul_hi (3.5 times slower)."""
+        """Declare c0 .. c3: `philox` of common.h on vectors of counters. The words stay in 64-bit lanes, whose upper halves hold anything: products
+        then need no repacking (2 to 4 times faster than with mul_hi)."""
         word, wide = vector("uint", width), vector("ulong", width)
-        widen, narrow = f"convert_{wide}", f"convert_{word}"
+        starts = (counter, sample, f"({word})(p_step[{STEP['ITERATION']}])", f"({word})(p_step[{STEP['PASS']}])")
         self.source.add(
-            f"{word} c0 = {counter}, c1 = {sample}, c2 = ({word})(p_step[{STEP['ITERATION']}]), c3 = ({word})(p_step[{STEP['PASS']}]);",
+            *(f"{wide} w{k} = convert_{wide}({start});" for k, start in enumerate(starts)),
             "for (uint round = 0, k0 = key0, k1 = key1; round < 10; ++round, k0 += 0x9E3779B9u, k1 += 0xBB67AE85u) {",
-            f"const {wide} product0 = {widen}(c0) * 0xD2511F53ul, product2 = {widen}(c2) * 0xCD9E8D57ul;",
-            f"const {word} high0 = {narrow}(product0 >> 32), high2 = {narrow}(product2 >> 32);",
-            "c0 = high2 ^ c1 ^ k0;",
-            f"c1 = {narrow}(product2);",
-            "c2 = high0 ^ c3 ^ k1;",
-            f"c3 = {narrow}(product0);",
+            f"const {wide} product0 = (w0 & 0xFFFFFFFFul) * 0xD2511F53ul, product2 = (w2 & 0xFFFFFFFFul) * 0xCD9E8D57ul;",
+            "w0 = (product2 >> 32) ^ w1 ^ (ulong)k0;",
+            "w1 = product2;",
+            "w2 = (product0 >> 32) ^ w3 ^ (ulong)k1;",
+            "w3 = product0;",
             "}",
+            f"const {word} {', '.join(f'c{k} = convert_{word}(w{k})' for k in range(4))};",
         )
 
     # -- GPU ---------------------------------------------------------------------------------------------------------

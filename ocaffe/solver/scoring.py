@@ -56,9 +56,7 @@ def run_batches(network: Network, batches: int) -> Iterator[tuple[Variant, Fetch
         shapes = network.next_shapes()
         if shapes:
             network.reshape(shapes)
-        variant = network.variant()
-        if variant.tape not in network.session.tapes:
-            network.session.bind([variant.tape])
+        variant = network.bound()
         variant.tape.set_step(RATE=0.0, ITERATION=network.runs, PASS=0, SAMPLE=0)
         variant.tape.run()
         network.runs += 1

@@ -120,19 +120,25 @@ class Solver:
         self.session.bind(fresh, poison=self.network.switches.poison)
 
     @property
+    def _observed(self) -> bool:
+        """Whether a script looks at blobs and gradients: then passes add to gradients that are cleared first, as pycaffe's do."""
+        return bool(self._choices.keep)
+
+    @property
     def _split_passes(self) -> bool:
-        """Whether forward and backward run apart from the update: several passes, or somebody looks at gradients."""
-        return self.param.iter_size > 1 or self.param.snapshot_diff or bool(self._choices.keep)
+        """Whether forward and backward run apart from the update."""
+        return self.param.iter_size > 1 or self.param.snapshot_diff or self._observed
+
+    def _pass_variant(self, index: int) -> Variant:
+        """What runs as pass `index` of an iteration: everything in one tape; or a pass that overwrites the gradients or adds to them."""
+        if not self._split_passes:
+            return self.network.variant(self._choices, self.updater.record)
+        return self.network.variant(replace(self._choices, hold_gradients=True, accumulate=self._observed or index > 0))
 
     def _train_variants(self) -> list[Variant]:
-        """One tape for everything; or a first pass, a further pass that accumulates, and the update."""
-        if not self._split_passes:
-            return [self.network.variant("step", self._choices, self.updater.record)]
-        held = replace(self._choices, hold_gradients=True)
-        variants = [self.network.variant("first", held)]
-        if self.param.iter_size > 1:
-            variants.append(self.network.variant("further", replace(held, accumulate=True)))
-        return [*variants, self._update_variant()]
+        """All that an iteration runs."""
+        passes = [self._pass_variant(index) for index in range(min(self.param.iter_size, 2))]
+        return [*dict.fromkeys(passes), *([self._update_variant()] if self._split_passes else [])]
 
     def _update_variant(self) -> Variant:
         """The update by itself, from the gradients that passes leave."""
@@ -223,18 +229,16 @@ class Solver:
     def _pass(self, index: int, rate: float) -> tuple[Variant, Fetched]:
         """Enqueue one forward and backward (and the update, where it is part of the tape)."""
         self._follow_shapes()
-        key = "step" if not self._split_passes else "further" if index else "first"
-        variant = self.network.variant(key, self._pass_choices(key), self.updater.record if key == "step" else None)
+        variant = self._pass_variant(index)
         tape = variant.tape
         if tape not in self.session.tapes:
-            self.session.bind([tape])
+            self.session.bind([tape], poison=self.network.switches.poison)
+        if self._observed and index == 0:
+            self.session.clear(self.network.group.held)
         tape.set_step(RATE=self._effective_rate(rate), ITERATION=self.iter, PASS=index, SAMPLE=0)
         tape.run()
         self.network.advance()
         return variant, tape.outputs.fetch()
-
-    def _pass_choices(self, key: str) -> Choices:
-        return replace(self._choices, hold_gradients=key != "step", accumulate=key == "further")
 
     def _follow_shapes(self) -> None:
         """Data layers may bring another image size with every batch."""

@@ -124,7 +124,7 @@ def test_fusion_changes_no_more_than_rounding(device: Any, monkeypatch: pytest.M
 
 def test_planned_memory_is_recycled(device: Any) -> None:
     solver = make(device)
-    plan = solver.network.variant("step", solver._choices, solver.updater.record).plan
+    plan = solver._pass_variant(0).plan
     assert plan.lower_bound <= plan.total <= 1.1 * plan.lower_bound
     assert plan.total < 0.8 * sum(life.size for life in plan.lives)
     test_slabs = solver.test_networks[0].variant().plan.slabs

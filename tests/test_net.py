@@ -1,0 +1,189 @@
+"""The pycaffe-shaped surface that exists so far: Net, Blob, get_solver (CAFFE.md §4)."""
+from __future__ import annotations
+
+import pathlib
+import shutil
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ocaffe as caffe
+from ocaffe import log, proto
+from ocaffe.errors import Error
+from ocaffe.model.text import parse
+
+GOLDEN = pathlib.Path(__file__).parent / "golden"
+NET = """
+name: "small"
+layer { name: "data" type: "Input" top: "data" input_param { shape { dim: 2 dim: 3 dim: 8 dim: 8 } } }
+layer { name: "conv" type: "Convolution" bottom: "data" top: "conv" convolution_param { num_output: 4 kernel_size: 3 weight_filler { type: "xavier" } } }
+layer { name: "relu" type: "ReLU" bottom: "conv" top: "conv" }
+layer { name: "pool" type: "Pooling" bottom: "conv" top: "pool" pooling_param { pool: AVE kernel_size: 2 stride: 2 } }
+layer { name: "score" type: "Convolution" bottom: "pool" top: "score" convolution_param { num_output: 5 kernel_size: 1 weight_filler { type: "xavier" } } }
+layer { name: "prob" type: "Softmax" bottom: "score" top: "prob" }
+"""
+
+
+def net(device: Any, text: str = NET, phase: int = proto.TEST, **options: Any) -> caffe.Net:
+    return caffe.Net(parse(text, proto.NetParameter, "net.prototxt"), phase, device=device, **options)
+
+
+def image(*shape: int) -> np.ndarray:
+    return np.random.default_rng(1).standard_normal(shape or (2, 3, 8, 8)).astype(np.float32)
+
+
+def test_properties(device: Any) -> None:
+    small = net(device)
+    assert small.inputs == ["data"] and small.outputs == ["prob"]
+    assert list(small.blobs) == ["data", "conv", "pool", "score", "prob"]
+    assert {name: [blob.shape for blob in blobs] for name, blobs in small.params.items()} == {
+        "conv": [(4, 3, 3, 3), (4,)], "score": [(5, 4, 1, 1), (5,)],
+    }  # fmt: skip
+    blob = small.blobs["data"]
+    assert (blob.num, blob.channels, blob.height, blob.width, blob.count) == (2, 3, 8, 8, 384)
+    assert small.params["conv"][1].num == 4 and small.params["conv"][1].width == 1
+
+
+def test_forward_takes_arrays_and_returns_outputs(device: Any) -> None:
+    small = net(device)
+    out = small.forward(data=image())
+    assert out["prob"].shape == (2, 5, 3, 3)
+    np.testing.assert_allclose(out["prob"].sum(1), 1, rtol=1e-5)
+    assert set(small.forward(["pool"])) == {"prob", "pool"}
+
+
+def test_what_a_script_writes_is_used_and_what_it_holds_is_fresh(device: Any) -> None:
+    small = net(device)
+    small.blobs["data"].data[...] = image()
+    held = small.forward()["prob"]
+    before = held.copy()
+    small.params["score"][0].data[...] = 0
+    small.params["score"][1].data[...] = [0, 0, 0, 0, 9]
+    small.forward()
+    assert not np.array_equal(held, before), "the array that the script holds was not refreshed"
+    np.testing.assert_allclose(held[:, 4], np.exp(9) / (4 + np.exp(9)), rtol=1e-5)
+    np.testing.assert_array_equal(held, small.blobs["prob"].data)
+
+
+def test_parts_of_the_net_run_alone(device: Any) -> None:
+    small = net(device)
+    whole = small.forward(data=image())["prob"].copy()
+    conv = small.forward(end="relu")["conv"]
+    assert conv.min() >= 0
+    small.blobs["pool"].data[...] *= 2
+    assert not np.allclose(small.forward(start="score")["prob"], whole)
+    assert np.array_equal(small.forward(start="pool")["prob"], whole)
+    with pytest.raises(Error, match="no layer 'nope'"):
+        small.forward(start="nope")
+
+
+def test_backward_adds_to_gradients_and_works_in_test_phase(device: Any) -> None:
+    small = net(device, NET.replace("layer {", "force_backward: true layer {", 1))
+    small.forward(data=image())
+    slope = image(2, 5, 3, 3)
+    data_diff = small.backward(prob=slope)["data"].copy()
+    weight_diff = small.params["conv"][0].diff.copy()
+    assert np.abs(data_diff).max() > 0
+    step = 1e-2
+    moved = image()
+    moved[0, 1, 4, 4] += step
+    numeric = ((small.forward(data=moved)["prob"] - small.forward(data=image())["prob"].copy()) * slope).sum()
+    up = (small.forward(data=moved)["prob"].astype(np.float64) * slope).sum()
+    down = (small.forward(data=2 * image() - moved)["prob"].astype(np.float64) * slope).sum()
+    assert np.isfinite(numeric)
+    np.testing.assert_allclose((up - down) / (2 * step), data_diff[0, 1, 4, 4], rtol=2e-2, atol=2e-4)
+    small.forward(data=image())
+    small.backward()
+    np.testing.assert_allclose(small.params["conv"][0].diff, 2 * weight_diff, rtol=1e-4, atol=1e-6)
+    small.clear_param_diffs()
+    assert not small.params["conv"][0].diff.any()
+
+
+def test_reshape_runs_other_image_sizes(device: Any) -> None:
+    small = net(device)
+    small.forward(data=image())
+    weights = small.params["conv"][0].data.copy()
+    for shape in ((1, 3, 12, 10), (2, 3, 8, 8), (5, 3, 8, 8)):
+        small.blobs["data"].reshape(*shape)
+        small.reshape()
+        assert small.forward(data=image(*shape))["prob"].shape == (shape[0], 5, (shape[2] - 2) // 2, (shape[3] - 2) // 2)
+    assert np.array_equal(small.params["conv"][0].data, weights)
+
+
+def test_a_fully_connected_net_refuses_another_image_size(device: Any) -> None:
+    text = NET.replace('type: "Convolution" bottom: "pool" top: "score" convolution_param { num_output: 5 kernel_size: 1',
+                       'type: "InnerProduct" bottom: "pool" top: "score" inner_product_param { num_output: 5')  # fmt: skip
+    small = net(device, text)
+    small.blobs["data"].reshape(2, 3, 10, 10)
+    with pytest.raises(Error, match=r"5 x 64.*5 x 36"):
+        small.forward()
+
+
+def test_recycled_memory_is_never_another_blobs_numbers(device: Any) -> None:
+    everything = net(device)
+    planned = net(device, keep=["pool"])
+    expected = everything.forward(data=image())
+    np.testing.assert_array_equal(planned.forward(data=image())["prob"], expected["prob"])
+    np.testing.assert_array_equal(planned.blobs["pool"].data, everything.blobs["pool"].data)
+    with pytest.raises(Error, match="memory of blob 'conv'") as caught:
+        _ = planned.blobs["conv"].data
+    assert "keep=['conv']" in str(caught.value.fix)
+
+
+def test_save_and_copy_from(device: Any, tmp_path: pathlib.Path) -> None:
+    first, second = net(device, seed=1), net(device, seed=2)
+    first.params["score"][1].data[...] = 7
+    first.save(str(tmp_path / "w.caffemodel"))
+    assert not np.array_equal(first.params["conv"][0].data, second.params["conv"][0].data)
+    second.copy_from(str(tmp_path / "w.caffemodel"))
+    for name, blobs in first.params.items():
+        for a, b in zip(blobs, second.params[name]):
+            np.testing.assert_array_equal(a.data, b.data)
+
+
+def test_net_surgery_copies_a_fully_connected_layer_into_a_convolution(device: Any) -> None:
+    text = NET.replace('type: "Convolution" bottom: "pool" top: "score" convolution_param { num_output: 5 kernel_size: 1',
+                       'type: "InnerProduct" bottom: "pool" top: "score" inner_product_param { num_output: 5')  # fmt: skip
+    full = net(device, text)
+    conv = net(device, NET.replace("kernel_size: 1", "kernel_size: 3"))
+    for a, b in zip(full.params["conv"], conv.params["conv"]):
+        b.data[...] = a.data
+    conv.params["score"][0].data.flat = full.params["score"][0].data.flat
+    conv.params["score"][1].data[...] = full.params["score"][1].data
+    np.testing.assert_allclose(conv.forward(data=image())["prob"].reshape(2, 5), full.forward(data=image())["prob"], rtol=1e-4, atol=1e-6)
+
+
+@pytest.fixture
+def files(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
+    shutil.copytree(GOLDEN / "files", tmp_path / "files")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(log, "minimum", 1)
+    return tmp_path
+
+
+def test_get_solver_trains_as_caffe_did(device: Any, files: pathlib.Path) -> None:
+    solver = caffe.get_solver("files/solver.prototxt", device=device)
+    solver.step(8)
+    assert solver.iter == 8
+    reference = caffe.Net("files/train_net.prototxt", "files/train_iter_8.caffemodel", proto.TEST, device=device)
+    for name, blobs in reference.params.items():
+        for mine, theirs in zip(solver.net.params[name], blobs):
+            np.testing.assert_allclose(mine.data, theirs.data, rtol=1e-3, atol=1e-5)
+    assert solver.net.blobs["loss"].data == pytest.approx(float(solver.loss_history()[-1])) and solver.net.blobs["conv1"].data.any()
+    reference.close()
+    solver._solver.close()
+
+
+def test_a_script_may_update_parameters_by_hand(device: Any, files: pathlib.Path) -> None:
+    solver = caffe.get_solver("files/solver.prototxt", device=device)
+    solver.net.forward()
+    solver.net.clear_param_diffs()
+    solver.net.backward()
+    weight = solver.net.params["conv1"][0]
+    before, slope = weight.data.copy(), weight.diff.copy()
+    assert np.abs(slope).max() > 0
+    solver.apply_update()
+    decay = solver.param.weight_decay
+    np.testing.assert_allclose(weight.data, before - solver.lr * (slope + decay * before), rtol=1e-4, atol=1e-6)
+    solver._solver.close()
