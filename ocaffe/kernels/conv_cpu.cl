@@ -171,10 +171,22 @@ inline void unroll(global const float* x, ulong x_stride, ulong readable, float*
 
 inline void copy(global const float* from, float* to, int count) {
   int i = 0;
-#pragma unroll 1
-  for (; i + V <= count; i += V) VSTORE(VLOAD(0, from + i), 0, to + i);
-#pragma unroll 1
-  for (; i < count; i++) to[i] = from[i];
+  ROLLED for (; i + V <= count; i += V) VSTORE(VLOAD(0, from + i), 0, to + i);
+  ROLLED for (; i < count; i++) to[i] = from[i];
+}
+
+/* to[t * SW] += from[t] for t < count where pixel ix + t * SW is on the row of W pixels. `at`: place of to[0] in what the work-item owns, `end`
+   the size of that. */
+inline void add_run(const float* from, global float* to, int count, int ix, int W, int at, int end) {
+#ifdef ROW_ADD
+  if (at >= 0 && at + REACH <= end) {
+    const vec v = LANES < count && on_image(ix, W) ? VLOAD(0, from) : (vec)(0);
+    ROW_ADD(to, v);
+    return;
+  }
+#endif
+  for (int t = 0; t < count; t++)
+    if ((uint)(ix + t * SW) < (uint)W) to[t * SW] += from[t];
 }
 
 /* Filters as panels of MR rows, zeros behind the last: [group][block][panel][depth][MR], a block being `rows` of the `total` rows of a
@@ -230,20 +242,6 @@ SINGLE void forward(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(const flo
       }
     }
   }
-}
-
-/* to[t * SW] += from[t] for t < count where pixel ix + t * SW is on the row of W pixels. `at`: place of to[0] in what the work-item owns, `end`
-   the size of that. */
-inline void add_run(const float* from, global float* to, int count, int ix, int W, int at, int end) {
-#ifdef ROW_ADD
-  if (at >= 0 && at + REACH <= end) {
-    const vec v = LANES < count && on_image(ix, W) ? VLOAD(0, from) : (vec)(0);
-    ROW_ADD(to, v);
-    return;
-  }
-#endif
-  for (int t = 0; t < count; t++)
-    if ((uint)(ix + t * SW) < (uint)W) to[t * SW] += from[t];
 }
 
 /* dx = w^T dy, unrolled tile by tile and added up in place. Work-item: `share` samples x `block` channels, which nobody else writes. */

@@ -3,47 +3,30 @@
  * and s is computed again from x while the channels stream by, each read once.
  *
  * SIZE      channels of the window, odd
- * V         positions of a work-item: 16 on CPUs, 1 on GPUs
  * BETA_075  1: beta is 0.75, s^-beta is made of square roots
  *
- * Work-items: (blocks of V positions, chunks of `chunk` channels, samples). What a work-item reads of its positions it reads before it
- * writes there, so y may be x (and dx dy) where one chunk holds all channels.
+ * Work-items: (positions, chunks of `chunk` channels, samples). What a work-item reads of its position it reads before it writes there, so y
+ * may be x (and dx dy) where one chunk holds all channels.
  */
 #include "common.h"
 
 #ifndef SIZE
 #define SIZE 5
 #endif
-#ifndef V
-#define V 1
-#endif
 #ifndef BETA_075
 #define BETA_075 1
 #endif
 #define HALF (SIZE / 2)
 
-#if V == 1
-typedef float vec;
-#define LOAD(p) (*(p))
-#define STORE(v, p) *(p) = (v)
-#define KERNEL kernel void
-#else
-#include "part_cpu.h"
-typedef float16 vec;
-#define LOAD(p) load_part(p, count)
-#define STORE(v, p) store_part(v, p, count)
-#define KERNEL kernel __attribute__((reqd_work_group_size(1, 1, 1))) void
-#endif
-
 /* s^-beta, and 1 / s. */
-vec power(const vec s, const float beta, vec* inverse) {
+float power(const float s, const float beta, float* inverse) {
 #if BETA_075
-  const vec r = rsqrt(s);
+  const float r = rsqrt(s);
   *inverse = r * r;
   return r * sqrt(r);
 #else
   *inverse = 1 / s;
-  return powr(s, (vec)(-beta));
+  return powr(s, -beta);
 #endif
 }
 
@@ -54,65 +37,65 @@ vec power(const vec s, const float beta, vec* inverse) {
     ring[length - 1] = value;                                        \
   }
 
-vec sum_of_squares(const vec* ring) {
-  vec sum = 0;
+float sum_of_squares(const float* ring) {
+  float sum = 0;
   for (int j = 0; j < SIZE; j++) sum += ring[j] * ring[j];
   return sum;
 }
 
 #define POSITIONS                                                            \
-  const int position = get_global_id(0) * V, count = min(V, plane - position); \
-  if (count <= 0) return;                                                    \
+  const int position = get_global_id(0);                                     \
+  if (position >= plane) return;                                             \
   const int first = get_global_id(1) * chunk, end = min(first + chunk, channels);
 
 #define AT(x, channel) (x + get_global_id(2) * x##_stride + (long)(channel) * plane + position)
 #define INSIDE(channel) ((channel) >= 0 && (channel) < channels)
 
-KERNEL forward(OPERAND(const float, x), OPERAND(float, y), const int channels, const int plane, const int chunk, const float share,
-               const float k, const float beta) {
+kernel void forward(OPERAND(const float, x), OPERAND(float, y), const int channels, const int plane, const int chunk,
+                    const float share, const float k, const float beta) {
   LOCATE(x);
   LOCATE(y);
   POSITIONS
-  vec xs[SIZE]; /* channels c - HALF to c + HALF */
-  for (int j = 0; j < SIZE; j++) xs[j] = j > 0 && INSIDE(first - HALF + j - 1) ? LOAD(AT(x, first - HALF + j - 1)) : 0;
+  float xs[SIZE]; /* channels c - HALF to c + HALF */
+  for (int j = 0; j < SIZE; j++) xs[j] = j > 0 && INSIDE(first - HALF + j - 1) ? *AT(x, first - HALF + j - 1) : 0;
   for (int c = first; c < end; c++) {
-    PUSH(xs, SIZE, c + HALF < channels ? LOAD(AT(x, c + HALF)) : 0)
-    vec inverse;
-    STORE(xs[HALF] * power(k + share * sum_of_squares(xs), beta, &inverse), AT(y, c));
+    PUSH(xs, SIZE, c + HALF < channels ? *AT(x, c + HALF) : 0)
+    float inverse;
+    *AT(y, c) = xs[HALF] * power(k + share * sum_of_squares(xs), beta, &inverse);
   }
 }
 
 /* Three stages one after another: x of channel c + 2 HALF comes in, the term of channel c + HALF is made, dx of channel c goes out. */
-KERNEL backward(OPERAND(const float, x), OPERAND(const float, dy), OPERAND(float, dx), const int channels, const int plane, const int chunk,
-                const float share, const float k, const float beta, const int accumulate) {
+kernel void backward(OPERAND(const float, x), OPERAND(const float, dy), OPERAND(float, dx), const int channels, const int plane,
+                     const int chunk, const float share, const float k, const float beta, const int accumulate) {
   LOCATE(x);
   LOCATE(dy);
   LOCATE(dx);
   POSITIONS
-  vec xs[SIZE];          /* x of channels c to c + 2 HALF */
-  vec direct[HALF + 1];  /* dy s^-beta of channels c to c + HALF */
-  vec terms[SIZE];       /* dy x s^(-beta-1) of channels c - HALF to c + HALF */
+  float xs[SIZE];          /* x of channels c to c + 2 HALF */
+  float direct[HALF + 1];  /* dy s^-beta of channels c to c + HALF */
+  float terms[SIZE];       /* dy x s^(-beta-1) of channels c - HALF to c + HALF */
   for (int j = 0; j < SIZE; j++) {
     terms[j] = 0;
-    xs[j] = j > 0 && INSIDE(first - 2 * HALF + j - 1) ? LOAD(AT(x, first - 2 * HALF + j - 1)) : 0;
+    xs[j] = j > 0 && INSIDE(first - 2 * HALF + j - 1) ? *AT(x, first - 2 * HALF + j - 1) : 0;
   }
   for (int j = 0; j <= HALF; j++) direct[j] = 0;
   for (int c = first - 2 * HALF; c < end; c++) {
-    PUSH(xs, SIZE, c + 2 * HALF < channels ? LOAD(AT(x, c + 2 * HALF)) : 0)
-    vec d = 0, term = 0;
+    PUSH(xs, SIZE, c + 2 * HALF < channels ? *AT(x, c + 2 * HALF) : 0)
+    float d = 0, term = 0;
     if (INSIDE(c + HALF)) {
-      vec inverse;
-      d = LOAD(AT(dy, c + HALF)) * power(k + share * sum_of_squares(xs), beta, &inverse);
+      float inverse;
+      d = *AT(dy, c + HALF) * power(k + share * sum_of_squares(xs), beta, &inverse);
       term = d * xs[HALF] * inverse;
     }
     PUSH(direct, (HALF + 1), d)
     PUSH(terms, SIZE, term)
     if (c >= first) {
-      vec sum = 0;
+      float sum = 0;
       for (int j = 0; j < SIZE; j++) sum += terms[j];
-      vec result = direct[0] - 2 * share * beta * xs[0] * sum;
-      if (accumulate) result += LOAD(AT(dx, c));
-      STORE(result, AT(dx, c));
+      float result = direct[0] - 2 * share * beta * xs[0] * sum;
+      if (accumulate) result += *AT(dx, c);
+      *AT(dx, c) = result;
     }
   }
 }

@@ -3,9 +3,9 @@
  * SIZE      channels of the window, odd
  * BETA_075  1: beta is 0.75, s^-beta is made of square roots
  *
- * Work-items: (spans of SPAN positions, samples), one to a group; each goes through the channels. Of the channels of the window it keeps
- * lines of SPAN numbers in rings in the first-level cache: memory is read once, in runs long enough for the prefetcher. Channel c has slot
- * c % length. What is read of the span is read before it is written, so y may be x (and dx dy).
+ * Work-items: (spans of `span` positions, samples), one to a group; each goes through the channels. Of the channels of the window it keeps
+ * lines in rings, so memory is read once, in runs long enough for the prefetcher (whole pages are twice as fast as 2 KiB). Channel c has
+ * slot c % length. What is read of the span is read before it is written, so y may be x (and dx dy).
  */
 #include "common.h"
 #include "part_cpu.h"
@@ -17,7 +17,7 @@
 #define BETA_075 1
 #endif
 #define HALF (SIZE / 2)
-#define SPAN 512
+#define SPAN 1024 /* numbers of a line, the longest span */
 
 #define KERNEL kernel __attribute__((reqd_work_group_size(1, 1, 1))) void
 
@@ -50,11 +50,11 @@ float16 window(const float* ring, const float share, const float k) {
   return k + share * sum;
 }
 
-#define POSITIONS const int position = get_global_id(0) * SPAN, count = min(SPAN, plane - position);
+#define POSITIONS const int position = get_global_id(0) * span, count = min(span, plane - position);
 #define AT(x, channel) (x + get_global_id(1) * x##_stride + (long)(channel) * plane + position)
 
-KERNEL forward(OPERAND(const float, x), OPERAND(float, y), const int channels, const int plane, const float share, const float k,
-               const float beta) {
+KERNEL forward(OPERAND(const float, x), OPERAND(float, y), const int channels, const int plane, const int span, const float share,
+               const float k, const float beta) {
   LOCATE(x);
   LOCATE(y);
   POSITIONS
@@ -72,7 +72,7 @@ KERNEL forward(OPERAND(const float, x), OPERAND(float, y), const int channels, c
 
 /* Three stages one after another: x of channel c + 2 HALF comes in, the term of channel c + HALF is made, dx of channel c goes out. */
 KERNEL backward(OPERAND(const float, x), OPERAND(const float, dy), OPERAND(float, dx), const int channels, const int plane,
-                const float share, const float k, const float beta, const int accumulate) {
+                const int span, const float share, const float k, const float beta, const int accumulate) {
   LOCATE(x);
   LOCATE(dy);
   LOCATE(dx);

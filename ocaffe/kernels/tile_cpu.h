@@ -42,6 +42,9 @@ typedef PASTE(float, HALF) half_vec;
 #define HALF_LOAD PASTE(vload, HALF)
 #define HALF_STORE PASTE(vstore, HALF)
 
+/* In front of a loop that is not worth unrolling: left alone, compilers spend most of a build on them. */
+#define ROLLED _Pragma("unroll 1")
+
 /* acc[i][j] = sum over k < depth of A(i, k) * b[k * ld + j]; A is an expression in i and k. Written with * and +, not fma(), which is a
    library call on some runtimes; -cl-mad-enable contracts it. */
 #define MULTIPLY(acc, A, b, ld, depth)                                  \
@@ -86,14 +89,12 @@ inline void spill(vec acc[MR][NV], float* tile) {
    in a row take compilers seconds. */
 inline void finish(const float* from, global float* to, int count, float offset, int add, float slope) {
   int j = 0;
-#pragma unroll 1
-  for (; j + V <= count; j += V) {
+  ROLLED for (; j + V <= count; j += V) {
     vec v = VLOAD(0, from + j) + offset;
     if (add) v += VLOAD(0, to + j);
     VSTORE(v > 0.0f ? v : slope * v, 0, to + j);
   }
-#pragma unroll 1
-  for (; j < count; j++) {
+  ROLLED for (; j < count; j++) {
     const float v = from[j] + offset + (add ? to[j] : 0.0f);
     to[j] = v > 0.0f ? v : slope * v;
   }

@@ -10,7 +10,7 @@ from ocaffe.graph.recorder import Recorder
 from ocaffe.layers.base import Layer, register
 from ocaffe.ops.pooling import rows_of_item
 
-CPU_VECTOR = 16  # as V in kernels/lrn.cl
+LONGEST_SPAN = 1024  # SPAN of kernels/lrn_cpu.cl
 ENOUGH_ITEMS = 1 << 17  # work-items that keep a large GPU busy
 FEW_POSITIONS = 1 << 14  # up to here a GPU needs the channels in chunks even if that rules out working in place
 GROUP = 64  # work-items of a group on GPUs
@@ -54,18 +54,31 @@ class LRN(Layer):
 
     def _across(self, rec: Recorder, function: str, reads: list[Ref], write: Ref, *args: bool, inplace: int) -> None:
         param, (samples, channels, height, width) = self.own(), write.shape
-        plane, vector = height * width, CPU_VECTOR if rec.target.is_cpu else 1
-        chunk = channels if rec.target.is_cpu else self._chunk(rec, samples * plane, channels)
+        plane = height * width
+        size: tuple[int, ...]
+        local: tuple[int, ...]
+        if rec.target.is_cpu:
+            family, part, chunk, local = "lrn_cpu", self._span(rec, samples, plane), channels, (1, 1)
+            size = (-(-plane // part), samples)
+        else:
+            part = chunk = self._chunk(rec, samples * plane, channels)
+            family, size, local = "lrn", (plane, -(-channels // chunk), samples), (GROUP, 1, 1)
         rec.launch(
-            f"lrn.{function}",
+            f"{family}.{function}",
             reads=reads,
             writes=[write],
-            args=[channels, plane, chunk, param.alpha / param.local_size, param.k, param.beta, *args],
-            size=(-(-plane // vector), -(-channels // chunk), samples),
-            local=(1, 1, 1) if rec.target.is_cpu else (GROUP, 1, 1),
-            defines={**self._defines(), "V": vector},
+            args=[channels, plane, part, param.alpha / param.local_size, param.k, param.beta, *args],
+            size=size,
+            local=local,
+            defines=self._defines(),
             inplace=[(inplace, 0)] if chunk >= channels else [],
         )
+
+    @staticmethod
+    def _span(rec: Recorder, samples: int, plane: int) -> int:
+        """Positions of a CPU's work-item: many, but not so many that cores are idle."""
+        spans = -(-4 * rec.target.compute_units // samples)
+        return min(LONGEST_SPAN, max(16, -(-plane // spans // 16) * 16))
 
     @staticmethod
     def _chunk(rec: Recorder, positions: int, channels: int) -> int:

@@ -15,8 +15,8 @@ import numpy as np
 
 from ocaffe.graph.ir import Access, Call, Launch, Operand, Ref, Shape
 from ocaffe.graph.recorder import Recorder, scalar
-from ocaffe.ops import render_pointwise
 from ocaffe.ops.formula import Formula, parse
+from ocaffe.ops.render_pointwise import Random, render
 from ocaffe.ops.render_reduce import IDENTITY, Reduction, chunk_count
 from ocaffe.ops.source import CTYPES, Port
 from ocaffe.ops.strides import element_strides, merge
@@ -157,9 +157,8 @@ class Pointwise:
 
     def split(self, operands: Sequence[Operand]) -> tuple[list[Operand], list[Operand], list[Operand]]:
         """Reads (without the step buffer), writes, modifies."""
-        reads, writes, _ = self.counts
-        first = reads + (self.key is not None)
-        return list(operands[:reads]), list(operands[first : first + writes]), list(operands[first + writes :])
+        reads = self.counts[0]
+        return _split([*operands[:reads], *operands[reads + (self.key is not None) :]], self.counts)
 
     def inplace(self, operands: Sequence[Operand]) -> tuple[tuple[int, int], ...]:
         """Pairs of operands that may share memory: element for element alike, and nothing else is read from that memory."""
@@ -183,12 +182,8 @@ class Pointwise:
             strides += [(0, *inner[1:]), (1, *[0] * (len(inner) - 1))] if inner else [(), ()]
         space = merge(self.domain, strides)
         ports = _ports(reads, writes, modifies, space.strides)
-        random = None
-        if self.key is not None:
-            random = render_pointwise.Random(space.strides[-2], space.strides[-1], self.key)
-        return render_pointwise.render(
-            self.formula, space.sizes, ports[0], ports[1], ports[2], self.scalars, _accumulate(writes), self.target, random
-        )
+        random = None if self.key is None else Random(space.strides[-2], space.strides[-1], self.key)
+        return render(self.formula, space.sizes, *ports, self.scalars, _accumulate(writes), self.target, random)
 
 
 @dataclass(frozen=True)

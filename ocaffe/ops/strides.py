@@ -19,9 +19,8 @@ def element_strides(ref: Ref, axis: int | None, domain: Shape) -> tuple[int, ...
     if axis is None:
         assert ref.count == math.prod(domain), f"{ref} has not the {math.prod(domain)} elements of {domain}"
         assert ref.is_dense or ref.shape[0] == domain[0], f"strided {ref} does not fit {domain}"
-        own = (domain[0], *domain[1:]) if domain else ()
-        axis = 0
-        batch = ref.batch_stride if not ref.is_dense else math.prod(domain[1:])
+        own, axis = domain, 0
+        batch = math.prod(domain[1:]) if ref.is_dense else ref.batch_stride
     else:
         own, batch = ref.shape, ref.batch_stride
         fits = axis + len(own) <= len(domain) and all(n in (1, m) for n, m in zip(own, domain[axis:]))
@@ -39,28 +38,19 @@ def element_strides(ref: Ref, axis: int | None, domain: Shape) -> tuple[int, ...
 class Space:
     """A domain after merging: `sizes` from the outermost axis to the innermost, `strides[k][d]` of operand k along axis d.
 
-    `marks[d]` is what axis d was marked with (reduced or not); only axes of one mark merge. At least one axis, perhaps of size 1.
+    `marks[d]` says whether axis d is reduced; only axes of one mark merge. At least one axis, perhaps of size 1.
     """
 
     sizes: tuple[int, ...]
     strides: tuple[tuple[int, ...], ...]
     marks: tuple[bool, ...]
 
-    def pick(self, mark: bool) -> Space:
-        """The axes with this mark alone."""
-        axes = [d for d, own in enumerate(self.marks) if own == mark]
-        return Space(tuple(self.sizes[d] for d in axes), tuple(tuple(s[d] for d in axes) for s in self.strides), (mark,) * len(axes))
-
-    @property
-    def count(self) -> int:
-        return math.prod(self.sizes)
-
 
 def merge(domain: Shape, strides: Sequence[Sequence[int]], marks: Sequence[bool] | None = None) -> Space:
     """Join neighbouring axes that every operand steps through as if they were one."""
     marks = marks if marks is not None else (False,) * len(domain)
-    sizes: list[int] = []
-    kept: list[list[int]] = []  # per merged axis, the stride of each operand
+    sizes: list[int] = []  # innermost first, as the next two
+    kept: list[list[int]] = []  # the stride of each operand
     flags: list[bool] = []
     for d in reversed(range(len(domain))):
         if domain[d] == 1:
@@ -75,7 +65,6 @@ def merge(domain: Shape, strides: Sequence[Sequence[int]], marks: Sequence[bool]
             flags.append(marks[d])
     if not sizes:
         sizes, kept, flags = [1], [[0] * len(strides)], [False]
-    order = range(len(sizes) - 1, -1, -1)
-    return Space(
-        tuple(sizes[d] for d in order), tuple(tuple(kept[d][k] for d in order) for k in range(len(strides))), tuple(flags[d] for d in order)
-    )
+    assert math.prod(sizes[1:]) <= LIMIT, f"more rows in {domain} than an int can count"
+    by_operand = tuple(tuple(axis[k] for axis in reversed(kept)) for k in range(len(strides)))
+    return Space(tuple(reversed(sizes)), by_operand, tuple(reversed(flags)))
