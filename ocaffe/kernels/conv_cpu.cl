@@ -53,7 +53,6 @@
 #define TAPS (KD * KH * KW)
 #define GEOMETRY int batch, int channels, int outputs, int D, int H, int W, int OD, int OH, int OW, int pd, int ph, int pw
 #define PASS batch, channels, outputs, D, H, W, OD, OH, OW, pd, ph, pw
-#define SINGLE kernel __attribute__((reqd_work_group_size(1, 1, 1)))
 
 /* forward unrolls rows in blocks: all taps of some channels, or some lines of the window of one channel where the whole is longer than KC. */
 #if TAPS <= KC

@@ -8,8 +8,7 @@
 #include "common.h"
 #include "tile_cpu.h"
 
-kernel __attribute__((reqd_work_group_size(1, 1, 1)))
-void pack_a(OPERAND_RESTRICT(const float, a), OPERAND_RESTRICT(float, packed), int M, int K, int transposed) {
+SINGLE void pack_a(OPERAND_RESTRICT(const float, a), OPERAND_RESTRICT(float, packed), int M, int K, int transposed) {
   LOCATE(a); LOCATE(packed);
   const int k0 = get_global_id(0) * KC, k1 = min(K, k0 + KC), m0 = get_global_id(1) * MR, rows = min(MR, M - m0);
   packed += (ulong)m0 * K;
@@ -53,8 +52,7 @@ inline void copy_columns(global const float* b, ulong ld, int depth, int columns
   }
 }
 
-kernel __attribute__((reqd_work_group_size(1, 1, 1)))
-void gemm(OPERAND_RESTRICT(const float, packed), OPERAND_RESTRICT(const float, b), OPERAND_RESTRICT(const float, bias),
+SINGLE void gemm(OPERAND_RESTRICT(const float, packed), OPERAND_RESTRICT(const float, b), OPERAND_RESTRICT(const float, bias),
           OPERAND_RESTRICT(float, c), int M, int N, int K, int transposed, int rows, int has_bias, int accumulate, float slope) {
   LOCATE(packed); LOCATE(b); LOCATE(bias); LOCATE(c);
   const int n0 = get_global_id(0) * NR, columns = min(NR, N - n0);

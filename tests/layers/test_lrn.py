@@ -1,11 +1,17 @@
 """LRN."""
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 
 from ocaffe import proto
 from ocaffe.errors import Error
+from ocaffe.graph.ir import Ref, Role
+from ocaffe.graph.recorder import Recorder
+from ocaffe.ops.lrn import Response
+from tests.harness import execute
 from tests.layers.single import KINDS, cases, close, layer_of, run, run_golden
 
 
@@ -62,6 +68,23 @@ def test_in_place_only_where_one_work_item_has_all_channels(device):
     assert launches(device, "gpu", (1, 40, 2, 3), False)[0].inplace == ()
     assert launches(device, "gpu", (1, 2, 128, 128), False)[0].inplace == ((0, 1),)
     assert launches(device, "gpu", (1, 16, 2, 3), True)[0].inplace == ((0, 1),)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_in_place_gives_the_same(device, kind):
+    """What `inplace` of the launches promises: with y in x's memory, and dx in dy's."""
+    x, dy = np.random.default_rng(4).normal(size=(2, 1, 16, 2, 30)).astype(np.float32)
+    rec = Recorder(dataclasses.replace(device.target, kind=kind), train=True)
+    refs = {name: Ref(name, x.shape, Role.ACTIVATION) for name in ("x", "copy", "dy")}
+    response = Response(5, 0.3, 0.75, 1.0)
+    rec.enter("lrn", "backward")
+    response.across(rec, refs["x"], refs["x"].view(x.shape))
+    response.across_backward(rec, refs["copy"], refs["dy"], refs["dy"].view(x.shape))
+    assert all(launch.inplace for launch in rec.launches)
+    y, dx = execute(rec, device.context, {refs["x"]: x, refs["copy"]: x, refs["dy"]: dy}, [refs["x"], refs["dy"]])
+    expected = lrn(x.astype(float), dy.astype(float), proto.LRNParameter(local_size=5, alpha=0.3))
+    close(y, expected[0], 1e-5)
+    close(dx, expected[1], 1e-5)
 
 
 @pytest.mark.parametrize("kind", KINDS)

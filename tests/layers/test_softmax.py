@@ -1,10 +1,16 @@
 """Softmax and SoftmaxWithLoss."""
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 
 from ocaffe.errors import Error
+from ocaffe.graph.ir import Ref, Role
+from ocaffe.graph.recorder import Recorder
+from ocaffe.ops import softmax as ops
+from tests.harness import execute
 from tests.layers.single import KINDS, cases, close, layer_of, run, run_golden
 
 RNG = np.random.default_rng(5)
@@ -79,6 +85,29 @@ def test_nan_score_gives_nan(device, kind):
     x[1, 17] = np.nan
     result = run(device, kind, "type: 'SoftmaxWithLoss' top: 'a'", [x, np.zeros(3)])
     assert np.isnan(result.tops[0])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("shape", [(5, 40), (2, 7, 3, 20)], ids=str)
+def test_in_place_gives_the_same(device, kind, shape):
+    """What `inplace` of the launches promises: y in x's memory, dx in dy's, prob in the scores', the loss's gradient in prob's."""
+    x, dy = RNG.normal(size=(2, *shape)).astype(np.float32)
+    label = RNG.integers(0, shape[1], (shape[0], *shape[2:]))
+    rec = Recorder(dataclasses.replace(device.target, kind=kind), train=True)
+    refs = {name: Ref(name, shape, Role.ACTIVATION) for name in ("x", "y", "dy", "scores")}
+    labels, sums, loss, weight = Ref("label", label.shape, Role.ACTIVATION), rec.saved("sums", (2,)), rec.saved("loss", ()), rec.saved("w", ())
+    ignore = {"ignore": (0, 0), "normalizer": 1.0}
+    rec.enter("softmax", "backward")
+    ops.softmax(rec, refs["x"], refs["x"].view(shape), 1)
+    ops.softmax_backward(rec, refs["y"], refs["dy"], refs["dy"].view(shape), 1)
+    ops.softmax_loss(rec, refs["scores"], labels, refs["scores"].view(shape), sums, loss, 1, **ignore)
+    ops.softmax_loss_backward(rec, refs["scores"], labels, sums, weight, refs["scores"].view(shape), 1, **ignore)
+    y = softmax(x, 1)
+    feeds = {refs["x"]: x, refs["y"]: y, refs["dy"]: dy, refs["scores"]: x, labels: label, weight: np.float32(1)}
+    results = execute(rec, device.context, feeds, [refs["x"], refs["dy"], loss, refs["scores"]])
+    _, total, _, gradient = softmax_loss(x, label, 1)
+    for actual, expected in zip(results, (y, y * (dy - (dy * y).sum(1, keepdims=True)), total, gradient)):
+        close(actual, expected)
 
 
 def test_test_phase_saves_nothing(device):

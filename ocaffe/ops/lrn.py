@@ -1,0 +1,106 @@
+"""Local response normalization, across channels and within each: kernels/lrn*.cl."""
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from ocaffe.graph.ir import Ref
+from ocaffe.graph.recorder import Recorder
+from ocaffe.ops.pooling import rows_of_item
+
+LONGEST_SPAN = 1024  # SPAN of kernels/lrn_cpu.cl
+CPU_ITEMS = 4  # work-items for each core, at the least
+GPU_ITEMS = 1 << 17  # work-items that keep a large GPU busy
+FEW_POSITIONS = 1 << 14  # up to here a GPU needs the channels in chunks even if that rules out working in place
+GPU_GROUP = 64
+CHUNK = 16  # channels of a chunk at the least: each reads size - 1 more
+
+
+@dataclass(frozen=True)
+class Response:
+    """y = x s^-beta, s = k + alpha / n * sum of x^2 over a window of n numbers: `size` channels, or size x size pixels of a channel.
+
+    Backward computes s again from x; nothing is saved.
+    """
+
+    size: int
+    alpha: float
+    beta: float
+    k: float
+
+    @property
+    def _defines(self) -> dict[str, object]:
+        return {"SIZE": self.size, "BETA_075": int(math.isclose(self.beta, 0.75))}
+
+    # -- across channels ---------------------------------------------------------------------------------------------
+
+    def across(self, rec: Recorder, x: Ref, y: Ref) -> None:
+        """y = x s^-beta, in place where the planner likes."""
+        self._across(rec, "forward", [x], y, [], 0)
+
+    def across_backward(self, rec: Recorder, x: Ref, dy: Ref, dx: Ref) -> None:
+        """dx from x and dy."""
+        self._across(rec, "backward", [x, dy], dx, [rec.accumulates(dx)], 1)
+
+    def _across(self, rec: Recorder, function: str, reads: list[Ref], write: Ref, args: list[bool], inplace: int) -> None:
+        samples, channels, height, width = write.shape
+        plane = height * width
+        size: tuple[int, ...]
+        local: tuple[int, ...]
+        if rec.target.is_cpu:
+            spans = -(-CPU_ITEMS * rec.target.compute_units // samples)
+            part, chunk = min(LONGEST_SPAN, -(-plane // spans // 16) * 16), channels
+            family, size, local = "lrn_cpu", (-(-plane // part), samples), (1, 1)
+        else:
+            part = chunk = self._chunk(rec, samples * plane, channels)
+            family, size, local = "lrn", (plane, -(-channels // chunk), samples), (GPU_GROUP, 1, 1)
+        rec.launch(
+            f"{family}.{function}",
+            reads=reads,
+            writes=[write],
+            args=[channels, plane, part, self.alpha / self.size, self.k, self.beta, *args],
+            size=size,
+            local=local,
+            defines=self._defines,
+            inplace=[(inplace, 0)] if chunk >= channels else [],
+        )
+
+    @staticmethod
+    def _chunk(rec: Recorder, positions: int, channels: int) -> int:
+        """Channels of a GPU's work-item: all, so that the launch works in place, unless that is not wanted or leaves the device idle."""
+        if not rec.train and positions >= FEW_POSITIONS:
+            return channels
+        chunks = min(-(-GPU_ITEMS // positions), -(-channels // CHUNK))
+        return -(-channels // chunks)
+
+    # -- within a channel --------------------------------------------------------------------------------------------
+
+    def within(self, rec: Recorder, x: Ref, y: Ref) -> None:
+        """y = x s^-beta with k = 1."""
+        self._within(rec, "forward", [x], y, [])
+
+    def within_backward(self, rec: Recorder, x: Ref, dy: Ref, dx: Ref) -> None:
+        """dx from x and dy."""
+        terms = rec.scratch("terms", x.shape)
+        self._within(rec, "terms", [x, dy], terms, [])
+        self._within(rec, "backward", [x, dy, terms], dx, [rec.accumulates(dx)])
+
+    def _within(self, rec: Recorder, function: str, reads: list[Ref], write: Ref, args: list[bool]) -> None:
+        samples, channels, height, width = write.shape
+        size: tuple[int, ...]
+        local: tuple[int, ...]
+        if rec.target.is_cpu:
+            first = rows_of_item(rec.target, height, samples * channels)
+            family, size, local = "lrn_within_cpu", (-(-height // first), channels, samples), (1, 1, 1)
+        else:
+            first = channels * height * width
+            family, size, local = "lrn_within", (first, samples), (GPU_GROUP, 1)
+        rec.launch(
+            f"{family}.{function}",
+            reads=reads,
+            writes=[write],
+            args=[first, height, width, self.alpha / self.size**2, self.beta, *args],
+            size=size,
+            local=local,
+            defines=self._defines,
+        )
