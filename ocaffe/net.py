@@ -128,8 +128,8 @@ class Blob:
 
 
 def _readable(ref: Ref) -> bool:
-    """Whether the planner left a Ref its memory to the end of a run."""
-    return ref.persistent or ref.root.pinned
+    """Whether a Ref has memory that no other blob uses."""
+    return ref.persistent
 
 
 class Net:

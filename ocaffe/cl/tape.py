@@ -64,8 +64,7 @@ class Tape:
         if self.poison:
             dying: dict[int, list[Ref]] = {}
             for life in self.plan.lives:
-                if not life.ref.pinned:
-                    dying.setdefault(life.last, []).append(life.ref)
+                dying.setdefault(life.last, []).append(life.ref)
             self._actions = [_PoisonAction(self, action, dying.get(step, [])) for step, action in enumerate(self._actions)]
 
     def _bind(self, launch: Launch, call: Call | None) -> Any:

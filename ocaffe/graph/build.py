@@ -143,7 +143,11 @@ class _Builder:
         blobs = layer.parameters()
         layer.check(len(specs) <= len(blobs), f"{len(specs)} param given, but {layer.param.type} has {len(blobs)} parameter blobs here")
         for index, wanted in enumerate(blobs):
-            spec = specs[index] if index < len(specs) else proto.ParamSpec()
+            spec = proto.ParamSpec()
+            if index < len(specs):
+                spec.CopyFrom(specs[index])
+            if not wanted.learned:  # whatever the prototxt says (quirk 13)
+                spec.lr_mult = spec.decay_mult = 0
             shape = tuple(wanted.shape)
             parameter = self.by_name.get(spec.name) if spec.name else None
             if parameter is None:

@@ -46,8 +46,8 @@ PERSISTENT = frozenset({Role.INPUT, Role.PARAMETER, Role.HISTORY, Role.OUTPUT, R
 class Ref:
     """A virtual tensor. A view names its `base` and the offset in elements; `stride` is the distance between two samples in elements.
 
-    `value` is what a persistent Ref holds before the first run (a scalar fills it). `pinned` keeps a recyclable Ref readable after the run,
-    `persist` keeps any Ref from run to run (gradients summed over several passes). `slots` > 1 makes a ring: run number i uses copy i % slots.
+    `value` is what a persistent Ref holds before the first run (a scalar fills it). `persist` gives a recyclable Ref memory of its own: blobs that a
+    script looks at, gradients summed over several passes. `slots` > 1 makes a ring: run number i uses copy i % slots.
     """
 
     name: str
@@ -58,7 +58,6 @@ class Ref:
     offset: int = 0
     stride: int | None = None
     value: np.ndarray | float | None = None
-    pinned: bool = False
     persist: bool = False
     slots: int = 1
 
@@ -92,7 +91,8 @@ class Ref:
         """Distance in elements between consecutive samples; a view of the same batch inherits its base's."""
         if self.stride is not None:
             return self.stride
-        if self.base is not None and not self.base.is_dense and self.shape[:1] == self.base.shape[:1]:
+        if self.base is not None and not self.base.is_dense:
+            assert self.shape[:1] == self.base.shape[:1], f"{self} is a view of other samples than the strided {self.base}"
             return self.base.batch_stride
         return self.dense_stride
 

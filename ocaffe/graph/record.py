@@ -124,22 +124,27 @@ def _forward(rec: Recorder, node: Node, graph: Graph, outputs: Collection[Blob],
                 top.data = Ref(top.name, top.shape, Role.OUTPUT if top in outputs else Role.ACTIVATION)
     node.layer.forward(rec, node.bottoms, node.tops)
     for top in node.tops:
-        if top in outputs or (choices.keeps(top.name) and graph.blobs.get(top.name) is top):
-            top.data.root.pinned = True
+        if top in outputs and top.data.root.role is Role.ACTIVATION:
+            top.data.root.role = Role.OUTPUT  # also where the output is a view, for example of what was reshaped
+        if choices.keeps(top.name) and top in (graph.blobs.get(top.name), graph.first.get(top.name)):
+            top.data.root.persist = True
 
 
 def _backward(rec: Recorder, node: Node, graph: Graph, choices: Choices) -> None:
     rec.enter(node.name, "backward")
     for top in node.tops:
-        _ready_top_diff(rec, top, graph, choices)
+        if node.type != "Split" or top.loss_weight or top in graph.outputs or top.diff is not None:  # a Split skips tops without a diff
+            _ready_top_diff(rec, top, graph, choices)
     for bottom, wanted in zip(node.bottoms, node.propagate):
         if wanted and bottom.diff is None and node.layer.moves_data:
             bottom.diff = Ref(f"{bottom.name}.diff", bottom.shape, Role.DIFF)
+    if not any(node.propagate) and all(parameter.diff is None for parameter in node.params):
+        return  # propagate_down: false on a layer that learns nothing
     rec.enter(node.name, "backward")
     node.layer.backward(rec, node.tops, node.bottoms, node.propagate)
     for bottom, wanted in zip(node.bottoms, node.propagate):
         if wanted and bottom.diff is not None and choices.observed_diffs and choices.keeps(bottom.name):
-            bottom.diff.root.pinned = True
+            bottom.diff.root.persist = True
 
 
 def _held(graph: Graph, name: str, shape: Shape, value: float = 0) -> Ref:

@@ -136,6 +136,7 @@ class Recorder:
         assert top.diff is not None
         if bottom.diff is None:
             bottom.diff = top.diff.view(bottom.shape, name=f"{bottom.name}.diff")
+            self._pending.add(top.diff.root)  # it holds values, be it that no launch wrote them: a loss weight, or what the user set
         else:
             pointwise(self, "y0 = x0", reads=[top.diff.view(bottom.shape)], writes=[bottom.diff])
 

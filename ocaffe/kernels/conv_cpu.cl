@@ -108,18 +108,18 @@ inline Run run_next(Run r, int limit, GEOMETRY) {
 /* Pixels that V positions of a row reach over, and how they are loaded at once: every pixel, or every other one. */
 #if SW == 1
 #define REACH V
-#define ROW_LOAD(p) VLOAD(0, p)
-#define ROW_ADD(p, v) VSTORE(VLOAD(0, p) + v, 0, p)
+#define ROW_LOAD(p) GLOBAL(p)
+#define ROW_ADD(p, v) GLOBAL(p) += v
 #elif SW == 2
 #define REACH (2 * V)
-#define ROW_LOAD(p) (vec)(VLOAD(0, p).even, VLOAD(1, p).even)
+#define ROW_LOAD(p) (vec)(GLOBAL(p).even, GLOBAL((p) + V).even)
 #define ROW_ADD(p, v)                                                  \
   do {                                                                 \
     vec low_ = (vec)(0), high_ = (vec)(0);                             \
     low_.even = v.lo;                                                  \
     high_.even = v.hi;                                                 \
-    VSTORE(VLOAD(0, p) + low_, 0, p);                                  \
-    VSTORE(VLOAD(1, p) + high_, 1, p);                                 \
+    GLOBAL(p) += low_;                                                 \
+    GLOBAL((p) + V) += high_;                                          \
   } while (0)
 #endif
 
@@ -140,7 +140,7 @@ inline void unroll(global const float* x, ulong x_stride, ulong readable, float*
       float* row = to + l * KW * COLUMNS + j;
       if ((uint)iz >= (uint)D || (uint)iy >= (uint)H) {
         for (int c = 0; c < cn; c++, row += next)
-          for (int k = 0; k < KW; k++) VSTORE((vec)(0), 0, row + k * COLUMNS);
+          for (int k = 0; k < KW; k++) PRIVATE(row + k * COLUMNS) = (vec)(0);
         continue;
       }
       global const float* from = x + at;
@@ -150,11 +150,11 @@ inline void unroll(global const float* x, ulong x_stride, ulong readable, float*
         if (r.count <= HALF)
           for (int c = 0; c < cn; c++, row += next, from += plane)
             for (int k = 0; k < KW; k++)
-              HALF_STORE(on_image(r.x + k * DW, W).lo ? HALF_LOAD(0, from + k * DW) : (half_vec)(0), 0, row + k * COLUMNS);
+              PRIVATE_HALF(row + k * COLUMNS) = on_image(r.x + k * DW, W).lo ? GLOBAL_HALF(from + k * DW) : (half_vec)(0);
         else
 #endif
           for (int c = 0; c < cn; c++, row += next, from += plane)
-            for (int k = 0; k < KW; k++) VSTORE(on_image(r.x + k * DW, W) ? ROW_LOAD(from + k * DW) : (vec)(0), 0, row + k * COLUMNS);
+            for (int k = 0; k < KW; k++) PRIVATE(row + k * COLUMNS) = on_image(r.x + k * DW, W) ? ROW_LOAD(from + k * DW) : (vec)(0);
         continue;
       }
 #endif
@@ -170,7 +170,7 @@ inline void unroll(global const float* x, ulong x_stride, ulong readable, float*
 
 inline void copy(global const float* from, float* to, int count) {
   int i = 0;
-  ROLLED for (; i + V <= count; i += V) VSTORE(VLOAD(0, from + i), 0, to + i);
+  ROLLED for (; i + V <= count; i += V) PRIVATE(to + i) = GLOBAL(from + i);
   ROLLED for (; i < count; i++) to[i] = from[i];
 }
 
@@ -179,7 +179,7 @@ inline void copy(global const float* from, float* to, int count) {
 inline void add_run(const float* from, global float* to, int count, int ix, int W, int at, int end) {
 #ifdef ROW_ADD
   if (at >= 0 && at + REACH <= end) {
-    const vec v = LANES < count && on_image(ix, W) ? VLOAD(0, from) : (vec)(0);
+    const vec v = LANES < count && on_image(ix, W) ? PRIVATE(from) : (vec)(0);
     ROW_ADD(to, v);
     return;
   }
@@ -226,7 +226,7 @@ SINGLE void forward(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(const flo
       unroll(x + group, x_stride, readable, buf, q, columns, c0, cn, l0, ln, PASS);
       if (columns < NR)
         for (int k = 0; k < kn; k++)
-          for (int j = columns; j < NR; j += V) VSTORE((vec)(0), 0, buf + k * COLUMNS + j);
+          for (int j = columns; j < NR; j += V) PRIVATE(buf + k * COLUMNS + j) = (vec)(0);
       for (int o = first; o < last; o += MR) {
         global const float* a = packed + (ulong)o * depth + (ulong)k0 * MR;
         vec acc[MR][NV];
@@ -252,8 +252,8 @@ SINGLE void backward_data(OPERAND_RESTRICT(const float, dy), OPERAND_RESTRICT(co
   const int P = OD * OH * OW, plane = D * H * W, rows = (c1 - c0) * TAPS, end = (c1 - c0) * plane, panels = (block * TAPS + MR - 1) / MR;
   float buf[KC * NR] __attribute__((aligned(64)));
   float tile[MR * NR + V] __attribute__((aligned(64)));
-  Run runs[NR];
-  int pixel[NR], exact[NR];    /* where in its sample a run begins; its length if its windows stay on the image and that is a vector or half of one */
+  Run runs[NR];    /* first those of V positions, then those of HALF, whose windows stay on the image; then the others */
+  int column[NR], pixel[NR];    /* where a run begins: in the tile, in its sample and in dx */
   long place[NR];
   packed += ((ulong)g * get_global_size(1) + get_global_id(1)) * panels * outputs * MR;
   dy += (ulong)g * outputs * P;
@@ -262,21 +262,26 @@ SINGLE void backward_data(OPERAND_RESTRICT(const float, dy), OPERAND_RESTRICT(co
     for (int n = n0; n < n1; n++) {
       global float* to = dx + n * dx_stride;
       const int whole = end / V * V;
-      for (int i = 0; i < whole; i += V) VSTORE((vec)(0), 0, to + i);
+      for (int i = 0; i < whole; i += V) GLOBAL(to + i) = (vec)(0);
       for (int i = whole; i < end; i++) to[i] = 0.0f;
     }
   }
   for (int q = n0 * P; q < n1 * P; q += NR) {
     const int columns = min(NR, n1 * P - q);
-    int count = 0;
-    for (int j = 0; j < columns; j += runs[count++].count) {
-      const Run r = j ? run_next(runs[count - 1], columns - j, PASS) : run_at(q, columns, PASS);
-      const int inside = r.z >= 0 && r.z + (KD - 1) * DD < D && r.y >= 0 && r.y + (KH - 1) * DH < H && r.x >= 0 &&
-                         r.x + (KW - 1) * DW + (r.count - 1) * SW < W;
-      runs[count] = r;
-      pixel[count] = (r.z * H + r.y) * W + r.x;
-      place[count] = r.n * dx_stride + pixel[count];
-      exact[count] = SW == 1 && inside && (r.count == V || r.count == HALF) ? r.count : 0;
+    int count = 0, ends[3];
+    for (int kind = 0; kind < 3; kind++) {
+      Run r = run_at(q, columns, PASS);
+      for (int j = 0; j < columns; j += r.count, r = run_next(r, columns - j, PASS)) {
+        const int inside = SW == 1 && r.z >= 0 && r.z + (KD - 1) * DD < D && r.y >= 0 && r.y + (KH - 1) * DH < H && r.x >= 0 &&
+                           r.x + (KW - 1) * DW + (r.count - 1) * SW < W;
+        if (kind != (inside && r.count == V ? 0 : inside && r.count == HALF ? 1 : 2)) continue;
+        runs[count] = r;
+        column[count] = j;
+        pixel[count] = (r.z * H + r.y) * W + r.x;
+        place[count] = r.n * dx_stride + pixel[count];
+        count++;
+      }
+      ends[kind] = count;
     }
     for (int o0 = 0; o0 < outputs; o0 += KC) {
       const int depth = min(KC, outputs - o0);
@@ -296,13 +301,13 @@ SINGLE void backward_data(OPERAND_RESTRICT(const float, dy), OPERAND_RESTRICT(co
           const int tap = (r + i) % TAPS, kz = tap / (KH * KW) * DD, ky = tap / KW % KH * DH, kx = tap % KW * DW;
           const int row = (((r + i) / TAPS * D + kz) * H + ky) * W + kx;
           const float* from = tile + i * NR;
-          for (int m = 0; m < count; from += runs[m++].count) {
-            global float* to = dx + place[m] + row;
-            if (exact[m] == V) VSTORE(VLOAD(0, from) + VLOAD(0, to), 0, to);
-            else if (exact[m] == HALF) HALF_STORE(HALF_LOAD(0, from) + HALF_LOAD(0, to), 0, to);
-            else if ((uint)(runs[m].z + kz) < (uint)D && (uint)(runs[m].y + ky) < (uint)H)
-              add_run(from, to, runs[m].count, runs[m].x + kx, W, pixel[m] + row, end);
-          }
+          global float* to = dx + row;
+          int m = 0;
+          ROLLED for (; m < ends[0]; m++) GLOBAL(to + place[m]) += PRIVATE(from + column[m]);
+          ROLLED for (; m < ends[1]; m++) GLOBAL_HALF(to + place[m]) += PRIVATE_HALF(from + column[m]);
+          for (; m < ends[2]; m++)
+            if ((uint)(runs[m].z + kz) < (uint)D && (uint)(runs[m].y + ky) < (uint)H)
+              add_run(from + column[m], to + place[m], runs[m].count, runs[m].x + kx, W, pixel[m] + row, end);
         }
       }
     }
@@ -334,11 +339,11 @@ SINGLE void backward_filter(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(c
         for (int p = 0; p < positions; p += V) {
           vec block[V];
 #pragma unroll
-          for (int i = 0; i < V; i++) block[i] = VLOAD(0, lines + min(r + i, rows - 1) * COLUMNS + p);
+          for (int i = 0; i < V; i++) block[i] = PRIVATE(lines + min(r + i, rows - 1) * COLUMNS + p);
           transpose(block);
           float* to = turned + (r / NR * LINE + p0 + p) * NR + r % NR;
 #pragma unroll
-          for (int i = 0; i < V; i++) VSTORE(block[i], 0, to + i * NR);
+          for (int i = 0; i < V; i++) PRIVATE(to + i * NR) = block[i];
         }
       }
     }
@@ -365,9 +370,9 @@ SINGLE void add_slices(OPERAND_RESTRICT(const float, part), OPERAND_RESTRICT(flo
   const int first = get_global_id(0) * share, last = min(count, first + share);
   int i = first;
   for (; i + V <= last; i += V) {
-    vec v = accumulate ? VLOAD(0, sum + i) : (vec)(0);
-    for (int s = 0; s < slices; s++) v += VLOAD(0, part + s * part_stride + i);
-    VSTORE(v, 0, sum + i);
+    vec v = accumulate ? GLOBAL(sum + i) : (vec)(0);
+    for (int s = 0; s < slices; s++) v += GLOBAL(part + s * part_stride + i);
+    GLOBAL(sum + i) = v;
   }
   for (; i < last; i++) {
     float v = accumulate ? sum[i] : 0.0f;
@@ -386,13 +391,13 @@ SINGLE void backward_bias(OPERAND_RESTRICT(const float, dy), OPERAND_RESTRICT(fl
     global const float* from = dy + n * dy_stride + (ulong)o * P;
     int p = 0;
     for (; p + 2 * V <= P; p += 2 * V) {
-      sums[0] += VLOAD(0, from + p);
-      sums[1] += VLOAD(1, from + p);
+      sums[0] += GLOBAL(from + p);
+      sums[1] += GLOBAL(from + p + V);
     }
     for (; p < P; p++) rest += from[p];
   }
   float lanes[V];
-  VSTORE(sums[0] + sums[1], 0, lanes);
+  PRIVATE(lanes) = sums[0] + sums[1];
   for (int i = 0; i < V; i++) rest += lanes[i];
   db += get_global_id(1) * db_stride;
   db[o] = accumulate ? db[o] + rest : rest;

@@ -28,7 +28,7 @@ inline void copy_rows(global const float* b, ulong ld, int depth, int columns, f
   if (columns == NR) {
     for (int k = 0; k < depth; k++, b += ld)
 #pragma unroll
-      for (int j = 0; j < NV; j++) VSTORE(VLOAD(j, b), j, buf + k * NR);
+      for (int j = 0; j < NV; j++) PRIVATE(buf + k * NR + j * V) = GLOBAL(b + j * V);
   } else {
     for (int k = 0; k < depth; k++, b += ld)
       for (int j = 0; j < NR; j++) buf[k * NR + j] = j < columns ? b[j] : 0.0f;
@@ -42,10 +42,10 @@ inline void copy_columns(global const float* b, ulong ld, int depth, int columns
     for (int k = 0; k < whole; k += V) {
       vec block[V];
 #pragma unroll
-      for (int j = 0; j < V; j++) block[j] = VLOAD(0, b + (j0 + j) * ld + k);
+      for (int j = 0; j < V; j++) block[j] = GLOBAL(b + (j0 + j) * ld + k);
       transpose(block);
 #pragma unroll
-      for (int i = 0; i < V; i++) VSTORE(block[i], 0, buf + (k + i) * NR + j0);
+      for (int i = 0; i < V; i++) PRIVATE(buf + (k + i) * NR + j0) = block[i];
     }
     for (int j = j0; j < j0 + V; j++)
       for (int k = whole; k < depth; k++) buf[k * NR + j] = j < columns ? b[j * ld + k] : 0.0f;

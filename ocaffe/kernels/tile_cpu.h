@@ -26,8 +26,14 @@
 typedef PASTE(float, V) vec;
 typedef PASTE(int, V) ivec;
 typedef PASTE(uint, V) uvec;
-#define VLOAD PASTE(vload, V)
-#define VSTORE PASTE(vstore, V)
+
+/* A vector at any float in memory. vloadN and vstoreN would do, but PoCL builds a wide one from pairs, and what is added in between falls apart
+   with it. */
+typedef struct __attribute__((packed)) { vec v; } unaligned;
+#define GLOBAL(p) ((global unaligned*)(p))->v
+#define PRIVATE(p) ((private unaligned*)(p))->v
+
+/* The numbers of the lanes, and half a vector. */
 #if V == 16
 #define LANES (ivec)(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15)
 #define HALF 8
@@ -39,8 +45,9 @@ typedef PASTE(uint, V) uvec;
 #define HALF 2
 #endif
 typedef PASTE(float, HALF) half_vec;
-#define HALF_LOAD PASTE(vload, HALF)
-#define HALF_STORE PASTE(vstore, HALF)
+typedef struct __attribute__((packed)) { half_vec v; } unaligned_half;
+#define GLOBAL_HALF(p) ((global unaligned_half*)(p))->v
+#define PRIVATE_HALF(p) ((private unaligned_half*)(p))->v
 
 /* One work-item is a work-group. The hint says that the code is vectorised already; without it Intel's compiler tries to do that across
    work-items and takes four times as long. */
@@ -57,7 +64,7 @@ typedef PASTE(float, HALF) half_vec;
       _Pragma("unroll") for (int j = 0; j < NV; j++) acc[i][j] = (vec)(0); \
     for (int k = 0; k < (depth); k++) {                                 \
       vec right_[NV];                                                      \
-      _Pragma("unroll") for (int j = 0; j < NV; j++) right_[j] = VLOAD(j, (b) + k * (ld)); \
+      _Pragma("unroll") for (int j = 0; j < NV; j++) right_[j] = PRIVATE((b) + k * (ld) + j * V); \
       _Pragma("unroll") for (int i = 0; i < MR; i++) {                  \
         const vec left_ = (vec)(A);                                         \
         _Pragma("unroll") for (int j = 0; j < NV; j++) acc[i][j] += left_ * right_[j]; \
@@ -86,7 +93,7 @@ inline void spill(vec acc[MR][NV], float* tile) {
 #pragma unroll
   for (int i = 0; i < MR; i++)
 #pragma unroll
-    for (int j = 0; j < NV; j++) VSTORE(acc[i][j], j, tile + i * NR);
+    for (int j = 0; j < NV; j++) PRIVATE(tile + i * NR + j * V) = acc[i][j];
 }
 
 /* One row of sums on its way to memory: v = from + offset (+ to), then v > 0 ? v : slope * v. Rolled, from private memory: twenty of these
@@ -94,9 +101,9 @@ inline void spill(vec acc[MR][NV], float* tile) {
 inline void finish(const float* from, global float* to, int count, float offset, int add, float slope) {
   int j = 0;
   ROLLED for (; j + V <= count; j += V) {
-    vec v = VLOAD(0, from + j) + offset;
-    if (add) v += VLOAD(0, to + j);
-    VSTORE(v > 0.0f ? v : slope * v, 0, to + j);
+    vec v = PRIVATE(from + j) + offset;
+    if (add) v += GLOBAL(to + j);
+    GLOBAL(to + j) = v > 0.0f ? v : slope * v;
   }
   ROLLED for (; j < count; j++) {
     const float v = from[j] + offset + (add ? to[j] : 0.0f);

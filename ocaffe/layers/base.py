@@ -18,10 +18,12 @@ Arity = int | tuple[int, int | None]  # exactly n, or (at least, at most)
 
 @dataclass(frozen=True)
 class ParamBlob:
-    """Shape and filler (a FillerParameter message) of a parameter blob that a layer asks for."""
+    """Shape and filler (a FillerParameter message) of a parameter blob that a layer asks for. `learned`: solvers may touch it; running
+    statistics are not."""
 
     shape: Shape
     filler: Any
+    learned: bool = True
 
 
 class Layer:

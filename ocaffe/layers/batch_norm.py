@@ -30,7 +30,7 @@ class BatchNorm(Layer):
 
     def parameters(self) -> Sequence[ParamBlob]:
         zero = proto.FillerParameter()
-        return [ParamBlob(shape, zero) for shape in ((self.channels,), (self.channels,), (1,))]
+        return [ParamBlob(shape, zero, learned=False) for shape in ((self.channels,), (self.channels,), (1,))]
 
     def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
         x = bottoms[0].data

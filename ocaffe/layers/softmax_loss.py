@@ -30,7 +30,7 @@ class SoftmaxWithLoss(Layer):
         refuse_weighting(self)
         self.ignore = ignored(self.param.loss_param)
         self.normalizer = normalizer(self, outer, inner)
-        return [(), scores][: len(self.param.top)]
+        return [(), scores][: max(1, len(self.param.top))]
 
     def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
         keep = rec.saved if rec.train else rec.scratch

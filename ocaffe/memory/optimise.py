@@ -38,7 +38,7 @@ def merge_relu(schedule: Schedule) -> Schedule:
         producer = writers[x.root][0] if len(writers[x.root]) == 1 else None
         if (
             producer is None or producer.slope_arg is None or producer.call is None or len(readers[x.root]) != 1
-            or x.root.pinned or x.root.role is not Role.ACTIVATION or x.root is not x or x.shape != y.shape
+            or x.root.persist or x.root.role is not Role.ACTIVATION or x.root is not x or x.shape != y.shape
         ):  # fmt: skip
             continue
         scalars = list(producer.call.scalars)
@@ -60,7 +60,6 @@ def share_in_place(schedule: Schedule) -> None:
             if launch.operands[j].access is Access.WRITE and _may_share(source, result, life, step):
                 result.base = source.root
                 result.offset, result.stride = 0, None
-                source.root.pinned |= result.pinned
                 life[source.root] = (life[source.root][0], life.pop(result)[1])
                 break
 
@@ -70,7 +69,7 @@ def _may_share(source: Ref, result: Ref, life: dict[Ref, tuple[int, int]], step:
     return (
         result.base is None and result in life and life[result][0] == step and life[root][1] == step
         and result.role in RECYCLED and root.role in RECYCLED
-        and not (root.persist or root.pinned or result.persist)
+        and not (root.persist or result.persist)
         and root.nbytes == result.nbytes and root.dtype == result.dtype
         and source.is_dense and source.count == root.count and root.slots == result.slots == 1
     )  # fmt: skip

@@ -54,7 +54,7 @@ ORDERS: dict[str, Order] = {
 def plan(schedule: Schedule, *, alignment: int = 256, slab_limit: int = 1 << 62, share: bool = True) -> MemoryPlan:
     """Place the recyclable Refs of `schedule`. `share=False` gives every Ref memory of its own (OCAFFE_PLAN=none).
 
-    A pinned Ref lives until the end. A slab holds at most `slab_limit` bytes; a Ref larger than that gets a slab of its own (the device
+    A slab holds at most `slab_limit` bytes; a Ref larger than that gets a slab of its own (the device
     may refuse it: the caller reports). Steps are indices into `schedule`.
     """
     lives = lifetimes(schedule, alignment)
@@ -68,9 +68,8 @@ def plan(schedule: Schedule, *, alignment: int = 256, slab_limit: int = 1 << 62,
 
 def lifetimes(schedule: Schedule, alignment: int = 1) -> list[Life]:
     """The lives of all recyclable root Refs."""
-    end = len(schedule) - 1
     return [
-        Life(ref, first, end if ref.pinned else last, -(-max(ref.nbytes, 1) // alignment) * alignment)
+        Life(ref, first, last, -(-max(ref.nbytes, 1) // alignment) * alignment)
         for ref, (first, last) in roots(schedule).items()
         if not ref.persistent
     ]
