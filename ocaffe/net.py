@@ -17,8 +17,8 @@ import numpy as np
 from ocaffe import proto
 from ocaffe.cl.device import Device, select_device
 from ocaffe.cl.session import Session
-from ocaffe.errors import Error
-from ocaffe.graph.ir import Ref, Shape
+from ocaffe.errors import Error, shape_text
+from ocaffe.graph.ir import Ref, Role, Shape
 from ocaffe.graph.record import ALL, Choices
 from ocaffe.model.text import read_net
 from ocaffe.model.weights import read_weights, write_weights
@@ -46,7 +46,7 @@ class Mirror:
             self._weak = weakref.ref(held)
         if self._strong is None:
             self._strong, self._seen = held, held.copy()
-            self.net._touched.append(self)
+            self.net._network.session.touched.append(self)
         return held
 
     def flush(self) -> None:
@@ -65,7 +65,7 @@ class Mirror:
 
     def _watch(self) -> None:
         if self._weak is not None and self._weak() is not None:
-            self.net._watched.append(self)
+            self.net._network.session.watched.append(self)
 
 
 class Blob:
@@ -124,6 +124,8 @@ class Blob:
 
     def reshape(self, *shape: int) -> None:
         """Give an input blob a new shape; `net.reshape()` or the next forward carries it through the net."""
+        if any(int(n) < 1 for n in shape):
+            raise Error(f"blob '{self._name}' cannot have the shape {shape_text(shape)}", fix="every axis needs at least one element")
         self._net._shapes[self._name] = tuple(int(n) for n in shape)
 
 
@@ -179,8 +181,6 @@ class Net:
     def _attach(self, network: Network) -> None:
         self._network = network
         self._shapes: dict[str, Shape] = {}
-        self._touched: list[Mirror] = []
-        self._watched: list[Mirror] = []
         self._choices = network.choices
         self._variant: Variant | None = None
         self._gradients: dict[Any, Ref] = {}
@@ -240,7 +240,8 @@ class Net:
     def _before(self) -> Variant:
         """Bring what scripts wrote to the device; `_after` must follow."""
         variant = self._current()
-        touched, self._touched = self._touched, []
+        session = self._network.session
+        touched, session.touched = session.touched, []
         for mirror in touched:
             mirror.flush()
         return variant
@@ -253,7 +254,8 @@ class Net:
         self._after()
 
     def _after(self) -> None:
-        watched, self._watched = self._watched, []
+        session = self._network.session
+        watched, session.watched = session.watched, []
         for mirror in watched:
             mirror.refresh()
 
@@ -274,6 +276,7 @@ class Net:
         first = self._index(start) if start else 0
         last = self._index(end) if end else len(graph.nodes) - 1
         ranges = variant.recording.forward_ranges
+        self._check_start(first, last)
         if ranges:
             if first == 0:
                 variant.tape.set_step(RATE=0.0, ITERATION=self._network.runs, PASS=0, SAMPLE=0)
@@ -305,10 +308,22 @@ class Net:
         readable = [name for name in names if (ref := recorded[name]) is None or _readable(ref)]
         return {name: self.blobs[name].diff for name in [*readable, *(diffs or ())]}
 
+    def _check_start(self, first: int, last: int) -> None:
+        """A run that begins inside the net needs the values that earlier layers left."""
+        nodes = self._network.graph.nodes
+        inside = {id(top) for node in nodes[first : last + 1] for top in node.tops}
+        for node in nodes[first : last + 1] if first else ():
+            for blob in node.bottoms:
+                if id(blob) not in inside and not _readable(blob.data):
+                    raise Error(f"layer '{node.name}' needs blob '{blob.name}', whose memory is used again", fix=f"Net(..., keep=['{blob.name}'])")
+
     def _with_backward(self) -> None:
         """A TEST net is recorded without backward; the first backward records it anew and repeats the forward pass."""
         self._before()
         self._choices = replace(self._choices, backward=True)
+        if self._network.runs and self._network.sources:  # the same batch once more
+            self._network.start_prefetch()
+            self._network.seek({name: max(batch - 1, 0) for name, batch in self._network.cursor.items()})
         self.forward()
 
     def _index(self, name: str) -> int:
@@ -319,12 +334,13 @@ class Net:
     def reshape(self) -> None:
         """Carry new input shapes (`net.blobs['data'].reshape(...)`) through the net."""
         shapes, self._shapes = self._shapes, {}
+        session = self._network.session
+        session.touched = [mirror for mirror in session.touched if mirror.net is not self or mirror.target.role is Role.PARAMETER]
+        session.watched = [mirror for mirror in session.watched if mirror.net is not self or mirror.target.role is Role.PARAMETER]
         self._network.reshape(shapes)
         self._variant = None
         for blob in self.blobs.values():
             blob._mirrors.clear()
-        self._touched.clear()
-        self._watched.clear()
 
     def clear_param_diffs(self) -> None:
         """Zero the gradients; backward adds to them."""

@@ -15,7 +15,7 @@ from ocaffe.cl.tape import RING, Fetched, Tape
 from ocaffe.data.prefetch import Prefetcher
 from ocaffe.errors import Error, shape_text
 from ocaffe.graph.build import build
-from ocaffe.graph.ir import Graph, Parameter, Shape
+from ocaffe.graph.ir import Blob, Graph, Parameter, Shape
 from ocaffe.graph.record import Choices, ParameterGroup, Recording, Update, record
 from ocaffe.graph.recorder import Recorder
 from ocaffe.memory.optimise import optimise
@@ -209,13 +209,19 @@ class Network:
         return tuple(blob.shape for node in self.graph.nodes if not node.bottoms for blob in node.tops)
 
     def reshape(self, shapes: dict[str, Shape]) -> None:
-        """Infer all shapes again from new shapes of Input tops; parameters must keep theirs."""
+        """Infer all shapes again from new shapes of Input tops; parameters must keep theirs. On an Error the net stays as it was."""
+        old = {blob: blob.shape for node in self.graph.nodes for blob in node.tops}
+        try:
+            self._infer({blob: shapes.get(blob.name, shape) for blob, shape in old.items() if not (blob.producer and blob.producer.bottoms)})
+        except Error:
+            self._infer(old)  # layers keep what they inferred
+            raise
+
+    def _infer(self, given: dict[Blob, Shape]) -> None:
         for node in self.graph.nodes:
-            inferred = [tuple(shape) for shape in node.layer.infer(*(blob.shape for blob in node.bottoms))]
-            if not node.bottoms:
-                inferred = [shapes.get(top.name, top.shape) for top in node.tops]
+            inferred = node.layer.infer(*(blob.shape for blob in node.bottoms))
             for top, shape in zip(node.tops, inferred):
-                top.shape = shape
+                top.shape = tuple(shape) if node.bottoms else given[top]
             for parameter, wanted in zip(node.params, node.layer.parameters()):
                 if parameter.count != int(np.prod(wanted.shape, dtype=np.int64)):
                     raise node.layer.error(

@@ -1,6 +1,7 @@
 """`get_solver` and the solver classes of pycaffe (CAFFE.md §4) on the same engine as `ocaffe train`."""
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import numpy as np
@@ -50,7 +51,7 @@ class SGDSolver:
     @property
     def lr(self) -> float:
         """The rate of the present iteration."""
-        return self._solver.rate(self._solver.iter)[0]
+        return copy.copy(self._solver.rate)(self._solver.iter)[0]  # a copy: asking must not advance multistep
 
     def step(self, iterations: int) -> None:
         """Train for some iterations; what was written into parameters before is used."""
@@ -67,17 +68,20 @@ class SGDSolver:
         self._refresh()
 
     def _refresh(self) -> None:
-        for net in (self.net, *self.test_nets):
-            net._after()
+        self.net._after()
 
     def snapshot(self) -> None:
-        self._solver.snapshot()
+        """Write weights and state, with what scripts wrote into them."""
+        with self.net._changing():
+            self._solver.snapshot()
 
     def restore(self, file: str) -> None:
-        self._solver.restore(file)
+        """Continue from a .solverstate."""
+        with self.net._changing():
+            self._solver.restore(file)
 
     def apply_update(self) -> None:
-        """Update the parameters from their diffs, without forward or backward; then the iteration is over."""
+        """Update the parameters from their diffs, without forward or backward; `iter` stays."""
         self.net._before()
         self._solver.apply_update()
         self._refresh()

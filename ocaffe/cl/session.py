@@ -13,7 +13,7 @@ import numpy as np
 from ocaffe.cl.device import Device
 from ocaffe.cl.program import ProgramKey, Programs
 from ocaffe.errors import Error, shape_text
-from ocaffe.graph.ir import Ref, roots
+from ocaffe.graph.ir import Ref, Role, roots
 from ocaffe.memory.report import size_text
 
 if TYPE_CHECKING:
@@ -30,6 +30,8 @@ class Session:
         self.programs = Programs(device)
         self.tapes: list[Tape] = []
         self.slabs: list[Any] = []
+        self.touched: list[Any] = []  # mirrors that scripts may have written to, of all nets of the session (ocaffe/net.py)
+        self.watched: list[Any] = []  # mirrors whose arrays scripts hold
         self._persistent: dict[Ref, list[Any]] = {}
         self._cl = device.cl
 
@@ -48,8 +50,12 @@ class Session:
             tape.bind()
 
     def release(self, tape: Tape) -> None:
-        """Forget a tape that a new shape replaced."""
+        """Forget a tape that a new shape replaced, with the buffers that only it used; what is shared by all shapes stays."""
         self.tapes.remove(tape)
+        used = {root for other in self.tapes for root in roots(other.schedule)}
+        for root in roots(tape.schedule):
+            if root not in used and root.role not in (Role.PARAMETER, Role.HISTORY, Role.GRADIENT):
+                self._persistent.pop(root, None)
 
     def _grow_arena(self, poison: bool) -> bool:
         needed: list[int] = []
@@ -70,10 +76,11 @@ class Session:
         return True
 
     def check_room(self, arena: int) -> None:
-        """Refuse a job that the device cannot hold, before anything is allocated, naming the largest tensors (DESIGN §8)."""
+        """Refuse a job that the device cannot hold, before its slabs are allocated, naming the largest tensors (DESIGN §8)."""
         persistent = {root for tape in self.tapes for root in roots(tape.schedule) if root.persistent}
         fixed = sum(ref.nbytes * ref.slots for ref in persistent)
-        limit = self.device.target.global_memory
+        target = self.device.target
+        limit = min(target.global_memory, target.free_memory or target.global_memory)  # free when the device was opened
         if fixed + arena <= limit:
             return
         tape = max(self.tapes, key=lambda tape: tape.plan.total)
@@ -83,7 +90,7 @@ class Session:
         share = (limit - fixed) / max(arena, 1)
         fix = f"lower batch_size to {100 * share:.0f} % of what it is" if share > 0.01 else "use a device with more memory"
         raise Error(
-            f"the net needs {size_text(fixed + arena)}, '{self.device.name}' has {size_text(limit)}\n"
+            f"the net needs {size_text(fixed + arena)}, '{self.device.name}' has {size_text(limit)} free\n"
             f"  parameters, history and staging {size_text(fixed)}, recycled slabs {size_text(arena)}; largest: {names}",
             fix=fix,
         )

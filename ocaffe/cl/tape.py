@@ -108,6 +108,7 @@ class Tape:
 
     def run(self, start: int = 0, stop: int | None = None) -> None:
         """Enqueue the launches [start, stop); the first run after a bind may begin anywhere."""
+        assert len(self._actions) == len(self.schedule), "the tape is not bound"
         queue = self.session.device.queue
         enqueue = self.session.device.cl.enqueue_nd_range_kernel
         slot = self.runs
@@ -145,6 +146,7 @@ class OutputRing:
             size += -(-ref.nbytes // OUTPUT_ALIGNMENT) * OUTPUT_ALIGNMENT
         cl = session.device.cl
         self.buffer = cl.Buffer(session.device.context, cl.mem_flags.READ_WRITE, max(size, OUTPUT_ALIGNMENT))
+        cl.enqueue_fill_buffer(session.device.queue, self.buffer, np.uint32(0), 0, max(size, OUTPUT_ALIGNMENT))
         self._size = max(size, OUTPUT_ALIGNMENT)
         self._ring: list[np.ndarray] = []  # made when first fetched: large outputs of deploy nets are read one by one
         self._next = 0

@@ -7,6 +7,8 @@ from typing import Any, NoReturn
 
 from ocaffe.errors import Error
 
+CAFFE_FLAGS = ("gpu", "solver", "model", "phase", "level", "stage", "snapshot", "weights", "iterations", "sigint_effect", "sighup_effect")
+
 
 class Parser(argparse.ArgumentParser):
     """argparse with gflags' spellings; a wrong flag is an Error, and every flag may be given once with one dash or two."""
@@ -24,6 +26,10 @@ class Parser(argparse.ArgumentParser):
             self.add_argument(*spellings, dest=name, type=type(default), default=default, help=help or " ", choices=choices)
 
     def parse(self, argv: Sequence[str]) -> argparse.Namespace:
+        """Flags of Caffe's other commands are taken and ignored, as gflags did: scripts hand all they have to every command."""
+        for name in CAFFE_FLAGS:
+            if f"--{name}" not in self._option_string_actions:
+                self.add_argument(f"--{name}", f"-{name}", dest=f"ignored_{name}", help=argparse.SUPPRESS)
         return self.parse_args(list(argv))
 
     def error(self, message: str) -> NoReturn:

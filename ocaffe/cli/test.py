@@ -8,6 +8,7 @@ from ocaffe.cl.device import select_device
 from ocaffe.cl.session import Session
 from ocaffe.cli.flags import Parser, device_flags, required, stages, state_flags
 from ocaffe.cli.train import announced
+from ocaffe.errors import Error
 from ocaffe.graph.record import Choices
 from ocaffe.log import number
 from ocaffe.model.text import read_net
@@ -26,6 +27,8 @@ def main(argv: Sequence[str]) -> int:
     options = parser.parse(argv)
     path = required(options, "model", "the model", "test")
     file = required(options, "weights", "the weights", "test")
+    if options.iterations < 1:
+        raise Error(f"--iterations is {options.iterations}", place="ocaffe test", fix="at least 1")
     message = read_net(path, options.allow_unknown_fields, lambda text: log.warning("upgrade_proto.cpp:1", text))
     device = announced(select_device(options.device or None, options.gpu or None))
     net = phase_net(message, proto.TEST, options.level, stages(options.stage) or ("",))

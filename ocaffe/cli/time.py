@@ -25,6 +25,8 @@ def main(argv: Sequence[str]) -> int:
     state_flags(parser)
     options = parser.parse(argv)
     path = required(options, "model", "the model", "time")
+    if options.iterations < 1:
+        raise Error(f"--iterations is {options.iterations}", place="ocaffe time", fix="at least 1")
     if options.phase not in ("", "TRAIN", "TEST"):
         raise Error(f"--phase is '{options.phase}'", place="ocaffe time", fix="TRAIN or TEST")
     phase = proto.TEST if options.phase == "TEST" else proto.TRAIN

@@ -120,14 +120,22 @@ def _forward(rec: Recorder, node: Node, graph: Graph, outputs: Collection[Blob],
         if node.layer.moves_data:
             if node.type == "Input":
                 top.data = _held(graph, top.name, top.shape)
+            elif top not in outputs and _looked_at(top, graph, choices):
+                which = "first" if top is graph.first.get(top.name) else "last"
+                top.data = graph.held.setdefault((f"{top.name} {which}", top.shape), Ref(top.name, top.shape, Role.ACTIVATION, persist=True))
             else:
                 top.data = Ref(top.name, top.shape, Role.OUTPUT if top in outputs else Role.ACTIVATION)
     node.layer.forward(rec, node.bottoms, node.tops)
     for top in node.tops:
         if top in outputs and top.data.root.role is Role.ACTIVATION:
             top.data.root.role = Role.OUTPUT  # also where the output is a view, for example of what was reshaped
-        if choices.keeps(top.name) and top in (graph.blobs.get(top.name), graph.first.get(top.name)):
+        if _looked_at(top, graph, choices):
             top.data.root.persist = True
+
+
+def _looked_at(top: Blob, graph: Graph, choices: Choices) -> bool:
+    """Whether a script can reach the value: the last of a kept name is read, the first written to."""
+    return choices.keeps(top.name) and top in (graph.blobs.get(top.name), graph.first.get(top.name))
 
 
 def _backward(rec: Recorder, node: Node, graph: Graph, choices: Choices) -> None:

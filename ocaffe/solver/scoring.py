@@ -57,7 +57,7 @@ def run_batches(network: Network, batches: int) -> Iterator[tuple[Variant, Fetch
         if shapes:
             network.reshape(shapes)
         variant = network.bound()
-        variant.tape.set_step(RATE=0.0, ITERATION=network.runs, PASS=0, SAMPLE=0)
+        variant.tape.set_step(RATE=0.0, ITERATION=max(network.cursor.values(), default=network.runs), PASS=0, SAMPLE=0)
         variant.tape.run()
         network.runs += 1
         network.advance()

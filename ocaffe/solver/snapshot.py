@@ -87,8 +87,9 @@ def snapshot(solver: Solver) -> str:
 
 
 def _state_of(solver: Solver, weights: str) -> SolverState:
-    nets = [("train", solver.network), *((f"test {i}", net) for i, net in enumerate(solver.test_networks))]
-    cursors = [Cursor(layer, name, batch) for name, net in nets for layer, batch in net.cursor.items()]
+    """In the middle of a test its data count as unread: a resumed run begins that test anew."""
+    tests = [(f"test {i}", solver.tested_from.get(i, net.cursor)) for i, net in enumerate(solver.test_networks)]
+    cursors = [Cursor(layer, name, batch) for name, places in [("train", solver.network.cursor), *tests] for layer, batch in places.items()]
     return SolverState(solver.iter, weights, [], solver.rate.current_step, cursors, solver.seed)
 
 

@@ -45,7 +45,7 @@ class Solver:
         keep: frozenset[str] = frozenset(),
         weights: Sequence[str] = (),
         resume: str | None = None,
-        level: int = 0,
+        level: int | None = None,
         stages: Sequence[str] = (),
         allow_unknown_fields: bool = False,
     ) -> None:
@@ -55,13 +55,16 @@ class Solver:
         self.param = upgrade_solver(param)
         self.file = file
         self.allow_unknown_fields = allow_unknown_fields
-        self.param.train_state.level = level
+        if level is not None:
+            self.param.train_state.level = level
         self.param.train_state.stage.extend(stages)
         state = snapshots.load_state(resume) if resume else None
         self.seed = self._seed(state.random_seed if state else None)
         self.iter = 0
         self.request: Callable[[], str] = lambda: ""
         self.stopped = False
+        self.tested_from: dict[int, dict[str, int]] = {}  # while a test runs: where its data began
+        self._clips: deque[tuple[int, Fetched]] = deque()
         self.on_record: Callable[[dict[str, Any]], None] = lambda record: None
         self.on_progress: Callable[[int], None] = lambda iteration: None
         log.info("solver.cpp:45", f"Initializing solver from parameters: \n{write_text(self.param)}")
@@ -73,7 +76,9 @@ class Solver:
         self.network, self.test_networks = self._networks([] if resume else list(weights or self.param.weights))
         self.updater = Updater(self.network.group, self.param)
         if self.param.snapshot > 0:
-            snapshots.probe(snapshots.prefix_of(self.param, file), self.iter)
+            self._probe()
+        if self.param.debug_info:
+            log.warning("solver.cpp:45", "debug_info is not supported yet: nothing is printed for it")
         self._bind()
         log.info("solver.cpp:57", "Solver scaffolding done.")
         if state is not None:
@@ -83,6 +88,9 @@ class Solver:
         self._smoothed = self._sum = np.float32(0)
 
     # -- construction ------------------------------------------------------------------------------------------------
+
+    def _probe(self) -> None:
+        snapshots.probe(snapshots.prefix_of(self.param, self.file), self.iter)
 
     def _seed(self, stored: int | None) -> int:
         if self.param.random_seed >= 0:
@@ -170,6 +178,8 @@ class Solver:
     def solve(self) -> None:
         """Train to max_iter, with the snapshot, loss and test that Caffe adds at the end."""
         param = self.param
+        if param.snapshot_after_train:
+            self._probe()
         log.info("solver.cpp:289", f"Solving {self.network.graph.message.name}")
         log.info("solver.cpp:290", f"Learning Rate Policy: {param.lr_policy}")
         start = self.iter
@@ -210,7 +220,10 @@ class Solver:
             if display:
                 clock, shown = self._display(variant, fetched, rate, clock, shown)
             if self._split_passes:
-                self._run_update(rate)
+                fetched = self._run_update(rate)
+            if self.updater.clips:
+                self._clips.append((self.iter, fetched))
+                self._report_clipping(0 if display else RING - 2)
             if advanced:
                 log.info("sgd_solver.cpp:60", f"MultiStep Status: Iteration {self.iter}, step = {self.rate.current_step}")
             if display:
@@ -225,6 +238,7 @@ class Solver:
                 self.stopped = True
                 break
         self._harvest(pending, start, 0)
+        self._report_clipping(0)
 
     def _pass(self, index: int, rate: float) -> tuple[Variant, Fetched]:
         """Enqueue one forward and backward (and the update, where it is part of the tape)."""
@@ -253,10 +267,13 @@ class Solver:
         beta1, beta2, t = np.float32(self.param.momentum), np.float32(self.param.momentum2), np.float32(self.iter + 1)
         return float(np.float32(rate) * np.sqrt(np.float32(1) - np.power(beta2, t)) / (np.float32(1) - np.power(beta1, t)))
 
-    def _run_update(self, rate: float) -> None:
+    def _run_update(self, rate: float) -> Fetched:
         tape = self._update_variant().tape
+        if tape not in self.session.tapes:
+            self.session.bind([tape])
         tape.set_step(RATE=self._effective_rate(rate))
         tape.run()
+        return tape.outputs.fetch()
 
     def apply_update(self) -> None:
         """Update the parameters from the gradients that a kept net holds."""
@@ -271,13 +288,14 @@ class Solver:
             self._sum = loss if index == 0 else np.float32(self._sum + loss)
             if index == self.param.iter_size - 1:
                 self._smooth(np.float32(self._sum / np.float32(self.param.iter_size)), iteration - start)
-            if self.updater.clips and index == self.param.iter_size - 1:
-                self._report_clipping(fetched)
 
-    def _report_clipping(self, fetched: Fetched) -> None:
-        ring = self._update_variant().tape.outputs.fetch() if self._split_passes else fetched
-        scale, norm = ring.value(self.updater.clip)
-        if scale != 1:
+    def _report_clipping(self, leave: int) -> None:
+        """Log what was clipped, oldest first, until `leave` iterations are still on their way."""
+        while len(self._clips) > leave:
+            _, fetched = self._clips.popleft()
+            scale, norm = fetched.value(self.updater.clip)
+            if scale == 1:
+                continue
             norms = f"L2 norm {number(norm)} > {number(self.param.clip_gradients)}"
             log.info("sgd_solver.cpp:95", f"Gradient clipping: scaling down gradients ({norms}) by scale factor {number(scale)}")
 
@@ -326,6 +344,7 @@ class Solver:
         log.info("solver.cpp:347", f"Iteration {self.iter}, Testing net (#{index})")
         network, means = self.test_networks[index], Means()
         network.start_prefetch()
+        self.tested_from[index] = dict(network.cursor)
         for variant, fetched in run_batches(network, self.param.test_iter[index]):
             loss = network.loss(variant, fetched) if self.param.test_compute_loss else np.float32(0)
             means.add(loss, network.output_values(variant, fetched))
@@ -335,7 +354,8 @@ class Solver:
             elif wanted == "stop":
                 self.stopped = True
                 log.info("solver.cpp:380", "Test interrupted.")
-                return []
+                return []  # tested_from stays for the snapshot that follows: a resumed run tests again from there
+        del self.tested_from[index]
         if self.param.test_compute_loss:
             log.info("solver.cpp:394", f"Test loss: {number(means.mean_loss)}")
         log_outputs("solver.cpp:414", "    Test net output #: ", means.outputs)
