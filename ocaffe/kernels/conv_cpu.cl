@@ -105,7 +105,7 @@ inline Run run_next(Run r, int limit, GEOMETRY) {
   return run_from(r, limit, PASS);
 }
 
-/* Pixels that V positions of a row reach over, and how they are loaded at once: every pixel, or every other one. */
+/* Pixels that V positions of a row reach over, how they are loaded and added to at once. Other strides go one by one. */
 #if SW == 1
 #define REACH V
 #define ROW_LOAD(p) GLOBAL(p)
@@ -121,6 +121,10 @@ inline Run run_next(Run r, int limit, GEOMETRY) {
     GLOBAL(p) += low_;                                                 \
     GLOBAL((p) + V) += high_;                                          \
   } while (0)
+#elif SW == 4
+#define REACH (4 * V)
+#define EVERY_FOURTH(p) GLOBAL(p).even.even
+#define ROW_LOAD(p) (vec)(EVERY_FOURTH(p), EVERY_FOURTH((p) + V), EVERY_FOURTH((p) + 2 * V), EVERY_FOURTH((p) + 3 * V))
 #endif
 
 /* Lanes whose pixel is on the image when lane 0 is at ix: -1, others 0. */

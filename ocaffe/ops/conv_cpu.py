@@ -1,6 +1,7 @@
 """Convolution on CPU runtimes (kernels/conv_cpu.cl): implicit GEMM in all three directions."""
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from math import gcd
 
@@ -8,148 +9,151 @@ from ocaffe.graph.ir import Ref
 from ocaffe.graph.recorder import Recorder
 from ocaffe.ops import gemm_cpu
 from ocaffe.ops.convolution import ConvGeometry
+from ocaffe.ops.gemm_cpu import ONE, ceil, columns, height, share_out
 
-ITEMS_PER_CORE = gemm_cpu.ITEMS_PER_CORE
-SLICE_FLOATS = 1 << 20  # partial filter gradients may take 4 MB, or twice the gradient
-ROWS = 128  # rows of unrolled input that one work-item of backward_filter holds
-ONE = (1, 1, 1)
+OUTPUTS = 64  # fewer outputs are not worth unrolling a panel of the input once more
+SCATTER_ROWS = 64  # rows k of a work-item that scatters, at least
+FILTER_ROWS = 128  # rows k of a work-item of backward_filter
+FILTER_LINE = 128  # positions that it sums in one go
+SLICES = 1 << 20  # floats that partial filter gradients may take; two slices are always allowed
+GATHER_WASTE = 1.3  # pixels per output up to which gathering is taken: it multiplies the padding around the outputs too
 
 
 def forward(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y: Ref) -> None:
-    _forward(rec, simplify(g), x, w, bias, y, tile(rec, g, g.group_outputs), rows=g.depth, outer=g.taps, inner=1, first=0)
+    _multiply(rec, g, x, w, bias, y, tile(rec, g, g.group_outputs), [g.depth, g.taps, g.taps, 1, 0])
 
 
 def backward_data(rec: Recorder, g: ConvGeometry, dy: Ref, w: Ref, dx: Ref) -> None:
-    if gathers(g):
-        pad = (d * (k - 1) - p for d, k, p in zip(g.dilation, g.kernel, g.pad))
-        turned = replace(g, channels=g.num_output, num_output=g.channels, size=g.out, out=g.size, pad=tuple(pad))
-        defines = tile(rec, g, g.group_channels)
-        _forward(rec, simplify(turned), dy, w, None, dx, defines, rows=g.taps, outer=g.depth, inner=-1, first=g.taps - 1)
-    else:
+    """Gathers (a convolution of dy with the turned filters) or scatters (the work-item that owns a channel adds up what belongs there)."""
+    if not gathers(g):
         _scatter(rec, g, dy, w, dx)
+        return
+    depth, height, width = (d * (k - 1) - p for d, k, p in zip(g.dilation, g.kernel, g.pad, strict=True))
+    turned = replace(g, channels=g.num_output, num_output=g.channels, size=g.out, out=g.size, pad=(depth, height, width))
+    _multiply(rec, turned, dy, w, None, dx, tile(rec, g, g.group_channels), [g.taps, g.taps, g.depth, -1, g.taps - 1])
 
 
 def gathers(g: ConvGeometry) -> bool:
-    """Whether dx is best made as the convolution of dy with the turned filters: stride 1, and few windows that see nothing but padding."""
-    full = tuple(i + 2 * p - d * (k - 1) for i, p, d, k in zip(g.size, g.pad, g.dilation, g.kernel))
-    return g.stride == ONE and g.out == full and g.pixels <= 1.3 * g.positions
-
-
-def _forward(
-    rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y: Ref, defines: dict[str, int], rows: int, outer: int, inner: int, first: int
-) -> None:
-    height = defines["MR"]
-    panels = ceil(g.batch * g.positions, columns(defines))
-    shares = share_out(rec, panels * g.group, ceil(g.group_outputs, 64))
-    block = ceil(g.group_outputs, shares * height) * height
-    packed = _pack(rec, g, w, defines, g.group_outputs, g.group_outputs, g.depth, [rows, g.taps, outer, inner, first])
-    accumulate = rec.accumulates(y)
-    args = [*geometry(g), block, bias is not None, accumulate, 1.0]
-    rec.launch(
-        "conv_cpu.forward", reads=[x, packed, bias or packed], writes=[y], args=args, size=(panels, ceil(g.group_outputs, block), g.group),
-        local=ONE, defines=defines, slope_arg=None if accumulate else len(args) - 1,
-    )  # fmt: skip
-
-
-def _scatter(rec: Recorder, g: ConvGeometry, dy: Ref, w: Ref, dx: Ref) -> None:
-    defines = tile(rec, g, g.group_outputs)
-    height = defines["MR"]
-    unit = height // gcd(height, g.taps)  # channels whose rows fill tiles exactly
-    blocks = share_out(rec, g.batch * g.group, ceil(g.group_channels, unit * ceil(64, unit * g.taps)))
-    block = min(ceil(g.group_channels, blocks * unit) * unit, g.group_channels)
-    blocks = ceil(g.group_channels, block)
-    shares = share_out(rec, blocks * g.group, g.batch)
-    share = ceil(g.batch, shares)
-    packed = _pack(rec, g, w, defines, g.depth, block * g.taps, g.group_outputs, [1, 1, g.depth, 0, 0])
-    rec.launch(
-        "conv_cpu.backward_data", reads=[dy, packed], writes=[dx], args=[*geometry(g), share, block, rec.accumulates(dx)],
-        size=(ceil(g.batch, share), blocks, g.group), local=ONE, defines=defines,
-    )  # fmt: skip
+    """Whether every window of stride 1 is there, and few of the turned ones see nothing but padding."""
+    full = tuple(i + 2 * p - d * (k - 1) for i, p, d, k in zip(g.size, g.pad, g.dilation, g.kernel, strict=True))
+    return g.stride == ONE and g.out == full and g.pixels <= GATHER_WASTE * g.positions
 
 
 def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref) -> None:
-    g = simplify(g)
     defines = tile(rec, g, g.group_outputs)
     lines = g.kernel[0] * g.kernel[1]  # of the window
-    cb, lb = even(g.group_channels, max(1, defines["ROWS"] // g.taps)), even(lines, defines["ROWS"] // g.kernel[2])
-    blocks = ceil(g.group_channels, cb) * ceil(lines, lb)
-    room = max(2, SLICE_FLOATS // dw.count)
-    shares = min(share_out(rec, blocks * g.group, g.batch), room)
-    share = ceil(g.batch, shares)
-    shares = ceil(g.batch, share)
-    accumulate = rec.accumulates(dw)
-    to = rec.scratch("slices", (shares, dw.count)) if shares > 1 else dw
-    rec.launch(
-        "conv_cpu.backward_filter", reads=[x, dy], writes=[to], args=[*geometry(g), cb, lb, share, accumulate and shares == 1],
-        size=(blocks, shares, g.group), local=ONE, defines=defines,
-    )  # fmt: skip
-    if shares > 1:
-        _add_slices(rec, to, dw, defines, accumulate)
+    channels = _even(g.group_channels, max(1, defines["ROWS"] // g.taps))
+    lines_each = _even(lines, defines["ROWS"] // g.kernel[2])
+    blocks = ceil(g.group_channels, channels) * ceil(lines, lines_each)
+    slices = min(share_out(rec, blocks * g.group, g.batch), max(2, SLICES // dw.count))
+    _sliced(rec, "backward_filter", g, [x, dy], dw, defines, slices, (blocks, g.group), [*_sizes(simplify(g)), channels, lines_each])
 
 
 def backward_bias(rec: Recorder, g: ConvGeometry, dy: Ref, db: Ref) -> None:
-    defines = tile(rec, g, g.group_outputs)
-    share = ceil(g.batch, share_out(rec, g.num_output, g.batch))
-    shares = ceil(g.batch, share)
-    accumulate = rec.accumulates(db)
-    to = rec.scratch("slices", (shares, db.count)) if shares > 1 else db
-    args = [g.batch, g.positions, share, accumulate and shares == 1]
-    rec.launch("conv_cpu.backward_bias", reads=[dy], writes=[to], args=args, size=(g.num_output, shares, 1), local=ONE, defines=defines)
-    if shares > 1:
-        _add_slices(rec, to, db, defines, accumulate)
+    slices = share_out(rec, g.num_output, g.batch)
+    defines = tile(rec, g, g.group_outputs)  # those of forward: no program of its own
+    _sliced(rec, "backward_bias", g, [dy], db, defines, slices, (g.num_output, 1), [g.batch, g.positions])
 
 
 def simplify(g: ConvGeometry) -> ConvGeometry:
     """A pointwise convolution does not care where rows end: one long row."""
-    if g.pointwise:
-        return replace(g, size=(1, 1, g.pixels), out=(1, 1, g.positions), dilation=ONE)
-    return g
+    return replace(g, size=(1, 1, g.pixels), out=(1, 1, g.positions), dilation=ONE) if g.pointwise else g
 
 
 def tile(rec: Recorder, g: ConvGeometry, rows: int) -> dict[str, int]:
-    """The defines of conv_cpu.cl: window and register tile, whose height should divide `rows`."""
+    """The defines of conv_cpu.cl for tiles over `rows` outputs."""
     base = gemm_cpu.tile(rec.target)
-    defines = {"V": base["V"], "NV": base["NV"], "KC": max(base["KC"], g.kernel[2]), "ROWS": max(ROWS, g.kernel[2]), "LINE": 128}
-    defines["MR"] = min((base["MR"], *(10, 12)[: 2 if base["V"] == 16 else 0]), key=lambda height: ceil(rows, height) * height)
-    for axis, kernel, stride, dilation in zip("DHW", g.kernel, g.stride, g.dilation):
+    width = g.kernel[2]  # blocks hold whole lines of the window
+    defines = base | {"MR": height(base, rows), "KC": max(base["KC"], width), "ROWS": max(FILTER_ROWS, width), "LINE": FILTER_LINE}
+    for axis, kernel, stride, dilation in zip("DHW", g.kernel, g.stride, g.dilation if not g.pointwise else ONE, strict=True):
         defines |= {f"K{axis}": kernel, f"S{axis}": stride, f"D{axis}": dilation}
     return defines
 
 
-def geometry(g: ConvGeometry) -> list[int]:
+def _multiply(
+    rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y: Ref, defines: dict[str, int], steps: Sequence[int]
+) -> None:
+    """y = filters times unrolled x; `steps`: how the kernel `pack` finds its way through w."""
+    panels = ceil(g.batch * g.positions, columns(defines))
+    block = _even(g.group_outputs, ceil(g.group_outputs, share_out(rec, panels * g.group, ceil(g.group_outputs, OUTPUTS))), defines["MR"])
+    packed = _pack(rec, g, w, defines, g.group_outputs, g.group_outputs, g.depth, steps)
+    accumulate = rec.accumulates(y)
+    args = [*_sizes(simplify(g)), block, bias is not None, accumulate, 1.0]
+    rec.launch(
+        "conv_cpu.forward",
+        reads=[x, packed, bias or packed],
+        writes=[y],
+        args=args,
+        size=(panels, ceil(g.group_outputs, block), g.group),
+        local=ONE,
+        defines=defines,
+        slope_arg=None if accumulate else len(args) - 1,
+    )
+
+
+def _scatter(rec: Recorder, g: ConvGeometry, dy: Ref, w: Ref, dx: Ref) -> None:
+    defines = tile(rec, g, g.group_outputs)
+    unit = defines["MR"] // gcd(defines["MR"], g.taps)  # channels whose rows fill tiles exactly
+    most = ceil(g.group_channels, unit * ceil(SCATTER_ROWS, unit * g.taps))
+    block = min(g.group_channels, _even(g.group_channels, ceil(g.group_channels, share_out(rec, g.batch * g.group, most)), unit))
+    blocks = ceil(g.group_channels, block)
+    samples = ceil(g.batch, share_out(rec, blocks * g.group, g.batch))
+    packed = _pack(rec, g, w, defines, g.depth, block * g.taps, g.group_outputs, [1, 1, g.depth, 0, 0])
+    rec.launch(
+        "conv_cpu.backward_data",
+        reads=[dy, packed],
+        writes=[dx],
+        args=[*_sizes(g), samples, block, rec.accumulates(dx)],
+        size=(ceil(g.batch, samples), blocks, g.group),
+        local=ONE,
+        defines=defines,
+    )
+
+
+def _pack(
+    rec: Recorder, g: ConvGeometry, w: Ref, defines: dict[str, int], total: int, rows: int, depth: int, steps: Sequence[int]
+) -> Ref:
+    """The filters of each group, `total` x `depth`, as panels of MR in blocks of `rows`."""
+    panels = ceil(total, rows) * ceil(rows, defines["MR"])
+    packed = rec.scratch("packed", (g.group, panels, depth, defines["MR"]))
+    rec.launch(
+        "conv_cpu.pack",
+        reads=[w],
+        writes=[packed],
+        args=[total, rows, depth, g.group_outputs * g.depth, *steps],
+        size=(ceil(depth, defines["KC"]), panels, g.group),
+        local=ONE,
+        defines=defines,
+    )
+    return packed
+
+
+def _sliced(
+    rec: Recorder, kernel: str, g: ConvGeometry, reads: list[Ref], to: Ref, defines: dict[str, int], slices: int, size: tuple[int, int],
+    args: list[int],
+) -> None:  # fmt: skip
+    """A sum over the batch in up to `slices` slices, added up by a second launch where there is more than one."""
+    samples = ceil(g.batch, slices)
+    slices = ceil(g.batch, samples)
+    accumulate = rec.accumulates(to)
+    part = rec.scratch("slices", (slices, to.count)) if slices > 1 else to
+    args = [*args, samples, accumulate and slices == 1]
+    rec.launch(
+        f"conv_cpu.{kernel}", reads=reads, writes=[part], args=args, size=(size[0], slices, size[1]), local=ONE, defines=defines
+    )
+    if slices > 1:
+        share = _even(to.count, max(1024, ceil(to.count, share_out(rec, 1, to.count))), defines["V"])
+        args = [slices, to.count, share, accumulate]
+        rec.launch(
+            "conv_cpu.add_slices", reads=[part], writes=[to], args=args, size=(ceil(to.count, share), 1, 1), local=ONE, defines=defines
+        )
+
+
+def _sizes(g: ConvGeometry) -> list[int]:
     """GEOMETRY of conv_cpu.cl."""
     return [g.batch, g.group_channels, g.group_outputs, *g.size, *g.out, *g.pad]
 
 
-def columns(defines: dict[str, int]) -> int:
-    return defines["NV"] * defines["V"]
-
-
-def ceil(a: int, b: int) -> int:
-    return -(-a // b)
-
-
-def even(count: int, most: int) -> int:
-    """The size of equal parts of at most `most`."""
-    return ceil(count, ceil(count, most))
-
-
-def share_out(rec: Recorder, items: int, most: int) -> int:
-    """How many parts each of `items` pieces of work is cut into, at most `most`, so that all cores get enough."""
-    return max(1, min(most, ceil(ITEMS_PER_CORE * rec.target.compute_units, items)))
-
-
-def _pack(rec: Recorder, g: ConvGeometry, w: Ref, defines: dict[str, int], total: int, rows: int, depth: int, steps: list[int]) -> Ref:
-    """The filters of each group, `total` x `depth`, as panels in blocks of `rows` rows; `steps`: see the kernel."""
-    tiles = ceil(total, rows) * ceil(rows, defines["MR"])
-    packed = rec.scratch("packed", (g.group, tiles, depth, defines["MR"]))
-    args = [total, rows, depth, g.group_outputs * g.depth, *steps]
-    rec.launch("conv_cpu.pack", reads=[w], writes=[packed], args=args, size=(ceil(depth, defines["KC"]), tiles, g.group), local=ONE, defines=defines)
-    return packed
-
-
-def _add_slices(rec: Recorder, part: Ref, total: Ref, defines: dict[str, int], accumulate: bool) -> None:
-    share = max(256, ceil(total.count, ITEMS_PER_CORE * rec.target.compute_units))
-    share = ceil(share, 16) * 16
-    args = [part.shape[0], total.count, share, accumulate]
-    rec.launch("conv_cpu.add_slices", reads=[part], writes=[total], args=args, size=(ceil(total.count, share), 1, 1), local=ONE, defines=defines)
+def _even(count: int, most: int, unit: int = 1) -> int:
+    """The size of equal parts of about `most`, a multiple of `unit`."""
+    return ceil(ceil(count, ceil(count, most)), unit) * unit

@@ -1,32 +1,62 @@
-"""Matrix product on CPU runtimes (kernels/gemm_cpu.cl)."""
+"""Matrix product on CPU runtimes (kernels/gemm_cpu.cl), and the register tile that convolution shares with it."""
 from __future__ import annotations
 
 from ocaffe.graph.ir import Ref
 from ocaffe.graph.recorder import Recorder
 from ocaffe.target import Target
 
-ITEMS_PER_CORE = 4  # work-items per core that even out what the last ones leave idle
-
-
-def tile(target: Target) -> dict[str, int]:
-    """The register tile: V, NV, MR, KC of kernels/tile_cpu.h."""
-    width = 16 if target.vector_width >= 16 else 8 if target.vector_width >= 8 else 4
-    return {"V": width, "NV": 2, "MR": 8 if width == 16 else 6, "KC": 256}
+ONE = (1, 1, 1)
+ITEMS_PER_CORE = 4  # work-items per core: the last ones to finish leave little idle
+HEIGHTS = {16: (8, 10, 12, 4), 8: (6, 5, 4), 4: (6, 5, 4)}  # of a tile, by vector width, best first: 32 or 16 registers
+WASTE = 1.1  # padded rows per row up to which the better height is kept
 
 
 def record(rec: Recorder, a: Ref, b: Ref, c: Ref, trans_a: bool, trans_b: bool, bias: Ref | None) -> None:
     """Packs op(a), then multiplies; see gemm() for the operands."""
     (m, n), k = c.shape, a.shape[0 if trans_a else 1]
     defines = tile(rec.target)
-    panel, rows = defines["MR"], -(-m // defines["MR"])
-    columns = -(-n // (defines["NV"] * defines["V"]))
-    packed = rec.scratch("packed", (rows, k, panel))
-    rec.launch("gemm_cpu.pack_a", reads=[a], writes=[packed], args=[m, k, trans_a], size=(-(-k // defines["KC"]), rows, 1), local=(1, 1, 1), defines=defines)
-    blocks = min(rows, max(1, -(-ITEMS_PER_CORE * rec.target.compute_units // columns)))
-    rows_each = -(-rows // blocks) * panel
-    accumulate = rec.accumulates(c)
-    args = [m, n, k, trans_b, rows_each, bias is not None, accumulate, 1.0]
+    panels_a, panels_c = ceil(m, defines["MR"]), ceil(n, columns(defines))
+    packed = rec.scratch("packed", (panels_a, k, defines["MR"]))
     rec.launch(
-        "gemm_cpu.gemm", reads=[packed, b, bias or packed], writes=[c], args=args, size=(columns, -(-m // rows_each), 1), local=(1, 1, 1),
-        defines=defines, slope_arg=None if accumulate else len(args) - 1,
+        "gemm_cpu.pack_a", reads=[a], writes=[packed], args=[m, k, trans_a], size=(ceil(k, defines["KC"]), panels_a, 1), local=ONE,
+        defines=defines,
     )  # fmt: skip
+    rows = ceil(panels_a, share_out(rec, panels_c, panels_a)) * defines["MR"]
+    accumulate = rec.accumulates(c)
+    args = [m, n, k, trans_b, rows, bias is not None, accumulate, 1.0]
+    rec.launch(
+        "gemm_cpu.gemm",
+        reads=[packed, b, bias or packed],
+        writes=[c],
+        args=args,
+        size=(panels_c, ceil(m, rows), 1),
+        local=ONE,
+        defines=defines,
+        slope_arg=None if accumulate else len(args) - 1,
+    )
+
+
+def tile(target: Target) -> dict[str, int]:
+    """V, NV, MR, KC of kernels/tile_cpu.h."""
+    width = next((width for width in HEIGHTS if width <= target.vector_width), 4)
+    return {"V": width, "NV": 2, "MR": HEIGHTS[width][0], "KC": 256}
+
+
+def height(defines: dict[str, int], rows: int) -> int:
+    """The height of tiles over `rows` rows: the best that wastes little, or else the one that wastes least."""
+    padded = {height: ceil(rows, height) * height for height in HEIGHTS[defines["V"]]}
+    return next((height for height, total in padded.items() if total <= WASTE * rows), min(padded, key=lambda height: padded[height]))
+
+
+def columns(defines: dict[str, int]) -> int:
+    """Width of a tile: NR."""
+    return defines["NV"] * defines["V"]
+
+
+def ceil(a: int, b: int) -> int:
+    return -(-a // b)
+
+
+def share_out(rec: Recorder, items: int, most: int) -> int:
+    """Into how many parts, at most `most`, each of `items` pieces of work is cut so that all cores get enough."""
+    return max(1, min(most, ceil(ITEMS_PER_CORE * rec.target.compute_units, items)))
