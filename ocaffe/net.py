@@ -117,10 +117,11 @@ class Blob:
         source, target = self._net._refs(self._name, self._parameter, what)
         if source is None or target is None:
             return np.zeros(self.shape, np.float32)
-        key = (what, source, target)
-        if key not in self._mirrors:
-            self._mirrors[key] = Mirror(self._net, self.shape, source, target)
-        return self._mirrors[key].array()
+        mirrors = self._mirrors if self._parameter is None else self._net._network.session.mirrors
+        key = (what, source, target, self.shape)
+        if key not in mirrors:
+            mirrors[key] = Mirror(self._net, self.shape, source, target)
+        return mirrors[key].array()
 
     def reshape(self, *shape: int) -> None:
         """Give an input blob a new shape; `net.reshape()` or the next forward carries it through the net."""

@@ -187,3 +187,90 @@ def test_a_script_may_update_parameters_by_hand(device: Any, files: pathlib.Path
     decay = solver.param.weight_decay
     np.testing.assert_allclose(weight.data, before - solver.lr * (slope + decay * before), rtol=1e-4, atol=1e-6)
     solver._solver.close()
+
+
+def slope_of(device: Any, text: str, **diffs: np.ndarray) -> np.ndarray:
+    small = net(device, NET.replace("layer {", "force_backward: true layer {", 1) + text, proto.TRAIN)
+    small.forward(data=image())
+    small.backward(**diffs)
+    return small.params["conv"][0].diff.copy()
+
+
+def test_gradients_pass_through_layers_that_move_no_data(device: Any) -> None:
+    """A loss weight, or a diff that the user sets, on the top of a Flatten reaches the layers below."""
+    flat = 'layer { name: "f" type: "Flatten" bottom: "prob" top: "f" loss_weight: 3 }'
+    power = 'layer { name: "f" type: "Power" bottom: "prob" top: "f" power_param { power: 2 } loss_weight: 3 }'
+    assert np.abs(slope_of(device, power)).max() > 1e-4  # the sum of prob is constant, that of its squares is not
+    by_hand = slope_of(device, flat.replace("loss_weight: 3", ""), f=image(2, 45))
+    direct = slope_of(device, "", prob=image(2, 45).reshape(2, 5, 3, 3))
+    np.testing.assert_allclose(by_hand, direct, rtol=1e-5, atol=1e-7)
+    assert np.abs(direct).max() > 1e-4
+    reshaped = 'layer { name: "r" type: "Reshape" bottom: "conv" top: "r" reshape_param { shape { dim: 0 dim: -1 } } loss_weight: 2 }'
+    plain = 'layer { name: "r" type: "Power" bottom: "conv" top: "r" loss_weight: 2 }'
+    np.testing.assert_allclose(slope_of(device, reshaped), slope_of(device, plain), rtol=1e-5)
+    assert np.abs(slope_of(device, plain)).max() > 1
+
+
+def test_in_place_layers_can_be_looked_into(device: Any) -> None:
+    small = net(device)
+    small.forward(data=image())
+    assert small.forward(end="conv")["conv"].min() >= 0, "the name shows its last value, as computed by the last whole run"
+    small.blobs["conv"].data[...] = -1.0
+    assert np.array_equal(small.forward(start="relu", end="pool")["pool"], np.zeros((2, 4, 3, 3), np.float32))
+
+
+def test_partial_runs_do_not_disturb_other_blobs(device: Any) -> None:
+    small = net(device, phase=proto.TRAIN)
+    small.forward(data=image())
+    before = {name: blob.data.copy() for name, blob in small.blobs.items()}
+    small.forward(end="conv")
+    small.backward()
+    small.forward()
+    for name, values in before.items():
+        np.testing.assert_array_equal(small.blobs[name].data, values)
+
+
+def test_a_run_cannot_begin_where_memory_was_used_again(device: Any) -> None:
+    small = net(device, keep=[])
+    small.forward(data=image())
+    with pytest.raises(Error, match="memory is used again"):
+        small.forward(start="score")
+
+
+def test_impossible_shapes_leave_the_net_usable(device: Any) -> None:
+    small = net(device)
+    expected = small.forward(data=image())["prob"].copy()
+    with pytest.raises(Error, match="cannot have the shape"):
+        small.blobs["data"].reshape(0, 3)
+    small.blobs["data"].reshape(2, 3, 1, 1)  # smaller than the window
+    with pytest.raises(Error, match="window"):
+        small.forward()
+    assert np.array_equal(small.forward()["prob"], expected)
+
+
+def test_old_shapes_give_their_memory_back(device: Any) -> None:
+    small = net(device)
+    for size in range(8, 24):
+        small.blobs["data"].reshape(1, 3, size, size)
+        small.forward()
+    session = small._network.session
+    assert len(session.tapes) <= 4 and len(session._persistent) < 4 * 12
+
+
+def test_nets_of_one_solver_do_not_disturb_each_other(device: Any, files: pathlib.Path) -> None:
+    solver = caffe.get_solver("files/solver.prototxt", device=device)
+    solver.step(1)
+    before = {name: blob.data.copy() for name, blob in solver.net.blobs.items()}
+    solver.test_nets[0].forward()
+    for name, values in before.items():
+        np.testing.assert_array_equal(solver.net.blobs[name].data, values)
+    solver.net.params["ip1"][1].data[...] = 5
+    assert np.array_equal(solver.test_nets[0].params["ip1"][1].data, solver.net.params["ip1"][1].data)
+    score = solver.test_nets[0].forward()["loss"].copy()
+    solver.net.params["ip1"][1].data[...] = [9, 0, 0, 0]
+    assert solver.test_nets[0].forward()["loss"] != score, "the test net does not see what was written into the train net"
+    solver.snapshot()
+    saved = caffe.Net("files/train_net.prototxt", "files/train_iter_1.caffemodel", proto.TEST, device=device)
+    np.testing.assert_array_equal(saved.params["ip1"][1].data, [9, 0, 0, 0])
+    saved.close()
+    solver._solver.close()

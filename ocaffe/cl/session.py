@@ -32,6 +32,7 @@ class Session:
         self.slabs: list[Any] = []
         self.touched: list[Any] = []  # mirrors that scripts may have written to, of all nets of the session (ocaffe/net.py)
         self.watched: list[Any] = []  # mirrors whose arrays scripts hold
+        self.mirrors: dict[Any, Any] = {}  # those of parameters, which several nets share
         self._persistent: dict[Ref, list[Any]] = {}
         self._cl = device.cl
 

@@ -139,6 +139,8 @@ def _looked_at(top: Blob, graph: Graph, choices: Choices) -> bool:
 
 
 def _backward(rec: Recorder, node: Node, graph: Graph, choices: Choices) -> None:
+    if not any(node.propagate) and all(parameter.diff is None for parameter in node.params):
+        return  # propagate_down: false on a layer that learns nothing
     rec.enter(node.name, "backward")
     for top in node.tops:
         if node.type != "Split" or top.loss_weight or top in graph.outputs or top.diff is not None:  # a Split skips tops without a diff
@@ -146,8 +148,6 @@ def _backward(rec: Recorder, node: Node, graph: Graph, choices: Choices) -> None
     for bottom, wanted in zip(node.bottoms, node.propagate):
         if wanted and bottom.diff is None and node.layer.moves_data:
             bottom.diff = Ref(f"{bottom.name}.diff", bottom.shape, Role.DIFF)
-    if not any(node.propagate) and all(parameter.diff is None for parameter in node.params):
-        return  # propagate_down: false on a layer that learns nothing
     rec.enter(node.name, "backward")
     node.layer.backward(rec, node.tops, node.bottoms, node.propagate)
     for bottom, wanted in zip(node.bottoms, node.propagate):

@@ -77,8 +77,7 @@ def _multiply(
     panels = ceil(g.batch * g.positions, columns(defines))
     block = _even(g.group_outputs, ceil(g.group_outputs, share_out(rec, panels * g.group, ceil(g.group_outputs, OUTPUTS))), defines["MR"])
     packed = _pack(rec, g, w, defines, g.group_outputs, g.group_outputs, g.depth, steps)
-    accumulate = rec.accumulates(y)
-    args = [*_sizes(simplify(g)), block, bias is not None, accumulate, 1.0]
+    args = [*_sizes(simplify(g)), block, bias is not None, rec.accumulates(y), 1.0]
     rec.launch(
         "conv_cpu.forward",
         reads=[x, packed, bias or packed],
@@ -87,7 +86,7 @@ def _multiply(
         size=(panels, ceil(g.group_outputs, block), g.group),
         local=ONE,
         defines=defines,
-        slope_arg=None if accumulate else len(args) - 1,
+        slope_arg=len(args) - 1,
     )
 
 

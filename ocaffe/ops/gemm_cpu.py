@@ -22,8 +22,7 @@ def record(rec: Recorder, a: Ref, b: Ref, c: Ref, trans_a: bool, trans_b: bool, 
         defines=defines,
     )  # fmt: skip
     rows = ceil(panels_a, share_out(rec, panels_c, panels_a)) * defines["MR"]
-    accumulate = rec.accumulates(c)
-    args = [m, n, k, trans_b, rows, bias is not None, accumulate, 1.0]
+    args = [m, n, k, trans_b, rows, bias is not None, rec.accumulates(c), 1.0]
     rec.launch(
         "gemm_cpu.gemm",
         reads=[packed, b, bias or packed],
@@ -32,7 +31,7 @@ def record(rec: Recorder, a: Ref, b: Ref, c: Ref, trans_a: bool, trans_b: bool, 
         size=(panels_c, ceil(m, rows), 1),
         local=ONE,
         defines=defines,
-        slope_arg=None if accumulate else len(args) - 1,
+        slope_arg=len(args) - 1,
     )
 
 

@@ -239,6 +239,18 @@ def test_several_gpus_are_refused(capfd: pytest.CaptureFixture[str]) -> None:
     assert re.search(r"(?s)error: .*0,1", capfd.readouterr().err)
 
 
+def test_flags_of_other_commands_are_taken(spec: str) -> None:
+    """gflags are global: scripts hand `time` and `test` whatever `train` takes."""
+    assert main(["time", "-model", "files/train_net.prototxt", "-weights", "nowhere", "-solver=x", "-iterations", "1", "--device", spec]) == 0
+
+
+@pytest.mark.parametrize("command", ["time", "test"])
+def test_no_iterations_is_an_error(command: str, spec: str, capfd: pytest.CaptureFixture[str]) -> None:
+    flags = ["--model", "files/train_net.prototxt", "--weights", "files/init.caffemodel", "--iterations", "0", "--device", spec]
+    assert main([command, *flags]) == 1
+    assert "--iterations is 0" in capfd.readouterr().err
+
+
 def test_unknown_fields_can_be_allowed(spec: str, capfd: pytest.CaptureFixture[str]) -> None:
     path = net("batch_size: 4", "batch_size: 4 frobnicate: 3")
     assert train(spec, "--solver", path, "--allow_unknown_fields") == 0

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -120,6 +121,65 @@ def test_fusion_changes_no_more_than_rounding(device: Any, monkeypatch: pytest.M
     plain = train(device, steps=3)
     for key, value in fused.items():
         assert np.abs(value - plain[key]).max() <= 1e-5 * max(np.abs(value).max(), 1e-30), key
+
+
+def run_log(device: Any, monkeypatch: pytest.MonkeyPatch, extra: str, steps: int = 6) -> list[str]:
+    lines: list[str] = []
+    monkeypatch.setattr(log, "sink", lambda line: lines.append(re.sub(r"^.*?\] ", "", line)))
+    monkeypatch.setattr(log, "minimum", 0)
+    solver = make(device, extra)
+    solver.step(steps)
+    solver.close()
+    return [re.sub(r"\(.* iters\)", "", line) for line in lines]
+
+
+def test_clipping_is_logged_where_caffe_logs_it(device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After the outputs and before the rate, with the same numbers whether the update runs by itself or not."""
+    settings = "display: 1 test_interval: 100 test_initialization: false clip_gradients: 0.05"
+    together = run_log(device, monkeypatch, settings)
+    apart = run_log(device, monkeypatch, f"{settings} snapshot_diff: true")
+    pick = re.compile(r"Iteration \d+|Gradient clipping|net output")
+    chosen = [line for line in together if pick.search(line)]
+    assert [line for line in apart if pick.search(line)] == chosen
+    assert [line.split(" ")[0] for line in chosen[:4]] == ["Iteration", "", "Gradient", "Iteration"]
+    norms = [float(match[1]) for line in chosen if (match := re.search(r"L2 norm (\S+) > 0.05", line))]
+    assert len(norms) == 6 and all(0.05 < norm < 1e4 for norm in norms)
+
+
+def test_smoothing_does_not_depend_on_display(device: Any) -> None:
+    """A loss that another layer reads too is not read late."""
+    text = pathlib.Path("net.prototxt").read_text()
+    extra = 'layer { name: "copy" type: "Power" bottom: "loss" top: "copy" }'
+    pathlib.Path("net.prototxt").write_text(text + extra)
+    shown, hidden = (make(device, f"average_loss: 3 test_interval: 100 test_initialization: false display: {display}") for display in (1, 0))
+    for solver in (shown, hidden):
+        solver.step(5)
+        solver.close()
+    assert shown._losses == hidden._losses and len({float(loss) for loss in shown._losses}) == 3
+
+
+def test_resume_after_a_stop_in_the_middle_of_a_test(device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines: list[str] = []
+    monkeypatch.setattr(log, "sink", lines.append)
+    monkeypatch.setattr(log, "minimum", 0)
+
+    def scores() -> list[str]:
+        found = [line.split("] ")[1] for line in lines if "Test net output" in line]
+        lines.clear()
+        return found
+
+    settings = "test_interval: 4 test_iter: 3"
+    train(device, settings)
+    whole = scores()
+    first = make(device, settings)
+    batches = iter(range(100))
+    first.request = lambda: "stop" if first.iter == 8 and next(batches) == 2 else ""
+    first.solve()
+    first.close()
+    begun = scores()
+    assert first.stopped and first.iter == 8 and len(begun) < len(whole)
+    train(device, settings, resume="snap_iter_8.solverstate")
+    assert begun + scores() == whole
 
 
 def test_planned_memory_is_recycled(device: Any) -> None:
