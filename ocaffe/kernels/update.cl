@@ -11,7 +11,7 @@
    L1     1 = weight decay by sign(w) instead of w
 
    update:   work-item (lane, block)
-   sum_squares: work-group of LANES per block -> one partial sum a block;  clip_scale: one work-item adds them in order */
+   sum_squares: work-group of LANES per block -> one partial sum a block;  clip_scale: one work-group of LANES adds them in order */
 #include "common.h"
 #ifndef BLOCK
 #define BLOCK 256
@@ -91,28 +91,49 @@ kernel void update(OPERAND(const float, gradient), OPERAND(const uint, blocks), 
   }
 }
 
-kernel void sum_squares(OPERAND(const float, gradient), OPERAND(const uint, blocks), OPERAND(float, partial)) {
+/* The sum of what the lanes of a work-group bring, in the order of lanes; valid in lane 0. */
+float sum_of_lanes(local float* parts, float value) {
+#if LANES == 1
+  return value;
+#else
+  parts[get_local_id(0)] = value;
+  barrier(CLK_LOCAL_MEM_FENCE);
+  float sum = 0;
+  if (get_local_id(0) == 0)
+    for (int i = 0; i < LANES; i++) sum += parts[i];
+  return sum;
+#endif
+}
+
+kernel __attribute__((reqd_work_group_size(LANES, 1, 1)))
+void sum_squares(OPERAND(const float, gradient), OPERAND(const uint, blocks), OPERAND(float, partial)) {
   LOCATE(gradient); LOCATE(blocks); LOCATE(partial);
-  const size_t block = get_global_id(0);
+  local float parts[LANES];
+  const size_t block = get_global_id(1);
   const uint count = blocks[2 * block + 1];
   float sum = 0;
-  for (uint i = 0; i < count; i++) {
+  for (uint i = get_local_id(0); i < count; i += LANES) {
     const float g = gradient[block * BLOCK + i];
     sum += g * g;
   }
-  partial[block] = sum;
+  sum = sum_of_lanes(parts, sum);
+  if (get_local_id(0) == 0) partial[block] = sum;
 }
 
 /* result[0]: factor on the gradients, result[1]: their L2 norm. Compensated, so that the number of blocks does not cost digits. */
-kernel void clip_scale(OPERAND(const float, partial), OPERAND(float, result), int count, float limit) {
+kernel __attribute__((reqd_work_group_size(LANES, 1, 1)))
+void clip_scale(OPERAND(const float, partial), OPERAND(float, result), int count, float limit) {
   LOCATE(partial); LOCATE(result);
+  local float parts[LANES];
   float sum = 0, lost = 0;
-  for (int i = 0; i < count; i++) {
+  for (int i = get_local_id(0); i < count; i += LANES) {
     const float term = partial[i] - lost, next = sum + term;
     lost = (next - sum) - term;
     sum = next;
   }
-  const float norm = sqrt(sum);
-  result[0] = norm > limit ? limit / norm : 1.0f;
-  result[1] = norm;
+  const float norm = sqrt(sum_of_lanes(parts, sum));
+  if (get_local_id(0) == 0) {
+    result[0] = norm > limit ? limit / norm : 1.0f;
+    result[1] = norm;
+  }
 }

@@ -68,9 +68,9 @@ class Updater:
         }  # fmt: skip
         if self.clips:
             partial = rec.scratch("sums", (self.count,))
-            rec.launch("update.sum_squares", reads=[gradients, self.blocks], writes=[partial], size=(self.count,), defines=defines)
+            rec.launch("update.sum_squares", reads=[gradients, self.blocks], writes=[partial], size=(lanes, self.count), local=(lanes, 1), defines=defines)
             args = [self.count, float(solver.clip_gradients)]
-            rec.launch("update.clip_scale", reads=[partial], writes=[self.clip], args=args, size=(1,), defines=defines)
+            rec.launch("update.clip_scale", reads=[partial], writes=[self.clip], args=args, size=(lanes, 1), local=(lanes, 1), defines=defines)
         rec.launch(
             "update.update",
             reads=[gradients, self.blocks, self.factors, step, self.clip],
