@@ -1,4 +1,4 @@
-"""Convolution over one to three axes, with groups, strides, padding and dilation."""
+"""Convolution over up to three axes, with groups, strides, padding and dilation."""
 from __future__ import annotations
 
 import math
@@ -36,11 +36,10 @@ class Window:
         if given:
             layer.check(axes == 2, f"{given[0]} is given, but the layer has {axes} spatial axes", f"give {field} once per axis")
             layer.check(not values, f"{field} and {' and '.join(given)} are both given", "give one of the two forms")
-            layer.check(len(given) == 2 or default is not None, f"{given[0]} is given alone", f"give {pair[0]} and {pair[1]}")
-            return tuple(getattr(param, name) if param.HasField(name) else (default or 0) for name in pair)
-        if not values and default is None:
-            raise layer.error(f"{field} is missing", f"give {field} once, or once for each of the {axes} spatial axes")
-        if not values:
+            layer.check(len(given) == 2 or default == 0, f"{given[0]} is given alone", f"give {pair[0]} and {pair[1]}")
+            return tuple(getattr(param, name) for name in pair)
+        layer.check(values or default is not None or not axes, f"{field} is missing", f"give {field} once, or once for each of the {axes} spatial axes")
+        if not values and default is not None:
             values = [default]
         layer.check(len(values) in (1, axes), f"{field} is given {len(values)} times for {axes} spatial axes", f"give {field} once, or {axes} times")
         return tuple(values * axes if len(values) == 1 else values)
@@ -73,7 +72,7 @@ class Convolution(Layer):
             self.check(other == x, f"bottoms differ: {shape_text(x)} and {shape_text(other)}", "all bottoms of a Convolution need one shape")
         axis = self.axis(param.axis, x)
         spatial = x[axis + 1 :]
-        self.check(1 <= len(spatial) <= 3, f"bottom {shape_text(x)} has {len(spatial)} spatial axes behind axis {axis}; 1 to 3 are supported")
+        self.check(len(spatial) <= 3, f"bottom {shape_text(x)} has {len(spatial)} spatial axes behind axis {axis}; up to 3 are supported")
         self.check(param.num_output > 0, "num_output is missing or 0", "give num_output, the number of filters")
         channels, group = x[axis], param.group
         self.check(group > 0 and channels % group == 0, f"group {group} does not divide the {channels} input channels")

@@ -190,7 +190,7 @@ def test_a_worker_that_dies(device: Device, many: None, monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     "jobs, cores, affinity, load, count",
     [
-        (7, 64, 64, 0.0, 0), (8, 64, 64, 0.0, 4), (40, 64, 64, 0.0, 5), (40, 64, 3, 20.0, 2),
+        (4, 64, 64, 0.0, 0), (5, 64, 64, 0.0, 2), (8, 64, 64, 0.0, 4), (40, 64, 64, 0.0, 5), (40, 64, 3, 20.0, 2),
         (40, 2, 2, 0.4, 1), (40, 2, 2, 3.7, 0), (40, 1, 1, 0.0, 0),
     ],
 )  # fmt: skip

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pathlib
 import re
 import shutil
@@ -230,7 +231,8 @@ def test_bad_input(name: str, spec: str, capfd: pytest.CaptureFixture[str]) -> N
 def test_errors_do_not_end_in_a_signal(spec: str) -> None:
     """As a process: status 1, not 134."""
     command = [sys.executable, "-m", "ocaffe", "train", "--solver", "none.prototxt", "--device", spec]
-    done = subprocess.run(command, capture_output=True, text=True, env={**__import__("os").environ, "PYTHONPATH": str(ROOT)}, check=False)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     assert done.returncode == 1 and done.stderr.startswith("error: none.prototxt")
 
 

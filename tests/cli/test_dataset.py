@@ -212,7 +212,7 @@ def test_digits(tmp_path: pathlib.Path) -> None:
     assert len({datum.data for _, datum in train} | {datum.data for _, datum in test}) > 1790  # no image is in both
     for part in (train, test):
         counts = np.bincount([datum.label for _, datum in part])
-        assert counts.min() / counts.max() > 0.8  # no class is missing much
+        assert counts.min() / counts.max() > 0.6  # no class is missing much
         assert len({datum.label for _, datum in part[:30]}) > 5  # and mixed
         pixels = np.stack([np.frombuffer(datum.data, np.uint8) for _, datum in part])
         assert pixels.shape[1] == 784 and pixels.min() == 0 and pixels.max() == 255

@@ -30,7 +30,7 @@ def test_signal(number: int, flags: list[str], stops: bool, device: Any, tmp_pat
     text = (tmp_path / "files" / "solver.prototxt").read_text().replace("max_iter: 16", "max_iter: 100000000").replace("snapshot: 8", "")
     (tmp_path / "solver.prototxt").write_text(text)
     command = [sys.executable, "-m", "ocaffe", "train", "--solver", "solver.prototxt", "--device", str(device.number), *flags]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
     process = subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
     try:

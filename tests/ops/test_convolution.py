@@ -18,6 +18,14 @@ from tests.harness import execute
 from tests.ops.test_gemm import KINDS, close, hold, merge_relu, recorder
 
 
+@pytest.fixture(autouse=True)
+def cpu_class_on_cpus(request: pytest.FixtureRequest) -> None:
+    """Tiles of the CPU class lie in private memory, up to 128 KiB a work-item: more than a GPU has for all that it keeps in flight."""
+    if "device" in request.fixturenames and not request.getfixturevalue("device").target.is_cpu and request.node.callspec.params.get("kind") != "gpu":
+        pytest.skip("the CPU class is for CPU runtimes")
+
+
+
 def geometry(
     batch: int, channels: int, num_output: int, size: Triple, kernel: Triple, stride: Triple = (1, 1, 1), pad: Triple = (0, 0, 0),
     dilation: Triple = (1, 1, 1), group: int = 1,

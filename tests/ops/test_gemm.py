@@ -19,6 +19,14 @@ KINDS = ("cpu", "gpu")
 SIZES = ((1, 1, 1), (7, 33, 17), (8, 32, 16), (64, 10, 50), (13, 40, 300), (1, 100, 30), (30, 1, 20))  # M, N, K
 
 
+@pytest.fixture(autouse=True)
+def cpu_class_on_cpus(request: pytest.FixtureRequest) -> None:
+    """Tiles of the CPU class lie in private memory, up to 128 KiB a work-item: more than a GPU has for all that it keeps in flight."""
+    if "device" in request.fixturenames and not request.getfixturevalue("device").target.is_cpu and request.node.callspec.params.get("kind") != "gpu":
+        pytest.skip("the CPU class is for CPU runtimes")
+
+
+
 def recorder(target: Target, phase: str = "backward") -> Recorder:
     rec = Recorder(target, train=True)
     rec.enter("layer", phase)

@@ -1,0 +1,156 @@
+"""Convolution: what the layer makes of its parameters. The kernels are tested in tests/ops, all of Caffe's cases in tests/test_golden.py."""
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ocaffe.errors import Error
+from ocaffe.graph.ir import Blob, Parameter, Ref, Role
+from ocaffe.graph.recorder import Recorder
+from ocaffe.target import Target
+from tests.layers.single import KINDS, close, layer_of, run
+
+
+def text(settings: str, bottoms: int = 1) -> str:
+    blobs = " ".join(f"bottom: 'x{i}' top: 'y{i}'" for i in range(bottoms))
+    return f"name: 'conv' type: 'Convolution' {blobs} convolution_param {{ {settings} }}"
+
+
+def shapes(settings: str, *bottom: int) -> tuple[list[int], list[tuple[int, ...]]]:
+    """Shape of the top, shapes of the parameters."""
+    layer = layer_of(text(settings))
+    (top,) = layer.infer(bottom)
+    return list(top), [spec.shape for spec in layer.parameters()]
+
+
+@pytest.mark.parametrize(
+    ("settings", "bottom", "top", "weight"),
+    [
+        ("num_output: 4 kernel_size: 3", (2, 3, 9, 10), [2, 4, 7, 8], (4, 3, 3, 3)),
+        ("num_output: 4 kernel_size: 3 stride: 2 pad: 1", (2, 3, 9, 10), [2, 4, 5, 5], (4, 3, 3, 3)),
+        ("num_output: 4 kernel_size: 3 kernel_size: 2 stride: 2 stride: 3", (2, 3, 9, 10), [2, 4, 4, 3], (4, 3, 3, 2)),
+        ("num_output: 4 kernel_h: 3 kernel_w: 1 pad_h: 1 stride_h: 2 stride_w: 1", (2, 3, 9, 10), [2, 4, 5, 10], (4, 3, 3, 1)),
+        ("num_output: 4 kernel_size: 3 dilation: 2 dilation: 4", (2, 3, 9, 10), [2, 4, 5, 2], (4, 3, 3, 3)),
+        ("num_output: 4 kernel_size: 3 group: 2", (2, 6, 9, 10), [2, 4, 7, 8], (4, 3, 3, 3)),
+        ("num_output: 4 kernel_size: 3 force_nd_im2col: true", (2, 3, 9, 10), [2, 4, 7, 8], (4, 3, 3, 3)),
+        ("num_output: 4 kernel_size: 2", (2, 3, 9), [2, 4, 8], (4, 3, 2)),
+        ("num_output: 4 kernel_size: 2", (2, 3, 4, 5, 6), [2, 4, 3, 4, 5], (4, 3, 2, 2, 2)),
+        ("num_output: 4 kernel_size: 3 axis: 2", (5, 2, 3, 9, 10), [5, 2, 4, 7, 8], (4, 3, 3, 3)),
+        ("num_output: 4 kernel_size: 3 axis: -3", (5, 2, 3, 9, 10), [5, 2, 4, 7, 8], (4, 3, 3, 3)),
+        ("num_output: 4 kernel_size: 3 axis: 0", (3, 9, 10), [4, 7, 8], (4, 3, 3, 3)),
+        ("num_output: 4", (2, 3), [2, 4], (4, 3)),
+    ],
+)
+def test_shapes(settings: str, bottom: tuple[int, ...], top: list[int], weight: tuple[int, ...]) -> None:
+    assert shapes(settings, *bottom) == (top, [weight, (4,)])
+    assert shapes(f"{settings} bias_term: false", *bottom) == (top, [weight])
+
+
+@pytest.mark.parametrize(
+    ("settings", "bottom", "fact"),
+    [
+        ("kernel_size: 3", (2, 3, 5, 5), "num_output is missing or 0"),
+        ("num_output: 2", (2, 3, 5, 5), "kernel_size is missing"),
+        ("num_output: 2 kernel_size: 0", (2, 3, 5, 5), "kernel_size is 0 x 0"),
+        ("num_output: 2 kernel_size: 3 stride: 0", (2, 3, 5, 5), "stride is 0 x 0"),
+        ("num_output: 2 kernel_size: 3 dilation: 0", (2, 3, 5, 5), "dilation is 0 x 0"),
+        ("num_output: 2 kernel_size: 3 kernel_h: 3 kernel_w: 3", (2, 3, 5, 5), "kernel_size and kernel_h and kernel_w are both given"),
+        ("num_output: 2 kernel_h: 3", (2, 3, 5, 5), "kernel_h is given alone"),
+        ("num_output: 2 kernel_size: 3 stride_w: 2", (2, 3, 5, 5), "stride_w is given alone"),
+        ("num_output: 2 kernel_size: 3 stride: 1 stride_h: 2 stride_w: 2", (2, 3, 5, 5), "stride and stride_h and stride_w are both given"),
+        ("num_output: 2 kernel_size: 3 pad: 1 pad_w: 2", (2, 3, 5, 5), "pad and pad_w are both given"),
+        ("num_output: 2 kernel_h: 3 kernel_w: 3", (2, 3, 5), "kernel_h is given, but the layer has 1 spatial axes"),
+        ("num_output: 2 kernel_size: [3, 3, 3]", (2, 3, 5, 5), "kernel_size is given 3 times for 2 spatial axes"),
+        ("num_output: 2 kernel_size: 3 pad: [1, 1, 1]", (2, 3, 5, 5), "pad is given 3 times for 2 spatial axes"),
+        ("num_output: 4 kernel_size: 3 group: 2", (2, 3, 5, 5), "group 2 does not divide the 3 input channels"),
+        ("num_output: 3 kernel_size: 3 group: 2", (2, 4, 5, 5), "group 2 does not divide num_output 3"),
+        ("num_output: 3 kernel_size: 3 group: 0", (2, 4, 5, 5), "group 0 does not divide the 4 input channels"),
+        ("num_output: 2 kernel_size: 7 pad: 1", (2, 3, 9, 4), "the window spans 7 x 7 pixels, more than the padded 9 x 4 image (pad 1 x 1)"),
+        ("num_output: 2 kernel_size: 3 dilation: 2", (2, 3, 5, 4), "the window spans 5 x 5 pixels"),
+        ("num_output: 2 kernel_size: 1", (2, 3, 1, 1, 1, 1), "has 4 spatial axes behind axis 1; up to 3 are supported"),
+        ("num_output: 2 kernel_size: 1 axis: 4", (2, 3, 5, 5), "axis 4 is outside the 4 axes"),
+    ],
+)
+def test_refused(settings: str, bottom: tuple[int, ...], fact: str) -> None:
+    with pytest.raises(Error) as caught:
+        layer_of(text(settings)).infer(bottom)
+    assert fact in str(caught.value)
+    assert "'conv' (Convolution)" in str(caught.value)
+
+
+def test_bottoms_must_be_alike() -> None:
+    with pytest.raises(Error, match="bottoms differ: 2 x 3 x 5 x 5 and 2 x 3 x 5 x 6"):
+        layer_of(text("num_output: 2 kernel_size: 3", 2)).infer((2, 3, 5, 5), (2, 3, 5, 6))
+    with pytest.raises(Error, match="2 bottoms and 1 tops"):
+        layer_of(text("num_output: 2 kernel_size: 3")).infer((2, 3, 5, 5), (2, 3, 5, 5))
+
+
+def convolve(x: np.ndarray, w: np.ndarray) -> np.ndarray:
+    """Stride 1, no padding, one group, float64."""
+    rows, columns = x.shape[2] - w.shape[2] + 1, x.shape[3] - w.shape[3] + 1
+    taps = [(i, j) for i in range(w.shape[2]) for j in range(w.shape[3])]
+    return sum(np.einsum("nchw,oc->nohw", x[:, :, i : i + rows, j : j + columns], w[:, :, i, j]) for i, j in taps)
+
+
+def gradients(x: np.ndarray, w: np.ndarray, dy: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """dx, dw of the above."""
+    padded = np.pad(dy, ((0, 0), (0, 0), (w.shape[2] - 1,) * 2, (w.shape[3] - 1,) * 2))
+    dx = convolve(padded, w[:, :, ::-1, ::-1].swapaxes(0, 1))
+    return dx, convolve(x.swapaxes(0, 1), dy.swapaxes(0, 1)).swapaxes(0, 1)
+
+
+RNG = np.random.default_rng(7)
+W, B = RNG.normal(size=(4, 3, 3, 3)), RNG.normal(size=4)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_several_bottoms_share_the_filters(device: Any, kind: str) -> None:
+    xs, dys = RNG.normal(size=(2, 2, 3, 6, 7)), RNG.normal(size=(2, 2, 4, 4, 5))
+    result = run(device, kind, text("num_output: 4 kernel_size: 3", 2), xs, dys, params=[W, B], strided=True, held=0.5)
+    wanted = [gradients(x, W, dy) for x, dy in zip(xs, dys)]
+    for top, diff, x, (dx, _) in zip(result.tops, result.diffs, xs, wanted):
+        close(top, convolve(x, W) + B.reshape(-1, 1, 1), 1e-5)
+        close(diff, dx + 0.5, 1e-5)
+    close(result.param_diffs[0], wanted[0][1] + wanted[1][1], 1e-5)
+    close(result.param_diffs[1], dys.sum((0, 1, 3, 4)), 1e-5)
+
+
+@pytest.mark.parametrize("axis", [2, -3])
+def test_axes_before_the_channels_are_one_batch(device: Any, axis: int) -> None:
+    x, dy = RNG.normal(size=(2, 3, 3, 6, 7)), RNG.normal(size=(2, 3, 4, 4, 5))
+    result = run(device, "cpu", text(f"num_output: 4 kernel_size: 3 axis: {axis}"), [x], [dy], params=[W, B])
+    flat, flat_dy = x.reshape(6, 3, 6, 7), dy.reshape(6, 4, 4, 5)
+    dx, dw = gradients(flat, W, flat_dy)
+    close(result.tops[0], (convolve(flat, W) + B.reshape(-1, 1, 1)).reshape(dy.shape), 1e-5)
+    close(result.diffs[0], dx.reshape(x.shape), 1e-5)
+    close(result.param_diffs[0], dw, 1e-5)
+
+
+def test_without_spatial_axes_it_is_a_matrix_product(device: Any) -> None:
+    x, w = RNG.normal(size=(5, 3)), RNG.normal(size=(4, 3))
+    result = run(device, "cpu", text("num_output: 4"), [x], params=[w, B])
+    close(result.tops[0], x @ w.T + B, 1e-5)
+
+
+def blob(name: str, shape: tuple[int, ...]) -> Blob:
+    return Blob(name, shape, data=Ref(name, shape, Role.ACTIVATION), diff=Ref(f"{name}.diff", shape, Role.DIFF))
+
+
+@pytest.mark.parametrize("learns", [True, False])
+@pytest.mark.parametrize("propagates", [True, False])
+def test_backward_does_what_is_asked_for(learns: bool, propagates: bool) -> None:
+    """Frozen filters get no gradient, bottoms without propagation no diff; needs no device."""
+    layer = layer_of(text("num_output: 4 kernel_size: 3"))
+    x, y = blob("x", (2, 3, 6, 7)), blob("y", (2, 4, 4, 5))
+    layer.infer(x.shape)
+    layer.params = [Parameter("conv", i, spec.shape, spec.filler) for i, spec in enumerate(layer.parameters())]
+    for parameter in layer.params:
+        parameter.data = Ref(f"param{parameter.index}", parameter.shape, Role.PARAMETER)
+        parameter.diff = Ref(f"param{parameter.index}.diff", parameter.shape, Role.GRADIENT) if learns else None
+    rec = Recorder(Target(), train=True)
+    rec.enter("conv", "backward")
+    layer.backward(rec, [y], [x], [propagates])
+    wanted = ([x.diff] if propagates else []) + [parameter.diff for parameter in layer.params if learns]
+    assert {ref for launch in rec.launches for ref in launch.writes if ref.role is not Role.SCRATCH} == set(wanted)
