@@ -354,6 +354,8 @@ DEPTHWISE: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("kind", ["cpu", "gpu"])
 @pytest.mark.parametrize("window", DEPTHWISE)
 def test_depthwise(device: Any, window: str, kind: str) -> None:
+    if kind == "cpu" and not device.target.is_cpu:
+        pytest.skip("the CPU class is for CPU runtimes: its private tiles exhaust a GPU")
     rng = np.random.default_rng(list(DEPTHWISE).index(window))
     for case, size in enumerate(((13, 16), (21, 67), (14, 7), (1, 1), (10, 131))):
         channels, multiplier = int(rng.integers(2, 7)), (1, 3)[case % 2]
