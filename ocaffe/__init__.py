@@ -7,7 +7,7 @@ __version__ = "0.1.0"
 
 _LAZY = {
     "Net": "ocaffe.net", "Error": "ocaffe.errors", "get_solver": "ocaffe.pysolver", "SGDSolver": "ocaffe.pysolver",
-    "TRAIN": "ocaffe.proto", "TEST": "ocaffe.proto", "set_random_seed": "ocaffe.pysolver",
+    "Layer": "ocaffe.pylayer", "TRAIN": "ocaffe.proto", "TEST": "ocaffe.proto", "set_random_seed": "ocaffe.pysolver",
 }  # fmt: skip
 
 

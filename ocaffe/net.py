@@ -282,7 +282,10 @@ class Net:
             if first == 0:
                 variant.tape.set_step(RATE=0.0, ITERATION=self._network.runs, PASS=0, SAMPLE=0)
                 self._network.runs += 1
-            variant.tape.run(ranges[first][0], ranges[last][1])
+            variant = self._network.run(variant, ranges[first][0], lambda recording: recording.forward_ranges[last][1])
+            if variant is not self._variant:
+                self._drop_arrays()
+                self._variant = variant
             if self._network.sources and first == 0:
                 variant.tape.runs += 1
                 self._network.advance()
@@ -335,11 +338,15 @@ class Net:
     def reshape(self) -> None:
         """Carry new input shapes (`net.blobs['data'].reshape(...)`) through the net."""
         shapes, self._shapes = self._shapes, {}
+        self._drop_arrays()
+        self._network.reshape(shapes)
+        self._variant = None
+
+    def _drop_arrays(self) -> None:
+        """Forget the arrays of blobs: their shapes change."""
         session = self._network.session
         session.touched = [mirror for mirror in session.touched if mirror.net is not self or mirror.target.role is Role.PARAMETER]
         session.watched = [mirror for mirror in session.watched if mirror.net is not self or mirror.target.role is Role.PARAMETER]
-        self._network.reshape(shapes)
-        self._variant = None
         for blob in self.blobs.values():
             blob._mirrors.clear()
 

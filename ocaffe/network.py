@@ -4,6 +4,7 @@ from __future__ import annotations
 import bisect
 import os
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,11 +12,11 @@ import numpy as np
 
 from ocaffe import log
 from ocaffe.cl.session import Session
-from ocaffe.cl.tape import RING, Fetched, Tape
+from ocaffe.cl.tape import RING, Fetched, Measured, Tape
 from ocaffe.data.prefetch import Prefetcher
 from ocaffe.errors import Error, shape_text
 from ocaffe.graph.build import build
-from ocaffe.graph.ir import Blob, Graph, Parameter, Shape
+from ocaffe.graph.ir import Blob, Graph, Parameter, Role, Shape
 from ocaffe.graph.record import Choices, ParameterGroup, Recording, Update, record
 from ocaffe.graph.recorder import Recorder
 from ocaffe.memory.optimise import optimise
@@ -92,6 +93,8 @@ class Variant:
     recording: Recording
     plan: MemoryPlan
     tape: Tape
+    choices: Choices | None = None
+    update: Update | None = None
 
     @classmethod
     def of_launches(cls, session: Session, rec: Recorder) -> Variant:
@@ -186,7 +189,7 @@ class Network:
             recording, placed = compile_net(self.graph, self.group, self.session.device.target, choices, self.switches, update)
             tape = Tape(self.session, recording.schedule, placed, recording.step, self.switches.poison)
             tape.prefetchers = self.prefetchers
-            self._variants[key] = Variant(recording, placed, tape)
+            self._variants[key] = Variant(recording, placed, tape, choices, update)
             self._forget_old(kind)
         self._variants.move_to_end(key)
         return self._variants[key]
@@ -198,6 +201,37 @@ class Network:
             self.session.bind([variant.tape], poison=self.switches.poison)
         return variant
 
+    def run(self, variant: Variant, start: int = 0, stop: Callable[[Recording], int] | None = None) -> Variant:
+        """Enqueue the launches from `start` up to what `stop` says (all). Returns the variant that holds the results.
+
+        Where a layer's measured extent gives its tops other shapes, the rest of the net goes on in the variant of those shapes, to which all values
+        that are still wanted are carried over.
+        """
+        while True:
+            try:
+                variant.tape.run(start, None if stop is None else stop(variant.recording))
+                return variant
+            except Measured as measured:
+                variant = self._resized(variant, measured)
+                start = measured.step + 1
+
+    def _resized(self, old: Variant, measured: Measured) -> Variant:
+        measured.layer.extent = measured.extent
+        self._infer({blob: blob.shape for node in self.graph.nodes if not node.bottoms for blob in node.tops})
+        new = self.variant(old.choices, old.update)
+        if new is old:
+            return old
+        # By the Ref that wants them; read before binding, which may move the arena.
+        values = {new.recording.step: old.tape.read(old.recording.step)}
+        for was, wants in zip(old.tape.living(measured.step), new.tape.living(measured.step), strict=True):
+            if wants is not None and was is not None and wants is not was and wants.role is not Role.CONSTANT and wants not in values:
+                values[wants] = old.tape.read(was, old.tape.runs)
+        self.bound(old.choices, old.update)
+        new.tape.runs = old.tape.runs
+        for ref, array in values.items():
+            new.tape.write(ref, array, new.tape.runs)
+        return new
+
     def _forget_old(self, kind: Any) -> None:
         mine = [other for other in self._variants if other[0] == kind]
         for old in mine[:-SHAPES_KEPT]:
@@ -206,14 +240,20 @@ class Network:
                 self.session.release(tape)
 
     def shape_key(self) -> tuple[Shape, ...]:
-        return tuple(blob.shape for node in self.graph.nodes if not node.bottoms for blob in node.tops)
+        """The shapes that decide all others: of inputs, of data, and of what is measured."""
+        return tuple(blob.shape for node in self.graph.nodes if not node.bottoms or node.layer.extent is not None for blob in node.tops)
 
     def reshape(self, shapes: dict[str, Shape]) -> None:
         """Infer all shapes again from new shapes of Input tops; parameters must keep theirs. On an Error the net stays as it was."""
         old = {blob: blob.shape for node in self.graph.nodes for blob in node.tops}
+        extents = [node.layer.extent for node in self.graph.nodes]
+        for node in self.graph.nodes:
+            node.layer.extent = None  # measured for the old shapes
         try:
             self._infer({blob: shapes.get(blob.name, shape) for blob, shape in old.items() if not (blob.producer and blob.producer.bottoms)})
         except Error:
+            for node, extent in zip(self.graph.nodes, extents):
+                node.layer.extent = extent
             self._infer(old)  # layers keep what they inferred
             raise
 
@@ -221,7 +261,7 @@ class Network:
         for node in self.graph.nodes:
             inferred = node.layer.infer(*(blob.shape for blob in node.bottoms))
             for top, shape in zip(node.tops, inferred):
-                top.shape = tuple(shape) if node.bottoms else given[top]
+                top.shape = tuple(shape) if node.bottoms or node.layer.extent is not None else given[top]
             for parameter, wanted in zip(node.params, node.layer.parameters()):
                 if parameter.count != int(np.prod(wanted.shape, dtype=np.int64)):
                     raise node.layer.error(
@@ -288,6 +328,8 @@ class Network:
 
 def first_values(parameter: Parameter, seed: int) -> np.ndarray:
     """What the filler makes of a parameter; its errors get the layer's place."""
+    if isinstance(parameter.filler, np.ndarray):
+        return parameter.filler
     try:
         return fill(parameter.filler, parameter.shape, generator(seed, parameter.layer, parameter.index))
     except Error as error:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ocaffe.cl.tape import HOST
 from ocaffe.graph.ir import Ref, Upload
 from ocaffe.graph.recorder import Recorder
 
@@ -75,7 +76,7 @@ def execute(rec: Recorder, context: Any, feeds: dict[Ref, np.ndarray], fetches: 
         root_array(ref)
     flags = cl.mem_flags.READ_WRITE | cl.mem_flags.COPY_HOST_PTR
     buffers = {root: cl.Buffer(context, flags, hostbuf=array) for root, array in host.items()}
-    calls = [(launch, launch.final()) for launch in rec.launches if not isinstance(launch, Upload)]
+    calls = [(launch, launch.final()) for launch in rec.launches if not isinstance(launch, HOST)]
     generated = "".join(dict.fromkeys(call.program for _, call in calls if call.generated))
     for launch, call in calls:
         kernel = cl.Kernel(program(cl, context, call, generated), call.function)

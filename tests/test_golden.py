@@ -1,4 +1,4 @@
-"""Every case of tests/golden/{layers,nets,data} whose layers exist: what real Caffe computed, on every device, fused and plain.
+"""Every case of tests/golden/{layers,nets,data,forks} whose layers exist: what real Caffe computed, on every device, fused and plain.
 
 A case fails on any array that it did not compare. `python -m tests.golden_report` writes the table of passed, failed and skipped.
 To add a case: put <case>.prototxt and <case>.npz (see tests/golden/README.md) into the folder; nothing else.
@@ -22,7 +22,8 @@ from ocaffe.net import Net
 
 GOLDEN = pathlib.Path(__file__).parent / "golden"
 TOLERANCE = 1e-4
-FOLDERS = ("layers", "nets", "data")
+FOLDERS = ("layers", "nets", "data", "forks")
+TRAINING = ("forks/ssd_train",)  # in the format of solvers/, run by tests/solver
 WITHOUT_PLYVEL = {"data/Data-leveldb": "reads LevelDB, which needs the extra [leveldb]"} if importlib.util.find_spec("plyvel") is None else {}
 
 
@@ -55,7 +56,8 @@ class Case:
 
 
 def cases() -> list[str]:
-    return sorted(str(path.relative_to(GOLDEN).with_suffix("")) for folder in FOLDERS for path in (GOLDEN / folder).glob("*.npz"))
+    names = (str(path.relative_to(GOLDEN).with_suffix("")) for folder in FOLDERS for path in (GOLDEN / folder).glob("*.npz"))
+    return sorted(name for name in names if name not in TRAINING)
 
 
 def types_of(case: Case) -> set[str]:
@@ -66,6 +68,7 @@ def types_of(case: Case) -> set[str]:
 @pytest.mark.parametrize("name", cases())
 def test_case(name: str, fuse: str, device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(GOLDEN)
+    monkeypatch.syspath_prepend(str(GOLDEN / "layers"))  # golden_pylayer
     monkeypatch.setenv("OCAFFE_FUSE", "1" if fuse == "fused" else "0")
     monkeypatch.setenv("OCAFFE_POISON", "1")
     case = Case(GOLDEN / f"{name}.npz")

@@ -138,11 +138,11 @@ class Session:
         slab, offset = places[root]
         return self.slabs[slab], offset // ref.dtype.itemsize + ref.root_offset
 
-    def read(self, ref: Ref, places: dict[Ref, tuple[int, int]] | None = None) -> np.ndarray:
+    def read(self, ref: Ref, places: dict[Ref, tuple[int, int]] | None = None, slot: int = 0) -> np.ndarray:
         """A dense copy of what a Ref holds now; waits for the device."""
-        buffer, offset = self.locate(ref, places or {})
+        buffer, offset = self.locate(ref, places or {}, slot)
         item = ref.dtype.itemsize
-        if ref.is_dense:
+        if ref.is_dense or not ref.count:
             result = np.empty(ref.shape, ref.dtype)
             if ref.count:
                 self._cl.enqueue_copy(self.device.queue, result, buffer, src_offset=offset * item, is_blocking=True)
@@ -153,9 +153,9 @@ class Session:
         rows = np.lib.stride_tricks.as_strided(flat, (ref.shape[0], ref.dense_stride), (ref.batch_stride * item, item))
         return rows.reshape(ref.shape).copy()
 
-    def write(self, ref: Ref, array: np.ndarray, places: dict[Ref, tuple[int, int]] | None = None) -> None:
+    def write(self, ref: Ref, array: np.ndarray, places: dict[Ref, tuple[int, int]] | None = None, slot: int = 0) -> None:
         """Put an array of the Ref's shape into it; waits for the device."""
-        buffer, offset = self.locate(ref, places or {})
+        buffer, offset = self.locate(ref, places or {}, slot)
         item = ref.dtype.itemsize
         data = np.ascontiguousarray(array, ref.dtype)
         if data.size != ref.count:

@@ -14,10 +14,11 @@ import numpy as np
 from ocaffe.cl.program import ProgramKey
 from ocaffe.cl.session import POISON, Session
 from ocaffe.data.prefetch import Prefetcher
-from ocaffe.graph.ir import Call, HostCall, Launch, Ref, Role, Schedule, Upload, roots
+from ocaffe.graph.ir import PERSISTENT, Call, Empty, HostCall, Launch, Measure, Ref, Role, Schedule, Upload, roots
 from ocaffe.graph.recorder import STEP
 from ocaffe.memory.plan import MemoryPlan
 
+HOST = (Upload, HostCall, Measure, Empty)  # launches without a kernel
 RING = 4  # runs that the host may be ahead of the device
 OUTPUT_ALIGNMENT = 64  # bytes between outputs in their common buffer
 
@@ -34,7 +35,7 @@ class Tape:
         self.runs = 0
         self.prefetchers: dict[Any, Prefetcher] = {}
         self.outputs = OutputRing(session, [ref for ref in roots(schedule) if ref.role is Role.OUTPUT])
-        self._calls = [None if isinstance(launch, (Upload, HostCall)) else launch.final() for launch in schedule]
+        self._calls = [None if isinstance(launch, HOST) else launch.final() for launch in schedule]
         self.generated: ProgramKey | None = None  # the program of all generated kernels; the session sets it
         self._actions: list[Any] = []
         self._step_ring = [np.zeros(step.count, np.uint32) for _ in range(RING)]
@@ -60,18 +61,22 @@ class Tape:
 
     def bind(self) -> None:
         """Make the kernels and set their arguments; programs must be built. Runs again when the arena moves."""
-        self._actions = [self._bind(launch, call) for launch, call in zip(self.schedule, self._calls)]
+        self._actions = [self._bind(step, launch, call) for step, (launch, call) in enumerate(zip(self.schedule, self._calls))]
         if self.poison:
             dying: dict[int, list[Ref]] = {}
             for life in self.plan.lives:
                 dying.setdefault(life.last, []).append(life.ref)
             self._actions = [_PoisonAction(self, action, dying.get(step, [])) for step, action in enumerate(self._actions)]
 
-    def _bind(self, launch: Launch, call: Call | None) -> Any:
+    def _bind(self, step: int, launch: Launch, call: Call | None) -> Any:
         if isinstance(launch, Upload):
             return _UploadAction(self, launch)
         if isinstance(launch, HostCall):
             return _HostAction(self, launch)
+        if isinstance(launch, Measure):
+            return _MeasureAction(self, launch, step)
+        if isinstance(launch, Empty):
+            return _nothing
         assert call is not None
         local = call.local
         size = call.size if local is None else tuple(-(-n // m) * m for n, m in zip(call.size, local))
@@ -124,14 +129,29 @@ class Tape:
             self.runs += 1
         queue.flush()
 
-    def read(self, ref: Ref) -> np.ndarray:
-        """A dense copy of a Ref of this tape; waits."""
+    def read(self, ref: Ref, slot: int = 0) -> np.ndarray:
+        """A dense copy of a Ref of this tape; waits. `slot` tells which copy of a ring."""
+        if not ref.count:
+            return np.empty(ref.shape, ref.dtype)
         if ref.root in self.outputs.offsets:
             return self.outputs.read(ref)
-        return self.session.read(ref, self.plan.places)
+        return self.session.read(ref, self.plan.places, slot)
 
-    def write(self, ref: Ref, array: np.ndarray) -> None:
-        self.session.write(ref, array, self.plan.places)
+    def write(self, ref: Ref, array: np.ndarray, slot: int = 0) -> None:
+        """Put an array into a Ref of this tape; waits."""
+        if ref.root in self.outputs.offsets:
+            self.outputs.write(ref, array)
+        elif ref.count:
+            self.session.write(ref, array, self.plan.places, slot)
+
+    def living(self, step: int) -> list[Ref | None]:
+        """For every operand up to `step`, in order: its root if a later step may want what it holds, else None."""
+        last = roots(self.schedule)
+        return [
+            root if last[root][1] > step or root.role in PERSISTENT or root.persist else None
+            for launch in self.schedule[: step + 1]
+            for root in (operand.ref.root for operand in launch.operands)
+        ]
 
 
 class OutputRing:
@@ -159,6 +179,12 @@ class OutputRing:
         self._next += 1
         event = self.session.device.cl.enqueue_copy(self.session.device.queue, host, self.buffer, is_blocking=False)
         return Fetched(self, host, event)
+
+    def write(self, ref: Ref, array: np.ndarray) -> None:
+        """Set one output; waits."""
+        begin = self.offsets[ref.root] + ref.root_offset * ref.dtype.itemsize
+        data = np.ascontiguousarray(array, ref.dtype)
+        self.session.device.cl.enqueue_copy(self.session.device.queue, self.buffer, data, dst_offset=begin, is_blocking=True)
 
     def read(self, ref: Ref) -> np.ndarray:
         """A copy of one output; waits."""
@@ -223,6 +249,32 @@ class _HostAction:
         assert self.launch.run is not None
         self.tape.session.device.queue.finish()
         self.launch.run(self.tape)
+
+
+class Measured(Exception):
+    """The top shapes of a layer are others than the tape was recorded for; the run stopped after `step`."""
+
+    def __init__(self, step: int, layer: Any, extent: tuple[Any, ...]) -> None:
+        super().__init__(step, layer, extent)
+        self.step, self.layer, self.extent = step, layer, extent
+
+
+class _MeasureAction:
+    """Waits for the device and compares the measured extent with the one that the tape was recorded for."""
+
+    def __init__(self, tape: Tape, launch: Measure, step: int) -> None:
+        self.tape, self.launch, self.step = tape, launch, step
+
+    def __call__(self, slot: int) -> None:
+        assert self.launch.run is not None
+        self.tape.session.device.queue.finish()
+        extent = self.launch.run(self.tape)
+        if extent != self.launch.measured.extent:
+            raise Measured(self.step, self.launch.measured, extent)
+
+
+def _nothing(slot: int) -> None:
+    """A launch over no elements."""
 
 
 class _PoisonAction:

@@ -90,7 +90,7 @@ class _Builder:
             own = type(param)()
             own.CopyFrom(param)
             own.phase = self.phase
-        layer = types[param.type](own, own.phase, place)
+        layer = types[param.type].implementation(own)(own, own.phase, place)
         layer.seed = self.seed
         return layer
 

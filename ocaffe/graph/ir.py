@@ -265,9 +265,22 @@ class Upload(Launch):
 
 @dataclass(eq=False)
 class HostCall(Launch):
-    """Host step that runs Python between device work (Python layers, data-dependent shapes): it ends a segment."""
+    """Host step that runs Python between device work (Python layers): `run(tape)`."""
 
     run: Callable[..., None] | None = None
+
+
+@dataclass(eq=False)
+class Measure(Launch):
+    """Host step that asks for the extent of a layer whose top shapes depend on data: what follows may have to be recorded again."""
+
+    measured: Any = None  # the Layer
+    run: Callable[..., tuple[Any, ...]] | None = None  # (tape) -> extent
+
+
+@dataclass(eq=False)
+class Empty(Launch):
+    """A launch over no elements: nothing runs, but it keeps its place, so that schedules of different extents stay alike."""
 
 
 Schedule = list[Launch]

@@ -125,12 +125,23 @@ def _forward(rec: Recorder, node: Node, graph: Graph, outputs: Collection[Blob],
                 top.data = graph.held.setdefault((f"{top.name} {which}", top.shape), Ref(top.name, top.shape, Role.ACTIVATION, persist=True))
             else:
                 top.data = Ref(top.name, top.shape, Role.OUTPUT if top in outputs else Role.ACTIVATION)
-    node.layer.forward(rec, node.bottoms, node.tops)
+    if _without_elements(node):
+        for top in node.tops:
+            if top.data is None:
+                top.data = Ref(top.name, top.shape, Role.ACTIVATION)
+            pointwise(rec, "y0 = 0", writes=[top.data])
+    else:
+        node.layer.forward(rec, node.bottoms, node.tops)
     for top in node.tops:
         if top in outputs and top.data.root.role is Role.ACTIVATION:
             top.data.root.role = Role.OUTPUT  # also where the output is a view, for example of what was reshaped
         if _looked_at(top, graph, choices):
             top.data.root.persist = True
+
+
+def _without_elements(node: Node) -> bool:
+    """Whether all bottoms are empty (a Filter selected nothing): then the layer has nothing to do, and its tops are zero where they are not empty."""
+    return bool(node.bottoms) and not any(bottom.count for bottom in node.bottoms)
 
 
 def _looked_at(top: Blob, graph: Graph, choices: Choices) -> bool:
@@ -149,7 +160,12 @@ def _backward(rec: Recorder, node: Node, graph: Graph, choices: Choices) -> None
         if wanted and bottom.diff is None and node.layer.moves_data:
             bottom.diff = Ref(f"{bottom.name}.diff", bottom.shape, Role.DIFF)
     rec.enter(node.name, "backward")
-    node.layer.backward(rec, node.tops, node.bottoms, node.propagate)
+    if _without_elements(node):  # what its parameters miss is zeroed at the end
+        for bottom, wanted in zip(node.bottoms, node.propagate):
+            if wanted and bottom.diff is None:
+                bottom.diff = Ref(f"{bottom.name}.diff", bottom.shape, Role.DIFF)
+    else:
+        node.layer.backward(rec, node.tops, node.bottoms, node.propagate)
     for bottom, wanted in zip(node.bottoms, node.propagate):
         if wanted and bottom.diff is not None and choices.observed_diffs and choices.keeps(bottom.name):
             bottom.diff.root.persist = True

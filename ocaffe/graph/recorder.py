@@ -2,12 +2,12 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from ocaffe.graph.ir import FLOAT, Access, Blob, Call, Launch, Operand, Ref, Role, Shape
+from ocaffe.graph.ir import FLOAT, Access, Blob, Call, Empty, HostCall, Launch, Measure, Operand, Ref, Role, Shape
 from ocaffe.target import Target
 
 # Words of the step buffer, 32 bits each: what changes from one run to the next. Kernels read `step[STEP_ITERATION]`.
@@ -84,6 +84,9 @@ class Recorder:
         OpenCL int, a float a float; pass numpy scalars for other types. `size`: work-items needed; with `local`, rounded up to a
         multiple of it (the kernel checks bounds). `inplace`: (index of a read, index of a write) that may share memory. `slope_arg`: see Launch.
         """
+        if 0 in size:
+            self.empty(reads, writes, modifies, kernel)
+            return
         family, function = kernel.split(".")
         call = Call(
             family,
@@ -95,6 +98,32 @@ class Recorder:
         )
         pairs = tuple((i, len(reads) + j) for i, j in inplace)
         self.add(Launch(self.layer, self.phase, self.operands(reads, writes, modifies), call, None, pairs, side_effect, kernel, slope_arg))
+
+    def measure(self, layer: Any, extent: Ref | Callable[..., tuple[Any, ...]], reads: Sequence[Ref] = ()) -> None:
+        """Record that the top shapes of `layer` depend on data: `extent` (int32) holds their measure once it is computed; or a function of the tape gives it.
+
+        The measure becomes `layer.extent`, from which `infer` makes the shapes; where these change, what follows is recorded again. What
+        the layer launches after this call may rely on the shapes of its tops.
+        """
+        if isinstance(extent, Ref):
+            ref, reads = extent, [extent]
+            run: Callable[..., tuple[Any, ...]] = lambda tape: tuple(int(n) for n in tape.read(ref).reshape(-1))  # noqa: E731
+        else:
+            run = extent
+        self.add(Measure(self.layer, self.phase, self.operands(reads, ()), what="measure", measured=layer, run=run))
+
+    def host(
+        self, run: Callable[..., None], *, reads: Sequence[Ref] = (), writes: Sequence[Ref] = (), modifies: Sequence[Ref] = (), what: str = "host"
+    ) -> None:
+        """Record a step in Python: `run(tape)` gets the bound tape and uses tape.read(ref) and tape.write(ref, array) on these Refs.
+
+        `run` must hold Refs, not blobs, whose Refs change when the net is recorded again.
+        """
+        self.add(HostCall(self.layer, self.phase, self.operands(reads, writes, modifies), side_effect=True, what=what, run=run))
+
+    def empty(self, reads: Sequence[Ref], writes: Sequence[Ref], modifies: Sequence[Ref] = (), what: str = "") -> None:
+        """Record a launch over no elements."""
+        self.add(Empty(self.layer, self.phase, self.operands(reads, writes, modifies), what=what))
 
     def operands(self, reads: Sequence[Ref], writes: Sequence[Ref], modifies: Sequence[Ref] = ()) -> list[Operand]:
         """Operands in argument order; a written diff that accumulates counts as modified."""

@@ -4,11 +4,13 @@ from __future__ import annotations
 import functools
 import importlib
 import pkgutil
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeAlias, TypeVar
 
+import numpy as np
+
+from ocaffe import proto
 from ocaffe.errors import Error, Place, shape_text
 from ocaffe.graph.ir import Blob, Parameter, Shape
 from ocaffe.graph.recorder import Recorder
@@ -16,9 +18,12 @@ from ocaffe.graph.recorder import Recorder
 Arity = int | tuple[int, int | None]  # exactly n, or (at least, at most)
 
 
+LayerClass: TypeAlias = "type[Layer]"
+
+
 @dataclass(frozen=True)
 class ParamBlob:
-    """Shape and filler (a FillerParameter message) of a parameter blob that a layer asks for. `learned`: solvers may touch it; running
+    """Shape and filler (a FillerParameter message, or the first values) of a parameter blob that a layer asks for. `learned`: solvers may touch it; running
     statistics are not."""
 
     shape: Shape
@@ -42,6 +47,9 @@ class Layer:
     notes: Sequence[tuple[str, str]] = ()  # log lines of setting up, as (Caffe's source line, text)
     moves_data: bool = True  # False: tops are views of the bottom (Reshape); then backward calls rec.alias_diff
     inplace_top: ClassVar[bool] = True  # False: the prototxt may not name the bottom as the top
+    origin: ClassVar[str] = "BVLC Caffe"  # or the forks that define it
+    message: ClassVar[str | None] = None  # the LayerParameter field of its parameters, where the type does not tell; "" if there are none
+    extent: tuple[int, ...] | None = None  # of a layer whose top shapes depend on data: what it measured last (rec.measure); None: the largest
 
     def __init__(self, param: Any, phase: int, place: Place | None = None) -> None:
         """`param` is the LayerParameter, `phase` proto.TRAIN or proto.TEST."""
@@ -50,6 +58,11 @@ class Layer:
         self.place = place
         self.params: list[Parameter] = []  # filled by the graph
         self.seed = 0  # of the net; random draws are keyed by it and the layer's name
+
+    @classmethod
+    def implementation(cls, param: Any) -> LayerClass:
+        """The class that serves this LayerParameter: another one where one type has several meanings."""
+        return cls
 
     # -- what a layer may define -------------------------------------------------------------------------------------
 
@@ -96,6 +109,10 @@ class Layer:
         """The layer's own parameter message: `Pooling` has `pooling_param`."""
         return getattr(self.param, param_field(self.param.type))
 
+    def stored(self, blobs: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
+        """The blobs that a weights file has for this layer in the layer's own order and number; forks lay some out differently."""
+        return blobs
+
 
 _REGISTRY: dict[str, type[Layer]] = {}
 L = TypeVar("L", bound=type[Layer])
@@ -124,16 +141,16 @@ def registry() -> dict[str, type[Layer]]:
     return _REGISTRY
 
 
-_IRREGULAR = {
-    "BNLL": "", "SoftmaxWithLoss": "softmax_param", "Deconvolution": "convolution_param", "Im2col": "convolution_param",
-    "ReLU": "relu_param", "PReLU": "prelu_param", "ELU": "elu_param", "TanH": "tanh_param", "LRN": "lrn_param", "MVN": "mvn_param",
-    "SPP": "spp_param", "ArgMax": "argmax_param", "HDF5Data": "hdf5_data_param", "HDF5Output": "hdf5_output_param",
-    "LSTM": "recurrent_param", "RNN": "recurrent_param",
-}  # fmt: skip
+@functools.cache
+def _fields() -> dict[str, str]:
+    """Type in small letters -> LayerParameter field, for the fields that are named after a type."""
+    names = [field.name for field in proto.LayerParameter.DESCRIPTOR.fields if field.name.endswith("_param")]
+    return {name.removesuffix("_param").replace("_", ""): name for name in names}
 
 
 def param_field(layer_type: str) -> str:
-    """LayerParameter field of a type: InnerProduct -> inner_product_param."""
-    if layer_type in _IRREGULAR:
-        return _IRREGULAR[layer_type]
-    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", layer_type).lower() + "_param"
+    """LayerParameter field of a type: InnerProduct -> inner_product_param; "" if the type has no parameters of its own."""
+    cls = registry().get(layer_type)
+    if cls is not None and cls.message is not None:
+        return cls.message
+    return _fields().get(layer_type.lower(), "")

@@ -52,6 +52,7 @@ def pointwise(
     pairs = [_pair(read) for read in reads]
     domain = (*writes, *modifies)[0].shape
     if 0 in domain:
+        rec.empty([ref for ref, _ in pairs], writes, modifies, text)
         return
     expression = Pointwise(
         text,
@@ -93,9 +94,12 @@ def reduce(
     reduced = tuple(sorted(axis % len(domain) for axis in axes)) if domain else ()
     kept = tuple(size for d, size in enumerate(domain) if d not in reduced)
     if 0 in kept:
+        rec.empty([ref for ref, _ in pairs], writes, modifies, text)
         return
-    assert 0 not in domain, f"nothing to reduce in {domain}"
     values = tuple(sorted((n for n in parse(text).assigned if re.fullmatch(r"v\d+", n)), key=lambda n: int(n[1:])))
+    if 0 in domain:
+        _reduce_nothing(rec, values, finish, pairs, writes, modifies, domain, reduced, scalars, op)
+        return
     constants = _scalars(scalars)
 
     def stage(
@@ -130,6 +134,33 @@ def reduce(
             again.append(_without(pair, domain, reduced))
     finish = re.sub(r"\bx\d+\b", lambda match: names[match[0]], finish)
     stage("; ".join(f"{value} = x{i}" for i, value in enumerate(values)), finish, again, writes, modifies, (*kept, chunks), (len(kept),))
+
+
+def _reduce_nothing(
+    rec: Recorder,
+    values: Sequence[str],
+    finish: str,
+    pairs: Sequence[tuple[Ref, int | None]],
+    writes: Sequence[Ref],
+    modifies: Sequence[Ref],
+    domain: Shape,
+    reduced: Sequence[int],
+    scalars: Scalars | None,
+    op: str,
+) -> None:
+    """A reduction over no elements: `finish` of the operation's identity."""
+    assert not modifies, f"{finish!r} would count a reduction of nothing"
+    used = [i for i in range(len(pairs)) if f"x{i}" in parse(finish).used]
+    names = {f"x{i}": f"x{k}" for k, i in enumerate(used)}
+    text = re.sub(r"\bx\d+\b", lambda match: names[match[0]], finish)
+    start = "0" if op == "sum" else "-INFINITY"
+    pointwise(
+        rec,
+        "; ".join([*(f"{value} = {start}" for value in values), text]),
+        reads=[_without(pairs[i], domain, reduced) for i in used],
+        writes=writes,
+        scalars={name: value for name, value in (scalars or {}).items() if name in parse(finish).used},
+    )
 
 
 @dataclass(frozen=True)

@@ -58,7 +58,7 @@ def run_batches(network: Network, batches: int) -> Iterator[tuple[Variant, Fetch
             network.reshape(shapes)
         variant = network.bound()
         variant.tape.set_step(RATE=0.0, ITERATION=max(network.cursor.values(), default=network.runs), PASS=0, SAMPLE=0)
-        variant.tape.run()
+        variant = network.run(variant)
         network.runs += 1
         network.advance()
         pending.append((variant, variant.tape.outputs.fetch()))

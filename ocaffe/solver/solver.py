@@ -250,9 +250,9 @@ class Solver:
         if self._observed and index == 0:
             self.session.clear(self.network.group.held)
         tape.set_step(RATE=self._effective_rate(rate), ITERATION=self.iter, PASS=index, SAMPLE=0)
-        tape.run()
+        variant = self.network.run(variant)
         self.network.advance()
-        return variant, tape.outputs.fetch()
+        return variant, variant.tape.outputs.fetch()
 
     def _follow_shapes(self) -> None:
         """Data layers may bring another image size with every batch."""
@@ -327,7 +327,7 @@ class Solver:
         self._follow_shapes()
         variant = self._train_variants()[0]
         variant.tape.set_step(RATE=0.0, ITERATION=self.iter, PASS=0, SAMPLE=0)
-        variant.tape.run(0, variant.recording.forward_end)
+        variant = self.network.run(variant, stop=lambda recording: recording.forward_end)
         variant.tape.runs += 1
         self.network.advance()
         return self.network.loss(variant, variant.tape.outputs.fetch())

@@ -1,0 +1,127 @@
+"""Python layers: a class of the user's, with numpy arrays of the blobs, between the work of the device (CAFFE.md §4)."""
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ocaffe import pylayer
+from ocaffe.errors import Error
+from ocaffe.graph.ir import Blob, Ref, Shape
+from ocaffe.graph.recorder import Recorder
+from ocaffe.layers.base import Layer, LayerClass, ParamBlob, register, registry
+from ocaffe.pylayer import Array, Arrays
+
+NATIVE = {  # well-known Python layers that have a layer of their own here, which runs on the device
+    ("rpn.proposal_layer", "ProposalLayer"): "Proposal",
+    ("rpn.anchor_target_layer", "AnchorTargetLayer"): "AnchorTarget",
+    ("rpn.proposal_target_layer", "ProposalTargetLayer"): "ProposalTarget",
+}
+
+
+@register("Python")
+class Python(Layer):
+    """A layer written in Python: `layer` of `module` (on the Python path) with setup, reshape, forward and backward; `param_str` is handed to it.
+
+    The device waits while it runs, and its blobs go to the host and back. The modules of py-faster-rcnn (rpn.proposal_layer and its
+    neighbours) are not imported: the layers Proposal, AnchorTarget and ProposalTarget stand for them.
+    """
+
+    bottoms, tops = (0, None), (0, None)
+    inner: Any = None  # the user's object
+    bottom: Sequence[Array] = ()
+
+    @classmethod
+    def implementation(cls, param: Any) -> LayerClass:
+        native = NATIVE.get((param.python_param.module, param.python_param.layer), "")
+        return registry().get(native, cls)
+
+    def force_backward(self, bottom: int) -> bool:
+        return True
+
+    def infer(self, *bottoms: Shape) -> Sequence[Shape]:
+        if self.inner is None or [array.shape for array in self.bottom] != list(bottoms):
+            self.bottom = [Array(shape) for shape in bottoms]
+        if self.inner is None:
+            self.top = [Array(()) for _ in self.param.top]
+            self.inner = self._create()
+            self._call("setup", self.bottom, self.top)
+        if self.extent is None:
+            self._call("reshape", self.bottom, self.top)
+        shapes: Any = self.extent if self.extent is not None else [top.shape for top in self.top]
+        return list(shapes)
+
+    def _create(self) -> Any:
+        p = self.param.python_param
+        if "caffe" not in sys.modules and importlib.util.find_spec("caffe") is None:
+            import ocaffe
+
+            sys.modules["caffe"] = ocaffe  # modules begin with `import caffe`
+        try:
+            made = getattr(importlib.import_module(p.module), p.layer)()
+        except ImportError as reason:
+            raise self.error(f"the module '{p.module}' cannot be imported: {reason}", "add its folder to PYTHONPATH") from reason
+        except AttributeError as reason:
+            raise self.error(f"the module '{p.module}' has no class '{p.layer}'", "correct python_param") from reason
+        made.param_str = made.param_str_ = p.param_str
+        made.phase = self.phase
+        made.blobs = Arrays()
+        return made
+
+    def _call(self, method: str, *args: Any) -> None:
+        try:
+            getattr(self.inner, method)(*args)
+        except Error:
+            raise
+        except Exception as reason:
+            p = self.param.python_param
+            place = pylayer.place_of(reason)
+            raise self.error(f"{p.module}.{p.layer}.{method} raised {type(reason).__name__}: {reason}", f"see {place}") from reason
+
+    def parameters(self) -> Sequence[ParamBlob]:
+        return [ParamBlob(blob.shape, blob.data) for blob in self.inner.blobs]
+
+    def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
+        # Runs of other recordings come between: the steps hold Refs, not blobs.
+        inputs, outputs = [bottom.data for bottom in bottoms], [top.data for top in tops]
+        params = [parameter.data for parameter in self.params]
+
+        def measure(tape: Any) -> tuple[Any, ...]:
+            for array, ref in zip([*self.bottom, *self.inner.blobs], [*inputs, *params]):
+                array.data = tape.read(ref)
+            self._call("reshape", self.bottom, self.top)
+            return tuple(top.shape for top in self.top)
+
+        def run(tape: Any) -> None:
+            self._call("forward", self.bottom, self.top)
+            for array, ref in zip([*self.top, *self.inner.blobs], [*outputs, *params]):
+                tape.write(ref, array.data)
+
+        rec.measure(self, measure, [*inputs, *params])
+        rec.host(run, reads=inputs, writes=outputs, modifies=params, what="Python forward")
+
+    def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
+        wanted = [(array, bottom.diff) for array, bottom, want in zip(self.bottom, bottoms, propagate) if want and bottom.diff is not None]
+        learned = [(array, parameter.diff) for array, parameter in zip(self.inner.blobs, self.params) if parameter.diff is not None]
+        diffs: list[Ref] = [top.diff for top in tops if top.diff is not None]
+        sums = {ref for _, ref in [*wanted, *learned] if rec.accumulates(ref)}
+
+        def run(tape: Any) -> None:
+            for array, ref in zip(self.top, diffs):
+                array.diff = tape.read(ref)
+            for array, ref in wanted:
+                array.diff = np.zeros(ref.shape, np.float32)
+            for array, ref in learned:
+                array.diff = tape.read(ref) if ref in sums else np.zeros(ref.shape, np.float32)
+            self._call("backward", self.top, list(propagate), self.bottom)
+            for array, ref in wanted:
+                tape.write(ref, array.diff + tape.read(ref) if ref in sums else array.diff)
+            for array, ref in learned:
+                tape.write(ref, array.diff)
+
+        # Data are still in the arrays of the forward pass: the device need not keep them.
+        rec.host(run, reads=diffs, writes=[ref for _, ref in [*wanted, *learned]], what="Python backward")

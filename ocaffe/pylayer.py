@@ -1,0 +1,110 @@
+"""What a Python layer sees: its base class and the arrays of its blobs, with pycaffe's names."""
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterator
+
+import numpy as np
+
+from ocaffe.errors import shape_text
+
+
+class Layer:
+    """Base of Python layers: `setup` once, `reshape` before every forward, `forward`, `backward`. All get lists of `Array`.
+
+    Attributes: `param_str` of the prototxt, `phase`, and `blobs`, to which `setup` adds learned parameters by `add_blob`.
+    """
+
+    param_str: str = ""
+    phase: int = 0
+    blobs: Arrays
+
+    def setup(self, bottom: list[Array], top: list[Array]) -> None:
+        """Read `param_str`, check the bottoms, add parameters."""
+
+    def reshape(self, bottom: list[Array], top: list[Array]) -> None:
+        """Give the tops their shapes."""
+
+    def forward(self, bottom: list[Array], top: list[Array]) -> None:
+        """Set the data of the tops."""
+
+    def backward(self, top: list[Array], propagate_down: list[bool], bottom: list[Array]) -> None:
+        """Set the diffs of the bottoms that are asked for, add to those of the parameters."""
+
+
+class Array:
+    """A blob as a Python layer sees it: writable float32 arrays `data` and `diff` of its shape."""
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        self.shape = tuple(shape)
+        self._data: np.ndarray | None = None
+        self._diff: np.ndarray | None = None
+
+    def reshape(self, *shape: int) -> None:
+        """Change the shape; values are lost if it is another one."""
+        if any(int(n) < 0 for n in shape):
+            raise ValueError(f"a blob cannot have the shape {shape_text(shape)}")
+        new = tuple(int(n) for n in shape)
+        if new != self.shape:
+            self.shape, self._data, self._diff = new, None, None
+
+    @property
+    def data(self) -> np.ndarray:
+        """Values."""
+        if self._data is None:
+            self._data = np.zeros(self.shape, np.float32)
+        return self._data
+
+    @data.setter
+    def data(self, values: np.ndarray) -> None:
+        self._data = np.array(values, np.float32).reshape(self.shape)
+
+    @property
+    def diff(self) -> np.ndarray:
+        """Gradient."""
+        if self._diff is None:
+            self._diff = np.zeros(self.shape, np.float32)
+        return self._diff
+
+    @diff.setter
+    def diff(self, values: np.ndarray) -> None:
+        self._diff = np.array(values, np.float32).reshape(self.shape)
+
+    @property
+    def count(self) -> int:
+        return int(np.prod(self.shape, dtype=np.int64))
+
+    def _legacy(self, axis: int) -> int:
+        return self.shape[axis] if axis < len(self.shape) else 1
+
+    num = property(lambda self: self._legacy(0))
+    channels = property(lambda self: self._legacy(1))
+    height = property(lambda self: self._legacy(2))
+    width = property(lambda self: self._legacy(3))
+
+
+class Arrays:
+    """The parameters of a Python layer."""
+
+    def __init__(self) -> None:
+        self._arrays: list[Array] = []
+
+    def add_blob(self, *shape: int) -> Array:
+        """A parameter of this shape, zero at first; set its `data` in `setup`."""
+        self._arrays.append(Array(tuple(int(n) for n in shape)))
+        return self._arrays[-1]
+
+    def __len__(self) -> int:
+        return len(self._arrays)
+
+    def __getitem__(self, index: int) -> Array:
+        return self._arrays[index]
+
+    def __iter__(self) -> Iterator[Array]:
+        return iter(self._arrays)
+
+
+def place_of(reason: BaseException) -> str:
+    """File and line where an exception came from."""
+    frame = traceback.extract_tb(reason.__traceback__)[-1]
+    return f"{frame.filename}:{frame.lineno}"
