@@ -11,6 +11,7 @@ from ocaffe.errors import Error, Place, shape_text
 from ocaffe.graph.ir import Blob, Graph, Node, Parameter, Shape
 from ocaffe.graph.splits import insert_splits
 from ocaffe.layers.base import Layer, registry
+from ocaffe.layers.foreign import forks_of
 from ocaffe.model.text import write_text
 
 Log = Callable[[str, str], None]
@@ -81,9 +82,7 @@ class _Builder:
     def create(self, param: Any, place: Place) -> Layer:
         types = registry()
         if param.type not in types:
-            near = difflib.get_close_matches(param.type, types, 3, 0.5)
-            hint = f"did you mean {' or '.join(repr(name) for name in near)}?" if near else f"known types: {', '.join(sorted(types))}"
-            raise Error(f"unknown layer type '{param.type}'", place=place, layer=f"'{param.name}'", fix=hint)
+            raise self.unknown(param, place)
         self.log("layer_factory.hpp:77", f"Creating layer {param.name}")
         own = param
         if not param.HasField("phase"):
@@ -93,6 +92,16 @@ class _Builder:
         layer = types[param.type].implementation(own)(own, own.phase, place)
         layer.seed = self.seed
         return layer
+
+    def unknown(self, param: Any, place: Place) -> Error:
+        """What to say of a type that no layer has."""
+        by_case = {name.lower(): name for name in registry()}
+        near = difflib.get_close_matches(param.type.lower(), by_case, 3, 0.6)
+        forks = forks_of(param.type)
+        fact = f"unknown layer type '{param.type}'" + (f", which {forks} defines" if forks else "")
+        meant = f"did you mean {' or '.join(repr(by_case[name]) for name in near)}? " if near else ""
+        fix = f"{meant}`ocaffe layers` lists all types; a type of your own can be a Python layer"
+        return Error(fact, place=place, layer=f"'{param.name}'", fix=fix)
 
     def bottom(self, layer: Layer, name: str) -> Blob:
         if name not in self.available:

@@ -1,0 +1,49 @@
+"""ocaffe layers: all layer types, or one with its parameters and their defaults."""
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+
+from ocaffe import log
+from ocaffe.cli.flags import Parser
+from ocaffe.errors import Error
+from ocaffe.layers.catalogue import Entry, catalogue, markdown
+
+
+def main(argv: Sequence[str]) -> int:
+    parser = Parser("layers", "List the layer types with what they compute; with --type, one with its parameters.")
+    parser.flag("type", "", "a layer type, in any letter case")
+    parser.flag("markdown", False, "print all of it as the page docs/layer-types.md")
+    options = parser.parse(argv)
+    log.quiet()
+    if options.markdown:
+        print(markdown(), end="")
+        return 0
+    entries = catalogue()
+    if options.type:
+        print("\n".join(_one(_find(entries, options.type))))
+        return 0
+    width = max(len(entry.type) for entry in entries)
+    for entry in entries:
+        print(f"{entry.type:<{width}}  {entry.summary}")
+    print(f"\n{len(entries)} types; `ocaffe layers --type=NAME` shows the parameters of one.")
+    return 0
+
+
+def _find(entries: Sequence[Entry], name: str) -> Entry:
+    by_case = {entry.type.lower(): entry for entry in entries}
+    if name.lower() not in by_case:
+        near = difflib.get_close_matches(name.lower(), by_case, 3)
+        fix = f"did you mean {' or '.join(by_case[key].type for key in near)}?" if near else "`ocaffe layers` lists all types"
+        raise Error(f"unknown layer type '{name}'", place="ocaffe layers", fix=fix)
+    return by_case[name.lower()]
+
+
+def _one(entry: Entry) -> list[str]:
+    lines = [f"{entry.type} ({entry.origin})", f"  {entry.summary}", f"  bottoms: {entry.bottoms}, tops: {entry.tops}"]
+    if entry.fields:
+        width = max(len(field.name) for field in entry.fields)
+        lines += ["", f"  {entry.message} {{"]
+        lines += [f"    {field.name:<{width}}  {field.kind}{f' = {field.default}' if field.default else ''}" for field in entry.fields]
+        lines.append("  }")
+    return lines
