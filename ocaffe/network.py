@@ -110,7 +110,8 @@ class Network:
     """
 
     def __init__(self, message: Any, phase: int, session: Session, choices: Choices, *, owner: Network | None = None, quiet: bool = False) -> None:
-        self.message, self.phase, self.session, self.choices, self.owner = message, phase, session, choices, owner
+        self.message, self.phase, self.session, self.owner = message, phase, session, owner
+        self.choices = replace(choices, debug=choices.debug or message.debug_info)
         self.switches = Switches.read()
         self.graph = build(message, phase, (lambda source, text: None) if quiet else log.info, seed=choices.seed)
         shared = self._share(owner) if owner is not None else set()
@@ -318,6 +319,13 @@ class Network:
             values = fetched.value(ref) if ref.root in fetched.ring.offsets else variant.tape.read(ref)
             result.append((blob.name, values.reshape(-1), blob.loss_weight))
         return result
+
+    def log_debug(self, variant: Variant, fetched: Fetched, backward: bool) -> None:
+        """The lines of debug_info for a run, where it was asked for; waits for the run."""
+        if variant.recording.debug is not None:
+            variant.recording.debug.log_forward(fetched.value)
+            if backward:
+                variant.recording.debug.log_backward(fetched.value)
 
     def close(self) -> None:
         """Stop the prefetching threads."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
+from ocaffe.graph.debug import DebugInfo
 from ocaffe.graph.ir import Blob, Graph, Node, Parameter, Ref, Role, Schedule, Shape
 from ocaffe.graph.recorder import Recorder
 from ocaffe.ops.expression import pointwise
@@ -19,7 +20,7 @@ class Choices:
 
     `backward`: record it; `keep`: blobs that stay readable after a run (ALL = every one); `observed_diffs`: keep also their diffs and take
     the diffs of net outputs from the user; `accumulate`: add to the gradients instead of overwriting them; `hold_gradients`: they
-    survive the run. `fuse`: merge what nobody looks at.
+    survive the run. `fuse`: merge what nobody looks at. `debug`: compute what debug_info shows.
     """
 
     backward: bool = True
@@ -28,6 +29,7 @@ class Choices:
     accumulate: bool = False
     hold_gradients: bool = False
     fuse: bool = True
+    debug: bool = False
     seed: int = 0
 
     def keeps(self, name: str) -> bool:
@@ -49,6 +51,7 @@ class Recording:
     first_data: dict[str, Ref]  # the first value of each name, which differs where a layer works in place
     first_diff: dict[str, Ref | None]
     losses: list[tuple[Ref, float]]  # tops with their loss weight
+    debug: DebugInfo | None = None
 
 
 class ParameterGroup:
@@ -87,10 +90,13 @@ def record(graph: Graph, group: ParameterGroup, target: Target, choices: Choices
         for top in node.tops:
             top.data = top.diff = None  # type: ignore[assignment]
     forward_ranges = []
+    debug = DebugInfo() if choices.debug else None
     for node in graph.nodes:
         begin = len(rec.launches)
         rec.enter(node.name, "forward")
         _forward(rec, node, graph, outputs, choices)
+        if debug is not None:
+            debug.after_forward(rec, node)
         forward_ranges.append((begin, len(rec.launches)))
     forward_end = len(rec.launches)
     backward_ranges: dict[int, tuple[int, int]] = {}
@@ -102,8 +108,12 @@ def record(graph: Graph, group: ParameterGroup, target: Target, choices: Choices
             if node.backward and node.layer.has_backward:
                 begin = len(rec.launches)
                 _backward(rec, node, graph, choices)
+                if debug is not None:
+                    debug.after_backward(rec, node)
                 backward_ranges[index] = (begin, len(rec.launches))
         _zero_unwritten(rec, graph.params)
+        if debug is not None:
+            debug.at_the_end(rec, graph.params)
     backward_end = len(rec.launches)
     if update is not None:
         update(rec, gradients, rec.step)
@@ -111,7 +121,7 @@ def record(graph: Graph, group: ParameterGroup, target: Target, choices: Choices
         rec.launches, forward_end, backward_end, forward_ranges, backward_ranges, rec.step,
         {name: blob.data for name, blob in graph.blobs.items()}, {name: blob.diff for name, blob in graph.blobs.items()},
         {name: blob.data for name, blob in graph.first.items()}, {name: blob.diff for name, blob in graph.first.items()},
-        [(top.data, top.loss_weight) for node in graph.nodes for top in node.tops if top.loss_weight],
+        [(top.data, top.loss_weight) for node in graph.nodes for top in node.tops if top.loss_weight], debug,
     )  # fmt: skip
 
 
@@ -210,7 +220,7 @@ def _share_split_diffs(graph: Graph, choices: Choices) -> None:
         for top in node.tops:
             reader = top.consumer
             writes = reader is not None and reader.backward and reader.propagate[reader.bottoms.index(top)]
-            observed = choices.observed_diffs and choices.keeps(top.name)
+            observed = choices.debug or (choices.observed_diffs and choices.keeps(top.name))
             if reader is not None and writes and not top.loss_weight and not observed and reader not in served:
                 served.add(reader)
                 top.diff = bottom.diff.view(top.shape, name=f"{top.name}.diff")

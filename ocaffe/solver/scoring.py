@@ -61,7 +61,9 @@ def run_batches(network: Network, batches: int) -> Iterator[tuple[Variant, Fetch
         variant = network.run(variant)
         network.runs += 1
         network.advance()
-        pending.append((variant, variant.tape.outputs.fetch()))
+        fetched = variant.tape.outputs.fetch()
+        network.log_debug(variant, fetched, backward=False)
+        pending.append((variant, fetched))
         while pending and (len(pending) >= RING - 1 or network.reads_late(variant)):
             yield pending.popleft()
     yield from pending

@@ -72,13 +72,13 @@ class Solver:
         self.rate = LearningRate(self.param)
         self.session = Session(device)
         self._update: Variant | None = None
-        self._choices = Choices(backward=True, keep=keep, observed_diffs=bool(keep), seed=self.seed)
+        debug = self.param.debug_info
+        self._choices = Choices(backward=True, keep=keep, observed_diffs=bool(keep), debug=debug, seed=self.seed)
         self.network, self.test_networks = self._networks([] if resume else list(weights or self.param.weights))
+        self._choices = self.network.choices
         self.updater = Updater(self.network.group, self.param)
         if self.param.snapshot > 0:
             self._probe()
-        if self.param.debug_info:
-            log.warning("solver.cpp:45", "debug_info is not supported yet: nothing is printed for it")
         self._bind()
         log.info("solver.cpp:57", "Solver scaffolding done.")
         if state is not None:
@@ -252,7 +252,10 @@ class Solver:
         tape.set_step(RATE=self._effective_rate(rate), ITERATION=self.iter, PASS=index, SAMPLE=0)
         variant = self.network.run(variant)
         self.network.advance()
-        return variant, variant.tape.outputs.fetch()
+        fetched = variant.tape.outputs.fetch()
+        if self.param.display and self.iter % self.param.display == 0:  # Caffe's training nets speak in displayed iterations only
+            self.network.log_debug(variant, fetched, backward=True)
+        return variant, fetched
 
     def _follow_shapes(self) -> None:
         """Data layers may bring another image size with every batch."""

@@ -92,6 +92,21 @@ def test_train_writes_caffes_log(spec: str, capfd: pytest.CaptureFixture[str]) -
     assert same_lines(ours) == same_lines(caffe)
 
 
+def debug_lines(text: str) -> list[tuple[str, list[float]]]:
+    """The lines of debug_info: words and numbers."""
+    found = re.findall(r"net\.cpp:\d+\]     (\[(?:Forward|Backward)\] .*)", text)
+    return [(re.sub(r"(?<=[ (])[\d.]+(e[-+]\d+)?(?=[,)]|$)", "#", line), [float(n) for n in re.findall(r"(?<=[ (])[\d.]+(?:e[-+]\d+)?(?=[,)]|$)", line)]) for line in found]
+
+
+def test_debug_info_as_caffe(spec: str, capfd: pytest.CaptureFixture[str]) -> None:
+    assert train(spec, "--solver", "files/solver_debug.prototxt", "--weights", "files/init.caffemodel") == 0
+    mine = debug_lines(capfd.readouterr().err)
+    caffe = debug_lines((GOLDEN / "files" / "caffe_train_debug.log").read_text())
+    assert len(caffe) == 52 and [words for words, _ in mine] == [words for words, _ in caffe]
+    for (words, numbers), (_, expected) in zip(mine, caffe):
+        assert numbers == pytest.approx(expected, rel=1e-4, abs=1e-6), words
+
+
 def same_lines(text: str) -> list[str]:
     """The lines that scripts look for, without prefix and numbers."""
     keep = re.compile(r"Solving|Learning Rate Policy|Iteration|net output|Snapshotting|Optimization Done|Starting|Finetuning|scaffolding|Setting up"
