@@ -35,13 +35,15 @@ class Switches:
     """Debug switches from the environment (DESIGN §4)."""
 
     share: bool = True  # OCAFFE_PLAN=none: every Ref memory of its own
+    separate: bool = False  # OCAFFE_PLAN=separate: and a buffer of its own, of exactly its size, so that a checker sees what goes over its edge
     poison: bool = False  # OCAFFE_POISON=1: NaN after the last use
     fuse: bool = True  # OCAFFE_FUSE=0
 
     @staticmethod
     def read() -> Switches:
         env = os.environ
-        return Switches(env.get("OCAFFE_PLAN") != "none", env.get("OCAFFE_POISON") == "1", env.get("OCAFFE_FUSE") != "0")
+        plan = env.get("OCAFFE_PLAN")
+        return Switches(plan not in ("none", "separate"), plan == "separate", env.get("OCAFFE_POISON") == "1", env.get("OCAFFE_FUSE") != "0")
 
 
 def phase_net(net: Any, phase: int, level: int = 0, stages: tuple[str, ...] = (), state: Any = None) -> Any:
@@ -67,7 +69,8 @@ def compile_net(
     schedule = optimise(recording.schedule, fuse=choices.fuse and switches.fuse, in_place=switches.share)
     if len(schedule) != len(recording.schedule):
         recording = _renumber(recording, [before[id(launch)] for launch in schedule], schedule)
-    placed = plan(schedule, alignment=target.alignment, slab_limit=target.max_allocation, share=switches.share)
+    alignment, limit = (1, 1) if switches.separate else (target.alignment, target.max_allocation)
+    placed = plan(schedule, alignment=alignment, slab_limit=limit, share=switches.share)
     return recording, placed
 
 

@@ -1,0 +1,43 @@
+"""Run golden cases under Oclgrind, which sees every read and write outside a buffer and every race:
+`python -m tests.oclgrind [pytest arguments]`. Needs Debian's package `oclgrind`; takes an hour for all cases.
+
+Every tensor gets a buffer of exactly its size (OCAFFE_PLAN=separate). Exit status 1 if a case fails or Oclgrind reports anything.
+"""
+from __future__ import annotations
+
+import collections
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+
+LIBRARY = pathlib.Path("/usr/lib/oclgrind/liboclgrind-rt-icd.so")
+
+
+def main() -> int:
+    if not LIBRARY.exists():
+        print(f"{LIBRARY} is not there: install Debian's package oclgrind", file=sys.stderr)
+        return 1
+    with tempfile.TemporaryDirectory() as folder:
+        pathlib.Path(folder, "oclgrind.icd").write_text(f"{LIBRARY}\n")
+        report = pathlib.Path(folder, "report")
+        environment = {
+            **os.environ, "OCL_ICD_VENDORS": folder, "OCAFFE_PLAN": "separate", "OCLGRIND_LOG": str(report), "OCLGRIND_MAX_ERRORS": "10000",
+            "OCLGRIND_DATA_RACES": "1", "OCAFFE_BUILD_WORKERS": "0",
+        }  # fmt: skip
+        tests = str(pathlib.Path(__file__).with_name("test_golden.py"))
+        command = [sys.executable, "-m", "pytest", "-q", "-n0", "-p", "no:benchmark", "--timeout", "3600", tests, *(sys.argv[1:] or ["-k", "plain"])]
+        status = subprocess.run(command, env=environment, check=False).returncode
+        text = report.read_text(errors="replace") if report.exists() else ""
+    found = collections.Counter(re.findall(r"^(\w.*?)(?: at .*)?\n\s*Kernel:\s*(\w+)", text, flags=re.M))
+    for (what, kernel), count in found.most_common():
+        print(f"{count:6} {kernel}: {what}")
+    if text.strip():
+        print(text[:4000])
+    return int(status != 0 or bool(text.strip()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
