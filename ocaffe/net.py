@@ -25,6 +25,8 @@ from ocaffe.model.weights import read_weights, write_weights
 from ocaffe.network import Network, Variant, node_shape, phase_net
 from ocaffe.solver.snapshot import DeviceBlobs
 
+PARAMETERS = (Role.PARAMETER, Role.GRADIENT)  # roles of what keeps its shape when the net gets another
+
 
 class Mirror:
     """A numpy copy of one blob that is written through before a run and refreshed after it while somebody holds it.
@@ -165,7 +167,7 @@ class Net:
         kept = ALL if keep is None else frozenset(keep)
         choices = Choices(backward=phase == proto.TRAIN, keep=kept, observed_diffs=True, hold_gradients=True, accumulate=True, seed=seed)
         net = phase_net(message, phase, level, tuple(stages or ()))
-        self._attach(Network(net, phase, session, choices, quiet=True))
+        self._attach(Network(net, phase, session, choices, quiet=True, weights=[] if weights is None else [weights]))
         self._network.fill_parameters()
         if weights is not None:
             self._network.copy_weights(read_weights(weights), weights)
@@ -345,8 +347,8 @@ class Net:
     def _drop_arrays(self) -> None:
         """Forget the arrays of blobs: their shapes change."""
         session = self._network.session
-        session.touched = [mirror for mirror in session.touched if mirror.net is not self or mirror.target.role is Role.PARAMETER]
-        session.watched = [mirror for mirror in session.watched if mirror.net is not self or mirror.target.role is Role.PARAMETER]
+        session.touched = [mirror for mirror in session.touched if mirror.net is not self or mirror.target.role in PARAMETERS]
+        session.watched = [mirror for mirror in session.watched if mirror.net is not self or mirror.target.role in PARAMETERS]
         for blob in self.blobs.values():
             blob._mirrors.clear()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 import bisect
 import os
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,12 +19,13 @@ from ocaffe.graph.build import build
 from ocaffe.graph.ir import Blob, Graph, Parameter, Role, Shape
 from ocaffe.graph.record import Choices, ParameterGroup, Recording, Update, record
 from ocaffe.graph.recorder import Recorder
+from ocaffe.layers.base import registry
 from ocaffe.memory.optimise import optimise
 from ocaffe.memory.plan import MemoryPlan, plan
 from ocaffe.model.fillers import fill, generator
 from ocaffe.model.filter import filter_net
 from ocaffe.model.upgrade import upgrade_net
-from ocaffe.model.weights import Weights, fit
+from ocaffe.model.weights import Weights, fit, read_weights
 from ocaffe.target import Target
 
 SHAPES_KEPT = 4  # tapes for the last few input shapes stay bound
@@ -58,6 +59,14 @@ def phase_net(net: Any, phase: int, level: int = 0, stages: tuple[str, ...] = ()
         merged.level = level or merged.level
         merged.stage.extend(stages)
     return filter_net(upgraded, merged, log=lambda text: log.info("net.cpp:296", text))
+
+
+def recognise(net: Any, weights: Weights) -> None:
+    """Where the prototxt leaves open which fork's layer is meant, set the fields that the layer's blobs in `weights` tell."""
+    blobs = {layer.name: layer.blobs for layer in weights.layers if layer.blobs}
+    for param in net.layer:
+        if param.type in registry() and param.name in blobs:
+            registry()[param.type].recognise(param, blobs[param.name])
 
 
 def compile_net(
@@ -109,10 +118,23 @@ class Variant:
 class Network:
     """Graph, parameters and tapes of a net.
 
-    `owner`: a net of the same session whose parameters are shared by layer name (Caffe's ShareTrainedLayersWith).
+    `owner`: a net of the same session whose parameters are shared by layer name (Caffe's ShareTrainedLayersWith). `weights`: the files that will be
+    copied; they tell which fork's layer is meant where the prototxt does not.
     """
 
-    def __init__(self, message: Any, phase: int, session: Session, choices: Choices, *, owner: Network | None = None, quiet: bool = False) -> None:
+    def __init__(
+        self,
+        message: Any,
+        phase: int,
+        session: Session,
+        choices: Choices,
+        *,
+        owner: Network | None = None,
+        quiet: bool = False,
+        weights: Sequence[str] = (),
+    ) -> None:
+        for file in weights:
+            recognise(message, read_weights(file))
         self.message, self.phase, self.session, self.owner = message, phase, session, owner
         self.choices = replace(choices, debug=choices.debug or message.debug_info)
         self.switches = Switches.read()
@@ -157,14 +179,15 @@ class Network:
                 log.info("net.cpp:744", f"Ignoring source layer {layer.name}")
                 continue
             where = {"place": file, "layer": f"'{node.name}' ({node.type})"}
-            if len(layer.blobs) != len(node.params):
-                if not layer.blobs:
+            blobs = node.layer.stored(layer.blobs)
+            if len(blobs) != len(node.params):
+                if not blobs:
                     continue
                 raise Error(
-                    f"the file has {len(layer.blobs)} blobs for this layer, the net {len(node.params)}",
+                    f"the file has {len(blobs)} blobs for this layer, the net {len(node.params)}",
                     fix=f"rename the layer (for example '{node.name}_new') to train it from its filler", **where,
                 )  # fmt: skip
-            for index, (parameter, blob) in enumerate(zip(node.params, layer.blobs)):
+            for index, (parameter, blob) in enumerate(zip(node.params, blobs)):
                 if blob is None:  # HDF5 keeps a shared blob with its owner only
                     continue
                 values = fit(blob, node_shape(parameter, node.name))

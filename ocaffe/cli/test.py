@@ -32,7 +32,7 @@ def main(argv: Sequence[str]) -> int:
     message = read_net(path, options.allow_unknown_fields, lambda text: log.warning("upgrade_proto.cpp:1", text))
     device = announced(select_device(options.device or None, options.gpu or None))
     net = phase_net(message, proto.TEST, options.level, stages(options.stage) or ("",))
-    network = Network(net, proto.TEST, Session(device), Choices(backward=False))
+    network = Network(net, proto.TEST, Session(device), Choices(backward=False), weights=[file])
     network.fill_parameters()
     network.copy_weights(read_weights(file), file)
     log.info("caffe.cpp:281", f"Running for {options.iterations} iterations.")

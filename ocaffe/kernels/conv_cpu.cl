@@ -247,10 +247,10 @@ SINGLE void forward(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(const flo
   }
 }
 
-/* dx = w^T dy, unrolled tile by tile and added up in place. Work-item: `share` samples x `block` channels, which nobody else writes. */
-SINGLE void backward_data(OPERAND_RESTRICT(const float, dy), OPERAND_RESTRICT(const float, packed), OPERAND_RESTRICT(float, dx), GEOMETRY,
-                          int share, int block, int accumulate) {
-  LOCATE(dy); LOCATE(packed); LOCATE(dx);
+/* dx = w^T dy (+ bias), unrolled tile by tile and added up in place. Work-item: `share` samples x `block` channels, which nobody else writes. */
+SINGLE void backward_data(OPERAND_RESTRICT(const float, dy), OPERAND_RESTRICT(const float, packed), OPERAND_RESTRICT(const float, bias),
+                          OPERAND_RESTRICT(float, dx), GEOMETRY, int share, int block, int has_bias, int accumulate) {
+  LOCATE(dy); LOCATE(packed); LOCATE(bias); LOCATE(dx);
   const int g = get_global_id(2), c0 = get_global_id(1) * block, c1 = min(channels, c0 + block);
   const int n0 = get_global_id(0) * share, n1 = min(batch, n0 + share);
   const int P = OD * OH * OW, plane = D * H * W, rows = (c1 - c0) * TAPS, end = (c1 - c0) * plane, panels = (block * TAPS + MR - 1) / MR;
@@ -263,11 +263,14 @@ SINGLE void backward_data(OPERAND_RESTRICT(const float, dy), OPERAND_RESTRICT(co
   dy += (ulong)g * outputs * P;
   dx += ((ulong)g * channels + c0) * plane;
   if (!accumulate) {
+    const int planes = has_bias ? c1 - c0 : 1, length = end / planes, whole = length / V * V;
     for (int n = n0; n < n1; n++) {
       global float* to = dx + n * dx_stride;
-      const int whole = end / V * V;
-      for (int i = 0; i < whole; i += V) GLOBAL(to + i) = (vec)(0);
-      for (int i = whole; i < end; i++) to[i] = 0.0f;
+      for (int c = 0; c < planes; c++, to += length) {
+        const float first = has_bias ? bias[g * channels + c0 + c] : 0.0f;
+        for (int i = 0; i < whole; i += V) GLOBAL(to + i) = (vec)(first);
+        for (int i = whole; i < length; i++) to[i] = first;
+      }
     }
   }
   for (int q = n0 * P; q < n1 * P; q += NR) {

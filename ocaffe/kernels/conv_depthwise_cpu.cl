@@ -2,7 +2,7 @@
    Filters are [outputs][KERNEL_H][KERNEL_W].
 
    forward          y[n][o] = x[n][o / multiplier] * w[o] (+ bias[o]), then the ReLU that was merged (slope 1: none)
-   backward_data    dx[n][c] = sum over the outputs of channel c, each pixel gathering what it gave
+   backward_data    dx[n][c] = sum over the outputs of channel c, each pixel gathering what it gave (+ bias[c]: a deconvolution), then the ReLU
    backward_filter  dw[o] = sum over samples and positions of dy * x, of one slice of `part` samples, at dw + slice * dw_stride;
                     split_sum adds several slices up
 
@@ -30,6 +30,14 @@
 #endif
 
 #define TAPS (KERNEL_H * KERNEL_W)
+#define FEW (TAPS <= 81) /* taps that are unrolled and kept; with more there is backward_data alone */
+#if FEW
+#define UNROLLED _Pragma("unroll")
+#define WEIGHT(t) tap[t]
+#else
+#define UNROLLED _Pragma("unroll 1")
+#define WEIGHT(t) weights[t]
+#endif
 #define SIZES int batch, int outputs, int multiplier, int h, int w, int oh, int ow
 #define INLINE static inline __attribute__((always_inline))
 
@@ -131,6 +139,7 @@ INLINE void take_x(float* to, global const float* x, int h, int w, int y0, int x
   }
 }
 
+#if FEW
 kernel __attribute__((reqd_work_group_size(1, 1, 1))) void forward(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(const float, filter),
                                                                    OPERAND_RESTRICT(const float, bias), OPERAND_RESTRICT(float, y), SIZES,
                                                                    int each, int has_bias, int accumulate, float slope) {
@@ -205,6 +214,7 @@ kernel __attribute__((reqd_work_group_size(1, 1, 1))) void backward_filter(OPERA
     put(dw + t, all, accumulate, 1.0f);
   }
 }
+#endif
 
 /* backward_data writes dx in phases: pixel p, p + pad = stride * q + phase, gets dy at q - shift from the taps of its phase. */
 #define DY_SHIFT_H(i) ((i) * DILATION_H / STRIDE_H)
@@ -215,11 +225,13 @@ kernel __attribute__((reqd_work_group_size(1, 1, 1))) void backward_filter(OPERA
 
 kernel __attribute__((reqd_work_group_size(1, 1, 1))) void backward_data(OPERAND_RESTRICT(const float, dy),
                                                                          OPERAND_RESTRICT(const float, filter),
-                                                                         OPERAND_RESTRICT(float, dx), SIZES, int each, int accumulate) {
+                                                                         OPERAND_RESTRICT(const float, bias),
+                                                                         OPERAND_RESTRICT(float, dx), SIZES, int each, int has_bias,
+                                                                         int accumulate, float slope) {
   const int sample = get_global_id(1), channels = outputs / multiplier;
   PRIVATE(block, DY_LINES * DY_LINE);
   PRIVATE(line, STRIDE_W * COLUMNS + VECTOR);  /* give_line, beginning at `skip`, takes a whole last vector */
-  LOCATE(dy), LOCATE(filter), LOCATE(dx);
+  LOCATE(dy), LOCATE(filter), LOCATE(bias), LOCATE(dx);
   dy += sample * dy_stride;
   dx += sample * dx_stride;
   const int q_end_h = (h - 1 + PAD_H) / STRIDE_H + 1, q_end_w = (w - 1 + PAD_W) / STRIDE_W + 1;
@@ -227,10 +239,15 @@ kernel __attribute__((reqd_work_group_size(1, 1, 1))) void backward_data(OPERAND
   for (int output = first * multiplier; output < end * multiplier; ++output) {
     global const float* image = dy + (ulong)output * oh * ow;
     global float* result = dx + (ulong)(output / multiplier) * h * w;
-    const int add = accumulate || output % multiplier > 0;  /* outputs after a channel's first add to it */
+    const int before = output % multiplier, add = accumulate || before > 0;  /* outputs after a channel's first add to it */
+    const floatv start = (floatv)(has_bias && before == 0 ? bias[output / multiplier] : 0.0f);
+    const float leak = before + 1 == multiplier ? slope : 1.0f;
+    global const float* weights = filter + output * TAPS;
+#if FEW
     floatv tap[TAPS];
 #pragma unroll
-    for (int t = 0; t < TAPS; ++t) tap[t] = (floatv)(filter[output * TAPS + t]);
+    for (int t = 0; t < TAPS; ++t) tap[t] = (floatv)(weights[t]);
+#endif
     for (int q_h = PAD_H / STRIDE_H; q_h < q_end_h; q_h += ROWS)
       for (int q_w = PAD_W / STRIDE_W; q_w < q_end_w; q_w += COLUMNS) {
         const int rows = min(ROWS, q_end_h - q_h), columns = min(COLUMNS, q_end_w - q_w);
@@ -241,18 +258,16 @@ kernel __attribute__((reqd_work_group_size(1, 1, 1))) void backward_data(OPERAND
         }
         const int p_w = q_w * STRIDE_W - PAD_W, skip = max(0, -p_w);
         for (int r = 0; r < rows; ++r)
-#pragma unroll
-          for (int phase_h = 0; phase_h < STRIDE_H; ++phase_h) {
+          UNROLLED for (int phase_h = 0; phase_h < STRIDE_H; ++phase_h) {
             const int p_h = (q_h + r) * STRIDE_H + phase_h - PAD_H;
             if ((uint)p_h >= (uint)h) continue;
             for (int v = 0; v < columns; v += VECTOR) {
               floatv sum[STRIDE_W];
-#pragma unroll
-              for (int phase = 0; phase < STRIDE_W; ++phase) sum[phase] = (floatv)(0.0f);
-#pragma unroll
-              for (int t = 0; t < TAPS; ++t)
-                if (t / KERNEL_W * DILATION_H % STRIDE_H == phase_h)
-                  sum[t % KERNEL_W * DILATION_W % STRIDE_W] += tap[t] * LOADV(0, block + DY_TAP(r, t / KERNEL_W, t % KERNEL_W) + v);
+              UNROLLED for (int phase = 0; phase < STRIDE_W; ++phase) sum[phase] = start;
+              UNROLLED for (int i = 0; i < KERNEL_H; ++i)
+                if (i * DILATION_H % STRIDE_H == phase_h)
+                  UNROLLED for (int j = 0; j < KERNEL_W; ++j)
+                    sum[j * DILATION_W % STRIDE_W] += WEIGHT(i * KERNEL_W + j) * LOADV(0, block + DY_TAP(r, i, j) + v);
 #if STRIDE_W == 1
               STOREV(sum[0], 0, line + v);
 #elif STRIDE_W == 2
@@ -261,15 +276,14 @@ kernel __attribute__((reqd_work_group_size(1, 1, 1))) void backward_data(OPERAND
               STOREV(low, 0, line + 2 * v);
               STOREV(high, 0, line + 2 * v + VECTOR);
 #else
-#pragma unroll
-              for (int phase = 0; phase < STRIDE_W; ++phase) {
+              UNROLLED for (int phase = 0; phase < STRIDE_W; ++phase) {
                 PRIVATE(lanes, VECTOR);
                 STOREV(sum[phase], 0, lanes);
                 for (int k = 0; k < VECTOR; ++k) line[(v + k) * STRIDE_W + phase] = lanes[k];
               }
 #endif
             }
-            give_line(result + p_h * w + p_w + skip, line + skip, min(columns * STRIDE_W, w - p_w) - skip, add, 1.0f);
+            give_line(result + p_h * w + p_w + skip, line + skip, min(columns * STRIDE_W, w - p_w) - skip, add, leak);
           }
       }
   }

@@ -2,11 +2,12 @@
    Filters are [outputs][KERNEL_H][KERNEL_W].
 
    forward          y[n][o] = x[n][o / multiplier] * w[o] (+ bias[o]), then the ReLU that was merged (slope 1: none)
-   backward_data    dx[n][c] = sum over the outputs of channel c, each pixel gathering what it gave
+   backward_data    dx[n][c] = sum over the outputs of channel c, each pixel gathering what it gave (+ bias[c]: a deconvolution), then the ReLU
    backward_filter  dw[o] = sum over samples and positions of dy * x, of one slice of `part` samples, at dw + slice * dw_stride;
                     split_sum adds several slices up
 
-   Defines: per axis H, W the window: KERNEL_, STRIDE_, PAD_, DILATION_.
+   Defines: per axis H, W the window: KERNEL_, STRIDE_, PAD_, DILATION_, and PHASE_STEP_ = stride / gcd(stride, dilation), the distance
+   between the taps that see one pixel.
    One work-item per pixel of the result (pixel, channel, sample); backward_filter: a work-group of ITEMS per (output, slice). `each`
    is for the CPU class. */
 #include "common.h"
@@ -21,10 +22,18 @@
 #define PAD_W 1
 #define DILATION_H 1
 #define DILATION_W 1
+#define PHASE_STEP_H 1
+#define PHASE_STEP_W 1
 #endif
 
 #define ITEMS 256
 #define TAPS (KERNEL_H * KERNEL_W)
+#define FEW (TAPS <= 81) /* taps that are unrolled, and kept by backward_filter, which there is only with few */
+#if FEW
+#define UNROLLED _Pragma("unroll")
+#else
+#define UNROLLED
+#endif
 #define SIZES int batch, int outputs, int multiplier, int h, int w, int oh, int ow
 #define INLINE static inline __attribute__((always_inline))
 
@@ -41,12 +50,10 @@ kernel void forward(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(const flo
   filter += filter_offset + output * TAPS;
   const int at_y = pixel / ow * STRIDE_H - PAD_H, at_x = pixel % ow * STRIDE_W - PAD_W;
   float sum = has_bias ? bias[bias_offset + output] : 0.0f;
-#pragma unroll
-  for (int i = 0; i < KERNEL_H; ++i) {
+  UNROLLED for (int i = 0; i < KERNEL_H; ++i) {
     const int row = at_y + i * DILATION_H;
     if ((uint)row >= (uint)h) continue;
-#pragma unroll
-    for (int j = 0; j < KERNEL_W; ++j) {
+    UNROLLED for (int j = 0; j < KERNEL_W; ++j) {
       const int column = at_x + j * DILATION_W;
       if ((uint)column < (uint)w) sum += filter[i * KERNEL_W + j] * x[row * w + column];
     }
@@ -54,29 +61,37 @@ kernel void forward(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(const flo
   put(y + y_offset + sample * y_stride + (ulong)output * oh * ow + pixel, sum, accumulate, slope);
 }
 
-kernel void backward_data(OPERAND_RESTRICT(const float, dy), OPERAND_RESTRICT(const float, filter), OPERAND_RESTRICT(float, dx), SIZES,
-                          int each, int accumulate) {
+/* The first tap that sees a pixel at `p` of the padded image, or past the window if none does. */
+INLINE int first_tap(int p, int kernel_size, int stride, int dilation, int step) {
+  int tap = 0;
+  while (tap < step && (p - tap * dilation) % stride != 0) ++tap;
+  return tap < step ? tap : kernel_size;
+}
+
+kernel void backward_data(OPERAND_RESTRICT(const float, dy), OPERAND_RESTRICT(const float, filter), OPERAND_RESTRICT(const float, bias),
+                          OPERAND_RESTRICT(float, dx), SIZES, int each, int has_bias, int accumulate, float slope) {
   const int pixel = get_global_id(0), channel = get_global_id(1), sample = get_global_id(2);
   if (pixel >= h * w || channel * multiplier >= outputs) return;
   dy += dy_offset + sample * dy_stride + (ulong)channel * multiplier * oh * ow;
   filter += filter_offset + channel * multiplier * TAPS;
   const int at_y = pixel / w + PAD_H, at_x = pixel % w + PAD_W;
-  float sum = 0.0f;
+  const int first_i = first_tap(at_y, KERNEL_H, STRIDE_H, DILATION_H, PHASE_STEP_H);
+  const int first_j = first_tap(at_x, KERNEL_W, STRIDE_W, DILATION_W, PHASE_STEP_W);
+  float sum = has_bias ? bias[bias_offset + channel] : 0.0f;
   for (int o = 0; o < multiplier; ++o, dy += oh * ow, filter += TAPS) {
-#pragma unroll
-    for (int i = 0; i < KERNEL_H; ++i) {
+    UNROLLED for (int i = first_i; i < KERNEL_H; i += PHASE_STEP_H) {
       const int row = (at_y - i * DILATION_H) / STRIDE_H;
-      if (row * STRIDE_H != at_y - i * DILATION_H || (uint)row >= (uint)oh) continue;
-#pragma unroll
-      for (int j = 0; j < KERNEL_W; ++j) {
+      if ((uint)row >= (uint)oh) continue;
+      UNROLLED for (int j = first_j; j < KERNEL_W; j += PHASE_STEP_W) {
         const int column = (at_x - j * DILATION_W) / STRIDE_W;
-        if (column * STRIDE_W == at_x - j * DILATION_W && (uint)column < (uint)ow) sum += filter[i * KERNEL_W + j] * dy[row * ow + column];
+        if ((uint)column < (uint)ow) sum += filter[i * KERNEL_W + j] * dy[row * ow + column];
       }
     }
   }
-  put(dx + dx_offset + sample * dx_stride + (ulong)channel * h * w + pixel, sum, accumulate, 1.0f);
+  put(dx + dx_offset + sample * dx_stride + (ulong)channel * h * w + pixel, sum, accumulate, slope);
 }
 
+#if FEW
 kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void backward_filter(OPERAND_RESTRICT(const float, x),
                                                                                OPERAND_RESTRICT(const float, dy),
                                                                                OPERAND_RESTRICT(float, dw), SIZES, int each,
@@ -127,3 +142,4 @@ kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void backward_filter(O
     barrier(CLK_LOCAL_MEM_FENCE);
   }
 }
+#endif

@@ -1,7 +1,8 @@
 /* Convolution in 1 to 3 dimensions as a matrix product whose right operand is never built (implicit GEMM), for work-groups that share tiles.
 
    forward          y[output][position]  = sum over (channel, tap) of w * x
-   backward_data    dx[channel][position] = sum over (output, tap) of w * dy, each position gathering what it gave
+   backward_data    dx[channel][position] = sum over (output, tap) of w * dy, each position gathering what it gave; with a bias per channel
+                    it is the forward of a deconvolution
    backward_filter  dw[output][channel, tap] = sum over (sample, position) of dy * x
    split_sum        the second pass of a product whose depth was split
 
@@ -229,12 +230,13 @@ kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void forward(OPERAND_REST
 
 kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void backward_data(OPERAND_RESTRICT(const float, dy),
                                                                           OPERAND_RESTRICT(const float, filter),
+                                                                          OPERAND_RESTRICT(const float, bias),
                                                                           OPERAND_RESTRICT(float, dx), SIZES, int split_channels,
-                                                                          int splits, int accumulate) {
+                                                                          int splits, int has_bias, int accumulate, float slope) {
   LOCAL_TILE(as, 2 * BK * LDA);
   LOCAL_TILE(bs, 2 * BK * LDB);
-  gather(1, as, bs, dy + dy_offset, dy_stride, filter + filter_offset, filter, dx + dx_offset, dx_stride, (dx_offset & 3) == 0, batch, groups,
-         channels, outputs, od, oh, ow, d, h, w, split_channels, splits, 0, accumulate, 1.0f);
+  gather(1, as, bs, dy + dy_offset, dy_stride, filter + filter_offset, bias + bias_offset, dx + dx_offset, dx_stride, (dx_offset & 3) == 0,
+         batch, groups, channels, outputs, od, oh, ow, d, h, w, split_channels, splits, has_bias, accumulate, slope);
 }
 
 /* Rows: outputs; columns: (channel, tap) as the filters have them; depth: the positions of all samples, BK of them a step. A work-item

@@ -1,5 +1,5 @@
-/* Pooling over windows in H x W, one work-item for each element of what is written: on GPUs; on CPUs for what pooling_cpu.cl leaves out.
- * Defines: see pooling.h; STEP_*: words of the step buffer (ocaffe/graph/recorder.py).
+/* Pooling over windows in H x W or D x H x W, one work-item for each element of what is written: on GPUs; on CPUs for what pooling_cpu.cl
+ * leaves out. Defines: see pooling.h; STEP_*: words of the step buffer (ocaffe/graph/recorder.py).
  *
  * Work-items: (elements of a sample, samples).
  */
@@ -10,50 +10,83 @@
 #define STEP_PASS 2
 #define STEP_SAMPLE 3
 #endif
+#ifndef DH
+#define DH 1
+#define DW 1
+#endif
 
-/* The plane of work-item i, and its row and column in it. */
-#define ELEMENT(h, w, count)                                \
-  const int i = get_global_id(0), n = get_global_id(1);     \
-  if (i >= (count)) return;                                 \
-  const int plane = i / (h * w), row = i % (h * w) / w, column = i % w;
+/* Sizes of image and result. Without VOLUME both are 1 deep, which the compiler sees. */
+#ifdef VOLUME
+#ifndef KD
+#define KD 2
+#define SD 2
+#define PD 0
+#endif
+#ifndef DD
+#define DD 1
+#endif
+#define SIZES const int count, const int D, const int H, const int W, const int OD, const int OH, const int OW
+#else
+#define KD 1
+#define SD 1
+#define PD 0
+#define DD 1
+#define D 1
+#define OD 1
+#define SIZES const int count, const int H, const int W, const int OH, const int OW
+#endif
 
-/* The part of the window at (row, column) that lies in the image. */
-#define WINDOW                                                                        \
-  const int y0 = row * SH - PH, x0 = column * SW - PW;                                \
-  const int top = max(0, -y0), bottom = min(KH, H - y0), left = max(0, -x0), right = min(KW, W - x0); \
-  x += n * x_stride + (long)plane * H * W + (long)y0 * W + x0;
+/* The image of work-item i, and its slice, row and column in it. */
+#define ELEMENT(d, h, w, count)                                                           \
+  const int i = get_global_id(0), n = get_global_id(1);                                   \
+  if (i >= (count)) return;                                                               \
+  const int plane = i / (d * h * w), slice = i / (h * w) % d, row = i / w % h, column = i % w;
 
-#define EACH_PIXEL             \
-  for (int a = top; a < bottom; a++) \
-    for (int b = left; b < right; b++)
+/* Taps along one axis of the window that begins at `first`: the first in the image, and the one after the last. */
+#define FIRST_TAP(first, dilation) (max(0, -(first) + dilation - 1) / dilation)
+#define LAST_TAP(first, kernel, dilation, size) min(kernel, ((size) - (first) + dilation - 1) / dilation)
+
+/* The part of the window at (slice, row, column) that lies in the image. */
+#define WINDOW                                                                                                        \
+  const int z0 = slice * SD - PD, y0 = row * SH - PH, x0 = column * SW - PW;                                          \
+  const int front = FIRST_TAP(z0, DD), top = FIRST_TAP(y0, DH), left = FIRST_TAP(x0, DW);                             \
+  const int back = LAST_TAP(z0, KD, DD, D), bottom = LAST_TAP(y0, KH, DH, H), right = LAST_TAP(x0, KW, DW, W);        \
+  x += n * x_stride + (long)plane * D * H * W + ((long)z0 * H + y0) * W + x0;
+
+#define EACH_PIXEL                      \
+  for (int e = front; e < back; e++)    \
+    for (int a = top; a < bottom; a++)  \
+      for (int b = left; b < right; b++)
+
+#define PIXEL x[(e * DD * H + a * DH) * W + b * DW]
+#define PLACE ((e * KH + a) * KW + b)
 
 #if METHOD == MAX
 #define CHOOSE                          \
   int at = -1;                          \
   float result = -FLT_MAX;              \
   EACH_PIXEL {                          \
-    const float v = x[a * W + b];       \
+    const float v = PIXEL;              \
     if (v > result) {                   \
       result = v;                       \
-      at = a * KW + b;                  \
+      at = PLACE;                       \
     }                                   \
   }
 
-kernel void forward(OPERAND(const float, x), OPERAND(float, y), const int count, const int H, const int W, const int OH, const int OW) {
+kernel void forward(OPERAND(const float, x), OPERAND(float, y), SIZES) {
   LOCATE(x);
   LOCATE(y);
-  ELEMENT(OH, OW, count)
+  ELEMENT(OD, OH, OW, count)
   WINDOW
   CHOOSE
   y[n * y_stride + i] = result;
 }
 
-kernel void forward_index(OPERAND(const float, x), OPERAND(float, y), OPERAND(INDEX, index), const int count, const int H, const int W,
-                          const int OH, const int OW) {
+kernel void forward_index(OPERAND(const float, x), OPERAND(float, y), OPERAND(INDEX, index), SIZES) {
   LOCATE(x);
   LOCATE(y);
   LOCATE(index);
-  ELEMENT(OH, OW, count)
+  ELEMENT(OD, OH, OW, count)
   WINDOW
   CHOOSE
   y[n * y_stride + i] = result;
@@ -62,36 +95,38 @@ kernel void forward_index(OPERAND(const float, x), OPERAND(float, y), OPERAND(IN
 #endif
 
 #if METHOD == AVE
-kernel void forward(OPERAND(const float, x), OPERAND(float, y), const int count, const int H, const int W, const int OH, const int OW) {
+#define AREA(r, c, s) (EXTENT((s) * SD - PD, KD, PD, D) * EXTENT((r) * SH - PH, KH, PH, H) * EXTENT((c) * SW - PW, KW, PW, W))
+
+kernel void forward(OPERAND(const float, x), OPERAND(float, y), SIZES) {
   LOCATE(x);
   LOCATE(y);
-  ELEMENT(OH, OW, count)
+  ELEMENT(OD, OH, OW, count)
   WINDOW
   float sum = 0;
-  EACH_PIXEL sum += x[a * W + b];
-  y[n * y_stride + i] = sum / (EXTENT(y0, KH, PH, H) * EXTENT(x0, KW, PW, W));
+  EACH_PIXEL sum += PIXEL;
+  y[n * y_stride + i] = sum / AREA(row, column, slice);
 }
 #endif
 
 #if METHOD == STOCHASTIC
 /* One pixel, with a probability that is its share of the sum. */
-kernel void forward_index(OPERAND(const float, x), OPERAND(const uint, step), OPERAND(float, y), OPERAND(INDEX, index), const int count,
-                          const int H, const int W, const int OH, const int OW, const uint key0, const uint key1) {
+kernel void forward_index(OPERAND(const float, x), OPERAND(const uint, step), OPERAND(float, y), OPERAND(INDEX, index), SIZES,
+                          const uint key0, const uint key1) {
   LOCATE(x);
   LOCATE(step);
   LOCATE(y);
   LOCATE(index);
-  ELEMENT(OH, OW, count)
+  ELEMENT(OD, OH, OW, count)
   WINDOW
   float sum = 0;
-  EACH_PIXEL sum += x[a * W + b];
+  EACH_PIXEL sum += PIXEL;
   const float aim = uniform01(philox((uint4)(i, n + step[STEP_SAMPLE], step[STEP_ITERATION], step[STEP_PASS]), (uint2)(key0, key1)).x) * sum;
   int at = -1, last = -1;
   float result = 0, passed = 0, value = 0;
   EACH_PIXEL {
-    const float v = x[a * W + b];
+    const float v = PIXEL;
     passed += v;
-    last = a * KW + b;
+    last = PLACE;
     value = v;
     if (at < 0 && passed > aim) {
       at = last;
@@ -104,62 +139,65 @@ kernel void forward_index(OPERAND(const float, x), OPERAND(const uint, step), OP
 }
 
 /* The expectation of the above. */
-kernel void forward(OPERAND(const float, x), OPERAND(float, y), const int count, const int H, const int W, const int OH, const int OW) {
+kernel void forward(OPERAND(const float, x), OPERAND(float, y), SIZES) {
   LOCATE(x);
   LOCATE(y);
-  ELEMENT(OH, OW, count)
+  ELEMENT(OD, OH, OW, count)
   WINDOW
   float sum = 0, squares = 0;
   EACH_PIXEL {
-    sum += x[a * W + b];
-    squares += x[a * W + b] * x[a * W + b];
+    sum += PIXEL;
+    squares += PIXEL * PIXEL;
   }
   y[n * y_stride + i] = sum > 0 ? squares / sum : 0;
 }
 #endif
 
-/* Each pixel gathers from the outputs whose windows hold it. */
-#define EACH_OUTPUT                                                                     \
-  for (int r = FIRST_OUT(row, KH, SH, PH); r <= LAST_OUT(row, SH, PH, OH); r++)         \
-    for (int c = FIRST_OUT(column, KW, SW, PW); c <= LAST_OUT(column, SW, PW, OW); c++)
+/* Each pixel gathers from the outputs whose windows span it. */
+#define SPAN(kernel, dilation) ((kernel - 1) * dilation + 1)
+#define EACH_OUTPUT                                                                                          \
+  for (int s = FIRST_OUT(slice, SPAN(KD, DD), SD, PD); s <= LAST_OUT(slice, SD, PD, OD); s++)                \
+    for (int r = FIRST_OUT(row, SPAN(KH, DH), SH, PH); r <= LAST_OUT(row, SH, PH, OH); r++)                  \
+      for (int c = FIRST_OUT(column, SPAN(KW, DW), SW, PW); c <= LAST_OUT(column, SW, PW, OW); c++)
+
+#define BACKWARD                               \
+  dy += n * dy_stride + (long)plane * OD * OH * OW; \
+  dx += n * dx_stride + i;                     \
+  float sum = 0;
 
 #if METHOD == AVE
-kernel void backward(OPERAND(const float, dy), OPERAND(float, dx), const int count, const int H, const int W, const int OH, const int OW,
-                     const int accumulate) {
+kernel void backward(OPERAND(const float, dy), OPERAND(float, dx), SIZES, const int accumulate) {
   LOCATE(dy);
   LOCATE(dx);
-  ELEMENT(H, W, count)
-  dy += n * dy_stride + (long)plane * OH * OW;
-  dx += n * dx_stride + i;
-  float sum = 0;
-  EACH_OUTPUT sum += dy[r * OW + c] / (EXTENT(r * SH - PH, KH, PH, H) * EXTENT(c * SW - PW, KW, PW, W));
+  ELEMENT(D, H, W, count)
+  BACKWARD
+  EACH_OUTPUT sum += dy[(s * OH + r) * OW + c] / AREA(r, c, s);
   *dx = accumulate ? *dx + sum : sum;
 }
 #else
-kernel void backward(OPERAND(const float, dy), OPERAND(const INDEX, index), OPERAND(float, dx), const int count, const int H, const int W,
-                     const int OH, const int OW, const int accumulate) {
+kernel void backward(OPERAND(const float, dy), OPERAND(const INDEX, index), OPERAND(float, dx), SIZES, const int accumulate) {
   LOCATE(dy);
   LOCATE(index);
   LOCATE(dx);
-  ELEMENT(H, W, count)
-  dy += n * dy_stride + (long)plane * OH * OW;
-  index += n * index_stride + (long)plane * OH * OW;
-  dx += n * dx_stride + i;
-  float sum = 0;
+  ELEMENT(D, H, W, count)
+  BACKWARD
+  index += n * index_stride + (long)plane * OD * OH * OW;
   EACH_OUTPUT {
-    if (index[r * OW + c] == (row - r * SH + PH) * KW + column - c * SW + PW) sum += dy[r * OW + c];
+    /* the pixel, seen from the window: a tap of it if the dilation divides all three */
+    const int z = slice - s * SD + PD, y = row - r * SH + PH, x = column - c * SW + PW;
+    const int tap = z % DD == 0 && y % DH == 0 && x % DW == 0;
+    if (tap && index[(s * OH + r) * OW + c] == (z / DD * KH + y / DH) * KW + x / DW) sum += dy[(s * OH + r) * OW + c];
   }
   *dx = accumulate ? *dx + sum : sum;
 }
 #endif
 
-/* The index as Caffe's mask top: place in the plane, -1 for none. */
-kernel void mask(OPERAND(const INDEX, index), OPERAND(float, y), const int count, const int H, const int W, const int OH,
-                 const int OW) {
+/* The index as Caffe's mask top: place in the image, -1 for none. */
+kernel void mask(OPERAND(const INDEX, index), OPERAND(float, y), SIZES) {
   LOCATE(index);
   LOCATE(y);
-  ELEMENT(OH, OW, count)
+  ELEMENT(OD, OH, OW, count)
   const INDEX at = index[n * index_stride + i];
-  const int there = (row * SH - PH + at / KW) * W + column * SW - PW + at % KW;
-  y[n * y_stride + i] = at < KH * KW ? there : -1;
+  const int z = slice * SD - PD + at / (KW * KH) * DD, a = row * SH - PH + at / KW % KH * DH, b = column * SW - PW + at % KW * DW;
+  y[n * y_stride + i] = at < KD * KH * KW ? (z * H + a) * W + b : -1;
 }

@@ -114,6 +114,53 @@ class Swish(Activation):
     fields = ("beta",)
 
 
+@register("ReLU6")
+class ReLU6(Activation):
+    """y = min(x for x > 0 else negative_slope x, 6); the derivative at 0 is negative_slope, at 6 it is 0."""
+
+    origin = "MobileNet v2 forks"
+    value = "fmin(x > 0 ? x : negative_slope * x, 6)"
+    fields = ("negative_slope",)
+
+    def infer(self, *bottoms: Shape) -> Sequence[Shape]:
+        tops = super().infer(*bottoms)
+        # y lies in the same of the three pieces as x unless negative_slope is negative.
+        at = "y" if self.scalars["negative_slope"] >= 0 else "x"
+        self.derivative = f"{at} > 0 ? {at} < 6 : negative_slope"
+        return tops
+
+
+@register("HardSwish")
+class HardSwish(Activation):
+    """y = x min(max(x + 3, 0), 6) / 6; the derivative at -3 is -1/2, at 3 it is 3/2."""
+
+    origin = "synopsys-caffe, micronet-caffe"
+    message = ""
+    value = "x * fmin(fmax(x + 3, 0), 6) / 6"
+    derivative = "x < -3 ? 0 : x > 3 ? 1 : (2 * x + 3) / 6"
+
+
+@register("HardSigmoid")
+class HardSigmoid(Activation):
+    """y = alpha x + beta kept within [0, 1]; the derivative at the bounds is 0."""
+
+    origin = "synopsys-caffe"
+    value = "fmin(fmax(alpha * x + beta, 0), 1)"
+    derivative = "y > 0 && y < 1 ? alpha : 0"
+    fields = ("alpha", "beta")
+
+
+@register("Mish")
+class Mish(Activation):
+    """y = x tanh(log(1 + e^x))."""
+
+    origin = "YOLOv4 ports, synopsys-caffe"
+    message = ""
+    # tanh(log(1 + n)) = w / (w + 2) with n = e^x, w = n (n + 2); from x = 20 on it is 1 and would overflow.
+    value = "n = exp(fmin(x, 20)); w = n * (n + 2); x * (w / (w + 2))"
+    derivative = "t = fmin(x, 20); n = exp(t); w = n * (n + 2); (w + 4 * t * n * (n + 1) / (w + 2)) / (w + 2)"
+
+
 @register("Threshold")
 class Threshold(Activation):
     """y = 1 for x > threshold, else 0."""

@@ -109,9 +109,13 @@ class Layer:
         """The layer's own parameter message: `Pooling` has `pooling_param`."""
         return getattr(self.param, param_field(self.param.type))
 
-    def stored(self, blobs: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
+    def stored(self, blobs: Sequence[np.ndarray | None]) -> Sequence[np.ndarray | None]:
         """The blobs that a weights file has for this layer in the layer's own order and number; forks lay some out differently."""
         return blobs
+
+    @classmethod
+    def recognise(cls, param: Any, blobs: Sequence[np.ndarray | None]) -> None:
+        """Set the fields of `param` that the prototxt leaves open and that the layer's blobs in a weights file tell: which fork's layer it is."""
 
 
 _REGISTRY: dict[str, type[Layer]] = {}

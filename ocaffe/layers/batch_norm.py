@@ -1,97 +1,254 @@
-"""BatchNorm: normalisation of every channel by its mean and deviation; learned scale and bias are a Scale layer's."""
+"""BatchNorm in the layouts of BVLC Caffe, NVCaffe and Intel's fork, and what it shares with the layers that are called BN."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
 
 from ocaffe import proto
-from ocaffe.graph.ir import Blob, Ref, Shape
+from ocaffe.graph.ir import Blob, Parameter, Ref, Shape
 from ocaffe.graph.recorder import Recorder
 from ocaffe.layers.base import Layer, ParamBlob, register
 from ocaffe.ops.expression import Read, pointwise, reduce
 
+CUDNN_LEAST_EPS = 1e-5  # CUDNN_BN_MIN_EPSILON, which NVCaffe keeps to on every device
 
-@register("BatchNorm")
-class BatchNorm(Layer):
-    """y = (x - mean) / sqrt(variance + eps), statistics of the batch in TRAIN, the running ones in TEST (or as use_global_stats says).
 
-    Blobs: sums of means, of variances, and of their weights, each decayed by moving_average_fraction in every forward pass; the running mean is the
-    first divided by the third. They never learn. Backward needs the top and the inverse deviations, so the bottom may be overwritten.
+class ChannelNorm(Layer):
+    """y = (x - mean) / sqrt(variance + eps) for every channel (axis 1), then perhaps times a scale, plus a bias, and a ReLU.
+
+    Plain and with statistics of the batch, backward needs the top and the inverse deviations, so the bottom may be overwritten; else it reads the bottom.
     """
 
+    eps: float
+    of_batch: bool  # the statistics are those of the batch: gradients pass through them
+    relu = False
+    learned: tuple[int | None, int | None] = (None, None)  # which blobs are scale and bias
+    mean: Ref | None = None  # statistics that forward computed; None: the running ones serve
+    inverse: Ref | None = None  # 1 / sqrt(variance + eps)
+
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
-        p, x = self.own(), bottoms[0]
-        self.check(len(x) > 0, "the bottom is a scalar", "BatchNorm needs a batch axis")
+        x = bottoms[0]
+        self.check(len(x) > 0, "the bottom is a scalar", f"{self.param.type} needs a batch axis")
         self.channels = x[1] if len(x) > 1 else 1
         self.axes = (0, *range(2, len(x)))
         self.channel_axis = min(1, len(x) - 1)
-        self.global_stats = bool(p.use_global_stats) if p.HasField("use_global_stats") else self.phase == proto.TEST
-        self.fraction, self.eps = float(p.moving_average_fraction), float(p.eps)
         return [x]
 
-    def parameters(self) -> Sequence[ParamBlob]:
-        zero = proto.FillerParameter()
-        return [ParamBlob(shape, zero, learned=False) for shape in ((self.channels,), (self.channels,), (1,))]
+    def running(self, first: int) -> tuple[list[Read], str]:
+        """Reads, to be x`first`, .., and text that makes `mean` and `inverse` of the running statistics; `eps` is a scalar."""
+        raise NotImplementedError
 
-    def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
-        x = bottoms[0].data
-        if self.global_stats:
-            text = "inverse = 1 / sqrt(weight * x2 + eps); y0 = (x0 - weight * x1) * inverse"
-            mean, variance, weight = self.running()
-            pointwise(rec, f"{WEIGHT}; {text}", reads=[x, mean, variance, weight], writes=[tops[0].data], scalars={"eps": self.eps})
-            return
+    # -- forward -----------------------------------------------------------------------------------------------------
+
+    def measure(
+        self,
+        rec: Recorder,
+        x: Blob,
+        update: str = "",
+        modifies: Sequence[Ref] = (),
+        scalars: dict[str, float] | None = None,
+        reads: Sequence[Read] = (),
+        writes: Sequence[Ref] = (),
+    ) -> None:
+        """The statistics of the batch; `update` uses `mean`, `variance`, n, x2 (reads), .. to compute m0 (modifies), .. and y2 (writes), .."""
         self.mean, self.inverse = rec.saved("mean", (self.channels,)), rec.saved("inverse", (self.channels,))
-        n = bottoms[0].count // self.channels
         # One pass gives both moments: shifted by a value of the channel itself, the squares do not cancel.
-        shift = x.view((self.channels,), 0, bottoms[0].count // (bottoms[0].shape[0] * self.channels), "shift")
+        shift = x.data.view((self.channels,), 0, x.count // (x.shape[0] * self.channels), "shift")
+        finish = "d = v0 / n; variance = fmax(v1 / n - d * d, 0); mean = x1 + d; y0 = mean; y1 = 1 / sqrt(variance + eps)"
         reduce(
             rec,
             "d = x0 - x1; v0 = d; v1 = d * d",
-            reads=[x, (shift, self.channel_axis)],
-            writes=[self.mean, self.inverse],
-            modifies=[parameter.data for parameter in self.params],
+            reads=[x.data, (shift, self.channel_axis), *reads],
+            writes=[self.mean, self.inverse, *writes],
+            modifies=modifies,
             axes=self.axes,
-            finish="d = v0 / n; variance = fmax(v1 / n - d * d, 0); y0 = x1 + d; y1 = 1 / sqrt(variance + eps); "
-            "m0 = fraction * m0 + y0; m1 = fraction * m1 + unbiased * variance; m2 = fraction * m2 + 1",
-            scalars={"n": float(n), "eps": self.eps, "fraction": self.fraction, "unbiased": n / (n - 1) if n > 1 else 1.0},
-            side_effect=True,
+            finish=f"{finish}; {update}",
+            scalars={"n": float(x.count // self.channels), "eps": self.eps, **(scalars or {})},
+            side_effect=bool(modifies),
         )
-        self.recompute(rec, bottoms, tops)
 
-    def recompute(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
-        """The top from the bottom and the saved statistics, without touching the running ones."""
-        reads = [bottoms[0].data, self.per_channel(self.mean), self.per_channel(self.inverse)]
-        pointwise(rec, "y0 = (x0 - x1) * x2", reads=reads, writes=[tops[0].data])
+    def normalize(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
+        """The top from the bottom and the statistics, without touching the running ones."""
+        reads, text = self.moments(1)
+        term = "(x0 - mean) * inverse"
+        for parameter, sign in ((self.scale, "*"), (self.bias, "+")):
+            if parameter is not None:
+                reads.append(self.per_channel(parameter.data))
+                term = f"{term} {sign} x{len(reads)}"
+        text = f"{text}; t = {term}; y0 = t > 0 ? t : 0" if self.relu else f"{text}; y0 = {term}"
+        pointwise(rec, text, reads=[bottoms[0].data, *reads], writes=[tops[0].data], scalars=self.constants())
+
+    # -- backward ----------------------------------------------------------------------------------------------------
 
     def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
         dy, y, dx = tops[0].diff, tops[0].data, bottoms[0].diff
-        if not propagate[0]:
-            return
-        assert dy is not None and dx is not None
-        if self.global_stats:
-            _, variance, weight = self.running()
-            text = f"{WEIGHT.replace('x3', 'x2')}; y0 = x0 / sqrt(weight * x1 + eps)"
-            pointwise(rec, text, reads=[dy, variance, weight], writes=[dx], scalars={"eps": self.eps})
-            return
-        mean_dy, mean_dy_y = rec.scratch("mean_dy", (self.channels,)), rec.scratch("mean_dy_y", (self.channels,))
-        reduce(
-            rec,
-            "v0 = x0; v1 = x0 * x1",
-            reads=[dy, y],
-            writes=[mean_dy, mean_dy_y],
-            axes=self.axes,
-            finish="y0 = v0 / n; y1 = v1 / n",
-            scalars={"n": float(bottoms[0].count // self.channels)},
-        )
-        reads = [dy, y, *(self.per_channel(ref) for ref in (mean_dy, mean_dy_y, self.inverse))]
-        pointwise(rec, "y0 = (x0 - x2 - x1 * x3) * x4", reads=reads, writes=[dx])
+        assert dy is not None
+        scale_diff, bias_diff = (parameter.diff if parameter is not None else None for parameter in (self.scale, self.bias))
+        through = self.of_batch and propagate[0]
+        # g: the gradient of what the ReLU reads; h: the normalized x
+        reads, text = [dy, *([y] if self.relu else [])], "g = x1 > 0 ? x0 : 0" if self.relu else "g = x0"
+        more: tuple[list[Read], str]
+        if self.of_batch and self.plain:
+            assert self.inverse is not None
+            more = [y, self.per_channel(self.inverse)], f"h = x{len(reads)}; inverse = x{len(reads) + 1}"
+        elif through or scale_diff is not None:
+            moments, where = self.moments(len(reads) + 1)
+            more = [bottoms[0].data, *moments], f"{where}; h = (x{len(reads)} - mean) * inverse"
+        else:
+            more = self.moments(len(reads))
+        operands: list[Read] = [*reads, *more[0]]
+        text = f"{text}; {more[1]}"
+
+        sums = [rec.scratch(name, (self.channels,)) for name in ("mean_g", "mean_g_h")] if through else []
+        results = [(ref, f"{value} / n") for ref, value in zip(sums, ("v0", "v1"))]
+        results += [(ref, value) for ref, value in ((bias_diff, "v0"), (scale_diff, "v1")) if ref is not None]
+        if results:
+            products = "; v1 = g * h" if any("v1" in value for _, value in results) else ""
+            finish = "; ".join(f"y{i} = {value}" for i, (_, value) in enumerate(results))
+            count = {"n": float(bottoms[0].count // self.channels)} if sums else {}
+            reduce(
+                rec, f"{text}; v0 = g{products}", reads=operands, writes=[ref for ref, _ in results], axes=self.axes, finish=finish,
+                scalars={**self.constants(), **count},
+            )  # fmt: skip
+        if propagate[0]:
+            assert dx is not None
+            term = "g * inverse"
+            if sums:
+                term = f"(g - x{len(operands)} - h * x{len(operands) + 1}) * inverse"
+                operands += [self.per_channel(ref) for ref in sums]
+            if self.scale is not None:
+                term = f"{term} * x{len(operands)}"
+                operands.append(self.per_channel(self.scale.data))
+            pointwise(rec, f"{text}; y0 = {term}", reads=operands, writes=[dx], scalars=self.constants())
+
+    # -- help --------------------------------------------------------------------------------------------------------
+
+    @property
+    def plain(self) -> bool:
+        return not self.relu and self.scale is None and self.bias is None
+
+    @property
+    def scale(self) -> Parameter | None:
+        return None if self.learned[0] is None else self.params[self.learned[0]]
+
+    @property
+    def bias(self) -> Parameter | None:
+        return None if self.learned[1] is None else self.params[self.learned[1]]
+
+    def moments(self, first: int) -> tuple[list[Read], str]:
+        """Reads, to be x`first`, .., and text that makes `mean` and `inverse` of them."""
+        if self.mean is None or self.inverse is None:
+            return self.running(first)
+        return [self.per_channel(self.mean), self.per_channel(self.inverse)], f"mean = x{first}; inverse = x{first + 1}"
+
+    def constants(self) -> dict[str, float]:
+        """Scalars of the text of `moments`."""
+        return {"eps": self.eps} if self.mean is None else {}
 
     def per_channel(self, ref: Ref) -> Read:
-        return ref, self.channel_axis
-
-    def running(self) -> list[Read]:
-        """Sums of means, of variances, and of weights."""
-        mean, variance, weight = (parameter.data for parameter in self.params)
-        return [self.per_channel(mean), self.per_channel(variance), (weight, 0)]
+        return ref.view((self.channels,)), self.channel_axis
 
 
-WEIGHT = "weight = x3 == 0 ? 0 : 1 / x3"  # without any batch yet the statistics count as zero
+@register("BatchNorm")
+class BatchNorm(ChannelNorm):
+    """y = (x - mean) / sqrt(variance + eps), statistics of the batch in TRAIN, the running ones in TEST (or as use_global_stats says).
+
+    Blobs: sums of means, of variances, and of their weights, each decayed by moving_average_fraction in every forward pass; the running mean is the
+    first divided by the third. They never learn.
+
+    With scale_bias, or a filler of either (NVCaffe), a scale and a bias follow as blobs 3 and 4, and the first two blobs are running averages, weight 1.
+    With use_weight_bias (Intel) they follow as well, but the sums are BVLC's. relu (Intel) and fused_relu (OpenCL branch) append a ReLU.
+    update_global_stats (PSPNet): with use_global_stats in TRAIN, the variance of the batch around the running mean serves, and is added to the sums.
+    """
+
+    @classmethod
+    def recognise(cls, param: Any, blobs: Sequence[np.ndarray | None]) -> None:
+        """Five blobs are a layout with scale and bias; NVCaffe's weight of the statistics is 1, Intel's is a sum."""
+        p = param.batch_norm_param
+        if len(blobs) == 5 and not (_scale_bias(p) or p.HasField("use_weight_bias")):
+            weights = [blob for blob in _ordered(blobs)[2:3] if blob is not None]
+            summed = any(float(weight.reshape(-1)[0]) != 1 for weight in weights)
+            setattr(p, "use_weight_bias" if summed else "scale_bias", True)
+
+    def infer(self, *bottoms: Shape) -> Sequence[Shape]:
+        p = self.own()
+        self.check(not p.stats_batch_size, "batch_norm_param { stats_batch_size } (Intel's) is not supported", "remove it, or use a smaller batch")
+        tops = super().infer(*bottoms)
+        given = bool(p.use_global_stats) if p.HasField("use_global_stats") else self.phase == proto.TEST
+        self.of_batch = not given
+        self.averages = _scale_bias(p)
+        self.fraction = float(p.moving_average_fraction)
+        self.eps = max(float(p.eps), CUDNN_LEAST_EPS) if self.averages else float(p.eps)
+        self.relu = bool(p.relu or p.fused_relu)
+        if self.averages or (p.HasField("use_weight_bias") and p.use_weight_bias):
+            self.learned = 3, 4 if self.averages or p.bias_term else None
+        return tops
+
+    def parameters(self) -> Sequence[ParamBlob]:
+        p, zero, one = self.own(), proto.FillerParameter(), proto.FillerParameter(type="constant", value=1)
+        each = (self.channels,)
+        blobs = [ParamBlob(shape, zero, learned=False) for shape in (each, each, (1,))]
+        if self.learned[0] is not None:
+            name = "scale_filler" if self.averages else "filler"
+            blobs.append(ParamBlob(each, getattr(p, name) if p.HasField(name) else one))
+        if self.learned[1] is not None:
+            blobs.append(ParamBlob(each, p.bias_filler))
+        return blobs
+
+    def stored(self, blobs: Sequence[np.ndarray | None]) -> Sequence[np.ndarray | None]:
+        return _ordered(blobs)
+
+    def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
+        mean, variance, weight = (parameter.data for parameter in self.params[:3])
+        n = bottoms[0].count // self.channels
+        self.mean = self.inverse = None
+        scalars = {"fraction": self.fraction, "unbiased": n / (n - 1) if n > 1 else 1.0}
+        if self.of_batch and self.averages:
+            # NVCaffe's averages begin with the first batch; a weight of 0 says that there was none yet.
+            text = "new = x2 == 0 ? 1 : 1 - fraction; m0 = (1 - new) * m0 + new * mean; m1 = (1 - new) * m1 + new * unbiased * variance"
+            self.measure(rec, bottoms[0], text, [mean, variance], scalars, reads=[(weight, 0)])
+            pointwise(rec, "m0 = 1", modifies=[weight], side_effect=True)
+        elif self.of_batch:
+            text = "m0 = fraction * m0 + mean; m1 = fraction * m1 + unbiased * variance; m2 = fraction * m2 + 1"
+            self.measure(rec, bottoms[0], text, [mean, variance, weight], scalars)
+        elif self.own().update_global_stats and self.phase == proto.TRAIN:
+            self.update_global(rec, bottoms[0], scalars)
+        self.normalize(rec, bottoms, tops)
+
+    def update_global(self, rec: Recorder, x: Blob, scalars: dict[str, float]) -> None:
+        """PSPNet's update of running statistics that are in use: the mean stays, the variance is the batch's around it."""
+        mean, variance, weight = (parameter.data for parameter in self.params[:3])
+        self.mean, self.inverse = rec.saved("mean", (self.channels,)), rec.saved("inverse", (self.channels,))
+        pointwise(rec, "y0 = x1 == 0 ? 0 : x0 / x1", reads=[mean, (weight, 0)], writes=[self.mean])
+        reduce(
+            rec,
+            "d = x0 - x1; v0 = d * d",
+            reads=[x.data, self.per_channel(self.mean)],
+            writes=[self.inverse],
+            modifies=[mean, variance, weight],
+            axes=self.axes,
+            finish="variance = v0 / n; y0 = 1 / sqrt(variance + eps); "
+            "m0 = fraction * m0 + x1; m1 = fraction * m1 + unbiased * variance; m2 = fraction * m2 + 1",
+            scalars={"n": float(x.count // self.channels), "eps": self.eps, **scalars},
+            side_effect=True,
+        )
+
+    def running(self, first: int) -> tuple[list[Read], str]:
+        mean, variance, weight = (parameter.data for parameter in self.params[:3])
+        # Without any batch yet the statistics count as zero.
+        text = f"weight = x{first + 2} == 0 ? 0 : 1 / x{first + 2}; mean = weight * x{first}; inverse = 1 / sqrt(weight * x{first + 1} + eps)"
+        return [self.per_channel(mean), self.per_channel(variance), (weight, 0)], text
+
+
+def _scale_bias(p: Any) -> bool:
+    """Whether a BatchNormParameter asks for NVCaffe's scale and bias; Intel's has a bias_filler too."""
+    return bool(p.scale_bias or p.HasField("scale_filler") or (p.HasField("bias_filler") and not p.HasField("use_weight_bias")))
+
+
+def _ordered(blobs: Sequence[np.ndarray | None]) -> Sequence[np.ndarray | None]:
+    """Blobs as mean, variance, weight, scale, bias; NVCaffe 0.15 and Intel's first releases put scale and bias in front."""
+    sizes = [blob.size if blob is not None else 0 for blob in blobs]
+    in_front = len(sizes) == 5 and sizes[4] == 1 and sizes[2] > 1
+    return [*blobs[2:], *blobs[:2]] if in_front else blobs

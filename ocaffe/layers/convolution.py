@@ -1,16 +1,20 @@
-"""Convolution over up to three axes, with groups, strides, padding and dilation."""
+"""Convolution over any number of axes, with groups, strides, padding and dilation."""
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from ocaffe.errors import shape_text
-from ocaffe.graph.ir import Blob, Ref, Shape
+from ocaffe.graph.ir import Blob, Ref, Role, Shape
 from ocaffe.graph.recorder import Recorder
-from ocaffe.layers.base import Layer, ParamBlob, register
+from ocaffe.layers.base import Arity, Layer, ParamBlob, register
 from ocaffe.ops import convolution
-from ocaffe.ops.convolution import ConvGeometry, Triple
+from ocaffe.ops.convolution import Axes, ConvGeometry
+from ocaffe.ops.expression import pointwise
+
+DILATION = ("dilation", "dilation_h", "dilation_w")
+HOLES = ("filter_stride", "filter_stride_h", "filter_stride_w")  # what ParseNet calls it
 
 
 class Window:
@@ -23,15 +27,18 @@ class Window:
         self.kernel = self._read(layer, param, axes, "kernel_size", "kernel", None)
         self.stride = self._read(layer, param, axes, "stride", "stride", 1)
         self.pad = self._read(layer, param, axes, "pad", "pad", 0)
-        self.dilation = self._read(layer, param, axes, "dilation", "", 1)
-        layer.check(all(self.kernel), f"kernel_size is {shape_text(self.kernel)}", "kernel_size must be positive")
-        layer.check(all(self.stride), f"stride is {shape_text(self.stride)}", "stride must be positive")
-        layer.check(all(self.dilation), f"dilation is {shape_text(self.dilation)}", "dilation must be positive")
+        holes, names = ([field.name for field, _ in param.ListFields() if field.name in names] for names in (HOLES, DILATION))
+        layer.check(not (holes and names), f"{' and '.join(holes + names)} are given, two forks' names of one thing", f"remove {' and '.join(holes)}")
+        word = "filter_stride" if holes else "dilation"
+        self.dilation = self._read(layer, param, axes, word, word, 1)
+        for field, values in (("kernel_size", self.kernel), ("stride", self.stride), ("dilation", self.dilation)):
+            layer.check(all(values), f"{field} is {shape_text(values)}", f"{field} must be positive")
 
     @staticmethod
-    def _read(layer: Layer, param: Any, axes: int, field: str, stem: str, default: int | None) -> tuple[int, ...]:
-        values = list(getattr(param, field))
-        pair = [f"{stem}_{side}" for side in "hw"] if stem else []
+    def _read(layer: Layer, param: Any, axes: int, field: str, stem: str, default: int | None) -> Axes:
+        held = {given.name: value for given, value in param.ListFields()}.get(field, [])
+        values = [held] if isinstance(held, int) else list(held)
+        pair = [f"{stem}_{side}" for side in "hw"]
         given = [name for name in pair if param.HasField(name)]
         if given:
             layer.check(axes == 2, f"{given[0]} is given, but the layer has {axes} spatial axes", f"give {field} once per axis")
@@ -44,40 +51,147 @@ class Window:
         layer.check(len(values) in (1, axes), f"{field} is given {len(values)} times for {axes} spatial axes", f"give {field} once, or {axes} times")
         return tuple(values * axes if len(values) == 1 else values)
 
-    def extent(self) -> tuple[int, ...]:
+    def extent(self) -> Axes:
         """Pixels that a window spans."""
         return tuple(d * (k - 1) + 1 for k, d in zip(self.kernel, self.dilation))
 
 
-def triple(values: Sequence[int], fill: int) -> Triple:
-    """Up to three numbers, padded in front."""
-    padded = (*(fill,) * (3 - len(values)), *values)
-    return padded[0], padded[1], padded[2]
+def padded(values: Axes, fill: int) -> Axes:
+    """At least three numbers, for the kernels have three axes; `fill` in front."""
+    return (fill,) * (3 - len(values)) + values
 
 
-@register("Convolution")
-class Convolution(Layer):
-    """Caffe's Convolution: out = floor((in + 2 pad - extent) / stride) + 1. Every bottom gives one top, all with the same filters.
+class Filters(Layer):
+    """What Convolution and Deconvolution share: filters that every bottom is moved through, each bottom with a top of its own.
 
-    Blobs: weight (num_output, channels / group, *kernel), bias (num_output). Axes before `axis` are one batch.
+    `geometry` is that of a convolution, whichever way it is walked.
     """
 
-    bottoms, tops = (1, None), (1, None)
+    message = "convolution_param"
+    bottoms: ClassVar[Arity] = (1, None)
+    tops: ClassVar[Arity] = (1, None)
     inplace_top = False
+    geometry: ConvGeometry
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         param, x = self.own(), bottoms[0]
         self.check(len(self.param.top) == len(bottoms), f"{len(bottoms)} bottoms and {len(self.param.top)} tops", "give one top per bottom")
         for other in bottoms[1:]:
-            self.check(other == x, f"bottoms differ: {shape_text(x)} and {shape_text(other)}", "all bottoms of a Convolution need one shape")
+            self.check(other == x, f"bottoms differ: {shape_text(x)} and {shape_text(other)}", f"all bottoms of a {self.type} need one shape")
         axis = self.axis(param.axis, x)
-        spatial = x[axis + 1 :]
-        self.check(len(spatial) <= 3, f"bottom {shape_text(x)} has {len(spatial)} spatial axes behind axis {axis}; up to 3 are supported")
-        self.check(param.num_output > 0, "num_output is missing or 0", "give num_output, the number of filters")
-        channels, group = x[axis], param.group
+        channels, spatial = x[axis], x[axis + 1 :]
+        outputs, group = self.counts(channels)
+        self.check(outputs > 0, "num_output is missing or 0", "give num_output, the number of filters")
         self.check(group > 0 and channels % group == 0, f"group {group} does not divide the {channels} input channels")
-        self.check(param.num_output % group == 0, f"group {group} does not divide num_output {param.num_output}")
-        self.window = window = Window(self, param, len(spatial))
+        self.check(outputs % group == 0, f"group {group} does not divide num_output {outputs}")
+        self.slope = self.merged_relu()
+        self.window = Window(self, param, len(spatial))
+        out = self.outputs(spatial)
+        self.geometry = self.walked(math.prod(x[:axis]), channels, outputs, group, padded(spatial, 1), padded(out, 1))
+        self.samples = axis == 1
+        self.channels_out = outputs
+        return [(*x[:axis], outputs, *out)] * len(bottoms)
+
+    def counts(self, channels: int) -> tuple[int, int]:
+        """num_output and group."""
+        return self.own().num_output, self.own().group
+
+    def outputs(self, spatial: Shape) -> Axes:
+        """Spatial axes of the tops."""
+        raise NotImplementedError
+
+    def walked(self, batch: int, channels: int, outputs: int, group: int, size: Axes, out: Axes) -> ConvGeometry:
+        """The geometry that leads from `channels` of `size` to `outputs` of `out`."""
+        raise NotImplementedError
+
+    def steps(self) -> tuple[Axes, Axes, Axes, Axes]:
+        """Kernel, stride, pad and dilation as a geometry wants them."""
+        w = self.window
+        return padded(w.kernel, 1), padded(w.stride, 1), padded(w.pad, 0), padded(w.dilation, 1)
+
+    def merged_relu(self) -> float | None:
+        """The negative slope of the ReLU that forks let the layer end with, if the prototxt asks for it."""
+        param = self.own()
+        names = param.FuseType
+        self.check(
+            param.fuse_type in (param.UNFUSED, param.FUSED_CONV_RELU),
+            f"fuse_type: {names.Name(param.fuse_type)} (of the OpenCL fork) is not supported",
+            "remove it and add the layers that it merges; a ReLU is merged anyway",
+        )
+        self.check(param.fusion_type == param.NONE_FUSION, "fusion_type: SUM_FUSION (Intel's) is not supported", "remove it and add an Eltwise layer")
+        self.check(not param.coeff, "coeff (Intel's, of fusion_type) is not supported", "remove it and add an Eltwise layer")
+        self.check(not param.HasField("eltwise_param"), "eltwise_param (of the OpenCL fork) is not supported", "remove it and add an Eltwise layer")
+        if param.relu and param.fuse_type == param.FUSED_CONV_RELU:
+            raise self.error("relu: true and fuse_type: FUSED_CONV_RELU are both given, which are two forks' names of one thing", "remove one")
+        slope = param.negative_slope if param.relu else param.relu_param.negative_slope if param.fuse_type == param.FUSED_CONV_RELU else None
+        self.check(slope is None or slope >= 0, f"the negative_slope of the merged ReLU is {slope}", "a slope of at least 0, or a ReLU layer")
+        return slope
+
+    def parameters(self) -> Sequence[ParamBlob]:
+        param, g = self.own(), self.geometry
+        weight = ParamBlob((g.num_output, g.group_channels, *self.window.kernel), param.weight_filler)
+        return [weight, ParamBlob((self.channels_out,), param.bias_filler)] if param.bias_term else [weight]
+
+    def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
+        bias = self.params[1].data if len(self.params) > 1 else None
+        for bottom, top in zip(bottoms, tops):
+            y = top.data if self.slope is None else Ref(f"{top.name}.linear", top.shape, Role.ACTIVATION)
+            self.move(rec, self.batch(bottom.data), self.params[0].data, bias, self.batch(y))
+            if self.slope is not None:
+                relu = "y0 = x0 > 0 ? x0 : slope * x0"
+                pointwise(rec, relu, reads=[y], writes=[top.data], scalars={"slope": self.slope}, relu_slope=self.slope)
+
+    def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
+        weight = self.params[0]
+        bias = self.params[1] if len(self.params) > 1 else None
+        for bottom, top, wanted in zip(bottoms, tops, propagate):
+            x, dy = self.batch(bottom.data), self.batch(self.before_relu(rec, top))
+            if weight.diff is not None:
+                self.filter_gradient(rec, x, dy, weight.diff)
+            if bias is not None and bias.diff is not None:
+                convolution.backward_bias(rec, self.geometry, dy, bias.diff)
+            if wanted:
+                assert bottom.diff is not None
+                self.move_back(rec, dy, weight.data, self.batch(bottom.diff))
+            rec.enter(rec.layer, rec.phase)  # the next bottom adds to the gradients of this one
+
+    def before_relu(self, rec: Recorder, top: Blob) -> Ref:
+        """The gradient of what the merged ReLU, if there is one, was given; the sign of the top is that of its input."""
+        assert top.diff is not None
+        if self.slope is None:
+            return top.diff
+        diff = rec.scratch("linear.diff", top.shape)
+        pointwise(rec, "y0 = x1 > 0 ? x0 : slope * x0", reads=[top.diff, top.data], writes=[diff], scalars={"slope": self.slope})
+        return diff
+
+    def move(self, rec: Recorder, x: Ref, w: Ref, bias: Ref | None, y: Ref) -> None:
+        """y from x."""
+        raise NotImplementedError
+
+    def move_back(self, rec: Recorder, dy: Ref, w: Ref, dx: Ref) -> None:
+        """dx from dy."""
+        raise NotImplementedError
+
+    def filter_gradient(self, rec: Recorder, x: Ref, dy: Ref, dw: Ref) -> None:
+        """dw from x and dy."""
+        raise NotImplementedError
+
+    def batch(self, ref: Ref) -> Ref:
+        """The Ref with its leading axes as one batch axis."""
+        g = self.geometry
+        return ref if self.samples else ref.view((g.batch, ref.count // g.batch))
+
+
+@register("Convolution")
+class Convolution(Filters):
+    """Convolution: each output is the product of a filter and the window that it sees; out = floor((in + 2 pad - extent) / stride) + 1.
+
+    Every bottom gives one top, all with the same filters. Blobs: weight (num_output, channels / group, *kernel), bias (num_output).
+    Axes before `axis` are one batch. `relu: true` and `fuse_type: FUSED_CONV_RELU`, which forks have, end it with a ReLU.
+    """
+
+    def outputs(self, spatial: Shape) -> Axes:
+        window = self.window
         extent = window.extent()
         for size, pad, span in zip(spatial, window.pad, extent):
             self.check(
@@ -85,40 +199,16 @@ class Convolution(Layer):
                 f"the window spans {shape_text(extent)} pixels, more than the padded {shape_text(spatial)} image (pad {shape_text(window.pad)})",
                 "use a larger image, a smaller kernel or more padding",
             )
-        out = tuple((n + 2 * p - e) // s + 1 for n, p, e, s in zip(spatial, window.pad, extent, window.stride))
-        self.geometry = ConvGeometry(
-            math.prod(x[:axis]), channels, param.num_output, group, triple(spatial, 1), triple(out, 1),
-            triple(window.kernel, 1), triple(window.stride, 1), triple(window.pad, 0), triple(window.dilation, 1),
-        )  # fmt: skip
-        self.samples = axis == 1
-        return [(*x[:axis], param.num_output, *out)] * len(bottoms)
+        return tuple((n + 2 * p - e) // s + 1 for n, p, e, s in zip(spatial, window.pad, extent, window.stride))
 
-    def parameters(self) -> Sequence[ParamBlob]:
-        param, g = self.own(), self.geometry
-        weight = ParamBlob((g.num_output, g.group_channels, *self.window.kernel), param.weight_filler)
-        return [weight, ParamBlob((g.num_output,), param.bias_filler)] if param.bias_term else [weight]
+    def walked(self, batch: int, channels: int, outputs: int, group: int, size: Axes, out: Axes) -> ConvGeometry:
+        return ConvGeometry(batch, channels, outputs, group, size, out, *self.steps())
 
-    def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
-        bias = self.params[1].data if len(self.params) > 1 else None
-        for bottom, top in zip(bottoms, tops):
-            convolution.forward(rec, self.geometry, self._batch(bottom.data), self.params[0].data, bias, self._batch(top.data))
+    def move(self, rec: Recorder, x: Ref, w: Ref, bias: Ref | None, y: Ref) -> None:
+        convolution.forward(rec, self.geometry, x, w, bias, y)
 
-    def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
-        weight = self.params[0]
-        bias = self.params[1] if len(self.params) > 1 else None
-        for bottom, top, wanted in zip(bottoms, tops, propagate):
-            assert top.diff is not None
-            dy = self._batch(top.diff)
-            if weight.diff is not None:
-                convolution.backward_filter(rec, self.geometry, self._batch(bottom.data), dy, weight.diff)
-            if bias is not None and bias.diff is not None:
-                convolution.backward_bias(rec, self.geometry, dy, bias.diff)
-            if wanted:
-                assert bottom.diff is not None
-                convolution.backward_data(rec, self.geometry, dy, weight.data, self._batch(bottom.diff))
-            rec.enter(rec.layer, rec.phase)  # the next bottom adds to the gradients of this one
+    def move_back(self, rec: Recorder, dy: Ref, w: Ref, dx: Ref) -> None:
+        convolution.backward_data(rec, self.geometry, dy, w, dx)
 
-    def _batch(self, ref: Ref) -> Ref:
-        """The Ref with its leading axes as one batch axis."""
-        g = self.geometry
-        return ref if self.samples else ref.view((g.batch, ref.count // g.batch))
+    def filter_gradient(self, rec: Recorder, x: Ref, dy: Ref, dw: Ref) -> None:
+        convolution.backward_filter(rec, self.geometry, x, dy, dw)

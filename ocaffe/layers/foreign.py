@@ -50,7 +50,6 @@ FOREIGN = {
     "SegmentConsensus": "yjxiong/caffe (temporal-segment-networks)",
     "SmoothL1LossOHEM": "R-FCN",
     "SoftmaxWithLossOHEM": "R-FCN",
-    "SpatialDropout": "intel/caffe",
     "SpatialProduct": "DeepLab and PSPNet",
     "SyncBN": "yjxiong/caffe (temporal-segment-networks)",
     "TRT": "NVIDIA/caffe",

@@ -1,26 +1,30 @@
-"""Pooling: MAX, AVE or STOCHASTIC over windows in H x W."""
+"""Pooling: MAX, AVE or STOCHASTIC over windows in H x W or D x H x W."""
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
-from ocaffe import proto
+from ocaffe import log, proto
 from ocaffe.errors import shape_text
 from ocaffe.graph.ir import Blob, Ref, Shape
 from ocaffe.graph.recorder import Recorder
 from ocaffe.layers.base import Layer, register
-from ocaffe.layers.window import Window, pair_text
+from ocaffe.layers.window import Window, axes_text
 from ocaffe.ops.pooling import Pool
 
-FORKS = ("pad_3d", "kernel_size_3d", "stride_3d", "dilation", "bin_size", "bin_h", "bin_w", "torch_pooling")
+UNDEFINED = {"bin_size": "ParseNet's", "bin_h": "ParseNet's", "bin_w": "ParseNet's", "torch_pooling": "NVCaffe's"}
 
 
 @register("Pooling")
 class Pooling(Layer):
-    """Caffe's Pooling of N x C x H x W, with its rounding (CEIL) and its AVE, which counts padding.
+    """Maximum, average or a drawn pixel of each window of N x C x H x W, with Caffe's rounding (CEIL) and its AVE, which counts padding.
 
     MAX saves the place of the maximum in its window, a byte for windows up to 15 x 17, so that backward reads no data. A second top of MAX
     is Caffe's mask: the place in the plane, as a float, -1 if there is none. STOCHASTIC draws in the TRAIN phase and gives the expectation
     in the TEST phase.
+
+    Forks' fields: N x C x D x H x W bottoms with kernel_size_3d, stride_3d and pad_3d (Intel), avg_include_pad (Intel), `axis` of the
+    channels (Intel, OpenCL), dilation of MAX and STOCHASTIC (OpenCL), ceil_mode (a pull request).
     """
 
     tops = (1, 2)
@@ -28,43 +32,56 @@ class Pooling(Layer):
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         param, x = self.own(), bottoms[0]
         method = param.PoolMethod.Name(param.pool)
-        for name in FORKS:
-            self.check(not getattr(param, name), f"pooling_param {{ {name} }} (a fork's) is not supported", f"remove {name}")
-        self.check(param.avg_include_pad, "pooling_param { avg_include_pad: false } (Intel's) is not supported", "remove avg_include_pad")
-        self.check(len(x) == 4, f"bottom 0 is {shape_text(x)}, it must be N x C x H x W", "add a Reshape layer before it")
-        image = x[2], x[3]
-        window = Window.read(self, param, image)
-        kernel, pad, picture = pair_text(window.kernel), pair_text(window.pad), f"{image[0]} x {image[1]}"
+        for name, fork in UNDEFINED.items():
+            self.check(not getattr(param, name), f"pooling_param {{ {name} }} ({fork}) is not supported", f"remove {name}")
+        axis = self.axis(param.axis, x)
+        image = x[axis + 1 :]
         self.check(
-            window.pad[0] < window.kernel[0] and window.pad[1] < window.kernel[1],
-            f"pad {pad} is not smaller than kernel {kernel}",
+            len(image) in (2, 3),
+            f"bottom 0 is {shape_text(x)} with channels in axis {axis}, it must be N x C x H x W or N x C x D x H x W",
+            "add a Reshape layer before it",
+        )
+        window = Window.read(self, param, image)
+        kernel, pad, picture = axes_text(window.kernel), axes_text(window.pad), " x ".join(map(str, image))
+        dilated = max(window.dilation) > 1
+        self.check(
+            param.pool != param.AVE or not dilated,
+            f"AVE pooling with dilation {axes_text(window.dilation)} is not supported",
+            "remove dilation, or use a Convolution with equal weights",
+        )
+        self.check(
+            all(p < extent for p, extent in zip(window.pad, window.extent)),
+            f"pad {pad} is not smaller than kernel {kernel}" + f" with dilation {axes_text(window.dilation)}" * dilated,
             "a smaller pad",
         )
-        outputs = window.outputs(image, ceil=param.round_mode == param.CEIL and param.ceil_mode)
-        self.check(min(outputs) > 0, f"a window of {kernel} does not fit into the {picture} image with pad {pad}", "a smaller kernel")
+        ceil = param.round_mode == param.CEIL and param.ceil_mode
+        outputs = window.outputs(image, ceil)
+        self.check(min(outputs) > 0, f"a window of {axes_text(window.extent)} does not fit into the {picture} image with pad {pad}", "a smaller kernel")
         empty = window.empty(image, outputs)
-        self.check(
-            param.pool == param.MAX or empty is None,
-            f"the {method} window at the last {empty} covers no pixel of the {picture} image "
-            f"(kernel {kernel}, stride {pair_text(window.stride)}, pad {pad}, CEIL)",
-            "set round_mode: FLOOR or stride <= kernel_size",
-        )
+        settings = f"kernel {kernel}, stride {axes_text(window.stride)}, pad {pad}, " + (f"dilation {axes_text(window.dilation)}, " * dilated)
+        covers = f"the {method} window at the {empty} covers no pixel of the {picture} image ({settings}{'CEIL' if ceil else 'FLOOR'})"
+        remedy = "a smaller pad" if dilated else "set round_mode: FLOOR or stride <= kernel_size"
+        self.check(param.pool == param.MAX or empty is None, covers, remedy)
+        if empty is not None:
+            log.warn_once("pooling_layer.cpp:120", f"layer {self.title}: {covers}; it gives -3.4e38, as in Caffe; {remedy}")
         unpadded = param.pool != param.STOCHASTIC or not any(window.pad)
         self.check(unpadded, f"STOCHASTIC pooling takes no padding, pad is {pad}", "remove pad")
         tops = max(1, len(self.param.top))
         self.check(tops == 1 or param.pool == param.MAX, f"{method} pooling has no mask as second top", "remove the second top")
-        self.pool = Pool(param.pool, window.kernel, window.stride, window.pad, image, outputs)
-        return [(*x[:2], *outputs)] * tops
+        self.planes = (x[0], math.prod(x[1 : axis + 1]))
+        self.pool = Pool(param.pool, window.kernel, window.stride, window.pad, image, outputs, window.dilation, param.avg_include_pad)
+        return [(*x[: axis + 1], *outputs)] * tops
 
     def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
         method = proto.PoolingParameter
         draws = self.own().pool == method.STOCHASTIC and self.phase == proto.TRAIN
+        y = self.images(tops[0].data, self.pool.outputs)
         self.index: Ref | None = None
         if draws or (self.own().pool == method.MAX and (rec.train or len(tops) > 1)):
-            self.index = (rec.saved if rec.train else rec.scratch)("index", tops[0].shape, self.pool.index_dtype)
-        self.pool.forward(rec, bottoms[0].data, tops[0].data, self.index)
+            self.index = (rec.saved if rec.train else rec.scratch)("index", y.shape, self.pool.index_dtype)
+        self.pool.forward(rec, self.images(bottoms[0].data, self.pool.image), y, self.index)
         if len(tops) > 1 and self.index is not None:
-            self.pool.mask(rec, self.index, tops[1].data)
+            self.pool.mask(rec, self.index, self.images(tops[1].data, self.pool.outputs))
 
     def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
         self.check(
@@ -73,4 +90,9 @@ class Pooling(Layer):
             "build the net with phase: TRAIN",
         )
         assert tops[0].diff is not None and bottoms[0].diff is not None
-        self.pool.backward(rec, tops[0].diff, self.index, bottoms[0].diff)
+        self.pool.backward(rec, self.images(tops[0].diff, self.pool.outputs), self.index, self.images(bottoms[0].diff, self.pool.image))
+
+    def images(self, ref: Ref, size: tuple[int, ...]) -> Ref:
+        """The Ref with the axes up to the channels as one."""
+        shape = (*self.planes, *size)
+        return ref if ref.shape == shape else ref.view(shape)

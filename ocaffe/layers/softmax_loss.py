@@ -20,6 +20,7 @@ class SoftmaxWithLoss(Layer):
     bottoms = 2
     tops = (1, 2)
     is_loss = True
+    message = "softmax_param"
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         scores, labels = bottoms

@@ -1,4 +1,4 @@
-"""Windows in the H x W plane: kernel, stride and pad from the prototxt, and Caffe's rule for the output size of Pooling."""
+"""Windows over the spatial axes: kernel, stride, pad and dilation from the prototxt, and Caffe's rule for the output size of Pooling."""
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -6,67 +6,95 @@ from typing import Any
 
 from ocaffe.layers.base import Layer
 
-Pair = tuple[int, int]
+Axes = tuple[int, ...]  # one number per axis: (height, width) or (depth, height, width)
+NAMES = ("plane", "row", "column")
 
 
 @dataclass(frozen=True)
 class Window:
-    """Pairs are (height, width), in pixels."""
+    """All in pixels; no dilation means 1."""
 
-    kernel: Pair
-    stride: Pair
-    pad: Pair
+    kernel: Axes
+    stride: Axes
+    pad: Axes
+    dilation: Axes = ()
 
     @classmethod
-    def read(cls, layer: Layer, param: Any, image: Pair) -> Window:
-        """From a PoolingParameter: kernel_size or kernel_h and kernel_w, stride and pad likewise; global_pooling takes the whole image."""
+    def read(cls, layer: Layer, param: Any, image: Axes) -> Window:
+        """From a PoolingParameter: kernel_size, or kernel_h and kernel_w for two axes, or Intel's kernel_size_3d for three; stride and pad
+        likewise; global_pooling takes the whole image."""
         if param.global_pooling:
-            given = [name for name in ("kernel_size", "kernel_h", "kernel_w") if param.HasField(name)]
+            given = [name for name in ("kernel_size", "kernel_h", "kernel_w") if param.HasField(name)] + ["kernel_size_3d"] * bool(param.kernel_size_3d)
             layer.check(not given, f"global_pooling: true and {' and '.join(given)} exclude each other", f"remove {' and '.join(given)}")
             kernel = image
         else:
-            kernel = _pair(layer, param, "kernel_size", "kernel_h", "kernel_w")
-        window = cls(kernel, _pair(layer, param, "stride", "stride_h", "stride_w"), _pair(layer, param, "pad", "pad_h", "pad_w"))
-        stride, pad = pair_text(window.stride), pair_text(window.pad)
-        layer.check(min(window.kernel) > 0, f"the kernel is {pair_text(window.kernel)}", "a kernel of at least 1")
-        layer.check(min(window.stride) > 0, f"the stride is {stride}", "a stride of at least 1")
+            kernel = _read(layer, param, image, "kernel_size", "kernel_h", "kernel_w")
+        stride, pad = _read(layer, param, image, "stride", "stride_h", "stride_w"), _read(layer, param, image, "pad", "pad_h", "pad_w")
+        dilation = spread(layer, "dilation", list(param.dilation) or [1], len(image))
+        window = cls(kernel, stride, pad, dilation)
+        layer.check(min(kernel) > 0, f"the kernel is {axes_text(kernel)}", "a kernel of at least 1")
+        layer.check(min(stride) > 0, f"the stride is {axes_text(stride)}", "a stride of at least 1")
+        layer.check(min(dilation) > 0, f"the dilation is {axes_text(dilation)}", "a dilation of at least 1")
         layer.check(
-            not param.global_pooling or (window.stride, window.pad) == ((1, 1), (0, 0)),
-            f"global_pooling: true takes stride 1 and pad 0, not stride {stride} and pad {pad}",
-            "remove stride and pad",
+            not param.global_pooling or (max(stride), max(pad), max(dilation)) == (1, 0, 1),
+            f"global_pooling: true takes stride 1, pad 0 and dilation 1, not stride {axes_text(stride)}, pad {axes_text(pad)} "
+            f"and dilation {axes_text(dilation)}",
+            "remove stride, pad and dilation",
         )
         return window
 
-    def outputs(self, image: Pair, ceil: bool) -> Pair:
+    @property
+    def extent(self) -> Axes:
+        """Pixels that a window spans."""
+        return tuple(d * (k - 1) + 1 for k, d in zip(self.kernel, self.dilation)) if self.dilation else self.kernel
+
+    def outputs(self, image: Axes, ceil: bool) -> Axes:
         """How many windows there are; rounding up drops a last window that would begin beyond the image, but only if there is padding."""
         counts = []
-        for size, kernel, stride, pad in zip(image, self.kernel, self.stride, self.pad):
-            room = size + 2 * pad - kernel
+        for size, extent, stride, pad in zip(image, self.extent, self.stride, self.pad):
+            room = size + 2 * pad - extent
             count = (-(-room // stride) if ceil else room // stride) + 1
             if any(self.pad) and (count - 1) * stride >= size + pad:
                 count -= 1
             counts.append(count)
-        return counts[0], counts[1]
+        return tuple(counts)
 
-    def empty(self, image: Pair, outputs: Pair) -> str | None:
-        """'row' or 'column' if the last window of a column or row holds no pixel."""
-        for name, count, stride, pad, size in zip(("row", "column"), outputs, self.stride, self.pad, image):
-            if (count - 1) * stride - pad >= size:
-                return name
+    def empty(self, image: Axes, outputs: Axes) -> str | None:
+        """'row' or 'column' (or 'plane') with its number if a window there holds no pixel."""
+        step = self.dilation or (1,) * len(image)
+        for name, count, kernel, stride, pad, size, dilation in zip(NAMES[-len(image) :], outputs, self.kernel, self.stride, self.pad, image, step):
+            for output in range(count):
+                first = output * stride - pad
+                if not any(0 <= first + tap * dilation < size for tap in range(kernel)):
+                    return f"{'last ' * (output == count - 1)}{name}"
         return None
 
 
-def pair_text(pair: Pair) -> str:
+def axes_text(values: Axes) -> str:
     """`2` for (2, 2), else `3 x 2`."""
-    return str(pair[0]) if pair[0] == pair[1] else f"{pair[0]} x {pair[1]}"
+    return str(values[0]) if len(set(values)) == 1 else " x ".join(map(str, values))
 
 
-def _pair(layer: Layer, param: Any, both: str, high: str, wide: str) -> Pair:
-    """One field for both axes, or one for each; a kernel must be given, the others have defaults."""
-    single, pair = param.HasField(both), (param.HasField(high), param.HasField(wide))
+pair_text = axes_text
+
+
+def spread(layer: Layer, field: str, values: list[int], axes: int) -> Axes:
+    """Values of a repeated field for each axis, where one serves all."""
+    layer.check(len(values) in (1, axes), f"{field} is given {len(values)} times for {axes} spatial axes", f"give {field} once, or {axes} times")
+    return tuple(values * axes if len(values) == 1 else values)
+
+
+def _read(layer: Layer, param: Any, image: Axes, both: str, high: str, wide: str) -> Axes:
+    """One field for all axes, or one for each; a kernel must be given, the others have defaults."""
+    single, pair, volume = param.HasField(both), (param.HasField(high), param.HasField(wide)), list(getattr(param, f"{both}_3d"))
     layer.check(not (single and any(pair)), f"{both} and {high} or {wide} are given", f"either {both}, or {high} and {wide}")
+    if volume:
+        layer.check(len(image) == 3, f"{both}_3d is given for {len(image)} spatial axes", f"give {both}")
+        layer.check(not single, f"{both} and {both}_3d are given", "give one of the two")
+        return spread(layer, f"{both}_3d", volume, 3)
     if any(pair):
         layer.check(all(pair), f"only one of {high} and {wide} is given", f"give both, or {both}")
+        layer.check(len(image) == 2, f"{high} and {wide} are given for {len(image)} spatial axes", f"give {both}, or {both}_3d")
         return getattr(param, high), getattr(param, wide)
     layer.check(single or both != "kernel_size", f"there is neither {both} nor {high} and {wide}", f"give {both}")
-    return getattr(param, both), getattr(param, both)
+    return (getattr(param, both),) * len(image)

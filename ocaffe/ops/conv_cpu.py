@@ -23,14 +23,14 @@ def forward(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y:
     _multiply(rec, g, x, w, bias, y, tile(rec, g, g.group_outputs), [g.depth, g.taps, g.taps, 1, 0])
 
 
-def backward_data(rec: Recorder, g: ConvGeometry, dy: Ref, w: Ref, dx: Ref) -> None:
+def backward_data(rec: Recorder, g: ConvGeometry, dy: Ref, w: Ref, dx: Ref, bias: Ref | None = None) -> None:
     """Gathers (a convolution of dy with the turned filters) or scatters (the work-item that owns a channel adds up what belongs there)."""
     if not gathers(g):
-        _scatter(rec, g, dy, w, dx)
+        _scatter(rec, g, dy, w, dx, bias)
         return
     depth, height, width = (d * (k - 1) - p for d, k, p in zip(g.dilation, g.kernel, g.pad, strict=True))
     turned = replace(g, channels=g.num_output, num_output=g.channels, size=g.out, out=g.size, pad=(depth, height, width))
-    _multiply(rec, turned, dy, w, None, dx, tile(rec, g, g.group_channels), [g.taps, g.taps, g.depth, -1, g.taps - 1])
+    _multiply(rec, turned, dy, w, bias, dx, tile(rec, g, g.group_channels), [g.taps, g.taps, g.depth, -1, g.taps - 1])
 
 
 def gathers(g: ConvGeometry) -> bool:
@@ -50,9 +50,10 @@ def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref) ->
 
 
 def backward_bias(rec: Recorder, g: ConvGeometry, dy: Ref, db: Ref) -> None:
-    slices = share_out(rec, g.num_output, g.batch)
+    channels, pixels = db.count, dy.count // (g.batch * db.count)
+    slices = share_out(rec, channels, g.batch)
     defines = tile(rec, g, g.group_outputs)  # those of forward: no program of its own
-    _sliced(rec, "backward_bias", g, [dy], db, defines, slices, (g.num_output, 1), [g.batch, g.positions])
+    _sliced(rec, "backward_bias", g, [dy], db, defines, slices, (channels, 1), [g.batch, pixels])
 
 
 def simplify(g: ConvGeometry) -> ConvGeometry:
@@ -90,7 +91,7 @@ def _multiply(
     )
 
 
-def _scatter(rec: Recorder, g: ConvGeometry, dy: Ref, w: Ref, dx: Ref) -> None:
+def _scatter(rec: Recorder, g: ConvGeometry, dy: Ref, w: Ref, dx: Ref, bias: Ref | None) -> None:
     defines = tile(rec, g, g.group_outputs)
     unit = defines["MR"] // gcd(defines["MR"], g.taps)  # channels whose rows fill tiles exactly
     most = ceil(g.group_channels, unit * ceil(SCATTER_ROWS, unit * g.taps))
@@ -100,9 +101,9 @@ def _scatter(rec: Recorder, g: ConvGeometry, dy: Ref, w: Ref, dx: Ref) -> None:
     packed = _pack(rec, g, w, defines, g.depth, block * g.taps, g.group_outputs, [1, 1, g.depth, 0, 0])
     rec.launch(
         "conv_cpu.backward_data",
-        reads=[dy, packed],
+        reads=[dy, packed, bias or packed],
         writes=[dx],
-        args=[*_sizes(g), samples, block, rec.accumulates(dx)],
+        args=[*_sizes(g), samples, block, bias is not None, rec.accumulates(dx)],
         size=(ceil(g.batch, samples), blocks, g.group),
         local=ONE,
         defines=defines,

@@ -1,6 +1,7 @@
 """Depthwise convolution in two dimensions, directly, on both machine classes (kernels/conv_depthwise_cpu.cl, _gpu.cl)."""
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from ocaffe.graph.ir import Ref
@@ -15,6 +16,22 @@ PIXELS_EACH = 8192  # that a work-item on a CPU takes at least, where there are 
 OUTPUTS = 8  # of which a work-item of backward_filter there keeps the sums at the most
 ITEMS = 256  # work-items of a group of backward_filter there
 GROUPS_PER_UNIT = 4  # that keep a device busy
+MOST_TAPS = 81  # of a window that kernels take in registers, unrolled (conv_depthwise_*.cl say the same)
+BLOCK = (8, 64)  # ROWS and COLUMNS of conv_depthwise_cpu.cl
+BLOCK_FLOATS = 1 << 15  # of the image that such a block may need
+
+
+def reads(rec: Recorder, g: ConvGeometry) -> bool:
+    """Whether forward can do this window: on CPUs it keeps what a block of the result needs of the image."""
+    if not rec.target.is_cpu:
+        return True
+    _, height, width = ((n - 1) * s + (k - 1) * d + s for n, k, s, d in zip((1, *BLOCK), g.kernel, g.stride, g.dilation))
+    return g.taps <= MOST_TAPS and height * width <= BLOCK_FLOATS
+
+
+def sums(rec: Recorder, g: ConvGeometry) -> bool:
+    """Whether backward_filter can: it keeps a sum for each tap, too."""
+    return g.taps <= MOST_TAPS and reads(rec, g)
 
 
 def forward(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y: Ref) -> None:
@@ -23,9 +40,10 @@ def forward(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y:
     _by_plane(rec, g, "forward", [x, w, w if bias is None else bias], y, args, g.positions, g.num_output, slope_arg=10)
 
 
-def backward_data(rec: Recorder, g: ConvGeometry, dy: Ref, w: Ref, dx: Ref) -> None:
-    """dx = the gradient of the input."""
-    _by_plane(rec, g, "backward_data", [dy, w], dx, [rec.accumulates(dx)], g.pixels, g.channels)
+def backward_data(rec: Recorder, g: ConvGeometry, dy: Ref, w: Ref, dx: Ref, bias: Ref | None = None) -> None:
+    """dx = the gradient of the input (+ bias per channel of it)."""
+    args = [bias is not None, rec.accumulates(dx), 1.0]
+    _by_plane(rec, g, "backward_data", [dy, w, w if bias is None else bias], dx, args, g.pixels, g.channels, slope_arg=10)
 
 
 def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref) -> None:
@@ -97,4 +115,6 @@ def _defines(rec: Recorder, g: ConvGeometry) -> dict[str, int]:
     result = {"VECTOR": 16 if rec.target.vector_width >= 16 else 8, "OUTPUTS": OUTPUTS} if rec.target.is_cpu else {}
     for i, axis in enumerate("HW", 1):
         result |= {f"KERNEL_{axis}": g.kernel[i], f"STRIDE_{axis}": g.stride[i], f"PAD_{axis}": g.pad[i], f"DILATION_{axis}": g.dilation[i]}
+        if not rec.target.is_cpu:
+            result[f"PHASE_STEP_{axis}"] = g.stride[i] // math.gcd(g.stride[i], g.dilation[i])
     return result

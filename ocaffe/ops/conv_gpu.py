@@ -37,8 +37,10 @@ def forward(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y:
         sum_splits(rec, "conv_gpu", defines(g, choice.tile), to, bias, y, samples=g.batch, inner=g.positions, mergeable=True)
 
 
-def backward_data(rec: Recorder, g: ConvGeometry, dy: Ref, w: Ref, dx: Ref, choice: Choice | None = None) -> None:
-    """dx = the gradient of the input. A stride cuts it into phases (kernels/conv_gpu.cl), the first being the largest."""
+def backward_data(
+    rec: Recorder, g: ConvGeometry, dy: Ref, w: Ref, dx: Ref, choice: Choice | None = None, bias: Ref | None = None
+) -> None:
+    """dx = the gradient of the input (+ bias per channel of it). A stride cuts it into phases (kernels/conv_gpu.cl), the first being the largest."""
     phases = math.prod(g.stride)
     columns = g.batch * math.prod(-(-n // s) for n, s in zip(g.size, g.stride))
     choice = choice or choose(rec.target, tiles(g), g.group_channels, columns, -(-g.group_outputs * g.taps // phases), g.group * phases)
@@ -47,15 +49,16 @@ def backward_data(rec: Recorder, g: ConvGeometry, dy: Ref, w: Ref, dx: Ref, choi
     to = dx if once else rec.scratch("splits", (splits, dx.count))
     rec.launch(
         "conv_gpu.backward_data",
-        reads=[dy, w],
+        reads=[dy, w, bias if bias is not None and once else w],
         writes=[to],
-        args=[*sizes(g), part, splits, once and rec.accumulates(dx)],
+        args=[*sizes(g), part, splits, bias is not None and once, once and rec.accumulates(dx), 1.0],
         size=_items(choice.tile, g.group_channels, columns, g.group * phases * splits),
         local=(choice.tile.items, 1, 1),
         defines=defines(g, choice.tile),
+        slope_arg=14 if once else None,
     )
     if not once:
-        sum_splits(rec, "conv_gpu", defines(g, choice.tile), to, None, dx, samples=g.batch)
+        sum_splits(rec, "conv_gpu", defines(g, choice.tile), to, bias, dx, samples=g.batch, inner=g.pixels, mergeable=True)
 
 
 def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref, choice: Choice | None = None) -> None:
@@ -81,19 +84,20 @@ def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref, ch
 
 
 def backward_bias(rec: Recorder, g: ConvGeometry, dy: Ref, db: Ref) -> None:
-    """db[c] = sum of dy over samples and positions; in slices of the batch where the channels alone would leave the device idle."""
+    """db[c] = sum of dy over samples and pixels; in slices of the batch where the channels alone would leave the device idle."""
+    channels, pixels = db.count, dy.count // (g.batch * db.count)
     slices = 1
-    if g.batch * g.positions > SUM_WORTH_SLICING:
-        slices = min(g.batch, -(-4 * rec.target.compute_units // g.num_output))
+    if g.batch * pixels > SUM_WORTH_SLICING:
+        slices = min(g.batch, -(-4 * rec.target.compute_units // channels))
     part = -(-g.batch // slices)
     slices = -(-g.batch // part)
-    to = db if slices == 1 else rec.scratch("slices", (slices, g.num_output))
+    to = db if slices == 1 else rec.scratch("slices", (slices, channels))
     rec.launch(
         "channel_sum.channel_sum",
         reads=[dy],
         writes=[to],
-        args=[g.batch, g.positions, part, slices == 1 and rec.accumulates(db)],
-        size=(g.num_output * SUM_ITEMS, slices),
+        args=[g.batch, pixels, part, slices == 1 and rec.accumulates(db)],
+        size=(channels * SUM_ITEMS, slices),
         local=(SUM_ITEMS, 1),
     )
     if slices > 1:

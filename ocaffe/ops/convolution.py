@@ -8,8 +8,11 @@ from types import ModuleType
 
 from ocaffe.graph.ir import Ref
 from ocaffe.graph.recorder import Recorder
+from ocaffe.ops import conv_depthwise, conv_unroll
+from ocaffe.ops.expression import pointwise
 
 Triple = tuple[int, int, int]  # depth, height, width; fewer axes are padded in front with 1 (pad: 0)
+Axes = tuple[int, ...]  # a Triple, or one number for each of more than three axes
 
 
 @dataclass(frozen=True)
@@ -23,12 +26,12 @@ class ConvGeometry:
     channels: int
     num_output: int
     group: int
-    size: Triple
-    out: Triple
-    kernel: Triple
-    stride: Triple
-    pad: Triple
-    dilation: Triple
+    size: Axes
+    out: Axes
+    kernel: Axes
+    stride: Axes
+    pad: Axes
+    dilation: Axes
 
     def __post_init__(self) -> None:
         assert self.channels % self.group == 0 and self.num_output % self.group == 0, self
@@ -70,36 +73,56 @@ class ConvGeometry:
     @property
     def pointwise(self) -> bool:
         """A 1 x 1 window that moves over every pixel: a plain matrix product."""
-        return self.taps == 1 and self.stride == (1, 1, 1) and self.pad == (0, 0, 0) and self.out == self.size
+        return self.taps == 1 and not any(self.pad) and self.out == self.size and max(self.stride) == 1
 
     @property
     def depthwise(self) -> bool:
         """Each channel is filtered by itself, in two dimensions."""
-        return self.group == self.channels > 1 and self.size[0] == self.out[0] == self.kernel[0] == 1 and self.pad[0] == 0
+        flat = len(self.size) == 3 and self.size[0] == self.out[0] == self.kernel[0] == 1 and self.pad[0] == 0
+        return flat and self.group == self.channels > 1
 
 
 def forward(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y: Ref) -> None:
     """y = convolution of x with the filters w, plus bias[channel]. First axis of x and y: the batch, at their batch strides."""
-    _engine(rec, g, w).forward(rec, g, x, w, bias, y)
+    if not g.batch:
+        rec.empty([x, w, *([bias] if bias else [])], [y], what="convolution")
+        return
+    _engine(rec, g, w, conv_depthwise.reads(rec, g)).forward(rec, g, x, w, bias, y)
 
 
-def backward_data(rec: Recorder, g: ConvGeometry, dy: Ref, w: Ref, dx: Ref) -> None:
-    """dx from dy: every pixel gets what the windows that cover it send back."""
-    _engine(rec, g, w).backward_data(rec, g, dy, w, dx)
+def backward_data(rec: Recorder, g: ConvGeometry, dy: Ref, w: Ref, dx: Ref, bias: Ref | None = None) -> None:
+    """dx from dy: every pixel gets what the windows that cover it send back; with `bias` per channel of dx it is a deconvolution's forward."""
+    if not g.batch:
+        rec.empty([dy, w, *([bias] if bias else [])], [dx], what="convolution")
+        return
+    _engine(rec, g, w, True).backward_data(rec, g, dy, w, dx, bias=bias)
 
 
 def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref) -> None:
     """dw, summed over batch and positions."""
-    _engine(rec, g, dw).backward_filter(rec, g, x, dy, dw)
+    if not g.batch:
+        pointwise(rec, "y0 = 0", writes=[dw])
+        return
+    _engine(rec, g, dw, conv_depthwise.sums(rec, g)).backward_filter(rec, g, x, dy, dw)
 
 
 def backward_bias(rec: Recorder, g: ConvGeometry, dy: Ref, db: Ref) -> None:
-    """db[channel] = sum of dy over batch and positions."""
-    assert db.count == g.num_output
-    import_module(f"ocaffe.ops.conv_{rec.target.kind}").backward_bias(rec, g, dy, db)
+    """db[channel] = sum of dy over batch and positions; of a deconvolution too, whose dy has the channels and pixels of g's input."""
+    assert db.count in (g.num_output, g.channels)
+    if not g.batch:
+        pointwise(rec, "y0 = 0", writes=[db])
+        return
+    dense(rec).backward_bias(rec, conv_unroll.flat(g) if len(g.size) > 3 else g, dy, db)
 
 
-def _engine(rec: Recorder, g: ConvGeometry, w: Ref) -> ModuleType:
-    """The module that does this geometry on this machine class."""
+def dense(rec: Recorder) -> ModuleType:
+    """The module of this machine class for filters over several channels."""
+    return import_module(f"ocaffe.ops.conv_{rec.target.kind}")
+
+
+def _engine(rec: Recorder, g: ConvGeometry, w: Ref, direct: bool) -> ModuleType:
+    """The module that does this geometry on this machine class; `direct`: the depthwise kernels can do its window."""
     assert w.count == math.prod(g.weight_shape), f"{w.shape} for filters {g.weight_shape}"
-    return import_module("ocaffe.ops.conv_depthwise" if g.depthwise else f"ocaffe.ops.conv_{rec.target.kind}")
+    if len(g.size) > 3:
+        return conv_unroll
+    return conv_depthwise if g.depthwise and direct else dense(rec)

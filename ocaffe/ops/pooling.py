@@ -17,32 +17,40 @@ GPU_GROUP = 32  # work-items that reduce a whole plane
 CPU_PIECE = 1024  # pixels of a whole plane that one work-item writes in backward
 PARTS = 4  # work-items for each CPU core, at the least
 Pair = tuple[int, int]
+Axes = tuple[int, ...]
 
 
 def rows_of_item(target: Target, height: int, planes: int) -> int:
     """Rows of a plane for each work-item of a CPU: the whole plane, unless there are fewer planes than work for all cores."""
-    parts = min(height, -(-PARTS * target.compute_units // planes))
+    parts = min(height, -(-PARTS * target.compute_units // max(1, planes)))
     return -(-height // parts)
 
 
 @dataclass(frozen=True)
 class Pool:
-    """One pooling: pairs are (height, width); `outputs` is what the window's rule makes of `image`.
+    """One pooling over (height, width) or (depth, height, width); `outputs` is what the window's rule makes of `image`. No dilation means 1.
 
-    MAX and a drawing STOCHASTIC give an index, the place of the chosen pixel in its window, which is all that backward reads.
+    `include_pad`: AVE counts the padding that a window covers, as Caffe does. MAX and a drawing STOCHASTIC give an index, the place of the chosen
+    pixel in its window, which is all that backward reads.
     """
 
     method: int
-    kernel: Pair
-    stride: Pair
-    pad: Pair
-    image: Pair
-    outputs: Pair
+    kernel: Axes
+    stride: Axes
+    pad: Axes
+    image: Axes
+    outputs: Axes
+    dilation: Axes = ()
+    include_pad: bool = True
 
     @property
     def whole(self) -> bool:
         """The window is the image: then its size is an argument of the kernels, not a define."""
-        return self.kernel == self.image and self.outputs == (1, 1) and self.pad == (0, 0) and self.method != STOCHASTIC
+        return self.kernel == self.image and max(self.outputs) == 1 and not any(self.pad) and not self.dilated and self.method != STOCHASTIC
+
+    @property
+    def dilated(self) -> bool:
+        return max(self.dilation, default=1) > 1
 
     @property
     def index_dtype(self) -> str:
@@ -50,14 +58,14 @@ class Pool:
         area = math.prod(self.kernel)
         return "uint32" if self.whole or area > 65535 else "uint16" if area > 255 else "uint8"
 
-    def forward(self, rec: Recorder, x: Ref, y: Ref, index: Ref | None = None) -> None:
-        """y = pool(x). With `index`, MAX saves it, and STOCHASTIC draws instead of computing the expectation."""
+    def forward(self, rec: Recorder, x: Ref, y: Ref, index: Ref | None = None, stream: str = "pooling") -> None:
+        """y = pool(x). With `index`, MAX saves it, and STOCHASTIC draws (from the layer's `stream`) instead of computing the expectation."""
         reads, writes, args = [x], [y], list[Any]()
         if index is not None:
             writes.append(index)
             if self.method == STOCHASTIC:
                 reads.append(rec.step)
-                args += rec.key("pooling")
+                args += rec.key(stream)
         self._launch(rec, "forward" if index is None else "forward_index", reads, writes, args)
 
     def backward(self, rec: Recorder, dy: Ref, index: Ref | None, dx: Ref) -> None:
@@ -71,7 +79,7 @@ class Pool:
     def _launch(self, rec: Recorder, function: str, reads: list[Ref], writes: list[Ref], args: list[Any]) -> None:
         """The kernel `function` for every element of the first write, on the family that fits."""
         over = writes[0]
-        samples, planes, height, width = over.shape
+        samples, planes, *size_over = over.shape
         cpu = rec.target.is_cpu
         elementwise = function == "mask"
         size: tuple[int, ...]
@@ -86,17 +94,25 @@ class Pool:
             else:
                 piece = pixels if elementwise else CPU_PIECE if cpu else 1
                 size, geometry = (-(-pixels // piece) * planes, samples), [planes] if elementwise else [planes, pixels, piece]
-        elif cpu and self.method != STOCHASTIC and not elementwise:
+        elif cpu and len(self.image) == 2 and not self.dilated and self.method != STOCHASTIC and not elementwise:
             family, defines, local = "pooling_cpu", self._defines(), (1, 1, 1)
+            height = size_over[0]
             rows = rows_of_item(rec.target, height, samples * planes)
             size, geometry = (-(-height // rows), planes, samples), [rows, *self.image, *self.outputs]
         else:
             family, defines = "pooling", self._defines()
-            count = planes * height * width
+            count = planes * math.prod(size_over)
             size, geometry = (count, samples), [count, *self.image, *self.outputs]
         rec.launch(f"{family}.{function}", reads=reads, writes=writes, args=[*geometry, *args], size=size, local=local, defines=defines)
 
     def _defines(self) -> Mapping[str, object]:
-        window = dict(zip(("KH", "KW", "SH", "SW", "PH", "PW"), (*self.kernel, *self.stride, *self.pad)))
-        words = {f"STEP_{name}": STEP[name] for name in ("ITERATION", "PASS", "SAMPLE")} if self.method == STOCHASTIC else {}
-        return {"METHOD": self.method, "INDEX": INDEX[self.index_dtype], **window, **words}
+        axes = "DHW"[-len(self.image) :]
+        steps = {"K": self.kernel, "S": self.stride, "P": self.pad} | ({"D": self.dilation} if self.dilated else {})
+        defines: dict[str, object] = {f"{letter}{axis}": n for letter, values in steps.items() for axis, n in zip(axes, values)}
+        if self.method == STOCHASTIC:
+            defines |= {f"STEP_{name}": STEP[name] for name in ("ITERATION", "PASS", "SAMPLE")}
+        if len(axes) == 3:
+            defines["VOLUME"] = 1
+        if self.method == AVE and any(self.pad) and not self.include_pad:
+            defines["PADDING_COUNTS"] = 0
+        return {"METHOD": self.method, "INDEX": INDEX[self.index_dtype], **defines}

@@ -17,6 +17,7 @@ from ocaffe.errors import Error
 from ocaffe.graph.ir import Parameter, Ref
 from ocaffe.graph.record import Choices
 from ocaffe.graph.recorder import Recorder
+from ocaffe.model.state import SolverState
 from ocaffe.model.text import read_net, read_solver, write_text
 from ocaffe.model.upgrade import upgrade_solver
 from ocaffe.model.weights import read_weights
@@ -74,7 +75,7 @@ class Solver:
         self._update: Variant | None = None
         debug = self.param.debug_info
         self._choices = Choices(backward=True, keep=keep, observed_diffs=bool(keep), debug=debug, seed=self.seed)
-        self.network, self.test_networks = self._networks([] if resume else list(weights or self.param.weights))
+        self.network, self.test_networks = self._networks([] if resume else list(weights or self.param.weights), state)
         self._choices = self.network.choices
         self.updater = Updater(self.network.group, self.param)
         if self.param.snapshot > 0:
@@ -105,13 +106,14 @@ class Solver:
     def _read(self, path: str) -> Any:
         return read_net(path, self.allow_unknown_fields, lambda text: log.warning("upgrade_proto.cpp:1", text))
 
-    def _networks(self, weights: Sequence[str]) -> tuple[Network, list[Network]]:
-        """The TRAIN net and the TEST nets, their parameters filled and loaded."""
+    def _networks(self, weights: Sequence[str], state: SolverState | None) -> tuple[Network, list[Network]]:
+        """The TRAIN net and the TEST nets, their parameters filled and loaded; those of `state` are loaded later, but tell layouts now."""
         files = [name for names in weights for name in names.split(",") if name]
+        known = [state.learned_net] if state is not None and state.learned_net else files
         train, tests = net_messages(self.param, self._read, self.file)
         choices = replace(self._choices, backward=False, observed_diffs=False)
-        network = self._filled(Network(train(), proto.TRAIN, self.session, self._choices), files)
-        return network, [self._filled(Network(test(), proto.TEST, self.session, choices, owner=network), files) for test in tests]
+        network = self._filled(Network(train(), proto.TRAIN, self.session, self._choices, weights=known), files)
+        return network, [self._filled(Network(test(), proto.TEST, self.session, choices, owner=network, weights=known), files) for test in tests]
 
     def _filled(self, network: Network, files: Sequence[str]) -> Network:
         network.fill_parameters()

@@ -33,7 +33,7 @@ class Result:
 def layer_of(text: str, phase: int | None = None) -> Layer:
     """The layer of a LayerParameter in text form."""
     param = text_format.Parse(text, proto.LayerParameter())
-    return registry()[param.type](param, proto.TRAIN if phase is None else phase)
+    return registry()[param.type].implementation(param)(param, proto.TRAIN if phase is None else phase)
 
 
 def ref(name: str, shape: Sequence[int], role: Role, strided: bool) -> Ref:

@@ -6,9 +6,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ocaffe import proto
 from ocaffe.errors import Error
 from ocaffe.graph.ir import Blob, Parameter, Ref, Role
 from ocaffe.graph.recorder import Recorder
+from ocaffe.model.text import parse
+from ocaffe.net import Net
 from ocaffe.target import Target
 from tests.layers.single import KINDS, close, layer_of, run
 
@@ -40,6 +43,10 @@ def shapes(settings: str, *bottom: int) -> tuple[list[int], list[tuple[int, ...]
         ("num_output: 4 kernel_size: 3 axis: 2", (5, 2, 3, 9, 10), [5, 2, 4, 7, 8], (4, 3, 3, 3)),
         ("num_output: 4 kernel_size: 3 axis: -3", (5, 2, 3, 9, 10), [5, 2, 4, 7, 8], (4, 3, 3, 3)),
         ("num_output: 4 kernel_size: 3 axis: 0", (3, 9, 10), [4, 7, 8], (4, 3, 3, 3)),
+        ("num_output: 4 kernel_size: 2 stride: [1, 1, 1, 2]", (2, 3, 4, 5, 6, 7), [2, 4, 3, 4, 5, 3], (4, 3, 2, 2, 2, 2)),
+        ("num_output: 4 kernel_size: 3 dilation_h: 2 dilation_w: 4", (2, 3, 9, 10), [2, 4, 5, 2], (4, 3, 3, 3)),
+        ("num_output: 4 kernel_size: 3 filter_stride: 2", (2, 3, 9, 10), [2, 4, 5, 6], (4, 3, 3, 3)),
+        ("num_output: 4 kernel_size: 3 filter_stride_h: 2 filter_stride_w: 4", (2, 3, 9, 10), [2, 4, 5, 2], (4, 3, 3, 3)),
         ("num_output: 4", (2, 3), [2, 4], (4, 3)),
     ],
 )
@@ -69,7 +76,16 @@ def test_shapes(settings: str, bottom: tuple[int, ...], top: list[int], weight: 
         ("num_output: 3 kernel_size: 3 group: 0", (2, 4, 5, 5), "group 0 does not divide the 4 input channels"),
         ("num_output: 2 kernel_size: 7 pad: 1", (2, 3, 9, 4), "the window spans 7 x 7 pixels, more than the padded 9 x 4 image (pad 1 x 1)"),
         ("num_output: 2 kernel_size: 3 dilation: 2", (2, 3, 5, 4), "the window spans 5 x 5 pixels"),
-        ("num_output: 2 kernel_size: 1", (2, 3, 1, 1, 1, 1), "has 4 spatial axes behind axis 1; up to 3 are supported"),
+        ("num_output: 2 kernel_size: 3 dilation_h: 2 dilation_w: 2 dilation: 2", (2, 3, 5, 5), "dilation and dilation_h and dilation_w are both given"),
+        ("num_output: 2 kernel_size: 3 filter_stride: 2 dilation: 2", (2, 3, 5, 5), "filter_stride and dilation are given"),
+        ("num_output: 2 kernel_size: 3 filter_stride_h: 2", (2, 3, 9, 9), "filter_stride_h is given alone"),
+        ("num_output: 2 kernel_size: 3 fuse_type: FUSED_CONV_ELTWISE_RELU", (2, 3, 5, 5), "fuse_type: FUSED_CONV_ELTWISE_RELU (of the OpenCL fork)"),
+        ("num_output: 2 kernel_size: 3 fuse_type: FUSED_CONV_MAX_POOLING_RELU", (2, 3, 5, 5), "fuse_type: FUSED_CONV_MAX_POOLING_RELU"),
+        ("num_output: 2 kernel_size: 3 fuse_type: FUSED_CONV_RELU relu: true", (2, 3, 5, 5), "relu: true and fuse_type: FUSED_CONV_RELU are both"),
+        ("num_output: 2 kernel_size: 3 fusion_type: SUM_FUSION", (2, 3, 5, 5), "fusion_type: SUM_FUSION (Intel's) is not supported"),
+        ("num_output: 2 kernel_size: 3 coeff: 1", (2, 3, 5, 5), "coeff (Intel's, of fusion_type) is not supported"),
+        ("num_output: 2 kernel_size: 3 eltwise_param {}", (2, 3, 5, 5), "eltwise_param (of the OpenCL fork) is not supported"),
+        ("num_output: 2 kernel_size: 3 relu: true negative_slope: -1", (2, 3, 5, 5), "the negative_slope of the merged ReLU is -1"),
         ("num_output: 2 kernel_size: 1 axis: 4", (2, 3, 5, 5), "axis 4 is outside the 4 axes"),
     ],
 )
@@ -128,10 +144,59 @@ def test_axes_before_the_channels_are_one_batch(device: Any, axis: int) -> None:
     close(result.param_diffs[0], dw, 1e-5)
 
 
+RELUS = [("relu: true", 0.0), ("relu: true negative_slope: 0.5", 0.5), ("fuse_type: FUSED_CONV_RELU relu_param { negative_slope: 0.25 }", 0.25)]
+
+
+@pytest.mark.parametrize(("settings", "slope"), RELUS)
+def test_relu_of_forks(device: Any, settings: str, slope: float) -> None:
+    xs, dys = RNG.normal(size=(2, 2, 3, 6, 7)), RNG.normal(size=(2, 2, 4, 4, 5))
+    result = run(device, "cpu", text(f"num_output: 4 kernel_size: 3 {settings}", 2), xs, dys, params=[W, B], strided=True, held=0.5)
+    linear = [convolve(x, W) + B.reshape(-1, 1, 1) for x in xs]
+    given = [np.where(y > 0, dy, slope * dy) for y, dy in zip(linear, dys)]
+    wanted = [gradients(x, W, dy) for x, dy in zip(xs, given)]
+    for top, diff, y, (dx, _) in zip(result.tops, result.diffs, linear, wanted):
+        close(top, np.where(y > 0, y, slope * y), 1e-5)
+        close(diff, dx + 0.5, 1e-5)
+    close(result.param_diffs[0], wanted[0][1] + wanted[1][1], 1e-5)
+    close(result.param_diffs[1], sum(dy.sum((0, 2, 3)) for dy in given), 1e-5)
+
+
+def test_relu_of_forks_costs_no_launch(device: Any) -> None:
+    """In a net it is merged into the product, as a ReLU layer is."""
+    x = RNG.normal(size=(2, 3, 6, 7)).astype(np.float32)
+    inputs = "layer { name: 'data' type: 'Input' top: 'x0' input_param { shape { dim: 2 dim: 3 dim: 6 dim: 7 } } }"
+    results, launches = [], []
+    for ending in ("relu: true", ""):
+        conv = f"num_output: 4 kernel_size: 3 weight_filler {{ type: 'xavier' }} {ending}"
+        relu = "" if ending else "layer { name: 'relu' type: 'ReLU' bottom: 'y0' top: 'y0' }"
+        net = Net(parse(f"{inputs} layer {{ {text(conv)} }} {relu}", proto.NetParameter, "net"), proto.TEST, device=device, keep=[])
+        results.append(net.forward(x0=x)["y0"].copy())
+        schedule = net._network.variant().recording.schedule
+        launches.append([launch.what for launch in schedule])
+        net.close()
+    np.testing.assert_array_equal(*results)
+    assert results[0].min() == 0 and launches[0] == launches[1]
+
+
 def test_without_spatial_axes_it_is_a_matrix_product(device: Any) -> None:
     x, w = RNG.normal(size=(5, 3)), RNG.normal(size=(4, 3))
     result = run(device, "cpu", text("num_output: 4"), [x], params=[w, B])
     close(result.tops[0], x @ w.T + B, 1e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("settings", ["num_output: 4", "num_output: 3 group: 3"])
+@pytest.mark.parametrize("layer_type", ["Convolution", "Deconvolution"])
+def test_no_samples_give_no_gradient(device: Any, kind: str, settings: str, layer_type: str) -> None:
+    """Bottoms of layers that look for objects may have 0 rows."""
+    described = text(f"{settings} kernel_size: 3").replace("'Convolution'", f"'{layer_type}'")
+    layer = layer_of(described)
+    (out,) = layer.infer((0, 3, 5, 5))
+    weight, bias = (np.ones(spec.shape) for spec in layer.parameters())
+    result = run(device, kind, described, [np.zeros((0, 3, 5, 5))], [np.zeros(out)], params=[weight, bias])
+    assert result.tops[0].shape == out and result.diffs[0] is not None
+    for gradient, parameter in zip(result.param_diffs, (weight, bias)):
+        np.testing.assert_array_equal(gradient, np.zeros(parameter.shape))
 
 
 def blob(name: str, shape: tuple[int, ...]) -> Blob:

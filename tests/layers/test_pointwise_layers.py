@@ -16,7 +16,7 @@ from tests.harness import execute
 from tests.layers.single import KINDS, Result, cases, close, layer_of, run, run_golden
 
 ACTIVATIONS = ["ReLU", "Sigmoid", "TanH", "AbsVal", "BNLL", "Clip", "ELU", "Exp", "Log", "Power", "Swish", "Threshold"]
-TYPES = [*ACTIVATIONS, "Dropout", "Scale", "Bias", "Eltwise", "Silence"]
+TYPES = [*ACTIVATIONS, "PReLU", "Dropout", "Scale", "Bias", "Eltwise", "Silence"]
 
 
 @pytest.fixture(params=KINDS)
@@ -62,6 +62,12 @@ FUNCTIONS = {
     "Log": ("log_param { base: 2 scale: 0.5 shift: 5 }", lambda x: np.log2(5 + 0.5 * x)),
     "Power": ("power_param { power: 3 scale: 0.5 shift: 1 }", lambda x: (1 + 0.5 * x) ** 3),
     "Power 1": ("power_param { power: 1 scale: 0.5 shift: 1 }", lambda x: 1 + 0.5 * x),
+    "ReLU6": ("", lambda x: np.clip(x, 0, 6)),
+    "ReLU6 slope": ("relu6_param { negative_slope: 0.1 }", lambda x: np.minimum(np.where(x > 0, x, 0.1 * x), 6)),
+    "ReLU6 negative slope": ("relu6_param { negative_slope: -0.3 }", lambda x: np.minimum(np.where(x > 0, x, -0.3 * x), 6)),
+    "HardSwish": ("", lambda x: x * np.clip(x + 3, 0, 6) / 6),
+    "HardSigmoid": ("hard_sigmoid_param { alpha: 0.3 beta: 0.4 }", lambda x: np.clip(0.3 * x + 0.4, 0, 1)),
+    "Mish": ("", lambda x: x * np.tanh(np.log1p(np.exp(x)))),
     "Power 2": ("power_param { power: 2 scale: 0.5 shift: 1 }", lambda x: (1 + 0.5 * x) ** 2),
 }
 
@@ -72,9 +78,57 @@ def test_activations(device: Any, kind: str, name: str) -> None:
     text, function = FUNCTIONS[name]
     for shape in [(3, 5, 7), (2, 37)]:
         x, dy = draw(shape, 1), draw(shape, 2)
+        if name.split()[0] in ("ReLU6", "HardSwish", "HardSigmoid"):
+            x = 4 * x  # into all of their pieces
         result = run(device, kind, f"type: '{name.split()[0]}' {text}", [x], [dy], strided=True, held=3.0)
         close(result.tops[0], function(x.astype(np.float64)), 1e-5)
         close(result.diffs[0], 3 + differentiate(function, x, dy))
+
+
+def test_activations_where_a_plain_formula_overflows(device: Any, kind: str) -> None:
+    x = np.array([[-1e30, -100, -20, 19, 20, 21, 45, 1000, 1e30]], np.float32)
+    mish = run(device, kind, "type: 'Mish'", [x], [np.ones_like(x)])
+    assert (mish.tops[0][0, 4:] == x[0, 4:]).all() and (np.abs(mish.tops[0][0, :2]) < 1e-37).all()
+    close(mish.tops[0][:, 2], [-20 * np.exp(-20)], 1e-5)
+    close(mish.diffs[0], [[0, 0, -19 * np.exp(-20.0), 1, 1, 1, 1, 1, 1]], 1e-6)
+
+
+@pytest.mark.parametrize("shape", [(4, 6), (3, 5, 6, 7), (2, 3, 40)], ids=str)
+@pytest.mark.parametrize("shared", [False, True])
+def test_prelu(device: Any, kind: str, shape: Shape, shared: bool) -> None:
+    """Slopes of both signs, strided, adding to a diff."""
+    x, dy = draw(shape, 1), draw(shape, 2)
+    slope = np.float32(-0.7) if shared else draw((shape[1],), 3)
+    text = f"type: 'PReLU' prelu_param {{ channel_shared: {str(shared).lower()} }}"
+    result = run(device, kind, text, [x], [dy], params=[slope], strided=True, held=2.0)
+    wide = spread(np.asarray(slope), 1, shape) if not shared else np.float64(slope)
+    close(result.tops[0], np.where(x > 0, x, wide * x), 1e-6)
+    close(result.diffs[0], 2 + dy * np.where(x > 0, 1, wide), 1e-6)
+    others = tuple(d for d in range(len(shape)) if shared or d != 1)
+    close(result.param_diffs[0], np.where(x > 0, 0, dy.astype(np.float64) * x).sum(others), 1e-5)
+
+
+def test_prelu_that_does_not_learn(device: Any) -> None:
+    rec, layer, bottoms, tops = recorded("type: 'PReLU' prelu_param { filler { type: 'xavier' } }", [(4, 3, 2)], device.target)
+    assert layer.parameters()[0].filler.type == "xavier"
+    rec.enter("layer", "backward")
+    layer.params[0].diff = None
+    layer.backward(rec, tops, bottoms, [True])
+    assert [[ref.name for ref in launch.writes] for launch in rec.launches] == [["x0.diff"]]
+
+
+@pytest.mark.parametrize("factor", [(3, 5), (3, 5, 1, 1)], ids=str)
+def test_axpy(device: Any, kind: str, factor: Shape) -> None:
+    a, x, b, dy = draw(factor, 1), draw((3, 5, 6, 7), 2), draw((3, 5, 6, 7), 3), draw((3, 5, 6, 7), 4)
+    wide = a.reshape(3, 5, 1, 1).astype(np.float64)
+    result = run(device, kind, "type: 'Axpy'", [a, x, b], [dy], strided=True, held=1.0)
+    close(result.tops[0], wide * x + b, 1e-6)
+    close(result.diffs[0], 1 + (dy.astype(np.float64) * x).sum((2, 3)).reshape(factor), 1e-5)
+    close(result.diffs[1], 1 + wide * dy, 1e-6)
+    close(result.diffs[2], 1 + dy, 1e-6)
+    only = run(device, kind, "type: 'Axpy'", [a, x, b], [dy], propagate=[False, True, False])
+    assert only.diffs[0] is None and only.diffs[2] is None
+    close(only.diffs[1], wide * dy, 1e-6)
 
 
 @pytest.mark.parametrize("slope, kept", [(0.0, "y0"), (0.1, "y0"), (-0.1, "x0")])
@@ -110,6 +164,7 @@ def recorded(text: str, shapes: list[Shape], target: Any, phase: int | None = No
         ("type: 'Log' log_param { base: 1 }", "base 1 has no logarithm"),
         ("type: 'Dropout' dropout_param { dropout_ratio: 1 }", "dropout_ratio 1 is outside"),
         ("type: 'Dropout' dropout_param { dropout_ratio: -0.1 }", "dropout_ratio -0.1 is outside"),
+        ("type: 'SpatialDropout' spatial_dropout_param { dropout_ratio: 1 }", "dropout_ratio 1 is outside"),
         ("type: 'Scale' scale_param { axis: 2 }", "axis 2 is outside"),
         ("type: 'Scale' scale_param { axis: 1 num_axes: 2 }", "axis 1 and num_axes 2 go beyond the 2 axes"),
         ("type: 'Bias' bias_param { num_axes: -2 }", "num_axes is -2"),
@@ -124,6 +179,10 @@ def test_mistakes(text: str, fact: str) -> None:
 @pytest.mark.parametrize(
     "text, shapes, fact",
     [
+        ("type: 'PReLU'", [(4,)], "bottom 0 is 4, PReLU needs a channel axis"),
+        ("type: 'Axpy'", [(4, 3), (4, 3, 5), (4, 3, 6)], "bottom 2 is 4 x 3 x 6, bottom 1 is 4 x 3 x 5"),
+        ("type: 'Axpy'", [(4, 2), (4, 3, 5), (4, 3, 5)], "bottom 0 is 4 x 2, for bottom 1 of 4 x 3 x 5 it must be 4 x 3"),
+        ("type: 'SpatialDropout'", [(4,)], "bottom 0 is 4, SpatialDropout needs a channel axis"),
         ("type: 'Eltwise'", [(4, 3), (4, 2)], "bottom 1 is 4 x 2, bottom 0 is 4 x 3"),
         ("type: 'Eltwise' eltwise_param { operation: PROD coeff: 1 coeff: 2 }", [(4, 3), (4, 3)], "coeff weights a sum only"),
         ("type: 'Eltwise' eltwise_param { coeff: 1 }", [(4, 3), (4, 3)], "1 coeff for 2 bottoms"),
@@ -192,6 +251,36 @@ def test_dropout_in_test_moves_nothing(device: Any, kind: str) -> None:
     result = run(device, kind, layer_of("type: 'Dropout'", proto.TEST), [x], [dy])
     assert not result.layer.moves_data and not result.rec.launches
     assert (result.tops[0] == x).all() and result.diffs[0] is not None and (result.diffs[0] == dy).all()
+
+
+def test_dropout_that_samples_in_test(device: Any, kind: str) -> None:
+    """SegNet's sample_weights_test drops and scales in TEST as in TRAIN."""
+    x = np.ones((20, 500), np.float32)
+    text = "type: 'Dropout' dropout_param { dropout_ratio: 0.3 sample_weights_test: %s }"
+    y = run(device, kind, layer_of(text % "true", proto.TEST), [x]).tops[0]
+    assert abs((y != 0).mean() - 0.7) < 0.02
+    close(y, (y != 0) / 0.7, 1e-6)
+    assert not layer_moves(text % "false")
+
+
+def layer_moves(text: str) -> bool:
+    layer = layer_of(text, proto.TEST)
+    layer.infer((2, 3))
+    return layer.moves_data
+
+
+def test_spatial_dropout(device: Any, kind: str) -> None:
+    """Whole channels, the same ones in backward, others in another iteration; nothing moves in TEST."""
+    x, dy = np.ones((50, 40, 3, 5), np.float32), 2 * np.ones((50, 40, 3, 5), np.float32)
+    text = "type: 'SpatialDropout' spatial_dropout_param { dropout_ratio: 0.3 }"
+    y, dx = masks(device, kind, text, x, dy)
+    kept = y[:, :, 0, 0] != 0
+    assert abs(kept.mean() - 0.7) < 0.04
+    close(y, np.broadcast_to(kept[:, :, None, None], y.shape) / 0.7, 1e-6)
+    assert (dx == 2 * y).all()
+    later, _ = masks(device, kind, text, x, dy, {"ITERATION": 1})
+    assert 0.5 < ((later[:, :, 0, 0] != 0) == kept).mean() < 0.66
+    assert not layer_moves(text)
 
 
 # -- Scale, Bias ---------------------------------------------------------------------------------------------------------------------------

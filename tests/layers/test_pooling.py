@@ -14,28 +14,30 @@ LOWEST = -np.finfo(np.float32).max
 
 
 def windows(layer, image):
-    """(output, slices of the image, AVE divisor) of each window of an inferred layer."""
+    """(output, index of the pixels, AVE divisor) of each window of an inferred layer."""
     p = layer.pool
     for output in itertools.product(*map(range, p.outputs)):
         first = [o * s - q for o, s, q in zip(output, p.stride, p.pad)]
         last = [min(f + k, n + q) for f, k, n, q in zip(first, p.kernel, image, p.pad)]
-        area = np.prod([b - a for a, b in zip(first, last)])
-        yield output, tuple(slice(max(a, 0), min(b, n)) for a, b, n in zip(first, last, image)), area
+        pixels = [[f + t * d for t in range(k) if 0 <= f + t * d < n] for f, k, n, d in zip(first, p.kernel, image, p.dilation)]
+        area = np.prod([b - a for a, b in zip(first, last)]) if p.include_pad else np.prod([len(each) for each in pixels])
+        yield output, np.ix_(*pixels), area
 
 
 def pooled(layer, x, dy):
     """(y, mask, dx) in float64, windows one by one."""
     y, mask, dx = np.zeros((*x.shape[:2], *layer.pool.outputs)), np.full((*x.shape[:2], *layer.pool.outputs), -1.0), np.zeros(x.shape)
     is_max = layer.own().pool == proto.PoolingParameter.MAX
-    for (n, c), (output, (rows, columns), area) in itertools.product(np.ndindex(*x.shape[:2]), list(windows(layer, x.shape[2:]))):
-        window, at = x[n, c, rows, columns], (n, c, *output)
+    places = np.arange(np.prod(x.shape[2:])).reshape(x.shape[2:])
+    for (n, c), (output, pixels, area) in itertools.product(np.ndindex(*x.shape[:2]), list(windows(layer, x.shape[2:]))):
+        window, at = x[n, c][pixels], (n, c, *output)
         if not is_max:
             y[at] = window.sum() / area
-            dx[n, c, rows, columns] += dy[at] / area
+            dx[n, c][pixels] += dy[at] / area
         elif window.size and not np.isnan(window).all():
-            row, column = np.unravel_index(np.nanargmax(window), window.shape)
-            y[at], mask[at] = window[row, column], (rows.start + row) * x.shape[3] + columns.start + column
-            dx[n, c, rows.start + row, columns.start + column] += dy[at]
+            mask[at] = places[pixels].flat[np.nanargmax(window)]
+            y[at] = np.nanmax(window)
+            dx[n, c].flat[int(mask[at])] += dy[at]
         else:
             y[at] = LOWEST
     return y, mask, dx
@@ -132,6 +134,16 @@ def test_test_phase_saves_no_index(device, kind):
     assert [operand.ref.name for operand in launch.operands] == ["x0", "y0"]
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("window", ["kernel_size: 2 stride: 2", "global_pooling: true", "kernel_size: 2 dilation: 2"])
+def test_no_samples(device, kind, window):
+    """Bottoms of layers that look for objects may have 0 rows."""
+    text = f"type: 'Pooling' top: 'y' top: 'mask' pooling_param {{ {window} }}"
+    out = layer_of(text).infer((0, 2, 4, 4))[0]
+    result = run(device, kind, text, [np.zeros((0, 2, 4, 4))], [np.zeros(out), None])
+    assert [top.shape for top in result.tops] == [out, out] and result.diffs[0].shape == (0, 2, 4, 4)
+
+
 STOCHASTIC = "type: 'Pooling' name: 'pool' pooling_param { pool: STOCHASTIC kernel_size: 2 stride: 2 }"
 
 
@@ -173,7 +185,7 @@ def test_stochastic_test_phase_is_the_expectation(device, kind):
         ("kernel_size: 3", (1, 3, 6), "bottom 0 is 1 x 3 x 6"),
         ("kernel_size: 2 pad: 2", (1, 1, 6, 6), "pad 2 is not smaller than kernel 2"),
         ("global_pooling: true kernel_h: 2", (1, 1, 6, 6), "kernel_h exclude each other"),
-        ("global_pooling: true stride: 2", (1, 1, 6, 6), "not stride 2 and pad 0"),
+        ("global_pooling: true stride: 2", (1, 1, 6, 6), "not stride 2, pad 0"),
         ("kernel_size: 2 kernel_h: 3", (1, 1, 6, 6), "kernel_size and kernel_h or kernel_w"),
         ("kernel_h: 3", (1, 1, 6, 6), "only one of kernel_h and kernel_w"),
         ("stride: 2", (1, 1, 6, 6), "neither kernel_size nor kernel_h"),
@@ -182,14 +194,86 @@ def test_stochastic_test_phase_is_the_expectation(device, kind):
         ("kernel_size: 9", (1, 1, 6, 6), "9 does not fit into the 6 x 6 image with pad 0"),
         ("pool: STOCHASTIC kernel_size: 2 pad: 1", (1, 1, 6, 6), "takes no padding"),
         ("pool: AVE kernel_size: 2 } top: 'a' top: 'b' lrn_param {", (1, 1, 6, 6), "no mask"),
-        ("kernel_size: 2 dilation: 2", (1, 1, 6, 6), "dilation"),
-        ("kernel_size: 2 avg_include_pad: false", (1, 1, 6, 6), "avg_include_pad"),
+        ("pool: AVE kernel_size: 2 dilation: 2", (1, 1, 6, 6), "AVE pooling with dilation 2 is not supported"),
+        ("kernel_size: 2 dilation: 0", (1, 1, 6, 6), "the dilation is 0"),
+        ("kernel_size: 2 dilation: [1, 1, 1]", (1, 1, 6, 6), "dilation is given 3 times for 2 spatial axes"),
+        ("kernel_size: 2 dilation: 2 pad: 3", (1, 1, 6, 6), "pad 3 is not smaller than kernel 2 with dilation 2"),
+        ("kernel_size: 3 dilation: 3", (1, 1, 6, 6), "a window of 7 does not fit into the 6 x 6 image"),
+        ("global_pooling: true dilation: 2", (1, 1, 6, 6), "and dilation 2"),
+        ("kernel_size_3d: 2", (1, 1, 6, 6), "kernel_size_3d is given for 2 spatial axes"),
+        ("kernel_size_3d: 2 kernel_size: 2", (1, 1, 6, 6, 6), "kernel_size and kernel_size_3d are given"),
+        ("kernel_size: 2 stride_3d: [1, 2]", (1, 1, 6, 6, 6), "stride_3d is given 2 times for 3 spatial axes"),
+        ("kernel_h: 2 kernel_w: 2", (1, 1, 6, 6, 6), "kernel_h and kernel_w are given for 3 spatial axes"),
+        ("global_pooling: true kernel_size_3d: 2", (1, 1, 6, 6, 6), "kernel_size_3d exclude each other"),
+        ("kernel_size: 2", (1, 1, 6, 6, 6, 6), "bottom 0 is 1 x 1 x 6 x 6 x 6 x 6 with channels in axis 1"),
+        ("kernel_size: 2 bin_size: 3", (1, 1, 6, 6), "bin_size .* .ParseNet's. is not supported"),
+        ("kernel_size: 2 torch_pooling: true", (1, 1, 6, 6), "torch_pooling .* .NVCaffe's. is not supported"),
     ],
 )
 def test_errors(text, shape, fact):
     with pytest.raises(Error, match=fact) as caught:
         layer_of(f"name: 'pool2' type: 'Pooling' pooling_param {{ {text} }}").infer(shape)
     assert "'pool2' (Pooling)" in str(caught.value) and caught.value.fix
+
+
+FORKS = [
+    ("pool: AVE kernel_size: 3 stride: 2 pad: 1 avg_include_pad: false", (2, 12, 13)),
+    ("pool: AVE kernel_h: 3 kernel_w: 5 stride: 1 pad_h: 2 pad_w: 4 avg_include_pad: false", (1, 5, 70)),
+    ("pool: MAX kernel_size: 3 stride: 2 pad: 2 dilation: 2", (2, 12, 13)),
+    ("pool: MAX kernel_h: 2 kernel_w: 3 pad_h: 3 pad_w: 0 dilation: [4, 1]", (1, 4, 9)),
+    ("pool: MAX kernel_size_3d: [2, 3, 3] stride_3d: [1, 2, 2] pad_3d: [1, 0, 1]", (2, 5, 6, 7)),
+    ("pool: AVE kernel_size_3d: [2, 3, 3] stride_3d: [1, 2, 2] pad_3d: [1, 0, 1] avg_include_pad: false", (2, 5, 6, 7)),
+    ("pool: AVE kernel_size: 3 stride: 2 pad: 1", (1, 6, 6, 7)),
+    ("pool: MAX kernel_size: 2 dilation: [1, 2, 3]", (1, 4, 6, 7)),
+    ("pool: AVE global_pooling: true", (2, 3, 4, 5)),
+]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("settings", "shape"), FORKS, ids=str)
+def test_fields_of_forks(device, kind, settings, shape):
+    rng = np.random.default_rng(6)
+    tops = "top: 'y' top: 'mask'" if "MAX" in settings else "top: 'y'"
+    text = f"type: 'Pooling' {tops} pooling_param {{ {settings} }}"
+    x = rng.integers(-9, 10, (2, *shape)).astype(np.float32)
+    dy = rng.normal(size=layer_of(text).infer(x.shape)[0])
+    result = run(device, kind, text, [x], [dy, None], strided=True, held=2.0)
+    y, mask, dx = pooled(result.layer, x, dy)
+    for got, want in zip(result.tops, (y, mask)):
+        close(got, want)
+    close(result.diffs[0], dx + 2)
+
+
+def test_channels_in_another_axis(device):
+    """What lies before them is one batch of planes; shapes may change."""
+    rng = np.random.default_rng(7)
+    layer = layer_of("type: 'Pooling' pooling_param { kernel_size: 2 stride: 2 axis: -3 }")
+    for height in (4, 6):
+        x = rng.normal(size=(2, 3, 2, height, 4))
+        result = run(device, "cpu", layer, [x], [np.ones((2, 3, 2, height // 2, 2))], strided=True)
+        y, _, dx = pooled(layer, x.reshape(2, 6, height, 4), np.ones((2, 6, height // 2, 2)))
+        close(result.tops[0], y.reshape(2, 3, 2, height // 2, 2))
+        close(result.diffs[0], dx.reshape(x.shape))
+
+
+def test_stochastic_volumes_draw_from_their_window(device):
+    x = np.random.default_rng(8).random((2, 2, 4, 4, 6))
+    x[:, :, ::2] = 0
+    result = run(device, "gpu", "type: 'Pooling' pooling_param { pool: STOCHASTIC kernel_size: 2 stride: 2 }", [x], [np.ones((2, 2, 2, 2, 3))])
+    blocks = x.astype(np.float32).reshape(2, 2, 2, 2, 2, 2, 3, 2).transpose(0, 1, 2, 4, 6, 3, 5, 7).reshape(2, 2, 2, 2, 3, 8)
+    drawn = blocks == result.tops[0][..., None]
+    assert drawn.any(-1).all() and (result.tops[0] > 0).all() and len(set(drawn.argmax(-1).flat)) == 4
+    close(result.diffs[0], np.where((x > 0) & np.isin(x.astype(np.float32), result.tops[0]), 1, 0))
+
+
+def test_an_empty_window_of_max_is_told(capsys):
+    text = "name: 'told' type: 'Pooling' pooling_param { kernel_size: 2 stride: 3 }"
+    layer_of(text).infer((1, 1, 5, 5))
+    assert "pooling" not in capsys.readouterr().err
+    layer_of(text).infer((1, 1, 5, 6))
+    layer_of(text).infer((1, 1, 5, 6))
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("W") and "'told' (Pooling): the MAX window at the last column covers no pixel of the 5 x 6 image" in line
 
 
 def test_ceil_mode_of_a_fork_is_floor():

@@ -120,3 +120,24 @@ def test_resume_from_caffes_snapshot(name: str, device: Any, golden: pathlib.Pat
     finally:
         solver.close()
     close(numbers(lines, r"Iteration \d+ \(.*loss = (\S+)"), arrays["resumed_log_loss"], "resumed_log_loss")
+
+
+def test_ssd_training(device: Any, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, lines: list[str]) -> None:
+    """Twelve iterations of SSD's own training. Matching and mining decide: noise of 3e-6 in the first weights moves the last ones by 2e-4."""
+    monkeypatch.chdir(GOLDEN)
+    path = "forks/ssd_train.solver.prototxt"
+    param = need_layers(path)
+    arrays = dict(np.load("forks/ssd_train.npz"))
+    solver = Solver(param, device, file=path)
+    try:
+        for key in [key for key in arrays if key.startswith("init/")]:
+            _, layer, index = key.split("/")
+            close(solver.network.parameter_arrays()[layer][int(index)], arrays[key], key, 0)
+        solver.step(param.max_iter)
+        final = solver.network.parameter_arrays()
+    finally:
+        solver.close()
+    close(numbers(lines, r"Iteration \d+ \(.*loss = (\S+)"), arrays["loss_last_pass"][: param.max_iter], "loss")
+    for key in [key for key in arrays if key.startswith("final/")]:
+        _, layer, index = key.split("/")
+        close(final[layer][int(index)], arrays[key], key, 1e-3)

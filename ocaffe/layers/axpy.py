@@ -1,0 +1,47 @@
+"""Axpy: what SENet's channel attention ends with."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ocaffe.errors import shape_text
+from ocaffe.graph.ir import Blob, Shape
+from ocaffe.graph.recorder import Recorder
+from ocaffe.layers.base import Layer, register
+from ocaffe.ops.expression import Read, pointwise, reduce
+
+
+@register("Axpy")
+class Axpy(Layer):
+    """y = a x + b of bottoms a (N x C, or N x C x 1 x 1), x and b (both N x C x ..): every channel of every image has its own factor."""
+
+    bottoms = 3
+    origin = "SENet"
+    message = ""
+    inplace_top = False
+
+    def infer(self, *bottoms: Shape) -> Sequence[Shape]:
+        a, x, b = bottoms
+        self.check(x == b, f"bottom 2 is {shape_text(b)}, bottom 1 is {shape_text(x)}: they must be equal")
+        fits = len(x) >= 2 and a[:2] == x[:2] and all(size == 1 for size in a[2:])
+        wanted = shape_text(x[:2])
+        self.check(fits, f"bottom 0 is {shape_text(a)}, for bottom 1 of {shape_text(x)} it must be {wanted} or {wanted} x 1 x 1")
+        return [x]
+
+    def factor(self, bottoms: list[Blob]) -> Read:
+        return bottoms[0].data.view(bottoms[0].shape[:2]), 0
+
+    def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
+        pointwise(rec, "y0 = x0 * x1 + x2", reads=[self.factor(bottoms), bottoms[1].data, bottoms[2].data], writes=[tops[0].data])
+
+    def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
+        dy, (da, dx, _) = tops[0].diff, (bottom.diff for bottom in bottoms)
+        assert dy is not None
+        if propagate[0]:
+            assert da is not None
+            axes = range(2, len(dy.shape))
+            reduce(rec, "v0 = x0 * x1", reads=[dy, bottoms[1].data], writes=[da.view(bottoms[0].shape[:2])], axes=axes)
+        if propagate[1]:
+            assert dx is not None
+            pointwise(rec, "y0 = x0 * x1", reads=[self.factor(bottoms), dy], writes=[dx])
+        if propagate[2]:
+            rec.alias_diff(bottoms[2], tops[0])

@@ -1,0 +1,137 @@
+"""BN: batch normalization with scale and bias in one layer, in the two meanings that forks give it."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ocaffe import proto
+from ocaffe.errors import shape_text
+from ocaffe.graph.ir import Blob, Shape
+from ocaffe.graph.recorder import Recorder
+from ocaffe.layers.base import LayerClass, ParamBlob, register
+from ocaffe.layers.batch_norm import ChannelNorm
+from ocaffe.ops.expression import Read
+
+RUNNING = ("slope_filler", "bias_filler", "momentum", "eps", "frozen", "engine")  # fields of PSPNet's and TSN's BN
+FRESH = ("scale_filler", "shift_filler", "bn_mode")  # of SegNet's
+PARSENET = ("var_eps", "moving_average", "decay", "across_spatial")
+
+
+@register("BN")
+class BN(ChannelNorm):
+    """Batch normalization with scale and bias: PSPNet's and TSN's with running statistics (4 blobs), SegNet's without (2 blobs).
+
+    The fields of bn_param tell which is meant, or the number of blobs in a weights file.
+    """
+
+    origin = "PSPNet, TSN; SegNet"
+    tops = (1, 3)
+
+    @classmethod
+    def implementation(cls, param: Any) -> LayerClass:
+        return RunningBN if _given(param, RUNNING) else FreshBN if _given(param, FRESH) else cls
+
+    @classmethod
+    def recognise(cls, param: Any, blobs: Sequence[np.ndarray | None]) -> None:
+        """A default is set, which says no more than whose layer it is."""
+        if _given(param, RUNNING) or _given(param, FRESH):
+            return
+        if len(blobs) == 4:
+            param.bn_param.momentum = param.bn_param.momentum
+        elif len(blobs) == 2:
+            param.bn_param.bn_mode = proto.BNParameter.LEARN
+
+    def infer(self, *bottoms: Shape) -> Sequence[Shape]:
+        running, fresh, parsenet = (_given(self.param, names) for names in (RUNNING, FRESH, PARSENET))
+        self.check(not parsenet, f"bn_param {{ {', '.join(parsenet)} }} (ParseNet's) is not supported", "PSPNet's or SegNet's fields")
+        self.check(
+            running or fresh,
+            "bn_param does not say whether PSPNet's BN or SegNet's is meant",
+            "bn_param { momentum: 0.9 } is PSPNet's, bn_param { bn_mode: LEARN } SegNet's; or give weights, whose number of blobs tells",
+        )
+        self.check(
+            not (running and fresh),
+            f"bn_param has fields of PSPNet's BN ({', '.join(running)}) and of SegNet's ({', '.join(fresh)})",
+            f"remove {' and '.join(fresh)}, or {' and '.join(running)}",
+        )
+        self.check(len(bottoms[0]) >= 2, f"bottom 0 is {shape_text(bottoms[0])}, BN needs a channel axis", "N x C or more axes")
+        return super().infer(*bottoms)
+
+    def blob(self, filler: Any, learned: bool = True) -> ParamBlob:
+        return ParamBlob((1, self.channels, 1, 1), filler, learned)
+
+
+class RunningBN(BN):
+    """PSPNet's and TSN's: y = slope (x - mean) / sqrt(variance + eps) + bias; moving averages of mean and variance serve in TEST and when frozen.
+
+    A frozen layer learns nothing: neither slope and bias nor the averages change.
+    """
+
+    tops = (1, 1)
+    learned = (0, 1)
+
+    def infer(self, *bottoms: Shape) -> Sequence[Shape]:
+        p = self.own()
+        self.eps, self.momentum, self.frozen = float(p.eps), float(p.momentum), bool(p.frozen)
+        self.of_batch = self.phase == proto.TRAIN and not self.frozen
+        return super().infer(*bottoms)
+
+    def parameters(self) -> Sequence[ParamBlob]:
+        """Slope, bias, mean, variance; like PSPNet's, slope and bias begin with 0 unless there are fillers."""
+        p = self.own()
+        variance = proto.FillerParameter(type="constant", value=1 if self.frozen else 0)
+        learned = [self.blob(filler, not self.frozen) for filler in (p.slope_filler, p.bias_filler)]
+        return [*learned, self.blob(proto.FillerParameter(), False), self.blob(variance, False)]
+
+    def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
+        self.mean = self.inverse = None
+        if self.of_batch:
+            text = "m0 = momentum * m0 + (1 - momentum) * mean; m1 = momentum * m1 + (1 - momentum) * variance"
+            self.measure(rec, bottoms[0], text, [self.params[2].data, self.params[3].data], {"momentum": self.momentum})
+        self.normalize(rec, bottoms, tops)
+
+    def running(self, first: int) -> tuple[list[Read], str]:
+        reads = [self.per_channel(parameter.data) for parameter in self.params[2:]]
+        return reads, f"mean = x{first}; inverse = 1 / sqrt(x{first + 1} + eps)"
+
+
+class FreshBN(BN):
+    """SegNet's: y = scale (x - mean) / sqrt(variance + 1e-9) + shift with the statistics of the batch, in TEST too; INFERENCE: y = scale x + shift.
+
+    Tops 1 and 2 are the mean and the variance (1 x C x 1 x 1), through which no gradient comes.
+    """
+
+    learned = (0, 1)
+    eps = 1e-9
+
+    def infer(self, *bottoms: Shape) -> Sequence[Shape]:
+        self.of_batch = self.own().bn_mode == proto.BNParameter.LEARN
+        tops, count = super().infer(*bottoms), max(1, len(self.param.top))
+        self.check(count != 2, "2 tops given, SegNet's BN takes 1 or 3", "the top, the mean and the variance")
+        self.check(self.of_batch or count == 1, "bn_mode: INFERENCE computes no mean and variance", "remove tops 1 and 2")
+        return [*tops, *[(1, self.channels, 1, 1)] * (count - 1)]
+
+    def parameters(self) -> Sequence[ParamBlob]:
+        p = self.own()
+        return [self.blob(p.scale_filler), self.blob(p.shift_filler)]
+
+    def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
+        self.mean = self.inverse = None
+        if self.of_batch:
+            update = "y2 = mean; y3 = variance" if len(tops) > 1 else ""
+            self.measure(rec, bottoms[0], update, writes=[top.data for top in tops[1:]])
+        self.normalize(rec, bottoms, tops)
+
+    def running(self, first: int) -> tuple[list[Read], str]:
+        """INFERENCE: the statistics are merged into scale and shift."""
+        return [], "mean = 0; inverse = 1"
+
+    def constants(self) -> dict[str, float]:
+        return {}
+
+
+def _given(param: Any, names: Sequence[str]) -> list[str]:
+    """The fields of bn_param that the prototxt states."""
+    return [name for name in names if param.bn_param.HasField(name)]

@@ -1,0 +1,42 @@
+"""Deconvolution over any number of axes: a convolution walked backwards."""
+from __future__ import annotations
+
+from ocaffe.errors import shape_text
+from ocaffe.graph.ir import Ref, Shape
+from ocaffe.graph.recorder import Recorder
+from ocaffe.layers.base import register
+from ocaffe.layers.convolution import Filters
+from ocaffe.ops import convolution
+from ocaffe.ops.convolution import Axes, ConvGeometry
+
+
+@register("Deconvolution")
+class Deconvolution(Filters):
+    """Transposed convolution: each input pixel adds a filter, times its value, to the window that it stands for; out = stride (in - 1) + extent - 2 pad.
+
+    Every bottom gives one top, all with the same filters. Blobs: weight (channels, num_output / group, *kernel), bias (num_output).
+    Axes before `axis` are one batch. With `weight_filler { type: "bilinear" }` and group = channels = num_output it resizes images.
+    """
+
+    def outputs(self, spatial: Shape) -> Axes:
+        window = self.window
+        out = tuple(s * (n - 1) + e - 2 * p for n, p, e, s in zip(spatial, window.pad, window.extent(), window.stride))
+        self.check(
+            all(n > 0 for n in out),
+            f"pad {shape_text(window.pad)} leaves nothing of the {shape_text([n + 2 * p for n, p in zip(out, window.pad)])} image "
+            f"that windows of {shape_text(window.extent())} with stride {shape_text(window.stride)} make of {shape_text(spatial)}",
+            "a smaller pad",
+        )
+        return out
+
+    def walked(self, batch: int, channels: int, outputs: int, group: int, size: Axes, out: Axes) -> ConvGeometry:
+        return ConvGeometry(batch, outputs, channels, group, out, size, *self.steps())
+
+    def move(self, rec: Recorder, x: Ref, w: Ref, bias: Ref | None, y: Ref) -> None:
+        convolution.backward_data(rec, self.geometry, x, w, y, bias)
+
+    def move_back(self, rec: Recorder, dy: Ref, w: Ref, dx: Ref) -> None:
+        convolution.forward(rec, self.geometry, dy, w, None, dx)
+
+    def filter_gradient(self, rec: Recorder, x: Ref, dy: Ref, dw: Ref) -> None:
+        convolution.backward_filter(rec, self.geometry, dy, x, dw)

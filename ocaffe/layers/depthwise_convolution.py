@@ -1,0 +1,36 @@
+"""The depthwise convolutions of forks: Convolution under other names. Here the kernels follow from group and channels alone."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ocaffe.errors import shape_text
+from ocaffe.graph.ir import Shape
+from ocaffe.layers.base import register
+from ocaffe.layers.convolution import Convolution
+
+
+@register("DepthwiseConvolution")
+class DepthwiseConvolution(Convolution):
+    """Convolution under another name; depthwise where `group` is the number of channels."""
+
+    origin = "yonghenglh6/DepthwiseConvolution"
+
+
+@register("ConvolutionDepthwise")
+class ConvolutionDepthwise(Convolution):
+    """Convolution of N x C x H x W with one filter per channel; num_output and group are ignored, both are C.
+
+    Blobs: weight (C, 1, kernel_h, kernel_w), bias (C).
+    """
+
+    origin = "BVLC Caffe PR 5665, MobileNet forks"
+    bottoms, tops = 1, 1
+
+    def infer(self, *bottoms: Shape) -> Sequence[Shape]:
+        x = bottoms[0]
+        self.check(len(x) == 4, f"bottom 0 is {shape_text(x)}, it must be N x C x H x W", "add a Reshape layer before it, or use Convolution with group")
+        self.check(self.axis(self.own().axis, x) == 1, f"axis is {self.own().axis}, the channels are axis 1", "remove axis")
+        return super().infer(*bottoms)
+
+    def counts(self, channels: int) -> tuple[int, int]:
+        return channels, channels

@@ -1,0 +1,59 @@
+"""Interp: bilinear resampling, as DeepLab and PSPNet do it."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ocaffe.errors import shape_text
+from ocaffe.graph.ir import Blob, Shape
+from ocaffe.graph.recorder import Recorder
+from ocaffe.layers.base import Layer, register
+from ocaffe.ops.interp import Resampling
+
+
+@register("Interp")
+class Interp(Layer):
+    """Bilinear resampling of N x C x H x W with aligned corners, to height x width, or larger by zoom_factor, or smaller by shrink_factor.
+
+    The size n becomes (n - 1) / shrink + 1, or n + (n - 1) (zoom - 1); one factor alone beats height and width, these beat both together, and both
+    together shrink first. Pads are negative: so many pixels are left out at the beginning and the end of both axes.
+    """
+
+    origin = "DeepLab, PSPNet"
+
+    def infer(self, *bottoms: Shape) -> Sequence[Shape]:
+        p, x = self.own(), bottoms[0]
+        self.check(len(x) == 4, f"bottom 0 is {shape_text(x)}, it must be N x C x H x W", "add a Reshape layer before it")
+        self.check(p.pad_beg <= 0 and p.pad_end <= 0, f"pad_beg is {p.pad_beg}, pad_end {p.pad_end}", "pads that are 0 or negative (they crop)")
+        part = x[2] + p.pad_beg + p.pad_end, x[3] + p.pad_beg + p.pad_end
+        self.check(min(part) > 0, f"pad_beg {p.pad_beg} and pad_end {p.pad_end} leave nothing of the {x[2]} x {x[3]} image", "pads nearer to 0")
+        for name in ("shrink_factor", "zoom_factor"):
+            self.check(getattr(p, name) >= 1, f"{name} is {getattr(p, name)}", "1 or more")
+        outputs = self.outputs(part)
+        self.check(min(outputs) > 0, f"height is {p.height}, width {p.width}", "1 or more")
+        self.resampling = Resampling(-p.pad_beg, part, outputs)
+        self.moves_data = not (outputs == part == x[2:])
+        return [(*x[:2], *outputs)]
+
+    def outputs(self, part: tuple[int, int]) -> tuple[int, int]:
+        p = self.own()
+        shrink, zoom, sized = p.HasField("shrink_factor"), p.HasField("zoom_factor"), p.HasField("height") and p.HasField("width")
+        self.check(shrink or zoom or sized, "no size is given", "height and width, zoom_factor or shrink_factor")
+        if sized and shrink == zoom:
+            return p.height, p.width
+        shrunk = [(size - 1) // p.shrink_factor + 1 for size in part]
+        height, width = (size + (size - 1) * (p.zoom_factor - 1) for size in shrunk)
+        return height, width
+
+    def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
+        if self.moves_data:
+            self.resampling.forward(rec, bottoms[0].data, tops[0].data)
+        else:
+            rec.alias(tops[0], bottoms[0])
+
+    def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
+        assert tops[0].diff is not None
+        if self.moves_data:
+            assert bottoms[0].diff is not None
+            self.resampling.backward(rec, tops[0].diff, bottoms[0].diff)
+        else:
+            rec.alias_diff(bottoms[0], tops[0])

@@ -1,0 +1,115 @@
+"""Normalize: division by the norm, in the two meanings that forks give it."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from ocaffe import proto
+from ocaffe.errors import shape_text
+from ocaffe.graph.ir import Blob, Ref, Shape, split_axes
+from ocaffe.graph.recorder import Recorder
+from ocaffe.layers.base import Layer, LayerClass, ParamBlob, register
+from ocaffe.layers.mvn import four_axes
+from ocaffe.ops.expression import Read, pointwise, reduce
+
+
+@register("Normalize")
+class Normalize(Layer):
+    """y = scale x / sqrt(sum of x^2 + eps) with a learned scale (norm_param: SSD), or without a scale (normalize_param or nothing: happynear).
+
+    SSD's sum runs over the channels at each position or, with across_spatial, over all of an image; one scale, or one for each channel.
+    """
+
+    origin = "SSD; happynear"
+    message = "norm_param"
+
+    @classmethod
+    def implementation(cls, param: Any) -> LayerClass:
+        return Normalize if param.HasField("norm_param") else NormalizeOnly
+
+    @classmethod
+    def recognise(cls, param: Any, blobs: Sequence[np.ndarray | None]) -> None:
+        if len(blobs) == 1 and not param.HasField("norm_param") and not param.HasField("normalize_param"):
+            param.norm_param.SetInParent()
+
+    def infer(self, *bottoms: Shape) -> Sequence[Shape]:
+        p, x = self.own(), bottoms[0]
+        self.check(not self.param.HasField("normalize_param"), "norm_param and normalize_param are given", "norm_param is SSD's, with a learned scale")
+        self.check(p.fix_scale, "norm_param { fix_scale: false } (ParseNet's) is not supported", "remove it: the scale is learned if its lr_mult is not 0")
+        self.check(len(x) >= 2, f"bottom 0 is {shape_text(x)}, Normalize needs a channel axis", "N x C or more axes")
+        self.planes = split_axes(x, 1)  # images, channels, positions
+        self.axes = (1, 2) if p.across_spatial else (1,)
+        self.norms: Shape = (self.planes[0], 1, 1 if p.across_spatial else self.planes[2])
+        self.eps = float(p.eps)
+        self.scales: Shape = () if p.channel_shared else (x[1],)
+        return [x]
+
+    def parameters(self) -> Sequence[ParamBlob]:
+        p = self.own()
+        return [ParamBlob(self.scales, p.scale_filler if p.HasField("scale_filler") else proto.FillerParameter(type="constant", value=1))]
+
+    @property
+    def scale(self) -> Read:
+        return self.params[0].data, 1 if self.scales else 0
+
+    def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
+        x, y = bottoms[0].data.view(self.planes), tops[0].data.view(self.planes)
+        self.inverse: Ref = (rec.saved if rec.train else rec.scratch)("inverse", self.norms)
+        finish = "y0 = 1 / sqrt(v0 + eps)"
+        reduce(rec, "v0 = x0 * x0", reads=[x], writes=[self.inverse], axes=self.axes, finish=finish, scalars={"eps": self.eps})
+        pointwise(rec, "y0 = x0 * x1 * x2", reads=[x, (self.inverse, 0), self.scale], writes=[y])
+
+    def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
+        """As in SSD, which multiplies by the scale last: where scales of channels differ this is not the derivative."""
+        assert tops[0].diff is not None
+        reads: list[Read] = [tops[0].diff.view(self.planes), bottoms[0].data.view(self.planes), (self.inverse, 0)]
+        gradient = self.params[0].diff
+        if gradient is not None:
+            reduce(rec, "v0 = x0 * x1 * x2", reads=reads, writes=[gradient], axes=(0, 2) if self.scales else (0, 1, 2))
+        if propagate[0]:
+            assert bottoms[0].diff is not None
+            dot = rec.scratch("dot", self.norms)
+            reduce(rec, "v0 = x0 * x1 * x2", reads=reads, writes=[dot], axes=self.axes)
+            text = "y0 = (x0 - x1 * x2 * x3) * x2 * x4"
+            pointwise(rec, text, reads=[*reads, (dot, 0), self.scale], writes=[bottoms[0].diff.view(self.planes)])
+
+
+class NormalizeOnly(Layer):
+    """y = x / norm over the channels at each position; the norm is L2, sqrt(sum of x^2 + 1e-6), or L1, sum of |x| + 1e-6. A second top has the norms."""
+
+    tops = (1, 2)
+    forms: ClassVar[dict[str, tuple[str, str, str]]] = {  # type: what is summed, the norm of the sum, the norm's derivative in terms of x and y
+        "L2": ("x0 * x0", "sqrt(v0 + 1e-6)", "y"),
+        "L1": ("fabs(x0)", "v0 + 1e-6", "sign(x)"),
+    }
+
+    def infer(self, *bottoms: Shape) -> Sequence[Shape]:
+        p = self.param.normalize_param
+        self.check(p.normalize_type in self.forms, f"normalize_type is {p.normalize_type!r}", f"one of {', '.join(self.forms)}")
+        for name in ("fix_gradient", "bp_norm"):
+            self.check(not getattr(p, name), f"normalize_param {{ {name}: true }} is not supported", f"remove {name}")
+        self.term, self.norm, self.slope = self.forms[p.normalize_type]
+        top = four_axes(self, bottoms[0])
+        self.norms: Shape = (top[0], 1, *top[2:])
+        return [top, self.norms][: max(1, len(self.param.top))]
+
+    def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
+        x = bottoms[0].data.view(tops[0].shape)
+        self.inverse: Ref = (rec.saved if rec.train else rec.scratch)("inverse", self.norms)
+        writes, finish = [self.inverse], f"norm = {self.norm}; y0 = 1 / norm"
+        if len(tops) > 1:
+            writes, finish = [*writes, tops[1].data], f"{finish}; y1 = norm"
+        reduce(rec, f"v0 = {self.term}", reads=[x], writes=writes, axes=(1,), finish=finish)
+        pointwise(rec, "y0 = x0 * x1", reads=[x, (self.inverse, 0)], writes=[tops[0].data])
+
+    def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
+        """The diff of the norms is left out, as in the fork without bp_norm."""
+        dy, x = tops[0].diff, bottoms[0].data.view(tops[0].shape)
+        assert dy is not None and bottoms[0].diff is not None
+        dot = rec.scratch("dot", self.norms)
+        reads: list[Read] = [dy, x, (self.inverse, 0)]
+        reduce(rec, "v0 = x0 * x1 * x2", reads=reads, writes=[dot], axes=(1,))
+        text = f"x = x1; y = x * x2; y0 = (x0 - {self.slope} * x3) * x2"
+        pointwise(rec, text, reads=[*reads, (dot, 0)], writes=[bottoms[0].diff.view(tops[0].shape)])

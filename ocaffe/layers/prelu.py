@@ -1,0 +1,46 @@
+"""PReLU: a ReLU that learns its slope."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ocaffe import proto
+from ocaffe.errors import shape_text
+from ocaffe.graph.ir import Blob, Shape
+from ocaffe.graph.recorder import Recorder
+from ocaffe.layers.base import Layer, ParamBlob, register
+from ocaffe.ops.expression import Read, pointwise, reduce
+
+
+@register("PReLU")
+class PReLU(Layer):
+    """y = x for x > 0, else slope * x, with a learned slope for each channel (axis 1) or, with channel_shared, for all; the derivative at 0 is the slope.
+
+    Backward reads the bottom: a learned slope may become negative, and then the top does not tell the sign.
+    """
+
+    def infer(self, *bottoms: Shape) -> Sequence[Shape]:
+        x = bottoms[0]
+        self.check(len(x) >= 2, f"bottom 0 is {shape_text(x)}, PReLU needs a channel axis", "N x C or more axes")
+        self.shape = () if self.own().channel_shared else (x[1],)
+        self.others = [d for d in range(len(x)) if d != 1 or not self.shape]
+        return [x]
+
+    def parameters(self) -> Sequence[ParamBlob]:
+        p = self.own()
+        return [ParamBlob(self.shape, p.filler if p.HasField("filler") else proto.FillerParameter(type="constant", value=0.25))]
+
+    @property
+    def slope(self) -> Read:
+        return self.params[0].data, 1 if self.shape else 0
+
+    def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
+        pointwise(rec, "y0 = x0 > 0 ? x0 : x1 * x0", reads=[bottoms[0].data, self.slope], writes=[tops[0].data])
+
+    def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
+        dy, gradient = tops[0].diff, self.params[0].diff
+        assert dy is not None
+        if gradient is not None:
+            reduce(rec, "v0 = x1 > 0 ? 0 : x0 * x1", reads=[dy, bottoms[0].data], writes=[gradient], axes=self.others)
+        if propagate[0]:
+            assert bottoms[0].diff is not None
+            pointwise(rec, "y0 = x1 > 0 ? x0 : x2 * x0", reads=[dy, bottoms[0].data, self.slope], writes=[bottoms[0].diff])

@@ -1,0 +1,66 @@
+"""SPP: spatial pyramid pooling."""
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from ocaffe import proto
+from ocaffe.errors import shape_text
+from ocaffe.graph.ir import Blob, Ref, Shape
+from ocaffe.graph.recorder import Recorder
+from ocaffe.layers.base import Layer, register
+from ocaffe.layers.window import Window, pair_text
+from ocaffe.ops.pooling import Pair, Pool
+
+
+@register("SPP")
+class SPP(Layer):
+    """Poolings (MAX, AVE or STOCHASTIC) into 1, 4, 16 bins and so on, one behind the other: N x C x H x W gives N x (C * all bins) for any H and W.
+
+    Every level writes its part of the top; nothing is concatenated.
+    """
+
+    def infer(self, *bottoms: Shape) -> Sequence[Shape]:
+        p, x = self.own(), bottoms[0]
+        self.check(len(x) == 4, f"bottom 0 is {shape_text(x)}, it must be N x C x H x W", "add a Reshape layer before it")
+        self.check(p.pyramid_height >= 1, f"pyramid_height is {p.pyramid_height}", "the number of levels: 3 pools into 1, 4 and 16 bins")
+        self.draws = p.pool == p.STOCHASTIC and self.phase == proto.TRAIN
+        self.channels = x[1]
+        self.levels = [self.level(1 << level, (x[2], x[3])) for level in range(p.pyramid_height)]
+        if len(self.levels) == 1:
+            return [(*x[:2], 1, 1)]
+        return [(x[0], x[1] * sum(math.prod(pool.outputs) for pool in self.levels))]
+
+    def level(self, bins: int, image: Pair) -> Pool:
+        """Windows of ceil(image / bins) side by side, padded to bins windows, more before than behind."""
+        p = self.own()
+        kernel = (-(-image[0] // bins), -(-image[1] // bins))
+        pad = ((kernel[0] * bins - image[0] + 1) // 2, (kernel[1] * bins - image[1] + 1) // 2)
+        what = f"the level of {bins} x {bins} bins needs windows of {pair_text(kernel)} with pad {pair_text(pad)} for the {image[0]} x {image[1]} image"
+        self.check(pad[0] < kernel[0] and pad[1] < kernel[1], f"{what}; pad must be smaller", "a smaller pyramid_height, or an image of another size")
+        self.check(p.pool != p.STOCHASTIC or not any(pad), f"{what}, but STOCHASTIC pooling takes no padding", f"an image size that {bins} divides")
+        return Pool(p.pool, kernel, kernel, pad, image, Window(kernel, kernel, pad).outputs(image, ceil=True))
+
+    def parts(self, top: Ref) -> list[Ref]:
+        """The part of each level in the top, or in its diff, as N x C x bins x bins."""
+        views, start = list[Ref](), 0
+        for pool in self.levels:
+            views.append(top.view((top.shape[0], self.channels, *pool.outputs), start, top.batch_stride))
+            start += self.channels * math.prod(pool.outputs)
+        return views
+
+    def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
+        self.indices: list[Ref | None] = []
+        for number, (pool, part) in enumerate(zip(self.levels, self.parts(tops[0].data))):
+            indexed = self.draws or (self.own().pool == proto.SPPParameter.MAX and rec.train)
+            index = (rec.saved if rec.train else rec.scratch)(f"index{number}", part.shape, pool.index_dtype) if indexed else None
+            pool.forward(rec, bottoms[0].data, part, index, stream=f"level{number}")
+            self.indices.append(index)
+
+    def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
+        stochastic = self.own().pool == proto.SPPParameter.STOCHASTIC
+        self.check(self.draws or not stochastic, "STOCHASTIC pooling has no gradient in the TEST phase", "build the net with phase: TRAIN")
+        assert tops[0].diff is not None and bottoms[0].diff is not None
+        for pool, part, index in zip(self.levels, self.parts(tops[0].diff), self.indices):
+            pool.backward(rec, part, index, bottoms[0].diff)
+            rec.enter(rec.layer, rec.phase)  # the next level adds to what this one wrote

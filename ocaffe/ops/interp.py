@@ -1,0 +1,61 @@
+"""Bilinear resampling with aligned corners: kernels/interp.cl."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ocaffe.graph.ir import Ref
+from ocaffe.graph.recorder import Recorder
+
+Pair = tuple[int, int]
+GPU_GROUP = 64
+CPU_PIECE = 2048  # elements of a CPU's work-item
+
+
+@dataclass(frozen=True)
+class Resampling:
+    """`outputs` from the `part` of each plane that begins `begin` pixels from the top and from the left; pairs are (height, width)."""
+
+    begin: int
+    part: Pair
+    outputs: Pair
+
+    def forward(self, rec: Recorder, x: Ref, y: Ref) -> None:
+        """y = the resampled part of x, both N x C x H x W."""
+        args = [*x.shape[2:], self.begin, *self.part, *self.outputs, *map(_ratio, self.part, self.outputs)]
+        _launch(rec, "forward", x, y, args)
+
+    def backward(self, rec: Recorder, dy: Ref, dx: Ref) -> None:
+        """dx = the adjoint: along the rows first, then along the columns. Pixels outside the part get 0."""
+        samples, channels, height, width = dx.shape
+        rows = rec.scratch("rows", (samples, channels, self.outputs[0], width))
+        _launch(rec, "backward", dy, rows, [width, *self._axis(1, 1), False])
+        _launch(rec, "backward", rows, dx, [height, *self._axis(0, width), rec.accumulates(dx)])
+
+    def _axis(self, axis: int, inner: int) -> list[Any]:
+        """Arguments of `backward` along an axis: begin, ins, outs, inner, ratio, scale."""
+        ins, outs = self.part[axis], self.outputs[axis]
+        ratio = _ratio(ins, outs)
+        # What lies `scale` apart in the outputs lies one apart in the image; without a ratio all outputs lie at place 0, and all must be looked at.
+        scale = 1 / float(ratio) if ratio > 0 else float(outs)
+        return [self.begin, ins, outs, inner, ratio, scale]
+
+
+def _ratio(ins: int, outs: int) -> np.float32:
+    """The distance of neighbouring outputs in the image, rounded as in Caffe."""
+    return np.float32(ins - 1) / np.float32(outs - 1) if outs > 1 else np.float32(0)
+
+
+def _launch(rec: Recorder, function: str, read: Ref, write: Ref, args: list[Any]) -> None:
+    count = write.dense_stride
+    piece = CPU_PIECE if rec.target.is_cpu else 1
+    rec.launch(
+        f"interp.{function}",
+        reads=[read],
+        writes=[write],
+        args=[count, piece, *args],
+        size=(-(-count // piece), write.shape[0]),
+        local=(1, 1) if rec.target.is_cpu else (GPU_GROUP, 1),
+    )
