@@ -237,6 +237,7 @@ class Launch:
     side_effect: bool = False
     what: str = ""  # kernel name or expression, for people
     slope_arg: int | None = None  # index of the scalar that is the negative slope of a ReLU on what the launch writes; 1.0 = none
+    before: Launch | None = None  # of a launch that an optimisation put in: the recorded one that it serves
 
     def final(self) -> Call:
         if self.call is not None:

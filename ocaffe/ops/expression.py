@@ -175,6 +175,7 @@ class Pointwise:
     target: Target
     key: tuple[np.uint32, np.uint32] | None = None
     relu_slope: float | None = None
+    pointwise = True  # what the planner may compute again (ocaffe/memory/recompute.py)
 
     @cached_property
     def formula(self) -> Formula:
