@@ -13,8 +13,8 @@ from ocaffe.graph.ir import Graph
 from ocaffe.graph.record import Choices, ParameterGroup, Recording
 from ocaffe.memory.plan import MemoryPlan
 from ocaffe.memory.report import ROLES, caffe_bytes, dump, persistent, report, size_text
-from ocaffe.model.upgrade import upgrade_net
 from ocaffe.model.text import read_net, read_solver, write_text
+from ocaffe.model.upgrade import upgrade_net
 from ocaffe.network import Switches, compile_net, phase_net
 from ocaffe.solver.nets import net_messages
 from ocaffe.solver.update import Updater

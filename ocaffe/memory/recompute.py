@@ -1,9 +1,10 @@
 """Recomputation: values that backward needs are computed again from others that are kept, instead of being kept themselves.
 
-A value qualifies if one launch without side effects writes all of it in forward, that launch is an expression (one cheap pass over memory), and everything
-the launch reads is kept anyway, or qualifies itself. The first launch of backward that reads such a value is preceded by copies of the launches
-that make it; what they make then lives as long as backward wants it. Statistics and random numbers are not drawn again: BatchNorm's copy reads the saved
-mean, Dropout's the counter of the same iteration. (Chen et al., Training Deep Nets with Sublinear Memory Cost, 2016, do this by segments.)
+A value qualifies if one launch without side effects writes all of it in forward, that launch is cheap (one pass over memory: an expression, a
+pooling, the transform of a batch), and everything the launch reads is kept anyway, or qualifies itself. The first launch of backward that reads
+such a value is preceded by copies of the launches that make it; what they make then lives as long as backward wants it. Statistics and random
+numbers are not drawn again: BatchNorm's copy reads the saved mean, Dropout's the counter of the same iteration. (Chen et al., Training Deep Nets with
+Sublinear Memory Cost, 2016, do this by segments.)
 """
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ from dataclasses import replace
 
 from ocaffe.graph.ir import Access, Launch, Operand, Ref, Role, Schedule
 
+LEAST = 1 << 20  # bytes; smaller values are not worth the launches
 CHAIN = 64  # launches behind one value, at the most: a residual net's stage
 
 
@@ -49,7 +51,7 @@ Makers = dict[Ref, tuple[int, Launch]]
 
 
 def _makers(schedule: Schedule) -> Makers:
-    """Roots that one pure expression writes in forward, with the step."""
+    """Roots that one cheap launch of forward writes whole, with the step."""
     writers: dict[Ref, list[int]] = defaultdict(list)
     for step, launch in enumerate(schedule):
         for ref in launch.writes:
@@ -57,14 +59,15 @@ def _makers(schedule: Schedule) -> Makers:
     return {
         root: (steps[0], schedule[steps[0]])
         for root, steps in writers.items()
-        if len(steps) == 1 and root.role is Role.ACTIVATION and not root.persist and _pure(schedule[steps[0]], root)
+        if len(steps) == 1 and root.role in (Role.ACTIVATION, Role.SAVED) and not root.persist and _whole(schedule[steps[0]], root)
     }
 
 
-def _pure(launch: Launch, root: Ref) -> bool:
-    writes = [operand for operand in launch.operands if operand.access is not Access.READ]
-    cheap = launch.phase == "forward" and not launch.side_effect and getattr(launch.lower, "pointwise", False)
-    return cheap and len(writes) == 1 and writes[0].access is Access.WRITE and writes[0].ref.count == root.count
+def _whole(launch: Launch, root: Ref) -> bool:
+    """Whether a launch may run again and writes all of `root`, which is worth it."""
+    if not launch.cheap or launch.side_effect or launch.phase != "forward" or root.nbytes < LEAST:
+        return False
+    return all(op.access is Access.WRITE and op.ref.count == root.count for op in launch.operands if op.ref.root is root)
 
 
 def _reachable(root: Ref, makers: Makers, needed: dict[Ref, int], use: int, dropped: set[Ref]) -> int | None:
@@ -94,9 +97,13 @@ def _make(
         source = ref.root
         if source in makers and source not in again and not source.persistent and (source in dropped or source not in needed):
             _make(source, makers, needed, dropped, again, result, user)
-    again[root] = Ref(f"{root.name} again", root.shape, Role.ACTIVATION, root.dtype)
-    operands = [Operand(_moved(op.ref, again), op.access) for op in launch.operands]
-    result.append(replace(launch, phase="backward", operands=operands, inplace=launch.inplace, before=user))
+    fresh = {}
+    for written in {ref.root for ref in launch.writes}:
+        fresh[written] = Ref(f"{written.name} again", written.shape, Role.ACTIVATION, written.dtype)
+        if written in dropped or written not in needed:
+            again[written] = fresh[written]
+    operands = [Operand(_moved(op.ref, again if op.access is Access.READ else fresh), op.access) for op in launch.operands]
+    result.append(replace(launch, phase="backward", operands=operands, before=user))
 
 
 def _moved(ref: Ref, again: dict[Ref, Ref]) -> Ref:

@@ -94,7 +94,7 @@ class Pool:
             family, defines = "pooling", self._defines()
             count = planes * height * width
             size, geometry = (count, samples), [count, *self.image, *self.outputs]
-        rec.launch(f"{family}.{function}", reads=reads, writes=writes, args=[*geometry, *args], size=size, local=local, defines=defines)
+        rec.launch(f"{family}.{function}", reads=reads, writes=writes, args=[*geometry, *args], size=size, local=local, defines=defines, cheap=function.startswith("forward"))
 
     def _defines(self) -> Mapping[str, object]:
         window = dict(zip(("KH", "KW", "SH", "SW", "PH", "PW"), (*self.kernel, *self.stride, *self.pad)))
