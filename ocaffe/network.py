@@ -69,7 +69,7 @@ def compile_net(
     recording = record(graph, group, target, choices, update)
     before = {id(launch): index for index, launch in enumerate(recording.schedule)}
     schedule = optimise(recording.schedule, fuse=choices.fuse and switches.fuse, in_place=switches.share, again=switches.recompute)
-    if len(schedule) != len(recording.schedule):
+    if schedule is not recording.schedule:
         recording = _renumber(recording, [before[id(launch.before or launch)] for launch in schedule], schedule)
     alignment, limit = (1, 1) if switches.separate else (target.alignment, target.max_allocation)
     placed = plan(schedule, alignment=alignment, slab_limit=limit, share=switches.share)
@@ -77,7 +77,7 @@ def compile_net(
 
 
 def _renumber(recording: Recording, kept: list[int], schedule: Any) -> Recording:
-    """The ranges of a recording after launches were removed."""
+    """The ranges of a recording after launches were removed and put in."""
     def at(index: int) -> int:
         return bisect.bisect_left(kept, index)
 
