@@ -100,7 +100,7 @@ def _plan_solver(options: Any) -> tuple[list[Planned], int]:
     graph = build(message, proto.TRAIN)
     group = ParameterGroup(graph.params)
     updater = Updater(group, param)
-    recording, placed = compile_net(graph, group, target, choices, switches, updater.record)
+    recording, placed = compile_net(graph, group, target, choices, switches, updater)
     nets = [Planned("TRAIN", message, graph, recording, placed)]
     theirs = {(p.layer, p.index): p for p in graph.params}
     for index, make in enumerate(tests):

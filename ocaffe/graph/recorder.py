@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -34,6 +34,7 @@ class Recorder:
         self.phase = "forward"
         self.layer = ""
         self.step = Ref("step", (8,), Role.STATE, np.dtype(np.uint32), value=0)
+        self.in_rows: dict[Ref, Iterator[tuple[int, Ref]]] = {}  # gradients that are used some rows at a time (ocaffe/graph/record.py)
         self._accumulate_gradients = accumulate_gradients
         self._written: set[Ref] = set()  # diffs that an earlier node of this backward wrote
         self._pending: set[Ref] = set()  # diffs that the current node writes
@@ -139,6 +140,13 @@ class Recorder:
         self.launches.append(launch)
         if launch.phase == "backward":
             self._pending |= {self._diff_key(ref) for ref in launch.writes}
+
+    def gradient_rows(self, gradient: Ref) -> Iterator[tuple[int, Ref]]:
+        """(first row, Ref to write these rows to) for all rows of a parameter's gradient, in order; one range unless the parameter is large.
+
+        A layer with `gradient_in_rows` writes the gradient of its first parameter this way, last of all, for each range may be used at once.
+        """
+        return self.in_rows.get(gradient) or iter([(0, gradient)])
 
     # -- Refs --------------------------------------------------------------------------------------------------------
 
