@@ -174,6 +174,8 @@ def record(graph: Graph, group: ParameterGroup, target: Target, choices: Choices
         _forward(rec, node, graph, outputs, choices)
         if debug is not None:
             debug.after_forward(rec, node)
+        if len(rec.launches) > begin:
+            rec.launches[-1].flops = node.layer.flops()
         forward_ranges.append((begin, len(rec.launches)))
     forward_end = len(rec.launches)
     backward_ranges: dict[int, tuple[int, int]] = {}

@@ -83,6 +83,10 @@ class Layer:
         """Record what computes the diffs of parameters (where `parameter.diff` is not None) and of the bottoms with `propagate`."""
         raise NotImplementedError
 
+    def flops(self) -> int:
+        """Floating point operations of forward, where products are what takes the time; after infer."""
+        return 0
+
     def force_backward(self, bottom: int) -> bool:
         """Whether `force_backward: true` wants the diff of this bottom (labels: no)."""
         return not (self.is_loss and bottom == 1)

@@ -36,6 +36,9 @@ class InnerProduct(Layer):
         weight = ParamBlob(shape, param.weight_filler)
         return [weight, ParamBlob((self.outputs,), param.bias_filler)] if param.bias_term else [weight]
 
+    def flops(self) -> int:
+        return 2 * self.rows * self.inputs * self.outputs
+
     def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
         bias = self.params[1].data if len(self.params) > 1 else None
         x, y = self._matrix(bottoms[0].data, self.inputs), self._matrix(tops[0].data, self.outputs)

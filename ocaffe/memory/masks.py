@@ -10,8 +10,8 @@ from ocaffe.ops.sign_mask import mask_of, pack, relu_backward
 LEAST = 1 << 20  # bytes; smaller values are not worth two launches
 
 
-def use_masks(schedule: Schedule) -> Schedule:
-    """The schedule in which such values die in forward and leave a mask."""
+def use_masks(schedule: Schedule, everywhere: bool = False) -> Schedule:
+    """The schedule in which such values die in forward and leave a mask. `everywhere`: also where others read the value, so that it can die sooner."""
     writer: dict[Ref, int] = {}
     readers: dict[Ref, list[Launch]] = defaultdict(list)
     for step, launch in enumerate(schedule):
@@ -23,11 +23,12 @@ def use_masks(schedule: Schedule) -> Schedule:
     packs: dict[int, list[Launch]] = defaultdict(list)
     replaced: dict[int, Launch] = {}
     for root, launches in readers.items():
-        if root not in writer or not all(_wants_sign(launch, root) for launch in launches):
+        signs = [launch for launch in launches if _wants_sign(launch, root)]
+        if root not in writer or not signs or (len(signs) < len(launches) and not everywhere):
             continue
         maker = schedule[writer[root]]
         masks: dict[tuple[int, int], Ref] = {}  # one for each part that is a view of its own (bottoms of a Concat)
-        for launch in launches:
+        for launch in signs:
             (dy, sign), dx = (operand.ref for operand in launch.operands[:2]), launch.operands[2]
             expression: Any = launch.lower
             part = sign.root_offset, sign.count

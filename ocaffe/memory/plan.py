@@ -63,7 +63,7 @@ def plan(schedule: Schedule, *, alignment: int = 256, slab_limit: int = 1 << 62,
     may refuse it: the caller reports). Steps are indices into `schedule`.
     """
     lives = lifetimes(schedule, alignment)
-    bound, peak = _lower_bound(lives, len(schedule))
+    bound, peak = lower_bound(lives, len(schedule))
     if not share:
         lives = [Life(life.ref, 0, len(schedule), life.size) for life in lives]
     best = None
@@ -88,7 +88,8 @@ def lifetimes(schedule: Schedule, alignment: int = 1) -> list[Life]:
     ]
 
 
-def _lower_bound(lives: list[Life], steps: int) -> tuple[int, int]:
+def lower_bound(lives: list[Life], steps: int) -> tuple[int, int]:
+    """The largest sum of live bytes, and the step where it is reached."""
     change = [0] * (steps + 1)
     for life in lives:
         change[life.first] += life.size
