@@ -219,6 +219,8 @@ class Net:
         else:
             first, last = recording.first_diff[name], recording.diff[name]
             source, target = first if first is not None else last, last if last is not None else first  # type: ignore[assignment]
+        if source is not None and not _readable(source) and what == "diff" and target is not None and _readable(target):
+            source = target  # of an output that is not kept: what the user sets
         if source is not None and not _readable(source):
             raise Error(f"the memory of blob '{name}' is used again by other blobs", fix=f"Net(..., keep=['{name}'])")
         return source, target

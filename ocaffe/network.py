@@ -39,12 +39,14 @@ class Switches:
     separate: bool = False  # OCAFFE_PLAN=separate: and a buffer of its own, of exactly its size, so that a checker sees what goes over its edge
     poison: bool = False  # OCAFFE_POISON=1: NaN after the last use
     fuse: bool = True  # OCAFFE_FUSE=0
+    recompute: bool = True  # OCAFFE_RECOMPUTE=none
 
     @staticmethod
     def read() -> Switches:
         env = os.environ
         plan = env.get("OCAFFE_PLAN")
-        return Switches(plan not in ("none", "separate"), plan == "separate", env.get("OCAFFE_POISON") == "1", env.get("OCAFFE_FUSE") != "0")
+        return Switches(plan not in ("none", "separate"), plan == "separate", env.get("OCAFFE_POISON") == "1", env.get("OCAFFE_FUSE") != "0",
+                        env.get("OCAFFE_RECOMPUTE") != "none")  # fmt: skip
 
 
 def phase_net(net: Any, phase: int, level: int = 0, stages: tuple[str, ...] = (), state: Any = None) -> Any:
@@ -75,16 +77,16 @@ def compile_net(
     """Record, optimise and plan: the part of the pipeline that needs no device."""
     recording = record(graph, group, target, choices, update)
     before = {id(launch): index for index, launch in enumerate(recording.schedule)}
-    schedule = optimise(recording.schedule, fuse=choices.fuse and switches.fuse, in_place=switches.share)
-    if len(schedule) != len(recording.schedule):
-        recording = _renumber(recording, [before[id(launch)] for launch in schedule], schedule)
+    schedule = optimise(recording.schedule, fuse=choices.fuse and switches.fuse, in_place=switches.share, again=switches.recompute)
+    if schedule is not recording.schedule:
+        recording = _renumber(recording, [before[id(launch.before or launch)] for launch in schedule], schedule)
     alignment, limit = (1, 1) if switches.separate else (target.alignment, target.max_allocation)
     placed = plan(schedule, alignment=alignment, slab_limit=limit, share=switches.share)
     return recording, placed
 
 
 def _renumber(recording: Recording, kept: list[int], schedule: Any) -> Recording:
-    """The ranges of a recording after launches were removed."""
+    """The ranges of a recording after launches were removed and put in."""
     def at(index: int) -> int:
         return bisect.bisect_left(kept, index)
 

@@ -24,8 +24,11 @@ from ocaffe.network import recognise
 
 GOLDEN = pathlib.Path(__file__).parent / "golden"
 TOLERANCE = 1e-4
-# A BN over two values per channel: its gradient is a difference a thousand times smaller than the terms, Caffe's own is 6e-5 from the exact one.
-ILL_CONDITIONED = {("Net-PSP-TRAIN", "param_diff/pool0_conv/0"): 1e-3}
+ILL_CONDITIONED = {  # docs/differences.md
+    ("Net-PSP-TRAIN", "param_diff/pool0_conv/0"): 1e-3,  # a BN over two values: a difference of far larger terms; Caffe's own is 6e-5 from the exact one
+    ("Net-ShuffleUnit-TRAIN", "param_diff/dw_scale/1"): 10.0,  # likewise, with a 1 x 1 convolution between
+    ("InplaceChain", "param_diff/c/1"): 10.0,  # a bias in front of BatchNorm: exactly 0, Caffe has 2e-7 of rounding where the other gradients are near 5
+}
 FOLDERS = ("layers", "nets", "data", "forks")
 TRAINING = ("forks/ssd_train",)  # in the format of solvers/, run by tests/solver
 WITHOUT_PLYVEL = {"data/Data-leveldb": "reads LevelDB, which needs the extra [leveldb]"} if importlib.util.find_spec("plyvel") is None else {}

@@ -14,6 +14,7 @@ from ocaffe.graph.record import Choices, ParameterGroup, Recording
 from ocaffe.memory.plan import MemoryPlan
 from ocaffe.memory.report import ROLES, caffe_bytes, dump, persistent, report, size_text
 from ocaffe.model.text import read_net, read_solver, write_text
+from ocaffe.model.upgrade import upgrade_net
 from ocaffe.network import Switches, compile_net, phase_net
 from ocaffe.solver.nets import net_messages
 from ocaffe.solver.update import Updater
@@ -38,6 +39,7 @@ def main(argv: Sequence[str]) -> int:
     parser.flag("solver", "", "the solver prototxt")
     parser.flag("model", "", "or a net prototxt")
     parser.flag("phase", "TEST", "with --model: TRAIN or TEST", choices=("TRAIN", "TEST"))
+    parser.flag("batch", 0, "batch size of data and inputs instead of those of the files")
     parser.flag("dump", "", f"print a stage of the pipeline: {', '.join(STAGES)}")
     device_flags(parser)
     state_flags(parser)
@@ -66,9 +68,22 @@ def _target(options: Any) -> Target:
     return Target()
 
 
+def _batched(net: Any, batch: int) -> Any:
+    """The net with another batch size, in every layer that feeds it."""
+    if batch:
+        net = upgrade_net(net)
+        for layer in net.layer:
+            for field, value in layer.ListFields():
+                if field.name.endswith("_param") and hasattr(value, "batch_size"):
+                    value.batch_size = batch
+            for shape in layer.input_param.shape if layer.type == "Input" else ():
+                shape.dim[0] = batch
+    return net
+
+
 def _plan_net(options: Any) -> Planned:
     phase = proto.TRAIN if options.phase == "TRAIN" else proto.TEST
-    message = phase_net(read_net(options.model, options.allow_unknown_fields), phase, options.level, stages(options.stage))
+    message = phase_net(_batched(read_net(options.model, options.allow_unknown_fields), options.batch), phase, options.level, stages(options.stage))
     graph = build(message, phase)
     recording, placed = compile_net(graph, ParameterGroup(graph.params), _target(options), Choices(backward=phase == proto.TRAIN), Switches.read())
     return Planned(options.phase, message, graph, recording, placed)
@@ -79,13 +94,13 @@ def _plan_solver(options: Any) -> tuple[list[Planned], int]:
     param.train_state.level = options.level
     param.train_state.stage.extend(stages(options.stage))
     target, switches = _target(options), Switches.read()
-    train, tests = net_messages(param, lambda path: read_net(path, options.allow_unknown_fields))
+    train, tests = net_messages(param, lambda path: _batched(read_net(path, options.allow_unknown_fields), options.batch))
     choices = Choices(hold_gradients=param.iter_size > 1)
     message = train()
     graph = build(message, proto.TRAIN)
     group = ParameterGroup(graph.params)
     updater = Updater(group, param)
-    recording, placed = compile_net(graph, group, target, choices, switches, updater.record)
+    recording, placed = compile_net(graph, group, target, choices, switches, updater)
     nets = [Planned("TRAIN", message, graph, recording, placed)]
     theirs = {(p.layer, p.index): p for p in graph.params}
     for index, make in enumerate(tests):

@@ -45,4 +45,5 @@ class FloatLayout:
                 size=(-(-count // piece), samples),
                 local=None if rec.target.is_cpu else (GPU_GROUP, 1),
                 defines={"PIECE": piece},
+                cheap=True,
             )

@@ -18,7 +18,7 @@ from ocaffe.graph.ir import Access, Operand, Ref, Role, Shape, Upload
 from ocaffe.graph.recorder import Recorder
 
 ALIGNMENT = 64  # bytes; every part of a block begins at a multiple
-SLOTS = 3  # batches on the device: one in use, one arriving, one spare
+SLOTS = 2  # batches on the device: one in use, one arriving; backward may still read the former
 Note = tuple[str, str]  # a line of Caffe's log: its source ('data_layer.cpp:73') and its text
 
 # Streams of random numbers that never meet: they are the highest word of the 256-bit Philox counter.

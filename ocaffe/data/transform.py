@@ -147,6 +147,7 @@ class Transform:
                 "LABEL": int(label is not None),
                 "VECTOR": int(rec.target.is_cpu),
             },
+            cheap=True,
         )
 
 

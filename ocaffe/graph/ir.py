@@ -237,6 +237,10 @@ class Launch:
     side_effect: bool = False
     what: str = ""  # kernel name or expression, for people
     slope_arg: int | None = None  # index of the scalar that is the negative slope of a ReLU on what the launch writes; 1.0 = none
+    cheap: bool = False  # pure, and one pass over memory: it may be run again instead of keeping what it writes
+    flops: int = 0  # floating point operations, where they are what takes the time
+    copies: tuple[int, int, int, int] | None = None  # of a copy: axis, where it begins in operand 0 and in operand 1, size along the axis
+    before: Launch | None = None  # of a launch that an optimisation put in: the recorded one that it serves
 
     def final(self) -> Call:
         if self.call is not None:

@@ -1,8 +1,11 @@
 """From a Graph to a Schedule: Refs for every blob and parameter, then the launches of all layers, forward and backward."""
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+import math
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from ocaffe.graph.debug import DebugInfo
 from ocaffe.graph.ir import Blob, Graph, Node, Parameter, Ref, Role, Schedule, Shape
@@ -11,6 +14,8 @@ from ocaffe.ops.expression import pointwise
 from ocaffe.target import Target
 
 ALL = frozenset({"*"})
+FLUSH = 8 << 20  # bytes of gradients that are worth an update launch of their own
+ROWS = 16 << 20  # bytes of the gradient of a large fully connected layer that are computed and used at a time
 PARAMETER_ALIGNMENT = 256  # elements; each parameter of a group begins at a multiple: the block of one update work-item
 
 
@@ -71,15 +76,87 @@ class ParameterGroup:
         for parameter, offset in zip(self.params, self.offsets):
             parameter.data = self.data.view(parameter.shape, offset, name=str(parameter))
 
-    def gradients(self, choices: Choices) -> Ref:
-        """The gradient Ref of a recording: a new one, or the one that survives runs; sets the parameters' diffs."""
-        group = self.held if choices.hold_gradients else Ref("gradients", (self.gradient_count,), Role.GRADIENT)
+    def gradients(self, choices: Choices, flushes: Sequence[Flush] = ()) -> list[Ref]:
+        """The gradient Refs of a recording: the one that survives runs, or a new one for each flush (one for all); sets the parameters' diffs."""
+        if choices.hold_gradients:
+            parts, groups = [Flush(0, 0, self.gradient_count)], [self.held]
+        else:
+            parts = list(flushes) or [Flush(0, 0, self.gradient_count)]
+            groups = [Ref(f"gradients{i or ''}", (part.end - part.begin,), Role.GRADIENT) for i, part in enumerate(parts)]
         for parameter, offset in zip(self.params, self.offsets):
-            parameter.diff = group.view(parameter.shape, offset, name=f"{parameter}.diff") if parameter.propagate else None
-        return group
+            parameter.diff = None
+            for part, group in zip(parts, groups):
+                if parameter.propagate and part.begin <= offset < part.end:
+                    parameter.diff = group.view(parameter.shape, offset - part.begin, name=f"{parameter}.diff")
+        return groups
+
+    def flushes(self, graph: Graph, in_rows: Collection[Parameter]) -> list[Flush]:
+        """Where in backward parameters can be updated: as early as FLUSH bytes of gradients are complete. Those `in_rows` update themselves.
+
+        Each flush is a range of the group, which is in the order of the net, so that backward completes it from the end on. A parameter is complete
+        after the earliest layer that uses it.
+        """
+        complete: dict[Parameter, int] = {}
+        for index, node in reversed(list(enumerate(graph.nodes))):
+            if node.backward:
+                complete.update(dict.fromkeys(node.params, index))
+        waiting = [(parameter, offset) for parameter, offset in zip(self.params, self.offsets) if parameter.propagate]
+        result: list[Flush] = []
+        begin = end = self.gradient_count
+        for index in reversed(range(len(graph.nodes))):
+            while waiting and complete.get(waiting[-1][0], index) >= index:
+                parameter, offset = waiting.pop()
+                if parameter not in in_rows:
+                    begin = offset
+                    continue
+                if begin < end:
+                    result.append(Flush(index, begin, end))
+                begin = end = offset
+            if begin < end and (4 * (end - begin) >= FLUSH or not waiting):
+                result.append(Flush(index, begin, end))
+                end = begin
+        return result
+
+    def in_rows(self, graph: Graph) -> set[Parameter]:
+        """Large parameters whose layer gives the gradient some rows at a time."""
+        able = {p for node in graph.nodes if node.backward and node.layer.gradient_in_rows for p in node.params[:1]}
+        return {p for p in able if p.propagate and len(p.users) == 1 and 4 * p.count >= 2 * ROWS}
 
 
-Update = Callable[[Recorder, Ref, Ref], None]  # (recorder, gradients, step) -> records the launches of a solver's update
+@dataclass(frozen=True)
+class Flush:
+    """After backward of node `node`, the elements [begin, end) of the parameter group are updated."""
+
+    node: int
+    begin: int
+    end: int
+
+
+class Update(Protocol):
+    """A solver's update."""
+
+    @property
+    def in_parts(self) -> bool:
+        """Whether parameters may be updated one after another."""
+
+    def __call__(self, rec: Recorder, gradients: Ref, step: Ref, begin: int = 0) -> None:
+        """Record the launches that update, from `gradients`, the part of the group that begins at element `begin`."""
+
+
+def _rows(rec: Recorder, update: Update | None, parameter: Parameter, offset: int) -> Iterator[tuple[int, Ref]]:
+    """Row ranges of a large parameter, each with memory for its gradient; the parameter is updated from one before the next is asked for."""
+    assert update is not None
+    width = parameter.count // parameter.shape[0]
+    step = PARAMETER_ALIGNMENT // math.gcd(width, PARAMETER_ALIGNMENT)  # rows that fill whole blocks of the update
+    rows = max(step, ROWS // (4 * width) // step * step)
+    for start in range(0, parameter.shape[0], rows):
+        shape = min(rows, parameter.shape[0] - start), width
+        padded = -(-math.prod(shape) // PARAMETER_ALIGNMENT) * PARAMETER_ALIGNMENT
+        part = Ref(f"{parameter}.rows", (padded,), Role.GRADIENT)
+        layer, phase = rec.layer, rec.phase
+        yield start, part.view(shape)
+        update(rec, part, rec.step, offset + start * width)
+        rec.enter(layer, phase)
 
 
 def record(graph: Graph, group: ParameterGroup, target: Target, choices: Choices, update: Update | None = None) -> Recording:
@@ -97,10 +174,24 @@ def record(graph: Graph, group: ParameterGroup, target: Target, choices: Choices
         _forward(rec, node, graph, outputs, choices)
         if debug is not None:
             debug.after_forward(rec, node)
+        if len(rec.launches) > begin:
+            rec.launches[-1].flops = node.layer.flops()
         forward_ranges.append((begin, len(rec.launches)))
     forward_end = len(rec.launches)
     backward_ranges: dict[int, tuple[int, int]] = {}
-    gradients = group.gradients(choices)
+    flushes: list[Flush] = []
+    large: set[Parameter] = set()
+    if update is not None and choices.backward and not (choices.hold_gradients or choices.debug) and update.in_parts:
+        large = group.in_rows(graph)
+        flushes = group.flushes(graph, large)
+    gradients = group.gradients(choices, flushes)
+    flush_after: dict[int, list[tuple[Flush, Ref]]] = defaultdict(list)
+    for flush, ref in zip(flushes, gradients):
+        flush_after[flush.node].append((flush, ref))
+    for parameter, offset in zip(group.params, group.offsets):
+        if parameter in large:
+            parameter.diff = Ref(f"{parameter}.diff", parameter.shape, Role.GRADIENT)  # tells that there is one; `gradient_rows` makes the memory
+            rec.in_rows[parameter.diff] = _rows(rec, update, parameter, offset)
     if choices.backward:
         _share_split_diffs(graph, choices)
         for index in reversed(range(len(graph.nodes))):
@@ -111,12 +202,17 @@ def record(graph: Graph, group: ParameterGroup, target: Target, choices: Choices
                 if debug is not None:
                     debug.after_backward(rec, node)
                 backward_ranges[index] = (begin, len(rec.launches))
-        _zero_unwritten(rec, graph.params)
+            for flush, ref in flush_after[index]:
+                assert update is not None
+                _zero_unwritten(rec, [p for p in graph.params if p.diff is not None and p.diff.root is ref])
+                update(rec, ref, rec.step, flush.begin)
+        if not flushes and not large:
+            _zero_unwritten(rec, graph.params)
         if debug is not None:
             debug.at_the_end(rec, graph.params)
     backward_end = len(rec.launches)
-    if update is not None:
-        update(rec, gradients, rec.step)
+    if update is not None and not flushes and not large:
+        update(rec, gradients[0], rec.step, 0)
     return Recording(
         rec.launches, forward_end, backward_end, forward_ranges, backward_ranges, rec.step,
         {name: blob.data for name, blob in graph.blobs.items()}, {name: blob.diff for name, blob in graph.blobs.items()},

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -34,6 +34,7 @@ class Recorder:
         self.phase = "forward"
         self.layer = ""
         self.step = Ref("step", (8,), Role.STATE, np.dtype(np.uint32), value=0)
+        self.in_rows: dict[Ref, Iterator[tuple[int, Ref]]] = {}  # gradients that are used some rows at a time (ocaffe/graph/record.py)
         self._accumulate_gradients = accumulate_gradients
         self._written: set[Ref] = set()  # diffs that an earlier node of this backward wrote
         self._pending: set[Ref] = set()  # diffs that the current node writes
@@ -77,12 +78,13 @@ class Recorder:
         inplace: Sequence[tuple[int, int]] = (),
         side_effect: bool = False,
         slope_arg: int | None = None,
+        cheap: bool = False,
     ) -> None:
         """Record the call of `kernel` ("file.function" in ocaffe/kernels).
 
         Kernel arguments: reads, writes, modifies, each as (pointer, ulong offset, ulong batch stride), then `args`: an int becomes an
         OpenCL int, a float a float; pass numpy scalars for other types. `size`: work-items needed; with `local`, rounded up to a
-        multiple of it (the kernel checks bounds). `inplace`: (index of a read, index of a write) that may share memory. `slope_arg`: see Launch.
+        multiple of it (the kernel checks bounds). `inplace`: (index of a read, index of a write) that may share memory. `slope_arg` and `cheap`: see Launch.
         """
         if 0 in size:
             self.empty(reads, writes, modifies, kernel)
@@ -97,7 +99,8 @@ class Recorder:
             tuple(int(n) for n in local) if local is not None else None,
         )
         pairs = tuple((i, len(reads) + j) for i, j in inplace)
-        self.add(Launch(self.layer, self.phase, self.operands(reads, writes, modifies), call, None, pairs, side_effect, kernel, slope_arg))
+        operands = self.operands(reads, writes, modifies)
+        self.add(Launch(self.layer, self.phase, operands, call, None, pairs, side_effect, kernel, slope_arg, cheap))
 
     def measure(self, layer: Any, extent: Ref | Callable[..., tuple[Any, ...]], reads: Sequence[Ref] = ()) -> None:
         """Record that the top shapes of `layer` depend on data: `extent` (int32) holds their measure once it is computed; or a function of the tape gives it.
@@ -137,6 +140,13 @@ class Recorder:
         self.launches.append(launch)
         if launch.phase == "backward":
             self._pending |= {self._diff_key(ref) for ref in launch.writes}
+
+    def gradient_rows(self, gradient: Ref) -> Iterator[tuple[int, Ref]]:
+        """(first row, Ref to write these rows to) for all rows of a parameter's gradient, in order; one range unless the parameter is large.
+
+        A layer with `gradient_in_rows` writes the gradient of its first parameter this way, last of all, for each range may be used at once.
+        """
+        return self.in_rows.get(gradient) or iter([(0, gradient)])
 
     # -- Refs --------------------------------------------------------------------------------------------------------
 

@@ -49,6 +49,7 @@ class Layer:
     inplace_top: ClassVar[bool] = True  # False: the prototxt may not name the bottom as the top
     origin: ClassVar[str] = "BVLC Caffe"  # or the forks that define it
     message: ClassVar[str | None] = None  # the LayerParameter field of its parameters, where the type does not tell; "" if there are none
+    gradient_in_rows: ClassVar[bool] = False  # backward ends with rec.gradient_rows for the first parameter
     extent: tuple[int, ...] | None = None  # of a layer whose top shapes depend on data: what it measured last (rec.measure); None: the largest
 
     def __init__(self, param: Any, phase: int, place: Place | None = None) -> None:
@@ -81,6 +82,10 @@ class Layer:
     def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
         """Record what computes the diffs of parameters (where `parameter.diff` is not None) and of the bottoms with `propagate`."""
         raise NotImplementedError
+
+    def flops(self) -> int:
+        """Floating point operations of forward, where products are what takes the time; after infer."""
+        return 0
 
     def force_backward(self, bottom: int) -> bool:
         """Whether `force_backward: true` wants the diff of this bottom (labels: no)."""

@@ -20,6 +20,7 @@ class InnerProduct(Layer):
     """
 
     inplace_top = False
+    gradient_in_rows = True
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         param, (x,) = self.own(), bottoms
@@ -35,6 +36,9 @@ class InnerProduct(Layer):
         weight = ParamBlob(shape, param.weight_filler)
         return [weight, ParamBlob((self.outputs,), param.bias_filler)] if param.bias_term else [weight]
 
+    def flops(self) -> int:
+        return 2 * self.rows * self.inputs * self.outputs
+
     def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
         bias = self.params[1].data if len(self.params) > 1 else None
         x, y = self._matrix(bottoms[0].data, self.inputs), self._matrix(tops[0].data, self.outputs)
@@ -44,14 +48,15 @@ class InnerProduct(Layer):
         assert tops[0].diff is not None
         x, dy, weight = self._matrix(bottoms[0].data, self.inputs), self._matrix(tops[0].diff, self.outputs), self.params[0]
         transpose = self.own().transpose
-        if weight.diff is not None:
-            first, second = (x, dy) if transpose else (dy, x)
-            gemm(rec, first, second, weight.diff, trans_a=True)
-        if len(self.params) > 1 and self.params[1].diff is not None:
-            reduce(rec, "v0 = x0", reads=[dy], writes=[self.params[1].diff], axes=[0])
         if propagate[0]:
             assert bottoms[0].diff is not None
             gemm(rec, dy, weight.data, self._matrix(bottoms[0].diff, self.inputs), trans_b=transpose)
+        if len(self.params) > 1 and self.params[1].diff is not None:
+            reduce(rec, "v0 = x0", reads=[dy], writes=[self.params[1].diff], axes=[0])
+        if weight.diff is not None:
+            first, second = (x, dy) if transpose else (dy, x)
+            for start, rows in rec.gradient_rows(weight.diff):
+                gemm(rec, first.view((self.rows, rows.shape[0]), start, first.batch_stride), second, rows, trans_a=True)
 
     def _matrix(self, ref: Ref, columns: int) -> Ref:
         return ref.view((self.rows, columns))

@@ -29,4 +29,4 @@ class ReLU(Layer):
         assert tops[0].diff is not None and bottoms[0].diff is not None
         sign = tops[0].data if self.slope >= 0 else bottoms[0].data
         text = "y0 = x1 > 0 ? x0 : slope * x0"
-        pointwise(rec, text, reads=[tops[0].diff, sign], writes=[bottoms[0].diff], scalars={"slope": self.slope})
+        pointwise(rec, text, reads=[tops[0].diff, sign], writes=[bottoms[0].diff], scalars={"slope": self.slope}, sign_of=1)

@@ -7,14 +7,22 @@ from dataclasses import replace
 import numpy as np
 
 from ocaffe.graph.ir import Access, Launch, Operand, Ref, Role, Schedule, roots
+from ocaffe.memory.masks import use_masks
+from ocaffe.memory.recompute import recompute
+from ocaffe.memory.views import use_views
 
 RECYCLED = frozenset({Role.ACTIVATION, Role.DIFF, Role.SAVED, Role.SCRATCH})
 
 
-def optimise(schedule: Schedule, *, fuse: bool = True, in_place: bool = True) -> Schedule:
-    """All rewrites in their order: fusion first, since what it removes needs no memory."""
+def optimise(schedule: Schedule, *, fuse: bool = True, in_place: bool = True, again: bool = True) -> Schedule:
+    """All rewrites in their order: fusion first, since what it removes needs no memory; in place last, since it destroys what recomputation reads."""
     if fuse:
         schedule = merge_relu(schedule)
+    if in_place:
+        schedule = use_views(schedule)
+        schedule = use_masks(schedule)
+    if again:
+        schedule = recompute(schedule)
     if in_place:
         share_in_place(schedule)
     return schedule

@@ -8,7 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from ocaffe.graph.ir import Ref, Schedule, roots
+
+GOOD = 1.002  # of the bound: good enough to stop
+TRIES, TRIES_TOTAL = 60, 12000  # placements, and Refs placed, in search of a better order
 
 
 @dataclass(frozen=True)
@@ -58,12 +63,20 @@ def plan(schedule: Schedule, *, alignment: int = 256, slab_limit: int = 1 << 62,
     may refuse it: the caller reports). Steps are indices into `schedule`.
     """
     lives = lifetimes(schedule, alignment)
-    bound, peak = _lower_bound(lives, len(schedule))
+    bound, peak = lower_bound(lives, len(schedule))
     if not share:
         lives = [Life(life.ref, 0, len(schedule), life.size) for life in lives]
-    candidates = (_place(sorted(lives, key=order), slab_limit) for order in ORDERS.values())
-    places, slabs = min(candidates, key=lambda candidate: sum(candidate[1]))
-    return MemoryPlan(places, slabs, lives, bound, peak)
+    best = None
+    for key in ORDERS.values():
+        order = sorted(lives, key=key)
+        candidate = _place(order, slab_limit)
+        if best is None or candidate.total < best[0].total:
+            best = candidate, order
+        if best[0].total <= bound:
+            break
+    assert best is not None
+    placement = _improve(*best, bound, slab_limit) if share else best[0]
+    return MemoryPlan(placement.places, placement.slabs, lives, bound, peak)
 
 
 def lifetimes(schedule: Schedule, alignment: int = 1) -> list[Life]:
@@ -75,7 +88,8 @@ def lifetimes(schedule: Schedule, alignment: int = 1) -> list[Life]:
     ]
 
 
-def _lower_bound(lives: list[Life], steps: int) -> tuple[int, int]:
+def lower_bound(lives: list[Life], steps: int) -> tuple[int, int]:
+    """The largest sum of live bytes, and the step where it is reached."""
     change = [0] * (steps + 1)
     for life in lives:
         change[life.first] += life.size
@@ -88,33 +102,81 @@ def _lower_bound(lives: list[Life], steps: int) -> tuple[int, int]:
     return bound, peak
 
 
-def _place(lives: list[Life], slab_limit: int) -> tuple[dict[Ref, tuple[int, int]], list[int]]:
+@dataclass
+class _Placement:
+    places: dict[Ref, tuple[int, int]]
+    slabs: list[int]
+
+    @property
+    def total(self) -> int:
+        return sum(self.slabs)
+
+
+def _place(lives: list[Life], slab_limit: int) -> _Placement:
     """First fit in the given order: the lowest offset that is free during the Ref's life, in the first slab with room."""
-    slabs: list[int] = []
-    placed: list[list[tuple[int, int, Life]]] = []  # per slab: (begin, end, life), sorted by begin
+    slabs: list[_Slab] = []
     places: dict[Ref, tuple[int, int]] = {}
     for life in lives:
         for index in range(len(slabs) + 1):
             if index == len(slabs):
-                slabs.append(0)
-                placed.append([])
-            begin = _gap(placed[index], life)
+                slabs.append(_Slab(len(lives)))
+            begin = slabs[index].gap(life)
             if begin + life.size <= slab_limit or begin == 0:
                 break
-        placed[index].append((begin, begin + life.size, life))
-        placed[index].sort(key=lambda block: block[0])
-        slabs[index] = max(slabs[index], begin + life.size)
+        slabs[index].add(life, begin)
         places[life.ref] = (index, begin)
-    return places, slabs
+    return _Placement(places, [slab.size for slab in slabs])
 
 
-def _gap(blocks: list[tuple[int, int, Life]], life: Life) -> int:
-    """The lowest offset where `life` fits between the blocks that live at the same time."""
-    offset = 0
-    for begin, end, other in blocks:
-        if other.first > life.last or other.last < life.first:
-            continue
-        if begin - offset >= life.size:
+class _Slab:
+    """The blocks of one slab as arrays, sorted by where they begin: a gap is found without a loop over them."""
+
+    def __init__(self, capacity: int) -> None:
+        self._blocks = np.zeros((4, capacity), np.int64)  # begin, end, first step, last step
+        self._count = 0
+        self.size = 0
+
+    def gap(self, life: Life) -> int:
+        """The lowest offset where `life` fits between the blocks that live at the same time."""
+        begin, end, first, last = self._blocks[:, : self._count]
+        alive = (first <= life.last) & (last >= life.first)
+        if not alive.any():
+            return 0
+        ends = np.maximum.accumulate(end[alive])
+        room = begin[alive] - np.concatenate(([0], ends[:-1]))
+        fits = np.flatnonzero(room >= life.size)
+        if not len(fits):
+            return int(ends[-1])
+        return int(ends[fits[0] - 1]) if fits[0] else 0
+
+    def add(self, life: Life, begin: int) -> None:
+        at, n = int(np.searchsorted(self._blocks[0, : self._count], begin, side="right")), self._count
+        self._blocks[:, at + 1 : n + 1] = self._blocks[:, at:n].copy()
+        self._blocks[:, at] = begin, begin + life.size, life.first, life.last
+        self._count += 1
+        self.size = max(self.size, begin + life.size)
+
+
+def _improve(best: _Placement, order: list[Life], bound: int, slab_limit: int) -> _Placement:
+    """Move what sticks out at the top of a slab towards the front of the order, as long as that may help and costs little."""
+    tries = min(TRIES, TRIES_TOTAL // max(len(order), 1))
+    for _ in range(tries):
+        if best.total <= bound * GOOD:
             break
-        offset = max(offset, end)
-    return offset
+        tops = [index for index, life in enumerate(order) if _end(best, life) == best.slabs[best.places[life.ref][0]]]
+        changed = False
+        for index in tops:
+            for target in (0, index // 2):
+                moved = [*order[:target], order[index], *order[target:index], *order[index + 1 :]]
+                candidate = _place(moved, slab_limit)
+                if candidate.total < best.total or (candidate.total == best.total and not changed and target == 0):
+                    changed = changed or candidate.total < best.total
+                    best, order = candidate, moved
+                    break
+            if changed:
+                break
+    return best
+
+
+def _end(placement: _Placement, life: Life) -> int:
+    return placement.places[life.ref][1] + life.size

@@ -36,6 +36,7 @@ def pointwise(
     scalars: Scalars | None = None,
     side_effect: bool = False,
     relu_slope: float | None = None,
+    sign_of: int | None = None,
     random: str | None = None,
 ) -> None:
     """Record one launch that computes `text` for every element.
@@ -47,7 +48,7 @@ def pointwise(
 
     A write that accumulates (`rec.accumulates`) adds to what is there. `random`: names a stream of random numbers of this layer, and `uniform` in
     the text is one in [0, 1) for each element, the same wherever the same stream is drawn in the same iteration. `relu_slope`: the operation is
-    a ReLU of this slope and may be merged into the launch before.
+    a ReLU of this slope and may be merged into the launch before. `sign_of`: of this read no more than whether it is positive is wanted.
     """
     pairs = [_pair(read) for read in reads]
     domain = (*writes, *modifies)[0].shape
@@ -63,10 +64,11 @@ def pointwise(
         rec.target,
         None if random is None else rec.key(random),
         relu_slope,
+        sign_of,
     )
     expression.check()
     operands = rec.operands([*(ref for ref, _ in pairs), *([rec.step] if random is not None else [])], writes, modifies)
-    rec.add(Launch(rec.layer, rec.phase, operands, None, expression, expression.inplace(operands), side_effect, text))
+    rec.add(Launch(rec.layer, rec.phase, operands, None, expression, expression.inplace(operands), side_effect, text, cheap=not side_effect))
 
 
 def reduce(
@@ -175,6 +177,7 @@ class Pointwise:
     target: Target
     key: tuple[np.uint32, np.uint32] | None = None
     relu_slope: float | None = None
+    sign_of: int | None = None
 
     @cached_property
     def formula(self) -> Formula:

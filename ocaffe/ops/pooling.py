@@ -81,7 +81,7 @@ class Pool:
         over = writes[0]
         samples, planes, *size_over = over.shape
         cpu = rec.target.is_cpu
-        elementwise = function == "mask"
+        elementwise, forward = function == "mask", function.startswith("forward")
         size: tuple[int, ...]
         local: tuple[int, ...] = (GROUP, 1)
         defines: Mapping[str, object]
@@ -89,7 +89,7 @@ class Pool:
             group = 1 if cpu else min(GPU_GROUP, rec.target.max_work_group)
             family, defines = "pooling_plane", {"METHOD": self.method, "GROUP": group}
             pixels = math.prod(self.image)
-            if function.startswith("forward"):
+            if forward:
                 size, local, geometry = (group * planes, samples), (group, 1), [pixels]
             else:
                 piece = pixels if elementwise else CPU_PIECE if cpu else 1
@@ -103,7 +103,7 @@ class Pool:
             family, defines = "pooling", self._defines()
             count = planes * math.prod(size_over)
             size, geometry = (count, samples), [count, *self.image, *self.outputs]
-        rec.launch(f"{family}.{function}", reads=reads, writes=writes, args=[*geometry, *args], size=size, local=local, defines=defines)
+        rec.launch(f"{family}.{function}", reads=reads, writes=writes, args=[*geometry, *args], size=size, local=local, defines=defines, cheap=forward)
 
     def _defines(self) -> Mapping[str, object]:
         axes = "DHW"[-len(self.image) :]

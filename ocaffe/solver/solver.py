@@ -142,7 +142,7 @@ class Solver:
     def _pass_variant(self, index: int) -> Variant:
         """What runs as pass `index` of an iteration: everything in one tape; or a pass that overwrites the gradients or adds to them."""
         if not self._split_passes:
-            return self.network.variant(self._choices, self.updater.record)
+            return self.network.variant(self._choices, self.updater)
         return self.network.variant(replace(self._choices, hold_gradients=True, accumulate=self._observed or index > 0))
 
     def _train_variants(self) -> list[Variant]:
@@ -154,7 +154,7 @@ class Solver:
         """The update by itself, from the gradients that passes leave."""
         if self._update is None:
             rec = Recorder(self.session.device.target, train=True)
-            self.updater.record(rec, self.network.group.held, rec.step)
+            self.updater(rec, self.network.group.held, rec.step)
             self._update = Variant.of_launches(self.session, rec)
         return self._update
 

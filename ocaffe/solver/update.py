@@ -55,9 +55,15 @@ class Updater:
     def clips(self) -> bool:
         return bool(self.solver.clip_gradients >= 0)
 
-    def record(self, rec: Recorder, gradients: Ref, step: Ref) -> None:
-        """The launches of one update from `gradients`."""
-        if not self.count:
+    @property
+    def in_parts(self) -> bool:
+        """Whether parameters may be updated one after another: not where all gradients decide on the scale of each."""
+        return not self.clips
+
+    def __call__(self, rec: Recorder, gradients: Ref, step: Ref, begin: int = 0) -> None:
+        """Record the launches that update, from `gradients`, the part of the group that begins at element `begin`."""
+        first, count = begin // PARAMETER_ALIGNMENT, gradients.count // PARAMETER_ALIGNMENT
+        if not count:
             return
         rec.enter("update", "update")
         solver = self.solver
@@ -68,15 +74,15 @@ class Updater:
         }  # fmt: skip
         if self.clips:
             partial = rec.scratch("sums", (self.count,))
-            rec.launch("update.sum_squares", reads=[gradients, self.blocks], writes=[partial], size=(lanes, self.count), local=(lanes, 1), defines=defines)
+            rec.launch("update.sum_squares", reads=[gradients, self.blocks], writes=[partial], size=(lanes, count), local=(lanes, 1), defines=defines)
             args = [self.count, float(solver.clip_gradients)]
             rec.launch("update.clip_scale", reads=[partial], writes=[self.clip], args=args, size=(lanes, 1), local=(lanes, 1), defines=defines)
         rec.launch(
             "update.update",
-            reads=[gradients, self.blocks, self.factors, step, self.clip],
-            modifies=[self.group.data, self.history[0], self.history[-1]],
+            reads=[gradients, self.blocks.view((count, 2), 2 * first), self.factors, step, self.clip],
+            modifies=[ref.view(gradients.shape, begin) for ref in (self.group.data, self.history[0], self.history[-1])],
             args=[1.0 / solver.iter_size, float(solver.momentum), float(solver.momentum2), float(solver.rms_decay), float(solver.delta)],
-            size=(lanes, self.count),
+            size=(lanes, count),
             local=(lanes, 1),
             defines=defines,
             side_effect=True,

@@ -95,7 +95,8 @@ def test_train_writes_caffes_log(spec: str, capfd: pytest.CaptureFixture[str]) -
 def debug_lines(text: str) -> list[tuple[str, list[float]]]:
     """The lines of debug_info: words and numbers."""
     found = re.findall(r"net\.cpp:\d+\]     (\[(?:Forward|Backward)\] .*)", text)
-    return [(re.sub(r"(?<=[ (])[\d.]+(e[-+]\d+)?(?=[,)]|$)", "#", line), [float(n) for n in re.findall(r"(?<=[ (])[\d.]+(?:e[-+]\d+)?(?=[,)]|$)", line)]) for line in found]
+    number = r"(?<=[ (])[\d.]+(?:e[-+]\d+)?(?=[,)]|$)"
+    return [(re.sub(number, "#", line), [float(n) for n in re.findall(number, line)]) for line in found]
 
 
 def test_debug_info_as_caffe(spec: str, capfd: pytest.CaptureFixture[str]) -> None:

@@ -77,7 +77,11 @@ def test_run(name: str, device: Any, golden: pathlib.Path, lines: list[str]) -> 
         compare(solver, arrays, "final")
         todo -= {key for key in todo if key.startswith("final")}
         if "history/0" in arrays:
+            views = solver.history_views()
             for index, blob in enumerate(solver.history_arrays()):
+                if views[index][1] is None:  # BatchNorm's statistics: Caffe keeps a history of their weight decay, which nothing reads
+                    todo.discard(f"history/{index}")
+                    continue
                 close(blob, arrays[f"history/{index}"], f"history/{index}")
                 todo.discard(f"history/{index}")
     finally:
@@ -115,7 +119,7 @@ def test_resume_from_caffes_snapshot(name: str, device: Any, golden: pathlib.Pat
     suffix = ".solverstate.h5" if "HDF5" in name else ".solverstate"
     solver = Solver(f"solvers/{name}.solver.prototxt", device, resume=f"solvers/{name}_iter_10{suffix}")
     try:
-        solver.solve()
+        solver.step(solver.param.max_iter - solver.iter)  # as it was made: solve would run one more forward pass
         compare(solver, arrays, "resumed_final")
     finally:
         solver.close()

@@ -1,0 +1,43 @@
+/* Boxes of region proposal networks: (x1, y1, x2, y2) in pixels, both corners included, so that a side is x2 - x1 + 1. */
+#ifndef OCAFFE_ANCHORS_H
+#define OCAFFE_ANCHORS_H
+
+#include "common.h"
+
+#ifndef STEP_ITERATION
+#define STEP_ITERATION 1
+#define STEP_PASS 2
+#define STEP_SAMPLE 3
+#endif
+
+/* Anchor a of the cell (row, column). */
+float4 anchor_at(global const float* anchors, const int a, const int row, const int column, const float stride) {
+  return vload4(a, anchors) + (float4)(column, row, column, row) * stride;
+}
+
+float2 sides_of(const float4 box) { return box.hi - box.lo + 1; }
+
+/* Intersection over union. */
+float overlap(const float4 a, const float4 b) {
+  const float2 shared = min(a.hi, b.hi) - max(a.lo, b.lo) + 1, own = sides_of(a), other = sides_of(b);
+  const float both = shared.x * shared.y;
+  return shared.x > 0 && shared.y > 0 ? both / (own.x * own.y + other.x * other.y - both) : 0;
+}
+
+/* What brings box `from` to box `to`: the way of the centre in sides, the logarithm of the growth. */
+float4 encode(const float4 from, const float4 to) {
+  const float2 sides = sides_of(from), wanted = sides_of(to);
+  return (float4)((to.lo + 0.5f * wanted - from.lo - 0.5f * sides) / sides, log(wanted / sides));
+}
+
+float4 decode(const float4 from, const float4 delta) {
+  const float2 sides = sides_of(from), centre = from.lo + 0.5f * sides + delta.lo * sides, reach = 0.5f * exp(delta.hi) * sides;
+  return (float4)(centre - reach, centre + reach);
+}
+
+/* A random number for each candidate: those with the smallest are taken. */
+uint ticket(const uint i, global const uint* step, const uint2 key) {
+  return philox((uint4)(i, step[STEP_SAMPLE], step[STEP_ITERATION], step[STEP_PASS]), key).x;
+}
+
+#endif

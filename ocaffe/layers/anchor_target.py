@@ -1,0 +1,72 @@
+"""AnchorTarget: what a region proposal network is to learn."""
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from ocaffe.graph.ir import Blob, Shape
+from ocaffe.graph.recorder import Recorder
+from ocaffe.layers.anchors import ANCHORS, WithoutGradient, base_anchors, check_anchors, check_one_image, check_rows, settings
+from ocaffe.layers.base import register
+from ocaffe.ops.anchors import over, thin
+from ocaffe.ops.expression import reduce
+
+MOST_ANCHORS = 1 << 24  # PLACED in anchor_target.cl
+DEFAULTS = ANCHORS | {
+    "allowed_border": 0,
+    "positive_overlap": 0.7,
+    "negative_overlap": 0.3,
+    "clobber_positives": False,
+    "fg_fraction": 0.5,
+    "batch_size": 256,
+    "positive_weight": -1.0,
+    "bbox_inside_weights": [1.0, 1.0, 1.0, 1.0],
+}
+
+
+@register("AnchorTarget")
+class AnchorTarget(WithoutGradient):
+    """Labels and box targets of the anchors of a region proposal network: 1 where an anchor overlaps a true box by 0.7 or is the nearest to one, 0 below 0.3.
+
+    Bottoms: rpn_cls_score 1 x 2A x H x W (its size counts), gt_boxes G x 5 (x1, y1, x2, y2, label), im_info (height, width, scale) and optionally
+    the data. Tops: labels 1 x 1 x AH x W, and 1 x 4A x H x W each: bbox_targets, inside weights, outside weights. Anchors that leave the image,
+    those between the two overlaps and, drawn at random, those beyond batch_size labels or the share fg_fraction of positives have label -1. The
+    settings stand in python_param { param_str }; a true box that no anchor touches makes all anchors positive, as in py-faster-rcnn.
+    """
+
+    origin = "Faster R-CNN, R-FCN"
+    message = ""
+    bottoms = (3, 4)
+    tops = 4
+
+    def infer(self, *bottoms: Shape) -> Sequence[Shape]:
+        p = self.settings = settings(self, DEFAULTS)
+        check_anchors(self, p)
+        check_one_image(self, bottoms[0], 2, bottoms[2])
+        check_rows(self, 1, bottoms[1], "G x 5: x1, y1, x2, y2, label")
+        self.check(p.batch_size > 0 and 0 <= p.fg_fraction <= 1, f"batch_size is {p.batch_size}, fg_fraction {p.fg_fraction}", "256 and 0.5")
+        self.check(p.positive_weight < 1, f"positive_weight is {p.positive_weight}", "a number between 0 and 1, or -1 for one weight for all")
+        self.check(len(p.bbox_inside_weights) == 4, f"bbox_inside_weights are {p.bbox_inside_weights}", "four numbers")
+        self.anchors = base_anchors(p.base_size, p.ratios, p.scales)
+        height, width = bottoms[0][2:]
+        count = len(self.anchors) * height * width
+        self.check(count < MOST_ANCHORS, f"there are {count} anchors, at most {MOST_ANCHORS - 1} are possible", "a smaller image")
+        boxes = (1, 4 * len(self.anchors), height, width)
+        return [(1, 1, len(self.anchors) * height, width), boxes, boxes, boxes]
+
+    def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
+        p, (scores, truth, info) = self.settings, [bottom.data for bottom in bottoms[:3]]
+        labels, targets, inside, outside = (top.data for top in tops)
+        count, truths = labels.count, truth.shape[0]
+        grid = (count, *scores.shape[2:], float(p.feat_stride))
+        anchors = rec.constant("anchors", self.anchors)
+        overlaps, best = rec.scratch("overlaps", (truths, count)), rec.scratch("best", (truths,))
+        over(rec, "anchor_target.overlaps", (count, truths), [anchors, truth, info], [overlaps], *grid, float(p.allowed_border))
+        reduce(rec, "v0 = x0", reads=[overlaps], writes=[best], axes=[1], op="max")
+        matches, tickets, counts = rec.scratch("matches", (count,), "int32"), rec.scratch("tickets", (count,), "uint32"), rec.scratch("counts", (2,), "int32")
+        limits = float(p.allowed_border), truths, float(p.positive_overlap), float(p.negative_overlap), p.clobber_positives
+        reads = [anchors, info, overlaps, best, rec.step]
+        over(rec, "anchor_target.label", (count,), reads, [labels, matches, tickets], *grid, *limits, *rec.key("sample"))
+        thin(rec, tickets, counts, labels, math.floor(p.fg_fraction * p.batch_size), int(p.batch_size))
+        weights = float(p.positive_weight), *map(float, p.bbox_inside_weights)
+        over(rec, "anchor_target.targets", (count,), [anchors, truth, matches, labels, counts], [targets, inside, outside], *grid, *weights)

@@ -1,0 +1,110 @@
+"""What the layers of region proposal networks share: anchors, their settings, and that they pass no gradient."""
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from ocaffe.errors import shape_text
+from ocaffe.graph.ir import Blob, Shape
+from ocaffe.graph.recorder import Recorder
+from ocaffe.layers.base import Layer
+from ocaffe.ops.expression import pointwise
+
+ANCHORS: dict[str, Any] = {"feat_stride": 16, "base_size": 16, "ratios": [0.5, 1.0, 2.0], "scales": [8.0, 16.0, 32.0]}
+FIELDS = {"ratios": "ratio", "scales": "scale"}  # names in ProposalParameter, where they differ
+
+# One `'key': value` of a param_str with what separates it from the next; lists may have YAML's tag !!python/tuple.
+_ENTRY = re.compile(r"""['"]?(\w+)['"]?\s*:\s*(?:!!\S+\s*)?(\[[^\]]*\]|\([^)]*\)|[^,\n}]+?)[ \t]*(?:[,\n]\s*|$)""")
+
+
+class WithoutGradient(Layer):
+    """A layer that chooses among boxes: its bottoms' diffs are zero."""
+
+    def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
+        for bottom, wanted in zip(bottoms, propagate):
+            if wanted:
+                assert bottom.diff is not None
+                pointwise(rec, "y0 = 0", writes=[bottom.diff])
+
+
+def settings(layer: Layer, defaults: Mapping[str, Any]) -> Any:
+    """The layer's settings as attributes: from its message (proposal_param), or from python_param { param_str }, whose keys are those of `defaults`.
+
+    A setting that is not given has its default; one of another kind (a list for a number) and an unknown key are errors.
+    """
+    values = dict(defaults)
+    if layer.param.HasField("python_param") or layer.message == "":
+        for key, value in _entries(layer, layer.param.python_param.param_str):
+            layer.check(key in defaults, f"param_str has '{key}', which is no setting of {layer.type}", f"known are {', '.join(defaults)}")
+            many = isinstance(defaults[key], list)
+            value = list(value) if isinstance(value, tuple) else value
+            numbers = value if many and isinstance(value, list) else [value]
+            fits = isinstance(value, list) == many and all(isinstance(number, (int, float)) for number in numbers)
+            layer.check(fits, f"param_str has '{key}': {value!r}", f"{'a list of numbers' if many else 'a number'}, like {defaults[key]!r}")
+            values[key] = value
+    else:
+        message = layer.param.proposal_param
+        for key, default in defaults.items():
+            field = getattr(message, FIELDS.get(key, key))
+            values[key] = (list(field) or default) if isinstance(default, list) else field
+    return SimpleNamespace(**values)
+
+
+def _entries(layer: Layer, text: str) -> list[tuple[str, Any]]:
+    """(key, value) of a flat YAML mapping, as py-faster-rcnn's prototxts have it: `'feat_stride': 16`, in braces or not."""
+    rest = re.sub(r"#.*", "", text).strip()
+    if rest[:1] == "{" and rest[-1:] == "}":
+        rest = rest[1:-1].strip()
+    entries = []
+    while rest:
+        match = _ENTRY.match(rest)
+        try:
+            assert match is not None
+            word = match[2].strip()
+            value = word.lower() == "true" if word.lower() in ("true", "false") else ast.literal_eval(word)
+        except (AssertionError, ValueError, SyntaxError):
+            raise layer.error(f"param_str cannot be read at {rest[:30]!r}", "'key': value, separated by commas or lines; lists in [ ]") from None
+        assert match is not None
+        entries.append((match[1].lower(), value))
+        rest = rest[match.end() :]
+    return entries
+
+
+def check_anchors(layer: Layer, p: Any) -> None:
+    """Refuse settings of which no anchors can be made."""
+    for name in ("ratios", "scales"):
+        given = getattr(p, name)
+        layer.check(given and min(given) > 0, f"{name} are {given}", "at least one, each above 0")
+    layer.check(p.feat_stride > 0 and p.base_size > 0, f"feat_stride is {p.feat_stride}, base_size {p.base_size}", "both above 0: 16 for VGG16")
+
+
+def check_rows(layer: Layer, bottom: int, shape: Shape, what: str) -> None:
+    """Refuse what is not rows of five."""
+    values = shape[1:2] if set(shape[2:]) <= {1} else shape[1:]
+    layer.check(values == (5,), f"bottom {bottom} is {shape_text(shape)}, it must be {what}", "give the right bottoms, in the right order")
+
+
+def check_one_image(layer: Layer, shape: Shape, info: int, info_shape: Shape) -> None:
+    """Refuse what is no map of one image, with its im_info."""
+    layer.check(len(shape) == 4, f"bottom 0 is {shape_text(shape)}, it must be 1 x C x H x W", "give the right bottoms, in the right order")
+    layer.check(shape[0] == 1, f"bottom 0 has {shape[0]} images", "one image at a time, as in Faster R-CNN")
+    size = int(np.prod(info_shape))
+    layer.check(size >= 3, f"bottom {info} is {shape_text(info_shape)}, it must be 1 x 3: height, width and scale of the image", "give im_info there")
+
+
+def base_anchors(base: float, ratios: Sequence[float], scales: Sequence[float]) -> np.ndarray:
+    """The anchors of the first cell (x1, y1, x2, y2), ratio by ratio, as Faster R-CNN rounds them.
+
+    A box of base x base pixels is brought to every ratio (height : width) of about the same area, with sides rounded to whole pixels, halves to the
+    even one; then it is enlarged about its centre by every scale.
+    """
+    widths = np.round(np.sqrt(base * base / np.asarray(ratios, np.float64)))
+    heights = np.round(widths * ratios)
+    sides = np.stack([widths, heights], 1)[:, None] * np.asarray(scales, np.float64)[:, None]
+    centre, reach = (base - 1) / 2, (sides.reshape(-1, 2) - 1) / 2
+    return np.concatenate([centre - reach, centre + reach], 1).astype(np.float32)

@@ -1,0 +1,36 @@
+"""BatchReindex."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ocaffe.errors import shape_text
+from ocaffe.graph.ir import Blob, Shape
+from ocaffe.graph.recorder import Recorder
+from ocaffe.layers.base import Layer, register
+from ocaffe.ops.rows import gather, gather_adjoint
+
+
+@register("BatchReindex")
+class BatchReindex(Layer):
+    """The samples of bottom 0 that bottom 1 names, in that order; one may be named several times. A number that is no sample gives NaN."""
+
+    bottoms = 2
+    inplace_top = False
+
+    def infer(self, *bottoms: Shape) -> Sequence[Shape]:
+        x, numbers = bottoms
+        self.check(len(numbers) == 1, f"bottom 1 is {shape_text(numbers)}, it must have one axis: numbers of samples", "add a Reshape layer before it")
+        self.check(x, "bottom 0 has no axes", "a bottom of N x ...")
+        return [(numbers[0], *x[1:])]
+
+    def force_backward(self, bottom: int) -> bool:
+        return bottom == 0
+
+    def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
+        gather(rec, bottoms[0].data, bottoms[1].data, tops[0].data)
+
+    def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
+        self.check(not propagate[1], "there is no gradient for the numbers (bottom 1)", "propagate_down: false, or numbers from a data layer")
+        if propagate[0]:
+            assert tops[0].diff is not None and bottoms[0].diff is not None
+            gather_adjoint(rec, tops[0].diff, bottoms[1].data, bottoms[0].diff)

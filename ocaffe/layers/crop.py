@@ -1,0 +1,61 @@
+"""Crop."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ocaffe.errors import shape_text
+from ocaffe.graph.ir import Blob, Ref, Role, Shape
+from ocaffe.graph.recorder import Recorder
+from ocaffe.layers.base import Layer, register
+from ocaffe.ops.expression import pointwise
+from ocaffe.ops.rearrange import crop, uncrop
+
+
+@register("Crop")
+class Crop(Layer):
+    """The part of bottom 0 that has the size of bottom 1 along the axes from `axis` on and begins at `offset`: one for all axes, or one for each.
+
+    Bottom 1 gives its size alone; its values and gradient do not matter. Where nothing is cut off, nothing moves.
+    """
+
+    bottoms = 2
+    inplace_top = False
+
+    def infer(self, *bottoms: Shape) -> Sequence[Shape]:
+        p, (x, like) = self.own(), bottoms
+        first = self.axis(p.axis, x)
+        offsets, cut = list(p.offset) or [0], len(x) - first
+        self.check(len(offsets) in (1, cut), f"{len(offsets)} offsets for the {cut} axes from axis {first} on", f"one offset, or {cut}")
+        self.check(len(like) == len(x), f"bottom 0 is {shape_text(x)}, bottom 1 is {shape_text(like)}", "bottoms with as many axes")
+        self.starts = [0] * first + (offsets * cut if len(offsets) == 1 else offsets)
+        for axis in range(first, len(x)):
+            self.check(
+                self.starts[axis] + like[axis] <= x[axis],
+                f"axis {axis}: offset {self.starts[axis]} and size {like[axis]} (bottom 1 is {shape_text(like)}) go beyond {x[axis]} "
+                f"(bottom 0 is {shape_text(x)})",
+                "a smaller offset",
+            )
+        top = (*x[:first], *like[first:])
+        self.moves_data = top != x
+        return [top]
+
+    def force_backward(self, bottom: int) -> bool:
+        return bottom == 0
+
+    def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
+        if self.moves_data:
+            crop(rec, bottoms[0].data, tops[0].data, self.starts)
+        else:
+            rec.alias(tops[0], bottoms[0])
+
+    def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
+        assert tops[0].diff is not None
+        if propagate[0] and self.moves_data:
+            assert bottoms[0].diff is not None
+            uncrop(rec, tops[0].diff, bottoms[0].diff, self.starts)
+        elif propagate[0]:
+            rec.alias_diff(bottoms[0], tops[0])
+        if propagate[1]:
+            if bottoms[1].diff is None:  # there is none yet where nothing moves
+                bottoms[1].diff = Ref(f"{bottoms[1].name}.diff", bottoms[1].shape, Role.DIFF)
+            pointwise(rec, "y0 = 0", writes=[bottoms[1].diff])

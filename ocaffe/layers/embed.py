@@ -1,0 +1,48 @@
+"""Embed."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ocaffe.graph.ir import Blob, Shape
+from ocaffe.graph.recorder import Recorder
+from ocaffe.layers.base import Layer, ParamBlob, register
+from ocaffe.ops.expression import reduce
+from ocaffe.ops.rows import gather, gather_adjoint
+
+
+@register("Embed")
+class Embed(Layer):
+    """For each number of the bottom the row of a learned table (plus a bias): a bottom of any shape gives a top with one more axis of num_output.
+
+    Numbers run from 0 to input_dim - 1; another one gives a row of NaN and no gradient. Blobs: table (input_dim, num_output), bias (num_output).
+    """
+
+    inplace_top = False
+
+    def infer(self, *bottoms: Shape) -> Sequence[Shape]:
+        p, x = self.own(), bottoms[0]
+        self.check(p.num_output > 0, "num_output is missing or 0", "give num_output, the length of a row")
+        self.check(p.input_dim > 0, "input_dim is missing or 0", "give input_dim, the number of rows")
+        self.check(x, "bottom 0 has no axes", "a batch of numbers")
+        return [(*x, p.num_output)]
+
+    def parameters(self) -> Sequence[ParamBlob]:
+        p = self.own()
+        table = ParamBlob((p.input_dim, p.num_output), p.weight_filler)
+        return [table, ParamBlob((p.num_output,), p.bias_filler)] if p.bias_term else [table]
+
+    def force_backward(self, bottom: int) -> bool:
+        return False
+
+    def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
+        bias = self.params[1].data if len(self.params) > 1 else None
+        gather(rec, self.params[0].data, bottoms[0].data, tops[0].data, bias=bias)
+
+    def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
+        self.check(not propagate[0], "there is no gradient for the numbers (bottom 0)", "propagate_down: false, or numbers from a data layer")
+        table, dy = self.params[0].diff, tops[0].diff
+        assert dy is not None
+        if table is not None:
+            gather_adjoint(rec, dy, bottoms[0].data, table)
+        if len(self.params) > 1 and self.params[1].diff is not None:
+            reduce(rec, "v0 = x0", reads=[dy], writes=[self.params[1].diff], axes=range(len(dy.shape) - 1))

@@ -1,0 +1,64 @@
+"""Filter."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ocaffe.errors import shape_text
+from ocaffe.graph.ir import Blob, Shape
+from ocaffe.graph.recorder import Recorder
+from ocaffe.layers.base import Layer, register
+from ocaffe.ops.expression import pointwise
+from ocaffe.ops.rows import gather, select
+
+
+@register("Filter")
+class Filter(Layer):
+    """The samples whose selector, the last bottom, is not 0: each of the other bottoms gives a top with as many samples as are selected, perhaps none.
+
+    The diffs of samples that are not selected are zero; the selector has no gradient.
+    """
+
+    bottoms = (2, None)
+    tops = (1, None)
+    message = ""
+    inplace_top = False
+
+    def infer(self, *bottoms: Shape) -> Sequence[Shape]:
+        *data, selector = bottoms
+        self.check(len(self.param.top) == len(data), f"{len(bottoms)} bottoms and {len(self.param.top)} tops",
+                   "one top for each bottom but the last, which selects")  # fmt: skip
+        self.check(
+            selector and set(selector[1:]) <= {1},
+            f"the selector (bottom {len(data)}) is {shape_text(selector)}, it must hold one value for each sample",
+            "a last bottom of N, or N x 1 x ...",
+        )
+        for i, x in enumerate(data):
+            self.check(x[:1] == selector[:1], f"bottom {i} is {shape_text(x)}, the selector {shape_text(selector)}", "bottoms with as many samples")
+        chosen = selector[:1] if self.extent is None else self.extent
+        return [(*chosen, *x[1:]) for x in data]
+
+    def force_backward(self, bottom: int) -> bool:
+        return bottom < len(self.param.bottom) - 1
+
+    def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
+        samples = bottoms[-1].shape[0]
+        chosen, extent = rec.scratch("chosen", (samples,), np.int32), rec.scratch("extent", (1,), np.int32)
+        self.places = (rec.saved if rec.train else rec.scratch)("places", (samples,), np.int32)
+        select(rec, bottoms[-1].data, chosen, self.places, extent)
+        rec.measure(self, extent)
+        for bottom, top in zip(bottoms, tops):
+            gather(rec, bottom.data, chosen.view(top.shape[:1]), top.data)
+
+    def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
+        self.check(not propagate[-1], f"there is no gradient for the selector (bottom {len(tops)})", "propagate_down: false, or a selector from a data layer")
+        for top, bottom, wanted in zip(tops, bottoms, propagate):
+            if not wanted:
+                continue
+            assert top.diff is not None and bottom.diff is not None
+            if top.count:
+                gather(rec, top.diff, self.places, bottom.diff, fill=0.0)
+            else:
+                rec.empty([self.places], [])  # what the recordings of other extents read must be carried over to them
+                pointwise(rec, "y0 = 0", writes=[bottom.diff])

@@ -1,0 +1,35 @@
+"""Parameter."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ocaffe import proto
+from ocaffe.graph.ir import Blob, Shape
+from ocaffe.graph.recorder import Recorder
+from ocaffe.layers.base import Layer, ParamBlob, register
+from ocaffe.ops.expression import pointwise
+
+
+@register("Parameter")
+class Parameter(Layer):
+    """The top is a learned tensor of the given `shape`, which begins as zeros. Blob: the tensor."""
+
+    bottoms = 0
+    moves_data = False
+
+    def infer(self, *bottoms: Shape) -> Sequence[Shape]:
+        self.check(self.own().HasField("shape"), "shape is missing", "parameter_param { shape { dim: ... } }")
+        self.shape = tuple(self.own().shape.dim)
+        self.check(all(size > 0 for size in self.shape), f"shape {' x '.join(map(str, self.shape))} has a dim below 1", "dims of at least 1")
+        return [self.shape]
+
+    def parameters(self) -> Sequence[ParamBlob]:
+        return [ParamBlob(self.shape, proto.FillerParameter())]
+
+    def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
+        tops[0].data = self.params[0].data.view(self.shape, name=tops[0].name)
+
+    def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
+        assert tops[0].diff is not None
+        if self.params[0].diff is not None:
+            pointwise(rec, "y0 = x0", reads=[tops[0].diff], writes=[self.params[0].diff])

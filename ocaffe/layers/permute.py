@@ -1,0 +1,58 @@
+"""Permute, and what it has in common with ShuffleChannel and Reorg."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ocaffe.errors import shape_text
+from ocaffe.graph.ir import Blob, Shape
+from ocaffe.graph.recorder import Recorder
+from ocaffe.layers.base import Layer, register
+from ocaffe.ops.rearrange import inverse, permute
+
+
+class Permuted(Layer):
+    """The bottom, seen as of shape `split`, with its axes in `order`; the top is the bottom's memory where that moves nothing."""
+
+    inplace_top = False
+    split: Shape
+    order: Sequence[int]
+
+    def plan(self, x: Shape, split: Shape, order: Sequence[int], y: Shape) -> Sequence[Shape]:
+        """What `infer` has found out for a bottom x and a top y; returns the top shapes."""
+        self.split, self.order = split, order
+        long = [axis for axis in order if split[axis] > 1]
+        self.moves_data = long != sorted(long) or y[:1] != x[:1]
+        return [y]
+
+    def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
+        if self.moves_data:
+            permute(rec, bottoms[0].data, tops[0].data, self.split, self.order)
+        else:
+            rec.alias(tops[0], bottoms[0])
+
+    def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
+        assert tops[0].diff is not None
+        if self.moves_data:
+            assert bottoms[0].diff is not None
+            permute(rec, tops[0].diff, bottoms[0].diff, tuple(self.split[axis] for axis in self.order), inverse(self.order))
+        else:
+            rec.alias_diff(bottoms[0], tops[0])
+
+
+@register("Permute")
+class Permute(Permuted):
+    """The axes of the bottom in another `order`: axis i of the top is axis order[i] of the bottom. Axes not named follow as they are."""
+
+    origin = "SSD"
+
+    def infer(self, *bottoms: Shape) -> Sequence[Shape]:
+        x, named = bottoms[0], list(self.own().order)
+        self.check(all(axis < len(x) for axis in named), f"order {axes_list(named)} goes beyond the {len(x)} axes of bottom {shape_text(x)}",
+                   f"axes from 0 to {len(x) - 1}")  # fmt: skip
+        self.check(len(set(named)) == len(named), f"order {axes_list(named)} names an axis twice", "each axis once")
+        order = named + [axis for axis in range(len(x)) if axis not in named]
+        return self.plan(x, x, order, tuple(x[axis] for axis in order))
+
+
+def axes_list(values: Sequence[int]) -> str:
+    return ", ".join(map(str, values))

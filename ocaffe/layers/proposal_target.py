@@ -1,0 +1,77 @@
+"""ProposalTarget: the sample of proposals that a detector is trained on."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ocaffe.graph.ir import Blob, Shape
+from ocaffe.graph.recorder import Recorder
+from ocaffe.layers.anchors import WithoutGradient, check_rows, settings
+from ocaffe.layers.base import register
+from ocaffe.ops.anchors import over
+
+DEFAULTS = {
+    "num_classes": 0,
+    "batch_size": 128,
+    "fg_fraction": 0.25,
+    "fg_thresh": 0.5,
+    "bg_thresh_hi": 0.5,
+    "bg_thresh_lo": 0.1,
+    "bbox_normalize_means": [0.0, 0.0, 0.0, 0.0],
+    "bbox_normalize_stds": [0.1, 0.1, 0.2, 0.2],
+    "bbox_inside_weights": [1.0, 1.0, 1.0, 1.0],
+    "agnostic": False,
+}
+
+
+@register("ProposalTarget")
+class ProposalTarget(WithoutGradient):
+    """A random sample of proposals and true boxes with labels and box targets: foreground from an overlap of 0.5 on, background from 0.1 to 0.5.
+
+    Bottoms: rois R x 5 (image, x1, y1, x2, y2), gt_boxes G x 5 (x1, y1, x2, y2, label), which are candidates too. Tops, n rows each: rois, labels
+    (0 for background), bbox_targets, inside weights and outside weights, these of 4 num_classes columns. n is batch_size (128), or less where
+    candidates are few; fg_fraction of it at the most are foreground, and come first. The settings stand in python_param { param_str }; batch_size -1
+    takes all, agnostic puts all targets into class 1 (R-FCN).
+    """
+
+    origin = "Faster R-CNN, R-FCN"
+    message = ""
+    bottoms = 2
+    tops = 5
+
+    def infer(self, *bottoms: Shape) -> Sequence[Shape]:
+        p = self.settings = settings(self, DEFAULTS)
+        self.check(p.num_classes >= 2, f"num_classes is {p.num_classes}", "param_str: \"'num_classes': 21\", the background among them")
+        self.check(p.batch_size > 0 or p.batch_size == -1, f"batch_size is {p.batch_size}", "128, or -1 for all")
+        self.check(0 <= p.fg_fraction <= 1, f"fg_fraction is {p.fg_fraction}", "a share from 0 to 1")
+        for name in ("bbox_normalize_means", "bbox_normalize_stds", "bbox_inside_weights"):
+            self.check(len(getattr(p, name)) == 4, f"{name} are {getattr(p, name)}", "four numbers")
+        check_rows(self, 0, bottoms[0], "R x 5: image, x1, y1, x2, y2")
+        check_rows(self, 1, bottoms[1], "G x 5: x1, y1, x2, y2, label")
+        candidates = bottoms[0][0] + bottoms[1][0]
+        self.most = candidates if p.batch_size == -1 else int(p.batch_size)
+        self.most_positives = candidates if p.batch_size == -1 else int(np.rint(p.fg_fraction * p.batch_size))
+        (count,) = self.extent or (min(self.most, candidates),)
+        boxes = (count, 4 * int(p.num_classes))
+        return [(count, 5), (count,), boxes, boxes, boxes]
+
+    def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
+        p, rois, truth = self.settings, bottoms[0].data, bottoms[1].data
+        regions, truths = rois.shape[0], truth.shape[0]
+        count = regions + truths
+        kinds, matches, sources, extent, positives = (
+            rec.scratch(name, (size,), np.int32)
+            for name, size in (("kinds", count), ("matches", count), ("sources", min(self.most, count)), ("extent", 1), ("positives", 1))
+        )
+        tickets = rec.scratch("tickets", (count,), np.uint32)
+        limits = float(p.fg_thresh), float(p.bg_thresh_lo), float(p.bg_thresh_hi)
+        over(
+            rec, "proposal_target.match", (count,), [rois, truth, rec.step], [kinds, matches, tickets], regions, truths, *limits, *rec.key("sample")
+        )
+        over(rec, "proposal_target.rank", (count,), [kinds, tickets], [sources, extent, positives], count, self.most_positives, self.most)
+        rec.measure(self, extent)
+        normal = rec.constant("normal", np.array([p.bbox_normalize_means, p.bbox_normalize_stds, p.bbox_inside_weights], np.float32))
+        rows, classes = tops[0].shape[0], int(p.num_classes)
+        reads = [rois, truth, matches, sources, positives, normal]
+        over(rec, "proposal_target.sampled", (classes, rows), reads, [top.data for top in tops], rows, classes, regions, p.agnostic)

@@ -1,0 +1,43 @@
+"""PSROIPooling: the means of the bins of regions of interest, each bin from channels of its own."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ocaffe.graph.ir import Blob, Shape
+from ocaffe.graph.recorder import Recorder
+from ocaffe.layers.base import Layer, register
+from ocaffe.layers.roi_pooling import check_regions, without_gradient
+from ocaffe.ops.roi_pooling import PsRoiPooling
+
+
+@register("PSROIPooling")
+class PSROIPooling(Layer):
+    """Position-sensitive mean pooling of regions: bin (row, column) of output k averages channel (k g + row) g + column, g being group_size.
+
+    N x (output_dim g^2) x H x W with regions R x 5 (image, x1, y1, x2, y2) gives R x output_dim x g x g. Corners are rounded, halves away from zero,
+    then multiplied by spatial_scale. An empty bin gives 0; a region of an image that is not there, NaN. Regions get no gradient.
+    """
+
+    origin = "R-FCN, Intel Caffe"
+    bottoms = 2
+
+    def infer(self, *bottoms: Shape) -> Sequence[Shape]:
+        p, (x, rois) = self.own(), bottoms
+        self.check(p.output_dim > 0 and p.group_size > 0, f"output_dim is {p.output_dim}, group_size {p.group_size}", "both at least 1")
+        check_regions(self, x, rois)
+        channels = p.output_dim * p.group_size**2
+        fact = f"bottom 0 has {x[1]} channels, output_dim {p.output_dim} and group_size {p.group_size} need {channels}"
+        self.check(x[1] == channels, fact, "output_dim * group_size^2 channels")
+        self.pool = PsRoiPooling(p.group_size, p.spatial_scale)
+        return [(rois[0], p.output_dim, p.group_size, p.group_size)]
+
+    def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
+        x, y = bottoms[0].data, tops[0].data
+        self.bins = (rec.saved if rec.train else rec.scratch)("bins", (y.shape[0], self.pool.row), "int32")
+        self.pool.locate(rec, bottoms[1].data, x, self.bins)
+        self.pool.forward(rec, x, self.bins, y)
+
+    def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
+        if not without_gradient(rec, bottoms, propagate):
+            assert tops[0].diff is not None and bottoms[0].diff is not None
+            self.pool.backward(rec, tops[0].diff, self.bins, bottoms[0].diff)

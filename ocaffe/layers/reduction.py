@@ -1,0 +1,46 @@
+"""Reduction."""
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from ocaffe import proto
+from ocaffe.graph.ir import Blob, Shape
+from ocaffe.graph.recorder import Recorder
+from ocaffe.layers.base import Layer, register
+from ocaffe.ops.expression import Read, pointwise, reduce
+
+OP = proto.ReductionParameter
+TEXTS = {  # of what is summed, and of the gradient from x0, the top's diff, and x1, the bottom
+    OP.SUM: ("v0 = x0", "y0 = s * x0"),
+    OP.MEAN: ("v0 = x0", "y0 = s * x0"),
+    OP.ASUM: ("v0 = fabs(x0)", "y0 = s * x0 * sign(x1)"),
+    OP.SUMSQ: ("v0 = x0 * x0", "y0 = 2 * s * x0 * x1"),
+}
+
+
+@register("Reduction")
+class Reduction(Layer):
+    """SUM, ASUM (of magnitudes), SUMSQ (of squares) or MEAN over all axes from `axis` on, times `coeff`."""
+
+    inplace_top = False
+
+    def infer(self, *bottoms: Shape) -> Sequence[Shape]:
+        p, x = self.own(), bottoms[0]
+        self.check(p.operation in TEXTS, f"operation: {OP.ReductionOp.Name(p.operation)} (of TSN's fork) is not supported", "SUM, ASUM, SUMSQ or MEAN")
+        self.first = self.axis(p.axis, x) if x else 0
+        self.scale = p.coeff / max(1, math.prod(x[self.first :])) if p.operation == OP.MEAN else p.coeff
+        return [x[: self.first]]
+
+    def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
+        text, _ = TEXTS[self.own().operation]
+        axes = range(self.first, len(bottoms[0].shape))
+        reduce(rec, text, reads=[bottoms[0].data], writes=[tops[0].data], axes=axes, finish="y0 = s * v0", scalars={"s": self.scale})
+
+    def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
+        assert tops[0].diff is not None and bottoms[0].diff is not None
+        _, text = TEXTS[self.own().operation]
+        reads: list[Read] = [(tops[0].diff, 0)]
+        if "x1" in text:
+            reads.append(bottoms[0].data)
+        pointwise(rec, text, reads=reads, writes=[bottoms[0].diff], scalars={"s": self.scale})

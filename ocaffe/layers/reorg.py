@@ -1,0 +1,37 @@
+"""Reorg: darknet's exchange of pixels and channels."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ocaffe.errors import shape_text
+from ocaffe.graph.ir import Shape
+from ocaffe.layers.base import register
+from ocaffe.layers.permute import Permuted
+from ocaffe.ops.rearrange import inverse
+
+
+@register("Reorg")
+class Reorg(Permuted):
+    """Darknet's exchange of pixels and channels: N x C x H x W becomes N x C stride^2 x H / stride x W / stride, or with `reverse` the other way.
+
+    Not a plain space-to-depth: the values of the bottom are taken for channels C / stride^2 of (H stride) x (W stride) pixels, stride^2 phases of
+    H x W each; the top holds them phase by phase. `reverse` puts phases back.
+    """
+
+    origin = "YOLOv2, Intel Caffe"
+
+    def infer(self, *bottoms: Shape) -> Sequence[Shape]:
+        p, x = self.own(), bottoms[0]
+        s = p.stride
+        self.check(s > 0, "stride is missing or 0", "give stride: 2 in YOLOv2")
+        self.check(len(x) == 4, f"bottom 0 is {shape_text(x)}, it must be N x C x H x W", "add a Reshape layer before it")
+        n, c, h, w = x
+        self.check(c % (s * s) == 0, f"stride {s} squared does not divide the {c} channels of bottom {shape_text(x)}", "another stride")
+        fits = h % s == 0 and w % s == 0
+        self.check(p.reverse or fits, f"stride {s} does not divide the {h} x {w} pixels of bottom {shape_text(x)}", "an image size that it divides")
+        # The larger image's axes: channel, row, phase of the row, column, phase of the column.
+        image, phases_first = (n, c // (s * s), h, s, w, s), (0, 3, 5, 1, 2, 4)
+        if not p.reverse:
+            return self.plan(x, image, phases_first, (n, c * s * s, h // s, w // s))
+        phases = tuple(image[axis] for axis in phases_first)
+        return self.plan(x, phases, inverse(phases_first), (n, c // (s * s), h * s, w * s))

@@ -1,0 +1,60 @@
+"""ROIPooling: the maxima of the bins of regions of interest."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ocaffe.errors import shape_text
+from ocaffe.graph.ir import Blob, Ref, Shape
+from ocaffe.graph.recorder import Recorder
+from ocaffe.layers.base import Layer, register
+from ocaffe.ops.expression import pointwise
+from ocaffe.ops.roi_pooling import RoiPooling
+
+
+def check_regions(layer: Layer, x: Shape, rois: Shape) -> None:
+    """Refuse what is no N x C x H x W with regions R x 5."""
+    layer.check(len(x) == 4, f"bottom 0 is {shape_text(x)}, it must be N x C x H x W", "add a Reshape layer before it")
+    values = rois[1:2] if set(rois[2:]) <= {1} else rois[1:]
+    layer.check(values == (5,), f"bottom 1 is {shape_text(rois)}, it must be R x 5: image, x1, y1, x2, y2", "give the regions as second bottom")
+
+
+def without_gradient(rec: Recorder, bottoms: list[Blob], propagate: list[bool]) -> bool:
+    """Zero the diffs that have no other value: the regions', and without regions all; returns whether that was all."""
+    nothing = bottoms[1].count == 0
+    for bottom, wanted, zero in zip(bottoms, propagate, (nothing, True)):
+        if wanted and zero:
+            assert bottom.diff is not None
+            pointwise(rec, "y0 = 0", writes=[bottom.diff])
+    return nothing or not propagate[0]
+
+
+@register("ROIPooling")
+class ROIPooling(Layer):
+    """The maxima of pooled_h x pooled_w bins of each region (image, x1, y1, x2, y2) of bottom 1 in N x C x H x W: R x C x pooled_h x pooled_w.
+
+    Corners are multiplied by spatial_scale and rounded, halves away from zero; both belong to the region. An empty bin gives 0; a region of an image
+    that is not there, NaN. For the gradient the place of each maximum is kept, in two bytes where the plane allows it; regions get none.
+    """
+
+    origin = "Fast R-CNN, R-FCN, Intel Caffe"
+    bottoms = 2
+
+    def infer(self, *bottoms: Shape) -> Sequence[Shape]:
+        p, (x, rois) = self.own(), bottoms
+        self.check(not p.pooled_size, "roi_pooling_param { pooled_size } is not supported", "pooled_h and pooled_w")
+        self.check(p.pooled_h > 0 and p.pooled_w > 0, f"pooled_h is {p.pooled_h}, pooled_w {p.pooled_w}", "both at least 1: 7 for VGG16")
+        check_regions(self, x, rois)
+        self.pool = RoiPooling((p.pooled_h, p.pooled_w), p.spatial_scale)
+        return [(rois[0], x[1], p.pooled_h, p.pooled_w)]
+
+    def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
+        x, y = bottoms[0].data, tops[0].data
+        self.bins = (rec.saved if rec.train else rec.scratch)("bins", (y.shape[0], self.pool.row), "int32")
+        self.index: Ref | None = rec.saved("index", y.shape, self.pool.index_dtype(x)) if rec.train else None
+        self.pool.locate(rec, bottoms[1].data, x, self.bins)
+        self.pool.forward(rec, x, self.bins, y, self.index)
+
+    def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
+        if not without_gradient(rec, bottoms, propagate):
+            assert tops[0].diff is not None and bottoms[0].diff is not None and self.index is not None
+            self.pool.backward(rec, tops[0].diff, self.index, self.bins, bottoms[0].diff)

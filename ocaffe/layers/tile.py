@@ -1,0 +1,39 @@
+"""Tile."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ocaffe.graph.ir import Blob, Shape
+from ocaffe.graph.recorder import Recorder
+from ocaffe.layers.base import Layer, register
+from ocaffe.ops.expression import reduce
+from ocaffe.ops.rearrange import tile
+
+
+@register("Tile")
+class Tile(Layer):
+    """The bottom `tiles` times, one after another along `axis`. One tile is passed on without a copy."""
+
+    inplace_top = False
+
+    def infer(self, *bottoms: Shape) -> Sequence[Shape]:
+        p, x = self.own(), bottoms[0]
+        self.tile_axis = self.axis(p.axis, x)
+        self.check(p.tiles > 0, "tiles is missing or not positive", "give tiles, the number of copies")
+        self.moves_data = p.tiles > 1
+        return [(*x[: self.tile_axis], x[self.tile_axis] * p.tiles, *x[self.tile_axis + 1 :])]
+
+    def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
+        if self.moves_data:
+            tile(rec, bottoms[0].data, tops[0].data, self.tile_axis)
+        else:
+            rec.alias(tops[0], bottoms[0])
+
+    def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
+        assert tops[0].diff is not None
+        if not self.moves_data:
+            rec.alias_diff(bottoms[0], tops[0])
+            return
+        x, axis = bottoms[0].shape, self.tile_axis
+        assert bottoms[0].diff is not None
+        reduce(rec, "v0 = x0", reads=[tops[0].diff.view((*x[:axis], self.own().tiles, *x[axis:]))], writes=[bottoms[0].diff], axes=[axis])

@@ -1,0 +1,119 @@
+"""Copies with strides of their own: axes in another order, repeated, or cut. As expressions do, they become kernels late, when strides are known."""
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ocaffe.graph.ir import Access, Call, Launch, Ref, Shape
+from ocaffe.graph.recorder import Recorder
+from ocaffe.ops.formula import parse
+from ocaffe.ops.render_pointwise import render
+from ocaffe.ops.render_transpose import dense_axis, render_transpose
+from ocaffe.ops.source import CTYPES, Port
+from ocaffe.ops.strides import merge
+from ocaffe.target import Target
+
+
+def permute(rec: Recorder, x: Ref, y: Ref, split: Shape, order: Sequence[int]) -> None:
+    """y = x, seen as of shape `split`, with its axes in `order`. Adds where y is a diff that accumulates, as all operations here do."""
+    moved = tuple(split[axis] for axis in order)
+    _record(rec, moved, x, Walk(tuple(split), tuple(order), x.dense_stride), y, Walk.straight(moved, y))
+
+
+def inverse(order: Sequence[int]) -> tuple[int, ...]:
+    """The order that undoes `order`."""
+    return tuple(sorted(range(len(order)), key=lambda axis: order[axis]))
+
+
+def tile(rec: Recorder, x: Ref, y: Ref, axis: int) -> None:
+    """y = x again and again along `axis`."""
+    domain = (*x.shape[:axis], y.shape[axis] // x.shape[axis], *x.shape[axis:])
+    order = (*range(axis), None, *range(axis, len(x.shape)))
+    _record(rec, domain, x, Walk(x.shape, order, x.dense_stride), y, Walk.straight(domain, y))
+
+
+def crop(rec: Recorder, x: Ref, y: Ref, starts: Sequence[int]) -> None:
+    """y = the part of x that begins at `starts`, one number for each axis."""
+    _record(rec, y.shape, _part(x, starts, y.shape), Walk.straight(x.shape, x), y, Walk.straight(y.shape, y))
+
+
+def uncrop(rec: Recorder, y: Ref, x: Ref, starts: Sequence[int]) -> None:
+    """The adjoint of `crop`: x = y where y was taken from, 0 elsewhere."""
+    if not rec.accumulates(x):
+        inside = list(zip(starts, y.shape))
+        for axis, (start, size) in enumerate(inside):  # what lies before and behind along this axis, within the part along the axes before it
+            for first, end in ((0, start), (start + size, x.shape[axis])):
+                corner = [(first, end - first) if d == axis else inside[d] if d < axis else (0, n) for d, n in enumerate(x.shape)]
+                _write(rec, None, x, corner)
+    _write(rec, y, x, list(zip(starts, y.shape)))
+
+
+@dataclass(frozen=True)
+class Walk:
+    """How an operand is walked through: split into axes of sizes `split`, axis d of the walk steps along axis `order[d]` of these (None: stays).
+
+    `sample`: the elements of a sample of the tensor; the operand itself may be a part of it.
+    """
+
+    split: Shape
+    order: tuple[int | None, ...]
+    sample: int
+
+    @classmethod
+    def straight(cls, split: Shape, tensor: Ref) -> Walk:
+        """Axis by axis."""
+        return cls(split, tuple(range(len(split))), tensor.dense_stride)
+
+    def strides(self, ref: Ref) -> tuple[int, ...]:
+        """Distance in elements between neighbours along each axis of the walk."""
+        dense = [math.prod(self.split[axis + 1 :]) for axis in range(len(self.split))]
+        if ref.shape and ref.shape[0] > 1 and ref.batch_stride != self.sample:
+            assert self.sample in dense, f"the strided {ref} cannot be split into {self.split}"
+            dense = [step // self.sample * ref.batch_stride if step >= self.sample else step for step in dense]
+        return tuple(0 if axis is None else dense[axis] for axis in self.order)
+
+
+@dataclass(frozen=True)
+class Rearrange:
+    """A copy over `domain` before strides are known: from one operand to another, or zeros to a single one."""
+
+    domain: Shape
+    walks: tuple[Walk, ...]
+    target: Target
+
+    def __call__(self, launch: Launch) -> Call:
+        space = merge(self.domain, [walk.strides(operand.ref) for walk, operand in zip(self.walks, launch.operands)])
+        names = ("x0", "y0")[-len(self.walks) :]
+        *reads, write = (Port(name, CTYPES[operand.ref.dtype.name], strides, name == "y0")
+                         for name, operand, strides in zip(names, launch.operands, space.strides))  # fmt: skip
+        accumulate = int(launch.operands[-1].access is Access.MODIFY)
+        axis = dense_axis(space.sizes, reads[0], write, self.target) if reads else None
+        if axis is not None:
+            return render_transpose(space.sizes, axis, reads[0], write, accumulate, self.target)
+        return render(parse("y0 = x0" if reads else "y0 = 0"), space.sizes, reads, [write], (), (), accumulate, self.target)
+
+
+def _record(rec: Recorder, domain: Shape, x: Ref | None, x_walk: Walk | None, y: Ref, y_walk: Walk) -> None:
+    reads = [] if x is None else [x]
+    if 0 in domain:
+        rec.empty(reads, [y], what="rearrange")
+        return
+    walks = (y_walk,) if x_walk is None else (x_walk, y_walk)
+    rec.add(Launch(rec.layer, rec.phase, rec.operands(reads, [y]), None, Rearrange(domain, walks, rec.target), what="rearrange"))
+
+
+def _part(ref: Ref, starts: Sequence[int], shape: Shape) -> Ref:
+    """The memory of a part of a tensor, in each sample from the first element of the part to the last."""
+    dense = [math.prod(ref.shape[axis + 1 :]) for axis in range(len(ref.shape))]
+    span = 1 + sum((size - 1) * step for size, step in zip(shape[1:], dense[1:]))
+    offset = starts[0] * ref.batch_stride + sum(start * step for start, step in zip(starts[1:], dense[1:]))
+    return ref.view((shape[0], span), offset, ref.batch_stride)
+
+
+def _write(rec: Recorder, y: Ref | None, x: Ref, part: Sequence[tuple[int, int]]) -> None:
+    """y, or zeros, into the part of x given as (start, size) along each axis."""
+    starts, shape = zip(*part)
+    if 0 not in shape:
+        walk = None if y is None else Walk.straight(y.shape, y)
+        _record(rec, shape, y, walk, _part(x, starts, shape), Walk.straight(x.shape, x))

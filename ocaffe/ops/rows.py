@@ -1,0 +1,63 @@
+"""Rows of a table by their numbers, and the adjoint: kernels/rows.cl."""
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from ocaffe.graph.ir import Ref
+from ocaffe.graph.recorder import Recorder
+
+NUMBERS = {"float32": "float", "int32": "int"}
+GPU_GROUP = 128
+COLUMNS = 4  # COLUMNS in rows.cl
+CPU_PIECE = 4096  # elements of a CPU's work-item
+
+
+def gather(rec: Recorder, x: Ref, numbers: Ref, y: Ref, *, bias: Ref | None = None, fill: float = math.nan) -> None:
+    """y[m] = x[numbers[m]] (+ bias); rows whose number is none of x are `fill`. Adds where y is a diff that accumulates.
+
+    x is (rows, ...), y (*numbers' shape, ...) with rows as long as those of x. Numbers are floats or int32.
+    """
+    count, inner = numbers.count, x.dense_stride
+    piece = min(inner, CPU_PIECE) if rec.target.is_cpu else 1
+    pieces = -(-inner // max(1, piece))
+    args = [count, x.shape[0], numbers.dense_stride, inner, piece, pieces, bias is not None, fill, rec.accumulates(y)]
+    local = (1,) if rec.target.is_cpu else (_group(rec),)
+    reads = [x, numbers, bias if bias is not None else x]
+    rec.launch("rows.gather", reads=reads, writes=[y], args=args, size=(count * pieces,), local=local, defines=_defines(rec, numbers))
+
+
+def gather_adjoint(rec: Recorder, y: Ref, numbers: Ref, x: Ref) -> None:
+    """x[r] = the sum of y[m] over all m of number r, in their order: what `gather` makes of the diff of its result."""
+    count, rows, run, inner = numbers.count, x.shape[0], numbers.dense_stride, x.dense_stride
+    defines = _defines(rec, numbers)
+    if not rec.target.is_cpu:
+        group = _group(rec)
+        blocks = -(-inner // (group * COLUMNS))
+        args = [count, rows, run, inner, blocks, rec.accumulates(x)]
+        size, local = (rows * blocks * group,), (group,)
+        rec.launch("rows.sum_matching", reads=[y, numbers], writes=[x], args=args, size=size, local=local, defines=defines)
+        return
+    first, following = rec.scratch("first", (rows,), np.int32), rec.scratch("next", (count,), np.int32)
+    rec.launch("rows.chain", reads=[numbers], writes=[first, following], args=[count, rows, run], size=(1,), local=(1,), defines=defines)
+    piece = max(1, min(inner, CPU_PIECE))
+    pieces = -(-inner // piece)
+    args = [rows, run, inner, piece, pieces, rec.accumulates(x)]
+    rec.launch("rows.sum_chains", reads=[y, first, following], writes=[x], args=args, size=(rows * pieces,), local=(1,), defines=defines)
+
+
+def select(rec: Recorder, selector: Ref, chosen: Ref, place: Ref, extent: Ref) -> None:
+    """chosen = numbers of the rows whose selector is not 0, extent = how many; place = where each row is among them, -1 for the others."""
+    group = 1 if rec.target.is_cpu else _group(rec)
+    defines = {**_defines(rec, selector), "GROUP": group}
+    rec.launch("rows.select_rows", reads=[selector], writes=[chosen, place, extent], args=[selector.shape[0]],
+               size=(group,), local=(group,), defines=defines)  # fmt: skip
+
+
+def _group(rec: Recorder) -> int:
+    return min(GPU_GROUP, rec.target.max_work_group)
+
+
+def _defines(rec: Recorder, numbers: Ref) -> dict[str, object]:
+    return {"NUMBER": NUMBERS[numbers.dtype.name], "GROUP": _group(rec)}

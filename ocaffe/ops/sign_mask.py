@@ -1,0 +1,35 @@
+"""Bits instead of floats for what only the sign is wanted of (kernels/sign_mask.cl)."""
+from __future__ import annotations
+
+import numpy as np
+
+from ocaffe.graph.ir import Access, Call, Launch, Operand, Ref, Role
+from ocaffe.target import Target
+
+CHUNK = 1024  # elements of a sample that share 32 words
+
+
+def mask_of(x: Ref) -> Ref:
+    """The Ref of the bits of `x`."""
+    words = -(-x.dense_stride // CHUNK) * 32
+    return Ref(f"{x.name}.positive", (x.shape[0], words), Role.SAVED, np.dtype(np.uint32))
+
+
+def pack(layer: str, x: Ref, mask: Ref, target: Target) -> Launch:
+    """mask = bits of x > 0."""
+    operands = [Operand(x, Access.READ), Operand(mask, Access.WRITE)]
+    return Launch(layer, "forward", operands, _call("pack", mask, target, (np.int32(x.dense_stride),)), what="sign_mask.pack")
+
+
+def relu_backward(layer: str, dy: Ref, mask: Ref, dx: Operand, slope: float, target: Target) -> Launch:
+    """dx = dy where the bit is set, else slope * dy; may be in place."""
+    operands = [Operand(dy, Access.READ), Operand(mask, Access.READ), dx]
+    scalars = (np.int32(dy.dense_stride), np.float32(slope), np.int32(dx.access is Access.MODIFY))
+    call = _call("relu_backward", mask, target, scalars)
+    return Launch(layer, "backward", operands, call, inplace=((0, 2),), what="sign_mask.relu_backward")
+
+
+def _call(function: str, mask: Ref, target: Target, scalars: tuple[np.generic, ...]) -> Call:
+    vector, group = (16, 1) if target.is_cpu else (1, min(128, target.max_work_group))
+    samples, words = mask.shape
+    return Call("sign_mask", function, (("V", str(vector)),), scalars, (words // vector, samples), (group, 1))
