@@ -22,12 +22,14 @@ from ocaffe.graph.recorder import Recorder
 from ocaffe.layers.base import registry
 from ocaffe.memory.optimise import optimise
 from ocaffe.memory.plan import MemoryPlan, plan
+from ocaffe.memory.report import fixed_bytes, too_large
 from ocaffe.model.fillers import fill, generator
 from ocaffe.model.filter import filter_net
 from ocaffe.model.upgrade import upgrade_net
 from ocaffe.model.weights import Weights, fit, read_weights
 from ocaffe.target import Target
 
+BUDGET_SHARES = (1.0, 0.97, 0.94)  # of what a limit leaves for recycled memory: a plan may be a little larger than its bound
 SHAPES_KEPT = 4  # tapes for the last few input shapes stay bound
 
 
@@ -74,14 +76,28 @@ def recognise(net: Any, weights: Weights) -> None:
 def compile_net(
     graph: Graph, group: ParameterGroup, target: Target, choices: Choices, switches: Switches, update: Update | None = None
 ) -> tuple[Recording, MemoryPlan]:
-    """Record, optimise and plan: the part of the pipeline that needs no device."""
-    recording = record(graph, group, target, choices, update)
-    before = {id(launch): index for index, launch in enumerate(recording.schedule)}
-    schedule = optimise(recording.schedule, fuse=choices.fuse and switches.fuse, in_place=switches.share, again=switches.recompute)
-    if schedule is not recording.schedule:
-        recording = _renumber(recording, [before[id(launch.before or launch)] for launch in schedule], schedule)
-    alignment, limit = (1, 1) if switches.separate else (target.alignment, target.max_allocation)
-    placed = plan(schedule, alignment=alignment, slab_limit=limit, share=switches.share)
+    """Record, optimise and plan: the part of the pipeline that needs no device. Raises Error where `choices.limit` cannot be kept."""
+    alignment, slab_limit = (1, 1) if switches.separate else (target.alignment, target.max_allocation)
+
+    def compiled(budget: int | None) -> tuple[Recording, MemoryPlan]:
+        recording = record(graph, group, target, choices, update)
+        before = {id(launch): index for index, launch in enumerate(recording.schedule)}
+        fuse, again = choices.fuse and switches.fuse, choices.recompute and switches.recompute
+        schedule = optimise(recording.schedule, fuse=fuse, in_place=switches.share, again=again, budget=budget)
+        if schedule is not recording.schedule:
+            recording = _renumber(recording, [before[id(launch.before or launch)] for launch in schedule], schedule)
+        return recording, plan(schedule, alignment=alignment, slab_limit=slab_limit, share=switches.share)
+
+    recording, placed = compiled(None)
+    if choices.limit is None:
+        return recording, placed
+    fixed = fixed_bytes([recording.schedule])
+    for share in BUDGET_SHARES if choices.recompute and switches.share else ():
+        if fixed + placed.total <= choices.limit:
+            break
+        recording, placed = compiled(int(share * (choices.limit - fixed)))
+    if fixed + placed.total > choices.limit:
+        raise too_large(graph, recording.schedule, placed, fixed, choices.limit)
     return recording, placed
 
 

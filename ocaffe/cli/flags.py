@@ -2,11 +2,13 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from ocaffe.errors import Error
 
+AUTO_SHARE = 0.95  # of the free memory: drivers need some for programs and queues
 CAFFE_FLAGS = ("gpu", "solver", "model", "phase", "level", "stage", "snapshot", "weights", "iterations", "sigint_effect", "sighup_effect")
 
 
@@ -49,6 +51,23 @@ class _Switch(argparse.Action):
 def device_flags(parser: Parser) -> None:
     parser.flag("gpu", "", "run on the GPU with this id (ids as device_query lists them)")
     parser.flag("device", "", "run on this OpenCL device: PLATFORM:INDEX or a part of its name; default: the best one")
+
+
+def memory_flags(parser: Parser) -> None:
+    parser.flag("memory_limit", "", "most memory on the device: bytes, or a number with K, M or G, or auto: what is free; recomputes to keep it")
+    parser.flag("recompute", "cheap", "what backward computes again instead of keeping it", choices=("cheap", "none"))
+
+
+def memory_limit(text: str, free: int | None = None) -> int | None:
+    """Bytes of a --memory-limit; None without one. `free` is what 'auto' means."""
+    if not text:
+        return None
+    if text == "auto" and free is not None:
+        return int(free * AUTO_SHARE)
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMG]?)(?:i?B)?", text.strip(), re.IGNORECASE)
+    if match is None:
+        raise Error(f"--memory-limit is '{text}'", fix="bytes, or a number with K, M or G: --memory-limit 7.5G")
+    return int(float(match[1]) * 1024 ** " KMG".index(match[2].upper() or " "))
 
 
 def state_flags(parser: Parser) -> None:

@@ -1,16 +1,20 @@
 """ocaffe plan: what a training or a net needs in memory, before any device is touched; and every stage of the pipeline as text."""
 from __future__ import annotations
 
+import json
+import pathlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from ocaffe import log, proto
-from ocaffe.cli.flags import Parser, device_flags, stages, state_flags
+from ocaffe.cli.flags import Parser, device_flags, memory_flags, memory_limit, stages, state_flags
 from ocaffe.errors import Error, shape_text
+from ocaffe.files import atomic_write
 from ocaffe.graph.build import build
 from ocaffe.graph.ir import Graph
 from ocaffe.graph.record import Choices, ParameterGroup, Recording
+from ocaffe.memory.html import page
 from ocaffe.memory.plan import MemoryPlan
 from ocaffe.memory.report import ROLES, caffe_bytes, dump, persistent, report, size_text
 from ocaffe.model.text import read_net, read_solver, write_text
@@ -25,13 +29,38 @@ STAGES = ("net", "graph", "schedule")
 
 @dataclass
 class Planned:
-    """One net through the pipeline."""
+    """One net through the pipeline; `plain` is its lower bound without recomputation."""
 
     name: str
     message: Any
     graph: Graph
     recording: Recording
     plan: MemoryPlan
+    plain: int
+
+
+@dataclass
+class Job:
+    """All nets of a job, which share slabs, and what they need in bytes."""
+
+    nets: list[Planned]
+    caffe: int
+
+    @property
+    def fixed(self) -> dict[str, int]:
+        """Bytes by category of what is never recycled."""
+        found = persistent([net.recording.schedule for net in self.nets])
+        return {label: found[role] for role, label in ROLES.items() if role in found}
+
+    @property
+    def slabs(self) -> list[int]:
+        """As large as the largest plan needs each."""
+        count = max(len(net.plan.slabs) for net in self.nets)
+        return [max(net.plan.slabs[i] if i < len(net.plan.slabs) else 0 for net in self.nets) for i in range(count)]
+
+    @property
+    def total(self) -> int:
+        return sum(self.fixed.values()) + sum(self.slabs)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -40,6 +69,9 @@ def main(argv: Sequence[str]) -> int:
     parser.flag("model", "", "or a net prototxt")
     parser.flag("phase", "TEST", "with --model: TRAIN or TEST", choices=("TRAIN", "TEST"))
     parser.flag("batch", 0, "batch size of data and inputs instead of those of the files")
+    memory_flags(parser)
+    parser.flag("html", "", "write a picture of all lifetimes to this file")
+    parser.flag("json", "", "write the numbers and lifetimes to this file")
     parser.flag("dump", "", f"print a stage of the pipeline: {', '.join(STAGES)}")
     device_flags(parser)
     state_flags(parser)
@@ -49,9 +81,16 @@ def main(argv: Sequence[str]) -> int:
     if options.dump and options.dump not in STAGES:
         raise Error(f"--dump is '{options.dump}'", place="ocaffe plan", fix=f"one of {', '.join(STAGES)}")
     log.quiet()
-    nets, histories = _plan_solver(options) if options.solver else ([_plan_net(options)], 0)
-    for line in _dump(options.dump, nets) if options.dump else _summary(nets, histories):
+    job = _plan_solver(options) if options.solver else _plan_net(options)
+    for line in _dump(options.dump, job.nets) if options.dump else _summary(job):
         print(line)
+    if options.json:
+        with atomic_write(options.json) as out:
+            out.write((json.dumps(_record(job), indent=1) + "\n").encode())
+    if options.html:
+        title = pathlib.Path(options.solver or options.model).name
+        with atomic_write(options.html) as out:
+            out.write(page(title, [(net.name, net.recording.schedule, net.plan) for net in job.nets]).encode())
     return 0
 
 
@@ -65,7 +104,7 @@ def _target(options: Any) -> Target:
             return device.target
         finally:
             device.close()
-    return Target()
+    return Target(max_allocation=1 << 40)
 
 
 def _batched(net: Any, batch: int) -> Any:
@@ -81,28 +120,44 @@ def _batched(net: Any, batch: int) -> Any:
     return net
 
 
-def _plan_net(options: Any) -> Planned:
+def _compile(name: str, message: Any, graph: Graph, group: ParameterGroup, target: Target, choices: Choices, update: Any = None) -> Planned:
+    """Twice where something is recomputed: the last one counts, for a graph holds the Refs of one recording."""
+    switches = Switches.read()
+    plain = None
+    if choices.backward and choices.recompute:
+        plain = compile_net(graph, group, target, replace(choices, recompute=False, limit=None), switches, update)[1].lower_bound
+    recording, placed = compile_net(graph, group, target, choices, switches, update)
+    return Planned(name, message, graph, recording, placed, placed.lower_bound if plain is None else plain)
+
+
+def _choices(options: Any, target: Target, backward: bool) -> Choices:
+    limit = memory_limit(options.memory_limit, target.free_memory)
+    return Choices(backward=backward, recompute=options.recompute != "none", limit=limit)
+
+
+def _plan_net(options: Any) -> Job:
     phase = proto.TRAIN if options.phase == "TRAIN" else proto.TEST
-    message = phase_net(_batched(read_net(options.model, options.allow_unknown_fields), options.batch), phase, options.level, stages(options.stage))
-    graph = build(message, phase)
-    recording, placed = compile_net(graph, ParameterGroup(graph.params), _target(options), Choices(backward=phase == proto.TRAIN), Switches.read())
-    return Planned(options.phase, message, graph, recording, placed)
+    net = _batched(read_net(options.model, options.allow_unknown_fields), options.batch)
+    message = phase_net(net, phase, options.level, stages(options.stage))
+    graph, target = build(message, phase), _target(options)
+    planned = _compile(options.phase, message, graph, ParameterGroup(graph.params), target, _choices(options, target, phase == proto.TRAIN))
+    return Job([planned], caffe_bytes(graph if phase == proto.TRAIN else None, [] if phase == proto.TRAIN else [graph], 0))
 
 
-def _plan_solver(options: Any) -> tuple[list[Planned], int]:
+def _plan_solver(options: Any) -> Job:
     param = read_solver(options.solver, options.allow_unknown_fields)
     param.train_state.level = options.level
     param.train_state.stage.extend(stages(options.stage))
-    target, switches = _target(options), Switches.read()
+    target = _target(options)
     train, tests = net_messages(param, lambda path: _batched(read_net(path, options.allow_unknown_fields), options.batch))
-    choices = Choices(hold_gradients=param.iter_size > 1)
+    choices = replace(_choices(options, target, True), hold_gradients=param.iter_size > 1 or param.snapshot_diff)
     message = train()
     graph = build(message, proto.TRAIN)
     group = ParameterGroup(graph.params)
     updater = Updater(group, param)
-    recording, placed = compile_net(graph, group, target, choices, switches, updater)
-    nets = [Planned("TRAIN", message, graph, recording, placed)]
+    nets = [_compile("TRAIN", message, graph, group, target, choices, updater)]
     theirs = {(p.layer, p.index): p for p in graph.params}
+    graphs = []
     for index, make in enumerate(tests):
         message = make()
         test = build(message, proto.TEST)
@@ -113,29 +168,65 @@ def _plan_solver(options: Any) -> tuple[list[Planned], int]:
                 own.append(parameter)
             else:
                 parameter.data = shared.data
-        recording, placed = compile_net(test, ParameterGroup(own), target, replace(choices, backward=False), switches)
-        nets.append(Planned(f"TEST #{index}", message, test, recording, placed))
-    return nets, updater.rule.histories
+        graphs.append(test)
+        nets.append(_compile(f"TEST #{index}", message, test, ParameterGroup(own), target, replace(choices, backward=False, hold_gradients=False)))
+    return Job(nets, caffe_bytes(graph, graphs, updater.rule.histories))
 
 
-def _summary(nets: list[Planned], histories: int) -> Iterator[str]:
-    for net in nets:
+def _summary(job: Job) -> Iterator[str]:
+    for net in job.nets:
         yield from report(net.name, net.recording.schedule, net.plan)
-    fixed = persistent([net.recording.schedule for net in nets])
-    slabs: list[int] = []
-    for net in nets:
-        slabs = [max(pair) for pair in zip([*slabs, *[0] * len(net.plan.slabs)], [*net.plan.slabs, *[0] * len(slabs)])]
+        if net.plain != net.plan.lower_bound:
+            yield f"  without recomputation the lower bound is {size_text(net.plain)}"
+        again = _flops_again(net)
+        if again:
+            yield f"  recomputed: {again / 1e9:.1f} GFLOP in convolutions and products, {100 * again / (3 * _flops(net)):.1f} % more"
     yield ""
-    for role, label in ROLES.items():
-        if role in fixed:
-            yield f"{label:<24} {size_text(fixed[role]):>10}"
-    yield f"{'recycled, all nets':<24} {size_text(sum(slabs)):>10}"
-    total = sum(fixed.values()) + sum(slabs)
-    yield f"{'total':<24} {size_text(total):>10}"
-    train = nets[0].graph if nets[0].name == "TRAIN" else None
-    tests = [net.graph for net in nets if net.graph is not train]
-    caffe = caffe_bytes(train, tests, histories)
-    yield f"{'Caffe, at the least':<24} {size_text(caffe):>10}   ocaffe takes {100 * total / caffe:.0f} %" if caffe else ""
+    for label, size in job.fixed.items():
+        yield f"{label:<24} {size_text(size):>10}"
+    yield f"{'recycled, all nets':<24} {size_text(sum(job.slabs)):>10}"
+    yield f"{'total':<24} {size_text(job.total):>10}"
+    yield f"{'Caffe, at the least':<24} {size_text(job.caffe):>10}   ocaffe takes {100 * job.total / job.caffe:.0f} %" if job.caffe else ""
+
+
+def _flops(net: Planned) -> int:
+    """Floating point operations of a forward pass."""
+    return sum(launch.flops for launch in net.recording.schedule if launch.phase == "forward")
+
+
+def _flops_again(net: Planned) -> int:
+    return sum(launch.flops for launch in net.recording.schedule if launch.phase == "backward")
+
+
+def _record(job: Job) -> dict[str, Any]:
+    """The plan as numbers: lifetimes are (name, bytes, first step, last step, slab, offset), so that the bound can be checked."""
+    main = job.nets[0]
+    return {
+        "total_bytes": job.total,
+        "lower_bound_bytes": sum(job.fixed.values()) + max(net.plan.lower_bound for net in job.nets),
+        "lower_bound_without_recompute_bytes": sum(job.fixed.values()) + max(net.plain for net in job.nets),
+        "caffe_bytes": job.caffe,
+        "launches": len(main.recording.schedule),
+        "categories": {**job.fixed, "recycled": sum(job.slabs)},
+        "nets": [
+            {
+                "name": net.name,
+                "launches": len(net.recording.schedule),
+                "recycled_bytes": net.plan.total,
+                "lower_bound_bytes": net.plan.lower_bound,
+                "lower_bound_without_recompute_bytes": net.plain,
+                "peak_step": net.plan.peak_step,
+                "forward_flops": _flops(net),
+                "recomputed_flops": _flops_again(net),
+                "lifetimes": [
+                    {"name": life.ref.name, "bytes": life.size, "first": life.first, "last": life.last,
+                     "slab": net.plan.places[life.ref][0], "offset": net.plan.places[life.ref][1]}
+                    for life in net.plan.lives
+                ],
+            }
+            for net in job.nets
+        ],
+    }  # fmt: skip
 
 
 def _dump(stage: str, nets: list[Planned]) -> Iterator[str]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from ocaffe import log, proto
 from ocaffe.cl.device import Device, list_devices, select_device
-from ocaffe.cli.flags import Parser, device_flags, required, stages, state_flags
+from ocaffe.cli.flags import Parser, device_flags, memory_flags, memory_limit, required, stages, state_flags
 from ocaffe.cli.signals import Signals
 from ocaffe.errors import Error
 from ocaffe.model.text import read_solver
@@ -27,6 +27,7 @@ def main(argv: Sequence[str]) -> int:
     parser.flag("sigint_effect", "stop", "what SIGINT does: snapshot, stop or none")
     parser.flag("sighup_effect", "snapshot", "what SIGHUP does: snapshot, stop or none")
     parser.flag("sigterm_effect", "stop", "what SIGTERM does: snapshot, stop or none")
+    memory_flags(parser)
     parser.flag("log_json", "", "also write a JSON record per display and test to this file")
     options = parser.parse(argv)
     path = required(options, "solver", "the solver", "train")
@@ -40,6 +41,7 @@ def main(argv: Sequence[str]) -> int:
         solver = Solver(
             param, device, file=path, weights=[options.weights] if options.weights else (), resume=options.snapshot or None,
             level=options.level, stages=stages(options.stage) or ("",), allow_unknown_fields=options.allow_unknown_fields,
+            memory_limit=memory_limit(options.memory_limit, device.target.free_memory), recompute=options.recompute != "none",
         )  # fmt: skip
         stack.callback(solver.close)
         stack.enter_context(signals)

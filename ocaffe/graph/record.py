@@ -26,6 +26,7 @@ class Choices:
     `backward`: record it; `keep`: blobs that stay readable after a run (ALL = every one); `observed_diffs`: keep also their diffs and take
     the diffs of net outputs from the user; `accumulate`: add to the gradients instead of overwriting them; `hold_gradients`: they
     survive the run. `fuse`: merge what nobody looks at. `debug`: compute what debug_info shows.
+    `recompute`: compute again what is cheap instead of keeping it; `limit`: bytes on the device that the net must do with.
     """
 
     backward: bool = True
@@ -35,6 +36,8 @@ class Choices:
     hold_gradients: bool = False
     fuse: bool = True
     debug: bool = False
+    recompute: bool = True
+    limit: int | None = None
     seed: int = 0
 
     def keeps(self, name: str) -> bool:

@@ -2,7 +2,7 @@
 #ifndef OCAFFE_ANCHORS_H
 #define OCAFFE_ANCHORS_H
 
-#include "common.h"
+#include "boxes.h"
 
 #ifndef STEP_ITERATION
 #define STEP_ITERATION 1
@@ -17,12 +17,7 @@ float4 anchor_at(global const float* anchors, const int a, const int row, const 
 
 float2 sides_of(const float4 box) { return box.hi - box.lo + 1; }
 
-/* Intersection over union. */
-float overlap(const float4 a, const float4 b) {
-  const float2 shared = min(a.hi, b.hi) - max(a.lo, b.lo) + 1, own = sides_of(a), other = sides_of(b);
-  const float both = shared.x * shared.y;
-  return shared.x > 0 && shared.y > 0 ? both / (own.x * own.y + other.x * other.y - both) : 0;
-}
+float overlap(const float4 a, const float4 b) { return box_overlap(a, b, 1); }
 
 /* What brings box `from` to box `to`: the way of the centre in sides, the logarithm of the growth. */
 float4 encode(const float4 from, const float4 to) {

@@ -7,20 +7,12 @@
  * Work-items: bins: one for each region. forward: (pieces of a region's outputs, regions). backward: (pixels of an image, images), each gathers from
  * the regions in order. backward_plane: (planes, images), each owns its plane and goes through the regions in order; for CPUs.
  */
-#include "common.h"
-
-#pragma OPENCL FP_CONTRACT OFF /* edges are rounded twice, as in Caffe */
+#include "boxes.h" /* edges are rounded twice, as in Caffe: no contraction */
 
 #define FAR 1e8f /* beyond every plane, and fits into an int */
 
-/* The quotient rounded correctly, as bin edges depend on its last bit and OpenCL's division may be 2.5 ulp off. */
-float divide(const float a, const float b) {
-  const float q = a / b;
-  return q + fma(-q, b, a) / b;
-}
-
 void edges(global int* result, const int count, const int size, const float from, const float to) {
-  const float extent = divide(fmax(to - from, 0.1f), (float)count);
+  const float extent = quotient(fmax(to - from, 0.1f), (float)count);
   for (int i = 0; i < count; i++) {
     result[2 * i] = clamp((int)clamp(floor(i * extent + from), -FAR, FAR), 0, size);
     result[2 * i + 1] = clamp((int)clamp(ceil((i + 1) * extent + from), -FAR, FAR), 0, size);

@@ -10,7 +10,7 @@
  * images), each gathers from the regions in order. backward_plane: (planes, images), each owns its plane and goes through the regions in order; for
  * CPUs, where the work is proportional to the outputs instead of pixels times regions.
  */
-#include "common.h"
+#include "boxes.h"
 
 #ifndef INDEX
 #define INDEX ushort
@@ -21,16 +21,10 @@
 
 #define FAR 1e8f /* beyond every plane, and sums of two still fit into an int */
 
-/* The quotient rounded correctly, as bin edges depend on its last bit and OpenCL's division may be 2.5 ulp off. */
-float divide(const float a, const float b) {
-  const float q = a / b;
-  return q + fma(-q, b, a) / b;
-}
-
 /* First and end of the bins of one axis, from both ends of the region in pixels of the plane. */
 void edges(global int* result, const int count, const int size, const float from, const float to) {
   const int first = (int)clamp(from, -FAR, FAR), last = (int)clamp(to, -FAR, FAR);
-  const float extent = divide((float)max(last - first + 1, 1), (float)count);
+  const float extent = quotient((float)max(last - first + 1, 1), (float)count);
   for (int i = 0; i < count; i++) {
     result[2 * i] = clamp((int)floor(i * extent) + first, 0, size);
     result[2 * i + 1] = clamp((int)ceil((i + 1) * extent) + first, 0, size);

@@ -40,13 +40,17 @@ kernel void gather(OPERAND(const float, x), OPERAND(const NUMBER, number), OPERA
   if (m >= count) return;
   const int row = NUMBER_OF(m), first = get_global_id(0) % pieces * piece, last = min(first + piece, inner);
   global float* to = ROW(y, m);
-  if (row < 0) {
-    for (int i = first; i < last; i++) to[i] = accumulate ? to[i] + fill : fill;
-    return;
+  x += row < 0 ? 0 : row * x_stride;
+  int i = first;
+  for (; i + 16 <= last; i += 16) {
+    float16 value = fill;
+    if (row >= 0) value = vload16(0, x + i);
+    if (row >= 0 && has_bias) value += vload16(0, bias + i);
+    if (accumulate) value += vload16(0, to + i);
+    vstore16(value, 0, to + i);
   }
-  x += row * x_stride;
-  for (int i = first; i < last; i++) {
-    const float value = has_bias ? x[i] + bias[i] : x[i];
+  for (; i < last; i++) {
+    const float value = row < 0 ? fill : has_bias ? x[i] + bias[i] : x[i];
     to[i] = accumulate ? to[i] + value : value;
   }
 }

@@ -8,20 +8,25 @@ import numpy as np
 
 from ocaffe.graph.ir import Access, Launch, Operand, Ref, Role, Schedule, roots
 from ocaffe.memory.masks import use_masks
-from ocaffe.memory.recompute import recompute
+from ocaffe.memory.recompute import recompute, recompute_to_fit
 from ocaffe.memory.views import use_views
 
 RECYCLED = frozenset({Role.ACTIVATION, Role.DIFF, Role.SAVED, Role.SCRATCH})
 
 
-def optimise(schedule: Schedule, *, fuse: bool = True, in_place: bool = True, again: bool = True) -> Schedule:
-    """All rewrites in their order: fusion first, since what it removes needs no memory; in place last, since it destroys what recomputation reads."""
+def optimise(schedule: Schedule, *, fuse: bool = True, in_place: bool = True, again: bool = True, budget: int | None = None) -> Schedule:
+    """All rewrites in their order: fusion first, since what it removes needs no memory; in place last, since it destroys what recomputation reads.
+
+    `again`: recompute what is cheap; `budget`: and more, until the recycled memory has this lower bound (bytes), or nothing helps.
+    """
     if fuse:
         schedule = merge_relu(schedule)
     if in_place:
         schedule = use_views(schedule)
-        schedule = use_masks(schedule)
-    if again:
+        schedule = use_masks(schedule, everywhere=budget is not None)
+    if budget is not None:
+        schedule = recompute_to_fit(schedule, budget)
+    elif again:
         schedule = recompute(schedule)
     if in_place:
         share_in_place(schedule)

@@ -39,8 +39,12 @@ class Limited:
     flops: int
 
 
-def recompute_to_fit(schedule: Schedule, limit: int, alignment: int = 256) -> Limited:
+def recompute_to_fit(schedule: Schedule, limit: int, alignment: int = 256) -> Schedule:
     """Recompute as little as keeps the lower bound of the recycled memory within `limit` bytes; if nothing does, what comes nearest."""
+    return _fit(schedule, limit, alignment).schedule
+
+
+def _fit(schedule: Schedule, limit: int, alignment: int) -> Limited:
     recorded = sum(launch.flops for launch in schedule)
 
     def tried(plan: Recomputation) -> Limited:

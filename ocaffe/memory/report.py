@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ocaffe.errors import shape_text
+from ocaffe.errors import Error, shape_text
 from ocaffe.graph.ir import Graph, Ref, Role, Schedule, roots
 from ocaffe.memory.plan import MemoryPlan
 
@@ -29,6 +29,28 @@ def persistent(schedules: list[Schedule]) -> dict[Role, int]:
     for ref in refs:
         result[ref.role] = result.get(ref.role, 0) + ref.nbytes * ref.slots
     return result
+
+
+def fixed_bytes(schedules: list[Schedule]) -> int:
+    """Bytes of what is never recycled, with every slot of its rings."""
+    return sum(persistent(schedules).values())
+
+
+def too_large(graph: Graph, schedule: Schedule, plan: MemoryPlan, fixed: int, limit: int) -> Error:
+    """What to say of a net that does not fit into `limit` bytes: where the memory goes, and the batch that would fit."""
+    refs = {*(life.ref for life in plan.live_at(plan.peak_step)), *(ref for ref in roots(schedule) if ref.persistent)}
+    largest = sorted(refs, key=lambda ref: -ref.nbytes * ref.slots)[:5]
+    names = ", ".join(f"{ref.name} ({shape_text(ref.shape)}, {size_text(ref.nbytes * ref.slots)})" for ref in largest)
+    batch = next((top.shape[0] for node in graph.nodes if not node.bottoms for top in node.tops if top.shape), 1)
+    fits = int(batch * (limit - fixed) / max(plan.total, 1))
+    return Error(
+        f"the {'TRAIN' if any(launch.phase == 'backward' for launch in schedule) else 'TEST'} net needs {size_text(fixed + plan.total)}, "
+        f"{size_text(limit)} are allowed\n"
+        f"  parameters, history and staging {size_text(fixed)}, recycled slabs {size_text(plan.total)} with all recomputation that helps\n"
+        f"  largest: {names}",
+        place=graph.message.source_file or None,
+        fix=f"batch_size {fits} (it is {batch}), or a higher --memory-limit" if fits > 0 else "a higher --memory-limit",
+    )
 
 
 def caffe_bytes(train: Graph | None, tests: list[Graph], histories: int) -> int:

@@ -14,9 +14,10 @@ from ocaffe.cl.device import Device
 from ocaffe.cl.session import Session
 from ocaffe.cl.tape import RING, Fetched
 from ocaffe.errors import Error
-from ocaffe.graph.ir import Parameter, Ref
+from ocaffe.graph.ir import Parameter, Ref, Role
 from ocaffe.graph.record import Choices
 from ocaffe.graph.recorder import Recorder
+from ocaffe.memory.report import persistent
 from ocaffe.model.state import SolverState
 from ocaffe.model.text import read_net, read_solver, write_text
 from ocaffe.model.upgrade import upgrade_solver
@@ -49,8 +50,13 @@ class Solver:
         level: int | None = None,
         stages: Sequence[str] = (),
         allow_unknown_fields: bool = False,
+        memory_limit: int | None = None,
+        recompute: bool = True,
     ) -> None:
-        """`param` is a SolverParameter or the path of one; `weights` overrides its own; `resume` is a .solverstate. Raises Error."""
+        """`param` is a SolverParameter or the path of one; `weights` overrides its own; `resume` is a .solverstate. Raises Error.
+
+        `memory_limit`: bytes on the device for all of it; `recompute`: compute cheap values again in backward instead of keeping them.
+        """
         if isinstance(param, str):
             file, param = param, read_solver(param, allow_unknown_fields, lambda text: log.warning("upgrade_proto.cpp:1", text))
         self.param = upgrade_solver(param)
@@ -74,7 +80,7 @@ class Solver:
         self.session = Session(device)
         self._update: Variant | None = None
         debug = self.param.debug_info
-        self._choices = Choices(backward=True, keep=keep, observed_diffs=bool(keep), debug=debug, seed=self.seed)
+        self._choices = Choices(backward=True, keep=keep, observed_diffs=bool(keep), debug=debug, recompute=recompute, limit=memory_limit, seed=self.seed)
         self.network, self.test_networks = self._networks([] if resume else list(weights or self.param.weights), state)
         self._choices = self.network.choices
         self.updater = Updater(self.network.group, self.param)
@@ -124,6 +130,10 @@ class Solver:
 
     def _bind(self) -> None:
         """Bind the tapes that the loop will run, all at once: their programs are built together."""
+        if self._choices.limit is not None:  # what the TEST nets keep of their own is not for the TRAIN net
+            schedules = [network.variant().recording.schedule for network in self.test_networks]
+            own = sum(size for role, size in persistent(schedules).items() if role is not Role.PARAMETER)
+            self._choices = replace(self._choices, limit=self._choices.limit - own)
         tapes = [variant.tape for variant in self._train_variants()]
         tapes += [network.variant().tape for network in self.test_networks]
         fresh = [tape for tape in tapes if tape not in self.session.tapes]

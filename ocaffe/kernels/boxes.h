@@ -1,0 +1,56 @@
+/* Boxes (xmin, ymin, xmax, ymax): size, overlap and how SSD codes them. `pixel` is added to every side: 1 where corners are pixels that belong to the box, else 0. */
+#ifndef OCAFFE_BOXES_H
+#define OCAFFE_BOXES_H
+
+#include "common.h"
+
+/* Decisions depend on the last bit of an overlap; Caffe's CPU code knows no fused multiply-add. */
+#pragma OPENCL FP_CONTRACT OFF
+
+/* The quotient rounded correctly: OpenCL's division may be 2.5 ulp off. */
+float quotient(const float a, const float b) {
+  const float q = a / b;
+  return q + fma(-q, b, a) / b;
+}
+
+/* Area; 0 for a box that is turned round. */
+float box_size(const float4 box, const float pixel) {
+  const float2 sides = box.hi - box.lo;
+  return sides.x < 0 || sides.y < 0 ? 0 : (sides.x + pixel) * (sides.y + pixel);
+}
+
+/* Intersection over union. */
+float box_overlap(const float4 a, const float4 b, const float pixel) {
+  const float2 sides = fmin(a.hi, b.hi) - fmax(a.lo, b.lo) + pixel;
+  if (!(sides.x > 0 && sides.y > 0)) return 0;
+  const float shared = sides.x * sides.y;
+  return quotient(shared, box_size(a, pixel) + box_size(b, pixel) - shared);
+}
+
+/* PriorBoxParameter.CodeType */
+#define CORNER 1
+#define CENTER_SIZE 2
+#define CORNER_SIZE 3
+
+/* How SSD predicts a box from a prior: corners less the prior's; the same in sides of the prior; or the way of the centre in sides and the logarithm of
+ * the growth. Each is divided by its variance (1 where that is left to the target). */
+float4 box_encode(const float4 prior, const float4 variance, const float4 box, const int code) {
+  const float4 sides = (float4)(prior.hi - prior.lo, prior.hi - prior.lo);
+  float4 result = box - prior;
+  if (code == CORNER_SIZE) result /= sides;
+  if (code == CENTER_SIZE) {
+    result.lo = ((box.lo + box.hi) / 2 - (prior.lo + prior.hi) / 2) / sides.lo;
+    result.hi = log((box.hi - box.lo) / sides.hi);
+  }
+  return result / variance;
+}
+
+float4 box_decode(const float4 prior, const float4 variance, const float4 prediction, const int code) {
+  const float4 sides = (float4)(prior.hi - prior.lo, prior.hi - prior.lo), way = variance * prediction;
+  if (code == CORNER) return prior + way;
+  if (code == CORNER_SIZE) return prior + way * sides;
+  const float2 centre = way.lo * sides.lo + (prior.lo + prior.hi) / 2, reach = exp(way.hi) * sides.hi / 2;
+  return (float4)(centre - reach, centre + reach);
+}
+
+#endif

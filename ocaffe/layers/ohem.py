@@ -1,0 +1,117 @@
+"""Online hard example mining of R-FCN: losses of single regions, and the choice of the regions that learn."""
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from ocaffe.errors import shape_text
+from ocaffe.graph.ir import Blob, Ref, Shape, split_axes
+from ocaffe.graph.recorder import Recorder
+from ocaffe.layers.anchors import WithoutGradient, check_rows
+from ocaffe.layers.base import Layer, register
+from ocaffe.layers.loss import check_batch, normalizer
+from ocaffe.layers.softmax_loss import SoftmaxWithLoss
+from ocaffe.ops.anchors import over
+from ocaffe.ops.expression import pointwise, reduce
+
+
+@register("SoftmaxWithLossOHEM")
+class SoftmaxWithLossOHEM(SoftmaxWithLoss):
+    """SoftmaxWithLoss with a third top: the loss of each label by itself, 0 for an ignored one.
+
+    Only the first top has a gradient.
+    """
+
+    origin = "R-FCN"
+    tops = (1, 3)
+
+    def infer(self, *bottoms: Shape) -> Sequence[Shape]:
+        shapes = [*super().infer(*bottoms), bottoms[1]]
+        return shapes[: max(1, len(self.param.top))]
+
+    def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
+        super().forward(rec, bottoms, tops)
+        if len(tops) > 2:
+            labels = bottoms[1].data
+            outer, classes, inner = split_axes(bottoms[0].shape, self.class_axis)
+            args = [classes, inner, outer // bottoms[0].shape[0] if self.class_axis else 0, labels.dense_stride, *self.ignore]
+            over(rec, "ohem.losses", (outer * inner,), [self.prob, labels], [tops[2].data], outer * inner, *args)
+
+
+@register("SmoothL1LossOHEM")
+class SmoothL1LossOHEM(Layer):
+    """Sum of smooth L1 of w (a - b) over all values, divided by the normalizer; a second top has the sums of the single regions.
+
+    Bottoms: a, b and optionally w. Smooth L1 is d^2 / 2 up to 1, then |d| - 1/2. Only the first top has a gradient, which a and b get.
+    """
+
+    origin = "R-FCN"
+    message = ""
+    bottoms = (2, 3)
+    tops = (1, 2)
+    is_loss = True
+
+    def infer(self, *bottoms: Shape) -> Sequence[Shape]:
+        x = bottoms[0]
+        self.check(len(x) >= 2, f"bottom 0 is {shape_text(x)}, it must be R x C or R x C x H x W", "regions along the first axis")
+        check_batch(self, *bottoms[:2])
+        for index, other in enumerate(bottoms[1:], 1):
+            fact = f"bottom 0 is {shape_text(x)}, bottom {index} is {shape_text(other)}"
+            self.check(math.prod(other) == math.prod(x), fact, "as many values in all of them")
+        regions, _, inner = split_axes(x, 1)
+        self.divisor = max(1.0, normalizer(self, regions, inner) or float(regions * inner))
+        return [(), (regions, 1, *x[2:], *[1] * (4 - len(x)))][: max(1, len(self.param.top))]
+
+    @staticmethod
+    def operands(bottoms: list[Blob]) -> tuple[list[Ref], str]:
+        """The bottoms as R x C x H W, and the text that makes d of them."""
+        shape = split_axes(bottoms[0].shape, 1)
+        return [bottom.data.view(shape) for bottom in bottoms], f"d = {'x2 * ' if len(bottoms) > 2 else ''}(x0 - x1)"
+
+    def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
+        reads, text = self.operands(bottoms)
+        text += "; a = fabs(d); v0 = a < 1 ? 0.5 * d * d : a - 0.5"
+        reduce(rec, text, reads=reads, writes=[tops[0].data], axes=[0, 1, 2], finish="y0 = v0 / n", scalars={"n": self.divisor})
+        if len(tops) > 1:
+            reduce(rec, text, reads=reads, writes=[tops[1].data], axes=[1])
+
+    def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
+        self.check(not any(propagate[2:]), "there is no gradient for weights", "propagate_down: false for bottom 2")
+        reads, text = self.operands(bottoms)
+        assert tops[0].diff is not None
+        for bottom, wanted, sign in zip(bottoms, propagate, (1, -1)):
+            if wanted:
+                assert bottom.diff is not None
+                slope = f"{text}; y0 = s * x{len(reads)} * {'x2 * ' if len(reads) > 2 else ''}fmin(fmax(d, -1), 1)"
+                write = bottom.diff.view(reads[0].shape)
+                pointwise(rec, slope, reads=[*reads, (tops[0].diff.view(()), 0)], writes=[write], scalars={"s": sign / self.divisor})
+
+    def force_backward(self, bottom: int) -> bool:
+        return bottom < 2
+
+
+@register("BoxAnnotatorOHEM")
+class BoxAnnotatorOHEM(WithoutGradient):
+    """Labels and box weights of the roi_per_img regions of each image whose loss is the largest; the others get ignore_label and weight 0.
+
+    Bottoms: rois R x 5 (image, x1, y1, x2, y2), the losses of labels and of boxes, whose sum counts, labels, and weights R x C.
+    """
+
+    origin = "R-FCN, Intel Caffe"
+    bottoms = 5
+    tops = 2
+
+    def infer(self, *bottoms: Shape) -> Sequence[Shape]:
+        rois, *singles, weights = bottoms
+        check_rows(self, 0, rois, "R x 5: image, x1, y1, x2, y2")
+        self.check(self.own().roi_per_img > 0, "roi_per_img is 0", "128")
+        for index, shape in enumerate(singles, 1):
+            fact = f"bottom {index} is {shape_text(shape)}, bottom 0 is {shape_text(rois)}"
+            self.check(shape[:1] == rois[:1] and math.prod(shape) == rois[0], fact, "one value for each region")
+        self.check(weights[:1] == rois[:1], f"bottom 4 is {shape_text(weights)}, bottom 0 is {shape_text(rois)}", "weights of each region")
+        return [(rois[0], 1, 1, 1), (rois[0], math.prod(weights[1:]), 1, 1)]
+
+    def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
+        p, (regions, channels) = self.own(), tops[1].shape[:2]
+        reads, writes = [bottom.data for bottom in bottoms], [top.data for top in tops]
+        over(rec, "ohem.annotate", (regions,), reads, writes, regions, channels, int(p.roi_per_img), float(p.ignore_label))

@@ -1,0 +1,72 @@
+"""Proposal: the boxes that a region proposal network predicts."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ocaffe import proto
+from ocaffe.errors import shape_text
+from ocaffe.graph.ir import Blob, Shape
+from ocaffe.graph.recorder import Recorder
+from ocaffe.layers.anchors import ANCHORS, WithoutGradient, base_anchors, check_anchors, check_one_image, settings
+from ocaffe.layers.base import register
+from ocaffe.ops.anchors import over
+from ocaffe.ops.copy import copy
+from ocaffe.ops.nms import rank, suppress
+
+# py-faster-rcnn's; what proposal_param leaves open is as in the TEST phase.
+DEFAULTS = {
+    proto.TRAIN: ANCHORS | {"min_size": 16, "pre_nms_topn": 12000, "post_nms_topn": 2000, "nms_thresh": 0.7},
+    proto.TEST: ANCHORS | {"min_size": 16, "pre_nms_topn": 6000, "post_nms_topn": 300, "nms_thresh": 0.7},
+}
+
+
+@register("Proposal")
+class Proposal(WithoutGradient):
+    """The best boxes of a region proposal network: anchors moved by predicted deltas, cut to the image, the highest scores after non-maximum suppression.
+
+    Bottoms: rpn_cls_prob_reshape 1 x 2A x H x W (background scores, then foreground), rpn_bbox_pred 1 x 4A x H x W, im_info (height, width, scale).
+    Tops: rois n x 5 (image, x1, y1, x2, y2) by falling score, and optionally scores n x 1; n is post_nms_topn or less. Settings stand in
+    proposal_param, or in param_str of the Python layer rpn.proposal_layer, which proposes more in the TRAIN phase. Boxes whose side is less than
+    min_size pixels of the unscaled image are dropped.
+    """
+
+    origin = "Faster R-CNN, R-FCN, OpenCV"
+    message = "proposal_param"
+    bottoms = 3
+    tops = (1, 2)
+
+    def infer(self, *bottoms: Shape) -> Sequence[Shape]:
+        p = self.settings = settings(self, DEFAULTS[self.phase])
+        scores, deltas, info = bottoms
+        check_anchors(self, p)
+        check_one_image(self, scores, 2, info)
+        self.anchors = base_anchors(p.base_size, p.ratios, p.scales)
+        count = len(self.anchors)
+        for index, (shape, values) in enumerate(((scores, 2 * count), (deltas, 4 * count))):
+            wanted = (1, values, *scores[2:])
+            fact = f"bottom {index} is {shape_text(shape)}, {count} anchors ({len(p.ratios)} ratios, {len(p.scales)} scales) need {shape_text(wanted)}"
+            self.check(shape == wanted, fact, "the ratios and scales that the net was trained with")
+        self.check(p.pre_nms_topn > 0 and p.post_nms_topn > 0, f"pre_nms_topn is {p.pre_nms_topn}, post_nms_topn {p.post_nms_topn}", "both above 0")
+        self.listed = min(int(p.pre_nms_topn), count * scores[2] * scores[3])
+        self.most = min(int(p.post_nms_topn), self.listed)
+        (rows,) = self.extent or (self.most,)
+        return [(rows, 5), (rows, 1)][: max(1, len(self.param.top))]
+
+    def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
+        p, (scores, deltas, info) = self.settings, [bottom.data for bottom in bottoms]
+        count = scores.count // 2
+        boxes, values = rec.scratch("boxes", (1, count, 4)), rec.scratch("values", (1, count, 1))
+        anchors = rec.constant("anchors", self.anchors)
+        reads = [scores, deltas, info, anchors]
+        over(rec, "proposal.candidates", (count,), reads, [boxes, values], count, *scores.shape[2:], float(p.feat_stride), float(p.min_size))
+        order, listed = rec.scratch("order", (1, 1, self.listed), np.int32), rec.scratch("listed", (1, 1), np.int32)
+        kept, extent = rec.scratch("kept", (1, 1, self.most), np.int32), rec.scratch("extent", (1, 1), np.int32)
+        rank(rec, values, order, listed)
+        suppress(rec, boxes, order, listed, kept, extent, threshold=p.nms_thresh, most=self.most, pixels=True)
+        found = [rec.scratch("rois", (self.most, 5)), rec.scratch("scores", (self.most, 1))]
+        over(rec, "proposal.chosen", (self.most,), [kept, extent, boxes, values], found)
+        rec.measure(self, extent)
+        for some, top in zip(found, tops):
+            copy(rec, some, top.data, 0, top.shape[0])

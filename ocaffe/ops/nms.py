@@ -1,0 +1,90 @@
+"""Scored boxes: the best of each segment in order (`rank`), and greedy non-maximum suppression (`suppress`); kernels/nms.cl.
+
+A segment is a list of its own, such as a class of an image: N samples have S segments of P candidates each. Both operations give the same bits
+whatever the device, and equal scores stand in the order of their numbers.
+"""
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from ocaffe.graph.ir import Ref
+from ocaffe.graph.recorder import Recorder
+
+ALL = float(-np.finfo(np.float32).max)  # a threshold that every finite score exceeds
+GROUP = 256
+
+
+def rank(
+    rec: Recorder, scores: Ref, order: Ref, counts: Ref, *, threshold: float = ALL, limits: Ref | None = None, skipped: int = -1, sort: bool = True
+) -> None:
+    """order[n, s] = numbers of the candidates with the highest scores, by falling score, equal scores by number; counts[n, s] = how many.
+
+    `scores` is (N, P, S); those not above `threshold`, and NaN, are no candidates. `order` is (N, S, K) int32: the list has at most K entries, or
+    limits[n, s] (int32), whichever is less; entries behind its end are not written. `counts` is (N, S) int32. The segment `skipped` is empty.
+    Without `sort`, the same candidates by number.
+    """
+    samples, count, segments = scores.shape
+    most = order.shape[2]
+    assert order.shape == (samples, segments, most) and counts.shape == (samples, segments), f"{order}, {counts} of {scores}"
+    rows = (samples, segments, most)
+    scratch = [rec.scratch("keys", rows, np.uint32)]
+    scratch += [rec.scratch("other_order", rows, np.int32), rec.scratch("other_keys", rows, np.uint32)] if sort else [order, scratch[0]]
+    group, defines = _group(rec)
+    rec.launch(
+        "nms.rank",
+        reads=[scores, *([] if limits is None else [limits])],
+        writes=[order, counts, *scratch],
+        args=[count, segments, most, np.float32(threshold), skipped, sort],
+        size=(segments * group, samples),
+        local=(group, 1),
+        defines=defines | {"LIMITS": int(limits is not None)},
+    )
+
+
+def suppress(
+    rec: Recorder,
+    boxes: Ref,
+    order: Ref,
+    counts: Ref,
+    kept: Ref,
+    kept_counts: Ref,
+    *,
+    threshold: float,
+    most: int | None = None,
+    eta: float = 1.0,
+    smallest: float = 0.0,
+    pixels: bool = False,
+) -> None:
+    """kept[n, s] = those of order[n, s] whose overlap with every one kept before is at most `threshold`, in the same order; kept_counts[n, s] = how many.
+
+    `order` and `counts` are as `rank` makes them. `boxes` (xmin, ymin, xmax, ymax) is (N, P, 4), the same for all segments, or (N, P, S, 4); with 1 for
+    N, all samples have the same. `kept` is (N, S, R) int32 with R >= min(K, most): keep at most `most`. `eta`: each box that is kept multiplies
+    the threshold by it as long as that is above 0.5. Boxes smaller than `smallest` are dropped. `pixels`: corners are pixels, so that a side is
+    x2 - x1 + 1, not x2 - x1.
+    """
+    samples, segments, listed = order.shape
+    room = kept.shape[2]
+    most = listed if most is None else min(most, listed)
+    assert kept.shape == (samples, segments, room) and room >= most, f"{kept} has no room for {most} of {order}"
+    assert boxes.shape[0] in (1, samples) and boxes.shape[2:] in ((4,), (segments, 4)), f"{boxes} are no boxes of {order}"
+    step = math.prod(boxes.shape[2:])
+    group, defines = _group(rec)
+    rec.launch(
+        "nms.suppress",
+        reads=[boxes, order, counts],
+        writes=[kept, kept_counts],
+        args=[listed, room, most, boxes.shape[0] > 1, step, 4 if boxes.shape[2:] != (4,) else 0, float(threshold), float(eta), float(smallest), float(pixels)],
+        size=(segments * group, samples),
+        local=(group, 1),
+        defines=defines,
+        inplace=[(1, 0), (2, 1)] if kept.shape == order.shape else [],
+    )
+
+
+def _group(rec: Recorder) -> tuple[int, dict[str, object]]:
+    """Work-items of a group, and the defines of nms.cl: one program for both kernels, where there are no limits."""
+    most = 1 if rec.target.is_cpu else min(GROUP, rec.target.max_work_group)
+    group = 1 << (most.bit_length() - 1)
+    return group, {"GROUP": group, "BITS": 8 if group == 1 else 4, "LIMITS": 0}

@@ -1,0 +1,87 @@
+"""Training under a memory limit: the same bits, less memory, or a refusal before iteration 0."""
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from google.protobuf import text_format
+
+from ocaffe import proto
+from ocaffe.cli.flags import memory_limit
+from ocaffe.errors import Error
+from ocaffe.graph import record
+from ocaffe.memory import masks, recompute
+from ocaffe.memory.report import fixed_bytes
+from ocaffe.solver.solver import Solver
+
+BLOCK = """layer {{ name: "c{i}" type: "Convolution" bottom: "{x}" top: "c{i}" convolution_param {{
+  num_output: 8 kernel_size: 3 pad: 1 weight_filler {{ type: "msra" }} }} }}
+layer {{ name: "bn{i}" type: "BatchNorm" bottom: "c{i}" top: "c{i}" }}
+layer {{ name: "sc{i}" type: "Scale" bottom: "c{i}" top: "c{i}" scale_param {{ bias_term: true }} }}
+layer {{ name: "r{i}" type: "ReLU" bottom: "c{i}" top: "c{i}" }}
+layer {{ name: "d{i}" type: "Dropout" bottom: "c{i}" top: "c{i}" dropout_param {{ dropout_ratio: 0.3 }} }}
+"""
+
+
+@pytest.fixture(autouse=True)
+def small_values_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (masks, recompute):
+        monkeypatch.setattr(module, "LEAST", 4096)
+    monkeypatch.setattr(record, "FLUSH", 1)
+
+
+def deep_solver() -> Any:
+    """Twelve blocks of Convolution, BatchNorm, Scale, ReLU and Dropout, with residual sums."""
+    text = """layer { name: "data" type: "DummyData" top: "im" top: "y" dummy_data_param { shape { dim: 4 dim: 3 dim: 28 dim: 28 } shape { dim: 4 }
+              data_filler { type: "gaussian" } data_filler { type: "constant" value: 1 } } }\n"""
+    x = "im"
+    for i in range(12):
+        text += BLOCK.format(i=i, x=x)
+        if i % 2:
+            text += f'layer {{ name: "s{i}" type: "Eltwise" bottom: "c{i}" bottom: "{x}" top: "s{i}" }}\n'
+            x = f"s{i}"
+        else:
+            x = f"c{i}"
+    text += f'layer {{ name: "ip" type: "InnerProduct" bottom: "{x}" top: "ip" inner_product_param {{ num_output: 4 weight_filler {{ type: "xavier" }} }} }}\n'
+    text += 'layer { name: "loss" type: "SoftmaxWithLoss" bottom: "ip" bottom: "y" top: "loss" }\n'
+    settings = "base_lr: 0.05 lr_policy: 'fixed' momentum: 0.9 max_iter: 10 random_seed: 3 snapshot_after_train: false"
+    return text_format.Parse(f"net_param {{ {text} }} {settings}", proto.SolverParameter())
+
+
+def trained(device: Any, **settings: Any) -> tuple[dict[str, list[np.ndarray]], int, int]:
+    """Parameters after five iterations, recycled and fixed bytes of the TRAIN net."""
+    solver = Solver(deep_solver(), device, **settings)
+    solver.step(5)
+    variant = solver._train_variants()[0]
+    parameters = solver.network.parameter_arrays()
+    solver.close()
+    return parameters, variant.plan.total, fixed_bytes([variant.recording.schedule])
+
+
+def equal(a: dict[str, list[np.ndarray]], b: dict[str, list[np.ndarray]]) -> bool:
+    return all((x == y).all() for name in a for x, y in zip(a[name], b[name]))
+
+
+def test_same_bits_in_less_memory(device: Any) -> None:
+    kept, without, fixed = trained(device, recompute=False)
+    cheap, usual, _ = trained(device)
+    assert usual < without and equal(cheap, kept)
+    limit = fixed + int(0.75 * usual)
+    limited, recycled, _ = trained(device, memory_limit=limit)
+    assert fixed + recycled <= limit and equal(limited, kept)
+
+
+def test_refused_before_the_first_iteration(device: Any) -> None:
+    with pytest.raises(Error, match=r"TRAIN net needs .* are allowed(?s:.*)batch_size"):
+        Solver(deep_solver(), device, memory_limit=900_000)
+
+
+@pytest.mark.parametrize(("text", "size"), [("4096", 4096), ("2G", 2 << 30), ("1.5m", 3 << 19), ("512KiB", 512 << 10), ("auto", 950), ("", None)])
+def test_limits_as_text(text: str, size: int | None) -> None:
+    assert memory_limit(text, 1000) == size
+
+
+def test_wrong_limit() -> None:
+    with pytest.raises(Error, match="--memory-limit is 'much'"):
+        memory_limit("much")
