@@ -1,19 +1,19 @@
 #!/usr/bin/env python3
-"""Planned memory of the zoo's networks in training, beside what Caffe takes. Needs no device.
+"""Planned memory of the zoo's networks, beside what Caffe takes. Needs no device.
 
     benchmarks/memory.py [--json FILE] [NET ...]
 
-TRAIN and TEST nets with the batch sizes of the files; `Caffe` is the least that BVLC Caffe keeps for the same job (ocaffe/memory/report.py). The data
-are one made-up record a database, of the size that the real one has.
+Training with SGD and momentum (TRAIN net alone, its staging ring included) and the TEST net; `Caffe` is the least that BVLC Caffe keeps for the same
+job (ocaffe/memory/report.py). The data are one made-up record a database, of the size that the real one has.
 """
 import argparse
 import json
 import os
 import pathlib
-import re
 import subprocess
 import sys
 import tempfile
+import time
 
 import numpy as np
 
@@ -28,7 +28,14 @@ SETS = {
     "mnist/mnist": ("train", "test", (1, 28, 28)), "digits/digits": ("train", "test", (1, 28, 28)), "cifar10/cifar10": ("train", "test", (3, 32, 32)),
     "imagenet/ilsvrc12": ("train", "val", (3, 256, 256)),
 }  # fmt: skip
-PATTERNS = {"total": r"^total +(\S+ \S+)", "caffe": r"^Caffe.*? (\d\S* [KMG]?i?B)", "share": r"ocaffe takes (\d+) %", "ratio": r"^TRAIN.*?plan / bound (\S+)"}
+JOBS = [  # net, batch, phase
+    *[(net, batch, "TRAIN") for net, batch in (("alexnet", 256), ("alexnet", 64), ("googlenet", 64), ("vgg16", 64), ("resnet18", 64), ("resnet50", 64),
+                                               ("mobilenet_v2", 64), ("mobilenet_v1", 64), ("cifar10_quick", 100), ("lenet", 64))],
+    *[(net, 64, "TEST") for net in ("alexnet", "googlenet", "vgg16", "resnet50", "mobilenet_v2")],
+]  # fmt: skip
+LIMITS = [("resnet50", 64, "1900M"), ("vgg16", 64, "2800M")]
+MIB = 1 << 20
+SOLVER = 'net: "zoo/{net}/train_val.prototxt" base_lr: 0.01 lr_policy: "fixed" momentum: 0.9 weight_decay: 0.0005 max_iter: 1\n'
 
 
 def workplace(folder: pathlib.Path) -> None:
@@ -42,13 +49,23 @@ def workplace(folder: pathlib.Path) -> None:
     write_blobproto(folder / "examples/cifar10/mean.binaryproto", np.zeros((1, 3, 32, 32), np.float32))
 
 
-def measure(net: str, folder: pathlib.Path) -> dict[str, str]:
-    command = [sys.executable, "-m", "ocaffe", "plan", "--solver", f"zoo/{net}/solver.prototxt"]
+def measure(net: str, batch: int, phase: str, folder: pathlib.Path, *flags: str) -> dict[str, object]:
+    """The plan of one job, as `ocaffe plan --json` writes it."""
+    started = time.perf_counter()
+    (folder / "solver.prototxt").write_text(SOLVER.format(net=net))
+    what = ["--solver", "solver.prototxt"] if phase == "TRAIN" else ["--model", f"zoo/{net}/train_val.prototxt", "--phase", "TEST"]
+    command = [sys.executable, "-m", "ocaffe", "plan", *what, "--batch", str(batch), "--json", "plan.json", *flags]
     done = subprocess.run(command, capture_output=True, text=True, cwd=folder, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=False)
     if done.returncode:
-        return {"net": net, "error": done.stderr.strip().splitlines()[-1]}
-    found = {key: re.search(pattern, done.stdout, re.M | re.S) for key, pattern in PATTERNS.items()}
-    return {"net": net, **{key: match[1] if match else "?" for key, match in found.items()}}
+        raise SystemExit(done.stderr)
+    plan = json.loads((folder / "plan.json").read_text())
+    main = plan["nets"][0]
+    return {
+        "net": net, "batch": batch, "phase": phase, "limit": " ".join(flags), "mib": plan["total_bytes"] / MIB,
+        "plan_to_bound": main["recycled_bytes"] / max(main["lower_bound_bytes"], 1), "without_recompute_mib": plan["lower_bound_without_recompute_bytes"] / MIB,
+        "more_flops_percent": 100 * main["recomputed_flops"] / max(3 * main["forward_flops"], 1), "launches": plan["launches"],
+        "caffe_mib": plan["caffe_bytes"] / MIB, "seconds": time.perf_counter() - started,
+    }  # fmt: skip
 
 
 def main() -> None:
@@ -56,14 +73,16 @@ def main() -> None:
     parser.add_argument("nets", nargs="*")
     parser.add_argument("--json")
     options = parser.parse_args()
-    nets = options.nets or sorted(path.parent.name for path in (ROOT / "zoo").glob("*/solver.prototxt"))
+    jobs = [(*job, ()) for job in JOBS] + [(net, batch, "TRAIN", ("--memory-limit", limit)) for net, batch, limit in LIMITS]
     with tempfile.TemporaryDirectory() as folder:
         workplace(pathlib.Path(folder))
-        rows = [measure(net, pathlib.Path(folder)) for net in nets]
-    print("| net | ocaffe | plan / bound | Caffe, at the least | share |\n|---|---|---|---|---|")
+        rows = [measure(net, batch, phase, pathlib.Path(folder), *flags) for net, batch, phase, flags in jobs if not options.nets or net in options.nets]
+    print("| net | batch | phase | MiB | plan / bound | without recomputation, at the least | Caffe, at the least | products done twice | launches |")
+    print("|---|---|---|---|---|---|---|---|---|")
     for row in rows:
-        cells = [row["error"], "", "", ""] if "error" in row else [row["total"], row["ratio"], row["caffe"], f"{row['share']} %"]
-        print(f"| {' | '.join([row['net'], *cells])} |")
+        phase = f"{row['phase']} {row['limit']}".strip()
+        print(f"| {row['net']} | {row['batch']} | {phase} | {row['mib']:.0f} | {row['plan_to_bound']:.3f} | {row['without_recompute_mib']:.0f} | "
+              f"{row['caffe_mib']:.0f} | {row['more_flops_percent']:.1f} % | {row['launches']} |")  # fmt: skip
     if options.json:
         pathlib.Path(options.json).write_text(json.dumps(rows, indent=1) + "\n")
 

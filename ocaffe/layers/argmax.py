@@ -1,0 +1,45 @@
+"""ArgMax."""
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from ocaffe.errors import shape_text
+from ocaffe.graph.ir import Blob, Shape
+from ocaffe.graph.recorder import Recorder
+from ocaffe.layers.base import Layer, register
+from ocaffe.ops.argmax import argmax
+
+
+@register("ArgMax")
+class ArgMax(Layer):
+    """Indices of the `top_k` largest values along `axis`, or with out_max_val the values; without axis of each sample: N x 1 x top_k.
+
+    Without axis, out_max_val gives both, N x 2 x top_k: indices, then values. The top has at least three axes then, as many as the bottom if that has
+    more. Of equal values the one with the larger index comes first, as in Caffe. NaN counts for nothing.
+    """
+
+    has_backward = False
+    inplace_top = False
+
+    def infer(self, *bottoms: Shape) -> Sequence[Shape]:
+        p, x = self.own(), bottoms[0]
+        self.along = self.axis(p.axis, x) if p.HasField("axis") else None
+        if self.along is None:
+            self.check(x, "bottom 0 has no axes", "a bottom of N x ...")
+            choice, what = math.prod(x[1:]), f"each sample of bottom {shape_text(x)} has"
+            top = (x[0], 2 if p.out_max_val else 1, p.top_k, *[1] * (len(x) - 3))
+        else:
+            choice, what = x[self.along], f"axis {self.along} of bottom {shape_text(x)} has"
+            top = (*x[: self.along], p.top_k, *x[self.along + 1 :])
+        self.check(1 <= p.top_k <= choice, f"top_k is {p.top_k}, {what} {choice} values", f"top_k from 1 to {choice}")
+        return [top]
+
+    def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
+        x, y, k, values = bottoms[0].data, tops[0].data, self.own().top_k, self.own().out_max_val
+        if self.along is None:
+            samples = x.shape[0]
+            x, y = x.view((samples, x.dense_stride)), y.view((samples, y.dense_stride))
+            argmax(rec, x, y, 1, k, index_at=0, value_at=k if values else None)
+        else:
+            argmax(rec, x, y, self.along, k, index_at=None if values else 0, value_at=0 if values else None)

@@ -1,0 +1,50 @@
+"""Im2col."""
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from ocaffe.errors import shape_text
+from ocaffe.graph.ir import Blob, Ref, Shape
+from ocaffe.graph.recorder import Recorder
+from ocaffe.layers.base import Layer, register
+from ocaffe.layers.convolution import Window
+from ocaffe.ops.im2col import Columns
+
+
+@register("Im2col")
+class Im2col(Layer):
+    """What a Convolution sees: N x C x *image becomes N x (C taps) x *windows, for each tap of the window the pixels under it, 0 outside of the image.
+
+    kernel, stride, pad, dilation and axis as in Convolution; axes before `axis` are one batch.
+    """
+
+    message = "convolution_param"
+    inplace_top = False
+
+    def infer(self, *bottoms: Shape) -> Sequence[Shape]:
+        p, x = self.own(), bottoms[0]
+        axis = self.axis(p.axis, x)
+        spatial = x[axis + 1 :]
+        self.check(spatial, f"no axes follow axis {axis} of bottom {shape_text(x)}", "an image after the channel axis")
+        w = Window(self, p, len(spatial))
+        out = tuple((n + 2 * pad - e) // s + 1 for n, pad, e, s in zip(spatial, w.pad, w.extent(), w.stride))
+        self.check(
+            min(out) > 0,
+            f"the window spans {shape_text(w.extent())} pixels, more than the padded {shape_text(spatial)} image (pad {shape_text(w.pad)})",
+            "use a larger image, a smaller kernel or more padding",
+        )
+        self.columns, self.batch_axes = Columns(spatial, out, w.kernel, w.stride, w.pad, w.dilation), axis
+        return [(*x[:axis], x[axis] * math.prod(w.kernel), *out)]
+
+    def batch(self, ref: Ref) -> Ref:
+        """The Ref with the axes before the channels as one."""
+        samples = math.prod(ref.shape[: self.batch_axes])
+        return ref if self.batch_axes == 1 else ref.view((samples, ref.count // samples))
+
+    def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
+        self.columns.unroll(rec, self.batch(bottoms[0].data), self.batch(tops[0].data))
+
+    def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
+        assert tops[0].diff is not None and bottoms[0].diff is not None
+        self.columns.fold(rec, self.batch(tops[0].diff), self.batch(bottoms[0].diff))

@@ -1,0 +1,110 @@
+"""Upsample: SegNet's unpooling and YOLO's nearest pixels."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ocaffe.errors import shape_text
+from ocaffe.graph.ir import Blob, Shape
+from ocaffe.graph.recorder import Recorder
+from ocaffe.layers.base import Layer, LayerClass, register
+from ocaffe.ops.expression import pointwise
+from ocaffe.ops.upsample import nearest, nearest_backward, unpool, unpool_backward
+
+
+@register("Upsample")
+class Upsample(Layer):
+    """One bottom (YOLO): each pixel `scale` x `scale` times; with a mask as second bottom (SegNet): max-unpooling, values put where the mask says.
+
+    The two are different layers of different forks; the number of bottoms tells which is meant.
+    """
+
+    origin = "SegNet (2 bottoms), YOLO ports (1 bottom)"
+    bottoms = (1, 2)
+    inplace_top = False
+
+    @classmethod
+    def implementation(cls, param: Any) -> LayerClass:
+        return Unpooling if len(param.bottom) == 2 else Nearest
+
+    def image(self, x: Shape) -> tuple[int, int]:
+        """Height and width of the bottom."""
+        self.check(len(x) == 4, f"bottom 0 is {shape_text(x)}, it must be N x C x H x W", "add a Reshape layer before it")
+        return x[2], x[3]
+
+
+class Nearest(Upsample):
+    """Each pixel scale x scale times; scale is 1 unless given."""
+
+    def infer(self, *bottoms: Shape) -> Sequence[Shape]:
+        p, x = self.own(), bottoms[0]
+        foreign = [field.name for field, _ in p.ListFields() if field.name != "scale"]
+        self.check(not foreign, f"{' and '.join(foreign)} given, which SegNet's Upsample takes together with a mask", "a mask as second bottom, or scale alone")
+        self.scale = p.scale if p.HasField("scale") else 1
+        self.check(self.scale > 0, "scale is 0", "a scale of at least 1")
+        height, width = self.image(x)
+        self.moves_data = self.scale > 1
+        return [(*x[:2], height * self.scale, width * self.scale)]
+
+    def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
+        if self.moves_data:
+            nearest(rec, bottoms[0].data, tops[0].data, self.scale)
+        else:
+            rec.alias(tops[0], bottoms[0])
+
+    def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
+        assert tops[0].diff is not None
+        if self.moves_data:
+            assert bottoms[0].diff is not None
+            nearest_backward(rec, tops[0].diff, bottoms[0].diff, self.scale)
+        else:
+            rec.alias_diff(bottoms[0], tops[0])
+
+
+class Unpooling(Upsample):
+    """Each value of bottom 0 at the place in the top's plane that bottom 1, the mask of a MAX Pooling, says; 0 elsewhere.
+
+    The top is `scale` (2), or scale_h and scale_w, times as large, pad_out_h and pad_out_w leave out the last row and column; or upsample_h x
+    upsample_w. Of several values for one place the last counts, and each gets the gradient of the place, as in the fork. The mask has no gradient.
+    """
+
+    def infer(self, *bottoms: Shape) -> Sequence[Shape]:
+        x, mask = bottoms
+        self.check(x == mask, f"bottom 0 is {shape_text(x)}, the mask (bottom 1) is {shape_text(mask)}", "the mask of the Pooling layer of this size")
+        size = self.size(self.image(x))
+        self.check(min(size) > 0, f"the top would be {shape_text(size)} pixels", "other sizes")
+        return [(*x[:2], *size)]
+
+    def size(self, image: tuple[int, int]) -> tuple[int, int]:
+        """Height and width of the top."""
+        p = self.own()
+        for one, other in (("upsample_h", "upsample_w"), ("scale_h", "scale_w")):
+            self.check(p.HasField(one) == p.HasField(other), f"only one of {one} and {other} is given", "both")
+        if p.HasField("upsample_h"):
+            return p.upsample_h, p.upsample_w
+        both = p.scale if p.HasField("scale") else 2
+        scales = (p.scale_h, p.scale_w) if p.HasField("scale_h") else (both, both)
+        cut = p.pad_out_h, p.pad_out_w
+        self.check(min(scales) > 0, f"the scale is {scales[0]} x {scales[1]}", "scales of at least 1")
+        self.check(
+            all(scale == 2 for scale, given in zip(scales, cut) if given),
+            f"pad_out_h and pad_out_w go with a scale of 2, it is {scales[0]} x {scales[1]}",
+            "upsample_h and upsample_w, the size of the image before the pooling",
+        )
+        height, width = (size * scale - less for size, scale, less in zip(image, scales, cut))
+        return height, width
+
+    def force_backward(self, bottom: int) -> bool:
+        return bottom == 0
+
+    def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
+        unpool(rec, bottoms[0].data, bottoms[1].data, tops[0].data)
+
+    def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
+        assert tops[0].diff is not None
+        if propagate[0]:
+            assert bottoms[0].diff is not None
+            unpool_backward(rec, tops[0].diff, bottoms[1].data, bottoms[0].diff)
+        if propagate[1]:  # Pooling, which makes the mask, is on the way of other gradients
+            assert bottoms[1].diff is not None
+            pointwise(rec, "y0 = 0", writes=[bottoms[1].diff])

@@ -1,0 +1,40 @@
+"""The largest values along an axis and their indices: kernels/argmax.cl."""
+from __future__ import annotations
+
+from ocaffe.graph.ir import Ref, split_axes
+from ocaffe.graph.recorder import Recorder
+
+BLOCK = 16  # positions of a CPU's work-item, if there are so many side by side
+GPU_GROUP = 64
+
+
+def argmax(rec: Recorder, x: Ref, y: Ref, axis: int, top: int, *, index_at: int | None, value_at: int | None) -> None:
+    """The `top` largest of x along `axis`, from the largest on, equal ones by falling index; y is of the same axes but for the size of `axis`.
+
+    Along `axis`, y holds the indices from index_at on and the values from value_at on; None: not.
+    """
+    outer, classes, inner = split_axes(x.shape, axis)
+    positions, mid = outer * inner, outer // x.shape[0] if axis else 0
+    places = [-1 if at is None else at for at in (index_at, value_at)]
+    size: tuple[int, ...]
+    local: tuple[int, ...]
+    if rec.target.is_cpu and inner >= BLOCK:
+        function, size, local = "blocks", (-(-inner // BLOCK), outer), (1, 1)
+    elif rec.target.is_cpu:
+        function, size, local = "maps", (positions,), (1,)
+    else:
+        most = min(GPU_GROUP, rec.target.max_work_group)
+        group = 1 << most.bit_length() - 1
+        if inner >= BLOCK or classes < group:
+            function, size, local = "maps", (positions,), (group,)
+        else:
+            function, size, local = "group", (positions * group,), (group,)
+    rec.launch(
+        f"argmax.{function}",
+        reads=[x],
+        writes=[y],
+        args=[positions, classes, inner, mid, top, y.shape[axis], *places],
+        size=size,
+        local=local,
+        defines={} if rec.target.is_cpu else {"GROUP": group},
+    )

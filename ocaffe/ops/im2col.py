@@ -1,0 +1,47 @@
+"""Windows of an image as columns, and the adjoint: kernels/conv_unroll.cl."""
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ocaffe.graph.ir import Ref, Shape
+from ocaffe.graph.recorder import Recorder
+
+
+@dataclass(frozen=True)
+class Columns:
+    """All windows over an image; numbers along each spatial axis."""
+
+    size: Shape
+    out: Shape
+    kernel: Shape
+    stride: Shape
+    pad: Shape
+    dilation: Shape
+
+    def unroll(self, rec: Recorder, x: Ref, y: Ref) -> None:
+        """y (N x C taps x *out) = for each tap of the windows the pixels of x (N x C x *size) that it sees, 0 outside of the image."""
+        channels = x.dense_stride // math.prod(self.size)
+        self._launch(rec, "unroll", [x, self._axes(rec)], y, [], math.prod(self.out), channels * math.prod(self.kernel))
+
+    def fold(self, rec: Recorder, y: Ref, x: Ref) -> None:
+        """The adjoint: each pixel of x = the sum of what was made of it, tap by tap."""
+        channels = x.dense_stride // math.prod(self.size)
+        self._launch(rec, "fold", [y, self._axes(rec), y], x, [False, rec.accumulates(x)], math.prod(self.size), channels)
+
+    def _axes(self, rec: Recorder) -> Ref:
+        return rec.constant("axes", np.array([self.size, self.out, self.kernel, self.stride, self.pad, self.dilation], np.int32))
+
+    def _launch(self, rec: Recorder, kernel: str, reads: Sequence[Ref], to: Ref, args: Sequence[int], elements: int, rows: int) -> None:
+        each = elements if rec.target.is_cpu else 1
+        rec.launch(
+            f"conv_unroll.{kernel}",
+            reads=reads,
+            writes=[to],
+            args=[math.prod(self.size), math.prod(self.out), math.prod(self.kernel), each, *args],
+            size=(-(-elements // each), rows, to.shape[0]),
+            defines={"AXES": len(self.size)},
+        )
