@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from ocaffe.graph.ir import Access, Launch, Operand, Ref, Role, Schedule, roots
+from ocaffe.memory.chains import fuse_chains
 from ocaffe.memory.masks import use_masks
 from ocaffe.memory.recompute import recompute, recompute_to_fit
 from ocaffe.memory.views import use_views
@@ -28,6 +29,8 @@ def optimise(schedule: Schedule, *, fuse: bool = True, in_place: bool = True, ag
         schedule = recompute_to_fit(schedule, budget)
     elif again:
         schedule = recompute(schedule)
+    if fuse:
+        schedule = fuse_chains(schedule)
     if in_place:
         share_in_place(schedule)
     return schedule

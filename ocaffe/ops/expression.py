@@ -15,7 +15,7 @@ import numpy as np
 
 from ocaffe.graph.ir import Access, Call, Launch, Operand, Ref, Shape
 from ocaffe.graph.recorder import Recorder, scalar
-from ocaffe.ops.formula import Formula, parse
+from ocaffe.ops.formula import CONSTANTS, FUNCTIONS, Formula, parse
 from ocaffe.ops.render_pointwise import Random, render
 from ocaffe.ops.render_reduce import IDENTITY, Reduction, chunk_count
 from ocaffe.ops.source import CTYPES, Port
@@ -207,6 +207,32 @@ class Pointwise:
                     pairs.append((i, first + j))
         return tuple(pairs)
 
+    def after(
+        self, first: Pointwise, links: Sequence[int], made: int, others: Sequence[int], first_reads: Sequence[Ref], own_reads: Sequence[Ref]
+    ) -> tuple[Pointwise, list[int]]:
+        """`first` and this in one expression: reads `links` of this are what `first` writes as its y`made`.
+
+        Its writes are this one's, then those of `first` in `others`. Returned with it: its reads, as indices into first_reads + own_reads.
+        """
+        order: list[int] = []
+        index: dict[tuple[Ref, int | None], int] = {}  # a Ref that both read is one operand
+
+        def operand(number: int, ref: Ref, place: int | None) -> str:
+            if (ref, place) not in index:
+                index[ref, place] = len(order)
+                order.append(number)
+            return f"x{index[ref, place]}"
+
+        names_a = {f"x{i}": operand(i, ref, place) for i, (ref, place) in enumerate(zip(first_reads, first.places))}
+        names_a |= {f"y{i}": f"y{self.counts[1] + others.index(i)}" if i in others else f"link{i}" for i in range(first.counts[1])}
+        names_b = {f"x{i}": names_a[f"y{made}"] if i in links else operand(len(first_reads) + i, ref, place)
+                   for i, (ref, place) in enumerate(zip(own_reads, self.places))}  # fmt: skip
+        text = f"{_renamed(first.text, names_a, 'p_')}; {_renamed(self.text, names_b, 'q_')}"
+        scalars = (*((f"p_{name}", value) for name, value in first.scalars), *((f"q_{name}", value) for name, value in self.scalars))
+        places = (*first.places, *self.places)
+        counts = (len(order), self.counts[1] + len(others), self.counts[2])
+        return Pointwise(text, self.domain, tuple(places[i] for i in order), counts, scalars, self.target), order
+
     def __call__(self, launch: Launch) -> Call:
         reads, writes, modifies = self.split(launch.operands)
         strides = [element_strides(operand.ref, place, self.domain) for operand, place in zip(reads, self.places)]
@@ -279,6 +305,19 @@ class Reduce:
             self.chunks,
             tuple(chunk_strides),
         ).render(self.target)
+
+
+def _renamed(text: str, names: Mapping[str, str], prefix: str) -> str:
+    """A text with its operands called by `names`, and its own names told apart by `prefix`."""
+
+    def new(match: re.Match[str]) -> str:
+        name = match[0]
+        if name in names:
+            return names[name]
+        own = name not in FUNCTIONS and name not in CONSTANTS and name != "float" and re.fullmatch(r"[ym]\d+", name) is None
+        return prefix + name if own else name
+
+    return re.sub(r"(?<![\w.])[A-Za-z_]\w*", new, text)
 
 
 def _pair(read: Read) -> tuple[Ref, int | None]:

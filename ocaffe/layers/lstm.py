@@ -1,0 +1,74 @@
+"""LSTM over all time steps of a batch of sequences."""
+from __future__ import annotations
+
+from ocaffe.graph.ir import Blob, Ref
+from ocaffe.graph.recorder import Recorder
+from ocaffe.layers.base import register
+from ocaffe.layers.lstm_unit import BACKWARD, FORWARD, GATES, gates_of
+from ocaffe.layers.recurrent import Recurrent
+from ocaffe.ops.expression import Read, pointwise
+
+
+@register("LSTM")
+class LSTM(Recurrent):
+    """A long short-term memory over T time steps: c = f c' + i g and h = o tanh(c), where c' and h' are those of the step before (0 where cont is 0).
+
+    i, f, o = sigmoid and g = tanh of W_x x + b + W_h h' (+ W_static x_static), in this order in the weights; the top is h. See `Recurrent` for the rest.
+
+    Backward needs the gates, the cells and the top; the gradients of the gates' inputs take the memory of the gates.
+    """
+
+    bottoms = (2, 5)
+    tops = (1, 3)
+    gates = GATES
+    states = ("h", "c")
+    inside = "unit"
+
+    def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
+        super().forward(rec, bottoms, tops)
+        if self.own().debug_info:
+            after = self.cells.view((self.steps, self.sequences, self.units), self.sequences * self.units)
+            self.show(rec, "Forward", [("c", after), ("h", tops[0].data)])
+
+    def keep_initial(self, rec: Recorder) -> list[Ref]:
+        # The cells before the first step and after each; only two, in turn, where nobody looks at them again.
+        kept = self.steps + 1 if rec.train or self.own().debug_info else 2
+        self.cells = rec.saved("cells", (kept, self.sequences, self.units))
+        return [self._cell(0)]
+
+    def step(self, rec: Recorder, t: int, product: Ref, top: Ref) -> None:
+        inputs = "; ".join(f"in_{gate} = m{k} + x{k}" for k, gate in enumerate("ifog"))
+        more, reads, writes = self.hand_over(t, 6, 2, ("h", "c"))
+        text = f"{inputs}; before = x4; cont = x5; {FORWARD}; m0 = i; m1 = f; m2 = o; m3 = g; y0 = c; y1 = h{more}"
+        pointwise(
+            rec,
+            text,
+            reads=[*gates_of(product, self.sequences, self.units), self._cell(t), self.cont_of(t), *reads],
+            writes=[self._cell(t + 1), self.at(top, t), *writes],
+            modifies=self._gates(t),
+            side_effect=True,
+        )
+
+    def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
+        assert tops[0].diff is not None
+        dh, dc = tops[0].diff, rec.scratch("dc", (self.sequences, self.units))
+
+        def step(t: int, product: Ref | None) -> None:
+            reads: list[Read] = [self.at(dh, t), self._cell(t + 1), self._cell(t)]
+            text = f"c = x1; before = x2; i = m0; f = m1; o = m2; g = m3; {{}}; {BACKWARD}; m0 = d_i; m1 = d_f; m2 = d_o; m3 = d_g; {{}} = d_before"
+            if product is None:
+                pointwise(rec, text.format("dh = x0; dc = 0", "y0"), reads=reads, writes=[dc], modifies=self._gates(t), side_effect=True)
+            else:
+                reads += [product, self.cont_of(t + 1)]
+                pointwise(rec, text.format("dh = x0 + x3 * x4; dc = m4", "m4"), reads=reads, modifies=[*self._gates(t), dc], side_effect=True)
+
+        self.through_time(rec, propagate, self.steps_data, step)
+        self.show(rec, "Backward", [("gate_input", self.steps_data)])
+        self.finish_backward(rec, self.steps_data, tops[0].data, bottoms, propagate)
+
+    def _gates(self, t: int) -> list[Ref]:
+        return gates_of(self.steps_data, self.sequences, self.units, t * self.sequences * GATES * self.units)
+
+    def _cell(self, t: int) -> Ref:
+        """The cells before step t (that is, after step t - 1)."""
+        return self.cells.view((self.sequences, self.units), t % self.cells.shape[0] * self.sequences * self.units, self.units)

@@ -1,0 +1,79 @@
+"""LSTMUnit: one step of an LSTM behind its products, and its text, which LSTM shares."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ocaffe.errors import shape_text
+from ocaffe.graph.ir import Blob, Ref, Shape
+from ocaffe.graph.recorder import Recorder
+from ocaffe.layers.base import Layer, register
+from ocaffe.ops.expression import Read, pointwise
+
+GATES = 4  # input, forget and output gate and the cell input, in this order: i, f, o, g
+
+# Caffe counts the sequence indicator into the forget gate, and so into its derivative f (1 - f), which matters only if it is neither 0 nor 1.
+FORWARD = (
+    "i = 1 / (1 + exp(-in_i)); f = cont == 0 ? 0 : cont / (1 + exp(-in_f)); o = 1 / (1 + exp(-in_o)); g = tanh(in_g); "
+    "c = f * before + i * g; h = o * tanh(c)"
+)
+BACKWARD = (
+    "tanh_c = tanh(c); all_dc = dc + dh * o * (1 - tanh_c * tanh_c); d_before = all_dc * f; "
+    "d_i = all_dc * g * i * (1 - i); d_f = all_dc * before * f * (1 - f); d_o = dh * tanh_c * o * (1 - o); d_g = all_dc * i * (1 - g * g)"
+)
+
+
+def gates_of(ref: Ref, rows: int, units: int, first: int = 0) -> list[Ref]:
+    """i, f, o, g of `rows` rows of a tensor that has them side by side, 4 x `units` in a row; its element `first` is where they begin."""
+    return [ref.view((rows, units), first + k * units, GATES * units) for k in range(GATES)]
+
+
+@register("LSTMUnit")
+class LSTMUnit(Layer):
+    """One step of an LSTM: c = f c_prev + i g and h = o tanh(c), with i, f, o = sigmoid and g = tanh of the four quarters of the second bottom.
+
+    Bottoms: c_prev (1, N, D), the inputs of the gates (1, N, 4 D), and cont (1, N), which multiplies f: 0 forgets c_prev. Tops: c, h (1, N, D).
+    """
+
+    bottoms = 3
+    tops = 2
+    message = ""
+    inplace_top = False
+
+    def infer(self, *bottoms: Shape) -> Sequence[Shape]:
+        before, x, cont = bottoms
+        self.check(len(before) == 3 and before[0] == 1, f"bottom 0 (c_prev) is {shape_text(before)}", "one time step: 1 x N x D")
+        self.sequences, self.units = before[1:]
+        for index, (shape, wanted) in enumerate(((x, (1, self.sequences, GATES * self.units)), (cont, (1, self.sequences))), 1):
+            fact = f"bottom {index} is {shape_text(shape)}, {shape_text(wanted)} is wanted for bottom 0 {shape_text(before)}"
+            self.check(shape == wanted, fact, "c_prev 1 x N x D, inputs of the gates 1 x N x 4D, cont 1 x N")
+        return [before, before]
+
+    def force_backward(self, bottom: int) -> bool:
+        return bottom != 2
+
+    def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
+        text = f"in_i = x0; in_f = x1; in_o = x2; in_g = x3; before = x4; cont = x5; {FORWARD}; y0 = c; y1 = h"
+        pointwise(rec, text, reads=self._inputs(bottoms), writes=[self._matrix(top.data) for top in tops])
+
+    def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
+        self.check(not propagate[2], "there is no gradient for the sequence indicators (bottom 2)", "propagate_down: false, or an Input")
+        writes: list[Ref] = []
+        names: list[str] = []
+        for bottom, wanted, values in zip(bottoms, propagate, (["d_before"], ["d_i", "d_f", "d_o", "d_g"])):
+            if wanted:
+                assert bottom.diff is not None
+                writes += [self._matrix(bottom.diff)] if len(values) == 1 else gates_of(bottom.diff, self.sequences, self.units)
+                names += values
+        if not writes:
+            return
+        diffs = [self._matrix(top.diff) for top in tops if top.diff is not None]
+        text = f"in_i = x0; in_f = x1; in_o = x2; in_g = x3; before = x4; cont = x5; dc = x6; dh = x7; {FORWARD}; {BACKWARD}; "
+        text += "; ".join(f"y{k} = {name}" for k, name in enumerate(names))
+        pointwise(rec, text, reads=[*self._inputs(bottoms), *diffs], writes=writes)
+
+    def _inputs(self, bottoms: list[Blob]) -> list[Read]:
+        before, x, cont = (bottom.data for bottom in bottoms)
+        return [*gates_of(x, self.sequences, self.units), self._matrix(before), (cont.view((self.sequences,)), 0)]
+
+    def _matrix(self, ref: Ref) -> Ref:
+        return ref.view((self.sequences, self.units))

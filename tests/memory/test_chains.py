@@ -1,0 +1,69 @@
+"""Fused chains of expressions give the bits of separate launches, with everything that others read still written."""
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ocaffe.graph.ir import Ref, Role
+from ocaffe.graph.recorder import Recorder
+from ocaffe.memory.chains import fuse_chains
+from ocaffe.ops.expression import pointwise, reduce
+from tests.harness import execute
+
+
+def act(name: str, *shape: int, role: Role = Role.ACTIVATION) -> Ref:
+    return Ref(name, shape, role)
+
+
+def scale_relu(rec: Recorder) -> tuple[list[Ref], list[Ref], int]:
+    """BatchNorm's apply, Scale and ReLU; the first value is read again later. Inputs, results, launches after fusion."""
+    x, mean, scale, y1, y2, y3, total = act("x", 3, 5, 7), act("m", 5), act("s", 5), act("y1", 3, 5, 7), act("y2", 3, 5, 7), act("y3", 3, 5, 7), act("t", 5)
+    pointwise(rec, "d = x0 - x1; y0 = d * k", reads=[x, (mean, 1)], writes=[y1], scalars={"k": 0.5})
+    pointwise(rec, "y0 = x0 * x1 + k", reads=[y1, (scale, 1)], writes=[y2], scalars={"k": 0.25})
+    pointwise(rec, "y0 = x0 > 0 ? x0 : 0", reads=[y2], writes=[y3])
+    reduce(rec, "v0 = x0", reads=[y1], writes=[total], axes=(0, 2))
+    return [x, mean, scale], [y1, y3, total], 2
+
+
+def same_input_twice(rec: Recorder) -> tuple[list[Ref], list[Ref], int]:
+    x, y, z = act("x", 40), act("y", 40), act("z", 40)
+    pointwise(rec, "y0 = x0 * x0", reads=[x], writes=[y])
+    pointwise(rec, "y0 = x0 * x1 + x2", reads=[y, y, x], writes=[z])
+    return [x], [z], 1
+
+
+def read_before(rec: Recorder) -> tuple[list[Ref], list[Ref], int]:
+    """A reduction stands between and reads the value: no fusion."""
+    x, y, z, t = act("x", 4, 6), act("y", 4, 6), act("z", 4, 6), act("t", 6)
+    pointwise(rec, "y0 = x0 + 1", reads=[x], writes=[y])
+    reduce(rec, "v0 = x0", reads=[y], writes=[t], axes=(0,))
+    pointwise(rec, "y0 = x0 * x1", reads=[y, (t, 1)], writes=[z])
+    return [x], [z], 3
+
+
+def two_writes_of_one_diff(rec: Recorder) -> tuple[list[Ref], list[Ref], int]:
+    """What the first launch also writes, the second adds to: they stay two."""
+    x, dx, y = act("x", 30), act("dx", 30, role=Role.DIFF), act("y", 30)
+    rec.enter("a", "backward")
+    pointwise(rec, "y0 = x0; y1 = 2 * x0", reads=[x], writes=[y, dx])
+    rec.enter("b", "backward")
+    pointwise(rec, "y0 = x0 * x0", reads=[y], writes=[dx])
+    return [x], [dx], 2
+
+
+@pytest.mark.parametrize("make", [scale_relu, same_input_twice, read_before, two_writes_of_one_diff])
+def test_chain(make: Any, device: Any) -> None:
+    results = []
+    for fuse in (False, True):
+        rec = Recorder(device.target, train=True)
+        rec.enter("layer", "forward")
+        inputs, outputs, launches = make(rec)
+        if fuse:
+            rec.launches = fuse_chains(rec.launches)
+            assert len(rec.launches) == launches
+        rng = np.random.default_rng(5)
+        results.append(execute(rec, device.context, {ref: rng.standard_normal(ref.shape) for ref in inputs}, outputs))
+    for plain, fused in zip(*results):
+        assert plain.tobytes() == fused.tobytes()
