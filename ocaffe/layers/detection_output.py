@@ -1,0 +1,75 @@
+"""DetectionOutput."""
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from ocaffe.errors import shape_text
+from ocaffe.graph.ir import Blob, Shape
+from ocaffe.graph.recorder import Recorder
+from ocaffe.layers.base import Layer, register
+from ocaffe.ops.detection import Detection
+from ocaffe.ops.nms import ALL
+
+
+def check_predictions(layer: Layer, loc: Shape, conf: Shape, priors: Shape, classes: int, own_boxes: bool) -> int:
+    """The number of priors, if predictions fit priors and classes (SSD: location, confidence, priors)."""
+    layer.check(classes > 0, f"num_classes is {classes}", "the number of classes, the background among them")
+    fits = len(priors) == 3 and priors[1] == 2 and priors[2] % 4 == 0
+    layer.check(fits, f"bottom 2 is {shape_text(priors)}, it must be 1 x 2 x 4P", "the top of PriorBox, or of a Concat of several along axis 2")
+    count = priors[2] // 4
+    layer.check(loc[:1] == conf[:1], f"bottom 0 is {shape_text(loc)}, bottom 1 is {shape_text(conf)}", "give both the same batch size")
+    for i, shape, each, what in ((0, loc, 4 * (classes if own_boxes else 1), "locations"), (1, conf, classes, "confidences")):
+        layer.check(
+            math.prod(shape[1:]) == count * each,
+            f"bottom {i} is {shape_text(shape)}: {math.prod(shape[1:])} {what} of an image, {count} priors need {count} x {each}",
+            "num_output of the predicting layers = priors of a cell x (4, or num_classes); see share_location and num_classes",
+        )
+    return count
+
+
+@register("DetectionOutput")
+class DetectionOutput(Layer):
+    """Detections: predicted boxes decoded from priors, sorted and thinned by non-maximum suppression in each class, the best of each image reported.
+
+    Bottoms: locations N x 4P (N x 4P num_classes without share_location), confidences N x P num_classes as they are, priors 1 x 2 x 4P. Top 1 x 1 x n
+    x 7: image, label, score, xmin, ymin, xmax, ymax, by image, label and falling score. Images without detections have no row; if there are none at
+    all, there is one row for each image: its number, and -1.
+    """
+
+    origin = "SSD"
+    bottoms = 3
+    has_backward = False
+    inplace_top = False
+
+    def infer(self, *bottoms: Shape) -> Sequence[Shape]:
+        p = self.own()
+        loc, conf, priors = bottoms
+        count = check_predictions(self, loc, conf, priors, p.num_classes, not p.share_location)
+        nms = p.nms_param
+        self.check(nms.nms_threshold >= 0, f"nms_threshold is {nms.nms_threshold:g}", "an overlap of 0 or more: 0.45")
+        self.check(0 < nms.eta <= 1, f"eta is {nms.eta:g}", "above 0, at most 1: 1 leaves nms_threshold as it is")
+        if p.save_output_param.output_directory or p.visualize:
+            self.notes = [("detection_output_layer.cpp:31", "save_output_param and visualize are ignored: detections are the top")]
+        self.detection = Detection(
+            count,
+            p.num_classes,
+            not p.share_location,
+            p.background_label_id,
+            p.confidence_threshold if p.HasField("confidence_threshold") else ALL,
+            nms.top_k if nms.HasField("top_k") and nms.top_k >= 0 else None,
+            nms.nms_threshold,
+            nms.eta,
+            p.keep_top_k if p.keep_top_k >= 0 else None,
+            p.code_type,
+            p.variance_encoded_in_target,
+        )
+        images = loc[0]
+        (rows,) = self.extent or (images * self.detection.most,)
+        return [(1, 1, rows, 7)]
+
+    def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
+        loc, conf, priors = (bottom.data for bottom in bottoms)
+        found = self.detection.find(rec, loc, conf, priors)
+        rec.measure(self, found.extent)
+        found.rows(rec, tops[0].data.view((tops[0].shape[2], 7)))

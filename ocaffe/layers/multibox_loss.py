@@ -1,0 +1,88 @@
+"""MultiBoxLoss."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ocaffe import proto
+from ocaffe.errors import shape_text
+from ocaffe.graph.ir import Blob, Shape
+from ocaffe.graph.recorder import Recorder
+from ocaffe.layers.base import Layer, register
+from ocaffe.layers.detection_output import check_predictions
+from ocaffe.layers.loss import COUNTED, normalization
+from ocaffe.ops.multibox import HARD_EXAMPLE, MAX_NEGATIVE, NO_MINING, MultiBox, Settings, Suppression
+
+PROPAGATE = "propagate_down: true  propagate_down: true  propagate_down: false  propagate_down: false"
+
+
+@register("MultiBoxLoss")
+class MultiBoxLoss(Layer):
+    """SSD's loss: each true box is matched with priors, which learn its place and class; of the other priors the worst are mined to learn the background.
+
+    Bottoms: locations N x 4P (N x 4P num_classes without share_location), confidences N x P num_classes, priors 1 x 2 x 4P, and true boxes 1 x 1 x G x 8
+    (image, label, instance, xmin, ymin, xmax, ymax, difficult; rows of image -1 are skipped). loss = (loc_weight * loss of the locations + loss
+    of the confidences) / normalizer, by default the number of matches. A true box with the label of the background, or of no class, makes it
+    NaN. The term of a bottom with propagate_down: false is left out of the loss.
+    """
+
+    origin = "SSD"
+    bottoms = 4
+    is_loss = True
+
+    def infer(self, *bottoms: Shape) -> Sequence[Shape]:
+        loc, conf, priors, truth = bottoms
+        p = self.own()
+        count = check_predictions(self, loc, conf, priors, p.num_classes, not p.share_location)
+        fits = len(truth) == 4 and truth[:2] == (1, 1) and truth[3] == 8
+        self.check(fits, f"bottom 3 is {shape_text(truth)}, it must be 1 x 1 x G x 8", "the second top of AnnotatedData")
+        self._check_mining()
+        if p.map_object_to_agnostic:
+            self.check(p.num_classes == 2, f"map_object_to_agnostic with num_classes {p.num_classes}", "num_classes: 2, background and object")
+        self.check(not p.ignore_difficult_gt, "ignore_difficult_gt (NVIDIA's) is not supported", "remove it; use_difficult_gt: false drops them")
+        mode = proto.LossParameter
+        divisors = {mode.FULL: loc[0] * count, mode.VALID: COUNTED, mode.BATCH_SIZE: loc[0], mode.NONE: 1}
+        chosen = normalization(self.param.loss_param, mode.VALID)
+        self.check(chosen in divisors, "normalization PRE_FIXED is not one of this layer", "VALID, FULL, BATCH_SIZE or NONE")
+        counts = list(self.param.propagate_down[:2]) or [True, True]
+        settings = Settings(
+            p.num_classes, p.share_location, p.use_prior_for_matching, p.background_label_id, p.use_difficult_gt, p.ignore_cross_boundary_bbox,
+            p.match_type == p.PER_PREDICTION, p.overlap_threshold, p.code_type, p.encode_variance_in_target, p.mining_type, p.neg_pos_ratio, p.neg_overlap,
+            p.sample_size, p.map_object_to_agnostic, p.bp_inside, p.loc_loss_type == p.L2, p.conf_loss_type == p.LOGISTIC, p.loc_weight,
+            divisors[chosen], *counts,
+        )  # fmt: skip
+        # Where nms_param says nothing of top_k, SSD takes 0, not all.
+        nms = Suppression(p.nms_param.nms_threshold, p.nms_param.top_k, p.use_prior_for_nms) if p.HasField("nms_param") else None
+        self.box = MultiBox(settings, count, nms if nms is not None and nms.threshold > 0 else None)
+        return [()]
+
+    def _check_mining(self) -> None:
+        p = self.own()
+        assert (p.NONE, p.MAX_NEGATIVE, p.HARD_EXAMPLE) == (NO_MINING, MAX_NEGATIVE, HARD_EXAMPLE)
+        name = p.MiningType.Name(p.mining_type)
+        mines = p.mining_type != NO_MINING
+        if p.HasField("do_neg_mining"):
+            fact = f"do_neg_mining is {str(p.do_neg_mining).lower()}, mining_type is {name}"
+            self.check(p.do_neg_mining == mines, fact, "remove do_neg_mining; mining_type: NONE mines nothing")
+        self.check(not mines or p.share_location, f"mining_type is {name}, but share_location is false", "mining_type: NONE, or share_location: true")
+        self.check(p.mining_type != HARD_EXAMPLE or p.sample_size > 0, f"sample_size is {p.sample_size}", "how many priors of an image are to learn: 64")
+
+    def force_backward(self, bottom: int) -> bool:
+        return bottom < 2
+
+    def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
+        loc, conf, priors, truth = (bottom.data for bottom in bottoms)
+        self.truth = truth.view((truth.shape[2], 8))
+        self.losses = self.box.forward(rec, loc, conf, priors, self.truth, tops[0].data)
+
+    def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
+        for i, what in ((2, "priors"), (3, "true boxes")):
+            self.check(not propagate[i], f"there is no gradient for {what}", PROPAGATE)
+        loc, conf, priors, _ = bottoms
+        weight = tops[0].diff
+        assert weight is not None
+        if propagate[0]:
+            assert loc.diff is not None
+            self.losses.loc_backward(rec, loc.data, priors.data, self.truth, weight, loc.diff)
+        if propagate[1]:
+            assert conf.diff is not None
+            self.losses.conf_backward(rec, conf.data, self.truth, weight, conf.diff)

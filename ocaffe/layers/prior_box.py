@@ -1,0 +1,93 @@
+"""PriorBox."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ocaffe.errors import shape_text
+from ocaffe.graph.ir import Blob, Shape
+from ocaffe.graph.recorder import Recorder
+from ocaffe.layers.base import Layer, register
+
+SAME = 1e-6  # ratios nearer than this are one
+
+
+@register("PriorBox")
+class PriorBox(Layer):
+    """Default boxes of several sizes and ratios about every cell of a feature map, relative to the image, followed by their variances.
+
+    Bottoms: the feature map and the image, of which only the shapes count; top 1 x 2 x 4P: (xmin, ymin, xmax, ymax) of P = height * width * boxes
+    per cell, then four variances of each. A constant: nothing is computed on the device. Sizes are cut to whole pixels, as in SSD.
+    """
+
+    origin = "SSD"
+    bottoms = 2
+    inplace_top = False
+    moves_data = False
+    has_backward = False
+
+    def infer(self, *bottoms: Shape) -> Sequence[Shape]:
+        for i, shape in enumerate(bottoms):
+            self.check(len(shape) == 4, f"bottom {i} is {shape_text(shape)}, it must be N x C x H x W", "the feature map, then the image")
+        self.boxes = self._boxes(*(shape[2:] for shape in bottoms))
+        return [(1, 2, self.boxes.shape[1])]
+
+    def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
+        tops[0].data = rec.constant("boxes", self.boxes[None])
+
+    def _boxes(self, cells: Shape, image: Shape) -> np.ndarray:
+        """Boxes and variances, 2 x 4P. The types of every step are those of SSD's code, so that the last bits agree."""
+        p = self.own()
+        size = np.array(self._pair("img_size", "img_h", "img_w") or image, np.int64)
+        step = np.array(self._pair("step", "step_h", "step_w") or size / np.array(cells), np.float32)
+        sides = self._sides(p)
+        rows, columns = ((np.arange(n, dtype=np.float32) + np.float32(p.offset)) * own for n, own in zip(cells, step))
+        centres = np.stack(np.broadcast_arrays(columns[None, :, None], rows[:, None, None]), -1).astype(np.float64)
+        corners = np.concatenate([centres - sides / 2.0, centres + sides / 2.0], -1) / np.tile(size[::-1], 2)
+        boxes = corners.astype(np.float32).reshape(-1)
+        if p.clip:
+            boxes = boxes.clip(0, 1)
+        variance = np.array(self._variance(p), np.float32)
+        return np.stack([boxes, np.resize(variance, boxes.size)])
+
+    def _sides(self, p: Any) -> np.ndarray:
+        """Width and height of the boxes of a cell."""
+        least, most = list(p.min_size), list(p.max_size)
+        self.check(least and min(least) > 0, f"min_size is {least}", "at least one min_size, each above 0")
+        self.check(len(most) in (0, len(least)), f"{len(most)} max_size given for {len(least)} min_size", "as many, or none")
+        for low, high in zip(least, most):
+            self.check(high > low, f"max_size {high:g} is not above min_size {low:g}", "a larger max_size, in the order of min_size")
+        ratios = self._ratios(p)
+        result = []
+        for i, low in enumerate(int(size) for size in least):
+            result.append((low, low))
+            if most:
+                result.append((np.sqrt(low * int(most[i])),) * 2)
+            result += [(low * np.sqrt(ratio), low / np.sqrt(ratio)) for ratio in ratios[1:]]
+        return np.array(result, np.float32)
+
+    def _ratios(self, p: Any) -> list[np.float32]:
+        """1, then the ratios as given, each followed by its inverse with `flip`; one that is there already is dropped, but an inverse is not looked up."""
+        result = [np.float32(1)]
+        for ratio in map(np.float32, p.aspect_ratio):
+            self.check(ratio > 0, f"aspect_ratio is {ratio:g}", "width / height, above 0")
+            if all(abs(ratio - other) >= SAME for other in result):
+                result += [ratio, np.float32(1) / ratio] if p.flip else [ratio]
+        return result
+
+    def _variance(self, p: Any) -> Sequence[float]:
+        given = list(p.variance) or [0.1]
+        self.check(len(given) in (1, 4) and min(given) > 0, f"variance is {given}", "one value, or four: each above 0")
+        return given * (4 // len(given))
+
+    def _pair(self, both: str, height: str, width: str) -> tuple[float, float] | None:
+        """(height, width), given as one value for both, or each; None if they are not given."""
+        p = self.own()
+        own = p.HasField(height) or p.HasField(width)
+        self.check(not (p.HasField(both) and own), f"{both} is given, and {height} or {width} too", f"{both}, or {height} and {width}")
+        values = (getattr(p, height), getattr(p, width)) if own else (getattr(p, both),) * 2
+        given = own or p.HasField(both)
+        self.check(not given or min(values) > 0, f"{both} is {values[0]:g} x {values[1]:g} (height x width)", "both above 0")
+        return values if given else None

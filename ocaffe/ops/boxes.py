@@ -1,0 +1,17 @@
+"""Launches over the boxes of images: kernels/detection.cl, kernels/multibox.cl."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ocaffe.graph.ir import Ref
+from ocaffe.graph.recorder import Recorder
+
+GROUP = 64
+
+
+def over(rec: Recorder, kernel: str, size: tuple[int, ...], reads: Sequence[Ref], writes: Sequence[Ref], *args: Any, **more: Any) -> None:
+    """One work-item for each element of `size`; CPU runtimes loop over those of a group."""
+    rec.launch(
+        kernel, reads=reads, writes=writes, args=[size[0], *args], size=size, local=(min(GROUP, rec.target.max_work_group), *[1] * (len(size) - 1)), **more
+    )

@@ -1,0 +1,85 @@
+"""From the predictions of a detector to a list of what it found: decoding, suppression, choice (kernels/detection.cl, kernels/nms.cl)."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ocaffe.graph.ir import Ref
+from ocaffe.graph.recorder import Recorder
+from ocaffe.ops.boxes import over
+from ocaffe.ops.nms import ALL, rank, suppress
+
+NOTHING = float("inf")  # a threshold that no score exceeds
+
+
+@dataclass(frozen=True)
+class Detection:
+    """How to detect, for images of `priors` priors and `classes` classes; the fields are SSD's (DetectionOutputParameter)."""
+
+    priors: int
+    classes: int
+    own_boxes: bool  # each class has its own (not share_location)
+    background: int  # the class that is not reported
+    threshold: float  # scores must be above it
+    top_k: int | None  # the best of each class that enter suppression
+    nms_threshold: float
+    eta: float
+    keep_top_k: int | None  # the best of an image that are reported
+    code: int
+    variance_in_target: bool
+
+    @property
+    def listed(self) -> int:
+        """Room for each class; one entry stays free where top_k is 0."""
+        return max(1, self.priors if self.top_k is None else min(self.top_k, self.priors))
+
+    @property
+    def most(self) -> int:
+        """The most rows that an image can have."""
+        room = self.classes * self.listed
+        return max(1, room if self.keep_top_k is None else min(self.keep_top_k, room))
+
+    @property
+    def classes_with_boxes(self) -> int:
+        return self.classes if self.own_boxes else 1
+
+    def find(self, rec: Recorder, loc: Ref, conf: Ref, priors: Ref) -> Found:
+        """Record everything up to the number of rows."""
+        images, own = conf.shape[0], self.classes_with_boxes
+        boxes = rec.scratch("boxes", (images, self.priors, own, 4))
+        over(rec, "detection.decode", (self.priors * own, images), [loc, priors], [boxes], own, self.code, self.variance_in_target)
+        lists, classes = (images, self.classes, self.listed), (images, self.classes)
+        order, kept = (rec.scratch(name, lists, np.int32) for name in ("order", "kept"))
+        counts, kept_counts = (rec.scratch(name, classes, np.int32) for name in ("counts", "kept_counts"))
+        scores = conf.view((images, self.priors, self.classes))
+        rank(rec, scores, order, counts, threshold=NOTHING if self.top_k == 0 else self.threshold, skipped=self.background)
+        shaped = boxes if self.own_boxes else boxes.view((images, self.priors, 4))
+        suppress(rec, shaped, order, counts, kept, kept_counts, threshold=self.nms_threshold, eta=self.eta)
+        # The best of an image over all classes, by class and falling score: an order that the lists have already.
+        room = self.classes * self.listed
+        best = rec.scratch("best", (images, room, 1))
+        over(rec, "detection.scores", (room, images), [conf, kept, kept_counts], [best], self.classes, self.listed)
+        chosen, numbers = rec.scratch("chosen", (images, 1, self.most), np.int32), rec.scratch("numbers", (images, 1), np.int32)
+        rank(rec, best, chosen, numbers, threshold=NOTHING if self.keep_top_k == 0 else ALL, sort=False)
+        offsets, extent = rec.scratch("offsets", (images + 1,), np.int32), rec.scratch("extent", (1,), np.int32)
+        rec.launch("detection.offsets", reads=[numbers], writes=[offsets, extent], args=[images], size=(1,), local=(1,))
+        return Found(self, conf, boxes, kept, chosen, offsets, extent)
+
+
+@dataclass(frozen=True)
+class Found:
+    """What was found, on the device; `extent` (1) is the number of rows."""
+
+    detection: Detection
+    conf: Ref
+    boxes: Ref
+    kept: Ref
+    chosen: Ref
+    offsets: Ref
+    extent: Ref
+
+    def rows(self, rec: Recorder, y: Ref) -> None:
+        """y (rows x 7) = image, label, score, xmin, ymin, xmax, ymax; -1 but for the image in the rows of images if nothing was found."""
+        d, reads = self.detection, [self.conf, self.boxes, self.kept, self.chosen, self.offsets]
+        over(rec, "detection.rows", (y.shape[0],), reads, [y], self.conf.shape[0], d.classes, d.classes_with_boxes, d.listed)

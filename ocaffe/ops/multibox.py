@@ -1,0 +1,154 @@
+"""SSD's loss: matching of priors with true boxes, mining of negatives, the loss and its gradients (kernels/multibox.cl, kernels/nms.cl)."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ocaffe.graph.ir import Ref
+from ocaffe.graph.recorder import Recorder
+from ocaffe.ops.boxes import over
+from ocaffe.ops.nms import rank, suppress
+
+NO_MINING, MAX_NEGATIVE, HARD_EXAMPLE = 0, 1, 2  # MultiBoxLossParameter.MiningType
+SMALLEST = 1e-5  # candidates of a smaller box are dropped in suppression
+GROUP = 256
+MOST_PARTS = 256  # partial sums of the loss
+
+
+class Settings(NamedTuple):
+    """What does not depend on shapes, as kernels/multibox.cl names it; the fields are SSD's (MultiBoxLossParameter)."""
+
+    classes: int
+    share_location: bool
+    use_prior_for_matching: bool
+    background: int
+    use_difficult_gt: bool
+    ignore_cross_boundary: bool
+    per_prediction: bool
+    overlap_threshold: float
+    code: int
+    variance_in_target: bool
+    mining: int
+    neg_pos_ratio: float
+    neg_overlap: float
+    sample_size: int
+    agnostic: bool
+    bp_inside: bool
+    l2: bool
+    logistic: bool
+    loc_weight: float
+    normalizer: float  # 0: the number of matches
+    loc_counts: bool  # its term is part of the loss
+    conf_counts: bool
+
+    @property
+    def lanes(self) -> int:
+        return 1 if self.share_location or self.use_prior_for_matching else self.classes
+
+    @property
+    def own_boxes(self) -> int:
+        return 1 if self.share_location else self.classes
+
+
+@dataclass(frozen=True)
+class Suppression:
+    """Of candidates in mining: at most `top_k` are looked at; `use_prior`: the overlap of priors counts, not of what is predicted."""
+
+    threshold: float
+    top_k: int
+    use_prior: bool
+
+
+@dataclass(frozen=True)
+class MultiBox:
+    """The loss on `priors` priors for images with true boxes in `truth` (G x 8), recorded by `forward`, which `backward` follows."""
+
+    settings: Settings
+    priors: int
+    suppression: Suppression | None
+
+    def forward(self, rec: Recorder, loc: Ref, conf: Ref, priors: Ref, truth: Ref, loss: Ref) -> Losses:
+        """loss = the loss; what backward reads is returned."""
+        s, count, (images, truths) = self.settings, self.priors, (conf.shape[0], truth.shape[0])
+        settings = rec.constant("settings", np.array(s, np.float32))
+        keep = rec.saved if rec.train else rec.scratch
+        matches, normalizer = keep("matches", (images, s.lanes, count), np.int32), keep("normalizer", (1,))
+        lists = rec.scratch("lists", (images, max(1, truths)), np.int32)
+        numbers, bad = (rec.scratch(name, (images, 1), np.int32) for name in ("numbers", "bad"))
+        _over(rec, "truths", (images,), [settings, truth], [lists, numbers, bad], truths)
+        overlaps = rec.scratch("overlaps", (max(1, truths), count))
+        _over(rec, "overlaps", (count, truths), [settings, truth, loc, priors], [overlaps], images)
+        partners, nearest, best = (rec.scratch(name, (max(1, truths),), kind) for name, kind in (("partners", "i4"), ("nearest", "i4"), ("best", "f4")))
+        _groups(rec, "bipartite", (s.lanes, images), [settings, truth, overlaps, lists, numbers], [partners, nearest, best], count)
+        losses = rec.scratch("losses", (images, count, 1))
+        reads = [settings, truth, loc, conf, priors, overlaps, lists, numbers, partners]
+        _over(rec, "match", (count, images), reads, [matches, losses])
+        if s.mining != NO_MINING:
+            self._mine(rec, settings, loc, priors, losses, matches)
+        share = max(GROUP, -(-images * count // MOST_PARTS))
+        partial = rec.scratch("partial", (-(-images * count // share), 4))
+        reads = [settings, truth, loc, conf, priors, matches]
+        _groups(rec, "sum", (partial.shape[0],), reads, [partial], count, images, share)
+        _groups(rec, "total", (1,), [settings, partial, bad], [loss, normalizer], partial.shape[0], images)
+        return Losses(self, settings, matches, normalizer)
+
+    def _mine(self, rec: Recorder, settings: Ref, loc: Ref, priors: Ref, losses: Ref, matches: Ref) -> None:
+        """Choose the candidates of the largest losses; matches[n] says then which priors count."""
+        images, count, nms = losses.shape[0], self.priors, self.suppression
+        quotas, numbers = (rec.scratch(name, (images, 1), np.int32) for name in ("quotas", "chosen_numbers"))
+        _groups(rec, "quotas", (1, images), [settings, matches], [quotas], count)
+        if nms is None:
+            chosen = rec.scratch("chosen", (images, 1, count), np.int32)
+            rank(rec, losses, chosen, numbers, limits=quotas, sort=False)
+        else:
+            order, chosen = (rec.scratch(name, (images, 1, nms.top_k), np.int32) for name in ("order", "chosen"))
+            listed = rec.scratch("listed", (images, 1), np.int32)
+            rank(rec, losses, order, listed)
+            boxes = priors.view((1, 2 * count, 4))
+            if not nms.use_prior:
+                boxes = rec.scratch("boxes", (images, count, 4))
+                _over(rec, "decode", (count, images), [settings, loc, priors], [boxes])
+            suppress(rec, boxes, order, listed, chosen, numbers, threshold=nms.threshold, smallest=SMALLEST)
+        _groups(rec, "choose", (1, images), [settings, chosen, numbers, quotas], [], count, modifies=[matches])
+
+
+@dataclass(frozen=True)
+class Losses:
+    """What the forward pass leaves for backward."""
+
+    box: MultiBox
+    settings: Ref
+    matches: Ref
+    normalizer: Ref
+
+    def loc_backward(self, rec: Recorder, loc: Ref, priors: Ref, truth: Ref, weight: Ref, dloc: Ref) -> None:
+        count = self.box.priors * self.box.settings.own_boxes
+        reads = [self.settings, truth, loc, priors, self.matches, self.normalizer, weight]
+        _over(rec, "loc_backward", (count, loc.shape[0]), reads, [dloc], self.box.priors, rec.accumulates(dloc))
+
+    def conf_backward(self, rec: Recorder, conf: Ref, truth: Ref, weight: Ref, dconf: Ref) -> None:
+        reads = [self.settings, truth, conf, self.matches, self.normalizer, weight]
+        _over(rec, "conf_backward", (self.box.priors, conf.shape[0]), reads, [dconf], conf.shape[0], rec.accumulates(dconf))
+
+
+def _over(rec: Recorder, kernel: str, size: tuple[int, ...], reads: Sequence[Ref], writes: Sequence[Ref], *args: Any) -> None:
+    """One work-item for each element of `size`."""
+    over(rec, f"multibox.{kernel}", size, reads, writes, *args, defines={"GROUP": _group(rec)})
+
+
+def _groups(
+    rec: Recorder, kernel: str, groups: tuple[int, ...], reads: Sequence[Ref], writes: Sequence[Ref], *args: Any, modifies: Sequence[Ref] = ()
+) -> None:
+    """One work-group for each element of `groups`."""
+    group = _group(rec)
+    size, local = (groups[0] * group, *groups[1:]), (group, *[1] * (len(groups) - 1))
+    defines = {"GROUP": group}
+    rec.launch(f"multibox.{kernel}", reads=reads, writes=writes, modifies=modifies, args=args, size=size, local=local, defines=defines)
+
+
+def _group(rec: Recorder) -> int:
+    most = 1 if rec.target.is_cpu else min(GROUP, rec.target.max_work_group)
+    return 1 << (most.bit_length() - 1)
