@@ -5,12 +5,22 @@ from collections.abc import Sequence
 
 from ocaffe import proto
 from ocaffe.data.images import ImageSource
+from ocaffe.data.pictures import PictureSource
 from ocaffe.data.source import key_of, upload
 from ocaffe.data.transform import Transform
 from ocaffe.errors import Error
 from ocaffe.graph.ir import Blob, Shape
 from ocaffe.graph.recorder import Recorder
 from ocaffe.layers.base import Layer, register
+
+
+def transform_of(layer: Layer, more: frozenset[str] = frozenset()) -> Transform:
+    """What the transform_param of `layer` asks for; `more` fields than usual are used by the layer. Its errors are the layer's."""
+    try:
+        return Transform(layer.param.transform_param, layer.phase == proto.TRAIN, more)
+    except Error as problem:
+        problem.place, problem.layer = problem.place or layer.place, layer.title
+        raise
 
 
 @register("Data")
@@ -21,16 +31,15 @@ class Data(Layer):
     """
 
     bottoms, tops = 0, (1, 2)
-    source: ImageSource | None = None
+    source: PictureSource | None = None
+
+    def open(self, transform: Transform, labels: bool) -> PictureSource:
+        """The source of the layer; `labels`: there is a top for them."""
+        return ImageSource(self.own(), transform, labels, place=self.place, layer=self.title)
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         if self.source is None:
-            try:
-                transform = Transform(self.param.transform_param, self.phase == proto.TRAIN)
-            except Error as problem:
-                problem.place, problem.layer = problem.place or self.place, self.title
-                raise
-            self.source = ImageSource(self.own(), transform, len(self.param.top) > 1, place=self.place, layer=self.title)
+            self.source = self.open(transform_of(self), len(self.param.top) > 1)
             self.source.key = key_of(self.seed, self.param.name)
             self.notes = self.source.notes
         return self.source.shapes()

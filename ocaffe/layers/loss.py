@@ -44,6 +44,12 @@ def normalizer(layer: Layer, outer: int, inner: int, default: int | None = None)
     return divisor[chosen]
 
 
+def segnet_default(layer: Layer) -> int | None:
+    """The mode of a prototxt that has the fields of SegNet's fork, which divides by the batch size (golden data); None for all others."""
+    loss = layer.param.loss_param
+    return proto.LossParameter.BATCH_SIZE if loss.HasField("weight_by_label_freqs") or loss.class_weighting else None
+
+
 def check_batch(layer: Layer, scores: Shape, labels: Shape) -> None:
     """A loss has as many labels (targets) as data, counted along the first axis."""
     layer.check(
@@ -71,5 +77,4 @@ def ignored(param: Any) -> tuple[int, int]:
 def refuse_weighting(layer: Layer) -> None:
     """Raise where the prototxt asks for a fork's weighting of labels, which would change the numbers silently."""
     loss = layer.param.loss_param
-    for name in ("weight_by_label_freqs", "class_weighting", "label_smoothing"):
-        layer.check(not getattr(loss, name), f"loss_param {{ {name} }} (a fork's) is not supported by this layer", f"remove {name}")
+    layer.check(not loss.label_smoothing, "loss_param { label_smoothing } (a fork's) is not supported by this layer", "remove label_smoothing")

@@ -2,11 +2,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from ocaffe.graph.ir import Blob, Ref, Shape, split_axes
 from ocaffe.graph.recorder import Recorder
-from ocaffe.layers.base import Layer, register
-from ocaffe.layers.loss import check_batch, check_labels, ignored, normalizer, refuse_weighting
+from ocaffe.layers.base import Layer, LayerClass, register
+from ocaffe.layers.loss import check_batch, check_labels, ignored, normalizer, refuse_weighting, segnet_default
+from ocaffe.layers.probability_loss import WeightedSoftmaxWithLoss
 from ocaffe.ops.softmax import softmax_loss, softmax_loss_backward
 
 
@@ -22,6 +24,11 @@ class SoftmaxWithLoss(Layer):
     is_loss = True
     message = "softmax_param"
 
+    @classmethod
+    def implementation(cls, param: Any) -> LayerClass:
+        """SegNet weights labels only where weight_by_label_freqs says so."""
+        return WeightedSoftmaxWithLoss if param.loss_param.weight_by_label_freqs else cls
+
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         scores, labels = bottoms
         self.class_axis = self.axis(self.param.softmax_param.axis, scores)
@@ -30,7 +37,7 @@ class SoftmaxWithLoss(Layer):
         check_labels(self, scores, labels, outer * inner)
         refuse_weighting(self)
         self.ignore = ignored(self.param.loss_param)
-        self.normalizer = normalizer(self, outer, inner)
+        self.normalizer = normalizer(self, outer, inner, segnet_default(self))
         return [(), scores][: max(1, len(self.param.top))]
 
     def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:

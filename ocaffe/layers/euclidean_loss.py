@@ -1,0 +1,123 @@
+"""EuclideanLoss, L1Loss and SmoothL1Loss: distances of two bottoms, element by element."""
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import ClassVar
+
+from ocaffe.errors import shape_text
+from ocaffe.graph.ir import Blob, Ref, Shape
+from ocaffe.graph.recorder import Recorder
+from ocaffe.layers.base import Arity, Layer, register
+from ocaffe.layers.loss import check_batch
+from ocaffe.ops.expression import Read, pointwise, reduce
+
+
+class Distance(Layer):
+    """Sum of a function of d = bottom 0 - bottom 1, divided by the batch size; both bottoms get a gradient.
+
+    `value` is the function and `slope` its derivative, as texts in d; `scalars` are named in them.
+    """
+
+    bottoms: ClassVar[Arity] = 2
+    is_loss = True
+    message = ""
+    value: str
+    slope: str
+    difference = "x0 - x1"
+
+    def infer(self, *bottoms: Shape) -> Sequence[Shape]:
+        check_batch(self, *bottoms[:2])
+        for index, other in enumerate(bottoms[1:], 1):
+            fact = f"bottom 0 is {shape_text(bottoms[0])}, bottom {index} is {shape_text(other)}: they must have equally many values"
+            self.check(math.prod(other) == math.prod(bottoms[0]), fact, "the same shape for all")
+        self.scalars: dict[str, float] = {}
+        self.divisor = float(max(bottoms[0][0], 1)) if bottoms[0] else 1.0
+        return [()]
+
+    def force_backward(self, bottom: int) -> bool:
+        return bottom < 2
+
+    def flat(self, bottoms: list[Blob]) -> list[Read]:
+        """The bottoms in one shape, which keeps the batch axis."""
+        shape = bottoms[0].shape or (1,)
+        return [bottom.data.view(shape) for bottom in bottoms]
+
+    def weighted(self, count: int) -> str:
+        """What the value is multiplied by, in the names of `count` bottoms."""
+        return ""
+
+    def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
+        reads = self.flat(bottoms)
+        text = f"d = {self.difference}; v0 = {self.weighted(len(reads))}({self.value})"
+        axes = range(len(bottoms[0].shape or (1,)))
+        scalars = {**self.scalars, "n": self.divisor}
+        reduce(rec, text, reads=reads, writes=[tops[0].data], axes=axes, finish="y0 = v0 / n", scalars=scalars)
+
+    def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
+        self.check(not any(propagate[2:]), "there is no gradient for weights", "propagate_down: false for them")
+        reads = self.flat(bottoms)
+        weight: Ref | None = tops[0].diff
+        assert weight is not None
+        writes, signs = [], []
+        for sign, bottom, wanted in zip(("", "-"), bottoms, propagate):
+            if wanted:
+                assert bottom.diff is not None
+                writes.append(bottom.diff.view(bottoms[0].shape or (1,)))
+                signs.append(sign)
+        if not writes:
+            return
+        inner = "".join(f"x{i} * " for i in self.inside(len(reads)))
+        text = f"d = {self.difference}; g = x{len(reads)} / n * {self.weighted(len(reads))}{inner}({self.slope}); "
+        text += "; ".join(f"y{i} = {sign}g" for i, sign in enumerate(signs))
+        pointwise(rec, text, reads=[*reads, (weight.view(()), 0)], writes=writes, scalars={**self.scalars, "n": self.divisor})
+
+    def inside(self, count: int) -> Sequence[int]:
+        """Bottoms that d is multiplied by."""
+        return ()
+
+
+@register("EuclideanLoss")
+class EuclideanLoss(Distance):
+    """Half the sum of the squared differences, divided by the batch size."""
+
+    value = "0.5 * d * d"
+    slope = "d"
+
+
+@register("L1Loss")
+class L1Loss(Distance):
+    """Sum of the absolute differences, divided by the batch size; the derivative at 0 is 0."""
+
+    origin = "NVCaffe"
+    value = "fabs(d)"
+    slope = "sign(d)"
+
+
+@register("SmoothL1Loss")
+class SmoothL1Loss(Distance):
+    """Sum of (sigma d)^2 / 2 where |d| < 1 / sigma^2, else |d| - 1 / (2 sigma^2), divided by the batch size.
+
+    With four bottoms, d = w_in (a - b), and each term is multiplied by w_out. SSD's layer is the one of two bottoms and sigma 1.
+    """
+
+    origin = "Fast R-CNN, SSD"
+    message = "smooth_l1_loss_param"
+    bottoms = (2, 4)
+    value = "fabs(d) < 1 / sigma2 ? 0.5 * sigma2 * d * d : fabs(d) - 0.5 / sigma2"
+    slope = "fabs(d) < 1 / sigma2 ? sigma2 * d : sign(d)"
+
+    def infer(self, *bottoms: Shape) -> Sequence[Shape]:
+        self.check(len(bottoms) != 3, "3 bottoms are given", "2, or 4 with the inside and the outside weights")
+        tops = super().infer(*bottoms)
+        sigma = float(self.own().sigma)
+        self.check(sigma != 0, "sigma is 0", "a sigma other than 0; 1 is usual")
+        self.scalars["sigma2"] = sigma * sigma
+        self.difference = "x2 * (x0 - x1)" if len(bottoms) == 4 else "x0 - x1"
+        return tops
+
+    def weighted(self, count: int) -> str:
+        return "x3 * " if count == 4 else ""
+
+    def inside(self, count: int) -> Sequence[int]:
+        return (2,) if count == 4 else ()

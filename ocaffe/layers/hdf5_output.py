@@ -1,0 +1,85 @@
+"""HDF5Output: data and labels to a file."""
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ocaffe.errors import shape_text
+from ocaffe.files import atomic_write
+from ocaffe.graph.ir import Blob, Shape
+from ocaffe.graph.recorder import Recorder
+from ocaffe.layers.base import Layer, register
+from ocaffe.ops.expression import pointwise
+
+NAMES = ("data", "label")  # the datasets
+AXES = 4  # of each; those that a bottom lacks have size 1
+SPARE = 1 << 20  # bytes: HDF5's own, and room for somebody else's
+
+
+@register("HDF5Output")
+class HDF5Output(Layer):
+    """Writes its two bottoms to the datasets `data` and `label` of an HDF5 file, the rows of every forward pass behind those of the last.
+
+    Caffe's stops in the second forward pass. A file of that name from before is replaced by the first one, in one step. The device waits meanwhile.
+    """
+
+    bottoms, tops = 2, 0
+    _rows = 0  # that this layer has written
+
+    def infer(self, *bottoms: Shape) -> Sequence[Shape]:
+        self.path = self.own().file_name
+        self.check(self.path, "file_name is empty", 'hdf5_output_param { file_name: "out.h5" }')
+        data, label = bottoms
+        for bottom in bottoms:
+            self.check(0 < len(bottom) <= AXES, f"a bottom is {shape_text(bottom)}", f"1 to {AXES} axes")
+        self.check(data[0] == label[0], f"data has {data[0]} rows, label {label[0]}", "as many rows in both")
+        return []
+
+    def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
+        refs = [bottom.data for bottom in bottoms]
+
+        def run(tape: Any) -> None:
+            self.write([tape.read(ref).reshape(ref.shape + (1,) * (AXES - len(ref.shape))) for ref in refs])
+
+        rec.host(run, reads=refs, what="HDF5Output")
+
+    def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
+        for bottom, wanted in zip(bottoms, propagate):
+            if wanted:
+                assert bottom.diff is not None
+                pointwise(rec, "y0 = 0", writes=[bottom.diff])
+
+    def write(self, arrays: Sequence[np.ndarray]) -> None:
+        """Add rows to the file. Raises Error, and leaves the file as it is, where there is no room for them."""
+        import h5py  # heavy, and only this layer needs it
+
+        try:
+            if self._rows:
+                self._check_room(sum(array.nbytes for array in arrays))
+                with h5py.File(self.path, "r+") as file:
+                    self._append(file, arrays)
+            else:
+                with atomic_write(self.path) as out, h5py.File(out.name, "w") as file:
+                    for name, array in zip(NAMES, arrays):
+                        file.create_dataset(name, data=array, maxshape=(None, *array.shape[1:]), chunks=array.shape)
+        except (OSError, RuntimeError) as problem:  # both are how h5py reports a failed write
+            raise self.error(f"{self.path} cannot be written: {problem}", "leave the file alone while the net writes it") from None
+        self._rows += len(arrays[0])
+
+    def _check_room(self, size: int) -> None:
+        free = shutil.disk_usage(os.path.dirname(os.path.abspath(self.path))).free
+        self.check(free >= size + SPARE, f"{self.path} needs {size + SPARE:,} bytes more, and {free:,} are free", "free some, or write elsewhere")
+
+    def _append(self, file: Any, arrays: Sequence[np.ndarray]) -> None:
+        for name, array in zip(NAMES, arrays):
+            inner = file[name].shape[1:]
+            self.check(
+                inner == array.shape[1:], f"a row of '{name}' is {shape_text(array.shape[1:])}, and was {shape_text(inner)}", "write each shape to its own file"
+            )
+        for name, array in zip(NAMES, arrays):
+            file[name].resize(self._rows + len(array), axis=0)
+            file[name][self._rows :] = array

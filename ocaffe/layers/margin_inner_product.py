@@ -1,0 +1,111 @@
+"""MarginInnerProduct of SphereFace."""
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from ocaffe.errors import shape_text
+from ocaffe.graph.ir import Blob, Ref, Role, Shape
+from ocaffe.graph.recorder import Recorder
+from ocaffe.layers.base import Layer, ParamBlob, register
+from ocaffe.ops.expression import Read, pointwise, reduce
+from ocaffe.ops.gemm import gemm
+
+SIGNS = "s0 = sign(c); s1 = sign(fabs(c) - 0.5); s2 = s0 * (1 + s1) - 2; s3 = s0 * sign(2 * c * c - 1); s4 = 2 * s0 + s3 - 3"
+# By margin: psi(angle) of the label's class, and the parts of its derivative along the weights and along x (times |x|), in the cosine c.
+MARGINS = {
+    1: ("2 * s0 * c * c - 1", "4 * s0 * c", "2 * s0 * c * c + 1"),
+    2: ("s1 * (4 * c * c * c - 3 * c) + s2", "s1 * (12 * c * c - 3)", "8 * s1 * c * c * c - s2"),
+    3: (
+        "s3 * (8 * c * c * c * c - 8 * c * c + 1) + s4",
+        "s3 * (32 * c * c * c - 16 * c)",
+        "s3 * (24 * c * c * c * c - 8 * c * c - 1) - s4",
+    ),
+}
+
+
+@register("MarginInnerProduct")
+class MarginInnerProduct(Layer):
+    """Scores x w^T with rows of w of unit length; the label's score is mixed with |x| psi(m angle), which asks for a margin.
+
+    Bottoms: x, labels; tops: scores, and the weight lambda of the score without margin: max(base (1 + gamma it)^-power, lambda_min), it counting the
+    forward passes from `iteration` on. Forward scales the rows of blob 0 (num_output, K) in place. As in the fork, the label's part of x's gradient
+    has unit length, and the weights' gradient knows no margin.
+    """
+
+    origin = "SphereFace"
+    bottoms = 2
+    tops = 2
+    inplace_top = False
+    passes: Ref | None = None  # forward passes so far
+
+    def infer(self, *bottoms: Shape) -> Sequence[Shape]:
+        p, (x, labels) = self.own(), bottoms
+        self.check(p.num_output > 0, "num_output is missing or 0", "give num_output, the number of classes")
+        axis = self.axis(p.axis, x)
+        self.rows, self.inputs, self.outputs = math.prod(x[:axis]), math.prod(x[axis:]), p.num_output
+        self.check(math.prod(labels) == self.rows, f"bottom 1 is {shape_text(labels)}, there are {self.rows} samples", "one label for each sample")
+        return [(*x[:axis], self.outputs), (1,)]
+
+    def parameters(self) -> Sequence[ParamBlob]:
+        return [ParamBlob((self.outputs, self.inputs), self.own().weight_filler)]
+
+    def force_backward(self, bottom: int) -> bool:
+        return bottom == 0
+
+    def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
+        p, weight = self.own(), self.params[0].data
+        x = bottoms[0].data.view((self.rows, self.inputs))
+        lengths = rec.scratch("lengths", (self.outputs,))
+        reduce(rec, "v0 = x0 * x0", reads=[weight], writes=[lengths], axes=[1], finish="y0 = sqrt(v0)")
+        pointwise(rec, "m0 = m0 / x0", reads=[(lengths.view((self.outputs, 1)), 0)], modifies=[weight], side_effect=True)
+        if self.passes is None:
+            self.passes = Ref(f"{self.param.name}.passes", (1,), Role.STATE, value=float(p.iteration))
+        text = "m0 = m0 + 1; y0 = fmax(base * pow(1 + gamma * m0, -power), least)"
+        scalars = {"base": float(p.base), "gamma": float(p.gamma), "power": float(p.power), "least": float(p.lambda_min)}
+        pointwise(rec, text, writes=[tops[1].data], modifies=[self.passes], scalars=scalars, side_effect=True)
+        keep = rec.saved if rec.train else rec.scratch
+        self.products = keep("products", (self.rows, self.outputs))
+        gemm(rec, x, weight, self.products, trans_b=True, mergeable=False)
+        y = tops[0].data.view((self.rows, self.outputs))
+        self.norms = keep("norms", (self.rows, 1))
+        reduce(rec, "v0 = x0 * x0", reads=[x], writes=[self.norms.view((self.rows,))], axes=[1], finish="y0 = sqrt(v0)")
+        if p.type not in MARGINS:
+            pointwise(rec, "y0 = x0", reads=[self.products], writes=[y])
+            return
+        psi = MARGINS[p.type][0]
+        text = f"c = x0 / x1; {SIGNS}; y0 = x2 == x3 ? (x4 * x0 + x1 * ({psi})) / (1 + x4) : x0"
+        pointwise(rec, text, reads=self.operands(rec, bottoms, tops), writes=[y])
+
+    def operands(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> list[Read]:
+        """Products, norms of x, labels, numbers of the classes, lambda."""
+        numbers = rec.constant("classes", np.arange(self.outputs, dtype=np.float32))
+        labels = bottoms[1].data.view((self.rows, 1))
+        return [self.products, (self.norms, 0), (labels, 0), (numbers, 1), (tops[1].data.view(()), 0)]
+
+    def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
+        self.check(not propagate[1], "there is no gradient for labels", "propagate_down: true  propagate_down: false")
+        assert tops[0].diff is not None
+        dy, x = tops[0].diff.view((self.rows, self.outputs)), bottoms[0].data.view((self.rows, self.inputs))
+        weight = self.params[0]
+        if propagate[0]:
+            assert bottoms[0].diff is not None
+            dx = bottoms[0].diff.view((self.rows, self.inputs))
+            if self.own().type not in MARGINS:
+                gemm(rec, dy, weight.data, dx)
+            else:
+                self.spread(rec, self.operands(rec, bottoms, tops), dy, x, dx)
+        if weight.diff is not None:
+            gemm(rec, dy, x, weight.diff, trans_a=True)
+
+    def spread(self, rec: Recorder, operands: list[Read], dy: Ref, x: Ref, dx: Ref) -> None:
+        """dx: what the scores without margin send back, and the label's part along its weights and along x."""
+        _, along_w, along_x = MARGINS[self.own().type]
+        text = f"c = x0 / x1; {SIGNS}; w = {along_w}; a = -({along_x}) / x1; length = sqrt(w * w + a * a)"
+        mixed, parallel, through = rec.scratch("mixed", dy.shape), rec.scratch("parallel", (self.rows,)), rec.scratch("through", dx.shape)
+        pointwise(rec, f"{text}; y0 = x2 == x3 ? x5 * (x4 + w / length) / (1 + x4) : x5", reads=[*operands, dy], writes=[mixed])
+        reduce(rec, f"{text}; v0 = x2 == x3 ? x5 * a / length / (1 + x4) : 0", reads=[*operands, dy], writes=[parallel], axes=[1])
+        gemm(rec, mixed, self.params[0].data, through)
+        pointwise(rec, "y0 = x0 + x1 * x2", reads=[through, x, (parallel.view((self.rows, 1)), 0)], writes=[dx])

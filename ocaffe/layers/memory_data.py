@@ -1,0 +1,29 @@
+"""MemoryData: arrays of a script."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ocaffe.data.memory import MemorySource
+from ocaffe.data.source import upload
+from ocaffe.graph.ir import Blob, Shape
+from ocaffe.graph.recorder import Recorder
+from ocaffe.layers.base import Layer, register
+
+
+@register("MemoryData")
+class MemoryData(Layer):
+    """The arrays given to Net.set_input_arrays, batch after batch and round again, as they are: not transformed."""
+
+    bottoms, tops = 0, (1, 2)
+    source: MemorySource | None = None
+
+    def infer(self, *bottoms: Shape) -> Sequence[Shape]:
+        if self.source is None:
+            self.source = MemorySource(self.own(), len(self.param.top) > 1, place=self.place, layer=self.title)
+            if self.param.HasField("transform_param"):
+                self.notes = [("memory_data_layer.cpp:65", "MemoryData does not transform array data on Reset()")]
+        return self.source.shapes()
+
+    def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
+        assert self.source is not None
+        self.source.layout.record(rec, upload(rec, self.source, self.source.nbytes), [top.data for top in tops])

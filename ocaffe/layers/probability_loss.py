@@ -1,0 +1,209 @@
+"""Losses of the softmax of scores that are more than cross-entropy: FocalLoss, InfogainLoss, and SoftmaxWithLoss with weights for the classes."""
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Sequence
+from typing import ClassVar
+
+import numpy as np
+
+from ocaffe import log
+from ocaffe.errors import Error, shape_text
+from ocaffe.graph.ir import Blob, Ref, Shape, split_axes
+from ocaffe.graph.recorder import Recorder
+from ocaffe.layers.base import Arity, Layer, register
+from ocaffe.layers.loss import COUNTED, check_batch, check_labels, ignored, normalizer, segnet_default
+from ocaffe.model.blob import read_blobproto
+from ocaffe.ops.expression import Read, pointwise, reduce
+from ocaffe.ops.rearrange import permute
+from ocaffe.ops.rows import gather
+from ocaffe.ops.softmax import softmax
+
+
+class ProbabilityLoss(Layer):
+    """Sum over positions of a function of the probabilities there and the label, divided by the normalizer; a second top holds the probabilities.
+
+    `value` and `slope` are texts for one class at one position: its part of the loss, and of the scores' gradient. In them p is the probability
+    of the class, l 1 for the class of the label (else 0), and x3, .. what `extra` adds. A label that is no class makes the loss NaN.
+    """
+
+    bottoms: ClassVar[Arity] = 2
+    tops: ClassVar[Arity] = (1, 2)
+    is_loss = True
+    value: str
+    slope: str
+
+    def infer(self, *bottoms: Shape) -> Sequence[Shape]:
+        scores, labels = bottoms[:2]
+        self.class_axis = self.axis(self.axis_field(), scores)
+        self.folded = split_axes(scores, self.class_axis)
+        outer, _, inner = self.folded
+        check_batch(self, scores, labels)
+        check_labels(self, scores, labels, outer * inner)
+        self.ignore = ignored(self.param.loss_param)
+        self.divisor = normalizer(self, outer, inner, segnet_default(self))
+        self.scalars: dict[str, float] = {}
+        return [(), scores][: max(1, len(self.param.top))]
+
+    def axis_field(self) -> int:
+        return int(self.param.softmax_param.axis)
+
+    def extra(self, rec: Recorder, bottoms: list[Blob]) -> list[Read]:
+        """More reads, placed in the domain (outer, classes, inner)."""
+        return []
+
+    def operands(self, rec: Recorder, bottoms: list[Blob]) -> list[Read]:
+        outer, classes, inner = self.folded
+        numbers = rec.constant("classes", np.arange(classes, dtype=np.float32))
+        labels = bottoms[1].data.view((outer, 1, inner))
+        return [self.prob.view(self.folded), (labels, 0), (numbers, 1), *self.extra(rec, bottoms)]
+
+    def names(self) -> tuple[str, dict[str, float]]:
+        """The beginning of both texts, and its scalars."""
+        has, label = self.ignore
+        valid = "x1 != ignored" if has else "1"
+        scalars = {**self.scalars, "classes": float(self.folded[1]), **({"ignored": float(label)} if has else {})}
+        return f"p = x0; l = x1 == x2; valid = {valid}; good = x1 >= 0 && x1 < classes && trunc(x1) == x1", scalars
+
+    def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
+        keep = rec.saved if rec.train else rec.scratch
+        self.prob: Ref = tops[1].data if len(tops) > 1 else keep("prob", bottoms[0].shape)
+        self.total = keep("divisor", ())
+        softmax(rec, bottoms[0].data, self.prob, self.class_axis)
+        begin, scalars = self.names()
+        counted = self.divisor == COUNTED
+        scalars["n"] = float(self.folded[1]) if counted else self.divisor
+        reduce(
+            rec, f"{begin}; v0 = valid ? (good ? {self.value} : NAN) : 0; v1 = valid", reads=self.operands(rec, bottoms),
+            writes=[tops[0].data, self.total], axes=(0, 1, 2), scalars=scalars,
+            finish=f"m = fmax({'v1 / n' if counted else 'n'}, 1); y0 = v0 / m; y1 = m",
+        )  # fmt: skip
+
+    def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
+        self.check(not any(propagate[1:]), "there is no gradient for labels", "propagate_down: true  propagate_down: false")
+        if not propagate[0]:
+            return
+        assert tops[0].diff is not None and bottoms[0].diff is not None
+        reads = self.operands(rec, bottoms)
+        begin, scalars = self.names()
+        weight, total = f"x{len(reads)}", f"x{len(reads) + 1}"
+        text = f"{begin}; y0 = valid ? ({self.slope}) * {weight} / {total} : 0"
+        used = {name: value for name, value in scalars.items() if name in text}
+        reads += [(tops[0].diff.view(()), 0), (self.total, 0)]
+        pointwise(rec, text, reads=reads, writes=[bottoms[0].diff.view(self.folded)], scalars=used)
+
+
+class WeightedSoftmaxWithLoss(ProbabilityLoss):
+    """Cross-entropy of the softmax, each position multiplied by the weight of its label (SegNet); the normalizer counts positions, not weights."""
+
+    origin = "SegNet"
+    message = "softmax_param"
+    value = "l * x3 * -log(fmax(p, FLT_MIN))"
+    slope = "x4 * (p - l)"
+
+    def infer(self, *bottoms: Shape) -> Sequence[Shape]:
+        tops = super().infer(*bottoms)
+        self.weights = np.array(self.param.loss_param.class_weighting, np.float32)
+        count, classes = len(self.weights), self.folded[1]
+        self.check(count == classes, f"{count} class_weighting given for {classes} classes", "one for each class")
+        return tops
+
+    def extra(self, rec: Recorder, bottoms: list[Blob]) -> list[Read]:
+        reads: list[Read] = [(rec.constant("weights", self.weights), 1)]
+        if rec.phase == "backward":  # of the label, not of the class
+            outer, _, inner = self.folded
+            own = rec.scratch("label_weights", (outer * inner, 1))
+            gather(rec, rec.constant("weights", self.weights).view((len(self.weights), 1)), bottoms[1].data.view((outer * inner,)), own)
+            reads.append((own.view((outer, 1, inner)), 0))
+        return reads
+
+
+@register("FocalLoss")
+class FocalLoss(ProbabilityLoss):
+    """-(alpha - p)^gamma log p of each label's probability p (happynear's); with `axis` or `activate`, -alpha (1 - p)^gamma log p (troyliu0105's).
+
+    type: ONEADDP takes alpha + p. As in that fork, happynear's gradient is right for alpha 1 only.
+    """
+
+    origin = "happynear, troyliu0105"
+
+    def axis_field(self) -> int:
+        return int(self.own().axis) if self.own().HasField("axis") else int(self.param.softmax_param.axis)
+
+    def infer(self, *bottoms: Shape) -> Sequence[Shape]:
+        tops, p = super().infer(*bottoms), self.own()
+        troy = p.HasField("axis") or p.HasField("activate")
+        if not troy and not p.HasField("type") and not p.HasField("beta"):
+            log.warn_once("focal_loss_layer.cpp:1", f"{self.title}: taken as happynear's FocalLoss; focal_loss_param {{ axis: 1 }} says troyliu0105's")
+        self.scalars = {"gamma": float(p.gamma), "alpha": float(p.alpha) if p.HasField("alpha") else 0.25 if troy else 1.0}
+        if troy:
+            self.value = "l * -alpha * pow(1 - p, gamma) * log(fmax(p, FLT_MIN))"
+            power, base, sign, factor = "pow(1 - q, gamma)", "fmax(1 - q, 1e-10)", "-", "alpha * "
+        else:
+            inside = "alpha + p" if p.type == p.ONEADDP else "alpha - p"
+            self.value = f"l * -pow({inside}, gamma) * log(fmax(p, FLT_MIN))"
+            power = f"pow({inside.replace('p', 'q').replace('alqha', 'alpha')}, gamma)"
+            base, sign, factor = ("1 + q", "+", "") if p.type == p.ONEADDP else ("fmax(1 - q, 1e-10)", "-", "")
+        self.slope = f"{factor}({power} {sign} gamma * {power} / ({base}) * log(fmax(q, FLT_MIN)) * q) * (p - l)".replace("q", "x3")
+        return tops
+
+    def extra(self, rec: Recorder, bottoms: list[Blob]) -> list[Read]:
+        if rec.phase != "backward":
+            return []
+        outer, classes, inner = self.folded  # the probability of the label at each position
+        own = rec.scratch("label_prob", (outer, inner))
+        reads: list[Read] = [self.prob.view(self.folded), (bottoms[1].data.view((outer, 1, inner)), 0),
+                             (rec.constant("classes", np.arange(classes, dtype=np.float32)), 1)]  # fmt: skip
+        reduce(rec, "v0 = x1 == x2 ? x0 : 0", reads=reads, writes=[own], axes=[1])
+        return [(own.view((outer, 1, inner)), 0)]
+
+
+@register("InfogainLoss")
+class InfogainLoss(ProbabilityLoss):
+    """Sum over classes of -H[label, class] log p[class], p the softmax; H is the third bottom, or the matrix of the file `source`."""
+
+    bottoms = (2, 3)
+    value = "x3 * -log(fmax(p, 1e-20))"
+    slope = "x4 * p - x3"
+
+    def axis_field(self) -> int:
+        return int(self.own().axis)
+
+    def infer(self, *bottoms: Shape) -> Sequence[Shape]:
+        self.check(not self.param.loss_param.HasField("normalize"), "loss_param { normalize } is refused by Caffe here", "normalization: VALID or BATCH_SIZE")
+        tops = super().infer(*bottoms)
+        classes = self.folded[1]
+        if len(bottoms) > 2:
+            shape = bottoms[2]
+        else:
+            self.check(self.own().source, "there is neither a third bottom nor infogain_loss_param { source }", "give H one way or the other")
+            try:
+                self.matrix = np.asarray(read_blobproto(pathlib.Path(self.own().source)), np.float32)
+            except (Error, OSError) as problem:
+                raise self.error(f"H cannot be read from {self.own().source}: {problem}", "a BlobProto of 1 x 1 x K x K") from problem
+            shape = self.matrix.shape
+        wanted = (1, 1, classes, classes)
+        self.check(tuple(shape[-2:]) == wanted[2:] and int(np.prod(shape)) == classes * classes, f"H is {shape_text(tuple(shape))}", f"{shape_text(wanted)}")
+        return tops
+
+    def force_backward(self, bottom: int) -> bool:
+        return bottom == 0
+
+    def extra(self, rec: Recorder, bottoms: list[Blob]) -> list[Read]:
+        outer, classes, inner = self.folded
+        matrix = bottoms[2].data if len(bottoms) > 2 else rec.constant("H", self.matrix)
+        matrix = matrix.view((classes, classes))
+        rows = rec.scratch("rows", (outer * inner, classes))
+        gather(rec, matrix, bottoms[1].data.view((outer * inner,)), rows)
+        reads: list[Read] = []
+        if inner == 1:
+            reads.append(rows.view(self.folded))
+        else:
+            moved = rec.scratch("moved", self.folded)
+            permute(rec, rows, moved, (outer, inner, classes), (0, 2, 1))
+            reads.append(moved)
+        if rec.phase == "backward":
+            sums = rec.scratch("row_sums", (outer * inner,))
+            reduce(rec, "v0 = x0", reads=[rows], writes=[sums], axes=[1])
+            reads.append((sums.view((outer, 1, inner)), 0))
+        return reads

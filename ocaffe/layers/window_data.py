@@ -1,0 +1,40 @@
+"""WindowData: windows of images, as R-CNN trains on them."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ocaffe.data.source import key_of, upload
+from ocaffe.data.windows import WindowSource
+from ocaffe.graph.ir import Blob, Shape
+from ocaffe.graph.recorder import Recorder
+from ocaffe.layers.base import Layer, register
+from ocaffe.layers.data import transform_of
+
+
+@register("WindowData")
+class WindowData(Layer):
+    """Windows that a window file lists, drawn at random from objects and background, brought to crop_size with some of their surroundings.
+
+    As in Caffe the scale is that of window_data_param, not of transform_param.
+    """
+
+    bottoms, tops = 0, (1, 2)
+    source: WindowSource | None = None
+
+    def infer(self, *bottoms: Shape) -> Sequence[Shape]:
+        if self.source is None:
+            transform = transform_of(self)
+            ignored = transform.scale
+            transform.scale = float(self.own().scale)
+            self.source = WindowSource(self.own(), transform, len(self.param.top) > 1, place=self.place, layer=self.title)
+            self.source.key = key_of(self.seed, self.param.name)
+            self.notes = self.source.notes
+            if ignored not in (1.0, transform.scale):
+                self.notes += (("window_data_layer.cpp:268", f"scale {ignored:g} of transform_param has no effect, as in Caffe; set it in window_data_param"),)
+        return self.source.shapes()
+
+    def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
+        assert self.source is not None
+        staging = upload(rec, self.source, self.source.nbytes)
+        label = tops[1].data if len(tops) > 1 else None
+        self.source.transform.record(rec, staging, self.source.layout, tops[0].data, label, "paste")
