@@ -45,12 +45,12 @@ STAND_INS: dict[str, tuple[str, dict[str, Any]]] = {  # beginning of the path: (
                          "filter": (32, 18, 1, 1), "dummy3": labels(2, 32)}),
     "gcinbis": ("TRAIN", {"data": (2, 3, 227, 227), "label": labels(2, 2)}),
     "forresti": ("TRAIN", {"data": (2, 3, 227, 227), "label": labels(1000, 2)}),
-    "alexgkendall": ("TRAIN", {"data": (1, 3, 180, 240), "label": labels(11, 1, 1, 180, 240)}),
+    "alexgkendall": ("TRAIN", {"data": (1, 3, 360, 480), "label": labels(11, 1, 1, 360, 480)}),
     "chuanqi305": ("TEST", {"data": (1, 3, 300, 300), "label": np.array([[[[0, 7, 0, 0.1, 0.2, 0.6, 0.7, 0]]]], np.float32)}),
     "shelhamer": ("TRAIN", {"color": (1, 3, 100, 120), "depth": (1, 1, 100, 120), "label": labels(40, 1, 1, 100, 120)}),
     "NVIDIA": ("TEST", {}),
     "soeaver__caffe-model/det": ("TRAIN", {"data": (1, 3, 320, 480), "im_info": np.array([[320, 480, 1]], np.float32), "gt_boxes": BOXES}),
-    "soeaver__caffe-model/seg": ("TRAIN", {"data": (1, 3, 473, 473), "label": labels(21, 1, 1, 473, 473)}),
+    "soeaver__caffe-model/seg": ("TRAIN", {"data": (1, 3, 512, 512), "label": labels(21, 1, 1, 513, 513)}),
     "GilLevi": ("TRAIN", {"data": (2, 3, 227, 227), "label": labels(8, 2)}),
     "senlinuc": ("TEST", {"data": (1, 1, 32, 280), "label": labels(10, 1, 20)}),
     "jolibrain": ("TRAIN", {"data": (1, 3, 136, 220), "label": labels(10, 1, 20)}),
@@ -108,6 +108,10 @@ def run(net: Any, phase: str, given: dict[str, Any]) -> tuple[int, str]:
         if node.type in ("BatchNorm", "BN"):  # without statistics every layer would multiply by 1 / sqrt(eps)
             for blob in made.params[node.name]:
                 blob.data[...] = 1
+    for blobs in made.params.values():
+        for blob in blobs:
+            if len(blob.shape) > 1 and not blob.data.any():  # no filler: nothing would flow
+                blob.data[...] = 0.02 * rng.standard_normal(blob.shape)
     feeds = {name: values_of(rng, what, made.blobs[name].shape) for name in made.inputs for what in [given.get(name)]}
     outputs = made.forward(**feeds)
     bad = [name for name, values in outputs.items() if not np.isfinite(values).all()]

@@ -55,7 +55,9 @@ class Distance(Layer):
         reduce(rec, text, reads=reads, writes=[tops[0].data], axes=axes, finish="y0 = v0 / n", scalars=scalars)
 
     def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
-        self.check(not any(propagate[2:]), "there is no gradient for weights", "propagate_down: false for them")
+        for bottom, wanted in zip(bottoms[2:], propagate[2:]):  # weights from a layer whose own bottoms learn, as AnchorTarget's: the fork leaves them out
+            if wanted and bottom.diff is not None:
+                pointwise(rec, "y0 = 0", writes=[bottom.diff])
         reads = self.flat(bottoms)
         weight: Ref | None = tops[0].diff
         assert weight is not None

@@ -4,6 +4,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import numpy as np
+
 from ocaffe.errors import shape_text
 from ocaffe.graph.ir import Blob, Ref, Shape, split_axes
 from ocaffe.graph.recorder import Recorder
@@ -26,7 +28,8 @@ class SoftmaxWithLossOHEM(SoftmaxWithLoss):
     tops = (1, 3)
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
-        shapes = [*super().infer(*bottoms), bottoms[1]]
+        labels = bottoms[1]
+        shapes = [*super().infer(*bottoms), labels if len(labels) > 1 else (*labels, 1, 1, 1)]  # as SmoothL1LossOHEM's second top, to which it is added
         return shapes[: max(1, len(self.param.top))]
 
     def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
@@ -94,11 +97,11 @@ class SmoothL1LossOHEM(Layer):
 class BoxAnnotatorOHEM(WithoutGradient):
     """Labels and box weights of the roi_per_img regions of each image whose loss is the largest; the others get ignore_label and weight 0.
 
-    Bottoms: rois R x 5 (image, x1, y1, x2, y2), the losses of labels and of boxes, whose sum counts, labels, and weights R x C.
+    Bottoms: rois R x 5 (image, x1, y1, x2, y2), the loss of each region (or two losses, whose sum counts), labels, and weights R x C.
     """
 
     origin = "R-FCN, Intel Caffe"
-    bottoms = 5
+    bottoms = (4, 5)
     tops = 2
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
@@ -108,10 +111,12 @@ class BoxAnnotatorOHEM(WithoutGradient):
         for index, shape in enumerate(singles, 1):
             fact = f"bottom {index} is {shape_text(shape)}, bottom 0 is {shape_text(rois)}"
             self.check(shape[:1] == rois[:1] and math.prod(shape) == rois[0], fact, "one value for each region")
-        self.check(weights[:1] == rois[:1], f"bottom 4 is {shape_text(weights)}, bottom 0 is {shape_text(rois)}", "weights of each region")
+        self.check(weights[:1] == rois[:1], f"the last bottom is {shape_text(weights)}, bottom 0 is {shape_text(rois)}", "weights of each region")
         return [(rois[0], 1, 1, 1), (rois[0], math.prod(weights[1:]), 1, 1)]
 
     def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
         p, (regions, channels) = self.own(), tops[1].shape[:2]
         reads, writes = [bottom.data for bottom in bottoms], [top.data for top in tops]
+        if len(reads) == 4:
+            reads.insert(2, rec.constant("no_second_loss", np.zeros(regions, np.float32)))
         over(rec, "ohem.annotate", (regions,), reads, writes, regions, channels, int(p.roi_per_img), float(p.ignore_label))

@@ -27,7 +27,7 @@ def test_softmax(device: Any, kind: str, shape: tuple[int, ...]) -> None:
     prob /= prob.sum(1, keepdims=True)
     counts = labels != 1
     losses = -np.log(np.take_along_axis(prob, labels[:, None], 1)[:, 0]) * counts
-    close(result.tops[2], losses)
+    close(result.tops[2], losses.reshape(losses.shape if losses.ndim > 1 else (*losses.shape, 1, 1, 1)))
     close(result.tops[0], losses.sum())
     expected = prob.copy()
     np.put_along_axis(expected, labels[:, None], np.take_along_axis(prob, labels[:, None], 1) - 1, 1)
@@ -87,7 +87,7 @@ def test_annotator(device: Any, kind: str) -> None:
         ("type: 'BoxAnnotatorOHEM' box_annotator_ohem_param { roi_per_img: 0 }", [(3, 5), (3,), (3,), (3,), (3, 8)], "roi_per_img is 0"),
         ("type: 'BoxAnnotatorOHEM' box_annotator_ohem_param { roi_per_img: 2 }", [(3, 4), (3,), (3,), (3,), (3, 8)], "bottom 0 is 3 x 4, it must be"),
         ("type: 'BoxAnnotatorOHEM' box_annotator_ohem_param { roi_per_img: 2 }", [(3, 5), (3,), (3, 2), (3,), (3, 8)], "bottom 2 is 3 x 2"),
-        ("type: 'BoxAnnotatorOHEM' box_annotator_ohem_param { roi_per_img: 2 }", [(3, 5), (3,), (3,), (3,), (4, 8)], "bottom 4 is 4 x 8"),
+        ("type: 'BoxAnnotatorOHEM' box_annotator_ohem_param { roi_per_img: 2 }", [(3, 5), (3,), (3,), (3,), (4, 8)], "the last bottom is 4 x 8"),
     ],
 )
 def test_mistakes(text: str, shapes: list[tuple[int, ...]], fact: str) -> None:
