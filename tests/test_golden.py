@@ -110,12 +110,9 @@ def check_file(actual: pathlib.Path, expected: pathlib.Path) -> None:
             assert (mine[key][...] == theirs[key][...]).all()
 
 
-def run_case(case: Case, device: Any) -> None:
-    """Run a case the way it was made and compare every array."""
+def message_of(case: Case) -> Any:
+    """The net of a case; where its text could mean two forks' layers, the blobs of the case tell."""
     message = read_net(str(case.prototxt))
-    phase = getattr(proto, case.about["phase"]) if case.about else message.state.phase
-    if case.about:
-        message.ClearField("state")
     stored: dict[str, list[np.ndarray | None]] = {}
     for (layer, _), array in case.get("param", 1):
         stored.setdefault(layer, []).append(array)
@@ -123,6 +120,15 @@ def run_case(case: Case, device: Any) -> None:
         if case.path.stem.startswith(name):
             tell(message.layer[-1])
     recognise(message, Weights("", [LayerWeights(name, blobs=blobs) for name, blobs in stored.items()]))
+    return message
+
+
+def run_case(case: Case, device: Any) -> None:
+    """Run a case the way it was made and compare every array."""
+    message = message_of(case)
+    phase = getattr(proto, case.about["phase"]) if case.about else message.state.phase
+    if case.about:
+        message.ClearField("state")
     looked_at = {names[0] for what in ("out", "top_diff", "in_diff") for run in range(1, 6) for names, _ in case.get(what, run)}
     net = Net(message, phase, level=case.about.get("level", 0), stages=case.about.get("stages", []), device=device, keep=sorted(looked_at))
     try:

@@ -10,9 +10,9 @@ from ocaffe.errors import Error
 from ocaffe.layers.base import registry
 from ocaffe.model.text import read_net
 from ocaffe.net import Net
-from tests.test_golden import GOLDEN, Case, cases, run_case, run_once, types_of
+from tests.test_golden import GOLDEN, Case, cases, message_of, run_case, run_once, types_of
 
-STATEFUL = {"LSTM", "RNN", "MarginInnerProduct"}  # what one forward leaves behind changes the next: tests of their own
+STATEFUL = {"LSTM", "RNN", "MarginInnerProduct", "HDF5Output"}  # what one forward leaves behind changes the next: tests of their own
 IN_PLACE = {
     "AbsVal", "BatchNorm", "Bias", "BN", "BNLL", "Clip", "Dropout", "ELU", "Exp", "HardSigmoid", "HardSwish", "Log", "Mish", "Power",
     "PReLU", "ReLU", "ReLU6", "Scale", "Sigmoid", "Softmax", "Swish", "TanH", "Threshold",
@@ -47,7 +47,7 @@ def test_reshaped(case: Case, device: Any, monkeypatch: pytest.MonkeyPatch) -> N
     types = types_of(case)
     if types & STATEFUL or not types <= set(registry()):
         pytest.skip("keeps a state, or is not there")
-    message = read_net(str(case.prototxt))
+    message = message_of(case)
     shapes = larger(message)
     if not shapes:
         pytest.skip("no input to reshape")
@@ -111,7 +111,7 @@ def test_in_place(case: Case, device: Any) -> None:
     """The bottom's name as the top's: the numbers of the case."""
     if not types_of(case) <= set(registry()):
         pytest.skip("is not there")
-    message = read_net(str(case.prototxt))
+    message = message_of(case)
     layer = next(layer for layer in message.layer if layer.type != "Input")
     x = layer.bottom[0]
     top, layer.top[0] = layer.top[0], x

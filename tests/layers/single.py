@@ -125,7 +125,7 @@ def run_golden(device: Any, kind: str, case: str) -> None:
     """Run the one layer of a golden case that is no Input, and compare all that the case holds."""
     net = text_format.Parse((GOLDEN / f"{case}.prototxt").read_text(), proto.NetParameter())
     (param,) = [layer for layer in net.layer if layer.type != "Input"]
-    arrays = np.load(GOLDEN / f"{case}.npz")
+    arrays = dict(np.load(GOLDEN / f"{case}.npz"))
     top_diffs = None
     if any(key.startswith("in_diff/") for key in arrays):
         top_diffs = [arrays.get(f"top_diff/{name}") for name in param.top]

@@ -94,7 +94,7 @@ def test_suppress(device: Any, kind: str, pixels: bool, eta: float, most: int | 
 
 def test_golden(device: Any) -> None:
     for case in CASES:
-        net, arrays = text_format.Parse((FORKS / f"{case}.prototxt").read_text(), proto.NetParameter()), np.load(FORKS / f"{case}.npz")
+        net, arrays = text_format.Parse((FORKS / f"{case}.prototxt").read_text(), proto.NetParameter()), dict(np.load(FORKS / f"{case}.npz"))
         (param,) = [layer for layer in net.layer if layer.type != "Input"]
         layer = registry()[param.type](param, net.state.phase)
         result = run(device, "gpu" if device.target.is_cpu else "cpu", layer, [arrays[f"in/{name}"] for name in param.bottom], strided=True, train=False)

@@ -27,7 +27,7 @@ def kind(request: pytest.FixtureRequest) -> str:
 def test_golden(device: Any) -> None:
     """Strided, and added to what the diffs hold."""
     for case in CASES:
-        net, arrays = text_format.Parse((FORKS / f"{case}.prototxt").read_text(), proto.NetParameter()), np.load(FORKS / f"{case}.npz")
+        net, arrays = text_format.Parse((FORKS / f"{case}.prototxt").read_text(), proto.NetParameter()), dict(np.load(FORKS / f"{case}.npz"))
         param = net.layer[-1]
         inputs = [arrays["in/loc_in"] + arrays["param/loc/0"], arrays["in/conf_in"] + arrays["param/conf/0"], arrays["in/prior"], arrays["in/gt"]]
         layer, other = registry()[param.type](param, net.state.phase), "gpu" if device.target.is_cpu else "cpu"

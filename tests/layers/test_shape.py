@@ -58,7 +58,7 @@ def test_split_adds_what_its_consumers_did_not(device, tops, shared, launches):
 
 @pytest.mark.parametrize("case", cases("Split"))
 def test_split_is_identity_and_sum(case):
-    arrays = np.load(GOLDEN / f"{case}.npz")
+    arrays = dict(np.load(GOLDEN / f"{case}.npz"))
     names = sorted(key.split("/")[1] for key in arrays if key.startswith("out/"))
     for name in names:
         close(arrays["in/data"], arrays[f"out/{name}"], 0)

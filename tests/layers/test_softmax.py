@@ -149,7 +149,6 @@ def test_legacy_normalize_and_counted():
         ("", ((4, 5), (4, 2)), r"\(8 and 4\): bottom 0 is 4 x 5, bottom 1 is 4 x 2"),
         ("softmax_param { axis: 2 }", ((4, 5), (4,)), "axis 2"),
         ("loss_param { label_smoothing: 0.1 }", ((4, 5), (4,)), "label_smoothing"),
-        ("loss_param { class_weighting: 1 }", ((4, 5), (4,)), "class_weighting"),
         ("loss_param { normalization: PRE_FIXED pre_fixed_normalizer: 0 }", ((4, 5), (4,)), "pre_fixed_normalizer is 0"),
     ],
 )
