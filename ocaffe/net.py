@@ -20,6 +20,7 @@ from ocaffe.cl.session import Session
 from ocaffe.errors import Error, shape_text
 from ocaffe.graph.ir import Ref, Role, Shape
 from ocaffe.graph.record import ALL, Choices
+from ocaffe.layers.memory_data import MemoryData
 from ocaffe.model.text import read_net
 from ocaffe.model.weights import read_weights, write_weights
 from ocaffe.network import Network, Variant, node_shape, phase_net
@@ -353,6 +354,21 @@ class Net:
         session.watched = [mirror for mirror in session.watched if mirror.net is not self or mirror.target.role in PARAMETERS]
         for blob in self.blobs.values():
             blob._mirrors.clear()
+
+    def set_input_arrays(self, data: Any, labels: Any = None, layer: str | None = None) -> None:
+        """Feed a MemoryData layer (the first one, or `layer`): `data` is n x channels x height x width, `labels` n values (None: zeros).
+
+        The next forward pass begins with the first rows. The arrays are copied: after a change call this again.
+        """
+        nodes = [node for node in self._network.graph.nodes if isinstance(node.layer, MemoryData) and layer in (None, node.name)]
+        if not nodes:
+            wanted = f"MemoryData layer '{layer}'" if layer else "MemoryData layer"
+            raise Error(f"the net has no {wanted}", fix="arrays go into Input layers by net.blobs[...].data")
+        source = nodes[0].layer.source
+        prefetcher = self._network.prefetchers.pop(source, None)
+        if prefetcher is not None:
+            prefetcher.close()
+        source.hand_over(data, labels, self._network.cursor[nodes[0].name])
 
     def clear_param_diffs(self) -> None:
         """Zero the gradients; backward adds to them."""

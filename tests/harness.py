@@ -42,7 +42,7 @@ def execute(rec: Recorder, context: Any, feeds: dict[Ref, np.ndarray], fetches: 
     """
     import pyopencl as cl
 
-    if rec.target.is_cpu and context.devices[0].type & cl.device_type.GPU:
+    if rec.target.is_cpu and not context.devices[0].type & cl.device_type.CPU:
         pytest.skip("kernels of the CPU class keep tiles in private memory, which a GPU has not for all the work-items that it keeps in flight")
     queue = cl.CommandQueue(context)
     host: dict[Ref, np.ndarray] = {}

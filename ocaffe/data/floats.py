@@ -15,12 +15,12 @@ GPU_GROUP = 64
 
 
 class FloatLayout:
-    """A block that holds a float32 array of each of `shapes`."""
+    """A block that holds a float32 array of each of `shapes`, behind `begin` bytes of something else."""
 
-    def __init__(self, shapes: Sequence[Shape]) -> None:
+    def __init__(self, shapes: Sequence[Shape], begin: int = 0) -> None:
         self.shapes = [tuple(shape) for shape in shapes]
         self.offsets: list[int] = []  # bytes
-        self.nbytes = 0
+        self.nbytes = begin
         for shape in self.shapes:
             self.offsets.append(self.nbytes)
             self.nbytes += aligned(4 * math.prod(shape))

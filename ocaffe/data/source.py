@@ -22,7 +22,7 @@ SLOTS = 2  # batches on the device: one in use, one arriving; backward may still
 Note = tuple[str, str]  # a line of Caffe's log: its source ('data_layer.cpp:73') and its text
 
 # Streams of random numbers that never meet: they are the highest word of the 256-bit Philox counter.
-SAMPLE, SKIP, RECORDS, FILES, FILLER = range(5)
+SAMPLE, SKIP, RECORDS, FILES, FILLER, AUGMENT = range(6)
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """Caffe's DataTransformer, split between host and device: the host draws crops and mirrors, the device does the arithmetic (transform.cl)."""
 from __future__ import annotations
 
+import copy
 import math
 import os
 from dataclasses import dataclass
@@ -65,9 +66,9 @@ class Layout:
 class Transform:
     """What `transform_param` asks for. Errors have no place; the source adds it."""
 
-    def __init__(self, param: Any, train: bool) -> None:
-        """`param` is the TransformationParameter; crops are random if `train`, else from the centre."""
-        check_fields(param, _FIELDS, "transform_param", "remove it, or prepare the images beforehand")
+    def __init__(self, param: Any, train: bool, more: frozenset[str] = frozenset()) -> None:
+        """`param` is the TransformationParameter; crops are random if `train`, else from the centre. `more` fields the caller uses himself."""
+        check_fields(param, _FIELDS | more, "transform_param", "remove it, or prepare the images beforehand")
         self.train = train
         self.scale = float(param.scale)
         self.mirror = bool(param.mirror)
@@ -122,8 +123,14 @@ class Transform:
         corners = below(words[:, 1:3], room + 1) if self.train else room // 2
         return corners.astype(np.int32), flags
 
-    def record(self, rec: Recorder, staging: Ref, layout: Layout, data: Ref, label: Ref | None) -> None:
-        """Record the launch that turns a staged batch into `data` (N x C x H x W) and `label` (N)."""
+    def bare(self) -> Transform:
+        """The same crop and mirror without mean and scale: what becomes of label images."""
+        other = copy.copy(self)
+        other.mean, other.scale = None, 1.0
+        return other
+
+    def record(self, rec: Recorder, staging: Ref, layout: Layout, data: Ref, label: Ref | None, kernel: str = "transform") -> None:
+        """Record the launch of `kernel` that turns a staged batch into `data` (N x C x H x W) and `label` (N)."""
         samples, channels, height, width = data.shape
         if not self.crop and not self.mirror:
             height, width = 1, height * width  # rows lie one behind the other: long ones are faster
@@ -135,7 +142,7 @@ class Transform:
         group = 32 if width <= 32 else 64
         columns = 1 if rec.target.is_cpu else group * math.ceil(width / (group * GPU_PIXELS))
         rec.launch(
-            "transform.transform",
+            f"transform.{kernel}",
             reads=[staging, *([] if mean is None else [rec.constant("mean", mean)])],
             writes=[data, *([] if label is None else [label])],
             args=[*map(np.uint64, (layout.table_at, layout.label_at, layout.image)), channels * height, height, width, *mean_size, self.scale],

@@ -21,6 +21,9 @@ AUTOMATIC = "(automatic)"
 def build(net: Any, phase: int, log: Log = lambda source, text: None, shapes: dict[str, Shape] | None = None, seed: int = 0) -> Graph:
     """The graph of `net` (upgraded, filtered). `shapes` overrides the shapes of Input tops and of data tops. Raises Error with file and line."""
     log("net.cpp:53", f"Initializing net from parameters: \n{write_text(net)}")
+    if net.bn_stats_batch_size:
+        fact = f"bn_stats_batch_size: {net.bn_stats_batch_size} (Intel's) is not supported"
+        raise Error(fact, place=net.source_file or None, fix="remove it, or use a smaller batch")
     builder = _Builder(insert_splits(net), phase, log, shapes or {}, seed)
     graph = builder.run()
     mark_backward(graph, bool(net.force_backward), log)

@@ -10,6 +10,10 @@
  *   VECTOR  1 (CPU): a work-item writes a row, 16 pixels a step; 0 (GPU): the work-items of a row write neighbouring pixels
  * Work-items: (any number for the columns of a row, rows = channels * height, samples).
  *
+ * paste: a window of an image (WindowData), which may cover a part of the sample only; the rest is 0:
+ *   y[n][c][h][w] = inside ? (x[n][c][h - top][w - left] - mean[c][h + mean_y][w + mean_x]) * scale : 0
+ * The table has height and width of the window, top and left, mean_y and mean_x. Defines and work-items as above; VECTOR is not used.
+ *
  * unpack: a top of floats that lie as they are in the block: y[n][i] = block[at + (n * count + i) * 4 bytes].
  *   PIECE   elements that a work-item copies
  * Work-items: (count / PIECE, samples).
@@ -85,6 +89,43 @@ kernel void transform(OPERAND(const uchar, block),
   }
 #endif
   for (; w < width; w += get_global_size(0)) y[mirror ? width - 1 - w : w] = ((float)x[w] - MEAN_AT(w)) * scale;
+}
+
+kernel void paste(OPERAND(const uchar, block),
+#if MEAN
+                  OPERAND(const float, mean),
+#endif
+                  OPERAND(float, y),
+#if LABEL
+                  OPERAND(float, label),
+#endif
+                  const ulong table_at, const ulong label_at, const ulong image, const int rows, const int height, const int width,
+                  const int mean_height, const int mean_width, const float scale) {
+  const int row = get_global_id(1);
+  const ulong n = get_global_id(2);
+  if (row >= rows) return;
+  LOCATE(block);
+  LOCATE(y);
+  const int c = row / height, h = row % height;
+  global const int* place = (global const int*)(block + table_at) + n * 8;
+  const int top = place[2], left = place[3];
+  const int begin = h >= top && h < top + place[0] ? left : width, end = left + place[1];
+  global const PIXEL* x = (global const PIXEL*)block + n * image + ((ulong)c * place[0]) * place[1];
+#if MEAN == 2
+  LOCATE(mean);
+  mean += ((ulong)c * mean_height + place[4] + h) * mean_width + place[5];
+#elif MEAN == 1
+  LOCATE(mean);
+  mean += c;
+#endif
+  y += n * y_stride + (ulong)row * width;
+  int w = get_global_id(0);
+#if LABEL
+  LOCATE(label);
+  if (row == 0 && w == 0) label[n * label_stride] = ((global const float*)(block + label_at))[n];
+#endif
+  for (; w < width; w += get_global_size(0))
+    y[w] = w >= begin && w < end ? ((float)x[(h - top) * place[1] + w - left] - MEAN_AT(w)) * scale : 0.0f;
 }
 
 kernel void unpack(OPERAND(const uchar, block), OPERAND(float, y), const ulong at, const int count) {

@@ -43,7 +43,7 @@ class ContrastiveLoss(Layer):
         reduce(rec, "d = x0 - x1; v0 = d * d", reads=[a, b], writes=[self.distance], axes=[1])
         apart = "fmax(margin - x0, 0)" if self.own().legacy_version else "m = fmax(margin - sqrt(x0), 0); m * m"
         *first, apart = apart.split("; ")
-        text = "; ".join([*first, f"v0 = trunc(x1) != 0 ? x0 : {apart}"])
+        text = "; ".join([*first, f"v0 = fabs(x1) >= 1 ? x0 : {apart}"])
         reduce(
             rec, text, reads=[self.distance, bottoms[2].data.view((n,))], writes=[tops[0].data], axes=[0], finish="y0 = v0 / n",
             scalars={"margin": float(self.own().margin), "n": 2.0 * max(n, 1)},
@@ -59,7 +59,7 @@ class ContrastiveLoss(Layer):
         a, b = (bottom.data.view((n, c)) for bottom in bottoms[:2])
         away = "-(margin - sqrt(x2)) / (sqrt(x2) + 0.0001) * d"  # Caffe's guard against the distance 0
         apart = "margin - x2 > 0 ? -d : 0" if self.own().legacy_version else f"margin - sqrt(x2) > 0 ? {away} : 0"
-        text = f"d = x0 - x1; apart = {apart}; g = x4 / n * (trunc(x3) != 0 ? d : apart); "
+        text = f"d = x0 - x1; apart = {apart}; g = x4 / n * (fabs(x3) >= 1 ? d : apart); "
         text += "; ".join(f"y{i} = {sign}g" for i, (sign, _) in enumerate(writes))
         reads: list[Read] = [a, b, (self.distance.view((n, 1)), 0), (bottoms[2].data.view((n, 1)), 0), (tops[0].diff.view(()), 0)]
         pointwise(rec, text, reads=reads, writes=[ref for _, ref in writes], scalars={"margin": float(self.own().margin), "n": float(max(n, 1))})

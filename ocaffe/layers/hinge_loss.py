@@ -37,7 +37,7 @@ class LabelledScores(Layer):
 
     def total(self, rec: Recorder, bottoms: list[Blob], top: Ref, value: str) -> None:
         """top = the sum of `value` over all scores, divided by the batch size."""
-        good = "x1 >= 0 && x1 < classes && trunc(x1) == x1"
+        good = "x1 >= 0 && x1 < classes && floor(x1) == x1"
         scalars = {"n": float(max(self.rows, 1)), "classes": float(self.classes)}
         text = f"v0 = {good} ? {value} : NAN"
         reduce(rec, text, reads=self.operands(rec, bottoms), writes=[top], axes=[0, 1], finish="y0 = v0 / n", scalars=scalars)

@@ -63,7 +63,7 @@ class ProbabilityLoss(Layer):
         has, label = self.ignore
         valid = "x1 != ignored" if has else "1"
         scalars = {**self.scalars, "classes": float(self.folded[1]), **({"ignored": float(label)} if has else {})}
-        return f"p = x0; l = x1 == x2; valid = {valid}; good = x1 >= 0 && x1 < classes && trunc(x1) == x1", scalars
+        return f"p = x0; l = x1 == x2; valid = {valid}; good = x1 >= 0 && x1 < classes && floor(x1) == x1", scalars
 
     def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
         keep = rec.saved if rec.train else rec.scratch

@@ -264,6 +264,6 @@ def _check_layers(net: Any, say: Log) -> None:
                     )
         for name in ("data_param", "image_data_param", "window_data_param"):
             if layer.HasField(name):
-                unused = [key for key in legacy.V1_TRANSFORM if getattr(layer, name).HasField(key)]
+                unused = [key for key in legacy.V1_TRANSFORM if getattr(layer, name).HasField(key) and (name, key) != ("window_data_param", "scale")]
                 if unused:
                     say(f"{_place(net, layer)}: {', '.join(unused)} of {name} have no effect, as in Caffe; move them to transform_param")

@@ -12,6 +12,7 @@ from PIL import Image
 
 from ocaffe import proto
 from ocaffe.data.images import ImageSource
+from ocaffe.data.pictures import PictureSource
 from ocaffe.data.transform import Transform
 from ocaffe.model.blob import array_to_datum
 
@@ -53,14 +54,14 @@ def source(path: Any, batch: int, *, train: bool = True, labels: bool = True, wo
     return made
 
 
-def block_of(made: ImageSource, index: int) -> np.ndarray:
+def block_of(made: PictureSource, index: int) -> np.ndarray:
     """Batch number `index`, in a block that fits."""
     block = np.full(made.fill(index, np.empty(0, np.uint8)).nbytes, 0xA5, np.uint8)
     made.fill(index, block)
     return block
 
 
-def samples(made: ImageSource, index: int, block: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
+def samples(made: PictureSource, index: int, block: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
     """What the device will make of batch number `index` (in `block`) without mean and scale, in numpy: images after crop and mirror, labels."""
     info = made.fill(index, np.empty(0, np.uint8))
     block = block_of(made, index) if block is None else block

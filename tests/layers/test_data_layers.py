@@ -1,10 +1,14 @@
-"""Data, HDF5Data and DummyData against what Caffe put out (golden/data), and against numpy where Caffe draws at random."""
+"""Layers that feed a net, and HDF5Output: against what Caffe put out (golden/data and forks), and against numpy where Caffe draws at random."""
 from __future__ import annotations
 
 import dataclasses
+import os
 import pathlib
+import shutil
+import types
 from typing import Any
 
+import h5py
 import numpy as np
 import pytest
 from google.protobuf import text_format
@@ -14,11 +18,17 @@ from ocaffe.errors import Error
 from ocaffe.graph.ir import Blob, Role
 from ocaffe.graph.recorder import Recorder
 from ocaffe.layers.base import Layer, registry
+from ocaffe.model.blob import write_blobproto
+from ocaffe.net import Net
 from tests.harness import execute
 from tests.layers.single import KINDS, close, ref
 
 GOLDEN = pathlib.Path(__file__).parent.parent / "golden"
-CASES = sorted(path.stem for kind in ("Data", "HDF5Data") for path in (GOLDEN / "data").glob(f"{kind}-*.npz"))
+CASES = sorted(
+    f"{path.parent.name}/{path.stem}"
+    for kind in ("data/Data-", "data/HDF5Data-", "data/ImageData-", "data/WindowData-", "forks/AnnotatedData.")
+    for path in GOLDEN.glob(f"{kind}*.npz")
+)
 
 
 @pytest.fixture(autouse=True)
@@ -36,9 +46,8 @@ def run(device: Any, kind: str, layer: Layer, batch: int = 0, *, strided: bool =
     layer.seed = seed
     shapes = [tuple(shape) for shape in layer.infer()]
     source = layer.source  # type: ignore[attr-defined]
-    if source is not None:
-        shapes_now = source.fill(batch, np.empty(0, np.uint8)).shapes if layer.param.type == "Data" else shapes
-        shapes = list(shapes_now)
+    if source is not None and layer.moves_data:
+        shapes = list(source.fill(batch, np.empty(source.nbytes, np.uint8)).shapes)
     rec = Recorder(dataclasses.replace(device.target, kind=kind), train=True)
     rec.enter(layer.param.name, "forward")
     tops = [Blob(name, shape) for name, shape in zip(layer.param.top, shapes)]
@@ -50,7 +59,7 @@ def run(device: Any, kind: str, layer: Layer, batch: int = 0, *, strided: bool =
 
 
 def golden_layer(case: str) -> Layer:
-    net = text_format.Parse((GOLDEN / "data" / f"{case}.prototxt").read_text(), proto.NetParameter())
+    net = text_format.Parse((GOLDEN / f"{case}.prototxt").read_text(), proto.NetParameter())
     (param,) = net.layer
     return registry()[param.type](param, net.state.phase)
 
@@ -59,10 +68,10 @@ def golden_layer(case: str) -> Layer:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("case", CASES)
 def test_golden(device: Any, kind: str, case: str, strided: bool) -> None:
-    if case == "Data-leveldb":
+    if case == "data/Data-leveldb":
         pytest.importorskip("plyvel")
     layer = golden_layer(case)
-    arrays = dict(np.load(GOLDEN / "data" / f"{case}.npz"))
+    arrays = dict(np.load(GOLDEN / f"{case}.npz"))
     for batch in range(5):
         prefix = f"out@{batch + 1}/" if batch else "out/"
         expected = {key[len(prefix) :]: arrays.pop(key) for key in list(arrays) if key.startswith(prefix)}
@@ -124,7 +133,7 @@ def test_errors_name_the_layer() -> None:
 
 
 def test_log_lines_of_opening() -> None:
-    layer = golden_layer("Data-mean-file")
+    layer = golden_layer("data/Data-mean-file")
     layer.infer()
     assert [text for _, text in layer.notes] == [  # type: ignore[attr-defined]
         "Opened lmdb files/lmdb_raw",
@@ -209,3 +218,193 @@ def test_dummy_errors(text: str, fact: str) -> None:
         layer.infer()
         layer.source.fill(0, np.empty(1000, np.uint8))  # type: ignore[attr-defined]
     assert fact in caught.value.fact and caught.value.layer == "'d' (DummyData)"
+
+
+# -- WindowData, DenseImageData, AnnotatedData
+
+
+def blob_mean(path: pathlib.Path, shape: tuple[int, ...]) -> np.ndarray:
+    mean = np.random.default_rng(5).uniform(50, 150, shape).astype(np.float32)
+    write_blobproto(str(path), mean)
+    return mean
+
+
+def filled(layer: Layer, batch: int) -> np.ndarray:
+    """The block that the last `run` of a batch was made from."""
+    source = layer.source  # type: ignore[attr-defined]
+    block = np.zeros(max(source.nbytes, source.fill(batch, np.empty(0, np.uint8)).nbytes), np.uint8)
+    source.fill(batch, block)
+    return block
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_windows_and_the_mean_around_them(device: Any, kind: str, tmp_path: pathlib.Path) -> None:
+    """The mean is taken at the place in the sample, from the middle of the mean image; beyond the image there is 0. The scale is window_data_param's."""
+    mean = blob_mean(tmp_path / "mean", (3, 21, 21))
+    layer = layer_of(
+        f"""name: "w" type: "WindowData" top: "data" top: "label" transform_param {{ crop_size: 16 mirror: true scale: 7 mean_file: "{tmp_path}/mean" }}
+        window_data_param {{ source: "data/windows.txt" batch_size: 6 fg_fraction: 0.5 context_pad: 3 scale: 0.25 }}"""
+    )
+    got = run(device, kind, layer, 2, seed=4)
+    layout = layer.source.layout  # type: ignore[attr-defined]
+    block = filled(layer, 2)
+    for n, (height, width, y, x) in enumerate(layout.table(block)[:, :4]):
+        window = layout.pixels(block)[n][: 3 * height * width].reshape(3, height, width)
+        place = slice(y, y + height), slice(x, x + width)
+        expected = np.zeros((3, 16, 16), np.float32)
+        expected[:, place[0], place[1]] = (window - mean[:, 2:18, 2:18][:, place[0], place[1]]) * np.float32(0.25)
+        close(got["data"][n], expected, 1e-6)
+    assert got["label"].tolist() == [0, 0, 0, 2, 2, 2]
+    assert any("scale 7 of transform_param has no effect" in text for _, text in layer.notes)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_dense_labels_have_no_mean(device: Any, kind: str, tmp_path: pathlib.Path) -> None:
+    names = [f"files/images/im0{n}.png" for n in range(4)]
+    (tmp_path / "list").write_text("".join(f"{name} {name}\n" for name in names))
+    layer = layer_of(
+        f"""name: "d" type: "DenseImageData" top: "data" top: "label" transform_param {{ crop_size: 13 mirror: true scale: 0.5 mean_value: 100 }}
+        dense_image_data_param {{ source: "{tmp_path}/list" batch_size: 8 is_color: false }}"""
+    )
+    got = run(device, kind, layer, 1, seed=4)
+    assert got["data"].shape == got["label"].shape == (8, 1, 13, 13) and got["label"].min() >= 0 and got["label"].max() > 100
+    close(got["data"], (got["label"] - 100) * 0.5, 1e-6)
+    assert len({each.tobytes() for each in got["label"]}) > 4
+    plain = run(device, kind, layer_of(str(layer.param).replace("mirror: true", "").replace("crop_size: 13", "")))
+    assert plain["data"].shape == plain["label"].shape == (8, 1, 24, 28)
+    close(plain["data"], (plain["label"] - 100) * 0.5, 1e-6)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_augmented_images_and_their_mean(device: Any, kind: str, tmp_path: pathlib.Path) -> None:
+    mean = blob_mean(tmp_path / "mean", (3, 20, 30))
+    layer = layer_of(
+        f"""name: "a" type: "AnnotatedData" top: "data" top: "label" data_param {{ source: "forks/annotated_png_lmdb" batch_size: 4 backend: LMDB }}
+        transform_param {{ mirror: true crop_h: 11 crop_w: 17 mean_file: "{tmp_path}/mean" resize_param {{ height: 20 width: 30 interp_mode: AREA }} }}
+        annotated_data_param {{ batch_sampler {{ max_sample: 1 sampler {{ min_scale: 0.5 }} }} }}"""
+    )
+    got = run(device, kind, layer, 3, seed=4)
+    source, block = layer.source, filled(layer, 3)  # type: ignore[attr-defined]
+    layout, rows = source.layout([top.shape for top in got.values()])
+    mirrors = 0
+    for n, (_, _, _, _, y, x, mirror, _) in enumerate(layout.table(block)):
+        expected = layout.pixels(block)[n].reshape(3, 11, 17) - mean[:, y : y + 11, x : x + 17]
+        close(got["data"][n], expected[:, :, ::-1] if mirror else expected, 1e-6)
+        mirrors += mirror
+    assert 0 < mirrors < 4 and (got["label"] == rows.views(block)[0]).all()
+
+
+def test_what_only_annotated_data_can_do() -> None:
+    for layer, field in (("Data", "resize_param { height: 3 width: 3 }"), ("ImageData", "expand_param { prob: 0.5 }")):
+        text = f"name: 'd' type: '{layer}' top: 'd' transform_param {{ {field} }}"
+        with pytest.raises(Error, match="is not supported here"):
+            layer_of(text).infer()
+
+
+# -- MemoryData
+
+
+MEMORY = """layer { name: "m" type: "MemoryData" top: "data" top: "label" memory_data_param { batch_size: 2 channels: 3 height: 2 width: 1 } }"""
+
+
+def memory_net(device: Any) -> Net:
+    return Net(text_format.Parse(MEMORY, proto.NetParameter()), proto.TEST, device=device)
+
+
+def test_memory_goes_round_and_begins_anew(device: Any) -> None:
+    net = memory_net(device)
+    try:
+        with pytest.raises(Error, match="the layer has no data yet"):
+            net.forward()
+        first = np.arange(36, dtype=np.float64).reshape(6, 3, 2, 1)
+        net.set_input_arrays(first, np.arange(6))
+        held = first.copy()
+        first[...] = -1  # the net has a copy
+        for index in (0, 1, 2, 0):
+            net.forward()
+            assert (net.blobs["data"].data == held[2 * index : 2 * index + 2]).all()
+            assert net.blobs["label"].data.shape == (2, 1, 1, 1) and net.blobs["label"].data.ravel().tolist() == [2 * index, 2 * index + 1]
+        net.set_input_arrays(held[4:] * 2)
+        for _ in range(2):
+            net.forward()
+            assert (net.blobs["data"].data == held[4:] * 2).all() and not net.blobs["label"].data.any()
+    finally:
+        net.close()
+
+
+def test_memory_errors(device: Any) -> None:
+    net = memory_net(device)
+    data = np.zeros((4, 3, 2, 1))
+    for arrays, fact in (
+        ((data[:, :2],), "data is 4 x 2 x 2 x 1, and the layer wants n x 3 x 2 x 1"),
+        ((data[:3],), "data has 3 rows, not a multiple of the batch size 2"),
+        ((data[:0],), "data has 0 rows"),
+        ((data, np.zeros(3)), "labels has 3 values, data 4 rows"),
+        ((data, None, "other"), "the net has no MemoryData layer 'other'"),
+    ):
+        with pytest.raises(Error) as caught:
+            net.set_input_arrays(*arrays)
+        assert fact in caught.value.fact and caught.value.fix
+    net.close()
+    for text, fact in (("channels: 3 height: 2 width: 1", "are 0 x 3 x 2 x 1"), ("batch_size: 1 channels: 1 height: 1 width: 1 dim: 3", "field 'dim'")):
+        with pytest.raises(Error, match=fact):
+            layer_of(f"name: 'm' type: 'MemoryData' top: 'x' memory_data_param {{ {text} }}").infer()
+    layer = layer_of("name: 'm' type: 'MemoryData' top: 'x' transform_param { scale: 2 } memory_data_param { batch_size: 1 channels: 1 height: 1 width: 1 }")
+    assert layer.infer() == [(1, 1, 1, 1)] and "does not transform" in layer.notes[0][1]
+
+
+# -- HDF5Output
+
+
+def output_net(device: Any, path: pathlib.Path, shapes: str = "shape { dim: 2 dim: 3 } shape { dim: 2 }") -> Net:
+    text = f"""force_backward: true layer {{ name: "in" type: "Input" top: "x" top: "y" input_param {{ {shapes} }} }}
+        layer {{ name: "out" type: "HDF5Output" bottom: "x" bottom: "y" hdf5_output_param {{ file_name: "{path}" }} }}"""
+    return Net(text_format.Parse(text, proto.NetParameter()), proto.TRAIN, device=device)
+
+
+def test_output_of_several_passes(device: Any, tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "out.h5"
+    path.write_text("an older file")
+    net = output_net(device, path)
+    assert path.read_text() == "an older file"  # until there is something to take its place
+    for number in range(3):
+        net.forward(x=np.full((2, 3), number), y=[number, -number])
+        with h5py.File(path) as file:
+            assert file["data"].shape == (2 * number + 2, 3, 1, 1) and file["label"].shape == (2 * number + 2, 1, 1, 1)
+            assert file["data"][..., 0, 0].tolist() == [[n // 2] * 3 for n in range(2 * number + 2)]
+            assert file["label"][..., 0, 0, 0].tolist() == [[n // 2, -(n // 2)][n % 2] for n in range(2 * number + 2)]
+    assert os.listdir(tmp_path) == ["out.h5"]
+    net.blobs["x"].diff[...] = 7
+    net.backward()
+    assert not net.blobs["x"].diff.any()
+    net.close()
+
+
+def test_output_errors(device: Any, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for shapes, fact in (
+        ("shape { dim: 2 dim: 3 } shape { dim: 3 }", "data has 2 rows, label 3"),
+        ("shape { dim: 2 dim: 1 dim: 1 dim: 1 dim: 1 } shape { dim: 2 }", "a bottom is 2 x 1 x 1 x 1 x 1"),
+    ):
+        with pytest.raises(Error, match=fact):
+            output_net(device, tmp_path / "x.h5", shapes)
+    with pytest.raises(Error, match="file_name is empty"):
+        layer_of("name: 'o' type: 'HDF5Output' hdf5_output_param { }").infer((1,), (1,))
+    with pytest.raises(Error, match="cannot be written") as caught:
+        output_net(device, tmp_path / "none" / "x.h5").forward()
+    assert "make the folder" in str(caught.value.fix)
+    path = tmp_path / "x.h5"
+    net = output_net(device, path)
+    net.forward()
+    before = path.read_bytes()
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: types.SimpleNamespace(free=100))
+    with pytest.raises(Error, match=r"bytes more, and 100 are free"):
+        net.forward()
+    assert path.read_bytes() == before
+    monkeypatch.undo()
+    net.blobs["x"].reshape(2, 4)
+    with pytest.raises(Error, match="a row of 'data' is 4 x 1 x 1, and was 3 x 1 x 1"):
+        net.forward()
+    path.unlink()
+    with pytest.raises(Error, match="cannot be written"):
+        net.forward()
+    net.close()

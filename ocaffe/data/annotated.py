@@ -1,0 +1,378 @@
+"""The source of an AnnotatedData layer (SSD): images with boxes, distorted, expanded, sampled, resized, cropped and mirrored together.
+
+What is to be done to an image is drawn and its boxes are followed before the image is decoded (Plan): a batch tells its shapes at once. Only the part of
+an image that is left in the end is worked on.
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+from google.protobuf.message import DecodeError
+
+from ocaffe import proto
+from ocaffe.data.boxes import Boxes, samples
+from ocaffe.data.database import Item, key_text, open_database
+from ocaffe.data.decode import Color, image_shape, open_image, planes
+from ocaffe.data.dice import Dice
+from ocaffe.data.distort import Step, add_noise, check_distortion, check_noise, draw
+from ocaffe.data.floats import FloatLayout
+from ocaffe.data.images import FIELDS, RESTART, Records
+from ocaffe.data.order import Order
+from ocaffe.data.resample import Interpolation, resize
+from ocaffe.data.source import BatchInfo, Source, aligned, check_fields
+from ocaffe.data.transform import HEIGHT, MEAN_X, MEAN_Y, MIRROR, WIDTH, Layout, Transform
+from ocaffe.data.workers import Workers
+from ocaffe.errors import Error, Place, shape_text
+from ocaffe.graph.ir import Shape
+
+TRANSFORM_FIELDS = frozenset({"resize_param", "noise_param", "distort_param", "expand_param", "emit_constraint"})
+_BOX = 8  # columns of the label top
+_NO_BOX = np.full((1, _BOX), -1, np.float32)
+_ALMOST_ONE = 1e-2  # an expansion by less is none
+_WARP, _FIT_SMALL, _FIT_LARGE = (getattr(proto.ResizeParameter, name) for name in ("WARP", "FIT_SMALL_SIZE", "FIT_LARGE_SIZE_AND_PAD"))
+_PAD = {proto.ResizeParameter.CONSTANT: "constant", proto.ResizeParameter.MIRRORED: "reflect", proto.ResizeParameter.REPEAT_NEAREST: "edge"}
+Size = tuple[int, int]  # height, width
+
+
+@dataclass
+class Plan:
+    """What becomes of one image."""
+
+    record: int
+    name: str
+    datum: Any
+    file: Any  # only the header is read yet
+    shape: tuple[int, int, int]  # of the image
+    boxes: Boxes  # those that are left
+    dice: Dice
+    steps: list[Step]  # of distortion
+    size: Size  # of what the image lies in, larger than itself if it was expanded
+    at: Size  # where it lies: y, x
+    window: tuple[int, int, int, int]  # what is cut out of that: y, x, height, width
+    method: Interpolation  # of resizing
+    resized: Size
+    corner: Size  # of the crop from that
+    crop: Size
+    mirror: bool
+
+
+class AnnotatedSource(Source):
+    """Batches of a database of AnnotatedDatums."""
+
+    def __init__(
+        self,
+        param: Any,
+        annotated: Any,
+        transform_param: Any,
+        transform: Transform,
+        labels: bool,
+        *,
+        workers: int | None = None,
+        place: Place | None = None,
+        layer: str | None = None,
+    ) -> None:
+        """`param` is the DataParameter, `annotated` the AnnotatedDataParameter; `labels`: a top wants them; `workers` decode at the same time."""
+        super().__init__(place, layer)
+        with self.located():
+            check_fields(param, FIELDS, "data_param", "remove it")
+            check_fields(annotated, {"batch_sampler", "label_map_file", "anno_type"}, "annotated_data_param", "remove it")
+            if not param.batch_size:
+                raise Error("batch_size is 0", fix="batch_size of at least 1")
+            self.batch, self.transform, self.labels = int(param.batch_size), transform, labels
+            self.color = Color.COLOR if param.force_encoded_color and transform.color is Color.UNCHANGED else transform.color
+            self.samplers = list(annotated.batch_sampler)
+            self.resize, self.noise = _single(transform_param, "resize_param"), _single(transform_param, "noise_param")
+            self.distort, self.expand, self.emit = (_given(transform_param, f) for f in ("distort_param", "expand_param", "emit_constraint"))
+            self._check_settings()
+            self.database = open_database(param.source, param.backend)
+            self.order = Order(self.database.entries, bool(param.shuffle), int(param.rand_skip))
+            self.records = Records(self.database, self.order.shuffle)
+            self.workers = Workers(workers or param.parser_threads or param.threads)
+            self._checked: tuple[int, ...] | None = None
+            self.boxed = annotated.HasField("anno_type")
+            (item,) = self.records.read([0])
+            self.boxed = self.boxed or self._parse(0, item).HasField("type")
+            plan = self._plan(0, item, 0)
+            self._first = self._layout(plan)
+            self._rows = max(len(plan.boxes), 1)
+        kind = proto.DataParameter.DB.Name(param.backend).lower()
+        size = ",".join(map(str, self.shapes()[0]))
+        self.notes = (
+            (f"db_{kind}.cpp:35", f"Opened {kind} {param.source}"),
+            *transform.notes,
+            ("annotated_data_layer.cpp:62", f"output data size: {size}"),
+        )
+
+    def _check_settings(self) -> None:
+        if self.resize is not None:
+            if not (self.resize.height and self.resize.width):
+                raise Error(f"resize_param has height {self.resize.height} and width {self.resize.width}", fix="set both")
+            if self.resize.resize_mode == _FIT_SMALL and self.batch > 1:
+                raise Error(f"resize_mode FIT_SMALL_SIZE with batch_size {self.batch}: images differ in size", fix="batch_size: 1, or another resize_mode")
+        if self.noise is not None:
+            check_noise(self.noise)
+        if self.distort is not None:
+            check_distortion(self.distort)
+        if self.expand is not None and self.expand.max_expand_ratio < 1:
+            raise Error(f"max_expand_ratio is {self.expand.max_expand_ratio:g}", fix="1 or more")
+        for each in self.samplers:
+            low, high, thin, wide = (getattr(each.sampler, f) for f in ("min_scale", "max_scale", "min_aspect_ratio", "max_aspect_ratio"))
+            if not (0 < low <= high <= 1 and 0 < thin <= wide):
+                raise Error(
+                    f"a sampler has scales {low:g} to {high:g} and aspect ratios {thin:g} to {wide:g}",
+                    fix="0 < min_scale <= max_scale <= 1, 0 < min_aspect_ratio <= max_aspect_ratio",
+                )
+
+    # -- shapes ------------------------------------------------------------------------------------------------------
+
+    def _layout(self, plan: Plan) -> Layout:
+        return Layout(self.batch, plan.shape[0], *plan.crop, np.dtype(np.uint8))
+
+    def shapes(self) -> list[Shape]:
+        return self._tops(self._first, self._rows)
+
+    def _tops(self, layout: Layout, rows: int) -> list[Shape]:
+        label: Shape = (1, 1, rows, _BOX) if self.boxed else (self.batch, 1, 1, 1)
+        return [(self.batch, layout.channels, layout.height, layout.width), label][: 1 + self.labels]
+
+    @property
+    def nbytes(self) -> int:
+        return self._first.nbytes + aligned(4 * _BOX * self._rows)
+
+    def layout(self, tops: list[Shape]) -> tuple[Layout, FloatLayout | None]:
+        """How a block for tops of these shapes is laid out: the images (and their single labels), and the rows of boxes if there are any."""
+        layout = replace(self._first, channels=tops[0][1], height=tops[0][2], width=tops[0][3])
+        return layout, FloatLayout([tops[1]], layout.nbytes) if self.boxed and self.labels else None
+
+    # -- plans -------------------------------------------------------------------------------------------------------
+
+    def _parse(self, record: int, item: Item) -> Any:
+        try:
+            return proto.AnnotatedDatum.FromString(bytes(item[1]))
+        except DecodeError:
+            raise self.records.fault(Error("it is no AnnotatedDatum"), record, _name(item)) from None
+
+    def _plan(self, record: int, item: Item, position: int) -> Plan:
+        annotated = self._parse(record, item)
+        try:
+            datum = annotated.datum
+            file = open_image(datum.data) if datum.encoded else None
+            shape = image_shape(file, self.color) if file is not None else (datum.channels, datum.height, datum.width)
+            if file is None and len(datum.data) != shape[0] * shape[1] * shape[2]:
+                raise Error(f"it has {len(datum.data)} bytes for an image of {shape_text(shape)}", fix="make the database with images, not with float_data")
+            if self.boxed and self.labels and annotated.type != proto.AnnotatedDatum.BBOX:
+                raise Error(f"its annotations are of type {annotated.type}", fix="BBOX")
+            if self.labels and not self.boxed and not datum.HasField("label"):
+                raise Error("it has no label and no type of annotations", fix="remove the second top, or set anno_type: BBOX")
+            if self.distort is not None and shape[0] != 3:
+                raise Error(f"distort_param is set, and the image has {shape[0]} channels", fix="force_color: true")
+            plan = self._drawn(Dice(self.key, position), Boxes.of(annotated), shape, position)
+        except Error as problem:
+            raise self.records.fault(problem, record, _name(item)) from None
+        plan.record, plan.name, plan.datum, plan.file = record, _name(item), datum, file
+        return plan
+
+    def _drawn(self, dice: Dice, boxes: Boxes, shape: tuple[int, int, int], position: int) -> Plan:
+        """Draw all that is random about an image of `shape`, and follow its boxes."""
+        channels, height, width = shape
+        steps = draw(self.distort, dice) if self.distort is not None else []
+        size, at = (height, width), (0, 0)
+        if self.expand is not None and dice.uniform() <= self.expand.prob and self.expand.max_expand_ratio - 1 >= _ALMOST_ONE:
+            ratio = dice.uniform(1, self.expand.max_expand_ratio)
+            size = int(height * ratio), int(width * ratio)
+            at = int(dice.uniform(0, size[0] - height)), int(dice.uniform(0, size[1] - width))
+            (y, x), whole = at, np.array([width, height] * 2, np.float32)
+            boxes = boxes.within(np.array([-x, -y, size[1] - x, size[0] - y], np.float32) / whole, self.emit)
+        window = (0, 0, *size)
+        found = samples(self.samplers, boxes.corners, dice)
+        if len(found):
+            chosen = np.clip(found[dice.below(len(found))], 0, 1)
+            xmin, ymin, xmax, ymax = (float(edge) for edge in chosen * np.array([size[1], size[0]] * 2, np.float32))
+            window = int(ymin), int(xmin), max(int(ymax - ymin), 1), max(int(xmax - xmin), 1)
+            boxes = boxes.within(chosen, self.emit)
+        method = Interpolation.LINEAR
+        resized = before = window[2:]
+        if self.resize is not None:
+            if self.resize.interp_mode:
+                method = Interpolation(self.resize.interp_mode[dice.below(len(self.resize.interp_mode))])
+            resized = self._new_size(before)
+            boxes = replace(boxes, corners=self._resized(boxes.corners, before))
+        if (channels, *resized) != self._checked:
+            self.transform.check(channels, *resized)
+            self._checked = (channels, *resized)
+        corners, mirror = self.transform.place(self.key, position, np.array([resized]))
+        corner, crop = (int(corners[0, 0]), int(corners[0, 1])), self.transform.output(channels, *resized)[1:]
+        part = np.array([corner[1], corner[0], corner[1] + crop[1], corner[0] + crop[0]], np.float32) / np.array([*resized[::-1]] * 2, np.float32)
+        boxes = boxes.within(part, self.emit)
+        if mirror[0]:
+            boxes = boxes.mirrored()
+        boxes = replace(boxes, corners=self._extrapolated(boxes.corners, before, part))
+        return Plan(0, "", None, None, shape, boxes, dice, steps, size, at, window, method, resized, corner, crop, bool(mirror[0]))
+
+    # -- resizing: how large, and what it makes of boxes. Single precision, as there, and so are the cuts to whole pixels. ------------------------------
+
+    def _aspects(self, before: Size) -> tuple[np.float32, np.float32]:
+        """Width / height of an image before and of the size that is wanted."""
+        return np.float32(before[1]) / np.float32(before[0]), np.float32(self.resize.width) / np.float32(self.resize.height)
+
+    def _new_size(self, before: Size) -> Size:
+        height, width = int(self.resize.height), int(self.resize.width)
+        return self._fitted(before, False) if self.resize.resize_mode == _FIT_SMALL else (height, width)
+
+    def _fitted(self, before: Size, inside: bool) -> Size:
+        """The wanted size with one side changed, so that the aspect of the image stays: the largest `inside` the wanted one, or the smallest around it."""
+        old, new = self._aspects(before)
+        height, width = int(self.resize.height), int(self.resize.width)
+        return (int(np.float32(width) / old), width) if (old > new) == inside and old != new else (height, int(old * np.float32(height)))
+
+    def _resized(self, corners: np.ndarray, before: Size) -> np.ndarray:
+        """Corners after resizing: but for padding they stay the same parts of the image."""
+        old, new = self._aspects(before)
+        size = np.array([self.resize.width, self.resize.height], np.float32)
+        whole = np.array(before[::-1], np.float32)
+        padding = np.zeros(2, np.float32)
+        if self.resize.resize_mode == _FIT_LARGE:
+            axis = int(old > new)  # the one that is padded: 1 is y
+            padding[axis] = (size[axis] - (size[0] / old if axis else old * size[1])) / 2
+        elif self.resize.resize_mode == _FIT_SMALL:
+            size = np.array([size[0], size[0] / old] if old < new else [old * size[1], size[1]], np.float32)
+        places = corners.reshape(-1, 2, 2) * whole * (size - 2 * padding) / whole
+        places = padding + np.stack([np.maximum(places[:, 0], np.float32(0)), np.minimum(places[:, 1], size)], 1)
+        return (places / size).reshape(-1, 4)
+
+    def _extrapolated(self, corners: np.ndarray, before: Size, part: np.ndarray) -> np.ndarray:
+        """With FIT_SMALL_SIZE and height_scale, width_scale corners are parts of that size, which may be smaller than the image."""
+        r = self.resize
+        if r is None or r.resize_mode != _FIT_SMALL or not (r.height_scale and r.width_scale):
+            return corners
+        old, new = self._aspects(before)
+        width, height = np.float32(r.width), np.float32(r.height)
+        width, height = (width, width / old) if old < new else (height * old, height)
+        size = np.array([width, height], np.float32) * (part[2:] - part[:2])
+        scale = np.array([r.width_scale, r.height_scale], np.float32)
+        if (size < scale).any():
+            raise Error(f"the image is {size[1]:g} x {size[0]:g}, height_scale x width_scale {scale[1]:g} x {scale[0]:g}", fix="smaller scales")
+        return corners * np.tile(size, 2) / np.tile(scale, 2)
+
+    # -- batches -----------------------------------------------------------------------------------------------------
+
+    def fill(self, index: int, block: np.ndarray) -> BatchInfo:
+        first = index * self.batch
+        with self.located():
+            records = self.order.records(self.key, first, self.batch)
+            items = self.records.read(records)
+            plans = [self._plan(record, item, first + n) for n, (record, item) in enumerate(zip(records, items))]
+            layout = self._layout(plans[0])
+            self._check_alike(plans)
+            boxes = np.concatenate([plan.boxes.rows(n) for n, plan in enumerate(plans)])
+            if not len(boxes):
+                boxes = _NO_BOX
+            tops = self._tops(layout, len(boxes))
+            rows = self.layout(tops)[1]
+            notes = (RESTART,) if self.order.entries - 1 in records else ()
+            info = BatchInfo(tuple(tops), rows.nbytes if rows else layout.nbytes, notes)
+            if info.nbytes > block.nbytes:
+                return info
+            if rows is not None:
+                rows.views(block)[0][0, 0] = boxes
+            table = layout.table(block)
+            table[...] = 0
+            table[:, HEIGHT : WIDTH + 1] = layout.height, layout.width
+            table[:, MEAN_Y : MEAN_X + 1] = [plan.corner for plan in plans]
+            table[:, MIRROR] = [plan.mirror for plan in plans]
+            layout.labels(block)[:] = [plan.datum.label for plan in plans]
+            self.workers.run(partial(self._stage, plan, room) for plan, room in zip(plans, layout.pixels(block)))
+        return info
+
+    def _check_alike(self, plans: list[Plan]) -> None:
+        shapes = [(plan.shape[0], *plan.crop) for plan in plans]
+        for plan, shape in zip(plans, shapes):
+            if shape != shapes[0]:
+                raise Error(
+                    f"database {self.database.path}: the image of {plan.name} is {shape_text(shape)}, "
+                    f"that of {plans[0].name} in the same batch is {shape_text(shapes[0])}",
+                    fix="set resize_param, crop_size, or batch_size: 1",
+                )
+
+    def _stage(self, plan: Plan, room: np.ndarray) -> None:
+        """Make the image that a plan describes, and write it."""
+        try:
+            image = self._resize(self._cut(plan), plan)
+            if self.noise is not None:
+                image = add_noise(image, self.noise, plan.dice)
+            (y, x), (height, width) = plan.corner, plan.crop
+            room.reshape(plan.shape[0], height, width)[...] = image[:, y : y + height, x : x + width]
+        except Error as problem:
+            raise self.records.fault(problem, plan.record, plan.name) from None
+
+    def _cut(self, plan: Plan) -> np.ndarray:
+        """The window of the image, distorted, on the ground of mean values that it was expanded to."""
+        channels, height, width = plan.shape
+        image = np.frombuffer(plan.datum.data, np.uint8).reshape(plan.shape) if plan.file is None else np.stack(planes(plan.file, self.color))
+        top, left, down, across = plan.window
+        begin = [max(start, place) for start, place in zip((top, left), plan.at)]
+        end = [min(start + count, place + size) for start, count, place, size in zip((top, left), (down, across), plan.at, (height, width))]
+        inside = begin[0] < end[0] and begin[1] < end[1]
+        ground = np.empty((channels, down, across), np.uint8)
+        ground[...] = self._ground(plan)
+        if inside:
+            part = image[:, begin[0] - plan.at[0] : end[0] - plan.at[0], begin[1] - plan.at[1] : end[1] - plan.at[1]]
+            for step in plan.steps:
+                part = step(part)
+            ground[:, begin[0] - top : end[0] - top, begin[1] - left : end[1] - left] = part
+        return ground
+
+    def _ground(self, plan: Plan) -> np.ndarray:
+        """What surrounds an expanded image: the mean values, or black."""
+        mean = self.transform.mean
+        if mean is None or mean.ndim == 3:
+            return np.zeros((1, 1, 1), np.uint8)
+        return np.clip(np.rint(np.broadcast_to(mean, plan.shape[0])), 0, 255).astype(np.uint8)[:, None, None]
+
+    def _resize(self, image: np.ndarray, plan: Plan) -> np.ndarray:
+        if self.resize is None:
+            return image
+        if self.resize.resize_mode != _FIT_LARGE:
+            return resize(image, *plan.resized, plan.method)
+        height, width = plan.resized
+        inner = self._fitted(plan.window[2:], True)
+        image = resize(image, max(inner[0], 1), max(inner[1], 1), plan.method)
+        down, across = height - image.shape[1], width - image.shape[2]
+        borders = (down // 2, down - down // 2), (across // 2, across - across // 2)
+        mode = _PAD[self.resize.pad_mode]
+        if mode != "constant":
+            return np.pad(image, ((0, 0), *borders), mode=mode if min(image.shape[1:]) > 1 else "edge")  # type: ignore[call-overload,no-any-return]
+        result = np.empty((len(image), height, width), np.uint8)
+        result[...] = self._pad_values(len(image))
+        (top, _), (left, _) = borders
+        result[:, top : top + image.shape[1], left : left + image.shape[2]] = image
+        return result
+
+    def _pad_values(self, channels: int) -> np.ndarray:
+        values = list(self.resize.pad_value) or [0]
+        if len(values) not in (1, channels):
+            raise Error(f"{len(values)} pad_value given for images of {channels} channels", fix=f"give 1 or {channels}")
+        return np.clip(np.rint(np.broadcast_to(values, channels)), 0, 255).astype(np.uint8)[:, None, None]
+
+    def close(self) -> None:
+        self.workers.close()
+
+
+def _name(item: Item) -> str:
+    return f"key '{key_text(item[0])}'"
+
+
+def _given(message: Any, field: str) -> Any:
+    """A message field, or None where it is not set."""
+    return getattr(message, field) if message.HasField(field) else None
+
+
+def _single(message: Any, field: str) -> Any:
+    """A repeated message field that has one value at most."""
+    values = getattr(message, field)
+    if len(values) > 1:
+        raise Error(f"transform_param has {len(values)} {field}", fix="keep one of them")
+    return values[0] if values else None

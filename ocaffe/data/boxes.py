@@ -1,0 +1,127 @@
+"""Boxes around objects of an image, and what becomes of them where it is cropped or resized (SSD).
+
+Corners are parts of the image, n x 4: xmin, ymin, xmax, ymax. They are float32 throughout: whether a box touches the edge of a crop is decided by equality.
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from ocaffe import proto
+from ocaffe.data.dice import Dice
+
+_ROW = 8  # of a label top: image, label, instance, corners, difficult
+
+
+@dataclass(frozen=True)
+class Boxes:
+    """Boxes with what is known of them: n x 3, label, instance and whether it is difficult."""
+
+    about: np.ndarray
+    corners: np.ndarray
+
+    @staticmethod
+    def of(datum: Any) -> Boxes:
+        """The boxes of an AnnotatedDatum."""
+        all_of_them = [(group.group_label, each) for group in datum.annotation_group for each in group.annotation]
+        about = np.array([(label, each.instance_id, each.bbox.difficult) for label, each in all_of_them], np.float32).reshape(-1, 3)
+        corners = [(each.bbox.xmin, each.bbox.ymin, each.bbox.xmax, each.bbox.ymax) for _, each in all_of_them]
+        return Boxes(about, np.array(corners, np.float32).reshape(-1, 4))
+
+    def __len__(self) -> int:
+        return len(self.about)
+
+    def within(self, window: np.ndarray, emit: Any = None) -> Boxes:
+        """The boxes as parts of `window`, clipped; without those outside, and those that `emit` (an EmitConstraint) refuses."""
+        corners = self.corners
+        keep = ((corners[:, :2] < window[2:]) & (corners[:, 2:] > window[:2])).all(1)
+        if emit is not None and emit.emit_type == proto.EmitConstraint.CENTER:
+            middle = (corners[:, :2] + corners[:, 2:]) / np.float32(2)
+            keep &= ((middle >= window[:2]) & (middle <= window[2:])).all(1)
+        elif emit is not None:
+            keep &= coverage(corners, window) > np.float32(emit.emit_overlap)
+        size = window[2:] - window[:2]
+        parts = np.clip((corners - np.tile(window[:2], 2)) / np.tile(size, 2), np.float32(0), np.float32(1))
+        keep &= area(parts) > 0
+        return Boxes(self.about[keep], parts[keep])
+
+    def mirrored(self) -> Boxes:
+        xmin, ymin, xmax, ymax = self.corners.T
+        return replace(self, corners=np.stack([1 - xmax, ymin, 1 - xmin, ymax], 1))
+
+    def rows(self, image: int) -> np.ndarray:
+        """Rows of the label top: image, label, instance, xmin, ymin, xmax, ymax, difficult."""
+        rows = np.empty((len(self), _ROW), np.float32)
+        rows[:, 0], rows[:, 1:3], rows[:, 3:7], rows[:, 7] = image, self.about[:, :2], self.corners, self.about[:, 2]
+        return rows
+
+
+def area(corners: np.ndarray) -> np.ndarray:
+    """Sizes of boxes; 0 where a box is turned inside out."""
+    size = corners[..., 2:] - corners[..., :2]
+    return np.where((size < 0).any(-1), np.float32(0), size[..., 0] * size[..., 1])
+
+
+def overlap(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """Area of what boxes have in common."""
+    return area(np.concatenate([np.maximum(first[..., :2], second[..., :2]), np.minimum(first[..., 2:], second[..., 2:])], -1))
+
+
+def coverage(boxes: np.ndarray, window: np.ndarray) -> np.ndarray:
+    """The part of each box that lies in `window`."""
+    common = overlap(boxes, window)
+    return np.divide(common, area(boxes), out=np.zeros_like(common), where=common > 0)
+
+
+def jaccard(boxes: np.ndarray, window: np.ndarray) -> np.ndarray:
+    """Intersection over union."""
+    common = overlap(boxes, window)
+    return np.divide(common, area(boxes) + area(window) - common, out=np.zeros_like(common), where=common > 0)
+
+
+# kind of constraint: how windows measure against objects
+_MEASURES = {
+    "jaccard_overlap": jaccard,
+    "sample_coverage": coverage,
+    "object_coverage": lambda windows, objects: coverage(objects, windows),
+}
+
+
+def satisfies(windows: np.ndarray, objects: np.ndarray, constraint: Any) -> np.ndarray:
+    """Which windows meet a SampleConstraint: those that some object meets the first kind for that is given. SSD looks at the other kinds too, but
+    whatever it finds there its answer is yes."""
+    for kind, measure in _MEASURES.items():
+        low, high = f"min_{kind}", f"max_{kind}"
+        if constraint.HasField(low) or constraint.HasField(high):
+            values = measure(windows[:, None], objects[None])
+            good = np.ones(values.shape, bool)
+            if constraint.HasField(low):
+                good &= values >= np.float32(getattr(constraint, low))
+            if constraint.HasField(high):
+                good &= values <= np.float32(getattr(constraint, high))
+            return np.asarray(good.any(1))
+    return np.ones(len(windows), bool)
+
+
+def sample(sampler: Any, count: int, dice: Dice) -> np.ndarray:
+    """`count` windows of the size and shape that a Sampler asks for, anywhere in the image."""
+    draws = dice.uniforms(count, 4)
+    scale = sampler.min_scale + (sampler.max_scale - sampler.min_scale) * draws[:, 0]
+    ratio = sampler.min_aspect_ratio + (sampler.max_aspect_ratio - sampler.min_aspect_ratio) * draws[:, 1]
+    ratio = np.sqrt(np.clip(ratio, scale**2, 1 / scale**2))
+    size = np.minimum(np.stack([scale * ratio, scale / ratio], 1), 1)
+    corner = draws[:, 2:] * (1 - size)
+    return np.concatenate([corner, corner + size], 1).astype(np.float32)
+
+
+def samples(samplers: Any, objects: np.ndarray, dice: Dice) -> np.ndarray:
+    """All windows that the BatchSamplers find, n x 4, of which one is taken."""
+    found = [np.empty((0, 4), np.float32)]
+    for each in samplers:
+        if each.use_original_image:
+            windows = sample(each.sampler, each.max_trials, dice)
+            windows = windows[satisfies(windows, objects, each.sample_constraint)]
+            found.append(windows[: each.max_sample] if each.HasField("max_sample") else windows)
+    return np.concatenate(found)

@@ -1,0 +1,283 @@
+"""What SSD does to the pixels of an image, with the numbers of OpenCV: colors distorted at random, and noise.
+
+Images are channels x height x width, uint8, blue green red.
+"""
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from ocaffe.data.dice import Dice
+from ocaffe.errors import Error
+
+_HUES = 180  # of a turn
+_HUE_BITS = 12
+_COLOR_BITS = 14
+_POSTERIZED = 64  # levels that become one
+_CLIP = 4.0  # times the mean of a bin, of CLAHE
+_TILES = 8  # along each side, of CLAHE
+
+
+def _bytes(values: np.ndarray) -> np.ndarray:
+    """Rounded (to even) and cut to what a byte holds."""
+    return np.clip(np.rint(values), 0, 255).astype(np.uint8)
+
+
+# -- colors
+
+
+def _reciprocals(numerator: float) -> np.ndarray:
+    """Of the numbers 0 (none) to 255, times `numerator`, with _HUE_BITS more bits."""
+    return np.rint(np.concatenate([[0], numerator * (1 << _HUE_BITS) / np.arange(1, 256)])).astype(np.int32)
+
+
+_SATURATIONS, _HUE_STEPS = _reciprocals(255), _reciprocals(_HUES / 6)
+
+
+def to_hsv(image: np.ndarray) -> np.ndarray:
+    """Hue (0 to 179), saturation, value of blue, green, red."""
+    value = np.maximum(np.maximum(image[0], image[1]), image[2])
+    spread = value - np.minimum(np.minimum(image[0], image[1]), image[2])
+    blue, green, red = image.astype(np.int16)
+    sixth = spread.astype(np.int16)
+    half = 1 << (_HUE_BITS - 1)
+    hue = np.where(value == red, green - blue, np.where(value == green, blue - red + 2 * sixth, red - green + 4 * sixth))
+    hue = hue * _HUE_STEPS.take(spread) + half >> _HUE_BITS
+    hue += (hue < 0) * np.int32(_HUES)
+    result = np.empty(image.shape, np.uint8)
+    result[0], result[1], result[2] = hue, spread * _SATURATIONS.take(value) + half >> _HUE_BITS, value
+    return result
+
+
+def _shares() -> np.ndarray:
+    """3 x 256: how much of the saturation blue, green and red lack at every hue, which may be up to 255."""
+    hue = np.arange(256, dtype=np.float32) * np.float32(6 / _HUES)
+    hue = np.where(hue >= 6, hue - np.float32(6), hue)
+    sector = np.floor(hue).astype(np.intp)
+    part = hue - sector.astype(np.float32)
+    levels = np.stack([np.zeros_like(part), np.ones_like(part), part, 1 - part])
+    which = np.array([[1, 3, 0], [1, 0, 2], [3, 0, 1], [0, 2, 1], [0, 1, 3], [2, 1, 0]])[sector]
+    return np.take_along_axis(levels, which.T, 0)
+
+
+_SHARES = _shares()
+_PARTS = np.arange(256, dtype=np.float32) * np.float32(1 / 255)
+
+
+def from_hsv(image: np.ndarray) -> np.ndarray:
+    """Blue, green, red."""
+    hue, saturation, value = image[0], _PARTS.take(image[1]), _PARTS.take(image[2])
+    result = np.empty(image.shape, np.uint8)
+    for channel, shares in zip(result, _SHARES):
+        level = shares.take(hue)
+        level *= saturation
+        np.subtract(1, level, out=level)
+        level *= value
+        level *= 255
+        channel[...] = np.rint(level, out=level)
+    return result
+
+
+def brightness(image: np.ndarray, delta: float) -> np.ndarray:
+    return _bytes(image + np.float32(delta))
+
+
+def contrast(image: np.ndarray, factor: float) -> np.ndarray:
+    return _bytes(image * np.float32(factor))
+
+
+def saturation(image: np.ndarray, factor: float) -> np.ndarray:
+    hsv = to_hsv(image)
+    hsv[1] = contrast(hsv[1], factor)
+    return from_hsv(hsv)
+
+
+def hue(image: np.ndarray, delta: float) -> np.ndarray:
+    """The sum is cut at 0 and does not go round, as in SSD."""
+    hsv = to_hsv(image)
+    hsv[0] = brightness(hsv[0], delta)
+    return from_hsv(hsv)
+
+
+Step = Callable[[np.ndarray], np.ndarray]
+
+
+def draw(param: Any, dice: Dice) -> list[Step]:
+    """The steps that a DistortionParameter asks for, drawn; contrast comes before or after saturation and hue."""
+    early = dice.uniform() > 0.5
+    drawn: dict[str, list[Step]] = {}
+    for name, step, low, high in (
+        ("brightness", brightness, -param.brightness_delta, param.brightness_delta),
+        ("contrast", contrast, param.contrast_lower, param.contrast_upper),
+        ("saturation", saturation, param.saturation_lower, param.saturation_upper),
+        ("hue", hue, -param.hue_delta, param.hue_delta),
+    ):
+        happens, amount = dice.uniform() < getattr(param, f"{name}_prob"), dice.uniform(low, high)
+        drawn[name] = [lambda image, step=step, amount=amount: step(image, amount)] if happens else []  # type: ignore[misc]
+    if dice.uniform() < param.random_order_prob:
+        order = sorted(range(3), key=lambda _: dice.word())
+        drawn["order"] = [lambda image: image[order]]
+    names = ("brightness", "contrast", "saturation", "hue") if early else ("brightness", "saturation", "hue", "contrast")
+    return [step for name in (*names, "order") for step in drawn.get(name, [])]
+
+
+def check_distortion(param: Any) -> None:
+    """Raise Error, without place, where a range is empty."""
+    for name in ("contrast", "saturation"):
+        low, high = getattr(param, f"{name}_lower"), getattr(param, f"{name}_upper")
+        if getattr(param, f"{name}_prob") > 0 and not 0 <= low <= high:
+            raise Error(f"distort_param has {name}_lower {low:g} and {name}_upper {high:g}", fix="0 <= lower <= upper")
+    for name in ("brightness", "hue"):
+        if getattr(param, f"{name}_delta") < 0:
+            raise Error(f"distort_param has {name}_delta {getattr(param, f'{name}_delta'):g}", fix="0 or more")
+
+
+# -- noise
+
+
+def check_noise(param: Any) -> None:
+    """Raise Error, without place, for what cannot be done."""
+    if param.convert_to_lab:
+        raise Error("noise_param convert_to_lab is not supported (in SSD itself it reads floats as bytes)", fix="remove it")
+    if param.saltpepper and not param.saltpepper_param.value:
+        raise Error("noise_param saltpepper has no value", fix="saltpepper_param { fraction: 0.05 value: 255 }")
+
+
+def add_noise(image: np.ndarray, param: Any, dice: Dice) -> np.ndarray:
+    """All that a NoiseParameter asks for, in SSD's order. Its prob is not looked at there."""
+    colored = len(image) == 3
+    if param.decolorize and colored:
+        image = np.broadcast_to(_gray(image), image.shape)
+    if param.gauss_blur:
+        image = gauss_blur(image)
+    if param.hist_eq:
+        image = _on_luminance(image, equalized)
+    if param.clahe:
+        image = _on_luminance(image, clahe)
+    if param.jpeg > 0:
+        image = _through_jpeg(image, int(param.jpeg))
+    if param.erode:
+        image = eroded(image)
+    if param.posterize:
+        image = image // _POSTERIZED * _POSTERIZED + _POSTERIZED // 2
+    if param.inverse:
+        image = 255 - image
+    if param.saltpepper:
+        image = _salted(image, param.saltpepper_param, dice)
+    if param.convert_to_hsv:
+        if not colored:
+            raise Error("noise_param convert_to_hsv is set, and the image has 1 channel", fix="force_color: true")
+        image = to_hsv(image)
+    return image
+
+
+def _gray(image: np.ndarray) -> np.ndarray:
+    blue, green, red = image.astype(np.int32)
+    return (blue * 1868 + green * 9617 + red * 4899 + (1 << _COLOR_BITS - 1) >> _COLOR_BITS).astype(np.uint8)
+
+
+def _on_luminance(image: np.ndarray, change: Step) -> np.ndarray:
+    """`change` a gray image, or the luminance of a colored one (YCrCb)."""
+    if len(image) == 1:
+        return change(image[0])[None]
+    half, middle = 1 << _COLOR_BITS - 1, 128 << _COLOR_BITS
+    blue, _, red = image.astype(np.int32)
+    before = _gray(image).astype(np.int32)
+    cr = np.clip((red - before) * 11682 + middle + half >> _COLOR_BITS, 0, 255) - 128
+    cb = np.clip((blue - before) * 9241 + middle + half >> _COLOR_BITS, 0, 255) - 128
+    after = change(before.astype(np.uint8)).astype(np.int32)
+    channels = [cb * 29049, cb * -5636 + cr * -11698, cr * 22987]
+    return np.clip(np.stack([after + (channel + half >> _COLOR_BITS) for channel in channels]), 0, 255).astype(np.uint8)
+
+
+def gauss_blur(image: np.ndarray) -> np.ndarray:
+    """7 x 7, sigma 1.5; what lies beyond an edge is the image mirrored in its edge pixels."""
+    weights = np.exp(-(np.arange(-3.0, 4.0) ** 2) / (2 * 1.5**2)).astype(np.float32)
+    weights /= weights.sum()
+    result = image.astype(np.float32)
+    for axis in (1, 2):
+        count = image.shape[axis]
+        places = np.abs(np.arange(-3, count + 3))
+        places = np.abs((count - 1) - np.abs((count - 1) - places % max(2 * count - 2, 1)))  # reflected as often as a small image needs
+        padded = result.take(places, axis)
+        result = sum((padded.take(range(k, k + count), axis) * weights[k] for k in range(7)), np.float32(0))  # type: ignore[assignment]
+    return _bytes(result)
+
+
+def equalized(image: np.ndarray) -> np.ndarray:
+    """A gray image with its histogram flattened; the darkest level that occurs becomes 0."""
+    counts = np.bincount(image.ravel(), minlength=256)
+    darkest = int(np.flatnonzero(counts)[0])
+    if counts[darkest] == image.size:
+        return image
+    sums = np.cumsum(counts) - counts[darkest]
+    scale = np.float32(255) / np.float32(image.size - counts[darkest])
+    return _bytes(np.maximum(sums, 0).astype(np.float32) * scale)[image]
+
+
+def clahe(image: np.ndarray) -> np.ndarray:
+    """Contrast limited adaptive equalisation of a gray image: each of 8 x 8 tiles has its own levels, between which pixels are interpolated."""
+    height, width = image.shape
+    more = int(height % _TILES > 0 or width % _TILES > 0)  # in both directions, as OpenCV pads
+    down, across = height // _TILES + more, width // _TILES + more
+    pad = (0, down * _TILES - height), (0, across * _TILES - width)
+    padded = np.pad(image, pad, mode="reflect") if min(height, width) > 1 else np.pad(image, pad, mode="edge")
+    tiles = padded.reshape(_TILES, down, _TILES, across).swapaxes(1, 2).reshape(_TILES * _TILES, -1)
+    limit = max(int(_CLIP * tiles.shape[1] / 256), 1)
+    levels = np.empty((_TILES, _TILES, 256), np.uint8)
+    for tile, table in zip(tiles, levels.reshape(-1, 256)):
+        counts = np.bincount(tile, minlength=256)
+        spare = int(np.maximum(counts - limit, 0).sum())
+        counts = np.minimum(counts, limit) + spare // 256
+        rest = spare % 256
+        if rest:
+            counts[np.arange(0, 256, max(256 // rest, 1))[:rest]] += 1
+        table[:] = _bytes(np.cumsum(counts).astype(np.float32) * np.float32(255 / tiles.shape[1]))
+    result = np.zeros(image.shape, np.float32)
+    for row, row_share in zip(*_between(height, down)):
+        for column, column_share in zip(*_between(width, across)):
+            result += levels[row[:, None], column, image] * (row_share[:, None] * column_share)
+    return _bytes(result)
+
+
+def _between(count: int, tile: int) -> tuple[np.ndarray, np.ndarray]:
+    """For `count` pixels: the two tiles between whose centres each lies, and their shares (2 x count)."""
+    at = np.arange(count, dtype=np.float32) * np.float32(1 / tile) - np.float32(0.5)
+    first = np.floor(at)
+    share = at - first
+    tiles = np.clip(np.stack([first, first + 1]), 0, _TILES - 1).astype(np.intp)
+    return tiles, np.stack([1 - share, share])
+
+
+def _through_jpeg(image: np.ndarray, quality: int) -> np.ndarray:
+    """Saved as JPEG and read again, in color."""
+    file = io.BytesIO()
+    picture = Image.fromarray(image[0]) if len(image) == 1 else Image.fromarray(np.ascontiguousarray(image[::-1].transpose(1, 2, 0)))
+    picture.save(file, "JPEG", quality=min(quality, 100), subsampling="4:2:0")
+    pixels = np.asarray(Image.open(file).convert("RGB"))[..., ::-1].transpose(2, 0, 1)
+    return pixels[: len(image)]
+
+
+def eroded(image: np.ndarray) -> np.ndarray:
+    """The minimum of each pixel and its four neighbours: an ellipse of 3 x 3 is a cross."""
+    padded = np.pad(image, ((0, 0), (1, 1), (1, 1)), constant_values=255)
+    height, width = image.shape[1:]
+    shifts = ((1, 1), (0, 1), (2, 1), (1, 0), (1, 2))
+    return np.minimum.reduce([padded[:, y : y + height, x : x + width] for y, x in shifts])
+
+
+def _salted(image: np.ndarray, param: Any, dice: Dice) -> np.ndarray:
+    """`fraction` of the pixels, drawn with repetition, take `value`."""
+    values: Sequence[float] = list(param.value) * (len(image) if len(param.value) == 1 else 1)
+    if len(values) != len(image):
+        raise Error(f"saltpepper_param has {len(values)} values, the image {len(image)} channels", fix=f"give 1 or {len(image)}")
+    _, height, width = image.shape
+    count = int(param.fraction * height * width)
+    places = (dice.words(count) % np.uint64(height * width)).astype(np.intp)
+    image = np.array(image).reshape(len(image), -1)
+    image[:, places] = np.array([int(value) & 255 for value in values], np.uint8)[:, None]
+    return image.reshape(-1, height, width)

@@ -1,0 +1,129 @@
+"""The source of an ImageData layer: image files that a text file lists, each with its label."""
+from __future__ import annotations
+
+import os
+from functools import partial
+from typing import Any, NamedTuple
+
+from PIL import Image
+
+from ocaffe.data.decode import Color, image_shape, open_image
+from ocaffe.data.order import Order
+from ocaffe.data.pictures import Picture, PictureSource
+from ocaffe.data.source import check_fields
+from ocaffe.data.transform import Transform
+from ocaffe.errors import Error, Place
+
+_FIELDS = {
+    "source", "batch_size", "rand_skip", "shuffle", "new_height", "new_width", "is_color", "root_folder",
+    "threads", "cache", "precache",  # NVCaffe's, change no number
+    "scale", "mean_file", "crop_size", "mirror",  # without effect, as in Caffe: net upgrade tells the user
+}  # fmt: skip
+
+
+class Line(NamedTuple):
+    """A line of a list: its number from 1 on, and its words."""
+
+    number: int
+    words: list[str]
+
+
+class Listing:
+    """The lines of the text file `source`, blank ones left out. Errors have no place."""
+
+    def __init__(self, source: str, what: str) -> None:
+        """`what` a line holds, for messages."""
+        self.source = source
+        fix = f"source names a text file, each line of which is {what} (relative to {os.getcwd()})"
+        if not source:
+            raise Error("source is empty", fix=fix)
+        try:
+            with open(source, encoding="utf-8", errors="surrogateescape") as stream:  # a name may be any bytes
+                self.lines = [Line(number, line.split()) for number, line in enumerate(stream, 1) if line.strip()]
+        except OSError as problem:
+            raise Error(f"the list '{source}' cannot be read: {problem.strerror}", fix=fix) from None
+        if not self.lines:
+            raise Error(f"the list {source} names no image", fix=fix)
+
+    def fault(self, problem: Error, record: int, name: str) -> Error:
+        """`problem` with the place of a line and the file in it that is meant."""
+        fix = problem.fix or "correct the list, or replace the file"
+        return Error(f"{self.source}, line {self.lines[record].number}: {name}: {problem.fact}", fix=fix)
+
+    def number(self, line: Line, word: str) -> int:
+        try:
+            return int(word)
+        except ValueError:
+            raise Error(f"{self.source}, line {line.number}: the label '{word}' is no whole number", fix="each line is a file and its label") from None
+
+
+def read_image(path: str) -> Image.Image:
+    """The image in a file, of which only the header is decoded. Raises Error, without place."""
+    try:
+        with open(path, "rb") as stream:
+            return open_image(stream.read())
+    except OSError as problem:
+        raise Error(f"it cannot be read: {problem.strerror}", fix=f"correct its name or root_folder (relative to {os.getcwd()})") from None
+
+
+def new_size(param: Any) -> tuple[int, int] | None:
+    """new_height and new_width, which must be set together."""
+    height, width = int(param.new_height), int(param.new_width)
+    if bool(height) != bool(width):
+        raise Error(f"new_height is {height} and new_width {width}", fix="set both, or none of them")
+    return (height, width) if height else None
+
+
+class ListSource(PictureSource):
+    """Batches of image files. Files of several sizes need `new_height` and `new_width`, a crop, or batches of one."""
+
+    one_size = "set new_height and new_width"
+
+    def __init__(
+        self, param: Any, transform: Transform, labels: bool, *, workers: int | None = None, place: Place | None = None, layer: str | None = None
+    ) -> None:
+        """`param` is the ImageDataParameter; `labels`: a top wants them; `workers` read and decode at the same time (default: one per core)."""
+        self.place, self.layer = place, layer
+        with self.located():
+            check_fields(param, _FIELDS, "image_data_param", "remove it")
+            self.resized = new_size(param)
+            self.list = Listing(param.source, "the file of an image, a space, and its label")
+            self.what = f"list {param.source}"
+            self._files = [self._file(line, param.root_folder) for line in self.list.lines]
+            order = Order(len(self._files), bool(param.shuffle), int(param.rand_skip))
+            color = Color.COLOR if param.is_color else Color.GRAY
+            threads = int(param.threads) if param.HasField("threads") else None
+            super().__init__(int(param.batch_size), order, transform, labels, color, workers or threads, place, layer)
+            self._look()
+        size = ",".join(map(str, self.shapes()[0]))
+        self.notes = (
+            ("image_data_layer.cpp:38", f"Opening file {param.source}"),
+            *((("image_data_layer.cpp:53", "Shuffling data"),) if order.shuffle else ()),
+            ("image_data_layer.cpp:63", f"A total of {order.entries} images."),
+            *transform.notes,
+            ("image_data_layer.cpp:90", f"output data size: {size}"),
+        )
+
+    def _file(self, line: Line, root: str) -> tuple[str, int]:
+        *words, label = line.words
+        if not words:
+            raise Error(f"{self.list.source}, line {line.number}: '{label}' has no label", fix="each line is a file, a space, and its label")
+        return root + " ".join(words), self.list.number(line, label)
+
+    def _open(self, records: list[int]) -> list[Picture]:
+        return self.workers.run([partial(self._picture, record) for record in records])
+
+    def _picture(self, record: int) -> Picture:
+        path, label = self._files[record]
+        try:
+            file = read_image(path)
+            shape = image_shape(file, self.color)
+            if self.resized:
+                shape = (shape[0], *self.resized)
+            self._check(shape)
+        except Error as problem:
+            raise self._fault(problem, record, path) from None
+        return Picture(record, path, label, shape, file, None)
+
+    def _fault(self, problem: Error, record: int, name: str) -> Error:
+        return self.list.fault(problem, record, name)

@@ -1,0 +1,63 @@
+"""The source of a MemoryData layer: arrays that a script hands over."""
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ocaffe.data.floats import FloatLayout
+from ocaffe.data.source import BatchInfo, Source, check_fields
+from ocaffe.errors import Error, Place, shape_text
+from ocaffe.graph.ir import Shape
+
+_FIELDS = {"batch_size", "channels", "height", "width"}
+
+
+class MemorySource(Source):
+    """Batches of rows of two arrays, from their first row on and round again."""
+
+    def __init__(self, param: Any, labels: bool, *, place: Place | None = None, layer: str | None = None) -> None:
+        """`param` is the MemoryDataParameter; `labels`: a top wants them."""
+        super().__init__(place, layer)
+        with self.located():
+            check_fields(param, _FIELDS, "memory_data_param", "remove it")
+            shape = (int(param.batch_size), int(param.channels), int(param.height), int(param.width))
+            if not all(shape):
+                raise Error(f"batch_size, channels, height and width are {shape_text(shape)}", fix="set all four")
+        self.layout = FloatLayout([shape, (shape[0], 1, 1, 1)][: 1 + labels])
+        self._arrays: list[np.ndarray] = []
+        self._begin = 0  # the batch that holds the first rows
+
+    def shapes(self) -> list[Shape]:
+        return self.layout.shapes
+
+    @property
+    def nbytes(self) -> int:
+        return self.layout.nbytes
+
+    def hand_over(self, data: Any, labels: Any, batch: int) -> None:
+        """Copy `data` (n x channels x height x width; n is a multiple of the batch size) and `labels` (n values, or None: zeros), which batch
+        number `batch` begins with. No batch may be in the making."""
+        with self.located():
+            size, *inner = self.shapes()[0]
+            data = np.array(data, np.float32)
+            if data.ndim != 4 or list(data.shape[1:]) != inner:
+                raise Error(f"data is {shape_text(data.shape)}, and the layer wants n x {shape_text(inner)}", fix="reshape it")
+            if not len(data) or len(data) % size:
+                raise Error(f"data has {len(data)} rows, not a multiple of the batch size {size}", fix="leave rows out or repeat some")
+            labels = np.zeros(len(data), np.float32) if labels is None else np.array(labels, np.float32)
+            if labels.size != len(data):
+                raise Error(f"labels has {labels.size} values, data {len(data)} rows", fix="one label per row")
+            self._arrays = [data, labels.reshape(-1, 1, 1, 1)]
+            self._begin = batch
+
+    def fill(self, index: int, block: np.ndarray) -> BatchInfo:
+        views = self.layout.views(block)
+        if not self._arrays:
+            with self.located():
+                raise Error("the layer has no data yet", fix="net.set_input_arrays(data, labels)")
+        size, rows = len(views[0]), len(self._arrays[0])
+        row = (index - self._begin) * size % rows
+        for view, array in zip(views, self._arrays):
+            view[...] = array[row : row + size]
+        return BatchInfo(tuple(self.shapes()), self.nbytes)

@@ -1,0 +1,31 @@
+"""Which record stands where in the endless sequence of records."""
+from __future__ import annotations
+
+import numpy as np
+
+from ocaffe.data.source import RECORDS, SKIP, below, draws, permutation
+
+
+class Order:
+    """`entries` records one after the other and round again, from a random one of the first `rand_skip` on; `shuffle`: each time in another order."""
+
+    def __init__(self, entries: int, shuffle: bool = False, rand_skip: int = 0) -> None:
+        self.entries, self.shuffle, self.rand_skip = entries, shuffle, rand_skip
+        self._orders: dict[int, np.ndarray] = {}  # of the last two epochs
+        self._key: tuple[int, int] | None = None
+
+    def records(self, key: tuple[int, int], first: int, count: int) -> list[int]:
+        """The numbers of the records at the positions `first` ... `first + count - 1`."""
+        if self.rand_skip:
+            first += int(below(draws(key, SKIP, 0, 1)[0, :1], self.rand_skip)[0])
+        if not self.shuffle:
+            return [(first + i) % self.entries for i in range(count)]
+        if key != self._key:
+            self._orders, self._key = {}, key
+        return [int(self._epoch(key, position // self.entries)[position % self.entries]) for position in range(first, first + count)]
+
+    def _epoch(self, key: tuple[int, int], epoch: int) -> np.ndarray:
+        if epoch not in self._orders:
+            self._orders = {old: order for old, order in self._orders.items() if old == epoch - 1}
+            self._orders[epoch] = permutation(key, RECORDS, epoch, self.entries)
+        return self._orders[epoch]

@@ -1,0 +1,195 @@
+"""What the sources of Data and ImageData share: batches of images, of one size or cropped to one, staged as they are."""
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ocaffe.data.datum import Alike
+from ocaffe.data.decode import Color, planes
+from ocaffe.data.order import Order
+from ocaffe.data.resample import resize
+from ocaffe.data.source import BatchInfo, Note, Source
+from ocaffe.data.transform import HEIGHT, MEAN_X, MEAN_Y, MIRROR, WIDTH, Layout, Transform, X, Y
+from ocaffe.data.workers import Workers
+from ocaffe.errors import Error, Place, shape_text
+from ocaffe.graph.ir import Shape
+
+
+class Picture(NamedTuple):
+    """An image on its way: its `name` for messages, its label if it has one, the shape that it will have; its file (only the header is read yet),
+    or its values."""
+
+    record: int
+    name: str
+    label: int | None
+    shape: tuple[int, int, int]
+    file: Any
+    values: np.ndarray | None
+
+
+class PictureSource(Source):
+    """Batches of images that have a number, a name and a label.
+
+    Images that have the size of the first one are staged whole, and the device crops. Where the first batch has images of several
+    sizes (which needs a crop), and for any odd image later, the crop alone is staged.
+    """
+
+    what = ""  # the place of all images, for messages
+    one_size = ""  # how to make images of one size, for messages
+    restart: Note | None = None  # logged with the batch that has the last record
+    resized: tuple[int, int] | None = None  # height and width that image files are brought to
+
+    def __init__(
+        self, batch: int, order: Order, transform: Transform, labels: bool, color: Color, workers: int | None, place: Place | None, layer: str | None
+    ) -> None:
+        """`labels`: a top wants them; `workers` decode at the same time (default: one per core)."""
+        super().__init__(place, layer)
+        if not batch:
+            raise Error("batch_size is 0", fix="batch_size of at least 1")
+        self.batch, self.order, self.transform, self.labels, self.color = batch, order, transform, labels, color
+        self.workers = Workers(workers)
+        self._checked: tuple[int, int, int] | None = None  # the shape that passed the checks last
+
+    @abstractmethod
+    def _open(self, records: list[int]) -> list[Picture] | Alike:
+        """The images of these numbers; or their pixels, if they all are like the first one."""
+
+    @abstractmethod
+    def _fault(self, problem: Error, record: int, name: str) -> Error:
+        """`problem` with the place of the image."""
+
+    # -- shapes ------------------------------------------------------------------------------------------------------
+
+    def shapes(self) -> list[Shape]:
+        return self._tops(self._first)
+
+    @property
+    def nbytes(self) -> int:
+        return self._first.nbytes
+
+    def layout(self, top: Shape) -> Layout:
+        """How a block for a data top of shape `top` is laid out."""
+        return self._first if self.transform.crop else replace(self._first, channels=top[1], height=top[2], width=top[3])
+
+    def _tops(self, layout: Layout) -> list[Shape]:
+        data = (self.batch, *self.transform.output(layout.channels, layout.height, layout.width))
+        return [data, (self.batch,)] if self.labels else [data]
+
+    def _look(self) -> None:
+        """Find the layout for the first image, or for bare crops if the first batch has images of several sizes."""
+        count = min(self.batch, self.order.entries) if self.transform.crop and not self.resized else 1
+        (first,) = self._pictures([0])
+        others = [self._pictures([record])[0].shape for record in range(1, count)]
+        shape = first.shape if all(other == first.shape for other in others) else self.transform.output(*first.shape)
+        self._first = Layout(self.batch, *shape, first.values.dtype if first.values is not None else np.dtype(np.uint8))
+
+    def _pictures(self, records: list[int]) -> list[Picture]:
+        pictures = self._open(records)
+        assert isinstance(pictures, list)  # nothing is like the first one before there is a first one
+        return pictures
+
+    def _check(self, shape: tuple[int, int, int]) -> None:
+        """Raise Error unless images of this shape can be transformed."""
+        if shape != self._checked:
+            self.transform.check(*shape)
+            self._checked = shape
+
+    # -- batches -----------------------------------------------------------------------------------------------------
+
+    def fill(self, index: int, block: np.ndarray) -> BatchInfo:
+        first = index * self.batch
+        with self.located():
+            records = self.order.records(self.key, first, self.batch)
+            pictures = self._open(records)
+            layout = self._first if self.transform.crop else self._layout_of(pictures)
+            notes = (self.restart,) if self.restart and self.order.entries - 1 in records else ()
+            info = BatchInfo(tuple(self._tops(layout)), layout.nbytes, notes)
+            if layout.nbytes > block.nbytes:
+                return info
+            if isinstance(pictures, Alike):
+                self._place(first, np.broadcast_to(pictures.shape[1:], (self.batch, 2)), layout, block)
+                layout.pixels(block)[...] = pictures.pixels
+                layout.labels(block)[...] = [label or 0 for label in pictures.labels]
+            else:
+                self._write(first, pictures, layout, block)
+            return info
+
+    def _layout_of(self, pictures: list[Picture] | Alike) -> Layout:
+        """The layout of a batch that is not cropped: all images are of one shape."""
+        if isinstance(pictures, Alike):
+            return self._first
+        shape = pictures[0].shape
+        for picture in pictures:
+            if picture.shape != shape:
+                raise Error(
+                    f"{self.what}: the image of {picture.name} is {shape_text(picture.shape)}, "
+                    f"that of {pictures[0].name} in the same batch is {shape_text(shape)}",
+                    fix=f"set crop_size, {self.one_size}, or batch_size: 1",
+                )
+        return replace(self._first, channels=shape[0], height=shape[1], width=shape[2])
+
+    def _place(self, first: int, sizes: np.ndarray, layout: Layout, block: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Draw the crops of images of `sizes` and write the table; returns the table and the corners."""
+        corners, mirror = self.transform.place(self.key, first, sizes)
+        table = layout.table(block)
+        table[...] = 0
+        table[:, HEIGHT : WIDTH + 1] = layout.height, layout.width
+        table[:, Y : X + 1] = table[:, MEAN_Y : MEAN_X + 1] = corners
+        table[:, MIRROR] = mirror
+        return table, corners
+
+    def _write(self, first: int, pictures: list[Picture], layout: Layout, block: np.ndarray) -> None:
+        whole = (layout.channels, layout.height, layout.width)
+        table, corners = self._place(first, np.array([picture.shape[1:] for picture in pictures]), layout, block)
+        layout.labels(block)[:] = [picture.label or 0 for picture in pictures]
+        tasks = []
+        for n, (picture, room) in enumerate(zip(pictures, layout.pixels(block))):
+            window = None
+            if picture.shape != whole:  # odd in size: the crop alone is staged
+                window = self._window(picture, layout, (int(corners[n, 0]), int(corners[n, 1])))
+                table[n, HEIGHT : WIDTH + 1] = self.transform.crop
+                table[n, Y : X + 1] = 0
+            if picture.file is None:
+                self._copy(picture, room, window)
+            else:
+                tasks.append(partial(self._copy, picture, room, window))
+        self.workers.run(tasks)
+
+    def _window(self, picture: Picture, layout: Layout, corner: tuple[int, int]) -> tuple[slice, slice]:
+        if picture.shape[0] != layout.channels:
+            problem = Error(f"the image has {picture.shape[0]} channels, the first record has {layout.channels}", fix="set force_color or force_gray")
+            raise self._fault(problem, picture.record, picture.name)
+        assert self.transform.crop is not None
+        (y, x), (height, width) = corner, self.transform.crop
+        return slice(y, y + height), slice(x, x + width)
+
+    def _copy(self, picture: Picture, room: np.ndarray, window: tuple[slice, slice] | None) -> None:
+        """Write the image, or a window of it, to `room`."""
+        if picture.file is None:
+            assert picture.values is not None
+            if picture.values.dtype == np.float32 and room.dtype != picture.values.dtype:
+                problem = Error("it has float_data, the first record has bytes", fix="make the database with one kind of data")
+                raise self._fault(problem, picture.record, picture.name)
+            if window is None:
+                room[:] = picture.values
+                return
+            channels = list(picture.values.reshape(picture.shape))
+        else:
+            try:
+                channels = planes(picture.file, self.color)
+            except Error as problem:
+                raise self._fault(problem, picture.record, picture.name) from None
+            if self.resized:
+                channels = list(resize(np.stack(channels), *self.resized))
+        at = 0
+        for channel in channels:
+            part = channel if window is None else channel[window]
+            room[at : at + part.size].reshape(part.shape)[...] = part
+            at += part.size
+
+    def close(self) -> None:
+        self.workers.close()

@@ -1,0 +1,182 @@
+"""Resampling of images of bytes, with the numbers of OpenCV's cv::resize: its fixed point arithmetic, its borders, its special cases."""
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from enum import Enum
+from typing import NamedTuple
+
+import numpy as np
+
+BITS = 11  # of the fraction of a weight; what two passes multiplied has twice as many
+_CUBIC = -0.75  # slope of the kernel at 1
+_LANCZOS = 8  # taps
+_PIXEL = 1e-3  # a smaller part of a pixel counts as none (computeResizeAreaTab)
+
+
+class Interpolation(Enum):
+    """The methods that ResizeParameter.interp_mode names."""
+
+    LINEAR = 1
+    AREA = 2
+    NEAREST = 3
+    CUBIC = 4
+    LANCZOS4 = 5
+
+
+class Taps(NamedTuple):
+    """Along one axis: which places an output place reads (outputs x taps) and with which weights, whole numbers or floats."""
+
+    places: np.ndarray
+    weight: np.ndarray
+
+
+def resize(image: np.ndarray, height: int, width: int, method: Interpolation = Interpolation.LINEAR) -> np.ndarray:
+    """`image` (channels x height x width, uint8) in another size."""
+    before = image.shape[1:]
+    if before == (height, width):
+        return image
+    scale = before[0] / height, before[1] / width
+    halves = scale == (2, 2)
+    if method is Interpolation.NEAREST:
+        rows, columns = (np.minimum(np.floor(np.arange(n) * (1 / (n / m))).astype(np.intp), m - 1) for n, m in zip((height, width), before))
+        return image[:, rows][:, :, columns]
+    if (method is Interpolation.AREA and min(scale) >= 1) or (method is Interpolation.LINEAR and halves):
+        if scale[0].is_integer() and scale[1].is_integer():
+            return _mean(image, int(scale[0]), int(scale[1]))
+        taps = [_area_taps(old, new) for old, new in zip(before, (height, width))]
+        return _to_bytes(np.rint(_vertical(_horizontal(image, taps[1]), taps[0])))
+    taps = [_TAPS[method](old, new) for old, new in zip(before, (height, width))]
+    if method in _TWO:
+        taps[1] = _inside(taps[1])
+    used, place = np.unique(taps[0].places, return_inverse=True)  # where the image shrinks much, most rows are not read
+    lines = _horizontal(image[:, used], taps[1])
+    vertical = Taps(place.reshape(taps[0].places.shape), taps[0].weight)
+    if method in _TWO:
+        # The products are cut to 16 bits one by one, which the other methods do not.
+        first, second = ((lines[:, vertical.places[:, k]] >> 4) * vertical.weight[:, k, None] >> 16 for k in (0, 1))
+        return _to_bytes(first + second + 2 >> 2)
+    return _to_bytes(_vertical(lines, vertical) + (1 << 2 * BITS - 1) >> 2 * BITS)
+
+
+def _to_bytes(values: np.ndarray) -> np.ndarray:
+    return np.clip(values, 0, 255).astype(np.uint8)
+
+
+def _mean(image: np.ndarray, down: int, across: int) -> np.ndarray:
+    """Means of blocks of `down` x `across` pixels: 2 x 2 round up, larger ones to even, as they do there."""
+    channels, height, width = image.shape
+    sums = image.reshape(channels, height // down, down, width // across, across).sum((2, 4), dtype=np.int32)
+    if (down, across) == (2, 2):
+        return (sums + 2 >> 2).astype(np.uint8)
+    return _to_bytes(np.rint(sums.astype(np.float32) * np.float32(1 / (down * across))))
+
+
+def _horizontal(image: np.ndarray, taps: Taps) -> np.ndarray:
+    total = image[:, :, taps.places[:, 0]] * taps.weight[:, 0]
+    for k in range(1, taps.places.shape[1]):
+        total += image[:, :, taps.places[:, k]] * taps.weight[:, k]
+    return total
+
+
+def _vertical(lines: np.ndarray, taps: Taps) -> np.ndarray:
+    total = lines[:, taps.places[:, 0]] * taps.weight[:, 0, None]
+    for k in range(1, taps.places.shape[1]):
+        total += lines[:, taps.places[:, k]] * taps.weight[:, k, None]
+    return total
+
+
+def _fixed(weights: np.ndarray) -> np.ndarray:
+    return np.rint(weights.astype(np.float32) * np.float32(1 << BITS)).astype(np.int32)
+
+
+def _centres(old: int, new: int) -> tuple[np.ndarray, np.ndarray]:
+    """Where the centres of output pixels lie: the pixel to the left, and the way from there, float32."""
+    at = ((np.arange(new) + 0.5) * (1 / (new / old)) - 0.5).astype(np.float32)
+    left = np.floor(at)
+    return left.astype(np.intp), at - left
+
+
+def _linear_taps(old: int, new: int) -> Taps:
+    return _two_taps(old, *_centres(old, new))
+
+
+def _enlarging_area_taps(old: int, new: int) -> Taps:
+    """AREA where an axis grows: linear, but pixels keep their flat middle."""
+    inverse = new / old
+    out = np.arange(new)
+    left = np.floor(out * (1 / inverse)).astype(np.intp)
+    way = ((out + 1) - (left + 1) * inverse).astype(np.float32)
+    return _two_taps(old, left, np.where(way <= 0, np.float32(0), way - np.floor(way)))
+
+
+def _two_taps(old: int, left: np.ndarray, way: np.ndarray) -> Taps:
+    return _many_taps(old, left, np.stack([np.float32(1) - way, way], 1))
+
+
+def _inside(taps: Taps) -> Taps:
+    """Two taps of one pixel, at the edges, as a single one. Columns are read so, rows are not, and their two products are cut one by one."""
+    single = taps.places[:, 0] == taps.places[:, 1]
+    return Taps(taps.places, np.where(single[:, None], np.array([1 << BITS, 0], np.int32), taps.weight))
+
+
+def _cubic_taps(old: int, new: int) -> Taps:
+    left, x = _centres(old, new)
+    a, one = np.float32(_CUBIC), np.float32(1)
+    outer = ((a * (x + one) - 5 * a) * (x + one) + 8 * a) * (x + one) - 4 * a
+    inner = ((a + 2) * x - (a + 3)) * x * x + one
+    y = one - x
+    opposite = ((a + 2) * y - (a + 3)) * y * y + one
+    return _many_taps(old, left - 1, np.stack([outer, inner, opposite, one - outer - inner - opposite], 1))
+
+
+def _lanczos_taps(old: int, new: int) -> Taps:
+    left, x = _centres(old, new)
+    exact = x < np.finfo(np.float32).eps
+    way = np.where(exact, 0.5, x)
+    # sin(pi (x + 3 - k) / 4) of all taps from the sine and cosine of one of them, as a sum of double precision
+    start = -(way + 3) * (math.pi / 4)
+    half = math.sqrt(0.5)
+    turns = [(1, 0), (-half, -half), (0, 1), (half, -half), (-1, 0), (half, half), (0, -1), (-half, half)]
+    weights = np.empty((new, _LANCZOS), np.float32)
+    for k, (sine, cosine) in enumerate(turns):
+        distance = -(way + 3 - k) * (math.pi / 4)
+        weights[:, k] = (sine * np.sin(start) + cosine * np.cos(start)) / (distance * distance)
+    total = np.zeros(new, np.float32)
+    for k in range(_LANCZOS):
+        total += weights[:, k]
+    weights *= (np.float32(1) / total)[:, None]
+    weights[exact] = np.eye(_LANCZOS, dtype=np.float32)[3]
+    return _many_taps(old, left - 3, weights)
+
+
+def _many_taps(old: int, first: np.ndarray, weights: np.ndarray) -> Taps:
+    return Taps(np.clip(first[:, None] + np.arange(weights.shape[1]), 0, old - 1), _fixed(weights))
+
+
+def _area_taps(old: int, new: int) -> Taps:
+    """Weights by the part of a pixel that an output pixel covers, float32."""
+    scale = 1 / (new / old)
+    begin = np.arange(new) * scale
+    end = begin + scale
+    cell = np.minimum(scale, old - begin)
+    last = np.minimum(np.floor(end), old - 1)
+    first = np.minimum(np.ceil(begin), last)
+    places = (first - 1)[:, None] + np.arange(int((last - first).max()) + 2)
+    whole = (places >= first[:, None]) & (places < last[:, None])
+    head, tail = first - begin, end - last
+    weights = np.where(whole, (1 / cell)[:, None], 0.0)
+    weights[:, 0] = np.where(head > _PIXEL, head / cell, 0)
+    rows = np.arange(new)
+    tails = np.where(tail > _PIXEL, np.minimum(np.minimum(tail, 1), cell) / cell, 0)
+    weights[rows, (last - first).astype(np.intp) + 1] = tails
+    return Taps(np.clip(places, 0, old - 1).astype(np.intp), weights.astype(np.float32))
+
+
+_TWO = (Interpolation.LINEAR, Interpolation.AREA)
+_TAPS: dict[Interpolation, Callable[[int, int], Taps]] = {
+    Interpolation.LINEAR: _linear_taps,
+    Interpolation.AREA: _enlarging_area_taps,
+    Interpolation.CUBIC: _cubic_taps,
+    Interpolation.LANCZOS4: _lanczos_taps,
+}

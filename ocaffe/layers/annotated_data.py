@@ -1,0 +1,49 @@
+"""AnnotatedData: images with boxes, as SSD trains on them."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ocaffe.data.annotated import TRANSFORM_FIELDS, AnnotatedSource
+from ocaffe.data.source import key_of, upload
+from ocaffe.graph.ir import Blob, Shape
+from ocaffe.graph.recorder import Recorder
+from ocaffe.layers.base import Layer, register
+from ocaffe.layers.data import transform_of
+
+
+@register("AnnotatedData")
+class AnnotatedData(Layer):
+    """Images of a database and boxes around their objects, augmented together: distort, expand, batch samplers, resize, noise, crop, mirror.
+
+    The second top has a row per box of the batch (image, label, instance, xmin, ymin, xmax, ymax, difficult), so its shape changes from batch to
+    batch; a batch without any box has one row of -1. Images are not compressed anew between the steps, as SSD does with encoded ones.
+    """
+
+    bottoms, tops = 0, (1, 2)
+    origin = "SSD"
+    source: AnnotatedSource | None = None
+
+    def infer(self, *bottoms: Shape) -> Sequence[Shape]:
+        if self.source is None:
+            p = self.param
+            self.source = AnnotatedSource(
+                p.data_param,
+                self.own(),
+                p.transform_param,
+                transform_of(self, TRANSFORM_FIELDS),
+                len(p.top) > 1,
+                place=self.place,
+                layer=self.title,
+            )
+            self.source.key = key_of(self.seed, p.name)
+            self.notes = self.source.notes
+        return self.source.shapes()
+
+    def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
+        assert self.source is not None
+        layout, rows = self.source.layout([top.shape for top in tops])
+        staging = upload(rec, self.source, rows.nbytes if rows else layout.nbytes)
+        label = tops[1].data if len(tops) > 1 and rows is None else None
+        self.source.transform.record(rec, staging, layout, tops[0].data, label)
+        if rows is not None:
+            rows.record(rec, staging, [tops[1].data])

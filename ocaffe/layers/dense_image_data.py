@@ -1,0 +1,40 @@
+"""DenseImageData: images and label images, as SegNet trains on them."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ocaffe.data.dense import DenseImageSource
+from ocaffe.data.source import key_of, upload
+from ocaffe.graph.ir import Blob, Shape
+from ocaffe.graph.recorder import Recorder
+from ocaffe.layers.base import Layer, register
+from ocaffe.layers.data import transform_of
+
+
+@register("DenseImageData")
+class DenseImageData(Layer):
+    """Image files that a list names, each with an image file of labels (N x 1 x H x W): the gray level of a pixel is the label of that pixel.
+
+    Both are resized (labels to the nearest), cropped and mirrored alike; SegNet itself refuses crop and mirror. Mean and scale are for images only.
+    """
+
+    bottoms, tops = 0, (1, 2)
+    origin = "SegNet"
+    source: DenseImageSource | None = None
+
+    def infer(self, *bottoms: Shape) -> Sequence[Shape]:
+        if self.source is None:
+            self.source = DenseImageSource(self.own(), transform_of(self), len(self.param.top) > 1, place=self.place, layer=self.title)
+            self.source.key = key_of(self.seed, self.param.name)
+            self.notes = self.source.notes
+        return self.source.shapes()
+
+    def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
+        assert self.source is not None
+        transform = self.source.transform
+        layouts = self.source.layouts(tops[0].shape)
+        staging = upload(rec, self.source, sum(layout.nbytes for layout in layouts))
+        begin = 0
+        for top, layout, part in zip(tops, layouts, (transform, transform.bare())):
+            part.record(rec, staging.view((layout.nbytes,), begin), layout, top.data, None)
+            begin += layout.nbytes

@@ -1,0 +1,235 @@
+"""The source of AnnotatedData: boxes stay on their objects, whatever happens to an image. (What is not random is compared in test_golden.py.)"""
+from __future__ import annotations
+
+import pathlib
+from typing import Any
+
+import numpy as np
+import pytest
+from google.protobuf import text_format
+
+from ocaffe import proto
+from ocaffe.data.annotated import TRANSFORM_FIELDS, AnnotatedSource
+from ocaffe.data.boxes import jaccard, samples, satisfies
+from ocaffe.data.dice import Dice
+from ocaffe.data.transform import Transform
+from tests.data.databases import write
+from tests.data.pictures import block_of, failure, same_batches
+
+SIZE = (3, 40, 50)
+OBJECT = (10, 30, 15, 27)  # y1, y2, x1, x2: white in black
+
+
+def datum(number: int, boxes: Any = (), size: tuple[int, ...] = SIZE, **fields: Any) -> bytes:
+    """A black image with a white object, which is its first box, and `boxes` (label, xmin, ymin, xmax, ymax)."""
+    pixels = np.zeros(size, np.uint8)
+    top, bottom, left, right = (edge * size[1] // SIZE[1] for edge in OBJECT)
+    pixels[:, top:bottom, left:right] = 255
+    message = proto.AnnotatedDatum(type=0, **fields)
+    message.datum.channels, message.datum.height, message.datum.width = size
+    message.datum.data, message.datum.label = pixels.tobytes(), number
+    _, height, width = size
+    for label, xmin, ymin, xmax, ymax in ((1, left / width, top / height, right / width, bottom / height), *boxes):
+        group = message.annotation_group.add(group_label=label)
+        group.annotation.add(instance_id=number).bbox.CopyFrom(proto.NormalizedBBox(xmin=xmin, ymin=ymin, xmax=xmax, ymax=ymax))
+    return message.SerializeToString()
+
+
+@pytest.fixture
+def database(tmp_path: pathlib.Path) -> str:
+    return write(tmp_path / "db", [datum(number) for number in range(5)])
+
+
+def source(path: Any, batch: int, transform: str = "", samplers: str = "", *, train: bool = True, workers: int = 1, data: str = "") -> AnnotatedSource:
+    param = text_format.Parse(f"source: '{path}' batch_size: {batch} backend: LMDB {data}", proto.DataParameter())
+    annotated = text_format.Parse(samplers, proto.AnnotatedDataParameter())
+    message = text_format.Parse(transform, proto.TransformationParameter())
+    made = AnnotatedSource(param, annotated, message, Transform(message, train, TRANSFORM_FIELDS), True, workers=workers)
+    made.key = (1, 2)
+    return made
+
+
+def batches(made: AnnotatedSource, count: int) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Images (mirrored, as the device does it) and rows of boxes."""
+    result = []
+    for index in range(count):
+        block = block_of(made, index)
+        tops = list(made.fill(index, block).shapes)
+        layout, rows = made.layout(tops)
+        assert rows is not None
+        images = layout.pixels(block).reshape(tops[0]).copy()
+        turned = layout.table(block)[:, 6] == 1
+        images[turned] = images[turned][..., ::-1]
+        result.append((images, rows.views(block)[0][0, 0]))
+    return result
+
+
+EXPAND = "expand_param { prob: 1 max_expand_ratio: 3 } mean_value: 90"
+SAMPLER = "batch_sampler { max_sample: 1 max_trials: 50 sampler { min_scale: 0.4 max_scale: 0.9 min_aspect_ratio: 0.5 max_aspect_ratio: 2 }"
+RESIZE = "resize_param { height: 60 width: 60 interp_mode: NEAREST interp_mode: LINEAR interp_mode: AREA }"
+PAD = "resize_param { resize_mode: FIT_LARGE_SIZE_AND_PAD height: 60 width: 70 pad_value: 90 }"
+
+
+@pytest.mark.parametrize(
+    ("transform", "samplers"),
+    [
+        ("mirror: true", ""),
+        ("mirror: true crop_size: 100", ""),
+        (f"{EXPAND} {RESIZE} mirror: true", ""),
+        (f"{RESIZE} mirror: true", f"{SAMPLER} }}"),
+        (f"{PAD} crop_h: 50 crop_w: 44 mirror: true", ""),
+        (f"{EXPAND} {PAD} mirror: true", f"{SAMPLER} sample_constraint {{ min_object_coverage: 0.5 }} }}"),
+    ],
+    ids=["mirror", "crop", "expand", "sample", "pad", "all"],
+)
+def test_boxes_stay_on_their_objects(tmp_path: pathlib.Path, transform: str, samplers: str) -> None:
+    made = source(write(tmp_path / "db", [datum(0, (), (3, 160, 200))]), 4, transform, samplers)
+    places = set()
+    for images, rows in batches(made, 8):
+        for n, image in enumerate(images):
+            white = image[0] > 128
+            mine = rows[rows[:, 0] == n]
+            height, width = white.shape
+            if not len(mine):
+                assert white.sum() <= 2 * (height + width)  # at an edge, if at all
+                continue
+            (row,) = mine
+            assert row[1] == 1 and row[7] == 0 and (row[3:7] >= 0).all() and (row[3:7] <= 1).all()
+            ys, xs = white.any(1).nonzero()[0], white.any(0).nonzero()[0]
+            if len(ys):
+                found = np.array([xs[0], ys[0], xs[-1] + 1, ys[-1] + 1])
+                assert np.abs(found - row[3:7] * [width, height, width, height]).max() <= 2  # crops are whole pixels, and so is what resizing gives
+            places.add(tuple(row[3:7]))
+    assert len(places) > 1
+
+
+def test_expansion(database: str) -> None:
+    expand = "expand_param { prob: 0.5 max_expand_ratio: 3 } mean_value: 90 mean_value: 17.5 mean_value: 300"
+    made = source(database, 40, f"{expand} resize_param {{ height: 30 width: 30 interp_mode: NEAREST }}")
+    images, rows = batches(made, 1)[0]
+    grounds = {tuple(int(n) for n in image[:, y, x]) for image in images for y, x in ((0, 0), (0, -1), (-1, 0), (-1, -1))}
+    assert grounds == {(0, 0, 0), (90, 18, 255)}
+    areas = (rows[:, 5] - rows[:, 3]) * (rows[:, 6] - rows[:, 4])
+    whole = (areas.max() - areas) < 1e-6
+    assert 0.3 < whole.mean() < 0.7 and areas.min() < areas.max() / 4
+
+
+def test_samples() -> None:
+    objects = np.array([[0.2, 0.3, 0.6, 0.7], [0.5, 0.1, 0.9, 0.4]], np.float32)
+    text = "use_original_image: %s max_trials: 400 sampler { min_scale: 0.3 max_scale: 1 min_aspect_ratio: 0.5 max_aspect_ratio: 2 } %s"
+    def draw(*parts: tuple[str, str]) -> np.ndarray:
+        return samples([text_format.Parse(text % part, proto.BatchSampler()) for part in parts], objects, Dice((3, 4), 5))
+
+    free = draw(("true", ""))
+    assert len(free) == 400 and (free >= 0).all() and (free <= 1).all()
+    size = free[:, 2:] - free[:, :2]
+    assert (size[:, 0] / size[:, 1] > 0.49).all() and (size[:, 0] / size[:, 1] < 2.01).all() and size.prod(1).min() > 0.08
+    assert abs(free[:, :2].mean() / (1 - size).mean() - 0.5) < 0.05
+    tight = draw(("true", "sample_constraint { min_jaccard_overlap: 0.4 }"))
+    assert 0 < len(tight) < 200 and (jaccard(tight[:, None], objects[None]).max(1) >= 0.4).all()
+    assert len(draw(("true", "max_sample: 3"), ("false", ""), ("true", "max_sample: 1"))) == 4
+
+
+@pytest.mark.parametrize(
+    ("constraint", "expected"),
+    [
+        ("", True),
+        ("min_jaccard_overlap: 0.24", True),
+        ("min_jaccard_overlap: 0.26", False),
+        ("max_jaccard_overlap: 0.2", False),
+        ("min_object_coverage: 1", True),
+        ("min_sample_coverage: 0.26", False),
+        ("max_sample_coverage: 0.26", True),
+        ("min_jaccard_overlap: 0.24 min_sample_coverage: 0.9", True),  # a second kind does not count, as in SSD
+    ],
+)
+def test_constraints(constraint: str, expected: bool) -> None:
+    window, objects = np.array([[0, 0, 1, 1]], np.float32), np.array([[0.25, 0.25, 0.75, 0.75]], np.float32)
+    message = text_format.Parse(constraint, proto.SampleConstraint())
+    assert satisfies(window, objects, message).tolist() == [expected]
+    if constraint:
+        assert not satisfies(window, objects[:0], message).any()
+
+
+def test_batches_depend_on_their_number(database: str) -> None:
+    distort = "distort_param { brightness_prob: 0.5 brightness_delta: 32 random_order_prob: 0.5 }"
+    noise = "noise_param { saltpepper: true saltpepper_param { fraction: 0.1 value: 9 } }"
+    settings = f"{distort} {noise} {EXPAND} {RESIZE} mirror: true", f"{SAMPLER} sample_constraint {{ min_jaccard_overlap: 0.1 }} }}"
+    same_batches(lambda workers: source(database, 4, *settings, workers=workers, data="shuffle: true rand_skip: 3"))
+
+
+def test_distortion_leaves_the_ground_alone(database: str) -> None:
+    """The object is made darker, the ground that it is expanded to is not."""
+    darker = "distort_param { contrast_prob: 1 contrast_lower: 0.5 contrast_upper: 0.5 }"
+    made = source(database, 6, f"{darker} {EXPAND} resize_param {{ height: 50 width: 50 interp_mode: NEAREST }}")
+    images, _ = batches(made, 1)[0]
+    assert set(np.unique(images)) == {0, 90, 128}
+
+
+def test_no_box_at_all(tmp_path: pathlib.Path) -> None:
+    path = write(tmp_path / "db", [proto.AnnotatedDatum(type=0, datum=proto.AnnotatedDatum.FromString(datum(n)).datum).SerializeToString() for n in range(2)])
+    assert batches(source(path, 2), 1)[0][1].tolist() == [[-1] * 8]
+
+
+def test_labels_without_annotations(tmp_path: pathlib.Path) -> None:
+    plain = [proto.AnnotatedDatum(datum=proto.AnnotatedDatum.FromString(datum(n)).datum) for n in (4, 7)]
+    path = write(tmp_path / "db", [each.SerializeToString() for each in plain])
+    made = source(path, 2)
+    assert made.shapes() == [(2, 3, 40, 50), (2, 1, 1, 1)]
+    block = block_of(made, 0)
+    assert made.layout(made.shapes())[0].labels(block).tolist() == [4, 7]
+    assert made.layout(made.shapes())[1] is None
+    assert source(path, 2, samplers="anno_type: BBOX").shapes()[1] == (1, 1, 1, 8)  # as if they had said so
+
+
+def test_pad_modes(database: str) -> None:
+    pad = "resize_param { resize_mode: FIT_LARGE_SIZE_AND_PAD height: 60 width: 50 interp_mode: NEAREST pad_mode: %s pad_value: 3 pad_value: 4 pad_value: 5 }"
+    whole = np.zeros(SIZE, np.uint8)
+    whole[:, OBJECT[0] : OBJECT[1], OBJECT[2] : OBJECT[3]] = 255
+    for mode, how in (("MIRRORED", "reflect"), ("REPEAT_NEAREST", "edge")):
+        (images, _), *_ = batches(source(database, 1, pad % mode), 1)
+        assert (images[0] == np.pad(whole, ((0, 0), (10, 10), (0, 0)), mode=how)).all()  # type: ignore[call-overload]
+    (images, _), *_ = batches(source(database, 1, pad % "CONSTANT"), 1)
+    assert images[0, :, 0, 0].tolist() == [3, 4, 5] and (images[0, :, 10:50] == whole).all()
+
+
+@pytest.mark.parametrize(
+    ("transform", "samplers", "fact"),
+    [
+        ("resize_param { height: 4 }", "", "resize_param has height 4 and width 0"),
+        ("resize_param { height: 4 width: 4 } resize_param { height: 4 width: 4 }", "", "transform_param has 2 resize_param"),
+        ("resize_param { height: 4 width: 4 resize_mode: FIT_SMALL_SIZE }", "", "FIT_SMALL_SIZE with batch_size 2"),
+        ("resize_param { height: 60 width: 90 resize_mode: FIT_LARGE_SIZE_AND_PAD pad_value: 1 pad_value: 2 }", "", "2 pad_value given for images of 3"),
+        ("resize_param { height: 4 width: 4 } crop_size: 5", "", "the crop of 5 x 5 is larger than the image of 4 x 4"),
+        ("expand_param { max_expand_ratio: 0.5 }", "", "max_expand_ratio is 0.5"),
+        ("noise_param { convert_to_lab: true }", "", "convert_to_lab is not supported"),
+        ("distort_param { hue_delta: -1 }", "", "hue_delta -1"),
+        ("random_90_deg_rot: true", "", "field 'random_90_deg_rot' is not supported"),
+        ("", "batch_sampler { sampler { min_scale: 0.5 max_scale: 0.3 } }", "a sampler has scales 0.5 to 0.3"),
+        ("", "batch_sampler { sampler { max_scale: 1.5 } }", "a sampler has scales 1 to 1.5"),
+        ("", "yolo_data_type: 1", "field 'yolo_data_type' is not supported"),
+    ],
+)
+def test_settings(database: str, transform: str, samplers: str, fact: str) -> None:
+    error = failure(lambda: block_of(source(database, 2, transform, samplers), 0))
+    assert fact in error.fact and error.fix
+
+
+def test_bad_records(tmp_path: pathlib.Path) -> None:
+    def fact(*values: bytes, batch: int = 2, transform: str = "") -> str:
+        path = write(tmp_path / f"db{len(list(tmp_path.iterdir()))}", values)
+        return failure(lambda: block_of(source(path, batch, transform), 0)).fact
+
+    assert "record 1 (key '00000001'): it is no AnnotatedDatum" in fact(datum(0), b"\x0a\xff")
+    assert "the image of key '00000001' is 3 x 41 x 50, that of key '00000000' in the same batch is 3 x 40 x 50" in fact(datum(0), datum(1, (), (3, 41, 50)))
+    short = proto.AnnotatedDatum.FromString(datum(0))
+    short.datum.data = b"123"
+    assert "it has 3 bytes for an image of 3 x 40 x 50" in fact(datum(0), short.SerializeToString())
+    text = proto.AnnotatedDatum.FromString(datum(0))
+    text.datum.data, text.datum.encoded = b"text", True
+    assert "record 1 (key '00000001'): it is no image file" in fact(datum(0), text.SerializeToString())
+    assert "distort_param is set, and the image has 1 channels" in fact(datum(0, (), (1, 40, 50)), transform="distort_param { }")
+    bare = proto.AnnotatedDatum.FromString(datum(0))
+    bare.ClearField("type")
+    bare.datum.ClearField("label")
+    assert "it has no label and no type of annotations" in fact(bare.SerializeToString())
