@@ -350,6 +350,9 @@ class Net:
     def _drop_arrays(self) -> None:
         """Forget the arrays of blobs: their shapes change."""
         session = self._network.session
+        for mirror in session.touched:
+            if mirror.net is self and mirror.target.role is Role.INPUT:  # what was written into another input stays, if that keeps its shape
+                mirror.flush()
         session.touched = [mirror for mirror in session.touched if mirror.net is not self or mirror.target.role in PARAMETERS]
         session.watched = [mirror for mirror in session.watched if mirror.net is not self or mirror.target.role in PARAMETERS]
         for blob in self.blobs.values():

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from google.protobuf import text_format
 
 import ocaffe as caffe
 from ocaffe import log, proto
@@ -274,3 +275,14 @@ def test_nets_of_one_solver_do_not_disturb_each_other(device: Any, files: pathli
     np.testing.assert_array_equal(saved.params["ip1"][1].data, [9, 0, 0, 0])
     saved.close()
     solver._solver.close()
+
+
+def test_two_inputs_reshaped_one_after_the_other(device: Any) -> None:
+    """A value written into the first is not lost when the second is reshaped (here to the shape that it has)."""
+    text = """layer { name: "in" type: "Input" top: "a" top: "b" input_param { shape { dim: 4 dim: 3 } } }
+              layer { name: "sum" type: "Eltwise" bottom: "a" bottom: "b" top: "c" }"""
+    net = caffe.Net(text_format.Parse(text, proto.NetParameter()), proto.TEST, device=device)
+    for name in ("a", "b"):
+        net.blobs[name].reshape(4, 3)
+        net.blobs[name].data[...] = 3
+    assert (net.forward()["c"] == 6).all()
