@@ -72,13 +72,15 @@ class ChannelNorm(Layer):
     def normalize(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
         """The top from the bottom and the statistics, without touching the running ones."""
         reads, text = self.moments(1)
-        term = "(x0 - mean) * inverse"
+        term, factor, offset = "(x0 - mean) * inverse", "inverse", "-mean * inverse"
         for parameter, sign in ((self.scale, "*"), (self.bias, "+")):
             if parameter is not None:
                 reads.append(self.per_channel(parameter.data))
-                term = f"{term} {sign} x{len(reads)}"
+                more = f" {sign} x{len(reads)}"
+                term, factor, offset = term + more, factor + more * (sign == "*"), offset + more
+        affine = None if self.relu else (text, factor, offset)
         text = f"{text}; t = {term}; y0 = t > 0 ? t : 0" if self.relu else f"{text}; y0 = {term}"
-        pointwise(rec, text, reads=[bottoms[0].data, *reads], writes=[tops[0].data], scalars=self.constants())
+        pointwise(rec, text, reads=[bottoms[0].data, *reads], writes=[tops[0].data], scalars=self.constants(), affine=affine)
 
     # -- backward ----------------------------------------------------------------------------------------------------
 

@@ -56,7 +56,7 @@ class Bias(Broadcast):
         return [ParamBlob(self.shape, filler)] if self.learned else []
 
     def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
-        pointwise(rec, "y0 = x0 + x1", reads=[bottoms[0].data, (self.operand(bottoms), self.first)], writes=[tops[0].data])
+        pointwise(rec, "y0 = x0 + x1", reads=[bottoms[0].data, (self.operand(bottoms), self.first)], writes=[tops[0].data], affine=("", "1", "x1"))
 
     def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
         assert tops[0].diff is not None

@@ -40,7 +40,8 @@ class Eltwise(Layer):
         elif self.operation == proto.EltwiseParameter.SUM:
             weighted = {f"c{i}": c for i, c in enumerate(self.coeff) if c != 1}
             terms = [f"c{i} * {name}" if f"c{i}" in weighted else name for i, name in enumerate(names)]
-            pointwise(rec, f"y0 = {' + '.join(terms)}", reads=reads, writes=writes, scalars=weighted)
+            adds = len(reads) == 2 and not weighted
+            pointwise(rec, f"y0 = {' + '.join(terms)}", reads=reads, writes=writes, scalars=weighted, adds=adds)
         else:
             self.forward_max(rec, reads, tops[0].data)
 

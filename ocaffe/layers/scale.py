@@ -28,9 +28,10 @@ class Scale(Broadcast):
     def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
         reads: list[Read] = [bottoms[0].data, (self.operand(bottoms), self.first)]
         if self.biased:
-            pointwise(rec, "y0 = x0 * x1 + x2", reads=[*reads, (self.params[-1].data, self.first)], writes=[tops[0].data])
+            reads.append((self.params[-1].data, self.first))
+            pointwise(rec, "y0 = x0 * x1 + x2", reads=reads, writes=[tops[0].data], affine=("", "x1", "x2"))
         else:
-            pointwise(rec, "y0 = x0 * x1", reads=reads, writes=[tops[0].data])
+            pointwise(rec, "y0 = x0 * x1", reads=reads, writes=[tops[0].data], affine=("", "x1", "0"))
 
     def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
         dy = tops[0].diff
