@@ -3,6 +3,7 @@ from __future__ import annotations
 
 from ocaffe.graph.ir import Access, Ref, Role, Schedule, roots
 from ocaffe.memory.chains import fuse_chains
+from ocaffe.memory.duplicates import drop_duplicates
 from ocaffe.memory.epilogues import merge_epilogues
 from ocaffe.memory.masks import use_masks
 from ocaffe.memory.recompute import recompute, recompute_to_fit
@@ -17,6 +18,7 @@ def optimise(schedule: Schedule, *, fuse: bool = True, in_place: bool = True, ag
     `again`: recompute what is cheap; `budget`: and more, until the recycled memory has this lower bound (bytes), or nothing helps.
     """
     if fuse:
+        schedule = drop_duplicates(schedule)
         schedule = merge_epilogues(schedule, sums=in_place and budget is None)
     if in_place:
         schedule = use_views(schedule)
