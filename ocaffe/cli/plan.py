@@ -9,17 +9,19 @@ from typing import Any
 
 from ocaffe import log, proto
 from ocaffe.cli.flags import Parser, device_flags, memory_flags, memory_limit, stages, state_flags
+from ocaffe.compile import Switches, compile_net
 from ocaffe.errors import Error, shape_text
 from ocaffe.files import atomic_write
 from ocaffe.graph.build import build
 from ocaffe.graph.ir import Graph
+from ocaffe.graph.pieces import Split
 from ocaffe.graph.record import Choices, ParameterGroup, Recording
 from ocaffe.memory.html import page
 from ocaffe.memory.plan import MemoryPlan
 from ocaffe.memory.report import ROLES, caffe_bytes, dump, persistent, report, size_text
 from ocaffe.model.text import read_net, read_solver, write_text
 from ocaffe.model.upgrade import upgrade_net
-from ocaffe.network import Switches, compile_net, phase_net
+from ocaffe.network import phase_net
 from ocaffe.solver.nets import net_messages
 from ocaffe.solver.update import Updater
 from ocaffe.target import Target
@@ -37,6 +39,7 @@ class Planned:
     recording: Recording
     plan: MemoryPlan
     plain: int
+    split: Split | None
 
 
 @dataclass
@@ -125,9 +128,9 @@ def _compile(name: str, message: Any, graph: Graph, group: ParameterGroup, targe
     switches = Switches.read()
     plain = None
     if choices.backward and choices.recompute:
-        plain = compile_net(graph, group, target, replace(choices, recompute=False, limit=None), switches, update)[1].lower_bound
-    recording, placed = compile_net(graph, group, target, choices, switches, update)
-    return Planned(name, message, graph, recording, placed, placed.lower_bound if plain is None else plain)
+        plain = compile_net(graph, group, target, replace(choices, recompute=False, limit=None), switches, update).plan.lower_bound
+    made = compile_net(graph, group, target, choices, switches, update)
+    return Planned(name, message, graph, made.recording, made.plan, made.plan.lower_bound if plain is None else plain, made.split)
 
 
 def _choices(options: Any, target: Target, backward: bool) -> Choices:
@@ -178,6 +181,8 @@ def _summary(job: Job) -> Iterator[str]:
         yield from report(net.name, net.recording.schedule, net.plan)
         if net.plain != net.plan.lower_bound:
             yield f"  without recomputation the lower bound is {size_text(net.plain)}"
+        if net.split is not None:
+            yield f"  the batch is split: the layers up to '{net.graph.nodes[net.split.cut].name}' run in {net.split.pieces} pieces"
         again = _flops_again(net)
         if again:
             yield f"  recomputed: {again / 1e9:.1f} GFLOP in convolutions and products, {100 * again / (3 * _flops(net)):.1f} % more"
@@ -218,6 +223,7 @@ def _record(job: Job) -> dict[str, Any]:
                 "peak_step": net.plan.peak_step,
                 "forward_flops": _flops(net),
                 "recomputed_flops": _flops_again(net),
+                "pieces": 1 if net.split is None else net.split.pieces,
                 "lifetimes": [
                     {"name": life.ref.name, "bytes": life.size, "first": life.first, "last": life.last,
                      "slab": net.plan.places[life.ref][0], "offset": net.plan.places[life.ref][1]}

@@ -87,6 +87,12 @@ class Layer:
         """Floating point operations of forward, where products are what takes the time; after infer."""
         return 0
 
+    @property
+    def by_sample(self) -> bool:
+        """Whether each index of axis 0 of the tops depends on the same index of the bottoms alone, and gradients of parameters are sums over them: then
+        the layer may run on some samples at a time. After infer."""
+        return False
+
     def force_backward(self, bottom: int) -> bool:
         """Whether `force_backward: true` wants the diff of this bottom (labels: no)."""
         return not (self.is_loss and bottom == 1)

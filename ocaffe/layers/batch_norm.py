@@ -40,6 +40,10 @@ class ChannelNorm(Layer):
         """Reads, to be x`first`, .., and text that makes `mean` and `inverse` of the running statistics; `eps` is a scalar."""
         raise NotImplementedError
 
+    @property
+    def by_sample(self) -> bool:
+        return not self.of_batch
+
     # -- forward -----------------------------------------------------------------------------------------------------
 
     def measure(
@@ -187,6 +191,10 @@ class BatchNorm(ChannelNorm):
         if self.averages or (p.HasField("use_weight_bias") and p.use_weight_bias):
             self.learned = 3, 4 if self.averages or p.bias_term else None
         return tops
+
+    @property
+    def by_sample(self) -> bool:
+        return super().by_sample and not self.own().update_global_stats
 
     def parameters(self) -> Sequence[ParamBlob]:
         p, zero, one = self.own(), proto.FillerParameter(), proto.FillerParameter(type="constant", value=1)

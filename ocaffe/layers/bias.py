@@ -36,6 +36,10 @@ class Broadcast(Layer):
         self.others = [d for d in range(len(x)) if not self.first <= d < end]
         return [x]
 
+    @property
+    def by_sample(self) -> bool:
+        return self.learned and 0 in self.others
+
     def operand(self, bottoms: list[Blob]) -> Ref:
         """The data of the second tensor."""
         return self.params[0].data if self.learned else bottoms[1].data

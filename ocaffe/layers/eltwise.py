@@ -22,6 +22,8 @@ class Eltwise(Layer):
 
     bottoms = (2, None)
 
+    by_sample = True
+
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         p = self.own()
         self.operation, self.stable = p.operation, p.stable_prod_grad

@@ -19,7 +19,7 @@ def merge_epilogues(schedule: Schedule, sums: bool = True) -> Schedule:
 
 
 class _Epilogues:
-    """One walk over forward: each expression joins the launch that makes its input, if it can."""
+    """One walk: each expression joins the launch that makes its input, if it can."""
 
     def __init__(self, schedule: Schedule, sums: bool) -> None:
         self.schedule, self.sums = schedule, sums
@@ -37,7 +37,7 @@ class _Epilogues:
     def merged(self) -> Schedule:
         for step, launch in enumerate(self.schedule):
             expression = launch.lower
-            if launch.phase != "forward" or not isinstance(expression, Pointwise) or launch.side_effect:
+            if not isinstance(expression, Pointwise) or launch.side_effect:
                 continue
             if expression.relu_slope is not None:
                 self._relu(step, launch, expression.relu_slope)
@@ -59,7 +59,7 @@ class _Epilogues:
             return None
         step = self.writers[x][0]
         launch = self.schedule[step]
-        plain = launch.epilogue is not None and launch.call is not None and launch.phase == "forward" and step not in self.gone
+        plain = launch.epilogue is not None and launch.call is not None and step not in self.gone
         return step if plain and launch.call.scalars[launch.epilogue] == 1 else None  # type: ignore[union-attr, index]
 
     def _accumulates(self, step: int) -> bool:
