@@ -303,7 +303,7 @@ def _backward(rec: Recorder, node: Node, graph: Graph, choices: Choices) -> None
         if node.type != "Split" or top.loss_weight or top in graph.outputs or top.diff is not None:  # a Split skips tops without a diff
             _ready_top_diff(rec, top, graph, choices)
     for bottom, wanted in zip(node.bottoms, node.propagate):
-        if wanted and bottom.diff is None and node.layer.moves_data:
+        if wanted and bottom.diff is None and node.layer.moves_data and not node.layer.passes_diff:
             bottom.diff = Ref(f"{bottom.name}.diff", bottom.shape, Role.DIFF)
     rec.enter(node.name, "backward")
     if _without_elements(node):  # what its parameters miss is zeroed at the end

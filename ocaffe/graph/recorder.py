@@ -179,6 +179,12 @@ class Recorder:
         else:
             pointwise(self, "y0 = x0", reads=[top.diff.view(bottom.shape)], writes=[bottom.diff])
 
+    def diff_of(self, bottom: Blob) -> Ref:
+        """The diff of a bottom, made if there is none yet."""
+        if bottom.diff is None:
+            bottom.diff = Ref(f"{bottom.name}.diff", bottom.shape, Role.DIFF)
+        return bottom.diff
+
     def key(self, what: str = "") -> tuple[np.uint32, np.uint32]:
         """The Philox key of the current layer: seed and layer name (DESIGN §3)."""
         return np.uint32(self.seed & 0xFFFFFFFF), np.uint32(zlib.crc32(f"{self.layer}/{what}".encode()) ^ (self.seed >> 32 & 0xFFFFFFFF))

@@ -46,6 +46,7 @@ class Layer:
     source: Any = None  # of a data layer: what feeds it (ocaffe.data.source.Source)
     notes: Sequence[tuple[str, str]] = ()  # log lines of setting up, as (Caffe's source line, text)
     moves_data: bool = True  # False: tops are views of the bottom (Reshape); then backward calls rec.alias_diff
+    passes_diff: bool = False  # True: backward gives a bottom without a diff that of the top by rec.alias_diff, or makes one by rec.diff_of
     inplace_top: ClassVar[bool] = True  # False: the prototxt may not name the bottom as the top
     origin: ClassVar[str] = "BVLC Caffe"  # or the forks that define it
     message: ClassVar[str | None] = None  # the LayerParameter field of its parameters, where the type does not tell; "" if there are none

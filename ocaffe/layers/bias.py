@@ -55,6 +55,8 @@ class Broadcast(Layer):
 class Bias(Broadcast):
     """y = x + b, b broadcast."""
 
+    passes_diff = True
+
     def parameters(self) -> Sequence[ParamBlob]:
         filler: Any = self.own().filler
         return [ParamBlob(self.shape, filler)] if self.learned else []
@@ -64,6 +66,8 @@ class Bias(Broadcast):
 
     def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
         assert tops[0].diff is not None
+        if len(bottoms) > 1 and propagate[1]:
+            rec.diff_of(bottoms[1])
         gradient = self.operand_diff(bottoms, propagate)
         if gradient is not None:
             reduce(rec, "v0 = x0", reads=[tops[0].diff], writes=[gradient], axes=self.others)

@@ -21,6 +21,7 @@ class Eltwise(Layer):
     """
 
     bottoms = (2, None)
+    passes_diff = True
 
     by_sample = True
 
@@ -80,7 +81,7 @@ class Eltwise(Layer):
         else:
             reads, scalars = [dy, self.index], {}
             terms = [f"x1 == {i} ? x0 : 0" for i in wanted]
-        writes = [diff for i in wanted if (diff := bottoms[i].diff) is not None]
+        writes = [rec.diff_of(bottoms[i]) for i in wanted]
         if writes:
             text = "; ".join(f"y{k} = {term}" for k, term in enumerate(terms))
             pointwise(rec, text, reads=reads, writes=writes, scalars=scalars)

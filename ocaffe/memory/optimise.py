@@ -3,6 +3,7 @@ from __future__ import annotations
 
 from ocaffe.graph.ir import Access, Ref, Role, Schedule, roots
 from ocaffe.memory.chains import fuse_chains
+from ocaffe.memory.copies import share_copies
 from ocaffe.memory.duplicates import drop_duplicates
 from ocaffe.memory.epilogues import merge_epilogues
 from ocaffe.memory.masks import use_masks
@@ -21,7 +22,7 @@ def optimise(schedule: Schedule, *, fuse: bool = True, in_place: bool = True, ag
         schedule = drop_duplicates(schedule)
         schedule = merge_epilogues(schedule, sums=in_place and budget is None)
     if in_place:
-        schedule = use_views(schedule)
+        schedule = share_copies(use_views(schedule))
         schedule = use_masks(schedule, everywhere=budget is not None)
     if budget is not None:
         schedule = recompute_to_fit(schedule, budget)
