@@ -170,10 +170,11 @@ def _improve(best: _Placement, order: list[Life], bound: int, slab_limit: int) -
     small = [life for life in order if life.size * LARGE < bound]
     random = Random(0)
     current = _place(large, slab_limit)
-    for _ in range(PLACED // max(len(large), 1)):
-        if current.total <= bound:
-            result = _place([*large, *small], slab_limit)
-            best = min(best, result, key=lambda placement: placement.total)
+    left, fresh = PLACED, True
+    while left > 0:
+        if fresh and current.total <= bound:
+            best = min(best, _place([*large, *small], slab_limit), key=lambda placement: placement.total)
+            left -= len(order)
             if best.total <= bound * GOOD:
                 return best
         top = [index for index, life in enumerate(large) if current.places[life.ref][1] + life.size == current.slabs[current.places[life.ref][0]]]
@@ -182,6 +183,8 @@ def _improve(best: _Placement, order: list[Life], bound: int, slab_limit: int) -
         moved = [*large[:source], *large[source + 1 :]]
         moved.insert(min(source, target) if random.random() < 0.5 else target, large[source])
         candidate = _place(moved, slab_limit)
-        if candidate.total <= current.total:
+        left -= len(large)
+        fresh = candidate.total <= current.total and moved != large
+        if fresh:
             current, large = candidate, moved
     return min(best, _place([*large, *small], slab_limit), key=lambda placement: placement.total)

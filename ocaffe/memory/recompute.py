@@ -22,6 +22,7 @@ from ocaffe.memory.plan import lifetimes, lower_bound
 from ocaffe.ops.expression import Pointwise
 
 LEAST = 1 << 20  # bytes; smaller values are not worth the launches
+WORTH = 4  # times its size may go through memory to have a value again: what takes more is kept, unless a limit demands otherwise
 KEEP_TRIES = 200
 CHAIN = 400  # launches behind one value, at the most: a residual net's stage
 HOST = (Upload, HostCall, Measure, Empty)
@@ -111,8 +112,25 @@ class Recomputation:
         self.dropped: set[Ref] = set()
         self.kept: set[Ref] = set()  # what may live longer than recorded, to be read by copies
         for root in sorted((root for root in self.needed if root in self.makers), key=lambda root: self.makers[root][0]):
-            if _cheap(self.makers[root][1], root) and self._reachable(root, self.first_use[root], cheap=True) is not None:
+            if not _cheap(self.makers[root][1], root):
+                continue
+            possible = self._reachable(root, self.first_use[root], cheap=True) is not None
+            if possible and self._traffic(root) <= WORTH * root.nbytes:
                 self.dropped.add(root)
+
+    def _traffic(self, root: Ref) -> int:
+        """Bytes that go through memory to have `root` again: what an expression hands to the next one does not; what is had again anyway is read."""
+        total, todo, seen = root.nbytes, [root], {root}
+        while todo:
+            launch = self.makers[todo.pop()][1]
+            for ref in launch.reads:
+                if ref.root in self.dropped or ref.root in self.needed or ref.root not in self.makers:
+                    total += ref.nbytes
+                elif ref.root not in seen:
+                    total += 0 if isinstance(launch.lower, Pointwise) else 2 * ref.nbytes
+                    seen.add(ref.root)
+                    todo.append(ref.root)
+        return total
 
     def worth(self, limited: Limited, alignment: int) -> list[Ref]:
         """What could be dropped of all that is alive at the peak, fewest operations per byte first."""
@@ -187,7 +205,7 @@ class Recomputation:
         a, b = maker.lower, user.lower
         if not isinstance(a, Pointwise) or not isinstance(b, Pointwise) or a.domain != b.domain or a.key is not None or b.key is not None:
             return False
-        large = [ref.root for ref in maker.reads if ref.root.nbytes >= LEAST]
+        large = [ref for ref in maker.reads if ref.nbytes >= LEAST]
         plain = all(op.ref.shape == root.shape and op.ref.is_dense for op in user.operands if op.ref.root is root)
         there = all(source.persistent or (source not in self.dropped and self.needed.get(source, -1) >= step) for source in {ref.root for ref in maker.reads})
         return plain and there and len(large) == 1 and len(maker.writes) == 1 and len(maker.operands) + len(user.operands) <= MOST_OPERANDS + 1
