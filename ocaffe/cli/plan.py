@@ -1,6 +1,7 @@
 """ocaffe plan: what a training or a net needs in memory, before any device is touched; and every stage of the pipeline as text."""
 from __future__ import annotations
 
+import itertools
 import json
 import pathlib
 from collections.abc import Iterator, Sequence
@@ -16,9 +17,10 @@ from ocaffe.graph.build import build
 from ocaffe.graph.ir import Graph
 from ocaffe.graph.pieces import Split
 from ocaffe.graph.record import Choices, ParameterGroup, Recording
+from ocaffe.memory.caffe import SOLVER_BLOBS, caffe_memory
 from ocaffe.memory.html import page
 from ocaffe.memory.plan import MemoryPlan
-from ocaffe.memory.report import ROLES, caffe_bytes, dump, persistent, report, size_text
+from ocaffe.memory.report import ROLES, dump, persistent, report, size_text
 from ocaffe.model.text import read_net, read_solver, write_text
 from ocaffe.model.upgrade import upgrade_net
 from ocaffe.network import phase_net
@@ -47,7 +49,7 @@ class Job:
     """All nets of a job, which share slabs, and what they need in bytes."""
 
     nets: list[Planned]
-    caffe: int
+    caffe: dict[str, int]  # what BVLC Caffe would allocate, by category
 
     @property
     def fixed(self) -> dict[str, int]:
@@ -144,7 +146,7 @@ def _plan_net(options: Any) -> Job:
     message = phase_net(net, phase, options.level, stages(options.stage))
     graph, target = build(message, phase), _target(options)
     planned = _compile(options.phase, message, graph, ParameterGroup(graph.params), target, _choices(options, target, phase == proto.TRAIN))
-    return Job([planned], caffe_bytes(graph if phase == proto.TRAIN else None, [] if phase == proto.TRAIN else [graph], 0))
+    return Job([planned], caffe_memory(graph if phase == proto.TRAIN else None, [] if phase == proto.TRAIN else [graph], 0))
 
 
 def _plan_solver(options: Any) -> Job:
@@ -173,7 +175,7 @@ def _plan_solver(options: Any) -> Job:
                 parameter.data = shared.data
         graphs.append(test)
         nets.append(_compile(f"TEST #{index}", message, test, ParameterGroup(own), target, replace(choices, backward=False, hold_gradients=False)))
-    return Job(nets, caffe_bytes(graph, graphs, updater.rule.histories))
+    return Job(nets, caffe_memory(graph, graphs, SOLVER_BLOBS.get(param.type, 3)))
 
 
 def _summary(job: Job) -> Iterator[str]:
@@ -187,11 +189,17 @@ def _summary(job: Job) -> Iterator[str]:
         if again:
             yield f"  recomputed: {again / 1e9:.1f} GFLOP in convolutions and products, {100 * again / (3 * _flops(net)):.1f} % more"
     yield ""
-    for label, size in job.fixed.items():
-        yield f"{label:<24} {size_text(size):>10}"
-    yield f"{'recycled, all nets':<24} {size_text(sum(job.slabs)):>10}"
-    yield f"{'total':<24} {size_text(job.total):>10}"
-    yield f"{'Caffe, at the least':<24} {size_text(job.caffe):>10}   ocaffe takes {100 * job.total / job.caffe:.0f} %" if job.caffe else ""
+    ours = [*job.fixed.items(), ("recycled, all nets", sum(job.slabs)), ("total", job.total)]
+    caffe = sum(job.caffe.values())
+    theirs = [*((label, size) for label, size in job.caffe.items() if size), ("total", caffe)]
+    yield f"{'ocaffe':<36}{'BVLC Caffe'}"
+    for (label, size), (other, takes) in itertools.zip_longest(ours[:-1], theirs[:-1], fillvalue=("", 0)):
+        left = f"{label:<22}{size_text(size):>10}" if label else ""
+        yield f"{left:<36}{other:<22}{size_text(takes):>10}" if other else left
+    for (label, size), (_, takes) in zip(ours[-1:], theirs[-1:]):
+        yield f"{label:<22}{size_text(size):>10}    {label:<22}{size_text(takes):>10}"
+    if caffe:
+        yield f"ocaffe takes {100 * job.total / caffe:.0f} % of what Caffe does"
 
 
 def _flops(net: Planned) -> int:
@@ -210,7 +218,8 @@ def _record(job: Job) -> dict[str, Any]:
         "total_bytes": job.total,
         "lower_bound_bytes": sum(job.fixed.values()) + max(net.plan.lower_bound for net in job.nets),
         "lower_bound_without_recompute_bytes": sum(job.fixed.values()) + max(net.plain for net in job.nets),
-        "caffe_bytes": job.caffe,
+        "caffe_bytes": sum(job.caffe.values()),
+        "caffe_categories": job.caffe,
         "launches": len(main.recording.schedule),
         "categories": {**job.fixed, "recycled": sum(job.slabs)},
         "nets": [
