@@ -13,9 +13,10 @@ from ocaffe.graph.ir import Access, Launch, Operand, Ref, Role, Schedule
 from ocaffe.ops.expression import Affine, Pointwise, factors_and_offsets
 
 
-def merge_epilogues(schedule: Schedule, sums: bool = True) -> Schedule:
-    """The schedule without the launches that products do by themselves. `sums`: residual sums too; what they overwrite cannot be computed again."""
-    return _Epilogues(schedule, sums).merged()
+def merge_epilogues(schedule: Schedule) -> Schedule:
+    """The schedule without the launches that products do by themselves. Residual sums stay where backward follows: what they overwrite cannot be
+    computed again, and where a product is made in several parts its sum comes in another order, which no memory limit may change."""
+    return _Epilogues(schedule, not any(launch.phase == "backward" for launch in schedule)).merged()
 
 
 class _Epilogues:

@@ -20,7 +20,7 @@ def optimise(schedule: Schedule, *, fuse: bool = True, in_place: bool = True, ag
     """
     if fuse:
         schedule = drop_duplicates(schedule)
-        schedule = merge_epilogues(schedule, sums=in_place and budget is None)
+        schedule = merge_epilogues(schedule)
     if in_place:
         schedule = share_copies(use_views(schedule))
         schedule = use_masks(schedule, everywhere=budget is not None)
