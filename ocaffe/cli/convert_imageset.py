@@ -25,7 +25,8 @@ def main(argv: Sequence[str]) -> int:
         entries = shuffled(entries, options.seed)
 
     def make(entry: Entry) -> Made:
-        return datum_of(options.root + entry.name, labels[entry], recipe)
+        made = datum_of(options.root + entry.name, labels[entry], recipe)
+        return made.datum, made.shape
 
     write_set(entries, options.list, options.database, options.backend, make, options.check_size, f"{NAME}.cpp")
     return 0

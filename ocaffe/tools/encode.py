@@ -4,7 +4,7 @@ from __future__ import annotations
 import io
 import os
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from PIL import Image
@@ -43,8 +43,16 @@ class Recipe:
         return self.size or (height, width)
 
 
-def datum_of(path: str, label: int, recipe: Recipe) -> tuple[Any, tuple[int, int, int]]:
-    """The Datum of the image file `path`, and the shape (channels, height, width) of what is in it. Raises Error, without place."""
+class Packed(NamedTuple):
+    """A Datum, the shape (channels, height, width) of the image in it, and the size (height, width) that the file has."""
+
+    datum: Any
+    shape: tuple[int, int, int]
+    original: tuple[int, int]
+
+
+def datum_of(path: str, label: int, recipe: Recipe) -> Packed:
+    """The Datum of the image file `path`. Raises Error, without place."""
     try:
         with open(path, "rb") as stream:
             content = stream.read()
@@ -53,8 +61,8 @@ def datum_of(path: str, label: int, recipe: Recipe) -> tuple[Any, tuple[int, int
     image = open_image(content)
     native_gray = image.mode in _NATIVE_GRAY
     pixels = np.stack(planes(image, Color.GRAY if recipe.gray else Color.COLOR))
-    before = pixels.shape[1:]
-    pixels = resize(pixels, *recipe.resized(before[0], before[1]))
+    before: tuple[int, int] = pixels.shape[1], pixels.shape[2]
+    pixels = resize(pixels, *recipe.resized(*before))
     channels, height, width = pixels.shape
     extension = os.path.splitext(path)[1][1:].lower()
     encode = extension if recipe.encode is None else recipe.encode.lower().lstrip(".")
@@ -62,10 +70,11 @@ def datum_of(path: str, label: int, recipe: Recipe) -> tuple[Any, tuple[int, int
         raise Error("it has no extension that tells how to encode it", fix="--encode_type=png, or another one")
     dimensions = {"channels": channels, "height": height, "width": width}
     if not encode:
-        return proto.Datum(**dimensions, data=pixels.tobytes(), label=label, encoded=False), pixels.shape
-    if recipe.gray > native_gray or pixels.shape[1:] != before or not _same_format(extension, encode):
+        return Packed(proto.Datum(**dimensions, data=pixels.tobytes(), label=label, encoded=False), (channels, height, width), before)
+    if recipe.gray > native_gray or (height, width) != before or not _same_format(extension, encode):
         content = encoded(pixels, encode)
-    return proto.Datum(data=content, label=label, encoded=True, **(dimensions if recipe.dimensions else {})), pixels.shape
+    datum = proto.Datum(data=content, label=label, encoded=True, **(dimensions if recipe.dimensions else {}))
+    return Packed(datum, (channels, height, width), before)
 
 
 def encoded(pixels: np.ndarray, extension: str) -> bytes:
