@@ -90,7 +90,12 @@ def test_fields_are_those_of_ssd(encode: bool) -> None:
 
 @pytest.mark.parametrize(
     ("flags", "size"),
-    [(["--min_dim=40"], (40, 60)), (["--max_dim=15"], (10, 15)), (["--min_dim=40", "--max_dim=45"], (30, 45)), (["-resize_height=8", "-resize_width=9"], (8, 9))],
+    [
+        (["--min_dim=40"], (40, 60)),
+        (["--max_dim=15"], (10, 15)),
+        (["--min_dim=40", "--max_dim=45"], (30, 45)),
+        (["-resize_height=8", "-resize_width=9"], (8, 9)),
+    ],
 )
 def test_sizes(flags: list[str], size: tuple[int, int]) -> None:
     """Boxes are parts of the image: they stay what they are."""
