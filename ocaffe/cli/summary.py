@@ -24,10 +24,11 @@ def main(argv: Sequence[str]) -> int:
     log.quiet()
     phase = proto.TRAIN if options.phase == "TRAIN" else proto.TEST
     net = _batched(read_net(options.net, options.allow_unknown_fields), options.batch)
-    graph = build(phase_net(net, phase, options.level, stages(options.stage)), phase)
+    net = phase_net(net, phase, options.level, stages(options.stage))
+    graph = build(net, phase)
     recording, plan = compile_net(
         graph, ParameterGroup(graph.params), Target(max_allocation=1 << 40), Choices(backward=phase == proto.TRAIN), Switches.read()
     )
-    for line in text(graph, recording.schedule, plan):
+    for line in text(net, graph, recording.schedule, plan):
         print(line)
     return 0

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ocaffe import proto
 from ocaffe.errors import shape_text
@@ -23,12 +23,13 @@ class Line(NamedTuple):
     bytes: int
 
 
-def lines(graph: Graph) -> list[Line]:
-    """The layers in order, without the Splits that no prototxt names."""
+def lines(net: Any, graph: Graph) -> list[Line]:
+    """The layers of `net` in order, without the Splits that its graph has besides."""
+    given = {layer.name for layer in net.layer}
     found = []
     owned: set[int] = set()
     for node in graph.nodes:
-        if node.type == "Split" and not node.layer.param.source_line:
+        if node.name not in given:
             continue
         new = [parameter for parameter in node.params if id(parameter) not in owned]
         owned.update(map(id, new))
@@ -39,9 +40,9 @@ def lines(graph: Graph) -> list[Line]:
     return found
 
 
-def text(graph: Graph, schedule: Schedule, plan: MemoryPlan) -> Iterator[str]:
+def text(net: Any, graph: Graph, schedule: Schedule, plan: MemoryPlan) -> Iterator[str]:
     """The table, its totals, and the memory of the net."""
-    rows = lines(graph)
+    rows = lines(net, graph)
     cells = [("layer", "type", "output", "parameters", "MACs", "output bytes")]
     for row in rows:
         shapes = ", ".join(map(shape_text, row.shapes)) or "-"

@@ -24,7 +24,7 @@ def test_zoo(net: str, parameters: int, macs: str, capsys: pytest.CaptureFixture
     assert main(["summary", str(ROOT / "zoo" / net / "deploy.prototxt")]) == 0
     said = capsys.readouterr().out
     assert f"parameters   {parameters:,} " in said and f"MACs         {macs} forward" in said
-    assert re.search(r"^memory +[\d.]+ MiB: parameters [\d.]+ MiB, recycled .*; Caffe takes [\d.]+ MiB at the least$", said, re.M)
+    assert re.search(r"^memory +[\d.]+ MiB: parameters [\d.]+ MiB, recycled .*; Caffe takes [\d.]+ [MG]iB at the least$", said, re.M)
 
 
 NET = """
@@ -41,7 +41,8 @@ layer { name: "e" type: "Eltwise" bottom: "c" bottom: "c2" top: "e" }
 
 
 def test_by_hand() -> None:
-    found = {line.name: line for line in lines(build(phase_net(parse(NET, proto.NetParameter), proto.TEST, 0, ()), proto.TEST))}
+    net = phase_net(parse(NET, proto.NetParameter), proto.TEST, 0, ())
+    found = {line.name: line for line in lines(net, build(net, proto.TEST))}
     assert list(found) == ["x", "c", "c2", "d", "r", "i", "e"]
     assert found["c"].shapes == [(2, 4, 3, 5)] and found["c"].parameters == 4 * 3 * 9 + 4 and found["c"].macs == 2 * 4 * 3 * 5 * 3 * 9
     assert (found["c2"].parameters, found["c2"].shared, found["c"].shared) == (0, True, False)
