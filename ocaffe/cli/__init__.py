@@ -8,6 +8,7 @@ import traceback
 from collections.abc import Sequence
 
 from ocaffe import __version__, log
+from ocaffe.cli.flags import CAFFE_COMMANDS
 from ocaffe.errors import Error
 
 COMMANDS = {
@@ -47,7 +48,6 @@ def usage() -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit status. Mistakes of the user are one block on stderr and status 1."""
     args = list(sys.argv[1:] if argv is None else argv)
-    log.configure()
     if args and args[0] in ("--version", "-version"):
         print(f"ocaffe version {__version__}")
         return 0
@@ -56,6 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         wanted = args and args[0] in ("--help", "-help", "-h", "help")
         print(usage(), file=sys.stdout if wanted else sys.stderr)
         return 0 if wanted else 1
+    log.configure("caffe" if command in CAFFE_COMMANDS else command)
     debug = "--debug" in args
     if debug:
         args.remove("--debug")
