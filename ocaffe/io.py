@@ -26,7 +26,7 @@ def load_image(filename: str, color: bool = True) -> np.ndarray:
             return pixels[..., :1]
     except UnidentifiedImageError:
         raise Error("is no image file that Pillow can read", place=str(filename)) from None
-    except (OSError, ValueError, SyntaxError) as problem:
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as problem:
         raise Error(f"cannot be read: {getattr(problem, 'strerror', None) or problem}", place=str(filename)) from None
 
 

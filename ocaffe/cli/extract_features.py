@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from tqdm import tqdm
 
 from ocaffe import log, proto
 from ocaffe.cl.device import Device, select_device
@@ -16,6 +15,7 @@ from ocaffe.errors import Error, shape_text
 from ocaffe.model.blob import array_to_datum
 from ocaffe.model.text import read_net
 from ocaffe.net import Net
+from ocaffe.progress import progress
 
 COMMAND = "ocaffe extract_features"
 SOURCE = "extract_features.cpp"
@@ -63,16 +63,21 @@ def main(argv: Sequence[str]) -> int:
 
 def extract(net: Net, writers: dict[str, Writer], batches: int) -> None:
     """Run `batches` batches and append every row of the blobs that `writers` names. Raises Error."""
-    for _ in tqdm(range(batches), unit="batch", disable=None):
-        net.forward()
-        for name, writer in writers.items():
-            values = net.blobs[name].data
-            if not 1 <= values.ndim <= 4:
-                raise Error(f"blob '{name}' is {shape_text(values.shape)}, and a record has up to three axes", place=COMMAND, fix="add a Reshape layer")
-            for row in values.reshape(values.shape + (1,) * (4 - values.ndim)):
-                writer.put(b"%010d" % writer.count, array_to_datum(np.asarray(row, np.float32)).SerializeToString())
-                if writer.count % _REPORT_EVERY == 0:
-                    log.error(f"{SOURCE}:164", f"Extracted features of {writer.count} query images for feature blob {name}")
+    with progress(batches, "batch") as bar:
+        for _ in range(batches):
+            net.forward()
+            for name, writer in writers.items():
+                _append(name, net.blobs[name].data, writer)
+            bar.update()
+
+
+def _append(name: str, values: np.ndarray, writer: Writer) -> None:
+    if not 1 <= values.ndim <= 4:
+        raise Error(f"blob '{name}' is {shape_text(values.shape)}, and a record has up to three axes", place=COMMAND, fix="add a Reshape layer")
+    for row in values.reshape(values.shape + (1,) * (4 - values.ndim)):
+        writer.put(b"%010d" % writer.count, array_to_datum(np.asarray(row, np.float32)).SerializeToString())
+        if writer.count % _REPORT_EVERY == 0:
+            log.error(f"{SOURCE}:164", f"Extracted features of {writer.count} query images for feature blob {name}")
 
 
 def _device(options: Any) -> Device:

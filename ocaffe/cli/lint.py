@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from ocaffe import log
 from ocaffe.cli.flags import Parser, stages, state_flags
 from ocaffe.errors import Error
-from ocaffe.lint import JOB_RULES, NET_RULES, Finding, lint, net_rules, solver_rules  # noqa: F401 (they register themselves)
+from ocaffe.lint import JOB_RULES, NET_RULES, NO_EFFECT, Finding, lint, net_rules, solver_rules  # noqa: F401 (they register themselves)
 
 MANY = 3  # findings of a rule in a file that are told one by one
 
@@ -18,14 +18,15 @@ def main(argv: Sequence[str]) -> int:
     parser.flag("rules", False, "list the rules")
     state_flags(parser)
     options = parser.parse(argv)
-    known = {**NET_RULES, **JOB_RULES}
+    known = {name: rule.__doc__ or "" for name, rule in (*NET_RULES.items(), *JOB_RULES.items())}
+    known[NO_EFFECT] = "A field of an old format that today's layer has no use for, as `mean_file` in image_data_param."
     ignored = frozenset(options.ignore.split(",")) - {""}
     if ignored - set(known):
         raise Error(f"--ignore names no rule: {', '.join(sorted(ignored - set(known)))}", place="ocaffe lint", fix="`ocaffe lint --rules` lists them")
     if options.rules:
         width = max(map(len, known))
-        for name, rule in known.items():
-            print(f"{name:<{width}}  {' '.join((rule.__doc__ or '').split())}")
+        for name, description in known.items():
+            print(f"{name:<{width}}  {' '.join(description.split())}")
         return 0
     if not options.files:
         raise Error("no file is given", place="ocaffe lint", fix="a solver or net prototxt")

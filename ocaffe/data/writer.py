@@ -30,8 +30,11 @@ class Writer(ABC):
                 shutil.rmtree(self._temporary)
             os.makedirs(self._temporary)
             self._open(self._temporary)
-        except self._problems() as problem:
-            raise self._refused(problem) from None
+        except BaseException as problem:
+            shutil.rmtree(self._temporary, ignore_errors=True)
+            if isinstance(problem, self._problems()):
+                raise self._refused(problem) from None
+            raise
         self._pending: list[tuple[bytes, bytes]] = []
         self.count = 0
 
@@ -96,7 +99,7 @@ class Writer(ABC):
             raise self._refused(problem) from None
         self._pending.clear()
 
-    def _refused(self, problem: Exception) -> Error:
+    def _refused(self, problem: BaseException) -> Error:
         return Error(f"{self.path} cannot be written: {problem}", fix="check the folder, its permissions and the space on its disk")
 
 
@@ -137,7 +140,6 @@ class LevelDbWriter(Writer):
         try:
             import plyvel
         except ImportError:
-            shutil.rmtree(folder, ignore_errors=True)
             raise Error(
                 f"{self.path} shall be a LevelDB database, and writing those needs the package plyvel, which is not installed",
                 fix="pip install 'ocaffe[leveldb]', or --backend=lmdb",

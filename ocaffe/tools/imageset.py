@@ -7,12 +7,11 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from tqdm import tqdm
-
 from ocaffe import log
 from ocaffe.data.workers import Workers
 from ocaffe.data.writer import OPENED, WRITERS
 from ocaffe.errors import Error, Place, shape_text
+from ocaffe.progress import progress
 
 CHUNK = 256  # images that are decoded before they are written
 REPORT_EVERY = 1000  # images, as Caffe's tools
@@ -83,7 +82,7 @@ def write_set(
     shapes: dict[tuple[int, int, int], str] = {}
     workers = Workers()
     try:
-        with WRITERS[backend](database) as writer, tqdm(total=len(entries), unit="image", desc=os.path.basename(database), disable=None) as bar:
+        with WRITERS[backend](database) as writer, progress(len(entries), "image", os.path.basename(database)) as bar:
             log.info(OPENED[backend], f"Opened {backend} {database}")
             for start in range(0, len(entries), CHUNK):
                 chunk = entries[start : start + CHUNK]

@@ -5,7 +5,6 @@ import re
 from functools import partial
 
 import numpy as np
-from tqdm import tqdm
 
 from ocaffe import log, proto
 from ocaffe.data.database import Database, Item, Key, Reader, open_database
@@ -15,6 +14,7 @@ from ocaffe.data.workers import Workers
 from ocaffe.data.writer import OPENED
 from ocaffe.errors import Error, shape_text
 from ocaffe.model.wire import Malformed
+from ocaffe.progress import progress
 
 SOURCE = "compute_image_mean.cpp"
 _REPORT_EVERY = 1000  # records, as Caffe's
@@ -32,7 +32,7 @@ def database_mean(path: str, backend: str) -> np.ndarray:
     parse, reader, workers = DatumReader(), Reader(database), Workers()
     sums: np.ndarray | None = None
     done = 0
-    with tqdm(total=database.entries, unit="image", desc=f"mean of {path}", disable=None) as bar:
+    with progress(database.entries, "image", f"mean of {path}") as bar:
         for first in range(0, database.entries, _CHUNK):
             items = reader.read(first, min(_CHUNK, database.entries - first))
             datums = [_parse(database, parse, first + n, item) for n, item in enumerate(items)]
