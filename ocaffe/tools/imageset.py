@@ -13,7 +13,7 @@ from ocaffe.data.writer import OPENED, WRITERS
 from ocaffe.errors import Error, Place, shape_text
 from ocaffe.progress import progress
 
-CHUNK = 256  # images that are decoded before they are written
+CHUNK = 32  # images that are decoded before they are written
 REPORT_EVERY = 1000  # images, as Caffe's tools
 _LABELS = range(-(1 << 31), 1 << 31)
 

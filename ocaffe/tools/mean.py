@@ -18,7 +18,7 @@ from ocaffe.progress import progress
 
 SOURCE = "compute_image_mean.cpp"
 _REPORT_EVERY = 1000  # records, as Caffe's
-_CHUNK = 64  # images that are decoded before they are added up
+_CHUNK = 32  # images that are decoded before they are added up
 
 
 def database_mean(path: str, backend: str) -> np.ndarray:

@@ -109,3 +109,35 @@ def test_refused(arguments: list[str], told: list[str], tmp_path: pathlib.Path, 
     assert main(["draw_net", *arguments]) == 1
     said = capfd.readouterr().err
     assert all(text in said for text in told), said
+
+
+@pytest.mark.parametrize(
+    ("command", "flags", "there", "absent"),
+    [
+        ("draw_net", ["--phase=TEST"], ["plain"], ["staged", "deep"]),
+        ("draw_net", ["--phase=TEST", "--stage=a,b"], ["plain", "staged"], ["deep"]),
+        ("draw_net", ["--phase=TEST", "--level=2"], ["plain", "deep"], ["staged"]),
+        ("draw_net", [], ["plain", "staged", "deep"], []),
+        ("summary", ["--stage=b"], ["plain", "staged"], ["deep"]),
+        ("summary", ["--level", "2"], ["plain", "deep"], ["staged"]),
+        ("lint", ["--stage=b"], ["staged"], ["plain", "deep"]),
+        ("lint", ["--level=1"], ["deep"], ["plain", "staged"]),
+    ],
+)
+def test_level_and_stage(
+    command: str, flags: list[str], there: list[str], absent: list[str], tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of the tools that look at a net without running it; unknown fields can be allowed."""
+    net = tmp_path / "net.prototxt"
+    rules = {"staged": 'stage: "b"', "deep": "min_level: 1"}
+    layer = 'layer {{ name: "{0}" type: "InnerProduct" bottom: "x" top: "{0}" include {{ {1} }} inner_product_param {{ num_output: 2 }} loss_weight: 1 }}'
+    layers = [layer.format(name, rule) for name, rule in rules.items()]
+    head = 'layer { name: "plain" type: "DummyData" top: "x" dummy_data_param { shape { dim: 1 dim: 2 } } }'
+    net.write_text("state { phase: TRAIN }\n" + "\n".join([head, *layers]) + "\nodd: 1\n")
+    allowed = ["--allow_unknown_fields"] if command != "lint" else []
+    if not allowed:
+        net.write_text(net.read_text().replace("odd: 1", ""))
+    out = [str(tmp_path / "out.svg")] if command == "draw_net" else []
+    status = main([command, *flags, *allowed, str(net), *out])
+    said = (tmp_path / "out.svg").read_text() if out else capsys.readouterr().out
+    assert status == (command == "lint") and all(name in said for name in there) and not any(name in said for name in absent), said
