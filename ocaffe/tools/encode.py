@@ -39,7 +39,7 @@ class Recipe:
             factor = np.float32(max(1.0, self.shortest / short)) if self.shortest else np.float32(1)
             if self.longest and int(factor * np.float32(long)) > self.longest:
                 factor = np.float32(self.longest) / np.float32(long)
-            return round(float(height * factor)), round(float(width * factor))
+            return round(height * float(factor)), round(width * float(factor))
         return self.size or (height, width)
 
 
