@@ -26,9 +26,9 @@ def main(argv: Sequence[str]) -> int:
     net = _batched(read_net(options.net, options.allow_unknown_fields), options.batch)
     net = phase_net(net, phase, options.level, stages(options.stage))
     graph = build(net, phase)
-    recording, plan = compile_net(
+    made = compile_net(
         graph, ParameterGroup(graph.params), Target(max_allocation=1 << 40), Choices(backward=phase == proto.TRAIN), Switches.read()
     )
-    for line in text(net, graph, recording.schedule, plan):
+    for line in text(net, graph, made.recording.schedule, made.plan):
         print(line)
     return 0

@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 from ocaffe import proto
 from ocaffe.errors import shape_text
 from ocaffe.graph.ir import Graph, Role, Schedule
+from ocaffe.memory.caffe import caffe_memory
 from ocaffe.memory.plan import MemoryPlan
-from ocaffe.memory.report import caffe_bytes, persistent, size_text
+from ocaffe.memory.report import persistent, size_text
 
 
 class Line(NamedTuple):
@@ -60,9 +61,9 @@ def text(net: Any, graph: Graph, schedule: Schedule, plan: MemoryPlan) -> Iterat
     held = persistent([schedule])
     weights = held.pop(Role.PARAMETER, 0)
     train = graph.phase == proto.TRAIN
-    theirs = caffe_bytes(graph if train else None, [] if train else [graph], 0)
+    theirs = sum(caffe_memory(graph if train else None, [] if train else [graph], 0).values())
     yield f"memory       {size_text(plan.total + weights + sum(held.values()))}: parameters {size_text(weights)}, recycled {size_text(plan.total)}, " + (
-        f"other {size_text(sum(held.values()))}; Caffe takes {size_text(theirs)} at the least"
+        f"other {size_text(sum(held.values()))}; Caffe takes {size_text(theirs)}"
     )
 
 
