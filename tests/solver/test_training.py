@@ -75,7 +75,7 @@ def train(device: Any, extra: str = "", steps: int = 12, **options: Any) -> dict
 def everything(solver: Solver) -> dict[str, np.ndarray]:
     result = {f"{name}/{i}": blob for name, blobs in solver.network.parameter_arrays().items() for i, blob in enumerate(blobs)}
     result |= {f"history/{i}": blob for i, blob in enumerate(solver.history_arrays())}
-    result["loss"] = np.array([solver._smoothed])
+    result["loss"] = np.array([solver.losses.value])
     return result
 
 
@@ -155,7 +155,7 @@ def test_smoothing_does_not_depend_on_display(device: Any) -> None:
     for solver in (shown, hidden):
         solver.step(5)
         solver.close()
-    assert shown._losses == hidden._losses and len({float(loss) for loss in shown._losses}) == 3
+    assert shown.losses.window == hidden.losses.window and len({float(loss) for loss in shown.losses.window}) == 3
 
 
 def test_resume_after_a_stop_in_the_middle_of_a_test(device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
