@@ -106,7 +106,7 @@ def difference(what: str, found: np.ndarray, expected: np.ndarray, scale: float 
     if not found.size:
         return Finding(what, 0.0)
     scale = max(scale, float(np.abs(expected).max()), 1e-30)
-    errors = np.nan_to_num(np.abs(found.astype(np.float64) - expected) / scale, nan=np.inf)
+    errors = np.nan_to_num(np.abs(found.astype(np.float64) - expected) / scale, nan=np.inf, posinf=np.inf)
     worst = float(errors.max())
     if worst <= TOLERANCE:
         return Finding(what, worst)
