@@ -66,6 +66,13 @@ def test_case(case: Any, device: Any) -> None:
     assert findings and all(finding.error <= TOLERANCE for finding in findings), findings
 
 
+@pytest.mark.parametrize("case", updates.cases(), ids=lambda case: case.rule)
+def test_updates_as_on_a_gpu(case: updates.UpdateCase, device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device, "target", dataclasses.replace(device.target, kind="gpu"))
+    findings = case.run(device)
+    assert all(finding.error <= TOLERANCE for finding in findings), findings
+
+
 def case_of(name: str) -> Case:
     return next(case for case in [*layers.cases(), *boxes.cases()] if case.name == name)
 
