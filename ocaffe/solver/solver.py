@@ -93,7 +93,7 @@ class Solver:
         self.best = Best(self.param, self.test_networks, file) if self.param.HasField("best_output") else None
         self.losses = SmoothedLoss(self.param.average_loss)
         self.precious = [*weight_files(weights or self.param.weights), *([resume, state.learned_net] if resume and state else [])]  # never removed
-        if self.param.snapshot > 0:
+        if self.param.snapshot > 0 or self.best is not None:
             self._probe()
         self._bind()
         log.info("solver.cpp:57", "Solver scaffolding done.")

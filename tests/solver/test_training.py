@@ -268,9 +268,10 @@ def test_a_full_disk_leaves_the_old_snapshot(device: Any, monkeypatch: pytest.Mo
     assert not [name for name in os.listdir() if name.endswith(".tmp")]
 
 
-def test_snapshot_folder_is_checked_before_training(device: Any) -> None:
+@pytest.mark.parametrize("extra", ["snapshot: 5", 'best_output: "loss"'])
+def test_snapshot_folder_is_checked_before_training(device: Any, extra: str) -> None:
     with pytest.raises(Error, match="cannot write snapshots"):
-        make(device, 'snapshot: 5 snapshot_prefix: "nowhere/snap"')
+        make(device, f'{extra} snapshot_prefix: "nowhere/snap"')
 
 
 def test_a_device_too_small_is_refused_before_iteration_0(device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
