@@ -1,4 +1,4 @@
-"""Our snapshots beside the files that real Caffe wrote of the same run: equal values, and nothing that a reader of Caffe's schema would miss or stumble over."""
+"""Our snapshots beside the files that real Caffe wrote of the same run: equal values, and nothing that a reader of Caffe's schema would miss."""
 from __future__ import annotations
 
 import pathlib
