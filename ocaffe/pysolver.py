@@ -88,7 +88,7 @@ class SGDSolver:
 
     def loss_history(self) -> np.ndarray:
         """The losses in the smoothing window."""
-        return np.array(self._solver._losses, np.float32)
+        return np.array(self._solver.losses.window, np.float32)
 
 
 def get_solver(file: str, **options: Any) -> SGDSolver:

@@ -16,6 +16,8 @@ COMMANDS = {
     "test": "score a model",
     "time": "benchmark model execution time, layer by layer",
     "device_query": "show the OpenCL devices",
+    "selftest": "compare every kernel family with numpy on a device",
+    "compare": "compare a net on two devices, or fused with plain, layer by layer",
     "plan": "show the memory plan of a net or solver, without a device",
     "layers": "list the layer types with their parameters",
     "dataset": "make the databases of mnist, cifar10 or digits",
