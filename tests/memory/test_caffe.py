@@ -13,7 +13,8 @@ from ocaffe.network import phase_net
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 SEEN = [  # net, batch, phase, MiB on Caffe's heap
-    ("alexnet", 256, "TRAIN", 4069), ("alexnet", 64, "TRAIN", 1553), ("googlenet", 64, "TRAIN", 5052), ("vgg16", 64, "TRAIN", 9712), ("resnet50", 64, "TRAIN", 21556),
+    ("alexnet", 256, "TRAIN", 4069), ("alexnet", 64, "TRAIN", 1553), ("googlenet", 64, "TRAIN", 5052), ("vgg16", 64, "TRAIN", 9712),
+    ("resnet50", 64, "TRAIN", 21556),
     ("alexnet", 64, "TEST", 741), ("googlenet", 64, "TEST", 2300), ("vgg16", 64, "TEST", 4934), ("resnet50", 64, "TEST", 11984),
 ]  # fmt: skip
 
