@@ -88,6 +88,10 @@ class Layer:
         """Floating point operations of forward, where products are what takes the time; after infer."""
         return 0
 
+    def merged(self, following: Sequence[Layer]) -> tuple[Layer, int]:
+        """A layer that does the work of this one and of the first few (how many) of those that follow it one by one, where nobody looks in between."""
+        return self, 0
+
     @property
     def by_sample(self) -> bool:
         """Whether each index of axis 0 of the tops depends on the same index of the bottoms alone, and gradients of parameters are sums over them: then

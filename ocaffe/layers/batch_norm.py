@@ -1,6 +1,7 @@
 """BatchNorm in the layouts of BVLC Caffe, NVCaffe and Intel's fork, and what it shares with the layers that are called BN."""
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,6 +11,8 @@ from ocaffe import proto
 from ocaffe.graph.ir import Blob, Parameter, Ref, Shape
 from ocaffe.graph.recorder import Recorder
 from ocaffe.layers.base import Layer, ParamBlob, register
+from ocaffe.layers.relu import ReLU
+from ocaffe.layers.scale import Scale
 from ocaffe.ops.expression import Read, pointwise, reduce
 
 CUDNN_LEAST_EPS = 1e-5  # CUDNN_BN_MIN_EPSILON, which NVCaffe keeps to on every device
@@ -24,6 +27,7 @@ class ChannelNorm(Layer):
     eps: float
     of_batch: bool  # the statistics are those of the batch: gradients pass through them
     relu = False
+    slope = 0.0  # of the ReLU
     learned: tuple[int | None, int | None] = (None, None)  # which blobs are scale and bias
     mean: Ref | None = None  # statistics that forward computed; None: the running ones serve
     inverse: Ref | None = None  # 1 / sqrt(variance + eps)
@@ -83,8 +87,9 @@ class ChannelNorm(Layer):
                 more = f" {sign} x{len(reads)}"
                 term, factor, offset = term + more, factor + more * (sign == "*"), offset + more
         affine = None if self.relu else (text, factor, offset)
-        text = f"{text}; t = {term}; y0 = t > 0 ? t : 0" if self.relu else f"{text}; y0 = {term}"
-        pointwise(rec, text, reads=[bottoms[0].data, *reads], writes=[tops[0].data], scalars=self.constants(), affine=affine)
+        text = f"{text}; t = {term}; y0 = t > 0 ? t : slope * t" if self.relu else f"{text}; y0 = {term}"
+        scalars = {**self.constants(), **({"slope": self.slope} if self.relu else {})}
+        pointwise(rec, text, reads=[bottoms[0].data, *reads], writes=[tops[0].data], scalars=scalars, affine=affine)
 
     # -- backward ----------------------------------------------------------------------------------------------------
 
@@ -94,18 +99,23 @@ class ChannelNorm(Layer):
         scale_diff, bias_diff = (parameter.diff if parameter is not None else None for parameter in (self.scale, self.bias))
         through = self.of_batch and propagate[0]
         # g: the gradient of what the ReLU reads; h: the normalized x
-        reads, text = [dy, *([y] if self.relu else [])], "g = x1 > 0 ? x0 : 0" if self.relu else "g = x0"
-        more: tuple[list[Read], str]
+        operands: list[Read] = [dy]
         if self.of_batch and self.plain:
             assert self.inverse is not None
-            more = [y, self.per_channel(self.inverse)], f"h = x{len(reads)}; inverse = x{len(reads) + 1}"
-        elif through or scale_diff is not None:
-            moments, where = self.moments(len(reads) + 1)
-            more = [bottoms[0].data, *moments], f"{where}; h = (x{len(reads)} - mean) * inverse"
+            operands += [y, self.per_channel(self.inverse)]
+            text = "h = x1; inverse = x2; g = x0"
+        elif through or scale_diff is not None or (self.relu and self.of_batch):
+            moments, where = self.moments(2)
+            operands += [bottoms[0].data, *moments]
+            text = f"{where}; h = (x1 - mean) * inverse; {self.before_relu(operands)}"
         else:
-            more = self.moments(len(reads))
-        operands: list[Read] = [*reads, *more[0]]
-        text = f"{text}; {more[1]}"
+            moments, where = self.moments(1)
+            operands += moments
+            text = f"{where}; g = x0"
+            if self.relu:
+                operands.append(y)
+                text = f"{where}; g = x{len(operands) - 1} > 0 ? x0 : slope * x0"
+        constants = {**self.constants(), **({"slope": self.slope} if self.relu else {})}
 
         sums = [rec.scratch(name, (self.channels,)) for name in ("mean_g", "mean_g_h")] if through else []
         results = [(ref, f"{value} / n") for ref, value in zip(sums, ("v0", "v1"))]
@@ -116,7 +126,7 @@ class ChannelNorm(Layer):
             count = {"n": float(bottoms[0].count // self.channels)} if sums else {}
             reduce(
                 rec, f"{text}; v0 = g{products}", reads=operands, writes=[ref for ref, _ in results], axes=self.axes, finish=finish,
-                scalars={**self.constants(), **count},
+                scalars={**constants, **count},
             )  # fmt: skip
         if propagate[0]:
             assert dx is not None
@@ -127,7 +137,18 @@ class ChannelNorm(Layer):
             if self.scale is not None:
                 term = f"{term} * x{len(operands)}"
                 operands.append(self.per_channel(self.scale.data))
-            pointwise(rec, f"{text}; y0 = {term}", reads=operands, writes=[dx], scalars=self.constants())
+            pointwise(rec, f"{text}; y0 = {term}", reads=operands, writes=[dx], scalars=constants)
+
+    def before_relu(self, operands: list[Read]) -> str:
+        """Text that makes g of the top's gradient x0 and h, with more operands: the sign of the top is computed again, so that nobody keeps it."""
+        if not self.relu:
+            return "g = x0"
+        text = "t = h"
+        for parameter, sign in ((self.scale, "*"), (self.bias, "+")):
+            if parameter is not None:
+                text += f" {sign} x{len(operands)}"
+                operands.append(self.per_channel(parameter.data))
+        return f"{text}; g = t > 0 ? x0 : slope * x0"
 
     # -- help --------------------------------------------------------------------------------------------------------
 
@@ -195,6 +216,21 @@ class BatchNorm(ChannelNorm):
     @property
     def by_sample(self) -> bool:
         return super().by_sample and not self.own().update_global_stats
+
+    def merged(self, following: Sequence[Layer]) -> tuple[Layer, int]:
+        """With the Scale that makes it Caffe's batch normalization, and a ReLU: two passes in backward instead of five, and the normalized x is not kept."""
+        result, count = copy.copy(self), 0
+        if not self.of_batch or not self.plain:
+            return self, 0
+        if following and isinstance(following[0], Scale) and following[0].learned and following[0].first == 1 and following[0].shape == (self.channels,):
+            count = 1
+            result.params = [*self.params[:3], *following[0].params]
+            result.learned = 3, 4 if following[0].biased else None
+        relu = following[count] if following[count:] else None
+        if isinstance(relu, ReLU):
+            result.relu, result.slope = True, relu.slope
+            count += 1
+        return result, count
 
     def parameters(self) -> Sequence[ParamBlob]:
         p, zero, one = self.own(), proto.FillerParameter(), proto.FillerParameter(type="constant", value=1)
