@@ -84,7 +84,7 @@ class Builder:
         blobs: Sequence[np.ndarray] = (),
         learn: bool = True,
     ) -> str:
-        """Add a layer and return its first top. `part` names a layer on the way to the node's output, whose top is then `tops` or of the same name;
+        """Add a layer and return its first top, if it has one. `part` names a layer on the way to the node's output, whose top is then `tops` or of the same name;
         without it the tops are the node's outputs. The layer has the node's name with `suffix` (default: the part) behind it. `fields` are
         those of the layer's own message, pooling_param for Pooling; blobs are frozen unless `learn`."""
         suffix = part if suffix is None else suffix
@@ -107,8 +107,8 @@ class Builder:
         self.message.layer.append(param)
         self.shapes.update(zip(tops, map(tuple, shapes)))
         if blobs:
-            self.blobs[name] = [np.ascontiguousarray(blob, np.float32) for blob in blobs]
-        return tops[0]
+            self.blobs[name] = [np.array(blob, np.float32, order="C") for blob in blobs]
+        return tops[0] if tops else ""
 
     def alias(self, node: Node, blob: str, output: int = 0) -> None:
         """An output of the node is a blob that there is already."""

@@ -106,9 +106,8 @@ def _compare(graph: Graph, node: Node, name: str) -> None:
 
 
 def _changes_nothing(graph: Graph, node: Node) -> bool:
-    if node.op == "Cast":
-        source = graph.types.get(node.inputs[0])
-        return node.get("to") in FLOATS and source is not None and source.tensor_type.elem_type in (*FLOATS, 2)  # UINT8 images become floats on upload
+    if node.op == "Cast":  # all blobs are floats, those of images (UINT8) and indices (ArgMax) too
+        return node.get("to") in FLOATS
     return node.op == "Identity" or (node.op == "CastLike" and node.inputs[0] in graph.types)
 
 

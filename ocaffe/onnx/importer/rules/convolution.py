@@ -52,7 +52,7 @@ def _begin_of_transposed(node: Node, windows: Windows, image: tuple[int, ...], w
         return windows.begin
     extra = node.get("output_padding", [0] * len(image))
     total = [s * (n - 1) + o + e - w for s, n, o, e, w in zip(windows.stride, image, extra, windows.extent, wanted)]
-    return tuple(t - t // 2 if node.get("auto_pad") == "SAME_LOWER" else t // 2 for t in total)
+    return tuple(t // 2 if node.get("auto_pad") == "SAME_UPPER" else t - t // 2 for t in total)
 
 
 def _parameters(node: Node, windows: Windows, outputs: int, biased: bool) -> dict[str, Any]:

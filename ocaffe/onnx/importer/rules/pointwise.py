@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from ocaffe.onnx.importer.builder import Builder
+from ocaffe.onnx.importer.fold import FLOATS
 from ocaffe.onnx.importer.graph import Node
 from ocaffe.onnx.importer.rules import operator
 
@@ -84,6 +85,8 @@ def dropout(net: Builder, node: Node) -> None:
     net.layer(node, "Dropout", [net.bottom(node)], {"dropout_ratio": ratio})
 
 
-@operator("Identity")
+@operator("Identity", "Cast", "CastLike")
 def identity(net: Builder, node: Node) -> None:
+    """Fold leaves these where they make an output of the net. All blobs are floats."""
+    net.check(node, node.op != "Cast" or node.get("to") in FLOATS, "the net has a cast to integers", "cast behind it")
     net.alias(node, net.bottom(node))

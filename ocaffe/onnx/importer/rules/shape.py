@@ -107,7 +107,7 @@ def slice_(net: Builder, node: Node) -> None:
         return
     x = slice_axes(net, node, x, {axis: (start, end) for axis, (start, end, _) in bounds.items()}, "axis", last=not stepping)
     if stepping:
-        parameters = {"pool": "MAX", "kernel_size": 1, "stride_h": steps[2], "stride_w": steps[3], "round_mode": "CEIL"}
+        parameters = {"pool": "MAX", "kernel_size": 1, "stride_h": steps[2], "stride_w": steps[3], "round_mode": "FLOOR"}
         net.layer(node, "Pooling", [x], parameters)
 
 
