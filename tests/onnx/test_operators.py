@@ -59,23 +59,28 @@ FAMILIES = {
         """, 17, NUMBERS | {"split": ints(2, 2, 2, 6, 6), "join": ints(2, 4, 6, 6)},
         ["HardSwish", "HardSwish", "HardSigmoid", "HardSigmoid", "HardSwish", "Swish", "Mish", "Gelu", "Gelu", "Gelu", "ReLU6", "ShuffleChannel"]),
     "arithmetic": Family("""
-        y1 = Add(x, z) y2 = Sub(x, z) y3 = Mul(x, z) a = Abs(z) d = Add(a, c1) y4 = Div(x, d) y5 = Add(x, c2) y6 = Sub(c2, x) y7 = Sub(x, c2) y8 = Mul(c2, x)
+        y1 = Add(x, z) y2 = Sub(x, z) y3 = Mul(x, z) a = Abs(z) d = Add(a, c1) y4 = Div(x, d) y5 = Add(x, c2) y6 = Sub(c2, x) y7 = Sub(x, c2)
+        y8 = Mul(c2, x)
         y9 = Div(x, c2) y10 = Div(c2, d) y11 = Mul(x, channels) y12 = Add(x, channels) y13 = Sub(x, channels) y14 = Sub(channels, x) y15 = Div(x, channels)
-        y16 = Div(channels, d) y17 = Add(x, row) y18 = Mul(x, plane) m = GlobalAveragePool(z) y19 = Mul(x, m) y20 = Add(m, x) y21 = Sub(x, m) y22 = Sub(m, x)
+        y16 = Div(channels, d) y17 = Add(x, row) y18 = Mul(x, plane) m = GlobalAveragePool(z) y19 = Mul(x, m) y20 = Add(m, x) y21 = Sub(x, m)
+        y22 = Sub(m, x)
         one = ReduceMean<axes=[1]>(z) y23 = Mul(x, one) y24 = Mul(x, x) y25 = Add(x, x) y26 = Max(x, z) y27 = Min(x, z, one) y28 = Sum(x, z, one)
         y29 = Mean(x, z) y30 = Pow(x, c2) n = ReduceMean<axes=[1, 2, 3]>(z) y31 = Mul(n, x) y32 = Add(m, one)
         """, 13, NUMBERS | {"channels": 1 + np.abs(draw(4, 1, 1)), "row": draw(6), "plane": draw(1, 1, 6, 6)}),
     "convolutions": Family("""
-        y1 = Conv<pads=[1, 1, 1, 1]>(x, w3, bias) y2 = Conv<pads=[0, 0, 1, 1], strides=[2, 2]>(x, w3) y3 = Conv<auto_pad="SAME_UPPER", strides=[2, 2]>(x, w3)
+        y1 = Conv<pads=[1, 1, 1, 1]>(x, w3, bias) y2 = Conv<pads=[0, 0, 1, 1], strides=[2, 2]>(x, w3)
+        y3 = Conv<auto_pad="SAME_UPPER", strides=[2, 2]>(x, w3)
         y4 = Conv<auto_pad="SAME_LOWER", strides=[2, 2]>(x, w3) y5 = Conv<dilations=[2, 1], pads=[2, 0, 2, 0], strides=[1, 2]>(x, w3)
         y6 = Conv<group=4>(x, depthwise) y7 = Conv<group=2, kernel_shape=[1, 1]>(x, grouped) p = Pad(x, pads, c0) y8 = Conv<strides=[2, 2]>(p, w3)
         q = Pad(x, even, c0) y9 = Conv(q, w3) t1 = Reshape(x, join) r = Identity(t1) y10 = Conv(r, w1)
-        y11 = ConvTranspose<strides=[2, 2], pads=[1, 1, 1, 1]>(x, u3, bias) y12 = ConvTranspose<strides=[2, 2], pads=[1, 1, 1, 1], output_padding=[1, 1]>(x, u3, bias)
+        y11 = ConvTranspose<strides=[2, 2], pads=[1, 1, 1, 1]>(x, u3, bias)
+        y12 = ConvTranspose<strides=[2, 2], pads=[1, 1, 1, 1], output_padding=[1, 1]>(x, u3, bias)
         y13 = ConvTranspose<strides=[2, 2], pads=[0, 1, 1, 0], group=1>(x, u3) y14 = ConvTranspose<strides=[3, 3], output_padding=[1, 2]>(x, u2)
         y15 = ConvTranspose<strides=[2, 2], auto_pad="SAME_UPPER">(x, u3) y16 = ConvTranspose<strides=[2, 2], output_shape=[12, 12]>(x, u3)
         """, 17, {
             "w3": draw(3, 4, 3, 3), "bias": draw(3), "depthwise": draw(4, 1, 3, 3), "grouped": draw(6, 2, 1, 1), "pads": ints(0, 0, 0, 1, 0, 0, 1, 0),
-            "even": ints(0, 0, 1, 1, 0, 0, 1, 1), "c0": np.float32(0), "w1": draw(2, 4, 1), "join": ints(2, 4, 36), "u3": draw(4, 3, 3, 3), "u2": draw(4, 2, 2, 2),
+            "even": ints(0, 0, 1, 1, 0, 0, 1, 1), "c0": np.float32(0), "w1": draw(2, 4, 1), "join": ints(2, 4, 36),
+            "u3": draw(4, 3, 3, 3), "u2": draw(4, 2, 2, 2),
         }),
     "products": Family("""
         y1 = Gemm<transB=1>(v, w, bias) y2 = Gemm<alpha=0.5, beta=2.0>(v, wt, bias) y3 = MatMul(v, wt) m = MatMul(v, wt) y4 = Add(m, bias)
@@ -87,29 +92,35 @@ FAMILIES = {
         y5 = MaxPool<kernel_shape=[2, 2], auto_pad="SAME_UPPER">(x) y6 = MaxPool<kernel_shape=[2, 3], strides=[1, 2], pads=[1, 0, 0, 1]>(x)
         y7 = AveragePool<kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1]>(x)
         y8 = AveragePool<kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1], count_include_pad=1>(x)
-        y9 = AveragePool<kernel_shape=[3, 3], strides=[2, 2], ceil_mode=1>(x) y10 = AveragePool<kernel_shape=[3, 3], strides=[2, 2], auto_pad="SAME_UPPER">(x)
+        y9 = AveragePool<kernel_shape=[3, 3], strides=[2, 2], ceil_mode=1>(x)
+        y10 = AveragePool<kernel_shape=[3, 3], strides=[2, 2], auto_pad="SAME_UPPER">(x)
         y11 = AveragePool<kernel_shape=[2, 2], pads=[0, 0, 1, 1], count_include_pad=1>(x) y12 = AveragePool<kernel_shape=[1, 1]>(x)
         y13 = GlobalAveragePool(x) y14 = GlobalMaxPool(x) y15 = ReduceMean<axes=[2, 3]>(x) y16 = ReduceMean<axes=[-1, -2], keepdims=0>(x)
         y17 = ReduceMean<axes=[1]>(x) y18 = ReduceMean<axes=[3], keepdims=0>(x) y19 = ReduceMax<axes=[2, 3]>(x) y20 = ReduceL1<axes=[2]>(x)
-        y21 = ReduceSumSquare<axes=[1, 2, 3]>(x) y22 = MaxPool<kernel_shape=[2, 2], dilations=[2, 2]>(x) y23 = MaxPool<kernel_shape=[2, 2], strides=[3, 3]>(x)
+        y21 = ReduceSumSquare<axes=[1, 2, 3]>(x) y22 = MaxPool<kernel_shape=[2, 2], dilations=[2, 2]>(x)
+        y23 = MaxPool<kernel_shape=[2, 2], strides=[3, 3]>(x)
         """),
     "normalizations": Family("""
         y1 = BatchNormalization<epsilon=0.001, momentum=0.9>(x, s, b, m, s) y2 = LRN<size=3, alpha=0.1, beta=0.5, bias=2.0>(x) y3 = Softmax<axis=1>(x)
-        y4 = Softmax(x) y5 = LogSoftmax<axis=1>(v) y6 = LpNormalization<axis=1>(x) i = ArgMax<axis=1>(x) y7 = Cast<to=1>(i) y8 = BatchNormalization(v, t, t, t, t)
+        y4 = Softmax(x) y5 = LogSoftmax<axis=1>(v) y6 = LpNormalization<axis=1>(x) i = ArgMax<axis=1>(x) y7 = Cast<to=1>(i)
+        y8 = BatchNormalization(v, t, t, t, t)
         """, 17, {"s": np.abs(draw(4)) + 1, "b": draw(4), "m": draw(4, seed=1), "t": np.abs(draw(5)) + 1}),
     "old softmax": Family("y1 = Softmax<axis=1>(x) y2 = LogSoftmax<axis=2>(x) y3 = Softmax(v)", 11),
     "shapes": Family("""
-        y1 = Flatten(x) y2 = Reshape(x, halves) y3 = Reshape(x, open) g = GlobalAveragePool(x) y4 = Squeeze(g, two) y5 = Unsqueeze(v, two) y6 = Transpose<perm=[0, 2, 3, 1]>(x)
+        y1 = Flatten(x) y2 = Reshape(x, halves) y3 = Reshape(x, open) g = GlobalAveragePool(x) y4 = Squeeze(g, two) y5 = Unsqueeze(v, two)
+        y6 = Transpose<perm=[0, 2, 3, 1]>(x)
         y7 = Concat<axis=1>(x, z) y8 = Concat<axis=-1>(x, z) y9, y10 = Split<axis=1>(x, sizes) y11, y12 = Split<axis=3>(x) y13 = Slice(x, s1, s3, a1)
         y14 = Slice(x, s1, s6, a3, step) s = Shape(x) n = Gather(s, i0) y15 = Gather<axis=1>(x, i1) y16 = Gather<axis=1>(x, i210) y17 = Tile(x, tiles)
-        one = ReduceMean<axes=[1]>(x) y18 = Expand(one, s) y19 = DepthToSpace<blocksize=2>(x) y20 = DepthToSpace<blocksize=2, mode="CRD">(x) y21 = SpaceToDepth<blocksize=2>(x)
+        one = ReduceMean<axes=[1]>(x) y18 = Expand(one, s) y19 = DepthToSpace<blocksize=2>(x) y20 = DepthToSpace<blocksize=2, mode="CRD">(x)
+        y21 = SpaceToDepth<blocksize=2>(x)
         y22 = Pad(x, pads, c) y23 = Pad<mode="reflect">(x, pads) y24 = Pad<mode="edge">(x, pads) y25 = Pad(x, cut, c) y26 = Slice(x, sm2, s6, a3)
         h1 = Slice(x, s0, s1, a1) h2 = Slice(x, s1, s6, a1) y27 = Add(h1, z) y28 = Add(h1, one) y29 = Concat<axis=1>(h2, h1) n1 = Unsqueeze(n, i0v)
         t = Concat<axis=0>(n1, m1) y30 = Reshape(x, t) y31 = Transpose(v) y32 = CastLike(x, z)
         q = SplitToSequence<axis=1>(x, i3) y33 = SequenceAt(q, i0) y34 = SequenceAt(q, one1)
         """, 17, {
             "halves": ints(2, 2, 2, 36), "open": ints(0, -1, 6), "two": ints(2), "sizes": ints(1, 3), "s1": ints(1), "s3": ints(3), "a1": ints(1),
-            "s0": ints(0), "s6": ints(100), "a3": ints(3), "step": ints(2), "i0": np.int64(0), "i1": np.int64(-1), "i3": np.int64(3), "one1": np.int64(1), "i210": ints(3, 1, 0),
+            "s0": ints(0), "s6": ints(100), "a3": ints(3), "step": ints(2), "i0": np.int64(0), "i1": np.int64(-1), "i3": np.int64(3),
+            "one1": np.int64(1), "i210": ints(3, 1, 0),
             "tiles": ints(1, 2, 1, 3), "pads": ints(0, 0, 1, 0, 0, 0, 0, 2), "c": np.float32(1.5), "cut": ints(0, 0, -1, 2, 0, 0, 0, -1), "sm2": ints(-2),
             "i0v": ints(0), "m1": ints(-1),
         }),
@@ -122,7 +133,8 @@ FAMILIES = {
         """, 17, {"twice": np.array([1, 1, 2, 2], np.float32), "thrice": np.array([1, 1, 3, 2], np.float32), "size": ints(2, 4, 13, 11),
                   "less": ints(2, 4, 4, 5), "same": ints(2, 4, 6, 6)}),
     "old": Family("""
-        y1 = Clip<min=0.0, max=6.0>(x) y2 = Upsample<mode="nearest">(x, twice) g = GlobalMaxPool(x) y3 = Squeeze<axes=[2, 3]>(g) y4 = Slice<starts=[1], ends=[3], axes=[2]>(x)
+        y1 = Clip<min=0.0, max=6.0>(x) y2 = Upsample<mode="nearest">(x, twice) g = GlobalMaxPool(x) y3 = Squeeze<axes=[2, 3]>(g)
+        y4 = Slice<starts=[1], ends=[3], axes=[2]>(x)
         y5 = Pad<pads=[0, 0, 1, 0, 0, 0, 0, 1]>(x) y6 = Dropout<ratio=0.3>(x) y7 = ReduceSum<axes=[2, 3]>(x) y8, y9 = Split<axis=1, split=[1, 3]>(x)
         y10 = Unsqueeze<axes=[0]>(v) y11 = Upsample<mode="linear">(x, twice)
         """, 9, {"twice": np.array([1, 1, 2, 2], np.float32)}),

@@ -84,9 +84,12 @@ class Builder:
         blobs: Sequence[np.ndarray] = (),
         learn: bool = True,
     ) -> str:
-        """Add a layer and return its first top, if it has one. `part` names a layer on the way to the node's output, whose top is then `tops` or of the same name;
-        without it the tops are the node's outputs. The layer has the node's name with `suffix` (default: the part) behind it. `fields` are
-        those of the layer's own message, pooling_param for Pooling; blobs are frozen unless `learn`."""
+        """Add a layer and return its first top, if it has one.
+
+        `fields` are those of the layer's own message, pooling_param for Pooling. `part` names a layer on the way to the node's output, whose top is
+        then `tops` or called after the part; without it the tops are the node's outputs. The layer has the node's name with `suffix` (default: the
+        part) behind it. Blobs are frozen unless `learn`.
+        """
         suffix = part if suffix is None else suffix
         name = self._unique(self._title(node) + (f"_{suffix}" if suffix else ""))
         if tops is None:

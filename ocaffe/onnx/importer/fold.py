@@ -25,10 +25,11 @@ def fold(graph: Graph) -> None:
             continue
         if node.op == "SplitToSequence":
             node = _split(graph, node, sequences)
-        if node.op == "SequenceAt" and node.inputs[0] in sequences:
-            same[node.outputs[0]] = sequences[node.inputs[0]][int(graph.constants[node.inputs[1]])]
-            continue
-        if node.op != "Split" or node.message is not None:
+        elif node.op == "SequenceAt" and node.inputs[0] in sequences:
+            part = sequences[node.inputs[0]][int(graph.constants[node.inputs[1]])]
+            graph.types[node.outputs[0]] = graph.types[part]
+            node = Node("Identity", [part], node.outputs, name=node.name)
+        else:
             _infer(graph, node)
         if _changes_nothing(graph, node) and node.outputs[0] not in graph.outputs:
             same[node.outputs[0]] = node.inputs[0]
