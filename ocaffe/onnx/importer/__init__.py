@@ -42,9 +42,9 @@ def convert(
     write: Any = write_weights
     if str(caffemodel).endswith(".h5"):
         from ocaffe.model.hdf5 import write_weights_hdf5 as write
-    write(caffemodel, net, blobs)
-    with atomic_write(prototxt) as stream:
+    with atomic_write(prototxt) as stream:  # neither file stays where the other cannot be written
         stream.write(f"# Converted from {Path(source).name} by ocaffe.\n".encode() + text)
+        write(caffemodel, net, blobs)
     return net
 
 

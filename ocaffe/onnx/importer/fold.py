@@ -4,7 +4,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from onnx import defs, helper, numpy_helper, shape_inference
+from onnx import checker, defs, helper, numpy_helper, shape_inference
 from onnx.reference import ReferenceEvaluator
 
 from ocaffe.errors import Error, shape_text
@@ -85,7 +85,7 @@ def _infer(graph: Graph, node: Node) -> None:
         found = shape_inference.infer_node_outputs(
             defs.get_schema(node.op, graph.opset, ""), node.message, types, data, opset_imports=list(graph.opset_import)
         )
-    except shape_inference.InferenceError as problem:
+    except (shape_inference.InferenceError, checker.ValidationError) as problem:
         raise _failed(graph, node, problem) from None
     for name in node.outputs:
         if name in found and found[name].tensor_type.HasField("shape"):

@@ -84,7 +84,7 @@ def graph_of(model: Any, opset: int, place: str, *, shapes: Mapping[str, Sequenc
     An axis of unknown size is 1 if it is the first, the batch; any other raises Error, and so does a name that the model does not have.
     """
     main = model.graph
-    constants = {tensor.name: numpy_helper.to_array(tensor) for tensor in main.initializer}
+    constants = {tensor.name: _array(tensor, place) for tensor in main.initializer}
     nodes = [
         Node(
             message.op_type if message.domain in ("", "ai.onnx") else f"{message.domain}.{message.op_type}",
@@ -110,6 +110,13 @@ def graph_of(model: Any, opset: int, place: str, *, shapes: Mapping[str, Sequenc
         graph.declared = {item.name: _dims(item) for item in (*main.value_info, *main.output) if item.type.tensor_type.HasField("shape")}
     graph.prune()
     return graph
+
+
+def _array(tensor: Any, place: str) -> np.ndarray:
+    try:
+        return numpy_helper.to_array(tensor)
+    except (KeyError, TypeError, ValueError) as problem:
+        raise Error(f"tensor '{tensor.name}' has no values of its shape and type: {problem}", place=place, fix="copy or download it again") from None
 
 
 def _value(attribute: Any) -> Any:

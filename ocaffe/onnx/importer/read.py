@@ -1,6 +1,7 @@
 """An ONNX file as a checked model: what is wrong with it is said here, by name, before anything is converted."""
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,10 @@ def read_model(path: str | Path) -> Any:
         raise Error(f"is damaged or truncated, or is not an ONNX model: {_line(problem)}", place=place, fix="copy or download it again") from None
     if not model.graph.node:
         raise Error("has no graph with nodes: it is not an ONNX model, or is truncated", place=place, fix="copy or download it again")
+    if any(isinstance(text, bytes) for text in _texts(model)):  # what protobuf makes of text that is none
+        raise Error("is damaged: a name in it is no text", place=place, fix="copy or download it again")
+    if not all(node.output for node in model.graph.node):
+        raise Error("is damaged: a node in it has no output", place=place, fix="copy or download it again")
     opset = opset_of(model, place)
     _load_external(model, Path(path).parent, place)
     if model.functions and model.ByteSize() < _LIMIT:
@@ -40,6 +45,17 @@ def read_model(path: str | Path) -> Any:
         except checker.ValidationError as problem:
             raise Error(f"is not a valid ONNX model: {_line(problem)}", place=place, fix="export it again") from None
     return model
+
+
+def _texts(model: Any) -> Iterator[Any]:
+    """Names of nodes, tensors and attributes."""
+    graph = model.graph
+    for node in graph.node:
+        yield from (node.name, node.op_type, node.domain, *node.input, *node.output)
+        yield from (attribute.name for attribute in node.attribute)
+    for named in (graph, *graph.initializer, *graph.input, *graph.output, *graph.value_info):
+        yield named.name
+    yield from (item.domain for item in model.opset_import)
 
 
 def opset_of(model: Any, place: str) -> int:
