@@ -63,11 +63,14 @@ MODELS: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: parse('<ir_version: 8, opset_import: ["": 17, "com.acme": 1]> net (float[1, 3] x) => (float[1, 3] y) { a = com.acme.Fast(x) y = Relu(a) }'),
         "no Caffe layer computes these operators: com.acme.Fast (1: 'a')"),
     "missing input": (
-        lambda: parse(HEAD + "(float[1, 3] x) => (float[1, 3] y) { y = Add(x, nothing) }"), "is not a valid ONNX model: Nodes in a graph must be topologically"),
-    "weights of other channels": (lambda: conv(w=np.ones((4, 5, 3, 3), np.float32)), "its weights are 4 x 5 x 3 x 3; its input of 1 x 3 x 8 x 8 needs 4 x 3 x 3 x 3"),
+        lambda: parse(HEAD + "(float[1, 3] x) => (float[1, 3] y) { y = Add(x, nothing) }"),
+        "is not a valid ONNX model: Nodes in a graph must be topologically"),
+    "weights of other channels": (lambda: conv(w=np.ones((4, 5, 3, 3), np.float32)),
+                                  "its weights are 4 x 5 x 3 x 3; its input of 1 x 3 x 8 x 8 needs 4 x 3 x 3 x 3"),
     "weights of other axes": (lambda: conv(w=np.ones((4, 3, 3), np.float32)), "layer 'y' (Conv)"),
     "shapes that contradict": (
-        lambda: parse(HEAD + "(float[1, 3, 8, 8] x) => (float[1, 3, 9, 9] y) { y = Relu(x) }"), "the file says that 'y' is 1 x 3 x 9 x 9, the operators make it 1 x 3 x 8 x 8"),
+        lambda: parse(HEAD + "(float[1, 3, 8, 8] x) => (float[1, 3, 9, 9] y) { y = Relu(x) }"),
+        "the file says that 'y' is 1 x 3 x 9 x 9, the operators make it 1 x 3 x 8 x 8"),
     "tensors that do not go together": (
         lambda: parse(HEAD + "(float[1, 3] x, float[1, 4] z) => (float[1, 3] y) { y = Add(x, z) }"), "layer 'y' (Add)\n  its inputs do not go together"),
     "reshape to another count": (
@@ -75,7 +78,8 @@ MODELS: dict[str, tuple[Callable[[], Any], str]] = {
     "computed weights": (
         lambda: parse(HEAD + "(float[1, 3, 8, 8] x, float[4, 3, 3, 3] w) => (float[1, 4, 6, 6] y) { y = Conv(x, w) }"),
         "input 1 ('w') is computed by the net; a Caffe layer needs a constant there"),
-    "open image": (lambda: parse(HEAD + "(float[N, 3, H, W] x) => (float[N, 3, H, W] y) { y = Relu(x) }"), "input 'x' is ? x 3 x ? x ?: only the batch may be open"),
+    "open image": (lambda: parse(HEAD + "(float[N, 3, H, W] x) => (float[N, 3, H, W] y) { y = Relu(x) }"),
+                   "input 'x' is ? x 3 x ? x ?: only the batch may be open"),
     "nothing depends on the input": (
         lambda: parse(HEAD + "(float[1, 3] x) => (float[2] y) { y = Identity(c) }", c=np.ones(2, np.float32)), "output 'y' does not depend on the inputs"),
     "two matrices": (

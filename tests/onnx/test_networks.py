@@ -112,3 +112,20 @@ def test_network(device: Any, tmp_path: Path, name: str, opset: int, dynamo: boo
     after = float(solver.net.blobs["loss"].data)
     print(f"loss {before:.4f} -> {after:.4f}")
     assert after < before
+
+
+@pytest.mark.parametrize("name, opset, dynamo", NETWORKS)
+def test_round_trip(tmp_path: Path, name: str, opset: int, dynamo: bool) -> None:
+    """What is exported of an imported net computes what the first model did."""
+    exporter = pytest.importorskip("ocaffe.onnx.export", reason="there is no exporter yet")
+    from tests.onnx.torch_nets import NETS, build
+
+    log.quiet()
+    files = [str(tmp_path / file) for file in ("net.prototxt", "net.caffemodel")]
+    x = torch.randn(1, 3, NETS[name].size, NETS[name].size, generator=torch.Generator().manual_seed(1))
+    export(build(name), x, tmp_path / "net.onnx", opset, dynamo)
+    convert(tmp_path / "net.onnx", *files)
+    exported = exporter.export(*files).model.SerializeToString()
+    models = [str(tmp_path / "net.onnx"), exported]
+    first, second = (onnxruntime.InferenceSession(model).run(["output"], {"input": x.numpy()})[0] for model in models)
+    assert relative(second, first) <= 1e-4

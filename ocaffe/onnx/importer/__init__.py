@@ -75,7 +75,7 @@ def _refuse(graph: Graph) -> None:
             missing[node.op].append(node.name or node.outputs[0])
     if missing:
         texts = [f"{op} ({len(names)}: '{names[0]}'{', ..' * (len(names) > 1)})" for op, names in sorted(missing.items())]
-        raise Error(f"no Caffe layer computes these operators: {', '.join(texts)}", place=graph.place, fix="name a tensor before them as the output")
+        raise Error(f"no Caffe layer computes these operators: {', '.join(texts)}", place=graph.place, fix="--cut_at with the name of a tensor before them")
     for output in graph.outputs:
         if output in graph.constants:
             raise Error(f"output '{output}' does not depend on the inputs", place=graph.place, fix="name another output")

@@ -131,10 +131,10 @@ def _dims(item: Any) -> tuple[int | None, ...]:
 
 def _input_shape(item: Any, place: str) -> Shape:
     if not item.type.tensor_type.HasField("shape"):
-        raise Error(f"input '{item.name}' has no shape", place=place, fix=f"give one, for example {item.name}=1,3,224,224")
+        raise Error(f"input '{item.name}' has no shape", place=place, fix=f"--shape {item.name}:1x3x224x224, for example")
     dims = _dims(item)
     shape = [1 if dim in (None, 0, -1) and axis == 0 else dim for axis, dim in enumerate(dims)]
     if any(dim is None or dim < 1 for dim in shape):
         text = shape_text(["?" if dim is None else dim for dim in dims])  # type: ignore[misc]
-        raise Error(f"input '{item.name}' is {text}: only the batch may be open", place=place, fix=f"give its shape, for example {item.name}=1,3,224,224")
+        raise Error(f"input '{item.name}' is {text}: only the batch may be open", place=place, fix=f"--shape {item.name}:1x3x224x224, for example")
     return tuple(dim for dim in shape if dim is not None)

@@ -39,14 +39,14 @@ def binary(net: Builder, node: Node) -> None:
 
 def _number(net: Builder, node: Node, x: str, value: float, number_first: bool) -> None:
     fields = NUMBERS[node.op][number_first]
-    net.check(node, fields is not None, f"{value:g} to the power of a tensor", "cut the net before it")
+    net.check(node, fields is not None, f"{value:g} to the power of a tensor", "--cut_at with a tensor before it")
     net.check(node, node.op != "Div" or value != 0, "a division by 0" if not number_first else "0 divided by a tensor")
     net.layer(node, "Power", [x], fields(value))
 
 
 def _array(net: Builder, node: Node, x: str, values: np.ndarray, values_first: bool) -> None:
     """A Bias or a Scale of the axes that the constant has; frozen unless it was an initializer, which is what exporters make of parameters."""
-    net.check(node, node.op != "Pow", f"a power of {values.size} exponents", "cut the net before it")
+    net.check(node, node.op != "Pow", f"a power of {values.size} exponents", "--cut_at with a tensor before it")
     wanted = net.output_shape(node)
     if net.shape(x) != wanted:
         x = repeat(net, node, x, wanted, "wide")
@@ -75,7 +75,7 @@ def _span(values: np.ndarray, wanted: Shape) -> tuple[int, np.ndarray]:
 
 def _tensors(net: Builder, node: Node) -> None:
     a, b = net.bottom(node, 0), net.bottom(node, 1)
-    net.check(node, node.op != "Pow", "a power of two tensors", "cut the net before it")
+    net.check(node, node.op != "Pow", "a power of two tensors", "--cut_at with a tensor before it")
     if a == b and node.op in SAME:
         net.layer(node, "Power", [a], SAME[node.op])
         return

@@ -90,7 +90,7 @@ def gemm(net: Builder, node: Node) -> None:
 @operator("MatMul")
 def matmul(net: Builder, node: Node) -> None:
     """Of a matrix of weights; the bias (input 2) comes from the Add behind it (patterns)."""
-    net.check(node, net.is_constant(node, 1) and net.constant(node, 1).ndim == 2, "neither factor is a matrix of weights", "cut the net before it")
+    net.check(node, net.is_constant(node, 1) and net.constant(node, 1).ndim == 2, "neither factor is a matrix of weights", "--cut_at with a tensor before it")
     _inner_product(net, node, net.bottom(node), net.constant(node, 1).T, net.constant(node, 2))
 
 
