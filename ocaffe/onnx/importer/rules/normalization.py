@@ -55,7 +55,8 @@ def softmax(net: Builder, node: Node) -> None:
 def lp_normalization(net: Builder, node: Node) -> None:
     x = net.bottom(node)
     channel = node.get("axis", -1) % len(net.shape(x)) == 1 and node.get("p", 2) == 2
-    net.check(node, channel, f"axis {node.get('axis', -1)}, p {node.get('p', 2)}: Caffe's Normalize takes p 2 along the channels", "--cut_at with a tensor before it")
+    fact = f"axis {node.get('axis', -1)}, p {node.get('p', 2)}: Caffe's Normalize takes p 2 along the channels"
+    net.check(node, channel, fact, "--cut_at with a tensor before it")
     net.layer(node, "Normalize", [x])
 
 
