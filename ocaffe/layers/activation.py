@@ -161,25 +161,6 @@ class Mish(Activation):
     derivative = "t = fmin(x, 20); n = exp(t); w = n * (n + 2); (w + 4 * t * n * (n + 1) / (w + 2)) / (w + 2)"
 
 
-@register("Gelu")
-class Gelu(Activation):
-    """y = x P(X < x) for a normally distributed X: x (1 + erf(x / sqrt 2)) / 2; `approximate` takes a tanh in place of erf, as ONNX does."""
-
-    origin = "ocaffe"
-    fields = ()
-
-    def infer(self, *bottoms: Shape) -> Sequence[Shape]:
-        tops = super().infer(*bottoms)
-        if self.own().approximate:
-            share = f"t = tanh({math.sqrt(2 / math.pi)!r} * (x + 0.044715 * x * x * x)); s = 0.5 * (1 + t)"
-            slope = f"0.5 * (1 - t * t) * {math.sqrt(2 / math.pi)!r} * (1 + 0.134145 * x * x)"
-        else:
-            share = f"s = 0.5 * (1 + erf({math.sqrt(0.5)!r} * x))"
-            slope = f"{1 / math.sqrt(2 * math.pi)!r} * exp(-0.5 * x * x)"
-        self.value, self.derivative = f"{share}; x * s", f"{share}; s + x * {slope}"
-        return tops
-
-
 @register("Threshold")
 class Threshold(Activation):
     """y = 1 for x > threshold, else 0."""

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from ocaffe import proto
 from ocaffe.errors import shape_text
@@ -10,6 +11,9 @@ from ocaffe.graph.recorder import Recorder
 from ocaffe.layers.base import Layer, register
 from ocaffe.ops.border import Border
 from ocaffe.ops.rearrange import crop, uncrop
+
+if TYPE_CHECKING:
+    from ocaffe.onnx.graph import OnnxGraph
 
 MODE = proto.PadParameter
 
@@ -30,12 +34,12 @@ class Pad(Layer):
             self.check(given in (0, len(x) - first), f"{given} times {name} for the {len(x) - first} axes from axis {first} on of bottom {shape_text(x)}",
                        f"{name} {len(x) - first} times")  # fmt: skip
         none = [0] * (len(x) - first)
-        self.begin, end = ([0] * first + (list(getattr(p, name)) or none) for name in ("begin", "end"))
-        for axis, (size, *pads) in enumerate(zip(x, self.begin, end)):
+        self.begin, self.end = ([0] * first + (list(getattr(p, name)) or none) for name in ("begin", "end"))
+        for axis, (size, *pads) in enumerate(zip(x, self.begin, self.end)):
             self.check(p.mode != MODE.REFLECT or max(pads) < size, f"axis {axis} of bottom {shape_text(x)} has {size} values, {max(pads)} cannot be mirrored",
                        f"up to {size - 1}")  # fmt: skip
             self.check(p.mode != MODE.EDGE or size > 0 or max(pads) == 0, f"axis {axis} of bottom {shape_text(x)} has no edge", "mode: CONSTANT")
-        top = tuple(before + size + behind for size, before, behind in zip(x, self.begin, end))
+        top = tuple(before + size + behind for size, before, behind in zip(x, self.begin, self.end))
         self.borders = [Border(axis, size, self.begin[axis], top[axis], p.mode == MODE.REFLECT) for axis, size in enumerate(x) if top[axis] != size]
         self.moves_data = bool(self.borders)
         return [top]
@@ -71,3 +75,7 @@ class Pad(Layer):
             shape = refs[-1].shape
             refs.append(rec.scratch(f"axis{border.axis}", (*shape[: border.axis], border.outs, *shape[border.axis + 1 :])))
         return list(zip(refs, [*refs[1:], y]))
+
+    def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
+        mode = MODE.Mode.Name(self.own().mode).lower()
+        graph.op("Pad", bottoms[0], [*self.begin, *self.end], float(self.own().value) if mode == "constant" else None, to=tops[0], mode=mode)
