@@ -1,9 +1,6 @@
 """Image networks exported by PyTorch, at full size: imported, run, trained; PyTorch and onnxruntime are the references."""
 from __future__ import annotations
 
-import contextlib
-import io
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +10,7 @@ import pytest
 import ocaffe
 from ocaffe import log, proto
 from ocaffe.onnx.importer import convert
+from tests.onnx.exporters import export
 
 onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -27,18 +25,6 @@ EXPORTS = {
     "densenet161": (17, False), "googlenet": (16, False), "inception_v3": (17, False), "shufflenet_v2_x1_0": (18, True), "mnasnet1_0": (11, False),
 }  # fmt: skip
 NETWORKS = [pytest.param(name, *how, marks=() if name in SMALL else pytest.mark.sweep, id=name) for name, how in EXPORTS.items()]
-
-
-def export(net: Any, x: Any, path: Path, opset: int, dynamo: bool, norms: bool = True) -> None:
-    """Write the inference net; `norms` keeps batch normalizations apart, which both exporters merge into convolutions otherwise."""
-    options: dict[str, Any] = {"input_names": ["input"], "output_names": ["output"], "opset_version": opset, "dynamo": dynamo}
-    if dynamo:
-        options |= {"optimize": not norms, "verbose": False, "external_data": False}
-    elif norms:
-        options |= {"do_constant_folding": False, "training": torch.onnx.TrainingMode.PRESERVE}
-    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
-        warnings.simplefilter("ignore")
-        torch.onnx.export(net.eval(), (x,), str(path), **options)
 
 
 def trained(deploy: Any, batch: int, output: str) -> Any:

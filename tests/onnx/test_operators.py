@@ -153,26 +153,49 @@ def model_of(family: Family) -> Any:
     return onnx.shape_inference.infer_shapes(model, data_prop=True)
 
 
-@pytest.mark.parametrize("name", FAMILIES)
-def test_operators(device: Any, tmp_path: Path, name: str) -> None:
-    log.quiet()
-    model = model_of(FAMILIES[name])
-    onnx.save(model, str(tmp_path / "net.onnx"))
-    net = convert(tmp_path / "net.onnx", tmp_path / "net.prototxt", tmp_path / "net.caffemodel")
-    if FAMILIES[name].layers is not None:
-        assert [layer.type for layer in net.layer if layer.type != "Input"] == FAMILIES[name].layers
-    feeds = {item.name: draw(*SHAPES[item.name], seed=ord(item.name)) for item in model.graph.input}
+def run(model: Any, outputs: list[str], feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
-    outputs = [item.name for item in model.graph.output]
-    expected = onnxruntime.InferenceSession(model.SerializeToString(), options).run(outputs, feeds)
-    files = str(tmp_path / "net.prototxt"), str(tmp_path / "net.caffemodel")
-    found = ocaffe.Net(files[0], ocaffe.TEST, weights=files[1], device=device).forward(**feeds)
+    return onnxruntime.InferenceSession(model.SerializeToString(), options).run(outputs, feeds)
+
+
+def assert_close(found: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> None:
     errors = {}
-    for output, values in zip(outputs, expected):
+    for output, values in expected.items():
         assert found[output].shape == values.shape, output
         errors[output] = float(np.abs(found[output] - values).max() / max(np.abs(values).max(), 1e-30))
     assert max(errors.values()) <= 1e-4, {output: error for output, error in errors.items() if error > 1e-4}
+
+
+def converted(tmp_path: Path, model: Any) -> tuple[Any, tuple[str, str]]:
+    log.quiet()
+    onnx.save(model, str(tmp_path / "net.onnx"))
+    files = str(tmp_path / "net.prototxt"), str(tmp_path / "net.caffemodel")
+    return convert(tmp_path / "net.onnx", *files), files
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_operators(device: Any, tmp_path: Path, name: str) -> None:
+    model = model_of(FAMILIES[name])
+    net, (prototxt, weights) = converted(tmp_path, model)
+    if FAMILIES[name].layers is not None:
+        assert [layer.type for layer in net.layer if layer.type != "Input"] == FAMILIES[name].layers
+    feeds = {item.name: draw(*SHAPES[item.name], seed=ord(item.name)) for item in model.graph.input}
+    outputs = [item.name for item in model.graph.output]
+    found = ocaffe.Net(prototxt, ocaffe.TEST, weights=weights, device=device).forward(**feeds)
+    assert_close(found, dict(zip(outputs, run(model, outputs, feeds))))
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_round_trip(tmp_path: Path, name: str) -> None:
+    """What is exported of the imported net computes the same."""
+    exporter = pytest.importorskip("ocaffe.onnx.export", reason="there is no exporter yet")
+    model = model_of(FAMILIES[name])
+    _, files = converted(tmp_path, model)
+    feeds = {item.name: draw(*SHAPES[item.name], seed=ord(item.name)) for item in model.graph.input}
+    outputs = [item.name for item in model.graph.output]
+    again = exporter.export(*files).model
+    assert_close(dict(zip(outputs, run(again, outputs, feeds))), dict(zip(outputs, run(model, outputs, feeds))))
 
 
 def test_every_rule_is_tested() -> None:

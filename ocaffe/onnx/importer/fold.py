@@ -4,7 +4,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from onnx import checker, defs, helper, numpy_helper, shape_inference
+from onnx import TypeProto, checker, defs, helper, numpy_helper, shape_inference
 from onnx.reference import ReferenceEvaluator
 
 from ocaffe.errors import Error, shape_text
@@ -53,11 +53,13 @@ def _constant(graph: Graph, node: Node) -> bool:
     elif all(name in constants for name in inputs) and node.op not in DRAWS and node.message is not None and "." not in node.op:
         feeds = {name: constants[name] for name in inputs}
         node.message.input[:] = node.inputs
+        given, made = ([helper.make_value_info(name, TypeProto()) for name in names if name] for names in (feeds, node.outputs))
+        alone = helper.make_graph([node.message], "constant", given, made)  # of a node alone the evaluator forgets the opset
         try:
-            values = ReferenceEvaluator(node.message, opsets={"": graph.opset}).run(None, feeds)
+            values = ReferenceEvaluator(alone, opsets={"": graph.opset}).run(None, feeds)
         except Exception as problem:  # the evaluator has no exceptions of its own
             raise _failed(graph, node, problem) from None
-        constants.update({name: np.asarray(value) for name, value in zip(node.outputs, values)})
+        constants.update({name: np.asarray(value) for name, value in zip(filter(None, node.outputs), values)})
         graph.trained.update(node.outputs if any(name in graph.trained for name in inputs) else ())
     else:
         return False
