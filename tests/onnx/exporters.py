@@ -1,4 +1,4 @@
-"""PyTorch's two exporters, silenced."""
+"""PyTorch's two exporters, silenced; and what an imported net needs to be trained."""
 from __future__ import annotations
 
 import contextlib
@@ -6,6 +6,8 @@ import io
 import warnings
 from pathlib import Path
 from typing import Any
+
+from ocaffe import proto
 
 
 def export(net: Any, x: Any, path: Path, opset: int, dynamo: bool, *, norms: bool = True, open_batch: bool = False) -> None:
@@ -23,3 +25,14 @@ def export(net: Any, x: Any, path: Path, opset: int, dynamo: bool, *, norms: boo
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")
         torch.onnx.export(net.eval(), (x,), str(path), **options)
+
+
+def trained(deploy: Any, batch: int, output: str) -> Any:
+    """The net for fine-tuning: another batch, labels, a loss."""
+    net = proto.NetParameter()
+    net.CopyFrom(deploy)
+    net.layer[0].input_param.shape[0].dim[0] = batch
+    label = net.layer.add(name="label", type="Input", top=["label"])
+    label.input_param.shape.add().dim.append(batch)
+    net.layer.add(name="loss", type="SoftmaxWithLoss", bottom=[output, "label"], top=["loss"])
+    return net

@@ -59,6 +59,9 @@ MODELS: dict[str, tuple[Callable[[], Any], str]] = {
     "operators without a rule": (
         lambda: parse(HEAD + "(float[1, 3] x) => (float[1, 3] y) { a = Sin(x) b = Cos(x) c = Sin(a) d = Add(b, c) y = Relu(d) }"),
         "no Caffe layer computes these operators: Cos (1: 'b'), Sin (2: 'a', ..)"),
+    "shape that depends on values": (
+        lambda: parse(HEAD + "(float[4, 3] x, bool[4] z) => (float[N, 3] y) { a = Compress<axis=0>(x, z) b = Slice(a, o, p, o) y = Relu(b) }",
+                      o=np.array([0], np.int64), p=np.array([1], np.int64)), "no Caffe layer computes these operators: Compress (1: 'a')"),
     "operator of another domain": (
         lambda: parse('<ir_version: 8, opset_import: ["": 17, "com.acme": 1]> net (float[1, 3] x) => (float[1, 3] y) { a = com.acme.Fast(x) y = Relu(a) }'),
         "no Caffe layer computes these operators: com.acme.Fast (1: 'a')"),
@@ -92,7 +95,7 @@ MODELS: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: parse(HEAD + "(float[1, 3, 8, 8] x) => (float[1, 3, 4, 4] y, int64[1, 3, 4, 4] i) { y, i = MaxPool<kernel_shape=[2, 2], strides=[2, 2]>(x) }"),
         "the indices of the maxima are wanted"),
     "dynamic reshape": (
-        lambda: parse(HEAD + "(float[1, 4] x, int64[2] s) => (float[2, 2] y) { y = Reshape(x, s) }"), "layer 'y' (Reshape)"),
+        lambda: parse(HEAD + "(float[1, 4] x, int64[2] s) => (float[2, 2] y) { y = Reshape(x, s) }"), "the shape of 'y' is not known before the net runs"),
 }  # fmt: skip
 
 

@@ -10,7 +10,7 @@ import pytest
 import ocaffe
 from ocaffe import log, proto
 from ocaffe.onnx.importer import convert
-from tests.onnx.exporters import export
+from tests.onnx.exporters import export, trained
 
 onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -25,17 +25,6 @@ EXPORTS = {
     "densenet161": (17, False), "googlenet": (16, False), "inception_v3": (17, False), "shufflenet_v2_x1_0": (18, True), "mnasnet1_0": (11, False),
 }  # fmt: skip
 NETWORKS = [pytest.param(name, *how, marks=() if name in SMALL else pytest.mark.sweep, id=name) for name, how in EXPORTS.items()]
-
-
-def trained(deploy: Any, batch: int, output: str) -> Any:
-    """The net for fine-tuning: another batch, labels, a loss."""
-    net = proto.NetParameter()
-    net.CopyFrom(deploy)
-    net.layer[0].input_param.shape[0].dim[0] = batch
-    label = net.layer.add(name="label", type="Input", top=["label"])
-    label.input_param.shape.add().dim.append(batch)
-    net.layer.add(name="loss", type="SoftmaxWithLoss", bottom=[output, "label"], top=["loss"])
-    return net
 
 
 def relative(actual: np.ndarray, expected: np.ndarray) -> float:

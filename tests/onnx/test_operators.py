@@ -36,13 +36,13 @@ def ints(*values: int) -> np.ndarray:
 
 
 NUMBERS = {f"c{value}".replace(".", "_").replace("-", "m"): np.float32(value)
-           for value in (0, 0.5, 1, 2, 3, 6, -1, 1.41421, 0.70710678, 0.044715, 0.7978845, 0.16666667)}  # fmt: skip
+           for value in (0, 0.5, 1, 2, 3, 6, -1, 1.41421, 0.70710678, 0.044715, 0.7978845, 0.16666667, 20)}  # fmt: skip
 FAMILIES = {
     "activations": Family("""
         y1 = Relu(x) y2 = LeakyRelu<alpha=0.2>(x) y3 = Elu(x) y4 = Sigmoid(x) y5 = Tanh(x) y6 = Abs(x) y7 = Softplus(x) y8 = Exp(x) a = Abs(x)
         b = Add(a, c1) y9 = Log(b) y10 = HardSigmoid(x) y11 = HardSwish(x) y12 = Mish(x) y13 = Neg(x) y14 = Sqrt(b) y15 = Reciprocal(b) y16 = Selu(x)
         y17 = PRelu(x, slope) y18 = PRelu(x, slopes) y19 = Clip(x, c0, c6) y20 = Clip(x, , c0_5) y21 = Clip(x, c0) y22 = Clip(x, c0, c2)
-        y23 = Max(x, c0) y24 = Min(x, c0_5) y25 = Identity(x) y26 = Dropout(x, c0_5) y27 = Pow(b, c0_5)
+        y23 = Max(x, c0) y24 = Min(x, c0_5) y25 = Identity(x) y26 = Dropout(x, c0_5) y27 = Pow(b, c0_5) y28 = Celu<alpha=2.0>(x) o = Mul(x, c1) y29 = Relu(o)
         """, 18, NUMBERS | {"slope": np.full(1, 0.3, np.float32), "slopes": np.abs(draw(4, 1, 1))}),
     "patterns": Family("""
         a1 = Add(x, c3) a2 = Clip(a1, c0, c6) a3 = Mul(x, a2) y1 = Div(a3, c6)
@@ -56,8 +56,10 @@ FAMILIES = {
         j1 = Pow(x, c3) j2 = Mul(j1, c0_044715) j3 = Add(x, j2) j4 = Mul(j3, c0_7978845) j5 = Tanh(j4) j6 = Add(j5, c1) j7 = Mul(x, j6) y10 = Mul(j7, c0_5)
         k1 = Max(x, c0) y11 = Min(k1, c6)
         l1 = Reshape(x, split) l2 = Transpose<perm=[0, 2, 1, 3, 4]>(l1) y12 = Reshape(l2, join)
+        o1 = Greater(x, c20) o2 = Softplus(x) y13 = Where(o1, x, o2)
         """, 17, NUMBERS | {"split": ints(2, 2, 2, 6, 6), "join": ints(2, 4, 6, 6)},
-        ["HardSwish", "HardSwish", "HardSigmoid", "HardSigmoid", "HardSwish", "Swish", "Mish", "Gelu", "Gelu", "Gelu", "ReLU6", "ShuffleChannel"]),
+        ["HardSwish", "HardSwish", "HardSigmoid", "HardSigmoid", "HardSwish", "Swish", "Mish", "Gelu", "Gelu", "Gelu", "ReLU6", "ShuffleChannel",
+         "BNLL"]),
     "arithmetic": Family("""
         y1 = Add(x, z) y2 = Sub(x, z) y3 = Mul(x, z) a = Abs(z) d = Add(a, c1) y4 = Div(x, d) y5 = Add(x, c2) y6 = Sub(c2, x) y7 = Sub(x, c2)
         y8 = Mul(c2, x)
@@ -104,7 +106,11 @@ FAMILIES = {
         y1 = BatchNormalization<epsilon=0.001, momentum=0.9>(x, s, b, m, s) y2 = LRN<size=3, alpha=0.1, beta=0.5, bias=2.0>(x) y3 = Softmax<axis=1>(x)
         y4 = Softmax(x) y5 = LogSoftmax<axis=1>(v) y6 = LpNormalization<axis=1>(x) i = ArgMax<axis=1>(x) y7 = Cast<to=1>(i)
         y8 = BatchNormalization(v, t, t, t, t)
-        """, 17, {"s": np.abs(draw(4)) + 1, "b": draw(4), "m": draw(4, seed=1), "t": np.abs(draw(5)) + 1}),
+        y9 = InstanceNormalization<epsilon=0.1>(x, s, b) y10 = LayerNormalization<axis=-1>(x, row, line) y11 = LayerNormalization<axis=2>(x, plane)
+        m1 = ReduceMean<axes=[-1]>(x) m2 = Sub(x, m1) m3 = Pow(m2, c2) m4 = ReduceMean<axes=[-1]>(m3) m5 = Add(m4, c1) m6 = Sqrt(m5) y12 = Div(m2, m6)
+        """, 17, {"s": np.abs(draw(4)) + 1, "b": draw(4), "m": draw(4, seed=1), "t": np.abs(draw(5)) + 1,
+            "row": draw(6), "line": draw(6, seed=1), "plane": draw(6, 6), "c1": np.float32(0.1), "c2": np.float32(2)}),
+    "new": Family("y1 = GroupNormalization<num_groups=2>(x, s, b)", 21, {"s": draw(4), "b": draw(4, seed=1)}),
     "old softmax": Family("y1 = Softmax<axis=1>(x) y2 = LogSoftmax<axis=2>(x) y3 = Softmax(v)", 11),
     "shapes": Family("""
         y1 = Flatten(x) y2 = Reshape(x, halves) y3 = Reshape(x, open) g = GlobalAveragePool(x) y4 = Squeeze(g, two) y5 = Unsqueeze(v, two)
@@ -116,6 +122,8 @@ FAMILIES = {
         y22 = Pad(x, pads, c) y23 = Pad<mode="reflect">(x, pads) y24 = Pad<mode="edge">(x, pads) y25 = Pad(x, cut, c) y26 = Slice(x, sm2, s6, a3)
         h1 = Slice(x, s0, s1, a1) h2 = Slice(x, s1, s6, a1) y27 = Add(h1, z) y28 = Add(h1, one) y29 = Concat<axis=1>(h2, h1) n1 = Unsqueeze(n, i0v)
         t = Concat<axis=0>(n1, m1) y30 = Reshape(x, t) y31 = Transpose(v) y32 = CastLike(x, z)
+        f1 = Greater(n, i0) y35 = If (f1) <then_branch = g1 () => (float[2, 4, 6, 6] f2) { f2 = Relu(x) },
+        else_branch = g2 () => (float[2, 4, 6, 6] f3) { f3 = Neg(x) }>
         q = SplitToSequence<axis=1>(x, i3) y33 = SequenceAt(q, i0) y34 = SequenceAt(q, one1)
         """, 17, {
             "halves": ints(2, 2, 2, 36), "open": ints(0, -1, 6), "two": ints(2), "sizes": ints(1, 3), "s1": ints(1), "s3": ints(3), "a1": ints(1),
@@ -150,7 +158,11 @@ def model_of(family: Family) -> Any:
     model = onnx.parser.parse_model(f'<ir_version: 4, opset_import: ["": {family.opset}]> net ({inputs}) => ({", ".join(outputs)}) {{ {family.text} }}')
     used = {name for node in model.graph.node for name in node.input}
     model.graph.initializer.extend(onnx.numpy_helper.from_array(np.asarray(array), name) for name, array in family.weights.items() if name in used)
-    return onnx.shape_inference.infer_shapes(model, data_prop=True)
+    model = onnx.shape_inference.infer_shapes(model, data_prop=True)
+    for output in model.graph.output:
+        if not output.type.HasField("tensor_type"):  # onnx infers nothing for GroupNormalization
+            output.type.CopyFrom(onnx.helper.make_tensor_type_proto(onnx.TensorProto.FLOAT, SHAPES["x"]))
+    return model
 
 
 def run(model: Any, outputs: list[str], feeds: dict[str, np.ndarray]) -> list[np.ndarray]:

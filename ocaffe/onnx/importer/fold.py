@@ -1,6 +1,7 @@
 """What is known without running the model: constants of constants, and the shape of everything else."""
 from __future__ import annotations
 
+import collections
 from typing import Any
 
 import numpy as np
@@ -8,10 +9,13 @@ from onnx import TypeProto, checker, defs, helper, numpy_helper, shape_inference
 from onnx.reference import ReferenceEvaluator
 
 from ocaffe.errors import Error, shape_text
-from ocaffe.onnx.importer.graph import Graph, Node
+from ocaffe.onnx.importer.graph import Graph, Node, array_of, node_of
 
 DRAWS = ("RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Bernoulli", "Multinomial")
 FLOATS = (1, 10, 11, 16)  # element types that a Caffe net computes as float: FLOAT, FLOAT16, DOUBLE, BFLOAT16
+
+NEUTRAL = {"Add": 0, "Sub": 0, "Mul": 1, "Div": 1}  # second operands that change nothing
+LIKE_INPUT = ("GroupNormalization",)  # functions of other operators, for which onnx infers nothing
 
 
 def fold(graph: Graph) -> None:
@@ -19,8 +23,13 @@ def fold(graph: Graph) -> None:
     same: dict[str, str] = {}  # output of a node that changes nothing -> what it passes on
     sequences: dict[str, list[str]] = {}
     kept: list[Node] = []
-    for node in graph.nodes:
+    pending = collections.deque(graph.nodes)
+    while pending:
+        node = pending.popleft()
         node.inputs = [same.get(name, name) for name in node.inputs]
+        if node.op == "If" and node.inputs[0] in graph.constants:
+            pending.extendleft(reversed(_branch(graph, node)))
+            continue
         if _constant(graph, node):
             continue
         if node.op == "SplitToSequence":
@@ -39,6 +48,14 @@ def fold(graph: Graph) -> None:
     graph.prune()
 
 
+def _branch(graph: Graph, node: Node) -> list[Node]:
+    """The nodes of the branch that an If takes, whose condition is known. Names in it are unique in the whole model."""
+    inner = node.get("then_branch" if graph.constants[node.inputs[0]].all() else "else_branch")
+    graph.constants.update({tensor.name: array_of(tensor, graph.place) for tensor in inner.initializer})
+    passed = [node_of(helper.make_node("Identity", [item.name], [output])) for item, output in zip(inner.output, node.outputs)]
+    return [*map(node_of, inner.node), *passed]
+
+
 def _constant(graph: Graph, node: Node) -> bool:
     """Turn the node's outputs into constants where they are."""
     constants, inputs = graph.constants, [name for name in node.inputs if name]
@@ -50,6 +67,7 @@ def _constant(graph: Graph, node: Node) -> bool:
     elif node.op == "CastLike" and inputs[0] in constants and inputs[1] in graph.types:
         kind = graph.types[inputs[1]].tensor_type.elem_type
         constants[node.outputs[0]] = constants[inputs[0]].astype(helper.tensor_dtype_to_np_dtype(kind))
+        _trained(graph, node)
     elif all(name in constants for name in inputs) and node.op not in DRAWS and node.message is not None and "." not in node.op:
         feeds = {name: constants[name] for name in inputs}
         node.message.input[:] = node.inputs
@@ -60,10 +78,16 @@ def _constant(graph: Graph, node: Node) -> bool:
         except Exception as problem:  # the evaluator has no exceptions of its own
             raise _failed(graph, node, problem) from None
         constants.update({name: np.asarray(value) for name, value in zip(filter(None, node.outputs), values)})
-        graph.trained.update(node.outputs if any(name in graph.trained for name in inputs) else ())
+        _trained(graph, node)
     else:
         return False
     return True
+
+
+def _trained(graph: Graph, node: Node) -> None:
+    """What is made of a parameter counts as one."""
+    if any(name in graph.trained for name in node.inputs):
+        graph.trained.update(node.outputs)
 
 
 def _infer(graph: Graph, node: Node) -> None:
@@ -89,8 +113,10 @@ def _infer(graph: Graph, node: Node) -> None:
         )
     except (shape_inference.InferenceError, checker.ValidationError) as problem:
         raise _failed(graph, node, problem) from None
+    if node.op in LIKE_INPUT and not found:
+        found = {node.outputs[0]: types[node.inputs[0]]}
     for name in node.outputs:
-        if name in found and found[name].tensor_type.HasField("shape"):
+        if name in found and found[name].tensor_type.HasField("shape") and all(dim.HasField("dim_value") for dim in found[name].tensor_type.shape.dim):
             graph.types[name] = found[name]
             _compare(graph, node, name)
 
@@ -111,6 +137,9 @@ def _compare(graph: Graph, node: Node, name: str) -> None:
 def _changes_nothing(graph: Graph, node: Node) -> bool:
     if node.op == "Cast":  # all blobs are floats, those of images (UINT8) and indices (ArgMax) too
         return node.get("to") in FLOATS
+    if node.op in NEUTRAL and node.input(1) in graph.constants:
+        values = graph.constants[node.inputs[1]]
+        return values.size == 1 and float(values.reshape(())) == NEUTRAL[node.op] and graph.shape(node.inputs[0]) == graph.shape(node.outputs[0])
     return node.op == "Identity" or (node.op == "CastLike" and node.inputs[0] in graph.types)
 
 

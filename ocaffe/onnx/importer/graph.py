@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from onnx import helper, numpy_helper
+from onnx import GraphProto, helper, numpy_helper
 
 from ocaffe.errors import Error, shape_text
 from ocaffe.graph.ir import Shape
@@ -30,6 +30,12 @@ class Node:
     def get(self, attribute: str, default: Any = None) -> Any:
         return self.attributes.get(attribute, default)
 
+    @property
+    def implicit(self) -> set[str]:
+        """The tensors that graphs inside the node (of If, Loop) read."""
+        graphs = [value for value in self.attributes.values() if isinstance(value, GraphProto)]
+        return {name for graph in graphs for inner in graph.node for name in (*inner.input, *node_of(inner).implicit)}
+
     def input(self, index: int) -> str:
         """The tensor of an input, '' where it is left out."""
         return self.inputs[index] if index < len(self.inputs) else ""
@@ -52,9 +58,11 @@ class Graph:
     opset_import: Any = None
 
     def shape(self, tensor: str) -> Shape:
-        """The shape of a tensor, constant or not."""
+        """The shape of a tensor, constant or not; raises Error where it depends on values."""
         if tensor in self.constants:
             return self.constants[tensor].shape
+        if tensor not in self.types:
+            raise Error(f"the shape of '{tensor}' is not known before the net runs", place=self.place, fix="--cut_at with a tensor before it")
         return tuple(dim.dim_value for dim in self.types[tensor].tensor_type.shape.dim)
 
     def producers(self) -> dict[str, Node]:
@@ -73,7 +81,7 @@ class Graph:
         wanted, kept = set(self.outputs), []
         for node in reversed(self.nodes):
             if wanted.intersection(node.outputs):
-                wanted.update(node.inputs)
+                wanted.update(node.inputs, node.implicit)
                 kept.append(node)
         self.nodes = kept[::-1]
 
@@ -84,15 +92,8 @@ def graph_of(model: Any, opset: int, place: str, *, shapes: Mapping[str, Sequenc
     An axis of unknown size is 1 if it is the first, the batch; any other raises Error, and so does a name that the model does not have.
     """
     main = model.graph
-    constants = {tensor.name: _array(tensor, place) for tensor in main.initializer}
-    nodes = [
-        Node(
-            message.op_type if message.domain in ("", "ai.onnx") else f"{message.domain}.{message.op_type}",
-            list(message.input), list(message.output),
-            {attribute.name: _value(attribute) for attribute in message.attribute}, message.name, message,
-        )
-        for message in main.node
-    ]  # fmt: skip
+    constants = {tensor.name: array_of(tensor, place) for tensor in main.initializer}
+    nodes = [node_of(message) for message in main.node]
     inputs = [item for item in main.input if item.name not in constants]  # up to IR version 3 initializers were inputs too
     graph = Graph(place, main.name or "net", opset, nodes, [item.name for item in inputs], list(outputs) or [item.name for item in main.output])
     graph.constants, graph.trained, graph.opset_import = constants, set(constants), model.opset_import
@@ -112,7 +113,13 @@ def graph_of(model: Any, opset: int, place: str, *, shapes: Mapping[str, Sequenc
     return graph
 
 
-def _array(tensor: Any, place: str) -> np.ndarray:
+def node_of(message: Any) -> Node:
+    """The node of a NodeProto; operators of other domains are called domain.operator."""
+    op = message.op_type if message.domain in ("", "ai.onnx") else f"{message.domain}.{message.op_type}"
+    return Node(op, list(message.input), list(message.output), {item.name: _value(item) for item in message.attribute}, message.name, message)
+
+
+def array_of(tensor: Any, place: str) -> np.ndarray:
     try:
         return numpy_helper.to_array(tensor)
     except (KeyError, TypeError, ValueError) as problem:

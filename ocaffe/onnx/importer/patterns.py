@@ -38,6 +38,7 @@ TABLE: list[tuple[tuple[Any, ...], str, dict[str, Any]]] = [
     (("Mul", "x", ("Tanh", ("Softplus", "x"))), "Mish", {}),
     *((form, "Gelu", {}) for inner in _ERF for form in _halves(inner)),
     *((form, "Gelu", {"approximate": "tanh"}) for inner in _TANH for form in _halves(inner)),
+    (("Where", ("Greater", "x", 20.0), "x", ("Softplus", "x")), "Softplus", {}),
     (("Min", ("Max", "x", 0.0), 6.0), "Clip", {"min": 0.0, "max": 6.0}),
     (("Min", ("Relu", "x"), 6.0), "Clip", {"min": 0.0, "max": 6.0}),
 ]
@@ -45,7 +46,7 @@ TABLE: list[tuple[tuple[Any, ...], str, dict[str, Any]]] = [
 
 def rewrite(graph: Graph) -> None:
     """Apply all rewrites, and drop what nobody reads afterwards."""
-    for step in (_table, _shuffles, _biases, _pads, _slices):
+    for step in (_table, _norms, _shuffles, _biases, _pads, _slices):
         step(graph)
         graph.prune()
 
@@ -64,6 +65,29 @@ def _table(graph: Graph) -> None:
                 _replace(graph, node, new)
                 producers.update(dict.fromkeys(new.outputs, new))
                 break
+
+
+def _norms(graph: Graph) -> None:
+    """What PyTorch writes for a layer norm before opset 17; scale and bias follow as Mul and Add."""
+    producers = graph.producers()
+    mean = ("ReduceMean", "x")
+    pattern = ("Div", ("Sub", "x", mean), ("Sqrt", ("Add", ("ReduceMean", ("Pow", ("Sub", "x", mean), 2.0)), "E")))
+    for node in list(graph.nodes):
+        found = match(graph, producers, pattern, node)
+        if found is None or graph.constants[found["E"]].size != 1:
+            continue
+        axes = len(graph.shape(found["x"]))
+        reduced = [sorted(axis % axes for axis in producer.get("axes", [])) for producer in _reductions(producers, node)]
+        if reduced[0] and reduced[0] == reduced[1] == list(range(reduced[0][0], axes)):
+            attributes = {"axis": reduced[0][0], "epsilon": float(graph.constants[found["E"]].reshape(()))}
+            _replace(graph, node, Node("LayerNormalization", [found["x"]], node.outputs, attributes, node.name))
+
+
+def _reductions(producers: dict[str, Node], node: Node) -> list[Node]:
+    """The means of a layer norm: of the values, and of the squares."""
+    centred, root = (producers[name] for name in node.inputs)
+    summed = producers[root.inputs[0]]
+    return [producers[centred.inputs[1]], next(producers[name] for name in summed.inputs if name in producers)]
 
 
 def _shuffles(graph: Graph) -> None:
@@ -126,7 +150,7 @@ def _slices(graph: Graph) -> None:
     """Slices of one tensor that together are all of it, one behind the other, are a Split (what `chunk` becomes)."""
     consumers = graph.consumers()
     for x, nodes in consumers.items():
-        slices = [(node, cut) for node in nodes if node.op == "Slice" and x not in graph.constants and (cut := _cut(graph, node, x))]
+        slices = [(node, cut) for node in nodes if node.op == "Slice" and x in graph.types and (cut := _cut(graph, node, x))]
         for axis in sorted({cut[0] for _, cut in slices}):
             parts = sorted((cut[1], cut[2], graph.nodes.index(node)) for node, cut in slices if cut[0] == axis)
             edges = [0, *(end for _, end, _ in parts)]

@@ -1,6 +1,9 @@
 """BatchNormalization, LRN, Softmax and their kin."""
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import numpy as np
 
 from ocaffe.onnx.importer.builder import Builder
@@ -26,6 +29,50 @@ def batch_normalization(net: Builder, node: Node) -> None:
 
 def _read(net: Builder) -> set[str]:
     return {name for node in net.graph.nodes for name in node.inputs} | set(net.graph.outputs)
+
+
+@operator("InstanceNormalization")
+def instance_normalization(net: Builder, node: Node) -> None:
+    """PyTorch's group norm is one of groups, with a scale of ones that is none of its parameters."""
+    scale, bias = net.constant(node, 1), net.constant(node, 2)
+    plain = not node.input(1).endswith("weight") and (scale == 1).all() and not bias.any()
+    fields = {"axis": 2, "eps": node.get("epsilon", 1e-5)}
+    top = net.layer(node, "LayerNorm", [net.bottom(node)], fields, part="" if plain else "norm", suffix="")
+    if not plain:
+        _affine(net, node, top, scale, bias, 1)
+
+
+@operator("LayerNormalization")
+def layer_normalization(net: Builder, node: Node) -> None:
+    """The scale (input 1) may be left out: the pattern of operators that stood for this one before opset 17 ends before it."""
+    x = net.bottom(node)
+    axis = node.get("axis", -1) % len(net.shape(x))
+    net.check(node, not set(node.outputs[1:]) & _read(net), "the net reads its mean or deviation", "--cut_at with a tensor before it")
+    scale, bias = net.constant(node, 1), net.constant(node, 2)
+    part = "norm" if scale is not None else ""
+    top = net.layer(node, "LayerNorm", [x], {"axis": axis, "eps": node.get("epsilon", 1e-5)}, part=part, suffix="")
+    if scale is not None:
+        _affine(net, node, top, scale, bias, axis)
+
+
+@operator("GroupNormalization")
+def group_normalization(net: Builder, node: Node) -> None:
+    """Up to opset 20 there is a scale for each group."""
+    x, groups = net.bottom(node), node.get("num_groups")
+    shape = net.shape(x)
+    top = flatten_to(net, node, x, (shape[0], groups, math.prod(shape[1:]) // groups), "groups")
+    top = net.layer(node, "LayerNorm", [top], {"axis": 2, "eps": node.get("epsilon", 1e-5)}, part="norm", suffix="")
+    top = flatten_to(net, node, top, shape, "channels")
+    scale, bias = (np.repeat(values, shape[1] // values.size) for values in (net.constant(node, 1), net.constant(node, 2)))
+    _affine(net, node, top, scale, bias, 1)
+
+
+def _affine(net: Builder, node: Node, x: str, scale: np.ndarray, bias: np.ndarray | None, axis: int) -> None:
+    """A Scale of the axes that the scale has, from `axis` on."""
+    fields: dict[str, Any] = {name: value for name, value, default in (("axis", axis, 1), ("num_axes", scale.ndim, 1)) if value != default}
+    blobs = [scale] if bias is None else [scale, bias]
+    fields |= {"bias_term": True} if bias is not None else {}
+    net.layer(node, "Scale", [x], fields, suffix="scale", blobs=blobs, learn=node.input(1) in net.graph.trained)
 
 
 @operator("LRN")

@@ -79,6 +79,15 @@ def selu(net: Builder, node: Node) -> None:
     net.layer(node, "Power", [top], {"scale": node.get("gamma", 1.0507010)})
 
 
+@operator("Celu")
+def celu(net: Builder, node: Node) -> None:
+    """alpha ELU(x / alpha)."""
+    alpha = node.get("alpha", 1.0)
+    top = net.layer(node, "Power", [net.bottom(node)], {"scale": 1 / alpha}, part="narrow")
+    top = net.layer(node, "ELU", [top], part="elu")
+    net.layer(node, "Power", [top], {"scale": alpha})
+
+
 @operator("Dropout")
 def dropout(net: Builder, node: Node) -> None:
     ratio = net.setting(node, "ratio", 1, 0.5)
