@@ -16,6 +16,7 @@ COMMANDS = {
     "time": "benchmark model execution time, layer by layer",
     "device_query": "show the OpenCL devices",
     "plan": "show the memory plan of a net or solver, without a device",
+    "convert": "convert a model: to ONNX",
     "layers": "list the layer types with their parameters",
     "dataset": "make the databases of mnist, cifar10 or digits",
 }

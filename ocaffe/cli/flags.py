@@ -3,12 +3,13 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
 from ocaffe.errors import Error
 
 AUTO_SHARE = 0.95  # of the free memory: drivers need some for programs and queues
+TRUTHS = {**dict.fromkeys(("true", "t", "1", "yes"), True), **dict.fromkeys(("false", "f", "0", "no"), False)}
 CAFFE_FLAGS = ("gpu", "solver", "model", "phase", "level", "stage", "snapshot", "weights", "iterations", "sigint_effect", "sighup_effect")
 
 
@@ -32,7 +33,13 @@ class Parser(argparse.ArgumentParser):
         for name in CAFFE_FLAGS:
             if f"--{name}" not in self._option_string_actions:
                 self.add_argument(f"--{name}", f"-{name}", dest=f"ignored_{name}", help=argparse.SUPPRESS)
-        return self.parse_args(list(argv))
+        return self.parse_intermixed_args(list(self._bare_switches(argv)))
+
+    def _bare_switches(self, argv: Sequence[str]) -> Iterator[str]:
+        """A switch takes a value behind a space only if that is one: `--fold net.prototxt` is a switch and a file."""
+        for arg, after in zip(argv, [*argv[1:], ""]):
+            switch = isinstance(self._option_string_actions.get(arg), _Switch)
+            yield f"{arg}=true" if switch and after.lower() not in TRUTHS else arg
 
     def error(self, message: str) -> NoReturn:
         raise Error(message, place=self.prog, fix=f"`{self.prog} --help` lists the flags")
@@ -43,9 +50,9 @@ class _Switch(argparse.Action):
 
     def __call__(self, parser: Any, namespace: argparse.Namespace, values: Any, option_string: str | None = None) -> None:
         text = str(values).lower() if values is not None else "true"
-        if text not in ("true", "t", "1", "yes", "false", "f", "0", "no"):
+        if text not in TRUTHS:
             parser.error(f"{option_string}: '{values}' is neither true nor false")
-        setattr(namespace, self.dest, text in ("true", "t", "1", "yes"))
+        setattr(namespace, self.dest, TRUTHS[text])
 
 
 def device_flags(parser: Parser) -> None:

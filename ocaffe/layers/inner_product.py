@@ -8,6 +8,7 @@ from ocaffe.errors import shape_text
 from ocaffe.graph.ir import Blob, Ref, Shape
 from ocaffe.graph.recorder import Recorder
 from ocaffe.layers.base import Layer, ParamBlob, register
+from ocaffe.onnx.graph import OnnxGraph
 from ocaffe.ops.expression import reduce
 from ocaffe.ops.gemm import gemm
 
@@ -45,6 +46,14 @@ class InnerProduct(Layer):
         bias = self.params[1].data if len(self.params) > 1 else None
         x, y = self._matrix(bottoms[0].data, self.inputs), self._matrix(tops[0].data, self.outputs)
         gemm(rec, x, self.params[0].data, y, trans_b=not self.own().transpose, bias=bias)
+
+    def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
+        matrix, direct = len(tops[0].shape) == 2, len(bottoms[0].shape) == 2 and len(tops[0].shape) == 2
+        x = graph.values[bottoms[0]] if direct else graph.reshape(bottoms[0], (-1, self.inputs))
+        operands = [graph.parameter(parameter) for parameter in self.params]
+        y = graph.op("Gemm", x, *operands, to=tops[0] if matrix else None, transB=int(not self.own().transpose))
+        if not matrix:
+            graph.reshape(y, to=tops[0])
 
     def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
         assert tops[0].diff is not None

@@ -1,0 +1,246 @@
+"""The same input through ocaffe and through the ONNX model; on a difference, the first blob that differs."""
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+
+from ocaffe.data.decode import Color, open_image, planes
+from ocaffe.data.resample import resize
+from ocaffe.errors import Error, shape_text
+from ocaffe.graph.ir import Graph, Shape
+from ocaffe.net import Net
+from ocaffe.onnx.deploy import Preprocessing
+from ocaffe.onnx.export import Exported
+from ocaffe.onnx.graph import origin
+
+TOLERANCE = 1e-4  # of the largest magnitude in a blob
+HALF_TOLERANCE = 2e-2  # of a model in 16 bits
+Feeds = dict[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Verified:
+    """What was compared, by what, and how large the difference is, in parts of the largest magnitude."""
+
+    runtime: str
+    outputs: dict[str, float]
+
+    @property
+    def worst(self) -> float:
+        return max(self.outputs.values(), default=0.0)
+
+    def __str__(self) -> str:
+        return f"equal to ocaffe's outputs in {self.runtime}, largest difference {self.worst:.2g} of the magnitude"
+
+
+def verify(exported: Exported, feeds: Feeds, device: Any = None, tolerance: float | None = None) -> Verified:
+    """Compare all outputs for `feeds` (values of the net's inputs, before any preprocessing that is baked in). Raises Error naming the first blob in the
+    order of the net that differs."""
+    tolerance = tolerance or (HALF_TOLERANCE if exported.options.fp16 else TOLERANCE)
+    outputs = exported.deployed.outputs
+    names = [*outputs, *(name for name in _before(exported.graph, outputs) if name in exported.values)]
+    expected = run_net(exported, feeds, device, names)
+    values = [*(info.name for info in exported.model.graph.output), *(exported.values[name] for name in names[len(outputs) :])]
+    runtime, actual = run_onnx(with_outputs(exported.model, values), feeds, values)
+    errors = {name: difference(value, expected[name]) for name, value in zip(names, actual)}
+    wrong = [name for name, error in errors.items() if not error <= tolerance]
+    if wrong:
+        raise _first_difference(exported, feeds, device, tolerance, wrong[0], errors[wrong[0]])
+    return Verified(runtime, {name: errors[name] for name in outputs})
+
+
+def _before(graph: Graph, outputs: Sequence[str]) -> list[str]:
+    """What the last layers read: an output may be saturated (a Softmax of large values) and hide a difference."""
+    blobs = {origin(bottom) for name in outputs if (producer := graph.blobs[name].producer) for bottom in producer.bottoms}
+    return sorted({blob.name for blob in blobs if blob.producer and blob.producer.bottoms and graph.blobs[blob.name] is blob} - set(outputs))
+
+
+def difference(actual: np.ndarray, expected: np.ndarray) -> float:
+    """The largest difference in parts of the largest magnitude; infinite for other shapes; NaN and infinities must agree."""
+    if actual.shape != expected.shape:
+        return float("inf")
+    finite = np.isfinite(expected)
+    if not np.array_equal(actual[~finite], expected[~finite], equal_nan=True):
+        return float("inf")
+    scale = max(float(np.abs(expected[finite]).max(initial=0)), 1e-30)
+    return float(np.abs(actual[finite].astype(np.float64) - expected[finite]).max(initial=0)) / scale
+
+
+def _first_difference(exported: Exported, feeds: Feeds, device: Any, tolerance: float, output: str, error: float) -> Error:
+    """Compare layer by layer; what to say."""
+    present = [name for name in exported.values if name not in feeds]
+    expected = run_net(exported, feeds, device, None)
+    model = with_outputs(exported.model, [exported.values[name] for name in present])
+    _, values = run_onnx(model, feeds, [exported.values[name] for name in present])
+    for name, value in zip(present, values):
+        here = difference(value, expected[name])
+        if not here <= tolerance:
+            blob = exported.graph.blobs[name]
+            assert blob.producer is not None
+            shapes = "" if value.shape == expected[name].shape else f": it is {shape_text(value.shape)}, ocaffe's is {shape_text(expected[name].shape)}"
+            fact = f"output '{output}' differs by {error:.3g} of its largest magnitude; the first blob that differs is '{name}', by {here:.3g}{shapes}"
+            return Error(fact, place=blob.producer.place, layer=blob.producer.layer.title, fix=NOT_EQUAL)
+    return Error(f"output '{output}' differs by {error:.3g} of its largest magnitude, and no blob before it does", fix=NOT_EQUAL)
+
+
+NOT_EQUAL = "the file was not written; --noverify writes it all the same; with other inputs (--verify=image or .npz) the nets may agree"
+
+
+# -- the two nets ----------------------------------------------------------------------------------------------------
+
+
+def run_net(exported: Exported, feeds: Feeds, device: Any, keep: Sequence[str] | None) -> Feeds:
+    """Blobs of the net in ocaffe: `keep`, or all."""
+    options = exported.options
+    net = Net(exported.deployed.message, options.phase, keep=keep, device=device, seed=options.seed)
+    try:
+        for node in exported.graph.nodes:
+            for index, parameter in enumerate(node.params):
+                blob = net.params[node.name][index]
+                blob.data[...] = exported.weights[parameter].reshape(blob.shape)
+        for name, value in feeds.items():
+            if net.blobs[name].shape != value.shape:
+                net.blobs[name].reshape(*value.shape)
+        for name, value in feeds.items():
+            how = exported.deployed.preprocessing.get(name) if options.bake else None
+            net.blobs[name].data[...] = value if how is None else how(value)
+        net.forward()
+        return {name: np.array(net.blobs[name].data) for name in (net.blobs if keep is None else keep)}
+    finally:
+        net.close()
+
+
+def run_onnx(model: onnx.ModelProto, feeds: Feeds, outputs: Sequence[str] | None = None) -> tuple[str, list[np.ndarray]]:
+    """Name of the runtime (onnxruntime, or onnx's reference where that is absent or too old) and the outputs."""
+    given = {info.name: np.ascontiguousarray(feeds[info.name], np.float32) for info in model.graph.input}
+    data = model.SerializeToString()
+    try:
+        import onnxruntime
+    except ImportError:
+        return _reference(model, given, outputs)
+    settings = onnxruntime.SessionOptions()
+    settings.log_severity_level = 3
+    try:
+        session = onnxruntime.InferenceSession(data, settings, providers=["CPUExecutionProvider"])
+    except Exception as problem:
+        if "opset" not in str(problem).lower() and "NOT_IMPLEMENTED" not in str(problem):
+            raise Error(f"onnxruntime refuses the model: {problem}", fix="please report it; --noverify writes the file all the same") from problem
+        return _reference(model, given, outputs)
+    return f"onnxruntime {onnxruntime.__version__}", session.run(outputs, given)
+
+
+def _reference(model: onnx.ModelProto, feeds: Feeds, outputs: Sequence[str] | None) -> tuple[str, list[np.ndarray]]:
+    from onnx.reference import ReferenceEvaluator
+
+    return f"onnx.reference {onnx.__version__}", ReferenceEvaluator(model).run(outputs, feeds)
+
+
+def with_outputs(model: onnx.ModelProto, names: Sequence[str]) -> onnx.ModelProto:
+    """The model with these values as outputs."""
+    known = {info.name: info for info in (*model.graph.output, *model.graph.value_info, *model.graph.input)}
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    del copy.graph.output[:]
+    copy.graph.output.extend(known[name] for name in dict.fromkeys(names))
+    return copy
+
+
+# -- inputs ----------------------------------------------------------------------------------------------------------
+
+Draw = Callable[[np.random.Generator, Shape, Any], np.ndarray]
+
+
+def _whole(rng: np.random.Generator, shape: Shape, layer: Any) -> np.ndarray:
+    return rng.integers(0, layer.own().input_dim, shape)
+
+
+def _flags(rng: np.random.Generator, shape: Shape, layer: Any) -> np.ndarray:
+    return rng.random(shape) < 0.7
+
+
+def _continued(rng: np.random.Generator, shape: Shape, layer: Any) -> np.ndarray:
+    return np.arange(shape[0]).reshape(-1, *[1] * (len(shape) - 1)) % 3 > 0 & np.ones(shape, bool)
+
+
+def _regions(rng: np.random.Generator, shape: Shape, layer: Any) -> np.ndarray:
+    corners = np.sort(rng.uniform(0, 200, (shape[0], 2, 2)), 1).reshape(shape[0], 4)
+    return np.concatenate([np.zeros((shape[0], 1)), corners], 1).reshape(shape)
+
+
+DRAWS: dict[tuple[str, int], Draw] = {  # inputs that are no images: what reads them, as which bottom
+    ("Embed", 0): _whole,
+    ("Filter", -1): _flags,
+    ("LSTM", 1): _continued,
+    ("RNN", 1): _continued,
+    ("ROIPooling", 1): _regions,
+    ("PSROIPooling", 1): _regions,
+    ("BatchReindex", 1): lambda rng, shape, layer: np.zeros(shape),
+    ("Proposal", 2): lambda rng, shape, layer: np.array([200, 300, 1.0] + [1.0] * (int(np.prod(shape)) - 3)).reshape(shape),
+}
+
+
+def random_inputs(graph: Graph, seed: int = 0, batch: int | None = None) -> Feeds:
+    """Values for all inputs, drawn from a normal distribution, or whatever their readers need; `batch` replaces that of the first input."""
+    feeds = {}
+    for blob in graph.inputs:
+        rng = np.random.default_rng([seed, zlib.crc32(blob.name.encode())])
+        shape = (batch, *blob.shape[1:]) if batch and blob.shape[:1] == graph.inputs[0].shape[:1] else blob.shape
+        draw, layer = _reader(graph, blob)
+        feeds[blob.name] = np.asarray(draw(rng, shape, layer) if draw else rng.standard_normal(shape), np.float32)
+    return feeds
+
+
+def _reader(graph: Graph, blob: Any) -> tuple[Draw | None, Any]:
+    for node in graph.nodes:
+        for index, bottom in enumerate(node.bottoms):
+            for place in (index, index - len(node.bottoms)):
+                if origin(bottom) is blob and (node.type, place) in DRAWS:
+                    return DRAWS[node.type, place], node.layer
+    return None, None
+
+
+def inputs_from(path: str, graph: Graph, preprocessing: Mapping[str, Preprocessing], baked: bool) -> Feeds:
+    """The inputs in a file: arrays by blob name in an .npz (npy for a single input), or an image for a net of one, brought to its size, with the mean and
+    scale of the data layer. Raises Error where they do not fit."""
+    if Path(path).suffix not in (".npz", ".npy"):
+        return _image(path, graph, preprocessing, baked)
+    try:
+        held = np.load(path)
+        arrays = {graph.inputs[0].name: held} if isinstance(held, np.ndarray) else dict(held)
+    except (OSError, ValueError) as problem:
+        raise Error(f"it cannot be read: {problem}", place=path, fix="an .npz with an array for every input: np.savez(file, data=...)") from problem
+    feeds = {}
+    for blob in graph.inputs:
+        if blob.name not in arrays:
+            raise Error(f"it has no '{blob.name}', only {', '.join(arrays) or 'nothing'}", place=path, fix="an array for every input, under its name")
+        array = arrays[blob.name]
+        if array.shape[1:] != blob.shape[1:]:
+            raise Error(f"'{blob.name}' is {shape_text(array.shape)} there, the net's is {shape_text(blob.shape)}", place=path, fix="arrays in the net's shapes")
+        feeds[blob.name] = np.asarray(array, np.float32)
+    return feeds
+
+
+def _image(path: str, graph: Graph, preprocessing: Mapping[str, Preprocessing], baked: bool) -> Feeds:
+    blob = graph.inputs[0]
+    if len(graph.inputs) != 1 or len(blob.shape) != 4 or blob.shape[1] not in (1, 3):
+        inputs = ", ".join(f"{blob.name} ({shape_text(blob.shape)})" for blob in graph.inputs)
+        raise Error(f"an image is given, the net's inputs are {inputs}", place=path, fix="an .npz with an array for every input")
+    batch, channels, height, width = blob.shape
+    try:
+        pixels = np.stack(planes(open_image(Path(path).read_bytes()), Color.COLOR if channels == 3 else Color.GRAY))
+    except OSError as problem:
+        raise Error(f"it cannot be read: {problem.strerror}", place=path) from problem
+    except Error as problem:
+        problem.place = path
+        raise
+    values = resize(pixels, height, width).astype(np.float32)
+    how = preprocessing.get(blob.name)
+    if how is not None and not baked:
+        values = how(values)
+    return {blob.name: np.repeat(values[None], batch, 0).astype(np.float32)}
