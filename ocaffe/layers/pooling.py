@@ -11,7 +11,7 @@ from ocaffe.graph.recorder import Recorder
 from ocaffe.layers.base import Layer, register
 from ocaffe.layers.window import Window, axes_text
 from ocaffe.onnx.graph import OnnxGraph
-from ocaffe.onnx.pooling import pool
+from ocaffe.onnx.pooling import pooled
 from ocaffe.ops.pooling import Pool
 
 UNDEFINED = {"bin_size": "ParseNet's", "bin_h": "ParseNet's", "bin_w": "ParseNet's", "torch_pooling": "NVCaffe's"}
@@ -91,9 +91,9 @@ class Pooling(Layer):
         mask = tops[1] if len(tops) > 1 else None
         shape = (-1, math.prod(self.planes[1:]), *self.pool.image)
         if bottoms[0].shape[1:] == shape[1:]:
-            pool(graph, self.pool, bottoms[0], tops[0], mask)
+            pooled(graph, self.pool, bottoms[0], tops[0], mask)
         elif mask is None:
-            graph.reshape(pool(graph, self.pool, graph.reshape(bottoms[0], shape)), to=tops[0])
+            graph.reshape(pooled(graph, self.pool, graph.reshape(bottoms[0], shape)), to=tops[0])
         else:
             raise graph.refused("a mask of pooling along axes that are not the usual ones")
 

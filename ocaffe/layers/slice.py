@@ -12,8 +12,6 @@ from ocaffe.layers.concat import legacy_axis
 from ocaffe.onnx.graph import OnnxGraph
 from ocaffe.ops.copy import copy
 
-SPLIT_COUNTS = 18  # the ONNX opset since which Split must be told into how many equal parts
-
 
 @register("Slice")
 class Slice(Layer):
@@ -61,7 +59,7 @@ class Slice(Layer):
             return
         sizes = [end - start for start, end in pairwise(self.starts)]
         if len(set(sizes)) == 1 and not self.own().slice_point:
-            graph.ops("Split", bottoms[0], to=tops, axis=self.copy_axis, num_outputs=len(tops) if graph.opset >= SPLIT_COUNTS else None)
+            graph.split(bottoms[0], tops, self.copy_axis)
         else:
             graph.fixed(bottoms[0], self.copy_axis)
             graph.ops("Split", bottoms[0], sizes, to=tops, axis=self.copy_axis)

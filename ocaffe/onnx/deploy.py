@@ -205,7 +205,7 @@ def _prune(net: Any, outputs: Sequence[str], removed: set[int], readers: dict[So
     wanted, kept = set(outputs), []
     for i in reversed(range(len(net.layer))):
         layer = net.layer[i]
-        if i in removed and not (cut and wanted.intersection(layer.top)) or not wanted.intersection(layer.top):
+        if (i in removed and not (cut and wanted.intersection(layer.top))) or not wanted.intersection(layer.top):
             continue
         wanted |= set(layer.bottom)
         if layer.type == "Input":

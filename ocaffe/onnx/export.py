@@ -72,14 +72,16 @@ def export(net: str | Any, weights: str | Weights | None = None, options: Option
         recognise(message, named)
     cuts = [*options.cut_at, *(_detection_bottoms(message, options) if options.raw_detection else ())]
     deployed = deploy(message, shapes=options.shapes, activate=options.activate, cut_at=cuts)
+    if not deployed.outputs:
+        raise Error("the net computes nothing but losses and measures", place=message.source_file or None, fix="--activate_losses, or --cut_at=BLOB")
     graph = build(deployed.message, options.phase, seed=options.seed)
     arrays = parameter_values(graph, named, options, message.source_file)
     onnx_graph = OnnxGraph(options.opset, arrays, varying(graph, deployed.message, options))
     _walk(graph, onnx_graph, deployed, options)
     outputs = [graph.blobs[name] for name in deployed.outputs]
-    names = onnx_graph.named(outputs, graph.blobs)
+    onnx_graph.named(outputs, graph.blobs)
     if options.fold:
-        fold(onnx_graph, {names[blob] for blob in outputs})
+        fold(onnx_graph)
     model = assemble(onnx_graph, graph, outputs, options, named.path if named else "")
     return Exported(model, deployed, graph, _present(graph, onnx_graph), arrays, options)
 

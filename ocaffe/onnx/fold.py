@@ -11,8 +11,8 @@ PRODUCTS = ("Conv", "ConvTranspose", "Gemm")
 Affine = tuple[np.ndarray, np.ndarray]  # scale and shift of every channel
 
 
-def fold(graph: OnnxGraph, outputs: set[str]) -> int:
-    """Fold what can be folded, in place; `outputs` are values that must stay. Returns how many nodes went."""
+def fold(graph: OnnxGraph) -> int:
+    """Fold what can be folded, in place; values have their final names. Returns how many nodes went."""
     readers: dict[str, list[OnnxNode]] = {}
     for node in graph.nodes:
         for name in node.inputs:
@@ -22,7 +22,7 @@ def fold(graph: OnnxGraph, outputs: set[str]) -> int:
     for node in graph.nodes:
         if node.kind not in PRODUCTS or any(name and name not in graph.constants for name in node.inputs[1:]):
             continue
-        while node.outputs[0] not in outputs and len(readers.get(node.outputs[0], ())) == 1:
+        while node.outputs[0] not in graph.outputs and len(readers.get(node.outputs[0], ())) == 1:
             (after,) = readers[node.outputs[0]]
             affine = _affine(graph, after, node.outputs[0], graph.constants[node.inputs[1]].ndim, _channels(graph, node))
             if affine is None:

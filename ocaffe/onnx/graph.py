@@ -1,7 +1,7 @@
 """What layers write their ONNX nodes into: values, constants, names. Plain data; `model` makes a ModelProto of it."""
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,6 +11,7 @@ from ocaffe.errors import Error, shape_text
 from ocaffe.graph.ir import Blob, Node, Parameter, Shape
 
 Value = Blob | str | np.ndarray | float | Sequence[int] | None  # of an input: what holds it; an array or number becomes a constant, None is left out
+SPLIT_COUNTS = 18  # the opset since which Split must be told into how many equal parts
 REDUCE_TAKES_AXES = 18  # the opset since which the axes of all reductions are an input
 TYPES: dict[type[np.generic], int] = {np.float32: 1, np.int64: 7, np.bool_: 9}  # numbers of TensorProto.DataType
 SHARED_BYTES = 64  # constants up to this size are stored once
@@ -29,6 +30,15 @@ class OnnxNode:
 
 
 @dataclass(eq=False)
+class Body:
+    """What a loop does in each step."""
+
+    inputs: list[str]
+    outputs: list[str]
+    nodes: list[OnnxNode]
+
+
+@dataclass(eq=False)
 class OnnxGraph:
     """The nodes that layers make. A rule (`Layer.onnx`) calls `op` for each node; the last one is given `to`, the top that it computes.
 
@@ -41,6 +51,7 @@ class OnnxGraph:
     nodes: list[OnnxNode] = field(default_factory=list)
     constants: dict[str, np.ndarray] = field(default_factory=dict)
     inputs: list[Blob] = field(default_factory=list)
+    outputs: list[str] = field(default_factory=list)  # set by `named`
     values: dict[Blob, str] = field(default_factory=dict)
     node: Node | None = None  # whose rule is running
     _known: dict[Any, str] = field(default_factory=dict)
@@ -65,7 +76,7 @@ class OnnxGraph:
         self.values.update({blob: output for blob, output in zip(to, outputs) if blob is not None})
         return outputs
 
-    def alias(self, top: Blob, value: Blob | str) -> None:
+    def alias(self, top: Blob, value: Value) -> None:
         """The top is this value: no node."""
         self.values[top] = self._value(value)
 
@@ -154,20 +165,44 @@ class OnnxGraph:
 
     def affine(self, x: Value, scale: float, shift: float, to: Blob | None = None) -> str:
         """scale x + shift, without what does nothing."""
-        if scale != 1:
-            x = self.op("Mul", x, float(scale), to=to if shift == 0 else None)
-        if shift != 0 or scale == 1:
-            x = self.op("Add", x, float(shift), to=to) if shift != 0 else self.op("Identity", x, to=to)
-        assert isinstance(x, str)
-        return x
+        steps = [(kind, number) for kind, number, idle in (("Mul", scale, 1), ("Add", shift, 0)) if number != idle]
+        for kind, number in steps:
+            x = self.op(kind, x, float(number), to=to if kind == steps[-1][0] else None)
+        value = self._value(x)
+        if not steps and to is not None:
+            self.alias(to, value)
+        return value
 
-    def sizes(self, x: Blob, tail: Sequence[int]) -> str:
-        """A shape as a value: the first axes of x as they are, then `tail`."""
-        lead = len(x.shape) - len(tail)
+    def sizes(self, x: Blob, lead: int, tail: Sequence[int]) -> str:
+        """A shape as a value: the first `lead` axes of x as they are, then `tail`."""
         if not any(axis in self.varying.get(x, {}) for axis in range(lead)):
             return self.constant(np.array([*x.shape[:lead], *tail], np.int64))
         head = self.op("Slice", self.op("Shape", x), [0], [lead])
         return self.op("Concat", head, list(tail), axis=0)
+
+    def full_like(self, x: Value, value: float) -> str:
+        """A tensor of x's shape that holds one value."""
+        return self.op("ConstantOfShape", self.op("Shape", x), value=np.array([value], np.float32))
+
+    def part(self, x: Value, axis: int, start: int, end: int) -> str:
+        """A slice along one axis."""
+        return self.op("Slice", x, [start], [end], [axis])
+
+    def split(self, x: Value, to: Sequence[Blob | None], axis: int) -> list[str]:
+        """As many equal parts as there are outputs."""
+        return self.ops("Split", x, to=to, axis=axis, num_outputs=len(to) if self.opset >= SPLIT_COUNTS else None)
+
+    def scan(
+        self, states: Sequence[Value], sequences: Sequence[Value], step: Callable[..., tuple[Sequence[str], str]], to: Sequence[Blob | None]
+    ) -> list[str]:
+        """A loop over the first axis of `sequences`: `step` of the values of states and of one element of each gives the new states and what is collected.
+        Returns the last states and the collection, which are the blobs `to`."""
+        outside, self.nodes = self.nodes, []
+        inputs = [self._new("step") for _ in (*states, *sequences)]
+        after, collected = step(*inputs)
+        outputs = [self.op("Identity", value) for value in (*after, collected)]
+        body, self.nodes = Body(inputs, outputs, self.nodes), outside
+        return self.ops("Scan", *states, *sequences, to=to, num_scan_inputs=len(sequences), body=body)
 
     def refused(self, fact: str, fix: str = "") -> Error:
         """The error of the layer whose rule is running; it offers to cut the net in front of it."""
@@ -179,27 +214,51 @@ class OnnxGraph:
 
     # -- names -------------------------------------------------------------------------------------------------------
 
-    def named(self, outputs: Sequence[Blob], last: Mapping[str, Blob]) -> dict[Blob, str]:
-        """Give all values their final names and return those of blobs: a blob's name to its last value (`last`), blob.layer to what a layer in place
-        replaced, layer/op to the rest. An output that is an input or another output gets a node of its own."""
+    def named(self, outputs: Sequence[Blob], last: Mapping[str, Blob]) -> None:
+        """Give all values their final names: a blob's name to its last value (`last`), blob.layer to what a layer in place replaced, layer/op to the
+        rest. `outputs` are the blobs that the model ends with; one that is an input, a constant or another output gets a node of its own."""
+        ends = {self.values[blob] for blob in self.inputs} | set(self.constants)
         for blob in outputs:
-            taken = [self.values[other] for other in (*self.inputs, *outputs[: outputs.index(blob)])]
-            if self.values[blob] in (*taken, *self.constants):
+            value = self.values[blob]
+            if value in ends:
                 self.node = blob.producer
-                self.op("Identity", self.values[blob], to=blob)
-        wishes = [(self.values[blob], blob.name) for blob in (*self.inputs, *outputs)]
+                value = self.op("Identity", value)
+            ends.add(value)
+            self.outputs.append(value)
+        wishes = [(self.values[blob], blob.name) for blob in self.inputs]
+        wishes += [(value, blob.name) for value, blob in zip(self.outputs, outputs)]
         wishes += [(self.values[blob], name) for name, blob in last.items() if blob in self.values and not is_split(blob)]
         wishes += [(value, f"{blob.name}.{blob.producer.name}") for blob, value in self.values.items() if blob.producer is not None]
-        wishes += [(output, f"{node.layer}/{node.kind}") for node in self.nodes for output in node.outputs]
+        nodes = list(all_nodes(self.nodes))
+        wishes += [(output, f"{node.layer}/{node.kind}") for node in nodes for output in node.outputs]
+        wishes += [(name, f"{node.layer}/step") for node in nodes if (body := body_of(node)) for name in body.inputs]
         final: dict[str, str] = {name: name for name in self.constants}
         used = set(final)
         for value, name in wishes:
+            if value not in final and name not in used:
+                final[value] = _unused(name, used)
+        for value, name in wishes:
             if value not in final:
                 final[value] = _unused(name, used)
-        for node in self.nodes:
-            node.inputs, node.outputs = ([final.get(name, name) for name in names] for names in (node.inputs, node.outputs))
+        for node in nodes:
+            for names in (node.inputs, node.outputs, *((body.inputs, body.outputs) if (body := body_of(node)) else ())):
+                names[:] = [final.get(name, name) for name in names]
         self.values = {blob: final[value] for blob, value in self.values.items()}
-        return self.values
+        self.outputs = [final[value] for value in self.outputs]
+
+
+def body_of(node: OnnxNode) -> Body | None:
+    """The body of a loop."""
+    return node.attributes.get("body")
+
+
+def all_nodes(nodes: Sequence[OnnxNode]) -> Iterator[OnnxNode]:
+    """The nodes and those of their bodies."""
+    for node in nodes:
+        yield node
+        body = body_of(node)
+        if body is not None:
+            yield from all_nodes(body.nodes)
 
 
 def _unused(name: str, used: set[str]) -> str:

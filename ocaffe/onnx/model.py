@@ -3,8 +3,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
@@ -12,7 +13,7 @@ from ocaffe import __version__
 from ocaffe.errors import Error
 from ocaffe.files import atomic_write
 from ocaffe.graph.ir import Blob, Graph
-from ocaffe.onnx.graph import OnnxGraph
+from ocaffe.onnx.graph import Body, OnnxGraph, OnnxNode, all_nodes
 
 if TYPE_CHECKING:
     from ocaffe.onnx.export import Options
@@ -25,24 +26,19 @@ def assemble(graph: OnnxGraph, net: Graph, outputs: Sequence[Blob], options: Opt
     size = sum(array.nbytes for array in graph.constants.values()) // (2 if options.fp16 else 1)
     if size > LARGEST:
         raise Error(f"the model would have {size:,} bytes, an ONNX file {LARGEST:,} at the most", fix="--fp16 halves it; --cut_at leaves layers out")
-    nodes, used, count = [], {name for node in graph.nodes for name in node.inputs}, dict[str, int]()
-    for node in graph.nodes:
-        number = count[node.layer] = count.get(node.layer, 0) + 1
-        name = node.layer if number == 1 else f"{node.layer}/{number}"
-        nodes.append(helper.make_node(node.kind, node.inputs, node.outputs, name, doc_string=f"{node.layer}: {node.origin}", **node.attributes))
+    used = {name for node in all_nodes(graph.nodes) for name in node.inputs}
+    nodes = _nodes(graph.nodes, {})
     source = net.message.source_file
     made = helper.make_graph(
         nodes,
         net.message.name or Path(source or "net").stem,
-        [_info(graph, blob) for blob in graph.inputs],
-        [_info(graph, blob) for blob in outputs],
+        [_info(graph, blob, graph.values[blob]) for blob in graph.inputs],
+        [_info(graph, blob, name) for blob, name in zip(outputs, graph.outputs)],
         [numpy_helper.from_array(array, name) for name, array in graph.constants.items() if name in used],
         doc_string=f"from {source or 'a net'}{f' and {weights}' if weights else ''}",
     )
-    ends = {graph.values[blob] for blob in (*graph.inputs, *outputs)}
-    values = {name for node in graph.nodes for name in node.outputs} - ends
-    known = dict.fromkeys(graph.values[blob] for blob in graph.values)
-    made.value_info.extend(_info(graph, blob) for blob in graph.values if graph.values[blob] in values and known.pop(graph.values[blob], 0) is None)
+    inside = {name for node in graph.nodes for name in node.outputs} - set(graph.outputs)
+    made.value_info.extend(_info(graph, blob, name) for name, blob in {name: blob for blob, name in graph.values.items()}.items() if name in inside)
     opsets = [helper.make_opsetid("", options.opset)]
     model = helper.make_model(made, opset_imports=opsets, ir_version=helper.find_min_ir_version_for(opsets), producer_name="ocaffe",
                               producer_version=__version__, doc_string=made.doc_string)  # fmt: skip
@@ -55,10 +51,30 @@ def assemble(graph: OnnxGraph, net: Graph, outputs: Sequence[Blob], options: Opt
     return model
 
 
-def _info(graph: OnnxGraph, blob: Blob) -> onnx.ValueInfoProto:
+def _nodes(nodes: Sequence[OnnxNode], count: dict[str, int]) -> list[onnx.NodeProto]:
+    """The nodes, named after their layer; `count` says how many it has already."""
+    made = []
+    for node in nodes:
+        number = count[node.layer] = count.get(node.layer, 0) + 1
+        name = node.layer if number == 1 else f"{node.layer}/{number}"
+        attributes = {key: _attribute(value, name, count) for key, value in node.attributes.items()}
+        made.append(helper.make_node(node.kind, node.inputs, node.outputs, name, doc_string=f"{node.layer}: {node.origin}", **attributes))
+    return made
+
+
+def _attribute(value: Any, name: str, count: dict[str, int]) -> Any:
+    if isinstance(value, np.ndarray):
+        return numpy_helper.from_array(value)
+    if isinstance(value, Body):
+        sides = [[helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in names] for names in (value.inputs, value.outputs)]
+        return helper.make_graph(_nodes(value.nodes, count), name, *sides)
+    return value
+
+
+def _info(graph: OnnxGraph, blob: Blob, name: str) -> onnx.ValueInfoProto:
     varying = graph.varying.get(blob, {})
     dims = [(varying[axis] or None) if axis in varying else size for axis, size in enumerate(blob.shape)]
-    return helper.make_tensor_value_info(graph.values[blob], TensorProto.FLOAT, dims)
+    return helper.make_tensor_value_info(name, TensorProto.FLOAT, dims)
 
 
 def save(model: onnx.ModelProto, path: str | Path) -> None:

@@ -12,7 +12,7 @@ from ocaffe.ops.pooling import AVE, MAX, Pool
 LOWEST = np.float32(np.finfo(np.float32).min)  # what Caffe gives for a window without a pixel
 
 
-def pool(graph: OnnxGraph, p: Pool, x: Value, to: Blob | None = None, mask: Blob | None = None) -> str:
+def pooled(graph: OnnxGraph, p: Pool, x: Value, to: Blob | None = None, mask: Blob | None = None) -> str:
     """The pooling of x (batch, channels, image); `mask` is the top that holds the place of each maximum in its plane."""
     begin = list(p.pad)
     end = [(o - 1) * s + e - n - b for o, s, e, n, b in zip(p.outputs, p.stride, _extent(p), p.image, p.pad)]

@@ -118,7 +118,7 @@ def run_net(exported: Exported, feeds: Feeds, device: Any, keep: Sequence[str] |
 
 def run_onnx(model: onnx.ModelProto, feeds: Feeds, outputs: Sequence[str] | None = None) -> tuple[str, list[np.ndarray]]:
     """Name of the runtime (onnxruntime, or onnx's reference where that is absent or too old) and the outputs."""
-    given = {info.name: np.ascontiguousarray(feeds[info.name], np.float32) for info in model.graph.input}
+    given = {info.name: np.require(feeds[info.name], np.float32, "C") for info in model.graph.input}
     data = model.SerializeToString()
     try:
         import onnxruntime

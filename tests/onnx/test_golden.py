@@ -1,14 +1,11 @@
 """Every deterministic forward case of tests/golden, exported and run in onnxruntime: what Caffe recorded. Layers without a meaning in ONNX are listed."""
 from __future__ import annotations
 
-import pathlib
 from typing import Any
 
-import numpy as np
 import pytest
 
 from ocaffe import proto
-from ocaffe.errors import Error
 from ocaffe.layers.base import registry
 from ocaffe.model.weights import LayerWeights, Weights
 from ocaffe.onnx.deploy import DATA, MEASURES
