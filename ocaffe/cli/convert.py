@@ -54,12 +54,9 @@ def export_flags(parser: Parser) -> None:
     parser.flag("bake_preprocessing", False, "the mean and scale of the data layer go into the model")
     parser.flag("fillers", False, "layers that the weights lack get the values of their fillers")
     parser.flag("shape", "", "shapes of inputs, for example data:1x3x224x224,im_info:1x3; does without the data of a data layer")
-    spellings = parser.add_mutually_exclusive_group()
-    for dashes in ("--", "-"):
-        spellings.add_argument(f"{dashes}verify", dest="verify", nargs="?", const="", default="",
-                               help="compare with ocaffe, for this image or .npz; random numbers without one" if dashes == "--" else argparse.SUPPRESS)  # fmt: skip
-        spellings.add_argument(f"{dashes}noverify", dest="verify", action="store_const", const=None,
-                               help="write the file without comparing" if dashes == "--" else argparse.SUPPRESS)  # fmt: skip
+    what = "compare with ocaffe for this image or .npz; random numbers without one"
+    parser.add_argument(*VERIFY, dest="verify", nargs="?", const="", default="", help=what)
+    parser.add_argument("--noverify", "-noverify", dest="verify", action="store_const", const=None, help="write the file without comparing")
 
 
 def export_onnx(options: argparse.Namespace) -> None:

@@ -79,5 +79,6 @@ class DetectionOutput(Layer):
 
     def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
         if self.detection.eta != 1:
-            raise graph.refused(f"nms_param {{ eta: {self.detection.eta:g} }}, a threshold that falls, has no meaning in ONNX", "--raw_detection ends before it")
+            fact = f"nms_param {{ eta: {self.detection.eta:g} }}, a threshold that falls, has no meaning in ONNX"
+            raise graph.refused(fact, "--raw_detection ends before it")
         detect(graph, self.detection, *bottoms, to=tops[0])

@@ -39,7 +39,7 @@ class PriorBox(Layer):
         tops[0].data = rec.constant("boxes", self.boxes[None])
 
     def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
-        for bottom, what in zip(bottoms, ("feature map", "image")):
+        for bottom in bottoms:
             for axis in (2, 3):
                 graph.fixed(bottom, axis)
         graph.alias(tops[0], graph.constant(self.boxes[None], tops[0].name))

@@ -70,10 +70,10 @@ def deploy(net: Any, *, shapes: Mapping[str, Shape] | None = None, activate: boo
     for layer in deployed.layer:
         if activate and layer.type in ACTIVATIONS:
             _activate(layer, used)
-    readers, roots, producers = _walk(deployed, labels)
+    readers, roots = _walk(deployed)
     removed = {i for i, layer in enumerate(deployed.layer) if _is_measure(layer)}
     outputs = _cut(deployed, cut_at) if cut_at else _outputs(deployed, readers, roots, removed, labels)
-    _prune(deployed, outputs, removed, readers, bool(cut_at))
+    _prune(deployed, outputs, removed if not cut_at else set())
     return Deployed(deployed, outputs, {name: how for name, how in preprocessing.items() if any(name in layer.top for layer in deployed.layer)})
 
 
@@ -161,8 +161,8 @@ def _activate(layer: Any, used: set[str]) -> None:
 # -- which layers ----------------------------------------------------------------------------------------------------
 
 
-def _walk(net: Any, labels: set[Source]) -> tuple[dict[Source, list[int]], dict[Source, set[Source]], dict[str, Source]]:
-    """Of every value the layers that read it and the inputs that it comes from; the last value of every name."""
+def _walk(net: Any) -> tuple[dict[Source, list[int]], dict[Source, set[Source]]]:
+    """Of every value the layers that read it and the inputs that it comes from."""
     last: dict[str, Source] = {}
     readers: dict[Source, list[int]] = {}
     roots: dict[Source, set[Source]] = {}
@@ -176,7 +176,7 @@ def _walk(net: Any, labels: set[Source]) -> tuple[dict[Source, list[int]], dict[
             last[name] = (i, j)
             readers[i, j] = []
             roots[i, j] = own if layer.bottom else {(i, j)}
-    return readers, roots, last
+    return readers, roots
 
 
 def _outputs(net: Any, readers: dict[Source, list[int]], roots: dict[Source, set[Source]], removed: set[int], labels: set[Source]) -> list[str]:
@@ -200,12 +200,12 @@ def _cut(net: Any, names: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def _prune(net: Any, outputs: Sequence[str], removed: set[int], readers: dict[Source, list[int]], cut: bool) -> None:
+def _prune(net: Any, outputs: Sequence[str], removed: set[int]) -> None:
     """Keep the layers that compute `outputs`, and of Input layers the tops that somebody needs."""
     wanted, kept = set(outputs), []
     for i in reversed(range(len(net.layer))):
         layer = net.layer[i]
-        if (i in removed and not (cut and wanted.intersection(layer.top))) or not wanted.intersection(layer.top):
+        if i in removed or not wanted.intersection(layer.top):
             continue
         wanted |= set(layer.bottom)
         if layer.type == "Input":

@@ -13,7 +13,7 @@ from ocaffe.graph.ir import Blob, Node, Parameter, Shape
 Value = Blob | str | np.ndarray | float | Sequence[int] | None  # of an input: what holds it; an array or number becomes a constant, None is left out
 SPLIT_COUNTS = 18  # the opset since which Split must be told into how many equal parts
 REDUCE_TAKES_AXES = 18  # the opset since which the axes of all reductions are an input
-TYPES: dict[type[np.generic], int] = {np.float32: 1, np.int64: 7, np.bool_: 9}  # numbers of TensorProto.DataType
+TYPES: dict[type[np.generic], int] = {np.float32: 1, np.int64: 7, np.bool_: 9, np.float64: 11}  # numbers of TensorProto.DataType
 SHARED_BYTES = 64  # constants up to this size are stored once
 
 
@@ -26,7 +26,8 @@ class OnnxNode:
     outputs: list[str]
     attributes: dict[str, Any] = field(default_factory=dict)
     layer: str = ""
-    origin: str = ""  # type of the layer and place in the prototxt
+    type: str = ""  # of the layer
+    origin: str = ""  # the layer's place in the prototxt
 
 
 @dataclass(eq=False)
@@ -71,8 +72,8 @@ class OnnxGraph:
         outputs = [self._new(kind) for _ in to]
         owner = self.node
         assert owner is not None
-        origin = f"{owner.type}, {owner.place}" if owner.place else owner.type
-        self.nodes.append(OnnxNode(kind, names, outputs, {k: v for k, v in attributes.items() if v is not None}, owner.name, origin))
+        given = {key: value for key, value in attributes.items() if value is not None}
+        self.nodes.append(OnnxNode(kind, names, outputs, given, owner.name, owner.type, str(owner.place or "")))
         self.values.update({blob: output for blob, output in zip(to, outputs) if blob is not None})
         return outputs
 

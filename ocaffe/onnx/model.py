@@ -44,9 +44,9 @@ def assemble(graph: OnnxGraph, net: Graph, outputs: Sequence[Blob], options: Opt
                               producer_version=__version__, doc_string=made.doc_string)  # fmt: skip
     model = onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True, data_prop=True)
     if options.fp16:
-        from ocaffe.onnx.half import to_half
+        from ocaffe.onnx.half import PRECISE, to_half
 
-        model = to_half(model)
+        model = to_half(model, {made.name for made, node in zip(nodes, graph.nodes) if node.type in PRECISE})
     onnx.checker.check_model(model, full_check=True)
     return model
 
@@ -58,7 +58,7 @@ def _nodes(nodes: Sequence[OnnxNode], count: dict[str, int]) -> list[onnx.NodePr
         number = count[node.layer] = count.get(node.layer, 0) + 1
         name = node.layer if number == 1 else f"{node.layer}/{number}"
         attributes = {key: _attribute(value, name, count) for key, value in node.attributes.items()}
-        made.append(helper.make_node(node.kind, node.inputs, node.outputs, name, doc_string=f"{node.layer}: {node.origin}", **attributes))
+        made.append(helper.make_node(node.kind, node.inputs, node.outputs, name, doc_string=f"layer '{node.layer}' ({node.type}) {node.origin}".rstrip(), **attributes))
     return made
 
 

@@ -221,7 +221,8 @@ def inputs_from(path: str, graph: Graph, preprocessing: Mapping[str, Preprocessi
             raise Error(f"it has no '{blob.name}', only {', '.join(arrays) or 'nothing'}", place=path, fix="an array for every input, under its name")
         array = arrays[blob.name]
         if array.shape[1:] != blob.shape[1:]:
-            raise Error(f"'{blob.name}' is {shape_text(array.shape)} there, the net's is {shape_text(blob.shape)}", place=path, fix="arrays in the net's shapes")
+            fact = f"'{blob.name}' is {shape_text(array.shape)} there, the net's is {shape_text(blob.shape)}"
+            raise Error(fact, place=path, fix="arrays in the net's shapes")
         feeds[blob.name] = np.asarray(array, np.float32)
     return feeds
 
