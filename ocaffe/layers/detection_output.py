@@ -81,4 +81,4 @@ class DetectionOutput(Layer):
         if self.detection.eta != 1:
             fact = f"nms_param {{ eta: {self.detection.eta:g} }}, a threshold that falls, has no meaning in ONNX"
             raise graph.refused(fact, "--raw_detection ends before it")
-        detect(graph, self.detection, *bottoms, to=tops[0])
+        detect(graph, self.detection, bottoms, tops[0])

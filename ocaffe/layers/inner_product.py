@@ -28,7 +28,7 @@ class InnerProduct(Layer):
         self.check(param.num_output > 0, "num_output is missing or 0", "give num_output")
         self.check(not param.relu, "inner_product_param { relu } (Intel's) is not supported", "remove it and add a ReLU layer, which is merged anyway")
         self.check(not param.normalize, "inner_product_param { normalize } (of a fork) is not supported", "remove it and add a Normalize layer")
-        axis = self.axis(param.axis, x)
+        self.first = axis = self.axis(param.axis, x)
         self.rows, self.inputs, self.outputs = math.prod(x[:axis]), math.prod(x[axis:]), param.num_output
         self.check(self.inputs > 0, f"the axes from {axis} on of bottom {shape_text(x)} hold nothing")
         return [(*x[:axis], self.outputs)]
@@ -48,8 +48,9 @@ class InnerProduct(Layer):
         gemm(rec, x, self.params[0].data, y, trans_b=not self.own().transpose, bias=bias)
 
     def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
-        matrix, direct = len(tops[0].shape) == 2, len(bottoms[0].shape) == 2 and len(tops[0].shape) == 2
-        x = graph.values[bottoms[0]] if direct else graph.reshape(bottoms[0], (-1, self.inputs))
+        matrix = len(tops[0].shape) == 2
+        direct = matrix and len(bottoms[0].shape) == 2
+        x = graph.values[bottoms[0]] if direct else graph.op("Flatten", bottoms[0], axis=self.first)
         operands = [graph.parameter(parameter) for parameter in self.params]
         y = graph.op("Gemm", x, *operands, to=tops[0] if matrix else None, transB=int(not self.own().transpose))
         if not matrix:

@@ -38,8 +38,8 @@ class LRN(Layer):
             graph.op("LRN", x, to=tops[0], size=r.size, alpha=r.alpha, beta=r.beta, bias=r.k)
             return
         half = r.size // 2
-        window = {"kernel_shape": [r.size] * 2, "strides": [1, 1], "pads": [half] * 4, "count_include_pad": 1}
-        mean = graph.op("AveragePool", graph.op("Mul", x, x), **window)
+        squares = graph.op("Mul", x, x)
+        mean = graph.op("AveragePool", squares, kernel_shape=[r.size] * 2, strides=[1, 1], pads=[half] * 4, count_include_pad=1)
         graph.op("Div", x, graph.op("Pow", graph.affine(mean, r.alpha, 1), r.beta), to=tops[0])
 
     def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:

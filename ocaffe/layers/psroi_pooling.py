@@ -40,7 +40,7 @@ class PSROIPooling(Layer):
         self.pool.forward(rec, x, self.bins, y)
 
     def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
-        psroi_pooled(graph, self.own().group_size, self.pool.scale, *bottoms, to=tops[0])
+        psroi_pooled(graph, self.own().group_size, self.pool.scale, bottoms[0], bottoms[1], tops[0])
 
     def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
         if not without_gradient(rec, bottoms, propagate):

@@ -53,7 +53,7 @@ def deploy(net: Any, *, shapes: Mapping[str, Shape] | None = None, activate: boo
     deployed.CopyFrom(net)
     labels, preprocessing = set[Source](), dict[str, Preprocessing]()
     for i, layer in enumerate(deployed.layer):
-        if layer.type in DATA:
+        if layer.type in DATA or (layer.type == "Python" and not layer.bottom):
             transform = _transform(layer, net)
             if transform is not None:
                 preprocessing[layer.top[0]] = transform
@@ -180,12 +180,11 @@ def _walk(net: Any) -> tuple[dict[Source, list[int]], dict[Source, set[Source]]]
 
 
 def _outputs(net: Any, readers: dict[Source, list[int]], roots: dict[Source, set[Source]], removed: set[int], labels: set[Source]) -> list[str]:
-    """Blobs that nobody, or only what is removed, reads; neither inputs that only the latter reads, nor what comes from labels alone."""
+    """Blobs that nobody, or only what is removed, reads; neither inputs nor what comes from labels alone."""
     outputs = []
     for (i, j), who in readers.items():
         unread = i not in removed and set(who) <= removed
-        asked_for = bool(net.layer[i].bottom) or not who
-        if unread and asked_for and not roots[i, j] <= labels:
+        if unread and net.layer[i].type != "Input" and not roots[i, j] <= labels:
             outputs.append(net.layer[i].top[j])
     return outputs
 

@@ -14,8 +14,9 @@ CORNER, CORNER_SIZE = 1, 3  # PriorBoxParameter.CodeType, as in kernels/boxes.h
 LOWEST, LARGEST = float(np.finfo(np.float32).min), float(np.finfo(np.float32).max)
 
 
-def detect(graph: OnnxGraph, d: Detection, loc: Blob, conf: Blob, priors: Blob, to: Blob) -> None:
+def detect(graph: OnnxGraph, d: Detection, bottoms: Sequence[Blob], to: Blob) -> None:
     """The rows of DetectionOutput: 1 x 1 x n x 7."""
+    loc, conf, priors = bottoms
     labels = [label for label in range(d.classes) if label != d.background]
     images = graph.part(graph.op("Shape", conf), 0, 0, 1)
     numbers = graph.op("Range", np.array(0, np.int64), graph.op("Squeeze", images), np.array(1, np.int64))

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ocaffe import log, proto
-from ocaffe.errors import Error
+from ocaffe.errors import Error, Place
 from ocaffe.graph.build import build
 from ocaffe.graph.ir import Blob, Graph, Parameter, Shape
+from ocaffe.layers.base import registry
 from ocaffe.model.text import read_net
 from ocaffe.model.weights import Weights, read_weights
 from ocaffe.network import first_values, fitting, phase_net, recognise
@@ -74,6 +75,7 @@ def export(net: str | Any, weights: str | Weights | None = None, options: Option
     deployed = deploy(message, shapes=options.shapes, activate=options.activate, cut_at=cuts)
     if not deployed.outputs:
         raise Error("the net computes nothing but losses and measures", place=message.source_file or None, fix="--activate_losses, or --cut_at=BLOB")
+    _refuse_python(deployed.message)
     graph = build(deployed.message, options.phase, seed=options.seed)
     arrays = parameter_values(graph, named, options, message.source_file)
     onnx_graph = OnnxGraph(options.opset, arrays, varying(graph, deployed.message, options))
@@ -95,6 +97,17 @@ def _check(options: Options) -> None:
         raise Error(fact, fix=f"from {OLDEST_OPSET} to {newest}; 17 is widely understood")
 
 
+def _refuse_python(message: Any) -> None:
+    """Say that a layer is the user's own code before that is imported, which may be impossible here."""
+    for layer in message.layer:
+        if layer.type == "Python" and registry()["Python"].implementation(layer).type == "Python":
+            own = layer.python_param
+            raise Error(
+                f"{own.module}.{own.layer}, a class of the user's, has no meaning in ONNX", place=Place(message.source_file, layer.source_line),
+                layer=f"'{layer.name}' (Python)", fix=f"--cut_at={','.join(layer.bottom)} exports what comes before it",
+            )  # fmt: skip
+
+
 def _walk(graph: Graph, onnx_graph: OnnxGraph, deployed: Deployed, options: Options) -> None:
     for node in graph.nodes:
         onnx_graph.node = node
@@ -108,7 +121,7 @@ def _walk(graph: Graph, onnx_graph: OnnxGraph, deployed: Deployed, options: Opti
 
 
 def _present(graph: Graph, onnx_graph: OnnxGraph) -> dict[str, str]:
-    made = {name for node in onnx_graph.nodes for name in node.outputs} | {onnx_graph.values[blob] for blob in onnx_graph.inputs}
+    made = {name for node in onnx_graph.nodes for name in node.outputs} | set(onnx_graph.inputs.values())
     return {name: onnx_graph.values[blob] for name, blob in graph.blobs.items() if onnx_graph.values.get(blob) in made}
 
 

@@ -51,7 +51,7 @@ class OnnxGraph:
     varying: Mapping[Blob, Mapping[int, str]] = field(default_factory=dict)
     nodes: list[OnnxNode] = field(default_factory=list)
     constants: dict[str, np.ndarray] = field(default_factory=dict)
-    inputs: list[Blob] = field(default_factory=list)
+    inputs: dict[Blob, str] = field(default_factory=dict)
     outputs: list[str] = field(default_factory=list)  # set by `named`
     values: dict[Blob, str] = field(default_factory=dict)
     node: Node | None = None  # whose rule is running
@@ -83,8 +83,7 @@ class OnnxGraph:
 
     def input(self, top: Blob) -> None:
         """The top comes from outside."""
-        self.inputs.append(top)
-        self.values[top] = self._new("input")
+        self.inputs[top] = self.values[top] = self._new("input")
 
     def constant(self, array: np.ndarray, name: str = "") -> str:
         """A constant; equal small ones, and those of one name, are stored once."""
@@ -218,7 +217,7 @@ class OnnxGraph:
     def named(self, outputs: Sequence[Blob], last: Mapping[str, Blob]) -> None:
         """Give all values their final names: a blob's name to its last value (`last`), blob.layer to what a layer in place replaced, layer/op to the
         rest. `outputs` are the blobs that the model ends with; one that is an input, a constant or another output gets a node of its own."""
-        ends = {self.values[blob] for blob in self.inputs} | set(self.constants)
+        ends = {*self.inputs.values(), *self.constants}
         for blob in outputs:
             value = self.values[blob]
             if value in ends:
@@ -226,7 +225,7 @@ class OnnxGraph:
                 value = self.op("Identity", value)
             ends.add(value)
             self.outputs.append(value)
-        wishes = [(self.values[blob], blob.name) for blob in self.inputs]
+        wishes = [(value, blob.name) for blob, value in self.inputs.items()]
         wishes += [(value, blob.name) for value, blob in zip(self.outputs, outputs)]
         wishes += [(self.values[blob], name) for name, blob in last.items() if blob in self.values and not is_split(blob)]
         wishes += [(value, f"{blob.name}.{blob.producer.name}") for blob, value in self.values.items() if blob.producer is not None]
@@ -244,7 +243,7 @@ class OnnxGraph:
         for node in nodes:
             for names in (node.inputs, node.outputs, *((body.inputs, body.outputs) if (body := body_of(node)) else ())):
                 names[:] = [final.get(name, name) for name in names]
-        self.values = {blob: final[value] for blob, value in self.values.items()}
+        self.values, self.inputs = ({blob: final[value] for blob, value in known.items()} for known in (self.values, self.inputs))
         self.outputs = [final[value] for value in self.outputs]
 
 

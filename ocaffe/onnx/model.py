@@ -32,7 +32,7 @@ def assemble(graph: OnnxGraph, net: Graph, outputs: Sequence[Blob], options: Opt
     made = helper.make_graph(
         nodes,
         net.message.name or Path(source or "net").stem,
-        [_info(graph, blob, graph.values[blob]) for blob in graph.inputs],
+        [_info(graph, blob, name) for blob, name in graph.inputs.items()],
         [_info(graph, blob, name) for blob, name in zip(outputs, graph.outputs)],
         [numpy_helper.from_array(array, name) for name, array in graph.constants.items() if name in used],
         doc_string=f"from {source or 'a net'}{f' and {weights}' if weights else ''}",
@@ -58,7 +58,8 @@ def _nodes(nodes: Sequence[OnnxNode], count: dict[str, int]) -> list[onnx.NodePr
         number = count[node.layer] = count.get(node.layer, 0) + 1
         name = node.layer if number == 1 else f"{node.layer}/{number}"
         attributes = {key: _attribute(value, name, count) for key, value in node.attributes.items()}
-        made.append(helper.make_node(node.kind, node.inputs, node.outputs, name, doc_string=f"layer '{node.layer}' ({node.type}) {node.origin}".rstrip(), **attributes))
+        origin = f"layer '{node.layer}' ({node.type}) {node.origin}".rstrip()
+        made.append(helper.make_node(node.kind, node.inputs, node.outputs, name, doc_string=origin, **attributes))
     return made
 
 
@@ -66,8 +67,8 @@ def _attribute(value: Any, name: str, count: dict[str, int]) -> Any:
     if isinstance(value, np.ndarray):
         return numpy_helper.from_array(value)
     if isinstance(value, Body):
-        sides = [[helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in names] for names in (value.inputs, value.outputs)]
-        return helper.make_graph(_nodes(value.nodes, count), name, *sides)
+        inputs, outputs = ([helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in names] for names in (value.inputs, value.outputs))
+        return helper.make_graph(_nodes(value.nodes, count), name, inputs, outputs)
     return value
 
 

@@ -21,6 +21,7 @@ from tests.test_golden import GOLDEN, TRAINING, Case, message_of
 
 FOLDERS = ("layers", "forks", "nets")
 WITHOUT_MEANING = {"HDF5Output", "MarginInnerProduct", "Python", "Silence"}  # besides losses and Accuracy, which an export leaves out
+NOTHING = {"layers/Input-two"}  # inputs that nothing is computed from
 REFUSED = {"forks/DetectionOutput.ssd-eta"}  # a threshold that falls
 ONLY_LOSSES = {"forks/Net-SSD-TRAIN-logistic-corner", "forks/Net-SSD-TRAIN-noshare"}  # all that these record
 OPSETS = (13, 18, 21)  # besides 17: where operators changed
@@ -48,7 +49,8 @@ def is_measured(kind: str) -> bool:
 def meant() -> list[str]:
     """Cases with a meaning: those of single layers that stay, and all nets."""
     unmeant = {kind for kind in registry() if is_measured(kind)} | WITHOUT_MEANING
-    return [name for name in cases() if name not in REFUSED | ONLY_LOSSES and (name.startswith("nets/") or "/Net-" in name or not types_of(name) & unmeant)]
+    without = REFUSED | NOTHING | ONLY_LOSSES
+    return [name for name in cases() if name not in without and (name.startswith("nets/") or "/Net-" in name or not types_of(name) & unmeant)]
 
 
 def exported(case: Case, **options: Any) -> Exported:
