@@ -1,8 +1,9 @@
 """The same input through ocaffe and through the ONNX model; on a difference, the first blob that differs."""
 from __future__ import annotations
 
+import contextlib
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,20 +41,24 @@ class Verified:
         return f"equal to ocaffe's outputs in {self.runtime}, largest difference {self.worst:.2g} of the magnitude"
 
 
-def verify(exported: Exported, feeds: Feeds, device: Any = None, tolerance: float | None = None) -> Verified:
-    """Compare all outputs for `feeds` (values of the net's inputs, before any preprocessing that is baked in). Raises Error naming the first blob in the
-    order of the net that differs."""
+def verify(exported: Exported, runs: Sequence[Feeds], device: Any = None, tolerance: float | None = None) -> Verified:
+    """Compare all outputs, and what the last layers read, for every set of feeds (values of the net's inputs, before any preprocessing that is baked
+    in). Raises Error naming the first blob in the order of the net that differs."""
     tolerance = tolerance or (HALF_TOLERANCE if exported.options.fp16 else TOLERANCE)
     outputs = exported.deployed.outputs
     names = [*outputs, *(name for name in _before(exported.graph, outputs) if name in exported.values)]
-    expected = run_net(exported, feeds, device, names)
     values = [*(info.name for info in exported.model.graph.output), *(exported.values[name] for name in names[len(outputs) :])]
-    runtime, actual = run_onnx(with_outputs(exported.model, values), feeds, values)
-    errors = {name: difference(value, expected[name]) for name, value in zip(names, actual)}
-    wrong = [name for name, error in errors.items() if not error <= tolerance]
-    if wrong:
-        raise _first_difference(exported, feeds, device, tolerance, wrong[0], errors[wrong[0]])
-    return Verified(runtime, {name: errors[name] for name in outputs})
+    session, worst = OnnxSession(exported.model, values), dict.fromkeys(outputs, 0.0)
+    with opened(exported, device, names) as net:
+        for feeds in runs:
+            expected = run_net(net, exported, feeds, names)
+            for name, actual in zip(names, session.run(feeds)):
+                error = difference(actual, expected[name])
+                if not error <= tolerance:
+                    raise _first_difference(exported, feeds, device, tolerance, name, error)
+                if name in worst:
+                    worst[name] = max(worst[name], error)
+    return Verified(session.runtime, worst)
 
 
 def _before(graph: Graph, outputs: Sequence[str]) -> list[str]:
@@ -76,9 +81,9 @@ def difference(actual: np.ndarray, expected: np.ndarray) -> float:
 def _first_difference(exported: Exported, feeds: Feeds, device: Any, tolerance: float, output: str, error: float) -> Error:
     """Compare layer by layer; what to say."""
     present = [name for name in exported.values if name not in feeds]
-    expected = run_net(exported, feeds, device, None)
-    model = with_outputs(exported.model, [exported.values[name] for name in present])
-    _, values = run_onnx(model, feeds, [exported.values[name] for name in present])
+    with opened(exported, device, None) as net:
+        expected = run_net(net, exported, feeds, present)
+    values = OnnxSession(exported.model, [exported.values[name] for name in present]).run(feeds)
     for name, value in zip(present, values):
         here = difference(value, expected[name])
         if not here <= tolerance:
@@ -96,60 +101,73 @@ NOT_EQUAL = "the file was not written; --noverify writes it all the same; with o
 # -- the two nets ----------------------------------------------------------------------------------------------------
 
 
-def run_net(exported: Exported, feeds: Feeds, device: Any, keep: Sequence[str] | None) -> Feeds:
-    """Blobs of the net in ocaffe: `keep`, or all."""
-    options = exported.options
-    net = Net(exported.deployed.message, options.phase, keep=keep, device=device, seed=options.seed)
+@contextlib.contextmanager
+def opened(exported: Exported, device: Any, keep: Sequence[str] | None) -> Iterator[Net]:
+    """The net in ocaffe, with the weights that were exported; `keep` are the blobs that can be read, None: all."""
+    net = Net(exported.deployed.message, exported.options.phase, keep=keep, device=device, seed=exported.options.seed)
     try:
         for node in exported.graph.nodes:
             for index, parameter in enumerate(node.params):
                 blob = net.params[node.name][index]
                 blob.data[...] = exported.weights[parameter].reshape(blob.shape)
-        for name, value in feeds.items():
-            if net.blobs[name].shape != value.shape:
-                net.blobs[name].reshape(*value.shape)
-        for name, value in feeds.items():
-            how = exported.deployed.preprocessing.get(name) if options.bake else None
-            net.blobs[name].data[...] = value if how is None else how(value)
-        net.forward()
-        return {name: np.array(net.blobs[name].data) for name in (net.blobs if keep is None else keep)}
+        yield net
     finally:
         net.close()
 
 
-def run_onnx(model: onnx.ModelProto, feeds: Feeds, outputs: Sequence[str] | None = None) -> tuple[str, list[np.ndarray]]:
-    """Name of the runtime (onnxruntime, or onnx's reference where that is absent or too old) and the outputs."""
-    given = {info.name: np.require(feeds[info.name], np.float32, "C") for info in model.graph.input}
-    data = model.SerializeToString()
-    try:
-        import onnxruntime
-    except ImportError:
-        return _reference(model, given, outputs)
-    settings = onnxruntime.SessionOptions()
-    settings.log_severity_level = 3
-    try:
-        session = onnxruntime.InferenceSession(data, settings, providers=["CPUExecutionProvider"])
-    except Exception as problem:
-        if not any(words in str(problem) for words in TOO_NEW):
-            raise Error(f"onnxruntime refuses the model: {problem}", fix="please report it; --noverify writes the file all the same") from problem
-        return _reference(model, given, outputs)
-    return f"onnxruntime {onnxruntime.__version__}", session.run(outputs, given)
+def run_net(net: Net, exported: Exported, feeds: Feeds, names: Sequence[str]) -> Feeds:
+    """Values of blobs in ocaffe."""
+    for name, value in feeds.items():
+        if net.blobs[name].shape != value.shape:
+            net.blobs[name].reshape(*value.shape)
+    for name, value in feeds.items():
+        how = exported.deployed.preprocessing.get(name) if exported.options.bake else None
+        net.blobs[name].data[...] = value if how is None else how(value)
+    net.forward()
+    return {name: np.array(net.blobs[name].data) for name in names}
 
 
-def _reference(model: onnx.ModelProto, feeds: Feeds, outputs: Sequence[str] | None) -> tuple[str, list[np.ndarray]]:
-    from onnx.reference import ReferenceEvaluator
+class OnnxSession:
+    """A model in onnxruntime, or in onnx's reference where that is absent or too old; `names` are the values that `run` returns."""
 
-    return f"onnx.reference {onnx.__version__}", list(ReferenceEvaluator(model).run(outputs, feeds))
+    def __init__(self, model: onnx.ModelProto, names: Sequence[str]) -> None:
+        self.inputs, self.names = [info.name for info in model.graph.input], list(names)
+        own = list(model.graph.output)
+        known = {info.name: info for info in (*model.graph.input, *model.graph.value_info, *own)}
+        # In place, for a moment: a copy would take the weights' memory again.
+        del model.graph.output[:]
+        model.graph.output.extend(known[name] for name in dict.fromkeys(names))
+        try:
+            self._open(model)
+        finally:
+            del model.graph.output[:]
+            model.graph.output.extend(own)
 
+    def _open(self, model: onnx.ModelProto) -> None:
+        try:
+            import onnxruntime
+        except ImportError:
+            self._open_reference(model)
+            return
+        settings = onnxruntime.SessionOptions()
+        settings.log_severity_level = 3
+        try:
+            session = onnxruntime.InferenceSession(model.SerializeToString(), settings, providers=["CPUExecutionProvider"])
+        except Exception as problem:
+            if not any(words in str(problem) for words in TOO_NEW):
+                raise Error(f"onnxruntime refuses the model: {problem}", fix="please report it; --noverify writes the file all the same") from problem
+            self._open_reference(model)
+            return
+        self.runtime, self._run = f"onnxruntime {onnxruntime.__version__}", session.run
 
-def with_outputs(model: onnx.ModelProto, names: Sequence[str]) -> onnx.ModelProto:
-    """The model with these values as outputs."""
-    known = {info.name: info for info in (*model.graph.output, *model.graph.value_info, *model.graph.input)}
-    copy = onnx.ModelProto()
-    copy.CopyFrom(model)
-    del copy.graph.output[:]
-    copy.graph.output.extend(known[name] for name in dict.fromkeys(names))
-    return copy
+    def _open_reference(self, model: onnx.ModelProto) -> None:
+        from onnx.reference import ReferenceEvaluator
+
+        self.runtime, self._run = f"onnx.reference {onnx.__version__}", ReferenceEvaluator(model).run
+
+    def run(self, feeds: Feeds) -> list[np.ndarray]:
+        """The values for these inputs; inputs that the model has not are left out."""
+        return list(self._run(self.names, {name: np.require(feeds[name], np.float32, "C") for name in self.inputs}))
 
 
 # -- inputs ----------------------------------------------------------------------------------------------------------

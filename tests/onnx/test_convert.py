@@ -20,7 +20,7 @@ from ocaffe.model.weights import LayerWeights, Weights, write_weights
 from ocaffe.network import phase_net
 from ocaffe.onnx.export import Exported, Options, export
 from ocaffe.onnx.model import save
-from ocaffe.onnx.verify import random_inputs, run_onnx, verify
+from ocaffe.onnx.verify import OnnxSession, random_inputs, verify
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 ZOO = ROOT / "zoo"
@@ -55,7 +55,7 @@ def random_weights(message: Any, phase: int = proto.TEST) -> Weights:
         blobs = []
         for i, parameter in enumerate(node.params):
             fan_in = max(1, int(np.prod(parameter.shape[1:])))
-            blob = rng.standard_normal(parameter.shape) * (2 / fan_in) ** 0.5
+            blob = rng.standard_normal(parameter.shape, np.float32) * np.float32((2 / fan_in) ** 0.5)
             if node.type == "BatchNorm":
                 blob = (rng.normal(0, 0.1, parameter.shape), rng.uniform(0.5, 2, parameter.shape), np.ones(parameter.shape))[i]
             elif len(parameter.shape) < 2:
@@ -106,8 +106,8 @@ def test_names_origin_and_shapes(small: Any) -> None:
 @pytest.mark.parametrize("options", [{}, {"dynamic_batch": True}, {"fold": True}, {"fp16": True}, {"fold": True, "fp16": True, "opset": 13}], ids=str)
 def test_options_leave_the_numbers_alone(small: Any, options: dict[str, Any], device: Any) -> None:
     exported = of(small(), **options)
-    for batch in (2, 3) if exported.options.dynamic_batch else (2,):
-        verify(exported, random_inputs(exported.graph, batch=batch), device)
+    batches = (2, 3) if exported.options.dynamic_batch else (2,)
+    verify(exported, [random_inputs(exported.graph, batch=batch) for batch in batches], device)
 
 
 def test_fold_leaves_products_alone(small: Any) -> None:
@@ -183,9 +183,9 @@ def test_preprocessing_is_baked_in(tmp_path: pathlib.Path, device: Any) -> None:
     plain, baked = (export(data_net(tmp_path), None, Options(shapes=shapes, fillers=True, bake=bake)) for bake in (False, True))
     pixels = np.random.default_rng(0).integers(0, 256, shapes["data"]).astype(np.float32)
     prepared = (pixels - np.array([10, 20, 30], np.float32).reshape(3, 1, 1)) * np.float32(0.5)
-    (expected,), (actual,) = run_onnx(plain.model, {"data": prepared})[1], run_onnx(baked.model, {"data": pixels})[1]
+    (expected,), (actual,) = OnnxSession(plain.model, ["conv"]).run({"data": prepared}), OnnxSession(baked.model, ["conv"]).run({"data": pixels})
     assert kinds(baked)[:2] == ["Sub", "Mul"] and np.allclose(actual, expected, atol=1e-4)
-    verify(baked, {"data": pixels}, device)
+    verify(baked, [{"data": pixels}], device)
 
 
 def test_data_that_is_not_there_can_be_done_without(tmp_path: pathlib.Path) -> None:
@@ -244,7 +244,7 @@ def test_the_first_blob_that_differs_is_named(small: Any, device: Any) -> None:
     tensor = next(tensor for tensor in exported.model.graph.initializer if tensor.name == "fc/0")
     tensor.CopyFrom(onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(tensor) * 1.01, "fc/0"))
     with pytest.raises(Error, match="the first blob that differs is 'fc'") as problem:
-        verify(exported, random_inputs(exported.graph), device)
+        verify(exported, [random_inputs(exported.graph)], device)
     assert problem.value.layer == "'fc' (InnerProduct)" and problem.value.place is not None
 
 
@@ -273,7 +273,7 @@ def test_inputs_of_the_users_own(small: Any, device: Any, kind: str, tmp_path: p
 
 def test_the_reference_serves_where_onnxruntime_is_too_old(small: Any, device: Any) -> None:
     exported = of(small(), opset=onnx.defs.onnx_opset_version(), cut_at=["conv"])
-    verify(exported, random_inputs(exported.graph), device)
+    verify(exported, [random_inputs(exported.graph)], device)
 
 
 # -- the command -----------------------------------------------------------------------------------------------------
@@ -329,8 +329,7 @@ def zoo() -> list[str]:
 def test_zoo(name: str, device: Any) -> None:
     message = upgrade_net(read_net(str(ZOO / name / "deploy.prototxt")))
     exported = export(message, random_weights(message), Options(dynamic_batch=True))
-    for batch in (1, 3):
-        assert verify(exported, random_inputs(exported.graph, batch=batch), device).worst <= 1e-4
+    assert verify(exported, [random_inputs(exported.graph, batch=batch) for batch in (1, 3)], device).worst <= 1e-4
 
 
 @pytest.mark.skipif(not REAL.is_dir(), reason="../shared/real is not here")
@@ -340,5 +339,4 @@ def test_models_of_others(folder: str, net: str, fold: bool, device: Any, tmp_pa
     (weights,) = (REAL / folder).glob("*.caffemodel")
     exported = export(str(REAL / folder / f"{net}.prototxt"), str(weights), Options(dynamic_batch=True, fold=fold))
     save(exported.model, tmp_path / "m.onnx")
-    for batch in (1, 3):
-        assert verify(exported, random_inputs(exported.graph, batch=batch), device).worst <= 1e-4
+    assert verify(exported, [random_inputs(exported.graph, batch=batch) for batch in (1, 3)], device).worst <= 1e-4

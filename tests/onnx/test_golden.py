@@ -16,7 +16,7 @@ from ocaffe.model.upgrade import upgrade_net
 from ocaffe.model.weights import LayerWeights, Weights
 from ocaffe.onnx.deploy import DATA, MEASURES
 from ocaffe.onnx.export import Exported, Options, export
-from ocaffe.onnx.verify import run_onnx, with_outputs
+from ocaffe.onnx.verify import OnnxSession
 from tests.test_golden import GOLDEN, TRAINING, Case, message_of
 
 FOLDERS = ("layers", "forks", "nets")
@@ -72,8 +72,7 @@ def check(name: str, **options: Any) -> None:
     values = {blob: values.get(blob, value) for blob, value in result.values.items()} | values
     recorded = [blob for (blob,), _ in case.get("out", 1) if blob in values]
     assert recorded
-    _, arrays = run_onnx(with_outputs(result.model, [values[blob] for blob in recorded]), feeds, [values[blob] for blob in recorded])
-    for blob, array in zip(recorded, arrays):
+    for blob, array in zip(recorded, OnnxSession(result.model, [values[blob] for blob in recorded]).run(feeds)):
         case.compare("out", 1, [blob], array)
 
 
