@@ -106,10 +106,9 @@ def opened(exported: Exported, device: Any, keep: Sequence[str] | None) -> Itera
     """The net in ocaffe, with the weights that were exported; `keep` are the blobs that can be read, None: all."""
     net = Net(exported.deployed.message, exported.options.phase, keep=keep, device=device, seed=exported.options.seed)
     try:
-        for node in exported.graph.nodes:
-            for index, parameter in enumerate(node.params):
-                blob = net.params[node.name][index]
-                blob.data[...] = exported.weights[parameter].reshape(blob.shape)
+        network = net._network
+        for mine, parameter in zip(network.graph.params, exported.graph.params):
+            network.session.write(mine.data, exported.weights[parameter])
         yield net
     finally:
         net.close()
@@ -155,7 +154,7 @@ class OnnxSession:
             session = onnxruntime.InferenceSession(model.SerializeToString(), settings, providers=["CPUExecutionProvider"])
         except Exception as problem:
             if not any(words in str(problem) for words in TOO_NEW):
-                raise Error(f"onnxruntime refuses the model: {problem}", fix="please report it; --noverify writes the file all the same") from problem
+                raise _cannot(f"onnxruntime {onnxruntime.__version__}", problem) from problem
             self._open_reference(model)
             return
         self.runtime, self._run = f"onnxruntime {onnxruntime.__version__}", session.run
@@ -163,11 +162,25 @@ class OnnxSession:
     def _open_reference(self, model: onnx.ModelProto) -> None:
         from onnx.reference import ReferenceEvaluator
 
-        self.runtime, self._run = f"onnx.reference {onnx.__version__}", ReferenceEvaluator(model).run
+        self.runtime = f"onnx.reference {onnx.__version__}"
+        try:
+            self._run = ReferenceEvaluator(model).run
+        except Exception as problem:
+            raise _cannot(self.runtime, problem) from problem
 
     def run(self, feeds: Feeds) -> list[np.ndarray]:
         """The values for these inputs; inputs that the model has not are left out."""
-        return list(self._run(self.names, {name: np.require(feeds[name], np.float32, "C") for name in self.inputs}))
+        given = {name: np.require(feeds[name], np.float32, "C") for name in self.inputs}
+        try:
+            return list(self._run(self.names, given))
+        except Exception as problem:
+            raise _cannot(self.runtime, problem) from problem
+
+
+def _cannot(runtime: str, problem: Exception) -> Error:
+    reason = str(problem).strip().split("\n")[0][:300]
+    fix = "another --opset (17 is widely understood), or other inputs (--verify=image or .npz); --noverify writes the file without comparing"
+    return Error(f"the model cannot be verified, {runtime} does not run it: {reason}", fix=fix)
 
 
 # -- inputs ----------------------------------------------------------------------------------------------------------

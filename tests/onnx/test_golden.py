@@ -6,6 +6,7 @@ import json
 import pathlib
 from typing import Any
 
+import onnx
 import pytest
 
 from ocaffe import proto
@@ -24,7 +25,8 @@ WITHOUT_MEANING = {"HDF5Output", "MarginInnerProduct", "Python", "Silence"}  # b
 NOTHING = {"layers/Input-two"}  # inputs that nothing is computed from
 REFUSED = {"forks/DetectionOutput.ssd-eta"}  # a threshold that falls
 ONLY_LOSSES = {"forks/Net-SSD-TRAIN-logistic-corner", "forks/Net-SSD-TRAIN-noshare"}  # all that these record
-OPSETS = (13, 18, 21)  # besides 17: where operators changed
+OPSETS = (13, 18, 21, onnx.defs.onnx_opset_version())  # besides 17: where operators changed
+NOT_RUN = {("forks/ROIPooling.frcnn-special", OPSETS[-1])}  # no runtime has MaxRoiPool of opset 22
 
 
 @functools.cache
@@ -67,6 +69,7 @@ def check(name: str, **options: Any) -> None:
     """Export a case, run it, and compare all that Caffe recorded and the model has."""
     case = Case(GOLDEN / f"{name}.npz")
     result = exported(case, **options)
+    onnx.checker.check_model(result.model, full_check=True)
     feeds = {blob: array for (blob,), array in case.get("in", 1)}
     values = dict(zip(result.deployed.outputs, (info.name for info in result.model.graph.output)))
     values = {blob: values.get(blob, value) for blob, value in result.values.items()} | values
@@ -96,7 +99,11 @@ def one_of_each() -> list[str]:
 @pytest.mark.parametrize("opset", OPSETS)
 @pytest.mark.parametrize("name", one_of_each())
 def test_other_opsets(name: str, opset: int) -> None:
-    check(name, opset=opset)
+    if (name, opset) in NOT_RUN:
+        with pytest.raises(Error, match="cannot be verified"):
+            check(name, opset=opset)
+    else:
+        check(name, opset=opset)
 
 
 def refused() -> list[str]:
