@@ -87,7 +87,7 @@ def _verified(exported: Any, options: argparse.Namespace) -> str:
     device = select_device(options.device or None, options.gpu or None)
     try:
         if options.verify:
-            runs = [inputs_from(options.verify, exported.graph, exported.deployed.preprocessing, exported.options.bake)]
+            runs = [inputs_from(options.verify, exported.graph)]
         else:
             batches = [None, 3] if exported.options.dynamic_batch else [None]
             runs = [random_inputs(exported.graph, batch=batch) for batch in batches]

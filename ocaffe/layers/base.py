@@ -87,7 +87,7 @@ class Layer:
 
     def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
         """Write the ONNX nodes that compute `tops`, after infer; raises the layer's error where ONNX has no meaning for it."""
-        raise graph.refused(f"{self.param.type} has no meaning in ONNX")
+        raise graph.refused(f"{self.type} has no meaning in ONNX")
 
     def flops(self) -> int:
         """Floating point operations of forward, where products are what takes the time; after infer."""

@@ -12,12 +12,13 @@ from ocaffe import proto
 from ocaffe.data.transform import Transform
 from ocaffe.errors import Error, Place
 from ocaffe.graph.ir import Shape
-from ocaffe.layers.base import Layer, registry
+from ocaffe.layers.base import registry
 
 DATA = {"AnnotatedData", "Data", "DenseImageData", "HDF5Data", "ImageData", "MemoryData", "WindowData"}
 PICTURES = {"AnnotatedData", "Data", "DenseImageData", "ImageData"}  # those that apply transform_param as a mean and a scale
 ACTIVATIONS = {"FocalLoss": "Softmax", "SigmoidCrossEntropyLoss": "Sigmoid", "SoftmaxWithLoss": "Softmax", "SoftmaxWithLossOHEM": "Softmax"}
-MEASURES = {"Accuracy"}  # layers that are no losses and yet say how good a net is, not what it computes
+# Layers that are no losses and yet say how good a net is, not what it computes.
+MEASURES = {"Accuracy", "DetectionEvaluate", "EvalDetection", "ParseEvaluate", "SegAccuracy"}
 
 Source = tuple[int, int]  # a value: number of its layer, number of the top
 
@@ -42,19 +43,22 @@ class Deployed:
     preprocessing: dict[str, Preprocessing] = field(default_factory=dict)
 
 
-def deploy(net: Any, *, shapes: Mapping[str, Shape] | None = None, activate: bool = False, cut_at: Sequence[str] = ()) -> Deployed:
+def deploy(
+    net: Any, *, shapes: Mapping[str, Shape] | None = None, activate: bool = False, cut_at: Sequence[str] = (), prepare: bool = False
+) -> Deployed:
     """The part of `net` (upgraded, filtered) that computes its outputs, or the blobs `cut_at`.
 
     `shapes` are those of inputs and of data tops; data layers whose top is not among them are opened to tell theirs. `activate`: a loss leaves the
-    Softmax or Sigmoid inside it as an output. Raises Error where a shape cannot be known, or a blob does not exist.
+    Softmax or Sigmoid inside it as an output. `prepare`: read what data layers do to pixels. Raises Error where a shape cannot be known, or a blob does
+    not exist.
     """
     given = dict(shapes or {})
     deployed = type(net)()
     deployed.CopyFrom(net)
     labels, preprocessing = set[Source](), dict[str, Preprocessing]()
     for i, layer in enumerate(deployed.layer):
-        if layer.type in DATA or (layer.type == "Python" and not layer.bottom):
-            transform = _transform(layer, net)
+        if _feeds(layer):
+            transform = _transform(layer, net) if prepare else None
             if transform is not None:
                 preprocessing[layer.top[0]] = transform
             labels |= {(i, j) for j in range(1, len(layer.top))}
@@ -71,22 +75,30 @@ def deploy(net: Any, *, shapes: Mapping[str, Shape] | None = None, activate: boo
         if activate and layer.type in ACTIVATIONS:
             _activate(layer, used)
     readers, roots = _walk(deployed)
-    removed = {i for i, layer in enumerate(deployed.layer) if _is_measure(layer)}
+    removed = _measures(deployed)
     outputs = _cut(deployed, cut_at) if cut_at else _outputs(deployed, readers, roots, removed, labels)
     _prune(deployed, outputs, removed if not cut_at else set())
     return Deployed(deployed, outputs, {name: how for name, how in preprocessing.items() if any(name in layer.top for layer in deployed.layer)})
 
 
-def _is_measure(layer: Any) -> bool:
-    known = registry().get(layer.type)
-    return layer.type in MEASURES or (known is not None and known.implementation(layer).is_loss)
+def _feeds(layer: Any) -> bool:
+    """Whether a layer brings data from outside; a type that nobody here knows may, if it has no bottom."""
+    return not layer.bottom and (layer.type in DATA or layer.type == "Python" or layer.type not in registry())
+
+
+def _measures(net: Any) -> set[int]:
+    """The losses, the like of Accuracy, and what is computed from them."""
+    removed, names = set[int](), set[str]()
+    for i, layer in enumerate(net.layer):
+        known = registry().get(layer.type)
+        is_loss = known is not None and known.implementation(layer).is_loss
+        if layer.type in MEASURES or is_loss or names.intersection(layer.bottom):
+            removed.add(i)
+            names.update(layer.top)
+    return removed
 
 
 # -- inputs ----------------------------------------------------------------------------------------------------------
-
-
-def _layer(param: Any, net: Any) -> Layer:
-    return registry()[param.type].implementation(param)(param, net.state.phase, Place(net.source_file, param.source_line))
 
 
 def _input(param: Any, net: Any, given: Mapping[str, Shape]) -> Any:
@@ -96,12 +108,15 @@ def _input(param: Any, net: Any, given: Mapping[str, Shape]) -> Any:
         batch = given[param.top[0]][:1]
         shapes = [given.get(top, batch) for top in param.top]
     else:
-        layer = _layer(param, net)
+        place, title = Place(net.source_file, param.source_line), f"'{param.name}' ({param.type})"
+        fix = f"--shape={param.top[0]}:1x3x224x224 (its size) does without the data"
+        if param.type not in registry():
+            raise Error(f"unknown layer type '{param.type}'", place=place, layer=title, fix=fix)
+        layer = registry()[param.type].implementation(param)(param, net.state.phase, place)
         try:
             shapes = [tuple(shape) for shape in layer.infer()]
         except Error as problem:
-            fix = f"--shape={param.top[0]}:1x3x224x224 (its size) does without the data; {problem.fix or ''}".rstrip("; ")
-            raise Error(problem.fact, place=problem.place or layer.place, layer=layer.title, fix=fix) from problem
+            raise Error(problem.fact, place=problem.place or place, layer=title, fix=f"{fix}; {problem.fix or ''}".rstrip("; ")) from problem
         if layer.source is not None:
             layer.source.close()
     made = proto.LayerParameter(name=param.name, type="Input", top=param.top, source_line=param.source_line)
@@ -148,8 +163,8 @@ def _transform(param: Any, net: Any) -> Preprocessing | None:
 
 def _activate(layer: Any, used: set[str]) -> None:
     """Turn a loss into what it does to its first bottom."""
-    free = next(name for name in ("prob", layer.name, f"{layer.name}_prob") if name not in used or name in layer.top)
-    top = layer.top[1] if len(layer.top) > 1 else free
+    wishes = ["prob", f"{layer.bottom[0]}_prob", *(f"{layer.bottom[0]}_prob{i}" for i in range(2, len(used) + 3))]
+    top = layer.top[1] if len(layer.top) > 1 else next(name for name in wishes if name not in used)
     made = proto.LayerParameter(name=layer.name, type=ACTIVATIONS[layer.type], bottom=layer.bottom[:1], top=[top], source_line=layer.source_line)
     if made.type == "Softmax":
         own = layer.softmax_param if layer.type.startswith("Softmax") else layer.focal_loss_param
@@ -184,7 +199,8 @@ def _outputs(net: Any, readers: dict[Source, list[int]], roots: dict[Source, set
     outputs = []
     for (i, j), who in readers.items():
         unread = i not in removed and set(who) <= removed
-        if unread and net.layer[i].type != "Input" and not roots[i, j] <= labels:
+        only_labels = roots[i, j] and roots[i, j] <= labels
+        if unread and net.layer[i].type != "Input" and not only_labels:
             outputs.append(net.layer[i].top[j])
     return outputs
 

@@ -72,14 +72,14 @@ def export(net: str | Any, weights: str | Weights | None = None, options: Option
     if named is not None:
         recognise(message, named)
     cuts = [*options.cut_at, *(_detection_bottoms(message, options) if options.raw_detection else ())]
-    deployed = deploy(message, shapes=options.shapes, activate=options.activate, cut_at=cuts)
+    deployed = deploy(message, shapes=options.shapes, activate=options.activate, cut_at=cuts, prepare=options.bake)
     if not deployed.outputs:
         raise Error("the net computes nothing but losses and measures", place=message.source_file or None, fix="--activate_losses, or --cut_at=BLOB")
     _refuse_python(deployed.message)
     graph = build(deployed.message, options.phase, seed=options.seed)
     arrays = parameter_values(graph, named, options, message.source_file)
     onnx_graph = OnnxGraph(options.opset, arrays, varying(graph, deployed.message, options))
-    _walk(graph, onnx_graph, deployed, options)
+    _walk(graph, onnx_graph, deployed)
     outputs = [graph.blobs[name] for name in deployed.outputs]
     onnx_graph.named(outputs, graph.blobs)
     if options.fold:
@@ -108,16 +108,15 @@ def _refuse_python(message: Any) -> None:
             )  # fmt: skip
 
 
-def _walk(graph: Graph, onnx_graph: OnnxGraph, deployed: Deployed, options: Options) -> None:
+def _walk(graph: Graph, onnx_graph: OnnxGraph, deployed: Deployed) -> None:
     for node in graph.nodes:
         onnx_graph.node = node
         node.layer.onnx(onnx_graph, node.bottoms, node.tops)
-        if options.bake and node.type == "Input":
-            for top in node.tops:
-                if top.name in deployed.preprocessing:
-                    how = deployed.preprocessing[top.name]
-                    x = onnx_graph.op("Sub", top, how.mean.astype(np.float32)) if how.mean is not None else onnx_graph.values[top]
-                    onnx_graph.alias(top, onnx_graph.op("Mul", x, how.scale) if how.scale != 1 else x)
+        for top in node.tops:
+            if top.name in deployed.preprocessing and node.type == "Input":
+                how = deployed.preprocessing[top.name]
+                x = onnx_graph.op("Sub", top, how.mean.astype(np.float32)) if how.mean is not None else onnx_graph.values[top]
+                onnx_graph.alias(top, onnx_graph.op("Mul", x, how.scale) if how.scale != 1 else x)
 
 
 def _present(graph: Graph, onnx_graph: OnnxGraph) -> dict[str, str]:

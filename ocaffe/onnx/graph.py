@@ -78,8 +78,11 @@ class OnnxGraph:
         return outputs
 
     def alias(self, top: Blob, value: Value) -> None:
-        """The top is this value: no node."""
-        self.values[top] = self._value(value)
+        """The top is this value, or one blob seen as of another shape."""
+        if isinstance(value, Blob) and value.shape != top.shape:
+            self.reshape(value, to=top)
+        else:
+            self.values[top] = self._value(value)
 
     def input(self, top: Blob) -> None:
         """The top comes from outside."""

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import contextlib
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,6 @@ from ocaffe.data.resample import resize
 from ocaffe.errors import Error, shape_text
 from ocaffe.graph.ir import Graph, Shape
 from ocaffe.net import Net
-from ocaffe.onnx.deploy import Preprocessing
 from ocaffe.onnx.export import Exported
 from ocaffe.onnx.graph import origin
 
@@ -120,7 +119,7 @@ def run_net(net: Net, exported: Exported, feeds: Feeds, names: Sequence[str]) ->
         if net.blobs[name].shape != value.shape:
             net.blobs[name].reshape(*value.shape)
     for name, value in feeds.items():
-        how = exported.deployed.preprocessing.get(name) if exported.options.bake else None
+        how = exported.deployed.preprocessing.get(name)
         net.blobs[name].data[...] = value if how is None else how(value)
     net.forward()
     return {name: np.array(net.blobs[name].data) for name in names}
@@ -237,11 +236,11 @@ def _reader(graph: Graph, blob: Any) -> tuple[Draw | None, Any]:
     return None, None
 
 
-def inputs_from(path: str, graph: Graph, preprocessing: Mapping[str, Preprocessing], baked: bool) -> Feeds:
-    """The inputs in a file: arrays by blob name in an .npz (npy for a single input), or an image for a net of one, brought to its size, with the mean and
-    scale of the data layer. Raises Error where they do not fit."""
+def inputs_from(path: str, graph: Graph) -> Feeds:
+    """The inputs in a file: arrays by blob name in an .npz (an .npy for a single input), or an image for a net of one, brought to its size: pixels from 0
+    to 255, blue first. Raises Error where they do not fit."""
     if Path(path).suffix not in (".npz", ".npy"):
-        return _image(path, graph, preprocessing, baked)
+        return _image(path, graph)
     try:
         held = np.load(path)
         arrays = {graph.inputs[0].name: held} if isinstance(held, np.ndarray) else dict(held)
@@ -259,7 +258,7 @@ def inputs_from(path: str, graph: Graph, preprocessing: Mapping[str, Preprocessi
     return feeds
 
 
-def _image(path: str, graph: Graph, preprocessing: Mapping[str, Preprocessing], baked: bool) -> Feeds:
+def _image(path: str, graph: Graph) -> Feeds:
     blob = graph.inputs[0]
     if len(graph.inputs) != 1 or len(blob.shape) != 4 or blob.shape[1] not in (1, 3):
         inputs = ", ".join(f"{blob.name} ({shape_text(blob.shape)})" for blob in graph.inputs)
@@ -272,8 +271,4 @@ def _image(path: str, graph: Graph, preprocessing: Mapping[str, Preprocessing], 
     except Error as problem:
         problem.place = path
         raise
-    values = resize(pixels, height, width).astype(np.float32)
-    how = preprocessing.get(blob.name)
-    if how is not None and not baked:
-        values = how(values)
-    return {blob.name: np.repeat(values[None], batch, 0).astype(np.float32)}
+    return {blob.name: np.repeat(resize(pixels, height, width)[None].astype(np.float32), batch, 0)}
