@@ -56,6 +56,7 @@ def deploy(
     deployed = type(net)()
     deployed.CopyFrom(net)
     labels, preprocessing = set[Source](), dict[str, Preprocessing]()
+    _add_missing(deployed, given)
     for i, layer in enumerate(deployed.layer):
         if _feeds(layer):
             transform = _transform(layer, net) if prepare else None
@@ -123,6 +124,18 @@ def _input(param: Any, net: Any, given: Mapping[str, Shape]) -> Any:
     for shape in shapes:
         made.input_param.shape.add(dim=shape)
     return made
+
+
+def _add_missing(net: Any, given: Mapping[str, Shape]) -> None:
+    """Input layers for bottoms that no layer makes and that have a shape: the data layer of a net may be for another phase."""
+    tops = {top for layer in net.layer for top in layer.top}
+    missing = dict.fromkeys(name for layer in net.layer for name in layer.bottom if name not in tops and name in given)
+    if not missing:
+        return
+    layers = [proto.LayerParameter(name=name, type="Input", top=[name], input_param={"shape": [{"dim": given[name]}]}) for name in missing]
+    layers += [proto.LayerParameter.FromString(layer.SerializeToString()) for layer in net.layer]
+    del net.layer[:]
+    net.layer.extend(layers)
 
 
 def _reshape(layer: Any, top: int, shape: Shape) -> None:

@@ -204,6 +204,13 @@ def _regions(rng: np.random.Generator, shape: Shape, layer: Any) -> np.ndarray:
     return np.concatenate([np.zeros((shape[0], 1)), corners], 1).reshape(shape)
 
 
+def _mask(rng: np.random.Generator, shape: Shape, layer: Any) -> np.ndarray:
+    """Places in the planes of the top, none twice in a plane."""
+    pixels, height, width = int(np.prod(shape[2:])), *layer.size(shape[2:])
+    planes = int(np.prod(shape[:2]))
+    return np.stack([rng.choice(height * width, pixels, replace=False) for _ in range(planes)]).reshape(shape)
+
+
 DRAWS: dict[tuple[str, int], Draw] = {  # inputs that are no images: what reads them, as which bottom
     ("Embed", 0): _whole,
     ("Filter", -1): _flags,
@@ -211,6 +218,7 @@ DRAWS: dict[tuple[str, int], Draw] = {  # inputs that are no images: what reads 
     ("RNN", 1): _continued,
     ("ROIPooling", 1): _regions,
     ("PSROIPooling", 1): _regions,
+    ("Upsample", 1): _mask,
     ("BatchReindex", 1): lambda rng, shape, layer: np.zeros(shape),
     ("Proposal", 2): lambda rng, shape, layer: np.array([200, 300, 1.0] + [1.0] * (int(np.prod(shape)) - 3)).reshape(shape),
 }

@@ -56,7 +56,7 @@ def random_weights(message: Any, phase: int = proto.TEST) -> Weights:
         for i, parameter in enumerate(node.params):
             fan_in = max(1, int(np.prod(parameter.shape[1:])))
             blob = rng.standard_normal(parameter.shape, np.float32) * np.float32((2 / fan_in) ** 0.5)
-            if node.type == "BatchNorm":
+            if node.type == "BatchNorm" and i < 3:
                 blob = (rng.normal(0, 0.1, parameter.shape), rng.uniform(0.5, 2, parameter.shape), np.ones(parameter.shape))[i]
             elif len(parameter.shape) < 2:
                 blob = rng.uniform(0.5, 1.5, parameter.shape) if node.type == "Scale" and i == 0 else rng.normal(0, 0.1, parameter.shape)
@@ -192,6 +192,14 @@ def test_data_that_is_not_there_can_be_done_without(tmp_path: pathlib.Path) -> N
     with pytest.raises(Error) as problem:
         export(data_net(tmp_path), None, Options(fillers=True))
     assert "--shape=data:" in str(problem.value.fix)
+
+
+def test_a_bottom_whose_data_layer_is_for_another_phase(tmp_path: pathlib.Path) -> None:
+    net = tmp_path / "net.prototxt"
+    net.write_text(PICTURES.replace('top: "label" data', 'top: "label" include { phase: TRAIN } data'))
+    assert export(str(net), None, Options(shapes={"data": (1, 3, 9, 9)}, fillers=True)).deployed.outputs == ["conv"]
+    with pytest.raises(Error, match="unknown bottom"):
+        export(str(net), None, Options(fillers=True))
 
 
 def test_a_python_layer_that_makes_data_can_be_done_without(tmp_path: pathlib.Path) -> None:
