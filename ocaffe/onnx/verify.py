@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -206,9 +207,8 @@ def _regions(rng: np.random.Generator, shape: Shape, layer: Any) -> np.ndarray:
 
 def _mask(rng: np.random.Generator, shape: Shape, layer: Any) -> np.ndarray:
     """Places in the planes of the top, none twice in a plane."""
-    pixels, height, width = int(np.prod(shape[2:])), *layer.size(shape[2:])
-    planes = int(np.prod(shape[:2]))
-    return np.stack([rng.choice(height * width, pixels, replace=False) for _ in range(planes)]).reshape(shape)
+    planes, pixels, places = math.prod(shape[:2]), math.prod(shape[2:]), math.prod(layer.size(shape[2:]))
+    return np.stack([rng.choice(places, pixels, replace=False) for _ in range(planes)]).reshape(shape)
 
 
 DRAWS: dict[tuple[str, int], Draw] = {  # inputs that are no images: what reads them, as which bottom

@@ -117,3 +117,14 @@ def test_what_has_no_meaning_is_refused(name: str) -> None:
         exported(Case(GOLDEN / f"{name}.npz"))
     assert (problem.value.layer and "no meaning in ONNX" in problem.value.fact) or "computes nothing" in problem.value.fact
     assert "--cut_at" in str(problem.value.fix)
+
+
+@pytest.mark.parametrize("name", one_of_each())
+def test_sixteen_bits(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.test_golden.TOLERANCE", 2e-2)
+    check(name, fp16=True)
+
+
+@pytest.mark.parametrize("name", [name for name in meant() if name.startswith("nets/") or "/Net-" in name])
+def test_folded_nets(name: str) -> None:
+    check(name, fold=True)
