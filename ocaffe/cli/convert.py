@@ -21,6 +21,7 @@ def main(argv: Sequence[str]) -> int:
     export_flags(parser)
     device_flags(parser)
     state_flags(parser)
+    log.quiet()
     options = parser.parse([f"{arg}=" if arg in VERIFY and _suffix(after) in KINDS else arg for arg, after in zip(argv, [*argv[1:], ""])])
     kinds = tuple(_kind(file) for file in options.files)
     if kinds not in CONVERSIONS:
@@ -54,6 +55,7 @@ def export_flags(parser: Parser) -> None:
     parser.flag("bake_preprocessing", False, "the mean and scale of the data layer go into the model")
     parser.flag("fillers", False, "layers that the weights lack get the values of their fillers")
     parser.flag("shape", "", "shapes of inputs, for example data:1x3x224x224,im_info:1x3; does without the data of a data layer")
+    parser.flag("tolerance", 0.0, "largest difference in parts of a blob's largest magnitude; 0 means 1e-4, with --fp16 2e-2")
     what = "compare with ocaffe for this image or .npz; random numbers without one"
     parser.add_argument(*VERIFY, dest="verify", nargs="?", const="", default="", help=what)
     parser.add_argument("--noverify", "-noverify", dest="verify", action="store_const", const=None, help="write the file without comparing")
@@ -82,7 +84,6 @@ def _verified(exported: Any, options: argparse.Namespace) -> str:
     from ocaffe.onnx.verify import inputs_from, random_inputs, verify
 
     if not (options.device or options.gpu) and all(device.unusable for device in list_devices()):
-        log.warning("convert:1", "there is no OpenCL device to run the net on, so the model is written without comparing")
         return "NOT VERIFIED: there is no OpenCL device"
     device = select_device(options.device or None, options.gpu or None)
     try:
@@ -91,7 +92,7 @@ def _verified(exported: Any, options: argparse.Namespace) -> str:
         else:
             batches = [None, 3] if exported.options.dynamic_batch else [None]
             runs = [random_inputs(exported.graph, batch=batch) for batch in batches]
-        return str(verify(exported, runs, device))
+        return str(verify(exported, runs, device, options.tolerance))
     finally:
         device.close()
 

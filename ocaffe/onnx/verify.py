@@ -28,14 +28,14 @@ Feeds = dict[str, np.ndarray]
 
 @dataclass(frozen=True)
 class Verified:
-    """What was compared, by what, and how large the difference is, in parts of the largest magnitude."""
+    """By what the model ran, and for each blob that was compared the difference in parts of its largest magnitude."""
 
     runtime: str
-    outputs: dict[str, float]
+    differences: dict[str, float]
 
     @property
     def worst(self) -> float:
-        return max(self.outputs.values(), default=0.0)
+        return max(self.differences.values(), default=0.0)
 
     def __str__(self) -> str:
         return f"equal to ocaffe's outputs in {self.runtime}, largest difference {self.worst:.2g} of the magnitude"
@@ -48,7 +48,7 @@ def verify(exported: Exported, runs: Sequence[Feeds], device: Any = None, tolera
     outputs = exported.deployed.outputs
     names = [*outputs, *(name for name in _before(exported.graph, outputs) if name in exported.values)]
     values = [*(info.name for info in exported.model.graph.output), *(exported.values[name] for name in names[len(outputs) :])]
-    session, worst = OnnxSession(exported.model, values), dict.fromkeys(outputs, 0.0)
+    session, worst = OnnxSession(exported.model, values), dict.fromkeys(names, 0.0)
     with opened(exported, device, names) as net:
         for feeds in runs:
             expected = run_net(net, exported, feeds, names)
@@ -56,8 +56,7 @@ def verify(exported: Exported, runs: Sequence[Feeds], device: Any = None, tolera
                 error = difference(actual, expected[name])
                 if not error <= tolerance:
                     raise _first_difference(exported, feeds, device, tolerance, name, error)
-                if name in worst:
-                    worst[name] = max(worst[name], error)
+                worst[name] = max(worst[name], error)
     return Verified(session.runtime, worst)
 
 

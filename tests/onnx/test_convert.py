@@ -17,6 +17,7 @@ from ocaffe.graph.build import build
 from ocaffe.model.text import read_net
 from ocaffe.model.upgrade import upgrade_net
 from ocaffe.model.weights import LayerWeights, Weights, write_weights
+from ocaffe.net import Net
 from ocaffe.network import phase_net
 from ocaffe.onnx.export import Exported, Options, export
 from ocaffe.onnx.model import save
@@ -140,6 +141,13 @@ def test_opsets(small: Any, opset: int, fact: str) -> None:
         of(small(), opset=opset)
 
 
+def test_a_model_that_is_too_large_is_refused(small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ocaffe.onnx.model.LARGEST", 4000)
+    with pytest.raises(Error, match="the model would have"):
+        of(small())
+    of(small(), fp16=True)
+
+
 # -- training nets ---------------------------------------------------------------------------------------------------
 
 TRAINING = """
@@ -186,6 +194,26 @@ def test_preprocessing_is_baked_in(tmp_path: pathlib.Path, device: Any) -> None:
     (expected,), (actual,) = OnnxSession(plain.model, ["conv"]).run({"data": prepared}), OnnxSession(baked.model, ["conv"]).run({"data": pixels})
     assert kinds(baked)[:2] == ["Sub", "Mul"] and np.allclose(actual, expected, atol=1e-4)
     verify(baked, [{"data": pixels}], device)
+
+
+def test_a_mean_file_is_baked_in_as_the_data_layer_applies_it(tmp_path: pathlib.Path, device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT / "tests" / "golden")
+    text = PICTURES[: PICTURES.index('layer { name: "loss"')].replace('"absent"', '"files/lmdb_raw" backend: LMDB').replace(" mirror: true", "")
+    text = text.replace(" mean_value: 10 mean_value: 20 mean_value: 30", "")
+    files = [tmp_path / "plain.prototxt", tmp_path / "with_mean.prototxt"]
+    files[0].write_text(text.replace("scale: 0.5", ""))
+    files[1].write_text(text.replace("scale", 'mean_file: "files/mean.binaryproto" scale'))
+    baked = export(str(files[1]), None, Options(fillers=True, bake=True))
+    nets = [Net(str(file), phase=proto.TEST, device=device) for file in files]
+    try:
+        for net in nets:
+            net.forward()
+        (actual,) = OnnxSession(baked.model, ["conv"]).run({"data": nets[0].blobs["data"].data})
+        expected = nets[1].blobs["conv"].data
+        assert np.abs(actual - expected).max() <= 1e-4 * np.abs(expected).max()
+    finally:
+        for net in nets:
+            net.close()
 
 
 def test_data_that_is_not_there_can_be_done_without(tmp_path: pathlib.Path) -> None:
