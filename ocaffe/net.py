@@ -141,7 +141,8 @@ def _readable(ref: Ref) -> bool:
 class Net:
     """A network of one phase: `Net(file, phase)`, or the older `Net(file, weights, phase)`.
 
-    `keep` names the blobs that stay readable (default: all); `device` is a Device or a device spec such as '0:0'.
+    `keep` names the blobs that stay readable (default: all); `device` is a Device or a device spec such as '0:0'. `memory_limit`: bytes on the device that
+    the net must do with; what is kept counts, so name in `keep` what you read. Raises Error where it cannot be kept.
     """
 
     def __init__(
@@ -155,6 +156,7 @@ class Net:
         keep: Iterable[str] | None = None,
         device: Device | str | None = None,
         seed: int = 0,
+        memory_limit: int | None = None,
     ) -> None:
         for arg in args:
             if isinstance(arg, str):
@@ -166,7 +168,8 @@ class Net:
             phase = message.state.phase if message.HasField("state") else proto.TEST
         session = Session(device if isinstance(device, Device) else select_device(device))
         kept = ALL if keep is None else frozenset(keep)
-        choices = Choices(backward=phase == proto.TRAIN, keep=kept, observed_diffs=True, hold_gradients=True, accumulate=True, seed=seed)
+        choices = Choices(backward=phase == proto.TRAIN, keep=kept, observed_diffs=True, hold_gradients=True, accumulate=True,
+                          limit=memory_limit, seed=seed)  # fmt: skip
         net = phase_net(message, phase, level, tuple(stages or ()))
         self._attach(Network(net, phase, session, choices, quiet=True, weights=[] if weights is None else [weights]))
         self._network.fill_parameters()
@@ -187,6 +190,7 @@ class Net:
         self._shapes: dict[str, Shape] = {}
         self._choices = network.choices
         self._variant: Variant | None = None
+        self._slot: int | None = None  # the number of the last run in the variant's tape, which backward goes on with
         self._gradients: dict[Any, Ref] = {}
         graph = network.graph
         self.blobs = OrderedDict((name, Blob(self, name)) for name in graph.blobs)
@@ -287,6 +291,7 @@ class Net:
             if first == 0:
                 variant.tape.set_step(RATE=0.0, ITERATION=self._network.runs, PASS=0, SAMPLE=0)
                 self._network.runs += 1
+                self._slot = variant.tape.runs
             variant = self._network.run(variant, ranges[first][0], lambda recording: recording.forward_ranges[last][1])
             if variant is not self._variant:
                 self._drop_arrays()
@@ -310,7 +315,7 @@ class Net:
         last = self._index(end) if end else 0
         ranges = [variant.recording.backward_ranges[i] for i in range(first, last - 1, -1) if i in variant.recording.backward_ranges]
         if ranges:
-            variant.tape.run(ranges[0][0], ranges[-1][1])
+            variant.tape.run(ranges[0][0], ranges[-1][1], self._slot)  # the batch of the last forward
         self._after()
         names = [blob.name for blob in nodes[last].bottoms] if end else self.inputs
         recorded = variant.recording.first_diff

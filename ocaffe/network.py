@@ -1,8 +1,6 @@
 """A net of one phase on a session: from the message to tapes. What `Net` and `Solver` are made of."""
 from __future__ import annotations
 
-import bisect
-import os
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -13,42 +11,21 @@ import numpy as np
 from ocaffe import log
 from ocaffe.cl.session import Session
 from ocaffe.cl.tape import RING, Fetched, Measured, Tape
+from ocaffe.compile import Switches, compile_net
 from ocaffe.data.prefetch import Prefetcher
 from ocaffe.errors import Error, shape_text
 from ocaffe.graph.build import build
 from ocaffe.graph.ir import Blob, Graph, Parameter, Role, Shape
-from ocaffe.graph.record import Choices, ParameterGroup, Recording, Update, record
+from ocaffe.graph.record import Choices, ParameterGroup, Recording, Update
 from ocaffe.graph.recorder import Recorder
 from ocaffe.layers.base import registry
-from ocaffe.memory.optimise import optimise
 from ocaffe.memory.plan import MemoryPlan, plan
-from ocaffe.memory.report import fixed_bytes, too_large
 from ocaffe.model.fillers import fill, generator
 from ocaffe.model.filter import filter_net
 from ocaffe.model.upgrade import upgrade_net
 from ocaffe.model.weights import Weights, fit, read_weights
-from ocaffe.target import Target
 
-BUDGET_SHARES = (1.0, 0.97, 0.94)  # of what a limit leaves for recycled memory: a plan may be a little larger than its bound
 SHAPES_KEPT = 4  # tapes for the last few input shapes stay bound
-
-
-@dataclass(frozen=True)
-class Switches:
-    """Debug switches from the environment (DESIGN §4)."""
-
-    share: bool = True  # OCAFFE_PLAN=none: every Ref memory of its own
-    separate: bool = False  # OCAFFE_PLAN=separate: and a buffer of its own, of exactly its size, so that a checker sees what goes over its edge
-    poison: bool = False  # OCAFFE_POISON=1: NaN after the last use
-    fuse: bool = True  # OCAFFE_FUSE=0
-    recompute: bool = True  # OCAFFE_RECOMPUTE=none
-
-    @staticmethod
-    def read() -> Switches:
-        env = os.environ
-        plan = env.get("OCAFFE_PLAN")
-        return Switches(plan not in ("none", "separate"), plan == "separate", env.get("OCAFFE_POISON") == "1", env.get("OCAFFE_FUSE") != "0",
-                        env.get("OCAFFE_RECOMPUTE") != "none")  # fmt: skip
 
 
 def phase_net(net: Any, phase: int, level: int = 0, stages: tuple[str, ...] = (), state: Any = None) -> Any:
@@ -71,49 +48,6 @@ def recognise(net: Any, weights: Weights) -> None:
     for param in net.layer:
         if param.type in registry() and param.name in blobs:
             registry()[param.type].recognise(param, blobs[param.name])
-
-
-def compile_net(
-    graph: Graph, group: ParameterGroup, target: Target, choices: Choices, switches: Switches, update: Update | None = None
-) -> tuple[Recording, MemoryPlan]:
-    """Record, optimise and plan: the part of the pipeline that needs no device. Raises Error where `choices.limit` cannot be kept."""
-    alignment, slab_limit = (1, 1) if switches.separate else (target.alignment, target.max_allocation)
-
-    def compiled(budget: int | None) -> tuple[Recording, MemoryPlan]:
-        recording = record(graph, group, target, choices, update)
-        before = {id(launch): index for index, launch in enumerate(recording.schedule)}
-        fuse, again = choices.fuse and switches.fuse, choices.recompute and switches.recompute
-        schedule = optimise(recording.schedule, fuse=fuse, in_place=switches.share, again=again, budget=budget)
-        if schedule is not recording.schedule:
-            recording = _renumber(recording, [before[id(launch.before or launch)] for launch in schedule], schedule)
-        return recording, plan(schedule, alignment=alignment, slab_limit=slab_limit, share=switches.share)
-
-    recording, placed = compiled(None)
-    if choices.limit is None:
-        return recording, placed
-    fixed = fixed_bytes([recording.schedule])
-    for share in BUDGET_SHARES if choices.recompute and switches.share else ():
-        if fixed + placed.total <= choices.limit:
-            break
-        recording, placed = compiled(int(share * (choices.limit - fixed)))
-    if fixed + placed.total > choices.limit:
-        raise too_large(graph, recording.schedule, placed, fixed, choices.limit)
-    return recording, placed
-
-
-def _renumber(recording: Recording, kept: list[int], schedule: Any) -> Recording:
-    """The ranges of a recording after launches were removed and put in."""
-    def at(index: int) -> int:
-        return bisect.bisect_left(kept, index)
-
-    return replace(
-        recording,
-        schedule=schedule,
-        forward_end=at(recording.forward_end),
-        backward_end=at(recording.backward_end),
-        forward_ranges=[(at(a), at(b)) for a, b in recording.forward_ranges],
-        backward_ranges={node: (at(a), at(b)) for node, (a, b) in recording.backward_ranges.items()},
-    )
 
 
 @dataclass(eq=False)
@@ -208,7 +142,8 @@ class Network:
         kind = (choices, update is not None)
         key = (kind, self.shape_key())
         if key not in self._variants:
-            recording, placed = compile_net(self.graph, self.group, self.session.device.target, choices, self.switches, update)
+            made = compile_net(self.graph, self.group, self.session.device.target, choices, self.switches, update)
+            recording, placed = made.recording, made.plan
             tape = Tape(self.session, recording.schedule, placed, recording.step, self.switches.poison)
             tape.prefetchers = self.prefetchers
             self._variants[key] = Variant(recording, placed, tape, choices, update)

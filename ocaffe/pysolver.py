@@ -25,10 +25,10 @@ def set_random_seed(seed: int) -> None:
 class SGDSolver:
     """A solver from a prototxt: `net`, `test_nets`, `iter`, `step(n)`, `solve()`, `snapshot()`, `restore(file)`.
 
-    All blobs stay readable unless `keep` names fewer; `keep=[]` plans memory as `ocaffe train` does.
+    All blobs stay readable unless `keep` names fewer; `keep=[]` plans memory as `ocaffe train` does, within `memory_limit` bytes if given.
     """
 
-    def __init__(self, file: str | Any, *, keep: Any = None, device: Device | str | None = None) -> None:
+    def __init__(self, file: str | Any, *, keep: Any = None, device: Device | str | None = None, memory_limit: int | None = None) -> None:
         if log.minimum == 0:
             log.quiet()
         param = read_solver(file) if isinstance(file, str) else file
@@ -36,7 +36,7 @@ class SGDSolver:
             param.random_seed = _random_seed
         opened = device if isinstance(device, Device) else select_device(device)
         kept = ALL if keep is None else frozenset(keep)
-        self._solver = Solver(param, opened, file=file if isinstance(file, str) else None, keep=kept)
+        self._solver = Solver(param, opened, file=file if isinstance(file, str) else None, keep=kept, memory_limit=memory_limit)
         self.net = Net._of(self._solver.network)
         self.test_nets = [Net._of(network) for network in self._solver.test_networks]
 
@@ -88,7 +88,7 @@ class SGDSolver:
 
     def loss_history(self) -> np.ndarray:
         """The losses in the smoothing window."""
-        return np.array(self._solver._losses, np.float32)
+        return np.array(self._solver.losses.window, np.float32)
 
 
 def get_solver(file: str, **options: Any) -> SGDSolver:

@@ -111,12 +111,13 @@ class Tape:
         buffer = self.session.buffers(self.step)[0]
         self._step_events.append(self.session.device.cl.enqueue_copy(self.session.device.queue, buffer, host, is_blocking=False))
 
-    def run(self, start: int = 0, stop: int | None = None) -> None:
-        """Enqueue the launches [start, stop); the first run after a bind may begin anywhere."""
+    def run(self, start: int = 0, stop: int | None = None, slot: int | None = None) -> None:
+        """Enqueue the launches [start, stop); the first run after a bind may begin anywhere. `slot`: go on with an earlier run, whose number it is."""
         assert len(self._actions) == len(self.schedule), "the tape is not bound"
         queue = self.session.device.queue
         enqueue = self.session.device.cl.enqueue_nd_range_kernel
-        slot = self.runs
+        going_on = slot is not None
+        slot = self.runs if slot is None else slot
         for action in self._actions[start:stop]:
             if type(action) is tuple:
                 kernel, size, local = action
@@ -125,7 +126,7 @@ class Tape:
                 enqueue(queue, kernel, size, local)
             else:
                 action(slot)
-        if stop is None or stop >= len(self._actions):
+        if not going_on and (stop is None or stop >= len(self._actions)):
             self.runs += 1
         queue.flush()
 

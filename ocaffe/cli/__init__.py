@@ -8,6 +8,7 @@ import traceback
 from collections.abc import Sequence
 
 from ocaffe import __version__, log
+from ocaffe.cli.flags import CAFFE_COMMANDS
 from ocaffe.errors import Error
 
 COMMANDS = {
@@ -15,16 +16,34 @@ COMMANDS = {
     "test": "score a model",
     "time": "benchmark model execution time, layer by layer",
     "device_query": "show the OpenCL devices",
+    "selftest": "compare every kernel family with numpy on a device",
+    "compare": "compare a net on two devices, or fused with plain, layer by layer",
     "plan": "show the memory plan of a net or solver, without a device",
     "convert": "convert a model: to ONNX",
     "layers": "list the layer types with their parameters",
     "dataset": "make the databases of mnist, cifar10 or digits",
+    "convert_imageset": "image files and labels into a database",
+    "convert_annoset": "image files and boxes into a database (SSD)",
+    "create_label_map": "class names into a label map (SSD)",
+    "compute_image_mean": "the mean image of a database",
+    "extract_features": "blobs of a net into databases",
+    "upgrade_net_proto_text": "a net of an older format into today's",
+    "upgrade_net_proto_binary": "a caffemodel of an older format into today's",
+    "upgrade_solver_proto_text": "a solver of an older format into today's",
+    "classify": "classify images",
+    "detect": "classify windows of images",
+    "draw_net": "draw a net as SVG or PNG",
+    "parse_log": "the numbers of a log as CSV",
+    "plot": "curves of one log or several",
+    "summary": "layers, shapes, parameters, MACs and memory of a net, without a device",
+    "lint": "find the classic mistakes in a net or solver, without a device",
+    "install-links": "make all commands callable by their names in Caffe",
 }
 
 
 def usage() -> str:
     lines = ["usage: ocaffe <command> <flags>", "", "commands:"]
-    lines += [f"  {name:<15} {text}" for name, text in COMMANDS.items()]
+    lines += [f"  {name:<25} {text}" for name, text in COMMANDS.items()]
     lines += ["", "`ocaffe <command> --help` lists the flags; `ocaffe --version` prints the version."]
     return "\n".join(lines)
 
@@ -32,7 +51,6 @@ def usage() -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit status. Mistakes of the user are one block on stderr and status 1."""
     args = list(sys.argv[1:] if argv is None else argv)
-    log.configure()
     if args and args[0] in ("--version", "-version"):
         print(f"ocaffe version {__version__}")
         return 0
@@ -41,10 +59,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         wanted = args and args[0] in ("--help", "-help", "-h", "help")
         print(usage(), file=sys.stdout if wanted else sys.stderr)
         return 0 if wanted else 1
+    log.configure("caffe" if command in CAFFE_COMMANDS else command)
     debug = "--debug" in args
     if debug:
         args.remove("--debug")
-    module = importlib.import_module(f"ocaffe.cli.{command}")
+    module = importlib.import_module(f"ocaffe.cli.{command.replace('-', '_')}")
     try:
         return int(module.main(args) or 0)
     except Error as error:

@@ -22,7 +22,7 @@ def main(argv: Sequence[str]) -> int:
     device_flags(parser)
     state_flags(parser)
     log.quiet()
-    options = parser.parse([f"{arg}=" if arg in VERIFY and _suffix(after) in KINDS else arg for arg, after in zip(argv, [*argv[1:], ""])])
+    options = parser.parse([f"{arg}=" if arg in VERIFY and _suffix(after) in KINDS else arg for arg, after in zip(argv, [*argv[1:], ""])], intermixed=True)
     kinds = tuple(_kind(file) for file in options.files)
     if kinds not in CONVERSIONS:
         possible = "; ".join(" ".join(names) for names in CONVERSIONS)

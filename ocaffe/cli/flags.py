@@ -3,14 +3,15 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from ocaffe.errors import Error
 
 AUTO_SHARE = 0.95  # of the free memory: drivers need some for programs and queues
-TRUTHS = {**dict.fromkeys(("true", "t", "1", "yes"), True), **dict.fromkeys(("false", "f", "0", "no"), False)}
+CAFFE_COMMANDS = ("train", "test", "time", "device_query")
 CAFFE_FLAGS = ("gpu", "solver", "model", "phase", "level", "stage", "snapshot", "weights", "iterations", "sigint_effect", "sighup_effect")
+_TRUTH = {"true": True, "t": True, "1": True, "yes": True, "y": True, "false": False, "f": False, "0": False, "no": False, "n": False}
 
 
 class Parser(argparse.ArgumentParser):
@@ -23,36 +24,35 @@ class Parser(argparse.ArgumentParser):
         """A flag whose type is that of its default; a False default makes a switch with --no<name>."""
         spellings = [dashes + spelled for spelled in dict.fromkeys((name, name.replace("_", "-"))) for dashes in ("--", "-")]
         if default is False:
-            self.add_argument(*spellings, dest=name, action=_Switch, nargs="?", default=False, help=help)
-            self.add_argument(f"--no{name}", f"-no{name}", dest=name, action="store_const", const=False, default=False, help=argparse.SUPPRESS)
+            self.add_argument(*spellings, dest=name, action="store_true", default=False, help=help)
+            negative = [dashes + "no" + spelled.lstrip("-") for spelled in spellings for dashes in ("--", "-")]
+            self.add_argument(*dict.fromkeys(negative), dest=name, action="store_false", default=False, help=argparse.SUPPRESS)
         else:
             self.add_argument(*spellings, dest=name, type=type(default), default=default, help=help or " ", choices=choices)
 
-    def parse(self, argv: Sequence[str]) -> argparse.Namespace:
-        """Flags of Caffe's other commands are taken and ignored, as gflags did: scripts hand all they have to every command."""
-        for name in CAFFE_FLAGS:
+    def parse(self, argv: Sequence[str], intermixed: bool = False) -> argparse.Namespace:
+        """The values of the flags; `intermixed`: files may stand between them.
+
+        `caffe` was one program: its commands take each other's flags and ignore them.
+        """
+        for name in CAFFE_FLAGS if self.prog.split()[-1] in CAFFE_COMMANDS else ():
             if f"--{name}" not in self._option_string_actions:
                 self.add_argument(f"--{name}", f"-{name}", dest=f"ignored_{name}", help=argparse.SUPPRESS)
-        return self.parse_intermixed_args(list(self._bare_switches(argv)))
+        parse = self.parse_intermixed_args if intermixed else self.parse_args
+        return parse([self._without_value(arg) for arg in argv])
 
-    def _bare_switches(self, argv: Sequence[str]) -> Iterator[str]:
-        """A switch takes a value behind a space only if that is one: `--fold net.prototxt` is a switch and a file."""
-        for arg, after in zip(argv, [*argv[1:], ""]):
-            switch = isinstance(self._option_string_actions.get(arg), _Switch)
-            yield f"{arg}=true" if switch and after.lower() not in TRUTHS else arg
+    def _without_value(self, arg: str) -> str:
+        """--switch=true as --switch, --switch=false as --noswitch. (A value behind a space would be the next argument, as in gflags.)"""
+        name, equals, value = arg.partition("=")
+        action = self._option_string_actions.get(name)
+        if not equals or action is None or action.nargs != 0:
+            return arg
+        if value.lower() not in _TRUTH:
+            self.error(f"{name}: '{value}' is neither true nor false")
+        return f"--{'' if _TRUTH[value.lower()] == action.const else 'no'}{action.dest}"
 
     def error(self, message: str) -> NoReturn:
         raise Error(message, place=self.prog, fix=f"`{self.prog} --help` lists the flags")
-
-
-class _Switch(argparse.Action):
-    """--flag, --flag=true, --flag=false."""
-
-    def __call__(self, parser: Any, namespace: argparse.Namespace, values: Any, option_string: str | None = None) -> None:
-        text = str(values).lower() if values is not None else "true"
-        if text not in TRUTHS:
-            parser.error(f"{option_string}: '{values}' is neither true nor false")
-        setattr(namespace, self.dest, TRUTHS[text])
 
 
 def device_flags(parser: Parser) -> None:

@@ -1,6 +1,7 @@
 """ocaffe plan: what a training or a net needs in memory, before any device is touched; and every stage of the pipeline as text."""
 from __future__ import annotations
 
+import itertools
 import json
 import pathlib
 from collections.abc import Iterator, Sequence
@@ -9,17 +10,20 @@ from typing import Any
 
 from ocaffe import log, proto
 from ocaffe.cli.flags import Parser, device_flags, memory_flags, memory_limit, stages, state_flags
+from ocaffe.compile import Switches, compile_net
 from ocaffe.errors import Error, shape_text
 from ocaffe.files import atomic_write
 from ocaffe.graph.build import build
 from ocaffe.graph.ir import Graph
+from ocaffe.graph.pieces import Split
 from ocaffe.graph.record import Choices, ParameterGroup, Recording
+from ocaffe.memory.caffe import SOLVER_BLOBS, caffe_memory
 from ocaffe.memory.html import page
 from ocaffe.memory.plan import MemoryPlan
-from ocaffe.memory.report import ROLES, caffe_bytes, dump, persistent, report, size_text
+from ocaffe.memory.report import ROLES, dump, persistent, report, size_text
 from ocaffe.model.text import read_net, read_solver, write_text
 from ocaffe.model.upgrade import upgrade_net
-from ocaffe.network import Switches, compile_net, phase_net
+from ocaffe.network import phase_net
 from ocaffe.solver.nets import net_messages
 from ocaffe.solver.update import Updater
 from ocaffe.target import Target
@@ -37,6 +41,7 @@ class Planned:
     recording: Recording
     plan: MemoryPlan
     plain: int
+    split: Split | None
 
 
 @dataclass
@@ -44,7 +49,7 @@ class Job:
     """All nets of a job, which share slabs, and what they need in bytes."""
 
     nets: list[Planned]
-    caffe: int
+    caffe: dict[str, int]  # what BVLC Caffe would allocate, by category
 
     @property
     def fixed(self) -> dict[str, int]:
@@ -125,9 +130,9 @@ def _compile(name: str, message: Any, graph: Graph, group: ParameterGroup, targe
     switches = Switches.read()
     plain = None
     if choices.backward and choices.recompute:
-        plain = compile_net(graph, group, target, replace(choices, recompute=False, limit=None), switches, update)[1].lower_bound
-    recording, placed = compile_net(graph, group, target, choices, switches, update)
-    return Planned(name, message, graph, recording, placed, placed.lower_bound if plain is None else plain)
+        plain = compile_net(graph, group, target, replace(choices, recompute=False, limit=None), switches, update).plan.lower_bound
+    made = compile_net(graph, group, target, choices, switches, update)
+    return Planned(name, message, graph, made.recording, made.plan, made.plan.lower_bound if plain is None else plain, made.split)
 
 
 def _choices(options: Any, target: Target, backward: bool) -> Choices:
@@ -141,7 +146,7 @@ def _plan_net(options: Any) -> Job:
     message = phase_net(net, phase, options.level, stages(options.stage))
     graph, target = build(message, phase), _target(options)
     planned = _compile(options.phase, message, graph, ParameterGroup(graph.params), target, _choices(options, target, phase == proto.TRAIN))
-    return Job([planned], caffe_bytes(graph if phase == proto.TRAIN else None, [] if phase == proto.TRAIN else [graph], 0))
+    return Job([planned], caffe_memory(graph if phase == proto.TRAIN else None, [] if phase == proto.TRAIN else [graph], 0))
 
 
 def _plan_solver(options: Any) -> Job:
@@ -170,7 +175,7 @@ def _plan_solver(options: Any) -> Job:
                 parameter.data = shared.data
         graphs.append(test)
         nets.append(_compile(f"TEST #{index}", message, test, ParameterGroup(own), target, replace(choices, backward=False, hold_gradients=False)))
-    return Job(nets, caffe_bytes(graph, graphs, updater.rule.histories))
+    return Job(nets, caffe_memory(graph, graphs, SOLVER_BLOBS.get(param.type, 3)))
 
 
 def _summary(job: Job) -> Iterator[str]:
@@ -178,15 +183,23 @@ def _summary(job: Job) -> Iterator[str]:
         yield from report(net.name, net.recording.schedule, net.plan)
         if net.plain != net.plan.lower_bound:
             yield f"  without recomputation the lower bound is {size_text(net.plain)}"
+        if net.split is not None:
+            yield f"  the batch is split: the layers up to '{net.graph.nodes[net.split.cut].name}' run in {net.split.pieces} pieces"
         again = _flops_again(net)
         if again:
             yield f"  recomputed: {again / 1e9:.1f} GFLOP in convolutions and products, {100 * again / (3 * _flops(net)):.1f} % more"
     yield ""
-    for label, size in job.fixed.items():
-        yield f"{label:<24} {size_text(size):>10}"
-    yield f"{'recycled, all nets':<24} {size_text(sum(job.slabs)):>10}"
-    yield f"{'total':<24} {size_text(job.total):>10}"
-    yield f"{'Caffe, at the least':<24} {size_text(job.caffe):>10}   ocaffe takes {100 * job.total / job.caffe:.0f} %" if job.caffe else ""
+    ours = [*job.fixed.items(), ("recycled, all nets", sum(job.slabs)), ("total", job.total)]
+    caffe = sum(job.caffe.values())
+    theirs = [*((label, size) for label, size in job.caffe.items() if size), ("total", caffe)]
+    yield f"{'ocaffe':<36}{'BVLC Caffe'}"
+    for (label, size), (other, takes) in itertools.zip_longest(ours[:-1], theirs[:-1], fillvalue=("", 0)):
+        left = f"{label:<22}{size_text(size):>10}" if label else ""
+        yield f"{left:<36}{other:<22}{size_text(takes):>10}" if other else left
+    for (label, size), (_, takes) in zip(ours[-1:], theirs[-1:]):
+        yield f"{label:<22}{size_text(size):>10}    {label:<22}{size_text(takes):>10}"
+    if caffe:
+        yield f"ocaffe takes {100 * job.total / caffe:.0f} % of what Caffe does"
 
 
 def _flops(net: Planned) -> int:
@@ -205,7 +218,8 @@ def _record(job: Job) -> dict[str, Any]:
         "total_bytes": job.total,
         "lower_bound_bytes": sum(job.fixed.values()) + max(net.plan.lower_bound for net in job.nets),
         "lower_bound_without_recompute_bytes": sum(job.fixed.values()) + max(net.plain for net in job.nets),
-        "caffe_bytes": job.caffe,
+        "caffe_bytes": sum(job.caffe.values()),
+        "caffe_categories": job.caffe,
         "launches": len(main.recording.schedule),
         "categories": {**job.fixed, "recycled": sum(job.slabs)},
         "nets": [
@@ -218,6 +232,7 @@ def _record(job: Job) -> dict[str, Any]:
                 "peak_step": net.plan.peak_step,
                 "forward_flops": _flops(net),
                 "recomputed_flops": _flops_again(net),
+                "pieces": 1 if net.split is None else net.split.pieces,
                 "lifetimes": [
                     {"name": life.ref.name, "bytes": life.size, "first": life.first, "last": life.last,
                      "slab": net.plan.places[life.ref][0], "offset": net.plan.places[life.ref][1]}

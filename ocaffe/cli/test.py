@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from ocaffe import log, proto
 from ocaffe.cl.device import select_device
 from ocaffe.cl.session import Session
-from ocaffe.cli.flags import Parser, device_flags, required, stages, state_flags
+from ocaffe.cli.flags import Parser, device_flags, memory_flags, memory_limit, required, stages, state_flags
 from ocaffe.cli.train import announced
 from ocaffe.errors import Error
 from ocaffe.graph.record import Choices
@@ -22,6 +22,7 @@ def main(argv: Sequence[str]) -> int:
     parser.flag("model", "", "the net prototxt")
     parser.flag("weights", "", "the trained weights")
     parser.flag("iterations", 50, "how many batches")
+    memory_flags(parser)
     device_flags(parser)
     state_flags(parser)
     options = parser.parse(argv)
@@ -32,7 +33,8 @@ def main(argv: Sequence[str]) -> int:
     message = read_net(path, options.allow_unknown_fields, lambda text: log.warning("upgrade_proto.cpp:1", text))
     device = announced(select_device(options.device or None, options.gpu or None))
     net = phase_net(message, proto.TEST, options.level, stages(options.stage) or ("",))
-    network = Network(net, proto.TEST, Session(device), Choices(backward=False), weights=[file])
+    choices = Choices(backward=False, limit=memory_limit(options.memory_limit, device.target.free_memory))
+    network = Network(net, proto.TEST, Session(device), choices, weights=[file])
     network.fill_parameters()
     network.copy_weights(read_weights(file), file)
     log.info("caffe.cpp:281", f"Running for {options.iterations} iterations.")

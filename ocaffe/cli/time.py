@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from ocaffe import log, proto
 from ocaffe.cl.device import select_device
 from ocaffe.cl.session import Session
-from ocaffe.cli.flags import Parser, device_flags, required, stages, state_flags
+from ocaffe.cli.flags import Parser, device_flags, memory_flags, memory_limit, required, stages, state_flags
 from ocaffe.cli.train import announced
 from ocaffe.errors import Error
 from ocaffe.graph.record import Choices
@@ -21,6 +21,7 @@ def main(argv: Sequence[str]) -> int:
     parser.flag("model", "", "the net prototxt")
     parser.flag("iterations", 50, "how many forward-backward pairs")
     parser.flag("phase", "", "TRAIN or TEST; default TRAIN")
+    memory_flags(parser)
     device_flags(parser)
     state_flags(parser)
     options = parser.parse(argv)
@@ -33,7 +34,8 @@ def main(argv: Sequence[str]) -> int:
     message = read_net(path, options.allow_unknown_fields, lambda text: log.warning("upgrade_proto.cpp:1", text))
     device = announced(select_device(options.device or None, options.gpu or None))
     net = phase_net(message, phase, options.level, stages(options.stage) or ("",))
-    network = Network(net, phase, Session(device), Choices(backward=True))
+    limit = memory_limit(options.memory_limit, device.target.free_memory)
+    network = Network(net, phase, Session(device), Choices(backward=True, recompute=options.recompute != "none", limit=limit))
     network.fill_parameters()
     network.start_prefetch()
     try:

@@ -15,6 +15,7 @@ from ocaffe.cli.signals import Signals
 from ocaffe.errors import Error
 from ocaffe.model.text import read_solver
 from ocaffe.solver.solver import Solver
+from ocaffe.tools.tensorboard import event_log
 
 
 def main(argv: Sequence[str]) -> int:
@@ -29,6 +30,7 @@ def main(argv: Sequence[str]) -> int:
     parser.flag("sigterm_effect", "stop", "what SIGTERM does: snapshot, stop or none")
     memory_flags(parser)
     parser.flag("log_json", "", "also write a JSON record per display and test to this file")
+    parser.flag("tensorboard", "", "also write event files for TensorBoard to this folder")
     options = parser.parse(argv)
     path = required(options, "solver", "the solver", "train")
     if options.snapshot and options.weights:
@@ -46,8 +48,14 @@ def main(argv: Sequence[str]) -> int:
         stack.callback(solver.close)
         stack.enter_context(signals)
         solver.request = signals.request
-        if options.log_json:
-            solver.on_record = stack.enter_context(json_log(options.log_json))
+        logs = [(json_log, options.log_json), (event_log, options.tensorboard)]
+        writers = [stack.enter_context(opened(target)) for opened, target in logs if target]
+
+        def on_record(record: dict[str, Any]) -> None:
+            for write in writers:
+                write(record)
+
+        solver.on_record = on_record
         if options.snapshot:
             log.info("caffe.cpp:235", f"Resuming from {options.snapshot}")
         solver.on_progress = stack.enter_context(progress(solver.param.max_iter, solver.iter))

@@ -29,7 +29,7 @@ def open_image(data: Any) -> Image.Image:
         return Image.open(io.BytesIO(data))
     except UnidentifiedImageError:
         raise Error("it is no image file that Pillow can read") from None
-    except (OSError, ValueError, SyntaxError) as problem:
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as problem:
         raise Error(f"it cannot be decoded: {problem}") from None
 
 

@@ -63,8 +63,7 @@ class ImageSource(PictureSource):
         if not hasattr(self, "_first") or self._first.dtype != np.uint8:
             return None
         alike = self._parse.alike([value for _, value in items])
-        fits = alike and alike.shape == self._checked == (self._first.channels, self._first.height, self._first.width)
-        return alike if alike and fits and not (self.labels and None in alike.labels) else None
+        return alike if alike and alike.shape == self._checked and not (self.labels and None in alike.labels) else None
 
     def _picture(self, record: int, item: Item) -> Picture:
         key, value = item

@@ -1,4 +1,4 @@
-"""What the sources of Data and ImageData share: batches of images, of one size or cropped to one, staged as they are."""
+"""What the sources of Data and ImageData share: batches of images of one size; where they are cropped, the crop alone is staged."""
 from __future__ import annotations
 
 from abc import abstractmethod
@@ -13,7 +13,7 @@ from ocaffe.data.decode import Color, planes
 from ocaffe.data.order import Order
 from ocaffe.data.resample import resize
 from ocaffe.data.source import BatchInfo, Note, Source
-from ocaffe.data.transform import HEIGHT, MEAN_X, MEAN_Y, MIRROR, WIDTH, Layout, Transform, X, Y
+from ocaffe.data.transform import HEIGHT, MEAN_X, MEAN_Y, MIRROR, WIDTH, Layout, Transform
 from ocaffe.data.workers import Workers
 from ocaffe.errors import Error, Place, shape_text
 from ocaffe.graph.ir import Shape
@@ -32,11 +32,7 @@ class Picture(NamedTuple):
 
 
 class PictureSource(Source):
-    """Batches of images that have a number, a name and a label.
-
-    Images that have the size of the first one are staged whole, and the device crops. Where the first batch has images of several
-    sizes (which needs a crop), and for any odd image later, the crop alone is staged.
-    """
+    """Batches of images that have a number, a name and a label."""
 
     what = ""  # the place of all images, for messages
     one_size = ""  # how to make images of one size, for messages
@@ -80,12 +76,10 @@ class PictureSource(Source):
         return [data, (self.batch,)] if self.labels else [data]
 
     def _look(self) -> None:
-        """Find the layout for the first image, or for bare crops if the first batch has images of several sizes."""
-        count = min(self.batch, self.order.entries) if self.transform.crop and not self.resized else 1
+        """The layout that the first image tells."""
         (first,) = self._pictures([0])
-        others = [self._pictures([record])[0].shape for record in range(1, count)]
-        shape = first.shape if all(other == first.shape for other in others) else self.transform.output(*first.shape)
-        self._first = Layout(self.batch, *shape, first.values.dtype if first.values is not None else np.dtype(np.uint8))
+        dtype = first.values.dtype if first.values is not None else np.dtype(np.uint8)
+        self._first = Layout(self.batch, *self.transform.output(*first.shape), dtype)
 
     def _pictures(self, records: list[int]) -> list[Picture]:
         pictures = self._open(records)
@@ -111,8 +105,8 @@ class PictureSource(Source):
             if layout.nbytes > block.nbytes:
                 return info
             if isinstance(pictures, Alike):
-                self._place(first, np.broadcast_to(pictures.shape[1:], (self.batch, 2)), layout, block)
-                layout.pixels(block)[...] = pictures.pixels
+                corners = self._place(first, np.broadcast_to(pictures.shape[1:], (self.batch, 2)), layout, block)
+                _cut(pictures, corners, layout, layout.pixels(block))
                 layout.labels(block)[...] = [label or 0 for label in pictures.labels]
             else:
                 self._write(first, pictures, layout, block)
@@ -132,27 +126,25 @@ class PictureSource(Source):
                 )
         return replace(self._first, channels=shape[0], height=shape[1], width=shape[2])
 
-    def _place(self, first: int, sizes: np.ndarray, layout: Layout, block: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Draw the crops of images of `sizes` and write the table; returns the table and the corners."""
+    def _place(self, first: int, sizes: np.ndarray, layout: Layout, block: np.ndarray) -> np.ndarray:
+        """Draw the crops of images of `sizes` and write the table; returns the corners."""
         corners, mirror = self.transform.place(self.key, first, sizes)
         table = layout.table(block)
         table[...] = 0
         table[:, HEIGHT : WIDTH + 1] = layout.height, layout.width
-        table[:, Y : X + 1] = table[:, MEAN_Y : MEAN_X + 1] = corners
+        table[:, MEAN_Y : MEAN_X + 1] = corners
         table[:, MIRROR] = mirror
-        return table, corners
+        return corners
 
     def _write(self, first: int, pictures: list[Picture], layout: Layout, block: np.ndarray) -> None:
         whole = (layout.channels, layout.height, layout.width)
-        table, corners = self._place(first, np.array([picture.shape[1:] for picture in pictures]), layout, block)
+        corners = self._place(first, np.array([picture.shape[1:] for picture in pictures]), layout, block)
         layout.labels(block)[:] = [picture.label or 0 for picture in pictures]
         tasks = []
         for n, (picture, room) in enumerate(zip(pictures, layout.pixels(block))):
             window = None
-            if picture.shape != whole:  # odd in size: the crop alone is staged
+            if picture.shape != whole:
                 window = self._window(picture, layout, (int(corners[n, 0]), int(corners[n, 1])))
-                table[n, HEIGHT : WIDTH + 1] = self.transform.crop
-                table[n, Y : X + 1] = 0
             if picture.file is None:
                 self._copy(picture, room, window)
             else:
@@ -193,3 +185,14 @@ class PictureSource(Source):
 
     def close(self) -> None:
         self.workers.close()
+
+
+def _cut(pictures: Alike, corners: np.ndarray, layout: Layout, room: np.ndarray) -> None:
+    """Write the crops of images of one shape at their corners (n x 2: y, x) to `room` (n x pixels of a crop)."""
+    images = pictures.pixels.reshape(len(pictures.pixels), *pictures.shape)
+    crops = room.reshape(len(room), layout.channels, layout.height, layout.width)
+    if crops.shape == images.shape:
+        crops[...] = images
+        return
+    for crop, image, (y, x) in zip(crops, images, corners.tolist()):
+        crop[...] = image[:, y : y + layout.height, x : x + layout.width]

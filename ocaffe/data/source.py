@@ -27,7 +27,7 @@ SAMPLE, SKIP, RECORDS, FILES, FILLER, AUGMENT = range(6)
 
 @dataclass(frozen=True)
 class BatchInfo:
-    """What `fill` says of a batch: the shapes of the tops, the bytes it takes, and log lines that belong to it."""
+    """What `fill` says of a batch: the shapes of the tops (none: they never change), the bytes it takes, and log lines that belong to it."""
 
     shapes: tuple[Shape, ...]
     nbytes: int

@@ -132,7 +132,7 @@ class Transform:
     def record(self, rec: Recorder, staging: Ref, layout: Layout, data: Ref, label: Ref | None, kernel: str = "transform") -> None:
         """Record the launch of `kernel` that turns a staged batch into `data` (N x C x H x W) and `label` (N)."""
         samples, channels, height, width = data.shape
-        if not self.crop and not self.mirror:
+        if kernel == "transform" and not self.mirror and not (self.crop and self.mean is not None and self.mean.ndim > 1):
             height, width = 1, height * width  # rows lie one behind the other: long ones are faster
         mean, kind, mean_size = None, 0, (0, 0)
         if self.mean is not None and self.mean.ndim == 1:

@@ -225,7 +225,7 @@ class Launch:
     `lower` turns a symbolic launch (an expression) into its call late, when views are known; else `call` is final from the start.
     `inplace` lists pairs (i, j) of operands: operand j may be written into operand i's memory.
     `side_effect`: running it twice differs from running it once (running statistics, counters); never replayed.
-    `slope_arg`: a ReLU that follows can be merged into this launch.
+    `epilogue`: what follows can be merged into this launch (ocaffe/memory/epilogues.py).
     """
 
     layer: str
@@ -236,7 +236,7 @@ class Launch:
     inplace: tuple[tuple[int, int], ...] = ()
     side_effect: bool = False
     what: str = ""  # kernel name or expression, for people
-    slope_arg: int | None = None  # index of the scalar that is the negative slope of a ReLU on what the launch writes; 1.0 = none
+    epilogue: int | None = None  # index of the scalar that is a ReLU's slope (1.0: none); before it whether the last read is a bias, and whether it adds
     cheap: bool = False  # pure, and one pass over memory: it may be run again instead of keeping what it writes
     flops: int = 0  # floating point operations, where they are what takes the time
     copies: tuple[int, int, int, int] | None = None  # of a copy: axis, where it begins in operand 0 and in operand 1, size along the axis

@@ -9,6 +9,7 @@ from typing import Protocol
 
 from ocaffe.graph.debug import DebugInfo
 from ocaffe.graph.ir import Blob, Graph, Node, Parameter, Ref, Role, Schedule, Shape
+from ocaffe.graph.pieces import Pieces, Split
 from ocaffe.graph.recorder import Recorder
 from ocaffe.ops.expression import pointwise
 from ocaffe.target import Target
@@ -26,7 +27,8 @@ class Choices:
     `backward`: record it; `keep`: blobs that stay readable after a run (ALL = every one); `observed_diffs`: keep also their diffs and take
     the diffs of net outputs from the user; `accumulate`: add to the gradients instead of overwriting them; `hold_gradients`: they
     survive the run. `fuse`: merge what nobody looks at. `debug`: compute what debug_info shows.
-    `recompute`: compute again what is cheap instead of keeping it; `limit`: bytes on the device that the net must do with.
+    `recompute`: compute again what is cheap instead of keeping it; `limit`: bytes on the device that the net must do with;
+    `split`: how its first layers share the batch.
     """
 
     backward: bool = True
@@ -38,6 +40,7 @@ class Choices:
     debug: bool = False
     recompute: bool = True
     limit: int | None = None
+    split: Split | None = None
     seed: int = 0
 
     def keeps(self, name: str) -> bool:
@@ -171,21 +174,23 @@ def record(graph: Graph, group: ParameterGroup, target: Target, choices: Choices
             top.data = top.diff = None  # type: ignore[assignment]
     forward_ranges = []
     debug = DebugInfo() if choices.debug else None
-    for node in graph.nodes:
+    pieces = Pieces(graph, choices.split) if choices.split is not None else None
+    split = frozenset(pieces.indices) if pieces is not None else frozenset[int]()
+    for index, node in enumerate(graph.nodes):
         begin = len(rec.launches)
-        rec.enter(node.name, "forward")
-        _forward(rec, node, graph, outputs, choices)
+        if index not in split:
+            _forward(rec, node, graph, outputs, choices)
+        elif pieces is not None and index == pieces.last:
+            _pieces_forward(rec, pieces, graph, outputs, choices)
         if debug is not None:
             debug.after_forward(rec, node)
-        if len(rec.launches) > begin:
-            rec.launches[-1].flops = node.layer.flops()
         forward_ranges.append((begin, len(rec.launches)))
     forward_end = len(rec.launches)
     backward_ranges: dict[int, tuple[int, int]] = {}
     flushes: list[Flush] = []
     large: set[Parameter] = set()
     if update is not None and choices.backward and not (choices.hold_gradients or choices.debug) and update.in_parts:
-        large = group.in_rows(graph)
+        large = {parameter for parameter in group.in_rows(graph) if all(parameter not in graph.nodes[index].params for index in split)}
         flushes = group.flushes(graph, large)
     gradients = group.gradients(choices, flushes)
     flush_after: dict[int, list[tuple[Flush, Ref]]] = defaultdict(list)
@@ -196,12 +201,15 @@ def record(graph: Graph, group: ParameterGroup, target: Target, choices: Choices
             parameter.diff = Ref(f"{parameter}.diff", parameter.shape, Role.GRADIENT)  # tells that there is one; `gradient_rows` makes the memory
             rec.in_rows[parameter.diff] = _rows(rec, update, parameter, offset)
     if choices.backward:
-        _share_split_diffs(graph, choices)
+        _share_split_diffs([node for index, node in enumerate(graph.nodes) if index not in split], choices)
         for index in reversed(range(len(graph.nodes))):
             node = graph.nodes[index]
             if node.backward and node.layer.has_backward:
                 begin = len(rec.launches)
-                _backward(rec, node, graph, choices)
+                if index not in split:
+                    _backward(rec, node, graph, choices)
+                elif pieces is not None and index == pieces.last:
+                    _pieces_backward(rec, pieces, graph, outputs, choices)
                 if debug is not None:
                     debug.after_backward(rec, node)
                 backward_ranges[index] = (begin, len(rec.launches))
@@ -216,6 +224,8 @@ def record(graph: Graph, group: ParameterGroup, target: Target, choices: Choices
     backward_end = len(rec.launches)
     if update is not None and not flushes and not large:
         update(rec, gradients[0], rec.step, 0)
+    if pieces is not None:
+        pieces.end()
     return Recording(
         rec.launches, forward_end, backward_end, forward_ranges, backward_ranges, rec.step,
         {name: blob.data for name, blob in graph.blobs.items()}, {name: blob.diff for name, blob in graph.blobs.items()},
@@ -224,9 +234,34 @@ def record(graph: Graph, group: ParameterGroup, target: Target, choices: Choices
     )  # fmt: skip
 
 
-def _forward(rec: Recorder, node: Node, graph: Graph, outputs: Collection[Blob], choices: Choices) -> None:
+def _pieces_forward(rec: Recorder, pieces: Pieces, graph: Graph, outputs: Collection[Blob], choices: Choices) -> None:
+    """Make the cut, some samples after the other."""
+    pieces.begin()
+    pieces.top.data = Ref(pieces.top.name, pieces.top.shape, Role.ACTIVATION)
+    for number in range(pieces.count):
+        with pieces.piece(number):
+            for node in pieces.nodes:
+                _forward(rec, node, graph, outputs, choices)
+
+
+def _pieces_backward(rec: Recorder, pieces: Pieces, graph: Graph, outputs: Collection[Blob], choices: Choices) -> None:
+    """The gradients of what makes the cut, from the diff of the cut: each piece runs forward again, then back."""
+    for number in range(pieces.count):
+        with pieces.piece(number):
+            pieces.top.data = None  # type: ignore[assignment]  # made once more, for nobody
+            for node in pieces.nodes:
+                _forward(rec, node, graph, outputs, choices, "backward")
+            _share_split_diffs(pieces.nodes, choices)
+            for node in reversed(pieces.nodes):
+                if node.backward:
+                    _backward(rec, node, graph, choices)
+
+
+def _forward(rec: Recorder, node: Node, graph: Graph, outputs: Collection[Blob], choices: Choices, phase: str = "forward") -> None:
+    begin = len(rec.launches)
+    rec.enter(node.name, phase)
     for top in node.tops:
-        if node.layer.moves_data:
+        if node.layer.moves_data and top.data is None:
             if node.type == "Input":
                 top.data = _held(graph, top.name, top.shape)
             elif top not in outputs and _looked_at(top, graph, choices):
@@ -246,6 +281,8 @@ def _forward(rec: Recorder, node: Node, graph: Graph, outputs: Collection[Blob],
             top.data.root.role = Role.OUTPUT  # also where the output is a view, for example of what was reshaped
         if _looked_at(top, graph, choices):
             top.data.root.persist = True
+    if len(rec.launches) > begin:
+        rec.launches[-1].flops = node.layer.flops()
 
 
 def _without_elements(node: Node) -> bool:
@@ -266,7 +303,7 @@ def _backward(rec: Recorder, node: Node, graph: Graph, choices: Choices) -> None
         if node.type != "Split" or top.loss_weight or top in graph.outputs or top.diff is not None:  # a Split skips tops without a diff
             _ready_top_diff(rec, top, graph, choices)
     for bottom, wanted in zip(node.bottoms, node.propagate):
-        if wanted and bottom.diff is None and node.layer.moves_data:
+        if wanted and bottom.diff is None and node.layer.moves_data and not node.layer.passes_diff:
             bottom.diff = Ref(f"{bottom.name}.diff", bottom.shape, Role.DIFF)
     rec.enter(node.name, "backward")
     if _without_elements(node):  # what its parameters miss is zeroed at the end
@@ -304,13 +341,13 @@ def _ready_top_diff(rec: Recorder, top: Blob, graph: Graph, choices: Choices) ->
         pointwise(rec, "y0 = 0", reads=[], writes=[top.diff])
 
 
-def _share_split_diffs(graph: Graph, choices: Choices) -> None:
+def _share_split_diffs(nodes: Iterable[Node], choices: Choices) -> None:
     """Accumulation instead of a diff per consumer (DESIGN §4.2): the diffs of split tops are the bottom's, the first backward overwrites.
 
     A top keeps a diff of its own where it is looked at, carries a loss, or is read by a layer that reads another top of the split too: a layer
     writes the diffs of its bottoms one by one and overwrites each.
     """
-    for node in graph.nodes:
+    for node in nodes:
         if node.type != "Split" or not node.backward or not node.propagate[0]:
             continue
         bottom = node.bottoms[0]

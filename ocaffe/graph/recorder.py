@@ -77,14 +77,14 @@ class Recorder:
         defines: Mapping[str, object] | None = None,
         inplace: Sequence[tuple[int, int]] = (),
         side_effect: bool = False,
-        slope_arg: int | None = None,
+        epilogue: int | None = None,
         cheap: bool = False,
     ) -> None:
         """Record the call of `kernel` ("file.function" in ocaffe/kernels).
 
         Kernel arguments: reads, writes, modifies, each as (pointer, ulong offset, ulong batch stride), then `args`: an int becomes an
         OpenCL int, a float a float; pass numpy scalars for other types. `size`: work-items needed; with `local`, rounded up to a
-        multiple of it (the kernel checks bounds). `inplace`: (index of a read, index of a write) that may share memory. `slope_arg` and `cheap`: see Launch.
+        multiple of it (the kernel checks bounds). `inplace`: (index of a read, index of a write) that may share memory. `epilogue` and `cheap`: see Launch.
         """
         if 0 in size:
             self.empty(reads, writes, modifies, kernel)
@@ -100,7 +100,7 @@ class Recorder:
         )
         pairs = tuple((i, len(reads) + j) for i, j in inplace)
         operands = self.operands(reads, writes, modifies)
-        self.add(Launch(self.layer, self.phase, operands, call, None, pairs, side_effect, kernel, slope_arg, cheap))
+        self.add(Launch(self.layer, self.phase, operands, call, None, pairs, side_effect, kernel, epilogue, cheap))
 
     def measure(self, layer: Any, extent: Ref | Callable[..., tuple[Any, ...]], reads: Sequence[Ref] = ()) -> None:
         """Record that the top shapes of `layer` depend on data: `extent` (int32) holds their measure once it is computed; or a function of the tape gives it.
@@ -178,6 +178,12 @@ class Recorder:
             self._pending.add(top.diff.root)  # it holds values, be it that no launch wrote them: a loss weight, or what the user set
         else:
             pointwise(self, "y0 = x0", reads=[top.diff.view(bottom.shape)], writes=[bottom.diff])
+
+    def diff_of(self, bottom: Blob) -> Ref:
+        """The diff of a bottom, made if there is none yet."""
+        if bottom.diff is None:
+            bottom.diff = Ref(f"{bottom.name}.diff", bottom.shape, Role.DIFF)
+        return bottom.diff
 
     def key(self, what: str = "") -> tuple[np.uint32, np.uint32]:
         """The Philox key of the current layer: seed and layer name (DESIGN §3)."""

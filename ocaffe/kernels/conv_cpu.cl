@@ -209,7 +209,7 @@ SINGLE void pack(OPERAND_RESTRICT(const float, w), OPERAND_RESTRICT(float, packe
   }
 }
 
-/* y = w x (+ bias) (+ y). Work-item: NR columns x `block` outputs. */
+/* y = w x (+ bias) (+ y), the product times a factor per output with has_bias 2 (common.h). Work-item: NR columns x `block` outputs. */
 SINGLE void forward(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(const float, packed), OPERAND_RESTRICT(const float, bias),
                     OPERAND_RESTRICT(float, y), GEOMETRY, int block, int has_bias, int accumulate, float slope) {
   LOCATE(x); LOCATE(packed); LOCATE(bias); LOCATE(y);
@@ -240,7 +240,7 @@ SINGLE void forward(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(const flo
           length = min(columns - j, P - p);
           global float* to = y + n * y_stride + (ulong)o * P + p;
           for (int i = 0; i < MR && o + i < last; i++, to += P)
-            finish(tile + i * NR + j, to, length, has_bias && k0 == 0 ? bias[o + i] : 0.0f, add, leak);
+            finish(tile + i * NR + j, to, length, FACTOR(bias, o + i), k0 == 0 ? OFFSET(bias, o + i) : 0.0f, add, leak);
         }
       }
     }
@@ -365,7 +365,7 @@ SINGLE void backward_filter(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(c
         MULTIPLY(acc, left[i * (LINE + V) + k], right, NR, count);
         spill(acc, tile);
         for (int i = 0; i < MR && o + i < outputs; i++)
-          finish(tile + i * NR, dw + (ulong)(o + i) * depth + r, min(NR, rows - r), 0.0f, add, 1.0f);
+          finish(tile + i * NR, dw + (ulong)(o + i) * depth + r, min(NR, rows - r), 1.0f, 0.0f, add, 1.0f);
       }
     }
   }

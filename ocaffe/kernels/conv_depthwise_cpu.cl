@@ -1,7 +1,7 @@
 /* Depthwise convolution, directly, for CPU runtimes: output o sees channel o / multiplier alone.
    Filters are [outputs][KERNEL_H][KERNEL_W].
 
-   forward          y[n][o] = x[n][o / multiplier] * w[o] (+ bias[o]), then the ReLU that was merged (slope 1: none)
+   forward          y[n][o] = x[n][o / multiplier] * w[o] (+ bias[o], or factor and offset: common.h), then the ReLU that was merged (slope 1: none)
    backward_data    dx[n][c] = sum over the outputs of channel c, each pixel gathering what it gave (+ bias[c]: a deconvolution), then the ReLU
    backward_filter  dw[o] = sum over samples and positions of dy * x, of one slice of `part` samples, at dw + slice * dw_stride;
                     split_sum adds several slices up
@@ -36,7 +36,7 @@
 #define WEIGHT(t) tap[t]
 #else
 #define UNROLLED _Pragma("unroll 1")
-#define WEIGHT(t) weights[t]
+#define WEIGHT(t) (weights[t] * factor)
 #endif
 #define SIZES int batch, int outputs, int multiplier, int h, int w, int oh, int ow
 #define INLINE static inline __attribute__((always_inline))
@@ -153,10 +153,11 @@ kernel __attribute__((reqd_work_group_size(1, 1, 1))) void forward(OPERAND_RESTR
   for (int output = first; output < end; ++output) {
     global const float* image = x + (ulong)(output / multiplier) * h * w;
     global float* result = y + (ulong)output * oh * ow;
-    const floatv start = (floatv)(has_bias ? bias[output] : 0.0f);
+    const floatv start = (floatv)(OFFSET(bias, output));
+    const float factor = FACTOR(bias, output);
     floatv tap[TAPS];
 #pragma unroll
-    for (int t = 0; t < TAPS; ++t) tap[t] = (floatv)(filter[output * TAPS + t]);
+    for (int t = 0; t < TAPS; ++t) tap[t] = (floatv)(filter[output * TAPS + t] * factor);
     for (int y0 = 0; y0 < oh; y0 += ROWS)
       for (int x0 = 0; x0 < ow; x0 += COLUMNS) {
         const int rows = min(ROWS, oh - y0), columns = min(COLUMNS, ow - x0);
@@ -240,13 +241,14 @@ kernel __attribute__((reqd_work_group_size(1, 1, 1))) void backward_data(OPERAND
     global const float* image = dy + (ulong)output * oh * ow;
     global float* result = dx + (ulong)(output / multiplier) * h * w;
     const int before = output % multiplier, add = accumulate || before > 0;  /* outputs after a channel's first add to it */
-    const floatv start = (floatv)(has_bias && before == 0 ? bias[output / multiplier] : 0.0f);
+    const floatv start = (floatv)(before == 0 ? OFFSET(bias, output / multiplier) : 0.0f);
+    const float factor = FACTOR(bias, output / multiplier);
     const float leak = before + 1 == multiplier ? slope : 1.0f;
     global const float* weights = filter + output * TAPS;
 #if FEW
     floatv tap[TAPS];
 #pragma unroll
-    for (int t = 0; t < TAPS; ++t) tap[t] = (floatv)(weights[t]);
+    for (int t = 0; t < TAPS; ++t) tap[t] = (floatv)(weights[t] * factor);
 #endif
     for (int q_h = PAD_H / STRIDE_H; q_h < q_end_h; q_h += ROWS)
       for (int q_w = PAD_W / STRIDE_W; q_w < q_end_w; q_w += COLUMNS) {

@@ -1,7 +1,7 @@
 /* Depthwise convolution, directly, for work-groups: output o sees channel o / multiplier alone.
    Filters are [outputs][KERNEL_H][KERNEL_W].
 
-   forward          y[n][o] = x[n][o / multiplier] * w[o] (+ bias[o]), then the ReLU that was merged (slope 1: none)
+   forward          y[n][o] = x[n][o / multiplier] * w[o] (+ bias[o], or factor and offset: common.h), then the ReLU that was merged (slope 1: none)
    backward_data    dx[n][c] = sum over the outputs of channel c, each pixel gathering what it gave (+ bias[c]: a deconvolution), then the ReLU
    backward_filter  dw[o] = sum over samples and positions of dy * x, of one slice of `part` samples, at dw + slice * dw_stride;
                     split_sum adds several slices up
@@ -49,7 +49,8 @@ kernel void forward(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(const flo
   x += x_offset + sample * x_stride + (ulong)(output / multiplier) * h * w;
   filter += filter_offset + output * TAPS;
   const int at_y = pixel / ow * STRIDE_H - PAD_H, at_x = pixel % ow * STRIDE_W - PAD_W;
-  float sum = has_bias ? bias[bias_offset + output] : 0.0f;
+  LOCATE(bias);
+  float sum = 0.0f;
   UNROLLED for (int i = 0; i < KERNEL_H; ++i) {
     const int row = at_y + i * DILATION_H;
     if ((uint)row >= (uint)h) continue;
@@ -58,6 +59,7 @@ kernel void forward(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(const flo
       if ((uint)column < (uint)w) sum += filter[i * KERNEL_W + j] * x[row * w + column];
     }
   }
+  sum = sum * FACTOR(bias, output) + OFFSET(bias, output);
   put(y + y_offset + sample * y_stride + (ulong)output * oh * ow + pixel, sum, accumulate, slope);
 }
 
@@ -77,7 +79,8 @@ kernel void backward_data(OPERAND_RESTRICT(const float, dy), OPERAND_RESTRICT(co
   const int at_y = pixel / w + PAD_H, at_x = pixel % w + PAD_W;
   const int first_i = first_tap(at_y, KERNEL_H, STRIDE_H, DILATION_H, PHASE_STEP_H);
   const int first_j = first_tap(at_x, KERNEL_W, STRIDE_W, DILATION_W, PHASE_STEP_W);
-  float sum = has_bias ? bias[bias_offset + channel] : 0.0f;
+  LOCATE(bias);
+  float sum = 0.0f;
   for (int o = 0; o < multiplier; ++o, dy += oh * ow, filter += TAPS) {
     UNROLLED for (int i = first_i; i < KERNEL_H; i += PHASE_STEP_H) {
       const int row = (at_y - i * DILATION_H) / STRIDE_H;
@@ -88,6 +91,7 @@ kernel void backward_data(OPERAND_RESTRICT(const float, dy), OPERAND_RESTRICT(co
       }
     }
   }
+  sum = sum * FACTOR(bias, channel) + OFFSET(bias, channel);
   put(dx + dx_offset + sample * dx_stride + (ulong)channel * h * w + pixel, sum, accumulate, slope);
 }
 

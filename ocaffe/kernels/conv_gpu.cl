@@ -72,7 +72,7 @@ INLINE int first_tap(int p, int kernel_size, int stride, int dilation, int step)
 /* forward (backward = 0) and backward_data (backward = 1): both gather `source` at the taps of each position of `target`, times the filters.
    rows, depth: channels of target and source in a group; sd, sh, sw and td, th, tw: their planes. */
 INLINE void gather(const int backward, local float* as, local float* bs, global const float* source, ulong source_stride,
-                   global const float* filter, global const float* bias, global float* target, ulong target_stride, int target_aligned,
+                   global const float* filter, global const float* bias, ulong bias_stride, global float* target, ulong target_stride, int target_aligned,
                    int batch, int groups, int rows, int depth, int sd, int sh, int sw, int td, int th, int tw, int split_channels,
                    int splits, int has_bias, int accumulate, float slope) {
   const int phases = backward ? STRIDE_D * STRIDE_H * STRIDE_W : 1;
@@ -204,8 +204,8 @@ INLINE void gather(const int backward, local float* as, local float* bs, global 
     for (int i = 0; i < TM; ++i) {
       if (row + ROW(i) >= rows - row0) continue;
       global float* to = target + (ulong)(row + ROW(i)) * target_plane;
-      const float add = has_bias ? bias[row + ROW(i)] : 0.0f;
-      const float4 v = (float4)(acc[i][j], acc[i][j + 1], acc[i][j + 2], acc[i][j + 3]) + add;
+      const float factor = FACTOR(bias, row + ROW(i)), offset = OFFSET(bias, row + ROW(i));
+      const float4 v = (float4)(acc[i][j], acc[i][j + 1], acc[i][j + 2], acc[i][j + 3]) * factor + offset;
       if (by_four) {
         if (column + COLUMN(j) < columns) put4(to + place[0], v, accumulate, slope);
       } else {
@@ -224,7 +224,7 @@ kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void forward(OPERAND_REST
                                                                     float slope) {
   LOCAL_TILE(as, 2 * BK * LDA);
   LOCAL_TILE(bs, 2 * BK * LDB);
-  gather(0, as, bs, x + x_offset, x_stride, filter + filter_offset, bias + bias_offset, y + y_offset, y_stride, (y_offset & 3) == 0, batch,
+  gather(0, as, bs, x + x_offset, x_stride, filter + filter_offset, bias + bias_offset, bias_stride, y + y_offset, y_stride, (y_offset & 3) == 0, batch,
          groups, outputs, channels, d, h, w, od, oh, ow, split_channels, splits, has_bias, accumulate, slope);
 }
 
@@ -235,7 +235,7 @@ kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void backward_data(OPERAN
                                                                           int splits, int has_bias, int accumulate, float slope) {
   LOCAL_TILE(as, 2 * BK * LDA);
   LOCAL_TILE(bs, 2 * BK * LDB);
-  gather(1, as, bs, dy + dy_offset, dy_stride, filter + filter_offset, bias + bias_offset, dx + dx_offset, dx_stride, (dx_offset & 3) == 0,
+  gather(1, as, bs, dy + dy_offset, dy_stride, filter + filter_offset, bias + bias_offset, bias_stride, dx + dx_offset, dx_stride, (dx_offset & 3) == 0,
          batch, groups, channels, outputs, od, oh, ow, d, h, w, split_channels, splits, has_bias, accumulate, slope);
 }
 

@@ -70,9 +70,10 @@ SINGLE void gemm(OPERAND_RESTRICT(const float, packed), OPERAND_RESTRICT(const f
       MULTIPLY(acc, a[k * MR + i], buf, NR, depth);
       spill(acc, tile);
       for (int i = 0; i < MR && m + i < last; i++) {
-        if (has_bias && k0 == 0)
-          for (int j = 0; j < columns; j++) tile[i * NR + j] += bias[n0 + j];
-        finish(tile + i * NR, c + (m + i) * c_stride + n0, columns, 0.0f, add, leak);
+        if (has_bias)
+          for (int j = 0; j < columns; j++)
+            tile[i * NR + j] = tile[i * NR + j] * FACTOR(bias, n0 + j) + (k0 == 0 ? OFFSET(bias, n0 + j) : 0.0f);
+        finish(tile + i * NR, c + (m + i) * c_stride + n0, columns, 1.0f, 0.0f, add, leak);
       }
     }
   }

@@ -106,9 +106,9 @@ kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void gemm(OPERAND_RESTRIC
 #pragma unroll
     for (int j = 0; j < TN; ++j) {
       const int n = tile_column(item) + COLUMN(j);
-      const float v = n < columns ? bias[column + n] : 0.0f;
+      const float factor = n < columns ? FACTOR(bias, column + n) : 0.0f, offset = n < columns ? OFFSET(bias, column + n) : 0.0f;
 #pragma unroll
-      for (int i = 0; i < TM; ++i) acc[i][j] += v;
+      for (int i = 0; i < TM; ++i) acc[i][j] = acc[i][j] * factor + offset;
     }
   }
   c += ((ulong)split * M + row) * c_stride + column;

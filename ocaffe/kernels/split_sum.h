@@ -1,6 +1,6 @@
 /* The second pass of a product whose depth was split over work-groups: y = sum over s of part[s], in order, so that two runs agree.
 
-   part[splits][samples * count], y[samples][count]; bias (when has_bias) is indexed by the position in the sample / inner:
+   part[splits][samples * count], y[samples][count]; bias (common.h) is indexed by the position in the sample / inner:
    inner = 1 for a bias per column, the plane's size for one per channel. One work-item per result. */
 #ifndef OCAFFE_SPLIT_SUM_H
 #define OCAFFE_SPLIT_SUM_H
@@ -14,7 +14,7 @@ kernel void split_sum(OPERAND_RESTRICT(const float, part), OPERAND_RESTRICT(cons
   float sum = 0.0f;
 #pragma unroll 4
   for (int s = 0; s < splits; ++s) sum += part[s * part_stride + i];
-  if (has_bias) sum += bias[position / inner];
+  sum = sum * FACTOR(bias, position / inner) + OFFSET(bias, position / inner);
   y += sample * y_stride + position;
   if (accumulate) sum += *y;
   *y = sum > 0.0f ? sum : slope * sum;

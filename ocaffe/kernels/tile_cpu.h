@@ -96,17 +96,17 @@ inline void spill(vec acc[MR][NV], float* tile) {
     for (int j = 0; j < NV; j++) PRIVATE(tile + i * NR + j * V) = acc[i][j];
 }
 
-/* One row of sums on its way to memory: v = from + offset (+ to), then v > 0 ? v : slope * v. Rolled, from private memory: twenty of these
-   in a row take compilers seconds. */
-inline void finish(const float* from, global float* to, int count, float offset, int add, float slope) {
+/* One row of sums on its way to memory: v = from * factor + offset (+ to), then v > 0 ? v : slope * v. Rolled, from private memory: twenty of
+   these in a row take compilers seconds. */
+inline void finish(const float* from, global float* to, int count, float factor, float offset, int add, float slope) {
   int j = 0;
   ROLLED for (; j + V <= count; j += V) {
-    vec v = PRIVATE(from + j) + offset;
+    vec v = PRIVATE(from + j) * factor + offset;
     if (add) v += GLOBAL(to + j);
     GLOBAL(to + j) = v > 0.0f ? v : slope * v;
   }
   ROLLED for (; j < count; j++) {
-    const float v = from[j] + offset + (add ? to[j] : 0.0f);
+    const float v = from[j] * factor + offset + (add ? to[j] : 0.0f);
     to[j] = v > 0.0f ? v : slope * v;
   }
 }

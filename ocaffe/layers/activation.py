@@ -25,6 +25,7 @@ class Activation(Layer):
     value: str
     derivative: str
     fields: ClassVar[tuple[str, ...]] = ()
+    by_sample = True
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         self.scalars = {field: float(getattr(self.own(), field)) for field in self.fields}

@@ -16,6 +16,7 @@ class Axpy(Layer):
     """y = a x + b of bottoms a (N x C, or N x C x 1 x 1), x and b (both N x C x ..): every channel of every image has its own factor."""
 
     bottoms = 3
+    passes_diff = True
     origin = "SENet"
     message = ""
     inplace_top = False
@@ -40,14 +41,13 @@ class Axpy(Layer):
         graph.op("Add", graph.op("Mul", factor, x), b, to=tops[0])
 
     def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
-        dy, (da, dx, _) = tops[0].diff, (bottom.diff for bottom in bottoms)
+        dy = tops[0].diff
         assert dy is not None
         if propagate[0]:
-            assert da is not None
             axes = range(2, len(dy.shape))
+            da = rec.diff_of(bottoms[0])
             reduce(rec, "v0 = x0 * x1", reads=[dy, bottoms[1].data], writes=[da.view(bottoms[0].shape[:2])], axes=axes)
         if propagate[1]:
-            assert dx is not None
-            pointwise(rec, "y0 = x0 * x1", reads=[self.factor(bottoms), dy], writes=[dx])
+            pointwise(rec, "y0 = x0 * x1", reads=[self.factor(bottoms), dy], writes=[rec.diff_of(bottoms[1])])
         if propagate[2]:
             rec.alias_diff(bottoms[2], tops[0])

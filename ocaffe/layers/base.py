@@ -47,6 +47,7 @@ class Layer:
     source: Any = None  # of a data layer: what feeds it (ocaffe.data.source.Source)
     notes: Sequence[tuple[str, str]] = ()  # log lines of setting up, as (Caffe's source line, text)
     moves_data: bool = True  # False: tops are views of the bottom (Reshape); then backward calls rec.alias_diff
+    passes_diff: bool = False  # True: backward gives a bottom without a diff that of the top by rec.alias_diff, or makes one by rec.diff_of
     inplace_top: ClassVar[bool] = True  # False: the prototxt may not name the bottom as the top
     origin: ClassVar[str] = "BVLC Caffe"  # or the forks that define it
     message: ClassVar[str | None] = None  # the LayerParameter field of its parameters, where the type does not tell; "" if there are none
@@ -92,6 +93,12 @@ class Layer:
     def flops(self) -> int:
         """Floating point operations of forward, where products are what takes the time; after infer."""
         return 0
+
+    @property
+    def by_sample(self) -> bool:
+        """Whether each index of axis 0 of the tops depends on the same index of the bottoms alone, and gradients of parameters are sums over them: then
+        the layer may run on some samples at a time. After infer."""
+        return False
 
     def force_backward(self, bottom: int) -> bool:
         """Whether `force_backward: true` wants the diff of this bottom (labels: no)."""

@@ -45,6 +45,10 @@ class ChannelNorm(Layer):
         """Mean and variance that serve where those of the batch do not; None: there is nothing to subtract or divide by."""
         raise NotImplementedError
 
+    @property
+    def by_sample(self) -> bool:
+        return not self.of_batch
+
     # -- forward -----------------------------------------------------------------------------------------------------
 
     def measure(
@@ -77,13 +81,15 @@ class ChannelNorm(Layer):
     def normalize(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
         """The top from the bottom and the statistics, without touching the running ones."""
         reads, text = self.moments(1)
-        term = "(x0 - mean) * inverse"
+        term, factor, offset = "(x0 - mean) * inverse", "inverse", "-mean * inverse"
         for parameter, sign in ((self.scale, "*"), (self.bias, "+")):
             if parameter is not None:
                 reads.append(self.per_channel(parameter.data))
-                term = f"{term} {sign} x{len(reads)}"
+                more = f" {sign} x{len(reads)}"
+                term, factor, offset = term + more, factor + more * (sign == "*"), offset + more
+        affine = None if self.relu else (text, factor, offset)
         text = f"{text}; t = {term}; y0 = t > 0 ? t : 0" if self.relu else f"{text}; y0 = {term}"
-        pointwise(rec, text, reads=[bottoms[0].data, *reads], writes=[tops[0].data], scalars=self.constants())
+        pointwise(rec, text, reads=[bottoms[0].data, *reads], writes=[tops[0].data], scalars=self.constants(), affine=affine)
 
     def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
         x, scale, shift = graph.values[bottoms[0]], self.scale, self.bias
@@ -220,6 +226,10 @@ class BatchNorm(ChannelNorm):
         if self.averages or (p.HasField("use_weight_bias") and p.use_weight_bias):
             self.learned = 3, 4 if self.averages or p.bias_term else None
         return tops
+
+    @property
+    def by_sample(self) -> bool:
+        return super().by_sample and not self.own().update_global_stats
 
     def parameters(self) -> Sequence[ParamBlob]:
         p, zero, one = self.own(), proto.FillerParameter(), proto.FillerParameter(type="constant", value=1)

@@ -37,6 +37,10 @@ class Broadcast(Layer):
         self.others = [d for d in range(len(x)) if not self.first <= d < end]
         return [x]
 
+    @property
+    def by_sample(self) -> bool:
+        return self.learned and 0 in self.others
+
     def operand(self, bottoms: list[Blob]) -> Ref:
         """The data of the second tensor."""
         return self.params[0].data if self.learned else bottoms[1].data
@@ -64,18 +68,22 @@ class Broadcast(Layer):
 class Bias(Broadcast):
     """y = x + b, b broadcast."""
 
+    passes_diff = True
+
     def parameters(self) -> Sequence[ParamBlob]:
         filler: Any = self.own().filler
         return [ParamBlob(self.shape, filler)] if self.learned else []
 
     def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
-        pointwise(rec, "y0 = x0 + x1", reads=[bottoms[0].data, (self.operand(bottoms), self.first)], writes=[tops[0].data])
+        pointwise(rec, "y0 = x0 + x1", reads=[bottoms[0].data, (self.operand(bottoms), self.first)], writes=[tops[0].data], affine=("", "1", "x1"))
 
     def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
         graph.op("Add", bottoms[0], self.onnx_operand(graph, bottoms), to=tops[0])
 
     def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
         assert tops[0].diff is not None
+        if len(bottoms) > 1 and propagate[1]:
+            rec.diff_of(bottoms[1])
         gradient = self.operand_diff(bottoms, propagate)
         if gradient is not None:
             reduce(rec, "v0 = x0", reads=[tops[0].diff], writes=[gradient], axes=self.others)

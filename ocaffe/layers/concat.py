@@ -31,6 +31,10 @@ class Concat(Layer):
         self.sizes = [shape[self.copy_axis] for shape in bottoms]
         return [tuple(sum(self.sizes) if k == self.copy_axis else size for k, size in enumerate(bottoms[0]))]
 
+    @property
+    def by_sample(self) -> bool:
+        return self.copy_axis > 0
+
     def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
         if not self.moves_data:
             rec.alias(tops[0], bottoms[0])

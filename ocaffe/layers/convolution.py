@@ -94,6 +94,10 @@ class Filters(Layer):
         self.channels_out = outputs
         return [(*x[:axis], outputs, *out)] * len(bottoms)
 
+    @property
+    def by_sample(self) -> bool:
+        return self.samples
+
     def counts(self, channels: int) -> tuple[int, int]:
         """num_output and group."""
         return self.own().num_output, self.own().group

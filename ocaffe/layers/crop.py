@@ -8,6 +8,7 @@ from ocaffe.graph.ir import Blob, Ref, Role, Shape
 from ocaffe.graph.recorder import Recorder
 from ocaffe.layers.base import Layer, register
 from ocaffe.onnx.graph import OnnxGraph
+from ocaffe.ops.copy import copy
 from ocaffe.ops.expression import pointwise
 from ocaffe.ops.rearrange import crop, uncrop
 
@@ -44,8 +45,12 @@ class Crop(Layer):
         return bottom == 0
 
     def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
-        if self.moves_data:
-            crop(rec, bottoms[0].data, tops[0].data, self.starts)
+        x, y = bottoms[0].data, tops[0].data
+        cut = [axis for axis, (a, b) in enumerate(zip(bottoms[0].shape, tops[0].shape)) if a != b]
+        if cut in ([0], [1]):  # whole samples or channels: maybe the planner needs no copy
+            copy(rec, x, y, cut[0], tops[0].shape[cut[0]], x_start=self.starts[cut[0]])
+        elif self.moves_data:
+            crop(rec, x, y, self.starts)
         else:
             rec.alias(tops[0], bottoms[0])
 

@@ -22,6 +22,9 @@ class Eltwise(Layer):
     """
 
     bottoms = (2, None)
+    passes_diff = True
+
+    by_sample = True
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         p = self.own()
@@ -41,7 +44,8 @@ class Eltwise(Layer):
         elif self.operation == proto.EltwiseParameter.SUM:
             weighted = {f"c{i}": c for i, c in enumerate(self.coeff) if c != 1}
             terms = [f"c{i} * {name}" if f"c{i}" in weighted else name for i, name in enumerate(names)]
-            pointwise(rec, f"y0 = {' + '.join(terms)}", reads=reads, writes=writes, scalars=weighted)
+            adds = len(reads) == 2 and not weighted
+            pointwise(rec, f"y0 = {' + '.join(terms)}", reads=reads, writes=writes, scalars=weighted, adds=adds)
         else:
             self.forward_max(rec, reads, tops[0].data)
 
@@ -89,7 +93,7 @@ class Eltwise(Layer):
         else:
             reads, scalars = [dy, self.index], {}
             terms = [f"x1 == {i} ? x0 : 0" for i in wanted]
-        writes = [diff for i in wanted if (diff := bottoms[i].diff) is not None]
+        writes = [rec.diff_of(bottoms[i]) for i in wanted]
         if writes:
             text = "; ".join(f"y{k} = {term}" for k, term in enumerate(terms))
             pointwise(rec, text, reads=reads, writes=writes, scalars=scalars)

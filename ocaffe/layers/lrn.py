@@ -18,6 +18,8 @@ class LRN(Layer):
     Nothing is saved: backward computes the sums again from the bottom.
     """
 
+    by_sample = True
+
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         param, x = self.own(), bottoms[0]
         self.check(param.local_size % 2 == 1, f"local_size is {param.local_size}, LRN takes odd values only", "an odd local_size")

@@ -74,6 +74,10 @@ class Pooling(Layer):
         self.pool = Pool(param.pool, window.kernel, window.stride, window.pad, image, outputs, window.dilation, param.avg_include_pad)
         return [(*x[: axis + 1], *outputs)] * tops
 
+    @property
+    def by_sample(self) -> bool:
+        return self.own().pool != proto.PoolingParameter.STOCHASTIC and self.own().axis != 0
+
     def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
         method = proto.PoolingParameter
         draws = self.own().pool == method.STOCHASTIC and self.phase == proto.TRAIN

@@ -19,6 +19,8 @@ class PReLU(Layer):
     Backward reads the bottom: a learned slope may become negative, and then the top does not tell the sign.
     """
 
+    by_sample = True
+
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         x = bottoms[0]
         self.check(len(x) >= 2, f"bottom 0 is {shape_text(x)}, PReLU needs a channel axis", "N x C or more axes")

@@ -18,6 +18,8 @@ class ReLU(Layer):
     bottom is read.
     """
 
+    by_sample = True
+
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         self.slope = float(self.own().negative_slope)
         return [bottoms[0]]

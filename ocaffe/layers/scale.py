@@ -29,9 +29,10 @@ class Scale(Broadcast):
     def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
         reads: list[Read] = [bottoms[0].data, (self.operand(bottoms), self.first)]
         if self.biased:
-            pointwise(rec, "y0 = x0 * x1 + x2", reads=[*reads, (self.params[-1].data, self.first)], writes=[tops[0].data])
+            reads.append((self.params[-1].data, self.first))
+            pointwise(rec, "y0 = x0 * x1 + x2", reads=reads, writes=[tops[0].data], affine=("", "x1", "x2"))
         else:
-            pointwise(rec, "y0 = x0 * x1", reads=reads, writes=[tops[0].data])
+            pointwise(rec, "y0 = x0 * x1", reads=reads, writes=[tops[0].data], affine=("", "x1", "0"))
 
     def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
         y = graph.op("Mul", bottoms[0], self.onnx_operand(graph, bottoms), to=None if self.biased else tops[0])

@@ -46,6 +46,10 @@ class Slice(Layer):
         self.moves_data = tops > 1
         return [(*x[: self.copy_axis], end - start, *x[self.copy_axis + 1 :]) for start, end in pairwise(self.starts)]
 
+    @property
+    def by_sample(self) -> bool:
+        return self.copy_axis > 0
+
     def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
         if not self.moves_data:
             rec.alias(tops[0], bottoms[0])

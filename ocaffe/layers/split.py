@@ -20,6 +20,8 @@ class Split(Layer):
     moves_data = False
     inplace_top = False
 
+    by_sample = True
+
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         return [bottoms[0]] * max(1, len(self.param.top))
 

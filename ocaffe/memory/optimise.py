@@ -1,13 +1,11 @@
 """Rewrites of a schedule that save launches and memory: launches in, launches out; the Refs of a recording may become views of one another."""
 from __future__ import annotations
 
-from collections import defaultdict
-from dataclasses import replace
-
-import numpy as np
-
-from ocaffe.graph.ir import Access, Launch, Operand, Ref, Role, Schedule, roots
+from ocaffe.graph.ir import Access, Ref, Role, Schedule, roots
 from ocaffe.memory.chains import fuse_chains
+from ocaffe.memory.copies import share_copies
+from ocaffe.memory.duplicates import drop_duplicates
+from ocaffe.memory.epilogues import merge_epilogues
 from ocaffe.memory.masks import use_masks
 from ocaffe.memory.recompute import recompute, recompute_to_fit
 from ocaffe.memory.views import use_views
@@ -21,9 +19,10 @@ def optimise(schedule: Schedule, *, fuse: bool = True, in_place: bool = True, ag
     `again`: recompute what is cheap; `budget`: and more, until the recycled memory has this lower bound (bytes), or nothing helps.
     """
     if fuse:
-        schedule = merge_relu(schedule)
+        schedule = drop_duplicates(schedule)
+        schedule = merge_epilogues(schedule)
     if in_place:
-        schedule = use_views(schedule)
+        schedule = share_copies(use_views(schedule))
         schedule = use_masks(schedule, everywhere=budget is not None)
     if budget is not None:
         schedule = recompute_to_fit(schedule, budget)
@@ -34,37 +33,6 @@ def optimise(schedule: Schedule, *, fuse: bool = True, in_place: bool = True, ag
     if in_place:
         share_in_place(schedule)
     return schedule
-
-
-def merge_relu(schedule: Schedule) -> Schedule:
-    """A ReLU whose input nobody else reads becomes the last step of the product or convolution that makes the input."""
-    writers: dict[Ref, list[Launch]] = defaultdict(list)
-    readers: dict[Ref, list[Launch]] = defaultdict(list)
-    for launch in schedule:
-        for ref in launch.writes:
-            writers[ref.root].append(launch)
-        for ref in launch.reads:
-            readers[ref.root].append(launch)
-    merged: set[int] = set()
-    for launch in schedule:
-        slope = getattr(launch.lower, "relu_slope", None)
-        if slope is None or launch.phase != "forward":
-            continue
-        x, y = launch.reads[0], launch.writes[0]
-        producer = writers[x.root][0] if len(writers[x.root]) == 1 else None
-        if (
-            producer is None or producer.slope_arg is None or producer.call is None or len(readers[x.root]) != 1
-            or x.root.persist or x.root.role is not Role.ACTIVATION or x.root is not x or x.shape != y.shape
-        ):  # fmt: skip
-            continue
-        scalars = list(producer.call.scalars)
-        scalars[producer.slope_arg] = np.float32(slope)
-        producer.call = replace(producer.call, scalars=tuple(scalars))
-        shape = next(operand.ref.shape for operand in producer.operands if operand.ref.root is x)
-        target = y if shape == y.shape else y.view(shape)
-        producer.operands = [Operand(target, op.access) if op.ref.root is x else op for op in producer.operands]
-        merged.add(id(launch))
-    return [launch for launch in schedule if id(launch) not in merged]
 
 
 def share_in_place(schedule: Schedule) -> None:

@@ -17,9 +17,12 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 
 from ocaffe.graph.ir import Access, Empty, HostCall, Launch, Measure, Operand, Ref, Role, Schedule, Upload
+from ocaffe.memory.chains import MOST_OPERANDS
 from ocaffe.memory.plan import lifetimes, lower_bound
+from ocaffe.ops.expression import Pointwise
 
 LEAST = 1 << 20  # bytes; smaller values are not worth the launches
+WORTH = 4  # times its size may go through memory to have a value again: what takes more is kept, unless a limit demands otherwise
 KEEP_TRIES = 200
 CHAIN = 400  # launches behind one value, at the most: a residual net's stage
 HOST = (Upload, HostCall, Measure, Empty)
@@ -109,8 +112,25 @@ class Recomputation:
         self.dropped: set[Ref] = set()
         self.kept: set[Ref] = set()  # what may live longer than recorded, to be read by copies
         for root in sorted((root for root in self.needed if root in self.makers), key=lambda root: self.makers[root][0]):
-            if _cheap(self.makers[root][1], root) and self._reachable(root, self.first_use[root], cheap=True) is not None:
+            if not _cheap(self.makers[root][1], root):
+                continue
+            possible = self._reachable(root, self.first_use[root], cheap=True) is not None
+            if possible and self._traffic(root) <= WORTH * root.nbytes:
                 self.dropped.add(root)
+
+    def _traffic(self, root: Ref) -> int:
+        """Bytes that go through memory to have `root` again: what an expression hands to the next one does not; what is had again anyway is read."""
+        total, todo, seen = root.nbytes, [root], {root}
+        while todo:
+            launch = self.makers[todo.pop()][1]
+            for ref in launch.reads:
+                if ref.root in self.dropped or ref.root in self.needed or ref.root not in self.makers:
+                    total += ref.nbytes
+                elif ref.root not in seen:
+                    total += 0 if isinstance(launch.lower, Pointwise) else 2 * ref.nbytes
+                    seen.add(ref.root)
+                    todo.append(ref.root)
+        return total
 
     def worth(self, limited: Limited, alignment: int) -> list[Ref]:
         """What could be dropped of all that is alive at the peak, fewest operations per byte first."""
@@ -165,15 +185,30 @@ class Recomputation:
             return self.schedule
         result = list(self.schedule[: self.forward_end])
         again: dict[Ref, Ref] = {}
-        for launch in self.schedule[self.forward_end :]:
-            for ref in launch.reads:
-                if ref.root in self.dropped and ref.root not in again:
-                    self._make(ref.root, again, result, launch)
-            if any(operand.ref.root in again for operand in launch.operands):
-                operands = [Operand(_moved(op.ref, again), op.access) for op in launch.operands]
+        for step, launch in enumerate(self.schedule[self.forward_end :], self.forward_end):
+            own: dict[Ref, Ref] = {}  # what this launch computes for itself
+            for root in {ref.root: None for ref in launch.reads if ref.root in self.dropped}:
+                if self._is_better_inside(root, launch, step):
+                    self._make(root, own, result, launch)
+                elif root not in again:
+                    self._make(root, again, result, launch)
+            moved = {**again, **own}
+            if any(operand.ref.root in moved for operand in launch.operands):
+                operands = [Operand(_moved(op.ref, moved), op.access) for op in launch.operands]
                 launch = replace(launch, operands=operands, before=launch.before or launch)
             result.append(launch)
         return result
+
+    def _is_better_inside(self, root: Ref, user: Launch, step: int) -> bool:
+        """Whether the expression that reads `root` can compute it from one value that is there anyway: nothing is written and read back then (chains.py)."""
+        maker = self.makers[root][1]
+        a, b = maker.lower, user.lower
+        if not isinstance(a, Pointwise) or not isinstance(b, Pointwise) or a.domain != b.domain or a.key is not None or b.key is not None:
+            return False
+        large = [ref for ref in maker.reads if ref.nbytes >= LEAST]
+        plain = all(op.ref.shape == root.shape and op.ref.is_dense for op in user.operands if op.ref.root is root)
+        there = all(source.persistent or (source not in self.dropped and self.needed.get(source, -1) >= step) for source in {ref.root for ref in maker.reads})
+        return plain and there and len(large) == 1 and len(maker.writes) == 1 and len(maker.operands) + len(user.operands) <= MOST_OPERANDS + 1
 
     def _reachable(self, root: Ref, use: int, cheap: bool, seen: Collection[Launch] = ()) -> list[Launch] | None:
         """The launches that compute `root` again at step `use` from what is kept until then; None if it cannot be had."""

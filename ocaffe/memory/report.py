@@ -53,42 +53,6 @@ def too_large(graph: Graph, schedule: Schedule, plan: MemoryPlan, fixed: int, li
     )
 
 
-def caffe_bytes(train: Graph | None, tests: list[Graph], histories: int) -> int:
-    """What BVLC Caffe keeps for the same job, at the least: data and diff of every top, parameters, gradients, history, update and scratch
-    (three times the parameters beside data and diff), one im2col buffer per convolution, and data of the test nets."""
-    total = 0
-    for graph in [train] if train else []:
-        parameters = sum(parameter.count for parameter in graph.params)
-        total += 4 * (2 + 2 + histories) * parameters + 8 * _tops(graph) + 4 * _columns(graph)
-    for graph in tests:
-        total += 4 * _tops(graph) + 4 * _columns(graph)
-        if train is None:
-            total += 4 * sum(parameter.count for parameter in graph.params)
-    return total
-
-
-def _tops(graph: Graph) -> int:
-    """Elements of all tops with storage of their own (in place, Split, Reshape and Flatten share)."""
-    shared = ("Split", "Reshape", "Flatten")
-    return sum(top.count for node in graph.nodes if node.type not in shared for i, top in enumerate(node.tops) if not _in_place(node, i))
-
-
-def _in_place(node: object, index: int) -> bool:
-    tops, bottoms = node.tops, node.bottoms  # type: ignore[attr-defined]
-    return index < len(bottoms) and tops[index].name == bottoms[index].name
-
-
-def _columns(graph: Graph) -> int:
-    total = 0
-    for node in graph.nodes:
-        if node.type == "Convolution" and len(node.tops[0].shape) == 4:
-            weight = node.params[0].shape
-            if weight[2:] != (1, 1) or node.tops[0].shape[2:] != node.bottoms[0].shape[2:]:
-                height, width = node.tops[0].shape[2:]
-                total += node.bottoms[0].shape[1] * weight[2] * weight[3] * height * width
-    return total
-
-
 def report(name: str, schedule: Schedule, plan: MemoryPlan) -> Iterator[str]:
     """Lines that tell one plan: sizes, the bound, the peak and what lives there."""
     ratio = plan.total / plan.lower_bound if plan.lower_bound else 1.0

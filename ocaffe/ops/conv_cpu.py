@@ -87,7 +87,7 @@ def _multiply(
         size=(panels, ceil(g.group_outputs, block), g.group),
         local=ONE,
         defines=defines,
-        slope_arg=len(args) - 1,
+        epilogue=len(args) - 1,
     )
 
 

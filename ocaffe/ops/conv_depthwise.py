@@ -37,13 +37,13 @@ def sums(rec: Recorder, g: ConvGeometry) -> bool:
 def forward(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y: Ref) -> None:
     """y = x * w (+ bias per output)."""
     args = [bias is not None, rec.accumulates(y), 1.0]
-    _by_plane(rec, g, "forward", [x, w, w if bias is None else bias], y, args, g.positions, g.num_output, slope_arg=10)
+    _by_plane(rec, g, "forward", [x, w, w if bias is None else bias], y, args, g.positions, g.num_output, epilogue=10)
 
 
 def backward_data(rec: Recorder, g: ConvGeometry, dy: Ref, w: Ref, dx: Ref, bias: Ref | None = None) -> None:
     """dx = the gradient of the input (+ bias per channel of it)."""
     args = [bias is not None, rec.accumulates(dx), 1.0]
-    _by_plane(rec, g, "backward_data", [dy, w, w if bias is None else bias], dx, args, g.pixels, g.channels, slope_arg=10)
+    _by_plane(rec, g, "backward_data", [dy, w, w if bias is None else bias], dx, args, g.pixels, g.channels, epilogue=10)
 
 
 def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref) -> None:
@@ -78,7 +78,7 @@ def _by_plane(
     args: list[float],
     pixels: int,
     channels: int,
-    slope_arg: int | None = None,
+    epilogue: int | None = None,
 ) -> None:
     """A kernel over the planes of its result: a work-item per pixel on GPUs, per several whole planes on CPUs."""
     each = _planes_each(rec, g, pixels, channels)
@@ -90,7 +90,7 @@ def _by_plane(
         size=(-(-channels // each), g.batch, 1) if rec.target.is_cpu else (pixels, channels, g.batch),
         local=(1, 1, 1) if rec.target.is_cpu else PIXELS_AND_CHANNELS,
         defines=_defines(rec, g),
-        slope_arg=slope_arg,
+        epilogue=epilogue,
     )
 
 

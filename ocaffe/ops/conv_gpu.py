@@ -31,7 +31,7 @@ def forward(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y:
         size=_items(choice.tile, g.group_outputs, g.batch * g.positions, g.group * splits),
         local=(choice.tile.items, 1, 1),
         defines=defines(g, choice.tile),
-        slope_arg=14 if once else None,
+        epilogue=14 if once else None,
     )
     if not once:
         sum_splits(rec, "conv_gpu", defines(g, choice.tile), to, bias, y, samples=g.batch, inner=g.positions, mergeable=True)
@@ -55,7 +55,7 @@ def backward_data(
         size=_items(choice.tile, g.group_channels, columns, g.group * phases * splits),
         local=(choice.tile.items, 1, 1),
         defines=defines(g, choice.tile),
-        slope_arg=14 if once else None,
+        epilogue=14 if once else None,
     )
     if not once:
         sum_splits(rec, "conv_gpu", defines(g, choice.tile), to, bias, dx, samples=g.batch, inner=g.pixels, mergeable=True)

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from types import ModuleType
 
@@ -10,6 +10,7 @@ from ocaffe.graph.ir import Ref
 from ocaffe.graph.recorder import Recorder
 from ocaffe.ops import conv_depthwise, conv_unroll
 from ocaffe.ops.expression import pointwise
+from ocaffe.ops.pooling import AVE, Pool
 
 Triple = tuple[int, int, int]  # depth, height, width; fewer axes are padded in front with 1 (pad: 0)
 Axes = tuple[int, ...]  # a Triple, or one number for each of more than three axes
@@ -76,6 +77,12 @@ class ConvGeometry:
         return self.taps == 1 and not any(self.pad) and self.out == self.size and max(self.stride) == 1
 
     @property
+    def sparse(self) -> bool:
+        """A 1 x 1 window that leaves out pixels, in two dimensions."""
+        flat = len(self.size) == 3 and self.size[0] == self.out[0] == self.stride[0] == 1
+        return flat and self.taps == 1 and not any(self.pad) and max(self.stride) > 1
+
+    @property
     def depthwise(self) -> bool:
         """Each channel is filtered by itself, in two dimensions."""
         flat = len(self.size) == 3 and self.size[0] == self.out[0] == self.kernel[0] == 1 and self.pad[0] == 0
@@ -87,6 +94,10 @@ def forward(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y:
     if not g.batch:
         rec.empty([x, w, *([bias] if bias else [])], [y], what="convolution")
         return
+    if not rec.train and g.sparse:  # the pixels that it sees first: what a residual net goes on with is a quarter of what it has
+        thin = rec.scratch("thinned", (g.batch, g.channels, *g.out[1:]))
+        Pool(AVE, (1, 1), g.stride[1:], (0, 0), g.size[1:], g.out[1:]).forward(rec, x, thin)
+        g, x = replace(g, size=g.out, stride=(1, 1, 1)), thin
     _engine(rec, g, w, conv_depthwise.reads(rec, g)).forward(rec, g, x, w, bias, y)
 
 

@@ -13,7 +13,7 @@ from functools import cached_property
 
 import numpy as np
 
-from ocaffe.graph.ir import Access, Call, Launch, Operand, Ref, Shape
+from ocaffe.graph.ir import Access, Call, Launch, Operand, Ref, Role, Shape
 from ocaffe.graph.recorder import Recorder, scalar
 from ocaffe.ops.formula import CONSTANTS, FUNCTIONS, Formula, parse
 from ocaffe.ops.render_pointwise import Random, render
@@ -38,6 +38,8 @@ def pointwise(
     relu_slope: float | None = None,
     sign_of: int | None = None,
     random: str | None = None,
+    affine: tuple[str, str, str] | None = None,
+    adds: bool = False,
 ) -> None:
     """Record one launch that computes `text` for every element.
 
@@ -48,7 +50,8 @@ def pointwise(
 
     A write that accumulates (`rec.accumulates`) adds to what is there. `random`: names a stream of random numbers of this layer, and `uniform` in
     the text is one in [0, 1) for each element, the same wherever the same stream is drawn in the same iteration. `relu_slope`: the operation is
-    a ReLU of this slope and may be merged into the launch before. `sign_of`: of this read no more than whether it is positive is wanted.
+    a ReLU of this slope, `affine` that it is y0 = factor * x0 + offset (statements, factor, offset: texts without x0), `adds` that it is the sum of two
+    reads: it may be merged into a product that makes x0 (ocaffe/memory/epilogues.py). `sign_of`: of this read no more than whether it is positive is wanted.
     """
     pairs = [_pair(read) for read in reads]
     domain = (*writes, *modifies)[0].shape
@@ -65,6 +68,8 @@ def pointwise(
         None if random is None else rec.key(random),
         relu_slope,
         sign_of,
+        affine,
+        adds,
     )
     expression.check()
     operands = rec.operands([*(ref for ref, _ in pairs), *([rec.step] if random is not None else [])], writes, modifies)
@@ -178,6 +183,8 @@ class Pointwise:
     key: tuple[np.uint32, np.uint32] | None = None
     relu_slope: float | None = None
     sign_of: int | None = None
+    affine: tuple[str, str, str] | None = None
+    adds: bool = False
 
     @cached_property
     def formula(self) -> Formula:
@@ -233,6 +240,25 @@ class Pointwise:
         counts = (len(order), self.counts[1] + len(others), self.counts[2])
         return Pointwise(text, self.domain, tuple(places[i] for i in order), counts, scalars, self.target), order
 
+    def per_channel(self, operands: Sequence[Operand], channels: int) -> Affine | None:
+        """The factor and offset of an affine expression, if they are one for each index of axis 1."""
+        assert self.affine is not None
+        reads, _, _ = self.split(operands)
+        refs = []
+        for read, place in zip(reads[1:], self.places[1:]):
+            if read.ref.count == 1:
+                refs.append(read.ref.view(()))
+            elif place is not None and place + len(read.ref.shape) >= 2 and read.ref.is_dense and read.ref.count == channels == self._size(read.ref, place, 1):
+                refs.append(read.ref.view((channels,)))
+            else:
+                return None
+        return Affine(*self.affine, tuple(refs), self.scalars, self.target)
+
+    @staticmethod
+    def _size(ref: Ref, place: int, axis: int) -> int:
+        """Elements of a broadcast read along an axis of the domain."""
+        return ref.shape[axis - place] if 0 <= axis - place < len(ref.shape) else 1
+
     def __call__(self, launch: Launch) -> Call:
         reads, writes, modifies = self.split(launch.operands)
         strides = [element_strides(operand.ref, place, self.domain) for operand, place in zip(reads, self.places)]
@@ -244,6 +270,42 @@ class Pointwise:
         ports = _ports(reads, writes, modifies, space.strides)
         random = None if self.key is None else Random(space.strides[-2], space.strides[-1], self.key)
         return render(self.formula, space.sizes, *ports, self.scalars, _accumulate(writes), self.target, random)
+
+
+@dataclass(frozen=True)
+class Affine:
+    """y = factor * x + offset per channel: statements, factor and offset as texts over x1, .. = `refs`."""
+
+    text: str
+    factor: str
+    offset: str
+    refs: tuple[Ref, ...]
+    scalars: tuple[tuple[str, np.generic], ...]
+    target: Target
+
+
+def factors_and_offsets(product: Launch, steps: Sequence[Affine], bias: Ref | None) -> tuple[Ref, Launch]:
+    """A launch before `product` that makes one table of all `steps`: offsets, then factors; `bias` is the offset that the product has itself."""
+    channels = next(ref.shape[1] for ref in product.writes)
+    table = Ref(f"{product.layer}.epilogue", (2, channels), Role.SCRATCH)
+    reads: list[tuple[Ref, int | None]] = []
+    scalars: list[tuple[str, np.generic]] = []
+    text = ["f = 1", "s = 0"]
+    if bias is not None:
+        reads.append((bias.view((channels,)), None))
+        text[1] = "s = x0"
+    for number, step in enumerate(steps):
+        names = {f"x{i}": f"x{len(reads) + i - 1}" for i in range(1, len(step.refs) + 1)}
+        reads += [(ref, None if ref.shape else 0) for ref in step.refs]
+        scalars += [(f"p{number}_{name}", value) for name, value in step.scalars]
+        body = "; ".join([*([step.text] if step.text else []), f"k = {step.factor}", f"b = {step.offset}"])
+        text += [_renamed(body, names, f"p{number}_"), f"f = f * p{number}_k", f"s = s * p{number}_k + p{number}_b"]
+    text += ["y0 = s", "y1 = f"]
+    expression = Pointwise("; ".join(text), (channels,), tuple(place for _, place in reads), (len(reads), 2, 0), tuple(scalars), steps[0].target)
+    expression.check()
+    writes = [table.view((channels,)), table.view((channels,), channels)]
+    operands = [*(Operand(ref, Access.READ) for ref, _ in reads), *(Operand(ref, Access.WRITE) for ref in writes)]
+    return table, Launch(product.layer, product.phase, operands, None, expression, what=expression.text, before=product.before or product)
 
 
 @dataclass(frozen=True)

@@ -24,4 +24,4 @@ def gemm(
     import_module(f"ocaffe.ops.gemm_{rec.target.kind}").record(rec, a, b, c, trans_a, trans_b, bias)
     if not mergeable:
         for launch in rec.launches[first:]:
-            launch.slope_arg = None
+            launch.epilogue = None

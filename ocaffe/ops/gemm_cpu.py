@@ -31,7 +31,7 @@ def record(rec: Recorder, a: Ref, b: Ref, c: Ref, trans_a: bool, trans_b: bool, 
         size=(panels_c, ceil(m, rows), 1),
         local=ONE,
         defines=defines,
-        slope_arg=len(args) - 1,
+        epilogue=len(args) - 1,
     )
 
 

@@ -127,7 +127,7 @@ def record(
         size=(-(-columns // tile.columns) * tile.items, -(-rows // tile.rows), splits),
         local=(tile.items, 1, 1),
         defines=tile.defines(),
-        slope_arg=8 if last else None,
+        epilogue=8 if last else None,
     )
     if not last:
         parts = to.view((splits, rows * columns))
@@ -157,5 +157,5 @@ def sum_splits(
         size=(results,),
         local=(SUM_ITEMS,),
         defines=defines,
-        slope_arg=6 if mergeable else None,
+        epilogue=6 if mergeable else None,
     )

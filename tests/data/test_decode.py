@@ -94,3 +94,13 @@ def test_not_an_image() -> None:
         decoded(encoded(RGB)[:150])
     with pytest.raises(Error, match="cannot be decoded"):
         decoded(encoded(np.dstack([SMOOTH] * 3), "JPEG")[:-60])
+
+
+def test_header_with_a_monstrous_size() -> None:
+    """Pillow refuses it with an exception of its own kind."""
+    buffer = io.BytesIO()
+    Image.new("RGB", (4, 4)).save(buffer, "BMP")
+    content = bytearray(buffer.getvalue())
+    content[18:26] = (100_000).to_bytes(4, "little") * 2
+    with pytest.raises(Error, match="cannot be decoded: Image size"):
+        open_image(bytes(content))

@@ -6,12 +6,13 @@ import pathlib
 
 import pytest
 
+from ocaffe.compile import Switches, compile_net
 from ocaffe.errors import Error
 from ocaffe.graph.build import build
 from ocaffe.graph.record import Choices, ParameterGroup
 from ocaffe.layers.base import registry
 from ocaffe.model.text import read_net
-from ocaffe.network import Switches, compile_net, first_values, phase_net
+from ocaffe.network import first_values, phase_net
 from ocaffe.target import Target
 
 ERRORS = pathlib.Path(__file__).resolve().parents[1] / "golden" / "errors"

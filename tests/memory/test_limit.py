@@ -13,6 +13,7 @@ from ocaffe.errors import Error
 from ocaffe.graph import record
 from ocaffe.memory import masks, recompute
 from ocaffe.memory.report import fixed_bytes
+from ocaffe.net import Net
 from ocaffe.solver.solver import Solver
 
 BLOCK = """layer {{ name: "c{i}" type: "Convolution" bottom: "{x}" top: "c{i}" convolution_param {{
@@ -75,6 +76,25 @@ def test_same_bits_in_less_memory(device: Any) -> None:
 def test_refused_before_the_first_iteration(device: Any) -> None:
     with pytest.raises(Error, match=r"TRAIN net needs .* are allowed(?s:.*)batch_size"):
         Solver(deep_solver(), device, memory_limit=900_000)
+
+
+def test_a_net_of_the_python_api_keeps_a_limit(device: Any) -> None:
+    message = deep_solver().net_param
+    nets = [Net(message, proto.TRAIN, keep=[], device=device, seed=5)]
+    total = nets[0]._current().plan.total + fixed_bytes([nets[0]._current().recording.schedule])
+    nets.append(Net(message, proto.TRAIN, keep=[], device=device, seed=5, memory_limit=int(0.85 * total)))
+    for net in nets:
+        net.forward()
+        net.backward()
+    limited = nets[1]._current()
+    assert limited.plan.total + fixed_bytes([limited.recording.schedule]) <= 0.85 * total
+    for name, params in nets[0].params.items():
+        for mine, other in zip(params, nets[1].params[name]):
+            assert mine.diff.tobytes() == other.diff.tobytes(), name
+    with pytest.raises(Error, match="are allowed"):
+        Net(message, proto.TRAIN, device=device, memory_limit=900_000).forward()
+    for net in nets:
+        net.close()
 
 
 @pytest.mark.parametrize(("text", "size"), [("4096", 4096), ("2G", 2 << 30), ("1.5m", 3 << 19), ("512KiB", 512 << 10), ("auto", 950), ("", None)])

@@ -82,7 +82,7 @@ def check(
 
 def merge_relu(rec: Recorder, slope: float) -> None:
     """What the fusion of a following ReLU does: the slope that the last launch names."""
-    call, index = rec.launches[-1].call, rec.launches[-1].slope_arg
+    call, index = rec.launches[-1].call, rec.launches[-1].epilogue
     assert call is not None and index is not None and call.scalars[index] == np.float32(1)
     scalars = list(call.scalars)
     scalars[index] = np.float32(slope)
@@ -145,8 +145,8 @@ def record(shape: tuple[int, int, int], **options: Any) -> Recorder:
 
 
 def test_only_the_launch_that_finishes_c_can_take_a_relu() -> None:
-    assert [launch.slope_arg is None for launch in record((64, 50, 30)).launches] == [True, False]
-    assert all(launch.slope_arg is None for launch in record((64, 50, 30), mergeable=False).launches)
+    assert [launch.epilogue is None for launch in record((64, 50, 30)).launches] == [True, False]
+    assert all(launch.epilogue is None for launch in record((64, 50, 30), mergeable=False).launches)
 
 
 def test_all_products_share_a_program() -> None:

@@ -110,10 +110,10 @@ def test_gemm_merged_relu(device: Any) -> None:
 
 def set_slope(rec: Recorder, slope: float) -> None:
     launch = rec.launches[-1]
-    assert launch.call is not None and launch.slope_arg is not None and all(other.slope_arg is None for other in rec.launches[:-1])
+    assert launch.call is not None and launch.epilogue is not None and all(other.epilogue is None for other in rec.launches[:-1])
     scalars = list(launch.call.scalars)
-    assert scalars[launch.slope_arg] == np.float32(1.0) and isinstance(scalars[launch.slope_arg], np.float32)
-    scalars[launch.slope_arg] = np.float32(slope)
+    assert scalars[launch.epilogue] == np.float32(1.0) and isinstance(scalars[launch.epilogue], np.float32)
+    scalars[launch.epilogue] = np.float32(slope)
     launch.call = replace(launch.call, scalars=tuple(scalars))
 
 

@@ -1,0 +1,116 @@
+"""ocaffe classify: class scores of images into a .npy file, pycaffe's classify.py."""
+from __future__ import annotations
+
+import argparse
+import glob
+import os
+import time
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from tqdm import tqdm
+
+from ocaffe import log
+from ocaffe.cl.device import Device, select_device
+from ocaffe.cli.flags import Parser
+from ocaffe.errors import Error
+from ocaffe.files import atomic_write
+from ocaffe.io import load_image
+from ocaffe.tools.recognise import Recogniser, read_mean
+
+MODEL = "models/bvlc_reference_caffenet/"
+MEAN = "ilsvrc_2012_mean.npy"
+
+
+def main(argv: Sequence[str]) -> int:
+    parser = Parser("classify", "Classify an image, a folder of images or a .npy of images (n x height x width x channels, 0 to 1).")
+    net_flags(parser, "deploy.prototxt", "bvlc_reference_caffenet.caffemodel", MEAN)
+    parser.flag("center_only", False, "classify the crop in the middle instead of ten")
+    parser.flag("images_dim", "256,256", "height,width to which images are resized before they are cropped")
+    parser.flag("ext", "jpg", "with a folder: the extension of its images")
+    options = parser.parse(argv)
+    dims = numbers(options.images_dim, "images_dim", 2)
+    mean = mean_of(options)
+    device = chosen_device(options)
+    try:
+        net = recogniser(options, device, mean)
+        paths, images = _images(options.input_file, options.ext, net.channels == 3)
+        print(f"Classifying {paths} inputs.")
+        start = time.monotonic()
+        scores = net.classify(tqdm(images, total=paths, unit="image", disable=None), dims, not options.center_only)
+        print(f"Done in {time.monotonic() - start:.2f} s.")
+        net.close()
+    finally:
+        device.close()
+    target = options.output_file if options.output_file.endswith(".npy") else f"{options.output_file}.npy"
+    print(f"Saving results into {target}")
+    with atomic_write(target) as out:
+        np.save(out, scores)
+    return 0
+
+
+def net_flags(parser: Parser, model: str, weights: str, mean: str) -> None:
+    """What classify.py and detect.py have in common; the defaults are their file names, from the current folder."""
+    parser.add_argument("input_file", help="what to work on")
+    parser.add_argument("output_file", help="the file to write")
+    parser.flag("model_def", MODEL + model, "the deploy prototxt")
+    parser.flag("pretrained_model", MODEL + weights, "the weights")
+    parser.flag("gpu", False, "run on a GPU, or fail")
+    parser.flag("device", "", "run on this OpenCL device: PLATFORM:INDEX or a part of its name; default: the best one")
+    parser.flag("mean_file", mean, "mean image, .npy or .binaryproto; empty: none")
+    parser.flag("input_scale", 1.0, "multiplies what goes into the net, after the mean is taken away")
+    parser.flag("raw_scale", 255.0, "multiplies images, which are 0 to 1, before the mean is taken away")
+    parser.flag("channel_swap", "2,1,0", "order of the channels; the default is from RGB to BGR; empty: RGB")
+
+
+def mean_of(options: argparse.Namespace) -> np.ndarray | None:
+    if options.mean_file and not os.path.exists(options.mean_file):
+        raise Error(f"the mean image {options.mean_file} does not exist", place="--mean_file", fix="--mean_file FILE, or --mean_file= for none")
+    return read_mean(options.mean_file) if options.mean_file else None
+
+
+def chosen_device(options: argparse.Namespace) -> Device:
+    device = select_device(options.device or None, "0" if options.gpu else None)
+    log.info("caffe.cpp:218", f"Device {device.number}: {device.name} ({device.platform_name}, driver {device.driver_version})")
+    return device
+
+
+def recogniser(options: argparse.Namespace, device: Device, mean: np.ndarray | None) -> Recogniser:
+    log.quiet()
+    return Recogniser(
+        options.model_def, options.pretrained_model, device, mean=mean, raw_scale=options.raw_scale, input_scale=options.input_scale,
+        channel_swap=numbers(options.channel_swap, "channel_swap", 3),
+    )  # fmt: skip
+
+
+def numbers(text: str, flag: str, count: int) -> tuple[int, ...]:
+    """`2,1,0` as whole numbers; () for an empty text. Raises Error."""
+    try:
+        values = tuple(int(part) for part in text.split(",")) if text else ()
+    except ValueError:
+        values = ()
+    if (text or flag == "images_dim") and (len(values) != count or min(values) < 0):
+        raise Error(f"--{flag} is '{text}'", fix=f"{count} whole numbers, separated by ','")
+    return values
+
+
+def _images(path: str, extension: str, color: bool) -> tuple[int, Iterator[np.ndarray]]:
+    """How many, and each when it is needed."""
+    path = os.path.expanduser(path)
+    if path.endswith("npy"):
+        print(f"Loading file: {path}")
+        try:
+            array = np.load(path, allow_pickle=False)
+        except (OSError, ValueError, EOFError) as problem:
+            raise Error(f"cannot be read as .npy: {problem}", place=path) from None
+        array = array[None] if array.ndim == 3 else array
+        return len(array), iter(array)
+    if os.path.isdir(path):
+        print(f"Loading folder: {path}")
+        files = sorted(glob.glob(os.path.join(glob.escape(path), f"*.{extension}")))
+        if not files:
+            raise Error(f"no file in it ends in .{extension}", place=path, fix="--ext png, or another extension")
+    else:
+        print(f"Loading file: {path}")
+        files = [path]
+    return len(files), (load_image(file, color) for file in files)

@@ -1,0 +1,27 @@
+"""ocaffe compute_image_mean: the mean image of a database into a .binaryproto, Caffe's tool."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ocaffe import log
+from ocaffe.cli.flags import Parser
+from ocaffe.data.writer import WRITERS
+from ocaffe.log import number
+from ocaffe.model.blob import write_blobproto
+from ocaffe.tools.mean import SOURCE, database_mean
+
+
+def main(argv: Sequence[str]) -> int:
+    parser = Parser("compute_image_mean", "Compute the mean image of a database, for mean_file; the mean of each channel, for mean_value, is in the log.")
+    parser.add_argument("database", metavar="INPUT_DB", help="folder of the database")
+    parser.add_argument("output", metavar="OUTPUT_FILE", nargs="?", default="", help="the .binaryproto to write; without it the log alone")
+    parser.flag("backend", "lmdb", "the kind of database", choices=sorted(WRITERS))
+    options = parser.parse(argv)
+    mean = database_mean(options.database, options.backend)
+    if options.output:
+        log.info(f"{SOURCE}:108", f"Write to {options.output}")
+        write_blobproto(options.output, mean)
+    log.info(f"{SOURCE}:114", f"Number of channels: {len(mean)}")
+    for channel, plane in enumerate(mean):
+        log.info(f"{SOURCE}:119", f"mean_value channel [{channel}]: {number(plane.mean(dtype='float64'))}")
+    return 0

@@ -1,0 +1,63 @@
+"""ocaffe convert_imageset: image files and their labels into a database, Caffe's tool."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ocaffe import log
+from ocaffe.cli.flags import Parser
+from ocaffe.data.writer import WRITERS
+from ocaffe.errors import Error
+from ocaffe.tools.encode import Recipe, datum_of, file_format
+from ocaffe.tools.imageset import Entry, Made, label_of, read_list, shuffled, write_set
+
+NAME = "convert_imageset"
+
+
+def main(argv: Sequence[str]) -> int:
+    parser = Parser(NAME, "Convert a set of images to the database of a Data layer.")
+    image_flags(parser)
+    options = parser.parse(argv)
+    recipe = image_recipe(options, NAME)
+    entries = read_list(options.list)
+    labels = {entry: label_of(entry, options.list) for entry in entries}
+    if options.shuffle:
+        entries = shuffled(entries, options.seed)
+
+    def make(entry: Entry) -> Made:
+        made = datum_of(options.root + entry.name, labels[entry], recipe)
+        return made.datum, made.shape
+
+    write_set(entries, options.list, options.database, options.backend, make, options.check_size, f"{NAME}.cpp")
+    return 0
+
+
+def image_flags(parser: Parser) -> None:
+    """What convert_imageset and convert_annoset have in common."""
+    parser.add_argument("root", metavar="ROOTFOLDER/", help="put in front of every name of the list as it stands")
+    parser.add_argument("list", metavar="LISTFILE", help="text file with a line `FILE LABEL` for each image")
+    parser.add_argument("database", metavar="DB_NAME", help="folder of the database, which must not exist yet")
+    parser.flag("gray", False, "make images of one channel")
+    parser.flag("shuffle", False, "write the images in random order")
+    parser.flag("seed", 0, "of --shuffle; 0: another order each time")
+    parser.flag("backend", "lmdb", "the kind of database", choices=sorted(WRITERS))
+    parser.flag("resize_width", 0, "width of all images, together with --resize_height")
+    parser.flag("resize_height", 0, "height of all images, together with --resize_width")
+    parser.flag("check_size", False, "refuse images of different sizes")
+    parser.flag("encoded", False, "store image files instead of raw pixels")
+    parser.flag("encode_type", "", "store them in this format ('png', 'jpg', ...) instead of that of each file; implies --encoded")
+
+
+def image_recipe(options: Any, command: str, **more: Any) -> Recipe:
+    """What the flags ask for. Raises Error."""
+    width, height = options.resize_width, options.resize_height
+    if width < 0 or height < 0 or bool(width) != bool(height):
+        raise Error(f"--resize_width is {width} and --resize_height {height}", place=f"ocaffe {command}", fix="give both, or none of them")
+    encode: str | None = options.encode_type
+    if encode:
+        file_format(encode)
+        if not options.encoded:
+            log.info(f"{command}.cpp:92", "encode_type specified, assuming encoded=true.")
+    elif options.encoded:
+        encode = None
+    return Recipe(gray=options.gray, size=(height, width) if width else None, encode=encode, **more)

@@ -1,0 +1,27 @@
+"""ocaffe create_label_map: a list of class names into a label map, SSD's tool."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ocaffe.cli.flags import Parser
+from ocaffe.errors import Error
+from ocaffe.files import atomic_write
+from ocaffe.model.text import write_text
+from ocaffe.tools.annotations import make_label_map
+
+
+def main(argv: Sequence[str]) -> int:
+    parser = Parser("create_label_map", "Make a label map of a text file with lines `NAME [LABEL [DISPLAY NAME]]`.")
+    parser.add_argument("map_file", metavar="MAP_FILE", help="the text file")
+    parser.add_argument("label_map_file", metavar="LABEL_MAP_FILE", help="the prototxt to write")
+    parser.flag("delimiter", " ", "between the fields of a line")
+    parser.flag("include_background", False, "begin with the class none_of_the_above, label 0")
+    options = parser.parse(argv)
+    if not options.delimiter:
+        raise Error("--delimiter is empty", place="ocaffe create_label_map", fix="a character, such as --delimiter=,")
+    made = make_label_map(options.map_file, options.delimiter, options.include_background)
+    if not made.item:
+        raise Error("names no class", place=options.map_file, fix="a class in each line")
+    with atomic_write(options.label_map_file) as out:
+        out.write(write_text(made).encode())
+    return 0

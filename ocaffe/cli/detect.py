@@ -1,0 +1,113 @@
+"""ocaffe detect: class scores of windows of images into a .csv or .h5 file, pycaffe's detect.py (R-CNN)."""
+from __future__ import annotations
+
+import csv
+import io
+import time
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from tqdm import tqdm
+
+from ocaffe.cli.classify import chosen_device, mean_of, net_flags, recogniser
+from ocaffe.cli.flags import Parser
+from ocaffe.errors import Error, Place
+from ocaffe.files import atomic_write
+from ocaffe.io import load_image
+from ocaffe.tools.recognise import Recogniser, Window
+
+COLUMNS = ("ymin", "xmin", "ymax", "xmax")
+Windows = list[tuple[str, Window]]
+
+
+def main(argv: Sequence[str]) -> int:
+    parser = Parser("detect", "Classify windows of images: a .csv with the columns filename, ymin, xmin, ymax, xmax.")
+    net_flags(parser, "deploy.prototxt", "bvlc_reference_caffenet.caffemodel", "")
+    parser.flag("crop_mode", "selective_search", "'list': the windows of the .csv; 'selective_search' needs MATLAB and is not done here")
+    parser.flag("context_pad", 16, "pixels of the net's input that show what is around a window, on each side")
+    options = parser.parse(argv)
+    if options.crop_mode != "list":
+        raise Error(
+            f"--crop_mode is {options.crop_mode}, and only 'list' is done here: selective search is a MATLAB program",
+            place="ocaffe detect",
+            fix="--crop_mode list with a .csv of windows, by any proposal method",
+        )
+    if not options.output_file.lower().endswith((".csv", ".h5")):
+        raise Error(f"the output is {options.output_file}", place="ocaffe detect", fix="a name that ends in .csv or .h5")
+    windows = _read_windows(options.input_file)
+    mean = mean_of(options)
+    if mean is not None and mean.ndim == 3:
+        mean = mean.mean((1, 2))  # windows lie anywhere: the mean of each channel
+    device = chosen_device(options)
+    try:
+        net = recogniser(options, device, mean)
+        edge = min(net.size)
+        if not 0 <= 2 * options.context_pad < edge:
+            raise Error(f"--context_pad is {options.context_pad}, the net's input {net.size[0]} x {net.size[1]}", fix=f"0 to {(edge - 1) // 2}")
+        if options.context_pad and net.size[0] != net.size[1]:
+            raise Error(f"--context_pad is {options.context_pad}, and the net's input {net.size[0]} x {net.size[1]} is not square", fix="--context_pad 0")
+        print("Loading input...")
+        start = time.monotonic()
+        scores = net.detect(tqdm(_crops(net, windows, options.context_pad), total=len(windows), unit="window", disable=None))
+        net.close()
+    finally:
+        device.close()
+    print(f"Processed {len(windows)} windows in {time.monotonic() - start:.3f} s.")
+    scores = scores.reshape(len(scores), -1)
+    (_write_csv if options.output_file.lower().endswith("csv") else _write_hdf5)(options.output_file, windows, scores)
+    print(f"Saved to {options.output_file}.")
+    return 0
+
+
+def _read_windows(path: str) -> Windows:
+    """The windows of a .csv, those of one image together."""
+    windows: dict[str, list[Window]] = {}
+    try:
+        with open(path, newline="", encoding="utf-8") as stream:
+            reader = csv.DictReader(stream)
+            missing = {"filename", *COLUMNS} - set(reader.fieldnames or ())
+            if missing:
+                raise Error(f"has no column {', '.join(sorted(missing))}", place=Place(path, 1), fix=f"the first line is filename,{','.join(COLUMNS)}")
+            for row in reader:
+                try:
+                    values = [int(float(row[column])) for column in COLUMNS]
+                except (TypeError, ValueError):
+                    found = ",".join(str(row[column]) for column in COLUMNS)
+                    raise Error(f"'{found}' is no window", place=Place(path, reader.line_num), fix="four numbers of pixels") from None
+                windows.setdefault(row["filename"], []).append((values[0], values[1], values[2], values[3]))
+    except (OSError, UnicodeDecodeError, csv.Error) as problem:
+        raise Error(f"cannot be read: {getattr(problem, 'strerror', None) or problem}", place=path, fix="give a .csv of windows") from None
+    if not windows:
+        raise Error("has no window", place=path, fix=f"each line behind the first is a filename,{','.join(COLUMNS)}")
+    return [(name, window) for name, found in windows.items() for window in found]
+
+
+def _crops(net: Recogniser, windows: Windows, context: int) -> Iterator[np.ndarray]:
+    loaded = ""
+    image = np.empty(0)
+    for name, window in windows:
+        if name != loaded:
+            image, loaded = load_image(name, net.channels == 3), name
+        try:
+            yield net.crop(image, window, context)
+        except Error as problem:
+            raise Error(problem.fact, place=name, fix="correct or remove the window") from None
+
+
+def _write_csv(path: str, windows: Windows, scores: np.ndarray) -> None:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["filename", *COLUMNS, *(f"class{n}" for n in range(scores.shape[1]))])
+    writer.writerows([name, *window, *(repr(float(score)) for score in row)] for (name, window), row in zip(windows, scores))
+    with atomic_write(path) as out:
+        out.write(text.getvalue().encode())
+
+
+def _write_hdf5(path: str, windows: Windows, scores: np.ndarray) -> None:
+    """Datasets filename, window (columns ymin, xmin, ymax, xmax) and prediction."""
+    import h5py
+
+    with atomic_write(path) as out, h5py.File(out.name, "w") as file:
+        file.create_dataset("filename", data=[name for name, _ in windows], dtype=h5py.string_dtype())
+        file["window"] = np.array([window for _, window in windows], np.int64)
+        file["prediction"] = scores

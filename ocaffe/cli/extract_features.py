@@ -1,0 +1,89 @@
+"""ocaffe extract_features: blobs of a net, batch by batch, into databases of floats, Caffe's tool."""
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ocaffe import log, proto
+from ocaffe.cl.device import Device, select_device
+from ocaffe.cli.flags import Parser, device_flags
+from ocaffe.data.writer import OPENED, WRITERS, Writer
+from ocaffe.errors import Error, shape_text
+from ocaffe.model.blob import array_to_datum
+from ocaffe.model.text import read_net
+from ocaffe.net import Net
+from ocaffe.progress import progress
+
+COMMAND = "ocaffe extract_features"
+SOURCE = "extract_features.cpp"
+_REPORT_EVERY = 1000  # records
+
+
+def main(argv: Sequence[str]) -> int:
+    parser = Parser("extract_features", "Run a net in TEST phase and write blobs of it to databases, one record per image.")
+    parser.add_argument("weights", metavar="WEIGHTS", help="the trained weights")
+    parser.add_argument("model", metavar="MODEL", help="the net prototxt, with a data layer")
+    parser.add_argument("blobs", metavar="BLOB[,BLOB]", help="names of the blobs, separated by ','")
+    parser.add_argument("databases", metavar="DB[,DB]", help="as many databases to write, separated by ','")
+    parser.add_argument("batches", metavar="NUM_BATCHES", type=int, help="how many batches to run")
+    parser.add_argument("backend", metavar="DB_TYPE", choices=sorted(WRITERS), help="lmdb or leveldb")
+    parser.add_argument("mode", metavar="CPU|GPU", nargs="?", default="", choices=("CPU", "GPU", ""), help="without it, or --device, the best device")
+    parser.add_argument("number", metavar="DEVICE_ID", nargs="?", type=int, default=0, help="of the GPU")
+    device_flags(parser)
+    options = parser.parse(argv)
+    blobs, databases = options.blobs.split(","), options.databases.split(",")
+    if len(blobs) != len(databases):
+        raise Error(f"{len(blobs)} blobs ({options.blobs}), {len(databases)} databases ({options.databases})", place=COMMAND, fix="give one for each")
+    if options.batches < 1:
+        raise Error(f"the number of batches is {options.batches}", place=COMMAND, fix="at least 1")
+    net_message = read_net(options.model)
+    with contextlib.ExitStack() as stack:
+        device = _device(options)
+        stack.callback(device.close)
+        net = Net(net_message, phase=proto.TEST, weights=options.weights, keep=blobs, device=device)
+        stack.callback(net.close)
+        for name in blobs:
+            if name not in net.blobs:
+                raise Error(f"the net has no blob '{name}'", place=options.model, fix=f"one of {', '.join(net.blobs)}")
+        writers: list[Writer] = []
+        for path in databases:
+            log.info(f"{SOURCE}:125", f"Opening dataset {path}")
+            writers.append(stack.enter_context(WRITERS[options.backend](path)))
+            log.info(OPENED[options.backend], f"Opened {options.backend} {path}")
+        log.error(f"{SOURCE}:133", "Extracting Features")
+        extract(net, dict(zip(blobs, writers)), options.batches)
+        for name, writer in zip(blobs, writers):
+            log.error(f"{SOURCE}:176", f"Extracted features of {writer.count} query images for feature blob {name}")
+    log.error(f"{SOURCE}:181", "Successfully extracted the features!")
+    return 0
+
+
+def extract(net: Net, writers: dict[str, Writer], batches: int) -> None:
+    """Run `batches` batches and append every row of the blobs that `writers` names. Raises Error."""
+    with progress(batches, "batch") as bar:
+        for _ in range(batches):
+            net.forward()
+            for name, writer in writers.items():
+                _append(name, net.blobs[name].data, writer)
+            bar.update()
+
+
+def _append(name: str, values: np.ndarray, writer: Writer) -> None:
+    if not 1 <= values.ndim <= 4:
+        raise Error(f"blob '{name}' is {shape_text(values.shape)}, and a record has up to three axes", place=COMMAND, fix="add a Reshape layer")
+    for row in values.reshape(values.shape + (1,) * (4 - values.ndim)):
+        writer.put(b"%010d" % writer.count, array_to_datum(np.asarray(row, np.float32)).SerializeToString())
+        if writer.count % _REPORT_EVERY == 0:
+            log.error(f"{SOURCE}:164", f"Extracted features of {writer.count} query images for feature blob {name}")
+
+
+def _device(options: Any) -> Device:
+    """Caffe's two arguments, or --device and --gpu."""
+    gpu = options.gpu or (str(options.number) if options.mode == "GPU" else "")
+    device = select_device(options.device or None, gpu or None, solver_mode_cpu=options.mode == "CPU")
+    log.error(f"{SOURCE}:{62 if device.target.is_cpu else 54}", "Using CPU" if device.target.is_cpu else f"Using GPU {device.number}")
+    log.info("caffe.cpp:218", f"Device {device.number}: {device.name} ({device.platform_name}, driver {device.driver_version})")
+    return device

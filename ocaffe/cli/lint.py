@@ -1,0 +1,55 @@
+"""ocaffe lint FILE...: the classic mistakes in nets and solvers, each with file, line and remedy."""
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from ocaffe import log
+from ocaffe.cli.flags import Parser, stages, state_flags
+from ocaffe.errors import Error
+from ocaffe.lint import JOB_RULES, NET_RULES, NO_EFFECT, Finding, lint, net_rules, solver_rules  # noqa: F401 (they register themselves)
+
+MANY = 3  # findings of a rule in a file that are told one by one
+
+
+def main(argv: Sequence[str]) -> int:
+    parser = Parser("lint", "Find classic mistakes in nets and solvers (with their nets); needs no device, and looks at data where it is.")
+    parser.add_argument("files", metavar="FILE", nargs="*", help="solver or net prototxts")
+    parser.flag("ignore", "", "names of rules that are left out, separated by ','")
+    parser.flag("rules", False, "list the rules")
+    state_flags(parser)
+    options = parser.parse(argv)
+    known = {name: rule.__doc__ or "" for name, rule in (*NET_RULES.items(), *JOB_RULES.items())}
+    known[NO_EFFECT] = "A field of an old format that today's layer has no use for, as `mean_file` in image_data_param."
+    ignored = frozenset(options.ignore.split(",")) - {""}
+    if ignored - set(known):
+        raise Error(f"--ignore names no rule: {', '.join(sorted(ignored - set(known)))}", place="ocaffe lint", fix="`ocaffe lint --rules` lists them")
+    if options.rules:
+        width = max(map(len, known))
+        for name, description in known.items():
+            print(f"{name:<{width}}  {' '.join(description.split())}")
+        return 0
+    if not options.files:
+        raise Error("no file is given", place="ocaffe lint", fix="a solver or net prototxt")
+    log.quiet(3)
+    count = 0
+    for path in options.files:
+        found = lint(path, ignored, options.level, stages(options.stage))
+        count += len(found)
+        for finding, alike in _grouped(found):
+            print(finding)
+            if alike:
+                print(f"  also in line{'s' if len(alike) > 1 else ''} {', '.join(str(each.place.line) for each in alike)}")
+    print(f"{count} finding{'s' if count != 1 else ''} in {', '.join(options.files)}")
+    return 1 if count else 0
+
+
+def _grouped(found: list[Finding]) -> Iterator[tuple[Finding, list[Finding]]]:
+    """The findings; where a rule has many in one file, its first with the others."""
+    groups: dict[tuple[str, str], list[Finding]] = {}
+    for finding in found:
+        groups.setdefault((finding.rule, finding.place.file), []).append(finding)
+    for group in groups.values():
+        if len(group) > MANY and group[0].rule:
+            yield group[0], group[1:]
+        else:
+            yield from ((finding, []) for finding in group)

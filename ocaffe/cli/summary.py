@@ -1,0 +1,34 @@
+"""ocaffe summary NET: layers, shapes, parameters, multiply-accumulates and memory, without a device."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ocaffe import log, proto
+from ocaffe.cli.flags import Parser, stages, state_flags
+from ocaffe.cli.plan import _batched
+from ocaffe.graph.build import build
+from ocaffe.graph.record import Choices, ParameterGroup
+from ocaffe.model.text import read_net
+from ocaffe.network import Switches, compile_net, phase_net
+from ocaffe.target import Target
+from ocaffe.tools.summary import text
+
+
+def main(argv: Sequence[str]) -> int:
+    parser = Parser("summary", "Show the layers of a net with shapes, parameters, multiply-accumulates and memory.")
+    parser.add_argument("net", metavar="NET", help="the net prototxt; a data layer tells its shapes from its data")
+    parser.flag("phase", "TEST", "TRAIN or TEST; the memory of TRAIN is without the solver's history", choices=("TRAIN", "TEST"))
+    parser.flag("batch", 0, "batch size instead of that of the file")
+    state_flags(parser)
+    options = parser.parse(argv)
+    log.quiet()
+    phase = proto.TRAIN if options.phase == "TRAIN" else proto.TEST
+    net = _batched(read_net(options.net, options.allow_unknown_fields), options.batch)
+    net = phase_net(net, phase, options.level, stages(options.stage))
+    graph = build(net, phase)
+    made = compile_net(
+        graph, ParameterGroup(graph.params), Target(max_allocation=1 << 40), Choices(backward=phase == proto.TRAIN), Switches.read()
+    )
+    for line in text(net, graph, made.recording.schedule, made.plan):
+        print(line)
+    return 0

@@ -1,0 +1,10 @@
+"""ocaffe upgrade_net_proto_binary IN OUT, Caffe's tool."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ocaffe.tools.upgrading import upgrade_file
+
+
+def main(argv: Sequence[str]) -> int:
+    return upgrade_file("upgrade_net_proto_binary", list(argv))

@@ -1,0 +1,145 @@
+"""A graph becomes a schedule with a plan: record, optimise and plan, again and again until a memory limit is kept. Needs no device."""
+from __future__ import annotations
+
+import bisect
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ocaffe.graph.ir import Graph
+from ocaffe.graph.pieces import Split, batch_of, cuts
+from ocaffe.graph.record import Choices, ParameterGroup, Recording, Update, record
+from ocaffe.memory.optimise import optimise
+from ocaffe.memory.plan import MemoryPlan, plan
+from ocaffe.memory.report import fixed_bytes, too_large
+from ocaffe.target import Target
+
+COUNTS = 2  # numbers of pieces that are tried, from the smallest one that fits: with more of them less has to be recomputed
+BUDGET_SHARES = (1.0, 0.97, 0.94)  # of what a limit leaves for recycled memory: a plan may be a little larger than its bound
+
+
+@dataclass(frozen=True)
+class Switches:
+    """Debug switches from the environment (DESIGN §4)."""
+
+    share: bool = True  # OCAFFE_PLAN=none: every Ref memory of its own
+    separate: bool = False  # OCAFFE_PLAN=separate: and a buffer of its own, of exactly its size, so that a checker sees what goes over its edge
+    poison: bool = False  # OCAFFE_POISON=1: NaN after the last use
+    fuse: bool = True  # OCAFFE_FUSE=0
+    recompute: bool = True  # OCAFFE_RECOMPUTE=none
+
+    @staticmethod
+    def read() -> Switches:
+        env = os.environ
+        plan = env.get("OCAFFE_PLAN")
+        return Switches(plan not in ("none", "separate"), plan == "separate", env.get("OCAFFE_POISON") == "1", env.get("OCAFFE_FUSE") != "0",
+                        env.get("OCAFFE_RECOMPUTE") != "none")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A recording with its plan, and how the batch was split, if it was."""
+
+    recording: Recording
+    plan: MemoryPlan
+    split: Split | None = None
+
+
+def compile_net(
+    graph: Graph, group: ParameterGroup, target: Target, choices: Choices, switches: Switches, update: Update | None = None
+) -> Compiled:
+    """Record, optimise and plan. Where `choices.limit` is not kept that way, recompute more, then split the batch; raises Error where nothing helps."""
+    job = _Job(graph, group, target, choices, switches, update)
+    result = job.compiled()
+    if choices.limit is None:
+        return result
+    fixed = fixed_bytes([result.recording.schedule])
+
+    def fits(found: Compiled) -> bool:
+        assert choices.limit is not None
+        return fixed + found.plan.total <= choices.limit
+
+    if fits(result):
+        return result
+    if choices.recompute and switches.share:
+        smallest = result
+        for found in job.within(choices.limit - fixed):
+            if fits(found):
+                return found
+            smallest = _best([smallest, found])
+        result = smallest
+        for cut in cuts(graph, choices.keeps) if not choices.debug else ():
+            found = _in_pieces(job, cut, choices.limit - fixed)
+            if fits(found):
+                return _best(job.within(choices.limit - fixed, found.split))  # once more: the blobs of the graph hold the Refs of the last recording
+            result = _best([result, found])
+    raise too_large(graph, result.recording.schedule, result.plan, fixed, choices.limit)
+
+
+def _best(attempts: Iterable[Compiled]) -> Compiled:
+    return min(attempts, key=lambda each: each.plan.total)
+
+
+def _in_pieces(job: _Job, cut: int, budget: int) -> Compiled:
+    """The split behind `cut` that keeps the plan within `budget` bytes with the fewest operations; if none does, single samples."""
+    batch = batch_of(job.graph, cut)
+    counts = [count for count in range(2, batch + 1) if batch % count == 0]
+    tried: dict[int, Compiled] = {}
+
+    def fits(count: int) -> bool:
+        if count not in tried:
+            tried[count] = _best(job.within(budget, Split(cut, count)))
+        return tried[count].plan.total <= budget
+
+    if not counts or not fits(counts[-1]):
+        return tried[counts[-1]] if counts else job.compiled()
+    first = bisect.bisect_left(counts, True, key=fits)  # more pieces never take more memory
+    fitting = [count for count in counts[first : first + COUNTS] if fits(count)]
+    return min((tried[count] for count in fitting), key=lambda found: sum(launch.flops for launch in found.recording.schedule))
+
+
+@dataclass(frozen=True)
+class _Job:
+    """What does not change while a limit is approached."""
+
+    graph: Graph
+    group: ParameterGroup
+    target: Target
+    choices: Choices
+    switches: Switches
+    update: Update | None
+
+    def within(self, budget: int, split: Split | None = None) -> Iterator[Compiled]:
+        """Attempts at plans within `budget` bytes; ends with the first that is."""
+        for share in BUDGET_SHARES:
+            found = self.compiled(int(share * budget), split)
+            yield found
+            if found.plan.total <= budget:
+                return
+
+    def compiled(self, budget: int | None = None, split: Split | None = None) -> Compiled:
+        choices, switches = self.choices, self.switches
+        alignment, slab_limit = (1, 1) if switches.separate else (self.target.alignment, self.target.max_allocation)
+        recording = record(self.graph, self.group, self.target, replace(choices, split=split), self.update)
+        before = {id(launch): index for index, launch in enumerate(recording.schedule)}
+        fuse, again = choices.fuse and switches.fuse, choices.recompute and switches.recompute
+        schedule = optimise(recording.schedule, fuse=fuse, in_place=switches.share, again=again, budget=budget)
+        if schedule is not recording.schedule:
+            recording = _renumber(recording, [before[id(launch.before or launch)] for launch in schedule], schedule)
+        return Compiled(recording, plan(schedule, alignment=alignment, slab_limit=slab_limit, share=switches.share), split)
+
+
+def _renumber(recording: Recording, kept: list[int], schedule: Any) -> Recording:
+    """The ranges of a recording after launches were removed and put in."""
+    def at(index: int) -> int:
+        return bisect.bisect_left(kept, index)
+
+    return replace(
+        recording,
+        schedule=schedule,
+        forward_end=at(recording.forward_end),
+        backward_end=at(recording.backward_end),
+        forward_ranges=[(at(a), at(b)) for a, b in recording.forward_ranges],
+        backward_ranges={node: (at(a), at(b)) for node, (a, b) in recording.backward_ranges.items()},
+    )

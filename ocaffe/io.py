@@ -1,0 +1,178 @@
+"""Images in and out of nets, as pycaffe's `io` has them: load, resize, crop, and the preprocessing of deploy nets.
+
+Images are height x width x channels, float32, RGB, 0 to 1; net inputs channels x height x width.
+"""
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from PIL import Image, UnidentifiedImageError
+
+from ocaffe.errors import Error, shape_text
+
+
+def load_image(filename: str, color: bool = True) -> np.ndarray:
+    """The image file as height x width x 3 (or x 1 with `color` false) in RGB, float32 between 0 and 1. Raises Error."""
+    try:
+        with Image.open(filename) as image:
+            if image.mode in ("I;16", "I;16B", "I"):
+                pixels = np.asarray(image).astype(np.float32)[..., None] / 65535
+                return np.repeat(pixels, 3, 2) if color else pixels
+            pixels = np.asarray(image.convert("RGB"), np.float32) / np.float32(255)
+            if color or image.mode not in ("1", "L", "LA"):
+                return pixels if color else (pixels @ np.array([0.2125, 0.7154, 0.0721], np.float32))[..., None]
+            return pixels[..., :1]
+    except UnidentifiedImageError:
+        raise Error("is no image file that Pillow can read", place=str(filename)) from None
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as problem:
+        raise Error(f"cannot be read: {getattr(problem, 'strerror', None) or problem}", place=str(filename)) from None
+
+
+def resize_image(image: np.ndarray, size: Sequence[int], interp_order: int = 1) -> np.ndarray:
+    """`image` (height x width x channels) in the size (height, width), float32: bilinear between pixel centres, nearest with `interp_order` 0.
+
+    As pycaffe's (skimage's `resize` without a low-pass filter) it takes the smallest value of the image for what lies beyond the edges: an enlarged
+    image fades there. Raises Error for another order.
+    """
+    if interp_order not in (0, 1):
+        raise Error(f"interp_order is {interp_order}", place="resize_image", fix="0 (nearest) or 1 (bilinear)")
+    image = np.asarray(image, np.float32)
+    floor = image.min()
+    out = image - floor
+    for axis, new in enumerate(size):
+        out = _resample(out, axis, int(new), interp_order)
+    return (out + floor).astype(np.float32)
+
+
+def _resample(image: np.ndarray, axis: int, new: int, order: int) -> np.ndarray:
+    """`image` with `new` places along `axis`; zeros beyond the edges."""
+    old = image.shape[axis]
+    at = (np.arange(new) + 0.5) * (old / new) - 0.5
+    if order == 0:
+        return np.take(image, np.clip(np.rint(at), 0, old - 1).astype(np.intp), axis)
+    left = np.floor(at).astype(np.intp)
+    way = (at - left).astype(np.float32)
+    total: Any = 0
+    for place, weight in ((left, 1 - way), (left + 1, way)):
+        inside = weight * ((place >= 0) & (place < old))
+        total = total + np.take(image, np.clip(place, 0, old - 1), axis) * np.expand_dims(inside, tuple(n for n in range(image.ndim) if n != axis))
+    return total
+
+
+def oversample(images: Sequence[np.ndarray], crop_dims: Sequence[int]) -> np.ndarray:
+    """Ten crops of (height, width) `crop_dims` of each image: four corners and the centre, then the same mirrored. Raises Error."""
+    height, width = (int(n) for n in crop_dims)
+    crops = []
+    for image in images:
+        rows, columns = image.shape[:2]
+        if rows < height or columns < width:
+            raise Error(f"a crop of {height} x {width} does not fit into an image of {rows} x {columns}", place="oversample", fix="larger images_dim")
+        corners = [(y, x) for y in (0, rows - height) for x in (0, columns - width)]
+        corners.append(centre((rows, columns), (height, width)))
+        plain = [image[y : y + height, x : x + width] for y, x in corners]
+        crops += plain + [crop[:, ::-1] for crop in plain]
+    return np.stack(crops).astype(np.float32)
+
+
+def centre(size: Sequence[int], crop: Sequence[int]) -> tuple[int, int]:
+    """Upper left corner of the crop in the middle."""
+    return int(size[0] / 2 - crop[0] / 2), int(size[1] / 2 - crop[1] / 2)
+
+
+class Transformer:
+    """Images to net inputs: resize, transpose, channel_swap, raw_scale, minus mean, input_scale, in this order; every step is optional.
+
+    `inputs` maps names of inputs to shapes, n x channels x height x width.
+    """
+
+    def __init__(self, inputs: Mapping[str, Sequence[int]]) -> None:
+        self.inputs = {name: tuple(int(n) for n in shape) for name, shape in inputs.items()}
+        self.transpose: dict[str, tuple[int, ...]] = {}
+        self.channel_swap: dict[str, tuple[int, ...]] = {}
+        self.raw_scale: dict[str, float] = {}
+        self.mean: dict[str, np.ndarray] = {}
+        self.input_scale: dict[str, float] = {}
+
+    def _check(self, name: str) -> None:
+        if name not in self.inputs:
+            raise Error(f"'{name}' is no input of the net", fix=f"inputs are {', '.join(self.inputs)}")
+
+    def set_transpose(self, name: str, order: Sequence[int]) -> None:
+        """(2, 0, 1) for images that are height x width x channels."""
+        self._check(name)
+        if len(order) != len(self.inputs[name]) - 1:
+            raise Error(f"{len(order)} axes for an input of {shape_text(self.inputs[name][1:])}", fix="give one for each, such as (2, 0, 1)")
+        self.transpose[name] = tuple(order)
+
+    def set_channel_swap(self, name: str, order: Sequence[int]) -> None:
+        """(2, 1, 0) from RGB to BGR, which reference models take."""
+        self._check(name)
+        if len(order) != self.inputs[name][1]:
+            raise Error(f"the order of {len(order)} channels for an input of {self.inputs[name][1]}", fix="give one number for each channel")
+        self.channel_swap[name] = tuple(order)
+
+    def set_raw_scale(self, name: str, scale: float | None) -> None:
+        """Multiplies before the mean is taken away: 255 for models of bytes."""
+        self._check(name)
+        if scale is not None:
+            self.raw_scale[name] = float(scale)
+
+    def set_mean(self, name: str, mean: np.ndarray) -> None:
+        """A value for each channel, or channels x height x width, which is resized to the input if need be."""
+        self._check(name)
+        mean = np.asarray(mean, np.float32)
+        channels, *size = self.inputs[name][1:]
+        if mean.ndim == 1:
+            if len(mean) not in (1, channels):
+                raise Error(f"a mean of {len(mean)} values for an input of {channels} channels", fix="one for each channel")
+            mean = mean[:, None, None]
+        else:
+            mean = mean.reshape((1,) * (3 - mean.ndim) + mean.shape) if mean.ndim < 3 else mean
+            if mean.ndim != 3 or len(mean) not in (1, channels):
+                raise Error(f"the mean is {shape_text(mean.shape)}, the input {shape_text(self.inputs[name][1:])}", fix="a mean image of as many channels")
+            if mean.shape[1:] not in ((1, 1), tuple(size)):
+                mean = resize_image(mean.transpose(1, 2, 0), size).transpose(2, 0, 1)
+        self.mean[name] = mean
+
+    def set_input_scale(self, name: str, scale: float | None) -> None:
+        """Multiplies after the mean is taken away."""
+        self._check(name)
+        if scale is not None:
+            self.input_scale[name] = float(scale)
+
+    def preprocess(self, name: str, data: np.ndarray) -> np.ndarray:
+        """The image `data` as one row of the input, float32."""
+        self._check(name)
+        data = np.asarray(data, np.float32)
+        size = self.inputs[name][2:]
+        if data.shape[:2] != size:
+            data = resize_image(data, size)
+        if name in self.transpose:
+            data = data.transpose(self.transpose[name])
+        if name in self.channel_swap:
+            data = data[list(self.channel_swap[name])]
+        if name in self.raw_scale:
+            data = data * np.float32(self.raw_scale[name])
+        if name in self.mean:
+            data = data - self.mean[name]
+        if name in self.input_scale:
+            data = data * np.float32(self.input_scale[name])
+        return np.ascontiguousarray(data, np.float32)
+
+    def deprocess(self, name: str, data: np.ndarray) -> np.ndarray:
+        """The image that `preprocess` would turn into `data`, apart from its size."""
+        self._check(name)
+        data = np.array(data, np.float32).reshape(self.inputs[name][1:])
+        if name in self.input_scale:
+            data = data / np.float32(self.input_scale[name])
+        if name in self.mean:
+            data = data + self.mean[name]
+        if name in self.raw_scale:
+            data = data / np.float32(self.raw_scale[name])
+        if name in self.channel_swap:
+            data = data[np.argsort(self.channel_swap[name])]
+        if name in self.transpose:
+            data = data.transpose(np.argsort(self.transpose[name]))
+        return data

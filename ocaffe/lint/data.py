@@ -1,0 +1,59 @@
+"""What rules ask of data: how many samples, and their labels. Nothing (None, empty) where the data is not here."""
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+from ocaffe import proto
+from ocaffe.data.database import Reader, open_database
+from ocaffe.data.datum import DatumReader
+from ocaffe.data.listed import Listing
+from ocaffe.errors import Error
+from ocaffe.model.wire import Malformed
+
+PARAMS = {"Data": "data_param", "AnnotatedData": "data_param", "ImageData": "image_data_param", "HDF5Data": "hdf5_data_param"}
+MOST_LABELS = 20_000  # records that are looked at
+
+
+def param_of(layer: Any) -> Any:
+    """The message with source and batch_size; None for a layer that is no data layer of this kind."""
+    return getattr(layer, PARAMS[layer.type]) if layer.type in PARAMS else None
+
+
+def samples(layer: Any) -> int | None:
+    """The number of samples of a data layer."""
+    param = param_of(layer)
+    with contextlib.suppress(Error, OSError, KeyError):
+        if layer.type in ("Data", "AnnotatedData"):
+            return open_database(param.source, param.backend).entries
+        if layer.type == "ImageData":
+            return len(Listing(param.source, "an image").lines)
+        if layer.type == "HDF5Data":
+            return _hdf5_rows(param.source, layer.top[0])
+    return None
+
+
+def labels(layer: Any) -> list[int]:
+    """The labels of the first samples of a Data or ImageData layer, in order."""
+    param = param_of(layer)
+    with contextlib.suppress(Error, OSError, Malformed, ValueError):
+        if layer.type == "ImageData":
+            return [int(line.words[-1]) for line in Listing(param.source, "an image").lines[:MOST_LABELS]]
+        if layer.type == "Data" and param.backend == proto.DataParameter.LMDB:
+            database = open_database(param.source, param.backend)
+            parse = DatumReader()
+            found = [parse(value).label for _, value in Reader(database).read(0, min(database.entries, MOST_LABELS))]
+            return [label for label in found if label is not None]
+    return []
+
+
+def _hdf5_rows(source: str, name: str) -> int:
+    import h5py
+
+    rows = 0
+    with open(source, encoding="utf-8") as stream:
+        for line in stream:
+            if line.strip():
+                with h5py.File(line.strip(), "r") as file:
+                    rows += len(file[name])
+    return rows

@@ -1,0 +1,220 @@
+"""Rules over a whole job: the solver, its nets together, and their data."""
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from ocaffe import log, proto
+from ocaffe.errors import Error, Place
+from ocaffe.graph.build import build
+from ocaffe.lint import FED, Finding, Job, View, job_rule, own_param
+from ocaffe.lint.data import PARAMS, labels, param_of, samples
+
+_POLICY_NEEDS = {  # policy: the fields that it reads
+    "step": ("gamma", "stepsize"), "exp": ("gamma",), "inv": ("gamma", "power"), "multistep": ("gamma", "stepvalue"), "poly": ("power",),
+    "sigmoid": ("gamma", "stepsize"),
+}  # fmt: skip
+_TRANSFORM = ("scale", "mean_file", "mean_value", "crop_size", "force_color", "force_gray")  # what TRAIN and TEST have to do alike
+
+
+def _feeders(view: View) -> Iterator[Any]:
+    """The data layers whose data can be asked for."""
+    return (layer for layer in view.layers if layer.type in PARAMS)
+
+
+@job_rule
+def test_set_not_covered(job: Job) -> Iterator[Finding]:
+    """test_iter times the batch size is not the size of the test set: part of it is never scored, or some images count twice."""
+    for number, view in enumerate(job.tests if job.solver is not None else ()):
+        iterations = job.solver.test_iter[number]
+        for layer in _feeders(view):
+            batch, count = int(param_of(layer).batch_size), samples(layer)
+            if not count or not batch or batch > count:
+                continue
+            seen, exact = iterations * batch, -(-count // batch)
+            if seen < count:
+                fact = f"test_iter {iterations} x batch_size {batch} scores {seen:,} of the {count:,} samples in {param_of(layer).source}"
+                yield job.finding("test-set-not-covered", f"test_iter[{number}]", fact, f"test_iter: {exact}")
+            elif seen >= count + batch or (seen > count and seen != exact * batch):
+                fact = f"test_iter {iterations} x batch_size {batch} scores {seen:,} samples, and {param_of(layer).source} has {count:,}: some count twice"
+                yield job.finding("test-set-not-covered", f"test_iter[{number}]", fact, f"test_iter: {exact}")
+
+
+@job_rule
+def batch_larger_than_data(job: Job) -> Iterator[Finding]:
+    """A batch with more samples than there are: it holds the same ones twice."""
+    for view in job.views:
+        for layer in _feeders(view):
+            batch, count = int(param_of(layer).batch_size), samples(layer)
+            if count and batch > count:
+                fact = f"batch_size is {batch}, and {param_of(layer).source} has {count} samples: each batch holds some twice"
+                yield view.finding("batch-larger-than-data", layer, fact, f"batch_size: {count}, or fewer", f"{PARAMS[layer.type]}.batch_size")
+
+
+@job_rule
+def tested_on_training_data(job: Job) -> Iterator[Finding]:
+    """TRAIN and TEST read the same source."""
+    training = job.training
+    sources = {(layer.type, param_of(layer).source) for layer in _feeders(training)} if training else set()
+    for view in job.tests:
+        for layer in _feeders(view):
+            if (layer.type, param_of(layer).source) in sources and training is not None and training.losses:
+                fact = f"it reads {param_of(layer).source}, as the TRAIN net does: accuracy on data that was learned says nothing"
+                yield view.finding("tested-on-training-data", layer, fact, "source: the test set", f"{PARAMS[layer.type]}.source")
+
+
+@job_rule
+def transforms_differ(job: Job) -> Iterator[Finding]:
+    """TRAIN and TEST scale, crop or subtract the mean differently: the net is tested on other numbers than it learned."""
+    training = job.training
+    first = next(_feeders(training), None) if training else None
+    if first is None:
+        return
+    for view in job.tests:
+        for layer in _feeders(view):
+            ours, theirs = layer.transform_param, first.transform_param
+            for name in _TRANSFORM if layer.type == first.type else ():
+                a, b = (list(value) if name == "mean_value" else value for value in (getattr(ours, name), getattr(theirs, name)))
+                if a != b:
+                    fact = f"its {name} is {_text(a)}, that of '{first.name}' in the TRAIN phase (line {first.source_line}) is {_text(b)}"
+                    yield view.finding("transforms-differ", layer, fact, f"the same {name} in both", f"transform_param.{name}")
+
+
+def _text(value: Any) -> str:
+    return (", ".join(log.number(each) for each in value) if isinstance(value, list) else str(value)) or "absent"
+
+
+@job_rule
+def mirrored_test(job: Job) -> Iterator[Finding]:
+    """mirror: true in the TEST phase: Caffe mirrors at random in both phases, so that results change from test to test."""
+    for view in job.tests:
+        for layer in view.layers:
+            if layer.HasField("transform_param") and layer.transform_param.mirror:
+                fact = "mirror: true applies in the TEST phase too: results change from test to test"
+                yield view.finding("mirrored-test", layer, fact, "remove it here", "transform_param.mirror")
+
+
+@job_rule
+def not_shuffled(job: Job) -> Iterator[Finding]:
+    """Training data in the order of its classes, read without shuffle: batches show one class after the other."""
+    for layer in _feeders(job.training) if job.training else ():
+        param = param_of(layer)
+        found = [] if getattr(param, "shuffle", False) else labels(layer)
+        batches = found[: 4 * int(param.batch_size)]
+        if len(set(found)) > 1 and (found == sorted(found) or (len(batches) > 3 and len(set(batches)) == 1)):
+            fact = f"{param.source} is in the order of its labels ({', '.join(map(str, found[:3]))}, ...), and is read without shuffle"
+            fix = "shuffle: true, or make the database with convert_imageset --shuffle"
+            yield job.training.finding("not-shuffled", layer, fact, fix, f"{PARAMS[layer.type]}.source")  # type: ignore[union-attr]
+
+
+@job_rule
+def label_out_of_range(job: Job) -> Iterator[Finding]:
+    """A label that is not below the number of scores: classes count from 0."""
+    for view in job.views:
+        for index in view.losses:
+            loss = view.layers[index]
+            source = view.source(index, 1) if len(loss.bottom) > 1 and loss.type == "SoftmaxWithLoss" else None
+            scores = _scores(view, index)
+            found = labels(source) if source is not None and source.type in PARAMS and scores else []
+            ignored = loss.loss_param.ignore_label if loss.loss_param.HasField("ignore_label") else None
+            wrong = [label for label in found if not 0 <= label < scores and label != ignored]
+            if wrong:
+                fact = f"{param_of(source).source} has the label {max(wrong, key=abs)}, and '{loss.name}' gets {scores} scores: labels 0 to {scores - 1}"
+                yield view.finding("label-out-of-range", source, fact, f"num_output: {max(found) + 1}, or labels that count from 0")
+
+
+def _scores(view: View, index: int) -> int:
+    """num_output of the layer that makes what the loss number `index` reads; 0 if that is not easily told."""
+    for _ in view.layers:
+        value = view.reads[index][0] if view.reads[index] else None
+        if value is None:
+            return 0
+        index = value[0]
+        layer = view.layers[index]
+        if layer.type in ("InnerProduct", "Convolution"):
+            return int(own_param(layer).num_output)
+        if len(layer.bottom) != 1 or layer.type in ("Slice", "Reshape", "Permute", "Flatten", "Reduction", "Tile"):
+            return 0
+    return 0
+
+
+@job_rule
+def test_net_differs(job: Job) -> Iterator[Finding]:
+    """A layer of the TEST net whose parameters the TRAIN net does not have, or has in another size: weights are shared by name."""
+    training = job.training
+    if training is None or not training.losses:
+        return
+    theirs = {layer.name: layer for layer in training.layers}
+    for view in job.tests:
+        for layer in view.layers:
+            param = own_param(layer) if layer.type in ("Convolution", "Deconvolution", "InnerProduct") else None
+            if param is None or any(spec.name for spec in layer.param):
+                continue
+            other = theirs.get(layer.name)
+            if other is None:
+                fact = "the TRAIN net has no layer of this name: it is tested with the values of its fillers"
+                yield view.finding("test-net-differs", layer, fact, "the same name in both phases", "name")
+            elif other.type == layer.type and own_param(other).num_output != param.num_output:
+                fact = f"num_output is {param.num_output}, and {own_param(other).num_output} in the TRAIN net (line {other.source_line})"
+                yield view.finding("test-net-differs", layer, fact, "the same num_output in both phases, or another name", "name")
+
+
+@job_rule
+def learning_rate(job: Job) -> Iterator[Finding]:
+    """A policy without the fields that it reads, steps beyond the end of the training, a rate that does not fall."""
+    solver = job.solver
+    if solver is None:
+        return
+    rule, policy = "learning-rate", solver.lr_policy
+    for name in _POLICY_NEEDS.get(policy, ()):
+        present = len(solver.stepvalue) > 0 if name == "stepvalue" else solver.HasField(name)
+        if not present:
+            yield job.finding(rule, "lr_policy", f'lr_policy: "{policy}" reads {name}, which is not given', f"{name}: ...")
+    if solver.HasField("base_lr") and solver.base_lr <= 0:
+        yield job.finding(rule, "base_lr", f"base_lr is {solver.base_lr:g}", "a rate above 0")
+    last = max(solver.stepvalue, default=0) if policy == "multistep" else solver.stepsize if policy == "step" else 0
+    if solver.max_iter and last >= solver.max_iter:
+        name = f"stepvalue[{len(solver.stepvalue) - 1}]" if policy == "multistep" else "stepsize"
+        fact = f"the step at iteration {last:,} is never reached: max_iter is {solver.max_iter:,}"
+        yield job.finding(rule, name, fact, "an earlier step, or a larger max_iter")
+    if policy in ("step", "multistep", "exp") and solver.HasField("gamma") and solver.gamma >= 1:
+        yield job.finding(rule, "gamma", f"gamma is {solver.gamma:g}: the learning rate does not fall", "a gamma below 1, such as 0.1")
+    if list(solver.stepvalue) != sorted(solver.stepvalue):
+        yield job.finding(rule, "stepvalue[0]", f"stepvalue {', '.join(map(str, solver.stepvalue))} does not rise: later ones are skipped", "in rising order")
+
+
+@job_rule
+def solver_settings(job: Job) -> Iterator[Finding]:
+    """Settings that lose work or do nothing: no snapshot at all, no display, no test though there is a TEST net, momentum of 1 or more."""
+    solver = job.solver
+    if solver is None:
+        return
+    rule = "solver-settings"
+    if not solver.snapshot and not solver.snapshot_after_train:
+        yield job.finding(rule, "snapshot_after_train", "snapshot is 0 and snapshot_after_train false: what is learned is never saved", "snapshot: 1000")
+    if not solver.display:
+        yield job.finding(rule, "display", "display is 0: the loss is never shown, and plot and parse_log find nothing", "display: 100")
+    if solver.momentum >= 1:
+        yield job.finding(rule, "momentum", f"momentum is {solver.momentum:g}: the training diverges", "momentum: 0.9")
+    if solver.test_interval and solver.max_iter and solver.test_interval > solver.max_iter:
+        fact = f"test_interval {solver.test_interval:,} is larger than max_iter {solver.max_iter:,}: only the untrained net is tested"
+        yield job.finding(rule, "test_interval", fact, f"test_interval: {max(solver.max_iter // 10, 1)}")
+    if not solver.test_iter and job.training is not None and solver.HasField("net"):
+        rules = [rule.phase for layer in job.training.file.message.layer for rule in layer.include]
+        if proto.TEST in rules:
+            fact = "the net has layers for the TEST phase, and no test_iter is given: it is never tested"
+            yield job.finding(rule, "net", fact, "test_iter and test_interval")
+
+
+@job_rule
+def impossible(job: Job) -> Iterator[Finding]:
+    """What makes the net impossible: unknown types and blobs, shapes that do not fit (where the data is here)."""
+    for view in job.views:
+        fed = [layer for layer in view.layers if not layer.bottom and layer.type not in FED]
+        if any(layer.type not in PARAMS or samples(layer) is None for layer in fed):
+            continue  # shapes come from data that is not here
+        try:
+            build(view.net, view.phase)
+        except Error as problem:
+            place = problem.place if isinstance(problem.place, Place) else Place(view.file.path)
+            yield Finding("", place, problem.layer or "", problem.fact, problem.fix or "")

@@ -1,0 +1,132 @@
+"""Lists of image files into databases: convert_imageset, and SSD's convert_annoset with its boxes."""
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+from ocaffe import log
+from ocaffe.data.workers import Workers
+from ocaffe.data.writer import OPENED, WRITERS
+from ocaffe.errors import Error, Place, shape_text
+from ocaffe.progress import progress
+
+CHUNK = 32  # images that are decoded before they are written
+REPORT_EVERY = 1000  # images, as Caffe's tools
+_LABELS = range(-(1 << 31), 1 << 31)
+
+
+class Entry(NamedTuple):
+    """A line of a list: its number, the file, and what stands behind the last space (a label, or a file of boxes)."""
+
+    line: int
+    name: str
+    last: str
+
+
+class Unreadable(NamedTuple):
+    name: str
+    reason: str
+
+
+Made = tuple[Any, tuple[int, int, int]]  # a message and the shape of the image in it
+
+
+def read_list(path: str) -> list[Entry]:
+    """The lines `FILE LAST` of a list; what separates them is the last space. Raises Error."""
+    entries = []
+    try:
+        with open(path, encoding="utf-8", errors="surrogateescape") as stream:
+            for number, line in enumerate(stream, 1):
+                name, space, last = line.rstrip().rpartition(" ")
+                if not space and last:
+                    raise Error(f"'{last}' has nothing behind a space", place=Place(path, number), fix="each line is a file, a space, and its label")
+                if space:
+                    entries.append(Entry(number, name, last))
+    except OSError as problem:
+        raise Error(f"cannot be read: {problem.strerror}", place=path, fix="the list has a line `FILE LABEL` for each image") from None
+    if not entries:
+        raise Error("names no image", place=path, fix="the list has a line `FILE LABEL` for each image")
+    return entries
+
+
+def label_of(entry: Entry, path: str) -> int:
+    """The label of a line of the list `path`. Raises Error."""
+    try:
+        label = int(entry.last)
+    except ValueError:
+        raise Error(f"the label '{entry.last}' is no whole number", place=Place(path, entry.line), fix="each line is a file, a space, and its label") from None
+    if label not in _LABELS:
+        raise Error(f"the label {label} does not fit into 32 bits", place=Place(path, entry.line), fix="number the classes from 0")
+    return label
+
+
+def shuffled(entries: list[Entry], seed: int) -> list[Entry]:
+    """Another order each time with seed 0, the same one with every other seed."""
+    log.info("convert_imageset.cpp:86", "Shuffling data")
+    return random.Random(seed or None).sample(entries, len(entries))
+
+
+def write_set(
+    entries: Sequence[Entry], list_path: str, database: str, backend: str, make: Callable[[Entry], Made], check_size: bool, source: str
+) -> list[Unreadable]:
+    """Make the database of `make(entry)` for every entry, several at a time; returns the entries that cannot be read, which it lists in the log.
+
+    `make` raises Error for a file that is left out. Keys are Caffe's: the number of the entry and its name. `source` is the name of Caffe's file for
+    the log. Nothing remains of a database that is not finished. Raises Error if no image can be read, or with `check_size` if sizes differ.
+    """
+    log.info(f"{source}:89", f"A total of {len(entries)} images.")
+    left_out: list[Unreadable] = []
+    shapes: dict[tuple[int, int, int], str] = {}
+    workers = Workers()
+    try:
+        with WRITERS[backend](database) as writer, progress(len(entries), "image", os.path.basename(database)) as bar:
+            log.info(OPENED[backend], f"Opened {backend} {database}")
+            for start in range(0, len(entries), CHUNK):
+                chunk = entries[start : start + CHUNK]
+                for number, (entry, made) in enumerate(zip(chunk, workers.run(partial(_attempt, make, entry) for entry in chunk)), start):
+                    bar.update()
+                    if isinstance(made, Error):
+                        left_out.append(Unreadable(entry.name, made.fact))
+                        log.error("io.cpp:76", f"Could not open or find file {entry.name}: {made.fact}")
+                        continue
+                    message, shape = made
+                    shapes.setdefault(shape, entry.name)
+                    if check_size and len(shapes) > 1:
+                        raise _differ(shapes, Place(list_path, entry.line))
+                    writer.put(b"%08d_%s" % (number, os.fsencode(entry.name)), message.SerializeToString())
+                    if writer.count % REPORT_EVERY == 0:
+                        log.info(f"{source}:145", f"Processed {writer.count} files.")
+            if not writer.count:
+                raise Error(
+                    f"none of the {len(entries)} images can be read; the first: {left_out[0].name}: {left_out[0].reason}",
+                    place=list_path,
+                    fix="the folder is put in front of each name as it stands: it ends with a slash",
+                )
+            count = writer.count
+    finally:
+        workers.close()
+    if count % REPORT_EVERY:
+        log.info(f"{source}:153", f"Processed {count} files.")
+    if left_out:
+        names = ", ".join(each.name for each in left_out)
+        log.warning(f"{source}:1", f"{len(left_out)} of {len(entries)} files cannot be read and are not in {database}: {names}")
+    return left_out
+
+
+def _attempt(make: Callable[[Entry], Made], entry: Entry) -> Made | Error:
+    try:
+        return make(entry)
+    except Error as problem:
+        if problem.place is not None:  # of the list, or of a file of boxes: the user's mistake
+            raise
+        return problem
+
+
+def _differ(shapes: dict[tuple[int, int, int], str], place: Place) -> Error:
+    (first, name), (other, second) = list(shapes.items())[:2]
+    return Error(
+        f"{second} is {shape_text(other)}, {name} is {shape_text(first)}, and --check_size is given", place=place, fix="--resize_height and --resize_width"
+    )

@@ -1,0 +1,87 @@
+"""Curves of training logs: loss, accuracy and learning rate, each run in its color. matplotlib is imported here alone."""
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Sequence
+from html import escape
+from typing import Any, NamedTuple
+
+from ocaffe.errors import Error
+from ocaffe.tools.logs import Log, Row
+
+FORMATS = ("png", "svg", "pdf", "html")
+_KEYS = ("NumIters", "Seconds", "LearningRate")
+
+
+class Curve(NamedTuple):
+    """A run's values of one name; `test`: of a TEST net."""
+
+    run: str
+    name: str
+    test: bool
+    x: list[float]
+    y: list[float]
+
+
+def panels(runs: Sequence[tuple[str, Log]], seconds: bool = False) -> dict[str, list[Curve]]:
+    """Title of a panel to its curves, panels without any left out; x are iterations or `seconds`."""
+    found: dict[str, list[Curve]] = {"loss": [], "accuracy": [], "learning rate": []}
+    at = "Seconds" if seconds else "NumIters"
+    for run, log in runs:
+        found["loss"].append(_curve(run, "loss (smoothed)", False, log.loss, at, "loss"))
+        for test, rows in ((False, log.train), (True, log.test)):
+            for name in dict.fromkeys(name for row in rows for name in row if name not in _KEYS):
+                if not test and _same(rows, name, log.loss):
+                    continue
+                found["accuracy" if "acc" in name.lower() or "top" in name.lower() else "loss"].append(_curve(run, name, test, rows, at, name))
+        found["learning rate"].append(_curve(run, "lr", False, log.rates, at, "LearningRate"))
+    return {title: kept for title, curves in found.items() if (kept := [curve for curve in curves if curve.x])}
+
+
+def _curve(run: str, name: str, test: bool, rows: Sequence[Row], at: str, key: str) -> Curve:
+    points = [(row[at], row[key]) for row in rows if key in row and math.isfinite(row[key])]
+    return Curve(run, name, test, [x for x, _ in points], [y for _, y in points])
+
+
+def _same(rows: Sequence[Row], name: str, losses: Sequence[Row]) -> bool:
+    """Whether an output is what the solver logs as its loss, but for the last digit, so that one curve is enough."""
+    logged = {row["NumIters"]: row["loss"] for row in losses}
+    return all(math.isclose(logged.get(row["NumIters"], math.nan), row.get(name, math.nan), rel_tol=1e-4) for row in rows)
+
+
+def render(drawn: dict[str, list[Curve]], kind: str, seconds: bool = False) -> bytes:
+    """The panels under each other, in one of FORMATS. Raises Error without matplotlib."""
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise Error("pictures of curves need matplotlib, which is not installed", place="ocaffe plot", fix="pip install 'ocaffe[plot]'") from None
+    figure = Figure(figsize=(9, 3.2 * len(drawn)), layout="constrained")
+    FigureCanvasAgg(figure)
+    colors = {run: f"C{index % 10}" for index, run in enumerate(dict.fromkeys(curve.run for curves in drawn.values() for curve in curves))}
+    for axes, (title, curves) in zip(figure.subplots(len(drawn), squeeze=False)[:, 0], drawn.items()):
+        _draw(axes, title, curves, colors, "seconds" if seconds else "iterations")
+    out = io.BytesIO()
+    figure.savefig(out, format="svg" if kind == "html" else kind)
+    return _page(out.getvalue().decode(), list(colors)) if kind == "html" else out.getvalue()
+
+
+def _draw(axes: Any, title: str, curves: list[Curve], colors: dict[str, str], along: str) -> None:
+    shades = {name: 1 - 0.5 * index / max(len(curves), 1) for index, name in enumerate(dict.fromkeys(curve.name for curve in curves))}
+    for curve in curves:
+        label = f"{curve.run}: {'test ' if curve.test else ''}{curve.name}"
+        style = {"linestyle": "--", "marker": "o", "markersize": 3} if curve.test else {"linestyle": "-", "marker": "." if len(curve.x) == 1 else ""}
+        axes.plot(curve.x, curve.y, color=colors[curve.run], alpha=shades[curve.name], linewidth=1.2, label=label, **style)
+    values = [y for curve in curves for y in curve.y]
+    if title != "accuracy" and min(values) > 0 and max(values) > 50 * min(values):
+        axes.set_yscale("log")
+    axes.set_ylabel(title)
+    axes.set_xlabel(along)
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize=8)
+
+
+def _page(svg: str, runs: list[str]) -> bytes:
+    title = escape(", ".join(runs))
+    return f'<!DOCTYPE html>\n<html><head><meta charset="utf-8"><title>{title}</title></head>\n<body>\n{svg[svg.index("<svg"):]}</body></html>\n'.encode()

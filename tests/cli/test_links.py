@@ -1,0 +1,119 @@
+"""`ocaffe install-links`: Caffe's programs by their names, every command of golden/files/commands.txt as it stands; and the flags' forms."""
+from __future__ import annotations
+
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from ocaffe.cli import COMMANDS, main
+from ocaffe.cli.flags import Parser
+from ocaffe.cli.install_links import LINKS
+from ocaffe.errors import Error
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+GOLDEN = ROOT / "tests" / "golden" / "files"
+
+
+def test_commands_as_they_stand(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["install-links", str(tmp_path / "bin")]) == 0
+    assert f"{len(LINKS)} programs in {tmp_path / 'bin'}" in capsys.readouterr().out
+    (tmp_path / "files").mkdir()
+    shutil.copytree(GOLDEN / "images", tmp_path / "files" / "images")
+    for path in GOLDEN.glob("images*.txt"):
+        shutil.copy(path, tmp_path / "files")
+    script = "set -e\n" + (GOLDEN / "commands.txt").read_text() + "caffe -version\nparse_log.py --help > help\n"
+    if not shutil.which("sh"):
+        pytest.skip("no shell")
+    try:
+        import plyvel  # noqa: F401
+    except ImportError:
+        script = "\n".join(line for line in script.splitlines() if "leveldb" not in line)
+    environment = {**os.environ, "PATH": f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}"}
+    environment.pop("PYTHONPATH", None)
+    done = subprocess.run(["sh", "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("ocaffe version") and "delimiter" in (tmp_path / "help").read_text()
+    made = {path.name for path in (tmp_path / "files").iterdir()}
+    assert {"lmdb_raw", "lmdb_png", "lmdb_jpg", "lmdb_jpg_asis", "lmdb_odd_encoded", "lmdb_gray", "lmdb_resized", "mean.binaryproto"} <= made
+    assert (tmp_path / "files" / "mean.binaryproto").read_bytes() == (GOLDEN / "mean.binaryproto").read_bytes()
+
+
+def test_python_scripts_run_under_python(tmp_path: pathlib.Path) -> None:
+    assert main(["install-links", str(tmp_path)]) == 0
+    done = subprocess.run([sys.executable, str(tmp_path / "parse_log.py"), str(GOLDEN / "caffe_train.log"), str(tmp_path)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "caffe_train.log.train").read_bytes() == (GOLDEN / "caffe_train.log.train").read_bytes()
+
+
+def test_foreign_files_stay(tmp_path: pathlib.Path, capfd: pytest.CaptureFixture[str]) -> None:
+    real = tmp_path / "real_caffe"
+    real.write_text("theirs")
+    (tmp_path / "caffe").symlink_to(real)
+    assert main(["install-links", str(tmp_path)]) == 1
+    said = capfd.readouterr().err
+    assert str(tmp_path / "caffe") in said and "--force" in said and not (tmp_path / "classify.py").exists()
+    assert main(["install-links", str(tmp_path), "--force"]) == 0
+    assert real.read_text() == "theirs" and "ocaffe" in (tmp_path / "caffe").read_text()
+    assert main(["install-links", str(tmp_path)]) == 0  # its own it writes again
+    (tmp_path / "file").write_text("")
+    assert main(["install-links", str(tmp_path / "file")]) == 1
+    assert "cannot be made" in capfd.readouterr().err
+
+
+def test_every_link_leads_to_a_command() -> None:
+    assert {command for command in LINKS.values() if command} <= set(COMMANDS)
+
+
+@pytest.mark.parametrize(
+    ("given", "value"),
+    [
+        (["--size", "3"], 3), (["-size", "3"], 3), (["--size=3"], 3), (["-size=3"], 3), (["--big-size=4", "--size=3"], 3), (["-big_size", "4", "-size=3"], 3),
+    ],
+)  # fmt: skip
+def test_values(given: list[str], value: int) -> None:
+    parser = Parser("convert_imageset", "")
+    parser.flag("size", 0)
+    parser.flag("big_size", 0)
+    assert parser.parse(given).size == value
+
+
+@pytest.mark.parametrize(
+    ("given", "value"),
+    [
+        ([], False), (["--check_size"], True), (["-check_size"], True), (["--check-size"], True), (["--check_size=true"], True), (["-check_size=1"], True),
+        (["--check_size=F"], False), (["--check_size", "--nocheck_size"], False), (["-nocheck_size"], False), (["--nocheck-size=false"], True),
+        (["--check-size=no"], False),
+    ],
+)  # fmt: skip
+def test_switches(given: list[str], value: bool) -> None:
+    """A switch takes no argument behind a space: what follows is positional, as with gflags."""
+    parser = Parser("convert_imageset", "")
+    parser.add_argument("folder")
+    parser.flag("check_size", False)
+    for arguments in ([*given, "true"], ["true", *given]):
+        assert (parser.parse(arguments).check_size, parser.parse(arguments).folder) == (value, "true")
+
+
+def test_flags_of_other_commands() -> None:
+    """`caffe` was one program, whose actions share their flags; the tools were others, to which they are unknown."""
+    test, tool = Parser("test", ""), Parser("convert_imageset", "")
+    test.parse(["--solver=x", "-weights", "y"])
+    with pytest.raises(Error, match="solver"):
+        tool.parse(["--solver=x"])
+
+
+@pytest.mark.parametrize("command", [command for command in LINKS.values() if command])
+def test_every_flag_is_in_the_docs(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main([command, "--help"])
+    flags = set(re.findall(r"(?<![\w-])--([a-z_]+)(?![\w-])", capsys.readouterr().out)) - {"help"}
+    page = (ROOT / "docs" / "tools.md").read_text()
+    (section,) = [text for text in page.split("\n### ") if re.match(rf"(\w+, )*{command}\b", text)]
+    if command == "detect":
+        section += page.split("\n### classify")[1].split("\n### ")[0]
+    assert not [flag for flag in flags if f"`--{flag}`" not in section and f"`--{flag}=`" not in section]

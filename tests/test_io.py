@@ -1,0 +1,98 @@
+"""ocaffe.io: images to net inputs and back, against plain numpy."""
+from __future__ import annotations
+
+import pathlib
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from ocaffe.errors import Error
+from ocaffe.io import Transformer, load_image, oversample, resize_image
+
+IMAGES = pathlib.Path(__file__).parent / "golden" / "files" / "images"
+
+
+def picture(*shape: int) -> np.ndarray:
+    return np.random.default_rng(3).random(shape, np.float32)
+
+
+def test_load_image(tmp_path: pathlib.Path) -> None:
+    color, gray = load_image(str(IMAGES / "im00.png")), load_image(str(IMAGES / "gray0.png"), color=False)
+    np.testing.assert_array_equal(color, np.asarray(Image.open(IMAGES / "im00.png").convert("RGB"), np.float32) / np.float32(255))
+    assert color.dtype == gray.dtype == np.float32 and gray.shape[2] == 1
+    assert (load_image(str(IMAGES / "gray0.png")) == gray).all()  # the same in three channels
+    np.testing.assert_allclose(load_image(str(IMAGES / "im00.png"), False)[..., 0], color @ [0.2125, 0.7154, 0.0721], atol=1e-6)
+    Image.fromarray(np.full((2, 3), 13107, np.uint16)).save(tmp_path / "deep.png")
+    assert np.allclose(load_image(str(tmp_path / "deep.png")), 0.2) and load_image(str(tmp_path / "deep.png"), False).shape == (2, 3, 1)
+    (tmp_path / "text.png").write_text("no image")
+    for name, told in (("text.png", "no image file"), ("none.png", "No such file")):
+        with pytest.raises(Error, match=told) as caught:
+            load_image(str(tmp_path / name))
+        assert name in str(caught.value)
+
+
+@pytest.mark.parametrize(("old", "new"), [((8, 6), (4, 3)), ((5, 7), (9, 4)), ((4, 4), (4, 4)), ((1, 1), (3, 3))])
+def test_resize_is_bilinear_at_centres(old: tuple[int, int], new: tuple[int, int]) -> None:
+    image = picture(*old, 3)
+    padded = np.full((old[0] + 2, old[1] + 2, 3), image.min())
+    padded[1:-1, 1:-1] = image
+    out = resize_image(image, new)
+    assert out.shape == (*new, 3) and out.dtype == np.float32
+    for row in range(new[0]):
+        for column in range(new[1]):
+            y, x = ((n + 0.5) * a / b - 0.5 + 1 for n, a, b in zip((row, column), old, new))
+            i, j = int(np.floor(y)), int(np.floor(x))
+            block = padded[i : i + 2, j : j + 2]
+            wy, wx = np.array([1 - (y - i), y - i])[: block.shape[0]], np.array([1 - (x - j), x - j])[: block.shape[1]]
+            np.testing.assert_allclose(out[row, column], np.einsum("i,j,ijc->c", wy, wx, block), atol=1e-6)
+
+
+def test_nearest_and_refused_order() -> None:
+    image = picture(4, 6, 5)
+    np.testing.assert_allclose(resize_image(image, (2, 3), 0), image[[0, 2]][:, [0, 2, 4]], atol=1e-7)
+    with pytest.raises(Error, match="interp_order is 3"):
+        resize_image(image, (2, 3), 3)
+
+
+def test_oversample() -> None:
+    image = picture(7, 9, 3)
+    crops = oversample([image, image + 1], (4, 6))
+    plain = [image[y : y + 4, x : x + 6] for y, x in ((0, 0), (0, 3), (3, 0), (3, 3), (1, 1))]
+    np.testing.assert_array_equal(crops[:10], [*plain, *(crop[:, ::-1] for crop in plain)])
+    assert crops.shape == (20, 4, 6, 3) and np.allclose(crops[10:], crops[:10] + 1)
+    with pytest.raises(Error, match="8 x 6 does not fit into an image of 7 x 9"):
+        oversample([image], (8, 6))
+
+
+def test_preprocess_in_caffes_order() -> None:
+    made = Transformer({"data": (10, 3, 4, 6)})
+    image = picture(4, 6, 3)
+    mean = picture(3, 4, 6) * 100
+    made.set_transpose("data", (2, 0, 1))
+    made.set_channel_swap("data", (2, 0, 1))
+    made.set_raw_scale("data", 255)
+    made.set_mean("data", mean)
+    made.set_input_scale("data", 0.5)
+    out = made.preprocess("data", image)
+    np.testing.assert_allclose(out, (image.transpose(2, 0, 1)[[2, 0, 1]] * 255 - mean) * 0.5, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(made.deprocess("data", out), image, atol=1e-5)
+    assert made.preprocess("data", picture(9, 9, 3)).shape == (3, 4, 6)
+    for value in (np.array([1.0, 2.0, 3.0]), np.array([[[1.0]], [[2.0]], [[3.0]]])):
+        made.set_mean("data", value)
+        np.testing.assert_allclose(made.preprocess("data", image)[:, 0, 0], (image[0, 0][[2, 0, 1]] * 255 - [1, 2, 3]) * 0.5, rtol=1e-4)
+    made.set_mean("data", picture(3, 8, 12))
+    np.testing.assert_allclose(made.mean["data"], resize_image(picture(3, 8, 12).transpose(1, 2, 0), (4, 6)).transpose(2, 0, 1))
+
+
+def test_refused() -> None:
+    made = Transformer({"data": (1, 3, 4, 6)})
+    for call, told in (
+        (lambda: made.preprocess("image", picture(4, 6, 3)), "'image' is no input of the net"),
+        (lambda: made.set_transpose("data", (1, 0)), "2 axes"),
+        (lambda: made.set_channel_swap("data", (1, 0)), "2 channels for an input of 3"),
+        (lambda: made.set_mean("data", picture(2)), "2 values"),
+        (lambda: made.set_mean("data", picture(2, 4, 6)), "the mean is 2 x 4 x 6"),
+    ):
+        with pytest.raises(Error, match=told):
+            call()

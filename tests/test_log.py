@@ -1,0 +1,69 @@
+"""glog's environment variables: GLOG_minloglevel, GLOG_log_dir, GLOG_logtostderr; each in a process of its own, as a shell script sets them."""
+from __future__ import annotations
+
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+CODE = """
+from ocaffe import log
+log.configure({program!r})
+log.info("a.cpp:1", "first"); log.warning("b.cpp:2", "second"); log.error("c.cpp:3", "third")
+"""
+LINE = re.compile(r"[IWE]\d{4} \d\d:\d\d:\d\d\.\d{6} +\d+ [abc]\.cpp:\d\] (\w+)")
+
+
+def run(program: str = "caffe", **environment: str) -> list[str]:
+    """What stderr says, without prefixes."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("GLOG_")}
+    done = subprocess.run(
+        [sys.executable, "-c", CODE.format(program=program)], env={**clean, **environment, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=True
+    )
+    return [match[1] if (match := LINE.fullmatch(line)) else line.partition("] ")[2] for line in done.stderr.splitlines()]
+
+
+def logged(folder: pathlib.Path, name: str) -> list[str]:
+    lines = (folder / name).read_text().splitlines()
+    assert lines[0].startswith("Log file created at: ") and lines[2].startswith("Log line format: [IWEF]mmdd")
+    return [match[1] for line in lines[3:] if (match := LINE.fullmatch(line))]
+
+
+@pytest.mark.parametrize(("level", "said"), [("", 3), ("1", 2), ("2", 1), ("3", 0), ("x", 3)])
+def test_minloglevel(level: str, said: int) -> None:
+    assert run(**{"GLOG_minloglevel": level} if level else {}) == ["first", "second", "third"][3 - said :]
+
+
+@pytest.mark.parametrize("environment", [{}, {"GLOG_logtostderr": "0"}])
+def test_log_dir(environment: dict[str, str], tmp_path: pathlib.Path) -> None:
+    assert run(GLOG_log_dir=str(tmp_path), **environment) == ["first", "second", "third"]
+    assert logged(tmp_path, "caffe.INFO") == ["first", "second", "third"]
+    assert logged(tmp_path, "caffe.WARNING") == ["second", "third"] and logged(tmp_path, "caffe.ERROR") == ["third"]
+    assert (tmp_path / "caffe.INFO").is_symlink()
+    names = [path.name for path in tmp_path.iterdir() if not path.is_symlink()]
+    assert len(names) == 3 and all(re.fullmatch(r"caffe\..+\.log\.(INFO|WARNING|ERROR)\.\d{8}-\d{6}\.\d+", name) for name in names), names
+
+
+def test_link_leads_to_the_last_run(tmp_path: pathlib.Path) -> None:
+    run(GLOG_log_dir=str(tmp_path), GLOG_minloglevel="2")
+    assert not (tmp_path / "caffe.INFO").exists() or logged(tmp_path, "caffe.INFO") == ["third"]
+    run("convert_imageset", GLOG_log_dir=str(tmp_path))
+    run(GLOG_log_dir=str(tmp_path))
+    assert logged(tmp_path, "caffe.INFO") == logged(tmp_path, "convert_imageset.INFO") == ["first", "second", "third"]
+
+
+def test_logtostderr(tmp_path: pathlib.Path) -> None:
+    for value in ("1", "true"):
+        run(GLOG_log_dir=str(tmp_path), GLOG_logtostderr=value)
+    assert not list(tmp_path.iterdir())
+    assert run(GLOG_logtostderr="0", TMPDIR=str(tmp_path)) == ["first", "second", "third"]
+    assert logged(tmp_path, "caffe.INFO") == ["first", "second", "third"]
+
+
+def test_folder_that_cannot_be_written(tmp_path: pathlib.Path) -> None:
+    said = run(GLOG_log_dir=str(tmp_path / "none"))
+    assert said == ["first", f"no log files in {tmp_path / 'none'}: No such file or directory (GLOG_log_dir)", "second", "third"]
