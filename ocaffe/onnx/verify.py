@@ -15,7 +15,7 @@ import onnx
 from ocaffe.data.decode import Color, open_image, planes
 from ocaffe.data.resample import resize
 from ocaffe.errors import Error, shape_text
-from ocaffe.graph.ir import Graph, Shape
+from ocaffe.graph.ir import Graph, Node, Shape
 from ocaffe.net import Net
 from ocaffe.onnx.export import Exported
 from ocaffe.onnx.graph import origin
@@ -55,7 +55,8 @@ def verify(exported: Exported, runs: Sequence[Feeds], device: Any = None, tolera
             for name, actual in zip(names, session.run(feeds)):
                 error = difference(actual, expected[name])
                 if not error <= tolerance:
-                    raise _first_difference(exported, feeds, device, tolerance, name, error)
+                    worst |= _layer_by_layer(exported, feeds, device, tolerance, name, error)
+                    break
                 worst[name] = max(worst[name], error)
     return Verified(session.runtime, worst)
 
@@ -77,23 +78,49 @@ def difference(actual: np.ndarray, expected: np.ndarray) -> float:
     return float(np.abs(actual[finite].astype(np.float64) - expected[finite]).max(initial=0)) / scale
 
 
-def _first_difference(exported: Exported, feeds: Feeds, device: Any, tolerance: float, output: str, error: float) -> Error:
-    """Compare layer by layer; what to say."""
+def _layer_by_layer(exported: Exported, feeds: Feeds, device: Any, tolerance: float, output: str, error: float) -> dict[str, float]:
+    """Compare all blobs; raises Error with the first that differs.
+
+    A layer that chooses (the best of equal scores) may choose otherwise after a rounding, and with it all that follows. So it is given the values that
+    it reads in ocaffe, and so are those that read it: the differences are returned if every part agrees.
+    """
     present = [name for name in exported.values if name not in feeds]
     with opened(exported, device, None) as net:
-        expected = run_net(net, exported, feeds, present)
-    values = OnnxSession(exported.model, [exported.values[name] for name in present]).run(feeds)
-    for name, value in zip(present, values):
-        here = difference(value, expected[name])
-        if not here <= tolerance:
+        expected = run_net(net, exported, feeds, [*present, *feeds])
+    choosers = [node for node in exported.graph.nodes if node.type in CHOOSING and _separable(exported, node)]
+    known = {exported.values[name]: expected[name] for node in choosers for blob in (*node.bottoms, *node.tops) if (name := origin(blob).name) in present}
+    chosen = [blob.name for node in choosers for blob in node.tops]
+    parts = [([*feeds, *(exported.values[name] for name in chosen)], [name for name in present if name not in chosen])]
+    parts += [([exported.values[origin(blob).name] for blob in node.bottoms], [blob.name for blob in node.tops]) for node in choosers]
+    errors: dict[str, float] = {}
+    for inputs, names in parts:
+        wanted = [exported.values[name] for name in names]
+        model = extract(exported.model, inputs, wanted) if choosers else exported.model
+        for name, value in zip(names, OnnxSession(model, wanted).run(feeds | known)):
+            errors[name] = difference(value, expected[name])
+    for name in present:
+        if not errors[name] <= tolerance:
             blob = exported.graph.blobs[name]
             assert blob.producer is not None
-            shapes = "" if value.shape == expected[name].shape else f": it is {shape_text(value.shape)}, ocaffe's is {shape_text(expected[name].shape)}"
-            fact = f"output '{output}' differs by {error:.3g} of its largest magnitude; the first blob that differs is '{name}', by {here:.3g}{shapes}"
-            return Error(fact, place=blob.producer.place, layer=blob.producer.layer.title, fix=NOT_EQUAL)
-    return Error(f"output '{output}' differs by {error:.3g} of its largest magnitude, and no blob before it does", fix=NOT_EQUAL)
+            fact = f"output '{output}' differs by {error:.3g} of its largest magnitude; the first blob that differs is '{name}', by {errors[name]:.3g}"
+            raise Error(fact, place=blob.producer.place, layer=blob.producer.layer.title, fix=NOT_EQUAL)
+    if not choosers:
+        raise Error(f"output '{output}' differs by {error:.3g} of its largest magnitude, and no blob before it does", fix=NOT_EQUAL)
+    return errors
 
 
+def _separable(exported: Exported, node: Node) -> bool:
+    """Whether all that a layer reads and makes are blobs that can be read in both nets."""
+    blobs = [origin(blob) for blob in (*node.bottoms, *node.tops)]
+    return all(blob.name in exported.values and exported.graph.blobs[blob.name] is blob for blob in blobs)
+
+
+def extract(model: onnx.ModelProto, inputs: Sequence[str], outputs: Sequence[str]) -> onnx.ModelProto:
+    """The part of a model that leads from some values to others."""
+    return onnx.utils.Extractor(model).extract_model(list(dict.fromkeys(inputs)), list(outputs))
+
+
+CHOOSING = {"ArgMax", "DetectionOutput", "Proposal", "Threshold"}
 NOT_EQUAL = "the file was not written; --noverify writes it all the same; with other inputs (--verify=image or .npz) the nets may agree"
 
 

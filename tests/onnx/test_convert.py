@@ -21,7 +21,7 @@ from ocaffe.net import Net
 from ocaffe.network import phase_net
 from ocaffe.onnx.export import Exported, Options, export
 from ocaffe.onnx.model import save
-from ocaffe.onnx.verify import OnnxSession, random_inputs, verify
+from ocaffe.onnx.verify import OnnxSession, opened, random_inputs, run_net, verify
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 ZOO = ROOT / "zoo"
@@ -282,6 +282,33 @@ def test_the_first_blob_that_differs_is_named(small: Any, device: Any) -> None:
     with pytest.raises(Error, match="the first blob that differs is 'fc'") as problem:
         verify(exported, [random_inputs(exported.graph)], device)
     assert problem.value.layer == "'fc' (InnerProduct)" and problem.value.place is not None
+
+
+TIES = """
+layer { name: "data" type: "Input" top: "data" input_param { shape { dim: 16 dim: 500 } } }
+layer { name: "fc" type: "InnerProduct" bottom: "data" top: "fc" inner_product_param { num_output: 64 } }
+layer { name: "best" type: "ArgMax" bottom: "fc" top: "best" argmax_param { axis: 1 } }
+layer { name: "shifted" type: "Power" bottom: "best" top: "shifted" power_param { shift: 1 } }
+"""
+
+
+def test_choices_among_equals_are_compared_for_the_same_inputs(small: Any, device: Any) -> None:
+    net, _ = small(TIES)
+    rng = np.random.default_rng(0)
+    row = rng.standard_normal(500).astype(np.float32)
+    rows = np.stack([rng.permutation(row) for _ in range(64)])  # all sums are equal, but for their rounding
+    exported = export(net, Weights("", [LayerWeights("fc", blobs=[rows, np.zeros(64, np.float32)])]), Options())
+    tensor = next(tensor for tensor in exported.model.graph.initializer if tensor.name == "fc/0")
+    tensor.CopyFrom(onnx.numpy_helper.from_array(rows * (1 + 1e-6 * rng.standard_normal(rows.shape)).astype(np.float32), "fc/0"))  # another rounding
+    feeds = {"data": np.ones((16, 500), np.float32)}
+    with opened(exported, device, ["best"]) as own:
+        ours = run_net(own, exported, feeds, ["best"])["best"]
+    assert not np.array_equal(ours, OnnxSession(exported.model, ["best"]).run(feeds)[0])
+    assert set(verify(exported, [feeds], device).differences) >= {"fc", "best", "shifted"}
+    tampered = next(node for node in exported.model.graph.node if node.name == "shifted")
+    tampered.op_type = "Sub"
+    with pytest.raises(Error, match="the first blob that differs is 'shifted'"):
+        verify(exported, [feeds], device)
 
 
 def test_a_model_that_differs_is_not_written(small: Any, device: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path,
