@@ -56,6 +56,7 @@ class Exported:
     deployed: Deployed
     graph: Graph
     values: dict[str, str]  # last value of a blob -> name in the model, where it is there
+    of_blobs: dict[Blob, str]  # the same for all values, those that a layer in place replaced too
     weights: dict[Parameter, np.ndarray]
     options: Options
 
@@ -85,7 +86,7 @@ def export(net: str | Any, weights: str | Weights | None = None, options: Option
     if options.fold:
         fold(onnx_graph)
     model = assemble(onnx_graph, graph, outputs, options, named.path if named else "")
-    return Exported(model, deployed, graph, _present(graph, onnx_graph), arrays, options)
+    return Exported(model, deployed, graph, _present(graph, onnx_graph), onnx_graph.values, arrays, options)
 
 
 def _check(options: Options) -> None:

@@ -87,7 +87,7 @@ def _layer_by_layer(exported: Exported, feeds: Feeds, device: Any, tolerance: fl
     present = [name for name in exported.values if name not in feeds]
     with opened(exported, device, None) as net:
         expected = run_net(net, exported, feeds, [*present, *feeds])
-    choosers = [node for node in exported.graph.nodes if node.type in CHOOSING and _separable(exported, node)]
+    choosers = [node for node in exported.graph.nodes if _chooses(node) and _separable(exported, node)]
     known = {exported.values[name]: expected[name] for node in choosers for blob in (*node.bottoms, *node.tops) if (name := origin(blob).name) in present}
     chosen = [blob.name for node in choosers for blob in node.tops]
     parts = [([*feeds, *(exported.values[name] for name in chosen)], [name for name in present if name not in chosen])]
@@ -109,10 +109,15 @@ def _layer_by_layer(exported: Exported, feeds: Feeds, device: Any, tolerance: fl
     return errors
 
 
+def _chooses(node: Node) -> bool:
+    """Whether a rounding of what a layer reads may change much of what it makes; Pooling: by its mask."""
+    return node.type in CHOOSING or (node.type == "Pooling" and len(node.tops) > 1)
+
+
 def _separable(exported: Exported, node: Node) -> bool:
-    """Whether all that a layer reads and makes are blobs that can be read in both nets."""
+    """Whether all that a layer reads and makes are values that can be read in both nets."""
     blobs = [origin(blob) for blob in (*node.bottoms, *node.tops)]
-    return all(blob.name in exported.values and exported.graph.blobs[blob.name] is blob for blob in blobs)
+    return all(exported.of_blobs[blob] == exported.values.get(blob.name) for blob in blobs)
 
 
 def extract(model: onnx.ModelProto, inputs: Sequence[str], outputs: Sequence[str]) -> onnx.ModelProto:

@@ -8,6 +8,8 @@ import pytest
 
 from ocaffe import proto
 from ocaffe.errors import Error
+from ocaffe.layers.base import Layer, registry
+from ocaffe.onnx.deploy import DATA, MEASURES
 from ocaffe.onnx.export import Options, export
 from ocaffe.onnx.verify import random_inputs, verify
 from tests.onnx.test_convert import random_weights
@@ -50,6 +52,18 @@ def net(tmp_path: pathlib.Path, shape: tuple[int, ...], layer: str, more: str = 
     plain = f'layer {{ name: "layer" bottom: "data" top: "a" {layer} }}'
     file.write_text(INPUT.format(dims=dims) + (bottom if more == "abs" else plain))
     return read_net(str(file))
+
+
+WITHOUT_RULE = {  # besides losses, data layers and measures, of which nothing is exported
+    "Python", "HDF5Output", "MarginInnerProduct",
+    "AnchorTarget", "ProposalTarget", "BoxAnnotatorOHEM",  # choose samples for training
+    "Upsample",  # the classes that stand for it have one
+}  # fmt: skip
+
+
+def test_every_layer_has_a_rule_or_is_listed() -> None:
+    left_out = DATA | MEASURES | {name for name, cls in registry().items() if cls.is_loss}
+    assert {name for name, cls in registry().items() if cls.onnx is Layer.onnx} - left_out == WITHOUT_RULE
 
 
 @pytest.mark.parametrize("name", NETS)
