@@ -78,7 +78,7 @@ def export(net: str | Any, weights: str | Weights | None = None, options: Option
         raise Error("the net computes nothing but losses and measures", place=message.source_file or None, fix="--activate_losses, or --cut_at=BLOB")
     _refuse_python(deployed.message)
     graph = build(deployed.message, options.phase, seed=options.seed)
-    arrays = parameter_values(graph, named, options, message.source_file)
+    arrays = parameter_values(graph, named, options)
     onnx_graph = OnnxGraph(options.opset, arrays, varying(graph, deployed.message, options))
     _walk(graph, onnx_graph, deployed)
     outputs = [graph.blobs[name] for name in deployed.outputs]
@@ -128,7 +128,7 @@ def _present(graph: Graph, onnx_graph: OnnxGraph) -> dict[str, str]:
 # -- weights ---------------------------------------------------------------------------------------------------------
 
 
-def parameter_values(graph: Graph, weights: Weights | None, options: Options, file: str) -> dict[Parameter, np.ndarray]:
+def parameter_values(graph: Graph, weights: Weights | None, options: Options) -> dict[Parameter, np.ndarray]:
     """The array of every parameter. Raises Error where the weights lack one, unless `options.fillers`."""
     values = {}
     if weights is not None:
@@ -140,7 +140,7 @@ def parameter_values(graph: Graph, weights: Weights | None, options: Options, fi
         if not options.fillers:
             node = next(node for node in graph.nodes if node.name == parameter.layer)
             raise Error(
-                f"{weights.path if weights else 'no weights file'} has no blob {parameter.index} for it" if weights else "there are no weights for it",
+                f"{weights.path} has no blob {parameter.index} for it" if weights else "there are no weights for it",
                 place=node.place, layer=node.layer.title,
                 fix="give the .caffemodel of this net; --fillers exports the values of the fillers where there are no others",
             )  # fmt: skip
@@ -165,7 +165,7 @@ def varying(graph: Graph, message: Any, options: Options) -> dict[Blob, dict[int
             shapes = node.layer.infer(*(blob.shape for blob in node.bottoms)) if node.bottoms else [top.shape for top in node.tops]
             axis = node.layer.extent_axis
             if axis is not None:
-                node.layer.extent = (shapes[0][axis] - 1,)
+                node.layer.extent = (shapes[0][axis] + 1,)
                 shapes = node.layer.infer(*(blob.shape for blob in node.bottoms))
             for top, shape in zip(node.tops, shapes):
                 top.shape = tuple(shape)
