@@ -80,5 +80,5 @@ class DetectionOutput(Layer):
     def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
         if self.detection.eta != 1:
             fact = f"nms_param {{ eta: {self.detection.eta:g} }}, a threshold that falls, has no meaning in ONNX"
-            raise graph.refused(fact, "--raw_detection ends before it")
+            raise graph.refused(fact, "--raw-detection ends before it")
         detect(graph, self.detection, bottoms, tops[0])

@@ -224,7 +224,7 @@ def _cut(net: Any, names: Sequence[str]) -> list[str]:
         if name not in tops:
             near = difflib.get_close_matches(name, tops, 3, 0.5)
             fix = f"did you mean {' or '.join(near)}?" if near else "the top of a layer"
-            raise Error(f"--cut_at names '{name}', which is no blob of the net", place=net.source_file or None, fix=fix)
+            raise Error(f"--cut-at names '{name}', which is no blob of the net", place=net.source_file or None, fix=fix)
     return list(dict.fromkeys(names))
 
 

@@ -75,7 +75,7 @@ def export(net: str | Any, weights: str | Weights | None = None, options: Option
     cuts = [*options.cut_at, *(_detection_bottoms(message, options) if options.raw_detection else ())]
     deployed = deploy(message, shapes=options.shapes, activate=options.activate, cut_at=cuts, prepare=options.bake)
     if not deployed.outputs:
-        raise Error("the net computes nothing but losses and measures", place=message.source_file or None, fix="--activate_losses, or --cut_at=BLOB")
+        raise Error("the net computes nothing but losses and measures", place=message.source_file or None, fix="--activate-losses, or --cut-at=BLOB")
     _refuse_python(deployed.message)
     graph = build(deployed.message, options.phase, seed=options.seed)
     arrays = parameter_values(graph, named, options)
@@ -105,7 +105,7 @@ def _refuse_python(message: Any) -> None:
             own = layer.python_param
             raise Error(
                 f"{own.module}.{own.layer}, a class of the user's, has no meaning in ONNX", place=Place(message.source_file, layer.source_line),
-                layer=f"'{layer.name}' (Python)", fix=f"--cut_at={','.join(layer.bottom)} exports what comes before it",
+                layer=f"'{layer.name}' (Python)", fix=f"--cut-at={','.join(layer.bottom)} exports what comes before it",
             )  # fmt: skip
 
 
@@ -173,7 +173,7 @@ def varying(graph: Graph, message: Any, options: Options) -> dict[Blob, dict[int
         if not larger:
             raise
         raise Error(f"with a batch of {2 * batch} instead of {batch}: {problem.fact}", place=problem.place, layer=problem.layer,
-                    fix="export it without --dynamic_batch, or write the prototxt so that it takes any batch (Reshape: dim 0 or -1)") from problem  # fmt: skip
+                    fix="export it without --dynamic-batch, or write the prototxt so that it takes any batch (Reshape: dim 0 or -1)") from problem  # fmt: skip
     result: dict[Blob, dict[int, str]] = {}
     for node, twin in zip(graph.nodes, other.nodes):
         for top, same in zip(node.tops, twin.tops):
@@ -189,6 +189,6 @@ def _detection_bottoms(message: Any, options: Options) -> list[str]:
     """The bottoms of the DetectionOutput layers: locations, confidences, priors."""
     bottoms = [name for layer in message.layer if layer.type == "DetectionOutput" for name in layer.bottom]
     if not bottoms:
-        raise Error("--raw_detection is given, and the net has no DetectionOutput layer", place=message.source_file or None, fix="leave it out")
+        raise Error("--raw-detection is given, and the net has no DetectionOutput layer", place=message.source_file or None, fix="leave it out")
     return list(dict.fromkeys(bottoms))
 

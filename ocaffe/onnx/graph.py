@@ -212,7 +212,7 @@ class OnnxGraph:
         node = self.node
         assert node is not None
         before = [origin(blob).name for blob in node.bottoms]
-        cut = f"--cut_at={','.join(before)} exports what comes before it" if before else ""
+        cut = f"--cut-at={','.join(before)} exports what comes before it" if before else ""
         return node.layer.error(fact, "; ".join(text for text in (fix, cut) if text))
 
     # -- names -------------------------------------------------------------------------------------------------------

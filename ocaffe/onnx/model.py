@@ -29,7 +29,7 @@ def assemble(graph: OnnxGraph, net: Graph, outputs: Sequence[Blob], options: Opt
     """
     size = sum(array.nbytes for array in graph.constants.values()) // (2 if options.fp16 else 1)
     if size > LARGEST:
-        raise Error(f"the model would have {size:,} bytes, an ONNX file {LARGEST:,} at the most", fix="--fp16 halves it; --cut_at leaves layers out")
+        raise Error(f"the model would have {size:,} bytes, an ONNX file {LARGEST:,} at the most", fix="--fp16 halves it; --cut-at leaves layers out")
     used = {name for node in all_nodes(graph.nodes) for name in node.inputs}
     nodes = _nodes(graph.nodes, {})
     source = net.message.source_file

@@ -250,7 +250,7 @@ def test_a_layer_without_meaning_can_be_cut_off(small: Any) -> None:
     pathlib.Path(files[0]).write_text(HEAD + CROWD)
     with pytest.raises(Error) as problem:
         of(files)
-    assert "'own' (Python)" in str(problem.value) and "--cut_at=conv" in str(problem.value.fix)
+    assert "'own' (Python)" in str(problem.value) and "--cut-at=conv" in str(problem.value.fix)
     assert of(files, cut_at=["conv"]).deployed.outputs == ["conv"]
 
 
@@ -260,7 +260,7 @@ def test_a_blob_in_the_middle_is_an_output(small: Any) -> None:
 
 
 def test_cutting_at_nothing(small: Any) -> None:
-    with pytest.raises(Error, match="--cut_at names 'poole'") as problem:
+    with pytest.raises(Error, match="--cut-at names 'poole'") as problem:
         of(small(), cut_at=["poole"])
     assert "pool" in str(problem.value.fix)
     with pytest.raises(Error, match="no DetectionOutput"):

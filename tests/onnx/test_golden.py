@@ -116,7 +116,7 @@ def test_what_has_no_meaning_is_refused(name: str) -> None:
     with pytest.raises(Error) as problem:
         exported(Case(GOLDEN / f"{name}.npz"))
     assert (problem.value.layer and "no meaning in ONNX" in problem.value.fact) or "computes nothing" in problem.value.fact
-    assert "--cut_at" in str(problem.value.fix)
+    assert "--cut-at" in str(problem.value.fix)
 
 
 @pytest.mark.parametrize("name", one_of_each())
