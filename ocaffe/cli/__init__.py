@@ -19,6 +19,7 @@ COMMANDS = {
     "selftest": "compare every kernel family with numpy on a device",
     "compare": "compare a net on two devices, or fused with plain, layer by layer",
     "plan": "show the memory plan of a net or solver, without a device",
+    "convert": "convert a model: to ONNX",
     "layers": "list the layer types with their parameters",
     "dataset": "make the databases of mnist, cifar10 or digits",
     "convert_imageset": "image files and labels into a database",

@@ -13,6 +13,7 @@ from ocaffe.graph.recorder import Recorder
 from ocaffe.layers.base import Layer, ParamBlob, register
 from ocaffe.layers.relu import ReLU
 from ocaffe.layers.scale import Scale
+from ocaffe.onnx.graph import OnnxGraph
 from ocaffe.ops.expression import Read, pointwise, reduce
 
 CUDNN_LEAST_EPS = 1e-5  # CUDNN_BN_MIN_EPSILON, which NVCaffe keeps to on every device
@@ -42,6 +43,10 @@ class ChannelNorm(Layer):
 
     def running(self, first: int) -> tuple[list[Read], str]:
         """Reads, to be x`first`, .., and text that makes `mean` and `inverse` of the running statistics; `eps` is a scalar."""
+        raise NotImplementedError
+
+    def onnx_running(self, graph: OnnxGraph) -> tuple[np.ndarray, np.ndarray] | None:
+        """Mean and variance that serve where those of the batch do not; None: there is nothing to subtract or divide by."""
         raise NotImplementedError
 
     @property
@@ -90,6 +95,36 @@ class ChannelNorm(Layer):
         text = f"{text}; t = {term}; y0 = t > 0 ? t : slope * t" if self.relu else f"{text}; y0 = {term}"
         scalars = {**self.constants(), **({"slope": self.slope} if self.relu else {})}
         pointwise(rec, text, reads=[bottoms[0].data, *reads], writes=[tops[0].data], scalars=scalars, affine=affine)
+
+    def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
+        x, scale, shift = graph.values[bottoms[0]], self.scale, self.bias
+        each = [1] * len(bottoms[0].shape)
+        each[self.channel_axis] = self.channels
+        gamma = graph.array(scale).reshape(-1) if scale is not None else np.ones(self.channels, np.float32)
+        beta = graph.array(shift).reshape(-1) if shift is not None else np.zeros(self.channels, np.float32)
+        y = tops[0] if not self.relu else None
+        if not self.of_batch:
+            statistics = self.onnx_running(graph)
+            if statistics is None:
+                result = graph.op("Add", graph.op("Mul", x, gamma.reshape(each)), beta.reshape(each), to=y)
+            elif len(each) == 1:
+                rate = gamma / np.sqrt(statistics[1] + np.float32(self.eps))
+                result = graph.op("Add", graph.op("Mul", x, rate), beta - rate * statistics[0], to=y)
+            else:
+                result = graph.op("BatchNormalization", x, gamma, beta, *statistics, to=y, epsilon=self.eps)
+        else:
+            mean = graph.reduce("ReduceMean", x, self.axes)
+            centred = graph.op("Sub", x, mean)
+            variance = graph.reduce("ReduceMean", graph.op("Mul", centred, centred), self.axes)
+            result = graph.op("Div", centred, graph.op("Sqrt", graph.op("Add", variance, self.eps)), to=y if self.plain else None)
+            if scale is not None:
+                result = graph.op("Mul", result, gamma.reshape(each), to=y if shift is None else None)
+            if shift is not None:
+                result = graph.op("Add", result, beta.reshape(each), to=y)
+            for top, value in zip(tops[1:], (mean, variance)):
+                graph.reshape(value, to=top)
+        if self.relu:
+            graph.op("Relu", result, to=tops[0])
 
     # -- backward ----------------------------------------------------------------------------------------------------
 
@@ -286,6 +321,13 @@ class BatchNorm(ChannelNorm):
         # Without any batch yet the statistics count as zero.
         text = f"weight = x{first + 2} == 0 ? 0 : 1 / x{first + 2}; mean = weight * x{first}; inverse = 1 / sqrt(weight * x{first + 1} + eps)"
         return [self.per_channel(mean), self.per_channel(variance), (weight, 0)], text
+
+    def onnx_running(self, graph: OnnxGraph) -> tuple[np.ndarray, np.ndarray] | None:
+        if self.own().update_global_stats and self.phase == proto.TRAIN:
+            raise graph.refused("update_global_stats takes the variance of the batch in TRAIN", "export the TEST phase")
+        mean, variance, weight = (graph.array(parameter) for parameter in self.params[:3])
+        rate = np.float32(0 if weight.item() == 0 else 1 / weight.item())
+        return mean * rate, variance * rate
 
 
 def _scale_bias(p: Any) -> bool:
