@@ -16,13 +16,18 @@ USAGE = "ocaffe convert deploy.prototxt weights.caffemodel model.onnx"
 
 
 def main(argv: Sequence[str]) -> int:
-    parser = Parser("convert", "Convert models: a prototxt and its weights to ONNX.")
-    parser.add_argument("files", nargs="+", help="what to convert, then what to make of it")
+    parser = Parser("convert", "Convert models: Caffe to ONNX and back, weights to HDF5 and back.")
+    parser.add_argument("files", nargs="*", help="what to convert, then what to make of it; their names tell what is meant")
+    parser.flag("summary", "", "say what a file holds: a net, solver, weights, state, mean, database or ONNX model")
     export_flags(parser)
     device_flags(parser)
     state_flags(parser)
     log.quiet()
     options = parser.parse([f"{arg}=" if arg in VERIFY and _suffix(after) in KINDS else arg for arg, after in zip(argv, [*argv[1:], ""])], intermixed=True)
+    if options.summary:
+        return _summary(options)
+    if not options.files:
+        raise Error("no files are given", place="ocaffe convert", fix=f"for example {USAGE}, or --summary FILE")
     kinds = tuple(_kind(file) for file in options.files)
     if kinds not in CONVERSIONS:
         possible = "; ".join(" ".join(names) for names in CONVERSIONS)
@@ -39,6 +44,34 @@ def _kind(file: str) -> str:
     if suffix not in KINDS:
         raise Error(f"'{file}' is of no known kind", place="ocaffe convert", fix=f"a name that ends with one of {', '.join(KINDS)}; for example {USAGE}")
     return KINDS[suffix]
+
+
+def _summary(options: argparse.Namespace) -> int:
+    from ocaffe.model.summary import summarize
+
+    if options.files:
+        raise Error(f"--summary is given with files to convert ({' '.join(options.files)})", place="ocaffe convert", fix="one of both")
+    print("\n".join(summarize(options.summary)))
+    return 0
+
+
+def import_onnx(options: argparse.Namespace) -> None:
+    """onnx prototxt weights: an ONNX model as a Caffe net; --shape and --cut_at as for the export."""
+    from ocaffe.onnx.importer import convert
+
+    source, net, weights = options.files
+    outputs = [name for name in options.cut_at.split(",") if name]
+    message = convert(source, net, weights, shapes=_shapes(options.shape) or None, outputs=outputs)
+    print(f"{net}, {weights}: {len(message.layer)} layers from {source}")
+
+
+def transcode(options: argparse.Namespace) -> None:
+    """[prototxt] weights weights: .caffemodel and .caffemodel.h5."""
+    from ocaffe.model.transcode import convert_weights
+
+    *net, source, target = options.files
+    convert_weights(source, target, net[0] if net else None)
+    print(f"{target}: the weights of {source}")
 
 
 # -- to ONNX ---------------------------------------------------------------------------------------------------------
@@ -116,4 +149,7 @@ def _shapes(text: str) -> dict[str, tuple[int, ...]]:
 CONVERSIONS: dict[tuple[str, ...], Callable[[argparse.Namespace], int | None]] = {
     ("prototxt", "weights", "onnx"): export_onnx,
     ("prototxt", "onnx"): export_onnx,
+    ("onnx", "prototxt", "weights"): import_onnx,
+    ("weights", "weights"): transcode,
+    ("prototxt", "weights", "weights"): transcode,
 }
