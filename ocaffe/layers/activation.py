@@ -25,6 +25,7 @@ class Activation(Layer):
     value: str
     derivative: str
     fields: ClassVar[tuple[str, ...]] = ()
+    in_pieces: ClassVar[bool] = False  # y in the derivative tells no more than x would: in which piece of the function it is
     by_sample = True
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
@@ -146,6 +147,7 @@ class ReLU6(Activation):
     origin = "MobileNet v2 forks"
     value = "fmin(x > 0 ? x : negative_slope * x, 6)"
     fields = ("negative_slope",)
+    in_pieces = True
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         tops = super().infer(*bottoms)

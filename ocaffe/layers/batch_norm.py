@@ -2,7 +2,9 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -10,6 +12,7 @@ import numpy as np
 from ocaffe import proto
 from ocaffe.graph.ir import Blob, Parameter, Ref, Shape
 from ocaffe.graph.recorder import Recorder
+from ocaffe.layers.activation import Activation
 from ocaffe.layers.base import Layer, ParamBlob, register
 from ocaffe.layers.relu import ReLU
 from ocaffe.layers.scale import Scale
@@ -17,6 +20,35 @@ from ocaffe.onnx.graph import OnnxGraph
 from ocaffe.ops.expression import Read, pointwise, reduce
 
 CUDNN_LEAST_EPS = 1e-5  # CUDNN_BN_MIN_EPSILON, which NVCaffe keeps to on every device
+
+
+@dataclass(frozen=True)
+class Activated:
+    """A pointwise function y of x and its derivative, which names no y, as texts (ocaffe/layers/activation.py)."""
+
+    value: str
+    derivative: str
+    scalars: Mapping[str, float]
+
+    def assign(self, form: str, text: str) -> str:
+        """Statements and a last term as a text that assigns the term, of what is called `pre`."""
+        *statements, term = text.split(";")
+        return re.sub(r"\bx\b", "pre", "; ".join([*(statement.strip() for statement in statements), form.format(term.strip())]))
+
+
+RELU = Activated("x > 0 ? x : slope * x", "x > 0 ? 1 : slope", {"slope": 0.0})
+OWN_NAMES = frozenset({"n", "d", "g", "h", "t", "y", "pre", "eps", "mean", "inverse", "variance", "weight"})  # of the texts here
+
+
+def _activated(layer: Layer) -> Activated | None:
+    """What a layer computes, if it can be the end of a normalization."""
+    if isinstance(layer, ReLU):
+        return replace(RELU, scalars={"slope": layer.slope})
+    if not isinstance(layer, Activation) or not hasattr(layer, "derivative"):
+        return None
+    derivative = re.sub(r"\by\b", "x", layer.derivative) if layer.in_pieces else layer.derivative
+    names = {*re.findall(r"[A-Za-z_]\w*", f"{layer.value} {derivative}"), *layer.scalars}
+    return None if names & OWN_NAMES else Activated(layer.value, derivative, layer.scalars)
 
 
 class ChannelNorm(Layer):
@@ -28,7 +60,7 @@ class ChannelNorm(Layer):
     eps: float
     of_batch: bool  # the statistics are those of the batch: gradients pass through them
     relu = False
-    slope = 0.0  # of the ReLU
+    activation: Activated | None = None  # what follows the normalization here: that ReLU, or a layer that was merged
     learned: tuple[int | None, int | None] = (None, None)  # which blobs are scale and bias
     mean: Ref | None = None  # statistics that forward computed; None: the running ones serve
     inverse: Ref | None = None  # 1 / sqrt(variance + eps)
@@ -91,9 +123,10 @@ class ChannelNorm(Layer):
                 reads.append(self.per_channel(parameter.data))
                 more = f" {sign} x{len(reads)}"
                 term, factor, offset = term + more, factor + more * (sign == "*"), offset + more
-        affine = None if self.relu else (text, factor, offset)
-        text = f"{text}; t = {term}; y0 = t > 0 ? t : slope * t" if self.relu else f"{text}; y0 = {term}"
-        scalars = {**self.constants(), **({"slope": self.slope} if self.relu else {})}
+        act = self.activation
+        affine = None if act else (text, factor, offset)
+        text = f"{text}; pre = {term}; {act.assign('y0 = {}', act.value)}" if act else f"{text}; y0 = {term}"
+        scalars = {**self.constants(), **(act.scalars if act else {})}
         pointwise(rec, text, reads=[bottoms[0].data, *reads], writes=[tops[0].data], scalars=scalars, affine=affine)
 
     def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
@@ -139,18 +172,18 @@ class ChannelNorm(Layer):
             assert self.inverse is not None
             operands += [y, self.per_channel(self.inverse)]
             text = "h = x1; inverse = x2; g = x0"
-        elif through or scale_diff is not None or (self.relu and self.of_batch):
+        elif through or scale_diff is not None or (self.activation and self.of_batch):
             moments, where = self.moments(2)
             operands += [bottoms[0].data, *moments]
-            text = f"{where}; h = (x1 - mean) * inverse; {self.before_relu(operands)}"
+            text = f"{where}; h = (x1 - mean) * inverse; {self.before_activation(operands)}"
         else:
             moments, where = self.moments(1)
             operands += moments
             text = f"{where}; g = x0"
-            if self.relu:
+            if self.activation:  # a ReLU: others are merged where the statistics are those of the batch
                 operands.append(y)
                 text = f"{where}; g = x{len(operands) - 1} > 0 ? x0 : slope * x0"
-        constants = {**self.constants(), **({"slope": self.slope} if self.relu else {})}
+        constants = {**self.constants(), **(self.activation.scalars if self.activation else {})}
 
         sums = [rec.scratch(name, (self.channels,)) for name in ("mean_g", "mean_g_h")] if through else []
         results = [(ref, f"{value} / n") for ref, value in zip(sums, ("v0", "v1"))]
@@ -174,22 +207,22 @@ class ChannelNorm(Layer):
                 operands.append(self.per_channel(self.scale.data))
             pointwise(rec, f"{text}; y0 = {term}", reads=operands, writes=[dx], scalars=constants)
 
-    def before_relu(self, operands: list[Read]) -> str:
-        """Text that makes g of the top's gradient x0 and h, with more operands: the sign of the top is computed again, so that nobody keeps it."""
-        if not self.relu:
+    def before_activation(self, operands: list[Read]) -> str:
+        """Text that makes g of the top's gradient x0 and h, with more operands: what the activation was given is computed again, so that nobody keeps it."""
+        if self.activation is None:
             return "g = x0"
-        text = "t = h"
+        text = "pre = h"
         for parameter, sign in ((self.scale, "*"), (self.bias, "+")):
             if parameter is not None:
                 text += f" {sign} x{len(operands)}"
                 operands.append(self.per_channel(parameter.data))
-        return f"{text}; g = t > 0 ? x0 : slope * x0"
+        return f"{text}; {self.activation.assign('g = x0 * ({})', self.activation.derivative)}"
 
     # -- help --------------------------------------------------------------------------------------------------------
 
     @property
     def plain(self) -> bool:
-        return not self.relu and self.scale is None and self.bias is None
+        return self.activation is None and self.scale is None and self.bias is None
 
     @property
     def scale(self) -> Parameter | None:
@@ -244,6 +277,7 @@ class BatchNorm(ChannelNorm):
         self.fraction = float(p.moving_average_fraction)
         self.eps = max(float(p.eps), CUDNN_LEAST_EPS) if self.averages else float(p.eps)
         self.relu = bool(p.relu or p.fused_relu)
+        self.activation = RELU if self.relu else None
         if self.averages or (p.HasField("use_weight_bias") and p.use_weight_bias):
             self.learned = 3, 4 if self.averages or p.bias_term else None
         return tops
@@ -253,7 +287,7 @@ class BatchNorm(ChannelNorm):
         return super().by_sample and not self.own().update_global_stats
 
     def merged(self, following: Sequence[Layer]) -> tuple[Layer, int]:
-        """With the Scale that makes it Caffe's batch normalization, and a ReLU: two passes in backward instead of five, and the normalized x is not kept."""
+        """With the Scale that makes it Caffe's batch normalization, and a ReLU or the like: two passes in backward instead of five, and no normalized x kept."""
         result, count = copy.copy(self), 0
         if not self.of_batch or not self.plain:
             return self, 0
@@ -261,10 +295,8 @@ class BatchNorm(ChannelNorm):
             count = 1
             result.params = [*self.params[:3], *following[0].params]
             result.learned = 3, 4 if following[0].biased else None
-        relu = following[count] if following[count:] else None
-        if isinstance(relu, ReLU):
-            result.relu, result.slope = True, relu.slope
-            count += 1
+        result.activation = _activated(following[count]) if following[count:] else None
+        count += result.activation is not None
         return result, count
 
     def parameters(self) -> Sequence[ParamBlob]:

@@ -15,6 +15,7 @@ from ocaffe.network import phase_net
 from ocaffe.solver.solver import Solver
 from tests.memory.test_traps import DATA, SETTINGS, classified, conv, layer
 
+CLIP = "clip_param { min: -0.5 max: 1 }"
 LEAKY = "relu_param { negative_slope: 0.1 }"
 BIASED = "scale_param { bias_term: true }"
 FROZEN = "param { lr_mult: 0 } param { lr_mult: 0 } scale_param { bias_term: true }"
@@ -27,7 +28,9 @@ def net() -> str:
     text += conv("c", "b") + layer("BatchNorm", "c1", "c", "c") + layer("Scale", "c2", "c", "c", BIASED)
     text += conv("d", "c") + layer("BatchNorm", "d1", "d", "d") + layer("ReLU", "d3", "d", "d")
     text += conv("e", "d") + layer("BatchNorm", "e1", "e", "e") + layer("Scale", "e2", "e", "e", FROZEN) + layer("ReLU", "e3", "e", "e")
-    text += conv("f", "e") + layer("BatchNorm", "f1", "f") + layer("Scale", "f2", "f1") + layer("Eltwise", "sum", "f2 f1")
+    text += conv("h", "e") + layer("BatchNorm", "h1", "h", "h") + layer("Scale", "h2", "h", "h", BIASED) + layer("Clip", "h3", "h", "h", CLIP)
+    text += conv("k", "h") + layer("BatchNorm", "k1", "k", "k") + layer("Scale", "k2", "k", "k", BIASED) + layer("ReLU6", "k3", "k", "k")
+    text += conv("f", "k") + layer("BatchNorm", "f1", "f") + layer("Scale", "f2", "f1") + layer("Eltwise", "sum", "f2 f1")
     text += conv("g", "sum") + layer("BatchNorm", "g1", "g", "g", "batch_norm_param { use_global_stats: true eps: 1 }") + layer("Scale", "g2", "g", "g")
     return text + classified("g")
 
@@ -39,7 +42,7 @@ def test_what_is_merged() -> None:
         nodes = merged_nodes(graph, seen)
         return {node.name: len(node.params) for node, old in zip(nodes, graph.nodes) if node is not None and node is not old}
 
-    assert members(lambda blob: False) == {"a1": 5, "b1": 4, "c1": 5, "d1": 3, "e1": 5}
+    assert members(lambda blob: False) == {"a1": 5, "b1": 4, "c1": 5, "d1": 3, "e1": 5, "h1": 5, "k1": 5}
     between: Blob = graph.blobs["a1"]
     assert "a1" not in members(lambda blob: blob is between)
 
