@@ -287,7 +287,7 @@ class BatchNorm(ChannelNorm):
         return super().by_sample and not self.own().update_global_stats
 
     def merged(self, following: Sequence[Layer]) -> tuple[Layer, int]:
-        """With the Scale that makes it Caffe's batch normalization, and a ReLU or the like: two passes in backward instead of five, and no normalized x kept."""
+        """With the Scale that makes it Caffe's batch normalization, and a ReLU or the like: two passes in backward instead of five, no normalized x kept."""
         result, count = copy.copy(self), 0
         if not self.of_batch or not self.plain:
             return self, 0
