@@ -134,7 +134,7 @@ def _tells_classes(blob: Blob) -> bool:
 def _bases(ref: Ref | None) -> Iterator[Ref]:
     while ref is not None:
         yield ref
-        ref = ref.base
+        ref = None if ref.takes_over else ref.base
 
 
 def completed(schedule: Sequence[Launch], value: Ref, phase: str) -> int | None:

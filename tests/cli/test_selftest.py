@@ -41,8 +41,7 @@ def programs(case: Any, target: Target, folder: str) -> set[str]:
         case.prepare(folder)
         graph = build(phase_net(case.message(case.arrays(), folder), phase), phase, lambda source, text: None)
         choices = Choices(backward=bool(case.smooth), hold_gradients=True)
-        recording, _ = compile_net(graph, ParameterGroup(graph.params), target, choices, Switches())
-        schedule = recording.schedule
+        schedule = compile_net(graph, ParameterGroup(graph.params), target, choices, Switches()).recording.schedule
     calls = [launch.final() for launch in schedule if not isinstance(launch, HOST)]
     return {"generated" if call.generated else call.program for call in calls}
 
