@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from ocaffe import log
 from ocaffe.errors import Error, shape_text
 from ocaffe.files import atomic_write
 from ocaffe.model.text import write_text
@@ -58,6 +59,7 @@ def load(
     fold(graph)
     rewrite(graph)
     _refuse(graph)
+    _warn_of_training(graph)
     net = Builder(graph)
     for node in graph.nodes:
         rules()[node.op](net, node)
@@ -79,6 +81,14 @@ def _refuse(graph: Graph) -> None:
     for output in graph.outputs:
         if output in graph.constants:
             raise Error(f"output '{output}' does not depend on the inputs", place=graph.place, fix="name another output")
+
+
+def _warn_of_training(graph: Graph) -> None:
+    """ONNX's BatchNormalization in training form (before opset 14: with more outputs than one) is Caffe's in TRAIN alone."""
+    norms = [node for node in graph.nodes if node.op == "BatchNormalization" and (node.get("training_mode") or any(node.outputs[1:]))]
+    if norms:
+        text = f"{len(norms)} BatchNormalization nodes (the first is {norms[0].title}) take the statistics of the batch, as in training"
+        log.warning("convert.py:1", f"{graph.place}: {text}; the Caffe net does so in TRAIN, and in TEST takes the running statistics of the file")
 
 
 def _compare(net: Builder, node: Any, output: str) -> None:

@@ -14,6 +14,8 @@ from ocaffe.onnx.importer.graph import Graph, Node, array_of, node_of
 DRAWS = ("RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Bernoulli", "Multinomial")
 FLOATS = (1, 10, 11, 16)  # element types that a Caffe net computes as float: FLOAT, FLOAT16, DOUBLE, BFLOAT16
 
+# With ceil_mode, a window that would begin behind the image is none: PyTorch and all runtimes have it so, ONNX's own inference since this opset.
+INFERRED_AS = {"MaxPool": 22, "AveragePool": 22}
 NEUTRAL = {"Add": 0, "Sub": 0, "Mul": 1, "Div": 1}  # second operands that change nothing
 LIKE_INPUT = ("GroupNormalization",)  # functions of other operators, for which onnx infers nothing
 
@@ -109,7 +111,7 @@ def _infer(graph: Graph, node: Node) -> None:
     node.message.input[:] = node.inputs
     try:
         found = shape_inference.infer_node_outputs(
-            defs.get_schema(node.op, graph.opset, ""), node.message, types, data, opset_imports=list(graph.opset_import)
+            defs.get_schema(node.op, max(graph.opset, INFERRED_AS.get(node.op, 0)), ""), node.message, types, data, opset_imports=list(graph.opset_import)
         )
     except (shape_inference.InferenceError, checker.ValidationError) as problem:
         raise _failed(graph, node, problem) from None
@@ -140,7 +142,9 @@ def _changes_nothing(graph: Graph, node: Node) -> bool:
     if node.op in NEUTRAL and node.input(1) in graph.constants:
         values = graph.constants[node.inputs[1]]
         return values.size == 1 and float(values.reshape(())) == NEUTRAL[node.op] and graph.shape(node.inputs[0]) == graph.shape(node.outputs[0])
-    return node.op == "Identity" or (node.op == "CastLike" and node.inputs[0] in graph.types)
+    if node.op == "CastLike":
+        return node.inputs[0] in graph.types and graph.types[node.outputs[0]].tensor_type.elem_type in FLOATS
+    return node.op == "Identity"
 
 
 def _split(graph: Graph, node: Node, sequences: dict[str, list[str]]) -> Node:
