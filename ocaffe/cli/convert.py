@@ -108,8 +108,8 @@ def export_onnx(options: argparse.Namespace) -> None:
     )  # fmt: skip
     exported = export(net, weights[0] if weights else None, wanted)
     verdict = "not verified (--noverify)" if options.verify is None else _verified(exported, options)
-    save(exported.model, target)
-    print(f"{target}: {len(exported.model.graph.node)} nodes, opset {options.opset}, {_sizes(exported)}; {verdict}")
+    files = save(exported.model, target)
+    print(f"{', '.join(map(str, files))}: {len(exported.model.graph.node)} nodes, opset {options.opset}, {_sizes(exported)}; {verdict}")
 
 
 def _verified(exported: Any, options: argparse.Namespace) -> str:

@@ -2,11 +2,13 @@
 from __future__ import annotations
 
 import pathlib
+import sys
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from PIL import Image
 
@@ -142,11 +144,35 @@ def test_opsets(small: Any, opset: int, fact: str) -> None:
         of(small(), opset=opset)
 
 
-def test_a_model_that_is_too_large_is_refused(small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ocaffe.onnx.model.LARGEST", 4000)
-    with pytest.raises(Error, match="the model would have"):
-        of(small())
-    of(small(), fp16=True)
+@pytest.mark.parametrize("fp16", [False, True], ids=["single", "half"])
+def test_weights_of_more_than_one_file_go_into_a_second(small: Any, device: Any, fp16: bool, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch,
+                                                        capsys: pytest.CaptureFixture[str]) -> None:  # fmt: skip
+    monkeypatch.setattr("ocaffe.onnx.model.LARGEST", 1000)  # bytes, in place of 2 GiB
+    target, beside = tmp_path / "m.onnx", tmp_path / "m.onnx.data"
+    target.write_text("what was there")
+    beside.mkdir()  # so that it cannot be written
+    command = ["convert", *small(), str(target), "--device", str(device.number), *["--fp16"] * fp16]
+    assert main(command) == 1 and "m.onnx.data" in capsys.readouterr().err and target.read_text() == "what was there"
+    beside.rmdir()
+    assert main(command) == 0 and f"{target}, {beside}: " in capsys.readouterr().out
+    assert target.stat().st_size < 8000 and beside.stat().st_size % 4096 == 0
+    onnx.checker.check_model(str(target), full_check=True)
+    x = np.random.default_rng(0).standard_normal((2, 3, 9, 9)).astype(np.float32)
+    whole = of(small(), fp16=fp16).model.SerializeToString()
+    files = [onnxruntime.InferenceSession(model).run(["prob"], {"data": x})[0] for model in (whole, str(target))]
+    assert np.array_equal(*files)
+    assert main(["convert", str(target), str(tmp_path / "back.prototxt"), str(tmp_path / "back.caffemodel")]) == 0
+
+
+def test_large_models_in_the_reference(small: Any, device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ocaffe.onnx.model.LARGEST", 1000)
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)  # importing it fails
+    exported = of(small(), cut_at=["pool"])
+    assert verify(exported, [random_inputs(exported.graph)], device).runtime.startswith("onnx.reference")
+    exported = of(small())  # ConvTranspose in groups is beyond it
+    with pytest.raises(Error, match="onnx.reference .* does not run it") as problem:
+        verify(exported, [random_inputs(exported.graph)], device)
+    assert "pip install onnxruntime" in str(problem.value.fix)
 
 
 # -- training nets ---------------------------------------------------------------------------------------------------

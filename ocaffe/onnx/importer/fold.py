@@ -9,10 +9,9 @@ from onnx import TypeProto, checker, defs, helper, numpy_helper, shape_inference
 from onnx.reference import ReferenceEvaluator
 
 from ocaffe.errors import Error, shape_text
-from ocaffe.onnx.importer.graph import Graph, Node, array_of, node_of
+from ocaffe.onnx.importer.graph import FLOATS, Graph, Node, array_of, node_of
 
 DRAWS = ("RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Bernoulli", "Multinomial")
-FLOATS = (1, 10, 11, 16)  # element types that a Caffe net computes as float: FLOAT, FLOAT16, DOUBLE, BFLOAT16
 
 # With ceil_mode, a window that would begin behind the image is none: PyTorch and all runtimes have it so, ONNX's own inference since this opset.
 INFERRED_AS = {"MaxPool": 22, "AveragePool": 22}
@@ -100,7 +99,7 @@ def _infer(graph: Graph, node: Node) -> None:
     types, data = {}, {}
     for name in node.inputs:
         if name in constants:
-            tensor = numpy_helper.from_array(constants[name], name)
+            tensor = numpy_helper.from_array(_single(constants[name]), name)
             types[name] = helper.make_tensor_type_proto(tensor.data_type, constants[name].shape)
             if constants[name].size <= 1024:  # shapes, axes, scales; never weights
                 data[name] = tensor
@@ -119,8 +118,16 @@ def _infer(graph: Graph, node: Node) -> None:
         found = {node.outputs[0]: types[node.inputs[0]]}
     for name in node.outputs:
         if name in found and found[name].tensor_type.HasField("shape") and all(dim.HasField("dim_value") for dim in found[name].tensor_type.shape.dim):
+            kind = found[name].tensor_type
+            kind.elem_type = FLOATS[0] if kind.elem_type in FLOATS else kind.elem_type
             graph.types[name] = found[name]
             _compare(graph, node, name)
+
+
+def _single(array: np.ndarray) -> np.ndarray:
+    """Numbers of any precision in that of the net, so that a node sees one, whatever the model mixes; arithmetic of constants alone keeps its own."""
+    kind = helper.np_dtype_to_tensor_dtype(array.dtype)
+    return array.astype(np.float32) if kind in FLOATS else array
 
 
 def _compare(graph: Graph, node: Node, name: str) -> None:

@@ -11,6 +11,8 @@ from onnx import GraphProto, helper, numpy_helper
 from ocaffe.errors import Error, shape_text
 from ocaffe.graph.ir import Shape
 
+FLOATS = (1, 10, 11, 16)  # element types that a Caffe net computes as the first of them: FLOAT, FLOAT16, DOUBLE, BFLOAT16
+
 
 @dataclass(eq=False)
 class Node:
@@ -106,7 +108,8 @@ def graph_of(model: Any, opset: int, place: str, *, shapes: Mapping[str, Sequenc
             raise Error(f"has no tensor '{name}'", place=place, fix=f"its outputs are {', '.join(item.name for item in main.output)}")
     for item in inputs:
         shape = tuple(shapes.get(item.name, ())) or _input_shape(item, place)
-        graph.types[item.name] = helper.make_tensor_type_proto(item.type.tensor_type.elem_type, shape)
+        kind = item.type.tensor_type.elem_type
+        graph.types[item.name] = helper.make_tensor_type_proto(FLOATS[0] if kind in FLOATS else kind, shape)
     if not shapes:
         graph.declared = {item.name: _dims(item) for item in (*main.value_info, *main.output) if item.type.tensor_type.HasField("shape")}
     graph.prune()

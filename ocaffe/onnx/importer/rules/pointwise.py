@@ -7,8 +7,7 @@ import numpy as np
 
 from ocaffe.errors import shape_text
 from ocaffe.onnx.importer.builder import Builder
-from ocaffe.onnx.importer.fold import FLOATS
-from ocaffe.onnx.importer.graph import Node
+from ocaffe.onnx.importer.graph import FLOATS, Node
 from ocaffe.onnx.importer.rules import operator
 
 FLOAT_MAX = float(np.finfo(np.float32).max)

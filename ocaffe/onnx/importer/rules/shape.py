@@ -117,12 +117,16 @@ def slice_(net: Builder, node: Node) -> None:
         net.layer(node, "Pooling", [x], parameters)
 
 
-@operator("Gather")
+@operator("Gather", "GatherND")
 def gather(net: Builder, node: Node) -> None:
     """Of constant indices: one, which takes the axis away, or several, each a slice."""
     x, indices = net.bottom(node), net.constant(node, 1)
     shape = net.shape(x)
     axis = node.get("axis", 0) % len(shape)
+    if node.op == "GatherND":  # of indices of one axis, as PyTorch writes x[:, [2, 1, 0]] between two transpositions
+        axis = node.get("batch_dims", 0)
+        net.check(node, indices.shape[-1] == 1, f"indices of {indices.shape[-1]} axes", "index one axis")
+        indices = indices[..., 0]
     net.check(node, indices.ndim < 2 and indices.size <= 16, f"{indices.size} indices of {shape_text(indices.shape)}; up to 16 in a row can be sliced")
     beyond = [int(index) for index in indices.reshape(-1) if not -shape[axis] <= index < shape[axis]]
     net.check(node, not beyond, f"index {beyond[:1]} of an axis of {shape[axis]}", "export it again")
