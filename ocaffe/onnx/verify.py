@@ -162,12 +162,14 @@ class OnnxSession:
     """A model in onnxruntime, or in onnx's reference where that is absent or too old; `names` are the values that `run` returns."""
 
     def __init__(self, model: onnx.ModelProto, names: Sequence[str]) -> None:
-        self.inputs, self.names = [info.name for info in model.graph.input], list(names)
+        constants = {tensor.name for tensor in model.graph.initializer}  # which were inputs up to IR version 3
+        kinds = {info.name: info.type.tensor_type.elem_type for info in model.graph.input if info.name not in constants}
+        self.inputs, self.names = {name: onnx.helper.tensor_dtype_to_np_dtype(kind) for name, kind in kinds.items()}, list(names)
         own = list(model.graph.output)
         known = {info.name: info for info in (*model.graph.input, *model.graph.value_info, *own)}
         # In place, for a moment: a copy would take the weights' memory again.
         del model.graph.output[:]
-        model.graph.output.extend(known[name] for name in dict.fromkeys(names))
+        model.graph.output.extend(known.get(name, onnx.ValueInfoProto(name=name)) for name in dict.fromkeys(names))
         try:
             self._open(model)
         finally:
@@ -206,7 +208,7 @@ class OnnxSession:
 
     def run(self, feeds: Feeds) -> list[np.ndarray]:
         """The values for these inputs; inputs that the model has not are left out."""
-        given = {name: np.require(feeds[name], np.float32, "C") for name in self.inputs}
+        given = {name: np.require(feeds[name], kind, "C") for name, kind in self.inputs.items()}
         try:
             return list(self._run(self.names, given))
         except Exception as problem:
