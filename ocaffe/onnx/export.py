@@ -22,8 +22,9 @@ from ocaffe.onnx.graph import OnnxGraph
 if TYPE_CHECKING:
     import onnx
 
+RECURRENT = ("LSTM", "RNN")
 OLDEST_OPSET = 13  # before it Softmax flattened its input, wrong for all but two axes
-BATCH = "batch"
+BATCH, STEPS = "batch", "steps"  # symbols of an axis that is not fixed: the first; of sequences it counts time
 
 
 @dataclass(frozen=True)
@@ -158,7 +159,8 @@ def varying(graph: Graph, message: Any, options: Options) -> dict[Blob, dict[int
         return {}
     batch = graph.inputs[0].shape[0] if graph.inputs and graph.inputs[0].shape else 0
     larger = {blob.name: (2 * batch, *blob.shape[1:]) for blob in graph.inputs if options.dynamic_batch and blob.shape[:1] == (batch,)}
-    symbols: dict[tuple[int, int], str] = {(batch, 2 * batch): BATCH} if larger else {}
+    symbol = STEPS if any(node.type in RECURRENT for node in graph.nodes) else BATCH
+    symbols: dict[tuple[int, int], str] = {(batch, 2 * batch): symbol} if larger else {}
     try:
         other = build(message, options.phase, shapes=larger, seed=options.seed)
         for node in other.nodes:
