@@ -393,6 +393,7 @@ WRONG = {  # what is given -> what is said
     "shape of nothing": (["{net}", "{weights}", "{out}", "--shape=label:1"], "--shape names 'label'"),
     "shape that does not fit": (["{net}", "{weights}", "{out}", "--shape=data:1x5x9x9"], "in the file"),
     "no such folder": (["{net}", "{weights}", "{tmp}/absent/m.onnx", "--noverify"], "make the folder"),
+    "nothing to bake": (["{net}", "{weights}", "{out}", "--bake-preprocessing"], "no data layer of the net has a mean or a scale"),
     "verify with nothing": (["{net}", "{weights}", "{out}", "--verify=absent.png"], "absent.png"),
 }
 
