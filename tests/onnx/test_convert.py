@@ -275,12 +275,13 @@ def test_a_python_layer_that_makes_data_can_be_done_without(tmp_path: pathlib.Pa
 CROWD = 'layer { name: "own" type: "Python" bottom: "conv" top: "own" python_param { module: "absent" layer: "Own" } }'
 
 
-def test_a_layer_without_meaning_can_be_cut_off(small: Any) -> None:
+@pytest.mark.parametrize("kind, fact", [("Python", "no meaning in ONNX"), ("Unheard", "unknown layer type 'Unheard'")])
+def test_a_layer_without_meaning_can_be_cut_off(small: Any, kind: str, fact: str) -> None:
     files = small(HEAD)
-    pathlib.Path(files[0]).write_text(HEAD + CROWD)
-    with pytest.raises(Error) as problem:
+    pathlib.Path(files[0]).write_text(HEAD + CROWD.replace('type: "Python"', f'type: "{kind}"'))
+    with pytest.raises(Error, match=fact) as problem:
         of(files)
-    assert "'own' (Python)" in str(problem.value) and "--cut-at=conv" in str(problem.value.fix)
+    assert "layer 'own'" in str(problem.value) and "--cut-at=conv" in str(problem.value.fix)
     assert of(files, cut_at=["conv"]).deployed.outputs == ["conv"]
 
 

@@ -137,7 +137,7 @@ def array_of(tensor: Any, place: str) -> np.ndarray:
 def _value(attribute: Any) -> Any:
     """An attribute as a Python value, text as str."""
     value = helper.get_attribute_value(attribute)
-    return value.decode() if isinstance(value, bytes) else value
+    return value.decode(errors="replace") if isinstance(value, bytes) else value  # a text that is none is unknown to the rules
 
 
 def _dims(item: Any) -> tuple[int | None, ...]:
