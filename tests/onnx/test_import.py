@@ -61,6 +61,12 @@ def test_a_model_in_training_form(tmp_path: Path, convert: Any, mode: str, verdi
     assert verdict in captured.out and ("take the statistics of the batch" in captured.err) == warned
 
 
+def test_without_a_device(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ocaffe.cl.device.list_devices", list)
+    assert main(["convert", saved(tmp_path, CONV), str(tmp_path / "n.prototxt"), str(tmp_path / "n.caffemodel")]) == 0
+    assert "NOT VERIFIED: there is no OpenCL device" in capsys.readouterr().out
+
+
 def test_flags_of_the_other_direction(tmp_path: Path, convert: Any, capsys: pytest.CaptureFixture[str]) -> None:
     assert convert(saved(tmp_path, CONV), "--fold") == 1
     assert "--fold means nothing for onnx prototxt weights" in capsys.readouterr().err
