@@ -131,6 +131,7 @@ def export_onnx(options: argparse.Namespace) -> None:
 
 def _verified(exported: Any, options: argparse.Namespace) -> str:
     from ocaffe.cl.device import list_devices, select_device
+    from ocaffe.onnx.importer.verify import pixels
     from ocaffe.onnx.verify import inputs_from, random_inputs, verify
 
     if not (options.device or options.gpu) and all(device.unusable for device in list_devices()):
@@ -141,7 +142,7 @@ def _verified(exported: Any, options: argparse.Namespace) -> str:
             runs = [inputs_from(options.verify, exported.graph)]
         else:
             batches = [None, 3] if exported.options.dynamic_batch else [None]
-            runs = [random_inputs(exported.graph, batch=batch) for batch in batches]
+            runs = [random_inputs(exported.graph, batch=batch, pixels=pixels(exported.model)) for batch in batches]
         return str(verify(exported, runs, device, options.tolerance))
     finally:
         device.close()

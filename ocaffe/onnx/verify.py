@@ -4,7 +4,7 @@ from __future__ import annotations
 import contextlib
 import math
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -228,6 +228,10 @@ def _cannot(runtime: str, problem: Exception) -> Error:
 Draw = Callable[[np.random.Generator, Shape, Any], np.ndarray]
 
 
+def _bytes(rng: np.random.Generator, shape: Shape, layer: Any) -> np.ndarray:
+    return rng.integers(0, 256, shape)
+
+
 def _whole(rng: np.random.Generator, shape: Shape, layer: Any) -> np.ndarray:
     return rng.integers(0, layer.own().input_dim, shape)
 
@@ -264,13 +268,14 @@ DRAWS: dict[tuple[str, int], Draw] = {  # inputs that are no images: what reads 
 }
 
 
-def random_inputs(graph: Graph, seed: int = 0, batch: int | None = None) -> Feeds:
-    """Values for all inputs, drawn from a normal distribution, or whatever their readers need; `batch` replaces that of the first input."""
+def random_inputs(graph: Graph, seed: int = 0, batch: int | None = None, pixels: Collection[str] = ()) -> Feeds:
+    """Values for all inputs, drawn from a normal distribution, or whatever their readers need; `batch` replaces that of the first input; `pixels` are
+    the inputs that take whole numbers from 0 to 255."""
     feeds = {}
     for blob in graph.inputs:
         rng = np.random.default_rng([seed, zlib.crc32(blob.name.encode())])
         shape = (batch, *blob.shape[1:]) if batch and blob.shape[:1] == graph.inputs[0].shape[:1] else blob.shape
-        draw, layer = _reader(graph, blob)
+        draw, layer = _reader(graph, blob) if blob.name not in pixels else (_bytes, None)
         feeds[blob.name] = np.asarray(draw(rng, shape, layer) if draw else rng.standard_normal(shape), np.float32)
     return feeds
 

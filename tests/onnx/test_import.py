@@ -16,9 +16,9 @@ NORM = "y = BatchNormalization<MODE>(x, s, s, s, s)"
 
 
 def saved(tmp_path: Path, text: str, dtype: Any = np.float32) -> str:
-    weights = {"w": np.random.default_rng(0).standard_normal((4, 3, 3, 3)).astype(dtype), "s": np.ones(3, np.float32)}
-    outs = "y, z" if "z," in text else "y"
-    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> net (float[2, 3, 8, 8] x) => ({outs}) {{ {text} }}')
+    image, kind = ("uint8", np.float32) if dtype == np.uint8 else ("float", dtype)
+    weights = {"w": np.random.default_rng(0).standard_normal((4, 3, 3, 3)).astype(kind), "s": np.ones(3, np.float32)}
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> net ({image}[2, 3, 8, 8] x) => (y) {{ {text} }}')
     used = {name for node in model.graph.node for name in node.input}
     model.graph.initializer.extend(onnx.numpy_helper.from_array(array, name) for name, array in weights.items() if name in used)
     onnx.save(onnx.shape_inference.infer_shapes(model), tmp_path / "m.onnx")
@@ -33,6 +33,7 @@ def convert(tmp_path: Path, device: Any) -> Any:
 
 @pytest.mark.parametrize("text, dtype, flags", [
     (CONV, np.float32, ()), (CONV, np.float32, ("--cut_at=a,b",)), (CONV, np.float32, ("--shape=x:3x3x9x7",)),
+    ("f = Cast<to=1>(x) y = Conv(f, w)", np.uint8, ()),
     ("h = Cast<to=10>(x) a = Conv(h, w) y = Cast<to=1>(a)", np.float16, ()),
 ])  # fmt: skip
 def test_verified(tmp_path: Path, convert: Any, text: str, dtype: Any, flags: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,6 +13,7 @@ from ocaffe.graph.ir import Shape
 from ocaffe.model.weights import LayerWeights, Weights
 from ocaffe.onnx.deploy import Deployed
 from ocaffe.onnx.export import Exported, Options, parameter_values
+from ocaffe.onnx.importer.graph import FLOATS
 
 
 def comparable(
@@ -34,6 +35,11 @@ def comparable(
     weights = parameter_values(graph, Weights("", [LayerWeights(name, blobs=list(arrays)) for name, arrays in blobs.items()], "the model"), Options())
     half = any(tensor.data_type in (onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16) for tensor in model.graph.initializer)
     return Exported(model, Deployed(net, [info.name for info in model.graph.output]), graph, values, of_blobs, weights, Options(fp16=half))
+
+
+def pixels(model: onnx.ModelProto) -> set[str]:
+    """The inputs that are no floats: images of bytes, mostly."""
+    return {info.name for info in model.graph.input if info.type.tensor_type.elem_type not in FLOATS}
 
 
 def _reshape(model: onnx.ModelProto, shapes: Mapping[str, Shape]) -> None:
