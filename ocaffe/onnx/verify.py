@@ -164,6 +164,7 @@ class OnnxSession:
     def __init__(self, model: onnx.ModelProto, names: Sequence[str]) -> None:
         constants = {tensor.name for tensor in model.graph.initializer}  # which were inputs up to IR version 3
         kinds = {info.name: info.type.tensor_type.elem_type for info in model.graph.input if info.name not in constants}
+        self.hint = ""
         self.inputs, self.names = {name: onnx.helper.tensor_dtype_to_np_dtype(kind) for name, kind in kinds.items()}, list(names)
         own = list(model.graph.output)
         known = {info.name: info for info in (*model.graph.input, *model.graph.value_info, *own)}
@@ -180,6 +181,7 @@ class OnnxSession:
         try:
             import onnxruntime
         except ImportError:
+            self.hint = "pip install onnxruntime, which runs more; "
             self._open_reference(model)
             return
         settings = onnxruntime.SessionOptions()
@@ -192,7 +194,7 @@ class OnnxSession:
             session = onnxruntime.InferenceSession(model.SerializeToString(), settings, providers=["CPUExecutionProvider"])
         except Exception as problem:
             if not any(words in str(problem) for words in TOO_NEW):
-                raise _cannot(f"onnxruntime {onnxruntime.__version__}", problem) from problem
+                raise self._cannot(f"onnxruntime {onnxruntime.__version__}", problem) from problem
             self._open_reference(model)
             return
         self.runtime, self._run = f"onnxruntime {onnxruntime.__version__}", session.run
@@ -204,7 +206,7 @@ class OnnxSession:
         try:
             self._run = ReferenceEvaluator(model).run
         except Exception as problem:
-            raise _cannot(self.runtime, problem) from problem
+            raise self._cannot(self.runtime, problem) from problem
 
     def run(self, feeds: Feeds) -> list[np.ndarray]:
         """The values for these inputs; inputs that the model has not are left out."""
@@ -212,15 +214,12 @@ class OnnxSession:
         try:
             return list(self._run(self.names, given))
         except Exception as problem:
-            raise _cannot(self.runtime, problem) from problem
+            raise self._cannot(self.runtime, problem) from problem
 
-
-def _cannot(runtime: str, problem: Exception) -> Error:
-    reason = str(problem).strip().split("\n")[0][:300]
-    fix = "another --opset (17 is widely understood), or other inputs (--verify=image or .npz); --noverify writes the file without comparing"
-    if runtime.startswith("onnx.reference"):
-        fix = f"pip install onnxruntime, which runs more; {fix}"
-    return Error(f"the model cannot be verified, {runtime} does not run it: {reason}", fix=fix)
+    def _cannot(self, runtime: str, problem: Exception) -> Error:
+        reason = str(problem).strip().split("\n")[0][:300]
+        fix = f"{self.hint}another --opset (17 is widely understood), or other inputs (--verify=image or .npz); --noverify writes the file without comparing"
+        return Error(f"the model cannot be verified, {runtime} does not run it: {reason}", fix=fix)
 
 
 # -- inputs ----------------------------------------------------------------------------------------------------------

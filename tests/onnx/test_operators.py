@@ -105,6 +105,7 @@ FAMILIES = {
     "normalizations": Family("""
         y1 = BatchNormalization<epsilon=0.001, momentum=0.9>(x, s, b, m, s) y2 = LRN<size=3, alpha=0.1, beta=0.5, bias=2.0>(x) y3 = Softmax<axis=1>(x)
         y4 = Softmax(x) y5 = LogSoftmax<axis=1>(v) y6 = LpNormalization<axis=1>(x) i = ArgMax<axis=1>(x) y7 = Cast<to=1>(i)
+        i1 = ArgMax<axis=2>(x) i2 = Cast<to=1>(i1) y13 = Add(i2, c2)
         y8 = BatchNormalization(v, t, t, t, t)
         y9 = InstanceNormalization<epsilon=0.1>(x, s, b) y10 = LayerNormalization<axis=-1>(x, row, line) y11 = LayerNormalization<axis=2>(x, plane)
         m1 = ReduceMean<axes=[-1]>(x) m2 = Sub(x, m1) m3 = Pow(m2, c2) m4 = ReduceMean<axes=[-1]>(m3) m5 = Add(m4, c1) m6 = Sqrt(m5) y12 = Div(m2, m6)

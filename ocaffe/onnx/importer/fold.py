@@ -144,8 +144,9 @@ def _compare(graph: Graph, node: Node, name: str) -> None:
 
 
 def _changes_nothing(graph: Graph, node: Node) -> bool:
-    if node.op == "Cast":  # all blobs are floats, those of images (UINT8) and indices (ArgMax) too
-        return node.get("to") in FLOATS
+    if node.op == "Cast":  # of images (UINT8) and indices (ArgMax) it stays, for the sake of what reads it, until a rule takes it out
+        kind = graph.types.get(node.inputs[0])
+        return node.get("to") in FLOATS and kind is not None and kind.tensor_type.elem_type in FLOATS
     if node.op in NEUTRAL and node.input(1) in graph.constants:
         values = graph.constants[node.inputs[1]]
         return values.size == 1 and float(values.reshape(())) == NEUTRAL[node.op] and graph.shape(node.inputs[0]) == graph.shape(node.outputs[0])

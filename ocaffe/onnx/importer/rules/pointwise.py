@@ -98,6 +98,6 @@ def dropout(net: Builder, node: Node) -> None:
 
 @operator("Identity", "Cast", "CastLike")
 def identity(net: Builder, node: Node) -> None:
-    """Fold leaves these where they make an output of the net. All blobs are floats."""
+    """Fold leaves these where they make an output of the net, or change the type. All blobs are floats."""
     net.check(node, node.op != "Cast" or node.get("to") in FLOATS, "the net has a cast to integers", "cast behind it")
     net.alias(node, net.bottom(node))
