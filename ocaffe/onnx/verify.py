@@ -88,7 +88,8 @@ def _layer_by_layer(exported: Exported, feeds: Feeds, device: Any, tolerance: fl
     present = [name for name in exported.values if name not in feeds]
     with opened(exported, device, None) as net:
         expected = run_net(net, exported, feeds, [*present, *feeds])
-    choosers = [node for node in exported.graph.nodes if _chooses(node) and _separable(exported, node)]
+    apart = not is_large(exported.model)  # which nothing takes apart
+    choosers = [node for node in exported.graph.nodes if apart and _chooses(node) and _separable(exported, node)]
     known = {exported.values[name]: expected[name] for node in choosers for blob in (*node.bottoms, *node.tops) if (name := origin(blob).name) in present}
     chosen = [blob.name for node in choosers for blob in node.tops]
     parts = [([*feeds, *(exported.values[name] for name in chosen)], [name for name in present if name not in chosen])]
@@ -123,7 +124,8 @@ def _separable(exported: Exported, node: Node) -> bool:
 
 def extract(model: onnx.ModelProto, inputs: Sequence[str], outputs: Sequence[str]) -> onnx.ModelProto:
     """The part of a model that leads from some values to others."""
-    return onnx.utils.Extractor(model).extract_model(list(dict.fromkeys(inputs)), list(outputs))
+    known = onnx.shape_inference.infer_shapes(model)  # models of others may not say what their values are
+    return onnx.utils.Extractor(known).extract_model(list(dict.fromkeys(inputs)), list(outputs))
 
 
 CHOOSING = {"ArgMax", "DetectionOutput", "Proposal", "Threshold"}

@@ -18,10 +18,10 @@ NORM = "y = BatchNormalization<MODE>(x, s, s, s, s)"
 def saved(tmp_path: Path, text: str, dtype: Any = np.float32) -> str:
     image, kind = ("uint8", np.float32) if dtype == np.uint8 else ("float", dtype)
     weights = {"w": np.random.default_rng(0).standard_normal((4, 3, 3, 3)).astype(kind), "s": np.ones(3, np.float32)}
-    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> net ({image}[2, 3, 8, 8] x) => (y) {{ {text} }}')
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> net ({image}[2, 3, 8, 8] x) => (float[n, c, h, w] y) {{ {text} }}')
     used = {name for node in model.graph.node for name in node.input}
     model.graph.initializer.extend(onnx.numpy_helper.from_array(array, name) for name, array in weights.items() if name in used)
-    onnx.save(onnx.shape_inference.infer_shapes(model), tmp_path / "m.onnx")
+    onnx.save(model, tmp_path / "m.onnx")
     return str(tmp_path / "m.onnx")
 
 
@@ -41,9 +41,10 @@ def test_verified(tmp_path: Path, convert: Any, text: str, dtype: Any, flags: tu
     assert "equal to ocaffe's outputs in onnxruntime" in capsys.readouterr().out
 
 
-def test_the_first_tensor_that_differs(tmp_path: Path, convert: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("text", [CONV, "a = Neg(x) b = Relu(a) c = Neg(b) i = ArgMax<axis=1>(c) y = Cast<to=1>(i)"], ids=["conv", "choice"])
+def test_the_first_tensor_that_differs(tmp_path: Path, convert: Any, text: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(pointwise.TABLE, "Relu", ("AbsVal", {}))
-    source = saved(tmp_path, CONV)
+    source = saved(tmp_path, text)
     assert convert(source) == 1
     error = capsys.readouterr().err
     assert "output 'y' differs" in error and "the first blob that differs is 'b'" in error and "(AbsVal)" in error
