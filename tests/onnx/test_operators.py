@@ -161,6 +161,9 @@ FAMILIES = {
         y8 = Resize<mode="nearest">(x, , fraction) t = Transpose<perm=[1, 0, 2, 3]>(x) g = GatherND(t, turned) y9 = Transpose<perm=[1, 0, 2, 3]>(g)
         """, 17, {"u2": draw(4, 3, 2, 2), "bias": draw(3), "one": draw(1), "whole": ints(-1, 36), "sizes": ints(1, 3), "turned": ints(2, 1, 0)[:, None],
                   "fraction": np.array([1, 1, 0.7, 2.6], np.float32)}),
+    "constants among tensors": Family("""
+        y1 = Concat<axis=1>(x, more) y2 = Max(x, channels) y3 = Min(x, z, c1) y4 = Mean(x, channels) y5 = Concat<axis=1>(more, x) y6 = Sum(x, channels, z)
+        """, 17, NUMBERS | {"more": draw(2, 1, 6, 6), "channels": draw(4, 1, 1)}),
     "outputs that are read": Family("""
         y1 = Relu(x) y2 = Identity(y1) y3 = Neg(y1) a = Identity(y3) y4 = Identity(a) y5 = Abs(y4)
         """),

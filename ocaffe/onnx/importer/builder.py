@@ -35,10 +35,10 @@ class Builder:
     # -- reading -----------------------------------------------------------------------------------------------------
 
     def bottom(self, node: Node, index: int = 0) -> str:
-        """The blob of an input that must not be a constant."""
+        """The blob of an input; of a constant, where the rule takes none, that of a Parameter layer."""
         tensor = node.input(index)
-        if tensor in self.graph.constants:
-            raise self.error(node, f"input {index} is a constant, which no Caffe layer takes there", "fold it: onnxsim, or export with constant folding")
+        if tensor in self.graph.constants and tensor not in self.same:
+            self.same[tensor] = self._parameter(node, tensor)
         blob = self.same.get(tensor, tensor)
         if blob not in self.shapes:
             raise self.error(node, f"input {index} is {f'the tensor {tensor!r}, which has no values here' if tensor else 'left out'}")
@@ -126,6 +126,12 @@ class Builder:
         if blobs:
             self.blobs[name] = [np.array(blob, np.float32, order="C") for blob in blobs]
         return tops[0] if tops else ""
+
+    def _parameter(self, node: Node, tensor: str) -> str:
+        array = np.asarray(self.graph.constants[tensor], np.float32)
+        self.check(node, array.size, f"'{tensor}' is {shape_text(array.shape)}: it has no values")
+        held = Node("Parameter", [], [self.free(tensor)], name=tensor)
+        return self.layer(held, "Parameter", [], {"shape": {"dim": array.shape}}, blobs=[array], learn=tensor in self.graph.trained)
 
     def alias(self, node: Node, blob: str, output: int = 0) -> None:
         """An output of the node is a blob that there is already."""
