@@ -212,6 +212,14 @@ class Network:
             new.tape.write(ref, array, new.tape.runs)
         return new
 
+    def move_to(self, session: Session) -> None:
+        """Go on in another session, which has the persistent buffers of this one: all variants are made anew."""
+        for variant in self._variants.values():
+            if variant.tape in self.session.tapes:
+                self.session.release(variant.tape)
+        self._variants.clear()
+        self.session = session
+
     def _forget_old(self, kind: Any) -> None:
         mine = [other for other in self._variants if other[0] == kind]
         for old in mine[:-SHAPES_KEPT]:

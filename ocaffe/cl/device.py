@@ -73,15 +73,19 @@ class DeviceInfo:
 
 
 class Device:
-    """One opened device: its context and queues. Close it when done."""
+    """One opened device: its context and queues. Close it when done.
 
-    def __init__(self, info: DeviceInfo) -> None:
+    `base`: an opened device of the same `info` whose context and built programs are used too; only the queues are new.
+    """
+
+    def __init__(self, info: DeviceInfo, base: Device | None = None) -> None:
         self.cl = import_pyopencl()
+        self.programs: Any = None if base is None else base.programs  # those that all sessions use (ocaffe.cl.program.Programs); None: each its own
         self.info = info
         self.number, self.name, self.target = info.number, info.name, info.target
         self.platform_name, self.platform_version, self.driver_version = info.platform_name, info.platform_version, info.driver_version
         self.cl_device = info.cl_device
-        self.context = self.cl.Context([info.cl_device])
+        self.context = self.cl.Context([info.cl_device]) if base is None else base.context
         self.queue = self.cl.CommandQueue(self.context, info.cl_device)
         self.upload_queue = self.cl.CommandQueue(self.context, info.cl_device)  # transfers beside kernels
 

@@ -27,7 +27,7 @@ class Session:
 
     def __init__(self, device: Device) -> None:
         self.device = device
-        self.programs = Programs(device)
+        self.programs: Programs = device.programs or Programs(device)
         self.tapes: list[Tape] = []
         self.slabs: list[Any] = []
         self.touched: list[Any] = []  # mirrors that scripts may have written to, of all nets of the session (ocaffe/net.py)
@@ -57,6 +57,18 @@ class Session:
         for root in roots(tape.schedule):
             if root not in used and root.role not in (Role.PARAMETER, Role.HISTORY, Role.GRADIENT):
                 self._persistent.pop(root, None)
+
+    def adopt(self, other: Session) -> None:
+        """Take over the persistent buffers of a session of the same context, and what scripts touched there."""
+        self._persistent.update(other._persistent)
+        self.touched += other.touched
+        self.watched += other.watched
+        other.touched, other.watched = [], []
+
+    def dispose(self) -> None:
+        """Let go of every buffer and tape."""
+        for kept in (self.tapes, self.slabs, self.touched, self.watched, self.mirrors, self._persistent):
+            kept.clear()
 
     def _grow_arena(self, poison: bool) -> bool:
         needed: list[int] = []
