@@ -188,7 +188,7 @@ class Blob:
 
         Other blobs get their shapes from their layers, whatever is asked for here.
         """
-        sizes = tuple(int(n) for n in (shape[0] if len(shape) == 1 and not np.isscalar(shape[0]) else shape))  # type: ignore[attr-defined]
+        sizes = tuple(int(n) for n in shape)
         if any(n < 1 for n in sizes):
             raise Error(f"blob '{self._name}' cannot have the shape {shape_text(sizes)}", fix="every axis needs at least one element")
         if self._parameter is not None:

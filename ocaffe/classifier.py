@@ -47,7 +47,7 @@ class Classifier(ImageNet):
 
         def crops() -> Iterator[np.ndarray]:
             for image in inputs:
-                resized = resize_image(image, self.image_dims)
+                resized = resize_image(image, (int(self.image_dims[0]), int(self.image_dims[1])))
                 if oversample:
                     yield from ten_crops([resized], self.size)
                 else:

@@ -24,12 +24,13 @@ def load_image(filename: str, color: bool = True) -> np.ndarray:
     try:
         with Image.open(filename) as image:
             if image.mode in ("I;16", "I;16B", "I"):
-                pixels = np.asarray(image).astype(np.float32)[..., None] / 65535
+                pixels = np.asarray(np.asarray(image).astype(np.float32)[..., None] / 65535)
                 return np.repeat(pixels, 3, 2) if color else pixels
             pixels = np.asarray(image.convert("RGB"), np.float32) / np.float32(255)
+            gray = np.array([0.2125, 0.7154, 0.0721], np.float32)  # ITU-R BT.709, as skimage
             if color or image.mode not in ("1", "L", "LA"):
-                return pixels if color else (pixels @ np.array([0.2125, 0.7154, 0.0721], np.float32))[..., None]
-            return pixels[..., :1]
+                return pixels if color else np.asarray(pixels @ gray)[..., None]
+            return np.asarray(pixels[..., :1])
     except UnidentifiedImageError:
         raise Error("is no image file that Pillow can read", place=str(filename)) from None
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as problem:
@@ -52,26 +53,26 @@ def resize_image(im: np.ndarray, new_dims: Sequence[int], interp_order: int = 1)
     if image.shape[2] not in (1, 3):
         for axis, old, new in sizes:
             image = _resample(image, axis, np.arange(new) * ((old - 1) / (new - 1) if new > 1 else 0.0), interp_order)
-        return image.astype(np.float32)
+        return np.asarray(image, np.float32)
     floor = image.min()
     out = image - floor
     for axis, old, new in sizes:
         out = _resample(out, axis, (np.arange(new) + 0.5) * (old / new) - 0.5, interp_order)
-    return (out + floor).astype(np.float32)
+    return np.asarray(out + floor, np.float32)
 
 
 def _resample(image: np.ndarray, axis: int, at: np.ndarray, order: int) -> np.ndarray:
     """`image` at the places `at` along `axis`; zeros beyond the edges."""
     old = image.shape[axis]
     if order == 0:
-        return np.take(image, np.clip(np.rint(at), 0, old - 1).astype(np.intp), axis)
+        return np.asarray(np.take(image, np.clip(np.rint(at), 0, old - 1).astype(np.intp), axis))
     left = np.floor(at).astype(np.intp)
     way = (at - left).astype(np.float32)
-    total: Any = 0
+    total = np.zeros((), np.float32)
     for place, weight in ((left, 1 - way), (left + 1, way)):
         inside = weight * ((place >= 0) & (place < old))
         total = total + np.take(image, np.clip(place, 0, old - 1), axis) * np.expand_dims(inside, tuple(n for n in range(image.ndim) if n != axis))
-    return total
+    return np.asarray(total)
 
 
 def oversample(images: Sequence[np.ndarray], crop_dims: Sequence[int]) -> np.ndarray:

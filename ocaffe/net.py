@@ -231,9 +231,9 @@ class Net:
             raise Error(f"arrays are given for {', '.join(arrays) or 'nothing'}", fix=f"give one for each of {', '.join(sorted(known)) or 'the inputs'}")
         found: tuple[dict[str, list[np.ndarray]], dict[str, list[np.ndarray]]] = {}, {}
         for chunk, rows in batches(arrays, self._batch_size(arrays)):
-            collect(found[0], self.forward(blobs, **{name: value for name, value in chunk.items() if name in self.inputs}), rows)
+            collect(found[0], self.forward(blobs, None, None, **{name: value for name, value in chunk.items() if name in self.inputs}), rows)
             if diffs is not None:
-                collect(found[1], self.backward(diffs, **{name: value for name, value in chunk.items() if name not in self.inputs}), rows)
+                collect(found[1], self.backward(diffs, None, None, **{name: value for name, value in chunk.items() if name not in self.inputs}), rows)
         out, back = ({name: np.concatenate(parts) for name, parts in part.items()} for part in found)
         return out, back
 

@@ -179,7 +179,8 @@ class _Builder:
         """Of the layer: its own, that of its first top, or an automatic one."""
         if "name" in function.fields:
             return str(function.fields["name"])
-        named = [self.names[item] for item in (*function.tops, function) if item in self.names]
+        items: list[Top | Function] = [*function.tops, function]
+        named = [self.names[item] for item in items if item in self.names]
         if named:
             return named[0]
         if function not in self.automatic:

@@ -85,7 +85,7 @@ class Device:
         self.number, self.name, self.target = info.number, info.name, info.target
         self.platform_name, self.platform_version, self.driver_version = info.platform_name, info.platform_version, info.driver_version
         self.cl_device = info.cl_device
-        self.context = self.cl.Context([info.cl_device]) if base is None else base.context
+        self.context: Any = self.cl.Context([info.cl_device]) if base is None else base.context
         self.queue = self.cl.CommandQueue(self.context, info.cl_device)
         self.upload_queue = self.cl.CommandQueue(self.context, info.cl_device)  # transfers beside kernels
 

@@ -68,7 +68,7 @@ class ImageNet(Net):
                     fix = f"io.load_image(file, color={self.channels == 3})"
                     raise Error(f"an image is {shape_text(image.shape)}, the net takes height x width x {self.channels}", fix=fix)
                 row[...] = self.transformer.preprocess(self.input, image)
-            rows.append(np.array(self.forward(**{self.input: batch})[self.outputs[0]][: len(chunk)]))
+            rows.append(np.array(self.forward(None, None, None, **{self.input: batch})[self.outputs[0]][: len(chunk)]))
         if not rows:
             raise Error("there is no image to work on", fix="give at least one")
         return np.concatenate(rows)
