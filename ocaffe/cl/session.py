@@ -5,6 +5,7 @@ is recycled lies in the arena: slabs as large as the largest plan of the session
 """
 from __future__ import annotations
 
+import linecache
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,12 @@ if TYPE_CHECKING:
     from ocaffe.cl.tape import Tape
 
 POISON = np.uint32(0xFFFFFFFF)  # a NaN as float
+
+
+def _forget_invokers() -> None:
+    """pyopencl writes Python code for each kernel object, and pytools keeps its text for tracebacks for ever: 2 KB for each launch of each net."""
+    for name in [name for name in tuple(linecache.cache) if name.startswith("<generated: 'pyopencl invoker")]:
+        linecache.cache.pop(name, None)
 
 
 class Session:
@@ -49,6 +56,7 @@ class Session:
         self.programs.build_all(sorted({key for tape in fresh for key in tape.keys}))
         for tape in self.tapes if grown else fresh:
             tape.bind()
+        _forget_invokers()
 
     def release(self, tape: Tape) -> None:
         """Forget a tape that a new shape replaced, with the buffers that only it used; what is shared by all shapes stays."""
