@@ -17,6 +17,7 @@ from ocaffe.cl.session import Session
 from ocaffe.cl.tape import Tape
 from ocaffe.errors import Error
 from ocaffe.graph.ir import Parameter, Ref, Role, Shape
+from ocaffe.graph.record import Choices
 from ocaffe.network import Network, Variant
 
 PARAMETERS = (Role.PARAMETER, Role.GRADIENT)  # roles of what keeps its shape when the net gets another
@@ -59,6 +60,7 @@ class Engine:
         if fixed and self.choices.backward:  # what the solver's own passes run when somebody looks (Solver._pass_variant)
             self.choices = replace(self.choices, hold_gradients=True, accumulate=True)
         self.variant: Variant | None = None
+        self._state: tuple[Choices, int] | None = None  # that the variant is of: looking it up takes as long as a small launch
         self.slot: int | None = None  # the number of the last run in the variant's tape, which backward goes on with
         self.mirrors: dict[Any, Mirror] = {}  # of blobs; those of parameters belong to the session
         self.hooks: dict[str, list[Hook]] = {"before_forward": [], "after_forward": [], "before_backward": [], "after_backward": []}
@@ -81,7 +83,10 @@ class Engine:
             raise Error("the net is closed", fix="make a new one")
         if self.shapes:
             self.reshape()
-        self.variant = self.network.bound(self.choices)
+        state = self.choices, self.network.inferences
+        if self.variant is None or state != self._state or self.variant.tape not in self.session.tapes:
+            self.variant = self.network.bound(self.choices)
+            self._state = state
         return self.variant
 
     def refs(self, name: str, parameter: Parameter | None, what: str) -> tuple[Ref | None, Ref | None]:
@@ -194,16 +199,17 @@ class Engine:
         return [(index, index) for index in range(first, last + step, step)]
 
     def _call(self, kind: str, index: int) -> None:
-        for hook in list(self.hooks[kind]):
+        for hook in tuple(self.hooks[kind]):
             hook(index)
 
     def forward(self, first: int, last: int) -> None:
         """Run the layers from index `first` to `last`."""
         network = self.network
-        network.start_prefetch()
-        shapes = network.next_shapes()
-        if shapes:
-            network.reshape(shapes)
+        if network.sources:
+            network.start_prefetch()
+            shapes = network.next_shapes()
+            if shapes:
+                network.reshape(shapes)
         variant = self.current()
         self._check_start(first, last)
         if first == 0:
@@ -217,7 +223,7 @@ class Engine:
                 variant = network.run(variant, variant.recording.forward_ranges[begin][0], lambda recording: recording.forward_ranges[end][1])  # noqa: B023
             if variant is not self.variant:
                 self.drop_arrays()
-                self.variant = variant
+                self.variant, self._state = variant, (self.choices, network.inferences)
             self.after()
             self._call("after_forward", end)
         if network.sources and first == 0:

@@ -96,6 +96,7 @@ class Network:
         self.sources = {node.name: node.layer.source for node in self.graph.nodes if node.layer.source is not None}
         self.prefetchers: dict[Any, Prefetcher] = {}
         self.cursor: dict[str, int] = dict.fromkeys(self.sources, 0)  # batches consumed
+        self.inferences = 0  # how often shapes were inferred since
         self.runs = 0  # forward passes of a net that no solver counts
         self._variants: OrderedDict[Any, Variant] = OrderedDict()
 
@@ -246,6 +247,7 @@ class Network:
             raise
 
     def _infer(self, given: dict[Blob, Shape]) -> None:
+        self.inferences += 1
         for node in self.graph.nodes:
             inferred = node.layer.infer(*(blob.shape for blob in node.bottoms))
             for top, shape in zip(node.tops, inferred):

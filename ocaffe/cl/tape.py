@@ -34,7 +34,9 @@ class Tape:
         self.step = step
         self.runs = 0
         self.prefetchers: dict[Any, Prefetcher] = {}
-        self.outputs = OutputRing(session, [ref for ref in roots(schedule) if ref.role is Role.OUTPUT])
+        used = roots(schedule)
+        self.outputs = OutputRing(session, [ref for ref in used if ref.role is Role.OUTPUT])
+        self._uses_step = step in used
         self._calls = [None if isinstance(launch, HOST) else launch.final() for launch in schedule]
         self.generated: ProgramKey | None = None  # the program of all generated kernels; the session sets it
         self._actions: list[Any] = []
@@ -102,6 +104,8 @@ class Tape:
 
     def set_step(self, **words: float | int) -> None:
         """Write words of the step buffer (STEP_WORDS) for the next run: rate and scale as float, the others as unsigned integers."""
+        if not self._uses_step:  # nothing learns and nothing is drawn: a transfer less for each forward of a deploy net
+            return
         while len(self._step_events) >= RING:
             self._step_events.popleft().wait()
         host = self._step_ring[0]
