@@ -18,7 +18,7 @@ setup(
     python_requires=">=3.10",
     packages=find_packages(include=["ocaffe", "ocaffe.*"]),
     package_data={"ocaffe": ["py.typed", "*.pyi", "kernels/*.cl", "kernels/*.h", "kernels/*.json", "proto/*.desc"]},
-    install_requires=["pyopencl>=2024.1", "numpy>=1.23", "protobuf>=4.22,<8", "lmdb", "pillow>=10.1", "tqdm", "onnx", "h5py"],
+    install_requires=["pyopencl>=2024.1", "numpy>=1.23", "protobuf>=4.22,<8", "lmdb", "pillow>=10.1", "tqdm", "onnx>=1.15", "h5py"],
     extras_require={
         "cpu": [f"intel-opencl-rt; {X86_64}", f"intel-cmplr-lib-rt; {X86_64}"],
         "demo": ["scikit-learn"],
@@ -27,7 +27,7 @@ setup(
         "plot": ["matplotlib"],
         "tensorboard": ["tensorboardX"],
         "leveldb": ["plyvel"],
-        "test": ["pytest", "pytest-xdist", "pytest-timeout", "ruff", "mypy", "types-protobuf", "grpcio-tools", "hypothesis"],
+        "test": ["onnxruntime", "pytest", "pytest-xdist", "pytest-timeout", "ruff", "mypy", "types-protobuf", "grpcio-tools", "hypothesis"],
     },
     entry_points={"console_scripts": ["ocaffe=ocaffe.cli:main"]},
     classifiers=["Programming Language :: Python :: 3", "License :: OSI Approved :: BSD License", "Topic :: Scientific/Engineering :: Artificial Intelligence"],

@@ -1,28 +1,39 @@
 #!/usr/bin/env python3
-"""Planned memory of the zoo's networks, beside what Caffe takes. Needs no device.
+"""Planned memory of the zoo's networks, beside what Caffe and PyTorch take. Needs no device.
 
-    benchmarks/memory.py [--json FILE] [NET ...]
+    benchmarks/memory.py [--json FILE] [--torch FILE] [NET ...]
 
-Training with SGD and momentum (TRAIN net alone, its staging ring included) and the TEST net; `Caffe` is the least that BVLC Caffe keeps for the same
-job (ocaffe/memory/report.py). The data are one made-up record a database, of the size that the real one has.
+Training with SGD and momentum (TRAIN net alone, its staging ring included) and the TEST net; `Caffe` is what BVLC Caffe allocates for the same job, by its
+own rules (ocaffe/memory/caffe.py). `PyTorch` is the peak of PyTorch's own count on a GPU for the same prototxt, read from FILE ({"net batch": MiB}; default
+torch_peaks_h100.json). The data are one made-up record a database, of the size that the real one has. Last, the time to plan ResNet-152.
 """
 import argparse
 import json
 import os
 import pathlib
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from functools import partial
 
 import numpy as np
+from google.protobuf import text_format
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+from ocaffe import log, proto  # noqa: E402
+from ocaffe.compile import Switches, compile_net  # noqa: E402
 from ocaffe.data.datum import encode_datum  # noqa: E402
 from ocaffe.data.writer import LmdbWriter  # noqa: E402
+from ocaffe.graph.build import build  # noqa: E402
+from ocaffe.graph.record import Choices, ParameterGroup  # noqa: E402
 from ocaffe.model.blob import write_blobproto  # noqa: E402
+from ocaffe.network import phase_net  # noqa: E402
+from ocaffe.solver.update import Updater  # noqa: E402
+from ocaffe.target import Target  # noqa: E402
 
 SETS = {
     "mnist/mnist": ("train", "test", (1, 28, 28)), "digits/digits": ("train", "test", (1, 28, 28)), "cifar10/cifar10": ("train", "test", (3, 32, 32)),
@@ -33,7 +44,7 @@ JOBS = [  # net, batch, phase
                                                ("mobilenet_v2", 64), ("mobilenet_v1", 64), ("cifar10_quick", 100), ("lenet", 64))],
     *[(net, 64, "TEST") for net in ("alexnet", "googlenet", "vgg16", "resnet50", "mobilenet_v2")],
 ]  # fmt: skip
-LIMITS = [("resnet50", 64, "1900M"), ("vgg16", 64, "2800M")]
+LIMITS = [("resnet50", 64, "1900M"), ("vgg16", 64, "2800M"), ("vgg16", 64, "2000M")]
 MIB = 1 << 20
 SOLVER = 'net: "zoo/{net}/train_val.prototxt" base_lr: 0.01 lr_policy: "fixed" momentum: 0.9 weight_decay: 0.0005 max_iter: 1\n'
 
@@ -64,27 +75,52 @@ def measure(net: str, batch: int, phase: str, folder: pathlib.Path, *flags: str)
         "net": net, "batch": batch, "phase": phase, "limit": " ".join(flags), "mib": plan["total_bytes"] / MIB,
         "plan_to_bound": main["recycled_bytes"] / max(main["lower_bound_bytes"], 1), "without_recompute_mib": plan["lower_bound_without_recompute_bytes"] / MIB,
         "more_flops_percent": 100 * main["recomputed_flops"] / max(3 * main["forward_flops"], 1), "launches": plan["launches"],
-        "caffe_mib": plan["caffe_bytes"] / MIB, "seconds": time.perf_counter() - started,
+        "caffe_mib": plan["caffe_bytes"] / MIB, "pieces": main["pieces"], "seconds": time.perf_counter() - started,
     }  # fmt: skip
+
+
+def planning_seconds(folder: pathlib.Path) -> float:
+    """Record, optimise and plan ResNet-152's training: the median of three."""
+    sys.path.insert(0, str(ROOT / "zoo"))
+    import generate
+
+    generate.NETS["resnet152"] = ("ResNet-152", partial(generate.resnet, depths=(3, 8, 36, 3), bottleneck=True))
+    log.quiet()
+    os.chdir(folder)
+    graph = build(phase_net(text_format.Parse(generate.prototxt("resnet152", False), proto.NetParameter()), proto.TRAIN), proto.TRAIN)
+    group = ParameterGroup(graph.params)
+    updater = Updater(group, proto.SolverParameter(momentum=0.9))
+    times = []
+    for _ in range(3):
+        started = time.perf_counter()
+        compile_net(graph, group, Target(max_allocation=1 << 40), Choices(), Switches(), updater)
+        times.append(time.perf_counter() - started)
+    return statistics.median(times)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("nets", nargs="*")
     parser.add_argument("--json")
+    parser.add_argument("--torch", default=str(ROOT / "benchmarks/torch_peaks_h100.json"))
     options = parser.parse_args()
     jobs = [(*job, ()) for job in JOBS] + [(net, batch, "TRAIN", ("--memory-limit", limit)) for net, batch, limit in LIMITS]
     with tempfile.TemporaryDirectory() as folder:
         workplace(pathlib.Path(folder))
         rows = [measure(net, batch, phase, pathlib.Path(folder), *flags) for net, batch, phase, flags in jobs if not options.nets or net in options.nets]
-    print("| net | batch | phase | MiB | plan / bound | without recomputation, at the least | Caffe, at the least | products done twice | launches |")
-    print("|---|---|---|---|---|---|---|---|---|")
+        seconds = planning_seconds(pathlib.Path(folder))
+    peaks = json.loads(pathlib.Path(options.torch).read_text()) if pathlib.Path(options.torch).exists() else {}
+    print("| net | batch | phase | MiB | plan / bound | without recomputation, at the least | Caffe | PyTorch | products done twice | pieces | launches |")
+    print("|---|---|---|---|---|---|---|---|---|---|---|")
     for row in rows:
         phase = f"{row['phase']} {row['limit']}".strip()
+        peak = peaks.get(f"{row['net']} {row['batch']}", "") if row["phase"] == "TRAIN" and not row["limit"] else ""
         print(f"| {row['net']} | {row['batch']} | {phase} | {row['mib']:.0f} | {row['plan_to_bound']:.3f} | {row['without_recompute_mib']:.0f} | "
-              f"{row['caffe_mib']:.0f} | {row['more_flops_percent']:.1f} % | {row['launches']} |")  # fmt: skip
+              f"{row['caffe_mib']:.0f} | {peak} | "
+              f"{row['more_flops_percent']:.1f} % | {row['pieces']} | {row['launches']} |")  # fmt: skip
+    print(f"planning ResNet-152, batch 32: {seconds:.2f} s")
     if options.json:
-        pathlib.Path(options.json).write_text(json.dumps(rows, indent=1) + "\n")
+        (ROOT / options.json).write_text(json.dumps(rows, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -121,9 +121,9 @@ class _Job:
     def compiled(self, budget: int | None = None, split: Split | None = None) -> Compiled:
         choices, switches = self.choices, self.switches
         alignment, slab_limit = (1, 1) if switches.separate else (self.target.alignment, self.target.max_allocation)
-        recording = record(self.graph, self.group, self.target, replace(choices, split=split), self.update)
-        before = {id(launch): index for index, launch in enumerate(recording.schedule)}
         fuse, again = choices.fuse and switches.fuse, choices.recompute and switches.recompute
+        recording = record(self.graph, self.group, self.target, replace(choices, split=split, fuse=fuse), self.update)
+        before = {id(launch): index for index, launch in enumerate(recording.schedule)}
         schedule = optimise(recording.schedule, fuse=fuse, in_place=switches.share, again=again, budget=budget)
         if schedule is not recording.schedule:
             recording = _renumber(recording, [before[id(launch.before or launch)] for launch in schedule], schedule)

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,7 +15,7 @@ from ocaffe.compile import Switches, compile_net
 from ocaffe.data.prefetch import Prefetcher
 from ocaffe.errors import Error, shape_text
 from ocaffe.graph.build import build
-from ocaffe.graph.ir import Blob, Parameter, Role, Shape
+from ocaffe.graph.ir import Blob, Graph, Parameter, Role, Shape
 from ocaffe.graph.record import Choices, ParameterGroup, Recording, Update
 from ocaffe.graph.recorder import Recorder
 from ocaffe.layers.base import registry
@@ -125,31 +125,8 @@ class Network:
 
     def copy_weights(self, weights: Weights, file: str) -> None:
         """Take the blobs of equally named layers; raises Error on other shapes, naming both."""
-        nodes = {node.name: node for node in self.graph.nodes}
-        for layer in weights.layers:
-            node = nodes.get(layer.name)
-            if node is None:
-                log.info("net.cpp:744", f"Ignoring source layer {layer.name}")
-                continue
-            where = {"place": file, "layer": f"'{node.name}' ({node.type})"}
-            blobs = node.layer.stored(layer.blobs)
-            if len(blobs) != len(node.params):
-                if not blobs:
-                    continue
-                raise Error(
-                    f"the file has {len(blobs)} blobs for this layer, the net {len(node.params)}",
-                    fix=f"rename the layer (for example '{node.name}_new') to train it from its filler", **where,
-                )  # fmt: skip
-            for index, (parameter, blob) in enumerate(zip(node.params, blobs)):
-                if blob is None:  # HDF5 keeps a shared blob with its owner only
-                    continue
-                values = fit(blob, node_shape(parameter, node.name))
-                if values is None:
-                    raise Error(
-                        f"{'weight' if index == 0 else 'blob'} {index} is {shape_text(blob.shape)} in the file, {shape_text(parameter.shape)} in the net",
-                        fix=f"rename the layer (for example '{node.name}_new') to train it from its filler, or make the shapes equal", **where,
-                    )  # fmt: skip
-                self.session.write(parameter.data, np.asarray(values, np.float32).reshape(parameter.shape))
+        for parameter, values in fitting(self.graph, weights, file):
+            self.session.write(parameter.data, np.asarray(values, np.float32).reshape(parameter.shape))
 
     def parameter_arrays(self) -> dict[str, list[np.ndarray]]:
         """Copies of all parameter blobs by layer, as a snapshot holds them (shared ones under every layer)."""
@@ -336,3 +313,32 @@ def first_values(parameter: Parameter, seed: int) -> np.ndarray:
 def node_shape(parameter: Parameter, layer: str) -> Shape:
     """The shape of a (maybe shared) parameter as `layer` declared it."""
     return next((shape for user, _, shape in parameter.users if user == layer), parameter.shape)
+
+
+def fitting(graph: Graph, weights: Weights, file: str) -> Iterator[tuple[Parameter, np.ndarray]]:
+    """The parameters that equally named layers of a weights file have blobs for, with these; raises Error on other shapes, naming both."""
+    nodes = {node.name: node for node in graph.nodes}
+    for layer in weights.layers:
+        node = nodes.get(layer.name)
+        if node is None:
+            log.info("net.cpp:744", f"Ignoring source layer {layer.name}")
+            continue
+        where = {"place": file, "layer": f"'{node.name}' ({node.type})"}
+        blobs = node.layer.stored(layer.blobs)
+        if len(blobs) != len(node.params):
+            if not blobs:
+                continue
+            raise Error(
+                f"the file has {len(blobs)} blobs for this layer, the net {len(node.params)}",
+                fix=f"rename the layer (for example '{node.name}_new') to train it from its filler", **where,
+            )  # fmt: skip
+        for index, (parameter, blob) in enumerate(zip(node.params, blobs)):
+            if blob is None:  # HDF5 keeps a shared blob with its owner only
+                continue
+            values = fit(blob, node_shape(parameter, node.name))
+            if values is None:
+                raise Error(
+                    f"{'weight' if index == 0 else 'blob'} {index} is {shape_text(blob.shape)} in the file, {shape_text(parameter.shape)} in the net",
+                    fix=f"rename the layer (for example '{node.name}_new') to train it from its filler, or make the shapes equal", **where,
+                )  # fmt: skip
+            yield parameter, values

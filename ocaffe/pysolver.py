@@ -123,8 +123,8 @@ class Solver:
             self.net._engine.before()
 
     def loss_history(self) -> np.ndarray:
-        """The losses in the smoothing window of the last `step`, oldest first unless it wrapped round."""
-        return np.array(self._solver._losses, np.float32)
+        """The losses in the smoothing window."""
+        return np.array(self._solver.losses.window, np.float32)
 
     def close(self) -> None:
         """Stop reading data and free the memory on the device."""

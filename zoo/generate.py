@@ -241,7 +241,7 @@ def resnet(net: Net, depths: tuple[int, ...], bottleneck: bool) -> None:
     x = net.pool("pool1", net.relu("conv1_relu", x), "MAX", kernel_size=3, stride=2)
     for stage, depth in enumerate(depths, 2):
         width = 16 << stage
-        for letter in "abcdef"[:depth]:
+        for letter in "abcdef"[:depth] if depth <= 6 else ["a", *(f"b{number}" for number in range(1, depth))]:  # as the deeper nets were published
             block = f"{stage}{letter}"
             stride = 2 if letter == "a" and stage > 2 else 1
             shortcut = x

@@ -30,12 +30,16 @@ class Parser(argparse.ArgumentParser):
         else:
             self.add_argument(*spellings, dest=name, type=type(default), default=default, help=help or " ", choices=choices)
 
-    def parse(self, argv: Sequence[str]) -> argparse.Namespace:
-        """The values of the flags. `caffe` was one program: its commands take each other's flags and ignore them."""
+    def parse(self, argv: Sequence[str], intermixed: bool = False) -> argparse.Namespace:
+        """The values of the flags; `intermixed`: files may stand between them.
+
+        `caffe` was one program: its commands take each other's flags and ignore them.
+        """
         for name in CAFFE_FLAGS if self.prog.split()[-1] in CAFFE_COMMANDS else ():
             if f"--{name}" not in self._option_string_actions:
                 self.add_argument(f"--{name}", f"-{name}", dest=f"ignored_{name}", help=argparse.SUPPRESS)
-        return self.parse_args([self._without_value(arg) for arg in argv])
+        parse = self.parse_intermixed_args if intermixed else self.parse_args
+        return parse([self._without_value(arg) for arg in argv])
 
     def _without_value(self, arg: str) -> str:
         """--switch=true as --switch, --switch=false as --noswitch. (A value behind a space would be the next argument, as in gflags.)"""

@@ -1,4 +1,7 @@
-"""A few threads that decode images: Pillow and numpy let go of the interpreter while they work."""
+"""A few threads that decode images: Pillow and numpy let go of the interpreter while they work.
+
+How many: the layer's own field (`threads` of ImageData, `parser_threads` of Data and AnnotatedData), else OCAFFE_WORKERS, else one per core.
+"""
 from __future__ import annotations
 
 import os
@@ -6,15 +9,17 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Executor, ThreadPoolExecutor, wait
 from typing import TypeVar
 
+from ocaffe.errors import Error
+
 MOST_WORKERS = 8
 T = TypeVar("T")
 
 
 class Workers:
-    """`count` threads (default: one per core), made when they are first needed."""
+    """`count` threads, made when they are first needed."""
 
     def __init__(self, count: int | None = None) -> None:
-        self.count = count or min(os.cpu_count() or 1, MOST_WORKERS)
+        self.count = count or usual_count()
         self._pool: Executor | None = None
 
     def run(self, tasks: Iterable[Callable[[], T]]) -> list[T]:
@@ -32,3 +37,17 @@ class Workers:
         if self._pool is not None:
             self._pool.shutdown(wait=True, cancel_futures=True)
             self._pool = None
+
+
+def usual_count() -> int:
+    """OCAFFE_WORKERS, else one for each core that this process may use, but not more than MOST_WORKERS. Raises Error for what is no number."""
+    wanted = os.environ.get("OCAFFE_WORKERS")
+    if not wanted:
+        return min(_cores(), MOST_WORKERS)
+    if not wanted.isdecimal() or not int(wanted):
+        raise Error(f"OCAFFE_WORKERS is '{wanted}'", fix="set it to the number of threads that decode images, for example 4")
+    return int(wanted)
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -60,6 +60,7 @@ class Ref:
     value: np.ndarray | float | None = None
     persist: bool = False
     slots: int = 1
+    takes_over: bool = False  # of a view: writing it ends what the base held
 
     @property
     def count(self) -> int:

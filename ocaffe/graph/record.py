@@ -9,6 +9,7 @@ from typing import Protocol
 
 from ocaffe.graph.debug import DebugInfo
 from ocaffe.graph.ir import Blob, Graph, Node, Parameter, Ref, Role, Schedule, Shape
+from ocaffe.graph.merge import merged_nodes
 from ocaffe.graph.pieces import Pieces, Split
 from ocaffe.graph.recorder import Recorder
 from ocaffe.ops.expression import pointwise
@@ -169,20 +170,25 @@ def record(graph: Graph, group: ParameterGroup, target: Target, choices: Choices
     """The launches of `graph`: forward, then backward if chosen, then `update`. Parameters must have their data Refs."""
     rec = Recorder(target, train=choices.backward, seed=choices.seed, accumulate_gradients=choices.accumulate, fuse=choices.fuse)
     outputs = {*graph.outputs, *(top for node in graph.nodes for top in node.tops if top.loss_weight)}
-    for node in graph.nodes:
-        for top in node.tops:
+    for each in graph.nodes:
+        for top in each.tops:
             top.data = top.diff = None  # type: ignore[assignment]
     forward_ranges = []
     debug = DebugInfo() if choices.debug else None
     pieces = Pieces(graph, choices.split) if choices.split is not None else None
     split = frozenset(pieces.indices) if pieces is not None else frozenset[int]()
-    for index, node in enumerate(graph.nodes):
+    merging = choices.fuse and not choices.debug
+    nodes: Sequence[Node | None] = graph.nodes
+    if merging:
+        nodes = merged_nodes(graph, lambda blob: blob in outputs or _looked_at(blob, graph, choices))
+    for index, node in enumerate(nodes):
         begin = len(rec.launches)
-        if index not in split:
+        if index in split:
+            if pieces is not None and index == pieces.last:
+                _pieces_forward(rec, pieces, graph, outputs, choices)
+        elif node is not None:
             _forward(rec, node, graph, outputs, choices)
-        elif pieces is not None and index == pieces.last:
-            _pieces_forward(rec, pieces, graph, outputs, choices)
-        if debug is not None:
+        if debug is not None and node is not None:
             debug.after_forward(rec, node)
         forward_ranges.append((begin, len(rec.launches)))
     forward_end = len(rec.launches)
@@ -202,9 +208,8 @@ def record(graph: Graph, group: ParameterGroup, target: Target, choices: Choices
             rec.in_rows[parameter.diff] = _rows(rec, update, parameter, offset)
     if choices.backward:
         _share_split_diffs([node for index, node in enumerate(graph.nodes) if index not in split], choices)
-        for index in reversed(range(len(graph.nodes))):
-            node = graph.nodes[index]
-            if node.backward and node.layer.has_backward:
+        for index, node in reversed(list(enumerate(nodes))):
+            if node is not None and node.backward and node.layer.has_backward:
                 begin = len(rec.launches)
                 if index not in split:
                     _backward(rec, node, graph, choices)

@@ -7,10 +7,6 @@
 #define OPERAND_RESTRICT(T, x) global T* restrict x, const ulong x##_offset, const ulong x##_stride
 #define LOCATE(x) x += x##_offset
 
-/* What follows a product, for each output: `has_bias` is 0 for nothing, 1 for offsets in `bias`, 2 for two rows of it: offsets, then factors. */
-#define OFFSET(bias, o) (has_bias ? bias[o] : 0.0f)
-#define FACTOR(bias, o) (has_bias == 2 ? bias[bias##_stride + (o)] : 1.0f)
-
 /* Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011): four random words that are a pure function of
    counter and key, so a mask can be made again at any time, in any order, on any device. */
 static uint4 philox(uint4 counter, uint2 key) {

@@ -14,6 +14,7 @@
    GEOMETRY: batch; channels, outputs of one group; D, H, W and OD, OH, OW input and output size; pd, ph, pw padding.
    Work-items: see each kernel. Third dimension: the group. */
 #include "common.h"
+#include "epilogue.h"
 #include "tile_cpu.h"
 
 #ifndef KD

@@ -10,6 +10,7 @@
    them a work-item of backward_filter takes at the most.
    One work-item per `each` planes of the result (channels, sample), in blocks of ROWS x COLUMNS; backward_filter: per (`each` outputs, slice). */
 #include "common.h"
+#include "epilogue.h"
 #include "split_sum.h"
 
 #ifndef KERNEL_W

@@ -11,6 +11,7 @@
    One work-item per pixel of the result (pixel, channel, sample); backward_filter: a work-group of ITEMS per (output, slice). `each`
    is for the CPU class. */
 #include "common.h"
+#include "epilogue.h"
 #include "split_sum.h"
 
 #ifndef KERNEL_W

@@ -16,6 +16,7 @@
    a plane, each a dense convolution with a quarter of the taps. With several splits the target holds one copy per split, its stride
    being the distance between them. */
 #include "common.h"
+#include "epilogue.h"
 #include "split_sum.h"
 #include "tile_gpu.h"
 

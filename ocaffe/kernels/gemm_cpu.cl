@@ -6,6 +6,7 @@
    `gemm`: work-item (panel of NR columns of c, block of `rows` rows). It copies KC x NR of op(b) at a time into private memory, in the order
    of the inner loop, and multiplies all its rows by that. Transposition costs nothing but another way of copying. */
 #include "common.h"
+#include "epilogue.h"
 #include "tile_cpu.h"
 
 SINGLE void pack_a(OPERAND_RESTRICT(const float, a), OPERAND_RESTRICT(float, packed), int M, int K, int transposed) {

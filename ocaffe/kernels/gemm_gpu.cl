@@ -6,6 +6,7 @@
    writes its own M x N matrix behind the one of split z - 1 (then split_sum adds them up).
    An operand is fetched as float4 where it is aligned and the whole tile exists, else element by element. */
 #include "common.h"
+#include "epilogue.h"
 #include "split_sum.h"
 #include "tile_gpu.h"
 

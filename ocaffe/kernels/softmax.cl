@@ -114,10 +114,10 @@ kernel void total(OPERAND(const float, parts), OPERAND(float, sums), OPERAND(flo
 }
 
 /* prob = softmax(x); loss = sum(-log(prob[label])) / divisor over positions whose label is not ignored. A label that is no class makes the
- * loss NaN. prob may be x. */
+ * loss NaN. prob may be x. `smoothing`: this share of the target goes to all classes evenly. */
 kernel void softmax_loss(OPERAND(const float, x), OPERAND(const float, label), OPERAND(float, prob), OPERAND(float, sums),
                          OPERAND(float, loss), const int positions, const int classes, const int inner, const int mid, const int lanes,
-                         const float fixed, const int label_run, const int has_ignore, const int ignore) {
+                         const float fixed, const int label_run, const int has_ignore, const int ignore, const float smoothing) {
   LOCATE(x);
   LOCATE(label);
   LOCATE(prob);
@@ -134,18 +134,20 @@ kernel void softmax_loss(OPERAND(const float, x), OPERAND(const float, label), O
     const float wanted = p < positions ? label[label_at(p, label_run, label_stride)] : 0;
     if (p < positions && !(has_ignore && (int)wanted == ignore)) {
       if (outside(wanted, classes)) sum = NAN;
-      else if ((int)wanted % lanes == lane) sum -= log_of(y[(int)wanted * step]);
+      else if ((int)wanted % lanes == lane) sum -= (1 - smoothing) * log_of(y[(int)wanted * step]);
+      for (int c = lane; smoothing > 0 && c < classes; c += lanes) sum -= smoothing / classes * log_of(y[c * step]);
       counted += lane == 0;
     }
   }
   finish(sum, counted, sums, loss, fixed, buffer);
 }
 
-/* dx = (prob - [class is label]) * weight / divisor, 0 where the label is ignored.
+/* dx = (prob - target) * weight / divisor, 0 where the label is ignored; target = (1 - smoothing) [class is label] + smoothing / classes.
  * Work-items: (inner, mid * classes, samples) for maps, (classes, mid, samples) for inner = 1, (inner, samples, 1) for the batch axis. */
 kernel void softmax_loss_backward(OPERAND(const float, prob), OPERAND(const float, label), OPERAND(const float, sums),
                                   OPERAND(const float, weight), OPERAND(float, dx), const int classes, const int inner, const int mid,
-                                  const int label_run, const int has_ignore, const int ignore, const float fixed, const int accumulate) {
+                                  const int label_run, const int has_ignore, const int ignore, const float smoothing, const float fixed,
+                                  const int accumulate) {
   LOCATE(prob);
   LOCATE(label);
   LOCATE(sums);
@@ -170,7 +172,8 @@ kernel void softmax_loss_backward(OPERAND(const float, prob), OPERAND(const floa
   }
   const float wanted = label[mid ? sample * label_stride + (p - sample * label_run) : label_at(p, label_run, label_stride)];
   const float scale = *weight / divisor(fixed, sums[1]);
-  const float d = has_ignore && (int)wanted == ignore ? 0 : (prob[sample * prob_stride + at] - (c == (int)wanted)) * scale;
+  const float target = (c == (int)wanted ? 1 - smoothing : 0) + smoothing / classes;
+  const float d = has_ignore && (int)wanted == ignore ? 0 : (prob[sample * prob_stride + at] - target) * scale;
   dx += sample * dx_stride + at;
   *dx = accumulate ? *dx + d : d;
 }

@@ -54,7 +54,7 @@ KERNEL softmax_backward(OPERAND(const float, y), OPERAND(const float, dy), OPERA
 }
 
 KERNEL softmax_loss(OPERAND(const float, x), OPERAND(const float, label), OPERAND(float, prob), OPERAND(float, parts), const int classes,
-                    const int inner, const int mid, const int label_run, const int has_ignore, const int ignore) {
+                    const int inner, const int mid, const int label_run, const int has_ignore, const int ignore, const float smoothing) {
   LOCATE(x);
   LOCATE(label);
   LOCATE(prob);
@@ -67,7 +67,8 @@ KERNEL softmax_loss(OPERAND(const float, x), OPERAND(const float, label), OPERAN
     const float wanted = label[label_at(p + i, label_run, label_stride)];
     if (has_ignore && (int)wanted == ignore) continue;
     if (outside(wanted, classes)) sum = NAN;
-    else sum -= log_of(y[(int)wanted * STEP(prob) + i]);
+    else sum -= (1 - smoothing) * log_of(y[(int)wanted * STEP(prob) + i]);
+    for (int c = 0; smoothing > 0 && c < classes; c++) sum -= smoothing / classes * log_of(y[c * STEP(prob) + i]);
     counted += 1;
   }
   parts[2 * block] = sum;
@@ -76,7 +77,8 @@ KERNEL softmax_loss(OPERAND(const float, x), OPERAND(const float, label), OPERAN
 
 KERNEL softmax_loss_backward(OPERAND(const float, prob), OPERAND(const float, label), OPERAND(const float, sums),
                              OPERAND(const float, weight), OPERAND(float, dx), const int classes, const int inner, const int mid,
-                             const int label_run, const int has_ignore, const int ignore, const float fixed, const int accumulate) {
+                             const int label_run, const int has_ignore, const int ignore, const float smoothing, const float fixed,
+                             const int accumulate) {
   LOCATE(prob);
   LOCATE(label);
   LOCATE(sums);
@@ -89,10 +91,10 @@ KERNEL softmax_loss_backward(OPERAND(const float, prob), OPERAND(const float, la
   for (int i = 0; i < 16; i++) wanted[i] = i < count ? label[label_at(p + i, label_run, label_stride)] : 0;
   const int16 own = convert_int16(vload16(0, wanted));
   const float16 whole = *weight / divisor(fixed, sums[1]);
-  const float16 scale = has_ignore && own == ignore ? 0 : whole;
+  const float16 scale = has_ignore && own == ignore ? 0 : whole, off = smoothing / classes, on = 1 - smoothing + off;
   for (int c = 0; c < classes; c++) {
     const float16 q = load_part(prob + c * STEP(prob), count);
-    float16 d = (own == c ? q - 1 : q) * scale;
+    float16 d = (q - (own == c ? on : off)) * scale;
     if (accumulate) d += load_part(dx + c * STEP(dx), count);
     store_part(d, dx + c * STEP(dx), count);
   }

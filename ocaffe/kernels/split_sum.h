@@ -1,9 +1,11 @@
 /* The second pass of a product whose depth was split over work-groups: y = sum over s of part[s], in order, so that two runs agree.
 
-   part[splits][samples * count], y[samples][count]; bias (common.h) is indexed by the position in the sample / inner:
+   part[splits][samples * count], y[samples][count]; bias (epilogue.h) is indexed by the position in the sample / inner:
    inner = 1 for a bias per column, the plane's size for one per channel. One work-item per result. */
 #ifndef OCAFFE_SPLIT_SUM_H
 #define OCAFFE_SPLIT_SUM_H
+
+#include "epilogue.h"
 
 kernel void split_sum(OPERAND_RESTRICT(const float, part), OPERAND_RESTRICT(const float, bias), OPERAND_RESTRICT(float, y), int splits,
                       int samples, int count, int inner, int has_bias, int accumulate, float slope) {

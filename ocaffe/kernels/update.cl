@@ -7,8 +7,10 @@
    BLOCK  elements of a block
    V      floats in a vector (16 on CPU runtimes: a work-item takes a block; 1 on GPUs: LANES work-items take it together)
    LANES  work-items per block
-   RULE   0 SGD, 1 Nesterov, 2 AdaGrad, 3 RMSProp, 4 AdaDelta, 5 Adam
+   RULE   0 SGD, 1 Nesterov, 2 AdaGrad, 3 RMSProp, 4 AdaDelta, 5 Adam, 6 AdamW: Adam without weight decay in its gradient; the weights themselves decay
    L1     1 = weight decay by sign(w) instead of w
+   EMA    1 = keep a moving average of the weights
+   STEP_* words of the step buffer (ocaffe/graph/recorder.py): RATE, ITERATION, SCALE (the bias correction of Adam)
 
    update:   work-item (lane, block)
    sum_squares: work-group of LANES per block -> one partial sum a block;  clip_scale: one work-group of LANES adds them in order */
@@ -28,6 +30,14 @@
 #ifndef L1
 #define L1 0
 #endif
+#ifndef EMA
+#define EMA 0
+#endif
+#ifndef STEP_RATE
+#define STEP_RATE 0
+#define STEP_ITERATION 1
+#define STEP_SCALE 4
+#endif
 #define JOIN_(a, b) a##b
 #define JOIN(a, b) JOIN_(a, b)
 #if V == 1
@@ -43,20 +53,32 @@ typedef JOIN(float, V) vec;
 /* clip[0]: factor on the summed gradients (1 where nothing is clipped); inverse_passes: 1 / iter_size */
 kernel void update(OPERAND(const float, gradient), OPERAND(const uint, blocks), OPERAND(const float, factors), OPERAND(const uint, step),
                    OPERAND(const float, clip), OPERAND(float, weight), OPERAND(float, history), OPERAND(float, history2),
-                   float inverse_passes, float momentum, float momentum2, float rms_decay, float delta) {
+#if EMA
+                   OPERAND(float, average),
+#endif
+                   float inverse_passes, float momentum, float momentum2, float rms_decay, float delta, float ema_decay) {
   LOCATE(gradient); LOCATE(blocks); LOCATE(factors); LOCATE(step); LOCATE(clip); LOCATE(weight); LOCATE(history); LOCATE(history2);
+#if EMA
+  LOCATE(average);
+#endif
   const size_t block = get_global_id(1);
   const uint parameter = blocks[2 * block], count = blocks[2 * block + 1];
-  const float rate = as_float(step[0]) * factors[2 * parameter], decay = factors[2 * parameter + 1];
+  const float rate = as_float(step[STEP_RATE]) * factors[2 * parameter], decay = factors[2 * parameter + 1];
   const float scale = clip[0];
+#if EMA
+  const float age = (float)step[STEP_ITERATION], kept = min(ema_decay, (1 + age) / (10 + age)); /* a young average forgets faster */
+#endif
   for (uint i = get_global_id(0) * V; i < count; i += LANES * V) {
     const size_t at = block * BLOCK + i;
     const vec w = LOAD(weight + at);
     vec g = LOAD(gradient + at) * scale * inverse_passes;
 #if L1
-    g += decay * sign(w);
+    const vec decayed = decay * sign(w);
 #else
-    g += decay * w;
+    const vec decayed = decay * w;
+#endif
+#if RULE != 6
+    g += decayed;
 #endif
     vec h = LOAD(history + at), change;
 #if RULE == 0
@@ -83,12 +105,29 @@ kernel void update(OPERAND(const float, gradient), OPERAND(const uint, blocks), 
     vec h2 = LOAD(history2 + at);
     h = momentum * h + (1.0f - momentum) * g;
     h2 = momentum2 * h2 + (1.0f - momentum2) * g * g;
-    change = rate * (h / (sqrt(h2) + delta));
+    change = rate * as_float(step[STEP_SCALE]) * (h / (sqrt(h2) + delta));
+#if RULE == 6
+    change += rate * decayed;
+#endif
     STORE(h2, history2 + at);
 #endif
     STORE(h, history + at);
-    STORE(w - change, weight + at);
+    const vec changed = w - change;
+    STORE(changed, weight + at);
+#if EMA
+    const vec mean = LOAD(average + at);
+    STORE(mean + (1 - kept) * (changed - mean), average + at);
+#endif
   }
+}
+
+/* Weights and their moving average change places; work-items: vectors of V. */
+kernel void exchange(OPERAND(float, weight), OPERAND(float, average)) {
+  LOCATE(weight); LOCATE(average);
+  const size_t at = get_global_id(0) * V;
+  const vec w = LOAD(weight + at), mean = LOAD(average + at);
+  STORE(mean, weight + at);
+  STORE(w, average + at);
 }
 
 /* The sum of what the lanes of a work-group bring, in the order of lanes; valid in lane 0. */

@@ -10,9 +10,12 @@ import re
 from collections.abc import Sequence
 from typing import ClassVar
 
+import numpy as np
+
 from ocaffe.graph.ir import Blob, Shape
 from ocaffe.graph.recorder import Recorder
 from ocaffe.layers.base import Layer, register
+from ocaffe.onnx.graph import OnnxGraph
 from ocaffe.ops.expression import pointwise
 
 
@@ -22,6 +25,7 @@ class Activation(Layer):
     value: str
     derivative: str
     fields: ClassVar[tuple[str, ...]] = ()
+    in_pieces: ClassVar[bool] = False  # y in the derivative tells no more than x would: in which piece of the function it is
     by_sample = True
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
@@ -53,6 +57,9 @@ class Sigmoid(Activation):
     value = "1 / (1 + exp(-x))"
     derivative = "y * (1 - y)"
 
+    def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
+        graph.op("Sigmoid", bottoms[0], to=tops[0])
+
 
 @register("TanH")
 class TanH(Activation):
@@ -60,6 +67,9 @@ class TanH(Activation):
 
     value = "tanh(x)"
     derivative = "1 - y * y"
+
+    def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
+        graph.op("Tanh", bottoms[0], to=tops[0])
 
 
 @register("AbsVal")
@@ -69,6 +79,9 @@ class AbsVal(Activation):
     value = "fabs(x)"
     derivative = "sign(x)"
 
+    def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
+        graph.op("Abs", bottoms[0], to=tops[0])
+
 
 @register("BNLL")
 class BNLL(Activation):
@@ -76,6 +89,9 @@ class BNLL(Activation):
 
     value = "fmax(x, 0) + log1p(exp(-fabs(x)))"
     derivative = "1 / (1 + exp(-x))"
+
+    def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
+        graph.op("Softplus", bottoms[0], to=tops[0])
 
 
 @register("Clip")
@@ -91,6 +107,9 @@ class Clip(Activation):
             self.check(self.own().HasField(field), f"clip_param has no {field}", "give both bounds: clip_param { min: 0 max: 6 }")
         return super().infer(*bottoms)
 
+    def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
+        graph.op("Clip", bottoms[0], self.scalars["min"], self.scalars["max"], to=tops[0])
+
 
 @register("ELU")
 class ELU(Activation):
@@ -105,6 +124,9 @@ class ELU(Activation):
         self.derivative = f"{'y' if self.scalars['alpha'] >= 0 else 'x'} > 0 ? 1 : alpha + y"
         return tops
 
+    def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
+        graph.op("Elu", bottoms[0], to=tops[0], alpha=self.scalars["alpha"])
+
 
 @register("Swish")
 class Swish(Activation):
@@ -114,6 +136,9 @@ class Swish(Activation):
     derivative = "s = 1 / (1 + exp(-beta * x)); s * (1 + beta * x * (1 - s))"
     fields = ("beta",)
 
+    def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
+        graph.op("Mul", bottoms[0], graph.op("Sigmoid", graph.affine(bottoms[0], self.scalars["beta"], 0)), to=tops[0])
+
 
 @register("ReLU6")
 class ReLU6(Activation):
@@ -122,6 +147,7 @@ class ReLU6(Activation):
     origin = "MobileNet v2 forks"
     value = "fmin(x > 0 ? x : negative_slope * x, 6)"
     fields = ("negative_slope",)
+    in_pieces = True
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         tops = super().infer(*bottoms)
@@ -129,6 +155,13 @@ class ReLU6(Activation):
         at = "y" if self.scalars["negative_slope"] >= 0 else "x"
         self.derivative = f"{at} > 0 ? {at} < 6 : negative_slope"
         return tops
+
+    def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
+        x, slope = graph.values[bottoms[0]], self.scalars["negative_slope"]
+        if slope:
+            graph.op("Min", graph.op("LeakyRelu", x, alpha=slope), 6.0, to=tops[0])
+        else:
+            graph.op("Clip", x, 0.0, 6.0, to=tops[0])
 
 
 @register("HardSwish")
@@ -140,6 +173,9 @@ class HardSwish(Activation):
     value = "x * fmin(fmax(x + 3, 0), 6) / 6"
     derivative = "x < -3 ? 0 : x > 3 ? 1 : (2 * x + 3) / 6"
 
+    def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
+        graph.op("Mul", bottoms[0], graph.op("HardSigmoid", bottoms[0], alpha=1 / 6, beta=0.5), to=tops[0])
+
 
 @register("HardSigmoid")
 class HardSigmoid(Activation):
@@ -149,6 +185,9 @@ class HardSigmoid(Activation):
     value = "fmin(fmax(alpha * x + beta, 0), 1)"
     derivative = "y > 0 && y < 1 ? alpha : 0"
     fields = ("alpha", "beta")
+
+    def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
+        graph.op("HardSigmoid", bottoms[0], to=tops[0], **self.scalars)
 
 
 @register("Mish")
@@ -161,6 +200,10 @@ class Mish(Activation):
     value = "n = exp(fmin(x, 20)); w = n * (n + 2); x * (w / (w + 2))"
     derivative = "t = fmin(x, 20); n = exp(t); w = n * (n + 2); (w + 4 * t * n * (n + 1) / (w + 2)) / (w + 2)"
 
+    def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
+        """Without the operator Mish, which only opset 18 brought."""
+        graph.op("Mul", bottoms[0], graph.op("Tanh", graph.op("Softplus", bottoms[0])), to=tops[0])
+
 
 @register("Threshold")
 class Threshold(Activation):
@@ -169,6 +212,9 @@ class Threshold(Activation):
     value = "x > threshold"
     fields = ("threshold",)
     has_backward = False
+
+    def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
+        graph.cast(graph.op("Greater", bottoms[0], self.scalars["threshold"]), np.float32, tops[0])
 
 
 class _Logarithmic(Activation):
@@ -194,6 +240,10 @@ class Exp(_Logarithmic):
     value = "exp(rate * (shift + scale * x))"
     derivative = "rate * scale * y"
 
+    def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
+        rate = self.scalars["rate"]
+        graph.op("Exp", graph.affine(bottoms[0], rate * self.scalars["scale"], rate * self.scalars["shift"]), to=tops[0])
+
 
 @register("Log")
 class Log(_Logarithmic):
@@ -205,6 +255,10 @@ class Log(_Logarithmic):
     def rate(self, log_base: float) -> float:
         self.check(log_base != 0, "base 1 has no logarithm", "leave base out for e")
         return 1 / log_base
+
+    def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
+        x = graph.op("Log", graph.affine(bottoms[0], self.scalars["scale"], self.scalars["shift"]))
+        graph.op("Mul", x, self.scalars["rate"], to=tops[0])
 
 
 @register("Power")
@@ -223,3 +277,13 @@ class Power(Activation):
         general = ("pow(shift + scale * x, power)", "scale * power * pow(shift + scale * x, power - 1)")
         self.value, self.derivative = self.forms.get(self.scalars["power"], general)
         return tops
+
+    def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
+        power, scale, shift = (self.scalars[name] for name in self.fields)
+        if power == 0:
+            graph.alias(tops[0], graph.full_like(bottoms[0], 1))
+        elif power == 1:
+            graph.affine(bottoms[0], scale, shift, tops[0])
+        else:
+            x = graph.affine(bottoms[0], scale, shift)
+            graph.op("Mul", x, x, to=tops[0]) if power == 2 else graph.op("Pow", x, power, to=tops[0])

@@ -4,10 +4,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import numpy as np
+
 from ocaffe.errors import shape_text
 from ocaffe.graph.ir import Blob, Shape
 from ocaffe.graph.recorder import Recorder
 from ocaffe.layers.base import Layer, register
+from ocaffe.onnx.graph import OnnxGraph
 from ocaffe.ops.argmax import argmax
 
 
@@ -43,3 +46,17 @@ class ArgMax(Layer):
             argmax(rec, x, y, 1, k, index_at=0, value_at=k if values else None)
         else:
             argmax(rec, x, y, self.along, k, index_at=None if values else 0, value_at=0 if values else None)
+
+    def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
+        p, axis = self.own(), 1 if self.along is None else self.along
+        x = graph.reshape(bottoms[0], (0, -1)) if self.along is None else graph.values[bottoms[0]]
+        count = math.prod(bottoms[0].shape[1:]) if self.along is None else graph.fixed(bottoms[0], axis)
+        # Of equal values TopK takes the first, Caffe the last: along the reversed axis they agree.
+        values, places = graph.ops("TopK", graph.op("Slice", x, [-1], [-count - 1], [axis], [-1]), [p.top_k], to=[None, None], axis=axis)
+        chosen = graph.op("Sub", float(count - 1), graph.cast(places, np.float32))
+        if self.along is not None:
+            graph.alias(tops[0], values if p.out_max_val else chosen)
+        elif p.out_max_val:
+            graph.reshape(graph.op("Concat", chosen, values, axis=1), to=tops[0])
+        else:
+            graph.reshape(chosen, to=tops[0])

@@ -7,6 +7,7 @@ from ocaffe.errors import shape_text
 from ocaffe.graph.ir import Blob, Shape
 from ocaffe.graph.recorder import Recorder
 from ocaffe.layers.base import Layer, register
+from ocaffe.onnx.graph import OnnxGraph
 from ocaffe.ops.expression import Read, pointwise, reduce
 
 
@@ -33,6 +34,11 @@ class Axpy(Layer):
 
     def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
         pointwise(rec, "y0 = x0 * x1 + x2", reads=[self.factor(bottoms), bottoms[1].data, bottoms[2].data], writes=[tops[0].data])
+
+    def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
+        a, x, b = bottoms
+        factor = graph.values[a] if len(a.shape) == len(x.shape) else graph.reshape(a, (0, 0, *[1] * (len(x.shape) - 2)))
+        graph.op("Add", graph.op("Mul", factor, x), b, to=tops[0])
 
     def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
         dy = tops[0].diff

@@ -14,6 +14,7 @@ from ocaffe import proto
 from ocaffe.errors import Error, Place, shape_text
 from ocaffe.graph.ir import Blob, Parameter, Shape
 from ocaffe.graph.recorder import Recorder
+from ocaffe.onnx.graph import OnnxGraph
 
 Arity = int | tuple[int, int | None]  # exactly n, or (at least, at most)
 
@@ -52,6 +53,7 @@ class Layer:
     message: ClassVar[str | None] = None  # the LayerParameter field of its parameters, where the type does not tell; "" if there are none
     gradient_in_rows: ClassVar[bool] = False  # backward ends with rec.gradient_rows for the first parameter
     extent: tuple[int, ...] | None = None  # of a layer whose top shapes depend on data: what it measured last (rec.measure); None: the largest
+    extent_axis: ClassVar[int | None] = None  # the axis of the tops whose size `extent` gives, where it is one number
 
     def __init__(self, param: Any, phase: int, place: Place | None = None) -> None:
         """`param` is the LayerParameter, `phase` proto.TRAIN or proto.TEST."""
@@ -84,9 +86,17 @@ class Layer:
         """Record what computes the diffs of parameters (where `parameter.diff` is not None) and of the bottoms with `propagate`."""
         raise NotImplementedError
 
+    def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
+        """Write the ONNX nodes that compute `tops`, after infer; raises the layer's error where ONNX has no meaning for it."""
+        raise graph.refused(f"{self.type} has no meaning in ONNX")
+
     def flops(self) -> int:
         """Floating point operations of forward, where products are what takes the time; after infer."""
         return 0
+
+    def merged(self, following: Sequence[Layer]) -> tuple[Layer, int]:
+        """A layer that does the work of this one and of the first few (how many) of those that follow it one by one, where nobody looks in between."""
+        return self, 0
 
     @property
     def by_sample(self) -> bool:

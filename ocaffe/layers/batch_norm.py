@@ -1,7 +1,10 @@
 """BatchNorm in the layouts of BVLC Caffe, NVCaffe and Intel's fork, and what it shares with the layers that are called BN."""
 from __future__ import annotations
 
-from collections.abc import Sequence
+import copy
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -9,10 +12,43 @@ import numpy as np
 from ocaffe import proto
 from ocaffe.graph.ir import Blob, Parameter, Ref, Shape
 from ocaffe.graph.recorder import Recorder
+from ocaffe.layers.activation import Activation
 from ocaffe.layers.base import Layer, ParamBlob, register
+from ocaffe.layers.relu import ReLU
+from ocaffe.layers.scale import Scale
+from ocaffe.onnx.graph import OnnxGraph
 from ocaffe.ops.expression import Read, pointwise, reduce
 
 CUDNN_LEAST_EPS = 1e-5  # CUDNN_BN_MIN_EPSILON, which NVCaffe keeps to on every device
+
+
+@dataclass(frozen=True)
+class Activated:
+    """A pointwise function y of x and its derivative, which names no y, as texts (ocaffe/layers/activation.py)."""
+
+    value: str
+    derivative: str
+    scalars: Mapping[str, float]
+
+    def assign(self, form: str, text: str) -> str:
+        """Statements and a last term as a text that assigns the term, of what is called `pre`."""
+        *statements, term = text.split(";")
+        return re.sub(r"\bx\b", "pre", "; ".join([*(statement.strip() for statement in statements), form.format(term.strip())]))
+
+
+RELU = Activated("x > 0 ? x : slope * x", "x > 0 ? 1 : slope", {"slope": 0.0})
+OWN_NAMES = frozenset({"n", "d", "g", "h", "t", "y", "pre", "eps", "mean", "inverse", "variance", "weight"})  # of the texts here
+
+
+def _activated(layer: Layer) -> Activated | None:
+    """What a layer computes, if it can be the end of a normalization."""
+    if isinstance(layer, ReLU):
+        return replace(RELU, scalars={"slope": layer.slope})
+    if not isinstance(layer, Activation) or not hasattr(layer, "derivative"):
+        return None
+    derivative = re.sub(r"\by\b", "x", layer.derivative) if layer.in_pieces else layer.derivative
+    names = {*re.findall(r"[A-Za-z_]\w*", f"{layer.value} {derivative}"), *layer.scalars}
+    return None if names & OWN_NAMES else Activated(layer.value, derivative, layer.scalars)
 
 
 class ChannelNorm(Layer):
@@ -24,6 +60,7 @@ class ChannelNorm(Layer):
     eps: float
     of_batch: bool  # the statistics are those of the batch: gradients pass through them
     relu = False
+    activation: Activated | None = None  # what follows the normalization here: that ReLU, or a layer that was merged
     learned: tuple[int | None, int | None] = (None, None)  # which blobs are scale and bias
     mean: Ref | None = None  # statistics that forward computed; None: the running ones serve
     inverse: Ref | None = None  # 1 / sqrt(variance + eps)
@@ -38,6 +75,10 @@ class ChannelNorm(Layer):
 
     def running(self, first: int) -> tuple[list[Read], str]:
         """Reads, to be x`first`, .., and text that makes `mean` and `inverse` of the running statistics; `eps` is a scalar."""
+        raise NotImplementedError
+
+    def onnx_running(self, graph: OnnxGraph) -> tuple[np.ndarray, np.ndarray] | None:
+        """Mean and variance that serve where those of the batch do not; None: there is nothing to subtract or divide by."""
         raise NotImplementedError
 
     @property
@@ -82,9 +123,41 @@ class ChannelNorm(Layer):
                 reads.append(self.per_channel(parameter.data))
                 more = f" {sign} x{len(reads)}"
                 term, factor, offset = term + more, factor + more * (sign == "*"), offset + more
-        affine = None if self.relu else (text, factor, offset)
-        text = f"{text}; t = {term}; y0 = t > 0 ? t : 0" if self.relu else f"{text}; y0 = {term}"
-        pointwise(rec, text, reads=[bottoms[0].data, *reads], writes=[tops[0].data], scalars=self.constants(), affine=affine)
+        act = self.activation
+        affine = None if act else (text, factor, offset)
+        text = f"{text}; pre = {term}; {act.assign('y0 = {}', act.value)}" if act else f"{text}; y0 = {term}"
+        scalars = {**self.constants(), **(act.scalars if act else {})}
+        pointwise(rec, text, reads=[bottoms[0].data, *reads], writes=[tops[0].data], scalars=scalars, affine=affine)
+
+    def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
+        x, scale, shift = graph.values[bottoms[0]], self.scale, self.bias
+        each = [1] * len(bottoms[0].shape)
+        each[self.channel_axis] = self.channels
+        gamma = graph.array(scale).reshape(-1) if scale is not None else np.ones(self.channels, np.float32)
+        beta = graph.array(shift).reshape(-1) if shift is not None else np.zeros(self.channels, np.float32)
+        y = tops[0] if not self.relu else None
+        if not self.of_batch:
+            statistics = self.onnx_running(graph)
+            if statistics is None:
+                result = graph.op("Add", graph.op("Mul", x, gamma.reshape(each)), beta.reshape(each), to=y)
+            elif len(each) == 1:
+                rate = gamma / np.sqrt(statistics[1] + np.float32(self.eps))
+                result = graph.op("Add", graph.op("Mul", x, rate), beta - rate * statistics[0], to=y)
+            else:
+                result = graph.op("BatchNormalization", x, gamma, beta, *statistics, to=y, epsilon=self.eps)
+        else:
+            mean = graph.reduce("ReduceMean", x, self.axes)
+            centred = graph.op("Sub", x, mean)
+            variance = graph.reduce("ReduceMean", graph.op("Mul", centred, centred), self.axes)
+            result = graph.op("Div", centred, graph.op("Sqrt", graph.op("Add", variance, self.eps)), to=y if self.plain else None)
+            if scale is not None:
+                result = graph.op("Mul", result, gamma.reshape(each), to=y if shift is None else None)
+            if shift is not None:
+                result = graph.op("Add", result, beta.reshape(each), to=y)
+            for top, value in zip(tops[1:], (mean, variance)):
+                graph.reshape(value, to=top)
+        if self.relu:
+            graph.op("Relu", result, to=tops[0])
 
     # -- backward ----------------------------------------------------------------------------------------------------
 
@@ -94,18 +167,23 @@ class ChannelNorm(Layer):
         scale_diff, bias_diff = (parameter.diff if parameter is not None else None for parameter in (self.scale, self.bias))
         through = self.of_batch and propagate[0]
         # g: the gradient of what the ReLU reads; h: the normalized x
-        reads, text = [dy, *([y] if self.relu else [])], "g = x1 > 0 ? x0 : 0" if self.relu else "g = x0"
-        more: tuple[list[Read], str]
+        operands: list[Read] = [dy]
         if self.of_batch and self.plain:
             assert self.inverse is not None
-            more = [y, self.per_channel(self.inverse)], f"h = x{len(reads)}; inverse = x{len(reads) + 1}"
-        elif through or scale_diff is not None:
-            moments, where = self.moments(len(reads) + 1)
-            more = [bottoms[0].data, *moments], f"{where}; h = (x{len(reads)} - mean) * inverse"
+            operands += [y, self.per_channel(self.inverse)]
+            text = "h = x1; inverse = x2; g = x0"
+        elif through or scale_diff is not None or (self.activation and self.of_batch):
+            moments, where = self.moments(2)
+            operands += [bottoms[0].data, *moments]
+            text = f"{where}; h = (x1 - mean) * inverse; {self.before_activation(operands)}"
         else:
-            more = self.moments(len(reads))
-        operands: list[Read] = [*reads, *more[0]]
-        text = f"{text}; {more[1]}"
+            moments, where = self.moments(1)
+            operands += moments
+            text = f"{where}; g = x0"
+            if self.activation:  # a ReLU: others are merged where the statistics are those of the batch
+                operands.append(y)
+                text = f"{where}; g = x{len(operands) - 1} > 0 ? x0 : slope * x0"
+        constants = {**self.constants(), **(self.activation.scalars if self.activation else {})}
 
         sums = [rec.scratch(name, (self.channels,)) for name in ("mean_g", "mean_g_h")] if through else []
         results = [(ref, f"{value} / n") for ref, value in zip(sums, ("v0", "v1"))]
@@ -116,7 +194,7 @@ class ChannelNorm(Layer):
             count = {"n": float(bottoms[0].count // self.channels)} if sums else {}
             reduce(
                 rec, f"{text}; v0 = g{products}", reads=operands, writes=[ref for ref, _ in results], axes=self.axes, finish=finish,
-                scalars={**self.constants(), **count},
+                scalars={**constants, **count},
             )  # fmt: skip
         if propagate[0]:
             assert dx is not None
@@ -127,13 +205,24 @@ class ChannelNorm(Layer):
             if self.scale is not None:
                 term = f"{term} * x{len(operands)}"
                 operands.append(self.per_channel(self.scale.data))
-            pointwise(rec, f"{text}; y0 = {term}", reads=operands, writes=[dx], scalars=self.constants())
+            pointwise(rec, f"{text}; y0 = {term}", reads=operands, writes=[dx], scalars=constants)
+
+    def before_activation(self, operands: list[Read]) -> str:
+        """Text that makes g of the top's gradient x0 and h, with more operands: what the activation was given is computed again, so that nobody keeps it."""
+        if self.activation is None:
+            return "g = x0"
+        text = "pre = h"
+        for parameter, sign in ((self.scale, "*"), (self.bias, "+")):
+            if parameter is not None:
+                text += f" {sign} x{len(operands)}"
+                operands.append(self.per_channel(parameter.data))
+        return f"{text}; {self.activation.assign('g = x0 * ({})', self.activation.derivative)}"
 
     # -- help --------------------------------------------------------------------------------------------------------
 
     @property
     def plain(self) -> bool:
-        return not self.relu and self.scale is None and self.bias is None
+        return self.activation is None and self.scale is None and self.bias is None
 
     @property
     def scale(self) -> Parameter | None:
@@ -188,6 +277,7 @@ class BatchNorm(ChannelNorm):
         self.fraction = float(p.moving_average_fraction)
         self.eps = max(float(p.eps), CUDNN_LEAST_EPS) if self.averages else float(p.eps)
         self.relu = bool(p.relu or p.fused_relu)
+        self.activation = RELU if self.relu else None
         if self.averages or (p.HasField("use_weight_bias") and p.use_weight_bias):
             self.learned = 3, 4 if self.averages or p.bias_term else None
         return tops
@@ -195,6 +285,19 @@ class BatchNorm(ChannelNorm):
     @property
     def by_sample(self) -> bool:
         return super().by_sample and not self.own().update_global_stats
+
+    def merged(self, following: Sequence[Layer]) -> tuple[Layer, int]:
+        """With the Scale that makes it Caffe's batch normalization, and a ReLU or the like: two passes in backward instead of five, no normalized x kept."""
+        result, count = copy.copy(self), 0
+        if not self.of_batch or not self.plain:
+            return self, 0
+        if following and isinstance(following[0], Scale) and following[0].learned and following[0].first == 1 and following[0].shape == (self.channels,):
+            count = 1
+            result.params = [*self.params[:3], *following[0].params]
+            result.learned = 3, 4 if following[0].biased else None
+        result.activation = _activated(following[count]) if following[count:] else None
+        count += result.activation is not None
+        return result, count
 
     def parameters(self) -> Sequence[ParamBlob]:
         p, zero, one = self.own(), proto.FillerParameter(), proto.FillerParameter(type="constant", value=1)
@@ -250,6 +353,13 @@ class BatchNorm(ChannelNorm):
         # Without any batch yet the statistics count as zero.
         text = f"weight = x{first + 2} == 0 ? 0 : 1 / x{first + 2}; mean = weight * x{first}; inverse = 1 / sqrt(weight * x{first + 1} + eps)"
         return [self.per_channel(mean), self.per_channel(variance), (weight, 0)], text
+
+    def onnx_running(self, graph: OnnxGraph) -> tuple[np.ndarray, np.ndarray] | None:
+        if self.own().update_global_stats and self.phase == proto.TRAIN:
+            raise graph.refused("update_global_stats takes the variance of the batch in TRAIN", "export the TEST phase")
+        mean, variance, weight = (graph.array(parameter) for parameter in self.params[:3])
+        rate = np.float32(0 if weight.item() == 0 else 1 / weight.item())
+        return mean * rate, variance * rate
 
 
 def _scale_bias(p: Any) -> bool:

@@ -3,10 +3,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from ocaffe.errors import shape_text
 from ocaffe.graph.ir import Blob, Shape
 from ocaffe.graph.recorder import Recorder
 from ocaffe.layers.base import Layer, register
+from ocaffe.onnx.graph import OnnxGraph
 from ocaffe.ops.rows import gather, gather_adjoint
 
 
@@ -28,6 +31,9 @@ class BatchReindex(Layer):
 
     def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
         gather(rec, bottoms[0].data, bottoms[1].data, tops[0].data)
+
+    def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
+        graph.op("Gather", bottoms[0], graph.cast(bottoms[1], np.int64), to=tops[0])
 
     def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
         self.check(not propagate[1], "there is no gradient for the numbers (bottom 1)", "propagate_down: false, or numbers from a data layer")

@@ -8,6 +8,7 @@ from ocaffe.errors import shape_text
 from ocaffe.graph.ir import Blob, Ref, Shape
 from ocaffe.graph.recorder import Recorder
 from ocaffe.layers.base import Layer, ParamBlob, register
+from ocaffe.onnx.graph import OnnxGraph
 from ocaffe.ops.expression import pointwise, reduce
 
 
@@ -50,6 +51,18 @@ class Broadcast(Layer):
             return self.params[0].diff
         return bottoms[1].diff if propagate[1] else None
 
+    @property
+    def spread(self) -> Shape:
+        """The shape of the second tensor with ones behind, as broadcasting wants it."""
+        return (*self.shape, *(1,) * sum(axis >= self.first for axis in self.others))
+
+    def onnx_operand(self, graph: OnnxGraph, bottoms: list[Blob]) -> str:
+        """The second tensor in a shape that ONNX broadcasts."""
+        if self.learned:
+            return graph.parameter(self.params[0], self.spread)
+        ones = range(len(self.shape), len(self.spread))
+        return graph.op("Unsqueeze", bottoms[1], list(ones)) if ones else graph.values[bottoms[1]]
+
 
 @register("Bias")
 class Bias(Broadcast):
@@ -63,6 +76,9 @@ class Bias(Broadcast):
 
     def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
         pointwise(rec, "y0 = x0 + x1", reads=[bottoms[0].data, (self.operand(bottoms), self.first)], writes=[tops[0].data], affine=("", "1", "x1"))
+
+    def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
+        graph.op("Add", bottoms[0], self.onnx_operand(graph, bottoms), to=tops[0])
 
     def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
         assert tops[0].diff is not None

@@ -12,6 +12,7 @@ from ocaffe.graph.ir import Blob, Shape
 from ocaffe.graph.recorder import Recorder
 from ocaffe.layers.base import LayerClass, ParamBlob, register
 from ocaffe.layers.batch_norm import ChannelNorm
+from ocaffe.onnx.graph import OnnxGraph
 from ocaffe.ops.expression import Read
 
 RUNNING = ("slope_filler", "bias_filler", "momentum", "eps", "frozen", "engine")  # fields of PSPNet's and TSN's BN
@@ -96,6 +97,10 @@ class RunningBN(BN):
         reads = [self.per_channel(parameter.data) for parameter in self.params[2:]]
         return reads, f"mean = x{first}; inverse = 1 / sqrt(x{first + 1} + eps)"
 
+    def onnx_running(self, graph: OnnxGraph) -> tuple[np.ndarray, np.ndarray] | None:
+        mean, variance = (graph.array(parameter).reshape(-1) for parameter in self.params[2:])
+        return mean, variance
+
 
 class FreshBN(BN):
     """SegNet's: y = scale (x - mean) / sqrt(variance + 1e-9) + shift with the statistics of the batch, in TEST too; INFERENCE: y = scale x + shift.
@@ -127,6 +132,9 @@ class FreshBN(BN):
     def running(self, first: int) -> tuple[list[Read], str]:
         """INFERENCE: the statistics are merged into scale and shift."""
         return [], "mean = 0; inverse = 1"
+
+    def onnx_running(self, graph: OnnxGraph) -> None:
+        return None
 
     def constants(self) -> dict[str, float]:
         return {}

@@ -7,6 +7,7 @@ from ocaffe.errors import shape_text
 from ocaffe.graph.ir import Blob, Shape
 from ocaffe.graph.recorder import Recorder
 from ocaffe.layers.base import Layer, register
+from ocaffe.onnx.graph import OnnxGraph
 from ocaffe.ops.copy import copy
 
 
@@ -42,6 +43,12 @@ class Concat(Layer):
         for bottom, size in zip(bottoms, self.sizes):
             copy(rec, bottom.data, tops[0].data, self.copy_axis, size, y_start=start)
             start += size
+
+    def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
+        if self.moves_data:
+            graph.op("Concat", *bottoms, to=tops[0], axis=self.copy_axis)
+        else:
+            graph.alias(tops[0], bottoms[0])
 
     def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
         if not self.moves_data:

@@ -9,6 +9,7 @@ from ocaffe.errors import shape_text
 from ocaffe.graph.ir import Blob, Ref, Role, Shape
 from ocaffe.graph.recorder import Recorder
 from ocaffe.layers.base import Arity, Layer, ParamBlob, register
+from ocaffe.onnx.graph import OnnxGraph
 from ocaffe.ops import convolution
 from ocaffe.ops.convolution import Axes, ConvGeometry
 from ocaffe.ops.expression import pointwise
@@ -71,6 +72,7 @@ class Filters(Layer):
     bottoms: ClassVar[Arity] = (1, None)
     tops: ClassVar[Arity] = (1, None)
     inplace_top = False
+    onnx_type: ClassVar[str] = "Conv"
     geometry: ConvGeometry
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
@@ -148,6 +150,25 @@ class Filters(Layer):
             if self.slope is not None:
                 relu = "y0 = x0 > 0 ? x0 : slope * x0"
                 pointwise(rec, relu, reads=[y], writes=[top.data], scalars={"slope": self.slope}, relu_slope=self.slope)
+
+    def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
+        spatial = len(self.window.kernel)
+        if not spatial:
+            raise graph.refused("it has no spatial axes", "an InnerProduct does the same")
+        operands = [graph.parameter(parameter) for parameter in self.params]
+        window = {
+            "kernel_shape": self.window.kernel, "strides": self.window.stride, "pads": self.window.pad * 2, "dilations": self.window.dilation,
+            "group": self.geometry.group,
+        }  # fmt: skip
+        for bottom, top in zip(bottoms, tops):
+            x = graph.values[bottom] if self.samples else graph.reshape(bottom, (-1, *bottom.shape[-spatial - 1 :]))
+            last = self.samples and self.slope is None
+            y = graph.op(self.onnx_type, x, *operands, to=top if last else None, **window)
+            if self.slope is not None:
+                relu = {"alpha": self.slope} if self.slope else {}
+                y = graph.op("LeakyRelu" if self.slope else "Relu", y, to=top if self.samples else None, **relu)
+            if not self.samples:
+                graph.reshape(y, to=top)
 
     def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
         weight = self.params[0]

@@ -7,6 +7,7 @@ from ocaffe.errors import shape_text
 from ocaffe.graph.ir import Blob, Ref, Role, Shape
 from ocaffe.graph.recorder import Recorder
 from ocaffe.layers.base import Layer, register
+from ocaffe.onnx.graph import OnnxGraph
 from ocaffe.ops.copy import copy
 from ocaffe.ops.expression import pointwise
 from ocaffe.ops.rearrange import crop, uncrop
@@ -52,6 +53,15 @@ class Crop(Layer):
             crop(rec, x, y, self.starts)
         else:
             rec.alias(tops[0], bottoms[0])
+
+    def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
+        cut = [axis for axis, (before, after) in enumerate(zip(bottoms[0].shape, tops[0].shape)) if before != after]
+        if cut:
+            starts = [self.starts[axis] for axis in cut]
+            ends = [start + graph.fixed(tops[0], axis) for start, axis in zip(starts, cut)]
+            graph.op("Slice", bottoms[0], starts, ends, cut, to=tops[0])
+        else:
+            graph.alias(tops[0], bottoms[0])
 
     def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
         assert tops[0].diff is not None

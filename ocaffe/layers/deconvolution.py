@@ -18,6 +18,8 @@ class Deconvolution(Filters):
     Axes before `axis` are one batch. With `weight_filler { type: "bilinear" }` and group = channels = num_output it resizes images.
     """
 
+    onnx_type = "ConvTranspose"
+
     def outputs(self, spatial: Shape) -> Axes:
         window = self.window
         out = tuple(s * (n - 1) + e - 2 * p for n, p, e, s in zip(spatial, window.pad, window.extent(), window.stride))

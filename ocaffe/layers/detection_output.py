@@ -8,6 +8,8 @@ from ocaffe.errors import shape_text
 from ocaffe.graph.ir import Blob, Shape
 from ocaffe.graph.recorder import Recorder
 from ocaffe.layers.base import Layer, register
+from ocaffe.onnx.detection import detect
+from ocaffe.onnx.graph import OnnxGraph
 from ocaffe.ops.detection import Detection
 from ocaffe.ops.nms import ALL
 
@@ -41,6 +43,7 @@ class DetectionOutput(Layer):
     bottoms = 3
     has_backward = False
     inplace_top = False
+    extent_axis = 2
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         p = self.own()
@@ -73,3 +76,9 @@ class DetectionOutput(Layer):
         found = self.detection.find(rec, loc, conf, priors)
         rec.measure(self, found.extent)
         found.rows(rec, tops[0].data.view((tops[0].shape[2], 7)))
+
+    def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
+        if self.detection.eta != 1:
+            fact = f"nms_param {{ eta: {self.detection.eta:g} }}, a threshold that falls, has no meaning in ONNX"
+            raise graph.refused(fact, "--raw-detection ends before it")
+        detect(graph, self.detection, bottoms, tops[0])

@@ -8,6 +8,7 @@ from ocaffe.errors import shape_text
 from ocaffe.graph.ir import Blob, Ref, Shape
 from ocaffe.graph.recorder import Recorder
 from ocaffe.layers.base import Layer, register
+from ocaffe.onnx.graph import OnnxGraph
 from ocaffe.ops.expression import pointwise
 
 
@@ -33,6 +34,14 @@ class Dropout(Layer):
             self.apply(rec, bottoms[0].data, tops[0].data)
         else:
             rec.alias(tops[0], bottoms[0])
+
+    def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
+        if self.training:
+            raise graph.refused("it drops values at random here", "export the TEST phase")
+        if self.moves_data:
+            graph.op("Mul", bottoms[0], self.scale, to=tops[0])
+        else:
+            graph.alias(tops[0], bottoms[0])
 
     def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
         assert tops[0].diff is not None
@@ -68,6 +77,11 @@ class SpatialDropout(Layer):
             self.apply(rec, bottoms[0].data, tops[0].data)
         else:
             rec.alias(tops[0], bottoms[0])
+
+    def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
+        if self.moves_data:
+            raise graph.refused("it drops channels at random here", "export the TEST phase")
+        graph.alias(tops[0], bottoms[0])
 
     def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
         assert tops[0].diff is not None

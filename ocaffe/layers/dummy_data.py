@@ -4,12 +4,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from ocaffe import proto
 from ocaffe.data.dummy import FillerSource
 from ocaffe.data.source import key_of, upload
 from ocaffe.graph.ir import Blob, Ref, Role, Shape
 from ocaffe.graph.recorder import Recorder
 from ocaffe.layers.base import Layer, register
+from ocaffe.onnx.graph import OnnxGraph
 
 _LEGACY = ("num", "channels", "height", "width")
 
@@ -37,6 +40,12 @@ class DummyData(Layer):
         if self.source is not None:
             staging = upload(rec, self.source, self.source.nbytes)
             self.source.layout.record(rec, staging, [tops[i].data for i in self._random()])
+
+    def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
+        for top, filler in zip(tops, self._fillers()):
+            if filler.type != "constant":
+                raise graph.refused(f"'{top.name}' is filled anew in each forward ({filler.type})", "an Input layer in its place")
+            graph.alias(top, np.full(top.shape, filler.value, np.float32))
 
     def _random(self) -> list[int]:
         """The tops that are not constant."""

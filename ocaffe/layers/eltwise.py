@@ -10,6 +10,7 @@ from ocaffe.errors import shape_text
 from ocaffe.graph.ir import Blob, Ref, Shape
 from ocaffe.graph.recorder import Recorder
 from ocaffe.layers.base import Layer, register
+from ocaffe.onnx.graph import OnnxGraph
 from ocaffe.ops.expression import pointwise
 
 
@@ -47,6 +48,17 @@ class Eltwise(Layer):
             pointwise(rec, f"y0 = {' + '.join(terms)}", reads=reads, writes=writes, scalars=weighted, adds=adds)
         else:
             self.forward_max(rec, reads, tops[0].data)
+
+    def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
+        if self.operation == proto.EltwiseParameter.PROD:
+            y = graph.values[bottoms[0]]
+            for bottom in bottoms[1:]:
+                y = graph.op("Mul", y, bottom, to=tops[0] if bottom is bottoms[-1] else None)
+        elif self.operation == proto.EltwiseParameter.SUM:
+            terms = [bottom if c == 1 else graph.op("Mul", bottom, c) for bottom, c in zip(bottoms, self.coeff)]
+            graph.op("Add" if len(terms) == 2 else "Sum", *terms, to=tops[0])
+        else:
+            graph.op("Max", *bottoms, to=tops[0])
 
     def forward_max(self, rec: Recorder, reads: list[Ref], y: Ref) -> None:
         steps = ["index = x0 > x1 ? 0 : 1", "y0 = x0 > x1 ? x0 : x1"]

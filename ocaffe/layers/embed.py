@@ -3,9 +3,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from ocaffe.graph.ir import Blob, Shape
 from ocaffe.graph.recorder import Recorder
 from ocaffe.layers.base import Layer, ParamBlob, register
+from ocaffe.onnx.graph import OnnxGraph
 from ocaffe.ops.expression import reduce
 from ocaffe.ops.rows import gather, gather_adjoint
 
@@ -37,6 +40,12 @@ class Embed(Layer):
     def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
         bias = self.params[1].data if len(self.params) > 1 else None
         gather(rec, self.params[0].data, bottoms[0].data, tops[0].data, bias=bias)
+
+    def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
+        table, *bias = (graph.parameter(parameter) for parameter in self.params)
+        y = graph.op("Gather", table, graph.cast(bottoms[0], np.int64), to=None if bias else tops[0])
+        if bias:
+            graph.op("Add", y, bias[0], to=tops[0])
 
     def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
         self.check(not propagate[0], "there is no gradient for the numbers (bottom 0)", "propagate_down: false, or numbers from a data layer")

@@ -9,6 +9,7 @@ from ocaffe.errors import shape_text
 from ocaffe.graph.ir import Blob, Shape
 from ocaffe.graph.recorder import Recorder
 from ocaffe.layers.base import Layer, register
+from ocaffe.onnx.graph import OnnxGraph
 from ocaffe.ops.expression import pointwise
 from ocaffe.ops.rows import gather, select
 
@@ -24,6 +25,7 @@ class Filter(Layer):
     tops = (1, None)
     message = ""
     inplace_top = False
+    extent_axis = 0
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         *data, selector = bottoms
@@ -50,6 +52,11 @@ class Filter(Layer):
         rec.measure(self, extent)
         for bottom, top in zip(bottoms, tops):
             gather(rec, bottom.data, chosen.view(top.shape[:1]), top.data)
+
+    def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
+        chosen = graph.cast(graph.reshape(bottoms[-1], (-1,)), np.bool_)
+        for bottom, top in zip(bottoms, tops):
+            graph.op("Compress", bottom, chosen, to=top, axis=0)
 
     def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
         self.check(not propagate[-1], f"there is no gradient for the selector (bottom {len(tops)})", "propagate_down: false, or a selector from a data layer")

@@ -8,6 +8,7 @@ from ocaffe.errors import shape_text
 from ocaffe.graph.ir import Blob, Shape
 from ocaffe.graph.recorder import Recorder
 from ocaffe.layers.base import Layer, register
+from ocaffe.onnx.graph import OnnxGraph
 
 
 @register("Flatten")
@@ -21,10 +22,19 @@ class Flatten(Layer):
         param, x = self.own(), bottoms[0]
         first, last = self.axis(param.axis, x), self.axis(param.end_axis, x, "end_axis")
         self.check(first <= last, f"end_axis {last} is before axis {first} of bottom {shape_text(x)}", "end_axis at or after axis")
+        self.first = first
         return [(*x[:first], math.prod(x[first : last + 1]), *x[last + 1 :])]
 
     def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
         rec.alias(tops[0], bottoms[0])
+
+    def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
+        if tops[0].shape == bottoms[0].shape:
+            graph.alias(tops[0], bottoms[0])
+        elif len(tops[0].shape) == 2:
+            graph.op("Flatten", bottoms[0], to=tops[0], axis=1 if self.first == 1 else len(bottoms[0].shape) - 1)
+        else:
+            graph.reshape(bottoms[0], to=tops[0])
 
     def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
         rec.alias_diff(bottoms[0], tops[0])

@@ -9,7 +9,7 @@ import numpy as np
 from ocaffe.graph.ir import Blob, Ref, Shape
 from ocaffe.graph.recorder import Recorder
 from ocaffe.layers.base import Layer, register
-from ocaffe.layers.loss import check_batch, check_labels
+from ocaffe.layers.loss import check_batch, check_labels, refuse_smoothing
 from ocaffe.ops.expression import Read, pointwise, reduce
 
 
@@ -28,6 +28,7 @@ class LabelledScores(Layer):
         self.rows = scores[0] if scores else 1
         self.classes = math.prod(scores) // max(self.rows, 1)
         check_labels(self, scores, labels, self.rows)
+        refuse_smoothing(self)
         return [()]
 
     def operands(self, rec: Recorder, bottoms: list[Blob]) -> list[Read]:

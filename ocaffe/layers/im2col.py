@@ -4,11 +4,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import numpy as np
+
 from ocaffe.errors import shape_text
 from ocaffe.graph.ir import Blob, Ref, Shape
 from ocaffe.graph.recorder import Recorder
 from ocaffe.layers.base import Layer, register
 from ocaffe.layers.convolution import Window
+from ocaffe.onnx.graph import OnnxGraph
 from ocaffe.ops.im2col import Columns
 
 
@@ -44,6 +47,17 @@ class Im2col(Layer):
 
     def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
         self.columns.unroll(rec, self.batch(bottoms[0].data), self.batch(tops[0].data))
+
+    def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
+        c, shape = self.columns, bottoms[0].shape
+        channels, taps = shape[self.batch_axes], math.prod(c.kernel)
+        x = graph.values[bottoms[0]] if self.batch_axes == 1 else graph.reshape(bottoms[0], (-1, *shape[self.batch_axes :]))
+        # A filter for each tap of each channel, 1 there and 0 elsewhere.
+        filters = np.tile(np.eye(taps, dtype=np.float32), (channels, 1)).reshape(channels * taps, 1, *c.kernel)
+        window = {"kernel_shape": c.kernel, "strides": c.stride, "pads": c.pad * 2, "dilations": c.dilation, "group": channels}
+        y = graph.op("Conv", x, filters, to=tops[0] if self.batch_axes == 1 else None, **window)
+        if self.batch_axes != 1:
+            graph.reshape(y, to=tops[0])
 
     def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
         assert tops[0].diff is not None and bottoms[0].diff is not None

@@ -8,6 +8,7 @@ from ocaffe.errors import shape_text
 from ocaffe.graph.ir import Blob, Ref, Shape
 from ocaffe.graph.recorder import Recorder
 from ocaffe.layers.base import Layer, ParamBlob, register
+from ocaffe.onnx.graph import OnnxGraph
 from ocaffe.ops.expression import reduce
 from ocaffe.ops.gemm import gemm
 
@@ -27,7 +28,7 @@ class InnerProduct(Layer):
         self.check(param.num_output > 0, "num_output is missing or 0", "give num_output")
         self.check(not param.relu, "inner_product_param { relu } (Intel's) is not supported", "remove it and add a ReLU layer, which is merged anyway")
         self.check(not param.normalize, "inner_product_param { normalize } (of a fork) is not supported", "remove it and add a Normalize layer")
-        axis = self.axis(param.axis, x)
+        self.first = axis = self.axis(param.axis, x)
         self.rows, self.inputs, self.outputs = math.prod(x[:axis]), math.prod(x[axis:]), param.num_output
         self.check(self.inputs > 0, f"the axes from {axis} on of bottom {shape_text(x)} hold nothing")
         return [(*x[:axis], self.outputs)]
@@ -45,6 +46,15 @@ class InnerProduct(Layer):
         bias = self.params[1].data if len(self.params) > 1 else None
         x, y = self._matrix(bottoms[0].data, self.inputs), self._matrix(tops[0].data, self.outputs)
         gemm(rec, x, self.params[0].data, y, trans_b=not self.own().transpose, bias=bias)
+
+    def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
+        matrix = len(tops[0].shape) == 2
+        direct = matrix and len(bottoms[0].shape) == 2
+        x = graph.values[bottoms[0]] if direct else graph.op("Flatten", bottoms[0], axis=self.first)
+        operands = [graph.parameter(parameter) for parameter in self.params]
+        y = graph.op("Gemm", x, *operands, to=tops[0] if matrix else None, transB=int(not self.own().transpose))
+        if not matrix:
+            graph.reshape(y, to=tops[0])
 
     def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
         assert tops[0].diff is not None

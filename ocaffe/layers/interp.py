@@ -7,6 +7,7 @@ from ocaffe.errors import shape_text
 from ocaffe.graph.ir import Blob, Shape
 from ocaffe.graph.recorder import Recorder
 from ocaffe.layers.base import Layer, register
+from ocaffe.onnx.graph import OnnxGraph
 from ocaffe.ops.interp import Resampling
 
 
@@ -49,6 +50,18 @@ class Interp(Layer):
             self.resampling.forward(rec, bottoms[0].data, tops[0].data)
         else:
             rec.alias(tops[0], bottoms[0])
+
+    def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
+        r, x = self.resampling, graph.values[bottoms[0]]
+        if r.part != bottoms[0].shape[2:]:
+            same = r.part == r.outputs
+            ends = [r.begin + size for size in r.part]
+            x = graph.op("Slice", x, [r.begin] * 2, ends, [2, 3], to=tops[0] if same else None)
+        if r.part != r.outputs:
+            sizes, how = graph.sizes(bottoms[0], 2, r.outputs), {"mode": "linear", "coordinate_transformation_mode": "align_corners"}
+            graph.op("Resize", x, None, None, sizes, to=tops[0], **how)
+        elif not self.moves_data:
+            graph.alias(tops[0], x)
 
     def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
         assert tops[0].diff is not None

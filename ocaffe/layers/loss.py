@@ -74,7 +74,14 @@ def ignored(param: Any) -> tuple[int, int]:
     return int(param.HasField("ignore_label")), param.ignore_label
 
 
-def refuse_weighting(layer: Layer) -> None:
-    """Raise where the prototxt asks for a fork's weighting of labels, which would change the numbers silently."""
-    loss = layer.param.loss_param
-    layer.check(not loss.label_smoothing, "loss_param { label_smoothing } (a fork's) is not supported by this layer", "remove label_smoothing")
+def label_smoothing(layer: Layer) -> float:
+    """The share of each target that goes to all classes evenly."""
+    share = float(layer.param.loss_param.label_smoothing)
+    layer.check(0 <= share < 1, f"label_smoothing is {share:g}", "a share of the target: 0 or more and less than 1, for example 0.1")
+    return share
+
+
+def refuse_smoothing(layer: Layer) -> None:
+    """Raise where the prototxt asks for it and the layer has none."""
+    fix = "remove label_smoothing, or use SoftmaxWithLoss"
+    layer.check(not layer.param.loss_param.label_smoothing, "loss_param { label_smoothing } is not supported by this layer", fix)

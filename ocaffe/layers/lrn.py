@@ -7,6 +7,7 @@ from ocaffe.errors import shape_text
 from ocaffe.graph.ir import Blob, Shape
 from ocaffe.graph.recorder import Recorder
 from ocaffe.layers.base import Layer, register
+from ocaffe.onnx.graph import OnnxGraph
 from ocaffe.ops.lrn import Response
 
 
@@ -32,6 +33,16 @@ class LRN(Layer):
     def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
         normalize = self.response.across if self.across else self.response.within
         normalize(rec, bottoms[0].data, tops[0].data)
+
+    def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
+        x, r = graph.values[bottoms[0]], self.response
+        if self.across:
+            graph.op("LRN", x, to=tops[0], size=r.size, alpha=r.alpha, beta=r.beta, bias=r.k)
+            return
+        half = r.size // 2
+        squares = graph.op("Mul", x, x)
+        mean = graph.op("AveragePool", squares, kernel_shape=[r.size] * 2, strides=[1, 1], pads=[half] * 4, count_include_pad=1)
+        graph.op("Div", x, graph.op("Pow", graph.affine(mean, r.alpha, 1), r.beta), to=tops[0])
 
     def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
         assert tops[0].diff is not None and bottoms[0].diff is not None

@@ -4,8 +4,9 @@ from __future__ import annotations
 from ocaffe.graph.ir import Blob, Ref
 from ocaffe.graph.recorder import Recorder
 from ocaffe.layers.base import register
-from ocaffe.layers.lstm_unit import BACKWARD, FORWARD, GATES, gates_of
+from ocaffe.layers.lstm_unit import BACKWARD, FORWARD, GATES, cell, gates_of
 from ocaffe.layers.recurrent import Recurrent
+from ocaffe.onnx.graph import OnnxGraph
 from ocaffe.ops.expression import Read, pointwise
 
 
@@ -48,6 +49,10 @@ class LSTM(Recurrent):
             modifies=self._gates(t),
             side_effect=True,
         )
+
+    def onnx_step(self, graph: OnnxGraph, product: str, before: list[str], keep: str) -> list[str]:
+        c, h = cell(graph, graph.split(product, [None] * GATES, 1), before[1], keep, [None, None])
+        return [h, c]
 
     def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
         assert tops[0].diff is not None

@@ -7,6 +7,7 @@ from ocaffe.errors import shape_text
 from ocaffe.graph.ir import Blob, Ref, Shape
 from ocaffe.graph.recorder import Recorder
 from ocaffe.layers.base import Layer, register
+from ocaffe.onnx.graph import OnnxGraph
 from ocaffe.ops.expression import Read, pointwise
 
 GATES = 4  # input, forget and output gate and the cell input, in this order: i, f, o, g
@@ -25,6 +26,13 @@ BACKWARD = (
 def gates_of(ref: Ref, rows: int, units: int, first: int = 0) -> list[Ref]:
     """i, f, o, g of `rows` rows of a tensor that has them side by side, 4 x `units` in a row; its element `first` is where they begin."""
     return [ref.view((rows, units), first + k * units, GATES * units) for k in range(GATES)]
+
+
+def cell(graph: OnnxGraph, gates: Sequence[str], before: str, cont: str, to: Sequence[Blob | None]) -> list[str]:
+    """c and h, as ONNX values, from the inputs of i, f, o and g."""
+    i, f, o = (graph.op("Sigmoid", gate) for gate in gates[:3])
+    c = graph.op("Add", graph.op("Mul", graph.op("Mul", f, cont), before), graph.op("Mul", i, graph.op("Tanh", gates[3])), to=to[0])
+    return [c, graph.op("Mul", o, graph.op("Tanh", c), to=to[1])]
 
 
 @register("LSTMUnit")
@@ -54,6 +62,10 @@ class LSTMUnit(Layer):
     def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
         text = f"in_i = x0; in_f = x1; in_o = x2; in_g = x3; before = x4; cont = x5; {FORWARD}; y0 = c; y1 = h"
         pointwise(rec, text, reads=self._inputs(bottoms), writes=[self._matrix(top.data) for top in tops])
+
+    def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
+        before, x, cont = bottoms
+        cell(graph, graph.split(x, [None] * GATES, 2), graph.values[before], graph.op("Unsqueeze", cont, [2]), tops)
 
     def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
         self.check(not propagate[2], "there is no gradient for the sequence indicators (bottom 2)", "propagate_down: false, or an Input")

@@ -9,7 +9,7 @@ from ocaffe.graph.ir import Blob, Shape
 from ocaffe.graph.recorder import Recorder
 from ocaffe.layers.base import Layer, register
 from ocaffe.layers.detection_output import check_predictions
-from ocaffe.layers.loss import COUNTED, normalization
+from ocaffe.layers.loss import COUNTED, normalization, refuse_smoothing
 from ocaffe.ops.multibox import HARD_EXAMPLE, MAX_NEGATIVE, NO_MINING, MultiBox, Settings, Suppression
 
 PROPAGATE = "propagate_down: true  propagate_down: true  propagate_down: false  propagate_down: false"
@@ -41,6 +41,7 @@ class MultiBoxLoss(Layer):
         self.check(not p.ignore_difficult_gt, "ignore_difficult_gt (NVIDIA's) is not supported", "remove it; use_difficult_gt: false drops them")
         mode = proto.LossParameter
         divisors = {mode.FULL: loc[0] * count, mode.VALID: COUNTED, mode.BATCH_SIZE: loc[0], mode.NONE: 1}
+        refuse_smoothing(self)
         chosen = normalization(self.param.loss_param, mode.VALID)
         self.check(chosen in divisors, "normalization PRE_FIXED is not one of this layer", "VALID, FULL, BATCH_SIZE or NONE")
         counts = list(self.param.propagate_down[:2]) or [True, True]

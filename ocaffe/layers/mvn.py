@@ -7,6 +7,7 @@ from ocaffe.errors import shape_text
 from ocaffe.graph.ir import Blob, Ref, Shape
 from ocaffe.graph.recorder import Recorder
 from ocaffe.layers.base import Layer, register
+from ocaffe.onnx.graph import OnnxGraph
 from ocaffe.ops.expression import Read, pointwise, reduce
 
 
@@ -39,6 +40,14 @@ class MVN(Layer):
         finish, scalars = "y0 = 1 / (sqrt(v0 / n) + eps)", {**self.size, "eps": self.eps}
         reduce(rec, "d = x0 - x1; v0 = d * d", reads=centred, writes=[self.inverse], axes=self.axes, finish=finish, scalars=scalars)
         pointwise(rec, "y0 = (x0 - x1) * x2", reads=[*centred, (self.inverse, 0)], writes=[y])
+
+    def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
+        x = graph.values[bottoms[0]] if bottoms[0].shape == tops[0].shape else graph.reshape(bottoms[0], graph.shape(tops[0]))
+        mean = graph.reduce("ReduceMean", x, self.axes)
+        centred = graph.op("Sub", x, mean, to=None if self.by_variance else tops[0])
+        if self.by_variance:
+            variance = graph.reduce("ReduceMean", graph.op("Mul", centred, centred), self.axes)
+            graph.op("Div", centred, graph.op("Add", graph.op("Sqrt", variance), self.eps), to=tops[0])
 
     def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
         """As in Caffe, which leaves out that eps takes part in the derivative of 1 / (deviation + eps)."""

@@ -12,6 +12,7 @@ from ocaffe.graph.ir import Blob, Ref, Shape, split_axes
 from ocaffe.graph.recorder import Recorder
 from ocaffe.layers.base import Layer, LayerClass, ParamBlob, register
 from ocaffe.layers.mvn import four_axes
+from ocaffe.onnx.graph import OnnxGraph
 from ocaffe.ops.expression import Read, pointwise, reduce
 
 
@@ -61,6 +62,12 @@ class Normalize(Layer):
         reduce(rec, "v0 = x0 * x0", reads=[x], writes=[self.inverse], axes=self.axes, finish=finish, scalars={"eps": self.eps})
         pointwise(rec, "y0 = x0 * x1 * x2", reads=[x, (self.inverse, 0), self.scale], writes=[y])
 
+    def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
+        x, axes = graph.values[bottoms[0]], range(1, len(bottoms[0].shape)) if self.own().across_spatial else [1]
+        norm = graph.op("Sqrt", graph.op("Add", graph.reduce("ReduceSum", graph.op("Mul", x, x), axes), self.eps))
+        scale = graph.parameter(self.params[0], (-1, *[1] * (len(bottoms[0].shape) - 2)) if self.scales else ())
+        graph.op("Mul", graph.op("Div", x, norm), scale, to=tops[0])
+
     def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
         """As in SSD, which multiplies by the scale last: where scales of channels differ this is not the derivative."""
         assert tops[0].diff is not None
@@ -103,6 +110,15 @@ class NormalizeOnly(Layer):
             writes, finish = [*writes, tops[1].data], f"{finish}; y1 = norm"
         reduce(rec, f"v0 = {self.term}", reads=[x], writes=writes, axes=(1,), finish=finish)
         pointwise(rec, "y0 = x0 * x1", reads=[x, (self.inverse, 0)], writes=[tops[0].data])
+
+    def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
+        x = graph.values[bottoms[0]] if bottoms[0].shape == tops[0].shape else graph.reshape(bottoms[0], graph.shape(tops[0]))
+        squared = self.param.normalize_param.normalize_type == "L2"
+        total = graph.op("Add", graph.reduce("ReduceSum", graph.op("Mul", x, x) if squared else graph.op("Abs", x), [1]), 1e-6)
+        norm = graph.op("Sqrt", total) if squared else total
+        graph.op("Div", x, norm, to=tops[0])
+        for top in tops[1:]:
+            graph.alias(top, norm)
 
     def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
         """The diff of the norms is left out, as in the fork without bp_norm."""

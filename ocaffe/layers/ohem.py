@@ -11,7 +11,7 @@ from ocaffe.graph.ir import Blob, Ref, Shape, split_axes
 from ocaffe.graph.recorder import Recorder
 from ocaffe.layers.anchors import WithoutGradient, check_rows
 from ocaffe.layers.base import Layer, register
-from ocaffe.layers.loss import check_batch, normalizer
+from ocaffe.layers.loss import check_batch, normalizer, refuse_smoothing
 from ocaffe.layers.softmax_loss import SoftmaxWithLoss
 from ocaffe.ops.anchors import over
 from ocaffe.ops.expression import pointwise, reduce
@@ -28,6 +28,8 @@ class SoftmaxWithLossOHEM(SoftmaxWithLoss):
     tops = (1, 3)
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
+        if len(self.param.top) > 2:
+            refuse_smoothing(self)
         labels = bottoms[1]
         shapes = [*super().infer(*bottoms), labels if len(labels) > 1 else (*labels, 1, 1, 1)]  # as SmoothL1LossOHEM's second top, to which it is added
         return shapes[: max(1, len(self.param.top))]

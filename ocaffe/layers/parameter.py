@@ -7,6 +7,7 @@ from ocaffe import proto
 from ocaffe.graph.ir import Blob, Shape
 from ocaffe.graph.recorder import Recorder
 from ocaffe.layers.base import Layer, ParamBlob, register
+from ocaffe.onnx.graph import OnnxGraph
 from ocaffe.ops.expression import pointwise
 
 
@@ -28,6 +29,9 @@ class Parameter(Layer):
 
     def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
         tops[0].data = self.params[0].data.view(self.shape, name=tops[0].name)
+
+    def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
+        graph.alias(tops[0], graph.parameter(self.params[0], self.shape))
 
     def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
         assert tops[0].diff is not None

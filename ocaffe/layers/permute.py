@@ -7,6 +7,7 @@ from ocaffe.errors import shape_text
 from ocaffe.graph.ir import Blob, Shape
 from ocaffe.graph.recorder import Recorder
 from ocaffe.layers.base import Layer, register
+from ocaffe.onnx.graph import OnnxGraph
 from ocaffe.ops.rearrange import inverse, permute
 
 
@@ -29,6 +30,17 @@ class Permuted(Layer):
             permute(rec, bottoms[0].data, tops[0].data, self.split, self.order)
         else:
             rec.alias(tops[0], bottoms[0])
+
+    def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
+        if not self.moves_data:
+            graph.alias(tops[0], bottoms[0])
+            return
+        whole = self.split == bottoms[0].shape
+        x = graph.values[bottoms[0]] if whole else graph.reshape(bottoms[0], (-1, *self.split[1:]))
+        shape = tuple(self.split[axis] for axis in self.order)
+        y = graph.op("Transpose", x, to=tops[0] if shape == tops[0].shape else None, perm=list(self.order))
+        if shape != tops[0].shape:
+            graph.reshape(y, to=tops[0])
 
     def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
         assert tops[0].diff is not None

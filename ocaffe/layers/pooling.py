@@ -10,6 +10,8 @@ from ocaffe.graph.ir import Blob, Ref, Shape
 from ocaffe.graph.recorder import Recorder
 from ocaffe.layers.base import Layer, register
 from ocaffe.layers.window import Window, axes_text
+from ocaffe.onnx.graph import OnnxGraph
+from ocaffe.onnx.pooling import pooled
 from ocaffe.ops.pooling import Pool
 
 UNDEFINED = {"bin_size": "ParseNet's", "bin_h": "ParseNet's", "bin_w": "ParseNet's", "torch_pooling": "NVCaffe's"}
@@ -86,6 +88,18 @@ class Pooling(Layer):
         self.pool.forward(rec, self.images(bottoms[0].data, self.pool.image), y, self.index)
         if len(tops) > 1 and self.index is not None:
             self.pool.mask(rec, self.index, self.images(tops[1].data, self.pool.outputs))
+
+    def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
+        if self.own().pool == proto.PoolingParameter.STOCHASTIC and self.phase == proto.TRAIN:
+            raise graph.refused("it draws pixels at random here", "export the TEST phase")
+        mask = tops[1] if len(tops) > 1 else None
+        shape = (-1, math.prod(self.planes[1:]), *self.pool.image)
+        if bottoms[0].shape[1:] == shape[1:]:
+            pooled(graph, self.pool, bottoms[0], tops[0], mask)
+        elif mask is None:
+            graph.reshape(pooled(graph, self.pool, graph.reshape(bottoms[0], shape)), to=tops[0])
+        else:
+            raise graph.refused("a mask of pooling along axes that are not the usual ones")
 
     def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
         self.check(

@@ -8,6 +8,7 @@ from ocaffe.errors import shape_text
 from ocaffe.graph.ir import Blob, Shape
 from ocaffe.graph.recorder import Recorder
 from ocaffe.layers.base import Layer, ParamBlob, register
+from ocaffe.onnx.graph import OnnxGraph
 from ocaffe.ops.expression import Read, pointwise, reduce
 
 
@@ -37,6 +38,10 @@ class PReLU(Layer):
 
     def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
         pointwise(rec, "y0 = x0 > 0 ? x0 : x1 * x0", reads=[bottoms[0].data, self.slope], writes=[tops[0].data])
+
+    def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
+        slope = (-1, *(1,) * (len(bottoms[0].shape) - 2)) if self.shape else (1,)
+        graph.op("PRelu", bottoms[0], graph.parameter(self.params[0], slope), to=tops[0])
 
     def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
         dy, gradient = tops[0].diff, self.params[0].diff

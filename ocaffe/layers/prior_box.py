@@ -10,6 +10,7 @@ from ocaffe.errors import shape_text
 from ocaffe.graph.ir import Blob, Shape
 from ocaffe.graph.recorder import Recorder
 from ocaffe.layers.base import Layer, register
+from ocaffe.onnx.graph import OnnxGraph
 
 SAME = 1e-6  # ratios nearer than this are one
 
@@ -36,6 +37,12 @@ class PriorBox(Layer):
 
     def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
         tops[0].data = rec.constant("boxes", self.boxes[None])
+
+    def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
+        for bottom in bottoms:
+            for axis in (2, 3):
+                graph.fixed(bottom, axis)
+        graph.alias(tops[0], graph.constant(self.boxes[None], tops[0].name))
 
     def _boxes(self, cells: Shape, image: Shape) -> np.ndarray:
         """Boxes and variances, 2 x 4P. The types of every step are those of SSD's code, so that the last bits agree."""

@@ -12,7 +12,7 @@ from ocaffe.errors import Error, shape_text
 from ocaffe.graph.ir import Blob, Ref, Shape, split_axes
 from ocaffe.graph.recorder import Recorder
 from ocaffe.layers.base import Arity, Layer, register
-from ocaffe.layers.loss import COUNTED, check_batch, check_labels, ignored, normalizer, segnet_default
+from ocaffe.layers.loss import COUNTED, check_batch, check_labels, ignored, normalizer, refuse_smoothing, segnet_default
 from ocaffe.model.blob import read_blobproto
 from ocaffe.ops.expression import Read, pointwise, reduce
 from ocaffe.ops.rearrange import permute
@@ -40,6 +40,7 @@ class ProbabilityLoss(Layer):
         outer, _, inner = self.folded
         check_batch(self, scores, labels)
         check_labels(self, scores, labels, outer * inner)
+        refuse_smoothing(self)
         self.ignore = ignored(self.param.loss_param)
         self.divisor = normalizer(self, outer, inner, segnet_default(self))
         self.scalars: dict[str, float] = {}

@@ -11,6 +11,8 @@ from ocaffe.graph.ir import Blob, Shape
 from ocaffe.graph.recorder import Recorder
 from ocaffe.layers.anchors import ANCHORS, WithoutGradient, base_anchors, check_anchors, check_one_image, settings
 from ocaffe.layers.base import register
+from ocaffe.onnx.detection import propose
+from ocaffe.onnx.graph import OnnxGraph
 from ocaffe.ops.anchors import over
 from ocaffe.ops.copy import copy
 from ocaffe.ops.nms import rank, suppress
@@ -36,6 +38,7 @@ class Proposal(WithoutGradient):
     message = "proposal_param"
     bottoms = 3
     tops = (1, 2)
+    extent_axis = 0
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         p = self.settings = settings(self, DEFAULTS[self.phase])
@@ -70,3 +73,6 @@ class Proposal(WithoutGradient):
         rec.measure(self, extent)
         for some, top in zip(found, tops):
             copy(rec, some, top.data, 0, top.shape[0])
+
+    def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
+        propose(graph, self.settings, self.anchors, self.listed, self.most, bottoms, tops)

@@ -7,6 +7,8 @@ from ocaffe.graph.ir import Blob, Shape
 from ocaffe.graph.recorder import Recorder
 from ocaffe.layers.base import Layer, register
 from ocaffe.layers.roi_pooling import check_regions, without_gradient
+from ocaffe.onnx.graph import OnnxGraph
+from ocaffe.onnx.regions import psroi_pooled
 from ocaffe.ops.roi_pooling import PsRoiPooling
 
 
@@ -36,6 +38,9 @@ class PSROIPooling(Layer):
         self.bins = (rec.saved if rec.train else rec.scratch)("bins", (y.shape[0], self.pool.row), "int32")
         self.pool.locate(rec, bottoms[1].data, x, self.bins)
         self.pool.forward(rec, x, self.bins, y)
+
+    def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
+        psroi_pooled(graph, self.own().group_size, self.pool.scale, bottoms[0], bottoms[1], tops[0])
 
     def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
         if not without_gradient(rec, bottoms, propagate):

@@ -5,11 +5,14 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
+import numpy as np
+
 from ocaffe import log
 from ocaffe.errors import Place, shape_text
 from ocaffe.graph.ir import Blob, Parameter, Ref, Role, Shape
 from ocaffe.graph.recorder import Recorder
 from ocaffe.layers.base import Layer, ParamBlob
+from ocaffe.onnx.graph import OnnxGraph
 from ocaffe.ops.expression import Read, pointwise, reduce
 from ocaffe.ops.gemm import gemm
 
@@ -107,6 +110,39 @@ class Recurrent(Layer):
         for t in range(self.steps):
             gemm(rec, self.next if t else self.begin, self._recurrent.data, product, trans_b=True, mergeable=False)
             self.step(rec, t, product, tops[0].data)
+
+    def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
+        x, cont, width = bottoms[0], bottoms[1], self.gates * self.units
+        rows = graph.reshape(x, (-1, self.inputs))
+        y = graph.op("Gemm", rows, graph.parameter(self.params[0]), graph.parameter(self.params[1]), transB=1)
+        y = graph.reshape(y, (*graph.shape(cont), width))
+        if self.statics:
+            static = graph.reshape(bottoms[2], (-1, self.static_inputs))
+            y = graph.op("Add", y, graph.op("Gemm", static, graph.parameter(self.params[2]), transB=1))
+        if self.exposed:
+            states = [graph.op("Squeeze", bottom, [0]) for bottom in bottoms[-self.exposed :]]
+        else:  # a run of the model begins anew: it keeps nothing from the one before
+            states = [graph.constant(np.zeros((graph.fixed(cont, 1), self.units), np.float32))] * len(self.states)
+        weight = graph.parameter(self._recurrent)
+
+        def step(*values: str) -> tuple[list[str], str]:
+            *before, product, keep = values
+            product = graph.op("Gemm", graph.op("Mul", before[0], keep), weight, product, transB=1)
+            after = self.onnx_step(graph, product, before, keep)
+            return after, after[0]
+
+        *final, collected = graph.scan(states, [y, graph.op("Unsqueeze", cont, [2])], step, [*[None] * len(states), None])
+        self.onnx_top(graph, collected, tops[0])
+        for top, state in zip(tops[1:], final):
+            graph.op("Unsqueeze", state, [0], to=top)
+
+    def onnx_step(self, graph: OnnxGraph, product: str, before: list[str], keep: str) -> list[str]:
+        """The new states from the inputs of the gates (N, G), the states before, and cont (N, 1)."""
+        raise NotImplementedError
+
+    def onnx_top(self, graph: OnnxGraph, hidden: str, top: Blob) -> None:
+        """The top from the hidden states of all steps."""
+        graph.alias(top, hidden)
 
     def keep_initial(self, rec: Recorder) -> list[Ref]:
         """Where the initial states but the hidden one are put, for the first step."""

@@ -8,6 +8,7 @@ from ocaffe import proto
 from ocaffe.graph.ir import Blob, Shape
 from ocaffe.graph.recorder import Recorder
 from ocaffe.layers.base import Layer, register
+from ocaffe.onnx.graph import OnnxGraph
 from ocaffe.ops.expression import Read, pointwise, reduce
 
 OP = proto.ReductionParameter
@@ -17,6 +18,8 @@ TEXTS = {  # of what is summed, and of the gradient from x0, the top's diff, and
     OP.ASUM: ("v0 = fabs(x0)", "y0 = s * x0 * sign(x1)"),
     OP.SUMSQ: ("v0 = x0 * x0", "y0 = 2 * s * x0 * x1"),
 }
+
+ONNX = {OP.SUM: "ReduceSum", OP.MEAN: "ReduceMean", OP.ASUM: "ReduceL1", OP.SUMSQ: "ReduceSumSquare"}
 
 
 @register("Reduction")
@@ -36,6 +39,12 @@ class Reduction(Layer):
         text, _ = TEXTS[self.own().operation]
         axes = range(self.first, len(bottoms[0].shape))
         reduce(rec, text, reads=[bottoms[0].data], writes=[tops[0].data], axes=axes, finish="y0 = s * v0", scalars={"s": self.scale})
+
+    def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
+        coeff, axes = float(self.own().coeff), range(self.first, len(bottoms[0].shape))
+        y = graph.reduce(ONNX[self.own().operation], bottoms[0], axes, keepdims=False, to=tops[0] if coeff == 1 else None)
+        if coeff != 1:
+            graph.op("Mul", y, coeff, to=tops[0])
 
     def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
         assert tops[0].diff is not None and bottoms[0].diff is not None

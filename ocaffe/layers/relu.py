@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from ocaffe.graph.ir import Blob, Shape
 from ocaffe.graph.recorder import Recorder
 from ocaffe.layers.base import Layer, register
+from ocaffe.onnx.graph import OnnxGraph
 from ocaffe.ops.expression import pointwise
 
 
@@ -26,6 +27,12 @@ class ReLU(Layer):
     def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
         text = "y0 = x0 > 0 ? x0 : slope * x0"
         pointwise(rec, text, reads=[bottoms[0].data], writes=[tops[0].data], scalars={"slope": self.slope}, relu_slope=self.slope)
+
+    def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
+        if self.slope:
+            graph.op("LeakyRelu", bottoms[0], to=tops[0], alpha=self.slope)
+        else:
+            graph.op("Relu", bottoms[0], to=tops[0])
 
     def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
         assert tops[0].diff is not None and bottoms[0].diff is not None

@@ -8,6 +8,7 @@ from ocaffe.errors import shape_text
 from ocaffe.graph.ir import Blob, Shape
 from ocaffe.graph.recorder import Recorder
 from ocaffe.layers.base import Layer, register
+from ocaffe.onnx.graph import OnnxGraph
 
 
 @register("Reshape")
@@ -51,6 +52,9 @@ class Reshape(Layer):
 
     def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
         rec.alias(tops[0], bottoms[0])
+
+    def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
+        graph.reshape(bottoms[0], to=tops[0])
 
     def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
         rec.alias_diff(bottoms[0], tops[0])

@@ -7,6 +7,7 @@ from ocaffe.graph.ir import Blob, Ref
 from ocaffe.graph.recorder import Recorder
 from ocaffe.layers.base import ParamBlob, register
 from ocaffe.layers.recurrent import Recurrent
+from ocaffe.onnx.graph import OnnxGraph
 from ocaffe.ops.expression import Read, pointwise, reduce
 from ocaffe.ops.gemm import gemm
 
@@ -43,6 +44,14 @@ class RNN(Recurrent):
         pointwise(
             rec, f"h = tanh(m0 + x0); m0 = h{more}", reads=[product, *reads], writes=writes, modifies=[self.at(self.steps_data, t)], side_effect=True
         )
+
+    def onnx_step(self, graph: OnnxGraph, product: str, before: list[str], keep: str) -> list[str]:
+        return [graph.op("Tanh", product)]
+
+    def onnx_top(self, graph: OnnxGraph, hidden: str, top: Blob) -> None:
+        weight, bias = (graph.parameter(parameter) for parameter in self.params[-2:])
+        y = graph.op("Gemm", graph.reshape(hidden, (-1, self.units)), weight, bias, transB=1)
+        graph.reshape(graph.op("Tanh", y), to=top)
 
     def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
         assert tops[0].diff is not None

@@ -7,6 +7,7 @@ from ocaffe.errors import shape_text
 from ocaffe.graph.ir import Blob, Ref, Shape
 from ocaffe.graph.recorder import Recorder
 from ocaffe.layers.base import Layer, register
+from ocaffe.onnx.graph import OnnxGraph
 from ocaffe.ops.expression import pointwise
 from ocaffe.ops.roi_pooling import RoiPooling
 
@@ -53,6 +54,10 @@ class ROIPooling(Layer):
         self.index: Ref | None = rec.saved("index", y.shape, self.pool.index_dtype(x)) if rec.train else None
         self.pool.locate(rec, bottoms[1].data, x, self.bins)
         self.pool.forward(rec, x, self.bins, y, self.index)
+
+    def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
+        rois = graph.values[bottoms[1]] if len(bottoms[1].shape) == 2 else graph.reshape(bottoms[1], (-1, 5))
+        graph.op("MaxRoiPool", bottoms[0], rois, to=tops[0], pooled_shape=self.pool.bins, spatial_scale=self.pool.scale)
 
     def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
         if not without_gradient(rec, bottoms, propagate):

@@ -8,6 +8,7 @@ from ocaffe.graph.ir import Blob, Shape
 from ocaffe.graph.recorder import Recorder
 from ocaffe.layers.base import ParamBlob, register
 from ocaffe.layers.bias import Broadcast
+from ocaffe.onnx.graph import OnnxGraph
 from ocaffe.ops.expression import Read, pointwise, reduce
 
 
@@ -32,6 +33,11 @@ class Scale(Broadcast):
             pointwise(rec, "y0 = x0 * x1 + x2", reads=reads, writes=[tops[0].data], affine=("", "x1", "x2"))
         else:
             pointwise(rec, "y0 = x0 * x1", reads=reads, writes=[tops[0].data], affine=("", "x1", "0"))
+
+    def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
+        y = graph.op("Mul", bottoms[0], self.onnx_operand(graph, bottoms), to=None if self.biased else tops[0])
+        if self.biased:
+            graph.op("Add", y, graph.parameter(self.params[-1], self.spread), to=tops[0])
 
     def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
         dy = tops[0].diff

@@ -9,7 +9,7 @@ from ocaffe.errors import shape_text
 from ocaffe.graph.ir import Blob, Shape
 from ocaffe.graph.recorder import Recorder
 from ocaffe.layers.base import Layer, register
-from ocaffe.layers.loss import COUNTED, check_batch, ignored, normalizer
+from ocaffe.layers.loss import COUNTED, check_batch, ignored, normalizer, refuse_smoothing
 from ocaffe.ops.expression import Read, pointwise, reduce
 
 
@@ -27,6 +27,7 @@ class SigmoidCrossEntropyLoss(Layer):
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         x, target = bottoms
         check_batch(self, x, target)
+        refuse_smoothing(self)
         self.check(
             math.prod(x) == math.prod(target),
             f"bottom 0 is {shape_text(x)}, bottom 1 is {shape_text(target)}: they must have equally many values",

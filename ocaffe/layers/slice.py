@@ -9,6 +9,7 @@ from ocaffe.graph.ir import Blob, Shape
 from ocaffe.graph.recorder import Recorder
 from ocaffe.layers.base import Layer, register
 from ocaffe.layers.concat import legacy_axis
+from ocaffe.onnx.graph import OnnxGraph
 from ocaffe.ops.copy import copy
 
 
@@ -55,6 +56,17 @@ class Slice(Layer):
             return
         for top, (start, end) in zip(tops, pairwise(self.starts)):
             copy(rec, bottoms[0].data, top.data, self.copy_axis, end - start, x_start=start)
+
+    def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
+        if not self.moves_data:
+            graph.alias(tops[0], bottoms[0])
+            return
+        sizes = [end - start for start, end in pairwise(self.starts)]
+        if len(set(sizes)) == 1 and not self.own().slice_point:
+            graph.split(bottoms[0], tops, self.copy_axis)
+        else:
+            graph.fixed(bottoms[0], self.copy_axis)
+            graph.ops("Split", bottoms[0], sizes, to=tops, axis=self.copy_axis)
 
     def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
         if not self.moves_data:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from ocaffe.graph.ir import Blob, Shape
 from ocaffe.graph.recorder import Recorder
 from ocaffe.layers.base import Layer, register
+from ocaffe.onnx.graph import OnnxGraph
 from ocaffe.ops.softmax import softmax, softmax_backward
 
 
@@ -19,6 +20,9 @@ class Softmax(Layer):
 
     def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
         softmax(rec, bottoms[0].data, tops[0].data, self.class_axis)
+
+    def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
+        graph.op("Softmax", bottoms[0], to=tops[0], axis=self.class_axis)
 
     def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
         assert tops[0].diff is not None and bottoms[0].diff is not None

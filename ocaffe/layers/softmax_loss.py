@@ -7,7 +7,7 @@ from typing import Any
 from ocaffe.graph.ir import Blob, Ref, Shape, split_axes
 from ocaffe.graph.recorder import Recorder
 from ocaffe.layers.base import Layer, LayerClass, register
-from ocaffe.layers.loss import check_batch, check_labels, ignored, normalizer, refuse_weighting, segnet_default
+from ocaffe.layers.loss import check_batch, check_labels, ignored, label_smoothing, normalizer, segnet_default
 from ocaffe.layers.probability_loss import WeightedSoftmaxWithLoss
 from ocaffe.ops.softmax import softmax_loss, softmax_loss_backward
 
@@ -16,7 +16,8 @@ from ocaffe.ops.softmax import softmax_loss, softmax_loss_backward
 class SoftmaxWithLoss(Layer):
     """Cross-entropy of the softmax of bottom 0 with the integer labels of bottom 1; a second top holds the probabilities.
 
-    Only bottom 0 gets a gradient, and the diff of the probabilities is ignored, as in Caffe.
+    Only bottom 0 gets a gradient, and the diff of the probabilities is ignored, as in Caffe. loss_param { label_smoothing: s }: the target of a
+    position is 1 - s for its label and s for all classes together, evenly.
     """
 
     bottoms = 2
@@ -35,7 +36,7 @@ class SoftmaxWithLoss(Layer):
         outer, _, inner = split_axes(scores, self.class_axis)
         check_batch(self, scores, labels)
         check_labels(self, scores, labels, outer * inner)
-        refuse_weighting(self)
+        self.smoothing = label_smoothing(self)
         self.ignore = ignored(self.param.loss_param)
         self.normalizer = normalizer(self, outer, inner, segnet_default(self))
         return [(), scores][: max(1, len(self.param.top))]
@@ -54,6 +55,7 @@ class SoftmaxWithLoss(Layer):
             self.class_axis,
             ignore=self.ignore,
             normalizer=self.normalizer,
+            smoothing=self.smoothing,
         )
 
     def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
@@ -71,4 +73,5 @@ class SoftmaxWithLoss(Layer):
             self.class_axis,
             ignore=self.ignore,
             normalizer=self.normalizer,
+            smoothing=self.smoothing,
         )

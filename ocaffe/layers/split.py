@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from ocaffe.graph.ir import Blob, Shape
 from ocaffe.graph.recorder import Recorder
 from ocaffe.layers.base import Layer, register
+from ocaffe.onnx.graph import OnnxGraph
 from ocaffe.ops.expression import pointwise
 
 AT_ONCE = 8  # diffs summed by one launch; kernels with many operands are slow to build, and some devices limit their arguments
@@ -27,6 +28,10 @@ class Split(Layer):
     def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
         for top in tops:
             rec.alias(top, bottoms[0])
+
+    def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
+        for top in tops:
+            graph.alias(top, bottoms[0])
 
     def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
         bottom = bottoms[0].diff

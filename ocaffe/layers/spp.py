@@ -10,6 +10,8 @@ from ocaffe.graph.ir import Blob, Ref, Shape
 from ocaffe.graph.recorder import Recorder
 from ocaffe.layers.base import Layer, register
 from ocaffe.layers.window import Window, pair_text
+from ocaffe.onnx.graph import OnnxGraph
+from ocaffe.onnx.pooling import pooled
 from ocaffe.ops.pooling import Pair, Pool
 
 
@@ -56,6 +58,14 @@ class SPP(Layer):
             index = (rec.saved if rec.train else rec.scratch)(f"index{number}", part.shape, pool.index_dtype) if indexed else None
             pool.forward(rec, bottoms[0].data, part, index, stream=f"level{number}")
             self.indices.append(index)
+
+    def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
+        if self.draws:
+            raise graph.refused("it draws pixels at random here", "export the TEST phase")
+        if len(self.levels) == 1:
+            pooled(graph, self.levels[0], bottoms[0], tops[0])
+        else:
+            graph.op("Concat", *(graph.op("Flatten", pooled(graph, level, bottoms[0])) for level in self.levels), to=tops[0], axis=1)
 
     def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
         stochastic = self.own().pool == proto.SPPParameter.STOCHASTIC

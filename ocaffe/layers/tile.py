@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from ocaffe.graph.ir import Blob, Shape
 from ocaffe.graph.recorder import Recorder
 from ocaffe.layers.base import Layer, register
+from ocaffe.onnx.graph import OnnxGraph
 from ocaffe.ops.expression import reduce
 from ocaffe.ops.rearrange import tile
 
@@ -28,6 +29,13 @@ class Tile(Layer):
             tile(rec, bottoms[0].data, tops[0].data, self.tile_axis)
         else:
             rec.alias(tops[0], bottoms[0])
+
+    def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
+        if self.moves_data:
+            repeats = [self.own().tiles if axis == self.tile_axis else 1 for axis in range(len(bottoms[0].shape))]
+            graph.op("Tile", bottoms[0], repeats, to=tops[0])
+        else:
+            graph.alias(tops[0], bottoms[0])
 
     def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
         assert tops[0].diff is not None

@@ -4,10 +4,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from ocaffe.errors import shape_text
 from ocaffe.graph.ir import Blob, Shape
 from ocaffe.graph.recorder import Recorder
 from ocaffe.layers.base import Layer, LayerClass, register
+from ocaffe.onnx.graph import OnnxGraph
 from ocaffe.ops.expression import pointwise
 from ocaffe.ops.upsample import nearest, nearest_backward, unpool, unpool_backward
 
@@ -51,6 +54,13 @@ class Nearest(Upsample):
             nearest(rec, bottoms[0].data, tops[0].data, self.scale)
         else:
             rec.alias(tops[0], bottoms[0])
+
+    def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
+        if self.moves_data:
+            how = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+            graph.op("Resize", bottoms[0], None, np.array([1, 1, self.scale, self.scale], np.float32), to=tops[0], **how)
+        else:
+            graph.alias(tops[0], bottoms[0])
 
     def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
         assert tops[0].diff is not None
@@ -99,6 +109,11 @@ class Unpooling(Upsample):
 
     def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
         unpool(rec, bottoms[0].data, bottoms[1].data, tops[0].data)
+
+    def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
+        zeros = graph.op("ConstantOfShape", graph.sizes(bottoms[0], 2, [tops[0].shape[2] * tops[0].shape[3]]), value=np.zeros(1, np.float32))
+        values, places = (graph.reshape(bottom, (0, 0, -1)) for bottom in bottoms)
+        graph.reshape(graph.op("ScatterElements", zeros, graph.cast(places, np.int64), values, axis=2), to=tops[0])
 
     def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
         assert tops[0].diff is not None

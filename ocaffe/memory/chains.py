@@ -11,7 +11,7 @@ from dataclasses import replace
 from ocaffe.graph.ir import Access, Launch, Operand, Ref, Role, Schedule
 from ocaffe.ops.expression import Pointwise
 
-MOST_OPERANDS = 18  # of a fused launch: kernels with more are slow to build, and some devices limit their arguments
+MOST_OPERANDS = 26  # of a fused launch: kernels with more are slow to build, and some devices limit their arguments
 
 
 def fuse_chains(schedule: Schedule) -> Schedule:

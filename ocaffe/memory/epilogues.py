@@ -129,7 +129,7 @@ class _Epilogues:
 
     def _lay(self, y: Ref, root: Ref) -> None:
         """Give y the memory of `root`."""
-        y.base, y.offset, y.stride = root, 0, None
+        y.base, y.offset, y.stride, y.takes_over = root, 0, None, True
         self.writers[root] = sorted({*self.writers[root], *self.writers.pop(y)} - self.gone)
         self.readers[root] = sorted({*self.readers[root], *self.readers.pop(y, [])} - self.gone)
 

@@ -288,4 +288,5 @@ def _moved(ref: Ref, again: dict[Ref, Ref]) -> Ref:
         return ref
     if ref.base is None:
         return root
-    return Ref(ref.name, ref.shape, ref.role, ref.dtype, base=root, offset=ref.root_offset, stride=ref.stride)
+    stride = None if ref.is_dense else ref.batch_stride  # which it may have from what it is a view of
+    return Ref(ref.name, ref.shape, ref.role, ref.dtype, base=root, offset=ref.root_offset, stride=stride)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
+from typing import NamedTuple
 
 from ocaffe.graph.ir import Access, Launch, Ref, Role, Schedule
 
@@ -23,18 +24,23 @@ def use_views(schedule: Schedule) -> Schedule:
     return [launch for launch in schedule if id(launch) not in needless]
 
 
+class _Use(NamedTuple):
+    """A step that touches a tensor."""
+
+    step: int
+    writes: bool
+    ref: Ref
+
+
 class _Views:
-    """Who touches what, while copies turn into views."""
+    """Who touches what, and when, while copies turn into views."""
 
     def __init__(self, schedule: Schedule) -> None:
-        self.uses: dict[Ref, list[Ref]] = defaultdict(list)
-        self.writers: dict[Ref, list[int]] = defaultdict(list)
+        self.uses: dict[Ref, list[_Use]] = defaultdict(list)
         self.step = {id(launch): step for step, launch in enumerate(schedule)}
         for step, launch in enumerate(schedule):
             for operand in launch.operands:
-                self.uses[operand.ref.root].append(operand.ref)
-            for root in {ref.root for ref in launch.writes}:
-                self.writers[root].append(step)
+                self.uses[operand.ref.root].append(_Use(step, operand.access is not Access.READ, operand.ref))
 
     def may_go(self, launch: Launch, gathers: bool) -> bool:
         """Make one side of a copy a view of the other, if that is right: the source is made in the target (`gathers`), or the target stays in the source."""
@@ -50,16 +56,42 @@ class _Views:
             part.count != root.count or not part.is_dense or part.shape[axis] != size or whole.root is root or root.slots != 1
             or root.persist or whole.root.persist or root.role not in RECYCLED or whole.root.role not in RECYCLED
             or (axis > 0 and math.prod(whole.shape[1:axis]) != 1) or (axis == 0 and not whole.is_dense)
-            or any(ref.shape[:1] != root.shape[:1] or ref.stride is not None for ref in self.uses[root])
+            or any(use.ref.shape[:1] != root.shape[:1] or use.ref.stride is not None for use in self.uses[root])
             or root.shape[:1] != part.shape[:1]
-            or not (gathers or self._stays(root, whole.root, self.step[id(launch)], launch.phase))
         ):  # fmt: skip
             return False
-        self.uses[whole.root] += self.uses.pop(root)
+        old = root.base, root.offset, root.stride
         root.base, root.offset = whole, start * inner
         root.stride = None if axis == 0 else whole.batch_stride
+        if not self._stays(root, whole.root, self.step[id(launch)], gathers, launch.phase):
+            root.base, root.offset, root.stride = old
+            return False
+        self.uses[whole.root] += self.uses.pop(root)
         return True
 
-    def _stays(self, part: Ref, whole: Ref, step: int, phase: str) -> bool:
-        """Whether nobody writes `whole` once the copy was made, nor `part` before; what is later added to a diff is added to its part of the other."""
-        return min(self.writers[part]) == step and (phase == "backward" or len(self.writers[part]) == 1) and max(self.writers[whole], default=-1) < step
+    def _stays(self, part: Ref, whole: Ref, copy: int, gathers: bool, phase: str) -> bool:
+        """Whether everybody finds what the copy would have given him: nobody changes the part's place in `whole` while the part is wanted, nor the part
+        while others want its place. What is later added to a diff that was copied is added to its place too."""
+        first, end = _span(part, whole)
+        own = [use for use in self.uses[part] if use.step != copy]
+        others = [use for use in self.uses[whole] if use.step != copy and _overlaps(_span(use.ref, whole), (first, end))]
+        changed = [use.step for use in others if use.writes]
+        last = max((use.step for use in own), default=copy)
+        if gathers:
+            begin = min((use.step for use in own), default=copy)
+            return not any(use.writes and use.step > copy for use in own) and not any(begin <= step <= max(last, copy) for step in changed)
+        added = [use.step for use in own if use.writes]
+        if any(use.step < copy for use in own) or (added and phase == "forward") or any(copy < step <= last for step in changed):
+            return False
+        return not added or all(use.step < min(added) for use in others if use.step > copy)
+
+
+def _span(ref: Ref, root: Ref) -> tuple[int, int]:
+    """The elements of a sample of `root` that a view of it has; all where it has other samples."""
+    if ref is root or ref.shape[:1] != root.shape[:1]:
+        return 0, root.count
+    return ref.root_offset, ref.root_offset + math.prod(ref.shape[1:])
+
+
+def _overlaps(a: tuple[int, int], b: tuple[int, int]) -> bool:
+    return a[0] < b[1] and b[0] < a[1]

@@ -88,6 +88,9 @@ def read_state_hdf5(path: str | Path) -> SolverState:
             state.cursors = [Cursor(*item) for item in json.loads(extras.get("data_cursor", "[]"))]
             state.random_seed = int(extras["random_seed"]) if "random_seed" in extras else None
             state.choices = str(extras.get("choices", ""))
+            state.averaged_net = str(extras.get("averaged_net", ""))
+            state.best_value = float(extras["best_value"]) if "best_value" in extras else None
+            state.best_iter = int(extras["best_iter"]) if "best_iter" in extras else None
         return state
 
 
@@ -102,9 +105,10 @@ def write_state_hdf5(path: str | Path, state: SolverState, history: Iterable[np.
             group.create_dataset(str(index), data=array if array.dtype == np.float64 else np.asarray(array, np.float32))
         extras = file.create_group(_EXTRAS).attrs
         extras["data_cursor"] = json.dumps([(cursor.layer, cursor.net, cursor.batch) for cursor in state.cursors])
-        extras["choices"] = state.choices
-        if state.random_seed is not None:
-            extras["random_seed"] = state.random_seed
+        extras["choices"], extras["averaged_net"] = state.choices, state.averaged_net
+        for name in ("random_seed", "best_value", "best_iter"):
+            if getattr(state, name) is not None:
+                extras[name] = getattr(state, name)
 
 
 def _scalar(dataset: Any) -> int:

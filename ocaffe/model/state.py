@@ -1,6 +1,7 @@
 """Solver state files (.solverstate): iteration, history and, in fields that Caffe ignores, what an exact resume needs."""
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +17,8 @@ from ocaffe.model.sniff import is_hdf5, is_text, open_head
 
 # field numbers of SolverState and DataCursor
 _ITER, _LEARNED_NET, _HISTORY, _STEP, _CURSOR, _SEED, _CHOICES = 1, 2, 3, 4, 50000, 50001, 50002
+_AVERAGED_NET, _BEST_VALUE, _BEST_ITER = 50003, 50004, 50005
+_DOUBLE = struct.Struct("<d")
 _CURSOR_LAYER, _CURSOR_NET, _CURSOR_BATCH = 1, 2, 3
 
 
@@ -30,7 +33,9 @@ class Cursor(NamedTuple):
 @dataclass
 class SolverState:
     """`history`: read-only arrays in the solver's order. `learned_net`: the weights file, as the path was given.
-    A state that Caffe wrote has no `cursors`, no `random_seed` and empty `choices` (JSON)."""
+    A state that Caffe wrote has no `cursors`, no `random_seed` and empty `choices` (JSON).
+
+    `averaged_net`: the file of the weights' moving average, if there is one; `best_value` of the solver's best_output, reached at `best_iter`."""
 
     iter: int
     learned_net: str = ""
@@ -39,6 +44,9 @@ class SolverState:
     cursors: list[Cursor] = field(default_factory=list)
     random_seed: int | None = None
     choices: str = ""
+    averaged_net: str = ""
+    best_value: float | None = None
+    best_iter: int | None = None
 
 
 def read_state(path: str | Path) -> SolverState:
@@ -76,10 +84,14 @@ def _read_field(state: SolverState, span: wire.Span, item: wire.Field, path: str
         state.history.append(decode_blob(span.inner(item)))
     elif number == _CURSOR and is_bytes:
         state.cursors.append(_read_cursor(span.inner(item)))
+    elif number == _AVERAGED_NET and is_bytes:
+        state.averaged_net = span.text(item)
+    elif number == _BEST_VALUE and item.kind == wire.FIXED64:
+        (state.best_value,) = _DOUBLE.unpack_from(span.data, item.start)
     elif number == _CHOICES and is_bytes:
         state.choices = span.text(item)
     elif item.kind == wire.VARINT:
-        name = {_ITER: "iter", _STEP: "current_step", _SEED: "random_seed"}.get(number)
+        name = {_ITER: "iter", _STEP: "current_step", _SEED: "random_seed", _BEST_ITER: "best_iter"}.get(number)
         if name:
             setattr(state, name, wire.signed(item.value))
 
@@ -113,5 +125,10 @@ def write_state(path: str | Path, state: SolverState, history: Iterable[np.ndarr
             stream.write(wire.header(_CURSOR, len(body)) + body)
         if state.random_seed is not None:
             stream.write(wire.integer(_SEED, state.random_seed))
-        if state.choices:
-            stream.write(wire.string(_CHOICES, state.choices))
+        for number, text in ((_CHOICES, state.choices), (_AVERAGED_NET, state.averaged_net)):
+            if text:
+                stream.write(wire.string(number, text))
+        if state.best_value is not None:
+            stream.write(wire.tag(_BEST_VALUE, wire.FIXED64) + _DOUBLE.pack(state.best_value))
+        if state.best_iter is not None:
+            stream.write(wire.integer(_BEST_ITER, state.best_iter))

@@ -53,6 +53,11 @@ class Weights:
     path: str = ""
 
 
+def weight_files(weights: Sequence[str]) -> list[str]:
+    """Names of weights files, each of which may be several with ',' between."""
+    return [name for names in weights for name in names.split(",") if name]
+
+
 def read_weights(path: str | Path) -> Weights:
     """The weights in `path`, whatever its format. Raises Error for a missing, truncated, damaged or wrong file."""
     head = open_head(path, "a caffemodel")

@@ -38,14 +38,14 @@ def crop(rec: Recorder, x: Ref, y: Ref, starts: Sequence[int]) -> None:
     _record(rec, y.shape, _part(x, starts, y.shape), Walk.straight(x.shape, x), y, Walk.straight(y.shape, y))
 
 
-def uncrop(rec: Recorder, y: Ref, x: Ref, starts: Sequence[int]) -> None:
-    """The adjoint of `crop`: x = y where y was taken from, 0 elsewhere."""
+def uncrop(rec: Recorder, y: Ref, x: Ref, starts: Sequence[int], value: float = 0) -> None:
+    """The adjoint of `crop`: x = y where y was taken from, `value` elsewhere."""
     if not rec.accumulates(x):
         inside = list(zip(starts, y.shape))
         for axis, (start, size) in enumerate(inside):  # what lies before and behind along this axis, within the part along the axes before it
             for first, end in ((0, start), (start + size, x.shape[axis])):
                 corner = [(first, end - first) if d == axis else inside[d] if d < axis else (0, n) for d, n in enumerate(x.shape)]
-                _write(rec, None, x, corner)
+                _write(rec, None, x, corner, value)
     _write(rec, y, x, list(zip(starts, y.shape)))
 
 
@@ -76,11 +76,12 @@ class Walk:
 
 @dataclass(frozen=True)
 class Rearrange:
-    """A copy over `domain` before strides are known: from one operand to another, or zeros to a single one."""
+    """A copy over `domain` before strides are known: from one operand to another, or `value` to a single one."""
 
     domain: Shape
     walks: tuple[Walk, ...]
     target: Target
+    value: float = 0
 
     def __call__(self, launch: Launch) -> Call:
         space = merge(self.domain, [walk.strides(operand.ref) for walk, operand in zip(self.walks, launch.operands)])
@@ -91,16 +92,16 @@ class Rearrange:
         axis = dense_axis(space.sizes, reads[0], write, self.target) if reads else None
         if axis is not None:
             return render_transpose(space.sizes, axis, reads[0], write, accumulate, self.target)
-        return render(parse("y0 = x0" if reads else "y0 = 0"), space.sizes, reads, [write], (), (), accumulate, self.target)
+        return render(parse("y0 = x0" if reads else f"y0 = {self.value!r}"), space.sizes, reads, [write], (), (), accumulate, self.target)
 
 
-def _record(rec: Recorder, domain: Shape, x: Ref | None, x_walk: Walk | None, y: Ref, y_walk: Walk) -> None:
+def _record(rec: Recorder, domain: Shape, x: Ref | None, x_walk: Walk | None, y: Ref, y_walk: Walk, value: float = 0) -> None:
     reads = [] if x is None else [x]
     if 0 in domain:
         rec.empty(reads, [y], what="rearrange")
         return
     walks = (y_walk,) if x_walk is None else (x_walk, y_walk)
-    rec.add(Launch(rec.layer, rec.phase, rec.operands(reads, [y]), None, Rearrange(domain, walks, rec.target), what="rearrange"))
+    rec.add(Launch(rec.layer, rec.phase, rec.operands(reads, [y]), None, Rearrange(domain, walks, rec.target, value), what="rearrange"))
 
 
 def _part(ref: Ref, starts: Sequence[int], shape: Shape) -> Ref:
@@ -111,9 +112,9 @@ def _part(ref: Ref, starts: Sequence[int], shape: Shape) -> Ref:
     return ref.view((shape[0], span), offset, ref.batch_stride)
 
 
-def _write(rec: Recorder, y: Ref | None, x: Ref, part: Sequence[tuple[int, int]]) -> None:
-    """y, or zeros, into the part of x given as (start, size) along each axis."""
+def _write(rec: Recorder, y: Ref | None, x: Ref, part: Sequence[tuple[int, int]], value: float = 0) -> None:
+    """y, or everywhere `value`, into the part of x given as (start, size) along each axis."""
     starts, shape = zip(*part)
     if 0 not in shape:
         walk = None if y is None else Walk.straight(y.shape, y)
-        _record(rec, shape, y, walk, _part(x, starts, shape), Walk.straight(x.shape, x))
+        _record(rec, shape, y, walk, _part(x, starts, shape), Walk.straight(x.shape, x), value)

@@ -104,22 +104,24 @@ def softmax_backward(rec: Recorder, y: Ref, dy: Ref, dx: Ref, axis: int) -> None
 
 
 def softmax_loss(
-    rec: Recorder, x: Ref, label: Ref, prob: Ref, sums: Ref, loss: Ref, axis: int, *, ignore: Ignore, normalizer: float
+    rec: Recorder, x: Ref, label: Ref, prob: Ref, sums: Ref, loss: Ref, axis: int, *, ignore: Ignore, normalizer: float, smoothing: float = 0
 ) -> None:
     """prob = softmax(x); loss = sum of -log(prob of the label) / normalizer, a `normalizer` of 0 being the number of labels not ignored.
 
     `label` has a value for each position, `sums` two values, which the backward pass reads. A label that is no class makes the loss NaN.
+    `smoothing`: this share of each target goes to all classes evenly (label smoothing).
     """
-    args = [label.dense_stride, *ignore]
+    args = [label.dense_stride, *ignore, float(smoothing)]
     Classes.of(rec, x, axis).launch_sum(rec, "softmax_loss", [x, label], prob, sums, loss, args, float(normalizer), [(0, 0)])
 
 
 def softmax_loss_backward(
-    rec: Recorder, prob: Ref, label: Ref, sums: Ref, weight: Ref, dx: Ref, axis: int, *, ignore: Ignore, normalizer: float
+    rec: Recorder, prob: Ref, label: Ref, sums: Ref, weight: Ref, dx: Ref, axis: int, *, ignore: Ignore, normalizer: float, smoothing: float = 0
 ) -> None:
-    """dx = (prob - [class is label]) * weight / normalizer, 0 for an ignored label; `weight` is a scalar on the device."""
+    """dx = (prob - target) * weight / normalizer, 0 for an ignored label; `weight` is a scalar on the device. The target is 1 for the label, 0 for
+    other classes, unless there is `smoothing`."""
     of = Classes.of(rec, prob, axis)
-    reads, args = [prob, label, sums, weight], [label.dense_stride, *ignore, float(normalizer), rec.accumulates(dx)]
+    reads, args = [prob, label, sums, weight], [label.dense_stride, *ignore, float(smoothing), float(normalizer), rec.accumulates(dx)]
     if of.rows:
         of.launch(rec, "softmax_loss_backward", reads, [dx], args, [(0, 0)])
         return

@@ -67,3 +67,8 @@ def run_batches(network: Network, batches: int) -> Iterator[tuple[Variant, Fetch
         while pending and (len(pending) >= RING - 1 or network.reads_late(variant)):
             yield pending.popleft()
     yield from pending
+
+
+def as_lists(outputs: Sequence[Output]) -> dict[str, list[float]]:
+    """Outputs for JSON."""
+    return {name: [float(value) for value in values] for name, values, _ in outputs}

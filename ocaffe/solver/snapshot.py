@@ -1,7 +1,9 @@
 """Snapshots: the weights and the solver state on disk, and back. Names and formats are Caffe's; ours adds where data and seeds stand."""
 from __future__ import annotations
 
+import contextlib
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -65,46 +67,81 @@ def probe(prefix: str, iteration: int) -> None:
         ) from reason
 
 
-def snapshot(solver: Solver) -> str:
-    """Write both files; returns the path of the state."""
-    hdf5 = solver.param.snapshot_format == proto.SolverParameter.HDF5
-    stem = f"{prefix_of(solver.param, solver.file)}_iter_{solver.iter}"
-    weights, state = (f"{stem}.caffemodel.h5", f"{stem}.solverstate.h5") if hdf5 else (f"{stem}.caffemodel", f"{stem}.solverstate")
-    kind = "HDF5" if hdf5 else "binary proto"
-    log.info("solver.cpp:464", f"Snapshotting to {kind} file {weights}")
-    network = solver.network
+def snapshot(solver: Solver, best: bool = False) -> str:
+    """Write weights, their moving average if there is one, and the state, whose path is returned; then remove what snapshot_keep says. `best`: of the
+    best test so far, under a name of its own; it takes the place of the best one before."""
+    prefix = prefix_of(solver.param, solver.file) + ("_best" if best else "")
+    stem, ending = f"{prefix}_iter_{solver.iter}", ".h5" if solver.param.snapshot_format == proto.SolverParameter.HDF5 else ""
+    weights, averaged, state = f"{stem}.caffemodel{ending}", f"{stem}.ema.caffemodel{ending}", f"{stem}.solverstate{ending}"
+    kind = "HDF5" if ending else "binary proto"
+    with solver.average.in_net(False) if solver.average else contextlib.nullcontext():
+        log.info("solver.cpp:464", f"Snapshotting to {kind} file {weights}")
+        _write_weights(solver.network, weights, with_diffs=solver.param.snapshot_diff)
+    if solver.average is not None:
+        with solver.average.in_net():
+            log.info("solver.cpp:464", f"Snapshotting the moving average to {kind} file {averaged}")
+            _write_weights(solver.network, averaged)
+    log.info("sgd_solver.cpp:284", f"Snapshotting solver state to {kind} file {state}")
+    write_state(state, _state_of(solver, weights, averaged if solver.average else ""), solver.history_arrays(), hdf5=bool(ending))
+    keep = 1 if best else solver.param.snapshot_keep
+    if keep:
+        _remove_old(prefix, keep, solver.iter, solver.precious)
+    return state
+
+
+def _write_weights(network: Network, path: str, with_diffs: bool = False) -> None:
+    hdf5 = path.endswith(".h5")
     data = DeviceBlobs(network, owners_only=hdf5)
-    diffs = DeviceBlobs(network, diffs=True, owners_only=hdf5) if solver.param.snapshot_diff else None
+    diffs = DeviceBlobs(network, diffs=True, owners_only=hdf5) if with_diffs else None
     if hdf5:
         from ocaffe.model.hdf5 import write_weights_hdf5  # h5py takes 0.1 s to import
 
-        write_weights_hdf5(weights, network.graph.message, data, diffs)
+        write_weights_hdf5(path, network.graph.message, data, diffs)
     else:
-        write_weights(weights, network.graph.message, data, diffs)
-    log.info("sgd_solver.cpp:284", f"Snapshotting solver state to {kind} file {state}")
-    write_state(state, _state_of(solver, weights), solver.history_arrays(), hdf5=hdf5)
-    return state
+        write_weights(path, network.graph.message, data, diffs)
 
 
-def _state_of(solver: Solver, weights: str) -> SolverState:
+def _remove_old(prefix: str, keep: int, iteration: int, precious: Sequence[str]) -> None:
+    """Remove the files of all but the last `keep` snapshots up to `iteration`; those of later iterations are another run's. `precious` files stay."""
+    name = re.compile(re.escape(os.path.basename(prefix)) + r"_iter_(\d+)(\.ema)?\.(caffemodel|solverstate)(\.h5)?")
+    folder = Path(prefix).parent
+    found = [(int(match[1]), path) for path in folder.iterdir() if (match := name.fullmatch(path.name)) and int(match[1]) <= iteration]
+    kept = sorted({number for number, _ in found})[-keep:]
+    spared = {os.path.realpath(path) for path in precious}
+    for number, path in found:
+        if number not in kept and os.path.realpath(path) not in spared:
+            try:
+                path.unlink()
+            except OSError as reason:
+                log.warning("solver.cpp:464", f"an old snapshot cannot be removed: {path}: {reason.strerror}")
+
+
+def _state_of(solver: Solver, weights: str, averaged: str) -> SolverState:
     """In the middle of a test its data count as unread: a resumed run begins that test anew."""
+    best = solver.best
     tests = [(f"test {i}", solver.tested_from.get(i, net.cursor)) for i, net in enumerate(solver.test_networks)]
     cursors = [Cursor(layer, name, batch) for name, places in [("train", solver.network.cursor), *tests] for layer, batch in places.items()]
-    return SolverState(solver.iter, weights, [], solver.rate.current_step, cursors, solver.seed)
+    value, found = (best.value, best.iteration) if best is not None else (None, None)
+    return SolverState(
+        solver.iter, weights, [], solver.rate.current_step, cursors, solver.seed, averaged_net=averaged, best_value=value, best_iter=found,
+    )  # fmt: skip
 
 
 def load_state(path: str) -> SolverState:
-    """The state in `path`; its weights file is looked for as recorded, then beside the state (folders move)."""
+    """The state in `path`; its weights files are looked for as recorded, then beside the state (folders move)."""
     state = read_state(path)
-    if state.learned_net and not os.path.exists(state.learned_net):
-        beside = os.path.join(os.path.dirname(path), os.path.basename(state.learned_net))
-        if not os.path.exists(beside):
-            raise Error(
-                f"the state's weights '{state.learned_net}' are neither there nor beside the state", place=path,
-                fix="put the .caffemodel beside the .solverstate",
-            )  # fmt: skip
-        state.learned_net = beside
+    state.learned_net, state.averaged_net = (_found(name, path) for name in (state.learned_net, state.averaged_net))
     return state
+
+
+def _found(weights: str, state: str) -> str:
+    """Where the weights file that `state` names is; '' where it names none."""
+    beside = os.path.join(os.path.dirname(state), os.path.basename(weights))
+    for path in (weights, beside):
+        if not weights or os.path.exists(path):
+            return path
+    fact = f"the state's weights '{weights}' are neither there nor beside the state"
+    raise Error(fact, place=state, fix=f"put {os.path.basename(weights)} beside the .solverstate")
 
 
 def restore(solver: Solver, path: str, state: SolverState | None = None) -> None:
@@ -112,6 +149,13 @@ def restore(solver: Solver, path: str, state: SolverState | None = None) -> None
     state = state or load_state(path)
     if state.learned_net:
         solver.network.copy_weights(read_weights(state.learned_net), state.learned_net)
+    if solver.average is not None:
+        solver.average.restart()
+        if state.averaged_net:
+            with solver.average.in_net():
+                solver.network.copy_weights(read_weights(state.averaged_net), state.averaged_net)
+    if solver.best is not None:
+        solver.best.value, solver.best.iteration = state.best_value, state.best_iter
     blobs = solver.history_views()
     if len(state.history) != len(blobs):
         raise Error(

@@ -1,6 +1,7 @@
 """The training loop, with Caffe's order of things, log lines and numbers (CAFFE.md §1.2, §3; quirks 30 to 37)."""
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -13,7 +14,6 @@ from ocaffe import log, proto
 from ocaffe.cl.device import Device
 from ocaffe.cl.session import Session
 from ocaffe.cl.tape import RING, Fetched
-from ocaffe.errors import Error
 from ocaffe.graph.ir import Parameter, Ref, Role
 from ocaffe.graph.record import Choices
 from ocaffe.graph.recorder import Recorder
@@ -21,12 +21,17 @@ from ocaffe.memory.report import persistent
 from ocaffe.model.state import SolverState
 from ocaffe.model.text import read_net, read_solver, write_text
 from ocaffe.model.upgrade import upgrade_solver
-from ocaffe.model.weights import read_weights
+from ocaffe.model.weights import read_weights, weight_files
 from ocaffe.network import Network, Variant
 from ocaffe.solver import snapshot as snapshots
+from ocaffe.solver.average import Average
+from ocaffe.solver.best import Best
+from ocaffe.solver.checks import check_solver
+from ocaffe.solver.losses import SmoothedLoss
+from ocaffe.solver.meter import Meter
 from ocaffe.solver.nets import net_messages
 from ocaffe.solver.policies import LearningRate
-from ocaffe.solver.scoring import Means, Output, log_outputs, run_batches
+from ocaffe.solver.scoring import Means, Output, as_lists, log_outputs, run_batches
 from ocaffe.solver.update import Updater
 
 number = log.number
@@ -77,7 +82,7 @@ class Solver:
         self.on_start: Callable[[], None] = lambda: None  # before each iteration
         self.on_gradients: Callable[[], None] = lambda: None  # before each update, where it runs apart from the passes
         log.info("solver.cpp:45", f"Initializing solver from parameters: \n{write_text(self.param)}")
-        self._validate()
+        check_solver(self.param, file)
         self.rate = LearningRate(self.param)
         self.session = Session(device)
         self._update: Variant | None = None
@@ -86,15 +91,19 @@ class Solver:
         self.network, self.test_networks = self._networks([] if resume else list(weights or self.param.weights), state)
         self._choices = self.network.choices
         self.updater = Updater(self.network.group, self.param)
-        if self.param.snapshot > 0:
+        self.average = Average(self.session, self.updater) if self.updater.average is not None else None
+        self.best = Best(self.param, self.test_networks, file) if self.param.HasField("best_output") else None
+        self.losses = SmoothedLoss(self.param.average_loss)
+        self.precious = [*weight_files(weights or self.param.weights), *([resume, state.learned_net] if resume and state else [])]  # never removed
+        if self.param.snapshot > 0 or self.best is not None:
             self._probe()
         self._bind()
         log.info("solver.cpp:57", "Solver scaffolding done.")
         if state is not None:
             log.info("sgd_solver.cpp:320", f"Restoring previous solver status from {resume}")
             snapshots.restore(self, resume or "", state)
-        self._losses: list[np.float32] = []
-        self._smoothed = self._sum = np.float32(0)
+        elif self.average is not None:
+            self.average.restart()
 
     # -- construction ------------------------------------------------------------------------------------------------
 
@@ -106,17 +115,12 @@ class Solver:
             return int(self.param.random_seed)
         return stored if stored is not None else time.time_ns() & 0x7FFFFFFFFFFF
 
-    def _validate(self) -> None:
-        param = self.param
-        if param.iter_size < 1 or param.average_loss < 1:
-            raise Error(f"iter_size is {param.iter_size}, average_loss {param.average_loss}; both must be at least 1", place=self.file)
-
     def _read(self, path: str) -> Any:
         return read_net(path, self.allow_unknown_fields, lambda text: log.warning("upgrade_proto.cpp:1", text))
 
     def _networks(self, weights: Sequence[str], state: SolverState | None) -> tuple[Network, list[Network]]:
         """The TRAIN net and the TEST nets, their parameters filled and loaded; those of `state` are loaded later, but tell layouts now."""
-        files = [name for names in weights for name in names.split(",") if name]
+        files = weight_files(weights)
         known = [state.learned_net] if state is not None and state.learned_net else files
         train, tests = net_messages(self.param, self._read, self.file)
         choices = replace(self._choices, backward=False, observed_diffs=False)
@@ -205,8 +209,8 @@ class Solver:
             return
         if param.display and self.iter % param.display == 0:
             loss = self._forward_loss()
-            self._smooth(loss, self.iter)
-            log.info("solver.cpp:327", f"Iteration {self.iter}, loss = {number(self._smoothed)}")
+            self.losses.add(loss, self.iter)
+            log.info("solver.cpp:327", f"Iteration {self.iter}, loss = {number(self.losses.value)}")
         if param.test_interval and self.iter % param.test_interval == 0:
             self.test_all()
         log.info("solver.cpp:332", "Optimization Done.")
@@ -215,10 +219,10 @@ class Solver:
         """Run `iterations` iterations. Nothing here waits for the device but a display line, a full ring, a test or a snapshot."""
         param = self.param
         start, stop = self.iter, self.iter + iterations
-        self._losses, self._smoothed = [], np.float32(0)
+        self.losses.restart()
         self._start_prefetch()
         pending: deque[tuple[int, int, Variant, Fetched]] = deque()
-        clock, shown = time.perf_counter(), self.iter
+        meter = Meter(self)
         while self.iter < stop:
             if param.test_interval and self.iter % param.test_interval == 0 and (self.iter > 0 or param.test_initialization):
                 self._harvest(pending, start, 0)
@@ -233,7 +237,7 @@ class Solver:
                 pending.append((self.iter, index, variant, fetched))
                 self._harvest(pending, start, 0 if display and index == param.iter_size - 1 else RING - 1)
             if display:
-                clock, shown = self._display(variant, fetched, rate, clock, shown)
+                self._display(variant, fetched, rate, meter)
             if self._split_passes:
                 self.on_gradients()
                 fetched = self._run_update(rate)
@@ -265,7 +269,7 @@ class Solver:
             self.session.bind([tape], poison=self.network.switches.poison)
         if self._observed and index == 0:
             self.session.clear(self.network.group.held)
-        tape.set_step(RATE=self._effective_rate(rate), ITERATION=self.iter, PASS=index, SAMPLE=0)
+        tape.set_step(**self.updater.words(self.iter, rate), PASS=index, SAMPLE=0)
         variant = self.network.run(variant)
         self.network.advance()
         fetched = variant.tape.outputs.fetch()
@@ -279,18 +283,11 @@ class Solver:
         if shapes:
             self.network.reshape(shapes)
 
-    def _effective_rate(self, rate: float) -> float:
-        """The rate times Adam's bias correction."""
-        if self.param.type != "Adam":
-            return rate
-        beta1, beta2, t = np.float32(self.param.momentum), np.float32(self.param.momentum2), np.float32(self.iter + 1)
-        return float(np.float32(rate) * np.sqrt(np.float32(1) - np.power(beta2, t)) / (np.float32(1) - np.power(beta1, t)))
-
     def _run_update(self, rate: float) -> Fetched:
         tape = self._update_variant().tape
         if tape not in self.session.tapes:
             self.session.bind([tape])
-        tape.set_step(RATE=self._effective_rate(rate))
+        tape.set_step(**self.updater.words(self.iter, rate))
         tape.run()
         return tape.outputs.fetch()
 
@@ -303,10 +300,7 @@ class Solver:
         """Take in the losses of passes that are done, oldest first, until `leave` are still on their way."""
         while len(pending) > leave:
             iteration, index, variant, fetched = pending.popleft()
-            loss = self.network.loss(variant, fetched)
-            self._sum = loss if index == 0 else np.float32(self._sum + loss)
-            if index == self.param.iter_size - 1:
-                self._smooth(np.float32(self._sum / np.float32(self.param.iter_size)), iteration - start)
+            self.losses.add_pass(self.network.loss(variant, fetched), index, self.param.iter_size, iteration - start)
 
     def _report_clipping(self, leave: int) -> None:
         """Log what was clipped, oldest first, until `leave` iterations are still on their way."""
@@ -318,27 +312,18 @@ class Solver:
             norms = f"L2 norm {number(norm)} > {number(self.param.clip_gradients)}"
             log.info("sgd_solver.cpp:95", f"Gradient clipping: scaling down gradients ({norms}) by scale factor {number(scale)}")
 
-    def _smooth(self, loss: np.float32, since: int) -> None:
-        """Mean of the last average_loss losses, in Caffe's float arithmetic."""
-        size = np.float32(len(self._losses))
-        if len(self._losses) < self.param.average_loss:
-            self._losses.append(loss)
-            self._smoothed = np.float32((self._smoothed * size + loss) / (size + np.float32(1)))
-        else:
-            index = since % self.param.average_loss
-            self._smoothed = np.float32(self._smoothed + (loss - self._losses[index]) / np.float32(self.param.average_loss))
-            self._losses[index] = loss
-
-    def _display(self, variant: Variant, fetched: Fetched, rate: float, clock: float, shown: int) -> tuple[float, int]:
-        now = time.perf_counter()
-        elapsed = now - clock if self.iter > shown else 0.0
-        speed = (self.iter - shown) / elapsed if elapsed else 0.0
+    def _display(self, variant: Variant, fetched: Fetched, rate: float, meter: Meter) -> None:
+        iterations, elapsed, waited = meter.read()
+        speed = iterations / elapsed if elapsed else 0.0
         timing = f"{number(speed)} iter/s, {number(elapsed)}s/{self.param.display} iters"
-        log.info("solver.cpp:239", f"Iteration {self.iter} ({timing}), loss = {number(self._smoothed)}")
+        log.info("solver.cpp:239", f"Iteration {self.iter} ({timing}), loss = {number(self.losses.value)}")
         values = self.network.output_values(variant, fetched)
         log_outputs("solver.cpp:258", "    Train net output #: ", values)
-        self.on_record({"phase": "train", "iteration": self.iter, "loss": float(self._smoothed), "lr": rate, "outputs": as_lists(values)})
-        return now, self.iter
+        record = {"phase": "train", "iteration": self.iter, "loss": float(self.losses.value), "lr": rate, "outputs": as_lists(values)}
+        if elapsed and self.network.sources:
+            record["data_wait"] = waited / elapsed
+            log.info("solver.cpp:239", f"    data wait {100 * waited / elapsed:.0f} %")
+        self.on_record(record)
 
     def _forward_loss(self) -> np.float32:
         """One more TRAIN forward, which consumes a batch (quirk 35)."""
@@ -354,9 +339,20 @@ class Solver:
     # -- testing -----------------------------------------------------------------------------------------------------
 
     def test_all(self) -> None:
-        for index in range(len(self.test_networks)):
-            if not self.stopped:
-                self.test(index)
+        """Test every TEST net; keep the weights if they are the best so far."""
+        with self.average.in_net(bool(self.param.ema_test)) if self.average is not None else contextlib.nullcontext():
+            outputs = []
+            for index in range(len(self.test_networks)):
+                if not self.stopped:
+                    outputs.append(self.test(index))
+        if self.stopped:
+            return  # tested_from stays for the snapshot that follows: a resumed run tests again from there
+        if self.best is not None:
+            if self.best.tested(self.iter, outputs):
+                snapshots.snapshot(self, best=True)  # a run that resumes from it repeats this test
+            self.stopped = self.best.exhausted(self.iter)
+        if not self.stopped:
+            self.tested_from.clear()
 
     def test(self, index: int) -> list[Output]:
         """Mean of every output over test_iter batches; logs them. Stops in the middle if asked to."""
@@ -373,8 +369,7 @@ class Solver:
             elif wanted == "stop":
                 self.stopped = True
                 log.info("solver.cpp:380", "Test interrupted.")
-                return []  # tested_from stays for the snapshot that follows: a resumed run tests again from there
-        del self.tested_from[index]
+                return []
         if self.param.test_compute_loss:
             log.info("solver.cpp:394", f"Test loss: {number(means.mean_loss)}")
         log_outputs("solver.cpp:414", "    Test net output #: ", means.outputs)
@@ -400,8 +395,3 @@ class Solver:
         """Stop reading data."""
         for network in [self.network, *self.test_networks]:
             network.close()
-
-
-def as_lists(outputs: Sequence[Output]) -> dict[str, list[float]]:
-    """Outputs for JSON."""
-    return {name: [float(value) for value in values] for name, values, _ in outputs}

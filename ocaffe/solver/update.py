@@ -9,7 +9,7 @@ import numpy as np
 from ocaffe.errors import Error
 from ocaffe.graph.ir import Ref, Role
 from ocaffe.graph.record import PARAMETER_ALIGNMENT, ParameterGroup
-from ocaffe.graph.recorder import Recorder
+from ocaffe.graph.recorder import STEP, Recorder
 
 
 class Rule(NamedTuple):
@@ -22,7 +22,7 @@ class Rule(NamedTuple):
 
 RULES = {
     "SGD": Rule(0, 1), "Nesterov": Rule(1, 1), "AdaGrad": Rule(2, 1, False), "RMSProp": Rule(3, 1, False),
-    "AdaDelta": Rule(4, 2), "Adam": Rule(5, 2),
+    "AdaDelta": Rule(4, 2), "Adam": Rule(5, 2), "AdamW": Rule(6, 2),
 }  # fmt: skip
 
 
@@ -41,6 +41,7 @@ class Updater:
             raise Error(f"momentum {solver.momentum:g} cannot be used with {solver.type}", fix="remove momentum, or use SGD or Nesterov")
         shape = (group.gradient_count,)
         self.history = [Ref(f"history{i}", shape, Role.HISTORY, value=0) for i in range(self.rule.histories)]
+        self.average = Ref("average", shape, Role.HISTORY, value=0) if solver.ema_decay else None
         blocks, factors = [], []
         for index, parameter in enumerate(p for p in group.params if p.propagate):
             for begin in range(0, parameter.count, PARAMETER_ALIGNMENT):
@@ -60,6 +61,29 @@ class Updater:
         """Whether parameters may be updated one after another: not where all gradients decide on the scale of each."""
         return not self.clips
 
+    def words(self, iteration: int, rate: float) -> dict[str, float]:
+        """What the update of an iteration reads from the step buffer: the rate, and Adam's bias correction, in Caffe's float arithmetic."""
+        result = {"RATE": rate, "ITERATION": iteration}
+        if self.rule in (RULES["Adam"], RULES["AdamW"]):
+            beta1, beta2, t = np.float32(self.solver.momentum), np.float32(self.solver.momentum2), np.float32(iteration + 1)
+            result["SCALE"] = float(np.sqrt(np.float32(1) - np.power(beta2, t)) / (np.float32(1) - np.power(beta1, t)))
+        return result
+
+    def _defines(self, rec: Recorder) -> dict[str, int]:
+        cpu = rec.target.is_cpu
+        return {
+            "BLOCK": PARAMETER_ALIGNMENT, "V": 16 if cpu else 1, "LANES": 1 if cpu else 64,
+            "RULE": self.rule.number, "L1": int(self.solver.regularization_type == "L1"), "EMA": int(self.average is not None),
+            **{f"STEP_{word}": STEP[word] for word in ("RATE", "ITERATION", "SCALE")},
+        }  # fmt: skip
+
+    def exchange(self, rec: Recorder) -> None:
+        """Record that the trained weights and their average change places."""
+        assert self.average is not None
+        defines = self._defines(rec)
+        operands = [self.group.data.view(self.average.shape), self.average]
+        rec.launch("update.exchange", modifies=operands, size=(self.average.count // defines["V"],), defines=defines, side_effect=True)
+
     def __call__(self, rec: Recorder, gradients: Ref, step: Ref, begin: int = 0) -> None:
         """Record the launches that update, from `gradients`, the part of the group that begins at element `begin`."""
         first, count = begin // PARAMETER_ALIGNMENT, gradients.count // PARAMETER_ALIGNMENT
@@ -67,11 +91,8 @@ class Updater:
             return
         rec.enter("update", "update")
         solver = self.solver
-        cpu = rec.target.is_cpu
-        lanes = 1 if cpu else 64
-        defines = {
-            "BLOCK": PARAMETER_ALIGNMENT, "V": 16 if cpu else 1, "LANES": lanes, "RULE": self.rule.number, "L1": int(solver.regularization_type == "L1"),
-        }  # fmt: skip
+        defines = self._defines(rec)
+        lanes = int(defines["LANES"])
         if self.clips:
             partial = rec.scratch("sums", (self.count,))
             rec.launch("update.sum_squares", reads=[gradients, self.blocks], writes=[partial], size=(lanes, count), local=(lanes, 1), defines=defines)
@@ -80,8 +101,8 @@ class Updater:
         rec.launch(
             "update.update",
             reads=[gradients, self.blocks.view((count, 2), 2 * first), self.factors, step, self.clip],
-            modifies=[ref.view(gradients.shape, begin) for ref in (self.group.data, self.history[0], self.history[-1])],
-            args=[1.0 / solver.iter_size, float(solver.momentum), float(solver.momentum2), float(solver.rms_decay), float(solver.delta)],
+            modifies=[ref.view(gradients.shape, begin) for ref in (self.group.data, self.history[0], self.history[-1], self.average) if ref],
+            args=[1.0 / solver.iter_size, solver.momentum, solver.momentum2, solver.rms_decay, solver.delta, solver.ema_decay],
             size=(lanes, count),
             local=(lanes, 1),
             defines=defines,

@@ -157,7 +157,7 @@ def test_plan_needs_no_device(capsys: pytest.CaptureFixture[str], monkeypatch: p
     monkeypatch.setattr(log, "minimum", 0)
     assert main(["plan", "--solver", "files/solver.prototxt"]) == 0
     text = capsys.readouterr().out
-    assert "lower bound" in text and "parameters" in text and "Caffe, at the least" in text
+    assert "lower bound" in text and "parameters" in text and "BVLC Caffe" in text
     for stage, expected in (("net", "layer {"), ("graph", "Convolution"), ("schedule", "backward")):
         assert main(["plan", "--solver", "files/solver.prototxt", "--dump", stage]) == 0
         assert expected in capsys.readouterr().out

@@ -46,7 +46,7 @@ def png(number: int, shape: tuple[int, int, int] = (3, 6, 8)) -> bytes:
     return proto.Datum(data=buffer.getvalue(), label=number, encoded=True).SerializeToString()
 
 
-def source(path: Any, batch: int, *, train: bool = True, labels: bool = True, workers: int = 1, transform: Any = (), **data: Any) -> ImageSource:
+def source(path: Any, batch: int, *, train: bool = True, labels: bool = True, workers: int | None = 1, transform: Any = (), **data: Any) -> ImageSource:
     """The source of a Data layer. `transform`: fields of transform_param, `data`: of data_param."""
     param = proto.DataParameter(**{"source": str(path), "batch_size": batch, "backend": LMDB, **data})
     made = ImageSource(param, Transform(proto.TransformationParameter(**dict(transform)), train), labels, workers=workers)

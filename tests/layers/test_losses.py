@@ -128,7 +128,10 @@ def test_infogain_with_a_matrix_from_below(kind: str, device: Any) -> None:
         ('type: "InfogainLoss" infogain_loss_param { source: "/nowhere" }', [(3, 4), (3,)], "cannot be read"),
         ('type: "CenterLoss"', [(3, 4), (3,)], "num_output"),
         ('type: "SoftmaxWithLoss" loss_param { weight_by_label_freqs: true class_weighting: 1 }', [(3, 4), (3,)], "1 class_weighting given for 4"),
-        ('type: "SoftmaxWithLoss" loss_param { label_smoothing: 0.1 }', [(3, 4), (3,)], "label_smoothing"),
+        ('type: "FocalLoss" loss_param { label_smoothing: 0.1 }', [(3, 4), (3,)], "label_smoothing"),
+        ('type: "HingeLoss" loss_param { label_smoothing: 0.1 }', [(3, 4), (3,)], "label_smoothing"),
+        ('type: "SigmoidCrossEntropyLoss" loss_param { label_smoothing: 0.1 }', [(3, 4), (3, 4)], "label_smoothing"),
+        ('type: "SoftmaxWithLossOHEM" top: "p" top: "each" loss_param { label_smoothing: 0.1 }', [(3, 4), (3,)], "label_smoothing"),
     ],
 )
 def test_refused(text: str, shapes: list[tuple[int, ...]], told: str) -> None:

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any
 
 import numpy as np
@@ -57,6 +58,8 @@ FUNCTIONS = {
     "Clip": ("clip_param { min: -0.5 max: 1.25 }", lambda x: np.clip(x, -0.5, 1.25)),
     "ELU": ("elu_param { alpha: 0.7 }", lambda x: np.where(x > 0, x, 0.7 * np.expm1(x))),
     "ELU negative": ("elu_param { alpha: -0.7 }", lambda x: np.where(x > 0, x, -0.7 * np.expm1(x))),
+    "Gelu": ("", lambda x: x * 0.5 * (1 + np.vectorize(math.erf)(x / math.sqrt(2)))),
+    "Gelu tanh": ("gelu_param { approximate: true }", lambda x: x * 0.5 * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))),
     "Swish": ("swish_param { beta: 1.5 }", lambda x: x / (1 + np.exp(-1.5 * x))),
     "Exp": ("exp_param { base: 2 scale: 0.5 shift: 1 }", lambda x: 2 ** (1 + 0.5 * x)),
     "Log": ("log_param { base: 2 scale: 0.5 shift: 5 }", lambda x: np.log2(5 + 0.5 * x)),

@@ -70,6 +70,22 @@ def test_loss(device, kind, shape, strided):
     close(result.diffs[0] - np.float32(1e-3), gradient * 0.5 / count)
 
 
+@pytest.mark.parametrize("share", [0.1, 0.9])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("shape", [(70, 10), (9, 5000), (2, 21, 40, 41), (3, 5, 2, 2)], ids=str)
+def test_label_smoothing(device, kind, shape, share):
+    """The cross-entropy with targets of 1 - share for the label and share / classes for every class, in float64."""
+    x = (RNG.normal(size=shape) * 3).astype(np.float32)
+    label = RNG.integers(0, shape[1], (shape[0], *shape[2:]))
+    text = f"type: 'SoftmaxWithLoss' top: 'a' loss_param {{ ignore_label: 2 label_smoothing: {share} }}"
+    result = run(device, kind, text, [x, label], [0.5], propagate=[True, False], held=1e-3)
+    prob = softmax(x, 1)
+    target = (1 - share) * (np.moveaxis(np.eye(shape[1])[label], -1, 1)) + share / shape[1]
+    counts = np.expand_dims(label != 2, 1)
+    close(result.tops[0], -(target * np.log(prob) * counts).sum() / counts.sum(), 1e-5)
+    close(result.diffs[0] - np.float32(1e-3), (prob - target) * counts * 0.5 / counts.sum())
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_label_that_is_no_class_gives_nan(device, kind):
     for bad in (5, -1, 1e9, np.nan):
@@ -148,7 +164,8 @@ def test_legacy_normalize_and_counted():
         ("", ((4, 5), (3,)), "same first dimension: bottom 0 is 4 x 5, bottom 1 is 3"),
         ("", ((4, 5), (4, 2)), r"\(8 and 4\): bottom 0 is 4 x 5, bottom 1 is 4 x 2"),
         ("softmax_param { axis: 2 }", ((4, 5), (4,)), "axis 2"),
-        ("loss_param { label_smoothing: 0.1 }", ((4, 5), (4,)), "label_smoothing"),
+        ("loss_param { label_smoothing: 1 }", ((4, 5), (4,)), "label_smoothing is 1"),
+        ("loss_param { label_smoothing: -0.1 }", ((4, 5), (4,)), "label_smoothing is -0.1"),
         ("loss_param { normalization: PRE_FIXED pre_fixed_normalizer: 0 }", ((4, 5), (4,)), "pre_fixed_normalizer is 0"),
     ],
 )

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import statistics
 
 import numpy as np
 import pytest
@@ -62,6 +63,15 @@ def check(schedule: list[Launch], alignment: int, limit: int) -> None:
 @pytest.mark.parametrize("limit", [1 << 40, 300_000])
 def test_no_two_live_refs_overlap(seed: int, limit: int) -> None:
     check(random_schedule(seed), 256, limit)
+
+
+@pytest.mark.parametrize("count", [25, pytest.param(1000, marks=pytest.mark.sweep)])
+def test_plans_are_close_to_the_bound(count: int) -> None:
+    ratios = []
+    for seed in range(count):
+        placed = plan(random_schedule(seed, steps=20 + seed % 80))
+        ratios.append(placed.total / placed.lower_bound)
+    assert statistics.median(ratios) <= 1.05 and max(ratios) <= 1.25, (statistics.median(ratios), max(ratios))
 
 
 @pytest.mark.parametrize("seed", range(40))

@@ -16,7 +16,7 @@ from ocaffe.model.upgrade import upgrade_solver
 from ocaffe.solver.solver import Solver
 
 GOLDEN = pathlib.Path(__file__).resolve().parent.parent / "golden"
-TOLERANCE = 2e-4  # twenty to thirty iterations deep
+TOLERANCE = 1e-4
 CASES = sorted(path.name.removesuffix(".solver.prototxt") for path in (GOLDEN / "solvers").glob("*.solver.prototxt"))
 
 

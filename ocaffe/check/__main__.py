@@ -1,0 +1,49 @@
+"""`python -m ocaffe.check JSON`: the process in which the comparisons run; JSON is [device, gpu, names]. Answers are lines of JSON (selftest.py)."""
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+import traceback
+from typing import Any
+
+from ocaffe import log
+from ocaffe.check.selftest import all_cases
+from ocaffe.cl.device import select_device
+from ocaffe.errors import Error
+
+
+def main() -> None:
+    spec, gpu, names = json.loads(sys.argv[1])
+    out = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # some runtimes print by themselves
+
+    def say(**answer: Any) -> None:
+        out.write(json.dumps(answer) + "\n")
+        out.flush()
+
+    log.quiet()
+    try:
+        device = select_device(spec, gpu)
+    except Error as error:
+        say(refused=str(error))
+        os._exit(0)
+    say(device=f"{device.number}: {device.name} ({device.platform_name}, driver {device.driver_version})")
+    cases = {case.name: case for case in all_cases()}
+    for name in names:
+        say(begin=name)
+        begin = time.perf_counter()
+        try:
+            findings = cases[name].run(device)
+        except Exception as problem:  # whatever a driver makes of it; then a fresh process, for the context may be broken
+            traceback.print_exc()
+            say(name=name, seconds=time.perf_counter() - begin, problem=f"{type(problem).__name__}: {problem}")
+            break
+        say(name=name, seconds=time.perf_counter() - begin, findings=findings)
+    sys.stderr.flush()
+    os._exit(0)  # everything is said; some runtimes crash while a process unloads them
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,129 @@
+"""All kernel families against numpy on one device. The comparisons run in a process of their own: where a driver crashes or hangs, that is a row of the
+table, and a fresh process goes on with the next family."""
+from __future__ import annotations
+
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, Protocol
+
+from ocaffe.check import boxes, layers, updates
+from ocaffe.check.case import TOLERANCE, Finding
+from ocaffe.cl.device import Device
+from ocaffe.errors import Error
+
+ROOT = Path(__file__).resolve().parents[2]
+TAIL = 6  # lines of what a process said before it crashed
+
+
+class AnyCase(Protocol):
+    """What is compared: a name, and `run`."""
+
+    @property
+    def name(self) -> str: ...
+    def run(self, device: Device) -> list[Finding]: ...
+
+
+def all_cases() -> list[AnyCase]:
+    return [*layers.cases(), *boxes.cases(), *updates.cases()]
+
+
+@dataclass
+class Row:
+    """The outcome of one family: `word` is passed, FAILED, CRASHED or HANGS; `error` the largest of its arrays, None where it did not come to that."""
+
+    name: str
+    word: str
+    seconds: float = 0.0
+    error: float | None = None
+    detail: str = ""
+
+
+def selftest(
+    names: Sequence[str], spec: str | None, gpu: str | None, timeout: float, on_device: Callable[[str], None], command: Sequence[str] = ()
+) -> Iterator[Row]:
+    """A row for each of `names`, as it is known. `timeout`: seconds without an answer. Raises Error where there is no such device.
+
+    `command` is what runs instead of `python -m ocaffe.check` (for tests).
+    """
+    left, known = list(names), False
+    while left:
+        with tempfile.TemporaryFile("w+") as said:
+            child = _Child([*(command or (sys.executable, "-m", "ocaffe.check")), json.dumps([spec, gpu, left])], said, timeout)
+            begun = ""
+            for answer in child.answers():
+                if "refused" in answer:
+                    raise Error(answer["refused"])
+                if "device" in answer and not known:
+                    on_device(answer["device"])
+                    known = True
+                begun = answer.get("begin", begun)
+                if "name" in answer:
+                    yield _row(answer)
+                    left.remove(answer["name"])
+                    begun = ""
+            if begun or not known:
+                word, detail = child.end()
+                yield Row(begun or "opening the device", word, detail="\n".join([detail, *_tail(said)]))
+                if not begun:
+                    return
+                left.remove(begun)
+
+
+def _row(answer: dict[str, Any]) -> Row:
+    if "problem" in answer:
+        return Row(answer["name"], "FAILED", answer["seconds"], detail=answer["problem"])
+    findings = [Finding(*finding) for finding in answer["findings"]]
+    wrong = [finding for finding in findings if not finding.error <= TOLERANCE]
+    detail = "\n".join(f"{finding.what}: off by {finding.error:.2g} of the largest magnitude; {finding.place}" for finding in wrong)
+    return Row(answer["name"], "FAILED" if wrong else "passed", answer["seconds"], max(finding.error for finding in findings), detail)
+
+
+class _Child:
+    """The process, and its answers; it is killed when it has been silent for too long."""
+
+    def __init__(self, command: Sequence[str], said: IO[str], timeout: float) -> None:
+        path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+        self.timeout, self.late = timeout, False
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=said, text=True, env={**os.environ, "PYTHONPATH": path})
+        self._lines: queue.Queue[str | None] = queue.Queue()
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def _listen(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self._lines.put(line)
+        self._lines.put(None)
+
+    def answers(self) -> Iterator[dict[str, Any]]:
+        try:
+            while (line := self._lines.get(timeout=self.timeout)) is not None:
+                yield json.loads(line)
+        except queue.Empty:
+            self.late = True
+        finally:
+            self.process.kill()
+            self.process.wait()
+            if self.process.stdout is not None:
+                self.process.stdout.close()
+
+    def end(self) -> tuple[str, str]:
+        """The word for its end in the middle of a comparison, and how it ended."""
+        if self.late:
+            return "HANGS", f"no answer for {self.timeout:g} s"
+        code = self.process.returncode
+        known = -code in signal.Signals.__members__.values()
+        return "CRASHED", f"signal {signal.Signals(-code).name}" if known else f"exit status {code}"
+
+
+def _tail(said: IO[str]) -> list[str]:
+    said.seek(0)
+    return [f"  {line.rstrip()}" for line in said.readlines()[-TAIL:]]

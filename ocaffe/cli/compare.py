@@ -1,0 +1,65 @@
+"""ocaffe compare: a net on two devices, or as it is optimised against a plain run, value by value."""
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+
+from ocaffe import log, proto
+from ocaffe.check.compare import Side, compare
+from ocaffe.cl.device import Device, select_device
+from ocaffe.cli.flags import Parser, device_flags, required, stages, state_flags
+from ocaffe.errors import Error
+from ocaffe.model.text import read_net
+from ocaffe.model.weights import weight_files
+from ocaffe.network import phase_net
+
+PLAIN = "plain"
+
+
+def main(argv: Sequence[str]) -> int:
+    parser = Parser("compare", "Run a net twice and compare every value, forward and backward, in the order of computation.")
+    parser.flag("model", "", "the net prototxt")
+    parser.flag("weights", "", "weights, separated by ','; without them both runs begin from the fillers")
+    parser.flag("phase", "TRAIN", "TRAIN or TEST", choices=("TRAIN", "TEST"))
+    device_flags(parser)
+    parser.flag("with", PLAIN, f"the second run: another device, or '{PLAIN}': the same one, nothing merged or computed again, no memory shared")
+    parser.flag("tolerance", 1e-4, "differences up to this share of a value's largest magnitude are rounding")
+    state_flags(parser)
+    options = parser.parse(argv)
+    path, other = required(options, "model", "the model", "compare"), getattr(options, "with")
+    if not options.tolerance > 0:
+        raise Error(f"--tolerance is {options.tolerance:g}", place="ocaffe compare", fix="a positive share, for example 1e-4")
+    message = read_net(path, options.allow_unknown_fields, lambda text: log.warning("upgrade_proto.cpp:1", text))
+    phase = proto.TRAIN if options.phase == "TRAIN" else proto.TEST
+    log.quiet()
+    with contextlib.ExitStack() as stack:
+        first = select_device(options.device or None, options.gpu or None)
+        stack.callback(first.close)
+        second = first
+        if other != PLAIN:
+            second = select_device(other)
+            stack.callback(second.close)
+        sides = []
+        for device, plain in ((first, False), (second, other == PLAIN)):
+            net = phase_net(message, phase, options.level, stages(options.stage) or ("",))
+            sides.append(Side(net, phase, device, plain, weight_files([options.weights])))
+            stack.callback(sides[-1].network.close)
+        print(f"first:  {_title(first)}\nsecond: {_title(second)}{', ' + PLAIN if other == PLAIN else ''}\n")
+        rows = compare(*sides)
+    width = max((len(row.layer) for row in rows), default=5)
+    for row in rows:
+        error = "merged" if row.error is None else f"{row.error:.1e}"
+        print(f"{row.phase:<8}  {row.layer:<{width}}  {error:>8}{'  <--' if row.error is not None and not row.error <= options.tolerance else ''}  {row.blob}")
+    wrong = [row for row in rows if row.error is not None and not row.error <= options.tolerance]
+    compared = sum(row.error is not None for row in rows)
+    if not wrong:
+        print(f"\nno difference above {options.tolerance:g} in {compared} values")
+        return 0
+    row = wrong[0]
+    print(f"\n{len(wrong)} of {compared} values differ; the first: layer {row.layer}, {row.phase}, '{row.blob}', off by {row.error:.2g}")
+    print(f"  of its largest magnitude, {row.place}")
+    return 1
+
+
+def _title(device: Device) -> str:
+    return f"{device.number}: {device.name} ({device.platform_name}, driver {device.driver_version})"

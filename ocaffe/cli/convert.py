@@ -1,0 +1,155 @@
+"""ocaffe convert: one kind of model file to another. Which conversion is meant, the kinds of the files tell."""
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from ocaffe import log
+from ocaffe.cli.flags import Parser, device_flags, stages, state_flags
+from ocaffe.errors import Error
+
+KINDS = {".prototxt": "prototxt", ".pbtxt": "prototxt", ".caffemodel": "weights", ".h5": "weights", ".hdf5": "weights", ".onnx": "onnx"}
+VERIFY = ("--verify", "-verify")  # takes a file that is none of those
+USAGE = "ocaffe convert deploy.prototxt weights.caffemodel model.onnx"
+
+
+def main(argv: Sequence[str]) -> int:
+    parser = Parser("convert", "Convert models: Caffe to ONNX and back, weights to HDF5 and back.")
+    parser.add_argument("files", nargs="*", help="what to convert, then what to make of it; their names tell what is meant")
+    parser.flag("summary", "", "say what a file holds: a net, solver, weights, state, mean, database or ONNX model")
+    export_flags(parser)
+    device_flags(parser)
+    state_flags(parser)
+    log.quiet()
+    options = parser.parse([f"{arg}=" if arg in VERIFY and _suffix(after) in KINDS else arg for arg, after in zip(argv, [*argv[1:], ""])], intermixed=True)
+    if options.summary:
+        return _summary(options)
+    if not options.files:
+        raise Error("no files are given", place="ocaffe convert", fix=f"for example {USAGE}, or --summary FILE")
+    kinds = tuple(_kind(file) for file in options.files)
+    if kinds not in CONVERSIONS:
+        possible = "; ".join(" ".join(names) for names in CONVERSIONS)
+        raise Error(f"nothing converts {' '.join(kinds)}", place="ocaffe convert", fix=f"kinds of files, in this order: {possible}")
+    return CONVERSIONS[kinds](options) or 0
+
+
+def _suffix(file: str) -> str:
+    return Path(file).suffix.lower()
+
+
+def _kind(file: str) -> str:
+    suffix = _suffix(file)
+    if suffix not in KINDS:
+        raise Error(f"'{file}' is of no known kind", place="ocaffe convert", fix=f"a name that ends with one of {', '.join(KINDS)}; for example {USAGE}")
+    return KINDS[suffix]
+
+
+def _summary(options: argparse.Namespace) -> int:
+    from ocaffe.model.summary import summarize
+
+    if options.files:
+        raise Error(f"--summary is given with files to convert ({' '.join(options.files)})", place="ocaffe convert", fix="one of both")
+    print("\n".join(summarize(options.summary)))
+    return 0
+
+
+def import_onnx(options: argparse.Namespace) -> None:
+    """onnx prototxt weights: an ONNX model as a Caffe net; --shape and --cut_at as for the export."""
+    from ocaffe.onnx.importer import convert
+
+    source, net, weights = options.files
+    outputs = [name for name in options.cut_at.split(",") if name]
+    message = convert(source, net, weights, shapes=_shapes(options.shape) or None, outputs=outputs)
+    print(f"{net}, {weights}: {len(message.layer)} layers from {source}")
+
+
+def transcode(options: argparse.Namespace) -> None:
+    """[prototxt] weights weights: .caffemodel and .caffemodel.h5."""
+    from ocaffe.model.transcode import convert_weights
+
+    *net, source, target = options.files
+    convert_weights(source, target, net[0] if net else None)
+    print(f"{target}: the weights of {source}")
+
+
+# -- to ONNX ---------------------------------------------------------------------------------------------------------
+
+
+def export_flags(parser: Parser) -> None:
+    parser.flag("opset", 17, "opset of the ONNX model")
+    parser.flag("dynamic_batch", False, "the model takes any batch size")
+    parser.flag("fold", False, "BatchNorm, Scale and Bias go into the convolution or product before them")
+    parser.flag("fp16", False, "weights and arithmetic in 16 bits; inputs and outputs stay in 32")
+    parser.flag("cut_at", "", "end with these blobs, separated by ','")
+    parser.flag("raw_detection", False, "end with the bottoms of DetectionOutput: locations, confidences, priors")
+    parser.flag("activate_losses", False, "losses become the Softmax or Sigmoid inside them; otherwise they go")
+    parser.flag("bake_preprocessing", False, "the mean and scale of the data layer go into the model")
+    parser.flag("fillers", False, "layers that the weights lack get the values of their fillers")
+    parser.flag("shape", "", "shapes of inputs, for example data:1x3x224x224,im_info:1x3; does without the data of a data layer")
+    parser.flag("tolerance", 0.0, "largest difference in parts of a blob's largest magnitude; 0 means 1e-4, with --fp16 2e-2")
+    what = "compare with ocaffe for this image or .npz; random numbers without one"
+    parser.add_argument(*VERIFY, dest="verify", nargs="?", const="", default="", help=what)
+    parser.add_argument("--noverify", "-noverify", dest="verify", action="store_const", const=None, help="write the file without comparing")
+
+
+def export_onnx(options: argparse.Namespace) -> None:
+    """prototxt [weights] onnx: export, verify, and only then write."""
+    from ocaffe.onnx.export import Options, export
+    from ocaffe.onnx.model import save
+
+    net, *weights, target = options.files
+    wanted = Options(
+        opset=options.opset, dynamic_batch=options.dynamic_batch, fold=options.fold, fp16=options.fp16, raw_detection=options.raw_detection,
+        bake=options.bake_preprocessing, activate=options.activate_losses, fillers=options.fillers,
+        cut_at=[name for name in options.cut_at.split(",") if name], shapes=_shapes(options.shape),
+        level=options.level, stages=stages(options.stage), unknown_fields=options.allow_unknown_fields,
+    )  # fmt: skip
+    exported = export(net, weights[0] if weights else None, wanted)
+    verdict = "not verified (--noverify)" if options.verify is None else _verified(exported, options)
+    save(exported.model, target)
+    print(f"{target}: {len(exported.model.graph.node)} nodes, opset {options.opset}, {_sizes(exported)}; {verdict}")
+
+
+def _verified(exported: Any, options: argparse.Namespace) -> str:
+    from ocaffe.cl.device import list_devices, select_device
+    from ocaffe.onnx.verify import inputs_from, random_inputs, verify
+
+    if not (options.device or options.gpu) and all(device.unusable for device in list_devices()):
+        return "NOT VERIFIED: there is no OpenCL device"
+    device = select_device(options.device or None, options.gpu or None)
+    try:
+        if options.verify:
+            runs = [inputs_from(options.verify, exported.graph)]
+        else:
+            batches = [None, 3] if exported.options.dynamic_batch else [None]
+            runs = [random_inputs(exported.graph, batch=batch) for batch in batches]
+        return str(verify(exported, runs, device, options.tolerance))
+    finally:
+        device.close()
+
+
+def _sizes(exported: Any) -> str:
+    sides = ((exported.model.graph.input, "from"), (exported.model.graph.output, "to"))
+    return " ".join(f"{word} {', '.join(info.name for info in infos)}" for infos, word in sides)
+
+
+def _shapes(text: str) -> dict[str, tuple[int, ...]]:
+    shapes = {}
+    for part in filter(None, text.split(",")):
+        name, _, sizes = part.rpartition(":")
+        if not name or not all(size.isdigit() and int(size) > 0 for size in sizes.split("x")):
+            raise Error(f"--shape has '{part}'", place="ocaffe convert", fix="BLOB:SIZExSIZEx.., for example data:1x3x224x224")
+        shapes[name] = tuple(int(size) for size in sizes.split("x"))
+    return shapes
+
+
+# One line for each conversion: the kinds of the files as they are given, and who does it.
+CONVERSIONS: dict[tuple[str, ...], Callable[[argparse.Namespace], int | None]] = {
+    ("prototxt", "weights", "onnx"): export_onnx,
+    ("prototxt", "onnx"): export_onnx,
+    ("onnx", "prototxt", "weights"): import_onnx,
+    ("weights", "weights"): transcode,
+    ("prototxt", "weights", "weights"): transcode,
+}

@@ -1,0 +1,56 @@
+"""LayerNorm, and with other axes in front of it instance and group normalization."""
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from ocaffe.graph.ir import Blob, Ref, Shape
+from ocaffe.graph.recorder import Recorder
+from ocaffe.layers.base import Layer, register
+from ocaffe.ops.expression import Read, pointwise, reduce
+
+if TYPE_CHECKING:
+    from ocaffe.onnx.graph import OnnxGraph
+
+
+@register("LayerNorm")
+class LayerNorm(Layer):
+    """y = (x - mean) / sqrt(variance + eps), of the values along all axes from `axis` on: 1 for each image, 2 for each channel, -1 for each position.
+
+    No statistics are kept; both phases are alike. A Scale layer behind it has the weights. Unlike MVN's, eps belongs to the variance. Backward needs
+    the top and the inverse deviations.
+    """
+
+    origin = "ocaffe"
+
+    def infer(self, *bottoms: Shape) -> Sequence[Shape]:
+        x = bottoms[0]
+        self.first = self.axis(self.own().axis, x)
+        self.axes = range(self.first, len(x))
+        self.scalars = {"n": float(math.prod(x[self.first :])), "eps": float(self.own().eps)}
+        return [x]
+
+    def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
+        x, kept = bottoms[0].data, bottoms[0].shape[: self.first]
+        mean, self.inverse = rec.scratch("mean", kept), (rec.saved if rec.train else rec.scratch)("inverse", kept)
+        centred: list[Read] = [x, (mean, 0)]
+        reduce(rec, "v0 = x0", reads=[x], writes=[mean], axes=self.axes, finish="y0 = v0 / n", scalars=self.scalars)
+        # From the mean in a second pass: E[x^2] - E[x]^2 would lose the variance of values far from zero.
+        finish = "y0 = 1 / sqrt(v0 / n + eps)"
+        reduce(rec, "d = x0 - x1; v0 = d * d", reads=centred, writes=[self.inverse], axes=self.axes, finish=finish, scalars=self.scalars)
+        pointwise(rec, "y0 = (x0 - x1) * x2", reads=[*centred, (self.inverse, 0)], writes=[tops[0].data])
+
+    def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
+        dy, y, dx = tops[0].diff, tops[0].data, bottoms[0].diff
+        assert dy is not None and dx is not None
+        means: list[Ref] = [rec.scratch(name, self.inverse.shape) for name in ("mean_dy", "mean_dy_y")]
+        finish = "y0 = v0 / n; y1 = v1 / n"
+        reduce(rec, "v0 = x0; v1 = x0 * x1", reads=[dy, y], writes=means, axes=self.axes, finish=finish, scalars=self.scalars)
+        pointwise(rec, "y0 = (x0 - x2 - x1 * x3) * x4", reads=[dy, y, *((ref, 0) for ref in (*means, self.inverse))], writes=[dx])
+
+    def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
+        """In operators that all opsets have."""
+        centred = graph.op("Sub", bottoms[0], graph.reduce("ReduceMean", bottoms[0], list(self.axes)))
+        variance = graph.reduce("ReduceMean", graph.op("Mul", centred, centred), list(self.axes))
+        graph.op("Div", centred, graph.op("Sqrt", graph.op("Add", variance, self.scalars["eps"])), to=tops[0])

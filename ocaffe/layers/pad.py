@@ -1,0 +1,81 @@
+"""Pad: a border around the bottom, which may be wider on one side than on the other."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from ocaffe import proto
+from ocaffe.errors import shape_text
+from ocaffe.graph.ir import Blob, Ref, Shape
+from ocaffe.graph.recorder import Recorder
+from ocaffe.layers.base import Layer, register
+from ocaffe.ops.border import Border
+from ocaffe.ops.rearrange import crop, uncrop
+
+if TYPE_CHECKING:
+    from ocaffe.onnx.graph import OnnxGraph
+
+MODE = proto.PadParameter
+
+
+@register("Pad")
+class Pad(Layer):
+    """The bottom with `begin` values before and `end` values behind along each axis from `axis` on: `value`, the mirrored bottom, or its edge."""
+
+    origin = "ocaffe"
+    inplace_top = False
+
+    def infer(self, *bottoms: Shape) -> Sequence[Shape]:
+        p, x = self.own(), bottoms[0]
+        first = self.axis(p.axis, x)
+        self.check(first > 0, "axis 0 is the batch, which cannot be padded", "axis: 1 or more")
+        for name in ("begin", "end"):
+            given = len(getattr(p, name))
+            self.check(given in (0, len(x) - first), f"{given} times {name} for the {len(x) - first} axes from axis {first} on of bottom {shape_text(x)}",
+                       f"{name} {len(x) - first} times")  # fmt: skip
+        none = [0] * (len(x) - first)
+        self.begin, self.end = ([0] * first + (list(getattr(p, name)) or none) for name in ("begin", "end"))
+        for axis, (size, *pads) in enumerate(zip(x, self.begin, self.end)):
+            self.check(p.mode != MODE.REFLECT or max(pads) < size, f"axis {axis} of bottom {shape_text(x)} has {size} values, {max(pads)} cannot be mirrored",
+                       f"up to {size - 1}")  # fmt: skip
+            self.check(p.mode != MODE.EDGE or size > 0 or max(pads) == 0, f"axis {axis} of bottom {shape_text(x)} has no edge", "mode: CONSTANT")
+        top = tuple(before + size + behind for size, before, behind in zip(x, self.begin, self.end))
+        self.borders = [Border(axis, size, self.begin[axis], top[axis], p.mode == MODE.REFLECT) for axis, size in enumerate(x) if top[axis] != size]
+        self.moves_data = bool(self.borders)
+        return [top]
+
+    def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
+        x, y = bottoms[0].data, tops[0].data
+        if not self.moves_data:
+            rec.alias(tops[0], bottoms[0])
+        elif self.own().mode == MODE.CONSTANT:
+            uncrop(rec, x, y, self.begin, self.own().value)
+        else:
+            for border, (inner, outer) in zip(self.borders, self.steps(rec, x, y)):
+                border.forward(rec, inner, outer)
+
+    def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
+        dy = tops[0].diff
+        assert dy is not None
+        if not self.moves_data:
+            rec.alias_diff(bottoms[0], tops[0])
+            return
+        dx = bottoms[0].diff
+        assert dx is not None
+        if self.own().mode == MODE.CONSTANT:
+            crop(rec, dy, dx, self.begin)
+        else:
+            for border, (inner, outer) in reversed(list(zip(self.borders, self.steps(rec, dx, dy)))):
+                border.backward(rec, outer, inner)
+
+    def steps(self, rec: Recorder, x: Ref, y: Ref) -> list[tuple[Ref, Ref]]:
+        """What is before and behind each axis's border, from x to y, one axis after another."""
+        refs = [x]
+        for border in self.borders[:-1]:
+            shape = refs[-1].shape
+            refs.append(rec.scratch(f"axis{border.axis}", (*shape[: border.axis], border.outs, *shape[border.axis + 1 :])))
+        return list(zip(refs, [*refs[1:], y]))
+
+    def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
+        mode = MODE.Mode.Name(self.own().mode).lower()
+        graph.op("Pad", bottoms[0], [*self.begin, *self.end], float(self.own().value) if mode == "constant" else None, to=tops[0], mode=mode)

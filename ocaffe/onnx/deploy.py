@@ -1,0 +1,249 @@
+"""What is left of a net in use: data layers become inputs, losses and Accuracy go, or become the activation inside them. Message to message."""
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ocaffe import proto
+from ocaffe.data.transform import Transform
+from ocaffe.errors import Error, Place
+from ocaffe.graph.ir import Shape
+from ocaffe.layers.base import registry
+
+DATA = {"AnnotatedData", "Data", "DenseImageData", "HDF5Data", "ImageData", "MemoryData", "WindowData"}
+PICTURES = {"AnnotatedData", "Data", "DenseImageData", "ImageData"}  # those that apply transform_param as a mean and a scale
+ACTIVATIONS = {"FocalLoss": "Softmax", "SigmoidCrossEntropyLoss": "Sigmoid", "SoftmaxWithLoss": "Softmax", "SoftmaxWithLossOHEM": "Softmax"}
+# Layers that are no losses and yet say how good a net is, not what it computes.
+MEASURES = {"Accuracy", "DetectionEvaluate", "EvalDetection", "ParseEvaluate", "SegAccuracy"}
+
+Source = tuple[int, int]  # a value: number of its layer, number of the top
+
+
+@dataclass(frozen=True)
+class Preprocessing:
+    """What a data layer does to the pixels: (x - mean) * scale, `mean` of C x 1 x 1 or C x H x W."""
+
+    mean: np.ndarray | None
+    scale: float
+
+    def __call__(self, x: np.ndarray) -> np.ndarray:
+        return (x if self.mean is None else x - self.mean) * np.float32(self.scale)
+
+
+@dataclass(frozen=True)
+class Deployed:
+    """The net, the blobs that it is for, and how its inputs are prepared where data layers said so."""
+
+    message: Any
+    outputs: list[str]
+    preprocessing: dict[str, Preprocessing] = field(default_factory=dict)
+
+
+def deploy(
+    net: Any, *, shapes: Mapping[str, Shape] | None = None, activate: bool = False, cut_at: Sequence[str] = (), prepare: bool = False
+) -> Deployed:
+    """The part of `net` (upgraded, filtered) that computes its outputs, or the blobs `cut_at`.
+
+    `shapes` are those of inputs and of data tops; data layers whose top is not among them are opened to tell theirs. `activate`: a loss leaves the
+    Softmax or Sigmoid inside it as an output. `prepare`: read what data layers do to pixels. Raises Error where a shape cannot be known, or a blob does
+    not exist.
+    """
+    given = dict(shapes or {})
+    deployed = type(net)()
+    deployed.CopyFrom(net)
+    labels, preprocessing = set[Source](), dict[str, Preprocessing]()
+    _add_missing(deployed, given)
+    for i, layer in enumerate(deployed.layer):
+        if _feeds(layer):
+            transform = _transform(layer, net) if prepare else None
+            if transform is not None:
+                preprocessing[layer.top[0]] = transform
+            labels |= {(i, j) for j in range(1, len(layer.top))}
+            layer.CopyFrom(_input(layer, net, given))
+        elif layer.type == "Input":
+            for j, top in enumerate(layer.top):
+                if top in given:
+                    _reshape(layer, j, given[top])
+    used = {top for layer in deployed.layer for top in layer.top}
+    unknown = set(given) - {top for layer in deployed.layer if layer.type == "Input" for top in layer.top}
+    if unknown:
+        raise Error(f"--shape names '{min(unknown)}', which is no input", place=net.source_file or None, fix="the top of an Input or data layer")
+    for layer in deployed.layer:
+        if activate and layer.type in ACTIVATIONS:
+            _activate(layer, used)
+    readers, roots = _walk(deployed)
+    removed = _measures(deployed)
+    outputs = _cut(deployed, cut_at) if cut_at else _outputs(deployed, readers, roots, removed, labels)
+    _prune(deployed, outputs, removed if not cut_at else set())
+    return Deployed(deployed, outputs, {name: how for name, how in preprocessing.items() if any(name in layer.top for layer in deployed.layer)})
+
+
+def _feeds(layer: Any) -> bool:
+    """Whether a layer brings data from outside; a type that nobody here knows may, if it has no bottom."""
+    return not layer.bottom and (layer.type in DATA or layer.type == "Python" or layer.type not in registry())
+
+
+def _measures(net: Any) -> set[int]:
+    """The losses, the like of Accuracy, and what is computed from them."""
+    removed, names = set[int](), set[str]()
+    for i, layer in enumerate(net.layer):
+        known = registry().get(layer.type)
+        is_loss = known is not None and known.implementation(layer).is_loss
+        if layer.type in MEASURES or is_loss or names.intersection(layer.bottom):
+            removed.add(i)
+            names.update(layer.top)
+    return removed
+
+
+# -- inputs ----------------------------------------------------------------------------------------------------------
+
+
+def _input(param: Any, net: Any, given: Mapping[str, Shape]) -> Any:
+    """The Input layer that takes the place of a data layer."""
+    shapes: list[Shape]
+    if param.top[0] in given:
+        batch = given[param.top[0]][:1]
+        shapes = [given.get(top, batch) for top in param.top]
+    else:
+        place, title = Place(net.source_file, param.source_line), f"'{param.name}' ({param.type})"
+        fix = f"--shape={param.top[0]}:1x3x224x224 (its size) does without the data"
+        if param.type not in registry():
+            raise Error(f"unknown layer type '{param.type}'", place=place, layer=title, fix=fix)
+        layer = registry()[param.type].implementation(param)(param, net.state.phase, place)
+        try:
+            shapes = [tuple(shape) for shape in layer.infer()]
+        except Error as problem:
+            raise Error(problem.fact, place=problem.place or place, layer=title, fix=f"{fix}; {problem.fix or ''}".rstrip("; ")) from problem
+        if layer.source is not None:
+            layer.source.close()
+    made = proto.LayerParameter(name=param.name, type="Input", top=param.top, source_line=param.source_line)
+    for shape in shapes:
+        made.input_param.shape.add(dim=shape)
+    return made
+
+
+def _add_missing(net: Any, given: Mapping[str, Shape]) -> None:
+    """Input layers for bottoms that no layer makes and that have a shape: the data layer of a net may be for another phase."""
+    tops = {top for layer in net.layer for top in layer.top}
+    missing = dict.fromkeys(name for layer in net.layer for name in layer.bottom if name not in tops and name in given)
+    if not missing:
+        return
+    layers = [proto.LayerParameter(name=name, type="Input", top=[name], input_param={"shape": [{"dim": given[name]}]}) for name in missing]
+    layers += [proto.LayerParameter.FromString(layer.SerializeToString()) for layer in net.layer]
+    del net.layer[:]
+    net.layer.extend(layers)
+
+
+def _reshape(layer: Any, top: int, shape: Shape) -> None:
+    """Give one top of an Input layer another shape."""
+    own = layer.input_param.shape
+    if len(own) == 1 < len(layer.top):
+        own.extend([own[0]] * (len(layer.top) - 1))
+    own[top].dim[:] = shape
+
+
+def _transform(param: Any, net: Any) -> Preprocessing | None:
+    """What a data layer does to pixels; None if nothing."""
+    p = param.transform_param
+    if param.type not in PICTURES or not (p.mean_file or p.mean_value or p.scale != 1):
+        return None
+    own = proto.TransformationParameter()
+    for name in ("mean_file", "mean_value", "scale", "crop_size", "crop_h", "crop_w"):
+        if name == "mean_value":
+            own.mean_value.extend(p.mean_value)
+        elif p.HasField(name):
+            setattr(own, name, getattr(p, name))
+    try:
+        transform = Transform(own, False)
+    except Error as problem:
+        problem.layer, problem.place = f"'{param.name}' ({param.type})", problem.place or Place(net.source_file, param.source_line)
+        raise
+    mean = transform.mean
+    if mean is not None and mean.ndim == 1:
+        mean = mean.reshape(-1, 1, 1)
+    elif mean is not None and transform.crop:  # the crop from the centre, as in TEST
+        (top, left), (height, width) = ((size - cut) // 2 for size, cut in zip(mean.shape[1:], transform.crop)), transform.crop
+        mean = mean[:, top : top + height, left : left + width]
+    return Preprocessing(mean, transform.scale)
+
+
+# -- losses ----------------------------------------------------------------------------------------------------------
+
+
+def _activate(layer: Any, used: set[str]) -> None:
+    """Turn a loss into what it does to its first bottom."""
+    wishes = ["prob", f"{layer.bottom[0]}_prob", *(f"{layer.bottom[0]}_prob{i}" for i in range(2, len(used) + 3))]
+    top = layer.top[1] if len(layer.top) > 1 else next(name for name in wishes if name not in used)
+    made = proto.LayerParameter(name=layer.name, type=ACTIVATIONS[layer.type], bottom=layer.bottom[:1], top=[top], source_line=layer.source_line)
+    if made.type == "Softmax":
+        own = layer.softmax_param if layer.type.startswith("Softmax") else layer.focal_loss_param
+        made.softmax_param.axis = own.axis if own.HasField("axis") else 1
+    layer.CopyFrom(made)
+    used.add(top)
+
+
+# -- which layers ----------------------------------------------------------------------------------------------------
+
+
+def _walk(net: Any) -> tuple[dict[Source, list[int]], dict[Source, set[Source]]]:
+    """Of every value the layers that read it and the inputs that it comes from."""
+    last: dict[str, Source] = {}
+    readers: dict[Source, list[int]] = {}
+    roots: dict[Source, set[Source]] = {}
+    for i, layer in enumerate(net.layer):
+        own = set[Source]()
+        for name in layer.bottom:
+            if name in last:  # `build` says what is wrong with a name that is not
+                readers[last[name]].append(i)
+                own |= roots[last[name]]
+        for j, name in enumerate(layer.top):
+            last[name] = (i, j)
+            readers[i, j] = []
+            roots[i, j] = own if layer.bottom else {(i, j)}
+    return readers, roots
+
+
+def _outputs(net: Any, readers: dict[Source, list[int]], roots: dict[Source, set[Source]], removed: set[int], labels: set[Source]) -> list[str]:
+    """Blobs that nobody, or only what is removed, reads; neither inputs nor what comes from labels alone."""
+    outputs = []
+    for (i, j), who in readers.items():
+        unread = i not in removed and set(who) <= removed
+        only_labels = roots[i, j] and roots[i, j] <= labels
+        if unread and net.layer[i].type != "Input" and not only_labels:
+            outputs.append(net.layer[i].top[j])
+    return outputs
+
+
+def _cut(net: Any, names: Sequence[str]) -> list[str]:
+    tops = {top for layer in net.layer for top in layer.top}
+    for name in names:
+        if name not in tops:
+            near = difflib.get_close_matches(name, tops, 3, 0.5)
+            fix = f"did you mean {' or '.join(near)}?" if near else "the top of a layer"
+            raise Error(f"--cut-at names '{name}', which is no blob of the net", place=net.source_file or None, fix=fix)
+    return list(dict.fromkeys(names))
+
+
+def _prune(net: Any, outputs: Sequence[str], removed: set[int]) -> None:
+    """Keep the layers that compute `outputs`, and of Input layers the tops that somebody needs."""
+    wanted, kept = set(outputs), []
+    for i in reversed(range(len(net.layer))):
+        layer = net.layer[i]
+        if i in removed or not wanted.intersection(layer.top):
+            continue
+        wanted |= set(layer.bottom)
+        if layer.type == "Input":
+            own = list(layer.input_param.shape) * (len(layer.top) if len(layer.input_param.shape) == 1 else 1)
+            needed = [(top, shape) for top, shape in zip(layer.top, own) if top in wanted]
+            del layer.top[:], layer.input_param.shape[:]
+            for top, shape in needed:
+                layer.top.append(top)
+                layer.input_param.shape.add().CopyFrom(shape)
+        kept.append(layer)
+    layers = [proto.LayerParameter.FromString(layer.SerializeToString()) for layer in reversed(kept)]
+    del net.layer[:]
+    net.layer.extend(layers)

@@ -1,0 +1,84 @@
+"""A model in 16 bits: weights and the arithmetic that bears it; inputs, outputs and delicate layers stay in 32."""
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+FLOAT, HALF = TensorProto.FLOAT, TensorProto.FLOAT16
+OPERATORS = frozenset((
+    "Abs", "Add", "AveragePool", "BatchNormalization", "Clip", "Concat", "Conv", "ConvTranspose", "Elu", "Flatten", "Gather", "Gemm",
+    "GlobalAveragePool", "GlobalMaxPool", "HardSigmoid", "Identity", "LeakyRelu", "Max", "MaxPool", "Min", "Mul", "PRelu", "Pad", "Relu", "Reshape",
+    "Resize", "Sigmoid", "Slice", "Softmax", "Split", "Squeeze", "Sub", "Sum", "Tanh", "Tile", "Transpose", "Unsqueeze",
+))  # fmt: skip
+DATA_INPUTS = {"Resize": 1}  # operators whose other float inputs (scales) are of 32 bits always
+# Layers with sums of squares, exponentials of coordinates, or choices that a rounding would turn.
+PRECISE = frozenset(("ArgMax", "BN", "DetectionOutput", "LRN", "MVN", "Normalize", "PSROIPooling", "Proposal", "ROIPooling"))
+LARGEST = float(np.finfo(np.float16).max)
+
+
+def to_half(model: onnx.ModelProto, precise: Collection[str]) -> onnx.ModelProto:
+    """`model`, whose shapes are inferred, with 16 bits wherever an operator bears it; nodes named in `precise` keep 32. Casts stand at the seams."""
+    graph = model.graph
+    weights = {tensor.name: tensor for tensor in graph.initializer}
+    floats = {info.name for info in (*graph.input, *graph.value_info, *graph.output) if info.type.tensor_type.elem_type == FLOAT}
+    floats |= {name for name, tensor in weights.items() if tensor.data_type == FLOAT}
+    ends = {info.name for info in graph.output}
+    halves = set[str]()  # values of 16 bits
+    cast: dict[tuple[str, int], str] = {}
+    nodes: list[onnx.NodeProto] = []
+
+    def seen(name: str, wanted: int) -> str:
+        """`name` in the wanted precision."""
+        if (HALF if name in halves else FLOAT) == wanted:
+            return name
+        key = name, wanted
+        if key not in cast:
+            cast[key] = f"{name}/{16 if wanted == HALF else 32}"
+            if name in weights:
+                graph.initializer.append(_halved(weights[name], cast[key]))
+            else:
+                nodes.append(helper.make_node("Cast", [name], [cast[key]], cast[key], to=wanted))
+            floats.add(cast[key])
+        return cast[key]
+
+    for node in list(graph.node):
+        half = node.op_type in OPERATORS and node.name not in precise and any(name in floats for name in (*node.input, *node.output))
+        for i, name in enumerate(node.input):
+            if name in floats:
+                node.input[i] = seen(name, HALF if half and i < DATA_INPUTS.get(node.op_type, len(node.input)) else FLOAT)
+        nodes.append(node)
+        for i, name in enumerate(node.output):
+            if half and name in floats and name in ends:
+                node.output[i] = f"{name}/16"
+                nodes.append(helper.make_node("Cast", [node.output[i]], [name], f"{name}/32", to=FLOAT))
+                cast[name, HALF] = node.output[i]
+                halves.add(node.output[i])
+            elif half and name in floats:
+                halves.add(name)
+    del graph.node[:], graph.value_info[:]
+    graph.node.extend(nodes)
+    _drop_unused(model)
+    return onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True, data_prop=True)
+
+
+def _halved(tensor: onnx.TensorProto, name: str) -> onnx.TensorProto:
+    """A constant in 16 bits; what is too large becomes the largest number."""
+    array = numpy_helper.to_array(tensor)
+    finite = np.where(np.isfinite(array), np.clip(array, -LARGEST, LARGEST), array)
+    return numpy_helper.from_array(finite.astype(np.float16), name)
+
+
+def _drop_unused(model: onnx.ModelProto) -> None:
+    """Remove the constants that nothing reads any more."""
+    used = set[str]()
+    pending = [model.graph]
+    while pending:
+        for node in pending.pop().node:
+            used.update(node.input)
+            pending += [attribute.g for attribute in node.attribute if attribute.type == onnx.AttributeProto.GRAPH]
+    kept = [tensor for tensor in model.graph.initializer if tensor.name in used]
+    del model.graph.initializer[:]
+    model.graph.initializer.extend(kept)

@@ -1,0 +1,154 @@
+"""The Caffe net while it grows: each layer is checked, and its top shapes inferred, by ocaffe's own layer when it is added."""
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ocaffe import proto
+from ocaffe.errors import Error, shape_text
+from ocaffe.graph.ir import Shape
+from ocaffe.layers.base import param_field, registry
+from ocaffe.onnx.importer.graph import Graph, Node
+
+FROZEN = {"lr_mult": 0, "decay_mult": 0}
+
+
+class Builder:
+    """`message` is the NetParameter, `blobs` the weights by layer. A blob has the name of the ONNX tensor that it holds."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.message = proto.NetParameter(name=graph.name)
+        self.blobs: dict[str, list[np.ndarray]] = {}
+        self.shapes: dict[str, Shape] = {}  # of blobs
+        self.same: dict[str, str] = {}  # tensor -> the blob that holds it, where the names differ
+        self._names: set[str] = set()
+        for name in graph.inputs:
+            layer = proto.LayerParameter(name=self._unique(name), type="Input", top=[name])
+            layer.input_param.shape.add().dim.extend(graph.shape(name))
+            self.message.layer.append(layer)
+            self.shapes[name] = graph.shape(name)
+
+    # -- reading -----------------------------------------------------------------------------------------------------
+
+    def bottom(self, node: Node, index: int = 0) -> str:
+        """The blob of an input that must not be a constant."""
+        tensor = node.input(index)
+        if tensor in self.graph.constants:
+            raise self.error(node, f"input {index} is a constant, which no Caffe layer takes there", "fold it: onnxsim, or export with constant folding")
+        blob = self.same.get(tensor, tensor)
+        if blob not in self.shapes:
+            raise self.error(node, f"input {index} is {f'the tensor {tensor!r}, which has no values here' if tensor else 'left out'}")
+        return blob
+
+    def is_constant(self, node: Node, index: int) -> bool:
+        return node.input(index) in self.graph.constants
+
+    def constant(self, node: Node, index: int, default: Any = None) -> Any:
+        """The values of an input that must be constant; `default` where it is left out."""
+        tensor = node.input(index)
+        if not tensor:
+            return default
+        if tensor not in self.graph.constants:
+            raise self.error(node, f"input {index} ('{tensor}') is computed by the net; a Caffe layer needs a constant there")
+        return self.graph.constants[tensor]
+
+    def setting(self, node: Node, attribute: str, index: int, default: Any = None) -> Any:
+        """What one opset has as an attribute and another as an input: a number or a list."""
+        if attribute in node.attributes:
+            return node.attributes[attribute]
+        values = self.constant(node, index)
+        return default if values is None else values.tolist()
+
+    def shape(self, blob: str) -> Shape:
+        return self.shapes[blob]
+
+    def output_shape(self, node: Node, index: int = 0) -> Shape:
+        """What the ONNX model says about an output."""
+        return self.graph.shape(node.outputs[index])
+
+    # -- writing -----------------------------------------------------------------------------------------------------
+
+    def layer(
+        self,
+        node: Node,
+        kind: str,
+        bottoms: Sequence[str],
+        fields: Mapping[str, Any] | None = None,
+        *,
+        part: str = "",
+        suffix: str | None = None,
+        tops: Sequence[str] | None = None,
+        blobs: Sequence[np.ndarray] = (),
+        learn: bool = True,
+    ) -> str:
+        """Add a layer and return its first top, if it has one.
+
+        `fields` are those of the layer's own message, pooling_param for Pooling. `part` names a layer on the way to the node's output, whose top is
+        then `tops` or called after the part; without it the tops are the node's outputs. The layer has the node's name with `suffix` (default: the
+        part) behind it. Blobs are frozen unless `learn`.
+        """
+        suffix = part if suffix is None else suffix
+        name = self._unique(self._title(node) + (f"_{suffix}" if suffix else ""))
+        if tops is None:
+            tops = [self._blob(f"{node.outputs[0]}_{part}")] if part else node.outputs[:1]
+        param = proto.LayerParameter(name=name, type=kind, bottom=list(bottoms), top=list(tops), **({param_field(kind): fields} if fields else {}))
+        for _ in blobs if not learn else ():
+            param.param.add(**FROZEN)
+        layer = registry()[kind].implementation(param)(param, proto.TEST)
+        try:
+            shapes = layer.infer(*(self.shapes[blob] for blob in bottoms))
+            wanted = [tuple(blob.shape) for blob in layer.parameters()]
+        except Error as problem:
+            raise self.error(node, f"as a Caffe layer of type {kind}: {problem.fact}", problem.fix) from None
+        given = [tuple(blob.shape) for blob in blobs]
+        if wanted != given:
+            texts = [", ".join(map(shape_text, shapes)) or "none" for shapes in (given, wanted)]
+            raise self.error(node, f"its weights are {texts[0]}; its input of {shape_text(self.shapes[bottoms[0]])} needs {texts[1]}", "export it again")
+        self.message.layer.append(param)
+        self.shapes.update(zip(tops, map(tuple, shapes)))
+        if blobs:
+            self.blobs[name] = [np.array(blob, np.float32, order="C") for blob in blobs]
+        return tops[0] if tops else ""
+
+    def alias(self, node: Node, blob: str, output: int = 0) -> None:
+        """An output of the node is a blob that there is already."""
+        self.same[node.outputs[output]] = blob
+
+    def error(self, node: Node, fact: str, fix: str | None = None) -> Error:
+        return Error(fact, place=self.graph.place, layer=node.title, fix=fix)
+
+    def check(self, node: Node, condition: object, fact: str, fix: str | None = None) -> None:
+        if not condition:
+            raise self.error(node, fact, fix)
+
+    def finish(self) -> None:
+        """Give the net's outputs their names, where nodes that change nothing stood before them."""
+        for output in self.graph.outputs:
+            blob = self.same.get(output, output)
+            if blob != output:
+                self.message.layer.add(name=self._unique(output), type="Split", bottom=[blob], top=[output])
+
+    def _title(self, node: Node) -> str:
+        """The module of the exporting framework, where the name of a weight tells; else the node's name, else its output's."""
+        for tensor in node.inputs[1:]:
+            if tensor in self.graph.trained and tensor.endswith(".weight"):
+                return tensor.removesuffix(".weight")
+        return (node.name or node.outputs[0]).strip("/")
+
+    def _unique(self, name: str) -> str:
+        unique, count = name, 1
+        while unique in self._names:
+            count += 1
+            unique = f"{name}_{count}"
+        self._names.add(unique)
+        return unique
+
+    def _blob(self, name: str) -> str:
+        unique, count = name, 1
+        while unique in self.shapes or unique in self.graph.types:
+            count += 1
+            unique = f"{name}_{count}"
+        return unique

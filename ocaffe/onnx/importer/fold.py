@@ -1,0 +1,165 @@
+"""What is known without running the model: constants of constants, and the shape of everything else."""
+from __future__ import annotations
+
+import collections
+from typing import Any
+
+import numpy as np
+from onnx import TypeProto, checker, defs, helper, numpy_helper, shape_inference
+from onnx.reference import ReferenceEvaluator
+
+from ocaffe.errors import Error, shape_text
+from ocaffe.onnx.importer.graph import Graph, Node, array_of, node_of
+
+DRAWS = ("RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Bernoulli", "Multinomial")
+FLOATS = (1, 10, 11, 16)  # element types that a Caffe net computes as float: FLOAT, FLOAT16, DOUBLE, BFLOAT16
+
+NEUTRAL = {"Add": 0, "Sub": 0, "Mul": 1, "Div": 1}  # second operands that change nothing
+LIKE_INPUT = ("GroupNormalization",)  # functions of other operators, for which onnx infers nothing
+
+
+def fold(graph: Graph) -> None:
+    """Compute what depends on constants and shapes alone, infer all other shapes, and take out nodes that change nothing."""
+    same: dict[str, str] = {}  # output of a node that changes nothing -> what it passes on
+    sequences: dict[str, list[str]] = {}
+    kept: list[Node] = []
+    pending = collections.deque(graph.nodes)
+    while pending:
+        node = pending.popleft()
+        node.inputs = [same.get(name, name) for name in node.inputs]
+        if node.op == "If" and node.inputs[0] in graph.constants:
+            pending.extendleft(reversed(_branch(graph, node)))
+            continue
+        if _constant(graph, node):
+            continue
+        if node.op == "SplitToSequence":
+            node = _split(graph, node, sequences)
+        elif node.op == "SequenceAt" and node.inputs[0] in sequences:
+            part = sequences[node.inputs[0]][int(graph.constants[node.inputs[1]])]
+            graph.types[node.outputs[0]] = graph.types[part]
+            node = Node("Identity", [part], node.outputs, name=node.name)
+        else:
+            _infer(graph, node)
+        if _changes_nothing(graph, node) and node.outputs[0] not in graph.outputs:
+            same[node.outputs[0]] = node.inputs[0]
+        else:
+            kept.append(node)
+    graph.nodes = kept
+    graph.prune()
+
+
+def _branch(graph: Graph, node: Node) -> list[Node]:
+    """The nodes of the branch that an If takes, whose condition is known. Names in it are unique in the whole model."""
+    inner = node.get("then_branch" if graph.constants[node.inputs[0]].all() else "else_branch")
+    graph.constants.update({tensor.name: array_of(tensor, graph.place) for tensor in inner.initializer})
+    passed = [node_of(helper.make_node("Identity", [item.name], [output])) for item, output in zip(inner.output, node.outputs)]
+    return [*map(node_of, inner.node), *passed]
+
+
+def _constant(graph: Graph, node: Node) -> bool:
+    """Turn the node's outputs into constants where they are."""
+    constants, inputs = graph.constants, [name for name in node.inputs if name]
+    if node.op == "Shape" and inputs[0] in graph.types:
+        shape = graph.shape(inputs[0])
+        constants[node.outputs[0]] = np.array(shape[node.get("start", 0) : node.get("end", len(shape))], np.int64)
+    elif node.op == "Size" and inputs[0] in graph.types:
+        constants[node.outputs[0]] = np.array(int(np.prod(graph.shape(inputs[0]))), np.int64)
+    elif node.op == "CastLike" and inputs[0] in constants and inputs[1] in graph.types:
+        kind = graph.types[inputs[1]].tensor_type.elem_type
+        constants[node.outputs[0]] = constants[inputs[0]].astype(helper.tensor_dtype_to_np_dtype(kind))
+        _trained(graph, node)
+    elif all(name in constants for name in inputs) and node.op not in DRAWS and node.message is not None and "." not in node.op:
+        feeds = {name: constants[name] for name in inputs}
+        node.message.input[:] = node.inputs
+        given, made = ([helper.make_value_info(name, TypeProto()) for name in names if name] for names in (feeds, node.outputs))
+        alone = helper.make_graph([node.message], "constant", given, made)  # of a node alone the evaluator forgets the opset
+        try:
+            values = ReferenceEvaluator(alone, opsets={"": graph.opset}).run(None, feeds)
+        except Exception as problem:  # the evaluator has no exceptions of its own
+            raise _failed(graph, node, problem) from None
+        constants.update({name: np.asarray(value) for name, value in zip(filter(None, node.outputs), values)})
+        _trained(graph, node)
+    else:
+        return False
+    return True
+
+
+def _trained(graph: Graph, node: Node) -> None:
+    """What is made of a parameter counts as one."""
+    if any(name in graph.trained for name in node.inputs):
+        graph.trained.update(node.outputs)
+
+
+def _infer(graph: Graph, node: Node) -> None:
+    """The types of the outputs of a node, and that they agree with what the file says."""
+    constants = graph.constants
+    if "." in node.op:
+        return  # of another domain: refused later, with all others that have no rule
+    types, data = {}, {}
+    for name in node.inputs:
+        if name in constants:
+            tensor = numpy_helper.from_array(constants[name], name)
+            types[name] = helper.make_tensor_type_proto(tensor.data_type, constants[name].shape)
+            if constants[name].size <= 1024:  # shapes, axes, scales; never weights
+                data[name] = tensor
+        elif name in graph.types:
+            types[name] = graph.types[name]
+        elif name:
+            return  # it follows an operator of another domain
+    node.message.input[:] = node.inputs
+    try:
+        found = shape_inference.infer_node_outputs(
+            defs.get_schema(node.op, graph.opset, ""), node.message, types, data, opset_imports=list(graph.opset_import)
+        )
+    except (shape_inference.InferenceError, checker.ValidationError) as problem:
+        raise _failed(graph, node, problem) from None
+    if node.op in LIKE_INPUT and not found:
+        found = {node.outputs[0]: types[node.inputs[0]]}
+    for name in node.outputs:
+        if name in found and found[name].tensor_type.HasField("shape") and all(dim.HasField("dim_value") for dim in found[name].tensor_type.shape.dim):
+            graph.types[name] = found[name]
+            _compare(graph, node, name)
+
+
+def _compare(graph: Graph, node: Node, name: str) -> None:
+    declared, shape = graph.declared.get(name), graph.shape(name)
+    if declared is None:
+        return
+    agree = len(declared) == len(shape) and all(said in (None, 0, size) or not size for said, size in zip(declared, shape))
+    if not agree:
+        text = shape_text(["?" if dim is None else dim for dim in declared])  # type: ignore[misc]
+        raise Error(
+            f"the file says that '{name}' is {text}, the operators make it {shape_text(shape)}",
+            place=graph.place, layer=node.title, fix="export the model again",
+        )  # fmt: skip
+
+
+def _changes_nothing(graph: Graph, node: Node) -> bool:
+    if node.op == "Cast":  # all blobs are floats, those of images (UINT8) and indices (ArgMax) too
+        return node.get("to") in FLOATS
+    if node.op in NEUTRAL and node.input(1) in graph.constants:
+        values = graph.constants[node.inputs[1]]
+        return values.size == 1 and float(values.reshape(())) == NEUTRAL[node.op] and graph.shape(node.inputs[0]) == graph.shape(node.outputs[0])
+    return node.op == "Identity" or (node.op == "CastLike" and node.inputs[0] in graph.types)
+
+
+def _split(graph: Graph, node: Node, sequences: dict[str, list[str]]) -> Node:
+    """A Split in place of SplitToSequence, whose parts are taken by SequenceAt."""
+    x = node.inputs[0]
+    shape = graph.shape(x)
+    axis = node.get("axis", 0) % len(shape)
+    sizes = graph.constants[node.input(1)] if node.input(1) in graph.constants else np.array(1)
+    if not sizes.ndim:
+        whole, rest = divmod(shape[axis], int(sizes))
+        sizes = np.array([int(sizes)] * whole + [rest] * (rest > 0))
+    parts = [f"{node.outputs[0]}_{index}" for index in range(len(sizes))]
+    for part, size in zip(parts, sizes):
+        kind = graph.types[x].tensor_type.elem_type
+        graph.types[part] = helper.make_tensor_type_proto(kind, (*shape[:axis], int(size), *shape[axis + 1 :]))
+    sequences[node.outputs[0]] = parts
+    return Node("Split", [x], parts, {"axis": axis}, node.name)
+
+
+def _failed(graph: Graph, node: Node, problem: Any) -> Error:
+    text = " ".join(str(problem).split()) or type(problem).__name__
+    return Error(f"its inputs do not go together: {text}", place=graph.place, layer=node.title, fix="export the model again")

@@ -1,0 +1,147 @@
+"""The graph between an ONNX model and a Caffe net: nodes in order, constants as arrays, the shape of every tensor."""
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from onnx import GraphProto, helper, numpy_helper
+
+from ocaffe.errors import Error, shape_text
+from ocaffe.graph.ir import Shape
+
+
+@dataclass(eq=False)
+class Node:
+    """One operator. `inputs` has '' where an optional one is left out; `message` is the NodeProto, None for a node that a rewrite made."""
+
+    op: str
+    inputs: list[str]
+    outputs: list[str]
+    attributes: dict[str, Any] = field(default_factory=dict)
+    name: str = ""
+    message: Any = None
+
+    @property
+    def title(self) -> str:
+        return f"'{self.name or self.outputs[0]}' ({self.op})"
+
+    def get(self, attribute: str, default: Any = None) -> Any:
+        return self.attributes.get(attribute, default)
+
+    @property
+    def implicit(self) -> set[str]:
+        """The tensors that graphs inside the node (of If, Loop) read."""
+        graphs = [value for value in self.attributes.values() if isinstance(value, GraphProto)]
+        return {name for graph in graphs for inner in graph.node for name in (*inner.input, *node_of(inner).implicit)}
+
+    def input(self, index: int) -> str:
+        """The tensor of an input, '' where it is left out."""
+        return self.inputs[index] if index < len(self.inputs) else ""
+
+
+@dataclass(eq=False)
+class Graph:
+    """`trained` names the constants that were initializers: what an exporter makes of parameters. `types`: TypeProtos of tensors that are no constants."""
+
+    place: str
+    name: str
+    opset: int
+    nodes: list[Node]
+    inputs: list[str]
+    outputs: list[str]
+    constants: dict[str, np.ndarray] = field(default_factory=dict)
+    trained: set[str] = field(default_factory=set)
+    types: dict[str, Any] = field(default_factory=dict)
+    declared: dict[str, tuple[int | None, ...]] = field(default_factory=dict)  # shapes as the file gives them, to be compared with the inferred ones
+    opset_import: Any = None
+
+    def shape(self, tensor: str) -> Shape:
+        """The shape of a tensor, constant or not; raises Error where it depends on values."""
+        if tensor in self.constants:
+            return self.constants[tensor].shape
+        if tensor not in self.types:
+            raise Error(f"the shape of '{tensor}' is not known before the net runs", place=self.place, fix="--cut_at with a tensor before it")
+        return tuple(dim.dim_value for dim in self.types[tensor].tensor_type.shape.dim)
+
+    def producers(self) -> dict[str, Node]:
+        return {output: node for node in self.nodes for output in node.outputs if output}
+
+    def consumers(self) -> dict[str, list[Node]]:
+        """The nodes that read a tensor; a graph output is read by nobody here."""
+        found: dict[str, list[Node]] = {}
+        for node in self.nodes:
+            for tensor in dict.fromkeys(node.inputs):
+                found.setdefault(tensor, []).append(node)
+        return found
+
+    def prune(self) -> None:
+        """Drop nodes that no output needs."""
+        wanted, kept = set(self.outputs), []
+        for node in reversed(self.nodes):
+            if wanted.intersection(node.outputs):
+                wanted.update(node.inputs, node.implicit)
+                kept.append(node)
+        self.nodes = kept[::-1]
+
+
+def graph_of(model: Any, opset: int, place: str, *, shapes: Mapping[str, Sequence[int]], outputs: Iterable[str]) -> Graph:
+    """The graph of a model. `shapes` replaces the shapes of inputs; `outputs` (none: the model's own) are the tensors to compute.
+
+    An axis of unknown size is 1 if it is the first, the batch; any other raises Error, and so does a name that the model does not have.
+    """
+    main = model.graph
+    constants = {tensor.name: array_of(tensor, place) for tensor in main.initializer}
+    nodes = [node_of(message) for message in main.node]
+    inputs = [item for item in main.input if item.name not in constants]  # up to IR version 3 initializers were inputs too
+    graph = Graph(place, main.name or "net", opset, nodes, [item.name for item in inputs], list(outputs) or [item.name for item in main.output])
+    graph.constants, graph.trained, graph.opset_import = constants, set(constants), model.opset_import
+    for name in shapes:
+        if name not in graph.inputs:
+            raise Error(f"has no input '{name}'", place=place, fix=f"its inputs are {', '.join(graph.inputs) or 'none'}")
+    known = {name for node in nodes for name in node.outputs} | set(graph.inputs)
+    for name in graph.outputs:
+        if name not in known:
+            raise Error(f"has no tensor '{name}'", place=place, fix=f"its outputs are {', '.join(item.name for item in main.output)}")
+    for item in inputs:
+        shape = tuple(shapes.get(item.name, ())) or _input_shape(item, place)
+        graph.types[item.name] = helper.make_tensor_type_proto(item.type.tensor_type.elem_type, shape)
+    if not shapes:
+        graph.declared = {item.name: _dims(item) for item in (*main.value_info, *main.output) if item.type.tensor_type.HasField("shape")}
+    graph.prune()
+    return graph
+
+
+def node_of(message: Any) -> Node:
+    """The node of a NodeProto; operators of other domains are called domain.operator."""
+    op = message.op_type if message.domain in ("", "ai.onnx") else f"{message.domain}.{message.op_type}"
+    return Node(op, list(message.input), list(message.output), {item.name: _value(item) for item in message.attribute}, message.name, message)
+
+
+def array_of(tensor: Any, place: str) -> np.ndarray:
+    try:
+        return numpy_helper.to_array(tensor)
+    except (KeyError, TypeError, ValueError) as problem:
+        raise Error(f"tensor '{tensor.name}' has no values of its shape and type: {problem}", place=place, fix="copy or download it again") from None
+
+
+def _value(attribute: Any) -> Any:
+    """An attribute as a Python value, text as str."""
+    value = helper.get_attribute_value(attribute)
+    return value.decode() if isinstance(value, bytes) else value
+
+
+def _dims(item: Any) -> tuple[int | None, ...]:
+    return tuple(dim.dim_value if dim.HasField("dim_value") else None for dim in item.type.tensor_type.shape.dim)
+
+
+def _input_shape(item: Any, place: str) -> Shape:
+    if not item.type.tensor_type.HasField("shape"):
+        raise Error(f"input '{item.name}' has no shape", place=place, fix=f"--shape {item.name}:1x3x224x224, for example")
+    dims = _dims(item)
+    shape = [1 if dim in (None, 0, -1) and axis == 0 else dim for axis, dim in enumerate(dims)]
+    if any(dim is None or dim < 1 for dim in shape):
+        text = shape_text(["?" if dim is None else dim for dim in dims])  # type: ignore[misc]
+        raise Error(f"input '{item.name}' is {text}: only the batch may be open", place=place, fix=f"--shape {item.name}:1x3x224x224, for example")
+    return tuple(dim for dim in shape if dim is not None)

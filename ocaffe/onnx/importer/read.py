@@ -1,0 +1,104 @@
+"""An ONNX file as a checked model: what is wrong with it is said here, by name, before anything is converted."""
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import onnx
+from google.protobuf.message import DecodeError
+from onnx import checker, defs, external_data_helper, inliner
+
+from ocaffe.errors import Error
+from ocaffe.model.sniff import is_hdf5, open_head
+
+OLDEST = 7  # broadcasting as in numpy came with opset 7
+_LIMIT = 2**31 - 1  # bytes of a protobuf message, which the checker and the inliner make of the model
+DOMAINS = ("", "ai.onnx")
+
+
+def read_model(path: str | Path) -> Any:
+    """The ModelProto in `path`, its external data loaded, its local functions inlined. Raises Error where the file is missing, damaged, of an opset
+    that is not known, of operators that ONNX does not have, or contradicts itself."""
+    place = str(path)
+    head = open_head(path, "an ONNX model")
+    if is_hdf5(head):
+        raise Error("is an HDF5 file, not an ONNX model", place=place)
+    try:
+        model = onnx.load(place, format="protobuf", load_external_data=False)
+    except (DecodeError, ValueError) as problem:
+        raise Error(f"is damaged or truncated, or is not an ONNX model: {_line(problem)}", place=place, fix="copy or download it again") from None
+    if not model.graph.node:
+        raise Error("has no graph with nodes: it is not an ONNX model, or is truncated", place=place, fix="copy or download it again")
+    if any(isinstance(text, bytes) for text in _texts(model)):  # what protobuf makes of text that is none
+        raise Error("is damaged: a name in it is no text", place=place, fix="copy or download it again")
+    if not all(node.output for node in model.graph.node):
+        raise Error("is damaged: a node in it has no output", place=place, fix="copy or download it again")
+    opset = opset_of(model, place)
+    _load_external(model, Path(path).parent, place)
+    if model.functions and model.ByteSize() < _LIMIT:
+        model = inliner.inline_local_functions(model)
+    _refuse_unknown(model, opset, place)
+    if model.ByteSize() < _LIMIT:
+        try:
+            checker.check_model(model)
+        except checker.ValidationError as problem:
+            raise Error(f"is not a valid ONNX model: {_line(problem)}", place=place, fix="export it again") from None
+    return model
+
+
+def _texts(model: Any) -> Iterator[Any]:
+    """Names of nodes, tensors and attributes."""
+    graph = model.graph
+    for node in graph.node:
+        yield from (node.name, node.op_type, node.domain, *node.input, *node.output)
+        yield from (attribute.name for attribute in node.attribute)
+    for named in (graph, *graph.initializer, *graph.input, *graph.output, *graph.value_info):
+        yield named.name
+    yield from (item.domain for item in model.opset_import)
+
+
+def opset_of(model: Any, place: str) -> int:
+    """The version of ONNX's own operators."""
+    newest = defs.onnx_opset_version()
+    versions = [item.version for item in model.opset_import if item.domain in DOMAINS]
+    if not versions:
+        raise Error("does not say which opset its operators are of", place=place, fix="export it again")
+    if not OLDEST <= versions[0] <= newest:
+        fix = "onnx.version_converter, or export it again with opset 17" if versions[0] < OLDEST else "pip install -U onnx, or export it with opset 17"
+        raise Error(f"is of opset {versions[0]}, opsets {OLDEST} to {newest} are known", place=place, fix=fix)
+    return int(versions[0])
+
+
+def _load_external(model: Any, folder: Path, place: str) -> None:
+    """Read the tensors that lie in files beside the model."""
+    for tensor in external_data_helper._get_all_tensors(model):
+        if not external_data_helper.uses_external_data(tensor):
+            continue
+        info = external_data_helper.ExternalDataInfo(tensor)
+        file = folder / info.location
+        needed = (info.offset or 0) + (info.length or 0)
+        if not file.is_file():
+            raise Error(f"the data of tensor '{tensor.name}' is in '{info.location}', which is missing", place=place, fix=f"put it into {folder}")
+        if file.stat().st_size < needed:
+            raise Error(
+                f"the data of tensor '{tensor.name}' ends at byte {needed:,} of '{info.location}', which has {file.stat().st_size:,}: it is truncated",
+                place=place, fix="copy or download it again",
+            )  # fmt: skip
+        try:
+            external_data_helper.load_external_data_for_tensor(tensor, str(folder))
+        except (checker.ValidationError, OSError, ValueError) as problem:
+            raise Error(f"the data of tensor '{tensor.name}' cannot be read: {_line(problem)}", place=place) from None
+        tensor.data_location = onnx.TensorProto.DEFAULT
+        del tensor.external_data[:]
+
+
+def _refuse_unknown(model: Any, opset: int, place: str) -> None:
+    """Operators of ONNX's domain that its opset does not have; those of other domains are refused by the rules, which do not know them."""
+    for node in model.graph.node:
+        if node.domain in DOMAINS and not defs.has(node.op_type, opset, ""):
+            raise Error(f"opset {opset} has no operator '{node.op_type}' (node '{node.name or node.output[0]}')", place=place, fix="export it again")
+
+
+def _line(problem: Exception) -> str:
+    return str(problem).strip().splitlines()[0].rstrip(".:") if str(problem).strip() else type(problem).__name__

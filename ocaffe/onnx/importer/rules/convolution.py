@@ -1,0 +1,106 @@
+"""Conv, ConvTranspose, Gemm, MatMul."""
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ocaffe.errors import shape_text
+from ocaffe.onnx.importer.builder import Builder
+from ocaffe.onnx.importer.graph import Node
+from ocaffe.onnx.importer.rules import operator
+from ocaffe.onnx.importer.rules.shape import flatten_to, slice_axes
+from ocaffe.onnx.importer.rules.windows import Windows, padded
+
+
+@operator("Conv")
+def conv(net: Builder, node: Node) -> None:
+    x, weight, bias = net.bottom(node), net.constant(node, 1), net.constant(node, 2)
+    windows = Windows.read(net, node, net.shape(x)[2:], weight.shape[2:])
+    if not windows.symmetric:  # of TensorFlow, which pads a pixel more behind
+        x = padded(net, node, x, windows)
+        windows = windows.without_pads()
+    net.layer(node, "Convolution", [x], _parameters(node, windows, weight.shape[0], bias is not None), blobs=_blobs(weight, bias))
+
+
+@operator("ConvTranspose")
+def conv_transpose(net: Builder, node: Node) -> None:
+    """What pads before and behind have in common is Caffe's pad; the rest is cut off, or put on (output_padding)."""
+    x, weight, bias = net.bottom(node), net.constant(node, 1), net.constant(node, 2)
+    windows = Windows.read(net, node, net.shape(x)[2:], weight.shape[2:])
+    group, wanted = node.get("group", 1), net.output_shape(node)[2:]
+    begin = _begin_of_transposed(node, windows, net.shape(x)[2:], wanted)
+    size = tuple(s * (n - 1) + e for s, n, e in zip(windows.stride, net.shape(x)[2:], windows.extent))
+    end = tuple(n - b - w for n, b, w in zip(size, begin, wanted))  # below 0 where output_padding reaches beyond the last window
+    pad = tuple(max(0, min(b, e)) for b, e in zip(begin, end))
+    parameters = _parameters(node, Windows(windows.kernel, windows.stride, windows.dilation, pad, pad), weight.shape[1] * group, bias is not None)
+    exact = begin == end == pad
+    top = net.layer(node, "Deconvolution", [x], parameters, part="" if exact else "whole", blobs=_blobs(weight, bias))
+    if exact:
+        return
+    net.check(node, min(end) >= 0 or bias is None or not bias.any(), f"output_padding beyond the last window by {-min(end)} and a bias", "a smaller one")
+    beyond = [max(0, -e) for e in end]
+    cut = {2 + i: (b - p, b - p + w - more) for i, (b, p, w, more) in enumerate(zip(begin, pad, wanted, beyond))}
+    top = slice_axes(net, node, top, cut, "cut", last=not any(beyond))
+    if any(beyond):
+        net.layer(node, "Pad", [top], {"begin": [0] * len(beyond), "end": beyond})
+
+
+def _begin_of_transposed(node: Node, windows: Windows, image: tuple[int, ...], wanted: tuple[int, ...]) -> tuple[int, ...]:
+    """Pads before; with output_shape they follow from it."""
+    if "output_shape" not in node.attributes and node.get("auto_pad", "NOTSET") in ("NOTSET", "VALID"):
+        return windows.begin
+    extra = node.get("output_padding", [0] * len(image))
+    total = [s * (n - 1) + o + e - w for s, n, o, e, w in zip(windows.stride, image, extra, windows.extent, wanted)]
+    return tuple(t // 2 if node.get("auto_pad") == "SAME_UPPER" else t - t // 2 for t in total)
+
+
+def _parameters(node: Node, windows: Windows, outputs: int, biased: bool) -> dict[str, Any]:
+    parameters: dict[str, Any] = {"num_output": outputs, "kernel_size": _short(windows.kernel)}
+    for name, values, default in (("stride", windows.stride, 1), ("pad", windows.begin, 0), ("dilation", windows.dilation, 1)):
+        if set(values) != {default}:
+            parameters[name] = _short(values)
+    if node.get("group", 1) != 1:
+        parameters["group"] = node.get("group")
+    if not biased:
+        parameters["bias_term"] = False
+    return parameters
+
+
+def _short(values: tuple[int, ...]) -> list[int]:
+    return [values[0]] if len(set(values)) == 1 else list(values)
+
+
+def _blobs(weight: np.ndarray, bias: np.ndarray | None) -> list[np.ndarray]:
+    return [weight] if bias is None else [weight, bias]
+
+
+@operator("Gemm")
+def gemm(net: Builder, node: Node) -> None:
+    x, weight, bias = net.bottom(node), net.constant(node, 1), net.constant(node, 2)
+    net.check(node, not node.get("transA"), "transA: a Caffe layer has the batch in its first axis")
+    weight = weight * np.float32(node.get("alpha", 1.0))
+    outputs = weight.shape[0 if node.get("transB") else 1]
+    if bias is not None:
+        net.check(node, bias.size in (1, outputs), f"C is {shape_text(bias.shape)}, a bias of {outputs} values is wanted")
+        bias = np.broadcast_to(bias.reshape(-1) * np.float32(node.get("beta", 1.0)), (outputs,))
+    _inner_product(net, node, x, weight if node.get("transB") else weight.T, bias)
+
+
+@operator("MatMul")
+def matmul(net: Builder, node: Node) -> None:
+    """Of a matrix of weights; the bias (input 2) comes from the Add behind it (patterns)."""
+    net.check(node, net.is_constant(node, 1) and net.constant(node, 1).ndim == 2, "neither factor is a matrix of weights", "--cut_at with a tensor before it")
+    _inner_product(net, node, net.bottom(node), net.constant(node, 1).T, net.constant(node, 2))
+
+
+def _inner_product(net: Builder, node: Node, x: str, weight: np.ndarray, bias: np.ndarray | None) -> None:
+    parameters: dict[str, Any] = {"num_output": weight.shape[0]}
+    axes = len(net.shape(x))
+    if axes > 2:
+        parameters["axis"] = axes - 1
+    elif axes == 1:
+        x = flatten_to(net, node, x, (1, *net.shape(x)), "row")
+    if bias is None:
+        parameters["bias_term"] = False
+    net.layer(node, "InnerProduct", [x], parameters, blobs=_blobs(weight, bias))

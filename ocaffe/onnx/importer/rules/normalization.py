@@ -1,0 +1,117 @@
+"""BatchNormalization, LRN, Softmax and their kin."""
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from ocaffe.onnx.importer.builder import Builder
+from ocaffe.onnx.importer.graph import Node
+from ocaffe.onnx.importer.rules import operator
+from ocaffe.onnx.importer.rules.shape import flatten_to
+
+
+@operator("BatchNormalization")
+def batch_normalization(net: Builder, node: Node) -> None:
+    """BatchNorm and Scale. ONNX keeps averages, Caffe sums of which each step forgets a part, and their weight in a third blob. A weight of
+    1 / (1 - momentum), what it tends to in Caffe, makes each later batch count as it did where the net was trained."""
+    scale, bias, mean, variance = (net.constant(node, index).reshape(-1) for index in range(1, 5))
+    net.check(node, not any(node.outputs[1:]) or not set(node.outputs[1:]) & _read(net), "the net reads its running statistics", "export it for inference")
+    momentum = node.get("momentum", 0.9)
+    remembered = 0 <= momentum < 1
+    weight = np.float32(1 / (1 - momentum)) if remembered else np.float32(1)
+    fields = {"eps": node.get("epsilon", 1e-5)} | ({"moving_average_fraction": momentum} if remembered else {})
+    blobs = [mean * weight, variance * weight, np.array([weight])]
+    top = net.layer(node, "BatchNorm", [net.bottom(node)], fields, part="norm", suffix="", blobs=blobs)
+    net.layer(node, "Scale", [top], {"bias_term": True}, suffix="scale", blobs=[scale, bias])
+
+
+def _read(net: Builder) -> set[str]:
+    return {name for node in net.graph.nodes for name in node.inputs} | set(net.graph.outputs)
+
+
+@operator("InstanceNormalization")
+def instance_normalization(net: Builder, node: Node) -> None:
+    """PyTorch's group norm is one of groups, with a scale of ones that is none of its parameters."""
+    scale, bias = net.constant(node, 1), net.constant(node, 2)
+    plain = not node.input(1).endswith("weight") and (scale == 1).all() and not bias.any()
+    fields = {"axis": 2, "eps": node.get("epsilon", 1e-5)}
+    top = net.layer(node, "LayerNorm", [net.bottom(node)], fields, part="" if plain else "norm", suffix="")
+    if not plain:
+        _affine(net, node, top, scale, bias, 1)
+
+
+@operator("LayerNormalization")
+def layer_normalization(net: Builder, node: Node) -> None:
+    """The scale (input 1) may be left out: the pattern of operators that stood for this one before opset 17 ends before it."""
+    x = net.bottom(node)
+    axis = node.get("axis", -1) % len(net.shape(x))
+    net.check(node, not set(node.outputs[1:]) & _read(net), "the net reads its mean or deviation", "--cut_at with a tensor before it")
+    scale, bias = net.constant(node, 1), net.constant(node, 2)
+    part = "norm" if scale is not None else ""
+    top = net.layer(node, "LayerNorm", [x], {"axis": axis, "eps": node.get("epsilon", 1e-5)}, part=part, suffix="")
+    if scale is not None:
+        _affine(net, node, top, scale, bias, axis)
+
+
+@operator("GroupNormalization")
+def group_normalization(net: Builder, node: Node) -> None:
+    """Up to opset 20 there is a scale for each group."""
+    x, groups = net.bottom(node), node.get("num_groups")
+    shape = net.shape(x)
+    top = flatten_to(net, node, x, (shape[0], groups, math.prod(shape[1:]) // groups), "groups")
+    top = net.layer(node, "LayerNorm", [top], {"axis": 2, "eps": node.get("epsilon", 1e-5)}, part="norm", suffix="")
+    top = flatten_to(net, node, top, shape, "channels")
+    scale, bias = (np.repeat(values, shape[1] // values.size) for values in (net.constant(node, 1), net.constant(node, 2)))
+    _affine(net, node, top, scale, bias, 1)
+
+
+def _affine(net: Builder, node: Node, x: str, scale: np.ndarray, bias: np.ndarray | None, axis: int) -> None:
+    """A Scale of the axes that the scale has, from `axis` on."""
+    fields: dict[str, Any] = {name: value for name, value, default in (("axis", axis, 1), ("num_axes", scale.ndim, 1)) if value != default}
+    blobs = [scale] if bias is None else [scale, bias]
+    fields |= {"bias_term": True} if bias is not None else {}
+    net.layer(node, "Scale", [x], fields, suffix="scale", blobs=blobs, learn=node.input(1) in net.graph.trained)
+
+
+@operator("LRN")
+def lrn(net: Builder, node: Node) -> None:
+    fields = {"local_size": node.get("size"), "alpha": node.get("alpha", 1e-4), "beta": node.get("beta", 0.75), "k": node.get("bias", 1.0)}
+    net.layer(node, "LRN", [net.bottom(node)], fields)
+
+
+@operator("Softmax", "LogSoftmax")
+def softmax(net: Builder, node: Node) -> None:
+    """Before opset 13 all axes from `axis` on were one."""
+    x = net.bottom(node)
+    shape, modern = net.shape(x), net.graph.opset >= 13
+    axis = node.get("axis", -1 if modern else 1) % len(shape)
+    joined = not modern and axis < len(shape) - 1
+    if joined:
+        x = net.layer(node, "Flatten", [x], {"axis": axis}, part="flat")
+    logarithm = node.op == "LogSoftmax"
+    top = net.layer(node, "Softmax", [x], {"axis": axis} if axis != 1 else {}, part="softmax" if logarithm or joined else "")
+    if logarithm:
+        top = net.layer(node, "Log", [top], part="log" if joined else "")
+    if joined:
+        flatten_to(net, node, top, shape)
+
+
+@operator("LpNormalization")
+def lp_normalization(net: Builder, node: Node) -> None:
+    x = net.bottom(node)
+    channel = node.get("axis", -1) % len(net.shape(x)) == 1 and node.get("p", 2) == 2
+    fact = f"axis {node.get('axis', -1)}, p {node.get('p', 2)}: Caffe's Normalize takes p 2 along the channels"
+    net.check(node, channel, fact, "--cut_at with a tensor before it")
+    net.layer(node, "Normalize", [x])
+
+
+@operator("ArgMax")
+def argmax(net: Builder, node: Node) -> None:
+    x = net.bottom(node)
+    axis = node.get("axis", 0) % len(net.shape(x))
+    kept = node.get("keepdims", 1)
+    top = net.layer(node, "ArgMax", [x], {"axis": axis}, part="" if kept else "index")
+    if not kept:
+        flatten_to(net, node, top, net.output_shape(node))

@@ -1,0 +1,198 @@
+"""Operators that give the same values other axes, another order, or copies: Reshape and its kin, Transpose, Concat, Split, Slice, Gather, Tile, Pad."""
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ocaffe.errors import shape_text
+from ocaffe.graph.ir import Shape
+from ocaffe.onnx.importer.builder import Builder
+from ocaffe.onnx.importer.graph import Node
+from ocaffe.onnx.importer.rules import operator
+
+
+def flatten_to(net: Builder, node: Node, x: str, wanted: Shape, part: str = "") -> str:
+    """x with the axes `wanted`, which leave open what they have in common with x, so that the net takes any batch."""
+    shape = net.shape(x)
+    if shape[:1] == wanted[:1] and len(wanted) == 2 and len(shape) > 1:
+        return net.layer(node, "Flatten", [x], part=part)
+    dims = [0 if axis < len(shape) and shape[axis] == size else size for axis, size in enumerate(wanted)]
+    return net.layer(node, "Reshape", [x], {"shape": {"dim": dims}}, part=part)
+
+
+def slice_axes(net: Builder, node: Node, x: str, parts: Mapping[int, tuple[int, int]], part: str, last: bool = True) -> str:
+    """The part of x from a start to an end along some axes; its top is the node's output if `last`."""
+    cuts = [(axis, start, end) for axis, (start, end) in parts.items() if (start, end) != (0, net.shape(x)[axis])]
+    for number, (axis, start, end) in enumerate(cuts):
+        size, here = net.shape(x)[axis], f"{part}{axis}"
+        points = [point for point in (start, end) if 0 < point < size]
+        final = last and number == len(cuts) - 1
+        top = node.outputs[0] if final else f"{node.outputs[0]}_{here}"
+        tops = [*([f"{top}_before"] if start > 0 else []), top, *([f"{top}_behind"] if end < size else [])]
+        net.layer(node, "Slice", [x], {"axis": axis, "slice_point": points}, part=here, tops=tops)
+        net.layer(node, "Silence", [name for name in tops if name != top], part=f"{here}_rest", tops=[])
+        x = top
+    return x
+
+
+@operator("Reshape", "Flatten", "Squeeze", "Unsqueeze")
+def reshape(net: Builder, node: Node) -> None:
+    x, wanted = net.bottom(node), net.output_shape(node)
+    if net.shape(x) == wanted:
+        net.alias(node, x)
+    else:
+        flatten_to(net, node, x, wanted)
+
+
+@operator("Transpose")
+def transpose(net: Builder, node: Node) -> None:
+    x = net.bottom(node)
+    order = list(node.get("perm", range(len(net.shape(x)))[::-1]))
+    if order == sorted(order):
+        net.alias(node, x)
+    else:
+        net.layer(node, "Permute", [x], {"order": order})
+
+
+@operator("ChannelShuffle")  # a pattern, no operator of ONNX
+def channel_shuffle(net: Builder, node: Node) -> None:
+    net.layer(node, "ShuffleChannel", [net.bottom(node)], {"group": node.get("group")})
+
+
+@operator("Concat")
+def concat(net: Builder, node: Node) -> None:
+    bottoms = [net.bottom(node, index) for index in range(len(node.inputs))]
+    axis = node.get("axis") % len(net.shape(bottoms[0]))
+    net.layer(node, "Concat", bottoms, {"axis": axis} if axis != 1 else {})
+
+
+@operator("Split")
+def split(net: Builder, node: Node) -> None:
+    x = net.bottom(node)
+    axis = node.get("axis", 0) % len(net.shape(x))
+    sizes = [net.output_shape(node, index)[axis] for index in range(len(node.outputs))]
+    points = [sum(sizes[:index]) for index in range(1, len(sizes))]
+    if points:
+        parameters = {"axis": axis} | ({"slice_point": points} if len(set(sizes)) > 1 else {})
+        net.layer(node, "Slice", [x], parameters, tops=node.outputs)
+    else:
+        net.alias(node, x)
+
+
+def slice_bounds(net: Builder, node: Node, shape: Shape) -> dict[int, tuple[int, int, int]]:
+    """Start, end and step along each axis that a Slice names; start and end within the axis."""
+    starts, ends = net.setting(node, "starts", 1), net.setting(node, "ends", 2)
+    axes, steps = net.setting(node, "axes", 3, list(range(len(starts)))), net.setting(node, "steps", 4, [1] * len(starts))
+    bounds = {}
+    for axis, start, end, step in zip(axes, starts, ends, steps):
+        net.check(node, step > 0, f"a step of {step}: a Caffe layer goes forward only")
+        first, behind, _ = slice(start, end, step).indices(shape[axis])
+        bounds[axis % len(shape)] = first, behind, step
+    return bounds
+
+
+@operator("Slice")
+def slice_(net: Builder, node: Node) -> None:
+    """A step over rows and columns is a MAX Pooling with a window of one pixel."""
+    x = net.bottom(node)
+    shape = net.shape(x)
+    bounds = slice_bounds(net, node, shape)
+    steps = [bounds.get(axis, (0, 0, 1))[2] for axis in range(len(shape))]
+    stepping = [axis for axis, step in enumerate(steps) if step > 1]
+    possible = not stepping or (len(shape) == 4 and min(stepping) > 1)
+    net.check(node, possible, f"steps of {steps} over {shape_text(shape)}; only rows and columns can be left out")
+    whole = all((start, end) == (0, shape[axis]) for axis, (start, end, _) in bounds.items())
+    if whole and not stepping:
+        net.alias(node, x)
+        return
+    x = slice_axes(net, node, x, {axis: (start, end) for axis, (start, end, _) in bounds.items()}, "axis", last=not stepping)
+    if stepping:
+        parameters = {"pool": "MAX", "kernel_size": 1, "stride_h": steps[2], "stride_w": steps[3], "round_mode": "FLOOR"}
+        net.layer(node, "Pooling", [x], parameters)
+
+
+@operator("Gather")
+def gather(net: Builder, node: Node) -> None:
+    """Of constant indices: one, which takes the axis away, or several, each a slice."""
+    x, indices = net.bottom(node), net.constant(node, 1)
+    shape = net.shape(x)
+    axis = node.get("axis", 0) % len(shape)
+    net.check(node, indices.ndim < 2 and indices.size <= 16, f"{indices.size} indices of {shape_text(indices.shape)}; up to 16 in a row can be sliced")
+    chosen = [int(index) % shape[axis] for index in indices.reshape(-1)]
+    if not indices.ndim:
+        top = slice_axes(net, node, x, {axis: (chosen[0], chosen[0] + 1)}, "axis", last=False)
+        flatten_to(net, node, top, net.output_shape(node))
+        return
+    tops = [slice_axes(net, node, x, {axis: (index, index + 1)}, f"{number}_", last=False) for number, index in enumerate(chosen)]
+    net.layer(node, "Concat", tops, {"axis": axis})
+
+
+def repeat(net: Builder, node: Node, x: str, wanted: Shape, part: str = "") -> str:
+    """x tiled to the shape `wanted`, of as many axes or more; its last layer's top is the node's output unless `part` is given."""
+    shape = net.shape(x)
+    if len(shape) < len(wanted):
+        shape = (1,) * (len(wanted) - len(shape)) + shape
+        x = flatten_to(net, node, x, shape, f"{part}axes")
+    axes = [axis for axis, (size, larger) in enumerate(zip(shape, wanted)) if size != larger]
+    for axis in axes:
+        final = not part and axis == axes[-1]
+        parameters = {"axis": axis, "tiles": wanted[axis] // shape[axis]}
+        x = net.layer(node, "Tile", [x], parameters, part="" if final else f"{part}tile{axis}")
+    if not axes and not part:
+        net.alias(node, x)
+    return x
+
+
+@operator("Tile", "Expand")
+def tile(net: Builder, node: Node) -> None:
+    repeat(net, node, net.bottom(node), net.output_shape(node))
+
+
+@operator("DepthToSpace", "SpaceToDepth")
+def depth_to_space(net: Builder, node: Node) -> None:
+    """Split the axes, put them into another order, join them."""
+    x, block = net.bottom(node), node.get("blocksize")
+    batch, channels, height, width = net.shape(x)
+    if node.op == "SpaceToDepth":
+        split_axes: tuple[int, ...] = (batch, channels, height // block, block, width // block, block)
+        order = [0, 3, 5, 1, 2, 4]
+    elif node.get("mode", "DCR") == "DCR":
+        split_axes, order = (batch, block, block, channels // block**2, height, width), [0, 3, 4, 1, 5, 2]
+    else:
+        split_axes, order = (batch, channels // block**2, block, block, height, width), [0, 1, 4, 2, 5, 3]
+    top = flatten_to(net, node, x, split_axes, "split")
+    top = net.layer(node, "Permute", [top], {"order": order}, part="order")
+    flatten_to(net, node, top, net.output_shape(node))
+
+
+@operator("Pad")
+def pad(net: Builder, node: Node) -> None:
+    x, mode = net.bottom(node), node.get("mode", "constant")
+    axes = len(net.shape(x))
+    pads = net.setting(node, "pads", 1)
+    named = net.setting(node, "axes", 3, list(range(axes)))
+    begin, end = [0] * axes, [0] * axes
+    for axis, before, behind in zip(named, pads[: len(named)], pads[len(named) :]):
+        begin[axis], end[axis] = before, behind
+    if not any((*begin, *end)):
+        net.alias(node, x)
+        return
+    net.check(node, mode in ("constant", "reflect", "edge"), f"mode '{mode}'", "constant, reflect or edge")
+    cut = {axis: (max(0, -before), net.shape(x)[axis] + min(0, behind)) for axis, (before, behind) in enumerate(zip(begin, end))}
+    begin, end = [max(0, size) for size in begin], [max(0, size) for size in end]
+    grows = any((*begin, *end))
+    x = slice_axes(net, node, x, cut, "cut", last=not grows)
+    if not grows:
+        return
+    first = next(axis for axis in range(axes) if begin[axis] or end[axis])
+    first = 2 if first > 2 else first
+    value = net.setting(node, "value", 2, 0.0)
+    value = value[0] if isinstance(value, list) else value
+    parameters: dict[str, Any] = {"begin": begin[first:], "end": end[first:]}
+    if first != 2:
+        parameters["axis"] = first
+    if value and mode == "constant":
+        parameters["value"] = value
+    if mode != "constant":
+        parameters["mode"] = mode.upper()
+    net.layer(node, "Pad", [x], parameters)

@@ -1,0 +1,313 @@
+"""The same input through ocaffe and through the ONNX model; on a difference, the first blob that differs."""
+from __future__ import annotations
+
+import contextlib
+import math
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+
+from ocaffe.data.decode import Color, open_image, planes
+from ocaffe.data.resample import resize
+from ocaffe.errors import Error, shape_text
+from ocaffe.graph.ir import Graph, Node, Shape
+from ocaffe.net import Net
+from ocaffe.onnx.export import Exported
+from ocaffe.onnx.graph import origin
+
+TOLERANCE = 1e-4  # of the largest magnitude in a blob
+HALF_TOLERANCE = 2e-2  # of a model in 16 bits
+TOO_NEW = ("opset", "Unsupported model IR version", "NOT_IMPLEMENTED")  # in what onnxruntime says of a model that is newer than itself
+Feeds = dict[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Verified:
+    """By what the model ran, and for each blob that was compared the difference in parts of its largest magnitude."""
+
+    runtime: str
+    differences: dict[str, float]
+
+    @property
+    def worst(self) -> float:
+        return max(self.differences.values(), default=0.0)
+
+    def __str__(self) -> str:
+        return f"equal to ocaffe's outputs in {self.runtime}, largest difference {self.worst:.2g} of the magnitude"
+
+
+def verify(exported: Exported, runs: Sequence[Feeds], device: Any = None, tolerance: float | None = None) -> Verified:
+    """Compare all outputs, and what the last layers read, for every set of feeds (values of the net's inputs, before any preprocessing that is baked
+    in). Raises Error naming the first blob in the order of the net that differs."""
+    tolerance = tolerance or (HALF_TOLERANCE if exported.options.fp16 else TOLERANCE)
+    outputs = exported.deployed.outputs
+    names = [*outputs, *(name for name in _before(exported.graph, outputs) if name in exported.values)]
+    values = [*(info.name for info in exported.model.graph.output), *(exported.values[name] for name in names[len(outputs) :])]
+    session, worst = OnnxSession(exported.model, values), dict.fromkeys(names, 0.0)
+    with opened(exported, device, names) as net:
+        for feeds in runs:
+            expected = run_net(net, exported, feeds, names)
+            for name, actual in zip(names, session.run(feeds)):
+                error = difference(actual, expected[name])
+                if not error <= tolerance:
+                    worst |= _layer_by_layer(exported, feeds, device, tolerance, name, error)
+                    break
+                worst[name] = max(worst[name], error)
+    return Verified(session.runtime, worst)
+
+
+def _before(graph: Graph, outputs: Sequence[str]) -> list[str]:
+    """What the last layers read: an output may be saturated (a Softmax of large values) and hide a difference."""
+    blobs = {origin(bottom) for name in outputs if (producer := graph.blobs[name].producer) for bottom in producer.bottoms}
+    return sorted({blob.name for blob in blobs if blob.producer and blob.producer.bottoms and graph.blobs[blob.name] is blob} - set(outputs))
+
+
+def difference(actual: np.ndarray, expected: np.ndarray) -> float:
+    """The largest difference in parts of the largest magnitude; infinite for other shapes; NaN and infinities must agree."""
+    if actual.shape != expected.shape:
+        return float("inf")
+    finite = np.isfinite(expected)
+    if not np.array_equal(actual[~finite], expected[~finite], equal_nan=True):
+        return float("inf")
+    scale = max(float(np.abs(expected[finite]).max(initial=0)), 1e-30)
+    return float(np.abs(actual[finite].astype(np.float64) - expected[finite]).max(initial=0)) / scale
+
+
+def _layer_by_layer(exported: Exported, feeds: Feeds, device: Any, tolerance: float, output: str, error: float) -> dict[str, float]:
+    """Compare all blobs; raises Error with the first that differs.
+
+    A layer that chooses (the best of equal scores) may choose otherwise after a rounding, and with it all that follows. So it is given the values that
+    it reads in ocaffe, and so are those that read it: the differences are returned if every part agrees.
+    """
+    present = [name for name in exported.values if name not in feeds]
+    with opened(exported, device, None) as net:
+        expected = run_net(net, exported, feeds, [*present, *feeds])
+    choosers = [node for node in exported.graph.nodes if _chooses(node) and _separable(exported, node)]
+    known = {exported.values[name]: expected[name] for node in choosers for blob in (*node.bottoms, *node.tops) if (name := origin(blob).name) in present}
+    chosen = [blob.name for node in choosers for blob in node.tops]
+    parts = [([*feeds, *(exported.values[name] for name in chosen)], [name for name in present if name not in chosen])]
+    parts += [([exported.values[origin(blob).name] for blob in node.bottoms], [blob.name for blob in node.tops]) for node in choosers]
+    errors: dict[str, float] = {}
+    for inputs, names in parts:
+        wanted = [exported.values[name] for name in names]
+        model = extract(exported.model, inputs, wanted) if choosers else exported.model
+        for name, value in zip(names, OnnxSession(model, wanted).run(feeds | known)):
+            errors[name] = difference(value, expected[name])
+    for name in present:
+        if not errors[name] <= tolerance:
+            blob = exported.graph.blobs[name]
+            assert blob.producer is not None
+            fact = f"output '{output}' differs by {error:.3g} of its largest magnitude; the first blob that differs is '{name}', by {errors[name]:.3g}"
+            raise Error(fact, place=blob.producer.place, layer=blob.producer.layer.title, fix=NOT_EQUAL)
+    if not choosers:
+        raise Error(f"output '{output}' differs by {error:.3g} of its largest magnitude, and no blob before it does", fix=NOT_EQUAL)
+    return errors
+
+
+def _chooses(node: Node) -> bool:
+    """Whether a rounding of what a layer reads may change much of what it makes; Pooling: by its mask."""
+    return node.type in CHOOSING or (node.type == "Pooling" and len(node.tops) > 1)
+
+
+def _separable(exported: Exported, node: Node) -> bool:
+    """Whether all that a layer reads and makes are values that can be read in both nets."""
+    blobs = [origin(blob) for blob in (*node.bottoms, *node.tops)]
+    return all(exported.of_blobs[blob] == exported.values.get(blob.name) for blob in blobs)
+
+
+def extract(model: onnx.ModelProto, inputs: Sequence[str], outputs: Sequence[str]) -> onnx.ModelProto:
+    """The part of a model that leads from some values to others."""
+    return onnx.utils.Extractor(model).extract_model(list(dict.fromkeys(inputs)), list(outputs))
+
+
+CHOOSING = {"ArgMax", "DetectionOutput", "Proposal", "Threshold"}
+NOT_EQUAL = "the file was not written; --noverify writes it all the same; with other inputs (--verify=image or .npz) the nets may agree"
+
+
+# -- the two nets ----------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def opened(exported: Exported, device: Any, keep: Sequence[str] | None) -> Iterator[Net]:
+    """The net in ocaffe, with the weights that were exported; `keep` are the blobs that can be read, None: all."""
+    net = Net(exported.deployed.message, exported.options.phase, keep=keep, device=device, seed=exported.options.seed)
+    try:
+        network = net._network
+        for mine, parameter in zip(network.graph.params, exported.graph.params):
+            network.session.write(mine.data, exported.weights[parameter])
+        yield net
+    finally:
+        net.close()
+
+
+def run_net(net: Net, exported: Exported, feeds: Feeds, names: Sequence[str]) -> Feeds:
+    """Values of blobs in ocaffe."""
+    for name, value in feeds.items():
+        if net.blobs[name].shape != value.shape:
+            net.blobs[name].reshape(*value.shape)
+    for name, value in feeds.items():
+        how = exported.deployed.preprocessing.get(name)
+        net.blobs[name].data[...] = value if how is None else how(value)
+    net.forward()
+    return {name: np.array(net.blobs[name].data) for name in names}
+
+
+class OnnxSession:
+    """A model in onnxruntime, or in onnx's reference where that is absent or too old; `names` are the values that `run` returns."""
+
+    def __init__(self, model: onnx.ModelProto, names: Sequence[str]) -> None:
+        self.inputs, self.names = [info.name for info in model.graph.input], list(names)
+        own = list(model.graph.output)
+        known = {info.name: info for info in (*model.graph.input, *model.graph.value_info, *own)}
+        # In place, for a moment: a copy would take the weights' memory again.
+        del model.graph.output[:]
+        model.graph.output.extend(known[name] for name in dict.fromkeys(names))
+        try:
+            self._open(model)
+        finally:
+            del model.graph.output[:]
+            model.graph.output.extend(own)
+
+    def _open(self, model: onnx.ModelProto) -> None:
+        try:
+            import onnxruntime
+        except ImportError:
+            self._open_reference(model)
+            return
+        settings = onnxruntime.SessionOptions()
+        settings.log_severity_level = 3
+        try:
+            session = onnxruntime.InferenceSession(model.SerializeToString(), settings, providers=["CPUExecutionProvider"])
+        except Exception as problem:
+            if not any(words in str(problem) for words in TOO_NEW):
+                raise _cannot(f"onnxruntime {onnxruntime.__version__}", problem) from problem
+            self._open_reference(model)
+            return
+        self.runtime, self._run = f"onnxruntime {onnxruntime.__version__}", session.run
+
+    def _open_reference(self, model: onnx.ModelProto) -> None:
+        from onnx.reference import ReferenceEvaluator
+
+        self.runtime = f"onnx.reference {onnx.__version__}"
+        try:
+            self._run = ReferenceEvaluator(model).run
+        except Exception as problem:
+            raise _cannot(self.runtime, problem) from problem
+
+    def run(self, feeds: Feeds) -> list[np.ndarray]:
+        """The values for these inputs; inputs that the model has not are left out."""
+        given = {name: np.require(feeds[name], np.float32, "C") for name in self.inputs}
+        try:
+            return list(self._run(self.names, given))
+        except Exception as problem:
+            raise _cannot(self.runtime, problem) from problem
+
+
+def _cannot(runtime: str, problem: Exception) -> Error:
+    reason = str(problem).strip().split("\n")[0][:300]
+    fix = "another --opset (17 is widely understood), or other inputs (--verify=image or .npz); --noverify writes the file without comparing"
+    return Error(f"the model cannot be verified, {runtime} does not run it: {reason}", fix=fix)
+
+
+# -- inputs ----------------------------------------------------------------------------------------------------------
+
+Draw = Callable[[np.random.Generator, Shape, Any], np.ndarray]
+
+
+def _whole(rng: np.random.Generator, shape: Shape, layer: Any) -> np.ndarray:
+    return rng.integers(0, layer.own().input_dim, shape)
+
+
+def _flags(rng: np.random.Generator, shape: Shape, layer: Any) -> np.ndarray:
+    return rng.random(shape) < 0.7
+
+
+def _continued(rng: np.random.Generator, shape: Shape, layer: Any) -> np.ndarray:
+    return np.arange(shape[0]).reshape(-1, *[1] * (len(shape) - 1)) % 3 > 0 & np.ones(shape, bool)
+
+
+def _regions(rng: np.random.Generator, shape: Shape, layer: Any) -> np.ndarray:
+    corners = np.sort(rng.uniform(0, 200, (shape[0], 2, 2)), 1).reshape(shape[0], 4)
+    return np.concatenate([np.zeros((shape[0], 1)), corners], 1).reshape(shape)
+
+
+def _mask(rng: np.random.Generator, shape: Shape, layer: Any) -> np.ndarray:
+    """Places in the planes of the top, none twice in a plane."""
+    planes, pixels, places = math.prod(shape[:2]), math.prod(shape[2:]), math.prod(layer.size(shape[2:]))
+    return np.stack([rng.choice(places, pixels, replace=False) for _ in range(planes)]).reshape(shape)
+
+
+DRAWS: dict[tuple[str, int], Draw] = {  # inputs that are no images: what reads them, as which bottom
+    ("Embed", 0): _whole,
+    ("Filter", -1): _flags,
+    ("LSTM", 1): _continued,
+    ("RNN", 1): _continued,
+    ("ROIPooling", 1): _regions,
+    ("PSROIPooling", 1): _regions,
+    ("Upsample", 1): _mask,
+    ("BatchReindex", 1): lambda rng, shape, layer: np.zeros(shape),
+    ("Proposal", 2): lambda rng, shape, layer: np.array([200, 300, 1.0] + [1.0] * (int(np.prod(shape)) - 3)).reshape(shape),
+}
+
+
+def random_inputs(graph: Graph, seed: int = 0, batch: int | None = None) -> Feeds:
+    """Values for all inputs, drawn from a normal distribution, or whatever their readers need; `batch` replaces that of the first input."""
+    feeds = {}
+    for blob in graph.inputs:
+        rng = np.random.default_rng([seed, zlib.crc32(blob.name.encode())])
+        shape = (batch, *blob.shape[1:]) if batch and blob.shape[:1] == graph.inputs[0].shape[:1] else blob.shape
+        draw, layer = _reader(graph, blob)
+        feeds[blob.name] = np.asarray(draw(rng, shape, layer) if draw else rng.standard_normal(shape), np.float32)
+    return feeds
+
+
+def _reader(graph: Graph, blob: Any) -> tuple[Draw | None, Any]:
+    for node in graph.nodes:
+        for index, bottom in enumerate(node.bottoms):
+            for place in (index, index - len(node.bottoms)):
+                if origin(bottom) is blob and (node.type, place) in DRAWS:
+                    return DRAWS[node.type, place], node.layer
+    return None, None
+
+
+def inputs_from(path: str, graph: Graph) -> Feeds:
+    """The inputs in a file: arrays by blob name in an .npz (an .npy for a single input), or an image for a net of one, brought to its size: pixels from 0
+    to 255, blue first. Raises Error where they do not fit."""
+    if Path(path).suffix not in (".npz", ".npy"):
+        return _image(path, graph)
+    try:
+        held = np.load(path)
+        arrays = {graph.inputs[0].name: held} if isinstance(held, np.ndarray) else dict(held)
+    except (OSError, ValueError) as problem:
+        raise Error(f"it cannot be read: {problem}", place=path, fix="an .npz with an array for every input: np.savez(file, data=...)") from problem
+    feeds = {}
+    for blob in graph.inputs:
+        if blob.name not in arrays:
+            raise Error(f"it has no '{blob.name}', only {', '.join(arrays) or 'nothing'}", place=path, fix="an array for every input, under its name")
+        array = arrays[blob.name]
+        if array.shape[1:] != blob.shape[1:]:
+            fact = f"'{blob.name}' is {shape_text(array.shape)} there, the net's is {shape_text(blob.shape)}"
+            raise Error(fact, place=path, fix="arrays in the net's shapes")
+        feeds[blob.name] = np.asarray(array, np.float32)
+    return feeds
+
+
+def _image(path: str, graph: Graph) -> Feeds:
+    blob = graph.inputs[0]
+    if len(graph.inputs) != 1 or len(blob.shape) != 4 or blob.shape[1] not in (1, 3):
+        inputs = ", ".join(f"{blob.name} ({shape_text(blob.shape)})" for blob in graph.inputs)
+        raise Error(f"an image is given, the net's inputs are {inputs}", place=path, fix="an .npz with an array for every input")
+    batch, channels, height, width = blob.shape
+    try:
+        pixels = np.stack(planes(open_image(Path(path).read_bytes()), Color.COLOR if channels == 3 else Color.GRAY))
+    except OSError as problem:
+        raise Error(f"it cannot be read: {problem.strerror}", place=path) from problem
+    except Error as problem:
+        problem.place = path
+        raise
+    return {blob.name: np.repeat(resize(pixels, height, width)[None].astype(np.float32), batch, 0)}

@@ -1,0 +1,42 @@
+"""A border of mirrored values or of copies of the edge along one axis: kernels/border.cl."""
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from ocaffe.graph.ir import Ref
+from ocaffe.graph.recorder import Recorder
+
+GPU_GROUP = 64
+CPU_PIECE = 2048  # elements of a CPU's work-item
+
+
+@dataclass(frozen=True)
+class Border:
+    """`ins` values along `axis` (not the first) become `outs`, `begin` of which lie before; mirrored, or all like the edge."""
+
+    axis: int
+    ins: int
+    begin: int
+    outs: int
+    mirrored: bool
+
+    def forward(self, rec: Recorder, x: Ref, y: Ref) -> None:
+        """y = x with the border."""
+        self._launch(rec, "forward", x, y)
+
+    def backward(self, rec: Recorder, dy: Ref, dx: Ref) -> None:
+        """dx = the adjoint: every value gathers from all that are copies of it."""
+        self._launch(rec, "backward", dy, dx, rec.accumulates(dx))
+
+    def _launch(self, rec: Recorder, function: str, read: Ref, write: Ref, *more: int | bool) -> None:
+        count, inner = write.dense_stride, math.prod(write.shape[self.axis + 1 :])
+        piece = CPU_PIECE if rec.target.is_cpu else 1
+        rec.launch(
+            f"border.{function}",
+            reads=[read],
+            writes=[write],
+            args=[count, piece, self.ins, self.outs, inner, self.begin, self.mirrored, *more],
+            size=(-(-count // piece), write.shape[0]),
+            local=(1, 1) if rec.target.is_cpu else (GPU_GROUP, 1),
+        )

@@ -1,0 +1,53 @@
+"""Which test was the best one, by one output of the TEST nets (best_output), and when to give up waiting for a better one (early_stopping)."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ocaffe import log, proto
+from ocaffe.errors import Error, shape_text
+from ocaffe.log import number
+from ocaffe.network import Network
+from ocaffe.solver.scoring import Output
+
+
+class Best:
+    """The best mean so far: `value`, at iteration `iteration`; None before the first test. NaN is never better."""
+
+    def __init__(self, param: Any, networks: Sequence[Network], file: str | None = None) -> None:
+        """The first of `networks`, the TEST nets, that has the output decides. Raises Error if none has it, or if it is no single number."""
+        self.param, self.name = param, str(param.best_output)
+        outputs = [{blob.name: blob for blob in network.graph.outputs} for network in networks]
+        self.net = next((index for index, names in enumerate(outputs) if self.name in names), -1)
+        if self.net < 0:
+            known = ", ".join(dict.fromkeys(name for names in outputs for name in names)) or "none"
+            raise Error(f"best_output is '{self.name}', the outputs of the TEST nets are: {known}", place=file, fix="name one of them")
+        blob = outputs[self.net][self.name]
+        if blob.count != 1:
+            raise Error(f"best_output '{self.name}' is {shape_text(blob.shape)}, not one number", place=file, fix="name an output with one value")
+        lower = param.best_is == proto.SolverParameter.LOWER if param.HasField("best_is") else bool(blob.loss_weight)
+        self._sign = -1 if lower else 1
+        self.value: float | None = None
+        self.iteration: int | None = None
+
+    def tested(self, iteration: int, outputs: Sequence[Sequence[Output]]) -> bool:
+        """Take in the means of all TEST nets; returns whether this test is the best so far."""
+        score = next(float(values.reshape(-1)[0]) for name, values, _ in outputs[self.net] if name == self.name)
+        if self.iteration is None:
+            self.iteration = iteration
+        if np.isnan(score) or (self.value is not None and self._sign * score <= self._sign * self.value):
+            return False
+        self.value, self.iteration = score, iteration
+        log.info("solver.cpp:430", f"Best {self.name} so far: {number(score)} (iteration {iteration})")
+        return True
+
+    def exhausted(self, iteration: int) -> bool:
+        """Whether early_stopping says to stop after the test at `iteration`; says so in the log."""
+        patience = self.param.early_stopping
+        if not patience or self.iteration is None or iteration - self.iteration < patience * self.param.test_interval:
+            return False
+        best = "no number" if self.value is None else number(self.value)
+        log.info("solver.cpp:430", f"Early stopping: {self.name} is no better than {best} (iteration {self.iteration}) after {patience} more tests")
+        return True

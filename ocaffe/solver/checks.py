@@ -1,0 +1,49 @@
+"""What a SolverParameter may not say: values that no training can have, and fields of forks that would change its numbers and are not done here."""
+from __future__ import annotations
+
+from typing import Any
+
+from ocaffe.errors import Error
+
+# fields of forks that are refused unless they have their default, and what to do instead
+REFUSED = {
+    "rampup_interval": "warmup_iter and warmup_start_lr: a linear warm-up",
+    "rampup_lr": "warmup_iter and warmup_start_lr: a linear warm-up",
+    "momentum_policy": "remove it: momentum stays as it is",
+    "weight_decay_policy": "remove it: weight_decay stays as it is",
+    "larc": "remove it",
+    "larc_turbo": "remove it",
+    "plateau_winsize": 'lr_policy: "multistep", or best_output and early_stopping',
+    "stagelr": 'lr_policy: "multistep"',
+    "stageiter": 'lr_policy: "multistep"',
+    "local_lr_auto": "remove it",
+    "disabled_update": "remove it",
+    "test_offset": "remove it",
+    "test_and_snapshot_last_epochs": "remove it",
+    "group_id": "remove it",
+    "solver_data_type": "remove it: parameters are float",
+    "data_type": "remove it: everything is computed in float",
+}
+# single fields: their lowest value, and the first that is too large
+RANGES: dict[str, tuple[float, float]] = {
+    "iter_size": (1, 2**31), "average_loss": (1, 2**31), "snapshot_keep": (0, 2**31), "early_stopping": (0, 2**31), "ema_decay": (0, 1),
+}  # fmt: skip
+
+
+def check_solver(param: Any, file: str | None = None) -> None:
+    """Raise Error for what `param` may not say."""
+    for name, fix in REFUSED.items():
+        field, value = param.DESCRIPTOR.fields_by_name[name], getattr(param, name)
+        if value and value != field.default_value:
+            raise Error(f"the solver's field '{name}' (a fork's) is not supported", place=file, fix=fix)
+    for name, (low, high) in RANGES.items():
+        value = getattr(param, name)
+        if not low <= value < high:
+            fix = f"{low:g} or more" + (f" and less than {high:g}" if high <= 1 else "")
+            raise Error(f"{name} is {value:g}", place=file, fix=fix)
+    if param.ema_test and not param.ema_decay:
+        raise Error("ema_test is true, but there is no average", place=file, fix="set ema_decay, for example to 0.999")
+    if param.early_stopping and not param.HasField("best_output"):
+        raise Error("early_stopping is given without best_output", place=file, fix='name an output of the TEST net: best_output: "accuracy"')
+    if param.HasField("best_output") and not param.test_iter:
+        raise Error(f"best_output is '{param.best_output}', but nothing is tested", place=file, fix="give test_iter and test_interval")

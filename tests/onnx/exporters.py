@@ -1,0 +1,38 @@
+"""PyTorch's two exporters, silenced; and what an imported net needs to be trained."""
+from __future__ import annotations
+
+import contextlib
+import io
+import warnings
+from pathlib import Path
+from typing import Any
+
+from ocaffe import proto
+
+
+def export(net: Any, x: Any, path: Path, opset: int, dynamo: bool, *, norms: bool = True, open_batch: bool = False) -> None:
+    """Write the inference net; `norms` keeps batch normalizations apart, which both exporters merge into convolutions otherwise; `open_batch`: the file
+    takes any batch."""
+    import torch
+
+    options: dict[str, Any] = {"input_names": ["input"], "output_names": ["output"], "opset_version": opset, "dynamo": dynamo}
+    if dynamo:
+        options |= {"optimize": not norms, "verbose": False, "external_data": False}
+        options |= {"dynamic_shapes": ({0: torch.export.Dim("batch")},)} if open_batch else {}
+    else:
+        options |= {"do_constant_folding": False, "training": torch.onnx.TrainingMode.PRESERVE} if norms else {}
+        options |= {"dynamic_axes": {"input": {0: "batch"}}} if open_batch else {}
+    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+        warnings.simplefilter("ignore")
+        torch.onnx.export(net.eval(), (x,), str(path), **options)
+
+
+def trained(deploy: Any, batch: int, output: str) -> Any:
+    """The net for fine-tuning: another batch, labels, a loss."""
+    net = proto.NetParameter()
+    net.CopyFrom(deploy)
+    net.layer[0].input_param.shape[0].dim[0] = batch
+    label = net.layer.add(name="label", type="Input", top=["label"])
+    label.input_param.shape.add().dim.append(batch)
+    net.layer.add(name="loss", type="SoftmaxWithLoss", bottom=[output, "label"], top=["loss"])
+    return net

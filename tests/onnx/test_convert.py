@@ -1,0 +1,426 @@
+"""`ocaffe convert` to ONNX: the options, verification, errors, and whole nets of the zoo and of others."""
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from PIL import Image
+
+from ocaffe import proto
+from ocaffe.cli import main
+from ocaffe.errors import Error
+from ocaffe.graph.build import build
+from ocaffe.model.text import read_net
+from ocaffe.model.upgrade import upgrade_net
+from ocaffe.model.weights import LayerWeights, Weights, write_weights
+from ocaffe.net import Net
+from ocaffe.network import phase_net
+from ocaffe.onnx.deploy import deploy
+from ocaffe.onnx.export import Exported, Options, export
+from ocaffe.onnx.model import save
+from ocaffe.onnx.verify import OnnxSession, opened, random_inputs, run_net, verify
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+ZOO = ROOT / "zoo"
+REAL = ROOT.parent / "shared" / "real"
+
+HEAD = """
+name: "small"
+layer { name: "data" type: "Input" top: "data" input_param { shape { dim: 2 dim: 3 dim: 9 dim: 9 } } }
+layer { name: "conv" type: "Convolution" bottom: "data" top: "conv"
+        convolution_param { num_output: 4 kernel_size: 3 group: 1 weight_filler { type: "xavier" } bias_filler { type: "uniform" } } }
+"""
+BODY = """
+layer { name: "bn" type: "BatchNorm" bottom: "conv" top: "conv" }
+layer { name: "scale" type: "Scale" bottom: "conv" top: "conv" scale_param { bias_term: true filler { type: "uniform" min: 0.5 max: 2 } } }
+layer { name: "relu" type: "ReLU" bottom: "conv" top: "conv" }
+layer { name: "pool" type: "Pooling" bottom: "conv" top: "pool" pooling_param { pool: AVE kernel_size: 3 stride: 2 pad: 1 } }
+layer { name: "up" type: "Deconvolution" bottom: "pool" top: "up"
+        convolution_param { num_output: 4 kernel_size: 2 stride: 2 group: 2 weight_filler { type: "xavier" } } }
+layer { name: "bn_up" type: "BatchNorm" bottom: "up" top: "bn_up" }
+layer { name: "fc" type: "InnerProduct" bottom: "bn_up" top: "fc" inner_product_param { num_output: 5 weight_filler { type: "xavier" } } }
+layer { name: "fc_scale" type: "Scale" bottom: "fc" top: "fc_scaled" scale_param { filler { type: "uniform" min: 0.5 max: 2 } } }
+layer { name: "prob" type: "Softmax" bottom: "fc_scaled" top: "prob" }
+"""
+
+
+def random_weights(message: Any, phase: int = proto.TEST) -> Weights:
+    """Weights for every layer: those of the fillers' size, with statistics that a trained net could have."""
+    graph = build(phase_net(message, phase), phase)
+    rng = np.random.default_rng(0)
+    layers = []
+    for node in graph.nodes:
+        blobs = []
+        for i, parameter in enumerate(node.params):
+            fan_in = max(1, int(np.prod(parameter.shape[1:])))
+            blob = rng.standard_normal(parameter.shape, np.float32) * np.float32((2 / fan_in) ** 0.5)
+            if node.type == "BatchNorm" and i < 3:
+                blob = (rng.normal(0, 0.1, parameter.shape), rng.uniform(0.5, 2, parameter.shape), np.ones(parameter.shape))[i]
+            elif len(parameter.shape) < 2:
+                blob = rng.uniform(0.5, 1.5, parameter.shape) if node.type == "Scale" and i == 0 else rng.normal(0, 0.1, parameter.shape)
+            blobs.append(blob.astype(np.float32))
+        if blobs:
+            layers.append(LayerWeights(node.name, blobs=blobs))
+    return Weights("", layers, "random.caffemodel")
+
+
+@pytest.fixture
+def small(tmp_path: pathlib.Path) -> Callable[..., tuple[str, str]]:
+    """Writes a net and weights for it; returns both files."""
+
+    def write(text: str = HEAD + BODY, name: str = "net") -> tuple[str, str]:
+        net, weights = tmp_path / f"{name}.prototxt", tmp_path / f"{name}.caffemodel"
+        net.write_text(text)
+        message = upgrade_net(read_net(str(net)))
+        write_weights(weights, message, {layer.name: layer.blobs for layer in random_weights(message).layers} | dict.fromkeys(
+            {layer.name for layer in message.layer} - {layer.name for layer in random_weights(message).layers}, ()))  # fmt: skip
+        return str(net), str(weights)
+
+    return write
+
+
+def of(files: tuple[str, str], **options: Any) -> Exported:
+    return export(*files, Options(**options))
+
+
+def kinds(exported: Exported) -> list[str]:
+    return [node.op_type for node in exported.model.graph.node]
+
+
+# -- options ---------------------------------------------------------------------------------------------------------
+
+
+def test_names_origin_and_shapes(small: Any) -> None:
+    model = of(small()).model
+    assert [info.name for info in model.graph.input] == ["data"] and [info.name for info in model.graph.output] == ["prob"]
+    values = {info.name: [dim.dim_value for dim in info.type.tensor_type.shape.dim] for info in model.graph.value_info}
+    assert values["pool"] == [2, 4, 4, 4] and values["conv"] == values["conv.bn"] == [2, 4, 7, 7]
+    assert {tensor.name for tensor in model.graph.initializer} >= {"conv/0", "conv/1", "fc/0", "fc/1"}
+    conv = next(node for node in model.graph.node if node.op_type == "Conv")
+    assert conv.name == "conv" and "layer 'conv' (Convolution)" in conv.doc_string and "net.prototxt:4" in conv.doc_string
+    assert "net.caffemodel" in model.doc_string and model.graph.name == "small"
+
+
+@pytest.mark.parametrize("options", [{}, {"dynamic_batch": True}, {"fold": True}, {"fp16": True}, {"fold": True, "fp16": True, "opset": 13}], ids=str)
+def test_options_leave_the_numbers_alone(small: Any, options: dict[str, Any], device: Any) -> None:
+    exported = of(small(), **options)
+    batches = (2, 3) if exported.options.dynamic_batch else (2,)
+    verify(exported, [random_inputs(exported.graph, batch=batch) for batch in batches], device)
+
+
+def test_fold_leaves_products_alone(small: Any) -> None:
+    assert kinds(of(small(), fold=True)) == ["Conv", "Relu", "AveragePool", "ConvTranspose", "Flatten", "Gemm", "Softmax"]
+
+
+def test_fp16_stores_half_of_the_bytes(small: Any) -> None:
+    whole, half = of(small()).model, of(small(), fp16=True).model
+    weights = {tensor.name: tensor.data_type for tensor in half.graph.initializer}
+    assert weights["fc/0/16"] == onnx.TensorProto.FLOAT16 and "fc/0" not in weights
+    assert half.ByteSize() < whole.ByteSize()
+    assert {info.type.tensor_type.elem_type for info in (*half.graph.input, *half.graph.output)} == {onnx.TensorProto.FLOAT}
+
+
+def test_dynamic_batch_is_a_symbol(small: Any) -> None:
+    model = of(small(), dynamic_batch=True).model
+    assert [info.type.tensor_type.shape.dim[0].dim_param for info in (*model.graph.input, *model.graph.output)] == ["batch"] * 2
+
+
+def test_dynamic_batch_that_the_net_forbids(small: Any) -> None:
+    text = HEAD + 'layer { name: "flat" type: "Reshape" bottom: "conv" top: "flat" reshape_param { shape { dim: 2 dim: 196 } } }'
+    of(small(text))
+    with pytest.raises(Error, match="batch of 4 instead of 2"):
+        of(small(text), dynamic_batch=True)
+
+
+@pytest.mark.parametrize(("opset", "fact"), [(12, "--opset is 12"), (999, "--opset is 999")])
+def test_opsets(small: Any, opset: int, fact: str) -> None:
+    with pytest.raises(Error, match=fact):
+        of(small(), opset=opset)
+
+
+def test_a_model_that_is_too_large_is_refused(small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ocaffe.onnx.model.LARGEST", 4000)
+    with pytest.raises(Error, match="the model would have"):
+        of(small())
+    of(small(), fp16=True)
+
+
+# -- training nets ---------------------------------------------------------------------------------------------------
+
+TRAINING = """
+layer { name: "fc" type: "InnerProduct" bottom: "conv" top: "fc" inner_product_param { num_output: 5 weight_filler { type: "xavier" } } }
+layer { name: "label" type: "Input" top: "label" input_param { shape { dim: 2 } } }
+layer { name: "loss" type: "SoftmaxWithLoss" bottom: "fc" bottom: "label" top: "loss" }
+layer { name: "accuracy" type: "Accuracy" bottom: "fc" bottom: "label" top: "accuracy" }
+"""
+
+
+@pytest.mark.parametrize(("activate", "output", "last"), [(False, "fc", "Gemm"), (True, "prob", "Softmax")])
+def test_losses_go_or_leave_their_activation(small: Any, activate: bool, output: str, last: str) -> None:
+    exported = of(small(HEAD + TRAINING), activate=activate)
+    assert exported.deployed.outputs == [output] and kinds(exported)[-1] == last
+    assert [info.name for info in exported.model.graph.input] == ["data"]
+
+
+def test_what_comes_from_labels_alone_goes_too(small: Any) -> None:
+    text = HEAD + TRAINING + 'layer { name: "twice" type: "Power" bottom: "label" top: "twice" power_param { scale: 2 } }'
+    assert of(small(text.replace('type: "Input" top: "label" input_param { shape { dim: 2 } }', DATA_LABEL))).deployed.outputs == ["fc"]
+
+
+DATA_LABEL = 'type: "MemoryData" top: "unused" top: "label" memory_data_param { batch_size: 2 channels: 1 height: 1 width: 1 }'
+PICTURES = """
+layer { name: "data" type: "Data" top: "data" top: "label" data_param { source: "absent" batch_size: 2 }
+        transform_param { crop_size: 9 mean_value: 10 mean_value: 20 mean_value: 30 scale: 0.5 mirror: true } }
+layer { name: "conv" type: "Convolution" bottom: "data" top: "conv"
+        convolution_param { num_output: 4 kernel_size: 3 weight_filler { type: "xavier" } } }
+layer { name: "loss" type: "EuclideanLoss" bottom: "conv" bottom: "label" top: "loss" }
+"""
+
+
+def data_net(tmp_path: pathlib.Path) -> str:
+    net = tmp_path / "data.prototxt"
+    net.write_text(PICTURES)
+    return str(net)
+
+
+def test_preprocessing_is_baked_in(tmp_path: pathlib.Path, device: Any) -> None:
+    shapes = {"data": (2, 3, 9, 9)}
+    plain, baked = (export(data_net(tmp_path), None, Options(shapes=shapes, fillers=True, bake=bake)) for bake in (False, True))
+    pixels = np.random.default_rng(0).integers(0, 256, shapes["data"]).astype(np.float32)
+    prepared = (pixels - np.array([10, 20, 30], np.float32).reshape(3, 1, 1)) * np.float32(0.5)
+    (expected,), (actual,) = OnnxSession(plain.model, ["conv"]).run({"data": prepared}), OnnxSession(baked.model, ["conv"]).run({"data": pixels})
+    assert kinds(baked)[:2] == ["Sub", "Mul"] and np.allclose(actual, expected, atol=1e-4)
+    verify(baked, [{"data": pixels}], device)
+
+
+def test_a_mean_file_is_baked_in_as_the_data_layer_applies_it(tmp_path: pathlib.Path, device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT / "tests" / "golden")
+    text = PICTURES[: PICTURES.index('layer { name: "loss"')].replace('"absent"', '"files/lmdb_raw" backend: LMDB').replace(" mirror: true", "")
+    text = text.replace(" mean_value: 10 mean_value: 20 mean_value: 30", "")
+    files = [tmp_path / "plain.prototxt", tmp_path / "with_mean.prototxt"]
+    files[0].write_text(text.replace("scale: 0.5", ""))
+    files[1].write_text(text.replace("scale", 'mean_file: "files/mean.binaryproto" scale'))
+    baked = export(str(files[1]), None, Options(fillers=True, bake=True))
+    nets = [Net(str(file), phase=proto.TEST, device=device) for file in files]
+    try:
+        for net in nets:
+            net.forward()
+        (actual,) = OnnxSession(baked.model, ["conv"]).run({"data": nets[0].blobs["data"].data})
+        expected = nets[1].blobs["conv"].data
+        assert np.abs(actual - expected).max() <= 1e-4 * np.abs(expected).max()
+    finally:
+        for net in nets:
+            net.close()
+
+
+def test_data_that_is_not_there_can_be_done_without(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(Error) as problem:
+        export(data_net(tmp_path), None, Options(fillers=True))
+    assert "--shape=data:" in str(problem.value.fix)
+
+
+def test_a_bottom_whose_data_layer_is_for_another_phase(tmp_path: pathlib.Path) -> None:
+    net = tmp_path / "net.prototxt"
+    net.write_text(PICTURES.replace('top: "label" data', 'top: "label" include { phase: TRAIN } data'))
+    assert export(str(net), None, Options(shapes={"data": (1, 3, 9, 9)}, fillers=True)).deployed.outputs == ["conv"]
+    with pytest.raises(Error, match="unknown bottom"):
+        export(str(net), None, Options(fillers=True))
+
+
+def test_a_python_layer_that_makes_data_can_be_done_without(tmp_path: pathlib.Path) -> None:
+    net = tmp_path / "net.prototxt"
+    net.write_text(PICTURES.replace('type: "Data"', 'type: "Python" python_param { module: "absent" layer: "Own" }'))
+    assert export(str(net), None, Options(shapes={"data": (1, 3, 9, 9)}, fillers=True)).deployed.outputs == ["conv"]
+    with pytest.raises(Error, match="module 'absent'") as problem:
+        export(str(net), None, Options(fillers=True))
+    assert "--shape=data:" in str(problem.value.fix)
+
+
+# -- cutting ---------------------------------------------------------------------------------------------------------
+
+CROWD = 'layer { name: "own" type: "Python" bottom: "conv" top: "own" python_param { module: "absent" layer: "Own" } }'
+
+
+def test_a_layer_without_meaning_can_be_cut_off(small: Any) -> None:
+    files = small(HEAD)
+    pathlib.Path(files[0]).write_text(HEAD + CROWD)
+    with pytest.raises(Error) as problem:
+        of(files)
+    assert "'own' (Python)" in str(problem.value) and "--cut-at=conv" in str(problem.value.fix)
+    assert of(files, cut_at=["conv"]).deployed.outputs == ["conv"]
+
+
+def test_a_blob_in_the_middle_is_an_output(small: Any) -> None:
+    exported = of(small(), cut_at=["pool", "conv"])
+    assert [info.name for info in exported.model.graph.output] == ["pool", "conv"] and "Gemm" not in kinds(exported)
+
+
+def test_cutting_at_nothing(small: Any) -> None:
+    with pytest.raises(Error, match="--cut-at names 'poole'") as problem:
+        of(small(), cut_at=["poole"])
+    assert "pool" in str(problem.value.fix)
+    with pytest.raises(Error, match="no DetectionOutput"):
+        of(small(), raw_detection=True)
+
+
+def test_raw_detection_ends_with_what_detection_reads() -> None:
+    net = ROOT / "tests" / "golden" / "forks" / "Net-SSD-TEST-share.prototxt"
+    exported = export(str(net), None, Options(raw_detection=True, fillers=True))
+    assert len(exported.deployed.outputs) == 3 and "NonMaxSuppression" not in kinds(exported)
+
+
+# -- verification ----------------------------------------------------------------------------------------------------
+
+
+def test_the_first_blob_that_differs_is_named(small: Any, device: Any) -> None:
+    exported = of(small())
+    tensor = next(tensor for tensor in exported.model.graph.initializer if tensor.name == "fc/0")
+    tensor.CopyFrom(onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(tensor) * 1.01, "fc/0"))
+    with pytest.raises(Error, match="the first blob that differs is 'fc'") as problem:
+        verify(exported, [random_inputs(exported.graph)], device)
+    assert problem.value.layer == "'fc' (InnerProduct)" and problem.value.place is not None
+
+
+TIES = """
+layer { name: "data" type: "Input" top: "data" input_param { shape { dim: 16 dim: 500 } } }
+layer { name: "fc" type: "InnerProduct" bottom: "data" top: "fc" inner_product_param { num_output: 64 } }
+layer { name: "best" type: "ArgMax" bottom: "fc" top: "best" argmax_param { axis: 1 } }
+layer { name: "shifted" type: "Power" bottom: "best" top: "shifted" power_param { shift: 1 } }
+"""
+
+
+def test_choices_among_equals_are_compared_for_the_same_inputs(small: Any, device: Any) -> None:
+    net, _ = small(TIES)
+    rng = np.random.default_rng(0)
+    row = rng.standard_normal(500).astype(np.float32)
+    rows = np.stack([rng.permutation(row) for _ in range(64)])  # all sums are equal, but for their rounding
+    exported = export(net, Weights("", [LayerWeights("fc", blobs=[rows, np.zeros(64, np.float32)])]), Options())
+    tensor = next(tensor for tensor in exported.model.graph.initializer if tensor.name == "fc/0")
+    tensor.CopyFrom(onnx.numpy_helper.from_array(rows * (1 + 1e-6 * rng.standard_normal(rows.shape)).astype(np.float32), "fc/0"))  # another rounding
+    feeds = {"data": np.ones((16, 500), np.float32)}
+    with opened(exported, device, ["best"]) as own:
+        ours = run_net(own, exported, feeds, ["best"])["best"]
+    assert not np.array_equal(ours, OnnxSession(exported.model, ["best"]).run(feeds)[0])
+    assert set(verify(exported, [feeds], device).differences) >= {"fc", "best", "shifted"}
+    tampered = next(node for node in exported.model.graph.node if node.name == "shifted")
+    tampered.op_type = "Sub"
+    with pytest.raises(Error, match="the first blob that differs is 'shifted'"):
+        verify(exported, [feeds], device)
+
+
+def test_a_model_that_differs_is_not_written(small: Any, device: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path,
+                                             capsys: pytest.CaptureFixture[str]) -> None:  # fmt: skip
+    from ocaffe.layers.relu import ReLU
+
+    monkeypatch.setattr(ReLU, "onnx", lambda self, graph, bottoms, tops: graph.op("Abs", bottoms[0], to=tops[0]))
+    target = tmp_path / "model.onnx"
+    target.write_text("what was there")
+    assert main(["convert", *small(), str(target), "--device", str(device.number)]) == 1
+    assert "the first blob that differs is 'conv'" in capsys.readouterr().err and target.read_text() == "what was there"
+    assert main(["convert", *small(), str(target), "--noverify"]) == 0
+    assert "not verified" in capsys.readouterr().out
+    onnx.load(target)
+
+
+@pytest.mark.parametrize("kind", ["image", "npz"])
+def test_inputs_of_the_users_own(small: Any, device: Any, kind: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / ("cat.png" if kind == "image" else "arrays.npz")
+    pixels = np.random.default_rng(0).integers(0, 256, (20, 30, 3)).astype(np.uint8)
+    Image.fromarray(pixels).save(file) if kind == "image" else np.savez(file, data=np.ones((2, 3, 9, 9), np.float32))
+    assert main(["convert", *small(), str(tmp_path / "m.onnx"), "--verify", str(file), "--device", str(device.number)]) == 0
+    assert "equal to ocaffe's outputs in onnxruntime" in capsys.readouterr().out
+
+
+def test_the_reference_serves_where_onnxruntime_is_too_old(small: Any, device: Any) -> None:
+    exported = of(small(), opset=onnx.defs.onnx_opset_version(), cut_at=["conv"])
+    verify(exported, [random_inputs(exported.graph)], device)
+
+
+# -- the command -----------------------------------------------------------------------------------------------------
+
+
+def test_flags_may_stand_anywhere(small: Any, device: Any, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    net, weights = small()
+    target = tmp_path / "m.onnx"
+    assert main(["convert", "--fold", net, "--dynamic-batch", "--verify", weights, "-opset=15", str(target), "--device", str(device.number)]) == 0
+    model = onnx.load(target)
+    assert model.opset_import[0].version == 15 and "opset 15" in capsys.readouterr().out
+    onnx.checker.check_model(model, full_check=True)
+
+
+WRONG = {  # what is given -> what is said
+    "no weights": (["{net}", "{out}"], "there are no weights for it"),
+    "other weights": (["{net}", "{other}", "{out}"], "has no blob 0 for it"),
+    "wrong kinds": (["{weights}", "{out}"], "nothing converts weights onnx"),
+    "unknown kind": (["{net}", "model.pt"], "'model.pt' is of no known kind"),
+    "truncated weights": (["{net}", "{cut}", "{out}"], "cut.caffemodel"),
+    "no such net": (["absent.prototxt", "{weights}", "{out}"], "absent.prototxt"),
+    "shape": (["{net}", "{weights}", "{out}", "--shape=data:1x?x9"], "--shape has 'data:1x?x9'"),
+    "shape of nothing": (["{net}", "{weights}", "{out}", "--shape=label:1"], "--shape names 'label'"),
+    "shape that does not fit": (["{net}", "{weights}", "{out}", "--shape=data:1x5x9x9"], "in the file"),
+    "no such folder": (["{net}", "{weights}", "{tmp}/absent/m.onnx", "--noverify"], "make the folder"),
+    "verify with nothing": (["{net}", "{weights}", "{out}", "--verify=absent.png"], "absent.png"),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_errors_leave_no_file(what: str, small: Any, device: Any, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    net, weights = small()
+    _, other = small(HEAD, "other")
+    (tmp_path / "cut.caffemodel").write_bytes(pathlib.Path(weights).read_bytes()[:-100])
+    before = set(tmp_path.rglob("*"))
+    words = {"net": net, "weights": weights, "other": other, "cut": tmp_path / "cut.caffemodel", "out": tmp_path / "m.onnx", "tmp": tmp_path}
+    args, fact = WRONG[what]
+    assert main(["convert", *(arg.format(**words) for arg in args), "--device", str(device.number)]) == 1
+    assert fact in capsys.readouterr().err and set(tmp_path.rglob("*")) == before
+
+
+def test_fillers_are_exported_when_asked_for(small: Any, tmp_path: pathlib.Path) -> None:
+    assert main(["convert", small()[0], str(tmp_path / "m.onnx"), "--fillers", "--noverify"]) == 0
+
+
+# -- whole nets ------------------------------------------------------------------------------------------------------
+
+def zoo() -> list[str]:
+    return sorted(path.name for path in ZOO.iterdir() if (path / "deploy.prototxt").exists())
+
+
+@pytest.mark.parametrize("name", zoo())
+def test_zoo(name: str, device: Any) -> None:
+    message = upgrade_net(read_net(str(ZOO / name / "deploy.prototxt")))
+    exported = export(message, random_weights(message), Options(dynamic_batch=True))
+    assert verify(exported, [random_inputs(exported.graph, batch=batch) for batch in (1, 3)], device).worst <= 1e-4
+
+
+@pytest.mark.skipif(not REAL.is_dir(), reason="../shared/real is not here")
+@pytest.mark.parametrize(("folder", "net"), [("lenet_ljf", "lenet"), ("mtcnn_det3", "det3"), ("ultralight_RFB320", "RFB-320")])
+@pytest.mark.parametrize("fold", [False, True], ids=["plain", "folded"])
+def test_models_of_others(folder: str, net: str, fold: bool, device: Any, tmp_path: pathlib.Path) -> None:
+    (weights,) = (REAL / "models" / folder).glob("*.caffemodel")
+    exported = export(str(REAL / "models" / folder / f"{net}.prototxt"), str(weights), Options(dynamic_batch=True, fold=fold))
+    save(exported.model, tmp_path / "m.onnx")
+    assert verify(exported, [random_inputs(exported.graph, batch=batch) for batch in (1, 3)], device).worst <= 1e-4
+
+
+PUBLIC: dict[str, dict[str, tuple[int, ...]]] = {  # part of a path, shapes of data tops
+    "MobileNet-SSD/voc/MobileNetSSD_test": {"data": (1, 3, 300, 300)},
+    "shufflenet_v2_1x_deploy": {},
+    "SqueezeNet_v1.1/train_val": {"data": (1, 3, 227, 227)},
+    "resnet_110/test": {"data": (1, 3, 32, 32)},
+    "tsn_bn_inception_rgb_train_val": {"data": (1, 9, 224, 224)},
+}
+
+
+@pytest.mark.skipif(not REAL.is_dir(), reason="../shared/real is not here")
+@pytest.mark.parametrize("part", PUBLIC)
+def test_public_prototxts(part: str, device: Any) -> None:
+    (file,) = (path for path in (REAL / "prototxts").rglob("*.prototxt") if part in str(path))
+    options = Options(shapes=PUBLIC[part], activate=True, dynamic_batch=True)
+    message = upgrade_net(read_net(str(file), allow_unknown_fields=True))
+    deployed = deploy(phase_net(message, proto.TEST), shapes=options.shapes, activate=True).message
+    exported = export(message, random_weights(deployed), options)
+    assert verify(exported, [random_inputs(exported.graph, batch=batch) for batch in (1, 2)], device).worst <= 1e-4

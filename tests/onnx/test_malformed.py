@@ -1,0 +1,185 @@
+"""ONNX files that cannot be converted: what is said, and that nothing is written."""
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ocaffe.errors import Error
+from ocaffe.onnx.importer import convert
+
+onnx = pytest.importorskip("onnx")
+HEAD = '<ir_version: 8, opset_import: ["": 17]> net '
+
+
+def parse(text: str, **weights: Any) -> Any:
+    model = onnx.parser.parse_model(text)
+    model.graph.initializer.extend(onnx.numpy_helper.from_array(np.asarray(array), name) for name, array in weights.items())
+    return model
+
+
+def conv(**weights: Any) -> Any:
+    """A model that can be converted."""
+    return parse(HEAD + "(float[1, 3, 8, 8] x) => (float[1, 4, 6, 6] y) { y = Conv(x, w) }", **({"w": np.ones((4, 3, 3, 3), np.float32)} | weights))
+
+
+def refused(path: Path, **options: Any) -> str:
+    """The message; nothing must lie beside the model afterwards that was not there."""
+    before = sorted(path.parent.iterdir())
+    with pytest.raises(Error) as caught:
+        convert(path, path.parent / "net.prototxt", path.parent / "net.caffemodel", **options)
+    assert sorted(path.parent.iterdir()) == before
+    assert str(path) in str(caught.value)
+    return str(caught.value)
+
+
+def saved(tmp_path: Path, model: Any) -> Path:
+    path = tmp_path / "net.onnx"
+    path.write_bytes(model.SerializeToString())
+    return path
+
+
+def opsets(*items: tuple[str, int]) -> Any:
+    model = conv()
+    del model.opset_import[:]
+    model.opset_import.extend(onnx.helper.make_opsetid(*item) for item in items)
+    return model
+
+
+MODELS: dict[str, tuple[Callable[[], Any], str]] = {
+    "no graph": (lambda: onnx.ModelProto(ir_version=8), "has no graph with nodes"),
+    "old opset": (lambda: opsets(("", 5)), "is of opset 5, opsets 7 to"),
+    "new opset": (lambda: opsets(("", 999)), "is of opset 999, opsets 7 to"),
+    "no opset": (lambda: opsets(("other", 1)), "does not say which opset"),
+    "operator unknown to ONNX": (
+        lambda: parse(HEAD + "(float[1, 3] x) => (float[1, 3] y) { y = Frobnicate(x) }"), "opset 17 has no operator 'Frobnicate' (node 'y')"),
+    "operators without a rule": (
+        lambda: parse(HEAD + "(float[1, 3] x) => (float[1, 3] y) { a = Sin(x) b = Cos(x) c = Sin(a) d = Add(b, c) y = Relu(d) }"),
+        "no Caffe layer computes these operators: Cos (1: 'b'), Sin (2: 'a', ..)"),
+    "shape that depends on values": (
+        lambda: parse(HEAD + "(float[4, 3] x, bool[4] z) => (float[N, 3] y) { a = Compress<axis=0>(x, z) b = Slice(a, o, p, o) y = Relu(b) }",
+                      o=np.array([0], np.int64), p=np.array([1], np.int64)), "no Caffe layer computes these operators: Compress (1: 'a')"),
+    "operator of another domain": (
+        lambda: parse('<ir_version: 8, opset_import: ["": 17, "com.acme": 1]> net (float[1, 3] x) => (float[1, 3] y) { a = com.acme.Fast(x) y = Relu(a) }'),
+        "no Caffe layer computes these operators: com.acme.Fast (1: 'a')"),
+    "missing input": (
+        lambda: parse(HEAD + "(float[1, 3] x) => (float[1, 3] y) { y = Add(x, nothing) }"),
+        "is not a valid ONNX model: Nodes in a graph must be topologically"),
+    "weights of other channels": (lambda: conv(w=np.ones((4, 5, 3, 3), np.float32)),
+                                  "its weights are 4 x 5 x 3 x 3; its input of 1 x 3 x 8 x 8 needs 4 x 3 x 3 x 3"),
+    "weights of other axes": (lambda: conv(w=np.ones((4, 3, 3), np.float32)), "layer 'y' (Conv)"),
+    "shapes that contradict": (
+        lambda: parse(HEAD + "(float[1, 3, 8, 8] x) => (float[1, 3, 9, 9] y) { y = Relu(x) }"),
+        "the file says that 'y' is 1 x 3 x 9 x 9, the operators make it 1 x 3 x 8 x 8"),
+    "tensors that do not go together": (
+        lambda: parse(HEAD + "(float[1, 3] x, float[1, 4] z) => (float[1, 3] y) { y = Add(x, z) }"), "layer 'y' (Add)\n  its inputs do not go together"),
+    "reshape to another count": (
+        lambda: parse(HEAD + "(float[1, 3] x) => (float[2, 2] y) { y = Reshape(x, s) }", s=np.array([2, 2], np.int64)), "layer 'y' (Reshape)"),
+    "computed weights": (
+        lambda: parse(HEAD + "(float[1, 3, 8, 8] x, float[4, 3, 3, 3] w) => (float[1, 4, 6, 6] y) { y = Conv(x, w) }"),
+        "input 1 ('w') is computed by the net; a Caffe layer needs a constant there"),
+    "open image": (lambda: parse(HEAD + "(float[N, 3, H, W] x) => (float[N, 3, H, W] y) { y = Relu(x) }"),
+                   "input 'x' is ? x 3 x ? x ?: only the batch may be open"),
+    "nothing depends on the input": (
+        lambda: parse(HEAD + "(float[1, 3] x) => (float[2] y) { y = Identity(c) }", c=np.ones(2, np.float32)), "output 'y' does not depend on the inputs"),
+    "two matrices": (
+        lambda: parse(HEAD + "(float[2, 3] x, float[3, 4] z) => (float[2, 4] y) { y = MatMul(x, z) }"), "neither factor is a matrix of weights"),
+    "division by zero": (lambda: parse(HEAD + "(float[1, 3] x) => (float[1, 3] y) { y = Div(x, c) }", c=np.float32(0)), "a division by 0"),
+    "antialias": (
+        lambda: parse('<ir_version: 8, opset_import: ["": 18]> net (float[1, 3, 8, 8] x) => (float[1, 3, 4, 4] y) '
+                      '{ y = Resize<antialias=1, mode="linear">(x, , , s) }', s=np.array([1, 3, 4, 4], np.int64)), "antialias 1 is not supported"),
+    "indices of maxima": (
+        lambda: parse(HEAD + "(float[1, 3, 8, 8] x) => (float[1, 3, 4, 4] y, int64[1, 3, 4, 4] i) { y, i = MaxPool<kernel_shape=[2, 2], strides=[2, 2]>(x) }"),
+        "the indices of the maxima are wanted"),
+    "dynamic reshape": (
+        lambda: parse(HEAD + "(float[1, 4] x, int64[2] s) => (float[2, 2] y) { y = Reshape(x, s) }"), "the shape of 'y' is not known before the net runs"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_refused(tmp_path: Path, name: str) -> None:
+    make, message = MODELS[name]
+    assert message in refused(saved(tmp_path, make()))
+
+
+@pytest.mark.parametrize("share", [0.0, 0.02, 0.5, 0.95])
+def test_truncated(tmp_path: Path, share: float) -> None:
+    content = conv().SerializeToString()
+    path = tmp_path / "net.onnx"
+    path.write_bytes(content[: int(share * len(content))])
+    message = refused(path)
+    assert "empty" in message if not share else "truncated" in message
+
+
+def test_noise(tmp_path: Path) -> None:
+    """No bytes kill the process; what is still a model may be converted."""
+    rng = np.random.default_rng(0)
+    content = np.frombuffer(conv().SerializeToString(), np.uint8)
+    path = tmp_path / "net.onnx"
+    for _ in range(200):
+        damaged = content.copy()
+        damaged[rng.integers(0, 120, 3)] = rng.integers(0, 256, 3)
+        path.write_bytes(damaged.tobytes())
+        try:
+            convert(path, tmp_path / "net.prototxt", tmp_path / "net.caffemodel")
+        except Error:
+            pass
+
+
+def external(tmp_path: Path) -> Path:
+    path = tmp_path / "net.onnx"
+    onnx.save(conv(), str(path), save_as_external_data=True, location="net.data", size_threshold=0)
+    return path
+
+
+def test_external_data(tmp_path: Path) -> None:
+    net = convert(external(tmp_path), tmp_path / "net.prototxt", tmp_path / "net.caffemodel")
+    assert [layer.type for layer in net.layer] == ["Input", "Convolution"]
+
+
+def test_external_data_missing(tmp_path: Path) -> None:
+    path = external(tmp_path)
+    (tmp_path / "net.data").unlink()
+    assert "the data of tensor 'w' is in 'net.data', which is missing" in refused(path)
+
+
+def test_external_data_truncated(tmp_path: Path) -> None:
+    path = external(tmp_path)
+    (tmp_path / "net.data").write_bytes((tmp_path / "net.data").read_bytes()[:100])
+    assert "the data of tensor 'w' ends at byte 432 of 'net.data', which has 100" in refused(path)
+
+
+def test_external_data_outside_the_folder(tmp_path: Path) -> None:
+    (tmp_path / "inner").mkdir()
+    path = external(tmp_path / "inner")
+    (tmp_path / "inner" / "net.data").rename(tmp_path / "net.data")
+    model = onnx.load(str(path), load_external_data=False)
+    model.graph.initializer[0].external_data[0].value = "../net.data"
+    path.write_bytes(model.SerializeToString())
+    assert "the data of tensor 'w'" in refused(path)
+
+
+@pytest.mark.parametrize("content, message", [(b"version https://git-lfs.github.com/spec/v1\n", "Git LFS pointer"), (b"PK\x03\x04", "zip archive"),
+                                              (b"\x89HDF\r\n\x1a\n", "is an HDF5 file")])  # fmt: skip
+def test_other_files(tmp_path: Path, content: bytes, message: str) -> None:
+    path = tmp_path / "net.onnx"
+    path.write_bytes(content)
+    assert message in refused(path)
+
+
+def test_names_that_are_not_there(tmp_path: Path) -> None:
+    path = saved(tmp_path, conv())
+    assert "has no input 'data'" in refused(path, shapes={"data": (1, 3, 8, 8)})
+    assert "has no tensor 'z'" in refused(path, outputs=["z"])
+
+
+def test_no_folder_to_write_to(tmp_path: Path) -> None:
+    path = saved(tmp_path, conv())
+    with pytest.raises(Error, match="make the folder"):
+        convert(path, tmp_path / "nowhere" / "net.prototxt", tmp_path / "nowhere" / "net.caffemodel")
+    with pytest.raises(Error, match="make the folder"):
+        convert(path, tmp_path / "nowhere" / "net.prototxt", tmp_path / "net.caffemodel")
+    assert sorted(item.name for item in tmp_path.iterdir()) == ["net.onnx"]

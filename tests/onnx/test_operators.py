@@ -1,0 +1,215 @@
+"""Each ONNX operator that has a rule, in every form that the rules tell apart: ocaffe's net against onnxruntime."""
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+import ocaffe
+from ocaffe import log
+from ocaffe.onnx.importer import convert
+from ocaffe.onnx.importer.rules import rules
+
+onnx = pytest.importorskip("onnx")
+onnxruntime = pytest.importorskip("onnxruntime")
+
+
+class Family(NamedTuple):
+    """Statements in ONNX's text form on x and z (2 x 4 x 6 x 6), v (2 x 5) and weights; every y is an output. `layers`: types that must come out."""
+
+    text: str
+    opset: int = 17
+    weights: dict[str, Any] = {}
+    layers: list[str] | None = None
+    shapes: dict[str, tuple[int, ...]] = {}
+
+
+def draw(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng([seed, *shape]).standard_normal(shape).astype(np.float32)
+
+
+def ints(*values: int) -> np.ndarray:
+    return np.array(values, np.int64)
+
+
+NUMBERS = {f"c{value}".replace(".", "_").replace("-", "m"): np.float32(value)
+           for value in (0, 0.5, 1, 2, 3, 6, -1, 1.41421, 0.70710678, 0.044715, 0.7978845, 0.16666667, 20)}  # fmt: skip
+FAMILIES = {
+    "activations": Family("""
+        y1 = Relu(x) y2 = LeakyRelu<alpha=0.2>(x) y3 = Elu(x) y4 = Sigmoid(x) y5 = Tanh(x) y6 = Abs(x) y7 = Softplus(x) y8 = Exp(x) a = Abs(x)
+        b = Add(a, c1) y9 = Log(b) y10 = HardSigmoid(x) y11 = HardSwish(x) y12 = Mish(x) y13 = Neg(x) y14 = Sqrt(b) y15 = Reciprocal(b) y16 = Selu(x)
+        y17 = PRelu(x, slope) y18 = PRelu(x, slopes) y19 = Clip(x, c0, c6) y20 = Clip(x, , c0_5) y21 = Clip(x, c0) y22 = Clip(x, c0, c2)
+        y23 = Max(x, c0) y24 = Min(x, c0_5) y25 = Identity(x) y26 = Dropout(x, c0_5) y27 = Pow(b, c0_5) y28 = Celu<alpha=2.0>(x) o = Mul(x, c1) y29 = Relu(o)
+        """, 18, NUMBERS | {"slope": np.full(1, 0.3, np.float32), "slopes": np.abs(draw(4, 1, 1))}),
+    "patterns": Family("""
+        a1 = Add(x, c3) a2 = Clip(a1, c0, c6) a3 = Mul(x, a2) y1 = Div(a3, c6)
+        b1 = Add(c3, x) b2 = Clip(b1, c0, c6) b3 = Div(b2, c6) y2 = Mul(b3, x)
+        d1 = Add(x, c3) d2 = Clip(d1, c0, c6) y3 = Mul(d2, c0_16666667)
+        y4 = HardSigmoid<alpha=0.16666667, beta=0.5>(z) e1 = HardSigmoid<alpha=0.16666667, beta=0.5>(x) y5 = Mul(x, e1)
+        f1 = Sigmoid(x) y6 = Mul(x, f1)
+        g1 = Softplus(x) g2 = Tanh(g1) y7 = Mul(x, g2)
+        h1 = Div(x, c1_41421) h2 = Erf(h1) h3 = Add(h2, c1) h4 = Mul(x, h3) y8 = Mul(h4, c0_5)
+        i1 = Mul(x, c0_70710678) i2 = Erf(i1) i3 = Add(i2, c1) i4 = Mul(x, c0_5) y9 = Mul(i4, i3)
+        j1 = Pow(x, c3) j2 = Mul(j1, c0_044715) j3 = Add(x, j2) j4 = Mul(j3, c0_7978845) j5 = Tanh(j4) j6 = Add(j5, c1) j7 = Mul(x, j6) y10 = Mul(j7, c0_5)
+        k1 = Max(x, c0) y11 = Min(k1, c6)
+        l1 = Reshape(x, split) l2 = Transpose<perm=[0, 2, 1, 3, 4]>(l1) y12 = Reshape(l2, join)
+        o1 = Greater(x, c20) o2 = Softplus(x) y13 = Where(o1, x, o2)
+        """, 17, NUMBERS | {"split": ints(2, 2, 2, 6, 6), "join": ints(2, 4, 6, 6)},
+        ["HardSwish", "HardSwish", "HardSigmoid", "HardSigmoid", "HardSwish", "Swish", "Mish", "Gelu", "Gelu", "Gelu", "ReLU6", "ShuffleChannel",
+         "BNLL"]),
+    "arithmetic": Family("""
+        y1 = Add(x, z) y2 = Sub(x, z) y3 = Mul(x, z) a = Abs(z) d = Add(a, c1) y4 = Div(x, d) y5 = Add(x, c2) y6 = Sub(c2, x) y7 = Sub(x, c2)
+        y8 = Mul(c2, x)
+        y9 = Div(x, c2) y10 = Div(c2, d) y11 = Mul(x, channels) y12 = Add(x, channels) y13 = Sub(x, channels) y14 = Sub(channels, x) y15 = Div(x, channels)
+        y16 = Div(channels, d) y17 = Add(x, row) y18 = Mul(x, plane) m = GlobalAveragePool(z) y19 = Mul(x, m) y20 = Add(m, x) y21 = Sub(x, m)
+        y22 = Sub(m, x)
+        one = ReduceMean<axes=[1]>(z) y23 = Mul(x, one) y24 = Mul(x, x) y25 = Add(x, x) y26 = Max(x, z) y27 = Min(x, z, one) y28 = Sum(x, z, one)
+        y29 = Mean(x, z) y30 = Pow(x, c2) n = ReduceMean<axes=[1, 2, 3]>(z) y31 = Mul(n, x) y32 = Add(m, one)
+        """, 13, NUMBERS | {"channels": 1 + np.abs(draw(4, 1, 1)), "row": draw(6), "plane": draw(1, 1, 6, 6)}),
+    "convolutions": Family("""
+        y1 = Conv<pads=[1, 1, 1, 1]>(x, w3, bias) y2 = Conv<pads=[0, 0, 1, 1], strides=[2, 2]>(x, w3)
+        y3 = Conv<auto_pad="SAME_UPPER", strides=[2, 2]>(x, w3)
+        y4 = Conv<auto_pad="SAME_LOWER", strides=[2, 2]>(x, w3) y5 = Conv<dilations=[2, 1], pads=[2, 0, 2, 0], strides=[1, 2]>(x, w3)
+        y6 = Conv<group=4>(x, depthwise) y7 = Conv<group=2, kernel_shape=[1, 1]>(x, grouped) p = Pad(x, pads, c0) y8 = Conv<strides=[2, 2]>(p, w3)
+        q = Pad(x, even, c0) y9 = Conv(q, w3) t1 = Reshape(x, join) r = Identity(t1) y10 = Conv(r, w1)
+        y11 = ConvTranspose<strides=[2, 2], pads=[1, 1, 1, 1]>(x, u3, bias)
+        y12 = ConvTranspose<strides=[2, 2], pads=[1, 1, 1, 1], output_padding=[1, 1]>(x, u3, bias)
+        y13 = ConvTranspose<strides=[2, 2], pads=[0, 1, 1, 0], group=1>(x, u3) y14 = ConvTranspose<strides=[3, 3], output_padding=[1, 2]>(x, u2)
+        y15 = ConvTranspose<strides=[2, 2], auto_pad="SAME_UPPER">(x, u3) y16 = ConvTranspose<strides=[2, 2], output_shape=[12, 12]>(x, u3)
+        """, 17, {
+            "w3": draw(3, 4, 3, 3), "bias": draw(3), "depthwise": draw(4, 1, 3, 3), "grouped": draw(6, 2, 1, 1), "pads": ints(0, 0, 0, 1, 0, 0, 1, 0),
+            "even": ints(0, 0, 1, 1, 0, 0, 1, 1), "c0": np.float32(0), "w1": draw(2, 4, 1), "join": ints(2, 4, 36),
+            "u3": draw(4, 3, 3, 3), "u2": draw(4, 2, 2, 2),
+        }),
+    "products": Family("""
+        y1 = Gemm<transB=1>(v, w, bias) y2 = Gemm<alpha=0.5, beta=2.0>(v, wt, bias) y3 = MatMul(v, wt) m = MatMul(v, wt) y4 = Add(m, bias)
+        y5 = MatMul(x, columns) n = MatMul(x, columns) y6 = Add(n, short) y7 = Gemm(v, wt, one)
+        """, 13, {"w": draw(3, 5), "wt": draw(5, 3), "bias": draw(3), "columns": draw(6, 2), "short": draw(2), "one": draw(1)}),
+    "poolings": Family("""
+        y1 = MaxPool<kernel_shape=[3, 3], strides=[2, 2]>(x) y2 = MaxPool<kernel_shape=[3, 3], strides=[2, 2], ceil_mode=1>(x)
+        y3 = MaxPool<kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1]>(x) y4 = MaxPool<kernel_shape=[3, 3], strides=[2, 2], auto_pad="SAME_UPPER">(x)
+        y5 = MaxPool<kernel_shape=[2, 2], auto_pad="SAME_UPPER">(x) y6 = MaxPool<kernel_shape=[2, 3], strides=[1, 2], pads=[1, 0, 0, 1]>(x)
+        y7 = AveragePool<kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1]>(x)
+        y8 = AveragePool<kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1], count_include_pad=1>(x)
+        y9 = AveragePool<kernel_shape=[3, 3], strides=[2, 2], ceil_mode=1>(x)
+        y10 = AveragePool<kernel_shape=[3, 3], strides=[2, 2], auto_pad="SAME_UPPER">(x)
+        y11 = AveragePool<kernel_shape=[2, 2], pads=[0, 0, 1, 1], count_include_pad=1>(x) y12 = AveragePool<kernel_shape=[1, 1]>(x)
+        y13 = GlobalAveragePool(x) y14 = GlobalMaxPool(x) y15 = ReduceMean<axes=[2, 3]>(x) y16 = ReduceMean<axes=[-1, -2], keepdims=0>(x)
+        y17 = ReduceMean<axes=[1]>(x) y18 = ReduceMean<axes=[3], keepdims=0>(x) y19 = ReduceMax<axes=[2, 3]>(x) y20 = ReduceL1<axes=[2]>(x)
+        y21 = ReduceSumSquare<axes=[1, 2, 3]>(x) y22 = MaxPool<kernel_shape=[2, 2], dilations=[2, 2]>(x)
+        y23 = MaxPool<kernel_shape=[2, 2], strides=[3, 3]>(x)
+        """),
+    "normalizations": Family("""
+        y1 = BatchNormalization<epsilon=0.001, momentum=0.9>(x, s, b, m, s) y2 = LRN<size=3, alpha=0.1, beta=0.5, bias=2.0>(x) y3 = Softmax<axis=1>(x)
+        y4 = Softmax(x) y5 = LogSoftmax<axis=1>(v) y6 = LpNormalization<axis=1>(x) i = ArgMax<axis=1>(x) y7 = Cast<to=1>(i)
+        y8 = BatchNormalization(v, t, t, t, t)
+        y9 = InstanceNormalization<epsilon=0.1>(x, s, b) y10 = LayerNormalization<axis=-1>(x, row, line) y11 = LayerNormalization<axis=2>(x, plane)
+        m1 = ReduceMean<axes=[-1]>(x) m2 = Sub(x, m1) m3 = Pow(m2, c2) m4 = ReduceMean<axes=[-1]>(m3) m5 = Add(m4, c1) m6 = Sqrt(m5) y12 = Div(m2, m6)
+        """, 17, {"s": np.abs(draw(4)) + 1, "b": draw(4), "m": draw(4, seed=1), "t": np.abs(draw(5)) + 1,
+            "row": draw(6), "line": draw(6, seed=1), "plane": draw(6, 6), "c1": np.float32(0.1), "c2": np.float32(2)}),
+    "new": Family("y1 = GroupNormalization<num_groups=2>(x, s, b)", 21, {"s": draw(4), "b": draw(4, seed=1)}),
+    "old softmax": Family("y1 = Softmax<axis=1>(x) y2 = LogSoftmax<axis=2>(x) y3 = Softmax(v)", 11),
+    "shapes": Family("""
+        y1 = Flatten(x) y2 = Reshape(x, halves) y3 = Reshape(x, open) g = GlobalAveragePool(x) y4 = Squeeze(g, two) y5 = Unsqueeze(v, two)
+        y6 = Transpose<perm=[0, 2, 3, 1]>(x)
+        y7 = Concat<axis=1>(x, z) y8 = Concat<axis=-1>(x, z) y9, y10 = Split<axis=1>(x, sizes) y11, y12 = Split<axis=3>(x) y13 = Slice(x, s1, s3, a1)
+        y14 = Slice(x, s1, s6, a3, step) s = Shape(x) n = Gather(s, i0) y15 = Gather<axis=1>(x, i1) y16 = Gather<axis=1>(x, i210) y17 = Tile(x, tiles)
+        one = ReduceMean<axes=[1]>(x) y18 = Expand(one, s) y19 = DepthToSpace<blocksize=2>(x) y20 = DepthToSpace<blocksize=2, mode="CRD">(x)
+        y21 = SpaceToDepth<blocksize=2>(x)
+        y22 = Pad(x, pads, c) y23 = Pad<mode="reflect">(x, pads) y24 = Pad<mode="edge">(x, pads) y25 = Pad(x, cut, c) y26 = Slice(x, sm2, s6, a3)
+        h1 = Slice(x, s0, s1, a1) h2 = Slice(x, s1, s6, a1) y27 = Add(h1, z) y28 = Add(h1, one) y29 = Concat<axis=1>(h2, h1) n1 = Unsqueeze(n, i0v)
+        t = Concat<axis=0>(n1, m1) y30 = Reshape(x, t) y31 = Transpose(v) y32 = CastLike(x, z)
+        f1 = Greater(n, i0) y35 = If (f1) <then_branch = g1 () => (float[2, 4, 6, 6] f2) { f2 = Relu(x) },
+        else_branch = g2 () => (float[2, 4, 6, 6] f3) { f3 = Neg(x) }>
+        q = SplitToSequence<axis=1>(x, i3) y33 = SequenceAt(q, i0) y34 = SequenceAt(q, one1)
+        """, 17, {
+            "halves": ints(2, 2, 2, 36), "open": ints(0, -1, 6), "two": ints(2), "sizes": ints(1, 3), "s1": ints(1), "s3": ints(3), "a1": ints(1),
+            "s0": ints(0), "s6": ints(100), "a3": ints(3), "step": ints(2), "i0": np.int64(0), "i1": np.int64(-1), "i3": np.int64(3),
+            "one1": np.int64(1), "i210": ints(3, 1, 0),
+            "tiles": ints(1, 2, 1, 3), "pads": ints(0, 0, 1, 0, 0, 0, 0, 2), "c": np.float32(1.5), "cut": ints(0, 0, -1, 2, 0, 0, 0, -1), "sm2": ints(-2),
+            "i0v": ints(0), "m1": ints(-1),
+        }),
+    "resizing": Family("""
+        y1 = Resize<mode="nearest", coordinate_transformation_mode="asymmetric", nearest_mode="floor">(x, , twice) y2 = Resize<mode="nearest">(x, , thrice)
+        y3 = Resize<mode="linear", coordinate_transformation_mode="align_corners">(x, , , size) y4 = Resize<mode="linear">(x, , twice)
+        y5 = Resize<mode="linear", coordinate_transformation_mode="pytorch_half_pixel">(x, , , size) y6 = Resize<mode="linear">(x, , , less)
+        y7 = Resize<mode="cubic">(x, , , size) y8 = Resize<mode="nearest">(x, , , less) y9 = Resize<mode="nearest">(x, , , same)
+        y10 = Resize<mode="linear", coordinate_transformation_mode="asymmetric">(x, , twice)
+        """, 17, {"twice": np.array([1, 1, 2, 2], np.float32), "thrice": np.array([1, 1, 3, 2], np.float32), "size": ints(2, 4, 13, 11),
+                  "less": ints(2, 4, 4, 5), "same": ints(2, 4, 6, 6)}),
+    "old": Family("""
+        y1 = Clip<min=0.0, max=6.0>(x) y2 = Upsample<mode="nearest">(x, twice) g = GlobalMaxPool(x) y3 = Squeeze<axes=[2, 3]>(g)
+        y4 = Slice<starts=[1], ends=[3], axes=[2]>(x)
+        y5 = Pad<pads=[0, 0, 1, 0, 0, 0, 0, 1]>(x) y6 = Dropout<ratio=0.3>(x) y7 = ReduceSum<axes=[2, 3]>(x) y8, y9 = Split<axis=1, split=[1, 3]>(x)
+        y10 = Unsqueeze<axes=[0]>(v) y11 = Upsample<mode="linear">(x, twice)
+        """, 9, {"twice": np.array([1, 1, 2, 2], np.float32)}),
+}  # fmt: skip
+SHAPES = {"x": (2, 4, 6, 6), "z": (2, 4, 6, 6), "v": (2, 5)}
+
+
+def model_of(family: Family) -> Any:
+    """The ModelProto of a family."""
+    names = list(dict.fromkeys(name for name in SHAPES if re.search(rf"[(, ]{name}[,)]", family.text)))
+    inputs = ", ".join(f"float[{', '.join(map(str, SHAPES[name]))}] {name}" for name in names)
+    outputs = re.findall(r"\b(y\d+)\b(?=[^(]*=)", family.text)
+    model = onnx.parser.parse_model(f'<ir_version: 4, opset_import: ["": {family.opset}]> net ({inputs}) => ({", ".join(outputs)}) {{ {family.text} }}')
+    used = {name for node in model.graph.node for name in node.input}
+    model.graph.initializer.extend(onnx.numpy_helper.from_array(np.asarray(array), name) for name, array in family.weights.items() if name in used)
+    model = onnx.shape_inference.infer_shapes(model, data_prop=True)
+    for output in model.graph.output:
+        if not output.type.HasField("tensor_type"):  # onnx infers nothing for GroupNormalization
+            output.type.CopyFrom(onnx.helper.make_tensor_type_proto(onnx.TensorProto.FLOAT, SHAPES["x"]))
+    return model
+
+
+def run(model: Any, outputs: list[str], feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    return onnxruntime.InferenceSession(model.SerializeToString(), options).run(outputs, feeds)
+
+
+def assert_close(found: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> None:
+    errors = {}
+    for output, values in expected.items():
+        assert found[output].shape == values.shape, output
+        errors[output] = float(np.abs(found[output] - values).max() / max(np.abs(values).max(), 1e-30))
+    assert max(errors.values()) <= 1e-4, {output: error for output, error in errors.items() if error > 1e-4}
+
+
+def converted(tmp_path: Path, model: Any) -> tuple[Any, tuple[str, str]]:
+    log.quiet()
+    onnx.save(model, str(tmp_path / "net.onnx"))
+    files = str(tmp_path / "net.prototxt"), str(tmp_path / "net.caffemodel")
+    return convert(tmp_path / "net.onnx", *files), files
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_operators(device: Any, tmp_path: Path, name: str) -> None:
+    model = model_of(FAMILIES[name])
+    net, (prototxt, weights) = converted(tmp_path, model)
+    if FAMILIES[name].layers is not None:
+        assert [layer.type for layer in net.layer if layer.type != "Input"] == FAMILIES[name].layers
+    feeds = {item.name: draw(*SHAPES[item.name], seed=ord(item.name)) for item in model.graph.input}
+    outputs = [item.name for item in model.graph.output]
+    found = ocaffe.Net(prototxt, ocaffe.TEST, weights=weights, device=device).forward(**feeds)
+    assert_close(found, dict(zip(outputs, run(model, outputs, feeds))))
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_round_trip(tmp_path: Path, name: str) -> None:
+    """What is exported of the imported net computes the same."""
+    exporter = pytest.importorskip("ocaffe.onnx.export", reason="there is no exporter yet")
+    model = model_of(FAMILIES[name])
+    _, files = converted(tmp_path, model)
+    feeds = {item.name: draw(*SHAPES[item.name], seed=ord(item.name)) for item in model.graph.input}
+    outputs = [item.name for item in model.graph.output]
+    again = exporter.export(*files).model
+    assert_close(dict(zip(outputs, run(again, outputs, feeds))), dict(zip(outputs, run(model, outputs, feeds))))
+
+
+def test_every_rule_is_tested() -> None:
+    tested = {operator for family in FAMILIES.values() for operator in re.findall(r"= ?(\w+)[<(]", family.text)}
+    assert sorted(set(rules()) - tested - {"ChannelShuffle", "Swish", "Gelu"}) == []

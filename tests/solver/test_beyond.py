@@ -1,0 +1,262 @@
+"""What solvers do beyond Caffe: AdamW, the average of the weights, which snapshots stay, early stopping, the data meter."""
+from __future__ import annotations
+
+import os
+import pathlib
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ocaffe import log
+from ocaffe.errors import Error
+from ocaffe.model.state import read_state
+from ocaffe.model.weights import read_weights
+from tests.solver.test_training import assert_same, everything, make, train, workplace  # noqa: F401 (a fixture)
+
+QUIET = "display: 0 test_interval: 1000 test_initialization: false"
+
+
+def weights(solver: Any) -> dict[str, np.ndarray]:
+    return {f"{name}/{i}": blob.astype(np.float64) for name, blobs in solver.network.parameter_arrays().items() for i, blob in enumerate(blobs)}
+
+
+def close(actual: dict[str, np.ndarray], expected: dict[str, np.ndarray], tolerance: float = 2e-6) -> None:
+    for key, value in expected.items():
+        assert np.abs(actual[key] - value).max() <= tolerance * max(np.abs(value).max(), 1e-3), key
+
+
+@pytest.mark.parametrize("extra", ["", 'regularization_type: "L1"', "iter_size: 2 clip_gradients: 1"], ids=["L2", "L1", "clip"])
+def test_adamw_decays_the_weights_themselves(device: Any, extra: str) -> None:
+    """Adam without weight decay, with w -= rate * decay * w beside it: compared with Adam, whose history is then the same, for one iteration."""
+    first = make(device, f"{QUIET} {extra}")
+    begin = weights(first)
+    first.close()
+    rate, decay = 0.01, 0.001
+    common = f'{QUIET} {extra} lr_policy: "fixed" base_lr: {rate} momentum: 0.9'
+    plain = train(device, f'{common} type: "Adam" weight_decay: 0', 1)
+    decayed = train(device, f'{common} type: "AdamW" weight_decay: {decay}', 1)
+    penalty = np.sign if "L1" in extra else np.positive
+    trained = {key: value for key, value in begin.items() if not key.startswith("bn1")}  # BatchNorm's statistics do not decay
+    close(decayed, {key: plain[key].astype(np.float64) - rate * decay * penalty(value) for key, value in trained.items()})
+    assert_same({key: plain[key] for key in plain if "history" in key}, {key: decayed[key] for key in decayed if "history" in key})
+
+
+def test_average_of_the_weights(device: Any) -> None:
+    """In float64 from the weights of each iteration; a young average forgets faster."""
+    solver = make(device, f"{QUIET} ema_decay: 0.5")
+    expected = weights(solver)
+    for iteration in range(8):
+        solver.step(1)
+        kept = min(0.5, (1 + iteration) / (10 + iteration))
+        expected = {key: kept * expected[key] + (1 - kept) * value for key, value in weights(solver).items()}
+    now = weights(solver)
+    with solver.average.in_net():
+        averaged = weights(solver)
+        with solver.average.in_net(False):
+            assert_same(now, weights(solver))
+        assert_same(averaged, weights(solver))
+    assert_same(now, weights(solver))
+    statistics = {key for key in now if key.startswith("bn1")}
+    close(averaged, {key: now[key] if key in statistics else value for key, value in expected.items()})
+    assert not np.array_equal(averaged["conv1/0"], now["conv1/0"])
+    solver.close()
+
+
+def test_average_does_not_disturb_training(device: Any) -> None:
+    assert_same(train(device), train(device, "ema_decay: 0.9 ema_test: true"))
+
+
+@pytest.mark.parametrize("extra", ["", "snapshot_format: HDF5 iter_size: 2"], ids=["proto", "hdf5"])
+def test_average_comes_back_from_a_snapshot(device: Any, extra: str) -> None:
+    settings = f"{QUIET} ema_decay: 0.7 {extra}"
+
+    def averaged(solver: Any) -> dict[str, np.ndarray]:
+        with solver.average.in_net():
+            return everything(solver)
+
+    whole = make(device, settings)
+    whole.step(6)
+    first = make(device, settings)
+    first.step(4)
+    state = first.snapshot()
+    stored = read_state(state).averaged_net
+    assert {layer.name: len(layer.blobs) for layer in read_weights(stored).layers}["bn1"] == 3
+    os.mkdir("moved")
+    for name in (state, stored, read_state(state).learned_net):
+        os.rename(name, f"moved/{name}")
+    resumed = make(device, settings, resume=f"moved/{state}")
+    resumed.step(2)
+    assert_same(averaged(whole), averaged(resumed))
+    assert_same(everything(whole), everything(resumed))
+    os.remove(f"moved/{stored}")
+    with pytest.raises(Error, match="neither there nor beside the state"):
+        make(device, settings, resume=f"moved/{state}")
+    for solver in (whole, first, resumed):
+        solver.close()
+
+
+def test_tests_with_the_average(device: Any) -> None:
+    """They score the weights of the .ema.caffemodel; a snapshot taken in the middle of one holds the trained weights."""
+    solver = make(device, "ema_decay: 0.9 ema_test: true test_interval: 1000 test_initialization: false test_iter: 3 test_compute_loss: true")
+    solver.step(5)
+    asked = iter(["snapshot"])
+    solver.request = lambda: next(asked, "")
+    scores: list[Any] = []
+    solver.on_record = scores.append
+    solver.test_all()
+    now = everything(solver)
+    solver.network.copy_weights(read_weights("snap_iter_5.caffemodel"), "")
+    assert_same(now, everything(solver))
+    other = make(device, "test_interval: 1000 test_iter: 3 test_compute_loss: true", weights=["snap_iter_5.ema.caffemodel"])
+    other.on_record = scores.append
+    other.test_all()
+    assert scores[0]["outputs"] == scores[1]["outputs"]
+    for made in (solver, other):
+        made.close()
+
+
+def snapshots(prefix: str = "snap") -> list[int]:
+    return sorted(int(match[1]) for name in os.listdir() if (match := re.fullmatch(rf"{prefix}_iter_(\d+)\.solverstate", name)))
+
+
+def test_keep_the_last_snapshots(device: Any) -> None:
+    """Those of later iterations are another run's; what the run began from stays too."""
+    for name in ("snap_iter_90.caffemodel", "snap_iter_90.solverstate", "snap_iter_1.txt", "snapshot_iter_1.caffemodel"):
+        pathlib.Path(name).touch()
+    first = make(device, f"{QUIET} snapshot: 1")
+    first.step(1)
+    first.close()
+    solver = make(device, f"{QUIET} snapshot: 1 snapshot_keep: 2 ema_decay: 0.9", resume="snap_iter_1.solverstate")
+    solver.step(5)
+    solver.close()
+    assert snapshots() == [1, 5, 6, 90]
+    assert {name for name in os.listdir() if "_iter_1." in name} == {
+        "snap_iter_1.caffemodel", "snap_iter_1.solverstate", "snap_iter_1.txt", "snapshot_iter_1.caffemodel",
+    }  # fmt: skip
+    assert {name for name in os.listdir() if ".ema." in name} == {"snap_iter_5.ema.caffemodel", "snap_iter_6.ema.caffemodel"}
+
+
+def test_no_snapshot_is_removed_for_one_that_fails(device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    solver = make(device, f"{QUIET} snapshot: 1 snapshot_keep: 1")
+    solver.step(1)
+    before = {name: pathlib.Path(name).read_bytes() for name in os.listdir() if name.startswith("snap_iter")}
+    calls = iter(range(10))
+    sync = os.fsync
+
+    def full(fd: int) -> None:
+        if next(calls) == 2:  # the weights and their folder are written, the state is not
+            raise OSError(28, "No space left on device")
+        sync(fd)
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(Error, match=r"snap_iter_2\.solverstate"):
+        solver.step(1)
+    solver.close()
+    assert before and all(pathlib.Path(name).read_bytes() == content for name, content in before.items())
+
+
+def scripted(solver: Any, scores: dict[int, float]) -> None:
+    """Make the tests of `solver` find these means of accuracy at these iterations."""
+    test = solver.test
+
+    def told(index: int) -> Any:
+        return [(name, np.array([scores[solver.iter]] if name == "accuracy" else values), weight) for name, values, weight in test(index)]
+
+    solver.test = told
+
+
+@pytest.mark.parametrize(("name", "kept"), [("accuracy", 6), ("accuracy best_is: LOWER", 9)])
+def test_keep_the_best_snapshot(device: Any, name: str, kept: int) -> None:
+    first, _, rest = name.partition(" ")
+    solver = make(device, f'best_output: "{first}" test_interval: 3 max_iter: 12 test_initialization: false {rest}')
+    scripted(solver, {3: 0.5, 6: 0.7, 9: 0.1, 12: float("nan")})
+    solver.solve()
+    solver.close()
+    assert snapshots("snap_best") == [kept] and snapshots() == [12]
+    assert {name for name in os.listdir() if "best" in name} == {f"snap_best_iter_{kept}.caffemodel", f"snap_best_iter_{kept}.solverstate"}
+    state = read_state("snap_iter_12.solverstate")
+    assert (state.best_value, state.best_iter) == ({6: 0.7, 9: 0.1}[kept], kept)
+
+
+def test_early_stopping_also_after_a_resume(device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines: list[str] = []
+    monkeypatch.setattr(log, "sink", lines.append)
+    monkeypatch.setattr(log, "minimum", 0)
+    settings = 'best_output: "accuracy" early_stopping: 2 test_interval: 2 max_iter: 100 test_initialization: false'
+    scores = {2: 0.5, 4: 0.8, 6: 0.8, 8: 0.7, 10: 0.9}
+    solver = make(device, settings)
+    scripted(solver, scores)
+    solver.solve()
+    solver.close()
+    assert solver.iter == 8 and solver.stopped and snapshots() == [8]
+    assert any("accuracy is no better than 0.8 (iteration 4) after 2 more tests" in line for line in lines)
+    assert any("Optimization stopped early." in line for line in lines)
+    again = make(device, settings, resume="snap_best_iter_4.solverstate")
+    scripted(again, scores)
+    again.solve()
+    again.close()
+    assert again.iter == 8
+
+
+def test_a_run_from_the_best_snapshot_goes_on_exactly(device: Any) -> None:
+    settings = 'best_output: "loss" test_interval: 4 test_initialization: false test_iter: 3'
+    records: list[list[Any]] = [[], []]
+    whole = make(device, settings)
+    whole.on_record = records[0].append
+    whole.step(9)
+    whole.close()
+    path = next(name for name in sorted(os.listdir()) if name.startswith("snap_best") and name.endswith("solverstate"))
+    resumed = make(device, settings, resume=path)
+    begin = resumed.iter
+    resumed.on_record = records[1].append
+    resumed.step(9 - resumed.iter)
+    resumed.close()
+    assert_same(everything(whole), everything(resumed), but=("loss",))
+    tests = [[record for record in part if record["phase"] == "test" and record["iteration"] >= begin] for part in records]
+    assert tests[0] == tests[1] and tests[0]
+
+
+@pytest.mark.parametrize(
+    ("extra", "told"),
+    [
+        ('best_output: "accurcy"', "best_output is 'accurcy', the outputs of the TEST nets are: .*accuracy"),
+        ("early_stopping: 3", "without best_output"),
+        ("ema_test: true", "no average"),
+        ("ema_decay: 1", "ema_decay is 1"),
+        ("snapshot_keep: -1", "snapshot_keep is -1"),
+        ("iter_size: 0", "iter_size is 0"),
+        ("larc: true", "'larc'"),
+        ("stagelr: 0.1", "'stagelr'"),
+        ('momentum_policy: "poly"', "'momentum_policy'"),
+    ],
+)
+def test_refused(device: Any, extra: str, told: str) -> None:
+    with pytest.raises(Error, match=told) as caught:
+        make(device, extra)
+    assert caught.value.fix
+
+
+def test_best_output_without_tests(device: Any, tmp_path: pathlib.Path) -> None:
+    from ocaffe import proto
+    from ocaffe.model.text import parse
+    from ocaffe.solver.solver import Solver
+
+    with pytest.raises(Error, match="nothing is tested"):
+        Solver(parse('net: "net.prototxt" lr_policy: "fixed" best_output: "loss"', proto.SolverParameter, "s"), device)
+
+
+def test_data_meter(device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines: list[str] = []
+    monkeypatch.setattr(log, "sink", lines.append)
+    monkeypatch.setattr(log, "minimum", 0)
+    solver = make(device, "display: 2 test_interval: 1000 test_initialization: false")
+    records: list[Any] = []
+    solver.on_record = records.append
+    solver.step(5)
+    solver.close()
+    shown = [float(match[1]) for line in lines if (match := re.search(r"data wait (\d+) %", line))]
+    assert len(shown) == 2  # not at iteration 0, where no time has passed
+    assert [record.get("data_wait") is not None for record in records] == [False, True, True]
+    assert all(0 <= record["data_wait"] <= 1 for record in records[1:])
