@@ -39,7 +39,9 @@ def main() -> int:
         net.blobs[name].data[...] = image
         net.forward()
 
-    passes: dict[str, Callable[[], object]] = {"the tape alone": tape, "net.forward()": net.forward, f"net.forward({name}=...)": keywords, "data[...] = x; forward()": blobs}
+    passes: dict[str, Callable[[], object]] = {
+        "the tape alone": tape, "net.forward()": net.forward, f"net.forward({name}=...)": keywords, "data[...] = x; forward()": blobs,
+    }  # fmt: skip
     times: dict[str, list[float]] = {what: [] for what in passes}
     for _ in range(ROUNDS):
         for what, run in passes.items():

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import weakref
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,17 +19,17 @@ from ocaffe.network import node_shape
 
 if TYPE_CHECKING:
     from ocaffe.engine import Engine
+    from ocaffe.names import What
 
 
 class Mirror:
     """A numpy copy of one blob that is written through before a run and refreshed after it while somebody holds it.
 
-    `source` is where values are read, `target` where they are written: for a blob that a layer works on in place these are its last and first
-    value (data), or the other way round (diff).
+    `refs` tells where values are read and where they are written; for the name of blobs that layers work on in place that changes from run to run.
     """
 
-    def __init__(self, engine: Engine, shape: Shape, source: Ref, target: Ref) -> None:
-        self.shape, self.source, self.target = shape, source, target
+    def __init__(self, engine: Engine, shape: Shape, refs: Callable[[Engine], tuple[Ref | None, Ref | None]]) -> None:
+        self.shape, self.refs = shape, refs
         self.engine = weakref.ref(engine)  # weak: a net that nobody holds is freed at once, though its session still lists what was touched
         self._strong: np.ndarray | None = None  # from access to the next run: a script may have dropped its own reference
         self._weak: weakref.ref[np.ndarray] | None = None
@@ -60,7 +61,9 @@ class Mirror:
         """Before a run: send what the script wrote."""
         engine = self.engine()
         if engine is not None and self._strong is not None and (self._seen is None or not np.array_equal(self._strong, self._seen, equal_nan=True)):
-            engine.write(self.target, self._strong)
+            target = self.refs(engine)[1]
+            assert target is not None
+            engine.write(target, self._strong)
         self._strong = self._seen = None
         self._watch()
 
@@ -78,7 +81,9 @@ class Mirror:
         """The values in an array that owns its memory: parts of it that a script takes keep it, and with it the write-through, alive."""
         engine = self.engine()
         assert engine is not None
-        values = engine.read(self.source)
+        source = self.refs(engine)[0]
+        assert source is not None
+        values = engine.read(source)
         return values if values.shape == self.shape and values.base is None else values.reshape(self.shape).copy()
 
     def _session(self) -> Session | None:
@@ -167,20 +172,29 @@ class Blob:
     def __repr__(self) -> str:
         return f"<Blob '{self._name}' {shape_text(self.shape)}>"
 
-    def _assign(self, what: str, value: Any) -> None:
+    def _assign(self, what: What, value: Any) -> None:
         mirror = self._mirror(what)
         if mirror is not None:
             mirror.assign(value)
 
-    def _mirror(self, what: str) -> Mirror | None:
-        source, target = self._engine.refs(self._name, self._parameter, what)
-        if source is None or target is None:
-            return None
-        mirrors = self._engine.mirrors if self._parameter is None else self._engine.session.mirrors
-        key = (what, source, target, self.shape)
+    def _mirror(self, what: What) -> Mirror | None:
+        engine, name, parameter = self._engine, self._name, self._parameter
+        mirrors: dict[Any, Mirror]
+        key: Any
+        if parameter is None:
+            if engine.refs(name, what)[0] is None:
+                return None
+            mirrors, key = engine.mirrors, (what, name)
+        else:
+            engine.check_open()
+            ref = parameter.data if what == "data" else engine.gradient(parameter)
+            if ref is None:
+                return None
+            mirrors, key = engine.session.mirrors, (ref, self.shape)
         mirror = mirrors.get(key)
-        if mirror is None or mirror.engine() is None:
-            mirror = mirrors[key] = Mirror(self._engine, self.shape, source, target)
+        if mirror is None or mirror.engine() is None or mirror.shape != self.shape:
+            refs = (lambda engine: engine.refs(name, what)) if parameter is None else (lambda engine: (ref, ref))
+            mirror = mirrors[key] = Mirror(engine, self.shape, refs)
         return mirror
 
     def reshape(self, *shape: int) -> None:

@@ -62,7 +62,7 @@ def compile_net(
 
     if fits(result):
         return result
-    if choices.recompute and switches.share:
+    if choices.recompute and switches.share and not choices.apart:
         smallest = result
         for found in job.within(choices.limit - fixed):
             if fits(found):
@@ -121,13 +121,14 @@ class _Job:
     def compiled(self, budget: int | None = None, split: Split | None = None) -> Compiled:
         choices, switches = self.choices, self.switches
         alignment, slab_limit = (1, 1) if switches.separate else (self.target.alignment, self.target.max_allocation)
-        fuse, again = choices.fuse and switches.fuse, choices.recompute and switches.recompute
+        free = not choices.apart
+        fuse, again, share = choices.fuse and switches.fuse and free, choices.recompute and switches.recompute and free, switches.share and free
         recording = record(self.graph, self.group, self.target, replace(choices, split=split, fuse=fuse), self.update)
         before = {id(launch): index for index, launch in enumerate(recording.schedule)}
-        schedule = optimise(recording.schedule, fuse=fuse, in_place=switches.share, again=again, budget=budget)
+        schedule = optimise(recording.schedule, fuse=fuse, in_place=share, again=again, budget=budget)
         if schedule is not recording.schedule:
             recording = _renumber(recording, [before[id(launch.before or launch)] for launch in schedule], schedule)
-        return Compiled(recording, plan(schedule, alignment=alignment, slab_limit=slab_limit, share=switches.share), split)
+        return Compiled(recording, plan(schedule, alignment=alignment, slab_limit=slab_limit, share=share), split)
 
 
 def _renumber(recording: Recording, kept: list[int], schedule: Any) -> Recording:

@@ -8,7 +8,6 @@ import contextlib
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -16,11 +15,11 @@ from ocaffe.blob import Mirror
 from ocaffe.cl.session import Session
 from ocaffe.cl.tape import Tape
 from ocaffe.errors import Error
-from ocaffe.graph.ir import Parameter, Ref, Role, Shape
+from ocaffe.graph.ir import Blob, Parameter, Ref, Shape
 from ocaffe.graph.record import Choices
+from ocaffe.names import Names, What
 from ocaffe.network import Network, Variant
 
-PARAMETERS = (Role.PARAMETER, Role.GRADIENT)  # roles of what keeps its shape when the net gets another
 Hook = Callable[[int], object]  # gets the index of a layer
 
 
@@ -62,9 +61,11 @@ class Engine:
         self.variant: Variant | None = None
         self._state: tuple[Choices, int] | None = None  # that the variant is of: looking it up takes as long as a small launch
         self.slot: int | None = None  # the number of the last run in the variant's tape, which backward goes on with
-        self.mirrors: dict[Any, Mirror] = {}  # of blobs; those of parameters belong to the session
+        self.mirrors: dict[tuple[str, str], Mirror] = {}  # of blobs, by "data" or "diff" and name; those of parameters belong to the session
         self.hooks: dict[str, list[Hook]] = {"before_forward": [], "after_forward": [], "before_backward": [], "after_backward": []}
+        self.merged = False  # layers that run together are one for the hooks
         self._gradients: dict[Parameter, Ref] = {}
+        self.names = Names(network.graph)
 
     def __del__(self) -> None:
         with contextlib.suppress(Exception):
@@ -75,12 +76,15 @@ class Engine:
     def session(self) -> Session:
         return self.network.session
 
+    def check_open(self) -> None:
+        if self.closed:
+            raise Error("the net is closed", fix="make a new one")
+
     # -- Refs --------------------------------------------------------------------------------------------------------
 
     def current(self) -> Variant:
         """The bound variant for the present shapes and choices. Raises Error on a closed net."""
-        if self.closed:
-            raise Error("the net is closed", fix="make a new one")
+        self.check_open()
         if self.shapes:
             self.reshape()
         state = self.choices, self.network.inferences
@@ -89,21 +93,19 @@ class Engine:
             self._state = state
         return self.variant
 
-    def refs(self, name: str, parameter: Parameter | None, what: str) -> tuple[Ref | None, Ref | None]:
-        """Where to read and where to write a blob's data or diff; None: the net has no such diff. Raises Error for recycled memory."""
-        if parameter is not None:
-            if self.closed:
-                self.current()
-            ref = parameter.data if what == "data" else self._gradient(parameter)
-            return ref, ref
+    def refs(self, name: str, what: What) -> tuple[Ref | None, Ref | None]:
+        """Where to read and where to write a blob's data or diff; None: the net has no such diff. Raises Error for recycled memory.
+
+        What whole passes run reads the last value of a name that layers work on in place, and writes the first (of a diff the other way round). What can run
+        layer by layer reads and writes the value of the layer that was run last, as if all were one buffer, which in Caffe they are.
+        """
         if what == "diff" and not self.choices.backward:
-            self.with_backward()
+            self.switch(backward=True)
         recording = self.current().recording
-        if what == "data":
-            source, target = recording.data[name], recording.first_data[name]
-        else:
-            first, last = recording.first_diff[name], recording.diff[name]
-            source, target = first if first is not None else last, last if last is not None else first  # type: ignore[assignment]
+        first, last = (recording.first_data[name], recording.data[name]) if what == "data" else (recording.diff[name], recording.first_diff[name])
+        if self.choices.apart and name in self.names.values:
+            first = last = recording.blobs[self.names.now[what][name]][what == "diff"]
+        source, target = last if last is not None else first, first if first is not None else last
         if source is not None and not source.persistent and what == "diff" and target is not None and target.persistent:
             source = target  # of an output that is not kept: what the user sets
         if source is not None and not source.persistent:
@@ -116,7 +118,8 @@ class Engine:
         ref = self.variant.recording.first_diff[name]
         return ref is None or ref.persistent
 
-    def _gradient(self, parameter: Parameter) -> Ref | None:
+    def gradient(self, parameter: Parameter) -> Ref | None:
+        """Where the gradient of a parameter is; None: the net computes none."""
         group = self.network.group
         if not parameter.propagate or parameter not in group.params:  # a TEST net of a solver computes none for what it shares
             return None
@@ -163,26 +166,24 @@ class Engine:
         yield
         self.after()
 
-    def drop_arrays(self) -> None:
-        """Forget the arrays of blobs: their shapes change."""
-        session = self.session
-        for mirror in session.touched:
-            if mirror.engine() is self and mirror.target.role is Role.INPUT:  # what was written into another input stays, if that keeps its shape
-                mirror.flush()
-        session.touched = [mirror for mirror in session.touched if mirror.engine() is not self or mirror.target.role in PARAMETERS]
-        session.watched = [mirror for mirror in session.watched if mirror.engine() is not self or mirror.target.role in PARAMETERS]
-        self.mirrors.clear()
+    def forget_arrays(self) -> None:
+        """Let go of the arrays of blobs that have another shape now."""
+        shapes = {name: blob.shape for name, blob in self.network.graph.blobs.items()}
+        gone = {mirror for (_, name), mirror in self.mirrors.items() if mirror.shape != shapes[name]}
+        if gone:
+            self.mirrors = {key: mirror for key, mirror in self.mirrors.items() if mirror not in gone}
+            self.session.touched = [mirror for mirror in self.session.touched if mirror not in gone]
+            self.session.watched = [mirror for mirror in self.session.watched if mirror not in gone]
 
     def reshape(self) -> None:
         """Carry the shapes that were asked for through the net."""
         shapes, self.shapes = self.shapes, {}
-        self.drop_arrays()
         self.network.reshape(shapes)
+        self.forget_arrays()
         self.variant = None
 
     def move(self, lease: Lease) -> None:
         """Go on in another session, which has adopted the buffers of this one; tapes are made anew."""
-        self.drop_arrays()
         self.network.move_to(lease.session)
         self.variant = None
         self.lease.engines.discard(self)
@@ -203,44 +204,69 @@ class Engine:
             hook(index)
 
     def forward(self, first: int, last: int) -> None:
-        """Run the layers from index `first` to `last`."""
-        network = self.network
+        """Run the layers from index `first` to `last`. Raises Error where the values that it begins with are not kept."""
+        network, nodes = self.network, self.network.graph.nodes
+        if first or last < len(nodes) - 1 or self._layerwise("before_forward", "after_forward"):
+            self._check_start(first, last)
+            self.switch(apart=True)
         if network.sources:
             network.start_prefetch()
             shapes = network.next_shapes()
             if shapes:
                 network.reshape(shapes)
+                self.forget_arrays()
         variant = self.current()
-        self._check_start(first, last)
         if first == 0:
             variant.tape.set_step(RATE=0.0, ITERATION=network.runs, PASS=0, SAMPLE=0)
             network.runs += 1
             self.slot = variant.tape.runs
         for begin, end in self._stops(first, last, "before_forward", "after_forward"):
+            self._enter("data", begin, begin > 0)
             self._call("before_forward", begin)
-            variant = self.before()
-            if variant.recording.forward_ranges:
-                variant = network.run(variant, variant.recording.forward_ranges[begin][0], lambda recording: recording.forward_ranges[end][1])  # noqa: B023
-            if variant is not self.variant:
-                self.drop_arrays()
-                self.variant, self._state = variant, (self.choices, network.inferences)
+            self.before()
+            self._run_forward(begin, end)
             self.after()
             self._call("after_forward", end)
         if network.sources and first == 0:
-            variant.tape.runs += 1
-            network.advance()
+            self._next_batch()
+
+    def _run_forward(self, begin: int, end: int) -> None:
+        variant = self.current()
+        if variant.recording.forward_ranges:
+            variant = self.network.run(variant, variant.recording.forward_ranges[begin][0], lambda recording: recording.forward_ranges[end][1])
+        if variant is not self.variant:  # of other shapes, which were measured
+            self.forget_arrays()
+            self.variant, self._state = variant, (self.choices, self.network.inferences)
+        self.names.ran("data", begin, end)
+
+    def _next_batch(self) -> None:
+        assert self.variant is not None
+        self.variant.tape.runs += 1
+        self.network.advance()
 
     def backward(self, first: int, last: int) -> None:
-        """Run backward from layer index `first` down to `last`, with the batch of the last forward."""
+        """Run backward from layer index `first` down to `last`, with what the last forward left. Raises Error where that is gone."""
+        nodes = self.network.graph.nodes
         if not self.choices.backward:
-            self.with_backward()
+            self.switch(backward=True)
+        variant = self.current()
+        arena = variant.tape.arena
+        if variant.plan.slabs and arena.tape is not variant.tape:
+            fact = "forward has not run" if arena.tape is None else "what forward left in memory is gone: another pass used that memory since"
+            raise Error(f"{fact}, and backward needs it", fix="run forward directly before backward")
+        again = bool(variant.plan.slabs) and arena.reached != variant.recording.forward_end  # what backward reads may be overwritten by the first backward
+        if first < len(nodes) - 1 or last > 0 or again or self._layerwise("before_backward", "after_backward"):
+            self._check_diffs(first, last)
+            self.switch(apart=True)
         for begin, end in self._stops(first, last, "before_backward", "after_backward"):
+            self._enter("diff", begin, begin < len(nodes) - 1)
             self._call("before_backward", begin)
             variant = self.before()
             found = variant.recording.backward_ranges
             ranges = [found[index] for index in range(begin, end - 1, -1) if index in found]
             if ranges:
                 variant.tape.run(ranges[0][0], ranges[-1][1], self.slot)
+            self.names.ran("diff", begin, end)
             self.after()
             self._call("after_backward", end)
 
@@ -251,32 +277,113 @@ class Engine:
         losses = zip(layers, self.variant.recording.losses)
         return float(sum(np.float32(weight) * self.read(ref).sum(dtype=np.float32) for index, (ref, weight) in losses if first <= index <= last))
 
+    # -- parts of a net ----------------------------------------------------------------------------------------------
+
+    def _layerwise(self, *kinds: str) -> bool:
+        """Whether somebody looks between the layers."""
+        return not self.merged and any(self.hooks[kind] for kind in kinds)
+
+    def _enter(self, what: What, index: int, carry: bool) -> None:
+        """Before layer `index` runs: what names that layers work on in place hold becomes, with `carry`, the value that this layer reads."""
+        if not self.choices.apart:
+            return
+        blobs = self.current().recording.blobs
+        for old, new in self.names.enter(what, index):
+            source, target = (blobs[blob][what == "diff"] for blob in (old, new))
+            if carry and source is not None and target is not None:
+                self.write(target, self.read(source))
+
     def _check_start(self, first: int, last: int) -> None:
         """A run that begins inside the net needs the values that earlier layers left."""
         nodes = self.network.graph.nodes
-        inside = {id(top) for node in nodes[first : last + 1] for top in node.tops}
+        inside = {top for node in nodes[first : last + 1] for top in node.tops}
         for node in nodes[first : last + 1] if first else ():
             for blob in node.bottoms:
-                if id(blob) not in inside and not blob.data.persistent:
+                if blob not in inside and not self._keeps(blob) and blob not in self.network.graph.inputs:
                     raise Error(f"layer '{node.name}' needs blob '{blob.name}', whose memory is used again", fix=f"Net(..., keep=['{blob.name}'])")
 
-    def with_backward(self) -> None:
-        """A TEST net is recorded without backward; the first backward records it anew and repeats the forward pass."""
-        self.before()
-        self.choices = replace(self.choices, backward=True)
-        if self.network.runs and self.network.sources:  # the same batch once more
-            self.network.start_prefetch()
-            self.network.seek({name: max(batch - 1, 0) for name, batch in self.network.cursor.items()})
-        hooks, self.hooks = self.hooks, {kind: [] for kind in self.hooks}
+    def _check_diffs(self, first: int, last: int) -> None:
+        """A backward run that begins inside the net needs the diffs that later layers or the script left."""
+        outputs = self.network.graph.outputs
+        for index, node in reversed(list(enumerate(self.network.graph.nodes[last : first + 1], last))):
+            for blob in node.tops if node.backward else ():
+                reader = blob.consumer
+                later = reader is not None and reader.backward and reader not in self.network.graph.nodes[index + 1 : first + 1]
+                if later and not self._keeps(blob) and blob not in outputs:
+                    fact = f"backward of layer '{node.name}' needs the diff of blob '{blob.name}', whose memory is used again"
+                    raise Error(fact, fix=f"Net(..., keep=['{blob.name}'])")
+
+    def _keeps(self, blob: Blob) -> bool:
+        while not self.choices.keeps(blob.name) and blob.producer is not None and blob.producer.type == "Split":
+            blob = blob.producer.bottoms[0]
+        return self.choices.keeps(blob.name)
+
+    def switch(self, backward: bool = False, apart: bool = False) -> None:
+        """Go on with another recording of the net, with all values as the last forward pass left them (which it repeats) and the diffs as they are."""
+        choices = replace(self.choices, backward=self.choices.backward or backward, apart=self.choices.apart or apart)
+        if choices == self.choices:
+            return
+        graph, old = self.network.graph, self.current()
+        arena, was = old.tape.arena, old.recording
+        ran = arena.tape is old.tape if old.plan.slabs else self.slot is not None
+        back = arena.reached > was.forward_end
+        names = [name for name in graph.blobs if self.choices.keeps(name)]
+        values = {name: self.read(was.data[name]) for name in names if was.data[name].persistent} if ran else {}
+        diffs = {name: ref for name in names if (ref := (was.first_diff if back else was.diff)[name]) is not None and ref.persistent}
+        slopes = {name: self.read(ref) for name, ref in diffs.items()} if self.choices.backward else {}
+        step, before = old.tape.read(was.step), self.choices
+        self.choices = choices
         try:
-            self.forward(0, len(self.network.graph.nodes) - 1)
-        finally:
-            self.hooks = hooks
+            new = self.current()
+        except Error as error:
+            self.choices = before
+            if apart:
+                raise Error(f"to run a part of the net, every blob needs memory of its own: {error.fact}", place=error.place, fix=error.fix) from error
+            raise
+        self.names.restart(ran, back)
+        if ran:
+            new.tape.write(new.recording.step, step)
+            self._repeat()
+        assert self.variant is not None
+        now = self.variant.recording
+        for name, value in values.items():
+            self.write(now.data[name], value)
+        for name, slope in slopes.items():
+            target = (now.first_diff if back else now.diff)[name]
+            if target is not None:
+                self.write(target, slope)
+
+    def together(self) -> None:
+        """Go on with the recording of whole passes, which a solver has run."""
+        if self.choices.apart:
+            self.choices, self.variant = replace(self.choices, apart=False), None
+
+    def _repeat(self) -> None:
+        """Run the last forward pass once more, with the same batch and dice; running statistics advance but once."""
+        network, group = self.network, self.network.group
+        for node in network.graph.nodes:
+            if node.type == "Python" and not node.bottoms:
+                fact = f"layer '{node.name}' makes its data in Python, so that the last forward pass cannot be repeated for another kind of run"
+                raise Error(fact, fix="run forward again")
+        if network.sources:
+            network.start_prefetch()
+            network.seek({name: max(batch - 1, 0) for name, batch in network.cursor.items()})
+        running = group.data.view((group.data.count - group.gradient_count,), group.gradient_count)
+        statistics = self.read(running) if running.count else None
+        self.slot = self.current().tape.runs
+        self._run_forward(0, len(network.graph.nodes) - 1)
+        if statistics is not None:
+            self.write(running, statistics)
+        if network.sources:
+            self._next_batch()
 
     def close(self) -> None:
         """Stop reading data and free what the net has on the device; with the last net of a session all of it."""
         self.closed = True
         self.network.close()
+        session, mine = self.session, set(self.mirrors.values())
+        session.touched = [mirror for mirror in session.touched if mirror not in mine]
+        session.watched = [mirror for mirror in session.watched if mirror not in mine]
         self.lease.engines.discard(self)
         if self.lease.engines:
             self.network.move_to(self.session)

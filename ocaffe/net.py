@@ -15,7 +15,7 @@ from ocaffe import proto, runtime
 from ocaffe.batches import batches, collect
 from ocaffe.blob import Blob
 from ocaffe.cl.device import Device
-from ocaffe.cl.session import Session
+from ocaffe.cl.session import Arena, Session
 from ocaffe.engine import Engine, Hook, Lease
 from ocaffe.errors import Error, shape_text
 from ocaffe.graph.record import ALL, Choices
@@ -74,7 +74,7 @@ class Net:
         choices = Choices(backward=phase == proto.TRAIN, keep=kept, observed_diffs=True, hold_gradients=True, accumulate=True,
                           limit=memory_limit, seed=seed)  # fmt: skip
         net = phase_net(message, phase, given.level, given.stages)
-        network = Network(net, phase, session, choices, quiet=True, weights=[] if weights is None else [weights])
+        network = Network(net, phase, session, choices, quiet=True, weights=[] if weights is None else [weights], arena=Arena())
         unknown = sorted(kept - ALL - set(network.graph.blobs))
         if unknown:
             raise Error(f"keep names '{unknown[0]}', and the net has no such blob", fix=f"blobs are {', '.join(network.graph.blobs)}")
@@ -162,6 +162,7 @@ class Net:
     def forward(self, blobs: Sequence[str] | None = None, start: str | None = None, end: str | None = None, **inputs: Any) -> Arrays:
         """Run from layer `start` to layer `end` (names, inclusive; default: all), after inputs given by keyword were set.
 
+        A part of the net is run layer by layer, and from then on so is everything: slower, and every blob has memory of its own.
         Returns {name: array} of the outputs (of `end`'s tops) and of `blobs`. Raises Error for unknown names and inputs of another shape.
         """
         for name, value in inputs.items():
@@ -179,15 +180,19 @@ class Net:
         """Run backward from layer `start` to layer `end` (names, inclusive; default: all), after diffs of outputs given by keyword were set.
 
         Adds to the diffs of parameters (clear_param_diffs). Returns {name: array} of the diffs of the inputs (of `end`'s bottoms) and of `diffs`.
+        Raises Error where what it begins with or is asked for is not kept, or where another net of a solver ran since forward.
         """
         self._check_blobs([*top_diffs, *(diffs or ())])
+        asked = [*(self.bottom_names[self._layer_names[self._index(end)]] if end else ()), *(diffs or ())]
+        for name in asked:
+            self._engine.refs(name, "diff")
         for name, value in top_diffs.items():
             self._assign("diff", name, value)
         first = self._index(start) if start else len(self.layers) - 1
         last = self._index(end) if end else 0
         self._engine.backward(first, last)
-        names = self.bottom_names[end] if end else self.inputs
-        return {name: self.blobs[name].diff for name in [*filter(self._engine.readable, names), *(diffs or ())]}
+        names = [] if end else filter(self._engine.readable, self.inputs)
+        return {name: self.blobs[name].diff for name in [*names, *asked]}
 
     def _assign(self, what: str, name: str, value: Any) -> None:
         """Set a whole blob. numpy would repeat one row over the batch: such a mistake is told."""
@@ -238,7 +243,7 @@ class Net:
         return out, back
 
     def before_forward(self, hook: Hook) -> None:
-        """Call `hook(layer index)` before each layer runs forward; layers then run one by one."""
+        """Call `hook(layer index)` before each layer runs forward; layers then run one by one, as for `forward(start=...)`."""
         self._engine.hooks["before_forward"].append(hook)
 
     def after_forward(self, hook: Hook) -> None:

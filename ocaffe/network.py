@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ocaffe import log
-from ocaffe.cl.session import Session
+from ocaffe.cl.session import Arena, Session
 from ocaffe.cl.tape import RING, Fetched, Measured, Tape
 from ocaffe.compile import Switches, compile_net
 from ocaffe.data.prefetch import Prefetcher
@@ -71,7 +71,7 @@ class Network:
     """Graph, parameters and tapes of a net.
 
     `owner`: a net of the same session whose parameters are shared by layer name (Caffe's ShareTrainedLayersWith). `weights`: the files that will be
-    copied; they tell which fork's layer is meant where the prototxt does not.
+    copied; they tell which fork's layer is meant where the prototxt does not. `arena`: for its recycled memory, if not that of the session.
     """
 
     def __init__(
@@ -84,10 +84,11 @@ class Network:
         owner: Network | None = None,
         quiet: bool = False,
         weights: Sequence[str] = (),
+        arena: Arena | None = None,
     ) -> None:
         for file in weights:
             recognise(message, read_weights(file))
-        self.message, self.phase, self.session, self.owner = message, phase, session, owner
+        self.message, self.phase, self.session, self.owner, self.arena = message, phase, session, owner, arena
         self.choices = replace(choices, debug=choices.debug or message.debug_info)
         self.switches = Switches.read()
         self.graph = build(message, phase, (lambda source, text: None) if quiet else log.info, seed=choices.seed)
@@ -145,7 +146,7 @@ class Network:
         if key not in self._variants:
             made = compile_net(self.graph, self.group, self.session.device.target, choices, self.switches, update)
             recording, placed = made.recording, made.plan
-            tape = Tape(self.session, recording.schedule, placed, recording.step, self.switches.poison)
+            tape = Tape(self.session, recording.schedule, placed, recording.step, self.switches.poison, self.arena)
             tape.prefetchers = self.prefetchers
             self._variants[key] = Variant(recording, placed, tape, choices, update)
             self._forget_old(kind)

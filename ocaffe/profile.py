@@ -105,11 +105,12 @@ def profile(engine: Engine, iterations: int, backward: bool) -> NetProfile:
     forward, back = [0.0] * len(nodes), [0.0] * len(nodes)
     hooks = {"before_forward": begin, "after_forward": end_of(forward), "before_backward": begin, "after_backward": end_of(back)}
     own, engine.hooks = engine.hooks, {kind: [hook] for kind, hook in hooks.items()}
+    engine.merged = True
     try:
         for _ in range(iterations):
             passes()
     finally:
-        engine.hooks = own
+        engine.hooks, engine.merged = own, False
     share = 1000 / iterations
     layers = tuple(LayerTime(node.name, node.type, share * a, share * b) for node, a, b in zip(nodes, forward, back))
     return NetProfile(layers, share * sum(a for a, _ in whole), share * sum(b for _, b in whole))

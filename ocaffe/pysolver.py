@@ -81,11 +81,17 @@ class Solver:
         self._run(self._solver.solve)
 
     def _run(self, work: Callable[[], None]) -> None:
-        self.net._engine.before()
+        self._enter()
         try:
             work()
         finally:
             self.net._engine.after()
+
+    def _enter(self) -> None:
+        """What scripts wrote is on the device, and whole passes are run."""
+        self.net._engine.before()
+        for net in [self.net, *self.test_nets]:
+            net._engine.together()
 
     def snapshot(self) -> None:
         """Write weights and state, with what scripts wrote into them."""
@@ -120,7 +126,7 @@ class Solver:
         for callback in self._callbacks:
             self.net._engine.after()
             callback[which]()
-            self.net._engine.before()
+            self._enter()
 
     def loss_history(self) -> np.ndarray:
         """The losses in the smoothing window."""

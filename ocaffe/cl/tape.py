@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ocaffe.cl.program import ProgramKey
-from ocaffe.cl.session import POISON, Session
+from ocaffe.cl.session import POISON, Arena, Session
 from ocaffe.data.prefetch import Prefetcher
 from ocaffe.graph.ir import PERSISTENT, Call, Empty, HostCall, Launch, Measure, Ref, Role, Schedule, Upload, roots
 from ocaffe.graph.recorder import STEP
@@ -26,8 +26,9 @@ OUTPUT_ALIGNMENT = 64  # bytes between outputs in their common buffer
 class Tape:
     """One schedule on one session. `prefetchers` feeds the uploads; `run` enqueues and returns at once."""
 
-    def __init__(self, session: Session, schedule: Schedule, plan: MemoryPlan, step: Ref, poison: bool = False) -> None:
+    def __init__(self, session: Session, schedule: Schedule, plan: MemoryPlan, step: Ref, poison: bool = False, arena: Arena | None = None) -> None:
         self.session = session
+        self.arena = arena or session.arena
         self.schedule = schedule
         self.poison = poison
         self.plan = plan
@@ -98,7 +99,7 @@ class Tape:
     def locate(self, ref: Ref, slot: int = 0) -> tuple[Any, int]:
         if ref.root in self.outputs.offsets:
             return self.outputs.buffer, self.outputs.offsets[ref.root] // ref.dtype.itemsize + ref.root_offset
-        return self.session.locate(ref, self.plan.places, slot)
+        return self.session.locate(ref, self, slot)
 
     # -- running -----------------------------------------------------------------------------------------------------
 
@@ -133,6 +134,8 @@ class Tape:
         if not going_on and (stop is None or stop >= len(self._actions)):
             self.runs += 1
         queue.flush()
+        if self.plan.slabs:
+            self.arena.tape, self.arena.reached = self, len(self._actions) if stop is None else stop
 
     def read(self, ref: Ref, slot: int = 0) -> np.ndarray:
         """A dense copy of a Ref of this tape; waits. `slot` tells which copy of a ring."""
@@ -140,14 +143,14 @@ class Tape:
             return np.empty(ref.shape, ref.dtype)
         if ref.root in self.outputs.offsets:
             return self.outputs.read(ref)
-        return self.session.read(ref, self.plan.places, slot)
+        return self.session.read(ref, self, slot)
 
     def write(self, ref: Ref, array: np.ndarray, slot: int = 0) -> None:
         """Put an array into a Ref of this tape; waits."""
         if ref.root in self.outputs.offsets:
             self.outputs.write(ref, array)
         elif ref.count:
-            self.session.write(ref, array, self.plan.places, slot)
+            self.session.write(ref, array, self, slot)
 
     def living(self, step: int) -> list[Ref | None]:
         """For every operand up to `step`, in order: its root if a later step may want what it holds, else None."""

@@ -174,7 +174,7 @@ def test_shared_weights_are_one_memory(device: Any) -> None:
 def test_other_shapes_are_not_shared(device: Any) -> None:
     first, second = net(device), net(device, SMALL.replace("num_output: 4", "num_output: 6"))
     before = second.params["conv"][0].data.copy()
-    with pytest.raises(Error, match="6 x 3 x 3 x 3.* here and 4 x 3 x 3 x 3"):
+    with pytest.raises(Error, match=r"6 x 3 x 3 x 3.* here and 4 x 3 x 3 x 3"):
         second.share_with(first)
     np.testing.assert_array_equal(second.params["conv"][0].data, before)
 
