@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ocaffe.cl.session import Session
 from ocaffe.errors import Error, shape_text
 from ocaffe.graph.ir import Parameter, Ref, Shape
 from ocaffe.network import node_shape
@@ -33,17 +32,19 @@ class Mirror:
         self.engine = weakref.ref(engine)  # weak: a net that nobody holds is freed at once, though its session still lists what was touched
         self._strong: np.ndarray | None = None  # from access to the next run: a script may have dropped its own reference
         self._weak: weakref.ref[np.ndarray] | None = None
-        self._seen: np.ndarray | None = None  # the values at access, to tell whether the script changed them; None: it did
+        self._seen: np.ndarray | None = None  # the values at access or after the last run, to tell whether the script changed them; None: it did
+        self._listed = False  # to be flushed
 
     def array(self) -> np.ndarray:
-        """What a script gets; it may write into it until the next run."""
+        """What a script gets; it may write into it as long as it holds it."""
         if self._strong is None:
             held = self._held()
             if held is None:
                 held = self._read()
-                self._weak = weakref.ref(held)
-            self._touch(held, held.copy())
-        assert self._strong is not None
+                self._weak, self._listed = weakref.ref(held), False
+            if not self._listed:
+                self._list(held.copy())
+            self._strong = held
         return self._strong
 
     def assign(self, values: np.ndarray) -> None:
@@ -53,26 +54,27 @@ class Mirror:
             held = np.empty(self.shape, np.float32)
             self._weak = weakref.ref(held)
         held[...] = values
-        if self._strong is None:
-            self._touch(held, None)
-        self._seen = None
+        self._strong = held
+        self._list(None)
 
     def flush(self) -> None:
         """Before a run: send what the script wrote."""
-        engine = self.engine()
-        if engine is not None and self._strong is not None and (self._seen is None or not np.array_equal(self._strong, self._seen, equal_nan=True)):
+        engine, held = self.engine(), self._strong if self._strong is not None else self._held()
+        if engine is not None and held is not None and (self._seen is None or not np.array_equal(held, self._seen, equal_nan=True)):
             target = self.refs(engine)[1]
             assert target is not None
-            engine.write(target, self._strong)
-        self._strong = self._seen = None
-        self._watch()
+            engine.write(target, held)
+        self._strong, self._seen, self._listed = None, None, False
+        del held
+        if engine is not None and self._held() is not None:
+            engine.session.watched.append(self)
 
     def refresh(self) -> None:
         """After a run: an array that is still held shows the new values."""
         held = self._held()
         if held is not None and self.engine() is not None:
             held[...] = self._read()
-            self._watch()
+            self._list(held.copy())
 
     def _held(self) -> np.ndarray | None:
         return self._weak() if self._weak is not None else None
@@ -86,20 +88,12 @@ class Mirror:
         values = engine.read(source)
         return values if values.shape == self.shape and values.base is None else values.reshape(self.shape).copy()
 
-    def _session(self) -> Session | None:
+    def _list(self, seen: np.ndarray | None) -> None:
+        self._seen = seen
         engine = self.engine()
-        return engine.session if engine is not None else None
-
-    def _touch(self, held: np.ndarray, seen: np.ndarray | None) -> None:
-        self._strong, self._seen = held, seen
-        session = self._session()
-        if session is not None:
-            session.touched.append(self)
-
-    def _watch(self) -> None:
-        session = self._session()
-        if session is not None and self._held() is not None:
-            session.watched.append(self)
+        if engine is not None and not self._listed:
+            self._listed = True
+            engine.session.touched.append(self)
 
 
 class Blob:

@@ -5,7 +5,6 @@ A `Net`, its blobs and its layers hold the engine; nothing holds them. So a net 
 from __future__ import annotations
 
 import contextlib
-import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
@@ -15,33 +14,13 @@ from ocaffe.blob import Mirror
 from ocaffe.cl.session import Session
 from ocaffe.cl.tape import Tape
 from ocaffe.errors import Error
-from ocaffe.graph.ir import Blob, Parameter, Ref, Shape
+from ocaffe.graph.ir import Blob, Parameter, Ref, Role, Shape
 from ocaffe.graph.record import Choices
+from ocaffe.lease import Lease
 from ocaffe.names import Names, What
 from ocaffe.network import Network, Variant
 
 Hook = Callable[[int], object]  # gets the index of a layer
-
-
-class Lease:
-    """Keeps the buffers of a session; all nets and solvers that share it hold one. With the last of them the buffers go."""
-
-    def __init__(self, session: Session, owns_device: bool = False) -> None:
-        self.session, self.owns_device = session, owns_device
-        self.engines: weakref.WeakSet[Engine] = weakref.WeakSet()
-
-    def close(self) -> None:
-        """Free all buffers; the nets of the session are of no use from here on."""
-        for engine in self.engines:
-            engine.closed = True
-            engine.network.close()
-        self.session.dispose()
-        if self.owns_device and self.session.device.context is not None:
-            self.session.device.close()
-
-    def __del__(self) -> None:
-        with contextlib.suppress(Exception):  # the interpreter may be going down
-            self.close()
 
 
 class Engine:
@@ -63,6 +42,7 @@ class Engine:
         self.slot: int | None = None  # the number of the last run in the variant's tape, which backward goes on with
         self.mirrors: dict[tuple[str, str], Mirror] = {}  # of blobs, by "data" or "diff" and name; those of parameters belong to the session
         self.hooks: dict[str, list[Hook]] = {"before_forward": [], "after_forward": [], "before_backward": [], "after_backward": []}
+        self.reach = len(network.graph.nodes)  # up to which layer the present variant has run
         self.merged = False  # layers that run together are one for the hooks
         self._gradients: dict[Parameter, Ref] = {}
         self.names = Names(network.graph)
@@ -103,8 +83,8 @@ class Engine:
             self.switch(backward=True)
         recording = self.current().recording
         first, last = (recording.first_data[name], recording.data[name]) if what == "data" else (recording.diff[name], recording.first_diff[name])
-        if self.choices.apart and name in self.names.values:
-            first = last = recording.blobs[self.names.now[what][name]][what == "diff"]
+        if self.choices.apart:
+            first = last = self._present(name, what)
         source, target = last if last is not None else first, first if first is not None else last
         if source is not None and not source.persistent and what == "diff" and target is not None and target.persistent:
             source = target  # of an output that is not kept: what the user sets
@@ -208,7 +188,8 @@ class Engine:
         network, nodes = self.network, self.network.graph.nodes
         if first or last < len(nodes) - 1 or self._layerwise("before_forward", "after_forward"):
             self._check_start(first, last)
-            self.switch(apart=True)
+            self.switch(apart=True, anew=first == 0)
+            self.reach = max(self.reach, last)
         if network.sources:
             network.start_prefetch()
             shapes = network.next_shapes()
@@ -251,9 +232,9 @@ class Engine:
             self.switch(backward=True)
         variant = self.current()
         arena = variant.tape.arena
-        if variant.plan.slabs and arena.tape is not variant.tape:
-            fact = "forward has not run" if arena.tape is None else "what forward left in memory is gone: another pass used that memory since"
-            raise Error(f"{fact}, and backward needs it", fix="run forward directly before backward")
+        if variant.plan.slabs and (arena.tape is not variant.tape or self.reach < first):
+            fact = "what backward needs of forward is not in memory: forward has not run, or another pass used the memory since"
+            raise Error(fact, fix="run forward directly before backward")
         again = bool(variant.plan.slabs) and arena.reached != variant.recording.forward_end  # what backward reads may be overwritten by the first backward
         if first < len(nodes) - 1 or last > 0 or again or self._layerwise("before_backward", "after_backward"):
             self._check_diffs(first, last)
@@ -318,8 +299,11 @@ class Engine:
             blob = blob.producer.bottoms[0]
         return self.choices.keeps(blob.name)
 
-    def switch(self, backward: bool = False, apart: bool = False) -> None:
-        """Go on with another recording of the net, with all values as the last forward pass left them (which it repeats) and the diffs as they are."""
+    def switch(self, backward: bool = False, apart: bool = False, anew: bool = False) -> None:
+        """Go on with another recording of the net, with all values as the last forward pass left them (which it repeats) and the diffs as they are.
+
+        Where it cannot be repeated, raises Error, or with `anew` does without: then forward begins at the first layer.
+        """
         choices = replace(self.choices, backward=self.choices.backward or backward, apart=self.choices.apart or apart)
         if choices == self.choices:
             return
@@ -327,10 +311,12 @@ class Engine:
         arena, was = old.tape.arena, old.recording
         ran = arena.tape is old.tape if old.plan.slabs else self.slot is not None
         back = arena.reached > was.forward_end
-        names = [name for name in graph.blobs if self.choices.keeps(name)]
-        values = {name: self.read(was.data[name]) for name in names if was.data[name].persistent} if ran else {}
-        diffs = {name: ref for name in names if (ref := (was.first_diff if back else was.diff)[name]) is not None and ref.persistent}
-        slopes = {name: self.read(ref) for name, ref in diffs.items()} if self.choices.backward else {}
+        if not self.choices.apart:
+            self.names.restart(ran, back)
+        stands = {what: dict(now) for what, now in self.names.now.items()}
+        whats: list[What] = [*(["data"] if ran else []), *(["diff"] if self.choices.backward else [])]  # type: ignore[list-item]
+        kept = [(name, what, self._present(name, what)) for name in graph.blobs if self.choices.keeps(name) for what in whats]
+        values = [(name, what, self.read(ref)) for name, what, ref in kept if ref is not None and ref.persistent]
         step, before = old.tape.read(was.step), self.choices
         self.choices = choices
         try:
@@ -340,18 +326,22 @@ class Engine:
             if apart:
                 raise Error(f"to run a part of the net, every blob needs memory of its own: {error.fact}", place=error.place, fix=error.fix) from error
             raise
-        self.names.restart(ran, back)
-        if ran:
+        self.reach = len(graph.nodes)
+        if ran and not (anew and self._once()):
             new.tape.write(new.recording.step, step)
             self._repeat()
-        assert self.variant is not None
-        now = self.variant.recording
-        for name, value in values.items():
-            self.write(now.data[name], value)
-        for name, slope in slopes.items():
-            target = (now.first_diff if back else now.diff)[name]
-            if target is not None:
-                self.write(target, slope)
+        elif ran:
+            self.reach = -1
+        self.names.now = stands
+        for name, what, value in values:
+            ref = self._present(name, what)
+            if ref is not None:
+                self.write(ref, value)
+
+    def _present(self, name: str, what: What) -> Ref | None:
+        """The memory that a name stands for."""
+        blob = self.names.now[what].get(name) or self.network.graph.blobs[name]
+        return self.current().recording.blobs[blob][what == "diff"]
 
     def together(self) -> None:
         """Go on with the recording of whole passes, which a solver has run."""
@@ -360,22 +350,29 @@ class Engine:
 
     def _repeat(self) -> None:
         """Run the last forward pass once more, with the same batch and dice; running statistics advance but once."""
-        network, group = self.network, self.network.group
-        for node in network.graph.nodes:
-            if node.type == "Python" and not node.bottoms:
-                fact = f"layer '{node.name}' makes its data in Python, so that the last forward pass cannot be repeated for another kind of run"
-                raise Error(fact, fix="run forward again")
+        network = self.network
+        once = self._once()
+        if once:
+            self.reach = -1
+            raise Error(f"layer '{once}' makes other values each time, so that forward cannot be repeated for another kind of run", fix="run forward again")
         if network.sources:
             network.start_prefetch()
             network.seek({name: max(batch - 1, 0) for name, batch in network.cursor.items()})
-        running = group.data.view((group.data.count - group.gradient_count,), group.gradient_count)
-        statistics = self.read(running) if running.count else None
+        recording = self.current().recording
+        running = {ref for launch in recording.schedule[: recording.forward_end] for ref in launch.writes if ref.root.role is Role.PARAMETER}
+        statistics = [(ref, self.read(ref)) for ref in running]
         self.slot = self.current().tape.runs
         self._run_forward(0, len(network.graph.nodes) - 1)
-        if statistics is not None:
-            self.write(running, statistics)
+        for ref, value in statistics:
+            self.write(ref, value)
         if network.sources:
             self._next_batch()
+
+    def _once(self) -> str:
+        """The name of a layer that makes other values when it runs again: from Python, or from a state of its own."""
+        schedule = self.current().recording.schedule
+        states = (launch.layer for launch in schedule for ref in launch.writes if ref.root.role is Role.STATE)
+        return next(states, "") or next((node.name for node in self.network.graph.nodes if node.type == "Python" and not node.bottoms), "")
 
     def close(self) -> None:
         """Stop reading data and free what the net has on the device; with the last net of a session all of it."""

@@ -16,10 +16,11 @@ from ocaffe.batches import batches, collect
 from ocaffe.blob import Blob
 from ocaffe.cl.device import Device
 from ocaffe.cl.session import Arena, Session
-from ocaffe.engine import Engine, Hook, Lease
+from ocaffe.engine import Engine, Hook
 from ocaffe.errors import Error, shape_text
 from ocaffe.graph.record import ALL, Choices
 from ocaffe.layers.memory_data import MemoryData
+from ocaffe.lease import Lease
 from ocaffe.model.text import read_net
 from ocaffe.model.weights import read_weights, write_weights
 from ocaffe.network import Network, phase_net

@@ -10,8 +10,8 @@ import numpy as np
 
 from ocaffe import log, proto, runtime
 from ocaffe.cl.device import Device
-from ocaffe.engine import Lease
 from ocaffe.errors import Error
+from ocaffe.lease import Lease
 from ocaffe.model.text import read_solver
 from ocaffe.model.upgrade import upgrade_solver
 from ocaffe.net import Net
