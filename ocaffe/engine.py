@@ -39,6 +39,7 @@ class Engine:
             self.choices = replace(self.choices, hold_gradients=True, accumulate=True)
         self.variant: Variant | None = None
         self._state: tuple[Choices, int] | None = None  # that the variant is of: looking it up takes as long as a small launch
+        self.shown: Variant | None = None  # another one that a solver ran last, whose outputs are shown
         self.slot: int | None = None  # the number of the last run in the variant's tape, which backward goes on with
         self.mirrors: dict[tuple[str, str], Mirror] = {}  # of blobs, by "data" or "diff" and name; those of parameters belong to the session
         self.hooks: dict[str, list[Hook]] = {"before_forward": [], "after_forward": [], "before_backward": [], "after_backward": []}
@@ -79,6 +80,8 @@ class Engine:
         What whole passes run reads the last value of a name that layers work on in place, and writes the first (of a diff the other way round). What can run
         layer by layer reads and writes the value of the layer that was run last, as if all were one buffer, which in Caffe they are.
         """
+        if what == "data" and self.shown is not None and (output := self.shown.recording.data[name]).root in self.shown.tape.outputs.offsets:
+            return output, output
         if what == "diff" and not self.choices.backward:
             self.switch(backward=True)
         recording = self.current().recording
@@ -108,13 +111,14 @@ class Engine:
         return self._gradients[parameter]
 
     def read(self, ref: Ref) -> np.ndarray:
-        return self._tape().read(ref)
+        return self._tape(ref).read(ref)
 
     def write(self, ref: Ref, array: np.ndarray) -> None:
-        self._tape().write(ref, array)
+        self._tape(ref).write(ref, array)
 
-    def _tape(self) -> Tape:
-        return (self.variant or self.current()).tape
+    def _tape(self, ref: Ref) -> Tape:
+        shown = self.shown is not None and ref.root in self.shown.tape.outputs.offsets
+        return (self.shown if shown and self.shown is not None else self.variant or self.current()).tape
 
     def is_fed(self, name: str) -> bool:
         """Whether a blob gets its shape from outside: the top of an Input or data layer."""
@@ -196,7 +200,7 @@ class Engine:
             if shapes:
                 network.reshape(shapes)
                 self.forget_arrays()
-        variant = self.current()
+        variant, self.shown = self.current(), None
         if first == 0:
             variant.tape.set_step(RATE=0.0, ITERATION=network.runs, PASS=0, SAMPLE=0)
             network.runs += 1
@@ -343,8 +347,9 @@ class Engine:
         blob = self.names.now[what].get(name) or self.network.graph.blobs[name]
         return self.current().recording.blobs[blob][what == "diff"]
 
-    def together(self) -> None:
-        """Go on with the recording of whole passes, which a solver has run."""
+    def together(self, shown: Variant | None = None) -> None:
+        """Go on with the recording of whole passes, which a solver has run, or with one of its own."""
+        self.shown = shown
         if self.choices.apart:
             self.choices, self.variant = replace(self.choices, apart=False), None
 

@@ -85,13 +85,20 @@ class Solver:
         try:
             work()
         finally:
+            self._show()
             self.net._engine.after()
 
     def _enter(self) -> None:
         """What scripts wrote is on the device, and whole passes are run."""
-        self.net._engine.before()
-        for net in [self.net, *self.test_nets]:
+        if self._solver.session.touched:
+            self.net._engine.before()
+        self._show()
+
+    def _show(self) -> None:
+        """What scripts see of blobs is what the solver runs."""
+        for net in self.test_nets:
             net._engine.together()
+        self.net._engine.together(self._solver._pass_variant(self._solver.param.iter_size - 1))
 
     def snapshot(self) -> None:
         """Write weights and state, with what scripts wrote into them."""

@@ -10,7 +10,7 @@ from PIL import Image
 from ocaffe.errors import Error
 from ocaffe.io import Transformer, load_image, oversample, resize_image
 
-IMAGES = pathlib.Path(__file__).parent / "golden" / "files" / "images"
+IMAGES = pathlib.Path(__file__).resolve().parents[1] / "golden" / "files" / "images"
 
 
 def picture(*shape: int) -> np.ndarray:
