@@ -39,12 +39,13 @@ class Detector(ImageNet):
 
     def configure_crop(self, context_pad: int | None) -> None:
         """Set how much of its surroundings a window is seen with; None or 0: none. Raises Error for more than the input holds, or if it is not square."""
-        self.context_pad = int(context_pad or 0)
+        pad = int(context_pad or 0)
         edge = min(self.size)
-        if not 0 <= 2 * self.context_pad < edge:
-            raise Error(f"context_pad is {self.context_pad}, the net's input {self.size[0]} x {self.size[1]}", fix=f"0 to {(edge - 1) // 2}")
-        if self.context_pad and self.size[0] != self.size[1]:
-            raise Error(f"context_pad is {self.context_pad}, and the net's input {self.size[0]} x {self.size[1]} is not square", fix="context_pad 0")
+        if not 0 <= 2 * pad < edge:
+            raise Error(f"context_pad is {pad}, the net's input {self.size[0]} x {self.size[1]}", fix=f"0 to {(edge - 1) // 2}")
+        if pad and self.size[0] != self.size[1]:
+            raise Error(f"context_pad is {pad}, and the net's input {self.size[0]} x {self.size[1]} is not square", fix="context_pad 0")
+        self.context_pad = pad
 
     def detect_windows(self, images_windows: Iterable[tuple[Any, Iterable[Window]]]) -> list[dict[str, Any]]:
         """Scores of windows: for each a dict with 'window' (as given), 'prediction' (scores of the classes) and 'filename'.

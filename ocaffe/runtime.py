@@ -113,6 +113,7 @@ class Timer:
         self._seconds: float | None = None
 
     def start(self) -> None:
+        """Begin to count, from zero."""
         self._begin, self._seconds = time.perf_counter(), None
 
     def stop(self) -> None:

@@ -69,7 +69,10 @@ def test_maps_along_ways() -> None:
         (lambda data: (L.Pooling(data, kernel_size=2, stride=2), data), Error, "scales .* differ"),
         (lambda data: (data, L.Convolution(data, kernel_size=3, num_output=1, pad=3)), Error, "outside"),
         (lambda data: (L.Convolution(data, kernel_size=4, pad=3, num_output=1), data), Error, "not a whole number"),
-        (lambda data: (L.Crop(L.Convolution(data, kernel_size=3, num_output=1), data, crop_param=dict(axis=1, offset=[0])), data), AxisMismatchException, "axes"),
+        (
+            lambda data: (L.Crop(L.Convolution(data, kernel_size=3, num_output=1), data, crop_param=dict(axis=1, offset=[0])), data),
+            AxisMismatchException, "axes",
+        ),
     ],
 )
 def test_refused(make: Any, kind: type[Exception], told: str) -> None:
