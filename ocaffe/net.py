@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from ocaffe import proto, runtime
+from ocaffe import log, proto, runtime
 from ocaffe.batches import batches, collect
 from ocaffe.blob import Blob
 from ocaffe.cl.device import Device
@@ -62,6 +62,7 @@ class Net:
         seed: int | None = None,
         memory_limit: int | None = None,
     ) -> None:
+        log.as_library()
         given = _arguments(args, phase, level, stages, weights)
         message = read_net(network_file) if isinstance(network_file, str) or hasattr(network_file, "__fspath__") else network_file
         phase, weights = given.phase, given.weights
