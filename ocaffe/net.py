@@ -46,6 +46,9 @@ class Net:
     all); `device` is a device spec such as '0:0' or 'cpu' (default: what set_mode_cpu, set_mode_gpu and set_device say). `memory_limit`: bytes on the
     device that the net must do with; what is kept counts, so name in `keep` what you read. Raises Error where a file is wrong or a limit cannot be kept.
 
+    Attributes: `blobs`, {name: Blob}; `params`, {layer: its Blobs}, weights first; `layers`, a list of (name, type, blobs), and `layer_dict`; `inputs` and
+    `outputs`, names of blobs; `top_names` and `bottom_names`, {layer: names of blobs}.
+
     Use it as a context manager, or drop it: its memory is free at once. A net is for one thread at a time; several threads may have one each.
     """
 
