@@ -163,6 +163,12 @@ class Blob:
         """`np.asarray(blob)` is its data."""
         return np.array(self.data, dtype, copy=copy)
 
+    def __dlpack__(self, **options: Any) -> Any:
+        return self.data.__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.data.__dlpack_device__()
+
     def __repr__(self) -> str:
         return f"<Blob '{self._name}' {shape_text(self.shape)}>"
 

@@ -44,11 +44,28 @@ def test_every_way_to_write(device: Any) -> None:
         torch = pytest.importorskip("torch")
         torch.from_dlpack(blob.data)[...] = torch.from_numpy(image)
 
-    for write in (by_slice, by_sample, by_flat, by_copyto, by_kept_part, by_assignment, by_arithmetic, through_torch):
+    def through_dlpack(blob: Any) -> None:
+        np.asarray(np.from_dlpack(blob))  # what numpy gives is read-only; torch's is not
+        torch = pytest.importorskip("torch")
+        torch.from_dlpack(blob)[...] = torch.from_numpy(image)
+
+    for write in (by_slice, by_sample, by_flat, by_copyto, by_kept_part, by_assignment, by_arithmetic, through_torch, through_dlpack):
         small.blobs["data"].data[...] = 0
         small.forward()
         write(small.blobs["data"])
         np.testing.assert_array_equal(small.forward()["prob"], expected, err_msg=write.__name__)
+
+
+def test_an_array_that_is_held_is_written_run_after_run(device: Any) -> None:
+    """`data = net.blobs['data'].data` once, before the loop."""
+    small, other = net(device), net(device)
+    image, copy = small.blobs["data"].data, np.empty((2, 3, 8, 8), np.float32)
+    weight = small.params["score"][1].data
+    for seed in range(3):
+        image[...] = copy[...] = numbers(2, 3, 8, 8, seed=seed)
+        weight[...] = seed
+        other.params["score"][1].data[...] = seed
+        np.testing.assert_array_equal(small.forward()["prob"], other.forward(data=copy)["prob"])
 
 
 def test_a_part_that_is_kept_stays_connected(device: Any) -> None:
