@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ocaffe.errors import Error
+from ocaffe.graph.build import infer_shapes
 from ocaffe.graph.ir import Graph
 from ocaffe.graph.pieces import Split, batch_of, cuts
 from ocaffe.graph.record import Choices, ParameterGroup, Recording, Update, record
@@ -51,46 +53,73 @@ def compile_net(
 ) -> Compiled:
     """Record, optimise and plan. Where `choices.limit` is not kept that way, recompute more, then split the batch; raises Error where nothing helps."""
     job = _Job(graph, group, target, choices, switches, update)
-    result = job.compiled()
-    if choices.limit is None:
-        return result
-    fixed = fixed_bytes([result.recording.schedule])
+    found = job.compiled()
+    if choices.limit is None or job.excess(found) <= 0:
+        return found
+    found, cut = _kept_limit(job, found)
+    if job.excess(found) <= 0:
+        return found
+    tried = "with all recomputation that helps" if job.may_recompute else "without recomputation"
+    tried += ", in single samples" if cut else ""
+    raise too_large(graph, found.recording.schedule, found.plan, choices.beside, choices.limit, _fitting_batch(job, found), tried)
 
-    def fits(found: Compiled) -> bool:
-        assert choices.limit is not None
-        return fixed + found.plan.total <= choices.limit
 
-    if fits(result):
-        return result
-    if choices.recompute and switches.share and not choices.apart:
-        smallest = result
-        for found in job.within(choices.limit - fixed):
-            if fits(found):
-                return found
-            smallest = _best([smallest, found])
-        result = smallest
-        for cut in cuts(graph, choices.keeps) if not choices.debug else ():
-            found = _in_pieces(job, cut, choices.limit - fixed)
-            if fits(found):
-                return _best(job.within(choices.limit - fixed, found.split))  # once more: the blobs of the graph hold the Refs of the last recording
-            result = _best([result, found])
-    raise too_large(graph, result.recording.schedule, result.plan, fixed, choices.limit)
+def _kept_limit(job: _Job, plain: Compiled) -> tuple[Compiled, bool]:
+    """What recomputation and then splitting make of a net that is too large; if nothing is enough, the smallest. And whether the batch was split."""
+    if not job.may_recompute:
+        return plain, False
+    attempts = [plain]
+    for found in job.within(job.budget(plain)):
+        attempts.append(found)
+        if job.excess(found) <= 0:
+            return found, False
+    for cut in cuts(job.graph, job.choices.keeps) if not job.choices.debug else ():
+        found = _in_pieces(job, cut)
+        if job.excess(found) <= 0:  # once more: the blobs of the graph hold the Refs of the last recording
+            return _best(job.within(job.budget(found), found.split)), True
+        attempts.append(found)
+    return _best(attempts), len(attempts) > 1 + len(BUDGET_SHARES)
+
+
+def _fitting_batch(job: _Job, found: Compiled) -> tuple[int, int]:
+    """The batch, found by trying, with which the net keeps the limit (0: none, or the layers take no other batch), and the present one."""
+    shapes = {top: top.shape for node in job.graph.nodes for top in node.tops}
+    inputs = {top: top.shape for node in job.graph.nodes if not node.bottoms for top in node.tops}
+    present = max((shape[0] for shape in inputs.values() if shape), default=0)
+
+    def excess(batch: int) -> int:
+        infer_shapes(job.graph, {top: (batch, *shape[1:]) if shape[:1] == (present,) else shape for top, shape in inputs.items()})
+        smaller = job.compiled()
+        return job.excess(smaller) if job.excess(smaller) <= 0 else job.excess(_kept_limit(job, smaller)[0])
+
+    try:
+        at_one = excess(1) if present > 1 else 1
+        slope = (job.excess(found) - at_one) / max(present - 1, 1)
+        batch = int(1 - at_one / slope) if at_one <= 0 < slope else 0
+        while batch > 1 and excess(batch) > 0:
+            batch = int(0.9 * batch)
+        return batch, present
+    except Error:
+        return 0, present
+    finally:
+        infer_shapes(job.graph, shapes)
 
 
 def _best(attempts: Iterable[Compiled]) -> Compiled:
     return min(attempts, key=lambda each: each.plan.total)
 
 
-def _in_pieces(job: _Job, cut: int, budget: int) -> Compiled:
-    """The split behind `cut` that keeps the plan within `budget` bytes with the fewest operations; if none does, single samples."""
+def _in_pieces(job: _Job, cut: int) -> Compiled:
+    """The split behind `cut` that keeps the limit with the fewest operations; if none does, single samples."""
     batch = batch_of(job.graph, cut)
     counts = [count for count in range(2, batch + 1) if batch % count == 0]
     tried: dict[int, Compiled] = {}
 
     def fits(count: int) -> bool:
         if count not in tried:
-            tried[count] = _best(job.within(budget, Split(cut, count)))
-        return tried[count].plan.total <= budget
+            split = Split(cut, count)
+            tried[count] = _best(job.within(job.budget(job.compiled(split=split)), split))
+        return job.excess(tried[count]) <= 0
 
     if not counts or not fits(counts[-1]):
         return tried[counts[-1]] if counts else job.compiled()
@@ -109,6 +138,19 @@ class _Job:
     choices: Choices
     switches: Switches
     update: Update | None
+
+    @property
+    def may_recompute(self) -> bool:
+        return self.choices.recompute and self.switches.recompute and self.switches.share and not self.choices.apart
+
+    def budget(self, found: Compiled) -> int:
+        """Bytes of the limit that are left for recycled memory."""
+        assert self.choices.limit is not None
+        return self.choices.limit - self.choices.beside - fixed_bytes([found.recording.schedule])
+
+    def excess(self, found: Compiled) -> int:
+        """Bytes beyond the limit."""
+        return found.plan.total - self.budget(found)
 
     def within(self, budget: int, split: Split | None = None) -> Iterator[Compiled]:
         """Attempts at plans within `budget` bytes; ends with the first that is."""

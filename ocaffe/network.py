@@ -14,8 +14,8 @@ from ocaffe.cl.tape import RING, Fetched, Measured, Tape
 from ocaffe.compile import Switches, compile_net
 from ocaffe.data.prefetch import Prefetcher
 from ocaffe.errors import Error, shape_text
-from ocaffe.graph.build import build
-from ocaffe.graph.ir import Blob, Graph, Parameter, Role, Shape
+from ocaffe.graph.build import build, infer_shapes
+from ocaffe.graph.ir import Graph, Parameter, Role, Schedule, Shape
 from ocaffe.graph.record import Choices, ParameterGroup, Recording, Update
 from ocaffe.graph.recorder import Recorder
 from ocaffe.layers.base import registry
@@ -153,6 +153,11 @@ class Network:
         self._variants.move_to_end(key)
         return self._variants[key]
 
+    def unlimited(self, choices: Choices, update: Update | None = None) -> Schedule:
+        """The schedule of a variant if there were no memory limit; nothing is made on the device."""
+        choices = replace(choices, limit=None)
+        return compile_net(self.graph, self.group, self.session.device.target, choices, self.switches, update).recording.schedule
+
     def bound(self, choices: Choices | None = None, update: Update | None = None) -> Variant:
         """The same, bound to the device."""
         variant = self.variant(choices, update)
@@ -176,7 +181,8 @@ class Network:
 
     def _resized(self, old: Variant, measured: Measured) -> Variant:
         measured.layer.extent = measured.extent
-        self._infer({blob: blob.shape for node in self.graph.nodes if not node.bottoms for blob in node.tops})
+        self.inferences += 1
+        infer_shapes(self.graph, {blob: blob.shape for node in self.graph.nodes if not node.bottoms for blob in node.tops})
         new = self.variant(old.choices, old.update)
         if new is old:
             return old
@@ -216,26 +222,14 @@ class Network:
         extents = [node.layer.extent for node in self.graph.nodes]
         for node in self.graph.nodes:
             node.layer.extent = None  # measured for the old shapes
+        self.inferences += 1
         try:
-            self._infer({blob: shapes.get(blob.name, shape) for blob, shape in old.items() if not (blob.producer and blob.producer.bottoms)})
+            infer_shapes(self.graph, {blob: shapes.get(blob.name, shape) for blob, shape in old.items() if not (blob.producer and blob.producer.bottoms)})
         except Error:
             for node, extent in zip(self.graph.nodes, extents):
                 node.layer.extent = extent
-            self._infer(old)  # layers keep what they inferred
+            infer_shapes(self.graph, old)  # layers keep what they inferred
             raise
-
-    def _infer(self, given: dict[Blob, Shape]) -> None:
-        self.inferences += 1
-        for node in self.graph.nodes:
-            inferred = node.layer.infer(*(blob.shape for blob in node.bottoms))
-            for top, shape in zip(node.tops, inferred):
-                top.shape = tuple(shape) if node.bottoms or node.layer.extent is not None else given[top]
-            for parameter, wanted in zip(node.params, node.layer.parameters()):
-                if parameter.count != int(np.prod(wanted.shape, dtype=np.int64)):
-                    raise node.layer.error(
-                        f"the new input shape would need a parameter of {shape_text(wanted.shape)}, it is {shape_text(parameter.shape)}",
-                        "an InnerProduct fixes the image size; make it a Convolution to take any size",
-                    )
 
     def next_shapes(self) -> dict[str, Shape]:
         """Shapes of the data tops that the next batch will change; empty for most nets, always."""

@@ -253,6 +253,10 @@ def cases() -> list[Case]:
             lambda x, got: {"y": bilinear(x["x0"], 19, 30)}, ("x0",),
         ),
         Case(
+            "border", layer("Pad", "x0", "y", "pad_param { begin: 1 begin: 0 end: 2 end: 1 mode: REFLECT }"), normal(x0=(2, 3, 6, 7)),
+            lambda x, got: {"y": np.pad(x["x0"], [(0, 0), (0, 0), (1, 2), (0, 1)], "reflect")}, ("x0",),
+        ),
+        Case(
             "upsample", layer("Upsample", "x0", "y", "upsample_param { scale: 2 }"), normal(x0=(2, 5, 7, 9)),
             lambda x, got: {"y": x["x0"].repeat(2, 2).repeat(2, 3)}, ("x0",),
         ),

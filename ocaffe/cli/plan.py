@@ -10,7 +10,7 @@ from typing import Any
 
 from ocaffe import log, proto
 from ocaffe.cli.flags import Parser, device_flags, memory_flags, memory_limit, stages, state_flags
-from ocaffe.compile import Switches, compile_net
+from ocaffe.compile import Compiled, Switches, compile_net
 from ocaffe.errors import Error, shape_text
 from ocaffe.files import atomic_write
 from ocaffe.graph.build import build
@@ -20,7 +20,7 @@ from ocaffe.graph.record import Choices, ParameterGroup, Recording
 from ocaffe.memory.caffe import SOLVER_BLOBS, caffe_memory
 from ocaffe.memory.html import page
 from ocaffe.memory.plan import MemoryPlan
-from ocaffe.memory.report import ROLES, dump, persistent, report, size_text
+from ocaffe.memory.report import ROLES, bytes_beside, dump, persistent, report, size_text
 from ocaffe.model.text import read_net, read_solver, write_text
 from ocaffe.model.upgrade import upgrade_net
 from ocaffe.network import phase_net
@@ -125,14 +125,33 @@ def _batched(net: Any, batch: int) -> Any:
     return net
 
 
-def _compile(name: str, message: Any, graph: Graph, group: ParameterGroup, target: Target, choices: Choices, update: Any = None) -> Planned:
-    """Twice where something is recomputed: the last one counts, for a graph holds the Refs of one recording."""
-    switches = Switches.read()
-    plain = None
-    if choices.backward and choices.recompute:
-        plain = compile_net(graph, group, target, replace(choices, recompute=False, limit=None), switches, update).plan.lower_bound
-    made = compile_net(graph, group, target, choices, switches, update)
-    return Planned(name, message, graph, made.recording, made.plan, made.plan.lower_bound if plain is None else plain, made.split)
+@dataclass
+class Part:
+    """A net of a job, and what it will be recorded with."""
+
+    name: str
+    message: Any
+    graph: Graph
+    group: ParameterGroup
+    choices: Choices
+    update: Any = None
+
+    def compiled(self, target: Target, **changes: Any) -> Compiled:
+        return compile_net(self.graph, self.group, target, replace(self.choices, **changes), Switches.read(), self.update)
+
+
+def _planned(parts: list[Part], target: Target) -> list[Planned]:
+    """All nets of a job. Those with a limit are compiled twice: how much of it the others keep must be known. The last time counts, for a graph holds
+    the Refs of one recording."""
+    limited = any(part.choices.limit is not None for part in parts)
+    beside = bytes_beside([part.compiled(target, limit=None).recording.schedule for part in parts]) if limited else [0] * len(parts)
+    nets = []
+    for part, size in zip(parts, beside):
+        plain = part.choices.backward and part.choices.recompute
+        bound = part.compiled(target, recompute=False, limit=None).plan.lower_bound if plain else None
+        made = part.compiled(target, beside=size)
+        nets.append(Planned(part.name, part.message, part.graph, made.recording, made.plan, made.plan.lower_bound if bound is None else bound, made.split))
+    return nets
 
 
 def _choices(options: Any, target: Target, backward: bool) -> Choices:
@@ -145,8 +164,8 @@ def _plan_net(options: Any) -> Job:
     net = _batched(read_net(options.model, options.allow_unknown_fields), options.batch)
     message = phase_net(net, phase, options.level, stages(options.stage))
     graph, target = build(message, phase), _target(options)
-    planned = _compile(options.phase, message, graph, ParameterGroup(graph.params), target, _choices(options, target, phase == proto.TRAIN))
-    return Job([planned], caffe_memory(graph if phase == proto.TRAIN else None, [] if phase == proto.TRAIN else [graph], 0))
+    part = Part(options.phase, message, graph, ParameterGroup(graph.params), _choices(options, target, phase == proto.TRAIN))
+    return Job(_planned([part], target), caffe_memory(graph if phase == proto.TRAIN else None, [] if phase == proto.TRAIN else [graph], 0))
 
 
 def _plan_solver(options: Any) -> Job:
@@ -159,8 +178,7 @@ def _plan_solver(options: Any) -> Job:
     message = train()
     graph = build(message, proto.TRAIN)
     group = ParameterGroup(graph.params)
-    updater = Updater(group, param)
-    nets = [_compile("TRAIN", message, graph, group, target, choices, updater)]
+    parts = [Part("TRAIN", message, graph, group, choices, Updater(group, param))]
     theirs = {(p.layer, p.index): p for p in graph.params}
     graphs = []
     for index, make in enumerate(tests):
@@ -174,8 +192,8 @@ def _plan_solver(options: Any) -> Job:
             else:
                 parameter.data = shared.data
         graphs.append(test)
-        nets.append(_compile(f"TEST #{index}", message, test, ParameterGroup(own), target, replace(choices, backward=False, hold_gradients=False)))
-    return Job(nets, caffe_memory(graph, graphs, SOLVER_BLOBS.get(param.type, 3)))
+        parts.append(Part(f"TEST #{index}", message, test, ParameterGroup(own), replace(choices, backward=False, hold_gradients=False)))
+    return Job(_planned(parts, target), caffe_memory(graph, graphs, SOLVER_BLOBS.get(param.type, 3)))
 
 
 def _summary(job: Job) -> Iterator[str]:

@@ -44,6 +44,7 @@ class Source(ABC):
         """`place` and `layer` go into error messages."""
         self.place = place
         self.layer = layer
+        self.staging: dict[int, Ref] = {}  # by size: the same for every recording, since one queue runs them all
 
     @abstractmethod
     def shapes(self) -> list[Shape]:
@@ -85,7 +86,8 @@ def key_of(seed: int, layer: str) -> tuple[int, int]:
 
 def upload(rec: Recorder, source: Source, nbytes: int) -> Ref:
     """Record the arrival of the next batch; returns its staging Ref."""
-    staging = Ref(f"{rec.layer}.batch", (nbytes,), Role.STAGING, np.dtype(np.uint8), slots=SLOTS)
+    fresh = Ref(f"{rec.layer}.batch", (nbytes,), Role.STAGING, np.dtype(np.uint8), slots=SLOTS)
+    staging = source.staging.setdefault(nbytes, fresh)
     rec.add(Upload(layer=rec.layer, phase="forward", operands=[Operand(staging, Access.WRITE)], source=source, what="upload"))
     return staging
 

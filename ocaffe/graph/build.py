@@ -33,6 +33,20 @@ def build(net: Any, phase: int, log: Log = lambda source, text: None, shapes: di
     return graph
 
 
+def infer_shapes(graph: Graph, given: dict[Blob, Shape]) -> None:
+    """Infer all shapes again from those of the tops of Input and data layers. Parameters must keep theirs; raises Error, and leaves a half-changed graph."""
+    for node in graph.nodes:
+        inferred = node.layer.infer(*(blob.shape for blob in node.bottoms))
+        for top, shape in zip(node.tops, inferred):
+            top.shape = tuple(shape) if node.bottoms or node.layer.extent is not None else given[top]
+        for parameter, wanted in zip(node.params, node.layer.parameters()):
+            if parameter.count != math.prod(wanted.shape):
+                raise node.layer.error(
+                    f"the new input shape would need a parameter of {shape_text(wanted.shape)}, it is {shape_text(parameter.shape)}",
+                    "an InnerProduct fixes the image size; make it a Convolution to take any size",
+                )
+
+
 class _Builder:
     def __init__(self, net: Any, phase: int, log: Log, shapes: dict[str, Shape], seed: int) -> None:
         self.net, self.phase, self.log, self.shapes, self.seed = net, phase, log, shapes, seed

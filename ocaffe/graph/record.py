@@ -28,9 +28,9 @@ class Choices:
     `backward`: record it; `keep`: blobs that stay readable after a run (ALL = every one); `observed_diffs`: keep also their diffs and take
     the diffs of net outputs from the user; `accumulate`: add to the gradients instead of overwriting them; `hold_gradients`: they
     survive the run. `fuse`: merge what nobody looks at. `debug`: compute what debug_info shows.
-    `recompute`: compute again what is cheap instead of keeping it; `limit`: bytes on the device that the net must do with;
-    `split`: how its first layers share the batch. `apart`: any part of the net can run by itself, any number of times: nothing is merged or computed
-    again, and no value takes the memory of another.
+    `recompute`: compute again what is cheap instead of keeping it; `limit`: bytes on the device that the job must do with, `beside`: those of
+    them that its other nets keep; `split`: how the first layers share the batch. `apart`: any part of the net can run by itself, any number of times:
+    nothing is merged or computed again, and no value takes the memory of another.
     """
 
     backward: bool = True
@@ -42,6 +42,7 @@ class Choices:
     debug: bool = False
     recompute: bool = True
     limit: int | None = None
+    beside: int = 0
     split: Split | None = None
     apart: bool = False
     seed: int = 0

@@ -109,6 +109,11 @@ class Recomputation:
             for ref in schedule[step].reads:
                 self.needed[ref.root] = step
                 self.first_use.setdefault(ref.root, step)
+        self.changes: dict[Ref, list[tuple[int, Ref]]] = defaultdict(list)  # of persistent roots: the steps that write them, and where
+        for step, launch in enumerate(schedule):
+            for ref in launch.writes:
+                if ref.persistent:
+                    self.changes[ref.root].append((step, ref))
         self.dropped: set[Ref] = set()
         self.kept: set[Ref] = set()  # what may live longer than recorded, to be read by copies
         for root in sorted((root for root in self.needed if root in self.makers), key=lambda root: self.makers[root][0]):
@@ -201,20 +206,23 @@ class Recomputation:
 
     def _is_better_inside(self, root: Ref, user: Launch, step: int) -> bool:
         """Whether the expression that reads `root` can compute it from one value that is there anyway: nothing is written and read back then (chains.py)."""
-        maker = self.makers[root][1]
+        maker_step, maker = self.makers[root]
         a, b = maker.lower, user.lower
         if not isinstance(a, Pointwise) or not isinstance(b, Pointwise) or a.domain != b.domain or a.key is not None or b.key is not None:
             return False
         large = [ref for ref in maker.reads if ref.nbytes >= LEAST]
         plain = all(op.ref.shape == root.shape and op.ref.is_dense for op in user.operands if op.ref.root is root)
-        there = all(source.persistent or (source not in self.dropped and self.needed.get(source, -1) >= step) for source in {ref.root for ref in maker.reads})
+        there = all(
+            self._unchanged(ref, maker_step, step) if ref.persistent else ref.root not in self.dropped and self.needed.get(ref.root, -1) >= step
+            for ref in maker.reads
+        )
         return plain and there and len(large) == 1 and len(maker.writes) == 1 and len(maker.operands) + len(user.operands) <= MOST_OPERANDS + 1
 
     def _reachable(self, root: Ref, use: int, cheap: bool, seen: Collection[Launch] = ()) -> list[Launch] | None:
         """The launches that compute `root` again at step `use` from what is kept until then; None if it cannot be had."""
-        launch = self.makers[root][1]
+        step, launch = self.makers[root]
         chain = [*seen, launch]
-        if len(chain) > CHAIN:
+        if len(chain) > CHAIN or not all(self._unchanged(ref, step, use) for ref in launch.reads if ref.persistent):
             return None
         for ref in launch.reads:
             source = ref.root
@@ -234,6 +242,13 @@ class Recomputation:
                 return None
             chain = more
         return chain
+
+    def _unchanged(self, ref: Ref, made: int, use: int) -> bool:
+        """Whether a persistent Ref holds at step `use` what it held at `made`: a parameter may be updated, or statistics follow the batch, in between."""
+        begin, end = ref.root_offset, ref.root_offset + ref.count
+        return not any(
+            made < step < use and other.root_offset < end and begin < other.root_offset + other.count for step, other in self.changes[ref.root]
+        )
 
     def _make(self, root: Ref, again: dict[Ref, Ref], result: list[Launch], user: Launch) -> None:
         """Append the launches that compute `root` again for `user`."""

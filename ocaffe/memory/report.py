@@ -1,7 +1,7 @@
 """The memory plan as text: what a net needs, where the peak is, and what Caffe would take (DESIGN §4)."""
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from ocaffe.errors import Error, shape_text
 from ocaffe.graph.ir import Graph, Ref, Role, Schedule, roots
@@ -36,20 +36,27 @@ def fixed_bytes(schedules: list[Schedule]) -> int:
     return sum(persistent(schedules).values())
 
 
-def too_large(graph: Graph, schedule: Schedule, plan: MemoryPlan, fixed: int, limit: int) -> Error:
-    """What to say of a net that does not fit into `limit` bytes: where the memory goes, and the batch that would fit."""
+def bytes_beside(schedules: Sequence[Schedule]) -> list[int]:
+    """For each net of a job: what the others keep of their own, in bytes."""
+    return [fixed_bytes([*schedules]) - fixed_bytes([schedule]) for schedule in schedules]
+
+
+def too_large(graph: Graph, schedule: Schedule, plan: MemoryPlan, beside: int, limit: int, batch: tuple[int, int], tried: str) -> Error:
+    """What to say of a net that does not fit into `limit` bytes: where the memory goes, and the batch that would fit.
+
+    `beside`: bytes that other nets of the job keep; `batch`: the size that fits (0: none) and the present one; `tried`: what was done to save memory.
+    """
     refs = {*(life.ref for life in plan.live_at(plan.peak_step)), *(ref for ref in roots(schedule) if ref.persistent)}
     largest = sorted(refs, key=lambda ref: -ref.nbytes * ref.slots)[:5]
     names = ", ".join(f"{ref.name} ({shape_text(ref.shape)}, {size_text(ref.nbytes * ref.slots)})" for ref in largest)
-    batch = next((top.shape[0] for node in graph.nodes if not node.bottoms for top in node.tops if top.shape), 1)
-    fits = int(batch * (limit - fixed) / max(plan.total, 1))
+    fixed, (fits, present) = fixed_bytes([schedule]) + beside, batch
     return Error(
         f"the {'TRAIN' if any(launch.phase == 'backward' for launch in schedule) else 'TEST'} net needs {size_text(fixed + plan.total)}, "
         f"{size_text(limit)} are allowed\n"
-        f"  parameters, history and staging {size_text(fixed)}, recycled slabs {size_text(plan.total)} with all recomputation that helps\n"
+        f"  parameters, history and staging {size_text(fixed)}, recycled slabs {size_text(plan.total)} {tried}\n"
         f"  largest: {names}",
         place=graph.message.source_file or None,
-        fix=f"batch_size {fits} (it is {batch}), or a higher --memory-limit" if fits > 0 else "a higher --memory-limit",
+        fix=f"batch_size {fits} (it is {present}), or a higher --memory-limit" if fits else "a higher --memory-limit",
     )
 
 

@@ -25,11 +25,22 @@ def use_views(schedule: Schedule) -> Schedule:
 
 
 class _Use(NamedTuple):
-    """A step that touches a tensor."""
+    """A step that touches a tensor: `part` of what `ref` shows, if it is a copy."""
 
     step: int
     writes: bool
     ref: Ref
+    part: _Part | None
+
+
+class _Part(NamedTuple):
+    """Some samples of a tensor, and of each some elements."""
+
+    samples: range
+    elements: range
+
+    def meets(self, other: _Part) -> bool:
+        return _meet(self.samples, other.samples) and _meet(self.elements, other.elements)
 
 
 class _Views:
@@ -39,8 +50,9 @@ class _Views:
         self.uses: dict[Ref, list[_Use]] = defaultdict(list)
         self.step = {id(launch): step for step, launch in enumerate(schedule)}
         for step, launch in enumerate(schedule):
-            for operand in launch.operands:
-                self.uses[operand.ref.root].append(_Use(step, operand.access is not Access.READ, operand.ref))
+            for index, operand in enumerate(launch.operands):
+                part = _copied(operand.ref, launch.copies[0], launch.copies[1 + index], launch.copies[3]) if launch.copies is not None else None
+                self.uses[operand.ref.root].append(_Use(step, operand.access is not Access.READ, operand.ref, part))
 
     def may_go(self, launch: Launch, gathers: bool) -> bool:
         """Make one side of a copy a view of the other, if that is right: the source is made in the target (`gathers`), or the target stays in the source."""
@@ -72,9 +84,9 @@ class _Views:
     def _stays(self, part: Ref, whole: Ref, copy: int, gathers: bool, phase: str) -> bool:
         """Whether everybody finds what the copy would have given him: nobody changes the part's place in `whole` while the part is wanted, nor the part
         while others want its place. What is later added to a diff that was copied is added to its place too."""
-        first, end = _span(part, whole)
+        place = _place(part, None, whole)
         own = [use for use in self.uses[part] if use.step != copy]
-        others = [use for use in self.uses[whole] if use.step != copy and _overlaps(_span(use.ref, whole), (first, end))]
+        others = [use for use in self.uses[whole] if use.step != copy and _place(use.ref, use.part, whole).meets(place)]
         changed = [use.step for use in others if use.writes]
         last = max((use.step for use in own), default=copy)
         if gathers:
@@ -86,12 +98,24 @@ class _Views:
         return not added or all(use.step < min(added) for use in others if use.step > copy)
 
 
-def _span(ref: Ref, root: Ref) -> tuple[int, int]:
-    """The elements of a sample of `root` that a view of it has; all where it has other samples."""
-    if ref is root or ref.shape[:1] != root.shape[:1]:
-        return 0, root.count
-    return ref.root_offset, ref.root_offset + math.prod(ref.shape[1:])
+def _meet(a: range, b: range) -> bool:
+    return a.start < b.stop and b.start < a.stop
 
 
-def _overlaps(a: tuple[int, int], b: tuple[int, int]) -> bool:
-    return a[0] < b[1] and b[0] < a[1]
+def _copied(ref: Ref, axis: int, start: int, size: int) -> _Part | None:
+    """What a copy touches of an operand: `size` entries of an axis; None: maybe all of it."""
+    if axis == 0:
+        return _Part(range(start, start + size), range(ref.dense_stride))
+    inner = math.prod(ref.shape[axis + 1 :])
+    return _Part(range(ref.shape[0]), range(start * inner, (start + size) * inner)) if math.prod(ref.shape[1:axis]) == 1 else None
+
+
+def _place(ref: Ref, part: _Part | None, root: Ref) -> _Part:
+    """Where a part of a view (None: all of it) lies in its root."""
+    samples, elements = part or (range(ref.shape[0] if ref.shape else 1), range(ref.dense_stride))
+    width = max(root.dense_stride, 1)
+    sample, offset = divmod(ref.root_offset, width)
+    if ref.batch_stride == width and offset + elements.stop <= width:
+        return _Part(range(samples.start + sample, samples.stop + sample), range(elements.start + offset, elements.stop + offset))
+    end = ref.root_offset + (samples.stop - 1) * ref.batch_stride + elements.stop
+    return _Part(range(sample, -(-end // width)), range(width))

@@ -14,10 +14,10 @@ from ocaffe import log, proto
 from ocaffe.cl.device import Device
 from ocaffe.cl.session import Session
 from ocaffe.cl.tape import RING, Fetched
-from ocaffe.graph.ir import Parameter, Ref, Role
+from ocaffe.graph.ir import Parameter, Ref
 from ocaffe.graph.record import Choices
 from ocaffe.graph.recorder import Recorder
-from ocaffe.memory.report import persistent
+from ocaffe.memory.report import bytes_beside
 from ocaffe.model.state import SolverState
 from ocaffe.model.text import read_net, read_solver, write_text
 from ocaffe.model.upgrade import upgrade_solver
@@ -136,14 +136,24 @@ class Solver:
 
     def _bind(self) -> None:
         """Bind the tapes that the loop will run, all at once: their programs are built together."""
-        if self._choices.limit is not None:  # what the TEST nets keep of their own is not for the TRAIN net
-            schedules = [network.variant().recording.schedule for network in self.test_networks]
-            own = sum(size for role, size in persistent(schedules).items() if role is not Role.PARAMETER)
-            self._choices = replace(self._choices, limit=self._choices.limit - own)
+        if self._choices.limit is not None:
+            self._share_limit()
         tapes = [variant.tape for variant in self._train_variants()]
         tapes += [network.variant().tape for network in self.test_networks]
         fresh = [tape for tape in tapes if tape not in self.session.tapes]
         self.session.bind(fresh, poison=self.network.switches.poison)
+
+    def _share_limit(self) -> None:
+        """Tell every net how much of the memory limit the others keep."""
+        passes = [(self.network, *self._pass_choices(index)) for index in range(min(self.param.iter_size, 2))]
+        tests = [(network, network.choices, None) for network in self.test_networks]
+        schedules = [network.unlimited(choices, update) for network, choices, update in (*passes, *tests)]
+        if self._split_passes:
+            schedules.append(self._update_variant().recording.schedule)
+        beside = bytes_beside(schedules)
+        self._choices = replace(self._choices, beside=max(beside[: len(passes)]))
+        for network, size in zip(self.test_networks, beside[len(passes) :]):
+            network.choices = replace(network.choices, beside=size)
 
     @property
     def _observed(self) -> bool:
@@ -155,11 +165,14 @@ class Solver:
         """Whether forward and backward run apart from the update."""
         return self.param.iter_size > 1 or self.param.snapshot_diff or self._observed
 
-    def _pass_variant(self, index: int) -> Variant:
+    def _pass_choices(self, index: int) -> tuple[Choices, Updater | None]:
         """What runs as pass `index` of an iteration: everything in one tape; or a pass that overwrites the gradients or adds to them."""
         if not self._split_passes:
-            return self.network.variant(self._choices, self.updater)
-        return self.network.variant(replace(self._choices, hold_gradients=True, accumulate=self._observed or index > 0))
+            return self._choices, self.updater
+        return replace(self._choices, hold_gradients=True, accumulate=self._observed or index > 0), None
+
+    def _pass_variant(self, index: int) -> Variant:
+        return self.network.variant(*self._pass_choices(index))
 
     def _train_variants(self) -> list[Variant]:
         """All that an iteration runs."""

@@ -45,8 +45,8 @@ def workplace(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     net = re.sub(r'mean_file: "[^"]*"', 'mean_file: "mean.binaryproto"', net)
     pathlib.Path("net.prototxt").write_text(re.sub(r"batch_size: \d+", "batch_size: 50", net))
     pathlib.Path("solver.prototxt").write_text(
-        'net: "net.prototxt" test_iter: 2 test_interval: 50 base_lr: 0.002 momentum: 0.9 weight_decay: 0.004 lr_policy: "fixed" display: 10 '
-        'max_iter: 100 snapshot_prefix: "quick" type: "Adam" random_seed: 3'
+        'net: "net.prototxt" test_iter: 2 test_interval: 30 base_lr: 0.0005 momentum: 0.9 weight_decay: 0.004 lr_policy: "fixed" display: 10 '
+        'max_iter: 60 snapshot_prefix: "quick" type: "Adam" random_seed: 3'
     )
 
 
@@ -71,10 +71,10 @@ def test_cifar10_quick_from_files(workplace: None, device: Any) -> None:
     run("parse_log", "train.log", ".")
     rows = pathlib.Path("train.log.test").read_text().splitlines()
     assert rows[0] == "NumIters,Seconds,LearningRate,accuracy,loss" and len(rows) == 1 + len(accuracy)
-    run("extract_features", "quick_iter_100.caffemodel", "net.prototxt", "ip1", "features", "2", "lmdb", spec)
-    assert {layer.name for layer in read_weights("quick_iter_100.caffemodel").layers} >= {"conv1", "ip2"}
+    run("extract_features", "quick_iter_60.caffemodel", "net.prototxt", "ip1", "features", "2", "lmdb", spec)
+    assert {layer.name for layer in read_weights("quick_iter_60.caffemodel").layers} >= {"conv1", "ip2"}
     deploy = str(ROOT / "zoo" / "cifar10_quick" / "deploy.prototxt")
-    common = [spec, "--model_def", deploy, "--pretrained_model=quick_iter_100.caffemodel", "--mean_file=mean.binaryproto", "--images_dim=32,32"]
+    common = [spec, "--model_def", deploy, "--pretrained_model=quick_iter_60.caffemodel", "--mean_file=mean.binaryproto", "--images_dim=32,32"]
     with contextlib.redirect_stdout(io.StringIO()):
         run("classify", *common, "--center_only", "--ext=png", "test", "scores")
     found = np.load("scores.npy").argmax(1)

@@ -17,8 +17,8 @@ from tests.memory.test_traps import workplace  # noqa: F401  (a fixture)
 ALLOWED = 1 << 20  # bytes beyond the plan, of small things
 
 
-@pytest.mark.parametrize("net", ["lenet", "cifar10_quick"])
-def test_buffers_of_a_training_are_the_plan(net: str, workplace: pathlib.Path, device: Any, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+@pytest.mark.parametrize(("net", "settings"), [("lenet", ""), ("cifar10_quick", ""), ("lenet", "iter_size: 3"), ("lenet", "snapshot_diff: true type: 'Adam'")])
+def test_buffers_of_a_training_are_the_plan(net: str, settings: str, workplace: pathlib.Path, device: Any, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
     created: list[int] = []
     original = cl.Buffer
 
@@ -28,6 +28,8 @@ def test_buffers_of_a_training_are_the_plan(net: str, workplace: pathlib.Path, d
 
     text = (workplace / f"zoo/{net}/solver.prototxt").read_text()
     param = text_format.Parse(text, proto.SolverParameter())
+    text_format.Merge(settings.replace("type: 'Adam'", ""), param)
+    param.type = "Adam" if "Adam" in settings else param.type
     param.snapshot, param.snapshot_after_train, param.test_interval, param.max_iter = 0, False, 2, 5
     pathlib.Path("solver.prototxt").write_text(text_format.MessageToString(param))
     assert main(["plan", "--solver", "solver.prototxt", "--device", device.number, "--json", "plan.json"]) == 0

@@ -1,6 +1,7 @@
 """Training under a memory limit: the same bits, less memory, or a refusal before iteration 0."""
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -76,6 +77,38 @@ def test_same_bits_in_less_memory(device: Any) -> None:
 def test_refused_before_the_first_iteration(device: Any) -> None:
     with pytest.raises(Error, match=r"TRAIN net needs .* are allowed(?s:.*)batch_size"):
         Solver(deep_solver(), device, memory_limit=900_000)
+
+
+def test_the_batch_that_is_named_fits(device: Any) -> None:
+    param, limit = deep_solver(), 2_500_000
+    with pytest.raises(Error, match="are allowed") as refused:
+        Solver(param, device, memory_limit=limit, recompute=False)
+    batch = int(re.search(r"batch_size (\d+) \(it is 4\)", str(refused.value))[1])
+    assert 1 <= batch < 4
+    for shape in param.net_param.layer[0].dummy_data_param.shape:
+        shape.dim[0] = batch
+    solver = Solver(param, device, memory_limit=limit, recompute=False)
+    assert needed(solver) <= limit
+    solver.close()
+
+
+@pytest.mark.parametrize("settings", ["iter_size: 2", "snapshot_diff: true", "test_interval: 2 test_iter: 1 test_state { }"])
+def test_a_limit_is_one_of_the_whole_job(device: Any, settings: str) -> None:
+    """History counts where passes and update are apart, and so do the TEST nets."""
+    param = deep_solver()
+    text_format.Merge(settings, param)
+    solver = Solver(param, device)
+    limit = int(0.9 * needed(solver))
+    solver.close()
+    solver = Solver(param, device, memory_limit=limit)
+    assert needed(solver) <= limit
+    solver.close()
+
+
+def needed(solver: Solver) -> int:
+    """Bytes of a solver's job: what its tapes keep, and the slabs that they share."""
+    plans = [tape.plan.total for tape in solver.session.tapes]
+    return fixed_bytes([tape.schedule for tape in solver.session.tapes]) + max(plans)
 
 
 def test_a_net_of_the_python_api_keeps_a_limit(device: Any) -> None:

@@ -22,7 +22,7 @@ NET = """
 name: "tiny"
 layer { name: "data" type: "Data" top: "data" top: "label" transform_param { crop_size: 20 mirror: true scale: 0.0078125 mean_value: 100 }
         data_param { source: "files/lmdb_raw" batch_size: 4 backend: LMDB } }
-layer { name: "conv1" type: "Convolution" bottom: "data" top: "conv1" convolution_param { num_output: 6 kernel_size: 3 pad: 1
+layer { name: "conv1" type: "Convolution" bottom: "data" top: "conv1" convolution_param { num_output: 6 kernel_size: 3 pad: 1 bias_term: false
         weight_filler { type: "msra" } } }
 layer { name: "bn1" type: "BatchNorm" bottom: "conv1" top: "conv1" }
 layer { name: "scale1" type: "Scale" bottom: "conv1" top: "conv1" scale_param { bias_term: true } }
