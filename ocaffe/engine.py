@@ -26,16 +26,16 @@ Hook = Callable[[int], object]  # gets the index of a layer
 class Engine:
     """A network with its present shapes and choices, and the arrays of it that scripts have.
 
-    `fixed`: a solver owns the network, so its memory stays where it is.
+    `fixed`: what a solver, which owns the network, records its passes with; then the memory stays where it is.
     """
 
-    def __init__(self, network: Network, lease: Lease, fixed: bool = False) -> None:
-        self.network, self.lease, self.fixed = network, lease, fixed
+    def __init__(self, network: Network, lease: Lease, fixed: Choices | None = None) -> None:
+        self.network, self.lease, self.fixed = network, lease, fixed is not None
         lease.engines.add(self)
         self.closed = False
         self.shapes: dict[str, Shape] = {}  # asked for, not yet carried through the net
-        self.choices = network.choices
-        if fixed and self.choices.backward:  # what the solver's own passes run when somebody looks (Solver._pass_variant)
+        self.choices = fixed or network.choices
+        if fixed and self.choices.backward:  # as the solver's own passes when somebody looks (Solver._pass_choices)
             self.choices = replace(self.choices, hold_gradients=True, accumulate=True)
         self.variant: Variant | None = None
         self._state: tuple[Choices, int] | None = None  # that the variant is of: looking it up takes as long as a small launch
@@ -193,6 +193,7 @@ class Engine:
         if first or last < len(nodes) - 1 or self._layerwise("before_forward", "after_forward"):
             self._check_start(first, last)
             self.switch(apart=True, anew=first == 0)
+        if first <= self.reach + 1:
             self.reach = max(self.reach, last)
         if network.sources:
             network.start_prefetch()

@@ -89,10 +89,10 @@ class Net:
             network.copy_weights(read_weights(weights), weights)
 
     @classmethod
-    def _of(cls, network: Network, lease: Lease) -> Net:
-        """The API of a net that a solver runs."""
+    def _of(cls, network: Network, lease: Lease, choices: Choices) -> Net:
+        """The API of a net that a solver runs, with these choices."""
         self = cls.__new__(cls)
-        self._attach(Engine(network, lease, fixed=True))
+        self._attach(Engine(network, lease, choices))
         return self
 
     def _attach(self, engine: Engine) -> None:

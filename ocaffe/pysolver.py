@@ -49,8 +49,8 @@ class Solver:
         kept = frozenset(["*"] if keep is None else keep)
         self._solver = Training(param, opened, file=path, keep=kept, memory_limit=memory_limit)
         self._lease = Lease(self._solver.session, own)
-        self.net = Net._of(self._solver.network, self._lease)
-        self.test_nets = [Net._of(network, self._lease) for network in self._solver.test_networks]
+        self.net = Net._of(self._solver.network, self._lease, self._solver._pass_choices(0)[0])
+        self.test_nets = [Net._of(network, self._lease, network.choices) for network in self._solver.test_networks]
         self._callbacks: list[tuple[Callable[[], object], Callable[[], object]]] = []
         self._solver.on_start = lambda: self._call(0)
         self._solver.on_gradients = lambda: self._call(1)

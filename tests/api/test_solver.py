@@ -212,6 +212,16 @@ def test_keeping_nothing_trains_the_same(device: Any) -> None:
         assert planned.loss_history().shape == (1,) and planned.loss_history()[0] == pytest.approx(float(planned.net.blobs["loss"].data))
 
 
+def test_gradients_within_a_limit(device: Any) -> None:
+    """What a script sees after a step is what the solver ran, whatever else its choices are."""
+    with caffe.SGDSolver(with_test(), device=device) as plain, caffe.SGDSolver(with_test(), device=device, memory_limit=1 << 20) as limited:
+        for each in (plain, limited):
+            each.step(2)
+        assert np.abs(plain.net.blobs["ip1"].diff).max() > 0
+        for name in ("ip1", "drop", "ip"):
+            np.testing.assert_array_equal(limited.net.blobs[name].diff, plain.net.blobs[name].diff)
+
+
 def test_log_of_a_script(device: Any, capfd: pytest.CaptureFixture[str]) -> None:
     """Quiet as a library, until init_log says otherwise."""
     from ocaffe import log
