@@ -9,6 +9,7 @@ import pytest
 import ocaffe as caffe
 from ocaffe.errors import Error
 from tests.api.nets import LEARNING, SMALL, net, numbers
+from tests.memory.random_nets import RandomNet
 
 CHAIN = """
 name: "chain" force_backward: true
@@ -253,3 +254,27 @@ def test_losses_of_a_part(device: Any) -> None:
     learning = net(device, LEARNING, caffe.TRAIN)
     loss = learning.forward(data=numbers(4, 3))["loss"].copy()
     assert learning._forward(2, 2) == pytest.approx(float(loss), rel=1e-6) and learning._forward(0, 1) == 0
+
+
+@pytest.mark.parametrize("seed", [*range(4), *(pytest.param(seed, marks=pytest.mark.sweep) for seed in range(4, 60))])
+def test_random_nets_in_random_parts(device: Any, seed: int) -> None:
+    """Any border gives what the whole passes give: outputs, and gradients of all parameters."""
+    text, dice = RandomNet(seed).text, np.random.default_rng(seed)
+    whole, parts = (net(device, text, caffe.TRAIN, seed=seed) for _ in range(2))
+    names, count = whole._layer_names, len(whole.layers)
+    for each in (whole, parts) if seed % 2 else ():  # a whole pass before
+        each.forward()
+        each.backward()
+        each.clear_param_diffs()
+    whole.forward()
+    borders = sorted({0, count, *(int(n) for n in dice.integers(1, count, 4))})
+    for begin, end in zip(borders, borders[1:]):
+        parts.forward(start=names[begin], end=names[end - 1])
+    for name in whole.outputs:
+        close(parts.blobs[name].data, whole.blobs[name].data)
+    whole.backward()
+    for begin, end in reversed(list(zip(borders, borders[1:]))):
+        parts.backward(start=names[end - 1], end=names[begin])
+    for name, blobs in whole.params.items():
+        for mine, other in zip(parts.params[name], blobs):
+            np.testing.assert_allclose(mine.diff, other.diff, rtol=1e-3, atol=1e-4 * max(np.abs(other.diff).max(), 1e-3), err_msg=name)
