@@ -1,6 +1,7 @@
 """Parts of a net (start=, end=, hooks, backward again) give what Caffe's one buffer for each name gives, whatever whole passes fuse or recycle."""
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -268,12 +269,12 @@ def test_random_nets_in_random_parts(device: Any, seed: int) -> None:
         each.clear_param_diffs()
     whole.forward()
     borders = sorted({0, count, *(int(n) for n in dice.integers(1, count, 4))})
-    for begin, end in zip(borders, borders[1:]):
+    for begin, end in pairwise(borders):
         parts.forward(start=names[begin], end=names[end - 1])
     for name in whole.outputs:
         close(parts.blobs[name].data, whole.blobs[name].data)
     whole.backward()
-    for begin, end in reversed(list(zip(borders, borders[1:]))):
+    for begin, end in reversed(list(pairwise(borders))):
         parts.backward(start=names[end - 1], end=names[begin])
     for name, blobs in whole.params.items():
         for mine, other in zip(parts.params[name], blobs):
