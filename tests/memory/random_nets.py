@@ -119,7 +119,7 @@ class RandomNet:
 
     def eltwise(self, value: Value) -> None:
         bottoms = [value, *(self.like(value) for _ in range(self.random.choice((1, 1, 1, 2))))]
-        coefficients = " ".join(f"coeff: {self.random.choice((1, 1, 0.5, -1))}" for _ in bottoms)
+        coefficients = " ".join(f"coeff: {self.random.choice((1, 1, 0.5, -0.3))}" for _ in bottoms)
         more = self.random.choice(("", "", coefficients, "operation: PROD", "operation: MAX"))
         self.add("Eltwise", bottoms, more=f"eltwise_param {{ {more} }}")
 
