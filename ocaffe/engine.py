@@ -223,7 +223,8 @@ class Engine:
         if variant is not self.variant:  # of other shapes, which were measured
             self.forget_arrays()
             self.variant, self._state = variant, (self.choices, self.network.inferences)
-        self.names.ran("data", begin, end)
+        if self.choices.apart:
+            self.names.ran("data", begin, end)
 
     def _next_batch(self) -> None:
         assert self.variant is not None
@@ -252,7 +253,8 @@ class Engine:
             ranges = [found[index] for index in range(begin, end - 1, -1) if index in found]
             if ranges:
                 variant.tape.run(ranges[0][0], ranges[-1][1], self.slot)
-            self.names.ran("diff", begin, end)
+            if self.choices.apart:
+                self.names.ran("diff", begin, end)
             self.after()
             self._call("after_backward", end)
 
@@ -319,8 +321,8 @@ class Engine:
         if not self.choices.apart:
             self.names.restart(ran, back)
         stands = {what: dict(now) for what, now in self.names.now.items()}
-        whats: list[What] = [*(["data"] if ran else []), *(["diff"] if self.choices.backward else [])]  # type: ignore[list-item]
-        kept = [(name, what, self._present(name, what)) for name in graph.blobs if self.choices.keeps(name) for what in whats]
+        there: dict[What, bool] = {"data": ran, "diff": self.choices.backward}
+        kept = [(name, what, self._present(name, what)) for name in graph.blobs if self.choices.keeps(name) for what in there if there[what]]
         values = [(name, what, self.read(ref)) for name, what, ref in kept if ref is not None and ref.persistent]
         step, before = old.tape.read(was.step), self.choices
         self.choices = choices
@@ -337,6 +339,8 @@ class Engine:
             self._repeat()
         elif ran:
             self.reach = -1
+        if not self.fixed:
+            self.network.forget(before)
         self.names.now = stands
         for name, what, value in values:
             ref = self._present(name, what)

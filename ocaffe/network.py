@@ -205,10 +205,16 @@ class Network:
         self._variants.clear()
         self.session = session
 
+    def forget(self, choices: Choices) -> None:
+        """Give back what the variants for these choices have on the device."""
+        self._drop([key for key, variant in self._variants.items() if variant.choices == choices])
+
     def _forget_old(self, kind: Any) -> None:
-        mine = [other for other in self._variants if other[0] == kind]
-        for old in mine[:-SHAPES_KEPT]:
-            tape = self._variants.pop(old).tape
+        self._drop([other for other in self._variants if other[0] == kind][:-SHAPES_KEPT])
+
+    def _drop(self, keys: Sequence[Any]) -> None:
+        for key in keys:
+            tape = self._variants.pop(key).tape
             if tape in self.session.tapes:
                 self.session.release(tape)
 

@@ -9,6 +9,7 @@ import pytest
 
 import ocaffe as caffe
 from ocaffe.errors import Error
+from ocaffe.graph.ir import roots
 from tests.api.nets import LEARNING, SMALL, net, numbers
 from tests.memory.random_nets import RandomNet
 
@@ -110,6 +111,15 @@ def test_backward_again_without_forward(device: Any) -> None:
         found = chain.backward(ip=slope)["data"]
         np.testing.assert_allclose(chain.params["conv"][0].diff, whole, rtol=1e-4, atol=1e-5 * np.abs(whole).max())
         np.testing.assert_allclose(found, image_slope, rtol=1e-4, atol=1e-5 * np.abs(image_slope).max())
+
+
+def test_what_whole_passes_had_on_the_device_is_given_back(device: Any) -> None:
+    chain, _, _ = reference(device)
+    for _ in range(2):
+        chain.backward(start="pool")
+        chain.forward(end="pool")
+    session = chain._network.session
+    assert len(session.tapes) == 1 and set(session._persistent) <= set(roots(session.tapes[0].schedule)) | {chain._network.group.held}
 
 
 def test_the_first_part_repeats_forward_without_a_trace(device: Any) -> None:
