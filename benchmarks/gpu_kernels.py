@@ -1,6 +1,6 @@
 """Rates of the GPU class kernels by tile: matrix products and the three directions of convolution, in TFLOP/s of the direct algorithm.
 
-    python benchmarks/gpu_kernels.py [--device 0:0] [--only TEXT ...] [--batch 64] [--dry]
+    python benchmarks/gpu_kernels.py [--device 0:0] [--only TEXT ...] [--batch 64] [--math fp32] [--dry]
 
 Per problem, each tile (of ocaffe/ops/gemm_gpu.py, and a few that do not ship) with the splits of the depth that the estimate gives it
 and its rate; `*` marks what ocaffe chooses, `!` a result that differs from the first tile's. The last line says what the choice loses
@@ -28,7 +28,7 @@ from ocaffe.graph.ir import Ref, Role
 from ocaffe.graph.recorder import Recorder
 from ocaffe.ops import conv_depthwise, conv_gpu, gemm_gpu
 from ocaffe.ops.convolution import ConvGeometry
-from ocaffe.ops.gemm_gpu import TILES, Choice, Tile, choose
+from ocaffe.ops.gemm_gpu import Choice, Tile, choose, tiles_for
 from ocaffe.target import Target
 
 EXPERIMENTS = (
@@ -61,7 +61,7 @@ def product(a: Ref, b: Ref, c: Ref, trans_a: bool, trans_b: bool, rec: Recorder,
     gemm_gpu.record(rec, a, b, c, trans_a, trans_b, None, choice)
 
 
-def products() -> Iterator[Problem]:
+def products(target: Target) -> Iterator[Problem]:
     for m, n, k in ((512, 512, 512), (1024, 1024, 1024), (4096, 4096, 4096), (64, 500, 800), (64, 4096, 9216)):
         for trans_a, trans_b in ((False, False), (False, True), (True, False), (True, True)):
             a, b = Ref("a", (k, m) if trans_a else (m, k), Role.ACTIVATION), Ref("b", (n, k) if trans_b else (k, n), Role.ACTIVATION)
@@ -69,7 +69,7 @@ def products() -> Iterator[Problem]:
 
             record = partial(product, a, b, c, trans_a, trans_b)
             name = f"gemm {m}x{n}x{k} {'NT'[trans_a]}{'NT'[trans_b]}"
-            yield Problem(name, 2.0 * m * n * k, c, (m, n, k, 1), [*TILES, *EXPERIMENTS], list(TILES), record)
+            yield Problem(name, 2.0 * m * n * k, c, (m, n, k, 1), [*tiles_for(target), *EXPERIMENTS], list(tiles_for(target)), record)
 
 
 def geometry(batch: int, channels: int, size: int, outputs: int, kernel: int, stride: int, pad: int, group: int = 1) -> ConvGeometry:
@@ -122,21 +122,21 @@ def backward_filter(engine: Any, g: ConvGeometry, x: Ref, w: Ref, y: Ref, rec: R
     engine.backward_filter(rec, g, x, y, w, *choice)
 
 
-def convolutions(batch: int) -> Iterator[Problem]:
+def convolutions(target: Target, batch: int) -> Iterator[Problem]:
     for name, numbers in LAYERS.items():
         g = geometry(batch, *numbers)
         x, w, y = operands(g)
         flop = 2.0 * g.batch * g.num_output * g.positions * g.depth
         phases = math.prod(g.stride)
         back = g.batch * math.prod(-(-n // s) for n, s in zip(g.size, g.stride))
-        tiles = list(dict.fromkeys(conv_gpu.with_step(g, tile) for tile in TILES + EXPERIMENTS))
-        for direction, result, shape in (
-            (forward, y, (g.group_outputs, g.batch * g.positions, g.depth, g.group)),
-            (backward_data, x, (g.group_channels, back, -(-g.group_outputs * g.taps // phases), g.group * phases)),
-            (backward_filter, w, (g.group_outputs, g.depth, g.batch * g.positions, g.group)),
+        tiles = list(dict.fromkeys(conv_gpu.with_step(g, tile) for tile in tiles_for(target) + EXPERIMENTS))
+        for direction, result, sums, shape in (
+            (forward, y, 128, (g.group_outputs, g.batch * g.positions, g.depth, g.group)),
+            (backward_data, x, 128, (g.group_channels, back, -(-g.group_outputs * g.taps // phases), g.group * phases)),
+            (backward_filter, w, conv_gpu.FILTER_SUMS, (g.group_outputs, g.depth, g.batch * g.positions, g.group)),
         ):
             record = partial(direction, conv_gpu, g, x, w, y)
-            yield Problem(f"{name} {direction.__name__}", flop, result, shape, tiles, conv_gpu.tiles(g), record)
+            yield Problem(f"{name} {direction.__name__}", flop, result, shape, tiles, conv_gpu.tiles(target, g, sums), record)
 
 
 class Runner:
@@ -241,16 +241,18 @@ def depthwise(runner: Runner, target: Target, batch: int, names: list[str]) -> N
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--device", help="PLATFORM:INDEX or a part of a name")
+    parser.add_argument("--math", help="fp32, ieee or tf32")
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--only", nargs="*", default=[""], help="problems whose name contains one of these")
     parser.add_argument("--dry", action="store_true", help="print the estimates for an H100 instead of measuring")
     options = parser.parse_args()
-    wanted = [p for p in (*products(), *convolutions(options.batch)) if any(text in p.name for text in options.only)]
-    if options.dry:
-        table(None, Target(kind="gpu", runtime="nvidia", compute_units=132), wanted)
+    device = None if options.dry else select_device(options.device, math=options.math)
+    h100 = Target(kind="gpu", runtime="nvidia", compute_units=132, tensor_cores=True, math=options.math or "fp32")
+    target = h100 if device is None else replace(device.target, kind="gpu")
+    wanted = [p for p in (*products(target), *convolutions(target, options.batch)) if any(text in p.name for text in options.only)]
+    if device is None:
+        table(None, target, wanted)
         return
-    device = select_device(options.device)
-    target = replace(device.target, kind="gpu")
     print(f"{device.name} ({device.platform_name} {device.driver_version}), {target.compute_units} compute units, batch {options.batch}\n")
     runner = Runner(device)
     if wanted:

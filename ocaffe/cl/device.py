@@ -14,7 +14,7 @@ from ocaffe.cl.discovery import Runtime, discover, import_pyopencl
 from ocaffe.cl.free_memory import free_memory
 from ocaffe.cl.quirks import Facts, Quirk, limited, quirks_of
 from ocaffe.errors import Error
-from ocaffe.target import Target
+from ocaffe.target import MATHS, Target
 
 # First pattern found in 'platform, vendor' (lower case) names the runtime; the order settles doubts (PoCL on an NVIDIA card is PoCL).
 RUNTIMES = (
@@ -138,6 +138,7 @@ def _describe(cl: Any, number: str, platform: Any, device: Any) -> DeviceInfo:
         alignment=max(256, device.mem_base_addr_align // 8),
         extensions=extensions,
         unified_memory=bool(device.host_unified_memory),
+        tensor_cores=_tensor_cores(device, extensions),
     )
     free = free_memory(device, kind, extensions)
     target = replace(target, free_memory=target.global_memory if free is None else min(free, target.global_memory))
@@ -157,6 +158,11 @@ def _describe(cl: Any, number: str, platform: Any, device: Any) -> DeviceInfo:
     )
 
 
+def _tensor_cores(device: Any, extensions: frozenset[str]) -> bool:
+    """Whether inline PTX reaches them: NVIDIA's own driver, from compute capability 8 on, where TF32 came."""
+    return "cl_nv_compiler_options" in extensions and device.compute_capability_major_nv >= 8
+
+
 def _why_unusable(device: Any) -> str:
     if not device.available:
         return "its driver says that it is not available"
@@ -168,13 +174,17 @@ def _why_unusable(device: Any) -> str:
     return ""
 
 
-def select_device(spec: str | None = None, gpu: str | None = None, solver_mode_cpu: bool = False) -> Device:
+def select_device(spec: str | None = None, gpu: str | None = None, solver_mode_cpu: bool = False, math: str | None = None) -> Device:
     """Open the device that the flags ask for, the best one by default.
 
     `spec` (--device, else $OCAFFE_DEVICE): 'PLATFORM:INDEX', a part of a platform's or device's name, 'cpu' or 'gpu'. `gpu` (--gpu): a
     number in the list of GPUs, or 'all' where there is one. `solver_mode_cpu`: the solver asks for a CPU; flags and environment come first.
+    `math` (--math, else $OCAFFE_MATH, else fp32): one of target.MATHS.
     Raises Error if there is no such device, more than one, or no OpenCL at all.
     """
+    math = math or os.environ.get("OCAFFE_MATH") or MATHS[0]
+    if math not in MATHS:
+        raise Error(f"--math is '{math}'", fix=f"one of {', '.join(MATHS)}")
     devices = list_devices()
     if not devices:
         raise no_opencl()
@@ -182,7 +192,9 @@ def select_device(spec: str | None = None, gpu: str | None = None, solver_mode_c
     for quirk in info.quirks:
         if quirk.avoid:
             log.warn_once("opencl:0", f"{info.name} ({info.platform_name}): {quirk.reason}")
-    return Device(info)
+    if math == "tf32" and not info.target.tensor_cores:
+        raise Error(f"--math tf32: '{info.name}' ({info.platform_name}) has no tensor cores that OpenCL reaches", fix="leave it out")
+    return Device(replace(info, target=replace(info.target, math=math)))
 
 
 def choose(

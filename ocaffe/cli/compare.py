@@ -33,7 +33,7 @@ def main(argv: Sequence[str]) -> int:
     phase = proto.TRAIN if options.phase == "TRAIN" else proto.TEST
     log.quiet()
     with contextlib.ExitStack() as stack:
-        first = select_device(options.device or None, options.gpu or None)
+        first = select_device(options.device or None, options.gpu or None, math=options.math)
         stack.callback(first.close)
         second = first
         if other != PLAIN:

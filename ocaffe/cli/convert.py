@@ -118,7 +118,7 @@ def _verified(exported: Any, options: argparse.Namespace) -> str:
 
     if not (options.device or options.gpu) and all(device.unusable for device in list_devices()):
         return "NOT VERIFIED: there is no OpenCL device"
-    device = select_device(options.device or None, options.gpu or None)
+    device = select_device(options.device or None, options.gpu or None, math=options.math)
     try:
         if options.verify:
             runs = [inputs_from(options.verify, exported.graph)]

@@ -104,7 +104,7 @@ def _target(options: Any) -> Target:
     if options.device or options.gpu:
         from ocaffe.cl.device import select_device
 
-        device = select_device(options.device or None, options.gpu or None)
+        device = select_device(options.device or None, options.gpu or None, math=options.math)
         try:
             return device.target
         finally:

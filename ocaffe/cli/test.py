@@ -31,7 +31,7 @@ def main(argv: Sequence[str]) -> int:
     if options.iterations < 1:
         raise Error(f"--iterations is {options.iterations}", place="ocaffe test", fix="at least 1")
     message = read_net(path, options.allow_unknown_fields, lambda text: log.warning("upgrade_proto.cpp:1", text))
-    device = announced(select_device(options.device or None, options.gpu or None))
+    device = announced(select_device(options.device or None, options.gpu or None, math=options.math))
     net = phase_net(message, proto.TEST, options.level, stages(options.stage) or ("",))
     choices = Choices(backward=False, limit=memory_limit(options.memory_limit, device.target.free_memory))
     network = Network(net, proto.TEST, Session(device), choices, weights=[file])

@@ -32,7 +32,7 @@ def main(argv: Sequence[str]) -> int:
         raise Error(f"--phase is '{options.phase}'", place="ocaffe time", fix="TRAIN or TEST")
     phase = proto.TEST if options.phase == "TEST" else proto.TRAIN
     message = read_net(path, options.allow_unknown_fields, lambda text: log.warning("upgrade_proto.cpp:1", text))
-    device = announced(select_device(options.device or None, options.gpu or None))
+    device = announced(select_device(options.device or None, options.gpu or None, math=options.math))
     net = phase_net(message, phase, options.level, stages(options.stage) or ("",))
     limit = memory_limit(options.memory_limit, device.target.free_memory)
     network = Network(net, phase, Session(device), Choices(backward=True, recompute=options.recompute != "none", limit=limit))

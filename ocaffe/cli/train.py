@@ -75,7 +75,7 @@ def training_device(param: Any, options: argparse.Namespace) -> Device:
             gpu = str(param.device_id)
         else:
             log.warning("caffe.cpp:197", "the solver says solver_mode: GPU, but no OpenCL GPU is here; a CPU runtime does the work")
-    return announced(select_device(options.device or None, gpu or None, solver_mode_cpu=cpu))
+    return announced(select_device(options.device or None, gpu or None, solver_mode_cpu=cpu, math=options.math))
 
 
 def announced(device: Device) -> Device:

@@ -7,19 +7,22 @@ from typing import TYPE_CHECKING
 
 from ocaffe.graph.ir import Ref
 from ocaffe.graph.recorder import Recorder
-from ocaffe.ops.gemm_gpu import TILES, Choice, Tile, choose, sum_splits
+from ocaffe.ops.gemm_gpu import Choice, Tile, choose, sum_splits, tiles_for
 
 if TYPE_CHECKING:
     from ocaffe.ops.convolution import ConvGeometry
+    from ocaffe.target import Target
 
 WINDOW_STEP = 12  # products of a result that one step takes at the most where the window leaves a choice
+TENSOR_STEP = 8  # the depth of one product on tensor cores
+FILTER_SUMS = 64  # sums of a work-item of backward_filter on tensor cores: with more of them it runs out of registers
 SUM_ITEMS = 256  # work-items of a group in channel_sum
 SUM_WORTH_SLICING = 1 << 16  # elements that one group of channel_sum adds up in the time of a launch
 
 
 def forward(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y: Ref, choice: Choice | None = None) -> None:
     """y = x * w (+ bias per output). `choice` overrules the estimate of tile and splits (benchmarks, tests), here and below."""
-    choice = choice or choose(rec.target, tiles(g), g.group_outputs, g.batch * g.positions, g.depth, g.group)
+    choice = choice or choose(rec.target, tiles(rec.target, g), g.group_outputs, g.batch * g.positions, g.depth, g.group)
     part, splits = _split_channels(g.group_channels, g, choice)
     once = splits == 1
     to = y if once else rec.scratch("splits", (splits, y.count))
@@ -43,7 +46,7 @@ def backward_data(
     """dx = the gradient of the input (+ bias per channel of it). A stride cuts it into phases (kernels/conv_gpu.cl), the first being the largest."""
     phases = math.prod(g.stride)
     columns = g.batch * math.prod(-(-n // s) for n, s in zip(g.size, g.stride))
-    choice = choice or choose(rec.target, tiles(g), g.group_channels, columns, -(-g.group_outputs * g.taps // phases), g.group * phases)
+    choice = choice or choose(rec.target, tiles(rec.target, g), g.group_channels, columns, -(-g.group_outputs * g.taps // phases), g.group * phases)
     part, splits = _split_channels(g.group_outputs, g, choice)
     once = splits == 1
     to = dx if once else rec.scratch("splits", (splits, dx.count))
@@ -64,7 +67,7 @@ def backward_data(
 def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref, choice: Choice | None = None) -> None:
     """dw = the gradient of the filters, a product over all positions of all samples."""
     depth = g.batch * g.positions
-    choice = choice or choose(rec.target, tiles(g), g.group_outputs, g.depth, depth, g.group)
+    choice = choice or choose(rec.target, tiles(rec.target, g, FILTER_SUMS), g.group_outputs, g.depth, depth, g.group)
     tile = choice.tile
     part = -(-depth // (choice.splits * tile.depth)) * tile.depth
     splits = -(-depth // part)
@@ -116,6 +119,10 @@ def window_step(g: ConvGeometry, tile: Tile) -> tuple[int, int, int]:
     about 8 to 12 products. With a stride, backward_data can use only every second tap: there a step takes one tap of many channels.
     """
     _, rows, taps = g.kernel
+    if tile.mma:
+        if g.group_channels < TENSOR_STEP:
+            return max(1, tile.items // tile.columns), 1, TENSOR_STEP
+        return TENSOR_STEP if g.group_channels % (2 * TENSOR_STEP) else 2 * TENSOR_STEP, 1, 1
     if max(g.stride) > 1 and g.group_channels >= 8:
         rows = taps = 1
     elif taps > WINDOW_STEP:
@@ -128,9 +135,11 @@ def window_step(g: ConvGeometry, tile: Tile) -> tuple[int, int, int]:
     return max(channels, tile.items // tile.columns), rows, taps
 
 
-def tiles(g: ConvGeometry) -> list[Tile]:
-    """The tiles of the matrix product with the depth that the window gives."""
-    return [with_step(g, tile) for tile in TILES]
+def tiles(target: Target, g: ConvGeometry, most_sums: int = 128) -> list[Tile]:
+    """The tiles of the matrix product with the depth that the window gives; those on tensor cores with up to `most_sums` sums a work-item."""
+    shallow = g.group_channels < TENSOR_STEP and g.taps < TENSOR_STEP  # a step on tensor cores would be mostly zeros
+    candidates = (tile for tile in tiles_for(target) if not tile.mma or not (shallow or tile.item_rows * tile.item_columns > most_sums))
+    return [with_step(g, tile) for tile in candidates]
 
 
 def with_step(g: ConvGeometry, tile: Tile) -> Tile:

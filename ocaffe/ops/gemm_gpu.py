@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ocaffe.graph.ir import FLOAT, Ref
 from ocaffe.graph.recorder import Recorder
@@ -17,7 +17,7 @@ SUM_ITEMS = 256  # work-items of a group in split_sum
 @dataclass(frozen=True)
 class Tile:
     """The work of one group, kernels/tile_gpu.h: `rows` x `columns` results, of which a work-item holds `item_rows` x `item_columns`;
-    `depth` is brought to local memory at a time; 32 consecutive work-items cover `warp_rows` rows."""
+    `depth` is brought to local memory at a time; 32 consecutive work-items cover `warp_rows` rows. `mma`: products on tensor cores."""
 
     rows: int
     columns: int
@@ -25,6 +25,7 @@ class Tile:
     item_columns: int
     warp_rows: int
     depth: int
+    mma: int = 0
 
     @property
     def items(self) -> int:
@@ -32,10 +33,10 @@ class Tile:
 
     def defines(self) -> dict[str, int]:
         names = {"BM": self.rows, "BN": self.columns, "TM": self.item_rows, "TN": self.item_columns, "WM": self.warp_rows}
-        return {**names, "BK": self.depth}
+        return {**names, "BK": self.depth} | ({"MMA": self.mma} if self.mma else {})
 
     def __str__(self) -> str:
-        return f"{self.rows}x{self.columns}x{self.depth} by {self.item_rows}x{self.item_columns}"
+        return f"{self.rows}x{self.columns}x{self.depth} by {self.item_rows}x{self.item_columns}{f' mma{self.mma}' if self.mma else ''}"
 
 
 TILES = (
@@ -47,6 +48,25 @@ TILES = (
     Tile(32, 32, 4, 4, 32, 16),
 )
 
+# On tensor cores: item_rows = warp_rows / 8.
+TENSOR_TILES = (
+    Tile(128, 128, 8, 16, 64, 16, mma=3),
+    Tile(128, 128, 8, 8, 64, 16, mma=3),
+    Tile(64, 128, 8, 8, 64, 16, mma=3),
+    Tile(64, 128, 4, 8, 32, 16, mma=3),
+    Tile(64, 64, 4, 8, 32, 16, mma=3),
+)
+
+
+def tiles_for(target: Target) -> tuple[Tile, ...]:
+    """The tiles that a device may choose from, by its mode of arithmetic (Target.math)."""
+    if not target.tensor_cores or target.math == "ieee":
+        return TILES
+    if target.math == "tf32":
+        return TILES + tuple(replace(tile, mma=1) for tile in TENSOR_TILES)
+    return TILES + TENSOR_TILES
+
+
 # Sums that a work-item can keep in registers. Elsewhere they spill: Intel's GPUs have 128 registers of 8 lanes for 16 work-items.
 MOST_SUMS = {"nvidia": 128, "amd": 128}
 FEW_SUMS = 64
@@ -55,7 +75,8 @@ FEW_SUMS = 64
 # What `cost` counts with: an NVIDIA H100 (128 lanes and 65536 registers a unit, 3 TB/s over 132 units at 1.7 GHz, 8 us a launch).
 LANES = 128
 REGISTERS = 65536
-OTHER_REGISTERS = 72  # of a work-item, beside its sums
+OTHER_REGISTERS = {0: 72, 1: 90, 3: 110}  # of a work-item, beside its sums, by the kind of products
+PRODUCT = {1: 0.33, 3: 0.8}  # instructions that a multiply-add on tensor cores takes as long as, by the kind of products
 WAIT = 600  # cycles until a fetched tile can be used
 LOOP = 0.05  # instructions of a step that are neither arithmetic nor fetches, per multiply-add
 FETCH = 6  # instructions to bring one element of a tile to local memory
@@ -95,12 +116,13 @@ def cost(target: Target, choice: Choice, rows: int, columns: int, depth: int, ba
     tile, splits = choice.tile, choice.splits
     m, n = tile.item_rows, tile.item_columns
     fetched = (tile.rows + tile.columns) / (tile.rows * tile.columns) * FETCH
-    per_depth = max(m * n + (m + n) / 4, 4 * (m + n)) + (LOOP + fetched) * m * n
+    arithmetic = PRODUCT[tile.mma] * m * n if tile.mma else max(m * n + (m + n) / 4, 4 * (m + n))
+    per_depth = arithmetic + (LOOP + fetched) * m * n
     step = tile.items / LANES * tile.depth * per_depth
     steps = -(-depth // (splits * tile.depth))
     groups = -(-rows // tile.rows) * -(-columns // tile.columns) * batches * splits
     groups_per_unit = -(-groups // target.compute_units)
-    resident = max(1, REGISTERS // (tile.items * (m * n + OTHER_REGISTERS)))
+    resident = max(1, REGISTERS // (tile.items * (m * n + OTHER_REGISTERS[tile.mma])))
     cycles = max(groups_per_unit * steps * step, -(-groups_per_unit // resident) * (steps + 2) * (step + WAIT))
     if splits > 1:
         cycles += LAUNCH + (splits + 1) * 2 * rows * columns * batches / (target.compute_units * FLOATS_PER_CYCLE)
@@ -113,7 +135,7 @@ def record(
     """c[M, N] = op(a) @ op(b) (+ bias[n] per column), added to c if it accumulates. `choice` overrules the estimate (benchmarks, tests)."""
     rows, columns = c.shape
     depth = a.shape[0] if trans_a else a.shape[1]
-    choice = choice or choose(rec.target, TILES, rows, columns, depth)
+    choice = choice or choose(rec.target, tiles_for(rec.target), rows, columns, depth)
     tile = choice.tile
     part = -(-depth // (choice.splits * tile.depth)) * tile.depth
     splits = max(1, -(-depth // part)) if part else 1

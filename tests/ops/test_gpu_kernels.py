@@ -18,10 +18,12 @@ from ocaffe.graph.ir import Ref, Role
 from ocaffe.graph.recorder import Recorder
 from ocaffe.ops import conv_depthwise, conv_gpu, gemm_gpu
 from ocaffe.ops.convolution import ConvGeometry
-from ocaffe.ops.gemm_gpu import TILES, Choice, Tile
-from ocaffe.target import Target
+from ocaffe.ops.gemm_gpu import TENSOR_TILES, TILES, Choice, Tile
+from ocaffe.target import MATHS, Target
 from tests.harness import execute
 
+TF32_TILES = tuple(replace(tile, mma=1) for tile in TENSOR_TILES)
+TENSOR = pytest.mark.parametrize("tile", [*TENSOR_TILES, *TF32_TILES], ids=str)
 SMALL = Tile(rows=16, columns=32, item_rows=4, item_columns=4, warp_rows=16, depth=8)
 
 
@@ -29,6 +31,16 @@ def recorder(target: Target, kind: str = "gpu", phase: str = "backward") -> Reco
     rec = Recorder(replace(target, kind=kind), train=True)
     rec.enter("layer", phase)
     return rec
+
+
+def tolerance(choice: Choice | None) -> float:
+    """Of a result's largest magnitude: TF32 keeps 11 bits of the operands."""
+    return 5e-3 if choice is not None and choice.tile.mma == 1 else 1e-5
+
+
+def needs_tensor_cores(device: Any) -> None:
+    if not device.target.tensor_cores:
+        pytest.skip("no tensor cores")
 
 
 def close(got: np.ndarray, want: np.ndarray, tolerance: float = 1e-5) -> None:
@@ -73,7 +85,7 @@ def check_gemm(
         feeds[bias] = rng.standard_normal(n)
         want += feeds[bias]
     gemm_gpu.record(rec, a, b, c, trans_a, trans_b, None if add else bias, choice)
-    close(execute(rec, device.context, feeds, [c])[0], want)
+    close(execute(rec, device.context, feeds, [c])[0], want, tolerance(choice))
 
 
 @pytest.mark.parametrize("splits", [1, 3])
@@ -93,6 +105,32 @@ def test_gemm_tiles(device: Any, tile: Tile) -> None:
         pytest.skip("CPU runtimes compile the large tiles for many seconds")
     check_gemm(device, tile.rows + 3, tile.columns + 5, 2 * tile.depth + 3, Choice(tile), trans_a=False, trans_b=True)
     check_gemm(device, 2 * tile.rows, tile.columns, 2 * tile.depth, Choice(tile), trans_a=True, trans_b=False)
+
+
+@TENSOR
+def test_gemm_on_tensor_cores(device: Any, tile: Tile) -> None:
+    needs_tensor_cores(device)
+    for (trans_a, trans_b), splits in itertools.product(itertools.product((False, True), repeat=2), (1, 2)):
+        for m, n, k in ((tile.rows + 3, tile.columns + 5, 2 * tile.depth + 3), (2 * tile.rows, tile.columns, 4 * tile.depth), (1, 70, 5)):
+            check_gemm(device, m, n, k, Choice(tile, splits), trans_a=trans_a, trans_b=trans_b)
+    check_gemm(device, 33, 40, 29, Choice(tile), trans_a=False, trans_b=True, offset=3, gap=2, add=True)
+
+
+@TENSOR
+def test_what_is_not_finite_on_tensor_cores(device: Any, tile: Tile) -> None:
+    """Inf and NaN reach the rows and columns that they belong to, as with float multiply-adds; all other results stay exact."""
+    needs_tensor_cores(device)
+    rec = recorder(device.target, phase="forward")
+    rows, columns = tile.rows + 9, 2 * tile.columns
+    a, b, c = (Ref(name, shape, Role.ACTIVATION) for name, shape in (("a", (rows, 24)), ("b", (24, columns)), ("c", (rows, columns))))
+    gemm_gpu.record(rec, a, b, c, False, False, None, Choice(tile))
+    feeds = {a: np.ones(a.shape), b: np.full(b.shape, 2.0)}
+    feeds[a][3, 5], feeds[a][7, 1], feeds[b][2, 40] = np.inf, np.nan, -np.inf
+    with np.errstate(invalid="ignore"):
+        want = feeds[a] @ feeds[b]
+    want[7] = np.nan
+    want[3, 40] = np.nan
+    np.testing.assert_array_equal(execute(rec, device.context, feeds, [c])[0], want)
 
 
 def test_gemm_merged_relu(device: Any) -> None:
@@ -150,16 +188,22 @@ def test_devices_of_unknown_registers_get_modest_tiles() -> None:
     assert gemm_gpu.choose(replace(H100, runtime="generic"), TILES, 4096, 4096, 4096).tile.item_rows <= 8
 
 
-@pytest.mark.parametrize("tile", TILES, ids=str)
+def test_the_mode_of_arithmetic_chooses_the_tiles() -> None:
+    kinds = {math: {tile.mma for tile in gemm_gpu.tiles_for(replace(H100, tensor_cores=True, math=math))} for math in MATHS}
+    assert kinds == {"fp32": {0, 3}, "ieee": {0}, "tf32": {0, 1}}
+    assert {tile.mma for tile in gemm_gpu.tiles_for(H100)} == {0}
+
+
+@pytest.mark.parametrize("tile", [*TILES, *TENSOR_TILES], ids=str)
 def test_tiles_meet_what_the_kernels_ask_for(tile: Tile) -> None:
     assert tile.items % 32 == 0 and tile.items <= 256 and tile.items % tile.columns == 0
     for rows in (tile.rows, tile.columns):
         assert rows * tile.depth % (4 * tile.items) == 0 and tile.items % (tile.depth // 4) == 0 and rows // 4 <= tile.items
-    assert 2 * tile.depth * (tile.rows + tile.columns + 8) * 4 <= 48 << 10
+    assert 2 * tile.depth * (tile.rows + tile.columns + (16 if tile.mma else 8)) * 4 <= 48 << 10
     for kernel in itertools.product((1,), (1, 3, 5, 7, 11, 40), (1, 3, 5, 7, 11, 40)):
         g = geometry(1, 64, 64, (1, 50, 50), kernel)
         depth = math.prod(conv_gpu.window_step(g, tile))
-        assert depth <= tile.items and 2 * depth * (tile.rows + tile.columns + 8) * 4 <= 48 << 10
+        assert depth <= tile.items and 2 * depth * (tile.rows + tile.columns + (16 if tile.mma else 8)) * 4 <= 48 << 10
         assert conv_gpu.window_step(g, tile)[0] % (tile.items // tile.columns) == 0
 
 
@@ -260,7 +304,7 @@ def check_convolution(
     engine.backward_filter(rec, g, x, dy, dw, **choice)
     conv_gpu.backward_bias(rec, g, dy, db)
     for ref, got in zip(want, execute(rec, device.context, feeds, list(want))):
-        close(got, want[ref])
+        close(got, want[ref], tolerance(choice.get("choice")))
 
 
 WINDOWS: dict[str, dict[str, Any]] = {
@@ -296,6 +340,16 @@ def test_convolution(device: Any, window: str) -> None:
         g = geometry(int(rng.integers(1, 4)), channels, outputs, random_size(rng, WINDOWS[window]), group=group, **WINDOWS[window])
         offset, gap = ((0, 0), (3, 1), (4, 8), (0, 0))[case % 4]
         check_convolution(device, conv_gpu, g, add=case % 2 == 1, offset=offset, gap=gap, choice=small(g, splits=(1, 3)[case // 2 % 2]))
+
+
+@TENSOR
+@pytest.mark.parametrize("window", WINDOWS)
+def test_convolution_on_tensor_cores(device: Any, window: str, tile: Tile) -> None:
+    needs_tensor_cores(device)
+    rng = np.random.default_rng(list(WINDOWS).index(window))
+    for case, (channels, group) in enumerate(((16, 1), (9, 2), (32, 3), (3, 1))):
+        g = geometry(2, channels * group, group * int(rng.integers(1, 80)), random_size(rng, WINDOWS[window]), group=group, **WINDOWS[window])
+        check_convolution(device, conv_gpu, g, add=case % 2 == 1, offset=3 * case % 2, choice=small(g, (1, 3)[case // 2], tile))
 
 
 def test_convolution_of_few_channels(device: Any) -> None:
