@@ -26,15 +26,18 @@ def make_and_drop(count: int) -> None:
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/statm"), reason="counts resident pages as Linux shows them")
-@pytest.mark.parametrize("count", [100, pytest.param(1000, marks=pytest.mark.sweep)])
-def test_nets_made_and_dropped_leave_nothing(count: int) -> None:
-    make_and_drop(30)
+@pytest.mark.parametrize(("first", "count", "allowed"), [(30, 100, 3 << 20), pytest.param(250, 1000, 10 << 20, marks=pytest.mark.sweep)])
+def test_nets_made_and_dropped_leave_nothing(first: int, count: int, allowed: int) -> None:
+    """Beyond the `first` nets and what allocators like to keep. A net takes 40 KB on its device and as much again on the host."""
+    make_and_drop(first)
     gc.collect()
-    before, objects = resident(), len(gc.get_objects())
+    objects = len(gc.get_objects())  # a list of megabytes: not between the two looks at memory
+    before = resident()
     make_and_drop(count)
     gc.collect()
+    grown = resident() - before
     assert len(gc.get_objects()) - objects < 2 * count, "Python objects of nets that were dropped"
-    assert resident() - before < (4 << 20) + count * 4096, "memory of nets that were dropped"
+    assert grown < allowed, "memory of nets that were dropped"
 
 
 def test_a_net_is_gone_at_once(device: Any) -> None:
