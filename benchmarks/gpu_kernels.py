@@ -130,13 +130,13 @@ def convolutions(target: Target, batch: int) -> Iterator[Problem]:
         phases = math.prod(g.stride)
         back = g.batch * math.prod(-(-n // s) for n, s in zip(g.size, g.stride))
         tiles = list(dict.fromkeys(conv_gpu.with_step(g, tile) for tile in tiles_for(target) + EXPERIMENTS))
-        for direction, result, sums, shape in (
-            (forward, y, 128, (g.group_outputs, g.batch * g.positions, g.depth, g.group)),
-            (backward_data, x, 128, (g.group_channels, back, -(-g.group_outputs * g.taps // phases), g.group * phases)),
-            (backward_filter, w, conv_gpu.FILTER_SUMS, (g.group_outputs, g.depth, g.batch * g.positions, g.group)),
+        for direction, result, gathers, shape in (
+            (forward, y, True, (g.group_outputs, g.batch * g.positions, g.depth, g.group)),
+            (backward_data, x, True, (g.group_channels, back, -(-g.group_outputs * g.taps // phases), g.group * phases)),
+            (backward_filter, w, False, (g.group_outputs, g.depth, g.batch * g.positions, g.group)),
         ):
             record = partial(direction, conv_gpu, g, x, w, y)
-            yield Problem(f"{name} {direction.__name__}", flop, result, shape, tiles, conv_gpu.tiles(target, g, sums), record)
+            yield Problem(f"{name} {direction.__name__}", flop, result, shape, tiles, conv_gpu.tiles(target, g, gathers), record)
 
 
 class Runner:

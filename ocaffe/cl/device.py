@@ -194,7 +194,7 @@ def select_device(spec: str | None = None, gpu: str | None = None, solver_mode_c
             log.warn_once("opencl:0", f"{info.name} ({info.platform_name}): {quirk.reason}")
     if math == "tf32" and not info.target.tensor_cores:
         raise Error(f"--math tf32: '{info.name}' ({info.platform_name}) has no tensor cores that OpenCL reaches", fix="leave it out")
-    return Device(replace(info, target=replace(info.target, math=math)))
+    return Device(info if info.target.math == math else replace(info, target=replace(info.target, math=math)))
 
 
 def choose(

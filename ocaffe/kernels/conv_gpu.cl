@@ -11,9 +11,10 @@
    STEP_TAPS: neighbouring channels, rows of the window and taps in a row.
    BN divides NT, and STEP_CHANNELS is a multiple of NT / BN.
 
-   Group (x, y, z): columns of the result (positions of all samples; channels and taps in backward_filter), its rows, and group, phase and
-   split of the depth. A phase is the set of positions in backward_data that a stride sends to the same taps: with stride 2 there are four in
-   a plane, each a dense convolution with a quarter of the taps. With several splits the target holds one copy per split, its stride
+   Group (x, y, z): columns of the result (positions of all samples; channels and taps in backward_filter), its rows, and group and split of
+   the depth. A phase is the set of positions in backward_data that a stride sends to the same taps: with stride 2 there are four in
+   a plane, each a dense convolution with a quarter of the taps; neighbouring groups in x take the phases of the same columns, so that their scattered
+   results meet in the cache. With several splits the target holds one copy per split, its stride
    being the distance between them. */
 #include "common.h"
 #include "epilogue.h"
@@ -80,7 +81,7 @@ INLINE void gather(const int backward, local float* as, local float* bs, global 
   const int tap_step_d = backward ? PHASE_STEP_D : 1, tap_step_h = backward ? PHASE_STEP_H : 1, tap_step_w = backward ? PHASE_STEP_W : 1;
   const int leaves = backward ? (PADDED | STRIDED | (TAPS > 1)) : PADDED;  /* a tap may lie outside of the source */
   const int item = get_local_id(0);
-  const int phase = get_group_id(2) % phases, group = get_group_id(2) / phases % groups, split = get_group_id(2) / phases / groups;
+  const int phase = get_group_id(0) % phases, group = get_group_id(2) % groups, split = get_group_id(2) / groups;
 
   /* The positions of this phase: from_, from_ + stride, ... along each axis. */
   const int stride_d = backward ? STRIDE_D : 1, stride_h = backward ? STRIDE_H : 1, stride_w = backward ? STRIDE_W : 1;
@@ -88,7 +89,7 @@ INLINE void gather(const int backward, local float* as, local float* bs, global 
   const int count_d = (td - from_d + stride_d - 1) / stride_d, count_h = (th - from_h + stride_h - 1) / stride_h;
   const int count_w = (tw - from_w + stride_w - 1) / stride_w;
   const int positions = count_d * count_h * count_w, columns = batch * positions;
-  const int column0 = get_group_id(0) * BN, row0 = get_group_id(1) * BM;
+  const int column0 = get_group_id(0) / phases * BN, row0 = get_group_id(1) * BM;
   if (column0 >= columns) return;  /* the whole group: phases differ in size */
 
   const int first_d = backward ? first_tap(from_d + PAD_D, KERNEL_D, STRIDE_D, DILATION_D, PHASE_STEP_D) : 0;
@@ -99,6 +100,8 @@ INLINE void gather(const int backward, local float* as, local float* bs, global 
   const int steps_h = (KERNEL_H - first_h + tap_step_h * STEP_ROWS - 1) / (tap_step_h * STEP_ROWS);
   const int steps_d = (KERNEL_D - first_d + tap_step_d - 1) / tap_step_d;
   const int steps = (end - begin + STEP_CHANNELS - 1) / STEP_CHANNELS * steps_d * steps_h * steps_w;
+
+  if (steps == 0 && accumulate && !has_bias && slope == 1.0f) return;  /* no tap meets this phase: nothing to add */
 
   /* Filters: in memory [outputs][channels][taps]. Neighbours fetch neighbours: taps, then channels (forward) or rows (backward). */
   const int a_tap = backward ? item % STEP_WINDOW : item % BK % STEP_WINDOW;

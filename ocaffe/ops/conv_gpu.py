@@ -55,7 +55,7 @@ def backward_data(
         reads=[dy, w, bias if bias is not None and once else w],
         writes=[to],
         args=[*sizes(g), part, splits, bias is not None and once, once and rec.accumulates(dx), 1.0],
-        size=_items(choice.tile, g.group_channels, columns, g.group * phases * splits),
+        size=_items(choice.tile, g.group_channels, columns, g.group * splits, phases),
         local=(choice.tile.items, 1, 1),
         defines=defines(g, choice.tile),
         epilogue=14 if once else None,
@@ -67,7 +67,7 @@ def backward_data(
 def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref, choice: Choice | None = None) -> None:
     """dw = the gradient of the filters, a product over all positions of all samples."""
     depth = g.batch * g.positions
-    choice = choice or choose(rec.target, tiles(rec.target, g, FILTER_SUMS), g.group_outputs, g.depth, depth, g.group)
+    choice = choice or choose(rec.target, tiles(rec.target, g, gathers=False), g.group_outputs, g.depth, depth, g.group)
     tile = choice.tile
     part = -(-depth // (choice.splits * tile.depth)) * tile.depth
     splits = -(-depth // part)
@@ -135,15 +135,18 @@ def window_step(g: ConvGeometry, tile: Tile) -> tuple[int, int, int]:
     return max(channels, tile.items // tile.columns), rows, taps
 
 
-def tiles(target: Target, g: ConvGeometry, most_sums: int = 128) -> list[Tile]:
-    """The tiles of the matrix product with the depth that the window gives; those on tensor cores with up to `most_sums` sums a work-item."""
+def tiles(target: Target, g: ConvGeometry, gathers: bool = True) -> list[Tile]:
+    """The tiles of the matrix product with the depth that the window gives. Without `gathers`, for backward_filter: its depth are positions."""
     shallow = g.group_channels < TENSOR_STEP and g.taps < TENSOR_STEP  # a step on tensor cores would be mostly zeros
-    candidates = (tile for tile in tiles_for(target) if not tile.mma or not (shallow or tile.item_rows * tile.item_columns > most_sums))
-    return [with_step(g, tile) for tile in candidates]
+    most = 128 if gathers else FILTER_SUMS
+    candidates = (tile for tile in tiles_for(target) if not tile.mma or not (shallow or tile.item_rows * tile.item_columns > most))
+    return [with_step(g, tile) if gathers else replace(with_step(g, tile), waste=1.0) for tile in candidates]
 
 
 def with_step(g: ConvGeometry, tile: Tile) -> Tile:
-    return replace(tile, depth=math.prod(window_step(g, tile)))
+    step = window_step(g, tile)
+    padded = math.prod(-(-n // part) * part for n, part in zip((g.group_channels, *g.kernel[1:]), step))
+    return replace(tile, depth=math.prod(step), waste=padded * g.kernel[0] / g.depth)
 
 
 def defines(g: ConvGeometry, tile: Tile) -> dict[str, int]:
@@ -162,5 +165,5 @@ def _split_channels(channels: int, g: ConvGeometry, choice: Choice) -> tuple[int
     return part, -(-channels // part)
 
 
-def _items(tile: Tile, rows: int, columns: int, batches: int) -> tuple[int, int, int]:
-    return -(-columns // tile.columns) * tile.items, -(-rows // tile.rows), batches
+def _items(tile: Tile, rows: int, columns: int, batches: int, phases: int = 1) -> tuple[int, int, int]:
+    return phases * -(-columns // tile.columns) * tile.items, -(-rows // tile.rows), batches

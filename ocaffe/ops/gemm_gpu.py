@@ -17,7 +17,9 @@ SUM_ITEMS = 256  # work-items of a group in split_sum
 @dataclass(frozen=True)
 class Tile:
     """The work of one group, kernels/tile_gpu.h: `rows` x `columns` results, of which a work-item holds `item_rows` x `item_columns`;
-    `depth` is brought to local memory at a time; 32 consecutive work-items cover `warp_rows` rows. `mma`: products on tensor cores."""
+    `depth` is brought to local memory at a time; 32 consecutive work-items cover `warp_rows` rows. `mma`: products on tensor cores.
+    `waste`: by how much steps that do not fit the depth lengthen it.
+    """
 
     rows: int
     columns: int
@@ -26,6 +28,7 @@ class Tile:
     warp_rows: int
     depth: int
     mma: int = 0
+    waste: float = 1.0
 
     @property
     def items(self) -> int:
@@ -72,14 +75,15 @@ MOST_SUMS = {"nvidia": 128, "amd": 128}
 FEW_SUMS = 64
 
 
-# What `cost` counts with: an NVIDIA H100 (128 lanes and 65536 registers a unit, 3 TB/s over 132 units at 1.7 GHz, 8 us a launch).
+# What `cost` counts with, fitted to the rates in benchmarks/gpu_kernels_h100.txt:
+# an NVIDIA H100 (128 lanes and 65536 registers a unit, 3 TB/s over 132 units at 1.7 GHz, 8 us a launch).
 LANES = 128
 REGISTERS = 65536
-OTHER_REGISTERS = {0: 72, 1: 90, 3: 110}  # of a work-item, beside its sums, by the kind of products
-PRODUCT = {1: 0.33, 3: 0.8}  # instructions that a multiply-add on tensor cores takes as long as, by the kind of products
-WAIT = 600  # cycles until a fetched tile can be used
-LOOP = 0.05  # instructions of a step that are neither arithmetic nor fetches, per multiply-add
-FETCH = 6  # instructions to bring one element of a tile to local memory
+OTHER_REGISTERS = {0: 50, 1: 100, 3: 130}  # of a work-item, beside its sums, by the kind of products
+PRODUCT = {1: 0.3, 3: 0.68}  # instructions that a multiply-add on tensor cores takes as long as, by the kind of products
+WAIT = 1300  # cycles until a fetched tile can be used
+LOOP = 0.12  # instructions of a step that are neither arithmetic nor fetches, per multiply-add
+FETCH = 10.5  # instructions to bring one element of a tile to local memory
 LAUNCH = 14000
 FLOATS_PER_CYCLE = 3  # to or from global memory, a unit
 
@@ -119,7 +123,7 @@ def cost(target: Target, choice: Choice, rows: int, columns: int, depth: int, ba
     arithmetic = PRODUCT[tile.mma] * m * n if tile.mma else max(m * n + (m + n) / 4, 4 * (m + n))
     per_depth = arithmetic + (LOOP + fetched) * m * n
     step = tile.items / LANES * tile.depth * per_depth
-    steps = -(-depth // (splits * tile.depth))
+    steps = -(-int(depth * tile.waste) // (splits * tile.depth))
     groups = -(-rows // tile.rows) * -(-columns // tile.columns) * batches * splits
     groups_per_unit = -(-groups // target.compute_units)
     resident = max(1, REGISTERS // (tile.items * (m * n + OTHER_REGISTERS[tile.mma])))

@@ -238,3 +238,14 @@ def test_the_runtime_of_a_platform_is_known(device: Device) -> None:
     if discovery.discover().chosen_by_user:
         pytest.skip("the environment directs the loader")
     assert device.info.runtime is not None and device.info.runtime.devices > 0
+
+
+def test_modes_of_arithmetic(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(Error, match=r"--math is 'fp8'(?s:.*)one of fp32, ieee, tf32"):
+        select_device(math="fp8")
+    monkeypatch.setenv("OCAFFE_MATH", "ieee")
+    device = select_device("cpu")
+    assert device.target.math == "ieee"
+    device.close()
+    with pytest.raises(Error, match="has no tensor cores that OpenCL reaches"):
+        select_device("cpu", math="tf32")
