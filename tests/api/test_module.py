@@ -89,6 +89,15 @@ def test_modes_and_devices(device: Any) -> None:
 
 
 @pytest.mark.usefixtures("fresh")
+def test_math_of_the_environment(device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OCAFFE_MATH", "ieee")
+    assert caffe.Net(message(), caffe.TEST, device=device.number)._network.session.device.target.math == "ieee"
+    monkeypatch.setenv("OCAFFE_MATH", "float")
+    with pytest.raises(Error, match="--math is 'float'"):
+        caffe.Net(message(), caffe.TEST, device=device.number)
+
+
+@pytest.mark.usefixtures("fresh")
 def test_random_seed(device: Any) -> None:
     def weights() -> np.ndarray:
         return caffe.Net(message(), caffe.TEST, device=device).params["conv"][0].data
