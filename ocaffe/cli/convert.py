@@ -12,12 +12,14 @@ from ocaffe.errors import Error
 
 KINDS = {".prototxt": "prototxt", ".pbtxt": "prototxt", ".caffemodel": "weights", ".h5": "weights", ".hdf5": "weights", ".onnx": "onnx"}
 VERIFY = ("--verify", "-verify")  # takes a file that is none of those
+FORMS = ("what to convert, then what to make of it: NET.prototxt WEIGHTS.caffemodel MODEL.onnx, or MODEL.onnx NET.prototxt WEIGHTS.caffemodel, "
+         "or WEIGHTS.caffemodel WEIGHTS.caffemodel.h5, or back; the names tell what is meant")
 USAGE = "ocaffe convert deploy.prototxt weights.caffemodel model.onnx"
 
 
 def main(argv: Sequence[str]) -> int:
     parser = Parser("convert", "Convert models: Caffe to ONNX and back, weights to HDF5 and back.")
-    parser.add_argument("files", nargs="*", help="what to convert, then what to make of it; their names tell what is meant")
+    parser.add_argument("files", nargs="*", help=FORMS)
     parser.flag("summary", "", "say what a file holds: a net, solver, weights, state, mean, database or ONNX model")
     export_flags(parser)
     device_flags(parser)
@@ -32,7 +34,11 @@ def main(argv: Sequence[str]) -> int:
     if kinds not in CONVERSIONS:
         possible = "; ".join(" ".join(names) for names in CONVERSIONS)
         raise Error(f"nothing converts {' '.join(kinds)}", place="ocaffe convert", fix=f"kinds of files, in this order: {possible}")
-    return CONVERSIONS[kinds](options) or 0
+    convert = CONVERSIONS[kinds]
+    idle = [name for name, value in vars(options).items() if value != parser.get_default(name) and name not in ("files", *READS.get(convert, (name,)))]
+    if idle:
+        raise Error(f"--{idle[0]} means nothing for {' '.join(kinds)}", place="ocaffe convert", fix="leave it out")
+    return convert(options) or 0
 
 
 def _suffix(file: str) -> str:
@@ -56,13 +62,24 @@ def _summary(options: argparse.Namespace) -> int:
 
 
 def import_onnx(options: argparse.Namespace) -> None:
-    """onnx prototxt weights: an ONNX model as a Caffe net; --shape and --cut_at as for the export."""
-    from ocaffe.onnx.importer import convert
+    """onnx prototxt weights: an ONNX model as a Caffe net, compared with it before that is written; --shape and --cut_at as for the export."""
+    from ocaffe.onnx.importer import is_training, to_caffe, write
+    from ocaffe.onnx.importer.read import read_model
+    from ocaffe.onnx.importer.verify import comparable
 
     source, net, weights = options.files
     outputs = [name for name in options.cut_at.split(",") if name]
-    message = convert(source, net, weights, shapes=_shapes(options.shape) or None, outputs=outputs)
-    print(f"{net}, {weights}: {len(message.layer)} layers from {source}")
+    model = read_model(source)
+    shapes = _shapes(options.shape)
+    message, blobs = to_caffe(model, source, shapes=shapes, outputs=outputs)
+    if options.verify is None:
+        verdict = "not verified (--noverify)"
+    elif any(map(is_training, model.graph.node)):
+        verdict = "not verified, because the model normalizes by the batch"
+    else:
+        verdict = _verified(comparable(model, message, blobs, shapes=shapes, outputs=outputs), options)
+    write(message, blobs, source, net, weights)
+    print(f"{net}, {weights}: {len(message.layer)} layers from {source}; {verdict}")
 
 
 def transcode(options: argparse.Namespace) -> None:
@@ -108,12 +125,13 @@ def export_onnx(options: argparse.Namespace) -> None:
     )  # fmt: skip
     exported = export(net, weights[0] if weights else None, wanted)
     verdict = "not verified (--noverify)" if options.verify is None else _verified(exported, options)
-    save(exported.model, target)
-    print(f"{target}: {len(exported.model.graph.node)} nodes, opset {options.opset}, {_sizes(exported)}; {verdict}")
+    files = save(exported.model, target)
+    print(f"{', '.join(map(str, files))}: {len(exported.model.graph.node)} nodes, opset {options.opset}, {_sizes(exported)}; {verdict}")
 
 
 def _verified(exported: Any, options: argparse.Namespace) -> str:
     from ocaffe.cl.device import list_devices, select_device
+    from ocaffe.onnx.importer.verify import pixels
     from ocaffe.onnx.verify import inputs_from, random_inputs, verify
 
     if not (options.device or options.gpu) and all(device.unusable for device in list_devices()):
@@ -124,7 +142,7 @@ def _verified(exported: Any, options: argparse.Namespace) -> str:
             runs = [inputs_from(options.verify, exported.graph)]
         else:
             batches = [None, 3] if exported.options.dynamic_batch else [None]
-            runs = [random_inputs(exported.graph, batch=batch) for batch in batches]
+            runs = [random_inputs(exported.graph, batch=batch, pixels=pixels(exported.model)) for batch in batches]
         return str(verify(exported, runs, device, options.tolerance))
     finally:
         device.close()
@@ -152,4 +170,8 @@ CONVERSIONS: dict[tuple[str, ...], Callable[[argparse.Namespace], int | None]] =
     ("onnx", "prototxt", "weights"): import_onnx,
     ("weights", "weights"): transcode,
     ("prototxt", "weights", "weights"): transcode,
+}
+READS: dict[Callable[[argparse.Namespace], int | None], tuple[str, ...]] = {  # the flags of those that do not take all
+    import_onnx: ("cut_at", "shape", "verify", "tolerance", "gpu", "device"),
+    transcode: (),
 }

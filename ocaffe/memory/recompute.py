@@ -22,6 +22,7 @@ from ocaffe.memory.plan import lifetimes, lower_bound
 from ocaffe.ops.expression import Pointwise
 
 LEAST = 1 << 20  # bytes; smaller values are not worth the launches
+SHARE = 128  # a value smaller than this part of all that could be dropped is kept too, unless a limit demands otherwise
 WORTH = 4  # times its size may go through memory to have a value again: what takes more is kept, unless a limit demands otherwise
 KEEP_TRIES = 200
 CHAIN = 400  # launches behind one value, at the most: a residual net's stage
@@ -122,6 +123,9 @@ class Recomputation:
             possible = self._reachable(root, self.first_use[root], cheap=True) is not None
             if possible and self._traffic(root) <= WORTH * root.nbytes:
                 self.dropped.add(root)
+        least = sum(root.nbytes for root in self.dropped) / SHARE
+        for root in [root for root in self.dropped if root.nbytes < least]:
+            self.dropped.discard(root)  # what is made again from it reads it as it is
 
     def _traffic(self, root: Ref) -> int:
         """Bytes that go through memory to have `root` again: what an expression hands to the next one does not; what is had again anyway is read."""

@@ -68,6 +68,9 @@ def deploy(
             for j, top in enumerate(layer.top):
                 if top in given:
                     _reshape(layer, j, given[top])
+    if prepare and not preprocessing:
+        fact = "--bake-preprocessing is given, and no data layer of the net has a mean or a scale"
+        raise Error(fact, place=net.source_file or None, fix="leave it out, or give the train_val prototxt, whose data layer says what is done to images")
     used = {top for layer in deployed.layer for top in layer.top}
     unknown = set(given) - {top for layer in deployed.layer if layer.type == "Input" for top in layer.top}
     if unknown:

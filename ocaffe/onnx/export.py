@@ -22,8 +22,9 @@ from ocaffe.onnx.graph import OnnxGraph
 if TYPE_CHECKING:
     import onnx
 
+RECURRENT = ("LSTM", "RNN")
 OLDEST_OPSET = 13  # before it Softmax flattened its input, wrong for all but two axes
-BATCH = "batch"
+BATCH, STEPS = "batch", "steps"  # symbols of an axis that is not fixed: the first; of sequences it counts time
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ def export(net: str | Any, weights: str | Weights | None = None, options: Option
     if not deployed.outputs:
         raise Error("the net computes nothing but losses and measures", place=message.source_file or None, fix="--activate-losses, or --cut-at=BLOB")
     _refuse_python(deployed.message)
-    graph = build(deployed.message, options.phase, seed=options.seed)
+    graph = _built(deployed.message, options)
     arrays = parameter_values(graph, named, options)
     onnx_graph = OnnxGraph(options.opset, arrays, varying(graph, deployed.message, options))
     _walk(graph, onnx_graph, deployed)
@@ -106,8 +107,21 @@ def _refuse_python(message: Any) -> None:
             own = layer.python_param
             raise Error(
                 f"{own.module}.{own.layer}, a class of the user's, has no meaning in ONNX", place=Place(message.source_file, layer.source_line),
-                layer=f"'{layer.name}' (Python)", fix=f"--cut-at={','.join(layer.bottom)} exports what comes before it",
+                layer=f"'{layer.name}' (Python)", fix=_cut_before(layer),
             )  # fmt: skip
+
+
+def _built(message: Any, options: Options) -> Graph:
+    try:
+        return build(message, options.phase, seed=options.seed)
+    except Error as problem:
+        unknown = [layer for layer in message.layer if layer.type not in registry() and problem.place == Place(message.source_file, layer.source_line)]
+        problem.fix = "; ".join([*map(_cut_before, unknown), *filter(None, [problem.fix])])
+        raise
+
+
+def _cut_before(layer: Any) -> str:
+    return f"--cut-at={','.join(layer.bottom)} exports what comes before it"
 
 
 def _walk(graph: Graph, onnx_graph: OnnxGraph, deployed: Deployed) -> None:
@@ -159,7 +173,8 @@ def varying(graph: Graph, message: Any, options: Options) -> dict[Blob, dict[int
         return {}
     batch = graph.inputs[0].shape[0] if graph.inputs and graph.inputs[0].shape else 0
     larger = {blob.name: (2 * batch, *blob.shape[1:]) for blob in graph.inputs if options.dynamic_batch and blob.shape[:1] == (batch,)}
-    symbols: dict[tuple[int, int], str] = {(batch, 2 * batch): BATCH} if larger else {}
+    symbol = STEPS if any(node.type in RECURRENT for node in graph.nodes) else BATCH
+    symbols: dict[tuple[int, int], str] = {(batch, 2 * batch): symbol} if larger else {}
     try:
         other = build(message, options.phase, shapes=larger, seed=options.seed)
         for node in other.nodes:

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import Any
 
 import numpy as np
 import onnx
@@ -19,12 +20,13 @@ PRECISE = frozenset(("ArgMax", "BN", "DetectionOutput", "LRN", "MVN", "Normalize
 LARGEST = float(np.finfo(np.float16).max)
 
 
-def to_half(model: onnx.ModelProto, precise: Collection[str]) -> onnx.ModelProto:
-    """`model`, whose shapes are inferred, with 16 bits wherever an operator bears it; nodes named in `precise` keep 32. Casts stand at the seams."""
+def to_half(model: onnx.ModelProto, weights: dict[str, np.ndarray], precise: Collection[str]) -> onnx.ModelProto:
+    """`model`, whose shapes are inferred, with 16 bits wherever an operator bears it; nodes named in `precise` keep 32. Casts stand at the seams.
+    `weights` are the values of its last inputs; they are changed with it."""
     graph = model.graph
-    weights = {tensor.name: tensor for tensor in graph.initializer}
+    small = {tensor.name: tensor for tensor in graph.initializer}
     floats = {info.name for info in (*graph.input, *graph.value_info, *graph.output) if info.type.tensor_type.elem_type == FLOAT}
-    floats |= {name for name, tensor in weights.items() if tensor.data_type == FLOAT}
+    floats |= {name for name, tensor in small.items() if tensor.data_type == FLOAT}
     ends = {info.name for info in graph.output}
     halves = set[str]()  # values of 16 bits
     cast: dict[tuple[str, int], str] = {}
@@ -38,7 +40,10 @@ def to_half(model: onnx.ModelProto, precise: Collection[str]) -> onnx.ModelProto
         if key not in cast:
             cast[key] = f"{name}/{16 if wanted == HALF else 32}"
             if name in weights:
-                graph.initializer.append(_halved(weights[name], cast[key]))
+                weights[cast[key]] = _halved(weights[name])
+                graph.input.append(helper.make_tensor_value_info(cast[key], HALF, weights[name].shape))
+            elif name in small:
+                graph.initializer.append(numpy_helper.from_array(_halved(numpy_helper.to_array(small[name])), cast[key]))
             else:
                 nodes.append(helper.make_node("Cast", [name], [cast[key]], cast[key], to=wanted))
             floats.add(cast[key])
@@ -60,18 +65,16 @@ def to_half(model: onnx.ModelProto, precise: Collection[str]) -> onnx.ModelProto
                 halves.add(name)
     del graph.node[:], graph.value_info[:]
     graph.node.extend(nodes)
-    _drop_unused(model)
+    _drop_unused(model, weights)
     return onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True, data_prop=True)
 
 
-def _halved(tensor: onnx.TensorProto, name: str) -> onnx.TensorProto:
-    """A constant in 16 bits; what is too large becomes the largest number."""
-    array = numpy_helper.to_array(tensor)
-    finite = np.where(np.isfinite(array), np.clip(array, -LARGEST, LARGEST), array)
-    return numpy_helper.from_array(finite.astype(np.float16), name)
+def _halved(array: np.ndarray) -> np.ndarray:
+    """Numbers in 16 bits; what is too large becomes the largest number."""
+    return np.where(np.isfinite(array), np.clip(array, -LARGEST, LARGEST), array).astype(np.float16)
 
 
-def _drop_unused(model: onnx.ModelProto) -> None:
+def _drop_unused(model: onnx.ModelProto, weights: dict[str, np.ndarray]) -> None:
     """Remove the constants that nothing reads any more."""
     used = set[str]()
     pending = [model.graph]
@@ -79,6 +82,11 @@ def _drop_unused(model: onnx.ModelProto) -> None:
         for node in pending.pop().node:
             used.update(node.input)
             pending += [attribute.g for attribute in node.attribute if attribute.type == onnx.AttributeProto.GRAPH]
-    kept = [tensor for tensor in model.graph.initializer if tensor.name in used]
-    del model.graph.initializer[:]
-    model.graph.initializer.extend(kept)
+    gone = weights.keys() - used
+    for name in gone:
+        del weights[name]
+    sides: list[tuple[Any, set[str]]] = [(model.graph.initializer, {tensor.name for tensor in model.graph.initializer} - used), (model.graph.input, gone)]
+    for parts, unused in sides:
+        kept = [part for part in parts if part.name not in unused]
+        del parts[:]
+        parts.extend(kept)

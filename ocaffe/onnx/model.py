@@ -1,6 +1,8 @@
 """From an OnnxGraph to a checked ModelProto, and from that to a file."""
 from __future__ import annotations
 
+import math
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,7 +12,6 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from ocaffe import __version__
-from ocaffe.errors import Error
 from ocaffe.files import atomic_write
 from ocaffe.graph.ir import Blob, Graph
 from ocaffe.onnx.graph import Body, OnnxGraph, OnnxNode, all_nodes
@@ -19,17 +20,12 @@ if TYPE_CHECKING:
     from ocaffe.onnx.export import Options
 
 SMALL = 1 << 10  # bytes of a constant that may decide shapes
-LARGEST = (1 << 31) - 1  # bytes: a protocol buffer cannot be larger
+LARGEST = (1 << 31) - (1 << 24)  # bytes of weights: a protocol buffer holds 2 GiB at the most, and there is the rest of the model
+PAGE = 1 << 12  # of a file; weights outside of the model begin on one, so that runtimes can map them
 
 
 def assemble(graph: OnnxGraph, net: Graph, outputs: Sequence[Blob], options: Options, file: str) -> onnx.ModelProto:
-    """The model of a graph whose values have their final names, with the weights of `file`: shapes inferred, checked.
-
-    Raises Error where it would be larger than a file can be.
-    """
-    size = sum(array.nbytes for array in graph.constants.values()) // (2 if options.fp16 else 1)
-    if size > LARGEST:
-        raise Error(f"the model would have {size:,} bytes, an ONNX file {LARGEST:,} at the most", fix="--fp16 halves it; --cut-at leaves layers out")
+    """The model of a graph whose values have their final names, with the weights of `file`: shapes inferred, checked."""
     used = {name for node in all_nodes(graph.nodes) for name in node.inputs}
     nodes = _nodes(graph.nodes, {})
     source = net.message.source_file
@@ -52,13 +48,14 @@ def assemble(graph: OnnxGraph, net: Graph, outputs: Sequence[Blob], options: Opt
                               producer_version=__version__, doc_string=made.doc_string)  # fmt: skip
     model = onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True, data_prop=True)
     onnx.checker.check_model(model, full_check=True)
-    del model.graph.input[len(inputs) :]
-    model.graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in weights.items())
     if options.fp16:
         from ocaffe.onnx.half import PRECISE, to_half
 
-        model = to_half(model, {made.name for made, node in zip(nodes, graph.nodes) if node.type in PRECISE})
+        model = to_half(model, weights, {made.name for made, node in zip(nodes, graph.nodes) if node.type in PRECISE})
         onnx.checker.check_model(model, full_check=True)
+    del model.graph.input[len(inputs) :]
+    for name, array in weights.items():
+        model.graph.initializer.append(numpy_helper.from_array(array, name))
     return model
 
 
@@ -89,10 +86,50 @@ def _info(graph: OnnxGraph, blob: Blob, name: str) -> onnx.ValueInfoProto:
     return helper.make_tensor_value_info(name, TensorProto.FLOAT, dims)
 
 
-def save(model: onnx.ModelProto, path: str | Path) -> None:
-    """Write the file; whatever happens, the one of before or the new one is there."""
-    data = model.SerializeToString()
-    with atomic_write(path) as out:
-        out.write(data)
+# -- files -----------------------------------------------------------------------------------------------------------
 
 
+def save(model: onnx.ModelProto, path: str | Path) -> list[Path]:
+    """Write the file; weights of more than 2 GiB go into a second one beside it, which is called path.data, as PyTorch calls it. Returns what was
+    written. Whatever happens, the files of before or the new ones are there."""
+    target = Path(path)
+    if not is_large(model):
+        with atomic_write(target) as out:
+            out.write(model.SerializeToString())
+        return [target]
+    beside = target.with_name(f"{target.name}.data")
+    slim, weights = detached(model, beside.name)
+    with atomic_write(beside) as data, atomic_write(target) as out:
+        for tensor in weights:
+            data.write(tensor.raw_data)
+            data.write(bytes(-data.tell() % PAGE))
+        data.flush()
+        os.fsync(data.fileno())  # neither file takes its name before both are whole
+        out.write(slim.SerializeToString())
+    return [target, beside]
+
+
+def is_large(model: onnx.ModelProto) -> bool:
+    """Whether the weights are more than one file can hold."""
+    return sum(_bytes(tensor) for tensor in model.graph.initializer) > LARGEST
+
+
+def detached(model: onnx.ModelProto, location: str) -> tuple[onnx.ModelProto, list[onnx.TensorProto]]:
+    """The model without its weights, which says that they lie in the file `location`, one behind the other, each from the beginning of a page; and
+    these weights."""
+    weights, initializers, offset = [], [], 0
+    for tensor in model.graph.initializer:
+        if _bytes(tensor) > SMALL:
+            weights.append(tensor)
+            where = {"location": location, "offset": offset, "length": _bytes(tensor)}
+            offset += _bytes(tensor) + -_bytes(tensor) % PAGE
+            tensor = TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims, data_location=TensorProto.EXTERNAL,
+                                 external_data=[onnx.StringStringEntryProto(key=key, value=str(value)) for key, value in where.items()])  # fmt: skip
+        initializers.append(tensor)
+    graph, own = model.graph, ("ir_version", "producer_name", "producer_version", "doc_string")
+    made = helper.make_graph(graph.node, graph.name, graph.input, graph.output, initializers, doc_string=graph.doc_string, value_info=graph.value_info)
+    return helper.make_model(made, opset_imports=model.opset_import, **{name: getattr(model, name) for name in own}), weights
+
+
+def _bytes(tensor: onnx.TensorProto) -> int:
+    return math.prod(tensor.dims) * helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize

@@ -4,7 +4,7 @@ from __future__ import annotations
 import contextlib
 import math
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from ocaffe.graph.ir import Graph, Node, Shape
 from ocaffe.net import Net
 from ocaffe.onnx.export import Exported
 from ocaffe.onnx.graph import origin
+from ocaffe.onnx.model import detached, is_large
 
 TOLERANCE = 1e-4  # of the largest magnitude in a blob
 HALF_TOLERANCE = 2e-2  # of a model in 16 bits
@@ -87,7 +88,8 @@ def _layer_by_layer(exported: Exported, feeds: Feeds, device: Any, tolerance: fl
     present = [name for name in exported.values if name not in feeds]
     with opened(exported, device, None) as net:
         expected = run_net(net, exported, feeds, [*present, *feeds])
-    choosers = [node for node in exported.graph.nodes if _chooses(node) and _separable(exported, node)]
+    apart = not is_large(exported.model)  # which nothing takes apart
+    choosers = [node for node in exported.graph.nodes if apart and _chooses(node) and _separable(exported, node)]
     known = {exported.values[name]: expected[name] for node in choosers for blob in (*node.bottoms, *node.tops) if (name := origin(blob).name) in present}
     chosen = [blob.name for node in choosers for blob in node.tops]
     parts = [([*feeds, *(exported.values[name] for name in chosen)], [name for name in present if name not in chosen])]
@@ -122,7 +124,8 @@ def _separable(exported: Exported, node: Node) -> bool:
 
 def extract(model: onnx.ModelProto, inputs: Sequence[str], outputs: Sequence[str]) -> onnx.ModelProto:
     """The part of a model that leads from some values to others."""
-    return onnx.utils.Extractor(model).extract_model(list(dict.fromkeys(inputs)), list(outputs))
+    known = onnx.shape_inference.infer_shapes(model)  # models of others may not say what their values are
+    return onnx.utils.Extractor(known).extract_model(list(dict.fromkeys(inputs)), list(outputs))
 
 
 CHOOSING = {"ArgMax", "DetectionOutput", "Proposal", "Threshold"}
@@ -161,12 +164,15 @@ class OnnxSession:
     """A model in onnxruntime, or in onnx's reference where that is absent or too old; `names` are the values that `run` returns."""
 
     def __init__(self, model: onnx.ModelProto, names: Sequence[str]) -> None:
-        self.inputs, self.names = [info.name for info in model.graph.input], list(names)
+        constants = {tensor.name for tensor in model.graph.initializer}  # which were inputs up to IR version 3
+        kinds = {info.name: info.type.tensor_type.elem_type for info in model.graph.input if info.name not in constants}
+        self.hint = ""
+        self.inputs, self.names = {name: onnx.helper.tensor_dtype_to_np_dtype(kind) for name, kind in kinds.items()}, list(names)
         own = list(model.graph.output)
         known = {info.name: info for info in (*model.graph.input, *model.graph.value_info, *own)}
         # In place, for a moment: a copy would take the weights' memory again.
         del model.graph.output[:]
-        model.graph.output.extend(known[name] for name in dict.fromkeys(names))
+        model.graph.output.extend(known.get(name, onnx.ValueInfoProto(name=name)) for name in dict.fromkeys(names))
         try:
             self._open(model)
         finally:
@@ -177,15 +183,20 @@ class OnnxSession:
         try:
             import onnxruntime
         except ImportError:
+            self.hint = "pip install onnxruntime, which runs more; "
             self._open_reference(model)
             return
         settings = onnxruntime.SessionOptions()
         settings.log_severity_level = 3
         try:
+            if is_large(model):  # than what can be handed over as one
+                model, weights = detached(model, "")
+                values = [onnxruntime.OrtValue.ortvalue_from_numpy(onnx.numpy_helper.to_array(tensor)) for tensor in weights]
+                settings.add_external_initializers([tensor.name for tensor in weights], values)
             session = onnxruntime.InferenceSession(model.SerializeToString(), settings, providers=["CPUExecutionProvider"])
         except Exception as problem:
             if not any(words in str(problem) for words in TOO_NEW):
-                raise _cannot(f"onnxruntime {onnxruntime.__version__}", problem) from problem
+                raise self._cannot(f"onnxruntime {onnxruntime.__version__}", problem) from problem
             self._open_reference(model)
             return
         self.runtime, self._run = f"onnxruntime {onnxruntime.__version__}", session.run
@@ -197,26 +208,29 @@ class OnnxSession:
         try:
             self._run = ReferenceEvaluator(model).run
         except Exception as problem:
-            raise _cannot(self.runtime, problem) from problem
+            raise self._cannot(self.runtime, problem) from problem
 
     def run(self, feeds: Feeds) -> list[np.ndarray]:
         """The values for these inputs; inputs that the model has not are left out."""
-        given = {name: np.require(feeds[name], np.float32, "C") for name in self.inputs}
+        given = {name: np.require(feeds[name], kind, "C") for name, kind in self.inputs.items()}
         try:
             return list(self._run(self.names, given))
         except Exception as problem:
-            raise _cannot(self.runtime, problem) from problem
+            raise self._cannot(self.runtime, problem) from problem
 
-
-def _cannot(runtime: str, problem: Exception) -> Error:
-    reason = str(problem).strip().split("\n")[0][:300]
-    fix = "another --opset (17 is widely understood), or other inputs (--verify=image or .npz); --noverify writes the file without comparing"
-    return Error(f"the model cannot be verified, {runtime} does not run it: {reason}", fix=fix)
+    def _cannot(self, runtime: str, problem: Exception) -> Error:
+        reason = str(problem).strip().split("\n")[0][:300]
+        fix = f"{self.hint}another --opset (17 is widely understood), or other inputs (--verify=image or .npz); --noverify writes the file without comparing"
+        return Error(f"the model cannot be verified, {runtime} does not run it: {reason}", fix=fix)
 
 
 # -- inputs ----------------------------------------------------------------------------------------------------------
 
 Draw = Callable[[np.random.Generator, Shape, Any], np.ndarray]
+
+
+def _bytes(rng: np.random.Generator, shape: Shape, layer: Any) -> np.ndarray:
+    return rng.integers(0, 256, shape)
 
 
 def _whole(rng: np.random.Generator, shape: Shape, layer: Any) -> np.ndarray:
@@ -255,13 +269,14 @@ DRAWS: dict[tuple[str, int], Draw] = {  # inputs that are no images: what reads 
 }
 
 
-def random_inputs(graph: Graph, seed: int = 0, batch: int | None = None) -> Feeds:
-    """Values for all inputs, drawn from a normal distribution, or whatever their readers need; `batch` replaces that of the first input."""
+def random_inputs(graph: Graph, seed: int = 0, batch: int | None = None, pixels: Collection[str] = ()) -> Feeds:
+    """Values for all inputs, drawn from a normal distribution, or whatever their readers need; `batch` replaces that of the first input; `pixels` are
+    the inputs that take whole numbers from 0 to 255."""
     feeds = {}
     for blob in graph.inputs:
         rng = np.random.default_rng([seed, zlib.crc32(blob.name.encode())])
         shape = (batch, *blob.shape[1:]) if batch and blob.shape[:1] == graph.inputs[0].shape[:1] else blob.shape
-        draw, layer = _reader(graph, blob)
+        draw, layer = _reader(graph, blob) if blob.name not in pixels else (_bytes, None)
         feeds[blob.name] = np.asarray(draw(rng, shape, layer) if draw else rng.standard_normal(shape), np.float32)
     return feeds
 

@@ -1,12 +1,14 @@
-"""`ocaffe convert` to ONNX: the options, verification, errors, and whole nets of the zoo and of others."""
+"""`ocaffe convert` to ONNX: the options, verification, errors."""
 from __future__ import annotations
 
 import pathlib
+import sys
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from PIL import Image
 
@@ -19,14 +21,10 @@ from ocaffe.model.upgrade import upgrade_net
 from ocaffe.model.weights import LayerWeights, Weights, write_weights
 from ocaffe.net import Net
 from ocaffe.network import phase_net
-from ocaffe.onnx.deploy import deploy
 from ocaffe.onnx.export import Exported, Options, export
-from ocaffe.onnx.model import save
 from ocaffe.onnx.verify import OnnxSession, opened, random_inputs, run_net, verify
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-ZOO = ROOT / "zoo"
-REAL = ROOT.parent / "shared" / "real"
 
 HEAD = """
 name: "small"
@@ -142,11 +140,39 @@ def test_opsets(small: Any, opset: int, fact: str) -> None:
         of(small(), opset=opset)
 
 
-def test_a_model_that_is_too_large_is_refused(small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ocaffe.onnx.model.LARGEST", 4000)
-    with pytest.raises(Error, match="the model would have"):
-        of(small())
-    of(small(), fp16=True)
+@pytest.mark.parametrize("fp16", [False, True], ids=["single", "half"])
+def test_weights_of_more_than_one_file_go_into_a_second(small: Any, device: Any, fp16: bool, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch,
+                                                        capsys: pytest.CaptureFixture[str]) -> None:  # fmt: skip
+    monkeypatch.setattr("ocaffe.onnx.model.LARGEST", 1000)  # bytes, in place of 2 GiB
+    target, beside = tmp_path / "m.onnx", tmp_path / "m.onnx.data"
+    target.write_text("what was there")
+    beside.mkdir()  # so that it cannot be written
+    command = ["convert", *small(), str(target), "--device", str(device.number), *["--fp16"] * fp16]
+    assert main(command) == 1 and "m.onnx.data" in capsys.readouterr().err and target.read_text() == "what was there"
+    beside.rmdir()
+    assert main(command) == 0 and f"{target}, {beside}: " in capsys.readouterr().out
+    assert target.stat().st_size < 8000 and beside.stat().st_size % 4096 == 0
+    onnx.checker.check_model(str(target), full_check=True)
+    x = np.random.default_rng(0).standard_normal((2, 3, 9, 9)).astype(np.float32)
+    whole = of(small(), fp16=fp16).model.SerializeToString()
+    files = [onnxruntime.InferenceSession(model).run(["prob"], {"data": x})[0] for model in (whole, str(target))]
+    assert np.array_equal(*files)
+    assert main(["convert", str(target), str(tmp_path / "back.prototxt"), str(tmp_path / "back.caffemodel")]) == 0
+
+
+def test_large_models_in_the_reference(small: Any, device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ocaffe.onnx.model.LARGEST", 1000)
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)  # importing it fails
+    exported = of(small(), cut_at=["pool"])
+    assert verify(exported, [random_inputs(exported.graph)], device).runtime.startswith("onnx.reference")
+
+    def fail(*args: Any) -> None:
+        raise RuntimeError("too hard")
+
+    monkeypatch.setattr("onnx.reference.ReferenceEvaluator.run", fail)
+    with pytest.raises(Error, match="does not run it: too hard") as problem:
+        verify(exported, [random_inputs(exported.graph)], device)
+    assert "pip install onnxruntime" in str(problem.value.fix)
 
 
 # -- training nets ---------------------------------------------------------------------------------------------------
@@ -245,12 +271,13 @@ def test_a_python_layer_that_makes_data_can_be_done_without(tmp_path: pathlib.Pa
 CROWD = 'layer { name: "own" type: "Python" bottom: "conv" top: "own" python_param { module: "absent" layer: "Own" } }'
 
 
-def test_a_layer_without_meaning_can_be_cut_off(small: Any) -> None:
+@pytest.mark.parametrize("kind, fact", [("Python", "no meaning in ONNX"), ("Unheard", "unknown layer type 'Unheard'")])
+def test_a_layer_without_meaning_can_be_cut_off(small: Any, kind: str, fact: str) -> None:
     files = small(HEAD)
-    pathlib.Path(files[0]).write_text(HEAD + CROWD)
-    with pytest.raises(Error) as problem:
+    pathlib.Path(files[0]).write_text(HEAD + CROWD.replace('type: "Python"', f'type: "{kind}"'))
+    with pytest.raises(Error, match=fact) as problem:
         of(files)
-    assert "'own' (Python)" in str(problem.value) and "--cut-at=conv" in str(problem.value.fix)
+    assert "layer 'own'" in str(problem.value) and "--cut-at=conv" in str(problem.value.fix)
     assert of(files, cut_at=["conv"]).deployed.outputs == ["conv"]
 
 
@@ -363,6 +390,7 @@ WRONG = {  # what is given -> what is said
     "shape of nothing": (["{net}", "{weights}", "{out}", "--shape=label:1"], "--shape names 'label'"),
     "shape that does not fit": (["{net}", "{weights}", "{out}", "--shape=data:1x5x9x9"], "in the file"),
     "no such folder": (["{net}", "{weights}", "{tmp}/absent/m.onnx", "--noverify"], "make the folder"),
+    "nothing to bake": (["{net}", "{weights}", "{out}", "--bake-preprocessing"], "no data layer of the net has a mean or a scale"),
     "verify with nothing": (["{net}", "{weights}", "{out}", "--verify=absent.png"], "absent.png"),
 }
 
@@ -381,46 +409,3 @@ def test_errors_leave_no_file(what: str, small: Any, device: Any, tmp_path: path
 
 def test_fillers_are_exported_when_asked_for(small: Any, tmp_path: pathlib.Path) -> None:
     assert main(["convert", small()[0], str(tmp_path / "m.onnx"), "--fillers", "--noverify"]) == 0
-
-
-# -- whole nets ------------------------------------------------------------------------------------------------------
-
-def zoo() -> list[str]:
-    return sorted(path.name for path in ZOO.iterdir() if (path / "deploy.prototxt").exists())
-
-
-@pytest.mark.parametrize("name", zoo())
-def test_zoo(name: str, device: Any) -> None:
-    message = upgrade_net(read_net(str(ZOO / name / "deploy.prototxt")))
-    exported = export(message, random_weights(message), Options(dynamic_batch=True))
-    assert verify(exported, [random_inputs(exported.graph, batch=batch) for batch in (1, 3)], device).worst <= 1e-4
-
-
-@pytest.mark.skipif(not REAL.is_dir(), reason="../shared/real is not here")
-@pytest.mark.parametrize(("folder", "net"), [("lenet_ljf", "lenet"), ("mtcnn_det3", "det3"), ("ultralight_RFB320", "RFB-320")])
-@pytest.mark.parametrize("fold", [False, True], ids=["plain", "folded"])
-def test_models_of_others(folder: str, net: str, fold: bool, device: Any, tmp_path: pathlib.Path) -> None:
-    (weights,) = (REAL / "models" / folder).glob("*.caffemodel")
-    exported = export(str(REAL / "models" / folder / f"{net}.prototxt"), str(weights), Options(dynamic_batch=True, fold=fold))
-    save(exported.model, tmp_path / "m.onnx")
-    assert verify(exported, [random_inputs(exported.graph, batch=batch) for batch in (1, 3)], device).worst <= 1e-4
-
-
-PUBLIC: dict[str, dict[str, tuple[int, ...]]] = {  # part of a path, shapes of data tops
-    "MobileNet-SSD/voc/MobileNetSSD_test": {"data": (1, 3, 300, 300)},
-    "shufflenet_v2_1x_deploy": {},
-    "SqueezeNet_v1.1/train_val": {"data": (1, 3, 227, 227)},
-    "resnet_110/test": {"data": (1, 3, 32, 32)},
-    "tsn_bn_inception_rgb_train_val": {"data": (1, 9, 224, 224)},
-}
-
-
-@pytest.mark.skipif(not REAL.is_dir(), reason="../shared/real is not here")
-@pytest.mark.parametrize("part", PUBLIC)
-def test_public_prototxts(part: str, device: Any) -> None:
-    (file,) = (path for path in (REAL / "prototxts").rglob("*.prototxt") if part in str(path))
-    options = Options(shapes=PUBLIC[part], activate=True, dynamic_batch=True)
-    message = upgrade_net(read_net(str(file), allow_unknown_fields=True))
-    deployed = deploy(phase_net(message, proto.TEST), shapes=options.shapes, activate=True).message
-    exported = export(message, random_weights(deployed), options)
-    assert verify(exported, [random_inputs(exported.graph, batch=batch) for batch in (1, 2)], device).worst <= 1e-4

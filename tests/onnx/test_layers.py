@@ -90,6 +90,24 @@ def test_other_batches(name: str, device: Any) -> None:
     verify(result, [random_inputs(result.graph, batch=batch)], device)
 
 
+SEQUENCES = """
+layer { name: "data" type: "Input" top: "data" input_param { shape { dim: 5 dim: 2 dim: 3 } } }
+layer { name: "cont" type: "Input" top: "cont" input_param { shape { dim: 5 dim: 2 } } }
+layer { name: "lstm" type: "LSTM" bottom: "data" bottom: "cont" top: "h" recurrent_param { num_output: 4 weight_filler { type: "uniform" min: -1 } } }
+layer { name: "fc" type: "InnerProduct" bottom: "h" top: "y" inner_product_param { num_output: 3 axis: 2 weight_filler { type: "xavier" } } }
+"""
+
+
+def test_recurrent_nets_take_any_number_of_steps(device: Any, tmp_path: pathlib.Path) -> None:
+    """The first axis is open, which is time; the number of sequences is that of the prototxt, or of --shape."""
+    file = tmp_path / "net.prototxt"
+    file.write_text(SEQUENCES)
+    result = export(str(file), None, Options(dynamic_batch=True, fillers=True, shapes={"data": (5, 7, 3), "cont": (5, 7)}))
+    sizes = [[size.dim_param or size.dim_value for size in info.type.tensor_type.shape.dim] for info in (*result.model.graph.input, *result.model.graph.output)]
+    assert sizes == [["steps", 7, 3], ["steps", 7], ["steps", 7, 3]]
+    verify(result, [random_inputs(result.graph, batch=steps) for steps in (1, 8)], device)
+
+
 RPN = """
 layer { name: "scores" type: "Input" top: "scores" input_param { shape { dim: 1 dim: 18 dim: 7 dim: 9 } } }
 layer { name: "deltas" type: "Input" top: "deltas" input_param { shape { dim: 1 dim: 36 dim: 7 dim: 9 } } }

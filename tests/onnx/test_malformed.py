@@ -94,6 +94,16 @@ MODELS: dict[str, tuple[Callable[[], Any], str]] = {
     "indices of maxima": (
         lambda: parse(HEAD + "(float[1, 3, 8, 8] x) => (float[1, 3, 4, 4] y, int64[1, 3, 4, 4] i) { y, i = MaxPool<kernel_shape=[2, 2], strides=[2, 2]>(x) }"),
         "the indices of the maxima are wanted"),
+    "bias along the batch": (
+        lambda: parse(HEAD + "(float[3, 5] x) => (float[3, 3] y) { y = Gemm(x, w, c) }", w=np.ones((5, 3), np.float32), c=np.ones((3, 1), np.float32)),
+        "C is 3 x 1, a row of 3 values is wanted"),
+    "slopes of columns": (
+        lambda: parse(HEAD + "(float[2, 4, 4, 4] x) => (float[2, 4, 4, 4] y) { y = PRelu(x, s) }", s=np.ones(4, np.float32)),
+        "slopes of 4 for 2 x 4 x 4 x 4"),
+    "index behind the axis": (
+        lambda: parse(HEAD + "(float[2, 4] x) => (float[2, 1] y) { y = Gather<axis=1>(x, i) }", i=np.array([7], np.int64)), "index [7] of an axis of 4"),
+    "two bounds for one": (
+        lambda: parse(HEAD + "(float[2, 4] x) => (float[2, 4] y) { y = Clip(x, b) }", b=np.ones(2, np.float32)), "min has 2 values, one is wanted"),
     "dynamic reshape": (
         lambda: parse(HEAD + "(float[1, 4] x, int64[2] s) => (float[2, 2] y) { y = Reshape(x, s) }"), "the shape of 'y' is not known before the net runs"),
 }  # fmt: skip
@@ -135,7 +145,9 @@ def external(tmp_path: Path) -> Path:
     return path
 
 
-def test_external_data(tmp_path: Path) -> None:
+@pytest.mark.parametrize("limit", [2**31, 100], ids=["small", "larger than a message"])
+def test_external_data(tmp_path: Path, limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ocaffe.onnx.importer.read._LIMIT", limit)
     net = convert(external(tmp_path), tmp_path / "net.prototxt", tmp_path / "net.caffemodel")
     assert [layer.type for layer in net.layer] == ["Input", "Convolution"]
 
@@ -173,6 +185,7 @@ def test_other_files(tmp_path: Path, content: bytes, message: str) -> None:
 def test_names_that_are_not_there(tmp_path: Path) -> None:
     path = saved(tmp_path, conv())
     assert "has no input 'data'" in refused(path, shapes={"data": (1, 3, 8, 8)})
+    assert "input 'x' has 4 axes, --shape gives it 3" in refused(path, shapes={"x": (3, 8, 8)})
     assert "has no tensor 'z'" in refused(path, outputs=["z"])
 
 

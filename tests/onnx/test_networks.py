@@ -104,3 +104,24 @@ def test_round_trip(tmp_path: Path, name: str, opset: int, dynamo: bool) -> None
     models = [str(tmp_path / "net.onnx"), exported]
     first, second = (onnxruntime.InferenceSession(model).run(["output"], {"input": x.numpy()})[0] for model in models)
     assert relative(second, first) <= 1e-4
+
+
+FORMS = [(11, False, False), (11, False, True), (14, False, True), (17, False, False), (18, False, True), (18, True, True), (18, True, False)]
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("opset, dynamo, norms", FORMS)
+@pytest.mark.parametrize("name", ["efficientnet_b0", "mobilenet_v3_small", "regnet_y_400mf", "shufflenet_v2_x1_0"])
+def test_other_forms(device: Any, tmp_path: Path, name: str, opset: int, dynamo: bool, norms: bool) -> None:
+    """The same networks as other opsets and exporters write them: norms merged or not, the batch open or not."""
+    from ocaffe.onnx.importer import to_caffe
+    from ocaffe.onnx.importer.read import read_model
+    from ocaffe.onnx.importer.verify import comparable
+    from ocaffe.onnx.verify import random_inputs, verify
+    from tests.onnx.torch_nets import NETS, build
+
+    log.quiet()
+    export(build(name), torch.randn(1, 3, NETS[name].size, NETS[name].size), tmp_path / "net.onnx", opset, dynamo, norms=norms, open_batch=not dynamo)
+    model = read_model(tmp_path / "net.onnx")
+    result = comparable(model, *to_caffe(model, "net.onnx"), shapes={}, outputs=[])
+    assert verify(result, [random_inputs(result.graph)], device).worst <= 1e-4

@@ -105,6 +105,7 @@ FAMILIES = {
     "normalizations": Family("""
         y1 = BatchNormalization<epsilon=0.001, momentum=0.9>(x, s, b, m, s) y2 = LRN<size=3, alpha=0.1, beta=0.5, bias=2.0>(x) y3 = Softmax<axis=1>(x)
         y4 = Softmax(x) y5 = LogSoftmax<axis=1>(v) y6 = LpNormalization<axis=1>(x) i = ArgMax<axis=1>(x) y7 = Cast<to=1>(i)
+        i1 = ArgMax<axis=2>(x) i2 = Cast<to=1>(i1) y13 = Add(i2, c2)
         y8 = BatchNormalization(v, t, t, t, t)
         y9 = InstanceNormalization<epsilon=0.1>(x, s, b) y10 = LayerNormalization<axis=-1>(x, row, line) y11 = LayerNormalization<axis=2>(x, plane)
         m1 = ReduceMean<axes=[-1]>(x) m2 = Sub(x, m1) m3 = Pow(m2, c2) m4 = ReduceMean<axes=[-1]>(m3) m5 = Add(m4, c1) m6 = Sqrt(m5) y12 = Div(m2, m6)
@@ -140,6 +141,35 @@ FAMILIES = {
         y10 = Resize<mode="linear", coordinate_transformation_mode="asymmetric">(x, , twice)
         """, 17, {"twice": np.array([1, 1, 2, 2], np.float32), "thrice": np.array([1, 1, 3, 2], np.float32), "size": ints(2, 4, 13, 11),
                   "less": ints(2, 4, 4, 5), "same": ints(2, 4, 6, 6)}),
+    "windows that begin behind the image": Family("""
+        y1 = MaxPool<kernel_shape=[2, 1], strides=[2, 3], pads=[1, 0, 1, 0], ceil_mode=1>(x)
+        y2 = AveragePool<kernel_shape=[2, 2], strides=[2, 2], pads=[1, 1, 1, 1], ceil_mode=1>(x)
+        y3 = AveragePool<kernel_shape=[1, 3], strides=[3, 3], pads=[0, 2, 0, 1], ceil_mode=1, count_include_pad=1>(x)
+        """, 17),
+    "means that Caffe does not count so": Family("""
+        y1 = AveragePool<kernel_shape=[2, 2], auto_pad="SAME_UPPER">(x) y2 = AveragePool<kernel_shape=[4, 2], strides=[2, 1], pads=[3, 1, 0, 1]>(x)
+        y3 = AveragePool<kernel_shape=[3, 3], strides=[2, 2], pads=[2, 2, 0, 1]>(x)
+        """, 17, {}, ["Pad", "Pooling", "Scale"] * 3),
+    "reductions": Family("""
+        y1 = ReduceMax(x, a1) y2 = ReduceMax<keepdims=0>(x, a3) y3 = ReduceMin(x, a23) y4 = ReduceMin<keepdims=0>(x, a13) y5 = ReduceL2(x, a1)
+        y6 = ReduceL2<keepdims=0>(x, a1) y7 = ReduceMax(x, a0) y8 = ReduceMean(x, a023) y9 = ReduceMean<noop_with_empty_axes=1>(x) y10 = ReduceMax(x)
+        """, 18, {"a0": ints(0), "a1": ints(1), "a3": ints(-1), "a23": ints(2, 3), "a13": ints(1, 3), "a023": ints(0, 2, 3)}),
+    "corners": Family("""
+        a = HardSigmoid<alpha=0.16666667, beta=0.4>(x) y1 = Mul(x, a) b = HardSigmoid<alpha=0.16666667>(x) y2 = Mul(b, x)
+        y3 = ConvTranspose<strides=[2, 2], output_padding=[1, 0]>(x, u2, bias) y4 = LayerNormalization<axis=-1>(x, one)
+        y5 = Flatten<axis=2>(x) y6 = Reshape(x, whole) y7, unread = Split<axis=1>(x, sizes)
+        y8 = Resize<mode="nearest">(x, , fraction) t = Transpose<perm=[1, 0, 2, 3]>(x) g = GatherND(t, turned) y9 = Transpose<perm=[1, 0, 2, 3]>(g)
+        """, 17, {"u2": draw(4, 3, 2, 2), "bias": draw(3), "one": draw(1), "whole": ints(-1, 36), "sizes": ints(1, 3), "turned": ints(2, 1, 0)[:, None],
+                  "fraction": np.array([1, 1, 0.7, 2.6], np.float32)}),
+    "constants among tensors": Family("""
+        y1 = Concat<axis=1>(x, more) y2 = Max(x, channels) y3 = Min(x, z, c1) y4 = Mean(x, channels) y5 = Concat<axis=1>(more, x) y6 = Sum(x, channels, z)
+        """, 17, NUMBERS | {"more": draw(2, 1, 6, 6), "channels": draw(4, 1, 1)}),
+    "outputs that are read": Family("""
+        y1 = Relu(x) y2 = Identity(y1) y3 = Neg(y1) a = Identity(y3) y4 = Identity(a) y5 = Abs(y4)
+        """),
+    "half precision": Family("""
+        h = Cast<to=10>(x) a = Conv(h, w) b = Clip(a, low) y1 = Cast<to=1>(b) d = Cast<to=11>(z) e = Mul(d, double) y2 = Cast<to=1>(e)
+        """, 17, {"w": draw(3, 4, 1, 1).astype(np.float16), "low": np.float16(0.25), "double": np.float64(0.1)}),
     "old": Family("""
         y1 = Clip<min=0.0, max=6.0>(x) y2 = Upsample<mode="nearest">(x, twice) g = GlobalMaxPool(x) y3 = Squeeze<axes=[2, 3]>(g)
         y4 = Slice<starts=[1], ends=[3], axes=[2]>(x)
@@ -147,6 +177,7 @@ FAMILIES = {
         y10 = Unsqueeze<axes=[0]>(v) y11 = Upsample<mode="linear">(x, twice)
         """, 9, {"twice": np.array([1, 1, 2, 2], np.float32)}),
 }  # fmt: skip
+HALF = "half precision"
 SHAPES = {"x": (2, 4, 6, 6), "z": (2, 4, 6, 6), "v": (2, 5)}
 
 
@@ -160,6 +191,9 @@ def model_of(family: Family) -> Any:
     model.graph.initializer.extend(onnx.numpy_helper.from_array(np.asarray(array), name) for name, array in family.weights.items() if name in used)
     model = onnx.shape_inference.infer_shapes(model, data_prop=True)
     for output in model.graph.output:
+        if "ceil_mode" in family.text:  # which onnx infers otherwise before opset 22 than all runtimes
+            for size in output.type.tensor_type.shape.dim:
+                size.Clear()
         if not output.type.HasField("tensor_type"):  # onnx infers nothing for GroupNormalization
             output.type.CopyFrom(onnx.helper.make_tensor_type_proto(onnx.TensorProto.FLOAT, SHAPES["x"]))
     return model
@@ -171,12 +205,12 @@ def run(model: Any, outputs: list[str], feeds: dict[str, np.ndarray]) -> list[np
     return onnxruntime.InferenceSession(model.SerializeToString(), options).run(outputs, feeds)
 
 
-def assert_close(found: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> None:
+def assert_close(found: dict[str, np.ndarray], expected: dict[str, np.ndarray], tolerance: float = 1e-4) -> None:
     errors = {}
     for output, values in expected.items():
         assert found[output].shape == values.shape, output
         errors[output] = float(np.abs(found[output] - values).max() / max(np.abs(values).max(), 1e-30))
-    assert max(errors.values()) <= 1e-4, {output: error for output, error in errors.items() if error > 1e-4}
+    assert max(errors.values()) <= tolerance, {output: error for output, error in errors.items() if error > tolerance}
 
 
 def converted(tmp_path: Path, model: Any) -> tuple[Any, tuple[str, str]]:
@@ -195,7 +229,8 @@ def test_operators(device: Any, tmp_path: Path, name: str) -> None:
     feeds = {item.name: draw(*SHAPES[item.name], seed=ord(item.name)) for item in model.graph.input}
     outputs = [item.name for item in model.graph.output]
     found = ocaffe.Net(prototxt, ocaffe.TEST, weights=weights, device=device).forward(**feeds)
-    assert_close(found, dict(zip(outputs, run(model, outputs, feeds))))
+    assert_close(found, dict(zip(outputs, run(model, outputs, feeds))), 2e-3 if name == HALF else 1e-4)
+    assert set(found) == set(outputs)
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -207,7 +242,7 @@ def test_round_trip(tmp_path: Path, name: str) -> None:
     feeds = {item.name: draw(*SHAPES[item.name], seed=ord(item.name)) for item in model.graph.input}
     outputs = [item.name for item in model.graph.output]
     again = exporter.export(*files).model
-    assert_close(dict(zip(outputs, run(again, outputs, feeds))), dict(zip(outputs, run(model, outputs, feeds))))
+    assert_close(dict(zip(outputs, run(again, outputs, feeds))), dict(zip(outputs, run(model, outputs, feeds))), 2e-3 if name == HALF else 1e-4)
 
 
 def test_every_rule_is_tested() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from ocaffe import log
 from ocaffe.errors import Error, shape_text
 from ocaffe.files import atomic_write
 from ocaffe.model.text import write_text
@@ -38,26 +39,37 @@ def convert(
     itself, or has operators that no Caffe layer computes.
     """
     net, blobs = load(source, shapes=shapes, outputs=outputs)
+    write(net, blobs, source, prototxt, caffemodel)
+    return net
+
+
+def write(net: Any, blobs: Mapping[str, Sequence[np.ndarray]], source: str | Path, prototxt: str | Path, caffemodel: str | Path) -> None:
+    """Write what `load` or `to_caffe` made of `source`: both files or none."""
     text = write_text(net).encode()
-    write: Any = write_weights
+    write_blobs: Any = write_weights
     if str(caffemodel).endswith(".h5"):
-        from ocaffe.model.hdf5 import write_weights_hdf5 as write
+        from ocaffe.model.hdf5 import write_weights_hdf5 as write_blobs
     with atomic_write(prototxt) as stream:  # neither file stays where the other cannot be written
         stream.write(f"# Converted from {Path(source).name} by ocaffe.\n".encode() + text)
-        write(caffemodel, net, blobs)
-    return net
+        write_blobs(caffemodel, net, blobs)
 
 
 def load(
     source: str | Path, *, shapes: Mapping[str, Sequence[int]] | None = None, outputs: Iterable[str] = ()
 ) -> tuple[Any, dict[str, list[np.ndarray]]]:
     """The NetParameter and the weights by layer; see `convert`."""
-    place = str(source)
-    model = read_model(source)
+    return to_caffe(read_model(source), str(source), shapes=shapes, outputs=outputs)
+
+
+def to_caffe(
+    model: Any, place: str, *, shapes: Mapping[str, Sequence[int]] | None = None, outputs: Iterable[str] = ()
+) -> tuple[Any, dict[str, list[np.ndarray]]]:
+    """The same of a ModelProto that `read_model` made; `place` is what errors call it."""
     graph = graph_of(model, opset_of(model, place), place, shapes=shapes or {}, outputs=outputs)
     fold(graph)
     rewrite(graph)
     _refuse(graph)
+    _warn_of_training(graph)
     net = Builder(graph)
     for node in graph.nodes:
         rules()[node.op](net, node)
@@ -79,6 +91,21 @@ def _refuse(graph: Graph) -> None:
     for output in graph.outputs:
         if output in graph.constants:
             raise Error(f"output '{output}' does not depend on the inputs", place=graph.place, fix="name another output")
+
+
+def is_training(message: Any) -> bool:
+    """Whether a NodeProto normalizes by the batch that it gets."""
+    if message is None or message.op_type != "BatchNormalization":
+        return False
+    return any(message.output[1:]) or any(attribute.name == "training_mode" and attribute.i for attribute in message.attribute)
+
+
+def _warn_of_training(graph: Graph) -> None:
+    """ONNX's BatchNormalization in training form (before opset 14: with more outputs than one) is Caffe's in TRAIN alone."""
+    norms = [node for node in graph.nodes if is_training(node.message)]
+    if norms:
+        text = f"{len(norms)} BatchNormalization nodes (the first is {norms[0].title}) take the statistics of the batch, as in training"
+        log.warning("convert.py:1", f"{graph.place}: {text}; the Caffe net does so in TRAIN, and in TEST takes the running statistics of the file")
 
 
 def _compare(net: Builder, node: Any, output: str) -> None:

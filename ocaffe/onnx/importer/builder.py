@@ -1,6 +1,7 @@
 """The Caffe net while it grows: each layer is checked, and its top shapes inferred, by ocaffe's own layer when it is added."""
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -34,10 +35,10 @@ class Builder:
     # -- reading -----------------------------------------------------------------------------------------------------
 
     def bottom(self, node: Node, index: int = 0) -> str:
-        """The blob of an input that must not be a constant."""
+        """The blob of an input; of a constant, where the rule takes none, that of a Parameter layer."""
         tensor = node.input(index)
-        if tensor in self.graph.constants:
-            raise self.error(node, f"input {index} is a constant, which no Caffe layer takes there", "fold it: onnxsim, or export with constant folding")
+        if tensor in self.graph.constants and tensor not in self.same:
+            self.same[tensor] = self._parameter(node, tensor)
         blob = self.same.get(tensor, tensor)
         if blob not in self.shapes:
             raise self.error(node, f"input {index} is {f'the tensor {tensor!r}, which has no values here' if tensor else 'left out'}")
@@ -62,8 +63,21 @@ class Builder:
         values = self.constant(node, index)
         return default if values is None else values.tolist()
 
+    def number(self, node: Node, attribute: str, index: int, default: Any = None) -> Any:
+        """A setting that is one number; some exporters write it as a list of one."""
+        value = self.setting(node, attribute, index, default)
+        if not isinstance(value, list):
+            return value
+        self.check(node, len(value) == 1, f"{attribute} has {len(value)} values, one is wanted", "export it again")
+        return value[0]
+
     def shape(self, blob: str) -> Shape:
         return self.shapes[blob]
+
+    @functools.cached_property
+    def wanted(self) -> frozenset[str]:
+        """The tensors that a node reads, or that the net is for."""
+        return frozenset({name for node in self.graph.nodes for name in (*node.inputs, *node.implicit)} | set(self.graph.outputs))
 
     def output_shape(self, node: Node, index: int = 0) -> Shape:
         """What the ONNX model says about an output."""
@@ -93,7 +107,7 @@ class Builder:
         suffix = part if suffix is None else suffix
         name = self._unique(self._title(node) + (f"_{suffix}" if suffix else ""))
         if tops is None:
-            tops = [self._blob(f"{node.outputs[0]}_{part}")] if part else node.outputs[:1]
+            tops = [self.free(f"{node.outputs[0]}_{part}")] if part else node.outputs[:1]
         param = proto.LayerParameter(name=name, type=kind, bottom=list(bottoms), top=list(tops), **({param_field(kind): fields} if fields else {}))
         for _ in blobs if not learn else ():
             param.param.add(**FROZEN)
@@ -113,6 +127,12 @@ class Builder:
             self.blobs[name] = [np.array(blob, np.float32, order="C") for blob in blobs]
         return tops[0] if tops else ""
 
+    def _parameter(self, node: Node, tensor: str) -> str:
+        array = np.asarray(self.graph.constants[tensor], np.float32)
+        self.check(node, array.size, f"'{tensor}' is {shape_text(array.shape)}: it has no values")
+        held = Node("Parameter", [], [self.free(tensor)], name=tensor)
+        return self.layer(held, "Parameter", [], {"shape": {"dim": array.shape}}, blobs=[array], learn=tensor in self.graph.trained)
+
     def alias(self, node: Node, blob: str, output: int = 0) -> None:
         """An output of the node is a blob that there is already."""
         self.same[node.outputs[output]] = blob
@@ -125,9 +145,19 @@ class Builder:
             raise self.error(node, fact, fix)
 
     def finish(self) -> None:
-        """Give the net's outputs their names, where nodes that change nothing stood before them."""
-        for output in self.graph.outputs:
+        """Give the net's outputs their names, where nodes that change nothing stood before them; and keep outputs of the model that other nodes read
+        outputs of the net: in Caffe these are the blobs that no layer reads."""
+        for output in dict.fromkeys(self.graph.outputs):
             blob = self.same.get(output, output)
+            others = {self.same.get(other, other) for other in self.graph.outputs if other != output}
+            read = blob in others or any(blob in layer.bottom for layer in self.message.layer)
+            if blob == output and read and output not in self.graph.inputs:
+                blob = self.free(f"{output}_inner")
+                for layer in self.message.layer:
+                    layer.top[:] = [blob if top == output else top for top in layer.top]
+                    layer.bottom[:] = [blob if bottom == output else bottom for bottom in layer.bottom]
+                self.same = {tensor: blob if held == output else held for tensor, held in self.same.items()}
+                self.shapes[blob] = self.shapes[output]
             if blob != output:
                 self.message.layer.add(name=self._unique(output), type="Split", bottom=[blob], top=[output])
 
@@ -146,7 +176,8 @@ class Builder:
         self._names.add(unique)
         return unique
 
-    def _blob(self, name: str) -> str:
+    def free(self, name: str) -> str:
+        """A name for a blob on the way, which nothing has yet."""
         unique, count = name, 1
         while unique in self.shapes or unique in self.graph.types:
             count += 1

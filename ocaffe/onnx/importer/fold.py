@@ -9,11 +9,12 @@ from onnx import TypeProto, checker, defs, helper, numpy_helper, shape_inference
 from onnx.reference import ReferenceEvaluator
 
 from ocaffe.errors import Error, shape_text
-from ocaffe.onnx.importer.graph import Graph, Node, array_of, node_of
+from ocaffe.onnx.importer.graph import FLOATS, Graph, Node, array_of, node_of
 
 DRAWS = ("RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Bernoulli", "Multinomial")
-FLOATS = (1, 10, 11, 16)  # element types that a Caffe net computes as float: FLOAT, FLOAT16, DOUBLE, BFLOAT16
 
+# With ceil_mode, a window that would begin behind the image is none: PyTorch and all runtimes have it so, ONNX's own inference since this opset.
+INFERRED_AS = {"MaxPool": 22, "AveragePool": 22}
 NEUTRAL = {"Add": 0, "Sub": 0, "Mul": 1, "Div": 1}  # second operands that change nothing
 LIKE_INPUT = ("GroupNormalization",)  # functions of other operators, for which onnx infers nothing
 
@@ -98,7 +99,7 @@ def _infer(graph: Graph, node: Node) -> None:
     types, data = {}, {}
     for name in node.inputs:
         if name in constants:
-            tensor = numpy_helper.from_array(constants[name], name)
+            tensor = numpy_helper.from_array(_single(constants[name]), name)
             types[name] = helper.make_tensor_type_proto(tensor.data_type, constants[name].shape)
             if constants[name].size <= 1024:  # shapes, axes, scales; never weights
                 data[name] = tensor
@@ -109,7 +110,7 @@ def _infer(graph: Graph, node: Node) -> None:
     node.message.input[:] = node.inputs
     try:
         found = shape_inference.infer_node_outputs(
-            defs.get_schema(node.op, graph.opset, ""), node.message, types, data, opset_imports=list(graph.opset_import)
+            defs.get_schema(node.op, max(graph.opset, INFERRED_AS.get(node.op, 0)), ""), node.message, types, data, opset_imports=list(graph.opset_import)
         )
     except (shape_inference.InferenceError, checker.ValidationError) as problem:
         raise _failed(graph, node, problem) from None
@@ -117,8 +118,16 @@ def _infer(graph: Graph, node: Node) -> None:
         found = {node.outputs[0]: types[node.inputs[0]]}
     for name in node.outputs:
         if name in found and found[name].tensor_type.HasField("shape") and all(dim.HasField("dim_value") for dim in found[name].tensor_type.shape.dim):
+            kind = found[name].tensor_type
+            kind.elem_type = FLOATS[0] if kind.elem_type in FLOATS else kind.elem_type
             graph.types[name] = found[name]
             _compare(graph, node, name)
+
+
+def _single(array: np.ndarray) -> np.ndarray:
+    """Numbers of any precision in that of the net, so that a node sees one, whatever the model mixes; arithmetic of constants alone keeps its own."""
+    kind = helper.np_dtype_to_tensor_dtype(array.dtype)
+    return array.astype(np.float32) if kind in FLOATS else array
 
 
 def _compare(graph: Graph, node: Node, name: str) -> None:
@@ -135,12 +144,15 @@ def _compare(graph: Graph, node: Node, name: str) -> None:
 
 
 def _changes_nothing(graph: Graph, node: Node) -> bool:
-    if node.op == "Cast":  # all blobs are floats, those of images (UINT8) and indices (ArgMax) too
-        return node.get("to") in FLOATS
+    if node.op == "Cast":  # of images (UINT8) and indices (ArgMax) it stays, for the sake of what reads it, until a rule takes it out
+        kind = graph.types.get(node.inputs[0])
+        return node.get("to") in FLOATS and kind is not None and kind.tensor_type.elem_type in FLOATS
     if node.op in NEUTRAL and node.input(1) in graph.constants:
         values = graph.constants[node.inputs[1]]
         return values.size == 1 and float(values.reshape(())) == NEUTRAL[node.op] and graph.shape(node.inputs[0]) == graph.shape(node.outputs[0])
-    return node.op == "Identity" or (node.op == "CastLike" and node.inputs[0] in graph.types)
+    if node.op == "CastLike":
+        return node.inputs[0] in graph.types and graph.types[node.outputs[0]].tensor_type.elem_type in FLOATS
+    return node.op == "Identity"
 
 
 def _split(graph: Graph, node: Node, sequences: dict[str, list[str]]) -> Node:

@@ -6,10 +6,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from onnx import GraphProto, helper, numpy_helper
+from onnx import GraphProto, NodeProto, helper, numpy_helper
 
 from ocaffe.errors import Error, shape_text
 from ocaffe.graph.ir import Shape
+
+FLOATS = (1, 10, 11, 16)  # element types that a Caffe net computes as the first of them: FLOAT, FLOAT16, DOUBLE, BFLOAT16
 
 
 @dataclass(eq=False)
@@ -105,8 +107,12 @@ def graph_of(model: Any, opset: int, place: str, *, shapes: Mapping[str, Sequenc
         if name not in known:
             raise Error(f"has no tensor '{name}'", place=place, fix=f"its outputs are {', '.join(item.name for item in main.output)}")
     for item in inputs:
+        axes, given = len(item.type.tensor_type.shape.dim), shapes.get(item.name)
+        if given is not None and item.type.tensor_type.HasField("shape") and len(given) != axes:
+            raise Error(f"input '{item.name}' has {axes} axes, --shape gives it {len(given)}", place=place, fix="a size for each axis")
         shape = tuple(shapes.get(item.name, ())) or _input_shape(item, place)
-        graph.types[item.name] = helper.make_tensor_type_proto(item.type.tensor_type.elem_type, shape)
+        kind = item.type.tensor_type.elem_type
+        graph.types[item.name] = helper.make_tensor_type_proto(FLOATS[0] if kind in FLOATS else kind, shape)
     if not shapes:
         graph.declared = {item.name: _dims(item) for item in (*main.value_info, *main.output) if item.type.tensor_type.HasField("shape")}
     graph.prune()
@@ -116,7 +122,9 @@ def graph_of(model: Any, opset: int, place: str, *, shapes: Mapping[str, Sequenc
 def node_of(message: Any) -> Node:
     """The node of a NodeProto; operators of other domains are called domain.operator."""
     op = message.op_type if message.domain in ("", "ai.onnx") else f"{message.domain}.{message.op_type}"
-    return Node(op, list(message.input), list(message.output), {item.name: _value(item) for item in message.attribute}, message.name, message)
+    own = NodeProto()
+    own.CopyFrom(message)  # its inputs change while the graph does
+    return Node(op, list(own.input), list(own.output), {item.name: _value(item) for item in own.attribute}, own.name, own)
 
 
 def array_of(tensor: Any, place: str) -> np.ndarray:
@@ -129,7 +137,7 @@ def array_of(tensor: Any, place: str) -> np.ndarray:
 def _value(attribute: Any) -> Any:
     """An attribute as a Python value, text as str."""
     value = helper.get_attribute_value(attribute)
-    return value.decode() if isinstance(value, bytes) else value
+    return value.decode(errors="replace") if isinstance(value, bytes) else value  # a text that is none is unknown to the rules
 
 
 def _dims(item: Any) -> tuple[int | None, ...]:

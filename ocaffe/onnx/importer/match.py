@@ -14,6 +14,7 @@ import numpy as np
 from ocaffe.onnx.importer.graph import Graph, Node
 
 SWAPPED = ("Add", "Mul")
+DEFAULTS = {("HardSigmoid", "beta"): 0.5}  # of attributes that patterns name
 NEAR = 1e-3  # of a number, relative: exporters write sqrt(2) with four digits, too
 
 
@@ -38,7 +39,7 @@ def _term(graph: Graph, producers: Mapping[str, Node], term: Any, tensor: str, b
 def _operator(graph: Graph, producers: Mapping[str, Node], pattern: tuple[Any, ...], node: Node, bound: dict[str, str]) -> Iterator[dict[str, str]]:
     op, *terms = pattern
     wanted = terms.pop() if isinstance(terms[-1], dict) else {}
-    if node.op != op or len(terms) != len(node.inputs) or not all(_equal(node.get(name), value) for name, value in wanted.items()):
+    if node.op != op or len(terms) != len(node.inputs) or not all(_equal(node.get(name, DEFAULTS.get((op, name))), value) for name, value in wanted.items()):
         return
     for inputs in [node.inputs, node.inputs[::-1]] if op in SWAPPED else [node.inputs]:
         yield from _terms(graph, producers, terms, inputs, bound)

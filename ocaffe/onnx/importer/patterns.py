@@ -33,7 +33,7 @@ def _halves(term: tuple[Any, ...]) -> list[tuple[Any, ...]]:
 TABLE: list[tuple[tuple[Any, ...], str, dict[str, Any]]] = [
     *((form, "HardSwish", {}) for cut in _CUT for form in _sixths(("Mul", "x", cut))),
     *((form, "HardSigmoid", {"alpha": 1 / 6, "beta": 0.5}) for cut in _CUT for form in _sixths(cut)),
-    (("Mul", "x", ("HardSigmoid", "x", {"alpha": 1 / 6})), "HardSwish", {}),
+    (("Mul", "x", ("HardSigmoid", "x", {"alpha": 1 / 6, "beta": 0.5})), "HardSwish", {}),
     (("Mul", "x", ("Sigmoid", "x")), "Swish", {}),
     (("Mul", "x", ("Tanh", ("Softplus", "x"))), "Mish", {}),
     *((form, "Gelu", {}) for inner in _ERF for form in _halves(inner)),

@@ -13,7 +13,7 @@ from ocaffe.errors import Error
 from ocaffe.model.sniff import is_hdf5, open_head
 
 OLDEST = 7  # broadcasting as in numpy came with opset 7
-_LIMIT = 2**31 - 1  # bytes of a protobuf message, which the checker and the inliner make of the model
+_LIMIT = 2**31 - 2**24  # bytes of a protobuf message, which the checker makes of the model; of a larger one it reads the file
 DOMAINS = ("", "ai.onnx")
 
 
@@ -35,15 +35,14 @@ def read_model(path: str | Path) -> Any:
     if not all(node.output for node in model.graph.node):
         raise Error("is damaged: a node in it has no output", place=place, fix="copy or download it again")
     opset = opset_of(model, place)
-    _load_external(model, Path(path).parent, place)
-    if model.functions and model.ByteSize() < _LIMIT:
+    if model.functions:
         model = inliner.inline_local_functions(model)
     _refuse_unknown(model, opset, place)
-    if model.ByteSize() < _LIMIT:
-        try:
-            checker.check_model(model)
-        except checker.ValidationError as problem:
-            raise Error(f"is not a valid ONNX model: {_line(problem)}", place=place, fix="export it again") from None
+    size = Path(path).stat().st_size + _load_external(model, Path(path).parent, place)
+    try:
+        checker.check_model(model if size < _LIMIT else place)
+    except checker.ValidationError as problem:
+        raise Error(f"is not a valid ONNX model: {_line(problem)}", place=place, fix="export it again") from None
     return model
 
 
@@ -70,8 +69,9 @@ def opset_of(model: Any, place: str) -> int:
     return int(versions[0])
 
 
-def _load_external(model: Any, folder: Path, place: str) -> None:
-    """Read the tensors that lie in files beside the model."""
+def _load_external(model: Any, folder: Path, place: str) -> int:
+    """Read the tensors that lie in files beside the model; returns how many bytes they have."""
+    size = 0
     for tensor in external_data_helper._get_all_tensors(model):
         if not external_data_helper.uses_external_data(tensor):
             continue
@@ -91,6 +91,8 @@ def _load_external(model: Any, folder: Path, place: str) -> None:
             raise Error(f"the data of tensor '{tensor.name}' cannot be read: {_line(problem)}", place=place) from None
         tensor.data_location = onnx.TensorProto.DEFAULT
         del tensor.external_data[:]
+        size += info.length or file.stat().st_size
+    return size
 
 
 def _refuse_unknown(model: Any, opset: int, place: str) -> None:

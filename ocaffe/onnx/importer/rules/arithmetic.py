@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 
-from ocaffe.errors import shape_text
 from ocaffe.graph.ir import Shape
 from ocaffe.onnx.importer.builder import Builder
 from ocaffe.onnx.importer.graph import Node
@@ -115,10 +114,8 @@ def eltwise(net: Builder, node: Node, bottoms: list[str], operation: str, coeff:
 def extreme(net: Builder, node: Node) -> None:
     constants = [index for index in range(len(node.inputs)) if net.is_constant(node, index)]
     lowest = node.op == "Max"
-    if len(node.inputs) == 2 and len(constants) == 1:
-        bound = net.constant(node, constants[0])
-        net.check(node, bound.size == 1, f"a bound of {shape_text(bound.shape)}", "one number")
-        value = float(bound.reshape(()))
+    if len(node.inputs) == 2 and len(constants) == 1 and net.constant(node, constants[0]).size == 1:
+        value = float(net.constant(node, constants[0]).reshape(()))
         bounded(net, node, net.bottom(node, 1 - constants[0]), value if lowest else -FLOAT_MAX, FLOAT_MAX if lowest else value)
         return
     wanted = net.output_shape(node)

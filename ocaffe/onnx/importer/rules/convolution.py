@@ -35,15 +35,19 @@ def conv_transpose(net: Builder, node: Node) -> None:
     pad = tuple(max(0, min(b, e)) for b, e in zip(begin, end))
     parameters = _parameters(node, Windows(windows.kernel, windows.stride, windows.dilation, pad, pad), weight.shape[1] * group, bias is not None)
     exact = begin == end == pad
-    top = net.layer(node, "Deconvolution", [x], parameters, part="" if exact else "whole", blobs=_blobs(weight, bias))
+    beyond = [max(0, -e) for e in end]
+    late = bias is not None and any(beyond)  # pixels that no window reaches hold the bias alone
+    if late:
+        parameters["bias_term"] = False
+    top = net.layer(node, "Deconvolution", [x], parameters, part="" if exact else "whole", blobs=_blobs(weight, None if late else bias))
     if exact:
         return
-    net.check(node, min(end) >= 0 or bias is None or not bias.any(), f"output_padding beyond the last window by {-min(end)} and a bias", "a smaller one")
-    beyond = [max(0, -e) for e in end]
     cut = {2 + i: (b - p, b - p + w - more) for i, (b, p, w, more) in enumerate(zip(begin, pad, wanted, beyond))}
     top = slice_axes(net, node, top, cut, "cut", last=not any(beyond))
     if any(beyond):
-        net.layer(node, "Pad", [top], {"begin": [0] * len(beyond), "end": beyond})
+        top = net.layer(node, "Pad", [top], {"begin": [0] * len(beyond), "end": beyond}, part="pad" if late else "")
+    if late:
+        net.layer(node, "Bias", [top], suffix="bias", blobs=[bias])
 
 
 def _begin_of_transposed(node: Node, windows: Windows, image: tuple[int, ...], wanted: tuple[int, ...]) -> tuple[int, ...]:
@@ -82,7 +86,8 @@ def gemm(net: Builder, node: Node) -> None:
     weight = weight * np.float32(node.get("alpha", 1.0))
     outputs = weight.shape[0 if node.get("transB") else 1]
     if bias is not None:
-        net.check(node, bias.size in (1, outputs), f"C is {shape_text(bias.shape)}, a bias of {outputs} values is wanted")
+        row = bias.size == 1 or (bias.size == outputs and bias.shape[-1] == outputs)
+        net.check(node, row, f"C is {shape_text(bias.shape)}, a row of {outputs} values is wanted", "--cut_at with a tensor before it")
         bias = np.broadcast_to(bias.reshape(-1) * np.float32(node.get("beta", 1.0)), (outputs,))
     _inner_product(net, node, x, weight if node.get("transB") else weight.T, bias)
 

@@ -17,7 +17,7 @@ def batch_normalization(net: Builder, node: Node) -> None:
     """BatchNorm and Scale. ONNX keeps averages, Caffe sums of which each step forgets a part, and their weight in a third blob. A weight of
     1 / (1 - momentum), what it tends to in Caffe, makes each later batch count as it did where the net was trained."""
     scale, bias, mean, variance = (net.constant(node, index).reshape(-1) for index in range(1, 5))
-    net.check(node, not any(node.outputs[1:]) or not set(node.outputs[1:]) & _read(net), "the net reads its running statistics", "export it for inference")
+    net.check(node, not net.wanted & set(filter(None, node.outputs[1:])), "the net reads its running statistics", "export it for inference")
     momentum = node.get("momentum", 0.9)
     remembered = 0 <= momentum < 1
     weight = np.float32(1 / (1 - momentum)) if remembered else np.float32(1)
@@ -25,10 +25,6 @@ def batch_normalization(net: Builder, node: Node) -> None:
     blobs = [mean * weight, variance * weight, np.array([weight])]
     top = net.layer(node, "BatchNorm", [net.bottom(node)], fields, part="norm", suffix="", blobs=blobs)
     net.layer(node, "Scale", [top], {"bias_term": True}, suffix="scale", blobs=[scale, bias])
-
-
-def _read(net: Builder) -> set[str]:
-    return {name for node in net.graph.nodes for name in node.inputs} | set(net.graph.outputs)
 
 
 @operator("InstanceNormalization")
@@ -47,12 +43,13 @@ def layer_normalization(net: Builder, node: Node) -> None:
     """The scale (input 1) may be left out: the pattern of operators that stood for this one before opset 17 ends before it."""
     x = net.bottom(node)
     axis = node.get("axis", -1) % len(net.shape(x))
-    net.check(node, not set(node.outputs[1:]) & _read(net), "the net reads its mean or deviation", "--cut_at with a tensor before it")
+    net.check(node, not net.wanted & set(filter(None, node.outputs[1:])), "the net reads its mean or deviation", "--cut_at with a tensor before it")
     scale, bias = net.constant(node, 1), net.constant(node, 2)
     part = "norm" if scale is not None else ""
     top = net.layer(node, "LayerNorm", [x], {"axis": axis, "eps": node.get("epsilon", 1e-5)}, part=part, suffix="")
     if scale is not None:
-        _affine(net, node, top, scale, bias, axis)
+        normalized = net.shape(x)[axis:]
+        _affine(net, node, top, np.broadcast_to(scale, normalized), None if bias is None else np.broadcast_to(bias, normalized), axis)
 
 
 @operator("GroupNormalization")

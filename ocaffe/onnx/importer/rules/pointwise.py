@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
+from ocaffe.errors import shape_text
 from ocaffe.onnx.importer.builder import Builder
-from ocaffe.onnx.importer.fold import FLOATS
-from ocaffe.onnx.importer.graph import Node
+from ocaffe.onnx.importer.graph import FLOATS, Node
 from ocaffe.onnx.importer.rules import operator
 
 FLOAT_MAX = float(np.finfo(np.float32).max)
@@ -49,7 +49,7 @@ def power(net: Builder, node: Node) -> None:
 
 @operator("Clip")
 def clip(net: Builder, node: Node) -> None:
-    low, high = net.setting(node, "min", 1), net.setting(node, "max", 2)
+    low, high = net.number(node, "min", 1), net.number(node, "max", 2)
     bounded(net, node, net.bottom(node), -FLOAT_MAX if low is None else low, FLOAT_MAX if high is None else high)
 
 
@@ -67,8 +67,10 @@ def bounded(net: Builder, node: Node, x: str, low: float, high: float) -> None:
 def prelu(net: Builder, node: Node) -> None:
     """One slope, or one for each channel."""
     x, slope = net.bottom(node), net.constant(node, 1)
-    channels = net.shape(x)[1] if len(net.shape(x)) > 1 else 1
-    net.check(node, slope.size in (1, channels), f"{slope.size} slopes for {channels} channels", "one, or one for each channel")
+    axes = len(net.shape(x))
+    channels = net.shape(x)[1] if axes > 1 else 1
+    of_channels = (1,) * (axes - slope.ndim) + slope.shape == tuple(channels if axis == 1 else 1 for axis in range(axes))
+    net.check(node, slope.size == 1 or of_channels, f"slopes of {shape_text(slope.shape)} for {shape_text(net.shape(x))}", "one, or one for each channel")
     shared = slope.size == 1 and channels > 1
     net.layer(node, "PReLU", [x], {"channel_shared": True} if shared else {}, blobs=[slope.reshape(() if shared else -1)])
 
@@ -90,12 +92,12 @@ def celu(net: Builder, node: Node) -> None:
 
 @operator("Dropout")
 def dropout(net: Builder, node: Node) -> None:
-    ratio = net.setting(node, "ratio", 1, 0.5)
+    ratio = net.number(node, "ratio", 1, 0.5)
     net.layer(node, "Dropout", [net.bottom(node)], {"dropout_ratio": ratio})
 
 
 @operator("Identity", "Cast", "CastLike")
 def identity(net: Builder, node: Node) -> None:
-    """Fold leaves these where they make an output of the net. All blobs are floats."""
+    """Fold leaves these where they make an output of the net, or change the type. All blobs are floats."""
     net.check(node, node.op != "Cast" or node.get("to") in FLOATS, "the net has a cast to integers", "cast behind it")
     net.alias(node, net.bottom(node))

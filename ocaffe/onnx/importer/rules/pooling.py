@@ -1,11 +1,11 @@
 """MaxPool, AveragePool, LpPool's global relatives, and means over the image."""
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 
-from ocaffe.errors import shape_text
 from ocaffe.layers.window import Window
 from ocaffe.onnx.importer.builder import Builder
 from ocaffe.onnx.importer.graph import Node
@@ -14,13 +14,16 @@ from ocaffe.onnx.importer.rules.shape import flatten_to
 from ocaffe.onnx.importer.rules.windows import Windows, padded
 
 METHODS = {"MaxPool": "MAX", "AveragePool": "AVE", "GlobalMaxPool": "MAX", "GlobalAveragePool": "AVE", "ReduceMax": "MAX", "ReduceMean": "AVE"}
+REDUCTIONS = {"ReduceMean": "MEAN", "ReduceSum": "SUM", "ReduceSumSquare": "SUMSQ", "ReduceL1": "ASUM", "ReduceL2": "SUMSQ"}
+KEEPING = ("ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin")  # of one value, the value
 LOWEST = float(np.finfo(np.float32).min)
 
 
 @operator("MaxPool", "AveragePool")
 def pool(net: Builder, node: Node) -> None:
     """Caffe pads as much behind as before, and ignores (MAX, avg_include_pad: false) or clips (AVE) what a window has beyond: so pads behind that
-    only let one more window begin are its rounding up. Where that does not give the outputs that are wanted, the image is padded first."""
+    only let one more window begin are its rounding up. Where that does not give the outputs that are wanted, the image is padded first; means are
+    then multiplied by what their windows count."""
     x = net.bottom(node)
     net.check(node, len(node.outputs) == 1 or not node.outputs[1], "the indices of the maxima are wanted, which count over the whole batch in ONNX")
     image, wanted = net.shape(x)[2:], net.output_shape(node)[2:]
@@ -32,13 +35,13 @@ def pool(net: Builder, node: Node) -> None:
     fitting = _rounding(windows, image, wanted)
     # The divisor of AVE counts the padding behind, as far as it is as wide as that before.
     clipped = average and counted and windows.begin != windows.end
+    shares = np.ones(())
     if fitting is None or clipped:
-        net.check(node, not average or counted or not any((*windows.begin, *windows.end)),
-                  f"pads {[*windows.begin, *windows.end]} that are not counted and no rounding of Caffe gives {shape_text(wanted)}")  # fmt: skip
-        x = padded(net, node, x, windows, 0 if average else LOWEST)
-        windows = windows.without_pads()
-        fitting = _rounding(windows, net.shape(x)[2:], wanted)
-        net.check(node, fitting, f"no rounding of Caffe gives {shape_text(wanted)} of {shape_text(net.shape(x)[2:])}")
+        if average:
+            shares = _shares(windows, image, wanted, counted)
+        whole = windows.around(image, wanted)
+        x, windows, fitting = padded(net, node, x, whole, 0 if average else LOWEST), whole.without_pads(), "FLOOR"
+    even = bool((shares == 1).all())
     parameters: dict[str, Any] = {"pool": METHODS[node.op], "round_mode": fitting}
     for name, values, default in (("kernel", windows.kernel, None), ("stride", windows.stride, 1), ("pad", windows.begin, 0)):
         parameters.update(_sizes(name, values, default))
@@ -46,7 +49,19 @@ def pool(net: Builder, node: Node) -> None:
         parameters["avg_include_pad"] = False
     if max(windows.dilation) > 1:
         parameters["dilation"] = windows.dilation
-    net.layer(node, "Pooling", [x], parameters)
+    top = net.layer(node, "Pooling", [x], parameters, part="" if even else "whole")
+    if not even:
+        net.layer(node, "Scale", [top], {"axis": 2, "num_axes": shares.ndim}, suffix="share", blobs=[shares], learn=False)
+
+
+def _shares(windows: Windows, image: tuple[int, ...], wanted: tuple[int, ...], counted: bool) -> np.ndarray:
+    """Pixels of a window / those that ONNX divides by: of the padded image if `counted`, else of the image."""
+    shares = np.ones(())
+    for outputs, size, kernel, stride, begin, end in zip(wanted, image, windows.kernel, windows.stride, windows.begin, windows.end):
+        first = np.arange(outputs) * stride - begin
+        low, high = (-begin, size + end) if counted else (0, size)
+        shares = shares[..., None] * (kernel / np.maximum(1, np.minimum(first + kernel, high) - np.maximum(first, low)))
+    return shares
 
 
 def _rounding(windows: Windows, image: tuple[int, ...], wanted: tuple[int, ...]) -> str | None:
@@ -72,30 +87,43 @@ def global_pool(net: Builder, node: Node) -> None:
     _whole_image(net, node, METHODS[node.op])
 
 
-@operator("ReduceMean", "ReduceMax", "ReduceSum", "ReduceSumSquare", "ReduceL1")
+@operator("ReduceMean", "ReduceSum", "ReduceSumSquare", "ReduceL1", "ReduceL2", "ReduceMax", "ReduceMin")
 def reduce(net: Builder, node: Node) -> None:
-    """Over the image: a global Pooling. Over the last axes: a Reduction."""
+    """Over the image: a global Pooling. Over other axes, brought to the end: a Reduction, or a global Pooling of them as one."""
     x = net.bottom(node)
     shape = net.shape(x)
     given = net.setting(node, "axes", 1)
     if not given and node.get("noop_with_empty_axes"):
+        net.check(node, node.op in KEEPING, "noop_with_empty_axes", "name the axes")
         net.alias(node, x)
         return
     axes = sorted(axis % len(shape) for axis in (given or range(len(shape))))
     if node.op in METHODS and axes == list(range(2, len(shape))) and len(axes) in (2, 3):
         _whole_image(net, node, METHODS[node.op])
         return
-    operations = {"ReduceMean": "MEAN", "ReduceSum": "SUM", "ReduceSumSquare": "SUMSQ", "ReduceL1": "ASUM"}
-    net.check(node, node.op in operations, f"a maximum over axes {axes} of {shape_text(shape)}; a Caffe layer takes it over an image", "ReduceMean")
-    last = list(range(len(shape) - len(axes), len(shape)))
-    if axes != last:  # bring the axes to the end
-        order = [axis for axis in range(len(shape)) if axis not in axes] + axes
-        x = net.layer(node, "Permute", [x], {"order": order}, part="order")
-    kept = node.get("keepdims", 1)
-    parameters = {"operation": operations[node.op], "axis": last[0]}
-    top = net.layer(node, "Reduction", [x], parameters, part="reduced" if kept else "")
-    if kept:
-        flatten_to(net, node, top, net.output_shape(node))
+    rest = [axis for axis in range(len(shape)) if axis not in axes]
+    if axes != list(range(len(rest), len(shape))):
+        x = net.layer(node, "Permute", [x], {"order": rest + axes}, part="order")
+    wanted = net.output_shape(node)
+    left = tuple(shape[axis] for axis in rest)
+    if node.op in REDUCTIONS:
+        last = node.op != "ReduceL2" and wanted == left
+        top = net.layer(node, "Reduction", [x], {"operation": REDUCTIONS[node.op], "axis": len(rest)}, part="" if last else "reduced")
+        if last:
+            return
+        if node.op == "ReduceL2":
+            top = net.layer(node, "Power", [top], {"power": 0.5}, part="" if wanted == left else "root")
+            if wanted == left:
+                return
+    else:
+        lowest = node.op == "ReduceMin"  # the negative of the largest of the negatives
+        if lowest:
+            x = net.layer(node, "Power", [x], {"scale": -1.0}, part="negative")
+        top = flatten_to(net, node, x, (shape[0] if 0 in rest else 1, math.prod(left[0 in rest :]), math.prod(shape[axis] for axis in axes), 1), "plane")
+        top = net.layer(node, "Pooling", [top], {"pool": "MAX", "global_pooling": True}, part="pool")
+        if lowest:
+            top = net.layer(node, "Power", [top], {"scale": -1.0}, part="least")
+    flatten_to(net, node, top, wanted)
 
 
 def _whole_image(net: Builder, node: Node, method: str) -> None:

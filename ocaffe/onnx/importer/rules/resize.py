@@ -12,7 +12,7 @@ from ocaffe.onnx.importer.graph import Node
 from ocaffe.onnx.importer.rules import operator
 
 # Where output o of `outs` lies among `ins` pixels; s is the scale
-PLACES: dict[str, Callable[[np.ndarray, float, int, int], np.ndarray]] = {
+PLACES: dict[str, Callable[[np.ndarray, Any, int, int], np.ndarray]] = {
     "half_pixel": lambda o, s, ins, outs: (o + 0.5) / s - 0.5,
     "half_pixel_symmetric": lambda o, s, ins, outs: (o + 0.5) / s - 0.5 + ins / 2 * (1 - outs / (ins * s)),
     "pytorch_half_pixel": lambda o, s, ins, outs: (o + 0.5) / s - 0.5 if outs > 1 else 0 * o,
@@ -66,7 +66,7 @@ def _matrix(net: Builder, node: Node, axis: int, ins: int, outs: int) -> np.ndar
     given = net.setting(node, "scales", 1 if early else 2) or []
     named = node.get("axes", range(len(given)))
     scale = dict(zip(named, given)).get(axis, outs / ins)
-    places = PLACES[where](np.arange(outs, dtype=np.float64), scale, ins, outs)
+    places = PLACES[where](np.arange(outs, dtype=np.float32), np.float32(scale), ins, outs)  # as runtimes compute it: it decides which of two is nearest
     if mode == "nearest":
         return np.eye(ins)[np.clip(ROUNDINGS[rounding](places), 0, ins - 1).astype(int)]
     return _linear(places, ins) if mode == "linear" else _cubic(places, ins, node.get("cubic_coeff_a", -0.75))

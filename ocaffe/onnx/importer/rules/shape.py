@@ -17,6 +17,8 @@ def flatten_to(net: Builder, node: Node, x: str, wanted: Shape, part: str = "") 
     if shape[:1] == wanted[:1] and len(wanted) == 2 and len(shape) > 1:
         return net.layer(node, "Flatten", [x], part=part)
     dims = [0 if axis < len(shape) and shape[axis] == size else size for axis, size in enumerate(wanted)]
+    if dims and dims[0] != 0:  # the batch went into the first axis, or came out of it
+        dims[0] = -1
     return net.layer(node, "Reshape", [x], {"shape": {"dim": dims}}, part=part)
 
 
@@ -27,8 +29,8 @@ def slice_axes(net: Builder, node: Node, x: str, parts: Mapping[int, tuple[int, 
         size, here = net.shape(x)[axis], f"{part}{axis}"
         points = [point for point in (start, end) if 0 < point < size]
         final = last and number == len(cuts) - 1
-        top = node.outputs[0] if final else f"{node.outputs[0]}_{here}"
-        tops = [*([f"{top}_before"] if start > 0 else []), top, *([f"{top}_behind"] if end < size else [])]
+        top = node.outputs[0] if final else net.free(f"{node.outputs[0]}_{here}")
+        tops = [*([net.free(f"{top}_before")] if start > 0 else []), top, *([net.free(f"{top}_behind")] if end < size else [])]
         net.layer(node, "Slice", [x], {"axis": axis, "slice_point": points}, part=here, tops=tops)
         net.layer(node, "Silence", [name for name in tops if name != top], part=f"{here}_rest", tops=[])
         x = top
@@ -74,7 +76,11 @@ def split(net: Builder, node: Node) -> None:
     points = [sum(sizes[:index]) for index in range(1, len(sizes))]
     if points:
         parameters = {"axis": axis} | ({"slice_point": points} if len(set(sizes)) > 1 else {})
-        net.layer(node, "Slice", [x], parameters, tops=node.outputs)
+        tops = [name or net.free(f"{node.outputs[0]}_part{index}") for index, name in enumerate(node.outputs)]
+        net.layer(node, "Slice", [x], parameters, tops=tops)
+        unread = [name for name in tops if name not in net.wanted]
+        if unread:
+            net.layer(node, "Silence", unread, suffix="rest", tops=[])
     else:
         net.alias(node, x)
 
@@ -111,13 +117,19 @@ def slice_(net: Builder, node: Node) -> None:
         net.layer(node, "Pooling", [x], parameters)
 
 
-@operator("Gather")
+@operator("Gather", "GatherND")
 def gather(net: Builder, node: Node) -> None:
     """Of constant indices: one, which takes the axis away, or several, each a slice."""
     x, indices = net.bottom(node), net.constant(node, 1)
     shape = net.shape(x)
     axis = node.get("axis", 0) % len(shape)
+    if node.op == "GatherND":  # of indices of one axis, as PyTorch writes x[:, [2, 1, 0]] between two transpositions
+        axis = node.get("batch_dims", 0)
+        net.check(node, indices.shape[-1] == 1, f"indices of {indices.shape[-1]} axes", "index one axis")
+        indices = indices[..., 0]
     net.check(node, indices.ndim < 2 and indices.size <= 16, f"{indices.size} indices of {shape_text(indices.shape)}; up to 16 in a row can be sliced")
+    beyond = [int(index) for index in indices.reshape(-1) if not -shape[axis] <= index < shape[axis]]
+    net.check(node, not beyond, f"index {beyond[:1]} of an axis of {shape[axis]}", "export it again")
     chosen = [int(index) % shape[axis] for index in indices.reshape(-1)]
     if not indices.ndim:
         top = slice_axes(net, node, x, {axis: (chosen[0], chosen[0] + 1)}, "axis", last=False)
@@ -186,8 +198,7 @@ def pad(net: Builder, node: Node) -> None:
         return
     first = next(axis for axis in range(axes) if begin[axis] or end[axis])
     first = 2 if first > 2 else first
-    value = net.setting(node, "value", 2, 0.0)
-    value = value[0] if isinstance(value, list) else value
+    value = net.number(node, "value", 2, 0.0)
     parameters: dict[str, Any] = {"begin": begin[first:], "end": end[first:]}
     if first != 2:
         parameters["axis"] = first

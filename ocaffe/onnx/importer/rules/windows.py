@@ -45,6 +45,11 @@ class Windows:
     def symmetric(self) -> bool:
         return self.begin == self.end and min(self.begin, default=0) >= 0
 
+    def around(self, image: Axes, outputs: Axes) -> Windows:
+        """The same with pads behind that complete the last window, and reach no further."""
+        ends = ((o - 1) * s + e - n - b for o, s, e, n, b in zip(outputs, self.stride, self.extent, image, self.begin))
+        return replace(self, end=tuple(max(0, end) for end in ends))
+
     def without_pads(self) -> Windows:
         zeros = (0,) * len(self.begin)
         return replace(self, begin=zeros, end=zeros)

@@ -1,0 +1,75 @@
+"""`ocaffe convert model.onnx net.prototxt net.caffemodel`: the net is compared with the model before anything is written."""
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+from ocaffe.cli import main
+from ocaffe.onnx.importer.rules import pointwise
+
+CONV = "a = Conv(x, w) b = Relu(a) y = Sigmoid(b)"
+NORM = "y = BatchNormalization<MODE>(x, s, s, s, s)"
+
+
+def saved(tmp_path: Path, text: str, dtype: Any = np.float32) -> str:
+    image, kind = ("uint8", np.float32) if dtype == np.uint8 else ("float", dtype)
+    weights = {"w": np.random.default_rng(0).standard_normal((4, 3, 3, 3)).astype(kind), "s": np.ones(3, np.float32)}
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> net ({image}[2, 3, 8, 8] x) => (float[n, c, h, w] y) {{ {text} }}')
+    used = {name for node in model.graph.node for name in node.input}
+    model.graph.initializer.extend(onnx.numpy_helper.from_array(array, name) for name, array in weights.items() if name in used)
+    onnx.save(model, tmp_path / "m.onnx")
+    return str(tmp_path / "m.onnx")
+
+
+@pytest.fixture
+def convert(tmp_path: Path, device: Any) -> Any:
+    files = [str(tmp_path / name) for name in ("n.prototxt", "n.caffemodel")]
+    return lambda source, *flags: main(["convert", source, *files, *flags, "--device", device.number])
+
+
+@pytest.mark.parametrize("text, dtype, flags", [
+    (CONV, np.float32, ()), (CONV, np.float32, ("--cut_at=a,b",)), (CONV, np.float32, ("--shape=x:3x3x9x7",)),
+    ("f = Cast<to=1>(x) y = Conv(f, w)", np.uint8, ()),
+    ("h = Cast<to=10>(x) a = Conv(h, w) y = Cast<to=1>(a)", np.float16, ()),
+])  # fmt: skip
+def test_verified(tmp_path: Path, convert: Any, text: str, dtype: Any, flags: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    assert convert(saved(tmp_path, text, dtype), *flags) == 0
+    assert "equal to ocaffe's outputs in onnxruntime" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("text", [CONV, "a = Neg(x) b = Relu(a) c = Neg(b) i = ArgMax<axis=1>(c) y = Cast<to=1>(i)"], ids=["conv", "choice"])
+def test_the_first_tensor_that_differs(tmp_path: Path, convert: Any, text: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(pointwise.TABLE, "Relu", ("AbsVal", {}))
+    source = saved(tmp_path, text)
+    assert convert(source) == 1
+    error = capsys.readouterr().err
+    assert "output 'y' differs" in error and "the first blob that differs is 'b'" in error and "(AbsVal)" in error
+    assert [path.name for path in tmp_path.iterdir()] == ["m.onnx"]
+    assert convert(source, "--noverify") == 0
+    assert "not verified (--noverify)" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("mode, verdict, warned", [
+    ("training_mode=0", "equal to ocaffe's outputs", False), ("training_mode=1", "not verified, because the model normalizes by the batch", True)
+])  # fmt: skip
+def test_a_model_in_training_form(tmp_path: Path, convert: Any, mode: str, verdict: str, warned: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    text = NORM.replace("MODE", mode)
+    assert convert(saved(tmp_path, text.replace("y =", "y, mean, variance =") if warned else text)) == 0
+    captured = capsys.readouterr()
+    assert verdict in captured.out and ("take the statistics of the batch" in captured.err) == warned
+
+
+def test_without_a_device(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ocaffe.cl.device.list_devices", list)
+    assert main(["convert", saved(tmp_path, CONV), str(tmp_path / "n.prototxt"), str(tmp_path / "n.caffemodel")]) == 0
+    assert "NOT VERIFIED: there is no OpenCL device" in capsys.readouterr().out
+
+
+def test_flags_of_the_other_direction(tmp_path: Path, convert: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    assert convert(saved(tmp_path, CONV), "--fold") == 1
+    assert "--fold means nothing for onnx prototxt weights" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["m.onnx"]

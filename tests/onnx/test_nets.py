@@ -1,0 +1,58 @@
+"""Whole nets to ONNX: those of the zoo and of others, at batch 1 and 3."""
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ocaffe import proto
+from ocaffe.model.text import read_net
+from ocaffe.model.upgrade import upgrade_net
+from ocaffe.network import phase_net
+from ocaffe.onnx.deploy import deploy
+from ocaffe.onnx.export import Options, export
+from ocaffe.onnx.verify import random_inputs, verify
+from tests.onnx.test_convert import ROOT, random_weights
+
+ZOO = ROOT / "zoo"
+REAL = ROOT.parent / "shared" / "real"
+
+
+def zoo() -> list[str]:
+    return sorted(path.name for path in ZOO.iterdir() if (path / "deploy.prototxt").exists())
+
+
+@pytest.mark.parametrize("name", zoo())
+def test_zoo(name: str, device: Any) -> None:
+    message = upgrade_net(read_net(str(ZOO / name / "deploy.prototxt")))
+    exported = export(message, random_weights(message), Options(dynamic_batch=True))
+    assert verify(exported, [random_inputs(exported.graph, batch=batch) for batch in (1, 3)], device).worst <= 1e-4
+
+
+@pytest.mark.skipif(not REAL.is_dir(), reason="../shared/real is not here")
+@pytest.mark.parametrize(("folder", "net"), [("lenet_ljf", "lenet"), ("mtcnn_det3", "det3"), ("ultralight_RFB320", "RFB-320")])
+@pytest.mark.parametrize("fold", [False, True], ids=["plain", "folded"])
+def test_models_of_others(folder: str, net: str, fold: bool, device: Any) -> None:
+    (weights,) = (REAL / "models" / folder).glob("*.caffemodel")
+    exported = export(str(REAL / "models" / folder / f"{net}.prototxt"), str(weights), Options(dynamic_batch=True, fold=fold))
+    assert verify(exported, [random_inputs(exported.graph, batch=batch) for batch in (1, 3)], device).worst <= 1e-4
+
+
+PUBLIC: dict[str, dict[str, tuple[int, ...]]] = {  # part of a path, shapes of data tops
+    "MobileNet-SSD/voc/MobileNetSSD_test": {"data": (1, 3, 300, 300)},
+    "shufflenet_v2_1x_deploy": {},
+    "SqueezeNet_v1.1/train_val": {"data": (1, 3, 227, 227)},
+    "resnet_110/test": {"data": (1, 3, 32, 32)},
+    "tsn_bn_inception_rgb_train_val": {"data": (1, 9, 224, 224)},
+}
+
+
+@pytest.mark.skipif(not REAL.is_dir(), reason="../shared/real is not here")
+@pytest.mark.parametrize("part", PUBLIC)
+def test_public_prototxts(part: str, device: Any) -> None:
+    (file,) = (path for path in (REAL / "prototxts").rglob("*.prototxt") if part in str(path))
+    options = Options(shapes=PUBLIC[part], activate=True, dynamic_batch=True)
+    message = upgrade_net(read_net(str(file), allow_unknown_fields=True))
+    deployed = deploy(phase_net(message, proto.TEST), shapes=options.shapes, activate=True).message
+    exported = export(message, random_weights(deployed), options)
+    assert verify(exported, [random_inputs(exported.graph, batch=batch) for batch in (1, 2)], device).worst <= 1e-4
