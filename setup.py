@@ -17,7 +17,7 @@ setup(
     license="BSD-2-Clause",
     python_requires=">=3.10",
     packages=find_packages(include=["ocaffe", "ocaffe.*"]),
-    package_data={"ocaffe": ["kernels/*.cl", "kernels/*.h", "kernels/*.json", "proto/*.desc"]},
+    package_data={"ocaffe": ["py.typed", "*.pyi", "kernels/*.cl", "kernels/*.h", "kernels/*.json", "proto/*.desc"]},
     install_requires=["pyopencl>=2024.1", "numpy>=1.23", "protobuf>=4.22,<8", "lmdb", "pillow>=10.1", "tqdm", "onnx>=1.15", "h5py"],
     extras_require={
         "cpu": [f"intel-opencl-rt; {X86_64}", f"intel-cmplr-lib-rt; {X86_64}"],

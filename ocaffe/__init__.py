@@ -5,18 +5,41 @@ from typing import Any
 
 __version__ = "0.1.0"
 
-_LAZY = {
-    "Net": "ocaffe.net", "Error": "ocaffe.errors", "get_solver": "ocaffe.pysolver", "SGDSolver": "ocaffe.pysolver",
-    "Layer": "ocaffe.pylayer", "TRAIN": "ocaffe.proto", "TEST": "ocaffe.proto", "set_random_seed": "ocaffe.pysolver",
-}  # fmt: skip
+_NAMES = {  # module: what of it is called ocaffe.name; __init__.pyi says the same to type checkers
+    "as_caffe": "install_as_caffe",
+    "blob": "Blob",
+    "classifier": "Classifier",
+    "detector": "Detector",
+    "errors": "Error",
+    "layers.base": "layer_type_list",
+    "log": "init_log",
+    "net": "Net",
+    "net_spec": "NetSpec params to_proto",
+    "processes": "NCCL has_nccl set_multiprocess set_solver_count set_solver_rank solver_count solver_rank",
+    "proto": "TEST TRAIN",
+    "pylayer": "Layer",
+    "pysolver": "AdaDeltaSolver AdaGradSolver AdamSolver NesterovSolver RMSPropSolver SGDSolver Solver get_solver",
+    "runtime": "Timer set_device set_mode_cpu set_mode_gpu set_random_seed",
+}
+_MODULES = ("classifier", "coord_map", "detector", "draw", "io", "layers", "log", "net_spec", "proto")  # as pycaffe has them
+_LAZY = {name: module for module, names in _NAMES.items() for name in names.split()}
+
+__all__ = sorted(["__version__", *_LAZY, *_MODULES])
 
 
 def __getattr__(name: str) -> Any:
     """Names are imported when they are first used, so that `ocaffe --version` needs no OpenCL."""
-    if name not in _LAZY:
-        raise AttributeError(f"module 'ocaffe' has no attribute {name!r}")
     import importlib
 
-    value = getattr(importlib.import_module(_LAZY[name]), name)
+    if name in _LAZY:
+        value: Any = getattr(importlib.import_module(f"ocaffe.{_LAZY[name]}"), name)
+    elif name in _MODULES:
+        value = importlib.import_module(f"ocaffe.{name}")
+    else:
+        raise AttributeError(f"module 'ocaffe' has no attribute {name!r}")
     globals()[name] = value
     return value
+
+
+def __dir__() -> list[str]:
+    return __all__

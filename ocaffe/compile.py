@@ -141,7 +141,7 @@ class _Job:
 
     @property
     def may_recompute(self) -> bool:
-        return self.choices.recompute and self.switches.recompute and self.switches.share
+        return self.choices.recompute and self.switches.recompute and self.switches.share and not self.choices.apart
 
     def budget(self, found: Compiled) -> int:
         """Bytes of the limit that are left for recycled memory."""
@@ -163,13 +163,14 @@ class _Job:
     def compiled(self, budget: int | None = None, split: Split | None = None) -> Compiled:
         choices, switches = self.choices, self.switches
         alignment, slab_limit = (1, 1) if switches.separate else (self.target.alignment, self.target.max_allocation)
-        fuse, again = choices.fuse and switches.fuse, choices.recompute and switches.recompute
+        free = not choices.apart
+        fuse, again, share = choices.fuse and switches.fuse and free, choices.recompute and switches.recompute and free, switches.share and free
         recording = record(self.graph, self.group, self.target, replace(choices, split=split, fuse=fuse), self.update)
         before = {id(launch): index for index, launch in enumerate(recording.schedule)}
-        schedule = optimise(recording.schedule, fuse=fuse, in_place=switches.share, again=again, budget=budget)
+        schedule = optimise(recording.schedule, fuse=fuse, in_place=share, again=again, budget=budget)
         if schedule is not recording.schedule:
             recording = _renumber(recording, [before[id(launch.before or launch)] for launch in schedule], schedule)
-        return Compiled(recording, plan(schedule, alignment=alignment, slab_limit=slab_limit, share=switches.share), split)
+        return Compiled(recording, plan(schedule, alignment=alignment, slab_limit=slab_limit, share=share), split)
 
 
 def _renumber(recording: Recording, kept: list[int], schedule: Any) -> Recording:

@@ -1,16 +1,22 @@
-"""Images in and out of nets, as pycaffe's `io` has them: load, resize, crop, and the preprocessing of deploy nets.
+"""Images in and out of nets, as pycaffe's `io` has them: load, resize, crop, the preprocessing of deploy nets, and arrays as messages.
 
 Images are height x width x channels, float32, RGB, 0 to 1; net inputs channels x height x width.
 """
 from __future__ import annotations
 
+import io as _io
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from google.protobuf.message import DecodeError
 from PIL import Image, UnidentifiedImageError
 
+from ocaffe import proto
 from ocaffe.errors import Error, shape_text
+from ocaffe.model.blob import array_to_blob, blob_to_array
+from ocaffe.model.blob import array_to_datum as array_to_datum_message
+from ocaffe.model.blob import datum_to_array as datum_message_to_array
 
 
 def load_image(filename: str, color: bool = True) -> np.ndarray:
@@ -18,47 +24,55 @@ def load_image(filename: str, color: bool = True) -> np.ndarray:
     try:
         with Image.open(filename) as image:
             if image.mode in ("I;16", "I;16B", "I"):
-                pixels = np.asarray(image).astype(np.float32)[..., None] / 65535
+                pixels = np.asarray(np.asarray(image).astype(np.float32)[..., None] / 65535)
                 return np.repeat(pixels, 3, 2) if color else pixels
             pixels = np.asarray(image.convert("RGB"), np.float32) / np.float32(255)
+            gray = np.array([0.2125, 0.7154, 0.0721], np.float32)  # ITU-R BT.709, as skimage
             if color or image.mode not in ("1", "L", "LA"):
-                return pixels if color else (pixels @ np.array([0.2125, 0.7154, 0.0721], np.float32))[..., None]
-            return pixels[..., :1]
+                return pixels if color else np.asarray(pixels @ gray)[..., None]
+            return np.asarray(pixels[..., :1])
     except UnidentifiedImageError:
         raise Error("is no image file that Pillow can read", place=str(filename)) from None
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as problem:
         raise Error(f"cannot be read: {getattr(problem, 'strerror', None) or problem}", place=str(filename)) from None
 
 
-def resize_image(image: np.ndarray, size: Sequence[int], interp_order: int = 1) -> np.ndarray:
-    """`image` (height x width x channels) in the size (height, width), float32: bilinear between pixel centres, nearest with `interp_order` 0.
+def resize_image(im: np.ndarray, new_dims: Sequence[int], interp_order: int = 1) -> np.ndarray:
+    """`im` (height x width x channels) in the size (height, width), float32: bilinear, nearest with `interp_order` 0. Raises Error for another order.
 
-    As pycaffe's (skimage's `resize` without a low-pass filter) it takes the smallest value of the image for what lies beyond the edges: an enlarged
-    image fades there. Raises Error for another order.
+    Images of 1 or 3 channels as skimage's `resize` without a low-pass filter: between pixel centres, and the smallest value of the image for what lies
+    beyond the edges, so an enlarged image fades there. Arrays of other channels as scipy's `zoom`: the corner pixels stay corner pixels.
     """
     if interp_order not in (0, 1):
         raise Error(f"interp_order is {interp_order}", place="resize_image", fix="0 (nearest) or 1 (bilinear)")
-    image = np.asarray(image, np.float32)
+    image = np.asarray(im, np.float32)
+    if image.ndim != 3 or not image.size or len(new_dims) != 2 or min(new_dims) < 1:
+        fact = f"an array of {shape_text(image.shape)} to {shape_text(tuple(new_dims))}"
+        raise Error(fact, place="resize_image", fix="height x width x channels, to (height, width)")
+    sizes = [(axis, image.shape[axis], int(new)) for axis, new in enumerate(new_dims)]
+    if image.shape[2] not in (1, 3):
+        for axis, old, new in sizes:
+            image = _resample(image, axis, np.arange(new) * ((old - 1) / (new - 1) if new > 1 else 0.0), interp_order)
+        return np.asarray(image, np.float32)
     floor = image.min()
     out = image - floor
-    for axis, new in enumerate(size):
-        out = _resample(out, axis, int(new), interp_order)
-    return (out + floor).astype(np.float32)
+    for axis, old, new in sizes:
+        out = _resample(out, axis, (np.arange(new) + 0.5) * (old / new) - 0.5, interp_order)
+    return np.asarray(out + floor, np.float32)
 
 
-def _resample(image: np.ndarray, axis: int, new: int, order: int) -> np.ndarray:
-    """`image` with `new` places along `axis`; zeros beyond the edges."""
+def _resample(image: np.ndarray, axis: int, at: np.ndarray, order: int) -> np.ndarray:
+    """`image` at the places `at` along `axis`; zeros beyond the edges."""
     old = image.shape[axis]
-    at = (np.arange(new) + 0.5) * (old / new) - 0.5
     if order == 0:
-        return np.take(image, np.clip(np.rint(at), 0, old - 1).astype(np.intp), axis)
+        return np.asarray(np.take(image, np.clip(np.rint(at), 0, old - 1).astype(np.intp), axis))
     left = np.floor(at).astype(np.intp)
     way = (at - left).astype(np.float32)
-    total: Any = 0
+    total = np.zeros((), np.float32)
     for place, weight in ((left, 1 - way), (left + 1, way)):
         inside = weight * ((place >= 0) & (place < old))
         total = total + np.take(image, np.clip(place, 0, old - 1), axis) * np.expand_dims(inside, tuple(n for n in range(image.ndim) if n != axis))
-    return total
+    return np.asarray(total)
 
 
 def oversample(images: Sequence[np.ndarray], crop_dims: Sequence[int]) -> np.ndarray:
@@ -176,3 +190,56 @@ class Transformer:
         if name in self.transpose:
             data = data.transpose(np.argsort(self.transpose[name]))
         return data
+
+
+def blobproto_to_array(blob: Any, return_diff: bool = False) -> np.ndarray:
+    """A copy of the values of a BlobProto (of its gradient with `return_diff`) in its shape: float32, or float64 where it holds doubles."""
+    return blob_to_array(blob, return_diff)
+
+
+def array_to_blobproto(arr: np.ndarray, diff: np.ndarray | None = None) -> Any:
+    """A BlobProto with `arr` (and `diff`) and its shape; float64 becomes doubles, all else floats."""
+    return array_to_blob(np.asarray(arr), None if diff is None else np.asarray(diff))
+
+
+def arraylist_to_blobprotovector_str(arraylist: Sequence[np.ndarray]) -> bytes:
+    """A serialised BlobProtoVector of the arrays."""
+    vector = proto.BlobProtoVector()
+    vector.blobs.extend(array_to_blobproto(array) for array in arraylist)
+    return bytes(vector.SerializeToString())
+
+
+def blobprotovector_str_to_arraylist(str: bytes) -> list[np.ndarray]:
+    """The arrays of a serialised BlobProtoVector. Raises Error if it is none."""
+    try:
+        return [blobproto_to_array(blob) for blob in proto.BlobProtoVector.FromString(str).blobs]
+    except DecodeError as reason:
+        raise Error(f"{len(str)} bytes are no BlobProtoVector: {reason}", fix="give what arraylist_to_blobprotovector_str returned") from None
+
+
+def array_to_datum(arr: np.ndarray, label: int | None = None) -> Any:
+    """A Datum with `arr`, channels x height x width: bytes if it is uint8, else floats. Raises Error for other than 3 axes."""
+    arr = np.asarray(arr)
+    if arr.ndim != 3:
+        raise Error(f"a Datum has three axes, the array is {shape_text(arr.shape)}", fix="channels x height x width")
+    return array_to_datum_message(arr, label)
+
+
+def datum_to_array(datum: Any) -> np.ndarray:
+    """The channels x height x width values of a Datum: uint8, or float32 where it holds floats. An encoded image is decoded, its channels in BGR as in Caffe.
+
+    Raises Error for an image that cannot be decoded, or a number of values that does not fit.
+    """
+    if datum.encoded:
+        try:
+            with Image.open(_io.BytesIO(datum.data)) as image:
+                gray = image.mode in ("1", "L", "LA", "I;16")
+                pixels = np.asarray(image.convert("L" if gray else "RGB"), np.uint8)
+        except (UnidentifiedImageError, OSError, SyntaxError, ValueError) as problem:
+            raise Error(f"the encoded image of a Datum cannot be decoded: {problem}") from None
+        return pixels[None] if gray else np.ascontiguousarray(pixels[..., ::-1].transpose(2, 0, 1))
+    try:
+        return datum_message_to_array(datum)
+    except ValueError:
+        shape = shape_text((datum.channels, datum.height, datum.width))
+        raise Error(f"a Datum of {shape} holds {len(datum.data) or len(datum.float_data)} values", fix="set channels, height and width") from None

@@ -14,6 +14,7 @@ import sys
 import tempfile
 import threading
 import time
+import types
 from collections.abc import Callable
 from typing import SupportsFloat, TextIO
 
@@ -31,12 +32,14 @@ minimum = 0
 _once: set[str] = set()
 _folder: str | None = None  # of log files
 _program = "caffe"
+_chosen = False  # whether somebody said what is logged
 _files: dict[int, TextIO] = {}
 
 
 def configure(program: str = "caffe") -> None:
     """Read the environment; called by the command line. `program` is the name in the names of log files."""
-    global minimum, _folder, _program
+    global minimum, _folder, _program, _chosen
+    _chosen = True
     try:
         minimum = int(os.environ.get("GLOG_minloglevel", "0"))  # noqa: SIM112 (glog's spelling)
     except ValueError:
@@ -53,6 +56,30 @@ def quiet(level: int = 1) -> None:
     """Hide everything below `level` (1 = warnings), as a library should."""
     global minimum
     minimum = level
+
+
+def as_library() -> None:
+    """Be quiet unless somebody said what is logged: init_log(), GLOG_minloglevel or the command line."""
+    if _chosen or minimum:
+        return
+    if "GLOG_minloglevel" in os.environ:
+        configure()
+    else:
+        quiet()
+
+
+def init_log(level: int = 0, to_stderr: bool = True, program: str = "caffe") -> None:
+    """Log from `level` on (0: all, 1: warnings, 2: errors) as Caffe does, on stderr or, if not `to_stderr`, in files in $GLOG_log_dir alone."""
+    global minimum, sink, _folder
+    configure(program)
+    minimum = level
+    sink = _write if to_stderr else _nowhere
+    if not to_stderr:
+        _folder = _folder or os.environ.get("GLOG_log_dir") or tempfile.gettempdir()  # noqa: SIM112
+
+
+def _nowhere(line: str) -> None:
+    pass
 
 
 def emit(level: int, source: str, text: str) -> None:
@@ -125,3 +152,13 @@ def warn_once(source: str, text: str) -> None:
 def number(value: SupportsFloat) -> str:
     """A float as C++ streams print it: six significant digits."""
     return f"{float(value):g}"
+
+
+class _Module(types.ModuleType):
+    """`caffe.log(text)` is pycaffe's function; here it is this module."""
+
+    def __call__(self, text: object) -> None:
+        info("_caffe.cpp:1", str(text))
+
+
+sys.modules[__name__].__class__ = _Module

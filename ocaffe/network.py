@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ocaffe import log
-from ocaffe.cl.session import Session
+from ocaffe.cl.session import Arena, Session
 from ocaffe.cl.tape import RING, Fetched, Measured, Tape
 from ocaffe.compile import Switches, compile_net
 from ocaffe.data.prefetch import Prefetcher
@@ -71,7 +71,7 @@ class Network:
     """Graph, parameters and tapes of a net.
 
     `owner`: a net of the same session whose parameters are shared by layer name (Caffe's ShareTrainedLayersWith). `weights`: the files that will be
-    copied; they tell which fork's layer is meant where the prototxt does not.
+    copied; they tell which fork's layer is meant where the prototxt does not. `arena`: for its recycled memory, if not that of the session.
     """
 
     def __init__(
@@ -84,10 +84,11 @@ class Network:
         owner: Network | None = None,
         quiet: bool = False,
         weights: Sequence[str] = (),
+        arena: Arena | None = None,
     ) -> None:
         for file in weights:
             recognise(message, read_weights(file))
-        self.message, self.phase, self.session, self.owner = message, phase, session, owner
+        self.message, self.phase, self.session, self.owner, self.arena = message, phase, session, owner, arena
         self.choices = replace(choices, debug=choices.debug or message.debug_info)
         self.switches = Switches.read()
         self.graph = build(message, phase, (lambda source, text: None) if quiet else log.info, seed=choices.seed)
@@ -96,6 +97,7 @@ class Network:
         self.sources = {node.name: node.layer.source for node in self.graph.nodes if node.layer.source is not None}
         self.prefetchers: dict[Any, Prefetcher] = {}
         self.cursor: dict[str, int] = dict.fromkeys(self.sources, 0)  # batches consumed
+        self.inferences = 0  # how often shapes were inferred since
         self.runs = 0  # forward passes of a net that no solver counts
         self._variants: OrderedDict[Any, Variant] = OrderedDict()
 
@@ -144,7 +146,7 @@ class Network:
         if key not in self._variants:
             made = compile_net(self.graph, self.group, self.session.device.target, choices, self.switches, update)
             recording, placed = made.recording, made.plan
-            tape = Tape(self.session, recording.schedule, placed, recording.step, self.switches.poison)
+            tape = Tape(self.session, recording.schedule, placed, recording.step, self.switches.poison, self.arena)
             tape.prefetchers = self.prefetchers
             self._variants[key] = Variant(recording, placed, tape, choices, update)
             self._forget_old(kind)
@@ -179,6 +181,7 @@ class Network:
 
     def _resized(self, old: Variant, measured: Measured) -> Variant:
         measured.layer.extent = measured.extent
+        self.inferences += 1
         infer_shapes(self.graph, {blob: blob.shape for node in self.graph.nodes if not node.bottoms for blob in node.tops})
         new = self.variant(old.choices, old.update)
         if new is old:
@@ -194,10 +197,24 @@ class Network:
             new.tape.write(ref, array, new.tape.runs)
         return new
 
+    def move_to(self, session: Session) -> None:
+        """Go on in another session, which has the persistent buffers of this one: all variants are made anew."""
+        for variant in self._variants.values():
+            if variant.tape in self.session.tapes:
+                self.session.release(variant.tape)
+        self._variants.clear()
+        self.session = session
+
+    def forget(self, choices: Choices) -> None:
+        """Give back what the variants for these choices have on the device."""
+        self._drop([key for key, variant in self._variants.items() if variant.choices == choices])
+
     def _forget_old(self, kind: Any) -> None:
-        mine = [other for other in self._variants if other[0] == kind]
-        for old in mine[:-SHAPES_KEPT]:
-            tape = self._variants.pop(old).tape
+        self._drop([other for other in self._variants if other[0] == kind][:-SHAPES_KEPT])
+
+    def _drop(self, keys: Sequence[Any]) -> None:
+        for key in keys:
+            tape = self._variants.pop(key).tape
             if tape in self.session.tapes:
                 self.session.release(tape)
 
@@ -211,6 +228,7 @@ class Network:
         extents = [node.layer.extent for node in self.graph.nodes]
         for node in self.graph.nodes:
             node.layer.extent = None  # measured for the old shapes
+        self.inferences += 1
         try:
             infer_shapes(self.graph, {blob: shapes.get(blob.name, shape) for blob, shape in old.items() if not (blob.producer and blob.producer.bottoms)})
         except Error:

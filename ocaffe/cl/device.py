@@ -73,15 +73,19 @@ class DeviceInfo:
 
 
 class Device:
-    """One opened device: its context and queues. Close it when done."""
+    """One opened device: its context and queues. Close it when done.
 
-    def __init__(self, info: DeviceInfo) -> None:
+    `base`: an opened device of the same `info` whose context and built programs are used too; only the queues are new.
+    """
+
+    def __init__(self, info: DeviceInfo, base: Device | None = None) -> None:
         self.cl = import_pyopencl()
+        self.programs: Any = None if base is None else base.programs  # those that all sessions use (ocaffe.cl.program.Programs); None: each its own
         self.info = info
         self.number, self.name, self.target = info.number, info.name, info.target
         self.platform_name, self.platform_version, self.driver_version = info.platform_name, info.platform_version, info.driver_version
         self.cl_device = info.cl_device
-        self.context = self.cl.Context([info.cl_device])
+        self.context: Any = self.cl.Context([info.cl_device]) if base is None else base.context
         self.queue = self.cl.CommandQueue(self.context, info.cl_device)
         self.upload_queue = self.cl.CommandQueue(self.context, info.cl_device)  # transfers beside kernels
 
@@ -178,9 +182,7 @@ def select_device(spec: str | None = None, gpu: str | None = None, solver_mode_c
     `math` (--math, else $OCAFFE_MATH, else fp32): one of target.MATHS.
     Raises Error if there is no such device, more than one, or no OpenCL at all.
     """
-    math = math or os.environ.get("OCAFFE_MATH") or MATHS[0]
-    if math not in MATHS:
-        raise Error(f"--math is '{math}'", fix=f"one of {', '.join(MATHS)}")
+    math = _math(math)
     devices = list_devices()
     if not devices:
         raise no_opencl()
@@ -188,9 +190,22 @@ def select_device(spec: str | None = None, gpu: str | None = None, solver_mode_c
     for quirk in info.quirks:
         if quirk.avoid:
             log.warn_once("opencl:0", f"{info.name} ({info.platform_name}): {quirk.reason}")
+    return Device(with_math(info, math))
+
+
+def _math(math: str | None) -> str:
+    math = math or os.environ.get("OCAFFE_MATH") or MATHS[0]
+    if math not in MATHS:
+        raise Error(f"--math is '{math}'", fix=f"one of {', '.join(MATHS)}")
+    return math
+
+
+def with_math(info: DeviceInfo, math: str | None = None) -> DeviceInfo:
+    """The device with what products may be made of: `math`, else $OCAFFE_MATH, else fp32. Raises Error where it cannot."""
+    math = _math(math)
     if math == "tf32" and not info.target.tensor_cores:
         raise Error(f"--math tf32: '{info.name}' ({info.platform_name}) has no tensor cores that OpenCL reaches", fix="leave it out")
-    return Device(info if info.target.math == math else replace(info, target=replace(info.target, math=math)))
+    return info if info.target.math == math else replace(info, target=replace(info.target, math=math))
 
 
 def choose(

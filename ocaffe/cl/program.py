@@ -9,6 +9,7 @@ import itertools
 import os
 import re
 import sys
+import threading
 import warnings
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
@@ -88,6 +89,7 @@ class Programs:
         self._cl = device.cl
         self._built: dict[ProgramKey, Any] = {}
         self._entries = Entries("programs")
+        self._lock = threading.Lock()
         # A virtual machine may hide vector units of the processor that the name promises.
         vectors = str(device.target.vector_width)
         names = (device.name, device.driver_version, device.platform_name, device.platform_version)
@@ -99,7 +101,10 @@ class Programs:
 
     def build_all(self, keys: Iterable[ProgramKey]) -> dict[ProgramKey, Any]:
         """Every program, from memory, disk or the compiler, the missing ones built side by side. Raises BuildError."""
-        wanted = list(dict.fromkeys(keys))
+        with self._lock:  # nets of several threads share them
+            return self._build_all(list(dict.fromkeys(keys)))
+
+    def _build_all(self, wanted: list[ProgramKey]) -> dict[ProgramKey, Any]:
         jobs: list[Job] = []
         for key in wanted:
             if key not in self._built:

@@ -1,11 +1,13 @@
 """A session: the buffers that the nets of one job share on one device, and the tapes bound to them.
 
 Persistent Refs (parameters, history, inputs, staging, constants) have buffers of their own for as long as the session lives. Everything that
-is recycled lies in the arena: slabs as large as the largest plan of the session's tapes needs, so a TEST net runs in the TRAIN net's memory.
+is recycled lies in an arena: slabs as large as the largest plan of its tapes needs, so the TEST net of a solver runs in the TRAIN net's memory.
 """
 from __future__ import annotations
 
+import linecache
 from collections.abc import Iterable
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,14 +24,29 @@ if TYPE_CHECKING:
 POISON = np.uint32(0xFFFFFFFF)  # a NaN as float
 
 
+class Arena:
+    """The slabs that what is recycled lies in. Nets that take turns may share one; then each destroys what the others left there."""
+
+    def __init__(self) -> None:
+        self.slabs: list[Any] = []
+        self.tape: Tape | None = None  # that ran last
+        self.reached = 0  # how far it ran
+
+
+def _forget_invokers() -> None:
+    """pyopencl writes Python code for each kernel object, and pytools keeps its text for tracebacks for ever: 2 KB for each launch of each net."""
+    for name in [name for name in tuple(linecache.cache) if name.startswith("<generated: 'pyopencl invoker")]:
+        linecache.cache.pop(name, None)
+
+
 class Session:
     """Owns every buffer; tapes and nets ask it by Ref."""
 
     def __init__(self, device: Device) -> None:
         self.device = device
-        self.programs = Programs(device)
+        self.programs: Programs = device.programs or Programs(device)
         self.tapes: list[Tape] = []
-        self.slabs: list[Any] = []
+        self.arena = Arena()  # of the nets that have none of their own
         self.touched: list[Any] = []  # mirrors that scripts may have written to, of all nets of the session (ocaffe/net.py)
         self.watched: list[Any] = []  # mirrors whose arrays scripts hold
         self.mirrors: dict[Any, Any] = {}  # those of parameters, which several nets share
@@ -42,13 +59,15 @@ class Session:
         """Bring new tapes onto the device: room in the arena, all programs built at once, arguments set. Raises Error if memory lacks."""
         fresh = list(tapes)
         self.tapes += fresh
-        grown = self._grow_arena(poison)
+        grown = self._grow_arenas(poison)
         texts = {text for tape in fresh for text in tape.texts}
         for tape in fresh:
             tape.generated = ProgramKey.generated(sorted(texts))
         self.programs.build_all(sorted({key for tape in fresh for key in tape.keys}))
-        for tape in self.tapes if grown else fresh:
-            tape.bind()
+        for tape in self.tapes:
+            if tape.arena in grown or tape in fresh:
+                tape.bind()
+        _forget_invokers()
 
     def release(self, tape: Tape) -> None:
         """Forget a tape that a new shape replaced, with the buffers that only it used; what is shared by all shapes stays."""
@@ -58,23 +77,40 @@ class Session:
             if root not in used and root.role not in (Role.PARAMETER, Role.HISTORY, Role.GRADIENT):
                 self._persistent.pop(root, None)
 
-    def _grow_arena(self, poison: bool) -> bool:
-        needed: list[int] = []
+    def adopt(self, other: Session) -> None:
+        """Take over the persistent buffers of a session of the same context, and what scripts touched there."""
+        self._persistent.update(other._persistent)
+        self.touched += other.touched
+        self.watched += other.watched
+        other.touched, other.watched = [], []
+
+    def dispose(self) -> None:
+        """Let go of every buffer and tape."""
         for tape in self.tapes:
-            for index, size in enumerate(tape.plan.slabs):
-                if index == len(needed):
-                    needed.append(0)
-                needed[index] = max(needed[index], size)
-        if len(needed) == len(self.slabs) and all(slab.size >= size for slab, size in zip(self.slabs, needed)):
-            return False
-        self.check_room(sum(needed))
-        self.slabs = []
-        for size in needed:
-            slab = self._allocate(size, "the recycled slabs")
-            if poison:
-                self._cl.enqueue_fill_buffer(self.device.queue, slab, POISON, 0, size // 4 * 4)
-            self.slabs.append(slab)
-        return True
+            tape.arena.slabs.clear()
+        for kept in (self.tapes, self.touched, self.watched, self.mirrors, self._persistent):
+            kept.clear()
+
+    def _grow_arenas(self, poison: bool) -> set[Arena]:
+        """Room for the plans of all tapes; the arenas that moved."""
+        needed: dict[Arena, list[int]] = {}
+        for tape in self.tapes:
+            sizes = zip_longest(needed.get(tape.arena, []), tape.plan.slabs, fillvalue=0)
+            needed[tape.arena] = [max(pair) for pair in sizes]
+        grown = {
+            arena for arena, sizes in needed.items()
+            if len(sizes) != len(arena.slabs) or any(slab.size < size for slab, size in zip(arena.slabs, sizes))
+        }  # fmt: skip
+        if grown:
+            self.check_room(sum(map(sum, needed.values())))
+        for arena in grown:
+            arena.slabs, arena.tape = [], None
+            for size in needed[arena]:
+                slab = self._allocate(size, "the recycled slabs")
+                if poison:
+                    self._cl.enqueue_fill_buffer(self.device.queue, slab, POISON, 0, size // 4 * 4)
+                arena.slabs.append(slab)
+        return grown
 
     def check_room(self, arena: int) -> None:
         """Refuse a job that the device cannot hold, before its slabs are allocated, naming the largest tensors (DESIGN §8)."""
@@ -129,18 +165,19 @@ class Session:
         if root.count:
             self._cl.enqueue_fill_buffer(self.device.queue, self.buffers(root)[0], root.dtype.type(0), 0, root.nbytes)
 
-    def locate(self, ref: Ref, places: dict[Ref, tuple[int, int]], slot: int = 0) -> tuple[Any, int]:
-        """Buffer and offset in elements of a Ref (a view or not) under a plan."""
+    def locate(self, ref: Ref, tape: Tape | None = None, slot: int = 0) -> tuple[Any, int]:
+        """Buffer and offset in elements of a Ref (a view or not); of one that is recycled under the plan of `tape`."""
         root = ref.root
         if root.persistent:
             buffers = self.buffers(root)
             return buffers[slot % len(buffers)], ref.root_offset
-        slab, offset = places[root]
-        return self.slabs[slab], offset // ref.dtype.itemsize + ref.root_offset
+        assert tape is not None, f"{ref.name} is recycled"
+        slab, offset = tape.plan.places[root]
+        return tape.arena.slabs[slab], offset // ref.dtype.itemsize + ref.root_offset
 
-    def read(self, ref: Ref, places: dict[Ref, tuple[int, int]] | None = None, slot: int = 0) -> np.ndarray:
+    def read(self, ref: Ref, tape: Tape | None = None, slot: int = 0) -> np.ndarray:
         """A dense copy of what a Ref holds now; waits for the device."""
-        buffer, offset = self.locate(ref, places or {}, slot)
+        buffer, offset = self.locate(ref, tape, slot)
         item = ref.dtype.itemsize
         if ref.is_dense or not ref.count:
             result = np.empty(ref.shape, ref.dtype)
@@ -153,9 +190,9 @@ class Session:
         rows = np.lib.stride_tricks.as_strided(flat, (ref.shape[0], ref.dense_stride), (ref.batch_stride * item, item))
         return rows.reshape(ref.shape).copy()
 
-    def write(self, ref: Ref, array: np.ndarray, places: dict[Ref, tuple[int, int]] | None = None, slot: int = 0) -> None:
+    def write(self, ref: Ref, array: np.ndarray, tape: Tape | None = None, slot: int = 0) -> None:
         """Put an array of the Ref's shape into it; waits for the device."""
-        buffer, offset = self.locate(ref, places or {}, slot)
+        buffer, offset = self.locate(ref, tape, slot)
         item = ref.dtype.itemsize
         data = np.ascontiguousarray(array, ref.dtype)
         if data.size != ref.count:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ocaffe.cl.program import ProgramKey
-from ocaffe.cl.session import POISON, Session
+from ocaffe.cl.session import POISON, Arena, Session
 from ocaffe.data.prefetch import Prefetcher
 from ocaffe.graph.ir import PERSISTENT, Call, Empty, HostCall, Launch, Measure, Ref, Role, Schedule, Upload, roots
 from ocaffe.graph.recorder import STEP
@@ -26,15 +26,18 @@ OUTPUT_ALIGNMENT = 64  # bytes between outputs in their common buffer
 class Tape:
     """One schedule on one session. `prefetchers` feeds the uploads; `run` enqueues and returns at once."""
 
-    def __init__(self, session: Session, schedule: Schedule, plan: MemoryPlan, step: Ref, poison: bool = False) -> None:
+    def __init__(self, session: Session, schedule: Schedule, plan: MemoryPlan, step: Ref, poison: bool = False, arena: Arena | None = None) -> None:
         self.session = session
+        self.arena = arena or session.arena
         self.schedule = schedule
         self.poison = poison
         self.plan = plan
         self.step = step
         self.runs = 0
         self.prefetchers: dict[Any, Prefetcher] = {}
-        self.outputs = OutputRing(session, [ref for ref in roots(schedule) if ref.role is Role.OUTPUT])
+        used = roots(schedule)
+        self.outputs = OutputRing(session, [ref for ref in used if ref.role is Role.OUTPUT])
+        self._uses_step = step in used
         self._calls = [None if isinstance(launch, HOST) else launch.final() for launch in schedule]
         self.generated: ProgramKey | None = None  # the program of all generated kernels; the session sets it
         self._actions: list[Any] = []
@@ -96,12 +99,14 @@ class Tape:
     def locate(self, ref: Ref, slot: int = 0) -> tuple[Any, int]:
         if ref.root in self.outputs.offsets:
             return self.outputs.buffer, self.outputs.offsets[ref.root] // ref.dtype.itemsize + ref.root_offset
-        return self.session.locate(ref, self.plan.places, slot)
+        return self.session.locate(ref, self, slot)
 
     # -- running -----------------------------------------------------------------------------------------------------
 
     def set_step(self, **words: float | int) -> None:
         """Write words of the step buffer (STEP_WORDS) for the next run: rate and scale as float, the others as unsigned integers."""
+        if not self._uses_step:  # nothing learns and nothing is drawn: a transfer less for each forward of a deploy net
+            return
         while len(self._step_events) >= RING:
             self._step_events.popleft().wait()
         host = self._step_ring[0]
@@ -129,6 +134,8 @@ class Tape:
         if not going_on and (stop is None or stop >= len(self._actions)):
             self.runs += 1
         queue.flush()
+        if self.plan.slabs:
+            self.arena.tape, self.arena.reached = self, len(self._actions) if stop is None else stop
 
     def read(self, ref: Ref, slot: int = 0) -> np.ndarray:
         """A dense copy of a Ref of this tape; waits. `slot` tells which copy of a ring."""
@@ -136,14 +143,14 @@ class Tape:
             return np.empty(ref.shape, ref.dtype)
         if ref.root in self.outputs.offsets:
             return self.outputs.read(ref)
-        return self.session.read(ref, self.plan.places, slot)
+        return self.session.read(ref, self, slot)
 
     def write(self, ref: Ref, array: np.ndarray, slot: int = 0) -> None:
         """Put an array into a Ref of this tape; waits."""
         if ref.root in self.outputs.offsets:
             self.outputs.write(ref, array)
         elif ref.count:
-            self.session.write(ref, array, self.plan.places, slot)
+            self.session.write(ref, array, self, slot)
 
     def living(self, step: int) -> list[Ref | None]:
         """For every operand up to `step`, in order: its root if a later step may want what it holds, else None."""

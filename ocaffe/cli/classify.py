@@ -6,17 +6,19 @@ import glob
 import os
 import time
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 from tqdm import tqdm
 
 from ocaffe import log
 from ocaffe.cl.device import Device, select_device
+from ocaffe.classifier import Classifier
 from ocaffe.cli.flags import Parser
 from ocaffe.errors import Error
 from ocaffe.files import atomic_write
 from ocaffe.io import load_image
-from ocaffe.tools.recognise import Recogniser, read_mean
+from ocaffe.tools.recognise import ImageNet, read_mean
 
 MODEL = "models/bvlc_reference_caffenet/"
 MEAN = "ilsvrc_2012_mean.npy"
@@ -33,11 +35,12 @@ def main(argv: Sequence[str]) -> int:
     mean = mean_of(options)
     device = chosen_device(options)
     try:
-        net = recogniser(options, device, mean)
+        net = Classifier(options.model_def, options.pretrained_model, dims, keep=[], device=device, **preprocessing(options, mean))
+        swap_channels(net, options)
         paths, images = _images(options.input_file, options.ext, net.channels == 3)
         print(f"Classifying {paths} inputs.")
         start = time.monotonic()
-        scores = net.classify(tqdm(images, total=paths, unit="image", disable=None), dims, not options.center_only)
+        scores = net.predict(tqdm(images, total=paths, unit="image", disable=None), not options.center_only)
         print(f"Done in {time.monotonic() - start:.2f} s.")
         net.close()
     finally:
@@ -75,12 +78,17 @@ def chosen_device(options: argparse.Namespace) -> Device:
     return device
 
 
-def recogniser(options: argparse.Namespace, device: Device, mean: np.ndarray | None) -> Recogniser:
+def preprocessing(options: argparse.Namespace, mean: np.ndarray | None) -> dict[str, Any]:
+    """The arguments of Classifier and Detector that the flags give."""
     log.quiet()
-    return Recogniser(
-        options.model_def, options.pretrained_model, device, mean=mean, raw_scale=options.raw_scale, input_scale=options.input_scale,
-        channel_swap=numbers(options.channel_swap, "channel_swap", 3),
-    )  # fmt: skip
+    return {"mean": mean, "raw_scale": options.raw_scale, "input_scale": options.input_scale}
+
+
+def swap_channels(net: ImageNet, options: argparse.Namespace) -> None:
+    """As --channel_swap says; a gray net has nothing to swap, and the flag's default is for RGB."""
+    swap = numbers(options.channel_swap, "channel_swap", 3)
+    if swap and net.channels == 3:
+        net.transformer.set_channel_swap(net.input, swap)
 
 
 def numbers(text: str, flag: str, count: int) -> tuple[int, ...]:

@@ -3,18 +3,18 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 from tqdm import tqdm
 
-from ocaffe.cli.classify import chosen_device, mean_of, net_flags, recogniser
+from ocaffe.cli.classify import chosen_device, mean_of, net_flags, preprocessing, swap_channels
 from ocaffe.cli.flags import Parser
+from ocaffe.detector import Detector, Window
 from ocaffe.errors import Error, Place
 from ocaffe.files import atomic_write
-from ocaffe.io import load_image
-from ocaffe.tools.recognise import Recogniser, Window
 
 COLUMNS = ("ymin", "xmin", "ymax", "xmax")
 Windows = list[tuple[str, Window]]
@@ -40,20 +40,17 @@ def main(argv: Sequence[str]) -> int:
         mean = mean.mean((1, 2))  # windows lie anywhere: the mean of each channel
     device = chosen_device(options)
     try:
-        net = recogniser(options, device, mean)
-        edge = min(net.size)
-        if not 0 <= 2 * options.context_pad < edge:
-            raise Error(f"--context_pad is {options.context_pad}, the net's input {net.size[0]} x {net.size[1]}", fix=f"0 to {(edge - 1) // 2}")
-        if options.context_pad and net.size[0] != net.size[1]:
-            raise Error(f"--context_pad is {options.context_pad}, and the net's input {net.size[0]} x {net.size[1]} is not square", fix="--context_pad 0")
+        pad = options.context_pad
+        net = Detector(options.model_def, options.pretrained_model, context_pad=pad, keep=[], device=device, **preprocessing(options, mean))
+        swap_channels(net, options)
         print("Loading input...")
         start = time.monotonic()
-        scores = net.detect(tqdm(_crops(net, windows, options.context_pad), total=len(windows), unit="window", disable=None))
+        found = net.detect_windows(_by_image(tqdm(windows, unit="window", disable=None)))
         net.close()
     finally:
         device.close()
     print(f"Processed {len(windows)} windows in {time.monotonic() - start:.3f} s.")
-    scores = scores.reshape(len(scores), -1)
+    scores = np.stack([detection["prediction"] for detection in found])
     (_write_csv if options.output_file.lower().endswith("csv") else _write_hdf5)(options.output_file, windows, scores)
     print(f"Saved to {options.output_file}.")
     return 0
@@ -82,16 +79,10 @@ def _read_windows(path: str) -> Windows:
     return [(name, window) for name, found in windows.items() for window in found]
 
 
-def _crops(net: Recogniser, windows: Windows, context: int) -> Iterator[np.ndarray]:
-    loaded = ""
-    image = np.empty(0)
-    for name, window in windows:
-        if name != loaded:
-            image, loaded = load_image(name, net.channels == 3), name
-        try:
-            yield net.crop(image, window, context)
-        except Error as problem:
-            raise Error(problem.fact, place=name, fix="correct or remove the window") from None
+def _by_image(windows: Iterable[tuple[str, Window]]) -> Iterator[tuple[str, Iterator[Window]]]:
+    """Images with their windows, which are taken one by one."""
+    for name, group in itertools.groupby(windows, key=lambda item: item[0]):
+        yield name, (window for _, window in group)
 
 
 def _write_csv(path: str, windows: Windows, scores: np.ndarray) -> None:

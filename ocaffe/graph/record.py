@@ -4,7 +4,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from ocaffe.graph.debug import DebugInfo
@@ -29,7 +29,8 @@ class Choices:
     the diffs of net outputs from the user; `accumulate`: add to the gradients instead of overwriting them; `hold_gradients`: they
     survive the run. `fuse`: merge what nobody looks at. `debug`: compute what debug_info shows.
     `recompute`: compute again what is cheap instead of keeping it; `limit`: bytes on the device that the job must do with, `beside`: those of
-    them that its other nets keep; `split`: how the first layers share the batch.
+    them that its other nets keep; `split`: how the first layers share the batch. `apart`: any part of the net can run by itself, any number of times:
+    nothing is merged or computed again, and no value takes the memory of another.
     """
 
     backward: bool = True
@@ -43,6 +44,7 @@ class Choices:
     limit: int | None = None
     beside: int = 0
     split: Split | None = None
+    apart: bool = False
     seed: int = 0
 
     def keeps(self, name: str) -> bool:
@@ -65,6 +67,7 @@ class Recording:
     first_diff: dict[str, Ref | None]
     losses: list[tuple[Ref, float]]  # tops with their loss weight
     debug: DebugInfo | None = None
+    blobs: dict[Blob, tuple[Ref, Ref | None]] = field(default_factory=dict)  # data and diff of every value of every name
 
 
 class ParameterGroup:
@@ -237,6 +240,7 @@ def record(graph: Graph, group: ParameterGroup, target: Target, choices: Choices
         {name: blob.data for name, blob in graph.blobs.items()}, {name: blob.diff for name, blob in graph.blobs.items()},
         {name: blob.data for name, blob in graph.first.items()}, {name: blob.diff for name, blob in graph.first.items()},
         [(top.data, top.loss_weight) for node in graph.nodes for top in node.tops if top.loss_weight], debug,
+        {top: (top.data, top.diff) for node in graph.nodes for top in node.tops},
     )  # fmt: skip
 
 
@@ -271,7 +275,7 @@ def _forward(rec: Recorder, node: Node, graph: Graph, outputs: Collection[Blob],
             if node.type == "Input":
                 top.data = _held(graph, top.name, top.shape)
             elif top not in outputs and _looked_at(top, graph, choices):
-                which = "first" if top is graph.first.get(top.name) else "last"
+                which = "first" if top is graph.first.get(top.name) else "last" if top is graph.blobs.get(top.name) else f"of {node.name}"
                 top.data = graph.held.setdefault((f"{top.name} {which}", top.shape), Ref(top.name, top.shape, Role.ACTIVATION, persist=True))
             else:
                 top.data = Ref(top.name, top.shape, Role.OUTPUT if top in outputs else Role.ACTIVATION)
@@ -298,7 +302,7 @@ def _without_elements(node: Node) -> bool:
 
 def _looked_at(top: Blob, graph: Graph, choices: Choices) -> bool:
     """Whether a script can reach the value: the last of a kept name is read, the first written to."""
-    return choices.keeps(top.name) and top in (graph.blobs.get(top.name), graph.first.get(top.name))
+    return choices.apart or (choices.keeps(top.name) and top in (graph.blobs.get(top.name), graph.first.get(top.name)))
 
 
 def _backward(rec: Recorder, node: Node, graph: Graph, choices: Choices) -> None:
@@ -319,7 +323,7 @@ def _backward(rec: Recorder, node: Node, graph: Graph, choices: Choices) -> None
     else:
         node.layer.backward(rec, node.tops, node.bottoms, node.propagate)
     for bottom, wanted in zip(node.bottoms, node.propagate):
-        if wanted and bottom.diff is not None and choices.observed_diffs and choices.keeps(bottom.name):
+        if wanted and bottom.diff is not None and choices.observed_diffs and (choices.apart or choices.keeps(bottom.name)):
             bottom.diff.root.persist = True
 
 
@@ -343,7 +347,7 @@ def _ready_top_diff(rec: Recorder, top: Blob, graph: Graph, choices: Choices) ->
         top.diff = _held(graph, f"{top.name}.diff", top.shape)
     elif not consumed:
         if top.diff is None:
-            top.diff = Ref(f"{top.name}.diff", top.shape, Role.DIFF)
+            top.diff = Ref(f"{top.name}.diff", top.shape, Role.DIFF, persist=choices.apart)
         pointwise(rec, "y0 = 0", reads=[], writes=[top.diff])
 
 
@@ -362,7 +366,7 @@ def _share_split_diffs(nodes: Iterable[Node], choices: Choices) -> None:
         for top in node.tops:
             reader = top.consumer
             writes = reader is not None and reader.backward and reader.propagate[reader.bottoms.index(top)]
-            observed = choices.debug or (choices.observed_diffs and choices.keeps(top.name))
+            observed = choices.debug or (choices.observed_diffs and (choices.apart or choices.keeps(top.name)))
             if reader is not None and writes and not top.loss_weight and not observed and reader not in served:
                 served.add(reader)
                 top.diff = bottom.diff.view(top.shape, name=f"{top.name}.diff")

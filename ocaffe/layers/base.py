@@ -167,6 +167,11 @@ def registry() -> dict[str, type[Layer]]:
     return _REGISTRY
 
 
+def layer_type_list() -> list[str]:
+    """Names of all layer types, sorted."""
+    return sorted(registry())
+
+
 @functools.cache
 def _fields() -> dict[str, str]:
     """Type in small letters -> LayerParameter field, for the fields that are named after a type."""

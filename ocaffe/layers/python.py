@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ocaffe import pylayer
+from ocaffe.as_caffe import install_as_caffe
 from ocaffe.errors import Error
 from ocaffe.graph.ir import Blob, Ref, Shape
 from ocaffe.graph.recorder import Recorder
@@ -58,9 +59,7 @@ class Python(Layer):
     def _create(self) -> Any:
         p = self.param.python_param
         if "caffe" not in sys.modules and importlib.util.find_spec("caffe") is None:
-            import ocaffe
-
-            sys.modules["caffe"] = ocaffe  # modules begin with `import caffe`
+            install_as_caffe()  # modules begin with `import caffe`
         try:
             made = getattr(importlib.import_module(p.module), p.layer)()
         except ImportError as reason:

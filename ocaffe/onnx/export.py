@@ -66,6 +66,7 @@ def export(net: str | Any, weights: str | Weights | None = None, options: Option
     """The ONNX model of a net (a prototxt, or its message) with the weights of a file. Raises Error where a layer has no meaning in ONNX."""
     from ocaffe.onnx.model import assemble
 
+    log.as_library()
     options = options or Options()
     message = read_net(net, options.unknown_fields, lambda text: log.warning("upgrade_proto.cpp:1", text)) if isinstance(net, str) else net
     _check(options)

@@ -50,8 +50,8 @@ def __dir__() -> list[str]:
 
 def is_repeated(field: Any) -> bool:
     """Whether the field of this descriptor is repeated; `label`, the old way to ask, is deprecated since protobuf 6.31."""
-    return field.is_repeated if hasattr(field, "is_repeated") else field.label == FieldDescriptor.LABEL_REPEATED
+    return bool(field.is_repeated) if hasattr(field, "is_repeated") else bool(field.label == FieldDescriptor.LABEL_REPEATED)
 
 
 def is_required(field: Any) -> bool:
-    return field.is_required if hasattr(field, "is_required") else field.label == FieldDescriptor.LABEL_REQUIRED
+    return bool(field.is_required if hasattr(field, "is_required") else field.label == FieldDescriptor.LABEL_REQUIRED)

@@ -79,6 +79,8 @@ class Solver:
         self._clips: deque[tuple[int, Fetched]] = deque()
         self.on_record: Callable[[dict[str, Any]], None] = lambda record: None
         self.on_progress: Callable[[int], None] = lambda iteration: None
+        self.on_start: Callable[[], None] = lambda: None  # before each iteration
+        self.on_gradients: Callable[[], None] = lambda: None  # before each update, where it runs apart from the passes
         log.info("solver.cpp:45", f"Initializing solver from parameters: \n{write_text(self.param)}")
         check_solver(self.param, file)
         self.rate = LearningRate(self.param)
@@ -242,6 +244,7 @@ class Solver:
                     break
             rate, advanced = self.rate(self.iter)
             display = bool(param.display) and self.iter % param.display == 0
+            self.on_start()
             for index in range(param.iter_size):
                 variant, fetched = self._pass(index, rate)
                 pending.append((self.iter, index, variant, fetched))
@@ -249,6 +252,7 @@ class Solver:
             if display:
                 self._display(variant, fetched, rate, meter)
             if self._split_passes:
+                self.on_gradients()
                 fetched = self._run_update(rate)
             if self.updater.clips:
                 self._clips.append((self.iter, fetched))

@@ -26,7 +26,7 @@ def test_branches_share_the_pixels_that_they_see(device: Any) -> None:
     x = np.random.default_rng(3).standard_normal((2, 6, 7, 5)).astype(np.float32)
     net.blobs["data"].data[...] = x
     found = net.forward()
-    names = [launch.what.split(".")[0] for launch in net._current().recording.schedule]
+    names = [launch.what.split(".")[0] for launch in net._engine.current().recording.schedule]
     assert sum("pooling" in name for name in names) == 2  # every second pixel once, every third once
     wide, deep, other = (net.params[name][0].data.reshape(5, 6) for name in ("wide", "deep", "other"))
     np.testing.assert_allclose(found["sum"], np.einsum("oc,nchw->nohw", wide + deep, x[:, :, ::2, ::2]), atol=1e-5)

@@ -114,12 +114,12 @@ def needed(solver: Solver) -> int:
 def test_a_net_of_the_python_api_keeps_a_limit(device: Any) -> None:
     message = deep_solver().net_param
     nets = [Net(message, proto.TRAIN, keep=[], device=device, seed=5)]
-    total = nets[0]._current().plan.total + fixed_bytes([nets[0]._current().recording.schedule])
+    total = nets[0]._engine.current().plan.total + fixed_bytes([nets[0]._engine.current().recording.schedule])
     nets.append(Net(message, proto.TRAIN, keep=[], device=device, seed=5, memory_limit=int(0.85 * total)))
     for net in nets:
         net.forward()
         net.backward()
-    limited = nets[1]._current()
+    limited = nets[1]._engine.current()
     assert limited.plan.total + fixed_bytes([limited.recording.schedule]) <= 0.85 * total
     for name, params in nets[0].params.items():
         for mine, other in zip(params, nets[1].params[name]):

@@ -28,7 +28,8 @@ def test_gradients_of_a_net_without_kept_blobs(name: str, device: Any, monkeypat
     message = read_net(str(case.prototxt))
     phase = getattr(proto, case.about["phase"]) if case.about else message.state.phase
     message.ClearField("state")
-    net = Net(message, phase, level=case.about.get("level", 0), stages=case.about.get("stages", []), device=device, keep=["data"])
+    keep = ["data"] if any("data" in layer.top for layer in message.layer) or "data" in message.input else []
+    net = Net(message, phase, level=case.about.get("level", 0), stages=case.about.get("stages", []), device=device, keep=keep)
     try:
         for names, array in case.get("param", 1):
             net.params[names[0]][int(names[1])].data[...] = array

@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from ocaffe import io, proto
 from ocaffe.errors import Error
 from ocaffe.io import Transformer, load_image, oversample, resize_image
 
-IMAGES = pathlib.Path(__file__).parent / "golden" / "files" / "images"
+IMAGES = pathlib.Path(__file__).resolve().parents[1] / "golden" / "files" / "images"
 
 
 def picture(*shape: int) -> np.ndarray:
@@ -49,7 +50,7 @@ def test_resize_is_bilinear_at_centres(old: tuple[int, int], new: tuple[int, int
 
 
 def test_nearest_and_refused_order() -> None:
-    image = picture(4, 6, 5)
+    image = picture(4, 6, 3)
     np.testing.assert_allclose(resize_image(image, (2, 3), 0), image[[0, 2]][:, [0, 2, 4]], atol=1e-7)
     with pytest.raises(Error, match="interp_order is 3"):
         resize_image(image, (2, 3), 3)
@@ -93,6 +94,41 @@ def test_refused() -> None:
         (lambda: made.set_channel_swap("data", (1, 0)), "2 channels for an input of 3"),
         (lambda: made.set_mean("data", picture(2)), "2 values"),
         (lambda: made.set_mean("data", picture(2, 4, 6)), "the mean is 2 x 4 x 6"),
+    ):
+        with pytest.raises(Error, match=told):
+            call()
+
+
+def test_blobprotos() -> None:
+    array, diff = picture(2, 3, 4, 5), picture(2, 3, 4, 5) + 1
+    blob = io.array_to_blobproto(array, diff)
+    assert list(blob.shape.dim) == [2, 3, 4, 5]
+    np.testing.assert_array_equal(io.blobproto_to_array(blob), array)
+    np.testing.assert_array_equal(io.blobproto_to_array(blob, return_diff=True), diff)
+    legacy = proto.BlobProto(num=1, channels=2, height=1, width=2, data=[1, 2, 3, 4])  # as files of before 2014 have it
+    assert io.blobproto_to_array(legacy).tolist() == [[[[1, 2]], [[3, 4]]]]
+    doubles = io.array_to_blobproto(np.array([0.1, 0.2]))
+    assert list(doubles.double_data) == [0.1, 0.2] and io.blobproto_to_array(doubles).dtype == np.float64
+    text = io.arraylist_to_blobprotovector_str([array, diff[0]])
+    for found, expected in zip(io.blobprotovector_str_to_arraylist(text), [array, diff[0]], strict=True):
+        np.testing.assert_array_equal(found, expected)
+    with pytest.raises(Error, match="no BlobProtoVector"):
+        io.blobprotovector_str_to_arraylist(b"\xff\xff")
+
+
+def test_datums() -> None:
+    pixels = (picture(3, 4, 5) * 255).astype(np.uint8)
+    datum = io.array_to_datum(pixels, 7)
+    assert (datum.channels, datum.height, datum.width, datum.label) == (3, 4, 5, 7) and datum.data == pixels.tobytes()
+    np.testing.assert_array_equal(io.datum_to_array(datum), pixels)
+    np.testing.assert_array_equal(io.datum_to_array(io.array_to_datum(picture(1, 2, 2))), picture(1, 2, 2))
+    encoded = proto.Datum(encoded=True, data=(IMAGES / "im00.png").read_bytes())
+    with Image.open(IMAGES / "im00.png") as image:
+        np.testing.assert_array_equal(io.datum_to_array(encoded), np.asarray(image.convert("RGB"))[..., ::-1].transpose(2, 0, 1))
+    for call, told in (
+        (lambda: io.array_to_datum(np.zeros((2, 2))), "three axes, the array is 2 x 2"),
+        (lambda: io.datum_to_array(proto.Datum(channels=1, height=2, width=2, data=b"abc")), "holds 3 values"),
+        (lambda: io.datum_to_array(proto.Datum(encoded=True, data=b"no image")), "cannot be decoded"),
     ):
         with pytest.raises(Error, match=told):
             call()

@@ -1,0 +1,84 @@
+"""`import caffe` as `import ocaffe`: `ocaffe.install_as_caffe()`, or `python -m ocaffe.as_caffe script.py [arguments]`."""
+from __future__ import annotations
+
+import importlib
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import os
+import runpy
+import sys
+from collections.abc import Sequence
+from types import ModuleType
+
+from ocaffe.errors import Error
+
+PREFIX = "caffe"
+_SAME = {"caffe.pycaffe": "ocaffe", "caffe._caffe": "ocaffe"}  # parts of pycaffe whose names are all ocaffe's own
+
+
+def _ours(name: str) -> str:
+    """The module that stands for `caffe` or `caffe.something`."""
+    return _SAME.get(name, "ocaffe" + name.removeprefix(PREFIX))
+
+
+class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Finds ocaffe's modules under the names of pycaffe's: the same module objects, not copies."""
+
+    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> importlib.machinery.ModuleSpec | None:
+        if name != PREFIX and not name.startswith(f"{PREFIX}."):
+            return None
+        try:
+            found = importlib.util.find_spec(_ours(name))
+        except ModuleNotFoundError:
+            found = None
+        return importlib.machinery.ModuleSpec(name, self, is_package=bool(found.submodule_search_locations)) if found is not None else None
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:
+        module = importlib.import_module(_ours(spec.name))
+        spec.loader_state = module.__spec__  # the import system writes its own over it
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        if module.__spec__ is not None and module.__spec__.loader is self:
+            module.__spec__ = module.__spec__.loader_state
+
+
+def install_as_caffe() -> None:
+    """From now on `import caffe`, `from caffe.proto import caffe_pb2`, `import caffe.io` and so on mean ocaffe.
+
+    Raises Error after an import of another caffe.
+    """
+    import ocaffe
+
+    present = sys.modules.get(PREFIX)
+    if present is not None and present is not ocaffe:
+        raise Error(f"another caffe was imported before, from {getattr(present, '__file__', 'somewhere')}", fix="call install_as_caffe() first of all")
+    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Finder())
+    sys.modules[PREFIX] = ocaffe
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a script, or with -m a module, as Python does, with ocaffe for caffe."""
+    args = list(sys.argv[1:] if argv is None else argv)
+    if not args or args[0] in ("-h", "--help") or args == ["-m"]:
+        print("usage: python -m ocaffe.as_caffe script.py [arguments]\n       python -m ocaffe.as_caffe -m module [arguments]", file=sys.stderr)
+        return 0 if args and args[0] != "-m" else 1
+    install_as_caffe()
+    if args[0] == "-m":
+        sys.argv = args[1:]
+        sys.path[0] = os.getcwd()
+        runpy.run_module(args[1], run_name="__main__", alter_sys=True)
+        return 0
+    if not os.path.exists(args[0]):
+        print(f"error: {args[0]}\n  there is no such script", file=sys.stderr)
+        return 1
+    sys.argv = args
+    sys.path[0] = os.path.dirname(os.path.abspath(args[0]))
+    runpy.run_path(args[0], run_name="__main__")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

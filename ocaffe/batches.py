@@ -1,0 +1,33 @@
+"""Arrays of any number of rows through a net of a fixed batch: `forward_all` and `forward_backward_all`."""
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from ocaffe.errors import Error
+
+
+def batches(arrays: Mapping[str, Any], size: int) -> Iterator[tuple[dict[str, np.ndarray], int]]:
+    """Chunks of `size` rows of all arrays, and how many of them are real: the last chunk is filled up with zeros. Raises Error if the rows differ."""
+    whole = {name: np.asarray(array, np.float32) for name, array in arrays.items()}
+    rows = {name: len(array) if array.ndim else 0 for name, array in whole.items()}
+    if len(set(rows.values())) > 1 or not all(rows.values()):
+        raise Error(f"the arrays have {', '.join(f'{count} ({name})' for name, count in rows.items())} rows", fix="as many rows in each, at least one")
+    count = next(iter(rows.values()), 0)
+    for begin in range(0, count, size):
+        end = min(begin + size, count)
+        yield {name: _filled(array[begin:end], size) for name, array in whole.items()}, end - begin
+
+
+def _filled(rows: np.ndarray, size: int) -> np.ndarray:
+    if len(rows) == size:
+        return rows
+    return np.concatenate([rows, np.zeros((size - len(rows), *rows.shape[1:]), rows.dtype)])
+
+
+def collect(found: dict[str, list[np.ndarray]], results: Mapping[str, np.ndarray], rows: int) -> None:
+    """Keep copies of the real rows of a batch; of a scalar, such as a loss, its one value for the batch."""
+    for name, array in results.items():
+        found.setdefault(name, []).append(np.array(array[:rows] if array.ndim else array[None]))

@@ -1,0 +1,61 @@
+"""`Classifier`: class scores of images (CAFFE.md §4)."""
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+
+from ocaffe.cl.device import Device
+from ocaffe.errors import Error, shape_text
+from ocaffe.io import centre, resize_image
+from ocaffe.io import oversample as ten_crops
+from ocaffe.tools.recognise import ImageNet
+
+CROPS = 10  # of oversample
+
+
+class Classifier(ImageNet):
+    """A net that classifies images: `Classifier(deploy, weights, image_dims=(256, 256), mean=..., raw_scale=255, channel_swap=(2, 1, 0))`."""
+
+    def __init__(
+        self,
+        model_file: str,
+        pretrained_file: str,
+        image_dims: Sequence[int] | None = None,
+        mean: np.ndarray | None = None,
+        input_scale: float | None = None,
+        raw_scale: float | None = None,
+        channel_swap: Sequence[int] | None = None,
+        *,
+        keep: Iterable[str] | None = None,
+        device: Device | str | None = None,
+    ) -> None:
+        """`image_dims`: height and width to which images are resized before they are cropped (default: the net's input). `mean`: channels x height x
+        width, or a value per channel; `raw_scale` multiplies before the mean is taken away, `input_scale` after it; `channel_swap` (2, 1, 0): from RGB to
+        BGR. `keep` and `device` as for Net. Raises Error for a net that takes no images."""
+        super().__init__(
+            model_file, pretrained_file, mean=mean, input_scale=input_scale, raw_scale=raw_scale, channel_swap=channel_swap, keep=keep, device=device
+        )
+        self.image_dims = np.array(self.size if image_dims is None else image_dims)
+
+    def predict(self, inputs: Iterable[np.ndarray], oversample: bool = True) -> np.ndarray:
+        """A row of scores of the net's first output for each image (height x width x channels): n x classes.
+
+        `oversample`: the mean over ten crops (corners and centre, and mirrored), else the crop in the centre. Raises Error for images of other channels
+        and for image_dims that are smaller than the net's input.
+        """
+
+        def crops() -> Iterator[np.ndarray]:
+            for image in inputs:
+                resized = resize_image(image, (int(self.image_dims[0]), int(self.image_dims[1])))
+                if oversample:
+                    yield from ten_crops([resized], self.size)
+                else:
+                    y, x = centre(resized.shape, self.size)
+                    if min(y, x) < 0:
+                        fact = f"the net takes {shape_text(self.size)}, the images become {shape_text(resized.shape[:2])}"
+                        raise Error(fact, fix="larger image_dims (--images_dim)")
+                    yield resized[y : y + self.size[0], x : x + self.size[1]]
+
+        scores = self.scores(crops())
+        return scores.reshape(len(scores) // CROPS, CROPS, -1).mean(1) if oversample else scores

@@ -1,0 +1,50 @@
+"""Pictures of nets, with pycaffe's names; needs no graphviz."""
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from ocaffe import proto
+from ocaffe.errors import Error
+from ocaffe.files import atomic_write
+from ocaffe.model.filter import filter_net
+from ocaffe.model.upgrade import upgrade_net
+from ocaffe.tools.diagram import picture, pixels, svg
+from ocaffe.tools.encode import file_format
+
+DIRECTIONS = ("LR", "TB", "RL", "BT")
+MOST_PIXELS = 1 << 28
+
+
+def draw_net(caffe_net: Any, rankdir: str = "LR", ext: str = "png", phase: int | None = None, display_lrm: bool = False) -> bytes:
+    """The picture of a NetParameter message as a file of the kind `ext`: svg, png, pdf, jpg and others.
+
+    `rankdir`: direction of the flow, LR, TB, RL or BT; `phase`: TRAIN or TEST for the layers of that phase alone; `display_lrm`: with lr_mult and
+    decay_mult. Raises Error for a net without layers, another direction or kind.
+    """
+    net = upgrade_net(caffe_net)
+    if phase is not None:
+        net = filter_net(net, proto.NetState(phase=phase))
+    return draw(net, rankdir, ext, display_lrm)
+
+
+def draw(net: Any, rankdir: str, ext: str, display_lrm: bool = False, name: str = "") -> bytes:
+    """The same of an upgraded, filtered net."""
+    if rankdir not in DIRECTIONS:
+        raise Error(f"rankdir is '{rankdir}'", fix=f"one of {', '.join(DIRECTIONS)}")
+    if not net.layer:
+        raise Error("the net has no layers to draw", place=name or None, fix="another net, or another phase")
+    drawn = picture(net, rankdir, display_lrm)
+    if ext.lower().lstrip(".") == "svg":
+        return svg(drawn, net.name or name).encode()
+    kind = file_format(f".{ext.lower().lstrip('.')}")
+    if 4 * drawn.size[0] * drawn.size[1] > MOST_PIXELS:
+        raise Error(f"a picture of {drawn.size[0]:.0f} x {drawn.size[1]:.0f} is too large for pixels", place=name or None, fix="write an .svg")
+    return pixels(drawn, kind)
+
+
+def draw_net_to_file(caffe_net: Any, filename: str, rankdir: str = "LR", phase: int | None = None, display_lrm: bool = False) -> None:
+    """Write `draw_net` to a file, whose extension tells the kind."""
+    made = draw_net(caffe_net, rankdir, os.path.splitext(filename)[1] or ".png", phase, display_lrm)
+    with atomic_write(filename) as out:
+        out.write(made)
