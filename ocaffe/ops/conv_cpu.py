@@ -7,7 +7,7 @@ from math import gcd
 
 from ocaffe.graph.ir import Ref
 from ocaffe.graph.recorder import Recorder
-from ocaffe.ops import gemm_cpu
+from ocaffe.ops import gemm_cpu, winograd_cpu
 from ocaffe.ops.convolution import ConvGeometry
 from ocaffe.ops.gemm_cpu import ONE, ceil, columns, height, share_out
 
@@ -20,7 +20,10 @@ GATHER_WASTE = 1.3  # pixels per output up to which gathering is taken: it multi
 
 
 def forward(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y: Ref) -> None:
-    _multiply(rec, g, x, w, bias, y, tile(rec, g, g.group_outputs), [g.depth, g.taps, g.taps, 1, 0])
+    if winograd_cpu.wins(rec, g):
+        winograd_cpu.forward(rec, g, x, w, bias, y)
+    else:
+        _multiply(rec, g, x, w, bias, y, tile(rec, g, g.group_outputs), [g.depth, g.taps, g.taps, 1, 0])
 
 
 def backward_data(rec: Recorder, g: ConvGeometry, dy: Ref, w: Ref, dx: Ref, bias: Ref | None = None) -> None:
@@ -30,6 +33,9 @@ def backward_data(rec: Recorder, g: ConvGeometry, dy: Ref, w: Ref, dx: Ref, bias
         return
     depth, height, width = (d * (k - 1) - p for d, k, p in zip(g.dilation, g.kernel, g.pad, strict=True))
     turned = replace(g, channels=g.num_output, num_output=g.channels, size=g.out, out=g.size, pad=(depth, height, width))
+    if winograd_cpu.wins(rec, turned):
+        winograd_cpu.forward(rec, turned, dy, w, bias, dx, turned=True)
+        return
     _multiply(rec, turned, dy, w, bias, dx, tile(rec, g, g.group_channels), [g.taps, g.taps, g.depth, -1, g.taps - 1])
 
 

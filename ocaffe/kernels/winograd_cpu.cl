@@ -1,0 +1,256 @@
+/* Convolution with 3 x 3 windows and stride 1 for CPU runtimes by Winograd's F(4x4, 3x3): Lavin & Gray, "Fast algorithms for convolutional
+   neural networks", 2015. A tile is 4 x 4 outputs, which see 6 x 6 inputs; both and the filters are transformed to 36 values, between which 36
+   matrix products take a quarter of the multiplications. backward_data is forward with turned filters.
+
+     filter    U[p] = G w G'                      p < 36, for every (output, channel)
+     forward   V[p] = B' x B  for every (channel, tile);  M[p] = U[p] V[p], summed over channels;  y = A' M A (+ bias) (+ y), then the ReLU
+
+   V, NV, MR, KC    the register tile, see tile_cpu.h: MR outputs x NR tiles
+
+   forward works on NR tiles at a time, numbered through the whole batch. What it transformed of them lies in a workspace of the work-item, which
+   stays in the caches: [36][channels][NR], then the products of `chunk` outputs, [36][chunk][NR].
+   Work-items: filter: (KC channels, panel of MR outputs, group). forward: (`share` blocks of NR tiles, `block` outputs, group). */
+#include "common.h"
+#include "epilogue.h"
+#include "tile_cpu.h"
+
+#define SIDE 6
+#define POINTS 36
+#define OUT 4
+
+/* Six values through B', the transform of the input. */
+#define TRANSFORM_INPUT(to, d)                                                                        \
+  do {                                                                                                \
+    const vec a_ = d[4] - 4.0f * d[2], b_ = d[3] - 4.0f * d[1], c_ = d[4] - d[2], e_ = 2.0f * (d[3] - d[1]); \
+    to[0] = 4.0f * d[0] - 5.0f * d[2] + d[4];                                                         \
+    to[1] = a_ + b_;                                                                                  \
+    to[2] = a_ - b_;                                                                                  \
+    to[3] = c_ + e_;                                                                                  \
+    to[4] = c_ - e_;                                                                                  \
+    to[5] = 4.0f * d[1] - 5.0f * d[3] + d[5];                                                         \
+  } while (0)
+
+/* Six values through A', the transform of the products: four. */
+#define TRANSFORM_OUTPUT(to, m)                                                     \
+  do {                                                                              \
+    const vec s_ = m[1] + m[2], d_ = m[1] - m[2], t_ = m[3] + m[4], e_ = m[3] - m[4]; \
+    to[0] = m[0] + s_ + t_;                                                         \
+    to[1] = d_ + 2.0f * e_;                                                         \
+    to[2] = s_ + 4.0f * t_;                                                         \
+    to[3] = d_ + 8.0f * e_ + m[5];                                                  \
+  } while (0)
+
+/* Three values through G, the transform of the filters: six. */
+#define TRANSFORM_FILTER(to, g)                                                     \
+  do {                                                                              \
+    const vec s_ = (g[0] + g[2]) * (-1.0f / 6), t_ = g[0] * (1.0f / 24) + g[2] * (1.0f / 6); \
+    to[0] = g[0] * 0.25f;                                                           \
+    to[1] = s_ - g[1] * (1.0f / 6);                                                 \
+    to[2] = s_ + g[1] * (1.0f / 6);                                                 \
+    to[3] = t_ + g[1] * (1.0f / 12);                                                \
+    to[4] = t_ - g[1] * (1.0f / 12);                                                \
+    to[5] = g[2];                                                                   \
+  } while (0)
+
+/* U as [group][panel of MR rows][36][depth][MR]: zeros behind the last row. Element (row, k, tap) is
+   w[group * group_step + row * row_step + k * step + tap], taps backwards if `turned`. */
+SINGLE void filter(OPERAND_RESTRICT(const float, w), OPERAND_RESTRICT(float, packed), int rows, int depth, int group_step, int row_step, int step,
+                   int turned) {
+  LOCATE(w); LOCATE(packed);
+  const int r0 = get_global_id(1) * MR, k0 = get_global_id(0) * KC, k1 = min(depth, k0 + KC);
+  float taps[9][MR * V] __attribute__((aligned(64)));
+  w += (ulong)get_global_id(2) * group_step + (ulong)r0 * row_step;
+  packed += ((ulong)get_global_id(2) * get_global_size(1) + get_global_id(1)) * POINTS * depth * MR;
+  for (int k = k0; k < k1; k += V) {
+    const int valid = min(V, k1 - k);
+    for (int i = 0; i < MR; i++)
+      for (int j = 0; j < V; j++) {
+        global const float* from = w + (ulong)i * row_step + (ulong)(k + j) * step;
+        const int exists = r0 + i < rows && j < valid;
+#pragma unroll
+        for (int t = 0; t < 9; t++) taps[turned ? 8 - t : t][j * MR + i] = exists ? from[t] : 0.0f;
+      }
+    for (int j = 0; j < MR * V; j += V) {
+      vec down[3][SIDE];
+#pragma unroll
+      for (int x = 0; x < 3; x++) {
+        const vec column[3] = {PRIVATE(taps[x] + j), PRIVATE(taps[3 + x] + j), PRIVATE(taps[6 + x] + j)};
+        TRANSFORM_FILTER(down[x], column);
+      }
+#pragma unroll
+      for (int y = 0; y < SIDE; y++) {
+        const vec row[3] = {down[0][y], down[1][y], down[2][y]};
+        vec u[SIDE];
+        TRANSFORM_FILTER(u, row);
+#pragma unroll
+        for (int x = 0; x < SIDE; x++) {
+          global float* to = packed + ((ulong)(y * SIDE + x) * depth + k) * MR + j;
+          if (j + V <= valid * MR) GLOBAL(to) = u[x];
+          else {
+            float lanes[V];
+            PRIVATE(lanes) = u[x];
+            for (int l = 0; j + l < valid * MR; l++) to[l] = lanes[l];
+          }
+        }
+      }
+    }
+  }
+}
+
+/* Up to V tiles side by side in one image: the first is number `first` of its block; x, y: the first pixel that it sees, which may be outside. */
+typedef struct { int n, y, x, count, first; } Strip;
+
+#define PHASES (V + 4) /* tiles of a strip and the beginning of the next one, to whole quarters */
+
+/* V of one channel's strip: to[p * (NR + V) + tile]. Writes up to V - 1 floats beyond each row's end. `at` is the place of pixel (0, 0) of the
+   channel, `readable` floats may be read from x. rows: room for the pixels of each row, sorted by their remainder. */
+inline void transform_strip(global const float* x, ulong at, ulong readable, Strip s, int H, int W, float rows[SIDE][OUT][PHASES], float* to) {
+  const long first = (long)at + s.y * W + s.x, begin = (long)at + max(s.y, 0) * W + s.x;
+  const int length = OUT * s.count + 2, reach = (length + V - 1) / V * V;
+  const int safe = begin >= 0 && (long)at + (min(s.y + SIDE, H) - 1) * W + s.x + reach <= (long)readable;
+  for (int j = 0; j < reach; j += V) {
+    vec d[SIDE], t[SIDE];
+    const ivec on = PASTE(convert_uint, V)(LANES + (s.x + j)) < (uvec)(W);
+#pragma unroll
+    for (int r = 0; r < SIDE; r++) {
+      d[r] = (vec)(0);
+      if ((uint)(s.y + r) < (uint)H) {
+        if (safe) d[r] = on ? GLOBAL(x + first + r * W + j) : (vec)(0);
+        else {
+          float lanes[V];
+          for (int l = 0; l < V; l++) lanes[l] = j + l < length && (uint)(s.x + j + l) < (uint)W ? x[first + r * W + j + l] : 0.0f;
+          d[r] = PRIVATE(lanes);
+        }
+      }
+    }
+    TRANSFORM_INPUT(t, d);
+#pragma unroll
+    for (int r = 0; r < SIDE; r++) {
+      float* sorted = rows[r][0] + j / OUT;
+#if V == 16
+      vstore4(t[r].s048c, 0, sorted);
+      vstore4(t[r].s159d, 0, sorted + PHASES);
+      vstore4(t[r].s26ae, 0, sorted + 2 * PHASES);
+      vstore4(t[r].s37bf, 0, sorted + 3 * PHASES);
+#elif V == 8
+      vstore2(t[r].s04, 0, sorted);
+      vstore2(t[r].s15, 0, sorted + PHASES);
+      vstore2(t[r].s26, 0, sorted + 2 * PHASES);
+      vstore2(t[r].s37, 0, sorted + 3 * PHASES);
+#else
+      sorted[0] = t[r].s0, sorted[PHASES] = t[r].s1, sorted[2 * PHASES] = t[r].s2, sorted[3 * PHASES] = t[r].s3;
+#endif
+    }
+  }
+#pragma unroll
+  for (int r = 0; r < SIDE; r++) {
+    vec d[SIDE], t[SIDE];
+#pragma unroll
+    for (int c = 0; c < SIDE; c++) d[c] = PRIVATE(rows[r][c % OUT] + c / OUT);
+    TRANSFORM_INPUT(t, d);
+#pragma unroll
+    for (int c = 0; c < SIDE; c++) PRIVATE(to + (r * SIDE + c) * (NR + V) + s.first) = t[c];
+  }
+}
+
+/* 4 V neighbouring pixels from the V tiles' first, second, ... pixel. */
+inline void interleave(const vec p[OUT], float* to) {
+  vec even[2], odd[2], whole[OUT];
+  even[0].even = p[0].lo, even[0].odd = p[2].lo, even[1].even = p[0].hi, even[1].odd = p[2].hi;
+  odd[0].even = p[1].lo, odd[0].odd = p[3].lo, odd[1].even = p[1].hi, odd[1].odd = p[3].hi;
+#pragma unroll
+  for (int i = 0; i < 2; i++) {
+    whole[2 * i].even = even[i].lo, whole[2 * i].odd = odd[i].lo;
+    whole[2 * i + 1].even = even[i].hi, whole[2 * i + 1].odd = odd[i].hi;
+  }
+#pragma unroll
+  for (int i = 0; i < OUT; i++) PRIVATE(to + i * V) = whole[i];
+}
+
+SINGLE void forward(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(const float, packed), OPERAND_RESTRICT(const float, bias),
+                    OPERAND_RESTRICT(float, y), OPERAND_RESTRICT(float, space), int batch, int channels, int outputs, int H, int W, int OH, int OW,
+                    int ph, int pw, int share, int block, int chunk, int has_bias, int accumulate, float slope) {
+  LOCATE(x); LOCATE(packed); LOCATE(bias); LOCATE(y); LOCATE(space);
+  const int g = get_global_id(2), o0 = get_global_id(1) * block, o1 = min(outputs, o0 + block);
+  const int across = (OW + OUT - 1) / OUT, down = (OH + OUT - 1) / OUT, tiles = batch * down * across;
+  const ulong group = (ulong)g * channels * H * W, readable = (batch - 1) * x_stride + (get_global_size(2) - g) * channels * H * W;
+  const ulong pitch = (ulong)channels * NR + V; /* of a p of V: not a power of two, which would put all in one set of the caches */
+  float columns[POINTS * (NR + V) + V] __attribute__((aligned(64)));
+  float pixels[OUT][OUT * NR + V] __attribute__((aligned(64)));
+  float rows[SIDE][OUT][PHASES] __attribute__((aligned(64)));
+  Strip strips[NR];
+  space += ((ulong)(g * get_global_size(1) + get_global_id(1)) * get_global_size(0) + get_global_id(0)) * space_stride;
+  global float* products = space + POINTS * pitch;
+  x += group;
+  y += (ulong)g * outputs * OH * OW;
+  bias += g * outputs;
+  packed += (ulong)g * ((outputs + MR - 1) / MR * MR) * POINTS * channels;
+  for (int i = 0; i < POINTS * (NR + V) + V; i++) columns[i] = 0.0f;
+  for (int i = 0; i < SIDE * OUT * PHASES; i++) rows[0][0][i] = 0.0f;
+  for (int t0 = get_global_id(0) * share * NR, end = min(tiles, t0 + share * NR); t0 < end; t0 += NR) {
+    int count = 0;
+    for (int t = 0; t < min(NR, end - t0); t += strips[count++].count) {
+      const int tx = (t0 + t) % across, ty = (t0 + t) / across % down;
+      strips[count].n = (t0 + t) / across / down;
+      strips[count].y = ty * OUT - ph;
+      strips[count].x = tx * OUT - pw;
+      strips[count].count = min(min(across - tx, V), min(NR, end - t0) - t);
+      strips[count].first = t;
+    }
+    for (int c = 0; c < channels; c++) {
+      for (int i = 0; i < count; i++) transform_strip(x, strips[i].n * x_stride + (ulong)c * H * W, readable, strips[i], H, W, rows, columns);
+      for (int p = 0; p < POINTS; p++)
+#pragma unroll
+        for (int j = 0; j < NV; j++) GLOBAL(space + p * pitch + c * NR + j * V) = PRIVATE(columns + p * (NR + V) + j * V);
+    }
+    for (int first = o0; first < o1; first += chunk) {
+      const int last = min(o1, first + chunk);
+      for (int p = 0; p < POINTS; p++)
+        for (int k0 = 0; k0 < channels; k0 += KC) {
+          const int depth = min(KC, channels - k0);
+          global const float* right = space + p * pitch + k0 * NR;
+          for (int o = first; o < last; o += MR) {
+            global const float* left = packed + ((ulong)o * POINTS + p * MR) * channels + k0 * MR;
+            global float* to = products + (p * chunk + o - first) * NR;
+            vec acc[MR][NV];
+            MULTIPLY_AT(GLOBAL, acc, left[k * MR + i], right, NR, depth);
+#pragma unroll
+            for (int i = 0; i < MR; i++)
+#pragma unroll
+              for (int j = 0; j < NV; j++) {
+                if (k0) acc[i][j] += GLOBAL(to + i * NR + j * V);
+                GLOBAL(to + i * NR + j * V) = acc[i][j];
+              }
+          }
+        }
+      for (int o = first; o < last; o++) {
+        for (int v = 0; v < NV; v++) {
+          vec half_way[OUT][SIDE];
+          global const float* from = products + (o - first) * NR + v * V;
+#pragma unroll
+          for (int c = 0; c < SIDE; c++) {
+            vec m[SIDE], t[OUT];
+#pragma unroll
+            for (int r = 0; r < SIDE; r++) m[r] = GLOBAL(from + (ulong)(r * SIDE + c) * chunk * NR);
+            TRANSFORM_OUTPUT(t, m);
+#pragma unroll
+            for (int r = 0; r < OUT; r++) half_way[r][c] = t[r];
+          }
+#pragma unroll
+          for (int r = 0; r < OUT; r++) {
+            vec t[OUT];
+            TRANSFORM_OUTPUT(t, half_way[r]);
+            interleave(t, pixels[r] + v * OUT * V);
+          }
+        }
+        for (int i = 0; i < count; i++) {
+          const Strip s = strips[i];
+          const int oy = s.y + ph, ox = s.x + pw;
+          global float* to = y + s.n * y_stride + ((ulong)o * OH + oy) * OW + ox;
+          for (int r = 0; r < min(OUT, OH - oy); r++, to += OW)
+            finish(pixels[r] + OUT * s.first, to, min(OUT * s.count, OW - ox), FACTOR(bias, o), OFFSET(bias, o), accumulate, slope);
+        }
+      }
+    }
+  }
+}

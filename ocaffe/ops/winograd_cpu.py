@@ -1,0 +1,88 @@
+"""Convolution with 3 x 3 windows on CPU runtimes by Winograd's F(4x4, 3x3) (kernels/winograd_cpu.cl), and the estimate that chooses it."""
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ocaffe.graph.ir import Ref
+from ocaffe.graph.recorder import Recorder
+from ocaffe.ops import gemm_cpu
+from ocaffe.ops.gemm_cpu import ONE, ceil, columns, height, share_out
+
+if TYPE_CHECKING:
+    from ocaffe.ops.convolution import ConvGeometry
+
+OUT = 4  # outputs of a tile, per axis
+POINTS = 36
+CHUNK = 64  # outputs whose products a work-item keeps: their tiles are transformed back while they are in the caches
+ITEMS_PER_CORE = 2  # where outputs are shared out, which costs one more transform of the input each
+# Cycles of a core, for the estimate: of a multiply-add of one vector; per vector of tiles: a channel's transform, an output's; of a filter.
+PRODUCT, INPUT, OUTPUT, FILTER = 0.6, 250, 250, 60
+
+
+def wins(rec: Recorder, g: ConvGeometry) -> bool:
+    """Whether it can do this geometry, forward, in less time than the direct product."""
+    possible = (g.size[0], *g.kernel, *g.stride, *g.dilation, g.pad[0]) == (1, 1, 3, 3, *ONE, *ONE, 0)
+    return possible and cheaper(rec, g)
+
+
+def cheaper(rec: Recorder, g: ConvGeometry) -> bool:
+    """Whether the estimate is below that of the direct product."""
+    defines = tile(rec, g)
+    width, rows = defines["V"], ceil(g.group_outputs, defines["MR"]) * defines["MR"]
+    blocks = ceil(_tiles(g), columns(defines))
+    vectors, splits = blocks * defines["NV"], _splits(rec, g, blocks)
+    direct = ceil(g.batch * g.positions, columns(defines)) * defines["NV"] * rows * g.depth * PRODUCT
+    products = vectors * POINTS * g.group_channels * rows * PRODUCT
+    transforms = vectors * (splits * g.group_channels * INPUT + g.group_outputs * OUTPUT) + rows * g.group_channels * FILTER * 16 / width
+    return products + transforms < direct
+
+
+def forward(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y: Ref, turned: bool = False) -> None:
+    """y = convolution of x (+ bias); `turned`: with filters [channel][output], their taps backwards, which is the way back."""
+    defines = tile(rec, g)
+    panels = ceil(g.group_outputs, defines["MR"])
+    packed = rec.scratch("packed", (g.group, panels, POINTS, g.group_channels, defines["MR"]))
+    steps = [9, g.group_outputs * 9, 1] if turned else [g.depth, 9, 0]
+    rec.launch(
+        "winograd_cpu.filter",
+        reads=[w],
+        writes=[packed],
+        args=[g.group_outputs, g.group_channels, g.group_outputs * g.depth, *steps],
+        size=(ceil(g.group_channels, defines["KC"]), panels, g.group),
+        local=ONE,
+        defines=defines,
+    )
+    blocks = ceil(_tiles(g), columns(defines))
+    splits = _splits(rec, g, blocks)
+    share = ceil(blocks, share_out(rec, splits * g.group, blocks))
+    block = ceil(ceil(panels, splits), 1) * defines["MR"]
+    size = (ceil(blocks, share), ceil(g.group_outputs, block), g.group)
+    chunk = ceil(min(CHUNK, block), defines["MR"]) * defines["MR"]
+    room = POINTS * ((g.group_channels + chunk) * columns(defines) + defines["V"])
+    space = rec.scratch("transformed", (size[0] * size[1] * size[2], room))
+    args = [g.batch, g.group_channels, g.group_outputs, *g.size[1:], *g.out[1:], *g.pad[1:], share, block, chunk, bias is not None, rec.accumulates(y), 1.0]
+    rec.launch(
+        "winograd_cpu.forward",
+        reads=[x, packed, bias or packed],
+        writes=[y, space],
+        args=args,
+        size=size,
+        local=ONE,
+        defines=defines,
+        epilogue=len(args) - 1,
+    )
+
+
+def tile(rec: Recorder, g: ConvGeometry) -> dict[str, int]:
+    """V, NV, MR, KC of kernels/tile_cpu.h."""
+    base = gemm_cpu.tile(rec.target)
+    return base | {"MR": height(base, g.group_outputs)}
+
+
+def _tiles(g: ConvGeometry) -> int:
+    return g.batch * ceil(g.out[1], OUT) * ceil(g.out[2], OUT)
+
+
+def _splits(rec: Recorder, g: ConvGeometry, blocks: int) -> int:
+    """Into how many parts the outputs are cut so that all cores get something."""
+    return max(1, min(ceil(g.group_outputs, CHUNK), ceil(ITEMS_PER_CORE * rec.target.compute_units, blocks * g.group)))
