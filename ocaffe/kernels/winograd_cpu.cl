@@ -17,6 +17,12 @@
 #define SIDE 6
 #define POINTS 36
 #define OUT 4
+#define FETCH(p) __builtin_prefetch((const void*)(size_t)(p))
+#ifndef BURST
+#define BURST 8
+#endif
+#define RUN 64   /* channels whose filters are written together: memory takes long runs faster */
+#define PIPELINE 2 /* channels or outputs at a time: what one step writes, the next should not read at once in other vectors */
 
 /* Six values through B', the transform of the input. */
 #define TRANSFORM_INPUT(to, d)                                                                        \
@@ -52,59 +58,86 @@
     to[5] = g[2];                                                                   \
   } while (0)
 
-/* U as [group][panel of MR rows][36][depth][MR]: zeros behind the last row. Element (row, k, tap) is
+inline void copy(const float* from, global float* to, int count) {
+  int i = 0;
+  ROLLED for (; i + V <= count; i += V) GLOBAL(to + i) = PRIVATE(from + i);
+  ROLLED for (; i < count; i++) to[i] = from[i];
+}
+
+/* U as [group][panel of MR rows][36][depth][MR]. Element (row, k, tap) is
    w[group * group_step + row * row_step + k * step + tap], taps backwards if `turned`. */
 SINGLE void filter(OPERAND_RESTRICT(const float, w), OPERAND_RESTRICT(float, packed), int rows, int depth, int group_step, int row_step, int step,
                    int turned) {
   LOCATE(w); LOCATE(packed);
   const int r0 = get_global_id(1) * MR, k0 = get_global_id(0) * KC, k1 = min(depth, k0 + KC);
   float taps[9][MR * V] __attribute__((aligned(64)));
-  w += (ulong)get_global_id(2) * group_step + (ulong)r0 * row_step;
+  float made[POINTS][RUN * MR] __attribute__((aligned(64)));
+  const int last = rows - 1 - r0, sign = turned ? -1 : 1;
+  w += (ulong)get_global_id(2) * group_step + (ulong)r0 * row_step + (turned ? 8 : 0);
   packed += ((ulong)get_global_id(2) * get_global_size(1) + get_global_id(1)) * POINTS * depth * MR;
-  for (int k = k0; k < k1; k += V) {
-    const int valid = min(V, k1 - k);
-    for (int i = 0; i < MR; i++)
-      for (int j = 0; j < V; j++) {
-        global const float* from = w + (ulong)i * row_step + (ulong)(k + j) * step;
-        const int exists = r0 + i < rows && j < valid;
+  for (int k = k0; k < k1; k += RUN) {
+    const int valid = min(RUN, k1 - k);
+    for (int b = 0; b < valid; b += V) {
+      for (int i = 0; i < MR; i++) { /* rows behind the last are its copies: what they give is not written */
+        global const float* row = w + (ulong)min(i, last) * row_step + (ulong)(k + b) * step;
+        for (int j = 0; j < min(V, valid - b); j++, row += step)
 #pragma unroll
-        for (int t = 0; t < 9; t++) taps[turned ? 8 - t : t][j * MR + i] = exists ? from[t] : 0.0f;
+          for (int t = 0; t < 9; t++) taps[t][j * MR + i] = row[sign * t];
       }
-    for (int j = 0; j < MR * V; j += V) {
-      vec down[3][SIDE];
+      for (int j = 0; j < MR * V; j += V) {
+        vec down[3][SIDE];
 #pragma unroll
-      for (int x = 0; x < 3; x++) {
-        const vec column[3] = {PRIVATE(taps[x] + j), PRIVATE(taps[3 + x] + j), PRIVATE(taps[6 + x] + j)};
-        TRANSFORM_FILTER(down[x], column);
-      }
+        for (int x = 0; x < 3; x++) {
+          const vec column[3] = {PRIVATE(taps[x] + j), PRIVATE(taps[3 + x] + j), PRIVATE(taps[6 + x] + j)};
+          TRANSFORM_FILTER(down[x], column);
+        }
 #pragma unroll
-      for (int y = 0; y < SIDE; y++) {
-        const vec row[3] = {down[0][y], down[1][y], down[2][y]};
-        vec u[SIDE];
-        TRANSFORM_FILTER(u, row);
+        for (int y = 0; y < SIDE; y++) {
+          const vec row[3] = {down[0][y], down[1][y], down[2][y]};
+          vec u[SIDE];
+          TRANSFORM_FILTER(u, row);
 #pragma unroll
-        for (int x = 0; x < SIDE; x++) {
-          global float* to = packed + ((ulong)(y * SIDE + x) * depth + k) * MR + j;
-          if (j + V <= valid * MR) GLOBAL(to) = u[x];
-          else {
-            float lanes[V];
-            PRIVATE(lanes) = u[x];
-            for (int l = 0; j + l < valid * MR; l++) to[l] = lanes[l];
-          }
+          for (int x = 0; x < SIDE; x++) PRIVATE(made[y * SIDE + x] + b * MR + j) = u[x];
         }
       }
     }
+    for (int p = 0; p < POINTS; p++) copy(made[p], packed + ((ulong)p * depth + k) * MR, valid * MR);
   }
 }
 
-/* Up to V tiles side by side in one image: the first is number `first` of its block; x, y: the first pixel that it sees, which may be outside. */
-typedef struct { int n, y, x, count, first; } Strip;
+/* Up to V tiles side by side in one image: number `first` and following of their NR. x, y: the first pixel that they see, which may be outside;
+   slot: where they begin in `Rows`. */
+typedef struct { int n, y, x, count, first, slot; } Strip;
 
-#define PHASES (V + 4) /* tiles of a strip and the beginning of the next one, to whole quarters */
+/* The pixels that the strips of NR tiles see in one channel, transformed downwards; in each row sorted by their remainder modulo 4, so that
+   neighbouring tiles lie side by side. A strip takes the slots of its tiles and of the beginning of a next one, in whole vectors of pixels. */
+#define SLOTS (4 * NR + V)
+typedef float Rows[SIDE][OUT][SLOTS];
 
-/* V of one channel's strip: to[p * (NR + V) + tile]. Writes up to V - 1 floats beyond each row's end. `at` is the place of pixel (0, 0) of the
-   channel, `readable` floats may be read from x. rows: room for the pixels of each row, sorted by their remainder. */
-inline void transform_strip(global const float* x, ulong at, ulong readable, Strip s, int H, int W, float rows[SIDE][OUT][PHASES], float* to) {
+/* Strips of tiles [t, end), at most NR; returns how many. */
+inline int cut(Strip* strips, int t, int end, int across, int down, int ph, int pw) {
+  int count = 0, slot = 0;
+  for (int first = 0, length = min(NR, end - t); first < length; count++) {
+    const int tx = (t + first) % across, ty = (t + first) / across;
+    Strip s = {ty / down, ty % down * OUT - ph, tx * OUT - pw, min(min(across - tx, V), length - first), first, slot};
+    strips[count] = s;
+    first += s.count;
+    slot += (OUT * s.count + 2 + V - 1) / V * (V / OUT);
+  }
+  return count;
+}
+
+/* Asks for the pixels of a strip, which lie a page apart in the next channel, where no processor would expect them. */
+inline void expect(global const float* x, ulong at, ulong readable, Strip s, int H, int W) {
+  const int length = OUT * s.count + 2;
+  for (int r = max(0, -s.y); r < min(SIDE, H - s.y); r++) {
+    const ulong from = at + (s.y + r) * W + max(0, s.x);
+    for (int j = 0; j < length; j += 16) FETCH(x + min(from + j, readable - 1));
+  }
+}
+
+/* One strip of a channel whose pixel (0, 0) is at x[at]; `readable` floats may be read from x. */
+inline void transform_down(global const float* x, ulong at, ulong readable, Strip s, int H, int W, Rows rows) {
   const long first = (long)at + s.y * W + s.x, begin = (long)at + max(s.y, 0) * W + s.x;
   const int length = OUT * s.count + 2, reach = (length + V - 1) / V * V;
   const int safe = begin >= 0 && (long)at + (min(s.y + SIDE, H) - 1) * W + s.x + reach <= (long)readable;
@@ -126,27 +159,31 @@ inline void transform_strip(global const float* x, ulong at, ulong readable, Str
     TRANSFORM_INPUT(t, d);
 #pragma unroll
     for (int r = 0; r < SIDE; r++) {
-      float* sorted = rows[r][0] + j / OUT;
+      float* sorted = rows[r][0] + s.slot + j / OUT;
 #if V == 16
       vstore4(t[r].s048c, 0, sorted);
-      vstore4(t[r].s159d, 0, sorted + PHASES);
-      vstore4(t[r].s26ae, 0, sorted + 2 * PHASES);
-      vstore4(t[r].s37bf, 0, sorted + 3 * PHASES);
+      vstore4(t[r].s159d, 0, sorted + SLOTS);
+      vstore4(t[r].s26ae, 0, sorted + 2 * SLOTS);
+      vstore4(t[r].s37bf, 0, sorted + 3 * SLOTS);
 #elif V == 8
       vstore2(t[r].s04, 0, sorted);
-      vstore2(t[r].s15, 0, sorted + PHASES);
-      vstore2(t[r].s26, 0, sorted + 2 * PHASES);
-      vstore2(t[r].s37, 0, sorted + 3 * PHASES);
+      vstore2(t[r].s15, 0, sorted + SLOTS);
+      vstore2(t[r].s26, 0, sorted + 2 * SLOTS);
+      vstore2(t[r].s37, 0, sorted + 3 * SLOTS);
 #else
-      sorted[0] = t[r].s0, sorted[PHASES] = t[r].s1, sorted[2 * PHASES] = t[r].s2, sorted[3 * PHASES] = t[r].s3;
+      sorted[0] = t[r].s0, sorted[SLOTS] = t[r].s1, sorted[2 * SLOTS] = t[r].s2, sorted[3 * SLOTS] = t[r].s3;
 #endif
     }
   }
+}
+
+/* The other way: the 36 values of each tile, to[p * (NR + V) + tile]. Writes up to V - 1 floats beyond a row's end. */
+inline void transform_across(Rows rows, Strip s, float* to) {
 #pragma unroll
   for (int r = 0; r < SIDE; r++) {
     vec d[SIDE], t[SIDE];
 #pragma unroll
-    for (int c = 0; c < SIDE; c++) d[c] = PRIVATE(rows[r][c % OUT] + c / OUT);
+    for (int c = 0; c < SIDE; c++) d[c] = PRIVATE(rows[r][c % OUT] + s.slot + c / OUT);
     TRANSFORM_INPUT(t, d);
 #pragma unroll
     for (int c = 0; c < SIDE; c++) PRIVATE(to + (r * SIDE + c) * (NR + V) + s.first) = t[c];
@@ -167,17 +204,37 @@ inline void interleave(const vec p[OUT], float* to) {
   for (int i = 0; i < OUT; i++) PRIVATE(to + i * V) = whole[i];
 }
 
+/* The 4 x 4 outputs of V tiles, whose 36 products are `pitch` apart: rows of 4 V pixels. */
+inline void transform_back(global const float* from, ulong pitch, float* to) {
+  vec half_way[OUT][SIDE];
+#pragma unroll
+  for (int c = 0; c < SIDE; c++) {
+    vec m[SIDE], t[OUT];
+#pragma unroll
+    for (int r = 0; r < SIDE; r++) m[r] = GLOBAL(from + (r * SIDE + c) * pitch);
+    TRANSFORM_OUTPUT(t, m);
+#pragma unroll
+    for (int r = 0; r < OUT; r++) half_way[r][c] = t[r];
+  }
+#pragma unroll
+  for (int r = 0; r < OUT; r++) {
+    vec t[OUT];
+    TRANSFORM_OUTPUT(t, half_way[r]);
+    interleave(t, to + r * (OUT * NR + V));
+  }
+}
+
 SINGLE void forward(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(const float, packed), OPERAND_RESTRICT(const float, bias),
                     OPERAND_RESTRICT(float, y), OPERAND_RESTRICT(float, space), int batch, int channels, int outputs, int H, int W, int OH, int OW,
                     int ph, int pw, int share, int block, int chunk, int has_bias, int accumulate, float slope) {
   LOCATE(x); LOCATE(packed); LOCATE(bias); LOCATE(y); LOCATE(space);
   const int g = get_global_id(2), o0 = get_global_id(1) * block, o1 = min(outputs, o0 + block);
-  const int across = (OW + OUT - 1) / OUT, down = (OH + OUT - 1) / OUT, tiles = batch * down * across;
-  const ulong group = (ulong)g * channels * H * W, readable = (batch - 1) * x_stride + (get_global_size(2) - g) * channels * H * W;
+  const int across = (OW + OUT - 1) / OUT, down = (OH + OUT - 1) / OUT, tiles = batch * down * across, plane = H * W;
+  const ulong group = (ulong)g * channels * plane, readable = (batch - 1) * x_stride + (get_global_size(2) - g) * channels * plane;
   const ulong pitch = (ulong)channels * NR + V; /* of a p of V: not a power of two, which would put all in one set of the caches */
-  float columns[POINTS * (NR + V) + V] __attribute__((aligned(64)));
-  float pixels[OUT][OUT * NR + V] __attribute__((aligned(64)));
-  float rows[SIDE][OUT][PHASES] __attribute__((aligned(64)));
+  Rows rows[PIPELINE] __attribute__((aligned(64)));
+  float columns[BURST][POINTS * (NR + V) + V] __attribute__((aligned(64)));
+  float pixels[PIPELINE][OUT][OUT * NR + V] __attribute__((aligned(64)));
   Strip strips[NR];
   space += ((ulong)(g * get_global_size(1) + get_global_id(1)) * get_global_size(0) + get_global_id(0)) * space_stride;
   global float* products = space + POINTS * pitch;
@@ -185,23 +242,26 @@ SINGLE void forward(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(const flo
   y += (ulong)g * outputs * OH * OW;
   bias += g * outputs;
   packed += (ulong)g * ((outputs + MR - 1) / MR * MR) * POINTS * channels;
-  for (int i = 0; i < POINTS * (NR + V) + V; i++) columns[i] = 0.0f;
-  for (int i = 0; i < SIDE * OUT * PHASES; i++) rows[0][0][i] = 0.0f;
+  for (int i = 0; i < PIPELINE * SIDE * OUT * SLOTS; i++) rows[0][0][0][i] = 0.0f;
+  for (int i = 0; i < BURST * (POINTS * (NR + V) + V); i++) columns[0][i] = 0.0f;
   for (int t0 = get_global_id(0) * share * NR, end = min(tiles, t0 + share * NR); t0 < end; t0 += NR) {
-    int count = 0;
-    for (int t = 0; t < min(NR, end - t0); t += strips[count++].count) {
-      const int tx = (t0 + t) % across, ty = (t0 + t) / across % down;
-      strips[count].n = (t0 + t) / across / down;
-      strips[count].y = ty * OUT - ph;
-      strips[count].x = tx * OUT - pw;
-      strips[count].count = min(min(across - tx, V), min(NR, end - t0) - t);
-      strips[count].first = t;
-    }
-    for (int c = 0; c < channels; c++) {
-      for (int i = 0; i < count; i++) transform_strip(x, strips[i].n * x_stride + (ulong)c * H * W, readable, strips[i], H, W, rows, columns);
+    const int count = cut(strips, t0, end, across, down, ph, pw);
+    for (int c0 = 0; c0 < channels; c0 += BURST) {
+      const int cn = min(BURST, channels - c0);
+      for (int b = 0; b < cn; b += PIPELINE) {
+        for (int c = b; c < min(cn, b + PIPELINE); c++)
+          for (int i = 0; i < count; i++)
+            transform_down(x, strips[i].n * x_stride + (ulong)(c0 + c) * plane, readable, strips[i], H, W, rows[c - b]);
+        for (int c = c0 + b + PIPELINE; c < min(c0 + b + 2 * PIPELINE, channels); c++)
+          for (int i = 0; i < count; i++) expect(x, strips[i].n * x_stride + (ulong)c * plane, readable, strips[i], H, W);
+        for (int c = b; c < min(cn, b + PIPELINE); c++)
+          for (int i = 0; i < count; i++) transform_across(rows[c - b], strips[i], columns[c]);
+      }
       for (int p = 0; p < POINTS; p++)
+        for (int c = 0; c < cn; c++)
 #pragma unroll
-        for (int j = 0; j < NV; j++) GLOBAL(space + p * pitch + c * NR + j * V) = PRIVATE(columns + p * (NR + V) + j * V);
+          for (int j = 0; j < NV; j++)
+            GLOBAL(space + p * pitch + (c0 + c) * NR + j * V) = PRIVATE(columns[c] + p * (NR + V) + j * V);
     }
     for (int first = o0; first < o1; first += chunk) {
       const int last = min(o1, first + chunk);
@@ -223,33 +283,18 @@ SINGLE void forward(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(const flo
               }
           }
         }
-      for (int o = first; o < last; o++) {
-        for (int v = 0; v < NV; v++) {
-          vec half_way[OUT][SIDE];
-          global const float* from = products + (o - first) * NR + v * V;
-#pragma unroll
-          for (int c = 0; c < SIDE; c++) {
-            vec m[SIDE], t[OUT];
-#pragma unroll
-            for (int r = 0; r < SIDE; r++) m[r] = GLOBAL(from + (ulong)(r * SIDE + c) * chunk * NR);
-            TRANSFORM_OUTPUT(t, m);
-#pragma unroll
-            for (int r = 0; r < OUT; r++) half_way[r][c] = t[r];
+      for (int o = first; o < last; o += PIPELINE) {
+        const int on = min(PIPELINE, last - o);
+        for (int i = 0; i < on; i++)
+          for (int v = 0; v < NV; v++) transform_back(products + (o - first + i) * NR + v * V, chunk * NR, pixels[i][0] + v * OUT * V);
+        for (int j = 0; j < on; j++)
+          for (int i = 0; i < count; i++) {
+            const Strip s = strips[i];
+            const int oy = s.y + ph, ox = s.x + pw;
+            global float* to = y + s.n * y_stride + ((ulong)(o + j) * OH + oy) * OW + ox;
+            for (int r = 0; r < min(OUT, OH - oy); r++, to += OW)
+              finish(pixels[j][r] + OUT * s.first, to, min(OUT * s.count, OW - ox), FACTOR(bias, o + j), OFFSET(bias, o + j), accumulate, slope);
           }
-#pragma unroll
-          for (int r = 0; r < OUT; r++) {
-            vec t[OUT];
-            TRANSFORM_OUTPUT(t, half_way[r]);
-            interleave(t, pixels[r] + v * OUT * V);
-          }
-        }
-        for (int i = 0; i < count; i++) {
-          const Strip s = strips[i];
-          const int oy = s.y + ph, ox = s.x + pw;
-          global float* to = y + s.n * y_stride + ((ulong)o * OH + oy) * OW + ox;
-          for (int r = 0; r < min(OUT, OH - oy); r++, to += OW)
-            finish(pixels[r] + OUT * s.first, to, min(OUT * s.count, OW - ox), FACTOR(bias, o), OFFSET(bias, o), accumulate, slope);
-        }
       }
     }
   }

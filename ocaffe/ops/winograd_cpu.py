@@ -16,7 +16,7 @@ POINTS = 36
 CHUNK = 64  # outputs whose products a work-item keeps: their tiles are transformed back while they are in the caches
 ITEMS_PER_CORE = 2  # where outputs are shared out, which costs one more transform of the input each
 # Cycles of a core, for the estimate: of a multiply-add of one vector; per vector of tiles: a channel's transform, an output's; of a filter.
-PRODUCT, INPUT, OUTPUT, FILTER = 0.6, 250, 250, 60
+PRODUCT, INPUT, OUTPUT, FILTER = 0.7, 800, 600, 90
 
 
 def wins(rec: Recorder, g: ConvGeometry) -> bool:
@@ -55,12 +55,13 @@ def forward(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y:
     blocks = ceil(_tiles(g), columns(defines))
     splits = _splits(rec, g, blocks)
     share = ceil(blocks, share_out(rec, splits * g.group, blocks))
-    block = ceil(ceil(panels, splits), 1) * defines["MR"]
+    block = ceil(panels, splits) * defines["MR"]
     size = (ceil(blocks, share), ceil(g.group_outputs, block), g.group)
     chunk = ceil(min(CHUNK, block), defines["MR"]) * defines["MR"]
     room = POINTS * ((g.group_channels + chunk) * columns(defines) + defines["V"])
     space = rec.scratch("transformed", (size[0] * size[1] * size[2], room))
-    args = [g.batch, g.group_channels, g.group_outputs, *g.size[1:], *g.out[1:], *g.pad[1:], share, block, chunk, bias is not None, rec.accumulates(y), 1.0]
+    sizes = [g.batch, g.group_channels, g.group_outputs, *g.size[1:], *g.out[1:], *g.pad[1:]]
+    args = [*sizes, share, block, chunk, bias is not None, rec.accumulates(y), 1.0]
     rec.launch(
         "winograd_cpu.forward",
         reads=[x, packed, bias or packed],
