@@ -7,7 +7,8 @@ from ocaffe.target import Target
 
 ONE = (1, 1, 1)
 ITEMS_PER_CORE = 4  # work-items per core: the last ones to finish leave little idle
-HEIGHTS = {16: (8, 10, 12, 4), 8: (6, 5, 4), 4: (6, 5, 4)}  # of a tile, by vector width, best first: 32 or 16 registers
+WIDE = 4  # panels of columns that share a fetched panel of rows (kernels/gemm_cpu.cl)
+HEIGHTS = {16: (12, 8, 10, 4), 8: (6, 5, 4), 4: (6, 5, 4)}  # of a tile, by vector width, best first: 32 or 16 registers
 WASTE = 1.1  # padded rows per row up to which the better height is kept
 
 
@@ -21,14 +22,16 @@ def record(rec: Recorder, a: Ref, b: Ref, c: Ref, trans_a: bool, trans_b: bool, 
         "gemm_cpu.pack_a", reads=[a], writes=[packed], args=[m, k, trans_a], size=(ceil(k, defines["KC"]), panels_a, 1), local=ONE,
         defines=defines,
     )  # fmt: skip
-    rows = ceil(panels_a, share_out(rec, panels_c, panels_a)) * defines["MR"]
-    args = [m, n, k, trans_b, rows, bias is not None, rec.accumulates(c), 1.0]
+    wide = max(1, min(WIDE, panels_c, panels_c * panels_a // (ITEMS_PER_CORE * rec.target.compute_units)))  # leaves all cores enough
+    columns_items = ceil(panels_c, wide)
+    rows = ceil(panels_a, share_out(rec, columns_items, panels_a)) * defines["MR"]
+    args = [m, n, k, trans_b, wide, rows, bias is not None, rec.accumulates(c), 1.0]
     rec.launch(
         "gemm_cpu.gemm",
         reads=[packed, b, bias or packed],
         writes=[c],
         args=args,
-        size=(panels_c, ceil(m, rows), 1),
+        size=(columns_items, ceil(m, rows), 1),
         local=ONE,
         defines=defines,
         epilogue=len(args) - 1,
