@@ -4,12 +4,18 @@
 
      filter    U[p] = G w G'                      p < 36, for every (output, channel)
      forward   V[p] = B' x B  for every (channel, tile);  M[p] = U[p] V[p], summed over channels;  y = A' M A (+ bias) (+ y), then the ReLU
+     backward_filter, in four kernels for some tiles after others
+       input     V, [group][36][panel of NR channels][tile][NR]
+       gradient  D[p] = A dy A'  for every (output, tile): [group][36][output][tile]
+       product   S[p] (+)= D[p] V[p]', summed over tiles: [group][36][output][channel]
+       window    dw = G' S G (+ dw)
 
    V, NV, MR, KC    the register tile, see tile_cpu.h: MR outputs x NR tiles
 
    forward works on NR tiles at a time, numbered through the whole batch. What it transformed of them lies in a workspace of the work-item, which
    stays in the caches: [36][channels][NR], then the products of `chunk` outputs, [36][chunk][NR].
-   Work-items: filter: (KC channels, panel of MR outputs, group). forward: (`share` blocks of NR tiles, `block` outputs, group). */
+   Work-items: filter: (KC channels, panel of MR outputs, group). forward: (`share` blocks of NR tiles, `block` outputs, group). input: (NR tiles,
+   NR channels, group). gradient: (NR tiles, BURST outputs, group). product: (p, panel of MR outputs, group). window: (V channels, output, group). */
 #include "common.h"
 #include "epilogue.h"
 #include "tile_cpu.h"
@@ -44,6 +50,27 @@
     to[1] = d_ + 2.0f * e_;                                                         \
     to[2] = s_ + 4.0f * t_;                                                         \
     to[3] = d_ + 8.0f * e_ + m[5];                                                  \
+  } while (0)
+
+/* Four values through A, the transform of the gradient of the outputs: six. */
+#define TRANSFORM_GRADIENT(to, d)                                                     \
+  do {                                                                                \
+    const vec a_ = d[0] + d[2], b_ = d[1] + d[3], c_ = d[0] + 4.0f * d[2], e_ = 2.0f * d[1] + 8.0f * d[3]; \
+    to[0] = d[0];                                                                     \
+    to[1] = a_ + b_;                                                                  \
+    to[2] = a_ - b_;                                                                  \
+    to[3] = c_ + e_;                                                                  \
+    to[4] = c_ - e_;                                                                  \
+    to[5] = d[3];                                                                     \
+  } while (0)
+
+/* Six values through G', which leads to the gradient of the filters: three. */
+#define TRANSFORM_WINDOW(to, m)                                                       \
+  do {                                                                                \
+    const vec s_ = m[1] + m[2], t_ = m[3] + m[4];                                     \
+    to[0] = m[0] * 0.25f - s_ * (1.0f / 6) + t_ * (1.0f / 24);                        \
+    to[1] = (m[2] - m[1]) * (1.0f / 6) + (m[3] - m[4]) * (1.0f / 12);                 \
+    to[2] = (t_ - s_) * (1.0f / 6) + m[5];                                            \
   } while (0)
 
 /* Three values through G, the transform of the filters: six. */
@@ -136,18 +163,19 @@ inline void expect(global const float* x, ulong at, ulong readable, Strip s, int
   }
 }
 
-/* One strip of a channel whose pixel (0, 0) is at x[at]; `readable` floats may be read from x. */
-inline void transform_down(global const float* x, ulong at, ulong readable, Strip s, int H, int W, Rows rows) {
+/* One strip of a channel whose pixel (0, 0) is at x[at]; `readable` floats may be read from x. A tile sees `side` pixels each way: 6 of an input, 4 of
+   the gradient of an output. */
+inline void transform_down(global const float* x, ulong at, ulong readable, Strip s, int H, int W, int side, Rows rows) {
   const long first = (long)at + s.y * W + s.x, begin = (long)at + max(s.y, 0) * W + s.x;
-  const int length = OUT * s.count + 2, reach = (length + V - 1) / V * V;
-  const int safe = begin >= 0 && (long)at + (min(s.y + SIDE, H) - 1) * W + s.x + reach <= (long)readable;
+  const int length = OUT * s.count + side - OUT, reach = (length + V - 1) / V * V;
+  const int safe = begin >= 0 && (long)at + (min(s.y + side, H) - 1) * W + s.x + reach <= (long)readable;
   for (int j = 0; j < reach; j += V) {
     vec d[SIDE], t[SIDE];
     const ivec on = PASTE(convert_uint, V)(LANES + (s.x + j)) < (uvec)(W);
 #pragma unroll
     for (int r = 0; r < SIDE; r++) {
       d[r] = (vec)(0);
-      if ((uint)(s.y + r) < (uint)H) {
+      if (r < side && (uint)(s.y + r) < (uint)H) {
         if (safe) d[r] = on ? GLOBAL(x + first + r * W + j) : (vec)(0);
         else {
           float lanes[V];
@@ -156,7 +184,8 @@ inline void transform_down(global const float* x, ulong at, ulong readable, Stri
         }
       }
     }
-    TRANSFORM_INPUT(t, d);
+    if (side == SIDE) TRANSFORM_INPUT(t, d);
+    else TRANSFORM_GRADIENT(t, d);
 #pragma unroll
     for (int r = 0; r < SIDE; r++) {
       float* sorted = rows[r][0] + s.slot + j / OUT;
@@ -178,15 +207,31 @@ inline void transform_down(global const float* x, ulong at, ulong readable, Stri
 }
 
 /* The other way: the 36 values of each tile, to[p * (NR + V) + tile]. Writes up to V - 1 floats beyond a row's end. */
-inline void transform_across(Rows rows, Strip s, float* to) {
+inline void transform_across(Rows rows, Strip s, int side, float* to) {
 #pragma unroll
   for (int r = 0; r < SIDE; r++) {
     vec d[SIDE], t[SIDE];
 #pragma unroll
     for (int c = 0; c < SIDE; c++) d[c] = PRIVATE(rows[r][c % OUT] + s.slot + c / OUT);
-    TRANSFORM_INPUT(t, d);
+    if (side == SIDE) TRANSFORM_INPUT(t, d);
+    else TRANSFORM_GRADIENT(t, d);
 #pragma unroll
     for (int c = 0; c < SIDE; c++) PRIVATE(to + (r * SIDE + c) * (NR + V) + s.first) = t[c];
+  }
+}
+
+/* `planes` channels of the strips of a panel, from x on: columns[channel][p * (NR + V) + tile]. */
+inline void transform(global const float* x, ulong x_stride, ulong readable, const Strip* strips, int count, int H, int W, int side, int planes,
+                      Rows* rows, float (*columns)[POINTS * (NR + V) + V]) {
+  const int plane = H * W;
+  for (int b = 0; b < planes; b += PIPELINE) {
+    for (int c = b; c < min(planes, b + PIPELINE); c++)
+      for (int i = 0; i < count; i++)
+        transform_down(x, strips[i].n * x_stride + (ulong)c * plane, readable, strips[i], H, W, side, rows[c - b]);
+    for (int c = b + PIPELINE; c < b + 2 * PIPELINE; c++)
+      for (int i = 0; i < count; i++) expect(x, strips[i].n * x_stride + (ulong)c * plane, readable, strips[i], H, W);
+    for (int c = b; c < min(planes, b + PIPELINE); c++)
+      for (int i = 0; i < count; i++) transform_across(rows[c - b], strips[i], side, columns[c]);
   }
 }
 
@@ -248,15 +293,7 @@ SINGLE void forward(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(const flo
     const int count = cut(strips, t0, end, across, down, ph, pw);
     for (int c0 = 0; c0 < channels; c0 += BURST) {
       const int cn = min(BURST, channels - c0);
-      for (int b = 0; b < cn; b += PIPELINE) {
-        for (int c = b; c < min(cn, b + PIPELINE); c++)
-          for (int i = 0; i < count; i++)
-            transform_down(x, strips[i].n * x_stride + (ulong)(c0 + c) * plane, readable, strips[i], H, W, rows[c - b]);
-        for (int c = c0 + b + PIPELINE; c < min(c0 + b + 2 * PIPELINE, channels); c++)
-          for (int i = 0; i < count; i++) expect(x, strips[i].n * x_stride + (ulong)c * plane, readable, strips[i], H, W);
-        for (int c = b; c < min(cn, b + PIPELINE); c++)
-          for (int i = 0; i < count; i++) transform_across(rows[c - b], strips[i], columns[c]);
-      }
+      transform(x + (ulong)c0 * plane, x_stride, readable - (ulong)c0 * plane, strips, count, H, W, SIDE, cn, rows, columns);
       for (int p = 0; p < POINTS; p++)
         for (int c = 0; c < cn; c++)
 #pragma unroll
@@ -298,4 +335,103 @@ SINGLE void forward(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(const flo
       }
     }
   }
+}
+
+/* Tiles [t0, t0 + length) of all; `pitch` is room for more. */
+#define TILES int batch, int planes, int H, int W, int OH, int OW, int ph, int pw, int t0, int length, int pitch
+#define STRIPS(begin, ph, pw)                                                                             \
+  const int across = (OW + OUT - 1) / OUT, down = (OH + OUT - 1) / OUT, begin = get_global_id(0) * NR;    \
+  Strip strips[NR];                                                                                       \
+  const int count = cut(strips, t0 + begin, t0 + length, across, down, ph, pw);                           \
+  Rows rows[PIPELINE] __attribute__((aligned(64)));                                                       \
+  for (int i = 0; i < PIPELINE * SIDE * OUT * SLOTS; i++) rows[0][0][0][i] = 0.0f
+
+SINGLE void input(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(float, made), TILES) {
+  LOCATE(x); LOCATE(made);
+  STRIPS(begin, ph, pw);
+  const int g = get_global_id(2), panel = get_global_id(1), panels = get_global_size(1), plane = H * W;
+  const ulong group = (ulong)g * planes * plane, readable = (batch - 1) * x_stride + (get_global_size(2) - g) * planes * plane;
+  float columns[V][POINTS * (NR + V) + V] __attribute__((aligned(64)));
+  for (int i = 0; i < V * (POINTS * (NR + V) + V); i++) columns[0][i] = 0.0f;
+  for (int c = 0; c < NR; c += V) {
+    const ulong first = (ulong)(panel * NR + c) * plane;
+    const int valid = clamp(planes - panel * NR - c, 0, V);
+    transform(x + group + first, x_stride, readable - first, strips, count, H, W, SIDE, valid, rows, columns);
+    for (int p = 0; p < POINTS; p++) {
+      global float* to = made + (((ulong)(g * POINTS + p) * panels + panel) * pitch + begin) * NR + c;
+      for (int t = 0; t < NR; t += V) {
+        vec block[V];
+#pragma unroll
+        for (int i = 0; i < V; i++) block[i] = PRIVATE(columns[i] + p * (NR + V) + t);
+        transpose(block);
+#pragma unroll
+        for (int i = 0; i < V; i++) GLOBAL(to + (t + i) * NR) = block[i];
+      }
+    }
+  }
+}
+
+SINGLE void gradient(OPERAND_RESTRICT(const float, dy), OPERAND_RESTRICT(float, made), TILES) {
+  LOCATE(dy); LOCATE(made);
+  STRIPS(begin, 0, 0);
+  const int g = get_global_id(2), o = get_global_id(1) * BURST, plane = OH * OW, valid = min(BURST, planes - o);
+  const ulong first = ((ulong)g * planes + o) * plane, readable = (batch - 1) * dy_stride + (ulong)get_global_size(2) * planes * plane;
+  float columns[BURST][POINTS * (NR + V) + V] __attribute__((aligned(64)));
+  transform(dy + first, dy_stride, readable - first, strips, count, OH, OW, OUT, valid, rows, columns);
+  for (int p = 0; p < POINTS; p++)
+    for (int i = 0; i < valid; i++)
+#pragma unroll
+      for (int j = 0; j < NV; j++)
+        GLOBAL(made + ((ulong)(g * POINTS + p) * planes + o + i) * pitch + begin + j * V) = PRIVATE(columns[i] + p * (NR + V) + j * V);
+}
+
+SINGLE void product(OPERAND_RESTRICT(const float, right), OPERAND_RESTRICT(const float, left), OPERAND_RESTRICT(float, sums), int channels, int outputs,
+                    int length, int pitch, int accumulate) {
+  LOCATE(right); LOCATE(left); LOCATE(sums);
+  const int g = get_global_id(2), p = get_global_id(0), o = get_global_id(1) * MR, rows = min(MR, outputs - o), panels = (channels + NR - 1) / NR;
+  right += (ulong)(g * POINTS + p) * panels * pitch * NR;
+  left += ((ulong)(g * POINTS + p) * outputs + o) * pitch;
+  sums += ((ulong)(g * POINTS + p) * outputs + o) * panels * NR;
+  int row[MR]; /* behind the last row its copies */
+  for (int i = 0; i < MR; i++) row[i] = min(i, rows - 1) * pitch;
+  for (int k0 = 0; k0 < length; k0 += KC) {
+    const int depth = min(KC, length - k0), add = accumulate || k0;
+    for (int c = 0; c < panels; c++) {
+      global const float* b = right + ((ulong)c * pitch + k0) * NR;
+      vec acc[MR][NV];
+      MULTIPLY_AT(GLOBAL, acc, left[row[i] + k0 + k], b, NR, depth);
+      float tile[MR * NR] __attribute__((aligned(64)));
+      spill(acc, tile);
+      for (int i = 0; i < rows; i++) finish(tile + i * NR, sums + (i * panels + c) * NR, NR, 1.0f, 0.0f, add, 1.0f);
+    }
+  }
+}
+
+SINGLE void window(OPERAND_RESTRICT(const float, sums), OPERAND_RESTRICT(float, dw), int channels, int outputs, int accumulate) {
+  LOCATE(sums); LOCATE(dw);
+  const int g = get_global_id(2), o = get_global_id(1), c = get_global_id(0) * V, width = (channels + NR - 1) / NR * NR, valid = min(V, channels - c);
+  const ulong step = (ulong)outputs * width;
+  float taps[9][V] __attribute__((aligned(64)));
+  vec half_way[3][SIDE];
+  sums += g * POINTS * step + (ulong)o * width + c;
+  dw += (((ulong)g * outputs + o) * channels + c) * 9;
+#pragma unroll
+  for (int x = 0; x < SIDE; x++) {
+    vec m[SIDE], t[3];
+#pragma unroll
+    for (int y = 0; y < SIDE; y++) m[y] = GLOBAL(sums + (y * SIDE + x) * step);
+    TRANSFORM_WINDOW(t, m);
+#pragma unroll
+    for (int y = 0; y < 3; y++) half_way[y][x] = t[y];
+  }
+#pragma unroll
+  for (int y = 0; y < 3; y++) {
+    vec t[3];
+    TRANSFORM_WINDOW(t, half_way[y]);
+#pragma unroll
+    for (int x = 0; x < 3; x++) PRIVATE(taps[y * 3 + x]) = t[x];
+  }
+  for (int i = 0; i < valid; i++)
+#pragma unroll
+    for (int t = 0; t < 9; t++) dw[i * 9 + t] = taps[t][i] + (accumulate ? dw[i * 9 + t] : 0.0f);
 }

@@ -46,6 +46,9 @@ def gathers(g: ConvGeometry) -> bool:
 
 
 def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref) -> None:
+    if winograd_cpu.wins(rec, g, filters=True):
+        winograd_cpu.backward_filter(rec, g, x, dy, dw)
+        return
     defines = tile(rec, g, g.group_outputs)
     lines = g.kernel[0] * g.kernel[1]  # of the window
     channels = _even(g.group_channels, max(1, defines["ROWS"] // g.taps))

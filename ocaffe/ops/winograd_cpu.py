@@ -14,27 +14,42 @@ if TYPE_CHECKING:
 OUT = 4  # outputs of a tile, per axis
 POINTS = 36
 CHUNK = 64  # outputs whose products a work-item keeps: their tiles are transformed back while they are in the caches
+BURST = 8  # outputs of a work-item of the kernel `gradient`
+ROOM = 4 << 20  # floats that backward_filter may take for what it transformed of some tiles; one panel is always allowed
 ITEMS_PER_CORE = 2  # where outputs are shared out, which costs one more transform of the input each
 # Cycles of a core, for the estimate: of a multiply-add of one vector; per vector of tiles: a channel's transform, an output's; of a filter.
 PRODUCT, INPUT, OUTPUT, FILTER = 0.7, 800, 600, 90
 
 
-def wins(rec: Recorder, g: ConvGeometry) -> bool:
-    """Whether it can do this geometry, forward, in less time than the direct product."""
+def wins(rec: Recorder, g: ConvGeometry, filters: bool = False) -> bool:
+    """Whether it can do this geometry, forward or (`filters`) backward_filter, in less time than the direct product."""
     possible = (g.size[0], *g.kernel, *g.stride, *g.dilation, g.pad[0]) == (1, 1, 3, 3, *ONE, *ONE, 0)
-    return possible and cheaper(rec, g)
+    return possible and (filters_cheaper(rec, g) if filters else cheaper(rec, g))
 
 
 def cheaper(rec: Recorder, g: ConvGeometry) -> bool:
-    """Whether the estimate is below that of the direct product."""
-    defines = tile(rec, g)
-    width, rows = defines["V"], ceil(g.group_outputs, defines["MR"]) * defines["MR"]
-    blocks = ceil(_tiles(g), columns(defines))
+    """Whether the estimate of forward is below that of the direct product."""
+    defines, blocks, rows, filters = _counts(rec, g)
     vectors, splits = blocks * defines["NV"], _splits(rec, g, blocks)
     direct = ceil(g.batch * g.positions, columns(defines)) * defines["NV"] * rows * g.depth * PRODUCT
     products = vectors * POINTS * g.group_channels * rows * PRODUCT
-    transforms = vectors * (splits * g.group_channels * INPUT + g.group_outputs * OUTPUT) + rows * g.group_channels * FILTER * 16 / width
-    return products + transforms < direct
+    return products + vectors * (splits * g.group_channels * INPUT + g.group_outputs * OUTPUT) + filters < direct
+
+
+def filters_cheaper(rec: Recorder, g: ConvGeometry) -> bool:
+    """Whether the estimate of backward_filter is."""
+    defines, blocks, rows, filters = _counts(rec, g)
+    wide = ceil(g.group_channels, columns(defines)) * defines["NV"]
+    direct = ceil(g.depth, columns(defines)) * defines["NV"] * rows * g.batch * g.positions * PRODUCT
+    products = wide * POINTS * rows * _tiles(g) * PRODUCT
+    return products + blocks * defines["NV"] * (g.group_channels + g.group_outputs) * INPUT + filters < direct
+
+
+def _counts(rec: Recorder, g: ConvGeometry) -> tuple[dict[str, int], int, int, float]:
+    """Defines, blocks of tiles, outputs padded to whole panels, cycles to transform all filters."""
+    defines = tile(rec, g)
+    rows = ceil(g.group_outputs, defines["MR"]) * defines["MR"]
+    return defines, ceil(_tiles(g), columns(defines)), rows, rows * g.group_channels * FILTER * 16 / defines["V"]
 
 
 def forward(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y: Ref, turned: bool = False) -> None:
@@ -71,6 +86,52 @@ def forward(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y:
         local=ONE,
         defines=defines,
         epilogue=len(args) - 1,
+    )
+
+
+def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref) -> None:
+    """dw: the sums over tiles of products of what forward transforms, some tiles after others."""
+    defines = tile(rec, g)
+    width, accumulate = columns(defines), rec.accumulates(dw)
+    panels, tiles = ceil(g.group_channels, width), _tiles(g)
+    pitch = min(ceil(tiles, width), max(1, ROOM // (POINTS * g.group * (panels * width + g.group_outputs) * width))) * width
+    right = rec.scratch("input", (g.group, POINTS, panels, pitch, width))
+    left = rec.scratch("gradient", (g.group, POINTS, g.group_outputs, pitch))
+    sums = rec.scratch("sums", (g.group, POINTS, g.group_outputs, panels * width))
+    for first in range(0, tiles, pitch):
+        length = min(pitch, tiles - first)
+        place = [*g.size[1:], *g.out[1:], *g.pad[1:], first, length, pitch]
+        blocks = ceil(length, width)
+        for kernel, read, made, planes, each in (
+            ("input", x, right, g.group_channels, width),
+            ("gradient", dy, left, g.group_outputs, BURST),
+        ):
+            rec.launch(
+                f"winograd_cpu.{kernel}",
+                reads=[read],
+                writes=[made],
+                args=[g.batch, planes, *place],
+                size=(blocks, ceil(planes, each), g.group),
+                local=ONE,
+                defines=defines,
+            )
+        rec.launch(
+            "winograd_cpu.product",
+            reads=[right, left],
+            **({"modifies": [sums]} if first else {"writes": [sums]}),
+            args=[g.group_channels, g.group_outputs, length, pitch, first > 0],
+            size=(POINTS, ceil(g.group_outputs, defines["MR"]), g.group),
+            local=ONE,
+            defines=defines,
+        )
+    rec.launch(
+        "winograd_cpu.window",
+        reads=[sums],
+        writes=[dw],
+        args=[g.group_channels, g.group_outputs, accumulate],
+        size=(ceil(g.group_channels, defines["V"]), g.group_outputs, g.group),
+        local=ONE,
+        defines=defines,
     )
 
 
