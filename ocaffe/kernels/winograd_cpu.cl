@@ -15,7 +15,7 @@
    forward works on NR tiles at a time, numbered through the whole batch. What it transformed of them lies in a workspace of the work-item, which
    stays in the caches: [36][channels][NR], then the products of `chunk` outputs, [36][chunk][NR].
    Work-items: filter: (KC channels, panel of MR outputs, group). forward: (`share` blocks of NR tiles, `block` outputs, group). input: (NR tiles,
-   NR channels, group). gradient: (NR tiles, BURST outputs, group). product: (p, panel of MR outputs, group). window: (V channels, output, group). */
+   NR channels, group). gradient: (NR tiles, BURST outputs, group). product: (p, `block` outputs, group). window: (1, output, group). */
 #include "common.h"
 #include "epilogue.h"
 #include "tile_cpu.h"
@@ -29,6 +29,9 @@
 #endif
 #define RUN 64   /* channels whose filters are written together: memory takes long runs faster */
 #define PIPELINE 2 /* channels or outputs at a time: what one step writes, the next should not read at once in other vectors */
+
+/* From a p to the next: not a power of two, which would put all of them in one set of the caches. */
+#define STEP(count) ((ulong)(count) + V)
 
 /* Six values through B', the transform of the input. */
 #define TRANSFORM_INPUT(to, d)                                                                        \
@@ -276,7 +279,7 @@ SINGLE void forward(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(const flo
   const int g = get_global_id(2), o0 = get_global_id(1) * block, o1 = min(outputs, o0 + block);
   const int across = (OW + OUT - 1) / OUT, down = (OH + OUT - 1) / OUT, tiles = batch * down * across, plane = H * W;
   const ulong group = (ulong)g * channels * plane, readable = (batch - 1) * x_stride + (get_global_size(2) - g) * channels * plane;
-  const ulong pitch = (ulong)channels * NR + V; /* of a p of V: not a power of two, which would put all in one set of the caches */
+  const ulong pitch = STEP(channels * NR);
   Rows rows[PIPELINE] __attribute__((aligned(64)));
   float columns[BURST][POINTS * (NR + V) + V] __attribute__((aligned(64)));
   float pixels[PIPELINE][OUT][OUT * NR + V] __attribute__((aligned(64)));
@@ -358,7 +361,7 @@ SINGLE void input(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(float, made
     const int valid = clamp(planes - panel * NR - c, 0, V);
     transform(x + group + first, x_stride, readable - first, strips, count, H, W, SIDE, valid, rows, columns);
     for (int p = 0; p < POINTS; p++) {
-      global float* to = made + (((ulong)(g * POINTS + p) * panels + panel) * pitch + begin) * NR + c;
+      global float* to = made + (g * POINTS + p) * STEP(panels * pitch * NR) + (panel * pitch + begin) * NR + c;
       for (int t = 0; t < NR; t += V) {
         vec block[V];
 #pragma unroll
@@ -382,56 +385,63 @@ SINGLE void gradient(OPERAND_RESTRICT(const float, dy), OPERAND_RESTRICT(float, 
     for (int i = 0; i < valid; i++)
 #pragma unroll
       for (int j = 0; j < NV; j++)
-        GLOBAL(made + ((ulong)(g * POINTS + p) * planes + o + i) * pitch + begin + j * V) = PRIVATE(columns[i] + p * (NR + V) + j * V);
+        GLOBAL(made + (g * POINTS + p) * STEP(planes * pitch) + (o + i) * pitch + begin + j * V) = PRIVATE(columns[i] + p * (NR + V) + j * V);
 }
 
 SINGLE void product(OPERAND_RESTRICT(const float, right), OPERAND_RESTRICT(const float, left), OPERAND_RESTRICT(float, sums), int channels, int outputs,
-                    int length, int pitch, int accumulate) {
+                    int length, int pitch, int block, int accumulate) {
   LOCATE(right); LOCATE(left); LOCATE(sums);
-  const int g = get_global_id(2), p = get_global_id(0), o = get_global_id(1) * MR, rows = min(MR, outputs - o), panels = (channels + NR - 1) / NR;
-  right += (ulong)(g * POINTS + p) * panels * pitch * NR;
-  left += ((ulong)(g * POINTS + p) * outputs + o) * pitch;
-  sums += ((ulong)(g * POINTS + p) * outputs + o) * panels * NR;
-  int row[MR]; /* behind the last row its copies */
-  for (int i = 0; i < MR; i++) row[i] = min(i, rows - 1) * pitch;
+  const int at = get_global_id(2) * POINTS + get_global_id(0), panels = (channels + NR - 1) / NR;
+  const int first = get_global_id(1) * block, last = min(outputs, first + block);
+  float tile[MR * NR] __attribute__((aligned(64)));
+  right += at * STEP(panels * pitch * NR);
+  left += at * STEP(outputs * pitch);
+  sums += at * STEP(outputs * panels * NR);
   for (int k0 = 0; k0 < length; k0 += KC) {
     const int depth = min(KC, length - k0), add = accumulate || k0;
     for (int c = 0; c < panels; c++) {
-      global const float* b = right + ((ulong)c * pitch + k0) * NR;
-      vec acc[MR][NV];
-      MULTIPLY_AT(GLOBAL, acc, left[row[i] + k0 + k], b, NR, depth);
-      float tile[MR * NR] __attribute__((aligned(64)));
-      spill(acc, tile);
-      for (int i = 0; i < rows; i++) finish(tile + i * NR, sums + (i * panels + c) * NR, NR, 1.0f, 0.0f, add, 1.0f);
+      global const float* b = right + (c * pitch + k0) * NR;
+      for (int o = first; o < last; o += MR) {
+        const int rows = min(MR, last - o);
+        global const float* a[MR]; /* behind the last row its copies */
+#pragma unroll
+        for (int i = 0; i < MR; i++) a[i] = left + (o + min(i, rows - 1)) * pitch + k0;
+        vec acc[MR][NV];
+        MULTIPLY_AT(GLOBAL, acc, a[i][k], b, NR, depth);
+        spill(acc, tile);
+        for (int i = 0; i < rows; i++) finish(tile + i * NR, sums + ((o + i) * panels + c) * NR, NR, 1.0f, 0.0f, add, 1.0f);
+      }
     }
   }
 }
 
 SINGLE void window(OPERAND_RESTRICT(const float, sums), OPERAND_RESTRICT(float, dw), int channels, int outputs, int accumulate) {
   LOCATE(sums); LOCATE(dw);
-  const int g = get_global_id(2), o = get_global_id(1), c = get_global_id(0) * V, width = (channels + NR - 1) / NR * NR, valid = min(V, channels - c);
-  const ulong step = (ulong)outputs * width;
+  const int g = get_global_id(2), o = get_global_id(1), width = (channels + NR - 1) / NR * NR;
+  const ulong step = STEP(outputs * width);
   float taps[9][V] __attribute__((aligned(64)));
-  vec half_way[3][SIDE];
-  sums += g * POINTS * step + (ulong)o * width + c;
-  dw += (((ulong)g * outputs + o) * channels + c) * 9;
+  sums += g * POINTS * step + o * width;
+  dw += ((ulong)g * outputs + o) * channels * 9;
+  for (int c = 0; c < channels; c += V, sums += V, dw += 9 * V) {
+    vec half_way[3][SIDE];
 #pragma unroll
-  for (int x = 0; x < SIDE; x++) {
-    vec m[SIDE], t[3];
+    for (int x = 0; x < SIDE; x++) {
+      vec m[SIDE], t[3];
 #pragma unroll
-    for (int y = 0; y < SIDE; y++) m[y] = GLOBAL(sums + (y * SIDE + x) * step);
-    TRANSFORM_WINDOW(t, m);
+      for (int y = 0; y < SIDE; y++) m[y] = GLOBAL(sums + (y * SIDE + x) * step);
+      TRANSFORM_WINDOW(t, m);
 #pragma unroll
-    for (int y = 0; y < 3; y++) half_way[y][x] = t[y];
+      for (int y = 0; y < 3; y++) half_way[y][x] = t[y];
+    }
+#pragma unroll
+    for (int y = 0; y < 3; y++) {
+      vec t[3];
+      TRANSFORM_WINDOW(t, half_way[y]);
+#pragma unroll
+      for (int x = 0; x < 3; x++) PRIVATE(taps[y * 3 + x]) = t[x];
+    }
+    for (int i = 0; i < min(V, channels - c); i++)
+#pragma unroll
+      for (int t = 0; t < 9; t++) dw[i * 9 + t] = taps[t][i] + (accumulate ? dw[i * 9 + t] : 0.0f);
   }
-#pragma unroll
-  for (int y = 0; y < 3; y++) {
-    vec t[3];
-    TRANSFORM_WINDOW(t, half_way[y]);
-#pragma unroll
-    for (int x = 0; x < 3; x++) PRIVATE(taps[y * 3 + x]) = t[x];
-  }
-  for (int i = 0; i < valid; i++)
-#pragma unroll
-    for (int t = 0; t < 9; t++) dw[i * 9 + t] = taps[t][i] + (accumulate ? dw[i * 9 + t] : 0.0f);
 }

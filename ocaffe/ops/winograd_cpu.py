@@ -14,11 +14,13 @@ if TYPE_CHECKING:
 OUT = 4  # outputs of a tile, per axis
 POINTS = 36
 CHUNK = 64  # outputs whose products a work-item keeps: their tiles are transformed back while they are in the caches
+BLOCK = 120  # outputs of a work-item of the kernel `product`, whole panels of every height
 BURST = 8  # outputs of a work-item of the kernel `gradient`
 ROOM = 4 << 20  # floats that backward_filter may take for what it transformed of some tiles; one panel is always allowed
+FEWEST = 16  # outputs of a work-item of forward, at the least
 ITEMS_PER_CORE = 2  # where outputs are shared out, which costs one more transform of the input each
 # Cycles of a core, for the estimate: of a multiply-add of one vector; per vector of tiles: a channel's transform, an output's; of a filter.
-PRODUCT, INPUT, OUTPUT, FILTER = 0.7, 800, 600, 90
+PRODUCT, INPUT, OUTPUT, FILTER = 0.7, 1000, 600, 90
 
 
 def wins(rec: Recorder, g: ConvGeometry, filters: bool = False) -> bool:
@@ -95,9 +97,10 @@ def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref) ->
     width, accumulate = columns(defines), rec.accumulates(dw)
     panels, tiles = ceil(g.group_channels, width), _tiles(g)
     pitch = min(ceil(tiles, width), max(1, ROOM // (POINTS * g.group * (panels * width + g.group_outputs) * width))) * width
-    right = rec.scratch("input", (g.group, POINTS, panels, pitch, width))
-    left = rec.scratch("gradient", (g.group, POINTS, g.group_outputs, pitch))
-    sums = rec.scratch("sums", (g.group, POINTS, g.group_outputs, panels * width))
+    step = defines["V"]
+    right = rec.scratch("input", (g.group, POINTS, panels * pitch * width + step))
+    left = rec.scratch("gradient", (g.group, POINTS, g.group_outputs * pitch + step))
+    sums = rec.scratch("sums", (g.group, POINTS, g.group_outputs * panels * width + step))
     for first in range(0, tiles, pitch):
         length = min(pitch, tiles - first)
         place = [*g.size[1:], *g.out[1:], *g.pad[1:], first, length, pitch]
@@ -118,9 +121,10 @@ def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref) ->
         rec.launch(
             "winograd_cpu.product",
             reads=[right, left],
-            **({"modifies": [sums]} if first else {"writes": [sums]}),
-            args=[g.group_channels, g.group_outputs, length, pitch, first > 0],
-            size=(POINTS, ceil(g.group_outputs, defines["MR"]), g.group),
+            writes=[] if first else [sums],
+            modifies=[sums] if first else [],
+            args=[g.group_channels, g.group_outputs, length, pitch, BLOCK, first > 0],
+            size=(POINTS, ceil(g.group_outputs, BLOCK), g.group),
             local=ONE,
             defines=defines,
         )
@@ -129,7 +133,7 @@ def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref) ->
         reads=[sums],
         writes=[dw],
         args=[g.group_channels, g.group_outputs, accumulate],
-        size=(ceil(g.group_channels, defines["V"]), g.group_outputs, g.group),
+        size=(1, g.group_outputs, g.group),
         local=ONE,
         defines=defines,
     )
@@ -147,4 +151,4 @@ def _tiles(g: ConvGeometry) -> int:
 
 def _splits(rec: Recorder, g: ConvGeometry, blocks: int) -> int:
     """Into how many parts the outputs are cut so that all cores get something."""
-    return max(1, min(ceil(g.group_outputs, CHUNK), ceil(ITEMS_PER_CORE * rec.target.compute_units, blocks * g.group)))
+    return max(1, min(ceil(g.group_outputs, FEWEST), ceil(ITEMS_PER_CORE * rec.target.compute_units, blocks * g.group)))
