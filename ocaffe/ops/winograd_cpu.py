@@ -44,7 +44,7 @@ def filters_cheaper(rec: Recorder, g: ConvGeometry) -> bool:
     wide = ceil(g.group_channels, columns(defines)) * defines["NV"]
     direct = ceil(g.depth, columns(defines)) * defines["NV"] * rows * g.batch * g.positions * PRODUCT
     products = wide * POINTS * rows * _tiles(g) * PRODUCT
-    return products + blocks * defines["NV"] * (g.group_channels + g.group_outputs) * INPUT + filters < direct
+    return products + blocks * defines["NV"] * (g.group_channels + g.group_outputs) * INPUT + 2 * filters < direct  # sums: written, then read
 
 
 def _counts(rec: Recorder, g: ConvGeometry) -> tuple[dict[str, int], int, int, float]:
