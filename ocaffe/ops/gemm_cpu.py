@@ -7,7 +7,8 @@ from ocaffe.target import Target
 
 ONE = (1, 1, 1)
 ITEMS_PER_CORE = 4  # work-items per core: the last ones to finish leave little idle
-WIDE = 4  # panels of columns that share a fetched panel of rows (kernels/gemm_cpu.cl)
+WIDE = 4  # see kernels/gemm_cpu.cl
+FEW = 4  # panels of rows
 HEIGHTS = {16: (12, 8, 10, 4), 8: (6, 5, 4), 4: (6, 5, 4)}  # of a tile, by vector width, best first: 32 or 16 registers
 WASTE = 1.1  # padded rows per row up to which the better height is kept
 
@@ -22,10 +23,10 @@ def record(rec: Recorder, a: Ref, b: Ref, c: Ref, trans_a: bool, trans_b: bool, 
         "gemm_cpu.pack_a", reads=[a], writes=[packed], args=[m, k, trans_a], size=(ceil(k, defines["KC"]), panels_a, 1), local=ONE,
         defines=defines,
     )  # fmt: skip
-    wide = max(1, min(WIDE, panels_c, panels_c * panels_a // (ITEMS_PER_CORE * rec.target.compute_units)))  # leaves all cores enough
+    deep, wide = _block(rec, defines["KC"], k, panels_a, panels_c, trans_b)
     columns_items = ceil(panels_c, wide)
     rows = ceil(panels_a, share_out(rec, columns_items, panels_a)) * defines["MR"]
-    args = [m, n, k, trans_b, wide, rows, bias is not None, rec.accumulates(c), 1.0]
+    args = [m, n, k, trans_b, deep, wide, rows, bias is not None, rec.accumulates(c), 1.0]
     rec.launch(
         "gemm_cpu.gemm",
         reads=[packed, b, bias or packed],
@@ -36,6 +37,15 @@ def record(rec: Recorder, a: Ref, b: Ref, c: Ref, trans_a: bool, trans_b: bool, 
         defines=defines,
         epilogue=len(args) - 1,
     )
+
+
+def _block(rec: Recorder, most: int, k: int, panels_a: int, panels_c: int, trans_b: bool) -> tuple[int, int]:
+    """Rows and panels of columns of op(b) that a work-item keeps. Few rows of a make b's way from memory what takes the time: it is read in long runs,
+    which lie along the depth if it is transposed, along the columns if it is not."""
+    few = panels_a <= FEW
+    deep = max(1, min(k, most // 4 if few and not trans_b else most))
+    enough = panels_c * panels_a // (ITEMS_PER_CORE * rec.target.compute_units)  # leaves all cores something
+    return deep, max(1, min(WIDE * most // deep, panels_c, 1 if few and trans_b else enough))
 
 
 def tile(target: Target) -> dict[str, int]:
