@@ -24,15 +24,14 @@ def record(rec: Recorder, a: Ref, b: Ref, c: Ref, trans_a: bool, trans_b: bool, 
         defines=defines,
     )  # fmt: skip
     deep, wide = _block(rec, defines["KC"], k, panels_a, panels_c, trans_b)
-    columns_items = ceil(panels_c, wide)
-    rows = ceil(panels_a, share_out(rec, columns_items, panels_a)) * defines["MR"]
-    args = [m, n, k, trans_b, deep, wide, rows, bias is not None, rec.accumulates(c), 1.0]
+    rows = _rows_each(rec, panels_a, panels_c, wide)
+    args = [m, n, k, trans_b, deep, wide, rows * defines["MR"], bias is not None, rec.accumulates(c), 1.0]
     rec.launch(
         "gemm_cpu.gemm",
         reads=[packed, b, bias or packed],
         writes=[c],
         args=args,
-        size=(columns_items, ceil(m, rows), 1),
+        size=(ceil(panels_c, wide), ceil(panels_a, rows), 1),
         local=ONE,
         defines=defines,
         epilogue=len(args) - 1,
@@ -44,8 +43,15 @@ def _block(rec: Recorder, most: int, k: int, panels_a: int, panels_c: int, trans
     which lie along the depth if it is transposed, along the columns if it is not."""
     few = panels_a <= FEW
     deep = max(1, min(k, most // 4 if few and not trans_b else most))
-    enough = panels_c * panels_a // (ITEMS_PER_CORE * rec.target.compute_units)  # leaves all cores something
-    return deep, max(1, min(WIDE * most // deep, panels_c, 1 if few and trans_b else enough))
+    wide = 1 if few and trans_b else min(WIDE * most // deep, panels_c)
+    while wide > 1 and ceil(panels_c, wide) * ceil(panels_a, _rows_each(rec, panels_a, panels_c, wide)) < ITEMS_PER_CORE * rec.target.compute_units:
+        wide -= 1
+    return deep, wide
+
+
+def _rows_each(rec: Recorder, panels_a: int, panels_c: int, wide: int) -> int:
+    """Panels of rows that a work-item takes beside `wide` panels of columns."""
+    return ceil(panels_a, share_out(rec, ceil(panels_c, wide), panels_a))
 
 
 def tile(target: Target) -> dict[str, int]:
