@@ -172,9 +172,8 @@ def main() -> None:
     parser.add_argument("--busy", action="store_true", help="count processor time, where others use the machine: for one thread")
     parser.add_argument("--json")
     options = parser.parse_args()
-    if options.busy:
-        global clock
-        clock = time.process_time
+    global clock
+    clock = time.process_time if options.busy else clock
     log.quiet(2)
     if options.torch and options.threads:
         import torch
@@ -184,9 +183,7 @@ def main() -> None:
     peak = runner.peak()
     print(f"{runner.device.name} ({runner.device.platform_name} {runner.device.driver_version}); multiply-adds in registers {peak:.0f} GFLOP/s\n")
     print("| problem | times | ms | GFLOP/s | of peak | PyTorch's GFLOP/s | ratio of times |\n|---|---|---|---|---|---|---|")
-    rows = []
-    for row in (*products(runner, options), *convolutions(runner, options)):
-        rows.append(row)
+    rows = [*products(runner, options), *convolutions(runner, options)]
     for row in sorted(rows, key=lambda row: row.ms * row.count, reverse=True):
         rate, peer = row.gflop / row.ms * 1e3, row.gflop / row.torch_ms * 1e3 if row.torch_ms else 0.0
         ratio = f"{row.ms / row.torch_ms:.2f}" if row.torch_ms else ""
