@@ -152,7 +152,7 @@ class Runner:
         return [ProgramKey(call.program, call.defines) for call in (launch.final() for launch in rec.launches)]
 
     def seconds(self, rec: Recorder, result: Ref) -> tuple[float, np.ndarray]:
-        """Median time on the device of all launches together, and the beginning of the result."""
+        """Time on the device of all launches together, and the beginning of the result."""
         cl, buffers = self.cl, {}
         for launch in rec.launches:
             for operand in launch.operands:
@@ -170,17 +170,23 @@ class Runner:
             kernel.set_args(*args, *call.scalars)
             size = call.size if call.local is None else tuple(-(-n // m) * m for n, m in zip(call.size, call.local))
             ready.append((kernel, size, call.local))
-        times = []
-        for _ in range(RUNS + 1):
+
+        def run() -> float:
             events = [cl.enqueue_nd_range_kernel(self.queue, *one) for one in ready]
             self.queue.finish()
-            times.append(sum(event.profile.end - event.profile.start for event in events) * 1e-9)
+            return sum(event.profile.end - event.profile.start for event in events) * 1e-9
+
+        seconds = self.repeated(run)
         values = np.empty(min(COMPARED, result.root.count), np.float32)
         cl.enqueue_copy(self.queue, values, buffers[result.root])
         self.queue.finish()
         for buffer in buffers.values():
             buffer.release()
-        return statistics.median(times[1:]), values
+        return seconds, values
+
+    def repeated(self, run: Callable[[], float]) -> float:
+        """The median of what `run` returns."""
+        return statistics.median([run() for _ in range(RUNS + 1)][1:])
 
 
 def recorded(target: Target, record: Callable[..., None], *choice: Choice) -> Recorder:

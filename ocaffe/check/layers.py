@@ -194,6 +194,7 @@ def own_classes(x: np.ndarray, top_k: int) -> np.ndarray:
 def cases() -> list[Case]:
     conv = [
         conv_case("convolution 3x3", (2, 19, 17, 21), 23, 3, pad=1),
+        conv_case("convolution 3x3, many channels", (2, 64, 30, 31), 64, 3, pad=1),
         conv_case("convolution 1x1", (3, 33, 9, 14), 20, 1),
         conv_case("convolution, strides, dilation", (2, 8, 25, 31), 12, 5, stride=2, pad=4, dilation=2),
         conv_case("convolution, groups", (2, 12, 13, 13), 18, 3, group=3),

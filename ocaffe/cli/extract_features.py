@@ -83,7 +83,7 @@ def _append(name: str, values: np.ndarray, writer: Writer) -> None:
 def _device(options: Any) -> Device:
     """Caffe's two arguments, or --device and --gpu."""
     gpu = options.gpu or (str(options.number) if options.mode == "GPU" else "")
-    device = select_device(options.device or None, gpu or None, solver_mode_cpu=options.mode == "CPU")
+    device = select_device(options.device or None, gpu or None, solver_mode_cpu=options.mode == "CPU", math=options.math)
     log.error(f"{SOURCE}:{62 if device.target.is_cpu else 54}", "Using CPU" if device.target.is_cpu else f"Using GPU {device.number}")
     log.info("caffe.cpp:218", f"Device {device.number}: {device.name} ({device.platform_name}, driver {device.driver_version})")
     return device

@@ -1,13 +1,19 @@
 /* Matrix product for CPU runtimes: c[M, N] = op(a) op(b) (+ bias per column) (+ c), rows of c at its batch stride.
 
    V, NV, MR, KC   the register tile, see tile_cpu.h
+   WIDE            panels of KC x NR that a work-item keeps of op(b): together they should stay in half of the second-level cache
 
    `pack_a` writes op(a) as panels of MR rows, [M / MR][K][MR], rows beyond M zero: work-item (block of KC columns, panel).
-   `gemm`: work-item (panel of NR columns of c, block of `rows` rows). It copies KC x NR of op(b) at a time into private memory, in the order
-   of the inner loop, and multiplies all its rows by that. Transposition costs nothing but another way of copying. */
+   `gemm`: work-item (`wide` panels of NR columns of c, block of `rows` rows). It copies `deep` rows of op(b) at a time into private memory, in
+   the order of the inner loop, and multiplies all its rows by that: a panel of op(a), fetched once, serves all panels of columns. Transposition
+   costs nothing but another way of copying. deep * wide is at most KC * WIDE. */
 #include "common.h"
 #include "epilogue.h"
 #include "tile_cpu.h"
+
+#ifndef WIDE
+#define WIDE 4
+#endif
 
 SINGLE void pack_a(OPERAND_RESTRICT(const float, a), OPERAND_RESTRICT(float, packed), int M, int K, int transposed) {
   LOCATE(a); LOCATE(packed);
@@ -54,27 +60,35 @@ inline void copy_columns(global const float* b, ulong ld, int depth, int columns
 }
 
 SINGLE void gemm(OPERAND_RESTRICT(const float, packed), OPERAND_RESTRICT(const float, b), OPERAND_RESTRICT(const float, bias),
-          OPERAND_RESTRICT(float, c), int M, int N, int K, int transposed, int rows, int has_bias, int accumulate, float slope) {
+          OPERAND_RESTRICT(float, c), int M, int N, int K, int transposed, int deep, int wide, int rows, int has_bias, int accumulate, float slope) {
   LOCATE(packed); LOCATE(b); LOCATE(bias); LOCATE(c);
-  const int n0 = get_global_id(0) * NR, columns = min(NR, N - n0);
+  const int n0 = get_global_id(0) * wide * NR, n1 = min(N, n0 + wide * NR);
   const int first = get_global_id(1) * rows, last = min(M, first + rows);
-  float buf[KC * NR] __attribute__((aligned(64)));
+  const int step = deep * NR; /* from one panel of columns to the next */
+  float buf[WIDE * KC * NR] __attribute__((aligned(64)));
   float tile[MR * NR] __attribute__((aligned(64)));
-  for (int k0 = 0; k0 < K; k0 += KC) {
-    const int depth = min(KC, K - k0), add = accumulate || k0 > 0;
-    const float leak = k0 + KC < K ? 1.0f : slope;
-    if (transposed) copy_columns(b + n0 * b_stride + k0, b_stride, depth, columns, buf);
-    else copy_rows(b + k0 * b_stride + n0, b_stride, depth, columns, buf);
+  for (int k0 = 0; k0 < K; k0 += deep) {
+    const int depth = min(deep, K - k0), add = accumulate || k0 > 0;
+    const float leak = k0 + deep < K ? 1.0f : slope;
+    float* to = buf;
+    for (int n = n0; n < n1; n += NR, to += step) {
+      if (transposed) copy_columns(b + n * b_stride + k0, b_stride, depth, min(NR, N - n), to);
+      else copy_rows(b + k0 * b_stride + n, b_stride, depth, min(NR, N - n), to);
+    }
     for (int m = first; m < last; m += MR) {
       global const float* a = packed + (ulong)m * K + (ulong)k0 * MR;
-      vec acc[MR][NV];
-      MULTIPLY(acc, a[k * MR + i], buf, NR, depth);
-      spill(acc, tile);
-      for (int i = 0; i < MR && m + i < last; i++) {
-        if (has_bias)
-          for (int j = 0; j < columns; j++)
-            tile[i * NR + j] = tile[i * NR + j] * FACTOR(bias, n0 + j) + (k0 == 0 ? OFFSET(bias, n0 + j) : 0.0f);
-        finish(tile + i * NR, c + (m + i) * c_stride + n0, columns, 1.0f, 0.0f, add, leak);
+      const float* right = buf;
+      for (int n = n0; n < n1; n += NR, right += step) {
+        const int columns = min(NR, n1 - n);
+        vec acc[MR][NV];
+        MULTIPLY(acc, a[k * MR + i], right, NR, depth);
+        spill(acc, tile);
+        for (int i = 0; i < MR && m + i < last; i++) {
+          if (has_bias)
+            for (int j = 0; j < columns; j++)
+              tile[i * NR + j] = tile[i * NR + j] * FACTOR(bias, n + j) + (k0 == 0 ? OFFSET(bias, n + j) : 0.0f);
+          finish(tile + i * NR, c + (m + i) * c_stride + n, columns, 1.0f, 0.0f, add, leak);
+        }
       }
     }
   }

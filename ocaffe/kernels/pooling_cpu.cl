@@ -9,6 +9,7 @@
 #include "pooling.h"
 
 #define TILE 64
+#define TOGETHER 4 /* rows: what is stored for one is not loaded at once in other vectors, which would wait until it is in the cache */
 #define LINE ((TILE - 1) * SW + KW + 2 * V * SW) /* room for whole vectors beyond the end */
 
 /* Every SW-th of the numbers from p on. */
@@ -28,16 +29,19 @@
 
 void forward_rows(global const float* x, global float* y, global INDEX* index, const bool save, const int first, const int end, const int H,
                   const int W, const int OH, const int OW) {
-  float line[LINE];
-  int places[LINE];
-  for (int row = first; row < end; row++) {
-    const int y0 = row * SH - PH, top = max(0, -y0), bottom = min(KH, H - y0);
+  float lines[TOGETHER][LINE];
+  int all_places[TOGETHER][LINE];
+  for (int row0 = first; row0 < end; row0 += TOGETHER)
     for (int t0 = 0; t0 < OW; t0 += TILE) {
       const int outputs = min(TILE, OW - t0), span = (outputs - 1) * SW + KW, c0 = t0 * SW - PW;
       const int left = max(0, -c0), right = max(left, min(span, W - c0));
-      global const float* source = x + (long)y0 * W + c0;
-      FILL(line, float8, -FLT_MAX, span + V * SW)
-      if (save) { FILL(places, int8, NONE, span + V * SW) }
+      for (int row = row0; row < min(end, row0 + TOGETHER); row++) {
+        const int y0 = row * SH - PH, top = max(0, -y0), bottom = min(KH, H - y0);
+        float* line = lines[row - row0];
+        int* places = all_places[row - row0];
+        global const float* source = x + (long)y0 * W + c0;
+        FILL(line, float8, -FLT_MAX, span + V * SW)
+        if (save) { FILL(places, int8, NONE, span + V * SW) }
 #define REDUCE(n, F, I)                                            \
   F best = -FLT_MAX;                                               \
   I place = NONE;                                                  \
@@ -48,31 +52,35 @@ void forward_rows(global const float* x, global float* y, global INDEX* index, c
   }                                                                \
   vstore##n(best, 0, line + j);                                    \
   if (save) vstore##n(place, 0, places + j);
-      ALL_COLUMNS
-      for (int o = 0; o < outputs; o += V) {
-        o = min(o, max(0, outputs - V));
-        const long at = (long)row * OW + t0 + o;
-        float8 best = -FLT_MAX;
-        int8 place = NONE;
-        for (int b = 0; b < KW; b++) {
-          const float8 v = COLUMNS(float8, line + o * SW + b);
-          if (save) {
-            const int8 p = COLUMNS(int8, places + o * SW + b) + b;
-            const int8 more = (v > best) | ((v == best) & (p < place)); /* of equals the first, row by row */
-            place = more ? p : place;
+        ALL_COLUMNS
+      }
+      for (int row = row0; row < min(end, row0 + TOGETHER); row++) {
+        const float* line = lines[row - row0];
+        const int* places = all_places[row - row0];
+        for (int o = 0; o < outputs; o += V) {
+          o = min(o, max(0, outputs - V));
+          const long at = (long)row * OW + t0 + o;
+          float8 best = -FLT_MAX;
+          int8 place = NONE;
+          for (int b = 0; b < KW; b++) {
+            const float8 v = COLUMNS(float8, line + o * SW + b);
+            if (save) {
+              const int8 p = COLUMNS(int8, places + o * SW + b) + b;
+              const int8 more = (v > best) | ((v == best) & (p < place)); /* of equals the first, row by row */
+              place = more ? p : place;
+            }
+            best = v > best ? v : best;
           }
-          best = v > best ? v : best;
-        }
-        STORE(float, best, y + at, outputs - o)
-        if (save) {
+          STORE(float, best, y + at, outputs - o)
+          if (save) {
 #define CAT_(a, b) a##b
 #define CAT(a, b) CAT_(a, b)
-          const CAT(INDEX, 8) small = CAT(CAT(convert_, INDEX), 8)(place < NONE ? place : -1);
-          STORE(INDEX, small, index + at, outputs - o)
+            const CAT(INDEX, 8) small = CAT(CAT(convert_, INDEX), 8)(place < NONE ? place : -1);
+            STORE(INDEX, small, index + at, outputs - o)
+          }
         }
       }
     }
-  }
 }
 
 KERNEL forward(OPERAND(const float, x), OPERAND(float, y), GEOMETRY) {

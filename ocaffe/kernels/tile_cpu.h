@@ -48,6 +48,9 @@ typedef PASTE(float, HALF) half_vec;
 typedef struct __attribute__((packed)) { half_vec v; } unaligned_half;
 #define GLOBAL_HALF(p) ((global unaligned_half*)(p))->v
 #define PRIVATE_HALF(p) ((private unaligned_half*)(p))->v
+typedef struct __attribute__((packed)) { float4 v; } unaligned_four;
+#define GLOBAL_FOUR(p) ((global unaligned_four*)(p))->v
+#define PRIVATE_FOUR(p) ((private unaligned_four*)(p))->v
 
 /* One work-item is a work-group. The hint says that the code is vectorised already; without it Intel's compiler tries to do that across
    work-items and takes four times as long. */
@@ -58,13 +61,16 @@ typedef struct __attribute__((packed)) { half_vec v; } unaligned_half;
 
 /* acc[i][j] = sum over k < depth of A(i, k) * b[k * ld + j]; A is an expression in i and k. Written with * and +, not fma(), which is a
    library call on some runtimes; -cl-mad-enable contracts it. */
-#define MULTIPLY(acc, A, b, ld, depth)                                  \
+#define MULTIPLY(acc, A, b, ld, depth) MULTIPLY_AT(PRIVATE, acc, A, b, ld, depth)
+
+/* The same with b in the memory that AT, GLOBAL or PRIVATE, reads. */
+#define MULTIPLY_AT(AT, acc, A, b, ld, depth)                           \
   do {                                                                  \
     _Pragma("unroll") for (int i = 0; i < MR; i++)                      \
       _Pragma("unroll") for (int j = 0; j < NV; j++) acc[i][j] = (vec)(0); \
     for (int k = 0; k < (depth); k++) {                                 \
       vec right_[NV];                                                      \
-      _Pragma("unroll") for (int j = 0; j < NV; j++) right_[j] = PRIVATE((b) + k * (ld) + j * V); \
+      _Pragma("unroll") for (int j = 0; j < NV; j++) right_[j] = AT((b) + k * (ld) + j * V); \
       _Pragma("unroll") for (int i = 0; i < MR; i++) {                  \
         const vec left_ = (vec)(A);                                         \
         _Pragma("unroll") for (int j = 0; j < NV; j++) acc[i][j] += left_ * right_[j]; \
@@ -98,13 +104,18 @@ inline void spill(vec acc[MR][NV], float* tile) {
 
 /* One row of sums on its way to memory: v = from * factor + offset (+ to), then v > 0 ? v : slope * v. Rolled, from private memory: twenty of
    these in a row take compilers seconds. */
+#define FINISH(T, P, G)                            \
+  do {                                             \
+    T v_ = P(from + j) * factor + offset;          \
+    if (add) v_ += G(to + j);                      \
+    G(to + j) = v_ > 0.0f ? v_ : slope * v_;       \
+  } while (0)
 inline void finish(const float* from, global float* to, int count, float factor, float offset, int add, float slope) {
   int j = 0;
-  ROLLED for (; j + V <= count; j += V) {
-    vec v = PRIVATE(from + j) * factor + offset;
-    if (add) v += GLOBAL(to + j);
-    GLOBAL(to + j) = v > 0.0f ? v : slope * v;
-  }
+  ROLLED for (; j + V <= count; j += V) FINISH(vec, PRIVATE, GLOBAL);
+#if V > 4
+  ROLLED for (; j + 4 <= count; j += 4) FINISH(float4, PRIVATE_FOUR, GLOBAL_FOUR);
+#endif
   ROLLED for (; j < count; j++) {
     const float v = from[j] * factor + offset + (add ? to[j] : 0.0f);
     to[j] = v > 0.0f ? v : slope * v;

@@ -7,20 +7,23 @@ from math import gcd
 
 from ocaffe.graph.ir import Ref
 from ocaffe.graph.recorder import Recorder
-from ocaffe.ops import gemm_cpu
+from ocaffe.ops import gemm_cpu, winograd_cpu
 from ocaffe.ops.convolution import ConvGeometry
 from ocaffe.ops.gemm_cpu import ONE, ceil, columns, height, share_out
 
 OUTPUTS = 64  # fewer outputs are not worth unrolling a panel of the input once more
 SCATTER_ROWS = 64  # rows k of a work-item that scatters, at least
-FILTER_ROWS = 128  # rows k of a work-item of backward_filter
-FILTER_LINE = 128  # positions that it sums in one go
+FILTER_ROWS = 152  # rows k of a work-item of backward_filter: 3 channels of 7 x 7 are 147
+FILTER_LINE = 160  # positions that it sums in one go
 SLICES = 1 << 20  # floats that partial filter gradients may take; two slices are always allowed
 GATHER_WASTE = 1.3  # pixels per output up to which gathering is taken: it multiplies the padding around the outputs too
 
 
 def forward(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y: Ref) -> None:
-    _multiply(rec, g, x, w, bias, y, tile(rec, g, g.group_outputs), [g.depth, g.taps, g.taps, 1, 0])
+    if winograd_cpu.wins(rec, g):
+        winograd_cpu.forward(rec, g, x, w, bias, y)
+    else:
+        _multiply(rec, g, x, w, bias, y, tile(rec, g, g.group_outputs), [g.depth, g.taps, g.taps, 1, 0])
 
 
 def backward_data(rec: Recorder, g: ConvGeometry, dy: Ref, w: Ref, dx: Ref, bias: Ref | None = None) -> None:
@@ -30,6 +33,9 @@ def backward_data(rec: Recorder, g: ConvGeometry, dy: Ref, w: Ref, dx: Ref, bias
         return
     depth, height, width = (d * (k - 1) - p for d, k, p in zip(g.dilation, g.kernel, g.pad, strict=True))
     turned = replace(g, channels=g.num_output, num_output=g.channels, size=g.out, out=g.size, pad=(depth, height, width))
+    if winograd_cpu.wins(rec, turned):
+        winograd_cpu.forward(rec, turned, dy, w, bias, dx, turned=True)
+        return
     _multiply(rec, turned, dy, w, bias, dx, tile(rec, g, g.group_channels), [g.taps, g.taps, g.depth, -1, g.taps - 1])
 
 
@@ -40,6 +46,9 @@ def gathers(g: ConvGeometry) -> bool:
 
 
 def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref) -> None:
+    if winograd_cpu.wins(rec, g, filters=True):
+        winograd_cpu.backward_filter(rec, g, x, dy, dw)
+        return
     defines = tile(rec, g, g.group_outputs)
     lines = g.kernel[0] * g.kernel[1]  # of the window
     channels = _even(g.group_channels, max(1, defines["ROWS"] // g.taps))

@@ -7,7 +7,9 @@ from ocaffe.target import Target
 
 ONE = (1, 1, 1)
 ITEMS_PER_CORE = 4  # work-items per core: the last ones to finish leave little idle
-HEIGHTS = {16: (8, 10, 12, 4), 8: (6, 5, 4), 4: (6, 5, 4)}  # of a tile, by vector width, best first: 32 or 16 registers
+WIDE = 4  # see kernels/gemm_cpu.cl
+FEW = 4  # panels of rows
+HEIGHTS = {16: (12, 8, 10, 4), 8: (6, 5, 4), 4: (6, 5, 4)}  # of a tile, by vector width, best first: 32 or 16 registers
 WASTE = 1.1  # padded rows per row up to which the better height is kept
 
 
@@ -21,18 +23,35 @@ def record(rec: Recorder, a: Ref, b: Ref, c: Ref, trans_a: bool, trans_b: bool, 
         "gemm_cpu.pack_a", reads=[a], writes=[packed], args=[m, k, trans_a], size=(ceil(k, defines["KC"]), panels_a, 1), local=ONE,
         defines=defines,
     )  # fmt: skip
-    rows = ceil(panels_a, share_out(rec, panels_c, panels_a)) * defines["MR"]
-    args = [m, n, k, trans_b, rows, bias is not None, rec.accumulates(c), 1.0]
+    deep, wide = _block(rec, defines["KC"], k, panels_a, panels_c, trans_b)
+    rows = _rows_each(rec, panels_a, panels_c, wide)
+    args = [m, n, k, trans_b, deep, wide, rows * defines["MR"], bias is not None, rec.accumulates(c), 1.0]
     rec.launch(
         "gemm_cpu.gemm",
         reads=[packed, b, bias or packed],
         writes=[c],
         args=args,
-        size=(panels_c, ceil(m, rows), 1),
+        size=(ceil(panels_c, wide), ceil(panels_a, rows), 1),
         local=ONE,
         defines=defines,
         epilogue=len(args) - 1,
     )
+
+
+def _block(rec: Recorder, most: int, k: int, panels_a: int, panels_c: int, trans_b: bool) -> tuple[int, int]:
+    """Rows and panels of columns of op(b) that a work-item keeps. Few rows of a make b's way from memory what takes the time: it is read in long runs,
+    which lie along the depth if it is transposed, along the columns if it is not."""
+    few = panels_a <= FEW
+    deep = max(1, min(k, most // 4 if few and not trans_b else most))
+    wide = 1 if few and trans_b else min(WIDE * most // deep, panels_c)
+    while wide > 1 and ceil(panels_c, wide) * ceil(panels_a, _rows_each(rec, panels_a, panels_c, wide)) < ITEMS_PER_CORE * rec.target.compute_units:
+        wide -= 1
+    return deep, wide
+
+
+def _rows_each(rec: Recorder, panels_a: int, panels_c: int, wide: int) -> int:
+    """Panels of rows that a work-item takes beside `wide` panels of columns."""
+    return ceil(panels_a, share_out(rec, ceil(panels_c, wide), panels_a))
 
 
 def tile(target: Target) -> dict[str, int]:

@@ -97,7 +97,7 @@ def test_choice_of_device(workplace: None, arguments: list[str], wanted: dict[st
     """The device that is asked for; no GPU is needed to see it."""
     asked: dict[str, Any] = {}
 
-    def select(spec: str | None, gpu: str | None = None, solver_mode_cpu: bool = False) -> Any:
+    def select(spec: str | None, gpu: str | None = None, solver_mode_cpu: bool = False, math: str | None = None) -> Any:
         asked.update({"spec": spec, "gpu": gpu, "solver_mode_cpu": solver_mode_cpu})
         raise KeyboardInterrupt
 

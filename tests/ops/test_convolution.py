@@ -281,7 +281,7 @@ def test_there_is_work_for_all_cores(units: int) -> None:
 def test_partial_gradients_are_bounded() -> None:
     """Slices are a copy of the filters each: however many cores there are, large filters take two."""
     rec = recorder(Target(compute_units=256))
-    g = geometry(64, 512, 512, (1, 14, 14), (1, 3, 3), pad=(0, 1, 1))
+    g = geometry(64, 512, 512, (1, 14, 14), (1, 5, 5), pad=(0, 2, 2))
     x, dy = Ref("x", (64, 512, 1, 14, 14), Role.ACTIVATION), Ref("dy", (64, 512, 1, 14, 14), Role.DIFF)
     convolution.backward_filter(rec, g, x, dy, Ref("dw", g.weight_shape, Role.GRADIENT))
     (slices,) = {ref for launch in rec.launches for ref in launch.writes if ref.role is Role.SCRATCH}

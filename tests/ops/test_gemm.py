@@ -16,7 +16,7 @@ from ocaffe.target import Target
 from tests.harness import execute
 
 KINDS = ("cpu", "gpu")
-SIZES = ((1, 1, 1), (7, 33, 17), (8, 32, 16), (64, 10, 50), (13, 40, 300), (1, 100, 30), (30, 1, 20))  # M, N, K
+SIZES = ((1, 1, 1), (7, 33, 17), (8, 32, 16), (64, 10, 50), (13, 40, 300), (1, 100, 30), (30, 1, 20), (50, 300, 40), (90, 150, 300))  # M, N, K
 
 
 @pytest.fixture(autouse=True)
@@ -171,7 +171,7 @@ def test_shapes_must_agree(shapes: list[tuple[int, int]], options: dict[str, boo
 
 
 @pytest.mark.parametrize(
-    ("rows", "height"), [(64, 8), (20, 10), (50, 10), (96, 8), (12, 12), (4, 4), (1, 4), (1000, 8), (21, 8)]
+    ("rows", "height"), [(64, 8), (20, 10), (50, 10), (96, 12), (12, 12), (4, 4), (1, 4), (1000, 12), (21, 12), (16, 8)]
 )
 def test_height_of_the_tile_wastes_little(rows: int, height: int) -> None:
     assert gemm_cpu.height(gemm_cpu.tile(Target(vector_width=16)), rows) == height

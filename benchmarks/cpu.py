@@ -1,0 +1,179 @@
+#!/usr/bin/env python3
+"""Whole steps of the zoo's nets on a CPU runtime beside PyTorch and, in TEST, onnxruntime.
+
+    benchmarks/cpu.py [--only NET ...] [--phase TRAIN TEST] [--batch N ...] [--device SPEC] [--threads 2] [--rounds 2] [--steps 10] [--peer FILE] [--json FILE]
+
+Every contender runs the same prototxt, data in memory, in a process of its own, in turn: A B C A B C. TRAIN is forward, backward and SGD's update; TEST is
+forward with a read-back of the outputs. A figure is the median over rounds of each round's median, ms; PyTorch's the better of its two memory formats.
+Before and after each run numpy multiplies matrices: a run beside which it is slower than 90 % of its best was disturbed and is done again, at most
+as often as there are rounds; `disturbed` marks figures that remain. --peer (or $OCAFFE_TORCH_PEER) is the script that runs a prototxt in PyTorch.
+"""
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from resident import BATCHES, CLASSES, ROOT, resident  # first: it makes ocaffe importable
+
+import numpy as np  # isort: skip
+
+from ocaffe import log, proto
+from ocaffe.model.text import read_net, write_text
+
+CALM = 0.9  # of the best calibration
+SIZE = 1024  # of the matrices that calibrate
+TEST_BATCHES = (1, 16)
+
+
+def feeds(message: Any) -> dict[str, np.ndarray]:
+    """Random values for the Input layer's tops."""
+    rng = np.random.default_rng(0)
+    shapes = {top: tuple(shape.dim) for layer in message.layer if layer.type == "Input" for top, shape in zip(layer.top, layer.input_param.shape)}
+    return {top: (rng.integers(0, CLASSES, shape) if top == "label" else rng.standard_normal(shape)).astype(np.float32) for top, shape in shapes.items()}
+
+
+def median_ms(step: Callable[[], object], steps: int) -> float:
+    for _ in range(3):
+        step()
+    times = []
+    for _ in range(steps):
+        begin = time.perf_counter()
+        step()
+        times.append(time.perf_counter() - begin)
+    return 1e3 * statistics.median(times)
+
+
+def ocaffe_ms(file: str, phase: str, device: str, steps: int) -> float:
+    """This process's figure: one contender, one run."""
+    from ocaffe import Net, SGDSolver
+    values = feeds(read_net(file))
+    if phase == "TEST":
+        net = Net(file, proto.TEST, keep=list(values), device=device)
+        return median_ms(lambda: net.forward(**values), steps)
+    param = proto.SolverParameter(net=file, base_lr=1e-4, lr_policy="fixed", momentum=0.9, weight_decay=5e-4, max_iter=1 << 20)
+    solver = SGDSolver(param, keep=list(values), device=device)
+    for name, array in values.items():
+        solver.net.blobs[name].data[...] = array
+
+    def step() -> None:
+        solver.step(1)
+        solver._solver.session.device.queue.finish()
+
+    return median_ms(step, steps)
+
+
+def onnxruntime_ms(file: str, threads: int, steps: int) -> float:
+    import onnxruntime
+
+    from ocaffe.onnx.export import Options, export
+
+    model = export(file, options=Options(fillers=True)).model
+    settings = onnxruntime.SessionOptions()
+    settings.intra_op_num_threads = threads
+    session = onnxruntime.InferenceSession(model.SerializeToString(), settings, providers=["CPUExecutionProvider"])
+    values = feeds(read_net(file))
+    return median_ms(lambda: session.run(None, values), steps)
+
+
+def calibration() -> float:
+    """GFLOP/s of numpy's matrix product, the best of five."""
+    a = np.ones((SIZE, SIZE), np.float32)
+    times = []
+    for _ in range(5):
+        begin = time.perf_counter()
+        a @ a
+        times.append(time.perf_counter() - begin)
+    return 2e-9 * SIZE**3 / min(times)
+
+
+def contenders(file: str, phase: str, options: argparse.Namespace) -> dict[str, list[str]]:
+    """Commands that print a line of JSON with `ms`."""
+    this = [sys.executable, str(Path(__file__).resolve()), "--steps", str(options.steps), "--threads", str(options.threads)]
+    found = {"ocaffe": [*this, "--device", options.device, "--phase", phase, "--run", "ocaffe", file]}
+    for layout in ("nchw", "nhwc"):
+        peer = [sys.executable, options.peer, file, "--phase", phase, "--layout", layout, "--threads", str(options.threads)]
+        found[layout] = [*peer, "--iters", str(options.steps), "--classes", str(CLASSES), "--json"]
+    if phase == "TEST":
+        found["onnxruntime"] = [*this, "--run", "onnxruntime", file]
+    return found
+
+
+def compare(net: str, phase: str, batch: int, options: argparse.Namespace) -> dict[str, Any]:
+    """Median ms of each contender, and whether the machine was calm."""
+    limits = {name: str(options.threads) for name in ("DPCPP_CPU_NUM_CUS", "POCL_MAX_PTHREAD_COUNT")}
+    environment = {**os.environ, **limits, "PYTHONPATH": str(ROOT)}
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / f"{net}.prototxt"
+        file.write_text(write_text(resident(net, batch, getattr(proto, phase))))
+        runs: dict[str, list[tuple[float, float]]] = {name: [] for name in contenders(str(file), phase, options)}
+        best = 0.0
+        for attempt in range(2 * options.rounds):
+            for name, command in contenders(str(file), phase, options).items():
+                if attempt >= options.rounds and sum(calm >= CALM * best for _, calm in runs[name]) >= options.rounds:
+                    continue
+                before = calibration()
+                done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=ROOT, check=False)
+                if done.returncode:
+                    raise SystemExit(f"{' '.join(command)}\n{done.stderr}")
+                after = calibration()
+                best = max(best, before, after)
+                runs[name].append((json.loads(done.stdout.splitlines()[-1])["ms"], min(before, after)))
+    row: dict[str, Any] = {"net": net, "phase": phase, "batch": batch, "calibration_gflops": best, "disturbed": []}
+    for name, figures in runs.items():
+        calm = [ms for ms, rate in figures if rate >= CALM * best]
+        if not calm:
+            row["disturbed"].append(name)
+        row[name] = statistics.median(calm or [ms for ms, _ in figures])
+    row["torch"] = min(row["nchw"], row["nhwc"])
+    return row
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="*", default=list(BATCHES), choices=list(BATCHES), metavar="NET")
+    parser.add_argument("--phase", nargs="*", default=["TRAIN", "TEST"], choices=["TRAIN", "TEST"])
+    parser.add_argument("--batch", nargs="*", type=int, help="instead of the usual ones")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--steps", type=int, default=10)
+    parser.add_argument("--peer", default=os.environ.get("OCAFFE_TORCH_PEER", str(ROOT.parent / "shared/bench/torch_peer.py")))
+    parser.add_argument("--json")
+    parser.add_argument("--run", nargs=2, metavar=("CONTENDER", "FILE"), help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    log.quiet(2)
+    if options.run:
+        contender, file = options.run
+        own = contender == "ocaffe"
+        ms = ocaffe_ms(file, options.phase[0], options.device, options.steps) if own else onnxruntime_ms(file, options.threads, options.steps)
+        print(json.dumps({"ms": ms}))
+        return
+    if not Path(options.peer).exists():
+        raise SystemExit(f"{options.peer} does not exist: name the script that runs a prototxt in PyTorch with --peer or OCAFFE_TORCH_PEER")
+    print("| net | phase | batch | ocaffe, ms | PyTorch nchw, ms | nhwc, ms | onnxruntime, ms | / PyTorch | / onnxruntime | disturbed |")
+    print("|---|---|---|---|---|---|---|---|---|---|")
+    rows = []
+    for net in options.only:
+        for phase in options.phase:
+            for batch in options.batch or ([BATCHES[net]] if phase == "TRAIN" else TEST_BATCHES):
+                row = compare(net, phase, batch, options)
+                rows.append(row)
+                other = row.get("onnxruntime")
+                onnx, to_onnx = (f"{other:.1f}", f"{row['ocaffe'] / other:.2f}") if other else ("", "")
+                print(f"| {net} | {phase} | {batch} | {row['ocaffe']:.1f} | {row['nchw']:.1f} | {row['nhwc']:.1f} | {onnx} | "
+                      f"{row['ocaffe'] / row['torch']:.2f} | {to_onnx} | {' '.join(row['disturbed'])} |", flush=True)  # fmt: skip
+    if options.json:
+        (ROOT / options.json).write_text(json.dumps({"device": options.device, "threads": options.threads, "rows": rows}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

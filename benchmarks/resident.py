@@ -1,0 +1,36 @@
+"""The zoo's nets with their data in memory: what the benchmarks of CPU runtimes run, and their peers too."""
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from ocaffe import proto  # noqa: E402
+from ocaffe.model.text import read_net  # noqa: E402
+from ocaffe.network import phase_net  # noqa: E402
+
+BATCHES = {"lenet": 64, "alexnet": 32, "googlenet": 16, "resnet50": 8, "vgg16": 4, "mobilenet_v2": 16}  # of a training step
+SMALL = {"lenet": (1, 28, 28)}
+IMAGE = (3, 224, 224)
+CLASSES = 10  # labels are below; every net has more
+
+
+def resident(net: str, batch: int, phase: int) -> Any:
+    """The NetParameter of one phase, an Input layer in place of its data layer; without the layers that a score is made of, which peers leave out."""
+    message = phase_net(read_net(str(ROOT / "zoo" / net / "train_val.prototxt")), phase)
+    kept = [layer for layer in message.layer if layer.type not in ("Data", "Accuracy") and (phase == proto.TRAIN or layer.type != "SoftmaxWithLoss")]
+    crops = [layer.transform_param.crop_size for layer in message.layer if layer.type == "Data"]
+    size = crops[0] or SMALL[net][1]
+    result = proto.NetParameter(name=message.name)
+    data = result.layer.add(name="data", type="Input", top=["data"])
+    data.input_param.shape.add(dim=(batch, SMALL.get(net, IMAGE)[0], size, size))
+    if phase == proto.TRAIN:
+        data.top.append("label")
+        data.input_param.shape.add(dim=(batch,))
+    result.layer.extend(kept)
+    for layer in result.layer:
+        del layer.include[:]
+    return result

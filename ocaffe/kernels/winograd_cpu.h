@@ -1,0 +1,209 @@
+/* The transforms of Winograd's F(4x4, 3x3), each along one axis, and how tiles of 6 x 6 and 4 x 4 pixels are read and written in vectors of neighbouring
+   tiles (winograd_cpu.cl). */
+#ifndef OCAFFE_WINOGRAD_CPU_H
+#define OCAFFE_WINOGRAD_CPU_H
+
+#define SIDE 6
+#define POINTS 36
+#define OUT 4
+#define FETCH(p) __builtin_prefetch((const void*)(size_t)(p))
+#define BURST 8    /* channels or outputs that are transformed before they are written, for the same reason (ops/winograd_cpu.py has it, too) */
+#define RUN 64     /* channels whose filters are written together: memory takes long runs faster */
+#define PIPELINE 2 /* channels or outputs at a time: what one step writes, the next should not read at once in other vectors */
+
+/* From a p to the next: not a power of two, which would put all of them in one set of the caches. */
+#define STEP(count) ((ulong)(count) + V)
+
+/* Six values through B', the transform of the input. */
+#define TRANSFORM_INPUT(to, d)                                                                        \
+  do {                                                                                                \
+    const vec a_ = d[4] - 4.0f * d[2], b_ = d[3] - 4.0f * d[1], c_ = d[4] - d[2], e_ = 2.0f * (d[3] - d[1]); \
+    to[0] = 4.0f * d[0] - 5.0f * d[2] + d[4];                                                         \
+    to[1] = a_ + b_;                                                                                  \
+    to[2] = a_ - b_;                                                                                  \
+    to[3] = c_ + e_;                                                                                  \
+    to[4] = c_ - e_;                                                                                  \
+    to[5] = 4.0f * d[1] - 5.0f * d[3] + d[5];                                                         \
+  } while (0)
+
+/* Six values through A', the transform of the products: four. */
+#define TRANSFORM_OUTPUT(to, m)                                                     \
+  do {                                                                              \
+    const vec s_ = m[1] + m[2], d_ = m[1] - m[2], t_ = m[3] + m[4], e_ = m[3] - m[4]; \
+    to[0] = m[0] + s_ + t_;                                                         \
+    to[1] = d_ + 2.0f * e_;                                                         \
+    to[2] = s_ + 4.0f * t_;                                                         \
+    to[3] = d_ + 8.0f * e_ + m[5];                                                  \
+  } while (0)
+
+/* Four values through A, the transform of the gradient of the outputs: six. */
+#define TRANSFORM_GRADIENT(to, d)                                                     \
+  do {                                                                                \
+    const vec a_ = d[0] + d[2], b_ = d[1] + d[3], c_ = d[0] + 4.0f * d[2], e_ = 2.0f * d[1] + 8.0f * d[3]; \
+    to[0] = d[0];                                                                     \
+    to[1] = a_ + b_;                                                                  \
+    to[2] = a_ - b_;                                                                  \
+    to[3] = c_ + e_;                                                                  \
+    to[4] = c_ - e_;                                                                  \
+    to[5] = d[3];                                                                     \
+  } while (0)
+
+/* Six values through G', which leads to the gradient of the filters: three. */
+#define TRANSFORM_WINDOW(to, m)                                                       \
+  do {                                                                                \
+    const vec s_ = m[1] + m[2], t_ = m[3] + m[4];                                     \
+    to[0] = m[0] * 0.25f - s_ * (1.0f / 6) + t_ * (1.0f / 24);                        \
+    to[1] = (m[2] - m[1]) * (1.0f / 6) + (m[3] - m[4]) * (1.0f / 12);                 \
+    to[2] = (t_ - s_) * (1.0f / 6) + m[5];                                            \
+  } while (0)
+
+/* Three values through G, the transform of the filters: six. */
+#define TRANSFORM_FILTER(to, g)                                                     \
+  do {                                                                              \
+    const vec s_ = (g[0] + g[2]) * (-1.0f / 6), t_ = g[0] * (1.0f / 24) + g[2] * (1.0f / 6); \
+    to[0] = g[0] * 0.25f;                                                           \
+    to[1] = s_ - g[1] * (1.0f / 6);                                                 \
+    to[2] = s_ + g[1] * (1.0f / 6);                                                 \
+    to[3] = t_ + g[1] * (1.0f / 12);                                                \
+    to[4] = t_ - g[1] * (1.0f / 12);                                                \
+    to[5] = g[2];                                                                   \
+  } while (0)
+
+/* Up to V tiles side by side in one image: number `first` and following of their NR. x, y: the first pixel that they see, which may be outside;
+   slot: where they begin in `Rows`. */
+typedef struct { int n, y, x, count, first, slot; } Strip;
+
+/* The pixels that the strips of NR tiles see in one channel, transformed downwards; in each row sorted by their remainder modulo 4, so that
+   neighbouring tiles lie side by side. A strip takes the slots of its tiles and of the beginning of a next one, in whole vectors of pixels. */
+#define SLOTS (4 * NR + V)
+typedef float Rows[SIDE][OUT][SLOTS];
+
+/* Strips of tiles [t, end), at most NR; returns how many. */
+inline int cut(Strip* strips, int t, int end, int across, int down, int ph, int pw) {
+  int count = 0, slot = 0;
+  for (int first = 0, length = min(NR, end - t); first < length; count++) {
+    const int tx = (t + first) % across, ty = (t + first) / across;
+    Strip s = {ty / down, ty % down * OUT - ph, tx * OUT - pw, min(min(across - tx, V), length - first), first, slot};
+    strips[count] = s;
+    first += s.count;
+    slot += (OUT * s.count + 2 + V - 1) / V * (V / OUT);
+  }
+  return count;
+}
+
+/* Asks for the pixels of a strip, which lie a page apart in the next channel, where no processor would expect them. */
+inline void expect(global const float* x, ulong at, ulong readable, Strip s, int H, int W) {
+  const int length = OUT * s.count + 2;
+  for (int r = max(0, -s.y); r < min(SIDE, H - s.y); r++) {
+    const ulong from = at + (s.y + r) * W + max(0, s.x);
+    for (int j = 0; j < length; j += 16) FETCH(x + min(from + j, readable - 1));
+  }
+}
+
+/* One strip of a channel whose pixel (0, 0) is at x[at]; `readable` floats may be read from x. A tile sees `side` pixels each way: 6 of an input, 4 of
+   the gradient of an output. */
+inline void transform_down(global const float* x, ulong at, ulong readable, Strip s, int H, int W, int side, Rows rows) {
+  const long first = (long)at + s.y * W + s.x, begin = (long)at + max(s.y, 0) * W + s.x;
+  const int length = OUT * s.count + side - OUT, reach = (length + V - 1) / V * V;
+  const int safe = begin >= 0 && (long)at + (min(s.y + side, H) - 1) * W + s.x + reach <= (long)readable;
+  for (int j = 0; j < reach; j += V) {
+    vec d[SIDE], t[SIDE];
+    const ivec on = PASTE(convert_uint, V)(LANES + (s.x + j)) < (uvec)(W);
+#pragma unroll
+    for (int r = 0; r < SIDE; r++) {
+      d[r] = (vec)(0);
+      if (r < side && (uint)(s.y + r) < (uint)H) {
+        if (safe) d[r] = on ? GLOBAL(x + first + r * W + j) : (vec)(0);
+        else {
+          float lanes[V];
+          for (int l = 0; l < V; l++) lanes[l] = j + l < length && (uint)(s.x + j + l) < (uint)W ? x[first + r * W + j + l] : 0.0f;
+          d[r] = PRIVATE(lanes);
+        }
+      }
+    }
+    if (side == SIDE) TRANSFORM_INPUT(t, d);
+    else TRANSFORM_GRADIENT(t, d);
+#pragma unroll
+    for (int r = 0; r < SIDE; r++) {
+      float* sorted = rows[r][0] + s.slot + j / OUT;
+#if V == 16
+      vstore4(t[r].s048c, 0, sorted);
+      vstore4(t[r].s159d, 0, sorted + SLOTS);
+      vstore4(t[r].s26ae, 0, sorted + 2 * SLOTS);
+      vstore4(t[r].s37bf, 0, sorted + 3 * SLOTS);
+#elif V == 8
+      vstore2(t[r].s04, 0, sorted);
+      vstore2(t[r].s15, 0, sorted + SLOTS);
+      vstore2(t[r].s26, 0, sorted + 2 * SLOTS);
+      vstore2(t[r].s37, 0, sorted + 3 * SLOTS);
+#else
+      sorted[0] = t[r].s0, sorted[SLOTS] = t[r].s1, sorted[2 * SLOTS] = t[r].s2, sorted[3 * SLOTS] = t[r].s3;
+#endif
+    }
+  }
+}
+
+/* The other way: the 36 values of each tile, to[p * (NR + V) + tile]. Writes up to V - 1 floats beyond a row's end. */
+inline void transform_across(Rows rows, Strip s, int side, float* to) {
+#pragma unroll
+  for (int r = 0; r < SIDE; r++) {
+    vec d[SIDE], t[SIDE];
+#pragma unroll
+    for (int c = 0; c < SIDE; c++) d[c] = PRIVATE(rows[r][c % OUT] + s.slot + c / OUT);
+    if (side == SIDE) TRANSFORM_INPUT(t, d);
+    else TRANSFORM_GRADIENT(t, d);
+#pragma unroll
+    for (int c = 0; c < SIDE; c++) PRIVATE(to + (r * SIDE + c) * (NR + V) + s.first) = t[c];
+  }
+}
+
+/* `planes` channels of the strips of a panel, from x on: columns[channel][p * (NR + V) + tile]. */
+inline void transform(global const float* x, ulong x_stride, ulong readable, const Strip* strips, int count, int H, int W, int side, int planes,
+                      Rows* rows, float (*columns)[POINTS * (NR + V) + V]) {
+  const int plane = H * W;
+  for (int b = 0; b < planes; b += PIPELINE) {
+    for (int c = b; c < min(planes, b + PIPELINE); c++)
+      for (int i = 0; i < count; i++)
+        transform_down(x, strips[i].n * x_stride + (ulong)c * plane, readable, strips[i], H, W, side, rows[c - b]);
+    for (int c = b + PIPELINE; c < b + 2 * PIPELINE; c++)
+      for (int i = 0; i < count; i++) expect(x, strips[i].n * x_stride + (ulong)c * plane, readable, strips[i], H, W);
+    for (int c = b; c < min(planes, b + PIPELINE); c++)
+      for (int i = 0; i < count; i++) transform_across(rows[c - b], strips[i], side, columns[c]);
+  }
+}
+
+/* 4 V neighbouring pixels from the V tiles' first, second, ... pixel. */
+inline void interleave(const vec p[OUT], float* to) {
+  vec even[2], odd[2], whole[OUT];
+  even[0].even = p[0].lo, even[0].odd = p[2].lo, even[1].even = p[0].hi, even[1].odd = p[2].hi;
+  odd[0].even = p[1].lo, odd[0].odd = p[3].lo, odd[1].even = p[1].hi, odd[1].odd = p[3].hi;
+#pragma unroll
+  for (int i = 0; i < 2; i++) {
+    whole[2 * i].even = even[i].lo, whole[2 * i].odd = odd[i].lo;
+    whole[2 * i + 1].even = even[i].hi, whole[2 * i + 1].odd = odd[i].hi;
+  }
+#pragma unroll
+  for (int i = 0; i < OUT; i++) PRIVATE(to + i * V) = whole[i];
+}
+
+/* The 4 x 4 outputs of V tiles, whose 36 products are `pitch` apart: rows of 4 V pixels. */
+inline void transform_back(global const float* from, ulong pitch, float* to) {
+  vec half_way[OUT][SIDE];
+#pragma unroll
+  for (int c = 0; c < SIDE; c++) {
+    vec m[SIDE], t[OUT];
+#pragma unroll
+    for (int r = 0; r < SIDE; r++) m[r] = GLOBAL(from + (r * SIDE + c) * pitch);
+    TRANSFORM_OUTPUT(t, m);
+#pragma unroll
+    for (int r = 0; r < OUT; r++) half_way[r][c] = t[r];
+  }
+#pragma unroll
+  for (int r = 0; r < OUT; r++) {
+    vec t[OUT];
+    TRANSFORM_OUTPUT(t, half_way[r]);
+    interleave(t, to + r * (OUT * NR + V));
+  }
+}
+
+#endif

@@ -1,0 +1,154 @@
+"""Convolution with 3 x 3 windows on CPU runtimes by Winograd's F(4x4, 3x3) (kernels/winograd_cpu.cl), and the estimate that chooses it."""
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ocaffe.graph.ir import Ref
+from ocaffe.graph.recorder import Recorder
+from ocaffe.ops import gemm_cpu
+from ocaffe.ops.gemm_cpu import ONE, ceil, columns, height, share_out
+
+if TYPE_CHECKING:
+    from ocaffe.ops.convolution import ConvGeometry
+
+OUT = 4  # outputs of a tile, per axis
+POINTS = 36
+CHUNK = 64  # outputs whose products a work-item keeps: their tiles are transformed back while they are in the caches
+BLOCK = 120  # outputs of a work-item of the kernel `product`, whole panels of every height
+BURST = 8  # outputs of a work-item of the kernel `gradient`
+ROOM = 4 << 20  # floats that backward_filter may take for what it transformed of some tiles; one panel is always allowed
+FEWEST = 16  # outputs of a work-item of forward, at the least
+ITEMS_PER_CORE = 2  # where outputs are shared out, which costs one more transform of the input each
+# Cycles of a core, for the estimate: of a multiply-add of one vector; per vector of tiles: a channel's transform, an output's; of a filter.
+PRODUCT, INPUT, OUTPUT, FILTER = 0.7, 1000, 600, 90
+
+
+def wins(rec: Recorder, g: ConvGeometry, filters: bool = False) -> bool:
+    """Whether it can do this geometry, forward or (`filters`) backward_filter, in less time than the direct product."""
+    possible = (g.size[0], *g.kernel, *g.stride, *g.dilation, g.pad[0]) == (1, 1, 3, 3, *ONE, *ONE, 0)
+    return possible and rec.target.math != "ieee" and (filters_cheaper(rec, g) if filters else cheaper(rec, g))
+
+
+def cheaper(rec: Recorder, g: ConvGeometry) -> bool:
+    """Whether the estimate of forward is below that of the direct product."""
+    defines, blocks, rows, filters = _counts(rec, g)
+    vectors, splits = blocks * defines["NV"], _splits(rec, g, blocks)
+    direct = ceil(g.batch * g.positions, columns(defines)) * defines["NV"] * rows * g.depth * PRODUCT
+    products = vectors * POINTS * g.group_channels * rows * PRODUCT
+    return products + vectors * (splits * g.group_channels * INPUT + g.group_outputs * OUTPUT) + filters < direct
+
+
+def filters_cheaper(rec: Recorder, g: ConvGeometry) -> bool:
+    """Whether the estimate of backward_filter is."""
+    defines, blocks, rows, filters = _counts(rec, g)
+    wide = ceil(g.group_channels, columns(defines)) * defines["NV"]
+    direct = ceil(g.depth, columns(defines)) * defines["NV"] * rows * g.batch * g.positions * PRODUCT
+    products = wide * POINTS * rows * _tiles(g) * PRODUCT
+    return products + blocks * defines["NV"] * (g.group_channels + g.group_outputs) * INPUT + 2 * filters < direct  # sums: written, then read
+
+
+def _counts(rec: Recorder, g: ConvGeometry) -> tuple[dict[str, int], int, int, float]:
+    """Defines, blocks of tiles, outputs padded to whole panels, cycles to transform all filters."""
+    defines = tile(rec, g)
+    rows = ceil(g.group_outputs, defines["MR"]) * defines["MR"]
+    return defines, ceil(_tiles(g), columns(defines)), rows, rows * g.group_channels * FILTER * 16 / defines["V"]
+
+
+def forward(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y: Ref, turned: bool = False) -> None:
+    """y = convolution of x (+ bias); `turned`: with filters [channel][output], their taps backwards, which is the way back."""
+    defines = tile(rec, g)
+    panels = ceil(g.group_outputs, defines["MR"])
+    packed = rec.scratch("packed", (g.group, panels, POINTS, g.group_channels, defines["MR"]))
+    steps = [9, g.group_outputs * 9, 1] if turned else [g.depth, 9, 0]
+    rec.launch(
+        "winograd_cpu.filter",
+        reads=[w],
+        writes=[packed],
+        args=[g.group_outputs, g.group_channels, g.group_outputs * g.depth, *steps],
+        size=(ceil(g.group_channels, defines["KC"]), panels, g.group),
+        local=ONE,
+        defines=defines,
+    )
+    blocks = ceil(_tiles(g), columns(defines))
+    splits = _splits(rec, g, blocks)
+    share = ceil(blocks, share_out(rec, splits * g.group, blocks))
+    block = ceil(panels, splits) * defines["MR"]
+    size = (ceil(blocks, share), ceil(g.group_outputs, block), g.group)
+    chunk = ceil(min(CHUNK, block), defines["MR"]) * defines["MR"]
+    room = POINTS * ((g.group_channels + chunk) * columns(defines) + defines["V"])
+    space = rec.scratch("transformed", (size[0] * size[1] * size[2], room))
+    sizes = [g.batch, g.group_channels, g.group_outputs, *g.size[1:], *g.out[1:], *g.pad[1:]]
+    args = [*sizes, share, block, chunk, bias is not None, rec.accumulates(y), 1.0]
+    rec.launch(
+        "winograd_cpu.forward",
+        reads=[x, packed, bias or packed],
+        writes=[y, space],
+        args=args,
+        size=size,
+        local=ONE,
+        defines=defines,
+        epilogue=len(args) - 1,
+    )
+
+
+def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref) -> None:
+    """dw: the sums over tiles of products of what forward transforms, some tiles after others."""
+    defines = tile(rec, g)
+    width, accumulate = columns(defines), rec.accumulates(dw)
+    panels, tiles = ceil(g.group_channels, width), _tiles(g)
+    pitch = min(ceil(tiles, width), max(1, ROOM // (POINTS * g.group * (panels * width + g.group_outputs) * width))) * width
+    step = defines["V"]
+    right = rec.scratch("input", (g.group, POINTS, panels * pitch * width + step))
+    left = rec.scratch("gradient", (g.group, POINTS, g.group_outputs * pitch + step))
+    sums = rec.scratch("sums", (g.group, POINTS, g.group_outputs * panels * width + step))
+    for first in range(0, tiles, pitch):
+        length = min(pitch, tiles - first)
+        place = [*g.size[1:], *g.out[1:], *g.pad[1:], first, length, pitch]
+        blocks = ceil(length, width)
+        for kernel, read, made, planes, each in (
+            ("input", x, right, g.group_channels, width),
+            ("gradient", dy, left, g.group_outputs, BURST),
+        ):
+            rec.launch(
+                f"winograd_cpu.{kernel}",
+                reads=[read],
+                writes=[made],
+                args=[g.batch, planes, *place],
+                size=(blocks, ceil(planes, each), g.group),
+                local=ONE,
+                defines=defines,
+            )
+        rec.launch(
+            "winograd_cpu.product",
+            reads=[right, left],
+            writes=[] if first else [sums],
+            modifies=[sums] if first else [],
+            args=[g.group_channels, g.group_outputs, length, pitch, BLOCK, first > 0],
+            size=(POINTS, ceil(g.group_outputs, BLOCK), g.group),
+            local=ONE,
+            defines=defines,
+        )
+    rec.launch(
+        "winograd_cpu.window",
+        reads=[sums],
+        writes=[dw],
+        args=[g.group_channels, g.group_outputs, accumulate],
+        size=(1, g.group_outputs, g.group),
+        local=ONE,
+        defines=defines,
+    )
+
+
+def tile(rec: Recorder, g: ConvGeometry) -> dict[str, int]:
+    """V, NV, MR, KC of kernels/tile_cpu.h."""
+    base = gemm_cpu.tile(rec.target)
+    return base | {"MR": height(base, g.group_outputs)}
+
+
+def _tiles(g: ConvGeometry) -> int:
+    return g.batch * ceil(g.out[1], OUT) * ceil(g.out[2], OUT)
+
+
+def _splits(rec: Recorder, g: ConvGeometry, blocks: int) -> int:
+    """Into how many parts the outputs are cut so that all cores get something."""
+    return max(1, min(ceil(g.group_outputs, FEWEST), ceil(ITEMS_PER_CORE * rec.target.compute_units, blocks * g.group)))
