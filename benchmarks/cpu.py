@@ -22,7 +22,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from resident import BATCHES, CLASSES, ROOT, resident  # first: it makes ocaffe importable
+from resident import BATCHES, CLASSES, ROOT, constant, resident  # first: it makes ocaffe importable
 
 import numpy as np  # isort: skip
 
@@ -54,19 +54,22 @@ def median_ms(step: Callable[[], object], steps: int) -> float:
 
 def ocaffe_ms(file: str, phase: str, device: str, steps: int) -> float:
     """This process's figure: one contender, one run."""
-    from ocaffe import Net, SGDSolver
-    values = feeds(read_net(file))
     if phase == "TEST":
+        from ocaffe import Net
+
+        values = feeds(read_net(file))
         net = Net(file, proto.TEST, keep=list(values), device=device)
         return median_ms(lambda: net.forward(**values), steps)
-    param = proto.SolverParameter(net=file, base_lr=1e-4, lr_policy="fixed", momentum=0.9, weight_decay=5e-4, max_iter=1 << 20)
-    solver = SGDSolver(param, keep=list(values), device=device)
-    for name, array in values.items():
-        solver.net.blobs[name].data[...] = array
+    from ocaffe.cl.device import select_device
+    from ocaffe.solver.solver import Solver
+
+    param = proto.SolverParameter(base_lr=1e-4, lr_policy="fixed", momentum=0.9, weight_decay=5e-4, max_iter=1 << 20, snapshot_after_train=False)
+    param.net_param.CopyFrom(constant(read_net(file)))
+    solver = Solver(param, select_device(device))
 
     def step() -> None:
         solver.step(1)
-        solver._solver.session.device.queue.finish()
+        solver.session.device.queue.finish()
 
     return median_ms(step, steps)
 

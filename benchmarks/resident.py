@@ -1,4 +1,4 @@
-"""The zoo's nets with their data in memory: what the benchmarks of CPU runtimes run, and their peers too."""
+"""The zoo's nets with their data in memory: what the benchmarks of whole steps run, and their peers too."""
 from __future__ import annotations
 
 import sys
@@ -33,4 +33,18 @@ def resident(net: str, batch: int, phase: int) -> Any:
     result.layer.extend(kept)
     for layer in result.layer:
         del layer.include[:]
+    return result
+
+
+def constant(message: Any) -> Any:
+    """The same with constants instead of inputs that are set: a solver may run it by itself."""
+    result = proto.NetParameter()
+    result.CopyFrom(message)
+    for layer in result.layer:
+        if layer.type == "Input":
+            layer.type = "DummyData"
+            for top, shape in zip(layer.top, layer.input_param.shape):
+                layer.dummy_data_param.shape.add().CopyFrom(shape)
+                layer.dummy_data_param.data_filler.add(type="constant", value=1.0 if top == "label" else 0.5)
+            layer.ClearField("input_param")
     return result
