@@ -82,7 +82,8 @@ class Net:
         network = Network(net, phase, session, choices, quiet=True, weights=[] if weights is None else [weights], arena=Arena())
         unknown = sorted(kept - ALL - set(network.graph.blobs))
         if unknown:
-            raise Error(f"keep names '{unknown[0]}', and the net has no such blob", fix=f"blobs are {', '.join(network.graph.blobs)}")
+            place = network.graph.message.source_file or None
+            raise Error(f"the net has no blob '{unknown[0]}' to keep", place=place, fix=f"blobs are {', '.join(network.graph.blobs)}")
         self._attach(Engine(network, Lease(session, own)))
         network.fill_parameters()
         if weights is not None:

@@ -45,9 +45,6 @@ def main(argv: Sequence[str]) -> int:
         stack.callback(device.close)
         net = Net(net_message, phase=proto.TEST, weights=options.weights, keep=blobs, device=device)
         stack.callback(net.close)
-        for name in blobs:
-            if name not in net.blobs:
-                raise Error(f"the net has no blob '{name}'", place=options.model, fix=f"one of {', '.join(net.blobs)}")
         writers: list[Writer] = []
         for path in databases:
             log.info(f"{SOURCE}:125", f"Opening dataset {path}")

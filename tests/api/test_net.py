@@ -47,7 +47,7 @@ def test_missing_and_broken_files_are_exceptions(device: Any, tmp_path: pathlib.
     (tmp_path / "net.prototxt").write_text(SMALL)
     with pytest.raises(Error, match=r"none\.caffemodel"):
         caffe.Net(str(tmp_path / "net.prototxt"), str(tmp_path / "none.caffemodel"), caffe.TEST, device=device)
-    with pytest.raises(Error, match="keep names 'typo'"):
+    with pytest.raises(Error, match="no blob 'typo' to keep"):
         net(device, keep=["pool", "typo"])
 
 
