@@ -26,7 +26,7 @@ from ocaffe.cl.device import Device, select_device
 from ocaffe.cl.program import ProgramKey, Programs
 from ocaffe.graph.ir import Ref, Role
 from ocaffe.graph.recorder import Recorder
-from ocaffe.ops import conv_depthwise, conv_gpu, gemm_gpu
+from ocaffe.ops import conv_depthwise, conv_gpu, conv_mma, gemm_gpu
 from ocaffe.ops.convolution import ConvGeometry
 from ocaffe.ops.gemm_gpu import Choice, Tile, choose, tiles_for
 from ocaffe.target import Target
@@ -41,6 +41,7 @@ EXPERIMENTS = (
 )
 RUNS = 7
 CLOCK = 1.7e9  # for --dry: what an H100 runs at under load
+TOLERANCE = {"fp32": 1e-4, "ieee": 1e-4, "tf32": 5e-3, "fp16": 5e-3, "bf16": 3e-2}  # of the largest magnitude, between tiles
 COMPARED = 1 << 20  # elements of a result that are compared between tiles
 
 
@@ -90,7 +91,16 @@ LAYERS = {
     "resnet 1x1 1024-256@14": (1024, 14, 256, 1, 1, 0),
     "resnet 1x1 2048-512@7": (2048, 7, 512, 1, 1, 0),
     "resnet 1x1/2 256-512@56": (256, 56, 512, 1, 2, 0),
+    "resnet 1x1 512-2048@7": (512, 7, 2048, 1, 1, 0),
     "resnet 7x7/2 3-64@224": (3, 224, 64, 7, 2, 3),
+    "vgg 3x3 3-64@224": (3, 224, 64, 3, 1, 1),
+    "vgg 3x3 128@112": (128, 112, 128, 3, 1, 1),
+    "vgg 3x3 256@56": (256, 56, 256, 3, 1, 1),
+    "vgg 3x3 512@28": (512, 28, 512, 3, 1, 1),
+    "googlenet 1x1 480-192@14": (480, 14, 192, 1, 1, 0),
+    "googlenet 3x3 96-208@14": (96, 14, 208, 3, 1, 1),
+    "googlenet 5x5 16-48@14": (16, 14, 48, 5, 1, 2),
+    "googlenet 1x1 832-384@7": (832, 7, 384, 1, 1, 0),
     "alexnet 11x11/4 3-96@227": (3, 227, 96, 11, 4, 0),
     "alexnet 5x5 96-256@27 g2": (96, 27, 256, 5, 1, 2, 2),
     "alexnet 3x3 384-384@13 g2": (384, 13, 384, 3, 1, 1, 2),
@@ -129,14 +139,15 @@ def convolutions(target: Target, batch: int) -> Iterator[Problem]:
         flop = 2.0 * g.batch * g.num_output * g.positions * g.depth
         phases = math.prod(g.stride)
         back = g.batch * math.prod(-(-n // s) for n, s in zip(g.size, g.stride))
-        tiles = list(dict.fromkeys(conv_gpu.with_step(g, tile) for tile in tiles_for(target) + EXPERIMENTS))
-        for direction, result, gathers, shape in (
-            (forward, y, True, (g.group_outputs, g.batch * g.positions, g.depth, g.group)),
-            (backward_data, x, True, (g.group_channels, back, -(-g.group_outputs * g.taps // phases), g.group * phases)),
-            (backward_filter, w, False, (g.group_outputs, g.depth, g.batch * g.positions, g.group)),
+        for direction, result, shape in (
+            (forward, y, (g.group_outputs, g.batch * g.positions, g.depth, g.group)),
+            (backward_data, x, (g.group_channels, back, -(-g.group_outputs * g.taps // phases), g.group * phases)),
+            (backward_filter, w, (g.group_outputs, g.depth, g.batch * g.positions, g.group)),
         ):
-            record = partial(direction, conv_gpu, g, x, w, y)
-            yield Problem(f"{name} {direction.__name__}", flop, result, shape, tiles, conv_gpu.tiles(target, g, gathers), record)
+            way = direction.__name__
+            able = (tile for tile in tiles_for(target) + EXPERIMENTS if not tile.mma or conv_mma.possible(g, way))
+            tiles = list(dict.fromkeys(conv_gpu.with_step(g, tile, way) for tile in able))
+            yield Problem(f"{name} {way}", flop, result, shape, tiles, conv_gpu.tiles(target, g, way), partial(direction, conv_gpu, g, x, w, y))
 
 
 class Runner:
@@ -221,12 +232,13 @@ def table(runner: Runner | None, target: Target, problems: list[Problem]) -> Non
                 seconds, values = runner.seconds(recorded(target, problem.record, choice), problem.result)
                 rates[choice] = problem.flop / seconds / 1e12
                 first = values if first is None else first
-                wrong = not np.abs(values - first).max() <= 1e-4 * np.abs(first).max()
+                wrong = not np.abs(values - first).max() <= TOLERANCE[target.math] * np.abs(first).max()
                 text = f"{rates[choice]:.2f}{'!' if wrong else ''}"
             cells.append(f"{choice.tile} /{choice.splits}: {text}{'*' if choice == chosen else ''}")
         best = max(rates, key=lambda choice: rates[choice])
-        lost.append(1 - rates[chosen] / rates[best])
-        print(f"{problem.name:42} best {rates[best]:6.2f} with {best.tile} /{best.splits}, chosen {rates[chosen]:6.2f}")
+        reached = rates.get(chosen, float("nan"))
+        lost.append(1 - reached / rates[best])
+        print(f"{problem.name:42} best {rates[best]:6.2f} with {best.tile} /{best.splits}, chosen {reached:6.2f}")
         print("    " + "; ".join(cells), flush=True)
     print(f"\nthe choice loses {statistics.mean(lost):.1%} on average, {max(lost):.1%} at the most, against the best tile tried")
 
@@ -247,15 +259,19 @@ def depthwise(runner: Runner, target: Target, batch: int, names: list[str]) -> N
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--device", help="PLATFORM:INDEX or a part of a name")
-    parser.add_argument("--math", help="fp32, ieee or tf32")
+    parser.add_argument("--math", help="one of ocaffe.target.MATHS")
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--only", nargs="*", default=[""], help="problems whose name contains one of these")
+    parser.add_argument("--mma", action="store_true", help="tiles on tensor cores alone")
     parser.add_argument("--dry", action="store_true", help="print the estimates for an H100 instead of measuring")
     options = parser.parse_args()
     device = None if options.dry else select_device(options.device, math=options.math)
     h100 = Target(kind="gpu", runtime="nvidia", compute_units=132, tensor_cores=True, math=options.math or "fp32")
     target = h100 if device is None else replace(device.target, kind="gpu")
     wanted = [p for p in (*products(target), *convolutions(target, options.batch)) if any(text in p.name for text in options.only)]
+    if options.mma:
+        for problem in wanted:
+            problem.tiles = [tile for tile in problem.tiles if tile.mma] or problem.tiles
     if device is None:
         table(None, target, wanted)
         return

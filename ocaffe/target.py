@@ -3,7 +3,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-MATHS = ("fp32", "ieee", "tf32")  # as exact as float; made of float multiply-adds alone; operands rounded to 11 bits where tensor cores do that
+# What products are made of: as exact as float; float multiply-adds alone; operands rounded to 11 bits of mantissa, to bfloat16, to float16, on tensor cores.
+MATHS = ("fp32", "ieee", "tf32", "bf16", "fp16")
+TENSOR_MATHS = MATHS[2:]  # only where OpenCL reaches tensor cores
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from ocaffe.cl.discovery import Runtime, discover, import_pyopencl
 from ocaffe.cl.free_memory import free_memory
 from ocaffe.cl.quirks import Facts, Quirk, limited, quirks_of
 from ocaffe.errors import Error
-from ocaffe.target import MATHS, Target
+from ocaffe.target import MATHS, TENSOR_MATHS, Target
 
 # First pattern found in 'platform, vendor' (lower case) names the runtime; the order settles doubts (PoCL on an NVIDIA card is PoCL).
 RUNTIMES = (
@@ -203,8 +203,8 @@ def _math(math: str | None) -> str:
 def with_math(info: DeviceInfo, math: str | None = None) -> DeviceInfo:
     """The device with what products may be made of: `math`, else $OCAFFE_MATH, else fp32. Raises Error where it cannot."""
     math = _math(math)
-    if math == "tf32" and not info.target.tensor_cores:
-        raise Error(f"--math tf32: '{info.name}' ({info.platform_name}) has no tensor cores that OpenCL reaches", fix="leave it out")
+    if math in TENSOR_MATHS and not info.target.tensor_cores:
+        raise Error(f"--math {math}: '{info.name}' ({info.platform_name}) has no tensor cores that OpenCL reaches", fix="leave it out")
     return info if info.target.math == math else replace(info, target=replace(info.target, math=math))
 
 

@@ -6,48 +6,27 @@
    backward_filter  dw[output][channel, tap] = sum over (sample, position) of dy * x
    split_sum        the second pass of a product whose depth was split
 
-   Defines: the tile (tile_gpu.h); per axis D, H, W the window: KERNEL_, STRIDE_, PAD_, DILATION_ and PHASE_STEP_ = stride / gcd(stride,
-   dilation), the distance between taps of one phase; the shape of a step in forward and backward_data, BK = STEP_CHANNELS * STEP_ROWS *
+   Defines: the tile (tile_gpu.h); the window (conv_window.h); the shape of a step in forward and backward_data, BK = STEP_CHANNELS * STEP_ROWS *
    STEP_TAPS: neighbouring channels, rows of the window and taps in a row.
    BN divides NT, and STEP_CHANNELS is a multiple of NT / BN.
 
    Group (x, y, z): columns of the result (positions of all samples; channels and taps in backward_filter), its rows, and group and split of
-   the depth. A phase is the set of positions in backward_data that a stride sends to the same taps: with stride 2 there are four in
-   a plane, each a dense convolution with a quarter of the taps; neighbouring groups in x take the phases of the same columns, so that their scattered
-   results meet in the cache. With several splits the target holds one copy per split, its stride
-   being the distance between them. */
+   the depth. In backward_data a column belongs to a phase. With several splits the target holds one copy per split, its stride being the distance
+   between them. */
 #include "common.h"
+#include "conv_store.h"
+#include "conv_window.h"
 #include "epilogue.h"
 #include "split_sum.h"
 #include "tile_gpu.h"
 
-#ifndef KERNEL_W
-#define KERNEL_D 1
-#define KERNEL_H 3
-#define KERNEL_W 3
-#define STRIDE_D 1
-#define STRIDE_H 1
-#define STRIDE_W 1
-#define PAD_D 0
-#define PAD_H 1
-#define PAD_W 1
-#define DILATION_D 1
-#define DILATION_H 1
-#define DILATION_W 1
-#define PHASE_STEP_D 1
-#define PHASE_STEP_H 1
-#define PHASE_STEP_W 1
-#endif
 #ifndef STEP_CHANNELS
 #define STEP_CHANNELS 8
 #define STEP_ROWS 1
 #define STEP_TAPS 1
 #endif
 
-#define TAPS (KERNEL_D * KERNEL_H * KERNEL_W)
 #define STEP_WINDOW (STEP_ROWS * STEP_TAPS)
-#define STRIDED (STRIDE_D * STRIDE_H * STRIDE_W > 1)
-#define PADDED (PAD_D + PAD_H + PAD_W > 0)
 
 /* Fetching filters: a work-item keeps to one column of the tile and takes every ROWS_APART-th row; the last NT % BK items rest. */
 #define ROWS_APART (NT / BK)
@@ -57,19 +36,9 @@
 #define CHANNELS_APART (NT / BN)
 #define ITEM_CHANNELS (STEP_CHANNELS / CHANNELS_APART)
 
-/* Sizes, the same for all: channels and outputs are those of one group; d, h, w the image, od, oh, ow the result of the convolution. */
-#define SIZES int batch, int groups, int channels, int outputs, int d, int h, int w, int od, int oh, int ow
-
 /* One axis of the window seen from a position. `at` is where tap 0 lies (backward: times the stride). */
 #define ORIGIN(p, stride, pad) (backward ? (p) + (pad) : (p) * (stride) - (pad))
 #define TAP_AT(at, tap, stride, dilation) (backward ? ((at) - (tap) * (dilation)) / (stride) : (at) + (tap) * (dilation))
-
-/* The first tap of the phase of position `p`, or past the window if it has none. */
-INLINE int first_tap(int p, int kernel_size, int stride, int dilation, int step) {
-  int tap = 0;
-  while (tap < step && (p - tap * dilation) % stride != 0) ++tap;
-  return tap < step ? tap : kernel_size;
-}
 
 /* forward (backward = 0) and backward_data (backward = 1): both gather `source` at the taps of each position of `target`, times the filters.
    rows, depth: channels of target and source in a group; sd, sh, sw and td, th, tw: their planes. */
@@ -81,24 +50,15 @@ INLINE void gather(const int backward, local float* as, local float* bs, global 
   const int tap_step_d = backward ? PHASE_STEP_D : 1, tap_step_h = backward ? PHASE_STEP_H : 1, tap_step_w = backward ? PHASE_STEP_W : 1;
   const int leaves = backward ? (PADDED | STRIDED | (TAPS > 1)) : PADDED;  /* a tap may lie outside of the source */
   const int item = get_local_id(0);
-  const int phase = get_group_id(0) % phases, group = get_group_id(2) % groups, split = get_group_id(2) / groups;
-
-  /* The positions of this phase: from_, from_ + stride, ... along each axis. */
-  const int stride_d = backward ? STRIDE_D : 1, stride_h = backward ? STRIDE_H : 1, stride_w = backward ? STRIDE_W : 1;
-  const int from_w = phase % stride_w, from_h = phase / stride_w % stride_h, from_d = phase / stride_w / stride_h;
-  const int count_d = (td - from_d + stride_d - 1) / stride_d, count_h = (th - from_h + stride_h - 1) / stride_h;
-  const int count_w = (tw - from_w + stride_w - 1) / stride_w;
-  const int positions = count_d * count_h * count_w, columns = batch * positions;
+  const int group = get_group_id(2) % groups, split = get_group_id(2) / groups;
+  const Phase f = phase_of(backward, get_group_id(0) % phases, batch, td, th, tw);
   const int column0 = get_group_id(0) / phases * BN, row0 = get_group_id(1) * BM;
-  if (column0 >= columns) return;  /* the whole group: phases differ in size */
+  if (column0 >= f.columns) return; /* the whole group: phases differ in size */
 
-  const int first_d = backward ? first_tap(from_d + PAD_D, KERNEL_D, STRIDE_D, DILATION_D, PHASE_STEP_D) : 0;
-  const int first_h = backward ? first_tap(from_h + PAD_H, KERNEL_H, STRIDE_H, DILATION_H, PHASE_STEP_H) : 0;
-  const int first_w = backward ? first_tap(from_w + PAD_W, KERNEL_W, STRIDE_W, DILATION_W, PHASE_STEP_W) : 0;
   const int begin = split * split_channels, end = min(depth, begin + split_channels);
-  const int steps_w = (KERNEL_W - first_w + tap_step_w * STEP_TAPS - 1) / (tap_step_w * STEP_TAPS);
-  const int steps_h = (KERNEL_H - first_h + tap_step_h * STEP_ROWS - 1) / (tap_step_h * STEP_ROWS);
-  const int steps_d = (KERNEL_D - first_d + tap_step_d - 1) / tap_step_d;
+  const int steps_w = (KERNEL_W - f.tap_w + tap_step_w * STEP_TAPS - 1) / (tap_step_w * STEP_TAPS);
+  const int steps_h = (KERNEL_H - f.tap_h + tap_step_h * STEP_ROWS - 1) / (tap_step_h * STEP_ROWS);
+  const int steps_d = (KERNEL_D - f.tap_d + tap_step_d - 1) / tap_step_d;
   const int steps = (end - begin + STEP_CHANNELS - 1) / STEP_CHANNELS * steps_d * steps_h * steps_w;
 
   if (steps == 0 && accumulate && !has_bias && slope == 1.0f) return;  /* no tap meets this phase: nothing to add */
@@ -113,116 +73,79 @@ INLINE void gather(const int backward, local float* as, local float* bs, global 
   filter += (ulong)group * rows * depth * TAPS + (ulong)(row0 + a_row) * a_row_stride + a_tap_h * KERNEL_W + a_tap_w;
   local float* a_to = as + (a_channel * STEP_WINDOW + a_tap) * LDA + a_row;
 
-  /* The image: columns past the end fetch the last one and are not stored. */
-  const int b_column = min(column0 + item % BN, columns - 1), b_channel = item / BN;
-  const int b_position = b_column % positions;
-  const int at_w = ORIGIN(from_w + b_position % count_w * stride_w, STRIDE_W, PAD_W);
-  const int at_h = ORIGIN(from_h + b_position / count_w % count_h * stride_h, STRIDE_H, PAD_H);
-  const int at_d = ORIGIN(from_d + b_position / count_w / count_h * stride_d, STRIDE_D, PAD_D);
+  /* The image: f.columns past the end fetch the last one and are not stored. */
+  const int b_column = min(column0 + item % BN, f.columns - 1), b_channel = item / BN;
+  const int b_position = b_column % f.positions;
+  const int at_w = ORIGIN(f.from_w + b_position % f.count_w * f.stride_w, STRIDE_W, PAD_W);
+  const int at_h = ORIGIN(f.from_h + b_position / f.count_w % f.count_h * f.stride_h, STRIDE_H, PAD_H);
+  const int at_d = ORIGIN(f.from_d + b_position / f.count_w / f.count_h * f.stride_d, STRIDE_D, PAD_D);
   const int plane = sd * sh * sw;
-  source += b_column / positions * source_stride + (ulong)group * depth * plane;
+  source += b_column / f.positions * source_stride + (ulong)group * depth * plane;
   local float* b_to = bs + b_channel * STEP_WINDOW * LDB + item % BN;
 
   local const float* a_from = as + tile_row(item);
   local const float* b_from = bs + tile_column(item);
   float acc[TM][TN];
   float ra[PASSES_A], rb[STEP_WINDOW][ITEM_CHANNELS];
-  for (int exact = 0;; exact = 1) {
-    tile_clear(acc);
-    int channel = begin, tap_d = first_d, tap_h = first_h, tap_w = first_w;
-    /* Step s is fetched while step s - 1 is multiplied; the loads are in flight meanwhile. */
-    for (int s = 0; s <= steps; ++s) {
-      if (s < steps) {
-        const int a_exists = channel + a_channel < end && tap_h + a_tap_h < KERNEL_H && tap_w + a_tap_w < KERNEL_W;
-        const int a_limit = a_exists ? a_rows_exist : 0;
-        global const float* a = filter + (ulong)(channel + a_channel) * a_channel_stride + (tap_d * KERNEL_H + tap_h) * KERNEL_W + tap_w;
+  tile_clear(acc);
+  int channel = begin, tap_d = f.tap_d, tap_h = f.tap_h, tap_w = f.tap_w;
+  /* Step s is fetched while step s - 1 is multiplied; the loads are in flight meanwhile. */
+  for (int s = 0; s <= steps; ++s) {
+    if (s < steps) {
+      const int a_exists = channel + a_channel < end && tap_h + a_tap_h < KERNEL_H && tap_w + a_tap_w < KERNEL_W;
+      const int a_limit = a_exists ? a_rows_exist : 0;
+      global const float* a = filter + (ulong)(channel + a_channel) * a_channel_stride + (tap_d * KERNEL_H + tap_h) * KERNEL_W + tap_w;
 #pragma unroll
-        for (int i = 0; i < PASSES_A; ++i) ra[i] = i * ROWS_APART < a_limit ? a[i * ROWS_APART * a_row_stride] : 0.0f;
+      for (int i = 0; i < PASSES_A; ++i) ra[i] = i * ROWS_APART < a_limit ? a[i * ROWS_APART * a_row_stride] : 0.0f;
 
-        const int z = TAP_AT(at_d, tap_d, STRIDE_D, DILATION_D);
+      const int z = TAP_AT(at_d, tap_d, STRIDE_D, DILATION_D);
 #pragma unroll
-        for (int r = 0; r < STEP_ROWS; ++r) {
-          const int row_tap = tap_h + r * tap_step_h;
-          const int y = TAP_AT(at_h, row_tap, STRIDE_H, DILATION_H);
-          const int row_exists = row_tap < KERNEL_H && (!leaves || ((uint)z < (uint)sd && (uint)y < (uint)sh));
+      for (int r = 0; r < STEP_ROWS; ++r) {
+        const int row_tap = tap_h + r * tap_step_h;
+        const int y = TAP_AT(at_h, row_tap, STRIDE_H, DILATION_H);
+        const int row_exists = row_tap < KERNEL_H && (!leaves || ((uint)z < (uint)sd && (uint)y < (uint)sh));
 #pragma unroll
-          for (int t = 0; t < STEP_TAPS; ++t) {
-            const int tap = tap_w + t * tap_step_w;
-            const int x = TAP_AT(at_w, tap, STRIDE_W, DILATION_W);
-            const int exists = row_exists && tap < KERNEL_W && (!leaves || (uint)x < (uint)sw);
-            const int limit = exists ? end - channel - b_channel : 0;
-            global const float* b = source + (long)((z * sh + y) * sw + x) + (long)(channel + b_channel) * plane;
-#pragma unroll
-            for (int i = 0; i < ITEM_CHANNELS; ++i)
-              rb[r * STEP_TAPS + t][i] = i * CHANNELS_APART < limit ? b[i * CHANNELS_APART * plane] : 0.0f;
-          }
-        }
-
-        tap_w += STEP_TAPS * tap_step_w;
-        if (tap_w >= KERNEL_W) {
-          tap_w = first_w;
-          tap_h += STEP_ROWS * tap_step_h;
-          if (tap_h >= KERNEL_H) {
-            tap_h = first_h;
-            tap_d += tap_step_d;
-            if (tap_d >= KERNEL_D) tap_d = first_d, channel += STEP_CHANNELS;
-          }
-        }
-      }
-      if (s > 0) tile_multiply(a_from + ((s - 1) & 1) * (BK * LDA), b_from + ((s - 1) & 1) * (BK * LDB), acc, exact);
-      if (s < steps) {
-#pragma unroll
-        for (int i = 0; i < PASSES_A; ++i)
-          if (i * ROWS_APART < a_rows) a_to[(s & 1) * (BK * LDA) + i * ROWS_APART] = ra[i];
-#pragma unroll
-        for (int t = 0; t < STEP_WINDOW; ++t)
+        for (int t = 0; t < STEP_TAPS; ++t) {
+          const int tap = tap_w + t * tap_step_w;
+          const int x = TAP_AT(at_w, tap, STRIDE_W, DILATION_W);
+          const int exists = row_exists && tap < KERNEL_W && (!leaves || (uint)x < (uint)sw);
+          const int limit = exists ? end - channel - b_channel : 0;
+          global const float* b = source + (long)((z * sh + y) * sw + x) + (long)(channel + b_channel) * plane;
 #pragma unroll
           for (int i = 0; i < ITEM_CHANNELS; ++i)
-            b_to[(s & 1) * (BK * LDB) + (i * CHANNELS_APART * STEP_WINDOW + t) * LDB] = rb[t][i];
+            rb[r * STEP_TAPS + t][i] = i * CHANNELS_APART < limit ? b[i * CHANNELS_APART * plane] : 0.0f;
+        }
       }
-      barrier(CLK_LOCAL_MEM_FENCE);
+
+      tap_w += STEP_TAPS * tap_step_w;
+      if (tap_w >= KERNEL_W) {
+        tap_w = f.tap_w;
+        tap_h += STEP_ROWS * tap_step_h;
+        if (tap_h >= KERNEL_H) {
+          tap_h = f.tap_h;
+          tap_d += tap_step_d;
+          if (tap_d >= KERNEL_D) tap_d = f.tap_d, channel += STEP_CHANNELS;
+        }
+      }
     }
-    if (tile_is_done(acc, exact, as)) break;
+    if (s > 0) tile_multiply(a_from + ((s - 1) & 1) * (BK * LDA), b_from + ((s - 1) & 1) * (BK * LDB), acc);
+    if (s < steps) {
+#pragma unroll
+      for (int i = 0; i < PASSES_A; ++i)
+        if (i * ROWS_APART < a_rows) a_to[(s & 1) * (BK * LDA) + i * ROWS_APART] = ra[i];
+#pragma unroll
+      for (int t = 0; t < STEP_WINDOW; ++t)
+#pragma unroll
+        for (int i = 0; i < ITEM_CHANNELS; ++i)
+          b_to[(s & 1) * (BK * LDB) + (i * CHANNELS_APART * STEP_WINDOW + t) * LDB] = rb[t][i];
+    }
+    barrier(CLK_LOCAL_MEM_FENCE);
   }
 
-  const int target_plane = td * th * tw;
-  const ulong sample_stride = splits > 1 ? (ulong)groups * rows * target_plane : target_stride;
-  target += (splits > 1 ? split * target_stride : 0) + (ulong)(group * rows + row0) * target_plane;
-  bias += group * rows + row0;
-  const int row = tile_row(item), column = column0 + tile_column(item);
-  /* Four neighbouring columns are four neighbouring places of one plane. */
-  const int dense = !(backward && STRIDED);
-  const int by_four = dense && target_aligned && (positions & 3) == 0 && (sample_stride & 3) == 0;
-#pragma unroll
-  for (int j = 0; j < TN; j += 4) {
-    ulong place[4];
-    int sample = (column + COLUMN(j)) / positions, p = column + COLUMN(j) - sample * positions;
-#pragma unroll
-    for (int e = 0; e < 4; ++e) {
-      int at = p;
-      if (!dense) {
-        const int x = from_w + p % count_w * stride_w, y = from_h + p / count_w % count_h * stride_h;
-        at = ((from_d + p / count_w / count_h * stride_d) * th + y) * tw + x;
-      }
-      place[e] = sample * sample_stride + at;
-      if (++p == positions) p = 0, ++sample;
-    }
-#pragma unroll
-    for (int i = 0; i < TM; ++i) {
-      if (row + ROW(i) >= rows - row0) continue;
-      global float* to = target + (ulong)(row + ROW(i)) * target_plane;
-      const float factor = FACTOR(bias, row + ROW(i)), offset = OFFSET(bias, row + ROW(i));
-      const float4 v = (float4)(acc[i][j], acc[i][j + 1], acc[i][j + 2], acc[i][j + 3]) * factor + offset;
-      if (by_four) {
-        if (column + COLUMN(j) < columns) put4(to + place[0], v, accumulate, slope);
-      } else {
-        if (column + COLUMN(j) < columns) put(to + place[0], v.x, accumulate, slope);
-        if (column + COLUMN(j) + 1 < columns) put(to + place[1], v.y, accumulate, slope);
-        if (column + COLUMN(j) + 2 < columns) put(to + place[2], v.z, accumulate, slope);
-        if (column + COLUMN(j) + 3 < columns) put(to + place[3], v.w, accumulate, slope);
-      }
-    }
-  }
+  const ulong sample_stride = splits > 1 ? (ulong)groups * rows * td * th * tw : target_stride;
+  target += splits > 1 ? split * target_stride : 0;
+  store_positions(acc, f, target, sample_stride, target_aligned, group * rows, row0, rows, column0, td, th, tw, bias, bias_stride, has_bias, accumulate,
+                  slope, backward);
 }
 
 kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void forward(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(const float, filter),
@@ -283,46 +206,43 @@ kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void backward_filter(OPER
   float acc[TM][TN];
   float ra[PASSES_A], rb[PASSES_B];
   const int steps = (end - begin + BK - 1) / BK;
-  for (int exact = 0;; exact = 1) {
-    tile_clear(acc);
-    int position = begin + item % BK;
-    int px = position % ow, py = position / ow % oh, pz = position / ow / oh % od, sample = position / out_plane;
-    for (int s = 0; s <= steps; ++s) {
-      if (s < steps) {
-        const int exists = position < end, a_limit = exists ? lines_exist : 0;
-        global const float* a = dy + sample * dy_stride + (pz * oh + py) * ow + px;
+  tile_clear(acc);
+  int position = begin + item % BK;
+  int px = position % ow, py = position / ow % oh, pz = position / ow / oh % od, sample = position / out_plane;
+  for (int s = 0; s <= steps; ++s) {
+    if (s < steps) {
+      const int exists = position < end, a_limit = exists ? lines_exist : 0;
+      global const float* a = dy + sample * dy_stride + (pz * oh + py) * ow + px;
 #pragma unroll
-        for (int i = 0; i < PASSES_A; ++i) ra[i] = i * ROWS_APART < a_limit ? a[i * ROWS_APART * out_plane] : 0.0f;
-        const int z = pz * STRIDE_D, y = py * STRIDE_H, xx = px * STRIDE_W;
-        global const float* b = x + sample * x_stride + (z * h + y) * w + xx;
+      for (int i = 0; i < PASSES_A; ++i) ra[i] = i * ROWS_APART < a_limit ? a[i * ROWS_APART * out_plane] : 0.0f;
+      const int z = pz * STRIDE_D, y = py * STRIDE_H, xx = px * STRIDE_W;
+      global const float* b = x + sample * x_stride + (z * h + y) * w + xx;
 #pragma unroll
-        for (int i = 0; i < PASSES_B; ++i) {
-          int inside = exists;
-          if (PADDED)
-            inside = inside && (uint)(z + at_d[i]) < (uint)d && (uint)(y + at_h[i]) < (uint)h && (uint)(xx + at_w[i]) < (uint)w;
-          rb[i] = inside ? b[place[i]] : 0.0f;
-        }
-        position += BK;
-        px += step_x;
-        py += step_y;
-        pz += step_z;
-        sample += step_sample;
-        if (px >= ow) px -= ow, ++py;
-        if (py >= oh) py -= oh, ++pz;
-        if (pz >= od) pz -= od, ++sample;
+      for (int i = 0; i < PASSES_B; ++i) {
+        int inside = exists;
+        if (PADDED)
+          inside = inside && (uint)(z + at_d[i]) < (uint)d && (uint)(y + at_h[i]) < (uint)h && (uint)(xx + at_w[i]) < (uint)w;
+        rb[i] = inside ? b[place[i]] : 0.0f;
       }
-      if (s > 0) tile_multiply(a_from + ((s - 1) & 1) * (BK * LDA), b_from + ((s - 1) & 1) * (BK * LDB), acc, exact);
-      if (s < steps) {
-#pragma unroll
-        for (int i = 0; i < PASSES_A; ++i)
-          if (i * ROWS_APART < lines) a_to[(s & 1) * (BK * LDA) + i * ROWS_APART] = ra[i];
-#pragma unroll
-        for (int i = 0; i < PASSES_B; ++i)
-          if (i * ROWS_APART < b_lines) b_to[(s & 1) * (BK * LDB) + i * ROWS_APART] = rb[i];
-      }
-      barrier(CLK_LOCAL_MEM_FENCE);
+      position += BK;
+      px += step_x;
+      py += step_y;
+      pz += step_z;
+      sample += step_sample;
+      if (px >= ow) px -= ow, ++py;
+      if (py >= oh) py -= oh, ++pz;
+      if (pz >= od) pz -= od, ++sample;
     }
-    if (tile_is_done(acc, exact, as)) break;
+    if (s > 0) tile_multiply(a_from + ((s - 1) & 1) * (BK * LDA), b_from + ((s - 1) & 1) * (BK * LDB), acc);
+    if (s < steps) {
+#pragma unroll
+      for (int i = 0; i < PASSES_A; ++i)
+        if (i * ROWS_APART < lines) a_to[(s & 1) * (BK * LDA) + i * ROWS_APART] = ra[i];
+#pragma unroll
+      for (int i = 0; i < PASSES_B; ++i)
+        if (i * ROWS_APART < b_lines) b_to[(s & 1) * (BK * LDB) + i * ROWS_APART] = rb[i];
+    }
+    barrier(CLK_LOCAL_MEM_FENCE);
   }
 
   const ulong dw_place = dw_offset + split * dw_stride + (ulong)(group * outputs + row0) * columns + column0;

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 from ocaffe.graph.ir import Ref
 from ocaffe.graph.recorder import Recorder
+from ocaffe.ops import conv_mma
+from ocaffe.ops.conv_mma import sizes, window
 from ocaffe.ops.gemm_gpu import Choice, Tile, choose, sum_splits, tiles_for
 
 if TYPE_CHECKING:
@@ -14,7 +16,6 @@ if TYPE_CHECKING:
     from ocaffe.target import Target
 
 WINDOW_STEP = 12  # products of a result that one step takes at the most where the window leaves a choice
-TENSOR_STEP = 8  # the depth of one product on tensor cores
 FILTER_SUMS = 64  # sums of a work-item of backward_filter on tensor cores: with more of them it runs out of registers
 SUM_ITEMS = 256  # work-items of a group in channel_sum
 SUM_WORTH_SLICING = 1 << 16  # elements that one group of channel_sum adds up in the time of a launch
@@ -22,7 +23,10 @@ SUM_WORTH_SLICING = 1 << 16  # elements that one group of channel_sum adds up in
 
 def forward(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y: Ref, choice: Choice | None = None) -> None:
     """y = x * w (+ bias per output). `choice` overrules the estimate of tile and splits (benchmarks, tests), here and below."""
-    choice = choice or choose(rec.target, tiles(rec.target, g), g.group_outputs, g.batch * g.positions, g.depth, g.group)
+    choice = choice or choose(rec.target, tiles(rec.target, g, "forward"), g.group_outputs, g.batch * g.positions, g.depth, g.group)
+    if choice.tile.mma:
+        conv_mma.forward(rec, g, x, w, bias, y, choice)
+        return
     part, splits = _split_channels(g.group_channels, g, choice)
     once = splits == 1
     to = y if once else rec.scratch("splits", (splits, y.count))
@@ -46,7 +50,12 @@ def backward_data(
     """dx = the gradient of the input (+ bias per channel of it). A stride cuts it into phases (kernels/conv_gpu.cl), the first being the largest."""
     phases = math.prod(g.stride)
     columns = g.batch * math.prod(-(-n // s) for n, s in zip(g.size, g.stride))
-    choice = choice or choose(rec.target, tiles(rec.target, g), g.group_channels, columns, -(-g.group_outputs * g.taps // phases), g.group * phases)
+    if choice is None:
+        depth = -(-g.group_outputs * g.taps // phases)
+        choice = choose(rec.target, tiles(rec.target, g, "backward_data"), g.group_channels, columns, depth, g.group * phases)
+    if choice.tile.mma:
+        conv_mma.backward_data(rec, g, dy, w, bias, dx, choice)
+        return
     part, splits = _split_channels(g.group_outputs, g, choice)
     once = splits == 1
     to = dx if once else rec.scratch("splits", (splits, dx.count))
@@ -67,7 +76,10 @@ def backward_data(
 def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref, choice: Choice | None = None) -> None:
     """dw = the gradient of the filters, a product over all positions of all samples."""
     depth = g.batch * g.positions
-    choice = choice or choose(rec.target, tiles(rec.target, g, gathers=False), g.group_outputs, g.depth, depth, g.group)
+    choice = choice or choose(rec.target, tiles(rec.target, g, "backward_filter"), g.group_outputs, g.depth, depth, g.group)
+    if choice.tile.mma:
+        conv_mma.backward_filter(rec, g, x, dy, dw, choice)
+        return
     tile = choice.tile
     part = -(-depth // (choice.splits * tile.depth)) * tile.depth
     splits = -(-depth // part)
@@ -107,11 +119,6 @@ def backward_bias(rec: Recorder, g: ConvGeometry, dy: Ref, db: Ref) -> None:
         sum_splits(rec, "channel_sum", {}, to, None, db)
 
 
-def sizes(g: ConvGeometry) -> list[int]:
-    """The macro SIZES of the kernels."""
-    return [g.batch, g.group, g.group_channels, g.group_outputs, *g.size, *g.out]
-
-
 def window_step(g: ConvGeometry, tile: Tile) -> tuple[int, int, int]:
     """Channels, rows of the window and taps in a row that one step of forward and backward_data takes.
 
@@ -119,10 +126,6 @@ def window_step(g: ConvGeometry, tile: Tile) -> tuple[int, int, int]:
     about 8 to 12 products. With a stride, backward_data can use only every second tap: there a step takes one tap of many channels.
     """
     _, rows, taps = g.kernel
-    if tile.mma:
-        if g.group_channels < TENSOR_STEP:
-            return max(1, tile.items // tile.columns), 1, TENSOR_STEP
-        return TENSOR_STEP if g.group_channels % (2 * TENSOR_STEP) else 2 * TENSOR_STEP, 1, 1
     if max(g.stride) > 1 and g.group_channels >= 8:
         rows = taps = 1
     elif taps > WINDOW_STEP:
@@ -135,27 +138,25 @@ def window_step(g: ConvGeometry, tile: Tile) -> tuple[int, int, int]:
     return max(channels, tile.items // tile.columns), rows, taps
 
 
-def tiles(target: Target, g: ConvGeometry, gathers: bool = True) -> list[Tile]:
-    """The tiles of the matrix product with the depth that the window gives. Without `gathers`, for backward_filter: its depth are positions."""
-    shallow = g.group_channels < TENSOR_STEP and g.taps < TENSOR_STEP  # a step on tensor cores would be mostly zeros
-    most = 128 if gathers else FILTER_SUMS
-    candidates = (tile for tile in tiles_for(target) if not tile.mma or not (shallow or tile.item_rows * tile.item_columns > most))
-    return [with_step(g, tile) if gathers else replace(with_step(g, tile), waste=1.0) for tile in candidates]
+def tiles(target: Target, g: ConvGeometry, direction: str) -> list[Tile]:
+    """The tiles for `direction` (the name of a function above) with the depth of their steps."""
+    most = FILTER_SUMS if direction == "backward_filter" else 128
+    fitting = (tile for tile in tiles_for(target) if not tile.mma or (conv_mma.possible(g, direction) and tile.item_rows * tile.item_columns <= most))
+    return [with_step(g, tile, direction) for tile in fitting]
 
 
-def with_step(g: ConvGeometry, tile: Tile) -> Tile:
+def with_step(g: ConvGeometry, tile: Tile, direction: str) -> Tile:
+    """The tile with the depth that the window gives and what that wastes; the depth of backward_filter are positions."""
+    if tile.mma:
+        return conv_mma.with_step(g, tile, direction)
     step = window_step(g, tile)
     padded = math.prod(-(-n // part) * part for n, part in zip((g.group_channels, *g.kernel[1:]), step))
-    return replace(tile, depth=math.prod(step), waste=padded * g.kernel[0] / g.depth)
+    return replace(tile, depth=math.prod(step), waste=1.0 if direction == "backward_filter" else padded * g.kernel[0] / g.depth)
 
 
 def defines(g: ConvGeometry, tile: Tile) -> dict[str, int]:
     """What makes a program: the window, the tile, the shape of a step."""
-    result = {**tile.defines(), **dict(zip(("STEP_CHANNELS", "STEP_ROWS", "STEP_TAPS"), window_step(g, tile)))}
-    for axis, kernel, stride, pad, dilation in zip("DHW", g.kernel, g.stride, g.pad, g.dilation):
-        result |= {f"KERNEL_{axis}": kernel, f"STRIDE_{axis}": stride, f"PAD_{axis}": pad, f"DILATION_{axis}": dilation}
-        result[f"PHASE_STEP_{axis}"] = stride // math.gcd(stride, dilation)
-    return result
+    return {**tile.defines(), **dict(zip(("STEP_CHANNELS", "STEP_ROWS", "STEP_TAPS"), window_step(g, tile))), **window(g)}
 
 
 def _split_channels(channels: int, g: ConvGeometry, choice: Choice) -> tuple[int, int]:

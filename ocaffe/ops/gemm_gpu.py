@@ -17,7 +17,7 @@ SUM_ITEMS = 256  # work-items of a group in split_sum
 @dataclass(frozen=True)
 class Tile:
     """The work of one group, kernels/tile_gpu.h: `rows` x `columns` results, of which a work-item holds `item_rows` x `item_columns`;
-    `depth` is brought to local memory at a time; 32 consecutive work-items cover `warp_rows` rows. `mma`: products on tensor cores.
+    `depth` is brought to local memory at a time; 32 consecutive work-items cover `warp_rows` rows. `mma`: what tensor cores multiply, 0 for float multiply-adds.
     `waste`: by how much steps that do not fit the depth lengthen it.
     """
 
@@ -51,23 +51,23 @@ TILES = (
     Tile(32, 32, 4, 4, 32, 16),
 )
 
-# On tensor cores: item_rows = warp_rows / 8.
-TENSOR_TILES = (
-    Tile(128, 128, 8, 16, 64, 16, mma=3),
-    Tile(128, 128, 8, 8, 64, 16, mma=3),
-    Tile(64, 128, 8, 8, 64, 16, mma=3),
-    Tile(64, 128, 4, 8, 32, 16, mma=3),
-    Tile(64, 64, 4, 8, 32, 16, mma=3),
-)
+# What tensor cores multiply (MMA in kernels/tile_mma.h), by Target.math, and the depth of a step.
+MMA = {"tf32": 1, "bf16": 2, "fp32": 3, "fp16": 4}
+MMA_DEPTH = {1: 16, 2: 32, 3: 16, 4: 32}
+# rows, columns, results of a work-item, rows of a warp
+MMA_SHAPES = ((128, 256, 8, 16, 64), (128, 128, 8, 16, 64), (128, 128, 8, 8, 64), (64, 128, 8, 8, 64), (64, 128, 4, 8, 32), (64, 64, 4, 8, 32))
+
+
+def mma_tiles(math: str) -> tuple[Tile, ...]:
+    """The tiles on tensor cores for a mode of arithmetic; item_rows = warp_rows / 8."""
+    return tuple(Tile(*shape, MMA_DEPTH[MMA[math]], mma=MMA[math]) for shape in MMA_SHAPES)
 
 
 def tiles_for(target: Target) -> tuple[Tile, ...]:
     """The tiles that a device may choose from, by its mode of arithmetic (Target.math)."""
     if not target.tensor_cores or target.math == "ieee":
         return TILES
-    if target.math == "tf32":
-        return TILES + tuple(replace(tile, mma=1) for tile in TENSOR_TILES)
-    return TILES + TENSOR_TILES
+    return TILES + mma_tiles(target.math)
 
 
 # Sums that a work-item can keep in registers. Elsewhere they spill: Intel's GPUs have 128 registers of 8 lanes for 16 work-items.
@@ -79,8 +79,8 @@ FEW_SUMS = 64
 # an NVIDIA H100 (128 lanes and 65536 registers a unit, 3 TB/s over 132 units at 1.7 GHz, 8 us a launch).
 LANES = 128
 REGISTERS = 65536
-OTHER_REGISTERS = {0: 50, 1: 100, 3: 130}  # of a work-item, beside its sums, by the kind of products
-PRODUCT = {1: 0.3, 3: 0.68}  # instructions that a multiply-add on tensor cores takes as long as, by the kind of products
+OTHER_REGISTERS = {0: 50, 1: 100, 2: 120, 3: 130, 4: 120}  # of a work-item, beside its sums, by the kind of products
+PRODUCT = {1: 0.3, 2: 0.15, 3: 0.68, 4: 0.15}  # instructions that a multiply-add on tensor cores takes as long as, by the kind of products
 WAIT = 1300  # cycles until a fetched tile can be used
 LOOP = 0.12  # instructions of a step that are neither arithmetic nor fetches, per multiply-add
 FETCH = 10.5  # instructions to bring one element of a tile to local memory
@@ -145,8 +145,9 @@ def record(
     splits = max(1, -(-depth // part)) if part else 1
     last = splits == 1
     to = c if last else rec.scratch("splits", (splits * rows, columns))
+    family = "gemm_mma" if tile.mma else "gemm_gpu"
     rec.launch(
-        "gemm_gpu.gemm",
+        f"{family}.gemm",
         reads=[a, b, bias if bias is not None and last else a],
         writes=[to],
         args=[rows, columns, depth, part, trans_a, trans_b, bias is not None and last, last and rec.accumulates(c), 1.0],
@@ -157,7 +158,7 @@ def record(
     )
     if not last:
         parts = to.view((splits, rows * columns))
-        sum_splits(rec, "gemm_gpu", tile.defines(), parts, bias, c, samples=rows, mergeable=True)
+        sum_splits(rec, family, tile.defines(), parts, bias, c, samples=rows, mergeable=True)
 
 
 def sum_splits(

@@ -33,7 +33,7 @@ def conv(g: ConvGeometry, splits: int = 1) -> Callable[..., tuple[list[Ref], Ref
         x, w, b = act("x", g.batch, g.channels, *g.size[1:]), act("w", *g.weight_shape), act("b", g.num_output)
         y = act("y", g.batch, g.num_output, *g.out[1:])
         if splits > 1:
-            conv_gpu.forward(rec, g, x, w, b if bias else None, y, Choice(conv_gpu.with_step(g, gemm_gpu.TILES[-1]), splits))
+            conv_gpu.forward(rec, g, x, w, b if bias else None, y, Choice(conv_gpu.with_step(g, gemm_gpu.TILES[-1], "forward"), splits))
         else:
             convolution.forward(rec, g, x, w, b if bias else None, y)
         return [x, w, b], y

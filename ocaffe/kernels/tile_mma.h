@@ -1,0 +1,302 @@
+/* The inner part of a tiled matrix product on NVIDIA's tensor cores, by inline PTX: gemm_mma.cl and conv_mma.cl fetch, this multiplies.
+
+   Tile, results of a work-item and how they are stored: tile_gpu.h, with TM = WM / 8, TN = WN / 4; WM and WN are multiples of 32.
+
+   MMA   what the tensor cores multiply, sums being kept in float:
+     1   TF32: operands rounded to 11 bits of mantissa
+     2   bfloat16: operands rounded to 8 bits
+     3   each operand as the sum of two TF32 numbers, three products whose sums are added in float outside of the tensor cores: as exact as float
+         (Ootomo and Yokota, "Recovering single precision accuracy from Tensor Cores", 2022)
+     4   float16: operands rounded to 11 bits of mantissa, beyond 65504 infinite
+
+   A step brings 16 words of every row of the left operand and of every column of the right one (both: a line) to local memory. A word is one element,
+   or two neighbours of the depth where they have 16 bits. Four words, a quad, are what a work-item stores and loads at a time. Which element of the
+   depth stands where does not matter as long as both operands agree: of a quad the first two words take part in one product, the last two in the next.
+
+   Two lines share 128 bytes. quad_place says where a quad stands so that eight neighbouring work-items use all 32 banks, whether they store quads of
+   one line, of eight neighbouring lines, of every second or of every fourth line, or load what a product wants.
+
+   Elsewhere than on NVIDIA's compiler the products are made of float multiply-adds, of operands rounded alike: that is for tests.
+
+   With MMA 3 Inf * 1 would be NaN, for the second part of 1 is 0. So a tile in which any sum is not finite is computed again, plainly:
+   for (int exact = 0;; exact = 1) { clear, all steps with quads_multiply(..., exact); if (tile_is_done(...)) break; } */
+#ifndef OCAFFE_TILE_MMA_H
+#define OCAFFE_TILE_MMA_H
+
+#ifndef MMA
+#define MMA 1
+#define BM 64
+#define BN 128
+#define TM 8
+#define TN 8
+#define WM 64
+#define BK 16
+#endif
+#include "tile_gpu.h"
+
+#if MMA == 2 || MMA == 4
+#define PACK 2
+#else
+#define PACK 1
+#endif
+#define WORDS 16            /* of a line in one step: BK = WORDS * PACK */
+#define QUAD (4 * PACK)     /* elements of a quad */
+#define LINE_WORDS (WORDS * (BM + BN))
+#define LOCAL_QUADS(name, size) local uint name[size] __attribute__((aligned(16)))
+
+INLINE int quad_place(int line, int quad) {
+  return line / 2 * 32 + ((line ^ line >> 2) & 1) * 16 + (quad ^ (line >> 1 & 3) ^ (line >> 3 & 1) * 2 ^ (line >> 4 & 1)) * 4;
+}
+
+/* How a word comes from one element or two. */
+#ifdef __NVPTX__
+INLINE uint tf32(float v) {
+  uint r;
+  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(r) : "f"(v));
+  return r;
+}
+
+INLINE uint two_halves(float low, float high) {
+  uint r;
+#if MMA == 2
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
+#else
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
+#endif
+  return r;
+}
+#else
+/* A float rounded to `bits` fewer; `ties`: half a unit, a little less where ties go to even. */
+INLINE uint rounded(float v, uint bits, uint ties) {
+  const uint u = as_uint(v);
+  return isnan(v) ? 0x7fc00000u : isinf(v) ? u : ((u + ties) >> bits) << bits;
+}
+
+INLINE uint tf32(float v) { return rounded(v, 13, 0x1000u); }
+
+INLINE uint two_halves(float low, float high) {
+#if MMA == 2
+  return rounded(high, 16, 0x7fffu + (as_uint(high) >> 16 & 1)) | rounded(low, 16, 0x7fffu + (as_uint(low) >> 16 & 1)) >> 16;
+#else
+  uint r;
+  vstore_half2_rte((float2)(low, high), 0, (private half*)&r);
+  return r;
+#endif
+}
+#endif
+
+INLINE uint4 quad_of(const float v[QUAD]) {
+#if PACK == 2
+  return (uint4)(two_halves(v[0], v[1]), two_halves(v[2], v[3]), two_halves(v[4], v[5]), two_halves(v[6], v[7]));
+#elif MMA == 1
+  return (uint4)(tf32(v[0]), tf32(v[1]), tf32(v[2]), tf32(v[3]));
+#else
+  return as_uint4((float4)(v[0], v[1], v[2], v[3]));
+#endif
+}
+
+/* Element `e` of the depth of a quad that was stored, as a float. */
+INLINE float element_of(local const uint* lines, int line, int quad, int e) {
+  const uint word = ((volatile local const uint*)lines)[quad_place(line, quad) + e / PACK]; /* volatile: loads ahead of time would take registers from the products */
+#if MMA == 2
+  return as_float(e % 2 ? word & 0xffff0000u : word << 16);
+#elif MMA == 4
+  return vload_half(e % 2, (const private half*)&word);
+#else
+  return as_float(word);
+#endif
+}
+
+INLINE void quads_multiply_fma(local const uint* a, local const uint* b, float acc[TM][TN]) {
+  const int row = tile_row(get_local_id(0)), column = tile_column(get_local_id(0));
+#pragma unroll 1
+  for (int quad = 0; quad < 4; ++quad)
+#pragma unroll 1
+    for (int e = 0; e < QUAD; ++e)
+#pragma unroll
+      for (int i = 0; i < TM; ++i) {
+        const float v = element_of(a, row + ROW(i), quad, e);
+#pragma unroll
+        for (int j = 0; j < TN; ++j) acc[i][j] += v * element_of(b, column + COLUMN(j), quad, e);
+      }
+}
+
+#ifdef __NVPTX__
+/* d += a * b, 16 x 8 results, of 8 words of the depth, by the 32 lanes of a warp. */
+INLINE void mma_words(float d[4], const uint a[4], const uint b[2]) {
+#if MMA == 2
+  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+#elif MMA == 4
+  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+#else
+  asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+#endif
+               : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+#if MMA == 3
+/* The leading TF32 number of a float; the rest is exact. */
+INLINE uint upper_part(uint v) { return v & 0xffffe000u; }
+INLINE uint lower_part(uint v) { return as_uint(as_float(v) - as_float(upper_part(v))); }
+#endif
+
+/* Lane 4 g + q holds rows g and g + 8 of each 16, and of each 16 columns the four from 4 q on: two products deal them two each. */
+INLINE void quads_multiply_mma(local const uint* a, local const uint* b, float acc[TM][TN]) {
+  const int item = get_local_id(0), lane = item % 32, g = lane / 4, q = lane % 4, m = g / 2;
+  a += item / 32 / (BN / WN) * (WM / 2 * 32) + m * 32 + ((g ^ g >> 2) & 1) * 16;
+  b += item / 32 % (BN / WN) * (WN / 2 * 32) + m * 64 + ((g ^ m) & 1) * 16;
+  const int a_quad = q ^ (m & 3), b_quad = q ^ ((m ^ m >> 1) & 1) * 2;
+#if MMA == 3
+  /* Half a quad at a time: its parts take twice the registers. */
+#pragma unroll
+  for (int half_quad = 0; half_quad < 2; ++half_quad) {
+    uint at[TM / 2][4], ar[TM / 2][4];
+#pragma unroll
+    for (int i = 0; i < TM; ++i) {
+      const uint2 v = *(local const uint2*)(a + i * 128 + (a_quad ^ (i % 2 * 2 ^ (i / 2 & 1))) * 4 + half_quad * 2);
+      at[i / 2][i % 2] = upper_part(v.x), at[i / 2][i % 2 + 2] = upper_part(v.y);
+      ar[i / 2][i % 2] = lower_part(v.x), ar[i / 2][i % 2 + 2] = lower_part(v.y);
+    }
+#pragma unroll
+    for (int j = 0; j < TN / 2; ++j) {
+      const uint2 v = *(local const uint2*)(b + j / 2 * 256 + j % 2 * 32 + (b_quad ^ ((j % 2) ^ (j / 2 & 1))) * 4 + half_quad * 2);
+      const uint bt[2] = {upper_part(v.x), upper_part(v.y)}, br[2] = {lower_part(v.x), lower_part(v.y)};
+      const int c = j / 2 * 4 + j % 2 * 2;
+#pragma unroll
+      for (int i = 0; i < TM; i += 2) {
+        float d[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+        mma_words(d, ar[i / 2], bt);
+        mma_words(d, at[i / 2], br);
+        mma_words(d, at[i / 2], bt);
+        acc[i][c] += d[0], acc[i][c + 1] += d[1], acc[i + 1][c] += d[2], acc[i + 1][c + 1] += d[3];
+      }
+    }
+  }
+#else
+  uint4 av[TM];
+#pragma unroll
+  for (int i = 0; i < TM; ++i) av[i] = *(local const uint4*)(a + i * 128 + (a_quad ^ (i % 2 * 2 ^ (i / 2 & 1))) * 4);
+#pragma unroll
+  for (int j = 0; j < TN / 2; ++j) {
+    const uint4 bv = *(local const uint4*)(b + j / 2 * 256 + j % 2 * 32 + (b_quad ^ ((j % 2) ^ (j / 2 & 1))) * 4);
+    const int c = j / 2 * 4 + j % 2 * 2;
+#pragma unroll
+    for (int half_quad = 0; half_quad < 2; ++half_quad) {
+      const uint bh[2] = {half_quad ? bv.z : bv.x, half_quad ? bv.w : bv.y};
+#pragma unroll
+      for (int i = 0; i < TM; i += 2) {
+        const uint ah[4] = {half_quad ? av[i].z : av[i].x, half_quad ? av[i + 1].z : av[i + 1].x, half_quad ? av[i].w : av[i].y,
+                            half_quad ? av[i + 1].w : av[i + 1].y};
+        float d[4] = {acc[i][c], acc[i][c + 1], acc[i + 1][c], acc[i + 1][c + 1]};
+        mma_words(d, ah, bh);
+        acc[i][c] = d[0], acc[i][c + 1] = d[1], acc[i + 1][c] = d[2], acc[i + 1][c + 1] = d[3];
+      }
+    }
+  }
+#endif
+}
+#endif
+
+/* A work-item's quads of an operand of `lines` lines: QUADS of them, in one of three shares.
+   along:  neighbouring work-items take the quads of a line, for operands whose depth is contiguous
+   across: QUADS neighbouring lines each, for operands whose lines are neighbours in memory: vectors of QUADS elements
+   single: one line each, neighbours take neighbours */
+#define QUADS(lines) ((lines) * 4 / NT)
+
+typedef struct { int line, next_line, quad, next_quad; } Share;
+
+INLINE Share share_along(void) {
+  const int item = get_local_id(0);
+  return (Share){item / 4, NT / 4, item % 4, 0};
+}
+
+INLINE Share share_across(int lines) {
+  const int item = get_local_id(0);
+  return (Share){item % (NT / 4) * QUADS(lines), 1, item / (NT / 4), 0};
+}
+
+INLINE Share share_single(int lines) {
+  const int item = get_local_id(0);
+  return (Share){item % lines, 0, item / lines, NT / lines};
+}
+
+INLINE void places_of(Share share, int count, int places[]) {
+#pragma unroll
+  for (int i = 0; i < count; ++i) places[i] = quad_place(share.line + i * share.next_line, share.quad + i * share.next_quad);
+}
+
+INLINE void store_quads(local uint* to, const int places[], float v[][QUAD], int count) {
+#pragma unroll
+  for (int i = 0; i < count; ++i) *(local uint4*)(to + places[i]) = quad_of(v[i]);
+}
+
+/* Neighbours of which `n` exist, at the most four or two. Conditions stand outside of the arrays that take the results: compilers then keep these in registers. */
+INLINE float4 fetch4(global const float* p, int n, int whole) {
+  return whole ? *(global const float4*)p : (float4)(n > 0 ? p[0] : 0.0f, n > 1 ? p[1] : 0.0f, n > 2 ? p[2] : 0.0f, n > 3 ? p[3] : 0.0f);
+}
+
+INLINE float2 fetch2(global const float* p, int n, int whole) {
+  return whole ? *(global const float2*)p : (float2)(n > 0 ? p[0] : 0.0f, n > 1 ? p[1] : 0.0f);
+}
+
+/* `p` is the place of the work-item's first element; `lines` and `depth` are how many exist from there on; `whole`: all do, and float4 loads are aligned. */
+INLINE void fetch_along(float v[][QUAD], int count, global const float* p, ulong stride, int lines, int depth, int whole) {
+#pragma unroll
+  for (int i = 0; i < count; ++i)
+#pragma unroll
+    for (int e = 0; e < QUAD; e += 4) {
+      const float4 w = fetch4(p + i * (NT / 4) * stride + e, i * (NT / 4) < lines ? depth - e : 0, whole);
+      v[i][e] = w.x, v[i][e + 1] = w.y, v[i][e + 2] = w.z, v[i][e + 3] = w.w;
+    }
+}
+
+INLINE void fetch_across(float v[][QUAD], int count, global const float* p, ulong stride, int lines, int depth, int whole) {
+#pragma unroll
+  for (int e = 0; e < QUAD; ++e) {
+    const int n = e < depth ? lines : 0;
+    if (count == 4) {
+      const float4 w = fetch4(p + e * stride, n, whole);
+      v[0][e] = w.x, v[1][e] = w.y, v[2][e] = w.z, v[3][e] = w.w;
+    } else if (count == 2) {
+      const float2 w = fetch2(p + e * stride, n, whole);
+      v[0][e] = w.x, v[1][e] = w.y;
+    } else {
+      v[0][e] = n > 0 ? p[e * stride] : 0.0f;
+    }
+  }
+}
+
+/* acc += a * b for one step. */
+INLINE void quads_multiply(local const uint* a, local const uint* b, float acc[TM][TN], int exact) {
+#ifdef __NVPTX__
+  if (!exact) {
+    quads_multiply_mma(a, b, acc);
+    return;
+  }
+#endif
+  quads_multiply_fma(a, b, acc);
+}
+
+/* Whether the sums stand as they are, the same for the whole group; `vote` is local memory that nobody uses now. */
+INLINE int tile_is_done(float acc[TM][TN], int exact, local float* vote) {
+#if MMA == 3
+  if (exact) return 1;
+  float sign = 0.0f;
+#pragma unroll
+  for (int i = 0; i < TM; ++i)
+#pragma unroll
+    for (int j = 0; j < TN; ++j) sign += 0.0f * acc[i][j]; /* NaN if one is not finite */
+  if (get_local_id(0) == 0) *vote = 0.0f;
+  barrier(CLK_LOCAL_MEM_FENCE);
+  if (isnan(sign)) *vote = 1.0f;
+  barrier(CLK_LOCAL_MEM_FENCE);
+  const int done = *vote == 0.0f;
+  barrier(CLK_LOCAL_MEM_FENCE);
+  return done;
+#else
+  return 1;
+#endif
+}
+
+#endif

@@ -1,0 +1,138 @@
+"""Convolution on NVIDIA's tensor cores: implicit GEMM in all three directions (kernels/conv_mma.cl), behind conv_gpu.py."""
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from ocaffe.graph.ir import Ref
+from ocaffe.graph.recorder import Recorder
+from ocaffe.ops.gemm_gpu import Choice, Tile, sum_splits
+
+if TYPE_CHECKING:
+    from ocaffe.ops.convolution import ConvGeometry
+
+FEW = 8  # channels below which the depth of a step goes over taps too
+MOST_FLAT = 1024  # products of a position in that case: their places stand in local memory
+MOST_TAPS = 31  # of the window's three axes together: a bit each, and one for the position
+PACK_ITEMS = 128  # work-items of a group in pack
+VECTOR = 4  # floats
+
+
+def possible(g: ConvGeometry, direction: str) -> bool:
+    """Whether the kernel of `direction` can do the geometry."""
+    if sum(g.kernel) > MOST_TAPS:
+        return False
+    if direction == "forward":
+        return g.group_channels >= FEW or g.depth <= MOST_FLAT
+    return direction == "backward_filter" or g.group_outputs >= FEW
+
+
+def with_step(g: ConvGeometry, tile: Tile, direction: str) -> Tile:
+    """The tile with what its steps waste."""
+    if direction == "backward_filter":
+        return replace(tile, waste=1.0)
+    depth = g.depth if _flat(g, direction) else _depth(g, direction)
+    return replace(tile, waste=-(-depth // tile.depth) * tile.depth / depth)
+
+
+def forward(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y: Ref, choice: Choice) -> None:
+    _gather(rec, g, "forward", x, w, bias, y, choice, g.group_outputs, g.batch * g.positions, g.positions)
+
+
+def backward_data(rec: Recorder, g: ConvGeometry, dy: Ref, w: Ref, bias: Ref | None, dx: Ref, choice: Choice) -> None:
+    columns = g.batch * math.prod(-(-n // s) for n, s in zip(g.size, g.stride))
+    _gather(rec, g, "backward_data", dy, w, bias, dx, choice, g.group_channels, columns, g.pixels)
+
+
+def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref, choice: Choice) -> None:
+    tile, depth = choice.tile, g.batch * g.positions
+    part = -(-depth // (choice.splits * tile.depth)) * tile.depth
+    splits = -(-depth // part)
+    once = splits == 1
+    to = dw if once else rec.scratch("splits", (splits, dw.count))
+    vector = g.positions % VECTOR == 0 and _aligned(dy) and (not g.pointwise or _aligned(x))
+    defines = _defines(g, tile) | {"VECTOR": int(vector)}
+    rec.launch(
+        "conv_mma.backward_filter",
+        reads=[x, dy],
+        writes=[to],
+        args=[*sizes(g), part, once and rec.accumulates(dw)],
+        size=_items(tile, g.group_outputs, g.depth, g.group * splits),
+        local=(tile.items, 1, 1),
+        defines=defines,
+    )
+    if not once:
+        sum_splits(rec, "conv_mma", defines, to, None, dw)
+
+
+def _gather(
+    rec: Recorder, g: ConvGeometry, direction: str, source: Ref, w: Ref, bias: Ref | None, target: Ref, choice: Choice, rows: int, columns: int, inner: int
+) -> None:
+    """forward and backward_data: target = source gathered at the taps of each position, times the filters in the order of the kernel."""
+    tile, back, flat = choice.tile, direction == "backward_data", _flat(g, direction)
+    depth, taps = (g.depth, 1) if flat else (_depth(g, direction), g.taps)
+    part = -(-depth // (choice.splits * tile.depth)) * tile.depth
+    splits = -(-depth // part)
+    vector = g.pointwise and g.positions % VECTOR == 0 and _aligned(source)
+    defines = _defines(g, tile) | {"VECTOR": int(vector), "RAGGED": int(depth % tile.depth > 0), "FLAT": g.depth if flat else 0}
+    quads = g.group * taps * -(-depth // tile.depth) * 4 * rows
+    packed = rec.scratch("packed", (quads * 4,))
+    rec.launch(
+        "conv_mma.pack",
+        reads=[w],
+        writes=[packed],
+        args=[rows, depth, taps, back, quads],
+        size=(quads,),
+        local=(PACK_ITEMS,),
+        defines=defines,
+    )
+    once = splits == 1
+    to = target if once else rec.scratch("splits", (splits, target.count))
+    rec.launch(
+        f"conv_mma.{direction}",
+        reads=[source, packed, bias if bias is not None and once else packed],
+        writes=[to],
+        args=[*sizes(g), part, splits, bias is not None and once, once and rec.accumulates(target), 1.0],
+        size=_items(tile, rows, columns, g.group * splits, math.prod(g.stride) if back else 1),
+        local=(tile.items, 1, 1),
+        defines=defines,
+        epilogue=14 if once else None,
+    )
+    if not once:
+        sum_splits(rec, "conv_mma", defines, to, bias, target, samples=g.batch, inner=inner, mergeable=True)
+
+
+def sizes(g: ConvGeometry) -> list[int]:
+    """The macro SIZES of the kernels."""
+    return [g.batch, g.group, g.group_channels, g.group_outputs, *g.size, *g.out]
+
+
+def window(g: ConvGeometry) -> dict[str, int]:
+    """The defines of kernels/conv_window.h."""
+    result = {}
+    for axis, kernel, stride, pad, dilation in zip("DHW", g.kernel, g.stride, g.pad, g.dilation):
+        result |= {f"KERNEL_{axis}": kernel, f"STRIDE_{axis}": stride, f"PAD_{axis}": pad, f"DILATION_{axis}": dilation}
+        result[f"PHASE_STEP_{axis}"] = stride // math.gcd(stride, dilation)
+    return result
+
+
+def _flat(g: ConvGeometry, direction: str) -> bool:
+    return direction == "forward" and g.group_channels < FEW
+
+
+def _depth(g: ConvGeometry, direction: str) -> int:
+    return g.group_channels if direction == "forward" else g.group_outputs
+
+
+def _aligned(ref: Ref) -> bool:
+    """Whether every sample begins at a float4."""
+    return ref.root_offset % VECTOR == 0 and ref.batch_stride % VECTOR == 0
+
+
+def _defines(g: ConvGeometry, tile: Tile) -> dict[str, int]:
+    return {**tile.defines(), **window(g)}
+
+
+def _items(tile: Tile, rows: int, columns: int, batches: int, phases: int = 1) -> tuple[int, int, int]:
+    return phases * -(-columns // tile.columns) * tile.items, -(-rows // tile.rows), batches
