@@ -30,6 +30,7 @@ class Target:
     unified_memory: bool = True  # device memory is host memory: map instead of copy
     tensor_cores: bool = False  # NVIDIA's, by inline PTX
     math: str = "fp32"  # MATHS: what products may be made of
+    gradient_scale: int = 1024  # a power of two: with math fp16, gradients are multiplied with it before they are rounded, results divided by it
     free_memory: int = 4 << 30  # what was free when the device was listed; global_memory where the device cannot tell
 
     @property

@@ -59,7 +59,7 @@ kernel void pack(OPERAND_RESTRICT(const float, filter), OPERAND_RESTRICT(float, 
   float v[QUAD];
 #pragma unroll
   for (int e = 0; e < QUAD; ++e) v[e] = quad * QUAD + e < depth ? filter[(quad * QUAD + e) * depth_stride] : 0.0f;
-  *(global uint4*)(packed + packed_offset + (ulong)i * 4) = quad_of(v);
+  *(global uint4*)(packed + packed_offset + (ulong)i * 4) = quad_of(v, LEFT_SCALE);
 }
 
 /* The bits of taps at `base`, base + step, ... along one axis. */
@@ -176,12 +176,13 @@ INLINE void gather(const int backward, local uint* as, local uint* bs, local int
       if (s < steps) {
 #pragma unroll
         for (int i = 0; i < QUADS(BM); ++i) *(local uint4*)(as + s % 2 * (WORDS * BM) + a_to[i]) = ra[i];
-        store_quads(bs + s % 2 * (WORDS * BN), b_to, rb, QUADS(BN));
+        store_quads(bs + s % 2 * (WORDS * BN), b_to, rb, QUADS(BN), RIGHT_SCALE);
       }
       barrier(CLK_LOCAL_MEM_FENCE);
     }
     if (tile_is_done(acc, exact, (local float*)as)) break;
   }
+  tile_unscale(acc);
   const ulong sample_stride = splits > 1 ? (ulong)groups * rows * td * th * tw : target_stride;
   target += (splits > 1 ? split * target_stride : 0);
   store_positions(acc, f, target, sample_stride, target_aligned, group * rows, row0, rows, column0, td, th, tw, bias, bias_stride, has_bias, accumulate,
@@ -220,16 +221,6 @@ kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void backward_data(OPERAN
 #define PASSES(lines) ((lines) / LINES_APART)
 #define WORD_PLACE(i) ((i) * LINES_APART * 16)
 #define WORD_SHIFT(i) (((i) * LINES_APART >> 3 & 1) * 2 ^ ((i) * LINES_APART >> 4 & 1))
-
-INLINE uint word_of(const float v[PACK]) {
-#if PACK == 2
-  return two_halves(v[0], v[1]);
-#elif MMA == 1
-  return tf32(v[0]);
-#else
-  return as_uint(v[0]);
-#endif
-}
 
 /* A position of the result: its coordinates, its sample, and how far it lies from the first one. */
 typedef struct { int x, y, z, sample, position; } Place;
@@ -368,22 +359,23 @@ kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void backward_filter(OPER
       if (s < steps) {
         local uint *a_step = as + s % 2 * (WORDS * BM), *b_step = bs + s % 2 * (WORDS * BN);
 #if VECTOR
-        store_quads(a_step, a_to, ra, QUADS(BM));
+        store_quads(a_step, a_to, ra, QUADS(BM), LEFT_SCALE);
 #else
 #pragma unroll
-        for (int i = 0; i < PASSES(BM); ++i) a_step[(word_to ^ WORD_SHIFT(i) * 4) + WORD_PLACE(i)] = word_of(ra[i]);
+        for (int i = 0; i < PASSES(BM); ++i) a_step[(word_to ^ WORD_SHIFT(i) * 4) + WORD_PLACE(i)] = word_of(ra[i], LEFT_SCALE);
 #endif
 #if VECTOR && POINTWISE
-        store_quads(b_step, b_to, rb, QUADS(BN));
+        store_quads(b_step, b_to, rb, QUADS(BN), RIGHT_SCALE);
 #else
 #pragma unroll
-        for (int i = 0; i < PASSES(BN); ++i) b_step[(word_to ^ WORD_SHIFT(i) * 4) + WORD_PLACE(i)] = word_of(rb[i]);
+        for (int i = 0; i < PASSES(BN); ++i) b_step[(word_to ^ WORD_SHIFT(i) * 4) + WORD_PLACE(i)] = word_of(rb[i], RIGHT_SCALE);
 #endif
       }
       barrier(CLK_LOCAL_MEM_FENCE);
     }
     if (tile_is_done(acc, exact, (local float*)as)) break;
   }
+  tile_unscale(acc);
 
   const ulong dw_place = dw_offset + split * dw_stride + (ulong)(group * outputs + row0) * columns + column0;
   const int aligned = ((dw_place | (ulong)columns) & 3) == 0;

@@ -53,13 +53,14 @@ kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void gemm(OPERAND_RESTRIC
       }
       if (s > 0) quads_multiply(as + (s - 1) % 2 * (WORDS * BM), bs + (s - 1) % 2 * (WORDS * BN), acc, exact);
       if (s < steps) {
-        store_quads(as + s % 2 * (WORDS * BM), a_to, ra, QUADS(BM));
-        store_quads(bs + s % 2 * (WORDS * BN), b_to, rb, QUADS(BN));
+        store_quads(as + s % 2 * (WORDS * BM), a_to, ra, QUADS(BM), LEFT_SCALE);
+        store_quads(bs + s % 2 * (WORDS * BN), b_to, rb, QUADS(BN), RIGHT_SCALE);
       }
       barrier(CLK_LOCAL_MEM_FENCE);
     }
     if (tile_is_done(acc, exact, (local float*)as)) break;
   }
+  tile_unscale(acc);
 
   if (has_bias) {
 #pragma unroll

@@ -16,6 +16,9 @@
    Two lines share 128 bytes. quad_place says where a quad stands so that eight neighbouring work-items use all 32 banks, whether they store quads of
    one line, of eight neighbouring lines, of every second or of every fourth line, or load what a product wants.
 
+   LEFT_SCALE, RIGHT_SCALE   powers of two that the elements of an operand are multiplied with before they are rounded, and the sums divided by: float16
+         begins at 6e-8, gradients are often smaller
+
    Elsewhere than on NVIDIA's compiler the products are made of float multiply-adds, of operands rounded alike: that is for tests.
 
    With MMA 3 Inf * 1 would be NaN, for the second part of 1 is 0. So a tile in which any sum is not finite is computed again, plainly:
@@ -38,6 +41,12 @@
 #define PACK 2
 #else
 #define PACK 1
+#endif
+#ifndef LEFT_SCALE
+#define LEFT_SCALE 1
+#endif
+#ifndef RIGHT_SCALE
+#define RIGHT_SCALE 1
 #endif
 #define WORDS 16            /* of a line in one step: BK = WORDS * PACK */
 #define QUAD (4 * PACK)     /* elements of a quad */
@@ -74,25 +83,34 @@ INLINE uint rounded(float v, uint bits, uint ties) {
 
 INLINE uint tf32(float v) { return rounded(v, 13, 0x1000u); }
 
-INLINE uint two_halves(float low, float high) {
 #if MMA == 2
-  return rounded(high, 16, 0x7fffu + (as_uint(high) >> 16 & 1)) | rounded(low, 16, 0x7fffu + (as_uint(low) >> 16 & 1)) >> 16;
+INLINE uint sixteen(float v) { return rounded(v, 16, 0x7fffu + (as_uint(v) >> 16 & 1)) >> 16; }
 #else
-  uint r;
-  vstore_half2_rte((float2)(low, high), 0, (private half*)&r);
-  return r;
-#endif
+/* float16, ties to even. Below 2^-14 the sum with a half has its steps. */
+INLINE uint sixteen(float v) {
+  const float size = fabs(v);
+  const uint sign = as_uint(v) >> 16 & 0x8000u, u = as_uint(size);
+  if (isnan(v)) return 0x7e00u;
+  if (size >= 65520.0f) return sign | 0x7c00u;
+  return sign | (size < 0x1p-14f ? as_uint(size + 0.5f) - as_uint(0.5f) : ((u + 0xfffu + (u >> 13 & 1)) >> 13) - (112u << 10));
 }
 #endif
 
-INLINE uint4 quad_of(const float v[QUAD]) {
-#if PACK == 2
-  return (uint4)(two_halves(v[0], v[1]), two_halves(v[2], v[3]), two_halves(v[4], v[5]), two_halves(v[6], v[7]));
-#elif MMA == 1
-  return (uint4)(tf32(v[0]), tf32(v[1]), tf32(v[2]), tf32(v[3]));
-#else
-  return as_uint4((float4)(v[0], v[1], v[2], v[3]));
+INLINE uint two_halves(float low, float high) { return sixteen(high) << 16 | sixteen(low); }
 #endif
+
+INLINE uint word_of(const float v[PACK], float scale) {
+#if PACK == 2
+  return two_halves(v[0] * scale, v[1] * scale);
+#elif MMA == 1
+  return tf32(v[0] * scale);
+#else
+  return as_uint(v[0] * scale);
+#endif
+}
+
+INLINE uint4 quad_of(const float v[QUAD], float scale) {
+  return (uint4)(word_of(v, scale), word_of(v + PACK, scale), word_of(v + 2 * PACK, scale), word_of(v + 3 * PACK, scale));
 }
 
 /* Element `e` of the depth of a quad that was stored, as a float. */
@@ -101,7 +119,8 @@ INLINE float element_of(local const uint* lines, int line, int quad, int e) {
 #if MMA == 2
   return as_float(e % 2 ? word & 0xffff0000u : word << 16);
 #elif MMA == 4
-  return vload_half(e % 2, (const private half*)&word);
+  const uint half_bits = word >> (e % 2 * 16) & 0xffffu, sign = (half_bits & 0x8000u) << 16, size = half_bits & 0x7fffu;
+  return as_float(sign | (size >= 0x7c00u ? 0x7f800000u | size << 13 : as_uint(as_float(size << 13) * 0x1p112f)));
 #else
   return as_float(word);
 #endif
@@ -226,9 +245,9 @@ INLINE void places_of(Share share, int count, int places[]) {
   for (int i = 0; i < count; ++i) places[i] = quad_place(share.line + i * share.next_line, share.quad + i * share.next_quad);
 }
 
-INLINE void store_quads(local uint* to, const int places[], float v[][QUAD], int count) {
+INLINE void store_quads(local uint* to, const int places[], float v[][QUAD], int count, float scale) {
 #pragma unroll
-  for (int i = 0; i < count; ++i) *(local uint4*)(to + places[i]) = quad_of(v[i]);
+  for (int i = 0; i < count; ++i) *(local uint4*)(to + places[i]) = quad_of(v[i], scale);
 }
 
 /* Neighbours of which `n` exist, at the most four or two. Conditions stand outside of the arrays that take the results: compilers then keep these in registers. */
@@ -276,6 +295,13 @@ INLINE void quads_multiply(local const uint* a, local const uint* b, float acc[T
   }
 #endif
   quads_multiply_fma(a, b, acc);
+}
+
+INLINE void tile_unscale(float acc[TM][TN]) {
+#pragma unroll
+  for (int i = 0; i < TM; ++i)
+#pragma unroll
+    for (int j = 0; j < TN; ++j) acc[i][j] *= 1.0f / (LEFT_SCALE * RIGHT_SCALE);
 }
 
 /* Whether the sums stand as they are, the same for the whole group; `vote` is local memory that nobody uses now. */

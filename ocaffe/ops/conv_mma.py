@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ocaffe.graph.ir import Ref
 from ocaffe.graph.recorder import Recorder
-from ocaffe.ops.gemm_gpu import Choice, Tile, sum_splits
+from ocaffe.ops.gemm_gpu import Choice, Tile, scales, sum_splits
 
 if TYPE_CHECKING:
     from ocaffe.ops.convolution import ConvGeometry
@@ -52,7 +52,7 @@ def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref, ch
     once = splits == 1
     to = dw if once else rec.scratch("splits", (splits, dw.count))
     vector = g.positions % VECTOR == 0 and _aligned(dy) and (not g.pointwise or _aligned(x))
-    defines = _defines(g, tile) | {"VECTOR": int(vector)}
+    defines = {**tile.defines(), **scales(rec.target, tile, dy, x), **window(g), "VECTOR": int(vector)}
     rec.launch(
         "conv_mma.backward_filter",
         reads=[x, dy],
@@ -75,7 +75,8 @@ def _gather(
     part = -(-depth // (choice.splits * tile.depth)) * tile.depth
     splits = -(-depth // part)
     vector = g.pointwise and g.positions % VECTOR == 0 and _aligned(source)
-    defines = _defines(g, tile) | {"VECTOR": int(vector), "RAGGED": int(depth % tile.depth > 0), "FLAT": g.depth if flat else 0}
+    shape = {"VECTOR": int(vector), "RAGGED": int(depth % tile.depth > 0), "FLAT": g.depth if flat else 0}
+    defines = {**tile.defines(), **scales(rec.target, tile, w, source), **window(g), **shape}
     quads = g.group * taps * -(-depth // tile.depth) * 4 * rows
     packed = rec.scratch("packed", (quads * 4,))
     rec.launch(
@@ -128,10 +129,6 @@ def _depth(g: ConvGeometry, direction: str) -> int:
 def _aligned(ref: Ref) -> bool:
     """Whether every sample begins at a float4."""
     return ref.root_offset % VECTOR == 0 and ref.batch_stride % VECTOR == 0
-
-
-def _defines(g: ConvGeometry, tile: Tile) -> dict[str, int]:
-    return {**tile.defines(), **window(g)}
 
 
 def _items(tile: Tile, rows: int, columns: int, batches: int, phases: int = 1) -> tuple[int, int, int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from ocaffe.graph.ir import FLOAT, Ref
+from ocaffe.graph.ir import FLOAT, Ref, Role
 from ocaffe.graph.recorder import Recorder
 from ocaffe.target import Target
 
@@ -146,6 +146,7 @@ def record(
     last = splits == 1
     to = c if last else rec.scratch("splits", (splits * rows, columns))
     family = "gemm_mma" if tile.mma else "gemm_gpu"
+    defines = tile.defines() | scales(rec.target, tile, a, b)
     rec.launch(
         f"{family}.gemm",
         reads=[a, b, bias if bias is not None and last else a],
@@ -153,12 +154,18 @@ def record(
         args=[rows, columns, depth, part, trans_a, trans_b, bias is not None and last, last and rec.accumulates(c), 1.0],
         size=(-(-columns // tile.columns) * tile.items, -(-rows // tile.rows), splits),
         local=(tile.items, 1, 1),
-        defines=tile.defines(),
+        defines=defines,
         epilogue=8 if last else None,
     )
     if not last:
         parts = to.view((splits, rows * columns))
-        sum_splits(rec, family, tile.defines(), parts, bias, c, samples=rows, mergeable=True)
+        sum_splits(rec, family, defines, parts, bias, c, samples=rows, mergeable=True)
+
+
+def scales(target: Target, tile: Tile, left: Ref, right: Ref) -> dict[str, int]:
+    """The defines LEFT_SCALE and RIGHT_SCALE of kernels/tile_mma.h: gradients are scaled before they are rounded to float16."""
+    names = {"LEFT_SCALE": left, "RIGHT_SCALE": right} if tile.mma == MMA["fp16"] else {}
+    return {name: target.gradient_scale for name, ref in names.items() if ref.role is Role.DIFF}
 
 
 def sum_splits(

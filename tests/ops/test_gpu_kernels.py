@@ -370,6 +370,37 @@ def test_convolution_on_tensor_cores(device: Any, window: str, tile: Tile) -> No
         check_convolution(device, conv_gpu, g, add=case % 2 == 1, offset=3 * case % 2, choice=small(g, (1, 3)[case // 2], tile))
 
 
+@TENSOR
+def test_vectors_on_tensor_cores(device: Any, tile: Tile) -> None:
+    """Planes of a multiple of four positions that begin at float4 places, over every pixel and not; several steps of the depth, and a part of one."""
+    can_run(device, tile)
+    for window, channels, group in (("1x1", 64, 1), ("1x1", 40, 2), ("3x3", 32, 1)):
+        g = geometry(5, channels * group, 24 * group, (1, 6, 10), group=group, **WINDOWS[window])
+        check_convolution(device, conv_gpu, g, offset=4, gap=8, add=group == 2, choice=small(g, group, tile))
+
+
+@pytest.mark.parametrize("tile", mma_tiles("fp16"), ids=str)
+def test_small_gradients_in_float16(device: Any, tile: Tile) -> None:
+    """Gradients below float16's smallest number keep their sign and size: they are scaled before they are rounded."""
+    can_run(device, tile)
+    rng = np.random.default_rng(2)
+    rec = recorder(device.target)
+    g = geometry(2, 16, 24, (1, 4, 6), (1, 3, 3), pad=(0, 1, 1))
+    x, w, dy = Ref("x", (2, 16, 1, 4, 6), Role.ACTIVATION), Ref("w", g.weight_shape, Role.PARAMETER), Ref("dy", (2, 24, 1, 4, 6), Role.DIFF)
+    dx, dw = Ref("dx", x.shape, Role.DIFF), Ref("dw", w.shape, Role.GRADIENT)
+    a, b, c = Ref("a", (30, 20), Role.DIFF), Ref("b", (30, 40), Role.ACTIVATION), Ref("c", (20, 40), Role.GRADIENT)
+    feeds = {ref: rng.standard_normal(ref.shape) * (1e-7 if ref.role is Role.DIFF else 1) for ref in (x, w, dy, a, b)}
+    conv_gpu.backward_data(rec, g, dy, w, dx, Choice(tile))
+    conv_gpu.backward_filter(rec, g, x, dy, dw, Choice(tile))
+    gemm_gpu.record(rec, a, b, c, True, False, None, Choice(tile))
+    scale, model = device.target.gradient_scale, Numpy(g)
+    xs, ws, bs = (multiplied(feeds[ref], Choice(tile)) for ref in (x, w, b))
+    dys, left = (multiplied(feeds[ref] * scale, Choice(tile)) / scale for ref in (dy, a))
+    want = {dx: model.backward_data(dys, ws), dw: model.backward_filter(xs, dys), c: left.T @ bs}
+    for ref, got in zip(want, execute(rec, device.context, feeds, list(want))):
+        close(got, want[ref])
+
+
 def test_convolution_of_few_channels(device: Any) -> None:
     """Below 8 channels a step takes rows of the window, with a stride too."""
     for g in (
