@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 # What products are made of: as exact as float; float multiply-adds alone; operands rounded to 11 bits of mantissa, to bfloat16, to float16, on tensor cores.
 MATHS = ("fp32", "ieee", "tf32", "bf16", "fp16")
+MOST_GRADIENT_SCALE = 1 << 24
 TENSOR_MATHS = MATHS[2:]  # only where OpenCL reaches tensor cores
 
 

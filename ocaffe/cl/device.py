@@ -14,7 +14,7 @@ from ocaffe.cl.discovery import Runtime, discover, import_pyopencl
 from ocaffe.cl.free_memory import free_memory
 from ocaffe.cl.quirks import Facts, Quirk, limited, quirks_of
 from ocaffe.errors import Error
-from ocaffe.target import MATHS, TENSOR_MATHS, Target
+from ocaffe.target import MATHS, MOST_GRADIENT_SCALE, TENSOR_MATHS, Target
 
 # First pattern found in 'platform, vendor' (lower case) names the runtime; the order settles doubts (PoCL on an NVIDIA card is PoCL).
 RUNTIMES = (
@@ -200,12 +200,21 @@ def _math(math: str | None) -> str:
     return math
 
 
+def _gradient_scale() -> int:
+    text = os.environ.get("OCAFFE_GRADIENT_SCALE") or str(Target.gradient_scale)
+    scale = int(text) if text.isdecimal() else 0
+    if not 0 < scale <= MOST_GRADIENT_SCALE or scale & (scale - 1):
+        raise Error(f"OCAFFE_GRADIENT_SCALE is '{text}'", fix=f"a power of two from 1 to {MOST_GRADIENT_SCALE}")
+    return scale
+
+
 def with_math(info: DeviceInfo, math: str | None = None) -> DeviceInfo:
     """The device with what products may be made of: `math`, else $OCAFFE_MATH, else fp32. Raises Error where it cannot."""
     math = _math(math)
     if math in TENSOR_MATHS and not info.target.tensor_cores:
         raise Error(f"--math {math}: '{info.name}' ({info.platform_name}) has no tensor cores that OpenCL reaches", fix="leave it out")
-    return info if info.target.math == math else replace(info, target=replace(info.target, math=math))
+    scale = _gradient_scale() if math == "fp16" else info.target.gradient_scale
+    return info if info.target.math == math else replace(info, target=replace(info.target, math=math, gradient_scale=scale))
 
 
 def choose(

@@ -58,7 +58,7 @@ class Parser(argparse.ArgumentParser):
 def device_flags(parser: Parser) -> None:
     parser.flag("gpu", "", "run on the GPU with this id (ids as device_query lists them)")
     parser.flag("device", "", "run on this OpenCL device: PLATFORM:INDEX or a part of its name; default: the best one")
-    parser.flag("math", "", "what products are made of: fp32 (as exact as float; default), ieee (float multiply-adds alone), tf32 (tensor cores)")
+    parser.flag("math", "", "what products are made of: fp32 (as exact as float; default), ieee (float multiply-adds alone), tf32, bf16, fp16 (tensor cores)")
 
 
 def memory_flags(parser: Parser) -> None:

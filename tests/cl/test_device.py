@@ -9,11 +9,11 @@ import pytest
 
 from ocaffe.cl import device as module
 from ocaffe.cl import discovery
-from ocaffe.cl.device import Device, DeviceInfo, choose, gpus, list_devices, select_device
+from ocaffe.cl.device import Device, DeviceInfo, choose, gpus, list_devices, select_device, with_math
 from ocaffe.cl.discovery import Discovery, Runtime
 from ocaffe.cl.quirks import Facts, limited, quirks_of
 from ocaffe.errors import Error
-from ocaffe.target import Target
+from ocaffe.target import TENSOR_MATHS, Target
 
 
 def info(number: str, name: str, platform: str, runtime: str, kind: str = "gpu", version: str = "OpenCL 3.0", **values) -> DeviceInfo:
@@ -247,5 +247,16 @@ def test_modes_of_arithmetic(monkeypatch: pytest.MonkeyPatch) -> None:
     device = select_device("cpu")
     assert device.target.math == "ieee"
     device.close()
-    with pytest.raises(Error, match="has no tensor cores that OpenCL reaches"):
-        select_device("cpu", math="tf32")
+    for math in TENSOR_MATHS:
+        with pytest.raises(Error, match=f"--math {math}.*has no tensor cores that OpenCL reaches"):
+            select_device("cpu", math=math)
+
+
+@pytest.mark.parametrize("scale", ["1000", "0", "-2", "half", "33554432"])
+def test_the_scale_of_gradients_is_a_power_of_two(monkeypatch: pytest.MonkeyPatch, scale: str) -> None:
+    card = info("0:0", "NVIDIA H100", "NVIDIA CUDA", "nvidia", tensor_cores=True)
+    monkeypatch.setenv("OCAFFE_GRADIENT_SCALE", scale)
+    with pytest.raises(Error, match=f"OCAFFE_GRADIENT_SCALE is '{scale}'(?s:.*)a power of two from 1 to 16777216"):
+        with_math(card, "fp16")
+    monkeypatch.setenv("OCAFFE_GRADIENT_SCALE", "4096")
+    assert with_math(card, "fp16").target.gradient_scale == 4096
