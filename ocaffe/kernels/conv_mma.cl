@@ -8,6 +8,7 @@
    split_sum        the second pass of a product whose depth was split
 
    Defines: the tile (tile_mma.h); the window (conv_window.h).
+   DIRECTION  which of them the program holds, beside pack and split_sum: 0 forward, 1 backward_data, 2 backward_filter
    RAGGED  the depth of forward and backward_data does not consist of whole steps
    VECTOR  neighbouring positions of the operands are fetched as vectors: every plane has a multiple of four positions and begins at a float4; in forward and
            backward_data only for windows of 1 x 1 that move over every pixel
@@ -24,6 +25,9 @@
 #include "tile_mma.h"
 #include "conv_store.h"
 
+#ifndef DIRECTION
+#define DIRECTION 0
+#endif
 #ifndef RAGGED
 #define RAGGED 1
 #endif
@@ -62,6 +66,9 @@ kernel void pack(OPERAND_RESTRICT(const float, filter), OPERAND_RESTRICT(float, 
   *(global uint4*)(packed + packed_offset + (ulong)i * 4) = quad_of(v, LEFT_SCALE);
 }
 
+#if DIRECTION < 2
+#define backward DIRECTION
+
 /* The bits of taps at `base`, base + step, ... along one axis. */
 INLINE uint tap_bits(int base, int step, int taps, int size) {
   uint bits = 0;
@@ -73,7 +80,7 @@ INLINE uint tap_bits(int base, int step, int taps, int size) {
 #define DELTA(stride, dilation, phase_step) (backward ? -((phase_step) * (dilation) / (stride)) : (dilation))
 #define TAPS_FROM(first, kernel_size, step) (((kernel_size) - (first) + (step)-1) / (step))
 
-INLINE void gather(const int backward, local uint* as, local uint* bs, local int2* table, global const float* source, ulong source_stride, global const float* packed,
+INLINE void gather(local uint* as, local uint* bs, local int2* table, global const float* source, ulong source_stride, global const float* packed,
                    global const float* bias, ulong bias_stride, global float* target, ulong target_stride, int target_aligned, int batch,
                    int groups, int rows, int depth, int sd, int sh, int sw, int td, int th, int tw, int split_depth, int splits,
                    int has_bias, int accumulate, float slope) {
@@ -150,7 +157,11 @@ INLINE void gather(const int backward, local uint* as, local uint* bs, local int
         const uint bits = BIT_W(tap_w) | BIT_H(tap_h) | BIT_D(tap_d);
         const int exists = !leaves || (inside & bits) == bits;
         global const float* b = source + ((long)at * plane + (long)(tap_d * delta_d + tap_h * delta_h + tap_w * delta_w));
-        const int limit = !RAGGED || at + BK <= end ? BK : end - at - b_share.quad * QUAD;
+#if RAGGED
+        const int limit = at + BK <= end ? BK : end - at - b_share.quad * QUAD;
+#else
+        const int limit = BK;
+#endif
 #if VECTOR
         fetch_across(rb, QUADS(BN), b, plane, QUADS(BN), limit, limit == BK);
 #else
@@ -159,7 +170,7 @@ INLINE void gather(const int backward, local uint* as, local uint* bs, local int
 #pragma unroll
           for (int e = 0; e < QUAD; ++e) {
             const int k = i * (NT / BN) * QUAD + e;
-            rb[i][e] = exists && (!RAGGED || k < limit) ? b[k * plane] : 0.0f;
+            rb[i][e] = exists & (k < limit) ? b[k * plane] : 0.0f;
           }
 #endif
         if (++tap_w == taps_w) {
@@ -189,6 +200,7 @@ INLINE void gather(const int backward, local uint* as, local uint* bs, local int
                   slope, backward);
 }
 
+#if DIRECTION == 0
 kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void forward(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(const float, packed),
                                                                     OPERAND_RESTRICT(const float, bias), OPERAND_RESTRICT(float, y),
                                                                     SIZES, int split_channels, int splits, int has_bias, int accumulate,
@@ -200,11 +212,11 @@ kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void forward(OPERAND_REST
 #else
   local int2* table = 0;
 #endif
-  gather(0, as, bs, table, x + x_offset, x_stride, packed + packed_offset, bias + bias_offset, bias_stride, y + y_offset, y_stride, (y_offset & 3) == 0, batch,
+  gather(as, bs, table, x + x_offset, x_stride, packed + packed_offset, bias + bias_offset, bias_stride, y + y_offset, y_stride, (y_offset & 3) == 0, batch,
          groups, outputs, channels, d, h, w, od, oh, ow, split_channels, splits, has_bias, accumulate, slope);
 }
 
-#if !FLAT
+#else
 kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void backward_data(OPERAND_RESTRICT(const float, dy),
                                                                           OPERAND_RESTRICT(const float, packed),
                                                                           OPERAND_RESTRICT(const float, bias),
@@ -212,9 +224,12 @@ kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void backward_data(OPERAN
                                                                           int splits, int has_bias, int accumulate, float slope) {
   LOCAL_QUADS(as, 2 * WORDS * BM);
   LOCAL_QUADS(bs, 2 * WORDS * BN);
-  gather(1, as, bs, 0, dy + dy_offset, dy_stride, packed + packed_offset, bias + bias_offset, bias_stride, dx + dx_offset, dx_stride, (dx_offset & 3) == 0,
+  gather(as, bs, 0, dy + dy_offset, dy_stride, packed + packed_offset, bias + bias_offset, bias_stride, dx + dx_offset, dx_stride, (dx_offset & 3) == 0,
          batch, groups, channels, outputs, od, oh, ow, d, h, w, split_channels, splits, has_bias, accumulate, slope);
 }
+
+#endif
+#else
 
 /* backward_filter's operands by words: a work-item keeps to one word of every line, that is to one or two positions, and takes every NT / 16-th line. */
 #define LINES_APART (NT / WORDS)

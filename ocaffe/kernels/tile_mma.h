@@ -115,7 +115,7 @@ INLINE uint4 quad_of(const float v[QUAD], float scale) {
 
 /* Element `e` of the depth of a quad that was stored, as a float. */
 INLINE float element_of(local const uint* lines, int line, int quad, int e) {
-  const uint word = ((volatile local const uint*)lines)[quad_place(line, quad) + e / PACK]; /* volatile: loads ahead of time would take registers from the products */
+  const uint word = lines[quad_place(line, quad) + e / PACK];
 #if MMA == 2
   return as_float(e % 2 ? word & 0xffff0000u : word << 16);
 #elif MMA == 4
@@ -126,18 +126,24 @@ INLINE float element_of(local const uint* lines, int line, int quad, int e) {
 #endif
 }
 
-INLINE void quads_multiply_fma(local const uint* a, local const uint* b, float acc[TM][TN]) {
+/* Float multiply-adds of what stands in local memory. A function of its own: inside of the loop of the tensor cores it would take registers from them. */
+static __attribute__((noinline, unused)) void quads_multiply_fma(local const uint* a, local const uint* b, float* sums) {
   const int row = tile_row(get_local_id(0)), column = tile_column(get_local_id(0));
-#pragma unroll 1
-  for (int quad = 0; quad < 4; ++quad)
-#pragma unroll 1
-    for (int e = 0; e < QUAD; ++e)
+  for (int i = 0; i < TM; ++i)
+    for (int j = 0; j < TN; ++j) {
+      float sum = sums[i * TN + j];
+      for (int k = 0; k < BK; ++k) sum += element_of(a, row + ROW(i), k / QUAD, k % QUAD) * element_of(b, column + COLUMN(j), k / QUAD, k % QUAD);
+      sums[i * TN + j] = sum;
+    }
+}
+
+INLINE __attribute__((unused)) void quads_multiply_exactly(local const uint* a, local const uint* b, float acc[TM][TN]) {
+  float sums[TM * TN];
 #pragma unroll
-      for (int i = 0; i < TM; ++i) {
-        const float v = element_of(a, row + ROW(i), quad, e);
+  for (int i = 0; i < TM * TN; ++i) sums[i] = acc[i / TN][i % TN];
+  quads_multiply_fma(a, b, sums);
 #pragma unroll
-        for (int j = 0; j < TN; ++j) acc[i][j] += v * element_of(b, column + COLUMN(j), quad, e);
-      }
+  for (int i = 0; i < TM * TN; ++i) acc[i / TN][i % TN] = sums[i];
 }
 
 #ifdef __NVPTX__
@@ -288,13 +294,16 @@ INLINE void fetch_across(float v[][QUAD], int count, global const float* p, ulon
 
 /* acc += a * b for one step. */
 INLINE void quads_multiply(local const uint* a, local const uint* b, float acc[TM][TN], int exact) {
-#ifdef __NVPTX__
-  if (!exact) {
+#ifndef __NVPTX__
+  quads_multiply_exactly(a, b, acc);
+#elif MMA == 3
+  if (exact)
+    quads_multiply_exactly(a, b, acc);
+  else
     quads_multiply_mma(a, b, acc);
-    return;
-  }
+#else
+  quads_multiply_mma(a, b, acc);
 #endif
-  quads_multiply_fma(a, b, acc);
 }
 
 INLINE void tile_unscale(float acc[TM][TN]) {

@@ -52,7 +52,7 @@ def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref, ch
     once = splits == 1
     to = dw if once else rec.scratch("splits", (splits, dw.count))
     vector = g.positions % VECTOR == 0 and _aligned(dy) and (not g.pointwise or _aligned(x))
-    defines = {**tile.defines(), **scales(rec.target, tile, dy, x), **window(g), "VECTOR": int(vector)}
+    defines = {**tile.defines(), **scales(rec.target, tile, dy, x), **window(g), "DIRECTION": 2, "VECTOR": int(vector)}
     rec.launch(
         "conv_mma.backward_filter",
         reads=[x, dy],
@@ -75,7 +75,7 @@ def _gather(
     part = -(-depth // (choice.splits * tile.depth)) * tile.depth
     splits = -(-depth // part)
     vector = g.pointwise and g.positions % VECTOR == 0 and _aligned(source)
-    shape = {"VECTOR": int(vector), "RAGGED": int(depth % tile.depth > 0), "FLAT": g.depth if flat else 0}
+    shape = {"DIRECTION": int(back), "VECTOR": int(vector), "RAGGED": int(depth % tile.depth > 0), "FLAT": g.depth if flat else 0}
     defines = {**tile.defines(), **scales(rec.target, tile, w, source), **window(g), **shape}
     quads = g.group * taps * -(-depth // tile.depth) * 4 * rows
     packed = rec.scratch("packed", (quads * 4,))
@@ -111,7 +111,7 @@ def sizes(g: ConvGeometry) -> list[int]:
 
 def window(g: ConvGeometry) -> dict[str, int]:
     """The defines of kernels/conv_window.h."""
-    result = {}
+    result: dict[str, int] = {}
     for axis, kernel, stride, pad, dilation in zip("DHW", g.kernel, g.stride, g.pad, g.dilation):
         result |= {f"KERNEL_{axis}": kernel, f"STRIDE_{axis}": stride, f"PAD_{axis}": pad, f"DILATION_{axis}": dilation}
         result[f"PHASE_STEP_{axis}"] = stride // math.gcd(stride, dilation)

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from ocaffe.graph.ir import FLOAT, Ref, Role
 from ocaffe.graph.recorder import Recorder
@@ -17,7 +17,7 @@ SUM_ITEMS = 256  # work-items of a group in split_sum
 @dataclass(frozen=True)
 class Tile:
     """The work of one group, kernels/tile_gpu.h: `rows` x `columns` results, of which a work-item holds `item_rows` x `item_columns`;
-    `depth` is brought to local memory at a time; 32 consecutive work-items cover `warp_rows` rows. `mma`: what tensor cores multiply, 0 for float multiply-adds.
+    `depth` is brought to local memory at a time; 32 consecutive work-items cover `warp_rows` rows. `mma`: the kind of products (MMA).
     `waste`: by how much steps that do not fit the depth lengthen it.
     """
 
