@@ -2,8 +2,8 @@
 
     python benchmarks/wgmma.py [--device nvidia] [--size 4096]
 
-The compiler's target is sm_90, wgmma belongs to sm_90a. So the instructions are written as comments of inline assembly, with their operands; the PTX that the built program
-gives back has registers in their places. There the comments are opened, the target is renamed, and the result is built as a binary.
+The compiler's target is sm_90, wgmma belongs to sm_90a. So the instructions are written as comments of inline assembly, with their operands; the PTX
+that the built program gives back has registers in their places. There the comments are opened, the target is renamed, and the result is built as a binary.
 c[M][N] = a[M][K] b[N][K]', tiles of 128 x 256 by two groups of four warps, 32 of the depth a step in lines of 128 bytes, two buffers.
 """
 from __future__ import annotations
@@ -23,33 +23,35 @@ from ocaffe.cl.device import select_device
 SUMS = 128
 SOURCE = """
 #define ITEMS 256
-#define LINE 32
-#define STEP(p) ((ulong)(((uint)(ulong)(p) & 0x3ffffu) >> 4) | 1ul << 16 | 64ul << 32 | 1ul << 62) /* lines of 128 bytes, eight of them apart by 1024, swizzled */
+#define LINE 8 /* quads */
+/* Lines of 128 bytes, eight of them 1024 apart, swizzled. */
+#define STEP(p) ((ulong)(((uint)(ulong)(p) & 0x3ffffu) >> 4) | 1ul << 16 | 64ul << 32 | 1ul << 62)
 static inline uint tf32(float v) { uint r; asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(r) : "f"(v)); return r; }
 static inline uint4 four(float4 v) { return (uint4)(tf32(v.x), tf32(v.y), tf32(v.z), tf32(v.w)); }
-kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void product(global const float* restrict a, global const float* restrict b, global float* restrict c, int N, int K) {
-  local uint as[2 * 128 * LINE] __attribute__((aligned(1024)));
-  local uint bs[2 * 256 * LINE] __attribute__((aligned(1024)));
-  const int item = get_local_id(0), line = item / 8, chunk = item % 8, to = line * LINE + (chunk ^ line % 8) * 4, team = item / 128;
+kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void product(global const float* restrict a, global const float* restrict b,
+                                                                          global float* restrict c, int N, int K) {
+  local uint4 as[2 * 128 * LINE] __attribute__((aligned(1024)));
+  local uint4 bs[2 * 256 * LINE] __attribute__((aligned(1024)));
+  const int item = get_local_id(0), line = item / 8, chunk = item % 8, to = line * LINE + (chunk ^ line % 8), team = item / 128;
   a += (ulong)(get_group_id(1) * 128 + line) * K + chunk * 4;
   b += (ulong)(get_group_id(0) * 256 + line) * K + chunk * 4;
   float d[128];
 #pragma unroll
   for (int i = 0; i < 128; ++i) d[i] = 0.0f;
   float4 ra[4], rb[8];
-  const int steps = K / LINE;
+  const int steps = K / 32;
 #pragma unroll
   for (int i = 0; i < 4; ++i) ra[i] = *(global const float4*)(a + (ulong)i * 32 * K);
 #pragma unroll
   for (int i = 0; i < 8; ++i) rb[i] = *(global const float4*)(b + (ulong)i * 32 * K);
 #pragma unroll
-  for (int i = 0; i < 4; ++i) *(local uint4*)(as + to + i * 32 * LINE) = four(ra[i]);
+  for (int i = 0; i < 4; ++i) as[to + i * 32 * LINE] = four(ra[i]);
 #pragma unroll
-  for (int i = 0; i < 8; ++i) *(local uint4*)(bs + to + i * 32 * LINE) = four(rb[i]);
+  for (int i = 0; i < 8; ++i) bs[to + i * 32 * LINE] = four(rb[i]);
   asm volatile("//@fence.proxy.async;" ::: "memory");
   barrier(CLK_LOCAL_MEM_FENCE);
   for (int s = 0; s < steps; ++s) {
-    const int next = min(s + 1, steps - 1) * LINE;
+    const int next = min(s + 1, steps - 1) * 32;
 #pragma unroll
     for (int i = 0; i < 4; ++i) ra[i] = *(global const float4*)(a + (ulong)i * 32 * K + next);
 #pragma unroll
@@ -58,13 +60,14 @@ kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void product(global co
     asm volatile("//@wgmma.fence.sync.aligned;" ::: "memory");
 #pragma unroll
     for (int k = 0; k < 4; ++k)
-      asm volatile("//@wgmma.mma_async.sync.aligned.m64n256k8.f32.tf32.tf32 {REGISTERS}, %128, %129, 1, 1, 1;" : OUTPUTS : "l"(left + 2 * k), "l"(right + 2 * k));
+      asm volatile("//@wgmma.mma_async.sync.aligned.m64n256k8.f32.tf32.tf32 {REGISTERS}, %128, %129, 1, 1, 1;"
+                   : OUTPUTS : "l"(left + 2 * k), "l"(right + 2 * k));
     asm volatile("//@wgmma.commit_group.sync.aligned;" ::: "memory");
-    local uint *at = as + (s + 1) % 2 * (128 * LINE) + to, *bt = bs + (s + 1) % 2 * (256 * LINE) + to;
+    local uint4 *at = as + (s + 1) % 2 * (128 * LINE) + to, *bt = bs + (s + 1) % 2 * (256 * LINE) + to;
 #pragma unroll
-    for (int i = 0; i < 4; ++i) *(local uint4*)(at + i * 32 * LINE) = four(ra[i]);
+    for (int i = 0; i < 4; ++i) at[i * 32 * LINE] = four(ra[i]);
 #pragma unroll
-    for (int i = 0; i < 8; ++i) *(local uint4*)(bt + i * 32 * LINE) = four(rb[i]);
+    for (int i = 0; i < 8; ++i) bt[i * 32 * LINE] = four(rb[i]);
     asm volatile("//@fence.proxy.async;" ::: "memory");
     asm volatile("//@wgmma.wait_group.sync.aligned 0;" : OUTPUTS :: "memory");
     barrier(CLK_LOCAL_MEM_FENCE);

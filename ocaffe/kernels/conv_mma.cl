@@ -80,7 +80,7 @@ INLINE uint tap_bits(int base, int step, int taps, int size) {
 #define DELTA(stride, dilation, phase_step) (backward ? -((phase_step) * (dilation) / (stride)) : (dilation))
 #define TAPS_FROM(first, kernel_size, step) (((kernel_size) - (first) + (step)-1) / (step))
 
-INLINE void gather(local uint* as, local uint* bs, local int2* table, global const float* source, ulong source_stride, global const float* packed,
+INLINE void gather(local uint4* as, local uint4* bs, local int2* table, global const float* source, ulong source_stride, global const float* packed,
                    global const float* bias, ulong bias_stride, global float* target, ulong target_stride, int target_aligned, int batch,
                    int groups, int rows, int depth, int sd, int sh, int sw, int td, int th, int tw, int split_depth, int splits,
                    int has_bias, int accumulate, float slope) {
@@ -183,11 +183,11 @@ INLINE void gather(local uint* as, local uint* bs, local int2* table, global con
 #endif
         if (FLAT || (tap_w | tap_h | tap_d) == 0) at += BK;
       }
-      if (s > 0) quads_multiply(as + (s - 1) % 2 * (WORDS * BM), bs + (s - 1) % 2 * (WORDS * BN), acc, exact);
+      if (s > 0) quads_multiply(as + (s - 1) % 2 * (4 * BM), bs + (s - 1) % 2 * (4 * BN), acc, exact);
       if (s < steps) {
 #pragma unroll
-        for (int i = 0; i < QUADS(BM); ++i) *(local uint4*)(as + s % 2 * (WORDS * BM) + a_to[i]) = ra[i];
-        store_quads(bs + s % 2 * (WORDS * BN), b_to, rb, QUADS(BN), RIGHT_SCALE);
+        for (int i = 0; i < QUADS(BM); ++i) as[s % 2 * (4 * BM) + a_to[i]] = ra[i];
+        store_quads(bs + s % 2 * (4 * BN), b_to, rb, QUADS(BN), RIGHT_SCALE);
       }
       barrier(CLK_LOCAL_MEM_FENCE);
     }
@@ -205,8 +205,8 @@ kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void forward(OPERAND_REST
                                                                     OPERAND_RESTRICT(const float, bias), OPERAND_RESTRICT(float, y),
                                                                     SIZES, int split_channels, int splits, int has_bias, int accumulate,
                                                                     float slope) {
-  LOCAL_QUADS(as, 2 * WORDS * BM);
-  LOCAL_QUADS(bs, 2 * WORDS * BN);
+  LOCAL_QUADS(as, 2 * 4 * BM);
+  LOCAL_QUADS(bs, 2 * 4 * BN);
 #if FLAT
   local int2 table[FLAT_DEPTH];
 #else
@@ -222,8 +222,8 @@ kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void backward_data(OPERAN
                                                                           OPERAND_RESTRICT(const float, bias),
                                                                           OPERAND_RESTRICT(float, dx), SIZES, int split_channels,
                                                                           int splits, int has_bias, int accumulate, float slope) {
-  LOCAL_QUADS(as, 2 * WORDS * BM);
-  LOCAL_QUADS(bs, 2 * WORDS * BN);
+  LOCAL_QUADS(as, 2 * 4 * BM);
+  LOCAL_QUADS(bs, 2 * 4 * BN);
   gather(as, bs, 0, dy + dy_offset, dy_stride, packed + packed_offset, bias + bias_offset, bias_stride, dx + dx_offset, dx_stride, (dx_offset & 3) == 0,
          batch, groups, channels, outputs, od, oh, ow, d, h, w, split_channels, splits, has_bias, accumulate, slope);
 }
@@ -252,8 +252,8 @@ INLINE uint axis_bits(int first, int dilation, int taps, int size) {
 kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void backward_filter(OPERAND_RESTRICT(const float, x),
                                                                             OPERAND_RESTRICT(const float, dy), OPERAND_RESTRICT(float, dw),
                                                                             SIZES, int split_positions, int accumulate) {
-  LOCAL_QUADS(as, 2 * WORDS * BM);
-  LOCAL_QUADS(bs, 2 * WORDS * BN);
+  LOCAL_QUADS(as, 2 * 4 * BM);
+  LOCAL_QUADS(bs, 2 * 4 * BN);
   const int item = get_local_id(0);
   const int group = get_group_id(2) % groups, split = get_group_id(2) / groups;
   const int row0 = get_group_id(1) * BM, column0 = get_group_id(0) * BN;
@@ -264,7 +264,7 @@ kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void backward_filter(OPER
 
   /* Lines past the end fetch the last one and are not stored. */
   const Share along = share_along();
-  const int word_line = item / WORDS, word_to = quad_place(word_line, item % WORDS / 4) + item % 4;
+  const int word_line = item / WORDS, word_to = quad_place(word_line, item % WORDS / 4) * 4 + item % 4;
 #if VECTOR
   global const float* a_line[QUADS(BM)];
   int a_to[QUADS(BM)];
@@ -370,20 +370,20 @@ kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void backward_filter(OPER
         }
 #endif
       }
-      if (s > 0) quads_multiply(as + (s - 1) % 2 * (WORDS * BM), bs + (s - 1) % 2 * (WORDS * BN), acc, exact);
+      if (s > 0) quads_multiply(as + (s - 1) % 2 * (4 * BM), bs + (s - 1) % 2 * (4 * BN), acc, exact);
       if (s < steps) {
-        local uint *a_step = as + s % 2 * (WORDS * BM), *b_step = bs + s % 2 * (WORDS * BN);
+        local uint4 *a_step = as + s % 2 * (4 * BM), *b_step = bs + s % 2 * (4 * BN);
 #if VECTOR
         store_quads(a_step, a_to, ra, QUADS(BM), LEFT_SCALE);
 #else
 #pragma unroll
-        for (int i = 0; i < PASSES(BM); ++i) a_step[(word_to ^ WORD_SHIFT(i) * 4) + WORD_PLACE(i)] = word_of(ra[i], LEFT_SCALE);
+        for (int i = 0; i < PASSES(BM); ++i) ((local uint*)a_step)[(word_to ^ WORD_SHIFT(i) * 4) + WORD_PLACE(i)] = word_of(ra[i], LEFT_SCALE);
 #endif
 #if VECTOR && POINTWISE
         store_quads(b_step, b_to, rb, QUADS(BN), RIGHT_SCALE);
 #else
 #pragma unroll
-        for (int i = 0; i < PASSES(BN); ++i) b_step[(word_to ^ WORD_SHIFT(i) * 4) + WORD_PLACE(i)] = word_of(rb[i], RIGHT_SCALE);
+        for (int i = 0; i < PASSES(BN); ++i) ((local uint*)b_step)[(word_to ^ WORD_SHIFT(i) * 4) + WORD_PLACE(i)] = word_of(rb[i], RIGHT_SCALE);
 #endif
       }
       barrier(CLK_LOCAL_MEM_FENCE);

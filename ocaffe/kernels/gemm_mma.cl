@@ -11,8 +11,8 @@ kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void gemm(OPERAND_RESTRIC
                                                                  OPERAND_RESTRICT(const float, bias), OPERAND_RESTRICT(float, c), int M,
                                                                  int N, int K, int depth, int trans_a, int trans_b, int has_bias,
                                                                  int accumulate, float slope) {
-  LOCAL_QUADS(as, 2 * WORDS * BM);
-  LOCAL_QUADS(bs, 2 * WORDS * BN);
+  LOCAL_QUADS(as, 2 * 4 * BM);
+  LOCAL_QUADS(bs, 2 * 4 * BN);
   const int item = get_local_id(0);
   const int row = get_group_id(1) * BM, column = get_group_id(0) * BN, split = get_group_id(2);
   const int begin = split * depth, end = min(K, begin + depth);
@@ -51,10 +51,10 @@ kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void gemm(OPERAND_RESTRIC
         a_at += a_step;
         b_at += b_step;
       }
-      if (s > 0) quads_multiply(as + (s - 1) % 2 * (WORDS * BM), bs + (s - 1) % 2 * (WORDS * BN), acc, exact);
+      if (s > 0) quads_multiply(as + (s - 1) % 2 * (4 * BM), bs + (s - 1) % 2 * (4 * BN), acc, exact);
       if (s < steps) {
-        store_quads(as + s % 2 * (WORDS * BM), a_to, ra, QUADS(BM), LEFT_SCALE);
-        store_quads(bs + s % 2 * (WORDS * BN), b_to, rb, QUADS(BN), RIGHT_SCALE);
+        store_quads(as + s % 2 * (4 * BM), a_to, ra, QUADS(BM), LEFT_SCALE);
+        store_quads(bs + s % 2 * (4 * BN), b_to, rb, QUADS(BN), RIGHT_SCALE);
       }
       barrier(CLK_LOCAL_MEM_FENCE);
     }

@@ -50,11 +50,11 @@
 #endif
 #define WORDS 16            /* of a line in one step: BK = WORDS * PACK */
 #define QUAD (4 * PACK)     /* elements of a quad */
-#define LINE_WORDS (WORDS * (BM + BN))
-#define LOCAL_QUADS(name, size) local uint name[size] __attribute__((aligned(16)))
+/* Arrays of quads, not of words: NVIDIA's compiler splits vector loads of local memory whose alignment it cannot derive from the array. */
+#define LOCAL_QUADS(name, size) local uint4 name[size]
 
 INLINE int quad_place(int line, int quad) {
-  return line / 2 * 32 + ((line ^ line >> 2) & 1) * 16 + (quad ^ (line >> 1 & 3) ^ (line >> 3 & 1) * 2 ^ (line >> 4 & 1)) * 4;
+  return line / 2 * 8 + ((line ^ line >> 2) & 1) * 4 + (quad ^ (line >> 1 & 3) ^ (line >> 3 & 1) * 2 ^ (line >> 4 & 1));
 }
 
 /* How a word comes from one element or two. */
@@ -114,8 +114,8 @@ INLINE uint4 quad_of(const float v[QUAD], float scale) {
 }
 
 /* Element `e` of the depth of a quad that was stored, as a float. */
-INLINE float element_of(local const uint* lines, int line, int quad, int e) {
-  const uint word = lines[quad_place(line, quad) + e / PACK];
+INLINE float element_of(local const uint4* lines, int line, int quad, int e) {
+  const uint word = ((local const uint*)(lines + quad_place(line, quad)))[e / PACK];
 #if MMA == 2
   return as_float(e % 2 ? word & 0xffff0000u : word << 16);
 #elif MMA == 4
@@ -127,7 +127,7 @@ INLINE float element_of(local const uint* lines, int line, int quad, int e) {
 }
 
 /* Float multiply-adds of what stands in local memory. A function of its own: inside of the loop of the tensor cores it would take registers from them. */
-static __attribute__((noinline, unused)) void quads_multiply_fma(local const uint* a, local const uint* b, float* sums) {
+static __attribute__((noinline, unused)) void quads_multiply_fma(local const uint4* a, local const uint4* b, float* sums) {
   const int row = tile_row(get_local_id(0)), column = tile_column(get_local_id(0));
   for (int i = 0; i < TM; ++i)
     for (int j = 0; j < TN; ++j) {
@@ -137,7 +137,7 @@ static __attribute__((noinline, unused)) void quads_multiply_fma(local const uin
     }
 }
 
-INLINE __attribute__((unused)) void quads_multiply_exactly(local const uint* a, local const uint* b, float acc[TM][TN]) {
+INLINE __attribute__((unused)) void quads_multiply_exactly(local const uint4* a, local const uint4* b, float acc[TM][TN]) {
   float sums[TM * TN];
 #pragma unroll
   for (int i = 0; i < TM * TN; ++i) sums[i] = acc[i / TN][i % TN];
@@ -167,10 +167,10 @@ INLINE uint lower_part(uint v) { return as_uint(as_float(v) - as_float(upper_par
 #endif
 
 /* Lane 4 g + q holds rows g and g + 8 of each 16, and of each 16 columns the four from 4 q on: two products deal them two each. */
-INLINE void quads_multiply_mma(local const uint* a, local const uint* b, float acc[TM][TN]) {
+INLINE void quads_multiply_mma(local const uint4* a, local const uint4* b, float acc[TM][TN]) {
   const int item = get_local_id(0), lane = item % 32, g = lane / 4, q = lane % 4, m = g / 2;
-  a += item / 32 / (BN / WN) * (WM / 2 * 32) + m * 32 + ((g ^ g >> 2) & 1) * 16;
-  b += item / 32 % (BN / WN) * (WN / 2 * 32) + m * 64 + ((g ^ m) & 1) * 16;
+  a += item / 32 / (BN / WN) * (WM * 4) + m * 8 + ((g ^ g >> 2) & 1) * 4;
+  b += item / 32 % (BN / WN) * (WN * 4) + m * 16 + ((g ^ m) & 1) * 4;
   const int a_quad = q ^ (m & 3), b_quad = q ^ ((m ^ m >> 1) & 1) * 2;
 #if MMA == 3
   /* Half a quad at a time: its parts take twice the registers. */
@@ -179,13 +179,13 @@ INLINE void quads_multiply_mma(local const uint* a, local const uint* b, float a
     uint at[TM / 2][4], ar[TM / 2][4];
 #pragma unroll
     for (int i = 0; i < TM; ++i) {
-      const uint2 v = *(local const uint2*)(a + i * 128 + (a_quad ^ (i % 2 * 2 ^ (i / 2 & 1))) * 4 + half_quad * 2);
+      const uint2 v = ((local const uint2*)(a + i * 32 + (a_quad ^ (i % 2 * 2 ^ (i / 2 & 1)))))[half_quad];
       at[i / 2][i % 2] = upper_part(v.x), at[i / 2][i % 2 + 2] = upper_part(v.y);
       ar[i / 2][i % 2] = lower_part(v.x), ar[i / 2][i % 2 + 2] = lower_part(v.y);
     }
 #pragma unroll
     for (int j = 0; j < TN / 2; ++j) {
-      const uint2 v = *(local const uint2*)(b + j / 2 * 256 + j % 2 * 32 + (b_quad ^ ((j % 2) ^ (j / 2 & 1))) * 4 + half_quad * 2);
+      const uint2 v = ((local const uint2*)(b + j / 2 * 64 + j % 2 * 8 + (b_quad ^ ((j % 2) ^ (j / 2 & 1)))))[half_quad];
       const uint bt[2] = {upper_part(v.x), upper_part(v.y)}, br[2] = {lower_part(v.x), lower_part(v.y)};
       const int c = j / 2 * 4 + j % 2 * 2;
 #pragma unroll
@@ -201,10 +201,10 @@ INLINE void quads_multiply_mma(local const uint* a, local const uint* b, float a
 #else
   uint4 av[TM];
 #pragma unroll
-  for (int i = 0; i < TM; ++i) av[i] = *(local const uint4*)(a + i * 128 + (a_quad ^ (i % 2 * 2 ^ (i / 2 & 1))) * 4);
+  for (int i = 0; i < TM; ++i) av[i] = a[i * 32 + (a_quad ^ (i % 2 * 2 ^ (i / 2 & 1)))];
 #pragma unroll
   for (int j = 0; j < TN / 2; ++j) {
-    const uint4 bv = *(local const uint4*)(b + j / 2 * 256 + j % 2 * 32 + (b_quad ^ ((j % 2) ^ (j / 2 & 1))) * 4);
+    const uint4 bv = b[j / 2 * 64 + j % 2 * 8 + (b_quad ^ ((j % 2) ^ (j / 2 & 1)))];
     const int c = j / 2 * 4 + j % 2 * 2;
 #pragma unroll
     for (int half_quad = 0; half_quad < 2; ++half_quad) {
@@ -251,9 +251,9 @@ INLINE void places_of(Share share, int count, int places[]) {
   for (int i = 0; i < count; ++i) places[i] = quad_place(share.line + i * share.next_line, share.quad + i * share.next_quad);
 }
 
-INLINE void store_quads(local uint* to, const int places[], float v[][QUAD], int count, float scale) {
+INLINE void store_quads(local uint4* to, const int places[], float v[][QUAD], int count, float scale) {
 #pragma unroll
-  for (int i = 0; i < count; ++i) *(local uint4*)(to + places[i]) = quad_of(v[i], scale);
+  for (int i = 0; i < count; ++i) to[places[i]] = quad_of(v[i], scale);
 }
 
 /* Neighbours of which `n` exist, at the most four or two. Conditions stand outside of the arrays that take the results: compilers then keep these in registers. */
@@ -293,7 +293,7 @@ INLINE void fetch_across(float v[][QUAD], int count, global const float* p, ulon
 }
 
 /* acc += a * b for one step. */
-INLINE void quads_multiply(local const uint* a, local const uint* b, float acc[TM][TN], int exact) {
+INLINE void quads_multiply(local const uint4* a, local const uint4* b, float acc[TM][TN], int exact) {
 #ifndef __NVPTX__
   quads_multiply_exactly(a, b, acc);
 #elif MMA == 3

@@ -45,10 +45,10 @@ def multiplied(values: np.ndarray, choice: Choice | None) -> np.ndarray:
     return (values.astype(np.float16) if mma == MMA["fp16"] else values).astype(np.float64)
 
 
-def can_run(device: Any, tile: Tile) -> None:
-    """CPU runtimes make these products of float multiply-adds; they compile the larger tiles for many seconds."""
-    if not device.target.tensor_cores and tile.rows * tile.columns > 64 * 64:
-        pytest.skip("the smallest tile is for this runtime")
+def can_run(device: Any, tile: Tile, kind: int | None = None) -> None:
+    """CPU runtimes make these products of float multiply-adds. They compile for seconds: there the smallest tile, and where `kind` is given one kind of products."""
+    if not device.target.tensor_cores and (tile.rows * tile.columns > 64 * 64 or kind not in (None, tile.mma)):
+        pytest.skip("not for this runtime")
 
 
 def close(got: np.ndarray, want: np.ndarray, tolerance: float = 1e-5) -> None:
@@ -362,8 +362,9 @@ def test_convolution(device: Any, window: str) -> None:
 @TENSOR
 @pytest.mark.parametrize("window", WINDOWS)
 def test_convolution_on_tensor_cores(device: Any, window: str, tile: Tile) -> None:
-    can_run(device, tile)
-    rng = np.random.default_rng(list(WINDOWS).index(window))
+    number = list(WINDOWS).index(window)
+    can_run(device, tile, list(MMA.values())[number % len(MMA)])
+    rng = np.random.default_rng(number)
     for case, (channels, group) in enumerate(((16, 1), (9, 2), (32, 3), (3, 1))):
         outputs = group * int(rng.integers(8, 80))
         g = geometry(2, channels * group, outputs, random_size(rng, WINDOWS[window]), group=group, **WINDOWS[window])
@@ -373,7 +374,7 @@ def test_convolution_on_tensor_cores(device: Any, window: str, tile: Tile) -> No
 @TENSOR
 def test_vectors_on_tensor_cores(device: Any, tile: Tile) -> None:
     """Planes of a multiple of four positions that begin at float4 places, over every pixel and not; several steps of the depth, and a part of one."""
-    can_run(device, tile)
+    can_run(device, tile, MMA["tf32"])
     for window, channels, group in (("1x1", 64, 1), ("1x1", 40, 2), ("3x3", 32, 1)):
         g = geometry(5, channels * group, 24 * group, (1, 6, 10), group=group, **WINDOWS[window])
         check_convolution(device, conv_gpu, g, offset=4, gap=8, add=group == 2, choice=small(g, group, tile))
