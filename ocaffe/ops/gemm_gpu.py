@@ -75,15 +75,27 @@ MOST_SUMS = {"nvidia": 128, "amd": 128}
 FEW_SUMS = 64
 
 
-# What `cost` counts with, fitted to the rates in benchmarks/gpu_kernels_h100.txt:
-# an NVIDIA H100 (128 lanes and 65536 registers a unit, 3 TB/s over 132 units at 1.7 GHz, 8 us a launch).
+@dataclass(frozen=True)
+class Rates:
+    """What `cost` counts with, for one kind of products, fitted to the rates in benchmarks/gpu_kernels_h100.txt.
+
+    `product`: instructions that a multiply-add takes as long as; `fetch`: those that bring one element of a tile to local memory; `loop`: those of a step
+    that are neither, per multiply-add; `wait`: cycles until a fetched tile can be used; `registers` of a work-item, beside its sums.
+    """
+
+    product: float
+    fetch: float
+    loop: float
+    wait: float
+    registers: int
+
+
+RATES = {0: Rates(1.0, 10.5, 0.12, 1300, 50), 1: Rates(0.2, 5, 0.03, 1300, 100), 2: Rates(0.1, 3, 0.03, 1300, 110), 3: Rates(0.6, 5, 0.06, 1300, 120)}
+RATES[4] = RATES[2]
+
+# An NVIDIA H100: 128 lanes and 65536 registers a unit, 3 TB/s over 132 units at 1.7 GHz, 8 us a launch.
 LANES = 128
 REGISTERS = 65536
-OTHER_REGISTERS = {0: 50, 1: 100, 2: 120, 3: 130, 4: 120}  # of a work-item, beside its sums, by the kind of products
-PRODUCT = {1: 0.3, 2: 0.15, 3: 0.68, 4: 0.15}  # instructions that a multiply-add on tensor cores takes as long as, by the kind of products
-WAIT = 1300  # cycles until a fetched tile can be used
-LOOP = 0.12  # instructions of a step that are neither arithmetic nor fetches, per multiply-add
-FETCH = 10.5  # instructions to bring one element of a tile to local memory
 LAUNCH = 14000
 FLOATS_PER_CYCLE = 3  # to or from global memory, a unit
 
@@ -117,17 +129,17 @@ def cost(target: Target, choice: Choice, rows: int, columns: int, depth: int, ba
     A step takes its arithmetic or its local fetches, whichever is longer. Groups on one unit hide each other's waiting for global memory
     and barriers; a group alone waits in full. A split pays for writing and reading its partial sums and for one more launch.
     """
-    tile, splits = choice.tile, choice.splits
+    tile, splits, rates = choice.tile, choice.splits, RATES[choice.tile.mma]
     m, n = tile.item_rows, tile.item_columns
-    fetched = (tile.rows + tile.columns) / (tile.rows * tile.columns) * FETCH
-    arithmetic = PRODUCT[tile.mma] * m * n if tile.mma else max(m * n + (m + n) / 4, 4 * (m + n))
-    per_depth = arithmetic + (LOOP + fetched) * m * n
+    fetched = (tile.rows + tile.columns) / (tile.rows * tile.columns) * rates.fetch
+    arithmetic = rates.product * m * n if tile.mma else max(m * n + (m + n) / 4, 4 * (m + n))
+    per_depth = arithmetic + (rates.loop + fetched) * m * n
     step = tile.items / LANES * tile.depth * per_depth
     steps = -(-int(depth * tile.waste) // (splits * tile.depth))
     groups = -(-rows // tile.rows) * -(-columns // tile.columns) * batches * splits
     groups_per_unit = -(-groups // target.compute_units)
-    resident = max(1, REGISTERS // (tile.items * (m * n + OTHER_REGISTERS[tile.mma])))
-    cycles = max(groups_per_unit * steps * step, -(-groups_per_unit // resident) * (steps + 2) * (step + WAIT))
+    resident = max(1, REGISTERS // (tile.items * (m * n + rates.registers)))
+    cycles = max(groups_per_unit * steps * step, -(-groups_per_unit // resident) * (steps + 2) * (step + rates.wait))
     if splits > 1:
         cycles += LAUNCH + (splits + 1) * 2 * rows * columns * batches / (target.compute_units * FLOATS_PER_CYCLE)
     return cycles

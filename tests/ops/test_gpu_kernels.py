@@ -46,7 +46,7 @@ def multiplied(values: np.ndarray, choice: Choice | None) -> np.ndarray:
 
 
 def can_run(device: Any, tile: Tile, kind: int | None = None) -> None:
-    """CPU runtimes make these products of float multiply-adds. They compile for seconds: there the smallest tile, and where `kind` is given one kind of products."""
+    """CPU runtimes make these products of float multiply-adds and compile for seconds: there the smallest tile, and one kind of products where `kind` is given."""
     if not device.target.tensor_cores and (tile.rows * tile.columns > 64 * 64 or kind not in (None, tile.mma)):
         pytest.skip("not for this runtime")
 
@@ -362,9 +362,9 @@ def test_convolution(device: Any, window: str) -> None:
 @TENSOR
 @pytest.mark.parametrize("window", WINDOWS)
 def test_convolution_on_tensor_cores(device: Any, window: str, tile: Tile) -> None:
-    number = list(WINDOWS).index(window)
-    can_run(device, tile, list(MMA.values())[number % len(MMA)])
-    rng = np.random.default_rng(number)
+    kinds = {"1x1": MMA["bf16"], "3x3 stride 2": MMA["tf32"], "7x4 mixed": MMA["fp32"], "3-D": MMA["fp16"]}
+    can_run(device, tile, kinds.get(window, 0))
+    rng = np.random.default_rng(list(WINDOWS).index(window))
     for case, (channels, group) in enumerate(((16, 1), (9, 2), (32, 3), (3, 1))):
         outputs = group * int(rng.integers(8, 80))
         g = geometry(2, channels * group, outputs, random_size(rng, WINDOWS[window]), group=group, **WINDOWS[window])
