@@ -26,7 +26,7 @@ from ocaffe.cl.device import Device, select_device
 from ocaffe.cl.program import ProgramKey, Programs
 from ocaffe.graph.ir import Ref, Role
 from ocaffe.graph.recorder import Recorder
-from ocaffe.ops import conv_depthwise, conv_gpu, conv_mma, gemm_gpu
+from ocaffe.ops import conv_depthwise, conv_gpu, gemm_gpu
 from ocaffe.ops.convolution import ConvGeometry
 from ocaffe.ops.gemm_gpu import Choice, Tile, choose, tiles_for
 from ocaffe.target import Target
@@ -145,8 +145,7 @@ def convolutions(target: Target, batch: int) -> Iterator[Problem]:
             (backward_filter, w, (g.group_outputs, g.depth, g.batch * g.positions, g.group)),
         ):
             way = direction.__name__
-            able = (tile for tile in tiles_for(target) + EXPERIMENTS if not tile.mma or conv_mma.possible(g, way))
-            tiles = list(dict.fromkeys(conv_gpu.with_step(g, tile, way) for tile in able))
+            tiles = list(dict.fromkeys([*conv_gpu.tiles(target, g, way), *(conv_gpu.with_step(g, tile, way) for tile in EXPERIMENTS)]))
             yield Problem(f"{name} {way}", flop, result, shape, tiles, conv_gpu.tiles(target, g, way), partial(direction, conv_gpu, g, x, w, y))
 
 

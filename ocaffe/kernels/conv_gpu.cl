@@ -73,7 +73,7 @@ INLINE void gather(const int backward, local float* as, local float* bs, global 
   filter += (ulong)group * rows * depth * TAPS + (ulong)(row0 + a_row) * a_row_stride + a_tap_h * KERNEL_W + a_tap_w;
   local float* a_to = as + (a_channel * STEP_WINDOW + a_tap) * LDA + a_row;
 
-  /* The image: f.columns past the end fetch the last one and are not stored. */
+  /* The image: columns past the end fetch the last one and are not stored. */
   const int b_column = min(column0 + item % BN, f.columns - 1), b_channel = item / BN;
   const int b_position = b_column % f.positions;
   const int at_w = ORIGIN(f.from_w + b_position % f.count_w * f.stride_w, STRIDE_W, PAD_W);
@@ -87,59 +87,62 @@ INLINE void gather(const int backward, local float* as, local float* bs, global 
   local const float* b_from = bs + tile_column(item);
   float acc[TM][TN];
   float ra[PASSES_A], rb[STEP_WINDOW][ITEM_CHANNELS];
-  tile_clear(acc);
-  int channel = begin, tap_d = f.tap_d, tap_h = f.tap_h, tap_w = f.tap_w;
-  /* Step s is fetched while step s - 1 is multiplied; the loads are in flight meanwhile. */
-  for (int s = 0; s <= steps; ++s) {
-    if (s < steps) {
-      const int a_exists = channel + a_channel < end && tap_h + a_tap_h < KERNEL_H && tap_w + a_tap_w < KERNEL_W;
-      const int a_limit = a_exists ? a_rows_exist : 0;
-      global const float* a = filter + (ulong)(channel + a_channel) * a_channel_stride + (tap_d * KERNEL_H + tap_h) * KERNEL_W + tap_w;
+  for (int exact = 0;; exact = 1) {
+    tile_clear(acc);
+    int channel = begin, tap_d = f.tap_d, tap_h = f.tap_h, tap_w = f.tap_w;
+    /* Step s is fetched while step s - 1 is multiplied; the loads are in flight meanwhile. */
+    for (int s = 0; s <= steps; ++s) {
+      if (s < steps) {
+        const int a_exists = channel + a_channel < end && tap_h + a_tap_h < KERNEL_H && tap_w + a_tap_w < KERNEL_W;
+        const int a_limit = a_exists ? a_rows_exist : 0;
+        global const float* a = filter + (ulong)(channel + a_channel) * a_channel_stride + (tap_d * KERNEL_H + tap_h) * KERNEL_W + tap_w;
 #pragma unroll
-      for (int i = 0; i < PASSES_A; ++i) ra[i] = i * ROWS_APART < a_limit ? a[i * ROWS_APART * a_row_stride] : 0.0f;
+        for (int i = 0; i < PASSES_A; ++i) ra[i] = i * ROWS_APART < a_limit ? a[i * ROWS_APART * a_row_stride] : 0.0f;
 
-      const int z = TAP_AT(at_d, tap_d, STRIDE_D, DILATION_D);
+        const int z = TAP_AT(at_d, tap_d, STRIDE_D, DILATION_D);
 #pragma unroll
-      for (int r = 0; r < STEP_ROWS; ++r) {
-        const int row_tap = tap_h + r * tap_step_h;
-        const int y = TAP_AT(at_h, row_tap, STRIDE_H, DILATION_H);
-        const int row_exists = row_tap < KERNEL_H && (!leaves || ((uint)z < (uint)sd && (uint)y < (uint)sh));
+        for (int r = 0; r < STEP_ROWS; ++r) {
+          const int row_tap = tap_h + r * tap_step_h;
+          const int y = TAP_AT(at_h, row_tap, STRIDE_H, DILATION_H);
+          const int row_exists = row_tap < KERNEL_H && (!leaves || ((uint)z < (uint)sd && (uint)y < (uint)sh));
 #pragma unroll
-        for (int t = 0; t < STEP_TAPS; ++t) {
-          const int tap = tap_w + t * tap_step_w;
-          const int x = TAP_AT(at_w, tap, STRIDE_W, DILATION_W);
-          const int exists = row_exists && tap < KERNEL_W && (!leaves || (uint)x < (uint)sw);
-          const int limit = exists ? end - channel - b_channel : 0;
-          global const float* b = source + (long)((z * sh + y) * sw + x) + (long)(channel + b_channel) * plane;
+          for (int t = 0; t < STEP_TAPS; ++t) {
+            const int tap = tap_w + t * tap_step_w;
+            const int x = TAP_AT(at_w, tap, STRIDE_W, DILATION_W);
+            const int exists = row_exists && tap < KERNEL_W && (!leaves || (uint)x < (uint)sw);
+            const int limit = exists ? end - channel - b_channel : 0;
+            global const float* b = source + (long)((z * sh + y) * sw + x) + (long)(channel + b_channel) * plane;
+#pragma unroll
+            for (int i = 0; i < ITEM_CHANNELS; ++i)
+              rb[r * STEP_TAPS + t][i] = i * CHANNELS_APART < limit ? b[i * CHANNELS_APART * plane] : 0.0f;
+          }
+        }
+
+        tap_w += STEP_TAPS * tap_step_w;
+        if (tap_w >= KERNEL_W) {
+          tap_w = f.tap_w;
+          tap_h += STEP_ROWS * tap_step_h;
+          if (tap_h >= KERNEL_H) {
+            tap_h = f.tap_h;
+            tap_d += tap_step_d;
+            if (tap_d >= KERNEL_D) tap_d = f.tap_d, channel += STEP_CHANNELS;
+          }
+        }
+      }
+      if (s > 0) tile_multiply(a_from + ((s - 1) & 1) * (BK * LDA), b_from + ((s - 1) & 1) * (BK * LDB), acc, exact);
+      if (s < steps) {
+#pragma unroll
+        for (int i = 0; i < PASSES_A; ++i)
+          if (i * ROWS_APART < a_rows) a_to[(s & 1) * (BK * LDA) + i * ROWS_APART] = ra[i];
+#pragma unroll
+        for (int t = 0; t < STEP_WINDOW; ++t)
 #pragma unroll
           for (int i = 0; i < ITEM_CHANNELS; ++i)
-            rb[r * STEP_TAPS + t][i] = i * CHANNELS_APART < limit ? b[i * CHANNELS_APART * plane] : 0.0f;
-        }
+            b_to[(s & 1) * (BK * LDB) + (i * CHANNELS_APART * STEP_WINDOW + t) * LDB] = rb[t][i];
       }
-
-      tap_w += STEP_TAPS * tap_step_w;
-      if (tap_w >= KERNEL_W) {
-        tap_w = f.tap_w;
-        tap_h += STEP_ROWS * tap_step_h;
-        if (tap_h >= KERNEL_H) {
-          tap_h = f.tap_h;
-          tap_d += tap_step_d;
-          if (tap_d >= KERNEL_D) tap_d = f.tap_d, channel += STEP_CHANNELS;
-        }
-      }
+      barrier(CLK_LOCAL_MEM_FENCE);
     }
-    if (s > 0) tile_multiply(a_from + ((s - 1) & 1) * (BK * LDA), b_from + ((s - 1) & 1) * (BK * LDB), acc);
-    if (s < steps) {
-#pragma unroll
-      for (int i = 0; i < PASSES_A; ++i)
-        if (i * ROWS_APART < a_rows) a_to[(s & 1) * (BK * LDA) + i * ROWS_APART] = ra[i];
-#pragma unroll
-      for (int t = 0; t < STEP_WINDOW; ++t)
-#pragma unroll
-        for (int i = 0; i < ITEM_CHANNELS; ++i)
-          b_to[(s & 1) * (BK * LDB) + (i * CHANNELS_APART * STEP_WINDOW + t) * LDB] = rb[t][i];
-    }
-    barrier(CLK_LOCAL_MEM_FENCE);
+    if (tile_is_done(acc, exact, as)) break;
   }
 
   const ulong sample_stride = splits > 1 ? (ulong)groups * rows * td * th * tw : target_stride;
@@ -206,43 +209,46 @@ kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void backward_filter(OPER
   float acc[TM][TN];
   float ra[PASSES_A], rb[PASSES_B];
   const int steps = (end - begin + BK - 1) / BK;
-  tile_clear(acc);
-  int position = begin + item % BK;
-  int px = position % ow, py = position / ow % oh, pz = position / ow / oh % od, sample = position / out_plane;
-  for (int s = 0; s <= steps; ++s) {
-    if (s < steps) {
-      const int exists = position < end, a_limit = exists ? lines_exist : 0;
-      global const float* a = dy + sample * dy_stride + (pz * oh + py) * ow + px;
+  for (int exact = 0;; exact = 1) {
+    tile_clear(acc);
+    int position = begin + item % BK;
+    int px = position % ow, py = position / ow % oh, pz = position / ow / oh % od, sample = position / out_plane;
+    for (int s = 0; s <= steps; ++s) {
+      if (s < steps) {
+        const int exists = position < end, a_limit = exists ? lines_exist : 0;
+        global const float* a = dy + sample * dy_stride + (pz * oh + py) * ow + px;
 #pragma unroll
-      for (int i = 0; i < PASSES_A; ++i) ra[i] = i * ROWS_APART < a_limit ? a[i * ROWS_APART * out_plane] : 0.0f;
-      const int z = pz * STRIDE_D, y = py * STRIDE_H, xx = px * STRIDE_W;
-      global const float* b = x + sample * x_stride + (z * h + y) * w + xx;
+        for (int i = 0; i < PASSES_A; ++i) ra[i] = i * ROWS_APART < a_limit ? a[i * ROWS_APART * out_plane] : 0.0f;
+        const int z = pz * STRIDE_D, y = py * STRIDE_H, xx = px * STRIDE_W;
+        global const float* b = x + sample * x_stride + (z * h + y) * w + xx;
 #pragma unroll
-      for (int i = 0; i < PASSES_B; ++i) {
-        int inside = exists;
-        if (PADDED)
-          inside = inside && (uint)(z + at_d[i]) < (uint)d && (uint)(y + at_h[i]) < (uint)h && (uint)(xx + at_w[i]) < (uint)w;
-        rb[i] = inside ? b[place[i]] : 0.0f;
+        for (int i = 0; i < PASSES_B; ++i) {
+          int inside = exists;
+          if (PADDED)
+            inside = inside && (uint)(z + at_d[i]) < (uint)d && (uint)(y + at_h[i]) < (uint)h && (uint)(xx + at_w[i]) < (uint)w;
+          rb[i] = inside ? b[place[i]] : 0.0f;
+        }
+        position += BK;
+        px += step_x;
+        py += step_y;
+        pz += step_z;
+        sample += step_sample;
+        if (px >= ow) px -= ow, ++py;
+        if (py >= oh) py -= oh, ++pz;
+        if (pz >= od) pz -= od, ++sample;
       }
-      position += BK;
-      px += step_x;
-      py += step_y;
-      pz += step_z;
-      sample += step_sample;
-      if (px >= ow) px -= ow, ++py;
-      if (py >= oh) py -= oh, ++pz;
-      if (pz >= od) pz -= od, ++sample;
-    }
-    if (s > 0) tile_multiply(a_from + ((s - 1) & 1) * (BK * LDA), b_from + ((s - 1) & 1) * (BK * LDB), acc);
-    if (s < steps) {
+      if (s > 0) tile_multiply(a_from + ((s - 1) & 1) * (BK * LDA), b_from + ((s - 1) & 1) * (BK * LDB), acc, exact);
+      if (s < steps) {
 #pragma unroll
-      for (int i = 0; i < PASSES_A; ++i)
-        if (i * ROWS_APART < lines) a_to[(s & 1) * (BK * LDA) + i * ROWS_APART] = ra[i];
+        for (int i = 0; i < PASSES_A; ++i)
+          if (i * ROWS_APART < lines) a_to[(s & 1) * (BK * LDA) + i * ROWS_APART] = ra[i];
 #pragma unroll
-      for (int i = 0; i < PASSES_B; ++i)
-        if (i * ROWS_APART < b_lines) b_to[(s & 1) * (BK * LDB) + i * ROWS_APART] = rb[i];
+        for (int i = 0; i < PASSES_B; ++i)
+          if (i * ROWS_APART < b_lines) b_to[(s & 1) * (BK * LDB) + i * ROWS_APART] = rb[i];
+      }
+      barrier(CLK_LOCAL_MEM_FENCE);
     }
-    barrier(CLK_LOCAL_MEM_FENCE);
+    if (tile_is_done(acc, exact, as)) break;
   }
 
   const ulong dw_place = dw_offset + split * dw_stride + (ulong)(group * outputs + row0) * columns + column0;

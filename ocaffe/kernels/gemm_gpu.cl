@@ -70,38 +70,41 @@ kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void gemm(OPERAND_RESTRIC
   float acc[TM][TN];
   float4 ra[PASSES_A], rb[PASSES_B];
   const int steps = (end - begin + BK - 1) / BK;
-  tile_clear(acc);
-  global const float *a_at = a, *b_at = b;
-  /* Step s is fetched while step s - 1 is multiplied; the loads are in flight meanwhile. */
-  for (int s = 0; s <= steps; ++s) {
-    const int k = begin + s * BK;
-    if (s < steps) {
-      if (whole && k + BK <= end) {
+  for (int exact = 0;; exact = 1) {
+    tile_clear(acc);
+    global const float *a_at = a, *b_at = b;
+    /* Step s is fetched while step s - 1 is multiplied; the loads are in flight meanwhile. */
+    for (int s = 0; s <= steps; ++s) {
+      const int k = begin + s * BK;
+      if (s < steps) {
+        if (whole && k + BK <= end) {
 #pragma unroll
-        for (int i = 0; i < PASSES_A; ++i) ra[i] = *(global const float4*)(a_at + i * a_next);
+          for (int i = 0; i < PASSES_A; ++i) ra[i] = *(global const float4*)(a_at + i * a_next);
 #pragma unroll
-        for (int i = 0; i < PASSES_B; ++i) rb[i] = *(global const float4*)(b_at + i * b_next);
-      } else {
+          for (int i = 0; i < PASSES_B; ++i) rb[i] = *(global const float4*)(b_at + i * b_next);
+        } else {
+#pragma unroll
+          for (int i = 0; i < PASSES_A; ++i)
+            ra[i] = fetch_edge(a_at + i * a_next, existing(a_row + i * a_next_row, k + a_depth + i * a_next_depth, rows, end, !trans_a));
+#pragma unroll
+          for (int i = 0; i < PASSES_B; ++i)
+            rb[i] = fetch_edge(b_at + i * b_next, existing(b_row + i * b_next_row, k + b_depth + i * b_next_depth, columns, end, trans_b));
+        }
+        a_at += BK * a_depth_step;
+        b_at += BK * b_depth_step;
+      }
+      if (s > 0) tile_multiply(a_from + ((s - 1) & 1) * (BK * LDA), b_from + ((s - 1) & 1) * (BK * LDB), acc, exact);
+      if (s < steps) {
 #pragma unroll
         for (int i = 0; i < PASSES_A; ++i)
-          ra[i] = fetch_edge(a_at + i * a_next, existing(a_row + i * a_next_row, k + a_depth + i * a_next_depth, rows, end, !trans_a));
+          stage(a_to + (s & 1) * (BK * LDA) + i * (a_next_depth * LDA + a_next_row), ra[i], LDA, !trans_a);
 #pragma unroll
         for (int i = 0; i < PASSES_B; ++i)
-          rb[i] = fetch_edge(b_at + i * b_next, existing(b_row + i * b_next_row, k + b_depth + i * b_next_depth, columns, end, trans_b));
+          stage(b_to + (s & 1) * (BK * LDB) + i * (b_next_depth * LDB + b_next_row), rb[i], LDB, trans_b);
       }
-      a_at += BK * a_depth_step;
-      b_at += BK * b_depth_step;
+      barrier(CLK_LOCAL_MEM_FENCE);
     }
-    if (s > 0) tile_multiply(a_from + ((s - 1) & 1) * (BK * LDA), b_from + ((s - 1) & 1) * (BK * LDB), acc);
-    if (s < steps) {
-#pragma unroll
-      for (int i = 0; i < PASSES_A; ++i)
-        stage(a_to + (s & 1) * (BK * LDA) + i * (a_next_depth * LDA + a_next_row), ra[i], LDA, !trans_a);
-#pragma unroll
-      for (int i = 0; i < PASSES_B; ++i)
-        stage(b_to + (s & 1) * (BK * LDB) + i * (b_next_depth * LDB + b_next_row), rb[i], LDB, trans_b);
-    }
-    barrier(CLK_LOCAL_MEM_FENCE);
+    if (tile_is_done(acc, exact, as)) break;
   }
 
   if (has_bias) {

@@ -1,64 +1,67 @@
-/* gemm_gpu.cl on tensor cores: c[M][N] = op(a) op(b) (+ bias[n]), the same arguments and groups.
+/* gemm_gpu.cl on tensor cores: c[M][N] = op(a) op(b) (+ bias[n]), the same groups.
 
-   Defines: the tile (tile_mma.h). QUADS(BM) and QUADS(BN) are 1, 2 or 4, NT is a multiple of 128.
+   Defines: the tile (tile_mma.h); TRANS_A, TRANS_B: the layouts, known to the compiler, for the registers that one load fills have an order. QUADS(BM) and QUADS(BN) are 1, 2 or 4, NT is a multiple of 128.
    An operand is fetched as float4 where it is aligned and its part of the tile exists, else element by element. */
 #include "common.h"
 #include "epilogue.h"
 #include "split_sum.h"
 #include "tile_mma.h"
 
+#ifndef TRANS_A
+#define TRANS_A 0
+#define TRANS_B 0
+#endif
+
 kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void gemm(OPERAND_RESTRICT(const float, a), OPERAND_RESTRICT(const float, b),
                                                                  OPERAND_RESTRICT(const float, bias), OPERAND_RESTRICT(float, c), int M,
-                                                                 int N, int K, int depth, int trans_a, int trans_b, int has_bias,
+                                                                 int N, int K, int depth, int batches, int has_bias,
                                                                  int accumulate, float slope) {
   LOCAL_QUADS(as, 2 * 4 * BM);
   LOCAL_QUADS(bs, 2 * 4 * BN);
   const int item = get_local_id(0);
-  const int row = get_group_id(1) * BM, column = get_group_id(0) * BN, split = get_group_id(2);
+  const int row = get_group_id(1) * BM, column = get_group_id(0) * BN;
+  const int batch = get_group_id(2) % batches, split = get_group_id(2) / batches;
   const int begin = split * depth, end = min(K, begin + depth);
   const int rows = M - row, columns = N - column;
   const int a_whole = rows >= BM && ((a_offset | a_stride) & 3) == 0, b_whole = columns >= BN && ((b_offset | b_stride) & 3) == 0;
-  Share a_share = share_along(), b_share = share_along();
-  if (trans_a) a_share = share_across(BM);
-  if (!trans_b) b_share = share_across(BN);
+  const Share a_share = TRANS_A ? share_across(BM) : share_along(), b_share = TRANS_B ? share_along() : share_across(BN);
   const int a_depth = a_share.quad * QUAD, b_depth = b_share.quad * QUAD;
   int a_to[QUADS(BM)], b_to[QUADS(BN)];
   places_of(a_share, QUADS(BM), a_to);
   places_of(b_share, QUADS(BN), b_to);
 
   LOCATE(a), LOCATE(b), LOCATE(bias), LOCATE(c);
-  a += (row + a_share.line) * (trans_a ? 1 : a_stride) + (begin + a_depth) * (trans_a ? a_stride : 1);
-  b += (column + b_share.line) * (trans_b ? b_stride : 1) + (begin + b_depth) * (trans_b ? 1 : b_stride);
-  const ulong a_step = BK * (trans_a ? a_stride : 1), b_step = BK * (trans_b ? 1 : b_stride);
+  a += (ulong)batch * (TRANS_A ? K : M) * a_stride;
+  b += (ulong)batch * (TRANS_B ? N : K) * b_stride;
+  a += (row + a_share.line) * (TRANS_A ? 1 : a_stride) + (begin + a_depth) * (TRANS_A ? a_stride : 1);
+  b += (column + b_share.line) * (TRANS_B ? b_stride : 1) + (begin + b_depth) * (TRANS_B ? 1 : b_stride);
+  const ulong a_step = BK * (TRANS_A ? a_stride : 1), b_step = BK * (TRANS_B ? 1 : b_stride);
 
   float acc[TM][TN], ra[QUADS(BM)][QUAD], rb[QUADS(BN)][QUAD];
   const int steps = (end - begin + BK - 1) / BK;
-  for (int exact = 0;; exact = 1) {
-    tile_clear(acc);
-    global const float *a_at = a, *b_at = b;
-    /* Step s is fetched while step s - 1 is multiplied; the loads are in flight meanwhile. */
-    for (int s = 0; s <= steps; ++s) {
-      if (s < steps) {
-        const int k = begin + s * BK, full = k + BK <= end;
-        if (trans_a)
-          fetch_across(ra, QUADS(BM), a_at, a_stride, rows - a_share.line, end - k - a_depth, a_whole && full);
-        else
-          fetch_along(ra, QUADS(BM), a_at, a_stride, rows - a_share.line, end - k - a_depth, a_whole && full);
-        if (trans_b)
-          fetch_along(rb, QUADS(BN), b_at, b_stride, columns - b_share.line, end - k - b_depth, b_whole && full);
-        else
-          fetch_across(rb, QUADS(BN), b_at, b_stride, columns - b_share.line, end - k - b_depth, b_whole && full);
-        a_at += a_step;
-        b_at += b_step;
-      }
-      if (s > 0) quads_multiply(as + (s - 1) % 2 * (4 * BM), bs + (s - 1) % 2 * (4 * BN), acc, exact);
-      if (s < steps) {
-        store_quads(as + s % 2 * (4 * BM), a_to, ra, QUADS(BM), LEFT_SCALE);
-        store_quads(bs + s % 2 * (4 * BN), b_to, rb, QUADS(BN), RIGHT_SCALE);
-      }
-      barrier(CLK_LOCAL_MEM_FENCE);
+  tile_clear(acc);
+  global const float *a_at = a, *b_at = b;
+  /* Step s is fetched while step s - 1 is multiplied; the loads are in flight meanwhile. */
+  for (int s = 0; s <= steps; ++s) {
+    if (s < steps) {
+      const int k = begin + s * BK, full = k + BK <= end;
+      if (TRANS_A)
+        fetch_across(ra, QUADS(BM), a_at, a_stride, rows - a_share.line, end - k - a_depth, a_whole && full);
+      else
+        fetch_along(ra, QUADS(BM), a_at, a_stride, rows - a_share.line, end - k - a_depth, a_whole && full);
+      if (TRANS_B)
+        fetch_along(rb, QUADS(BN), b_at, b_stride, columns - b_share.line, end - k - b_depth, b_whole && full);
+      else
+        fetch_across(rb, QUADS(BN), b_at, b_stride, columns - b_share.line, end - k - b_depth, b_whole && full);
+      a_at += a_step;
+      b_at += b_step;
     }
-    if (tile_is_done(acc, exact, (local float*)as)) break;
+    if (s > 0) quads_multiply(as + (s - 1) % 2 * (4 * BM), bs + (s - 1) % 2 * (4 * BN), acc);
+    if (s < steps) {
+      store_quads(as + s % 2 * (4 * BM), a_to, ra, QUADS(BM), LEFT_SCALE);
+      store_quads(bs + s % 2 * (4 * BN), b_to, rb, QUADS(BN), RIGHT_SCALE);
+    }
+    barrier(CLK_LOCAL_MEM_FENCE);
   }
   tile_unscale(acc);
 
@@ -71,6 +74,6 @@ kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void gemm(OPERAND_RESTRIC
       for (int i = 0; i < TM; ++i) acc[i][j] = acc[i][j] * factor + offset;
     }
   }
-  c += ((ulong)split * M + row) * c_stride + column;
+  c += ((ulong)get_group_id(2) * M + row) * c_stride + column;
   tile_store(c, c_stride, rows, columns, ((c_offset | c_stride) & 3) == 0, acc, accumulate, slope);
 }

@@ -6,7 +6,12 @@
    BM, BN  rows and columns of a work-group          BK  depth of one step
    TM, TN  rows and columns of a work-item, multiples of 4, in chunks of 4 neighbours
    WM      rows of 32 consecutive work-items (one NVIDIA warp; elsewhere only a numbering); their columns follow
-   MMA     for tile_mma.h: the tile is one of tensor cores
+   MMA     NVIDIA's tensor cores by inline PTX: 1 = operands in TF32 (11 bits of mantissa); 3 = each operand as the sum of two TF32 numbers, three
+           products of which the sums are kept in float: as exact as float (Ootomo and Yokota, "Recovering single precision accuracy from Tensor
+           Cores", 2022). TM = WM / 8, TN = WN / 4, BK a multiple of 8
+
+   With MMA 3 Inf * 1 would be NaN, for the second part of 1 is 0. So a tile in which any sum is not finite is computed again, plainly:
+   for (int exact = 0;; exact = 1) { clear, all steps with tile_multiply(..., exact); if (tile_is_done(...)) break; }
 
    An element (i, j) of a work-item's sums stands at row tile_row + ROW(i), column tile_column + COLUMN(j) of the tile. */
 #ifndef OCAFFE_TILE_GPU_H
@@ -39,15 +44,17 @@
 /* As mma.m16n8k8 leaves them: lane 4 g + q has rows g and g + 8 of each 16, and of two products' 16 columns the four from 4 q on. */
 #define ROW(i) ((i) / 2 * 16 + (i) % 2 * 8)
 #define LANE_ROW(lane) ((lane) / 4)
+#define PADDING 8
 #else
 #define ROW(i) ((i) / 4 * (LANE_ROWS * 4) + (i) % 4)
 #define LANE_ROW(lane) ((lane) / LANE_COLUMNS * 4)
+#define PADDING 4
 #endif
 #define COLUMN(j) ((j) / 4 * (LANE_COLUMNS * 4) + (j) % 4)
 
 /* A few more floats a row: scattered stores of a step then fall into different banks, and rows stay aligned for float4. */
-#define LDA (BM + 4)
-#define LDB (BN + 4)
+#define LDA (BM + PADDING)
+#define LDB (BN + PADDING)
 
 /* Without the attribute some compilers assume 4 bytes and split each float4 access into four. */
 #define LOCAL_TILE(name, size) local float name[size] __attribute__((aligned(16)))
@@ -57,16 +64,19 @@
 INLINE int tile_row(int item) { return item / 32 / (BN / WN) * WM + LANE_ROW(item % 32); }
 INLINE int tile_column(int item) { return item / 32 % (BN / WN) * WN + item % 32 % LANE_COLUMNS * 4; }
 
-#ifndef MMA
-/* acc += as' * bs for one step; `a` and `b` point at this work-item's first row and column. */
-INLINE void tile_multiply(local const float* a, local const float* b, float acc[TM][TN]) {
+INLINE void tile_multiply_fma(local const float* a, local const float* b, float acc[TM][TN]) {
 #pragma unroll
   for (int k = 0; k < BK; ++k) {
     float av[TM], bv[TN];
 #pragma unroll
     for (int i = 0; i < TM; i += 4) {
+#ifdef MMA
+#pragma unroll
+      for (int e = 0; e < 4 && i + e < TM; ++e) av[i + e] = a[k * LDA + ROW(i + e)];
+#else
       const float4 v = *(local const float4*)(a + k * LDA + ROW(i));
       av[i] = v.x, av[i + 1] = v.y, av[i + 2] = v.z, av[i + 3] = v.w;
+#endif
     }
 #pragma unroll
     for (int j = 0; j < TN; j += 4) {
@@ -79,7 +89,110 @@ INLINE void tile_multiply(local const float* a, local const float* b, float acc[
       for (int j = 0; j < TN; ++j) acc[i][j] += av[i] * bv[j];
   }
 }
+
+#if defined(MMA) && !defined(OCAFFE_TILE_MMA_H)
+/* d += a * b, 16 x 8 x 8, by the 32 lanes of a warp. */
+INLINE void mma(float d[4], const uint a[4], const uint b[2]) {
+  asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+               : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+/* The leading TF32 number of a float, and what is left of it. */
+INLINE uint leading(float v) {
+#if MMA == 1
+  uint r;
+  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(r) : "f"(v));
+  return r;
+#else
+  return as_uint(v) & 0xffffe000u;
 #endif
+}
+
+INLINE void tile_multiply_mma(local const float* a, local const float* b, float acc[TM][TN]) {
+  const int lane = get_local_id(0) % 32, g = lane / 4, q = lane % 4;
+  a += q * LDA;
+  b += q * LDB - 4 * q + g / 2 * 4 + g % 2;
+#pragma unroll
+  for (int k = 0; k < BK; k += 8) {
+    uint ah[TM / 2][4], bh[TN / 2][2];
+#if MMA == 3
+    uint al[TM / 2][4], bl[TN / 2][2];
+#endif
+#pragma unroll
+    for (int i = 0; i < TM / 2; ++i)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        const float v = a[(k + e / 2 * 4) * LDA + i * 16 + e % 2 * 8];
+        ah[i][e] = leading(v);
+#if MMA == 3
+        al[i][e] = as_uint(v - as_float(ah[i][e]));
+#endif
+      }
+#pragma unroll
+    for (int j = 0; j < TN / 2; ++j)
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        const float v = b[(k + e * 4) * LDB + j / 2 * 16 + j % 2 * 2];
+        bh[j][e] = leading(v);
+#if MMA == 3
+        bl[j][e] = as_uint(v - as_float(bh[j][e]));
+#endif
+      }
+#pragma unroll
+    for (int i = 0; i < TM / 2; ++i)
+#pragma unroll
+      for (int j = 0; j < TN / 2; ++j) {
+        float d[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+        const int c = j / 2 * 4 + j % 2 * 2;
+#if MMA == 3
+        mma(d, al[i], bh[j]);
+        mma(d, ah[i], bl[j]);
+#else
+        d[0] = acc[2 * i][c], d[1] = acc[2 * i][c + 1], d[2] = acc[2 * i + 1][c], d[3] = acc[2 * i + 1][c + 1];
+#endif
+        mma(d, ah[i], bh[j]);
+#if MMA == 3
+        acc[2 * i][c] += d[0], acc[2 * i][c + 1] += d[1], acc[2 * i + 1][c] += d[2], acc[2 * i + 1][c + 1] += d[3];
+#else
+        acc[2 * i][c] = d[0], acc[2 * i][c + 1] = d[1], acc[2 * i + 1][c] = d[2], acc[2 * i + 1][c + 1] = d[3];
+#endif
+      }
+  }
+}
+#endif
+
+/* acc += as' * bs for one step; `a` and `b` point at this work-item's first row and column. */
+INLINE void tile_multiply(local const float* a, local const float* b, float acc[TM][TN], int exact) {
+#if defined(MMA) && !defined(OCAFFE_TILE_MMA_H)
+  if (!exact) {
+    tile_multiply_mma(a, b, acc);
+    return;
+  }
+#endif
+  tile_multiply_fma(a, b, acc);
+}
+
+/* Whether the sums stand as they are, the same for the whole group; `vote` is local memory that nobody uses now. */
+INLINE int tile_is_done(float acc[TM][TN], int exact, local float* vote) {
+#if defined(MMA) && MMA == 3
+  if (exact) return 1;
+  float sign = 0.0f;
+#pragma unroll
+  for (int i = 0; i < TM; ++i)
+#pragma unroll
+    for (int j = 0; j < TN; ++j) sign += 0.0f * acc[i][j]; /* NaN if one is not finite */
+  if (get_local_id(0) == 0) *vote = 0.0f;
+  barrier(CLK_LOCAL_MEM_FENCE);
+  if (isnan(sign)) *vote = 1.0f;
+  barrier(CLK_LOCAL_MEM_FENCE);
+  const int done = *vote == 0.0f;
+  barrier(CLK_LOCAL_MEM_FENCE);
+  return done;
+#else
+  return 1;
+#endif
+}
 
 INLINE void tile_clear(float acc[TM][TN]) {
 #pragma unroll

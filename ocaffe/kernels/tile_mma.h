@@ -2,11 +2,9 @@
 
    Tile, results of a work-item and how they are stored: tile_gpu.h, with TM = WM / 8, TN = WN / 4; WM and WN are multiples of 32.
 
-   MMA   what the tensor cores multiply, sums being kept in float:
+   MMA   what the tensor cores multiply, sums being kept in float (3 is tile_gpu.h's):
      1   TF32: operands rounded to 11 bits of mantissa
      2   bfloat16: operands rounded to 8 bits
-     3   each operand as the sum of two TF32 numbers, three products whose sums are added in float outside of the tensor cores: as exact as float
-         (Ootomo and Yokota, "Recovering single precision accuracy from Tensor Cores", 2022)
      4   float16: operands rounded to 11 bits of mantissa, beyond 65504 infinite
 
    A step brings 16 words of every row of the left operand and of every column of the right one (both: a line) to local memory. A word is one element,
@@ -19,10 +17,7 @@
    LEFT_SCALE, RIGHT_SCALE   powers of two that the elements of an operand are multiplied with before they are rounded, and the sums divided by: float16
          begins at 6e-8, gradients are often smaller
 
-   Elsewhere than on NVIDIA's compiler the products are made of float multiply-adds, of operands rounded alike: that is for tests.
-
-   With MMA 3 Inf * 1 would be NaN, for the second part of 1 is 0. So a tile in which any sum is not finite is computed again, plainly:
-   for (int exact = 0;; exact = 1) { clear, all steps with quads_multiply(..., exact); if (tile_is_done(...)) break; } */
+   Elsewhere than on NVIDIA's compiler the products are made of float multiply-adds, of operands rounded alike: that is for tests. */
 #ifndef OCAFFE_TILE_MMA_H
 #define OCAFFE_TILE_MMA_H
 
@@ -102,10 +97,8 @@ INLINE uint two_halves(float low, float high) { return sixteen(high) << 16 | six
 INLINE uint word_of(const float v[PACK], float scale) {
 #if PACK == 2
   return two_halves(v[0] * scale, v[1] * scale);
-#elif MMA == 1
-  return tf32(v[0] * scale);
 #else
-  return as_uint(v[0] * scale);
+  return tf32(v[0] * scale);
 #endif
 }
 
@@ -126,27 +119,22 @@ INLINE float element_of(local const uint4* lines, int line, int quad, int e) {
 #endif
 }
 
-/* Float multiply-adds of what stands in local memory. A function of its own: inside of the loop of the tensor cores it would take registers from them. */
-static __attribute__((noinline, unused)) void quads_multiply_fma(local const uint4* a, local const uint4* b, float* sums) {
+#ifndef __NVPTX__
+INLINE void quads_multiply_fma(local const uint4* a, local const uint4* b, float acc[TM][TN]) {
   const int row = tile_row(get_local_id(0)), column = tile_column(get_local_id(0));
-  for (int i = 0; i < TM; ++i)
-    for (int j = 0; j < TN; ++j) {
-      float sum = sums[i * TN + j];
-      for (int k = 0; k < BK; ++k) sum += element_of(a, row + ROW(i), k / QUAD, k % QUAD) * element_of(b, column + COLUMN(j), k / QUAD, k % QUAD);
-      sums[i * TN + j] = sum;
+  for (int k = 0; k < BK; ++k) {
+    float bv[TN];
+#pragma unroll
+    for (int j = 0; j < TN; ++j) bv[j] = element_of(b, column + COLUMN(j), k / QUAD, k % QUAD);
+#pragma unroll
+    for (int i = 0; i < TM; ++i) {
+      const float v = element_of(a, row + ROW(i), k / QUAD, k % QUAD);
+#pragma unroll
+      for (int j = 0; j < TN; ++j) acc[i][j] += v * bv[j];
     }
+  }
 }
-
-INLINE __attribute__((unused)) void quads_multiply_exactly(local const uint4* a, local const uint4* b, float acc[TM][TN]) {
-  float sums[TM * TN];
-#pragma unroll
-  for (int i = 0; i < TM * TN; ++i) sums[i] = acc[i / TN][i % TN];
-  quads_multiply_fma(a, b, sums);
-#pragma unroll
-  for (int i = 0; i < TM * TN; ++i) acc[i / TN][i % TN] = sums[i];
-}
-
-#ifdef __NVPTX__
+#else
 /* d += a * b, 16 x 8 results, of 8 words of the depth, by the 32 lanes of a warp. */
 INLINE void mma_words(float d[4], const uint a[4], const uint b[2]) {
 #if MMA == 2
@@ -160,66 +148,38 @@ INLINE void mma_words(float d[4], const uint a[4], const uint b[2]) {
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
-#if MMA == 3
-/* The leading TF32 number of a float; the rest is exact. */
-INLINE uint upper_part(uint v) { return v & 0xffffe000u; }
-INLINE uint lower_part(uint v) { return as_uint(as_float(v) - as_float(upper_part(v))); }
-#endif
-
 /* Lane 4 g + q holds rows g and g + 8 of each 16, and of each 16 columns the four from 4 q on: two products deal them two each. */
 INLINE void quads_multiply_mma(local const uint4* a, local const uint4* b, float acc[TM][TN]) {
   const int item = get_local_id(0), lane = item % 32, g = lane / 4, q = lane % 4, m = g / 2;
   a += item / 32 / (BN / WN) * (WM * 4) + m * 8 + ((g ^ g >> 2) & 1) * 4;
   b += item / 32 % (BN / WN) * (WN * 4) + m * 16 + ((g ^ m) & 1) * 4;
   const int a_quad = q ^ (m & 3), b_quad = q ^ ((m ^ m >> 1) & 1) * 2;
-#if MMA == 3
-  /* Half a quad at a time: its parts take twice the registers. */
-#pragma unroll
-  for (int half_quad = 0; half_quad < 2; ++half_quad) {
-    uint at[TM / 2][4], ar[TM / 2][4];
-#pragma unroll
-    for (int i = 0; i < TM; ++i) {
-      const uint2 v = ((local const uint2*)(a + i * 32 + (a_quad ^ (i % 2 * 2 ^ (i / 2 & 1)))))[half_quad];
-      at[i / 2][i % 2] = upper_part(v.x), at[i / 2][i % 2 + 2] = upper_part(v.y);
-      ar[i / 2][i % 2] = lower_part(v.x), ar[i / 2][i % 2 + 2] = lower_part(v.y);
-    }
-#pragma unroll
-    for (int j = 0; j < TN / 2; ++j) {
-      const uint2 v = ((local const uint2*)(b + j / 2 * 64 + j % 2 * 8 + (b_quad ^ ((j % 2) ^ (j / 2 & 1)))))[half_quad];
-      const uint bt[2] = {upper_part(v.x), upper_part(v.y)}, br[2] = {lower_part(v.x), lower_part(v.y)};
-      const int c = j / 2 * 4 + j % 2 * 2;
-#pragma unroll
-      for (int i = 0; i < TM; i += 2) {
-        float d[4] = {0.0f, 0.0f, 0.0f, 0.0f};
-        mma_words(d, ar[i / 2], bt);
-        mma_words(d, at[i / 2], br);
-        mma_words(d, at[i / 2], bt);
-        acc[i][c] += d[0], acc[i][c + 1] += d[1], acc[i + 1][c] += d[2], acc[i + 1][c + 1] += d[3];
-      }
-    }
-  }
-#else
   uint4 av[TM];
 #pragma unroll
   for (int i = 0; i < TM; ++i) av[i] = a[i * 32 + (a_quad ^ (i % 2 * 2 ^ (i / 2 & 1)))];
+  /* Products of some columns before the second half of their depth: each waits for the sums of the one before. */
 #pragma unroll
-  for (int j = 0; j < TN / 2; ++j) {
-    const uint4 bv = b[j / 2 * 64 + j % 2 * 8 + (b_quad ^ ((j % 2) ^ (j / 2 & 1)))];
-    const int c = j / 2 * 4 + j % 2 * 2;
+  for (int j0 = 0; j0 < TN / 2; j0 += 16 / TM) {
+    uint4 bv[16 / TM];
 #pragma unroll
-    for (int half_quad = 0; half_quad < 2; ++half_quad) {
-      const uint bh[2] = {half_quad ? bv.z : bv.x, half_quad ? bv.w : bv.y};
+    for (int j = j0; j < j0 + 16 / TM; ++j) bv[j - j0] = b[j / 2 * 64 + j % 2 * 8 + (b_quad ^ ((j % 2) ^ (j / 2 & 1)))];
 #pragma unroll
-      for (int i = 0; i < TM; i += 2) {
-        const uint ah[4] = {half_quad ? av[i].z : av[i].x, half_quad ? av[i + 1].z : av[i + 1].x, half_quad ? av[i].w : av[i].y,
-                            half_quad ? av[i + 1].w : av[i + 1].y};
-        float d[4] = {acc[i][c], acc[i][c + 1], acc[i + 1][c], acc[i + 1][c + 1]};
-        mma_words(d, ah, bh);
-        acc[i][c] = d[0], acc[i][c + 1] = d[1], acc[i + 1][c] = d[2], acc[i + 1][c + 1] = d[3];
+    for (int half_quad = 0; half_quad < 2; ++half_quad)
+#pragma unroll
+      for (int j = j0; j < j0 + 16 / TM; ++j) {
+        const uint4 v = bv[j - j0];
+        const uint bh[2] = {half_quad ? v.z : v.x, half_quad ? v.w : v.y};
+        const int c = j / 2 * 4 + j % 2 * 2;
+#pragma unroll
+        for (int i = 0; i < TM; i += 2) {
+          const uint ah[4] = {half_quad ? av[i].z : av[i].x, half_quad ? av[i + 1].z : av[i + 1].x, half_quad ? av[i].w : av[i].y,
+                              half_quad ? av[i + 1].w : av[i + 1].y};
+          float d[4] = {acc[i][c], acc[i][c + 1], acc[i + 1][c], acc[i + 1][c + 1]};
+          mma_words(d, ah, bh);
+          acc[i][c] = d[0], acc[i][c + 1] = d[1], acc[i + 1][c] = d[2], acc[i + 1][c + 1] = d[3];
+        }
       }
-    }
   }
-#endif
 }
 #endif
 
@@ -293,16 +253,11 @@ INLINE void fetch_across(float v[][QUAD], int count, global const float* p, ulon
 }
 
 /* acc += a * b for one step. */
-INLINE void quads_multiply(local const uint4* a, local const uint4* b, float acc[TM][TN], int exact) {
-#ifndef __NVPTX__
-  quads_multiply_exactly(a, b, acc);
-#elif MMA == 3
-  if (exact)
-    quads_multiply_exactly(a, b, acc);
-  else
-    quads_multiply_mma(a, b, acc);
-#else
+INLINE void quads_multiply(local const uint4* a, local const uint4* b, float acc[TM][TN]) {
+#ifdef __NVPTX__
   quads_multiply_mma(a, b, acc);
+#else
+  quads_multiply_fma(a, b, acc);
 #endif
 }
 
@@ -311,27 +266,6 @@ INLINE void tile_unscale(float acc[TM][TN]) {
   for (int i = 0; i < TM; ++i)
 #pragma unroll
     for (int j = 0; j < TN; ++j) acc[i][j] *= 1.0f / (LEFT_SCALE * RIGHT_SCALE);
-}
-
-/* Whether the sums stand as they are, the same for the whole group; `vote` is local memory that nobody uses now. */
-INLINE int tile_is_done(float acc[TM][TN], int exact, local float* vote) {
-#if MMA == 3
-  if (exact) return 1;
-  float sign = 0.0f;
-#pragma unroll
-  for (int i = 0; i < TM; ++i)
-#pragma unroll
-    for (int j = 0; j < TN; ++j) sign += 0.0f * acc[i][j]; /* NaN if one is not finite */
-  if (get_local_id(0) == 0) *vote = 0.0f;
-  barrier(CLK_LOCAL_MEM_FENCE);
-  if (isnan(sign)) *vote = 1.0f;
-  barrier(CLK_LOCAL_MEM_FENCE);
-  const int done = *vote == 0.0f;
-  barrier(CLK_LOCAL_MEM_FENCE);
-  return done;
-#else
-  return 1;
-#endif
 }
 
 #endif

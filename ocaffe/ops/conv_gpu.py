@@ -9,13 +9,14 @@ from ocaffe.graph.ir import Ref
 from ocaffe.graph.recorder import Recorder
 from ocaffe.ops import conv_mma
 from ocaffe.ops.conv_mma import sizes, window
-from ocaffe.ops.gemm_gpu import Choice, Tile, choose, sum_splits, tiles_for
+from ocaffe.ops.gemm_gpu import MMA, TILES, Choice, Tile, choose, mma_tiles, sum_splits, tiles_for
 
 if TYPE_CHECKING:
     from ocaffe.ops.convolution import ConvGeometry
     from ocaffe.target import Target
 
 WINDOW_STEP = 12  # products of a result that one step takes at the most where the window leaves a choice
+TENSOR_STEP = 8  # the depth of one product on tensor cores
 FILTER_SUMS = 64  # sums of a work-item of backward_filter on tensor cores: with more of them it runs out of registers
 SUM_ITEMS = 256  # work-items of a group in channel_sum
 SUM_WORTH_SLICING = 1 << 16  # elements that one group of channel_sum adds up in the time of a launch
@@ -24,7 +25,7 @@ SUM_WORTH_SLICING = 1 << 16  # elements that one group of channel_sum adds up in
 def forward(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y: Ref, choice: Choice | None = None) -> None:
     """y = x * w (+ bias per output). `choice` overrules the estimate of tile and splits (benchmarks, tests), here and below."""
     choice = choice or choose(rec.target, tiles(rec.target, g, "forward"), g.group_outputs, g.batch * g.positions, g.depth, g.group)
-    if choice.tile.mma:
+    if choice.tile.mma in MMA.values():
         conv_mma.forward(rec, g, x, w, bias, y, choice)
         return
     part, splits = _split_channels(g.group_channels, g, choice)
@@ -53,7 +54,7 @@ def backward_data(
     if choice is None:
         depth = -(-g.group_outputs * g.taps // phases)
         choice = choose(rec.target, tiles(rec.target, g, "backward_data"), g.group_channels, columns, depth, g.group * phases)
-    if choice.tile.mma:
+    if choice.tile.mma in MMA.values():
         conv_mma.backward_data(rec, g, dy, w, bias, dx, choice)
         return
     part, splits = _split_channels(g.group_outputs, g, choice)
@@ -77,7 +78,7 @@ def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref, ch
     """dw = the gradient of the filters, a product over all positions of all samples."""
     depth = g.batch * g.positions
     choice = choice or choose(rec.target, tiles(rec.target, g, "backward_filter"), g.group_outputs, g.depth, depth, g.group)
-    if choice.tile.mma:
+    if choice.tile.mma in MMA.values():
         conv_mma.backward_filter(rec, g, x, dy, dw, choice)
         return
     tile = choice.tile
@@ -126,6 +127,10 @@ def window_step(g: ConvGeometry, tile: Tile) -> tuple[int, int, int]:
     about 8 to 12 products. With a stride, backward_data can use only every second tap: there a step takes one tap of many channels.
     """
     _, rows, taps = g.kernel
+    if tile.mma:
+        if g.group_channels < TENSOR_STEP:
+            return max(1, tile.items // tile.columns), 1, TENSOR_STEP
+        return TENSOR_STEP if g.group_channels % (2 * TENSOR_STEP) else 2 * TENSOR_STEP, 1, 1
     if max(g.stride) > 1 and g.group_channels >= 8:
         rows = taps = 1
     elif taps > WINDOW_STEP:
@@ -141,13 +146,21 @@ def window_step(g: ConvGeometry, tile: Tile) -> tuple[int, int, int]:
 def tiles(target: Target, g: ConvGeometry, direction: str) -> list[Tile]:
     """The tiles for `direction` (the name of a function above) with the depth of their steps."""
     most = FILTER_SUMS if direction == "backward_filter" else 128
-    fitting = (tile for tile in tiles_for(target) if not tile.mma or (conv_mma.possible(g, direction) and tile.item_rows * tile.item_columns <= most))
-    return [with_step(g, tile, direction) for tile in fitting]
+    shallow = g.group_channels < TENSOR_STEP and g.taps < TENSOR_STEP  # a step on tensor cores would be mostly zeros
+    candidates = TILES + mma_tiles(target.math) if target.tensor_cores and target.math in MMA else tiles_for(target)
+
+    def fits(tile: Tile) -> bool:
+        if not tile.mma:
+            return True
+        able = conv_mma.possible(g, direction) if tile.mma in MMA.values() else not shallow
+        return able and tile.item_rows * tile.item_columns <= most
+
+    return [with_step(g, tile, direction) for tile in candidates if fits(tile)]
 
 
 def with_step(g: ConvGeometry, tile: Tile, direction: str) -> Tile:
     """The tile with the depth that the window gives and what that wastes; the depth of backward_filter are positions."""
-    if tile.mma:
+    if tile.mma in MMA.values():
         return conv_mma.with_step(g, tile, direction)
     step = window_step(g, tile)
     padded = math.prod(-(-n // part) * part for n, part in zip((g.group_channels, *g.kernel[1:]), step))

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ocaffe.graph.ir import FLOAT, Ref, Role
 from ocaffe.graph.recorder import Recorder
@@ -51,23 +51,35 @@ TILES = (
     Tile(32, 32, 4, 4, 32, 16),
 )
 
-# What tensor cores multiply (MMA in kernels/tile_mma.h), by Target.math, and the depth of a step.
-MMA = {"tf32": 1, "bf16": 2, "fp32": 3, "fp16": 4}
-MMA_DEPTH = {1: 16, 2: 32, 3: 16, 4: 32}
+# Three TF32 products for one of floats (kernels/tile_gpu.h), and products of TF32 in gemm_gpu.cl: item_rows = warp_rows / 8.
+TENSOR_TILES = (
+    Tile(128, 128, 8, 16, 64, 16, mma=3),
+    Tile(128, 128, 8, 8, 64, 16, mma=3),
+    Tile(64, 128, 8, 8, 64, 16, mma=3),
+    Tile(64, 128, 4, 8, 32, 16, mma=3),
+    Tile(64, 64, 4, 8, 32, 16, mma=3),
+)
+
+# What tensor cores multiply where operands are rounded (MMA in kernels/tile_mma.h), by Target.math, and the depth of a step.
+MMA = {"tf32": 1, "bf16": 2, "fp16": 4}
+MMA_DEPTH = {1: 16, 2: 32, 4: 32}
 # rows, columns, results of a work-item, rows of a warp
 MMA_SHAPES = ((128, 256, 8, 16, 64), (128, 128, 8, 16, 64), (128, 128, 8, 8, 64), (64, 128, 8, 8, 64), (64, 128, 4, 8, 32), (64, 64, 4, 8, 32))
+HALVES = (MMA["bf16"], MMA["fp16"])  # in gemm_mma.cl
 
 
 def mma_tiles(math: str) -> tuple[Tile, ...]:
-    """The tiles on tensor cores for a mode of arithmetic; item_rows = warp_rows / 8."""
+    """The tiles of kernels/tile_mma.h for a mode of arithmetic; item_rows = warp_rows / 8."""
     return tuple(Tile(*shape, MMA_DEPTH[MMA[math]], mma=MMA[math]) for shape in MMA_SHAPES)
 
 
 def tiles_for(target: Target) -> tuple[Tile, ...]:
-    """The tiles that a device may choose from, by its mode of arithmetic (Target.math)."""
+    """The tiles of a matrix product that a device may choose from, by its mode of arithmetic (Target.math)."""
     if not target.tensor_cores or target.math == "ieee":
         return TILES
-    return TILES + mma_tiles(target.math)
+    if target.math == "fp32":
+        return TILES + TENSOR_TILES
+    return TILES + (tuple(replace(tile, mma=1) for tile in TENSOR_TILES) if target.math == "tf32" else mma_tiles(target.math))
 
 
 # Sums that a work-item can keep in registers. Elsewhere they spill: Intel's GPUs have 128 registers of 8 lanes for 16 work-items.
@@ -157,17 +169,20 @@ def record(
     splits = max(1, -(-depth // part)) if part else 1
     last = splits == 1
     to = c if last else rec.scratch("splits", (splits * rows, columns))
-    family = "gemm_mma" if tile.mma else "gemm_gpu"
-    defines = tile.defines() | scales(rec.target, tile, a, b)
+    family, layout, defines = "gemm_gpu", [trans_a, trans_b], tile.defines()
+    if tile.mma in HALVES:
+        family, layout = "gemm_mma", [1]
+        defines |= {"TRANS_A": int(trans_a), "TRANS_B": int(trans_b)} | scales(rec.target, tile, a, b)
+    args = [rows, columns, depth, part, *layout, bias is not None and last, last and rec.accumulates(c), 1.0]
     rec.launch(
         f"{family}.gemm",
         reads=[a, b, bias if bias is not None and last else a],
         writes=[to],
-        args=[rows, columns, depth, part, trans_a, trans_b, bias is not None and last, last and rec.accumulates(c), 1.0],
+        args=args,
         size=(-(-columns // tile.columns) * tile.items, -(-rows // tile.rows), splits),
         local=(tile.items, 1, 1),
         defines=defines,
-        epilogue=8 if last else None,
+        epilogue=len(args) - 1 if last else None,
     )
     if not last:
         parts = to.view((splits, rows * columns))

@@ -18,12 +18,14 @@ from ocaffe.graph.ir import Ref, Role
 from ocaffe.graph.recorder import Recorder
 from ocaffe.ops import conv_depthwise, conv_gpu, gemm_gpu
 from ocaffe.ops.convolution import ConvGeometry
-from ocaffe.ops.gemm_gpu import MMA, TILES, Choice, Tile, mma_tiles
+from ocaffe.ops.gemm_gpu import HALVES, MMA, TENSOR_TILES, TILES, Choice, Tile, mma_tiles
 from ocaffe.target import MATHS, Target
 from tests.harness import execute
 
 MMA_TILES = [tile for math in MMA for tile in mma_tiles(math)]
-TENSOR = pytest.mark.parametrize("tile", MMA_TILES, ids=str)
+TENSOR = pytest.mark.parametrize("tile", [*TENSOR_TILES, *MMA_TILES], ids=str)
+GEMM_TILES = [*TENSOR_TILES, *(replace(tile, mma=1) for tile in TENSOR_TILES), *mma_tiles("bf16"), *mma_tiles("fp16")]
+TENSOR_GEMM = pytest.mark.parametrize("tile", GEMM_TILES, ids=str)
 SMALL = Tile(rows=16, columns=32, item_rows=4, item_columns=4, warp_rows=16, depth=8)
 
 
@@ -45,9 +47,9 @@ def multiplied(values: np.ndarray, choice: Choice | None) -> np.ndarray:
     return (values.astype(np.float16) if mma == MMA["fp16"] else values).astype(np.float64)
 
 
-def can_run(device: Any, tile: Tile, kind: int | None = None) -> None:
-    """CPU runtimes make these products of float multiply-adds and compile for seconds: there the smallest tile, and one kind of products where `kind` is given."""
-    if not device.target.tensor_cores and (tile.rows * tile.columns > 64 * 64 or kind not in (None, tile.mma)):
+def can_run(device: Any, tile: Tile, kinds: tuple[int, ...]) -> None:
+    """CPU runtimes make the products of `kinds` (Tile.mma) of float multiply-adds, and compile for seconds: there the smallest tile alone."""
+    if not device.target.tensor_cores and (tile.rows * tile.columns > 64 * 64 or tile.mma not in kinds):
         pytest.skip("not for this runtime")
 
 
@@ -116,19 +118,19 @@ def test_gemm_tiles(device: Any, tile: Tile) -> None:
     check_gemm(device, 2 * tile.rows, tile.columns, 2 * tile.depth, Choice(tile), trans_a=True, trans_b=False)
 
 
-@TENSOR
+@TENSOR_GEMM
 def test_gemm_on_tensor_cores(device: Any, tile: Tile) -> None:
-    can_run(device, tile)
+    can_run(device, tile, HALVES)
     for (trans_a, trans_b), splits in itertools.product(itertools.product((False, True), repeat=2), (1, 2)):
         for m, n, k in ((tile.rows + 3, tile.columns + 5, 2 * tile.depth + 3), (2 * tile.rows, tile.columns, 4 * tile.depth), (1, 70, 5)):
             check_gemm(device, m, n, k, Choice(tile, splits), trans_a=trans_a, trans_b=trans_b)
     check_gemm(device, 33, 40, 29, Choice(tile), trans_a=False, trans_b=True, offset=3, gap=2, add=True)
 
 
-@TENSOR
+@TENSOR_GEMM
 def test_what_is_not_finite_on_tensor_cores(device: Any, tile: Tile) -> None:
     """Inf and NaN reach the rows and columns that they belong to, as with float multiply-adds; all other results stay exact."""
-    can_run(device, tile)
+    can_run(device, tile, HALVES)
     rec = recorder(device.target, phase="forward")
     rows, columns = tile.rows + 9, 2 * tile.columns
     a, b, c = (Ref(name, shape, Role.ACTIVATION) for name, shape in (("a", (rows, 24)), ("b", (24, columns)), ("c", (rows, columns))))
@@ -203,20 +205,20 @@ def test_the_mode_of_arithmetic_chooses_the_tiles() -> None:
     assert {tile.mma for tile in gemm_gpu.tiles_for(H100)} == {0}
 
 
-@pytest.mark.parametrize("tile", TILES, ids=str)
+@pytest.mark.parametrize("tile", [*TILES, *TENSOR_TILES], ids=str)
 def test_tiles_meet_what_the_kernels_ask_for(tile: Tile) -> None:
     assert tile.items % 32 == 0 and tile.items <= 256 and tile.items % tile.columns == 0
     for rows in (tile.rows, tile.columns):
         assert rows * tile.depth % (4 * tile.items) == 0 and tile.items % (tile.depth // 4) == 0 and rows // 4 <= tile.items
-    assert 2 * tile.depth * (tile.rows + tile.columns + 8) * 4 <= 48 << 10
+    assert 2 * tile.depth * (tile.rows + tile.columns + (16 if tile.mma else 8)) * 4 <= 48 << 10
     for kernel in itertools.product((1,), (1, 3, 5, 7, 11, 40), (1, 3, 5, 7, 11, 40)):
         g = geometry(1, 64, 64, (1, 50, 50), kernel)
         depth = math.prod(conv_gpu.window_step(g, tile))
-        assert depth <= tile.items and 2 * depth * (tile.rows + tile.columns + 8) * 4 <= 48 << 10
+        assert depth <= tile.items and 2 * depth * (tile.rows + tile.columns + (16 if tile.mma else 8)) * 4 <= 48 << 10
         assert conv_gpu.window_step(g, tile)[0] % (tile.items // tile.columns) == 0
 
 
-@TENSOR
+@pytest.mark.parametrize("tile", MMA_TILES, ids=str)
 def test_tiles_meet_what_tensor_cores_ask_for(tile: Tile) -> None:
     assert tile.item_rows * 8 == tile.warp_rows and tile.warp_rows % 32 == 0 and tile.item_columns % 8 == 0
     assert tile.items % 128 == 0 and 2 * 16 * (tile.rows + tile.columns) * 4 <= 48 << 10
@@ -362,8 +364,8 @@ def test_convolution(device: Any, window: str) -> None:
 @TENSOR
 @pytest.mark.parametrize("window", WINDOWS)
 def test_convolution_on_tensor_cores(device: Any, window: str, tile: Tile) -> None:
-    kinds = {"1x1": MMA["bf16"], "3x3 stride 2": MMA["tf32"], "7x4 mixed": MMA["fp32"], "3-D": MMA["fp16"]}
-    can_run(device, tile, kinds.get(window, 0))
+    kinds = {"1x1": "bf16", "3x3 stride 2": "tf32", "7x4 mixed": "tf32", "3-D": "fp16"}
+    can_run(device, tile, (MMA.get(kinds.get(window, ""), 0),))
     rng = np.random.default_rng(list(WINDOWS).index(window))
     for case, (channels, group) in enumerate(((16, 1), (9, 2), (32, 3), (3, 1))):
         outputs = group * int(rng.integers(8, 80))
@@ -371,10 +373,10 @@ def test_convolution_on_tensor_cores(device: Any, window: str, tile: Tile) -> No
         check_convolution(device, conv_gpu, g, add=case % 2 == 1, offset=3 * case % 2, choice=small(g, (1, 3)[case // 2], tile))
 
 
-@TENSOR
+@pytest.mark.parametrize("tile", MMA_TILES, ids=str)
 def test_vectors_on_tensor_cores(device: Any, tile: Tile) -> None:
     """Planes of a multiple of four positions that begin at float4 places, over every pixel and not; several steps of the depth, and a part of one."""
-    can_run(device, tile, MMA["tf32"])
+    can_run(device, tile, (MMA["tf32"],))
     for window, channels, group in (("1x1", 64, 1), ("1x1", 40, 2), ("3x3", 32, 1)):
         g = geometry(5, channels * group, 24 * group, (1, 6, 10), group=group, **WINDOWS[window])
         check_convolution(device, conv_gpu, g, offset=4, gap=8, add=group == 2, choice=small(g, group, tile))
@@ -383,7 +385,7 @@ def test_vectors_on_tensor_cores(device: Any, tile: Tile) -> None:
 @pytest.mark.parametrize("tile", mma_tiles("fp16"), ids=str)
 def test_small_gradients_in_float16(device: Any, tile: Tile) -> None:
     """Gradients below float16's smallest number keep their sign and size: they are scaled before they are rounded."""
-    can_run(device, tile)
+    can_run(device, tile, HALVES)
     rng = np.random.default_rng(2)
     rec = recorder(device.target)
     g = geometry(2, 16, 24, (1, 4, 6), (1, 3, 3), pad=(0, 1, 1))
