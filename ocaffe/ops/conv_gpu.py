@@ -25,7 +25,7 @@ SUM_WORTH_SLICING = 1 << 16  # elements that one group of channel_sum adds up in
 def forward(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y: Ref, choice: Choice | None = None) -> None:
     """y = x * w (+ bias per output). `choice` overrules the estimate of tile and splits (benchmarks, tests), here and below."""
     choice = choice or choose(rec.target, tiles(rec.target, g, "forward"), g.group_outputs, g.batch * g.positions, g.depth, g.group)
-    if choice.tile.mma in MMA.values():
+    if choice.tile.quads:
         conv_mma.forward(rec, g, x, w, bias, y, choice)
         return
     part, splits = _split_channels(g.group_channels, g, choice)
@@ -54,7 +54,7 @@ def backward_data(
     if choice is None:
         depth = -(-g.group_outputs * g.taps // phases)
         choice = choose(rec.target, tiles(rec.target, g, "backward_data"), g.group_channels, columns, depth, g.group * phases)
-    if choice.tile.mma in MMA.values():
+    if choice.tile.quads:
         conv_mma.backward_data(rec, g, dy, w, bias, dx, choice)
         return
     part, splits = _split_channels(g.group_outputs, g, choice)
@@ -78,7 +78,7 @@ def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref, ch
     """dw = the gradient of the filters, a product over all positions of all samples."""
     depth = g.batch * g.positions
     choice = choice or choose(rec.target, tiles(rec.target, g, "backward_filter"), g.group_outputs, g.depth, depth, g.group)
-    if choice.tile.mma in MMA.values():
+    if choice.tile.quads:
         conv_mma.backward_filter(rec, g, x, dy, dw, choice)
         return
     tile = choice.tile
@@ -152,7 +152,7 @@ def tiles(target: Target, g: ConvGeometry, direction: str) -> list[Tile]:
     def fits(tile: Tile) -> bool:
         if not tile.mma:
             return True
-        able = conv_mma.possible(g, direction) if tile.mma in MMA.values() else not shallow
+        able = conv_mma.possible(g, direction) if tile.quads else not shallow
         return able and tile.item_rows * tile.item_columns <= most
 
     return [with_step(g, tile, direction) for tile in candidates if fits(tile)]
@@ -160,7 +160,7 @@ def tiles(target: Target, g: ConvGeometry, direction: str) -> list[Tile]:
 
 def with_step(g: ConvGeometry, tile: Tile, direction: str) -> Tile:
     """The tile with the depth that the window gives and what that wastes; the depth of backward_filter are positions."""
-    if tile.mma in MMA.values():
+    if tile.quads:
         return conv_mma.with_step(g, tile, direction)
     step = window_step(g, tile)
     padded = math.prod(-(-n // part) * part for n, part in zip((g.group_channels, *g.kernel[1:]), step))

@@ -17,7 +17,8 @@ SUM_ITEMS = 256  # work-items of a group in split_sum
 @dataclass(frozen=True)
 class Tile:
     """The work of one group, kernels/tile_gpu.h: `rows` x `columns` results, of which a work-item holds `item_rows` x `item_columns`;
-    `depth` is brought to local memory at a time; 32 consecutive work-items cover `warp_rows` rows. `mma`: the kind of products (MMA).
+    `depth` is brought to local memory at a time; 32 consecutive work-items cover `warp_rows` rows. `mma`: the kind of products (MMA),
+    with `quads` by kernels/tile_mma.h.
     `waste`: by how much steps that do not fit the depth lengthen it.
     """
 
@@ -28,6 +29,7 @@ class Tile:
     warp_rows: int
     depth: int
     mma: int = 0
+    quads: bool = False
     waste: float = 1.0
 
     @property
@@ -65,12 +67,11 @@ MMA = {"tf32": 1, "bf16": 2, "fp16": 4}
 MMA_DEPTH = {1: 16, 2: 32, 4: 32}
 # rows, columns, results of a work-item, rows of a warp
 MMA_SHAPES = ((128, 256, 8, 16, 64), (128, 128, 8, 16, 64), (128, 128, 8, 8, 64), (64, 128, 8, 8, 64), (64, 128, 4, 8, 32), (64, 64, 4, 8, 32))
-HALVES = (MMA["bf16"], MMA["fp16"])  # in gemm_mma.cl
 
 
 def mma_tiles(math: str) -> tuple[Tile, ...]:
     """The tiles of kernels/tile_mma.h for a mode of arithmetic; item_rows = warp_rows / 8."""
-    return tuple(Tile(*shape, MMA_DEPTH[MMA[math]], mma=MMA[math]) for shape in MMA_SHAPES)
+    return tuple(Tile(*shape, MMA_DEPTH[MMA[math]], MMA[math], quads=True) for shape in MMA_SHAPES)
 
 
 def tiles_for(target: Target) -> tuple[Tile, ...]:
@@ -102,8 +103,15 @@ class Rates:
     registers: int
 
 
-RATES = {0: Rates(1.0, 10.5, 0.12, 1300, 50), 1: Rates(0.2, 5, 0.03, 1300, 100), 2: Rates(0.1, 3, 0.03, 1300, 110), 3: Rates(0.6, 5, 0.06, 1300, 120)}
-RATES[4] = RATES[2]
+# By Tile.mma and Tile.quads.
+RATES = {
+    (0, False): Rates(1.0, 10.5, 0.12, 1300, 50),
+    (1, False): Rates(0.3, 10.5, 0.12, 1300, 100),
+    (3, False): Rates(0.68, 10.5, 0.12, 1300, 130),
+    (1, True): Rates(0.16, 1.5, 0.12, 1300, 120),
+    (2, True): Rates(0.16, 11, 0.12, 700, 120),
+    (4, True): Rates(0.16, 11, 0.12, 700, 120),
+}
 
 # An NVIDIA H100: 128 lanes and 65536 registers a unit, 3 TB/s over 132 units at 1.7 GHz, 8 us a launch.
 LANES = 128
@@ -141,7 +149,7 @@ def cost(target: Target, choice: Choice, rows: int, columns: int, depth: int, ba
     A step takes its arithmetic or its local fetches, whichever is longer. Groups on one unit hide each other's waiting for global memory
     and barriers; a group alone waits in full. A split pays for writing and reading its partial sums and for one more launch.
     """
-    tile, splits, rates = choice.tile, choice.splits, RATES[choice.tile.mma]
+    tile, splits, rates = choice.tile, choice.splits, RATES[choice.tile.mma, choice.tile.quads]
     m, n = tile.item_rows, tile.item_columns
     fetched = (tile.rows + tile.columns) / (tile.rows * tile.columns) * rates.fetch
     arithmetic = rates.product * m * n if tile.mma else max(m * n + (m + n) / 4, 4 * (m + n))
@@ -169,8 +177,8 @@ def record(
     splits = max(1, -(-depth // part)) if part else 1
     last = splits == 1
     to = c if last else rec.scratch("splits", (splits * rows, columns))
-    family, layout, defines = "gemm_gpu", [trans_a, trans_b], tile.defines()
-    if tile.mma in HALVES:
+    family, layout, defines = "gemm_gpu", [int(trans_a), int(trans_b)], tile.defines()
+    if tile.quads:
         family, layout = "gemm_mma", [1]
         defines |= {"TRANS_A": int(trans_a), "TRANS_B": int(trans_b)} | scales(rec.target, tile, a, b)
     args = [rows, columns, depth, part, *layout, bias is not None and last, last and rec.accumulates(c), 1.0]

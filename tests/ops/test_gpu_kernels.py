@@ -18,10 +18,11 @@ from ocaffe.graph.ir import Ref, Role
 from ocaffe.graph.recorder import Recorder
 from ocaffe.ops import conv_depthwise, conv_gpu, gemm_gpu
 from ocaffe.ops.convolution import ConvGeometry
-from ocaffe.ops.gemm_gpu import HALVES, MMA, TENSOR_TILES, TILES, Choice, Tile, mma_tiles
+from ocaffe.ops.gemm_gpu import MMA, TENSOR_TILES, TILES, Choice, Tile, mma_tiles
 from ocaffe.target import MATHS, Target
 from tests.harness import execute
 
+HALVES = (MMA["bf16"], MMA["fp16"])
 MMA_TILES = [tile for math in MMA for tile in mma_tiles(math)]
 TENSOR = pytest.mark.parametrize("tile", [*TENSOR_TILES, *MMA_TILES], ids=str)
 GEMM_TILES = [*TENSOR_TILES, *(replace(tile, mma=1) for tile in TENSOR_TILES), *mma_tiles("bf16"), *mma_tiles("fp16")]
