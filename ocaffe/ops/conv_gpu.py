@@ -147,7 +147,10 @@ def tiles(target: Target, g: ConvGeometry, direction: str) -> list[Tile]:
     """The tiles for `direction` (the name of a function above) with the depth of their steps."""
     most = FILTER_SUMS if direction == "backward_filter" else 128
     shallow = g.group_channels < TENSOR_STEP and g.taps < TENSOR_STEP  # a step on tensor cores would be mostly zeros
-    candidates = TILES + mma_tiles(target.math) if target.tensor_cores and target.math in MMA else tiles_for(target)
+    rounded = target.tensor_cores and target.math in MMA
+    if target.math == "tf32" and direction == "backward_filter" and g.taps > 1:
+        rounded = False  # places of taps take its registers: 38 TFLOP/s where conv_gpu.cl makes 44 (3x3 64@56)
+    candidates = TILES + mma_tiles(target.math) if rounded else tiles_for(target)
 
     def fits(tile: Tile) -> bool:
         if not tile.mma:
