@@ -206,6 +206,15 @@ def test_the_mode_of_arithmetic_chooses_the_tiles() -> None:
     assert {tile.mma for tile in gemm_gpu.tiles_for(H100)} == {0}
 
 
+def test_convolutions_with_rounded_operands_have_kernels_of_their_own() -> None:
+    g, few = geometry(2, 16, 16, (1, 8, 8), (1, 3, 3)), geometry(2, 3, 4, (1, 8, 8), (1, 33, 3), pad=(0, 13, 0))
+    for math in MATHS:
+        target = replace(H100, tensor_cores=True, math=math)
+        quads = {way: any(tile.quads for tile in conv_gpu.tiles(target, g, way)) for way in ("forward", "backward_data", "backward_filter")}
+        assert quads == {"forward": math in MMA, "backward_data": math in MMA, "backward_filter": math in ("bf16", "fp16")}
+        assert not any(tile.quads for way in quads for tile in conv_gpu.tiles(target, few, way)), "more taps than bits"
+
+
 @pytest.mark.parametrize("tile", [*TILES, *TENSOR_TILES], ids=str)
 def test_tiles_meet_what_the_kernels_ask_for(tile: Tile) -> None:
     assert tile.items % 32 == 0 and tile.items <= 256 and tile.items % tile.columns == 0
