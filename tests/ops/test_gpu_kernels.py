@@ -208,10 +208,10 @@ def test_the_mode_of_arithmetic_chooses_the_tiles() -> None:
 
 def test_convolutions_with_rounded_operands_have_kernels_of_their_own() -> None:
     g, few = geometry(2, 16, 16, (1, 8, 8), (1, 3, 3)), geometry(2, 3, 4, (1, 8, 8), (1, 33, 3), pad=(0, 13, 0))
-    for math in MATHS:
-        target = replace(H100, tensor_cores=True, math=math)
+    for mode in MATHS:
+        target = replace(H100, tensor_cores=True, math=mode)
         quads = {way: any(tile.quads for tile in conv_gpu.tiles(target, g, way)) for way in ("forward", "backward_data", "backward_filter")}
-        assert quads == {"forward": math in MMA, "backward_data": math in MMA, "backward_filter": math in ("bf16", "fp16")}
+        assert quads == {"forward": mode in MMA, "backward_data": mode in MMA, "backward_filter": mode in ("bf16", "fp16")}
         assert not any(tile.quads for way in quads for tile in conv_gpu.tiles(target, few, way)), "more taps than bits"
 
 
