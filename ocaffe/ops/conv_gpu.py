@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from ocaffe.graph.ir import Ref
 from ocaffe.graph.recorder import Recorder
+from ocaffe.ops.expression import reduce
 from ocaffe.ops.gemm_gpu import Choice, Tile, choose, sum_splits, tiles_for
 
 if TYPE_CHECKING:
@@ -16,8 +17,6 @@ if TYPE_CHECKING:
 WINDOW_STEP = 12  # products of a result that one step takes at the most where the window leaves a choice
 TENSOR_STEP = 8  # the depth of one product on tensor cores
 FILTER_SUMS = 64  # sums of a work-item of backward_filter on tensor cores: with more of them it runs out of registers
-SUM_ITEMS = 256  # work-items of a group in channel_sum
-SUM_WORTH_SLICING = 1 << 16  # elements that one group of channel_sum adds up in the time of a launch
 
 
 def forward(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y: Ref, choice: Choice | None = None) -> None:
@@ -87,24 +86,8 @@ def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref, ch
 
 
 def backward_bias(rec: Recorder, g: ConvGeometry, dy: Ref, db: Ref) -> None:
-    """db[c] = sum of dy over samples and pixels; in slices of the batch where the channels alone would leave the device idle."""
-    channels, pixels = db.count, dy.count // (g.batch * db.count)
-    slices = 1
-    if g.batch * pixels > SUM_WORTH_SLICING:
-        slices = min(g.batch, -(-4 * rec.target.compute_units // channels))
-    part = -(-g.batch // slices)
-    slices = -(-g.batch // part)
-    to = db if slices == 1 else rec.scratch("slices", (slices, channels))
-    rec.launch(
-        "channel_sum.channel_sum",
-        reads=[dy],
-        writes=[to],
-        args=[g.batch, pixels, part, slices == 1 and rec.accumulates(db)],
-        size=(channels * SUM_ITEMS, slices),
-        local=(SUM_ITEMS, 1),
-    )
-    if slices > 1:
-        sum_splits(rec, "channel_sum", {}, to, None, db)
+    """db[c] = sum of dy over samples and pixels."""
+    reduce(rec, "v0 = x0", reads=[dy], writes=[db], axes=(0, *range(2, len(dy.shape))))
 
 
 def sizes(g: ConvGeometry) -> list[int]:

@@ -31,6 +31,8 @@ WIDTH = 4  # neighbours that a GPU work-item reads at once
 COLUMNS = 4  # vectors of results in a CPU work-item where the innermost axis is kept
 NEIGHBOURS = 16  # kept indices in a CPU work-item where the innermost axis is reduced: what lies side by side is read together
 ITEM = 8192  # elements that are worth a CPU work-item of their own
+BUSY = 4  # groups for each compute unit of a GPU that keep its memory busy
+WORTH = 1 << 22  # elements that take a GPU longer to read with one group a unit than a second launch takes
 IDENTITY = {"sum": "0.0f", "max": "-INFINITY"}
 
 
@@ -312,14 +314,18 @@ class _Gpu(_Body):
         source.add(*["}"] * (1 if self.inner_kept else 2))
         for value in what.values:
             self.across(value, width)
-        # The tree: `rank` counts the work-items that meet, two of them are `step` apart.
+        # The tree: `rank` counts the work-items that meet, two of them are `step` apart. Where one meets nobody there is no loop, for PoCL 3.1 runs what
+        # follows a loop with a barrier twice for the first work-item when the loop is never entered (seen where results are added to others).
+        meeting = local1 if self.inner_kept else local0 if several else local0 * local1
         rank, count, step = ("y", "height", "width") if self.inner_kept else ("x", "width", "1") if several else ("id", "width * height", "1")
         for value in what.values:
             source.add(f"local float part_{value}[{GROUP}];", f"part_{value}[id] = lanes1_{value};")
-        source.add(f"for (int pairs = {count} / 2; pairs > 0; pairs /= 2) {{", "barrier(CLK_LOCAL_MEM_FENCE);", f"if ({rank} < pairs) {{")
-        for value in what.values:
-            source.add(f"part_{value}[id] = {self.combine(f'part_{value}[id]', f'part_{value}[id + pairs * {step}]')};")
-        source.add("}", "}", f"if ({rank} == 0 && valid) {{")
+        if meeting > 1:
+            source.add(f"for (int pairs = {count} / 2; pairs > 0; pairs /= 2) {{", "barrier(CLK_LOCAL_MEM_FENCE);", f"if ({rank} < pairs) {{")
+            for value in what.values:
+                source.add(f"part_{value}[id] = {self.combine(f'part_{value}[id]', f'part_{value}[id + pairs * {step}]')};")
+            source.add("}", "}")
+        source.add(f"if ({rank} == 0 && valid) {{")
         source.add(*(f"const float {value} = part_{value}[id];" for value in what.values))
         self.finish("column", "k == 0 && column == 0" if self.inner_kept else "k == 0")
         source.add("}")
@@ -336,9 +342,10 @@ def chunk_count(kept: int, inner_kept: bool, reduced: int, target: Target) -> in
         return max(1, min(-(-4 * target.compute_units // items), kept * reduced // items // ITEM, reduced))
     groups = -(-kept // 32) if inner_kept else kept
     each = reduced * 32 if inner_kept else reduced  # elements that one group would read
-    if groups >= target.compute_units or each < 64 * GROUP:
+    units = target.compute_units
+    if groups >= BUSY * units or each < 64 * GROUP or (groups >= units and kept * reduced < WORTH):
         return 1
-    return max(1, min(-(-8 * target.compute_units // groups), each // (16 * GROUP), reduced))
+    return max(1, min(-(-2 * BUSY * units // groups), each // (16 * GROUP), reduced))
 
 
 def _converted(port: Port) -> str:
