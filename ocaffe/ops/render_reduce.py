@@ -27,6 +27,7 @@ from ocaffe.target import Target
 
 RUN = 128
 GROUP = 256
+AHEAD = 4  # loads that a GPU work-item has under way
 WIDTH = 4  # neighbours that a GPU work-item reads at once
 COLUMNS = 4  # vectors of results in a CPU work-item where the innermost axis is kept
 NEIGHBOURS = 16  # kept indices in a CPU work-item where the innermost axis is reduced: what lies side by side is read together
@@ -274,6 +275,29 @@ class _CpuKept(_Body):
 
 
 class _Gpu(_Body):
+    def walk(self, width: int, first: str, step: str) -> None:
+        """Sum up what a work-item has of its rows: vectors `x`, `x + width`, .. of each. Rows and vectors are one sequence, AHEAD of which are loaded
+        before they are added, for a row is often one vector long and its latency would be all there is. Past the last one it is loaded again and
+        does not count.
+        """
+        source, what, kind = self.source, self.what, vector("float", width)
+        source.add(f"const int own_first = begin + {width} * x;", f"int row = valid && own_first < end ? {first} : row_last, i = own_first;")
+        source.add("while (row < row_last) {")
+        self.run(width)
+        source.add(f"for (int n = 0; n < {RUN} && row < row_last; n += {AHEAD}) {{", f"const int last = row_last - 1, final = max(end - {width}, 0);")
+        source.add("#pragma unroll", f"for (int ahead = 0; ahead < {AHEAD}; ++ahead) {{")
+        source.add(f"const int at = min(i, final), skip = row < row_last ? i - at : {width};", "const int next = row;", "{", "const int row = min(next, last);")
+        self.row()
+        self.terms(width, self.inputs, "at")
+        index = vector("int", width)
+        for value in what.values:
+            test = f"{lanes(width)} >= ({index})(skip)" if width > 1 else "skip <= 0"
+            source.add(f"{value} = select(({kind})({IDENTITY[what.op]}), {value}, {test});")
+        self.add()
+        source.add("}", f"i += {width} * width;", "if (i >= end) {", "i = own_first;", f"row += {step};", "}", "}", "}")
+        self.close_run(width)
+        source.add("}")
+
     def call(self) -> Call:
         source, what = self.source, self.what
         width = WIDTH if not self.inner_kept and self.length >= WIDTH else 1
@@ -300,18 +324,12 @@ class _Gpu(_Body):
             source.add(f"for (int row = block + y; row < min(block + {RUN} * height, row_last); row += height) {{")
             self.row()
             self.terms(width, self.inputs, "column")
+            self.add()
+            source.add("}")
+            self.close_run(width)
+            source.add("}")
         else:
-            source.add(f"for (int row = row_first{'' if several else ' + y'}; valid && row < row_last; row += {'1' if several else 'height'}) {{")
-            self.row()
-            source.add(f"for (int block = begin; block < end; block += {RUN * width} * width) {{")
-            self.run(width)
-            source.add(f"for (int i = block + {width} * x; i < min(block + {RUN * width} * width, end); i += {width} * width) {{")
-            source.add(f"const int at = min(i, end - {width});")
-            self.terms(width, self.inputs, "at", "i - at")
-        self.add()
-        source.add("}")
-        self.close_run(width)
-        source.add(*["}"] * (1 if self.inner_kept else 2))
+            self.walk(width, "row_first" if several else "row_first + y", "1" if several else "height")
         for value in what.values:
             self.across(value, width)
         # The tree: `rank` counts the work-items that meet, two of them are `step` apart. Where one meets nobody there is no loop, for PoCL 3.1 runs what
