@@ -77,6 +77,7 @@ class Solver:
         self.stopped = False
         self.tested_from: dict[int, dict[str, int]] = {}  # while a test runs: where its data began
         self._clips: deque[tuple[int, Fetched]] = deque()
+        self._warned = False  # that the loss is no number
         self.on_record: Callable[[dict[str, Any]], None] = lambda record: None
         self.on_progress: Callable[[int], None] = lambda iteration: None
         self.on_start: Callable[[], None] = lambda: None  # before each iteration
@@ -313,7 +314,11 @@ class Solver:
         """Take in the losses of passes that are done, oldest first, until `leave` are still on their way."""
         while len(pending) > leave:
             iteration, index, variant, fetched = pending.popleft()
-            self.losses.add_pass(self.network.loss(variant, fetched), index, self.param.iter_size, iteration - start)
+            loss = self.network.loss(variant, fetched)
+            if not np.isfinite(loss) and not self._warned:
+                self._warned = True
+                log.warning("solver.cpp:239", f"Iteration {iteration}: the loss is {number(loss)}. Training goes on up to the next snapshot: {snapshots.DIVERGED}")
+            self.losses.add_pass(loss, index, self.param.iter_size, iteration - start)
 
     def _report_clipping(self, leave: int) -> None:
         """Log what was clipped, oldest first, until `leave` iterations are still on their way."""
