@@ -247,12 +247,14 @@ def test_a_run_from_the_best_snapshot_goes_on_exactly(device: Any) -> None:
         ("larc: true", "'larc'"),
         ("stagelr: 0.1", "'stagelr'"),
         ('momentum_policy: "poly"', "'momentum_policy'"),
+        ('type: "Adm"', "unknown solver type 'Adm'"),
+        ('lr_policy: "steep"', "unknown lr_policy 'steep'"),
     ],
 )
 def test_refused(device: Any, extra: str, told: str) -> None:
     with pytest.raises(Error, match=told) as caught:
         make(device, extra)
-    assert caught.value.fix
+    assert caught.value.fix and caught.value.place == "solver.prototxt"
 
 
 def test_best_output_without_tests(device: Any, tmp_path: pathlib.Path) -> None:
