@@ -72,13 +72,14 @@ def wait(path: str, shuffle: bool, device: str) -> float:
     data = net.layer[0].data_param
     data.source, data.batch_size, data.shuffle = path, BATCH, shuffle
     fields: dict[str, Any] = {"base_lr": 0.001, "lr_policy": "fixed", "momentum": 0.9, "display": DISPLAY, "random_seed": 1}
-    opened, shares = select_device(device), []
+    opened, records = select_device(device), list[dict[str, Any]]()
     solver = Solver(proto.SolverParameter(net_param=net, **fields), opened)
-    solver.on_record = lambda record: shares.append(record.get("data_wait", 0.0))
+    solver.on_record = records.append
     solver.step(ITERATIONS + 1)
     solver.close()
     opened.close()
-    return sum(shares[2:]) / len(shares[2:])
+    shares = [float(record["data_wait"]) for record in records[2:]]
+    return sum(shares) / len(shares)
 
 
 def measure(folder: str, row: str, workers: int, seconds: float, device: str = "") -> dict[str, float]:

@@ -168,7 +168,7 @@ def test_plan_without_recomputation(capsys: pytest.CaptureFixture[str]) -> None:
         layer {{ name: "conv{i}" type: "Convolution" bottom: "x{i}" top: "y{i}" convolution_param {{ num_output: 8 kernel_size: 3 pad: 1 }} }}
         layer {{ name: "bn{i}" type: "BatchNorm" bottom: "y{i}" top: "x{j}" }}
         layer {{ name: "relu{i}" type: "ReLU" bottom: "x{j}" top: "x{j}" }}"""
-    ends = """layer { name: "x" type: "DummyData" top: "x0" top: "t" dummy_data_param { shape { dim: [16, 8, 32, 32] } } }
+    ends = """layer { name: "x" type: "DummyData" top: "x0" top: "t" dummy_data_param { shape { dim: [64, 8, 32, 32] } } }
         layer { name: "loss" type: "EuclideanLoss" bottom: "x6" bottom: "t" top: "loss" }"""
     data, loss = ends.splitlines()
     pathlib.Path("net.prototxt").write_text(data + "".join(block.format(i=i, j=i + 1) for i in range(6)) + loss)
