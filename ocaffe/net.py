@@ -47,7 +47,7 @@ class Net:
     device that the net must do with; what is kept counts, so name in `keep` what you read. Raises Error where a file is wrong; a limit that cannot be kept
     is told by the first run or `plan()`, for shapes may still change.
 
-    Attributes: `blobs`, {name: Blob}; `params`, {layer: its Blobs}, weights first; `layers`, a list of (name, type, blobs), and `layer_dict`; `inputs` and
+    Attributes: `name`, that of the prototxt; `blobs`, {name: Blob}; `params`, {layer: its Blobs}, weights first; `layers`, a list of (name, type, blobs), and `layer_dict`; `inputs` and
     `outputs`, names of blobs; `top_names` and `bottom_names`, {layer: names of blobs}.
 
     Use it as a context manager, or drop it: its memory is free at once. A net is for one thread at a time; several threads may have one each.
@@ -100,6 +100,7 @@ class Net:
     def _attach(self, engine: Engine) -> None:
         self._engine = engine
         graph = engine.network.graph
+        self.name = str(graph.message.name)
         self.blobs: OrderedDict[str, Blob] = OrderedDict((name, Blob(engine, name)) for name in graph.blobs)
         self.layers = [NetLayer(node.name, node.type, [Blob(engine, str(p), p, node.name) for p in node.params]) for node in graph.nodes]
         self.layer_dict: OrderedDict[str, NetLayer] = OrderedDict((layer.name, layer) for layer in self.layers)
@@ -116,11 +117,6 @@ class Net:
     @property
     def _network(self) -> Network:
         return self._engine.network
-
-    @property
-    def name(self) -> str:
-        """The name in the prototxt."""
-        return str(self._network.graph.message.name)
 
     @property
     def phase(self) -> int:

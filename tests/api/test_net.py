@@ -20,6 +20,8 @@ def test_both_constructors(device: Any, tmp_path: pathlib.Path) -> None:
     first = caffe.Net(str(file), caffe.TRAIN, device=device, seed=5)
     first.save(weights)
     assert first.phase == caffe.TRAIN and "relu" not in first.layer_dict and first.name == "small"
+    first.name = "ours"  # as test scripts of py-faster-rcnn do
+    assert first.name == "ours"
     made = [
         caffe.Net(str(file), caffe.TEST, 0, ["deploy"], weights, device=device),
         caffe.Net(str(file), caffe.TEST, stages=["deploy"], weights=weights, device=device),
