@@ -47,8 +47,8 @@ class Net:
     device that the net must do with; what is kept counts, so name in `keep` what you read. Raises Error where a file is wrong; a limit that cannot be kept
     is told by the first run or `plan()`, for shapes may still change.
 
-    Attributes: `name`, that of the prototxt; `blobs`, {name: Blob}; `params`, {layer: its Blobs}, weights first; `layers`, a list of (name, type, blobs), and `layer_dict`; `inputs` and
-    `outputs`, names of blobs; `top_names` and `bottom_names`, {layer: names of blobs}.
+    Attributes: `name`, that of the prototxt; `blobs`, {name: Blob}; `params`, {layer: its Blobs}, weights first; `layers`, a list of (name, type, blobs),
+    and `layer_dict`; `inputs` and `outputs`, names of blobs; `top_names` and `bottom_names`, {layer: names of blobs}.
 
     Use it as a context manager, or drop it: its memory is free at once. A net is for one thread at a time; several threads may have one each.
     """
