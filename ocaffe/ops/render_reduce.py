@@ -275,18 +275,18 @@ class _CpuKept(_Body):
 
 
 class _Gpu(_Body):
-    def walk(self, width: int, first: str, step: str) -> None:
-        """Sum up what a work-item has of its rows: vectors `x`, `x + width`, .. of each. Rows and vectors are one sequence, AHEAD of which are loaded
-        before they are added, for a row is often one vector long and its latency would be all there is. Past the last one it is loaded again and
+    def walk(self, width: int, item: str, items: str) -> None:
+        """Sum up the part of work-item `item` of the `items` that share the rows. The vectors of all rows are one sequence, dealt in turn; AHEAD of them
+        are loaded before they are added, for a row is often short and its latency would be all there is. Past the last one it is loaded again and
         does not count.
         """
         source, what, kind = self.source, self.what, vector("float", width)
-        source.add(f"const int own_first = begin + {width} * x;", f"int row = valid && own_first < end ? {first} : row_last, i = own_first;")
-        source.add("while (row < row_last) {")
+        source.add(f"const int vectors = max(1, (end - begin + {width - 1}) / {width}), rows_on = {items} / vectors, vectors_on = {items} % vectors;")
+        source.add(f"int row = valid && begin < end ? row_first + {item} / vectors : row_last, i = {item} % vectors;", "while (row < row_last) {")
         self.run(width)
-        source.add(f"for (int n = 0; n < {RUN} && row < row_last; n += {AHEAD}) {{", f"const int last = row_last - 1, final = max(end - {width}, 0);")
-        source.add("#pragma unroll", f"for (int ahead = 0; ahead < {AHEAD}; ++ahead) {{")
-        source.add(f"const int at = min(i, final), skip = row < row_last ? i - at : {width};", "const int next = row;", "{", "const int row = min(next, last);")
+        source.add(f"for (int n = 0; n < {RUN} && row < row_last; n += {AHEAD}) {{", "const int here = row_last - 1;")
+        source.add("#pragma unroll", f"for (int ahead = 0; ahead < {AHEAD}; ++ahead) {{", f"const int place = begin + {width} * i, at = min(place, max(end - {width}, 0));")
+        source.add(f"const int skip = row < row_last ? place - at : {width}, next = min(row, here);", "{", "const int row = next;")
         self.row()
         self.terms(width, self.inputs, "at")
         index = vector("int", width)
@@ -294,7 +294,7 @@ class _Gpu(_Body):
             test = f"{lanes(width)} >= ({index})(skip)" if width > 1 else "skip <= 0"
             source.add(f"{value} = select(({kind})({IDENTITY[what.op]}), {value}, {test});")
         self.add()
-        source.add("}", f"i += {width} * width;", "if (i >= end) {", "i = own_first;", f"row += {step};", "}", "}", "}")
+        source.add("}", "row += rows_on;", "i += vectors_on;", "if (i >= vectors) {", "i -= vectors;", "++row;", "}", "}", "}")
         self.close_run(width)
         source.add("}")
 
@@ -329,7 +329,7 @@ class _Gpu(_Body):
             self.close_run(width)
             source.add("}")
         else:
-            self.walk(width, "row_first" if several else "row_first + y", "1" if several else "height")
+            self.walk(width, *(("x", "width") if several else ("id", "width * height")))
         for value in what.values:
             self.across(value, width)
         # The tree: `rank` counts the work-items that meet, two of them are `step` apart. Where one meets nobody there is no loop, for PoCL 3.1 runs what
