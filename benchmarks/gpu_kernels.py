@@ -167,7 +167,8 @@ def convolutions(target: Target, batch: int) -> Iterator[Problem]:
             (backward_filter, w, False, (g.group_outputs, g.depth, g.batch * g.positions, g.group)),
         ):
             record = partial(direction, conv_gpu, g, x, w, y)
-            yield Problem(f"{name} {direction.__name__}", flop, result, shape, tiles, conv_gpu.tiles(target, g, gathers), record)
+            tried = tiles if gathers else list(dict.fromkeys(replace(tile, waste=1.0) for tile in tiles))
+            yield Problem(f"{name} {direction.__name__}", flop, result, shape, tried, conv_gpu.tiles(target, g, gathers), record)
 
 
 class Runner:
@@ -328,18 +329,16 @@ def main() -> None:
     target = h100 if device is None else replace(device.target, kind="gpu")
     wanted = [p for p in (*products(target), *convolutions(target, options.batch)) if any(text in p.name for text in options.only)]
     threes = [name for name in WINOGRAD if any(text in name for text in options.only)] if target.math != "ieee" else []
-    if device is None:
-        table(None, target, wanted)
-        winograd(None, target, options.batch, threes)
-        return
-    print(f"{device.name} ({device.platform_name} {device.driver_version}), {target.compute_units} compute units, batch {options.batch}\n")
-    runner = Runner(device)
+    runner = None
+    if device:
+        print(f"{device.name} ({device.platform_name} {device.driver_version}), {target.compute_units} compute units, batch {options.batch}\n")
+        runner = Runner(device)
     if wanted:
         table(runner, target, wanted)
     if threes:
         winograd(runner, target, options.batch, threes)
     names = [name for name in DEPTHWISE if any(text in name for text in options.only)]
-    if names:
+    if runner and names:
         depthwise(runner, target, options.batch, names)
 
 
