@@ -3,7 +3,8 @@
 
     benchmarks/conv_errors.py [--device SPEC] [--math fp32] [--batch 8] [--only TEXT ...]
 
-Inputs are what a ReLU leaves of normal numbers, filters have He's deviation. Errors are of the largest magnitude: the largest one, and the root of the mean square.
+Inputs are what a ReLU leaves of normal numbers, filters have He's deviation. Errors are of the largest magnitude: the largest one, and the root
+of the mean square.
 """
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def turned(g: ConvGeometry) -> ConvGeometry:
 def cost(target: Target, g: ConvGeometry) -> float:
     """Estimated time of forward in the cycles of gemm_gpu.cost."""
     pieces, pitch = _pieces(g)
-    choice, products = _products(target, g, pitch)
+    _, products = _products(target, g, pitch)
     inputs, results = g.channels * _tiles(g), g.num_output * _tiles(g)
     moved = POINTS * (g.num_output * g.group_channels + 2 * (inputs + results)) + OUT * OUT * (inputs + results)
     launches = (1 + 3 * pieces) * LAUNCH
@@ -61,7 +61,7 @@ def filter_cost(target: Target, g: ConvGeometry) -> float:
 
 def forward(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y: Ref, back: bool = False) -> None:
     """y = convolution of x (+ bias per output); `back`: with filters [channel][output], their taps backwards (`turned`)."""
-    pieces, pitch = _pieces(g)
+    _, pitch = _pieces(g)
     choice, _ = _products(rec.target, g, pitch)
     batches = POINTS * g.group
     filters = rec.scratch("filters", (batches * g.group_channels, g.group_outputs))
@@ -79,7 +79,7 @@ def forward(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y:
 
 def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref) -> None:
     """dw: the sums over tiles of the products of what forward and backward_data transform, some tiles after others."""
-    pieces, pitch = _pieces(g)
+    _, pitch = _pieces(g)
     choice, _ = _sums(rec.target, g, pitch)
     batches = POINTS * g.group
     inputs = rec.scratch("tiles", (batches * g.group_channels, pitch))

@@ -1,4 +1,4 @@
-"""Winograd's convolution of the GPU class against numpy in float64, where it is chosen and where it is not. It is standard OpenCL C and runs on CPU runtimes, too."""
+"""Winograd's convolution of the GPU class against numpy in float64, where it is chosen and where it is not; CPU runtimes run it, too."""
 from __future__ import annotations
 
 from dataclasses import replace
