@@ -34,11 +34,17 @@ INLINE int existing(int row, int depth, int rows, int end, int along_depth) {
   return along_depth ? (row < rows ? end - depth : 0) : (depth < end ? rows - row : 0);
 }
 
-INLINE void stage(local float* to, float4 v, int ld, int along_depth) {
-  if (along_depth)
-    to[0] = v.x, to[ld] = v.y, to[2 * ld] = v.z, to[3 * ld] = v.w;
-  else
+/* Neighbours along the depth go to different rows of the tile: each of four work-items begins with another of them, so that a warp's stores meet
+   different banks (with MMA; LDA and LDB are then 8 modulo 32). */
+INLINE void stage(local float* to, float4 v, int ld, int along_depth, int item) {
+  const int quad = item % (BK / 4);
+  if (along_depth) {
+    v = quad & 1 ? v.yzwx : v;
+    v = quad & 2 ? v.zwxy : v;
+    to[(quad & 3) * ld] = v.x, to[(quad + 1 & 3) * ld] = v.y, to[(quad + 2 & 3) * ld] = v.z, to[(quad + 3 & 3) * ld] = v.w;
+  } else {
     *(local float4*)to = v;
+  }
 }
 
 kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void gemm(OPERAND_RESTRICT(const float, a), OPERAND_RESTRICT(const float, b),
@@ -100,10 +106,10 @@ kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void gemm(OPERAND_RESTRIC
       if (s < steps) {
 #pragma unroll
         for (int i = 0; i < PASSES_A; ++i)
-          stage(a_to + (s & 1) * (BK * LDA) + i * (a_next_depth * LDA + a_next_row), ra[i], LDA, !trans_a);
+          stage(a_to + (s & 1) * (BK * LDA) + i * (a_next_depth * LDA + a_next_row), ra[i], LDA, !trans_a, item);
 #pragma unroll
         for (int i = 0; i < PASSES_B; ++i)
-          stage(b_to + (s & 1) * (BK * LDB) + i * (b_next_depth * LDB + b_next_row), rb[i], LDB, trans_b);
+          stage(b_to + (s & 1) * (BK * LDB) + i * (b_next_depth * LDB + b_next_row), rb[i], LDB, trans_b, item);
       }
       barrier(CLK_LOCAL_MEM_FENCE);
     }

@@ -1,16 +1,16 @@
 /* Convolution with 3 x 3 windows at stride 1 by Winograd's F(4x4, 3x3) (Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks", 2015), the parts
    around 36 matrix products (gemm_gpu.cl): 36 multiplications make 4 x 4 outputs where the direct product takes 144.
 
-   filter    filters        -> 36 matrices [channel][output]
-   input     tiles of image -> 36 matrices [channel][tile]
-   output    36 products [output][tile] -> tiles of the result, with bias, sum and ReLU as the direct convolution has them
-   gradient  tiles of the result's gradient -> 36 matrices [output][tile]
-   window    the sums over splits of 36 products [output][channel] -> gradient of the filters
+   operands   tiles of the image -> 36 matrices [channel][tile]; filters -> 36 matrices [channel][output]
+   output     36 products [output][tile] -> tiles of the result, with bias, sum and ReLU as the direct convolution has them
+   gradients  tiles of the image -> 36 matrices [channel][tile]; tiles of the result's gradient -> 36 matrices [output][tile]
+   window     the sums over splits of 36 products [output][channel] -> gradient of the filters
 
    The transforms interpolate at 0, +-sqrt(1/2), +-sqrt(2) and infinity. The error is a third to a sixth of that of the usual 0, +-1, +-2 (docs/kernel-log.md).
 
    Tile t of a launch is tile `first` + t of all samples' tiles, row by row; `count` of them exist, up to `pitch` the matrices are filled with zeros.
-   Work-item (x, y, z): a tile (filter: an output; window: a channel), a plane (filter: a channel; window: an output), a group. No defines. */
+   Work-item (x, y, z): a tile, a plane, a group. In `operands` the first `filters` of x are outputs, whose filters of channel y are transformed (whole
+   work-groups of them; 0: that has been done); in `gradients` y counts channels, then outputs; in `window` x are channels, y outputs. No defines. */
 #include "common.h"
 #include "epilogue.h"
 #include "tile_gpu.h"
@@ -84,105 +84,119 @@ INLINE Place locate(int tile, int down, int across) {
   return place;
 }
 
-kernel void filter(OPERAND_RESTRICT(const float, w), OPERAND_RESTRICT(float, matrices), int outputs, int channels, int groups, int output_step,
-                   int channel_step, int turned) {
-  const int o = get_global_id(0), c = get_global_id(1), group = get_global_id(2);
-  if (o >= outputs || c >= channels) return;
-  LOCATE(w), LOCATE(matrices);
-  w += (ulong)group * outputs * channels * 9 + (ulong)o * output_step + (ulong)c * channel_step;
-  float half_way[3][SIDE], column[3], to[SIDE];
+/* One filter, to the places `step` apart that `to` begins; `turned`: its taps backwards. */
+INLINE void transform_filter(global const float* w, int turned, global float* to, ulong step) {
+  float half_way[3][SIDE], g[3], u[SIDE];
 #pragma unroll
   for (int r = 0; r < 3; ++r) {
 #pragma unroll
-    for (int i = 0; i < 3; ++i) column[i] = w[turned ? 8 - 3 * r - i : 3 * r + i];
-    filter_axis(column, half_way[r]);
+    for (int i = 0; i < 3; ++i) g[i] = w[turned ? 8 - 3 * r - i : 3 * r + i];
+    filter_axis(g, half_way[r]);
   }
-  const ulong step = (ulong)groups * channels * outputs;
-  matrices += ((ulong)group * channels + c) * outputs + o;
 #pragma unroll
   for (int i = 0; i < SIDE; ++i) {
 #pragma unroll
-    for (int r = 0; r < 3; ++r) column[r] = half_way[r][i];
-    filter_axis(column, to);
+    for (int r = 0; r < 3; ++r) g[r] = half_way[r][i];
+    filter_axis(g, u);
 #pragma unroll
-    for (int r = 0; r < SIDE; ++r) matrices[(r * SIDE + i) * step] = to[r];
+    for (int r = 0; r < SIDE; ++r) to[(r * SIDE + i) * step] = u[r];
   }
 }
 
-kernel void input(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(float, matrices), int channels, int groups, int h, int w, int down, int across,
-                  int ph, int pw, int first, int count, int pitch) {
-  const int t = get_global_id(0), c = get_global_id(1), group = get_global_id(2);
-  if (t >= pitch || c >= channels) return;
-  LOCATE(x), LOCATE(matrices);
-  const Place place = locate(first + t, down, across);
-  const int y0 = place.y - ph, x0 = place.x - pw;
-  x += place.sample * x_stride + (ulong)(group * channels + c) * h * w;
-  /* Pixels 1 to 4 of a row are then a float4 of the image. */
-  const int aligned = pw == 1 && ((w | x_offset | x_stride) & 3) == 0;
-  float half_way[SIDE][SIDE], d[SIDE], to[SIDE];
+/* 6 x 6 pixels of the plane `x` from (y0, x0) on, outside of which there are zeros. aligned: pixels 1 to 4 of each row that exist are a float4. */
+INLINE void transform_input(global const float* x, int exists, int y0, int x0, int h, int w, int aligned, global float* to, ulong step) {
+  float half_way[SIDE][SIDE], d[SIDE], v[SIDE];
 #pragma unroll
   for (int r = 0; r < SIDE; ++r) {
-    const int exists = t < count && (uint)(y0 + r) < (uint)h;
+    const int inside = exists && (uint)(y0 + r) < (uint)h;
     global const float* row = x + (long)(y0 + r) * w + x0;
     if (aligned && x0 + 5 <= w) {
-      const float4 v = exists ? *(global const float4*)(row + 1) : (float4)(0.0f);
-      d[0] = exists && x0 >= 0 ? row[0] : 0.0f;
-      d[1] = v.x, d[2] = v.y, d[3] = v.z, d[4] = v.w;
-      d[5] = exists && x0 + 5 < w ? row[5] : 0.0f;
+      const float4 middle = inside ? *(global const float4*)(row + 1) : (float4)(0.0f);
+      d[0] = inside && x0 >= 0 ? row[0] : 0.0f;
+      d[1] = middle.x, d[2] = middle.y, d[3] = middle.z, d[4] = middle.w;
+      d[5] = inside && x0 + 5 < w ? row[5] : 0.0f;
     } else {
 #pragma unroll
-      for (int i = 0; i < SIDE; ++i) d[i] = exists && (uint)(x0 + i) < (uint)w ? row[i] : 0.0f;
+      for (int i = 0; i < SIDE; ++i) d[i] = inside && (uint)(x0 + i) < (uint)w ? row[i] : 0.0f;
     }
     input_axis(d, half_way[r]);
   }
-  const ulong step = (ulong)groups * channels * pitch;
-  matrices += ((ulong)group * channels + c) * pitch + t;
 #pragma unroll
   for (int i = 0; i < SIDE; ++i) {
 #pragma unroll
     for (int r = 0; r < SIDE; ++r) d[r] = half_way[r][i];
-    input_axis(d, to);
+    input_axis(d, v);
 #pragma unroll
-    for (int r = 0; r < SIDE; ++r) matrices[(r * SIDE + i) * step] = to[r];
+    for (int r = 0; r < SIDE; ++r) to[(r * SIDE + i) * step] = v[r];
   }
 }
 
-kernel void gradient(OPERAND_RESTRICT(const float, dy), OPERAND_RESTRICT(float, matrices), int outputs, int groups, int h, int w, int down, int across,
-                     int first, int count, int pitch) {
-  const int t = get_global_id(0), o = get_global_id(1), group = get_global_id(2);
-  if (t >= pitch || o >= outputs) return;
-  LOCATE(dy), LOCATE(matrices);
-  const Place place = locate(first + t, down, across);
-  dy += place.sample * dy_stride + (ulong)(group * outputs + o) * h * w + (ulong)place.y * w + place.x;
-  const int aligned = ((w | dy_offset | dy_stride) & 3) == 0;
-  float half_way[OUT][SIDE], d[OUT], to[SIDE];
+/* 4 x 4 gradients of the plane `dy` from (y0, x0) on. aligned: each row is a float4. */
+INLINE void transform_gradient(global const float* dy, int exists, int y0, int x0, int h, int w, int aligned, global float* to, ulong step) {
+  float half_way[OUT][SIDE], d[OUT], v[SIDE];
 #pragma unroll
   for (int r = 0; r < OUT; ++r) {
-    const int exists = t < count && place.y + r < h;
-    global const float* row = dy + r * w;
+    const int inside = exists && y0 + r < h;
+    global const float* row = dy + (long)(y0 + r) * w + x0;
     if (aligned) {
-      const float4 v = exists ? *(global const float4*)row : (float4)(0.0f);
-      d[0] = v.x, d[1] = v.y, d[2] = v.z, d[3] = v.w;
+      const float4 whole = inside ? *(global const float4*)row : (float4)(0.0f);
+      d[0] = whole.x, d[1] = whole.y, d[2] = whole.z, d[3] = whole.w;
     } else {
 #pragma unroll
-      for (int i = 0; i < OUT; ++i) d[i] = exists && place.x + i < w ? row[i] : 0.0f;
+      for (int i = 0; i < OUT; ++i) d[i] = inside && x0 + i < w ? row[i] : 0.0f;
     }
     gradient_axis(d, half_way[r]);
   }
-  const ulong step = (ulong)groups * outputs * pitch;
-  matrices += ((ulong)group * outputs + o) * pitch + t;
 #pragma unroll
   for (int i = 0; i < SIDE; ++i) {
 #pragma unroll
     for (int r = 0; r < OUT; ++r) d[r] = half_way[r][i];
-    gradient_axis(d, to);
+    gradient_axis(d, v);
 #pragma unroll
-    for (int r = 0; r < SIDE; ++r) matrices[(r * SIDE + i) * step] = to[r];
+    for (int r = 0; r < SIDE; ++r) to[(r * SIDE + i) * step] = v[r];
   }
 }
 
-kernel void output(OPERAND_RESTRICT(const float, products), OPERAND_RESTRICT(const float, bias), OPERAND_RESTRICT(float, y), int outputs, int groups, int h,
-                   int w, int down, int across, int first, int count, int pitch, int has_bias, int accumulate, float slope) {
+kernel void operands(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(const float, w), OPERAND_RESTRICT(float, tiles),
+                     OPERAND_RESTRICT(float, matrices), int channels, int outputs, int groups, int ih, int iw, int ph, int pw, int down, int across,
+                     int first, int count, int pitch, int filters, int output_step, int channel_step, int turned) {
+  const int c = get_global_id(1), group = get_global_id(2), plane = group * channels + c;
+  if (c >= channels) return;
+  LOCATE(x), LOCATE(w), LOCATE(tiles), LOCATE(matrices);
+  if (get_global_id(0) < filters) {
+    const int o = get_global_id(0);
+    if (o < outputs)
+      transform_filter(w + (ulong)group * outputs * channels * 9 + (ulong)o * output_step + (ulong)c * channel_step, turned,
+                       matrices + (ulong)plane * outputs + o, (ulong)groups * channels * outputs);
+  } else {
+    const int t = get_global_id(0) - filters;
+    const Place at = locate(first + t, down, across);
+    if (t < pitch)
+      transform_input(x + at.sample * x_stride + (ulong)plane * ih * iw, t < count, at.y - ph, at.x - pw, ih, iw,
+                      pw == 1 && ((iw | x_offset | x_stride) & 3) == 0, tiles + (ulong)plane * pitch + t, (ulong)groups * channels * pitch);
+  }
+}
+
+kernel void gradients(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(const float, dy), OPERAND_RESTRICT(float, tiles),
+                      OPERAND_RESTRICT(float, matrices), int channels, int outputs, int groups, int ih, int iw, int ph, int pw, int down, int across,
+                      int first, int count, int pitch, int oh, int ow) {
+  const int t = get_global_id(0), c = get_global_id(1), group = get_global_id(2);
+  if (t >= pitch || c >= channels + outputs) return;
+  LOCATE(x), LOCATE(dy), LOCATE(tiles), LOCATE(matrices);
+  const Place at = locate(first + t, down, across);
+  if (c < channels) {
+    const int plane = group * channels + c;
+    transform_input(x + at.sample * x_stride + (ulong)plane * ih * iw, t < count, at.y - ph, at.x - pw, ih, iw,
+                    pw == 1 && ((iw | x_offset | x_stride) & 3) == 0, tiles + (ulong)plane * pitch + t, (ulong)groups * channels * pitch);
+  } else {
+    const int plane = group * outputs + c - channels;
+    transform_gradient(dy + at.sample * dy_stride + (ulong)plane * oh * ow, t < count, at.y, at.x, oh, ow, ((ow | dy_offset | dy_stride) & 3) == 0,
+                       matrices + (ulong)plane * pitch + t, (ulong)groups * outputs * pitch);
+  }
+}
+
+kernel void output(OPERAND_RESTRICT(const float, products), OPERAND_RESTRICT(const float, bias), OPERAND_RESTRICT(float, y), int outputs, int groups,
+                   int h, int w, int down, int across, int first, int count, int pitch, int has_bias, int accumulate, float slope) {
   const int t = get_global_id(0), o = get_global_id(1), group = get_global_id(2);
   if (t >= count || o >= outputs) return;
   LOCATE(products), LOCATE(bias), LOCATE(y);

@@ -21,6 +21,9 @@ ROOM = 256 << 20  # bytes that the transformed tiles of one go may take
 GRAIN = 128  # tiles of a go are a multiple of it: columns of the largest tile of the product
 MOST_SPLITS = 16  # of backward_filter: the kernel `window` adds them up one after the other
 GROUP = (64, 2, 1)  # work-items of a group of the transforms
+# For the estimates: launches beside the direct product's, and how much of the traffic of the products is not hidden behind their arithmetic.
+MORE_LAUNCHES = 2
+SHOWS = 0.3
 
 
 def possible(target: Target, g: ConvGeometry) -> bool:
@@ -43,20 +46,21 @@ def turned(g: ConvGeometry) -> ConvGeometry:
 def cost(target: Target, g: ConvGeometry) -> float:
     """Estimated time of forward in the cycles of gemm_gpu.cost."""
     pieces, pitch = _pieces(g)
-    _, products = _products(target, g, pitch)
-    inputs, results = g.channels * _tiles(g), g.num_output * _tiles(g)
-    moved = POINTS * (g.num_output * g.group_channels + 2 * (inputs + results)) + OUT * OUT * (inputs + results)
-    launches = (1 + 3 * pieces) * LAUNCH
-    return launches + moved / (target.compute_units * FLOATS_PER_CYCLE) + pieces * products
+    return _moving(target, g, 2 * g.num_output * g.group_channels) + pieces * _products(target, g, pitch)[1]
 
 
 def filter_cost(target: Target, g: ConvGeometry) -> float:
     """Estimated time of backward_filter."""
     pieces, pitch = _pieces(g)
     choice, products = _sums(target, g, pitch)
-    moved = (2 * POINTS + OUT * OUT) * (g.channels + g.num_output) * _tiles(g) + POINTS * choice.splits * 2 * pieces * g.num_output * g.group_channels
-    launches = (1 + 3 * pieces) * LAUNCH
-    return launches + moved / (target.compute_units * FLOATS_PER_CYCLE) + pieces * products
+    return _moving(target, g, 2 * pieces * choice.splits * g.num_output * g.group_channels) + pieces * products
+
+
+def _moving(target: Target, g: ConvGeometry, matrices: int) -> float:
+    """What the transforms of tiles take, and the products' memory traffic as far as it shows; `matrices`: other floats per point that are moved."""
+    tiles = (g.channels + g.num_output) * _tiles(g)
+    moved = (OUT * OUT + POINTS * (1 + SHOWS)) * tiles + POINTS * matrices
+    return MORE_LAUNCHES * LAUNCH + moved / (target.compute_units * FLOATS_PER_CYCLE)
 
 
 def forward(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y: Ref, back: bool = False) -> None:
@@ -65,16 +69,33 @@ def forward(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y:
     choice, _ = _products(rec.target, g, pitch)
     batches = POINTS * g.group
     filters = rec.scratch("filters", (batches * g.group_channels, g.group_outputs))
-    inputs = rec.scratch("tiles", (batches * g.group_channels, pitch))
+    tiles = rec.scratch("tiles", (batches * g.group_channels, pitch))
     products = rec.scratch("products", (batches * g.group_outputs, pitch))
-    steps = (9, g.group_outputs * 9) if back else (g.depth, 9)
-    _transform(rec, "filter", [w], filters, (g.group_outputs, g.group_channels), g.group, [*steps, back])
+    sizes, steps = [g.group_channels, g.group_outputs, g.group], (9, g.group_outputs * 9) if back else (g.depth, 9)
     for first, count in _goes(g, pitch):
-        place = [first, count, pitch]
-        _transform(rec, "input", [x], inputs, (pitch, g.group_channels), g.group, [*g.size[1:], *_grid(g), *g.pad[1:], *place])
-        gemm_gpu.batched(rec, filters, inputs, products, batches, choice, trans_a=True)
-        args = [*g.out[1:], *_grid(g), *place, bias is not None, rec.accumulates(y), 1.0]
-        _transform(rec, "output", [products, bias or products], y, (count, g.group_outputs), g.group, args, first > 0, epilogue=True)
+        once = 0 if first else -(-g.group_outputs // GROUP[0]) * GROUP[0]
+        place = [*_grid(g), first, count, pitch]
+        rec.launch(
+            "winograd_gpu.operands",
+            reads=[x, w],
+            writes=[tiles] if first else [tiles, filters],
+            modifies=[filters] if first else [],
+            args=[*sizes, *g.size[1:], *g.pad[1:], *place, once, *steps, back],
+            size=(once + pitch, g.group_channels, g.group),
+            local=GROUP,
+        )
+        gemm_gpu.batched(rec, filters, tiles, products, batches, choice, trans_a=True)
+        args = [*sizes[1:], *g.out[1:], *place, bias is not None, rec.accumulates(y), 1.0]
+        rec.launch(
+            "winograd_gpu.output",
+            reads=[products, bias or products],
+            writes=[] if first else [y],
+            modifies=[y] if first else [],
+            args=args,
+            size=(count, g.group_outputs, g.group),
+            local=GROUP,
+            epilogue=len(args) - 1,
+        )
 
 
 def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref) -> None:
@@ -82,31 +103,27 @@ def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref) ->
     _, pitch = _pieces(g)
     choice, _ = _sums(rec.target, g, pitch)
     batches = POINTS * g.group
-    inputs = rec.scratch("tiles", (batches * g.group_channels, pitch))
+    tiles = rec.scratch("tiles", (batches * g.group_channels, pitch))
     gradients = rec.scratch("gradients", (batches * g.group_outputs, pitch))
     sums = rec.scratch("sums", (choice.splits * batches * g.group_outputs, g.group_channels))
+    sizes = [g.group_channels, g.group_outputs, g.group]
     for first, count in _goes(g, pitch):
-        place = [first, count, pitch]
-        _transform(rec, "input", [x], inputs, (pitch, g.group_channels), g.group, [*g.size[1:], *_grid(g), *g.pad[1:], *place])
-        _transform(rec, "gradient", [dy], gradients, (pitch, g.group_outputs), g.group, [*g.out[1:], *_grid(g), *place])
-        gemm_gpu.batched(rec, gradients, inputs, sums, batches, choice, trans_b=True, add=first > 0)
-    _transform(rec, "window", [sums], dw, (g.group_channels, g.group_outputs), g.group, [choice.splits, rec.accumulates(dw)])
-
-
-def _transform(
-    rec: Recorder, kernel: str, reads: list[Ref], to: Ref, size: tuple[int, int], groups: int, args: list[float], more: bool = False, epilogue: bool = False
-) -> None:
-    """One launch over `size` work-items per group; `more`: `to` holds what an earlier one wrote."""
-    planes = size if kernel in ("filter", "window") else size[1:]
+        rec.launch(
+            "winograd_gpu.gradients",
+            reads=[x, dy],
+            writes=[tiles, gradients],
+            args=[*sizes, *g.size[1:], *g.pad[1:], *_grid(g), first, count, pitch, *g.out[1:]],
+            size=(pitch, g.group_channels + g.group_outputs, g.group),
+            local=GROUP,
+        )
+        gemm_gpu.batched(rec, gradients, tiles, sums, batches, choice, trans_b=True, add=first > 0)
     rec.launch(
-        f"winograd_gpu.{kernel}",
-        reads=reads,
-        writes=[] if more else [to],
-        modifies=[to] if more else [],
-        args=[*planes, groups, *args],
-        size=(*size, groups),
+        "winograd_gpu.window",
+        reads=[sums],
+        writes=[dw],
+        args=[*sizes, choice.splits, rec.accumulates(dw)],
+        size=(g.group_channels, g.group_outputs, g.group),
         local=GROUP,
-        epilogue=len(planes) + len(args) if epilogue else None,
     )
 
 

@@ -46,7 +46,7 @@ def run(device: Any, name: str, *, strided: bool = False, add: bool = False, tol
             want[result] = want[result] + feeds[at[result]]
     record(rec, g, at)
     used = {launch.call.function for launch in rec.launches if launch.call and launch.call.program == "winograd_gpu"}
-    assert used == {"filter", "input", "output", "gradient", "window"}
+    assert used == {"operands", "output", "gradients", "window"}
     assert not any(launch.call and launch.call.program == "conv_gpu" for launch in rec.launches)
     got = execute(rec, device.context, feeds, [at[result] for result in RESULTS])
     for result, array in zip(RESULTS, got):
