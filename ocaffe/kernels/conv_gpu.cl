@@ -57,12 +57,8 @@
 #define CHANNELS_APART (NT / BN)
 #define ITEM_CHANNELS (STEP_CHANNELS / CHANNELS_APART)
 
-/* backward_filter: work-items of one warp that differ in depth take other lines, so that their stores to local memory meet different banks. */
-#ifdef NOSKEW
-#define LINE(item) ((item) / BK)
-#else
+/* backward_filter: the line that a work-item begins with. In a warp it moves with the depth, so that the stores to local memory meet different banks. */
 #define LINE(item) (((item) / BK + (item) % BK / (32 / PADDING) * (32 / BK)) % ROWS_APART)
-#endif
 
 /* Sizes, the same for all: channels and outputs are those of one group; d, h, w the image, od, oh, ow the result of the convolution. */
 #define SIZES int batch, int groups, int channels, int outputs, int d, int h, int w, int od, int oh, int ow
