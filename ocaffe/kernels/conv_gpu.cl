@@ -57,6 +57,9 @@
 #define CHANNELS_APART (NT / BN)
 #define ITEM_CHANNELS (STEP_CHANNELS / CHANNELS_APART)
 
+/* backward_filter: the line that a work-item begins with. In a warp it moves with the depth, so that the stores to local memory meet different banks. */
+#define LINE(item) (((item) / BK + (item) % BK / (32 / PADDING) * (32 / BK)) % ROWS_APART)
+
 /* Sizes, the same for all: channels and outputs are those of one group; d, h, w the image, od, oh, ow the result of the convolution. */
 #define SIZES int batch, int groups, int channels, int outputs, int d, int h, int w, int od, int oh, int ow
 
@@ -258,7 +261,7 @@ kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void backward_filter(OPER
   const int row0 = get_group_id(1) * BM, column0 = get_group_id(0) * BN;
   const int plane = d * h * w, out_plane = od * oh * ow, columns = channels * TAPS;
   const int begin = split * split_positions, end = min(batch * out_plane, begin + split_positions);
-  const int line = item / BK, lines = item < ROWS_APART * BK ? BM - line : 0, lines_exist = min(lines, outputs - row0 - line);
+  const int line = LINE(item), lines = item < ROWS_APART * BK ? BM - line : 0, lines_exist = min(lines, outputs - row0 - line);
   const int b_lines = item < ROWS_APART * BK ? BN - line : 0;
 
   /* Columns past the end fetch the last one and are not stored. */

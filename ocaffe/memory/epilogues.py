@@ -31,7 +31,12 @@ class _Epilogues:
                 self.writers[root].append(step)
             for root in {ref.root for ref in launch.reads}:
                 self.readers[root].append(step)
-        self.affine: dict[int, list[Affine]] = defaultdict(list)  # by the step of the product, in order
+        self.parts: dict[int, list[int]] = {}  # by the first: the steps of a product that is made in several parts, each of other places of its result
+        for steps in self.writers.values():
+            kinds = {(schedule[step].layer, schedule[step].phase, schedule[step].what, schedule[step].epilogue) for step in steps}
+            if len(steps) > 1 and len(kinds) == 1 and schedule[steps[0]].epilogue is not None:
+                self.parts[steps[0]] = steps
+        self.affine: dict[int, list[Affine]] = defaultdict(list)  # by the first step of the product, in order
         self.summed: dict[Ref, int] = {}  # roots that a product added to, with its step
         self.gone: set[int] = set()
 
@@ -55,13 +60,18 @@ class _Epilogues:
         return result
 
     def _product(self, x: Ref, y: Ref) -> int | None:
-        """The step that makes x and may make y instead: a product whose result nobody else reads."""
-        if x.base is not None or x.persist or x.role is not Role.ACTIVATION or x.shape != y.shape or len(self.writers[x]) != 1 or len(self.readers[x]) != 1:
+        """The step that makes x, or the first that does, and may make y instead: a product whose result nobody else reads."""
+        if x.base is not None or x.persist or x.role is not Role.ACTIVATION or x.shape != y.shape or not self.writers[x]:
             return None
-        step = self.writers[x][0]
+        step, *others = self.writers[x]
+        if self._parts(step) != [step, *others] or len(set(self.readers[x]) - set(others)) != 1:
+            return None
         launch = self.schedule[step]
         plain = launch.epilogue is not None and launch.call is not None and step not in self.gone
         return step if plain and launch.call.scalars[launch.epilogue] == 1 else None  # type: ignore[union-attr, index]
+
+    def _parts(self, step: int) -> list[int]:
+        return self.parts.get(step, [step])
 
     def _accumulates(self, step: int) -> bool:
         launch = self.schedule[step]
@@ -70,19 +80,19 @@ class _Epilogues:
 
     def _set(self, step: int, offset: int, value: np.generic) -> None:
         """Set one of the three scalars of a product's epilogue: -2 what the bias operand holds, -1 whether it adds, 0 the slope."""
-        launch = self.schedule[step]
-        assert launch.call is not None and launch.epilogue is not None
-        scalars = list(launch.call.scalars)
-        scalars[launch.epilogue + offset] = value
-        launch.call = replace(launch.call, scalars=tuple(scalars))
+        for launch in (self.schedule[part] for part in self._parts(step)):
+            assert launch.call is not None and launch.epilogue is not None
+            scalars = list(launch.call.scalars)
+            scalars[launch.epilogue + offset] = value
+            launch.call = replace(launch.call, scalars=tuple(scalars))
 
     def _writes(self, step: int, x: Ref, y: Ref, access: Access = Access.WRITE) -> None:
         """The product writes y where it wrote x."""
-        launch = self.schedule[step]
-        shape = next(operand.ref.shape for operand in launch.operands if operand.ref.root is x)
-        target = y if shape == y.shape else y.view(shape)
-        launch.operands = [Operand(target, access if access is Access.MODIFY else op.access) if op.ref.root is x else op for op in launch.operands]
-        self.writers[y.root] = [step if other in self.gone else other for other in self.writers[y.root]]
+        for launch in (self.schedule[part] for part in self._parts(step)):
+            shape = next(operand.ref.shape for operand in launch.operands if operand.ref.root is x)
+            target = y if shape == y.shape else y.view(shape)
+            launch.operands = [Operand(target, access if access is Access.MODIFY else op.access) if op.ref.root is x else op for op in launch.operands]
+        self.writers[y.root] = sorted({*self._parts(step), *self.writers[y.root]} - self.gone)
 
     def _relu(self, step: int, launch: Launch, slope: float) -> None:
         x, y = launch.reads[0], launch.writes[0]
@@ -149,7 +159,8 @@ class _Epilogues:
         last = max(i for i, op in enumerate(product.operands) if op.access is Access.READ)
         mode = product.call.scalars[product.epilogue - 2]
         table, launch = factors_and_offsets(product, self.affine[step], product.operands[last].ref if mode else None)
-        product.operands = [Operand(table, Access.READ) if i == last else op for i, op in enumerate(product.operands)]
+        for part in (self.schedule[part] for part in self._parts(step)):
+            part.operands = [Operand(table, Access.READ) if i == last else op for i, op in enumerate(part.operands)]
         self._set(step, -2, np.int32(2))
         return launch
 

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 from ocaffe.graph.ir import Ref
 from ocaffe.graph.recorder import Recorder
+from ocaffe.ops import winograd_gpu
 from ocaffe.ops.expression import reduce
-from ocaffe.ops.gemm_gpu import Choice, Tile, choose, sum_splits, tiles_for
+from ocaffe.ops.gemm_gpu import Choice, Tile, choose, cost, sum_splits, tiles_for
 
 if TYPE_CHECKING:
     from ocaffe.ops.convolution import ConvGeometry
@@ -20,8 +21,13 @@ FILTER_SUMS = 64  # sums of a work-item of backward_filter on tensor cores: with
 
 
 def forward(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y: Ref, choice: Choice | None = None) -> None:
-    """y = x * w (+ bias per output). `choice` overrules the estimate of tile and splits (benchmarks, tests), here and below."""
-    choice = choice or choose(rec.target, tiles(rec.target, g), g.group_outputs, g.batch * g.positions, g.depth, g.group)
+    """y = x * w (+ bias per output). `choice` is for the direct product, whatever the estimates say (benchmarks, tests), here and below."""
+    if choice is None:
+        shape = (g.group_outputs, g.batch * g.positions, g.depth, g.group)
+        choice = choose(rec.target, tiles(rec.target, g), *shape)
+        if winograd_gpu.possible(rec.target, g) and winograd_gpu.cost(rec.target, g) < cost(rec.target, choice, *shape):
+            winograd_gpu.forward(rec, g, x, w, bias, y)
+            return
     part, splits = _split_channels(g.group_channels, g, choice)
     once = splits == 1
     to = y if once else rec.scratch("splits", (splits, y.count))
@@ -45,7 +51,14 @@ def backward_data(
     """dx = the gradient of the input (+ bias per channel of it). A stride cuts it into phases (kernels/conv_gpu.cl), the first being the largest."""
     phases = math.prod(g.stride)
     columns = g.batch * math.prod(-(-n // s) for n, s in zip(g.size, g.stride))
-    choice = choice or choose(rec.target, tiles(rec.target, g), g.group_channels, columns, -(-g.group_outputs * g.taps // phases), g.group * phases)
+    if choice is None:
+        shape = (g.group_channels, columns, -(-g.group_outputs * g.taps // phases), g.group * phases)
+        choice = choose(rec.target, tiles(rec.target, g), *shape)
+        if winograd_gpu.possible(rec.target, g):
+            turned = winograd_gpu.turned(g)
+            if winograd_gpu.cost(rec.target, turned) < cost(rec.target, choice, *shape):
+                winograd_gpu.forward(rec, turned, dy, w, bias, dx, back=True)
+                return
     part, splits = _split_channels(g.group_outputs, g, choice)
     once = splits == 1
     to = dx if once else rec.scratch("splits", (splits, dx.count))
@@ -66,7 +79,12 @@ def backward_data(
 def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref, choice: Choice | None = None) -> None:
     """dw = the gradient of the filters, a product over all positions of all samples."""
     depth = g.batch * g.positions
-    choice = choice or choose(rec.target, tiles(rec.target, g, gathers=False), g.group_outputs, g.depth, depth, g.group)
+    if choice is None:
+        shape = (g.group_outputs, g.depth, depth, g.group)
+        choice = choose(rec.target, tiles(rec.target, g, gathers=False), *shape)
+        if winograd_gpu.possible(rec.target, g) and winograd_gpu.filter_cost(rec.target, g) < cost(rec.target, choice, *shape):
+            winograd_gpu.backward_filter(rec, g, x, dy, dw)
+            return
     tile = choice.tile
     part = -(-depth // (choice.splits * tile.depth)) * tile.depth
     splits = -(-depth // part)

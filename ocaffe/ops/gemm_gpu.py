@@ -96,10 +96,12 @@ class Choice:
     splits: int = 1
 
 
-def choose(target: Target, tiles: Sequence[Tile], rows: int, columns: int, depth: int, batches: int = 1) -> Choice:
+def choose(
+    target: Target, tiles: Sequence[Tile], rows: int, columns: int, depth: int, batches: int = 1, most_splits: int = SPLITS[-1]
+) -> Choice:
     """The cheapest tile and split for `batches` products of rows x depth by depth x columns, by `cost`."""
     fitting = [tile for tile in tiles if tile.item_rows * tile.item_columns <= MOST_SUMS.get(target.runtime, FEW_SUMS)]
-    choices = (Choice(tile, splits) for tile in fitting for splits in _splits(rows * columns * batches, depth, tile))
+    choices = (Choice(tile, splits) for tile in fitting for splits in _splits(rows * columns * batches, depth, tile) if splits <= most_splits)
     return min(choices, key=lambda choice: cost(target, choice, rows, columns, depth, batches))
 
 
@@ -140,24 +142,52 @@ def record(
     rows, columns = c.shape
     depth = a.shape[0] if trans_a else a.shape[1]
     choice = choice or choose(rec.target, tiles_for(rec.target), rows, columns, depth)
-    tile = choice.tile
-    part = -(-depth // (choice.splits * tile.depth)) * tile.depth
-    splits = max(1, -(-depth // part)) if part else 1
+    part, splits = _parts(depth, choice)
     last = splits == 1
     to = c if last else rec.scratch("splits", (splits * rows, columns))
-    rec.launch(
-        "gemm_gpu.gemm",
-        reads=[a, b, bias if bias is not None and last else a],
-        writes=[to],
-        args=[rows, columns, depth, part, trans_a, trans_b, bias is not None and last, last and rec.accumulates(c), 1.0],
-        size=(-(-columns // tile.columns) * tile.items, -(-rows // tile.rows), splits),
-        local=(tile.items, 1, 1),
-        defines=tile.defines(),
-        epilogue=8 if last else None,
-    )
+    _launch(rec, choice.tile, [a, b, a if bias is None or not last else bias], [to], (rows, columns, depth, part), 1, splits,
+            [trans_a, trans_b, bias is not None and last, last and rec.accumulates(c), 1.0], epilogue=last)  # fmt: skip
     if not last:
         parts = to.view((splits, rows * columns))
-        sum_splits(rec, "gemm_gpu", tile.defines(), parts, bias, c, samples=rows, mergeable=True)
+        sum_splits(rec, "gemm_gpu", choice.tile.defines(), parts, bias, c, samples=rows, mergeable=True)
+
+
+def batched(
+    rec: Recorder, a: Ref, b: Ref, c: Ref, batches: int, choice: Choice, *, trans_a: bool = False, trans_b: bool = False, add: bool = False
+) -> None:
+    """c[split][batch] = op(a[batch]) @ op(b[batch]) over the split's part of the depth, with `add` added to what is there.
+
+    Each operand is a matrix whose rows are those of all batches, one after the other; c has choice.splits times as many.
+    """
+    rows, columns = c.shape[0] // (batches * choice.splits), c.shape[1]
+    depth = a.shape[0] // batches if trans_a else a.shape[1]
+    part, _ = _parts(depth, choice)
+    reads, writes, modifies = [a, b, a], [] if add else [c], [c] if add else []
+    _launch(rec, choice.tile, reads, writes, (rows, columns, depth, part), batches, choice.splits, [trans_a, trans_b, False, add, 1.0], modifies=modifies)
+
+
+def _parts(depth: int, choice: Choice) -> tuple[int, int]:
+    """How much of the depth a split takes, whole steps, and how many splits that makes."""
+    part = -(-depth // (choice.splits * choice.tile.depth)) * choice.tile.depth
+    return part, max(1, -(-depth // part)) if part else 1
+
+
+def _launch(
+    rec: Recorder, tile: Tile, reads: list[Ref], writes: list[Ref], shape: tuple[int, int, int, int], batches: int, splits: int, args: list[float], *,
+    modifies: Sequence[Ref] = (), epilogue: bool = False,
+) -> None:  # fmt: skip
+    rows, columns, _, _ = shape
+    rec.launch(
+        "gemm_gpu.gemm",
+        reads=reads,
+        writes=writes,
+        modifies=modifies,
+        args=[*shape, batches, *args],
+        size=(-(-columns // tile.columns) * tile.items, -(-rows // tile.rows), batches * splits),
+        local=(tile.items, 1, 1),
+        defines=tile.defines(),
+        epilogue=len(shape) + len(args) if epilogue else None,
+    )
 
 
 def sum_splits(

@@ -11,7 +11,7 @@ import pytest
 from ocaffe.graph.ir import Ref, Role
 from ocaffe.graph.recorder import Recorder
 from ocaffe.memory.epilogues import merge_epilogues
-from ocaffe.ops import conv_gpu, convolution, gemm_gpu
+from ocaffe.ops import conv_gpu, convolution, gemm_gpu, winograd_gpu
 from ocaffe.ops.convolution import ConvGeometry
 from ocaffe.ops.expression import pointwise
 from ocaffe.ops.gemm import gemm
@@ -41,6 +41,15 @@ def conv(g: ConvGeometry, splits: int = 1) -> Callable[..., tuple[list[Ref], Ref
     return make
 
 
+def winograd_in_parts(rec: Recorder, bias: bool) -> tuple[list[Ref], Ref]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(winograd_gpu, "ROOM", 1)
+        patch.setattr(winograd_gpu, "GRAIN", 4)
+        patch.setattr(winograd_gpu, "tiles_for", lambda _: gemm_gpu.TILES[-1:])
+        patch.setattr(winograd_gpu, "cost", lambda *_: 0)
+        return conv(PLAIN)(rec, bias)
+
+
 def deconv(g: ConvGeometry) -> Callable[..., tuple[list[Ref], Ref]]:
     def make(rec: Recorder, bias: bool) -> tuple[list[Ref], Ref]:
         x, w, b = act("x", g.batch, g.num_output, *g.out[1:]), act("w", *g.weight_shape), act("b", g.channels)
@@ -65,7 +74,7 @@ def product(splits: int = 1) -> Callable[..., tuple[list[Ref], Ref]]:
 
 PRODUCTS = [
     ("cpu", "convolution", conv(PLAIN)), ("gpu", "convolution", conv(PLAIN)),
-    ("gpu", "convolution in splits", conv(DEEP, 3)), ("cpu", "long sums", conv(DEEP)),
+    ("gpu", "convolution in splits", conv(DEEP, 3)), ("cpu", "long sums", conv(DEEP)), ("gpu", "Winograd in parts", winograd_in_parts),
     ("cpu", "depthwise", conv(DEPTHWISE)), ("gpu", "depthwise", conv(DEPTHWISE)),
     ("cpu", "deconvolution", deconv(PLAIN)), ("gpu", "deconvolution", deconv(PLAIN)),
     ("cpu", "depthwise deconvolution", deconv(DEPTHWISE)), ("gpu", "depthwise deconvolution", deconv(DEPTHWISE)),
