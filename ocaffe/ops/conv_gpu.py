@@ -105,7 +105,9 @@ def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref, ch
 
 def backward_bias(rec: Recorder, g: ConvGeometry, dy: Ref, db: Ref) -> None:
     """db[c] = sum of dy over samples and pixels."""
-    reduce(rec, "v0 = x0", reads=[dy], writes=[db], axes=(0, *range(2, len(dy.shape))))
+    channels = db.count
+    planes = dy.view((g.batch, channels, dy.count // (g.batch * channels)), 0, dy.batch_stride)
+    reduce(rec, "v0 = x0", reads=[planes], writes=[db], axes=(0, 2))
 
 
 def sizes(g: ConvGeometry) -> list[int]:
