@@ -96,13 +96,15 @@ class Choice:
     splits: int = 1
 
 
-def choose(
-    target: Target, tiles: Sequence[Tile], rows: int, columns: int, depth: int, batches: int = 1, most_splits: int = SPLITS[-1]
-) -> Choice:
+def choose(target: Target, tiles: Sequence[Tile], rows: int, columns: int, depth: int, batches: int = 1) -> Choice:
     """The cheapest tile and split for `batches` products of rows x depth by depth x columns, by `cost`."""
+    return min(choices(target, tiles, rows, columns, depth, batches), key=lambda choice: cost(target, choice, rows, columns, depth, batches))
+
+
+def choices(target: Target, tiles: Sequence[Tile], rows: int, columns: int, depth: int, batches: int) -> Iterator[Choice]:
+    """What a device can run, with every split that makes sense."""
     fitting = [tile for tile in tiles if tile.item_rows * tile.item_columns <= MOST_SUMS.get(target.runtime, FEW_SUMS)]
-    choices = (Choice(tile, splits) for tile in fitting for splits in _splits(rows * columns * batches, depth, tile) if splits <= most_splits)
-    return min(choices, key=lambda choice: cost(target, choice, rows, columns, depth, batches))
+    return (Choice(tile, splits) for tile in fitting for splits in _splits(rows * columns * batches, depth, tile))
 
 
 def _splits(results: int, depth: int, tile: Tile) -> Iterator[int]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ocaffe.graph.ir import FLOAT, Ref
 from ocaffe.graph.recorder import Recorder
 from ocaffe.ops import gemm_gpu
-from ocaffe.ops.gemm_gpu import FLOATS_PER_CYCLE, LAUNCH, Choice, choose, tiles_for
+from ocaffe.ops.gemm_gpu import FLOATS_PER_CYCLE, LAUNCH, Choice, tiles_for
 from ocaffe.target import Target
 
 if TYPE_CHECKING:
@@ -152,12 +152,14 @@ def _goes(g: ConvGeometry, pitch: int) -> Iterator[tuple[int, int]]:
 def _products(target: Target, g: ConvGeometry, pitch: int) -> tuple[Choice, float]:
     """Tile and estimated time of the products of one go of forward; their depth is not split, for 36 of them fill a device."""
     shape = (g.group_outputs, pitch, g.group_channels, POINTS * g.group)
-    choice = choose(target, tiles_for(target), *shape, most_splits=1)
-    return choice, gemm_gpu.cost(target, choice, *shape)
+    costs = {choice: gemm_gpu.cost(target, choice, *shape) for choice in gemm_gpu.choices(target, tiles_for(target), *shape) if choice.splits == 1}
+    return min(costs.items(), key=lambda item: item[1])
 
 
 def _sums(target: Target, g: ConvGeometry, pitch: int) -> tuple[Choice, float]:
-    """The same of backward_filter."""
+    """The same of backward_filter; the sum over splits costs no launch here, for the kernel `window` is needed anyway."""
     shape = (g.group_outputs, g.group_channels, pitch, POINTS * g.group)
-    choice = choose(target, tiles_for(target), *shape, most_splits=MOST_SPLITS)
-    return choice, gemm_gpu.cost(target, choice, *shape)
+    deep = [replace(tile, depth=2 * tile.depth) for tile in tiles_for(target) if tile.mma and tile.rows == tile.columns == 64]
+    choices = gemm_gpu.choices(target, [*tiles_for(target), *deep], *shape)
+    costs = {choice: gemm_gpu.cost(target, choice, *shape) - (LAUNCH if choice.splits > 1 else 0) for choice in choices if choice.splits <= MOST_SPLITS}
+    return min(costs.items(), key=lambda item: item[1])
