@@ -226,7 +226,7 @@ def _flops(net: Planned) -> int:
 
 
 def _flops_again(net: Planned) -> int:
-    return sum(launch.flops for launch in net.recording.schedule if launch.phase == "backward")
+    return sum(launch.flops for launch in net.recording.schedule if launch.again)
 
 
 def _record(job: Job) -> dict[str, Any]:

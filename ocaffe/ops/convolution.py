@@ -68,6 +68,11 @@ class ConvGeometry:
         return math.prod(self.out)
 
     @property
+    def flops(self) -> int:
+        """Floating point operations of the direct algorithm, the same in all three directions."""
+        return 2 * self.batch * self.num_output * self.positions * self.depth
+
+    @property
     def weight_shape(self) -> tuple[int, ...]:
         return (self.num_output, self.group_channels, *self.kernel)
 
@@ -98,7 +103,8 @@ def forward(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y:
         thin = rec.scratch("thinned", (g.batch, g.channels, *g.out[1:]))
         Pool(AVE, (1, 1), g.stride[1:], (0, 0), g.size[1:], g.out[1:]).forward(rec, x, thin)
         g, x = replace(g, size=g.out, stride=(1, 1, 1)), thin
-    _engine(rec, g, w, conv_depthwise.reads(rec, g)).forward(rec, g, x, w, bias, y)
+    with rec.counted(g.flops):
+        _engine(rec, g, w, conv_depthwise.reads(rec, g)).forward(rec, g, x, w, bias, y)
 
 
 def backward_data(rec: Recorder, g: ConvGeometry, dy: Ref, w: Ref, dx: Ref, bias: Ref | None = None) -> None:
@@ -106,7 +112,8 @@ def backward_data(rec: Recorder, g: ConvGeometry, dy: Ref, w: Ref, dx: Ref, bias
     if not g.batch:
         rec.empty([dy, w, *([bias] if bias else [])], [dx], what="convolution")
         return
-    _engine(rec, g, w, True).backward_data(rec, g, dy, w, dx, bias=bias)
+    with rec.counted(g.flops):
+        _engine(rec, g, w, True).backward_data(rec, g, dy, w, dx, bias=bias)
 
 
 def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref) -> None:
@@ -114,7 +121,8 @@ def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref) ->
     if not g.batch:
         pointwise(rec, "y0 = 0", writes=[dw])
         return
-    _engine(rec, g, dw, conv_depthwise.sums(rec, g)).backward_filter(rec, g, x, dy, dw)
+    with rec.counted(g.flops):
+        _engine(rec, g, dw, conv_depthwise.sums(rec, g)).backward_filter(rec, g, x, dy, dw)
 
 
 def backward_bias(rec: Recorder, g: ConvGeometry, dy: Ref, db: Ref) -> None:
