@@ -2,12 +2,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ocaffe.graph.ir import Ref
 from ocaffe.graph.recorder import Recorder
-from ocaffe.ops.gemm_gpu import Choice, Tile, choose, sum_splits, tiles_for
+from ocaffe.ops.gemm_gpu import Choice, Tile, ranked, sum_splits, tiles_for
+from ocaffe.tuned import Problem
 
 if TYPE_CHECKING:
     from ocaffe.ops.convolution import ConvGeometry
@@ -22,7 +24,7 @@ SUM_WORTH_SLICING = 1 << 16  # elements that one group of channel_sum adds up in
 
 def forward(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y: Ref, choice: Choice | None = None) -> None:
     """y = x * w (+ bias per output). `choice` overrules the estimate of tile and splits (benchmarks, tests), here and below."""
-    choice = choice or choose(rec.target, tiles(rec.target, g), g.group_outputs, g.batch * g.positions, g.depth, g.group)
+    choice = choice or choose(rec, "forward", g, ranked(rec.target, tiles(rec.target, g), g.group_outputs, g.batch * g.positions, g.depth, g.group))
     part, splits = _split_channels(g.group_channels, g, choice)
     once = splits == 1
     to = y if once else rec.scratch("splits", (splits, y.count))
@@ -46,7 +48,8 @@ def backward_data(
     """dx = the gradient of the input (+ bias per channel of it). A stride cuts it into phases (kernels/conv_gpu.cl), the first being the largest."""
     phases = math.prod(g.stride)
     columns = g.batch * math.prod(-(-n // s) for n, s in zip(g.size, g.stride))
-    choice = choice or choose(rec.target, tiles(rec.target, g), g.group_channels, columns, -(-g.group_outputs * g.taps // phases), g.group * phases)
+    shape = (g.group_channels, columns, -(-g.group_outputs * g.taps // phases), g.group * phases)
+    choice = choice or choose(rec, "backward_data", g, ranked(rec.target, tiles(rec.target, g), *shape))
     part, splits = _split_channels(g.group_outputs, g, choice)
     once = splits == 1
     to = dx if once else rec.scratch("splits", (splits, dx.count))
@@ -67,7 +70,7 @@ def backward_data(
 def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref, choice: Choice | None = None) -> None:
     """dw = the gradient of the filters, a product over all positions of all samples."""
     depth = g.batch * g.positions
-    choice = choice or choose(rec.target, tiles(rec.target, g, gathers=False), g.group_outputs, g.depth, depth, g.group)
+    choice = choice or choose(rec, "backward_filter", g, ranked(rec.target, tiles(rec.target, g, gathers=False), g.group_outputs, g.depth, depth, g.group))
     tile = choice.tile
     part = -(-depth // (choice.splits * tile.depth)) * tile.depth
     splits = -(-depth // part)
@@ -105,6 +108,11 @@ def backward_bias(rec: Recorder, g: ConvGeometry, dy: Ref, db: Ref) -> None:
     )
     if slices > 1:
         sum_splits(rec, "channel_sum", {}, to, None, db)
+
+
+def choose(rec: Recorder, direction: str, g: ConvGeometry, candidates: Sequence[Choice]) -> Choice:
+    """What was measured for this device, else the first of the candidates."""
+    return rec.target.tuned.choose(Problem(direction, g, rec.target.math), candidates)
 
 
 def sizes(g: ConvGeometry) -> list[int]:

@@ -39,6 +39,12 @@ class ConvGeometry:
         reach = zip(self.size, self.out, self.kernel, self.stride, self.pad, self.dilation, strict=True)
         assert all((o - 1) * s + (k - 1) * d < i + 2 * p for i, o, k, s, p, d in reach), f"a window ends outside the padded image: {self}"
 
+    def __str__(self) -> str:
+        """All numbers, for tables of tuned choices: `n64 3@1x224x224 64@1x112x112 k1x7x7 s1x2x2 p0x3x3 d1x1x1 g1`."""
+        size, out, *steps = ("x".join(map(str, axes)) for axes in (self.size, self.out, self.kernel, self.stride, self.pad, self.dilation))
+        window = " ".join(f"{letter}{text}" for letter, text in zip("kspd", steps))
+        return f"n{self.batch} {self.channels}@{size} {self.num_output}@{out} {window} g{self.group}"
+
     @property
     def group_channels(self) -> int:
         """Input channels that one output channel sees."""
@@ -75,6 +81,14 @@ class ConvGeometry:
     @property
     def weight_shape(self) -> tuple[int, ...]:
         return (self.num_output, self.group_channels, *self.kernel)
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        return (self.batch, self.channels, *self.size)
+
+    @property
+    def output_shape(self) -> tuple[int, ...]:
+        return (self.batch, self.num_output, *self.out)
 
     @property
     def pointwise(self) -> bool:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from ocaffe.graph.ir import FLOAT, Ref
 from ocaffe.graph.recorder import Recorder
 from ocaffe.target import Target
+from ocaffe.tuned import Problem
 
 # A second pass reads the partial results of a split depth; they may take this many bytes of scratch.
 SPLIT_SCRATCH = 16 << 20
@@ -95,12 +96,20 @@ class Choice:
     tile: Tile
     splits: int = 1
 
+    def __str__(self) -> str:
+        return f"{self.tile} /{self.splits}"
+
 
 def choose(target: Target, tiles: Sequence[Tile], rows: int, columns: int, depth: int, batches: int = 1) -> Choice:
-    """The cheapest tile and split for `batches` products of rows x depth by depth x columns, by `cost`."""
+    """The cheapest of `ranked`."""
+    return ranked(target, tiles, rows, columns, depth, batches)[0]
+
+
+def ranked(target: Target, tiles: Sequence[Tile], rows: int, columns: int, depth: int, batches: int = 1) -> list[Choice]:
+    """Tiles and splits for `batches` products of rows x depth by depth x columns, the cheapest first, by `cost`."""
     fitting = [tile for tile in tiles if tile.item_rows * tile.item_columns <= MOST_SUMS.get(target.runtime, FEW_SUMS)]
     choices = (Choice(tile, splits) for tile in fitting for splits in _splits(rows * columns * batches, depth, tile))
-    return min(choices, key=lambda choice: cost(target, choice, rows, columns, depth, batches))
+    return sorted(choices, key=lambda choice: cost(target, choice, rows, columns, depth, batches))
 
 
 def _splits(results: int, depth: int, tile: Tile) -> Iterator[int]:
@@ -139,7 +148,8 @@ def record(
     """c[M, N] = op(a) @ op(b) (+ bias[n] per column), added to c if it accumulates. `choice` overrules the estimate (benchmarks, tests)."""
     rows, columns = c.shape
     depth = a.shape[0] if trans_a else a.shape[1]
-    choice = choice or choose(rec.target, tiles_for(rec.target), rows, columns, depth)
+    problem = Problem("gemm", (rows, columns, depth, int(trans_a), int(trans_b)), rec.target.math)
+    choice = choice or rec.target.tuned.choose(problem, ranked(rec.target, tiles_for(rec.target), rows, columns, depth))
     tile = choice.tile
     part = -(-depth // (choice.splits * tile.depth)) * tile.depth
     splits = max(1, -(-depth // part)) if part else 1
