@@ -20,7 +20,7 @@ body { font: 14px/1.45 system-ui, sans-serif; margin: 2em auto; max-width: 1180p
 h1 { font-size: 1.5em } h2 { font-size: 1.15em; margin: 1.6em 0 .3em } p { margin: .3em 0 .6em }
 svg { width: 100%; height: auto; background: var(--plot); border-radius: 4px } svg text { font: 12px system-ui, sans-serif; fill: var(--ink) }
 .grid { stroke: var(--faint); stroke-width: 1 } .roof { stroke: var(--ink); stroke-width: 1.6; fill: none } .lost { fill: var(--faint); fill-opacity: .5 }
-circle { stroke: var(--plot); stroke-width: .8; fill-opacity: .72 } .block { stroke: var(--plot); stroke-width: .6 }
+circle { stroke: var(--plot); stroke-width: .8; fill-opacity: .72 } .block { stroke: var(--plot); stroke-width: .3 }
 circle:hover, .launch:hover .block { fill-opacity: 1; stroke: var(--ink); stroke-width: 1.4 } svg .inside { fill: var(--plot); pointer-events: none }
 .key span { display: inline-block; margin-right: 1.2em } .key i { display: inline-block; width: .8em; height: .8em; border-radius: 50%; margin-right: .4em }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; width: 100% } th { text-align: right }

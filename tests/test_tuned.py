@@ -69,11 +69,11 @@ def launches(rec: Recorder) -> list[Any]:
 @pytest.mark.parametrize(
     ("kind", "operation", "key", "names"),
     [
-        ("gpu", forward, f"forward {CONV}", ("32x32x9 by 4x4 /1", "64x64x9 by 8x8 /1")),
+        ("gpu", forward, f"forward {CONV}", ("32x32x18 by 4x4 /1", "64x64x9 by 8x8 /1")),
         ("gpu", product, GEMM, ("32x32x16 by 4x4 /1", "32x64x16 by 4x8 /4")),
         ("cpu", forward, f"forward {CONV}", ("winograd", "direct")),
         ("cpu", backward_filter, f"backward_filter {CONV}", ("winograd", "direct")),
-        ("cpu", product, GEMM, ("256x1", "64x4")),
+        ("cpu", product, GEMM, ("256x1", "64x2")),
     ],
     ids=["tile of a convolution", "tile and split of a product", "algorithm", "algorithm of a gradient", "block of a product"],
 )
