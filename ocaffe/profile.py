@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
@@ -10,7 +10,7 @@ from ocaffe.cl.peaks import Peaks, measure_peaks
 from ocaffe.cl.session import Session
 from ocaffe.engine import Engine
 from ocaffe.errors import Error
-from ocaffe.graph.ir import Access, HostCall, Launch, Measure, Node, Upload
+from ocaffe.graph.ir import Access, HostCall, Launch, Measure, Node, Ref, Role, Upload
 from ocaffe.memory.report import ROLES, persistent, report, size_text
 
 
@@ -184,7 +184,9 @@ def measure(session: Session, title: str, nodes: Sequence[Node], run: Callable[[
             run(1)
             session.device.queue.finish()
             timeline.collect()
-    launches = tuple(_launch_time(launch, seconds, peaks) for launch, seconds in timeline.seconds().items())
+    seconds = timeline.seconds()
+    wanted = {ref.root for launch in seconds for ref in launch.reads}
+    launches = tuple(_launch_time(launch, taken, moved_bytes(launch, wanted), peaks) for launch, taken in seconds.items())
     layers = tuple(LayerTime(node.name, node.type, *(_of(node.name, launches, phases) for phases in (("forward",), ("backward", "again")))) for node in nodes)
     return NetProfile(title, str(session.device.info), peaks, launches, layers, 1000 * step / iterations)
 
@@ -193,8 +195,7 @@ def _of(layer: str, launches: Sequence[LaunchTime], phases: Sequence[str]) -> fl
     return sum(launch.ms for launch in launches if launch.layer == layer and launch.phase in phases)
 
 
-def _launch_time(launch: Launch, seconds: float, peaks: Peaks) -> LaunchTime:
-    moved = moved_bytes(launch)
+def _launch_time(launch: Launch, seconds: float, moved: int, peaks: Peaks) -> LaunchTime:
     kind, kernel = _kind(launch)
     of_peak = peaks.seconds(launch.flops, moved) / seconds if seconds else 0.0
     return LaunchTime(launch.layer, "again" if launch.again else launch.phase, kernel, kind, 1000 * seconds, launch.flops, moved, of_peak)
@@ -212,9 +213,11 @@ def _kind(launch: Launch) -> tuple[str, str]:
     return "product" if launch.flops else "other", f"{call.program}.{call.function}"
 
 
-def moved_bytes(launch: Launch) -> int:
-    """What the operands must move once: each value that is read, each that is written. (A kernel that has no use for an operand gets another one again.)"""
-    moved = {(operand.ref.root, operand.ref.root_offset, operand.ref.shape): operand for operand in launch.operands}
+def moved_bytes(launch: Launch, wanted: Collection[Ref]) -> int:
+    """What the operands must move once: each value that is read, each that is written; not the workspace of a launch, which is not among the roots that
+    anybody reads (`wanted`). A kernel that has no use for an operand gets another one again."""
+    own = [operand for operand in launch.operands if operand.ref.root.role is not Role.SCRATCH or operand.ref.root in wanted]
+    moved = {(operand.ref.root, operand.ref.root_offset, operand.ref.shape): operand for operand in own}
     return sum(operand.ref.nbytes * (2 if operand.access is Access.MODIFY else 1) for operand in moved.values())
 
 
