@@ -31,7 +31,7 @@ ZOO = pathlib.Path(ocaffe.__file__).parents[1] / "zoo"
 def main(argv: Sequence[str]) -> int:
     parser = Parser("tune", "Measure which tile, block or algorithm is the fastest for each product and convolution of nets, for later runs on this device.")
     parser.flag("solver", "", "the nets of this solver")
-    parser.flag("model", "", "or this net, in both phases; without either all nets of the zoo")
+    parser.flag("model", "", "or these nets, separated by ',', in both phases; without either all nets of the zoo")
     parser.flag("batch", 0, "batch size of data and inputs instead of those of the files")
     parser.flag("seconds", 0, "begin nothing new after so many seconds (0: no limit); what takes longest comes first")
     parser.flag("output", "", "write the table to this file instead of the cache folder")
@@ -127,7 +127,7 @@ def _graphs(options: argparse.Namespace) -> Iterator[Graph]:
         yield from _solver_graphs(options)
         return
     level, names = options.level, stages(options.stage) or ("",)
-    nets = [read_net(options.model, options.allow_unknown_fields)] if options.model else _zoo()
+    nets = (read_net(file, options.allow_unknown_fields) for file in options.model.split(",")) if options.model else _zoo()
     for net in nets:
         net = batched(net, options.batch)
         for phase in (proto.TRAIN, proto.TEST):
