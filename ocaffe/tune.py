@@ -31,6 +31,7 @@ WORTH = 0.97  # of the default's time: less is noise
 LAUNCH = 4e-6  # seconds that a launch costs beside its own time
 AHEAD = 24  # problems whose programs are built together
 NOISE = 1 << 22  # random values that operands are made of
+SWEEP = 64 << 20  # bytes that are written between two runs: caches are as cold as other layers leave them
 
 
 class Survey(Tuned):
@@ -135,6 +136,7 @@ class Tuner:
         device, cl = session.device, session.device.cl
         values = np.random.default_rng(0).standard_normal(NOISE).astype(np.float32)
         self._noise = cl.Buffer(device.context, cl.mem_flags.READ_ONLY | cl.mem_flags.COPY_HOST_PTR, hostbuf=values)
+        self._swept = cl.Buffer(device.context, cl.mem_flags.READ_WRITE, SWEEP)
 
     @property
     def choices(self) -> dict[str, str]:
@@ -210,6 +212,7 @@ class Tuner:
                     limit = HOPELESS * min(times.values(), default=0)
                     for trial in trials.candidates:
                         if not number or times[trial.name] <= limit:
+                            self.session.device.cl.enqueue_fill_buffer(self.session.device.queue, self._swept, np.uint32(number), 0, SWEEP)
                             trial.tape.run()
                             self.session.device.queue.finish()
                             taken = timeline.collect() + LAUNCH * len(trial.tape.schedule)
