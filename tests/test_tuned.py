@@ -75,7 +75,7 @@ def launches(rec: Recorder) -> list[Any]:
         ("cpu", backward_filter, f"backward_filter {CONV}", ("winograd", "direct")),
         ("cpu", product, GEMM, ("256x1", "64x2")),
     ],
-    ids=["tile of a convolution", "tile and split of a product", "algorithm", "algorithm of a gradient", "block of a product"],
+    ids=["tile", "tile and split", "algorithm", "algorithm of a gradient", "block of a product"],
 )
 def test_a_table_decides_and_the_numbers_stay(device: Any, kind: str, operation: Callable[[Recorder], Any], key: str, names: tuple[str, str]) -> None:
     if kind == "cpu" and not device.target.is_cpu:
