@@ -12,6 +12,7 @@ import numpy as np
 from ocaffe import proto
 from ocaffe.cl.session import Session
 from ocaffe.cl.tape import Tape
+from ocaffe.errors import Error
 from ocaffe.graph.ir import Graph, Ref, Role, Shape
 from ocaffe.graph.record import Choices, ParameterGroup, record
 from ocaffe.graph.recorder import Recorder
@@ -128,11 +129,13 @@ class Trials:
 
 
 class Tuner:
-    """Measures on one session; `base`: what is chosen without the user's table. `found` grows by what is measured."""
+    """Measures on one session; `base`: what is chosen without the user's table. `found` grows by what is measured, `refused` by what the device has no
+    memory for."""
 
     def __init__(self, session: Session, base: Tuned) -> None:
         self.session, self.base = session, base
         self.found: dict[Problem, Found] = {}
+        self.refused: dict[Problem, Error] = {}
         device, cl = session.device, session.device.cl
         values = np.random.default_rng(0).standard_normal(NOISE).astype(np.float32)
         self._noise = cl.Buffer(device.context, cl.mem_flags.READ_ONLY | cl.mem_flags.COPY_HOST_PTR, hostbuf=values)
@@ -154,7 +157,10 @@ class Tuner:
                 if end is not None and time.perf_counter() > end:
                     return
                 before = set(self.found)
-                self._tune(problem, trials)
+                try:
+                    self._tune(problem, trials)
+                except Error as error:
+                    self.refused[problem] = error
                 yield from (self.found[each] for each in self.found if each not in before)
 
     def _tune(self, problem: Problem, trials: Trials) -> None:
@@ -201,8 +207,8 @@ class Tuner:
     def _measure(self, trials: Trials) -> dict[str, float]:
         """Seconds of each candidate, the least of all rounds."""
         times: dict[str, float] = {}
-        self.session.bind([trial.tape for trial in trials.candidates])
         try:
+            self.session.bind([trial.tape for trial in trials.candidates])
             for ref in trials.tensors.values():
                 self._fill(ref)
             for trial in trials.candidates:

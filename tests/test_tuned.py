@@ -226,6 +226,20 @@ def test_tuner(device: Any) -> None:
     assert list(Tuner(session, ESTIMATES).tune(survey.asked, seconds=-1)) == [], "no time, nothing is begun"
 
 
+def test_what_does_not_fit_is_left_out(device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    session = Session(device)
+    tuner = Tuner(session, ESTIMATES)
+    survey = Survey(ESTIMATES)
+    recorded(device.target, survey, product)
+
+    def refuse(size: int, what: str) -> Any:
+        raise Error(f"'{device.name}' refused a buffer")
+
+    monkeypatch.setattr(session, "_allocate", refuse)
+    assert list(tuner.tune(survey.asked)) == [] and not session.tapes and not tuner.choices
+    assert [(str(problem), error.fact) for problem, error in tuner.refused.items()] == [(GEMM, f"'{device.name}' refused a buffer")]
+
+
 def test_what_a_net_asks_for() -> None:
     for phase, wanted in ((proto.TRAIN, 2), (proto.TEST, 1)):
         graph = build(message(LEARNING), phase, lambda source, text: None)

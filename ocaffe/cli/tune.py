@@ -101,6 +101,8 @@ def _tune(info: DeviceInfo, options: argparse.Namespace) -> None:
             _write(path, device.target, choices)
     finally:
         device.close()
+    for problem, error in tuner.refused.items():
+        print(f"not measured: {problem}: {error.fact}")
     print(f"{len(tuner.found)} measured, {len(tuner.choices)} better than what is taken without a table; {path} has {len(choices)} choices")
 
 
