@@ -172,7 +172,7 @@ def test_the_tables_that_ocaffe_brings() -> None:
         facts = {name: value for name, value in content["for"].items() if name != "name"}
         for math in {key.rsplit(" ", 1)[1] for key in content["choices"]}:
             mine = {key: name for key, name in content["choices"].items() if key.endswith(f" {math}")}
-            target = replace(Target(), **facts, math=math, tensor_cores=facts.get("runtime") == "nvidia", compute_units=132 if facts["kind"] == "gpu" else 2)
+            target = replace(Target(compute_units=132), **facts, math=math, tensor_cores=facts["runtime"] == "nvidia")
             for key, name in mine.items():
                 rec = Recorder(replace(target, tuned=choices({key: name})), train=True)
                 rec.enter("layer", "forward")

@@ -115,7 +115,7 @@ def _line(found: Found) -> str:
 def _write(path: pathlib.Path, target: Target, choices: dict[str, str]) -> None:
     """The facts say what devices the table is for, where ocaffe brings it."""
     facts: dict[str, Any] = {"kind": target.kind, "runtime": target.runtime}
-    facts |= {"vector_width": target.vector_width} if target.is_cpu else {"name": target.name}
+    facts |= {"vector_width": target.vector_width, "compute_units": target.compute_units} if target.is_cpu else {"name": target.name}
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as reason:
