@@ -210,7 +210,8 @@ def with_math(info: DeviceInfo, math: str | None = None) -> DeviceInfo:
 
 def with_tuned(info: DeviceInfo) -> DeviceInfo:
     """The device with its measured choices of kernels. Raises Error for a damaged table."""
-    return replace(info, target=replace(info.target, tuned=tuned.load(info.target)))
+    found = tuned.load(info.target)
+    return replace(info, target=replace(info.target, tuned=found)) if found.choices else info
 
 
 def choose(
