@@ -320,7 +320,10 @@ class Net:
         return plan_of(self._engine)
 
     def profile(self, iterations: int = 10, backward: bool | None = None) -> NetProfile:
-        """Milliseconds of each layer, the mean of `iterations` passes after one to warm up; `backward`: too (default: in the phase TRAIN)."""
+        """Milliseconds of each layer and of each launch on the device, medians of `iterations` passes; `backward`: too (default: in the phase TRAIN).
+
+        `print` shows them by layer; `launches` has GFLOP/s, GB/s and the share of the device's measured `peaks` of each launch. Raises Error for no iteration.
+        """
         return profile(self._engine, iterations, self.phase == proto.TRAIN if backward is None else backward)
 
     def close(self) -> None:

@@ -3,6 +3,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from ocaffe.tuned import ESTIMATES, Tuned
+
 MATHS = ("fp32", "ieee", "tf32")  # as exact as float; made of float multiply-adds alone; operands rounded to 11 bits where tensor cores do that
 
 
@@ -28,6 +30,7 @@ class Target:
     unified_memory: bool = True  # device memory is host memory: map instead of copy
     tensor_cores: bool = False  # NVIDIA's, by inline PTX
     math: str = "fp32"  # MATHS: what products may be made of
+    tuned: Tuned = ESTIMATES  # measured choices of kernels
     free_memory: int = 4 << 30  # what was free when the device was listed; global_memory where the device cannot tell
 
     @property

@@ -6,7 +6,8 @@ is recycled lies in an arena: slabs as large as the largest plan of its tapes ne
 from __future__ import annotations
 
 import linecache
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ import numpy as np
 
 from ocaffe.cl.device import Device
 from ocaffe.cl.program import ProgramKey, Programs
+from ocaffe.cl.timeline import Timeline
 from ocaffe.errors import Error, shape_text
 from ocaffe.graph.ir import Ref, Role, roots
 from ocaffe.memory.report import size_text
@@ -50,6 +52,7 @@ class Session:
         self.touched: list[Any] = []  # mirrors that scripts may have written to, of all nets of the session (ocaffe/net.py)
         self.watched: list[Any] = []  # mirrors whose arrays scripts hold
         self.mirrors: dict[Any, Any] = {}  # those of parameters, which several nets share
+        self.timeline: Timeline | None = None  # notes what tapes run, while somebody looks
         self._persistent: dict[Ref, list[Any]] = {}
         self._cl = device.cl
 
@@ -90,6 +93,21 @@ class Session:
             tape.arena.slabs.clear()
         for kept in (self.tapes, self.touched, self.watched, self.mirrors, self._persistent):
             kept.clear()
+
+    @contextmanager
+    def timed(self) -> Iterator[Timeline]:
+        """Within, every launch of every tape leaves its time in the timeline. Waits for the device before and after."""
+        device = self.device
+        own = device.queue
+        own.finish()
+        device.queue = self._cl.CommandQueue(device.context, device.cl_device, properties=self._cl.command_queue_properties.PROFILING_ENABLE)
+        self.timeline = Timeline()
+        try:
+            yield self.timeline
+        finally:
+            self.timeline = None
+            device.queue.finish()
+            device.queue = own
 
     def _grow_arenas(self, poison: bool) -> set[Arena]:
         """Room for the plans of all tapes; the arenas that moved."""

@@ -239,7 +239,8 @@ class Launch:
     what: str = ""  # kernel name or expression, for people
     epilogue: int | None = None  # index of the scalar that is a ReLU's slope (1.0: none); before it whether the last read is a bias, and whether it adds
     cheap: bool = False  # pure, and one pass over memory: it may be run again instead of keeping what it writes
-    flops: int = 0  # floating point operations, where they are what takes the time
+    flops: int = 0  # floating point operations of the direct algorithm, where they are what takes the time
+    again: bool = False  # in backward, what forward did already
     copies: tuple[int, int, int, int] | None = None  # of a copy: axis, where it begins in operand 0 and in operand 1, size along the axis
     before: Launch | None = None  # of a launch that an optimisation put in: the recorded one that it serves
 

@@ -291,8 +291,8 @@ def _forward(rec: Recorder, node: Node, graph: Graph, outputs: Collection[Blob],
             top.data.root.role = Role.OUTPUT  # also where the output is a view, for example of what was reshaped
         if _looked_at(top, graph, choices):
             top.data.root.persist = True
-    if len(rec.launches) > begin:
-        rec.launches[-1].flops = node.layer.flops()
+    for launch in rec.launches[begin:]:
+        launch.again = phase == "backward"
 
 
 def _without_elements(node: Node) -> bool:

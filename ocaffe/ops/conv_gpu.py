@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -9,12 +10,14 @@ from ocaffe.graph.ir import Ref
 from ocaffe.graph.recorder import Recorder
 from ocaffe.ops import winograd_gpu
 from ocaffe.ops.expression import reduce
-from ocaffe.ops.gemm_gpu import Choice, Tile, choose, cost, sum_splits, tiles_for
+from ocaffe.ops.gemm_gpu import Choice, Tile, cost, ranked, sum_splits, tiles_for
+from ocaffe.tuned import Problem
 
 if TYPE_CHECKING:
     from ocaffe.ops.convolution import ConvGeometry
     from ocaffe.target import Target
 
+WINOGRAD = "winograd"  # a choice beside the tiles
 WINDOW_STEP = 12  # products of a result that one step takes at the most where the window leaves a choice
 TENSOR_STEP = 8  # the depth of one product on tensor cores
 FILTER_SUMS = 64  # sums of a work-item of backward_filter on tensor cores: with more of them it runs out of registers
@@ -24,10 +27,11 @@ def forward(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y:
     """y = x * w (+ bias per output). `choice` is for the direct product, whatever the estimates say (benchmarks, tests), here and below."""
     if choice is None:
         shape = (g.group_outputs, g.batch * g.positions, g.depth, g.group)
-        choice = choose(rec.target, tiles(rec.target, g), *shape)
-        if winograd_gpu.possible(rec.target, g) and winograd_gpu.cost(rec.target, g) < cost(rec.target, choice, *shape):
+        found = _choose(rec, "forward", g, tiles(rec.target, g), shape, lambda: winograd_gpu.cost(rec.target, g))
+        if isinstance(found, str):
             winograd_gpu.forward(rec, g, x, w, bias, y)
             return
+        choice = found
     part, splits = _split_channels(g.group_channels, g, choice)
     once = splits == 1
     to = y if once else rec.scratch("splits", (splits, y.count))
@@ -53,12 +57,11 @@ def backward_data(
     columns = g.batch * math.prod(-(-n // s) for n, s in zip(g.size, g.stride))
     if choice is None:
         shape = (g.group_channels, columns, -(-g.group_outputs * g.taps // phases), g.group * phases)
-        choice = choose(rec.target, tiles(rec.target, g), *shape)
-        if winograd_gpu.possible(rec.target, g):
-            turned = winograd_gpu.turned(g)
-            if winograd_gpu.cost(rec.target, turned) < cost(rec.target, choice, *shape):
-                winograd_gpu.forward(rec, turned, dy, w, bias, dx, back=True)
-                return
+        found = _choose(rec, "backward_data", g, tiles(rec.target, g), shape, lambda: winograd_gpu.cost(rec.target, winograd_gpu.turned(g)))
+        if isinstance(found, str):
+            winograd_gpu.forward(rec, winograd_gpu.turned(g), dy, w, bias, dx, back=True)
+            return
+        choice = found
     part, splits = _split_channels(g.group_outputs, g, choice)
     once = splits == 1
     to = dx if once else rec.scratch("splits", (splits, dx.count))
@@ -81,10 +84,11 @@ def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref, ch
     depth = g.batch * g.positions
     if choice is None:
         shape = (g.group_outputs, g.depth, depth, g.group)
-        choice = choose(rec.target, tiles(rec.target, g, gathers=False), *shape)
-        if winograd_gpu.possible(rec.target, g) and winograd_gpu.filter_cost(rec.target, g) < cost(rec.target, choice, *shape):
+        found = _choose(rec, "backward_filter", g, tiles(rec.target, g, gathers=False), shape, lambda: winograd_gpu.filter_cost(rec.target, g))
+        if isinstance(found, str):
             winograd_gpu.backward_filter(rec, g, x, dy, dw)
             return
+        choice = found
     tile = choice.tile
     part = -(-depth // (choice.splits * tile.depth)) * tile.depth
     splits = -(-depth // part)
@@ -108,6 +112,17 @@ def backward_bias(rec: Recorder, g: ConvGeometry, dy: Ref, db: Ref) -> None:
     channels = db.count
     planes = dy.view((g.batch, channels, dy.count // (g.batch * channels)), 0, dy.batch_stride)
     reduce(rec, "v0 = x0", reads=[planes], writes=[db], axes=(0, 2))
+
+
+def _choose(
+    rec: Recorder, direction: str, g: ConvGeometry, tiles: Sequence[Tile], shape: tuple[int, int, int, int], winograd: Callable[[], float]
+) -> Choice | str:
+    """What was measured, else what is estimated to be the fastest: a tile and split of the direct product, or WINOGRAD, whose cost `winograd` says."""
+    candidates: list[Choice | str] = [*ranked(rec.target, tiles, *shape)]
+    if winograd_gpu.possible(rec.target, g):
+        direct = cost(rec.target, candidates[0], *shape)  # type: ignore[arg-type]
+        candidates.insert(int(winograd() >= direct), WINOGRAD)
+    return rec.target.tuned.choose(Problem(direction, g, rec.target.math), candidates)
 
 
 def sizes(g: ConvGeometry) -> list[int]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from ocaffe.graph.ir import FLOAT, Ref
 from ocaffe.graph.recorder import Recorder
 from ocaffe.target import Target
+from ocaffe.tuned import Problem
 
 # A second pass reads the partial results of a split depth; they may take this many bytes of scratch.
 SPLIT_SCRATCH = 16 << 20
@@ -95,10 +96,18 @@ class Choice:
     tile: Tile
     splits: int = 1
 
+    def __str__(self) -> str:
+        return f"{self.tile} /{self.splits}"
+
 
 def choose(target: Target, tiles: Sequence[Tile], rows: int, columns: int, depth: int, batches: int = 1) -> Choice:
-    """The cheapest tile and split for `batches` products of rows x depth by depth x columns, by `cost`."""
-    return min(choices(target, tiles, rows, columns, depth, batches), key=lambda choice: cost(target, choice, rows, columns, depth, batches))
+    """The cheapest of `ranked`."""
+    return ranked(target, tiles, rows, columns, depth, batches)[0]
+
+
+def ranked(target: Target, tiles: Sequence[Tile], rows: int, columns: int, depth: int, batches: int = 1) -> list[Choice]:
+    """Tiles and splits for `batches` products of rows x depth by depth x columns, the cheapest first, by `cost`."""
+    return sorted(choices(target, tiles, rows, columns, depth, batches), key=lambda choice: cost(target, choice, rows, columns, depth, batches))
 
 
 def choices(target: Target, tiles: Sequence[Tile], rows: int, columns: int, depth: int, batches: int) -> Iterator[Choice]:
@@ -143,7 +152,9 @@ def record(
     """c[M, N] = op(a) @ op(b) (+ bias[n] per column), added to c if it accumulates. `choice` overrules the estimate (benchmarks, tests)."""
     rows, columns = c.shape
     depth = a.shape[0] if trans_a else a.shape[1]
-    choice = choice or choose(rec.target, tiles_for(rec.target), rows, columns, depth)
+    if choice is None:
+        problem = Problem("gemm", (rows, columns, depth, int(trans_a), int(trans_b)), rec.target.math)
+        choice = rec.target.tuned.choose(problem, ranked(rec.target, tiles_for(rec.target), rows, columns, depth))
     part, splits = _parts(depth, choice)
     last = splits == 1
     to = c if last else rec.scratch("splits", (splits * rows, columns))

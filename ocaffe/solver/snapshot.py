@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -134,8 +135,14 @@ def _state_of(solver: Solver, weights: str, averaged: str) -> SolverState:
     cursors = [Cursor(layer, name, batch) for name, places in [("train", solver.network.cursor), *tests] for layer, batch in places.items()]
     value, found = (best.value, best.iteration) if best is not None else (None, None)
     return SolverState(
-        solver.iter, weights, [], solver.rate.current_step, cursors, solver.seed, averaged_net=averaged, best_value=value, best_iter=found,
+        solver.iter, weights, [], solver.rate.current_step, cursors, solver.seed, _kernels(solver), averaged_net=averaged, best_value=value, best_iter=found,
     )  # fmt: skip
+
+
+def _kernels(solver: Solver) -> str:
+    """What decides on the last bits of all numbers: the device, its arithmetic, the tables of measured choices."""
+    device = solver.session.device
+    return json.dumps({"device": device.name, "math": device.target.math, "tuned": device.target.tuned.digest})
 
 
 def load_state(path: str) -> SolverState:
@@ -182,6 +189,8 @@ def restore(solver: Solver, path: str, state: SolverState | None = None) -> None
             )  # fmt: skip
         if ref is not None:
             solver.network.session.write(ref, values)
+    if state.choices and state.choices != _kernels(solver):
+        log.warning("sgd_solver.cpp:320", f"the snapshot was made with other kernels ({state.choices}, now {_kernels(solver)}): the last bits will differ")
     solver.iter = state.iter
     solver.rate.current_step = state.current_step
     positions: dict[str, dict[str, int]] = {}
