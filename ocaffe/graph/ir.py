@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 Shape = tuple[int, ...]
 FLOAT = np.dtype(np.float32)
+NO_ACTIVATION = (1.0, 1.0, 0.0)  # scalars of an epilogue that does nothing: a ReLU's slope, bounds of which the lower is above the upper (kernels/epilogue.h)
 
 
 class Role(Enum):
@@ -237,7 +238,7 @@ class Launch:
     inplace: tuple[tuple[int, int], ...] = ()
     side_effect: bool = False
     what: str = ""  # kernel name or expression, for people
-    epilogue: int | None = None  # index of the scalar that is a ReLU's slope (1.0: none); before it whether the last read is a bias, and whether it adds
+    epilogue: int | None = None  # index of NO_ACTIVATION in the scalars, or of its slope alone; before it whether the last read is a bias, and whether it adds
     cheap: bool = False  # pure, and one pass over memory: it may be run again instead of keeping what it writes
     flops: int = 0  # floating point operations, where they are what takes the time
     copies: tuple[int, int, int, int] | None = None  # of a copy: axis, where it begins in operand 0 and in operand 1, size along the axis

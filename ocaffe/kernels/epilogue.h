@@ -7,4 +7,19 @@
 #define OFFSET(bias, o) (has_bias ? bias[o] : 0.0f)
 #define FACTOR(bias, o) (has_bias == 2 ? bias[bias##_stride + (o)] : 1.0f)
 
+
+/* Then the activation that was merged: a ReLU, and where low <= high the value is kept within them instead. Kernels for CPUs know these bounds. */
+#define ACTIVATION float slope, float low, float high
+#define GIVEN_ACTIVATION ((Activation){slope, low, high})
+#define NO_ACTIVATION ((Activation){1.0f, 1.0f, 0.0f})
+typedef struct {
+  float slope, low, high;
+} Activation;
+
+/* v, a T, through it; NaN becomes the lower bound, as fmin(fmax(v, low), high) makes it. */
+#define ACTIVATE(T, v, last)                                                                              \
+  ((last).low <= (last).high                                                                              \
+     ? ((v) >= (T)((last).low) ? ((v) <= (T)((last).high) ? (v) : (T)((last).high)) : (T)((last).low)) \
+     : ((v) > (T)(0.0f) ? (v) : (last).slope * (v)))
+
 #endif

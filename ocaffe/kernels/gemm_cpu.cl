@@ -8,7 +8,6 @@
    the order of the inner loop, and multiplies all its rows by that: a panel of op(a), fetched once, serves all panels of columns. Transposition
    costs nothing but another way of copying. deep * wide is at most KC * WIDE. */
 #include "common.h"
-#include "epilogue.h"
 #include "tile_cpu.h"
 
 #ifndef WIDE
@@ -60,7 +59,8 @@ inline void copy_columns(global const float* b, ulong ld, int depth, int columns
 }
 
 SINGLE void gemm(OPERAND_RESTRICT(const float, packed), OPERAND_RESTRICT(const float, b), OPERAND_RESTRICT(const float, bias),
-          OPERAND_RESTRICT(float, c), int M, int N, int K, int transposed, int deep, int wide, int rows, int has_bias, int accumulate, float slope) {
+          OPERAND_RESTRICT(float, c), int M, int N, int K, int transposed, int deep, int wide, int rows, int has_bias, int accumulate,
+          ACTIVATION) {
   LOCATE(packed); LOCATE(b); LOCATE(bias); LOCATE(c);
   const int n0 = get_global_id(0) * wide * NR, n1 = min(N, n0 + wide * NR);
   const int first = get_global_id(1) * rows, last = min(M, first + rows);
@@ -69,7 +69,7 @@ SINGLE void gemm(OPERAND_RESTRICT(const float, packed), OPERAND_RESTRICT(const f
   float tile[MR * NR] __attribute__((aligned(64)));
   for (int k0 = 0; k0 < K; k0 += deep) {
     const int depth = min(deep, K - k0), add = accumulate || k0 > 0;
-    const float leak = k0 + deep < K ? 1.0f : slope;
+    const Activation activation = k0 + deep < K ? NO_ACTIVATION : GIVEN_ACTIVATION;
     float* to = buf;
     for (int n = n0; n < n1; n += NR, to += step) {
       if (transposed) copy_columns(b + n * b_stride + k0, b_stride, depth, min(NR, N - n), to);
@@ -87,7 +87,7 @@ SINGLE void gemm(OPERAND_RESTRICT(const float, packed), OPERAND_RESTRICT(const f
           if (has_bias)
             for (int j = 0; j < columns; j++)
               tile[i * NR + j] = tile[i * NR + j] * FACTOR(bias, n + j) + (k0 == 0 ? OFFSET(bias, n + j) : 0.0f);
-          finish(tile + i * NR, c + (m + i) * c_stride + n, columns, 1.0f, 0.0f, add, leak);
+          finish(tile + i * NR, c + (m + i) * c_stride + n, columns, 1.0f, 0.0f, add, activation);
         }
       }
     }

@@ -7,6 +7,8 @@
 #ifndef OCAFFE_TILE_CPU_H
 #define OCAFFE_TILE_CPU_H
 
+#include "epilogue.h"
+
 #ifndef V
 #define V 8
 #endif
@@ -102,15 +104,15 @@ inline void spill(vec acc[MR][NV], float* tile) {
     for (int j = 0; j < NV; j++) PRIVATE(tile + i * NR + j * V) = acc[i][j];
 }
 
-/* One row of sums on its way to memory: v = from * factor + offset (+ to), then v > 0 ? v : slope * v. Rolled, from private memory: twenty of
+/* One row of sums on its way to memory: v = from * factor + offset (+ to), then the activation. Rolled, from private memory: twenty of
    these in a row take compilers seconds. */
 #define FINISH(T, P, G)                            \
   do {                                             \
     T v_ = P(from + j) * factor + offset;          \
     if (add) v_ += G(to + j);                      \
-    G(to + j) = v_ > 0.0f ? v_ : slope * v_;       \
+    G(to + j) = ACTIVATE(T, v_, last);             \
   } while (0)
-inline void finish(const float* from, global float* to, int count, float factor, float offset, int add, float slope) {
+inline void finish(const float* from, global float* to, int count, float factor, float offset, int add, Activation last) {
   int j = 0;
   ROLLED for (; j + V <= count; j += V) FINISH(vec, PRIVATE, GLOBAL);
 #if V > 4
@@ -118,7 +120,7 @@ inline void finish(const float* from, global float* to, int count, float factor,
 #endif
   ROLLED for (; j < count; j++) {
     const float v = from[j] * factor + offset + (add ? to[j] : 0.0f);
-    to[j] = v > 0.0f ? v : slope * v;
+    to[j] = ACTIVATE(float, v, last);
   }
 }
 
