@@ -226,7 +226,7 @@ SINGLE void forward(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(const flo
     for (int l0 = 0; l0 < KD * KH; l0 += BLOCK_LINES) {
       const int cn = min(channels - c0, BLOCK_CHANNELS), ln = min(KD * KH - l0, BLOCK_LINES);
       const int k0 = c0 * TAPS + l0 * KW, kn = cn * ln * KW, add = accumulate || k0 > 0;
-      const Activation activation = k0 + kn < depth ? NO_ACTIVATION : GIVEN_ACTIVATION;
+      const int done = k0 + kn == depth;
       unroll(x + group, x_stride, readable, buf, q, columns, c0, cn, l0, ln, PASS);
       if (columns < NR)
         for (int k = 0; k < kn; k++)
@@ -239,8 +239,8 @@ SINGLE void forward(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(const flo
         for (int j = 0, n = n0, p = p0, length; j < columns; j += length, n++, p = 0) {
           length = min(columns - j, P - p);
           global float* to = y + n * y_stride + (ulong)o * P + p;
-          for (int i = 0; i < MR && o + i < last; i++, to += P)
-            finish(tile + i * NR + j, to, length, FACTOR(bias, o + i), k0 == 0 ? OFFSET(bias, o + i) : 0.0f, add, activation);
+          ROLLED for (int i = 0; i < MR && o + i < last; i++, to += P)
+            finish(tile + i * NR + j, to, length, FACTOR(bias, o + i), k0 == 0 ? OFFSET(bias, o + i) : 0.0f, add, ACTIVATION_IF(done));
         }
       }
     }
@@ -364,7 +364,7 @@ SINGLE void backward_filter(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(c
         vec acc[MR][NV];
         MULTIPLY(acc, left[i * (LINE + V) + k], right, NR, count);
         spill(acc, tile);
-        for (int i = 0; i < MR && o + i < outputs; i++)
+        ROLLED for (int i = 0; i < MR && o + i < outputs; i++)
           finish(tile + i * NR, dw + (ulong)(o + i) * depth + r, min(NR, rows - r), 1.0f, 0.0f, add, NO_ACTIVATION);
       }
     }

@@ -83,12 +83,13 @@ INLINE void take_line(float* to, global const float* line, int exists, int first
 }
 
 /* n results of a line. */
-INLINE void give_line(global float* to, float* from, int n, int accumulate, Activation last) {
+INLINE void give_line(global float* to, float* from, int n, int accumulate, ACTIVATION) {
   int k = 0;
   for (; k + VECTOR <= n; k += VECTOR) {
     floatv v = LOADV(0, from + k);
     if (accumulate) v += LOADV(0, to + k);
-    STOREV(ACTIVATE(floatv, v, last), 0, to + k);
+    ACTIVATE(floatv, v);
+    STOREV(v, 0, to + k);
   }
   if (k == n) return;
   if (accumulate) {
@@ -97,8 +98,9 @@ INLINE void give_line(global float* to, float* from, int n, int accumulate, Acti
     copy_rest(before, to + k, n - k);
     STOREV(LOADV(0, from + k) + LOADV(0, before), 0, from + k);
   }
-  const floatv v = LOADV(0, from + k);
-  STOREV(ACTIVATE(floatv, v, last), 0, from + k);
+  floatv v = LOADV(0, from + k);
+  ACTIVATE(floatv, v);
+  STOREV(v, 0, from + k);
   store_rest(to + k, from + k, n - k);
 }
 
@@ -239,7 +241,6 @@ kernel __attribute__((reqd_work_group_size(1, 1, 1))) void backward_data(OPERAND
     const int before = output % multiplier, add = accumulate || before > 0;  /* outputs after a channel's first add to it */
     const floatv start = (floatv)(before == 0 ? OFFSET(bias, output / multiplier) : 0.0f);
     const float factor = FACTOR(bias, output / multiplier);
-    const Activation last = before + 1 == multiplier ? GIVEN_ACTIVATION : NO_ACTIVATION;
     global const float* weights = filter + output * TAPS;
 #if FEW
     floatv tap[TAPS];
@@ -281,7 +282,8 @@ kernel __attribute__((reqd_work_group_size(1, 1, 1))) void backward_data(OPERAND
               }
 #endif
             }
-            give_line(result + p_h * w + p_w + skip, line + skip, min(columns * STRIDE_W, w - p_w) - skip, add, last);
+            give_line(result + p_h * w + p_w + skip, line + skip, min(columns * STRIDE_W, w - p_w) - skip, add,
+                      ACTIVATION_IF(before + 1 == multiplier));
           }
       }
   }

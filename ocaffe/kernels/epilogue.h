@@ -8,18 +8,18 @@
 #define FACTOR(bias, o) (has_bias == 2 ? bias[bias##_stride + (o)] : 1.0f)
 
 
-/* Then the activation that was merged: a ReLU, and where low <= high the value is kept within them instead. Kernels for CPUs know these bounds. */
+/* Then the activation that was merged: a ReLU, then bounds that the value is kept within; a NaN stays one. Kernels for CPUs know these bounds. */
 #define ACTIVATION float slope, float low, float high
-#define GIVEN_ACTIVATION ((Activation){slope, low, high})
-#define NO_ACTIVATION ((Activation){1.0f, 1.0f, 0.0f})
-typedef struct {
-  float slope, low, high;
-} Activation;
+#define GIVEN_ACTIVATION slope, low, high
+#define NO_ACTIVATION 1.0f, -INFINITY, INFINITY
+#define ACTIVATION_IF(done) (done) ? slope : 1.0f, (done) ? low : -INFINITY, (done) ? high : INFINITY /* only the last part of a sum */
 
-/* v, a T, through it; NaN becomes the lower bound, as fmin(fmax(v, low), high) makes it. */
-#define ACTIVATE(T, v, last)                                                                              \
-  ((last).low <= (last).high                                                                              \
-     ? ((v) >= (T)((last).low) ? ((v) <= (T)((last).high) ? (v) : (T)((last).high)) : (T)((last).low)) \
-     : ((v) > (T)(0.0f) ? (v) : (last).slope * (v)))
+/* v, a variable of type T, through it. */
+#define ACTIVATE(T, v)                   \
+  do {                                   \
+    v = v > 0.0f ? v : slope * v;        \
+    v = v < (T)(low) ? (T)(low) : v;     \
+    v = v > (T)(high) ? (T)(high) : v;   \
+  } while (0)
 
 #endif

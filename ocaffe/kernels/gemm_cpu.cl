@@ -69,7 +69,6 @@ SINGLE void gemm(OPERAND_RESTRICT(const float, packed), OPERAND_RESTRICT(const f
   float tile[MR * NR] __attribute__((aligned(64)));
   for (int k0 = 0; k0 < K; k0 += deep) {
     const int depth = min(deep, K - k0), add = accumulate || k0 > 0;
-    const Activation activation = k0 + deep < K ? NO_ACTIVATION : GIVEN_ACTIVATION;
     float* to = buf;
     for (int n = n0; n < n1; n += NR, to += step) {
       if (transposed) copy_columns(b + n * b_stride + k0, b_stride, depth, min(NR, N - n), to);
@@ -87,7 +86,7 @@ SINGLE void gemm(OPERAND_RESTRICT(const float, packed), OPERAND_RESTRICT(const f
           if (has_bias)
             for (int j = 0; j < columns; j++)
               tile[i * NR + j] = tile[i * NR + j] * FACTOR(bias, n + j) + (k0 == 0 ? OFFSET(bias, n + j) : 0.0f);
-          finish(tile + i * NR, c + (m + i) * c_stride + n, columns, 1.0f, 0.0f, add, activation);
+          finish(tile + i * NR, c + (m + i) * c_stride + n, columns, 1.0f, 0.0f, add, ACTIVATION_IF(k0 + deep >= K));
         }
       }
     }

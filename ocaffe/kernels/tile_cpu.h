@@ -110,17 +110,24 @@ inline void spill(vec acc[MR][NV], float* tile) {
   do {                                             \
     T v_ = P(from + j) * factor + offset;          \
     if (add) v_ += G(to + j);                      \
-    G(to + j) = ACTIVATE(T, v_, last);             \
+    ACTIVATE(T, v_);                               \
+    G(to + j) = v_;                                \
   } while (0)
-inline void finish(const float* from, global float* to, int count, float factor, float offset, int add, Activation last) {
+inline void finish(const float* from, global float* to, int count, float factor, float offset, int add, ACTIVATION) {
   int j = 0;
+  if (count == NR) { /* a whole row, which most are: after a short sum, loops and conditions would take as long as the products */
+#pragma unroll
+    for (; j < NR; j += V) FINISH(vec, PRIVATE, GLOBAL);
+    return;
+  }
   ROLLED for (; j + V <= count; j += V) FINISH(vec, PRIVATE, GLOBAL);
 #if V > 4
   ROLLED for (; j + 4 <= count; j += 4) FINISH(float4, PRIVATE_FOUR, GLOBAL_FOUR);
 #endif
   ROLLED for (; j < count; j++) {
-    const float v = from[j] * factor + offset + (add ? to[j] : 0.0f);
-    to[j] = ACTIVATE(float, v, last);
+    float v = from[j] * factor + offset + (add ? to[j] : 0.0f);
+    ACTIVATE(float, v);
+    to[j] = v;
   }
 }
 

@@ -107,8 +107,7 @@ class Clip(Activation):
         for field in self.fields:
             self.check(self.own().HasField(field), f"clip_param has no {field}", "give both bounds: clip_param { min: 0 max: 6 }")
         tops = super().infer(*bottoms)
-        low, high = self.scalars["min"], self.scalars["max"]
-        self.bounds = (low, high) if low <= high else None
+        self.bounds = self.scalars["min"], self.scalars["max"]
         return tops
 
     def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:

@@ -52,7 +52,8 @@ def pointwise(
     A write that accumulates (`rec.accumulates`) adds to what is there. `random`: names a stream of random numbers of this layer, and `uniform` in
     the text is one in [0, 1) for each element, the same wherever the same stream is drawn in the same iteration. `relu_slope`: the operation is
     a ReLU of this slope, `bounds` that it keeps x0 within them, `affine` that it is y0 = factor * x0 + offset (statements, factor, offset: texts without x0),
-    `adds` that it is the sum of two reads: it may be merged into a product that makes x0 (ocaffe/memory/epilogues.py). `sign_of`: of this read no more than whether it is positive is wanted.
+    `adds` that it is the sum of two reads: it may be merged into a product that makes x0 (ocaffe/memory/epilogues.py). `sign_of`: of this read no more
+    than whether it is positive is wanted.
     """
     pairs = [_pair(read) for read in reads]
     domain = (*writes, *modifies)[0].shape
