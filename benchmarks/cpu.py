@@ -154,13 +154,13 @@ def line(row: dict[str, Any], devices: list[str]) -> str:
     return f"| {' | '.join([row['net'], row['phase'], str(row['batch']), *times, *ratios, f'{images:.1f}', ' '.join(row['disturbed'])])} |"
 
 
-def merged(file: Path, threads: int, rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """The file's table with these rows in place of older ones."""
+def merged(file: Path, threads: int, row: dict[str, Any]) -> dict[str, Any]:
+    """The file's table with this row in place of an older one."""
     def key(row: dict[str, Any]) -> tuple[Any, ...]:
         return list(BATCHES).index(row["net"]), row["phase"] != "TRAIN", row["batch"]
 
     known = {key(row): row for row in json.loads(file.read_text())["rows"]} if file.exists() else {}
-    known |= {key(row): row for row in rows}
+    known[key(row)] = row
     return {"threads": threads, "rows": [known[each] for each in sorted(known)]}
 
 
@@ -189,16 +189,14 @@ def main() -> None:
         raise SystemExit(f"{options.peer} does not exist: name the script that runs a prototxt in PyTorch with --peer or OCAFFE_TORCH_PEER")
     head = ["net", "phase", "batch", *(f"{name}, ms" for name in (*options.device, "PyTorch nchw", "nhwc", "onnxruntime"))]
     print(f"| {' | '.join([*head, '/ PyTorch', '/ onnxruntime', 'images/s', 'disturbed'])} |\n{'|---' * (len(head) + 4)}|")
-    rows = []
     for net in options.only:
         for phase in options.phase:
             for batch in options.batch or ([BATCHES[net]] if phase == "TRAIN" else TEST_BATCHES):
                 row = compare(net, phase, batch, options)
-                rows.append(row)
                 print(line(row, options.device), flush=True)
-    if options.json:
-        file = ROOT / options.json
-        file.write_text(json.dumps(merged(file, options.threads, rows), indent=1) + "\n")
+                if options.json:
+                    file = ROOT / options.json
+                    file.write_text(json.dumps(merged(file, options.threads, row), indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -238,9 +238,8 @@ SINGLE void forward(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(const flo
         spill(acc, tile);
         for (int j = 0, n = n0, p = p0, length; j < columns; j += length, n++, p = 0) {
           length = min(columns - j, P - p);
-          global float* to = y + n * y_stride + (ulong)o * P + p;
-          ROLLED for (int i = 0; i < MR && o + i < last; i++, to += P)
-            finish(tile + i * NR + j, to, length, FACTOR(bias, o + i), k0 == 0 ? OFFSET(bias, o + i) : 0.0f, add, ACTIVATION_IF(done));
+          finish_rows(tile + j, y + n * y_stride + (ulong)o * P + p, P, min(MR, last - o), length, bias + o, bias_stride, has_bias, k0 == 0, add,
+                      ACTIVATION_IF(done));
         }
       }
     }
@@ -364,8 +363,7 @@ SINGLE void backward_filter(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(c
         vec acc[MR][NV];
         MULTIPLY(acc, left[i * (LINE + V) + k], right, NR, count);
         spill(acc, tile);
-        ROLLED for (int i = 0; i < MR && o + i < outputs; i++)
-          finish(tile + i * NR, dw + (ulong)(o + i) * depth + r, min(NR, rows - r), 1.0f, 0.0f, add, NO_ACTIVATION);
+        finish_rows(tile, dw + (ulong)o * depth + r, depth, min(MR, outputs - o), min(NR, rows - r), NO_BIAS, add, NO_ACTIVATION);
       }
     }
   }

@@ -82,12 +82,11 @@ SINGLE void gemm(OPERAND_RESTRICT(const float, packed), OPERAND_RESTRICT(const f
         vec acc[MR][NV];
         MULTIPLY(acc, a[k * MR + i], right, NR, depth);
         spill(acc, tile);
-        for (int i = 0; i < MR && m + i < last; i++) {
-          if (has_bias)
+        if (has_bias)
+          for (int i = 0; i < MR; i++)
             for (int j = 0; j < columns; j++)
               tile[i * NR + j] = tile[i * NR + j] * FACTOR(bias, n + j) + (k0 == 0 ? OFFSET(bias, n + j) : 0.0f);
-          finish(tile + i * NR, c + (m + i) * c_stride + n, columns, 1.0f, 0.0f, add, ACTIVATION_IF(k0 + deep >= K));
-        }
+        finish_rows(tile, c + m * c_stride + n, c_stride, min(MR, last - m), columns, NO_BIAS, add, ACTIVATION_IF(k0 + deep >= K));
       }
     }
   }

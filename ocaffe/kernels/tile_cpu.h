@@ -131,4 +131,14 @@ inline void finish(const float* from, global float* to, int count, float factor,
   }
 }
 
+/* The first `rows` rows of a tile to rows `step` apart, output i with OFFSET(bias, i), if `first`, and FACTOR(bias, i). Not inlined: compilers would
+   keep its constants in registers that the products need, all through their loops. */
+static __attribute__((noinline)) void finish_rows(const float* tile, global float* to, ulong step, int rows, int count, global const float* bias,
+                                           ulong bias_stride, int has_bias, int first, int add, ACTIVATION) {
+  ROLLED for (int i = 0; i < rows; i++)
+    finish(tile + i * NR, to + i * step, count, FACTOR(bias, i), first ? OFFSET(bias, i) : 0.0f, add, GIVEN_ACTIVATION);
+}
+
+#define NO_BIAS 0, 0, 0, 0
+
 #endif

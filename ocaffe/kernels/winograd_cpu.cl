@@ -205,7 +205,7 @@ SINGLE void product(OPERAND_RESTRICT(const float, right), OPERAND_RESTRICT(const
         vec acc[MR][NV];
         MULTIPLY_AT(GLOBAL, acc, a[i][k], b, NR, depth);
         spill(acc, tile);
-        ROLLED for (int i = 0; i < rows; i++) finish(tile + i * NR, sums + ((o + i) * panels + c) * NR, NR, 1.0f, 0.0f, add, NO_ACTIVATION);
+        finish_rows(tile, sums + (o * panels + c) * NR, panels * NR, rows, NR, NO_BIAS, add, NO_ACTIVATION);
       }
     }
   }
