@@ -7,7 +7,7 @@
 Every contender (ocaffe on each of the devices, the peers) runs the same prototxt, data in memory, in a process of its own, in turn: A B C A B C. TRAIN is
 forward, backward and SGD's update; TEST is forward with a read-back of the outputs. A figure is the median over rounds of each round's median, ms;
 PyTorch's the better of its two memory formats. Before and after each run numpy multiplies matrices: a run beside which it is slower than 90 % of its best
-was disturbed and is done again, at most as often as there are rounds; `disturbed` marks figures that remain. --json adds its rows to those of the file.
+was disturbed and is done again in up to --repeats rounds more; `disturbed` marks figures that remain. --json adds its rows to those of the file.
 --alone: no peers, for batch after batch. --peer (or $OCAFFE_TORCH_PEER) is the script that runs a prototxt in PyTorch.
 """
 from __future__ import annotations
@@ -123,7 +123,7 @@ def compare(net: str, phase: str, batch: int, options: argparse.Namespace) -> di
         file.write_text(write_text(resident(net, batch, getattr(proto, phase))))
         runs: dict[str, list[tuple[float, float]]] = {name: [] for name in contenders(str(file), phase, options)}
         best = 0.0
-        for attempt in range(2 * options.rounds):
+        for attempt in range(options.rounds + options.repeats):
             for name, command in contenders(str(file), phase, options).items():
                 if attempt >= options.rounds and sum(calm >= CALM * best for _, calm in runs[name]) >= options.rounds:
                     continue
@@ -172,6 +172,7 @@ def main() -> None:
     parser.add_argument("--device", nargs="+", default=["cpu"])
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--repeats", type=int, default=2, help="rounds more for what was disturbed")
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--peer", default=os.environ.get("OCAFFE_TORCH_PEER", str(ROOT.parent / "shared/bench/torch_peer.py")))
     parser.add_argument("--alone", action="store_true")
