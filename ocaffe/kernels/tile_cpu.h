@@ -61,21 +61,8 @@ typedef struct __attribute__((packed)) { float4 v; } unaligned_four;
 /* In front of a loop that is not worth unrolling: left alone, compilers spend most of a build on them. */
 #define ROLLED _Pragma("unroll 1")
 
-/* Asks for the line of the cache that p lies in. */
-#define FETCH(p) __builtin_prefetch((const void*)(size_t)(p))
-#define AHEAD 8
-#define EXPECT(A, b, ld)                                                               \
-  do {                                                                                 \
-    const int i = 0, now_ = k;                                                         \
-    {                                                                                  \
-      const int k = now_ + 2 * AHEAD;                                                  \
-      FETCH(&(A));                                                                     \
-    }                                                                                  \
-    _Pragma("unroll") for (int j = 0; j < NR; j += 16) FETCH((b) + (k + AHEAD) * (ld) + j); \
-  } while (0)
-
 /* acc[i][j] = sum over k < depth of A(i, k) * b[k * ld + j]; A is an expression in i and k. Written with * and +, not fma(), which is a
-   library call on some runtimes; -cl-mad-enable contracts it. What is needed AHEAD steps later is asked for: panels lie in the second-level cache. */
+   library call on some runtimes; -cl-mad-enable contracts it. */
 #define MULTIPLY(acc, A, b, ld, depth) MULTIPLY_AT(PRIVATE, acc, A, b, ld, depth)
 
 /* The same with b in the memory that AT, GLOBAL or PRIVATE, reads. */
@@ -84,7 +71,6 @@ typedef struct __attribute__((packed)) { float4 v; } unaligned_four;
     _Pragma("unroll") for (int i = 0; i < MR; i++)                      \
       _Pragma("unroll") for (int j = 0; j < NV; j++) acc[i][j] = (vec)(0); \
     for (int k = 0; k < (depth); k++) {                                 \
-      EXPECT(A, b, ld);                                                 \
       vec right_[NV];                                                      \
       _Pragma("unroll") for (int j = 0; j < NV; j++) right_[j] = AT((b) + k * (ld) + j * V); \
       _Pragma("unroll") for (int i = 0; i < MR; i++) {                  \

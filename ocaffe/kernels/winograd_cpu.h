@@ -6,6 +6,7 @@
 #define SIDE 6
 #define POINTS 36
 #define OUT 4
+#define FETCH(p) __builtin_prefetch((const void*)(size_t)(p))
 #define BURST 8    /* channels or outputs that are transformed before they are written, for the same reason (ops/winograd_cpu.py has it, too) */
 #define RUN 64     /* channels whose filters are written together: memory takes long runs faster */
 #define PIPELINE 2 /* channels or outputs at a time: what one step writes, the next should not read at once in other vectors */
