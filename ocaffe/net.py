@@ -78,7 +78,7 @@ class Net:
         session = Session(runtime.open_device(device) if not isinstance(device, Device) else device)
         kept, memory_limit = kept_names(keep), whole_bytes(memory_limit)
         choices = Choices(backward=phase == proto.TRAIN, keep=kept, observed_diffs=True, hold_gradients=True, accumulate=True,
-                          limit=memory_limit, seed=seed)  # fmt: skip
+                          limit=memory_limit, prepare=phase == proto.TEST, seed=seed)  # fmt: skip
         net = phase_net(message, phase, given.level, given.stages)
         network = Network(net, phase, session, choices, quiet=True, weights=[] if weights is None else [weights], arena=Arena())
         unknown = sorted(kept - ALL - set(network.graph.blobs))

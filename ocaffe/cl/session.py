@@ -53,6 +53,8 @@ class Session:
         self.watched: list[Any] = []  # mirrors whose arrays scripts hold
         self.mirrors: dict[Any, Any] = {}  # those of parameters, which several nets share
         self.timeline: Timeline | None = None  # notes what tapes run, while somebody looks
+        self.written = 0  # how often parameters changed
+        self.prepared: dict[Ref, int] = {}  # what was made of them, with `written` at that time
         self._persistent: dict[Ref, list[Any]] = {}
         self._cl = device.cl
 
@@ -79,10 +81,12 @@ class Session:
         for root in roots(tape.schedule):
             if root not in used and root.role not in (Role.PARAMETER, Role.HISTORY, Role.GRADIENT):
                 self._persistent.pop(root, None)
+                self.prepared.pop(root, None)
 
     def adopt(self, other: Session) -> None:
         """Take over the persistent buffers of a session of the same context, and what scripts touched there."""
         self._persistent.update(other._persistent)
+        self.written += 1
         self.touched += other.touched
         self.watched += other.watched
         other.touched, other.watched = [], []
@@ -91,7 +95,7 @@ class Session:
         """Let go of every buffer and tape."""
         for tape in self.tapes:
             tape.arena.slabs.clear()
-        for kept in (self.tapes, self.touched, self.watched, self.mirrors, self._persistent):
+        for kept in (self.tapes, self.touched, self.watched, self.mirrors, self.prepared, self._persistent):
             kept.clear()
 
     @contextmanager
@@ -178,8 +182,13 @@ class Session:
         elif ref.count:
             self._cl.enqueue_fill_buffer(self.device.queue, buffer, ref.dtype.type(value), 0, ref.nbytes)
 
+    def note(self, root: Ref) -> None:
+        """Something is about to change `root`."""
+        self.written += root.role is Role.PARAMETER
+
     def clear(self, root: Ref) -> None:
         """Enqueue zeros for a persistent root Ref; does not wait."""
+        self.note(root)
         if root.count:
             self._cl.enqueue_fill_buffer(self.device.queue, self.buffers(root)[0], root.dtype.type(0), 0, root.nbytes)
 
@@ -210,6 +219,7 @@ class Session:
 
     def write(self, ref: Ref, array: np.ndarray, tape: Tape | None = None, slot: int = 0) -> None:
         """Put an array of the Ref's shape into it; waits for the device."""
+        self.note(ref.root)
         buffer, offset = self.locate(ref, tape, slot)
         item = ref.dtype.itemsize
         data = np.ascontiguousarray(array, ref.dtype)

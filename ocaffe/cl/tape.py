@@ -41,6 +41,7 @@ class Tape:
         used = roots(schedule)
         self.outputs = OutputRing(session, [ref for ref in used if ref.role is Role.OUTPUT])
         self._uses_step = step in used
+        self._learned = [ref.root for launch in schedule for ref in launch.writes if ref.root.role is Role.PARAMETER][:1]
         self._calls = [None if isinstance(launch, HOST) else launch.final() for launch in schedule]
         self.generated: ProgramKey | None = None  # the program of all generated kernels; the session sets it
         self._actions: list[Any] = []
@@ -97,6 +98,8 @@ class Tape:
                 args += [buffer, np.uint64(offset), np.uint64(operand.ref.batch_stride)]
             kernel.set_args(*args, *call.scalars)
             kernels.append(kernel)
+        if launch.prepares:
+            return _PreparingAction(self, launch.writes[0].root, (kernels[0], size, local))
         return (kernels, size, local) if slots > 1 else (kernels[0], size, local)
 
     def locate(self, ref: Ref, slot: int = 0) -> tuple[Any, int]:
@@ -126,6 +129,8 @@ class Tape:
         enqueue = self.session.device.cl.enqueue_nd_range_kernel
         going_on = slot is not None
         slot = self.runs if slot is None else slot
+        for root in self._learned:
+            self.session.note(root)
         if self.session.timeline is not None:
             self._run_timed(self.session.timeline, start, stop, slot)
             start = len(self._actions)
@@ -266,6 +271,18 @@ class _UploadAction:
 
 def _complete(cl: Any, event: Any) -> bool:
     return bool(event.command_execution_status == cl.command_execution_status.COMPLETE)
+
+
+class _PreparingAction:
+    """Makes something of the parameters if they changed since it was made."""
+
+    def __init__(self, tape: Tape, made: Ref, action: tuple[Any, ...]) -> None:
+        self.session, self.made, self.action = tape.session, made, action
+
+    def __call__(self, slot: int) -> None:
+        if self.session.prepared.get(self.made) != self.session.written:
+            self.session.device.cl.enqueue_nd_range_kernel(self.session.device.queue, *self.action)
+            self.session.prepared[self.made] = self.session.written
 
 
 class _HostAction:

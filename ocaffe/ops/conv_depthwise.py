@@ -4,7 +4,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from ocaffe.graph.ir import Ref
+from ocaffe.graph.ir import NO_ACTIVATION, Ref
 from ocaffe.graph.recorder import Recorder
 from ocaffe.ops.gemm_gpu import sum_splits
 from ocaffe.ops.pooling import STRIP_GROUP, strip_counts
@@ -36,13 +36,13 @@ def sums(rec: Recorder, g: ConvGeometry) -> bool:
 
 def forward(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y: Ref) -> None:
     """y = x * w (+ bias per output)."""
-    args = [bias is not None, rec.accumulates(y), 1.0]
+    args = [bias is not None, rec.accumulates(y), *_no_activation(rec)]
     _by_plane(rec, g, "forward", [x, w, w if bias is None else bias], y, args, g.out, (1, 1), g.num_output, epilogue=10)
 
 
 def backward_data(rec: Recorder, g: ConvGeometry, dy: Ref, w: Ref, dx: Ref, bias: Ref | None = None) -> None:
     """dx = the gradient of the input (+ bias per channel of it)."""
-    args = [bias is not None, rec.accumulates(dx), 1.0]
+    args = [bias is not None, rec.accumulates(dx), *_no_activation(rec)]
     _by_plane(rec, g, "backward_data", [dy, w, w if bias is None else bias], dx, args, g.size, g.stride[1:], g.channels, epilogue=10)
 
 
@@ -98,6 +98,11 @@ def _by_plane(
         defines=_defines(rec, g),
         epilogue=epilogue,
     )
+
+
+def _no_activation(rec: Recorder) -> tuple[float, ...]:
+    """Scalars of the epilogue; the kernels for GPUs know slopes alone."""
+    return NO_ACTIVATION if rec.target.is_cpu else NO_ACTIVATION[:1]
 
 
 def _planes_each(rec: Recorder, g: ConvGeometry, pixels: int, channels: int) -> int:

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ocaffe.graph.ir import Ref
+from ocaffe.graph.ir import NO_ACTIVATION, Ref
 from ocaffe.graph.recorder import Recorder
 from ocaffe.target import Target
 from ocaffe.tuned import Problem
@@ -40,7 +40,7 @@ def record(rec: Recorder, a: Ref, b: Ref, c: Ref, trans_a: bool, trans_b: bool, 
     problem = Problem("gemm", (m, n, k, int(trans_a), int(trans_b)), rec.target.math)
     deep, wide = rec.target.tuned.choose(problem, _blocks(rec, defines["KC"], k, panels_a, panels_c, trans_b))
     rows = _rows_each(rec, panels_a, panels_c, wide)
-    args = [m, n, k, trans_b, deep, wide, rows * defines["MR"], bias is not None, rec.accumulates(c), 1.0]
+    args = [m, n, k, trans_b, deep, wide, rows * defines["MR"], bias is not None, rec.accumulates(c), *NO_ACTIVATION]
     rec.launch(
         "gemm_cpu.gemm",
         reads=[packed, b, bias or packed],
@@ -49,7 +49,7 @@ def record(rec: Recorder, a: Ref, b: Ref, c: Ref, trans_a: bool, trans_b: bool, 
         size=(ceil(panels_c, wide), ceil(panels_a, rows), 1),
         local=ONE,
         defines=defines,
-        epilogue=len(args) - 1,
+        epilogue=len(args) - len(NO_ACTIVATION),
     )
 
 

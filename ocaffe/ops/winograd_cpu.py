@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ocaffe.graph.ir import Ref
+from ocaffe.graph.ir import NO_ACTIVATION, Ref
 from ocaffe.graph.recorder import Recorder
 from ocaffe.ops import gemm_cpu
 from ocaffe.ops.gemm_cpu import ONE, ceil, columns, height, share_out
@@ -83,7 +83,7 @@ def forward(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y:
     room = POINTS * ((g.group_channels + chunk) * columns(defines) + defines["V"])
     space = rec.scratch("transformed", (size[0] * size[1] * size[2], room))
     sizes = [g.batch, g.group_channels, g.group_outputs, *g.size[1:], *g.out[1:], *g.pad[1:]]
-    args = [*sizes, share, block, chunk, bias is not None, rec.accumulates(y), 1.0]
+    args = [*sizes, share, block, chunk, bias is not None, rec.accumulates(y), *NO_ACTIVATION]
     rec.launch(
         "winograd_cpu.forward",
         reads=[x, packed, bias or packed],
@@ -92,7 +92,7 @@ def forward(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y:
         size=size,
         local=ONE,
         defines=defines,
-        epilogue=len(args) - 1,
+        epilogue=len(args) - len(NO_ACTIVATION),
     )
 
 
