@@ -156,7 +156,7 @@ def _planned(parts: list[Part], target: Target) -> list[Planned]:
 
 def _choices(options: Any, target: Target, backward: bool) -> Choices:
     limit = memory_limit(options.memory_limit, target.free_memory)
-    return Choices(backward=backward, recompute=options.recompute != "none", limit=limit)
+    return Choices(backward=backward, recompute=options.recompute != "none", limit=limit, prepare=not backward)
 
 
 def _plan_net(options: Any) -> Job:
