@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
-"""Whole steps of the zoo's nets on a CPU runtime beside PyTorch and, in TEST, onnxruntime.
+"""Whole steps of the zoo's nets on CPU runtimes beside PyTorch and, in TEST, onnxruntime.
 
-    benchmarks/cpu.py [--only NET ...] [--phase TRAIN TEST] [--batch N ...] [--device SPEC] [--threads 2] [--rounds 2] [--steps 10] [--peer FILE] [--json FILE]
+    benchmarks/cpu.py [--only NET ...] [--phase TRAIN TEST] [--batch N ...] [--device SPEC ...] [--threads 2] [--rounds 2] [--steps 10]
+                      [--peer FILE | --alone] [--json FILE]
 
-Every contender runs the same prototxt, data in memory, in a process of its own, in turn: A B C A B C. TRAIN is forward, backward and SGD's update; TEST is
-forward with a read-back of the outputs. A figure is the median over rounds of each round's median, ms; PyTorch's the better of its two memory formats.
-Before and after each run numpy multiplies matrices: a run beside which it is slower than 90 % of its best was disturbed and is done again, at most
-as often as there are rounds; `disturbed` marks figures that remain. --peer (or $OCAFFE_TORCH_PEER) is the script that runs a prototxt in PyTorch.
+Every contender (ocaffe on each of the devices, the peers) runs the same prototxt, data in memory, in a process of its own, in turn: A B C A B C. TRAIN is
+forward, backward and SGD's update; TEST is forward with a read-back of the outputs. A figure is the median over rounds of each round's median, ms;
+PyTorch's the better of its two memory formats. Before and after each run numpy multiplies matrices: a run beside which it is slower than 90 % of its best
+was disturbed and is done again in up to --repeats rounds more; `disturbed` marks figures that remain. --json adds its rows to those of the file.
+--alone: no peers, for batch after batch. --peer (or $OCAFFE_TORCH_PEER) is the script that runs a prototxt in PyTorch.
 """
 from __future__ import annotations
 
@@ -101,7 +103,9 @@ def calibration() -> float:
 def contenders(file: str, phase: str, options: argparse.Namespace) -> dict[str, list[str]]:
     """Commands that print a line of JSON with `ms`."""
     this = [sys.executable, str(Path(__file__).resolve()), "--steps", str(options.steps), "--threads", str(options.threads)]
-    found = {"ocaffe": [*this, "--device", options.device, "--phase", phase, "--run", "ocaffe", file]}
+    found = {device: [*this, "--device", device, "--phase", phase, "--run", "ocaffe", file] for device in options.device}
+    if options.alone:
+        return found
     for layout in ("nchw", "nhwc"):
         peer = [sys.executable, options.peer, file, "--phase", phase, "--layout", layout, "--threads", str(options.threads)]
         found[layout] = [*peer, "--iters", str(options.steps), "--classes", str(CLASSES), "--json"]
@@ -119,7 +123,7 @@ def compare(net: str, phase: str, batch: int, options: argparse.Namespace) -> di
         file.write_text(write_text(resident(net, batch, getattr(proto, phase))))
         runs: dict[str, list[tuple[float, float]]] = {name: [] for name in contenders(str(file), phase, options)}
         best = 0.0
-        for attempt in range(2 * options.rounds):
+        for attempt in range(options.rounds + options.repeats):
             for name, command in contenders(str(file), phase, options).items():
                 if attempt >= options.rounds and sum(calm >= CALM * best for _, calm in runs[name]) >= options.rounds:
                     continue
@@ -136,8 +140,28 @@ def compare(net: str, phase: str, batch: int, options: argparse.Namespace) -> di
         if not calm:
             row["disturbed"].append(name)
         row[name] = statistics.median(calm or [ms for ms, _ in figures])
-    row["torch"] = min(row["nchw"], row["nhwc"])
+    row["images_s"] = 1e3 * batch / row[options.device[0]]
+    if not options.alone:
+        row["torch"] = min(row["nchw"], row["nhwc"])
     return row
+
+
+def line(row: dict[str, Any], devices: list[str]) -> str:
+    """A row of the printed table; ratios are those of the first device."""
+    times = [f"{row[name]:.1f}" if name in row else "" for name in (*devices, "nchw", "nhwc", "onnxruntime")]
+    images = row["images_s"]
+    ratios = [f"{row[devices[0]] / row[name]:.2f}" if name in row else "" for name in ("torch", "onnxruntime")]
+    return f"| {' | '.join([row['net'], row['phase'], str(row['batch']), *times, *ratios, f'{images:.1f}', ' '.join(row['disturbed'])])} |"
+
+
+def merged(file: Path, threads: int, row: dict[str, Any]) -> dict[str, Any]:
+    """The file's table with this row in place of an older one."""
+    def key(row: dict[str, Any]) -> tuple[Any, ...]:
+        return list(BATCHES).index(row["net"]), row["phase"] != "TRAIN", row["batch"]
+
+    known = {key(row): row for row in json.loads(file.read_text())["rows"]} if file.exists() else {}
+    known[key(row)] = row
+    return {"threads": threads, "rows": [known[each] for each in sorted(known)]}
 
 
 def main() -> None:
@@ -145,11 +169,13 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", default=list(BATCHES), choices=list(BATCHES), metavar="NET")
     parser.add_argument("--phase", nargs="*", default=["TRAIN", "TEST"], choices=["TRAIN", "TEST"])
     parser.add_argument("--batch", nargs="*", type=int, help="instead of the usual ones")
-    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--device", nargs="+", default=["cpu"])
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--repeats", type=int, default=2, help="rounds more for what was disturbed")
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--peer", default=os.environ.get("OCAFFE_TORCH_PEER", str(ROOT.parent / "shared/bench/torch_peer.py")))
+    parser.add_argument("--alone", action="store_true")
     parser.add_argument("--json")
     parser.add_argument("--run", nargs=2, metavar=("CONTENDER", "FILE"), help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -157,25 +183,21 @@ def main() -> None:
     if options.run:
         contender, file = options.run
         own = contender == "ocaffe"
-        ms = ocaffe_ms(file, options.phase[0], options.device, options.steps) if own else onnxruntime_ms(file, options.threads, options.steps)
+        ms = ocaffe_ms(file, options.phase[0], options.device[0], options.steps) if own else onnxruntime_ms(file, options.threads, options.steps)
         print(json.dumps({"ms": ms}))
         return
-    if not Path(options.peer).exists():
+    if not options.alone and not Path(options.peer).exists():
         raise SystemExit(f"{options.peer} does not exist: name the script that runs a prototxt in PyTorch with --peer or OCAFFE_TORCH_PEER")
-    print("| net | phase | batch | ocaffe, ms | PyTorch nchw, ms | nhwc, ms | onnxruntime, ms | / PyTorch | / onnxruntime | disturbed |")
-    print("|---|---|---|---|---|---|---|---|---|---|")
-    rows = []
+    head = ["net", "phase", "batch", *(f"{name}, ms" for name in (*options.device, "PyTorch nchw", "nhwc", "onnxruntime"))]
+    print(f"| {' | '.join([*head, '/ PyTorch', '/ onnxruntime', 'images/s', 'disturbed'])} |\n{'|---' * (len(head) + 4)}|")
     for net in options.only:
         for phase in options.phase:
             for batch in options.batch or ([BATCHES[net]] if phase == "TRAIN" else TEST_BATCHES):
                 row = compare(net, phase, batch, options)
-                rows.append(row)
-                other = row.get("onnxruntime")
-                onnx, to_onnx = (f"{other:.1f}", f"{row['ocaffe'] / other:.2f}") if other else ("", "")
-                print(f"| {net} | {phase} | {batch} | {row['ocaffe']:.1f} | {row['nchw']:.1f} | {row['nhwc']:.1f} | {onnx} | "
-                      f"{row['ocaffe'] / row['torch']:.2f} | {to_onnx} | {' '.join(row['disturbed'])} |", flush=True)  # fmt: skip
-    if options.json:
-        (ROOT / options.json).write_text(json.dumps({"device": options.device, "threads": options.threads, "rows": rows}, indent=1) + "\n")
+                print(line(row, options.device), flush=True)
+                if options.json:
+                    file = ROOT / options.json
+                    file.write_text(json.dumps(merged(file, options.threads, row), indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Rates of the CPU class kernels beside PyTorch's (oneDNN, MKL): matrix products, and every convolution of the zoo's nets in its three directions.
 
-    benchmarks/cpu_kernels.py [--device SPEC] [--nets NET ...] [--only TEXT ...] [--threads N] [--no-torch] [--json FILE]
+    benchmarks/cpu_kernels.py [--device SPEC] [--nets NET ...] [--only TEXT ...] [--threads N] [--no-torch] [--patience S] [--json FILE]
 
 GFLOP/s of the direct algorithm, the least time of many runs on one set of buffers; `of peak`: its share of what multiply-adds in registers alone reach
 in this process. PyTorch's figure is the better of both memory formats. Last, over the convolutions: each layer's time counted as often as the nets have
-it. `--threads 1` compares single cores: limit the runtime too, with DPCPP_CPU_NUM_CUS=1 (Intel) or POCL_MAX_PTHREAD_COUNT=1 (PoCL).
+it; `median`: half of that time is spent in layers that reach less of the peak. --json adds its rows to those of the file. `--threads 1` compares single
+cores: limit the runtime too, with DPCPP_CPU_NUM_CUS=1 (Intel) or POCL_MAX_PTHREAD_COUNT=1 (PoCL).
 """
 from __future__ import annotations
 
@@ -34,7 +35,6 @@ from ocaffe.ops.convolution import ConvGeometry
 from ocaffe.ops.gemm import gemm
 
 clock = time.perf_counter
-PATIENCE = 0.4  # seconds that a measurement is repeated for
 SIZES = (128, 256, 512, 1024, 2048, 4096)
 
 PEAK = """
@@ -63,13 +63,32 @@ class Row:
     count: int
     ms: float = 0.0
     torch_ms: float = 0.0
+    peak: float = 0.0  # GFLOP/s of multiply-adds in registers
+
+    @property
+    def share(self) -> float:
+        """Of the peak."""
+        return 1e3 * self.gflop / self.ms / self.peak
+
+
+patience = 0.4  # seconds that a measurement is repeated for
+
+
+def median_share(rows: list[Row]) -> float:
+    """The share of the peak below which half of the time of all layers is spent."""
+    half, spent = sum(row.ms * row.count for row in rows) / 2, 0.0
+    for row in sorted(rows, key=lambda row: row.share):
+        spent += row.ms * row.count
+        if spent >= half:
+            return row.share
+    return 0.0
 
 
 def least(work: Callable[[], Any]) -> float:
     """The least time of `work`, seconds, of several runs."""
     work()
     times: list[float] = []
-    end = time.perf_counter() + PATIENCE
+    end = time.perf_counter() + patience
     while time.perf_counter() < end or len(times) < 4:
         begin = clock()
         work()
@@ -163,6 +182,7 @@ def products(runner: CpuRunner, options: argparse.Namespace) -> Iterator[Row]:
 
 
 def main() -> None:
+    global clock, patience
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--nets", nargs="*", default=list(BATCHES))
@@ -170,9 +190,10 @@ def main() -> None:
     parser.add_argument("--threads", type=int, help="of PyTorch")
     parser.add_argument("--no-torch", dest="torch", action="store_false")
     parser.add_argument("--busy", action="store_true", help="count processor time, where others use the machine: for one thread")
+    parser.add_argument("--patience", type=float, default=patience, help="seconds of a measurement")
     parser.add_argument("--json")
     options = parser.parse_args()
-    global clock
+    patience = options.patience
     clock = time.process_time if options.busy else clock
     log.quiet(2)
     if options.torch and options.threads:
@@ -184,16 +205,26 @@ def main() -> None:
     print(f"{runner.device.name} ({runner.device.platform_name} {runner.device.driver_version}); multiply-adds in registers {peak:.0f} GFLOP/s\n")
     print("| problem | times | ms | GFLOP/s | of peak | PyTorch's GFLOP/s | ratio of times |\n|---|---|---|---|---|---|---|")
     rows = [*products(runner, options), *convolutions(runner, options)]
+    for row in rows:
+        row.peak = peak
     for row in sorted(rows, key=lambda row: row.ms * row.count, reverse=True):
-        rate, peer = row.gflop / row.ms * 1e3, row.gflop / row.torch_ms * 1e3 if row.torch_ms else 0.0
+        rate, peer = 1e3 * row.gflop / row.ms, row.gflop / row.torch_ms * 1e3 if row.torch_ms else 0.0
         ratio = f"{row.ms / row.torch_ms:.2f}" if row.torch_ms else ""
-        print(f"| {row.name} | {row.count} | {row.ms:.2f} | {rate:.0f} | {rate / peak:.0%} | {peer:.0f} | {ratio} |")
+        print(f"| {row.name} | {row.count} | {row.ms:.2f} | {rate:.0f} | {row.share:.0%} | {peer:.0f} | {ratio} |")
     total, torch_total, work = (sum(getattr(row, field) * row.count for row in rows) for field in ("ms", "torch_ms", "gflop"))
     if total:
-        print(f"\nall convolutions: {total:.0f} ms, PyTorch's {torch_total:.0f}; {work / total * 1e3:.0f} GFLOP/s, {work / total * 1e3 / peak:.0%} of the peak")
+        print(f"\nall convolutions: {total:.0f} ms, PyTorch's {torch_total:.0f}; {work / total * 1e3:.0f} GFLOP/s, {work / total * 1e3 / peak:.0%} of the peak"
+              f"; median {median_share(rows):.0%}")  # fmt: skip
     if options.json:
-        table = {"device": runner.device.name, "platform": runner.device.platform_name, "peak_gflops": peak, "rows": [vars(row) for row in rows]}
-        Path(ROOT / options.json).write_text(json.dumps(table, indent=1) + "\n")
+        file = Path(ROOT / options.json)
+        known = {row["name"]: Row(**row) for row in json.loads(file.read_text())["rows"]} if file.exists() else {}
+        known |= {row.name: row for row in rows}
+        best = max(row.peak for row in known.values())  # a disturbed run's would flatter its layers
+        for row in known.values():
+            row.peak = best
+        table = {"device": runner.device.name, "platform": runner.device.platform_name, "median_of_peak": median_share([*known.values()]),
+                 "rows": [vars(row) for row in known.values()]}  # fmt: skip
+        file.write_text(json.dumps(table, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -5,11 +5,13 @@
 Per problem, each tile (of ocaffe/ops/gemm_gpu.py, and a few that do not ship) with the splits of the depth that the estimate gives it
 and its rate; `*` marks what ocaffe chooses, `!` a result that differs from the first tile's. The last line says what the choice loses
 against the best tile. Times are of events on the device, the median of several runs, second passes included.
+
+Then every 3x3 convolution of the zoo by the direct product and by Winograd (ocaffe/ops/winograd_gpu.py), with the time of its parts, and what the choice
+between them loses; and the depthwise convolutions.
 """
 from __future__ import annotations
 
 import argparse
-import math
 import statistics
 import sys
 from collections.abc import Callable, Iterator
@@ -26,7 +28,8 @@ from ocaffe.cl.device import Device, select_device
 from ocaffe.cl.program import ProgramKey, Programs
 from ocaffe.graph.ir import Ref, Role
 from ocaffe.graph.recorder import Recorder
-from ocaffe.ops import conv_depthwise, conv_gpu, gemm_gpu
+from ocaffe.ops import conv_depthwise, conv_gpu, gemm_gpu, winograd_gpu
+from ocaffe.ops.conv_window import product_shape
 from ocaffe.ops.convolution import ConvGeometry
 from ocaffe.ops.gemm_gpu import Choice, Tile, choose, tiles_for
 from ocaffe.target import Target
@@ -108,6 +111,34 @@ LAYERS = {
     "lenet 5x5 20-50@12": (20, 12, 50, 5, 1, 0),
     "mobilenet 1x1 96-24@56": (96, 56, 24, 1, 1, 0),
 }
+WINOGRAD = {
+    "vgg 3-64@224": (3, 224, 64, 3, 1, 1),
+    "vgg 64-64@224": (64, 224, 64, 3, 1, 1),
+    "vgg 64-128@112": (64, 112, 128, 3, 1, 1),
+    "vgg 128-128@112": (128, 112, 128, 3, 1, 1),
+    "vgg 128-256@56": (128, 56, 256, 3, 1, 1),
+    "vgg 256-256@56": (256, 56, 256, 3, 1, 1),
+    "vgg 256-512@28": (256, 28, 512, 3, 1, 1),
+    "vgg 512-512@28": (512, 28, 512, 3, 1, 1),
+    "vgg 512-512@14": (512, 14, 512, 3, 1, 1),
+    "resnet 64-64@56": (64, 56, 64, 3, 1, 1),
+    "resnet 128-128@28": (128, 28, 128, 3, 1, 1),
+    "resnet 256-256@14": (256, 14, 256, 3, 1, 1),
+    "resnet 512-512@7": (512, 7, 512, 3, 1, 1),
+    "googlenet 64-192@56": (64, 56, 192, 3, 1, 1),
+    "googlenet 96-128@28": (96, 28, 128, 3, 1, 1),
+    "googlenet 128-192@28": (128, 28, 192, 3, 1, 1),
+    "googlenet 96-208@14": (96, 14, 208, 3, 1, 1),
+    "googlenet 112-224@14": (112, 14, 224, 3, 1, 1),
+    "googlenet 128-256@14": (128, 14, 256, 3, 1, 1),
+    "googlenet 144-288@14": (144, 14, 288, 3, 1, 1),
+    "googlenet 160-320@14": (160, 14, 320, 3, 1, 1),
+    "googlenet 160-320@7": (160, 7, 320, 3, 1, 1),
+    "googlenet 192-384@7": (192, 7, 384, 3, 1, 1),
+    "alexnet 256-384@13": (256, 13, 384, 3, 1, 1),
+    "alexnet 384-384@13 g2": (384, 13, 384, 3, 1, 1, 2),
+    "alexnet 384-256@13 g2": (384, 13, 256, 3, 1, 1, 2),
+}
 DEPTHWISE = {
     "mobilenet dw 96@112/2": (96, 112, 96, 3, 2, 1, 96),
     "mobilenet dw 144@56": (144, 56, 144, 3, 1, 1, 144),
@@ -137,16 +168,11 @@ def convolutions(target: Target, batch: int) -> Iterator[Problem]:
         g = geometry(batch, *numbers)
         x, w, y = operands(g)
         flop = 2.0 * g.batch * g.num_output * g.positions * g.depth
-        phases = math.prod(g.stride)
-        back = g.batch * math.prod(-(-n // s) for n, s in zip(g.size, g.stride))
-        for direction, result, shape in (
-            (forward, y, (g.group_outputs, g.batch * g.positions, g.depth, g.group)),
-            (backward_data, x, (g.group_channels, back, -(-g.group_outputs * g.taps // phases), g.group * phases)),
-            (backward_filter, w, (g.group_outputs, g.depth, g.batch * g.positions, g.group)),
-        ):
+        for direction, result in ((forward, y), (backward_data, x), (backward_filter, w)):
             way = direction.__name__
-            tiles = list(dict.fromkeys([*conv_gpu.tiles(target, g, way), *(conv_gpu.with_step(g, tile, way) for tile in EXPERIMENTS)]))
-            yield Problem(f"{name} {way}", flop, result, shape, tiles, conv_gpu.tiles(target, g, way), partial(direction, conv_gpu, g, x, w, y))
+            shipped = conv_gpu.tiles(target, g, way)
+            tiles = list(dict.fromkeys([*shipped, *(conv_gpu.with_step(g, tile, way) for tile in EXPERIMENTS)]))
+            yield Problem(f"{name} {way}", flop, result, product_shape(g, way), tiles, shipped, partial(direction, conv_gpu, g, x, w, y))
 
 
 class Runner:
@@ -156,20 +182,29 @@ class Runner:
         self.device, self.cl = device, device.cl
         self.queue = self.cl.CommandQueue(device.context, properties=self.cl.command_queue_properties.PROFILING_ENABLE)
         self.programs = Programs(device)
-        self.noise = np.random.default_rng(0).standard_normal(1 << 22).astype(np.float32)
+        noise = np.random.default_rng(0).standard_normal(1 << 22).astype(np.float32)
+        self.noise = self.cl.Buffer(device.context, self.cl.mem_flags.READ_ONLY | self.cl.mem_flags.COPY_HOST_PTR, hostbuf=noise)
 
     def keys(self, rec: Recorder) -> list[ProgramKey]:
         return [ProgramKey(call.program, call.defines) for call in (launch.final() for launch in rec.launches)]
 
+    def filled(self, root: Ref) -> Any:
+        """A buffer of noise."""
+        buffer = self.cl.Buffer(self.device.context, self.cl.mem_flags.READ_WRITE, root.nbytes)
+        for offset in range(0, root.nbytes, self.noise.size):
+            self.cl.enqueue_copy(self.queue, buffer, self.noise, byte_count=min(self.noise.size, root.nbytes - offset), dst_offset=offset)
+        return buffer
+
     def seconds(self, rec: Recorder, result: Ref) -> tuple[float, np.ndarray]:
         """Time on the device of all launches together, and the beginning of the result."""
-        cl, buffers = self.cl, {}
-        for launch in rec.launches:
-            for operand in launch.operands:
-                root = operand.ref.root
-                if root not in buffers:
-                    values = np.resize(self.noise, root.count)
-                    buffers[root] = cl.Buffer(self.device.context, cl.mem_flags.READ_WRITE | cl.mem_flags.COPY_HOST_PTR, hostbuf=values)
+        times, values = self.times(rec, result)
+        return sum(times.values()), values
+
+    def times(self, rec: Recorder, result: Ref) -> tuple[dict[str, float], np.ndarray]:
+        """Time on the device by kernel function, and the beginning of the result."""
+        cl = self.cl
+        roots = dict.fromkeys(operand.ref.root for launch in rec.launches for operand in launch.operands)
+        buffers = {root: self.filled(root) for root in roots}
         ready = []
         for launch in rec.launches:
             call = launch.final()
@@ -179,24 +214,21 @@ class Runner:
                 args += [buffers[operand.ref.root], np.uint64(operand.ref.root_offset), np.uint64(operand.ref.batch_stride)]
             kernel.set_args(*args, *call.scalars)
             size = call.size if call.local is None else tuple(-(-n // m) * m for n, m in zip(call.size, call.local))
-            ready.append((kernel, size, call.local))
-
-        def run() -> float:
-            events = [cl.enqueue_nd_range_kernel(self.queue, *one) for one in ready]
+            ready.append((call.function, kernel, size, call.local))
+        runs: list[dict[str, float]] = []
+        for _ in range(RUNS + 1):
+            events = [(name, cl.enqueue_nd_range_kernel(self.queue, *one)) for name, *one in ready]
             self.queue.finish()
-            return sum(event.profile.end - event.profile.start for event in events) * 1e-9
-
-        seconds = self.repeated(run)
+            run = dict.fromkeys((name for name, _ in events), 0.0)
+            for name, event in events:
+                run[name] += (event.profile.end - event.profile.start) * 1e-9
+            runs.append(run)
         values = np.empty(min(COMPARED, result.root.count), np.float32)
         cl.enqueue_copy(self.queue, values, buffers[result.root])
         self.queue.finish()
         for buffer in buffers.values():
             buffer.release()
-        return seconds, values
-
-    def repeated(self, run: Callable[[], float]) -> float:
-        """The median of what `run` returns."""
-        return statistics.median([run() for _ in range(RUNS + 1)][1:])
+        return sorted(runs[1:], key=lambda run: sum(run.values()))[RUNS // 2], values
 
 
 def recorded(target: Target, record: Callable[..., None], *choice: Choice) -> Recorder:
@@ -242,6 +274,38 @@ def table(runner: Runner | None, target: Target, problems: list[Problem]) -> Non
     print(f"\nthe choice loses {statistics.mean(lost):.1%} on average, {max(lost):.1%} at the most, against the best tile tried")
 
 
+def winograd(runner: Runner | None, target: Target, batch: int, names: list[str]) -> None:
+    """Direct and Winograd, ms; without a runner, by the estimates."""
+    lost: list[float] = []
+    for name in names:
+        g = geometry(batch, *WINOGRAD[name])
+        x, w, y = operands(g)
+        back = winograd_gpu.turned(g)
+        for direction, result, estimate, record in (
+            (forward, y, winograd_gpu.cost(target, g), partial(winograd_gpu.forward, g=g, x=x, w=w, bias=None, y=y)),
+            (backward_data, x, winograd_gpu.cost(target, back), partial(winograd_gpu.forward, g=back, x=y, w=w, bias=None, y=x, back=True)),
+            (backward_filter, w, winograd_gpu.filter_cost(target, g), partial(winograd_gpu.backward_filter, g=g, x=x, dy=y, dw=w)),
+        ):
+            shape = product_shape(g, direction.__name__)
+            choice = choose(target, conv_gpu.tiles(target, g, direction.__name__), *shape)
+            expected = [cycles / CLOCK * 1e3 for cycles in (gemm_gpu.cost(target, choice, *shape), estimate)]
+            parts, ms = "", expected
+            if runner:
+                times = []
+                for rec in (recorded(target, partial(direction, conv_gpu, g, x, w, y), choice), recorded(target, record)):
+                    runner.programs.build_all(runner.keys(rec))
+                    times.append(runner.times(rec, result))
+                ms = [1e3 * sum(time.values()) for time, _ in times]
+                (_, first), (by_kernel, second) = times
+                parts = ", ".join(f"{kernel} {1e3 * time:.3f}" for kernel, time in by_kernel.items())
+                parts = f" ({parts}; {len(recorded(target, record).launches)} launches) differ by {np.abs(second - first).max() / np.abs(first).max():.0e}"
+            chosen = expected[1] < expected[0]
+            lost.append(ms[chosen] / min(ms) - 1)
+            text = f"direct {ms[0]:6.3f}, expected {expected[0]:6.3f}{' ' if chosen else '*'}; Winograd {ms[1]:6.3f}, expected {expected[1]:6.3f}"
+            print(f"{name + ' ' + direction.__name__:38} {text}{'*' if chosen else ' '} {ms[0] / ms[1]:4.2f}{parts}", flush=True)
+    print(f"\nthe choice between direct and Winograd loses {statistics.mean(lost):.1%} on average, {max(lost):.1%} at the most\n")
+
+
 def depthwise(runner: Runner, target: Target, batch: int, names: list[str]) -> None:
     """Depthwise is bound by memory: GB/s of what must be read and written once."""
     for name in names:
@@ -271,15 +335,17 @@ def main() -> None:
     if options.mma:
         for problem in wanted:
             problem.tiles = [tile for tile in problem.tiles if tile.mma] or problem.tiles
-    if device is None:
-        table(None, target, wanted)
-        return
-    print(f"{device.name} ({device.platform_name} {device.driver_version}), {target.compute_units} compute units, batch {options.batch}\n")
-    runner = Runner(device)
+    threes = [name for name in WINOGRAD if any(text in name for text in options.only)] if target.math != "ieee" else []
+    runner = None
+    if device:
+        print(f"{device.name} ({device.platform_name} {device.driver_version}), {target.compute_units} compute units, batch {options.batch}\n")
+        runner = Runner(device)
     if wanted:
         table(runner, target, wanted)
+    if threes:
+        winograd(runner, target, options.batch, threes)
     names = [name for name in DEPTHWISE if any(text in name for text in options.only)]
-    if names:
+    if runner and names:
         depthwise(runner, target, options.batch, names)
 
 

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Images per second of the Data layer's source alone, through its prefetching thread, from databases made up for the purpose. Needs no device.
 
-    benchmarks/loader.py [--workers 2] [--seconds 3] [--json FILE] [ROW ...]
+    benchmarks/loader.py [--workers 2] [--seconds 3] [--train DEVICE] [--json FILE] [ROW ...]
 
 `raw` has Datums of 3 x 256 x 256 bytes, as convert_imageset writes them; `jpeg` the same images as JPEG files of quality 90; `photos` JPEG files of
 375 x 500, ImageNet's usual size. `bare` is the time that decoding alone takes on one thread, for comparison: the source cannot be faster than that
-many times the number of workers.
+many times the number of workers. `wait`, with --train: the share of its time that a training of zoo/alexnet on DEVICE, batch 64, waits for these data, as
+its log says it (the first display apart, before which kernels are built and queues fill).
 """
 import argparse
 import io
@@ -15,6 +16,7 @@ import pathlib
 import sys
 import tempfile
 import time
+from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -30,7 +32,7 @@ from ocaffe.data.prefetch import Prefetcher  # noqa: E402
 from ocaffe.data.source import key_of  # noqa: E402
 from ocaffe.data.transform import Transform  # noqa: E402
 from ocaffe.data.writer import LmdbWriter  # noqa: E402
-from ocaffe.model.text import parse  # noqa: E402
+from ocaffe.model.text import parse, read_net  # noqa: E402
 
 ROWS = {  # name: (height, width, JPEG, shuffle, target in images/s on two cores)
     "raw": (256, 256, False, False, 2000),
@@ -39,6 +41,7 @@ ROWS = {  # name: (height, width, JPEG, shuffle, target in images/s on two cores
     "photos": (375, 500, True, False, 350),
 }
 IMAGES, BATCH, CROP, DEPTH = 512, 64, 227, 4
+ITERATIONS, DISPLAY, WAIT = 12, 4, 0.02  # of --train; the target
 
 
 def picture(rng: np.random.Generator, height: int, width: int) -> np.ndarray:
@@ -58,7 +61,28 @@ def record(pixels: np.ndarray, jpeg: bool, label: int) -> bytes:
     return proto.Datum(data=file.getvalue(), label=label, encoded=True).SerializeToString()
 
 
-def measure(folder: str, row: str, workers: int, seconds: float) -> dict[str, float]:
+def wait(path: str, shuffle: bool, device: str) -> float:
+    """The share of its time that a training of AlexNet waits for the database `path`."""
+    from ocaffe import log
+    from ocaffe.cl.device import select_device
+    from ocaffe.solver.solver import Solver
+
+    log.quiet()
+    net = read_net(str(ROOT / "zoo" / "alexnet" / "train_val.prototxt"))
+    data = net.layer[0].data_param
+    data.source, data.batch_size, data.shuffle = path, BATCH, shuffle
+    fields: dict[str, Any] = {"base_lr": 0.001, "lr_policy": "fixed", "momentum": 0.9, "display": DISPLAY, "random_seed": 1}
+    opened, records = select_device(device), list[dict[str, Any]]()
+    solver = Solver(proto.SolverParameter(net_param=net, **fields), opened)
+    solver.on_record = records.append
+    solver.step(ITERATIONS + 1)
+    solver.close()
+    opened.close()
+    shares = [float(record["data_wait"]) for record in records[2:]]
+    return sum(shares) / len(shares)
+
+
+def measure(folder: str, row: str, workers: int, seconds: float, device: str = "") -> dict[str, float]:
     height, width, jpeg, shuffle, target = ROWS[row]
     rng, path, size = np.random.default_rng(0), os.path.join(folder, row.replace(", ", "_")), 0
     values = [record(picture(rng, height, width), jpeg, n) for n in range(64)]
@@ -81,6 +105,8 @@ def measure(folder: str, row: str, workers: int, seconds: float) -> dict[str, fl
     prefetcher.close()
     source.close()
     result = {"images_per_s": batches * BATCH / elapsed, "cores": busy / elapsed, "KiB_per_image": size / IMAGES / 1024, "target": target}
+    if device:
+        result["wait"] = wait(path, shuffle, device)
     if jpeg:
         begin, count = time.perf_counter(), 0
         while time.perf_counter() - begin < seconds / 3:
@@ -95,17 +121,21 @@ def main() -> None:
     parser.add_argument("rows", nargs="*", metavar="ROW", help=f"default: all of {', '.join(ROWS)}")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=3)
+    parser.add_argument("--train", default="", metavar="DEVICE", help="train AlexNet on this device too, such as cpu")
     parser.add_argument("--json", help="write the figures to this file")
     options = parser.parse_args()
-    print(f"{'':<14} {'images/s':>9} {'target':>7} {'cores':>6} {'KiB/image':>10} {'bare':>7}   {options.workers} workers, batches of {BATCH}, crop {CROP}")
+    how = f"{options.workers} workers, batches of {BATCH}, crop {CROP}"
+    print(f"{'':<14} {'images/s':>9} {'target':>7} {'cores':>6} {'KiB/image':>10} {'bare':>7} {'wait':>6}   {how}")
     results = {}
     with tempfile.TemporaryDirectory() as folder:
         for row in options.rows or ROWS:
-            found = results[row] = measure(folder, row, options.workers, options.seconds)
-            bare = f"{found['bare_per_s']:7.0f}" if "bare_per_s" in found else ""
-            print(f"{row:<14} {found['images_per_s']:9.0f} {found['target']:7.0f} {found['cores']:6.2f} {found['KiB_per_image']:10.1f} {bare}")
+            found = results[row] = measure(folder, row, options.workers, options.seconds, options.train)
+            bare = f"{found['bare_per_s']:7.0f}" if "bare_per_s" in found else f"{'':7}"
+            share = f"{100 * found['wait']:5.1f}%" if "wait" in found else ""
+            print(f"{row:<14} {found['images_per_s']:9.0f} {found['target']:7.0f} {found['cores']:6.2f} {found['KiB_per_image']:10.1f} {bare} {share}")
     if options.json:
-        pathlib.Path(options.json).write_text(json.dumps({"workers": options.workers, "batch": BATCH, "crop": CROP, "rows": results}, indent=1) + "\n")
+        facts = {"workers": options.workers, "batch": BATCH, "crop": CROP, "wait_target": WAIT, "rows": results}
+        pathlib.Path(options.json).write_text(json.dumps(facts, indent=1) + "\n")
 
 
 if __name__ == "__main__":

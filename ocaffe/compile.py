@@ -14,6 +14,7 @@ from ocaffe.graph.pieces import Split, batch_of, cuts
 from ocaffe.graph.record import Choices, ParameterGroup, Recording, Update, record
 from ocaffe.memory.optimise import optimise
 from ocaffe.memory.plan import MemoryPlan, plan
+from ocaffe.memory.prepared import keep_prepared
 from ocaffe.memory.report import fixed_bytes, too_large
 from ocaffe.target import Target
 
@@ -56,6 +57,8 @@ def compile_net(
     found = job.compiled()
     if choices.limit is None or job.excess(found) <= 0:
         return found
+    if choices.prepare:
+        return compile_net(graph, group, target, replace(choices, prepare=False), switches, update)
     found, cut = _kept_limit(job, found)
     if job.excess(found) <= 0:
         return found
@@ -170,6 +173,8 @@ class _Job:
         schedule = optimise(recording.schedule, fuse=fuse, in_place=share, again=again, budget=budget)
         if schedule is not recording.schedule:
             recording = _renumber(recording, [before[id(launch.before or launch)] for launch in schedule], schedule)
+        if choices.prepare and free:
+            keep_prepared(schedule, self.graph.prepared)
         return Compiled(recording, plan(schedule, alignment=alignment, slab_limit=slab_limit, share=share), split)
 
 

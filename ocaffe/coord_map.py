@@ -59,7 +59,7 @@ IDENTITY = Map(ANY, (Fraction(1),), (Fraction(0),))
 
 def _own(function: Function) -> dict[str, Any]:
     """The fields of a layer's own message, wherever they were given."""
-    fields = dict(function.fields)
+    fields = dict(function.params)
     for name in [name for name in fields if name.endswith("_param")]:
         inner = fields.pop(name)
         if name in ("convolution_param", "pooling_param", "crop_param"):

@@ -37,7 +37,10 @@ def draw(net: Any, rankdir: str, ext: str, display_lrm: bool = False, name: str 
     drawn = picture(net, rankdir, display_lrm)
     if ext.lower().lstrip(".") == "svg":
         return svg(drawn, net.name or name).encode()
-    kind = file_format(f".{ext.lower().lstrip('.')}")
+    try:
+        kind = file_format(ext)
+    except Error as problem:
+        raise Error(problem.fact, place=name or None, fix="a name that ends in .svg, .png, .pdf or .jpg") from None
     if 4 * drawn.size[0] * drawn.size[1] > MOST_PIXELS:
         raise Error(f"a picture of {drawn.size[0]:.0f} x {drawn.size[1]:.0f} is too large for pixels", place=name or None, fix="write an .svg")
     return pixels(drawn, kind)

@@ -44,7 +44,6 @@ class Engine:
         self.mirrors: dict[tuple[str, str], Mirror] = {}  # of blobs, by "data" or "diff" and name; those of parameters belong to the session
         self.hooks: dict[str, list[Hook]] = {"before_forward": [], "after_forward": [], "before_backward": [], "after_backward": []}
         self.reach = len(network.graph.nodes)  # up to which layer the present variant has run
-        self.merged = False  # layers that run together are one for the hooks
         self._gradients: dict[Parameter, Ref] = {}
         self.names = Names(network.graph)
 
@@ -269,7 +268,7 @@ class Engine:
 
     def _layerwise(self, *kinds: str) -> bool:
         """Whether somebody looks between the layers."""
-        return not self.merged and any(self.hooks[kind] for kind in kinds)
+        return any(self.hooks[kind] for kind in kinds)
 
     def _enter(self, what: What, index: int, carry: bool) -> None:
         """Before layer `index` runs: what names that layers work on in place hold becomes, with `carry`, the value that this layer reads."""

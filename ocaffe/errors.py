@@ -8,7 +8,8 @@ Everything that ocaffe raises on purpose is an `Error`. The command line prints 
 """
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 
@@ -39,6 +40,16 @@ class Error(Exception):
         if self.fix:
             lines.append(f"  fix: {self.fix}")
         return "\n".join(lines)
+
+
+@contextlib.contextmanager
+def within(place: Place | str | None, layer: str | None = None) -> Iterator[None]:
+    """An Error raised inside that names no place, or no layer, gets this one."""
+    try:
+        yield
+    except Error as problem:
+        problem.place, problem.layer = problem.place or place, problem.layer or layer
+        raise
 
 
 def shape_text(shape: Sequence[int]) -> str:

@@ -157,9 +157,16 @@ class Transformer:
             self.input_scale[name] = float(scale)
 
     def preprocess(self, name: str, data: np.ndarray) -> np.ndarray:
-        """The image `data` as one row of the input, float32."""
+        """The image `data` as one row of the input, float32. Raises Error for one of other axes or channels than the settings are for."""
         self._check(name)
         data = np.asarray(data, np.float32)
+        try:
+            return self._preprocessed(name, data)
+        except (ValueError, IndexError) as problem:
+            fact = f"an array of {shape_text(data.shape)} does not become the input '{name}' of {shape_text(self.inputs[name][1:])}: {problem}"
+            raise Error(fact, fix="give height x width x channels, as io.load_image does") from None
+
+    def _preprocessed(self, name: str, data: np.ndarray) -> np.ndarray:
         size = self.inputs[name][2:]
         if data.shape[:2] != size:
             data = resize_image(data, size)

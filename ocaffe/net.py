@@ -44,10 +44,11 @@ class Net:
 
     `network_file` is a prototxt, or a NetParameter message; `weights` a .caffemodel or .caffemodel.h5. `keep` names the blobs that stay readable (default:
     all); `device` is a device spec such as '0:0' or 'cpu' (default: what set_mode_cpu, set_mode_gpu and set_device say). `memory_limit`: bytes on the
-    device that the net must do with; what is kept counts, so name in `keep` what you read. Raises Error where a file is wrong or a limit cannot be kept.
+    device that the net must do with; what is kept counts, so name in `keep` what you read. Raises Error where a file is wrong; a limit that cannot be kept
+    is told by the first run or `plan()`, for shapes may still change.
 
-    Attributes: `blobs`, {name: Blob}; `params`, {layer: its Blobs}, weights first; `layers`, a list of (name, type, blobs), and `layer_dict`; `inputs` and
-    `outputs`, names of blobs; `top_names` and `bottom_names`, {layer: names of blobs}.
+    Attributes: `name`, that of the prototxt; `blobs`, {name: Blob}; `params`, {layer: its Blobs}, weights first; `layers`, a list of (name, type, blobs),
+    and `layer_dict`; `inputs` and `outputs`, names of blobs; `top_names` and `bottom_names`, {layer: names of blobs}.
 
     Use it as a context manager, or drop it: its memory is free at once. A net is for one thread at a time; several threads may have one each.
     """
@@ -75,9 +76,9 @@ class Net:
             seed = runtime.random_seed() or 0
         own = not isinstance(device, Device)
         session = Session(runtime.open_device(device) if not isinstance(device, Device) else device)
-        kept = ALL if keep is None else frozenset(keep)
+        kept, memory_limit = kept_names(keep), whole_bytes(memory_limit)
         choices = Choices(backward=phase == proto.TRAIN, keep=kept, observed_diffs=True, hold_gradients=True, accumulate=True,
-                          limit=memory_limit, seed=seed)  # fmt: skip
+                          limit=memory_limit, prepare=phase == proto.TEST, seed=seed)  # fmt: skip
         net = phase_net(message, phase, given.level, given.stages)
         network = Network(net, phase, session, choices, quiet=True, weights=[] if weights is None else [weights], arena=Arena())
         unknown = sorted(kept - ALL - set(network.graph.blobs))
@@ -99,6 +100,7 @@ class Net:
     def _attach(self, engine: Engine) -> None:
         self._engine = engine
         graph = engine.network.graph
+        self.name = str(graph.message.name)
         self.blobs: OrderedDict[str, Blob] = OrderedDict((name, Blob(engine, name)) for name in graph.blobs)
         self.layers = [NetLayer(node.name, node.type, [Blob(engine, str(p), p, node.name) for p in node.params]) for node in graph.nodes]
         self.layer_dict: OrderedDict[str, NetLayer] = OrderedDict((layer.name, layer) for layer in self.layers)
@@ -115,11 +117,6 @@ class Net:
     @property
     def _network(self) -> Network:
         return self._engine.network
-
-    @property
-    def name(self) -> str:
-        """The name in the prototxt."""
-        return str(self._network.graph.message.name)
 
     @property
     def phase(self) -> int:
@@ -323,7 +320,10 @@ class Net:
         return plan_of(self._engine)
 
     def profile(self, iterations: int = 10, backward: bool | None = None) -> NetProfile:
-        """Milliseconds of each layer, the mean of `iterations` passes after one to warm up; `backward`: too (default: in the phase TRAIN)."""
+        """Milliseconds of each layer and of each launch on the device, medians of `iterations` passes; `backward`: too (default: in the phase TRAIN).
+
+        `print` shows them by layer; `launches` has GFLOP/s, GB/s and the share of the device's measured `peaks` of each launch. Raises Error for no iteration.
+        """
         return profile(self._engine, iterations, self.phase == proto.TRAIN if backward is None else backward)
 
     def close(self) -> None:
@@ -363,8 +363,24 @@ def _arguments(args: Sequence[Any], phase: int | None, level: int, stages: Seque
         if not fits(value):
             raise Error(f"{value!r} is given as {name} of a Net", fix="Net(file, phase, level=0, stages=None, weights=None) or Net(file, weights, phase)")
         found[name] = value
+    if found["phase"] not in (None, proto.TRAIN, proto.TEST):
+        raise Error(f"{found['phase']!r} is given as phase of a Net", fix="caffe.TRAIN (0) or caffe.TEST (1)")
     path = found["weights"]
     return _Arguments(None if found["phase"] is None else int(found["phase"]), int(found["level"]), tuple(found["stages"] or ()), path and str(path))
+
+
+def kept_names(keep: Iterable[str] | None) -> frozenset[str]:
+    """The choice that an argument `keep` means. Raises Error for a single text, whose letters would be taken for names."""
+    if isinstance(keep, str):
+        raise Error(f"keep is the text '{keep}'", fix=f"a list of names: keep=['{keep}']")
+    return ALL if keep is None else frozenset(keep)
+
+
+def whole_bytes(limit: Any) -> int | None:
+    """An argument `memory_limit`. Raises Error for what is no number of bytes."""
+    if limit is not None and not (isinstance(limit, (int, np.integer)) and limit > 0):
+        raise Error(f"memory_limit is {limit!r}", fix="a number of bytes, such as 512 * 2**20")
+    return None if limit is None else int(limit)
 
 
 def _is_path(value: Any) -> bool:

@@ -20,7 +20,7 @@ from google.protobuf.descriptor import FieldDescriptor
 
 from ocaffe import proto
 from ocaffe.errors import Error
-from ocaffe.layers.base import param_field
+from ocaffe.layers.base import layer_type_list, param_field
 from ocaffe.proto import is_repeated
 
 Names = Mapping["Top | Function", str]
@@ -31,13 +31,13 @@ class Function:
 
     def __init__(self, type_name: str, inputs: Iterable[Top], fields: dict[str, Any]) -> None:
         """`fields`: those of the layer's own parameters or of LayerParameter, and `ntop` (1), `in_place` (False), `name`. Raises Error."""
-        self.type_name, self.fields = type_name, dict(fields)
+        self.type_name, self.params = type_name, dict(fields)
         self.inputs = tuple(inputs)
         for given in self.inputs:
             if not isinstance(given, Top):
                 raise Error(f"{type_name} is given {given!r} as a bottom", fix="give tops of other layers; fields of the layer have names")
-        count = int(self.fields.pop("ntop", 1))
-        self.in_place = bool(self.fields.pop("in_place", False))
+        count = int(self.params.pop("ntop", 1))
+        self.in_place = bool(self.params.pop("in_place", False))
         if self.in_place and (count != 1 or len(self.inputs) != 1):
             raise Error(f"a {type_name} of {len(self.inputs)} bottoms and {count} tops cannot work in place", fix="one of each, or no in_place")
         self.tops = tuple(Top(self, index) for index in range(count))
@@ -172,13 +172,13 @@ class _Builder:
         layer.bottom.extend(self.top_name(given) for given in function.inputs)
         layer.top.extend(layer.bottom if function.in_place else [self.top_name(top) for top in function.tops])
         layer.name = self.name(function)
-        _fill_layer(layer, function.fields)
+        _fill_layer(layer, function.params)
         return layer
 
     def name(self, function: Function) -> str:
         """Of the layer: its own, that of its first top, or an automatic one."""
-        if "name" in function.fields:
-            return str(function.fields["name"])
+        if "name" in function.params:
+            return str(function.params["name"])
         items: list[Top | Function] = [*function.tops, function]
         named = [self.names[item] for item in items if item in self.names]
         if named:
@@ -209,16 +209,16 @@ def _fill_layer(layer: Any, fields: Mapping[str, Any]) -> None:
     outer = layer.DESCRIPTOR.fields_by_name
     for name, value in fields.items():
         if name in outer and (name.endswith("param") or name not in inner):
-            assign(layer, name, value)
+            assign_proto(layer, name, value)
         elif name in inner:
-            assign(getattr(layer, own), name, value)
+            assign_proto(getattr(layer, own), name, value)
         else:
             near = difflib.get_close_matches(name, [*inner, *outer], 2)
             meant = f"did you mean {' or '.join(map(repr, near))}?" if near else f"fields are {', '.join(sorted(inner)) or 'those of LayerParameter'}"
             raise Error(f"{layer.type} has no field '{name}'", layer=f"'{layer.name}' ({layer.type})", fix=meant)
 
 
-def assign(message: Any, name: str, value: Any) -> None:
+def assign_proto(message: Any, name: str, value: Any) -> None:
     """Set the field `name` of a message: dicts are messages, lists are repeated fields (one value stands for a list of one), texts name enum values.
 
     Raises Error for an unknown field, and for a value that the field cannot have.
@@ -246,6 +246,11 @@ def assign(message: Any, name: str, value: Any) -> None:
         raise Error(f"{what}.{name} cannot be {value!r}: {reason}", fix="give a value of the field's type") from None
 
 
+def param_name_dict() -> dict[str, str]:
+    """The parameter message of each type of layer that has one, without `_param`: {'Convolution': 'convolution', ...}."""
+    return {name: own.removesuffix("_param") for name in layer_type_list() if (own := param_field(name))}
+
+
 def _is_single(value: Any) -> bool:
     return isinstance(value, (str, bytes)) or not hasattr(value, "__iter__")
 
@@ -253,7 +258,7 @@ def _is_single(value: Any) -> bool:
 def _merge(message: Any, value: Any) -> None:
     if isinstance(value, Mapping):
         for name, item in value.items():
-            assign(message, name, item)
+            assign_proto(message, name, item)
     elif isinstance(value, type(message)):
         message.MergeFrom(value)
     else:

@@ -10,7 +10,7 @@ from ocaffe.errors import shape_text
 
 
 class Layer:
-    """Base of Python layers: `setup` once, `reshape` before every forward, `forward`, `backward`. All get lists of `Array`.
+    """Base of Python layers: `setup` once, `reshape` before every forward, `forward` (which may reshape tops too), `backward`. All get lists of `Array`.
 
     Attributes: `param_str` of the prototxt, `phase`, and `blobs`, to which `setup` adds learned parameters by `add_blob`.
     """

@@ -14,7 +14,7 @@ from ocaffe.errors import Error
 from ocaffe.lease import Lease
 from ocaffe.model.text import read_solver
 from ocaffe.model.upgrade import upgrade_solver
-from ocaffe.net import Net
+from ocaffe.net import Net, kept_names, whole_bytes
 from ocaffe.solver.solver import Solver as Training
 
 
@@ -36,6 +36,7 @@ class Solver:
         memory_limit: int | None = None,
     ) -> None:
         log.as_library()
+        kept, memory_limit = kept_names(keep), whole_bytes(memory_limit)
         path = str(file) if isinstance(file, str) or hasattr(file, "__fspath__") else None
         param = proto.SolverParameter()
         param.CopyFrom(upgrade_solver(file if path is None else read_solver(path)))
@@ -46,7 +47,6 @@ class Solver:
             param.random_seed = seed
         own = not isinstance(device, Device)
         opened = runtime.open_device(device) if not isinstance(device, Device) else device
-        kept = frozenset(["*"] if keep is None else keep)
         self._solver = Training(param, opened, file=path, keep=kept, memory_limit=memory_limit)
         self._lease = Lease(self._solver.session, own)
         self.net = Net._of(self._solver.network, self._lease, self._solver._pass_choices(0)[0])

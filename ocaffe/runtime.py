@@ -9,7 +9,7 @@ import threading
 import time
 from typing import NamedTuple
 
-from ocaffe.cl.device import Device, DeviceInfo, choose, list_devices, no_opencl, with_math
+from ocaffe.cl.device import Device, DeviceInfo, choose, list_devices, no_opencl, with_math, with_tuned
 from ocaffe.cl.program import Programs
 from ocaffe.errors import Error
 
@@ -78,7 +78,7 @@ def set_device(device: int | str) -> None:
 
 def open_device(spec: str | None = None) -> Device:
     """The device of the present mode, or that of `spec`: its context and programs are shared by the process, its queues are new. Raises Error."""
-    info = with_math(_choose(_mode) if spec is None else choose(list_devices() or _none(), spec))
+    info = with_tuned(with_math(_choose(_mode) if spec is None else choose(list_devices() or _none(), spec)))
     with _lock:
         if info.number not in _opened:
             base = Device(info)

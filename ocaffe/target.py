@@ -3,10 +3,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from ocaffe.tuned import ESTIMATES, Tuned
+
 # What products are made of: as exact as float; float multiply-adds alone; operands rounded to 11 bits of mantissa, to bfloat16, to float16, on tensor cores.
 MATHS = ("fp32", "ieee", "tf32", "bf16", "fp16")
 MOST_GRADIENT_SCALE = 1 << 24
 TENSOR_MATHS = MATHS[2:]  # only where OpenCL reaches tensor cores
+SIXTEEN_BITS = MATHS[3:]
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,7 @@ class Target:
     tensor_cores: bool = False  # NVIDIA's, by inline PTX
     math: str = "fp32"  # MATHS: what products may be made of
     gradient_scale: int = 1024  # a power of two: with math fp16, gradients are multiplied with it before they are rounded, results divided by it
+    tuned: Tuned = ESTIMATES  # measured choices of kernels
     free_memory: int = 4 << 30  # what was free when the device was listed; global_memory where the device cannot tell
 
     @property

@@ -1,6 +1,7 @@
 """The fixture `device`: an opened device; a test that takes it runs once on every OpenCL device found.
 
-`OCAFFE_TEST_DEVICE=0:0` (or a part of a name) picks one.
+`OCAFFE_TEST_DEVICE=0:0` (or a part of a name) picks one. `OCAFFE_TEST_KIND=gpu` runs the kernels of GPUs, as a large GPU chooses them, on CPU
+runtimes too: slow, but it finds there what a GPU would find.
 """
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ import collections
 import functools
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -18,7 +20,11 @@ from ocaffe.cl.device import Device, DeviceInfo, choose, list_devices
 def _devices() -> list[DeviceInfo]:
     devices = [device for device in list_devices() if not device.unusable]
     wanted = os.environ.get("OCAFFE_TEST_DEVICE")
-    return [choose(devices, wanted)] if wanted else devices
+    if wanted:
+        devices = [choose(devices, wanted)]
+    if os.environ.get("OCAFFE_TEST_KIND") == "gpu":
+        devices = [replace(device, target=replace(device.target, kind="gpu", vector_width=4, compute_units=132)) for device in devices]
+    return devices
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -200,7 +200,7 @@ JOBS = [
     ("test-set-not-covered", "solver", "test_iter: 3", "test_iter: 5", 3, "scores 10 samples, and test.txt has 6: some count twice"),
     ("batch-larger-than-data", "net", "batch_size: 2", "batch_size: 7", 6, "batch_size is 7, and test.txt has 6 samples"),
     ("tested-on-training-data", "net", '"test.txt"', '"train.txt"', 6, "it reads train.txt, as the TRAIN net does"),
-    ("transforms-differ", "net", "{ } }", "{ scale: 0.5 } }", 7, "its scale is 0.5, that of 'data' in the TRAIN phase (line 2) is 1.0"),
+    ("transforms-differ", "net", "{ } }", "{ scale: 0.5 } }", 7, "its scale is 0.5, that of 'data' in the TRAIN phase (line 2) is 1"),
     ("transforms-differ", "net", "{ mirror: true }", "{ mirror: true mean_value: 3 mean_value: 4 mean_value: 5.5 }", 7, "its mean_value is absent, that"),
     ("mirrored-test", "net", "{ } }", "{ mirror: true } }", 7, "mirror: true applies in the TEST phase"),
     ("not-shuffled", "net", '"train.txt"', '"sorted.txt"', 3, "sorted.txt is in the order of its labels (0, 0, 1, ...)"),

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ocaffe import log
+from ocaffe import log, tuned
 from ocaffe.cl.discovery import Runtime, discover, import_pyopencl
 from ocaffe.cl.free_memory import free_memory
 from ocaffe.cl.quirks import Facts, Quirk, limited, quirks_of
@@ -190,7 +190,7 @@ def select_device(spec: str | None = None, gpu: str | None = None, solver_mode_c
     for quirk in info.quirks:
         if quirk.avoid:
             log.warn_once("opencl:0", f"{info.name} ({info.platform_name}): {quirk.reason}")
-    return Device(with_math(info, math))
+    return Device(with_tuned(with_math(info, math)))
 
 
 def _math(math: str | None) -> str:
@@ -215,6 +215,12 @@ def with_math(info: DeviceInfo, math: str | None = None) -> DeviceInfo:
         raise Error(f"--math {math}: '{info.name}' ({info.platform_name}) has no tensor cores that OpenCL reaches", fix="leave it out")
     scale = _gradient_scale() if math == "fp16" else info.target.gradient_scale
     return info if info.target.math == math else replace(info, target=replace(info.target, math=math, gradient_scale=scale))
+
+
+def with_tuned(info: DeviceInfo) -> DeviceInfo:
+    """The device with its measured choices of kernels. Raises Error for a damaged table."""
+    found = tuned.load(info.target)
+    return replace(info, target=replace(info.target, tuned=found)) if found.choices else info
 
 
 def choose(

@@ -6,7 +6,8 @@ is recycled lies in an arena: slabs as large as the largest plan of its tapes ne
 from __future__ import annotations
 
 import linecache
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ import numpy as np
 
 from ocaffe.cl.device import Device
 from ocaffe.cl.program import ProgramKey, Programs
+from ocaffe.cl.timeline import Timeline
 from ocaffe.errors import Error, shape_text
 from ocaffe.graph.ir import Ref, Role, roots
 from ocaffe.memory.report import size_text
@@ -50,6 +52,9 @@ class Session:
         self.touched: list[Any] = []  # mirrors that scripts may have written to, of all nets of the session (ocaffe/net.py)
         self.watched: list[Any] = []  # mirrors whose arrays scripts hold
         self.mirrors: dict[Any, Any] = {}  # those of parameters, which several nets share
+        self.timeline: Timeline | None = None  # notes what tapes run, while somebody looks
+        self.written = 0  # how often parameters changed
+        self.prepared: dict[Ref, int] = {}  # what was made of them, with `written` at that time
         self._persistent: dict[Ref, list[Any]] = {}
         self._cl = device.cl
 
@@ -76,10 +81,12 @@ class Session:
         for root in roots(tape.schedule):
             if root not in used and root.role not in (Role.PARAMETER, Role.HISTORY, Role.GRADIENT):
                 self._persistent.pop(root, None)
+                self.prepared.pop(root, None)
 
     def adopt(self, other: Session) -> None:
         """Take over the persistent buffers of a session of the same context, and what scripts touched there."""
         self._persistent.update(other._persistent)
+        self.written += 1
         self.touched += other.touched
         self.watched += other.watched
         other.touched, other.watched = [], []
@@ -88,8 +95,23 @@ class Session:
         """Let go of every buffer and tape."""
         for tape in self.tapes:
             tape.arena.slabs.clear()
-        for kept in (self.tapes, self.touched, self.watched, self.mirrors, self._persistent):
+        for kept in (self.tapes, self.touched, self.watched, self.mirrors, self.prepared, self._persistent):
             kept.clear()
+
+    @contextmanager
+    def timed(self) -> Iterator[Timeline]:
+        """Within, every launch of every tape leaves its time in the timeline. Waits for the device before and after."""
+        device = self.device
+        own = device.queue
+        own.finish()
+        device.queue = self._cl.CommandQueue(device.context, device.cl_device, properties=self._cl.command_queue_properties.PROFILING_ENABLE)
+        self.timeline = Timeline()
+        try:
+            yield self.timeline
+        finally:
+            self.timeline = None
+            device.queue.finish()
+            device.queue = own
 
     def _grow_arenas(self, poison: bool) -> set[Arena]:
         """Room for the plans of all tapes; the arenas that moved."""
@@ -160,8 +182,13 @@ class Session:
         elif ref.count:
             self._cl.enqueue_fill_buffer(self.device.queue, buffer, ref.dtype.type(value), 0, ref.nbytes)
 
+    def note(self, root: Ref) -> None:
+        """Something is about to change `root`."""
+        self.written += root.role is Role.PARAMETER
+
     def clear(self, root: Ref) -> None:
         """Enqueue zeros for a persistent root Ref; does not wait."""
+        self.note(root)
         if root.count:
             self._cl.enqueue_fill_buffer(self.device.queue, self.buffers(root)[0], root.dtype.type(0), 0, root.nbytes)
 
@@ -192,6 +219,7 @@ class Session:
 
     def write(self, ref: Ref, array: np.ndarray, tape: Tape | None = None, slot: int = 0) -> None:
         """Put an array of the Ref's shape into it; waits for the device."""
+        self.note(ref.root)
         buffer, offset = self.locate(ref, tape, slot)
         item = ref.dtype.itemsize
         data = np.ascontiguousarray(array, ref.dtype)

@@ -5,14 +5,17 @@ so the session owns all of them for as long as the tape exists.
 """
 from __future__ import annotations
 
+import time
 from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from ocaffe.cl.device import Device
 from ocaffe.cl.program import ProgramKey
 from ocaffe.cl.session import POISON, Arena, Session
+from ocaffe.cl.timeline import Timeline
 from ocaffe.data.prefetch import Prefetcher
 from ocaffe.graph.ir import PERSISTENT, Call, Empty, HostCall, Launch, Measure, Ref, Role, Schedule, Upload, roots
 from ocaffe.graph.recorder import STEP
@@ -38,6 +41,7 @@ class Tape:
         used = roots(schedule)
         self.outputs = OutputRing(session, [ref for ref in used if ref.role is Role.OUTPUT])
         self._uses_step = step in used
+        self._learned = [ref.root for launch in schedule for ref in launch.writes if ref.root.role is Role.PARAMETER][:1]
         self._calls = [None if isinstance(launch, HOST) else launch.final() for launch in schedule]
         self.generated: ProgramKey | None = None  # the program of all generated kernels; the session sets it
         self._actions: list[Any] = []
@@ -94,6 +98,8 @@ class Tape:
                 args += [buffer, np.uint64(offset), np.uint64(operand.ref.batch_stride)]
             kernel.set_args(*args, *call.scalars)
             kernels.append(kernel)
+        if launch.prepares:
+            return _PreparingAction(self, launch.writes[0].root, (kernels[0], size, local))
         return (kernels, size, local) if slots > 1 else (kernels[0], size, local)
 
     def locate(self, ref: Ref, slot: int = 0) -> tuple[Any, int]:
@@ -123,6 +129,11 @@ class Tape:
         enqueue = self.session.device.cl.enqueue_nd_range_kernel
         going_on = slot is not None
         slot = self.runs if slot is None else slot
+        for root in self._learned:
+            self.session.note(root)
+        if self.session.timeline is not None:
+            self._run_timed(self.session.timeline, start, stop, slot)
+            start = len(self._actions)
         for action in self._actions[start:stop]:
             if type(action) is tuple:
                 kernel, size, local = action
@@ -136,6 +147,20 @@ class Tape:
         queue.flush()
         if self.plan.slabs:
             self.arena.tape, self.arena.reached = self, len(self._actions) if stop is None else stop
+
+    def _run_timed(self, timeline: Timeline, start: int, stop: int | None, slot: int) -> None:
+        """The same with a note of each launch; a host step is waited for."""
+        device = self.session.device
+        for launch, action in zip(self.schedule[start:stop], self._actions[start:stop]):
+            if not isinstance(launch, (HostCall, Measure)):
+                timeline.add(launch, _enqueue(device, action, slot))
+                continue
+            device.queue.finish()
+            begin = time.perf_counter()
+            try:
+                action(slot)
+            finally:
+                timeline.add(launch, time.perf_counter() - begin)
 
     def read(self, ref: Ref, slot: int = 0) -> np.ndarray:
         """A dense copy of a Ref of this tape; waits. `slot` tells which copy of a ring."""
@@ -231,7 +256,7 @@ class _UploadAction:
         self.buffers = tape.session.buffers(launch.operands[0].ref.root)
         self.open: deque[tuple[Any, Any]] = deque()
 
-    def __call__(self, slot: int) -> None:
+    def __call__(self, slot: int) -> Any:
         device = self.tape.session.device
         prefetcher = self.tape.prefetchers[self.source]
         while self.open and (len(self.open) >= len(self.buffers) or _complete(device.cl, self.open[0][0])):
@@ -241,10 +266,23 @@ class _UploadAction:
         batch = prefetcher.get()
         buffer = self.buffers[slot % len(self.buffers)]
         self.open.append((device.cl.enqueue_copy(device.queue, buffer, batch.block, is_blocking=False), batch))
+        return self.open[-1][0]
 
 
 def _complete(cl: Any, event: Any) -> bool:
     return bool(event.command_execution_status == cl.command_execution_status.COMPLETE)
+
+
+class _PreparingAction:
+    """Makes something of the parameters if they changed since it was made."""
+
+    def __init__(self, tape: Tape, made: Ref, action: tuple[Any, ...]) -> None:
+        self.session, self.made, self.action = tape.session, made, action
+
+    def __call__(self, slot: int) -> None:
+        if self.session.prepared.get(self.made) != self.session.written:
+            self.session.device.cl.enqueue_nd_range_kernel(self.session.device.queue, *self.action)
+            self.session.prepared[self.made] = self.session.written
 
 
 class _HostAction:
@@ -281,6 +319,14 @@ class _MeasureAction:
             raise Measured(self.step, self.launch.measured, extent)
 
 
+def _enqueue(device: Device, action: Any, slot: int) -> Any:
+    """Do one action; the event of what it enqueued, if anything."""
+    if type(action) is not tuple:
+        return action(slot)
+    kernel, size, local = action
+    return device.cl.enqueue_nd_range_kernel(device.queue, kernel[slot % len(kernel)] if type(kernel) is list else kernel, size, local)
+
+
 def _nothing(slot: int) -> None:
     """A launch over no elements."""
 
@@ -292,13 +338,10 @@ class _PoisonAction:
         self.tape, self.action = tape, action
         self.places = [(*tape.locate(ref), ref) for ref in dying]
 
-    def __call__(self, slot: int) -> None:
+    def __call__(self, slot: int) -> Any:
         device = self.tape.session.device
-        if type(self.action) is tuple:
-            kernel, size, local = self.action
-            device.cl.enqueue_nd_range_kernel(device.queue, kernel[slot % len(kernel)] if type(kernel) is list else kernel, size, local)
-        else:
-            self.action(slot)
+        event = _enqueue(device, self.action, slot)
         for buffer, offset, ref in self.places:
             if ref.nbytes >= 4:
                 device.cl.enqueue_fill_buffer(device.queue, buffer, POISON, offset * ref.dtype.itemsize, ref.nbytes // 4 * 4)
+        return event

@@ -18,6 +18,7 @@ COMMANDS = {
     "device_query": "show the OpenCL devices",
     "selftest": "compare every kernel family with numpy on a device",
     "compare": "compare a net on two devices, or fused with plain, layer by layer",
+    "tune": "measure the choices of kernels for a net on a device",
     "plan": "show the memory plan of a net or solver, without a device",
     "convert": "convert a model: to ONNX",
     "layers": "list the layer types with their parameters",

@@ -92,5 +92,5 @@ def required(options: argparse.Namespace, name: str, what: str, command: str) ->
     """The value of a flag that must be given."""
     value = getattr(options, name)
     if not value:
-        raise Error(f"{what} is missing", place=f"ocaffe {command}", fix=f"give --{name} FILE")
+        raise Error(f"{what} {'are' if what.endswith('weights') else 'is'} missing", place=f"ocaffe {command}", fix=f"give --{name} FILE")
     return str(value)

@@ -112,7 +112,7 @@ def _target(options: Any) -> Target:
     return Target(max_allocation=1 << 40)
 
 
-def _batched(net: Any, batch: int) -> Any:
+def batched(net: Any, batch: int) -> Any:
     """The net with another batch size, in every layer that feeds it."""
     if batch:
         net = upgrade_net(net)
@@ -156,12 +156,12 @@ def _planned(parts: list[Part], target: Target) -> list[Planned]:
 
 def _choices(options: Any, target: Target, backward: bool) -> Choices:
     limit = memory_limit(options.memory_limit, target.free_memory)
-    return Choices(backward=backward, recompute=options.recompute != "none", limit=limit)
+    return Choices(backward=backward, recompute=options.recompute != "none", limit=limit, prepare=not backward)
 
 
 def _plan_net(options: Any) -> Job:
     phase = proto.TRAIN if options.phase == "TRAIN" else proto.TEST
-    net = _batched(read_net(options.model, options.allow_unknown_fields), options.batch)
+    net = batched(read_net(options.model, options.allow_unknown_fields), options.batch)
     message = phase_net(net, phase, options.level, stages(options.stage))
     graph, target = build(message, phase), _target(options)
     part = Part(options.phase, message, graph, ParameterGroup(graph.params), _choices(options, target, phase == proto.TRAIN))
@@ -173,7 +173,7 @@ def _plan_solver(options: Any) -> Job:
     param.train_state.level = options.level
     param.train_state.stage.extend(stages(options.stage))
     target = _target(options)
-    train, tests = net_messages(param, lambda path: _batched(read_net(path, options.allow_unknown_fields), options.batch))
+    train, tests = net_messages(param, lambda path: batched(read_net(path, options.allow_unknown_fields), options.batch))
     choices = replace(_choices(options, target, True), hold_gradients=param.iter_size > 1 or param.snapshot_diff)
     message = train()
     graph = build(message, proto.TRAIN)
@@ -226,7 +226,7 @@ def _flops(net: Planned) -> int:
 
 
 def _flops_again(net: Planned) -> int:
-    return sum(launch.flops for launch in net.recording.schedule if launch.phase == "backward")
+    return sum(launch.flops for launch in net.recording.schedule if launch.again)
 
 
 def _record(job: Job) -> dict[str, Any]:

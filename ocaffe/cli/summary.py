@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from ocaffe import log, proto
 from ocaffe.cli.flags import Parser, stages, state_flags
-from ocaffe.cli.plan import _batched
+from ocaffe.cli.plan import batched
 from ocaffe.graph.build import build
 from ocaffe.graph.record import Choices, ParameterGroup
 from ocaffe.model.text import read_net
@@ -23,7 +23,7 @@ def main(argv: Sequence[str]) -> int:
     options = parser.parse(argv)
     log.quiet()
     phase = proto.TRAIN if options.phase == "TRAIN" else proto.TEST
-    net = _batched(read_net(options.net, options.allow_unknown_fields), options.batch)
+    net = batched(read_net(options.net, options.allow_unknown_fields), options.batch)
     net = phase_net(net, phase, options.level, stages(options.stage))
     graph = build(net, phase)
     made = compile_net(

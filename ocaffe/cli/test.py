@@ -33,7 +33,7 @@ def main(argv: Sequence[str]) -> int:
     message = read_net(path, options.allow_unknown_fields, lambda text: log.warning("upgrade_proto.cpp:1", text))
     device = announced(select_device(options.device or None, options.gpu or None, math=options.math))
     net = phase_net(message, proto.TEST, options.level, stages(options.stage) or ("",))
-    choices = Choices(backward=False, limit=memory_limit(options.memory_limit, device.target.free_memory))
+    choices = Choices(backward=False, prepare=True, limit=memory_limit(options.memory_limit, device.target.free_memory))
     network = Network(net, proto.TEST, Session(device), choices, weights=[file])
     network.fill_parameters()
     network.copy_weights(read_weights(file), file)

@@ -1,19 +1,32 @@
-"""ocaffe time: forward and backward times of a net, layer by layer; Caffe's time command."""
+"""ocaffe time: forward and backward times of a net, layer by layer; Caffe's time command. With --profile every launch on the device, instead."""
 from __future__ import annotations
 
+import argparse
+import contextlib
+import json
+import pathlib
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from ocaffe import log, proto
 from ocaffe.cl.device import select_device
 from ocaffe.cl.session import Session
 from ocaffe.cli.flags import Parser, device_flags, memory_flags, memory_limit, required, stages, state_flags
-from ocaffe.cli.train import announced
+from ocaffe.cli.train import announced, training_device
 from ocaffe.errors import Error
+from ocaffe.files import atomic_write
 from ocaffe.graph.record import Choices
 from ocaffe.log import number
-from ocaffe.model.text import read_net
+from ocaffe.model.text import read_net, read_solver
 from ocaffe.network import Network, phase_net
+from ocaffe.profile import NetProfile, measure
+from ocaffe.roofline import page
+from ocaffe.solver.solver import Solver
+
+PRINTED = 0.99  # of the time, by the longest launches; the files have all of them
+# What a solver does beside iterations.
+SILENT = ("display", "snapshot", "test_iter", "test_interval", "test_net", "test_net_param", "test_state", "best_output")
 
 
 def main(argv: Sequence[str]) -> int:
@@ -21,29 +34,41 @@ def main(argv: Sequence[str]) -> int:
     parser.flag("model", "", "the net prototxt")
     parser.flag("iterations", 50, "how many forward-backward pairs")
     parser.flag("phase", "", "TRAIN or TEST; default TRAIN")
+    parser.flag("profile", False, "instead: every launch on the device, beside what the device reaches at its best")
+    parser.flag("solver", "", "with --profile, instead of a model: a training iteration with its update")
+    parser.flag("html", "", "with --profile: write pictures and a table of all launches to this file")
+    parser.flag("json", "", "with --profile: write the numbers to this file")
     memory_flags(parser)
     device_flags(parser)
     state_flags(parser)
     options = parser.parse(argv)
-    path = required(options, "model", "the model", "time")
     if options.iterations < 1:
         raise Error(f"--iterations is {options.iterations}", place="ocaffe time", fix="at least 1")
     if options.phase not in ("", "TRAIN", "TEST"):
         raise Error(f"--phase is '{options.phase}'", place="ocaffe time", fix="TRAIN or TEST")
+    if options.profile or options.html or options.json:
+        with contextlib.ExitStack() as stack:
+            report(profile_solver(options, stack) if options.solver else profile_net(options, stack), options)
+        return 0
+    with contextlib.ExitStack() as stack:
+        benchmark(opened_net(options, stack), options.iterations)
+    return 0
+
+
+def opened_net(options: argparse.Namespace, stack: contextlib.ExitStack) -> Network:
+    """The net of --model on its device, filled and fed; closed with the stack."""
+    path = required(options, "model", "the model", "time")
     phase = proto.TEST if options.phase == "TEST" else proto.TRAIN
     message = read_net(path, options.allow_unknown_fields, lambda text: log.warning("upgrade_proto.cpp:1", text))
     device = announced(select_device(options.device or None, options.gpu or None, math=options.math))
+    stack.callback(device.close)
     net = phase_net(message, phase, options.level, stages(options.stage) or ("",))
     limit = memory_limit(options.memory_limit, device.target.free_memory)
     network = Network(net, phase, Session(device), Choices(backward=True, recompute=options.recompute != "none", limit=limit))
+    stack.callback(network.close)
     network.fill_parameters()
     network.start_prefetch()
-    try:
-        benchmark(network, options.iterations)
-    finally:
-        network.close()
-        device.close()
-    return 0
+    return network
 
 
 def benchmark(network: Network, iterations: int) -> None:
@@ -90,3 +115,49 @@ def benchmark(network: Network, iterations: int) -> None:
     log.info("caffe.cpp:412", f"Average Forward-Backward: {number(sum(pairs) / iterations)} ms.")
     log.info("caffe.cpp:414", f"Total Time: {number(sum(pairs))} ms.")
     log.info("caffe.cpp:415", "*** Benchmark ends ***")
+
+
+def profile_net(options: argparse.Namespace, stack: contextlib.ExitStack) -> NetProfile:
+    """Forward and, in the phase TRAIN, backward of --model."""
+    network = opened_net(options, stack)
+    choices = replace(network.choices, backward=network.phase == proto.TRAIN)
+
+    def passes(count: int) -> None:
+        for _ in range(count):
+            shapes = network.next_shapes()
+            if shapes:
+                network.reshape(shapes)
+            variant = network.bound(choices)
+            variant.tape.set_step(RATE=0.0, ITERATION=network.runs, PASS=0, SAMPLE=0)
+            network.run(variant)
+            network.advance()
+            network.runs += 1
+
+    return measure(network.session, pathlib.Path(options.model).name, network.graph.nodes, passes, options.iterations)
+
+
+def profile_solver(options: argparse.Namespace, stack: contextlib.ExitStack) -> NetProfile:
+    """Whole iterations of a training that tests nothing and writes nothing."""
+    if options.model:
+        raise Error("--model and --solver are both given", place="ocaffe time", fix="give one of them with --profile")
+    param = read_solver(options.solver, options.allow_unknown_fields, lambda text: log.warning("upgrade_proto.cpp:1", text))
+    for field in SILENT:
+        param.ClearField(field)
+    device = training_device(param, options)
+    stack.callback(device.close)
+    solver = Solver(
+        param, device, file=options.solver, level=options.level, stages=stages(options.stage) or ("",), allow_unknown_fields=options.allow_unknown_fields,
+        memory_limit=memory_limit(options.memory_limit, device.target.free_memory), recompute=options.recompute != "none",
+    )  # fmt: skip
+    stack.callback(solver.close)
+    return measure(solver.session, pathlib.Path(options.solver).name, solver.network.graph.nodes, solver.step, options.iterations)
+
+
+def report(profile: NetProfile, options: argparse.Namespace) -> None:
+    """The tables on stdout, and the files that are asked for."""
+    for line in (str(profile), "", *profile.launch_table(PRINTED)):
+        print(line)
+    for path, text in ((options.html, page), (options.json, lambda found: json.dumps(found.record(), indent=1) + "\n")):
+        if path:
+            with atomic_write(path) as out:
+                out.write(text(profile).encode())

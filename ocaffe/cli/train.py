@@ -85,6 +85,8 @@ def announced(device: Device) -> Device:
     else:
         log.info("caffe.cpp:204", f"Using GPUs {device.number}")
     log.info("caffe.cpp:218", f"Device {device.number}: {device.name} ({device.platform_name}, driver {device.driver_version})")
+    if device.target.tuned.choices:
+        log.info("caffe.cpp:218", f"Tuned choices of kernels: {device.target.tuned}")
     return device
 
 

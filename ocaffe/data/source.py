@@ -8,12 +8,11 @@ from __future__ import annotations
 import contextlib
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
-from ocaffe.errors import Error, Place
+from ocaffe.errors import Error, Place, within
 from ocaffe.graph.ir import Access, Operand, Ref, Role, Shape, Upload
 from ocaffe.graph.recorder import Recorder
 
@@ -63,15 +62,9 @@ class Source(ABC):
     def close(self) -> None:  # noqa: B027  (most sources have nothing to do)
         """Let go of files and threads."""
 
-    @contextlib.contextmanager
-    def located(self) -> Iterator[None]:
+    def located(self) -> contextlib.AbstractContextManager[None]:
         """Errors raised within get the place and layer of this source."""
-        try:
-            yield
-        except Error as problem:
-            problem.place = problem.place or self.place
-            problem.layer = problem.layer or self.layer
-            raise
+        return within(self.place, self.layer)
 
 
 def aligned(size: int) -> int:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 Shape = tuple[int, ...]
 FLOAT = np.dtype(np.float32)
+NO_ACTIVATION = (1.0, -math.inf, math.inf)  # scalars of an epilogue that does nothing: a ReLU's slope and bounds (kernels/epilogue.h)
 
 
 class Role(Enum):
@@ -192,6 +193,7 @@ class Graph:
     outputs: list[Blob]  # sorted by name, as Caffe's std::set of available blobs is (quirk 24)
     params: list[Parameter]  # owners, in the order of Caffe's learnable_params
     held: dict[tuple[str, Shape], Ref] = field(default_factory=dict)  # what is set from outside: the same Ref in every recording
+    prepared: dict[Any, Ref] = field(default_factory=dict)  # what is made of the weights alone (ocaffe/memory/prepared.py), likewise
 
 
 class Access(Enum):
@@ -237,10 +239,12 @@ class Launch:
     inplace: tuple[tuple[int, int], ...] = ()
     side_effect: bool = False
     what: str = ""  # kernel name or expression, for people
-    epilogue: int | None = None  # index of the scalar that is a ReLU's slope (1.0: none); before it whether the last read is a bias, and whether it adds
+    epilogue: int | None = None  # index of NO_ACTIVATION in the scalars, or of its slope alone; before it whether the last read is a bias, and whether it adds
     cheap: bool = False  # pure, and one pass over memory: it may be run again instead of keeping what it writes
-    flops: int = 0  # floating point operations, where they are what takes the time
+    flops: int = 0  # floating point operations of the direct algorithm, where they are what takes the time
+    again: bool = False  # in backward, what forward did already
     copies: tuple[int, int, int, int] | None = None  # of a copy: axis, where it begins in operand 0 and in operand 1, size along the axis
+    prepares: bool = False  # makes of the weights what outlives the run (ocaffe/memory/prepared.py): left out while they stay the same
     before: Launch | None = None  # of a launch that an optimisation put in: the recorded one that it serves
 
     def final(self) -> Call:

@@ -30,7 +30,8 @@ class Choices:
     survive the run. `fuse`: merge what nobody looks at. `debug`: compute what debug_info shows.
     `recompute`: compute again what is cheap instead of keeping it; `limit`: bytes on the device that the job must do with, `beside`: those of
     them that its other nets keep; `split`: how the first layers share the batch. `apart`: any part of the net can run by itself, any number of times:
-    nothing is merged or computed again, and no value takes the memory of another.
+    nothing is merged or computed again, and no value takes the memory of another. `prepare`: without backward, keep what is made of the weights alone, if the
+    limit allows it.
     """
 
     backward: bool = True
@@ -45,6 +46,7 @@ class Choices:
     beside: int = 0
     split: Split | None = None
     apart: bool = False
+    prepare: bool = False
     seed: int = 0
 
     def keeps(self, name: str) -> bool:
@@ -291,8 +293,8 @@ def _forward(rec: Recorder, node: Node, graph: Graph, outputs: Collection[Blob],
             top.data.root.role = Role.OUTPUT  # also where the output is a view, for example of what was reshaped
         if _looked_at(top, graph, choices):
             top.data.root.persist = True
-    if len(rec.launches) > begin:
-        rec.launches[-1].flops = node.layer.flops()
+    for launch in rec.launches[begin:]:
+        launch.again = phase == "backward"
 
 
 def _without_elements(node: Node) -> bool:

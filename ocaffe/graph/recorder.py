@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,8 @@ from ocaffe.target import Target
 # Words of the step buffer, 32 bits each: what changes from one run to the next. Kernels read `step[STEP_ITERATION]`.
 STEP_WORDS = ("RATE", "ITERATION", "PASS", "SAMPLE", "SCALE")
 STEP = {name: index for index, name in enumerate(STEP_WORDS)}
+# Functions of kernel files that multiply; others of an operation pack, transform or add up for them.
+PRODUCTS = frozenset({"gemm", "forward", "backward_data", "backward_filter", "product"})
 
 
 class Recorder:
@@ -101,6 +104,17 @@ class Recorder:
         pairs = tuple((i, len(reads) + j) for i, j in inplace)
         operands = self.operands(reads, writes, modifies)
         self.add(Launch(self.layer, self.phase, operands, call, None, pairs, side_effect, kernel, epilogue, cheap))
+
+    @contextmanager
+    def counted(self, flops: int) -> Iterator[None]:
+        """What is recorded within is one operation of so many FLOPs: the launches that multiply share them, unless an operation within has counted its own."""
+        first = len(self.launches)
+        yield
+        made = self.launches[first:]
+        if made and not any(launch.flops for launch in made):
+            products = [launch for launch in made if launch.call is not None and launch.call.function in PRODUCTS] or made[-1:]
+            for launch in products:
+                launch.flops = flops // len(products)
 
     def measure(self, layer: Any, extent: Ref | Callable[..., tuple[Any, ...]], reads: Sequence[Ref] = ()) -> None:
         """Record that the top shapes of `layer` depend on data: `extent` (int32) holds their measure once it is computed; or a function of the tape gives it.

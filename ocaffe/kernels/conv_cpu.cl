@@ -14,7 +14,6 @@
    GEOMETRY: batch; channels, outputs of one group; D, H, W and OD, OH, OW input and output size; pd, ph, pw padding.
    Work-items: see each kernel. Third dimension: the group. */
 #include "common.h"
-#include "epilogue.h"
 #include "tile_cpu.h"
 
 #ifndef KD
@@ -212,7 +211,7 @@ SINGLE void pack(OPERAND_RESTRICT(const float, w), OPERAND_RESTRICT(float, packe
 
 /* y = w x (+ bias) (+ y), the product times a factor per output with has_bias 2 (common.h). Work-item: NR columns x `block` outputs. */
 SINGLE void forward(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(const float, packed), OPERAND_RESTRICT(const float, bias),
-                    OPERAND_RESTRICT(float, y), GEOMETRY, int block, int has_bias, int accumulate, float slope) {
+                    OPERAND_RESTRICT(float, y), GEOMETRY, int block, int has_bias, int accumulate, ACTIVATION) {
   LOCATE(x); LOCATE(packed); LOCATE(bias); LOCATE(y);
   const int g = get_global_id(2), first = get_global_id(1) * block, last = min(outputs, first + block);
   const int P = OD * OH * OW, depth = channels * TAPS, plane = D * H * W;
@@ -227,7 +226,7 @@ SINGLE void forward(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(const flo
     for (int l0 = 0; l0 < KD * KH; l0 += BLOCK_LINES) {
       const int cn = min(channels - c0, BLOCK_CHANNELS), ln = min(KD * KH - l0, BLOCK_LINES);
       const int k0 = c0 * TAPS + l0 * KW, kn = cn * ln * KW, add = accumulate || k0 > 0;
-      const float leak = k0 + kn < depth ? 1.0f : slope;
+      const int done = k0 + kn == depth;
       unroll(x + group, x_stride, readable, buf, q, columns, c0, cn, l0, ln, PASS);
       if (columns < NR)
         for (int k = 0; k < kn; k++)
@@ -239,9 +238,8 @@ SINGLE void forward(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(const flo
         spill(acc, tile);
         for (int j = 0, n = n0, p = p0, length; j < columns; j += length, n++, p = 0) {
           length = min(columns - j, P - p);
-          global float* to = y + n * y_stride + (ulong)o * P + p;
-          for (int i = 0; i < MR && o + i < last; i++, to += P)
-            finish(tile + i * NR + j, to, length, FACTOR(bias, o + i), k0 == 0 ? OFFSET(bias, o + i) : 0.0f, add, leak);
+          finish_rows(tile + j, y + n * y_stride + (ulong)o * P + p, P, min(MR, last - o), length, bias + o, bias_stride, has_bias, k0 == 0, add,
+                      ACTIVATION_IF(done));
         }
       }
     }
@@ -365,8 +363,7 @@ SINGLE void backward_filter(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(c
         vec acc[MR][NV];
         MULTIPLY(acc, left[i * (LINE + V) + k], right, NR, count);
         spill(acc, tile);
-        for (int i = 0; i < MR && o + i < outputs; i++)
-          finish(tile + i * NR, dw + (ulong)(o + i) * depth + r, min(NR, rows - r), 1.0f, 0.0f, add, 1.0f);
+        finish_rows(tile, dw + (ulong)o * depth + r, depth, min(MR, outputs - o), min(NR, rows - r), NO_BIAS, add, NO_ACTIVATION);
       }
     }
   }

@@ -1,7 +1,7 @@
 /* Depthwise convolution, directly, for CPU runtimes: output o sees channel o / multiplier alone.
    Filters are [outputs][KERNEL_H][KERNEL_W].
 
-   forward          y[n][o] = x[n][o / multiplier] * w[o] (+ bias[o], or factor and offset: common.h), then the ReLU that was merged (slope 1: none)
+   forward          y[n][o] = x[n][o / multiplier] * w[o] (+ bias[o], or factor and offset), then the activation that was merged: epilogue.h
    backward_data    dx[n][c] = sum over the outputs of channel c, each pixel gathering what it gave (+ bias[c]: a deconvolution), then the ReLU
    backward_filter  dw[o] = sum over samples and positions of dy * x, of one slice of `part` samples, at dw + slice * dw_stride;
                     split_sum adds several slices up
@@ -41,11 +41,6 @@
 #endif
 #define SIZES int batch, int outputs, int multiplier, int h, int w, int oh, int ow
 #define INLINE static inline __attribute__((always_inline))
-
-INLINE void put(global float* to, float v, int accumulate, float slope) {
-  if (accumulate) v += *to;
-  *to = v > 0.0f ? v : slope * v;
-}
 
 #define JOIN_(a, b) a##b
 #define JOIN(a, b) JOIN_(a, b)
@@ -88,12 +83,13 @@ INLINE void take_line(float* to, global const float* line, int exists, int first
 }
 
 /* n results of a line. */
-INLINE void give_line(global float* to, float* from, int n, int accumulate, float slope) {
+INLINE void give_line(global float* to, float* from, int n, int accumulate, ACTIVATION) {
   int k = 0;
   for (; k + VECTOR <= n; k += VECTOR) {
     floatv v = LOADV(0, from + k);
     if (accumulate) v += LOADV(0, to + k);
-    STOREV(select(slope * v, v, v > 0.0f), 0, to + k);
+    ACTIVATE(floatv, v);
+    STOREV(v, 0, to + k);
   }
   if (k == n) return;
   if (accumulate) {
@@ -102,8 +98,9 @@ INLINE void give_line(global float* to, float* from, int n, int accumulate, floa
     copy_rest(before, to + k, n - k);
     STOREV(LOADV(0, from + k) + LOADV(0, before), 0, from + k);
   }
-  const floatv v = LOADV(0, from + k);
-  STOREV(select(slope * v, v, v > 0.0f), 0, from + k);
+  floatv v = LOADV(0, from + k);
+  ACTIVATE(floatv, v);
+  STOREV(v, 0, from + k);
   store_rest(to + k, from + k, n - k);
 }
 
@@ -143,7 +140,7 @@ INLINE void take_x(float* to, global const float* x, int h, int w, int y0, int x
 #if FEW
 kernel __attribute__((reqd_work_group_size(1, 1, 1))) void forward(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(const float, filter),
                                                                    OPERAND_RESTRICT(const float, bias), OPERAND_RESTRICT(float, y), SIZES,
-                                                                   int each, int has_bias, int accumulate, float slope) {
+                                                                   int each, int has_bias, int accumulate, ACTIVATION) {
   const int sample = get_global_id(1);
   PRIVATE(block, X_LINES * X_LINE);
   PRIVATE(line, COLUMNS);
@@ -170,7 +167,7 @@ kernel __attribute__((reqd_work_group_size(1, 1, 1))) void forward(OPERAND_RESTR
             for (int t = 0; t < TAPS; ++t) sum += tap[t] * LOADV(0, block + X_TAP(r, t / KERNEL_W, t % KERNEL_W) + v);
             STOREV(sum, 0, line + v);
           }
-          give_line(result + (y0 + r) * ow + x0, line, columns, accumulate, slope);
+          give_line(result + (y0 + r) * ow + x0, line, columns, accumulate, GIVEN_ACTIVATION);
         }
       }
   }
@@ -213,7 +210,7 @@ kernel __attribute__((reqd_work_group_size(1, 1, 1))) void backward_filter(OPERA
   for (int t = 0; t < mine * TAPS; ++t) {
     float all = 0.0f;
     for (int k = 0; k < VECTOR; ++k) all += sums[t * VECTOR + k];
-    put(dw + t, all, accumulate, 1.0f);
+    dw[t] = accumulate ? dw[t] + all : all;
   }
 }
 #endif
@@ -229,7 +226,7 @@ kernel __attribute__((reqd_work_group_size(1, 1, 1))) void backward_data(OPERAND
                                                                          OPERAND_RESTRICT(const float, filter),
                                                                          OPERAND_RESTRICT(const float, bias),
                                                                          OPERAND_RESTRICT(float, dx), SIZES, int each, int has_bias,
-                                                                         int accumulate, float slope) {
+                                                                         int accumulate, ACTIVATION) {
   const int sample = get_global_id(1), channels = outputs / multiplier;
   PRIVATE(block, DY_LINES * DY_LINE);
   PRIVATE(line, STRIDE_W * COLUMNS + VECTOR);  /* give_line, beginning at `skip`, takes a whole last vector */
@@ -244,7 +241,6 @@ kernel __attribute__((reqd_work_group_size(1, 1, 1))) void backward_data(OPERAND
     const int before = output % multiplier, add = accumulate || before > 0;  /* outputs after a channel's first add to it */
     const floatv start = (floatv)(before == 0 ? OFFSET(bias, output / multiplier) : 0.0f);
     const float factor = FACTOR(bias, output / multiplier);
-    const float leak = before + 1 == multiplier ? slope : 1.0f;
     global const float* weights = filter + output * TAPS;
 #if FEW
     floatv tap[TAPS];
@@ -286,7 +282,8 @@ kernel __attribute__((reqd_work_group_size(1, 1, 1))) void backward_data(OPERAND
               }
 #endif
             }
-            give_line(result + p_h * w + p_w + skip, line + skip, min(columns * STRIDE_W, w - p_w) - skip, add, leak);
+            give_line(result + p_h * w + p_w + skip, line + skip, min(columns * STRIDE_W, w - p_w) - skip, add,
+                      ACTIVATION_IF(before + 1 == multiplier));
           }
       }
   }

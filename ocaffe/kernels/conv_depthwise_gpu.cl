@@ -6,13 +6,12 @@
    backward_filter  dw[o] = sum over samples and positions of dy * x, of one slice of `part` samples, at dw + slice * dw_stride;
                     split_sum adds several slices up
 
-   Defines: per axis H, W the window: KERNEL_, STRIDE_, PAD_, DILATION_, and PHASE_STEP_ = stride / gcd(stride, dilation), the distance
-   between the taps that see one pixel.
-   One work-item per pixel of the result (pixel, channel, sample); backward_filter: a work-group of ITEMS per (output, slice). `each`
-   is for the CPU class. */
+   Defines: per axis H, W the window: KERNEL_, STRIDE_, PAD_, DILATION_.
+   Work-items: strip_gpu.h; backward_filter: a work-group of ITEMS per (output, slice), which goes through strips. `each` is for the CPU class. */
 #include "common.h"
 #include "epilogue.h"
 #include "split_sum.h"
+#include "strip_gpu.h"
 
 #ifndef KERNEL_W
 #define KERNEL_H 3
@@ -23,19 +22,18 @@
 #define PAD_W 1
 #define DILATION_H 1
 #define DILATION_W 1
-#define PHASE_STEP_H 1
-#define PHASE_STEP_W 1
 #endif
 
 #define ITEMS 256
 #define TAPS (KERNEL_H * KERNEL_W)
-#define FEW (TAPS <= 81) /* taps that are unrolled, and kept by backward_filter, which there is only with few */
-#if FEW
+#define FEW (TAPS <= 81) /* taps that backward_filter keeps, which there is only with few */
+#if FEW && STRIDE_H <= 4 && STRIDE_W <= 4
 #define UNROLLED _Pragma("unroll")
 #else
 #define UNROLLED
 #endif
 #define SIZES int batch, int outputs, int multiplier, int h, int w, int oh, int ow
+#define WITHIN(i, size) ((uint)(i) < (uint)(size))
 #define INLINE static inline __attribute__((always_inline))
 
 INLINE void put(global float* to, float v, int accumulate, float slope) {
@@ -44,56 +42,56 @@ INLINE void put(global float* to, float v, int accumulate, float slope) {
 }
 
 kernel void forward(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(const float, filter), OPERAND_RESTRICT(const float, bias),
-                    OPERAND_RESTRICT(float, y), SIZES, int each, int has_bias, int accumulate, float slope) {
-  const int pixel = get_global_id(0), output = get_global_id(1), sample = get_global_id(2);
-  if (pixel >= oh * ow || output >= outputs) return;
-  x += x_offset + sample * x_stride + (ulong)(output / multiplier) * h * w;
-  filter += filter_offset + output * TAPS;
-  const int at_y = pixel / ow * STRIDE_H - PAD_H, at_x = pixel % ow * STRIDE_W - PAD_W;
+                    OPERAND_RESTRICT(float, y), SIZES, int strips, int has_bias, int accumulate, float slope) {
+  STRIP_ITEM(outputs, strips, ow)
+  x += x_offset + sample * x_stride + (ulong)(plane / multiplier) * h * w;
+  filter += filter_offset + plane * TAPS;
   LOCATE(bias);
-  float sum = 0.0f;
-  UNROLLED for (int i = 0; i < KERNEL_H; ++i) {
-    const int row = at_y + i * DILATION_H;
-    if ((uint)row >= (uint)h) continue;
+  const int top = strip * ROWS, at_y = top * STRIDE_H - PAD_H, at_x = strip_column * STRIDE_W - PAD_W;
+  float sum[ROWS];
+  UNROLLED for (int r = 0; r < ROWS; ++r) sum[r] = 0.0f;
+  UNROLLED for (int q = 0; q < FORWARD_ROWS(KERNEL_H, STRIDE_H, DILATION_H); ++q)
     UNROLLED for (int j = 0; j < KERNEL_W; ++j) {
-      const int column = at_x + j * DILATION_W;
-      if ((uint)column < (uint)w) sum += filter[i * KERNEL_W + j] * x[row * w + column];
+      const int row = at_y + q, column = at_x + j * DILATION_W;
+      if (!WITHIN(row, h) || !WITHIN(column, w)) continue;
+      const float v = x[row * w + column];
+      UNROLLED for (int r = 0; r < ROWS; ++r)
+        if (IS_TAP(q - r * STRIDE_H, KERNEL_H, DILATION_H)) sum[r] += filter[(q - r * STRIDE_H) / DILATION_H * KERNEL_W + j] * v;
     }
-  }
-  sum = sum * FACTOR(bias, output) + OFFSET(bias, output);
-  put(y + y_offset + sample * y_stride + (ulong)output * oh * ow + pixel, sum, accumulate, slope);
+  y += y_offset + sample * y_stride + (ulong)plane * oh * ow + top * ow + strip_column;
+  UNROLLED for (int r = 0; r < ROWS; ++r)
+    if (top + r < oh) put(y + r * ow, sum[r] * FACTOR(bias, plane) + OFFSET(bias, plane), accumulate, slope);
 }
 
-/* The first tap that sees a pixel at `p` of the padded image, or past the window if none does. */
-INLINE int first_tap(int p, int kernel_size, int stride, int dilation, int step) {
-  int tap = 0;
-  while (tap < step && (p - tap * dilation) % stride != 0) ++tap;
-  return tap < step ? tap : kernel_size;
-}
+#define HEIGHT BACK_ROWS(STRIDE_H)
 
 kernel void backward_data(OPERAND_RESTRICT(const float, dy), OPERAND_RESTRICT(const float, filter), OPERAND_RESTRICT(const float, bias),
-                          OPERAND_RESTRICT(float, dx), SIZES, int each, int has_bias, int accumulate, float slope) {
-  const int pixel = get_global_id(0), channel = get_global_id(1), sample = get_global_id(2);
-  if (pixel >= h * w || channel * multiplier >= outputs) return;
-  dy += dy_offset + sample * dy_stride + (ulong)channel * multiplier * oh * ow;
-  filter += filter_offset + channel * multiplier * TAPS;
-  const int at_y = pixel / w + PAD_H, at_x = pixel % w + PAD_W;
-  const int first_i = first_tap(at_y, KERNEL_H, STRIDE_H, DILATION_H, PHASE_STEP_H);
-  const int first_j = first_tap(at_x, KERNEL_W, STRIDE_W, DILATION_W, PHASE_STEP_W);
+                          OPERAND_RESTRICT(float, dx), SIZES, int strips, int has_bias, int accumulate, float slope) {
+  STRIP_ITEM(outputs / multiplier, strips, (w + STRIDE_W - 1) / STRIDE_W)
+  dy += dy_offset + sample * dy_stride + (ulong)plane * multiplier * oh * ow;
+  filter += filter_offset + plane * multiplier * TAPS;
   LOCATE(bias);
-  float sum = 0.0f;
-  for (int o = 0; o < multiplier; ++o, dy += oh * ow, filter += TAPS) {
-    UNROLLED for (int i = first_i; i < KERNEL_H; i += PHASE_STEP_H) {
-      const int row = (at_y - i * DILATION_H) / STRIDE_H;
-      if ((uint)row >= (uint)oh) continue;
-      UNROLLED for (int j = first_j; j < KERNEL_W; j += PHASE_STEP_W) {
-        const int column = (at_x - j * DILATION_W) / STRIDE_W;
-        if ((uint)column < (uint)ow) sum += filter[i * KERNEL_W + j] * dy[row * ow + column];
+  const int top = strip * HEIGHT, left = strip_column * STRIDE_W;
+  float sum[HEIGHT][STRIDE_W];
+  UNROLLED for (int r = 0; r < HEIGHT; ++r)
+    UNROLLED for (int s = 0; s < STRIDE_W; ++s) sum[r][s] = 0.0f;
+  for (int o = 0; o < multiplier; ++o, dy += oh * ow, filter += TAPS)
+    UNROLLED for (int q = FIRST_BACK(KERNEL_H, STRIDE_H, PAD_H, DILATION_H); q <= LAST_BACK(HEIGHT, STRIDE_H, PAD_H); ++q)
+      UNROLLED for (int p = FIRST_BACK(KERNEL_W, STRIDE_W, PAD_W, DILATION_W); p <= LAST_BACK(STRIDE_W, STRIDE_W, PAD_W); ++p) {
+        const int row = top / STRIDE_H + q, column = strip_column + p;
+        if (!WITHIN(row, oh) || !WITHIN(column, ow)) continue;
+        const float v = dy[row * ow + column];
+        UNROLLED for (int r = 0; r < HEIGHT; ++r)
+          UNROLLED for (int s = 0; s < STRIDE_W; ++s) {
+            const int y = r + PAD_H - q * STRIDE_H, x = s + PAD_W - p * STRIDE_W;
+            if (IS_TAP(y, KERNEL_H, DILATION_H) && IS_TAP(x, KERNEL_W, DILATION_W))
+              sum[r][s] += filter[y / DILATION_H * KERNEL_W + x / DILATION_W] * v;
+          }
       }
-    }
-  }
-  sum = sum * FACTOR(bias, channel) + OFFSET(bias, channel);
-  put(dx + dx_offset + sample * dx_stride + (ulong)channel * h * w + pixel, sum, accumulate, slope);
+  dx += dx_offset + sample * dx_stride + (ulong)plane * h * w + top * w + left;
+  UNROLLED for (int r = 0; r < HEIGHT; ++r)
+    UNROLLED for (int s = 0; s < STRIDE_W; ++s)
+      if (top + r < h && left + s < w) put(dx + r * w + s, sum[r][s] * FACTOR(bias, plane) + OFFSET(bias, plane), accumulate, slope);
 }
 
 #if FEW
@@ -112,26 +110,33 @@ kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void backward_filter(O
 #pragma unroll
     for (int j = 0; j < KERNEL_W; ++j) sum[i][j] = 0.0f;
 
-  /* The position (sample, y, x) and what a step of ITEMS adds to it, digit by digit. */
-  const int step_x = ITEMS % ow, step_y = ITEMS / ow % oh, step_sample = ITEMS / ow / oh;
-  int px = item % ow, py = item / ow % oh, sample = slice * part + item / ow / oh;
+  /* The strip (sample, strip, column) and what a step of ITEMS adds to it, digit by digit. */
+  const int strips = (oh + ROWS - 1) / ROWS;
+  const int step_x = ITEMS % ow, step_y = ITEMS / ow % strips, step_sample = ITEMS / ow / strips;
+  int px = item % ow, py = item / ow % strips, sample = slice * part + item / ow / strips;
   while (sample < end) {
-    const float v = dy[sample * dy_stride + py * ow + px];
+    global const float* given = dy + sample * dy_stride + py * ROWS * ow + px;
     global const float* image = x + sample * x_stride;
+    const int at_y = py * ROWS * STRIDE_H - PAD_H, at_x = px * STRIDE_W - PAD_W;
+    float v[ROWS];
 #pragma unroll
-    for (int i = 0; i < KERNEL_H; ++i) {
-      const int row = py * STRIDE_H - PAD_H + i * DILATION_H;
+    for (int r = 0; r < ROWS; ++r) v[r] = py * ROWS + r < oh ? given[r * ow] : 0.0f;
+#pragma unroll
+    for (int q = 0; q < FORWARD_ROWS(KERNEL_H, STRIDE_H, DILATION_H); ++q)
 #pragma unroll
       for (int j = 0; j < KERNEL_W; ++j) {
-        const int column = px * STRIDE_W - PAD_W + j * DILATION_W;
-        if ((uint)row < (uint)h && (uint)column < (uint)w) sum[i][j] += v * image[row * w + column];
+        const int row = at_y + q, column = at_x + j * DILATION_W;
+        if (!WITHIN(row, h) || !WITHIN(column, w)) continue;
+        const float pixel = image[row * w + column];
+#pragma unroll
+        for (int r = 0; r < ROWS; ++r)
+          if (IS_TAP(q - r * STRIDE_H, KERNEL_H, DILATION_H)) sum[(q - r * STRIDE_H) / DILATION_H][j] += v[r] * pixel;
       }
-    }
     px += step_x;
     py += step_y;
     sample += step_sample;
     if (px >= ow) px -= ow, ++py;
-    if (py >= oh) py -= oh, ++sample;
+    if (py >= strips) py -= strips, ++sample;
   }
 
   dw += dw_offset + slice * dw_stride + output * TAPS;

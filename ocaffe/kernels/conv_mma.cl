@@ -84,7 +84,7 @@ INLINE void gather(local uint4* as, local uint4* bs, local int2* table, global c
                    global const float* bias, ulong bias_stride, global float* target, ulong target_stride, int target_aligned, int batch,
                    int groups, int rows, int depth, int sd, int sh, int sw, int td, int th, int tw, int split_depth, int splits,
                    int has_bias, int accumulate, float slope) {
-  const int phases = backward ? STRIDE_D * STRIDE_H * STRIDE_W : 1;
+  const int phases = backward ? PHASES : 1;
   const int tap_step_d = backward ? PHASE_STEP_D : 1, tap_step_h = backward ? PHASE_STEP_H : 1, tap_step_w = backward ? PHASE_STEP_W : 1;
   const int leaves = backward ? (PADDED | STRIDED | (TAPS > 1)) : PADDED; /* a tap may lie outside of the source */
   const int item = get_local_id(0);

@@ -8,7 +8,6 @@
    the order of the inner loop, and multiplies all its rows by that: a panel of op(a), fetched once, serves all panels of columns. Transposition
    costs nothing but another way of copying. deep * wide is at most KC * WIDE. */
 #include "common.h"
-#include "epilogue.h"
 #include "tile_cpu.h"
 
 #ifndef WIDE
@@ -60,7 +59,8 @@ inline void copy_columns(global const float* b, ulong ld, int depth, int columns
 }
 
 SINGLE void gemm(OPERAND_RESTRICT(const float, packed), OPERAND_RESTRICT(const float, b), OPERAND_RESTRICT(const float, bias),
-          OPERAND_RESTRICT(float, c), int M, int N, int K, int transposed, int deep, int wide, int rows, int has_bias, int accumulate, float slope) {
+          OPERAND_RESTRICT(float, c), int M, int N, int K, int transposed, int deep, int wide, int rows, int has_bias, int accumulate,
+          ACTIVATION) {
   LOCATE(packed); LOCATE(b); LOCATE(bias); LOCATE(c);
   const int n0 = get_global_id(0) * wide * NR, n1 = min(N, n0 + wide * NR);
   const int first = get_global_id(1) * rows, last = min(M, first + rows);
@@ -69,7 +69,6 @@ SINGLE void gemm(OPERAND_RESTRICT(const float, packed), OPERAND_RESTRICT(const f
   float tile[MR * NR] __attribute__((aligned(64)));
   for (int k0 = 0; k0 < K; k0 += deep) {
     const int depth = min(deep, K - k0), add = accumulate || k0 > 0;
-    const float leak = k0 + deep < K ? 1.0f : slope;
     float* to = buf;
     for (int n = n0; n < n1; n += NR, to += step) {
       if (transposed) copy_columns(b + n * b_stride + k0, b_stride, depth, min(NR, N - n), to);
@@ -83,12 +82,11 @@ SINGLE void gemm(OPERAND_RESTRICT(const float, packed), OPERAND_RESTRICT(const f
         vec acc[MR][NV];
         MULTIPLY(acc, a[k * MR + i], right, NR, depth);
         spill(acc, tile);
-        for (int i = 0; i < MR && m + i < last; i++) {
-          if (has_bias)
+        if (has_bias)
+          for (int i = 0; i < MR; i++)
             for (int j = 0; j < columns; j++)
               tile[i * NR + j] = tile[i * NR + j] * FACTOR(bias, n + j) + (k0 == 0 ? OFFSET(bias, n + j) : 0.0f);
-          finish(tile + i * NR, c + (m + i) * c_stride + n, columns, 1.0f, 0.0f, add, leak);
-        }
+        finish_rows(tile, c + m * c_stride + n, c_stride, min(MR, last - m), columns, NO_BIAS, add, ACTIVATION_IF(k0 + deep >= K));
       }
     }
   }

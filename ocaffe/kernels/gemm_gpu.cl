@@ -2,8 +2,8 @@
 
    Defines: the tile (tile_gpu.h). BM * BK and BN * BK are multiples of 4 * NT, BK of 4.
    Leading dimensions are the operands' strides. trans_a, trans_b: the operand is stored with the depth outside (a: K x M) respectively
-   inside (b: N x K). Group (x, y, z): columns, rows and split of the depth; split z takes `depth` of K and, when there is more than one,
-   writes its own M x N matrix behind the one of split z - 1 (then split_sum adds them up).
+   inside (b: N x K). Group (x, y, z): columns, rows, and batch and split of the depth. The matrices of the batches follow each other in each operand;
+   a split takes `depth` of K and, when there is more than one, writes its own matrices behind those of the split before (then split_sum adds them up).
    An operand is fetched as float4 where it is aligned and the whole tile exists, else element by element. */
 #include "common.h"
 #include "epilogue.h"
@@ -34,21 +34,28 @@ INLINE int existing(int row, int depth, int rows, int end, int along_depth) {
   return along_depth ? (row < rows ? end - depth : 0) : (depth < end ? rows - row : 0);
 }
 
-INLINE void stage(local float* to, float4 v, int ld, int along_depth) {
-  if (along_depth)
-    to[0] = v.x, to[ld] = v.y, to[2 * ld] = v.z, to[3 * ld] = v.w;
-  else
+/* Neighbours along the depth go to different rows of the tile: each of four work-items begins with another of them, so that a warp's stores meet
+   different banks (with MMA; LDA and LDB are then 8 modulo 32). */
+INLINE void stage(local float* to, float4 v, int ld, int along_depth, int item) {
+  const int quad = item % (BK / 4);
+  if (along_depth) {
+    v = quad & 1 ? v.yzwx : v;
+    v = quad & 2 ? v.zwxy : v;
+    to[(quad & 3) * ld] = v.x, to[(quad + 1 & 3) * ld] = v.y, to[(quad + 2 & 3) * ld] = v.z, to[(quad + 3 & 3) * ld] = v.w;
+  } else {
     *(local float4*)to = v;
+  }
 }
 
 kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void gemm(OPERAND_RESTRICT(const float, a), OPERAND_RESTRICT(const float, b),
                                                                  OPERAND_RESTRICT(const float, bias), OPERAND_RESTRICT(float, c), int M,
-                                                                 int N, int K, int depth, int trans_a, int trans_b, int has_bias,
+                                                                 int N, int K, int depth, int batches, int trans_a, int trans_b, int has_bias,
                                                                  int accumulate, float slope) {
   LOCAL_TILE(as, 2 * BK * LDA);
   LOCAL_TILE(bs, 2 * BK * LDB);
   const int item = get_local_id(0);
-  const int row = get_group_id(1) * BM, column = get_group_id(0) * BN, split = get_group_id(2);
+  const int row = get_group_id(1) * BM, column = get_group_id(0) * BN;
+  const int batch = get_group_id(2) % batches, split = get_group_id(2) / batches;
   const int begin = split * depth, end = min(K, begin + depth);
   const int rows = M - row, columns = N - column;
   const int whole = rows >= BM && columns >= BN && ((a_offset | a_stride | b_offset | b_stride) & 3) == 0;
@@ -58,6 +65,8 @@ kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void gemm(OPERAND_RESTRIC
   const ulong a_row_step = trans_a ? 1 : a_stride, a_depth_step = trans_a ? a_stride : 1;
   const ulong b_row_step = trans_b ? b_stride : 1, b_depth_step = trans_b ? 1 : b_stride;
   LOCATE(a), LOCATE(b), LOCATE(bias), LOCATE(c);
+  a += (ulong)batch * (trans_a ? K : M) * a_stride;
+  b += (ulong)batch * (trans_b ? N : K) * b_stride;
   a += (row + a_row) * a_row_step + (begin + a_depth) * a_depth_step;
   b += (column + b_row) * b_row_step + (begin + b_depth) * b_depth_step;
   const ulong a_next = a_next_row * a_row_step + a_next_depth * a_depth_step;
@@ -97,10 +106,10 @@ kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void gemm(OPERAND_RESTRIC
       if (s < steps) {
 #pragma unroll
         for (int i = 0; i < PASSES_A; ++i)
-          stage(a_to + (s & 1) * (BK * LDA) + i * (a_next_depth * LDA + a_next_row), ra[i], LDA, !trans_a);
+          stage(a_to + (s & 1) * (BK * LDA) + i * (a_next_depth * LDA + a_next_row), ra[i], LDA, !trans_a, item);
 #pragma unroll
         for (int i = 0; i < PASSES_B; ++i)
-          stage(b_to + (s & 1) * (BK * LDB) + i * (b_next_depth * LDB + b_next_row), rb[i], LDB, trans_b);
+          stage(b_to + (s & 1) * (BK * LDB) + i * (b_next_depth * LDB + b_next_row), rb[i], LDB, trans_b, item);
       }
       barrier(CLK_LOCAL_MEM_FENCE);
     }
@@ -116,6 +125,6 @@ kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void gemm(OPERAND_RESTRIC
       for (int i = 0; i < TM; ++i) acc[i][j] = acc[i][j] * factor + offset;
     }
   }
-  c += ((ulong)split * M + row) * c_stride + column;
+  c += ((ulong)get_group_id(2) * M + row) * c_stride + column;
   tile_store(c, c_stride, rows, columns, ((c_offset | c_stride) & 3) == 0, acc, accumulate, slope);
 }

@@ -7,6 +7,8 @@
 #ifndef OCAFFE_TILE_CPU_H
 #define OCAFFE_TILE_CPU_H
 
+#include "epilogue.h"
+
 #ifndef V
 #define V 8
 #endif
@@ -102,24 +104,41 @@ inline void spill(vec acc[MR][NV], float* tile) {
     for (int j = 0; j < NV; j++) PRIVATE(tile + i * NR + j * V) = acc[i][j];
 }
 
-/* One row of sums on its way to memory: v = from * factor + offset (+ to), then v > 0 ? v : slope * v. Rolled, from private memory: twenty of
+/* One row of sums on its way to memory: v = from * factor + offset (+ to), then the activation. Rolled, from private memory: twenty of
    these in a row take compilers seconds. */
 #define FINISH(T, P, G)                            \
   do {                                             \
     T v_ = P(from + j) * factor + offset;          \
     if (add) v_ += G(to + j);                      \
-    G(to + j) = v_ > 0.0f ? v_ : slope * v_;       \
+    ACTIVATE(T, v_);                               \
+    G(to + j) = v_;                                \
   } while (0)
-inline void finish(const float* from, global float* to, int count, float factor, float offset, int add, float slope) {
+inline void finish(const float* from, global float* to, int count, float factor, float offset, int add, ACTIVATION) {
   int j = 0;
+  if (count == NR) { /* a whole row, which most are: after a short sum, loops and conditions would take as long as the products */
+#pragma unroll
+    for (; j < NR; j += V) FINISH(vec, PRIVATE, GLOBAL);
+    return;
+  }
   ROLLED for (; j + V <= count; j += V) FINISH(vec, PRIVATE, GLOBAL);
 #if V > 4
   ROLLED for (; j + 4 <= count; j += 4) FINISH(float4, PRIVATE_FOUR, GLOBAL_FOUR);
 #endif
   ROLLED for (; j < count; j++) {
-    const float v = from[j] * factor + offset + (add ? to[j] : 0.0f);
-    to[j] = v > 0.0f ? v : slope * v;
+    float v = from[j] * factor + offset + (add ? to[j] : 0.0f);
+    ACTIVATE(float, v);
+    to[j] = v;
   }
 }
+
+/* The first `rows` rows of a tile to rows `step` apart, output i with OFFSET(bias, i), if `first`, and FACTOR(bias, i). Not inlined: compilers would
+   keep its constants in registers that the products need, all through their loops. */
+static __attribute__((noinline)) void finish_rows(const float* tile, global float* to, ulong step, int rows, int count, global const float* bias,
+                                           ulong bias_stride, int has_bias, int first, int add, ACTIVATION) {
+  ROLLED for (int i = 0; i < rows; i++)
+    finish(tile + i * NR, to + i * step, count, FACTOR(bias, i), first ? OFFSET(bias, i) : 0.0f, add, GIVEN_ACTIVATION);
+}
+
+#define NO_BIAS 0, 0, 0, 0
 
 #endif

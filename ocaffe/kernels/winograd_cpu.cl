@@ -17,7 +17,6 @@
    Work-items: filter: (KC channels, panel of MR outputs, group). forward: (`share` blocks of NR tiles, `block` outputs, group). input: (NR tiles,
    NR channels, group). gradient: (NR tiles, BURST outputs, group). product: (p, `block` outputs, group). window: (1, output, group). */
 #include "common.h"
-#include "epilogue.h"
 #include "tile_cpu.h"
 #include "winograd_cpu.h"
 
@@ -70,7 +69,7 @@ SINGLE void filter(OPERAND_RESTRICT(const float, w), OPERAND_RESTRICT(float, pac
 
 SINGLE void forward(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(const float, packed), OPERAND_RESTRICT(const float, bias),
                     OPERAND_RESTRICT(float, y), OPERAND_RESTRICT(float, space), int batch, int channels, int outputs, int H, int W, int OH, int OW,
-                    int ph, int pw, int share, int block, int chunk, int has_bias, int accumulate, float slope) {
+                    int ph, int pw, int share, int block, int chunk, int has_bias, int accumulate, ACTIVATION) {
   LOCATE(x); LOCATE(packed); LOCATE(bias); LOCATE(y); LOCATE(space);
   const int g = get_global_id(2), o0 = get_global_id(1) * block, o1 = min(outputs, o0 + block);
   const int across = (OW + OUT - 1) / OUT, down = (OH + OUT - 1) / OUT, tiles = batch * down * across, plane = H * W;
@@ -129,7 +128,8 @@ SINGLE void forward(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(const flo
             const int oy = s.y + ph, ox = s.x + pw;
             global float* to = y + s.n * y_stride + ((ulong)(o + j) * OH + oy) * OW + ox;
             for (int r = 0; r < min(OUT, OH - oy); r++, to += OW)
-              finish(pixels[j][r] + OUT * s.first, to, min(OUT * s.count, OW - ox), FACTOR(bias, o + j), OFFSET(bias, o + j), accumulate, slope);
+              finish(pixels[j][r] + OUT * s.first, to, min(OUT * s.count, OW - ox), FACTOR(bias, o + j), OFFSET(bias, o + j), accumulate,
+                     GIVEN_ACTIVATION);
           }
       }
     }
@@ -205,7 +205,7 @@ SINGLE void product(OPERAND_RESTRICT(const float, right), OPERAND_RESTRICT(const
         vec acc[MR][NV];
         MULTIPLY_AT(GLOBAL, acc, a[i][k], b, NR, depth);
         spill(acc, tile);
-        for (int i = 0; i < rows; i++) finish(tile + i * NR, sums + ((o + i) * panels + c) * NR, NR, 1.0f, 0.0f, add, 1.0f);
+        finish_rows(tile, sums + (o * panels + c) * NR, panels * NR, rows, NR, NO_BIAS, add, NO_ACTIVATION);
       }
     }
   }

@@ -25,6 +25,7 @@ class Activation(Layer):
     value: str
     derivative: str
     fields: ClassVar[tuple[str, ...]] = ()
+    bounds: tuple[float, float] | None = None  # the function keeps x within them, and does nothing else
     in_pieces: ClassVar[bool] = False  # y in the derivative tells no more than x would: in which piece of the function it is
     by_sample = True
 
@@ -34,7 +35,7 @@ class Activation(Layer):
 
     def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
         text = _assign("y0 = {}", self.value, {"x": "x0"})
-        pointwise(rec, text, reads=[bottoms[0].data], writes=[tops[0].data], scalars=self.scalars)
+        pointwise(rec, text, reads=[bottoms[0].data], writes=[tops[0].data], scalars=self.scalars, bounds=self.bounds)
 
     def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
         assert tops[0].diff is not None and bottoms[0].diff is not None
@@ -105,7 +106,9 @@ class Clip(Activation):
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         for field in self.fields:
             self.check(self.own().HasField(field), f"clip_param has no {field}", "give both bounds: clip_param { min: 0 max: 6 }")
-        return super().infer(*bottoms)
+        tops = super().infer(*bottoms)
+        self.bounds = self.scalars["min"], self.scalars["max"]
+        return tops
 
     def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
         graph.op("Clip", bottoms[0], self.scalars["min"], self.scalars["max"], to=tops[0])

@@ -139,8 +139,7 @@ class Filters(Layer):
         return [weight, ParamBlob((self.channels_out,), param.bias_filler)] if param.bias_term else [weight]
 
     def flops(self) -> int:
-        g = self.geometry
-        return 2 * g.batch * g.num_output * g.positions * g.depth * len(self.param.top)
+        return self.geometry.flops * len(self.param.top)
 
     def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
         bias = self.params[1].data if len(self.params) > 1 else None

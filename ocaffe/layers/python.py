@@ -93,15 +93,15 @@ class Python(Layer):
             for array, ref in zip([*self.bottom, *self.inner.blobs], [*inputs, *params]):
                 array.data = tape.read(ref)
             self._call("reshape", self.bottom, self.top)
+            self._call("forward", self.bottom, self.top)  # here, because many scripts reshape their tops in forward
             return tuple(top.shape for top in self.top)
 
-        def run(tape: Any) -> None:
-            self._call("forward", self.bottom, self.top)
+        def hand_over(tape: Any) -> None:
             for array, ref in zip([*self.top, *self.inner.blobs], [*outputs, *params]):
                 tape.write(ref, array.data)
 
         rec.measure(self, measure, [*inputs, *params])
-        rec.host(run, reads=inputs, writes=outputs, modifies=params, what="Python forward")
+        rec.host(hand_over, reads=inputs, writes=outputs, modifies=params, what="Python forward")
 
     def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
         wanted = [(array, bottom.diff) for array, bottom, want in zip(self.bottom, bottoms, propagate) if want and bottom.diff is not None]

@@ -81,7 +81,8 @@ def transforms_differ(job: Job) -> Iterator[Finding]:
 
 
 def _text(value: Any) -> str:
-    return (", ".join(log.number(each) for each in value) if isinstance(value, list) else str(value)) or "absent"
+    values = value if isinstance(value, list) else [value]
+    return ", ".join(log.number(each) if isinstance(each, float) else str(each) for each in values) or "absent"
 
 
 @job_rule

@@ -1,15 +1,16 @@
-"""What follows a product becomes its last step: factors and offsets per channel (BatchNorm with running statistics, Scale), a residual sum, a ReLU.
+"""What follows a product becomes its last step: factors and offsets per channel (BatchNorm with running statistics, Scale), a residual sum, a ReLU, a Clip.
 
-The kernel then writes factor * product + offset (+ what is there), and a ReLU of it (docs/kernels.md, Epilogues), where nobody else reads what lies between.
+The kernel then writes the activation of factor * product + offset (+ what is there; kernels/epilogue.h), where nobody else reads what lies between.
 """
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from ocaffe.graph.ir import Access, Launch, Operand, Ref, Role, Schedule
+from ocaffe.graph.ir import NO_ACTIVATION, Access, Launch, Operand, Ref, Role, Schedule
 from ocaffe.ops.expression import Affine, Pointwise, factors_and_offsets
 
 
@@ -31,7 +32,12 @@ class _Epilogues:
                 self.writers[root].append(step)
             for root in {ref.root for ref in launch.reads}:
                 self.readers[root].append(step)
-        self.affine: dict[int, list[Affine]] = defaultdict(list)  # by the step of the product, in order
+        self.parts: dict[int, list[int]] = {}  # by the first: the steps of a product that is made in several parts, each of other places of its result
+        for steps in self.writers.values():
+            kinds = {(schedule[step].layer, schedule[step].phase, schedule[step].what, schedule[step].epilogue) for step in steps}
+            if len(steps) > 1 and len(kinds) == 1 and schedule[steps[0]].epilogue is not None:
+                self.parts[steps[0]] = steps
+        self.affine: dict[int, list[Affine]] = defaultdict(list)  # by the first step of the product, in order
         self.summed: dict[Ref, int] = {}  # roots that a product added to, with its step
         self.gone: set[int] = set()
 
@@ -41,7 +47,9 @@ class _Epilogues:
             if not isinstance(expression, Pointwise) or launch.side_effect:
                 continue
             if expression.relu_slope is not None:
-                self._relu(step, launch, expression.relu_slope)
+                self._activation(step, launch, (expression.relu_slope,))
+            elif expression.bounds is not None:
+                self._activation(step, launch, (NO_ACTIVATION[0], *expression.bounds))
             elif expression.affine is not None:
                 self._affine(step, launch, expression)
             elif expression.adds and self.sums:
@@ -55,13 +63,20 @@ class _Epilogues:
         return result
 
     def _product(self, x: Ref, y: Ref) -> int | None:
-        """The step that makes x and may make y instead: a product whose result nobody else reads."""
-        if x.base is not None or x.persist or x.role is not Role.ACTIVATION or x.shape != y.shape or len(self.writers[x]) != 1 or len(self.readers[x]) != 1:
+        """The step that makes x, or the first that does, and may make y instead: a product whose result nobody else reads."""
+        if x.base is not None or x.persist or x.role is not Role.ACTIVATION or x.shape != y.shape or not self.writers[x]:
             return None
-        step = self.writers[x][0]
+        step, *others = self.writers[x]
+        if self._parts(step) != [step, *others] or len(set(self.readers[x]) - set(others)) != 1:
+            return None
         launch = self.schedule[step]
-        plain = launch.epilogue is not None and launch.call is not None and step not in self.gone
-        return step if plain and launch.call.scalars[launch.epilogue] == 1 else None  # type: ignore[union-attr, index]
+        if launch.epilogue is None or launch.call is None or step in self.gone:
+            return None
+        activation = launch.call.scalars[launch.epilogue :]
+        return step if all(given == none for given, none in zip(activation, NO_ACTIVATION)) else None
+
+    def _parts(self, step: int) -> list[int]:
+        return self.parts.get(step, [step])
 
     def _accumulates(self, step: int) -> bool:
         launch = self.schedule[step]
@@ -69,34 +84,44 @@ class _Epilogues:
         return bool(launch.call.scalars[launch.epilogue - 1])
 
     def _set(self, step: int, offset: int, value: np.generic) -> None:
-        """Set one of the three scalars of a product's epilogue: -2 what the bias operand holds, -1 whether it adds, 0 the slope."""
-        launch = self.schedule[step]
-        assert launch.call is not None and launch.epilogue is not None
-        scalars = list(launch.call.scalars)
-        scalars[launch.epilogue + offset] = value
-        launch.call = replace(launch.call, scalars=tuple(scalars))
+        """Set one of the scalars of a product's epilogue: -2 what the bias operand holds, -1 whether it adds, from 0 on the activation."""
+        for launch in (self.schedule[part] for part in self._parts(step)):
+            assert launch.call is not None and launch.epilogue is not None
+            scalars = list(launch.call.scalars)
+            scalars[launch.epilogue + offset] = value
+            launch.call = replace(launch.call, scalars=tuple(scalars))
 
     def _writes(self, step: int, x: Ref, y: Ref, access: Access = Access.WRITE) -> None:
         """The product writes y where it wrote x."""
-        launch = self.schedule[step]
-        shape = next(operand.ref.shape for operand in launch.operands if operand.ref.root is x)
-        target = y if shape == y.shape else y.view(shape)
-        launch.operands = [Operand(target, access if access is Access.MODIFY else op.access) if op.ref.root is x else op for op in launch.operands]
-        self.writers[y.root] = [step if other in self.gone else other for other in self.writers[y.root]]
+        for launch in (self.schedule[part] for part in self._parts(step)):
+            shape = next(operand.ref.shape for operand in launch.operands if operand.ref.root is x)
+            target = y if shape == y.shape else y.view(shape)
+            launch.operands = [Operand(target, access if access is Access.MODIFY else op.access) if op.ref.root is x else op for op in launch.operands]
+        self.writers[y.root] = sorted({*self._parts(step), *self.writers[y.root]} - self.gone)
 
-    def _relu(self, step: int, launch: Launch, slope: float) -> None:
+    def _activation(self, step: int, launch: Launch, activation: Sequence[float]) -> None:
         x, y = launch.reads[0], launch.writes[0]
-        product = self._product(x, y)
-        if product is not None:
-            self._set(product, 0, np.float32(slope))
-            self.gone.add(step)
+        product, summed = self._product(x, y), self.summed.get(x.root)
+        if product is not None and self._knows(product, activation):
             self._writes(product, x, y)
-            return
-        product = self.summed.get(x.root)
-        if product is not None and _free(y) and all(other == step or other < product for other in self.readers[x.root]):
-            self._set(product, 0, np.float32(slope))
-            self.gone.add(step)
+        elif product is None and summed is not None and self._knows(summed, activation) and self._ends(x.root, step, summed) and _free(y):
+            product = summed
             self._lay(y, x.root)
+        else:
+            return
+        for offset, value in enumerate(activation):
+            self._set(product, offset, np.float32(value))
+        self.gone.add(step)
+
+    def _knows(self, step: int, activation: Sequence[float]) -> bool:
+        """Whether a product has all these scalars."""
+        launch = self.schedule[step]
+        assert launch.call is not None and launch.epilogue is not None
+        return launch.epilogue + len(activation) <= len(launch.call.scalars)
+
+    def _ends(self, root: Ref, step: int, product: int) -> bool:
+        """Whether nobody but `step` reads what is there after `product`."""
+        return all(other == step or other < product for other in self.readers[root])
 
     def _affine(self, step: int, launch: Launch, expression: Pointwise) -> None:
         x, y = launch.reads[0], launch.writes[0]
@@ -149,7 +174,8 @@ class _Epilogues:
         last = max(i for i, op in enumerate(product.operands) if op.access is Access.READ)
         mode = product.call.scalars[product.epilogue - 2]
         table, launch = factors_and_offsets(product, self.affine[step], product.operands[last].ref if mode else None)
-        product.operands = [Operand(table, Access.READ) if i == last else op for i, op in enumerate(product.operands)]
+        for part in (self.schedule[part] for part in self._parts(step)):
+            part.operands = [Operand(table, Access.READ) if i == last else op for i, op in enumerate(part.operands)]
         self._set(step, -2, np.int32(2))
         return launch
 

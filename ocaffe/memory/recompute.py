@@ -186,7 +186,13 @@ class Recomputation:
 
     def by_worth(self) -> list[Ref]:
         """What is dropped, most operations per byte first."""
-        return sorted(self.dropped, key=lambda root: (-self.makers[root][1].flops / root.nbytes, self.makers[root][0]))
+        return sorted(self.dropped, key=lambda root: (-self._flops(root) / root.nbytes, self.makers[root][0]))
+
+    def _flops(self, root: Ref) -> int:
+        """Floating point operations of the launch that makes `root`, and of those that make what only it reads (the parts of a sum)."""
+        launch = self.makers[root][1]
+        parts = {ref.root for ref in launch.reads if ref.root.role is Role.SCRATCH and ref.root in self.makers}
+        return launch.flops + sum(self.makers[part][1].flops for part in parts)
 
     def apply(self) -> Schedule:
         """The schedule with copies of what is dropped. The recorded launches stay as they are."""
@@ -269,7 +275,7 @@ class Recomputation:
             if written in self.dropped or (written not in self.needed and written not in self.kept):
                 again[written] = fresh[written]
         operands = [Operand(_moved(op.ref, again if op.access is Access.READ else fresh), op.access) for op in launch.operands]
-        result.append(replace(launch, phase="backward", operands=operands, before=user.before or user))
+        result.append(replace(launch, phase="backward", again=True, operands=operands, before=user.before or user))
 
 
 Makers = dict[Ref, tuple[int, Launch]]

@@ -9,7 +9,7 @@ from ocaffe.memory.plan import MemoryPlan
 
 ROLES = {
     Role.PARAMETER: "parameters", Role.HISTORY: "solver history", Role.STAGING: "staging ring", Role.INPUT: "inputs", Role.STATE: "state",
-    Role.CONSTANT: "constants", Role.OUTPUT: "outputs", Role.GRADIENT: "held gradients",
+    Role.CONSTANT: "constants", Role.OUTPUT: "outputs", Role.GRADIENT: "held gradients", Role.SCRATCH: "prepared weights",
 }  # fmt: skip
 
 

@@ -265,7 +265,7 @@ class Parser:
         fact = f"{descriptor.name} has no field {name.text!r}"
         public = {key: field for key, field in descriptor.fields_by_name.items() if key not in PRIVATE}
         if not self.allow_unknown:
-            raise self.error(fact, name, _hint(name.text, public))
+            raise self.error(fact, name, _confused(descriptor, name.text) or _hint(name.text, public))
         self.tell(f"{self.source.place(name.at)}: {fact}; it is ignored")
         self.accept(":")
         self.skip(name, depth)
@@ -309,6 +309,18 @@ def _required(descriptor: Descriptor) -> tuple[str, ...]:
 def _guess(name: str, known: Any) -> str | None:
     close = difflib.get_close_matches(name, known, n=1)
     return f"did you mean {close[0]!r}?" if close else None
+
+
+_TOLD_APART = {  # the message that is read: the one that was perhaps given instead, and what to do then
+    "SolverParameter": ("NetParameter", "this looks like a net; give the solver, whose field `net` names it"),
+    "NetParameter": ("SolverParameter", "this looks like a solver; give the net that its field `net` names"),
+}
+
+
+def _confused(descriptor: Descriptor, name: str) -> str | None:
+    """What to do if a field of the other kind of file tells that one was given for the other."""
+    other, fix = _TOLD_APART.get(descriptor.name, ("", ""))
+    return fix if other and name in descriptor.file.message_types_by_name[other].fields_by_name else None
 
 
 def _hint(name: str, fields: dict[str, Any]) -> str:

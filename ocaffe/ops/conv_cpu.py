@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import gcd
 
-from ocaffe.graph.ir import Ref
+from ocaffe.graph.ir import NO_ACTIVATION, Ref
 from ocaffe.graph.recorder import Recorder
 from ocaffe.ops import gemm_cpu, winograd_cpu
 from ocaffe.ops.convolution import ConvGeometry
@@ -87,7 +87,7 @@ def _multiply(
     panels = ceil(g.batch * g.positions, columns(defines))
     block = _even(g.group_outputs, ceil(g.group_outputs, share_out(rec, panels * g.group, ceil(g.group_outputs, OUTPUTS))), defines["MR"])
     packed = _pack(rec, g, w, defines, g.group_outputs, g.group_outputs, g.depth, steps)
-    args = [*_sizes(simplify(g)), block, bias is not None, rec.accumulates(y), 1.0]
+    args = [*_sizes(simplify(g)), block, bias is not None, rec.accumulates(y), *NO_ACTIVATION]
     rec.launch(
         "conv_cpu.forward",
         reads=[x, packed, bias or packed],
@@ -96,7 +96,7 @@ def _multiply(
         size=(panels, ceil(g.group_outputs, block), g.group),
         local=ONE,
         defines=defines,
-        epilogue=len(args) - 1,
+        epilogue=len(args) - len(NO_ACTIVATION),
     )
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from ocaffe.graph.ir import Ref
+from ocaffe.graph.ir import NO_ACTIVATION, Ref
 from ocaffe.graph.recorder import Recorder
 from ocaffe.ops.gemm_gpu import sum_splits
+from ocaffe.ops.pooling import STRIP_GROUP, strip_counts
 
 if TYPE_CHECKING:
     from ocaffe.ops.convolution import ConvGeometry
 
-PIXELS_AND_CHANNELS = (64, 4, 1)  # a work-group on a GPU: small planes fill few lanes, so it takes several
 PIXELS_EACH = 8192  # that a work-item on a CPU takes at least, where there are enough: one costs a few tenths of a microsecond
 OUTPUTS = 8  # of which a work-item of backward_filter there keeps the sums at the most
 ITEMS = 256  # work-items of a group of backward_filter there
@@ -36,14 +36,14 @@ def sums(rec: Recorder, g: ConvGeometry) -> bool:
 
 def forward(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y: Ref) -> None:
     """y = x * w (+ bias per output)."""
-    args = [bias is not None, rec.accumulates(y), 1.0]
-    _by_plane(rec, g, "forward", [x, w, w if bias is None else bias], y, args, g.positions, g.num_output, epilogue=10)
+    args = [bias is not None, rec.accumulates(y), *_no_activation(rec)]
+    _by_plane(rec, g, "forward", [x, w, w if bias is None else bias], y, args, g.out, (1, 1), g.num_output, epilogue=10)
 
 
 def backward_data(rec: Recorder, g: ConvGeometry, dy: Ref, w: Ref, dx: Ref, bias: Ref | None = None) -> None:
     """dx = the gradient of the input (+ bias per channel of it)."""
-    args = [bias is not None, rec.accumulates(dx), 1.0]
-    _by_plane(rec, g, "backward_data", [dy, w, w if bias is None else bias], dx, args, g.pixels, g.channels, epilogue=10)
+    args = [bias is not None, rec.accumulates(dx), *_no_activation(rec)]
+    _by_plane(rec, g, "backward_data", [dy, w, w if bias is None else bias], dx, args, g.size, g.stride[1:], g.channels, epilogue=10)
 
 
 def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref) -> None:
@@ -76,22 +76,33 @@ def _by_plane(
     reads: list[Ref],
     to: Ref,
     args: list[float],
-    pixels: int,
+    size: tuple[int, ...],
+    step: tuple[int, ...],
     channels: int,
     epilogue: int | None = None,
 ) -> None:
-    """A kernel over the planes of its result: a work-item per pixel on GPUs, per several whole planes on CPUs."""
-    each = _planes_each(rec, g, pixels, channels)
+    """A kernel over the planes of its result, of `size`: a work-item per strip on GPUs, per several whole planes on CPUs."""
+    if rec.target.is_cpu:
+        each = _planes_each(rec, g, math.prod(size), channels)
+        items, local = (-(-channels // each), g.batch), (1, 1)
+    else:
+        each, columns = strip_counts((size[1], size[2]), (step[0], step[1]))
+        items, local = (channels * each * columns, g.batch), (STRIP_GROUP, 1)
     rec.launch(
         f"{_family(rec)}.{kernel}",
         reads=reads,
         writes=[to],
         args=[*_sizes(g), each, *args],
-        size=(-(-channels // each), g.batch, 1) if rec.target.is_cpu else (pixels, channels, g.batch),
-        local=(1, 1, 1) if rec.target.is_cpu else PIXELS_AND_CHANNELS,
+        size=items,
+        local=local,
         defines=_defines(rec, g),
         epilogue=epilogue,
     )
+
+
+def _no_activation(rec: Recorder) -> tuple[float, ...]:
+    """Scalars of the epilogue; the kernels for GPUs know slopes alone."""
+    return NO_ACTIVATION if rec.target.is_cpu else NO_ACTIVATION[:1]
 
 
 def _planes_each(rec: Recorder, g: ConvGeometry, pixels: int, channels: int) -> int:
@@ -115,6 +126,4 @@ def _defines(rec: Recorder, g: ConvGeometry) -> dict[str, int]:
     result = {"VECTOR": 16 if rec.target.vector_width >= 16 else 8, "OUTPUTS": OUTPUTS} if rec.target.is_cpu else {}
     for i, axis in enumerate("HW", 1):
         result |= {f"KERNEL_{axis}": g.kernel[i], f"STRIDE_{axis}": g.stride[i], f"PAD_{axis}": g.pad[i], f"DILATION_{axis}": g.dilation[i]}
-        if not rec.target.is_cpu:
-            result[f"PHASE_STEP_{axis}"] = g.stride[i] // math.gcd(g.stride[i], g.dilation[i])
     return result

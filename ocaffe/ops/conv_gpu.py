@@ -2,29 +2,36 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ocaffe.graph.ir import Ref
 from ocaffe.graph.recorder import Recorder
-from ocaffe.ops import conv_mma
-from ocaffe.ops.conv_mma import sizes, window
-from ocaffe.ops.gemm_gpu import MMA, TILES, Choice, Tile, choose, mma_tiles, sum_splits, tiles_for
+from ocaffe.ops import conv_mma, winograd_gpu
+from ocaffe.ops.conv_window import phase_columns, phases, product_shape, sizes, window
+from ocaffe.ops.expression import reduce
+from ocaffe.ops.gemm_gpu import QUAD_TILES, Choice, Tile, cost, ranked, sum_splits, tiles_for
+from ocaffe.tuned import Problem
 
 if TYPE_CHECKING:
     from ocaffe.ops.convolution import ConvGeometry
     from ocaffe.target import Target
 
+WINOGRAD = "winograd"  # a choice beside the tiles
 WINDOW_STEP = 12  # products of a result that one step takes at the most where the window leaves a choice
 TENSOR_STEP = 8  # the depth of one product on tensor cores
 FILTER_SUMS = 64  # sums of a work-item of backward_filter on tensor cores: with more of them it runs out of registers
-SUM_ITEMS = 256  # work-items of a group in channel_sum
-SUM_WORTH_SLICING = 1 << 16  # elements that one group of channel_sum adds up in the time of a launch
 
 
 def forward(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y: Ref, choice: Choice | None = None) -> None:
-    """y = x * w (+ bias per output). `choice` overrules the estimate of tile and splits (benchmarks, tests), here and below."""
-    choice = choice or choose(rec.target, tiles(rec.target, g, "forward"), g.group_outputs, g.batch * g.positions, g.depth, g.group)
+    """y = x * w (+ bias per output). `choice` is for the direct product, whatever the estimates say (benchmarks, tests), here and below."""
+    if choice is None:
+        found = _choose(rec, "forward", g, lambda: winograd_gpu.cost(rec.target, g))
+        if isinstance(found, str):
+            winograd_gpu.forward(rec, g, x, w, bias, y)
+            return
+        choice = found
     if choice.tile.quads:
         conv_mma.forward(rec, g, x, w, bias, y, choice)
         return
@@ -49,11 +56,12 @@ def backward_data(
     rec: Recorder, g: ConvGeometry, dy: Ref, w: Ref, dx: Ref, choice: Choice | None = None, bias: Ref | None = None
 ) -> None:
     """dx = the gradient of the input (+ bias per channel of it). A stride cuts it into phases (kernels/conv_gpu.cl), the first being the largest."""
-    phases = math.prod(g.stride)
-    columns = g.batch * math.prod(-(-n // s) for n, s in zip(g.size, g.stride))
     if choice is None:
-        depth = -(-g.group_outputs * g.taps // phases)
-        choice = choose(rec.target, tiles(rec.target, g, "backward_data"), g.group_channels, columns, depth, g.group * phases)
+        found = _choose(rec, "backward_data", g, lambda: winograd_gpu.cost(rec.target, winograd_gpu.turned(g)))
+        if isinstance(found, str):
+            winograd_gpu.forward(rec, winograd_gpu.turned(g), dy, w, bias, dx, back=True)
+            return
+        choice = found
     if choice.tile.quads:
         conv_mma.backward_data(rec, g, dy, w, bias, dx, choice)
         return
@@ -65,7 +73,7 @@ def backward_data(
         reads=[dy, w, bias if bias is not None and once else w],
         writes=[to],
         args=[*sizes(g), part, splits, bias is not None and once, once and rec.accumulates(dx), 1.0],
-        size=_items(choice.tile, g.group_channels, columns, g.group * splits, phases),
+        size=_items(choice.tile, g.group_channels, phase_columns(g), g.group * splits, phases(g)),
         local=(choice.tile.items, 1, 1),
         defines=defines(g, choice.tile),
         epilogue=14 if once else None,
@@ -77,7 +85,12 @@ def backward_data(
 def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref, choice: Choice | None = None) -> None:
     """dw = the gradient of the filters, a product over all positions of all samples."""
     depth = g.batch * g.positions
-    choice = choice or choose(rec.target, tiles(rec.target, g, "backward_filter"), g.group_outputs, g.depth, depth, g.group)
+    if choice is None:
+        found = _choose(rec, "backward_filter", g, lambda: winograd_gpu.filter_cost(rec.target, g))
+        if isinstance(found, str):
+            winograd_gpu.backward_filter(rec, g, x, dy, dw)
+            return
+        choice = found
     if choice.tile.quads:
         conv_mma.backward_filter(rec, g, x, dy, dw, choice)
         return
@@ -100,24 +113,20 @@ def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref, ch
 
 
 def backward_bias(rec: Recorder, g: ConvGeometry, dy: Ref, db: Ref) -> None:
-    """db[c] = sum of dy over samples and pixels; in slices of the batch where the channels alone would leave the device idle."""
-    channels, pixels = db.count, dy.count // (g.batch * db.count)
-    slices = 1
-    if g.batch * pixels > SUM_WORTH_SLICING:
-        slices = min(g.batch, -(-4 * rec.target.compute_units // channels))
-    part = -(-g.batch // slices)
-    slices = -(-g.batch // part)
-    to = db if slices == 1 else rec.scratch("slices", (slices, channels))
-    rec.launch(
-        "channel_sum.channel_sum",
-        reads=[dy],
-        writes=[to],
-        args=[g.batch, pixels, part, slices == 1 and rec.accumulates(db)],
-        size=(channels * SUM_ITEMS, slices),
-        local=(SUM_ITEMS, 1),
-    )
-    if slices > 1:
-        sum_splits(rec, "channel_sum", {}, to, None, db)
+    """db[c] = sum of dy over samples and pixels."""
+    channels = db.count
+    planes = dy.view((g.batch, channels, dy.count // (g.batch * channels)), 0, dy.batch_stride)
+    reduce(rec, "v0 = x0", reads=[planes], writes=[db], axes=(0, 2))
+
+
+def _choose(rec: Recorder, direction: str, g: ConvGeometry, winograd: Callable[[], float]) -> Choice | str:
+    """What was measured, else what is estimated to be the fastest: a tile and split of the direct product, or WINOGRAD, whose cost `winograd` says."""
+    shape = product_shape(g, direction)
+    candidates: list[Choice | str] = [*ranked(rec.target, tiles(rec.target, g, direction), *shape)]
+    if winograd_gpu.possible(rec.target, g):
+        direct = cost(rec.target, candidates[0], *shape)  # type: ignore[arg-type]
+        candidates.insert(int(winograd() >= direct), WINOGRAD)
+    return rec.target.tuned.choose(Problem(direction, g, rec.target.math), candidates)
 
 
 def window_step(g: ConvGeometry, tile: Tile) -> tuple[int, int, int]:
@@ -147,10 +156,9 @@ def tiles(target: Target, g: ConvGeometry, direction: str) -> list[Tile]:
     """The tiles for `direction` (the name of a function above) with the depth of their steps."""
     most = FILTER_SUMS if direction == "backward_filter" else 128
     shallow = g.group_channels < TENSOR_STEP and g.taps < TENSOR_STEP  # a step on tensor cores would be mostly zeros
-    rounded = target.tensor_cores and target.math in MMA
-    if target.math == "tf32" and direction == "backward_filter" and g.taps > 1:
-        rounded = False  # places of taps take its registers: 38 TFLOP/s where conv_gpu.cl makes 44 (3x3 64@56)
-    candidates = TILES + mma_tiles(target.math) if rounded else tiles_for(target)
+    candidates = tiles_for(target)
+    if target.tensor_cores and target.math == "tf32" and (direction != "backward_filter" or g.taps == 1):
+        candidates += QUAD_TILES["tf32"]  # places of taps take their registers in backward_filter: 38 TFLOP/s where conv_gpu.cl makes 44 (3x3 64@56)
 
     def fits(tile: Tile) -> bool:
         if not tile.mma:

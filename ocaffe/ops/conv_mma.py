@@ -1,12 +1,12 @@
 """Convolution on NVIDIA's tensor cores: implicit GEMM in all three directions (kernels/conv_mma.cl), behind conv_gpu.py."""
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ocaffe.graph.ir import Ref
 from ocaffe.graph.recorder import Recorder
+from ocaffe.ops.conv_window import phase_columns, phases, sizes, window
 from ocaffe.ops.gemm_gpu import Choice, Tile, scales, sum_splits
 
 if TYPE_CHECKING:
@@ -41,8 +41,7 @@ def forward(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y:
 
 
 def backward_data(rec: Recorder, g: ConvGeometry, dy: Ref, w: Ref, bias: Ref | None, dx: Ref, choice: Choice) -> None:
-    columns = g.batch * math.prod(-(-n // s) for n, s in zip(g.size, g.stride))
-    _gather(rec, g, "backward_data", dy, w, bias, dx, choice, g.group_channels, columns, g.pixels)
+    _gather(rec, g, "backward_data", dy, w, bias, dx, choice, g.group_channels, phase_columns(g), g.pixels)
 
 
 def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref, choice: Choice) -> None:
@@ -95,27 +94,13 @@ def _gather(
         reads=[source, packed, bias if bias is not None and once else packed],
         writes=[to],
         args=[*sizes(g), part, splits, bias is not None and once, once and rec.accumulates(target), 1.0],
-        size=_items(tile, rows, columns, g.group * splits, math.prod(g.stride) if back else 1),
+        size=_items(tile, rows, columns, g.group * splits, phases(g) if back else 1),
         local=(tile.items, 1, 1),
         defines=defines,
         epilogue=14 if once else None,
     )
     if not once:
         sum_splits(rec, "conv_mma", defines, to, bias, target, samples=g.batch, inner=inner, mergeable=True)
-
-
-def sizes(g: ConvGeometry) -> list[int]:
-    """The macro SIZES of the kernels."""
-    return [g.batch, g.group, g.group_channels, g.group_outputs, *g.size, *g.out]
-
-
-def window(g: ConvGeometry) -> dict[str, int]:
-    """The defines of kernels/conv_window.h."""
-    result: dict[str, int] = {}
-    for axis, kernel, stride, pad, dilation in zip("DHW", g.kernel, g.stride, g.pad, g.dilation):
-        result |= {f"KERNEL_{axis}": kernel, f"STRIDE_{axis}": stride, f"PAD_{axis}": pad, f"DILATION_{axis}": dilation}
-        result[f"PHASE_STEP_{axis}"] = stride // math.gcd(stride, dilation)
-    return result
 
 
 def _flat(g: ConvGeometry, direction: str) -> bool:

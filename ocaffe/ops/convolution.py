@@ -39,6 +39,12 @@ class ConvGeometry:
         reach = zip(self.size, self.out, self.kernel, self.stride, self.pad, self.dilation, strict=True)
         assert all((o - 1) * s + (k - 1) * d < i + 2 * p for i, o, k, s, p, d in reach), f"a window ends outside the padded image: {self}"
 
+    def __str__(self) -> str:
+        """All numbers, for tables of tuned choices: `n64 3@1x224x224 64@1x112x112 k1x7x7 s1x2x2 p0x3x3 d1x1x1 g1`."""
+        size, out, *steps = ("x".join(map(str, axes)) for axes in (self.size, self.out, self.kernel, self.stride, self.pad, self.dilation))
+        window = " ".join(f"{letter}{text}" for letter, text in zip("kspd", steps))
+        return f"n{self.batch} {self.channels}@{size} {self.num_output}@{out} {window} g{self.group}"
+
     @property
     def group_channels(self) -> int:
         """Input channels that one output channel sees."""
@@ -68,8 +74,21 @@ class ConvGeometry:
         return math.prod(self.out)
 
     @property
+    def flops(self) -> int:
+        """Floating point operations of the direct algorithm, the same in all three directions."""
+        return 2 * self.batch * self.num_output * self.positions * self.depth
+
+    @property
     def weight_shape(self) -> tuple[int, ...]:
         return (self.num_output, self.group_channels, *self.kernel)
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        return (self.batch, self.channels, *self.size)
+
+    @property
+    def output_shape(self) -> tuple[int, ...]:
+        return (self.batch, self.num_output, *self.out)
 
     @property
     def pointwise(self) -> bool:
@@ -98,7 +117,8 @@ def forward(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y:
         thin = rec.scratch("thinned", (g.batch, g.channels, *g.out[1:]))
         Pool(AVE, (1, 1), g.stride[1:], (0, 0), g.size[1:], g.out[1:]).forward(rec, x, thin)
         g, x = replace(g, size=g.out, stride=(1, 1, 1)), thin
-    _engine(rec, g, w, conv_depthwise.reads(rec, g)).forward(rec, g, x, w, bias, y)
+    with rec.counted(g.flops):
+        _engine(rec, g, w, conv_depthwise.reads(rec, g)).forward(rec, g, x, w, bias, y)
 
 
 def backward_data(rec: Recorder, g: ConvGeometry, dy: Ref, w: Ref, dx: Ref, bias: Ref | None = None) -> None:
@@ -106,7 +126,8 @@ def backward_data(rec: Recorder, g: ConvGeometry, dy: Ref, w: Ref, dx: Ref, bias
     if not g.batch:
         rec.empty([dy, w, *([bias] if bias else [])], [dx], what="convolution")
         return
-    _engine(rec, g, w, True).backward_data(rec, g, dy, w, dx, bias=bias)
+    with rec.counted(g.flops):
+        _engine(rec, g, w, True).backward_data(rec, g, dy, w, dx, bias=bias)
 
 
 def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref) -> None:
@@ -114,7 +135,8 @@ def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref) ->
     if not g.batch:
         pointwise(rec, "y0 = 0", writes=[dw])
         return
-    _engine(rec, g, dw, conv_depthwise.sums(rec, g)).backward_filter(rec, g, x, dy, dw)
+    with rec.counted(g.flops):
+        _engine(rec, g, dw, conv_depthwise.sums(rec, g)).backward_filter(rec, g, x, dy, dw)
 
 
 def backward_bias(rec: Recorder, g: ConvGeometry, dy: Ref, db: Ref) -> None:

@@ -36,6 +36,7 @@ def pointwise(
     scalars: Scalars | None = None,
     side_effect: bool = False,
     relu_slope: float | None = None,
+    bounds: tuple[float, float] | None = None,
     sign_of: int | None = None,
     random: str | None = None,
     affine: tuple[str, str, str] | None = None,
@@ -50,8 +51,9 @@ def pointwise(
 
     A write that accumulates (`rec.accumulates`) adds to what is there. `random`: names a stream of random numbers of this layer, and `uniform` in
     the text is one in [0, 1) for each element, the same wherever the same stream is drawn in the same iteration. `relu_slope`: the operation is
-    a ReLU of this slope, `affine` that it is y0 = factor * x0 + offset (statements, factor, offset: texts without x0), `adds` that it is the sum of two
-    reads: it may be merged into a product that makes x0 (ocaffe/memory/epilogues.py). `sign_of`: of this read no more than whether it is positive is wanted.
+    a ReLU of this slope, `bounds` that it keeps x0 within them, `affine` that it is y0 = factor * x0 + offset (statements, factor, offset: texts without x0),
+    `adds` that it is the sum of two reads: it may be merged into a product that makes x0 (ocaffe/memory/epilogues.py). `sign_of`: of this read no more
+    than whether it is positive is wanted.
     """
     pairs = [_pair(read) for read in reads]
     domain = (*writes, *modifies)[0].shape
@@ -70,6 +72,7 @@ def pointwise(
         sign_of,
         affine,
         adds,
+        bounds,
     )
     expression.check()
     operands = rec.operands([*(ref for ref, _ in pairs), *([rec.step] if random is not None else [])], writes, modifies)
@@ -185,6 +188,7 @@ class Pointwise:
     sign_of: int | None = None
     affine: tuple[str, str, str] | None = None
     adds: bool = False
+    bounds: tuple[float, float] | None = None
 
     @cached_property
     def formula(self) -> Formula:

@@ -21,7 +21,8 @@ def gemm(
     assert (k_b, c.shape) == (k, (m, n)), f"{a.shape} x {b.shape} -> {c.shape}, transposed {trans_a} {trans_b}"
     assert bias is None or bias.count == n, f"{bias} for {n} columns"
     first = len(rec.launches)
-    import_module(f"ocaffe.ops.gemm_{rec.target.kind}").record(rec, a, b, c, trans_a, trans_b, bias)
+    with rec.counted(2 * m * n * k):
+        import_module(f"ocaffe.ops.gemm_{rec.target.kind}").record(rec, a, b, c, trans_a, trans_b, bias)
     if not mergeable:
         for launch in rec.launches[first:]:
             launch.epilogue = None

@@ -1,16 +1,30 @@
 """Matrix product on CPU runtimes (kernels/gemm_cpu.cl), and the register tile that convolution shares with it."""
 from __future__ import annotations
 
-from ocaffe.graph.ir import Ref
+from typing import NamedTuple
+
+from ocaffe.graph.ir import NO_ACTIVATION, Ref
 from ocaffe.graph.recorder import Recorder
 from ocaffe.target import Target
+from ocaffe.tuned import Problem
 
 ONE = (1, 1, 1)
 ITEMS_PER_CORE = 4  # work-items per core: the last ones to finish leave little idle
 WIDE = 4  # see kernels/gemm_cpu.cl
 FEW = 4  # panels of rows
+WIDTHS = (1, 2, 4, 8, 16)  # panels of columns that are worth measuring
 HEIGHTS = {16: (12, 8, 10, 4), 8: (6, 5, 4), 4: (6, 5, 4)}  # of a tile, by vector width, best first: 32 or 16 registers
 WASTE = 1.1  # padded rows per row up to which the better height is kept
+
+
+class Block(NamedTuple):
+    """Rows and panels of columns of op(b) that a work-item keeps."""
+
+    deep: int
+    wide: int
+
+    def __str__(self) -> str:
+        return f"{self.deep}x{self.wide}"
 
 
 def record(rec: Recorder, a: Ref, b: Ref, c: Ref, trans_a: bool, trans_b: bool, bias: Ref | None) -> None:
@@ -23,9 +37,10 @@ def record(rec: Recorder, a: Ref, b: Ref, c: Ref, trans_a: bool, trans_b: bool, 
         "gemm_cpu.pack_a", reads=[a], writes=[packed], args=[m, k, trans_a], size=(ceil(k, defines["KC"]), panels_a, 1), local=ONE,
         defines=defines,
     )  # fmt: skip
-    deep, wide = _block(rec, defines["KC"], k, panels_a, panels_c, trans_b)
+    problem = Problem("gemm", (m, n, k, int(trans_a), int(trans_b)), rec.target.math)
+    deep, wide = rec.target.tuned.choose(problem, _blocks(rec, defines["KC"], k, panels_a, panels_c, trans_b))
     rows = _rows_each(rec, panels_a, panels_c, wide)
-    args = [m, n, k, trans_b, deep, wide, rows * defines["MR"], bias is not None, rec.accumulates(c), 1.0]
+    args = [m, n, k, trans_b, deep, wide, rows * defines["MR"], bias is not None, rec.accumulates(c), *NO_ACTIVATION]
     rec.launch(
         "gemm_cpu.gemm",
         reads=[packed, b, bias or packed],
@@ -34,7 +49,7 @@ def record(rec: Recorder, a: Ref, b: Ref, c: Ref, trans_a: bool, trans_b: bool, 
         size=(ceil(panels_c, wide), ceil(panels_a, rows), 1),
         local=ONE,
         defines=defines,
-        epilogue=len(args) - 1,
+        epilogue=len(args) - len(NO_ACTIVATION),
     )
 
 
@@ -47,6 +62,14 @@ def _block(rec: Recorder, most: int, k: int, panels_a: int, panels_c: int, trans
     while wide > 1 and ceil(panels_c, wide) * ceil(panels_a, _rows_each(rec, panels_a, panels_c, wide)) < ITEMS_PER_CORE * rec.target.compute_units:
         wide -= 1
     return deep, wide
+
+
+def _blocks(rec: Recorder, most: int, k: int, panels_a: int, panels_c: int, trans_b: bool) -> list[Block]:
+    """The estimate, then all that private memory has room for."""
+    first = Block(*_block(rec, most, k, panels_a, panels_c, trans_b))
+    depths = {first.deep, *(min(k, most // part) for part in (1, 2, 4) if k)}
+    others = (Block(deep, wide) for deep in sorted(depths, reverse=True) for wide in WIDTHS if wide <= panels_c and wide * deep <= WIDE * most)
+    return list(dict.fromkeys([first, *others]))
 
 
 def _rows_each(rec: Recorder, panels_a: int, panels_c: int, wide: int) -> int:

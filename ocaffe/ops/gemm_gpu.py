@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from ocaffe.graph.ir import FLOAT, Ref, Role
 from ocaffe.graph.recorder import Recorder
 from ocaffe.target import Target
+from ocaffe.tuned import Problem
 
 # A second pass reads the partial results of a split depth; they may take this many bytes of scratch.
 SPLIT_SCRATCH = 16 << 20
@@ -41,7 +42,8 @@ class Tile:
         return {**names, "BK": self.depth} | ({"MMA": self.mma} if self.mma else {})
 
     def __str__(self) -> str:
-        return f"{self.rows}x{self.columns}x{self.depth} by {self.item_rows}x{self.item_columns}{f' mma{self.mma}' if self.mma else ''}"
+        kind = f" mma{self.mma}{' quads' if self.quads else ''}" if self.mma else ""
+        return f"{self.rows}x{self.columns}x{self.depth} by {self.item_rows}x{self.item_columns}{kind}"
 
 
 TILES = (
@@ -53,7 +55,7 @@ TILES = (
     Tile(32, 32, 4, 4, 32, 16),
 )
 
-# Three TF32 products for one of floats (kernels/tile_gpu.h), and products of TF32 in gemm_gpu.cl: item_rows = warp_rows / 8.
+# On tensor cores, by kernels/tile_gpu.h: three TF32 products for one of floats. item_rows = warp_rows / 8, here and below.
 TENSOR_TILES = (
     Tile(128, 128, 8, 16, 64, 16, mma=3),
     Tile(128, 128, 8, 8, 64, 16, mma=3),
@@ -62,25 +64,26 @@ TENSOR_TILES = (
     Tile(64, 64, 4, 8, 32, 16, mma=3),
 )
 
-# What tensor cores multiply where operands are rounded (MMA in kernels/tile_mma.h), by Target.math, and the depth of a step.
-MMA = {"tf32": 1, "bf16": 2, "fp16": 4}
-MMA_DEPTH = {1: 16, 2: 32, 4: 32}
-# rows, columns, results of a work-item, rows of a warp
-MMA_SHAPES = ((128, 256, 8, 16, 64), (128, 128, 8, 16, 64), (128, 128, 8, 8, 64), (64, 128, 8, 8, 64), (64, 128, 4, 8, 32), (64, 64, 4, 8, 32))
+# By kernels/tile_mma.h, with the depth of a step, by mode of arithmetic.
+FLOAT16 = 4  # Tile.mma
+QUAD_SHAPES = ((128, 256, 8, 16, 64), (128, 128, 8, 16, 64), (128, 128, 8, 8, 64), (64, 128, 8, 8, 64), (64, 128, 4, 8, 32), (64, 64, 4, 8, 32))
+QUAD_TILES = {
+    math: tuple(Tile(*shape, depth, mma, quads=True) for shape in QUAD_SHAPES) for math, depth, mma in (("tf32", 16, 1), ("bf16", 32, 2), ("fp16", 32, FLOAT16))
+}
+
+# What a matrix product chooses from beside TILES where there are tensor cores, by mode of arithmetic.
+ON_TENSOR_CORES: dict[str, tuple[Tile, ...]] = {
+    "ieee": (),
+    "fp32": TENSOR_TILES,
+    "tf32": tuple(replace(tile, mma=1) for tile in TENSOR_TILES),  # faster than QUAD_TILES (112 TFLOP/s to 57 to 94): they serve convolutions
+    "bf16": QUAD_TILES["bf16"],
+    "fp16": QUAD_TILES["fp16"],
+}
 
 
-def mma_tiles(math: str) -> tuple[Tile, ...]:
-    """The tiles of kernels/tile_mma.h for a mode of arithmetic; item_rows = warp_rows / 8."""
-    return tuple(Tile(*shape, MMA_DEPTH[MMA[math]], MMA[math], quads=True) for shape in MMA_SHAPES)
-
-
-def tiles_for(target: Target) -> tuple[Tile, ...]:
-    """The tiles of a matrix product that a device may choose from, by its mode of arithmetic (Target.math)."""
-    if not target.tensor_cores or target.math == "ieee":
-        return TILES
-    if target.math == "fp32":
-        return TILES + TENSOR_TILES
-    return TILES + (tuple(replace(tile, mma=1) for tile in TENSOR_TILES) if target.math == "tf32" else mma_tiles(target.math))
+def tiles_for(target: Target, math: str | None = None) -> tuple[Tile, ...]:
+    """The tiles of a matrix product that a device may choose from, by its mode of arithmetic (Target.math, or another one that is given)."""
+    return TILES + (ON_TENSOR_CORES[math or target.math] if target.tensor_cores else ())
 
 
 # Sums that a work-item can keep in registers. Elsewhere they spill: Intel's GPUs have 128 registers of 8 lanes for 16 work-items.
@@ -127,12 +130,24 @@ class Choice:
     tile: Tile
     splits: int = 1
 
+    def __str__(self) -> str:
+        return f"{self.tile} /{self.splits}"
+
 
 def choose(target: Target, tiles: Sequence[Tile], rows: int, columns: int, depth: int, batches: int = 1) -> Choice:
-    """The cheapest tile and split for `batches` products of rows x depth by depth x columns, by `cost`."""
+    """The cheapest of `ranked`."""
+    return ranked(target, tiles, rows, columns, depth, batches)[0]
+
+
+def ranked(target: Target, tiles: Sequence[Tile], rows: int, columns: int, depth: int, batches: int = 1) -> list[Choice]:
+    """Tiles and splits for `batches` products of rows x depth by depth x columns, the cheapest first, by `cost`."""
+    return sorted(choices(target, tiles, rows, columns, depth, batches), key=lambda choice: cost(target, choice, rows, columns, depth, batches))
+
+
+def choices(target: Target, tiles: Sequence[Tile], rows: int, columns: int, depth: int, batches: int) -> Iterator[Choice]:
+    """What a device can run, with every split that makes sense."""
     fitting = [tile for tile in tiles if tile.item_rows * tile.item_columns <= MOST_SUMS.get(target.runtime, FEW_SUMS)]
-    choices = (Choice(tile, splits) for tile in fitting for splits in _splits(rows * columns * batches, depth, tile))
-    return min(choices, key=lambda choice: cost(target, choice, rows, columns, depth, batches))
+    return (Choice(tile, splits) for tile in fitting for splits in _splits(rows * columns * batches, depth, tile))
 
 
 def _splits(results: int, depth: int, tile: Tile) -> Iterator[int]:
@@ -171,35 +186,71 @@ def record(
     """c[M, N] = op(a) @ op(b) (+ bias[n] per column), added to c if it accumulates. `choice` overrules the estimate (benchmarks, tests)."""
     rows, columns = c.shape
     depth = a.shape[0] if trans_a else a.shape[1]
-    choice = choice or choose(rec.target, tiles_for(rec.target), rows, columns, depth)
-    tile = choice.tile
-    part = -(-depth // (choice.splits * tile.depth)) * tile.depth
-    splits = max(1, -(-depth // part)) if part else 1
+    if choice is None:
+        problem = Problem("gemm", (rows, columns, depth, int(trans_a), int(trans_b)), rec.target.math)
+        choice = rec.target.tuned.choose(problem, ranked(rec.target, tiles_for(rec.target), rows, columns, depth))
+    part, splits = _parts(depth, choice)
     last = splits == 1
     to = c if last else rec.scratch("splits", (splits * rows, columns))
-    family, layout, defines = "gemm_gpu", [int(trans_a), int(trans_b)], tile.defines()
-    if tile.quads:
-        family, layout = "gemm_mma", [1]
-        defines |= {"TRANS_A": int(trans_a), "TRANS_B": int(trans_b)} | scales(rec.target, tile, a, b)
-    args = [rows, columns, depth, part, *layout, bias is not None and last, last and rec.accumulates(c), 1.0]
-    rec.launch(
-        f"{family}.gemm",
-        reads=[a, b, bias if bias is not None and last else a],
-        writes=[to],
-        args=args,
-        size=(-(-columns // tile.columns) * tile.items, -(-rows // tile.rows), splits),
-        local=(tile.items, 1, 1),
-        defines=defines,
-        epilogue=len(args) - 1 if last else None,
-    )
+    family, defines, layout = _program(rec.target, choice.tile, a, b, trans_a, trans_b)
+    _launch(rec, family, choice.tile, defines, [a, b, a if bias is None or not last else bias], [to], (rows, columns, depth, part), 1, splits,
+            [*layout, bias is not None and last, last and rec.accumulates(c), 1.0], epilogue=last)  # fmt: skip
     if not last:
         parts = to.view((splits, rows * columns))
         sum_splits(rec, family, defines, parts, bias, c, samples=rows, mergeable=True)
 
 
+def batched(
+    rec: Recorder, a: Ref, b: Ref, c: Ref, batches: int, choice: Choice, *, trans_a: bool = False, trans_b: bool = False, add: bool = False
+) -> None:
+    """c[split][batch] = op(a[batch]) @ op(b[batch]) over the split's part of the depth, with `add` added to what is there.
+
+    Each operand is a matrix whose rows are those of all batches, one after the other; c has choice.splits times as many.
+    """
+    rows, columns = c.shape[0] // (batches * choice.splits), c.shape[1]
+    depth = a.shape[0] // batches if trans_a else a.shape[1]
+    part, _ = _parts(depth, choice)
+    family, defines, layout = _program(rec.target, choice.tile, a, b, trans_a, trans_b)
+    reads, writes, modifies = [a, b, a], [] if add else [c], [c] if add else []
+    _launch(rec, family, choice.tile, defines, reads, writes, (rows, columns, depth, part), batches, choice.splits, [*layout, False, add, 1.0],
+            modifies=modifies)  # fmt: skip
+
+
+def _parts(depth: int, choice: Choice) -> tuple[int, int]:
+    """How much of the depth a split takes, whole steps, and how many splits that makes."""
+    part = -(-depth // (choice.splits * choice.tile.depth)) * choice.tile.depth
+    return part, max(1, -(-depth // part)) if part else 1
+
+
+def _program(target: Target, tile: Tile, a: Ref, b: Ref, trans_a: bool, trans_b: bool) -> tuple[str, dict[str, int], list[int]]:
+    """The kernel file of a tile, its defines, and the layout as far as it is an argument."""
+    layout = {"TRANS_A": int(trans_a), "TRANS_B": int(trans_b)}
+    if tile.quads:
+        return "gemm_mma", {**tile.defines(), **layout, **scales(target, tile, a, b)}, []
+    return "gemm_gpu", tile.defines(), [*layout.values()]
+
+
+def _launch(
+    rec: Recorder, family: str, tile: Tile, defines: dict[str, int], reads: list[Ref], writes: list[Ref], shape: tuple[int, int, int, int], batches: int,
+    splits: int, args: list[float], *, modifies: Sequence[Ref] = (), epilogue: bool = False,
+) -> None:  # fmt: skip
+    rows, columns, _, _ = shape
+    rec.launch(
+        f"{family}.gemm",
+        reads=reads,
+        writes=writes,
+        modifies=modifies,
+        args=[*shape, batches, *args],
+        size=(-(-columns // tile.columns) * tile.items, -(-rows // tile.rows), batches * splits),
+        local=(tile.items, 1, 1),
+        defines=defines,
+        epilogue=len(shape) + len(args) if epilogue else None,
+    )
+
+
 def scales(target: Target, tile: Tile, left: Ref, right: Ref) -> dict[str, int]:
     """The defines LEFT_SCALE and RIGHT_SCALE of kernels/tile_mma.h: gradients are scaled before they are rounded to float16."""
-    names = {"LEFT_SCALE": left, "RIGHT_SCALE": right} if tile.mma == MMA["fp16"] else {}
+    names = {"LEFT_SCALE": left, "RIGHT_SCALE": right} if tile.mma == FLOAT16 else {}
     return {name: target.gradient_scale for name, ref in names.items() if ref.role is Role.DIFF}
 
 

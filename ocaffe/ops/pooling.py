@@ -13,6 +13,8 @@ from ocaffe.target import Target
 MAX, AVE, STOCHASTIC = range(3)  # as in PoolingParameter and kernels/pooling.h
 INDEX = {"uint8": "uchar", "uint16": "ushort", "uint32": "uint"}  # types of an index, in numpy and in OpenCL C
 GROUP = 64  # work-items of a group, where each makes one element
+STRIP_GROUP, STRIP_ROWS = 128, 4  # work-items of a group, and rows that one makes, in kernels/strip_gpu.h
+STRIP_TAPS, STRIP_STRIDE = 81, 4  # most taps of a window, and largest stride, for which such kernels are unrolled
 GPU_GROUP = 32  # work-items that reduce a whole plane
 CPU_PIECE = 1024  # pixels of a whole plane that one work-item writes in backward
 PARTS = 4  # work-items for each CPU core, at the least
@@ -24,6 +26,12 @@ def rows_of_item(target: Target, height: int, planes: int) -> int:
     """Rows of a plane for each work-item of a CPU: the whole plane, unless there are fewer planes than work for all cores."""
     parts = min(height, -(-PARTS * target.compute_units // max(1, planes)))
     return -(-height // parts)
+
+
+def strip_counts(size: Pair, stride: Pair) -> Pair:
+    """Strips of a plane, and work-items of a strip, that make `size` rows and columns (kernels/strip_gpu.h); the stride is 1 forward."""
+    rows = STRIP_ROWS // stride[0] * stride[0] if stride[0] < STRIP_ROWS else stride[0]
+    return -(-size[0] // rows), -(-size[1] // stride[1])
 
 
 @dataclass(frozen=True)
@@ -51,6 +59,12 @@ class Pool:
     @property
     def dilated(self) -> bool:
         return max(self.dilation, default=1) > 1
+
+    @property
+    def _strips(self) -> bool:
+        """Whether kernels/pooling_gpu.cl has this window."""
+        plain = len(self.image) == 2 and not self.dilated and self.method != STOCHASTIC
+        return plain and math.prod(self.kernel) <= STRIP_TAPS and max(self.stride) <= STRIP_STRIDE
 
     @property
     def index_dtype(self) -> str:
@@ -99,6 +113,10 @@ class Pool:
             height = size_over[0]
             rows = rows_of_item(rec.target, height, samples * planes)
             size, geometry = (-(-height // rows), planes, samples), [rows, *self.image, *self.outputs]
+        elif not cpu and self._strips and not elementwise:
+            family, defines, local = "pooling_gpu", self._defines(), (STRIP_GROUP, 1)
+            strips, columns = strip_counts((size_over[0], size_over[1]), (1, 1) if forward else (self.stride[0], self.stride[1]))
+            size, geometry = (planes * strips * columns, samples), [planes, strips, *self.image, *self.outputs]
         else:
             family, defines = "pooling", self._defines()
             count = planes * math.prod(size_over)

@@ -27,10 +27,13 @@ from ocaffe.target import Target
 
 RUN = 128
 GROUP = 256
+AHEAD = 4  # loads that a GPU work-item has under way
 WIDTH = 4  # neighbours that a GPU work-item reads at once
 COLUMNS = 4  # vectors of results in a CPU work-item where the innermost axis is kept
 NEIGHBOURS = 16  # kept indices in a CPU work-item where the innermost axis is reduced: what lies side by side is read together
 ITEM = 8192  # elements that are worth a CPU work-item of their own
+BUSY = 4  # groups for each compute unit of a GPU that keep its memory busy
+WORTH = 1 << 22  # elements that take a GPU longer to read with one group a unit than a second launch takes
 IDENTITY = {"sum": "0.0f", "max": "-INFINITY"}
 
 
@@ -272,6 +275,30 @@ class _CpuKept(_Body):
 
 
 class _Gpu(_Body):
+    def walk(self, width: int, item: str, items: str) -> None:
+        """Sum up the part of work-item `item` of the `items` that share the rows. The vectors of all rows are one sequence, dealt in turn; AHEAD of them
+        are loaded before they are added, for a row is often short and its latency would be all there is. Past the last one it is loaded again and
+        does not count.
+        """
+        source, what, kind = self.source, self.what, vector("float", width)
+        source.add(f"const int vectors = max(1, (end - begin + {width - 1}) / {width}), rows_on = {items} / vectors, vectors_on = {items} % vectors;")
+        source.add(f"int row = valid && begin < end ? row_first + {item} / vectors : row_last, i = {item} % vectors;", "while (row < row_last) {")
+        self.run(width)
+        source.add(f"for (int n = 0; n < {RUN} && row < row_last; n += {AHEAD}) {{", "const int here = row_last - 1;")
+        source.add("#pragma unroll", f"for (int ahead = 0; ahead < {AHEAD}; ++ahead) {{")
+        source.add(f"const int place = begin + {width} * i, at = min(place, max(end - {width}, 0));")
+        source.add(f"const int skip = row < row_last ? place - at : {width}, next = min(row, here);", "{", "const int row = next;")
+        self.row()
+        self.terms(width, self.inputs, "at")
+        index = vector("int", width)
+        for value in what.values:
+            test = f"{lanes(width)} >= ({index})(skip)" if width > 1 else "skip <= 0"
+            source.add(f"{value} = select(({kind})({IDENTITY[what.op]}), {value}, {test});")
+        self.add()
+        source.add("}", "row += rows_on;", "i += vectors_on;", "if (i >= vectors) {", "i -= vectors;", "++row;", "}", "}", "}")
+        self.close_run(width)
+        source.add("}")
+
     def call(self) -> Call:
         source, what = self.source, self.what
         width = WIDTH if not self.inner_kept and self.length >= WIDTH else 1
@@ -298,28 +325,26 @@ class _Gpu(_Body):
             source.add(f"for (int row = block + y; row < min(block + {RUN} * height, row_last); row += height) {{")
             self.row()
             self.terms(width, self.inputs, "column")
+            self.add()
+            source.add("}")
+            self.close_run(width)
+            source.add("}")
         else:
-            source.add(f"for (int row = row_first{'' if several else ' + y'}; valid && row < row_last; row += {'1' if several else 'height'}) {{")
-            self.row()
-            source.add(f"for (int block = begin; block < end; block += {RUN * width} * width) {{")
-            self.run(width)
-            source.add(f"for (int i = block + {width} * x; i < min(block + {RUN * width} * width, end); i += {width} * width) {{")
-            source.add(f"const int at = min(i, end - {width});")
-            self.terms(width, self.inputs, "at", "i - at")
-        self.add()
-        source.add("}")
-        self.close_run(width)
-        source.add(*["}"] * (1 if self.inner_kept else 2))
+            self.walk(width, *(("x", "width") if several else ("id", "width * height")))
         for value in what.values:
             self.across(value, width)
-        # The tree: `rank` counts the work-items that meet, two of them are `step` apart.
+        # The tree: `rank` counts the work-items that meet, two of them are `step` apart. Where one meets nobody there is no loop, for PoCL 3.1 runs what
+        # follows a loop with a barrier twice for the first work-item when the loop is never entered (seen where results are added to others).
+        meeting = local1 if self.inner_kept else local0 if several else local0 * local1
         rank, count, step = ("y", "height", "width") if self.inner_kept else ("x", "width", "1") if several else ("id", "width * height", "1")
         for value in what.values:
             source.add(f"local float part_{value}[{GROUP}];", f"part_{value}[id] = lanes1_{value};")
-        source.add(f"for (int pairs = {count} / 2; pairs > 0; pairs /= 2) {{", "barrier(CLK_LOCAL_MEM_FENCE);", f"if ({rank} < pairs) {{")
-        for value in what.values:
-            source.add(f"part_{value}[id] = {self.combine(f'part_{value}[id]', f'part_{value}[id + pairs * {step}]')};")
-        source.add("}", "}", f"if ({rank} == 0 && valid) {{")
+        if meeting > 1:
+            source.add(f"for (int pairs = {count} / 2; pairs > 0; pairs /= 2) {{", "barrier(CLK_LOCAL_MEM_FENCE);", f"if ({rank} < pairs) {{")
+            for value in what.values:
+                source.add(f"part_{value}[id] = {self.combine(f'part_{value}[id]', f'part_{value}[id + pairs * {step}]')};")
+            source.add("}", "}")
+        source.add(f"if ({rank} == 0 && valid) {{")
         source.add(*(f"const float {value} = part_{value}[id];" for value in what.values))
         self.finish("column", "k == 0 && column == 0" if self.inner_kept else "k == 0")
         source.add("}")
@@ -336,9 +361,10 @@ def chunk_count(kept: int, inner_kept: bool, reduced: int, target: Target) -> in
         return max(1, min(-(-4 * target.compute_units // items), kept * reduced // items // ITEM, reduced))
     groups = -(-kept // 32) if inner_kept else kept
     each = reduced * 32 if inner_kept else reduced  # elements that one group would read
-    if groups >= target.compute_units or each < 64 * GROUP:
+    units = target.compute_units
+    if groups >= BUSY * units or each < 64 * GROUP or (groups >= units and kept * reduced < WORTH):
         return 1
-    return max(1, min(-(-8 * target.compute_units // groups), each // (16 * GROUP), reduced))
+    return max(1, min(-(-2 * BUSY * units // groups), each // (16 * GROUP), reduced))
 
 
 def _converted(port: Port) -> str:

@@ -3,10 +3,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ocaffe.graph.ir import Ref
+from ocaffe.graph.ir import NO_ACTIVATION, Ref
 from ocaffe.graph.recorder import Recorder
 from ocaffe.ops import gemm_cpu
 from ocaffe.ops.gemm_cpu import ONE, ceil, columns, height, share_out
+from ocaffe.tuned import Problem
 
 if TYPE_CHECKING:
     from ocaffe.ops.convolution import ConvGeometry
@@ -24,9 +25,13 @@ PRODUCT, INPUT, OUTPUT, FILTER = 0.7, 1000, 600, 90
 
 
 def wins(rec: Recorder, g: ConvGeometry, filters: bool = False) -> bool:
-    """Whether it can do this geometry, forward or (`filters`) backward_filter, in less time than the direct product."""
+    """Whether it can do this geometry, forward or (`filters`) backward_filter, in less time than the direct product, as was measured or by estimate."""
     possible = (g.size[0], *g.kernel, *g.stride, *g.dilation, g.pad[0]) == (1, 1, 3, 3, *ONE, *ONE, 0)
-    return possible and rec.target.math != "ieee" and (filters_cheaper(rec, g) if filters else cheaper(rec, g))
+    if not possible or rec.target.math == "ieee":
+        return False
+    estimate = filters_cheaper(rec, g) if filters else cheaper(rec, g)
+    problem = Problem("backward_filter" if filters else "forward", g, rec.target.math)
+    return rec.target.tuned.choose(problem, ("winograd", "direct") if estimate else ("direct", "winograd")) == "winograd"
 
 
 def cheaper(rec: Recorder, g: ConvGeometry) -> bool:
@@ -78,7 +83,7 @@ def forward(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y:
     room = POINTS * ((g.group_channels + chunk) * columns(defines) + defines["V"])
     space = rec.scratch("transformed", (size[0] * size[1] * size[2], room))
     sizes = [g.batch, g.group_channels, g.group_outputs, *g.size[1:], *g.out[1:], *g.pad[1:]]
-    args = [*sizes, share, block, chunk, bias is not None, rec.accumulates(y), 1.0]
+    args = [*sizes, share, block, chunk, bias is not None, rec.accumulates(y), *NO_ACTIVATION]
     rec.launch(
         "winograd_cpu.forward",
         reads=[x, packed, bias or packed],
@@ -87,7 +92,7 @@ def forward(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y:
         size=size,
         local=ONE,
         defines=defines,
-        epilogue=len(args) - 1,
+        epilogue=len(args) - len(NO_ACTIVATION),
     )
 
 

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,7 +13,7 @@ import numpy as np
 
 from ocaffe import log, proto
 from ocaffe.errors import Error
-from ocaffe.graph.ir import Ref
+from ocaffe.graph.ir import Parameter
 from ocaffe.model.state import Cursor, SolverState, read_state, write_state
 from ocaffe.model.weights import fit, read_weights, write_weights
 from ocaffe.network import Network, node_shape
@@ -21,22 +22,32 @@ if TYPE_CHECKING:
     from ocaffe.solver.solver import Solver
 
 
-class DeviceBlobs(Mapping[str, Sequence[np.ndarray]]):
-    """Parameter blobs by layer, fetched when asked, so that a snapshot holds one layer at a time."""
+DIVERGED = (
+    "labels must be below the number of scores (`ocaffe lint` looks), data in a sane range; else a lower base_lr, warmup_iter or clip_gradients; "
+    "debug_info: true shows the first layer that is wrong"
+)
 
-    def __init__(self, network: Network, diffs: bool = False, owners_only: bool = False) -> None:
-        self.network, self.diffs, self.owners_only = network, diffs, owners_only
+
+class DeviceBlobs(Mapping[str, Sequence[np.ndarray]]):
+    """Parameter blobs by layer, fetched when asked, so that a snapshot holds one layer at a time. `finite`: Error for trained ones with NaN or infinity."""
+
+    def __init__(self, network: Network, diffs: bool = False, owners_only: bool = False, finite: bool = False) -> None:
+        self.network, self.diffs, self.owners_only, self.finite = network, diffs, owners_only, finite
         self._nodes = {node.name: node for node in network.graph.nodes}
 
     def __getitem__(self, name: str) -> list[Any]:
-        node = self._nodes[name]
-        return [
-            None if self.owners_only and parameter.layer != name else self._fetch(parameter.diff if self.diffs else parameter.data, node_shape(parameter, name))
-            for parameter in node.params
-        ]  # fmt: skip
+        return [None if self.owners_only and parameter.layer != name else self._fetch(parameter, name) for parameter in self._nodes[name].params]
 
-    def _fetch(self, ref: Ref | None, shape: tuple[int, ...]) -> np.ndarray:
-        return np.zeros(shape, np.float32) if ref is None else self.network.session.read(ref).reshape(shape)
+    def _fetch(self, parameter: Parameter, name: str) -> np.ndarray:
+        ref, shape = parameter.diff if self.diffs else parameter.data, node_shape(parameter, name)
+        if ref is None:
+            return np.zeros(shape, np.float32)
+        array = self.network.session.read(ref).reshape(shape)
+        if self.finite and parameter.propagate and not np.isfinite(array).all():  # constants may be infinite
+            wrong = array.size - int(np.isfinite(array).sum())
+            fact = f"{wrong:,} of the {array.size:,} values of parameter {parameter} are NaN or infinite: nothing is written over good snapshots"
+            raise Error(fact, place=parameter.place, fix=DIVERGED)
+        return array
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._nodes)
@@ -74,6 +85,7 @@ def snapshot(solver: Solver, best: bool = False) -> str:
     stem, ending = f"{prefix}_iter_{solver.iter}", ".h5" if solver.param.snapshot_format == proto.SolverParameter.HDF5 else ""
     weights, averaged, state = f"{stem}.caffemodel{ending}", f"{stem}.ema.caffemodel{ending}", f"{stem}.solverstate{ending}"
     kind = "HDF5" if ending else "binary proto"
+    # A training that diverged stops here: no file is worth writing any more, and the good ones are not removed for it.
     with solver.average.in_net(False) if solver.average else contextlib.nullcontext():
         log.info("solver.cpp:464", f"Snapshotting to {kind} file {weights}")
         _write_weights(solver.network, weights, with_diffs=solver.param.snapshot_diff)
@@ -91,7 +103,7 @@ def snapshot(solver: Solver, best: bool = False) -> str:
 
 def _write_weights(network: Network, path: str, with_diffs: bool = False) -> None:
     hdf5 = path.endswith(".h5")
-    data = DeviceBlobs(network, owners_only=hdf5)
+    data = DeviceBlobs(network, owners_only=hdf5, finite=True)
     diffs = DeviceBlobs(network, diffs=True, owners_only=hdf5) if with_diffs else None
     if hdf5:
         from ocaffe.model.hdf5 import write_weights_hdf5  # h5py takes 0.1 s to import
@@ -123,8 +135,14 @@ def _state_of(solver: Solver, weights: str, averaged: str) -> SolverState:
     cursors = [Cursor(layer, name, batch) for name, places in [("train", solver.network.cursor), *tests] for layer, batch in places.items()]
     value, found = (best.value, best.iteration) if best is not None else (None, None)
     return SolverState(
-        solver.iter, weights, [], solver.rate.current_step, cursors, solver.seed, averaged_net=averaged, best_value=value, best_iter=found,
+        solver.iter, weights, [], solver.rate.current_step, cursors, solver.seed, _kernels(solver), averaged_net=averaged, best_value=value, best_iter=found,
     )  # fmt: skip
+
+
+def _kernels(solver: Solver) -> str:
+    """What decides on the last bits of all numbers: the device, its arithmetic, the tables of measured choices."""
+    device = solver.session.device
+    return json.dumps({"device": device.name, "math": device.target.math, "tuned": device.target.tuned.digest})
 
 
 def load_state(path: str) -> SolverState:
@@ -171,6 +189,8 @@ def restore(solver: Solver, path: str, state: SolverState | None = None) -> None
             )  # fmt: skip
         if ref is not None:
             solver.network.session.write(ref, values)
+    if state.choices and state.choices != _kernels(solver):
+        log.warning("sgd_solver.cpp:320", f"the snapshot was made with other kernels ({state.choices}, now {_kernels(solver)}): the last bits will differ")
     solver.iter = state.iter
     solver.rate.current_step = state.current_step
     positions: dict[str, dict[str, int]] = {}

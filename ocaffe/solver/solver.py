@@ -14,6 +14,7 @@ from ocaffe import log, proto
 from ocaffe.cl.device import Device
 from ocaffe.cl.session import Session
 from ocaffe.cl.tape import RING, Fetched
+from ocaffe.errors import within
 from ocaffe.graph.ir import Parameter, Ref
 from ocaffe.graph.record import Choices
 from ocaffe.graph.recorder import Recorder
@@ -77,20 +78,23 @@ class Solver:
         self.stopped = False
         self.tested_from: dict[int, dict[str, int]] = {}  # while a test runs: where its data began
         self._clips: deque[tuple[int, Fetched]] = deque()
+        self._warned = False  # that the loss is no number
         self.on_record: Callable[[dict[str, Any]], None] = lambda record: None
         self.on_progress: Callable[[int], None] = lambda iteration: None
         self.on_start: Callable[[], None] = lambda: None  # before each iteration
         self.on_gradients: Callable[[], None] = lambda: None  # before each update, where it runs apart from the passes
         log.info("solver.cpp:45", f"Initializing solver from parameters: \n{write_text(self.param)}")
         check_solver(self.param, file)
-        self.rate = LearningRate(self.param)
+        with within(file):
+            self.rate = LearningRate(self.param)
         self.session = Session(device)
         self._update: Variant | None = None
         debug = self.param.debug_info
         self._choices = Choices(backward=True, keep=keep, observed_diffs=bool(keep), debug=debug, recompute=recompute, limit=memory_limit, seed=self.seed)
         self.network, self.test_networks = self._networks([] if resume else list(weights or self.param.weights), state)
         self._choices = self.network.choices
-        self.updater = Updater(self.network.group, self.param)
+        with within(file):
+            self.updater = Updater(self.network.group, self.param)
         self.average = Average(self.session, self.updater) if self.updater.average is not None else None
         self.best = Best(self.param, self.test_networks, file) if self.param.HasField("best_output") else None
         self.losses = SmoothedLoss(self.param.average_loss)
@@ -313,7 +317,12 @@ class Solver:
         """Take in the losses of passes that are done, oldest first, until `leave` are still on their way."""
         while len(pending) > leave:
             iteration, index, variant, fetched = pending.popleft()
-            self.losses.add_pass(self.network.loss(variant, fetched), index, self.param.iter_size, iteration - start)
+            loss = self.network.loss(variant, fetched)
+            if not np.isfinite(loss) and not self._warned:
+                self._warned = True
+                fact = f"Iteration {iteration}: the loss is {number(loss)}; the next snapshot will refuse weights that are no numbers"
+                log.warning("solver.cpp:239", f"{fact}: {snapshots.DIVERGED}")
+            self.losses.add_pass(loss, index, self.param.iter_size, iteration - start)
 
     def _report_clipping(self, leave: int) -> None:
         """Log what was clipped, oldest first, until `leave` iterations are still on their way."""

@@ -41,7 +41,7 @@ class ImageNet(Net):
         if len(shape) != 4 or shape[1] not in (1, 3):
             fix = "n x 3 x height x width for color images, n x 1 for gray ones"
             raise Error(f"the input '{self.input}' is {shape_text(shape)}", place=model_file, fix=fix)
-        self.batch, self.channels, *size = shape
+        _, self.channels, *size = shape
         self.crop_dims = np.array(size)
         self.transformer = Transformer({self.input: shape})
         self.transformer.set_transpose(self.input, (2, 0, 1))
@@ -58,11 +58,12 @@ class ImageNet(Net):
         return int(self.crop_dims[0]), int(self.crop_dims[1])
 
     def scores(self, images: Iterable[np.ndarray]) -> np.ndarray:
-        """The rows of the first output for images that only have to be preprocessed, in batches of the net. Raises Error if there are none."""
+        """The rows of the first output for images that only have to be preprocessed, in batches of the net as it is now. Raises Error if there are none."""
         rows: list[np.ndarray] = []
         images = iter(images)
-        while chunk := list(itertools.islice(images, self.batch)):
-            batch = np.zeros((self.batch, self.channels, *self.size), np.float32)
+        rows_of_net = self.blobs[self.input].shape[0]
+        while chunk := list(itertools.islice(images, rows_of_net)):
+            batch = np.zeros((rows_of_net, self.channels, *self.size), np.float32)
             for row, image in zip(batch, chunk):
                 if image.ndim != 3 or image.shape[2] != self.channels:
                     fix = f"io.load_image(file, color={self.channels == 3})"

@@ -46,6 +46,8 @@ def test_ten_crops_and_the_centre(device: Any, files: tuple[str, str]) -> None:
     assert found.shape == (3, 5)
     np.testing.assert_allclose(found, scores(net, list(ten)).reshape(3, 10, 5).mean(1), rtol=1e-4, atol=1e-3)
     np.testing.assert_allclose(net.predict(iter(pictures()), oversample=False), scores(net, [image[2:14, 4:16] for image in resized]), rtol=1e-4, atol=1e-3)
+    net.blobs["data"].reshape(1, 3, 12, 12)  # as scripts that look at single images do
+    np.testing.assert_allclose(net.predict(pictures()), found, rtol=1e-4, atol=1e-3)
     plain = caffe.Classifier(*files, device=device, **OPTIONS)
     whole = [caffe.io.resize_image(image, (12, 12)) for image in pictures()]
     np.testing.assert_allclose(plain.predict(pictures(), False), scores(net, whole), rtol=1e-4, atol=1e-3)

@@ -87,9 +87,13 @@ def test_preprocess_in_caffes_order() -> None:
 
 
 def test_refused() -> None:
-    made = Transformer({"data": (1, 3, 4, 6)})
+    made, set_up = Transformer({"data": (1, 3, 4, 6)}), Transformer({"data": (1, 3, 4, 6)})
+    set_up.set_transpose("data", (2, 0, 1))
+    set_up.set_mean("data", np.ones(3))
     for call, told in (
         (lambda: made.preprocess("image", picture(4, 6, 3)), "'image' is no input of the net"),
+        (lambda: set_up.preprocess("data", picture(4, 6)), "4 x 6 does not become the input 'data' of 3 x 4 x 6"),
+        (lambda: set_up.preprocess("data", picture(4, 6, 4)), "4 x 6 x 4 does not become"),
         (lambda: made.set_transpose("data", (1, 0)), "2 axes"),
         (lambda: made.set_channel_swap("data", (1, 0)), "2 channels for an input of 3"),
         (lambda: made.set_mean("data", picture(2)), "2 values"),

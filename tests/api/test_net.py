@@ -20,6 +20,8 @@ def test_both_constructors(device: Any, tmp_path: pathlib.Path) -> None:
     first = caffe.Net(str(file), caffe.TRAIN, device=device, seed=5)
     first.save(weights)
     assert first.phase == caffe.TRAIN and "relu" not in first.layer_dict and first.name == "small"
+    first.name = "ours"  # as test scripts of py-faster-rcnn do
+    assert first.name == "ours"
     made = [
         caffe.Net(str(file), caffe.TEST, 0, ["deploy"], weights, device=device),
         caffe.Net(str(file), caffe.TEST, stages=["deploy"], weights=weights, device=device),
@@ -31,10 +33,20 @@ def test_both_constructors(device: Any, tmp_path: pathlib.Path) -> None:
         np.testing.assert_array_equal(one.params["conv"][0].data, first.params["conv"][0].data)
 
 
-@pytest.mark.parametrize("args", [("net.caffemodel", "TEST"), (1, "weights"), (1, 0, "deploy"), (1, 0, None, None, 7), (1.5,)])
+@pytest.mark.parametrize("args", [("net.caffemodel", "TEST"), (1, "weights"), (1, 0, "deploy"), (1, 0, None, None, 7), (1.5,), (7,)])
 def test_arguments_that_are_none_are_told(args: tuple[Any, ...]) -> None:
     with pytest.raises(Error, match="Net"):
         caffe.Net("net.prototxt", *args)
+
+
+@pytest.mark.parametrize(
+    ("options", "told"), [({"keep": "pool"}, "keep is the text 'pool'"), ({"memory_limit": "1G"}, "memory_limit is '1G'"), ({"memory_limit": 0}, "is 0")]
+)
+def test_options_that_are_none_are_told(device: Any, options: dict[str, Any], told: str) -> None:
+    with pytest.raises(Error, match=told):
+        net(device, **options)
+    with pytest.raises(Error, match=told):
+        caffe.SGDSolver("solver.prototxt", device=device, **options)
 
 
 def test_missing_and_broken_files_are_exceptions(device: Any, tmp_path: pathlib.Path) -> None:

@@ -127,6 +127,23 @@ def test_no_such_layer_or_message() -> None:
         _ = P.Nope
 
 
+def test_parts_that_scripts_reach_into() -> None:
+    """The parameters of a layer before it is written; pycaffe's module functions."""
+    from ocaffe.net_spec import assign_proto, param_name_dict
+
+    names = param_name_dict()
+    assert (names["Convolution"], names["InnerProduct"], names["SoftmaxWithLoss"]) == ("convolution", "inner_product", "softmax") and "Silence" not in names
+    n = caffe.NetSpec()
+    n.data = L.Input(shape=dict(dim=[1, 3, 8, 8]))
+    n.conv = L.Convolution(n.data, kernel_size=3, num_output=4)
+    assert (n.conv.fn.type_name, n.conv.fn.params["num_output"], n.conv.fn.inputs) == ("Convolution", 4, (n.data,))
+    n.conv.fn.params["num_output"] = 6
+    layer = n.to_proto().layer[1]
+    assert layer.convolution_param.num_output == 6
+    assign_proto(layer, "convolution_param", dict(pad=[1]))
+    assert list(layer.convolution_param.pad) == [1]
+
+
 def test_deeper_than_pythons_stack() -> None:
     top = L.Input(shape=dict(dim=[1]))
     for _ in range(3000):

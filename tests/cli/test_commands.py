@@ -163,6 +163,23 @@ def test_plan_needs_no_device(capsys: pytest.CaptureFixture[str], monkeypatch: p
         assert expected in capsys.readouterr().out
 
 
+def test_plan_without_recomputation(capsys: pytest.CaptureFixture[str]) -> None:
+    block = """
+        layer {{ name: "conv{i}" type: "Convolution" bottom: "x{i}" top: "y{i}" convolution_param {{ num_output: 8 kernel_size: 3 pad: 1 }} }}
+        layer {{ name: "bn{i}" type: "BatchNorm" bottom: "y{i}" top: "x{j}" }}
+        layer {{ name: "relu{i}" type: "ReLU" bottom: "x{j}" top: "x{j}" }}"""
+    ends = """layer { name: "x" type: "DummyData" top: "x0" top: "t" dummy_data_param { shape { dim: [64, 8, 32, 32] } } }
+        layer { name: "loss" type: "EuclideanLoss" bottom: "x6" bottom: "t" top: "loss" }"""
+    data, loss = ends.splitlines()
+    pathlib.Path("net.prototxt").write_text(data + "".join(block.format(i=i, j=i + 1) for i in range(6)) + loss)
+
+    def total(*flags: str) -> int:
+        assert main(["plan", "--solver", solver(net='"net.prototxt"'), "--json", "plan.json", *flags]) == 0
+        return int(json.loads(pathlib.Path("plan.json").read_text())["total_bytes"])
+
+    assert total("--recompute=none") > 1.1 * total() == 1.1 * total("--recompute=cheap")
+
+
 def test_json_log(spec: str) -> None:
     assert train(spec, "--solver", solver(snapshot_prefix='"s"'), "--log-json", "log.json") == 0
     records = [json.loads(line) for line in pathlib.Path("log.json").read_text().splitlines()]

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from ocaffe.model.state import read_state
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="signals of POSIX")
 
@@ -22,13 +24,16 @@ pytestmark = pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="signals o
         (signal.SIGINT, [], True),
         (signal.SIGHUP, [], False),
         (signal.SIGINT, ["--sigint_effect=snapshot"], False),
+        (signal.SIGTERM, ["--sigterm_effect=snapshot"], False),
     ],
-    ids=["TERM", "INT", "HUP", "INT takes a snapshot"],
+    ids=["TERM", "INT", "HUP", "INT takes a snapshot", "TERM takes a snapshot"],
 )
 def test_signal(number: int, flags: list[str], stops: bool, device: Any, tmp_path: pathlib.Path) -> None:
     shutil.copytree(ROOT / "tests" / "golden" / "files", tmp_path / "files")
     text = (tmp_path / "files" / "solver.prototxt").read_text().replace("max_iter: 16", "max_iter: 100000000").replace("snapshot: 8", "")
     (tmp_path / "solver.prototxt").write_text(text)
+    for old in (tmp_path / "files").glob("train_iter_*"):  # snapshots of Caffe's own
+        old.unlink()
     command = [sys.executable, "-m", "ocaffe", "train", "--solver", "solver.prototxt", "--device", str(device.number), *flags]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
     process = subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True)
@@ -40,7 +45,7 @@ def test_signal(number: int, flags: list[str], stops: bool, device: Any, tmp_pat
             if "Iteration 4 (" in line:
                 process.send_signal(number)
             if "Snapshotting solver state" in line and not stops:
-                process.terminate()
+                process.send_signal(signal.SIGINT if number == signal.SIGTERM else signal.SIGTERM)
                 stops = True
             if "Optimization Done." in line:
                 break
@@ -51,4 +56,4 @@ def test_signal(number: int, flags: list[str], stops: bool, device: Any, tmp_pat
         process.stderr.close()
     assert "Optimization stopped early." in log
     states = sorted((tmp_path / "files").glob("train_iter_*.solverstate"), key=lambda path: path.stat().st_mtime)
-    assert states and all(path.with_suffix(".caffemodel").exists() for path in states)
+    assert states and all(path.with_suffix(".caffemodel").exists() and read_state(path).iter >= 5 for path in states)

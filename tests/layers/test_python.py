@@ -69,6 +69,21 @@ class Numbers(caffe.Layer):
         top[0].data[...] = self.count
 
 
+class Late(Numbers):
+    """The same as py-faster-rcnn's data layer does it: shapes are known in forward."""
+
+    def setup(self, bottom, top):
+        top[0].reshape(7, 2)
+
+    def reshape(self, bottom, top):
+        pass
+
+    def forward(self, bottom, top):
+        self.count += 1
+        top[0].reshape(self.count, 2)
+        top[0].data[...] = self.count
+
+
 class Broken(caffe.Layer):
     def reshape(self, bottom, top):
         top[0].reshape(*bottom[0].shape)
@@ -124,9 +139,10 @@ def test_rows_that_change(device: Any, module: str) -> None:
         close(net.params["ip"][0].diff, dy.T @ (2 * x[rows]))
 
 
-def test_data_layer_in_training(device: Any, module: str, tmp_path: pathlib.Path) -> None:
+@pytest.mark.parametrize("layer", ["Numbers", "Late"])
+def test_data_layer_in_training(layer: str, device: Any, module: str, tmp_path: pathlib.Path) -> None:
     """A Python data layer whose batch grows; its gain learns."""
-    text = python("x", "Numbers") + python("g", "Gain", "x", "g") + (
+    text = python("x", layer) + python("g", "Gain", "x", "g") + (
         'layer { name: "loss" type: "Power" bottom: "g" top: "loss" loss_weight: 1 power_param { scale: 0.5 } }'
     )  # fmt: skip
     param = proto.SolverParameter()

@@ -11,7 +11,7 @@ import pytest
 from ocaffe.graph.ir import Ref, Role
 from ocaffe.graph.recorder import Recorder
 from ocaffe.memory.epilogues import merge_epilogues
-from ocaffe.ops import conv_gpu, convolution, gemm_gpu
+from ocaffe.ops import conv_gpu, convolution, gemm_gpu, winograd_gpu
 from ocaffe.ops.convolution import ConvGeometry
 from ocaffe.ops.expression import pointwise
 from ocaffe.ops.gemm import gemm
@@ -41,6 +41,15 @@ def conv(g: ConvGeometry, splits: int = 1) -> Callable[..., tuple[list[Ref], Ref
     return make
 
 
+def winograd_in_parts(rec: Recorder, bias: bool) -> tuple[list[Ref], Ref]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(winograd_gpu, "ROOM", 1)
+        patch.setattr(winograd_gpu, "GRAIN", 4)
+        patch.setattr(winograd_gpu, "tiles_for", lambda _: gemm_gpu.TILES[-1:])
+        patch.setattr(winograd_gpu, "cost", lambda *_: 0)
+        return conv(PLAIN)(rec, bias)
+
+
 def deconv(g: ConvGeometry) -> Callable[..., tuple[list[Ref], Ref]]:
     def make(rec: Recorder, bias: bool) -> tuple[list[Ref], Ref]:
         x, w, b = act("x", g.batch, g.num_output, *g.out[1:]), act("w", *g.weight_shape), act("b", g.channels)
@@ -65,7 +74,7 @@ def product(splits: int = 1) -> Callable[..., tuple[list[Ref], Ref]]:
 
 PRODUCTS = [
     ("cpu", "convolution", conv(PLAIN)), ("gpu", "convolution", conv(PLAIN)),
-    ("gpu", "convolution in splits", conv(DEEP, 3)), ("cpu", "long sums", conv(DEEP)),
+    ("gpu", "convolution in splits", conv(DEEP, 3)), ("cpu", "long sums", conv(DEEP)), ("gpu", "Winograd in parts", winograd_in_parts),
     ("cpu", "depthwise", conv(DEPTHWISE)), ("gpu", "depthwise", conv(DEPTHWISE)),
     ("cpu", "deconvolution", deconv(PLAIN)), ("gpu", "deconvolution", deconv(PLAIN)),
     ("cpu", "depthwise deconvolution", deconv(DEPTHWISE)), ("gpu", "depthwise deconvolution", deconv(DEPTHWISE)),
@@ -78,9 +87,15 @@ def values(inputs: list[Ref]) -> dict[Ref, np.ndarray]:
     return {ref: rng.uniform(0.5, 2, ref.shape) if len(ref.shape) == 1 else rng.standard_normal(ref.shape) for ref in inputs}
 
 
-@pytest.mark.parametrize("bias", [True, False])
+LAST: dict[str, dict[str, Any]] = {
+    "relu": {"text": "y0 = x0 > 0 ? x0 : slope * x0", "scalars": {"slope": 0.25}, "relu_slope": 0.25},
+    "clip": {"text": "y0 = fmin(fmax(x0, low), high)", "scalars": {"low": -0.5, "high": 1.5}, "bounds": (-0.5, 1.5)},
+}
+
+
+@pytest.mark.parametrize(("bias", "activation"), [(True, "relu"), (False, "relu"), (True, "clip")])
 @pytest.mark.parametrize(("kind", "name", "make"), PRODUCTS, ids=[f"{name}-{kind}" for kind, name, _ in PRODUCTS])
-def test_norm_scale_sum_relu(device: Any, kind: str, name: str, make: Any, bias: bool) -> None:
+def test_norm_scale_sum_activation(device: Any, kind: str, name: str, make: Any, bias: bool, activation: str) -> None:
     results = []
     for fuse in (False, True):
         rec = Recorder(replace(device.target, kind=kind), train=False)
@@ -99,12 +114,13 @@ def test_norm_scale_sum_relu(device: Any, kind: str, name: str, make: Any, bias:
                   affine=(norm, "inverse", "-mean * inverse"))  # fmt: skip
         pointwise(rec, "y0 = x0 * x1 + x2", reads=[y, (scale, 1), (shift, 1)], writes=[z], affine=("", "x1", "x2"))
         pointwise(rec, "y0 = x0 + x1", reads=[z, other], writes=[total], adds=True)
-        pointwise(rec, "y0 = x0 > 0 ? x0 : slope * x0", reads=[total], writes=[result], scalars={"slope": 0.25}, relu_slope=0.25)
+        pointwise(rec, reads=[total], writes=[result], **LAST[activation])
         last = act("last", *x.shape)
         pointwise(rec, "y0 = x0", reads=[result], writes=[last])
         if fuse:
             rec.launches = merge_epilogues(rec.launches)
-            assert len(rec.launches) == count + 2, [launch.what for launch in rec.launches]  # with the table, and the last copy
+            stays = kind == "gpu" and activation == "clip"  # those kernels know slopes alone
+            assert len(rec.launches) == count + 2 + stays, [launch.what for launch in rec.launches]  # with the table, and the last copy
         results.append(execute(rec, device.context, values([source, *inputs, mean, variance, weight, scale, shift]), [last])[0])
     np.testing.assert_allclose(results[1], results[0], rtol=0, atol=2e-5 * np.abs(results[0]).max())
 

@@ -123,6 +123,8 @@ def test_written_text_has_no_private_fields(tmp_path):
 ERRORS = [  # message, text, line, what the error says, what the fix says
     ("NetParameter", "layer {\n relu_param { slope: 1 } }", 2, "ReLUParameter has no field 'slope'", ""),
     ("NetParameter", "layer {\n pooling_param { kernal_size: 1 } }", 2, "has no field 'kernal_size'", "did you mean 'kernel_size'?"),
+    ("SolverParameter", 'base_lr: 1\nlayer { }', 2, "SolverParameter has no field 'layer'", "this looks like a net"),
+    ("NetParameter", 'name: "x"\nbase_lr: 1', 2, "NetParameter has no field 'base_lr'", "this looks like a solver"),
     ("NetParameter", 'layer {\n num_output: 3\n}', 2, "LayerParameter has no field 'num_output'", "convolution_param"),
     ("NetParameter", "source_file: 'x'", 1, "no field 'source_file'", ""),
     ("NetParameter", "layer { source_line: 3 }", 1, "no field 'source_line'", ""),

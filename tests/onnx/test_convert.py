@@ -370,6 +370,15 @@ def test_the_reference_serves_where_onnxruntime_is_too_old(small: Any, device: A
 # -- the command -----------------------------------------------------------------------------------------------------
 
 
+def test_flags_that_choose_the_outputs(small: Any, tmp_path: pathlib.Path) -> None:
+    ssd, target = str(ROOT / "tests" / "golden" / "forks" / "Net-SSD-TEST-share.prototxt"), str(tmp_path / "m.onnx")
+    for arguments, outputs in (([*small(HEAD + TRAINING), "--activate_losses"], ["prob"]), ([ssd, "--raw-detection", "--fillers"], 3), ([ssd, "--fillers"], 1)):
+        files, flags = [arg for arg in arguments if arg[0] != "-"], [arg for arg in arguments if arg[0] == "-"]
+        assert main(["convert", *files, target, "--noverify", *flags]) == 0
+        names = [info.name for info in onnx.load(target).graph.output]
+        assert names == outputs or len(names) == outputs
+
+
 def test_flags_may_stand_anywhere(small: Any, device: Any, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
     net, weights = small()
     target = tmp_path / "m.onnx"

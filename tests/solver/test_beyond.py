@@ -157,6 +157,23 @@ def test_no_snapshot_is_removed_for_one_that_fails(device: Any, monkeypatch: pyt
     assert before and all(pathlib.Path(name).read_bytes() == content for name, content in before.items())
 
 
+def test_a_training_that_diverged_costs_no_snapshot(device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is told when the loss is no number, once, and stops at the next snapshot, which writes and removes nothing."""
+    told: list[str] = []
+    monkeypatch.setattr(log, "sink", told.append)
+    solver = make(device, f"{QUIET} snapshot: 2 snapshot_keep: 1 ema_decay: 0.9")
+    solver.step(2)
+    before = {name: pathlib.Path(name).read_bytes() for name in os.listdir() if name.startswith("snap_iter")}
+    solver.param.base_lr = 1e30
+    with pytest.raises(Error, match=r"parameter conv1/0 are NaN or infinite") as caught:
+        solver.step(8)
+    solver.close()
+    assert caught.value.fix and caught.value.place and len(before) == 3
+    assert {name: pathlib.Path(name).read_bytes() for name in os.listdir() if name.startswith("snap_")} == before
+    warnings = [line for line in told if line.startswith("W") and "the loss is" in line]
+    assert len(warnings) == 1 and re.search(r"Iteration [3-9]: the loss is -?(nan|inf)", warnings[0])
+
+
 def scripted(solver: Any, scores: dict[int, float]) -> None:
     """Make the tests of `solver` find these means of accuracy at these iterations."""
     test = solver.test
@@ -230,12 +247,14 @@ def test_a_run_from_the_best_snapshot_goes_on_exactly(device: Any) -> None:
         ("larc: true", "'larc'"),
         ("stagelr: 0.1", "'stagelr'"),
         ('momentum_policy: "poly"', "'momentum_policy'"),
+        ('type: "Adm"', "unknown solver type 'Adm'"),
+        ('lr_policy: "steep"', "unknown lr_policy 'steep'"),
     ],
 )
 def test_refused(device: Any, extra: str, told: str) -> None:
     with pytest.raises(Error, match=told) as caught:
         make(device, extra)
-    assert caught.value.fix
+    assert caught.value.fix and caught.value.place == "solver.prototxt"
 
 
 def test_best_output_without_tests(device: Any, tmp_path: pathlib.Path) -> None:

@@ -98,6 +98,7 @@ def test_pixels(name: str, kind: str | None, tmp_path: pathlib.Path) -> None:
         ([NET, "out.xyz"], ["xyz"]),
         ([NET, "out"], ["is no image format"]),
         (["none.prototxt", "out.svg"], ["none.prototxt"]),
+        ([NET, "out.docx"], ["docx", "ends in .svg"]),
         (["empty.prototxt", "out.svg"], ["empty.prototxt", "no layers to draw"]),
         ([NET, "out.svg", "--rankdir=XY"], ["XY"]),
         ([NET, "no/out.svg"], ["make the folder"]),

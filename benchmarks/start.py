@@ -1,0 +1,74 @@
+#!/usr/bin/env python3
+"""Seconds from the command `ocaffe train` to its first iteration, with empty caches (ours and PoCL's) and with full ones.
+
+    benchmarks/start.py [--only NET ...] [--device SPEC] [--runs 3] [--json FILE]
+
+The zoo's nets with their data in memory, at the batch of benchmarks/resident.py. Warm: the median of some runs after the cold one. --json adds its
+rows to those of the file.
+"""
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from resident import BATCHES, ROOT, constant, resident  # first: it makes ocaffe importable
+
+from ocaffe import proto
+from ocaffe.model.text import write_text
+
+
+def seconds(solver: Path, device: str | None, caches: dict[str, str]) -> float:
+    """From the command to the line of iteration 0."""
+    command = [sys.executable, "-m", "ocaffe", "train", "--solver", str(solver), *(["--device", device] if device else [])]
+    environment = {**os.environ, **caches, "PYTHONPATH": str(ROOT)}
+    begin = time.perf_counter()
+    with subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        log = []
+        for line in process.stderr:
+            log.append(line)
+            if "Iteration 0 (" in line:
+                break
+        else:
+            raise SystemExit("".join(log))
+        taken = time.perf_counter() - begin
+        process.kill()
+    return taken
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="*", default=["lenet", "resnet50"], choices=list(BATCHES), metavar="NET")
+    parser.add_argument("--device")
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--json")
+    options = parser.parse_args()
+    print("| net | batch | device | cold, s | warm, s |\n|---|---|---|---|---|")
+    rows = []
+    for net in options.only:
+        with tempfile.TemporaryDirectory() as folder:
+            param = proto.SolverParameter(base_lr=1e-4, lr_policy="fixed", momentum=0.9, max_iter=1 << 20, display=1, snapshot_after_train=False)
+            param.net_param.CopyFrom(constant(resident(net, BATCHES[net], proto.TRAIN)))
+            solver = Path(folder) / "solver.prototxt"
+            solver.write_text(write_text(param))
+            caches = {"OCAFFE_CACHE": f"{folder}/ocaffe", "POCL_CACHE_DIR": f"{folder}/pocl"}
+            cold = seconds(solver, options.device, caches)
+            warm = statistics.median(seconds(solver, options.device, caches) for _ in range(options.runs))
+        rows.append({"net": net, "batch": BATCHES[net], "device": options.device or "", "cold_s": cold, "warm_s": warm})
+        print(f"| {net} | {BATCHES[net]} | {options.device or ''} | {cold:.1f} | {warm:.2f} |", flush=True)
+    if options.json:
+        file = ROOT / options.json
+        known = {(row["net"], row["device"]): row for row in (json.loads(file.read_text()) if file.exists() else [])}
+        known |= {(row["net"], row["device"]): row for row in rows}
+        file.write_text(json.dumps([known[key] for key in sorted(known)], indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,92 @@
+"""What a device reaches at its best: float multiply-adds in registers, and a copy through memory. Measured in a fraction of a second."""
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ocaffe.cl.program import ProgramKey
+
+if TYPE_CHECKING:
+    from ocaffe.cl.session import Session
+
+# multiply_adds: each work-item runs `steps` rounds of SUMS multiply-adds on vectors of WIDTH floats, none of which waits for another.
+# copy: vectors of WIDTH floats; on CPUs a work-item copies a run of `each` neighbours, on GPUs neighbours lie in neighbouring work-items.
+TEXT = """
+#define PASTE_(a, b) a##b
+#define PASTE(a, b) PASTE_(a, b)
+typedef PASTE(float, WIDTH) vec;
+#define SUMS 12
+kernel __attribute__((reqd_work_group_size(GROUP, 1, 1), vec_type_hint(vec))) void multiply_adds(global float* out, float a, float b, int steps) {
+  vec s[SUMS];
+  _Pragma("unroll") for (int i = 0; i < SUMS; i++) s[i] = (vec)(a * i + get_local_id(0));
+  const vec x = (vec)(a), y = (vec)(b);
+  for (int k = 0; k < steps; k++) _Pragma("unroll") for (int i = 0; i < SUMS; i++) s[i] = s[i] * x + y;
+  vec total = s[0];
+  _Pragma("unroll") for (int i = 1; i < SUMS; i++) total += s[i];
+  float lanes[WIDTH];
+  PASTE(vstore, WIDTH)(total, 0, lanes);
+  for (int i = 1; i < WIDTH; i++) lanes[0] += lanes[i];
+  out[get_global_id(0)] = lanes[0];
+}
+kernel __attribute__((reqd_work_group_size(GROUP, 1, 1), vec_type_hint(vec))) void copy(global const vec* x, global vec* y, int each) {
+  const size_t first = NEIGHBOURS ? get_global_id(0) : get_global_id(0) * each, step = NEIGHBOURS ? get_global_size(0) : 1;
+  for (int k = 0; k < each; k++) y[first + k * step] = x[first + k * step];
+}
+"""
+SUMS = 12
+LONG = 8e-3  # seconds that a run of multiply-adds takes at least: shorter ones do not bring the clock up
+RUNS = 5
+COPIED = 256 << 20  # bytes: more than caches hold
+SHARE = 8  # at most this part of the free memory
+
+
+@dataclass(frozen=True)
+class Peaks:
+    """GFLOP/s of float multiply-adds (two FLOPs each) and GB/s of a copy, read and written bytes together."""
+
+    gflops: float
+    gbytes: float
+
+    def seconds(self, flops: float, nbytes: float) -> float:
+        """The least time that this work can take."""
+        return max(1e-9 * flops / self.gflops, 1e-9 * nbytes / self.gbytes)
+
+
+def measure_peaks(session: Session) -> Peaks:
+    """Both, the best of a few runs each."""
+    device, cl, target = session.device, session.device.cl, session.device.target
+    width, group = (target.vector_width, 1) if target.is_cpu else (4, 256)
+    defines = (("GROUP", str(group)), ("NEIGHBOURS", str(int(not target.is_cpu))), ("WIDTH", str(width)))
+    key = ProgramKey(TEXT, defines)
+    program = session.programs.build_all([key])[key]
+    items = target.compute_units * (4 if target.is_cpu else 8 * group)
+    vectors = min(COPIED, target.max_allocation // 2, (target.free_memory or target.global_memory) // SHARE) // (8 * width)
+    each = max(1, vectors // (items if target.is_cpu else vectors // 4))
+    movers = vectors // each // group * group
+    buffers = [cl.Buffer(device.context, cl.mem_flags.READ_WRITE, 4 * width * vectors) for _ in range(2)]
+    for buffer in buffers:  # and every page is there
+        cl.enqueue_fill_buffer(device.queue, buffer, np.float32(1), 0, 4 * width * vectors)
+    multiply, copy = cl.Kernel(program, "multiply_adds"), cl.Kernel(program, "copy")
+    copy.set_args(*buffers, np.int32(each))
+    with session.timed():
+        def seconds(kernel: Any, size: int) -> float:
+            event = cl.enqueue_nd_range_kernel(device.queue, kernel, (size,), (group,))
+            event.wait()
+            return 1e-9 * float(event.profile.end - event.profile.start)
+
+        def best(run: Callable[[], float]) -> float:
+            return min(run() for _ in range(RUNS))
+
+        steps, taken = 256, 0.0
+        while taken < LONG:
+            steps *= 2
+            multiply.set_args(buffers[0], np.float32(0.999), np.float32(0.001), np.int32(steps))
+            taken = seconds(multiply, items)
+        fastest = best(lambda: seconds(multiply, items))
+        copied = best(lambda: seconds(copy, movers))
+    for buffer in buffers:
+        buffer.release()
+    return Peaks(2e-9 * items * SUMS * width * steps / fastest, 2e-9 * movers * each * 4 * width / copied)

@@ -1,0 +1,166 @@
+"""ocaffe tune: measure on a device which tile, block or algorithm is the fastest for each product and convolution of nets; compile takes the choices."""
+from __future__ import annotations
+
+import argparse
+import os
+import pathlib
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import ocaffe
+from ocaffe import log, proto
+from ocaffe.cl.device import Device, DeviceInfo, choose, list_devices, no_opencl, with_math
+from ocaffe.cl.session import Session
+from ocaffe.cli.flags import Parser, device_flags, stages, state_flags
+from ocaffe.cli.plan import batched
+from ocaffe.errors import Error
+from ocaffe.files import atomic_write
+from ocaffe.graph.build import build
+from ocaffe.graph.ir import Graph
+from ocaffe.model.text import read_net, read_solver
+from ocaffe.network import phase_net
+from ocaffe.solver.nets import net_messages
+from ocaffe.target import Target
+from ocaffe.tune import Found, Tuner, problems
+from ocaffe.tuned import REMEDY, Tuned, load, merged, read, shipped, table, user_file
+
+ZOO = pathlib.Path(ocaffe.__file__).parents[1] / "zoo"
+
+
+def main(argv: Sequence[str]) -> int:
+    parser = Parser("tune", "Measure which tile, block or algorithm is the fastest for each product and convolution of nets, for later runs on this device.")
+    parser.flag("solver", "", "the nets of this solver")
+    parser.flag("model", "", "or these nets, separated by ',', in both phases; without either all nets of the zoo")
+    parser.flag("batch", 0, "batch size of data and inputs instead of those of the files")
+    parser.flag("seconds", 0, "begin nothing new after so many seconds (0: no limit); what takes longest comes first")
+    parser.flag("output", "", "write the table to this file instead of the cache folder")
+    parser.flag("list", False, "show the choices that count for the device")
+    parser.flag("reset", False, "remove your table for the device")
+    device_flags(parser)
+    state_flags(parser)
+    options = parser.parse(argv)
+    if options.solver and options.model:
+        raise Error("--model and --solver are both given", place="ocaffe tune", fix="give one of them, or none for the zoo")
+    log.quiet()
+    info = _device(options)
+    if options.reset:
+        _reset(info.target)
+    elif options.list:
+        _list(load(info.target))
+    else:
+        _tune(info, options)
+    return 0
+
+
+def _device(options: argparse.Namespace) -> DeviceInfo:
+    """As other commands choose it, but without any table: this one must work where a table is damaged."""
+    info = choose(list_devices() or _none(), options.device or None, options.gpu or None, default=os.environ.get("OCAFFE_DEVICE"))
+    return with_math(info, options.math or None)
+
+
+def _none() -> list[DeviceInfo]:
+    raise no_opencl()
+
+
+def _reset(target: Target) -> None:
+    path = user_file(target)
+    if path is None or not path.exists():
+        print(f"there is no table of yours for '{target.name}'")
+        return
+    try:
+        path.unlink()
+    except OSError as reason:
+        raise Error(f"cannot be removed: {reason.strerror}", place=str(path)) from reason
+    print(f"removed {path}")
+
+
+def _list(found: Tuned) -> None:
+    for key, name in sorted(found.choices.items()):
+        print(f"{key}: {name}")
+    print(found if found.choices else "no tuned choices: estimates decide")
+
+
+def _tune(info: DeviceInfo, options: argparse.Namespace) -> None:
+    path = pathlib.Path(options.output) if options.output else user_file(info.target)
+    if path is None:
+        raise Error("there is no cache folder for the table", place="ocaffe tune", fix="--output FILE, and OCAFFE_TUNED=FILE where it shall count")
+    old = read(path) if path.exists() else {}
+    base = merged(shipped(info.target))
+    device = Device(replace(info, target=replace(info.target, tuned=base)))
+    try:
+        asked = problems(device.target, _graphs(options))
+        tuner = Tuner(Session(device), base)
+        print(f"{len(asked)} products and convolutions on {device.info}")
+        try:
+            for found in tuner.tune(asked, options.seconds or None):
+                print(_line(found), flush=True)
+        finally:  # what was measured until an interruption counts
+            measured = {str(problem) for problem in tuner.found}
+            choices = {key: name for key, name in old.items() if key not in measured} | tuner.choices
+            _write(path, device.target, choices)
+    finally:
+        device.close()
+    for problem, error in tuner.refused.items():
+        print(f"not measured: {problem}: {error.fact}")
+    print(f"{len(tuner.found)} measured, {len(tuner.choices)} better than what is taken without a table; {path} has {len(choices)} choices")
+
+
+def _line(found: Found) -> str:
+    default, best = (f"{found.seconds[name] * 1e3:.3f} ms" for name in (found.default, found.best))
+    change = f"{default} {found.default} -> {best} {found.best}" if found.best != found.default else f"{default} {found.default}"
+    return f"{100 * found.gain:3.0f} %  {found.problem}: {change}"
+
+
+def _write(path: pathlib.Path, target: Target, choices: dict[str, str]) -> None:
+    """The facts say what devices the table is for, where ocaffe brings it."""
+    facts: dict[str, Any] = {"kind": target.kind, "runtime": target.runtime}
+    facts |= {"vector_width": target.vector_width, "compute_units": target.compute_units} if target.is_cpu else {"name": target.name}
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as reason:
+        raise Error(f"the folder cannot be made: {reason.strerror}", place=str(path.parent), fix=REMEDY) from reason
+    with atomic_write(str(path)) as out:
+        out.write(table(facts, choices).encode())
+
+
+def _graphs(options: argparse.Namespace) -> Iterator[Graph]:
+    if options.solver:
+        yield from _solver_graphs(options)
+        return
+    level, names = options.level, stages(options.stage) or ("",)
+    nets = (read_net(file, options.allow_unknown_fields) for file in options.model.split(",")) if options.model else _zoo()
+    for net in nets:
+        net = batched(net, options.batch)
+        for phase in (proto.TRAIN, proto.TEST):
+            yield _built(phase_net(net, phase, level, names), phase)
+
+
+def _solver_graphs(options: argparse.Namespace) -> Iterator[Graph]:
+    param = read_solver(options.solver, options.allow_unknown_fields)
+    param.train_state.level = options.level
+    param.train_state.stage.extend(stages(options.stage))
+    train, tests = net_messages(param, lambda path: batched(read_net(path, options.allow_unknown_fields), options.batch))
+    yield _built(train(), proto.TRAIN)
+    for test in tests:
+        yield _built(test(), proto.TEST)
+
+
+def _built(message: Any, phase: int) -> Graph:
+    return build(message, phase, lambda source, text: None)
+
+
+def _zoo() -> Iterator[Any]:
+    """The zoo's nets; inputs of the size that deploy.prototxt says take the place of their data, which need not be here."""
+    folders = sorted(path.parent for path in ZOO.glob("*/train_val.prototxt"))
+    if not folders:
+        raise Error(f"the zoo is not at {ZOO}", place="ocaffe tune", fix="name nets with --model or --solver")
+    for folder in folders:
+        net = read_net(str(folder / "train_val.prototxt"))
+        shape = read_net(str(folder / "deploy.prototxt")).layer[0].input_param.shape[0].dim
+        for layer in net.layer:
+            if layer.type == "Data":
+                layer.type = "Input"
+                layer.input_param.shape.add(dim=(layer.data_param.batch_size, *shape[1:]))
+                layer.input_param.shape.add(dim=(layer.data_param.batch_size,))
+        yield net

@@ -1,0 +1,126 @@
+/* MAX and AVE pooling of H x W images over windows that are not dilated, on GPUs. Defines: see pooling.h; work-items: see strip_gpu.h.
+ *
+ * forward        y = pool(x)          forward_index  (MAX) and where in its window each output was found
+ * backward       dx: each pixel gathers from the outputs whose windows hold it, in their order
+ *
+ * `planes` of `strips` strips each; in backward a strip has ceil(W / SW) work-items.
+ */
+#include "pooling.h"
+#include "strip_gpu.h"
+
+#define SIZES int planes, int strips, int H, int W, int OH, int OW
+#define SEEN FORWARD_ROWS(KH, SH, 1)
+#define WITHIN(i, size) ((uint)(i) < (uint)(size))
+
+#define EACH_PIXEL                                                                                                    \
+  x += sample * x_stride + (ulong)plane * H * W;                                                                      \
+  const int top = strip * ROWS, at_y = top * SH - PH, at_x = strip_column * SW - PW;                                  \
+  _Pragma("unroll") for (int q = 0; q < SEEN; ++q) _Pragma("unroll") for (int p = 0; p < KW; ++p)                     \
+    if (WITHIN(at_y + q, H) && WITHIN(at_x + p, W))
+
+#define EACH_RESULT                                                                              \
+  const ulong first = (ulong)plane * OH * OW + top * OW + strip_column;                          \
+  _Pragma("unroll") for (int r = 0; r < ROWS; ++r) if (top + r < OH)
+
+#if METHOD == MAX
+#define CHOOSE                                                              \
+  float best[ROWS];                                                         \
+  int at[ROWS];                                                             \
+  _Pragma("unroll") for (int r = 0; r < ROWS; ++r) {                        \
+    best[r] = -FLT_MAX;                                                     \
+    at[r] = -1;                                                             \
+  }                                                                         \
+  EACH_PIXEL {                                                              \
+    const float v = x[(at_y + q) * W + at_x + p];                           \
+    _Pragma("unroll") for (int r = 0; r < ROWS; ++r)                        \
+      if (IS_TAP(q - r * SH, KH, 1) && v > best[r]) {                       \
+        best[r] = v;                                                        \
+        at[r] = (q - r * SH) * KW + p;                                      \
+      }                                                                     \
+  }
+
+kernel void forward(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(float, y), SIZES) {
+  LOCATE(x), LOCATE(y);
+  STRIP_ITEM(planes, strips, OW)
+  CHOOSE
+  EACH_RESULT y[sample * y_stride + first + r * OW] = best[r];
+}
+
+kernel void forward_index(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(float, y), OPERAND_RESTRICT(INDEX, index), SIZES) {
+  LOCATE(x), LOCATE(y), LOCATE(index);
+  STRIP_ITEM(planes, strips, OW)
+  CHOOSE
+  EACH_RESULT {
+    y[sample * y_stride + first + r * OW] = best[r];
+    index[sample * index_stride + first + r * OW] = at[r];
+  }
+}
+#else
+#define AREA(r, c) (EXTENT((r)*SH - PH, KH, PH, H) * EXTENT((c)*SW - PW, KW, PW, W))
+
+kernel void forward(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(float, y), SIZES) {
+  LOCATE(x), LOCATE(y);
+  STRIP_ITEM(planes, strips, OW)
+  float sum[ROWS];
+#pragma unroll
+  for (int r = 0; r < ROWS; ++r) sum[r] = 0.0f;
+  EACH_PIXEL {
+    const float v = x[(at_y + q) * W + at_x + p];
+#pragma unroll
+    for (int r = 0; r < ROWS; ++r)
+      if (IS_TAP(q - r * SH, KH, 1)) sum[r] += v;
+  }
+  EACH_RESULT y[sample * y_stride + first + r * OW] = sum[r] / AREA(top + r, strip_column);
+}
+#endif
+
+#define HEIGHT BACK_ROWS(SH)
+
+#if METHOD == AVE
+#define INDEX_OPERAND
+#define GIVEN(r, c) (dy[(r)*OW + (c)] / AREA(r, c))
+#define GOES(tap) 1
+#else
+#define INDEX_OPERAND OPERAND_RESTRICT(const INDEX, index),
+#define GIVEN(r, c) dy[(r)*OW + (c)]
+#define GOES(tap) (place == (tap))
+#endif
+
+kernel void backward(OPERAND_RESTRICT(const float, dy), INDEX_OPERAND OPERAND_RESTRICT(float, dx), SIZES, int accumulate) {
+  LOCATE(dy), LOCATE(dx);
+  STRIP_ITEM(planes, strips, (W + SW - 1) / SW)
+  const int row = strip * HEIGHT, column = strip_column * SW;
+  dy += sample * dy_stride + (ulong)plane * OH * OW;
+#if METHOD != AVE
+  LOCATE(index);
+  index += sample * index_stride + (ulong)plane * OH * OW;
+#endif
+  float sum[HEIGHT][SW];
+#pragma unroll
+  for (int r = 0; r < HEIGHT; ++r)
+#pragma unroll
+    for (int s = 0; s < SW; ++s) sum[r][s] = 0.0f;
+#pragma unroll
+  for (int q = FIRST_BACK(KH, SH, PH, 1); q <= LAST_BACK(HEIGHT, SH, PH); ++q)
+#pragma unroll
+    for (int p = FIRST_BACK(KW, SW, PW, 1); p <= LAST_BACK(SW, SW, PW); ++p) {
+      const int y = row / SH + q, x = strip_column + p;
+      if (!WITHIN(y, OH) || !WITHIN(x, OW)) continue;
+      const float v = GIVEN(y, x);
+#if METHOD != AVE
+      const int place = index[y * OW + x];
+#endif
+#pragma unroll
+      for (int r = 0; r < HEIGHT; ++r)
+#pragma unroll
+        for (int s = 0; s < SW; ++s)
+          if (IS_TAP(r + PH - q * SH, KH, 1) && IS_TAP(s + PW - p * SW, KW, 1))
+            if (GOES((r + PH - q * SH) * KW + s + PW - p * SW)) sum[r][s] += v;
+    }
+  dx += sample * dx_stride + (ulong)plane * H * W + row * W + column;
+#pragma unroll
+  for (int r = 0; r < HEIGHT; ++r)
+#pragma unroll
+    for (int s = 0; s < SW; ++s)
+      if (row + r < H && column + s < W) dx[r * W + s] = accumulate ? dx[r * W + s] + sum[r][s] : sum[r][s];
+}

@@ -1,0 +1,255 @@
+/* Convolution with 3 x 3 windows at stride 1 by Winograd's F(4x4, 3x3) (Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks", 2015), the parts
+   around 36 matrix products (gemm_gpu.cl): 36 multiplications make 4 x 4 outputs where the direct product takes 144.
+
+   operands   tiles of the image -> 36 matrices [channel][tile]; filters -> 36 matrices [channel][output]
+   output     36 products [output][tile] -> tiles of the result, with bias, sum and ReLU as the direct convolution has them
+   gradients  tiles of the image -> 36 matrices [channel][tile]; tiles of the result's gradient -> 36 matrices [output][tile]
+   window     the sums over splits of 36 products [output][channel] -> gradient of the filters
+
+   The transforms interpolate at 0, +-sqrt(1/2), +-sqrt(2) and infinity. The error is a third to a sixth of that of the usual 0, +-1, +-2 (docs/kernel-log.md).
+
+   Tile t of a launch is tile `first` + t of all samples' tiles, row by row; `count` of them exist, up to `pitch` the matrices are filled with zeros.
+   Work-item (x, y, z): a tile, a plane, a group. In `operands` the first `filters` of x are outputs, whose filters of channel y are transformed (whole
+   work-groups of them; 0: that has been done); in `gradients` y counts channels, then outputs; in `window` x are channels, y outputs. No defines. */
+#include "common.h"
+#include "epilogue.h"
+#include "tile_gpu.h"
+
+#define OUT 4
+#define SIDE 6
+#define POINTS 36
+#define A 0.70710678f
+#define B 1.41421356f
+#define A2 0.5f
+#define B2 2.0f
+#define WEIGHT_A (-2.0f / 3) /* 1 / (2 A2 (A2 - B2)) */
+#define WEIGHT_B (1.0f / 6)  /* 1 / (2 B2 (B2 - A2)) */
+
+/* One axis of each transform. */
+INLINE void input_axis(const float d[SIDE], float to[SIDE]) {
+  const float even_a = d[4] - B2 * d[2], odd_a = A * (d[3] - B2 * d[1]);
+  const float even_b = d[4] - A2 * d[2], odd_b = B * (d[3] - A2 * d[1]);
+  to[0] = d[0] - (A2 + B2) * d[2] + d[4];
+  to[1] = even_a + odd_a;
+  to[2] = even_a - odd_a;
+  to[3] = even_b + odd_b;
+  to[4] = even_b - odd_b;
+  to[5] = d[1] - (A2 + B2) * d[3] + d[5];
+}
+
+INLINE void filter_axis(const float g[3], float to[SIDE]) {
+  const float even_a = WEIGHT_A * (g[0] + A2 * g[2]), odd_a = WEIGHT_A * A * g[1];
+  const float even_b = WEIGHT_B * (g[0] + B2 * g[2]), odd_b = WEIGHT_B * B * g[1];
+  to[0] = g[0];
+  to[1] = even_a + odd_a;
+  to[2] = even_a - odd_a;
+  to[3] = even_b + odd_b;
+  to[4] = even_b - odd_b;
+  to[5] = g[2];
+}
+
+INLINE void output_axis(const float m[SIDE], float to[OUT]) {
+  const float sum_a = m[1] + m[2], difference_a = A * (m[1] - m[2]);
+  const float sum_b = m[3] + m[4], difference_b = B * (m[3] - m[4]);
+  to[0] = m[0] + sum_a + sum_b;
+  to[1] = difference_a + difference_b;
+  to[2] = A2 * sum_a + B2 * sum_b;
+  to[3] = A2 * difference_a + B2 * difference_b + m[5];
+}
+
+INLINE void gradient_axis(const float d[OUT], float to[SIDE]) {
+  const float even_a = d[0] + A2 * d[2], odd_a = A * (d[1] + A2 * d[3]);
+  const float even_b = d[0] + B2 * d[2], odd_b = B * (d[1] + B2 * d[3]);
+  to[0] = d[0];
+  to[1] = even_a + odd_a;
+  to[2] = even_a - odd_a;
+  to[3] = even_b + odd_b;
+  to[4] = even_b - odd_b;
+  to[5] = d[3];
+}
+
+INLINE void window_axis(const float m[SIDE], float to[3]) {
+  const float sum_a = WEIGHT_A * (m[1] + m[2]), difference_a = WEIGHT_A * A * (m[1] - m[2]);
+  const float sum_b = WEIGHT_B * (m[3] + m[4]), difference_b = WEIGHT_B * B * (m[3] - m[4]);
+  to[0] = m[0] + sum_a + sum_b;
+  to[1] = difference_a + difference_b;
+  to[2] = A2 * sum_a + B2 * sum_b + m[5];
+}
+
+/* Where a tile lies: its sample, and its first output. */
+typedef struct { int sample, y, x; } Place;
+
+INLINE Place locate(int tile, int down, int across) {
+  const Place place = {tile / across / down, tile / across % down * OUT, tile % across * OUT};
+  return place;
+}
+
+/* One filter, to the places `step` apart that `to` begins; `turned`: its taps backwards. */
+INLINE void transform_filter(global const float* w, int turned, global float* to, ulong step) {
+  float half_way[3][SIDE], g[3], u[SIDE];
+#pragma unroll
+  for (int r = 0; r < 3; ++r) {
+#pragma unroll
+    for (int i = 0; i < 3; ++i) g[i] = w[turned ? 8 - 3 * r - i : 3 * r + i];
+    filter_axis(g, half_way[r]);
+  }
+#pragma unroll
+  for (int i = 0; i < SIDE; ++i) {
+#pragma unroll
+    for (int r = 0; r < 3; ++r) g[r] = half_way[r][i];
+    filter_axis(g, u);
+#pragma unroll
+    for (int r = 0; r < SIDE; ++r) to[(r * SIDE + i) * step] = u[r];
+  }
+}
+
+/* 6 x 6 pixels of the plane `x` from (y0, x0) on, outside of which there are zeros. aligned: pixels 1 to 4 of each row that exist are a float4. */
+INLINE void transform_input(global const float* x, int exists, int y0, int x0, int h, int w, int aligned, global float* to, ulong step) {
+  float half_way[SIDE][SIDE], d[SIDE], v[SIDE];
+#pragma unroll
+  for (int r = 0; r < SIDE; ++r) {
+    const int inside = exists && (uint)(y0 + r) < (uint)h;
+    global const float* row = x + (long)(y0 + r) * w + x0;
+    if (aligned && x0 + 5 <= w) {
+      const float4 middle = inside ? *(global const float4*)(row + 1) : (float4)(0.0f);
+      d[0] = inside && x0 >= 0 ? row[0] : 0.0f;
+      d[1] = middle.x, d[2] = middle.y, d[3] = middle.z, d[4] = middle.w;
+      d[5] = inside && x0 + 5 < w ? row[5] : 0.0f;
+    } else {
+#pragma unroll
+      for (int i = 0; i < SIDE; ++i) d[i] = inside && (uint)(x0 + i) < (uint)w ? row[i] : 0.0f;
+    }
+    input_axis(d, half_way[r]);
+  }
+#pragma unroll
+  for (int i = 0; i < SIDE; ++i) {
+#pragma unroll
+    for (int r = 0; r < SIDE; ++r) d[r] = half_way[r][i];
+    input_axis(d, v);
+#pragma unroll
+    for (int r = 0; r < SIDE; ++r) to[(r * SIDE + i) * step] = v[r];
+  }
+}
+
+/* 4 x 4 gradients of the plane `dy` from (y0, x0) on. aligned: each row is a float4. */
+INLINE void transform_gradient(global const float* dy, int exists, int y0, int x0, int h, int w, int aligned, global float* to, ulong step) {
+  float half_way[OUT][SIDE], d[OUT], v[SIDE];
+#pragma unroll
+  for (int r = 0; r < OUT; ++r) {
+    const int inside = exists && y0 + r < h;
+    global const float* row = dy + (long)(y0 + r) * w + x0;
+    if (aligned) {
+      const float4 whole = inside ? *(global const float4*)row : (float4)(0.0f);
+      d[0] = whole.x, d[1] = whole.y, d[2] = whole.z, d[3] = whole.w;
+    } else {
+#pragma unroll
+      for (int i = 0; i < OUT; ++i) d[i] = inside && x0 + i < w ? row[i] : 0.0f;
+    }
+    gradient_axis(d, half_way[r]);
+  }
+#pragma unroll
+  for (int i = 0; i < SIDE; ++i) {
+#pragma unroll
+    for (int r = 0; r < OUT; ++r) d[r] = half_way[r][i];
+    gradient_axis(d, v);
+#pragma unroll
+    for (int r = 0; r < SIDE; ++r) to[(r * SIDE + i) * step] = v[r];
+  }
+}
+
+kernel void operands(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(const float, w), OPERAND_RESTRICT(float, tiles),
+                     OPERAND_RESTRICT(float, matrices), int channels, int outputs, int groups, int ih, int iw, int ph, int pw, int down, int across,
+                     int first, int count, int pitch, int filters, int output_step, int channel_step, int turned) {
+  const int c = get_global_id(1), group = get_global_id(2), plane = group * channels + c;
+  if (c >= channels) return;
+  LOCATE(x), LOCATE(w), LOCATE(tiles), LOCATE(matrices);
+  if (get_global_id(0) < filters) {
+    const int o = get_global_id(0);
+    if (o < outputs)
+      transform_filter(w + (ulong)group * outputs * channels * 9 + (ulong)o * output_step + (ulong)c * channel_step, turned,
+                       matrices + (ulong)plane * outputs + o, (ulong)groups * channels * outputs);
+  } else {
+    const int t = get_global_id(0) - filters;
+    const Place at = locate(first + t, down, across);
+    if (t < pitch)
+      transform_input(x + at.sample * x_stride + (ulong)plane * ih * iw, t < count, at.y - ph, at.x - pw, ih, iw,
+                      pw == 1 && ((iw | x_offset | x_stride) & 3) == 0, tiles + (ulong)plane * pitch + t, (ulong)groups * channels * pitch);
+  }
+}
+
+kernel void gradients(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(const float, dy), OPERAND_RESTRICT(float, tiles),
+                      OPERAND_RESTRICT(float, matrices), int channels, int outputs, int groups, int ih, int iw, int ph, int pw, int down, int across,
+                      int first, int count, int pitch, int oh, int ow) {
+  const int t = get_global_id(0), c = get_global_id(1), group = get_global_id(2);
+  if (t >= pitch || c >= channels + outputs) return;
+  LOCATE(x), LOCATE(dy), LOCATE(tiles), LOCATE(matrices);
+  const Place at = locate(first + t, down, across);
+  if (c < channels) {
+    const int plane = group * channels + c;
+    transform_input(x + at.sample * x_stride + (ulong)plane * ih * iw, t < count, at.y - ph, at.x - pw, ih, iw,
+                    pw == 1 && ((iw | x_offset | x_stride) & 3) == 0, tiles + (ulong)plane * pitch + t, (ulong)groups * channels * pitch);
+  } else {
+    const int plane = group * outputs + c - channels;
+    transform_gradient(dy + at.sample * dy_stride + (ulong)plane * oh * ow, t < count, at.y, at.x, oh, ow, ((ow | dy_offset | dy_stride) & 3) == 0,
+                       matrices + (ulong)plane * pitch + t, (ulong)groups * outputs * pitch);
+  }
+}
+
+kernel void output(OPERAND_RESTRICT(const float, products), OPERAND_RESTRICT(const float, bias), OPERAND_RESTRICT(float, y), int outputs, int groups,
+                   int h, int w, int down, int across, int first, int count, int pitch, int has_bias, int accumulate, float slope) {
+  const int t = get_global_id(0), o = get_global_id(1), group = get_global_id(2);
+  if (t >= count || o >= outputs) return;
+  LOCATE(products), LOCATE(bias), LOCATE(y);
+  const ulong step = (ulong)groups * outputs * pitch;
+  products += ((ulong)group * outputs + o) * pitch + t;
+  float half_way[OUT][SIDE], m[SIDE], to[OUT];
+#pragma unroll
+  for (int i = 0; i < SIDE; ++i) {
+#pragma unroll
+    for (int r = 0; r < SIDE; ++r) m[r] = products[(r * SIDE + i) * step];
+    output_axis(m, to);
+#pragma unroll
+    for (int r = 0; r < OUT; ++r) half_way[r][i] = to[r];
+  }
+  const Place place = locate(first + t, down, across);
+  const int plane = group * outputs + o, aligned = ((w | y_offset | y_stride) & 3) == 0;
+  const float factor = FACTOR(bias, plane), offset = OFFSET(bias, plane);
+  y += place.sample * y_stride + (ulong)plane * h * w + (ulong)place.y * w + place.x;
+#pragma unroll
+  for (int r = 0; r < OUT; ++r) {
+    if (place.y + r >= h) continue;
+    output_axis(half_way[r], to);
+    if (aligned) {
+      put4(y + r * w, (float4)(to[0], to[1], to[2], to[3]) * factor + offset, accumulate, slope);
+    } else {
+#pragma unroll
+      for (int i = 0; i < OUT; ++i)
+        if (place.x + i < w) put(y + r * w + i, to[i] * factor + offset, accumulate, slope);
+    }
+  }
+}
+
+kernel void window(OPERAND_RESTRICT(const float, sums), OPERAND_RESTRICT(float, dw), int channels, int outputs, int groups, int splits, int accumulate) {
+  const int c = get_global_id(0), o = get_global_id(1), group = get_global_id(2);
+  if (c >= channels || o >= outputs) return;
+  LOCATE(sums), LOCATE(dw);
+  const ulong step = (ulong)groups * outputs * channels;
+  const ulong place = ((ulong)group * outputs + o) * channels + c;
+  float m[SIDE][SIDE], half_way[SIDE][3], column[SIDE], to[3];
+#pragma unroll
+  for (int p = 0; p < POINTS; ++p) m[p / SIDE][p % SIDE] = 0.0f;
+  for (int s = 0; s < splits; ++s) {
+#pragma unroll
+    for (int p = 0; p < POINTS; ++p) m[p / SIDE][p % SIDE] += sums[((ulong)s * POINTS + p) * step + place];
+  }
+#pragma unroll
+  for (int r = 0; r < SIDE; ++r) window_axis(m[r], half_way[r]);
+#pragma unroll
+  for (int i = 0; i < 3; ++i) {
+#pragma unroll
+    for (int r = 0; r < SIDE; ++r) column[r] = half_way[r][i];
+    window_axis(column, to);
+#pragma unroll
+    for (int r = 0; r < 3; ++r) put(dw + place * 9 + r * 3 + i, to[r], accumulate, 1.0f);
+  }
+}

@@ -1,0 +1,41 @@
+"""What the kernels of direct convolution on GPUs know of a geometry (kernels/conv_window.h)."""
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ocaffe.ops.convolution import ConvGeometry
+
+
+def sizes(g: ConvGeometry) -> list[int]:
+    """The macro SIZES."""
+    return [g.batch, g.group, g.group_channels, g.group_outputs, *g.size, *g.out]
+
+
+def window(g: ConvGeometry) -> dict[str, int]:
+    """The defines."""
+    result: dict[str, int] = {}
+    for axis, kernel, stride, pad, dilation in zip("DHW", g.kernel, g.stride, g.pad, g.dilation):
+        result |= {f"KERNEL_{axis}": kernel, f"STRIDE_{axis}": stride, f"PAD_{axis}": pad, f"DILATION_{axis}": dilation}
+        result[f"PHASE_STEP_{axis}"] = stride // math.gcd(stride, dilation)
+    return result
+
+
+def phases(g: ConvGeometry) -> int:
+    """How many phases backward_data has (PHASES)."""
+    return 1 if g.taps == 1 and not any(g.pad) else math.prod(g.stride)
+
+
+def phase_columns(g: ConvGeometry) -> int:
+    """Positions of the largest phase in the whole batch."""
+    return g.batch * math.prod(-(-n // s) for n, s in zip(g.size, g.stride))
+
+
+def product_shape(g: ConvGeometry, direction: str) -> tuple[int, int, int, int]:
+    """Rows, columns, depth and number of the matrix products that `direction` ("forward", "backward_data", "backward_filter") consists of."""
+    if direction == "forward":
+        return g.group_outputs, g.batch * g.positions, g.depth, g.group
+    if direction == "backward_data":
+        return g.group_channels, phase_columns(g), -(-g.group_outputs * g.taps // phases(g)), g.group * phases(g)
+    return g.group_outputs, g.depth, g.batch * g.positions, g.group

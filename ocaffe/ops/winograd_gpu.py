@@ -1,0 +1,171 @@
+"""Convolution with 3 x 3 windows by Winograd's F(4x4, 3x3) where work-groups share local memory (kernels/winograd_gpu.cl), and the estimate of its time."""
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from ocaffe.graph.ir import FLOAT, Ref
+from ocaffe.graph.recorder import Recorder
+from ocaffe.ops import gemm_gpu
+from ocaffe.ops.gemm_gpu import FLOATS_PER_CYCLE, LAUNCH, Choice, Tile, tiles_for
+from ocaffe.target import SIXTEEN_BITS, Target
+
+if TYPE_CHECKING:
+    from ocaffe.ops.convolution import ConvGeometry
+
+OUT = 4  # outputs of a tile, per axis
+POINTS = 36
+ROOM = 256 << 20  # bytes that the transformed tiles of one go may take
+GRAIN = 128  # tiles of a go are a multiple of it: columns of the largest tile of the product
+MOST_SPLITS = 16  # of backward_filter: the kernel `window` adds them up one after the other
+GROUP = (64, 2, 1)  # work-items of a group of the transforms
+# For the estimates: launches beside the direct product's, and how much of the traffic of the products is not hidden behind their arithmetic.
+MORE_LAUNCHES = 2
+SHOWS = 0.3
+
+
+def possible(target: Target, g: ConvGeometry) -> bool:
+    """Whether forward and backward_filter can do this geometry."""
+    ones = (1, 1, 1)
+    flat = (len(g.size), g.size[0], g.kernel, g.stride, g.dilation, g.pad[0]) == (3, 1, (1, 3, 3), ones, ones, 0)
+    return flat and target.math != "ieee" and g.out == full(g)
+
+
+def full(g: ConvGeometry) -> tuple[int, ...]:
+    """The outputs if every window of stride 1 is there."""
+    return tuple(i + 2 * p - k + 1 for i, p, k in zip(g.size, g.pad, g.kernel, strict=True))
+
+
+def turned(g: ConvGeometry) -> ConvGeometry:
+    """The convolution of the outputs' gradient with the turned filters that is backward_data."""
+    return replace(g, channels=g.num_output, num_output=g.channels, size=g.out, out=g.size, pad=(0, 2 - g.pad[1], 2 - g.pad[2]))
+
+
+def cost(target: Target, g: ConvGeometry) -> float:
+    """Estimated time of forward in the cycles of gemm_gpu.cost."""
+    pieces, pitch = _pieces(g)
+    return _moving(target, g, 2 * g.num_output * g.group_channels) + pieces * _products(target, g, pitch)[1]
+
+
+def filter_cost(target: Target, g: ConvGeometry) -> float:
+    """Estimated time of backward_filter."""
+    pieces, pitch = _pieces(g)
+    choice, products = _sums(target, g, pitch)
+    return _moving(target, g, 2 * pieces * choice.splits * g.num_output * g.group_channels) + pieces * products
+
+
+def _moving(target: Target, g: ConvGeometry, matrices: int) -> float:
+    """What the transforms of tiles take, and the products' memory traffic as far as it shows; `matrices`: other floats per point that are moved."""
+    tiles = (g.channels + g.num_output) * _tiles(g)
+    moved = (OUT * OUT + POINTS * (1 + SHOWS)) * tiles + POINTS * matrices
+    return MORE_LAUNCHES * LAUNCH + moved / (target.compute_units * FLOATS_PER_CYCLE)
+
+
+def forward(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y: Ref, back: bool = False) -> None:
+    """y = convolution of x (+ bias per output); `back`: with filters [channel][output], their taps backwards (`turned`)."""
+    _, pitch = _pieces(g)
+    choice, _ = _products(rec.target, g, pitch)
+    batches = POINTS * g.group
+    filters = rec.scratch("filters", (batches * g.group_channels, g.group_outputs))
+    tiles = rec.scratch("tiles", (batches * g.group_channels, pitch))
+    products = rec.scratch("products", (batches * g.group_outputs, pitch))
+    sizes, steps = [g.group_channels, g.group_outputs, g.group], (9, g.group_outputs * 9) if back else (g.depth, 9)
+    for first, count in _goes(g, pitch):
+        once = 0 if first else -(-g.group_outputs // GROUP[0]) * GROUP[0]
+        place = [*_grid(g), first, count, pitch]
+        rec.launch(
+            "winograd_gpu.operands",
+            reads=[x, w],
+            writes=[tiles] if first else [tiles, filters],
+            modifies=[filters] if first else [],
+            args=[*sizes, *g.size[1:], *g.pad[1:], *place, once, *steps, back],
+            size=(once + pitch, g.group_channels, g.group),
+            local=GROUP,
+        )
+        gemm_gpu.batched(rec, filters, tiles, products, batches, choice, trans_a=True)
+        args = [*sizes[1:], *g.out[1:], *place, bias is not None, rec.accumulates(y), 1.0]
+        rec.launch(
+            "winograd_gpu.output",
+            reads=[products, bias or products],
+            writes=[] if first else [y],
+            modifies=[y] if first else [],
+            args=args,
+            size=(count, g.group_outputs, g.group),
+            local=GROUP,
+            epilogue=len(args) - 1,
+        )
+
+
+def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref) -> None:
+    """dw: the sums over tiles of the products of what forward and backward_data transform, some tiles after others."""
+    _, pitch = _pieces(g)
+    choice, _ = _sums(rec.target, g, pitch)
+    batches = POINTS * g.group
+    tiles = rec.scratch("tiles", (batches * g.group_channels, pitch))
+    gradients = rec.scratch("gradients", (batches * g.group_outputs, pitch))
+    sums = rec.scratch("sums", (choice.splits * batches * g.group_outputs, g.group_channels))
+    sizes = [g.group_channels, g.group_outputs, g.group]
+    for first, count in _goes(g, pitch):
+        rec.launch(
+            "winograd_gpu.gradients",
+            reads=[x, dy],
+            writes=[tiles, gradients],
+            args=[*sizes, *g.size[1:], *g.pad[1:], *_grid(g), first, count, pitch, *g.out[1:]],
+            size=(pitch, g.group_channels + g.group_outputs, g.group),
+            local=GROUP,
+        )
+        gemm_gpu.batched(rec, gradients, tiles, sums, batches, choice, trans_b=True, add=first > 0)
+    rec.launch(
+        "winograd_gpu.window",
+        reads=[sums],
+        writes=[dw],
+        args=[*sizes, choice.splits, rec.accumulates(dw)],
+        size=(g.group_channels, g.group_outputs, g.group),
+        local=GROUP,
+    )
+
+
+def _grid(g: ConvGeometry) -> tuple[int, int]:
+    """Tiles of an image, down and across."""
+    return -(-g.out[1] // OUT), -(-g.out[2] // OUT)
+
+
+def _tiles(g: ConvGeometry) -> int:
+    return g.batch * math.prod(_grid(g))
+
+
+def _pieces(g: ConvGeometry) -> tuple[int, int]:
+    """Into how many goes the tiles are cut so that what is transformed fits into ROOM, and tiles of a go with padding."""
+    most = max(1, ROOM // (POINTS * (g.channels + g.num_output) * FLOAT.itemsize * GRAIN)) * GRAIN
+    pieces = -(-_tiles(g) // most)
+    pitch = -(-_tiles(g) // (pieces * GRAIN)) * GRAIN
+    return -(-_tiles(g) // pitch), pitch
+
+
+def _goes(g: ConvGeometry, pitch: int) -> Iterator[tuple[int, int]]:
+    """First tile and number of tiles of each go."""
+    return ((first, min(pitch, _tiles(g) - first)) for first in range(0, _tiles(g), pitch))
+
+
+def _product_tiles(target: Target) -> tuple[Tile, ...]:
+    """Operands of the products are never rounded to 16 bits, but to TF32: bfloat16 would be 1.6e-2 of the largest magnitude off (TF32: 2e-3, as the direct
+    product of bfloat16), and float16 has not the range."""
+    return tiles_for(target, "tf32" if target.math in SIXTEEN_BITS else None)
+
+
+def _products(target: Target, g: ConvGeometry, pitch: int) -> tuple[Choice, float]:
+    """Tile and estimated time of the products of one go of forward; their depth is not split, for 36 of them fill a device."""
+    shape = (g.group_outputs, pitch, g.group_channels, POINTS * g.group)
+    costs = {choice: gemm_gpu.cost(target, choice, *shape) for choice in gemm_gpu.choices(target, _product_tiles(target), *shape) if choice.splits == 1}
+    return min(costs.items(), key=lambda item: item[1])
+
+
+def _sums(target: Target, g: ConvGeometry, pitch: int) -> tuple[Choice, float]:
+    """The same of backward_filter; the sum over splits costs no launch here, for the kernel `window` is needed anyway."""
+    shape, tiles = (g.group_outputs, g.group_channels, pitch, POINTS * g.group), _product_tiles(target)
+    deep = [replace(tile, depth=2 * tile.depth) for tile in tiles if tile.mma and tile.rows == tile.columns == 64]
+    choices = gemm_gpu.choices(target, [*tiles, *deep], *shape)
+    costs = {choice: gemm_gpu.cost(target, choice, *shape) - (LAUNCH if choice.splits > 1 else 0) for choice in choices if choice.splits <= MOST_SPLITS}
+    return min(costs.items(), key=lambda item: item[1])

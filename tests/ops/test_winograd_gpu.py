@@ -1,0 +1,174 @@
+"""Winograd's convolution of the GPU class against numpy in float64, where it is chosen and where it is not; CPU runtimes run it, too."""
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ocaffe.graph.ir import Ref, Role
+from ocaffe.ops import conv_gpu, convolution, winograd_gpu
+from ocaffe.target import Target
+from tests.harness import execute
+from tests.ops.test_convolution import RESULTS, arrays, geometry, record, reference, refs
+from tests.ops.test_gemm import close, hold, merge_relu, recorder
+from tests.ops.test_gpu_kernels import SMALL, TF32_TILES, needs_tensor_cores
+from tests.ops.test_winograd import GEOMETRIES
+
+TOLERANCE = 1e-5  # of the largest magnitude: what the transforms may cost
+H100 = Target(kind="gpu", runtime="nvidia", compute_units=132, tensor_cores=True)
+
+
+@pytest.fixture(autouse=True)
+def always(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chosen wherever it can be, but where a test asks what is chosen; CPU runtimes compile larger tiles for many seconds."""
+    if "device" in request.fixturenames:
+        monkeypatch.setattr(winograd_gpu, "cost", lambda *_: 0)
+        monkeypatch.setattr(winograd_gpu, "filter_cost", lambda *_: 0)
+        if request.getfixturevalue("device").target.is_cpu:
+            monkeypatch.setattr(winograd_gpu, "tiles_for", lambda _: (SMALL,))
+
+
+def run(device: Any, name: str, *, strided: bool = False, add: bool = False, tolerance: float = TOLERANCE) -> list[np.ndarray]:
+    """y, dx, dw, db as computed, each compared with the reference."""
+    g = GEOMETRIES[name]
+    given = arrays(g)
+    want = reference(g, *given.values())
+    at = refs(g, given, want, strided)
+    rec = recorder(replace(device.target, kind="gpu"))
+    feeds = {at[key]: array for key, array in given.items()}
+    if add:
+        at["y"] = Ref("y", at["y"].shape, Role.DIFF)
+        for number, result in enumerate(RESULTS):
+            hold(rec, at[result])
+            feeds[at[result]] = np.random.default_rng(number).standard_normal(at[result].shape)
+            want[result] = want[result] + feeds[at[result]]
+    record(rec, g, at)
+    used = {launch.call.function for launch in rec.launches if launch.call and launch.call.program == "winograd_gpu"}
+    assert used == {"operands", "output", "gradients", "window"}
+    assert not any(launch.call and launch.call.program == "conv_gpu" for launch in rec.launches)
+    got = execute(rec, device.context, feeds, [at[result] for result in RESULTS])
+    for result, array in zip(RESULTS, got):
+        close(array, want[result], tolerance)
+    return got
+
+
+@pytest.mark.parametrize("name", GEOMETRIES)
+def test_geometries(device: Any, name: str) -> None:
+    run(device, name)
+
+
+@pytest.mark.parametrize("name", ["edges cut tiles", "groups", "rows longer than a vector of tiles"])
+@pytest.mark.parametrize("add", [False, True])
+def test_samples_apart_and_accumulation(device: Any, name: str, add: bool) -> None:
+    """The position of a sample follows from the batch stride; what earlier nodes have written is added to."""
+    run(device, name, strided=True, add=add)
+
+
+def test_rows_of_whole_vectors(device: Any) -> None:
+    """Images whose rows are read and written as float4."""
+    run(device, "whole tiles")
+    run(device, "whole tiles", add=True)
+
+
+@pytest.mark.parametrize("name", ["a pixel a sample", "edges cut tiles"])
+def test_some_tiles_after_others(device: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What does not fit into the workspace goes in several passes; twice the same bits."""
+    monkeypatch.setattr(winograd_gpu, "ROOM", 1)
+    monkeypatch.setattr(winograd_gpu, "GRAIN", 16)
+    for first, second in zip(run(device, name, add=True), run(device, name, add=True)):
+        np.testing.assert_array_equal(first, second)
+
+
+def test_tf32(device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    needs_tensor_cores(device)
+    monkeypatch.setattr(winograd_gpu, "tiles_for", lambda _: TF32_TILES)
+    run(device, "more channels than a block", tolerance=5e-3)
+
+
+@pytest.mark.parametrize("bias", [0, 1, 2])
+def test_epilogues(device: Any, bias: int) -> None:
+    """Nothing, an offset, or offsets and factors per output; then a ReLU."""
+    g = GEOMETRIES["groups"]
+    given = arrays(g)
+    table = np.stack([given["bias"], np.linspace(-2, 2, g.num_output)])
+    given["bias"] = table[0] * 0
+    want = reference(g, *given.values())
+    at = refs(g, given, want, strided=False)
+    rec = recorder(replace(device.target, kind="gpu"), "forward")
+    offsets = Ref("table", table.shape, Role.PARAMETER)
+    convolution.forward(rec, g, at["x"], at["w"], at["bias"] if bias == 0 else None, at["y"])
+    launch = rec.launches[-1]
+    assert launch.call is not None and launch.epilogue is not None
+    if bias:
+        scalars = list(launch.call.scalars)
+        scalars[launch.epilogue - 2] = np.int32(bias)
+        launch.call = replace(launch.call, scalars=tuple(scalars))
+        launch.operands[1] = replace(launch.operands[1], ref=offsets)
+    merge_relu(rec, 0.25)
+    y = want["y"] * (table[1].reshape(-1, 1, 1, 1) if bias == 2 else 1) + (table[0].reshape(-1, 1, 1, 1) if bias else 0)
+    feeds = {at["x"]: given["x"], at["w"]: given["w"]} | ({offsets: table} if bias else {at["bias"]: given["bias"]})
+    close(execute(rec, device.context, feeds, [at["y"]])[0], np.where(y > 0, y, 0.25 * y), TOLERANCE)
+
+
+def test_error_of_a_deep_sum(device: Any) -> None:
+    """Positive inputs, as a ReLU leaves them, and 512 channels: the worst that the nets at hand have."""
+    g = geometry(1, 512, 16, (1, 14, 14), (1, 3, 3), pad=(0, 1, 1))
+    given = arrays(g)
+    given["x"] = np.abs(given["x"])
+    want = reference(g, *given.values())
+    at = refs(g, given, want, strided=False)
+    rec = recorder(replace(device.target, kind="gpu"))
+    record(rec, g, at)
+    for result, array in zip(RESULTS, execute(rec, device.context, {at[key]: array for key, array in given.items()}, [at[key] for key in RESULTS])):
+        close(array, want[result], TOLERANCE)
+
+
+def test_what_is_not_finite(device: Any) -> None:
+    """It reaches every output whose window sees it, and no tile that does not."""
+    g = geometry(1, 2, 3, (1, 16, 16), (1, 3, 3), pad=(0, 1, 1))
+    rec = recorder(replace(device.target, kind="gpu"), "forward")
+    x, w, y = Ref("x", (1, 2, 1, 16, 16), Role.ACTIVATION), Ref("w", g.weight_shape, Role.PARAMETER), Ref("y", (1, 3, 1, 16, 16), Role.ACTIVATION)
+    convolution.forward(rec, g, x, w, None, y)
+    given = {x: np.ones(x.shape), w: np.random.default_rng(0).standard_normal(w.shape)}
+    given[x][0, 0, 0, 5, 6], given[x][0, 1, 0, 11, 12] = np.inf, np.nan
+    finite = np.isfinite(execute(rec, device.context, given, [y])[0][0, :, 0])
+    for row, column in ((5, 6), (11, 12)):
+        assert not finite[:, row - 1 : row + 2, column - 1 : column + 2].any()
+    tiles = finite.reshape(3, 4, 4, 4, 4).any((2, 4))
+    assert tiles[:, 0].all() and tiles[:, 3].any() and finite[:, :4].all()
+
+
+# -- what is recorded: no device needed ------------------------------------------------------------------------------------
+
+
+def functions(target: Target, numbers: tuple[int, int, int, int]) -> list[str]:
+    batch, channels, outputs, size = numbers
+    g = geometry(batch, channels, outputs, (1, size, size), (1, 3, 3), pad=(0, 1, 1))
+    rec = recorder(target, "forward")
+    x, y = Ref("x", (batch, channels, *g.size), Role.ACTIVATION), Ref("y", (batch, outputs, *g.out), Role.ACTIVATION)
+    conv_gpu.forward(rec, g, x, Ref("w", g.weight_shape, Role.PARAMETER), None, y)
+    return [launch.call.program for launch in rec.launches if launch.call]
+
+
+@pytest.mark.parametrize(("numbers", "chosen"), [((64, 256, 256, 56), True), ((64, 3, 64, 224), False), ((1, 8, 8, 14), False)])
+def test_it_is_chosen_where_it_pays(numbers: tuple[int, int, int, int], chosen: bool) -> None:
+    assert ("winograd_gpu" in functions(H100, numbers)) == chosen
+    assert "winograd_gpu" not in functions(replace(H100, math="ieee"), numbers)
+
+
+@pytest.mark.parametrize("other", [{"stride": (1, 2, 2)}, {"dilation": (1, 2, 2)}, {"kernel": (1, 5, 5)}])
+def test_other_windows_are_not_for_it(other: dict[str, tuple[int, int, int]]) -> None:
+    g = geometry(4, 64, 64, (1, 56, 56), **{"kernel": (1, 3, 3), **other})
+    assert not winograd_gpu.possible(H100, g)
+
+
+def test_workspace_is_bounded() -> None:
+    """Whatever the batch: all transformed tiles would be more than four times the image."""
+    g = geometry(64, 64, 64, (1, 224, 224), (1, 3, 3), pad=(0, 1, 1))
+    rec = recorder(H100)
+    x, y = Ref("x", (64, 64, 1, 224, 224), Role.ACTIVATION), Ref("y", (64, 64, 1, 224, 224), Role.ACTIVATION)
+    winograd_gpu.forward(rec, g, x, Ref("w", g.weight_shape, Role.PARAMETER), None, y)
+    spaces = {ref for launch in rec.launches for ref in launch.writes if ref.role is Role.SCRATCH and "filters" not in ref.name}
+    assert sum(ref.nbytes for ref in spaces) <= winograd_gpu.ROOM
