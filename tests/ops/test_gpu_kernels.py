@@ -18,14 +18,15 @@ from ocaffe.graph.ir import Ref, Role
 from ocaffe.graph.recorder import Recorder
 from ocaffe.ops import conv_depthwise, conv_gpu, gemm_gpu
 from ocaffe.ops.convolution import ConvGeometry
-from ocaffe.ops.gemm_gpu import MMA, TENSOR_TILES, TILES, Choice, Tile, mma_tiles
+from ocaffe.ops.gemm_gpu import QUAD_TILES, TENSOR_TILES, TILES, Choice, Tile
 from ocaffe.target import MATHS, Target
 from tests.harness import execute
 
+MMA = {math: tiles[0].mma for math, tiles in QUAD_TILES.items()}
 HALVES = (MMA["bf16"], MMA["fp16"])
-MMA_TILES = [tile for math in MMA for tile in mma_tiles(math)]
-TENSOR = pytest.mark.parametrize("tile", [*TENSOR_TILES, *MMA_TILES], ids=str)
-GEMM_TILES = [*TENSOR_TILES, *(replace(tile, mma=1) for tile in TENSOR_TILES), *mma_tiles("bf16"), *mma_tiles("fp16")]
+ROUNDED = [tile for tiles in QUAD_TILES.values() for tile in tiles]
+TENSOR = pytest.mark.parametrize("tile", [*TENSOR_TILES, *ROUNDED], ids=str)
+GEMM_TILES = [*TENSOR_TILES, *(replace(tile, mma=1) for tile in TENSOR_TILES), *QUAD_TILES["bf16"], *QUAD_TILES["fp16"]]
 TENSOR_GEMM = pytest.mark.parametrize("tile", GEMM_TILES, ids=str)
 SMALL = Tile(rows=16, columns=32, item_rows=4, item_columns=4, warp_rows=16, depth=8)
 
@@ -228,7 +229,7 @@ def test_tiles_meet_what_the_kernels_ask_for(tile: Tile) -> None:
         assert conv_gpu.window_step(g, tile)[0] % (tile.items // tile.columns) == 0
 
 
-@pytest.mark.parametrize("tile", MMA_TILES, ids=str)
+@pytest.mark.parametrize("tile", ROUNDED, ids=str)
 def test_tiles_meet_what_tensor_cores_ask_for(tile: Tile) -> None:
     assert tile.item_rows * 8 == tile.warp_rows and tile.warp_rows % 32 == 0 and tile.item_columns % 8 == 0
     assert tile.items % 128 == 0 and 2 * 16 * (tile.rows + tile.columns) * 4 <= 48 << 10
@@ -383,7 +384,7 @@ def test_convolution_on_tensor_cores(device: Any, window: str, tile: Tile) -> No
         check_convolution(device, conv_gpu, g, add=case % 2 == 1, offset=3 * case % 2, choice=small(g, (1, 3)[case // 2], tile))
 
 
-@pytest.mark.parametrize("tile", MMA_TILES, ids=str)
+@pytest.mark.parametrize("tile", ROUNDED, ids=str)
 def test_vectors_on_tensor_cores(device: Any, tile: Tile) -> None:
     """Planes of a multiple of four positions that begin at float4 places, over every pixel and not; several steps of the depth, and a part of one."""
     can_run(device, tile, (MMA["tf32"],))
@@ -392,7 +393,7 @@ def test_vectors_on_tensor_cores(device: Any, tile: Tile) -> None:
         check_convolution(device, conv_gpu, g, offset=4, gap=8, add=group == 2, choice=small(g, group, tile))
 
 
-@pytest.mark.parametrize("tile", mma_tiles("fp16"), ids=str)
+@pytest.mark.parametrize("tile", QUAD_TILES["fp16"], ids=str)
 def test_small_gradients_in_float16(device: Any, tile: Tile) -> None:
     """Gradients below float16's smallest number keep their sign and size: they are scaled before they are rounded."""
     can_run(device, tile, HALVES)
@@ -412,6 +413,37 @@ def test_small_gradients_in_float16(device: Any, tile: Tile) -> None:
     want = {dx: model.backward_data(dys, ws), dw: model.backward_filter(xs, dys), c: left.T @ bs}
     for ref, got in zip(want, execute(rec, device.context, feeds, list(want))):
         close(got, want[ref])
+
+
+GAPS: dict[str, dict[str, Any]] = {
+    "in two axes": {"kernel": (1, 1, 1), "stride": (1, 2, 2)},
+    "in three axes": {"kernel": (1, 1, 1), "stride": (2, 1, 3)},
+    "around a pad": {"kernel": (1, 1, 1), "stride": (1, 2, 2), "pad": (0, 1, 0)},
+}
+
+
+@pytest.mark.parametrize("tile", [SMALL, *QUAD_TILES["tf32"]], ids=str)
+@pytest.mark.parametrize("window", GAPS)
+def test_gaps_that_a_stride_leaves(device: Any, window: str, tile: Tile) -> None:
+    """backward_data of one tap: what no window meets gets a zero and the bias, or keeps what is there; rows of four columns are written in pairs."""
+    can_run(device, tile, (0, MMA["tf32"]))
+    rng = np.random.default_rng(3)
+    for case, size in enumerate(((1, 6, 8), (1, 5, 8), (1, 7, 7), (3, 2, 4), (2, 3, 6))):
+        g = geometry(3, 18, 12, size, **GAPS[window])
+        for add, offset in ((False, 4 * (case % 2)), (True, 0), (False, 3)):
+            rec = recorder(device.target)
+            dy, w = Ref("dy", (3, 12, *g.out), Role.DIFF), Ref("w", g.weight_shape, Role.PARAMETER)
+            dx, bias = tensor("dx", (3, 18, *size), Role.DIFF, offset), None if add else Ref("bias", (18,), Role.PARAMETER)
+            feeds = {ref: rng.standard_normal(ref.shape) for ref in (dy, w, *([bias] if bias else []))}
+            choice = small(g, 1 + case % 2, tile)
+            want = Numpy(g).backward_data(multiplied(feeds[dy], choice), multiplied(feeds[w], choice))
+            if bias:
+                want = want + feeds[bias].reshape(-1, 1, 1, 1)
+            if add:
+                feeds[accumulating(rec, dx)] = rng.standard_normal(dx.shape)
+                want = want + feeds[dx]
+            conv_gpu.backward_data(rec, g, dy, w, dx, choice, bias)
+            close(execute(rec, device.context, feeds, [dx])[0], want)
 
 
 def test_convolution_of_few_channels(device: Any) -> None:
