@@ -165,7 +165,8 @@ INLINE void gather(const int backward, local float* as, local float* bs, global 
   /* Four neighbouring columns are four neighbouring places of one plane. */
   const int dense = !(backward && STRIDED);
   const int by_four = dense && target_aligned && (positions & 3) == 0 && (sample_stride & 3) == 0;
-  const int spread_aligned = target_aligned && (tw & 3) == 0 && (sample_stride & 3) == 0;
+  /* SPREAD: two results and the gaps between them are four neighbouring places of a row. */
+  const int in_pairs = backward && SPREAD && STRIDE_W == 2 && target_aligned && (tw & 3) == 0 && (sample_stride & 3) == 0;
 #pragma unroll
   for (int j = 0; j < TN; j += 4) {
     ulong place[4];
@@ -186,9 +187,9 @@ INLINE void gather(const int backward, local float* as, local float* bs, global 
       global float* to = target + (ulong)(row + ROW(i)) * target_plane;
       const float factor = FACTOR(bias, row + ROW(i)), offset = OFFSET(bias, row + ROW(i));
       const float4 v = (float4)(acc[i][j], acc[i][j + 1], acc[i][j + 2], acc[i][j + 3]) * factor + offset;
-      if (backward && SPREAD) {
-        put_spread(to, place, (column + COLUMN(j)) % positions, columns - column - COLUMN(j), v, offset, positions, count_h, count_w, td, th, tw,
-                   spread_aligned, has_bias, accumulate, slope);
+      if (in_pairs) {
+        if (column + COLUMN(j) < columns) put4(to + place[0], (float4)(v.x, offset, v.y, offset), accumulate, slope);
+        if (column + COLUMN(j) + 2 < columns) put4(to + place[2], (float4)(v.z, offset, v.w, offset), accumulate, slope);
       } else if (by_four) {
         if (column + COLUMN(j) < columns) put4(to + place[0], v, accumulate, slope);
       } else {
@@ -199,6 +200,9 @@ INLINE void gather(const int backward, local float* as, local float* bs, global 
       }
     }
   }
+  if (backward && SPREAD)
+    fill_gaps(target, sample_stride, column0 + item % BN, columns, min(BM, rows - row0), positions, count_h, count_w, td, th, tw, bias, bias_stride, in_pairs,
+              has_bias, accumulate, slope);
 }
 
 kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void forward(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(const float, filter),

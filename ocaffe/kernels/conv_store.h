@@ -6,27 +6,22 @@
 #include "epilogue.h"
 #include "tile_gpu.h"
 
-/* SPREAD: the results `v` of four neighbouring columns, of which `exist` exist, and `offset` in the gaps behind them. p: the first one's position in its
-   sample; aligned: rows of the target begin at float4 places and have a multiple of four columns. */
-INLINE void put_spread(global float* target, const ulong place[4], int p, int exist, float4 v, float offset, int positions, int count_h, int count_w, int td,
-                       int th, int tw, int aligned, int has_bias, int accumulate, float slope) {
-  const int gaps = !accumulate || has_bias || slope != 1.0f; /* else there is nothing to add */
-  const int pairs = STRIDE_W == 2 && aligned && gaps;
-  const float values[4] = {v.x, v.y, v.z, v.w};
-#pragma unroll
-  for (int e = 0; e < 4; ++e) {
-    const int q = (p + e) % positions, x = q % count_w * STRIDE_W, y = q / count_w % count_h * STRIDE_H, z = q / count_w / count_h * STRIDE_D;
-    if (e >= exist || (pairs && e % 2)) continue;
-    for (int d = 0; d < (gaps ? min(STRIDE_D, td - z) : 1); ++d)
-      for (int h = 0; h < (gaps ? min(STRIDE_H, th - y) : 1); ++h) {
-        global float* to = target + place[e] + (d * th + h) * tw;
-        const int here = (d | h) == 0;
-        if (pairs) {
-          put4(to, (float4)(here ? values[e] : offset, offset, here ? values[(e + 1) % 4] : offset, offset), accumulate, slope);
-        } else {
-          for (int w = 0; w < (gaps ? min(STRIDE_W, tw - x) : 1); ++w) put(to + w, here && w == 0 ? values[e] : offset, accumulate, slope);
-        }
-      }
+/* SPREAD: an offset (and what is there) in the gaps behind the tile's results. A work-item keeps to one column and takes every NT / BN-th row, so that neighbours write
+   neighbouring places. `target`, `bias`: the tile's first row; `rows` of it exist; in_pairs: the gap behind a result in its own row was written with the result. */
+INLINE void fill_gaps(global float* target, ulong sample_stride, int column, int columns, int rows, int positions, int count_h, int count_w, int td, int th,
+                      int tw, global const float* bias, ulong bias_stride, int in_pairs, int has_bias, int accumulate, float slope) {
+  const int nothing_to_add = accumulate && !has_bias && slope == 1.0f;
+  if (column >= columns || nothing_to_add) return;
+  const int p = column % positions, x = p % count_w * STRIDE_W, y = p / count_w % count_h * STRIDE_H, z = p / count_w / count_h * STRIDE_D;
+  const int depth = min(STRIDE_D, td - z), height = min(STRIDE_H, th - y), width = min(STRIDE_W, tw - x);
+  target += column / positions * sample_stride + (z * th + y) * tw + x;
+#pragma unroll 1
+  for (int row = get_local_id(0) / BN; row < rows; row += NT / BN) {
+    global float* to = target + (ulong)row * (td * th * tw);
+    const float offset = OFFSET(bias, row);
+    for (int d = 0; d < depth; ++d)
+      for (int h = 0; h < height; ++h)
+        for (int w = (d | h) ? 0 : in_pairs ? width : 1; w < width; ++w) put(to + (d * th + h) * tw + w, offset, accumulate, slope);
   }
 }
 
@@ -41,7 +36,8 @@ INLINE void store_positions(float acc[TM][TN], const Phase f, global float* targ
   /* Four neighbouring columns are four neighbouring places of one plane. */
   const int dense = !(backward && STRIDED);
   const int by_four = dense && target_aligned && (f.positions & 3) == 0 && (sample_stride & 3) == 0;
-  const int spread_aligned = target_aligned && (tw & 3) == 0 && (sample_stride & 3) == 0;
+  /* SPREAD: two results and the gaps between them are four neighbouring places of a row. */
+  const int in_pairs = backward && SPREAD && STRIDE_W == 2 && target_aligned && (tw & 3) == 0 && (sample_stride & 3) == 0;
 #pragma unroll
   for (int j = 0; j < TN; j += 4) {
     ulong place[4];
@@ -62,9 +58,9 @@ INLINE void store_positions(float acc[TM][TN], const Phase f, global float* targ
       global float* to = target + (ulong)(row + ROW(i)) * plane;
       const float factor = FACTOR(bias, row + ROW(i)), offset = OFFSET(bias, row + ROW(i));
       const float4 v = (float4)(acc[i][j], acc[i][j + 1], acc[i][j + 2], acc[i][j + 3]) * factor + offset;
-      if (backward && SPREAD) {
-        put_spread(to, place, (column + COLUMN(j)) % f.positions, f.columns - column - COLUMN(j), v, offset, f.positions, f.count_h, f.count_w, td, th, tw,
-                   spread_aligned, has_bias, accumulate, slope);
+      if (in_pairs) {
+        if (column + COLUMN(j) < f.columns) put4(to + place[0], (float4)(v.x, offset, v.y, offset), accumulate, slope);
+        if (column + COLUMN(j) + 2 < f.columns) put4(to + place[2], (float4)(v.z, offset, v.w, offset), accumulate, slope);
       } else if (by_four) {
         if (column + COLUMN(j) < f.columns) put4(to + place[0], v, accumulate, slope);
       } else {
@@ -75,7 +71,9 @@ INLINE void store_positions(float acc[TM][TN], const Phase f, global float* targ
       }
     }
   }
+  if (backward && SPREAD)
+    fill_gaps(target, sample_stride, column0 + item % BN, f.columns, min(BM, rows - row0), f.positions, f.count_h, f.count_w, td, th, tw, bias, bias_stride, in_pairs,
+              has_bias, accumulate, slope);
 }
-
 
 #endif
