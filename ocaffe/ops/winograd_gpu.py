@@ -149,7 +149,7 @@ def _goes(g: ConvGeometry, pitch: int) -> Iterator[tuple[int, int]]:
     return ((first, min(pitch, _tiles(g) - first)) for first in range(0, _tiles(g), pitch))
 
 
-def _product_tiles(target: Target) -> tuple[Tile, ...]:
+def product_tiles(target: Target) -> tuple[Tile, ...]:
     """Operands of the products are never rounded to 16 bits, but to TF32: bfloat16 would be 1.6e-2 of the largest magnitude off (TF32: 2e-3, as the direct
     product of bfloat16), and float16 has not the range."""
     return tiles_for(target, "tf32" if target.math in SIXTEEN_BITS else None)
@@ -158,13 +158,13 @@ def _product_tiles(target: Target) -> tuple[Tile, ...]:
 def _products(target: Target, g: ConvGeometry, pitch: int) -> tuple[Choice, float]:
     """Tile and estimated time of the products of one go of forward; their depth is not split, for 36 of them fill a device."""
     shape = (g.group_outputs, pitch, g.group_channels, POINTS * g.group)
-    costs = {choice: gemm_gpu.cost(target, choice, *shape) for choice in gemm_gpu.choices(target, _product_tiles(target), *shape) if choice.splits == 1}
+    costs = {choice: gemm_gpu.cost(target, choice, *shape) for choice in gemm_gpu.choices(target, product_tiles(target), *shape) if choice.splits == 1}
     return min(costs.items(), key=lambda item: item[1])
 
 
 def _sums(target: Target, g: ConvGeometry, pitch: int) -> tuple[Choice, float]:
     """The same of backward_filter; the sum over splits costs no launch here, for the kernel `window` is needed anyway."""
-    shape, tiles = (g.group_outputs, g.group_channels, pitch, POINTS * g.group), _product_tiles(target)
+    shape, tiles = (g.group_outputs, g.group_channels, pitch, POINTS * g.group), product_tiles(target)
     deep = [replace(tile, depth=2 * tile.depth) for tile in tiles if tile.mma and tile.rows == tile.columns == 64]
     choices = gemm_gpu.choices(target, [*tiles, *deep], *shape)
     costs = {choice: gemm_gpu.cost(target, choice, *shape) - (LAUNCH if choice.splits > 1 else 0) for choice in choices if choice.splits <= MOST_SPLITS}

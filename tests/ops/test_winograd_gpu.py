@@ -9,11 +9,12 @@ import pytest
 
 from ocaffe.graph.ir import Ref, Role
 from ocaffe.ops import conv_gpu, convolution, winograd_gpu
+from ocaffe.ops.gemm_gpu import ON_TENSOR_CORES
 from ocaffe.target import Target
 from tests.harness import execute
 from tests.ops.test_convolution import RESULTS, arrays, geometry, record, reference, refs
 from tests.ops.test_gemm import close, hold, merge_relu, recorder
-from tests.ops.test_gpu_kernels import SMALL, TF32_TILES, needs_tensor_cores
+from tests.ops.test_gpu_kernels import SMALL, can_run
 from tests.ops.test_winograd import GEOMETRIES
 
 TOLERANCE = 1e-5  # of the largest magnitude: what the transforms may cost
@@ -27,7 +28,7 @@ def always(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
         monkeypatch.setattr(winograd_gpu, "cost", lambda *_: 0)
         monkeypatch.setattr(winograd_gpu, "filter_cost", lambda *_: 0)
         if request.getfixturevalue("device").target.is_cpu:
-            monkeypatch.setattr(winograd_gpu, "tiles_for", lambda _: (SMALL,))
+            monkeypatch.setattr(winograd_gpu, "product_tiles", lambda _: (SMALL,))
 
 
 def run(device: Any, name: str, *, strided: bool = False, add: bool = False, tolerance: float = TOLERANCE) -> list[np.ndarray]:
@@ -82,8 +83,9 @@ def test_some_tiles_after_others(device: Any, name: str, monkeypatch: pytest.Mon
 
 
 def test_tf32(device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    needs_tensor_cores(device)
-    monkeypatch.setattr(winograd_gpu, "tiles_for", lambda _: TF32_TILES)
+    tiles = ON_TENSOR_CORES["tf32"]
+    can_run(device, tiles[0], ())
+    monkeypatch.setattr(winograd_gpu, "product_tiles", lambda _: tiles)
     run(device, "more channels than a block", tolerance=5e-3)
 
 
@@ -156,6 +158,17 @@ def functions(target: Target, numbers: tuple[int, int, int, int]) -> list[str]:
 def test_it_is_chosen_where_it_pays(numbers: tuple[int, int, int, int], chosen: bool) -> None:
     assert ("winograd_gpu" in functions(H100, numbers)) == chosen
     assert "winograd_gpu" not in functions(replace(H100, math="ieee"), numbers)
+
+
+@pytest.mark.parametrize(("mode", "mma"), [("fp32", 3), ("tf32", 1), ("bf16", 1), ("fp16", 1)])
+def test_products_are_never_rounded_to_16_bits(mode: str, mma: int) -> None:
+    g = geometry(64, 256, 256, (1, 56, 56), (1, 3, 3), pad=(0, 1, 1))
+    rec = recorder(replace(H100, math=mode))
+    x, y = Ref("x", g.input_shape, Role.ACTIVATION), Ref("y", g.output_shape, Role.DIFF)
+    winograd_gpu.forward(rec, g, x, Ref("w", g.weight_shape, Role.PARAMETER), None, y)
+    winograd_gpu.backward_filter(rec, g, x, y, Ref("dw", g.weight_shape, Role.GRADIENT))
+    products = [launch.call for launch in rec.launches if launch.call and launch.call.function == "gemm"]
+    assert products and all(dict(call.defines)["MMA"] == mma and call.program == "gemm_gpu" for call in products)
 
 
 @pytest.mark.parametrize("other", [{"stride": (1, 2, 2)}, {"dilation": (1, 2, 2)}, {"kernel": (1, 5, 5)}])
