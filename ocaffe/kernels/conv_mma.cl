@@ -133,63 +133,66 @@ INLINE void gather(local uint4* as, local uint4* bs, local int2* table, global c
   barrier(CLK_LOCAL_MEM_FENCE);
 #endif
 
-  float acc[TM][TN], rb[QUADS(BN)][QUAD];
-  uint4 ra[QUADS(BM)];
+  float acc[TM][TN], rb[AHEAD][QUADS(BN)][QUAD];
+  uint4 ra[AHEAD][QUADS(BM)];
   tile_clear(acc);
   int at = begin, tap_d = 0, tap_h = 0, tap_w = 0;
-  /* Step s is fetched while step s - 1 is multiplied; the loads are in flight meanwhile. */
-  for (int s = 0; s <= steps; ++s) {
-    if (s < steps) {
-      const int tap = ((f.tap_d + tap_d * tap_step_d) * KERNEL_H + f.tap_h + tap_h * tap_step_h) * KERNEL_W + f.tap_w + tap_w * tap_step_w;
-      global const float* a = packed + ((ulong)(FLAT ? 0 : tap) * all_quads + at / QUAD + a_share.quad) * rows * 4;
+  /* Step t is fetched while step t - AHEAD is multiplied, and enters local memory AHEAD - 1 steps later. */
+  for (int s = 0; s < steps + AHEAD; s += AHEAD)
 #pragma unroll
-      for (int i = 0; i < QUADS(BM); ++i) ra[i] = *(global const uint4*)(a + (ulong)i * (NT / BM) * rows * 4);
+    for (int now = 0; now < AHEAD; ++now) {
+      const int t = s + now, stored = t - AHEAD + 1; /* the step that is fetched, the one that is stored */
+      if (t < steps) {
+        const int tap = ((f.tap_d + tap_d * tap_step_d) * KERNEL_H + f.tap_h + tap_h * tap_step_h) * KERNEL_W + f.tap_w + tap_w * tap_step_w;
+        global const float* a = packed + ((ulong)(FLAT ? 0 : tap) * all_quads + at / QUAD + a_share.quad) * rows * 4;
+#pragma unroll
+        for (int i = 0; i < QUADS(BM); ++i) ra[now][i] = *(global const uint4*)(a + (ulong)i * (NT / BM) * rows * 4);
 #if FLAT
 #pragma unroll
-      for (int i = 0; i < QUADS(BN); ++i)
+        for (int i = 0; i < QUADS(BN); ++i)
 #pragma unroll
-        for (int e = 0; e < QUAD; ++e) {
-          const int2 entry = table[at + (b_share.quad + i * (NT / BN)) * QUAD + e];
-          rb[i][e] = entry.y != 0 && (inside & as_uint(entry.y)) == as_uint(entry.y) ? source[entry.x] : 0.0f;
-        }
+          for (int e = 0; e < QUAD; ++e) {
+            const int2 entry = table[at + (b_share.quad + i * (NT / BN)) * QUAD + e];
+            rb[now][i][e] = entry.y != 0 && (inside & as_uint(entry.y)) == as_uint(entry.y) ? source[entry.x] : 0.0f;
+          }
 #else
-      const uint bits = BIT_W(tap_w) | BIT_H(tap_h) | BIT_D(tap_d);
-      const int exists = !leaves || (inside & bits) == bits;
-      global const float* b = source + ((long)at * plane + (long)(tap_d * delta_d + tap_h * delta_h + tap_w * delta_w));
+        const uint bits = BIT_W(tap_w) | BIT_H(tap_h) | BIT_D(tap_d);
+        const int exists = !leaves || (inside & bits) == bits;
+        global const float* b = source + ((long)at * plane + (long)(tap_d * delta_d + tap_h * delta_h + tap_w * delta_w));
 #if RAGGED
-      const int limit = at + BK <= end ? BK : end - at - b_share.quad * QUAD;
+        const int limit = at + BK <= end ? BK : end - at - b_share.quad * QUAD;
 #else
-      const int limit = BK;
+        const int limit = BK;
 #endif
 #if VECTOR
-      fetch_across(rb, QUADS(BN), b, plane, QUADS(BN), limit, limit == BK);
+        fetch_across(rb[now], QUADS(BN), b, plane, QUADS(BN), limit, limit == BK);
 #else
 #pragma unroll
-      for (int i = 0; i < QUADS(BN); ++i)
+        for (int i = 0; i < QUADS(BN); ++i)
 #pragma unroll
-        for (int e = 0; e < QUAD; ++e) {
-          const int k = i * (NT / BN) * QUAD + e;
-          rb[i][e] = (exists & (k < limit)) ? b[k * plane] : 0.0f;
+          for (int e = 0; e < QUAD; ++e) {
+            const int k = i * (NT / BN) * QUAD + e;
+            rb[now][i][e] = (exists & (k < limit)) ? b[k * plane] : 0.0f;
+          }
+#endif
+        if (++tap_w == taps_w) {
+          tap_w = 0;
+          if (++tap_h == taps_h) {
+            tap_h = 0;
+            if (++tap_d == taps_d) tap_d = 0;
+          }
         }
 #endif
-      if (++tap_w == taps_w) {
-        tap_w = 0;
-        if (++tap_h == taps_h) {
-          tap_h = 0;
-          if (++tap_d == taps_d) tap_d = 0;
-        }
+        if (FLAT || (tap_w | tap_h | tap_d) == 0) at += BK;
       }
-#endif
-      if (FLAT || (tap_w | tap_h | tap_d) == 0) at += BK;
-    }
-    if (s > 0) quads_multiply(as + (s - 1) % 2 * (4 * BM), bs + (s - 1) % 2 * (4 * BN), acc);
-    if (s < steps) {
+      if (t >= AHEAD && t < steps + AHEAD) quads_multiply(as + (t + AHEAD) % 2 * (4 * BM), bs + (t + AHEAD) % 2 * (4 * BN), acc);
+      if (stored >= 0 && stored < steps) {
 #pragma unroll
-      for (int i = 0; i < QUADS(BM); ++i) as[s % 2 * (4 * BM) + a_to[i]] = ra[i];
-      store_quads(bs + s % 2 * (4 * BN), b_to, rb, QUADS(BN), RIGHT_SCALE);
+        for (int i = 0; i < QUADS(BM); ++i) as[stored % 2 * (4 * BM) + a_to[i]] = ra[(now + 1) % AHEAD][i];
+        store_quads(bs + stored % 2 * (4 * BN), b_to, rb[(now + 1) % AHEAD], QUADS(BN), RIGHT_SCALE);
+      }
+      barrier(CLK_LOCAL_MEM_FENCE);
     }
-    barrier(CLK_LOCAL_MEM_FENCE);
-  }
   tile_unscale(acc);
   const ulong sample_stride = splits > 1 ? (ulong)groups * rows * td * th * tw : target_stride;
   target += (splits > 1 ? split * target_stride : 0);
@@ -305,85 +308,88 @@ kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void backward_filter(OPER
     const int position = begin + along.quad * QUAD + e * 4;
     four_sample[e] = position / out_plane, four[e] = position % out_plane;
   }
-  float ra[QUADS(BM)][QUAD];
+  float ra[AHEAD][QUADS(BM)][QUAD];
 #else
-  float ra[PASSES(BM)][PACK];
+  float ra[AHEAD][PASSES(BM)][PACK];
 #endif
 #if VECTOR && POINTWISE
-  float rb[QUADS(BN)][QUAD];
+  float rb[AHEAD][QUADS(BN)][QUAD];
 #else
-  float rb[PASSES(BN)][PACK];
+  float rb[AHEAD][PASSES(BN)][PACK];
 #endif
-  for (int s = 0; s <= steps; ++s) {
-    if (s < steps) {
+  for (int s = 0; s < steps + AHEAD; s += AHEAD)
+#pragma unroll
+    for (int now = 0; now < AHEAD; ++now) {
+      const int t = s + now, stored = t - AHEAD + 1; /* the step that is fetched, the one that is stored */
+      if (t < steps) {
 #if VECTOR
 #pragma unroll
-      for (int e = 0; e < PACK; ++e) {
-        const int exist = end - (begin + s * BK + along.quad * QUAD + e * 4), whole = exist >= 4;
-        const ulong a_at = four_sample[e] * dy_stride + four[e];
+        for (int e = 0; e < PACK; ++e) {
+          const int exist = end - (begin + t * BK + along.quad * QUAD + e * 4), whole = exist >= 4;
+          const ulong a_at = four_sample[e] * dy_stride + four[e];
 #pragma unroll
-        for (int i = 0; i < QUADS(BM); ++i) {
-          const float4 v = fetch4(a_line[i] + a_at, exist, whole);
-          ra[i][4 * e] = v.x, ra[i][4 * e + 1] = v.y, ra[i][4 * e + 2] = v.z, ra[i][4 * e + 3] = v.w;
-        }
+          for (int i = 0; i < QUADS(BM); ++i) {
+            const float4 v = fetch4(a_line[i] + a_at, exist, whole);
+            ra[now][i][4 * e] = v.x, ra[now][i][4 * e + 1] = v.y, ra[now][i][4 * e + 2] = v.z, ra[now][i][4 * e + 3] = v.w;
+          }
 #if POINTWISE
-        const ulong b_at = four_sample[e] * x_stride + four[e];
+          const ulong b_at = four_sample[e] * x_stride + four[e];
 #pragma unroll
-        for (int i = 0; i < QUADS(BN); ++i) {
-          const float4 v = fetch4(b_line[i] + b_at, exist, whole);
-          rb[i][4 * e] = v.x, rb[i][4 * e + 1] = v.y, rb[i][4 * e + 2] = v.z, rb[i][4 * e + 3] = v.w;
-        }
+          for (int i = 0; i < QUADS(BN); ++i) {
+            const float4 v = fetch4(b_line[i] + b_at, exist, whole);
+            rb[now][i][4 * e] = v.x, rb[now][i][4 * e + 1] = v.y, rb[now][i][4 * e + 2] = v.z, rb[now][i][4 * e + 3] = v.w;
+          }
 #endif
-        four[e] += BK;
-        while (four[e] >= out_plane) four[e] -= out_plane, ++four_sample[e];
-      }
+          four[e] += BK;
+          while (four[e] >= out_plane) four[e] -= out_plane, ++four_sample[e];
+        }
 #endif
 #if !VECTOR || !POINTWISE
 #pragma unroll
-      for (int e = 0; e < PACK; ++e) {
-        const Place p = word[e];
-        const int exists = p.position < end;
+        for (int e = 0; e < PACK; ++e) {
+          const Place p = word[e];
+          const int exists = p.position < end;
 #if !VECTOR
-        global const float* a = dy + p.sample * dy_stride + (p.z * oh + p.y) * ow + p.x;
+          global const float* a = dy + p.sample * dy_stride + (p.z * oh + p.y) * ow + p.x;
 #pragma unroll
-        for (int i = 0; i < PASSES(BM); ++i)
-          ra[i][e] = exists ? a[(ulong)min(row0 + word_line + i * LINES_APART, outputs - 1) * out_plane] : 0.0f;
+          for (int i = 0; i < PASSES(BM); ++i)
+            ra[now][i][e] = exists ? a[(ulong)min(row0 + word_line + i * LINES_APART, outputs - 1) * out_plane] : 0.0f;
 #endif
-        const int z = p.z * STRIDE_D - PAD_D, y = p.y * STRIDE_H - PAD_H, left = p.x * STRIDE_W - PAD_W;
-        uint inside = exists ? EXISTS : 0u;
-        if (PADDED && exists)
-          inside |= axis_bits(left, DILATION_W, KERNEL_W, w) | axis_bits(y, DILATION_H, KERNEL_H, h) << KERNEL_W |
-                    axis_bits(z, DILATION_D, KERNEL_D, d) << (KERNEL_W + KERNEL_H);
-        global const float* b = x + p.sample * x_stride + (long)((z * h + y) * w + left);
+          const int z = p.z * STRIDE_D - PAD_D, y = p.y * STRIDE_H - PAD_H, left = p.x * STRIDE_W - PAD_W;
+          uint inside = exists ? EXISTS : 0u;
+          if (PADDED && exists)
+            inside |= axis_bits(left, DILATION_W, KERNEL_W, w) | axis_bits(y, DILATION_H, KERNEL_H, h) << KERNEL_W |
+                      axis_bits(z, DILATION_D, KERNEL_D, d) << (KERNEL_W + KERNEL_H);
+          global const float* b = x + p.sample * x_stride + (long)((z * h + y) * w + left);
 #pragma unroll
-        for (int i = 0; i < PASSES(BN); ++i) rb[i][e] = (inside & b_bits[i]) == b_bits[i] ? b[b_place[i]] : 0.0f;
+          for (int i = 0; i < PASSES(BN); ++i) rb[now][i][e] = (inside & b_bits[i]) == b_bits[i] ? b[b_place[i]] : 0.0f;
 
-        word[e].position += BK;
-        word[e].x += step_x, word[e].y += step_y, word[e].z += step_z, word[e].sample += step_sample;
-        if (word[e].x >= ow) word[e].x -= ow, ++word[e].y;
-        if (word[e].y >= oh) word[e].y -= oh, ++word[e].z;
-        if (word[e].z >= od) word[e].z -= od, ++word[e].sample;
-      }
+          word[e].position += BK;
+          word[e].x += step_x, word[e].y += step_y, word[e].z += step_z, word[e].sample += step_sample;
+          if (word[e].x >= ow) word[e].x -= ow, ++word[e].y;
+          if (word[e].y >= oh) word[e].y -= oh, ++word[e].z;
+          if (word[e].z >= od) word[e].z -= od, ++word[e].sample;
+        }
 #endif
-    }
-    if (s > 0) quads_multiply(as + (s - 1) % 2 * (4 * BM), bs + (s - 1) % 2 * (4 * BN), acc);
-    if (s < steps) {
-      local uint4 *a_step = as + s % 2 * (4 * BM), *b_step = bs + s % 2 * (4 * BN);
+      }
+      if (t >= AHEAD && t < steps + AHEAD) quads_multiply(as + (t + AHEAD) % 2 * (4 * BM), bs + (t + AHEAD) % 2 * (4 * BN), acc);
+      if (stored >= 0 && stored < steps) {
+        local uint4 *a_step = as + stored % 2 * (4 * BM), *b_step = bs + stored % 2 * (4 * BN);
 #if VECTOR
-      store_quads(a_step, a_to, ra, QUADS(BM), LEFT_SCALE);
+        store_quads(a_step, a_to, ra[(now + 1) % AHEAD], QUADS(BM), LEFT_SCALE);
 #else
 #pragma unroll
-      for (int i = 0; i < PASSES(BM); ++i) ((local uint*)a_step)[(word_to ^ WORD_SHIFT(i) * 4) + WORD_PLACE(i)] = word_of(ra[i], LEFT_SCALE);
+        for (int i = 0; i < PASSES(BM); ++i) ((local uint*)a_step)[(word_to ^ WORD_SHIFT(i) * 4) + WORD_PLACE(i)] = word_of(ra[(now + 1) % AHEAD][i], LEFT_SCALE);
 #endif
 #if VECTOR && POINTWISE
-      store_quads(b_step, b_to, rb, QUADS(BN), RIGHT_SCALE);
+        store_quads(b_step, b_to, rb[(now + 1) % AHEAD], QUADS(BN), RIGHT_SCALE);
 #else
 #pragma unroll
-      for (int i = 0; i < PASSES(BN); ++i) ((local uint*)b_step)[(word_to ^ WORD_SHIFT(i) * 4) + WORD_PLACE(i)] = word_of(rb[i], RIGHT_SCALE);
+        for (int i = 0; i < PASSES(BN); ++i) ((local uint*)b_step)[(word_to ^ WORD_SHIFT(i) * 4) + WORD_PLACE(i)] = word_of(rb[(now + 1) % AHEAD][i], RIGHT_SCALE);
 #endif
+      }
+      barrier(CLK_LOCAL_MEM_FENCE);
     }
-    barrier(CLK_LOCAL_MEM_FENCE);
-  }
   tile_unscale(acc);
 
   const ulong dw_place = dw_offset + split * dw_stride + (ulong)(group * outputs + row0) * columns + column0;

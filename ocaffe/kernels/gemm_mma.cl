@@ -37,32 +37,35 @@ kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void gemm(OPERAND_RESTRIC
   b += (column + b_share.line) * (TRANS_B ? b_stride : 1) + (begin + b_depth) * (TRANS_B ? 1 : b_stride);
   const ulong a_step = BK * (TRANS_A ? a_stride : 1), b_step = BK * (TRANS_B ? 1 : b_stride);
 
-  float acc[TM][TN], ra[QUADS(BM)][QUAD], rb[QUADS(BN)][QUAD];
+  float acc[TM][TN], ra[AHEAD][QUADS(BM)][QUAD], rb[AHEAD][QUADS(BN)][QUAD];
   const int steps = (end - begin + BK - 1) / BK;
   tile_clear(acc);
   global const float *a_at = a, *b_at = b;
-  /* Step s is fetched while step s - 1 is multiplied; the loads are in flight meanwhile. */
-  for (int s = 0; s <= steps; ++s) {
-    if (s < steps) {
-      const int k = begin + s * BK, full = k + BK <= end;
-      if (TRANS_A)
-        fetch_across(ra, QUADS(BM), a_at, a_stride, rows - a_share.line, end - k - a_depth, a_whole && full);
-      else
-        fetch_along(ra, QUADS(BM), a_at, a_stride, rows - a_share.line, end - k - a_depth, a_whole && full);
-      if (TRANS_B)
-        fetch_along(rb, QUADS(BN), b_at, b_stride, columns - b_share.line, end - k - b_depth, b_whole && full);
-      else
-        fetch_across(rb, QUADS(BN), b_at, b_stride, columns - b_share.line, end - k - b_depth, b_whole && full);
-      a_at += a_step;
-      b_at += b_step;
+  /* Step t is fetched while step t - AHEAD is multiplied, and enters local memory AHEAD - 1 steps later. */
+  for (int s = 0; s < steps + AHEAD; s += AHEAD)
+#pragma unroll
+    for (int now = 0; now < AHEAD; ++now) {
+      const int t = s + now, stored = t - AHEAD + 1; /* the step that is fetched, the one that is stored */
+      if (t < steps) {
+        const int k = begin + t * BK, full = k + BK <= end;
+        if (TRANS_A)
+          fetch_across(ra[now], QUADS(BM), a_at, a_stride, rows - a_share.line, end - k - a_depth, a_whole && full);
+        else
+          fetch_along(ra[now], QUADS(BM), a_at, a_stride, rows - a_share.line, end - k - a_depth, a_whole && full);
+        if (TRANS_B)
+          fetch_along(rb[now], QUADS(BN), b_at, b_stride, columns - b_share.line, end - k - b_depth, b_whole && full);
+        else
+          fetch_across(rb[now], QUADS(BN), b_at, b_stride, columns - b_share.line, end - k - b_depth, b_whole && full);
+        a_at += a_step;
+        b_at += b_step;
+      }
+      if (t >= AHEAD && t < steps + AHEAD) quads_multiply(as + (t + AHEAD) % 2 * (4 * BM), bs + (t + AHEAD) % 2 * (4 * BN), acc);
+      if (stored >= 0 && stored < steps) {
+        store_quads(as + stored % 2 * (4 * BM), a_to, ra[(now + 1) % AHEAD], QUADS(BM), LEFT_SCALE);
+        store_quads(bs + stored % 2 * (4 * BN), b_to, rb[(now + 1) % AHEAD], QUADS(BN), RIGHT_SCALE);
+      }
+      barrier(CLK_LOCAL_MEM_FENCE);
     }
-    if (s > 0) quads_multiply(as + (s - 1) % 2 * (4 * BM), bs + (s - 1) % 2 * (4 * BN), acc);
-    if (s < steps) {
-      store_quads(as + s % 2 * (4 * BM), a_to, ra, QUADS(BM), LEFT_SCALE);
-      store_quads(bs + s % 2 * (4 * BN), b_to, rb, QUADS(BN), RIGHT_SCALE);
-    }
-    barrier(CLK_LOCAL_MEM_FENCE);
-  }
   tile_unscale(acc);
 
   if (has_bias) {

@@ -7,6 +7,8 @@
      2   bfloat16: operands rounded to 8 bits
      4   float16: operands rounded to 11 bits of mantissa, beyond 65504 infinite
 
+   AHEAD   how many steps before it is multiplied a step is fetched, 1 or 2: each takes registers
+
    A step brings 16 words of every row of the left operand and of every column of the right one (both: a line) to local memory. A word is one element,
    or two neighbours of the depth where they have 16 bits. Four words, a quad, are what a work-item stores and loads at a time. Which element of the
    depth stands where does not matter as long as both operands agree: of a quad the first two words take part in one product, the last two in the next.
@@ -31,6 +33,10 @@
 #define BK 16
 #endif
 #include "tile_gpu.h"
+
+#ifndef AHEAD
+#define AHEAD 1
+#endif
 
 #if MMA == 2 || MMA == 4
 #define PACK 2

@@ -20,6 +20,7 @@ class Tile:
     """The work of one group, kernels/tile_gpu.h: `rows` x `columns` results, of which a work-item holds `item_rows` x `item_columns`;
     `depth` is brought to local memory at a time; 32 consecutive work-items cover `warp_rows` rows. `mma`: the kind of products (MMA),
     with `quads` by kernels/tile_mma.h.
+    `ahead`: by how many steps they fetch before they multiply.
     `waste`: by how much steps that do not fit the depth lengthen it.
     """
 
@@ -31,6 +32,7 @@ class Tile:
     depth: int
     mma: int = 0
     quads: bool = False
+    ahead: int = 1
     waste: float = 1.0
 
     @property
@@ -39,10 +41,10 @@ class Tile:
 
     def defines(self) -> dict[str, int]:
         names = {"BM": self.rows, "BN": self.columns, "TM": self.item_rows, "TN": self.item_columns, "WM": self.warp_rows}
-        return {**names, "BK": self.depth} | ({"MMA": self.mma} if self.mma else {})
+        return {**names, "BK": self.depth} | ({"MMA": self.mma} if self.mma else {}) | ({"AHEAD": self.ahead} if self.quads else {})
 
     def __str__(self) -> str:
-        kind = f" mma{self.mma}{' quads' if self.quads else ''}" if self.mma else ""
+        kind = f" mma{self.mma}{f' quads{self.ahead}' if self.quads else ''}" if self.mma else ""
         return f"{self.rows}x{self.columns}x{self.depth} by {self.item_rows}x{self.item_columns}{kind}"
 
 

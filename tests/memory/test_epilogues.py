@@ -45,7 +45,7 @@ def winograd_in_parts(rec: Recorder, bias: bool) -> tuple[list[Ref], Ref]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(winograd_gpu, "ROOM", 1)
         patch.setattr(winograd_gpu, "GRAIN", 4)
-        patch.setattr(winograd_gpu, "tiles_for", lambda _: gemm_gpu.TILES[-1:])
+        patch.setattr(winograd_gpu, "product_tiles", lambda _: gemm_gpu.TILES[-1:])
         patch.setattr(winograd_gpu, "cost", lambda *_: 0)
         return conv(PLAIN)(rec, bias)
 

@@ -24,7 +24,7 @@ from tests.harness import execute
 
 MMA = {math: tiles[0].mma for math, tiles in QUAD_TILES.items()}
 HALVES = (MMA["bf16"], MMA["fp16"])
-ROUNDED = [tile for tiles in QUAD_TILES.values() for tile in tiles]
+ROUNDED = [tile for tiles in QUAD_TILES.values() for tile in (*tiles, replace(tiles[-1], ahead=3 - tiles[-1].ahead))]
 TENSOR = pytest.mark.parametrize("tile", [*TENSOR_TILES, *ROUNDED], ids=str)
 GEMM_TILES = [*TENSOR_TILES, *(replace(tile, mma=1) for tile in TENSOR_TILES), *QUAD_TILES["bf16"], *QUAD_TILES["fp16"]]
 TENSOR_GEMM = pytest.mark.parametrize("tile", GEMM_TILES, ids=str)

@@ -168,7 +168,7 @@ def test_products_are_never_rounded_to_16_bits(mode: str, mma: int) -> None:
     winograd_gpu.forward(rec, g, x, Ref("w", g.weight_shape, Role.PARAMETER), None, y)
     winograd_gpu.backward_filter(rec, g, x, y, Ref("dw", g.weight_shape, Role.GRADIENT))
     products = [launch.call for launch in rec.launches if launch.call and launch.call.function == "gemm"]
-    assert products and all(dict(call.defines)["MMA"] == mma and call.program == "gemm_gpu" for call in products)
+    assert products and all(dict(call.defines)["MMA"] == str(mma) and call.program == "gemm_gpu" for call in products)
 
 
 @pytest.mark.parametrize("other", [{"stride": (1, 2, 2)}, {"dilation": (1, 2, 2)}, {"kernel": (1, 5, 5)}])
