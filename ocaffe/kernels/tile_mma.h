@@ -126,19 +126,17 @@ INLINE float element_of(local const uint4* lines, int line, int quad, int e) {
 }
 
 #ifndef __NVPTX__
-INLINE void quads_multiply_fma(local const uint4* a, local const uint4* b, float acc[TM][TN]) {
+/* Loops that stay loops: they are compiled for tests alone. */
+static __attribute__((noinline)) void quads_multiply_fma(local const uint4* a, local const uint4* b, float acc[TM][TN]) {
   const int row = tile_row(get_local_id(0)), column = tile_column(get_local_id(0));
-  for (int k = 0; k < BK; ++k) {
-    float bv[TN];
-#pragma unroll
-    for (int j = 0; j < TN; ++j) bv[j] = element_of(b, column + COLUMN(j), k / QUAD, k % QUAD);
-#pragma unroll
+#pragma unroll 1
+  for (int k = 0; k < BK; ++k)
+#pragma unroll 1
     for (int i = 0; i < TM; ++i) {
       const float v = element_of(a, row + ROW(i), k / QUAD, k % QUAD);
-#pragma unroll
-      for (int j = 0; j < TN; ++j) acc[i][j] += v * bv[j];
+#pragma unroll 1
+      for (int j = 0; j < TN; ++j) acc[i][j] += v * element_of(b, column + COLUMN(j), k / QUAD, k % QUAD);
     }
-  }
 }
 #else
 /* d += a * b, 16 x 8 results, of 8 words of the depth, by the 32 lanes of a warp. */
