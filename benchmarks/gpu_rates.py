@@ -94,15 +94,16 @@ def peer(g: ConvGeometry, x: Any, w: Any, dy: Any) -> dict[str, Callable[[], Any
 def convolutions(runner: FedRunner, options: argparse.Namespace) -> Iterator[Row]:
     found = sorted(distinct(options.nets, options.batch), key=lambda item: -item[1].num_output * item[1].positions * item[1].depth * item[2])
     wanted = [item for item in found if any(text in item[0] for text in options.only)]
+    refs = {g: operands(g) for _, g, _, _ in wanted}
     launches: dict[ConvGeometry, dict[str, Recorder]] = {}
-    for _, g, _, _ in wanted:
-        launches[g] = {way.__name__: recorded(runner.device.target, partial(way, convolution, g, *operands(g))) for way in WAYS}
+    for g, (x, w, y) in refs.items():
+        launches[g] = {way.__name__: recorded(runner.device.target, partial(way, convolution, g, x, w, y)) for way in WAYS}
     runner.programs.build_all(key for recs in launches.values() for rec in recs.values() for key in runner.keys(rec))  # together: on all cores
     for name, g, count, backward in wanted:
         if time.monotonic() > options.end:
             print(f"not measured: {name}")
             continue
-        rx, rw, ry = operands(g)
+        rx, rw, ry = refs[g]
         x = torch.randn(g.batch, g.channels, *g.size[1:], device="cuda").relu()
         w = torch.randn(g.num_output, g.group_channels, *g.kernel[1:], device="cuda") * (2 / g.depth) ** 0.5
         dy = torch.randn(g.batch, g.num_output, *g.out[1:], device="cuda")
