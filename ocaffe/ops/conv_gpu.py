@@ -11,7 +11,7 @@ from ocaffe.graph.recorder import Recorder
 from ocaffe.ops import conv_mma, winograd_gpu
 from ocaffe.ops.conv_window import phase_columns, phases, product_shape, sizes, window
 from ocaffe.ops.expression import reduce
-from ocaffe.ops.gemm_gpu import QUAD_TILES, Choice, Tile, cost, ranked, sum_splits, tiles_for
+from ocaffe.ops.gemm_gpu import QUAD_TILES, TILES, Choice, Tile, cost, ranked, sum_splits, tiles_for
 from ocaffe.tuned import Problem
 
 if TYPE_CHECKING:
@@ -157,8 +157,8 @@ def tiles(target: Target, g: ConvGeometry, direction: str) -> list[Tile]:
     most = FILTER_SUMS if direction == "backward_filter" else 128
     shallow = g.group_channels < TENSOR_STEP and g.taps < TENSOR_STEP  # a step on tensor cores would be mostly zeros
     candidates = tiles_for(target)
-    if target.tensor_cores and target.math == "tf32" and (direction != "backward_filter" or g.taps == 1):
-        candidates += QUAD_TILES["tf32"]  # places of taps take their registers in backward_filter: 38 TFLOP/s where conv_gpu.cl makes 44 (3x3 64@56)
+    if target.tensor_cores and target.math == "tf32" and g.taps == 1:  # larger windows: slower than conv_gpu.cl or Winograd
+        candidates = (TILES if direction == "backward_filter" else candidates) + QUAD_TILES["tf32"]
 
     def fits(tile: Tile) -> bool:
         if not tile.mma:

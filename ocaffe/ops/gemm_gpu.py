@@ -68,9 +68,17 @@ TENSOR_TILES = (
 
 # By kernels/tile_mma.h, with the depth of a step, by mode of arithmetic.
 FLOAT16 = 4  # Tile.mma
-QUAD_SHAPES = ((128, 256, 8, 16, 64), (128, 128, 8, 16, 64), (128, 128, 8, 8, 64), (64, 128, 8, 8, 64), (64, 128, 4, 8, 32), (64, 64, 4, 8, 32))
+QUAD_SHAPES = (  # rows, columns, results of a work-item, rows of a warp, steps ahead: two where that leaves registers
+    (128, 256, 8, 16, 64, 1),
+    (128, 128, 8, 16, 64, 1),
+    (128, 128, 8, 8, 64, 2),
+    (64, 128, 8, 8, 64, 1),
+    (64, 128, 4, 8, 32, 2),
+    (64, 64, 4, 8, 32, 2),
+)
 QUAD_TILES = {
-    math: tuple(Tile(*shape, depth, mma, quads=True) for shape in QUAD_SHAPES) for math, depth, mma in (("tf32", 16, 1), ("bf16", 32, 2), ("fp16", 32, FLOAT16))
+    math: tuple(Tile(rows, columns, m, n, warp, depth, mma, quads=True, ahead=ahead) for rows, columns, m, n, warp, ahead in QUAD_SHAPES)
+    for math, depth, mma in (("tf32", 16, 1), ("bf16", 32, 2), ("fp16", 32, FLOAT16))
 }
 
 # What a matrix product chooses from beside TILES where there are tensor cores, by mode of arithmetic.
@@ -98,7 +106,8 @@ class Rates:
     """What `cost` counts with, for one kind of products, fitted to the rates in benchmarks/gpu_kernels_h100.txt.
 
     `product`: instructions that a multiply-add takes as long as; `fetch`: those that bring one element of a tile to local memory; `loop`: those of a step
-    that are neither, per multiply-add; `wait`: cycles until a fetched tile can be used; `registers` of a work-item, beside its sums.
+    that are neither, per multiply-add; `wait`: cycles until a fetched tile can be used; `registers` of a work-item, beside its sums; `begin`: cycles before
+    the first step and after the last, for all groups that a unit holds at a time.
     """
 
     product: float
@@ -106,6 +115,7 @@ class Rates:
     loop: float
     wait: float
     registers: int
+    begin: float = 0
 
 
 # By Tile.mma and Tile.quads.
@@ -113,7 +123,7 @@ RATES = {
     (0, False): Rates(1.0, 10.5, 0.12, 1300, 50),
     (1, False): Rates(0.3, 10.5, 0.12, 1300, 100),
     (3, False): Rates(0.68, 10.5, 0.12, 1300, 130),
-    (1, True): Rates(0.16, 1.5, 0.12, 1300, 120),
+    (1, True): Rates(0.13, 17, 0.12, 790, 64, 21000),
     (2, True): Rates(0.16, 11, 0.12, 700, 120),
     (4, True): Rates(0.16, 11, 0.12, 700, 120),
 }
@@ -176,7 +186,7 @@ def cost(target: Target, choice: Choice, rows: int, columns: int, depth: int, ba
     groups = -(-rows // tile.rows) * -(-columns // tile.columns) * batches * splits
     groups_per_unit = -(-groups // target.compute_units)
     resident = max(1, REGISTERS // (tile.items * (m * n + rates.registers)))
-    cycles = max(groups_per_unit * steps * step, -(-groups_per_unit // resident) * (steps + 2) * (step + rates.wait))
+    cycles = max(groups_per_unit * steps * step, -(-groups_per_unit // resident) * ((steps + 2) * (step + rates.wait) + rates.begin))
     if splits > 1:
         cycles += LAUNCH + (splits + 1) * 2 * rows * columns * batches / (target.compute_units * FLOATS_PER_CYCLE)
     return cycles

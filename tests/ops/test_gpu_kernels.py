@@ -24,7 +24,7 @@ from tests.harness import execute
 
 MMA = {math: tiles[0].mma for math, tiles in QUAD_TILES.items()}
 HALVES = (MMA["bf16"], MMA["fp16"])
-ROUNDED = [tile for tiles in QUAD_TILES.values() for tile in (*tiles, replace(tiles[-1], ahead=3 - tiles[-1].ahead))]
+ROUNDED = [tile for tiles in QUAD_TILES.values() for tile in tiles]
 TENSOR = pytest.mark.parametrize("tile", [*TENSOR_TILES, *ROUNDED], ids=str)
 GEMM_TILES = [*TENSOR_TILES, *(replace(tile, mma=1) for tile in TENSOR_TILES), *QUAD_TILES["bf16"], *QUAD_TILES["fp16"]]
 TENSOR_GEMM = pytest.mark.parametrize("tile", GEMM_TILES, ids=str)
@@ -207,13 +207,16 @@ def test_the_mode_of_arithmetic_chooses_the_tiles() -> None:
     assert {tile.mma for tile in gemm_gpu.tiles_for(H100)} == {0}
 
 
-def test_convolutions_with_rounded_operands_have_kernels_of_their_own() -> None:
-    g, few = geometry(2, 16, 16, (1, 8, 8), (1, 3, 3)), geometry(2, 3, 4, (1, 8, 8), (1, 33, 3), pad=(0, 13, 0))
-    for mode in MATHS:
-        target = replace(H100, tensor_cores=True, math=mode)
-        quads = {way: any(tile.quads for tile in conv_gpu.tiles(target, g, way)) for way in ("forward", "backward_data", "backward_filter")}
-        assert quads == {"forward": mode in MMA, "backward_data": mode in MMA, "backward_filter": mode in ("bf16", "fp16")}
-        assert not any(tile.quads for way in quads for tile in conv_gpu.tiles(target, few, way)), "more taps than bits"
+@pytest.mark.parametrize(("mode", "quads"), [("fp32", ""), ("ieee", ""), ("tf32", "1x1"), ("bf16", "1x1 3x3"), ("fp16", "1x1 3x3")])
+def test_which_convolutions_go_to_which_kernels(mode: str, quads: str) -> None:
+    target = replace(H100, tensor_cores=True, math=mode)
+    more_taps_than_bits = geometry(2, 3, 4, (1, 8, 8), (1, 33, 3), pad=(0, 13, 0))
+    for way in ("forward", "backward_data", "backward_filter"):
+        for window in ("1x1", "3x3"):
+            kinds = {(tile.mma > 0, tile.quads) for tile in conv_gpu.tiles(target, geometry(2, 16, 16, (1, 8, 8), **WINDOWS[window]), way)}
+            assert ((True, True) in kinds) == (window in quads)
+            assert ((True, False) in kinds) == (mode == "fp32" or (mode == "tf32" and (window, way) != ("1x1", "backward_filter")))
+        assert not any(tile.quads for tile in conv_gpu.tiles(target, more_taps_than_bits, way))
 
 
 @pytest.mark.parametrize("tile", [*TILES, *TENSOR_TILES], ids=str)
