@@ -2,15 +2,14 @@
 
    Tile, results of a work-item and how they are stored: tile_gpu.h, with TM = WM / 8, TN = WN / 4; WM and WN are multiples of 32.
 
-   MMA   what the tensor cores multiply, sums being kept in float (3 is tile_gpu.h's):
-     1   TF32: operands rounded to 11 bits of mantissa
+   MMA   what the tensor cores multiply, sums being kept in float (TF32 is tile_gpu.h's):
      2   bfloat16: operands rounded to 8 bits
      4   float16: operands rounded to 11 bits of mantissa, beyond 65504 infinite
 
    AHEAD   how many steps before it is multiplied a step is fetched, 1 or 2: each takes registers
 
-   A step brings 16 words of every row of the left operand and of every column of the right one (both: a line) to local memory. A word is one element,
-   or two neighbours of the depth where they have 16 bits. Four words, a quad, are what a work-item stores and loads at a time. Which element of the
+   A step brings 16 words of every row of the left operand and of every column of the right one (both: a line) to local memory. A word is two
+   neighbours of the depth. Four words, a quad, are what a work-item stores and loads at a time. Which element of the
    depth stands where does not matter as long as both operands agree: of a quad the first two words take part in one product, the last two in the next.
 
    Two lines share 128 bytes. quad_place says where a quad stands so that eight neighbouring work-items use all 32 banks, whether they store quads of
@@ -24,13 +23,13 @@
 #define OCAFFE_TILE_MMA_H
 
 #ifndef MMA
-#define MMA 1
+#define MMA 2
 #define BM 64
 #define BN 128
 #define TM 8
 #define TN 8
 #define WM 64
-#define BK 16
+#define BK 32
 #endif
 #include "tile_gpu.h"
 
@@ -38,11 +37,7 @@
 #define AHEAD 1
 #endif
 
-#if MMA == 2 || MMA == 4
-#define PACK 2
-#else
-#define PACK 1
-#endif
+#define PACK 2 /* elements of a word */
 #ifndef LEFT_SCALE
 #define LEFT_SCALE 1
 #endif
@@ -60,12 +55,6 @@ INLINE int quad_place(int line, int quad) {
 
 /* How a word comes from one element or two. */
 #ifdef __NVPTX__
-INLINE uint tf32(float v) {
-  uint r;
-  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(r) : "f"(v));
-  return r;
-}
-
 INLINE uint two_halves(float low, float high) {
   uint r;
 #if MMA == 2
@@ -76,18 +65,14 @@ INLINE uint two_halves(float low, float high) {
   return r;
 }
 #else
-/* A float rounded to `bits` fewer; `ties`: half a unit, a little less where ties go to even. */
-INLINE uint rounded(float v, uint bits, uint ties) {
-  const uint u = as_uint(v);
-  return isnan(v) ? 0x7fc00000u : isinf(v) ? u : ((u + ties) >> bits) << bits;
-}
-
-INLINE uint tf32(float v) { return rounded(v, 13, 0x1000u); }
-
+/* To the nearest number of 16 bits, ties to even. */
 #if MMA == 2
-INLINE uint sixteen(float v) { return rounded(v, 16, 0x7fffu + (as_uint(v) >> 16 & 1)) >> 16; }
+INLINE uint sixteen(float v) {
+  const uint u = as_uint(v);
+  return isnan(v) ? 0x7fc0u : isinf(v) ? u >> 16 : (u + 0x7fffu + (u >> 16 & 1)) >> 16;
+}
 #else
-/* float16, ties to even. Below 2^-14 the sum with a half has its steps. */
+/* Below 2^-14 the sum with a half has its steps. */
 INLINE uint sixteen(float v) {
   const float size = fabs(v);
   const uint sign = as_uint(v) >> 16 & 0x8000u, u = as_uint(size);
@@ -100,13 +85,7 @@ INLINE uint sixteen(float v) {
 INLINE uint two_halves(float low, float high) { return sixteen(high) << 16 | sixteen(low); }
 #endif
 
-INLINE uint word_of(const float v[PACK], float scale) {
-#if PACK == 2
-  return two_halves(v[0] * scale, v[1] * scale);
-#else
-  return tf32(v[0] * scale);
-#endif
-}
+INLINE uint word_of(const float v[PACK], float scale) { return two_halves(v[0] * scale, v[1] * scale); }
 
 INLINE uint4 quad_of(const float v[QUAD], float scale) {
   return (uint4)(word_of(v, scale), word_of(v + PACK, scale), word_of(v + 2 * PACK, scale), word_of(v + 3 * PACK, scale));
@@ -117,11 +96,9 @@ INLINE float element_of(local const uint4* lines, int line, int quad, int e) {
   const uint word = ((local const uint*)(lines + quad_place(line, quad)))[e / PACK];
 #if MMA == 2
   return as_float(e % 2 ? word & 0xffff0000u : word << 16);
-#elif MMA == 4
+#else
   const uint half_bits = word >> (e % 2 * 16) & 0xffffu, sign = (half_bits & 0x8000u) << 16, size = half_bits & 0x7fffu;
   return as_float(sign | (size >= 0x7c00u ? 0x7f800000u | size << 13 : as_uint(as_float(size << 13) * 0x1p112f)));
-#else
-  return as_float(word);
 #endif
 }
 
@@ -143,10 +120,8 @@ static __attribute__((noinline)) void quads_multiply_fma(local const uint4* a, l
 INLINE void mma_words(float d[4], const uint a[4], const uint b[2]) {
 #if MMA == 2
   asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-#elif MMA == 4
-  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
 #else
-  asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
 #endif
                : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));

@@ -11,7 +11,7 @@ from ocaffe.graph.recorder import Recorder
 from ocaffe.ops import conv_mma, winograd_gpu
 from ocaffe.ops.conv_window import phase_columns, phases, product_shape, sizes, window
 from ocaffe.ops.expression import reduce
-from ocaffe.ops.gemm_gpu import QUAD_TILES, TILES, Choice, Tile, cost, ranked, sum_splits, tiles_for
+from ocaffe.ops.gemm_gpu import Choice, Tile, cost, ranked, sum_splits, tiles_for
 from ocaffe.tuned import Problem
 
 if TYPE_CHECKING:
@@ -156,17 +156,13 @@ def tiles(target: Target, g: ConvGeometry, direction: str) -> list[Tile]:
     """The tiles for `direction` (the name of a function above) with the depth of their steps."""
     most = FILTER_SUMS if direction == "backward_filter" else 128
     shallow = g.group_channels < TENSOR_STEP and g.taps < TENSOR_STEP  # a step on tensor cores would be mostly zeros
-    candidates = tiles_for(target)
-    if target.tensor_cores and target.math == "tf32" and g.taps == 1:  # larger windows: slower than conv_gpu.cl or Winograd
-        candidates = (TILES if direction == "backward_filter" else candidates) + QUAD_TILES["tf32"]
-
     def fits(tile: Tile) -> bool:
         if not tile.mma:
             return True
         able = conv_mma.possible(g, direction) if tile.quads else not shallow
         return able and tile.item_rows * tile.item_columns <= most
 
-    return [with_step(g, tile, direction) for tile in candidates if fits(tile)]
+    return [with_step(g, tile, direction) for tile in tiles_for(target) if fits(tile)]
 
 
 def with_step(g: ConvGeometry, tile: Tile, direction: str) -> Tile:

@@ -12,14 +12,14 @@ from ocaffe.tuned import Problem
 # A second pass reads the partial results of a split depth; they may take this many bytes of scratch.
 SPLIT_SCRATCH = 16 << 20
 SPLITS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
+BFLOAT16, FLOAT16 = 2, 4  # Tile.mma: operands are rounded to 16 bits
 SUM_ITEMS = 256  # work-items of a group in split_sum
 
 
 @dataclass(frozen=True)
 class Tile:
     """The work of one group, kernels/tile_gpu.h: `rows` x `columns` results, of which a work-item holds `item_rows` x `item_columns`;
-    `depth` is brought to local memory at a time; 32 consecutive work-items cover `warp_rows` rows. `mma`: the kind of products (MMA),
-    with `quads` by kernels/tile_mma.h.
+    `depth` is brought to local memory at a time; 32 consecutive work-items cover `warp_rows` rows. `mma`: the kind of products (MMA; 0: multiply-adds).
     `ahead`: by how many steps they fetch before they multiply.
     `waste`: by how much steps that do not fit the depth lengthen it.
     """
@@ -31,7 +31,6 @@ class Tile:
     warp_rows: int
     depth: int
     mma: int = 0
-    quads: bool = False
     ahead: int = 1
     waste: float = 1.0
 
@@ -39,13 +38,17 @@ class Tile:
     def items(self) -> int:
         return (self.rows // self.item_rows) * (self.columns // self.item_columns)
 
+    @property
+    def quads(self) -> bool:
+        """Whether the kernels are those of kernels/tile_mma.h."""
+        return self.mma in (BFLOAT16, FLOAT16)
+
     def defines(self) -> dict[str, int]:
         names = {"BM": self.rows, "BN": self.columns, "TM": self.item_rows, "TN": self.item_columns, "WM": self.warp_rows}
         return {**names, "BK": self.depth} | ({"MMA": self.mma} if self.mma else {}) | ({"AHEAD": self.ahead} if self.quads else {})
 
     def __str__(self) -> str:
-        kind = f" mma{self.mma}{f' quads{self.ahead}' if self.quads else ''}" if self.mma else ""
-        return f"{self.rows}x{self.columns}x{self.depth} by {self.item_rows}x{self.item_columns}{kind}"
+        return f"{self.rows}x{self.columns}x{self.depth} by {self.item_rows}x{self.item_columns}{f' mma{self.mma}' if self.mma else ''}"
 
 
 TILES = (
@@ -66,8 +69,7 @@ TENSOR_TILES = (
     Tile(64, 64, 4, 8, 32, 16, mma=3),
 )
 
-# By kernels/tile_mma.h, with the depth of a step, by mode of arithmetic.
-FLOAT16 = 4  # Tile.mma
+# By kernels/tile_mma.h, by mode of arithmetic.
 QUAD_SHAPES = (  # rows, columns, results of a work-item, rows of a warp, steps ahead: two where that leaves registers
     (128, 256, 8, 16, 64, 1),
     (128, 128, 8, 16, 64, 1),
@@ -77,17 +79,16 @@ QUAD_SHAPES = (  # rows, columns, results of a work-item, rows of a warp, steps 
     (64, 64, 4, 8, 32, 2),
 )
 QUAD_TILES = {
-    math: tuple(Tile(rows, columns, m, n, warp, depth, mma, quads=True, ahead=ahead) for rows, columns, m, n, warp, ahead in QUAD_SHAPES)
-    for math, depth, mma in (("tf32", 16, 1), ("bf16", 32, 2), ("fp16", 32, FLOAT16))
+    math: tuple(Tile(rows, columns, m, n, warp, 32, mma, ahead=ahead) for rows, columns, m, n, warp, ahead in QUAD_SHAPES)
+    for math, mma in (("bf16", BFLOAT16), ("fp16", FLOAT16))
 }
 
-# What a matrix product chooses from beside TILES where there are tensor cores, by mode of arithmetic.
+# What there is beside TILES where there are tensor cores, by mode of arithmetic.
 ON_TENSOR_CORES: dict[str, tuple[Tile, ...]] = {
     "ieee": (),
     "fp32": TENSOR_TILES,
-    "tf32": tuple(replace(tile, mma=1) for tile in TENSOR_TILES),  # faster than QUAD_TILES (112 TFLOP/s to 57 to 94): they serve convolutions
-    "bf16": QUAD_TILES["bf16"],
-    "fp16": QUAD_TILES["fp16"],
+    "tf32": tuple(replace(tile, mma=1) for tile in TENSOR_TILES),
+    **QUAD_TILES,
 }
 
 
@@ -105,33 +106,30 @@ FEW_SUMS = 64
 class Rates:
     """What `cost` counts with, for one kind of products, fitted to the rates in benchmarks/gpu_kernels_h100.txt.
 
-    `product`: instructions that a multiply-add takes as long as; `fetch`: those that bring one element of a tile to local memory; `loop`: those of a step
-    that are neither, per multiply-add; `wait`: cycles until a fetched tile can be used; `registers` of a work-item, beside its sums; `begin`: cycles before
-    the first step and after the last, for all groups that a unit holds at a time.
+    `product`: instructions that a multiply-add takes as long as; `fetch`: those that bring one element of a tile to local memory; `wait`: cycles until a
+    fetched tile can be used; `registers` of a work-item, beside its sums.
     """
 
     product: float
     fetch: float
-    loop: float
     wait: float
     registers: int
-    begin: float = 0
 
 
-# By Tile.mma and Tile.quads.
+# By Tile.mma.
 RATES = {
-    (0, False): Rates(1.0, 10.5, 0.12, 1300, 50),
-    (1, False): Rates(0.3, 10.5, 0.12, 1300, 100),
-    (3, False): Rates(0.68, 10.5, 0.12, 1300, 130),
-    (1, True): Rates(0.13, 17, 0.12, 790, 64, 21000),
-    (2, True): Rates(0.16, 11, 0.12, 700, 120),
-    (4, True): Rates(0.16, 11, 0.12, 700, 120),
+    0: Rates(1.0, 10.5, 1300, 50),
+    1: Rates(0.3, 10.5, 1300, 100),
+    3: Rates(0.68, 10.5, 1300, 130),
+    BFLOAT16: Rates(0.16, 11, 700, 120),
+    FLOAT16: Rates(0.16, 11, 700, 120),
 }
 
 # An NVIDIA H100: 128 lanes and 65536 registers a unit, 3 TB/s over 132 units at 1.7 GHz, 8 us a launch.
 LANES = 128
 REGISTERS = 65536
 LAUNCH = 14000
+LOOP = 0.12  # instructions of a step that are neither arithmetic nor fetches, per multiply-add
 FLOATS_PER_CYCLE = 3  # to or from global memory, a unit
 
 
@@ -176,17 +174,17 @@ def cost(target: Target, choice: Choice, rows: int, columns: int, depth: int, ba
     A step takes its arithmetic or its local fetches, whichever is longer. Groups on one unit hide each other's waiting for global memory
     and barriers; a group alone waits in full. A split pays for writing and reading its partial sums and for one more launch.
     """
-    tile, splits, rates = choice.tile, choice.splits, RATES[choice.tile.mma, choice.tile.quads]
+    tile, splits, rates = choice.tile, choice.splits, RATES[choice.tile.mma]
     m, n = tile.item_rows, tile.item_columns
     fetched = (tile.rows + tile.columns) / (tile.rows * tile.columns) * rates.fetch
     arithmetic = rates.product * m * n if tile.mma else max(m * n + (m + n) / 4, 4 * (m + n))
-    per_depth = arithmetic + (rates.loop + fetched) * m * n
+    per_depth = arithmetic + (LOOP + fetched) * m * n
     step = tile.items / LANES * tile.depth * per_depth
     steps = -(-int(depth * tile.waste) // (splits * tile.depth))
     groups = -(-rows // tile.rows) * -(-columns // tile.columns) * batches * splits
     groups_per_unit = -(-groups // target.compute_units)
     resident = max(1, REGISTERS // (tile.items * (m * n + rates.registers)))
-    cycles = max(groups_per_unit * steps * step, -(-groups_per_unit // resident) * ((steps + 2) * (step + rates.wait) + rates.begin))
+    cycles = max(groups_per_unit * steps * step, -(-groups_per_unit // resident) * (steps + 2) * (step + rates.wait))
     if splits > 1:
         cycles += LAUNCH + (splits + 1) * 2 * rows * columns * batches / (target.compute_units * FLOATS_PER_CYCLE)
     return cycles

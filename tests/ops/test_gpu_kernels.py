@@ -18,16 +18,14 @@ from ocaffe.graph.ir import Ref, Role
 from ocaffe.graph.recorder import Recorder
 from ocaffe.ops import conv_depthwise, conv_gpu, gemm_gpu
 from ocaffe.ops.convolution import ConvGeometry
-from ocaffe.ops.gemm_gpu import QUAD_TILES, TENSOR_TILES, TILES, Choice, Tile
+from ocaffe.ops.gemm_gpu import BFLOAT16, FLOAT16, ON_TENSOR_CORES, QUAD_TILES, TENSOR_TILES, TILES, Choice, Tile
 from ocaffe.target import MATHS, Target
 from tests.harness import execute
 
-MMA = {math: tiles[0].mma for math, tiles in QUAD_TILES.items()}
-HALVES = (MMA["bf16"], MMA["fp16"])
+TF32, HALVES = 1, (BFLOAT16, FLOAT16)  # Tile.mma
+TF32_TILES = ON_TENSOR_CORES["tf32"]
 ROUNDED = [tile for tiles in QUAD_TILES.values() for tile in tiles]
-TENSOR = pytest.mark.parametrize("tile", [*TENSOR_TILES, *ROUNDED], ids=str)
-GEMM_TILES = [*TENSOR_TILES, *(replace(tile, mma=1) for tile in TENSOR_TILES), *QUAD_TILES["bf16"], *QUAD_TILES["fp16"]]
-TENSOR_GEMM = pytest.mark.parametrize("tile", GEMM_TILES, ids=str)
+TENSOR = pytest.mark.parametrize("tile", [*TENSOR_TILES, *TF32_TILES, *ROUNDED], ids=str)
 SMALL = Tile(rows=16, columns=32, item_rows=4, item_columns=4, warp_rows=16, depth=8)
 
 
@@ -42,11 +40,11 @@ def multiplied(values: np.ndarray, choice: Choice | None) -> np.ndarray:
     values = values.astype(np.float32)
     bits = values.view(np.uint32)
     mma = choice.tile.mma if choice is not None else 0
-    if mma == MMA["tf32"]:
+    if mma == TF32:
         return ((bits + 0x1000) & 0xFFFFE000).view(np.float32).astype(np.float64)
-    if mma == MMA["bf16"]:
+    if mma == BFLOAT16:
         return ((bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000).view(np.float32).astype(np.float64)
-    return (values.astype(np.float16) if mma == MMA["fp16"] else values).astype(np.float64)
+    return (values.astype(np.float16) if mma == FLOAT16 else values).astype(np.float64)
 
 
 def can_run(device: Any, tile: Tile, kinds: tuple[int, ...]) -> None:
@@ -120,7 +118,7 @@ def test_gemm_tiles(device: Any, tile: Tile) -> None:
     check_gemm(device, 2 * tile.rows, tile.columns, 2 * tile.depth, Choice(tile), trans_a=True, trans_b=False)
 
 
-@TENSOR_GEMM
+@TENSOR
 def test_gemm_on_tensor_cores(device: Any, tile: Tile) -> None:
     can_run(device, tile, HALVES)
     for (trans_a, trans_b), splits in itertools.product(itertools.product((False, True), repeat=2), (1, 2)):
@@ -129,7 +127,7 @@ def test_gemm_on_tensor_cores(device: Any, tile: Tile) -> None:
     check_gemm(device, 33, 40, 29, Choice(tile), trans_a=False, trans_b=True, offset=3, gap=2, add=True)
 
 
-@TENSOR_GEMM
+@TENSOR
 def test_what_is_not_finite_on_tensor_cores(device: Any, tile: Tile) -> None:
     """Inf and NaN reach the rows and columns that they belong to, as with float multiply-adds; all other results stay exact."""
     can_run(device, tile, HALVES)
@@ -207,7 +205,7 @@ def test_the_mode_of_arithmetic_chooses_the_tiles() -> None:
     assert {tile.mma for tile in gemm_gpu.tiles_for(H100)} == {0}
 
 
-@pytest.mark.parametrize(("mode", "quads"), [("fp32", ""), ("ieee", ""), ("tf32", "1x1"), ("bf16", "1x1 3x3"), ("fp16", "1x1 3x3")])
+@pytest.mark.parametrize(("mode", "quads"), [("fp32", ""), ("ieee", ""), ("tf32", ""), ("bf16", "1x1 3x3"), ("fp16", "1x1 3x3")])
 def test_which_convolutions_go_to_which_kernels(mode: str, quads: str) -> None:
     target = replace(H100, tensor_cores=True, math=mode)
     more_taps_than_bits = geometry(2, 3, 4, (1, 8, 8), (1, 33, 3), pad=(0, 13, 0))
@@ -215,7 +213,7 @@ def test_which_convolutions_go_to_which_kernels(mode: str, quads: str) -> None:
         for window in ("1x1", "3x3"):
             kinds = {(tile.mma > 0, tile.quads) for tile in conv_gpu.tiles(target, geometry(2, 16, 16, (1, 8, 8), **WINDOWS[window]), way)}
             assert ((True, True) in kinds) == (window in quads)
-            assert ((True, False) in kinds) == (mode == "fp32" or (mode == "tf32" and (window, way) != ("1x1", "backward_filter")))
+            assert ((True, False) in kinds) == (mode in ("fp32", "tf32"))
         assert not any(tile.quads for tile in conv_gpu.tiles(target, more_taps_than_bits, way))
 
 
@@ -378,8 +376,8 @@ def test_convolution(device: Any, window: str) -> None:
 @TENSOR
 @pytest.mark.parametrize("window", WINDOWS)
 def test_convolution_on_tensor_cores(device: Any, window: str, tile: Tile) -> None:
-    kinds = {"1x1": "bf16", "3x3 stride 2": "tf32", "7x4 mixed": "tf32", "3-D": "fp16"}
-    can_run(device, tile, (MMA.get(kinds.get(window, ""), 0),))
+    kinds = {"1x1": BFLOAT16, "3x3 stride 2": FLOAT16, "7x4 mixed": BFLOAT16, "3-D": FLOAT16}
+    can_run(device, tile, (kinds.get(window, 0),))
     rng = np.random.default_rng(list(WINDOWS).index(window))
     for case, (channels, group) in enumerate(((16, 1), (9, 2), (32, 3), (3, 1))):
         outputs = group * int(rng.integers(8, 80))
@@ -390,7 +388,7 @@ def test_convolution_on_tensor_cores(device: Any, window: str, tile: Tile) -> No
 @pytest.mark.parametrize("tile", ROUNDED, ids=str)
 def test_vectors_on_tensor_cores(device: Any, tile: Tile) -> None:
     """Planes of a multiple of four positions that begin at float4 places, over every pixel and not; several steps of the depth, and a part of one."""
-    can_run(device, tile, (MMA["tf32"],))
+    can_run(device, tile, (BFLOAT16,))
     for window, channels, group in (("1x1", 64, 1), ("1x1", 40, 2), ("3x3", 32, 1)):
         g = geometry(5, channels * group, 24 * group, (1, 6, 10), group=group, **WINDOWS[window])
         check_convolution(device, conv_gpu, g, offset=4, gap=8, add=group == 2, choice=small(g, group, tile))
@@ -425,11 +423,11 @@ GAPS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("tile", [SMALL, *QUAD_TILES["tf32"]], ids=str)
+@pytest.mark.parametrize("tile", [SMALL, *QUAD_TILES["bf16"]], ids=str)
 @pytest.mark.parametrize("window", GAPS)
 def test_gaps_that_a_stride_leaves(device: Any, window: str, tile: Tile) -> None:
     """backward_data of one tap: what no window meets gets a zero and the bias, or keeps what is there; rows of four columns are written in pairs."""
-    can_run(device, tile, (0, MMA["tf32"]))
+    can_run(device, tile, (0, BFLOAT16))
     rng = np.random.default_rng(3)
     for case, size in enumerate(((1, 6, 8), (1, 5, 8), (1, 7, 7), (3, 2, 4), (2, 3, 6))):
         g = geometry(3, 18, 12, size, **GAPS[window])
