@@ -23,7 +23,8 @@ def _devices() -> list[DeviceInfo]:
     if wanted:
         devices = [choose(devices, wanted)]
     if os.environ.get("OCAFFE_TEST_KIND") == "gpu":
-        devices = [replace(device, target=replace(device.target, kind="gpu", vector_width=4, compute_units=132)) for device in devices]
+        facts = {"kind": "gpu", "vector_width": 4, "compute_units": 132, "device_fence": "mem_fence(CLK_GLOBAL_MEM_FENCE)"}
+        devices = [replace(device, target=replace(device.target, **facts)) for device in devices]
     return devices
 
 

@@ -13,6 +13,8 @@
    With MMA 3 Inf * 1 would be NaN, for the second part of 1 is 0. So a tile in which any sum is not finite is computed again, plainly:
    for (int exact = 0;; exact = 1) { clear, all steps with tile_multiply(..., exact); if (tile_is_done(...)) break; }
 
+   DEVICE_FENCE (common.h)  several groups make parts of the sums of one tile, and the last one to come adds them up (tile_join)
+
    An element (i, j) of a work-item's sums stands at row tile_row + ROW(i), column tile_column + COLUMN(j) of the tile. */
 #ifndef OCAFFE_TILE_GPU_H
 #define OCAFFE_TILE_GPU_H
@@ -200,6 +202,37 @@ INLINE void tile_clear(float acc[TM][TN]) {
 #pragma unroll
     for (int j = 0; j < TN; ++j) acc[i][j] = 0.0f;
 }
+
+#ifdef DEVICE_FENCE
+/* Operands of kernels whose groups meet: a counter for each tile, and the sums of each part of each tile. */
+#define ARRIVED OPERAND(uint, arrived),
+#define PARTS , OPERAND(float, parts)
+
+/* Leave the sums of this part of the depth for whoever comes last. Whether it is this group: then `acc` is the sum over all parts, in their order. */
+INLINE int tile_join(global uint* arrived, global float* parts, int tile, int part, int count, float acc[TM][TN], local float* vote) {
+  volatile global float4* all = (volatile global float4*)(parts + (ulong)tile * count * (BM * BN)) + get_local_id(0);
+  const int step = BM * BN / 4;
+#pragma unroll
+  for (int i = 0; i < TM; ++i)
+#pragma unroll
+    for (int j = 0; j < TN; j += 4) all[part * step + (i * TN + j) / 4 * NT] = (float4)(acc[i][j], acc[i][j + 1], acc[i][j + 2], acc[i][j + 3]);
+  ARRIVE(DEVICE_FENCE, arrived + tile, count, (local int*)vote, last);
+  if (!last) return 0;
+#pragma unroll
+  for (int i = 0; i < TM; ++i)
+#pragma unroll
+    for (int j = 0; j < TN; j += 4) {
+      float4 sum = (float4)(0.0f);
+#pragma unroll 8
+      for (int p = 0; p < count; ++p) sum += all[p * step + (i * TN + j) / 4 * NT];
+      acc[i][j] = sum.x, acc[i][j + 1] = sum.y, acc[i][j + 2] = sum.z, acc[i][j + 3] = sum.w;
+    }
+  return 1;
+}
+#else
+#define ARRIVED
+#define PARTS
+#endif
 
 /* One result, and four neighbouring ones at an aligned place: added to what is there or not, then the ReLU that was merged (slope 1: none). */
 INLINE void put(global float* to, float v, int accumulate, float slope) {

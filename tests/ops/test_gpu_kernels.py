@@ -24,11 +24,14 @@ from tests.harness import execute
 
 TF32_TILES = tuple(replace(tile, mma=1) for tile in TENSOR_TILES)
 TENSOR = pytest.mark.parametrize("tile", [*TENSOR_TILES, *TF32_TILES], ids=str)
+CPU_FENCE = "mem_fence(CLK_GLOBAL_MEM_FENCE)"  # the stores of a processor are seen in their order
 SMALL = Tile(rows=16, columns=32, item_rows=4, item_columns=4, warp_rows=16, depth=8)
 
 
-def recorder(target: Target, kind: str = "gpu", phase: str = "backward") -> Recorder:
-    rec = Recorder(replace(target, kind=kind), train=True)
+def recorder(target: Target, kind: str = "gpu", phase: str = "backward", meets: bool = True) -> Recorder:
+    """`meets`: the last work-group finishes what is made in parts, where groups can meet at all."""
+    fence = target.device_fence or (CPU_FENCE if target.is_cpu else "")
+    rec = Recorder(replace(target, kind=kind, device_fence=fence if meets and kind == "gpu" else ""), train=True)
     rec.enter("layer", phase)
     return rec
 
@@ -69,10 +72,10 @@ def accumulating(rec: Recorder, ref: Ref) -> Ref:
 
 
 def check_gemm(
-    device: Any, m: int, n: int, k: int, choice: Choice, *, trans_a: bool, trans_b: bool, offset: int = 0, gap: int = 0, add: bool = False
+    device: Any, m: int, n: int, k: int, choice: Choice, *, trans_a: bool, trans_b: bool, offset: int = 0, gap: int = 0, add: bool = False, meets: bool = True
 ) -> None:
     rng = np.random.default_rng(m * 10007 + n * 101 + k)
-    rec = recorder(device.target)
+    rec = recorder(device.target, meets=meets)
     a_shape, b_shape = ((k, m) if trans_a else (m, k)), ((n, k) if trans_b else (k, n))
     a, b = tensor("a", a_shape, offset=offset, gap=gap), tensor("b", b_shape, offset=offset, gap=gap)
     c, bias = tensor("c", (m, n), Role.DIFF, offset, gap), Ref("bias", (n,), Role.PARAMETER)
@@ -85,18 +88,26 @@ def check_gemm(
         feeds[bias] = rng.standard_normal(n)
         want += feeds[bias]
     gemm_gpu.record(rec, a, b, c, trans_a, trans_b, None if add else bias, choice)
-    close(execute(rec, device.context, feeds, [c])[0], want, tolerance(choice))
+    close(run(rec, device, feeds, [c])[0], want, tolerance(choice))
 
 
-@pytest.mark.parametrize("splits", [1, 3])
+def run(rec: Recorder, device: Any, feeds: dict[Ref, np.ndarray], results: list[Ref]) -> list[np.ndarray]:
+    """The results; counters of groups that met are zero again."""
+    meets = any(rec.arrivals is ref.root for launch in rec.launches for ref in launch.reads)
+    *got, counters = execute(rec, device.context, feeds, [*results, rec.arrivals])
+    assert meets == any(name == "DEVICE_FENCE" for launch in rec.launches if launch.call for name, _ in launch.call.defines) and not counters.any()
+    return got
+
+
+@pytest.mark.parametrize(("splits", "meets"), [(1, True), (3, True), (3, False)])
 @pytest.mark.parametrize(("trans_a", "trans_b"), itertools.product((False, True), repeat=2))
-def test_gemm(device: Any, trans_a: bool, trans_b: bool, splits: int) -> None:
-    choice = Choice(SMALL, splits)
+def test_gemm(device: Any, trans_a: bool, trans_b: bool, splits: int, meets: bool) -> None:
+    choice, how = Choice(SMALL, splits), {"trans_a": trans_a, "trans_b": trans_b, "meets": meets}
     for m, n, k in ((32, 64, 48), (37, 45, 51), (1, 70, 33), (19, 1, 64), (5, 3, 1), (16, 32, 8)):
-        check_gemm(device, m, n, k, choice, trans_a=trans_a, trans_b=trans_b)
-    check_gemm(device, 33, 40, 29, choice, trans_a=trans_a, trans_b=trans_b, offset=3, gap=2)
-    check_gemm(device, 32, 64, 32, choice, trans_a=trans_a, trans_b=trans_b, offset=4, gap=4, add=True)
-    check_gemm(device, 17, 34, 40, choice, trans_a=trans_a, trans_b=trans_b, add=True)
+        check_gemm(device, m, n, k, choice, **how)
+    check_gemm(device, 33, 40, 29, choice, **how, offset=3, gap=2)
+    check_gemm(device, 32, 64, 32, choice, **how, offset=4, gap=4, add=True)
+    check_gemm(device, 17, 34, 40, choice, **how, add=True)
 
 
 @pytest.mark.parametrize("tile", TILES, ids=str)
@@ -277,11 +288,11 @@ class Numpy:
 
 
 def check_convolution(
-    device: Any, engine: Any, g: ConvGeometry, *, kind: str = "gpu", add: bool = False, offset: int = 0, gap: int = 0, **choice: Choice
+    device: Any, engine: Any, g: ConvGeometry, *, kind: str = "gpu", add: bool = False, offset: int = 0, gap: int = 0, meets: bool = True, **choice: Choice
 ) -> None:
     """All directions of `engine` against numpy; `add`: into results that hold a sum already; `offset`, `gap`: see tensor."""
     rng = np.random.default_rng(g.batch + 10 * g.channels + 1000 * g.num_output + math.prod(g.size))
-    rec = recorder(device.target, kind)
+    rec = recorder(device.target, kind, meets=meets)
     x_shape, y_shape = (g.batch, g.channels, *g.size), (g.batch, g.num_output, *g.out)
     x, dy = tensor("x", x_shape, offset=offset, gap=gap), tensor("dy", y_shape, offset=offset, gap=gap)
     w = Ref("w", g.weight_shape, Role.PARAMETER)
@@ -303,7 +314,7 @@ def check_convolution(
     engine.backward_data(rec, g, dy, w, dx, **choice)
     engine.backward_filter(rec, g, x, dy, dw, **choice)
     conv_gpu.backward_bias(rec, g, dy, db)
-    for ref, got in zip(want, execute(rec, device.context, feeds, list(want))):
+    for ref, got in zip(want, run(rec, device, feeds, list(want))):
         close(got, want[ref], tolerance(choice.get("choice")))
 
 
@@ -339,7 +350,8 @@ def test_convolution(device: Any, window: str) -> None:
         channels, outputs = group * int(rng.integers(8, 20)), group * int(rng.integers(1, 24))
         g = geometry(int(rng.integers(1, 4)), channels, outputs, random_size(rng, WINDOWS[window]), group=group, **WINDOWS[window])
         offset, gap = ((0, 0), (3, 1), (4, 8), (0, 0))[case % 4]
-        check_convolution(device, conv_gpu, g, add=case % 2 == 1, offset=offset, gap=gap, choice=small(g, splits=(1, 3)[case // 2 % 2]))
+        how = {"offset": offset, "gap": gap, "meets": case < 6}
+        check_convolution(device, conv_gpu, g, add=case % 2 == 1, **how, choice=small(g, splits=(1, 3)[case // 2 % 2]))
 
 
 @TENSOR
