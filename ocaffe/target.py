@@ -37,3 +37,8 @@ class Target:
     @property
     def is_cpu(self) -> bool:
         return self.kind == "cpu"
+
+    @property
+    def groups_meet(self) -> bool:
+        """Whether the last of several work-groups can finish what all of them made."""
+        return bool(self.device_fence) and not self.is_cpu

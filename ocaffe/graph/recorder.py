@@ -14,7 +14,7 @@ from ocaffe.target import Target
 # Words of the step buffer, 32 bits each: what changes from one run to the next. Kernels read `step[STEP_ITERATION]`.
 STEP_WORDS = ("RATE", "ITERATION", "PASS", "SAMPLE", "SCALE")
 STEP = {name: index for index, name in enumerate(STEP_WORDS)}
-ARRIVALS = 4096  # counters of work-groups that make parts of one result: so many results of a launch at the most
+ARRIVALS = 8192  # counters of work-groups that make parts of one result: so many results of a launch at the most
 # Functions of kernel files that multiply; others of an operation pack, transform or add up for them.
 PRODUCTS = frozenset({"gemm", "forward", "backward_data", "backward_filter", "product"})
 

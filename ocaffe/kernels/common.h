@@ -7,6 +7,15 @@
 #define OPERAND_RESTRICT(T, x) global T* restrict x, const ulong x##_offset, const ulong x##_stride
 #define LOCATE(x) x += x##_offset
 
+/* Operands of kernels whose work-groups meet: counters and partial results. */
+#ifdef DEVICE_FENCE
+#define ARRIVED OPERAND(uint, arrived),
+#define PARTS , OPERAND(float, parts)
+#else
+#define ARRIVED
+#define PARTS
+#endif
+
 /* Work-groups that make parts of one result: all of a group write their part, then call this together. `last` is declared as whether the other `parts` - 1
    groups have come already: then all parts are there to be read, through a volatile pointer, for a first-level cache may hold what was there before.
    `arrived`, a counter in global memory, is 0 before and after. `vote`: an int in local memory. `fence` (Target.device_fence): a statement after which all work-groups see

@@ -204,19 +204,15 @@ INLINE void tile_clear(float acc[TM][TN]) {
 }
 
 #ifdef DEVICE_FENCE
-/* Operands of kernels whose groups meet: a counter for each tile, and the sums of each part of each tile. */
-#define ARRIVED OPERAND(uint, arrived),
-#define PARTS , OPERAND(float, parts)
-
-/* Leave the sums of this part of the depth for whoever comes last. Whether it is this group: then `acc` is the sum over all parts, in their order. */
-INLINE int tile_join(global uint* arrived, global float* parts, int tile, int part, int count, float acc[TM][TN], local float* vote) {
-  volatile global float4* all = (volatile global float4*)(parts + (ulong)tile * count * (BM * BN)) + get_local_id(0);
+/* Leave the sums in `all`[slot] for the last of `count` groups, which counts in `arrived`. Whether it is this one: then `acc` is the sum of `all`[first],
+   `all`[first + apart], .., in this order. A work-item keeps to its own places in `all`. */
+INLINE int tile_meet(global uint* arrived, volatile global float4* all, int slot, int first, int apart, int count, float acc[TM][TN], local float* vote) {
   const int step = BM * BN / 4;
 #pragma unroll
   for (int i = 0; i < TM; ++i)
 #pragma unroll
-    for (int j = 0; j < TN; j += 4) all[part * step + (i * TN + j) / 4 * NT] = (float4)(acc[i][j], acc[i][j + 1], acc[i][j + 2], acc[i][j + 3]);
-  ARRIVE(DEVICE_FENCE, arrived + tile, count, (local int*)vote, last);
+    for (int j = 0; j < TN; j += 4) all[slot * step + (i * TN + j) / 4 * NT] = (float4)(acc[i][j], acc[i][j + 1], acc[i][j + 2], acc[i][j + 3]);
+  ARRIVE(DEVICE_FENCE, arrived, count, (local int*)vote, last);
   if (!last) return 0;
 #pragma unroll
   for (int i = 0; i < TM; ++i)
@@ -224,14 +220,24 @@ INLINE int tile_join(global uint* arrived, global float* parts, int tile, int pa
     for (int j = 0; j < TN; j += 4) {
       float4 sum = (float4)(0.0f);
 #pragma unroll 8
-      for (int p = 0; p < count; ++p) sum += all[p * step + (i * TN + j) / 4 * NT];
+      for (int p = 0; p < count; ++p) sum += all[(first + p * apart) * step + (i * TN + j) / 4 * NT];
       acc[i][j] = sum.x, acc[i][j + 1] = sum.y, acc[i][j + 2] = sum.z, acc[i][j + 3] = sum.w;
     }
   return 1;
 }
-#else
-#define ARRIVED
-#define PARTS
+
+/* The sums of part `part` of `count` of the depth meet those of the others. Returns 1 to the group that has them all in `acc`: first the last of each bunch of
+   parts adds these up, then the last of the bunches the bunches, for one group reads slowly. parts[tile][part][BM * BN]; a tile has a counter for each
+   bunch and one more (gemm_gpu.bunches). */
+INLINE int tile_join(global uint* arrived, global float* parts, int tile, int part, int count, float acc[TM][TN], local float* vote) {
+  int bunch = 8;
+  while (bunch * bunch < count) ++bunch;
+  const int bunches = (count + bunch - 1) / bunch, own = part / bunch, first = own * bunch;
+  volatile global float4* all = (volatile global float4*)(parts + (ulong)tile * count * (BM * BN)) + get_local_id(0);
+  arrived += tile * (bunches + 1);
+  if (!tile_meet(arrived + own, all, part, first, 1, min(bunch, count - first), acc, vote)) return 0;
+  return bunches == 1 || tile_meet(arrived + bunches, all, first, 0, bunch, bunches, acc, vote);
+}
 #endif
 
 /* One result, and four neighbouring ones at an aligned place: added to what is there or not, then the ReLU that was merged (slope 1: none). */

@@ -1,6 +1,7 @@
 """Matrix product on devices whose work-groups share local memory, and the choice of tiles that convolution shares (kernels/gemm_gpu.cl)."""
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -13,7 +14,7 @@ from ocaffe.tuned import Problem
 SPLIT_SCRATCH = 16 << 20
 SPLITS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 SUM_ITEMS = 256  # work-items of a group in split_sum
-MOST_JOINED = 1 << 17  # partial sums of a tile that one work-group adds up faster than all groups of another launch do
+BUNCH = 8  # parts of a tile that one work-group adds up at the least (tile_join in kernels/tile_gpu.h)
 
 
 @dataclass(frozen=True)
@@ -147,9 +148,16 @@ def cost(target: Target, choice: Choice, rows: int, columns: int, depth: int, ba
     resident = max(1, REGISTERS // (tile.items * (m * n + OTHER_REGISTERS[tile.mma])))
     cycles = max(groups_per_unit * steps * step, -(-groups_per_unit // resident) * (steps + 2) * (step + WAIT))
     if splits > 1:
-        cycles += JOIN + splits * tile.rows * tile.columns / JOINED_PER_CYCLE if joins(target, tile, splits, groups // splits) else LAUNCH
+        cycles += _joining(tile, splits) if joins(target, splits, groups // splits) else LAUNCH
         cycles += (splits + 1) * 2 * rows * columns * batches / (target.compute_units * FLOATS_PER_CYCLE)
     return cycles
+
+
+def _joining(tile: Tile, splits: int) -> float:
+    """Cycles until the last work-group of a tile has the sum of all parts."""
+    count = bunches(splits)
+    levels, serial = (1, splits) if count == 1 else (2, -(-splits // count) + count)
+    return levels * JOIN + serial * tile.rows * tile.columns / JOINED_PER_CYCLE
 
 
 def record(
@@ -210,9 +218,14 @@ def _launch(
     )
 
 
-def joins(target: Target, tile: Tile, splits: int, tiles: int) -> bool:
-    """Whether the last work-group of each of so many tiles adds up the partial sums (tile_join in kernels/tile_gpu.h): no second launch."""
-    return bool(target.device_fence) and splits > 1 and tiles <= ARRIVALS and splits * tile.rows * tile.columns <= MOST_JOINED
+def bunches(splits: int) -> int:
+    """Into how many bunches `tile_join` (kernels/tile_gpu.h) puts the parts of a tile."""
+    return -(-splits // max(BUNCH, math.isqrt(splits - 1) + 1))
+
+
+def joins(target: Target, splits: int, tiles: int) -> bool:
+    """Whether the last work-group of each of so many tiles adds up the partial sums: no second launch."""
+    return target.groups_meet and splits > 1 and tiles * (bunches(splits) + 1) <= ARRIVALS
 
 
 @dataclass(frozen=True)
@@ -226,10 +239,10 @@ class Meeting:
     @classmethod
     def of(cls, rec: Recorder, tile: Tile, splits: int, tiles: int) -> Meeting:
         """`tiles`: how many the result is made of."""
-        if not joins(rec.target, tile, splits, tiles):
+        if not joins(rec.target, splits, tiles):
             return cls([], [], {})
         parts = rec.scratch("splits", (tiles, splits, tile.rows * tile.columns))
-        return cls([rec.arrivals.view((tiles,))], [parts], {"DEVICE_FENCE": rec.target.device_fence})
+        return cls([rec.arrivals.view((tiles * (bunches(splits) + 1),))], [parts], {"DEVICE_FENCE": rec.target.device_fence})
 
 
 def sum_splits(

@@ -20,18 +20,15 @@ from ocaffe.ops import conv_depthwise, conv_gpu, gemm_gpu
 from ocaffe.ops.convolution import ConvGeometry
 from ocaffe.ops.gemm_gpu import TENSOR_TILES, TILES, Choice, Tile
 from ocaffe.target import MATHS, Target
-from tests.harness import execute
+from tests.harness import execute, of_kind
 
 TF32_TILES = tuple(replace(tile, mma=1) for tile in TENSOR_TILES)
 TENSOR = pytest.mark.parametrize("tile", [*TENSOR_TILES, *TF32_TILES], ids=str)
-CPU_FENCE = "mem_fence(CLK_GLOBAL_MEM_FENCE)"  # the stores of a processor are seen in their order
 SMALL = Tile(rows=16, columns=32, item_rows=4, item_columns=4, warp_rows=16, depth=8)
 
 
 def recorder(target: Target, kind: str = "gpu", phase: str = "backward", meets: bool = True) -> Recorder:
-    """`meets`: the last work-group finishes what is made in parts, where groups can meet at all."""
-    fence = target.device_fence or (CPU_FENCE if target.is_cpu else "")
-    rec = Recorder(replace(target, kind=kind, device_fence=fence if meets and kind == "gpu" else ""), train=True)
+    rec = Recorder(of_kind(target, kind, meets), train=True)
     rec.enter("layer", phase)
     return rec
 
@@ -88,15 +85,7 @@ def check_gemm(
         feeds[bias] = rng.standard_normal(n)
         want += feeds[bias]
     gemm_gpu.record(rec, a, b, c, trans_a, trans_b, None if add else bias, choice)
-    close(run(rec, device, feeds, [c])[0], want, tolerance(choice))
-
-
-def run(rec: Recorder, device: Any, feeds: dict[Ref, np.ndarray], results: list[Ref]) -> list[np.ndarray]:
-    """The results; counters of groups that met are zero again."""
-    meets = any(rec.arrivals is ref.root for launch in rec.launches for ref in launch.reads)
-    *got, counters = execute(rec, device.context, feeds, [*results, rec.arrivals])
-    assert meets == any(name == "DEVICE_FENCE" for launch in rec.launches if launch.call for name, _ in launch.call.defines) and not counters.any()
-    return got
+    close(execute(rec, device.context, feeds, [c])[0], want, tolerance(choice))
 
 
 @pytest.mark.parametrize(("splits", "meets"), [(1, True), (3, True), (3, False)])
@@ -108,6 +97,8 @@ def test_gemm(device: Any, trans_a: bool, trans_b: bool, splits: int, meets: boo
     check_gemm(device, 33, 40, 29, choice, **how, offset=3, gap=2)
     check_gemm(device, 32, 64, 32, choice, **how, offset=4, gap=4, add=True)
     check_gemm(device, 17, 34, 40, choice, **how, add=True)
+    if splits > 1:  # in bunches
+        check_gemm(device, 33, 40, 13 * SMALL.depth, Choice(SMALL, 13), **how)
 
 
 @pytest.mark.parametrize("tile", TILES, ids=str)
@@ -179,6 +170,19 @@ def test_infinity_stays_where_it_is(device: Any) -> None:
     want = np.full((5, 33), 14.0)
     want[2] = np.inf
     np.testing.assert_array_equal(execute(rec, device.context, feeds, [c])[0], want)
+
+
+def test_parts_are_added_in_one_order(device: Any) -> None:
+    """Whichever group comes last."""
+    rng = np.random.default_rng(2)
+    a, b, c = Ref("a", (40, 400), Role.ACTIVATION), Ref("b", (400, 70), Role.ACTIVATION), Ref("c", (40, 70), Role.ACTIVATION)
+    feeds = {a: rng.standard_normal(a.shape), b: rng.standard_normal(b.shape)}
+    results = []
+    for meets in (True, True, True, False):
+        rec = recorder(device.target, phase="forward", meets=meets)
+        gemm_gpu.record(rec, a, b, c, False, False, None, Choice(SMALL, 7))
+        results.append(execute(rec, device.context, feeds, [c])[0])
+    assert all((result == results[0]).all() for result in results[1:])
 
 
 # -- the choice of tile and splits: no device needed -----------------------------------------------------------------------
@@ -314,7 +318,7 @@ def check_convolution(
     engine.backward_data(rec, g, dy, w, dx, **choice)
     engine.backward_filter(rec, g, x, dy, dw, **choice)
     conv_gpu.backward_bias(rec, g, dy, db)
-    for ref, got in zip(want, run(rec, device, feeds, list(want))):
+    for ref, got in zip(want, execute(rec, device.context, feeds, list(want))):
         close(got, want[ref], tolerance(choice.get("choice")))
 
 
@@ -397,13 +401,14 @@ def test_convolution_merged_relu(device: Any) -> None:
         close(execute(rec, device.context, feeds, [y])[0], np.maximum(Numpy(g).forward(feeds[x], feeds[w]), 0))
 
 
-def test_bias_gradient_in_slices(device: Any) -> None:
-    """A large batch of few channels is cut up and added in a second pass."""
+@pytest.mark.parametrize("meets", [False, True])
+def test_bias_gradient_in_slices(device: Any, meets: bool) -> None:
+    """A large batch of few channels is cut up and added by the last group, or in a second pass."""
     g = geometry(11, 1, 3, (1, 90, 100), (1, 1, 1))
-    rec = recorder(replace(device.target, kind="gpu", compute_units=132))
+    rec = recorder(replace(device.target, compute_units=132), meets=meets)
     dy, db = Ref("dy", (11, 3, 1, 90, 100), Role.DIFF), Ref("db", (3,), Role.GRADIENT)
     conv_gpu.backward_bias(rec, g, dy, db)
-    assert len(rec.launches) == 2
+    assert len(rec.launches) == (1 if rec.target.groups_meet else 2)
     values = np.random.default_rng(0).standard_normal(dy.shape) + 0.1
     close(execute(rec, device.context, {dy: values}, [db])[0], values.sum((0, 2, 3, 4)))
 
