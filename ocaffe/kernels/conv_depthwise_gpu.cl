@@ -4,7 +4,7 @@
    forward          y[n][o] = x[n][o / multiplier] * w[o] (+ bias[o], or factor and offset: common.h), then the ReLU that was merged (slope 1: none)
    backward_data    dx[n][c] = sum over the outputs of channel c, each pixel gathering what it gave (+ bias[c]: a deconvolution), then the ReLU or the gate (gate.h)
    backward_filter  dw[o] = sum over samples and positions of dy * x, of one slice of `part` samples, at dw + slice * dw_stride;
-                    split_sum adds several slices up
+                    the group of the last slice of an output adds them up (DEVICE_FENCE), or split_sum does
 
    Defines: per axis H, W the window: KERNEL_, STRIDE_, PAD_, DILATION_.
    Work-items: strip_gpu.h; backward_filter: a work-group of ITEMS per (output, slice), which goes through strips. `each` is for the CPU class. */
@@ -93,8 +93,8 @@ kernel void backward_data(OPERAND_RESTRICT(const float, dy), OPERAND_RESTRICT(co
 
 #if FEW
 kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void backward_filter(OPERAND_RESTRICT(const float, x),
-                                                                               OPERAND_RESTRICT(const float, dy),
-                                                                               OPERAND_RESTRICT(float, dw), SIZES, int each,
+                                                                               OPERAND_RESTRICT(const float, dy), ARRIVED
+                                                                               OPERAND_RESTRICT(float, dw) PARTS, SIZES, int each,
                                                                                int part, int accumulate) {
   local float sums[ITEMS];
   const int item = get_local_id(0), output = get_group_id(0), slice = get_group_id(1);
@@ -136,7 +136,16 @@ kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void backward_filter(O
     if (py >= strips) py -= strips, ++sample;
   }
 
+#ifdef DEVICE_FENCE
+  local int vote;
+  LOCATE(arrived), LOCATE(parts);
+  const int slices = get_num_groups(1);
+  volatile global float* all = parts + (ulong)output * slices * TAPS;
+#define LEAVE(t, sum) all[slice * TAPS + t] = sum
+#else
   dw += dw_offset + slice * dw_stride + output * TAPS;
+#define LEAVE(t, sum) put(dw + t, sum, accumulate, 1.0f)
+#endif
 #pragma unroll
   for (int t = 0; t < TAPS; ++t) {
     sums[item] = sum[t / KERNEL_W][t % KERNEL_W];
@@ -145,8 +154,16 @@ kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void backward_filter(O
       if (item < others) sums[item] += sums[item + others];
       barrier(CLK_LOCAL_MEM_FENCE);
     }
-    if (item == 0) put(dw + t, sums[0], accumulate, 1.0f, 0, dw, 0);
+    if (item == 0) LEAVE(t, sums[0]);
     barrier(CLK_LOCAL_MEM_FENCE);
   }
+#ifdef DEVICE_FENCE
+  ARRIVE(DEVICE_FENCE, arrived + output, slices, &vote, last);
+  if (!last || item >= TAPS) return;
+  float total = 0.0f;
+#pragma unroll 4
+  for (int s = 0; s < slices; ++s) total += all[s * TAPS + item];
+  put(dw + dw_offset + output * TAPS + item, total, accumulate, 1.0f, 0, dw, 0);
+#endif
 }
 #endif

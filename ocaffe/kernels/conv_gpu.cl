@@ -14,8 +14,8 @@
    Group (x, y, z): columns of the result (positions of all samples; channels and taps in backward_filter), its rows, and group and split of
    the depth. A phase is the set of positions in backward_data that a stride sends to the same taps: with stride 2 there are four in
    a plane, each a dense convolution with a quarter of the taps; neighbouring groups in x take the phases of the same columns, so that their scattered
-   results meet in the cache. With several splits the target holds one copy per split, its stride
-   being the distance between them. */
+   results meet in the cache. With several splits their groups meet (DEVICE_FENCE) and the last
+   one writes the result, or the target holds one copy per split, its stride being the distance between them. */
 #include "common.h"
 #include "epilogue.h"
 #include "split_sum.h"
@@ -63,6 +63,15 @@
 /* Sizes, the same for all: channels and outputs are those of one group; d, h, w the image, od, oh, ow the result of the convolution. */
 #define SIZES int batch, int groups, int channels, int outputs, int d, int h, int w, int od, int oh, int ow
 
+#ifdef DEVICE_FENCE
+#define MEETING arrived + arrived_offset, parts + parts_offset
+#else
+#define MEETING 0, 0
+#endif
+/* Number of the tile that a group works on, and of those that work on it. */
+#define TILE_NUMBER ((get_group_id(2) % groups * get_num_groups(1) + get_group_id(1)) * get_num_groups(0) + get_group_id(0))
+#define SPLITS (get_num_groups(2) / groups)
+
 /* One axis of the window seen from a position. `at` is where tap 0 lies (backward: times the stride). */
 #define ORIGIN(p, stride, pad) (backward ? (p) + (pad) : (p) * (stride) - (pad))
 #define TAP_AT(at, tap, stride, dilation) (backward ? ((at) - (tap) * (dilation)) / (stride) : (at) + (tap) * (dilation))
@@ -76,7 +85,7 @@ INLINE int first_tap(int p, int kernel_size, int stride, int dilation, int step)
 
 /* forward (backward = 0) and backward_data (backward = 1): both gather `source` at the taps of each position of `target`, times the filters.
    rows, depth: channels of target and source in a group; sd, sh, sw and td, th, tw: their planes. */
-INLINE void gather(const int backward, local float* as, local float* bs, global const float* source, ulong source_stride,
+INLINE void gather(const int backward, local float* as, local float* bs, global uint* arrived, global float* parts, global const float* source, ulong source_stride,
                    global const float* filter, global const float* bias, ulong bias_stride, global float* target, ulong target_stride, int target_aligned,
                    int batch, int groups, int rows, int depth, int sd, int sh, int sw, int td, int th, int tw, int split_channels,
                    int splits, int has_bias, int accumulate, float slope, int gated, global const float* sign, ulong sign_stride, int sign_aligned) {
@@ -188,6 +197,10 @@ INLINE void gather(const int backward, local float* as, local float* bs, global 
     if (tile_is_done(acc, exact, as)) break;
   }
 
+#ifdef DEVICE_FENCE
+  if (!tile_join(arrived, parts, TILE_NUMBER, split, SPLITS, acc, as)) return;
+  splits = 1;
+#endif
   const int target_plane = td * th * tw;
   const ulong sample_stride = splits > 1 ? (ulong)groups * rows * target_plane : target_stride;
   target += (splits > 1 ? split * target_stride : 0) + (ulong)(group * rows + row0) * target_plane;
@@ -233,24 +246,24 @@ INLINE void gather(const int backward, local float* as, local float* bs, global 
 }
 
 kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void forward(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(const float, filter),
-                                                                    OPERAND_RESTRICT(const float, bias), OPERAND_RESTRICT(float, y),
+                                                                    ARRIVED OPERAND_RESTRICT(const float, bias), OPERAND_RESTRICT(float, y) PARTS,
                                                                     SIZES, int split_channels, int splits, int has_bias, int accumulate,
                                                                     float slope) {
   LOCAL_TILE(as, 2 * BK * LDA);
   LOCAL_TILE(bs, 2 * BK * LDB);
-  gather(0, as, bs, x + x_offset, x_stride, filter + filter_offset, bias + bias_offset, bias_stride, y + y_offset, y_stride, (y_offset & 3) == 0, batch,
+  gather(0, as, bs, MEETING, x + x_offset, x_stride, filter + filter_offset, bias + bias_offset, bias_stride, y + y_offset, y_stride, (y_offset & 3) == 0, batch,
          groups, outputs, channels, d, h, w, od, oh, ow, split_channels, splits, has_bias, accumulate, slope, 0, y, 0, 1);
 }
 
 kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void backward_data(OPERAND_RESTRICT(const float, dy),
                                                                           OPERAND_RESTRICT(const float, filter),
                                                                           OPERAND_RESTRICT(const float, sign),
-                                                                          OPERAND_RESTRICT(const float, bias),
-                                                                          OPERAND_RESTRICT(float, dx), SIZES, int split_channels,
+                                                                          ARRIVED OPERAND_RESTRICT(const float, bias),
+                                                                          OPERAND_RESTRICT(float, dx) PARTS, SIZES, int split_channels,
                                                                           int splits, int gated, int has_bias, int accumulate, float slope) {
   LOCAL_TILE(as, 2 * BK * LDA);
   LOCAL_TILE(bs, 2 * BK * LDB);
-  gather(1, as, bs, dy + dy_offset, dy_stride, filter + filter_offset, bias + bias_offset, bias_stride, dx + dx_offset, dx_stride, (dx_offset & 3) == 0,
+  gather(1, as, bs, MEETING, dy + dy_offset, dy_stride, filter + filter_offset, bias + bias_offset, bias_stride, dx + dx_offset, dx_stride, (dx_offset & 3) == 0,
          batch, groups, channels, outputs, od, oh, ow, d, h, w, split_channels, splits, has_bias, accumulate, slope, gated, sign + sign_offset,
          sign_stride, ((sign_offset | sign_stride) & 3) == 0);
 }
@@ -258,7 +271,7 @@ kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void backward_data(OPERAN
 /* Rows: outputs; columns: (channel, tap) as the filters have them; depth: the positions of all samples, BK of them a step. A work-item
    keeps to every BK-th position, for which it fetches rows of dy and columns of the image. */
 kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void backward_filter(OPERAND_RESTRICT(const float, x),
-                                                                            OPERAND_RESTRICT(const float, dy), OPERAND_RESTRICT(float, dw),
+                                                                            OPERAND_RESTRICT(const float, dy), ARRIVED OPERAND_RESTRICT(float, dw) PARTS,
                                                                             SIZES, int split_positions, int accumulate) {
   LOCAL_TILE(as, 2 * BK * LDA);
   LOCAL_TILE(bs, 2 * BK * LDB);
@@ -334,7 +347,13 @@ kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void backward_filter(OPER
     if (tile_is_done(acc, exact, as)) break;
   }
 
-  const ulong dw_place = dw_offset + split * dw_stride + (ulong)(group * outputs + row0) * columns + column0;
+#ifdef DEVICE_FENCE
+  if (!tile_join(MEETING, TILE_NUMBER, split, SPLITS, acc, as)) return;
+  const int copy = 0;
+#else
+  const int copy = split;
+#endif
+  const ulong dw_place = dw_offset + copy * dw_stride + (ulong)(group * outputs + row0) * columns + column0;
   const int aligned = ((dw_place | (ulong)columns) & 3) == 0;
   tile_store(dw + dw_place, columns, outputs - row0, columns - column0, aligned, acc, accumulate, 1.0f, 0, dw, 0, 0);
 }

@@ -54,7 +54,8 @@ def use_bits(launch: Launch, mask: Ref) -> None:
 
 
 def _gate(launch: Launch, result: Ref, sign: Ref, slope: float) -> None:
-    launch.operands = [operand if operand.access is Access.READ else Operand(result, operand.access) for operand in launch.operands]
+    launch.operands = [Operand(result, operand.access) if operand.access is not Access.READ and operand.ref.root is result.root else operand
+                       for operand in launch.operands]  # fmt: skip
     _set(launch, sign, SIGNS, np.float32(slope))
 
 

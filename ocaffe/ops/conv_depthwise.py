@@ -2,10 +2,10 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ocaffe.graph.ir import NO_ACTIVATION, Ref
-from ocaffe.graph.recorder import Recorder
+from ocaffe.graph.recorder import ARRIVALS, Recorder
 from ocaffe.ops.gemm_gpu import sum_splits
 from ocaffe.ops.pooling import STRIP_GROUP, strip_counts
 
@@ -54,17 +54,18 @@ def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref) ->
     slices = min(g.batch, -(-GROUPS_PER_UNIT * rec.target.compute_units // items))
     part = -(-g.batch // slices)
     slices = -(-g.batch // part)
-    once = slices == 1
+    meets = rec.target.groups_meet and slices > 1 and items <= ARRIVALS
+    once = slices == 1 or meets
     group = 1 if rec.target.is_cpu else ITEMS
     to = dw if once else rec.scratch("slices", (slices, dw.count))
     rec.launch(
         f"{_family(rec)}.backward_filter",
-        reads=[x, dy],
-        writes=[to],
+        reads=[x, dy, *([rec.arrivals.view((items,))] if meets else [])],
+        writes=[to, *([rec.scratch("slices", (items, slices, g.taps))] if meets else [])],
         args=[*_sizes(g), each, part, once and rec.accumulates(dw)],
         size=(items * group, slices, 1),
         local=(group, 1, 1),
-        defines=_defines(rec, g),
+        defines=_defines(rec, g) | ({"DEVICE_FENCE": rec.target.device_fence} if meets else {}),
     )
     if not once:
         sum_splits(rec, _family(rec), _defines(rec, g), to, None, dw)
@@ -124,8 +125,8 @@ def _family(rec: Recorder) -> str:
     return f"conv_depthwise_{rec.target.kind}"
 
 
-def _defines(rec: Recorder, g: ConvGeometry) -> dict[str, int]:
-    result = {"VECTOR": 16 if rec.target.vector_width >= 16 else 8, "OUTPUTS": OUTPUTS} if rec.target.is_cpu else {}
+def _defines(rec: Recorder, g: ConvGeometry) -> dict[str, Any]:
+    result: dict[str, Any] = {"VECTOR": 16 if rec.target.vector_width >= 16 else 8, "OUTPUTS": OUTPUTS} if rec.target.is_cpu else {}
     for i, axis in enumerate("HW", 1):
         result |= {f"KERNEL_{axis}": g.kernel[i], f"STRIDE_{axis}": g.stride[i], f"PAD_{axis}": g.pad[i], f"DILATION_{axis}": g.dilation[i]}
     return result
