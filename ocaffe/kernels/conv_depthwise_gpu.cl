@@ -144,7 +144,7 @@ kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void backward_filter(O
 #define LEAVE(t, sum) all[slice * TAPS + t] = sum
 #else
   dw += dw_offset + slice * dw_stride + output * TAPS;
-#define LEAVE(t, sum) put(dw + t, sum, accumulate, 1.0f)
+#define LEAVE(t, sum) put(dw + t, sum, accumulate, 1.0f, 0, dw, 0)
 #endif
 #pragma unroll
   for (int t = 0; t < TAPS; ++t) {

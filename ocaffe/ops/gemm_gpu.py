@@ -173,7 +173,8 @@ def record(
     meeting = Meeting.of(rec, choice.tile, splits, -(-rows // choice.tile.rows) * -(-columns // choice.tile.columns))
     last = splits == 1 or bool(meeting.parts)
     to = c if last else rec.scratch("splits", (splits * rows, columns))
-    _launch(rec, choice.tile, [a, b, a, *meeting.arrived, a if bias is None or not last else bias], [to, *meeting.parts], (rows, columns, depth, part), 1, splits,
+    reads, writes = [a, b, a, *meeting.arrived, a if bias is None or not last else bias], [to, *meeting.parts]
+    _launch(rec, choice.tile, reads, writes, (rows, columns, depth, part), 1, splits,
             [trans_a, trans_b, 0, bias is not None and last, last and rec.accumulates(c), 1.0], epilogue=last, defines=meeting.defines)  # fmt: skip
     if not last:
         parts = to.view((splits, rows * columns))
