@@ -16,7 +16,7 @@ from ocaffe.target import Target
 from tests.harness import execute
 
 KINDS = ("cpu", "gpu")
-SIZES = ((1, 1, 1), (7, 33, 17), (8, 32, 16), (64, 10, 50), (13, 40, 300), (1, 100, 30), (30, 1, 20), (50, 300, 40), (90, 150, 300))  # M, N, K
+SIZES = ((1, 1, 1), (7, 33, 17), (8, 32, 16), (64, 10, 50), (13, 40, 300), (1, 100, 30), (30, 1, 20), (50, 300, 40), (1, 45, 300), (90, 150, 300))  # M, N, K
 
 
 @pytest.fixture(autouse=True)
