@@ -6,8 +6,7 @@
    `pack_a` writes op(a) as panels of MR rows, [M / MR][K][MR], rows beyond M zero: work-item (block of KC columns, panel).
    `gemm`: work-item (`wide` panels of NR columns of c, block of `rows` rows). It copies `deep` rows of op(b) at a time into private memory, in
    the order of the inner loop, and multiplies all its rows by that: a panel of op(a), fetched once, serves all panels of columns. Transposition
-   costs nothing but another way of copying. deep * wide is at most KC * WIDE.
-   `row`: c = a op(b) for one row of a and a transposed b, `columns` columns a work-item: each the product of two rows as they lie in memory. */
+   costs nothing but another way of copying. deep * wide is at most KC * WIDE. */
 #include "common.h"
 #include "tile_cpu.h"
 
@@ -89,56 +88,6 @@ SINGLE void gemm(OPERAND_RESTRICT(const float, packed), OPERAND_RESTRICT(const f
               tile[i * NR + j] = tile[i * NR + j] * FACTOR(bias, n + j) + (k0 == 0 ? OFFSET(bias, n + j) : 0.0f);
         finish_rows(tile, c + m * c_stride + n, c_stride, min(MR, last - m), columns, NO_BIAS, add, ACTIVATION_IF(k0 + deep >= K));
       }
-    }
-  }
-}
-
-/* The sum of the lanes. */
-inline float lanes(vec v) {
-#if V == 16
-  const float8 eight = v.lo + v.hi;
-  const float4 four = eight.lo + eight.hi;
-#elif V == 8
-  const float4 four = v.lo + v.hi;
-#else
-  const float4 four = v;
-#endif
-  const float2 two = four.lo + four.hi;
-  return two.x + two.y;
-}
-
-#define SIDE 4 /* rows of b that are read together */
-SINGLE void row(OPERAND_RESTRICT(const float, a), OPERAND_RESTRICT(const float, b), OPERAND_RESTRICT(const float, bias),
-                OPERAND_RESTRICT(float, c), int N, int K, int columns, int has_bias, int accumulate, ACTIVATION) {
-  LOCATE(a); LOCATE(b); LOCATE(bias); LOCATE(c);
-  const int first = get_global_id(0) * columns, last = min(N, first + columns), whole = K / (2 * V) * (2 * V);
-  for (int n0 = first; n0 < last; n0 += SIDE) {
-    const int count = min(SIDE, last - n0);
-    global const float* right[SIDE];
-    vec even[SIDE], odd[SIDE];
-    float rest[SIDE];
-#pragma unroll
-    for (int j = 0; j < SIDE; j++) {
-      right[j] = b + (n0 + min(j, count - 1)) * b_stride;
-      even[j] = odd[j] = (vec)(0);
-      rest[j] = 0.0f;
-    }
-    for (int k = 0; k < whole; k += 2 * V) {
-      const vec left = GLOBAL(a + k), next = GLOBAL(a + k + V);
-#pragma unroll
-      for (int j = 0; j < SIDE; j++) {
-        even[j] += left * GLOBAL(right[j] + k);
-        odd[j] += next * GLOBAL(right[j] + k + V);
-      }
-    }
-    ROLLED for (int k = whole; k < K; k++)
-#pragma unroll
-      for (int j = 0; j < SIDE; j++) rest[j] += a[k] * right[j][k];
-    for (int j = 0; j < count; j++) {
-      const int n = n0 + j;
-      float v = (lanes(even[j] + odd[j]) + rest[j]) * FACTOR(bias, n) + OFFSET(bias, n) + (accumulate ? c[n] : 0.0f);
-      ACTIVATE(float, v);
-      c[n] = v;
     }
   }
 }
