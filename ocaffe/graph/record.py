@@ -174,7 +174,8 @@ def _rows(rec: Recorder, update: Update | None, parameter: Parameter, offset: in
 
 def record(graph: Graph, group: ParameterGroup, target: Target, choices: Choices, update: Update | None = None) -> Recording:
     """The launches of `graph`: forward, then backward if chosen, then `update`. Parameters must have their data Refs."""
-    rec = Recorder(target, train=choices.backward, seed=choices.seed, accumulate_gradients=choices.accumulate, fuse=choices.fuse)
+    rec = Recorder(target, train=choices.backward, seed=choices.seed, accumulate_gradients=choices.accumulate, fuse=choices.fuse,
+                   prepare=choices.prepare)  # fmt: skip
     outputs = {*graph.outputs, *(top for node in graph.nodes for top in node.tops if top.loss_weight)}
     for each in graph.nodes:
         for top in each.tops:

@@ -29,11 +29,12 @@ class Recorder:
     * what backward reads outlives forward, nothing else does: read as little as possible.
     """
 
-    def __init__(self, target: Target, *, train: bool, seed: int = 0, accumulate_gradients: bool = False, fuse: bool = True) -> None:
+    def __init__(self, target: Target, *, train: bool, seed: int = 0, accumulate_gradients: bool = False, fuse: bool = True, prepare: bool = False) -> None:
         self.target = target
         self.train = train
         self.seed = seed
         self.fuse = fuse
+        self.prepare = prepare  # what is made of weights alone may be kept (ocaffe/memory/prepared.py): making it costs nothing in the long run
         self.launches: list[Launch] = []
         self.phase = "forward"
         self.layer = ""
