@@ -230,6 +230,7 @@ class Launch:
     `side_effect`: running it twice differs from running it once (running statistics, counters); never replayed.
     `epilogue`: what follows can be merged into this launch (ocaffe/memory/epilogues.py).
     `gate`: the ReLU before it can be merged into this launch (ocaffe/memory/gates.py, kernels/gate.h); the last two scalars are whether it adds, and the slope.
+    `moments`: BatchNorm's statistics can be merged into this launch (ocaffe/memory/moments.py).
     """
 
     layer: str
@@ -242,6 +243,7 @@ class Launch:
     what: str = ""  # kernel name or expression, for people
     epilogue: int | None = None  # index of NO_ACTIVATION in the scalars, or of its slope alone; before it whether the last read is a bias, and whether it adds
     gate: tuple[int, int] | None = None  # it can do a ReLU's backward pass on what it writes: the operand of signs, and the scalar `gated`
+    moments: tuple[int, int, int] | None = None  # it can collect statistics of what it writes: the operand for them, the scalar `parts`, and how many there are
     cheap: bool = False  # pure, and one pass over memory: it may be run again instead of keeping what it writes
     flops: int = 0  # floating point operations of the direct algorithm, where they are what takes the time
     again: bool = False  # in backward, what forward did already

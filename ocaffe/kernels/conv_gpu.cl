@@ -1,6 +1,6 @@
 /* Convolution in 1 to 3 dimensions as a matrix product whose right operand is never built (implicit GEMM), for work-groups that share tiles.
 
-   forward          y[output][position]  = sum over (channel, tap) of w * x
+   forward          y[output][position]  = sum over (channel, tap) of w * x; with `parts`, and statistics of it (ocaffe/memory/moments.py)
    backward_data    dx[channel][position] = sum over (output, tap) of w * dy, each position gathering what it gave; with a bias per channel
                     it is the forward of a deconvolution, with a gate (gate.h) the backward pass of a ReLU is done, too
    backward_filter  dw[output][channel, tap] = sum over (sample, position) of dy * x
@@ -74,12 +74,66 @@ INLINE int first_tap(int p, int kernel_size, int stride, int dilation, int step)
   return tap < step ? tap : kernel_size;
 }
 
+/* Of a tile's rows: what work-items of one row share, and that they come to when forward collects statistics. */
+#define ROW_ITEMS (BN / TN)
+#define ROW_ITEM(item) ((item) / 32 % (BN / WN) * LANE_COLUMNS + (item) % 32 % LANE_COLUMNS)
+#define AS_SIZE (2 * BK * LDA > BM * ROW_ITEMS ? 2 * BK * LDA : BM * ROW_ITEMS)
+
+/* The sums of each row over its work-items, in order, to shared[row * ROW_ITEMS]. */
+INLINE void sum_rows(local float* shared) {
+  barrier(CLK_LOCAL_MEM_FENCE);
+  for (int row = get_local_id(0); row < BM; row += NT) {
+    float sum = 0.0f;
+#pragma unroll
+    for (int i = 0; i < ROW_ITEMS; ++i) sum += shared[row * ROW_ITEMS + i];
+    shared[row * ROW_ITEMS] = sum;
+  }
+  barrier(CLK_LOCAL_MEM_FENCE);
+}
+
+/* The statistics of the tile as it is written, but for `rows` and `columns` that do not exist; `to` is those of its first row. */
+INLINE void tile_moments(local float* shared, float acc[TM][TN], int rows, int columns, float slope, global float* to, int parts, ulong apart) {
+  const int item = get_local_id(0), row = tile_row(item), column = tile_column(item);
+  const float count = min(columns, BN);
+  float sum[TM];
+#pragma unroll
+  for (int i = 0; i < TM; ++i) {
+    sum[i] = 0.0f;
+#pragma unroll
+    for (int j = 0; j < TN; ++j) {
+      const float v = acc[i][j] > 0.0f ? acc[i][j] : slope * acc[i][j];
+      if (column + COLUMN(j) < columns) sum[i] += v;
+    }
+    shared[(row + ROW(i)) * ROW_ITEMS + ROW_ITEM(item)] = sum[i];
+  }
+  sum_rows(shared);
+#pragma unroll
+  for (int i = 0; i < TM; ++i) {
+    const float mean = shared[(row + ROW(i)) * ROW_ITEMS] / count;
+    if (ROW_ITEM(item) == 0 && row + ROW(i) < rows) to[(row + ROW(i)) * parts] = count, to[(row + ROW(i)) * parts + apart] = mean;
+    sum[i] = 0.0f;
+#pragma unroll
+    for (int j = 0; j < TN; ++j) {
+      const float v = acc[i][j] > 0.0f ? acc[i][j] : slope * acc[i][j];
+      if (column + COLUMN(j) < columns) sum[i] += (v - mean) * (v - mean);
+    }
+  }
+  barrier(CLK_LOCAL_MEM_FENCE);
+#pragma unroll
+  for (int i = 0; i < TM; ++i) shared[(row + ROW(i)) * ROW_ITEMS + ROW_ITEM(item)] = sum[i];
+  sum_rows(shared);
+#pragma unroll
+  for (int i = 0; i < TM; ++i)
+    if (ROW_ITEM(item) == 0 && row + ROW(i) < rows) to[(row + ROW(i)) * parts + 2 * apart] = shared[(row + ROW(i)) * ROW_ITEMS];
+}
+
 /* forward (backward = 0) and backward_data (backward = 1): both gather `source` at the taps of each position of `target`, times the filters.
    rows, depth: channels of target and source in a group; sd, sh, sw and td, th, tw: their planes. */
 INLINE void gather(const int backward, local float* as, local float* bs, global const float* source, ulong source_stride,
                    global const float* filter, global const float* bias, ulong bias_stride, global float* target, ulong target_stride, int target_aligned,
                    int batch, int groups, int rows, int depth, int sd, int sh, int sw, int td, int th, int tw, int split_channels,
-                   int splits, int has_bias, int accumulate, float slope, int gated, global const float* sign, ulong sign_stride, int sign_aligned) {
+                   int splits, int has_bias, int accumulate, float slope, int gated, global const float* sign, ulong sign_stride, int sign_aligned,
+                   global float* moments, int parts) {
   const int phases = backward ? STRIDE_D * STRIDE_H * STRIDE_W : 1;
   const int tap_step_d = backward ? PHASE_STEP_D : 1, tap_step_h = backward ? PHASE_STEP_H : 1, tap_step_w = backward ? PHASE_STEP_W : 1;
   const int leaves = backward ? (PADDED | STRIDED | (TAPS > 1)) : PADDED;  /* a tap may lie outside of the source */
@@ -193,6 +247,16 @@ INLINE void gather(const int backward, local float* as, local float* bs, global 
   target += (splits > 1 ? split * target_stride : 0) + (ulong)(group * rows + row0) * target_plane;
   bias += group * rows + row0;
   const int row = tile_row(item), column = column0 + tile_column(item);
+#pragma unroll
+  for (int i = 0; i < TM; ++i) {
+    if (!has_bias || row + ROW(i) >= rows - row0) continue;
+    const float factor = FACTOR(bias, row + ROW(i)), offset = OFFSET(bias, row + ROW(i));
+#pragma unroll
+    for (int j = 0; j < TN; ++j) acc[i][j] = acc[i][j] * factor + offset;
+  }
+  if (parts)
+    tile_moments(as, acc, rows - row0, columns - column0, slope, moments + (ulong)(group * rows + row0) * parts + get_group_id(0), parts,
+                 (ulong)groups * rows * parts);
   /* Four neighbouring columns are four neighbouring places of one plane. */
   const int dense = !(backward && STRIDED);
   const int by_four = dense && target_aligned && (positions & 3) == 0 && (sample_stride & 3) == 0 && (gated != 1 || sign_aligned);
@@ -218,8 +282,7 @@ INLINE void gather(const int backward, local float* as, local float* bs, global 
       if (row + ROW(i) >= rows - row0) continue;
       global float* to = target + (ulong)(row + ROW(i)) * target_plane;
       const int more = (row + ROW(i)) * target_plane;
-      const float factor = FACTOR(bias, row + ROW(i)), offset = OFFSET(bias, row + ROW(i));
-      const float4 v = (float4)(acc[i][j], acc[i][j + 1], acc[i][j + 2], acc[i][j + 3]) * factor + offset;
+      const float4 v = (float4)(acc[i][j], acc[i][j + 1], acc[i][j + 2], acc[i][j + 3]);
       if (by_four) {
         if (column + COLUMN(j) < columns) put4(to + place[0], v, accumulate, slope, gated, sign + sign_place[0], element[0] + more);
       } else {
@@ -233,13 +296,14 @@ INLINE void gather(const int backward, local float* as, local float* bs, global 
 }
 
 kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void forward(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(const float, filter),
-                                                                    OPERAND_RESTRICT(const float, bias), OPERAND_RESTRICT(float, y),
-                                                                    SIZES, int split_channels, int splits, int has_bias, int accumulate,
-                                                                    float slope) {
-  LOCAL_TILE(as, 2 * BK * LDA);
+                                                                    OPERAND_RESTRICT(float, moments), OPERAND_RESTRICT(const float, bias),
+                                                                    OPERAND_RESTRICT(float, y), SIZES, int split_channels, int splits, int parts,
+                                                                    int has_bias, int accumulate, float slope) {
+  LOCAL_TILE(as, AS_SIZE);
   LOCAL_TILE(bs, 2 * BK * LDB);
   gather(0, as, bs, x + x_offset, x_stride, filter + filter_offset, bias + bias_offset, bias_stride, y + y_offset, y_stride, (y_offset & 3) == 0, batch,
-         groups, outputs, channels, d, h, w, od, oh, ow, split_channels, splits, has_bias, accumulate, slope, 0, y, 0, 1);
+         groups, outputs, channels, d, h, w, od, oh, ow, split_channels, splits, has_bias, accumulate, slope, 0, y, 0, 1,
+         moments + moments_offset, parts);
 }
 
 kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void backward_data(OPERAND_RESTRICT(const float, dy),
@@ -252,7 +316,7 @@ kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void backward_data(OPERAN
   LOCAL_TILE(bs, 2 * BK * LDB);
   gather(1, as, bs, dy + dy_offset, dy_stride, filter + filter_offset, bias + bias_offset, bias_stride, dx + dx_offset, dx_stride, (dx_offset & 3) == 0,
          batch, groups, channels, outputs, od, oh, ow, d, h, w, split_channels, splits, has_bias, accumulate, slope, gated, sign + sign_offset,
-         sign_stride, ((sign_offset | sign_stride) & 3) == 0);
+         sign_stride, ((sign_offset | sign_stride) & 3) == 0, dx, 0);
 }
 
 /* Rows: outputs; columns: (channel, tap) as the filters have them; depth: the positions of all samples, BK of them a step. A work-item

@@ -2,7 +2,8 @@
    around 36 matrix products (gemm_gpu.cl): 36 multiplications make 4 x 4 outputs where the direct product takes 144.
 
    operands   tiles of the image -> 36 matrices [channel][tile]; filters -> 36 matrices [channel][output]
-   output     36 products [output][tile] -> tiles of the result, with bias, sum, ReLU or gate as the direct convolution has them
+   output     36 products [output][tile] -> tiles of the result, with bias, sum, ReLU or gate as the direct convolution has them, and
+              with `parts` statistics of them (ocaffe/memory/moments.py); a part is what a work-group writes
    gradients  tiles of the image -> 36 matrices [channel][tile]; tiles of the result's gradient -> 36 matrices [output][tile]
    window     the sums over splits of 36 products [output][channel] -> gradient of the filters
 
@@ -15,6 +16,8 @@
 #include "epilogue.h"
 #include "tile_gpu.h"
 
+#define GROUP 64 /* work-items along x and y of a group that finishes tiles */
+#define LINES 2
 #define OUT 4
 #define SIDE 6
 #define POINTS 36
@@ -195,12 +198,28 @@ kernel void gradients(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(const f
   }
 }
 
-kernel void output(OPERAND_RESTRICT(const float, products), OPERAND_RESTRICT(const float, sign), OPERAND_RESTRICT(const float, bias),
-                   OPERAND_RESTRICT(float, y), int outputs, int groups, int h, int w, int down, int across, int first, int count, int pitch, int gated,
-                   int has_bias, int accumulate, float slope) {
-  const int t = get_global_id(0), o = get_global_id(1), group = get_global_id(2);
-  if (t >= count || o >= outputs) return;
-  LOCATE(products), LOCATE(sign), LOCATE(bias), LOCATE(y);
+/* The sum of v over the GROUP work-items of a line, as a tree; `line` is theirs. */
+INLINE float sum_of_line(local float* line, int item, float v) {
+  barrier(CLK_LOCAL_MEM_FENCE);
+  line[item] = v;
+  for (int apart = GROUP / 2; apart > 0; apart /= 2) {
+    barrier(CLK_LOCAL_MEM_FENCE);
+    if (item < apart) line[item] += line[item + apart];
+  }
+  barrier(CLK_LOCAL_MEM_FENCE);
+  return line[0];
+}
+
+kernel __attribute__((reqd_work_group_size(GROUP, LINES, 1))) void output(OPERAND_RESTRICT(const float, products), OPERAND_RESTRICT(float, moments),
+                                                                          OPERAND_RESTRICT(const float, sign), OPERAND_RESTRICT(const float, bias),
+                                                                          OPERAND_RESTRICT(float, y), int outputs, int groups, int h, int w, int down,
+                                                                          int across, int first, int count, int pitch, int parts, int gated,
+                                                                          int has_bias, int accumulate, float slope) {
+  local float lines[LINES][GROUP];
+  const int exists = get_global_id(0) < count && get_global_id(1) < outputs;
+  if (!exists && !parts) return;
+  const int t = min((int)get_global_id(0), count - 1), o = min((int)get_global_id(1), outputs - 1), group = get_global_id(2);
+  LOCATE(products), LOCATE(moments), LOCATE(sign), LOCATE(bias), LOCATE(y);
   const ulong step = (ulong)groups * outputs * pitch;
   products += ((ulong)group * outputs + o) * pitch + t;
   float half_way[OUT][SIDE], m[SIDE], to[OUT];
@@ -218,6 +237,34 @@ kernel void output(OPERAND_RESTRICT(const float, products), OPERAND_RESTRICT(con
   const float factor = FACTOR(bias, plane), offset = OFFSET(bias, plane);
   y += place.sample * y_stride + element;
   sign += place.sample * sign_stride;
+  if (parts) {
+    local float* line = lines[get_local_id(1)];
+    const int item = get_local_id(0), down_here = exists ? min(h - place.y, OUT) : 0, across_here = min(w - place.x, OUT);
+    const float values = sum_of_line(line, item, down_here * across_here);
+    float mean = 0.0f, squares = 0.0f;
+    for (int pass = 0; pass < 2; ++pass) {
+      float sum = 0.0f;
+#pragma unroll
+      for (int r = 0; r < OUT; ++r) {
+        output_axis(half_way[r], to);
+#pragma unroll
+        for (int i = 0; i < OUT; ++i) {
+          float v = to[i] * factor + offset;
+          v = v > 0.0f ? v : slope * v;
+          if (r < down_here && i < across_here) sum += pass ? (v - mean) * (v - mean) : v;
+        }
+      }
+      sum = sum_of_line(line, item, sum);
+      if (pass) squares = sum;
+      else mean = sum / values;
+    }
+    if (item == 0 && get_global_id(1) < outputs) {
+      moments += (ulong)plane * parts + first / GROUP + get_group_id(0);
+      const ulong apart = (ulong)groups * outputs * parts;
+      moments[0] = values, moments[apart] = mean, moments[2 * apart] = squares;
+    }
+  }
+  if (!exists) return;
 #pragma unroll
   for (int r = 0; r < OUT; ++r) {
     if (place.y + r >= h) continue;

@@ -37,13 +37,14 @@ def forward(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y:
     to = y if once else rec.scratch("splits", (splits, y.count))
     rec.launch(
         "conv_gpu.forward",
-        reads=[x, w, bias if bias is not None and once else w],
+        reads=[x, w, w, bias if bias is not None and once else w],
         writes=[to],
-        args=[*sizes(g), part, splits, bias is not None and once, once and rec.accumulates(y), 1.0],
+        args=[*sizes(g), part, splits, 0, bias is not None and once, once and rec.accumulates(y), 1.0],
         size=_items(choice.tile, g.group_outputs, g.batch * g.positions, g.group * splits),
         local=(choice.tile.items, 1, 1),
         defines=defines(g, choice.tile),
-        epilogue=14 if once else None,
+        epilogue=15 if once else None,
+        moments=(2, 12, -(-g.batch * g.positions // choice.tile.columns)) if once else None,
     )
     if not once:
         sum_splits(rec, "conv_gpu", defines(g, choice.tile), to, bias, y, samples=g.batch, inner=g.positions, mergeable=True)

@@ -91,13 +91,15 @@ def reduce(
     finish: str = "y0 = v0",
     op: str = "sum",
     side_effect: bool = False,
+    moments: bool = False,
 ) -> None:
     """Record a reduction over `axes` of the domain (the shape of the first plain read): one launch, or two where one could not fill the device.
 
     `text` computes v0, v1, .. of every element; they are summed (`op` "max": the largest taken) over the reduced axes; `finish` computes y0, .. from
     the totals, once for each kept index. Reads that are constant along the reduced axes may be used in `finish` as well. Writes have as many
     elements as there are kept indices, in order; they accumulate as those of `pointwise` do. `modifies` (m0, ..) are updated by `finish`; one of a
-    single element is updated once.
+    single element is updated once. `moments`: it sums what x0 differs from x1, and its square, and may be merged into what makes x0
+    (ocaffe/memory/moments.py).
     """
     pairs = [_pair(read) for read in reads]
     domain = next(ref.shape for ref, axis in pairs if axis is None)
@@ -121,27 +123,28 @@ def reduce(
         domain: Shape,
         reduced: tuple[int, ...],
         chunks: int = 1,
+        moments: bool = False,
     ) -> None:
         places, counts = tuple(axis for _, axis in reads), (len(reads), len(writes), len(modifies))
-        expression = Reduce(text, finish, values, op, domain, reduced, places, counts, constants, rec.target, chunks)
+        expression = Reduce(text, finish, values, op, domain, reduced, places, counts, constants, rec.target, chunks, moments)
         expression.check()
         operands = rec.operands([ref for ref, _ in reads], writes, modifies)
         rec.add(Launch(rec.layer, rec.phase, operands, None, expression, (), side_effect and chunks == 1, f"{op}: {text} | {finish}"))
 
     chunks = chunk_count(math.prod(kept), bool(domain) and _innermost(domain) not in reduced, math.prod(domain[d] for d in reduced), rec.target)
     if chunks == 1:
-        stage(text, finish, pairs, writes, modifies, domain, reduced)
+        stage(text, finish, pairs, writes, modifies, domain, reduced, 1, moments)
         return
     partial = rec.scratch("partial", (len(values), *kept, chunks))
     parts = [partial.view((*kept, chunks), i * chunks * math.prod(kept)) for i in range(len(values))]
-    stage(text, "; ".join(f"y{i} = {value}" for i, value in enumerate(values)), pairs, parts, (), domain, reduced, chunks)
+    stage(text, "; ".join(f"y{i} = {value}" for i, value in enumerate(values)), pairs, parts, (), domain, reduced, chunks, moments)
     # The second stage reads the partial results first, then what `finish` reads, and calls them x0, x1, ..
     again: list[tuple[Ref, int | None]] = [(part, None) for part in parts]
     names = {}
     for i, pair in enumerate(pairs):
         if f"x{i}" in parse(finish).used:
             names[f"x{i}"] = f"x{len(again)}"
-            again.append(_without(pair, domain, reduced))
+            again.append(without(pair, domain, reduced))
     finish = re.sub(r"\bx\d+\b", lambda match: names[match[0]], finish)
     stage("; ".join(f"{value} = x{i}" for i, value in enumerate(values)), finish, again, writes, modifies, (*kept, chunks), (len(kept),))
 
@@ -167,7 +170,7 @@ def _reduce_nothing(
     pointwise(
         rec,
         "; ".join([*(f"{value} = {start}" for value in values), text]),
-        reads=[_without(pairs[i], domain, reduced) for i in used],
+        reads=[without(pairs[i], domain, reduced) for i in used],
         writes=writes,
         scalars={name: value for name, value in (scalars or {}).items() if name in parse(finish).used},
     )
@@ -327,6 +330,7 @@ class Reduce:
     scalars: tuple[tuple[str, np.generic], ...]
     target: Target
     chunks: int
+    moments: bool = False
 
     def check(self) -> None:
         assert self.op in IDENTITY, self.op
@@ -429,7 +433,7 @@ def _innermost(domain: Shape) -> int:
     return max((d for d, size in enumerate(domain) if size > 1), default=len(domain) - 1)
 
 
-def _without(read: tuple[Ref, int | None], domain: Shape, reduced: Sequence[int]) -> tuple[Ref, int]:
+def without(read: tuple[Ref, int | None], domain: Shape, reduced: Sequence[int]) -> tuple[Ref, int]:
     """A read that is constant along the reduced axes, placed in a domain of the kept axes (and what follows them)."""
     ref, axis = read
     axis, own = (0, domain) if axis is None else (axis, ref.shape)
