@@ -1,4 +1,4 @@
-"""Statistics that convolutions collect while they write are those of what they wrote, however large the mean, and are collected only where that is all of it."""
+"""Statistics that convolutions collect while they write are those of what they wrote, however large the mean, and only where that is all of it."""
 from __future__ import annotations
 
 from dataclasses import replace
