@@ -1,13 +1,14 @@
 /* Depthwise convolution, directly, for work-groups: output o sees channel o / multiplier alone.
    Filters are [outputs][KERNEL_H][KERNEL_W].
 
-   forward          y[n][o] = x[n][o / multiplier] * w[o] (+ bias[o], or factor and offset: common.h), then the ReLU that was merged (slope 1: none)
+   forward          y[n][o] = x[n][o / multiplier] * w[o] (+ bias[o], or factor and offset: common.h), then the ReLU that was merged (slope 1: none);
+                    with `parts`, and statistics of it (ocaffe/memory/moments.py)
    backward_data    dx[n][c] = sum over the outputs of channel c, each pixel gathering what it gave (+ bias[c]: a deconvolution), then the ReLU or the gate (gate.h)
    backward_filter  dw[o] = sum over samples and positions of dy * x, of one slice of `part` samples, at dw + slice * dw_stride;
                     split_sum adds several slices up
 
    Defines: per axis H, W the window: KERNEL_, STRIDE_, PAD_, DILATION_.
-   Work-items: strip_gpu.h; backward_filter: a work-group of ITEMS per (output, slice), which goes through strips. `each` is for the CPU class. */
+   Work-items: strip_gpu.h; in forward a group has `together` whole planes of a sample, or one of `pieces` of a plane; backward_filter: a work-group of ITEMS per (output, slice), which goes through strips. `each` is for the CPU class. */
 #include "common.h"
 #include "epilogue.h"
 #include "split_sum.h"
@@ -25,6 +26,7 @@
 #endif
 
 #define ITEMS 256
+#define MOST_ITEMS 128 /* of a group in forward */
 #define TAPS (KERNEL_H * KERNEL_W)
 #define FEW (TAPS <= 81) /* taps that backward_filter keeps, which there is only with few */
 #if FEW && STRIDE_H <= 4 && STRIDE_W <= 4
@@ -34,26 +36,65 @@
 #endif
 #define SIZES int batch, int outputs, int multiplier, int h, int w, int oh, int ow
 #define WITHIN(i, size) ((uint)(i) < (uint)(size))
-kernel void forward(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(const float, filter), OPERAND_RESTRICT(const float, bias),
-                    OPERAND_RESTRICT(float, y), SIZES, int strips, int has_bias, int accumulate, float slope) {
-  STRIP_ITEM(outputs, strips, ow)
+/* The sum of v over the `length` work-items that share a plane, as a tree; this is number `place` of them, `line` is theirs. */
+INLINE float sum_of_line(local float* line, int place, int length, float v) {
+  barrier(CLK_LOCAL_MEM_FENCE);
+  line[place] = v;
+  for (int apart = MOST_ITEMS / 2; apart > 0; apart /= 2) {
+    barrier(CLK_LOCAL_MEM_FENCE);
+    if (place < apart && place + apart < length) line[place] += line[place + apart];
+  }
+  barrier(CLK_LOCAL_MEM_FENCE);
+  return line[0];
+}
+
+kernel void forward(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(const float, filter), OPERAND_RESTRICT(float, moments),
+                    OPERAND_RESTRICT(const float, bias), OPERAND_RESTRICT(float, y), SIZES, int strips, int pieces, int together, int parts, int has_bias,
+                    int accumulate, float slope) {
+  local float lines[MOST_ITEMS];
+  const int item = get_local_id(0), items = strips * ow, piece = get_group_id(0) % pieces, sample = get_global_id(1);
+  const int own = get_group_id(0) / pieces * together + item / items, within = piece * (int)get_local_size(0) + item % items;
+  const int exists = own < outputs && within < items, plane = min(own, outputs - 1);
+  if (!exists && !parts) return;
+  const int top = within / ow * ROWS, at_y = top * STRIDE_H - PAD_H, at_x = within % ow * STRIDE_W - PAD_W;
+  const int rows = exists ? min(oh - top, ROWS) : 0;
   x += x_offset + sample * x_stride + (ulong)(plane / multiplier) * h * w;
   filter += filter_offset + plane * TAPS;
   LOCATE(bias);
-  const int top = strip * ROWS, at_y = top * STRIDE_H - PAD_H, at_x = strip_column * STRIDE_W - PAD_W;
   float sum[ROWS];
   UNROLLED for (int r = 0; r < ROWS; ++r) sum[r] = 0.0f;
   UNROLLED for (int q = 0; q < FORWARD_ROWS(KERNEL_H, STRIDE_H, DILATION_H); ++q)
     UNROLLED for (int j = 0; j < KERNEL_W; ++j) {
       const int row = at_y + q, column = at_x + j * DILATION_W;
-      if (!WITHIN(row, h) || !WITHIN(column, w)) continue;
+      if (!WITHIN(row, h) || !WITHIN(column, w) || !exists) continue;
       const float v = x[row * w + column];
       UNROLLED for (int r = 0; r < ROWS; ++r)
         if (IS_TAP(q - r * STRIDE_H, KERNEL_H, DILATION_H)) sum[r] += filter[(q - r * STRIDE_H) / DILATION_H * KERNEL_W + j] * v;
     }
-  y += y_offset + sample * y_stride + (ulong)plane * oh * ow + top * ow + strip_column;
-  UNROLLED for (int r = 0; r < ROWS; ++r)
-    if (top + r < oh) put(y + r * ow, sum[r] * FACTOR(bias, plane) + OFFSET(bias, plane), accumulate, slope, 0, y, 0);
+  const float factor = FACTOR(bias, plane), offset = OFFSET(bias, plane);
+  y += y_offset + sample * y_stride + (ulong)plane * oh * ow + top * ow + within % ow;
+  UNROLLED for (int r = 0; r < ROWS; ++r) {
+    sum[r] = sum[r] * factor + offset;
+    if (r < rows) put(y + r * ow, sum[r], accumulate, slope, 0, y, 0);
+  }
+  if (!parts) return;
+  const int length = min((int)get_local_size(0), items), place = item % length;
+  local float* line = lines + item - place;
+  const float values = sum_of_line(line, place, length, rows);
+  float mean = 0.0f, total = 0.0f;
+  for (int pass = 0; pass < 2; ++pass) {
+    total = 0.0f;
+    UNROLLED for (int r = 0; r < ROWS; ++r) {
+      const float v = (sum[r] > 0.0f ? sum[r] : slope * sum[r]) - mean;
+      if (r < rows) total += pass ? v * v : v;
+    }
+    total = sum_of_line(line, place, length, total);
+    if (!pass) mean = total / values;
+  }
+  if (place > 0 || own >= outputs) return;
+  moments += moments_offset + (ulong)plane * parts + sample * pieces + piece;
+  const ulong apart = (ulong)outputs * parts;
+  moments[0] = values, moments[apart] = mean, moments[2 * apart] = total;
 }
 
 #define HEIGHT BACK_ROWS(STRIDE_H)

@@ -37,7 +37,24 @@ def sums(rec: Recorder, g: ConvGeometry) -> bool:
 def forward(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y: Ref) -> None:
     """y = x * w (+ bias per output)."""
     args = [bias is not None, rec.accumulates(y), *_no_activation(rec)]
-    _by_plane(rec, g, "forward", [x, w, w if bias is None else bias], y, args, g.out, (1, 1), g.num_output)
+    if rec.target.is_cpu:
+        _by_plane(rec, g, "forward", [x, w, w if bias is None else bias], y, args, g.out, (1, 1), g.num_output)
+        return
+    strips, columns = strip_counts((g.out[1], g.out[2]), (1, 1))
+    pieces = -(-strips * columns // STRIP_GROUP)  # of a plane; or planes that share a group
+    together = 1 if pieces > 1 else STRIP_GROUP // (strips * columns)
+    items = -(-strips * columns // pieces) * together
+    rec.launch(
+        "conv_depthwise_gpu.forward",
+        reads=[x, w, w, w if bias is None else bias],
+        writes=[y],
+        args=[*_sizes(g), strips, pieces, together, 0, *args],
+        size=(-(-g.num_output // together) * pieces * items, g.batch),
+        local=(items, 1),
+        defines=_defines(rec, g),
+        epilogue=13,
+        moments=(2, 10, g.batch * pieces),
+    )
 
 
 def backward_data(rec: Recorder, g: ConvGeometry, dy: Ref, w: Ref, dx: Ref, bias: Ref | None = None) -> None:

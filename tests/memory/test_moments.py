@@ -21,6 +21,8 @@ GEOMETRIES = {
     "groups": ConvGeometry(3, 6, 10, 2, (1, 7, 9), (1, 7, 9), (1, 3, 3), ONE, (0, 1, 1), ONE),
     "many tiles": ConvGeometry(2, 3, 70, 1, (1, 16, 17), (1, 16, 17), ONE, ONE, NONE, ONE),
     "a line": ConvGeometry(4, 1, 3, 1, (1, 1, 40), (1, 1, 38), (1, 1, 3), ONE, NONE, ONE),
+    "depthwise": ConvGeometry(3, 5, 10, 5, (1, 7, 7), (1, 7, 7), (1, 3, 3), ONE, (0, 1, 1), ONE),
+    "depthwise in pieces": ConvGeometry(2, 3, 3, 3, (1, 81, 37), (1, 41, 19), (1, 3, 3), (1, 2, 2), (0, 1, 1), ONE),
     "Winograd": ConvGeometry(3, 4, 5, 1, (1, 22, 27), (1, 22, 27), (1, 3, 3), ONE, (0, 1, 1), ONE),
     "Winograd in groups": ConvGeometry(1, 4, 6, 2, (1, 8, 8), (1, 8, 8), (1, 3, 3), ONE, (0, 1, 1), ONE),
 }
@@ -57,6 +59,8 @@ def test_statistics(device: Any, monkeypatch: pytest.MonkeyPatch, name: str, off
     y = value("y", g.batch, g.num_output, *g.out)
     if name.startswith("Winograd"):
         winograd_gpu.forward(rec, g, x, w, b, y)
+    elif name.startswith("depthwise"):
+        convolution.forward(rec, g, x, w, b, y)
     else:
         for tile in gemm_gpu.TILES[::-1][: 1 + (name == "many tiles")]:
             conv_gpu.forward(rec, g, x, w, b, y, Choice(conv_gpu.with_step(g, tile), 1))
