@@ -74,8 +74,7 @@ kernel void forward(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(const flo
   const float factor = FACTOR(bias, plane), offset = OFFSET(bias, plane);
   y += y_offset + sample * y_stride + (ulong)plane * oh * ow + top * ow + within % ow;
   UNROLLED for (int r = 0; r < ROWS; ++r) {
-    sum[r] = sum[r] * factor + offset;
-    if (r < rows) put(y + r * ow, sum[r], accumulate, slope, 0, y, 0);
+    if (r < rows) sum[r] = put(y + r * ow, sum[r] * factor + offset, accumulate, slope, 0, y, 0);
   }
   if (!parts) return;
   const int length = min((int)get_local_size(0), items), place = item % length;
@@ -85,8 +84,7 @@ kernel void forward(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(const flo
   for (int pass = 0; pass < 2; ++pass) {
     total = 0.0f;
     UNROLLED for (int r = 0; r < ROWS; ++r) {
-      const float v = (sum[r] > 0.0f ? sum[r] : slope * sum[r]) - mean;
-      if (r < rows) total += pass ? v * v : v;
+      if (r < rows) total += pass ? (sum[r] - mean) * (sum[r] - mean) : sum[r];
     }
     total = sum_of_line(line, place, length, total);
     if (!pass) mean = total / values;

@@ -1,8 +1,9 @@
 /* Convolution in 1 to 3 dimensions as a matrix product whose right operand is never built (implicit GEMM), for work-groups that share tiles.
 
-   forward          y[output][position]  = sum over (channel, tap) of w * x; with `parts`, and statistics of it (ocaffe/memory/moments.py)
+   forward          y[output][position]  = sum over (channel, tap) of w * x
    backward_data    dx[channel][position] = sum over (output, tap) of w * dy, each position gathering what it gave; with a bias per channel
-                    it is the forward of a deconvolution, with a gate (gate.h) the backward pass of a ReLU is done, too
+                    it is the forward of a deconvolution, with a gate (gate.h) the backward pass of a ReLU is done, too.
+                    Both collect statistics of what they write in `parts` (ocaffe/memory/moments.py)
    backward_filter  dw[output][channel, tap] = sum over (sample, position) of dy * x
    split_sum        the second pass of a product whose depth was split
 
@@ -91,8 +92,8 @@ INLINE void sum_rows(local float* shared) {
   barrier(CLK_LOCAL_MEM_FENCE);
 }
 
-/* The statistics of the tile as it is written, but for `rows` and `columns` that do not exist; `to` is those of its first row. */
-INLINE void tile_moments(local float* shared, float acc[TM][TN], int rows, int columns, float slope, global float* to, int parts, ulong apart) {
+/* The statistics of the tile, but for `rows` and `columns` that do not exist; `to` is those of its first row. */
+INLINE void tile_moments(local float* shared, float acc[TM][TN], int rows, int columns, global float* to, int parts, ulong apart) {
   const int item = get_local_id(0), row = tile_row(item), column = tile_column(item);
   const float count = min(columns, BN);
   float sum[TM];
@@ -100,10 +101,8 @@ INLINE void tile_moments(local float* shared, float acc[TM][TN], int rows, int c
   for (int i = 0; i < TM; ++i) {
     sum[i] = 0.0f;
 #pragma unroll
-    for (int j = 0; j < TN; ++j) {
-      const float v = acc[i][j] > 0.0f ? acc[i][j] : slope * acc[i][j];
-      if (column + COLUMN(j) < columns) sum[i] += v;
-    }
+    for (int j = 0; j < TN; ++j)
+      if (column + COLUMN(j) < columns) sum[i] += acc[i][j];
     shared[(row + ROW(i)) * ROW_ITEMS + ROW_ITEM(item)] = sum[i];
   }
   sum_rows(shared);
@@ -113,10 +112,8 @@ INLINE void tile_moments(local float* shared, float acc[TM][TN], int rows, int c
     if (ROW_ITEM(item) == 0 && row + ROW(i) < rows) to[(row + ROW(i)) * parts] = count, to[(row + ROW(i)) * parts + apart] = mean;
     sum[i] = 0.0f;
 #pragma unroll
-    for (int j = 0; j < TN; ++j) {
-      const float v = acc[i][j] > 0.0f ? acc[i][j] : slope * acc[i][j];
-      if (column + COLUMN(j) < columns) sum[i] += (v - mean) * (v - mean);
-    }
+    for (int j = 0; j < TN; ++j)
+      if (column + COLUMN(j) < columns) sum[i] += (acc[i][j] - mean) * (acc[i][j] - mean);
   }
   barrier(CLK_LOCAL_MEM_FENCE);
 #pragma unroll
@@ -247,16 +244,6 @@ INLINE void gather(const int backward, local float* as, local float* bs, global 
   target += (splits > 1 ? split * target_stride : 0) + (ulong)(group * rows + row0) * target_plane;
   bias += group * rows + row0;
   const int row = tile_row(item), column = column0 + tile_column(item);
-#pragma unroll
-  for (int i = 0; i < TM; ++i) {
-    if (!has_bias || row + ROW(i) >= rows - row0) continue;
-    const float factor = FACTOR(bias, row + ROW(i)), offset = OFFSET(bias, row + ROW(i));
-#pragma unroll
-    for (int j = 0; j < TN; ++j) acc[i][j] = acc[i][j] * factor + offset;
-  }
-  if (parts)
-    tile_moments(as, acc, rows - row0, columns - column0, slope, moments + (ulong)(group * rows + row0) * parts + get_group_id(0), parts,
-                 (ulong)groups * rows * parts);
   /* Four neighbouring columns are four neighbouring places of one plane. */
   const int dense = !(backward && STRIDED);
   const int by_four = dense && target_aligned && (positions & 3) == 0 && (sample_stride & 3) == 0 && (gated != 1 || sign_aligned);
@@ -282,17 +269,22 @@ INLINE void gather(const int backward, local float* as, local float* bs, global 
       if (row + ROW(i) >= rows - row0) continue;
       global float* to = target + (ulong)(row + ROW(i)) * target_plane;
       const int more = (row + ROW(i)) * target_plane;
-      const float4 v = (float4)(acc[i][j], acc[i][j + 1], acc[i][j + 2], acc[i][j + 3]);
+      const float factor = FACTOR(bias, row + ROW(i)), offset = OFFSET(bias, row + ROW(i));
+      float4 v = (float4)(acc[i][j], acc[i][j + 1], acc[i][j + 2], acc[i][j + 3]) * factor + offset;
       if (by_four) {
-        if (column + COLUMN(j) < columns) put4(to + place[0], v, accumulate, slope, gated, sign + sign_place[0], element[0] + more);
+        if (column + COLUMN(j) < columns) v = put4(to + place[0], v, accumulate, slope, gated, sign + sign_place[0], element[0] + more);
       } else {
-        if (column + COLUMN(j) < columns) put(to + place[0], v.x, accumulate, slope, gated, sign + sign_place[0], element[0] + more);
-        if (column + COLUMN(j) + 1 < columns) put(to + place[1], v.y, accumulate, slope, gated, sign + sign_place[1], element[1] + more);
-        if (column + COLUMN(j) + 2 < columns) put(to + place[2], v.z, accumulate, slope, gated, sign + sign_place[2], element[2] + more);
-        if (column + COLUMN(j) + 3 < columns) put(to + place[3], v.w, accumulate, slope, gated, sign + sign_place[3], element[3] + more);
+        if (column + COLUMN(j) < columns) v.x = put(to + place[0], v.x, accumulate, slope, gated, sign + sign_place[0], element[0] + more);
+        if (column + COLUMN(j) + 1 < columns) v.y = put(to + place[1], v.y, accumulate, slope, gated, sign + sign_place[1], element[1] + more);
+        if (column + COLUMN(j) + 2 < columns) v.z = put(to + place[2], v.z, accumulate, slope, gated, sign + sign_place[2], element[2] + more);
+        if (column + COLUMN(j) + 3 < columns) v.w = put(to + place[3], v.w, accumulate, slope, gated, sign + sign_place[3], element[3] + more);
       }
+      acc[i][j] = v.x, acc[i][j + 1] = v.y, acc[i][j + 2] = v.z, acc[i][j + 3] = v.w;
     }
   }
+  if (parts)
+    tile_moments(as, acc, rows - row0, columns - column0, moments + (ulong)(group * rows + row0) * parts + get_group_id(0), parts,
+                 (ulong)groups * rows * parts);
 }
 
 kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void forward(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(const float, filter),
@@ -307,16 +299,16 @@ kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void forward(OPERAND_REST
 }
 
 kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void backward_data(OPERAND_RESTRICT(const float, dy),
-                                                                          OPERAND_RESTRICT(const float, filter),
+                                                                          OPERAND_RESTRICT(const float, filter), OPERAND_RESTRICT(float, moments),
                                                                           OPERAND_RESTRICT(const float, sign),
                                                                           OPERAND_RESTRICT(const float, bias),
-                                                                          OPERAND_RESTRICT(float, dx), SIZES, int split_channels,
-                                                                          int splits, int gated, int has_bias, int accumulate, float slope) {
-  LOCAL_TILE(as, 2 * BK * LDA);
+                                                                          OPERAND_RESTRICT(float, dx), SIZES, int split_channels, int splits,
+                                                                          int parts, int gated, int has_bias, int accumulate, float slope) {
+  LOCAL_TILE(as, AS_SIZE);
   LOCAL_TILE(bs, 2 * BK * LDB);
   gather(1, as, bs, dy + dy_offset, dy_stride, filter + filter_offset, bias + bias_offset, bias_stride, dx + dx_offset, dx_stride, (dx_offset & 3) == 0,
          batch, groups, channels, outputs, od, oh, ow, d, h, w, split_channels, splits, has_bias, accumulate, slope, gated, sign + sign_offset,
-         sign_stride, ((sign_offset | sign_stride) & 3) == 0, dx, 0);
+         sign_stride, ((sign_offset | sign_stride) & 3) == 0, moments + moments_offset, parts);
 }
 
 /* Rows: outputs; columns: (channel, tap) as the filters have them; depth: the positions of all samples, BK of them a step. A work-item

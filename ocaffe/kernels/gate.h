@@ -26,15 +26,19 @@ INLINE float4 through_gate4(float4 v, float slope, int gated, global const float
   return select(slope * v, v, passes);
 }
 
-/* One result, and four neighbouring ones: added to what is there or not, then through the gate. */
-INLINE void put(global float* to, float v, int accumulate, float slope, int gated, global const float* sign, int element) {
+/* One result, and four neighbouring ones: added to what is there or not, then through the gate. Returned is what is written. */
+INLINE float put(global float* to, float v, int accumulate, float slope, int gated, global const float* sign, int element) {
   if (accumulate) v += *to;
-  *to = through_gate(v, slope, gated, sign, element);
+  v = through_gate(v, slope, gated, sign, element);
+  *to = v;
+  return v;
 }
 
-INLINE void put4(global float* to, float4 v, int accumulate, float slope, int gated, global const float* sign, int element) {
+INLINE float4 put4(global float* to, float4 v, int accumulate, float slope, int gated, global const float* sign, int element) {
   if (accumulate) v += *(global float4*)to;
-  *(global float4*)to = through_gate4(v, slope, gated, sign, element);
+  v = through_gate4(v, slope, gated, sign, element);
+  *(global float4*)to = v;
+  return v;
 }
 
 #endif

@@ -237,46 +237,41 @@ kernel __attribute__((reqd_work_group_size(GROUP, LINES, 1))) void output(OPERAN
   const float factor = FACTOR(bias, plane), offset = OFFSET(bias, plane);
   y += place.sample * y_stride + element;
   sign += place.sample * sign_stride;
-  if (parts) {
-    local float* line = lines[get_local_id(1)];
-    const int item = get_local_id(0), down_here = exists ? min(h - place.y, OUT) : 0, across_here = min(w - place.x, OUT);
-    const float values = sum_of_line(line, item, down_here * across_here);
-    float mean = 0.0f, squares = 0.0f;
-    for (int pass = 0; pass < 2; ++pass) {
-      float sum = 0.0f;
-#pragma unroll
-      for (int r = 0; r < OUT; ++r) {
-        output_axis(half_way[r], to);
-#pragma unroll
-        for (int i = 0; i < OUT; ++i) {
-          float v = to[i] * factor + offset;
-          v = v > 0.0f ? v : slope * v;
-          if (r < down_here && i < across_here) sum += pass ? (v - mean) * (v - mean) : v;
-        }
-      }
-      sum = sum_of_line(line, item, sum);
-      if (pass) squares = sum;
-      else mean = sum / values;
-    }
-    if (item == 0 && get_global_id(1) < outputs) {
-      moments += (ulong)plane * parts + first / GROUP + get_group_id(0);
-      const ulong apart = (ulong)groups * outputs * parts;
-      moments[0] = values, moments[apart] = mean, moments[2 * apart] = squares;
-    }
-  }
-  if (!exists) return;
+  float v[OUT][OUT];
 #pragma unroll
   for (int r = 0; r < OUT; ++r) {
-    if (place.y + r >= h) continue;
     output_axis(half_way[r], to);
+#pragma unroll
+    for (int i = 0; i < OUT; ++i) v[r][i] = to[i] * factor + offset;
+    if (!exists || place.y + r >= h) continue;
     if (aligned) {
-      put4(y + r * w, (float4)(to[0], to[1], to[2], to[3]) * factor + offset, accumulate, slope, gated, sign, element + r * w);
+      const float4 written = put4(y + r * w, (float4)(v[r][0], v[r][1], v[r][2], v[r][3]), accumulate, slope, gated, sign, element + r * w);
+      v[r][0] = written.x, v[r][1] = written.y, v[r][2] = written.z, v[r][3] = written.w;
     } else {
 #pragma unroll
       for (int i = 0; i < OUT; ++i)
-        if (place.x + i < w) put(y + r * w + i, to[i] * factor + offset, accumulate, slope, gated, sign, element + r * w + i);
+        if (place.x + i < w) v[r][i] = put(y + r * w + i, v[r][i], accumulate, slope, gated, sign, element + r * w + i);
     }
   }
+  if (!parts) return;
+  local float* line = lines[get_local_id(1)];
+  const int item = get_local_id(0), down_here = exists ? min(h - place.y, OUT) : 0, across_here = min(w - place.x, OUT);
+  const float values = sum_of_line(line, item, down_here * across_here);
+  float mean = 0.0f, total = 0.0f;
+  for (int pass = 0; pass < 2; ++pass) {
+    total = 0.0f;
+#pragma unroll
+    for (int r = 0; r < OUT; ++r)
+#pragma unroll
+      for (int i = 0; i < OUT; ++i)
+        if (r < down_here && i < across_here) total += pass ? (v[r][i] - mean) * (v[r][i] - mean) : v[r][i];
+    total = sum_of_line(line, item, total);
+    if (!pass) mean = total / values;
+  }
+  if (item > 0 || get_global_id(1) >= outputs) return;
+  moments += (ulong)plane * parts + first / GROUP + get_group_id(0);
+  const ulong apart = (ulong)groups * outputs * parts;
+  moments[0] = values, moments[apart] = mean, moments[2 * apart] = total;
 }
 
 kernel void window(OPERAND_RESTRICT(const float, sums), OPERAND_RESTRICT(float, dw), int channels, int outputs, int groups, int splits, int accumulate) {

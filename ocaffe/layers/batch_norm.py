@@ -112,7 +112,6 @@ class ChannelNorm(Layer):
             finish=f"{finish}; {update}",
             scalars={"n": float(x.count // self.channels), "eps": self.eps, **(scalars or {})},
             side_effect=bool(modifies),
-            moments=True,
         )
 
     def normalize(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:

@@ -31,7 +31,7 @@ def merge_gates(schedule: Schedule) -> Schedule:
         relus = [schedule[other] for other in after]
         if not relus or not all(_may_go(relu, target.root, uses) for relu in relus) or len({_slope(relu) for relu in relus}) > 1:
             continue
-        sign, parts = _signs(target, relus), _parts(schedule, _writers(uses[target.root], step))
+        sign, parts = _signs(target, relus), parts_of(schedule, _writers(uses[target.root], step))
         if sign is None or any(other >= min(parts) for other in _writers(uses[sign.root], len(schedule))):
             continue
         result = target.view(target.shape)
@@ -126,7 +126,7 @@ def _writers(uses: Sequence[tuple[int, Operand]], end: int) -> list[int]:
     return sorted({step for step, operand in uses if step <= end and operand.access is not Access.READ})
 
 
-def _parts(schedule: Schedule, writers: Sequence[int]) -> list[int]:
+def parts_of(schedule: Schedule, writers: Sequence[int]) -> list[int]:
     """The last of the steps that write a diff, and those before it that are parts of the same operation, each for other places of the result."""
     parts: dict[Any, int] = {}
     last = schedule[writers[-1]]

@@ -1,59 +1,86 @@
-"""BatchNorm's statistics are collected while the convolution writes: its work-groups have the values in registers, and nobody reads them for that once more.
+"""Sums over all pixels of a channel are collected while a convolution writes it: BatchNorm's statistics, and gradients of biases. Its work-groups have the
+values in registers, and nobody reads them for that once more.
 
 Each work-group writes, for each of its channels, how many values it has, their mean and the sum of the squares of what they differ from that mean, so that
-nothing cancels; the reduction that BatchNorm recorded then puts the groups together, in order (Chan, Golub and LeVeque, "Algorithms for computing the sample
+nothing cancels; the reduction that was recorded then puts the groups together, in order (Chan, Golub and LeVeque, "Algorithms for computing the sample
 variance", 1983). Deviations are taken from the mean of the first group.
 """
 from __future__ import annotations
 
 import re
 from collections import defaultdict
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from ocaffe.graph.ir import Access, Launch, Operand, Ref, Role, Schedule
+from ocaffe.memory.gates import parts_of
 from ocaffe.ops.expression import Reduce, without
 
-TOGETHER = "d = x1 - x3; v0 = x0 * d; v1 = x2 + x0 * d * d"  # counts, means, squares, and what deviations are taken from
-OWN_READS = 4
+
+@dataclass(frozen=True)
+class _Form:
+    """What a reduction makes of counts, means and squares: a text over the first `reads` of them, and what it shifts by if it `shifts`."""
+
+    text: str
+    reads: int
+    shifts: bool
+
+
+FORMS = {
+    "d = x0 - x1; v0 = d; v1 = d * d": _Form("d = x1 - x3; v0 = x0 * d; v1 = x2 + x0 * d * d", 3, True),
+    "v0 = x0": _Form("v0 = x0 * x1", 2, False),
+}
 
 
 def merge_moments(schedule: Schedule) -> Schedule:
-    """The schedule in which such statistics are computed from those of the convolution's work-groups."""
+    """The schedule in which such sums are computed from those of the convolution's work-groups."""
     writers: dict[Ref, list[int]] = defaultdict(list)
     for step, launch in enumerate(schedule):
         for root in {ref.root for ref in launch.writes}:
             writers[root].append(step)
+    collected: dict[int, Ref] = {}  # by the last step of a product
     result: list[Launch | None] = list(schedule)
     for step, launch in enumerate(schedule):
-        if not isinstance(launch.lower, Reduce) or not launch.lower.moments:
+        if not _is_by_channel(launch):
             continue
-        x = launch.reads[0]
-        products = [schedule[other] for other in writers[x.root] if other < step]
-        if not products or not all(_collects(product, products[0], x) for product in products):
+        x, before = launch.reads[0], [other for other in writers[launch.reads[0].root] if other < step]
+        if not before or schedule[before[-1]].moments is None:
             continue
+        written = next(operand.ref for operand in schedule[before[-1]].operands if operand.access is not Access.READ and operand.ref.root is x.root)
+        first = _first_channel(x, written)
+        if first is None:
+            continue
+        if before[-1] not in collected:
+            collected[before[-1]] = _collect([schedule[part] for part in sorted(parts_of(schedule, before))], written)
+        assert isinstance(launch.lower, Reduce)
         last = step + (launch.lower.chunks > 1)  # the stage that finishes
-        result[last] = _finish(launch, schedule[last], _collect(products, x))
+        result[last] = _finish(launch, schedule[last], collected[before[-1]], first)
         if last > step:
             result[step] = None
     return [launch for launch in result if launch is not None]
 
 
-def _collects(product: Launch, first: Launch, x: Ref) -> bool:
-    """Whether a launch makes x, or as one of several parts of an operation with `first` does, and is free to collect statistics of it."""
-    if product.moments is None or product.call is None or product.epilogue is None or (product.layer, product.what) != (first.layer, first.what):
-        return False
-    written = next(operand.ref for operand in product.operands if operand.access is not Access.READ)
-    same = (written.root_offset, written.count, written.shape[:2]) == (x.root_offset, x.count, x.shape[:2])
-    return same and not product.call.scalars[product.moments[1]] and not product.call.scalars[product.epilogue - 1]
+def _is_by_channel(launch: Launch) -> bool:
+    """Whether a launch is such a sum, or its first stage, over all axes but that of channels."""
+    own = launch.lower
+    return isinstance(own, Reduce) and own.text in FORMS and own.op == "sum" and own.reduced == (0, *range(2, len(own.domain))) and len(own.domain) > 1
 
 
-def _collect(products: list[Launch], x: Ref) -> Ref:
+def _first_channel(x: Ref, written: Ref) -> int | None:
+    """Where the channels of x begin in what was written; None: x is something else."""
+    if len(written.shape) < 2 or x.shape[0] != written.shape[0] or x.batch_stride != written.batch_stride:
+        return None
+    plane = written.dense_stride // written.shape[1]
+    first, rest = divmod(x.root_offset - written.root_offset, plane)
+    return first if not rest and x.dense_stride == plane * x.shape[1] and 0 <= first <= written.shape[1] - x.shape[1] else None
+
+
+def _collect(products: list[Launch], written: Ref) -> Ref:
     """Let the parts of an operation write statistics of what they make; returns where: [counts, means, squares][channel][part]."""
     assert products[0].moments is not None
     place, scalar, parts = products[0].moments
-    statistics = Ref(f"{products[0].layer}.moments", (3, x.shape[1], parts), Role.SCRATCH)
+    statistics = Ref(f"{products[0].layer}.moments", (3, written.shape[1], parts), Role.SCRATCH)
     for number, product in enumerate(products):
         assert product.call is not None
         scalars = list(product.call.scalars)
@@ -64,24 +91,23 @@ def _collect(products: list[Launch], x: Ref) -> Ref:
     return statistics
 
 
-def _finish(first: Launch, final: Launch, statistics: Ref) -> Launch:
-    """What `final`, the last stage of a reduction that began with `first`, makes of the statistics."""
-    own = final.lower
-    assert isinstance(own, Reduce)
-    _, channels, parts = statistics.shape
-    counts, means, squares = (statistics.view((channels, parts), number * channels * parts) for number in range(3))
-    shift = statistics.view((channels,), channels * parts, parts)
-    skipped = 2 if final is first else len(own.values) + 1  # the values, or their sums, and what they were shifted by
+def _finish(first: Launch, final: Launch, statistics: Ref, channel: int) -> Launch:
+    """What `final`, the last stage of a reduction that began with `first`, makes of the statistics from a channel on."""
+    begin, own = first.lower, final.lower
+    assert isinstance(begin, Reduce) and isinstance(own, Reduce)
+    form = FORMS[begin.text]
+    channels, all_channels, parts = begin.domain[1], *statistics.shape[1:]
+    starts = [(number * all_channels + channel) * parts for number in range(form.reads)]
+    reads: list[tuple[Ref, int | None]] = [(statistics.view((channels, parts), start), None) for start in starts]
+    if form.shifts:
+        reads.append((statistics.view((channels,), starts[1], parts), 0))
+    skipped = (1 if final is first else len(own.values)) + form.shifts  # the values, or their sums, and what they were shifted by
     rest = [(operand.ref, place) for operand, place in zip(final.operands[skipped : own.counts[0]], own.places[skipped:])]
-    if final is first:
-        rest = [without(pair, own.domain, own.reduced) for pair in rest]
-    names = {f"x{skipped - 1 + i}": f"x{OWN_READS - 1 + i}" for i in range(len(rest) + 1)}
+    names = {f"x{skipped - form.shifts + i}": f"x{form.reads + i}" for i in range(len(rest) + form.shifts)}
     finish = re.sub(r"\bx\d+\b", lambda match: names[match[0]], own.finish)
-    places = (None, None, None, 0, *(place for _, place in rest))
-    domain = (channels, parts)
-    lower = replace(
-        own, text=TOGETHER, finish=finish, domain=domain, reduced=(1,), places=places, counts=(len(places), *own.counts[1:]), chunks=1, moments=False
-    )
+    reads += [without(pair, own.domain, own.reduced) for pair in rest] if final is first else rest
+    places, counts = tuple(place for _, place in reads), (len(reads), *own.counts[1:])
+    lower = replace(own, text=form.text, finish=finish, domain=(channels, parts), reduced=(1,), places=places, counts=counts, chunks=1)
     lower.check()
-    reads = [Operand(ref, Access.READ) for ref in (counts, means, squares, shift, *(ref for ref, _ in rest))]
-    return replace(final, operands=[*reads, *final.operands[own.counts[0] :]], lower=lower, what=f"sum: {TOGETHER} | {finish}", before=final.before or final)
+    operands = [*(Operand(ref, Access.READ) for ref, _ in reads), *final.operands[own.counts[0] :]]
+    return replace(final, operands=operands, lower=lower, what=f"sum: {form.text} | {finish}", before=final.before or final)

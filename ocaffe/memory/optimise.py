@@ -24,11 +24,10 @@ def optimise(schedule: Schedule, target: Target, *, fuse: bool = True, in_place:
     if fuse:
         schedule = drop_duplicates(schedule)
         schedule = merge_epilogues(schedule)
-        schedule = merge_moments(schedule)
     if in_place:
         schedule = share_copies(use_views(schedule))
     if fuse:
-        schedule = merge_gates(schedule)
+        schedule = merge_moments(merge_gates(schedule))
     if in_place:
         schedule = use_masks(schedule, target, everywhere=budget is not None)
     if budget is not None:

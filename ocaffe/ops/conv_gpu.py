@@ -68,14 +68,15 @@ def backward_data(
     to = dx if once else rec.scratch("splits", (splits, dx.count))
     rec.launch(
         "conv_gpu.backward_data",
-        reads=[dy, w, w, bias if bias is not None and once else w],
+        reads=[dy, w, w, w, bias if bias is not None and once else w],
         writes=[to],
-        args=[*sizes(g), part, splits, 0, bias is not None and once, once and rec.accumulates(dx), 1.0],
+        args=[*sizes(g), part, splits, 0, 0, bias is not None and once, once and rec.accumulates(dx), 1.0],
         size=_items(choice.tile, g.group_channels, columns, g.group * splits, phases),
         local=(choice.tile.items, 1, 1),
         defines=defines(g, choice.tile),
-        epilogue=15 if once else None,
-        gate=(2, 12) if once else None,
+        epilogue=16 if once else None,
+        gate=(3, 13) if once else None,
+        moments=(2, 12, -(-columns // choice.tile.columns)) if once and phases == 1 else None,
     )
     if not once:
         sum_splits(rec, "conv_gpu", defines(g, choice.tile), to, bias, dx, samples=g.batch, inner=g.pixels, mergeable=True)

@@ -91,15 +91,13 @@ def reduce(
     finish: str = "y0 = v0",
     op: str = "sum",
     side_effect: bool = False,
-    moments: bool = False,
 ) -> None:
     """Record a reduction over `axes` of the domain (the shape of the first plain read): one launch, or two where one could not fill the device.
 
     `text` computes v0, v1, .. of every element; they are summed (`op` "max": the largest taken) over the reduced axes; `finish` computes y0, .. from
     the totals, once for each kept index. Reads that are constant along the reduced axes may be used in `finish` as well. Writes have as many
     elements as there are kept indices, in order; they accumulate as those of `pointwise` do. `modifies` (m0, ..) are updated by `finish`; one of a
-    single element is updated once. `moments`: it sums what x0 differs from x1, and its square, and may be merged into what makes x0
-    (ocaffe/memory/moments.py).
+    single element is updated once.
     """
     pairs = [_pair(read) for read in reads]
     domain = next(ref.shape for ref, axis in pairs if axis is None)
@@ -123,21 +121,20 @@ def reduce(
         domain: Shape,
         reduced: tuple[int, ...],
         chunks: int = 1,
-        moments: bool = False,
     ) -> None:
         places, counts = tuple(axis for _, axis in reads), (len(reads), len(writes), len(modifies))
-        expression = Reduce(text, finish, values, op, domain, reduced, places, counts, constants, rec.target, chunks, moments)
+        expression = Reduce(text, finish, values, op, domain, reduced, places, counts, constants, rec.target, chunks)
         expression.check()
         operands = rec.operands([ref for ref, _ in reads], writes, modifies)
         rec.add(Launch(rec.layer, rec.phase, operands, None, expression, (), side_effect and chunks == 1, f"{op}: {text} | {finish}"))
 
     chunks = chunk_count(math.prod(kept), bool(domain) and _innermost(domain) not in reduced, math.prod(domain[d] for d in reduced), rec.target)
     if chunks == 1:
-        stage(text, finish, pairs, writes, modifies, domain, reduced, 1, moments)
+        stage(text, finish, pairs, writes, modifies, domain, reduced)
         return
     partial = rec.scratch("partial", (len(values), *kept, chunks))
     parts = [partial.view((*kept, chunks), i * chunks * math.prod(kept)) for i in range(len(values))]
-    stage(text, "; ".join(f"y{i} = {value}" for i, value in enumerate(values)), pairs, parts, (), domain, reduced, chunks, moments)
+    stage(text, "; ".join(f"y{i} = {value}" for i, value in enumerate(values)), pairs, parts, (), domain, reduced, chunks)
     # The second stage reads the partial results first, then what `finish` reads, and calls them x0, x1, ..
     again: list[tuple[Ref, int | None]] = [(part, None) for part in parts]
     names = {}
@@ -330,7 +327,6 @@ class Reduce:
     scalars: tuple[tuple[str, np.generic], ...]
     target: Target
     chunks: int
-    moments: bool = False
 
     def check(self) -> None:
         assert self.op in IDENTITY, self.op

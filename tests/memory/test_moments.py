@@ -39,7 +39,7 @@ def statistics(rec: Recorder, y: Ref, more: bool) -> list[Ref]:
     text = "d = v0 / n; mean = x1 + d; y0 = mean; y1 = fmax(v1 / n - d * d, 0)"
     shift = y.view((channels,), 0, y.dense_stride // channels)
     reduce(rec, "d = x0 - x1; v0 = d; v1 = d * d", reads=[y, (shift, 1), *([(count, 0)] if more else [])], writes=[mean, variance], axes=(0, 2, 3, 4),
-           finish=f"{text}{' * x2' if more else ''}", scalars={"n": float(y.count // channels)}, moments=True)  # fmt: skip
+           finish=f"{text}{' * x2' if more else ''}", scalars={"n": float(y.count // channels)})  # fmt: skip
     return [mean, variance]
 
 
