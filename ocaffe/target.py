@@ -29,6 +29,7 @@ class Target:
     extensions: frozenset[str] = field(default=frozenset())
     unified_memory: bool = True  # device memory is host memory: map instead of copy
     tensor_cores: bool = False  # NVIDIA's, by inline PTX
+    device_fence: str = ""  # statement of OpenCL C after which work-groups see what others wrote before theirs (ARRIVE in kernels/common.h); 1.2 promises none
     math: str = "fp32"  # MATHS: what products may be made of
     tuned: Tuned = ESTIMATES  # measured choices of kernels
     free_memory: int = 4 << 30  # what was free when the device was listed; global_memory where the device cannot tell
@@ -36,3 +37,8 @@ class Target:
     @property
     def is_cpu(self) -> bool:
         return self.kind == "cpu"
+
+    @property
+    def groups_meet(self) -> bool:
+        """Whether the last of several work-groups can finish what all of them made."""
+        return bool(self.device_fence) and not self.is_cpu

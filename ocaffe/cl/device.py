@@ -27,6 +27,7 @@ RUNTIMES = (
 PREFERENCE = {("cpu", "intel"): 2, ("cpu", "pocl"): 1, ("gpu", "pocl"): -1, ("gpu", "rusticl"): -1}
 LANES = {"nvidia": 128, "amd": 64, "intel": 8}  # fp32 lanes of one compute unit, to compare cards of different makers
 MINIMUM_VERSION = (1, 2)
+PTX_FENCE = 'asm volatile("membar.gl;" ::: "memory")'
 
 
 @dataclass(frozen=True)
@@ -139,6 +140,7 @@ def _describe(cl: Any, number: str, platform: Any, device: Any) -> DeviceInfo:
         extensions=extensions,
         unified_memory=bool(device.host_unified_memory),
         tensor_cores=_tensor_cores(device, extensions),
+        device_fence=PTX_FENCE if "cl_nv_compiler_options" in extensions else "",
     )
     free = free_memory(device, kind, extensions)
     target = replace(target, free_memory=target.global_memory if free is None else min(free, target.global_memory))

@@ -14,6 +14,7 @@ from ocaffe.target import Target
 # Words of the step buffer, 32 bits each: what changes from one run to the next. Kernels read `step[STEP_ITERATION]`.
 STEP_WORDS = ("RATE", "ITERATION", "PASS", "SAMPLE", "SCALE")
 STEP = {name: index for index, name in enumerate(STEP_WORDS)}
+ARRIVALS = 8192  # counters of work-groups that make parts of one result: so many results of a launch at the most
 # Functions of kernel files that multiply; others of an operation pack, transform or add up for them.
 PRODUCTS = frozenset({"gemm", "forward", "backward_data", "backward_filter", "product"})
 
@@ -37,6 +38,8 @@ class Recorder:
         self.phase = "forward"
         self.layer = ""
         self.step = Ref("step", (8,), Role.STATE, np.dtype(np.uint32), value=0)
+        # Zeros, to all launches: kernels that count in it (ARRIVE in kernels/common.h) leave it as they found it.
+        self.arrivals = Ref("arrivals", (ARRIVALS,), Role.CONSTANT, np.dtype(np.uint32), value=0)
         self.in_rows: dict[Ref, Iterator[tuple[int, Ref]]] = {}  # gradients that are used some rows at a time (ocaffe/graph/record.py)
         self._accumulate_gradients = accumulate_gradients
         self._written: set[Ref] = set()  # diffs that an earlier node of this backward wrote
@@ -81,8 +84,8 @@ class Recorder:
         inplace: Sequence[tuple[int, int]] = (),
         side_effect: bool = False,
         epilogue: int | None = None,
-        gate: tuple[int, int] | None = None,
-        moments: tuple[int, int, int] | None = None,
+        gate: int | None = None,
+        moments: tuple[int, int] | None = None,
         cheap: bool = False,
     ) -> None:
         """Record the call of `kernel` ("file.function" in ocaffe/kernels).

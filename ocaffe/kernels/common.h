@@ -7,6 +7,30 @@
 #define OPERAND_RESTRICT(T, x) global T* restrict x, const ulong x##_offset, const ulong x##_stride
 #define LOCATE(x) x += x##_offset
 
+/* Operands of kernels whose work-groups meet: counters and partial results. */
+#ifdef DEVICE_FENCE
+#define ARRIVED OPERAND(uint, arrived),
+#define PARTS , OPERAND(float, parts)
+#else
+#define ARRIVED
+#define PARTS
+#endif
+
+/* Work-groups that make parts of one result: all of a group write their part, then call this together. `last` is declared as whether the other `parts` - 1
+   groups have come already: then all parts are there to be read, through a volatile pointer, for a first-level cache may hold what was there before.
+   `arrived`, a counter in global memory, is 0 before and after. `vote`: an int in local memory. `fence` (Target.device_fence): a statement after which all work-groups see
+   what the work-item wrote before, and it sees what they did. */
+#define ARRIVE(fence, arrived, parts, vote, last)                  \
+  fence;                                                           \
+  barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);             \
+  if (get_local_id(0) == 0 && get_local_id(1) == 0) {              \
+    *(vote) = atomic_inc(arrived) == (uint)(parts) - 1;            \
+    if (*(vote)) *(arrived) = 0;                                   \
+  }                                                                \
+  barrier(CLK_LOCAL_MEM_FENCE);                                    \
+  const int last = *(vote);                                        \
+  fence
+
 /* Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011): four random words that are a pure function of
    counter and key, so a mask can be made again at any time, in any order, on any device. */
 static uint4 philox(uint4 counter, uint2 key) {

@@ -3,7 +3,7 @@
    forward          y[output][position]  = sum over (channel, tap) of w * x
    backward_data    dx[channel][position] = sum over (output, tap) of w * dy, each position gathering what it gave; with a bias per channel
                     it is the forward of a deconvolution, with a gate (gate.h) the backward pass of a ReLU is done, too.
-                    Both collect statistics of what they write in `parts` (ocaffe/memory/moments.py)
+                    Both collect statistics of what they write (moments.h)
    backward_filter  dw[output][channel, tap] = sum over (sample, position) of dy * x
    split_sum        the second pass of a product whose depth was split
 
@@ -15,10 +15,11 @@
    Group (x, y, z): columns of the result (positions of all samples; channels and taps in backward_filter), its rows, and group and split of
    the depth. A phase is the set of positions in backward_data that a stride sends to the same taps: with stride 2 there are four in
    a plane, each a dense convolution with a quarter of the taps; neighbouring groups in x take the phases of the same columns, so that their scattered
-   results meet in the cache. With several splits the target holds one copy per split, its stride
-   being the distance between them. */
+   results meet in the cache. With several splits their groups meet (DEVICE_FENCE) and the last
+   one writes the result, or the target holds one copy per split, its stride being the distance between them. */
 #include "common.h"
 #include "epilogue.h"
+#include "moments.h"
 #include "split_sum.h"
 #include "tile_gpu.h"
 
@@ -64,6 +65,15 @@
 /* Sizes, the same for all: channels and outputs are those of one group; d, h, w the image, od, oh, ow the result of the convolution. */
 #define SIZES int batch, int groups, int channels, int outputs, int d, int h, int w, int od, int oh, int ow
 
+#ifdef DEVICE_FENCE
+#define MEETING arrived + arrived_offset, parts + parts_offset
+#else
+#define MEETING 0, 0
+#endif
+/* Number of the tile that a group works on, and of those that work on it. */
+#define TILE_NUMBER ((get_group_id(2) % groups * get_num_groups(1) + get_group_id(1)) * get_num_groups(0) + get_group_id(0))
+#define SPLITS (get_num_groups(2) / groups)
+
 /* One axis of the window seen from a position. `at` is where tap 0 lies (backward: times the stride). */
 #define ORIGIN(p, stride, pad) (backward ? (p) + (pad) : (p) * (stride) - (pad))
 #define TAP_AT(at, tap, stride, dilation) (backward ? ((at) - (tap) * (dilation)) / (stride) : (at) + (tap) * (dilation))
@@ -75,8 +85,8 @@ INLINE int first_tap(int p, int kernel_size, int stride, int dilation, int step)
   return tap < step ? tap : kernel_size;
 }
 
-/* Of a tile's rows: what work-items of one row share, and that they come to when forward collects statistics. */
-#define ROW_ITEMS (BN / TN)
+#ifdef MOMENTS
+#define ROW_ITEMS (BN / TN) /* work-items that share a row of the tile */
 #define ROW_ITEM(item) ((item) / 32 % (BN / WN) * LANE_COLUMNS + (item) % 32 % LANE_COLUMNS)
 #define AS_SIZE (2 * BK * LDA > BM * ROW_ITEMS ? 2 * BK * LDA : BM * ROW_ITEMS)
 
@@ -123,14 +133,17 @@ INLINE void tile_moments(local float* shared, float acc[TM][TN], int rows, int c
   for (int i = 0; i < TM; ++i)
     if (ROW_ITEM(item) == 0 && row + ROW(i) < rows) to[(row + ROW(i)) * parts + 2 * apart] = shared[(row + ROW(i)) * ROW_ITEMS];
 }
+#else
+#define AS_SIZE (2 * BK * LDA)
+#endif
 
 /* forward (backward = 0) and backward_data (backward = 1): both gather `source` at the taps of each position of `target`, times the filters.
    rows, depth: channels of target and source in a group; sd, sh, sw and td, th, tw: their planes. */
-INLINE void gather(const int backward, local float* as, local float* bs, global const float* source, ulong source_stride,
+INLINE void gather(const int backward, local float* as, local float* bs, global uint* arrived, global float* parts, global const float* source, ulong source_stride,
                    global const float* filter, global const float* bias, ulong bias_stride, global float* target, ulong target_stride, int target_aligned,
                    int batch, int groups, int rows, int depth, int sd, int sh, int sw, int td, int th, int tw, int split_channels,
-                   int splits, int has_bias, int accumulate, float slope, int gated, global const float* sign, ulong sign_stride, int sign_aligned,
-                   global float* moments, int parts) {
+                   int splits, int has_bias, int accumulate, float slope, global const float* sign, ulong sign_stride, int sign_aligned,
+                   global float* moments, ulong moments_stride) {
   const int phases = backward ? STRIDE_D * STRIDE_H * STRIDE_W : 1;
   const int tap_step_d = backward ? PHASE_STEP_D : 1, tap_step_h = backward ? PHASE_STEP_H : 1, tap_step_w = backward ? PHASE_STEP_W : 1;
   const int leaves = backward ? (PADDED | STRIDED | (TAPS > 1)) : PADDED;  /* a tap may lie outside of the source */
@@ -239,6 +252,10 @@ INLINE void gather(const int backward, local float* as, local float* bs, global 
     if (tile_is_done(acc, exact, as)) break;
   }
 
+#ifdef DEVICE_FENCE
+  if (!tile_join(arrived, parts, TILE_NUMBER, split, SPLITS, acc, as)) return;
+  splits = 1;
+#endif
   const int target_plane = td * th * tw;
   const ulong sample_stride = splits > 1 ? (ulong)groups * rows * target_plane : target_stride;
   target += (splits > 1 ? split * target_stride : 0) + (ulong)(group * rows + row0) * target_plane;
@@ -246,7 +263,7 @@ INLINE void gather(const int backward, local float* as, local float* bs, global 
   const int row = tile_row(item), column = column0 + tile_column(item);
   /* Four neighbouring columns are four neighbouring places of one plane. */
   const int dense = !(backward && STRIDED);
-  const int by_four = dense && target_aligned && (positions & 3) == 0 && (sample_stride & 3) == 0 && (gated != 1 || sign_aligned);
+  const int by_four = dense && target_aligned && (positions & 3) == 0 && (sample_stride & 3) == 0 && sign_aligned;
 #pragma unroll
   for (int j = 0; j < TN; j += 4) {
     ulong place[4], sign_place[4];
@@ -272,49 +289,51 @@ INLINE void gather(const int backward, local float* as, local float* bs, global 
       const float factor = FACTOR(bias, row + ROW(i)), offset = OFFSET(bias, row + ROW(i));
       float4 v = (float4)(acc[i][j], acc[i][j + 1], acc[i][j + 2], acc[i][j + 3]) * factor + offset;
       if (by_four) {
-        if (column + COLUMN(j) < columns) v = put4(to + place[0], v, accumulate, slope, gated, sign + sign_place[0], element[0] + more);
+        if (column + COLUMN(j) < columns) v = put4(to + place[0], v, accumulate, slope, sign + sign_place[0], element[0] + more);
       } else {
-        if (column + COLUMN(j) < columns) v.x = put(to + place[0], v.x, accumulate, slope, gated, sign + sign_place[0], element[0] + more);
-        if (column + COLUMN(j) + 1 < columns) v.y = put(to + place[1], v.y, accumulate, slope, gated, sign + sign_place[1], element[1] + more);
-        if (column + COLUMN(j) + 2 < columns) v.z = put(to + place[2], v.z, accumulate, slope, gated, sign + sign_place[2], element[2] + more);
-        if (column + COLUMN(j) + 3 < columns) v.w = put(to + place[3], v.w, accumulate, slope, gated, sign + sign_place[3], element[3] + more);
+        if (column + COLUMN(j) < columns) v.x = put(to + place[0], v.x, accumulate, slope, sign + sign_place[0], element[0] + more);
+        if (column + COLUMN(j) + 1 < columns) v.y = put(to + place[1], v.y, accumulate, slope, sign + sign_place[1], element[1] + more);
+        if (column + COLUMN(j) + 2 < columns) v.z = put(to + place[2], v.z, accumulate, slope, sign + sign_place[2], element[2] + more);
+        if (column + COLUMN(j) + 3 < columns) v.w = put(to + place[3], v.w, accumulate, slope, sign + sign_place[3], element[3] + more);
       }
+#ifdef MOMENTS
       acc[i][j] = v.x, acc[i][j + 1] = v.y, acc[i][j + 2] = v.z, acc[i][j + 3] = v.w;
+#endif
     }
   }
-  if (parts)
-    tile_moments(as, acc, rows - row0, columns - column0, moments + (ulong)(group * rows + row0) * parts + get_group_id(0), parts,
-                 (ulong)groups * rows * parts);
+#ifdef MOMENTS
+  const int parts_of_row = moments_stride / (groups * rows);
+  moments += (ulong)(group * rows + row0) * parts_of_row + get_group_id(0);
+  tile_moments(as, acc, rows - row0, columns - column0, moments, parts_of_row, moments_stride);
+#endif
 }
 
 kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void forward(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(const float, filter),
-                                                                    OPERAND_RESTRICT(float, moments), OPERAND_RESTRICT(const float, bias),
-                                                                    OPERAND_RESTRICT(float, y), SIZES, int split_channels, int splits, int parts,
+                                                                    STATISTICS ARRIVED OPERAND_RESTRICT(const float, bias),
+                                                                    OPERAND_RESTRICT(float, y) PARTS, SIZES, int split_channels, int splits,
                                                                     int has_bias, int accumulate, float slope) {
   LOCAL_TILE(as, AS_SIZE);
   LOCAL_TILE(bs, 2 * BK * LDB);
-  gather(0, as, bs, x + x_offset, x_stride, filter + filter_offset, bias + bias_offset, bias_stride, y + y_offset, y_stride, (y_offset & 3) == 0, batch,
-         groups, outputs, channels, d, h, w, od, oh, ow, split_channels, splits, has_bias, accumulate, slope, 0, y, 0, 1,
-         moments + moments_offset, parts);
+  gather(0, as, bs, MEETING, x + x_offset, x_stride, filter + filter_offset, bias + bias_offset, bias_stride, y + y_offset, y_stride, (y_offset & 3) == 0, batch,
+         groups, outputs, channels, d, h, w, od, oh, ow, split_channels, splits, has_bias, accumulate, slope, y, 0, 1, GIVEN_STATISTICS);
 }
 
 kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void backward_data(OPERAND_RESTRICT(const float, dy),
-                                                                          OPERAND_RESTRICT(const float, filter), OPERAND_RESTRICT(float, moments),
-                                                                          OPERAND_RESTRICT(const float, sign),
-                                                                          OPERAND_RESTRICT(const float, bias),
-                                                                          OPERAND_RESTRICT(float, dx), SIZES, int split_channels, int splits,
-                                                                          int parts, int gated, int has_bias, int accumulate, float slope) {
+                                                                          OPERAND_RESTRICT(const float, filter),
+                                                                          STATISTICS SIGN ARRIVED OPERAND_RESTRICT(const float, bias),
+                                                                          OPERAND_RESTRICT(float, dx) PARTS, SIZES, int split_channels,
+                                                                          int splits, int has_bias, int accumulate, float slope) {
   LOCAL_TILE(as, AS_SIZE);
   LOCAL_TILE(bs, 2 * BK * LDB);
-  gather(1, as, bs, dy + dy_offset, dy_stride, filter + filter_offset, bias + bias_offset, bias_stride, dx + dx_offset, dx_stride, (dx_offset & 3) == 0,
-         batch, groups, channels, outputs, od, oh, ow, d, h, w, split_channels, splits, has_bias, accumulate, slope, gated, sign + sign_offset,
-         sign_stride, ((sign_offset | sign_stride) & 3) == 0, moments + moments_offset, parts);
+  gather(1, as, bs, MEETING, dy + dy_offset, dy_stride, filter + filter_offset, bias + bias_offset, bias_stride, dx + dx_offset, dx_stride, (dx_offset & 3) == 0,
+         batch, groups, channels, outputs, od, oh, ow, d, h, w, split_channels, splits, has_bias, accumulate, slope, IF_GATED(sign + sign_offset, dx),
+         IF_GATED(sign_stride, 0), SIGN_ALIGNED, GIVEN_STATISTICS);
 }
 
 /* Rows: outputs; columns: (channel, tap) as the filters have them; depth: the positions of all samples, BK of them a step. A work-item
    keeps to every BK-th position, for which it fetches rows of dy and columns of the image. */
 kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void backward_filter(OPERAND_RESTRICT(const float, x),
-                                                                            OPERAND_RESTRICT(const float, dy), OPERAND_RESTRICT(float, dw),
+                                                                            OPERAND_RESTRICT(const float, dy), ARRIVED OPERAND_RESTRICT(float, dw) PARTS,
                                                                             SIZES, int split_positions, int accumulate) {
   LOCAL_TILE(as, 2 * BK * LDA);
   LOCAL_TILE(bs, 2 * BK * LDB);
@@ -390,7 +409,13 @@ kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void backward_filter(OPER
     if (tile_is_done(acc, exact, as)) break;
   }
 
-  const ulong dw_place = dw_offset + split * dw_stride + (ulong)(group * outputs + row0) * columns + column0;
+#ifdef DEVICE_FENCE
+  if (!tile_join(MEETING, TILE_NUMBER, split, SPLITS, acc, as)) return;
+  const int copy = 0;
+#else
+  const int copy = split;
+#endif
+  const ulong dw_place = dw_offset + copy * dw_stride + (ulong)(group * outputs + row0) * columns + column0;
   const int aligned = ((dw_place | (ulong)columns) & 3) == 0;
-  tile_store(dw + dw_place, columns, outputs - row0, columns - column0, aligned, acc, accumulate, 1.0f, 0, dw, 0, 0);
+  tile_store(dw + dw_place, columns, outputs - row0, columns - column0, aligned, acc, accumulate, 1.0f, dw, 0, 0);
 }

@@ -3,7 +3,7 @@
 
    operands   tiles of the image -> 36 matrices [channel][tile]; filters -> 36 matrices [channel][output]
    output     36 products [output][tile] -> tiles of the result, with bias, sum, ReLU or gate as the direct convolution has them, and
-              with `parts` statistics of them (ocaffe/memory/moments.py); a part is what a work-group writes
+              their statistics (moments.h)
    gradients  tiles of the image -> 36 matrices [channel][tile]; tiles of the result's gradient -> 36 matrices [output][tile]
    window     the sums over splits of 36 products [output][channel] -> gradient of the filters
 
@@ -14,6 +14,7 @@
    work-groups of them; 0: that has been done); in `gradients` y counts channels, then outputs; in `window` x are channels, y outputs. No defines. */
 #include "common.h"
 #include "epilogue.h"
+#include "moments.h"
 #include "tile_gpu.h"
 
 #define GROUP 64 /* work-items along x and y of a group that finishes tiles */
@@ -198,6 +199,7 @@ kernel void gradients(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(const f
   }
 }
 
+#ifdef MOMENTS
 /* The sum of v over the GROUP work-items of a line, as a tree; `line` is theirs. */
 INLINE float sum_of_line(local float* line, int item, float v) {
   barrier(CLK_LOCAL_MEM_FENCE);
@@ -209,17 +211,20 @@ INLINE float sum_of_line(local float* line, int item, float v) {
   barrier(CLK_LOCAL_MEM_FENCE);
   return line[0];
 }
+#endif
 
-kernel __attribute__((reqd_work_group_size(GROUP, LINES, 1))) void output(OPERAND_RESTRICT(const float, products), OPERAND_RESTRICT(float, moments),
-                                                                          OPERAND_RESTRICT(const float, sign), OPERAND_RESTRICT(const float, bias),
-                                                                          OPERAND_RESTRICT(float, y), int outputs, int groups, int h, int w, int down,
-                                                                          int across, int first, int count, int pitch, int parts, int gated,
-                                                                          int has_bias, int accumulate, float slope) {
+kernel void output(OPERAND_RESTRICT(const float, products), STATISTICS SIGN OPERAND_RESTRICT(const float, bias), OPERAND_RESTRICT(float, y), int outputs,
+                   int groups, int h, int w, int down, int across, int first, int count, int pitch, int has_bias, int accumulate, float slope) {
+  const int group = get_global_id(2), exists = get_global_id(0) < count && get_global_id(1) < outputs;
+#ifdef MOMENTS
   local float lines[LINES][GROUP];
-  const int exists = get_global_id(0) < count && get_global_id(1) < outputs;
-  if (!exists && !parts) return;
-  const int t = min((int)get_global_id(0), count - 1), o = min((int)get_global_id(1), outputs - 1), group = get_global_id(2);
-  LOCATE(products), LOCATE(moments), LOCATE(sign), LOCATE(bias), LOCATE(y);
+  const int t = min((int)get_global_id(0), count - 1), o = min((int)get_global_id(1), outputs - 1);
+#else
+  if (!exists) return;
+  const int t = get_global_id(0), o = get_global_id(1);
+#endif
+  LOCATE(products), LOCATE(bias), LOCATE(y);
+  LOCATE_SIGN;
   const ulong step = (ulong)groups * outputs * pitch;
   products += ((ulong)group * outputs + o) * pitch + t;
   float half_way[OUT][SIDE], m[SIDE], to[OUT];
@@ -233,27 +238,26 @@ kernel __attribute__((reqd_work_group_size(GROUP, LINES, 1))) void output(OPERAN
   }
   const Place place = locate(first + t, down, across);
   const int plane = group * outputs + o, element = (plane * h + place.y) * w + place.x;
-  const int aligned = ((w | y_offset | y_stride) & 3) == 0 && (gated != 1 || ((sign_offset | sign_stride) & 3) == 0);
+  const int aligned = ((w | y_offset | y_stride) & 3) == 0 && SIGN_ALIGNED;
   const float factor = FACTOR(bias, plane), offset = OFFSET(bias, plane);
+  global const float* signs = IF_GATED(sign + place.sample * sign_stride, y);
   y += place.sample * y_stride + element;
-  sign += place.sample * sign_stride;
-  float v[OUT][OUT];
+  float4 v[OUT];
 #pragma unroll
   for (int r = 0; r < OUT; ++r) {
+    if (place.y + r >= h || !exists) continue;
     output_axis(half_way[r], to);
-#pragma unroll
-    for (int i = 0; i < OUT; ++i) v[r][i] = to[i] * factor + offset;
-    if (!exists || place.y + r >= h) continue;
+    v[r] = (float4)(to[0], to[1], to[2], to[3]) * factor + offset;
     if (aligned) {
-      const float4 written = put4(y + r * w, (float4)(v[r][0], v[r][1], v[r][2], v[r][3]), accumulate, slope, gated, sign, element + r * w);
-      v[r][0] = written.x, v[r][1] = written.y, v[r][2] = written.z, v[r][3] = written.w;
+      v[r] = put4(y + r * w, v[r], accumulate, slope, signs, element + r * w);
     } else {
-#pragma unroll
-      for (int i = 0; i < OUT; ++i)
-        if (place.x + i < w) v[r][i] = put(y + r * w + i, v[r][i], accumulate, slope, gated, sign, element + r * w + i);
+      if (place.x < w) v[r].x = put(y + r * w, v[r].x, accumulate, slope, signs, element + r * w);
+      if (place.x + 1 < w) v[r].y = put(y + r * w + 1, v[r].y, accumulate, slope, signs, element + r * w + 1);
+      if (place.x + 2 < w) v[r].z = put(y + r * w + 2, v[r].z, accumulate, slope, signs, element + r * w + 2);
+      if (place.x + 3 < w) v[r].w = put(y + r * w + 3, v[r].w, accumulate, slope, signs, element + r * w + 3);
     }
   }
-  if (!parts) return;
+#ifdef MOMENTS
   local float* line = lines[get_local_id(1)];
   const int item = get_local_id(0), down_here = exists ? min(h - place.y, OUT) : 0, across_here = min(w - place.x, OUT);
   const float values = sum_of_line(line, item, down_here * across_here);
@@ -261,17 +265,19 @@ kernel __attribute__((reqd_work_group_size(GROUP, LINES, 1))) void output(OPERAN
   for (int pass = 0; pass < 2; ++pass) {
     total = 0.0f;
 #pragma unroll
-    for (int r = 0; r < OUT; ++r)
-#pragma unroll
-      for (int i = 0; i < OUT; ++i)
-        if (r < down_here && i < across_here) total += pass ? (v[r][i] - mean) * (v[r][i] - mean) : v[r][i];
+    for (int r = 0; r < OUT; ++r) {
+      if (r >= down_here) continue;
+      float4 d = v[r] - mean;
+      if (pass) d *= d;
+      total += d.x + (across_here > 1 ? d.y : 0.0f) + (across_here > 2 ? d.z : 0.0f) + (across_here > 3 ? d.w : 0.0f);
+    }
     total = sum_of_line(line, item, total);
     if (!pass) mean = total / values;
   }
   if (item > 0 || get_global_id(1) >= outputs) return;
-  moments += (ulong)plane * parts + first / GROUP + get_group_id(0);
-  const ulong apart = (ulong)groups * outputs * parts;
-  moments[0] = values, moments[apart] = mean, moments[2 * apart] = total;
+  moments += moments_offset + plane * (moments_stride / (groups * outputs)) + first / GROUP + get_group_id(0);
+  moments[0] = values, moments[moments_stride] = mean, moments[2 * moments_stride] = total;
+#endif
 }
 
 kernel void window(OPERAND_RESTRICT(const float, sums), OPERAND_RESTRICT(float, dw), int channels, int outputs, int groups, int splits, int accumulate) {
@@ -295,6 +301,6 @@ kernel void window(OPERAND_RESTRICT(const float, sums), OPERAND_RESTRICT(float, 
     for (int r = 0; r < SIDE; ++r) column[r] = half_way[r][i];
     window_axis(column, to);
 #pragma unroll
-    for (int r = 0; r < 3; ++r) put(dw + place * 9 + r * 3 + i, to[r], accumulate, 1.0f, 0, dw, 0);
+    for (int r = 0; r < 3; ++r) put(dw + place * 9 + r * 3 + i, to[r], accumulate, 1.0f, dw, 0);
   }
 }

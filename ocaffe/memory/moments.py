@@ -11,8 +11,6 @@ import re
 from collections import defaultdict
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from ocaffe.graph.ir import Access, Launch, Operand, Ref, Role, Schedule
 from ocaffe.memory.gates import parts_of
 from ocaffe.ops.expression import Reduce, without
@@ -54,7 +52,7 @@ def merge_moments(schedule: Schedule) -> Schedule:
         if before[-1] not in collected:
             collected[before[-1]] = _collect([schedule[part] for part in sorted(parts_of(schedule, before))], written)
         assert isinstance(launch.lower, Reduce)
-        last = step + (launch.lower.chunks > 1)  # the stage that finishes
+        last = step + (launch.lower.chunks > 1 and not launch.lower.meet)  # the stage that finishes
         result[last] = _finish(launch, schedule[last], collected[before[-1]], first)
         if last > step:
             result[step] = None
@@ -79,15 +77,10 @@ def _first_channel(x: Ref, written: Ref) -> int | None:
 def _collect(products: list[Launch], written: Ref) -> Ref:
     """Let the parts of an operation write statistics of what they make; returns where: [counts, means, squares][channel][part]."""
     assert products[0].moments is not None
-    place, scalar, parts = products[0].moments
+    place, parts = products[0].moments
     statistics = Ref(f"{products[0].layer}.moments", (3, written.shape[1], parts), Role.SCRATCH)
     for number, product in enumerate(products):
-        assert product.call is not None
-        scalars = list(product.call.scalars)
-        scalars[scalar] = np.int32(parts)
-        product.call = replace(product.call, scalars=tuple(scalars))
-        access = Access.MODIFY if number else Access.WRITE
-        product.operands = [*product.operands[:place], Operand(statistics, access), *product.operands[place + 1 :]]
+        product.merge(place, Operand(statistics, Access.MODIFY if number else Access.WRITE), MOMENTS=1)
     return statistics
 
 
@@ -107,7 +100,7 @@ def _finish(first: Launch, final: Launch, statistics: Ref, channel: int) -> Laun
     finish = re.sub(r"\bx\d+\b", lambda match: names[match[0]], own.finish)
     reads += [without(pair, own.domain, own.reduced) for pair in rest] if final is first else rest
     places, counts = tuple(place for _, place in reads), (len(reads), *own.counts[1:])
-    lower = replace(own, text=form.text, finish=finish, domain=(channels, parts), reduced=(1,), places=places, counts=counts, chunks=1)
+    lower = replace(own, text=form.text, finish=finish, domain=(channels, parts), reduced=(1,), places=places, counts=counts, chunks=1, meet=False)
     lower.check()
-    operands = [*(Operand(ref, Access.READ) for ref, _ in reads), *final.operands[own.counts[0] :]]
+    operands = [*(Operand(ref, Access.READ) for ref, _ in reads), *final.operands[own.counts[0] : sum(own.counts)]]
     return replace(final, operands=operands, lower=lower, what=f"sum: {form.text} | {finish}", before=final.before or final)

@@ -1,11 +1,12 @@
 """Matrix product on devices whose work-groups share local memory, and the choice of tiles that convolution shares (kernels/gemm_gpu.cl)."""
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ocaffe.graph.ir import FLOAT, Ref
-from ocaffe.graph.recorder import Recorder
+from ocaffe.graph.recorder import ARRIVALS, Recorder
 from ocaffe.target import Target
 from ocaffe.tuned import Problem
 
@@ -13,6 +14,7 @@ from ocaffe.tuned import Problem
 SPLIT_SCRATCH = 16 << 20
 SPLITS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 SUM_ITEMS = 256  # work-items of a group in split_sum
+BUNCH = 8  # parts of a tile that one work-group adds up at the least (tile_join in kernels/tile_gpu.h)
 
 
 @dataclass(frozen=True)
@@ -89,6 +91,10 @@ LAUNCH = 14000
 FLOATS_PER_CYCLE = 3  # to or from global memory, a unit
 
 
+JOIN = 2000  # cycles until the last group of a tile knows that it is the last, and has the first partial sums
+JOINED_PER_CYCLE = 12  # partial sums that a group reads
+
+
 @dataclass(frozen=True)
 class Choice:
     """A tile and the number of parts that the depth is cut into."""
@@ -128,7 +134,7 @@ def cost(target: Target, choice: Choice, rows: int, columns: int, depth: int, ba
     """Estimated time in clock cycles of a compute unit that does 128 multiply-adds and fetches 128 bytes of local memory in one.
 
     A step takes its arithmetic or its local fetches, whichever is longer. Groups on one unit hide each other's waiting for global memory
-    and barriers; a group alone waits in full. A split pays for writing and reading its partial sums and for one more launch.
+    and barriers; a group alone waits in full. A split pays for writing and reading its partial sums, and for one more launch or for the last group's work.
     """
     tile, splits = choice.tile, choice.splits
     m, n = tile.item_rows, tile.item_columns
@@ -142,8 +148,16 @@ def cost(target: Target, choice: Choice, rows: int, columns: int, depth: int, ba
     resident = max(1, REGISTERS // (tile.items * (m * n + OTHER_REGISTERS[tile.mma])))
     cycles = max(groups_per_unit * steps * step, -(-groups_per_unit // resident) * (steps + 2) * (step + WAIT))
     if splits > 1:
-        cycles += LAUNCH + (splits + 1) * 2 * rows * columns * batches / (target.compute_units * FLOATS_PER_CYCLE)
+        cycles += _joining(tile, splits) if joins(target, splits, groups // splits) else LAUNCH
+        cycles += (splits + 1) * 2 * rows * columns * batches / (target.compute_units * FLOATS_PER_CYCLE)
     return cycles
+
+
+def _joining(tile: Tile, splits: int) -> float:
+    """Cycles until the last work-group of a tile has the sum of all parts."""
+    count = bunches(splits)
+    levels, serial = (1, splits) if count == 1 else (2, -(-splits // count) + count)
+    return levels * JOIN + serial * tile.rows * tile.columns / JOINED_PER_CYCLE
 
 
 def record(
@@ -156,10 +170,12 @@ def record(
         problem = Problem("gemm", (rows, columns, depth, int(trans_a), int(trans_b)), rec.target.math)
         choice = rec.target.tuned.choose(problem, ranked(rec.target, tiles_for(rec.target), rows, columns, depth))
     part, splits = _parts(depth, choice)
-    last = splits == 1
+    meeting = Meeting.of(rec, choice.tile, splits, -(-rows // choice.tile.rows) * -(-columns // choice.tile.columns))
+    last = splits == 1 or bool(meeting.parts)
     to = c if last else rec.scratch("splits", (splits * rows, columns))
-    _launch(rec, choice.tile, [a, b, a, a if bias is None or not last else bias], [to], (rows, columns, depth, part), 1, splits,
-            [trans_a, trans_b, 0, bias is not None and last, last and rec.accumulates(c), 1.0], epilogue=last)  # fmt: skip
+    reads, writes = [a, b, *meeting.arrived, a if bias is None or not last else bias], [to, *meeting.parts]
+    _launch(rec, choice.tile, reads, writes, (rows, columns, depth, part), 1, splits,
+            [trans_a, trans_b, bias is not None and last, last and rec.accumulates(c), 1.0], epilogue=last, defines=meeting.defines)  # fmt: skip
     if not last:
         parts = to.view((splits, rows * columns))
         sum_splits(rec, "gemm_gpu", choice.tile.defines(), parts, bias, c, samples=rows, mergeable=True)
@@ -175,8 +191,8 @@ def batched(
     rows, columns = c.shape[0] // (batches * choice.splits), c.shape[1]
     depth = a.shape[0] // batches if trans_a else a.shape[1]
     part, _ = _parts(depth, choice)
-    reads, writes, modifies = [a, b, a, a], [] if add else [c], [c] if add else []
-    _launch(rec, choice.tile, reads, writes, (rows, columns, depth, part), batches, choice.splits, [trans_a, trans_b, 0, False, add, 1.0], modifies=modifies)
+    reads, writes, modifies = [a, b, a], [] if add else [c], [c] if add else []
+    _launch(rec, choice.tile, reads, writes, (rows, columns, depth, part), batches, choice.splits, [trans_a, trans_b, False, add, 1.0], modifies=modifies)
 
 
 def _parts(depth: int, choice: Choice) -> tuple[int, int]:
@@ -187,7 +203,7 @@ def _parts(depth: int, choice: Choice) -> tuple[int, int]:
 
 def _launch(
     rec: Recorder, tile: Tile, reads: list[Ref], writes: list[Ref], shape: tuple[int, int, int, int], batches: int, splits: int, args: list[float], *,
-    modifies: Sequence[Ref] = (), epilogue: bool = False,
+    modifies: Sequence[Ref] = (), epilogue: bool = False, defines: Mapping[str, str] = {},
 ) -> None:  # fmt: skip
     rows, columns, _, _ = shape
     rec.launch(
@@ -198,10 +214,37 @@ def _launch(
         args=[*shape, batches, *args],
         size=(-(-columns // tile.columns) * tile.items, -(-rows // tile.rows), batches * splits),
         local=(tile.items, 1, 1),
-        defines=tile.defines(),
+        defines={**tile.defines(), **defines},
         epilogue=len(shape) + len(args) if epilogue else None,
-        gate=(2, len(shape) + len(args) - 3) if epilogue else None,
+        gate=2 if epilogue else None,
     )
+
+
+def bunches(splits: int) -> int:
+    """Into how many bunches `tile_join` (kernels/tile_gpu.h) puts the parts of a tile."""
+    return -(-splits // max(BUNCH, math.isqrt(splits - 1) + 1))
+
+
+def joins(target: Target, splits: int, tiles: int) -> bool:
+    """Whether the last work-group of each of so many tiles adds up the partial sums: no second launch."""
+    return target.groups_meet and splits > 1 and tiles * (bunches(splits) + 1) <= ARRIVALS
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """What a product whose groups meet needs beyond others: operands ARRIVED and PARTS, and the define. All empty where they do not (`joins`)."""
+
+    arrived: list[Ref]
+    parts: list[Ref]
+    defines: dict[str, str]
+
+    @classmethod
+    def of(cls, rec: Recorder, tile: Tile, splits: int, tiles: int) -> Meeting:
+        """`tiles`: how many the result is made of."""
+        if not joins(rec.target, splits, tiles):
+            return cls([], [], {})
+        parts = rec.scratch("splits", (tiles, splits, tile.rows * tile.columns))
+        return cls([rec.arrivals.view((tiles * (bunches(splits) + 1),))], [parts], {"DEVICE_FENCE": rec.target.device_fence})
 
 
 def sum_splits(
@@ -221,12 +264,12 @@ def sum_splits(
     splits, results = parts.shape
     rec.launch(
         f"{family}.split_sum",
-        reads=[parts, parts, parts if bias is None else bias],
+        reads=[parts, parts if bias is None else bias],
         writes=[y],
-        args=[splits, samples, results // samples, inner, 0, bias is not None, rec.accumulates(y), 1.0],
+        args=[splits, samples, results // samples, inner, bias is not None, rec.accumulates(y), 1.0],
         size=(results,),
         local=(SUM_ITEMS,),
         defines=defines,
-        epilogue=7 if mergeable else None,
-        gate=(1, 4) if mergeable else None,
+        epilogue=6 if mergeable else None,
+        gate=1 if mergeable else None,
     )

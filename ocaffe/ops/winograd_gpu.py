@@ -85,18 +85,18 @@ def forward(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y:
             local=GROUP,
         )
         gemm_gpu.batched(rec, filters, tiles, products, batches, choice, trans_a=True)
-        args = [*sizes[1:], *g.out[1:], *place, 0, 0, bias is not None, rec.accumulates(y), 1.0]
+        args = [*sizes[1:], *g.out[1:], *place, bias is not None, rec.accumulates(y), 1.0]
         rec.launch(
             "winograd_gpu.output",
-            reads=[products, products, products, bias or products],
+            reads=[products, bias or products],
             writes=[] if first else [y],
             modifies=[y] if first else [],
             args=args,
             size=(count, g.group_outputs, g.group),
             local=GROUP,
             epilogue=len(args) - 1,
-            gate=(2, len(args) - 4),
-            moments=(1, len(args) - 5, -(-_tiles(g) // GROUP[0])) if pitch % GROUP[0] == 0 else None,
+            gate=1,
+            moments=(1, -(-_tiles(g) // GROUP[0])) if pitch % GROUP[0] == 0 else None,
         )
 
 
@@ -160,6 +160,7 @@ def _products(target: Target, g: ConvGeometry, pitch: int) -> tuple[Choice, floa
 
 def _sums(target: Target, g: ConvGeometry, pitch: int) -> tuple[Choice, float]:
     """The same of backward_filter; the sum over splits costs no launch here, for the kernel `window` is needed anyway."""
+    target = replace(target, device_fence="")
     shape = (g.group_outputs, g.group_channels, pitch, POINTS * g.group)
     deep = [replace(tile, depth=2 * tile.depth) for tile in tiles_for(target) if tile.mma and tile.rows == tile.columns == 64]
     choices = gemm_gpu.choices(target, [*tiles_for(target), *deep], *shape)

@@ -14,7 +14,7 @@ from ocaffe.ops import conv_gpu, convolution, gemm_gpu, winograd_gpu
 from ocaffe.ops.convolution import ConvGeometry
 from ocaffe.ops.expression import reduce
 from ocaffe.ops.gemm_gpu import Choice
-from tests.harness import execute
+from tests.harness import execute, of_kind
 
 ONE, NONE = (1, 1, 1), (0, 0, 0)
 GEOMETRIES = {
@@ -44,16 +44,16 @@ def statistics(rec: Recorder, y: Ref, more: bool) -> list[Ref]:
 
 
 @pytest.mark.parametrize("more", [False, True], ids=["alone", "with a weight"])
-@pytest.mark.parametrize("units", [1, 1 << 20], ids=["one launch", "two launches"])
+@pytest.mark.parametrize(("chunks", "meets"), [(1, False), (3, False), (3, True)], ids=["one launch", "two launches", "groups that meet"])
 @pytest.mark.parametrize("offset", [0, 3000])
 @pytest.mark.parametrize("name", GEOMETRIES)
-def test_statistics(device: Any, monkeypatch: pytest.MonkeyPatch, name: str, offset: float, units: int, more: bool) -> None:
+def test_statistics(device: Any, monkeypatch: pytest.MonkeyPatch, name: str, offset: float, chunks: int, meets: bool, more: bool) -> None:
     g = GEOMETRIES[name]
     monkeypatch.setattr(winograd_gpu, "ROOM", 1)
     monkeypatch.setattr(winograd_gpu, "GRAIN", 64)  # parts of a work-group's tiles
     monkeypatch.setattr(winograd_gpu, "tiles_for", lambda _: gemm_gpu.TILES[-1:])
-    monkeypatch.setattr("ocaffe.ops.expression.chunk_count", lambda *_: 1 if units == 1 else 3)
-    rec = Recorder(replace(device.target, kind="gpu"), train=True)
+    monkeypatch.setattr("ocaffe.ops.expression.chunk_count", lambda *_: chunks)
+    rec = Recorder(of_kind(device.target, "gpu", meets), train=True)
     rec.enter("layer", "forward")
     x, w, b = value("x", g.batch, g.channels, *g.size), value("w", *g.weight_shape), value("b", g.num_output)
     y = value("y", g.batch, g.num_output, *g.out)
@@ -68,7 +68,7 @@ def test_statistics(device: Any, monkeypatch: pytest.MonkeyPatch, name: str, off
     written = statistics(rec, y, more)
     count = len(rec.launches)
     rec.launches = merge_moments(rec.launches)
-    assert len(rec.launches) == count - (units > 1)
+    assert len(rec.launches) == count - (chunks > 1 and not meets)
     rng = np.random.default_rng(3)
     feeds = {x: rng.standard_normal(x.shape), w: rng.standard_normal(w.shape), b: offset + rng.standard_normal(b.shape)}
     got, mean, variance = execute(rec, device.context, feeds, [y, *written])
@@ -80,7 +80,7 @@ def test_statistics(device: Any, monkeypatch: pytest.MonkeyPatch, name: str, off
 @pytest.mark.parametrize("case", ["in splits", "of other channels", "of a part"])
 def test_statistics_that_stay(device: Any, case: str) -> None:
     g = replace(GEOMETRIES["groups"], channels=300, group=1) if case == "in splits" else GEOMETRIES["groups"]
-    rec = Recorder(replace(device.target, kind="gpu"), train=True)
+    rec = Recorder(of_kind(device.target, "gpu", False), train=True)
     rec.enter("layer", "forward")
     x, w = value("x", g.batch, g.channels, *g.size), value("w", *g.weight_shape)
     y = value("y", g.batch, g.num_output, *g.out)
