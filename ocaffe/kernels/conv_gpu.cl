@@ -2,7 +2,8 @@
 
    forward          y[output][position]  = sum over (channel, tap) of w * x
    backward_data    dx[channel][position] = sum over (output, tap) of w * dy, each position gathering what it gave; with a bias per channel
-                    it is the forward of a deconvolution, with a gate (gate.h) the backward pass of a ReLU is done, too
+                    it is the forward of a deconvolution, with a gate (gate.h) the backward pass of a ReLU is done, too.
+                    Both collect statistics of what they write (moments.h)
    backward_filter  dw[output][channel, tap] = sum over (sample, position) of dy * x
    split_sum        the second pass of a product whose depth was split
 
@@ -18,6 +19,7 @@
    one writes the result, or the target holds one copy per split, its stride being the distance between them. */
 #include "common.h"
 #include "epilogue.h"
+#include "moments.h"
 #include "split_sum.h"
 #include "tile_gpu.h"
 
@@ -83,12 +85,65 @@ INLINE int first_tap(int p, int kernel_size, int stride, int dilation, int step)
   return tap < step ? tap : kernel_size;
 }
 
+#ifdef MOMENTS
+#define ROW_ITEMS (BN / TN) /* work-items that share a row of the tile */
+#define ROW_ITEM(item) ((item) / 32 % (BN / WN) * LANE_COLUMNS + (item) % 32 % LANE_COLUMNS)
+#define AS_SIZE (2 * BK * LDA > BM * ROW_ITEMS ? 2 * BK * LDA : BM * ROW_ITEMS)
+
+/* The sums of each row over its work-items, in order, to shared[row * ROW_ITEMS]. */
+INLINE void sum_rows(local float* shared) {
+  barrier(CLK_LOCAL_MEM_FENCE);
+  for (int row = get_local_id(0); row < BM; row += NT) {
+    float sum = 0.0f;
+#pragma unroll
+    for (int i = 0; i < ROW_ITEMS; ++i) sum += shared[row * ROW_ITEMS + i];
+    shared[row * ROW_ITEMS] = sum;
+  }
+  barrier(CLK_LOCAL_MEM_FENCE);
+}
+
+/* The statistics of the tile, but for `rows` and `columns` that do not exist; `to` is those of its first row. */
+INLINE void tile_moments(local float* shared, float acc[TM][TN], int rows, int columns, global float* to, int parts, ulong apart) {
+  const int item = get_local_id(0), row = tile_row(item), column = tile_column(item);
+  const float count = min(columns, BN);
+  float sum[TM];
+#pragma unroll
+  for (int i = 0; i < TM; ++i) {
+    sum[i] = 0.0f;
+#pragma unroll
+    for (int j = 0; j < TN; ++j)
+      if (column + COLUMN(j) < columns) sum[i] += acc[i][j];
+    shared[(row + ROW(i)) * ROW_ITEMS + ROW_ITEM(item)] = sum[i];
+  }
+  sum_rows(shared);
+#pragma unroll
+  for (int i = 0; i < TM; ++i) {
+    const float mean = shared[(row + ROW(i)) * ROW_ITEMS] / count;
+    if (ROW_ITEM(item) == 0 && row + ROW(i) < rows) to[(row + ROW(i)) * parts] = count, to[(row + ROW(i)) * parts + apart] = mean;
+    sum[i] = 0.0f;
+#pragma unroll
+    for (int j = 0; j < TN; ++j)
+      if (column + COLUMN(j) < columns) sum[i] += (acc[i][j] - mean) * (acc[i][j] - mean);
+  }
+  barrier(CLK_LOCAL_MEM_FENCE);
+#pragma unroll
+  for (int i = 0; i < TM; ++i) shared[(row + ROW(i)) * ROW_ITEMS + ROW_ITEM(item)] = sum[i];
+  sum_rows(shared);
+#pragma unroll
+  for (int i = 0; i < TM; ++i)
+    if (ROW_ITEM(item) == 0 && row + ROW(i) < rows) to[(row + ROW(i)) * parts + 2 * apart] = shared[(row + ROW(i)) * ROW_ITEMS];
+}
+#else
+#define AS_SIZE (2 * BK * LDA)
+#endif
+
 /* forward (backward = 0) and backward_data (backward = 1): both gather `source` at the taps of each position of `target`, times the filters.
    rows, depth: channels of target and source in a group; sd, sh, sw and td, th, tw: their planes. */
 INLINE void gather(const int backward, local float* as, local float* bs, global uint* arrived, global float* parts, global const float* source, ulong source_stride,
                    global const float* filter, global const float* bias, ulong bias_stride, global float* target, ulong target_stride, int target_aligned,
                    int batch, int groups, int rows, int depth, int sd, int sh, int sw, int td, int th, int tw, int split_channels,
-                   int splits, int has_bias, int accumulate, float slope, int gated, global const float* sign, ulong sign_stride, int sign_aligned) {
+                   int splits, int has_bias, int accumulate, float slope, global const float* sign, ulong sign_stride, int sign_aligned,
+                   global float* moments, ulong moments_stride) {
   const int phases = backward ? STRIDE_D * STRIDE_H * STRIDE_W : 1;
   const int tap_step_d = backward ? PHASE_STEP_D : 1, tap_step_h = backward ? PHASE_STEP_H : 1, tap_step_w = backward ? PHASE_STEP_W : 1;
   const int leaves = backward ? (PADDED | STRIDED | (TAPS > 1)) : PADDED;  /* a tap may lie outside of the source */
@@ -208,7 +263,7 @@ INLINE void gather(const int backward, local float* as, local float* bs, global 
   const int row = tile_row(item), column = column0 + tile_column(item);
   /* Four neighbouring columns are four neighbouring places of one plane. */
   const int dense = !(backward && STRIDED);
-  const int by_four = dense && target_aligned && (positions & 3) == 0 && (sample_stride & 3) == 0 && (gated != 1 || sign_aligned);
+  const int by_four = dense && target_aligned && (positions & 3) == 0 && (sample_stride & 3) == 0 && sign_aligned;
 #pragma unroll
   for (int j = 0; j < TN; j += 4) {
     ulong place[4], sign_place[4];
@@ -232,40 +287,47 @@ INLINE void gather(const int backward, local float* as, local float* bs, global 
       global float* to = target + (ulong)(row + ROW(i)) * target_plane;
       const int more = (row + ROW(i)) * target_plane;
       const float factor = FACTOR(bias, row + ROW(i)), offset = OFFSET(bias, row + ROW(i));
-      const float4 v = (float4)(acc[i][j], acc[i][j + 1], acc[i][j + 2], acc[i][j + 3]) * factor + offset;
+      float4 v = (float4)(acc[i][j], acc[i][j + 1], acc[i][j + 2], acc[i][j + 3]) * factor + offset;
       if (by_four) {
-        if (column + COLUMN(j) < columns) put4(to + place[0], v, accumulate, slope, gated, sign + sign_place[0], element[0] + more);
+        if (column + COLUMN(j) < columns) v = put4(to + place[0], v, accumulate, slope, sign + sign_place[0], element[0] + more);
       } else {
-        if (column + COLUMN(j) < columns) put(to + place[0], v.x, accumulate, slope, gated, sign + sign_place[0], element[0] + more);
-        if (column + COLUMN(j) + 1 < columns) put(to + place[1], v.y, accumulate, slope, gated, sign + sign_place[1], element[1] + more);
-        if (column + COLUMN(j) + 2 < columns) put(to + place[2], v.z, accumulate, slope, gated, sign + sign_place[2], element[2] + more);
-        if (column + COLUMN(j) + 3 < columns) put(to + place[3], v.w, accumulate, slope, gated, sign + sign_place[3], element[3] + more);
+        if (column + COLUMN(j) < columns) v.x = put(to + place[0], v.x, accumulate, slope, sign + sign_place[0], element[0] + more);
+        if (column + COLUMN(j) + 1 < columns) v.y = put(to + place[1], v.y, accumulate, slope, sign + sign_place[1], element[1] + more);
+        if (column + COLUMN(j) + 2 < columns) v.z = put(to + place[2], v.z, accumulate, slope, sign + sign_place[2], element[2] + more);
+        if (column + COLUMN(j) + 3 < columns) v.w = put(to + place[3], v.w, accumulate, slope, sign + sign_place[3], element[3] + more);
       }
+#ifdef MOMENTS
+      acc[i][j] = v.x, acc[i][j + 1] = v.y, acc[i][j + 2] = v.z, acc[i][j + 3] = v.w;
+#endif
     }
   }
+#ifdef MOMENTS
+  const int parts_of_row = moments_stride / (groups * rows);
+  moments += (ulong)(group * rows + row0) * parts_of_row + get_group_id(0);
+  tile_moments(as, acc, rows - row0, columns - column0, moments, parts_of_row, moments_stride);
+#endif
 }
 
 kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void forward(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(const float, filter),
-                                                                    ARRIVED OPERAND_RESTRICT(const float, bias), OPERAND_RESTRICT(float, y) PARTS,
-                                                                    SIZES, int split_channels, int splits, int has_bias, int accumulate,
-                                                                    float slope) {
-  LOCAL_TILE(as, 2 * BK * LDA);
+                                                                    STATISTICS ARRIVED OPERAND_RESTRICT(const float, bias),
+                                                                    OPERAND_RESTRICT(float, y) PARTS, SIZES, int split_channels, int splits,
+                                                                    int has_bias, int accumulate, float slope) {
+  LOCAL_TILE(as, AS_SIZE);
   LOCAL_TILE(bs, 2 * BK * LDB);
   gather(0, as, bs, MEETING, x + x_offset, x_stride, filter + filter_offset, bias + bias_offset, bias_stride, y + y_offset, y_stride, (y_offset & 3) == 0, batch,
-         groups, outputs, channels, d, h, w, od, oh, ow, split_channels, splits, has_bias, accumulate, slope, 0, y, 0, 1);
+         groups, outputs, channels, d, h, w, od, oh, ow, split_channels, splits, has_bias, accumulate, slope, y, 0, 1, GIVEN_STATISTICS);
 }
 
 kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void backward_data(OPERAND_RESTRICT(const float, dy),
                                                                           OPERAND_RESTRICT(const float, filter),
-                                                                          OPERAND_RESTRICT(const float, sign),
-                                                                          ARRIVED OPERAND_RESTRICT(const float, bias),
+                                                                          STATISTICS SIGN ARRIVED OPERAND_RESTRICT(const float, bias),
                                                                           OPERAND_RESTRICT(float, dx) PARTS, SIZES, int split_channels,
-                                                                          int splits, int gated, int has_bias, int accumulate, float slope) {
-  LOCAL_TILE(as, 2 * BK * LDA);
+                                                                          int splits, int has_bias, int accumulate, float slope) {
+  LOCAL_TILE(as, AS_SIZE);
   LOCAL_TILE(bs, 2 * BK * LDB);
   gather(1, as, bs, MEETING, dy + dy_offset, dy_stride, filter + filter_offset, bias + bias_offset, bias_stride, dx + dx_offset, dx_stride, (dx_offset & 3) == 0,
-         batch, groups, channels, outputs, od, oh, ow, d, h, w, split_channels, splits, has_bias, accumulate, slope, gated, sign + sign_offset,
-         sign_stride, ((sign_offset | sign_stride) & 3) == 0);
+         batch, groups, channels, outputs, od, oh, ow, d, h, w, split_channels, splits, has_bias, accumulate, slope, IF_GATED(sign + sign_offset, dx),
+         IF_GATED(sign_stride, 0), SIGN_ALIGNED, GIVEN_STATISTICS);
 }
 
 /* Rows: outputs; columns: (channel, tap) as the filters have them; depth: the positions of all samples, BK of them a step. A work-item
@@ -355,5 +417,5 @@ kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void backward_filter(OPER
 #endif
   const ulong dw_place = dw_offset + copy * dw_stride + (ulong)(group * outputs + row0) * columns + column0;
   const int aligned = ((dw_place | (ulong)columns) & 3) == 0;
-  tile_store(dw + dw_place, columns, outputs - row0, columns - column0, aligned, acc, accumulate, 1.0f, 0, dw, 0, 0);
+  tile_store(dw + dw_place, columns, outputs - row0, columns - column0, aligned, acc, accumulate, 1.0f, dw, 0, 0);
 }

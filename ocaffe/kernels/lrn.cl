@@ -67,12 +67,11 @@ kernel void forward(OPERAND(const float, x), OPERAND(float, y), const int channe
 }
 
 /* Three stages one after another: x of channel c + 2 HALF comes in, the term of channel c + HALF is made, dx of channel c goes out. */
-kernel void backward(OPERAND(const float, x), OPERAND(const float, dy), OPERAND(const float, sign), OPERAND(float, dx), const int channels,
-                     const int plane, const int chunk, const float share, const float k, const float beta, const int gated, const int accumulate,
-                     const float slope) {
+kernel void backward(OPERAND(const float, x), OPERAND(const float, dy), SIGN OPERAND(float, dx), const int channels, const int plane,
+                     const int chunk, const float share, const float k, const float beta, const int accumulate SLOPE) {
   LOCATE(x);
   LOCATE(dy);
-  LOCATE(sign);
+  LOCATE_SIGN;
   LOCATE(dx);
   POSITIONS
   float xs[SIZE];          /* x of channels c to c + 2 HALF */
@@ -97,7 +96,8 @@ kernel void backward(OPERAND(const float, x), OPERAND(const float, dy), OPERAND(
       float sum = 0;
       for (int j = 0; j < SIZE; j++) sum += terms[j];
       const float result = direct[0] - 2 * share * beta * xs[0] * sum;
-      put(AT(dx, c), result, accumulate, slope, gated, sign + get_global_id(2) * sign_stride, c * plane + position);
+      IF_GATED(put(AT(dx, c), result, accumulate, slope, sign + get_global_id(2) * sign_stride, c * plane + position),
+               *AT(dx, c) = accumulate ? *AT(dx, c) + result : result);
     }
   }
 }

@@ -87,9 +87,9 @@ kernel void forward(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(float, y)
 #define GOES(tap) (place == (tap))
 #endif
 
-kernel void backward(OPERAND_RESTRICT(const float, dy), INDEX_OPERAND OPERAND_RESTRICT(const float, sign),
-                     OPERAND_RESTRICT(float, dx), SIZES, int gated, int accumulate, float slope) {
-  LOCATE(dy), LOCATE(sign), LOCATE(dx);
+kernel void backward(OPERAND_RESTRICT(const float, dy), INDEX_OPERAND SIGN OPERAND_RESTRICT(float, dx), SIZES, int accumulate SLOPE) {
+  LOCATE(dy), LOCATE(dx);
+  LOCATE_SIGN;
   STRIP_ITEM(planes, strips, (W + SW - 1) / SW)
   const int row = strip * HEIGHT, column = strip_column * SW;
   dy += sample * dy_stride + (ulong)plane * OH * OW;
@@ -120,11 +120,12 @@ kernel void backward(OPERAND_RESTRICT(const float, dy), INDEX_OPERAND OPERAND_RE
             if (GOES((r + PH - q * SH) * KW + s + PW - p * SW)) sum[r][s] += v;
     }
   const int element = plane * H * W + row * W + column;
-  sign += sample * sign_stride;
   dx += sample * dx_stride + element;
 #pragma unroll
   for (int r = 0; r < HEIGHT; ++r)
 #pragma unroll
     for (int s = 0; s < SW; ++s)
-      if (row + r < H && column + s < W) put(dx + r * W + s, sum[r][s], accumulate, slope, gated, sign, element + r * W + s);
+      if (row + r < H && column + s < W)
+        IF_GATED(put(dx + r * W + s, sum[r][s], accumulate, slope, sign + sample * sign_stride, element + r * W + s),
+                 dx[r * W + s] = accumulate ? dx[r * W + s] + sum[r][s] : sum[r][s]);
 }

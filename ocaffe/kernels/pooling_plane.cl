@@ -95,35 +95,37 @@ KERNEL forward(OPERAND(const float, x), OPERAND(float, y), const int size) {
 }
 #endif
 
+#define PUT(v)                                                                                              \
+  IF_GATED(put(dx + i, v, accumulate, slope, sign + get_global_id(1) * sign_stride, plane * size + i), \
+           dx[i] = (accumulate ? dx[i] : 0) + (v))
+
 /* The pixels of this work-item: from `begin` to `end` of one plane. */
 #define PIXELS                                                                                     \
   const int pieces = (size + piece - 1) / piece, plane = get_global_id(0) / pieces;                \
   const int begin = get_global_id(0) % pieces * piece, end = min(begin + piece, size);             \
   if (plane >= planes) return;                                                                     \
   dy += get_global_id(1) * dy_stride + plane;                                                      \
-  sign += get_global_id(1) * sign_stride;                                                          \
   dx += get_global_id(1) * dx_stride + (ulong)plane * size;
 
 #if METHOD == 0
-kernel void backward(OPERAND(const float, dy), OPERAND(const uint, index), OPERAND(const float, sign), OPERAND(float, dx), const int planes,
-                     const int size, const int piece, const int gated, const int accumulate, const float slope) {
+kernel void backward(OPERAND(const float, dy), OPERAND(const uint, index), SIGN OPERAND(float, dx), const int planes, const int size,
+                     const int piece, const int accumulate SLOPE) {
   LOCATE(dy);
-  LOCATE(sign);
+  LOCATE_SIGN;
   LOCATE(index);
   LOCATE(dx);
   PIXELS
   const uint place = index[get_global_id(1) * index_stride + plane];
   const float d = *dy;
-  for (int i = begin; i < end; i++) put(dx + i, i == place ? d : 0, accumulate, slope, gated, sign, plane * size + i);
+  for (int i = begin; i < end; i++) PUT(i == place ? d : 0);
 }
 #else
-kernel void backward(OPERAND(const float, dy), OPERAND(const float, sign), OPERAND(float, dx), const int planes, const int size, const int piece,
-                     const int gated, const int accumulate, const float slope) {
+kernel void backward(OPERAND(const float, dy), SIGN OPERAND(float, dx), const int planes, const int size, const int piece, const int accumulate SLOPE) {
   LOCATE(dy);
-  LOCATE(sign);
+  LOCATE_SIGN;
   LOCATE(dx);
   PIXELS
   const float d = *dy / size;
-  for (int i = begin; i < end; i++) put(dx + i, d, accumulate, slope, gated, sign, plane * size + i);
+  for (int i = begin; i < end; i++) PUT(d);
 }
 #endif

@@ -8,19 +8,19 @@
 #include "epilogue.h"
 #include "gate.h"
 
-kernel void split_sum(OPERAND_RESTRICT(const float, part), OPERAND_RESTRICT(const float, sign), OPERAND_RESTRICT(const float, bias),
-                      OPERAND_RESTRICT(float, y), int splits, int samples, int count, int inner, int gated, int has_bias, int accumulate, float slope) {
+kernel void split_sum(OPERAND_RESTRICT(const float, part), SIGN OPERAND_RESTRICT(const float, bias),
+                      OPERAND_RESTRICT(float, y), int splits, int samples, int count, int inner, int has_bias, int accumulate, float slope) {
   const int i = get_global_id(0);
   if (i >= samples * count) return;
-  LOCATE(part), LOCATE(sign), LOCATE(bias), LOCATE(y);
+  LOCATE(part), LOCATE(bias), LOCATE(y);
+  LOCATE_SIGN;
   const int sample = i / count, position = i - sample * count;
   float sum = 0.0f;
 #pragma unroll 4
   for (int s = 0; s < splits; ++s) sum += part[s * part_stride + i];
   sum = sum * FACTOR(bias, position / inner) + OFFSET(bias, position / inner);
   y += sample * y_stride + position;
-  if (accumulate) sum += *y;
-  *y = through_gate(sum, slope, gated, sign + sample * sign_stride, position);
+  put(y, sum, accumulate, slope, IF_GATED(sign + sample * sign_stride, y), position);
 }
 
 #endif

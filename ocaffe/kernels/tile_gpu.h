@@ -241,8 +241,8 @@ INLINE int tile_join(global uint* arrived, global float* parts, int tile, int pa
 #endif
 
 /* The tile as part of a row-major matrix: `to` is the tile's corner, `rows` x `columns` of it exist, `aligned`: rows begin at float4 places. Rows are
-   samples of `sign`, sign_stride apart; the tile begins at element `first` of each. */
-INLINE void tile_store(global float* to, ulong row_stride, int rows, int columns, int aligned, float acc[TM][TN], int accumulate, float slope, int gated,
+   samples of `sign` (gate.h), sign_stride apart; the tile begins at element `first` of each. */
+INLINE void tile_store(global float* to, ulong row_stride, int rows, int columns, int aligned, float acc[TM][TN], int accumulate, float slope,
                        global const float* sign, ulong sign_stride, int first) {
   const int row = tile_row(get_local_id(0)), column = tile_column(get_local_id(0));
 #pragma unroll
@@ -254,11 +254,11 @@ INLINE void tile_store(global float* to, ulong row_stride, int rows, int columns
 #pragma unroll
     for (int j = 0; j < TN; j += 4) {
       if (aligned && column + COLUMN(j) + 4 <= columns) {
-        put4(line + COLUMN(j), (float4)(acc[i][j], acc[i][j + 1], acc[i][j + 2], acc[i][j + 3]), accumulate, slope, gated, signs, element + COLUMN(j));
+        put4(line + COLUMN(j), (float4)(acc[i][j], acc[i][j + 1], acc[i][j + 2], acc[i][j + 3]), accumulate, slope, signs, element + COLUMN(j));
       } else {
 #pragma unroll
         for (int e = 0; e < 4; ++e)
-          if (column + COLUMN(j) + e < columns) put(line + COLUMN(j) + e, acc[i][j + e], accumulate, slope, gated, signs, element + COLUMN(j) + e);
+          if (column + COLUMN(j) + e < columns) put(line + COLUMN(j) + e, acc[i][j + e], accumulate, slope, signs, element + COLUMN(j) + e);
       }
     }
   }

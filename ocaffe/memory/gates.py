@@ -13,7 +13,7 @@ import numpy as np
 
 from ocaffe.graph.ir import Access, Launch, Operand, Ref, Role, Schedule
 
-SIGNS, BITS = np.int32(1), np.int32(2)  # what the scalar `gated` says of the operand
+SIGNS, BITS = 1, 2  # values of the define GATE
 
 
 def merge_gates(schedule: Schedule) -> Schedule:
@@ -24,14 +24,14 @@ def merge_gates(schedule: Schedule) -> Schedule:
             uses[operand.ref.root].append((step, operand))
     gone: set[int] = set()
     for step, launch in enumerate(schedule):
-        if launch.gate is None or launch.call is None or launch.phase != "backward" or launch.call.scalars[-1] != 1:
+        if launch.gate is None or launch.call is None or launch.phase != "backward" or launch.gated:
             continue
         target = launch.writes[0]
         after = sorted({other for other, _ in uses[target.root] if other > step})
         relus = [schedule[other] for other in after]
         if not relus or not all(_may_go(relu, target.root, uses) for relu in relus) or len({_slope(relu) for relu in relus}) > 1:
             continue
-        sign, parts = _signs(target, relus), _parts(schedule, _writers(uses[target.root], step))
+        sign, parts = _signs(target, relus), parts_of(schedule, _writers(uses[target.root], step))
         if sign is None or any(other >= min(parts) for other in _writers(uses[sign.root], len(schedule))):
             continue
         result = target.view(target.shape)
@@ -47,26 +47,29 @@ def merge_gates(schedule: Schedule) -> Schedule:
     return [launch for step, launch in enumerate(schedule) if step not in gone]
 
 
+def sign_place(launch: Launch) -> int:
+    """The operand of a gated launch that tells signs; statistics (ocaffe/memory/moments.py) may have come before it."""
+    assert launch.gate is not None and launch.call is not None
+    return launch.gate + any(name == "MOMENTS" for name, _ in launch.call.defines)
+
+
 def use_bits(launch: Launch, mask: Ref) -> None:
     """Let a gated launch read bits instead of signs."""
-    assert launch.gate is not None
-    _set(launch, mask, BITS)
+    place, pairs = sign_place(launch), launch.inplace
+    launch.operands = [*launch.operands[:place], *launch.operands[place + 1 :]]
+    launch.merge(place, Operand(mask, Access.READ), GATE=BITS)
+    launch.inplace = pairs
 
 
 def _gate(launch: Launch, result: Ref, sign: Ref, slope: float) -> None:
+    assert launch.gate is not None and launch.call is not None
     launch.operands = [Operand(result, operand.access) if operand.access is not Access.READ and operand.ref.root is result.root else operand
                        for operand in launch.operands]  # fmt: skip
-    _set(launch, sign, SIGNS, np.float32(slope))
-
-
-def _set(launch: Launch, sign: Ref, gated: np.generic, slope: np.generic | None = None) -> None:
-    assert launch.gate is not None and launch.call is not None
-    place, scalar = launch.gate
     scalars = list(launch.call.scalars)
-    scalars[scalar] = gated
-    scalars[-1] = scalars[-1] if slope is None else slope
-    launch.call = replace(launch.call, scalars=tuple(scalars))
-    launch.operands = [*launch.operands[:place], Operand(sign, Access.READ), *launch.operands[place + 1 :]]
+    if launch.epilogue is not None:
+        scalars[launch.epilogue] = np.float32(slope)
+        launch.call = replace(launch.call, scalars=tuple(scalars))
+    launch.merge(launch.gate, Operand(sign, Access.READ), *([np.float32(slope)] if launch.epilogue is None else []), GATE=SIGNS)
 
 
 def _slope(relu: Launch) -> float:
@@ -127,7 +130,7 @@ def _writers(uses: Sequence[tuple[int, Operand]], end: int) -> list[int]:
     return sorted({step for step, operand in uses if step <= end and operand.access is not Access.READ})
 
 
-def _parts(schedule: Schedule, writers: Sequence[int]) -> list[int]:
+def parts_of(schedule: Schedule, writers: Sequence[int]) -> list[int]:
     """The last of the steps that write a diff, and those before it that are parts of the same operation, each for other places of the result."""
     parts: dict[Any, int] = {}
     last = schedule[writers[-1]]
@@ -135,7 +138,7 @@ def _parts(schedule: Schedule, writers: Sequence[int]) -> list[int]:
         launch = schedule[step]
         if launch.call is None or last.call is None or (launch.layer, launch.phase, launch.what) != (last.layer, last.phase, last.what):
             break
-        if launch.call.scalars[-2] != last.call.scalars[-2] or launch.call.scalars[:-2] in parts:
+        if launch.call.scalars in parts or (launch.epilogue and launch.call.scalars[launch.epilogue - 1] != last.call.scalars[launch.epilogue - 1]):
             break  # another bottom of the layer adds to the same diff
-        parts[launch.call.scalars[:-2]] = step
+        parts[launch.call.scalars] = step
     return list(parts.values())

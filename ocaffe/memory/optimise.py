@@ -8,6 +8,7 @@ from ocaffe.memory.duplicates import drop_duplicates
 from ocaffe.memory.epilogues import merge_epilogues
 from ocaffe.memory.gates import merge_gates
 from ocaffe.memory.masks import use_masks
+from ocaffe.memory.moments import merge_moments
 from ocaffe.memory.recompute import recompute, recompute_to_fit
 from ocaffe.memory.views import use_views
 from ocaffe.target import Target
@@ -26,7 +27,7 @@ def optimise(schedule: Schedule, target: Target, *, fuse: bool = True, in_place:
     if in_place:
         schedule = share_copies(use_views(schedule))
     if fuse:
-        schedule = merge_gates(schedule)
+        schedule = merge_moments(merge_gates(schedule))
     if in_place:
         schedule = use_masks(schedule, target, everywhere=budget is not None)
     if budget is not None:

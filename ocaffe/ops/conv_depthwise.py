@@ -37,14 +37,31 @@ def sums(rec: Recorder, g: ConvGeometry) -> bool:
 def forward(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y: Ref) -> None:
     """y = x * w (+ bias per output)."""
     args = [bias is not None, rec.accumulates(y), *_no_activation(rec)]
-    _by_plane(rec, g, "forward", [x, w, w if bias is None else bias], y, args, g.out, (1, 1), g.num_output)
+    if rec.target.is_cpu:
+        _by_plane(rec, g, "forward", [x, w, w if bias is None else bias], y, args, g.out, (1, 1), g.num_output)
+        return
+    strips, columns = strip_counts((g.out[1], g.out[2]), (1, 1))
+    pieces = -(-strips * columns // STRIP_GROUP)  # of a plane; or planes that share a group
+    together = 1 if pieces > 1 else STRIP_GROUP // (strips * columns)
+    items = -(-strips * columns // pieces) * together
+    rec.launch(
+        "conv_depthwise_gpu.forward",
+        reads=[x, w, w if bias is None else bias],
+        writes=[y],
+        args=[*_sizes(g), strips, pieces, together, *args],
+        size=(-(-g.num_output // together) * pieces * items, g.batch),
+        local=(items, 1),
+        defines=_defines(rec, g),
+        epilogue=12,
+        moments=(2, g.batch * pieces),
+    )
 
 
 def backward_data(rec: Recorder, g: ConvGeometry, dy: Ref, w: Ref, dx: Ref, bias: Ref | None = None) -> None:
     """dx = the gradient of the input (+ bias per channel of it)."""
-    gate = not rec.target.is_cpu
-    args = [*[0] * gate, bias is not None, rec.accumulates(dx), *_no_activation(rec)]
-    _by_plane(rec, g, "backward_data", [dy, w, *[w] * gate, w if bias is None else bias], dx, args, g.size, g.stride[1:], g.channels, gate)
+    args = [bias is not None, rec.accumulates(dx), *_no_activation(rec)]
+    gate = None if rec.target.is_cpu else 2
+    _by_plane(rec, g, "backward_data", [dy, w, w if bias is None else bias], dx, args, g.size, g.stride[1:], g.channels, gate)
 
 
 def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref) -> None:
@@ -81,7 +98,7 @@ def _by_plane(
     size: tuple[int, ...],
     step: tuple[int, ...],
     channels: int,
-    gate: bool = False,
+    gate: int | None = None,
 ) -> None:
     """A kernel over the planes of its result, of `size`: a work-item per strip on GPUs, per several whole planes on CPUs."""
     if rec.target.is_cpu:
@@ -98,8 +115,8 @@ def _by_plane(
         size=items,
         local=local,
         defines=_defines(rec, g),
-        epilogue=10 + gate,
-        gate=(2, 8) if gate else None,
+        epilogue=10,
+        gate=gate,
     )
 
 

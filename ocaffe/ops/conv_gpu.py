@@ -46,6 +46,7 @@ def forward(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y:
         local=(choice.tile.items, 1, 1),
         defines={**defines(g, choice.tile), **meeting.defines},
         epilogue=14 if once else None,
+        moments=(2, -(-g.batch * g.positions // choice.tile.columns)) if once else None,
     )
     if not once:
         sum_splits(rec, "conv_gpu", defines(g, choice.tile), to, bias, y, samples=g.batch, inner=g.positions, mergeable=True)
@@ -71,14 +72,15 @@ def backward_data(
     to = dx if once else rec.scratch("splits", (splits, dx.count))
     rec.launch(
         "conv_gpu.backward_data",
-        reads=[dy, w, w, *meeting.arrived, bias if bias is not None and once else w],
+        reads=[dy, w, *meeting.arrived, bias if bias is not None and once else w],
         writes=[to, *meeting.parts],
-        args=[*sizes(g), part, splits, 0, bias is not None and once, once and rec.accumulates(dx), 1.0],
+        args=[*sizes(g), part, splits, bias is not None and once, once and rec.accumulates(dx), 1.0],
         size=size,
         local=(choice.tile.items, 1, 1),
         defines={**defines(g, choice.tile), **meeting.defines},
-        epilogue=15 if once else None,
-        gate=(2, 12) if once else None,
+        epilogue=14 if once else None,
+        gate=2 if once and phases == 1 else None,  # phases write single floats apart from each other: reading signs so takes longer than a launch
+        moments=(2, -(-columns // choice.tile.columns)) if once and phases == 1 else None,
     )
     if not once:
         sum_splits(rec, "conv_gpu", defines(g, choice.tile), to, bias, dx, samples=g.batch, inner=g.pixels, mergeable=True)

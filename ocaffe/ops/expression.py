@@ -147,7 +147,7 @@ def reduce(
     for i, pair in enumerate(pairs):
         if f"x{i}" in parse(finish).used:
             names[f"x{i}"] = f"x{len(again)}"
-            again.append(_without(pair, domain, reduced))
+            again.append(without(pair, domain, reduced))
     finish = re.sub(r"\bx\d+\b", lambda match: names[match[0]], finish)
     stage("; ".join(f"{value} = x{i}" for i, value in enumerate(values)), finish, again, writes, modifies, (*kept, chunks), (len(kept),))
 
@@ -173,7 +173,7 @@ def _reduce_nothing(
     pointwise(
         rec,
         "; ".join([*(f"{value} = {start}" for value in values), text]),
-        reads=[_without(pairs[i], domain, reduced) for i in used],
+        reads=[without(pairs[i], domain, reduced) for i in used],
         writes=writes,
         scalars={name: value for name, value in (scalars or {}).items() if name in parse(finish).used},
     )
@@ -438,7 +438,7 @@ def _innermost(domain: Shape) -> int:
     return max((d for d, size in enumerate(domain) if size > 1), default=len(domain) - 1)
 
 
-def _without(read: tuple[Ref, int | None], domain: Shape, reduced: Sequence[int]) -> tuple[Ref, int]:
+def without(read: tuple[Ref, int | None], domain: Shape, reduced: Sequence[int]) -> tuple[Ref, int]:
     """A read that is constant along the reduced axes, placed in a domain of the kept axes (and what follows them)."""
     ref, axis = read
     axis, own = (0, domain) if axis is None else (axis, ref.shape)

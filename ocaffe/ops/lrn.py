@@ -42,7 +42,7 @@ class Response:
         """dx from x and dy."""
         self._across(rec, "backward", [x, dy], dx, [rec.accumulates(dx)], 1)
 
-    def _across(self, rec: Recorder, function: str, reads: list[Ref], write: Ref, args: list[float], inplace: int) -> None:
+    def _across(self, rec: Recorder, function: str, reads: list[Ref], write: Ref, args: list[bool], inplace: int) -> None:
         samples, channels, height, width = write.shape
         plane = height * width
         size: tuple[int, ...]
@@ -55,8 +55,7 @@ class Response:
         else:
             part = chunk = self._chunk(rec, samples * plane, channels)
             family, size, local = "lrn", (plane, -(-channels // chunk), samples), (GPU_GROUP, 1, 1)
-            if function == "backward":
-                reads, args, gate = [*reads, reads[0]], [0, *args, 1.0], (len(reads), 6)
+            gate = len(reads) if function == "backward" else None
         rec.launch(
             f"{family}.{function}",
             reads=reads,

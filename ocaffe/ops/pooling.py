@@ -122,10 +122,7 @@ class Pool:
             family, defines = "pooling", self._defines()
             count = planes * math.prod(size_over)
             size, geometry = (count, samples), [count, *self.image, *self.outputs]
-        gate = None
-        if function == "backward" and family in GATED:
-            gate = len(reads), len(geometry)
-            reads, args = [*reads, reads[0]], [0, *args, 1.0]
+        gate = len(reads) if function == "backward" and family in GATED else None
         rec.launch(
             f"{family}.{function}", reads=reads, writes=writes, args=[*geometry, *args], size=size, local=local, defines=defines, gate=gate, cheap=forward
         )

@@ -1,8 +1,7 @@
-"""What writes a diff does the backward pass of the ReLU before it: the bits of separate launches, and only where nobody else reads that diff."""
+"""What writes a diff does the backward pass of the ReLU before it: the numbers of separate launches, and only where nobody else reads that diff."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,7 @@ from ocaffe.ops.expression import pointwise
 from ocaffe.ops.gemm_gpu import Choice
 from ocaffe.ops.lrn import Response
 from ocaffe.ops.pooling import AVE, MAX, Pool
-from tests.harness import execute
+from tests.harness import execute, of_kind
 
 ONE, THREE = (1, 1, 1), (1, 3, 3)
 PLAIN = ConvGeometry(2, 6, 8, 2, (1, 7, 9), (1, 7, 9), THREE, ONE, (0, 1, 1), ONE)
@@ -90,7 +89,7 @@ def lrn() -> Made:
 
 
 WRITERS: list[tuple[str, Callable[[], Made]]] = [
-    ("convolution", conv(PLAIN)), ("even convolution", conv(EVEN, 1)), ("in splits", conv(EVEN, 2)), ("strided", conv(STRIDED)),
+    ("convolution", conv(PLAIN)), ("even convolution", conv(EVEN, 1)), ("in splits", conv(EVEN, 2)),
     ("depthwise", conv(DEPTHWISE)), ("Winograd in parts", winograd), ("product", product(300, 1)), ("odd product", product(7, 1)),
     ("product in splits", product(7, 2)), ("max pooling", pool(MAX, 3)), ("average pooling", pool(AVE, 3)), ("largest of a plane", pool(MAX, 0)),
     ("average of a plane", pool(AVE, 0)), ("normalization", lrn),
@@ -113,7 +112,7 @@ def test_backward_of_relus(device: Any, monkeypatch: pytest.MonkeyPatch, name: s
         refs, shape, write = make()
         source, whole = value("source", *shape), value("y", *shape)
         diff = value("y.diff", *shape, role=Role.DIFF)
-        rec = Recorder(replace(device.target, kind="gpu"), train=True)
+        rec = Recorder(of_kind(device.target, "gpu"), train=True)
         rec.enter("relu", "forward")
         pointwise(rec, "y0 = x0 > 0 ? x0 : 0", reads=[source], writes=[whole])
         if adds:
@@ -139,7 +138,7 @@ def test_backward_of_relus(device: Any, monkeypatch: pytest.MonkeyPatch, name: s
         rec.launches = use_masks(rec.launches, rec.target)
         assert any(launch.what == "sign_mask.pack" for launch in rec.launches) == bits
         results.append(np.concatenate([out.reshape(shape[0], -1) for out in execute(rec, device.context, feeds([source, *refs]), fetched)], 1))
-    np.testing.assert_array_equal(results[1], results[0])
+    np.testing.assert_allclose(results[1], results[0], rtol=0, atol=1e-6 * np.abs(results[0]).max())  # two programs may contract differently
     assert np.count_nonzero(results[0]) > 0
 
 
@@ -147,7 +146,7 @@ def recorded(device: Any, slopes: tuple[float, ...] = (0.0,), role: Role = Role.
     """A convolution writes a diff, of which ReLUs of these slopes read the channels in equal parts."""
     _, shape, write = conv(PLAIN)()
     diff, whole = value("y.diff", *shape, role=role), value("y", *shape)
-    rec = Recorder(replace(device.target, kind="gpu"), train=True)
+    rec = Recorder(of_kind(device.target, "gpu"), train=True)
     rec.enter("writer", "backward")
     write(rec, diff)
     rec.enter("relu", "backward")
@@ -187,6 +186,16 @@ def test_a_value_that_is_kept_stays(device: Any) -> None:
         rec, diff, results = recorded(device)
         (diff, *results)[kept].persist = True
         assert len(merge_gates(rec.launches)) == len(rec.launches)
+
+
+def test_phases_of_a_stride_stay(device: Any) -> None:
+    _, shape, write = conv(STRIDED)()
+    diff, sign, dx = value("y.diff", *shape, role=Role.DIFF), value("y", *shape), value("dx", *shape, role=Role.DIFF)
+    rec = Recorder(of_kind(device.target, "gpu"), train=True)
+    rec.enter("writer", "backward")
+    write(rec, diff)
+    pointwise(rec, "y0 = x1 > 0 ? x0 : slope * x0", reads=[diff, sign], writes=[dx], scalars={"slope": 0.0}, sign_of=1)
+    assert len(merge_gates(rec.launches)) == len(rec.launches)
 
 
 def test_one_layer_that_adds_twice_is_gated_once(device: Any) -> None:
