@@ -1,7 +1,6 @@
 """Softmax and SoftmaxWithLoss."""
 from __future__ import annotations
 
-
 import numpy as np
 import pytest
 
