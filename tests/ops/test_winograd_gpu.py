@@ -6,8 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from google.protobuf import text_format
 
+from ocaffe import proto
+from ocaffe.graph.build import build
 from ocaffe.graph.ir import Ref, Role
+from ocaffe.graph.record import Choices, ParameterGroup
+from ocaffe.graph.record import record as record_net
 from ocaffe.ops import conv_gpu, convolution, winograd_gpu
 from ocaffe.target import Target
 from tests.harness import execute
@@ -163,6 +168,17 @@ def test_it_is_chosen_where_it_pays(numbers: tuple[int, int, int, int], chosen: 
 def test_other_windows_are_not_for_it(other: dict[str, tuple[int, int, int]]) -> None:
     g = geometry(4, 64, 64, (1, 56, 56), **{"kernel": (1, 3, 3), **other})
     assert not winograd_gpu.possible(H100, g)
+
+
+@pytest.mark.parametrize(("batch", "most"), [(128, 2 * 128 * 64 * 56 * 56 * 4 // 14), (16, 32 << 20)])
+def test_workspace_in_a_net(batch: int, most: int) -> None:
+    """A part of what the layers make, but not too little: the image, which no layer makes, does not count."""
+    layer = 'layer {{ name: "{1}" type: "Convolution" bottom: "{0}" top: "{1}" convolution_param {{ num_output: 64 kernel_size: 3 pad: 1 }} }}'
+    text = f'input: "x" input_shape {{ dim: {batch} dim: 64 dim: 56 dim: 56 }}' + "".join(layer.format(*pair) for pair in ("xa", "ab"))
+    graph = build(text_format.Parse(text, proto.NetParameter()), proto.TRAIN)
+    schedule = record_net(graph, ParameterGroup(graph.params), H100, Choices()).schedule
+    spaces = {ref for launch in schedule for ref in launch.writes if ref.role is Role.SCRATCH and ref.name in ("b.tiles", "b.products")}
+    assert len(spaces) > 2 and most // 2 < max(a.nbytes + b.nbytes for a in spaces for b in spaces if a.name < b.name) <= most
 
 
 def test_workspace_is_bounded() -> None:
