@@ -114,12 +114,12 @@ class CpuRunner(Runner):
         return 2e-9 * items * 12 * width * steps / least(run)
 
 
-def distinct(nets: list[str]) -> Iterator[tuple[str, ConvGeometry, int, int]]:
-    """(name, geometry, how often the nets have it, how often with a gradient of its input) of every convolution."""
+def distinct(nets: list[str], batch: int = 0) -> Iterator[tuple[str, ConvGeometry, int, int]]:
+    """(name, geometry, how often the nets have it, how often with a gradient of its input) of every convolution; batch 0: each net's own."""
     found: dict[ConvGeometry, list[str]] = {}
     backward: Counter[ConvGeometry] = Counter()
     for net in nets:
-        for node in build(resident(net, BATCHES[net], proto.TRAIN), proto.TRAIN).nodes:
+        for node in build(resident(net, batch or BATCHES[net], proto.TRAIN), proto.TRAIN).nodes:
             if node.type == "Convolution":
                 found.setdefault(node.layer.geometry, []).append(net)
                 backward[node.layer.geometry] += any(node.propagate)

@@ -1,15 +1,25 @@
 #!/usr/bin/env python3
 """Whole steps of the zoo's nets on a GPU beside PyTorch, on the same prototxt, in turn: A B C D A B C D.
 
-    benchmarks/gpu.py [--only NET ...] [--phase TRAIN TEST] [--batch 64] [--device SPEC] [--rounds 2] [--steps 20] [--peer FILE] [--json FILE]
+    benchmarks/gpu.py [--only NET ...] [--phase TRAIN TEST] [--batch 64] [--mode resident|io] [--math fp32 tf32 bf16 ieee] [--device SPEC] [--rounds 2]
+                      [--steps 20] [--peer FILE | --alone] [--json FILE]
 
-Data are on the device, steps are queued, one synchronisation at the end; a figure is the median over rounds of ms per step. TRAIN is forward, backward and
-SGD's update, TEST forward. `fp32` and `tf32` are ocaffe's --math; `strict` is PyTorch in IEEE fp32, `default` what it does out of the box (TF32 in
-convolutions), each the better of its two memory formats. --peer (or $OCAFFE_TORCH_PEER) is the script that runs a prototxt in PyTorch.
+TRAIN is forward, backward and SGD's update, TEST forward. Mode `resident`: data are on the device, steps are queued, one synchronisation at the end; a figure
+is the median over rounds of ms per step. Mode `io`: an image batch in the host's memory is copied in and the loss (TEST: the last blob) read back, each step;
+the median over steps; dlprimitives' published figures, which are measured in this way, stand beside ours.
+
+`fp32`, `tf32`, `bf16` and `ieee` are ocaffe's --math (`ieee`: no inline PTX, as on devices of others). Their peers: `strict` is PyTorch in IEEE fp32 and
+`bf16` its autocast, each the better of its two memory formats; `default` is what it does out of the box (TF32 in convolutions, NCHW), `default_nhwc` the same
+with channels last. --peer (or $OCAFFE_TORCH_PEER) is the script that runs a prototxt in PyTorch. Both sides live in one process each, and wait in turn.
 """
 from __future__ import annotations
 
 import argparse
+import contextlib
+import functools
+import gc
+import importlib.util
+import io
 import json
 import os
 import statistics
@@ -17,78 +27,166 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 from resident import CLASSES, ROOT, constant, resident  # first: it makes ocaffe importable
 
-from ocaffe import log, proto  # isort: skip
+import ocaffe
+from ocaffe import log, proto
 from ocaffe.cl.device import select_device
-from ocaffe.cl.session import Session
-from ocaffe.graph.record import Choices
 from ocaffe.model.text import read_net, write_text
-from ocaffe.network import Network
-from ocaffe.solver.solver import Solver
 
 NETS = ("alexnet", "googlenet", "resnet18", "resnet50", "vgg16", "mobilenet_v2", "lenet")
 WARM = 3  # steps before the clock starts
-CONTENDERS = {"fp32": ("ocaffe", "fp32"), "strict": ("torch", "strict"), "tf32": ("ocaffe", "tf32"), "default": ("torch", "default")}
+PEERS = {"fp32": ("strict",), "tf32": ("default", "default_nhwc"), "bf16": ("bf16",), "ieee": ("strict",)}
+FORMATS = {"strict": ("nchw", "nhwc"), "default": ("nchw",), "default_nhwc": ("nhwc",), "bf16": ("nchw", "nhwc")}
+DLPRIMITIVES = {  # ms on an H100, batch 64, its own nets and benchmark: a pageable copy each step
+    "TRAIN": {"alexnet": 25.4, "resnet18": 63.8, "resnet50": 182, "vgg16": 288, "mobilenet_v2": 88.9},
+    "TEST": {"alexnet": 10.4, "resnet18": 16.0, "resnet50": 39.3, "vgg16": 63.3, "mobilenet_v2": 20.1},
+}
 
 
-def ocaffe_ms(file: str, phase: str, device_spec: str | None, math: str, steps: int) -> float:
-    """This process's figure: one run."""
-    device = select_device(device_spec, math=math)
-    message = constant(read_net(file))
-    if phase == "TRAIN":
-        param = proto.SolverParameter(base_lr=1e-4, lr_policy="fixed", momentum=0.9, weight_decay=5e-4, max_iter=1 << 30, snapshot_after_train=False)
-        param.net_param.CopyFrom(message)
-        solver = Solver(param, device)
+@dataclass
+class Case:
+    """One figure to measure."""
 
-        def run(count: int) -> None:
-            solver.step(count)
-    else:
-        network = Network(message, proto.TEST, Session(device), Choices(backward=False), quiet=True)
-        network.fill_parameters()
-        tape = network.bound().tape
+    file: str
+    phase: str
+    math: str
+    mode: str
+    steps: int
+    device: str | None = None
+    layout: str = ""
 
-        def run(count: int) -> None:
-            for _ in range(count):
-                tape.run()
 
+def timed(run: Callable[[int], object], finish: Callable[[], object], case: Case) -> float:
+    """ms of a step: the mean of a queue of them, or the median of steps that wait."""
+    count, rounds = (1, case.steps) if case.mode == "io" else (case.steps, 1)
     run(WARM)
-    device.queue.finish()
-    begin = time.perf_counter()
-    run(steps)
-    device.queue.finish()
-    return 1e3 * (time.perf_counter() - begin) / steps
+    finish()
+    times = []
+    for _ in range(rounds):
+        begin = time.perf_counter()
+        run(count)
+        finish()
+        times.append(time.perf_counter() - begin)
+    return 1e3 * statistics.median(times) / count
 
 
-def commands(name: str, file: str, phase: str, options: argparse.Namespace) -> list[list[str]]:
-    """What prints a line of JSON with `ms`."""
-    engine, math = CONTENDERS[name]
-    common = ["--steps", str(options.steps), "--phase", phase]
-    if engine == "ocaffe":
-        device = ["--device", options.device] if options.device else []
-        return [[sys.executable, str(Path(__file__).resolve()), *common, *device, "--run", math, file]]
-    peer = [sys.executable, options.peer, file, "--phase", phase, "--device", "cuda", "--math", math, "--iters", str(options.steps)]
-    return [[*peer, "--classes", str(CLASSES), "--layout", layout, "--json"] for layout in options.layouts]
+def ocaffe_ms(case: Case) -> float:
+    device = select_device(case.device, math=case.math)
+    message = read_net(case.file)
+    shape = tuple(message.layer[0].input_param.shape[0].dim)
+    images = np.random.default_rng(0).standard_normal(shape, np.float32)
+    if case.phase == "TRAIN":
+        param = proto.SolverParameter(base_lr=1e-4, lr_policy="fixed", momentum=0.9, weight_decay=5e-4, max_iter=1 << 30, snapshot_after_train=False)
+        param.net_param.CopyFrom(streamed(message) if case.mode == "io" else constant(message))
+        with ocaffe.SGDSolver(param, keep=[], device=device) as solver:
+            if case.mode == "io":
+                solver.net.set_input_arrays(images, (np.arange(shape[0]) % CLASSES).astype(np.float32))
+                return timed(solver.step, lambda: None, case)  # a call of step ends with its losses on the host
+            return timed(solver._solver.step, device.queue.finish, case)
+    with ocaffe.Net(message, ocaffe.TEST, keep=[], device=device) as net:
+        if case.mode == "io":
+            return timed(lambda count: [net.forward(data=images) for _ in range(count)], lambda: None, case)
+        tape = net._network.bound().tape
+        return timed(lambda count: [tape.run() for _ in range(count)], device.queue.finish, case)
 
 
-def compare(net: str, phase: str, options: argparse.Namespace) -> dict[str, object]:
+def streamed(message: Any) -> Any:
+    """The same with a MemoryData layer in place of Input: arrays of the host, copied batch after batch."""
+    result = proto.NetParameter()
+    result.CopyFrom(message)
+    layer = result.layer[0]
+    batch, channels, height, width = layer.input_param.shape[0].dim
+    layer.type = "MemoryData"
+    layer.ClearField("input_param")
+    layer.memory_data_param.MergeFrom(proto.MemoryDataParameter(batch_size=batch, channels=channels, height=height, width=width))
+    return result
+
+
+def torch_ms(case: Case, peer: Any) -> float:
+    """The peer's main, told what to do by its command line."""
+    math = case.math.removesuffix("_nhwc")
+    sys.argv = ["peer", case.file, "--phase", case.phase, "--device", "cuda", "--math", math, "--layout", case.layout, "--mode", case.mode,
+                "--iters", str(case.steps), "--warmup", str(WARM), "--classes", str(CLASSES), "--json"]  # fmt: skip
+    with contextlib.redirect_stdout(io.StringIO()) as told:
+        peer.main()
+    gc.collect()
+    peer.torch.cuda.empty_cache()
+    return float(json.loads(told.getvalue().splitlines()[-1])["ms"])
+
+
+def serve(peer: str | None) -> None:
+    """A side's process: a case a line in, its ms a line out."""
+    log.quiet(2)
+    measure: Callable[[Case], float] = ocaffe_ms
+    if peer is not None:
+        spec = importlib.util.spec_from_file_location("peer", peer)
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        measure = functools.partial(torch_ms, peer=module)
+    for line in sys.stdin:
+        case = Case(**json.loads(line))
+        try:
+            answer: dict[str, object] = {"ms": round(measure(case), 3)}
+        except Exception as problem:  # one case that fails does not cost the others
+            answer = {"problem": f"{type(problem).__name__}: {problem}"}
+        print(json.dumps(answer), flush=True)
+
+
+class Side:
+    """A process that measures what it is told."""
+
+    def __init__(self, *arguments: str) -> None:
+        command = [sys.executable, str(Path(__file__).resolve()), "--serve", *arguments]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+
+    def ask(self, case: Case) -> float:
+        assert self.process.stdin is not None and self.process.stdout is not None
+        print(json.dumps(asdict(case)), file=self.process.stdin, flush=True)
+        answer = json.loads(self.process.stdout.readline() or '{"problem": "the process died"}')
+        if "problem" in answer:
+            raise SystemExit(f"{case}: {answer['problem']}")
+        return float(answer["ms"])
+
+
+def compare(net: str, phase: str, options: argparse.Namespace, ours: Side, theirs: Side | None) -> dict[str, Any]:
     """Median ms of each contender."""
+    peers = list(dict.fromkeys(peer for math in options.math for peer in PEERS[math])) if theirs else []
+    found: dict[str, list[float]] = {name: [] for name in (*options.math, *peers)}
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / f"{net}.prototxt"
         file.write_text(write_text(resident(net, options.batch, getattr(proto, phase))))
-        times: dict[str, list[float]] = {name: [] for name in CONTENDERS}
+        case = Case(str(file), phase, "", options.mode, options.steps, options.device)
         for _ in range(options.rounds):
-            for name, found in times.items():
-                figures = []
-                for command in commands(name, str(file), phase, options):
-                    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
-                    if done.returncode:
-                        raise SystemExit(f"{' '.join(command)}\n{done.stderr}")
-                    figures.append(json.loads(done.stdout.splitlines()[-1])["ms"])
-                found.append(min(figures))
-    return {"net": net, "phase": phase, "batch": options.batch, **{name: statistics.median(found) for name, found in times.items()}}
+            for math in options.math:
+                found[math].append(ours.ask(replace(case, math=math)))
+            for peer in peers:
+                assert theirs is not None
+                found[peer].append(min(theirs.ask(replace(case, math=peer, layout=layout)) for layout in FORMATS[peer]))
+    return {"net": net, "phase": phase, "batch": options.batch, "mode": options.mode, **{name: statistics.median(times) for name, times in found.items()}}
+
+
+def cells(row: dict[str, Any]) -> list[str]:
+    """`fp32 16.20, strict 24.80: 0.65`, one for each math."""
+    result = []
+    for math, peers in PEERS.items():
+        if math not in row:
+            continue
+        text = f"{math} {row[math]:.2f}"
+        for peer in (peer for peer in peers if peer in row):
+            text += f", {peer} {row[peer]:.2f}: {row[math] / row[peer]:.2f}"
+        theirs = DLPRIMITIVES[row["phase"]].get(row["net"])
+        if row["mode"] == "io" and theirs and row["batch"] == 64:
+            text += f", dlprimitives {theirs}: {row[math] / theirs:.2f}"
+        result.append(text)
+    return result
 
 
 def main() -> None:
@@ -96,31 +194,37 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", default=list(NETS), choices=NETS, metavar="NET")
     parser.add_argument("--phase", nargs="*", default=["TRAIN", "TEST"], choices=["TRAIN", "TEST"])
     parser.add_argument("--batch", type=int, default=64)
+    parser.add_argument("--mode", default="resident", choices=["resident", "io"])
+    parser.add_argument("--math", nargs="*", default=["fp32", "tf32"], choices=list(PEERS))
     parser.add_argument("--device", help="of ocaffe, in its words; PyTorch takes the first CUDA device")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--steps", type=int, default=20)
-    parser.add_argument("--layouts", nargs="*", default=["nchw", "nhwc"])
     parser.add_argument("--peer", default=os.environ.get("OCAFFE_TORCH_PEER", str(ROOT.parent / "shared/bench/torch_peer.py")))
-    parser.add_argument("--json")
-    parser.add_argument("--run", nargs=2, metavar=("MATH", "FILE"), help=argparse.SUPPRESS)
+    parser.add_argument("--alone", action="store_true", help="without PyTorch")
+    parser.add_argument("--json", help="adds its rows to those of the file")
+    parser.add_argument("--serve", nargs="?", const="", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    log.quiet(2)
-    if options.run:
-        print(json.dumps({"ms": ocaffe_ms(options.run[1], options.phase[0], options.device, options.run[0], options.steps)}))
+    if options.serve is not None:
+        serve(options.serve or None)
         return
-    if not Path(options.peer).exists():
+    if not options.alone and not Path(options.peer).exists():
         raise SystemExit(f"{options.peer} does not exist: name the script that runs a prototxt in PyTorch with --peer or OCAFFE_TORCH_PEER")
-    print("| net | phase | batch | ocaffe fp32, ms | PyTorch strict, ms | ratio | ocaffe tf32, ms | PyTorch default, ms | ratio |")
-    print("|---|---|---|---|---|---|---|---|---|")
-    rows = []
+    ours, theirs = Side(), None if options.alone else Side(options.peer)
+    file = ROOT / options.json if options.json else None
+    table = json.loads(file.read_text()) if file and file.exists() else {"rows": []}
+    device = select_device(options.device)
+    table |= {"device": f"{device.name}, driver {device.driver_version}", "date": time.strftime("%Y-%m-%d")}
     for net in options.only:
         for phase in options.phase:
-            row = compare(net, phase, options)
-            rows.append(row)
-            a, b, c, d = (float(row[name]) for name in CONTENDERS)  # type: ignore[arg-type]
-            print(f"| {net} | {phase} | {options.batch} | {a:.2f} | {b:.2f} | {a / b:.2f} | {c:.2f} | {d:.2f} | {c / d:.2f} |", flush=True)
-            if options.json:
-                (ROOT / options.json).write_text(json.dumps({"rows": rows}, indent=1) + "\n")
+            row = compare(net, phase, options, ours, theirs)
+            print(f"| {net} | {phase} | {options.batch} | {options.mode} | {' | '.join(cells(row))} |", flush=True)
+            same = next((old for old in table["rows"] if all(old.get(key) == row[key] for key in ("net", "phase", "batch", "mode"))), None)
+            if same is None:
+                table["rows"].append(row)
+            else:
+                same.update(row)
+            if file:
+                file.write_text(json.dumps(table, indent=1) + "\n")
 
 
 if __name__ == "__main__":

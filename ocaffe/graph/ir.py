@@ -229,6 +229,7 @@ class Launch:
     `inplace` lists pairs (i, j) of operands: operand j may be written into operand i's memory.
     `side_effect`: running it twice differs from running it once (running statistics, counters); never replayed.
     `epilogue`: what follows can be merged into this launch (ocaffe/memory/epilogues.py).
+    `gate`: the ReLU before it can be merged into this launch (ocaffe/memory/gates.py, kernels/gate.h); the last two scalars are whether it adds, and the slope.
     """
 
     layer: str
@@ -240,12 +241,18 @@ class Launch:
     side_effect: bool = False
     what: str = ""  # kernel name or expression, for people
     epilogue: int | None = None  # index of NO_ACTIVATION in the scalars, or of its slope alone; before it whether the last read is a bias, and whether it adds
+    gate: tuple[int, int] | None = None  # it can do a ReLU's backward pass on what it writes: the operand of signs, and the scalar `gated`
     cheap: bool = False  # pure, and one pass over memory: it may be run again instead of keeping what it writes
     flops: int = 0  # floating point operations of the direct algorithm, where they are what takes the time
     again: bool = False  # in backward, what forward did already
     copies: tuple[int, int, int, int] | None = None  # of a copy: axis, where it begins in operand 0 and in operand 1, size along the axis
     prepares: bool = False  # makes of the weights what outlives the run (ocaffe/memory/prepared.py): left out while they stay the same
     before: Launch | None = None  # of a launch that an optimisation put in: the recorded one that it serves
+
+    @property
+    def gated(self) -> bool:
+        """Whether a ReLU's backward pass was merged into this launch."""
+        return self.gate is not None and self.call is not None and bool(self.call.scalars[self.gate[1]])
 
     def final(self) -> Call:
         if self.call is not None:

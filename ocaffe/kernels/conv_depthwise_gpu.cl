@@ -2,7 +2,7 @@
    Filters are [outputs][KERNEL_H][KERNEL_W].
 
    forward          y[n][o] = x[n][o / multiplier] * w[o] (+ bias[o], or factor and offset: common.h), then the ReLU that was merged (slope 1: none)
-   backward_data    dx[n][c] = sum over the outputs of channel c, each pixel gathering what it gave (+ bias[c]: a deconvolution), then the ReLU
+   backward_data    dx[n][c] = sum over the outputs of channel c, each pixel gathering what it gave (+ bias[c]: a deconvolution), then the ReLU or the gate (gate.h)
    backward_filter  dw[o] = sum over samples and positions of dy * x, of one slice of `part` samples, at dw + slice * dw_stride;
                     the group of the last slice of an output adds them up (DEVICE_FENCE), or split_sum does
 
@@ -34,13 +34,6 @@
 #endif
 #define SIZES int batch, int outputs, int multiplier, int h, int w, int oh, int ow
 #define WITHIN(i, size) ((uint)(i) < (uint)(size))
-#define INLINE static inline __attribute__((always_inline))
-
-INLINE void put(global float* to, float v, int accumulate, float slope) {
-  if (accumulate) v += *to;
-  *to = v > 0.0f ? v : slope * v;
-}
-
 kernel void forward(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(const float, filter), OPERAND_RESTRICT(const float, bias),
                     OPERAND_RESTRICT(float, y), SIZES, int strips, int has_bias, int accumulate, float slope) {
   STRIP_ITEM(outputs, strips, ow)
@@ -60,13 +53,14 @@ kernel void forward(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(const flo
     }
   y += y_offset + sample * y_stride + (ulong)plane * oh * ow + top * ow + strip_column;
   UNROLLED for (int r = 0; r < ROWS; ++r)
-    if (top + r < oh) put(y + r * ow, sum[r] * FACTOR(bias, plane) + OFFSET(bias, plane), accumulate, slope);
+    if (top + r < oh) put(y + r * ow, sum[r] * FACTOR(bias, plane) + OFFSET(bias, plane), accumulate, slope, 0, y, 0);
 }
 
 #define HEIGHT BACK_ROWS(STRIDE_H)
 
-kernel void backward_data(OPERAND_RESTRICT(const float, dy), OPERAND_RESTRICT(const float, filter), OPERAND_RESTRICT(const float, bias),
-                          OPERAND_RESTRICT(float, dx), SIZES, int strips, int has_bias, int accumulate, float slope) {
+kernel void backward_data(OPERAND_RESTRICT(const float, dy), OPERAND_RESTRICT(const float, filter), OPERAND_RESTRICT(const float, sign),
+                          OPERAND_RESTRICT(const float, bias), OPERAND_RESTRICT(float, dx), SIZES, int strips, int gated, int has_bias,
+                          int accumulate, float slope) {
   STRIP_ITEM(outputs / multiplier, strips, (w + STRIDE_W - 1) / STRIDE_W)
   dy += dy_offset + sample * dy_stride + (ulong)plane * multiplier * oh * ow;
   filter += filter_offset + plane * multiplier * TAPS;
@@ -88,10 +82,13 @@ kernel void backward_data(OPERAND_RESTRICT(const float, dy), OPERAND_RESTRICT(co
               sum[r][s] += filter[y / DILATION_H * KERNEL_W + x / DILATION_W] * v;
           }
       }
-  dx += dx_offset + sample * dx_stride + (ulong)plane * h * w + top * w + left;
+  const int element = plane * h * w + top * w + left;
+  sign += sign_offset + sample * sign_stride;
+  dx += dx_offset + sample * dx_stride + element;
   UNROLLED for (int r = 0; r < HEIGHT; ++r)
     UNROLLED for (int s = 0; s < STRIDE_W; ++s)
-      if (top + r < h && left + s < w) put(dx + r * w + s, sum[r][s] * FACTOR(bias, plane) + OFFSET(bias, plane), accumulate, slope);
+      if (top + r < h && left + s < w)
+        put(dx + r * w + s, sum[r][s] * FACTOR(bias, plane) + OFFSET(bias, plane), accumulate, slope, gated, sign, element + r * w + s);
 }
 
 #if FEW
@@ -147,7 +144,7 @@ kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void backward_filter(O
 #define LEAVE(t, sum) all[slice * TAPS + t] = sum
 #else
   dw += dw_offset + slice * dw_stride + output * TAPS;
-#define LEAVE(t, sum) put(dw + t, sum, accumulate, 1.0f)
+#define LEAVE(t, sum) put(dw + t, sum, accumulate, 1.0f, 0, dw, 0)
 #endif
 #pragma unroll
   for (int t = 0; t < TAPS; ++t) {
@@ -166,7 +163,7 @@ kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void backward_filter(O
   float total = 0.0f;
 #pragma unroll 4
   for (int s = 0; s < slices; ++s) total += all[s * TAPS + item];
-  put(dw + dw_offset + output * TAPS + item, total, accumulate, 1.0f);
+  put(dw + dw_offset + output * TAPS + item, total, accumulate, 1.0f, 0, dw, 0);
 #endif
 }
 #endif

@@ -2,7 +2,7 @@
 
    forward          y[output][position]  = sum over (channel, tap) of w * x
    backward_data    dx[channel][position] = sum over (output, tap) of w * dy, each position gathering what it gave; with a bias per channel
-                    it is the forward of a deconvolution
+                    it is the forward of a deconvolution, with a gate (gate.h) the backward pass of a ReLU is done, too
    backward_filter  dw[output][channel, tap] = sum over (sample, position) of dy * x
    split_sum        the second pass of a product whose depth was split
 
@@ -88,7 +88,7 @@ INLINE int first_tap(int p, int kernel_size, int stride, int dilation, int step)
 INLINE void gather(const int backward, local float* as, local float* bs, global uint* arrived, global float* parts, global const float* source, ulong source_stride,
                    global const float* filter, global const float* bias, ulong bias_stride, global float* target, ulong target_stride, int target_aligned,
                    int batch, int groups, int rows, int depth, int sd, int sh, int sw, int td, int th, int tw, int split_channels,
-                   int splits, int has_bias, int accumulate, float slope) {
+                   int splits, int has_bias, int accumulate, float slope, int gated, global const float* sign, ulong sign_stride, int sign_aligned) {
   const int phases = backward ? STRIDE_D * STRIDE_H * STRIDE_W : 1;
   const int tap_step_d = backward ? PHASE_STEP_D : 1, tap_step_h = backward ? PHASE_STEP_H : 1, tap_step_w = backward ? PHASE_STEP_W : 1;
   const int leaves = backward ? (PADDED | STRIDED | (TAPS > 1)) : PADDED;  /* a tap may lie outside of the source */
@@ -208,10 +208,11 @@ INLINE void gather(const int backward, local float* as, local float* bs, global 
   const int row = tile_row(item), column = column0 + tile_column(item);
   /* Four neighbouring columns are four neighbouring places of one plane. */
   const int dense = !(backward && STRIDED);
-  const int by_four = dense && target_aligned && (positions & 3) == 0 && (sample_stride & 3) == 0;
+  const int by_four = dense && target_aligned && (positions & 3) == 0 && (sample_stride & 3) == 0 && (gated != 1 || sign_aligned);
 #pragma unroll
   for (int j = 0; j < TN; j += 4) {
-    ulong place[4];
+    ulong place[4], sign_place[4];
+    int element[4];
     int sample = (column + COLUMN(j)) / positions, p = column + COLUMN(j) - sample * positions;
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
@@ -221,21 +222,24 @@ INLINE void gather(const int backward, local float* as, local float* bs, global 
         at = ((from_d + p / count_w / count_h * stride_d) * th + y) * tw + x;
       }
       place[e] = sample * sample_stride + at;
+      sign_place[e] = sample * sign_stride;
+      element[e] = (group * rows + row0) * target_plane + at;
       if (++p == positions) p = 0, ++sample;
     }
 #pragma unroll
     for (int i = 0; i < TM; ++i) {
       if (row + ROW(i) >= rows - row0) continue;
       global float* to = target + (ulong)(row + ROW(i)) * target_plane;
+      const int more = (row + ROW(i)) * target_plane;
       const float factor = FACTOR(bias, row + ROW(i)), offset = OFFSET(bias, row + ROW(i));
       const float4 v = (float4)(acc[i][j], acc[i][j + 1], acc[i][j + 2], acc[i][j + 3]) * factor + offset;
       if (by_four) {
-        if (column + COLUMN(j) < columns) put4(to + place[0], v, accumulate, slope);
+        if (column + COLUMN(j) < columns) put4(to + place[0], v, accumulate, slope, gated, sign + sign_place[0], element[0] + more);
       } else {
-        if (column + COLUMN(j) < columns) put(to + place[0], v.x, accumulate, slope);
-        if (column + COLUMN(j) + 1 < columns) put(to + place[1], v.y, accumulate, slope);
-        if (column + COLUMN(j) + 2 < columns) put(to + place[2], v.z, accumulate, slope);
-        if (column + COLUMN(j) + 3 < columns) put(to + place[3], v.w, accumulate, slope);
+        if (column + COLUMN(j) < columns) put(to + place[0], v.x, accumulate, slope, gated, sign + sign_place[0], element[0] + more);
+        if (column + COLUMN(j) + 1 < columns) put(to + place[1], v.y, accumulate, slope, gated, sign + sign_place[1], element[1] + more);
+        if (column + COLUMN(j) + 2 < columns) put(to + place[2], v.z, accumulate, slope, gated, sign + sign_place[2], element[2] + more);
+        if (column + COLUMN(j) + 3 < columns) put(to + place[3], v.w, accumulate, slope, gated, sign + sign_place[3], element[3] + more);
       }
     }
   }
@@ -248,18 +252,20 @@ kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void forward(OPERAND_REST
   LOCAL_TILE(as, 2 * BK * LDA);
   LOCAL_TILE(bs, 2 * BK * LDB);
   gather(0, as, bs, MEETING, x + x_offset, x_stride, filter + filter_offset, bias + bias_offset, bias_stride, y + y_offset, y_stride, (y_offset & 3) == 0, batch,
-         groups, outputs, channels, d, h, w, od, oh, ow, split_channels, splits, has_bias, accumulate, slope);
+         groups, outputs, channels, d, h, w, od, oh, ow, split_channels, splits, has_bias, accumulate, slope, 0, y, 0, 1);
 }
 
 kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void backward_data(OPERAND_RESTRICT(const float, dy),
                                                                           OPERAND_RESTRICT(const float, filter),
+                                                                          OPERAND_RESTRICT(const float, sign),
                                                                           ARRIVED OPERAND_RESTRICT(const float, bias),
                                                                           OPERAND_RESTRICT(float, dx) PARTS, SIZES, int split_channels,
-                                                                          int splits, int has_bias, int accumulate, float slope) {
+                                                                          int splits, int gated, int has_bias, int accumulate, float slope) {
   LOCAL_TILE(as, 2 * BK * LDA);
   LOCAL_TILE(bs, 2 * BK * LDB);
   gather(1, as, bs, MEETING, dy + dy_offset, dy_stride, filter + filter_offset, bias + bias_offset, bias_stride, dx + dx_offset, dx_stride, (dx_offset & 3) == 0,
-         batch, groups, channels, outputs, od, oh, ow, d, h, w, split_channels, splits, has_bias, accumulate, slope);
+         batch, groups, channels, outputs, od, oh, ow, d, h, w, split_channels, splits, has_bias, accumulate, slope, gated, sign + sign_offset,
+         sign_stride, ((sign_offset | sign_stride) & 3) == 0);
 }
 
 /* Rows: outputs; columns: (channel, tap) as the filters have them; depth: the positions of all samples, BK of them a step. A work-item
@@ -349,5 +355,5 @@ kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void backward_filter(OPER
 #endif
   const ulong dw_place = dw_offset + copy * dw_stride + (ulong)(group * outputs + row0) * columns + column0;
   const int aligned = ((dw_place | (ulong)columns) & 3) == 0;
-  tile_store(dw + dw_place, columns, outputs - row0, columns - column0, aligned, acc, accumulate, 1.0f);
+  tile_store(dw + dw_place, columns, outputs - row0, columns - column0, aligned, acc, accumulate, 1.0f, 0, dw, 0, 0);
 }

@@ -1,4 +1,4 @@
-/* c[M][N] = op(a) op(b) (+ bias[n]) for work-groups that share tiles in local memory.
+/* c[M][N] = op(a) op(b) (+ bias[n]), then the slope where the gate says (gate.h), for work-groups that share tiles in local memory.
 
    Defines: the tile (tile_gpu.h). BM * BK and BN * BK are multiples of 4 * NT, BK of 4.
    Leading dimensions are the operands' strides. trans_a, trans_b: the operand is stored with the depth outside (a: K x M) respectively
@@ -49,9 +49,9 @@ INLINE void stage(local float* to, float4 v, int ld, int along_depth, int item) 
 }
 
 kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void gemm(OPERAND_RESTRICT(const float, a), OPERAND_RESTRICT(const float, b),
-                                                                 ARRIVED OPERAND_RESTRICT(const float, bias), OPERAND_RESTRICT(float, c) PARTS, int M,
-                                                                 int N, int K, int depth, int batches, int trans_a, int trans_b, int has_bias,
-                                                                 int accumulate, float slope) {
+                                                                 OPERAND_RESTRICT(const float, sign), ARRIVED OPERAND_RESTRICT(const float, bias),
+                                                                 OPERAND_RESTRICT(float, c) PARTS, int M, int N, int K, int depth, int batches,
+                                                                 int trans_a, int trans_b, int gated, int has_bias, int accumulate, float slope) {
   LOCAL_TILE(as, 2 * BK * LDA);
   LOCAL_TILE(bs, 2 * BK * LDB);
   const int item = get_local_id(0);
@@ -65,7 +65,7 @@ kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void gemm(OPERAND_RESTRIC
   PART(b, BN, trans_b);
   const ulong a_row_step = trans_a ? 1 : a_stride, a_depth_step = trans_a ? a_stride : 1;
   const ulong b_row_step = trans_b ? b_stride : 1, b_depth_step = trans_b ? 1 : b_stride;
-  LOCATE(a), LOCATE(b), LOCATE(bias), LOCATE(c);
+  LOCATE(a), LOCATE(b), LOCATE(sign), LOCATE(bias), LOCATE(c);
   a += (ulong)batch * (trans_a ? K : M) * a_stride;
   b += (ulong)batch * (trans_b ? N : K) * b_stride;
   a += (row + a_row) * a_row_step + (begin + a_depth) * a_depth_step;
@@ -134,5 +134,6 @@ kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void gemm(OPERAND_RESTRIC
     }
   }
   c += ((ulong)matrix * M + row) * c_stride + column;
-  tile_store(c, c_stride, rows, columns, ((c_offset | c_stride) & 3) == 0, acc, accumulate, slope);
+  const int aligned = ((c_offset | c_stride) & 3) == 0 && (gated != 1 || ((sign_offset | sign_stride) & 3) == 0);
+  tile_store(c, c_stride, rows, columns, aligned, acc, accumulate, slope, gated, sign + row * sign_stride, sign_stride, column);
 }

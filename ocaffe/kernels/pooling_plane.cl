@@ -4,9 +4,10 @@
  * GROUP   work-items of a group, a power of two: 1 on CPUs
  *
  * Work-items: forward (GROUP * planes, samples), a group for each plane, reduced as a tree; backward (pieces * planes, samples), each writes
- * `piece` neighbouring pixels of a plane. The saved index is the place in the plane, all ones for none.
+ * `piece` neighbouring pixels of a plane, then the slope where the gate says (gate.h). The saved index is the place in the plane, all ones for none.
  */
 #include "common.h"
+#include "gate.h"
 
 #ifndef METHOD
 #define METHOD 0
@@ -100,25 +101,29 @@ KERNEL forward(OPERAND(const float, x), OPERAND(float, y), const int size) {
   const int begin = get_global_id(0) % pieces * piece, end = min(begin + piece, size);             \
   if (plane >= planes) return;                                                                     \
   dy += get_global_id(1) * dy_stride + plane;                                                      \
+  sign += get_global_id(1) * sign_stride;                                                          \
   dx += get_global_id(1) * dx_stride + (ulong)plane * size;
 
 #if METHOD == 0
-kernel void backward(OPERAND(const float, dy), OPERAND(const uint, index), OPERAND(float, dx), const int planes, const int size,
-                     const int piece, const int accumulate) {
+kernel void backward(OPERAND(const float, dy), OPERAND(const uint, index), OPERAND(const float, sign), OPERAND(float, dx), const int planes,
+                     const int size, const int piece, const int gated, const int accumulate, const float slope) {
   LOCATE(dy);
+  LOCATE(sign);
   LOCATE(index);
   LOCATE(dx);
   PIXELS
   const uint place = index[get_global_id(1) * index_stride + plane];
   const float d = *dy;
-  for (int i = begin; i < end; i++) dx[i] = (accumulate ? dx[i] : 0) + (i == place ? d : 0);
+  for (int i = begin; i < end; i++) put(dx + i, i == place ? d : 0, accumulate, slope, gated, sign, plane * size + i);
 }
 #else
-kernel void backward(OPERAND(const float, dy), OPERAND(float, dx), const int planes, const int size, const int piece, const int accumulate) {
+kernel void backward(OPERAND(const float, dy), OPERAND(const float, sign), OPERAND(float, dx), const int planes, const int size, const int piece,
+                     const int gated, const int accumulate, const float slope) {
   LOCATE(dy);
+  LOCATE(sign);
   LOCATE(dx);
   PIXELS
   const float d = *dy / size;
-  for (int i = begin; i < end; i++) dx[i] = (accumulate ? dx[i] : 0) + d;
+  for (int i = begin; i < end; i++) put(dx + i, d, accumulate, slope, gated, sign, plane * size + i);
 }
 #endif

@@ -1,17 +1,18 @@
 /* The second pass of a product whose depth was split over work-groups: y = sum over s of part[s], in order, so that two runs agree.
 
    part[splits][samples * count], y[samples][count]; bias (epilogue.h) is indexed by the position in the sample / inner:
-   inner = 1 for a bias per column, the plane's size for one per channel. One work-item per result. */
+   inner = 1 for a bias per column, the plane's size for one per channel. Then the slope where the gate says (gate.h). One work-item per result. */
 #ifndef OCAFFE_SPLIT_SUM_H
 #define OCAFFE_SPLIT_SUM_H
 
 #include "epilogue.h"
+#include "gate.h"
 
-kernel void split_sum(OPERAND_RESTRICT(const float, part), OPERAND_RESTRICT(const float, bias), OPERAND_RESTRICT(float, y), int splits,
-                      int samples, int count, int inner, int has_bias, int accumulate, float slope) {
+kernel void split_sum(OPERAND_RESTRICT(const float, part), OPERAND_RESTRICT(const float, sign), OPERAND_RESTRICT(const float, bias),
+                      OPERAND_RESTRICT(float, y), int splits, int samples, int count, int inner, int gated, int has_bias, int accumulate, float slope) {
   const int i = get_global_id(0);
   if (i >= samples * count) return;
-  LOCATE(part), LOCATE(bias), LOCATE(y);
+  LOCATE(part), LOCATE(sign), LOCATE(bias), LOCATE(y);
   const int sample = i / count, position = i - sample * count;
   float sum = 0.0f;
 #pragma unroll 4
@@ -19,7 +20,7 @@ kernel void split_sum(OPERAND_RESTRICT(const float, part), OPERAND_RESTRICT(cons
   sum = sum * FACTOR(bias, position / inner) + OFFSET(bias, position / inner);
   y += sample * y_stride + position;
   if (accumulate) sum += *y;
-  *y = sum > 0.0f ? sum : slope * sum;
+  *y = through_gate(sum, slope, gated, sign + sample * sign_stride, position);
 }
 
 #endif

@@ -19,6 +19,8 @@
 #ifndef OCAFFE_TILE_GPU_H
 #define OCAFFE_TILE_GPU_H
 
+#include "gate.h"
+
 #ifndef BM
 #define BM 64
 #endif
@@ -60,8 +62,6 @@
 
 /* Without the attribute some compilers assume 4 bytes and split each float4 access into four. */
 #define LOCAL_TILE(name, size) local float name[size] __attribute__((aligned(16)))
-
-#define INLINE static inline __attribute__((always_inline))
 
 INLINE int tile_row(int item) { return item / 32 / (BN / WN) * WM + LANE_ROW(item % 32); }
 INLINE int tile_column(int item) { return item / 32 % (BN / WN) * WN + item % 32 % LANE_COLUMNS * 4; }
@@ -240,32 +240,25 @@ INLINE int tile_join(global uint* arrived, global float* parts, int tile, int pa
 }
 #endif
 
-/* One result, and four neighbouring ones at an aligned place: added to what is there or not, then the ReLU that was merged (slope 1: none). */
-INLINE void put(global float* to, float v, int accumulate, float slope) {
-  if (accumulate) v += *to;
-  *to = v > 0.0f ? v : slope * v;
-}
-
-INLINE void put4(global float* to, float4 v, int accumulate, float slope) {
-  if (accumulate) v += *(global float4*)to;
-  *(global float4*)to = select(slope * v, v, v > 0.0f);
-}
-
-/* The tile as part of a row-major matrix: `to` is the tile's corner, `rows` x `columns` of it exist, `aligned`: rows begin at float4 places. */
-INLINE void tile_store(global float* to, ulong row_stride, int rows, int columns, int aligned, float acc[TM][TN], int accumulate, float slope) {
+/* The tile as part of a row-major matrix: `to` is the tile's corner, `rows` x `columns` of it exist, `aligned`: rows begin at float4 places. Rows are
+   samples of `sign`, sign_stride apart; the tile begins at element `first` of each. */
+INLINE void tile_store(global float* to, ulong row_stride, int rows, int columns, int aligned, float acc[TM][TN], int accumulate, float slope, int gated,
+                       global const float* sign, ulong sign_stride, int first) {
   const int row = tile_row(get_local_id(0)), column = tile_column(get_local_id(0));
 #pragma unroll
   for (int i = 0; i < TM; ++i) {
     if (row + ROW(i) >= rows) continue;
     global float* line = to + (row + ROW(i)) * row_stride + column;
+    global const float* signs = sign + (row + ROW(i)) * sign_stride;
+    const int element = first + column;
 #pragma unroll
     for (int j = 0; j < TN; j += 4) {
       if (aligned && column + COLUMN(j) + 4 <= columns) {
-        put4(line + COLUMN(j), (float4)(acc[i][j], acc[i][j + 1], acc[i][j + 2], acc[i][j + 3]), accumulate, slope);
+        put4(line + COLUMN(j), (float4)(acc[i][j], acc[i][j + 1], acc[i][j + 2], acc[i][j + 3]), accumulate, slope, gated, signs, element + COLUMN(j));
       } else {
 #pragma unroll
         for (int e = 0; e < 4; ++e)
-          if (column + COLUMN(j) + e < columns) put(line + COLUMN(j) + e, acc[i][j + e], accumulate, slope);
+          if (column + COLUMN(j) + e < columns) put(line + COLUMN(j) + e, acc[i][j + e], accumulate, slope, gated, signs, element + COLUMN(j) + e);
       }
     }
   }

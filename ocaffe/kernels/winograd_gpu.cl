@@ -2,7 +2,7 @@
    around 36 matrix products (gemm_gpu.cl): 36 multiplications make 4 x 4 outputs where the direct product takes 144.
 
    operands   tiles of the image -> 36 matrices [channel][tile]; filters -> 36 matrices [channel][output]
-   output     36 products [output][tile] -> tiles of the result, with bias, sum and ReLU as the direct convolution has them
+   output     36 products [output][tile] -> tiles of the result, with bias, sum, ReLU or gate as the direct convolution has them
    gradients  tiles of the image -> 36 matrices [channel][tile]; tiles of the result's gradient -> 36 matrices [output][tile]
    window     the sums over splits of 36 products [output][channel] -> gradient of the filters
 
@@ -195,11 +195,12 @@ kernel void gradients(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(const f
   }
 }
 
-kernel void output(OPERAND_RESTRICT(const float, products), OPERAND_RESTRICT(const float, bias), OPERAND_RESTRICT(float, y), int outputs, int groups,
-                   int h, int w, int down, int across, int first, int count, int pitch, int has_bias, int accumulate, float slope) {
+kernel void output(OPERAND_RESTRICT(const float, products), OPERAND_RESTRICT(const float, sign), OPERAND_RESTRICT(const float, bias),
+                   OPERAND_RESTRICT(float, y), int outputs, int groups, int h, int w, int down, int across, int first, int count, int pitch, int gated,
+                   int has_bias, int accumulate, float slope) {
   const int t = get_global_id(0), o = get_global_id(1), group = get_global_id(2);
   if (t >= count || o >= outputs) return;
-  LOCATE(products), LOCATE(bias), LOCATE(y);
+  LOCATE(products), LOCATE(sign), LOCATE(bias), LOCATE(y);
   const ulong step = (ulong)groups * outputs * pitch;
   products += ((ulong)group * outputs + o) * pitch + t;
   float half_way[OUT][SIDE], m[SIDE], to[OUT];
@@ -212,19 +213,21 @@ kernel void output(OPERAND_RESTRICT(const float, products), OPERAND_RESTRICT(con
     for (int r = 0; r < OUT; ++r) half_way[r][i] = to[r];
   }
   const Place place = locate(first + t, down, across);
-  const int plane = group * outputs + o, aligned = ((w | y_offset | y_stride) & 3) == 0;
+  const int plane = group * outputs + o, element = (plane * h + place.y) * w + place.x;
+  const int aligned = ((w | y_offset | y_stride) & 3) == 0 && (gated != 1 || ((sign_offset | sign_stride) & 3) == 0);
   const float factor = FACTOR(bias, plane), offset = OFFSET(bias, plane);
-  y += place.sample * y_stride + (ulong)plane * h * w + (ulong)place.y * w + place.x;
+  y += place.sample * y_stride + element;
+  sign += place.sample * sign_stride;
 #pragma unroll
   for (int r = 0; r < OUT; ++r) {
     if (place.y + r >= h) continue;
     output_axis(half_way[r], to);
     if (aligned) {
-      put4(y + r * w, (float4)(to[0], to[1], to[2], to[3]) * factor + offset, accumulate, slope);
+      put4(y + r * w, (float4)(to[0], to[1], to[2], to[3]) * factor + offset, accumulate, slope, gated, sign, element + r * w);
     } else {
 #pragma unroll
       for (int i = 0; i < OUT; ++i)
-        if (place.x + i < w) put(y + r * w + i, to[i] * factor + offset, accumulate, slope);
+        if (place.x + i < w) put(y + r * w + i, to[i] * factor + offset, accumulate, slope, gated, sign, element + r * w + i);
     }
   }
 }
@@ -250,6 +253,6 @@ kernel void window(OPERAND_RESTRICT(const float, sums), OPERAND_RESTRICT(float, 
     for (int r = 0; r < SIDE; ++r) column[r] = half_way[r][i];
     window_axis(column, to);
 #pragma unroll
-    for (int r = 0; r < 3; ++r) put(dw + place * 9 + r * 3 + i, to[r], accumulate, 1.0f);
+    for (int r = 0; r < 3; ++r) put(dw + place * 9 + r * 3 + i, to[r], accumulate, 1.0f, 0, dw, 0);
   }
 }

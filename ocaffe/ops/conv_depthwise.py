@@ -37,13 +37,14 @@ def sums(rec: Recorder, g: ConvGeometry) -> bool:
 def forward(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y: Ref) -> None:
     """y = x * w (+ bias per output)."""
     args = [bias is not None, rec.accumulates(y), *_no_activation(rec)]
-    _by_plane(rec, g, "forward", [x, w, w if bias is None else bias], y, args, g.out, (1, 1), g.num_output, epilogue=10)
+    _by_plane(rec, g, "forward", [x, w, w if bias is None else bias], y, args, g.out, (1, 1), g.num_output)
 
 
 def backward_data(rec: Recorder, g: ConvGeometry, dy: Ref, w: Ref, dx: Ref, bias: Ref | None = None) -> None:
     """dx = the gradient of the input (+ bias per channel of it)."""
-    args = [bias is not None, rec.accumulates(dx), *_no_activation(rec)]
-    _by_plane(rec, g, "backward_data", [dy, w, w if bias is None else bias], dx, args, g.size, g.stride[1:], g.channels, epilogue=10)
+    gate = not rec.target.is_cpu
+    args = [*[0] * gate, bias is not None, rec.accumulates(dx), *_no_activation(rec)]
+    _by_plane(rec, g, "backward_data", [dy, w, *[w] * gate, w if bias is None else bias], dx, args, g.size, g.stride[1:], g.channels, gate)
 
 
 def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref) -> None:
@@ -80,7 +81,7 @@ def _by_plane(
     size: tuple[int, ...],
     step: tuple[int, ...],
     channels: int,
-    epilogue: int | None = None,
+    gate: bool = False,
 ) -> None:
     """A kernel over the planes of its result, of `size`: a work-item per strip on GPUs, per several whole planes on CPUs."""
     if rec.target.is_cpu:
@@ -97,7 +98,8 @@ def _by_plane(
         size=items,
         local=local,
         defines=_defines(rec, g),
-        epilogue=epilogue,
+        epilogue=10 + gate,
+        gate=(2, 8) if gate else None,
     )
 
 

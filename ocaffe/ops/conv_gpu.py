@@ -71,13 +71,14 @@ def backward_data(
     to = dx if once else rec.scratch("splits", (splits, dx.count))
     rec.launch(
         "conv_gpu.backward_data",
-        reads=[dy, w, *meeting.arrived, bias if bias is not None and once else w],
+        reads=[dy, w, w, *meeting.arrived, bias if bias is not None and once else w],
         writes=[to, *meeting.parts],
-        args=[*sizes(g), part, splits, bias is not None and once, once and rec.accumulates(dx), 1.0],
+        args=[*sizes(g), part, splits, 0, bias is not None and once, once and rec.accumulates(dx), 1.0],
         size=size,
         local=(choice.tile.items, 1, 1),
         defines={**defines(g, choice.tile), **meeting.defines},
-        epilogue=14 if once else None,
+        epilogue=15 if once else None,
+        gate=(2, 12) if once else None,
     )
     if not once:
         sum_splits(rec, "conv_gpu", defines(g, choice.tile), to, bias, dx, samples=g.batch, inner=g.pixels, mergeable=True)
@@ -116,7 +117,7 @@ def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref, ch
 def backward_bias(rec: Recorder, g: ConvGeometry, dy: Ref, db: Ref) -> None:
     """db[c] = sum of dy over samples and pixels."""
     channels = db.count
-    planes = dy.view((g.batch, channels, dy.count // (g.batch * channels)), 0, dy.batch_stride)
+    planes = dy.view((g.batch, channels, dy.count // (g.batch * channels)))
     reduce(rec, "v0 = x0", reads=[planes], writes=[db], axes=(0, 2))
 
 

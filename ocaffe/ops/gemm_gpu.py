@@ -173,8 +173,9 @@ def record(
     meeting = Meeting.of(rec, choice.tile, splits, -(-rows // choice.tile.rows) * -(-columns // choice.tile.columns))
     last = splits == 1 or bool(meeting.parts)
     to = c if last else rec.scratch("splits", (splits * rows, columns))
-    _launch(rec, choice.tile, [a, b, *meeting.arrived, a if bias is None or not last else bias], [to, *meeting.parts], (rows, columns, depth, part), 1, splits,
-            [trans_a, trans_b, bias is not None and last, last and rec.accumulates(c), 1.0], epilogue=last, defines=meeting.defines)  # fmt: skip
+    reads, writes = [a, b, a, *meeting.arrived, a if bias is None or not last else bias], [to, *meeting.parts]
+    _launch(rec, choice.tile, reads, writes, (rows, columns, depth, part), 1, splits,
+            [trans_a, trans_b, 0, bias is not None and last, last and rec.accumulates(c), 1.0], epilogue=last, defines=meeting.defines)  # fmt: skip
     if not last:
         parts = to.view((splits, rows * columns))
         sum_splits(rec, "gemm_gpu", choice.tile.defines(), parts, bias, c, samples=rows, mergeable=True)
@@ -190,8 +191,8 @@ def batched(
     rows, columns = c.shape[0] // (batches * choice.splits), c.shape[1]
     depth = a.shape[0] // batches if trans_a else a.shape[1]
     part, _ = _parts(depth, choice)
-    reads, writes, modifies = [a, b, a], [] if add else [c], [c] if add else []
-    _launch(rec, choice.tile, reads, writes, (rows, columns, depth, part), batches, choice.splits, [trans_a, trans_b, False, add, 1.0], modifies=modifies)
+    reads, writes, modifies = [a, b, a, a], [] if add else [c], [c] if add else []
+    _launch(rec, choice.tile, reads, writes, (rows, columns, depth, part), batches, choice.splits, [trans_a, trans_b, 0, False, add, 1.0], modifies=modifies)
 
 
 def _parts(depth: int, choice: Choice) -> tuple[int, int]:
@@ -215,6 +216,7 @@ def _launch(
         local=(tile.items, 1, 1),
         defines={**tile.defines(), **defines},
         epilogue=len(shape) + len(args) if epilogue else None,
+        gate=(2, len(shape) + len(args) - 3) if epilogue else None,
     )
 
 
@@ -262,11 +264,12 @@ def sum_splits(
     splits, results = parts.shape
     rec.launch(
         f"{family}.split_sum",
-        reads=[parts, parts if bias is None else bias],
+        reads=[parts, parts, parts if bias is None else bias],
         writes=[y],
-        args=[splits, samples, results // samples, inner, bias is not None, rec.accumulates(y), 1.0],
+        args=[splits, samples, results // samples, inner, 0, bias is not None, rec.accumulates(y), 1.0],
         size=(results,),
         local=(SUM_ITEMS,),
         defines=defines,
-        epilogue=6 if mergeable else None,
+        epilogue=7 if mergeable else None,
+        gate=(1, 4) if mergeable else None,
     )

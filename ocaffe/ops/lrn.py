@@ -42,11 +42,12 @@ class Response:
         """dx from x and dy."""
         self._across(rec, "backward", [x, dy], dx, [rec.accumulates(dx)], 1)
 
-    def _across(self, rec: Recorder, function: str, reads: list[Ref], write: Ref, args: list[bool], inplace: int) -> None:
+    def _across(self, rec: Recorder, function: str, reads: list[Ref], write: Ref, args: list[float], inplace: int) -> None:
         samples, channels, height, width = write.shape
         plane = height * width
         size: tuple[int, ...]
         local: tuple[int, ...]
+        gate = None
         if rec.target.is_cpu:
             spans = -(-CPU_ITEMS * rec.target.compute_units // samples)
             part, chunk = min(LONGEST_SPAN, -(-plane // spans // 16) * 16), channels
@@ -54,6 +55,8 @@ class Response:
         else:
             part = chunk = self._chunk(rec, samples * plane, channels)
             family, size, local = "lrn", (plane, -(-channels // chunk), samples), (GPU_GROUP, 1, 1)
+            if function == "backward":
+                reads, args, gate = [*reads, reads[0]], [0, *args, 1.0], (len(reads), 6)
         rec.launch(
             f"{family}.{function}",
             reads=reads,
@@ -63,6 +66,7 @@ class Response:
             local=local,
             defines=self._defines,
             inplace=[(inplace, 0)] if chunk >= channels else [],
+            gate=gate,
         )
 
     @staticmethod

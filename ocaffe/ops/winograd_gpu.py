@@ -84,16 +84,17 @@ def forward(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y:
             local=GROUP,
         )
         gemm_gpu.batched(rec, filters, tiles, products, batches, choice, trans_a=True)
-        args = [*sizes[1:], *g.out[1:], *place, bias is not None, rec.accumulates(y), 1.0]
+        args = [*sizes[1:], *g.out[1:], *place, 0, bias is not None, rec.accumulates(y), 1.0]
         rec.launch(
             "winograd_gpu.output",
-            reads=[products, bias or products],
+            reads=[products, products, bias or products],
             writes=[] if first else [y],
             modifies=[y] if first else [],
             args=args,
             size=(count, g.group_outputs, g.group),
             local=GROUP,
             epilogue=len(args) - 1,
+            gate=(1, len(args) - 4),
         )
 
 

@@ -111,7 +111,7 @@ def test_epilogues(device: Any, bias: int) -> None:
         scalars = list(launch.call.scalars)
         scalars[launch.epilogue - 2] = np.int32(bias)
         launch.call = replace(launch.call, scalars=tuple(scalars))
-        launch.operands[1] = replace(launch.operands[1], ref=offsets)
+        launch.operands[2] = replace(launch.operands[2], ref=offsets)
     merge_relu(rec, 0.25)
     y = want["y"] * (table[1].reshape(-1, 1, 1, 1) if bias == 2 else 1) + (table[0].reshape(-1, 1, 1, 1) if bias else 0)
     feeds = {at["x"]: given["x"], at["w"]: given["w"]} | ({offsets: table} if bias else {at["bias"]: given["bias"]})
