@@ -158,7 +158,6 @@ def _products(target: Target, g: ConvGeometry, pitch: int) -> tuple[Choice, floa
 
 def _sums(target: Target, g: ConvGeometry, pitch: int) -> tuple[Choice, float]:
     """The same of backward_filter; the sum over splits costs no launch here, for the kernel `window` is needed anyway."""
-    target = replace(target, device_fence="")
     shape = (g.group_outputs, g.group_channels, pitch, POINTS * g.group)
     deep = [replace(tile, depth=2 * tile.depth) for tile in tiles_for(target) if tile.mma and tile.rows == tile.columns == 64]
     choices = gemm_gpu.choices(target, [*tiles_for(target), *deep], *shape)
