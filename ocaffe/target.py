@@ -29,7 +29,8 @@ class Target:
     extensions: frozenset[str] = field(default=frozenset())
     unified_memory: bool = True  # device memory is host memory: map instead of copy
     tensor_cores: bool = False  # NVIDIA's, by inline PTX
-    device_fence: str = ""  # statement of OpenCL C after which work-groups see what others wrote before theirs (ARRIVE in kernels/common.h); 1.2 promises none
+    workspace: int = 256 << 20  # bytes that the transformed tiles of one convolution may take (ops/winograd_gpu.py)
+    device_fence: str = ""  # how one work-group sees what another wrote: PTX or CPU (ARRIVE in kernels/common.h); OpenCL 1.2 promises no way
     math: str = "fp32"  # MATHS: what products may be made of
     tuned: Tuned = ESTIMATES  # measured choices of kernels
     free_memory: int = 4 << 30  # what was free when the device was listed; global_memory where the device cannot tell

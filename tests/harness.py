@@ -16,13 +16,12 @@ from ocaffe.graph.recorder import Recorder
 from ocaffe.target import Target
 
 KERNELS = pathlib.Path(__file__).resolve().parent.parent / "ocaffe" / "kernels"
-CPU_FENCE = "mem_fence(CLK_GLOBAL_MEM_FENCE)"  # processors see the stores of others in their order
 _programs: dict[Any, Any] = {}
 
 
 def of_kind(target: Target, kind: str, meets: bool = True) -> Target:
     """A device's target with the kernels of a class. `meets`: the last work-group finishes what several made, where there are work-groups that can meet."""
-    fence = target.device_fence or (CPU_FENCE if target.is_cpu else "")
+    fence = target.device_fence or ("CPU" if target.is_cpu else "")
     return replace(target, kind=kind, device_fence=fence if meets and kind == "gpu" else "")
 
 

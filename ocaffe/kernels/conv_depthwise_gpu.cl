@@ -184,7 +184,7 @@ kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void backward_filter(O
   local int vote;
   LOCATE(arrived), LOCATE(parts);
   const int slices = get_num_groups(1);
-  volatile global float* all = parts + (ulong)output * slices * TAPS;
+  global float* all = parts + (ulong)output * slices * TAPS;
 #define LEAVE(t, sum) all[slice * TAPS + t] = sum
 #else
   dw += dw_offset + slice * dw_stride + output * TAPS;

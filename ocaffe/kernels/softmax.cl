@@ -102,7 +102,7 @@ void finish(const float sum, const float counted, global float* sums, const int 
 }
 
 /* The (sum, counted) of all groups, and the result; by one group. */
-void add_up(volatile global const float* parts, global float* sums, global float* result, const int groups, const float fixed, local float* buffer) {
+void add_up(global const float* parts, global float* sums, global float* result, const int groups, const float fixed, local float* buffer) {
   float sum = 0, counted = 0;
   for (int g = get_local_id(0); g < groups; g += GROUP) {
     sum += parts[2 * g];

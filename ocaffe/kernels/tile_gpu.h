@@ -206,7 +206,7 @@ INLINE void tile_clear(float acc[TM][TN]) {
 #ifdef DEVICE_FENCE
 /* Leave the sums in `all`[slot] for the last of `count` groups, which counts in `arrived`. Whether it is this one: then `acc` is the sum of `all`[first],
    `all`[first + apart], .., in this order. A work-item keeps to its own places in `all`. */
-INLINE int tile_meet(global uint* arrived, volatile global float4* all, int slot, int first, int apart, int count, float acc[TM][TN], local float* vote) {
+INLINE int tile_meet(global uint* arrived, global float4* all, int slot, int first, int apart, int count, float acc[TM][TN], local float* vote) {
   const int step = BM * BN / 4;
 #pragma unroll
   for (int i = 0; i < TM; ++i)
@@ -214,15 +214,28 @@ INLINE int tile_meet(global uint* arrived, volatile global float4* all, int slot
     for (int j = 0; j < TN; j += 4) all[slot * step + (i * TN + j) / 4 * NT] = (float4)(acc[i][j], acc[i][j + 1], acc[i][j + 2], acc[i][j + 3]);
   ARRIVE(DEVICE_FENCE, arrived, count, (local int*)vote, last);
   if (!last) return 0;
+  /* Four places of four parts at a time: 16 loads under way, and no more registers than the products need. */
 #pragma unroll
-  for (int i = 0; i < TM; ++i)
+  for (int c = 0; c < TM * TN / 4; c += 4) {
+    float4 sum[4], v[4][4];
 #pragma unroll
-    for (int j = 0; j < TN; j += 4) {
-      float4 sum = (float4)(0.0f);
-#pragma unroll 8
-      for (int p = 0; p < count; ++p) sum += all[(first + p * apart) * step + (i * TN + j) / 4 * NT];
-      acc[i][j] = sum.x, acc[i][j + 1] = sum.y, acc[i][j + 2] = sum.z, acc[i][j + 3] = sum.w;
+    for (int e = 0; e < 4; ++e) sum[e] = (float4)(0.0f);
+    for (int p = 0; p < count; p += 4) {
+#pragma unroll
+      for (int q = 0; q < 4; ++q)
+#pragma unroll
+        for (int e = 0; e < 4; ++e) v[q][e] = all[(first + min(p + q, count - 1) * apart) * step + (c + e) * NT];
+#pragma unroll
+      for (int q = 0; q < 4; ++q)
+#pragma unroll
+        for (int e = 0; e < 4; ++e) sum[e] += p + q < count ? v[q][e] : (float4)(0.0f);
     }
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      const int i = (c + e) * 4 / TN, j = (c + e) * 4 % TN;
+      acc[i][j] = sum[e].x, acc[i][j + 1] = sum[e].y, acc[i][j + 2] = sum[e].z, acc[i][j + 3] = sum[e].w;
+    }
+  }
   return 1;
 }
 
@@ -233,7 +246,7 @@ INLINE int tile_join(global uint* arrived, global float* parts, int tile, int pa
   int bunch = 8;
   while (bunch * bunch < count) ++bunch;
   const int bunches = (count + bunch - 1) / bunch, own = part / bunch, first = own * bunch;
-  volatile global float4* all = (volatile global float4*)(parts + (ulong)tile * count * (BM * BN)) + get_local_id(0);
+  global float4* all = (global float4*)(parts + (ulong)tile * count * (BM * BN)) + get_local_id(0);
   arrived += tile * (bunches + 1);
   if (!tile_meet(arrived + own, all, part, first, 1, min(bunch, count - first), acc, vote)) return 0;
   return bunches == 1 || tile_meet(arrived + bunches, all, first, 0, bunch, bunches, acc, vote);

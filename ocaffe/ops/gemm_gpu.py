@@ -91,8 +91,9 @@ LAUNCH = 14000
 FLOATS_PER_CYCLE = 3  # to or from global memory, a unit
 
 
-JOIN = 2000  # cycles until the last group of a tile knows that it is the last, and has the first partial sums
-JOINED_PER_CYCLE = 12  # partial sums that a group reads
+MEET = 3500  # cycles until the last group of a tile knows that it is the last
+ROUND = 500  # cycles that it takes for 16 loads of each work-item (tile_meet in kernels/tile_gpu.h)
+WORTH = LAUNCH + 2000  # cycles that this may take where a launch is saved, with the gap before it
 
 
 @dataclass(frozen=True)
@@ -134,7 +135,7 @@ def cost(target: Target, choice: Choice, rows: int, columns: int, depth: int, ba
     """Estimated time in clock cycles of a compute unit that does 128 multiply-adds and fetches 128 bytes of local memory in one.
 
     A step takes its arithmetic or its local fetches, whichever is longer. Groups on one unit hide each other's waiting for global memory
-    and barriers; a group alone waits in full. A split pays for writing and reading its partial sums, and for one more launch or for the last group's work.
+    and barriers; a group alone waits in full. A split pays for writing and reading its partial sums, and for one more launch (or the last group's work).
     """
     tile, splits = choice.tile, choice.splits
     m, n = tile.item_rows, tile.item_columns
@@ -148,16 +149,15 @@ def cost(target: Target, choice: Choice, rows: int, columns: int, depth: int, ba
     resident = max(1, REGISTERS // (tile.items * (m * n + OTHER_REGISTERS[tile.mma])))
     cycles = max(groups_per_unit * steps * step, -(-groups_per_unit // resident) * (steps + 2) * (step + WAIT))
     if splits > 1:
-        cycles += _joining(tile, splits) if joins(target, splits, groups // splits) else LAUNCH
-        cycles += (splits + 1) * 2 * rows * columns * batches / (target.compute_units * FLOATS_PER_CYCLE)
+        cycles += LAUNCH + (splits + 1) * 2 * rows * columns * batches / (target.compute_units * FLOATS_PER_CYCLE)
     return cycles
 
 
 def _joining(tile: Tile, splits: int) -> float:
     """Cycles until the last work-group of a tile has the sum of all parts."""
     count = bunches(splits)
-    levels, serial = (1, splits) if count == 1 else (2, -(-splits // count) + count)
-    return levels * JOIN + serial * tile.rows * tile.columns / JOINED_PER_CYCLE
+    levels = [splits] if count == 1 else [-(-splits // count), count]
+    return sum(MEET + tile.item_rows * tile.item_columns // 16 * -(-parts // 4) * ROUND for parts in levels)
 
 
 def record(
@@ -225,9 +225,9 @@ def bunches(splits: int) -> int:
     return -(-splits // max(BUNCH, math.isqrt(splits - 1) + 1))
 
 
-def joins(target: Target, splits: int, tiles: int) -> bool:
-    """Whether the last work-group of each of so many tiles adds up the partial sums: no second launch."""
-    return target.groups_meet and splits > 1 and tiles * (bunches(splits) + 1) <= ARRIVALS
+def joins(target: Target, tile: Tile, splits: int, tiles: int) -> bool:
+    """Whether the last work-group of each of so many tiles adds up the partial sums: where that takes no longer than a second launch."""
+    return target.groups_meet and splits > 1 and tiles * (bunches(splits) + 1) <= ARRIVALS and _joining(tile, splits) <= WORTH
 
 
 @dataclass(frozen=True)
@@ -241,7 +241,7 @@ class Meeting:
     @classmethod
     def of(cls, rec: Recorder, tile: Tile, splits: int, tiles: int) -> Meeting:
         """`tiles`: how many the result is made of."""
-        if not joins(rec.target, splits, tiles):
+        if not joins(rec.target, tile, splits, tiles):
             return cls([], [], {})
         parts = rec.scratch("splits", (tiles, splits, tile.rows * tile.columns))
         return cls([rec.arrivals.view((tiles * (bunches(splits) + 1),))], [parts], {"DEVICE_FENCE": rec.target.device_fence})

@@ -368,11 +368,11 @@ class _Gpu(_Body):
         source, what = self.source, self.what
         total = self.kept * (self.length if self.inner_kept else 1)
         source.argument("int", "total", total)
-        source.add("volatile global float* parts = p_parts;", "local int vote;")
+        source.add("local int vote;")
         places = {}
         for index, value in enumerate(what.values):
             place = "{0} * total + k * length + column" if self.inner_kept else "k * chunks + {0}"
-            places[value] = f"parts[{index} * total * chunks + {place}]"
+            places[value] = f"p_parts[{index} * total * chunks + {place}]"
         source.add(f"if ({rank} == 0 && valid) {{", *(f"{places[value].format('chunk')} = part_{value}[id];" for value in what.values), "}")
         source.add(f"ARRIVE({self.target.device_fence}, p_arrived + rest, chunks, &vote, last);", "if (!last) return;")
         for value in what.values:
