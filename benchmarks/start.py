@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Seconds from the command `ocaffe train` to its first iteration, with empty caches (ours and PoCL's) and with full ones.
+"""Seconds from the command `ocaffe train` to its first iteration, with empty caches (ours, PoCL's and Python's bytecode) and with full ones.
 
     benchmarks/start.py [--only NET ...] [--device SPEC] [--runs 3] [--json FILE]
 
@@ -28,6 +28,7 @@ def seconds(solver: Path, device: str | None, caches: dict[str, str]) -> float:
     """From the command to the line of iteration 0."""
     command = [sys.executable, "-m", "ocaffe", "train", "--solver", str(solver), *(["--device", device] if device else [])]
     environment = {**os.environ, **caches, "PYTHONPATH": str(ROOT)}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # an installed package has its bytecode
     begin = time.perf_counter()
     with subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
@@ -58,7 +59,7 @@ def main() -> None:
             param.net_param.CopyFrom(constant(resident(net, BATCHES[net], proto.TRAIN)))
             solver = Path(folder) / "solver.prototxt"
             solver.write_text(write_text(param))
-            caches = {"OCAFFE_CACHE": f"{folder}/ocaffe", "POCL_CACHE_DIR": f"{folder}/pocl"}
+            caches = {"OCAFFE_CACHE": f"{folder}/ocaffe", "POCL_CACHE_DIR": f"{folder}/pocl", "PYTHONPYCACHEPREFIX": f"{folder}/bytecode"}
             cold = seconds(solver, options.device, caches)
             warm = statistics.median(seconds(solver, options.device, caches) for _ in range(options.runs))
         rows.append({"net": net, "batch": BATCHES[net], "device": options.device or "", "cold_s": cold, "warm_s": warm})

@@ -170,7 +170,7 @@ class _Job:
         fuse, again, share = choices.fuse and switches.fuse and free, choices.recompute and switches.recompute and free, switches.share and free
         recording = record(self.graph, self.group, self.target, replace(choices, split=split, fuse=fuse), self.update)
         before = {id(launch): index for index, launch in enumerate(recording.schedule)}
-        schedule = optimise(recording.schedule, fuse=fuse, in_place=share, again=again, budget=budget)
+        schedule = optimise(recording.schedule, self.target, fuse=fuse, in_place=share, again=again, budget=budget)
         if schedule is not recording.schedule:
             recording = _renumber(recording, [before[id(launch.before or launch)] for launch in schedule], schedule)
         if choices.prepare and free:

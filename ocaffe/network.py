@@ -1,8 +1,10 @@
 """A net of one phase on a session: from the message to tapes. What `Net` and `Solver` are made of."""
 from __future__ import annotations
 
-from collections import OrderedDict
+import os
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -121,8 +123,13 @@ class Network:
 
     def fill_parameters(self) -> None:
         """First values from the fillers; seeded by net seed, layer name and blob index."""
-        for parameter in self.group.params:
+        def fill(parameter: Parameter) -> None:
             self.session.write(parameter.data, first_values(parameter, self.choices.seed))
+
+        for parameter in self.group.params:
+            self.session.buffers(parameter.data.root)  # made here: what the threads do has no order
+        with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:  # each has random numbers of its own
+            deque(pool.map(fill, self.group.params), maxlen=0)
 
     def copy_weights(self, weights: Weights, file: str) -> None:
         """Take the blobs of equally named layers; raises Error on other shapes, naming both."""

@@ -33,6 +33,8 @@ class Target:
     extensions: frozenset[str] = field(default=frozenset())
     unified_memory: bool = True  # device memory is host memory: map instead of copy
     tensor_cores: bool = False  # NVIDIA's, by inline PTX
+    workspace: int = 256 << 20  # bytes that the transformed tiles of one convolution may take (ops/winograd_gpu.py)
+    device_fence: str = ""  # how one work-group sees what another wrote: PTX or CPU (ARRIVE in kernels/common.h); OpenCL 1.2 promises no way
     math: str = "fp32"  # MATHS: what products may be made of
     gradient_scale: int = 1024  # a power of two: with math fp16, gradients are multiplied with it before they are rounded, results divided by it
     tuned: Tuned = ESTIMATES  # measured choices of kernels
@@ -41,3 +43,8 @@ class Target:
     @property
     def is_cpu(self) -> bool:
         return self.kind == "cpu"
+
+    @property
+    def groups_meet(self) -> bool:
+        """Whether the last of several work-groups can finish what all of them made."""
+        return bool(self.device_fence) and not self.is_cpu

@@ -14,6 +14,7 @@ from dataclasses import replace
 import pytest
 
 from ocaffe.cl.device import Device, DeviceInfo, choose, list_devices
+from tests.harness import of_kind
 
 
 @functools.cache
@@ -23,7 +24,7 @@ def _devices() -> list[DeviceInfo]:
     if wanted:
         devices = [choose(devices, wanted)]
     if os.environ.get("OCAFFE_TEST_KIND") == "gpu":
-        devices = [replace(device, target=replace(device.target, kind="gpu", vector_width=4, compute_units=132)) for device in devices]
+        devices = [replace(device, target=replace(of_kind(device.target, "gpu"), vector_width=4, compute_units=132)) for device in devices]
     return devices
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 import pathlib
 import re
 import warnings
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,9 +13,16 @@ import pytest
 from ocaffe.cl.tape import HOST
 from ocaffe.graph.ir import Ref, Upload
 from ocaffe.graph.recorder import Recorder
+from ocaffe.target import Target
 
 KERNELS = pathlib.Path(__file__).resolve().parent.parent / "ocaffe" / "kernels"
 _programs: dict[Any, Any] = {}
+
+
+def of_kind(target: Target, kind: str, meets: bool = True) -> Target:
+    """A device's target with the kernels of a class. `meets`: the last work-group finishes what several made, where there are work-groups that can meet."""
+    fence = target.device_fence or ("CPU" if target.is_cpu else "")
+    return replace(target, kind=kind, device_fence=fence if meets and kind == "gpu" else "")
 
 
 def source_of(name: str) -> str:
@@ -38,7 +46,7 @@ def execute(rec: Recorder, context: Any, feeds: dict[Ref, np.ndarray], fetches: 
     """Run all launches of `rec` in order and return the `fetches` as dense arrays. `feeds` and fetches may be views (strided ones too).
     Sources are asked for batch number `batch`.
 
-    Unwritten memory is NaN; `guard` elements on both sides of every root buffer must be untouched afterwards.
+    Unwritten memory is NaN; `guard` elements on both sides of every root buffer must be untouched afterwards, and counters of groups that met zero again.
     """
     import pyopencl as cl
 
@@ -98,5 +106,6 @@ def execute(rec: Recorder, context: Any, feeds: dict[Ref, np.ndarray], fetches: 
         cl.enqueue_copy(queue, array, buffers[root])
         edge = guard * root.dtype.itemsize
         after = array.view(np.uint8)
+        assert root is not rec.arrivals or not array[guard:-guard].any(), "counters that are not zero"
         assert (after[:edge] == before[:edge]).all() and (after[-edge:] == before[-edge:]).all(), f"{root}: written outside"
     return [window(ref).copy().reshape(ref.shape) for ref in fetches]

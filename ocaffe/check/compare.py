@@ -149,6 +149,8 @@ def completed(schedule: Sequence[Launch], value: Ref, phase: str) -> int | None:
         for place, operand in enumerate(launch.operands):
             if operand.access is Access.READ:
                 continue
+            if launch.gated and value in _bases(operand.ref.base):
+                return None  # the last sum is written as what a ReLU makes of it
             part_of_it = value in _bases(operand.ref)
             if not part_of_it and operand.ref not in _bases(value):
                 continue

@@ -224,6 +224,10 @@ def cases() -> list[Case]:
             lambda x, got: {"y": x["x0"] @ x["y/0"].T + x["y/1"]}, ("x0", "y/0", "y/1"),
         ),
         Case(
+            "matrix product, few rows", layer("InnerProduct", "x0", "y", "inner_product_param { num_output: 70 }"),
+            normal(x0=(6, 131), y_0=(70, 131), y_1=(70,)), lambda x, got: {"y": x["x0"] @ x["y/0"].T + x["y/1"]}, ("x0", "y/0", "y/1"),
+        ),
+        Case(
             "rows", layer("Embed", "x0", "y", "embed_param { num_output: 19 input_dim: 11 }"),
             lambda rng: {"x0": rng.integers(0, 11, (40,)), "y/0": rng.standard_normal((11, 19)), "y/1": rng.standard_normal(19)},
             lambda x, got: {"y": x["y/0"][x["x0"].astype(int)] + x["y/1"]}, ("y/0", "y/1"),

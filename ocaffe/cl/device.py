@@ -138,7 +138,8 @@ def _describe(cl: Any, number: str, platform: Any, device: Any) -> DeviceInfo:
         alignment=max(256, device.mem_base_addr_align // 8),
         extensions=extensions,
         unified_memory=bool(device.host_unified_memory),
-        tensor_cores=_tensor_cores(device, extensions),
+        tensor_cores=_capability(device, extensions) >= 8,  # where TF32 came
+        device_fence="PTX" if _capability(device, extensions) >= 7 else "",
     )
     free = free_memory(device, kind, extensions)
     target = replace(target, free_memory=target.global_memory if free is None else min(free, target.global_memory))
@@ -158,9 +159,9 @@ def _describe(cl: Any, number: str, platform: Any, device: Any) -> DeviceInfo:
     )
 
 
-def _tensor_cores(device: Any, extensions: frozenset[str]) -> bool:
-    """Whether inline PTX reaches them: NVIDIA's own driver, from compute capability 8 on, where TF32 came."""
-    return "cl_nv_compiler_options" in extensions and device.compute_capability_major_nv >= 8
+def _capability(device: Any, extensions: frozenset[str]) -> int:
+    """The compute capability (major) of NVIDIA's devices under their own driver, which takes inline PTX; 0 for all others."""
+    return int(device.compute_capability_major_nv) if "cl_nv_compiler_options" in extensions else 0
 
 
 def _why_unusable(device: Any) -> str:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib
 import importlib.util
 import json
 import os
@@ -24,6 +25,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from ocaffe import log
 from ocaffe.cl.cache import cache_root, digest, write_atomically
@@ -82,9 +84,28 @@ def import_pyopencl() -> ModuleType:
             del os.environ["PYOPENCL_NO_CACHE"]
         else:
             os.environ["PYOPENCL_NO_CACHE"] = cache_setting
+    _share_invokers(pyopencl)
     if found.folder:
         os.environ["PYOPENCL_HOME"] = found.folder  # the loader would add $PYOPENCL_HOME/.libs untried; our folder names what works of it
     return pyopencl
+
+
+def _share_invokers(pyopencl: ModuleType) -> None:
+    """Let kernel objects with the same types of arguments share the Python code that pyopencl writes and compiles for each: 1 ms for every launch of a net."""
+    invoker = importlib.import_module(f"{pyopencl.__name__}.invoker")
+    generate = getattr(invoker, "generate_enqueue_and_set_args", None)
+    if generate is None or hasattr(generate, "__wrapped__"):
+        return
+    known: dict[Any, Any] = {}
+
+    @functools.wraps(generate)
+    def shared(function: str, *args: Any, **settings: Any) -> Any:
+        key = (*args, *(settings[name] for name in sorted(settings) if name != "devs"))  # devices and the function's name matter for a warning only
+        if key not in known:
+            known[key] = generate("kernel", *args, **settings)
+        return known[key]
+
+    invoker.generate_enqueue_and_set_args = shared  # type: ignore[attr-defined]
 
 
 @functools.cache

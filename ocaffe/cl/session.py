@@ -5,7 +5,6 @@ is recycled lies in an arena: slabs as large as the largest plan of its tapes ne
 """
 from __future__ import annotations
 
-import linecache
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import zip_longest
@@ -33,12 +32,6 @@ class Arena:
         self.slabs: list[Any] = []
         self.tape: Tape | None = None  # that ran last
         self.reached = 0  # how far it ran
-
-
-def _forget_invokers() -> None:
-    """pyopencl writes Python code for each kernel object, and pytools keeps its text for tracebacks for ever: 2 KB for each launch of each net."""
-    for name in [name for name in tuple(linecache.cache) if name.startswith("<generated: 'pyopencl invoker")]:
-        linecache.cache.pop(name, None)
 
 
 class Session:
@@ -72,7 +65,6 @@ class Session:
         for tape in self.tapes:
             if tape.arena in grown or tape in fresh:
                 tape.bind()
-        _forget_invokers()
 
     def release(self, tape: Tape) -> None:
         """Forget a tape that a new shape replaced, with the buffers that only it used; what is shared by all shapes stays."""

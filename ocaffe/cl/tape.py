@@ -96,6 +96,8 @@ class Tape:
             for operand in launch.operands:
                 buffer, offset = self.locate(operand.ref, slot)
                 args += [buffer, np.uint64(offset), np.uint64(operand.ref.batch_stride)]
+            # Without their types pyopencl tries for each scalar what else an argument may be: 15 us.
+            kernel.set_scalar_arg_dtypes([getattr(arg, "dtype", None) for arg in (*args, *call.scalars)])
             kernel.set_args(*args, *call.scalars)
             kernels.append(kernel)
         if launch.prepares:

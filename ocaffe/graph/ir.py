@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
@@ -229,6 +229,8 @@ class Launch:
     `inplace` lists pairs (i, j) of operands: operand j may be written into operand i's memory.
     `side_effect`: running it twice differs from running it once (running statistics, counters); never replayed.
     `epilogue`: what follows can be merged into this launch (ocaffe/memory/epilogues.py).
+    `gate`: the ReLU before it can be merged into this launch (ocaffe/memory/gates.py, kernels/gate.h).
+    `moments`: BatchNorm's statistics can be merged into this launch (ocaffe/memory/moments.py).
     """
 
     layer: str
@@ -240,12 +242,27 @@ class Launch:
     side_effect: bool = False
     what: str = ""  # kernel name or expression, for people
     epilogue: int | None = None  # index of NO_ACTIVATION in the scalars, or of its slope alone; before it whether the last read is a bias, and whether it adds
+    gate: int | None = None  # it can do a ReLU's backward pass on what it writes: where the operand of signs goes in then
+    moments: tuple[int, int] | None = None  # it can collect statistics of what it writes: where the operand for them goes in then, and of how many parts
     cheap: bool = False  # pure, and one pass over memory: it may be run again instead of keeping what it writes
     flops: int = 0  # floating point operations of the direct algorithm, where they are what takes the time
     again: bool = False  # in backward, what forward did already
     copies: tuple[int, int, int, int] | None = None  # of a copy: axis, where it begins in operand 0 and in operand 1, size along the axis
     prepares: bool = False  # makes of the weights what outlives the run (ocaffe/memory/prepared.py): left out while they stay the same
     before: Launch | None = None  # of a launch that an optimisation put in: the recorded one that it serves
+
+    @property
+    def gated(self) -> bool:
+        """Whether a ReLU's backward pass was merged into this launch."""
+        return self.call is not None and any(name == "GATE" for name, _ in self.call.defines)
+
+    def merge(self, place: int, operand: Operand, *scalars: np.generic, **defines: int) -> None:
+        """Make it a variant of its kernel that has one operand more, at `place`, and perhaps scalars, the last ones."""
+        assert self.call is not None
+        named = tuple(sorted({**dict(self.call.defines), **{name: str(value) for name, value in defines.items()}}.items()))
+        self.call = replace(self.call, defines=named, scalars=(*self.call.scalars, *scalars))
+        self.operands = [*self.operands[:place], operand, *self.operands[place:]]
+        self.inplace = tuple((i + (i >= place), j + (j >= place)) for i, j in self.inplace)
 
     def final(self) -> Call:
         if self.call is not None:

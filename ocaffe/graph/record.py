@@ -4,11 +4,11 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from ocaffe.graph.debug import DebugInfo
-from ocaffe.graph.ir import Blob, Graph, Node, Parameter, Ref, Role, Schedule, Shape
+from ocaffe.graph.ir import FLOAT, Blob, Graph, Node, Parameter, Ref, Role, Schedule, Shape
 from ocaffe.graph.merge import merged_nodes
 from ocaffe.graph.pieces import Pieces, Split
 from ocaffe.graph.recorder import Recorder
@@ -18,6 +18,7 @@ from ocaffe.target import Target
 ALL = frozenset({"*"})
 FLUSH = 8 << 20  # bytes of gradients that are worth an update launch of their own
 ROWS = 16 << 20  # bytes of the gradient of a large fully connected layer that are computed and used at a time
+WORKSPACE_SHARE, WORKSPACE_LEAST = 14, 32 << 20  # what one convolution may take: this part of the bytes that all layers make, but 32 MiB at any rate
 PARAMETER_ALIGNMENT = 256  # elements; each parameter of a group begins at a multiple: the block of one update work-item
 
 
@@ -174,7 +175,10 @@ def _rows(rec: Recorder, update: Update | None, parameter: Parameter, offset: in
 
 def record(graph: Graph, group: ParameterGroup, target: Target, choices: Choices, update: Update | None = None) -> Recording:
     """The launches of `graph`: forward, then backward if chosen, then `update`. Parameters must have their data Refs."""
-    rec = Recorder(target, train=choices.backward, seed=choices.seed, accumulate_gradients=choices.accumulate, fuse=choices.fuse)
+    blobs = sum(blob.count for blob in graph.blobs.values() if blob.producer is not None and blob.producer.bottoms) * FLOAT.itemsize
+    target = replace(target, workspace=min(target.workspace, max(WORKSPACE_LEAST, blobs // WORKSPACE_SHARE)))
+    rec = Recorder(target, train=choices.backward, seed=choices.seed, accumulate_gradients=choices.accumulate, fuse=choices.fuse,
+                   prepare=choices.prepare)  # fmt: skip
     outputs = {*graph.outputs, *(top for node in graph.nodes for top in node.tops if top.loss_weight)}
     for each in graph.nodes:
         for top in each.tops:

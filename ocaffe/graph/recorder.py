@@ -14,6 +14,7 @@ from ocaffe.target import Target
 # Words of the step buffer, 32 bits each: what changes from one run to the next. Kernels read `step[STEP_ITERATION]`.
 STEP_WORDS = ("RATE", "ITERATION", "PASS", "SAMPLE", "SCALE")
 STEP = {name: index for index, name in enumerate(STEP_WORDS)}
+ARRIVALS = 8192  # counters of work-groups that make parts of one result: so many results of a launch at the most
 # Functions of kernel files that multiply; others of an operation pack, transform or add up for them.
 PRODUCTS = frozenset({"gemm", "forward", "backward_data", "backward_filter", "product"})
 
@@ -28,15 +29,18 @@ class Recorder:
     * what backward reads outlives forward, nothing else does: read as little as possible.
     """
 
-    def __init__(self, target: Target, *, train: bool, seed: int = 0, accumulate_gradients: bool = False, fuse: bool = True) -> None:
+    def __init__(self, target: Target, *, train: bool, seed: int = 0, accumulate_gradients: bool = False, fuse: bool = True, prepare: bool = False) -> None:
         self.target = target
         self.train = train
         self.seed = seed
         self.fuse = fuse
+        self.prepare = prepare  # what is made of weights alone may be kept (ocaffe/memory/prepared.py): making it costs nothing in the long run
         self.launches: list[Launch] = []
         self.phase = "forward"
         self.layer = ""
         self.step = Ref("step", (8,), Role.STATE, np.dtype(np.uint32), value=0)
+        # Zeros, to all launches: kernels that count in it (ARRIVE in kernels/common.h) leave it as they found it.
+        self.arrivals = Ref("arrivals", (ARRIVALS,), Role.CONSTANT, np.dtype(np.uint32), value=0)
         self.in_rows: dict[Ref, Iterator[tuple[int, Ref]]] = {}  # gradients that are used some rows at a time (ocaffe/graph/record.py)
         self._accumulate_gradients = accumulate_gradients
         self._written: set[Ref] = set()  # diffs that an earlier node of this backward wrote
@@ -81,13 +85,16 @@ class Recorder:
         inplace: Sequence[tuple[int, int]] = (),
         side_effect: bool = False,
         epilogue: int | None = None,
+        gate: int | None = None,
+        moments: tuple[int, int] | None = None,
         cheap: bool = False,
     ) -> None:
         """Record the call of `kernel` ("file.function" in ocaffe/kernels).
 
         Kernel arguments: reads, writes, modifies, each as (pointer, ulong offset, ulong batch stride), then `args`: an int becomes an
         OpenCL int, a float a float; pass numpy scalars for other types. `size`: work-items needed; with `local`, rounded up to a
-        multiple of it (the kernel checks bounds). `inplace`: (index of a read, index of a write) that may share memory. `epilogue` and `cheap`: see Launch.
+        multiple of it (the kernel checks bounds). `inplace`: (index of a read, index of a write) that may share memory. `epilogue`, `gate`,
+        `moments` and `cheap`: see Launch.
         """
         if 0 in size:
             self.empty(reads, writes, modifies, kernel)
@@ -103,7 +110,7 @@ class Recorder:
         )
         pairs = tuple((i, len(reads) + j) for i, j in inplace)
         operands = self.operands(reads, writes, modifies)
-        self.add(Launch(self.layer, self.phase, operands, call, None, pairs, side_effect, kernel, epilogue, cheap))
+        self.add(Launch(self.layer, self.phase, operands, call, None, pairs, side_effect, kernel, epilogue, gate, moments, cheap))
 
     @contextmanager
     def counted(self, flops: int) -> Iterator[None]:

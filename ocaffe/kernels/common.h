@@ -7,6 +7,39 @@
 #define OPERAND_RESTRICT(T, x) global T* restrict x, const ulong x##_offset, const ulong x##_stride
 #define LOCATE(x) x += x##_offset
 
+/* Operands of kernels whose work-groups meet: counters and partial results. */
+#ifdef DEVICE_FENCE
+#define ARRIVED OPERAND(uint, arrived),
+#define PARTS , OPERAND(float, parts)
+#else
+#define ARRIVED
+#define PARTS
+#endif
+
+/* Work-groups that make parts of one result: all of a group write their part, then call this together. `last` is declared as whether the other `parts` - 1
+   groups have come already: then all parts are there to be read, through a pointer that is not `restrict`. `arrived`, a counter in global memory, is 0 before and after.
+   `vote`: an int in local memory. `fence`: Target.device_fence. One work-item orders memory for its group, and only the last group forgets what its cache holds. */
+#define ARRIVE(fence, arrived, parts, vote, last) ARRIVE_BY(fence, arrived, parts, vote, last)
+#define ARRIVE_BY(fence, arrived, parts, vote, last)   \
+  barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE); \
+  if (get_local_id(0) == 0 && get_local_id(1) == 0) {  \
+    uint before;                                       \
+    fence##_COUNT(before, arrived);                    \
+    *(vote) = before == (uint)(parts) - 1;             \
+    if (*(vote)) {                                     \
+      *(arrived) = 0;                                  \
+      fence##_ACQUIRE;                                 \
+    }                                                  \
+  }                                                    \
+  barrier(CLK_LOCAL_MEM_FENCE);                        \
+  const int last = *(vote)
+
+/* NVIDIA's, from compute capability 7 on; and processors, which see each other's stores in their order. */
+#define PTX_COUNT(before, arrived) asm volatile("atom.release.gpu.global.add.u32 %0, [%1], 1;" : "=r"(before) : "l"((ulong)(arrived)) : "memory")
+#define PTX_ACQUIRE asm volatile("fence.acq_rel.gpu;" ::: "memory")
+#define CPU_COUNT(before, arrived) mem_fence(CLK_GLOBAL_MEM_FENCE), before = atomic_inc(arrived)
+#define CPU_ACQUIRE mem_fence(CLK_GLOBAL_MEM_FENCE)
+
 /* Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011): four random words that are a pure function of
    counter and key, so a mask can be made again at any time, in any order, on any device. */
 static uint4 philox(uint4 counter, uint2 key) {

@@ -40,7 +40,6 @@
 #define WEIGHT(t) (weights[t] * factor)
 #endif
 #define SIZES int batch, int outputs, int multiplier, int h, int w, int oh, int ow
-#define INLINE static inline __attribute__((always_inline))
 
 #define JOIN_(a, b) a##b
 #define JOIN(a, b) JOIN_(a, b)

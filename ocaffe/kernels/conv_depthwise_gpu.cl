@@ -1,15 +1,17 @@
 /* Depthwise convolution, directly, for work-groups: output o sees channel o / multiplier alone.
    Filters are [outputs][KERNEL_H][KERNEL_W].
 
-   forward          y[n][o] = x[n][o / multiplier] * w[o] (+ bias[o], or factor and offset: common.h), then the ReLU that was merged (slope 1: none)
-   backward_data    dx[n][c] = sum over the outputs of channel c, each pixel gathering what it gave (+ bias[c]: a deconvolution), then the ReLU
+   forward          y[n][o] = x[n][o / multiplier] * w[o] (+ bias[o], or factor and offset: common.h), then the ReLU that was merged (slope 1: none);
+                    with MOMENTS, and statistics of it (moments.h)
+   backward_data    dx[n][c] = sum over the outputs of channel c, each pixel gathering what it gave (+ bias[c]: a deconvolution), then the ReLU or the gate (gate.h)
    backward_filter  dw[o] = sum over samples and positions of dy * x, of one slice of `part` samples, at dw + slice * dw_stride;
-                    split_sum adds several slices up
+                    the group of the last slice of an output adds them up (DEVICE_FENCE), or split_sum does
 
    Defines: per axis H, W the window: KERNEL_, STRIDE_, PAD_, DILATION_.
-   Work-items: strip_gpu.h; backward_filter: a work-group of ITEMS per (output, slice), which goes through strips. `each` is for the CPU class. */
+   Work-items: strip_gpu.h; in forward a group has `together` whole planes of a sample, or one of `pieces` of a plane; backward_filter: a work-group of ITEMS per (output, slice), which goes through strips. `each` is for the CPU class. */
 #include "common.h"
 #include "epilogue.h"
+#include "moments.h"
 #include "split_sum.h"
 #include "strip_gpu.h"
 
@@ -25,6 +27,7 @@
 #endif
 
 #define ITEMS 256
+#define MOST_ITEMS 128 /* of a group in forward */
 #define TAPS (KERNEL_H * KERNEL_W)
 #define FEW (TAPS <= 81) /* taps that backward_filter keeps, which there is only with few */
 #if FEW && STRIDE_H <= 4 && STRIDE_W <= 4
@@ -34,38 +37,73 @@
 #endif
 #define SIZES int batch, int outputs, int multiplier, int h, int w, int oh, int ow
 #define WITHIN(i, size) ((uint)(i) < (uint)(size))
-#define INLINE static inline __attribute__((always_inline))
-
-INLINE void put(global float* to, float v, int accumulate, float slope) {
-  if (accumulate) v += *to;
-  *to = v > 0.0f ? v : slope * v;
+#ifdef MOMENTS
+/* The sum of v over the `length` work-items that share a plane, as a tree; this is number `place` of them, `line` is theirs. */
+INLINE float sum_of_line(local float* line, int place, int length, float v) {
+  barrier(CLK_LOCAL_MEM_FENCE);
+  line[place] = v;
+  for (int apart = MOST_ITEMS / 2; apart > 0; apart /= 2) {
+    barrier(CLK_LOCAL_MEM_FENCE);
+    if (place < apart && place + apart < length) line[place] += line[place + apart];
+  }
+  barrier(CLK_LOCAL_MEM_FENCE);
+  return line[0];
 }
+#endif
 
-kernel void forward(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(const float, filter), OPERAND_RESTRICT(const float, bias),
-                    OPERAND_RESTRICT(float, y), SIZES, int strips, int has_bias, int accumulate, float slope) {
-  STRIP_ITEM(outputs, strips, ow)
+kernel void forward(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(const float, filter), STATISTICS OPERAND_RESTRICT(const float, bias),
+                    OPERAND_RESTRICT(float, y), SIZES, int strips, int pieces, int together, int has_bias, int accumulate, float slope) {
+#ifdef MOMENTS
+  local float lines[MOST_ITEMS];
+#endif
+  const int item = get_local_id(0), items = strips * ow, piece = get_group_id(0) % pieces, sample = get_global_id(1);
+  const int own = get_group_id(0) / pieces * together + item / items, within = piece * (int)get_local_size(0) + item % items;
+  const int exists = own < outputs && within < items, plane = min(own, outputs - 1);
+#ifndef MOMENTS
+  if (!exists) return;
+#endif
+  const int top = within / ow * ROWS, at_y = top * STRIDE_H - PAD_H, at_x = within % ow * STRIDE_W - PAD_W;
+  const int rows = exists ? min(oh - top, ROWS) : 0;
   x += x_offset + sample * x_stride + (ulong)(plane / multiplier) * h * w;
   filter += filter_offset + plane * TAPS;
   LOCATE(bias);
-  const int top = strip * ROWS, at_y = top * STRIDE_H - PAD_H, at_x = strip_column * STRIDE_W - PAD_W;
   float sum[ROWS];
   UNROLLED for (int r = 0; r < ROWS; ++r) sum[r] = 0.0f;
   UNROLLED for (int q = 0; q < FORWARD_ROWS(KERNEL_H, STRIDE_H, DILATION_H); ++q)
     UNROLLED for (int j = 0; j < KERNEL_W; ++j) {
       const int row = at_y + q, column = at_x + j * DILATION_W;
-      if (!WITHIN(row, h) || !WITHIN(column, w)) continue;
+      if (!WITHIN(row, h) || !WITHIN(column, w) || !exists) continue;
       const float v = x[row * w + column];
       UNROLLED for (int r = 0; r < ROWS; ++r)
         if (IS_TAP(q - r * STRIDE_H, KERNEL_H, DILATION_H)) sum[r] += filter[(q - r * STRIDE_H) / DILATION_H * KERNEL_W + j] * v;
     }
-  y += y_offset + sample * y_stride + (ulong)plane * oh * ow + top * ow + strip_column;
-  UNROLLED for (int r = 0; r < ROWS; ++r)
-    if (top + r < oh) put(y + r * ow, sum[r] * FACTOR(bias, plane) + OFFSET(bias, plane), accumulate, slope);
+  const float factor = FACTOR(bias, plane), offset = OFFSET(bias, plane);
+  y += y_offset + sample * y_stride + (ulong)plane * oh * ow + top * ow + within % ow;
+  UNROLLED for (int r = 0; r < ROWS; ++r) {
+    if (r < rows) sum[r] = put(y + r * ow, sum[r] * factor + offset, accumulate, slope, y, 0);
+  }
+#ifdef MOMENTS
+  const int length = min((int)get_local_size(0), items), place = item % length;
+  local float* line = lines + item - place;
+  const float values = sum_of_line(line, place, length, rows);
+  float mean = 0.0f, total = 0.0f;
+  for (int pass = 0; pass < 2; ++pass) {
+    total = 0.0f;
+    UNROLLED for (int r = 0; r < ROWS; ++r) {
+      if (r < rows) total += pass ? (sum[r] - mean) * (sum[r] - mean) : sum[r];
+    }
+    total = sum_of_line(line, place, length, total);
+    if (!pass) mean = total / values;
+  }
+  if (place > 0 || own >= outputs) return;
+  moments += moments_offset + plane * (moments_stride / outputs) + sample * pieces + piece;
+  moments[0] = values, moments[moments_stride] = mean, moments[2 * moments_stride] = total;
+#endif
 }
 
 #define HEIGHT BACK_ROWS(STRIDE_H)
 
-kernel void backward_data(OPERAND_RESTRICT(const float, dy), OPERAND_RESTRICT(const float, filter), OPERAND_RESTRICT(const float, bias),
+kernel void backward_data(OPERAND_RESTRICT(const float, dy), OPERAND_RESTRICT(const float, filter), SIGN OPERAND_RESTRICT(const float, bias),
                           OPERAND_RESTRICT(float, dx), SIZES, int strips, int has_bias, int accumulate, float slope) {
   STRIP_ITEM(outputs / multiplier, strips, (w + STRIDE_W - 1) / STRIDE_W)
   dy += dy_offset + sample * dy_stride + (ulong)plane * multiplier * oh * ow;
@@ -88,16 +126,19 @@ kernel void backward_data(OPERAND_RESTRICT(const float, dy), OPERAND_RESTRICT(co
               sum[r][s] += filter[y / DILATION_H * KERNEL_W + x / DILATION_W] * v;
           }
       }
-  dx += dx_offset + sample * dx_stride + (ulong)plane * h * w + top * w + left;
+  const int element = plane * h * w + top * w + left;
+  global const float* signs = IF_GATED(sign + sign_offset + sample * sign_stride, dx);
+  dx += dx_offset + sample * dx_stride + element;
   UNROLLED for (int r = 0; r < HEIGHT; ++r)
     UNROLLED for (int s = 0; s < STRIDE_W; ++s)
-      if (top + r < h && left + s < w) put(dx + r * w + s, sum[r][s] * FACTOR(bias, plane) + OFFSET(bias, plane), accumulate, slope);
+      if (top + r < h && left + s < w)
+        put(dx + r * w + s, sum[r][s] * FACTOR(bias, plane) + OFFSET(bias, plane), accumulate, slope, signs, element + r * w + s);
 }
 
 #if FEW
 kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void backward_filter(OPERAND_RESTRICT(const float, x),
-                                                                               OPERAND_RESTRICT(const float, dy),
-                                                                               OPERAND_RESTRICT(float, dw), SIZES, int each,
+                                                                               OPERAND_RESTRICT(const float, dy), ARRIVED
+                                                                               OPERAND_RESTRICT(float, dw) PARTS, SIZES, int each,
                                                                                int part, int accumulate) {
   local float sums[ITEMS];
   const int item = get_local_id(0), output = get_group_id(0), slice = get_group_id(1);
@@ -139,7 +180,16 @@ kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void backward_filter(O
     if (py >= strips) py -= strips, ++sample;
   }
 
+#ifdef DEVICE_FENCE
+  local int vote;
+  LOCATE(arrived), LOCATE(parts);
+  const int slices = get_num_groups(1);
+  global float* all = parts + (ulong)output * slices * TAPS;
+#define LEAVE(t, sum) all[slice * TAPS + t] = sum
+#else
   dw += dw_offset + slice * dw_stride + output * TAPS;
+#define LEAVE(t, sum) put(dw + t, sum, accumulate, 1.0f, dw, 0)
+#endif
 #pragma unroll
   for (int t = 0; t < TAPS; ++t) {
     sums[item] = sum[t / KERNEL_W][t % KERNEL_W];
@@ -148,8 +198,16 @@ kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void backward_filter(O
       if (item < others) sums[item] += sums[item + others];
       barrier(CLK_LOCAL_MEM_FENCE);
     }
-    if (item == 0) put(dw + t, sums[0], accumulate, 1.0f);
+    if (item == 0) LEAVE(t, sums[0]);
     barrier(CLK_LOCAL_MEM_FENCE);
   }
+#ifdef DEVICE_FENCE
+  ARRIVE(DEVICE_FENCE, arrived + output, slices, &vote, last);
+  if (!last || item >= TAPS) return;
+  float total = 0.0f;
+#pragma unroll 4
+  for (int s = 0; s < slices; ++s) total += all[s * TAPS + item];
+  put(dw + dw_offset + output * TAPS + item, total, accumulate, 1.0f, dw, 0);
+#endif
 }
 #endif

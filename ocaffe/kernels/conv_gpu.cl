@@ -2,7 +2,8 @@
 
    forward          y[output][position]  = sum over (channel, tap) of w * x
    backward_data    dx[channel][position] = sum over (output, tap) of w * dy, each position gathering what it gave; with a bias per channel
-                    it is the forward of a deconvolution
+                    it is the forward of a deconvolution, with a gate (gate.h) the backward pass of a ReLU is done, too.
+                    Both collect statistics of what they write (moments.h)
    backward_filter  dw[output][channel, tap] = sum over (sample, position) of dy * x
    split_sum        the second pass of a product whose depth was split
 
@@ -11,11 +12,12 @@
    BN divides NT, and STEP_CHANNELS is a multiple of NT / BN.
 
    Group (x, y, z): columns of the result (positions of all samples; channels and taps in backward_filter), its rows, and group and split of
-   the depth. In backward_data a column belongs to a phase (conv_window.h). With several splits the target holds one copy per split, its stride being the
-   distance between them. */
+   the depth. In backward_data a column belongs to a phase (conv_window.h). With several splits their groups meet (DEVICE_FENCE) and the last one writes the
+   result, or the target holds one copy per split, its stride being the distance between them. */
 #include "common.h"
 #include "conv_window.h"
 #include "epilogue.h"
+#include "moments.h"
 #include "split_sum.h"
 #include "tile_gpu.h"
 #include "conv_store.h"
@@ -39,38 +41,39 @@
 /* backward_filter: the line that a work-item begins with. In a warp it moves with the depth, so that the stores to local memory meet different banks. */
 #define LINE(item) (((item) / BK + (item) % BK / (32 / PADDING) * (32 / BK)) % ROWS_APART)
 
+#ifdef DEVICE_FENCE
+#define MEETING arrived + arrived_offset, parts + parts_offset
+#else
+#define MEETING 0, 0
+#endif
+/* Number of the tile that a group works on, and of those that work on it. */
+#define TILE_NUMBER ((get_group_id(2) % groups * get_num_groups(1) + get_group_id(1)) * get_num_groups(0) + get_group_id(0))
+#define SPLITS (get_num_groups(2) / groups)
+
 /* One axis of the window seen from a position. `at` is where tap 0 lies (backward: times the stride). */
 #define ORIGIN(p, stride, pad) (backward ? (p) + (pad) : (p) * (stride) - (pad))
 #define TAP_AT(at, tap, stride, dilation) (backward ? ((at) - (tap) * (dilation)) / (stride) : (at) + (tap) * (dilation))
 
 /* forward (backward = 0) and backward_data (backward = 1): both gather `source` at the taps of each position of `target`, times the filters.
    rows, depth: channels of target and source in a group; sd, sh, sw and td, th, tw: their planes. */
-INLINE void gather(const int backward, local float* as, local float* bs, global const float* source, ulong source_stride,
+INLINE void gather(const int backward, local float* as, local float* bs, global uint* arrived, global float* parts, global const float* source, ulong source_stride,
                    global const float* filter, global const float* bias, ulong bias_stride, global float* target, ulong target_stride, int target_aligned,
                    int batch, int groups, int rows, int depth, int sd, int sh, int sw, int td, int th, int tw, int split_channels,
-                   int splits, int has_bias, int accumulate, float slope) {
+                   int splits, int has_bias, int accumulate, float slope, global const float* sign, ulong sign_stride, int sign_aligned,
+                   global float* moments, ulong moments_stride) {
   const int phases = backward ? PHASES : 1;
   const int tap_step_d = backward ? PHASE_STEP_D : 1, tap_step_h = backward ? PHASE_STEP_H : 1, tap_step_w = backward ? PHASE_STEP_W : 1;
   const int leaves = backward ? (PADDED | STRIDED | (TAPS > 1)) : PADDED;  /* a tap may lie outside of the source */
   const int item = get_local_id(0);
-  const int phase = get_group_id(0) % phases, group = get_group_id(2) % groups, split = get_group_id(2) / groups;
-
-  /* The positions of this phase: from_, from_ + stride, ... along each axis. */
-  const int stride_d = backward ? STRIDE_D : 1, stride_h = backward ? STRIDE_H : 1, stride_w = backward ? STRIDE_W : 1;
-  const int from_w = phase % stride_w, from_h = phase / stride_w % stride_h, from_d = phase / stride_w / stride_h;
-  const int count_d = (td - from_d + stride_d - 1) / stride_d, count_h = (th - from_h + stride_h - 1) / stride_h;
-  const int count_w = (tw - from_w + stride_w - 1) / stride_w;
-  const int positions = count_d * count_h * count_w, columns = batch * positions;
+  const int group = get_group_id(2) % groups, split = get_group_id(2) / groups;
+  const Phase f = phase_of(backward, get_group_id(0) % phases, batch, td, th, tw);
   const int column0 = get_group_id(0) / phases * BN, row0 = get_group_id(1) * BM;
-  if (column0 >= columns) return;  /* the whole group: phases differ in size */
+  if (column0 >= f.columns) return;  /* the whole group: phases differ in size */
 
-  const int first_d = backward ? first_tap(from_d + PAD_D, KERNEL_D, STRIDE_D, DILATION_D, PHASE_STEP_D) : 0;
-  const int first_h = backward ? first_tap(from_h + PAD_H, KERNEL_H, STRIDE_H, DILATION_H, PHASE_STEP_H) : 0;
-  const int first_w = backward ? first_tap(from_w + PAD_W, KERNEL_W, STRIDE_W, DILATION_W, PHASE_STEP_W) : 0;
   const int begin = split * split_channels, end = min(depth, begin + split_channels);
-  const int steps_w = (KERNEL_W - first_w + tap_step_w * STEP_TAPS - 1) / (tap_step_w * STEP_TAPS);
-  const int steps_h = (KERNEL_H - first_h + tap_step_h * STEP_ROWS - 1) / (tap_step_h * STEP_ROWS);
-  const int steps_d = (KERNEL_D - first_d + tap_step_d - 1) / tap_step_d;
+  const int steps_w = (KERNEL_W - f.tap_w + tap_step_w * STEP_TAPS - 1) / (tap_step_w * STEP_TAPS);
+  const int steps_h = (KERNEL_H - f.tap_h + tap_step_h * STEP_ROWS - 1) / (tap_step_h * STEP_ROWS);
+  const int steps_d = (KERNEL_D - f.tap_d + tap_step_d - 1) / tap_step_d;
   const int steps = (end - begin + STEP_CHANNELS - 1) / STEP_CHANNELS * steps_d * steps_h * steps_w;
 
   if (steps == 0 && accumulate && !has_bias && slope == 1.0f) return;  /* no tap meets this phase: nothing to add */
@@ -85,14 +88,14 @@ INLINE void gather(const int backward, local float* as, local float* bs, global 
   filter += (ulong)group * rows * depth * TAPS + (ulong)(row0 + a_row) * a_row_stride + a_tap_h * KERNEL_W + a_tap_w;
   local float* a_to = as + (a_channel * STEP_WINDOW + a_tap) * LDA + a_row;
 
-  /* The image: columns past the end fetch the last one and are not stored. */
-  const int b_column = min(column0 + item % BN, columns - 1), b_channel = item / BN;
-  const int b_position = b_column % positions;
-  const int at_w = ORIGIN(from_w + b_position % count_w * stride_w, STRIDE_W, PAD_W);
-  const int at_h = ORIGIN(from_h + b_position / count_w % count_h * stride_h, STRIDE_H, PAD_H);
-  const int at_d = ORIGIN(from_d + b_position / count_w / count_h * stride_d, STRIDE_D, PAD_D);
+  /* The image: f.columns past the end fetch the last one and are not stored. */
+  const int b_column = min(column0 + item % BN, f.columns - 1), b_channel = item / BN;
+  const int b_position = b_column % f.positions;
+  const int at_w = ORIGIN(f.from_w + b_position % f.count_w * f.stride_w, STRIDE_W, PAD_W);
+  const int at_h = ORIGIN(f.from_h + b_position / f.count_w % f.count_h * f.stride_h, STRIDE_H, PAD_H);
+  const int at_d = ORIGIN(f.from_d + b_position / f.count_w / f.count_h * f.stride_d, STRIDE_D, PAD_D);
   const int plane = sd * sh * sw;
-  source += b_column / positions * source_stride + (ulong)group * depth * plane;
+  source += b_column / f.positions * source_stride + (ulong)group * depth * plane;
   local float* b_to = bs + b_channel * STEP_WINDOW * LDB + item % BN;
 
   local const float* a_from = as + tile_row(item);
@@ -101,7 +104,7 @@ INLINE void gather(const int backward, local float* as, local float* bs, global 
   float ra[PASSES_A], rb[STEP_WINDOW][ITEM_CHANNELS];
   for (int exact = 0;; exact = 1) {
     tile_clear(acc);
-    int channel = begin, tap_d = first_d, tap_h = first_h, tap_w = first_w;
+    int channel = begin, tap_d = f.tap_d, tap_h = f.tap_h, tap_w = f.tap_w;
     /* Step s is fetched while step s - 1 is multiplied; the loads are in flight meanwhile. */
     for (int s = 0; s <= steps; ++s) {
       if (s < steps) {
@@ -132,12 +135,12 @@ INLINE void gather(const int backward, local float* as, local float* bs, global 
 
         tap_w += STEP_TAPS * tap_step_w;
         if (tap_w >= KERNEL_W) {
-          tap_w = first_w;
+          tap_w = f.tap_w;
           tap_h += STEP_ROWS * tap_step_h;
           if (tap_h >= KERNEL_H) {
-            tap_h = first_h;
+            tap_h = f.tap_h;
             tap_d += tap_step_d;
-            if (tap_d >= KERNEL_D) tap_d = first_d, channel += STEP_CHANNELS;
+            if (tap_d >= KERNEL_D) tap_d = f.tap_d, channel += STEP_CHANNELS;
           }
         }
       }
@@ -157,79 +160,42 @@ INLINE void gather(const int backward, local float* as, local float* bs, global 
     if (tile_is_done(acc, exact, as)) break;
   }
 
-  const int target_plane = td * th * tw;
-  const ulong sample_stride = splits > 1 ? (ulong)groups * rows * target_plane : target_stride;
-  target += (splits > 1 ? split * target_stride : 0) + (ulong)(group * rows + row0) * target_plane;
-  bias += group * rows + row0;
-  const int row = tile_row(item), column = column0 + tile_column(item);
-  /* Four neighbouring columns are four neighbouring places of one plane. */
-  const int dense = !(backward && STRIDED);
-  const int by_four = dense && target_aligned && (positions & 3) == 0 && (sample_stride & 3) == 0;
-  /* SPREAD: two results and the gaps between them are four neighbouring places of a row. */
-  const int in_pairs = backward && SPREAD && STRIDE_W == 2 && target_aligned && (tw & 3) == 0 && (sample_stride & 3) == 0;
-#pragma unroll
-  for (int j = 0; j < TN; j += 4) {
-    ulong place[4];
-    int sample = (column + COLUMN(j)) / positions, p = column + COLUMN(j) - sample * positions;
-#pragma unroll
-    for (int e = 0; e < 4; ++e) {
-      int at = p;
-      if (!dense) {
-        const int x = from_w + p % count_w * stride_w, y = from_h + p / count_w % count_h * stride_h;
-        at = ((from_d + p / count_w / count_h * stride_d) * th + y) * tw + x;
-      }
-      place[e] = sample * sample_stride + at;
-      if (++p == positions) p = 0, ++sample;
-    }
-#pragma unroll
-    for (int i = 0; i < TM; ++i) {
-      if (row + ROW(i) >= rows - row0) continue;
-      global float* to = target + (ulong)(row + ROW(i)) * target_plane;
-      const float factor = FACTOR(bias, row + ROW(i)), offset = OFFSET(bias, row + ROW(i));
-      const float4 v = (float4)(acc[i][j], acc[i][j + 1], acc[i][j + 2], acc[i][j + 3]) * factor + offset;
-      if (in_pairs) {
-        if (column + COLUMN(j) < columns) put4(to + place[0], (float4)(v.x, offset, v.y, offset), accumulate, slope);
-        if (column + COLUMN(j) + 2 < columns) put4(to + place[2], (float4)(v.z, offset, v.w, offset), accumulate, slope);
-      } else if (by_four) {
-        if (column + COLUMN(j) < columns) put4(to + place[0], v, accumulate, slope);
-      } else {
-        if (column + COLUMN(j) < columns) put(to + place[0], v.x, accumulate, slope);
-        if (column + COLUMN(j) + 1 < columns) put(to + place[1], v.y, accumulate, slope);
-        if (column + COLUMN(j) + 2 < columns) put(to + place[2], v.z, accumulate, slope);
-        if (column + COLUMN(j) + 3 < columns) put(to + place[3], v.w, accumulate, slope);
-      }
-    }
-  }
-  if (backward && SPREAD)
-    fill_gaps(target, sample_stride, column0 + item % BN, columns, min(BM, rows - row0), positions, count_h, count_w, td, th, tw, bias, bias_stride, in_pairs,
-              has_bias, accumulate, slope);
+#ifdef DEVICE_FENCE
+  if (!tile_join(arrived, parts, TILE_NUMBER, split, SPLITS, acc, as)) return;
+  splits = 1;
+#endif
+  const ulong sample_stride = splits > 1 ? (ulong)groups * rows * td * th * tw : target_stride;
+  target += splits > 1 ? split * target_stride : 0;
+  store_positions(acc, f, target, sample_stride, target_aligned, groups, group, row0, rows, column0, td, th, tw, bias, bias_stride, has_bias, accumulate, slope,
+                  sign, sign_stride, sign_aligned, as, moments, moments_stride, backward);
 }
 
 kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void forward(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(const float, filter),
-                                                                    OPERAND_RESTRICT(const float, bias), OPERAND_RESTRICT(float, y),
-                                                                    SIZES, int split_channels, int splits, int has_bias, int accumulate,
-                                                                    float slope) {
-  LOCAL_TILE(as, 2 * BK * LDA);
+                                                                    STATISTICS ARRIVED OPERAND_RESTRICT(const float, bias),
+                                                                    OPERAND_RESTRICT(float, y) PARTS, SIZES, int split_channels, int splits,
+                                                                    int has_bias, int accumulate, float slope) {
+  LOCAL_TILE(as, 2 * BK * LDA > MOMENTS_SIZE ? 2 * BK * LDA : MOMENTS_SIZE);
   LOCAL_TILE(bs, 2 * BK * LDB);
-  gather(0, as, bs, x + x_offset, x_stride, filter + filter_offset, bias + bias_offset, bias_stride, y + y_offset, y_stride, (y_offset & 3) == 0, batch,
-         groups, outputs, channels, d, h, w, od, oh, ow, split_channels, splits, has_bias, accumulate, slope);
+  gather(0, as, bs, MEETING, x + x_offset, x_stride, filter + filter_offset, bias + bias_offset, bias_stride, y + y_offset, y_stride, (y_offset & 3) == 0, batch,
+         groups, outputs, channels, d, h, w, od, oh, ow, split_channels, splits, has_bias, accumulate, slope, y, 0, 1, GIVEN_STATISTICS);
 }
 
 kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void backward_data(OPERAND_RESTRICT(const float, dy),
                                                                           OPERAND_RESTRICT(const float, filter),
-                                                                          OPERAND_RESTRICT(const float, bias),
-                                                                          OPERAND_RESTRICT(float, dx), SIZES, int split_channels,
+                                                                          STATISTICS SIGN ARRIVED OPERAND_RESTRICT(const float, bias),
+                                                                          OPERAND_RESTRICT(float, dx) PARTS, SIZES, int split_channels,
                                                                           int splits, int has_bias, int accumulate, float slope) {
-  LOCAL_TILE(as, 2 * BK * LDA);
+  LOCAL_TILE(as, 2 * BK * LDA > MOMENTS_SIZE ? 2 * BK * LDA : MOMENTS_SIZE);
   LOCAL_TILE(bs, 2 * BK * LDB);
-  gather(1, as, bs, dy + dy_offset, dy_stride, filter + filter_offset, bias + bias_offset, bias_stride, dx + dx_offset, dx_stride, (dx_offset & 3) == 0,
-         batch, groups, channels, outputs, od, oh, ow, d, h, w, split_channels, splits, has_bias, accumulate, slope);
+  gather(1, as, bs, MEETING, dy + dy_offset, dy_stride, filter + filter_offset, bias + bias_offset, bias_stride, dx + dx_offset, dx_stride, (dx_offset & 3) == 0,
+         batch, groups, channels, outputs, od, oh, ow, d, h, w, split_channels, splits, has_bias, accumulate, slope, IF_GATED(sign + sign_offset, dx),
+         IF_GATED(sign_stride, 0), SIGN_ALIGNED, GIVEN_STATISTICS);
 }
 
 /* Rows: outputs; columns: (channel, tap) as the filters have them; depth: the positions of all samples, BK of them a step. A work-item
    keeps to every BK-th position, for which it fetches rows of dy and columns of the image. */
 kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void backward_filter(OPERAND_RESTRICT(const float, x),
-                                                                            OPERAND_RESTRICT(const float, dy), OPERAND_RESTRICT(float, dw),
+                                                                            OPERAND_RESTRICT(const float, dy), ARRIVED OPERAND_RESTRICT(float, dw) PARTS,
                                                                             SIZES, int split_positions, int accumulate) {
   LOCAL_TILE(as, 2 * BK * LDA);
   LOCAL_TILE(bs, 2 * BK * LDB);
@@ -305,7 +271,13 @@ kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void backward_filter(OPER
     if (tile_is_done(acc, exact, as)) break;
   }
 
-  const ulong dw_place = dw_offset + split * dw_stride + (ulong)(group * outputs + row0) * columns + column0;
+#ifdef DEVICE_FENCE
+  if (!tile_join(MEETING, TILE_NUMBER, split, SPLITS, acc, as)) return;
+  const int copy = 0;
+#else
+  const int copy = split;
+#endif
+  const ulong dw_place = dw_offset + copy * dw_stride + (ulong)(group * outputs + row0) * columns + column0;
   const int aligned = ((dw_place | (ulong)columns) & 3) == 0;
-  tile_store(dw + dw_place, columns, outputs - row0, columns - column0, aligned, acc, accumulate, 1.0f);
+  tile_store(dw + dw_place, columns, outputs - row0, columns - column0, aligned, acc, accumulate, 1.0f, dw, 0, 0);
 }

@@ -21,6 +21,7 @@
 #include "common.h"
 #include "conv_window.h"
 #include "epilogue.h"
+#include "moments.h"
 #include "split_sum.h"
 #include "tile_mma.h"
 #include "conv_store.h"
@@ -83,7 +84,8 @@ INLINE uint tap_bits(int base, int step, int taps, int size) {
 INLINE void gather(local uint4* as, local uint4* bs, local int2* table, global const float* source, ulong source_stride, global const float* packed,
                    global const float* bias, ulong bias_stride, global float* target, ulong target_stride, int target_aligned, int batch,
                    int groups, int rows, int depth, int sd, int sh, int sw, int td, int th, int tw, int split_depth, int splits,
-                   int has_bias, int accumulate, float slope) {
+                   int has_bias, int accumulate, float slope, global const float* sign, ulong sign_stride, int sign_aligned,
+                   global float* moments, ulong moments_stride) {
   const int phases = backward ? PHASES : 1;
   const int tap_step_d = backward ? PHASE_STEP_D : 1, tap_step_h = backward ? PHASE_STEP_H : 1, tap_step_w = backward ? PHASE_STEP_W : 1;
   const int leaves = backward ? (PADDED | STRIDED | (TAPS > 1)) : PADDED; /* a tap may lie outside of the source */
@@ -195,14 +197,14 @@ INLINE void gather(local uint4* as, local uint4* bs, local int2* table, global c
     }
   tile_unscale(acc);
   const ulong sample_stride = splits > 1 ? (ulong)groups * rows * td * th * tw : target_stride;
-  target += (splits > 1 ? split * target_stride : 0);
-  store_positions(acc, f, target, sample_stride, target_aligned, group * rows, row0, rows, column0, td, th, tw, bias, bias_stride, has_bias, accumulate,
-                  slope, backward);
+  target += splits > 1 ? split * target_stride : 0;
+  store_positions(acc, f, target, sample_stride, target_aligned, groups, group, row0, rows, column0, td, th, tw, bias, bias_stride, has_bias, accumulate, slope,
+                  sign, sign_stride, sign_aligned, (local float*)as, moments, moments_stride, backward);
 }
 
 #if DIRECTION == 0
 kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void forward(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(const float, packed),
-                                                                    OPERAND_RESTRICT(const float, bias), OPERAND_RESTRICT(float, y),
+                                                                    STATISTICS OPERAND_RESTRICT(const float, bias), OPERAND_RESTRICT(float, y),
                                                                     SIZES, int split_channels, int splits, int has_bias, int accumulate,
                                                                     float slope) {
   LOCAL_QUADS(as, 2 * 4 * BM);
@@ -213,19 +215,20 @@ kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void forward(OPERAND_REST
   local int2* table = 0;
 #endif
   gather(as, bs, table, x + x_offset, x_stride, packed + packed_offset, bias + bias_offset, bias_stride, y + y_offset, y_stride, (y_offset & 3) == 0, batch,
-         groups, outputs, channels, d, h, w, od, oh, ow, split_channels, splits, has_bias, accumulate, slope);
+         groups, outputs, channels, d, h, w, od, oh, ow, split_channels, splits, has_bias, accumulate, slope, y, 0, 1, GIVEN_STATISTICS);
 }
 
 #else
 kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void backward_data(OPERAND_RESTRICT(const float, dy),
                                                                           OPERAND_RESTRICT(const float, packed),
-                                                                          OPERAND_RESTRICT(const float, bias),
+                                                                          STATISTICS SIGN OPERAND_RESTRICT(const float, bias),
                                                                           OPERAND_RESTRICT(float, dx), SIZES, int split_channels,
                                                                           int splits, int has_bias, int accumulate, float slope) {
   LOCAL_QUADS(as, 2 * 4 * BM);
   LOCAL_QUADS(bs, 2 * 4 * BN);
   gather(as, bs, 0, dy + dy_offset, dy_stride, packed + packed_offset, bias + bias_offset, bias_stride, dx + dx_offset, dx_stride, (dx_offset & 3) == 0,
-         batch, groups, channels, outputs, od, oh, ow, d, h, w, split_channels, splits, has_bias, accumulate, slope);
+         batch, groups, channels, outputs, od, oh, ow, d, h, w, split_channels, splits, has_bias, accumulate, slope, IF_GATED(sign + sign_offset, dx),
+         IF_GATED(sign_stride, 0), SIGN_ALIGNED, GIVEN_STATISTICS);
 }
 
 #endif
@@ -233,7 +236,7 @@ kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void backward_data(OPERAN
 
 /* backward_filter's operands by words: a work-item keeps to one word of every line, that is to one or two positions, and takes every NT / 16-th line. */
 #define LINES_APART (NT / WORDS)
-#define PASSES(lines) ((lines) / LINES_APART)
+#define LINE_PASSES(lines) ((lines) / LINES_APART)
 #define WORD_PLACE(i) ((i) * LINES_APART * 16)
 #define WORD_SHIFT(i) (((i) * LINES_APART >> 3 & 1) * 2 ^ ((i) * LINES_APART >> 4 & 1))
 
@@ -280,10 +283,10 @@ kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void backward_filter(OPER
   for (int i = 0; i < QUADS(BN); ++i) b_line[i] = x + (ulong)min(column0 + along.line + i * along.next_line, columns - 1) * plane;
 #else
   /* Of each of the work-item's columns the place of its tap, seen from the position's own, and the bits. */
-  int b_place[PASSES(BN)];
-  uint b_bits[PASSES(BN)];
+  int b_place[LINE_PASSES(BN)];
+  uint b_bits[LINE_PASSES(BN)];
 #pragma unroll
-  for (int i = 0; i < PASSES(BN); ++i) {
+  for (int i = 0; i < LINE_PASSES(BN); ++i) {
     const int column = min(column0 + word_line + i * LINES_APART, columns - 1);
     const int tap_w = column % KERNEL_W, tap_h = column / KERNEL_W % KERNEL_H, tap_d = column / (KERNEL_W * KERNEL_H) % KERNEL_D;
     b_place[i] = ((column / TAPS * d + tap_d * DILATION_D) * h + tap_h * DILATION_H) * w + tap_w * DILATION_W;
@@ -310,12 +313,12 @@ kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void backward_filter(OPER
   }
   float ra[AHEAD][QUADS(BM)][QUAD];
 #else
-  float ra[AHEAD][PASSES(BM)][PACK];
+  float ra[AHEAD][LINE_PASSES(BM)][PACK];
 #endif
 #if VECTOR && POINTWISE
   float rb[AHEAD][QUADS(BN)][QUAD];
 #else
-  float rb[AHEAD][PASSES(BN)][PACK];
+  float rb[AHEAD][LINE_PASSES(BN)][PACK];
 #endif
   for (int s = 0; s < steps + AHEAD; s += AHEAD)
 #pragma unroll
@@ -352,7 +355,7 @@ kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void backward_filter(OPER
 #if !VECTOR
           global const float* a = dy + p.sample * dy_stride + (p.z * oh + p.y) * ow + p.x;
 #pragma unroll
-          for (int i = 0; i < PASSES(BM); ++i)
+          for (int i = 0; i < LINE_PASSES(BM); ++i)
             ra[now][i][e] = exists ? a[(ulong)min(row0 + word_line + i * LINES_APART, outputs - 1) * out_plane] : 0.0f;
 #endif
           const int z = p.z * STRIDE_D - PAD_D, y = p.y * STRIDE_H - PAD_H, left = p.x * STRIDE_W - PAD_W;
@@ -362,7 +365,7 @@ kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void backward_filter(OPER
                       axis_bits(z, DILATION_D, KERNEL_D, d) << (KERNEL_W + KERNEL_H);
           global const float* b = x + p.sample * x_stride + (long)((z * h + y) * w + left);
 #pragma unroll
-          for (int i = 0; i < PASSES(BN); ++i) rb[now][i][e] = (inside & b_bits[i]) == b_bits[i] ? b[b_place[i]] : 0.0f;
+          for (int i = 0; i < LINE_PASSES(BN); ++i) rb[now][i][e] = (inside & b_bits[i]) == b_bits[i] ? b[b_place[i]] : 0.0f;
 
           word[e].position += BK;
           word[e].x += step_x, word[e].y += step_y, word[e].z += step_z, word[e].sample += step_sample;
@@ -379,13 +382,13 @@ kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void backward_filter(OPER
         store_quads(a_step, a_to, ra[(now + 1) % AHEAD], QUADS(BM), LEFT_SCALE);
 #else
 #pragma unroll
-        for (int i = 0; i < PASSES(BM); ++i) ((local uint*)a_step)[(word_to ^ WORD_SHIFT(i) * 4) + WORD_PLACE(i)] = word_of(ra[(now + 1) % AHEAD][i], LEFT_SCALE);
+        for (int i = 0; i < LINE_PASSES(BM); ++i) ((local uint*)a_step)[(word_to ^ WORD_SHIFT(i) * 4) + WORD_PLACE(i)] = word_of(ra[(now + 1) % AHEAD][i], LEFT_SCALE);
 #endif
 #if VECTOR && POINTWISE
         store_quads(b_step, b_to, rb[(now + 1) % AHEAD], QUADS(BN), RIGHT_SCALE);
 #else
 #pragma unroll
-        for (int i = 0; i < PASSES(BN); ++i) ((local uint*)b_step)[(word_to ^ WORD_SHIFT(i) * 4) + WORD_PLACE(i)] = word_of(rb[(now + 1) % AHEAD][i], RIGHT_SCALE);
+        for (int i = 0; i < LINE_PASSES(BN); ++i) ((local uint*)b_step)[(word_to ^ WORD_SHIFT(i) * 4) + WORD_PLACE(i)] = word_of(rb[(now + 1) % AHEAD][i], RIGHT_SCALE);
 #endif
       }
       barrier(CLK_LOCAL_MEM_FENCE);
@@ -394,6 +397,6 @@ kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void backward_filter(OPER
 
   const ulong dw_place = dw_offset + split * dw_stride + (ulong)(group * outputs + row0) * columns + column0;
   const int aligned = ((dw_place | (ulong)columns) & 3) == 0;
-  tile_store(dw + dw_place, columns, outputs - row0, columns - column0, aligned, acc, accumulate, 1.0f);
+  tile_store(dw + dw_place, columns, outputs - row0, columns - column0, aligned, acc, accumulate, 1.0f, dw, 0, 0);
 }
 #endif

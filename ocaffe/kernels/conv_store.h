@@ -4,43 +4,107 @@
 
 #include "conv_window.h"
 #include "epilogue.h"
+#include "gate.h"
+#include "moments.h"
 #include "tile_gpu.h"
 
+#ifdef MOMENTS
+#define ROW_ITEMS (BN / TN) /* work-items that share a row of the tile */
+#define ROW_ITEM(item) ((item) / 32 % (BN / WN) * LANE_COLUMNS + (item) % 32 % LANE_COLUMNS)
+#define MOMENTS_SIZE (BM * ROW_ITEMS) /* floats of local memory */
+
+/* The sums of each row over its work-items, in order, to shared[row * ROW_ITEMS]. */
+INLINE void sum_rows(local float* shared) {
+  barrier(CLK_LOCAL_MEM_FENCE);
+  for (int row = get_local_id(0); row < BM; row += NT) {
+    float sum = 0.0f;
+#pragma unroll
+    for (int i = 0; i < ROW_ITEMS; ++i) sum += shared[row * ROW_ITEMS + i];
+    shared[row * ROW_ITEMS] = sum;
+  }
+  barrier(CLK_LOCAL_MEM_FENCE);
+}
+
+/* The statistics of the tile, but for `rows` and `columns` that do not exist; `to` is those of its first row. */
+INLINE void tile_moments(local float* shared, float acc[TM][TN], int rows, int columns, global float* to, int parts, ulong apart) {
+  const int item = get_local_id(0), row = tile_row(item), column = tile_column(item);
+  const float count = min(columns, BN);
+  float sum[TM];
+#pragma unroll
+  for (int i = 0; i < TM; ++i) {
+    sum[i] = 0.0f;
+#pragma unroll
+    for (int j = 0; j < TN; ++j)
+      if (column + COLUMN(j) < columns) sum[i] += acc[i][j];
+    shared[(row + ROW(i)) * ROW_ITEMS + ROW_ITEM(item)] = sum[i];
+  }
+  sum_rows(shared);
+#pragma unroll
+  for (int i = 0; i < TM; ++i) {
+    const float mean = shared[(row + ROW(i)) * ROW_ITEMS] / count;
+    if (ROW_ITEM(item) == 0 && row + ROW(i) < rows) to[(row + ROW(i)) * parts] = count, to[(row + ROW(i)) * parts + apart] = mean;
+    sum[i] = 0.0f;
+#pragma unroll
+    for (int j = 0; j < TN; ++j)
+      if (column + COLUMN(j) < columns) sum[i] += (acc[i][j] - mean) * (acc[i][j] - mean);
+  }
+  barrier(CLK_LOCAL_MEM_FENCE);
+#pragma unroll
+  for (int i = 0; i < TM; ++i) shared[(row + ROW(i)) * ROW_ITEMS + ROW_ITEM(item)] = sum[i];
+  sum_rows(shared);
+#pragma unroll
+  for (int i = 0; i < TM; ++i)
+    if (ROW_ITEM(item) == 0 && row + ROW(i) < rows) to[(row + ROW(i)) * parts + 2 * apart] = shared[(row + ROW(i)) * ROW_ITEMS];
+}
+#else
+#define MOMENTS_SIZE 0
+#endif
+
 /* SPREAD: an offset (and what is there) in the gaps behind the tile's results. A work-item keeps to one column and takes every NT / BN-th row, so that neighbours write
-   neighbouring places. `target`, `bias`: the tile's first row; `rows` of it exist; in_pairs: the gap behind a result in its own row was written with the result. */
-INLINE void fill_gaps(global float* target, ulong sample_stride, int column, int columns, int rows, int positions, int count_h, int count_w, int td, int th,
-                      int tw, global const float* bias, ulong bias_stride, int in_pairs, int has_bias, int accumulate, float slope) {
+   neighbouring places. `target`, `bias`: the tile's first row, which begins at `element` of a sample; `rows` of it exist; in_pairs: the gap behind a result in
+   its own row was written with the result. */
+INLINE void fill_gaps(const Phase f, global float* target, ulong sample_stride, int element, int column, int rows, int td, int th, int tw,
+                      global const float* bias, ulong bias_stride, int in_pairs, int has_bias, int accumulate, float slope,
+                      global const float* sign, ulong sign_stride) {
   const int nothing_to_add = accumulate && !has_bias && slope == 1.0f;
-  if (column >= columns || nothing_to_add) return;
-  const int p = column % positions, x = p % count_w * STRIDE_W, y = p / count_w % count_h * STRIDE_H, z = p / count_w / count_h * STRIDE_D;
+  if (column >= f.columns || nothing_to_add) return;
+  const int sample = column / f.positions, p = column - sample * f.positions;
+  const int x = p % f.count_w * STRIDE_W, y = p / f.count_w % f.count_h * STRIDE_H, z = p / f.count_w / f.count_h * STRIDE_D;
   const int depth = min(STRIDE_D, td - z), height = min(STRIDE_H, th - y), width = min(STRIDE_W, tw - x);
-  target += column / positions * sample_stride + (z * th + y) * tw + x;
+  target += sample * sample_stride;
+  sign += sample * sign_stride;
 #pragma unroll 1
   for (int row = get_local_id(0) / BN; row < rows; row += NT / BN) {
-    global float* to = target + (ulong)row * (td * th * tw);
+    const int begin = row * (td * th * tw) + (z * th + y) * tw + x;
     const float offset = OFFSET(bias, row);
     for (int d = 0; d < depth; ++d)
       for (int h = 0; h < height; ++h)
-        for (int w = (d | h) ? 0 : in_pairs ? width : 1; w < width; ++w) put(to + (d * th + h) * tw + w, offset, accumulate, slope);
+        for (int w = (d | h) ? 0 : in_pairs ? width : 1; w < width; ++w) {
+          const int at = begin + (d * th + h) * tw + w;
+          put(target + at, offset, accumulate, slope, sign, element + at);
+        }
   }
 }
 
-/* `channel0`: the group's first channel in target and bias; row0, rows: the tile's first row and the group's; target is where a sample begins. */
-INLINE void store_positions(float acc[TM][TN], const Phase f, global float* target, ulong sample_stride, int target_aligned, int channel0, int row0, int rows,
+/* row0, rows: the tile's first row and the rows of the group of channels `group`; target: where a sample begins; sign: the gate's (gate.h). With MOMENTS (moments.h;
+   where every position is written here) `shared` is MOMENTS_SIZE floats that nobody uses now. */
+INLINE void store_positions(float acc[TM][TN], const Phase f, global float* target, ulong sample_stride, int target_aligned, int groups, int group, int row0, int rows,
                             int column0, int td, int th, int tw, global const float* bias, ulong bias_stride, int has_bias, int accumulate,
-                            float slope, const int backward) {
-  const int item = get_local_id(0), plane = td * th * tw;
-  target += (ulong)(channel0 + row0) * plane;
-  bias += channel0 + row0;
+                            float slope, global const float* sign, ulong sign_stride, int sign_aligned, local float* shared,
+                            global float* moments, ulong moments_stride, const int backward) {
+  const int item = get_local_id(0), plane = td * th * tw, channel = group * rows + row0;
+  target += (ulong)channel * plane;
+  bias += channel;
   const int row = tile_row(item), column = column0 + tile_column(item);
   /* Four neighbouring columns are four neighbouring places of one plane. */
-  const int dense = !(backward && STRIDED);
-  const int by_four = dense && target_aligned && (f.positions & 3) == 0 && (sample_stride & 3) == 0;
+  const int dense = !(backward && STRIDED), aligned = target_aligned && (sample_stride & 3) == 0 && sign_aligned;
+  const int by_four = dense && aligned && (f.positions & 3) == 0;
   /* SPREAD: two results and the gaps between them are four neighbouring places of a row. */
-  const int in_pairs = backward && SPREAD && STRIDE_W == 2 && target_aligned && (tw & 3) == 0 && (sample_stride & 3) == 0;
+  const int in_pairs = backward && SPREAD && STRIDE_W == 2 && aligned && (tw & 3) == 0;
 #pragma unroll
   for (int j = 0; j < TN; j += 4) {
-    ulong place[4];
+    ulong place[4], sign_place[4];
+    int element[4];
     int sample = (column + COLUMN(j)) / f.positions, p = column + COLUMN(j) - sample * f.positions;
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
@@ -50,30 +114,42 @@ INLINE void store_positions(float acc[TM][TN], const Phase f, global float* targ
         at = ((f.from_d + p / f.count_w / f.count_h * f.stride_d) * th + y) * tw + x;
       }
       place[e] = sample * sample_stride + at;
+      sign_place[e] = sample * sign_stride;
+      element[e] = channel * plane + at;
       if (++p == f.positions) p = 0, ++sample;
     }
 #pragma unroll
     for (int i = 0; i < TM; ++i) {
       if (row + ROW(i) >= rows - row0) continue;
       global float* to = target + (ulong)(row + ROW(i)) * plane;
+      const int more = (row + ROW(i)) * plane;
       const float factor = FACTOR(bias, row + ROW(i)), offset = OFFSET(bias, row + ROW(i));
-      const float4 v = (float4)(acc[i][j], acc[i][j + 1], acc[i][j + 2], acc[i][j + 3]) * factor + offset;
+      float4 v = (float4)(acc[i][j], acc[i][j + 1], acc[i][j + 2], acc[i][j + 3]) * factor + offset;
       if (in_pairs) {
-        if (column + COLUMN(j) < f.columns) put4(to + place[0], (float4)(v.x, offset, v.y, offset), accumulate, slope);
-        if (column + COLUMN(j) + 2 < f.columns) put4(to + place[2], (float4)(v.z, offset, v.w, offset), accumulate, slope);
+        if (column + COLUMN(j) < f.columns)
+          put4(to + place[0], (float4)(v.x, offset, v.y, offset), accumulate, slope, sign + sign_place[0], element[0] + more);
+        if (column + COLUMN(j) + 2 < f.columns)
+          put4(to + place[2], (float4)(v.z, offset, v.w, offset), accumulate, slope, sign + sign_place[2], element[2] + more);
       } else if (by_four) {
-        if (column + COLUMN(j) < f.columns) put4(to + place[0], v, accumulate, slope);
+        if (column + COLUMN(j) < f.columns) v = put4(to + place[0], v, accumulate, slope, sign + sign_place[0], element[0] + more);
       } else {
-        if (column + COLUMN(j) < f.columns) put(to + place[0], v.x, accumulate, slope);
-        if (column + COLUMN(j) + 1 < f.columns) put(to + place[1], v.y, accumulate, slope);
-        if (column + COLUMN(j) + 2 < f.columns) put(to + place[2], v.z, accumulate, slope);
-        if (column + COLUMN(j) + 3 < f.columns) put(to + place[3], v.w, accumulate, slope);
+        if (column + COLUMN(j) < f.columns) v.x = put(to + place[0], v.x, accumulate, slope, sign + sign_place[0], element[0] + more);
+        if (column + COLUMN(j) + 1 < f.columns) v.y = put(to + place[1], v.y, accumulate, slope, sign + sign_place[1], element[1] + more);
+        if (column + COLUMN(j) + 2 < f.columns) v.z = put(to + place[2], v.z, accumulate, slope, sign + sign_place[2], element[2] + more);
+        if (column + COLUMN(j) + 3 < f.columns) v.w = put(to + place[3], v.w, accumulate, slope, sign + sign_place[3], element[3] + more);
       }
+#ifdef MOMENTS
+      acc[i][j] = v.x, acc[i][j + 1] = v.y, acc[i][j + 2] = v.z, acc[i][j + 3] = v.w;
+#endif
     }
   }
   if (backward && SPREAD)
-    fill_gaps(target, sample_stride, column0 + item % BN, f.columns, min(BM, rows - row0), f.positions, f.count_h, f.count_w, td, th, tw, bias, bias_stride, in_pairs,
-              has_bias, accumulate, slope);
+    fill_gaps(f, target, sample_stride, channel * plane, column0 + item % BN, min(BM, rows - row0), td, th, tw, bias, bias_stride, in_pairs, has_bias,
+              accumulate, slope, sign, sign_stride);
+#ifdef MOMENTS
+  const int parts_of_row = moments_stride / (groups * rows);
+  tile_moments(shared, acc, rows - row0, f.columns - column0, moments + (ulong)channel * parts_of_row + get_group_id(0), parts_of_row, moments_stride);
+#endif
 }
 
 #endif

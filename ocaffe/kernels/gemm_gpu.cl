@@ -1,9 +1,10 @@
-/* c[M][N] = op(a) op(b) (+ bias[n]) for work-groups that share tiles in local memory.
+/* c[M][N] = op(a) op(b) (+ bias[n]), then the slope where the gate says (gate.h), for work-groups that share tiles in local memory.
 
    Defines: the tile (tile_gpu.h). BM * BK and BN * BK are multiples of 4 * NT, BK of 4.
    Leading dimensions are the operands' strides. trans_a, trans_b: the operand is stored with the depth outside (a: K x M) respectively
    inside (b: N x K). Group (x, y, z): columns, rows, and batch and split of the depth. The matrices of the batches follow each other in each operand;
-   a split takes `depth` of K and, when there is more than one, writes its own matrices behind those of the split before (then split_sum adds them up).
+   a split takes `depth` of K. With DEVICE_FENCE the groups of all splits of a tile meet, and the last writes c; else, when there is more than one split,
+   each writes its own matrices behind those of the split before (then split_sum adds them up).
    An operand is fetched as float4 where it is aligned and the whole tile exists, else element by element. */
 #include "common.h"
 #include "epilogue.h"
@@ -48,9 +49,9 @@ INLINE void stage(local float* to, float4 v, int ld, int along_depth, int item) 
 }
 
 kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void gemm(OPERAND_RESTRICT(const float, a), OPERAND_RESTRICT(const float, b),
-                                                                 OPERAND_RESTRICT(const float, bias), OPERAND_RESTRICT(float, c), int M,
-                                                                 int N, int K, int depth, int batches, int trans_a, int trans_b, int has_bias,
-                                                                 int accumulate, float slope) {
+                                                                 SIGN ARRIVED OPERAND_RESTRICT(const float, bias),
+                                                                 OPERAND_RESTRICT(float, c) PARTS, int M, int N, int K, int depth, int batches,
+                                                                 int trans_a, int trans_b, int has_bias, int accumulate, float slope) {
   LOCAL_TILE(as, 2 * BK * LDA);
   LOCAL_TILE(bs, 2 * BK * LDB);
   const int item = get_local_id(0);
@@ -65,6 +66,7 @@ kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void gemm(OPERAND_RESTRIC
   const ulong a_row_step = trans_a ? 1 : a_stride, a_depth_step = trans_a ? a_stride : 1;
   const ulong b_row_step = trans_b ? b_stride : 1, b_depth_step = trans_b ? 1 : b_stride;
   LOCATE(a), LOCATE(b), LOCATE(bias), LOCATE(c);
+  LOCATE_SIGN;
   a += (ulong)batch * (trans_a ? K : M) * a_stride;
   b += (ulong)batch * (trans_b ? N : K) * b_stride;
   a += (row + a_row) * a_row_step + (begin + a_depth) * a_depth_step;
@@ -116,6 +118,13 @@ kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void gemm(OPERAND_RESTRIC
     if (tile_is_done(acc, exact, as)) break;
   }
 
+  int matrix = get_group_id(2); /* that this group writes */
+#ifdef DEVICE_FENCE
+  LOCATE(arrived), LOCATE(parts);
+  matrix = batch;
+  const int tile = (batch * get_num_groups(1) + get_group_id(1)) * get_num_groups(0) + get_group_id(0);
+  if (!tile_join(arrived, parts, tile, split, get_num_groups(2) / batches, acc, as)) return;
+#endif
   if (has_bias) {
 #pragma unroll
     for (int j = 0; j < TN; ++j) {
@@ -125,6 +134,7 @@ kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void gemm(OPERAND_RESTRIC
       for (int i = 0; i < TM; ++i) acc[i][j] = acc[i][j] * factor + offset;
     }
   }
-  c += ((ulong)get_group_id(2) * M + row) * c_stride + column;
-  tile_store(c, c_stride, rows, columns, ((c_offset | c_stride) & 3) == 0, acc, accumulate, slope);
+  c += ((ulong)matrix * M + row) * c_stride + column;
+  tile_store(c, c_stride, rows, columns, ((c_offset | c_stride) & 3) == 0 && SIGN_ALIGNED, acc, accumulate, slope, IF_GATED(sign + row * sign_stride, c),
+             IF_GATED(sign_stride, 0), column);
 }

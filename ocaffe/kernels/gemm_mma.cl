@@ -13,7 +13,7 @@
 #endif
 
 kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void gemm(OPERAND_RESTRICT(const float, a), OPERAND_RESTRICT(const float, b),
-                                                                 OPERAND_RESTRICT(const float, bias), OPERAND_RESTRICT(float, c), int M,
+                                                                 SIGN OPERAND_RESTRICT(const float, bias), OPERAND_RESTRICT(float, c), int M,
                                                                  int N, int K, int depth, int batches, int has_bias,
                                                                  int accumulate, float slope) {
   LOCAL_QUADS(as, 2 * 4 * BM);
@@ -31,6 +31,7 @@ kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void gemm(OPERAND_RESTRIC
   places_of(b_share, QUADS(BN), b_to);
 
   LOCATE(a), LOCATE(b), LOCATE(bias), LOCATE(c);
+  LOCATE_SIGN;
   a += (ulong)batch * (TRANS_A ? K : M) * a_stride;
   b += (ulong)batch * (TRANS_B ? N : K) * b_stride;
   a += (row + a_share.line) * (TRANS_A ? 1 : a_stride) + (begin + a_depth) * (TRANS_A ? a_stride : 1);
@@ -78,5 +79,6 @@ kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void gemm(OPERAND_RESTRIC
     }
   }
   c += ((ulong)get_group_id(2) * M + row) * c_stride + column;
-  tile_store(c, c_stride, rows, columns, ((c_offset | c_stride) & 3) == 0, acc, accumulate, slope);
+  tile_store(c, c_stride, rows, columns, ((c_offset | c_stride) & 3) == 0 && SIGN_ALIGNED, acc, accumulate, slope, IF_GATED(sign + row * sign_stride, c),
+             IF_GATED(sign_stride, 0), column);
 }

@@ -6,9 +6,10 @@
  * BETA_075  1: beta is 0.75, s^-beta is made of square roots
  *
  * Work-items: (positions, chunks of `chunk` channels, samples). What a work-item reads of its position it reads before it writes there, so y
- * may be x (and dx dy) where one chunk holds all channels.
+ * may be x (and dx dy) where one chunk holds all channels. backward ends with the slope where the gate says (gate.h).
  */
 #include "common.h"
+#include "gate.h"
 
 #ifndef SIZE
 #define SIZE 5
@@ -66,10 +67,11 @@ kernel void forward(OPERAND(const float, x), OPERAND(float, y), const int channe
 }
 
 /* Three stages one after another: x of channel c + 2 HALF comes in, the term of channel c + HALF is made, dx of channel c goes out. */
-kernel void backward(OPERAND(const float, x), OPERAND(const float, dy), OPERAND(float, dx), const int channels, const int plane,
-                     const int chunk, const float share, const float k, const float beta, const int accumulate) {
+kernel void backward(OPERAND(const float, x), OPERAND(const float, dy), SIGN OPERAND(float, dx), const int channels, const int plane,
+                     const int chunk, const float share, const float k, const float beta, const int accumulate SLOPE) {
   LOCATE(x);
   LOCATE(dy);
+  LOCATE_SIGN;
   LOCATE(dx);
   POSITIONS
   float xs[SIZE];          /* x of channels c to c + 2 HALF */
@@ -93,9 +95,9 @@ kernel void backward(OPERAND(const float, x), OPERAND(const float, dy), OPERAND(
     if (c >= first) {
       float sum = 0;
       for (int j = 0; j < SIZE; j++) sum += terms[j];
-      float result = direct[0] - 2 * share * beta * xs[0] * sum;
-      if (accumulate) result += *AT(dx, c);
-      *AT(dx, c) = result;
+      const float result = direct[0] - 2 * share * beta * xs[0] * sum;
+      IF_GATED(put(AT(dx, c), result, accumulate, slope, sign + get_global_id(2) * sign_stride, c * plane + position),
+               *AT(dx, c) = accumulate ? *AT(dx, c) + result : result);
     }
   }
 }

@@ -1,10 +1,11 @@
 /* MAX and AVE pooling of H x W images over windows that are not dilated, on GPUs. Defines: see pooling.h; work-items: see strip_gpu.h.
  *
  * forward        y = pool(x)          forward_index  (MAX) and where in its window each output was found
- * backward       dx: each pixel gathers from the outputs whose windows hold it, in their order
+ * backward       dx: each pixel gathers from the outputs whose windows hold it, in their order; then the slope where the gate says (gate.h)
  *
  * `planes` of `strips` strips each; in backward a strip has ceil(W / SW) work-items.
  */
+#include "gate.h"
 #include "pooling.h"
 #include "strip_gpu.h"
 
@@ -86,8 +87,9 @@ kernel void forward(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(float, y)
 #define GOES(tap) (place == (tap))
 #endif
 
-kernel void backward(OPERAND_RESTRICT(const float, dy), INDEX_OPERAND OPERAND_RESTRICT(float, dx), SIZES, int accumulate) {
+kernel void backward(OPERAND_RESTRICT(const float, dy), INDEX_OPERAND SIGN OPERAND_RESTRICT(float, dx), SIZES, int accumulate SLOPE) {
   LOCATE(dy), LOCATE(dx);
+  LOCATE_SIGN;
   STRIP_ITEM(planes, strips, (W + SW - 1) / SW)
   const int row = strip * HEIGHT, column = strip_column * SW;
   dy += sample * dy_stride + (ulong)plane * OH * OW;
@@ -117,10 +119,13 @@ kernel void backward(OPERAND_RESTRICT(const float, dy), INDEX_OPERAND OPERAND_RE
           if (IS_TAP(r + PH - q * SH, KH, 1) && IS_TAP(s + PW - p * SW, KW, 1))
             if (GOES((r + PH - q * SH) * KW + s + PW - p * SW)) sum[r][s] += v;
     }
-  dx += sample * dx_stride + (ulong)plane * H * W + row * W + column;
+  const int element = plane * H * W + row * W + column;
+  dx += sample * dx_stride + element;
 #pragma unroll
   for (int r = 0; r < HEIGHT; ++r)
 #pragma unroll
     for (int s = 0; s < SW; ++s)
-      if (row + r < H && column + s < W) dx[r * W + s] = accumulate ? dx[r * W + s] + sum[r][s] : sum[r][s];
+      if (row + r < H && column + s < W)
+        IF_GATED(put(dx + r * W + s, sum[r][s], accumulate, slope, sign + sample * sign_stride, element + r * W + s),
+                 dx[r * W + s] = accumulate ? dx[r * W + s] + sum[r][s] : sum[r][s]);
 }

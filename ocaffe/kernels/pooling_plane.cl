@@ -4,9 +4,10 @@
  * GROUP   work-items of a group, a power of two: 1 on CPUs
  *
  * Work-items: forward (GROUP * planes, samples), a group for each plane, reduced as a tree; backward (pieces * planes, samples), each writes
- * `piece` neighbouring pixels of a plane. The saved index is the place in the plane, all ones for none.
+ * `piece` neighbouring pixels of a plane, then the slope where the gate says (gate.h). The saved index is the place in the plane, all ones for none.
  */
 #include "common.h"
+#include "gate.h"
 
 #ifndef METHOD
 #define METHOD 0
@@ -94,6 +95,10 @@ KERNEL forward(OPERAND(const float, x), OPERAND(float, y), const int size) {
 }
 #endif
 
+#define PUT(v)                                                                                              \
+  IF_GATED(put(dx + i, v, accumulate, slope, sign + get_global_id(1) * sign_stride, plane * size + i), \
+           dx[i] = (accumulate ? dx[i] : 0) + (v))
+
 /* The pixels of this work-item: from `begin` to `end` of one plane. */
 #define PIXELS                                                                                     \
   const int pieces = (size + piece - 1) / piece, plane = get_global_id(0) / pieces;                \
@@ -103,22 +108,24 @@ KERNEL forward(OPERAND(const float, x), OPERAND(float, y), const int size) {
   dx += get_global_id(1) * dx_stride + (ulong)plane * size;
 
 #if METHOD == 0
-kernel void backward(OPERAND(const float, dy), OPERAND(const uint, index), OPERAND(float, dx), const int planes, const int size,
-                     const int piece, const int accumulate) {
+kernel void backward(OPERAND(const float, dy), OPERAND(const uint, index), SIGN OPERAND(float, dx), const int planes, const int size,
+                     const int piece, const int accumulate SLOPE) {
   LOCATE(dy);
+  LOCATE_SIGN;
   LOCATE(index);
   LOCATE(dx);
   PIXELS
   const uint place = index[get_global_id(1) * index_stride + plane];
   const float d = *dy;
-  for (int i = begin; i < end; i++) dx[i] = (accumulate ? dx[i] : 0) + (i == place ? d : 0);
+  for (int i = begin; i < end; i++) PUT(i == place ? d : 0);
 }
 #else
-kernel void backward(OPERAND(const float, dy), OPERAND(float, dx), const int planes, const int size, const int piece, const int accumulate) {
+kernel void backward(OPERAND(const float, dy), SIGN OPERAND(float, dx), const int planes, const int size, const int piece, const int accumulate SLOPE) {
   LOCATE(dy);
+  LOCATE_SIGN;
   LOCATE(dx);
   PIXELS
   const float d = *dy / size;
-  for (int i = begin; i < end; i++) dx[i] = (accumulate ? dx[i] : 0) + d;
+  for (int i = begin; i < end; i++) PUT(d);
 }
 #endif

@@ -1,10 +1,11 @@
 /* What runs along the axis of classes (see softmax.h): Softmax, SoftmaxWithLoss, Accuracy, forward and backward. One program serves them all.
  *
- * GROUP   work-items of a group, a power of two
+ * GROUP          work-items of a group, a power of two
+ * DEVICE_FENCE   (common.h) the group that comes last makes the total, else a launch of `total` does
  *
  * Work-items: a group works on GROUP / lanes neighbouring positions at a time, `lanes` work-items (a power of two) for each: one lane for
  * maps, where the positions are neighbours in memory (on GPUs; CPUs have softmax_cpu.cl), many for inner = 1, where the classes are.
- * Groups take tiles of positions in turn. Sums are made in a fixed order: lanes as a tree, tiles one after another, groups by `total`.
+ * Groups take tiles of positions in turn. Sums are made in a fixed order: lanes as a tree, tiles one after another, then groups.
  */
 #include "softmax.h"
 
@@ -90,33 +91,50 @@ kernel void softmax_backward(OPERAND(const float, y), OPERAND(const float, dy), 
 }
 
 /* End of a sum by a whole group: sums[group] = (sum, counted); if the group is the only one, also the result. */
-void finish(const float sum, const float counted, global float* sums, global float* result, const float fixed, local float* buffer) {
+void finish(const float sum, const float counted, global float* sums, const int group, global float* result, const int groups, const float fixed,
+            local float* buffer) {
   const float s = sum_of_lanes(sum, buffer, 1), n = sum_of_lanes(counted, buffer, 1);
   if (get_local_id(0) == 0) {
-    sums[2 * get_group_id(0)] = s;
-    sums[2 * get_group_id(0) + 1] = n;
-    if (get_num_groups(0) == 1) *result = s / divisor(fixed, n);
+    sums[2 * group] = s;
+    sums[2 * group + 1] = n;
+    if (groups == 1) *result = s / divisor(fixed, n);
   }
 }
 
-/* The (sum, counted) of all groups, and the result; one group. */
-kernel void total(OPERAND(const float, parts), OPERAND(float, sums), OPERAND(float, result), const int groups, const float fixed) {
-  LOCATE(parts);
-  LOCATE(sums);
-  LOCATE(result);
-  local float buffer[GROUP];
+/* The (sum, counted) of all groups, and the result; by one group. */
+void add_up(global const float* parts, global float* sums, global float* result, const int groups, const float fixed, local float* buffer) {
   float sum = 0, counted = 0;
   for (int g = get_local_id(0); g < groups; g += GROUP) {
     sum += parts[2 * g];
     counted += parts[2 * g + 1];
   }
-  finish(sum, counted, sums, result, fixed, buffer);
+  finish(sum, counted, sums, 0, result, 1, fixed, buffer);
 }
+
+#ifdef DEVICE_FENCE
+#define FINISH(result)                                                                      \
+  LOCATE(arrived), LOCATE(parts);                                                           \
+  const int groups = get_num_groups(0);                                                     \
+  local int vote;                                                                           \
+  finish(sum, counted, parts, get_group_id(0), result, 0, fixed, buffer);                   \
+  ARRIVE(DEVICE_FENCE, arrived, groups, &vote, last);                                       \
+  if (last) add_up(parts, sums, result, groups, fixed, buffer)
+#else
+#define FINISH(result) finish(sum, counted, sums, get_group_id(0), result, get_num_groups(0), fixed, buffer)
+
+kernel void total(OPERAND(const float, parts), OPERAND(float, sums), OPERAND(float, result), const int groups, const float fixed) {
+  LOCATE(parts);
+  LOCATE(sums);
+  LOCATE(result);
+  local float buffer[GROUP];
+  add_up(parts, sums, result, groups, fixed, buffer);
+}
+#endif
 
 /* prob = softmax(x); loss = sum(-log(prob[label])) / divisor over positions whose label is not ignored. A label that is no class makes the
  * loss NaN. prob may be x. `smoothing`: this share of the target goes to all classes evenly. */
-kernel void softmax_loss(OPERAND(const float, x), OPERAND(const float, label), OPERAND(float, prob), OPERAND(float, sums),
-                         OPERAND(float, loss), const int positions, const int classes, const int inner, const int mid, const int lanes,
+kernel void softmax_loss(OPERAND(const float, x), OPERAND(const float, label), ARRIVED OPERAND(float, prob), OPERAND(float, sums),
+                         OPERAND(float, loss) PARTS, const int positions, const int classes, const int inner, const int mid, const int lanes,
                          const float fixed, const int label_run, const int has_ignore, const int ignore, const float smoothing) {
   LOCATE(x);
   LOCATE(label);
@@ -139,7 +157,7 @@ kernel void softmax_loss(OPERAND(const float, x), OPERAND(const float, label), O
       counted += lane == 0;
     }
   }
-  finish(sum, counted, sums, loss, fixed, buffer);
+  FINISH(loss);
 }
 
 /* dx = (prob - target) * weight / divisor, 0 where the label is ignored; target = (1 - smoothing) [class is label] + smoothing / classes.
@@ -180,8 +198,8 @@ kernel void softmax_loss_backward(OPERAND(const float, prob), OPERAND(const floa
 
 /* Share of the positions whose label is among the top_k scores; equal scores (and NaN) count against it. hits: 1, 0, or -1 where the
  * position does not count. A label that is no class makes the result NaN. */
-kernel void accuracy(OPERAND(const float, x), OPERAND(const float, label), OPERAND(char, hits), OPERAND(float, sums),
-                     OPERAND(float, result), const int positions, const int classes, const int inner, const int mid, const int lanes,
+kernel void accuracy(OPERAND(const float, x), OPERAND(const float, label), ARRIVED OPERAND(char, hits), OPERAND(float, sums),
+                     OPERAND(float, result) PARTS, const int positions, const int classes, const int inner, const int mid, const int lanes,
                      const float fixed, const int label_run, const int has_ignore, const int ignore, const int top_k) {
   LOCATE(x);
   LOCATE(label);
@@ -213,7 +231,7 @@ kernel void accuracy(OPERAND(const float, x), OPERAND(const float, label), OPERA
       }
     }
   }
-  finish(sum, counted, sums, result, fixed, buffer);
+  FINISH(result);
 }
 
 /* Accuracy of each class: share of hits among the positions with its label, 0 if there are none. Group number = class. */

@@ -13,9 +13,13 @@
    With MMA 3 Inf * 1 would be NaN, for the second part of 1 is 0. So a tile in which any sum is not finite is computed again, plainly:
    for (int exact = 0;; exact = 1) { clear, all steps with tile_multiply(..., exact); if (tile_is_done(...)) break; }
 
+   DEVICE_FENCE (common.h)  several groups make parts of the sums of one tile, and the last one to come adds them up (tile_join)
+
    An element (i, j) of a work-item's sums stands at row tile_row + ROW(i), column tile_column + COLUMN(j) of the tile. */
 #ifndef OCAFFE_TILE_GPU_H
 #define OCAFFE_TILE_GPU_H
+
+#include "gate.h"
 
 #ifndef BM
 #define BM 64
@@ -58,8 +62,6 @@
 
 /* Without the attribute some compilers assume 4 bytes and split each float4 access into four. */
 #define LOCAL_TILE(name, size) local float name[size] __attribute__((aligned(16)))
-
-#define INLINE static inline __attribute__((always_inline))
 
 INLINE int tile_row(int item) { return item / 32 / (BN / WN) * WM + LANE_ROW(item % 32); }
 INLINE int tile_column(int item) { return item / 32 % (BN / WN) * WN + item % 32 % LANE_COLUMNS * 4; }
@@ -201,32 +203,75 @@ INLINE void tile_clear(float acc[TM][TN]) {
     for (int j = 0; j < TN; ++j) acc[i][j] = 0.0f;
 }
 
-/* One result, and four neighbouring ones at an aligned place: added to what is there or not, then the ReLU that was merged (slope 1: none). */
-INLINE void put(global float* to, float v, int accumulate, float slope) {
-  if (accumulate) v += *to;
-  *to = v > 0.0f ? v : slope * v;
+#ifdef DEVICE_FENCE
+/* Leave the sums in `all`[slot] for the last of `count` groups, which counts in `arrived`. Whether it is this one: then `acc` is the sum of `all`[first],
+   `all`[first + apart], .., in this order. A work-item keeps to its own places in `all`. */
+INLINE int tile_meet(global uint* arrived, global float4* all, int slot, int first, int apart, int count, float acc[TM][TN], local float* vote) {
+  const int step = BM * BN / 4;
+#pragma unroll
+  for (int i = 0; i < TM; ++i)
+#pragma unroll
+    for (int j = 0; j < TN; j += 4) all[slot * step + (i * TN + j) / 4 * NT] = (float4)(acc[i][j], acc[i][j + 1], acc[i][j + 2], acc[i][j + 3]);
+  ARRIVE(DEVICE_FENCE, arrived, count, (local int*)vote, last);
+  if (!last) return 0;
+  /* Four places of four parts at a time: 16 loads under way, and no more registers than the products need. */
+#pragma unroll
+  for (int c = 0; c < TM * TN / 4; c += 4) {
+    float4 sum[4], v[4][4];
+#pragma unroll
+    for (int e = 0; e < 4; ++e) sum[e] = (float4)(0.0f);
+    for (int p = 0; p < count; p += 4) {
+#pragma unroll
+      for (int q = 0; q < 4; ++q)
+#pragma unroll
+        for (int e = 0; e < 4; ++e) v[q][e] = all[(first + min(p + q, count - 1) * apart) * step + (c + e) * NT];
+#pragma unroll
+      for (int q = 0; q < 4; ++q)
+#pragma unroll
+        for (int e = 0; e < 4; ++e) sum[e] += p + q < count ? v[q][e] : (float4)(0.0f);
+    }
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      const int i = (c + e) * 4 / TN, j = (c + e) * 4 % TN;
+      acc[i][j] = sum[e].x, acc[i][j + 1] = sum[e].y, acc[i][j + 2] = sum[e].z, acc[i][j + 3] = sum[e].w;
+    }
+  }
+  return 1;
 }
 
-INLINE void put4(global float* to, float4 v, int accumulate, float slope) {
-  if (accumulate) v += *(global float4*)to;
-  *(global float4*)to = select(slope * v, v, v > 0.0f);
+/* The sums of part `part` of `count` of the depth meet those of the others. Returns 1 to the group that has them all in `acc`: first the last of each bunch of
+   parts adds these up, then the last of the bunches the bunches, for one group reads slowly. parts[tile][part][BM * BN]; a tile has a counter for each
+   bunch and one more (gemm_gpu.bunches). */
+INLINE int tile_join(global uint* arrived, global float* parts, int tile, int part, int count, float acc[TM][TN], local float* vote) {
+  int bunch = 8;
+  while (bunch * bunch < count) ++bunch;
+  const int bunches = (count + bunch - 1) / bunch, own = part / bunch, first = own * bunch;
+  global float4* all = (global float4*)(parts + (ulong)tile * count * (BM * BN)) + get_local_id(0);
+  arrived += tile * (bunches + 1);
+  if (!tile_meet(arrived + own, all, part, first, 1, min(bunch, count - first), acc, vote)) return 0;
+  return bunches == 1 || tile_meet(arrived + bunches, all, first, 0, bunch, bunches, acc, vote);
 }
+#endif
 
-/* The tile as part of a row-major matrix: `to` is the tile's corner, `rows` x `columns` of it exist, `aligned`: rows begin at float4 places. */
-INLINE void tile_store(global float* to, ulong row_stride, int rows, int columns, int aligned, float acc[TM][TN], int accumulate, float slope) {
+/* The tile as part of a row-major matrix: `to` is the tile's corner, `rows` x `columns` of it exist, `aligned`: rows begin at float4 places. Rows are
+   samples of `sign` (gate.h), sign_stride apart; the tile begins at element `first` of each. */
+INLINE void tile_store(global float* to, ulong row_stride, int rows, int columns, int aligned, float acc[TM][TN], int accumulate, float slope,
+                       global const float* sign, ulong sign_stride, int first) {
   const int row = tile_row(get_local_id(0)), column = tile_column(get_local_id(0));
 #pragma unroll
   for (int i = 0; i < TM; ++i) {
     if (row + ROW(i) >= rows) continue;
     global float* line = to + (row + ROW(i)) * row_stride + column;
+    global const float* signs = sign + (row + ROW(i)) * sign_stride;
+    const int element = first + column;
 #pragma unroll
     for (int j = 0; j < TN; j += 4) {
       if (aligned && column + COLUMN(j) + 4 <= columns) {
-        put4(line + COLUMN(j), (float4)(acc[i][j], acc[i][j + 1], acc[i][j + 2], acc[i][j + 3]), accumulate, slope);
+        put4(line + COLUMN(j), (float4)(acc[i][j], acc[i][j + 1], acc[i][j + 2], acc[i][j + 3]), accumulate, slope, signs, element + COLUMN(j));
       } else {
 #pragma unroll
         for (int e = 0; e < 4; ++e)
-          if (column + COLUMN(j) + e < columns) put(line + COLUMN(j) + e, acc[i][j + e], accumulate, slope);
+          if (column + COLUMN(j) + e < columns) put(line + COLUMN(j) + e, acc[i][j + e], accumulate, slope, signs, element + COLUMN(j) + e);
       }
     }
   }

@@ -2,7 +2,8 @@
    around 36 matrix products (gemm_gpu.cl): 36 multiplications make 4 x 4 outputs where the direct product takes 144.
 
    operands   tiles of the image -> 36 matrices [channel][tile]; filters -> 36 matrices [channel][output]
-   output     36 products [output][tile] -> tiles of the result, with bias, sum and ReLU as the direct convolution has them
+   output     36 products [output][tile] -> tiles of the result, with bias, sum, ReLU or gate as the direct convolution has them, and
+              their statistics (moments.h)
    gradients  tiles of the image -> 36 matrices [channel][tile]; tiles of the result's gradient -> 36 matrices [output][tile]
    window     the sums over splits of 36 products [output][channel] -> gradient of the filters
 
@@ -13,8 +14,11 @@
    work-groups of them; 0: that has been done); in `gradients` y counts channels, then outputs; in `window` x are channels, y outputs. No defines. */
 #include "common.h"
 #include "epilogue.h"
+#include "moments.h"
 #include "tile_gpu.h"
 
+#define GROUP 64 /* work-items along x and y of a group that finishes tiles */
+#define LINES 2
 #define OUT 4
 #define SIDE 6
 #define POINTS 36
@@ -195,11 +199,32 @@ kernel void gradients(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(const f
   }
 }
 
-kernel void output(OPERAND_RESTRICT(const float, products), OPERAND_RESTRICT(const float, bias), OPERAND_RESTRICT(float, y), int outputs, int groups,
-                   int h, int w, int down, int across, int first, int count, int pitch, int has_bias, int accumulate, float slope) {
-  const int t = get_global_id(0), o = get_global_id(1), group = get_global_id(2);
-  if (t >= count || o >= outputs) return;
+#ifdef MOMENTS
+/* The sum of v over the GROUP work-items of a line, as a tree; `line` is theirs. */
+INLINE float sum_of_line(local float* line, int item, float v) {
+  barrier(CLK_LOCAL_MEM_FENCE);
+  line[item] = v;
+  for (int apart = GROUP / 2; apart > 0; apart /= 2) {
+    barrier(CLK_LOCAL_MEM_FENCE);
+    if (item < apart) line[item] += line[item + apart];
+  }
+  barrier(CLK_LOCAL_MEM_FENCE);
+  return line[0];
+}
+#endif
+
+kernel void output(OPERAND_RESTRICT(const float, products), STATISTICS SIGN OPERAND_RESTRICT(const float, bias), OPERAND_RESTRICT(float, y), int outputs,
+                   int groups, int h, int w, int down, int across, int first, int count, int pitch, int has_bias, int accumulate, float slope) {
+  const int group = get_global_id(2), exists = get_global_id(0) < count && get_global_id(1) < outputs;
+#ifdef MOMENTS
+  local float lines[LINES][GROUP];
+  const int t = min((int)get_global_id(0), count - 1), o = min((int)get_global_id(1), outputs - 1);
+#else
+  if (!exists) return;
+  const int t = get_global_id(0), o = get_global_id(1);
+#endif
   LOCATE(products), LOCATE(bias), LOCATE(y);
+  LOCATE_SIGN;
   const ulong step = (ulong)groups * outputs * pitch;
   products += ((ulong)group * outputs + o) * pitch + t;
   float half_way[OUT][SIDE], m[SIDE], to[OUT];
@@ -212,21 +237,47 @@ kernel void output(OPERAND_RESTRICT(const float, products), OPERAND_RESTRICT(con
     for (int r = 0; r < OUT; ++r) half_way[r][i] = to[r];
   }
   const Place place = locate(first + t, down, across);
-  const int plane = group * outputs + o, aligned = ((w | y_offset | y_stride) & 3) == 0;
+  const int plane = group * outputs + o, element = (plane * h + place.y) * w + place.x;
+  const int aligned = ((w | y_offset | y_stride) & 3) == 0 && SIGN_ALIGNED;
   const float factor = FACTOR(bias, plane), offset = OFFSET(bias, plane);
-  y += place.sample * y_stride + (ulong)plane * h * w + (ulong)place.y * w + place.x;
+  global const float* signs = IF_GATED(sign + place.sample * sign_stride, y);
+  y += place.sample * y_stride + element;
+  float4 v[OUT];
 #pragma unroll
   for (int r = 0; r < OUT; ++r) {
-    if (place.y + r >= h) continue;
+    if (place.y + r >= h || !exists) continue;
     output_axis(half_way[r], to);
+    v[r] = (float4)(to[0], to[1], to[2], to[3]) * factor + offset;
     if (aligned) {
-      put4(y + r * w, (float4)(to[0], to[1], to[2], to[3]) * factor + offset, accumulate, slope);
+      v[r] = put4(y + r * w, v[r], accumulate, slope, signs, element + r * w);
     } else {
-#pragma unroll
-      for (int i = 0; i < OUT; ++i)
-        if (place.x + i < w) put(y + r * w + i, to[i] * factor + offset, accumulate, slope);
+      if (place.x < w) v[r].x = put(y + r * w, v[r].x, accumulate, slope, signs, element + r * w);
+      if (place.x + 1 < w) v[r].y = put(y + r * w + 1, v[r].y, accumulate, slope, signs, element + r * w + 1);
+      if (place.x + 2 < w) v[r].z = put(y + r * w + 2, v[r].z, accumulate, slope, signs, element + r * w + 2);
+      if (place.x + 3 < w) v[r].w = put(y + r * w + 3, v[r].w, accumulate, slope, signs, element + r * w + 3);
     }
   }
+#ifdef MOMENTS
+  local float* line = lines[get_local_id(1)];
+  const int item = get_local_id(0), down_here = exists ? min(h - place.y, OUT) : 0, across_here = min(w - place.x, OUT);
+  const float values = sum_of_line(line, item, down_here * across_here);
+  float mean = 0.0f, total = 0.0f;
+  for (int pass = 0; pass < 2; ++pass) {
+    total = 0.0f;
+#pragma unroll
+    for (int r = 0; r < OUT; ++r) {
+      if (r >= down_here) continue;
+      float4 d = v[r] - mean;
+      if (pass) d *= d;
+      total += d.x + (across_here > 1 ? d.y : 0.0f) + (across_here > 2 ? d.z : 0.0f) + (across_here > 3 ? d.w : 0.0f);
+    }
+    total = sum_of_line(line, item, total);
+    if (!pass) mean = total / values;
+  }
+  if (item > 0 || get_global_id(1) >= outputs) return;
+  moments += moments_offset + plane * (moments_stride / (groups * outputs)) + first / GROUP + get_group_id(0);
+  moments[0] = values, moments[moments_stride] = mean, moments[2 * moments_stride] = total;
+#endif
 }
 
 kernel void window(OPERAND_RESTRICT(const float, sums), OPERAND_RESTRICT(float, dw), int channels, int outputs, int groups, int splits, int accumulate) {
@@ -250,6 +301,6 @@ kernel void window(OPERAND_RESTRICT(const float, sums), OPERAND_RESTRICT(float, 
     for (int r = 0; r < SIDE; ++r) column[r] = half_way[r][i];
     window_axis(column, to);
 #pragma unroll
-    for (int r = 0; r < 3; ++r) put(dw + place * 9 + r * 3 + i, to[r], accumulate, 1.0f);
+    for (int r = 0; r < 3; ++r) put(dw + place * 9 + r * 3 + i, to[r], accumulate, 1.0f, dw, 0);
   }
 }

@@ -189,7 +189,8 @@ class Filters(Layer):
         if self.slope is None:
             return top.diff
         diff = rec.scratch("linear.diff", top.shape)
-        pointwise(rec, "y0 = x1 > 0 ? x0 : slope * x0", reads=[top.diff, top.data], writes=[diff], scalars={"slope": self.slope})
+        text = "y0 = x1 > 0 ? x0 : slope * x0"
+        pointwise(rec, text, reads=[top.diff, top.data], writes=[diff], scalars={"slope": self.slope}, sign_of=1)
         return diff
 
     def move(self, rec: Recorder, x: Ref, w: Ref, bias: Ref | None, y: Ref) -> None:

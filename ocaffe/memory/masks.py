@@ -4,13 +4,15 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Any
 
-from ocaffe.graph.ir import Launch, Ref, Role, Schedule
+from ocaffe.graph.ir import Access, Launch, Ref, Role, Schedule
+from ocaffe.memory.gates import sign_place, use_bits
 from ocaffe.ops.sign_mask import mask_of, pack, relu_backward
+from ocaffe.target import Target
 
 LEAST = 1 << 20  # bytes; smaller values are not worth two launches
 
 
-def use_masks(schedule: Schedule, everywhere: bool = False) -> Schedule:
+def use_masks(schedule: Schedule, target: Target, everywhere: bool = False) -> Schedule:
     """The schedule in which such values die in forward and leave a mask. `everywhere`: also where others read the value, so that it can die sooner."""
     writer: dict[Ref, int] = {}
     readers: dict[Ref, list[Launch]] = defaultdict(list)
@@ -27,17 +29,20 @@ def use_masks(schedule: Schedule, everywhere: bool = False) -> Schedule:
         if root not in writer or not signs or (len(signs) < len(launches) and not everywhere):
             continue
         maker = schedule[writer[root]]
-        masks: dict[tuple[int, int], Ref] = {}  # one for each part that is a view of its own (bottoms of a Concat)
+        masks: dict[tuple[int, ...], Ref] = {}  # one for each part that is a view of its own (bottoms of a Concat)
         for launch in signs:
-            (dy, sign), dx = (operand.ref for operand in launch.operands[:2]), launch.operands[2]
-            expression: Any = launch.lower
-            part = sign.root_offset, sign.count
+            sign = launch.operands[_place(launch) or 0].ref
+            part = sign.root_offset, sign.shape[0], sign.count
             if part not in masks:
                 masks[part] = mask_of(sign)
-                packs[writer[root]].append(pack(maker.layer, sign, masks[part], expression.target))
+                packs[writer[root]].append(pack(maker.layer, sign, masks[part], target))
                 packs[writer[root]][-1].before = maker
-            slope = float(dict(expression.scalars)["slope"])
-            replaced[id(launch)] = relu_backward(launch.layer, dy, masks[part], dx, slope, expression.target)
+            if launch.gated:
+                use_bits(launch, masks[part])
+                continue
+            dy, dx = launch.operands[0].ref, launch.operands[2]
+            expression: Any = launch.lower
+            replaced[id(launch)] = relu_backward(launch.layer, dy, masks[part], dx, float(dict(expression.scalars)["slope"]), target)
             replaced[id(launch)].before = launch
     result: Schedule = []
     for step, launch in enumerate(schedule):
@@ -46,9 +51,17 @@ def use_masks(schedule: Schedule, everywhere: bool = False) -> Schedule:
     return result
 
 
+def _place(launch: Launch) -> int | None:
+    """The operand of which no more than the sign is wanted."""
+    if launch.gated:
+        return sign_place(launch)
+    return getattr(launch.lower, "sign_of", None)
+
+
 def _wants_sign(launch: Launch, root: Ref) -> bool:
-    """Whether a launch is the backward pass of a ReLU that reads of `root`, a large enough value, no more than signs."""
-    if getattr(launch.lower, "sign_of", None) != 1 or root.persist or root.role is not Role.ACTIVATION or root.nbytes < LEAST:
+    """Whether a launch does the backward pass of a ReLU and reads of `root`, a large enough value, no more than signs."""
+    place = _place(launch)
+    if place is None or root.persist or root.role is not Role.ACTIVATION or root.nbytes < LEAST:
         return False
-    dy, sign, dx = (operand.ref for operand in launch.operands)
-    return sign.root is root and dy.root is not root and len({ref.shape[:1] for ref in (dy, sign, dx)}) == 1
+    readers = [index for index, operand in enumerate(launch.operands) if operand.access is Access.READ and operand.ref.root is root]
+    return readers == [place] and (launch.gated or len({operand.ref.shape[:1] for operand in launch.operands}) == 1)

@@ -6,14 +6,17 @@ from ocaffe.memory.chains import fuse_chains
 from ocaffe.memory.copies import share_copies
 from ocaffe.memory.duplicates import drop_duplicates
 from ocaffe.memory.epilogues import merge_epilogues
+from ocaffe.memory.gates import merge_gates
 from ocaffe.memory.masks import use_masks
+from ocaffe.memory.moments import merge_moments
 from ocaffe.memory.recompute import recompute, recompute_to_fit
 from ocaffe.memory.views import use_views
+from ocaffe.target import Target
 
 RECYCLED = frozenset({Role.ACTIVATION, Role.DIFF, Role.SAVED, Role.SCRATCH})
 
 
-def optimise(schedule: Schedule, *, fuse: bool = True, in_place: bool = True, again: bool = True, budget: int | None = None) -> Schedule:
+def optimise(schedule: Schedule, target: Target, *, fuse: bool = True, in_place: bool = True, again: bool = True, budget: int | None = None) -> Schedule:
     """All rewrites in their order: fusion first, since what it removes needs no memory; in place last, since it destroys what recomputation reads.
 
     `again`: recompute what is cheap; `budget`: and more, until the recycled memory has this lower bound (bytes), or nothing helps.
@@ -23,7 +26,10 @@ def optimise(schedule: Schedule, *, fuse: bool = True, in_place: bool = True, ag
         schedule = merge_epilogues(schedule)
     if in_place:
         schedule = share_copies(use_views(schedule))
-        schedule = use_masks(schedule, everywhere=budget is not None)
+    if fuse:
+        schedule = merge_moments(merge_gates(schedule))
+    if in_place:
+        schedule = use_masks(schedule, target, everywhere=budget is not None)
     if budget is not None:
         schedule = recompute_to_fit(schedule, budget)
     elif again:

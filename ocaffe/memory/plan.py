@@ -5,17 +5,16 @@ whole life; several orders are tried and the smallest result is kept (greedy by 
 """
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
-
-import numpy as np
 
 from ocaffe.graph.ir import Ref, Schedule, roots
 
 GOOD = 1.002  # of the bound: good enough to stop
 LARGE = 100  # a Ref of this part of the bound, or more, is worth a place in the search for a better order
-PLACED = 20000  # Refs that the search may place: half a second
+PLACED = 20000  # Refs that the search may place: a fifth of a second
 
 
 @dataclass(frozen=True)
@@ -121,7 +120,7 @@ def _place(lives: list[Life], slab_limit: int) -> _Placement:
     for life in lives:
         for index in range(len(slabs) + 1):
             if index == len(slabs):
-                slabs.append(_Slab(len(lives)))
+                slabs.append(_Slab())
             begin = slabs[index].gap(life)
             if begin + life.size <= slab_limit or begin == 0:
                 break
@@ -131,31 +130,25 @@ def _place(lives: list[Life], slab_limit: int) -> _Placement:
 
 
 class _Slab:
-    """The blocks of one slab as arrays, sorted by where they begin: a gap is found without a loop over them."""
+    """The blocks of one slab, sorted by where they begin. A loop over a few hundred tuples takes a third of the time that numpy's calls take."""
 
-    def __init__(self, capacity: int) -> None:
-        self._blocks = np.zeros((4, capacity), np.int64)  # begin, end, first step, last step
-        self._count = 0
+    def __init__(self) -> None:
+        self._blocks: list[tuple[int, int, int, int]] = []  # begin, end, first step, last step
         self.size = 0
 
     def gap(self, life: Life) -> int:
         """The lowest offset where `life` fits between the blocks that live at the same time."""
-        begin, end, first, last = self._blocks[:, : self._count]
-        alive = (first <= life.last) & (last >= life.first)
-        if not alive.any():
-            return 0
-        ends = np.maximum.accumulate(end[alive])
-        room = begin[alive] - np.concatenate(([0], ends[:-1]))
-        fits = np.flatnonzero(room >= life.size)
-        if not len(fits):
-            return int(ends[-1])
-        return int(ends[fits[0] - 1]) if fits[0] else 0
+        first, last, size, top = life.first, life.last, life.size, 0
+        for begin, end, born, died in self._blocks:
+            if born <= last and died >= first:
+                if begin - top >= size:
+                    break
+                if end > top:
+                    top = end
+        return top
 
     def add(self, life: Life, begin: int) -> None:
-        at, n = int(np.searchsorted(self._blocks[0, : self._count], begin, side="right")), self._count
-        self._blocks[:, at + 1 : n + 1] = self._blocks[:, at:n].copy()
-        self._blocks[:, at] = begin, begin + life.size, life.first, life.last
-        self._count += 1
+        insort(self._blocks, (begin, begin + life.size, life.first, life.last))
         self.size = max(self.size, begin + life.size)
 
 

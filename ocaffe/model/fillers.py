@@ -44,7 +44,9 @@ def _constant(filler: Any, shape: Shape, rng: np.random.Generator) -> np.ndarray
 
 def _uniform_in(low: float, high: float, shape: Shape, rng: np.random.Generator) -> np.ndarray:
     values = np.asarray(rng.random(shape, np.float32))
-    return np.float32(low) + np.float32(high - low) * values
+    values *= np.float32(high - low)
+    values += np.float32(low)
+    return values
 
 
 def _uniform(filler: Any, shape: Shape, rng: np.random.Generator) -> np.ndarray:
@@ -53,10 +55,17 @@ def _uniform(filler: Any, shape: Shape, rng: np.random.Generator) -> np.ndarray:
     return _uniform_in(filler.min, filler.max, shape, rng)
 
 
+def _normal(std: float, shape: Shape, rng: np.random.Generator) -> np.ndarray:
+    values = np.asarray(rng.standard_normal(shape, np.float32))
+    values *= np.float32(std)
+    return values
+
+
 def _gaussian(filler: Any, shape: Shape, rng: np.random.Generator) -> np.ndarray:
     if filler.std < 0:
         raise Error(f"gaussian filler has std {filler.std:g}", fix="std is at least 0")
-    values = np.asarray(rng.standard_normal(shape, np.float32)) * np.float32(filler.std) + np.float32(filler.mean)
+    values = _normal(filler.std, shape, rng)
+    values += np.float32(filler.mean)
     if filler.sparse < 0:
         return values
     outputs = shape[0] if shape else 1
@@ -85,7 +94,7 @@ def _xavier(filler: Any, shape: Shape, rng: np.random.Generator) -> np.ndarray:
 
 
 def _msra(filler: Any, shape: Shape, rng: np.random.Generator) -> np.ndarray:
-    return np.asarray(rng.standard_normal(shape, np.float32)) * np.float32(math.sqrt(2 / _fan(filler, shape)))
+    return _normal(math.sqrt(2 / _fan(filler, shape)), shape, rng)
 
 
 def _bilinear(filler: Any, shape: Shape, rng: np.random.Generator) -> np.ndarray:

@@ -2,10 +2,10 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ocaffe.graph.ir import NO_ACTIVATION, Ref
-from ocaffe.graph.recorder import Recorder
+from ocaffe.graph.recorder import ARRIVALS, Recorder
 from ocaffe.ops.gemm_gpu import sum_splits
 from ocaffe.ops.pooling import STRIP_GROUP, strip_counts
 
@@ -37,13 +37,31 @@ def sums(rec: Recorder, g: ConvGeometry) -> bool:
 def forward(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y: Ref) -> None:
     """y = x * w (+ bias per output)."""
     args = [bias is not None, rec.accumulates(y), *_no_activation(rec)]
-    _by_plane(rec, g, "forward", [x, w, w if bias is None else bias], y, args, g.out, (1, 1), g.num_output, epilogue=10)
+    if rec.target.is_cpu:
+        _by_plane(rec, g, "forward", [x, w, w if bias is None else bias], y, args, g.out, (1, 1), g.num_output)
+        return
+    strips, columns = strip_counts((g.out[1], g.out[2]), (1, 1))
+    pieces = -(-strips * columns // STRIP_GROUP)  # of a plane; or planes that share a group
+    together = 1 if pieces > 1 else STRIP_GROUP // (strips * columns)
+    items = -(-strips * columns // pieces) * together
+    rec.launch(
+        "conv_depthwise_gpu.forward",
+        reads=[x, w, w if bias is None else bias],
+        writes=[y],
+        args=[*_sizes(g), strips, pieces, together, *args],
+        size=(-(-g.num_output // together) * pieces * items, g.batch),
+        local=(items, 1),
+        defines=_defines(rec, g),
+        epilogue=12,
+        moments=(2, g.batch * pieces),
+    )
 
 
 def backward_data(rec: Recorder, g: ConvGeometry, dy: Ref, w: Ref, dx: Ref, bias: Ref | None = None) -> None:
     """dx = the gradient of the input (+ bias per channel of it)."""
     args = [bias is not None, rec.accumulates(dx), *_no_activation(rec)]
-    _by_plane(rec, g, "backward_data", [dy, w, w if bias is None else bias], dx, args, g.size, g.stride[1:], g.channels, epilogue=10)
+    gate = None if rec.target.is_cpu else 2
+    _by_plane(rec, g, "backward_data", [dy, w, w if bias is None else bias], dx, args, g.size, g.stride[1:], g.channels, gate)
 
 
 def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref) -> None:
@@ -53,17 +71,18 @@ def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref) ->
     slices = min(g.batch, -(-GROUPS_PER_UNIT * rec.target.compute_units // items))
     part = -(-g.batch // slices)
     slices = -(-g.batch // part)
-    once = slices == 1
+    meets = rec.target.groups_meet and slices > 1 and items <= ARRIVALS
+    once = slices == 1 or meets
     group = 1 if rec.target.is_cpu else ITEMS
     to = dw if once else rec.scratch("slices", (slices, dw.count))
     rec.launch(
         f"{_family(rec)}.backward_filter",
-        reads=[x, dy],
-        writes=[to],
+        reads=[x, dy, *([rec.arrivals.view((items,))] if meets else [])],
+        writes=[to, *([rec.scratch("slices", (items, slices, g.taps))] if meets else [])],
         args=[*_sizes(g), each, part, once and rec.accumulates(dw)],
         size=(items * group, slices, 1),
         local=(group, 1, 1),
-        defines=_defines(rec, g),
+        defines=_defines(rec, g) | ({"DEVICE_FENCE": rec.target.device_fence} if meets else {}),
     )
     if not once:
         sum_splits(rec, _family(rec), _defines(rec, g), to, None, dw)
@@ -79,7 +98,7 @@ def _by_plane(
     size: tuple[int, ...],
     step: tuple[int, ...],
     channels: int,
-    epilogue: int | None = None,
+    gate: int | None = None,
 ) -> None:
     """A kernel over the planes of its result, of `size`: a work-item per strip on GPUs, per several whole planes on CPUs."""
     if rec.target.is_cpu:
@@ -96,7 +115,8 @@ def _by_plane(
         size=items,
         local=local,
         defines=_defines(rec, g),
-        epilogue=epilogue,
+        epilogue=10,
+        gate=gate,
     )
 
 
@@ -122,8 +142,8 @@ def _family(rec: Recorder) -> str:
     return f"conv_depthwise_{rec.target.kind}"
 
 
-def _defines(rec: Recorder, g: ConvGeometry) -> dict[str, int]:
-    result = {"VECTOR": 16 if rec.target.vector_width >= 16 else 8, "OUTPUTS": OUTPUTS} if rec.target.is_cpu else {}
+def _defines(rec: Recorder, g: ConvGeometry) -> dict[str, Any]:
+    result: dict[str, Any] = {"VECTOR": 16 if rec.target.vector_width >= 16 else 8, "OUTPUTS": OUTPUTS} if rec.target.is_cpu else {}
     for i, axis in enumerate("HW", 1):
         result |= {f"KERNEL_{axis}": g.kernel[i], f"STRIDE_{axis}": g.stride[i], f"PAD_{axis}": g.pad[i], f"DILATION_{axis}": g.dilation[i]}
     return result

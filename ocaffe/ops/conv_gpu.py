@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from ocaffe.graph.ir import Ref
 from ocaffe.graph.recorder import Recorder
 from ocaffe.ops import conv_mma, winograd_gpu
-from ocaffe.ops.conv_window import phase_columns, phases, product_shape, sizes, window
+from ocaffe.ops.conv_window import gates, phase_columns, phases, product_shape, sizes, window
 from ocaffe.ops.expression import reduce
-from ocaffe.ops.gemm_gpu import Choice, Tile, cost, ranked, sum_splits, tiles_for
+from ocaffe.ops.gemm_gpu import Choice, Meeting, Tile, cost, ranked, sum_splits, tiles_for
 from ocaffe.tuned import Problem
 
 if TYPE_CHECKING:
@@ -36,17 +36,20 @@ def forward(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y:
         conv_mma.forward(rec, g, x, w, bias, y, choice)
         return
     part, splits = _split_channels(g.group_channels, g, choice)
-    once = splits == 1
+    size = _items(choice.tile, g.group_outputs, g.batch * g.positions, g.group * splits)
+    meeting = _meeting(rec, choice.tile, size, splits)
+    once = splits == 1 or bool(meeting.parts)
     to = y if once else rec.scratch("splits", (splits, y.count))
     rec.launch(
         "conv_gpu.forward",
-        reads=[x, w, bias if bias is not None and once else w],
-        writes=[to],
+        reads=[x, w, *meeting.arrived, bias if bias is not None and once else w],
+        writes=[to, *meeting.parts],
         args=[*sizes(g), part, splits, bias is not None and once, once and rec.accumulates(y), 1.0],
-        size=_items(choice.tile, g.group_outputs, g.batch * g.positions, g.group * splits),
+        size=size,
         local=(choice.tile.items, 1, 1),
-        defines=defines(g, choice.tile),
+        defines={**defines(g, choice.tile), **meeting.defines},
         epilogue=14 if once else None,
+        moments=(2, -(-g.batch * g.positions // choice.tile.columns)) if once else None,
     )
     if not once:
         sum_splits(rec, "conv_gpu", defines(g, choice.tile), to, bias, y, samples=g.batch, inner=g.positions, mergeable=True)
@@ -66,17 +69,21 @@ def backward_data(
         conv_mma.backward_data(rec, g, dy, w, bias, dx, choice)
         return
     part, splits = _split_channels(g.group_outputs, g, choice)
-    once = splits == 1
+    size = _items(choice.tile, g.group_channels, phase_columns(g), g.group * splits, phases(g))
+    meeting = _meeting(rec, choice.tile, size, splits)
+    once = splits == 1 or bool(meeting.parts)
     to = dx if once else rec.scratch("splits", (splits, dx.count))
     rec.launch(
         "conv_gpu.backward_data",
-        reads=[dy, w, bias if bias is not None and once else w],
-        writes=[to],
+        reads=[dy, w, *meeting.arrived, bias if bias is not None and once else w],
+        writes=[to, *meeting.parts],
         args=[*sizes(g), part, splits, bias is not None and once, once and rec.accumulates(dx), 1.0],
-        size=_items(choice.tile, g.group_channels, phase_columns(g), g.group * splits, phases(g)),
+        size=size,
         local=(choice.tile.items, 1, 1),
-        defines=defines(g, choice.tile),
+        defines={**defines(g, choice.tile), **meeting.defines},
         epilogue=14 if once else None,
+        gate=2 if once and gates(g) else None,
+        moments=(2, -(-phase_columns(g) // choice.tile.columns)) if once and max(g.stride) == 1 else None,
     )
     if not once:
         sum_splits(rec, "conv_gpu", defines(g, choice.tile), to, bias, dx, samples=g.batch, inner=g.pixels, mergeable=True)
@@ -97,16 +104,18 @@ def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref, ch
     tile = choice.tile
     part = -(-depth // (choice.splits * tile.depth)) * tile.depth
     splits = -(-depth // part)
-    once = splits == 1
+    size = _items(tile, g.group_outputs, g.depth, g.group * splits)
+    meeting = _meeting(rec, tile, size, splits)
+    once = splits == 1 or bool(meeting.parts)
     to = dw if once else rec.scratch("splits", (splits, dw.count))
     rec.launch(
         "conv_gpu.backward_filter",
-        reads=[x, dy],
-        writes=[to],
+        reads=[x, dy, *meeting.arrived],
+        writes=[to, *meeting.parts],
         args=[*sizes(g), part, once and rec.accumulates(dw)],
-        size=_items(tile, g.group_outputs, g.depth, g.group * splits),
+        size=size,
         local=(tile.items, 1, 1),
-        defines=defines(g, tile),
+        defines={**defines(g, tile), **meeting.defines},
     )
     if not once:
         sum_splits(rec, "conv_gpu", defines(g, tile), to, None, dw)
@@ -115,7 +124,7 @@ def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref, ch
 def backward_bias(rec: Recorder, g: ConvGeometry, dy: Ref, db: Ref) -> None:
     """db[c] = sum of dy over samples and pixels."""
     channels = db.count
-    planes = dy.view((g.batch, channels, dy.count // (g.batch * channels)), 0, dy.batch_stride)
+    planes = dy.view((g.batch, channels, dy.count // (g.batch * channels)))
     reduce(rec, "v0 = x0", reads=[planes], writes=[db], axes=(0, 2))
 
 
@@ -184,6 +193,11 @@ def _split_channels(channels: int, g: ConvGeometry, choice: Choice) -> tuple[int
     step = window_step(g, choice.tile)[0]
     part = -(-channels // (choice.splits * step)) * step
     return part, -(-channels // part)
+
+
+def _meeting(rec: Recorder, tile: Tile, size: tuple[int, int, int], splits: int) -> Meeting:
+    """Of a launch of `size` work-items."""
+    return Meeting.of(rec, tile, splits, math.prod(size) // (tile.items * splits))
 
 
 def _items(tile: Tile, rows: int, columns: int, batches: int, phases: int = 1) -> tuple[int, int, int]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from ocaffe.graph.ir import Ref
 from ocaffe.graph.recorder import Recorder
-from ocaffe.ops.conv_window import phase_columns, phases, sizes, window
+from ocaffe.ops.conv_window import gates, phase_columns, phases, sizes, window
 from ocaffe.ops.gemm_gpu import Choice, Tile, scales, sum_splits
 
 if TYPE_CHECKING:
@@ -98,6 +98,8 @@ def _gather(
         local=(tile.items, 1, 1),
         defines=defines,
         epilogue=14 if once else None,
+        gate=2 if once and back and gates(g) else None,
+        moments=(2, -(-columns // tile.columns)) if once and (not back or max(g.stride) == 1) else None,
     )
     if not once:
         sum_splits(rec, "conv_mma", defines, to, bias, target, samples=g.batch, inner=inner, mergeable=True)

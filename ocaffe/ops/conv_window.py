@@ -27,6 +27,12 @@ def phases(g: ConvGeometry) -> int:
     return 1 if g.taps == 1 and not any(g.pad) else math.prod(g.stride)
 
 
+def gates(g: ConvGeometry) -> bool:
+    """Whether backward_data should take a gate (kernels/gate.h): where single floats are written apart from each other, reading signs so takes longer than a
+    launch."""
+    return phases(g) == 1 and (max(g.stride) == 1 or g.size[-1] % 4 == 0)
+
+
 def phase_columns(g: ConvGeometry) -> int:
     """Positions of the largest phase in the whole batch."""
     return g.batch * math.prod(-(-n // s) for n, s in zip(g.size, g.stride))

@@ -14,7 +14,7 @@ from functools import cached_property
 import numpy as np
 
 from ocaffe.graph.ir import Access, Call, Launch, Operand, Ref, Role, Shape
-from ocaffe.graph.recorder import Recorder, scalar
+from ocaffe.graph.recorder import ARRIVALS, Recorder, scalar
 from ocaffe.ops.formula import CONSTANTS, FUNCTIONS, Formula, parse
 from ocaffe.ops.render_pointwise import Random, render
 from ocaffe.ops.render_reduce import IDENTITY, Reduction, chunk_count
@@ -121,18 +121,24 @@ def reduce(
         domain: Shape,
         reduced: tuple[int, ...],
         chunks: int = 1,
+        meeting: Sequence[Operand] = (),
     ) -> None:
         places, counts = tuple(axis for _, axis in reads), (len(reads), len(writes), len(modifies))
-        expression = Reduce(text, finish, values, op, domain, reduced, places, counts, constants, rec.target, chunks)
+        expression = Reduce(text, finish, values, op, domain, reduced, places, counts, constants, rec.target, chunks, bool(meeting))
         expression.check()
-        operands = rec.operands([ref for ref, _ in reads], writes, modifies)
-        rec.add(Launch(rec.layer, rec.phase, operands, None, expression, (), side_effect and chunks == 1, f"{op}: {text} | {finish}"))
+        operands = [*rec.operands([ref for ref, _ in reads], writes, modifies), *meeting]
+        last = chunks == 1 or bool(meeting)
+        rec.add(Launch(rec.layer, rec.phase, operands, None, expression, (), side_effect and last, f"{op}: {text} | {finish}"))
 
     chunks = chunk_count(math.prod(kept), bool(domain) and _innermost(domain) not in reduced, math.prod(domain[d] for d in reduced), rec.target)
     if chunks == 1:
         stage(text, finish, pairs, writes, modifies, domain, reduced)
         return
     partial = rec.scratch("partial", (len(values), *kept, chunks))
+    if rec.target.groups_meet and math.prod(kept) <= ARRIVALS:
+        meeting = Operand(partial, Access.WRITE), Operand(rec.arrivals.view((math.prod(kept),)), Access.READ)
+        stage(text, finish, pairs, writes, modifies, domain, reduced, chunks, meeting)
+        return
     parts = [partial.view((*kept, chunks), i * chunks * math.prod(kept)) for i in range(len(values))]
     stage(text, "; ".join(f"y{i} = {value}" for i, value in enumerate(values)), pairs, parts, (), domain, reduced, chunks)
     # The second stage reads the partial results first, then what `finish` reads, and calls them x0, x1, ..
@@ -141,7 +147,7 @@ def reduce(
     for i, pair in enumerate(pairs):
         if f"x{i}" in parse(finish).used:
             names[f"x{i}"] = f"x{len(again)}"
-            again.append(_without(pair, domain, reduced))
+            again.append(without(pair, domain, reduced))
     finish = re.sub(r"\bx\d+\b", lambda match: names[match[0]], finish)
     stage("; ".join(f"{value} = x{i}" for i, value in enumerate(values)), finish, again, writes, modifies, (*kept, chunks), (len(kept),))
 
@@ -167,7 +173,7 @@ def _reduce_nothing(
     pointwise(
         rec,
         "; ".join([*(f"{value} = {start}" for value in values), text]),
-        reads=[_without(pairs[i], domain, reduced) for i in used],
+        reads=[without(pairs[i], domain, reduced) for i in used],
         writes=writes,
         scalars={name: value for name, value in (scalars or {}).items() if name in parse(finish).used},
     )
@@ -314,7 +320,8 @@ def factors_and_offsets(product: Launch, steps: Sequence[Affine], bias: Ref | No
 
 @dataclass(frozen=True)
 class Reduce:
-    """What a reducing launch computes, before strides are known. With `chunks` > 1 the writes have an axis of that size behind the kept ones."""
+    """What a reducing launch computes, before strides are known. With `chunks` > 1 the writes have an axis of that size behind the kept ones, or the
+    groups of all chunks `meet`: two more operands are for their partial results and counters."""
 
     text: str
     finish: str
@@ -327,6 +334,7 @@ class Reduce:
     scalars: tuple[tuple[str, np.generic], ...]
     target: Target
     chunks: int
+    meet: bool = False
 
     def check(self) -> None:
         assert self.op in IDENTITY, self.op
@@ -338,7 +346,7 @@ class Reduce:
             raise ValueError(f"reduction {self.text!r} | {self.finish!r} does not assign {', '.join(sorted(missing)) or 'v0'}")
 
     def __call__(self, launch: Launch) -> Call:
-        reads, writes, modifies = _split(launch.operands, self.counts)
+        reads, writes, modifies = _split(launch.operands[: sum(self.counts)], self.counts)
         marks = tuple(d in self.reduced for d in range(len(self.domain)))
         kept = tuple(size for size, mark in zip(self.domain, marks) if not mark)
         strides = [element_strides(operand.ref, place, self.domain) for operand, place in zip(reads, self.places)]
@@ -350,7 +358,7 @@ class Reduce:
             ref = operand.ref
             if ref.count == 1:
                 along: tuple[int, ...] = (0,) * (len(kept) + 1)
-            elif self.chunks > 1:
+            elif self.chunks > 1 and not self.meet:
                 along = element_strides(ref, None, (*kept, self.chunks))
             else:
                 along = (*element_strides(ref, None, kept), 0)
@@ -370,6 +378,7 @@ class Reduce:
             _accumulate(writes),
             self.chunks,
             tuple(chunk_strides),
+            self.meet,
         ).render(self.target)
 
 
@@ -429,7 +438,7 @@ def _innermost(domain: Shape) -> int:
     return max((d for d, size in enumerate(domain) if size > 1), default=len(domain) - 1)
 
 
-def _without(read: tuple[Ref, int | None], domain: Shape, reduced: Sequence[int]) -> tuple[Ref, int]:
+def without(read: tuple[Ref, int | None], domain: Shape, reduced: Sequence[int]) -> tuple[Ref, int]:
     """A read that is constant along the reduced axes, placed in a domain of the kept axes (and what follows them)."""
     ref, axis = read
     axis, own = (0, domain) if axis is None else (axis, ref.shape)

@@ -12,6 +12,8 @@ ONE = (1, 1, 1)
 ITEMS_PER_CORE = 4  # work-items per core: the last ones to finish leave little idle
 WIDE = 4  # see kernels/gemm_cpu.cl
 FEW = 4  # panels of rows
+SIDE, MOST = 4, 32  # see kernels/gemm_few_cpu.cl
+LEAST = 1 << 15  # multiply-adds that are worth a work-item there: some microseconds
 WIDTHS = (1, 2, 4, 8, 16)  # panels of columns that are worth measuring
 HEIGHTS = {16: (12, 8, 10, 4), 8: (6, 5, 4), 4: (6, 5, 4)}  # of a tile, by vector width, best first: 32 or 16 registers
 WASTE = 1.1  # padded rows per row up to which the better height is kept
@@ -31,6 +33,9 @@ def record(rec: Recorder, a: Ref, b: Ref, c: Ref, trans_a: bool, trans_b: bool, 
     """Packs op(a), then multiplies; see gemm() for the operands."""
     (m, n), k = c.shape, a.shape[0 if trans_a else 1]
     defines = tile(rec.target)
+    if m <= MOST and trans_b and not trans_a:
+        _few(rec, a, b, c, bias)
+        return
     panels_a, panels_c = ceil(m, defines["MR"]), ceil(n, columns(defines))
     packed = rec.scratch("packed", (panels_a, k, defines["MR"]))
     rec.launch(
@@ -49,6 +54,23 @@ def record(rec: Recorder, a: Ref, b: Ref, c: Ref, trans_a: bool, trans_b: bool, 
         size=(ceil(panels_c, wide), ceil(panels_a, rows), 1),
         local=ONE,
         defines=defines,
+        epilogue=len(args) - len(NO_ACTIVATION),
+    )
+
+
+def _few(rec: Recorder, a: Ref, b: Ref, c: Ref, bias: Ref | None) -> None:
+    """Few rows of a against a transposed b: nothing is packed, b is read once, as it lies (kernels/gemm_few_cpu.cl)."""
+    (m, k), n = a.shape, b.shape[0]
+    share = ceil(ceil(n, share_out(rec, 1, ceil(m * n * k, LEAST))), SIDE) * SIDE
+    args = [m, n, k, share, bias is not None, rec.accumulates(c), *NO_ACTIVATION]
+    rec.launch(
+        "gemm_few_cpu.few",
+        reads=[a, b, bias or a],
+        writes=[c],
+        args=args,
+        size=(ceil(n, share), 1, 1),
+        local=ONE,
+        defines={"V": tile(rec.target)["V"], "ROWS": min(m, 4)},
         epilogue=len(args) - len(NO_ACTIVATION),
     )
 

@@ -1,11 +1,12 @@
 """Matrix product on devices whose work-groups share local memory, and the choice of tiles that convolution shares (kernels/gemm_gpu.cl)."""
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ocaffe.graph.ir import FLOAT, Ref, Role
-from ocaffe.graph.recorder import Recorder
+from ocaffe.graph.recorder import ARRIVALS, Recorder
 from ocaffe.target import Target
 from ocaffe.tuned import Problem
 
@@ -14,6 +15,7 @@ SPLIT_SCRATCH = 16 << 20
 SPLITS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 BFLOAT16, FLOAT16 = 2, 4  # Tile.mma: operands are rounded to 16 bits
 SUM_ITEMS = 256  # work-items of a group in split_sum
+BUNCH = 8  # parts of a tile that one work-group adds up at the least (tile_join in kernels/tile_gpu.h)
 
 
 @dataclass(frozen=True)
@@ -133,6 +135,11 @@ LOOP = 0.12  # instructions of a step that are neither arithmetic nor fetches, p
 FLOATS_PER_CYCLE = 3  # to or from global memory, a unit
 
 
+MEET = 3500  # cycles until the last group of a tile knows that it is the last
+ROUND = 500  # cycles that it takes for 16 loads of each work-item (tile_meet in kernels/tile_gpu.h)
+WORTH = LAUNCH + 2000  # cycles that this may take where a launch is saved, with the gap before it
+
+
 @dataclass(frozen=True)
 class Choice:
     """A tile and the number of parts that the depth is cut into."""
@@ -172,7 +179,7 @@ def cost(target: Target, choice: Choice, rows: int, columns: int, depth: int, ba
     """Estimated time in clock cycles of a compute unit that does 128 multiply-adds and fetches 128 bytes of local memory in one.
 
     A step takes its arithmetic or its local fetches, whichever is longer. Groups on one unit hide each other's waiting for global memory
-    and barriers; a group alone waits in full. A split pays for writing and reading its partial sums and for one more launch.
+    and barriers; a group alone waits in full. A split pays for writing and reading its partial sums, and for one more launch (or the last group's work).
     """
     tile, splits, rates = choice.tile, choice.splits, RATES[choice.tile.mma]
     m, n = tile.item_rows, tile.item_columns
@@ -190,6 +197,13 @@ def cost(target: Target, choice: Choice, rows: int, columns: int, depth: int, ba
     return cycles
 
 
+def _joining(tile: Tile, splits: int) -> float:
+    """Cycles until the last work-group of a tile has the sum of all parts."""
+    count = bunches(splits)
+    levels = [splits] if count == 1 else [-(-splits // count), count]
+    return sum(MEET + tile.item_rows * tile.item_columns // 16 * -(-parts // 4) * ROUND for parts in levels)
+
+
 def record(
     rec: Recorder, a: Ref, b: Ref, c: Ref, trans_a: bool, trans_b: bool, bias: Ref | None, choice: Choice | None = None
 ) -> None:
@@ -200,10 +214,12 @@ def record(
         problem = Problem("gemm", (rows, columns, depth, int(trans_a), int(trans_b)), rec.target.math)
         choice = rec.target.tuned.choose(problem, ranked(rec.target, tiles_for(rec.target), rows, columns, depth))
     part, splits = _parts(depth, choice)
-    last = splits == 1
+    meeting = Meeting.of(rec, choice.tile, splits, -(-rows // choice.tile.rows) * -(-columns // choice.tile.columns))
+    last = splits == 1 or bool(meeting.parts)
     to = c if last else rec.scratch("splits", (splits * rows, columns))
+    reads, writes = [a, b, *meeting.arrived, a if bias is None or not last else bias], [to, *meeting.parts]
     family, defines, layout = _program(rec.target, choice.tile, a, b, trans_a, trans_b)
-    _launch(rec, family, choice.tile, defines, [a, b, a if bias is None or not last else bias], [to], (rows, columns, depth, part), 1, splits,
+    _launch(rec, family, choice.tile, {**defines, **meeting.defines}, reads, writes, (rows, columns, depth, part), 1, splits,
             [*layout, bias is not None and last, last and rec.accumulates(c), 1.0], epilogue=last)  # fmt: skip
     if not last:
         parts = to.view((splits, rows * columns))
@@ -241,8 +257,8 @@ def _program(target: Target, tile: Tile, a: Ref, b: Ref, trans_a: bool, trans_b:
 
 
 def _launch(
-    rec: Recorder, family: str, tile: Tile, defines: dict[str, int], reads: list[Ref], writes: list[Ref], shape: tuple[int, int, int, int], batches: int,
-    splits: int, args: list[float], *, modifies: Sequence[Ref] = (), epilogue: bool = False,
+    rec: Recorder, family: str, tile: Tile, defines: Mapping[str, int | str], reads: list[Ref], writes: list[Ref], shape: tuple[int, int, int, int],
+    batches: int, splits: int, args: list[float], *, modifies: Sequence[Ref] = (), epilogue: bool = False,
 ) -> None:  # fmt: skip
     rows, columns, _, _ = shape
     rec.launch(
@@ -255,6 +271,7 @@ def _launch(
         local=(tile.items, 1, 1),
         defines=defines,
         epilogue=len(shape) + len(args) if epilogue else None,
+        gate=2 if epilogue else None,
     )
 
 
@@ -262,6 +279,33 @@ def scales(target: Target, tile: Tile, left: Ref, right: Ref) -> dict[str, int]:
     """The defines LEFT_SCALE and RIGHT_SCALE of kernels/tile_mma.h: gradients are scaled before they are rounded to float16."""
     names = {"LEFT_SCALE": left, "RIGHT_SCALE": right} if tile.mma == FLOAT16 else {}
     return {name: target.gradient_scale for name, ref in names.items() if ref.role is Role.DIFF}
+
+
+def bunches(splits: int) -> int:
+    """Into how many bunches `tile_join` (kernels/tile_gpu.h) puts the parts of a tile."""
+    return -(-splits // max(BUNCH, math.isqrt(splits - 1) + 1))
+
+
+def joins(target: Target, tile: Tile, splits: int, tiles: int) -> bool:
+    """Whether the last work-group of each of so many tiles adds up the partial sums: where that takes no longer than a second launch."""
+    return target.groups_meet and not tile.quads and splits > 1 and tiles * (bunches(splits) + 1) <= ARRIVALS and _joining(tile, splits) <= WORTH
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """What a product whose groups meet needs beyond others: operands ARRIVED and PARTS, and the define. All empty where they do not (`joins`)."""
+
+    arrived: list[Ref]
+    parts: list[Ref]
+    defines: dict[str, str]
+
+    @classmethod
+    def of(cls, rec: Recorder, tile: Tile, splits: int, tiles: int) -> Meeting:
+        """`tiles`: how many the result is made of."""
+        if not joins(rec.target, tile, splits, tiles):
+            return cls([], [], {})
+        parts = rec.scratch("splits", (tiles, splits, tile.rows * tile.columns))
+        return cls([rec.arrivals.view((tiles * (bunches(splits) + 1),))], [parts], {"DEVICE_FENCE": rec.target.device_fence})
 
 
 def sum_splits(
@@ -288,4 +332,5 @@ def sum_splits(
         local=(SUM_ITEMS,),
         defines=defines,
         epilogue=6 if mergeable else None,
+        gate=1 if mergeable else None,
     )

@@ -47,6 +47,7 @@ class Response:
         plane = height * width
         size: tuple[int, ...]
         local: tuple[int, ...]
+        gate = None
         if rec.target.is_cpu:
             spans = -(-CPU_ITEMS * rec.target.compute_units // samples)
             part, chunk = min(LONGEST_SPAN, -(-plane // spans // 16) * 16), channels
@@ -54,6 +55,7 @@ class Response:
         else:
             part = chunk = self._chunk(rec, samples * plane, channels)
             family, size, local = "lrn", (plane, -(-channels // chunk), samples), (GPU_GROUP, 1, 1)
+            gate = len(reads) if function == "backward" else None
         rec.launch(
             f"{family}.{function}",
             reads=reads,
@@ -63,6 +65,7 @@ class Response:
             local=local,
             defines=self._defines,
             inplace=[(inplace, 0)] if chunk >= channels else [],
+            gate=gate,
         )
 
     @staticmethod

@@ -17,6 +17,7 @@ STRIP_GROUP, STRIP_ROWS = 128, 4  # work-items of a group, and rows that one mak
 STRIP_TAPS, STRIP_STRIDE = 81, 4  # most taps of a window, and largest stride, for which such kernels are unrolled
 GPU_GROUP = 32  # work-items that reduce a whole plane
 CPU_PIECE = 1024  # pixels of a whole plane that one work-item writes in backward
+GATED = frozenset({"pooling_gpu", "pooling_plane"})  # families whose backward ends with a gate (kernels/gate.h)
 PARTS = 4  # work-items for each CPU core, at the least
 Pair = tuple[int, int]
 Axes = tuple[int, ...]
@@ -121,7 +122,10 @@ class Pool:
             family, defines = "pooling", self._defines()
             count = planes * math.prod(size_over)
             size, geometry = (count, samples), [count, *self.image, *self.outputs]
-        rec.launch(f"{family}.{function}", reads=reads, writes=writes, args=[*geometry, *args], size=size, local=local, defines=defines, cheap=forward)
+        gate = len(reads) if function == "backward" and family in GATED else None
+        rec.launch(
+            f"{family}.{function}", reads=reads, writes=writes, args=[*geometry, *args], size=size, local=local, defines=defines, gate=gate, cheap=forward
+        )
 
     def _defines(self) -> Mapping[str, object]:
         axes = "DHW"[-len(self.image) :]

@@ -1,7 +1,7 @@
 """Kernel text of reductions: values v0, v1, .. of every element summed (or the largest taken) over the reduced axes, then `finish`.
 
 The merged axes are the innermost one and, outside of it, kept axes (folded into one index k) and reduced axes (folded into rows). The reduced
-elements may be cut into chunks, each a result of its own.
+elements may be cut into chunks, each a result of its own, or finished by the work-group that comes last.
 
 CPU class, innermost axis reduced: a work-item owns some neighbouring kept indices of one chunk and walks along its rows; lanes are summed at
 the end. Innermost axis kept: a work-item owns up to four vectors of it, each lane a result. GPU class: a work-group of x * y work-items; x runs
@@ -56,6 +56,7 @@ class Reduction:
     accumulate: int
     chunks: int
     chunk_strides: tuple[int, ...]
+    meet: bool
 
     def render(self, target: Target) -> Call:
         inner_kept = not self.space.marks[-1]
@@ -80,6 +81,9 @@ class _Body:
         self.inputs = [port for port in what.reads if port.name in what.formula.used]
         for port in self.ports:
             self.source.operand(port.name, port.ctype, port.written)
+        if what.meet:
+            self.source.operand("parts", "float", True)
+            self.source.operand("arrived", "uint", True)
         self.source.scalars(what.scalars)
         self.source.argument("int", "accumulate", what.accumulate)
         steps(self.source, self.ports)
@@ -339,17 +343,43 @@ class _Gpu(_Body):
         rank, count, step = ("y", "height", "width") if self.inner_kept else ("x", "width", "1") if several else ("id", "width * height", "1")
         for value in what.values:
             source.add(f"local float part_{value}[{GROUP}];", f"part_{value}[id] = lanes1_{value};")
-        if meeting > 1:
-            source.add(f"for (int pairs = {count} / 2; pairs > 0; pairs /= 2) {{", "barrier(CLK_LOCAL_MEM_FENCE);", f"if ({rank} < pairs) {{")
-            for value in what.values:
-                source.add(f"part_{value}[id] = {self.combine(f'part_{value}[id]', f'part_{value}[id + pairs * {step}]')};")
-            source.add("}", "}")
+
+        def tree() -> None:
+            if meeting > 1:
+                source.add(f"for (int pairs = {count} / 2; pairs > 0; pairs /= 2) {{", "barrier(CLK_LOCAL_MEM_FENCE);", f"if ({rank} < pairs) {{")
+                for value in what.values:
+                    source.add(f"part_{value}[id] = {self.combine(f'part_{value}[id]', f'part_{value}[id + pairs * {step}]')};")
+                source.add("}", "}")
+
+        tree()
+        if what.meet:
+            self.join(rank, count)
+            tree()
         source.add(f"if ({rank} == 0 && valid) {{")
         source.add(*(f"const float {value} = part_{value}[id];" for value in what.values))
         self.finish("column", "k == 0 && column == 0" if self.inner_kept else "k == 0")
         source.add("}")
         groups = what.chunks * columns * (-(-self.kept // local1) if several else self.kept)
         return source.call((groups * local0, local1), (local0, local1))
+
+
+    def join(self, rank: str, count: str) -> None:
+        """Leave the values of this chunk for the group that comes last; that one goes on, each work-item with the sum over its share of the chunks."""
+        source, what = self.source, self.what
+        total = self.kept * (self.length if self.inner_kept else 1)
+        source.argument("int", "total", total)
+        source.add("local int vote;")
+        places = {}
+        for index, value in enumerate(what.values):
+            place = "{0} * total + k * length + column" if self.inner_kept else "k * chunks + {0}"
+            places[value] = f"p_parts[{index} * total * chunks + {place}]"
+        source.add(f"if ({rank} == 0 && valid) {{", *(f"{places[value].format('chunk')} = part_{value}[id];" for value in what.values), "}")
+        source.add(f"ARRIVE({self.target.device_fence}, p_arrived + rest, chunks, &vote, last);", "if (!last) return;")
+        for value in what.values:
+            source.add(f"float all_{value} = {IDENTITY[what.op]};")
+        source.add(f"for (int c = {rank}; valid && c < chunks; c += {count}) {{")
+        source.add(*(f"all_{value} = {self.combine(f'all_{value}', places[value].format('c'))};" for value in what.values), "}")
+        source.add(*(f"part_{value}[id] = all_{value};" for value in what.values))
 
 
 def chunk_count(kept: int, inner_kept: bool, reduced: int, target: Target) -> int:

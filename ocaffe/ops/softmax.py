@@ -62,13 +62,20 @@ class Classes:
         fixed: float,
         inplace: Places = (),
     ) -> None:
-        """A kernel that sums over positions: sums = (sum, counted), result = sum / divisor; in two steps unless one group does it all."""
+        """A kernel that sums over positions: sums = (sum, counted), result = sum / divisor; the group that comes last adds up, else in two steps
+        unless one group does it all."""
         if self.rows:
             parts = rec.scratch("sums", (self.outer * -(-self.inner // CPU_BLOCK), 2))
             self.launch(rec, kernel, reads, [write, parts], args, inplace)
         else:
             tiles = -(-self.positions * self.lanes // self.group)
-            groups = 1 if self.positions * self.classes <= ONE_GROUP else min(tiles, 8 * rec.target.compute_units)
+            most = 8 * rec.target.compute_units
+            if rec.target.groups_meet:
+                groups = min(tiles, most)
+                places = [*reads, rec.arrivals.view((1,))], [write, sums, result, rec.scratch("sums", (groups, 2))]
+                self.launch_groups(rec, kernel, groups, *places, [*self._shape_args, fixed, *args], inplace)
+                return
+            groups = 1 if self.positions * self.classes <= ONE_GROUP else min(tiles, most)
             parts = rec.scratch("sums", (groups, 2)) if groups > 1 else sums
             self.launch_groups(rec, kernel, groups, reads, [write, parts, result], [*self._shape_args, fixed, *args], inplace)
         if parts is not sums:
@@ -85,8 +92,11 @@ class Classes:
         inplace: Places = (),
     ) -> None:
         """A kernel of softmax.cl that works in groups."""
-        defines, size, local = {"GROUP": self.group}, (groups * self.group,), (self.group,)
-        rec.launch(f"softmax.{kernel}", reads=reads, writes=writes, args=args, size=size, local=local, defines=defines, inplace=inplace)
+        size, local = (groups * self.group,), (self.group,)
+        rec.launch(f"softmax.{kernel}", reads=reads, writes=writes, args=args, size=size, local=local, defines=self.defines(rec), inplace=inplace)
+
+    def defines(self, rec: Recorder) -> dict[str, Any]:
+        return {"GROUP": self.group} | ({"DEVICE_FENCE": rec.target.device_fence} if rec.target.groups_meet else {})
 
     @property
     def _shape_args(self) -> tuple[int, ...]:
@@ -138,7 +148,7 @@ def softmax_loss_backward(
         args=[of.classes, of.inner, of.mid, *args],
         size=size,
         local=(min(of.group, 64), 1, 1),
-        defines={"GROUP": of.group},
+        defines=of.defines(rec),
         inplace=[(0, 0)],
     )
 

@@ -36,32 +36,33 @@ def wins(rec: Recorder, g: ConvGeometry, filters: bool = False) -> bool:
 
 def cheaper(rec: Recorder, g: ConvGeometry) -> bool:
     """Whether the estimate of forward is below that of the direct product."""
-    defines, blocks, rows, filters = _counts(rec, g)
+    defines, blocks, rows, filters = _counts(g, forward_tile(rec, g))
     vectors, splits = blocks * defines["NV"], _splits(rec, g, blocks)
-    direct = ceil(g.batch * g.positions, columns(defines)) * defines["NV"] * rows * g.depth * PRODUCT
+    filters *= not rec.prepare
+    wide = columns(gemm_cpu.tile(rec.target))
+    direct = ceil(g.batch * g.positions, wide) * wide // defines["V"] * rows * g.depth * PRODUCT
     products = vectors * POINTS * g.group_channels * rows * PRODUCT
     return products + vectors * (splits * g.group_channels * INPUT + g.group_outputs * OUTPUT) + filters < direct
 
 
 def filters_cheaper(rec: Recorder, g: ConvGeometry) -> bool:
     """Whether the estimate of backward_filter is."""
-    defines, blocks, rows, filters = _counts(rec, g)
+    defines, blocks, rows, filters = _counts(g, tile(rec, g))
     wide = ceil(g.group_channels, columns(defines)) * defines["NV"]
     direct = ceil(g.depth, columns(defines)) * defines["NV"] * rows * g.batch * g.positions * PRODUCT
     products = wide * POINTS * rows * _tiles(g) * PRODUCT
     return products + blocks * defines["NV"] * (g.group_channels + g.group_outputs) * INPUT + 2 * filters < direct  # sums: written, then read
 
 
-def _counts(rec: Recorder, g: ConvGeometry) -> tuple[dict[str, int], int, int, float]:
-    """Defines, blocks of tiles, outputs padded to whole panels, cycles to transform all filters."""
-    defines = tile(rec, g)
+def _counts(g: ConvGeometry, defines: dict[str, int]) -> tuple[dict[str, int], int, int, float]:
+    """The same defines, blocks of tiles, outputs padded to whole panels, cycles to transform all filters."""
     rows = ceil(g.group_outputs, defines["MR"]) * defines["MR"]
     return defines, ceil(_tiles(g), columns(defines)), rows, rows * g.group_channels * FILTER * 16 / defines["V"]
 
 
 def forward(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y: Ref, turned: bool = False) -> None:
     """y = convolution of x (+ bias); `turned`: with filters [channel][output], their taps backwards, which is the way back."""
-    defines = tile(rec, g)
+    defines = forward_tile(rec, g)
     panels = ceil(g.group_outputs, defines["MR"])
     packed = rec.scratch("packed", (g.group, panels, POINTS, g.group_channels, defines["MR"]))
     steps = [9, g.group_outputs * 9, 1] if turned else [g.depth, 9, 0]
@@ -148,6 +149,12 @@ def tile(rec: Recorder, g: ConvGeometry) -> dict[str, int]:
     """V, NV, MR, KC of kernels/tile_cpu.h."""
     base = gemm_cpu.tile(rec.target)
     return base | {"MR": height(base, g.group_outputs)}
+
+
+def forward_tile(rec: Recorder, g: ConvGeometry) -> dict[str, int]:
+    """The same; twice as high and one vector wide where that holds all tiles, which would leave half of two empty."""
+    base = tile(rec, g)
+    return base | {"NV": 1, "MR": 2 * base["MR"]} if _tiles(g) <= base["V"] else base
 
 
 def _tiles(g: ConvGeometry) -> int:

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 OUT = 4  # outputs of a tile, per axis
 POINTS = 36
-ROOM = 256 << 20  # bytes that the transformed tiles of one go may take
 GRAIN = 128  # tiles of a go are a multiple of it: columns of the largest tile of the product
 MOST_SPLITS = 16  # of backward_filter: the kernel `window` adds them up one after the other
 GROUP = (64, 2, 1)  # work-items of a group of the transforms
@@ -45,13 +44,13 @@ def turned(g: ConvGeometry) -> ConvGeometry:
 
 def cost(target: Target, g: ConvGeometry) -> float:
     """Estimated time of forward in the cycles of gemm_gpu.cost."""
-    pieces, pitch = _pieces(g)
+    pieces, pitch = _pieces(target, g)
     return _moving(target, g, 2 * g.num_output * g.group_channels) + pieces * _products(target, g, pitch)[1]
 
 
 def filter_cost(target: Target, g: ConvGeometry) -> float:
     """Estimated time of backward_filter."""
-    pieces, pitch = _pieces(g)
+    pieces, pitch = _pieces(target, g)
     choice, products = _sums(target, g, pitch)
     return _moving(target, g, 2 * pieces * choice.splits * g.num_output * g.group_channels) + pieces * products
 
@@ -65,7 +64,7 @@ def _moving(target: Target, g: ConvGeometry, matrices: int) -> float:
 
 def forward(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y: Ref, back: bool = False) -> None:
     """y = convolution of x (+ bias per output); `back`: with filters [channel][output], their taps backwards (`turned`)."""
-    _, pitch = _pieces(g)
+    _, pitch = _pieces(rec.target, g)
     choice, _ = _products(rec.target, g, pitch)
     batches = POINTS * g.group
     filters = rec.scratch("filters", (batches * g.group_channels, g.group_outputs))
@@ -95,12 +94,14 @@ def forward(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y:
             size=(count, g.group_outputs, g.group),
             local=GROUP,
             epilogue=len(args) - 1,
+            gate=1,
+            moments=(1, -(-_tiles(g) // GROUP[0])) if pitch % GROUP[0] == 0 else None,
         )
 
 
 def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref) -> None:
     """dw: the sums over tiles of the products of what forward and backward_data transform, some tiles after others."""
-    _, pitch = _pieces(g)
+    _, pitch = _pieces(rec.target, g)
     choice, _ = _sums(rec.target, g, pitch)
     batches = POINTS * g.group
     tiles = rec.scratch("tiles", (batches * g.group_channels, pitch))
@@ -136,9 +137,9 @@ def _tiles(g: ConvGeometry) -> int:
     return g.batch * math.prod(_grid(g))
 
 
-def _pieces(g: ConvGeometry) -> tuple[int, int]:
-    """Into how many goes the tiles are cut so that what is transformed fits into ROOM, and tiles of a go with padding."""
-    most = max(1, ROOM // (POINTS * (g.channels + g.num_output) * FLOAT.itemsize * GRAIN)) * GRAIN
+def _pieces(target: Target, g: ConvGeometry) -> tuple[int, int]:
+    """Into how many goes the tiles are cut so that what is transformed fits into the workspace, and tiles of a go with padding."""
+    most = max(1, target.workspace // (POINTS * (g.channels + g.num_output) * FLOAT.itemsize * GRAIN)) * GRAIN
     pieces = -(-_tiles(g) // most)
     pitch = -(-_tiles(g) // (pieces * GRAIN)) * GRAIN
     return -(-_tiles(g) // pitch), pitch

@@ -42,11 +42,9 @@ class Updater:
         shape = (group.gradient_count,)
         self.history = [Ref(f"history{i}", shape, Role.HISTORY, value=0) for i in range(self.rule.histories)]
         self.average = Ref("average", shape, Role.HISTORY, value=0) if solver.ema_decay else None
-        blocks, factors = [], []
-        for index, parameter in enumerate(p for p in group.params if p.propagate):
-            for begin in range(0, parameter.count, PARAMETER_ALIGNMENT):
-                blocks.append((index, min(PARAMETER_ALIGNMENT, parameter.count - begin)))
-            factors.append((parameter.lr_mult, solver.weight_decay * parameter.decay_mult))
+        trained = [parameter for parameter in group.params if parameter.propagate]
+        blocks = _blocks([parameter.count for parameter in trained])
+        factors = [(parameter.lr_mult, solver.weight_decay * parameter.decay_mult) for parameter in trained]
         self.blocks = Ref("update.blocks", (max(len(blocks), 1), 2), Role.CONSTANT, np.dtype(np.uint32), value=_table(blocks, np.uint32))
         self.factors = Ref("update.factors", (max(len(factors), 1), 2), Role.CONSTANT, value=_table(factors, np.float32))
         self.clip = Ref("update.clip", (2,), Role.OUTPUT if self.clips else Role.CONSTANT, value=None if self.clips else np.array([1, 0], np.float32))
@@ -110,5 +108,14 @@ class Updater:
         )
 
 
-def _table(rows: Sequence[tuple[float, float]], dtype: Any) -> np.ndarray:
-    return np.array(rows or [(0, 0)], dtype)
+def _blocks(counts: Sequence[int]) -> np.ndarray:
+    """Parameter and number of elements of each block of PARAMETER_ALIGNMENT; the last of a parameter may have fewer."""
+    sizes = np.array(counts, np.int64)
+    numbers = -(-sizes // PARAMETER_ALIGNMENT)
+    parameter = np.repeat(np.arange(len(sizes)), numbers)
+    begin = (np.arange(len(parameter)) - np.repeat(numbers.cumsum() - numbers, numbers)) * PARAMETER_ALIGNMENT
+    return np.stack([parameter, np.minimum(PARAMETER_ALIGNMENT, sizes[parameter] - begin)], 1)
+
+
+def _table(rows: Any, dtype: Any) -> np.ndarray:
+    return np.array(rows if len(rows) else [(0, 0)], dtype)

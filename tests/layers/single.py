@@ -13,7 +13,7 @@ from ocaffe import proto
 from ocaffe.graph.ir import Blob, Parameter, Ref, Role
 from ocaffe.graph.recorder import Recorder
 from ocaffe.layers.base import Layer, registry
-from tests.harness import execute
+from tests.harness import execute, of_kind
 
 GOLDEN = pathlib.Path(__file__).parent.parent / "golden" / "layers"
 KINDS = ("cpu", "gpu")
@@ -60,7 +60,7 @@ def run(
 ) -> Result:
     """Forward, and backward if `top_diffs` are given (None among them: no diff). `held`: the diffs hold this already and are added to."""
     layer = layer_of(layer) if isinstance(layer, str) else layer
-    rec = Recorder(dataclasses.replace(device.target, kind=kind), train=train)
+    rec = Recorder(of_kind(device.target, kind), train=train)
     bottoms = [np.asarray(array, np.float32) for array in bottoms]
     propagate = list(propagate) if propagate is not None else [True] * len(bottoms)
     feeds: dict[Ref, np.ndarray] = {}

@@ -43,7 +43,7 @@ def conv(g: ConvGeometry, splits: int = 1) -> Callable[..., tuple[list[Ref], Ref
 
 def winograd_in_parts(rec: Recorder, bias: bool) -> tuple[list[Ref], Ref]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(winograd_gpu, "ROOM", 1)
+        patch.setattr(rec, "target", replace(rec.target, workspace=1))
         patch.setattr(winograd_gpu, "GRAIN", 4)
         patch.setattr(winograd_gpu, "product_tiles", lambda _: gemm_gpu.TILES[-1:])
         patch.setattr(winograd_gpu, "cost", lambda *_: 0)

@@ -13,7 +13,7 @@ from ocaffe.graph.ir import Access, Ref, Role, Shape
 from ocaffe.graph.recorder import STEP, Recorder
 from ocaffe.ops.expression import pointwise, reduce
 from ocaffe.target import Target
-from tests.harness import execute
+from tests.harness import execute, of_kind
 
 SHAPES: list[Shape] = [(), (1,), (7,), (1, 1, 3), (64, 3), (2, 3, 4, 5), (3, 5, 7, 7), (4, 1000), (2, 3, 33, 31), (40000,), (3, 2, 64, 65), (200, 2, 2)]
 
@@ -24,7 +24,7 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 
 def recorder(device: Any, kind: str, phase: str = "forward") -> Recorder:
-    rec = Recorder(dataclasses.replace(device.target, kind=kind), train=True, seed=5)
+    rec = Recorder(of_kind(device.target, kind), train=True, seed=5)
     rec.enter("layer", phase)
     return rec
 
@@ -401,12 +401,13 @@ def test_reduce_max(device: Any, kind: str) -> None:
 
 
 def test_reduce_in_two_stages(device: Any, kind: str) -> None:
-    """A large reduction to a few values takes two launches, a small one or one to many values a single one."""
+    """A large reduction to a few values takes two launches unless groups meet, a small one or one to many values a single one."""
     for shape, axes, launches in [((1 << 20,), (0,), 2), ((512, 3, 40, 40), (0, 2, 3), 2), ((64, 10), (0,), 1), ((100,), (0,), 1)]:
         rec = recorder(device, kind)
-        rec.target = dataclasses.replace(rec.target, compute_units=8)
-        reduce(rec, "v0 = x0", reads=[tensor("a", shape)], writes=[tensor("y", tuple(n for d, n in enumerate(shape) if d not in axes))], axes=axes)
-        assert len(rec.launches) == launches
+        for fence in {"", rec.target.device_fence}:
+            rec.target, rec.launches = dataclasses.replace(rec.target, compute_units=8, device_fence=fence), []
+            reduce(rec, "v0 = x0", reads=[tensor("a", shape)], writes=[tensor("y", tuple(n for d, n in enumerate(shape) if d not in axes))], axes=axes)
+            assert len(rec.launches) == (1 if rec.target.groups_meet else launches)
 
 
 def test_chunks(device: Any, kind: str) -> None:
@@ -418,8 +419,8 @@ def test_chunks(device: Any, kind: str) -> None:
         axis = next(d for d in range(len(shape)) if d not in axes)
         a, shift = tensor("a", shape, True), tensor("shift", kept)
         u, s = checks.feed(a, draw(shape)), checks.feed(shift, draw(kept, 1))
-        for units in (1, 3, 64):
-            rec.target = dataclasses.replace(target, compute_units=units)
+        for units, fence in ((1, ""), (3, ""), (3, target.device_fence), (64, target.device_fence)):
+            rec.target = dataclasses.replace(target, compute_units=units, device_fence=fence)
             y, m, once = tensor("y", kept), tensor("m", kept), tensor("once", (1,))
             reduce(
                 rec,

@@ -20,7 +20,7 @@ from ocaffe.ops import conv_depthwise, conv_gpu, gemm_gpu
 from ocaffe.ops.convolution import ConvGeometry
 from ocaffe.ops.gemm_gpu import BFLOAT16, FLOAT16, ON_TENSOR_CORES, QUAD_TILES, TENSOR_TILES, TILES, Choice, Tile
 from ocaffe.target import MATHS, Target
-from tests.harness import execute
+from tests.harness import execute, of_kind
 
 TF32, HALVES = 1, (BFLOAT16, FLOAT16)  # Tile.mma
 TF32_TILES = ON_TENSOR_CORES["tf32"]
@@ -29,8 +29,8 @@ TENSOR = pytest.mark.parametrize("tile", [*TENSOR_TILES, *TF32_TILES, *ROUNDED],
 SMALL = Tile(rows=16, columns=32, item_rows=4, item_columns=4, warp_rows=16, depth=8)
 
 
-def recorder(target: Target, kind: str = "gpu", phase: str = "backward") -> Recorder:
-    rec = Recorder(replace(target, kind=kind), train=True)
+def recorder(target: Target, kind: str = "gpu", phase: str = "backward", meets: bool = True) -> Recorder:
+    rec = Recorder(of_kind(target, kind, meets), train=True)
     rec.enter("layer", phase)
     return rec
 
@@ -79,10 +79,10 @@ def accumulating(rec: Recorder, ref: Ref) -> Ref:
 
 
 def check_gemm(
-    device: Any, m: int, n: int, k: int, choice: Choice, *, trans_a: bool, trans_b: bool, offset: int = 0, gap: int = 0, add: bool = False
+    device: Any, m: int, n: int, k: int, choice: Choice, *, trans_a: bool, trans_b: bool, offset: int = 0, gap: int = 0, add: bool = False, meets: bool = True
 ) -> None:
     rng = np.random.default_rng(m * 10007 + n * 101 + k)
-    rec = recorder(device.target)
+    rec = recorder(device.target, meets=meets)
     a_shape, b_shape = ((k, m) if trans_a else (m, k)), ((n, k) if trans_b else (k, n))
     a, b = tensor("a", a_shape, offset=offset, gap=gap), tensor("b", b_shape, offset=offset, gap=gap)
     c, bias = tensor("c", (m, n), Role.DIFF, offset, gap), Ref("bias", (n,), Role.PARAMETER)
@@ -99,15 +99,17 @@ def check_gemm(
     close(execute(rec, device.context, feeds, [c])[0], want)
 
 
-@pytest.mark.parametrize("splits", [1, 3])
+@pytest.mark.parametrize(("splits", "meets"), [(1, True), (3, True), (3, False)])
 @pytest.mark.parametrize(("trans_a", "trans_b"), itertools.product((False, True), repeat=2))
-def test_gemm(device: Any, trans_a: bool, trans_b: bool, splits: int) -> None:
-    choice = Choice(SMALL, splits)
+def test_gemm(device: Any, trans_a: bool, trans_b: bool, splits: int, meets: bool) -> None:
+    choice, how = Choice(SMALL, splits), {"trans_a": trans_a, "trans_b": trans_b, "meets": meets}
     for m, n, k in ((32, 64, 48), (37, 45, 51), (1, 70, 33), (19, 1, 64), (5, 3, 1), (16, 32, 8)):
-        check_gemm(device, m, n, k, choice, trans_a=trans_a, trans_b=trans_b)
-    check_gemm(device, 33, 40, 29, choice, trans_a=trans_a, trans_b=trans_b, offset=3, gap=2)
-    check_gemm(device, 32, 64, 32, choice, trans_a=trans_a, trans_b=trans_b, offset=4, gap=4, add=True)
-    check_gemm(device, 17, 34, 40, choice, trans_a=trans_a, trans_b=trans_b, add=True)
+        check_gemm(device, m, n, k, choice, **how)
+    check_gemm(device, 33, 40, 29, choice, **how, offset=3, gap=2)
+    check_gemm(device, 32, 64, 32, choice, **how, offset=4, gap=4, add=True)
+    check_gemm(device, 17, 34, 40, choice, **how, add=True)
+    if splits > 1:  # in bunches
+        check_gemm(device, 33, 40, 13 * SMALL.depth, Choice(SMALL, 13), **how)
 
 
 @pytest.mark.parametrize("tile", TILES, ids=str)
@@ -179,6 +181,19 @@ def test_infinity_stays_where_it_is(device: Any) -> None:
     want = np.full((5, 33), 14.0)
     want[2] = np.inf
     np.testing.assert_array_equal(execute(rec, device.context, feeds, [c])[0], want)
+
+
+def test_parts_are_added_in_one_order(device: Any) -> None:
+    """Whichever group comes last."""
+    rng = np.random.default_rng(2)
+    a, b, c = Ref("a", (40, 400), Role.ACTIVATION), Ref("b", (400, 70), Role.ACTIVATION), Ref("c", (40, 70), Role.ACTIVATION)
+    feeds = {a: rng.standard_normal(a.shape), b: rng.standard_normal(b.shape)}
+    results = []
+    for meets in (True, True, True, False):
+        rec = recorder(device.target, phase="forward", meets=meets)
+        gemm_gpu.record(rec, a, b, c, False, False, None, Choice(SMALL, 7))
+        results.append(execute(rec, device.context, feeds, [c])[0])
+    assert all((result == results[0]).all() for result in results[1:])
 
 
 # -- the choice of tile and splits: no device needed -----------------------------------------------------------------------
@@ -308,11 +323,11 @@ class Numpy:
 
 
 def check_convolution(
-    device: Any, engine: Any, g: ConvGeometry, *, kind: str = "gpu", add: bool = False, offset: int = 0, gap: int = 0, **choice: Choice
+    device: Any, engine: Any, g: ConvGeometry, *, kind: str = "gpu", add: bool = False, offset: int = 0, gap: int = 0, meets: bool = True, **choice: Choice
 ) -> None:
     """All directions of `engine` against numpy; `add`: into results that hold a sum already; `offset`, `gap`: see tensor."""
     rng = np.random.default_rng(g.batch + 10 * g.channels + 1000 * g.num_output + math.prod(g.size))
-    rec = recorder(device.target, kind)
+    rec = recorder(device.target, kind, meets=meets)
     x_shape, y_shape = (g.batch, g.channels, *g.size), (g.batch, g.num_output, *g.out)
     x, dy = tensor("x", x_shape, offset=offset, gap=gap), tensor("dy", y_shape, offset=offset, gap=gap)
     w = Ref("w", g.weight_shape, Role.PARAMETER)
@@ -370,7 +385,8 @@ def test_convolution(device: Any, window: str) -> None:
         channels, outputs = group * int(rng.integers(8, 20)), group * int(rng.integers(1, 24))
         g = geometry(int(rng.integers(1, 4)), channels, outputs, random_size(rng, WINDOWS[window]), group=group, **WINDOWS[window])
         offset, gap = ((0, 0), (3, 1), (4, 8), (0, 0))[case % 4]
-        check_convolution(device, conv_gpu, g, add=case % 2 == 1, offset=offset, gap=gap, choice=small(g, splits=(1, 3)[case // 2 % 2]))
+        how = {"offset": offset, "gap": gap, "meets": case < 6}
+        check_convolution(device, conv_gpu, g, add=case % 2 == 1, **how, choice=small(g, splits=(1, 3)[case // 2 % 2]))
 
 
 @TENSOR
@@ -480,13 +496,14 @@ def test_convolution_merged_relu(device: Any) -> None:
         close(execute(rec, device.context, feeds, [y])[0], np.maximum(Numpy(g).forward(feeds[x], feeds[w]), 0))
 
 
-def test_bias_gradient_in_slices(device: Any) -> None:
-    """A large batch of few channels is cut up and added in a second pass."""
+@pytest.mark.parametrize("meets", [False, True])
+def test_bias_gradient_in_slices(device: Any, meets: bool) -> None:
+    """A large batch of few channels is cut up and added by the last group, or in a second pass."""
     g = geometry(11, 1, 3, (1, 90, 100), (1, 1, 1))
-    rec = recorder(replace(device.target, kind="gpu", compute_units=132))
+    rec = recorder(replace(device.target, compute_units=132), meets=meets)
     dy, db = Ref("dy", (11, 3, 1, 90, 100), Role.DIFF), Ref("db", (3,), Role.GRADIENT)
     conv_gpu.backward_bias(rec, g, dy, db)
-    assert len(rec.launches) == 2
+    assert len(rec.launches) == (1 if rec.target.groups_meet else 2)
     values = np.random.default_rng(0).standard_normal(dy.shape) + 0.1
     close(execute(rec, device.context, {dy: values}, [db])[0], values.sum((0, 2, 3, 4)))
 

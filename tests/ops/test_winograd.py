@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from ocaffe.graph.ir import Ref, Role
+from ocaffe.graph.recorder import Recorder
 from ocaffe.ops import convolution, winograd_cpu
 from ocaffe.target import Target
 from tests.harness import execute
@@ -143,6 +144,15 @@ def test_it_is_chosen_where_it_pays(numbers: tuple[int, int, int, int], chosen: 
     batch, channels, outputs, size = numbers
     g = geometry(batch, channels, outputs, (1, size, size), (1, 3, 3), pad=(0, 1, 1))
     assert winograd_cpu.wins(recorder(Target(vector_width=16)), g) == chosen
+
+
+def test_filters_that_are_kept_cost_nothing() -> None:
+    g = geometry(1, 256, 256, (1, 14, 14), (1, 3, 3), pad=(0, 1, 1))
+    chosen = []
+    for prepare in (False, True):
+        rec = Recorder(Target(vector_width=16), train=False, prepare=prepare)
+        chosen.append(winograd_cpu.wins(rec, g))
+    assert chosen == [False, True]
 
 
 @pytest.mark.parametrize("other", [{"stride": (1, 2, 2)}, {"dilation": (1, 2, 2)}, {"kernel": (1, 5, 5)}])

@@ -6,8 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from google.protobuf import text_format
 
+from ocaffe import proto
+from ocaffe.graph.build import build
 from ocaffe.graph.ir import Ref, Role
+from ocaffe.graph.record import Choices, ParameterGroup
+from ocaffe.graph.record import record as record_net
 from ocaffe.ops import conv_gpu, convolution, winograd_gpu
 from ocaffe.ops.gemm_gpu import ON_TENSOR_CORES
 from ocaffe.target import Target
@@ -31,13 +36,15 @@ def always(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
             monkeypatch.setattr(winograd_gpu, "product_tiles", lambda _: (SMALL,))
 
 
-def run(device: Any, name: str, *, strided: bool = False, add: bool = False, tolerance: float = TOLERANCE) -> list[np.ndarray]:
+def run(
+    device: Any, name: str, *, strided: bool = False, add: bool = False, tolerance: float = TOLERANCE, workspace: int = H100.workspace
+) -> list[np.ndarray]:
     """y, dx, dw, db as computed, each compared with the reference."""
     g = GEOMETRIES[name]
     given = arrays(g)
     want = reference(g, *given.values())
     at = refs(g, given, want, strided)
-    rec = recorder(replace(device.target, kind="gpu"))
+    rec = recorder(replace(device.target, kind="gpu", workspace=workspace))
     feeds = {at[key]: array for key, array in given.items()}
     if add:
         at["y"] = Ref("y", at["y"].shape, Role.DIFF)
@@ -76,9 +83,8 @@ def test_rows_of_whole_vectors(device: Any) -> None:
 @pytest.mark.parametrize("name", ["a pixel a sample", "edges cut tiles"])
 def test_some_tiles_after_others(device: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """What does not fit into the workspace goes in several passes; twice the same bits."""
-    monkeypatch.setattr(winograd_gpu, "ROOM", 1)
     monkeypatch.setattr(winograd_gpu, "GRAIN", 16)
-    for first, second in zip(run(device, name, add=True), run(device, name, add=True)):
+    for first, second in zip(*(run(device, name, add=True, workspace=1) for _ in range(2))):
         np.testing.assert_array_equal(first, second)
 
 
@@ -107,7 +113,7 @@ def test_epilogues(device: Any, bias: int) -> None:
         scalars = list(launch.call.scalars)
         scalars[launch.epilogue - 2] = np.int32(bias)
         launch.call = replace(launch.call, scalars=tuple(scalars))
-        launch.operands[1] = replace(launch.operands[1], ref=offsets)
+        launch.operands[-2] = replace(launch.operands[-2], ref=offsets)
     merge_relu(rec, 0.25)
     y = want["y"] * (table[1].reshape(-1, 1, 1, 1) if bias == 2 else 1) + (table[0].reshape(-1, 1, 1, 1) if bias else 0)
     feeds = {at["x"]: given["x"], at["w"]: given["w"]} | ({offsets: table} if bias else {at["bias"]: given["bias"]})
@@ -185,6 +191,17 @@ def test_other_windows_are_not_for_it(other: dict[str, tuple[int, int, int]]) ->
     assert not winograd_gpu.possible(H100, g)
 
 
+@pytest.mark.parametrize(("batch", "most"), [(128, 2 * 128 * 64 * 56 * 56 * 4 // 14), (16, 32 << 20)])
+def test_workspace_in_a_net(batch: int, most: int) -> None:
+    """A part of what the layers make, but not too little: the image, which no layer makes, does not count."""
+    layer = 'layer {{ name: "{1}" type: "Convolution" bottom: "{0}" top: "{1}" convolution_param {{ num_output: 64 kernel_size: 3 pad: 1 }} }}'
+    text = f'input: "x" input_shape {{ dim: {batch} dim: 64 dim: 56 dim: 56 }}' + "".join(layer.format(*pair) for pair in ("xa", "ab"))
+    graph = build(text_format.Parse(text, proto.NetParameter()), proto.TRAIN)
+    schedule = record_net(graph, ParameterGroup(graph.params), H100, Choices()).schedule
+    spaces = {ref for launch in schedule for ref in launch.writes if ref.role is Role.SCRATCH and ref.name in ("b.tiles", "b.products")}
+    assert len(spaces) > 2 and most // 2 < max(a.nbytes + b.nbytes for a in spaces for b in spaces if a.name < b.name) <= most
+
+
 def test_workspace_is_bounded() -> None:
     """Whatever the batch: all transformed tiles would be more than four times the image."""
     g = geometry(64, 64, 64, (1, 224, 224), (1, 3, 3), pad=(0, 1, 1))
@@ -192,4 +209,4 @@ def test_workspace_is_bounded() -> None:
     x, y = Ref("x", (64, 64, 1, 224, 224), Role.ACTIVATION), Ref("y", (64, 64, 1, 224, 224), Role.ACTIVATION)
     winograd_gpu.forward(rec, g, x, Ref("w", g.weight_shape, Role.PARAMETER), None, y)
     spaces = {ref for launch in rec.launches for ref in launch.writes if ref.role is Role.SCRATCH and "filters" not in ref.name}
-    assert sum(ref.nbytes for ref in spaces) <= winograd_gpu.ROOM
+    assert sum(ref.nbytes for ref in spaces) <= H100.workspace

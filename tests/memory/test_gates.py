@@ -1,0 +1,213 @@
+"""What writes a diff does the backward pass of the ReLU before it: the numbers of separate launches, and only where nobody else reads that diff."""
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ocaffe.graph.ir import Ref, Role
+from ocaffe.graph.recorder import Recorder
+from ocaffe.memory import masks
+from ocaffe.memory.gates import merge_gates
+from ocaffe.memory.masks import use_masks
+from ocaffe.ops import conv_gpu, convolution, gemm_gpu, winograd_gpu
+from ocaffe.ops.convolution import ConvGeometry
+from ocaffe.ops.expression import pointwise
+from ocaffe.ops.gemm_gpu import Choice
+from ocaffe.ops.lrn import Response
+from ocaffe.ops.pooling import AVE, MAX, Pool
+from tests.harness import execute, of_kind
+
+ONE, THREE = (1, 1, 1), (1, 3, 3)
+PLAIN = ConvGeometry(2, 6, 8, 2, (1, 7, 9), (1, 7, 9), THREE, ONE, (0, 1, 1), ONE)
+EVEN = ConvGeometry(2, 8, 6, 1, (1, 4, 8), (1, 4, 8), THREE, ONE, (0, 1, 1), ONE)
+STRIDED = ConvGeometry(3, 8, 4, 1, (1, 8, 9), (1, 4, 5), ONE, (1, 2, 2), (0, 0, 0), ONE)
+DEPTHWISE = ConvGeometry(2, 8, 8, 8, (1, 7, 9), (1, 7, 9), THREE, ONE, (0, 1, 1), ONE)
+Made = tuple[list[Ref], tuple[int, ...], Callable[[Recorder, Ref], None]]
+
+
+def value(name: str, *shape: int, role: Role = Role.ACTIVATION) -> Ref:
+    return Ref(name, shape, role)
+
+
+def conv(g: ConvGeometry, splits: int = 0) -> Callable[[], Made]:
+    def make() -> Made:
+        dy, w = value("top", g.batch, g.num_output, *g.out[1:]), value("w", *g.weight_shape)
+        choice = Choice(conv_gpu.with_step(g, gemm_gpu.TILES[-1]), splits) if splits else None
+
+        def write(rec: Recorder, dx: Ref) -> None:
+            if choice is not None:
+                conv_gpu.backward_data(rec, g, dy, w, dx, choice)
+            else:
+                convolution.backward_data(rec, g, dy, w, dx)
+
+        return [dy, w], (g.batch, g.channels, *g.size[1:]), write
+
+    return make
+
+
+def winograd() -> Made:
+    refs, shape, write = conv(EVEN)()
+
+    def in_parts(rec: Recorder, dx: Ref) -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(rec, "target", replace(rec.target, workspace=1))
+            patch.setattr(winograd_gpu, "GRAIN", 4)
+            patch.setattr(winograd_gpu, "tiles_for", lambda _: gemm_gpu.TILES[-1:])
+            patch.setattr(winograd_gpu, "cost", lambda *_: 0)
+            write(rec, dx)
+
+    return refs, shape, in_parts
+
+
+def product(columns: int, splits: int) -> Callable[[], Made]:
+    def make() -> Made:
+        dy, w = value("top", 5, 300), value("w", 300, columns * 4)
+        choice = Choice(gemm_gpu.TILES[-1], splits)
+        return [dy, w], (5, columns, 2, 2), lambda rec, dx: gemm_gpu.record(rec, dy, w, dx.view((5, columns * 4)), False, False, None, choice)
+
+    return make
+
+
+def pool(method: int, size: int) -> Callable[[], Made]:
+    def make() -> Made:
+        out = (3, 4) if size == 3 else (1, 1)
+        window = (size, size) if size == 3 else (7, 8)
+        made = Pool(method, window, (2, 2) if size == 3 else (1, 1), (0, 0), (7, 8), out)
+        dy = value("top", 2, 12, *out)
+        index = Ref("index", dy.shape, Role.SAVED, np.dtype(made.index_dtype))
+        return [dy, index], (2, 12, 7, 8), lambda rec, dx: made.backward(rec, dy, index if method == MAX else None, dx)
+
+    return make
+
+
+def lrn() -> Made:
+    dy, x = value("top", 2, 12, 5, 5), value("x", 2, 12, 5, 5)
+    return [dy, x], (2, 12, 5, 5), lambda rec, dx: Response(3, 0.1, 0.75, 1.0).across_backward(rec, x, dy, dx)
+
+
+WRITERS: list[tuple[str, Callable[[], Made]]] = [
+    ("convolution", conv(PLAIN)), ("even convolution", conv(EVEN, 1)), ("in splits", conv(EVEN, 2)),
+    ("depthwise", conv(DEPTHWISE)), ("Winograd in parts", winograd), ("product", product(300, 1)), ("odd product", product(7, 1)),
+    ("product in splits", product(7, 2)), ("max pooling", pool(MAX, 3)), ("average pooling", pool(AVE, 3)), ("largest of a plane", pool(MAX, 0)),
+    ("average of a plane", pool(AVE, 0)), ("normalization", lrn),
+]  # fmt: skip
+
+
+def feeds(refs: list[Ref]) -> dict[Ref, np.ndarray]:
+    rng = np.random.default_rng(11)
+    return {ref: rng.integers(0, 9, ref.shape) if ref.name == "index" else rng.standard_normal(ref.shape) for ref in refs}
+
+
+@pytest.mark.parametrize("parts", [1, 3], ids=["one ReLU", "three parts"])
+@pytest.mark.parametrize("bits", [False, True], ids=["signs", "bits"])
+@pytest.mark.parametrize("adds", [False, True], ids=["writes", "adds"])
+@pytest.mark.parametrize(("name", "make"), WRITERS, ids=[name for name, _ in WRITERS])
+def test_backward_of_relus(device: Any, monkeypatch: pytest.MonkeyPatch, name: str, make: Callable[[], Made], adds: bool, bits: bool, parts: int) -> None:
+    monkeypatch.setattr(masks, "LEAST", 1 if bits else 1 << 40)
+    results = []
+    for fuse in (False, True):
+        refs, shape, write = make()
+        source, whole = value("source", *shape), value("y", *shape)
+        diff = value("y.diff", *shape, role=Role.DIFF)
+        rec = Recorder(of_kind(device.target, "gpu"), train=True)
+        rec.enter("relu", "forward")
+        pointwise(rec, "y0 = x0 > 0 ? x0 : 0", reads=[source], writes=[whole])
+        if adds:
+            rec.enter("other", "backward")
+            pointwise(rec, "y0 = 2 * x0", reads=[source], writes=[diff])
+        rec.enter("writer", "backward")
+        write(rec, diff)
+        count = len(rec.launches)
+        rec.enter("relu", "backward")
+        fetched = []
+        widths = [shape[1]] if parts == 1 else [1, 2, shape[1] - 3]
+        for part, width in enumerate(widths):
+            place, size = sum(widths[:part]) * whole.dense_stride // shape[1], (shape[0], width, *shape[2:])
+            dy, sign = (ref if parts == 1 else ref.view(size, place, ref.dense_stride) for ref in (diff, whole))
+            dx, last = value(f"dx{part}", *size, role=Role.DIFF), value(f"last{part}", *size)
+            pointwise(rec, "y0 = x1 > 0 ? x0 : slope * x0", reads=[dy, sign], writes=[dx], scalars={"slope": 0.25}, sign_of=1)
+            rec.enter("last", "backward")
+            pointwise(rec, "y0 = x0", reads=[dx], writes=[last])
+            fetched.append(last)
+        if fuse:
+            rec.launches = merge_gates(rec.launches)
+            assert len(rec.launches) == count + parts, [launch.what for launch in rec.launches]
+        rec.launches = use_masks(rec.launches, rec.target)
+        assert any(launch.what == "sign_mask.pack" for launch in rec.launches) == bits
+        results.append(np.concatenate([out.reshape(shape[0], -1) for out in execute(rec, device.context, feeds([source, *refs]), fetched)], 1))
+    np.testing.assert_allclose(results[1], results[0], rtol=0, atol=1e-6 * np.abs(results[0]).max())  # two programs may contract differently
+    assert np.count_nonzero(results[0]) > 0
+
+
+def recorded(device: Any, slopes: tuple[float, ...] = (0.0,), role: Role = Role.DIFF) -> tuple[Recorder, Ref, list[Ref]]:
+    """A convolution writes a diff, of which ReLUs of these slopes read the channels in equal parts."""
+    _, shape, write = conv(PLAIN)()
+    diff, whole = value("y.diff", *shape, role=role), value("y", *shape)
+    rec = Recorder(of_kind(device.target, "gpu"), train=True)
+    rec.enter("writer", "backward")
+    write(rec, diff)
+    rec.enter("relu", "backward")
+    size, results = (shape[0], shape[1] // len(slopes), *shape[2:]), []
+    for part, slope in enumerate(slopes):
+        dy, sign = (ref.view(size, part * diff.dense_stride // len(slopes), ref.dense_stride) for ref in (diff, whole))
+        results.append(value(f"dx{part}", *size, role=Role.DIFF))
+        pointwise(rec, "y0 = x1 > 0 ? x0 : slope * x0", reads=[dy, sign], writes=[results[-1]], scalars={"slope": slope}, sign_of=1)
+    return rec, diff, results
+
+
+def test_a_diff_that_somebody_else_reads_stays(device: Any) -> None:
+    for other in (False, True):
+        rec, diff, _ = recorded(device)
+        if other:
+            pointwise(rec, "y0 = x0", reads=[diff], writes=[value("again", *diff.shape)])
+        assert len(rec.launches) - len(merge_gates(rec.launches)) == (not other)
+
+
+def test_other_places_of_the_diff_stay(device: Any) -> None:
+    for slopes, gone in (((0.0, 0.0), 2), ((0.0, 0.1), 0)):
+        rec, _, _ = recorded(device, slopes)
+        assert len(rec.launches) - len(merge_gates(rec.launches)) == gone
+    rec, _, _ = recorded(device, (0.0, 0.0))
+    del rec.launches[-1]
+    assert len(merge_gates(rec.launches)) == len(rec.launches)
+
+
+def test_a_result_whose_samples_must_be_dense_stays(device: Any) -> None:
+    rec, _, (first, _) = recorded(device, (0.0, 0.0))
+    pointwise(rec, "y0 = x0", reads=[first.view((first.count,))], writes=[value("flat", first.count)])
+    assert len(merge_gates(rec.launches)) == len(rec.launches)
+
+
+def test_a_value_that_is_kept_stays(device: Any) -> None:
+    for kept in (0, 1):
+        rec, diff, results = recorded(device)
+        (diff, *results)[kept].persist = True
+        assert len(merge_gates(rec.launches)) == len(rec.launches)
+
+
+def test_phases_of_a_stride_stay(device: Any) -> None:
+    _, shape, write = conv(STRIDED)()
+    diff, sign, dx = value("y.diff", *shape, role=Role.DIFF), value("y", *shape), value("dx", *shape, role=Role.DIFF)
+    rec = Recorder(of_kind(device.target, "gpu"), train=True)
+    rec.enter("writer", "backward")
+    write(rec, diff)
+    pointwise(rec, "y0 = x1 > 0 ? x0 : slope * x0", reads=[diff, sign], writes=[dx], scalars={"slope": 0.0}, sign_of=1)
+    assert len(merge_gates(rec.launches)) == len(rec.launches)
+
+
+def test_one_layer_that_adds_twice_is_gated_once(device: Any) -> None:
+    rec, diff, _ = recorded(device)
+    _, _, write = conv(PLAIN)()
+    relu = rec.launches.pop()
+    for _ in range(2):
+        rec.enter("writer", "backward")
+        write(rec, diff)
+    rec.launches.append(relu)
+    count = len(rec.launches)
+    merged = merge_gates(rec.launches)
+    assert len(merged) == count - 1
+    assert [launch.gated for launch in merged if launch.gate is not None][-2:] == [False, True]

@@ -1,0 +1,96 @@
+"""Statistics that convolutions collect while they write are those of what they wrote, however large the mean, and only where that is all of it."""
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ocaffe.graph.ir import Ref, Role
+from ocaffe.graph.recorder import Recorder
+from ocaffe.memory.moments import merge_moments
+from ocaffe.ops import conv_gpu, convolution, gemm_gpu, winograd_gpu
+from ocaffe.ops.convolution import ConvGeometry
+from ocaffe.ops.expression import reduce
+from ocaffe.ops.gemm_gpu import Choice
+from tests.harness import execute, of_kind
+
+ONE, NONE = (1, 1, 1), (0, 0, 0)
+GEOMETRIES = {
+    "groups": ConvGeometry(3, 6, 10, 2, (1, 7, 9), (1, 7, 9), (1, 3, 3), ONE, (0, 1, 1), ONE),
+    "many tiles": ConvGeometry(2, 3, 70, 1, (1, 16, 17), (1, 16, 17), ONE, ONE, NONE, ONE),
+    "a line": ConvGeometry(4, 1, 3, 1, (1, 1, 40), (1, 1, 38), (1, 1, 3), ONE, NONE, ONE),
+    "depthwise": ConvGeometry(3, 5, 10, 5, (1, 7, 7), (1, 7, 7), (1, 3, 3), ONE, (0, 1, 1), ONE),
+    "depthwise in pieces": ConvGeometry(2, 3, 3, 3, (1, 81, 37), (1, 41, 19), (1, 3, 3), (1, 2, 2), (0, 1, 1), ONE),
+    "Winograd": ConvGeometry(3, 4, 5, 1, (1, 22, 27), (1, 22, 27), (1, 3, 3), ONE, (0, 1, 1), ONE),
+    "Winograd in groups": ConvGeometry(1, 4, 6, 2, (1, 8, 8), (1, 8, 8), (1, 3, 3), ONE, (0, 1, 1), ONE),
+}
+
+
+def value(name: str, *shape: int) -> Ref:
+    return Ref(name, shape, Role.ACTIVATION)
+
+
+def statistics(rec: Recorder, y: Ref, more: bool) -> list[Ref]:
+    """Mean and variance as BatchNorm has them computed; with `more`, from another operand too."""
+    channels = y.shape[1]
+    mean, variance, count = value("mean", channels), value("variance", channels), Ref("count", (1,), Role.STATE, value=3)
+    text = "d = v0 / n; mean = x1 + d; y0 = mean; y1 = fmax(v1 / n - d * d, 0)"
+    shift = y.view((channels,), 0, y.dense_stride // channels)
+    reduce(rec, "d = x0 - x1; v0 = d; v1 = d * d", reads=[y, (shift, 1), *([(count, 0)] if more else [])], writes=[mean, variance], axes=(0, 2, 3, 4),
+           finish=f"{text}{' * x2' if more else ''}", scalars={"n": float(y.count // channels)})  # fmt: skip
+    return [mean, variance]
+
+
+@pytest.mark.parametrize("more", [False, True], ids=["alone", "with a weight"])
+@pytest.mark.parametrize(("chunks", "meets"), [(1, False), (3, False), (3, True)], ids=["one launch", "two launches", "groups that meet"])
+@pytest.mark.parametrize("offset", [0, 3000])
+@pytest.mark.parametrize("name", GEOMETRIES)
+def test_statistics(device: Any, monkeypatch: pytest.MonkeyPatch, name: str, offset: float, chunks: int, meets: bool, more: bool) -> None:
+    g = GEOMETRIES[name]
+    monkeypatch.setattr(winograd_gpu, "ROOM", 1)
+    monkeypatch.setattr(winograd_gpu, "GRAIN", 64)  # parts of a work-group's tiles
+    monkeypatch.setattr(winograd_gpu, "tiles_for", lambda _: gemm_gpu.TILES[-1:])
+    monkeypatch.setattr("ocaffe.ops.expression.chunk_count", lambda *_: chunks)
+    rec = Recorder(of_kind(device.target, "gpu", meets), train=True)
+    rec.enter("layer", "forward")
+    x, w, b = value("x", g.batch, g.channels, *g.size), value("w", *g.weight_shape), value("b", g.num_output)
+    y = value("y", g.batch, g.num_output, *g.out)
+    if name.startswith("Winograd"):
+        winograd_gpu.forward(rec, g, x, w, b, y)
+    elif name.startswith("depthwise"):
+        convolution.forward(rec, g, x, w, b, y)
+    else:
+        for tile in gemm_gpu.TILES[::-1][: 1 + (name == "many tiles")]:
+            conv_gpu.forward(rec, g, x, w, b, y, Choice(conv_gpu.with_step(g, tile), 1))
+            rec.launches = rec.launches[-1:]
+    written = statistics(rec, y, more)
+    count = len(rec.launches)
+    rec.launches = merge_moments(rec.launches)
+    assert len(rec.launches) == count - (chunks > 1 and not meets)
+    rng = np.random.default_rng(3)
+    feeds = {x: rng.standard_normal(x.shape), w: rng.standard_normal(w.shape), b: offset + rng.standard_normal(b.shape)}
+    got, mean, variance = execute(rec, device.context, feeds, [y, *written])
+    exact = got.reshape(y.shape).astype(np.float64)
+    np.testing.assert_allclose(mean, exact.mean((0, 2, 3, 4)), rtol=0, atol=1e-6 * max(np.abs(exact).max(), 1))
+    np.testing.assert_allclose(variance / (3 if more else 1), exact.var((0, 2, 3, 4)), rtol=2e-4 if offset else 1e-5)
+
+
+@pytest.mark.parametrize("case", ["in splits", "of other channels", "of a part"])
+def test_statistics_that_stay(device: Any, case: str) -> None:
+    g = replace(GEOMETRIES["groups"], channels=300, group=1) if case == "in splits" else GEOMETRIES["groups"]
+    rec = Recorder(of_kind(device.target, "gpu", False), train=True)
+    rec.enter("layer", "forward")
+    x, w = value("x", g.batch, g.channels, *g.size), value("w", *g.weight_shape)
+    y = value("y", g.batch, g.num_output, *g.out)
+    if case == "in splits":
+        conv_gpu.forward(rec, g, x, w, None, y, Choice(conv_gpu.with_step(g, gemm_gpu.TILES[-1]), 3))
+    else:
+        convolution.forward(rec, g, x, w, None, y)
+    if case == "of a part":
+        statistics(rec, y.view((2, *y.shape[1:])), False)
+    else:
+        statistics(rec, y if case == "in splits" else y.view((y.shape[0], 5, 2, *g.out[1:])), False)
+    launches = list(rec.launches)
+    assert merge_moments(rec.launches) == launches
