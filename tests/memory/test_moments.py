@@ -9,10 +9,11 @@ import pytest
 
 from ocaffe.graph.ir import Ref, Role
 from ocaffe.graph.recorder import Recorder
+from ocaffe.memory.gates import merge_gates
 from ocaffe.memory.moments import merge_moments
 from ocaffe.ops import conv_gpu, convolution, gemm_gpu, winograd_gpu
 from ocaffe.ops.convolution import ConvGeometry
-from ocaffe.ops.expression import reduce
+from ocaffe.ops.expression import pointwise, reduce
 from ocaffe.ops.gemm_gpu import Choice
 from tests.harness import execute, of_kind
 
@@ -75,6 +76,38 @@ def test_statistics(device: Any, monkeypatch: pytest.MonkeyPatch, name: str, off
     exact = got.reshape(y.shape).astype(np.float64)
     np.testing.assert_allclose(mean, exact.mean((0, 2, 3, 4)), rtol=0, atol=1e-6 * max(np.abs(exact).max(), 1))
     np.testing.assert_allclose(variance / (3 if more else 1), exact.var((0, 2, 3, 4)), rtol=2e-4 if offset else 1e-5)
+
+
+@pytest.mark.parametrize("parts", [1, 2], ids=["whole", "two biases"])
+@pytest.mark.parametrize("adds", [False, True], ids=["writes", "adds"])
+@pytest.mark.parametrize("name", ["groups", "Winograd"])
+def test_gradients_of_biases(device: Any, monkeypatch: pytest.MonkeyPatch, name: str, adds: bool, parts: int) -> None:
+    """Of a gated diff to which something was added, each from its own channels."""
+    monkeypatch.setattr(winograd_gpu, "cost", lambda *_: 0 if name == "Winograd" else 1e30)
+    g = replace(GEOMETRIES[name], channels=6, num_output=8, group=2)
+    rec = Recorder(of_kind(device.target, "gpu"), train=True)
+    dy, w, y = value("dy", g.batch, g.num_output, *g.out), value("w", *g.weight_shape), value("y", g.batch, 6, *g.size)
+    diff, dx = Ref("y.diff", y.shape, Role.DIFF), Ref("x.diff", y.shape, Role.DIFF)
+    if adds:
+        rec.enter("other", "backward")
+        pointwise(rec, "y0 = x0 + 1", reads=[y], writes=[diff])
+    rec.enter("writer", "backward")
+    convolution.backward_data(rec, g, dy, w, diff)
+    rec.enter("relu", "backward")
+    pointwise(rec, "y0 = x1 > 0 ? x0 : slope * x0", reads=[diff, y], writes=[dx], scalars={"slope": 0.5}, sign_of=1)
+    rec.enter("below", "backward")
+    size = 6 // parts
+    biases = [value(f"b{part}", size) for part in range(parts)]
+    for part, bias in enumerate(biases):
+        view = dx.view((g.batch, size, *g.size), part * size * dx.dense_stride // 6, dx.dense_stride)
+        reduce(rec, "v0 = x0", reads=[view], writes=[bias], axes=(0, 2, 3, 4))
+    rec.launches = merge_moments(merge_gates(rec.launches))
+    sums = [launch.what for launch in rec.launches if launch.what.startswith("sum")]
+    assert sums == ["sum: v0 = x0 * x1 | y0 = v0"] * parts
+    rng = np.random.default_rng(5)
+    got, *found = execute(rec, device.context, {ref: rng.standard_normal(ref.shape) for ref in (dy, w, y)}, [dx, *biases])
+    want = got.reshape(y.shape).astype(np.float64).sum((0, 2, 3, 4))
+    np.testing.assert_allclose(np.concatenate(found), want, rtol=0, atol=1e-5 * np.abs(want).max())
 
 
 @pytest.mark.parametrize("case", ["in splits", "of other channels", "of a part"])
