@@ -39,22 +39,26 @@ float sum_of_lanes(const float value, local float* buffer, const int width) {
   return result;
 }
 
-/* The probabilities of one position, this lane's share of them; called by the whole group, `in` where the position exists.
- * A lane reads and writes the same elements, so that y may be x. */
-void softmax_of_position(global const float* x, global float* y, const bool in, const int classes, const ulong x_step, const ulong y_step,
+/* The probabilities of one position, this lane's share of them; called by the whole group, `in` where the position exists. Returns the lane's first one.
+ * A lane reads and writes the same elements, so that y may be x; the first stays in a register, for with few classes it is the only one. */
+float softmax_of_position(global const float* x, global float* y, const bool in, const int classes, const ulong x_step, const ulong y_step,
                          const int lane, const int lanes, local float* buffer) {
   const int end = in ? classes : 0;
-  float top = -INFINITY;
-  for (int c = lane; c < end; c += lanes) top = max(top, x[c * x_step]);
+  const float score = lane < end ? x[lane * x_step] : -INFINITY;
+  float top = score;
+  for (int c = lane + lanes; c < end; c += lanes) top = max(top, x[c * x_step]);
   top = max_of_lanes(top, buffer, GROUP / lanes);
-  float sum = 0;
-  for (int c = lane; c < end; c += lanes) {
+  const float first = lane < end ? exp(score - top) : 0.0f;
+  float sum = first;
+  for (int c = lane + lanes; c < end; c += lanes) {
     const float e = exp(x[c * x_step] - top);
     y[c * y_step] = e;
     sum += e;
   }
   sum = sum_of_lanes(sum, buffer, GROUP / lanes);
-  for (int c = lane; c < end; c += lanes) y[c * y_step] /= sum;
+  if (lane < end) y[lane * y_step] = first / sum;
+  for (int c = lane + lanes; c < end; c += lanes) y[c * y_step] /= sum;
+  return first / sum;
 }
 
 #define WIDTH (GROUP / lanes)
@@ -148,11 +152,11 @@ kernel void softmax_loss(OPERAND(const float, x), OPERAND(const float, label), A
   for (int tile = get_group_id(0); tile * WIDTH < positions; tile += get_num_groups(0)) {
     const int p = POSITION(tile);
     global float* y = SCORES(prob, p);
-    softmax_of_position(SCORES(x, p), y, p < positions, classes, STEP(x), step, lane, lanes, buffer);
     const float wanted = p < positions ? label[label_at(p, label_run, label_stride)] : 0;
+    const float first = softmax_of_position(SCORES(x, p), y, p < positions, classes, STEP(x), step, lane, lanes, buffer);
     if (p < positions && !(has_ignore && (int)wanted == ignore)) {
       if (outside(wanted, classes)) sum = NAN;
-      else if ((int)wanted % lanes == lane) sum -= (1 - smoothing) * log_of(y[(int)wanted * step]);
+      else if ((int)wanted % lanes == lane) sum -= (1 - smoothing) * log_of((int)wanted == lane ? first : y[(int)wanted * step]);
       for (int c = lane; smoothing > 0 && c < classes; c += lanes) sum -= smoothing / classes * log_of(y[c * step]);
       counted += lane == 0;
     }
