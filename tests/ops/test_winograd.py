@@ -146,6 +146,13 @@ def test_it_is_chosen_where_it_pays(numbers: tuple[int, int, int, int], chosen: 
     assert winograd_cpu.wins(recorder(Target(vector_width=16)), g) == chosen
 
 
+@pytest.mark.parametrize(("numbers", "chosen"), [((8, 512, 512, 7), True), ((16, 192, 384, 7), True), ((4, 3, 64, 224), False)])
+def test_gradients_of_filters(numbers: tuple[int, int, int, int], chosen: bool) -> None:
+    batch, channels, outputs, size = numbers
+    g = geometry(batch, channels, outputs, (1, size, size), (1, 3, 3), pad=(0, 1, 1))
+    assert winograd_cpu.wins(recorder(Target(vector_width=16)), g, filters=True) == chosen
+
+
 def test_filters_that_are_kept_cost_nothing() -> None:
     g = geometry(1, 256, 256, (1, 14, 14), (1, 3, 3), pad=(0, 1, 1))
     chosen = []
