@@ -174,7 +174,7 @@ def tiles(target: Target, g: ConvGeometry, direction: str) -> list[Tile]:
     return [with_step(g, tile, direction) for tile in tiles_for(target) if fits(tile)]
 
 
-def with_step(g: ConvGeometry, tile: Tile, direction: str) -> Tile:
+def with_step(g: ConvGeometry, tile: Tile, direction: str = "forward") -> Tile:
     """The tile with the depth that the window gives and what that wastes; the depth of backward_filter are positions."""
     if tile.quads:
         return conv_mma.with_step(g, tile, direction)

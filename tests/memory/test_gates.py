@@ -25,6 +25,8 @@ ONE, THREE = (1, 1, 1), (1, 3, 3)
 PLAIN = ConvGeometry(2, 6, 8, 2, (1, 7, 9), (1, 7, 9), THREE, ONE, (0, 1, 1), ONE)
 EVEN = ConvGeometry(2, 8, 6, 1, (1, 4, 8), (1, 4, 8), THREE, ONE, (0, 1, 1), ONE)
 STRIDED = ConvGeometry(3, 8, 4, 1, (1, 8, 9), (1, 4, 5), ONE, (1, 2, 2), (0, 0, 0), ONE)
+SPREAD = ConvGeometry(3, 12, 8, 1, (1, 7, 8), (1, 4, 4), ONE, (1, 2, 2), (0, 0, 0), ONE)
+HALVES = gemm_gpu.QUAD_TILES["bf16"][-1]  # emulated where there are no tensor cores
 DEPTHWISE = ConvGeometry(2, 8, 8, 8, (1, 7, 9), (1, 7, 9), THREE, ONE, (0, 1, 1), ONE)
 Made = tuple[list[Ref], tuple[int, ...], Callable[[Recorder, Ref], None]]
 
@@ -33,10 +35,10 @@ def value(name: str, *shape: int, role: Role = Role.ACTIVATION) -> Ref:
     return Ref(name, shape, role)
 
 
-def conv(g: ConvGeometry, splits: int = 0) -> Callable[[], Made]:
+def conv(g: ConvGeometry, splits: int = 0, tile: gemm_gpu.Tile = gemm_gpu.TILES[-1]) -> Callable[[], Made]:
     def make() -> Made:
         dy, w = value("top", g.batch, g.num_output, *g.out[1:]), value("w", *g.weight_shape)
-        choice = Choice(conv_gpu.with_step(g, gemm_gpu.TILES[-1]), splits) if splits else None
+        choice = Choice(conv_gpu.with_step(g, tile, "backward_data"), splits) if splits else None
 
         def write(rec: Recorder, dx: Ref) -> None:
             if choice is not None:
@@ -56,7 +58,7 @@ def winograd() -> Made:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(rec, "target", replace(rec.target, workspace=1))
             patch.setattr(winograd_gpu, "GRAIN", 4)
-            patch.setattr(winograd_gpu, "tiles_for", lambda _: gemm_gpu.TILES[-1:])
+            patch.setattr(winograd_gpu, "product_tiles", lambda _: gemm_gpu.TILES[-1:])
             patch.setattr(winograd_gpu, "cost", lambda *_: 0)
             write(rec, dx)
 
@@ -91,6 +93,7 @@ def lrn() -> Made:
 
 WRITERS: list[tuple[str, Callable[[], Made]]] = [
     ("convolution", conv(PLAIN)), ("even convolution", conv(EVEN, 1)), ("in splits", conv(EVEN, 2)),
+    ("gaps of a stride", conv(SPREAD, 1)), ("gaps, 16 bits", conv(SPREAD, 1, HALVES)),
     ("depthwise", conv(DEPTHWISE)), ("Winograd in parts", winograd), ("product", product(300, 1)), ("odd product", product(7, 1)),
     ("product in splits", product(7, 2)), ("max pooling", pool(MAX, 3)), ("average pooling", pool(AVE, 3)), ("largest of a plane", pool(MAX, 0)),
     ("average of a plane", pool(AVE, 0)), ("normalization", lrn),

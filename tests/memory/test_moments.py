@@ -50,11 +50,10 @@ def statistics(rec: Recorder, y: Ref, more: bool) -> list[Ref]:
 @pytest.mark.parametrize("name", GEOMETRIES)
 def test_statistics(device: Any, monkeypatch: pytest.MonkeyPatch, name: str, offset: float, chunks: int, meets: bool, more: bool) -> None:
     g = GEOMETRIES[name]
-    monkeypatch.setattr(winograd_gpu, "ROOM", 1)
     monkeypatch.setattr(winograd_gpu, "GRAIN", 64)  # parts of a work-group's tiles
-    monkeypatch.setattr(winograd_gpu, "tiles_for", lambda _: gemm_gpu.TILES[-1:])
+    monkeypatch.setattr(winograd_gpu, "product_tiles", lambda _: gemm_gpu.TILES[-1:])
     monkeypatch.setattr("ocaffe.ops.expression.chunk_count", lambda *_: chunks)
-    rec = Recorder(of_kind(device.target, "gpu", meets), train=True)
+    rec = Recorder(replace(of_kind(device.target, "gpu", meets), workspace=1), train=True)
     rec.enter("layer", "forward")
     x, w, b = value("x", g.batch, g.channels, *g.size), value("w", *g.weight_shape), value("b", g.num_output)
     y = value("y", g.batch, g.num_output, *g.out)
@@ -63,9 +62,9 @@ def test_statistics(device: Any, monkeypatch: pytest.MonkeyPatch, name: str, off
     elif name.startswith("depthwise"):
         convolution.forward(rec, g, x, w, b, y)
     else:
-        for tile in gemm_gpu.TILES[::-1][: 1 + (name == "many tiles")]:
+        for tile in [gemm_gpu.TILES[-1], *([gemm_gpu.TILES[-2], gemm_gpu.QUAD_TILES["bf16"][-1]] if name == "many tiles" else [])]:
+            rec.launches = []
             conv_gpu.forward(rec, g, x, w, b, y, Choice(conv_gpu.with_step(g, tile), 1))
-            rec.launches = rec.launches[-1:]
     written = statistics(rec, y, more)
     count = len(rec.launches)
     rec.launches = merge_moments(rec.launches)
