@@ -9,7 +9,7 @@ is the median over rounds of ms per step. Mode `io`: an image batch in the host'
 the median over steps; dlprimitives' published figures, which are measured in this way, stand beside ours.
 
 `fp32`, `tf32`, `bf16` and `ieee` are ocaffe's --math (`ieee`: no inline PTX, as on devices of others). Their peers: `strict` is PyTorch in IEEE fp32 and
-`bf16` its autocast, each the better of its two memory formats; `default` is what it does out of the box (TF32 in convolutions, NCHW), `default_nhwc` the same
+`autocast` its bf16, each the better of its two memory formats; `default` is what it does out of the box (TF32 in convolutions, NCHW), `default_nhwc` the same
 with channels last. --peer (or $OCAFFE_TORCH_PEER) is the script that runs a prototxt in PyTorch. Both sides live in one process each, and wait in turn.
 """
 from __future__ import annotations
@@ -42,8 +42,8 @@ from ocaffe.model.text import read_net, write_text
 
 NETS = ("alexnet", "googlenet", "resnet18", "resnet50", "vgg16", "mobilenet_v2", "lenet")
 WARM = 3  # steps before the clock starts
-PEERS = {"fp32": ("strict",), "tf32": ("default", "default_nhwc"), "bf16": ("bf16",), "ieee": ("strict",)}
-FORMATS = {"strict": ("nchw", "nhwc"), "default": ("nchw",), "default_nhwc": ("nhwc",), "bf16": ("nchw", "nhwc")}
+PEERS = {"fp32": ("strict",), "tf32": ("default", "default_nhwc"), "bf16": ("autocast",), "ieee": ("strict",)}
+FORMATS = {"strict": ("nchw", "nhwc"), "default": ("nchw",), "default_nhwc": ("nhwc",), "autocast": ("nchw", "nhwc")}
 DLPRIMITIVES = {  # ms on an H100, batch 64, its own nets and benchmark: a pageable copy each step
     "TRAIN": {"alexnet": 25.4, "resnet18": 63.8, "resnet50": 182, "vgg16": 288, "mobilenet_v2": 88.9},
     "TEST": {"alexnet": 10.4, "resnet18": 16.0, "resnet50": 39.3, "vgg16": 63.3, "mobilenet_v2": 20.1},
@@ -111,7 +111,7 @@ def streamed(message: Any) -> Any:
 
 def torch_ms(case: Case, peer: Any) -> float:
     """The peer's main, told what to do by its command line."""
-    math = case.math.removesuffix("_nhwc")
+    math = {"default_nhwc": "default", "autocast": "bf16"}.get(case.math, case.math)
     sys.argv = ["peer", case.file, "--phase", case.phase, "--device", "cuda", "--math", math, "--layout", case.layout, "--mode", case.mode,
                 "--iters", str(case.steps), "--warmup", str(WARM), "--classes", str(CLASSES), "--json"]  # fmt: skip
     with contextlib.redirect_stdout(io.StringIO()) as told:
@@ -190,6 +190,7 @@ def cells(row: dict[str, Any]) -> list[str]:
 
 
 def main() -> None:
+    log.quiet(2)
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="*", default=list(NETS), choices=NETS, metavar="NET")
     parser.add_argument("--phase", nargs="*", default=["TRAIN", "TEST"], choices=["TRAIN", "TEST"])
