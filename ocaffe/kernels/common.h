@@ -32,7 +32,8 @@
     }                                                  \
   }                                                    \
   barrier(CLK_LOCAL_MEM_FENCE);                        \
-  const int last = *(vote)
+  const int last = *(vote);                            \
+  barrier(CLK_LOCAL_MEM_FENCE) /* what follows may use this memory */
 
 /* NVIDIA's, from compute capability 7 on; and processors, which see each other's stores in their order. */
 #define PTX_COUNT(before, arrived) asm volatile("atom.release.gpu.global.add.u32 %0, [%1], 1;" : "=r"(before) : "l"((ulong)(arrived)) : "memory")
