@@ -73,7 +73,7 @@ def _gather(
     depth, taps = (g.depth, 1) if flat else (_depth(g, direction), g.taps)
     part = -(-depth // (choice.splits * tile.depth)) * tile.depth
     splits = -(-depth // part)
-    vector = g.pointwise and g.positions % VECTOR == 0 and _aligned(source)
+    vector = g.pointwise and not flat and g.positions % VECTOR == 0 and _aligned(source)
     shape = {"DIRECTION": int(back), "VECTOR": int(vector), "RAGGED": int(depth % tile.depth > 0), "FLAT": g.depth if flat else 0}
     defines = {**tile.defines(), **scales(rec.target, tile, w, source), **window(g), **shape}
     quads = g.group * taps * -(-depth // tile.depth) * 4 * rows
