@@ -116,6 +116,9 @@ def test_rounded_operands(name: str, mode: str, device: Any, monkeypatch: pytest
     monkeypatch.chdir(GOLDEN)
     monkeypatch.setenv("OCAFFE_POISON", "1")
     monkeypatch.setattr(device, "target", replace(device.target, math=mode))
+    # One window of LeNet's first pooling has two values that are closer than operands of 11 bits tell apart: the other one wins, and the gradient of one filter
+    # (not that of its bias) belongs to another place.
+    monkeypatch.setitem(ILL_CONDITIONED, ("LeNet-TRAIN", "param_diff/conv1/0"), 0.3)
     run_case(Case(GOLDEN / f"nets/{name}.npz", ROUNDED[mode]), device)
 
 

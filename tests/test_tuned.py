@@ -165,29 +165,6 @@ def test_the_users_table_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert tuned.load(H100).choices == {}
 
 
-def test_the_tables_that_ocaffe_brings() -> None:
-    """Each names candidates that there are, for problems that there are."""
-    for path, content in tuned._shipped_files():
-        assert content["format"] == tuned.FORMAT and content["for"], path
-        facts = {name: value for name, value in content["for"].items() if name != "name"}
-        for math in {key.rsplit(" ", 1)[1] for key in content["choices"]}:
-            mine = {key: name for key, name in content["choices"].items() if key.endswith(f" {math}")}
-            target = replace(Target(compute_units=132), **facts, math=math, tensor_cores=facts["runtime"] == "nvidia")
-            for key, name in mine.items():
-                rec = Recorder(replace(target, tuned=choices({key: name})), train=True)
-                rec.enter("layer", "forward")
-                tuned_problem(rec, key)
-
-
-def tuned_problem(rec: Recorder, key: str) -> None:
-    """Record what a key is about; its table must know it."""
-    problem = parsed(key)
-    survey = Survey(rec.target.tuned)
-    rec.target = replace(rec.target, tuned=survey)
-    OPERATIONS[problem.operation](rec, problem.shape, lambda name, shape: Ref(name, shape, Role.INPUT))
-    assert key in {str(asked) for asked in survey.asked}, key
-
-
 def parsed(key: str) -> Problem:
     operation, *words, math = key.split()
     if len(words) == 1:
