@@ -20,7 +20,7 @@ from ocaffe.ops import convolution
 from ocaffe.ops.convolution import ConvGeometry
 from ocaffe.ops.gemm import gemm
 from ocaffe.target import Target
-from ocaffe.tune import OPERATIONS, Survey, Tuner, flops, problems
+from ocaffe.tune import Survey, Tuner, flops, problems
 from ocaffe.tuned import ESTIMATES, Problem, Tuned
 from tests.api.nets import LEARNING, message
 from tests.harness import execute
