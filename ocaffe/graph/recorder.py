@@ -171,9 +171,9 @@ class Recorder:
 
     # -- Refs --------------------------------------------------------------------------------------------------------
 
-    def scratch(self, name: str, shape: Shape, dtype: Any = FLOAT) -> Ref:
-        """Memory for the launches of this node alone."""
-        return Ref(f"{self.layer}.{name}", tuple(shape), Role.SCRATCH, np.dtype(dtype))
+    def scratch(self, name: str, shape: Shape, dtype: Any = FLOAT, role: Role = Role.SCRATCH) -> Ref:
+        """Memory for the launches of this node alone. Role.DIFF where it holds a gradient: float16 products scale those."""
+        return Ref(f"{self.layer}.{name}", tuple(shape), role, np.dtype(dtype))
 
     def saved(self, name: str, shape: Shape, dtype: Any = FLOAT) -> Ref:
         """Written in forward, read in backward of the same layer; keep it in an attribute of the layer."""

@@ -10,8 +10,8 @@
    Defines: the tile (tile_mma.h); the window (conv_window.h).
    DIRECTION  which of them the program holds, beside pack and split_sum: 0 forward, 1 backward_data, 2 backward_filter
    RAGGED  the depth of forward and backward_data does not consist of whole steps
-   VECTOR  neighbouring positions of the operands are fetched as vectors: every plane has a multiple of four positions and begins at a float4; in forward and
-           backward_data only for windows of 1 x 1 that move over every pixel
+   VECTOR  neighbouring positions of the operands are fetched as vectors: every plane has a multiple of four positions; where samples do not begin at float4
+           places (a view of a Concat), one by one all the same. In forward and backward_data only for windows of 1 x 1 that move over every pixel
    FLAT    forward of few channels: the depth is (channel, tap) as the filters have it, FLAT of them; pack sees one tap
 
    Which taps of a position lie inside of the image is a word of bits, one per tap of each axis, the last one for the position itself. It is made once, and a
@@ -89,7 +89,7 @@ INLINE void gather(local uint4* as, local uint4* bs, local int2* table, global c
   const int phases = backward ? PHASES : 1;
   const int tap_step_d = backward ? PHASE_STEP_D : 1, tap_step_h = backward ? PHASE_STEP_H : 1, tap_step_w = backward ? PHASE_STEP_W : 1;
   const int leaves = backward ? (PADDED | STRIDED | (TAPS > 1)) : PADDED; /* a tap may lie outside of the source */
-  const int item = get_local_id(0);
+  const int item = get_local_id(0), aligned = (((size_t)source / sizeof(float) | source_stride) & 3) == 0; /* VECTOR: samples begin at float4 places */
   const int group = get_group_id(2) % groups, split = get_group_id(2) / groups;
   const Phase f = phase_of(backward, get_group_id(0) % phases, batch, td, th, tw);
   const int column0 = get_group_id(0) / phases * BN, row0 = get_group_id(1) * BM;
@@ -167,7 +167,7 @@ INLINE void gather(local uint4* as, local uint4* bs, local int2* table, global c
         const int limit = BK;
 #endif
 #if VECTOR
-        fetch_across(rb[now], QUADS(BN), b, plane, QUADS(BN), limit, limit == BK);
+        fetch_across(rb[now], QUADS(BN), b, plane, QUADS(BN), limit, limit == BK && aligned);
 #else
 #pragma unroll
         for (int i = 0; i < QUADS(BN); ++i)
@@ -262,6 +262,9 @@ kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void backward_filter(OPER
   const int row0 = get_group_id(1) * BM, column0 = get_group_id(0) * BN;
   const int plane = d * h * w, out_plane = od * oh * ow, columns = channels * TAPS;
   const int begin = split * split_positions, end = min(batch * out_plane, begin + split_positions);
+#if VECTOR
+  const int x_aligned = ((x_offset | x_stride) & 3) == 0, dy_aligned = ((dy_offset | dy_stride) & 3) == 0; /* samples begin at float4 places */
+#endif
   x += x_offset + (ulong)group * channels * plane;
   dy += dy_offset + (ulong)group * outputs * out_plane;
 
@@ -332,14 +335,14 @@ kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void backward_filter(OPER
           const ulong a_at = four_sample[e] * dy_stride + four[e];
 #pragma unroll
           for (int i = 0; i < QUADS(BM); ++i) {
-            const float4 v = fetch4(a_line[i] + a_at, exist, whole);
+            const float4 v = fetch4(a_line[i] + a_at, exist, whole && dy_aligned);
             ra[now][i][4 * e] = v.x, ra[now][i][4 * e + 1] = v.y, ra[now][i][4 * e + 2] = v.z, ra[now][i][4 * e + 3] = v.w;
           }
 #if POINTWISE
           const ulong b_at = four_sample[e] * x_stride + four[e];
 #pragma unroll
           for (int i = 0; i < QUADS(BN); ++i) {
-            const float4 v = fetch4(b_line[i] + b_at, exist, whole);
+            const float4 v = fetch4(b_line[i] + b_at, exist, whole && x_aligned);
             rb[now][i][4 * e] = v.x, rb[now][i][4 * e + 1] = v.y, rb[now][i][4 * e + 2] = v.z, rb[now][i][4 * e + 3] = v.w;
           }
 #endif

@@ -188,7 +188,7 @@ class Filters(Layer):
         assert top.diff is not None
         if self.slope is None:
             return top.diff
-        diff = rec.scratch("linear.diff", top.shape)
+        diff = rec.scratch("linear.diff", top.shape, role=Role.DIFF)
         text = "y0 = x1 > 0 ? x0 : slope * x0"
         pointwise(rec, text, reads=[top.diff, top.data], writes=[diff], scalars={"slope": self.slope}, sign_of=1)
         return diff

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ocaffe.graph.ir import Blob, Ref
+from ocaffe.graph.ir import Blob, Ref, Role
 from ocaffe.graph.recorder import Recorder
 from ocaffe.layers.base import ParamBlob, register
 from ocaffe.layers.recurrent import Recurrent
@@ -56,7 +56,7 @@ class RNN(Recurrent):
     def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
         assert tops[0].diff is not None
         weight, bias = self.params[-2:]
-        output, hidden = (rec.scratch(name, self.steps_data.shape) for name in ("output", "hidden"))  # gradients of what goes into either tanh
+        output, hidden = (rec.scratch(name, self.steps_data.shape, role=Role.DIFF) for name in ("output", "hidden"))  # gradients of what goes into either tanh
         pointwise(rec, "y0 = x0 * (1 - x1 * x1)", reads=[self._rows(tops[0].diff), self._rows(tops[0].data)], writes=[output])
         if bias.diff is not None:
             reduce(rec, "v0 = x0", reads=[output], writes=[bias.diff], axes=[0])

@@ -138,6 +138,8 @@ def parts_of(schedule: Schedule, writers: Sequence[int]) -> list[int]:
         launch = schedule[step]
         if launch.call is None or last.call is None or (launch.layer, launch.phase, launch.what) != (last.layer, last.phase, last.what):
             break
+        if launch is not last and launch.epilogue is None:
+            break  # only products come in parts; each pooling of a pyramid adds to the whole diff
         if launch.call.scalars in parts or (launch.epilogue and launch.call.scalars[launch.epilogue - 1] != last.call.scalars[launch.epilogue - 1]):
             break  # another bottom of the layer adds to the same diff
         parts[launch.call.scalars] = step

@@ -50,7 +50,7 @@ def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref, ch
     splits = -(-depth // part)
     once = splits == 1
     to = dw if once else rec.scratch("splits", (splits, dw.count))
-    vector = g.positions % VECTOR == 0 and _aligned(dy) and (not g.pointwise or _aligned(x))
+    vector = g.positions % VECTOR == 0
     defines = {**tile.defines(), **scales(rec.target, tile, dy, x), **window(g), "DIRECTION": 2, "VECTOR": int(vector)}
     rec.launch(
         "conv_mma.backward_filter",
@@ -73,7 +73,7 @@ def _gather(
     depth, taps = (g.depth, 1) if flat else (_depth(g, direction), g.taps)
     part = -(-depth // (choice.splits * tile.depth)) * tile.depth
     splits = -(-depth // part)
-    vector = g.pointwise and not flat and g.positions % VECTOR == 0 and _aligned(source)
+    vector = g.pointwise and not flat and g.positions % VECTOR == 0
     shape = {"DIRECTION": int(back), "VECTOR": int(vector), "RAGGED": int(depth % tile.depth > 0), "FLAT": g.depth if flat else 0}
     defines = {**tile.defines(), **scales(rec.target, tile, w, source), **window(g), **shape}
     quads = g.group * taps * -(-depth // tile.depth) * 4 * rows
@@ -111,11 +111,6 @@ def _flat(g: ConvGeometry, direction: str) -> bool:
 
 def _depth(g: ConvGeometry, direction: str) -> int:
     return g.group_channels if direction == "forward" else g.group_outputs
-
-
-def _aligned(ref: Ref) -> bool:
-    """Whether every sample begins at a float4."""
-    return ref.root_offset % VECTOR == 0 and ref.batch_stride % VECTOR == 0
 
 
 def _items(tile: Tile, rows: int, columns: int, batches: int, phases: int = 1) -> tuple[int, int, int]:

@@ -7,7 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from google.protobuf import text_format
 
+import ocaffe
+from ocaffe import proto
 from ocaffe.graph.ir import Ref, Role
 from ocaffe.graph.recorder import Recorder
 from ocaffe.memory import masks
@@ -214,3 +217,27 @@ def test_one_layer_that_adds_twice_is_gated_once(device: Any) -> None:
     merged = merge_gates(rec.launches)
     assert len(merged) == count - 1
     assert [launch.gated for launch in merged if launch.gate is not None][-2:] == [False, True]
+
+
+def test_levels_of_a_pyramid_are_no_parts(device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each level adds to the whole diff, by the same kernel with other sizes: only the last one may apply the slope."""
+    net = text_format.Parse(
+        """force_backward: true
+        layer { name: "data" type: "Input" top: "data" input_param { shape { dim: 2 dim: 3 dim: 8 dim: 8 } } }
+        layer { name: "conv" type: "Convolution" bottom: "data" top: "conv"
+          convolution_param { num_output: 4 kernel_size: 1 weight_filler { type: "xavier" } } }
+        layer { name: "relu" type: "ReLU" bottom: "conv" top: "relu" relu_param { negative_slope: 0.25 } }
+        layer { name: "spp" type: "SPP" bottom: "relu" top: "spp" spp_param { pyramid_height: 3 pool: AVE } }""",
+        proto.NetParameter(),
+    )
+    monkeypatch.setattr(device, "target", of_kind(device.target, "gpu"))
+    rng = np.random.default_rng(0)
+    image, dy = rng.standard_normal((2, 3, 8, 8)), rng.standard_normal((2, 84))
+    found = []
+    for fuse in ("0", "1"):
+        monkeypatch.setenv("OCAFFE_FUSE", fuse)
+        with ocaffe.Net(net, ocaffe.TRAIN, keep=[], seed=1, device=device) as made:
+            made.forward(data=image)
+            made.backward(spp=dy)
+            found.append(np.array(made.params["conv"][0].diff))
+    assert np.abs(found[0] - found[1]).max() <= 1e-5 * np.abs(found[0]).max()
