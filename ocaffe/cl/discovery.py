@@ -101,9 +101,12 @@ def _share_invokers(pyopencl: ModuleType) -> None:
     @functools.wraps(generate)
     def shared(function: str, *args: Any, **settings: Any) -> Any:
         key = (*args, *(settings[name] for name in sorted(settings) if name != "devs"))  # devices and the function's name matter for a warning only
-        if key not in known:
-            known[key] = generate("kernel", *args, **settings)
-        return known[key]
+        try:
+            if key not in known:
+                known[key] = generate("kernel", *args, **settings)
+            return known[key]
+        except TypeError:  # another version's arguments, that cannot be a key
+            return generate(function, *args, **settings)
 
     invoker.generate_enqueue_and_set_args = shared  # type: ignore[attr-defined]
 
