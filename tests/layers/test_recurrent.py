@@ -127,7 +127,8 @@ def test_numbers(device: Any, machine: str, kind: str, steps: int, sequences: in
     compare(device, machine, kind, steps, sequences, static, expose)
 
 
-@pytest.mark.parametrize(("machine", "most"), [("cpu", [2, 3]), ("gpu", [2, 2])])  # a CPU's product packs one operand first, but for weights that lie transposed
+# A CPU's product packs one operand first, but for weights that lie transposed.
+@pytest.mark.parametrize(("machine", "most"), [("cpu", [2, 3]), ("gpu", [2, 2])])
 @pytest.mark.parametrize("kind", STATES)
 def test_launches_of_a_step(device: Any, machine: str, most: list[int], kind: str) -> None:
     """A product and one pointwise launch, forward and backward."""
