@@ -125,15 +125,7 @@ kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void gemm(OPERAND_RESTRIC
   const int tile = (batch * get_num_groups(1) + get_group_id(1)) * get_num_groups(0) + get_group_id(0);
   if (!tile_join(arrived, parts, tile, split, get_num_groups(2) / batches, acc, as)) return;
 #endif
-  if (has_bias) {
-#pragma unroll
-    for (int j = 0; j < TN; ++j) {
-      const int n = tile_column(item) + COLUMN(j);
-      const float factor = n < columns ? FACTOR(bias, column + n) : 0.0f, offset = n < columns ? OFFSET(bias, column + n) : 0.0f;
-#pragma unroll
-      for (int i = 0; i < TM; ++i) acc[i][j] = acc[i][j] * factor + offset;
-    }
-  }
+  if (has_bias) tile_bias(acc, columns, bias + column, bias_stride, has_bias);
   c += ((ulong)matrix * M + row) * c_stride + column;
   tile_store(c, c_stride, rows, columns, ((c_offset | c_stride) & 3) == 0 && SIGN_ALIGNED, acc, accumulate, slope, IF_GATED(sign + row * sign_stride, c),
              IF_GATED(sign_stride, 0), column);

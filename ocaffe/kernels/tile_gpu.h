@@ -19,6 +19,7 @@
 #ifndef OCAFFE_TILE_GPU_H
 #define OCAFFE_TILE_GPU_H
 
+#include "epilogue.h"
 #include "gate.h"
 
 #ifndef BM
@@ -252,6 +253,17 @@ INLINE int tile_join(global uint* arrived, global float* parts, int tile, int pa
   return bunches == 1 || tile_meet(arrived + bunches, all, first, 0, bunch, bunches, acc, vote);
 }
 #endif
+
+/* Offsets, and factors if there are (epilogue.h), of the tile's columns; `bias` is that of the first one, `columns` of them exist. */
+INLINE void tile_bias(float acc[TM][TN], int columns, global const float* bias, ulong bias_stride, int has_bias) {
+#pragma unroll
+  for (int j = 0; j < TN; ++j) {
+    const int n = tile_column(get_local_id(0)) + COLUMN(j);
+    const float factor = n < columns ? FACTOR(bias, n) : 0.0f, offset = n < columns ? OFFSET(bias, n) : 0.0f;
+#pragma unroll
+    for (int i = 0; i < TM; ++i) acc[i][j] = acc[i][j] * factor + offset;
+  }
+}
 
 /* The tile as part of a row-major matrix: `to` is the tile's corner, `rows` x `columns` of it exist, `aligned`: rows begin at float4 places. Rows are
    samples of `sign` (gate.h), sign_stride apart; the tile begins at element `first` of each. */
