@@ -1,4 +1,4 @@
-"""`python -m ocaffe.check JSON`: the process in which the comparisons run; JSON is [device, gpu, names]. Answers are lines of JSON (selftest.py)."""
+"""`python -m ocaffe.check JSON`: the process in which the comparisons run; JSON is [device, gpu, math, names]. Answers are lines of JSON (selftest.py)."""
 from __future__ import annotations
 
 import json
@@ -15,7 +15,7 @@ from ocaffe.errors import Error
 
 
 def main() -> None:
-    spec, gpu, names = json.loads(sys.argv[1])
+    spec, gpu, math, names = json.loads(sys.argv[1])
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # some runtimes print by themselves
 
@@ -25,7 +25,7 @@ def main() -> None:
 
     log.quiet()
     try:
-        device = select_device(spec, gpu)
+        device = select_device(spec, gpu, math=math)
     except Error as error:
         say(refused=str(error))
         os._exit(0)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO, Any, Protocol
 
 from ocaffe.check import boxes, layers, updates
-from ocaffe.check.case import TOLERANCE, Finding
+from ocaffe.check.case import ROUNDED, TOLERANCE, Finding
 from ocaffe.cl.device import Device
 from ocaffe.errors import Error
 
@@ -48,16 +48,23 @@ class Row:
 
 
 def selftest(
-    names: Sequence[str], spec: str | None, gpu: str | None, timeout: float, on_device: Callable[[str], None], command: Sequence[str] = ()
+    names: Sequence[str],
+    spec: str | None,
+    gpu: str | None,
+    math: str | None,
+    timeout: float,
+    on_device: Callable[[str], None],
+    command: Sequence[str] = (),
 ) -> Iterator[Row]:
-    """A row for each of `names`, as it is known. `timeout`: seconds without an answer. Raises Error where there is no such device.
+    """A row for each of `names`, as it is known. Raises Error where there is no such device.
 
+    `math`: what products are made of (None: as exact as float). `timeout`: seconds without an answer.
     `command` is what runs instead of `python -m ocaffe.check` (for tests).
     """
     left, known = list(names), False
     while left:
         with tempfile.TemporaryFile("w+") as said:
-            child = _Child([*(command or (sys.executable, "-m", "ocaffe.check")), json.dumps([spec, gpu, left])], said, timeout)
+            child = _Child([*(command or (sys.executable, "-m", "ocaffe.check")), json.dumps([spec, gpu, math, left])], said, timeout)
             begun = ""
             for answer in child.answers():
                 if "refused" in answer:
@@ -67,7 +74,7 @@ def selftest(
                     known = True
                 begun = answer.get("begin", begun)
                 if "name" in answer:
-                    yield _row(answer)
+                    yield _row(answer, ROUNDED.get(math or "", TOLERANCE))
                     left.remove(answer["name"])
                     begun = ""
             if begun or not known:
@@ -78,11 +85,11 @@ def selftest(
                 left.remove(begun)
 
 
-def _row(answer: dict[str, Any]) -> Row:
+def _row(answer: dict[str, Any], tolerance: float) -> Row:
     if "problem" in answer:
         return Row(answer["name"], "FAILED", answer["seconds"], detail=answer["problem"])
     findings = [Finding(*finding) for finding in answer["findings"]]
-    wrong = [finding for finding in findings if not finding.error <= TOLERANCE]
+    wrong = [finding for finding in findings if not finding.error <= tolerance]
     detail = "\n".join(f"{finding.what}: off by {finding.error:.2g} of the largest magnitude; {finding.place}" for finding in wrong)
     return Row(answer["name"], "FAILED" if wrong else "passed", answer["seconds"], max(finding.error for finding in findings), detail)
 

@@ -9,6 +9,10 @@ from ocaffe.cli.flags import Parser, device_flags
 from ocaffe.errors import Error
 
 
+def announce(device: str) -> None:
+    print(f"device {device}\n", flush=True)
+
+
 def main(argv: Sequence[str]) -> int:
     parser = Parser("selftest", "Compare every kernel family with numpy on a device. A driver that crashes or hangs is reported, not fatal.")
     device_flags(parser)
@@ -24,7 +28,7 @@ def main(argv: Sequence[str]) -> int:
         return 0
     begin, failed = time.perf_counter(), 0
     width = max(map(len, names))
-    rows = selftest(names, options.device or None, options.gpu or None, options.timeout, lambda device: print(f"device {device}\n", flush=True))
+    rows = selftest(names, options.device or None, options.gpu or None, options.math or None, options.timeout, announce)
     for index, row in enumerate(rows):
         if index == 0:
             print(f"{'family':<{width}}  result   largest error  seconds")

@@ -47,10 +47,11 @@ def programs(case: Any, target: Target, folder: str) -> set[str]:
 
 
 def test_every_kernel_file_has_a_case(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """On the machine class that it is for."""
-    targets = [Target(), Target(kind="gpu", runtime="nvidia", compute_units=40)]
-    cpu, gpu = (set().union(*(programs(case, target, str(tmp_path_factory.mktemp("case"))) for case in all_cases())) for target in targets)
-    assert cpu | gpu == {*KERNELS, "generated"}
+    """On the machine class that it is for, or with `--math bf16`."""
+    gpu_target = Target(kind="gpu", runtime="nvidia", compute_units=40)
+    targets = [Target(), gpu_target, dataclasses.replace(gpu_target, tensor_cores=True, math="bf16")]
+    cpu, gpu, rounded = (set().union(*(programs(case, target, str(tmp_path_factory.mktemp("case"))) for case in all_cases())) for target in targets)
+    assert cpu | gpu | rounded == {*KERNELS, "generated"}
     assert not [name for name in cpu if name.endswith("_gpu")] and not [name for name in gpu if name.endswith("_cpu")]
 
 
@@ -111,7 +112,7 @@ def test_other_shapes_and_nan_are_found(device: Any) -> None:
 CHILD = """
 import json, os, sys, time
 def say(**answer): print(json.dumps(answer), flush=True)
-names = json.loads(sys.argv[1])[2]
+names = json.loads(sys.argv[1])[3]
 say(device="0:0: made up")
 for name in names:
     say(begin=name)
@@ -124,7 +125,7 @@ for name in names:
 
 def rows(names: list[str], script: str = CHILD, timeout: float = 30) -> tuple[list[Row], list[str]]:
     devices: list[str] = []
-    return list(selftest(names, None, None, timeout, devices.append, [sys.executable, "-c", script])), devices
+    return list(selftest(names, None, None, None, timeout, devices.append, [sys.executable, "-c", script])), devices
 
 
 def test_what_a_bad_driver_does_is_a_row() -> None:
@@ -172,3 +173,4 @@ def test_command_failures(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
     assert main(["selftest", "--only=nothing like it"]) == 1
     assert "--list" in capsys.readouterr().err
     assert main(["selftest", "--device=nonesuch", "--only=copies"]) == 1
+    assert main(["selftest", "--math=nonesuch", "--only=copies"]) == 1

@@ -17,8 +17,8 @@ from ocaffe.model.upgrade import upgrade_net
 from ocaffe.model.weights import LayerWeights, Weights
 from ocaffe.onnx.deploy import DATA, MEASURES
 from ocaffe.onnx.export import Exported, Options, export
-from ocaffe.onnx.verify import OnnxSession
-from tests.test_golden import GOLDEN, TRAINING, Case, message_of
+from ocaffe.onnx.verify import HALF_TOLERANCE, OnnxSession
+from tests.test_golden import GOLDEN, TOLERANCE, TRAINING, Case, message_of
 
 FOLDERS = ("layers", "forks", "nets")
 WITHOUT_MEANING = {"HDF5Output", "MarginInnerProduct", "Python", "Silence"}  # besides losses and Accuracy, which an export leaves out
@@ -65,9 +65,9 @@ def exported(case: Case, **options: Any) -> Exported:
     return export(message, weights, Options(phase=phase, level=case.about.get("level", 0), stages=tuple(case.about.get("stages", ())), fillers=True, **options))
 
 
-def check(name: str, **options: Any) -> None:
+def check(name: str, tolerance: float = TOLERANCE, **options: Any) -> None:
     """Export a case, run it, and compare all that Caffe recorded and the model has."""
-    case = Case(GOLDEN / f"{name}.npz")
+    case = Case(GOLDEN / f"{name}.npz", tolerance)
     result = exported(case, **options)
     onnx.checker.check_model(result.model, full_check=True)
     feeds = {blob: array for (blob,), array in case.get("in", 1)}
@@ -120,9 +120,8 @@ def test_what_has_no_meaning_is_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", one_of_each())
-def test_sixteen_bits(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tests.test_golden.TOLERANCE", 2e-2)
-    check(name, fp16=True)
+def test_sixteen_bits(name: str) -> None:
+    check(name, HALF_TOLERANCE, fp16=True)
 
 
 @pytest.mark.parametrize("name", [name for name in meant() if name.startswith("nets/") or "/Net-" in name])
