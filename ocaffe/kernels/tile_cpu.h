@@ -66,12 +66,16 @@ typedef struct __attribute__((packed)) { float4 v; } unaligned_four;
 #define MULTIPLY(acc, A, b, ld, depth) MULTIPLY_AT(PRIVATE, acc, A, b, ld, depth)
 
 /* The same with b in the memory that AT, GLOBAL or PRIVATE, reads. */
-#define MULTIPLY_AT(AT, acc, A, b, ld, depth)                           \
+#define MULTIPLY_AT(AT, acc, A, b, ld, depth) MULTIPLY_WHILE(AT, acc, A, b, ld, depth, )
+
+/* The same with something done beside each step of the sum. */
+#define MULTIPLY_WHILE(AT, acc, A, b, ld, depth, beside)                \
   do {                                                                  \
     _Pragma("unroll") for (int i = 0; i < MR; i++)                      \
       _Pragma("unroll") for (int j = 0; j < NV; j++) acc[i][j] = (vec)(0); \
     for (int k = 0; k < (depth); k++) {                                 \
-      vec right_[NV];                                                      \
+      vec right_[NV];                                                   \
+      beside;                                                           \
       _Pragma("unroll") for (int j = 0; j < NV; j++) right_[j] = AT((b) + k * (ld) + j * V); \
       _Pragma("unroll") for (int i = 0; i < MR; i++) {                  \
         const vec left_ = (vec)(A);                                         \
@@ -79,6 +83,17 @@ typedef struct __attribute__((packed)) { float4 v; } unaligned_four;
       }                                                                 \
     }                                                                   \
   } while (0)
+
+/* Asks for a line of memory before it is needed: into the second-level cache. OpenCL's own prefetch() is a function call on CPU runtimes, which costs as much
+   as a row of the tile. */
+#ifdef __has_builtin
+#if __has_builtin(__builtin_prefetch)
+#define AHEAD(p) __builtin_prefetch((const void*)(ulong)(p), 0, 2)
+#endif
+#endif
+#ifndef AHEAD
+#define AHEAD(p)
+#endif
 
 /* The transpose of V vectors in place. One step takes the even lanes of neighbours, then the odd ones: that rotates the bits of
    (vector, lane) by one, so log2(V) steps exchange vector and lane. */

@@ -1,0 +1,64 @@
+/* What goes before and after the convolutions for CPU runtimes, whatever their window: filters packed for the register tile, gradients that were summed in
+   slices, the gradient of the bias.
+
+   V, NV, MR, KC   the register tile, see tile_cpu.h
+
+   Work-items: see each kernel. */
+#include "common.h"
+#include "tile_cpu.h"
+
+/* Filters as panels of MR rows, zeros behind the last: [group][block][panel][depth][MR], a block being `rows` of the `total` rows of a
+   group. Element (row, k) is w[group * group_step + row * row_step + k / inner * outer_step + k % inner * inner_step + first].
+   Work-item: KC columns k of a panel. */
+SINGLE void pack(OPERAND_RESTRICT(const float, w), OPERAND_RESTRICT(float, packed), int total, int rows, int depth, int group_step, int row_step,
+                 int inner, int outer_step, int inner_step, int first) {
+  LOCATE(w); LOCATE(packed);
+  const int panels = (rows + MR - 1) / MR, panel = get_global_id(1), g = get_global_id(2);
+  const int r0 = panel % panels * MR, r = panel / panels * rows + r0, valid = min(MR, min(rows - r0, total - r));
+  const int k0 = get_global_id(0) * KC, k1 = min(depth, k0 + KC);
+  w += (ulong)g * group_step + (ulong)r * row_step + first;
+  packed += ((ulong)g * get_global_size(1) + panel) * depth * MR;
+  for (int k = k0, j = k0 % inner, at = k0 / inner * outer_step + j * inner_step; k < k1; k++, at += inner_step) {
+    if (j++ == inner) at += outer_step - inner * inner_step, j = 1;
+    for (int i = 0; i < MR; i++) packed[(ulong)k * MR + i] = i < valid ? w[at + i * row_step] : 0.0f;
+  }
+}
+
+/* sum[i] (+)= sum over slices of part[slice][i], always in the same order. Work-item: `share` elements. */
+SINGLE void add_slices(OPERAND_RESTRICT(const float, part), OPERAND_RESTRICT(float, sum), int slices, int count, int share, int accumulate) {
+  LOCATE(part); LOCATE(sum);
+  const int first = get_global_id(0) * share, last = min(count, first + share);
+  int i = first;
+  for (; i + V <= last; i += V) {
+    vec v = accumulate ? GLOBAL(sum + i) : (vec)(0);
+    for (int s = 0; s < slices; s++) v += GLOBAL(part + s * part_stride + i);
+    GLOBAL(sum + i) = v;
+  }
+  for (; i < last; i++) {
+    float v = accumulate ? sum[i] : 0.0f;
+    for (int s = 0; s < slices; s++) v += part[s * part_stride + i];
+    sum[i] = v;
+  }
+}
+
+/* db[channel] = sum of dy over a slice of `share` samples and all positions. Work-item: channel, slice. */
+SINGLE void backward_bias(OPERAND_RESTRICT(const float, dy), OPERAND_RESTRICT(float, db), int batch, int P, int share, int accumulate) {
+  LOCATE(dy); LOCATE(db);
+  const int o = get_global_id(0), n0 = get_global_id(1) * share, n1 = min(batch, n0 + share);
+  vec sums[2] = {(vec)(0), (vec)(0)};
+  float rest = 0.0f;
+  for (int n = n0; n < n1; n++) {
+    global const float* from = dy + n * dy_stride + (ulong)o * P;
+    int p = 0;
+    for (; p + 2 * V <= P; p += 2 * V) {
+      sums[0] += GLOBAL(from + p);
+      sums[1] += GLOBAL(from + p + V);
+    }
+    for (; p < P; p++) rest += from[p];
+  }
+  float lanes[V];
+  PRIVATE(lanes) = sums[0] + sums[1];
+  for (int i = 0; i < V; i++) rest += lanes[i];
+  db += get_global_id(1) * db_stride;
+  db[o] = accumulate ? db[o] + rest : rest;
+}

@@ -1,0 +1,65 @@
+"""What the convolutions on CPU runtimes share (kernels/conv_parts_cpu.cl): packed filters, and sums over the batch in slices."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from ocaffe.graph.ir import Ref
+from ocaffe.graph.recorder import Recorder
+from ocaffe.ops import gemm_cpu
+from ocaffe.ops.gemm_cpu import ONE, ceil, share_out
+
+if TYPE_CHECKING:
+    from ocaffe.ops.convolution import ConvGeometry
+
+SLICES = 1 << 20  # floats that partial filter gradients may take; two slices are always allowed
+
+
+def pack(
+    rec: Recorder, g: ConvGeometry, w: Ref, height: int, total: int, rows: int, depth: int, steps: Sequence[int]
+) -> Ref:
+    """The filters of each group, `total` x `depth`, as panels of `height` in blocks of `rows`; `steps`: how the kernel finds its way through w."""
+    defines = gemm_cpu.tile(rec.target) | {"MR": height}
+    panels = ceil(total, rows) * ceil(rows, height)
+    packed = rec.scratch("packed", (g.group, panels, depth, height))
+    rec.launch(
+        "conv_parts_cpu.pack",
+        reads=[w],
+        writes=[packed],
+        args=[total, rows, depth, g.group_outputs * g.depth, *steps],
+        size=(ceil(depth, defines["KC"]), panels, g.group),
+        local=ONE,
+        defines=defines,
+    )
+    return packed
+
+
+def filter_slices(rec: Recorder, g: ConvGeometry, blocks: int) -> int:
+    """Slices of the batch in which `blocks` of a group's filters get their gradient."""
+    return min(share_out(rec, blocks * g.group, g.batch), max(2, SLICES // (g.num_output * g.depth)))
+
+
+def sliced(
+    rec: Recorder, kernel: str, g: ConvGeometry, reads: list[Ref], to: Ref, defines: dict[str, int], slices: int, size: tuple[int, int],
+    args: list[int],
+) -> None:  # fmt: skip
+    """A sum over the batch in up to `slices` slices, added up by a second launch where there is more than one."""
+    samples = ceil(g.batch, slices)
+    slices = ceil(g.batch, samples)
+    accumulate = rec.accumulates(to)
+    part = rec.scratch("slices", (slices, to.count)) if slices > 1 else to
+    args = [*args, samples, accumulate and slices == 1]
+    rec.launch(
+        kernel, reads=reads, writes=[part], args=args, size=(size[0], slices, size[1]), local=ONE, defines=defines
+    )
+    if slices > 1:
+        share = even(to.count, max(1024, ceil(to.count, share_out(rec, 1, to.count))), gemm_cpu.tile(rec.target)["V"])
+        args = [slices, to.count, share, accumulate]
+        rec.launch(
+            "conv_parts_cpu.add_slices", reads=[part], writes=[to], args=args, size=(ceil(to.count, share), 1, 1), local=ONE, defines=gemm_cpu.tile(rec.target)
+        )
+
+
+def even(count: int, most: int, unit: int = 1) -> int:
+    """The size of equal parts of about `most`, a multiple of `unit`."""
+    return ceil(ceil(count, ceil(count, most)), unit) * unit
