@@ -47,7 +47,7 @@
 #define ROWS 128
 #endif
 #ifndef LINE
-#define LINE 128
+#define LINE 400
 #endif
 
 #define TAPS (KD * KH * KW)

@@ -15,13 +15,13 @@
 #include "tile_cpu.h"
 
 #ifndef WIDE
-#define WIDE 4
+#define WIDE 2
 #endif
 #ifndef ROWS
 #define ROWS 128
 #endif
 #ifndef LINE
-#define LINE 256
+#define LINE 400
 #endif
 
 #define IMAGES int batch, int channels, int outputs, int P

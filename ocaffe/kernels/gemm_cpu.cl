@@ -11,7 +11,7 @@
 #include "tile_cpu.h"
 
 #ifndef WIDE
-#define WIDE 4
+#define WIDE 2
 #endif
 
 SINGLE void pack_a(OPERAND_RESTRICT(const float, a), OPERAND_RESTRICT(float, packed), int M, int K, int transposed) {
@@ -79,6 +79,11 @@ SINGLE void gemm(OPERAND_RESTRICT(const float, packed), OPERAND_RESTRICT(const f
       const float* right = buf;
       for (int n = n0; n < n1; n += NR, right += step) {
         const int columns = min(NR, n1 - n);
+        if (add)
+          ROLLED for (int i = 0; i < MR; i++) {
+            AHEAD(c + (m + i) * c_stride + n);
+            AHEAD(c + (m + i) * c_stride + n + V);
+          }
         vec acc[MR][NV];
         MULTIPLY(acc, a[k * MR + i], right, NR, depth);
         spill(acc, tile);

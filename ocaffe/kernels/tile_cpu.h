@@ -19,7 +19,7 @@
 #define MR 6
 #endif
 #ifndef KC
-#define KC 256
+#define KC 512
 #endif
 #define NR (NV * V)
 

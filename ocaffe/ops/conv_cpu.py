@@ -15,7 +15,7 @@ from ocaffe.ops.gemm_cpu import ONE, ceil, columns, height, share_out
 OUTPUTS = 64  # fewer outputs are not worth unrolling a panel of the input once more
 SCATTER_ROWS = 64  # rows k of a work-item that scatters, at least
 FILTER_ROWS = 152  # rows k of a work-item of backward_filter: 3 channels of 7 x 7 are 147
-FILTER_LINE = 160  # positions that it sums in one go
+FILTER_LINE = 400  # positions that it sums in one go
 GATHER_WASTE = 1.3  # pixels per output up to which gathering is taken: it multiplies the padding around the outputs too
 
 

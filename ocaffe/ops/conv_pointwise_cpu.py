@@ -13,9 +13,10 @@ from ocaffe.ops.gemm_cpu import ITEMS_PER_CORE, ONE, ceil, columns, height, shar
 if TYPE_CHECKING:
     from ocaffe.ops.convolution import ConvGeometry
 
-WIDE, ROWS, LINE = 4, 128, 256  # see the kernel
+WIDE, ROWS, LINE = 2, 128, 400  # see the kernel
 MOST_WIDE = 16  # panels of columns, of few channels: results are written in runs of 2 KiB then
-NEAR = 2  # panels of KC channels between which the rows of the filters change: their lines stay near
+IMAGE = 8  # panels in an image for each that is taken at once: the rows of small images follow each other closely as it is
+NEAR = 1  # panels of KC channels between which the rows of the filters change: their lines stay near
 OUTPUTS = 64  # fewer are not worth taking the columns once more
 ITEMS = 16  # work-items per core where there is enough for them: cores need not be equally fast
 
@@ -25,7 +26,7 @@ def multiply(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y
     defines = _defines(rec, g)
     panels, deep = ceil(g.batch * g.positions, columns(defines)), even(g.depth, defines["KC"])
     blocks = ceil(g.group_outputs, OUTPUTS)
-    wide = min(MOST_WIDE, WIDE * defines["KC"] // deep)
+    wide = max(1, min(MOST_WIDE, WIDE * defines["KC"] // deep, g.positions // (IMAGE * columns(defines))))
     while wide > 1 and ceil(panels, wide) * g.group * blocks < ITEMS_PER_CORE * rec.target.compute_units:
         wide -= 1
     wide, near = even(panels, wide), max(1, NEAR * defines["KC"] // deep)

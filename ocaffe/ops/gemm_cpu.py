@@ -10,7 +10,7 @@ from ocaffe.tuned import Problem
 
 ONE = (1, 1, 1)
 ITEMS_PER_CORE = 4  # work-items per core: the last ones to finish leave little idle
-WIDE = 4  # see kernels/gemm_cpu.cl
+WIDE = 2  # see kernels/gemm_cpu.cl
 FEW = 4  # panels of rows
 SIDE, MOST = 4, 32  # see kernels/gemm_few_cpu.cl
 LEAST = 1 << 15  # multiply-adds that are worth a work-item there: some microseconds
@@ -79,7 +79,7 @@ def _block(rec: Recorder, most: int, k: int, panels_a: int, panels_c: int, trans
     """Rows and panels of columns of op(b) that a work-item keeps. Few rows of a make b's way from memory what takes the time: it is read in long runs,
     which lie along the depth if it is transposed, along the columns if it is not."""
     few = panels_a <= FEW
-    deep = max(1, min(k, most // 4 if few and not trans_b else most))
+    deep = max(1, min(k, most // 8 if few and not trans_b else most))
     wide = 1 if few and trans_b else min(WIDE * most // deep, panels_c)
     while wide > 1 and ceil(panels_c, wide) * ceil(panels_a, _rows_each(rec, panels_a, panels_c, wide)) < ITEMS_PER_CORE * rec.target.compute_units:
         wide -= 1
@@ -89,7 +89,7 @@ def _block(rec: Recorder, most: int, k: int, panels_a: int, panels_c: int, trans
 def _blocks(rec: Recorder, most: int, k: int, panels_a: int, panels_c: int, trans_b: bool) -> list[Block]:
     """The estimate, then all that private memory has room for."""
     first = Block(*_block(rec, most, k, panels_a, panels_c, trans_b))
-    depths = {first.deep, *(min(k, most // part) for part in (1, 2, 4) if k)}
+    depths = {first.deep, *(min(k, most // part) for part in (1, 2, 4, 8) if k)}
     others = (Block(deep, wide) for deep in sorted(depths, reverse=True) for wide in WIDTHS if wide <= panels_c and wide * deep <= WIDE * most)
     return list(dict.fromkeys([first, *others]))
 
@@ -102,7 +102,7 @@ def _rows_each(rec: Recorder, panels_a: int, panels_c: int, wide: int) -> int:
 def tile(target: Target) -> dict[str, int]:
     """V, NV, MR, KC of kernels/tile_cpu.h."""
     width = next((width for width in HEIGHTS if width <= target.vector_width), 4)
-    return {"V": width, "NV": 2, "MR": HEIGHTS[width][0], "KC": 256}
+    return {"V": width, "NV": 2, "MR": HEIGHTS[width][0], "KC": 512}
 
 
 def height(defines: dict[str, int], rows: int) -> int:
