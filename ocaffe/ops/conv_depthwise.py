@@ -1,4 +1,5 @@
-"""Depthwise convolution in two dimensions, directly, on both machine classes (kernels/conv_depthwise_cpu.cl, _gpu.cl)."""
+"""Depthwise convolution in two dimensions, directly, on both machine classes (kernels/conv_depthwise_cpu.cl, _gpu.cl; narrow images on CPUs:
+conv_narrow_cpu.py)."""
 from __future__ import annotations
 
 import math
@@ -6,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ocaffe.graph.ir import NO_ACTIVATION, Ref
 from ocaffe.graph.recorder import ARRIVALS, Recorder
+from ocaffe.ops import conv_narrow_cpu
 from ocaffe.ops.gemm_gpu import sum_splits
 from ocaffe.ops.pooling import STRIP_GROUP, strip_counts
 
@@ -36,6 +38,9 @@ def sums(rec: Recorder, g: ConvGeometry) -> bool:
 
 def forward(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y: Ref) -> None:
     """y = x * w (+ bias per output)."""
+    if rec.target.is_cpu and conv_narrow_cpu.wins(rec, g):
+        conv_narrow_cpu.forward(rec, g, x, w, bias, y)
+        return
     args = [bias is not None, rec.accumulates(y), *_no_activation(rec)]
     if rec.target.is_cpu:
         _by_plane(rec, g, "forward", [x, w, w if bias is None else bias], y, args, g.out, (1, 1), g.num_output)
@@ -59,6 +64,9 @@ def forward(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y:
 
 def backward_data(rec: Recorder, g: ConvGeometry, dy: Ref, w: Ref, dx: Ref, bias: Ref | None = None) -> None:
     """dx = the gradient of the input (+ bias per channel of it)."""
+    if rec.target.is_cpu and conv_narrow_cpu.wins(rec, g):
+        conv_narrow_cpu.backward_data(rec, g, dy, w, dx, bias)
+        return
     args = [bias is not None, rec.accumulates(dx), *_no_activation(rec)]
     gate = None if rec.target.is_cpu else 2
     _by_plane(rec, g, "backward_data", [dy, w, w if bias is None else bias], dx, args, g.size, g.stride[1:], g.channels, gate)
@@ -66,6 +74,9 @@ def backward_data(rec: Recorder, g: ConvGeometry, dy: Ref, w: Ref, dx: Ref, bias
 
 def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref) -> None:
     """dw = the gradient of the filters; in slices of the batch where the outputs alone would leave the device idle."""
+    if rec.target.is_cpu and conv_narrow_cpu.wins(rec, g):
+        conv_narrow_cpu.backward_filter(rec, g, x, dy, dw)
+        return
     each = min(OUTPUTS, _planes_each(rec, g, g.positions, g.num_output))
     items = -(-g.num_output // each)
     slices = min(g.batch, -(-GROUPS_PER_UNIT * rec.target.compute_units // items))

@@ -532,6 +532,21 @@ def test_depthwise(device: Any, window: str, kind: str) -> None:
         check_convolution(device, conv_depthwise, g, kind=kind, add=case in (2, 3), offset=offset, gap=gap)
 
 
+@pytest.mark.parametrize("multiplier", [1, 2])
+@pytest.mark.parametrize("window", DEPTHWISE)
+def test_depthwise_of_narrow_images(device: Any, window: str, multiplier: int) -> None:
+    """More planes than a vector has lanes, in several blocks and slices."""
+    if not device.target.is_cpu:
+        pytest.skip("a kernel for CPU runtimes")
+    for case, size in enumerate(((300, 9), (14, 14))):
+        g = geometry(2 + case, 37, 37 * multiplier, (1, *size), group=37, **DEPTHWISE[window])
+        check_convolution(device, conv_depthwise, g, kind="cpu", add=case == 1)
+        rec = recorder(device.target, "cpu")
+        x, w, y = (Ref(name, shape, Role.ACTIVATION) for name, shape in (("x", g.input_shape), ("w", g.weight_shape), ("y", g.output_shape)))
+        conv_depthwise.forward(rec, g, x, w, None, y)
+        assert rec.launches[0].final().program == "conv_narrow_cpu"
+
+
 @pytest.mark.parametrize("kind", ["cpu", "gpu"])
 def test_depthwise_merged_relu(device: Any, kind: str) -> None:
     rng = np.random.default_rng(1)

@@ -1,0 +1,103 @@
+"""Depthwise convolution of images narrower than a vector, on CPU runtimes (kernels/conv_narrow_cpu.cl)."""
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ocaffe.graph.ir import NO_ACTIVATION, Ref
+from ocaffe.graph.recorder import Recorder
+from ocaffe.ops.gemm_cpu import ITEMS_PER_CORE, ONE, ceil, tile
+from ocaffe.ops.gemm_gpu import sum_splits
+
+if TYPE_CHECKING:
+    from ocaffe.ops.convolution import ConvGeometry
+
+SOURCE, RESULT = 1 << 15, 1 << 14  # floats of a block of the source and of the result: near the first-level cache
+EACH = 1024  # pixels of the result, times the planes of a vector, that are worth a work-item
+GROUPS = 8  # see the kernel
+
+
+def wins(rec: Recorder, g: ConvGeometry) -> bool:
+    """Whether a line leaves lanes of a vector empty, and blocks have room for at least one of windows, in all directions."""
+    lanes = tile(rec.target)["V"]
+    rooms = (_room(g, 1, back) for back in (False, True))
+    return g.out[2] < lanes and all(source <= SOURCE // lanes and result <= RESULT // lanes for source, result in rooms)
+
+
+def forward(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y: Ref) -> None:
+    _by_block(rec, g, "forward", [x, w, bias or w], y, bias is not None, g.num_output)
+
+
+def backward_data(rec: Recorder, g: ConvGeometry, dy: Ref, w: Ref, dx: Ref, bias: Ref | None) -> None:
+    _by_block(rec, g, "backward_data", [dy, w, bias or w], dx, bias is not None, g.channels)
+
+
+def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref) -> None:
+    """dw, in slices of the batch where the groups of planes alone would leave cores idle."""
+    groups, busy = ceil(g.num_output, tile(rec.target)["V"]), ITEMS_PER_CORE * rec.target.compute_units
+    each = max(1, min(GROUPS, EACH // g.positions, groups * g.batch // busy))
+    part = ceil(g.batch, min(g.batch, ceil(busy, ceil(groups, each))))
+    slices = ceil(g.batch, part)
+    to = dw if slices == 1 else rec.scratch("slices", (slices, dw.count))
+    rec.launch(
+        "conv_narrow_cpu.backward_filter",
+        reads=[x, dy],
+        writes=[to],
+        args=[*_sizes(g), _rows(rec, g, g.out[1], 1, False), each, part, slices == 1 and rec.accumulates(dw)],
+        size=(ceil(groups, each), slices, 1),
+        local=ONE,
+        defines=_defines(rec, g),
+    )
+    if slices > 1:
+        sum_splits(rec, "conv_narrow_cpu", _defines(rec, g), to, None, dw)
+
+
+def _by_block(rec: Recorder, g: ConvGeometry, kernel: str, reads: list[Ref], to: Ref, has_bias: bool, planes: int) -> None:
+    back = kernel == "backward_data"
+    lines = (g.size[1] - 1 + g.pad[1]) // g.stride[1] + 1 - g.pad[1] // g.stride[1] if back else g.out[1]  # of windows: quotients q, going back
+    groups, busy = ceil(planes, tile(rec.target)["V"]), ITEMS_PER_CORE * rec.target.compute_units
+    rows = _rows(rec, g, lines, ceil(busy, g.batch * groups), back)
+    blocks = ceil(lines, rows)
+    pixels = _room(g, rows, back)[1]
+    each = max(1, min(EACH // pixels, g.batch * groups * blocks // busy))
+    args = [*_sizes(g), rows, each, has_bias, rec.accumulates(to), *NO_ACTIVATION]
+    rec.launch(
+        f"conv_narrow_cpu.{kernel}",
+        reads=reads,
+        writes=[to],
+        args=args,
+        size=(blocks, ceil(groups, each), g.batch),
+        local=ONE,
+        defines=_defines(rec, g),
+        epilogue=len(args) - len(NO_ACTIVATION),
+    )
+
+
+def _rows(rec: Recorder, g: ConvGeometry, lines: int, parts: int, back: bool) -> int:
+    """Lines of windows in a block: as many as there is room for, in blocks of one size, at least `parts` of them."""
+    lanes = tile(rec.target)["V"]
+    sizes = (ceil(lines, n) for n in range(min(parts, lines), lines + 1))
+    return next(rows for rows in sizes if all(pixels <= most // lanes for pixels, most in zip(_room(g, rows, back), (SOURCE, RESULT))))
+
+
+def _room(g: ConvGeometry, rows: int, back: bool) -> tuple[int, int]:
+    """Pixels of source and result in a block with `rows` lines of windows, as in the kernel."""
+    h, w, out_w, pad_w = *g.size[1:], g.out[2], g.pad[2]
+    (stride_h, stride_w), (reach_h, reach_w) = g.stride[1:], ((k - 1) * d for k, d in zip(g.kernel[1:], g.dilation[1:]))
+    if back:
+        end = (w - 1 + pad_w) // stride_w + 1
+        pitch = max(0, reach_w // stride_w - pad_w // stride_w) + max(out_w, end)
+        return (rows + reach_h // stride_h) * pitch, min(h, rows * stride_h) * w
+    return ((rows - 1) * stride_h + reach_h + 1) * max(pad_w + w, (out_w - 1) * stride_w + reach_w + 1), rows * out_w
+
+
+def _sizes(g: ConvGeometry) -> list[int]:
+    """SIZES of the kernels, but the rows of a block."""
+    return [g.batch, g.num_output, g.num_output // g.channels, *g.size[1:], *g.out[1:]]
+
+
+def _defines(rec: Recorder, g: ConvGeometry) -> dict[str, int]:
+    lanes = tile(rec.target)["V"]
+    result = {"V": lanes, "SOURCE": SOURCE // lanes, "RESULT": RESULT // lanes, "GROUPS": GROUPS}
+    for i, axis in enumerate("HW", 1):
+        result |= {f"KERNEL_{axis}": g.kernel[i], f"STRIDE_{axis}": g.stride[i], f"PAD_{axis}": g.pad[i], f"DILATION_{axis}": g.dilation[i]}
+    return result
