@@ -1,26 +1,26 @@
 /* What goes before and after the convolutions for CPU runtimes, whatever their window: filters packed for the register tile, gradients that were summed in
    slices, the gradient of the bias.
 
-   V, NV, MR, KC   the register tile, see tile_cpu.h
+   V, KC   floats in a native vector; columns that a work-item packs
 
    Work-items: see each kernel. */
 #include "common.h"
 #include "tile_cpu.h"
 
-/* Filters as panels of MR rows, zeros behind the last: [group][block][panel][depth][MR], a block being `rows` of the `total` rows of a
+/* Filters as panels of `height` rows, zeros behind the last: [group][block][panel][depth][height], a block being `rows` of the `total` rows of a
    group. Element (row, k) is w[group * group_step + row * row_step + k / inner * outer_step + k % inner * inner_step + first].
    Work-item: KC columns k of a panel. */
 SINGLE void pack(OPERAND_RESTRICT(const float, w), OPERAND_RESTRICT(float, packed), int total, int rows, int depth, int group_step, int row_step,
-                 int inner, int outer_step, int inner_step, int first) {
+                 int inner, int outer_step, int inner_step, int first, int height) {
   LOCATE(w); LOCATE(packed);
-  const int panels = (rows + MR - 1) / MR, panel = get_global_id(1), g = get_global_id(2);
-  const int r0 = panel % panels * MR, r = panel / panels * rows + r0, valid = min(MR, min(rows - r0, total - r));
+  const int panels = (rows + height - 1) / height, panel = get_global_id(1), g = get_global_id(2);
+  const int r0 = panel % panels * height, r = panel / panels * rows + r0, valid = min(height, min(rows - r0, total - r));
   const int k0 = get_global_id(0) * KC, k1 = min(depth, k0 + KC);
   w += (ulong)g * group_step + (ulong)r * row_step + first;
-  packed += ((ulong)g * get_global_size(1) + panel) * depth * MR;
+  packed += ((ulong)g * get_global_size(1) + panel) * depth * height;
   for (int k = k0, j = k0 % inner, at = k0 / inner * outer_step + j * inner_step; k < k1; k++, at += inner_step) {
     if (j++ == inner) at += outer_step - inner * inner_step, j = 1;
-    for (int i = 0; i < MR; i++) packed[(ulong)k * MR + i] = i < valid ? w[at + i * row_step] : 0.0f;
+    for (int i = 0; i < height; i++) packed[(ulong)k * height + i] = i < valid ? w[at + i * row_step] : 0.0f;
   }
 }
 

@@ -69,16 +69,19 @@ SINGLE void forward(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(const flo
         for (int j = columns; j % NR; j++) buf[k * row + j] = 0.0f;
     const int next_q = done ? q + wide : q, next_k = done ? 0 : k0 + depth;
     global const float* next = x + (next_q / P) * x_stride + (ulong)next_k * P + next_q % P;
-    int lines = next_q < all ? (min(min(wide, all - next_q), P - next_q % P) + LINE_FLOATS - 1) / LINE_FLOATS : 0; /* of one row, in one image */
+    const int lines = next_q < all ? (min(min(wide, all - next_q), P - next_q % P) + LINE_FLOATS - 1) / LINE_FLOATS : 0; /* of one row, in one image */
+    const int tiles = (columns + NR - 1) / NR * ((last - first + MR - 1) / MR), halvings = tiles >= 4 * lines ? 2 : tiles >= 2 * lines ? 1 : 0;
+    int turn = 0; /* each asks for one line of the rows, or for one of a half or a quarter of them: memory is slower than a tile */
     for (int near0 = 0; near0 < columns; near0 += near)
       for (int o = first; o < last; o += MR) {
         global const float* a = packed + (ulong)o * channels + (ulong)k0 * MR;
         for (int j0 = near0; j0 < min(columns, near0 + near); j0 += NR) {
           const int end = min(columns, j0 + NR);
           vec acc[MR][NV];
-          if (lines > 0) {
-            global const float* line = next + --lines * LINE_FLOATS;
-            MULTIPLY_WHILE(PRIVATE, acc, a[k * MR + i], buf + j0, row, depth, AHEAD(line + k * P));
+          if (turn < lines << halvings) {
+            const int row0 = (turn & ((1 << halvings) - 1)) * (depth >> halvings);
+            global const float* line = next + (turn++ >> halvings) * LINE_FLOATS + (ulong)row0 * P;
+            MULTIPLY_WHILE(PRIVATE, acc, a[k * MR + i], buf + j0, row, depth, AHEAD(line + (k >> halvings) * P));
           } else {
             MULTIPLY(acc, a[k * MR + i], buf + j0, row, depth);
           }

@@ -10,7 +10,7 @@ from ocaffe.graph.recorder import Recorder
 from ocaffe.ops import conv_pointwise_cpu, gemm_cpu, winograd_cpu
 from ocaffe.ops.conv_parts_cpu import even, filter_slices, pack, sliced
 from ocaffe.ops.convolution import ConvGeometry
-from ocaffe.ops.gemm_cpu import ONE, ceil, columns, height, share_out
+from ocaffe.ops.gemm_cpu import ONE, ceil, columns, share_out
 
 OUTPUTS = 64  # fewer outputs are not worth unrolling a panel of the input once more
 SCATTER_ROWS = 64  # rows k of a work-item that scatters, at least
@@ -52,7 +52,7 @@ def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref) ->
     if g.pointwise:
         conv_pointwise_cpu.backward_filter(rec, g, x, dy, dw)
         return
-    defines = tile(rec, g, g.group_outputs)
+    defines = tile(rec, g)
     lines = g.kernel[0] * g.kernel[1]  # of the window
     channels = even(g.group_channels, max(1, defines["ROWS"] // g.taps))
     lines_each = even(lines, defines["ROWS"] // g.kernel[2])
@@ -65,11 +65,11 @@ def backward_bias(rec: Recorder, g: ConvGeometry, dy: Ref, db: Ref) -> None:
     sliced(rec, "conv_parts_cpu.backward_bias", g, [dy], db, gemm_cpu.tile(rec.target), share_out(rec, channels, g.batch), (channels, 1), [g.batch, pixels])
 
 
-def tile(rec: Recorder, g: ConvGeometry, rows: int) -> dict[str, int]:
-    """The defines of conv_cpu.cl for tiles over `rows` outputs."""
-    base = gemm_cpu.tile(rec.target)
+def tile(rec: Recorder, g: ConvGeometry) -> dict[str, int]:
+    """The defines of conv_cpu.cl."""
+    base = gemm_cpu.tile(rec.target, g.group_outputs)
     width = g.kernel[2]  # blocks hold whole lines of the window
-    defines = base | {"MR": height(base, rows), "KC": max(base["KC"], width), "ROWS": max(FILTER_ROWS, width), "LINE": FILTER_LINE}
+    defines = base | {"KC": max(base["KC"], width), "ROWS": max(FILTER_ROWS, width), "LINE": FILTER_LINE}
     for axis, kernel, stride, dilation in zip("DHW", g.kernel, g.stride, g.dilation, strict=True):
         defines |= {f"K{axis}": kernel, f"S{axis}": stride, f"D{axis}": dilation}
     return defines
@@ -82,7 +82,7 @@ def _multiply(
     if g.pointwise:
         conv_pointwise_cpu.multiply(rec, g, x, w, bias, y, steps)
         return
-    defines = tile(rec, g, g.group_outputs)
+    defines = tile(rec, g)
     panels = ceil(g.batch * g.positions, columns(defines))
     block = even(g.group_outputs, ceil(g.group_outputs, share_out(rec, panels * g.group, ceil(g.group_outputs, OUTPUTS))), defines["MR"])
     packed = pack(rec, g, w, defines["MR"], g.group_outputs, g.group_outputs, g.depth, steps)
@@ -100,7 +100,7 @@ def _multiply(
 
 
 def _scatter(rec: Recorder, g: ConvGeometry, dy: Ref, w: Ref, dx: Ref, bias: Ref | None) -> None:
-    defines = tile(rec, g, g.group_outputs)
+    defines = tile(rec, g)
     unit = defines["MR"] // gcd(defines["MR"], g.taps)  # channels whose rows fill tiles exactly
     most = ceil(g.group_channels, unit * ceil(SCATTER_ROWS, unit * g.taps))
     block = min(g.group_channels, even(g.group_channels, ceil(g.group_channels, share_out(rec, g.batch * g.group, most)), unit))

@@ -19,14 +19,14 @@ def pack(
     rec: Recorder, g: ConvGeometry, w: Ref, height: int, total: int, rows: int, depth: int, steps: Sequence[int]
 ) -> Ref:
     """The filters of each group, `total` x `depth`, as panels of `height` in blocks of `rows`; `steps`: how the kernel finds its way through w."""
-    defines = gemm_cpu.tile(rec.target) | {"MR": height}
+    defines = gemm_cpu.tile(rec.target)
     panels = ceil(total, rows) * ceil(rows, height)
     packed = rec.scratch("packed", (g.group, panels, depth, height))
     rec.launch(
         "conv_parts_cpu.pack",
         reads=[w],
         writes=[packed],
-        args=[total, rows, depth, g.group_outputs * g.depth, *steps],
+        args=[total, rows, depth, g.group_outputs * g.depth, *steps, height],
         size=(ceil(depth, defines["KC"]), panels, g.group),
         local=ONE,
         defines=defines,

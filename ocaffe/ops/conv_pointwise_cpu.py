@@ -8,7 +8,7 @@ from ocaffe.graph.ir import NO_ACTIVATION, Ref
 from ocaffe.graph.recorder import Recorder
 from ocaffe.ops import gemm_cpu
 from ocaffe.ops.conv_parts_cpu import even, filter_slices, pack, sliced
-from ocaffe.ops.gemm_cpu import ITEMS_PER_CORE, ONE, ceil, columns, height, share_out
+from ocaffe.ops.gemm_cpu import ITEMS_PER_CORE, ONE, ceil, columns, share_out
 
 if TYPE_CHECKING:
     from ocaffe.ops.convolution import ConvGeometry
@@ -56,8 +56,7 @@ def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref) ->
 
 
 def _defines(rec: Recorder, g: ConvGeometry) -> dict[str, int]:
-    base = gemm_cpu.tile(rec.target)
-    return base | {"MR": height(base, g.group_outputs), "WIDE": WIDE, "ROWS": ROWS, "LINE": LINE}
+    return gemm_cpu.tile(rec.target, g.group_outputs) | {"WIDE": WIDE, "ROWS": ROWS, "LINE": LINE}
 
 
 def _sizes(g: ConvGeometry) -> list[int]:

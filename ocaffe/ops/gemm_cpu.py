@@ -15,8 +15,8 @@ FEW = 4  # panels of rows
 SIDE, MOST = 4, 32  # see kernels/gemm_few_cpu.cl
 LEAST = 1 << 15  # multiply-adds that are worth a work-item there: some microseconds
 WIDTHS = (1, 2, 4, 8, 16)  # panels of columns that are worth measuring
-HEIGHTS = {16: (12, 8, 10, 4), 8: (6, 5, 4), 4: (6, 5, 4)}  # of a tile, by vector width, best first: 32 or 16 registers
-WASTE = 1.1  # padded rows per row up to which the better height is kept
+HEIGHTS = {16: (13, 12, 11, 10, 8, 4), 8: (6, 5, 4), 4: (6, 5, 4)}  # of a tile, by vector width: 32 or 16 registers; the first is the usual one
+SETUP = 5  # rows of a tile whose multiplication takes as long as a step's loads, loop and waiting: measured where another process shares the core
 
 
 class Block(NamedTuple):
@@ -99,16 +99,15 @@ def _rows_each(rec: Recorder, panels_a: int, panels_c: int, wide: int) -> int:
     return ceil(panels_a, share_out(rec, ceil(panels_c, wide), panels_a))
 
 
-def tile(target: Target) -> dict[str, int]:
-    """V, NV, MR, KC of kernels/tile_cpu.h."""
+def tile(target: Target, rows: int = 0) -> dict[str, int]:
+    """V, NV, MR, KC of kernels/tile_cpu.h, for products of `rows` rows."""
     width = next((width for width in HEIGHTS if width <= target.vector_width), 4)
-    return {"V": width, "NV": 2, "MR": HEIGHTS[width][0], "KC": 512}
+    return {"V": width, "NV": 2, "MR": height(width, rows), "KC": 512}
 
 
-def height(defines: dict[str, int], rows: int) -> int:
-    """The height of tiles over `rows` rows: the best that wastes little, or else the one that wastes least."""
-    padded = {height: ceil(rows, height) * height for height in HEIGHTS[defines["V"]]}
-    return next((height for height, total in padded.items() if total <= WASTE * rows), min(padded, key=lambda height: padded[height]))
+def height(vector: int, rows: int) -> int:
+    """The height of tiles over `rows` rows that takes the least time, padding included."""
+    return min(HEIGHTS[vector], key=lambda height: ceil(rows, height) * (height + SETUP))
 
 
 def columns(defines: dict[str, int]) -> int:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from ocaffe.graph.ir import NO_ACTIVATION, Ref
 from ocaffe.graph.recorder import Recorder
 from ocaffe.ops import gemm_cpu
-from ocaffe.ops.gemm_cpu import ONE, ceil, columns, height, share_out
+from ocaffe.ops.gemm_cpu import ONE, ceil, columns, share_out
 from ocaffe.tuned import Problem
 
 if TYPE_CHECKING:
@@ -148,8 +148,7 @@ def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref) ->
 
 def tile(rec: Recorder, g: ConvGeometry) -> dict[str, int]:
     """V, NV, MR, KC of kernels/tile_cpu.h."""
-    base = gemm_cpu.tile(rec.target)
-    return base | {"MR": height(base, g.group_outputs)}
+    return gemm_cpu.tile(rec.target, g.group_outputs)
 
 
 def forward_tile(rec: Recorder, g: ConvGeometry) -> dict[str, int]:

@@ -260,14 +260,20 @@ def calls(g: ConvGeometry, target: Target) -> list[Any]:
     return [launch.call for launch in rec.launches]
 
 
-def test_both_convolutions_of_lenet_share_a_program() -> None:
+def programs(g: ConvGeometry, target: Target) -> set[Any]:
+    return {(call.program, call.defines) for call in calls(g, target)}
+
+
+def test_convolutions_share_programs() -> None:
+    """There is one for all windows, and one for each window and height of the tile."""
     target = Target(vector_width=16)
-    assert len({(call.program, call.defines) for g in (CONV1, CONV2) for call in calls(g, target)}) == 1
+    assert [len(programs(g, target)) for g in (CONV1, CONV2)] == [2, 2]
+    assert len(programs(CONV1, target) | programs(CONV2, target)) == 3
 
 
 def test_an_image_of_another_size_compiles_nothing() -> None:
     other = geometry(3, 20, 50, (1, 31, 17), (1, 5, 5))
-    assert len({(call.program, call.defines) for g in (CONV2, other) for call in calls(g, Target())}) == 1
+    assert programs(CONV2, Target()) == programs(other, Target())
 
 
 @pytest.mark.parametrize("units", [2, 64])
@@ -289,8 +295,8 @@ def test_partial_gradients_are_bounded() -> None:
 
 
 def test_depthwise_goes_to_its_own_kernels() -> None:
-    assert all(call.program.startswith("conv_depthwise") for call in calls(GEOMETRIES["3x3, groups of one"], Target())[:3])
-    assert calls(CONV1, Target())[0].program == "conv_cpu", "one channel is no depthwise convolution"
+    assert all(call.program in ("conv_depthwise_cpu", "conv_narrow_cpu") for call in calls(GEOMETRIES["3x3, groups of one"], Target())[:3])
+    assert calls(CONV1, Target())[1].program == "conv_cpu", "one channel is no depthwise convolution"
 
 
 def test_geometry_refuses_windows_outside() -> None:
