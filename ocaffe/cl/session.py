@@ -5,6 +5,7 @@ is recycled lies in an arena: slabs as large as the largest plan of its tapes ne
 """
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import zip_longest
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from ocaffe.cl.tape import Tape
 
 POISON = np.uint32(0xFFFFFFFF)  # a NaN as float
+SMALL, SENT = 1 << 16, 8  # bytes of an array that is sent without waiting; how many may be on their way
 
 
 class Arena:
@@ -49,6 +51,7 @@ class Session:
         self.written = 0  # how often parameters changed
         self.prepared: dict[Ref, int] = {}  # what was made of them, with `written` at that time
         self._persistent: dict[Ref, list[Any]] = {}
+        self._sent: deque[Any] = deque()  # events, which keep the arrays
         self._cl = device.cl
 
     # -- binding -----------------------------------------------------------------------------------------------------
@@ -210,7 +213,7 @@ class Session:
         return rows.reshape(ref.shape).copy()
 
     def write(self, ref: Ref, array: np.ndarray, tape: Tape | None = None, slot: int = 0) -> None:
-        """Put an array of the Ref's shape into it; waits for the device."""
+        """Put an array of the Ref's shape into it; what is large waits for the device."""
         self.note(ref.root)
         buffer, offset = self.locate(ref, tape, slot)
         item = ref.dtype.itemsize
@@ -218,7 +221,11 @@ class Session:
         if data.size != ref.count:
             raise ValueError(f"{ref.name} has {ref.count} elements, {data.size} given")
         if ref.is_dense:
-            if data.size:
+            if 0 < data.nbytes <= SMALL:  # a copy of it costs less than the waking of a thread, 50 us
+                if len(self._sent) == SENT:
+                    self._sent.popleft().wait()
+                self._sent.append(self._cl.enqueue_copy(self.device.queue, buffer, data.copy(), dst_offset=offset * item, is_blocking=False))
+            elif data.size:
                 self._cl.enqueue_copy(self.device.queue, buffer, data, dst_offset=offset * item, is_blocking=True)
             return
         for sample, row in enumerate(data.reshape(ref.shape[0], -1)):

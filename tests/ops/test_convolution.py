@@ -47,6 +47,8 @@ GEOMETRIES = {
     "3x3, groups of one": geometry(2, 4, 4, (1, 9, 5), (1, 3, 3), group=4),
     "3x3, one output pixel": geometry(5, 3, 4, (1, 3, 3), (1, 3, 3)),
     "1x1": geometry(2, 40, 33, (1, 7, 7), (1, 1, 1)),
+    "1x1, long sums": geometry(3, 1100, 70, (1, 9, 19), (1, 1, 1)),
+    "1x1, long lines": geometry(2, 21, 27, (1, 67, 61), (1, 1, 1)),
     "1x1, groups, one pixel": geometry(3, 12, 6, (1, 1, 1), (1, 1, 1), group=3),
     "1x1, padded": geometry(2, 3, 4, (1, 5, 6), (1, 1, 1), pad=(0, 1, 2)),
     "5x5 of LeNet": geometry(2, 20, 50, (1, 12, 12), (1, 5, 5)),
