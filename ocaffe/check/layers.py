@@ -199,6 +199,7 @@ def cases() -> list[Case]:
         conv_case("convolution, strides, dilation", (2, 8, 25, 31), 12, 5, stride=2, pad=4, dilation=2),
         conv_case("convolution, groups", (2, 12, 13, 13), 18, 3, group=3),
         conv_case("convolution, depthwise", (2, 24, 20, 27), 24, 3, pad=1, group=24),
+        conv_case("convolution, depthwise, narrow", (2, 40, 20, 7), 40, 3, pad=1, group=40),
         conv_case("convolution over 3 axes", (2, 4, 7, 9, 8), 6, 3, pad=1),
         conv_case("convolution over 4 axes", (2, 3, 5, 6, 5, 4), 4, 3, pad=1),
         Case(

@@ -77,7 +77,7 @@ def test_all_directions(device: Any, kind: str, name: str) -> None:
     close(result.param_diffs[1], dy.sum((0, *axes)), 1e-5)
     if name.startswith("depthwise"):
         programs = {launch.call.program for launch in result.rec.launches if launch.call and launch.call.function == "backward_data"}
-        assert programs == {f"conv_depthwise_{kind}"}, "the general kernels waste most of a tile on one channel"
+        assert programs <= {f"conv_depthwise_{kind}", f"conv_narrow_{kind}"}, "the general kernels waste most of a tile on one channel"
 
 
 @pytest.mark.parametrize("kind", KINDS)
