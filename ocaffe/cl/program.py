@@ -92,8 +92,9 @@ class Programs:
         self._lock = threading.Lock()
         # A virtual machine may hide vector units of the processor that the name promises.
         vectors = str(device.target.vector_width)
+        self._options = " ".join([OPTIONS, *(quirk.options for quirk in device.info.quirks if quirk.options)])
         names = (device.name, device.driver_version, device.platform_name, device.platform_version)
-        self._identity = (_CACHE_FORMAT, OPTIONS, *names, vectors)
+        self._identity = (_CACHE_FORMAT, self._options, *names, vectors)
         self._verbose = os.environ.get("OCAFFE_CL_LOG") == "1"  # print what the compiler says: then it must compile, and here
 
     def __getitem__(self, key: ProgramKey) -> Any:
@@ -130,12 +131,12 @@ class Programs:
     def _build(self, program: Any) -> Any:
         with warnings.catch_warnings():  # pyopencl warns of every compiler that says anything
             warnings.simplefilter("ignore")
-            return program.build(OPTIONS)
+            return program.build(self._options)
 
     def _compile(self, jobs: list[Job]) -> None:
         """Build here and, when there are many, in worker processes too; whoever is free takes the next job."""
         queue = collections.deque(jobs)
-        workers = [] if self._verbose else [Worker(self._device, OPTIONS, queue) for _ in range(worker_count(len(jobs)))]
+        workers = [] if self._verbose else [Worker(self._device, self._options, queue) for _ in range(worker_count(len(jobs)))]
         try:
             while queue:
                 try:

@@ -1,7 +1,7 @@
 """What devices do otherwise than they say: one table, a reason per row.
 
-A row applies when every pattern it states is found in the device's facts. `limits` are upper bounds on fields of Target; `avoid` ranks the
-device behind all others and warns when it is used all the same.
+A row applies when every pattern it states is found in the device's facts. `limits` are upper bounds on fields of Target; `options` go to the compiler;
+`avoid` ranks the device behind all others and warns when it is used all the same.
 """
 from __future__ import annotations
 
@@ -32,6 +32,7 @@ class Quirk:
     driver: str = ""
     kind: str = ""
     limits: Mapping[str, int] = field(default_factory=dict)
+    options: str = ""  # for its compiler
     avoid: bool = False
 
     def applies(self, facts: Facts) -> bool:
@@ -47,7 +48,12 @@ QUIRKS = (
         limits={"vector_width": 8},
         avoid=True,
     ),
-    Quirk("Oclgrind interprets kernels to find errors in them: far too slow to train with", platform="oclgrind", avoid=True),
+    Quirk(
+        "Oclgrind interprets kernels to find errors in them: far too slow to train with; it does not know LLVM's prefetch",
+        platform="oclgrind",
+        options="-DNO_PREFETCH",
+        avoid=True,
+    ),
     Quirk("this device emulates an FPGA", device="fpga emulation", avoid=True),
     Quirk("OpenCL on Direct3D is a second, slower way to a GPU that has a driver of its own", platform="OpenCLOn12", avoid=True),
     Quirk("this is no GPU: Direct3D's software renderer", device="microsoft basic render", avoid=True),

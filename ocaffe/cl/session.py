@@ -80,6 +80,7 @@ class Session:
 
     def adopt(self, other: Session) -> None:
         """Take over the persistent buffers of a session of the same context, and what scripts touched there."""
+        other.device.queue.finish()  # what it sent may still be on its way
         self._persistent.update(other._persistent)
         self.written += 1
         self.touched += other.touched
@@ -90,7 +91,7 @@ class Session:
         """Let go of every buffer and tape."""
         for tape in self.tapes:
             tape.arena.slabs.clear()
-        for kept in (self.tapes, self.touched, self.watched, self.mirrors, self.prepared, self._persistent):
+        for kept in (self.tapes, self.touched, self.watched, self.mirrors, self.prepared, self._persistent, self._sent):
             kept.clear()
 
     @contextmanager

@@ -1,4 +1,4 @@
-/* Depthwise convolution, directly, for CPU runtimes and images narrower than a vector: output o sees channel o / multiplier alone. Filters are
+/* Depthwise convolution, directly, for CPU runtimes, where the outputs are narrower than a vector: output o sees channel o / multiplier alone. Filters are
    [outputs][KERNEL_H][KERNEL_W].
 
    forward          y[n][o] = x[n][o / multiplier] * w[o] (+ bias[o], or factor and offset), then the activation that was merged: epilogue.h
@@ -39,13 +39,8 @@
 #endif
 
 #define TAPS (KERNEL_H * KERNEL_W)
-#if TAPS <= 81
 #define UNROLLED _Pragma("unroll")
-#else
-#define UNROLLED _Pragma("unroll 1")
-#endif
 #define SIZES int batch, int outputs, int multiplier, int h, int w, int oh, int ow, int rows
-#define ROOM(pixels) (((pixels) + V) * V) /* floats of a block: writing its last vector may go beyond it */
 
 /* Where the planes of the lanes begin; those beyond the last are its copies. */
 #define LANE_PLANES(name, plane, last, size) \
@@ -54,7 +49,7 @@
 
 /* Turns `count` pixels that follow each other in V planes, from the beginning of a line at `first` on, into to[position][lane]: lines of `width`, a `gap` behind
    each. */
-inline void take(global const float* x, const int* planes, int first, int count, float* to, int width, int gap) {
+inline void turn(global const float* x, const int* planes, int first, int count, float* to, int width, int gap) {
   for (int t = 0; t < count; t += V) {
     const int s = max(0, min(t, count - V)); /* the last vector covers again what is done */
     int column = s % width;
@@ -83,7 +78,7 @@ inline void take(global const float* x, const int* planes, int first, int count,
 /* The lines [y, y + lines) of planes of h x w to their places in a block that begins `left` columns before them. */
 inline void take_lines(global const float* x, const int* planes, int h, int w, int y, int left, int lines, int pitch, float* block) {
   const int top = max(0, y), bottom = min(h, y + lines);
-  take(x, planes, top * w, (bottom - top) * w, block + ((top - y) * pitch + left) * V, w, pitch - w);
+  turn(x, planes, top * w, (bottom - top) * w, block + ((top - y) * pitch + left) * V, w, pitch - w);
 }
 
 /* Turns `count` results back, into `valid` planes from pixel `first` on (+ what is there), through the activation. */
@@ -134,8 +129,8 @@ SINGLE void forward(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(const flo
                     OPERAND_RESTRICT(float, y), SIZES, int each, int has_bias, int accumulate, ACTIVATION) {
   LOCATE(x); LOCATE(filter); LOCATE(bias); LOCATE(y);
   const int y0 = get_global_id(0) * rows, on = min(rows, oh - y0), lines = X_LINES(on), pitch = X_PITCH, sample = get_global_id(2);
-  float block[ROOM(SOURCE)] __attribute__((aligned(64)));
-  float made[ROOM(RESULT)] __attribute__((aligned(64)));
+  float block[SOURCE * V] __attribute__((aligned(64)));
+  float made[RESULT * V] __attribute__((aligned(64)));
   float taps[TAPS * V] __attribute__((aligned(64)));
   float lanes[V] __attribute__((aligned(64)));
   for (int i = 0; i < lines * pitch; i++) PRIVATE(block + i * V) = (vec)(0);
@@ -165,8 +160,8 @@ SINGLE void backward_filter(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(c
                             int accumulate) {
   LOCATE(x); LOCATE(dy);
   const int slice = get_global_id(1), first = get_global_id(0) * each * V, groups = min(each, (outputs - first + V - 1) / V);
-  float block[ROOM(SOURCE)] __attribute__((aligned(64)));
-  float given[ROOM(RESULT)] __attribute__((aligned(64)));
+  float block[SOURCE * V] __attribute__((aligned(64)));
+  float given[RESULT * V] __attribute__((aligned(64)));
   float sums[GROUPS * TAPS * V] __attribute__((aligned(64)));
   for (int i = 0; i < groups * TAPS; i++) PRIVATE(sums + i * V) = (vec)(0);
   for (int sample = slice * part; sample < min(batch, (slice + 1) * part); sample++)
@@ -214,8 +209,8 @@ SINGLE void backward_data(OPERAND_RESTRICT(const float, dy), OPERAND_RESTRICT(co
   const int q_h = PAD_H / STRIDE_H + get_global_id(0) * rows, on = min(rows, (h - 1 + PAD_H) / STRIDE_H + 1 - q_h);
   const int left = max(0, SHIFT_W(KERNEL_W - 1) - begin_w), lines = on + SHIFT_H(KERNEL_H - 1), pitch = left + max(ow, begin_w + cn);
   const int top = max(0, q_h * STRIDE_H - PAD_H), bottom = min(h, (q_h + on) * STRIDE_H - PAD_H);
-  float block[ROOM(SOURCE)] __attribute__((aligned(64)));
-  float made[ROOM(RESULT)] __attribute__((aligned(64)));
+  float block[SOURCE * V] __attribute__((aligned(64)));
+  float made[RESULT * V] __attribute__((aligned(64)));
   float taps[TAPS * V] __attribute__((aligned(64)));
   float lanes[V] __attribute__((aligned(64)));
   for (int i = 0; i < lines * pitch; i++) PRIVATE(block + i * V) = (vec)(0);

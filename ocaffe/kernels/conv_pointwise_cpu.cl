@@ -107,7 +107,7 @@ SINGLE void backward_filter(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(c
   const int n0 = get_global_id(1) * share, n1 = min(batch, n0 + share);
   const ulong group = ((ulong)g * channels + c0) * P, readable = (batch - 1) * x_stride + ((get_global_size(2) - g) * channels - c0) * P;
   float turned[(ROWS + NR) * (LINE + V)] __attribute__((aligned(64)));    /* [panel of NR rows][pixel, and room for V more][row] */
-  float left[MR * (LINE + V) + V] __attribute__((aligned(64)));     /* [output][pixel] */
+  float left[MR * LINE] __attribute__((aligned(64)));     /* [output][pixel] */
   float tile[MR * NR] __attribute__((aligned(64)));
   x += group;
   dy += (ulong)g * outputs * P;
@@ -141,7 +141,7 @@ SINGLE void backward_filter(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(c
         length = min(count - j, P - p);
         for (int i = 0; i < MR; i++) {
           global const float* from = dy + n * dy_stride + (ulong)min(o + i, outputs - 1) * P + p;
-          float* to = left + i * (LINE + V) + j;
+          float* to = left + i * LINE + j;
           int t = 0;
           ROLLED for (; t + V <= length; t += V) PRIVATE(to + t) = GLOBAL(from + t);
           ROLLED for (; t < length; t++) to[t] = from[t];
@@ -150,7 +150,7 @@ SINGLE void backward_filter(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(c
       for (int r = 0; r < rows; r += NR) {
         const float* right = turned + r * (LINE + V);
         vec acc[MR][NV];
-        MULTIPLY(acc, left[i * (LINE + V) + k], right, NR, count);
+        MULTIPLY(acc, left[i * LINE + k], right, NR, count);
         spill(acc, tile);
         finish_rows(tile, dw + (ulong)o * channels + r, channels, min(MR, outputs - o), min(NR, rows - r), NO_BIAS, add, NO_ACTIVATION);
       }

@@ -3,7 +3,7 @@
    V   floats in a native vector: 4, 8 or 16
    NV  vectors side by side: a panel is NR = NV * V columns wide
    MR  rows of the tile: MR * NV accumulators, NV vectors of b and one broadcast must fit the registers (16 on AVX2, 32 on AVX-512)
-   KC  length of the sum that is done in one go: a panel of KC x NR floats should stay near the first-level cache */
+   KC  length of the sum that is done in one go: its panels of KC x NR floats stay in the second-level cache */
 #ifndef OCAFFE_TILE_CPU_H
 #define OCAFFE_TILE_CPU_H
 
@@ -86,7 +86,7 @@ typedef struct __attribute__((packed)) { float4 v; } unaligned_four;
 
 /* Asks for a line of memory before it is needed: into the second-level cache. OpenCL's own prefetch() is a function call on CPU runtimes, which costs as much
    as a row of the tile. */
-#ifdef __has_builtin
+#if defined(__has_builtin) && !defined(NO_PREFETCH)
 #if __has_builtin(__builtin_prefetch)
 #define AHEAD(p) __builtin_prefetch((const void*)(ulong)(p), 0, 2)
 #endif

@@ -1,4 +1,4 @@
-"""Depthwise convolution in two dimensions, directly, on both machine classes (kernels/conv_depthwise_cpu.cl, _gpu.cl; narrow images on CPUs:
+"""Depthwise convolution in two dimensions, directly, on both machine classes (kernels/conv_depthwise_cpu.cl, _gpu.cl; narrow outputs on CPUs:
 conv_narrow_cpu.py)."""
 from __future__ import annotations
 

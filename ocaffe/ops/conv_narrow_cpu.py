@@ -1,4 +1,4 @@
-"""Depthwise convolution of images narrower than a vector, on CPU runtimes (kernels/conv_narrow_cpu.cl)."""
+"""Depthwise convolution whose outputs are narrower than a vector, on CPU runtimes (kernels/conv_narrow_cpu.cl)."""
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
@@ -11,16 +11,17 @@ from ocaffe.ops.gemm_gpu import sum_splits
 if TYPE_CHECKING:
     from ocaffe.ops.convolution import ConvGeometry
 
-SOURCE, RESULT = 1 << 15, 1 << 14  # floats of a block of the source and of the result: near the first-level cache
+SOURCE, RESULT = 1 << 15, 1 << 14  # floats of a block of the source and of the result: in the second-level cache
+MOST_TAPS = 81  # of a window, which is unrolled
 EACH = 1024  # pixels of the result, times the planes of a vector, that are worth a work-item
 GROUPS = 8  # see the kernel
 
 
 def wins(rec: Recorder, g: ConvGeometry) -> bool:
-    """Whether a line leaves lanes of a vector empty, and blocks have room for at least one of windows, in all directions."""
+    """Whether a line of outputs does not fill one vector, and blocks have room for at least one line of windows, in all directions."""
     lanes = tile(rec.target)["V"]
     rooms = (_room(g, 1, back) for back in (False, True))
-    return g.out[2] < lanes and all(source <= SOURCE // lanes and result <= RESULT // lanes for source, result in rooms)
+    return g.out[2] < lanes and g.taps <= MOST_TAPS and all(source <= SOURCE // lanes and result <= RESULT // lanes for source, result in rooms)
 
 
 def forward(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y: Ref) -> None:

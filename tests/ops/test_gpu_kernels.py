@@ -532,14 +532,18 @@ def test_depthwise(device: Any, window: str, kind: str) -> None:
         check_convolution(device, conv_depthwise, g, kind=kind, add=case in (2, 3), offset=offset, gap=gap)
 
 
-@pytest.mark.parametrize("multiplier", [1, 2])
+@pytest.mark.parametrize("vector", [4, 8, 16])
 @pytest.mark.parametrize("window", DEPTHWISE)
-def test_depthwise_of_narrow_images(device: Any, window: str, multiplier: int) -> None:
+def test_depthwise_of_narrow_outputs(device: Any, window: str, vector: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """More planes than a vector has lanes, in several blocks and slices."""
     if not device.target.is_cpu:
         pytest.skip("a kernel for CPU runtimes")
-    for case, size in enumerate(((300, 9), (14, 14))):
-        g = geometry(2 + case, 37, 37 * multiplier, (1, *size), group=37, **DEPTHWISE[window])
+    monkeypatch.setattr(device, "target", replace(device.target, vector_width=vector))
+    numbers = {"stride": (1, 1, 1), "pad": (0, 0, 0), "dilation": (1, 1, 1), **DEPTHWISE[window]}
+    axes = list(zip(*(numbers[name][1:] for name in ("kernel", "stride", "pad", "dilation"))))
+    for case, (out, channels, multiplier) in enumerate((((300, vector - 1), 37, 1), ((9, 1), 19, 2))):
+        size = (max(1, (n - 1) * s + (k - 1) * d + 1 - 2 * p) for n, (k, s, p, d) in zip(out, axes))
+        g = geometry(2 + case, channels, channels * multiplier, (1, *size), group=channels, **DEPTHWISE[window])
         check_convolution(device, conv_depthwise, g, kind="cpu", add=case == 1)
         rec = recorder(device.target, "cpu")
         x, w, y = (Ref(name, shape, Role.ACTIVATION) for name, shape in (("x", g.input_shape), ("w", g.weight_shape), ("y", g.output_shape)))

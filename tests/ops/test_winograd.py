@@ -26,7 +26,7 @@ GEOMETRIES = {
     "rows longer than a vector of tiles": geometry(1, 5, 9, (1, 6, 150), (1, 3, 3), pad=(0, 1, 1)),
     "a pixel a sample": geometry(40, 6, 4, (1, 1, 1), (1, 3, 3), pad=(0, 1, 1)),
     "groups": geometry(3, 12, 20, (1, 7, 7), (1, 3, 3), pad=(0, 1, 1), group=2),
-    "more channels than a block": geometry(1, 300, 8, (1, 7, 7), (1, 3, 3), pad=(0, 1, 1)),
+    "more channels than a block": geometry(1, 600, 8, (1, 7, 7), (1, 3, 3), pad=(0, 1, 1)),
     "whole tiles": geometry(2, 6, 5, (1, 8, 12), (1, 3, 3), pad=(0, 1, 1)),
     "many outputs": geometry(2, 5, 200, (1, 7, 6), (1, 3, 3), pad=(0, 1, 1)),
 }
