@@ -58,7 +58,7 @@ SINGLE void few(OPERAND_RESTRICT(const float, a), OPERAND_RESTRICT(const float, 
         }
         for (int k = k0; k < end; k += V) {
           vec now[SIDE];
-          __builtin_prefetch((const void*)(size_t)(next + k));
+          AHEAD(next + k);
 #pragma unroll
           for (int j = 0; j < SIDE; j++) now[j] = GLOBAL(right[j] + k);
 #pragma unroll

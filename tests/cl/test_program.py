@@ -113,12 +113,12 @@ def test_a_useless_cache_entry_is_rebuilt_and_replaced(device: Device, cache: Pa
 def test_the_cache_key_covers_device_driver_and_text(device: Device) -> None:
     from types import SimpleNamespace
 
-    facts = {name: getattr(device, name) for name in ("cl", "name", "driver_version", "platform_name", "platform_version", "target")}
+    facts = {name: getattr(device, name) for name in ("cl", "name", "driver_version", "platform_name", "platform_version", "target", "info")}
 
     def entry(text: str = "x", **changed: str) -> str:
         return module.digest(*Programs(SimpleNamespace(**{**facts, **changed}))._identity, text)  # type: ignore[arg-type]
 
-    others = {entry("y"), *(entry(**{name: "other"}) for name in facts if name not in ("cl", "target"))}
+    others = {entry("y"), *(entry(**{name: "other"}) for name in facts if name not in ("cl", "target", "info"))}
     assert len(others | {entry()}) == 6
 
 
