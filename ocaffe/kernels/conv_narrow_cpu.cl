@@ -49,7 +49,7 @@
 
 /* Turns `count` pixels that follow each other in V planes, from the beginning of a line at `first` on, into to[position][lane]: lines of `width`, a `gap` behind
    each. */
-inline void turn(global const float* x, const int* planes, int first, int count, float* to, int width, int gap) {
+INLINE void turn(global const float* x, const int* planes, int first, int count, float* to, int width, int gap) {
   for (int t = 0; t < count; t += V) {
     const int s = max(0, min(t, count - V)); /* the last vector covers again what is done */
     int column = s % width;
@@ -76,13 +76,13 @@ inline void turn(global const float* x, const int* planes, int first, int count,
 }
 
 /* The lines [y, y + lines) of planes of h x w to their places in a block that begins `left` columns before them. */
-inline void take_lines(global const float* x, const int* planes, int h, int w, int y, int left, int lines, int pitch, float* block) {
+INLINE void take_lines(global const float* x, const int* planes, int h, int w, int y, int left, int lines, int pitch, float* block) {
   const int top = max(0, y), bottom = min(h, y + lines);
   turn(x, planes, top * w, (bottom - top) * w, block + ((top - y) * pitch + left) * V, w, pitch - w);
 }
 
 /* Turns `count` results back, into `valid` planes from pixel `first` on (+ what is there), through the activation. */
-inline void give(global float* y, const int* planes, int valid, int first, int count, const float* from, int accumulate, ACTIVATION) {
+INLINE void give(global float* y, const int* planes, int valid, int first, int count, const float* from, int accumulate, ACTIVATION) {
   for (int t = 0; t < count; t += V) {
     if (count - t < V && (accumulate || count < V)) {
       for (int l = 0; l < valid; l++)
@@ -112,7 +112,7 @@ inline void give(global float* y, const int* planes, int valid, int first, int c
 }
 
 /* The filters of the lanes' outputs, first + l * step, as to[tap][lane], times their factors. */
-inline void take_filters(global const float* filter, int first, int step, int last, global const float* bias, ulong bias_stride, int has_bias, int divisor,
+INLINE void take_filters(global const float* filter, int first, int step, int last, global const float* bias, ulong bias_stride, int has_bias, int divisor,
                          float* to) {
   for (int l = 0; l < V; l++) {
     const int o = min(first + l * step, last);

@@ -29,7 +29,7 @@
 #define LINE_FLOATS 16 /* of a line of the caches */
 
 /* to[k * row + j] = from[k * P + j] for k < depth, j < count, writing up to V - 1 floats more in each row. `readable` floats may be read. */
-inline void take(global const float* from, ulong readable, float* to, int row, int depth, int count, int P) {
+INLINE void take(global const float* from, ulong readable, float* to, int row, int depth, int count, int P) {
   const int beyond = readable < (ulong)(depth - 1) * P + (count + V - 1) / V * V ? V / P + 1 : 0;    /* rows whose last vector would be read there */
   int k = 0;
   for (; k < depth - beyond; k++, from += P, to += row)

@@ -4,8 +4,6 @@
 #ifndef OCAFFE_GATE_H
 #define OCAFFE_GATE_H
 
-#define INLINE static inline __attribute__((always_inline))
-
 #ifdef GATE
 #define SIGN OPERAND_RESTRICT(const float, sign),
 #define SLOPE , float slope

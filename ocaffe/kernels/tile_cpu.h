@@ -97,7 +97,7 @@ typedef struct __attribute__((packed)) { float4 v; } unaligned_four;
 
 /* The transpose of V vectors in place. One step takes the even lanes of neighbours, then the odd ones: that rotates the bits of
    (vector, lane) by one, so log2(V) steps exchange vector and lane. */
-inline void transpose(vec r[V]) {
+INLINE void transpose(vec r[V]) {
 #pragma unroll
   for (int step = 1; step < V; step *= 2) {
     vec t[V];
@@ -112,7 +112,7 @@ inline void transpose(vec r[V]) {
 }
 
 /* All sums of the tile to tile[i * NR + j]. */
-inline void spill(vec acc[MR][NV], float* tile) {
+INLINE void spill(vec acc[MR][NV], float* tile) {
 #pragma unroll
   for (int i = 0; i < MR; i++)
 #pragma unroll
