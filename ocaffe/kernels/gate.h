@@ -4,6 +4,8 @@
 #ifndef OCAFFE_GATE_H
 #define OCAFFE_GATE_H
 
+#include "common.h"
+
 #ifdef GATE
 #define SIGN OPERAND_RESTRICT(const float, sign),
 #define SLOPE , float slope
