@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 WIDE, ROWS, LINE = 2, 128, 400  # see the kernel
 MOST_WIDE = 16  # panels of columns, of few channels: results are written in runs of 2 KiB then
 IMAGE = 8  # panels in an image for each that is taken at once: the rows of small images follow each other closely as it is
-NEAR = 1  # panels of KC channels between which the rows of the filters change: their lines stay near
 OUTPUTS = 64  # fewer are not worth taking the columns once more
 ITEMS = 16  # work-items per core where there is enough for them: cores need not be equally fast
 
@@ -29,7 +28,7 @@ def multiply(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y
     wide = max(1, min(MOST_WIDE, WIDE * defines["KC"] // deep, g.positions // (IMAGE * columns(defines))))
     while wide > 1 and ceil(panels, wide) * g.group * blocks < ITEMS_PER_CORE * rec.target.compute_units:
         wide -= 1
-    wide, near = even(panels, wide), max(1, NEAR * defines["KC"] // deep)
+    wide, near = even(panels, wide), defines["KC"] // deep  # panels between which the rows of the filters change: their lines stay near
     parts = ceil(panels, wide)
     share = ceil(parts, ITEMS * rec.target.compute_units)
     block = even(g.group_outputs, ceil(g.group_outputs, share_out(rec, ceil(parts, share) * g.group, blocks)), defines["MR"])
