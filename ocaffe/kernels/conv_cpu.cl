@@ -172,12 +172,6 @@ inline void unroll(global const float* x, ulong x_stride, ulong readable, float*
   }
 }
 
-inline void copy(global const float* from, float* to, int count) {
-  int i = 0;
-  ROLLED for (; i + V <= count; i += V) PRIVATE(to + i) = GLOBAL(from + i);
-  ROLLED for (; i < count; i++) to[i] = from[i];
-}
-
 /* to[t * SW] += from[t] for t < count where pixel ix + t * SW is on the row of W pixels. `at`: place of to[0] in what the work-item owns, `end`
    the size of that. */
 inline void add_run(const float* from, global float* to, int count, int ix, int W, int at, int end) {
@@ -276,7 +270,7 @@ SINGLE void backward_data(OPERAND_RESTRICT(const float, dy), OPERAND_RESTRICT(co
       const int depth = min(KC, outputs - o0);
       for (int j = 0, n = q / P, p = q % P, length; j < columns; j += length, n++, p = 0) {
         length = min(columns - j, P - p);
-        for (int k = 0; k < depth; k++) copy(dy + n * dy_stride + (ulong)(o0 + k) * P + p, buf + k * NR + j, length);
+        for (int k = 0; k < depth; k++) fetch(dy + n * dy_stride + (ulong)(o0 + k) * P + p, buf + k * NR + j, length);
       }
       if (columns < NR)
         for (int k = 0; k < depth; k++)
@@ -339,7 +333,7 @@ SINGLE void backward_filter(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(c
     for (int o = 0; o < outputs; o += MR) {
       for (int j = 0, n = first, p = position, length; j < count; j += length, n++, p = 0) {
         length = min(count - j, P - p);
-        for (int i = 0; i < MR; i++) copy(dy + n * dy_stride + (ulong)min(o + i, outputs - 1) * P + p, left + i * (LINE + V) + j, length);
+        for (int i = 0; i < MR; i++) fetch(dy + n * dy_stride + (ulong)min(o + i, outputs - 1) * P + p, left + i * (LINE + V) + j, length);
       }
       for (int r = 0; r < rows; r += NR) {
         const float* right = turned + r * LINE;

@@ -34,11 +34,7 @@ INLINE void take(global const float* from, ulong readable, float* to, int row, i
   int k = 0;
   for (; k < depth - beyond; k++, from += P, to += row)
     ROLLED for (int j = 0; j < count; j += V) PRIVATE(to + j) = GLOBAL(from + j);
-  for (; k < depth; k++, from += P, to += row) {
-    int j = 0;
-    ROLLED for (; j + V <= count; j += V) PRIVATE(to + j) = GLOBAL(from + j);
-    ROLLED for (; j < count; j++) to[j] = from[j];
-  }
+  for (; k < depth; k++, from += P, to += row) fetch(from, to, count);
 }
 
 /* y = w x (+ bias) (+ y), the product times a factor per output with has_bias 2 (epilogue.h). `wide` columns of `deep` channels at a time, of which `near`
@@ -139,13 +135,7 @@ SINGLE void backward_filter(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(c
     for (int o = 0; o < outputs; o += MR) {
       for (int j = 0, n = first, p = position, length; j < count; j += length, n++, p = 0) {
         length = min(count - j, P - p);
-        for (int i = 0; i < MR; i++) {
-          global const float* from = dy + n * dy_stride + (ulong)min(o + i, outputs - 1) * P + p;
-          float* to = left + i * LINE + j;
-          int t = 0;
-          ROLLED for (; t + V <= length; t += V) PRIVATE(to + t) = GLOBAL(from + t);
-          ROLLED for (; t < length; t++) to[t] = from[t];
-        }
+        for (int i = 0; i < MR; i++) fetch(dy + n * dy_stride + (ulong)min(o + i, outputs - 1) * P + p, left + i * LINE + j, length);
       }
       for (int r = 0; r < rows; r += NR) {
         const float* right = turned + r * (LINE + V);

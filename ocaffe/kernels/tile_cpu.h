@@ -111,6 +111,13 @@ INLINE void transpose(vec r[V]) {
   }
 }
 
+/* to[i] = from[i] for i < count. */
+INLINE void fetch(global const float* from, float* to, int count) {
+  int i = 0;
+  ROLLED for (; i + V <= count; i += V) PRIVATE(to + i) = GLOBAL(from + i);
+  ROLLED for (; i < count; i++) to[i] = from[i];
+}
+
 /* All sums of the tile to tile[i * NR + j]. */
 INLINE void spill(vec acc[MR][NV], float* tile) {
 #pragma unroll
