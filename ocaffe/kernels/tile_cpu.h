@@ -84,16 +84,17 @@ typedef struct __attribute__((packed)) { float4 v; } unaligned_four;
     }                                                                   \
   } while (0)
 
-/* Asks for a line of memory before it is needed: into the second-level cache. OpenCL's own prefetch() is a function call on CPU runtimes, which costs as much
-   as a row of the tile. */
+/* Asks for a line of memory before it is needed: into the cache of second level, or with PREFETCH(p, 3) of first level. OpenCL's own prefetch() is a function
+   call on CPU runtimes, which costs as much as a row of the tile. */
 #if defined(__has_builtin) && !defined(NO_PREFETCH)
 #if __has_builtin(__builtin_prefetch)
-#define AHEAD(p) __builtin_prefetch((const void*)(ulong)(p), 0, 2)
+#define PREFETCH(p, level) __builtin_prefetch((const void*)(ulong)(p), 0, level)
 #endif
 #endif
-#ifndef AHEAD
-#define AHEAD(p)
+#ifndef PREFETCH
+#define PREFETCH(p, level)
 #endif
+#define AHEAD(p) PREFETCH(p, 2)
 
 /* The transpose of V vectors in place. One step takes the even lanes of neighbours, then the odd ones: that rotates the bits of
    (vector, lane) by one, so log2(V) steps exchange vector and lane. */

@@ -6,7 +6,6 @@
 #define SIDE 6
 #define POINTS 36
 #define OUT 4
-#define FETCH(p) __builtin_prefetch((const void*)(size_t)(p))
 #define BURST 8    /* channels or outputs that are transformed before they are written, for the same reason (ops/winograd_cpu.py has it, too) */
 #define RUN 64     /* channels whose filters are written together: memory takes long runs faster */
 #define PIPELINE 2 /* channels or outputs at a time: what one step writes, the next should not read at once in other vectors */
@@ -96,7 +95,7 @@ inline void expect(global const float* x, ulong at, ulong readable, Strip s, int
   const int length = OUT * s.count + 2;
   for (int r = max(0, -s.y); r < min(SIDE, H - s.y); r++) {
     const ulong from = at + (s.y + r) * W + max(0, s.x);
-    for (int j = 0; j < length; j += 16) FETCH(x + min(from + j, readable - 1));
+    for (int j = 0; j < length; j += 16) PREFETCH(x + min(from + j, readable - 1), 3);
   }
 }
 
