@@ -27,7 +27,7 @@ from ocaffe.model.text import write_text
 def seconds(solver: Path, device: str | None, caches: dict[str, str]) -> float:
     """From the command to the line of iteration 0."""
     command = [sys.executable, "-m", "ocaffe", "train", "--solver", str(solver), *(["--device", device] if device else [])]
-    environment = {**os.environ, **caches, "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, **caches, "PYTHONPATH": f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)  # an installed package has its bytecode
     begin = time.perf_counter()
     with subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True) as process:
