@@ -60,6 +60,9 @@ INLINE void tile_moments(local float* shared, float acc[TM][TN], int rows, int c
 #define MOMENTS_SIZE 0
 #endif
 
+#define AT_ONCE 4  /* rows of a work-item that are looked at before the first is written (gate.h) */
+#define GAP_ROWS 8 /* the same in fill_gaps, where a row is one float */
+
 /* SPREAD: an offset (and what is there) in the gaps behind the tile's results. A work-item keeps to one column and takes every NT / BN-th row, so that neighbours write
    neighbouring places. `target`, `bias`: the tile's first row, which begins at `element` of a sample; `rows` of it exist; in_pairs: the gap behind a result in
    its own row was written with the result. */
@@ -73,15 +76,28 @@ INLINE void fill_gaps(const Phase f, global float* target, ulong sample_stride, 
   const int depth = min(STRIDE_D, td - z), height = min(STRIDE_H, th - y), width = min(STRIDE_W, tw - x);
   target += sample * sample_stride;
   sign += sample * sign_stride;
+  const int plane = td * th * tw;
 #pragma unroll 1
-  for (int row = get_local_id(0) / BN; row < rows; row += NT / BN) {
-    const int begin = row * (td * th * tw) + (z * th + y) * tw + x;
-    const float offset = OFFSET(bias, row);
+  for (int row = get_local_id(0) / BN; row < rows; row += GAP_ROWS * (NT / BN)) {
     for (int d = 0; d < depth; ++d)
       for (int h = 0; h < height; ++h)
         for (int w = (d | h) ? 0 : in_pairs ? width : 1; w < width; ++w) {
-          const int at = begin + (d * th + h) * tw + w;
-          put(target + at, offset, accumulate, slope, sign, element + at);
+          const int at = ((z + d) * th + y + h) * tw + x + w;
+          float sum[GAP_ROWS];
+          int passes[GAP_ROWS];
+#pragma unroll
+          for (int i = 0; i < GAP_ROWS; ++i) {
+            const int own = min(row + i * (NT / BN), rows - 1) * plane + at;
+            sum[i] = accumulate ? target[own] : 0.0f;
+            passes[i] = IF_GATED(PASSES(sign, element + own), 0);
+          }
+#pragma unroll
+          for (int i = 0; i < GAP_ROWS; ++i) {
+            const int own = row + i * (NT / BN);
+            if (own >= rows) continue;
+            const float v = OFFSET(bias, own) + sum[i];
+            target[own * plane + at] = IF_GATED(passes[i], v > 0.0f) ? v : slope * v;
+          }
         }
   }
 }
@@ -106,8 +122,14 @@ INLINE void store_positions(float acc[TM][TN], const Phase f, global float* targ
     ulong place[4], sign_place[4];
     int element[4];
     int sample = (column + COLUMN(j)) / f.positions, p = column + COLUMN(j) - sample * f.positions;
+    /* Columns past the end stand where the last one does. */
+    const int exist = f.columns - column - COLUMN(j);
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
+      if (e >= exist) {
+        place[e] = place[max(e - 1, 0)], sign_place[e] = sign_place[max(e - 1, 0)], element[e] = element[max(e - 1, 0)];
+        continue;
+      }
       int at = p;
       if (!dense) {
         const int x = f.from_w + p % f.count_w * f.stride_w, y = f.from_h + p / f.count_w % f.count_h * f.stride_h;
@@ -118,29 +140,50 @@ INLINE void store_positions(float acc[TM][TN], const Phase f, global float* targ
       element[e] = channel * plane + at;
       if (++p == f.positions) p = 0, ++sample;
     }
+    if (exist <= 0) continue;
 #pragma unroll
-    for (int i = 0; i < TM; ++i) {
-      if (row + ROW(i) >= rows - row0) continue;
-      global float* to = target + (ulong)(row + ROW(i)) * plane;
-      const int more = (row + ROW(i)) * plane;
-      const float factor = FACTOR(bias, row + ROW(i)), offset = OFFSET(bias, row + ROW(i));
-      float4 v = (float4)(acc[i][j], acc[i][j + 1], acc[i][j + 2], acc[i][j + 3]) * factor + offset;
-      if (in_pairs) {
-        if (column + COLUMN(j) < f.columns)
-          put4(to + place[0], (float4)(v.x, offset, v.y, offset), accumulate, slope, sign + sign_place[0], element[0] + more);
-        if (column + COLUMN(j) + 2 < f.columns)
-          put4(to + place[2], (float4)(v.z, offset, v.w, offset), accumulate, slope, sign + sign_place[2], element[2] + more);
-      } else if (by_four) {
-        if (column + COLUMN(j) < f.columns) v = put4(to + place[0], v, accumulate, slope, sign + sign_place[0], element[0] + more);
-      } else {
-        if (column + COLUMN(j) < f.columns) v.x = put(to + place[0], v.x, accumulate, slope, sign + sign_place[0], element[0] + more);
-        if (column + COLUMN(j) + 1 < f.columns) v.y = put(to + place[1], v.y, accumulate, slope, sign + sign_place[1], element[1] + more);
-        if (column + COLUMN(j) + 2 < f.columns) v.z = put(to + place[2], v.z, accumulate, slope, sign + sign_place[2], element[2] + more);
-        if (column + COLUMN(j) + 3 < f.columns) v.w = put(to + place[3], v.w, accumulate, slope, sign + sign_place[3], element[3] + more);
+    for (int i0 = 0; i0 < TM; i0 += AT_ONCE) {
+      /* Rows past the end look where the last one does. */
+      Before before[AT_ONCE][2];
+#pragma unroll
+      for (int i = 0; i < AT_ONCE; ++i) {
+        const int own = min(row + ROW(i0 + i), rows - row0 - 1), more = own * plane;
+        global const float* to = target + (ulong)own * plane;
+        if (in_pairs) {
+          before[i][0] = before_four(to + place[0], accumulate, sign + sign_place[0], element[0] + more);
+          const int second = exist > 2 ? 2 : 0;
+          before[i][1] = before_four(to + place[second], accumulate, sign + sign_place[second], element[second] + more);
+        } else if (by_four) {
+          before[i][0] = before_four(to + place[0], accumulate, sign + sign_place[0], element[0] + more);
+        } else {
+          before[i][0] = before_each(to, place, accumulate, sign, sign_place, element, more);
+        }
       }
+#pragma unroll
+      for (int i = 0; i < AT_ONCE; ++i) {
+        const int own = row + ROW(i0 + i);
+        if (own >= rows - row0) continue;
+        global float* to = target + (ulong)own * plane;
+        const float factor = FACTOR(bias, own), offset = OFFSET(bias, own);
+        float4 v = (float4)(acc[i0 + i][j], acc[i0 + i][j + 1], acc[i0 + i][j + 2], acc[i0 + i][j + 3]) * factor + offset;
+        if (in_pairs) {
+          *(global float4*)(to + place[0]) = after(before[i][0], (float4)(v.x, offset, v.y, offset), accumulate, slope);
+          if (exist > 2) *(global float4*)(to + place[2]) = after(before[i][1], (float4)(v.z, offset, v.w, offset), accumulate, slope);
+          continue;
+        }
+        v = after(before[i][0], v, accumulate, slope);
+        if (by_four) {
+          *(global float4*)(to + place[0]) = v;
+        } else {
+          to[place[0]] = v.x;
+          if (exist > 1) to[place[1]] = v.y;
+          if (exist > 2) to[place[2]] = v.z;
+          if (exist > 3) to[place[3]] = v.w;
+        }
 #ifdef MOMENTS
-      acc[i][j] = v.x, acc[i][j + 1] = v.y, acc[i][j + 2] = v.z, acc[i][j + 3] = v.w;
+        acc[i0 + i][j] = v.x, acc[i0 + i][j + 1] = v.y, acc[i0 + i][j + 2] = v.z, acc[i0 + i][j + 3] = v.w;
 #endif
+      }
     }
   }
   if (backward && SPREAD)

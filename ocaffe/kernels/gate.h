@@ -31,6 +31,34 @@
 #define PASSES4(sign, element) v > 0.0f
 #endif
 
+/* The two halves of `put` for four results: what stands at their places, and writing them. A work-item that has many looks at several places before it writes
+   to the first: after a write nothing may be read ahead, for the compiler cannot know that it is another place, and each look waits for memory alone. */
+typedef struct { float4 sum; int4 passes; } Before;
+
+/* They are neighbours, the first a multiple of four, at an aligned place; or wherever `place` says, `element` in the gate's sample. */
+INLINE Before before_four(global const float* to, int accumulate, global const float* sign, int element) {
+  Before b;
+  b.sum = accumulate ? *(global const float4*)to : (float4)(0.0f);
+  b.passes = IF_GATED(PASSES4(sign, element), (int4)(0));
+  return b;
+}
+
+INLINE Before before_each(global const float* to, const ulong place[4], int accumulate, global const float* sign, const ulong sign_place[4],
+                          const int element[4], int more) {
+  Before b;
+  b.sum = accumulate ? (float4)(to[place[0]], to[place[1]], to[place[2]], to[place[3]]) : (float4)(0.0f);
+  b.passes = IF_GATED(((int4)(PASSES(sign + sign_place[0], element[0] + more), PASSES(sign + sign_place[1], element[1] + more),
+                              PASSES(sign + sign_place[2], element[2] + more), PASSES(sign + sign_place[3], element[3] + more)) != 0),
+                      (int4)(0));
+  return b;
+}
+
+/* What is to be written. */
+INLINE float4 after(Before b, float4 v, int accumulate, float slope) {
+  if (accumulate) v += b.sum;
+  return select(slope * v, v, IF_GATED(b.passes, v > 0.0f));
+}
+
 /* One result, and four neighbouring ones, the first a multiple of four, at an aligned place. Returned is what is written. */
 INLINE float put(global float* to, float v, int accumulate, float slope, global const float* sign, int element) {
   if (accumulate) v += *to;
@@ -40,8 +68,7 @@ INLINE float put(global float* to, float v, int accumulate, float slope, global 
 }
 
 INLINE float4 put4(global float* to, float4 v, int accumulate, float slope, global const float* sign, int element) {
-  if (accumulate) v += *(global float4*)to;
-  v = select(slope * v, v, PASSES4(sign, element));
+  v = after(before_four(to, accumulate, sign, element), v, accumulate, slope);
   *(global float4*)to = v;
   return v;
 }
