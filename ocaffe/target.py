@@ -31,7 +31,7 @@ class Target:
     max_allocation: int = 1 << 30
     alignment: int = 256  # of a whole Ref within its slab
     extensions: frozenset[str] = field(default=frozenset())
-    unified_memory: bool = True  # device memory is host memory: map instead of copy
+    unified_memory: bool = True  # device memory is host memory; else batches and large arrays come from pinned memory (cl/pinned.py, cl/feed.py)
     tensor_cores: bool = False  # NVIDIA's, by inline PTX
     workspace: int = 256 << 20  # bytes that the transformed tiles of one convolution may take (ops/winograd_gpu.py)
     device_fence: str = ""  # how one work-group sees what another wrote: PTX or CPU (ARRIVE in kernels/common.h); OpenCL 1.2 promises no way
