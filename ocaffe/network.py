@@ -267,7 +267,7 @@ class Network:
             source = self.sources.get(node.name)
             if source is not None and source not in self.prefetchers:
                 device = self.session.device
-                blocks = None if device.target.unified_memory else self.session.feed(source).blocks(device, source.nbytes)
+                blocks = self.session.feed(source).blocks(device, source.nbytes) if device.target.streams(source.nbytes) else None
                 self.prefetchers[source] = Prefetcher(source, RING + 1, start=self.cursor[node.name], blocks=blocks, log=log.info)
 
     def advance(self) -> None:

@@ -26,7 +26,7 @@ def _devices() -> list[DeviceInfo]:
     if os.environ.get("OCAFFE_TEST_KIND") == "gpu":
         devices = [replace(device, target=replace(of_kind(device.target, "gpu"), vector_width=4, compute_units=132)) for device in devices]
     if os.environ.get("OCAFFE_TEST_MEMORY") == "own":
-        devices = [replace(device, target=replace(device.target, unified_memory=False)) for device in devices]
+        devices = [replace(device, target=replace(device.target, unified_memory=False, stream_above=0)) for device in devices]
     return devices
 
 

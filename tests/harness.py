@@ -30,8 +30,8 @@ def of_kind(target: Target, kind: str, meets: bool = True) -> Target:
 
 
 def of_its_own(device: Device) -> Device:
-    """The same device as if it had memory of its own, to which batches and large arrays are sent."""
-    return Device(replace(device.info, target=replace(device.target, unified_memory=False)), device)
+    """The same device as if it had memory of its own, to which batches and arrays of any size are streamed."""
+    return Device(replace(device.info, target=replace(device.target, unified_memory=False, stream_above=0)), device)
 
 
 def source_of(name: str) -> str:

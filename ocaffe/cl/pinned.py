@@ -59,7 +59,7 @@ class Staging:
     @property
     def helps(self) -> bool:
         """Whether it is faster than the driver alone: not with one thread, which would copy and wait in turn."""
-        return self.count > 1 and not self.device.target.unified_memory
+        return self.count > 1
 
     def send(self, buffer: Any, begin: int, data: np.ndarray) -> None:
         """Copy a dense array to `buffer` from byte `begin` on; waits for it, and for what was enqueued before."""

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 POISON = np.uint32(0xFFFFFFFF)  # a NaN as float
 SMALL, SENT = 1 << 16, 8  # bytes of an array that is sent without waiting; how many may be on their way
-LARGE = 1 << 20  # bytes of an array that is worth several threads
 
 
 class Arena:
@@ -103,7 +102,7 @@ class Session:
             kept.clear()
 
     def feed(self, source: Any) -> Feed:
-        """What brings the batches of `source` to a device with memory of its own."""
+        """What brings large batches of `source` to a device with memory of its own."""
         if source not in self.feeds:
             self.feeds[source] = Feed()
         return self.feeds[source]
@@ -245,7 +244,7 @@ class Session:
                 if len(self._sent) == SENT:
                     self._sent.popleft().wait()
                 self._sent.append(self._cl.enqueue_copy(self.device.queue, buffer, data.copy(), dst_offset=offset * item, is_blocking=False))
-            elif data.nbytes > LARGE and self._staging.helps and not is_pinned(self.device, data):
+            elif self.device.target.streams(data.nbytes) and self._staging.helps and not is_pinned(self.device, data):
                 self._staging.send(buffer, offset * item, data)
             elif data.size:
                 self._cl.enqueue_copy(self.device.queue, buffer, data, dst_offset=offset * item, is_blocking=True)

@@ -80,7 +80,7 @@ class Tape:
 
     def _bind(self, step: int, launch: Launch, call: Call | None) -> Any:
         if isinstance(launch, Upload):
-            if self.session.device.target.unified_memory:
+            if not self.session.device.target.streams(launch.operands[0].ref.root.nbytes):
                 return _UploadAction(self, launch)
             self._streams.append(_StreamAction(self, launch))
             return self._streams[-1]
@@ -280,7 +280,7 @@ class _UploadAction:
 
 
 class _StreamAction:
-    """The same on a device with memory of its own, where the transfer runs beside the kernels of the run before."""
+    """The same for large batches on a device with memory of its own: the transfer runs beside the kernels of the run before."""
 
     def __init__(self, tape: Tape, launch: Upload) -> None:
         self.tape = tape

@@ -31,7 +31,7 @@ class Runs:
     def start(self, index: int) -> None:
         self.prefetcher = Prefetcher(self.source, 5, index, blocks=self.feed.blocks(self.device, self.source.nbytes))
 
-    def run(self, slot: int) -> None:
+    def run(self, slot: int, ahead: bool = True) -> None:
         """One run; its batch is copied to a buffer of its own."""
         device = self.device
         self.feed.take(device, self.prefetcher, self.buffers[slot % 2])
@@ -39,7 +39,8 @@ class Runs:
         device.cl.enqueue_copy(device.queue, result, self.buffers[slot % 2])
         self.results.append((result, self.feed._open[-1][1].block.nbytes))
         device.queue.flush()
-        self.ahead(slot)
+        if ahead:
+            self.ahead(slot)
 
     def ahead(self, slot: int) -> None:
         self.feed.send_ahead(self.device, self.prefetcher, self.buffers[slot % 2], self.buffers[(slot + 1) % 2])
@@ -163,19 +164,22 @@ def test_larger_batches_and_errors(device: Device, made: list[Runs]) -> None:
     assert runs.seen() == [*range(9), *range(10, 41)]
 
 
-def test_a_buffer_is_not_overwritten_while_a_run_reads_it(device: Device, made: list[Runs]) -> None:
+@pytest.mark.parametrize("ahead", [False, True])
+@pytest.mark.parametrize("slots", [(0, 1, 2, 3), (0, 0, 1, 1, 0)])
+def test_a_buffer_is_not_overwritten_while_a_run_reads_it(device: Device, made: list[Runs], slots: tuple[int, ...], ahead: bool) -> None:
     runs = start(made, device)
     cl, queue = device.cl, runs.device.queue
     gate = cl.UserEvent(runs.device.context)
-    opened = threading.Timer(0.3, lambda: gate.set_status(cl.command_execution_status.COMPLETE))
+    opened = threading.Timer(0.2, lambda: gate.set_status(cl.command_execution_status.COMPLETE))
     opened.start()
     try:
         cl.enqueue_barrier(queue, wait_for=[gate])  # no run gets on before it
-        for slot in range(4):
-            runs.run(slot)
+        for slot in slots:
             runs.wait_for_next()
-            runs.ahead(slot)
-        assert runs.seen() == [0, 1, 2, 3]
+            if ahead:
+                runs.ahead(slot - 1)
+            runs.run(slot, ahead)
+        assert runs.seen() == list(range(len(slots)))
     finally:
         opened.join()
 

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import gc
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 from ocaffe.cl import pinned as module
 from ocaffe.cl.device import Device
 from ocaffe.cl.pinned import Staging, is_pinned, pinned
-from ocaffe.cl.session import LARGE, Session
+from ocaffe.cl.session import Session
 from ocaffe.graph.ir import Ref, Role
 from tests.harness import of_its_own
 
@@ -80,9 +81,10 @@ def test_which_writes_are_staged(device: Device, monkeypatch: pytest.MonkeyPatch
     staged: list[int] = []
     send = Staging.send
     monkeypatch.setattr(Staging, "send", lambda self, buffer, begin, data: (staged.append(data.nbytes), send(self, buffer, begin, data))[1])
-    count = LARGE // 4 + 1
+    count = (1 << 18) + 1
     values = np.random.default_rng(0).standard_normal(count, np.float32)
-    for opened in (device, of_its_own(device)):
+    own = of_its_own(device)
+    for opened in (device, Device(replace(own.info, target=replace(own.target, stream_above=1 << 20)), own)):
         session, ref = Session(opened), Ref("x", (count,), Role.INPUT)
         block = pinned(opened, (count,), np.float32)
         block[...] = values * 2
