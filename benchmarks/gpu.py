@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Whole steps of the zoo's nets on a GPU beside PyTorch, on the same prototxt, in turn: A B C D A B C D.
 
-    benchmarks/gpu.py [--only NET ...] [--phase TRAIN TEST] [--batch 64] [--mode resident|io] [--math fp32 tf32 bf16 ieee] [--device SPEC] [--rounds 2]
+    benchmarks/gpu.py [--only NET ...] [--phase TRAIN TEST] [--batch 64] [--mode resident|io|pageable] [--math fp32 tf32 bf16 ieee] [--device SPEC] [--rounds 2]
                       [--steps 20] [--peer FILE | --alone] [--json FILE]
 
 TRAIN is forward, backward and SGD's update, TEST forward. Mode `resident`: data are on the device, steps are queued, one synchronisation at the end; a figure
@@ -65,7 +65,7 @@ class Case:
 
 def timed(run: Callable[[int], object], finish: Callable[[], object], case: Case) -> float:
     """ms of a step: the mean of a queue of them, or the median of steps that wait."""
-    count, rounds = (1, case.steps) if case.mode == "io" else (case.steps, 1)
+    count, rounds = (1, case.steps) if case.mode != "resident" else (case.steps, 1)
     run(WARM)
     finish()
     times = []
@@ -84,14 +84,18 @@ def ocaffe_ms(case: Case) -> float:
     images = np.random.default_rng(0).standard_normal(shape, np.float32)
     if case.phase == "TRAIN":
         param = proto.SolverParameter(base_lr=1e-4, lr_policy="fixed", momentum=0.9, weight_decay=5e-4, max_iter=1 << 30, snapshot_after_train=False)
-        param.net_param.CopyFrom(streamed(message) if case.mode == "io" else constant(message))
+        param.net_param.CopyFrom(constant(message) if case.mode == "resident" else streamed(message))
         with ocaffe.SGDSolver(param, keep=[], device=device) as solver:
-            if case.mode == "io":
+            if case.mode != "resident":
                 solver.net.set_input_arrays(images, (np.arange(shape[0]) % CLASSES).astype(np.float32))
                 return timed(solver.step, lambda: None, case)  # a call of step ends with its losses on the host
             return timed(solver._solver.step, device.queue.finish, case)
     with ocaffe.Net(message, ocaffe.TEST, keep=[], device=device) as net:
-        if case.mode == "io":
+        if case.mode != "resident":
+            if case.mode == "io":
+                pinned = net.pinned("data")
+                pinned[...] = images
+                images = pinned
             return timed(lambda count: [net.forward(data=images) for _ in range(count)], lambda: None, case)
         tape = net._network.bound().tape
         return timed(lambda count: [tape.run() for _ in range(count)], device.queue.finish, case)
@@ -112,7 +116,8 @@ def streamed(message: Any) -> Any:
 def torch_ms(case: Case, peer: Any) -> float:
     """The peer's main, told what to do by its command line."""
     math = {"default_nhwc": "default", "autocast": "bf16"}.get(case.math, case.math)
-    sys.argv = ["peer", case.file, "--phase", case.phase, "--device", "cuda", "--math", math, "--layout", case.layout, "--mode", case.mode,
+    mode = "resident" if case.mode == "resident" else "io"
+    sys.argv = ["peer", case.file, "--phase", case.phase, "--device", "cuda", "--math", math, "--layout", case.layout, "--mode", mode,
                 "--iters", str(case.steps), "--warmup", str(WARM), "--classes", str(CLASSES), "--json"]  # fmt: skip
     with contextlib.redirect_stdout(io.StringIO()) as told:
         peer.main()
@@ -183,7 +188,7 @@ def cells(row: dict[str, Any]) -> list[str]:
         for peer in (peer for peer in peers if peer in row):
             text += f", {peer} {row[peer]:.2f}: {row[math] / row[peer]:.2f}"
         theirs = DLPRIMITIVES[row["phase"]].get(row["net"])
-        if row["mode"] == "io" and theirs and row["batch"] == 64:
+        if row["mode"] != "resident" and theirs and row["batch"] == 64:
             text += f", dlprimitives {theirs}: {row[math] / theirs:.2f}"
         result.append(text)
     return result
@@ -195,7 +200,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", default=list(NETS), choices=NETS, metavar="NET")
     parser.add_argument("--phase", nargs="*", default=["TRAIN", "TEST"], choices=["TRAIN", "TEST"])
     parser.add_argument("--batch", type=int, default=64)
-    parser.add_argument("--mode", default="resident", choices=["resident", "io"])
+    parser.add_argument("--mode", default="resident", choices=["resident", "io", "pageable"])
     parser.add_argument("--math", nargs="*", default=["fp32", "tf32"], choices=list(PEERS))
     parser.add_argument("--device", help="of ocaffe, in its words; PyTorch takes the first CUDA device")
     parser.add_argument("--rounds", type=int, default=2)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ocaffe.errors import Error, shape_text
-from ocaffe.graph.ir import Parameter, Ref, Shape
+from ocaffe.graph.ir import Parameter, Ref, Role, Shape
 from ocaffe.network import node_shape
 
 if TYPE_CHECKING:
@@ -50,12 +50,26 @@ class Mirror:
     def assign(self, values: np.ndarray) -> None:
         """Set all values, without a look at what they are now."""
         held = self._strong if self._strong is not None else self._held()
+        if held is None and self._send(values):
+            return
         if held is None:
             held = np.empty(self.shape, np.float32)
             self._weak = weakref.ref(held)
         held[...] = values
         self._strong = held
         self._list(None)
+
+    def _send(self, values: Any) -> bool:
+        """Values of an input of which nobody has an array go to the device at once, without a copy on the host; whether they could."""
+        engine = self.engine()
+        if engine is None or not isinstance(values, np.ndarray) or values.dtype != np.float32 or values.shape != self.shape:
+            return False
+        source, target = self.refs(engine)
+        # Inputs alone have one memory in all recordings of a net. Of one that layers work on in place, what is read is another value: it must show these.
+        if target is None or source is not target or target.role is not Role.INPUT or target.dtype != np.float32:
+            return False
+        engine.write(target, values)
+        return True
 
     def flush(self) -> None:
         """Before a run: send what the script wrote."""

@@ -210,6 +210,9 @@ class Network:
             if variant.tape in self.session.tapes:
                 self.session.release(variant.tape)
         self._variants.clear()
+        for source in self.sources.values():  # the prefetchers go on
+            if source in self.session.feeds:
+                session.feeds[source] = self.session.feeds.pop(source)
         self.session = session
 
     def forget(self, choices: Choices) -> None:
@@ -263,7 +266,9 @@ class Network:
         for node in self.graph.nodes:
             source = self.sources.get(node.name)
             if source is not None and source not in self.prefetchers:
-                self.prefetchers[source] = Prefetcher(source, RING + 1, start=self.cursor[node.name], log=log.info)
+                device = self.session.device
+                blocks = self.session.feed(source).blocks(device, source.nbytes) if device.target.streams(source.nbytes) else None
+                self.prefetchers[source] = Prefetcher(source, RING + 1, start=self.cursor[node.name], blocks=blocks, log=log.info)
 
     def advance(self) -> None:
         """Count one batch of every source as consumed."""
@@ -306,6 +311,8 @@ class Network:
         for prefetcher in self.prefetchers.values():
             prefetcher.close()
         self.prefetchers.clear()
+        for source in self.sources.values():
+            self.session.end_feed(source)
 
 
 def first_values(parameter: Parameter, seed: int) -> np.ndarray:

@@ -31,7 +31,8 @@ class Target:
     max_allocation: int = 1 << 30
     alignment: int = 256  # of a whole Ref within its slab
     extensions: frozenset[str] = field(default=frozenset())
-    unified_memory: bool = True  # device memory is host memory: map instead of copy
+    unified_memory: bool = True  # device memory is host memory
+    stream_above: int = 1 << 20  # bytes of an array or a batch that is worth threads and a queue of its own (cl/pinned.py, cl/feed.py)
     tensor_cores: bool = False  # NVIDIA's, by inline PTX
     workspace: int = 256 << 20  # bytes that the transformed tiles of one convolution may take (ops/winograd_gpu.py)
     device_fence: str = ""  # how one work-group sees what another wrote: PTX or CPU (ARRIVE in kernels/common.h); OpenCL 1.2 promises no way
@@ -43,6 +44,10 @@ class Target:
     @property
     def is_cpu(self) -> bool:
         return self.kind == "cpu"
+
+    def streams(self, nbytes: int) -> bool:
+        """Whether so much goes to the device through pinned memory. Less is there before a thread has woken."""
+        return not self.unified_memory and nbytes > self.stream_above
 
     @property
     def groups_meet(self) -> bool:

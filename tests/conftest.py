@@ -1,7 +1,7 @@
 """The fixture `device`: an opened device; a test that takes it runs once on every OpenCL device found.
 
 `OCAFFE_TEST_DEVICE=0:0` (or a part of a name) picks one. `OCAFFE_TEST_KIND=gpu` runs the kernels of GPUs, as a large GPU chooses them, on CPU
-runtimes too: slow, but it finds there what a GPU would find.
+runtimes too: slow, but it finds there what a GPU would find. `OCAFFE_TEST_MEMORY=own` sends batches and arrays as to a GPU that has memory of its own.
 """
 from __future__ import annotations
 
@@ -25,6 +25,8 @@ def _devices() -> list[DeviceInfo]:
         devices = [choose(devices, wanted)]
     if os.environ.get("OCAFFE_TEST_KIND") == "gpu":
         devices = [replace(device, target=replace(of_kind(device.target, "gpu"), vector_width=4, compute_units=132)) for device in devices]
+    if os.environ.get("OCAFFE_TEST_MEMORY") == "own":
+        devices = [replace(device, target=replace(device.target, unified_memory=False, stream_above=0)) for device in devices]
     return devices
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ocaffe.cl.device import Device
 from ocaffe.cl.tape import HOST
 from ocaffe.graph.ir import Ref, Upload
 from ocaffe.graph.recorder import Recorder
@@ -26,6 +27,11 @@ def of_kind(target: Target, kind: str, meets: bool = True) -> Target:
     """
     fence = target.device_fence or ("CPU" if target.is_cpu and target.runtime != "pocl" else "")
     return replace(target, kind=kind, device_fence=fence if meets and kind == "gpu" else "")
+
+
+def of_its_own(device: Device) -> Device:
+    """The same device as if it had memory of its own, to which batches and arrays of any size are streamed."""
+    return Device(replace(device.info, target=replace(device.target, unified_memory=False, stream_above=0)), device)
 
 
 def source_of(name: str) -> str:

@@ -137,7 +137,7 @@ def _describe(cl: Any, number: str, platform: Any, device: Any) -> DeviceInfo:
         max_allocation=device.max_mem_alloc_size,
         alignment=max(256, device.mem_base_addr_align // 8),
         extensions=extensions,
-        unified_memory=bool(device.host_unified_memory),
+        unified_memory=kind == "cpu" or bool(device.host_unified_memory),
         tensor_cores=_capability(device, extensions) >= 8,  # where TF32 came
         device_fence="PTX" if _capability(device, extensions) >= 7 else "",
     )

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ocaffe.cl.device import Device
+from ocaffe.cl.feed import Feed
+from ocaffe.cl.pinned import Staging, is_pinned
 from ocaffe.cl.program import ProgramKey, Programs
 from ocaffe.cl.timeline import Timeline
 from ocaffe.errors import Error, shape_text
@@ -50,6 +52,8 @@ class Session:
         self.timeline: Timeline | None = None  # notes what tapes run, while somebody looks
         self.written = 0  # how often parameters changed
         self.prepared: dict[Ref, int] = {}  # what was made of them, with `written` at that time
+        self.feeds: dict[Any, Feed] = {}  # by source
+        self._staging = Staging(device)
         self._persistent: dict[Ref, list[Any]] = {}
         self._sent: deque[Any] = deque()  # events, which keep the arrays
         self._cl = device.cl
@@ -89,10 +93,24 @@ class Session:
 
     def dispose(self) -> None:
         """Let go of every buffer and tape."""
+        for source in list(self.feeds):
+            self.end_feed(source)
+        self._staging.close()
         for tape in self.tapes:
             tape.arena.slabs.clear()
         for kept in (self.tapes, self.touched, self.watched, self.mirrors, self.prepared, self._persistent, self._sent):
             kept.clear()
+
+    def feed(self, source: Any) -> Feed:
+        """What brings large batches of `source` to a device with memory of its own."""
+        if source not in self.feeds:
+            self.feeds[source] = Feed()
+        return self.feeds[source]
+
+    def end_feed(self, source: Any) -> None:
+        """Its prefetcher is closed."""
+        if source in self.feeds:
+            self.feeds.pop(source).close()
 
     @contextmanager
     def timed(self) -> Iterator[Timeline]:
@@ -226,6 +244,8 @@ class Session:
                 if len(self._sent) == SENT:
                     self._sent.popleft().wait()
                 self._sent.append(self._cl.enqueue_copy(self.device.queue, buffer, data.copy(), dst_offset=offset * item, is_blocking=False))
+            elif self.device.target.streams(data.nbytes) and self._staging.helps and not is_pinned(self.device, data):
+                self._staging.send(buffer, offset * item, data)
             elif data.size:
                 self._cl.enqueue_copy(self.device.queue, buffer, data, dst_offset=offset * item, is_blocking=True)
             return

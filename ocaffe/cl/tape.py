@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from ocaffe.cl.device import Device
+from ocaffe.cl.feed import complete
 from ocaffe.cl.program import ProgramKey
 from ocaffe.cl.session import POISON, Arena, Session
 from ocaffe.cl.timeline import Timeline
@@ -45,6 +46,7 @@ class Tape:
         self._calls = [None if isinstance(launch, HOST) else launch.final() for launch in schedule]
         self.generated: ProgramKey | None = None  # the program of all generated kernels; the session sets it
         self._actions: list[Any] = []
+        self._streams: list[_StreamAction] = []
         self._step_ring = [np.zeros(step.count, np.uint32) for _ in range(RING)]
         self._step_events: deque[Any] = deque()
 
@@ -68,6 +70,7 @@ class Tape:
 
     def bind(self) -> None:
         """Make the kernels and set their arguments; programs must be built. Runs again when the arena moves."""
+        self._streams = []
         self._actions = [self._bind(step, launch, call) for step, (launch, call) in enumerate(zip(self.schedule, self._calls))]
         if self.poison:
             dying: dict[int, list[Ref]] = {}
@@ -77,7 +80,10 @@ class Tape:
 
     def _bind(self, step: int, launch: Launch, call: Call | None) -> Any:
         if isinstance(launch, Upload):
-            return _UploadAction(self, launch)
+            if not self.session.device.target.streams(launch.operands[0].ref.root.nbytes):
+                return _UploadAction(self, launch)
+            self._streams.append(_StreamAction(self, launch))
+            return self._streams[-1]
         if isinstance(launch, HostCall):
             return _HostAction(self, launch)
         if isinstance(launch, Measure):
@@ -147,6 +153,8 @@ class Tape:
         if not going_on and (stop is None or stop >= len(self._actions)):
             self.runs += 1
         queue.flush()
+        for stream in self._streams:
+            stream.ahead(slot)
         if self.plan.slabs:
             self.arena.tape, self.arena.reached = self, len(self._actions) if stop is None else stop
 
@@ -261,7 +269,7 @@ class _UploadAction:
     def __call__(self, slot: int) -> Any:
         device = self.tape.session.device
         prefetcher = self.tape.prefetchers[self.source]
-        while self.open and (len(self.open) >= len(self.buffers) or _complete(device.cl, self.open[0][0])):
+        while self.open and (len(self.open) >= len(self.buffers) or complete(device.cl, self.open[0][0])):
             event, batch = self.open.popleft()
             event.wait()
             prefetcher.recycle(batch)
@@ -271,8 +279,25 @@ class _UploadAction:
         return self.open[-1][0]
 
 
-def _complete(cl: Any, event: Any) -> bool:
-    return bool(event.command_execution_status == cl.command_execution_status.COMPLETE)
+class _StreamAction:
+    """The same for large batches on a device with memory of its own: the transfer runs beside the kernels of the run before."""
+
+    def __init__(self, tape: Tape, launch: Upload) -> None:
+        self.tape = tape
+        self.source = launch.source
+        self.buffers = tape.session.buffers(launch.operands[0].ref.root)
+
+    def __call__(self, slot: int) -> Any:
+        session = self.tape.session
+        feed, prefetcher = session.feed(self.source), self.tape.prefetchers[self.source]
+        return feed.take(session.device, prefetcher, self.buffers[slot % len(self.buffers)], timed=session.timeline is not None)
+
+    def ahead(self, slot: int) -> None:
+        """After run `slot`, or a part of it, was enqueued."""
+        session, prefetcher = self.tape.session, self.tape.prefetchers.get(self.source)
+        if prefetcher is not None and session.timeline is None:
+            now, following = (self.buffers[number % len(self.buffers)] for number in (slot, slot + 1))
+            session.feed(self.source).send_ahead(session.device, prefetcher, now, following)
 
 
 class _PreparingAction:

@@ -75,6 +75,12 @@ class Prefetcher:
                 raise state.problem
             return state.ready[0]
 
+    def ready(self) -> Batch | None:
+        """What `peek` returns, if it is there already."""
+        state = self._state
+        with state.changed:
+            return state.ready[0] if state.ready and not state.closed else None
+
     def _wait(self, state: _State) -> None:
         if self.waits % QUIET_WAITS == 0:
             self._log("blocking_queue.cpp:49", "Waiting for data" if self.waits == 0 else "Data layer prefetch queue empty")

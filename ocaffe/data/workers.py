@@ -18,8 +18,8 @@ T = TypeVar("T")
 class Workers:
     """`count` threads, made when they are first needed."""
 
-    def __init__(self, count: int | None = None) -> None:
-        self.count = count or usual_count()
+    def __init__(self, count: int | None = None, name: str = "ocaffe decode") -> None:
+        self.count, self.name = count or usual_count(), name
         self._pool: Executor | None = None
 
     def run(self, tasks: Iterable[Callable[[], T]]) -> list[T]:
@@ -28,7 +28,7 @@ class Workers:
         if self.count == 1 or len(tasks) < 2:
             return [task() for task in tasks]
         if self._pool is None:
-            self._pool = ThreadPoolExecutor(self.count, thread_name_prefix="ocaffe decode")
+            self._pool = ThreadPoolExecutor(self.count, thread_name_prefix=self.name)
         futures = [self._pool.submit(task) for task in tasks]
         wait(futures)
         return [future.result() for future in futures]
@@ -43,11 +43,12 @@ def usual_count() -> int:
     """OCAFFE_WORKERS, else one for each core that this process may use, but not more than MOST_WORKERS. Raises Error for what is no number."""
     wanted = os.environ.get("OCAFFE_WORKERS")
     if not wanted:
-        return min(_cores(), MOST_WORKERS)
+        return min(cores(), MOST_WORKERS)
     if not wanted.isdecimal() or not int(wanted):
         raise Error(f"OCAFFE_WORKERS is '{wanted}'", fix="set it to the number of threads that decode images, for example 4")
     return int(wanted)
 
 
-def _cores() -> int:
+def cores() -> int:
+    """How many this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

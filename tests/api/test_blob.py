@@ -97,6 +97,112 @@ def test_nothing_is_copied_that_nobody_touched(device: Any, monkeypatch: pytest.
     assert "write conv/0" not in copies and weights.any(), "what was only read is not written"
 
 
+def test_an_input_goes_to_the_device_at_once(device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The very array that was given, before the run, where nobody holds one of the blob."""
+    small, expected = net(device), net(device)
+    written: list[np.ndarray] = []
+    inner = type(small._engine).write
+    monkeypatch.setattr(type(small._engine), "write", lambda self, ref, array: (written.append(array), inner(self, ref, array))[1])
+    for seed in range(3):
+        image = numbers(2, 3, 8, 8, seed=seed)
+        small.blobs["data"].data = image
+        assert len(written) == 1 and written.pop() is image
+        np.testing.assert_array_equal(small.blobs["data"].data, image)
+        small.blobs["data"].data = other = numbers(2, 3, 8, 8, seed=seed + 10)
+        assert not written, "an array was taken since, which shows the new values and is written before the run"
+        image[...] = 0
+        out = small.forward()["prob"]
+        np.testing.assert_array_equal(small.blobs["data"].data, other)
+        np.testing.assert_array_equal(out, expected.forward(data=other)["prob"])
+        small.forward()  # lets go of the array that was looked at
+        written.clear()
+
+
+def test_an_array_that_is_held_shows_what_is_assigned(device: Any) -> None:
+    small, expected = net(device), net(device)
+    held = small.blobs["data"].data
+    part = held[1]
+    for seed in range(3):
+        image = numbers(2, 3, 8, 8, seed=seed)
+        out = small.forward(data=image)["prob"]
+        np.testing.assert_array_equal(held, image)
+        np.testing.assert_array_equal(part, image[1])
+        np.testing.assert_array_equal(out, expected.forward(data=image)["prob"])
+    del held
+    small.blobs["data"].data = image = numbers(2, 3, 8, 8, seed=7)
+    np.testing.assert_array_equal(part, image[1])
+
+
+IN_PLACE = """
+layer { name: "data" type: "Input" top: "data" input_param { shape { dim: 2 dim: 3 } } }
+layer { name: "double" type: "Power" bottom: "data" top: "data" power_param { scale: 2 } }
+layer { name: "ip" type: "InnerProduct" bottom: "data" top: "ip" inner_product_param { num_output: 2 weight_filler { type: "gaussian" std: 1 } } }
+"""
+
+
+def test_an_input_that_a_layer_works_on_in_place(device: Any) -> None:
+    small = net(device, IN_PLACE)
+    for seed in range(3):
+        small.blobs["data"].data = image = numbers(2, 3, seed=seed)
+        np.testing.assert_array_equal(small.blobs["data"].data, image)
+        small.blobs["data"].data = image = numbers(2, 3, seed=seed + 5)
+        small.forward()
+        np.testing.assert_array_equal(small.blobs["data"].data, 2 * image)
+        small.forward(data=image, end="double")
+        np.testing.assert_array_equal(small.blobs["data"].data, 2 * image)
+        small.forward(start="double")
+        np.testing.assert_array_equal(small.blobs["data"].data, 4 * image)
+
+
+@pytest.mark.parametrize("kind", ["scalar", "row", "list", "float64", "strided", "swapped"])
+def test_what_can_be_assigned(device: Any, kind: str) -> None:
+    small, image = net(device), numbers(2, 3, 8, 8)
+    value: Any = {
+        "scalar": 0.5, "row": image[:1], "list": image.tolist(), "float64": image.astype(np.float64), "strided": np.repeat(image, 2, axis=3)[..., ::2],
+        "swapped": image.astype(">f4"),
+    }[kind]  # fmt: skip
+    small.blobs["data"].data = value
+    whole = np.broadcast_to(np.asarray(value, np.float32), (2, 3, 8, 8))
+    np.testing.assert_array_equal(small.blobs["data"].data, whole)
+    small.blobs["data"].data = value
+    np.testing.assert_array_equal(small.forward()["prob"], net(device).forward(data=whole)["prob"])
+
+
+def test_assigned_before_and_after_a_new_shape(device: Any) -> None:
+    small, image = net(device), numbers(1, 3, 8, 8)
+    small.forward(data=numbers(2, 3, 8, 8))
+    small.blobs["data"].reshape(1, 3, 8, 8)
+    small.blobs["data"].data = image
+    out = small.forward()["prob"]
+    assert out.shape == (1, 5, 3, 3)
+    np.testing.assert_array_equal(out[0], net(device).forward(data=np.concatenate([image, image]))["prob"][0])
+    with pytest.raises(ValueError, match="broadcast"):
+        small.blobs["data"].data = numbers(2, 3, 8, 8)
+
+
+def test_assigned_while_an_earlier_run_is_under_way(device: Any) -> None:
+    small, other = net(device), net(device)
+    small.share_with(other)  # one session, one queue
+    images = [numbers(2, 3, 8, 8, seed=seed) for seed in range(6)]
+    expected = [net(device).forward(data=image)["prob"] for image in images]
+    for n, (image, want) in enumerate(zip(images, expected)):
+        user = (small, other)[n % 2]
+        user.blobs["data"].data = image
+        user._engine.forward(0, len(user.layers) - 1)  # enqueued, not waited for
+        user.blobs["data"].data = images[n - 1]
+        np.testing.assert_array_equal(user.blobs["prob"].data, want)
+
+
+def test_assigned_between_forward_and_another_recording(device: Any) -> None:
+    """backward of a TEST net repeats the last pass for its recording: blobs keep what that pass made, the input what was assigned since."""
+    small, image, later = net(device), numbers(2, 3, 8, 8), numbers(2, 3, 8, 8, seed=2)
+    score = small.forward(["score"], data=image)["score"].copy()
+    small.blobs["data"].data = later
+    small.backward(prob=numbers(2, 5, 3, 3))
+    np.testing.assert_array_equal(small.blobs["score"].data, score)
+    np.testing.assert_array_equal(small.blobs["data"].data, later)
+
+
 def test_shapes_and_refusals(device: Any) -> None:
     small = net(device)
     blob = small.blobs["data"]

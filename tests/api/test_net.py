@@ -1,6 +1,7 @@
 """`Net` as CAFFE.md §4 lists it; what tests/test_net.py has on running and memory is not repeated here."""
 from __future__ import annotations
 
+import gc
 import pathlib
 from collections import OrderedDict
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 import ocaffe as caffe
 from ocaffe.errors import Error
 from tests.api.nets import LEARNING, SMALL, net, numbers
+from tests.harness import of_its_own
 
 
 def test_both_constructors(device: Any, tmp_path: pathlib.Path) -> None:
@@ -222,6 +224,72 @@ def test_input_arrays(device: Any) -> None:
     with pytest.raises(Error, match="multiple of the batch size"):
         small.set_input_arrays(images[:3])
     small.close()
+
+
+TWO_STREAMS = """
+layer { name: "a" type: "MemoryData" top: "a" top: "x" memory_data_param { batch_size: 2 channels: 3 height: 8 width: 8 } }
+layer { name: "b" type: "MemoryData" top: "b" top: "y" memory_data_param { batch_size: 2 channels: 3 height: 8 width: 8 } }
+layer { name: "conv" type: "Convolution" bottom: "a" top: "conv" convolution_param { num_output: 4 kernel_size: 3 pad: 1 weight_filler { type: "xavier" } } }
+layer { name: "pool" type: "Pooling" bottom: "conv" top: "pool" pooling_param { kernel_size: 2 stride: 2 } }
+layer { name: "more" type: "Convolution" bottom: "b" top: "more" convolution_param { num_output: 4 kernel_size: 2 stride: 2 weight_filler { type: "xavier" } } }
+layer { name: "sum" type: "Eltwise" bottom: "pool" bottom: "more" top: "sum" }
+layer { name: "labels" type: "Eltwise" bottom: "x" bottom: "y" top: "labels" }
+"""
+
+
+def test_two_streams_of_batches_are_the_same_on_a_device_of_its_own_memory(device: Any) -> None:
+    """Batches are sent there ahead of their runs; new arrays, passes that are repeated and parts of passes come between."""
+
+    def everything(on: Any) -> list[np.ndarray]:
+        found = []
+        with net(on, TWO_STREAMS) as two:
+            def see(passed: dict[str, np.ndarray]) -> None:
+                found.extend(passed[name].copy() for name in ("sum", "labels"))
+                found.extend(two.blobs[name].data.copy() for name in ("a", "b", "x"))
+
+            for layer, rows in (("a", 6), ("b", 4)):
+                two.set_input_arrays(numbers(rows, 3, 8, 8, seed=rows), np.arange(rows), layer)
+            for _ in range(4):
+                see(two.forward())
+            two.backward(sum=numbers(2, 4, 4, 4))  # repeats the pass
+            found.append(two.params["conv"][0].diff.copy())
+            see(two.forward())
+            two.set_input_arrays(numbers(10, 3, 8, 8, seed=9), np.arange(10), "b")
+            for _ in range(3):
+                see(two.forward())
+            two.forward(end="pool")  # now layer by layer
+            two.forward(start="more")
+            see(two.forward())
+            two.share_with(net(on, TWO_STREAMS))  # moves to another session
+            see(two.forward())
+            two.backward(sum=numbers(2, 4, 4, 4))
+            found.append(two.params["more"][0].diff.copy())
+        return found
+
+    shared, own = everything(device), everything(of_its_own(device))
+    assert len(shared) == len(own)
+    for left, right in zip(shared, own):
+        np.testing.assert_array_equal(left, right)
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_an_array_in_pinned_memory(device: Any, own: bool) -> None:
+    small = net(of_its_own(device) if own else device)
+    array = small.pinned("data")
+    assert array.shape == (2, 3, 8, 8) and array.dtype == np.float32 and not array.any()
+    for seed in range(3):
+        array[...] = numbers(2, 3, 8, 8, seed=seed)
+        np.testing.assert_array_equal(small.forward(data=array)["prob"], net(device).forward(data=numbers(2, 3, 8, 8, seed=seed))["prob"])
+    with pytest.raises(Error, match="no blob 'image'"):
+        small.pinned("image")
+    small.close()
+    with pytest.raises(Error, match="closed"):
+        small.pinned("data")
+    row = array[0]
+    del small, array
+    gc.collect()
+    row[...] = 1
+    assert row.sum() == 192
 
 
 def test_features_from_a_middle_blob(device: Any) -> None:

@@ -65,6 +65,21 @@ def test_batches_come_in_order() -> None:
         prefetcher.close()
 
 
+def test_a_batch_that_is_ready_without_waiting() -> None:
+    gate = threading.Event()
+    prefetcher = Prefetcher(Counter(gate, bad=(1,)), 2)
+    assert prefetcher.ready() is None
+    gate.set()
+    batch = prefetcher.peek()
+    assert prefetcher.ready() is batch and prefetcher.get() is batch
+    until(lambda: prefetcher._state.problem is not None)
+    assert prefetcher.ready() is None  # batch 1 is an error
+    prefetcher.seek(2)
+    prefetcher.peek()
+    prefetcher.close()
+    assert prefetcher.ready() is None
+
+
 def test_depth_is_kept() -> None:
     source = Counter()
     prefetcher = Prefetcher(source, 3)

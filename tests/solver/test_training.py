@@ -15,6 +15,7 @@ from ocaffe import log, proto
 from ocaffe.errors import Error
 from ocaffe.model.text import parse
 from ocaffe.solver.solver import Solver
+from tests.harness import of_its_own
 
 GOLDEN = pathlib.Path(__file__).resolve().parent.parent / "golden"
 
@@ -198,12 +199,12 @@ FORBIDDEN = ("finish", "Buffer", "Program", "Kernel", "Context", "CommandQueue",
 class Watched:
     """Stands in for pyopencl: every name passes through, but forbidden ones and blocking copies are counted."""
 
-    def __init__(self, cl: Any) -> None:
-        self.cl, self.broken = cl, []
+    def __init__(self, cl: Any, allowed: tuple[str, ...] = ()) -> None:
+        self.cl, self.broken, self.allowed = cl, [], allowed
 
     def __getattr__(self, name: str) -> Any:
         value = getattr(self.cl, name)
-        if name in FORBIDDEN:
+        if name in FORBIDDEN and name not in self.allowed:
             self.broken.append(name)
         if name == "enqueue_copy":
             return self.copy
@@ -215,11 +216,15 @@ class Watched:
         return self.cl.enqueue_copy(*args, **kwargs)
 
 
+@pytest.mark.parametrize("own", [False, True], ids=["shared", "own"])
 @pytest.mark.parametrize("extra", ["", "iter_size: 2"], ids=["plain", "passes"])
-def test_step_neither_waits_nor_makes_anything(device: Any, extra: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_step_neither_waits_nor_makes_anything(device: Any, extra: str, own: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if own:
+        device = of_its_own(device)
     solver = make(device, f"display: 0 test_interval: 100 test_initialization: false {extra}")
     solver.step(1)
-    watched = Watched(device.cl)
+    allowed = () if device.target.unified_memory else ("enqueue_barrier",)  # one queue waits for the other
+    watched = Watched(device.cl, allowed)
     calls: list[str] = []
     for cls, names in ((device.cl.Kernel, ("set_args", "set_arg")), (device.cl.CommandQueue, ("finish",)), (device.cl.Program, ("build",))):
         for name in names:
@@ -239,6 +244,11 @@ def forbid(calls: list[str], name: str) -> Callable[..., None]:
         calls.append(name)
 
     return called
+
+
+@pytest.mark.parametrize("extra", ["", "iter_size: 2"], ids=["plain", "passes"])
+def test_a_memory_of_its_own_changes_nothing(device: Any, extra: str) -> None:
+    assert_same(train(device, extra), train(of_its_own(device), extra))
 
 
 def test_signals_stop_and_snapshot(device: Any) -> None:

@@ -1,0 +1,219 @@
+"""Batches that are sent ahead: the right one is in the right buffer, whatever comes between, and none too early."""
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ocaffe.cl.device import Device
+from ocaffe.cl.feed import BLOCKS, Feed
+from ocaffe.cl.pinned import is_pinned
+from ocaffe.data.prefetch import Prefetcher
+from ocaffe.errors import Error
+from tests.data.test_prefetch import Counter, until
+from tests.harness import of_its_own
+
+LARGEST = 256  # bytes of a batch of Counter
+
+
+class Runs:
+    """What tapes do: take a batch, read it on the device, send the next one ahead."""
+
+    def __init__(self, device: Device, source: Counter) -> None:
+        self.device, self.source, self.feed = of_its_own(device), source, Feed()
+        cl = self.device.cl
+        self.buffers = [cl.Buffer(self.device.context, cl.mem_flags.READ_WRITE, LARGEST) for _ in range(2)]
+        self.results: list[tuple[Any, int]] = []
+        self.start(0)
+
+    def start(self, index: int) -> None:
+        self.prefetcher = Prefetcher(self.source, 5, index, blocks=self.feed.blocks(self.device, self.source.nbytes))
+
+    def run(self, slot: int, ahead: bool = True) -> None:
+        """One run; its batch is copied to a buffer of its own."""
+        device = self.device
+        self.feed.take(device, self.prefetcher, self.buffers[slot % 2])
+        result = device.cl.Buffer(device.context, device.cl.mem_flags.READ_WRITE, LARGEST)
+        device.cl.enqueue_copy(device.queue, result, self.buffers[slot % 2])
+        self.results.append((result, self.feed._open[-1][1].block.nbytes))
+        device.queue.flush()
+        if ahead:
+            self.ahead(slot)
+
+    def ahead(self, slot: int) -> None:
+        self.feed.send_ahead(self.device, self.prefetcher, self.buffers[slot % 2], self.buffers[(slot + 1) % 2])
+
+    def seen(self) -> list[int]:
+        """The batches that the runs read, whole each."""
+        found = []
+        for result, nbytes in self.results:
+            block = np.empty(LARGEST, np.uint8)
+            self.device.cl.enqueue_copy(self.device.queue, block, result)
+            assert (block[:nbytes] == block[0]).all()
+            found.append(int(block[0]))
+        return found
+
+    def wait_for_next(self) -> None:
+        until(lambda: self.prefetcher.ready() is not None)
+
+    def close(self) -> None:
+        self.prefetcher.close()
+        self.feed.close()
+
+
+@pytest.fixture
+def made() -> Any:
+    opened: list[Runs] = []
+    yield opened
+    for runs in opened:
+        runs.close()
+
+
+def start(made: list[Runs], device: Device, source: Counter | None = None) -> Runs:
+    made.append(Runs(device, source or Counter()))
+    return made[-1]
+
+
+def test_in_order_from_pinned_blocks(device: Device, made: list[Runs]) -> None:
+    runs = start(made, device)
+    assert len(runs.feed._blocks) == BLOCKS and all(is_pinned(runs.device, block) for block in runs.feed._blocks)
+    for slot in range(50):
+        runs.run(slot)
+    assert runs.seen() == list(range(50))
+
+
+def test_a_ready_batch_is_sent_before_its_run(device: Device, made: list[Runs]) -> None:
+    runs = start(made, device)
+    runs.run(0)
+    runs.wait_for_next()
+    runs.ahead(0)
+    ahead = runs.feed._ahead
+    assert ahead is not None and ahead.batch.index == 1 and ahead.buffer is runs.buffers[1]
+    ahead.event.result().wait()
+    block = np.empty(64, np.uint8)
+    device.cl.enqueue_copy(runs.device.queue, block, runs.buffers[1])
+    assert (block == 1).all()
+    runs.run(1)
+    assert runs.seen() == [0, 1]
+
+
+def test_none_is_sent_where_it_would_be_wrong(device: Device, made: list[Runs]) -> None:
+    gate = threading.Event()
+    gate.set()
+    runs = start(made, device, Counter(gate, large=(1,)))
+    runs.run(0)
+    runs.wait_for_next()
+    runs.feed._ahead = None
+    runs.ahead(1)  # run 1 has not taken its batch
+    assert runs.feed._ahead is None
+    runs.feed.send_ahead(runs.device, runs.prefetcher, runs.buffers[0], runs.buffers[0])  # the only buffer
+    assert runs.feed._ahead is None
+    small = device.cl.Buffer(runs.device.context, device.cl.mem_flags.READ_WRITE, 64)
+    runs.feed.send_ahead(runs.device, runs.prefetcher, runs.buffers[0], small)  # batch 1 has larger images
+    assert runs.feed._ahead is None
+    gate.clear()
+    runs.prefetcher.seek(5)
+    runs.ahead(0)  # nothing is ready, and nobody waits for it
+    assert runs.feed._ahead is None
+    gate.set()
+
+
+def test_what_was_sent_ahead_is_dropped_where_another_batch_comes(device: Device, made: list[Runs]) -> None:
+    runs = start(made, device)
+    expected = []
+    random = np.random.default_rng(3)
+    following = 0
+    for slot in range(120):
+        if random.random() < 0.3:
+            following = int(random.integers(200))
+            runs.prefetcher.seek(following)
+        elif random.random() < 0.2:
+            runs.prefetcher.close()  # net.set_input_arrays: another prefetcher has its blocks
+            following = int(random.integers(200))
+            runs.start(following)
+        if random.random() < 0.5:
+            runs.wait_for_next()
+            runs.ahead(slot - 1)
+        runs.run(slot)
+        expected.append(following)
+        following += 1
+    assert runs.seen() == expected
+
+
+def test_tapes_that_count_their_runs_apart(device: Device, made: list[Runs]) -> None:
+    """Two variants of a net read one source: the next run may want the batch in the other buffer, also in the one that is being read."""
+    runs = start(made, device)
+    for slot in np.random.default_rng(1).integers(0, 2, 100):
+        runs.wait_for_next()
+        runs.run(int(slot))
+    assert runs.seen() == list(range(100))
+
+
+def test_larger_batches_and_errors(device: Device, made: list[Runs]) -> None:
+    runs = start(made, device, Counter(bad=(9,), large=(2, 3, 7)))
+    for slot in range(9):
+        runs.run(slot)
+    for _ in range(2):
+        with pytest.raises(Error, match="batch 9 is bad"):
+            runs.run(9)
+    runs.prefetcher.seek(10)
+    for slot in range(9, 40):
+        runs.run(slot)
+    assert runs.seen() == [*range(9), *range(10, 41)]
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+@pytest.mark.parametrize("slots", [(0, 1, 2, 3), (0, 0, 1, 1, 0)])
+def test_a_buffer_is_not_overwritten_while_a_run_reads_it(device: Device, made: list[Runs], slots: tuple[int, ...], ahead: bool) -> None:
+    runs = start(made, device)
+    cl, queue = device.cl, runs.device.queue
+    gate = cl.UserEvent(runs.device.context)
+    opened = threading.Timer(0.2, lambda: gate.set_status(cl.command_execution_status.COMPLETE))
+    opened.start()
+    try:
+        cl.enqueue_barrier(queue, wait_for=[gate])  # no run gets on before it
+        for slot in slots:
+            runs.wait_for_next()
+            if ahead:
+                runs.ahead(slot - 1)
+            runs.run(slot, ahead)
+        assert runs.seen() == list(range(len(slots)))
+    finally:
+        opened.join()
+
+
+def test_nothing_reads_the_blocks_of_a_new_prefetcher(device: Device, made: list[Runs]) -> None:
+    runs = start(made, device)
+    for slot in range(3):
+        runs.run(slot)
+    runs.prefetcher.close()
+    blocks = runs.feed.blocks(runs.device, 64)
+    assert runs.feed.blocks(runs.device, 64) is blocks and not runs.feed._open and runs.feed._ahead is None
+    assert runs.feed.blocks(runs.device, 128)[0].nbytes == 128
+    assert runs.seen() == [0, 1, 2]
+
+
+def test_closing_with_a_batch_on_its_way(device: Device) -> None:
+    runs = Runs(device, Counter())
+    runs.run(0)
+    runs.wait_for_next()
+    runs.ahead(0)
+    runs.close()
+    runs.device.close()
+
+
+def test_timed_transfers_have_times(device: Device, made: list[Runs]) -> None:
+    runs = start(made, device)
+    own = runs.device
+    own.queue = own.cl.CommandQueue(own.context, own.cl_device, properties=own.cl.command_queue_properties.PROFILING_ENABLE)
+    runs.run(0)
+    runs.feed._ahead = None
+    for slot, sent in ((1, False), (2, True)):
+        runs.wait_for_next()
+        if sent:
+            runs.ahead(slot - 1)
+        event = runs.feed.take(own, runs.prefetcher, runs.buffers[slot % 2], timed=True)
+        own.queue.finish()
+        assert event.profile.end >= event.profile.start
