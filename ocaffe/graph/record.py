@@ -18,7 +18,7 @@ from ocaffe.target import Target
 ALL = frozenset({"*"})
 FLUSH = 8 << 20  # bytes of gradients that are worth an update launch of their own
 ROWS = 16 << 20  # bytes of the gradient of a large fully connected layer that are computed and used at a time
-WORKSPACE_SHARE, WORKSPACE_LEAST = 14, 32 << 20  # what one convolution may take: this part of the bytes that all layers make, but 32 MiB at any rate
+WORKSPACE_SHARE, WORKSPACE_LEAST = 14, 64 << 20  # what one convolution may take: this part of the bytes that all layers make, but 64 MiB at any rate
 PARAMETER_ALIGNMENT = 256  # elements; each parameter of a group begins at a multiple: the block of one update work-item
 
 
