@@ -40,13 +40,14 @@ class Tape:
         self.prefetchers: dict[Any, Prefetcher] = {}
         used = roots(schedule)
         self.outputs = OutputRing(session, [ref for ref in used if ref.role is Role.OUTPUT])
-        self._uses_step = step in used
         self._learned = [ref.root for launch in schedule for ref in launch.writes if ref.root.role is Role.PARAMETER][:1]
         self._calls = [None if isinstance(launch, HOST) else launch.final() for launch in schedule]
         self.generated: ProgramKey | None = None  # the program of all generated kernels; the session sets it
         self._actions: list[Any] = []
-        self._step_ring = [np.zeros(step.count, np.uint32) for _ in range(RING)]
-        self._step_events: deque[Any] = deque()
+        self._reads = self._words_read()
+        self._words = np.zeros(step.count, np.uint32)
+        self._sent: dict[str, float | int] = {}  # those of the words read that lie in the step buffer
+        self._sendings: deque[Any] = deque()  # events, which keep the arrays
 
     @property
     def texts(self) -> set[str]:
@@ -58,6 +59,15 @@ class Tape:
         """The programs that bind needs."""
         return {self._key(call) for call in self._calls if call is not None}
 
+    def _words_read(self) -> frozenset[str]:
+        """The words of the step buffer that launches read: those that their defines name; all for generated kernels, which name none."""
+        words: set[str] = set()
+        for launch, call in zip(self.schedule, self._calls):
+            if any(operand.ref.root is self.step for operand in launch.operands):
+                named = dict(call.defines) if call is not None else {}
+                words.update({word for word in STEP if f"STEP_{word}" in named} or STEP)
+        return frozenset(words)
+
     def _key(self, call: Call) -> ProgramKey:
         if call.generated:
             assert self.generated is not None
@@ -68,6 +78,7 @@ class Tape:
 
     def bind(self) -> None:
         """Make the kernels and set their arguments; programs must be built. Runs again when the arena moves."""
+        self._sent = {}  # the step buffer may be another
         self._actions = [self._bind(step, launch, call) for step, (launch, call) in enumerate(zip(self.schedule, self._calls))]
         if self.poison:
             dying: dict[int, list[Ref]] = {}
@@ -112,17 +123,20 @@ class Tape:
     # -- running -----------------------------------------------------------------------------------------------------
 
     def set_step(self, **words: float | int) -> None:
-        """Write words of the step buffer (STEP_WORDS) for the next run: rate and scale as float, the others as unsigned integers."""
-        if not self._uses_step:  # nothing learns and nothing is drawn: a transfer less for each forward of a deploy net
+        """Write words of the step buffer (STEP_WORDS) for the next run: rate and scale as float, the others as unsigned integers.
+
+        Sends nothing where what the launches read stays the same: a transfer stops the device for as long as several small kernels take.
+        """
+        read = {name: value for name, value in words.items() if name in self._reads}
+        if read.items() <= self._sent.items():
             return
-        while len(self._step_events) >= RING:
-            self._step_events.popleft().wait()
-        host = self._step_ring[0]
-        self._step_ring.append(self._step_ring.pop(0))
+        self._sent |= read
         for name, value in words.items():
-            host[STEP[name]] = np.float32(value).view(np.uint32) if name in ("RATE", "SCALE") else np.uint32(int(value) & 0xFFFFFFFF)
-        buffer = self.session.buffers(self.step)[0]
-        self._step_events.append(self.session.device.cl.enqueue_copy(self.session.device.queue, buffer, host, is_blocking=False))
+            self._words[STEP[name]] = np.float32(value).view(np.uint32) if name in ("RATE", "SCALE") else np.uint32(int(value) & 0xFFFFFFFF)
+        if len(self._sendings) == RING:
+            self._sendings.popleft().wait()
+        device, buffer = self.session.device, self.session.buffers(self.step)[0]
+        self._sendings.append(device.cl.enqueue_copy(device.queue, buffer, self._words.copy(), is_blocking=False))
 
     def run(self, start: int = 0, stop: int | None = None, slot: int | None = None) -> None:
         """Enqueue the launches [start, stop); the first run after a bind may begin anywhere. `slot`: go on with an earlier run, whose number it is."""
@@ -177,6 +191,8 @@ class Tape:
         if ref.root in self.outputs.offsets:
             self.outputs.write(ref, array)
         elif ref.count:
+            if ref.root is self.step:
+                self._sent = {}
             self.session.write(ref, array, self, slot)
 
     def living(self, step: int) -> list[Ref | None]:
