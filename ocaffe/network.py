@@ -102,6 +102,7 @@ class Network:
         self.inferences = 0  # how often shapes were inferred since
         self.runs = 0  # forward passes of a net that no solver counts
         self._variants: OrderedDict[Any, Variant] = OrderedDict()
+        self._shape_key: tuple[int, tuple[Shape, ...]] | None = None  # with `inferences` at that time
 
     # -- parameters --------------------------------------------------------------------------------------------------
 
@@ -153,7 +154,7 @@ class Network:
         if key not in self._variants:
             made = compile_net(self.graph, self.group, self.session.device.target, choices, self.switches, update)
             recording, placed = made.recording, made.plan
-            tape = Tape(self.session, recording.schedule, placed, recording.step, self.switches.poison, self.arena)
+            tape = Tape(self.session, recording.schedule, placed, recording.step, self.switches.poison, self.arena, choices.apart)
             tape.prefetchers = self.prefetchers
             self._variants[key] = Variant(recording, placed, tape, choices, update)
             self._forget_old(kind)
@@ -200,6 +201,7 @@ class Network:
                 values[wants] = old.tape.read(was, old.tape.runs)
         self.bound(old.choices, old.update)
         new.tape.runs = old.tape.runs
+        new.tape.outputs.turn(new.tape.runs)
         for ref, array in values.items():
             new.tape.write(ref, array, new.tape.runs)
         return new
@@ -230,7 +232,10 @@ class Network:
 
     def shape_key(self) -> tuple[Shape, ...]:
         """The shapes that decide all others: of inputs, of data, and of what is measured."""
-        return tuple(blob.shape for node in self.graph.nodes if not node.bottoms or node.layer.extent is not None for blob in node.tops)
+        if self._shape_key is None or self._shape_key[0] != self.inferences:
+            shapes = tuple(blob.shape for node in self.graph.nodes if not node.bottoms or node.layer.extent is not None for blob in node.tops)
+            self._shape_key = self.inferences, shapes
+        return self._shape_key[1]
 
     def reshape(self, shapes: dict[str, Shape]) -> None:
         """Infer all shapes again from new shapes of Input tops; parameters must keep theirs. On an Error the net stays as it was."""
@@ -250,7 +255,7 @@ class Network:
     def next_shapes(self) -> dict[str, Shape]:
         """Shapes of the data tops that the next batch will change; empty for most nets, always."""
         changed = {}
-        for node in self.graph.nodes:
+        for node in self.graph.nodes if self.sources else ():
             source = self.sources.get(node.name)
             if source is not None:
                 info = self.prefetchers[source].peek().info

@@ -5,6 +5,7 @@ so the session owns all of them for as long as the tape exists.
 """
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from dataclasses import dataclass
@@ -18,19 +19,26 @@ from ocaffe.cl.program import ProgramKey
 from ocaffe.cl.session import POISON, Arena, Session
 from ocaffe.cl.timeline import Timeline
 from ocaffe.data.prefetch import Prefetcher
-from ocaffe.graph.ir import PERSISTENT, Call, Empty, HostCall, Launch, Measure, Ref, Role, Schedule, Upload, roots
+from ocaffe.graph.ir import PERSISTENT, Access, Call, Empty, HostCall, Launch, Measure, Ref, Role, Schedule, Upload, roots
 from ocaffe.graph.recorder import STEP
 from ocaffe.memory.plan import MemoryPlan
 
 HOST = (Upload, HostCall, Measure, Empty)  # launches without a kernel
 RING = 4  # runs that the host may be ahead of the device
 OUTPUT_ALIGNMENT = 64  # bytes between outputs in their common buffer
+OUTPUT_SLOTS, OUTPUT_BYTES = 16, 1 << 14  # runs whose outputs lie on the device together, and their size, at the most
+LATE = 0.05  # seconds after which outputs go to the host although there are slots left
 
 
 class Tape:
-    """One schedule on one session. `prefetchers` feeds the uploads; `run` enqueues and returns at once."""
+    """One schedule on one session. `prefetchers` feeds the uploads; `run` enqueues and returns at once.
 
-    def __init__(self, session: Session, schedule: Schedule, plan: MemoryPlan, step: Ref, poison: bool = False, arena: Arena | None = None) -> None:
+    `apart`: a run may end or begin anywhere and leave outputs as an earlier one made them.
+    """
+
+    def __init__(
+        self, session: Session, schedule: Schedule, plan: MemoryPlan, step: Ref, poison: bool = False, arena: Arena | None = None, apart: bool = False
+    ) -> None:
         self.session = session
         self.arena = arena or session.arena
         self.schedule = schedule
@@ -40,15 +48,17 @@ class Tape:
         self.runs = 0
         self.prefetchers: dict[Any, Prefetcher] = {}
         used = roots(schedule)
-        self.outputs = OutputRing(session, [ref for ref in used if ref.role is Role.OUTPUT])
-        self._uses_step = step in used
+        self.outputs = OutputRing(session, [ref for ref in used if ref.role is Role.OUTPUT], 1 if apart or not _made_anew(schedule) else OUTPUT_SLOTS)
         self._learned = [ref.root for launch in schedule for ref in launch.writes if ref.root.role is Role.PARAMETER][:1]
         self._calls = [None if isinstance(launch, HOST) else launch.final() for launch in schedule]
         self.generated: ProgramKey | None = None  # the program of all generated kernels; the session sets it
         self._actions: list[Any] = []
         self._streams: list[_StreamAction] = []
-        self._step_ring = [np.zeros(step.count, np.uint32) for _ in range(RING)]
-        self._step_events: deque[Any] = deque()
+        self._last: Any = None  # the event of the last run's last launch
+        self._reads = self._words_read()
+        self._words = np.zeros(step.count, np.uint32)
+        self._sent: dict[str, float | int] = {}  # those of the words read that lie in the step buffer
+        self._sendings: deque[Any] = deque()  # events, which keep the arrays
 
     @property
     def texts(self) -> set[str]:
@@ -59,6 +69,15 @@ class Tape:
     def keys(self) -> set[ProgramKey]:
         """The programs that bind needs."""
         return {self._key(call) for call in self._calls if call is not None}
+
+    def _words_read(self) -> frozenset[str]:
+        """The words of the step buffer that launches read: those that their defines name; all for generated kernels, which name none."""
+        words: set[str] = set()
+        for launch, call in zip(self.schedule, self._calls):
+            if any(operand.ref.root is self.step for operand in launch.operands):
+                named = dict(call.defines) if call is not None else {}
+                words.update({word for word in STEP if f"STEP_{word}" in named} or STEP)
+        return frozenset(words)
 
     def _key(self, call: Call) -> ProgramKey:
         if call.generated:
@@ -71,6 +90,7 @@ class Tape:
     def bind(self) -> None:
         """Make the kernels and set their arguments; programs must be built. Runs again when the arena moves."""
         self._streams = []
+        self._sent = {}  # the step buffer may be another
         self._actions = [self._bind(step, launch, call) for step, (launch, call) in enumerate(zip(self.schedule, self._calls))]
         if self.poison:
             dying: dict[int, list[Ref]] = {}
@@ -93,7 +113,8 @@ class Tape:
         assert call is not None
         local = call.local
         size = call.size if local is None else tuple(-(-n // m) * m for n, m in zip(call.size, local))
-        slots = max((operand.ref.root.slots for operand in launch.operands), default=1)
+        used = {operand.ref.root for operand in launch.operands}
+        slots = math.lcm(*(self.outputs.slots if root in self.outputs.offsets else root.slots for root in used))
         program = self.session.programs[self._key(call)]
         kernels = []
         for slot in range(slots):
@@ -112,23 +133,26 @@ class Tape:
 
     def locate(self, ref: Ref, slot: int = 0) -> tuple[Any, int]:
         if ref.root in self.outputs.offsets:
-            return self.outputs.buffer, self.outputs.offsets[ref.root] // ref.dtype.itemsize + ref.root_offset
+            return self.outputs.buffer, self.outputs.place(ref, slot) // ref.dtype.itemsize
         return self.session.locate(ref, self, slot)
 
     # -- running -----------------------------------------------------------------------------------------------------
 
     def set_step(self, **words: float | int) -> None:
-        """Write words of the step buffer (STEP_WORDS) for the next run: rate and scale as float, the others as unsigned integers."""
-        if not self._uses_step:  # nothing learns and nothing is drawn: a transfer less for each forward of a deploy net
+        """Write words of the step buffer (STEP_WORDS) for the next run: rate and scale as float, the others as unsigned integers.
+
+        Sends nothing where what the launches read stays the same: a transfer stops the device for as long as several small kernels take.
+        """
+        read = {name: value for name, value in words.items() if name in self._reads}
+        if read.items() <= self._sent.items():
             return
-        while len(self._step_events) >= RING:
-            self._step_events.popleft().wait()
-        host = self._step_ring[0]
-        self._step_ring.append(self._step_ring.pop(0))
+        self._sent |= read
         for name, value in words.items():
-            host[STEP[name]] = np.float32(value).view(np.uint32) if name in ("RATE", "SCALE") else np.uint32(int(value) & 0xFFFFFFFF)
-        buffer = self.session.buffers(self.step)[0]
-        self._step_events.append(self.session.device.cl.enqueue_copy(self.session.device.queue, buffer, host, is_blocking=False))
+            self._words[STEP[name]] = np.float32(value).view(np.uint32) if name in ("RATE", "SCALE") else np.uint32(int(value) & 0xFFFFFFFF)
+        if len(self._sendings) == RING:
+            self._sendings.popleft().wait()
+        device, buffer = self.session.device, self.session.buffers(self.step)[0]
+        self._sendings.append(device.cl.enqueue_copy(device.queue, buffer, self._words.copy(), is_blocking=False))
 
     def run(self, start: int = 0, stop: int | None = None, slot: int | None = None) -> None:
         """Enqueue the launches [start, stop); the first run after a bind may begin anywhere. `slot`: go on with an earlier run, whose number it is."""
@@ -137,8 +161,10 @@ class Tape:
         enqueue = self.session.device.cl.enqueue_nd_range_kernel
         going_on = slot is not None
         slot = self.runs if slot is None else slot
+        self.outputs.turn(slot)
         for root in self._learned:
             self.session.note(root)
+        event = None
         if self.session.timeline is not None:
             self._run_timed(self.session.timeline, start, stop, slot)
             start = len(self._actions)
@@ -147,9 +173,10 @@ class Tape:
                 kernel, size, local = action
                 if type(kernel) is list:
                     kernel = kernel[slot % len(kernel)]
-                enqueue(queue, kernel, size, local)
+                event = enqueue(queue, kernel, size, local)
             else:
-                action(slot)
+                event = action(slot)
+        self._last = event
         if not going_on and (stop is None or stop >= len(self._actions)):
             self.runs += 1
         queue.flush()
@@ -157,6 +184,10 @@ class Tape:
             stream.ahead(slot)
         if self.plan.slabs:
             self.arena.tape, self.arena.reached = self, len(self._actions) if stop is None else stop
+
+    def fetch(self) -> Fetched:
+        """What the last run leaves in the outputs, which later runs do not change; does not wait."""
+        return self.outputs.fetch(self._last)
 
     def _run_timed(self, timeline: Timeline, start: int, stop: int | None, slot: int) -> None:
         """The same with a note of each launch; a host step is waited for."""
@@ -185,6 +216,8 @@ class Tape:
         if ref.root in self.outputs.offsets:
             self.outputs.write(ref, array)
         elif ref.count:
+            if ref.root is self.step:
+                self._sent = {}
             self.session.write(ref, array, self, slot)
 
     def living(self, step: int) -> list[Ref | None]:
@@ -197,64 +230,127 @@ class Tape:
         ]
 
 
-class OutputRing:
-    """Losses and net outputs lie together in one small buffer, so that one transfer a run brings them all to the host."""
+def _made_anew(schedule: Schedule) -> bool:
+    """Whether every run writes all outputs before it reads them, so that it does not matter where those of the run before lie."""
+    first: dict[Ref, Access] = {}
+    for launch in schedule:
+        for operand in launch.operands:
+            if operand.ref.root.role is Role.OUTPUT:
+                first.setdefault(operand.ref.root, operand.access)
+    return all(access is Access.WRITE for access in first.values())
 
-    def __init__(self, session: Session, refs: list[Ref]) -> None:
+
+class OutputRing:
+    """Losses and net outputs lie together in one small buffer, with a slot for each of several runs: one transfer brings them all to the host.
+
+    Most runs have no transfer then, which would stop the device for as long as several small kernels take. `slots`: at the most.
+    """
+
+    def __init__(self, session: Session, refs: list[Ref], slots: int) -> None:
         self.session = session
         self.offsets: dict[Ref, int] = {}
         size = 0
         for ref in refs:
             self.offsets[ref] = size
             size += -(-ref.nbytes // OUTPUT_ALIGNMENT) * OUTPUT_ALIGNMENT
-        cl = session.device.cl
-        self.buffer = cl.Buffer(session.device.context, cl.mem_flags.READ_WRITE, max(size, OUTPUT_ALIGNMENT))
-        cl.enqueue_fill_buffer(session.device.queue, self.buffer, np.uint32(0), 0, max(size, OUTPUT_ALIGNMENT))
         self._size = max(size, OUTPUT_ALIGNMENT)
-        self._ring: list[np.ndarray] = []  # made when first fetched: large outputs of deploy nets are read one by one
-        self._next = 0
+        self.slots = slots if slots * self._size <= OUTPUT_BYTES else 1
+        self._slot = 0  # of the last run
+        self._transfer = Transfer()  # the next one
+        self._fetched: set[int] = set()  # slots that it will bring
+        self._sent = 0.0  # when
+        cl = session.device.cl
+        self.buffer = cl.Buffer(session.device.context, cl.mem_flags.READ_WRITE, self.slots * self._size)
+        cl.enqueue_fill_buffer(session.device.queue, self.buffer, np.uint32(0), 0, self.slots * self._size)
 
-    def fetch(self) -> Fetched:
-        """Begin to read all outputs of the last run; does not wait. At most RING fetches may be open."""
-        if not self._ring:
-            self._ring = [np.zeros(self._size, np.uint8) for _ in range(RING)]
-        host = self._ring[self._next % RING]
-        self._next += 1
-        event = self.session.device.cl.enqueue_copy(self.session.device.queue, host, self.buffer, is_blocking=False)
-        return Fetched(self, host, event)
+    def place(self, ref: Ref, slot: int | None = None) -> int:
+        """Where an output of a run (the last one) begins in the buffer, in bytes."""
+        slot = self._slot if slot is None else slot % self.slots
+        return slot * self._size + self.offsets[ref.root] + ref.root_offset * ref.dtype.itemsize
+
+    def turn(self, run: int) -> None:
+        """Run number `run` is enqueued next."""
+        self._slot = run % self.slots
+        if self._slot in self._fetched:
+            self.send()
+
+    @property
+    def late(self) -> bool:
+        """Whether it is time to send, however little."""
+        return time.monotonic() - self._sent > LATE
+
+    def fetch(self, last: Any) -> Fetched:
+        """The outputs of the last run, which come with a transfer that it may share with later ones. `last`: the event of its last launch."""
+        fetched = Fetched(self, self._transfer, self._slot, last)
+        self._fetched.add(self._slot)
+        if len(self._fetched) == self.slots or self.late:
+            self.send()
+        return fetched
+
+    def send(self) -> None:
+        """Begin the transfer of what was fetched; does not wait."""
+        host = np.empty(self.slots * self._size, np.uint8)
+        device = self.session.device
+        self._transfer.host, self._transfer.event = host, device.cl.enqueue_copy(device.queue, host, self.buffer, is_blocking=False)
+        self._transfer, self._sent = Transfer(), time.monotonic()
+        self._fetched.clear()
 
     def write(self, ref: Ref, array: np.ndarray) -> None:
-        """Set one output; waits."""
-        begin = self.offsets[ref.root] + ref.root_offset * ref.dtype.itemsize
+        """Set one output of the last run; waits."""
         data = np.ascontiguousarray(array, ref.dtype)
-        self.session.device.cl.enqueue_copy(self.session.device.queue, self.buffer, data, dst_offset=begin, is_blocking=True)
+        self.session.device.cl.enqueue_copy(self.session.device.queue, self.buffer, data, dst_offset=self.place(ref), is_blocking=True)
 
     def read(self, ref: Ref) -> np.ndarray:
-        """A copy of one output; waits."""
+        """A copy of one output of the last run; waits."""
         result = np.empty(ref.shape, ref.dtype)
-        begin = self.offsets[ref.root] + ref.root_offset * ref.dtype.itemsize
-        self.session.device.cl.enqueue_copy(self.session.device.queue, result, self.buffer, src_offset=begin, is_blocking=True)
+        self.session.device.cl.enqueue_copy(self.session.device.queue, result, self.buffer, src_offset=self.place(ref), is_blocking=True)
         return result
 
 
 @dataclass
+class Transfer:
+    """The way to the host of the outputs of some runs."""
+
+    host: np.ndarray | None = None  # None: not sent yet
+    event: Any = None  # None: not sent, or arrived
+
+
+@dataclass
 class Fetched:
-    """Outputs on their way to the host; `value` waits for them."""
+    """The outputs of one run; `value` waits for them."""
 
     ring: OutputRing
-    host: np.ndarray
-    event: Any
+    transfer: Transfer
+    slot: int
+    last: Any
 
-    def wait(self) -> None:
-        if self.event is not None:
-            self.event.wait()
-            self.event = None
+    def finish(self) -> None:
+        """Wait for the run, not for its outputs."""
+        if self.last is not None:
+            self.last.wait()
+            self.last = None
+
+    @property
+    def arrived(self) -> bool:
+        """Whether `value` need not wait. What is late is sent."""
+        transfer = self.transfer
+        if transfer.host is None and self.ring.late:
+            self.ring.send()
+        if transfer.event is not None and complete(self.ring.session.device.cl, transfer.event):
+            transfer.event = None
+        return transfer.host is not None and transfer.event is None
 
     def value(self, ref: Ref) -> np.ndarray:
         """A copy of one output."""
-        self.wait()
-        begin = self.ring.offsets[ref.root] + ref.root_offset * ref.dtype.itemsize
-        return self.host[begin : begin + ref.nbytes].view(ref.dtype).reshape(ref.shape).copy()
+        transfer = self.transfer
+        if transfer.host is None:
+            self.ring.send()
+        if transfer.event is not None:
+            transfer.event.wait()
+            transfer.event = None
+        assert transfer.host is not None
+        begin = self.ring.place(ref, self.slot)
+        return transfer.host[begin : begin + ref.nbytes].view(ref.dtype).reshape(ref.shape).copy()
 
 
 class _UploadAction:

@@ -90,7 +90,7 @@ def benchmark(network: Network, iterations: int) -> None:
 
     log.info("caffe.cpp:351", "Performing Forward")
     timed(lambda: tape.run(0, recording.forward_end))
-    log.info("caffe.cpp:356", f"Initial loss: {number(network.loss(variant, tape.outputs.fetch()))}")
+    log.info("caffe.cpp:356", f"Initial loss: {number(network.loss(variant, tape.fetch()))}")
     log.info("caffe.cpp:357", "Performing Backward")
     timed(lambda: tape.run(recording.forward_end))
     log.info("caffe.cpp:365", "*** Benchmark begins ***")

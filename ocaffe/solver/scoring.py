@@ -50,7 +50,7 @@ def log_outputs(source: str, prefix: str, outputs: Sequence[Output]) -> None:
 
 
 def run_batches(network: Network, batches: int) -> Iterator[tuple[Variant, Fetched]]:
-    """Forward `batches` times; the device is at most one ring ahead of what has been yielded."""
+    """Forward `batches` times; the device is at most RING runs behind."""
     pending: deque[tuple[Variant, Fetched]] = deque()
     for _ in range(batches):
         shapes = network.next_shapes()
@@ -61,10 +61,12 @@ def run_batches(network: Network, batches: int) -> Iterator[tuple[Variant, Fetch
         variant = network.run(variant)
         network.runs += 1
         network.advance()
-        fetched = variant.tape.outputs.fetch()
+        fetched = variant.tape.fetch()
         network.log_debug(variant, fetched, backward=False)
         pending.append((variant, fetched))
-        while pending and (len(pending) >= RING - 1 or network.reads_late(variant)):
+        if len(pending) >= RING:
+            pending[-RING][1].finish()
+        while pending and (pending[0][1].arrived or network.reads_late(variant)):
             yield pending.popleft()
     yield from pending
 

@@ -233,7 +233,7 @@ class Solver:
         log.info("solver.cpp:332", "Optimization Done.")
 
     def step(self, iterations: int) -> None:
-        """Run `iterations` iterations. Nothing here waits for the device but a display line, a full ring, a test or a snapshot."""
+        """Run `iterations` iterations. Nothing here waits for the device but a display line, a pass RING passes before, a test or a snapshot."""
         param = self.param
         start, stop = self.iter, self.iter + iterations
         self.losses.restart()
@@ -242,7 +242,7 @@ class Solver:
         meter = Meter(self)
         while self.iter < stop:
             if param.test_interval and self.iter % param.test_interval == 0 and (self.iter > 0 or param.test_initialization):
-                self._harvest(pending, start, 0)
+                self._harvest(pending, start)
                 self.test_all()
                 if self.stopped:
                     break
@@ -252,7 +252,9 @@ class Solver:
             for index in range(param.iter_size):
                 variant, fetched = self._pass(index, rate)
                 pending.append((self.iter, index, variant, fetched))
-                self._harvest(pending, start, 0 if display and index == param.iter_size - 1 else RING - 1)
+                if len(pending) >= RING:
+                    pending[-RING][3].finish()
+                self._harvest(pending, start, wait=display and index == param.iter_size - 1)
             if display:
                 self._display(variant, fetched, rate, meter)
             if self._split_passes:
@@ -260,7 +262,7 @@ class Solver:
                 fetched = self._run_update(rate)
             if self.updater.clips:
                 self._clips.append((self.iter, fetched))
-                self._report_clipping(0 if display else RING - 2)
+                self._report_clipping(wait=display)
             if advanced:
                 log.info("sgd_solver.cpp:60", f"MultiStep Status: Iteration {self.iter}, step = {self.rate.current_step}")
             if display:
@@ -269,13 +271,13 @@ class Solver:
             self.on_progress(self.iter)
             wanted = self.request()
             if wanted == "snapshot" or (param.snapshot and self.iter % param.snapshot == 0):
-                self._harvest(pending, start, 0)
+                self._harvest(pending, start)
                 self.snapshot()
             if wanted == "stop":
                 self.stopped = True
                 break
-        self._harvest(pending, start, 0)
-        self._report_clipping(0)
+        self._harvest(pending, start)
+        self._report_clipping()
 
     def _pass(self, index: int, rate: float) -> tuple[Variant, Fetched]:
         """Enqueue one forward and backward (and the update, where it is part of the tape)."""
@@ -289,7 +291,7 @@ class Solver:
         tape.set_step(**self.updater.words(self.iter, rate), PASS=index, SAMPLE=0)
         variant = self.network.run(variant)
         self.network.advance()
-        fetched = variant.tape.outputs.fetch()
+        fetched = variant.tape.fetch()
         if self.param.display and self.iter % self.param.display == 0:  # Caffe's training nets speak in displayed iterations only
             self.network.log_debug(variant, fetched, backward=True)
         return variant, fetched
@@ -306,16 +308,16 @@ class Solver:
             self.session.bind([tape])
         tape.set_step(**self.updater.words(self.iter, rate))
         tape.run()
-        return tape.outputs.fetch()
+        return tape.fetch()
 
     def apply_update(self) -> None:
         """Update the parameters from the gradients that a kept net holds."""
         rate, _ = self.rate(self.iter)
         self._run_update(rate)
 
-    def _harvest(self, pending: deque[tuple[int, int, Variant, Fetched]], start: int, leave: int) -> None:
-        """Take in the losses of passes that are done, oldest first, until `leave` are still on their way."""
-        while len(pending) > leave:
+    def _harvest(self, pending: deque[tuple[int, int, Variant, Fetched]], start: int, wait: bool = True) -> None:
+        """Take in the losses of passes, oldest first: all, or those that have arrived."""
+        while pending and (wait or pending[0][3].arrived):
             iteration, index, variant, fetched = pending.popleft()
             loss = self.network.loss(variant, fetched)
             if not np.isfinite(loss) and not self._warned:
@@ -324,9 +326,9 @@ class Solver:
                 log.warning("solver.cpp:239", f"{fact}: {snapshots.DIVERGED}")
             self.losses.add_pass(loss, index, self.param.iter_size, iteration - start)
 
-    def _report_clipping(self, leave: int) -> None:
-        """Log what was clipped, oldest first, until `leave` iterations are still on their way."""
-        while len(self._clips) > leave:
+    def _report_clipping(self, wait: bool = True) -> None:
+        """Log what was clipped, oldest first: in all iterations, or in those whose outputs have arrived."""
+        while self._clips and (wait or self._clips[0][1].arrived):
             _, fetched = self._clips.popleft()
             scale, norm = fetched.value(self.updater.clip)
             if scale == 1:
@@ -356,7 +358,7 @@ class Solver:
         variant = self.network.run(variant, stop=lambda recording: recording.forward_end)
         variant.tape.runs += 1
         self.network.advance()
-        return self.network.loss(variant, variant.tape.outputs.fetch())
+        return self.network.loss(variant, variant.tape.fetch())
 
     # -- testing -----------------------------------------------------------------------------------------------------
 

@@ -59,20 +59,26 @@ class Updater:
         """Whether parameters may be updated one after another: not where all gradients decide on the scale of each."""
         return not self.clips
 
+    @property
+    def corrects(self) -> bool:
+        """Whether the rule corrects the bias of its histories, by a factor that changes from iteration to iteration."""
+        return self.rule in (RULES["Adam"], RULES["AdamW"])
+
     def words(self, iteration: int, rate: float) -> dict[str, float]:
         """What the update of an iteration reads from the step buffer: the rate, and Adam's bias correction, in Caffe's float arithmetic."""
         result = {"RATE": rate, "ITERATION": iteration}
-        if self.rule in (RULES["Adam"], RULES["AdamW"]):
+        if self.corrects:
             beta1, beta2, t = np.float32(self.solver.momentum), np.float32(self.solver.momentum2), np.float32(iteration + 1)
             result["SCALE"] = float(np.sqrt(np.float32(1) - np.power(beta2, t)) / (np.float32(1) - np.power(beta1, t)))
         return result
 
     def _defines(self, rec: Recorder) -> dict[str, int]:
         cpu = rec.target.is_cpu
+        words = ["RATE"] + ["ITERATION"] * (self.average is not None) + ["SCALE"] * self.corrects  # no others: tapes send what launches name
         return {
             "BLOCK": PARAMETER_ALIGNMENT, "V": 16 if cpu else 1, "LANES": 1 if cpu else 64,
             "RULE": self.rule.number, "L1": int(self.solver.regularization_type == "L1"), "EMA": int(self.average is not None),
-            **{f"STEP_{word}": STEP[word] for word in ("RATE", "ITERATION", "SCALE")},
+            **{f"STEP_{word}": STEP[word] for word in words},
         }  # fmt: skip
 
     def exchange(self, rec: Recorder) -> None:

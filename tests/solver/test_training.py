@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from ocaffe import log, proto
+from ocaffe.cl import tape
 from ocaffe.errors import Error
 from ocaffe.model.text import parse
 from ocaffe.solver.solver import Solver
@@ -237,6 +238,104 @@ def test_step_neither_waits_nor_makes_anything(device: Any, extra: str, own: boo
         monkeypatch.undo()
         solver.close()
     assert not watched.broken and not calls
+
+
+CONSTANT = """
+layer { name: "data" type: "DummyData" top: "data" top: "label" dummy_data_param {
+  shape { dim: 4 dim: 6 } shape { dim: 4 } data_filler { type: "constant" value: 0.5 } data_filler { type: "constant" value: 1 } } }
+layer { name: "ip" type: "InnerProduct" bottom: "data" top: "ip" inner_product_param { num_output: 3 weight_filler { type: "xavier" } } }
+layer { name: "loss" type: "SoftmaxWithLoss" bottom: "ip" bottom: "label" top: "loss" }
+"""
+FIXED = "net: 'constant.prototxt' momentum: 0.9 random_seed: 1 average_loss: 40 snapshot_after_train: false"
+
+
+def constant(device: Any, extra: str) -> Solver:
+    """A solver of a net that needs nothing from the host."""
+    pathlib.Path("constant.prototxt").write_text(CONSTANT)
+    return Solver(parse(f"{FIXED} {extra}", proto.SolverParameter, "solver.prototxt"), device, file="solver.prototxt")
+
+
+class Counted:
+    """pyopencl, noting the direction of each copy."""
+
+    def __init__(self, cl: Any) -> None:
+        self.cl, self.copies = cl, {"to": 0, "from": 0}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.cl, name)
+
+    def enqueue_copy(self, queue: Any, target: Any, source: Any, **kwargs: Any) -> Any:
+        self.copies["from" if isinstance(target, np.ndarray) else "to"] += 1
+        return self.cl.enqueue_copy(queue, target, source, **kwargs)
+
+
+RATES = {  # solver and how many of 32 iterations send words of the step buffer
+    "fixed": ("base_lr: 0.1 lr_policy: 'fixed'", 0),
+    "multistep": ("base_lr: 0.1 lr_policy: 'multistep' gamma: 0.5 stepvalue: 10 stepvalue: 20", 2),
+    "inv": ("base_lr: 0.1 lr_policy: 'inv' gamma: 0.1 power: 0.5", 32),
+    "adam": ("base_lr: 0.1 lr_policy: 'fixed' type: 'Adam' momentum2: 0.99", 32),
+    "average": ("base_lr: 0.1 lr_policy: 'fixed' ema_decay: 0.9", 32),
+}
+
+
+@pytest.mark.parametrize("case", RATES)
+def test_what_stays_the_same_is_not_sent(device: Any, case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    extra, sent = RATES[case]
+    monkeypatch.setattr(tape, "LATE", 1e9)
+    solver = constant(device, extra)
+    solver.step(1)
+    counted = Counted(device.cl)
+    monkeypatch.setattr(device, "cl", counted)
+    solver.step(32)
+    monkeypatch.undo()
+    solver.close()
+    assert counted.copies == {"to": sent, "from": 2}
+
+
+def test_words_are_sent_again_where_something_wrote_over_them(device: Any) -> None:
+    states = []
+    for disturbed in (False, True):
+        solver = constant(device, RATES["fixed"][0])
+        solver.step(2)
+        variant = solver._train_variants()[0]
+        if disturbed:
+            variant.tape.write(variant.recording.step, np.zeros(8, np.uint32))
+        solver.step(2)
+        states.append(everything(solver))
+        solver.close()
+    for name, array in states[0].items():
+        np.testing.assert_array_equal(states[1][name], array, name)
+
+
+@pytest.mark.parametrize("extra", ["", "iter_size: 2", "clip_gradients: 0.01"], ids=["plain", "passes", "clipped"])
+def test_losses_do_not_depend_on_when_they_come(device: Any, extra: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a transfer for each run, with one for many, with what is late sent."""
+    windows = []
+    for slots, late in ((1, 0.0), (16, 1e9), (16, 0.0), (3, 1e9)):
+        monkeypatch.setattr(tape, "OUTPUT_SLOTS", slots)
+        monkeypatch.setattr(tape, "LATE", late)
+        solver = constant(device, f"{RATES['fixed'][0]} display: 7 {extra}")
+        solver.step(24)
+        windows.append([float(loss) for loss in solver.losses.window])
+        solver.close()
+    assert len(set(windows[0])) == 24 and all(window == windows[0] for window in windows[1:])
+
+
+def test_a_run_ahead_is_bounded(device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After an iteration is enqueued, at most RING - 1 have not ended."""
+    monkeypatch.setattr(tape, "LATE", 1e9)
+    solver = constant(device, RATES["fixed"][0])
+    events: list[Any] = []
+    ended: list[bool] = []
+
+    def after(iteration: int) -> None:
+        events.append(solver._train_variants()[0].tape._last)
+        ended.extend(event.command_execution_status == device.cl.command_execution_status.COMPLETE for event in events[: -tape.RING + 1])
+
+    solver.on_progress = after
+    solver.step(12)
+    solver.close()
+    assert len(events) == 12 and ended and all(ended)
 
 
 def forbid(calls: list[str], name: str) -> Callable[..., None]:
