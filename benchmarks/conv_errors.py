@@ -65,7 +65,7 @@ def main() -> None:
             ("backward_filter", rw, partial(conv_gpu.backward_filter, g=g, x=rx, dy=ry, dw=rw),
              partial(winograd_gpu.backward_filter, g=g, x=rx, dy=ry, dw=rw)),
         )):  # fmt: skip
-            tiles = conv_gpu.tiles(target, g, gathers=index < 2)
+            tiles = conv_gpu.tiles(target, g, direction)
             choice = next((tile for tile in tiles if tile.mma and tile.item_rows * tile.item_columns <= 64), tiles[1])
             given = {ref: array for ref, array in {**feeds, ry: dy.cpu().numpy()}.items() if ref is not result}
             found = [strict[index].cpu().numpy()]

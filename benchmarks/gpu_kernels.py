@@ -335,7 +335,7 @@ def main() -> None:
     if options.mma:
         for problem in wanted:
             problem.tiles = [tile for tile in problem.tiles if tile.mma] or problem.tiles
-    threes = [name for name in WINOGRAD if any(text in name for text in options.only)] if target.math != "ieee" else []
+    threes = [name for name in WINOGRAD if any(text in name for text in options.only)]
     runner = None
     if device:
         print(f"{device.name} ({device.platform_name} {device.driver_version}), {target.compute_units} compute units, batch {options.batch}\n")

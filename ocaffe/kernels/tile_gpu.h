@@ -101,66 +101,82 @@ INLINE void mma(float d[4], const uint a[4], const uint b[2]) {
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
-/* The leading TF32 number of a float, and what is left of it. */
+/* The nearest TF32 number. What it leaves of a float is the second of its two parts, of which the tensor cores read the leading bits. Were the first part cut
+   off instead of rounded, then the product of both rests, which is left out, would be four times as large and always have the sign of the whole. */
 INLINE uint leading(float v) {
 #if MMA == 1
   uint r;
   asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(r) : "f"(v));
   return r;
 #else
-  return as_uint(v) & 0xffffe000u;
+  return (as_uint(v) + 0x1000u) & 0xffffe000u;
 #endif
 }
+
+/* Tensor cores cut off what does not fit a sum (Fasi et al., "Numerical behavior of NVIDIA tensor cores", 2021). So three products are summed there over
+   SLICES times 8 of the depth only, the small ones first, and outside from there on. Two, for each addition to the whole sum rounds that, which is worse. */
+#define SLICES (MMA == 3 && BK % 16 == 0 ? 2 : 1)
 
 INLINE void tile_multiply_mma(local const float* a, local const float* b, float acc[TM][TN]) {
   const int lane = get_local_id(0) % 32, g = lane / 4, q = lane % 4;
   a += q * LDA;
   b += q * LDB - 4 * q + g / 2 * 4 + g % 2;
 #pragma unroll
-  for (int k = 0; k < BK; k += 8) {
-    uint ah[TM / 2][4], bh[TN / 2][2];
+  for (int k = 0; k < BK; k += 8 * SLICES) {
+    uint ah[SLICES][TM / 2][4];
 #if MMA == 3
-    uint al[TM / 2][4], bl[TN / 2][2];
+    uint al[SLICES][TM / 2][4];
 #endif
 #pragma unroll
-    for (int i = 0; i < TM / 2; ++i)
+    for (int s = 0; s < SLICES; ++s)
 #pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        const float v = a[(k + e / 2 * 4) * LDA + i * 16 + e % 2 * 8];
-        ah[i][e] = leading(v);
+      for (int i = 0; i < TM / 2; ++i)
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          const float v = a[(k + s * 8 + e / 2 * 4) * LDA + i * 16 + e % 2 * 8];
+          ah[s][i][e] = leading(v);
 #if MMA == 3
-        al[i][e] = as_uint(v - as_float(ah[i][e]));
+          al[s][i][e] = as_uint(v - as_float(ah[s][i][e]));
 #endif
-      }
+        }
 #pragma unroll
-    for (int j = 0; j < TN / 2; ++j)
-#pragma unroll
-      for (int e = 0; e < 2; ++e) {
-        const float v = b[(k + e * 4) * LDB + j / 2 * 16 + j % 2 * 2];
-        bh[j][e] = leading(v);
+    for (int j = 0; j < TN / 2; ++j) {
+      const int c = j / 2 * 4 + j % 2 * 2;
+      uint bh[SLICES][2];
 #if MMA == 3
-        bl[j][e] = as_uint(v - as_float(bh[j][e]));
+      uint bl[SLICES][2];
 #endif
-      }
 #pragma unroll
-    for (int i = 0; i < TM / 2; ++i)
+      for (int s = 0; s < SLICES; ++s)
 #pragma unroll
-      for (int j = 0; j < TN / 2; ++j) {
+        for (int e = 0; e < 2; ++e) {
+          const float v = b[(k + s * 8 + e * 4) * LDB + j / 2 * 16 + j % 2 * 2];
+          bh[s][e] = leading(v);
+#if MMA == 3
+          bl[s][e] = as_uint(v - as_float(bh[s][e]));
+#endif
+        }
+#pragma unroll
+      for (int i = 0; i < TM / 2; ++i) {
         float d[4] = {0.0f, 0.0f, 0.0f, 0.0f};
-        const int c = j / 2 * 4 + j % 2 * 2;
 #if MMA == 3
-        mma(d, al[i], bh[j]);
-        mma(d, ah[i], bl[j]);
+#pragma unroll
+        for (int s = 0; s < SLICES; ++s) {
+          mma(d, al[s][i], bh[s]);
+          mma(d, ah[s][i], bl[s]);
+        }
 #else
         d[0] = acc[2 * i][c], d[1] = acc[2 * i][c + 1], d[2] = acc[2 * i + 1][c], d[3] = acc[2 * i + 1][c + 1];
 #endif
-        mma(d, ah[i], bh[j]);
+#pragma unroll
+        for (int s = 0; s < SLICES; ++s) mma(d, ah[s][i], bh[s]);
 #if MMA == 3
         acc[2 * i][c] += d[0], acc[2 * i][c + 1] += d[1], acc[2 * i + 1][c] += d[2], acc[2 * i + 1][c + 1] += d[3];
 #else
         acc[2 * i][c] = d[0], acc[2 * i][c + 1] = d[1], acc[2 * i + 1][c] = d[2], acc[2 * i + 1][c + 1] = d[3];
 #endif
       }
+    }
   }
 }
 #endif

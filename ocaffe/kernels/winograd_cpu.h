@@ -13,59 +13,68 @@
 /* From a p to the next: not a power of two, which would put all of them in one set of the caches. */
 #define STEP(count) ((ulong)(count) + V)
 
+/* The points of interpolation are 0, +-sqrt(1/2), +-sqrt(2) and infinity, as in winograd_gpu.cl: the usual 0, +-1, +-2 make errors three to six times as
+   large and no less work. A point's power stands before what is odd in it; POINT_A^2 = 1/2, POINT_B^2 = 2. */
+#define POINT_A 0.70710678f
+#define POINT_B 1.41421356f
+#define CUBE_A 0.35355339f
+#define CUBE_B 2.82842712f
+#define WEIGHT_A (-2.0f / 3) /* 1 / (2 A^2 (A^2 - B^2)) */
+#define WEIGHT_B (1.0f / 6)  /* 1 / (2 B^2 (B^2 - A^2)) */
+
 /* Six values through B', the transform of the input. */
-#define TRANSFORM_INPUT(to, d)                                                                        \
-  do {                                                                                                \
-    const vec a_ = d[4] - 4.0f * d[2], b_ = d[3] - 4.0f * d[1], c_ = d[4] - d[2], e_ = 2.0f * (d[3] - d[1]); \
-    to[0] = 4.0f * d[0] - 5.0f * d[2] + d[4];                                                         \
-    to[1] = a_ + b_;                                                                                  \
-    to[2] = a_ - b_;                                                                                  \
-    to[3] = c_ + e_;                                                                                  \
-    to[4] = c_ - e_;                                                                                  \
-    to[5] = 4.0f * d[1] - 5.0f * d[3] + d[5];                                                         \
+#define TRANSFORM_INPUT(to, d)                                                                                    \
+  do {                                                                                                            \
+    const vec a_ = d[4] - 2.0f * d[2], b_ = d[3] - 2.0f * d[1], c_ = d[4] - 0.5f * d[2], e_ = d[3] - 0.5f * d[1]; \
+    to[0] = d[0] - 2.5f * d[2] + d[4];                                                                            \
+    to[1] = a_ + POINT_A * b_;                                                                                    \
+    to[2] = a_ - POINT_A * b_;                                                                                    \
+    to[3] = c_ + POINT_B * e_;                                                                                    \
+    to[4] = c_ - POINT_B * e_;                                                                                    \
+    to[5] = d[1] - 2.5f * d[3] + d[5];                                                                            \
   } while (0)
 
 /* Six values through A', the transform of the products: four. */
-#define TRANSFORM_OUTPUT(to, m)                                                     \
-  do {                                                                              \
+#define TRANSFORM_OUTPUT(to, m)                                                       \
+  do {                                                                                \
     const vec s_ = m[1] + m[2], d_ = m[1] - m[2], t_ = m[3] + m[4], e_ = m[3] - m[4]; \
-    to[0] = m[0] + s_ + t_;                                                         \
-    to[1] = d_ + 2.0f * e_;                                                         \
-    to[2] = s_ + 4.0f * t_;                                                         \
-    to[3] = d_ + 8.0f * e_ + m[5];                                                  \
+    to[0] = m[0] + s_ + t_;                                                           \
+    to[1] = POINT_A * d_ + POINT_B * e_;                                              \
+    to[2] = 0.5f * s_ + 2.0f * t_;                                                    \
+    to[3] = CUBE_A * d_ + (CUBE_B * e_ + m[5]);                                       \
   } while (0)
 
 /* Four values through A, the transform of the gradient of the outputs: six. */
-#define TRANSFORM_GRADIENT(to, d)                                                     \
-  do {                                                                                \
-    const vec a_ = d[0] + d[2], b_ = d[1] + d[3], c_ = d[0] + 4.0f * d[2], e_ = 2.0f * d[1] + 8.0f * d[3]; \
-    to[0] = d[0];                                                                     \
-    to[1] = a_ + b_;                                                                  \
-    to[2] = a_ - b_;                                                                  \
-    to[3] = c_ + e_;                                                                  \
-    to[4] = c_ - e_;                                                                  \
-    to[5] = d[3];                                                                     \
+#define TRANSFORM_GRADIENT(to, d)                                                                                 \
+  do {                                                                                                            \
+    const vec a_ = d[0] + 0.5f * d[2], b_ = d[1] + 0.5f * d[3], c_ = d[0] + 2.0f * d[2], e_ = d[1] + 2.0f * d[3]; \
+    to[0] = d[0];                                                                                                 \
+    to[1] = a_ + POINT_A * b_;                                                                                    \
+    to[2] = a_ - POINT_A * b_;                                                                                    \
+    to[3] = c_ + POINT_B * e_;                                                                                    \
+    to[4] = c_ - POINT_B * e_;                                                                                    \
+    to[5] = d[3];                                                                                                 \
   } while (0)
 
 /* Six values through G', which leads to the gradient of the filters: three. */
-#define TRANSFORM_WINDOW(to, m)                                                       \
-  do {                                                                                \
-    const vec s_ = m[1] + m[2], t_ = m[3] + m[4];                                     \
-    to[0] = m[0] * 0.25f - s_ * (1.0f / 6) + t_ * (1.0f / 24);                        \
-    to[1] = (m[2] - m[1]) * (1.0f / 6) + (m[3] - m[4]) * (1.0f / 12);                 \
-    to[2] = (t_ - s_) * (1.0f / 6) + m[5];                                            \
+#define TRANSFORM_WINDOW(to, m)                                                      \
+  do {                                                                               \
+    const vec s_ = WEIGHT_A * (m[1] + m[2]), t_ = WEIGHT_B * (m[3] + m[4]);          \
+    to[0] = m[0] + s_ + t_;                                                          \
+    to[1] = WEIGHT_A * POINT_A * (m[1] - m[2]) + WEIGHT_B * POINT_B * (m[3] - m[4]); \
+    to[2] = 0.5f * s_ + 2.0f * t_ + m[5];                                            \
   } while (0)
 
 /* Three values through G, the transform of the filters: six. */
-#define TRANSFORM_FILTER(to, g)                                                     \
-  do {                                                                              \
-    const vec s_ = (g[0] + g[2]) * (-1.0f / 6), t_ = g[0] * (1.0f / 24) + g[2] * (1.0f / 6); \
-    to[0] = g[0] * 0.25f;                                                           \
-    to[1] = s_ - g[1] * (1.0f / 6);                                                 \
-    to[2] = s_ + g[1] * (1.0f / 6);                                                 \
-    to[3] = t_ + g[1] * (1.0f / 12);                                                \
-    to[4] = t_ - g[1] * (1.0f / 12);                                                \
-    to[5] = g[2];                                                                   \
+#define TRANSFORM_FILTER(to, g)                                                           \
+  do {                                                                                    \
+    const vec s_ = WEIGHT_A * (g[0] + 0.5f * g[2]), t_ = WEIGHT_B * (g[0] + 2.0f * g[2]); \
+    to[0] = g[0];                                                                         \
+    to[1] = s_ + WEIGHT_A * POINT_A * g[1];                                               \
+    to[2] = s_ - WEIGHT_A * POINT_A * g[1];                                               \
+    to[3] = t_ + WEIGHT_B * POINT_B * g[1];                                               \
+    to[4] = t_ - WEIGHT_B * POINT_B * g[1];                                               \
+    to[5] = g[2];                                                                         \
   } while (0)
 
 /* Up to V tiles side by side in one image: number `first` and following of their NR. x, y: the first pixel that they see, which may be outside;

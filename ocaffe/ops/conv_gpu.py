@@ -132,7 +132,7 @@ def _choose(rec: Recorder, direction: str, g: ConvGeometry, winograd: Callable[[
     """What was measured, else what is estimated to be the fastest: a tile and split of the direct product, or WINOGRAD, whose cost `winograd` says."""
     shape = product_shape(g, direction)
     candidates: list[Choice | str] = [*ranked(rec.target, tiles(rec.target, g, direction), *shape)]
-    if winograd_gpu.possible(rec.target, g):
+    if winograd_gpu.possible(g):
         direct = cost(rec.target, candidates[0], *shape)  # type: ignore[arg-type]
         candidates.insert(int(winograd() >= direct), WINOGRAD)
     return rec.target.tuned.choose(Problem(direction, g, rec.target.math), candidates)

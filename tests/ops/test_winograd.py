@@ -16,7 +16,7 @@ from tests.harness import execute
 from tests.ops.test_convolution import RESULTS, arrays, geometry, record, reference, refs
 from tests.ops.test_gemm import close, hold, merge_relu, recorder
 
-TOLERANCE = 1e-4  # of the largest magnitude: what the transforms may cost
+TOLERANCE = 1e-5  # of the largest magnitude: what the transforms may cost
 
 GEOMETRIES = {
     "one tile": geometry(1, 3, 5, (1, 4, 4), (1, 3, 3), pad=(0, 1, 1)),
