@@ -5,7 +5,7 @@
      forward           y[o][q]  = sum over c of w[o][c] x[c][q]     backward_data is the same with the filters transposed
      backward_filter   w[o][c]  = sum over q of y[o][q] x[c][q]
 
-   V, NV, MR, KC    the register tile, see tile_cpu.h; conv_parts_cpu.cl packs the filters
+   V, NV, MR, KC    the register tile, see tile_cpu.h; product_parts_cpu.cl packs the filters
    WIDE             panels of NR columns that a work-item of forward takes of x from KC channels at a time, or more from fewer: together they stay in the
                     second-level cache
    ROWS, LINE       channels and pixels that backward_filter turns at a time

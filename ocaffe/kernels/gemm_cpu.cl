@@ -3,8 +3,7 @@
    V, NV, MR, KC   the register tile, see tile_cpu.h
    WIDE            panels of KC x NR that a work-item keeps of op(b): together they should stay in half of the second-level cache
 
-   `pack_a` writes op(a) as panels of MR rows, [M / MR][K][MR], rows beyond M zero: work-item (block of KC columns, panel).
-   `gemm`: work-item (`wide` panels of NR columns of c, block of `rows` rows). It copies `deep` rows of op(b) at a time into private memory, in
+   op(a) is packed as panels of MR rows (product_parts_cpu.cl). Work-item: `wide` panels of NR columns of c, block of `rows` rows. It copies `deep` rows of op(b) at a time into private memory, in
    the order of the inner loop, and multiplies all its rows by that: a panel of op(a), fetched once, serves all panels of columns. Transposition
    costs nothing but another way of copying. deep * wide is at most KC * WIDE. */
 #include "common.h"
@@ -13,21 +12,6 @@
 #ifndef WIDE
 #define WIDE 2
 #endif
-
-SINGLE void pack_a(OPERAND_RESTRICT(const float, a), OPERAND_RESTRICT(float, packed), int M, int K, int transposed) {
-  LOCATE(a); LOCATE(packed);
-  const int k0 = get_global_id(0) * KC, k1 = min(K, k0 + KC), m0 = get_global_id(1) * MR, rows = min(MR, M - m0);
-  packed += (ulong)m0 * K;
-  if (transposed) {
-    a += m0;
-    for (int k = k0; k < k1; k++)
-      for (int i = 0; i < MR; i++) packed[(ulong)k * MR + i] = i < rows ? a[k * a_stride + i] : 0.0f;
-  } else {
-    a += m0 * a_stride;
-    for (int i = 0; i < MR; i++)
-      for (int k = k0; k < k1; k++) packed[(ulong)k * MR + i] = i < rows ? a[i * a_stride + k] : 0.0f;
-  }
-}
 
 /* buf[k][j] = b[k][j] for k < depth; columns from `columns` on are zero. */
 inline void copy_rows(global const float* b, ulong ld, int depth, int columns, float* buf) {

@@ -62,7 +62,7 @@ def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref) ->
 
 def backward_bias(rec: Recorder, g: ConvGeometry, dy: Ref, db: Ref) -> None:
     channels, pixels = db.count, dy.count // (g.batch * db.count)
-    sliced(rec, "conv_parts_cpu.backward_bias", g, [dy], db, gemm_cpu.tile(rec.target), share_out(rec, channels, g.batch), (channels, 1), [g.batch, pixels])
+    sliced(rec, "product_parts_cpu.backward_bias", g, [dy], db, gemm_cpu.tile(rec.target), share_out(rec, channels, g.batch), (channels, 1), [g.batch, pixels])
 
 
 def tile(rec: Recorder, g: ConvGeometry) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""What the convolutions on CPU runtimes share (kernels/conv_parts_cpu.cl): packed filters, and sums over the batch in slices."""
+"""What the convolutions on CPU runtimes share (kernels/product_parts_cpu.cl): packed filters, and sums over the batch in slices."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -19,18 +19,9 @@ def pack(
     rec: Recorder, g: ConvGeometry, w: Ref, height: int, total: int, rows: int, depth: int, steps: Sequence[int]
 ) -> Ref:
     """The filters of each group, `total` x `depth`, as panels of `height` in blocks of `rows`; `steps`: how the kernel finds its way through w."""
-    defines = gemm_cpu.tile(rec.target)
     panels = ceil(total, rows) * ceil(rows, height)
     packed = rec.scratch("packed", (g.group, panels, depth, height))
-    rec.launch(
-        "conv_parts_cpu.pack",
-        reads=[w],
-        writes=[packed],
-        args=[total, rows, depth, g.group_outputs * g.depth, *steps, height],
-        size=(ceil(depth, defines["KC"]), panels, g.group),
-        local=ONE,
-        defines=defines,
-    )
+    gemm_cpu.pack(rec, w, packed, total, rows, depth, [g.group_outputs * g.depth, *steps], height)
     return packed
 
 
@@ -55,9 +46,8 @@ def sliced(
     if slices > 1:
         share = even(to.count, max(1024, ceil(to.count, share_out(rec, 1, to.count))), gemm_cpu.tile(rec.target)["V"])
         args = [slices, to.count, share, accumulate]
-        rec.launch(
-            "conv_parts_cpu.add_slices", reads=[part], writes=[to], args=args, size=(ceil(to.count, share), 1, 1), local=ONE, defines=gemm_cpu.tile(rec.target)
-        )
+        defines, items = gemm_cpu.tile(rec.target), ceil(to.count, share)
+        rec.launch("product_parts_cpu.add_slices", reads=[part], writes=[to], args=args, size=(items, 1, 1), local=ONE, defines=defines)
 
 
 def even(count: int, most: int, unit: int = 1) -> int:

@@ -1,6 +1,7 @@
 """Matrix product on CPU runtimes (kernels/gemm_cpu.cl), and the register tile that convolution shares with it."""
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from ocaffe.graph.ir import NO_ACTIVATION, Ref
@@ -38,10 +39,8 @@ def record(rec: Recorder, a: Ref, b: Ref, c: Ref, trans_a: bool, trans_b: bool, 
         return
     panels_a, panels_c = ceil(m, defines["MR"]), ceil(n, columns(defines))
     packed = rec.scratch("packed", (panels_a, k, defines["MR"]))
-    rec.launch(
-        "gemm_cpu.pack_a", reads=[a], writes=[packed], args=[m, k, trans_a], size=(ceil(k, defines["KC"]), panels_a, 1), local=ONE,
-        defines=defines,
-    )  # fmt: skip
+    steps = [0, 1, 1, 0, 0, 0] if trans_a else [0, 0, k, 0, 1, 0]  # see the kernel: of a group, rows, columns, and where they begin
+    pack(rec, a, packed, m, m, k, steps, defines["MR"])
     problem = Problem("gemm", (m, n, k, int(trans_a), int(trans_b)), rec.target.math)
     deep, wide = rec.target.tuned.choose(problem, _blocks(rec, defines["KC"], k, panels_a, panels_c, trans_b))
     rows = _rows_each(rec, panels_a, panels_c, wide)
@@ -55,6 +54,20 @@ def record(rec: Recorder, a: Ref, b: Ref, c: Ref, trans_a: bool, trans_b: bool, 
         local=ONE,
         defines=defines,
         epilogue=len(args) - len(NO_ACTIVATION),
+    )
+
+
+def pack(rec: Recorder, w: Ref, packed: Ref, total: int, rows: int, depth: int, steps: Sequence[int], height: int) -> None:
+    """`total` x `depth` elements of each group as panels of `height` rows in blocks of `rows`; `steps`: how the kernel finds its way through w."""
+    defines = tile(rec.target)
+    rec.launch(
+        "product_parts_cpu.pack",
+        reads=[w],
+        writes=[packed],
+        args=[total, rows, depth, *steps, height],
+        size=(ceil(depth, defines["KC"]), packed.shape[-3], packed.shape[0] if len(packed.shape) > 3 else 1),
+        local=ONE,
+        defines=defines,
     )
 
 

@@ -150,9 +150,9 @@ def test_only_the_launch_that_finishes_c_can_take_a_relu() -> None:
     assert all(launch.epilogue is None for launch in record((64, 50, 30), mergeable=False).launches)
 
 
-def test_all_products_share_a_program() -> None:
+def test_all_products_share_their_programs() -> None:
     calls = [launch.call for size in ((1, 10, 5), (64, 500, 800), (300, 2, 7)) for launch in record(size).launches]
-    assert len({(call.program, call.defines) for call in calls if call}) == 1
+    assert len({(call.program, call.defines) for call in calls if call}) == len({call.program for call in calls if call}) <= 2
 
 
 @pytest.mark.parametrize("units", [2, 64])

@@ -1,5 +1,5 @@
-/* What goes before and after the convolutions for CPU runtimes, whatever their window: filters packed for the register tile, gradients that were summed in
-   slices, the gradient of the bias.
+/* What goes before and after the products and convolutions for CPU runtimes, whatever their window: the left operand packed for the register tile, gradients
+   that were summed in slices, the gradient of the bias.
 
    V, KC   floats in a native vector; columns that a work-item packs
 
@@ -7,18 +7,41 @@
 #include "common.h"
 #include "tile_cpu.h"
 
-/* Filters as panels of `height` rows, zeros behind the last: [group][block][panel][depth][height], a block being `rows` of the `total` rows of a
-   group. Element (row, k) is w[group * group_step + row * row_step + k / inner * outer_step + k % inner * inner_step + first].
+#define MOST_HEIGHT 16 /* of a panel */
+
+/* A matrix or filters in the order in which the register tile reads them: panels of `height` rows, zeros behind the last: [group][block][panel][depth][height], a
+   block being `rows` of the `total` rows of a group. Element (row, k) is w[group * group_step + row * row_step + k / inner * outer_step + k % inner * inner_step +
+   first], a row_step or outer_step of 0 being the operand's stride. Vectors are written whole where the next column, which comes later, covers what was too much.
    Work-item: KC columns k of a panel. */
 SINGLE void pack(OPERAND_RESTRICT(const float, w), OPERAND_RESTRICT(float, packed), int total, int rows, int depth, int group_step, int row_step,
                  int inner, int outer_step, int inner_step, int first, int height) {
   LOCATE(w); LOCATE(packed);
+  row_step = row_step ? row_step : (int)w_stride, outer_step = outer_step ? outer_step : (int)w_stride;
   const int panels = (rows + height - 1) / height, panel = get_global_id(1), g = get_global_id(2);
   const int r0 = panel % panels * height, r = panel / panels * rows + r0, valid = min(height, min(rows - r0, total - r));
   const int k0 = get_global_id(0) * KC, k1 = min(depth, k0 + KC);
   w += (ulong)g * group_step + (ulong)r * row_step + first;
   packed += ((ulong)g * get_global_size(1) + panel) * depth * height;
-  for (int k = k0, j = k0 % inner, at = k0 / inner * outer_step + j * inner_step; k < k1; k++, at += inner_step) {
+  const int groups = (height - 1) / V * V; /* the first row of the last vector of rows */
+  int k = k0;
+  if (inner_step == 1 && (inner >= depth || outer_step == inner)) { /* columns are neighbours: V of them are turned at a time */
+    float turned[(MOST_HEIGHT + 1) * V] __attribute__((aligned(64)));
+    for (; k + V <= k1; k += V) {
+      for (int i0 = groups; i0 >= 0; i0 -= V) {
+        vec block[V];
+#pragma unroll
+        for (int i = 0; i < V; i++) block[i] = i0 + i < valid ? GLOBAL(w + (ulong)(i0 + i) * row_step + k) : (vec)(0);
+        transpose(block);
+#pragma unroll
+        for (int i = 0; i < V; i++) PRIVATE(turned + i * height + i0) = block[i];
+      }
+      for (int i = 0; i < height; i++) GLOBAL(packed + (ulong)k * height + i * V) = PRIVATE(turned + i * V);
+    }
+  } else if (row_step == 1 && valid == height && r + groups + V <= total && inner == 1) { /* rows are: a column is read and written as vectors */
+    for (; k < k1 - V / height - 1; k++)
+      for (int i = groups; i >= 0; i -= V) GLOBAL(packed + (ulong)k * height + i) = GLOBAL(w + (ulong)k * outer_step + i);
+  }
+  for (int j = k % inner, at = k / inner * outer_step + j * inner_step; k < k1; k++, at += inner_step) {
     if (j++ == inner) at += outer_step - inner * inner_step, j = 1;
     for (int i = 0; i < height; i++) packed[(ulong)k * height + i] = i < valid ? w[at + i * row_step] : 0.0f;
   }
