@@ -1,7 +1,7 @@
 /* Matrix product for CPU runtimes: c[M, N] = op(a) op(b) (+ bias per column) (+ c), rows of c at its batch stride.
 
    V, NV, MR, KC   the register tile, see tile_cpu.h
-   WIDE            panels of KC x NR that a work-item keeps of op(b): together they should stay in half of the second-level cache
+   WIDE            panels of KC x NR that a work-item keeps of op(b): together they should stay in a quarter of the second-level cache
 
    op(a) is packed as panels of MR rows (product_parts_cpu.cl). Work-item: `wide` panels of NR columns of c, block of `rows` rows. It copies `deep` rows of op(b) at a time into private memory, in
    the order of the inner loop, and multiplies all its rows by that: a panel of op(a), fetched once, serves all panels of columns. Transposition
@@ -10,7 +10,7 @@
 #include "tile_cpu.h"
 
 #ifndef WIDE
-#define WIDE 2
+#define WIDE 4
 #endif
 
 /* buf[k][j] = b[k][j] for k < depth; columns from `columns` on are zero. */

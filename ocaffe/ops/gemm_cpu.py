@@ -11,7 +11,7 @@ from ocaffe.tuned import Problem
 
 ONE = (1, 1, 1)
 ITEMS_PER_CORE = 4  # work-items per core: the last ones to finish leave little idle
-WIDE = 2  # see kernels/gemm_cpu.cl
+WIDE, MANY = 4, 40  # see kernels/gemm_cpu.cl; half of it pays where fewer panels of rows, which then stay in the caches, pass by
 FEW = 4  # panels of rows
 SIDE, MOST = 4, 32  # see kernels/gemm_few_cpu.cl
 LEAST = 1 << 15  # multiply-adds that are worth a work-item there: some microseconds
@@ -93,7 +93,7 @@ def _block(rec: Recorder, most: int, k: int, panels_a: int, panels_c: int, trans
     which lie along the depth if it is transposed, along the columns if it is not."""
     few = panels_a <= FEW
     deep = max(1, min(k, most // 8 if few and not trans_b else most))
-    wide = 1 if few and trans_b else min(WIDE * most // deep, panels_c)
+    wide = 1 if few and trans_b else min((WIDE if panels_a >= MANY else WIDE // 2) * most // deep, panels_c)
     while wide > 1 and ceil(panels_c, wide) * ceil(panels_a, _rows_each(rec, panels_a, panels_c, wide)) < ITEMS_PER_CORE * rec.target.compute_units:
         wide -= 1
     return deep, wide
