@@ -191,7 +191,7 @@ def test_other_windows_are_not_for_it(other: dict[str, tuple[int, int, int]]) ->
     assert not winograd_gpu.possible(g)
 
 
-@pytest.mark.parametrize(("batch", "most"), [(512, 2 * 512 * 64 * 56 * 56 * 4 // 14), (16, 64 << 20)])
+@pytest.mark.parametrize(("batch", "most"), [(1024, 2 * 1024 * 64 * 56 * 56 * 4 // 14), (16, 64 << 20)])
 def test_workspace_in_a_net(batch: int, most: int) -> None:
     """A part of what the layers make, but not too little: the image, which no layer makes, does not count."""
     shape = f"shape {{ dim: {batch} dim: 64 dim: 56 dim: 56 }}"
