@@ -10,6 +10,7 @@
    V, NV, MR, KC                the register tile, see tile_cpu.h
    KD, KH, KW                   window (taps); SD, SH, SW stride; DD, DH, DW dilation: depth, height, width
    ROWS, LINE                   rows k and positions of unrolled input that backward_filter holds
+   WIDE                         panels of NR columns that forward unrolls at a time: a panel of filters, fetched once, serves all of them
 
    GEOMETRY: batch; channels, outputs of one group; D, H, W and OD, OH, OW input and output size; pd, ph, pw padding.
    Work-items: see each kernel. Third dimension: the group. */
@@ -49,6 +50,9 @@
 #ifndef LINE
 #define LINE 400
 #endif
+#ifndef WIDE
+#define WIDE 2
+#endif
 
 #define TAPS (KD * KH * KW)
 #define GEOMETRY int batch, int channels, int outputs, int D, int H, int W, int OD, int OH, int OW, int pd, int ph, int pw
@@ -65,6 +69,7 @@
 
 /* A row of unrolled input in private memory: NR positions and room to write the last vector whole. */
 #define COLUMNS (NR + V)
+#define WIDE_COLUMNS (WIDE * NR + V)
 
 /* Up to V columns that follow each other in one row of one image: `count` positions of sample n whose windows begin at pixel (z, y, x),
    which may be outside; `ox`, `oy`, `oz`: the first of them. */
@@ -130,21 +135,21 @@ inline Run run_next(Run r, int limit, GEOMETRY) {
 /* Lanes whose pixel is on the image when lane 0 is at ix: -1, others 0. */
 inline ivec on_image(int ix, int W) { return PASTE(convert_uint, V)(LANES * SW + ix) < (uvec)(W); }
 
-/* Unrolled input of channels [c0, c0 + cn), lines [l0, l0 + ln) of the window, columns [q, q + count): to[row * COLUMNS + j], a row being
+/* Unrolled input of channels [c0, c0 + cn), lines [l0, l0 + ln) of the window, columns [q, q + count): to[row * apart + j], a row being
    (channel, line, tap of the line). Writes up to V - 1 floats beyond each row's end. `x` is the group's first channel in sample 0;
    `readable` floats may be read from there. */
-inline void unroll(global const float* x, ulong x_stride, ulong readable, float* to, int q, int count, int c0, int cn, int l0, int ln, GEOMETRY) {
-  const int plane = D * H * W, next = ln * KW * COLUMNS;
+inline void unroll(global const float* x, ulong x_stride, ulong readable, float* to, const int apart, int q, int count, int c0, int cn, int l0, int ln, GEOMETRY) {
+  const int plane = D * H * W, next = ln * KW * apart;
   Run r = run_at(q, count, PASS);
   for (int j = 0; j < count; j += r.count, r = run_next(r, count - j, PASS)) {
     const long sample = r.n * x_stride + (ulong)c0 * plane;
     for (int l = 0; l < ln; l++) {
       const int iz = r.z + (l0 + l) / KH * DD, iy = r.y + (l0 + l) % KH * DH;
       const long at = sample + (iz * H + iy) * W + r.x;
-      float* row = to + l * KW * COLUMNS + j;
+      float* row = to + l * KW * apart + j;
       if ((uint)iz >= (uint)D || (uint)iy >= (uint)H) {
         for (int c = 0; c < cn; c++, row += next)
-          for (int k = 0; k < KW; k++) PRIVATE(row + k * COLUMNS) = (vec)(0);
+          for (int k = 0; k < KW; k++) PRIVATE(row + k * apart) = (vec)(0);
         continue;
       }
       global const float* from = x + at;
@@ -154,11 +159,11 @@ inline void unroll(global const float* x, ulong x_stride, ulong readable, float*
         if (r.count <= HALF)
           for (int c = 0; c < cn; c++, row += next, from += plane)
             for (int k = 0; k < KW; k++)
-              PRIVATE_HALF(row + k * COLUMNS) = on_image(r.x + k * DW, W).lo ? GLOBAL_HALF(from + k * DW) : (half_vec)(0);
+              PRIVATE_HALF(row + k * apart) = on_image(r.x + k * DW, W).lo ? GLOBAL_HALF(from + k * DW) : (half_vec)(0);
         else
 #endif
           for (int c = 0; c < cn; c++, row += next, from += plane)
-            for (int k = 0; k < KW; k++) PRIVATE(row + k * COLUMNS) = on_image(r.x + k * DW, W) ? ROW_LOAD(from + k * DW) : (vec)(0);
+            for (int k = 0; k < KW; k++) PRIVATE(row + k * apart) = on_image(r.x + k * DW, W) ? ROW_LOAD(from + k * DW) : (vec)(0);
         continue;
       }
 #endif
@@ -166,7 +171,7 @@ inline void unroll(global const float* x, ulong x_stride, ulong readable, float*
         for (int k = 0; k < KW; k++)
           for (int i = 0; i < r.count; i++) {
             const int p = k * DW + i * SW;
-            row[k * COLUMNS + i] = (uint)(r.x + p) < (uint)W ? from[p] : 0.0f;
+            row[k * apart + i] = (uint)(r.x + p) < (uint)W ? from[p] : 0.0f;
           }
     }
   }
@@ -192,9 +197,9 @@ SINGLE void forward(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(const flo
   LOCATE(x); LOCATE(packed); LOCATE(bias); LOCATE(y);
   const int g = get_global_id(2), first = get_global_id(1) * block, last = min(outputs, first + block);
   const int P = OD * OH * OW, depth = channels * TAPS, plane = D * H * W;
-  const int q = get_global_id(0) * NR, columns = min(NR, batch * P - q), n0 = q / P, p0 = q % P;
+  const int q = get_global_id(0) * (WIDE * NR), columns = min(WIDE * NR, batch * P - q);
   const ulong group = (ulong)g * channels * plane, readable = (batch - 1) * x_stride + (get_global_size(2) - g) * channels * plane;
-  float buf[KC * COLUMNS + V] __attribute__((aligned(64)));
+  float buf[KC * WIDE_COLUMNS + V] __attribute__((aligned(64)));
   float tile[MR * NR] __attribute__((aligned(64)));
   packed += (ulong)g * ((outputs + MR - 1) / MR * MR) * depth;
   bias += g * outputs;
@@ -204,19 +209,22 @@ SINGLE void forward(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(const flo
       const int cn = min(channels - c0, BLOCK_CHANNELS), ln = min(KD * KH - l0, BLOCK_LINES);
       const int k0 = c0 * TAPS + l0 * KW, kn = cn * ln * KW, add = accumulate || k0 > 0;
       const int done = k0 + kn == depth;
-      unroll(x + group, x_stride, readable, buf, q, columns, c0, cn, l0, ln, PASS);
-      if (columns < NR)
+      unroll(x + group, x_stride, readable, buf, WIDE_COLUMNS, q, columns, c0, cn, l0, ln, PASS);
+      if (columns % NR)
         for (int k = 0; k < kn; k++)
-          for (int j = columns; j < NR; j += V) PRIVATE(buf + k * COLUMNS + j) = (vec)(0);
+          for (int j = columns; j % NR; j++) buf[k * WIDE_COLUMNS + j] = 0.0f;
       for (int o = first; o < last; o += MR) {
         global const float* a = packed + (ulong)o * depth + (ulong)k0 * MR;
-        vec acc[MR][NV];
-        MULTIPLY(acc, a[k * MR + i], buf, COLUMNS, kn);
-        spill(acc, tile);
-        for (int j = 0, n = n0, p = p0, length; j < columns; j += length, n++, p = 0) {
-          length = min(columns - j, P - p);
-          finish_rows(tile + j, y + n * y_stride + (ulong)o * P + p, P, min(MR, last - o), length, bias + o, bias_stride, has_bias, k0 == 0, add,
-                      ACTIVATION_IF(done));
+        for (int j0 = 0; j0 < columns; j0 += NR) {
+          const int end = min(columns, j0 + NR);
+          vec acc[MR][NV];
+          MULTIPLY(acc, a[k * MR + i], buf + j0, WIDE_COLUMNS, kn);
+          spill(acc, tile);
+          for (int j = j0, n = (q + j0) / P, p = (q + j0) % P, length; j < end; j += length, n++, p = 0) {
+            length = min(end - j, P - p);
+            finish_rows(tile + j - j0, y + n * y_stride + (ulong)o * P + p, P, min(MR, last - o), length, bias + o, bias_stride, has_bias, k0 == 0, add,
+                        ACTIVATION_IF(done));
+          }
         }
       }
     }
@@ -317,7 +325,7 @@ SINGLE void backward_filter(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(c
     const int count = min(LINE, n1 * P - q), add = accumulate || q > n0 * P, first = q / P, position = q % P;
     for (int p0 = 0; p0 < count; p0 += NR) {
       const int positions = min(NR, count - p0);
-      unroll(x + group, x_stride, readable, lines, q + p0, positions, c0, cn, l0, ln, PASS);
+      unroll(x + group, x_stride, readable, lines, COLUMNS, q + p0, positions, c0, cn, l0, ln, PASS);
       for (int r = 0; r < (rows + NR - 1) / NR * NR; r += V) {
         for (int p = 0; p < positions; p += V) {
           vec block[V];

@@ -16,6 +16,7 @@ OUTPUTS = 64  # fewer outputs are not worth unrolling a panel of the input once 
 SCATTER_ROWS = 64  # rows k of a work-item that scatters, at least
 FILTER_ROWS = 152  # rows k of a work-item of backward_filter: 3 channels of 7 x 7 are 147
 FILTER_LINE = 400  # positions that it sums in one go
+WIDE = 2  # see the kernel
 GATHER_WASTE = 1.3  # pixels per output up to which gathering is taken: it multiplies the padding around the outputs too
 
 
@@ -69,7 +70,7 @@ def tile(rec: Recorder, g: ConvGeometry) -> dict[str, int]:
     """The defines of conv_cpu.cl."""
     base = gemm_cpu.tile(rec.target, g.group_outputs)
     width = g.kernel[2]  # blocks hold whole lines of the window
-    defines = base | {"KC": max(base["KC"], width), "ROWS": max(FILTER_ROWS, width), "LINE": FILTER_LINE}
+    defines = base | {"KC": max(base["KC"], width), "ROWS": max(FILTER_ROWS, width), "LINE": FILTER_LINE, "WIDE": WIDE}
     for axis, kernel, stride, dilation in zip("DHW", g.kernel, g.stride, g.dilation, strict=True):
         defines |= {f"K{axis}": kernel, f"S{axis}": stride, f"D{axis}": dilation}
     return defines
@@ -83,7 +84,7 @@ def _multiply(
         conv_pointwise_cpu.multiply(rec, g, x, w, bias, y, steps)
         return
     defines = tile(rec, g)
-    panels = ceil(g.batch * g.positions, columns(defines))
+    panels = ceil(g.batch * g.positions, WIDE * columns(defines))
     block = even(g.group_outputs, ceil(g.group_outputs, share_out(rec, panels * g.group, ceil(g.group_outputs, OUTPUTS))), defines["MR"])
     packed = pack(rec, g, w, defines["MR"], g.group_outputs, g.group_outputs, g.depth, steps)
     args = [*_sizes(g), block, bias is not None, rec.accumulates(y), *NO_ACTIVATION]
