@@ -216,15 +216,11 @@ SINGLE void forward(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(const flo
       for (int o = first; o < last; o += MR) {
         global const float* a = packed + (ulong)o * depth + (ulong)k0 * MR;
         for (int j0 = 0; j0 < columns; j0 += NR) {
-          const int end = min(columns, j0 + NR);
           vec acc[MR][NV];
           MULTIPLY(acc, a[k * MR + i], buf + j0, WIDE_COLUMNS, kn);
           spill(acc, tile);
-          for (int j = j0, n = (q + j0) / P, p = (q + j0) % P, length; j < end; j += length, n++, p = 0) {
-            length = min(end - j, P - p);
-            finish_rows(tile + j - j0, y + n * y_stride + (ulong)o * P + p, P, min(MR, last - o), length, bias + o, bias_stride, has_bias, k0 == 0, add,
-                        ACTIVATION_IF(done));
-          }
+          finish_columns(tile, y + (ulong)o * P, y_stride, P, q + j0, min(MR, last - o), min(NR, columns - j0), bias + o, bias_stride, has_bias, k0 == 0, add,
+                         ACTIVATION_IF(done));
         }
       }
     }

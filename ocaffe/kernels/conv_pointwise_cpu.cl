@@ -72,7 +72,6 @@ SINGLE void forward(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(const flo
       for (int o = first; o < last; o += MR) {
         global const float* a = packed + (ulong)o * channels + (ulong)k0 * MR;
         for (int j0 = near0; j0 < min(columns, near0 + near); j0 += NR) {
-          const int end = min(columns, j0 + NR);
           vec acc[MR][NV];
           if (turn < lines << halvings) {
             const int row0 = (turn & ((1 << halvings) - 1)) * (depth >> halvings);
@@ -82,11 +81,8 @@ SINGLE void forward(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(const flo
             MULTIPLY(acc, a[k * MR + i], buf + j0, row, depth);
           }
           spill(acc, tile);
-          for (int j = j0, n = (q + j0) / P, p = (q + j0) % P, length; j < end; j += length, n++, p = 0) {
-            length = min(end - j, P - p);
-            finish_rows(tile + j - j0, y + n * y_stride + (ulong)o * P + p, P, min(MR, last - o), length, bias + o, bias_stride, has_bias, k0 == 0, add,
-                        ACTIVATION_IF(done));
-          }
+          finish_columns(tile, y + (ulong)o * P, y_stride, P, q + j0, min(MR, last - o), min(NR, columns - j0), bias + o, bias_stride, has_bias, k0 == 0, add,
+                         ACTIVATION_IF(done));
         }
       }
     q = next_q;

@@ -162,6 +162,15 @@ static __attribute__((noinline)) void finish_rows(const float* tile, global floa
     finish(tile + i * NR, to + i * step, count, FACTOR(bias, i), first ? OFFSET(bias, i) : 0.0f, add, GIVEN_ACTIVATION);
 }
 
+/* The same to columns that are numbered through the batch, from q on: `y` is where output 0 of sample 0 begins, whose rows are P long. */
+INLINE void finish_columns(const float* tile, global float* y, ulong y_stride, int P, int q, int rows, int count, global const float* bias, ulong bias_stride,
+                           int has_bias, int first, int add, ACTIVATION) {
+  for (int j = 0, n = q / P, p = q % P, length; j < count; j += length, n++, p = 0) {
+    length = min(count - j, P - p);
+    finish_rows(tile + j, y + n * y_stride + p, P, rows, length, bias, bias_stride, has_bias, first, add, GIVEN_ACTIVATION);
+  }
+}
+
 #define NO_BIAS 0, 0, 0, 0
 
 #endif
