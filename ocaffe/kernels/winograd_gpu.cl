@@ -1,83 +1,120 @@
-/* Convolution with 3 x 3 windows at stride 1 by Winograd's F(4x4, 3x3) (Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks", 2015), the parts
-   around 36 matrix products (gemm_gpu.cl): 36 multiplications make 4 x 4 outputs where the direct product takes 144.
+/* Convolution with 3 x 3 windows at stride 1 by Winograd's F(OUT x OUT, 3x3) (Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks", 2015), the
+   parts around POINTS matrix products (gemm_gpu.cl): with OUT 4, 36 multiplications make 4 x 4 outputs where the direct product takes 144.
 
-   operands   tiles of the image -> 36 matrices [channel][tile]; filters -> 36 matrices [channel][output]
-   output     36 products [output][tile] -> tiles of the result, with bias, sum, ReLU or gate as the direct convolution has them, and
+   operands   tiles of the image -> POINTS matrices [channel][tile]; filters -> POINTS matrices [channel][output]
+   output     POINTS products [output][tile] -> tiles of the result, with bias, sum, ReLU or gate as the direct convolution has them, and
               their statistics (moments.h)
-   gradients  tiles of the image -> 36 matrices [channel][tile]; tiles of the result's gradient -> 36 matrices [output][tile]
-   window     the sums over splits of 36 products [output][channel] -> gradient of the filters
+   gradients  tiles of the image -> POINTS matrices [channel][tile]; tiles of the result's gradient -> POINTS matrices [output][tile]
+   window     the sums over splits of POINTS products [output][channel] -> gradient of the filters
 
-   The transforms interpolate at 0, +-sqrt(1/2), +-sqrt(2) and infinity. The error is a third to a sixth of that of the usual 0, +-1, +-2 (docs/kernel-log.md).
+   OUT   outputs of a tile per axis. 4: the transforms interpolate at 0, +-sqrt(1/2), +-sqrt(2) and infinity; the error is a third to a sixth of that of the usual
+         0, +-1, +-2. 3: at +-13/32, +-5/4 and infinity; half as large again as that of the direct product, for 25 / 9 products an output instead of 36 / 16
+         (docs/kernel-log.md)
 
    Tile t of a launch is tile `first` + t of all samples' tiles, row by row; `count` of them exist, up to `pitch` the matrices are filled with zeros.
    Work-item (x, y, z): a tile, a plane, a group. In `operands` the first `filters` of x are outputs, whose filters of channel y are transformed (whole
-   work-groups of them; 0: that has been done); in `gradients` y counts channels, then outputs; in `window` x are channels, y outputs. No defines. */
+   work-groups of them; 0: that has been done); in `gradients` y counts channels, then outputs; in `window` x are channels, y outputs. */
 #include "common.h"
 #include "epilogue.h"
 #include "moments.h"
 #include "tile_gpu.h"
 
+#ifndef OUT
+#define OUT 4
+#endif
+
 #define GROUP 64 /* work-items along x and y of a group that finishes tiles */
 #define LINES 2
-#define OUT 4
-#define SIDE 6
-#define POINTS 36
+#define SIDE (OUT + 2)
+#define POINTS (SIDE * SIDE)
+#define LAST (SIDE - 1) /* infinity */
+#if OUT == 4
+#define ZERO 1 /* number of points before the two pairs +-A, +-B */
 #define A 0.70710678f
 #define B 1.41421356f
 #define A2 0.5f
 #define B2 2.0f
+#define ODD_A A
+#define ODD_B B
 #define WEIGHT_A (-2.0f / 3) /* 1 / (2 A2 (A2 - B2)) */
 #define WEIGHT_B (1.0f / 6)  /* 1 / (2 B2 (B2 - A2)) */
+#else
+#define ZERO 0
+#define A 0.40625f
+#define B 1.25f
+#define A2 (A * A)
+#define B2 (B * B)
+#define ODD_A (1.0f / A)
+#define ODD_B (1.0f / B)
+#define WEIGHT_A (0.5f / (A2 - B2))
+#define WEIGHT_B (0.5f / (B2 - A2))
+#endif
 
-/* One axis of each transform. */
+/* One axis of each transform. Of the input, with d[i] for x^i: to[point A] is what is zero at all other points, x (x + A) (x^2 - B2) with OUT 4,
+   (x + A) (x^2 - B2) / A with OUT 3. */
 INLINE void input_axis(const float d[SIDE], float to[SIDE]) {
-  const float even_a = d[4] - B2 * d[2], odd_a = A * (d[3] - B2 * d[1]);
-  const float even_b = d[4] - A2 * d[2], odd_b = B * (d[3] - A2 * d[1]);
-  to[0] = d[0] - (A2 + B2) * d[2] + d[4];
-  to[1] = even_a + odd_a;
-  to[2] = even_a - odd_a;
-  to[3] = even_b + odd_b;
-  to[4] = even_b - odd_b;
-  to[5] = d[1] - (A2 + B2) * d[3] + d[5];
+  const float even_a = d[2 + 2 * ZERO] - B2 * d[2 * ZERO], odd_a = ODD_A * (d[3] - B2 * d[1]);
+  const float even_b = d[2 + 2 * ZERO] - A2 * d[2 * ZERO], odd_b = ODD_B * (d[3] - A2 * d[1]);
+#if ZERO
+  to[0] = A2 * B2 * d[0] - (A2 + B2) * d[2] + d[4];
+#endif
+  to[ZERO] = even_a + odd_a;
+  to[ZERO + 1] = even_a - odd_a;
+  to[ZERO + 2] = even_b + odd_b;
+  to[ZERO + 3] = even_b - odd_b;
+  to[LAST] = A2 * B2 * d[ZERO] - (A2 + B2) * d[ZERO + 2] + d[ZERO + 4];
 }
 
 INLINE void filter_axis(const float g[3], float to[SIDE]) {
   const float even_a = WEIGHT_A * (g[0] + A2 * g[2]), odd_a = WEIGHT_A * A * g[1];
   const float even_b = WEIGHT_B * (g[0] + B2 * g[2]), odd_b = WEIGHT_B * B * g[1];
+#if ZERO
   to[0] = g[0];
-  to[1] = even_a + odd_a;
-  to[2] = even_a - odd_a;
-  to[3] = even_b + odd_b;
-  to[4] = even_b - odd_b;
-  to[5] = g[2];
+#endif
+  to[ZERO] = even_a + odd_a;
+  to[ZERO + 1] = even_a - odd_a;
+  to[ZERO + 2] = even_b + odd_b;
+  to[ZERO + 3] = even_b - odd_b;
+  to[LAST] = g[2];
 }
 
 INLINE void output_axis(const float m[SIDE], float to[OUT]) {
-  const float sum_a = m[1] + m[2], difference_a = A * (m[1] - m[2]);
-  const float sum_b = m[3] + m[4], difference_b = B * (m[3] - m[4]);
-  to[0] = m[0] + sum_a + sum_b;
+  const float sum_a = m[ZERO] + m[ZERO + 1], difference_a = A * (m[ZERO] - m[ZERO + 1]);
+  const float sum_b = m[ZERO + 2] + m[ZERO + 3], difference_b = B * (m[ZERO + 2] - m[ZERO + 3]);
+  to[0] = sum_a + sum_b;
   to[1] = difference_a + difference_b;
   to[2] = A2 * sum_a + B2 * sum_b;
-  to[3] = A2 * difference_a + B2 * difference_b + m[5];
+#if ZERO
+  to[0] += m[0];
+  to[3] = A2 * difference_a + B2 * difference_b;
+#endif
+  to[OUT - 1] += m[LAST];
 }
 
 INLINE void gradient_axis(const float d[OUT], float to[SIDE]) {
-  const float even_a = d[0] + A2 * d[2], odd_a = A * (d[1] + A2 * d[3]);
-  const float even_b = d[0] + B2 * d[2], odd_b = B * (d[1] + B2 * d[3]);
+  const float even_a = d[0] + A2 * d[2], even_b = d[0] + B2 * d[2];
+#if ZERO
+  const float odd_a = A * (d[1] + A2 * d[3]), odd_b = B * (d[1] + B2 * d[3]);
   to[0] = d[0];
-  to[1] = even_a + odd_a;
-  to[2] = even_a - odd_a;
-  to[3] = even_b + odd_b;
-  to[4] = even_b - odd_b;
-  to[5] = d[3];
+#else
+  const float odd_a = A * d[1], odd_b = B * d[1];
+#endif
+  to[ZERO] = even_a + odd_a;
+  to[ZERO + 1] = even_a - odd_a;
+  to[ZERO + 2] = even_b + odd_b;
+  to[ZERO + 3] = even_b - odd_b;
+  to[LAST] = d[OUT - 1];
 }
 
 INLINE void window_axis(const float m[SIDE], float to[3]) {
-  const float sum_a = WEIGHT_A * (m[1] + m[2]), difference_a = WEIGHT_A * A * (m[1] - m[2]);
-  const float sum_b = WEIGHT_B * (m[3] + m[4]), difference_b = WEIGHT_B * B * (m[3] - m[4]);
-  to[0] = m[0] + sum_a + sum_b;
+  const float sum_a = WEIGHT_A * (m[ZERO] + m[ZERO + 1]), difference_a = WEIGHT_A * A * (m[ZERO] - m[ZERO + 1]);
+  const float sum_b = WEIGHT_B * (m[ZERO + 2] + m[ZERO + 3]), difference_b = WEIGHT_B * B * (m[ZERO + 2] - m[ZERO + 3]);
+  to[0] = sum_a + sum_b;
   to[1] = difference_a + difference_b;
-  to[2] = A2 * sum_a + B2 * sum_b + m[5];
+  to[2] = A2 * sum_a + B2 * sum_b + m[LAST];
+#if ZERO
+  to[0] += m[0];
+#endif
 }
 
 /* Where a tile lies: its sample, and its first output. */
@@ -107,18 +144,18 @@ INLINE void transform_filter(global const float* w, int turned, global float* to
   }
 }
 
-/* 6 x 6 pixels of the plane `x` from (y0, x0) on, outside of which there are zeros. aligned: pixels 1 to 4 of each row that exist are a float4. */
+/* SIDE x SIDE pixels of the plane `x` from (y0, x0) on, outside of which there are zeros. aligned, with OUT 4: pixels 1 to 4 of each row that exist are a float4. */
 INLINE void transform_input(global const float* x, int exists, int y0, int x0, int h, int w, int aligned, global float* to, ulong step) {
   float half_way[SIDE][SIDE], d[SIDE], v[SIDE];
 #pragma unroll
   for (int r = 0; r < SIDE; ++r) {
     const int inside = exists && (uint)(y0 + r) < (uint)h;
     global const float* row = x + (long)(y0 + r) * w + x0;
-    if (aligned && x0 + 5 <= w) {
+    if (OUT == 4 && aligned && x0 + 5 <= w) {
       const float4 middle = inside ? *(global const float4*)(row + 1) : (float4)(0.0f);
       d[0] = inside && x0 >= 0 ? row[0] : 0.0f;
       d[1] = middle.x, d[2] = middle.y, d[3] = middle.z, d[4] = middle.w;
-      d[5] = inside && x0 + 5 < w ? row[5] : 0.0f;
+      d[LAST] = inside && x0 + 5 < w ? row[5] : 0.0f;
     } else {
 #pragma unroll
       for (int i = 0; i < SIDE; ++i) d[i] = inside && (uint)(x0 + i) < (uint)w ? row[i] : 0.0f;
@@ -135,16 +172,16 @@ INLINE void transform_input(global const float* x, int exists, int y0, int x0, i
   }
 }
 
-/* 4 x 4 gradients of the plane `dy` from (y0, x0) on. aligned: each row is a float4. */
+/* OUT x OUT gradients of the plane `dy` from (y0, x0) on. aligned, with OUT 4: each row is a float4. */
 INLINE void transform_gradient(global const float* dy, int exists, int y0, int x0, int h, int w, int aligned, global float* to, ulong step) {
   float half_way[OUT][SIDE], d[OUT], v[SIDE];
 #pragma unroll
   for (int r = 0; r < OUT; ++r) {
     const int inside = exists && y0 + r < h;
     global const float* row = dy + (long)(y0 + r) * w + x0;
-    if (aligned) {
+    if (OUT == 4 && aligned) {
       const float4 whole = inside ? *(global const float4*)row : (float4)(0.0f);
-      d[0] = whole.x, d[1] = whole.y, d[2] = whole.z, d[3] = whole.w;
+      d[0] = whole.x, d[1] = whole.y, d[2] = whole.z, d[OUT - 1] = whole.w;
     } else {
 #pragma unroll
       for (int i = 0; i < OUT; ++i) d[i] = inside && x0 + i < w ? row[i] : 0.0f;
@@ -242,19 +279,20 @@ kernel void output(OPERAND_RESTRICT(const float, products), STATISTICS SIGN OPER
   const float factor = FACTOR(bias, plane), offset = OFFSET(bias, plane);
   global const float* signs = IF_GATED(sign + place.sample * sign_stride, y);
   y += place.sample * y_stride + element;
-  float4 v[OUT];
+  float v[OUT][OUT];
 #pragma unroll
   for (int r = 0; r < OUT; ++r) {
     if (place.y + r >= h || !exists) continue;
-    output_axis(half_way[r], to);
-    v[r] = (float4)(to[0], to[1], to[2], to[3]) * factor + offset;
-    if (aligned) {
-      v[r] = put4(y + r * w, v[r], accumulate, slope, signs, element + r * w);
+    output_axis(half_way[r], v[r]);
+#pragma unroll
+    for (int i = 0; i < OUT; ++i) v[r][i] = v[r][i] * factor + offset;
+    if (OUT == 4 && aligned) {
+      const float4 whole = put4(y + r * w, (float4)(v[r][0], v[r][1], v[r][2], v[r][OUT - 1]), accumulate, slope, signs, element + r * w);
+      v[r][0] = whole.x, v[r][1] = whole.y, v[r][2] = whole.z, v[r][OUT - 1] = whole.w;
     } else {
-      if (place.x < w) v[r].x = put(y + r * w, v[r].x, accumulate, slope, signs, element + r * w);
-      if (place.x + 1 < w) v[r].y = put(y + r * w + 1, v[r].y, accumulate, slope, signs, element + r * w + 1);
-      if (place.x + 2 < w) v[r].z = put(y + r * w + 2, v[r].z, accumulate, slope, signs, element + r * w + 2);
-      if (place.x + 3 < w) v[r].w = put(y + r * w + 3, v[r].w, accumulate, slope, signs, element + r * w + 3);
+#pragma unroll
+      for (int i = 0; i < OUT; ++i)
+        if (place.x + i < w) v[r][i] = put(y + r * w + i, v[r][i], accumulate, slope, signs, element + r * w + i);
     }
   }
 #ifdef MOMENTS
@@ -267,9 +305,11 @@ kernel void output(OPERAND_RESTRICT(const float, products), STATISTICS SIGN OPER
 #pragma unroll
     for (int r = 0; r < OUT; ++r) {
       if (r >= down_here) continue;
-      float4 d = v[r] - mean;
-      if (pass) d *= d;
-      total += d.x + (across_here > 1 ? d.y : 0.0f) + (across_here > 2 ? d.z : 0.0f) + (across_here > 3 ? d.w : 0.0f);
+#pragma unroll
+      for (int i = 0; i < OUT; ++i) {
+        const float d = v[r][i] - mean;
+        if (i < across_here) total += pass ? d * d : d;
+      }
     }
     total = sum_of_line(line, item, total);
     if (!pass) mean = total / values;

@@ -1,28 +1,73 @@
-"""Convolution with 3 x 3 windows by Winograd's F(4x4, 3x3) where work-groups share local memory (kernels/winograd_gpu.cl), and the estimate of its time."""
+"""Convolution with 3 x 3 windows by Winograd's algorithm where work-groups share local memory (kernels/winograd_gpu.cl), and the estimate of its time.
+
+Tiles of 4 x 4 outputs take the fewest products; with 3 x 3 the error of forward and backward_data is no larger than the direct product's, so they are for
+arithmetic that rounds nothing. backward_filter sums over so many tiles that its error is small with 4 x 4, too.
+"""
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ocaffe.graph.ir import FLOAT, Ref
 from ocaffe.graph.recorder import Recorder
 from ocaffe.ops import gemm_gpu
 from ocaffe.ops.gemm_gpu import FLOATS_PER_CYCLE, LAUNCH, Choice, Tile, tiles_for
-from ocaffe.target import SIXTEEN_BITS, Target
+from ocaffe.target import SIXTEEN_BITS, TENSOR_MATHS, Target
 
 if TYPE_CHECKING:
     from ocaffe.ops.convolution import ConvGeometry
 
-OUT = 4  # outputs of a tile, per axis
-POINTS = 36
+LARGE, EXACT = 4, 3  # outputs of a tile, per axis
 GRAIN = 128  # tiles of a go are a multiple of it: columns of the largest tile of the product
 MOST_SPLITS = 16  # of backward_filter: the kernel `window` adds them up one after the other
 GROUP = (64, 2, 1)  # work-items of a group of the transforms
 # For the estimates: launches beside the direct product's, and how much of the traffic of the products is not hidden behind their arithmetic.
 MORE_LAUNCHES = 2
 SHOWS = 0.3
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """How the outputs of a convolution are cut: tiles of `out` x `out` of them, `grid` tiles down and across an image, `count` in all; a go takes `pitch`."""
+
+    out: int
+    grid: tuple[int, int]
+    count: int
+    pitch: int
+
+    @classmethod
+    def of(cls, target: Target, g: ConvGeometry, out: int) -> Tiling:
+        """As few goes as what is transformed in one of them fits into the workspace."""
+        grid = (-(-g.out[1] // out), -(-g.out[2] // out))
+        count = g.batch * math.prod(grid)
+        most = max(1, target.workspace // ((out + 2) ** 2 * (g.channels + g.num_output) * FLOAT.itemsize * GRAIN)) * GRAIN
+        return cls(out, grid, count, -(-count // (-(-count // most) * GRAIN)) * GRAIN)
+
+    @property
+    def points(self) -> int:
+        """Products that a tile takes, per channel and output."""
+        return (self.out + 2) ** 2
+
+    @property
+    def pieces(self) -> int:
+        return -(-self.count // self.pitch)
+
+    @property
+    def goes(self) -> Iterator[tuple[int, int]]:
+        """First tile and number of tiles of each go."""
+        return ((first, min(self.pitch, self.count - first)) for first in range(0, self.count, self.pitch))
+
+
+def tiling(target: Target, g: ConvGeometry) -> Tiling:
+    """Of forward, and of backward_data as that of `turned`."""
+    return Tiling.of(target, g, LARGE if target.math in TENSOR_MATHS else EXACT)
+
+
+def filter_tiling(target: Target, g: ConvGeometry) -> Tiling:
+    """Of backward_filter."""
+    return Tiling.of(target, g, LARGE)
 
 
 def possible(g: ConvGeometry) -> bool:
@@ -44,36 +89,36 @@ def turned(g: ConvGeometry) -> ConvGeometry:
 
 def cost(target: Target, g: ConvGeometry) -> float:
     """Estimated time of forward in the cycles of gemm_gpu.cost."""
-    pieces, pitch = _pieces(target, g)
-    return _moving(target, g, 2 * g.num_output * g.group_channels) + pieces * _products(target, g, pitch)[1]
+    cut = tiling(target, g)
+    return _moving(target, g, cut, 2 * g.num_output * g.group_channels) + cut.pieces * _products(target, g, cut)[1]
 
 
 def filter_cost(target: Target, g: ConvGeometry) -> float:
     """Estimated time of backward_filter."""
-    pieces, pitch = _pieces(target, g)
-    choice, products = _sums(target, g, pitch)
-    return _moving(target, g, 2 * pieces * choice.splits * g.num_output * g.group_channels) + pieces * products
+    cut = filter_tiling(target, g)
+    choice, products = _sums(target, g, cut)
+    return _moving(target, g, cut, 2 * cut.pieces * choice.splits * g.num_output * g.group_channels) + cut.pieces * products
 
 
-def _moving(target: Target, g: ConvGeometry, matrices: int) -> float:
+def _moving(target: Target, g: ConvGeometry, cut: Tiling, matrices: int) -> float:
     """What the transforms of tiles take, and the products' memory traffic as far as it shows; `matrices`: other floats per point that are moved."""
-    tiles = (g.channels + g.num_output) * _tiles(g)
-    moved = (OUT * OUT + POINTS * (1 + SHOWS)) * tiles + POINTS * matrices
+    tiles = (g.channels + g.num_output) * cut.count
+    moved = (cut.out * cut.out + cut.points * (1 + SHOWS)) * tiles + cut.points * matrices
     return MORE_LAUNCHES * LAUNCH + moved / (target.compute_units * FLOATS_PER_CYCLE)
 
 
 def forward(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y: Ref, back: bool = False) -> None:
     """y = convolution of x (+ bias per output); `back`: with filters [channel][output], their taps backwards (`turned`)."""
-    _, pitch = _pieces(rec.target, g)
-    choice, _ = _products(rec.target, g, pitch)
-    batches = POINTS * g.group
+    cut = tiling(rec.target, g)
+    choice, _ = _products(rec.target, g, cut)
+    batches, pitch, defines = cut.points * g.group, cut.pitch, {"OUT": cut.out}
     filters = rec.scratch("filters", (batches * g.group_channels, g.group_outputs))
     tiles = rec.scratch("tiles", (batches * g.group_channels, pitch))
     products = rec.scratch("products", (batches * g.group_outputs, pitch))
     sizes, steps = [g.group_channels, g.group_outputs, g.group], (9, g.group_outputs * 9) if back else (g.depth, 9)
-    for first, count in _goes(g, pitch):
+    for first, count in cut.goes:
         once = 0 if first else -(-g.group_outputs // GROUP[0]) * GROUP[0]
-        place = [*_grid(g), first, count, pitch]
+        place = [*cut.grid, first, count, pitch]
         rec.launch(
             "winograd_gpu.operands",
             reads=[x, w],
@@ -82,6 +127,7 @@ def forward(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y:
             args=[*sizes, *g.size[1:], *g.pad[1:], *place, once, *steps, back],
             size=(once + pitch, g.group_channels, g.group),
             local=GROUP,
+            defines=defines,
         )
         gemm_gpu.batched(rec, filters, tiles, products, batches, choice, trans_a=True)
         args = [*sizes[1:], *g.out[1:], *place, bias is not None, rec.accumulates(y), 1.0]
@@ -93,29 +139,31 @@ def forward(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y:
             args=args,
             size=(count, g.group_outputs, g.group),
             local=GROUP,
+            defines=defines,
             epilogue=len(args) - 1,
             gate=1,
-            moments=(1, -(-_tiles(g) // GROUP[0])) if pitch % GROUP[0] == 0 else None,
+            moments=(1, -(-cut.count // GROUP[0])) if pitch % GROUP[0] == 0 else None,
         )
 
 
 def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref) -> None:
     """dw: the sums over tiles of the products of what forward and backward_data transform, some tiles after others."""
-    _, pitch = _pieces(rec.target, g)
-    choice, _ = _sums(rec.target, g, pitch)
-    batches = POINTS * g.group
+    cut = filter_tiling(rec.target, g)
+    choice, _ = _sums(rec.target, g, cut)
+    batches, pitch, defines = cut.points * g.group, cut.pitch, {"OUT": cut.out}
     tiles = rec.scratch("tiles", (batches * g.group_channels, pitch))
     gradients = rec.scratch("gradients", (batches * g.group_outputs, pitch))
     sums = rec.scratch("sums", (choice.splits * batches * g.group_outputs, g.group_channels))
     sizes = [g.group_channels, g.group_outputs, g.group]
-    for first, count in _goes(g, pitch):
+    for first, count in cut.goes:
         rec.launch(
             "winograd_gpu.gradients",
             reads=[x, dy],
             writes=[tiles, gradients],
-            args=[*sizes, *g.size[1:], *g.pad[1:], *_grid(g), first, count, pitch, *g.out[1:]],
+            args=[*sizes, *g.size[1:], *g.pad[1:], *cut.grid, first, count, pitch, *g.out[1:]],
             size=(pitch, g.group_channels + g.group_outputs, g.group),
             local=GROUP,
+            defines=defines,
         )
         gemm_gpu.batched(rec, gradients, tiles, sums, batches, choice, trans_b=True, add=first > 0)
     rec.launch(
@@ -125,29 +173,8 @@ def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref) ->
         args=[*sizes, choice.splits, rec.accumulates(dw)],
         size=(g.group_channels, g.group_outputs, g.group),
         local=GROUP,
+        defines=defines,
     )
-
-
-def _grid(g: ConvGeometry) -> tuple[int, int]:
-    """Tiles of an image, down and across."""
-    return -(-g.out[1] // OUT), -(-g.out[2] // OUT)
-
-
-def _tiles(g: ConvGeometry) -> int:
-    return g.batch * math.prod(_grid(g))
-
-
-def _pieces(target: Target, g: ConvGeometry) -> tuple[int, int]:
-    """Into how many goes the tiles are cut so that what is transformed fits into the workspace, and tiles of a go with padding."""
-    most = max(1, target.workspace // (POINTS * (g.channels + g.num_output) * FLOAT.itemsize * GRAIN)) * GRAIN
-    pieces = -(-_tiles(g) // most)
-    pitch = -(-_tiles(g) // (pieces * GRAIN)) * GRAIN
-    return -(-_tiles(g) // pitch), pitch
-
-
-def _goes(g: ConvGeometry, pitch: int) -> Iterator[tuple[int, int]]:
-    """First tile and number of tiles of each go."""
-    return ((first, min(pitch, _tiles(g) - first)) for first in range(0, _tiles(g), pitch))
 
 
 def product_tiles(target: Target) -> tuple[Tile, ...]:
@@ -156,16 +183,16 @@ def product_tiles(target: Target) -> tuple[Tile, ...]:
     return tiles_for(target, "tf32" if target.math in SIXTEEN_BITS else None)
 
 
-def _products(target: Target, g: ConvGeometry, pitch: int) -> tuple[Choice, float]:
-    """Tile and estimated time of the products of one go of forward; their depth is not split, for 36 of them fill a device."""
-    shape = (g.group_outputs, pitch, g.group_channels, POINTS * g.group)
+def _products(target: Target, g: ConvGeometry, cut: Tiling) -> tuple[Choice, float]:
+    """Tile and estimated time of the products of one go of forward; their depth is not split, for so many of them fill a device."""
+    shape = (g.group_outputs, cut.pitch, g.group_channels, cut.points * g.group)
     costs = {choice: gemm_gpu.cost(target, choice, *shape) for choice in gemm_gpu.choices(target, product_tiles(target), *shape) if choice.splits == 1}
     return min(costs.items(), key=lambda item: item[1])
 
 
-def _sums(target: Target, g: ConvGeometry, pitch: int) -> tuple[Choice, float]:
+def _sums(target: Target, g: ConvGeometry, cut: Tiling) -> tuple[Choice, float]:
     """The same of backward_filter; the sum over splits costs no launch here, for the kernel `window` is needed anyway."""
-    shape, tiles = (g.group_outputs, g.group_channels, pitch, POINTS * g.group), product_tiles(target)
+    shape, tiles = (g.group_outputs, g.group_channels, cut.pitch, cut.points * g.group), product_tiles(target)
     deep = [replace(tile, depth=2 * tile.depth) for tile in tiles if tile.mma and tile.rows == tile.columns == 64]
     choices = gemm_gpu.choices(target, [*tiles, *deep], *shape)
     costs = {choice: gemm_gpu.cost(target, choice, *shape) - (LAUNCH if choice.splits > 1 else 0) for choice in choices if choice.splits <= MOST_SPLITS}

@@ -62,8 +62,21 @@ def run(
     return got
 
 
+@pytest.fixture
+def other_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    """4 x 4 outputs where there are 3 x 3 otherwise, as with tf32, and the reverse."""
+    large, exact = winograd_gpu.LARGE, winograd_gpu.EXACT
+    monkeypatch.setattr(winograd_gpu, "LARGE", exact)
+    monkeypatch.setattr(winograd_gpu, "EXACT", large)
+
+
 @pytest.mark.parametrize("name", GEOMETRIES)
 def test_geometries(device: Any, name: str) -> None:
+    run(device, name)
+
+
+@pytest.mark.parametrize("name", GEOMETRIES)
+def test_geometries_in_other_tiles(device: Any, name: str, other_tiles: None) -> None:
     run(device, name)
 
 
@@ -74,8 +87,12 @@ def test_samples_apart_and_accumulation(device: Any, name: str, add: bool) -> No
     run(device, name, strided=True, add=add)
 
 
-def test_rows_of_whole_vectors(device: Any) -> None:
-    """Images whose rows are read and written as float4."""
+def test_samples_apart_in_other_tiles(device: Any, other_tiles: None) -> None:
+    run(device, "edges cut tiles", strided=True, add=True)
+
+
+def test_rows_of_whole_vectors(device: Any, other_tiles: None) -> None:
+    """Images whose rows are read and written as float4, with 4 x 4 outputs."""
     run(device, "whole tiles")
     run(device, "whole tiles", add=True)
 
@@ -133,19 +150,22 @@ def test_error_of_a_deep_sum(device: Any) -> None:
         close(array, want[result], TOLERANCE)
 
 
-def test_what_is_not_finite(device: Any) -> None:
+@pytest.mark.parametrize("out", [3, 4])
+def test_what_is_not_finite(device: Any, out: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """It reaches every output whose window sees it, and no tile that does not."""
-    g = geometry(1, 2, 3, (1, 16, 16), (1, 3, 3), pad=(0, 1, 1))
+    monkeypatch.setattr(winograd_gpu, "EXACT", out)
+    size = 4 * out
+    g = geometry(1, 2, 3, (1, size, size), (1, 3, 3), pad=(0, 1, 1))
     rec = recorder(replace(device.target, kind="gpu"), "forward")
-    x, w, y = Ref("x", (1, 2, 1, 16, 16), Role.ACTIVATION), Ref("w", g.weight_shape, Role.PARAMETER), Ref("y", (1, 3, 1, 16, 16), Role.ACTIVATION)
+    x, w, y = Ref("x", (1, 2, 1, size, size), Role.ACTIVATION), Ref("w", g.weight_shape, Role.PARAMETER), Ref("y", (1, 3, 1, size, size), Role.ACTIVATION)
     convolution.forward(rec, g, x, w, None, y)
     given = {x: np.ones(x.shape), w: np.random.default_rng(0).standard_normal(w.shape)}
-    given[x][0, 0, 0, 5, 6], given[x][0, 1, 0, 11, 12] = np.inf, np.nan
+    inside, border = (out + 1, out + 1), (2 * out + 1, 3 * out)  # of tile 1, 1; of tile 2, 3, and the last that tile 2, 2 sees
+    given[x][0, 0, 0][inside], given[x][0, 1, 0][border] = np.inf, np.nan
     finite = np.isfinite(execute(rec, device.context, given, [y])[0][0, :, 0])
-    for row, column in ((5, 6), (11, 12)):
+    for row, column in (inside, border):
         assert not finite[:, row - 1 : row + 2, column - 1 : column + 2].any()
-    tiles = finite.reshape(3, 4, 4, 4, 4).any((2, 4))
-    assert tiles[:, 0].all() and tiles[:, 3].any() and finite[:, :4].all()
+    assert finite[:, :out].all() and finite[:, :, :out].all() and finite[:, 3 * out :].all()
 
 
 # -- what is recorded: no device needed ------------------------------------------------------------------------------------
@@ -192,8 +212,9 @@ def test_other_windows_are_not_for_it(other: dict[str, tuple[int, int, int]]) ->
 
 
 @pytest.mark.parametrize(("batch", "most"), [(1024, 2 * 1024 * 64 * 56 * 56 * 4 // 14), (16, 64 << 20)])
-def test_workspace_in_a_net(batch: int, most: int) -> None:
+def test_workspace_in_a_net(batch: int, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A part of what the layers make, but not too little: the image, which no layer makes, does not count."""
+    monkeypatch.setattr(winograd_gpu, "cost", lambda *_: 0)
     shape = f"shape {{ dim: {batch} dim: 64 dim: 56 dim: 56 }}"
     layer = 'layer {{ name: "{1}" type: "Convolution" bottom: "{0}" top: "{1}" convolution_param {{ num_output: 64 kernel_size: 3 pad: 1 }} }}'
     text = f'layer {{ name: "x" type: "Input" top: "x" input_param {{ {shape} }} }}' + "".join(layer.format(*pair) for pair in ("xa", "ab"))
