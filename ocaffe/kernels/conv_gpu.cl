@@ -10,6 +10,8 @@
    Defines: the tile (tile_gpu.h); the window (conv_window.h); the shape of a step in forward and backward_data, BK = STEP_CHANNELS * STEP_ROWS *
    STEP_TAPS: neighbouring channels, rows of the window and taps in a row.
    BN divides NT, and STEP_CHANNELS is a multiple of NT / BN.
+   VECTOR  operands are fetched as vectors (fetch_gpu.h): windows of one pixel that move over every pixel, planes of a multiple of four positions, and a
+           multiple of four channels. Where samples do not begin at float4 places (a view of a Concat), one by one all the same
 
    Group (x, y, z): columns of the result (positions of all samples; channels and taps in backward_filter), its rows, and group and split of
    the depth. In backward_data a column belongs to a phase (conv_window.h). With several splits their groups meet (DEVICE_FENCE) and the last one writes the
@@ -17,6 +19,7 @@
 #include "common.h"
 #include "conv_window.h"
 #include "epilogue.h"
+#include "fetch_gpu.h"
 #include "moments.h"
 #include "split_sum.h"
 #include "tile_gpu.h"
@@ -28,9 +31,13 @@
 #define STEP_TAPS 1
 #endif
 
+#ifndef VECTOR
+#define VECTOR 0
+#endif
+
 #define STEP_WINDOW (STEP_ROWS * STEP_TAPS)
 
-/* Fetching filters: a work-item keeps to one column of the tile and takes every ROWS_APART-th row; the last NT % BK items rest. */
+/* Fetching filters, and both operands of backward_filter: a work-item keeps to one step of the depth and takes every ROWS_APART-th line; the last NT % BK items rest. */
 #define ROWS_APART (NT / BK)
 #define PASSES_A ((BM + ROWS_APART - 1) / ROWS_APART)
 #define PASSES_B ((BN + ROWS_APART - 1) / ROWS_APART)
@@ -38,7 +45,7 @@
 #define CHANNELS_APART (NT / BN)
 #define ITEM_CHANNELS (STEP_CHANNELS / CHANNELS_APART)
 
-/* backward_filter: the line that a work-item begins with. In a warp it moves with the depth, so that the stores to local memory meet different banks. */
+/* The line that a work-item begins with. In a warp it moves with the depth, so that the stores to local memory meet different banks. */
 #define LINE(item) (((item) / BK + (item) % BK / (32 / PADDING) * (32 / BK)) % ROWS_APART)
 
 #ifdef DEVICE_FENCE
@@ -53,6 +60,64 @@
 /* One axis of the window seen from a position. `at` is where tap 0 lies (backward: times the stride). */
 #define ORIGIN(p, stride, pad) (backward ? (p) + (pad) : (p) * (stride) - (pad))
 #define TAP_AT(at, tap, stride, dilation) (backward ? ((at) - (tap) * (dilation)) / (stride) : (at) + (tap) * (dilation))
+
+#if VECTOR
+/* The sums of a tile of forward and backward_data, as gemm_gpu.cl makes them, but that the columns of a sample lie apart from those of the next one. */
+INLINE void gather_vectors(const int backward, float acc[TM][TN], local float* as, local float* bs, global const float* source, ulong source_stride,
+                           global const float* filter, const Phase f, int group, int rows, int depth, int row0, int column0, int begin, int end) {
+  const int item = get_local_id(0), plane = f.positions;
+  PART(a, BM, !backward);
+  PART(b, BN, 0);
+  const ulong a_row_step = backward ? 1 : depth, a_depth_step = backward ? rows : 1;
+  filter += (ulong)group * rows * depth + (row0 + a_line) * a_row_step + (begin + a_depth) * a_depth_step;
+  /* Columns past the end fetch the last ones and are not stored. */
+  const int column = min(column0 + b_line, f.columns - 4), whole_rows = rows - row0 >= BM;
+  source += column / plane * source_stride + column % plane + (ulong)(group * depth + begin + b_depth) * plane;
+  const int aligned = (((size_t)source / sizeof(float) | source_stride | (size_t)filter / sizeof(float)) & 3) == 0;
+  const ulong a_next = a_next_line * a_row_step + a_next_depth * a_depth_step, b_next = (ulong)b_next_depth * plane;
+  local const float* a_from = as + tile_row(item);
+  local const float* b_from = bs + tile_column(item);
+  float4 ra[FOURS(BM)], rb[FOURS(BN)];
+  const int steps = (end - begin + BK - 1) / BK;
+  for (int exact = 0;; exact = 1) {
+    tile_clear(acc);
+    global const float *a_at = filter, *b_at = source;
+    for (int s = 0; s <= steps; ++s) {
+      const int k = begin + s * BK;
+      if (s < steps) {
+        const int whole = aligned && k + BK <= end;
+        if (whole && whole_rows) {
+#pragma unroll
+          for (int i = 0; i < FOURS(BM); ++i) ra[i] = *(global const float4*)(a_at + i * a_next);
+        } else {
+#pragma unroll
+          for (int i = 0; i < FOURS(BM); ++i)
+            ra[i] = fetch_edge(a_at + i * a_next, existing(row0 + a_line + i * a_next_line, k + a_depth + i * a_next_depth, rows, end, !backward));
+        }
+        if (whole) {
+#pragma unroll
+          for (int i = 0; i < FOURS(BN); ++i) rb[i] = *(global const float4*)(b_at + i * b_next);
+        } else {
+#pragma unroll
+          for (int i = 0; i < FOURS(BN); ++i) rb[i] = fetch_edge(b_at + i * b_next, k + b_depth + i * b_next_depth < end ? 4 : 0);
+        }
+        a_at += BK * a_depth_step;
+        b_at += (ulong)BK * plane;
+      }
+      if (s > 0) tile_multiply(a_from + ((s - 1) & 1) * (BK * LDA), b_from + ((s - 1) & 1) * (BK * LDB), acc, exact);
+      if (s < steps) {
+#pragma unroll
+        for (int i = 0; i < FOURS(BM); ++i)
+          stage(as + (s & 1) * (BK * LDA), ra[i], a_line + i * a_next_line, a_depth + i * a_next_depth, LDA, !backward, 0);
+#pragma unroll
+        for (int i = 0; i < FOURS(BN); ++i) stage(bs + (s & 1) * (BK * LDB), rb[i], b_line, b_depth + i * b_next_depth, LDB, 0, 1);
+      }
+      barrier(CLK_LOCAL_MEM_FENCE);
+    }
+    if (tile_is_done(acc, exact, as)) break;
+  }
+}
+#endif
 
 /* forward (backward = 0) and backward_data (backward = 1): both gather `source` at the taps of each position of `target`, times the filters.
    rows, depth: channels of target and source in a group; sd, sh, sw and td, th, tw: their planes. */
@@ -78,10 +143,14 @@ INLINE void gather(const int backward, local float* as, local float* bs, global 
 
   if (steps == 0 && accumulate && !has_bias && slope == 1.0f) return;  /* no tap meets this phase: nothing to add */
 
+  float acc[TM][TN];
+#if VECTOR
+  gather_vectors(backward, acc, as, bs, source, source_stride, filter, f, group, rows, depth, row0, column0, begin, end);
+#else
   /* Filters: in memory [outputs][channels][taps]. Neighbours fetch neighbours: taps, then channels (forward) or rows (backward). */
   const int a_tap = backward ? item % STEP_WINDOW : item % BK % STEP_WINDOW;
   const int a_channel = backward ? item / (STEP_WINDOW * ROWS_APART) : item % BK / STEP_WINDOW;
-  const int a_row = backward ? item / STEP_WINDOW % ROWS_APART : item / BK;
+  const int a_row = backward ? item / STEP_WINDOW % ROWS_APART : LINE(item);
   const int a_tap_h = a_tap / STEP_TAPS * tap_step_h, a_tap_w = a_tap % STEP_TAPS * tap_step_w;
   const int a_rows = item < ROWS_APART * BK ? BM - a_row : 0, a_rows_exist = min(a_rows, rows - row0 - a_row);
   const int a_row_stride = backward ? TAPS : depth * TAPS, a_channel_stride = backward ? rows * TAPS : TAPS;
@@ -96,11 +165,12 @@ INLINE void gather(const int backward, local float* as, local float* bs, global 
   const int at_d = ORIGIN(f.from_d + b_position / f.count_w / f.count_h * f.stride_d, STRIDE_D, PAD_D);
   const int plane = sd * sh * sw;
   source += b_column / f.positions * source_stride + (ulong)group * depth * plane;
-  local float* b_to = bs + b_channel * STEP_WINDOW * LDB + item % BN;
+  /* Where the column stands in even and in odd ones of the work-item's rows. */
+  local float* b_first = bs + b_channel * STEP_WINDOW * LDB;
+  local float* b_to[2] = {b_first + RIGHT_COLUMN(b_channel * STEP_WINDOW, item % BN), b_first + RIGHT_COLUMN(b_channel * STEP_WINDOW + 1, item % BN)};
 
   local const float* a_from = as + tile_row(item);
   local const float* b_from = bs + tile_column(item);
-  float acc[TM][TN];
   float ra[PASSES_A], rb[STEP_WINDOW][ITEM_CHANNELS];
   for (int exact = 0;; exact = 1) {
     tile_clear(acc);
@@ -148,17 +218,21 @@ INLINE void gather(const int backward, local float* as, local float* bs, global 
       if (s < steps) {
 #pragma unroll
         for (int i = 0; i < PASSES_A; ++i)
-          if (i * ROWS_APART < a_rows) a_to[(s & 1) * (BK * LDA) + i * ROWS_APART] = ra[i];
+          if (i * ROWS_APART < a_rows) a_to[(s & 1) * (BK * LDA) + i * ROWS_APART] = staged(ra[i]);
 #pragma unroll
         for (int t = 0; t < STEP_WINDOW; ++t)
 #pragma unroll
-          for (int i = 0; i < ITEM_CHANNELS; ++i)
-            b_to[(s & 1) * (BK * LDB) + (i * CHANNELS_APART * STEP_WINDOW + t) * LDB] = rb[t][i];
+          for (int i = 0; i < ITEM_CHANNELS; ++i) {
+            const int row = i * CHANNELS_APART * STEP_WINDOW + t;
+            b_to[row & 1][(s & 1) * (BK * LDB) + row * LDB] = staged(rb[t][i]);
+          }
       }
       barrier(CLK_LOCAL_MEM_FENCE);
     }
     if (tile_is_done(acc, exact, as)) break;
   }
+
+#endif
 
 #ifdef DEVICE_FENCE
   if (!tile_join(arrived, parts, TILE_NUMBER, split, SPLITS, acc, as)) return;
@@ -204,6 +278,57 @@ kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void backward_filter(OPER
   const int row0 = get_group_id(1) * BM, column0 = get_group_id(0) * BN;
   const int plane = d * h * w, out_plane = od * oh * ow, columns = channels * TAPS;
   const int begin = split * split_positions, end = min(batch * out_plane, begin + split_positions);
+  local const float* a_from = as + tile_row(item);
+  local const float* b_from = bs + tile_column(item);
+  float acc[TM][TN];
+  const int steps = (end - begin + BK - 1) / BK;
+#if VECTOR
+  /* Four positions are of one sample. */
+  PART(a, BM, 1);
+  PART(b, BN, 1);
+  const int whole_rows = outputs - row0 >= BM, whole_columns = columns - column0 >= BN;
+  dy += dy_offset + (ulong)(group * outputs + row0 + a_line) * plane;
+  x += x_offset + (ulong)(group * channels + column0 + b_line) * plane;
+  const int in_fours = ((dy_offset | dy_stride | x_offset | x_stride) & 3) == 0;
+  float4 ra[FOURS(BM)], rb[FOURS(BN)];
+  for (int exact = 0;; exact = 1) {
+    tile_clear(acc);
+    int sample = (begin + a_depth) / plane, position = (begin + a_depth) % plane;
+    for (int s = 0; s <= steps; ++s) {
+      if (s < steps) {
+        const int whole = in_fours && begin + s * BK + BK <= end, exist = begin + s * BK + a_depth < end ? 4 : 0;
+        global const float* a = dy + sample * dy_stride + position;
+        global const float* b = x + sample * x_stride + position;
+        if (whole && whole_rows) {
+#pragma unroll
+          for (int i = 0; i < FOURS(BM); ++i) ra[i] = *(global const float4*)(a + i * a_next_line * plane);
+        } else {
+#pragma unroll
+          for (int i = 0; i < FOURS(BM); ++i) ra[i] = fetch_edge(a + i * a_next_line * plane, row0 + a_line + i * a_next_line < outputs ? exist : 0);
+        }
+        if (whole && whole_columns) {
+#pragma unroll
+          for (int i = 0; i < FOURS(BN); ++i) rb[i] = *(global const float4*)(b + i * b_next_line * plane);
+        } else {
+#pragma unroll
+          for (int i = 0; i < FOURS(BN); ++i) rb[i] = fetch_edge(b + i * b_next_line * plane, column0 + b_line + i * b_next_line < columns ? exist : 0);
+        }
+        position += BK % plane;
+        sample += BK / plane;
+        if (position >= plane) position -= plane, ++sample;
+      }
+      if (s > 0) tile_multiply(a_from + ((s - 1) & 1) * (BK * LDA), b_from + ((s - 1) & 1) * (BK * LDB), acc, exact);
+      if (s < steps) {
+#pragma unroll
+        for (int i = 0; i < FOURS(BM); ++i) stage(as + (s & 1) * (BK * LDA), ra[i], a_line + i * a_next_line, a_depth, LDA, 1, 0);
+#pragma unroll
+        for (int i = 0; i < FOURS(BN); ++i) stage(bs + (s & 1) * (BK * LDB), rb[i], b_line + i * b_next_line, b_depth, LDB, 1, 1);
+      }
+      barrier(CLK_LOCAL_MEM_FENCE);
+    }
+    if (tile_is_done(acc, exact, as)) break;
+  }
+#else
   const int line = LINE(item), lines = item < ROWS_APART * BK ? BM - line : 0, lines_exist = min(lines, outputs - row0 - line);
   const int b_lines = item < ROWS_APART * BK ? BN - line : 0;
 
@@ -223,12 +348,8 @@ kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void backward_filter(OPER
   x += x_offset + (ulong)group * channels * plane;
   dy += dy_offset + (ulong)(group * outputs + row0 + line) * out_plane;
   local float* a_to = as + item % BK * LDA + line;
-  local float* b_to = bs + item % BK * LDB + line;
-  local const float* a_from = as + tile_row(item);
-  local const float* b_from = bs + tile_column(item);
-  float acc[TM][TN];
+  local float* b_to = bs + item % BK * LDB + RIGHT_COLUMN(item % BK, line); /* ROWS_APART is a multiple of four where that matters */
   float ra[PASSES_A], rb[PASSES_B];
-  const int steps = (end - begin + BK - 1) / BK;
   for (int exact = 0;; exact = 1) {
     tile_clear(acc);
     int position = begin + item % BK;
@@ -261,15 +382,16 @@ kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void backward_filter(OPER
       if (s < steps) {
 #pragma unroll
         for (int i = 0; i < PASSES_A; ++i)
-          if (i * ROWS_APART < lines) a_to[(s & 1) * (BK * LDA) + i * ROWS_APART] = ra[i];
+          if (i * ROWS_APART < lines) a_to[(s & 1) * (BK * LDA) + i * ROWS_APART] = staged(ra[i]);
 #pragma unroll
         for (int i = 0; i < PASSES_B; ++i)
-          if (i * ROWS_APART < b_lines) b_to[(s & 1) * (BK * LDB) + i * ROWS_APART] = rb[i];
+          if (i * ROWS_APART < b_lines) b_to[(s & 1) * (BK * LDB) + i * ROWS_APART] = staged(rb[i]);
       }
       barrier(CLK_LOCAL_MEM_FENCE);
     }
     if (tile_is_done(acc, exact, as)) break;
   }
+#endif
 
 #ifdef DEVICE_FENCE
   if (!tile_join(MEETING, TILE_NUMBER, split, SPLITS, acc, as)) return;

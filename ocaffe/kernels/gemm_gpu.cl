@@ -1,6 +1,6 @@
 /* c[M][N] = op(a) op(b) (+ bias[n]), then the slope where the gate says (gate.h), for work-groups that share tiles in local memory.
 
-   Defines: the tile (tile_gpu.h). BM * BK and BN * BK are multiples of 4 * NT, BK of 4.
+   Defines: the tile (tile_gpu.h, fetch_gpu.h).
    Leading dimensions are the operands' strides. trans_a, trans_b: the operand is stored with the depth outside (a: K x M) respectively
    inside (b: N x K). Group (x, y, z): columns, rows, and batch and split of the depth. The matrices of the batches follow each other in each operand;
    a split takes `depth` of K. With DEVICE_FENCE the groups of all splits of a tile meet, and the last writes c; else, when there is more than one split,
@@ -8,45 +8,9 @@
    An operand is fetched as float4 where it is aligned and the whole tile exists, else element by element. */
 #include "common.h"
 #include "epilogue.h"
+#include "fetch_gpu.h"
 #include "split_sum.h"
 #include "tile_gpu.h"
-
-#define PASSES_A (BM * BK / 4 / NT)
-#define PASSES_B (BN * BK / 4 / NT)
-
-/* Where a work-item's part of a tile of `rows` begins, and how far its next part is, as (row, depth). */
-#define PART(name, rows, along_depth)                                             \
-  const int name##_row = along_depth ? item / (BK / 4) : item % ((rows) / 4) * 4; \
-  const int name##_depth = along_depth ? item % (BK / 4) * 4 : item / ((rows) / 4); \
-  const int name##_next_row = along_depth ? NT / (BK / 4) : 0;                    \
-  const int name##_next_depth = along_depth ? 0 : NT / ((rows) / 4)
-
-/* Four neighbours of which `n` exist. */
-INLINE float4 fetch_edge(global const float* p, int n) {
-  float4 v = (float4)(0.0f);
-  if (n > 0) v.x = p[0];
-  if (n > 1) v.y = p[1];
-  if (n > 2) v.z = p[2];
-  if (n > 3) v.w = p[3];
-  return v;
-}
-
-INLINE int existing(int row, int depth, int rows, int end, int along_depth) {
-  return along_depth ? (row < rows ? end - depth : 0) : (depth < end ? rows - row : 0);
-}
-
-/* Neighbours along the depth go to different rows of the tile: each of four work-items begins with another of them, so that a warp's stores meet
-   different banks (with MMA; LDA and LDB are then 8 modulo 32). */
-INLINE void stage(local float* to, float4 v, int ld, int along_depth, int item) {
-  const int quad = item % (BK / 4);
-  if (along_depth) {
-    v = quad & 1 ? v.yzwx : v;
-    v = quad & 2 ? v.zwxy : v;
-    to[(quad & 3) * ld] = v.x, to[(quad + 1 & 3) * ld] = v.y, to[(quad + 2 & 3) * ld] = v.z, to[(quad + 3 & 3) * ld] = v.w;
-  } else {
-    *(local float4*)to = v;
-  }
-}
 
 kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void gemm(OPERAND_RESTRICT(const float, a), OPERAND_RESTRICT(const float, b),
                                                                  SIGN ARRIVED OPERAND_RESTRICT(const float, bias),
@@ -64,22 +28,20 @@ kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void gemm(OPERAND_RESTRIC
   PART(a, BM, !trans_a);
   PART(b, BN, trans_b);
   const ulong a_row_step = trans_a ? 1 : a_stride, a_depth_step = trans_a ? a_stride : 1;
-  const ulong b_row_step = trans_b ? b_stride : 1, b_depth_step = trans_b ? 1 : b_stride;
+  const ulong b_column_step = trans_b ? b_stride : 1, b_depth_step = trans_b ? 1 : b_stride;
   LOCATE(a), LOCATE(b), LOCATE(bias), LOCATE(c);
   LOCATE_SIGN;
   a += (ulong)batch * (trans_a ? K : M) * a_stride;
   b += (ulong)batch * (trans_b ? N : K) * b_stride;
-  a += (row + a_row) * a_row_step + (begin + a_depth) * a_depth_step;
-  b += (column + b_row) * b_row_step + (begin + b_depth) * b_depth_step;
-  const ulong a_next = a_next_row * a_row_step + a_next_depth * a_depth_step;
-  const ulong b_next = b_next_row * b_row_step + b_next_depth * b_depth_step;
-  local float* a_to = as + a_depth * LDA + a_row;
-  local float* b_to = bs + b_depth * LDB + b_row;
+  a += (row + a_line) * a_row_step + (begin + a_depth) * a_depth_step;
+  b += (column + b_line) * b_column_step + (begin + b_depth) * b_depth_step;
+  const ulong a_next = a_next_line * a_row_step + a_next_depth * a_depth_step;
+  const ulong b_next = b_next_line * b_column_step + b_next_depth * b_depth_step;
   local const float* a_from = as + tile_row(item);
   local const float* b_from = bs + tile_column(item);
 
   float acc[TM][TN];
-  float4 ra[PASSES_A], rb[PASSES_B];
+  float4 ra[FOURS(BM)], rb[FOURS(BN)];
   const int steps = (end - begin + BK - 1) / BK;
   for (int exact = 0;; exact = 1) {
     tile_clear(acc);
@@ -90,16 +52,16 @@ kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void gemm(OPERAND_RESTRIC
       if (s < steps) {
         if (whole && k + BK <= end) {
 #pragma unroll
-          for (int i = 0; i < PASSES_A; ++i) ra[i] = *(global const float4*)(a_at + i * a_next);
+          for (int i = 0; i < FOURS(BM); ++i) ra[i] = *(global const float4*)(a_at + i * a_next);
 #pragma unroll
-          for (int i = 0; i < PASSES_B; ++i) rb[i] = *(global const float4*)(b_at + i * b_next);
+          for (int i = 0; i < FOURS(BN); ++i) rb[i] = *(global const float4*)(b_at + i * b_next);
         } else {
 #pragma unroll
-          for (int i = 0; i < PASSES_A; ++i)
-            ra[i] = fetch_edge(a_at + i * a_next, existing(a_row + i * a_next_row, k + a_depth + i * a_next_depth, rows, end, !trans_a));
+          for (int i = 0; i < FOURS(BM); ++i)
+            ra[i] = fetch_edge(a_at + i * a_next, existing(a_line + i * a_next_line, k + a_depth + i * a_next_depth, rows, end, !trans_a));
 #pragma unroll
-          for (int i = 0; i < PASSES_B; ++i)
-            rb[i] = fetch_edge(b_at + i * b_next, existing(b_row + i * b_next_row, k + b_depth + i * b_next_depth, columns, end, trans_b));
+          for (int i = 0; i < FOURS(BN); ++i)
+            rb[i] = fetch_edge(b_at + i * b_next, existing(b_line + i * b_next_line, k + b_depth + i * b_next_depth, columns, end, trans_b));
         }
         a_at += BK * a_depth_step;
         b_at += BK * b_depth_step;
@@ -107,11 +69,11 @@ kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void gemm(OPERAND_RESTRIC
       if (s > 0) tile_multiply(a_from + ((s - 1) & 1) * (BK * LDA), b_from + ((s - 1) & 1) * (BK * LDB), acc, exact);
       if (s < steps) {
 #pragma unroll
-        for (int i = 0; i < PASSES_A; ++i)
-          stage(a_to + (s & 1) * (BK * LDA) + i * (a_next_depth * LDA + a_next_row), ra[i], LDA, !trans_a, item);
+        for (int i = 0; i < FOURS(BM); ++i)
+          stage(as + (s & 1) * (BK * LDA), ra[i], a_line + i * a_next_line, a_depth + i * a_next_depth, LDA, !trans_a, 0);
 #pragma unroll
-        for (int i = 0; i < PASSES_B; ++i)
-          stage(b_to + (s & 1) * (BK * LDB) + i * (b_next_depth * LDB + b_next_row), rb[i], LDB, trans_b, item);
+        for (int i = 0; i < FOURS(BN); ++i)
+          stage(bs + (s & 1) * (BK * LDB), rb[i], b_line + i * b_next_line, b_depth + i * b_next_depth, LDB, trans_b, 1);
       }
       barrier(CLK_LOCAL_MEM_FENCE);
     }

@@ -1,7 +1,8 @@
 /* The inner part of a tiled matrix product for work-groups that share local memory: gemm_gpu.cl and conv_gpu.cl fetch, this multiplies.
 
    A work-group of NT work-items computes BM x BN results. Each step brings BK columns of the left operand and BK rows of the right one
-   into local memory, both with the step's depth as the outer index: as[BK][LDA], bs[BK][LDB], in two buffers.
+   into local memory, both with the step's depth as the outer index: as[BK][LDA], bs[BK][LDB], in two buffers. What goes there is `staged`, a column
+   of the right operand to RIGHT_COLUMN.
 
    BM, BN  rows and columns of a work-group          BK  depth of one step
    TM, TN  rows and columns of a work-item, multiples of 4, in chunks of 4 neighbours
@@ -50,7 +51,11 @@
 #define ROW(i) ((i) / 2 * 16 + (i) % 2 * 8)
 #define LANE_ROW(lane) ((lane) / 4)
 #define PADDING 8
+/* Where a column stands in row k of bs. In odd rows pairs change places, for of four columns a product takes either the first two or the last two, and what lanes
+   q and q + 1 want would be in the same banks. */
+#define RIGHT_COLUMN(k, column) ((column) ^ ((k) & 1) * 2)
 #else
+#define RIGHT_COLUMN(k, column) (column)
 #define ROW(i) ((i) / 4 * (LANE_ROWS * 4) + (i) % 4)
 #define LANE_ROW(lane) ((lane) / LANE_COLUMNS * 4)
 #define PADDING 4
@@ -84,7 +89,8 @@ INLINE void tile_multiply_fma(local const float* a, local const float* b, float 
 #pragma unroll
     for (int j = 0; j < TN; j += 4) {
       const float4 v = *(local const float4*)(b + k * LDB + COLUMN(j));
-      bv[j] = v.x, bv[j + 1] = v.y, bv[j + 2] = v.z, bv[j + 3] = v.w;
+      const int x = RIGHT_COLUMN(k, 0), y = RIGHT_COLUMN(k, 1), z = RIGHT_COLUMN(k, 2), w = RIGHT_COLUMN(k, 3);
+      bv[j + x] = v.x, bv[j + y] = v.y, bv[j + z] = v.z, bv[j + w] = v.w;
     }
 #pragma unroll
     for (int i = 0; i < TM; ++i)
@@ -121,6 +127,7 @@ INLINE void tile_multiply_mma(local const float* a, local const float* b, float 
   const int lane = get_local_id(0) % 32, g = lane / 4, q = lane % 4;
   a += q * LDA;
   b += q * LDB - 4 * q + g / 2 * 4 + g % 2;
+  local const float* pairs[2] = {b + RIGHT_COLUMN(q, 0), b + RIGHT_COLUMN(q, 2)};
 #pragma unroll
   for (int k = 0; k < BK; k += 8 * SLICES) {
     uint ah[SLICES][TM / 2][4];
@@ -134,7 +141,7 @@ INLINE void tile_multiply_mma(local const float* a, local const float* b, float 
 #pragma unroll
         for (int e = 0; e < 4; ++e) {
           const float v = a[(k + s * 8 + e / 2 * 4) * LDA + i * 16 + e % 2 * 8];
-          ah[s][i][e] = leading(v);
+          ah[s][i][e] = MMA == 1 ? as_uint(v) : leading(v);
 #if MMA == 3
           al[s][i][e] = as_uint(v - as_float(ah[s][i][e]));
 #endif
@@ -150,8 +157,8 @@ INLINE void tile_multiply_mma(local const float* a, local const float* b, float 
       for (int s = 0; s < SLICES; ++s)
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
-          const float v = b[(k + s * 8 + e * 4) * LDB + j / 2 * 16 + j % 2 * 2];
-          bh[s][e] = leading(v);
+          const float v = pairs[j % 2][(k + s * 8 + e * 4) * LDB + j / 2 * 16];
+          bh[s][e] = MMA == 1 ? as_uint(v) : leading(v);
 #if MMA == 3
           bl[s][e] = as_uint(v - as_float(bh[s][e]));
 #endif
@@ -180,6 +187,15 @@ INLINE void tile_multiply_mma(local const float* a, local const float* b, float 
   }
 }
 #endif
+
+/* An element as it stands in local memory. */
+INLINE float staged(float v) {
+#if defined(MMA) && !defined(OCAFFE_TILE_MMA_H) && MMA == 1
+  return as_float(leading(v));
+#else
+  return v;
+#endif
+}
 
 /* acc += as' * bs for one step; `a` and `b` point at this work-item's first row and column. */
 INLINE void tile_multiply(local const float* a, local const float* b, float acc[TM][TN], int exact) {

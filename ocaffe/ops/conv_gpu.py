@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 WINOGRAD = "winograd"  # a choice beside the tiles
 WINDOW_STEP = 12  # products of a result that one step takes at the most where the window leaves a choice
 TENSOR_STEP = 8  # the depth of one product on tensor cores
+VECTOR = 4  # floats
 FILTER_SUMS = 64  # sums of a work-item of backward_filter on tensor cores: with more of them it runs out of registers
 
 
@@ -184,8 +185,10 @@ def with_step(g: ConvGeometry, tile: Tile, direction: str = "forward") -> Tile:
 
 
 def defines(g: ConvGeometry, tile: Tile) -> dict[str, int]:
-    """What makes a program: the window, the tile, the shape of a step."""
-    return {**tile.defines(), **dict(zip(("STEP_CHANNELS", "STEP_ROWS", "STEP_TAPS"), window_step(g, tile))), **window(g)}
+    """What makes a program: the window, the tile, the shape of a step, and whether operands are fetched as vectors (kernels/fetch_gpu.h)."""
+    shares = all(lines * tile.depth % (VECTOR * tile.items) == 0 for lines in (tile.rows, tile.columns))
+    vector = g.pointwise and g.positions % VECTOR == 0 and g.group_channels % VECTOR == 0 and shares
+    return {**tile.defines(), **dict(zip(("STEP_CHANNELS", "STEP_ROWS", "STEP_TAPS"), window_step(g, tile))), **window(g), "VECTOR": int(vector)}
 
 
 def _split_channels(channels: int, g: ConvGeometry, choice: Choice) -> tuple[int, int]:

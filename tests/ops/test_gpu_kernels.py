@@ -401,6 +401,19 @@ def test_convolution_on_tensor_cores(device: Any, window: str, tile: Tile) -> No
         check_convolution(device, conv_gpu, g, add=case % 2 == 1, offset=3 * case % 2, choice=small(g, (1, 3)[case // 2], tile))
 
 
+@pytest.mark.parametrize("tile", [SMALL, *TENSOR_TILES, *TF32_TILES], ids=str)
+@pytest.mark.parametrize(("offset", "gap"), [(0, 0), (4, 8), (4, 3)])
+def test_vectors(device: Any, tile: Tile, offset: int, gap: int) -> None:
+    """Windows of one pixel over planes of a multiple of four positions: at float4 places and not; parts of tiles and of steps; planes shorter than a step."""
+    if tile is not SMALL:
+        can_run(device, tile, ())
+    for case, (channels, outputs, group, size) in enumerate(((64, 65, 1, (1, 6, 10)), (20, 3, 2, (1, 2, 2)), (tile.columns, tile.rows, 1, (1, 4, 8)))):
+        g = geometry(5, channels * group, outputs * group, size, (1, 1, 1), group=group)
+        choice = small(g, 1 + case, tile)
+        assert conv_gpu.defines(g, choice.tile)["VECTOR"]
+        check_convolution(device, conv_gpu, g, offset=offset, gap=gap, add=case == 1, choice=choice)
+
+
 @pytest.mark.parametrize("tile", ROUNDED, ids=str)
 def test_vectors_on_tensor_cores(device: Any, tile: Tile) -> None:
     """Planes of a multiple of four positions that begin at float4 places, over every pixel and not; several steps of the depth, and a part of one."""
