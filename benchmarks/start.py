@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Seconds from the command `ocaffe train` to its first iteration, with empty caches (ours, PoCL's and Python's bytecode) and with full ones.
+"""Seconds from the command `ocaffe train` to its first iteration, with empty caches (ours, the runtime's and Python's bytecode) and with full ones.
 
     benchmarks/start.py [--only NET ...] [--device SPEC] [--runs 3] [--json FILE]
 
@@ -59,7 +59,7 @@ def main() -> None:
             param.net_param.CopyFrom(constant(resident(net, BATCHES[net], proto.TRAIN)))
             solver = Path(folder) / "solver.prototxt"
             solver.write_text(write_text(param))
-            caches = {"OCAFFE_CACHE": f"{folder}/ocaffe", "POCL_CACHE_DIR": f"{folder}/pocl", "PYTHONPYCACHEPREFIX": f"{folder}/bytecode"}
+            caches = {name: f"{folder}/{name}" for name in ("OCAFFE_CACHE", "POCL_CACHE_DIR", "CUDA_CACHE_PATH", "PYTHONPYCACHEPREFIX")}
             cold = seconds(solver, options.device, caches)
             warm = statistics.median(seconds(solver, options.device, caches) for _ in range(options.runs))
         rows.append({"net": net, "batch": BATCHES[net], "device": options.device or "", "cold_s": cold, "warm_s": warm})

@@ -66,8 +66,8 @@
 INLINE void gather_vectors(const int backward, float acc[TM][TN], local float* as, local float* bs, global const float* source, ulong source_stride,
                            global const float* filter, const Phase f, int group, int rows, int depth, int row0, int column0, int begin, int end) {
   const int item = get_local_id(0), plane = f.positions;
-  PART(a, BM, !backward);
-  PART(b, BN, 0);
+  PART(a, BM, LDA, !backward, 0);
+  PART(b, BN, LDB, 0, 1);
   const ulong a_row_step = backward ? 1 : depth, a_depth_step = backward ? rows : 1;
   filter += (ulong)group * rows * depth + (row0 + a_line) * a_row_step + (begin + a_depth) * a_depth_step;
   /* Columns past the end fetch the last ones and are not stored. */
@@ -108,9 +108,9 @@ INLINE void gather_vectors(const int backward, float acc[TM][TN], local float* a
       if (s < steps) {
 #pragma unroll
         for (int i = 0; i < FOURS(BM); ++i)
-          stage(as + (s & 1) * (BK * LDA), ra[i], a_line + i * a_next_line, a_depth + i * a_next_depth, LDA, !backward, 0);
+          stage(as + (s & 1) * (BK * LDA) + i * (a_next_depth * LDA + a_next_line), a_to, ra[i], a_depth, !backward, 0);
 #pragma unroll
-        for (int i = 0; i < FOURS(BN); ++i) stage(bs + (s & 1) * (BK * LDB), rb[i], b_line, b_depth + i * b_next_depth, LDB, 0, 1);
+        for (int i = 0; i < FOURS(BN); ++i) stage(bs + (s & 1) * (BK * LDB) + i * b_next_depth * LDB, b_to, rb[i], b_depth, 0, 1);
       }
       barrier(CLK_LOCAL_MEM_FENCE);
     }
@@ -284,8 +284,8 @@ kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void backward_filter(OPER
   const int steps = (end - begin + BK - 1) / BK;
 #if VECTOR
   /* Four positions are of one sample. */
-  PART(a, BM, 1);
-  PART(b, BN, 1);
+  PART(a, BM, LDA, 1, 0);
+  PART(b, BN, LDB, 1, 1);
   const int whole_rows = outputs - row0 >= BM, whole_columns = columns - column0 >= BN;
   dy += dy_offset + (ulong)(group * outputs + row0 + a_line) * plane;
   x += x_offset + (ulong)(group * channels + column0 + b_line) * plane;
@@ -320,9 +320,9 @@ kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void backward_filter(OPER
       if (s > 0) tile_multiply(a_from + ((s - 1) & 1) * (BK * LDA), b_from + ((s - 1) & 1) * (BK * LDB), acc, exact);
       if (s < steps) {
 #pragma unroll
-        for (int i = 0; i < FOURS(BM); ++i) stage(as + (s & 1) * (BK * LDA), ra[i], a_line + i * a_next_line, a_depth, LDA, 1, 0);
+        for (int i = 0; i < FOURS(BM); ++i) stage(as + (s & 1) * (BK * LDA) + i * a_next_line, a_to, ra[i], a_depth, 1, 0);
 #pragma unroll
-        for (int i = 0; i < FOURS(BN); ++i) stage(bs + (s & 1) * (BK * LDB), rb[i], b_line + i * b_next_line, b_depth, LDB, 1, 1);
+        for (int i = 0; i < FOURS(BN); ++i) stage(bs + (s & 1) * (BK * LDB) + i * b_next_line, b_to, rb[i], b_depth, 1, 1);
       }
       barrier(CLK_LOCAL_MEM_FENCE);
     }

@@ -9,12 +9,24 @@
 
 #define FOURS(lines) ((lines) * BK / 4 / NT) /* float4 of a work-item, of an operand of so many lines */
 
-/* Where a work-item's part of an operand of `lines` lines begins, and how far its next float4 is, as (line, depth). */
-#define PART(name, lines, along)                                                  \
+/* Where a work-item's part of an operand of `lines` lines begins, how far its next float4 is, as (line, depth), and where its elements go (stage_places). */
+#define PART(name, lines, ld, along, right)                                       \
   const int name##_line = along ? item / (BK / 4) : item % ((lines) / 4) * 4;     \
   const int name##_depth = along ? item % (BK / 4) * 4 : item / ((lines) / 4);    \
   const int name##_next_line = along ? NT / (BK / 4) : 0;                         \
-  const int name##_next_depth = along ? 0 : NT / ((lines) / 4)
+  const int name##_next_depth = along ? 0 : NT / ((lines) / 4);                   \
+  int name##_to[4];                                                               \
+  stage_places(name##_to, name##_line, name##_depth, ld, along, right)
+
+/* The places in a tile whose rows are `ld` floats long, in the order in which `stage` stores: along the depth neighbours go to different rows; each of four work-items
+   begins with another of them, so that a warp's stores meet different banks (with MMA; LDA and LDB are then 8 modulo 32). */
+INLINE void stage_places(int to[4], int line, int depth, int ld, int along, int right) {
+#pragma unroll
+  for (int e = 0; e < 4; ++e) {
+    const int row = along ? depth + (depth / 4 + e & 3) : depth;
+    to[e] = row * ld + (along && right ? RIGHT_COLUMN(row, line) : line);
+  }
+}
 
 /* Four neighbours of which `n` exist. */
 INLINE float4 fetch_edge(global const float* p, int n) {
@@ -28,21 +40,15 @@ INLINE float4 fetch_edge(global const float* p, int n) {
 
 INLINE int existing(int line, int depth, int lines, int end, int along) { return along ? (line < lines ? end - depth : 0) : (depth < end ? lines - line : 0); }
 
-/* A float4 from `line` and `depth` on to its place in `tile`, whose rows are `ld` floats long. Neighbours along the depth go to different rows of the tile: each of
-   four work-items begins with another of them, so that a warp's stores meet different banks (with MMA; LDA and LDB are then 8 modulo 32).
-   right: it is of the right operand, see RIGHT_COLUMN. */
-INLINE void stage(local float* tile, float4 v, int line, int depth, int ld, int along, int right) {
-  const int swapped = right ? RIGHT_COLUMN(1, line) : line; /* the place in odd rows */
+/* A float4 to its place; `depth`: where the part begins. Every next float4 of a part lies an even number of rows and a multiple of four columns further on. */
+INLINE void stage(local float* tile, const int to[4], float4 v, int depth, int along, int right) {
   v = (float4)(staged(v.x), staged(v.y), staged(v.z), staged(v.w));
   if (along) {
-    const int quad = depth / 4;
-    v = quad & 1 ? v.yzwx : v;
-    v = quad & 2 ? v.zwxy : v;
-    local float* even = tile + depth * ld + (quad & 1 ? swapped : line);
-    local float* odd = tile + depth * ld + (quad & 1 ? line : swapped);
-    even[(quad & 3) * ld] = v.x, odd[(quad + 1 & 3) * ld] = v.y, even[(quad + 2 & 3) * ld] = v.z, odd[(quad + 3 & 3) * ld] = v.w;
+    v = depth & 4 ? v.yzwx : v;
+    v = depth & 8 ? v.zwxy : v;
+    tile[to[0]] = v.x, tile[to[1]] = v.y, tile[to[2]] = v.z, tile[to[3]] = v.w;
   } else {
-    *(local float4*)(tile + depth * ld + line) = swapped != line && depth & 1 ? v.zwxy : v;
+    *(local float4*)(tile + to[0]) = right && RIGHT_COLUMN(depth, 0) != 0 ? v.zwxy : v;
   }
 }
 

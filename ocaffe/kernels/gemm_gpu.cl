@@ -25,8 +25,8 @@ kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void gemm(OPERAND_RESTRIC
   const int rows = M - row, columns = N - column;
   const int whole = rows >= BM && columns >= BN && ((a_offset | a_stride | b_offset | b_stride) & 3) == 0;
 
-  PART(a, BM, !trans_a);
-  PART(b, BN, trans_b);
+  PART(a, BM, LDA, !trans_a, 0);
+  PART(b, BN, LDB, trans_b, 1);
   const ulong a_row_step = trans_a ? 1 : a_stride, a_depth_step = trans_a ? a_stride : 1;
   const ulong b_column_step = trans_b ? b_stride : 1, b_depth_step = trans_b ? 1 : b_stride;
   LOCATE(a), LOCATE(b), LOCATE(bias), LOCATE(c);
@@ -70,10 +70,10 @@ kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void gemm(OPERAND_RESTRIC
       if (s < steps) {
 #pragma unroll
         for (int i = 0; i < FOURS(BM); ++i)
-          stage(as + (s & 1) * (BK * LDA), ra[i], a_line + i * a_next_line, a_depth + i * a_next_depth, LDA, !trans_a, 0);
+          stage(as + (s & 1) * (BK * LDA) + i * (a_next_depth * LDA + a_next_line), a_to, ra[i], a_depth, !trans_a, 0);
 #pragma unroll
         for (int i = 0; i < FOURS(BN); ++i)
-          stage(bs + (s & 1) * (BK * LDB), rb[i], b_line + i * b_next_line, b_depth + i * b_next_depth, LDB, trans_b, 1);
+          stage(bs + (s & 1) * (BK * LDB) + i * (b_next_depth * LDB + b_next_line), b_to, rb[i], b_depth, trans_b, 1);
       }
       barrier(CLK_LOCAL_MEM_FENCE);
     }

@@ -121,11 +121,19 @@ kernel void backward(OPERAND_RESTRICT(const float, dy), INDEX_OPERAND SIGN OPERA
     }
   const int element = plane * H * W + row * W + column;
   dx += sample * dx_stride + element;
+  /* All places are looked at before the first is written (gate.h). */
+  int passes[HEIGHT][SW];
+#pragma unroll
+  for (int r = 0; r < HEIGHT; ++r)
+#pragma unroll
+    for (int s = 0; s < SW; ++s) {
+      const int exists = row + r < H && column + s < W;
+      if (accumulate && exists) sum[r][s] += dx[r * W + s];
+      passes[r][s] = IF_GATED(exists && PASSES(sign + sample * sign_stride, element + r * W + s), 1);
+    }
 #pragma unroll
   for (int r = 0; r < HEIGHT; ++r)
 #pragma unroll
     for (int s = 0; s < SW; ++s)
-      if (row + r < H && column + s < W)
-        IF_GATED(put(dx + r * W + s, sum[r][s], accumulate, slope, sign + sample * sign_stride, element + r * W + s),
-                 dx[r * W + s] = accumulate ? dx[r * W + s] + sum[r][s] : sum[r][s]);
+      if (row + r < H && column + s < W) dx[r * W + s] = IF_GATED(passes[r][s] ? sum[r][s] : slope * sum[r][s], sum[r][s]);
 }

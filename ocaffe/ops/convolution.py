@@ -113,10 +113,8 @@ def forward(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y:
     if not g.batch:
         rec.empty([x, w, *([bias] if bias else [])], [y], what="convolution")
         return
-    if not rec.train and g.sparse:  # the pixels that it sees first: what a residual net goes on with is a quarter of what it has
-        thin = rec.scratch("thinned", (g.batch, g.channels, *g.out[1:]))
-        Pool(AVE, (1, 1), g.stride[1:], (0, 0), g.size[1:], g.out[1:]).forward(rec, x, thin)
-        g, x = replace(g, size=g.out, stride=(1, 1, 1)), thin
+    if g.sparse and (not rec.train or not rec.target.is_cpu):
+        g, x = _thinned(rec, g, x)
     with rec.counted(g.flops):
         _engine(rec, g, w, conv_depthwise.reads(rec, g)).forward(rec, g, x, w, bias, y)
 
@@ -125,6 +123,12 @@ def backward_data(rec: Recorder, g: ConvGeometry, dy: Ref, w: Ref, dx: Ref, bias
     """dx from dy: every pixel gets what the windows that cover it send back; with `bias` per channel of dx it is a deconvolution's forward."""
     if not g.batch:
         rec.empty([dy, w, *([bias] if bias else [])], [dx], what="convolution")
+        return
+    if g.sparse and bias is None and not rec.target.is_cpu:
+        thin, dense = rec.scratch("thinned", (g.batch, g.channels, *g.out[1:])), _dense(g)
+        with rec.counted(g.flops):
+            _engine(rec, dense, w, True).backward_data(rec, dense, dy, w, thin)
+        _seen(g).backward(rec, thin, None, dx)
         return
     with rec.counted(g.flops):
         _engine(rec, g, w, True).backward_data(rec, g, dy, w, dx, bias=bias)
@@ -135,6 +139,8 @@ def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref) ->
     if not g.batch:
         pointwise(rec, "y0 = 0", writes=[dw])
         return
+    if g.sparse and not rec.target.is_cpu:
+        g, x = _thinned(rec, g, x)
     with rec.counted(g.flops):
         _engine(rec, g, dw, conv_depthwise.sums(rec, g)).backward_filter(rec, g, x, dy, dw)
 
@@ -146,6 +152,24 @@ def backward_bias(rec: Recorder, g: ConvGeometry, dy: Ref, db: Ref) -> None:
         pointwise(rec, "y0 = 0", writes=[db])
         return
     dense(rec).backward_bias(rec, conv_unroll.flat(g) if len(g.size) > 3 else g, dy, db)
+
+
+def _seen(g: ConvGeometry) -> Pool:
+    """Of a sparse convolution: the pixels that it sees, as a pooling."""
+    return Pool(AVE, (1, 1), g.stride[1:], (0, 0), g.size[1:], g.out[1:])
+
+
+def _dense(g: ConvGeometry) -> ConvGeometry:
+    """Of a sparse convolution: the same over nothing but those pixels."""
+    return replace(g, size=g.out, stride=(1, 1, 1))
+
+
+def _thinned(rec: Recorder, g: ConvGeometry, x: Ref) -> tuple[ConvGeometry, Ref]:
+    """A sparse convolution as a dense one of the pixels that it sees. Both branches of a residual block share them (memory/duplicates.py), and products over
+    neighbours fetch vectors: that saves more than a pass over a quarter of the image costs."""
+    thin = rec.scratch("thinned", (g.batch, g.channels, *g.out[1:]))
+    _seen(g).forward(rec, x, thin)
+    return _dense(g), thin
 
 
 def dense(rec: Recorder) -> ModuleType:

@@ -94,7 +94,8 @@ class Pool:
     def _launch(self, rec: Recorder, function: str, reads: list[Ref], writes: list[Ref], args: list[Any]) -> None:
         """The kernel `function` for every element of the first write, on the family that fits."""
         over = writes[0]
-        samples, planes, *size_over = over.shape
+        samples, planes = over.shape[:2]
+        size_over = self.image if function == "backward" else self.outputs
         cpu = rec.target.is_cpu
         elementwise, forward = function == "mask", function.startswith("forward")
         size: tuple[int, ...]
