@@ -20,7 +20,7 @@ from ocaffe.ops import convolution
 from ocaffe.ops.convolution import ConvGeometry
 from ocaffe.ops.gemm import gemm
 from ocaffe.target import Target
-from ocaffe.tune import Survey, Tuner, flops, problems
+from ocaffe.tune import OPERATIONS, Survey, Tuner, flops, problems
 from ocaffe.tuned import ESTIMATES, Problem, Tuned
 from tests.api.nets import LEARNING, message
 from tests.harness import execute
@@ -179,6 +179,22 @@ def parsed(key: str) -> Problem:
         int(words[0][1:]), int(channels), int(outputs), int(words[7][1:]), axes(size), axes(out), steps["k"], steps["s"], steps["p"], steps["d"]
     )
     return Problem(operation, shape, math)
+
+
+def test_tables_that_are_brought() -> None:
+    """Every choice is a candidate for its problem on the device that the table is for, and another one than the estimate's first."""
+    tables = tuned._shipped_files()
+    assert tables
+    for file, content in tables:
+        assert content["format"] == tuned.FORMAT and content["choices"]
+        target = replace(H100, tensor_cores=True, **content["for"])
+        for key, name in content["choices"].items():
+            problem = parsed(key)
+            survey = Survey(choices({key: name}))
+            rec = Recorder(replace(target, math=problem.math, tuned=survey), train=True)
+            rec.enter("layer", "backward")
+            OPERATIONS[problem.operation](rec, problem.shape, lambda name, shape: Ref(name, shape, Role.INPUT))
+            assert problem in survey.asked and name in survey.names[problem][1:], (file, key, name)
 
 
 def test_a_key_holds_the_whole_problem() -> None:

@@ -60,47 +60,7 @@ INLINE void tile_moments(local float* shared, float acc[TM][TN], int rows, int c
 #define MOMENTS_SIZE 0
 #endif
 
-#define AT_ONCE 4  /* rows of a work-item that are looked at before the first is written (gate.h) */
-#define GAP_ROWS 8 /* the same in fill_gaps, where a row is one float */
-
-/* SPREAD: an offset (and what is there) in the gaps behind the tile's results. A work-item keeps to one column and takes every NT / BN-th row, so that neighbours write
-   neighbouring places. `target`, `bias`: the tile's first row, which begins at `element` of a sample; `rows` of it exist; in_pairs: the gap behind a result in
-   its own row was written with the result. */
-INLINE void fill_gaps(const Phase f, global float* target, ulong sample_stride, int element, int column, int rows, int td, int th, int tw,
-                      global const float* bias, ulong bias_stride, int in_pairs, int has_bias, int accumulate, float slope,
-                      global const float* sign, ulong sign_stride) {
-  const int nothing_to_add = accumulate && !has_bias && slope == 1.0f;
-  if (column >= f.columns || nothing_to_add) return;
-  const int sample = column / f.positions, p = column - sample * f.positions;
-  const int x = p % f.count_w * STRIDE_W, y = p / f.count_w % f.count_h * STRIDE_H, z = p / f.count_w / f.count_h * STRIDE_D;
-  const int depth = min(STRIDE_D, td - z), height = min(STRIDE_H, th - y), width = min(STRIDE_W, tw - x);
-  target += sample * sample_stride;
-  sign += sample * sign_stride;
-  const int plane = td * th * tw;
-#pragma unroll 1
-  for (int row = get_local_id(0) / BN; row < rows; row += GAP_ROWS * (NT / BN)) {
-    for (int d = 0; d < depth; ++d)
-      for (int h = 0; h < height; ++h)
-        for (int w = (d | h) ? 0 : in_pairs ? width : 1; w < width; ++w) {
-          const int at = ((z + d) * th + y + h) * tw + x + w;
-          float sum[GAP_ROWS];
-          int passes[GAP_ROWS];
-#pragma unroll
-          for (int i = 0; i < GAP_ROWS; ++i) {
-            const int own = min(row + i * (NT / BN), rows - 1) * plane + at;
-            sum[i] = accumulate ? target[own] : 0.0f;
-            passes[i] = IF_GATED(PASSES(sign, element + own), 0);
-          }
-#pragma unroll
-          for (int i = 0; i < GAP_ROWS; ++i) {
-            const int own = row + i * (NT / BN);
-            if (own >= rows) continue;
-            const float v = OFFSET(bias, own) + sum[i];
-            target[own * plane + at] = IF_GATED(passes[i], v > 0.0f) ? v : slope * v;
-          }
-        }
-  }
-}
+#define AT_ONCE 4 /* rows of a work-item that are looked at before the first is written (gate.h) */
 
 /* row0, rows: the tile's first row and the rows of the group of channels `group`; target: where a sample begins; sign: the gate's (gate.h). With MOMENTS (moments.h;
    where every position is written here) `shared` is MOMENTS_SIZE floats that nobody uses now. */
@@ -115,8 +75,6 @@ INLINE void store_positions(float acc[TM][TN], const Phase f, global float* targ
   /* Four neighbouring columns are four neighbouring places of one plane. */
   const int dense = !(backward && STRIDED), aligned = target_aligned && (sample_stride & 3) == 0 && sign_aligned;
   const int by_four = dense && aligned && (f.positions & 3) == 0;
-  /* SPREAD: two results and the gaps between them are four neighbouring places of a row. */
-  const int in_pairs = backward && SPREAD && STRIDE_W == 2 && aligned && (tw & 3) == 0;
 #pragma unroll
   for (int j = 0; j < TN; j += 4) {
     ulong place[4], sign_place[4];
@@ -144,20 +102,15 @@ INLINE void store_positions(float acc[TM][TN], const Phase f, global float* targ
 #pragma unroll
     for (int i0 = 0; i0 < TM; i0 += AT_ONCE) {
       /* Rows past the end look where the last one does. */
-      Before before[AT_ONCE][2];
+      Before before[AT_ONCE];
 #pragma unroll
       for (int i = 0; i < AT_ONCE; ++i) {
         const int own = min(row + ROW(i0 + i), rows - row0 - 1), more = own * plane;
         global const float* to = target + (ulong)own * plane;
-        if (in_pairs) {
-          before[i][0] = before_four(to + place[0], accumulate, sign + sign_place[0], element[0] + more);
-          const int second = exist > 2 ? 2 : 0;
-          before[i][1] = before_four(to + place[second], accumulate, sign + sign_place[second], element[second] + more);
-        } else if (by_four) {
-          before[i][0] = before_four(to + place[0], accumulate, sign + sign_place[0], element[0] + more);
-        } else {
-          before[i][0] = before_each(to, place, accumulate, sign, sign_place, element, more);
-        }
+        if (by_four)
+          before[i] = before_four(to + place[0], accumulate, sign + sign_place[0], element[0] + more);
+        else
+          before[i] = before_each(to, place, accumulate, sign, sign_place, element, more);
       }
 #pragma unroll
       for (int i = 0; i < AT_ONCE; ++i) {
@@ -166,12 +119,7 @@ INLINE void store_positions(float acc[TM][TN], const Phase f, global float* targ
         global float* to = target + (ulong)own * plane;
         const float factor = FACTOR(bias, own), offset = OFFSET(bias, own);
         float4 v = (float4)(acc[i0 + i][j], acc[i0 + i][j + 1], acc[i0 + i][j + 2], acc[i0 + i][j + 3]) * factor + offset;
-        if (in_pairs) {
-          *(global float4*)(to + place[0]) = after(before[i][0], (float4)(v.x, offset, v.y, offset), accumulate, slope);
-          if (exist > 2) *(global float4*)(to + place[2]) = after(before[i][1], (float4)(v.z, offset, v.w, offset), accumulate, slope);
-          continue;
-        }
-        v = after(before[i][0], v, accumulate, slope);
+        v = after(before[i], v, accumulate, slope);
         if (by_four) {
           *(global float4*)(to + place[0]) = v;
         } else {
@@ -186,9 +134,6 @@ INLINE void store_positions(float acc[TM][TN], const Phase f, global float* targ
       }
     }
   }
-  if (backward && SPREAD)
-    fill_gaps(f, target, sample_stride, channel * plane, column0 + item % BN, min(BM, rows - row0), td, th, tw, bias, bias_stride, in_pairs, has_bias,
-              accumulate, slope, sign, sign_stride);
 #ifdef MOMENTS
   const int parts_of_row = moments_stride / (groups * rows);
   tile_moments(shared, acc, rows - row0, f.columns - column0, moments + (ulong)channel * parts_of_row + get_group_id(0), parts_of_row, moments_stride);

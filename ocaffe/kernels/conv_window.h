@@ -3,8 +3,7 @@
    Defines, per axis D, H, W: KERNEL_, STRIDE_, PAD_, DILATION_ and PHASE_STEP_ = stride / gcd(stride, dilation), the distance between taps of one phase.
 
    A phase is the set of positions in backward_data that a stride sends to the same taps: with stride 2 there are four in a plane, each a dense convolution
-   with a quarter of the taps. Neighbouring groups in x take the phases of the same columns, so that their scattered results meet in the cache. Forward there is one,
-   and with SPREAD, too: windows of one tap that leave gaps, which the phases without a tap would fill with zeros; here whoever writes a result fills the gap behind it. */
+   with a quarter of the taps. Neighbouring groups in x take the phases of the same columns, so that their scattered results meet in the cache. Forward there is one. */
 #ifndef OCAFFE_CONV_WINDOW_H
 #define OCAFFE_CONV_WINDOW_H
 
@@ -28,8 +27,7 @@
 #define TAPS (KERNEL_D * KERNEL_H * KERNEL_W)
 #define STRIDED (STRIDE_D * STRIDE_H * STRIDE_W > 1)
 #define PADDED (PAD_D + PAD_H + PAD_W > 0)
-#define SPREAD (TAPS == 1 && STRIDED && !PADDED)
-#define PHASES (SPREAD ? 1 : STRIDE_D * STRIDE_H * STRIDE_W)
+#define PHASES (STRIDE_D * STRIDE_H * STRIDE_W)
 
 /* Sizes, the same for all: channels and outputs are those of one group; d, h, w the image, od, oh, ow the result of the convolution. */
 #define SIZES int batch, int groups, int channels, int outputs, int d, int h, int w, int od, int oh, int ow

@@ -24,13 +24,13 @@ def window(g: ConvGeometry) -> dict[str, int]:
 
 def phases(g: ConvGeometry) -> int:
     """How many phases backward_data has (PHASES)."""
-    return 1 if g.taps == 1 and not any(g.pad) else math.prod(g.stride)
+    return math.prod(g.stride)
 
 
 def gates(g: ConvGeometry) -> bool:
     """Whether backward_data should take a gate (kernels/gate.h): where single floats are written apart from each other, reading signs so takes longer than a
     launch."""
-    return phases(g) == 1 and (max(g.stride) == 1 or g.size[-1] % 4 == 0)
+    return phases(g) == 1
 
 
 def phase_columns(g: ConvGeometry) -> int:

@@ -456,7 +456,7 @@ GAPS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("tile", [SMALL, *QUAD_TILES["bf16"]], ids=str)
 @pytest.mark.parametrize("window", GAPS)
 def test_gaps_that_a_stride_leaves(device: Any, window: str, tile: Tile) -> None:
-    """backward_data of one tap: what no window meets gets a zero and the bias, or keeps what is there; rows of four columns are written in pairs."""
+    """backward_data of one tap: what no window meets gets a zero and the bias, or keeps what is there."""
     can_run(device, tile, (0, BFLOAT16))
     rng = np.random.default_rng(3)
     for case, size in enumerate(((1, 6, 8), (1, 5, 8), (1, 7, 7), (3, 2, 4), (2, 3, 6))):
