@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import platform
 import statistics
 import subprocess
 import sys
@@ -154,13 +155,20 @@ def line(row: dict[str, Any], devices: list[str]) -> str:
     return f"| {' | '.join([row['net'], row['phase'], str(row['batch']), *times, *ratios, f'{images:.1f}', ' '.join(row['disturbed'])])} |"
 
 
+def processor() -> str:
+    """Its name, where the system says it."""
+    info = Path("/proc/cpuinfo")
+    names = [line.split(":")[1].strip() for line in info.read_text().splitlines() if line.startswith("model name")] if info.exists() else []
+    return names[0] if names else platform.processor()
+
+
 def merged(file: Path, threads: int, row: dict[str, Any]) -> dict[str, Any]:
     """The file's table with this row in place of an older one."""
     def key(row: dict[str, Any]) -> tuple[Any, ...]:
         return list(BATCHES).index(row["net"]), row["phase"] != "TRAIN", row["batch"]
 
     known = {key(row): row for row in json.loads(file.read_text())["rows"]} if file.exists() else {}
-    known[key(row)] = row
+    known[key(row)] = {**row, "processor": processor()}
     return {"threads": threads, "rows": [known[each] for each in sorted(known)]}
 
 
