@@ -18,13 +18,13 @@ from ocaffe.cl.device import Device
 from ocaffe.cl.discovery import discover, start_child
 
 # A process needs 0.3 to 0.5 s until it builds (NVIDIA 0.8 to 2.2): too long for a few programs. 36 programs on an H100 with 16 cores: 10 s
-# alone, 4.0 with two workers, 3.2 with five, 4.8 with fifteen, whose contexts wait for each other; 46 larger ones (ResNet-50)
-# about 27 with five, 16 with ten. 8 programs on PoCL 5 with two idle cores: 3.9 s alone, 2.8 with a worker; Intel with two idle cores,
+# alone, 4.0 with two workers, 3.2 with five, 4.8 with fifteen, whose contexts wait for each other; 46 larger ones: ResNet-50's
+# cold start takes 32 s with five, 15 to 21 with ten. 8 programs on PoCL 5 with two idle cores: 3.9 s alone, 2.8 with a worker; Intel with two idle cores,
 # LeNet's 7 programs: 3.3 alone, 2.05 with a worker; with two
 # busy cores: 20 programs 5.5 s alone, 6.5 with a worker.
 _FEWEST_JOBS = 5
-_MOST_WORKERS = 10
-_JOBS_EACH = 4  # where there are more than five workers
+_FEW_WORKERS, _MOST_WORKERS = 5, 10
+_JOBS_EACH = 4  # for more than a few workers
 
 
 class Job(NamedTuple):
@@ -48,7 +48,7 @@ def worker_count(jobs: int) -> int:
     cores = os.cpu_count() or 1
     ours = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else cores
     idle = cores - round(os.getloadavg()[0]) if hasattr(os, "getloadavg") else cores
-    return max(0, min(ours - 1, idle, jobs // 2, max(5, jobs // _JOBS_EACH), _MOST_WORKERS))
+    return max(0, min(ours - 1, idle, jobs // 2, max(_FEW_WORKERS, jobs // _JOBS_EACH), _MOST_WORKERS))
 
 
 class Worker:

@@ -267,7 +267,7 @@ kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void backward_data(OPERAN
 }
 
 /* Rows: outputs; columns: (channel, tap) as the filters have them; depth: the positions of all samples, BK of them a step. A work-item
-   keeps to every BK-th position, for which it fetches rows of dy and columns of the image. */
+   keeps to every BK-th position, or to four neighbours (VECTOR), for which it fetches rows of dy and columns of the image. */
 kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void backward_filter(OPERAND_RESTRICT(const float, x),
                                                                             OPERAND_RESTRICT(const float, dy), ARRIVED OPERAND_RESTRICT(float, dw) PARTS,
                                                                             SIZES, int split_positions, int accumulate) {
@@ -301,17 +301,17 @@ kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void backward_filter(OPER
         global const float* b = x + sample * x_stride + position;
         if (whole && whole_rows) {
 #pragma unroll
-          for (int i = 0; i < FOURS(BM); ++i) ra[i] = *(global const float4*)(a + i * a_next_line * plane);
+          for (int i = 0; i < FOURS(BM); ++i) ra[i] = *(global const float4*)(a + (ulong)(i * a_next_line) * plane);
         } else {
 #pragma unroll
-          for (int i = 0; i < FOURS(BM); ++i) ra[i] = fetch_edge(a + i * a_next_line * plane, row0 + a_line + i * a_next_line < outputs ? exist : 0);
+          for (int i = 0; i < FOURS(BM); ++i) ra[i] = fetch_edge(a + (ulong)(i * a_next_line) * plane, row0 + a_line + i * a_next_line < outputs ? exist : 0);
         }
         if (whole && whole_columns) {
 #pragma unroll
-          for (int i = 0; i < FOURS(BN); ++i) rb[i] = *(global const float4*)(b + i * b_next_line * plane);
+          for (int i = 0; i < FOURS(BN); ++i) rb[i] = *(global const float4*)(b + (ulong)(i * b_next_line) * plane);
         } else {
 #pragma unroll
-          for (int i = 0; i < FOURS(BN); ++i) rb[i] = fetch_edge(b + i * b_next_line * plane, column0 + b_line + i * b_next_line < columns ? exist : 0);
+          for (int i = 0; i < FOURS(BN); ++i) rb[i] = fetch_edge(b + (ulong)(i * b_next_line) * plane, column0 + b_line + i * b_next_line < columns ? exist : 0);
         }
         position += BK % plane;
         sample += BK / plane;

@@ -4,12 +4,12 @@
    operands   tiles of the image -> POINTS matrices [channel][tile]; filters -> POINTS matrices [channel][output]
    output     POINTS products [output][tile] -> tiles of the result, with bias, sum, ReLU or gate as the direct convolution has them, and
               their statistics (moments.h)
-   gradients  tiles of the image -> POINTS matrices [channel][tile]; tiles of the result's gradient -> POINTS matrices [output][tile]
-   window     the sums over splits of POINTS products [output][channel] -> gradient of the filters
+   gradients  (OUT 4) tiles of the image -> 36 matrices [channel][tile]; tiles of the result's gradient -> 36 matrices [output][tile]
+   window     (OUT 4) the sums over splits of 36 products [output][channel] -> gradient of the filters
 
    OUT   outputs of a tile per axis. 4: the transforms interpolate at 0, +-sqrt(1/2), +-sqrt(2) and infinity; the error is a third to a sixth of that of the usual
-         0, +-1, +-2. 3: at +-13/32, +-5/4 and infinity; half as large again as that of the direct product, for 25 / 9 products an output instead of 36 / 16
-         (docs/kernel-log.md)
+         0, +-1, +-2. 3: at +-13/32, +-5/4 and infinity; the largest error is about the direct product's, its mean one and a half times that, for 25 / 9 products an output instead
+         of 36 / 16 (docs/kernel-log.md)
 
    Tile t of a launch is tile `first` + t of all samples' tiles, row by row; `count` of them exist, up to `pitch` the matrices are filled with zeros.
    Work-item (x, y, z): a tile, a plane, a group. In `operands` the first `filters` of x are outputs, whose filters of channel y are transformed (whole
@@ -91,31 +91,26 @@ INLINE void output_axis(const float m[SIDE], float to[OUT]) {
   to[OUT - 1] += m[LAST];
 }
 
+#if OUT == 4
 INLINE void gradient_axis(const float d[OUT], float to[SIDE]) {
-  const float even_a = d[0] + A2 * d[2], even_b = d[0] + B2 * d[2];
-#if ZERO
-  const float odd_a = A * (d[1] + A2 * d[3]), odd_b = B * (d[1] + B2 * d[3]);
+  const float even_a = d[0] + A2 * d[2], odd_a = A * (d[1] + A2 * d[3]);
+  const float even_b = d[0] + B2 * d[2], odd_b = B * (d[1] + B2 * d[3]);
   to[0] = d[0];
-#else
-  const float odd_a = A * d[1], odd_b = B * d[1];
-#endif
-  to[ZERO] = even_a + odd_a;
-  to[ZERO + 1] = even_a - odd_a;
-  to[ZERO + 2] = even_b + odd_b;
-  to[ZERO + 3] = even_b - odd_b;
-  to[LAST] = d[OUT - 1];
+  to[1] = even_a + odd_a;
+  to[2] = even_a - odd_a;
+  to[3] = even_b + odd_b;
+  to[4] = even_b - odd_b;
+  to[5] = d[3];
 }
 
 INLINE void window_axis(const float m[SIDE], float to[3]) {
-  const float sum_a = WEIGHT_A * (m[ZERO] + m[ZERO + 1]), difference_a = WEIGHT_A * A * (m[ZERO] - m[ZERO + 1]);
-  const float sum_b = WEIGHT_B * (m[ZERO + 2] + m[ZERO + 3]), difference_b = WEIGHT_B * B * (m[ZERO + 2] - m[ZERO + 3]);
-  to[0] = sum_a + sum_b;
+  const float sum_a = WEIGHT_A * (m[1] + m[2]), difference_a = WEIGHT_A * A * (m[1] - m[2]);
+  const float sum_b = WEIGHT_B * (m[3] + m[4]), difference_b = WEIGHT_B * B * (m[3] - m[4]);
+  to[0] = m[0] + sum_a + sum_b;
   to[1] = difference_a + difference_b;
-  to[2] = A2 * sum_a + B2 * sum_b + m[LAST];
-#if ZERO
-  to[0] += m[0];
-#endif
+  to[2] = A2 * sum_a + B2 * sum_b + m[5];
 }
+#endif
 
 /* Where a tile lies: its sample, and its first output. */
 typedef struct { int sample, y, x; } Place;
@@ -172,16 +167,17 @@ INLINE void transform_input(global const float* x, int exists, int y0, int x0, i
   }
 }
 
-/* OUT x OUT gradients of the plane `dy` from (y0, x0) on. aligned, with OUT 4: each row is a float4. */
+#if OUT == 4
+/* 4 x 4 gradients of the plane `dy` from (y0, x0) on. aligned: each row is a float4. */
 INLINE void transform_gradient(global const float* dy, int exists, int y0, int x0, int h, int w, int aligned, global float* to, ulong step) {
   float half_way[OUT][SIDE], d[OUT], v[SIDE];
 #pragma unroll
   for (int r = 0; r < OUT; ++r) {
     const int inside = exists && y0 + r < h;
     global const float* row = dy + (long)(y0 + r) * w + x0;
-    if (OUT == 4 && aligned) {
+    if (aligned) {
       const float4 whole = inside ? *(global const float4*)row : (float4)(0.0f);
-      d[0] = whole.x, d[1] = whole.y, d[2] = whole.z, d[OUT - 1] = whole.w;
+      d[0] = whole.x, d[1] = whole.y, d[2] = whole.z, d[3] = whole.w;
     } else {
 #pragma unroll
       for (int i = 0; i < OUT; ++i) d[i] = inside && x0 + i < w ? row[i] : 0.0f;
@@ -197,6 +193,7 @@ INLINE void transform_gradient(global const float* dy, int exists, int y0, int x
     for (int r = 0; r < SIDE; ++r) to[(r * SIDE + i) * step] = v[r];
   }
 }
+#endif
 
 kernel void operands(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(const float, w), OPERAND_RESTRICT(float, tiles),
                      OPERAND_RESTRICT(float, matrices), int channels, int outputs, int groups, int ih, int iw, int ph, int pw, int down, int across,
@@ -218,6 +215,7 @@ kernel void operands(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(const fl
   }
 }
 
+#if OUT == 4
 kernel void gradients(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(const float, dy), OPERAND_RESTRICT(float, tiles),
                       OPERAND_RESTRICT(float, matrices), int channels, int outputs, int groups, int ih, int iw, int ph, int pw, int down, int across,
                       int first, int count, int pitch, int oh, int ow) {
@@ -235,6 +233,7 @@ kernel void gradients(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(const f
                        matrices + (ulong)plane * pitch + t, (ulong)groups * outputs * pitch);
   }
 }
+#endif
 
 #ifdef MOMENTS
 /* The sum of v over the GROUP work-items of a line, as a tree; `line` is theirs. */
@@ -320,6 +319,7 @@ kernel void output(OPERAND_RESTRICT(const float, products), STATISTICS SIGN OPER
 #endif
 }
 
+#if OUT == 4
 kernel void window(OPERAND_RESTRICT(const float, sums), OPERAND_RESTRICT(float, dw), int channels, int outputs, int groups, int splits, int accumulate) {
   const int c = get_global_id(0), o = get_global_id(1), group = get_global_id(2);
   if (c >= channels || o >= outputs) return;
@@ -344,3 +344,4 @@ kernel void window(OPERAND_RESTRICT(const float, sums), OPERAND_RESTRICT(float, 
     for (int r = 0; r < 3; ++r) put(dw + place * 9 + r * 3 + i, to[r], accumulate, 1.0f, dw, 0);
   }
 }
+#endif

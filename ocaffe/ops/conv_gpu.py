@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from ocaffe.graph.ir import Ref
 from ocaffe.graph.recorder import Recorder
 from ocaffe.ops import conv_mma, winograd_gpu
+from ocaffe.ops.conv_mma import VECTOR
 from ocaffe.ops.conv_window import gates, phase_columns, phases, product_shape, sizes, window
 from ocaffe.ops.expression import reduce
 from ocaffe.ops.gemm_gpu import Choice, Meeting, Tile, cost, ranked, sum_splits, tiles_for
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 WINOGRAD = "winograd"  # a choice beside the tiles
 WINDOW_STEP = 12  # products of a result that one step takes at the most where the window leaves a choice
 TENSOR_STEP = 8  # the depth of one product on tensor cores
-VECTOR = 4  # floats
 FILTER_SUMS = 64  # sums of a work-item of backward_filter on tensor cores: with more of them it runs out of registers
 
 

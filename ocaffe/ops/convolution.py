@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from importlib import import_module
 from types import ModuleType
 
-from ocaffe.graph.ir import Ref
+from ocaffe.graph.ir import Ref, Role
 from ocaffe.graph.recorder import Recorder
 from ocaffe.ops import conv_depthwise, conv_unroll
 from ocaffe.ops.expression import pointwise
@@ -124,7 +124,7 @@ def backward_data(rec: Recorder, g: ConvGeometry, dy: Ref, w: Ref, dx: Ref, bias
     if not g.batch:
         rec.empty([dy, w, *([bias] if bias else [])], [dx], what="convolution")
         return
-    if g.sparse and bias is None and not rec.target.is_cpu:
+    if g.sparse and rec.phase == "backward" and not rec.target.is_cpu:  # as a deconvolution's forward it keeps what follows within one launch
         thin, dense = rec.scratch("thinned", (g.batch, g.channels, *g.out[1:])), _dense(g)
         with rec.counted(g.flops):
             _engine(rec, dense, w, True).backward_data(rec, dense, dy, w, thin)
@@ -167,7 +167,7 @@ def _dense(g: ConvGeometry) -> ConvGeometry:
 def _thinned(rec: Recorder, g: ConvGeometry, x: Ref) -> tuple[ConvGeometry, Ref]:
     """A sparse convolution as a dense one of the pixels that it sees. Both branches of a residual block share them (memory/duplicates.py), and products over
     neighbours fetch vectors: that saves more than a pass over a quarter of the image costs."""
-    thin = rec.scratch("thinned", (g.batch, g.channels, *g.out[1:]))
+    thin = rec.scratch("thinned", (g.batch, g.channels, *g.out[1:]), role=Role.DIFF if x.role is Role.DIFF else Role.SCRATCH)
     _seen(g).forward(rec, x, thin)
     return _dense(g), thin
 

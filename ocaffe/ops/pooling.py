@@ -94,8 +94,8 @@ class Pool:
     def _launch(self, rec: Recorder, function: str, reads: list[Ref], writes: list[Ref], args: list[Any]) -> None:
         """The kernel `function` for every element of the first write, on the family that fits."""
         over = writes[0]
-        samples, planes = over.shape[:2]
         size_over = self.image if function == "backward" else self.outputs
+        samples, planes = over.shape[0], math.prod(over.shape[1:]) // math.prod(size_over)
         cpu = rec.target.is_cpu
         elementwise, forward = function == "mask", function.startswith("forward")
         size: tuple[int, ...]

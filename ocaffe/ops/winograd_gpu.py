@@ -1,6 +1,6 @@
 """Convolution with 3 x 3 windows by Winograd's algorithm where work-groups share local memory (kernels/winograd_gpu.cl), and the estimate of its time.
 
-Tiles of 4 x 4 outputs take the fewest products; with 3 x 3 the error of forward and backward_data is no larger than the direct product's, so they are for
+Tiles of 4 x 4 outputs take the fewest products; with 3 x 3 the error of forward and backward_data is half of that, about the direct product's, so they are for
 arithmetic that rounds nothing. backward_filter sums over so many tiles that its error is small with 4 x 4, too.
 """
 from __future__ import annotations

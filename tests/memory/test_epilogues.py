@@ -41,13 +41,17 @@ def conv(g: ConvGeometry, splits: int = 1) -> Callable[..., tuple[list[Ref], Ref
     return make
 
 
-def winograd_in_parts(rec: Recorder, bias: bool) -> tuple[list[Ref], Ref]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rec, "target", replace(rec.target, workspace=1))
-        patch.setattr(winograd_gpu, "GRAIN", 4)
-        patch.setattr(winograd_gpu, "product_tiles", lambda _: gemm_gpu.TILES[-1:])
-        patch.setattr(winograd_gpu, "cost", lambda *_: 0)
-        return conv(PLAIN)(rec, bias)
+def winograd_in_parts(out: int) -> Callable[..., tuple[list[Ref], Ref]]:
+    def make(rec: Recorder, bias: bool) -> tuple[list[Ref], Ref]:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(rec, "target", replace(rec.target, workspace=1))
+            patch.setattr(winograd_gpu, "EXACT", out)
+            patch.setattr(winograd_gpu, "GRAIN", 4)
+            patch.setattr(winograd_gpu, "product_tiles", lambda _: gemm_gpu.TILES[-1:])
+            patch.setattr(winograd_gpu, "cost", lambda *_: 0)
+            return conv(PLAIN)(rec, bias)
+
+    return make
 
 
 def deconv(g: ConvGeometry) -> Callable[..., tuple[list[Ref], Ref]]:
@@ -74,7 +78,8 @@ def product(splits: int = 1) -> Callable[..., tuple[list[Ref], Ref]]:
 
 PRODUCTS = [
     ("cpu", "convolution", conv(PLAIN)), ("gpu", "convolution", conv(PLAIN)),
-    ("gpu", "convolution in splits", conv(DEEP, 3)), ("cpu", "long sums", conv(DEEP)), ("gpu", "Winograd in parts", winograd_in_parts),
+    ("gpu", "convolution in splits", conv(DEEP, 3)), ("cpu", "long sums", conv(DEEP)), ("gpu", "Winograd in parts", winograd_in_parts(3)),
+    ("gpu", "Winograd, 4 x 4", winograd_in_parts(4)),
     ("cpu", "depthwise", conv(DEPTHWISE)), ("gpu", "depthwise", conv(DEPTHWISE)),
     ("cpu", "deconvolution", deconv(PLAIN)), ("gpu", "deconvolution", deconv(PLAIN)),
     ("cpu", "depthwise deconvolution", deconv(DEPTHWISE)), ("gpu", "depthwise deconvolution", deconv(DEPTHWISE)),

@@ -54,18 +54,22 @@ def conv(g: ConvGeometry, splits: int = 0, tile: gemm_gpu.Tile = gemm_gpu.TILES[
     return make
 
 
-def winograd() -> Made:
-    refs, shape, write = conv(EVEN)()
+def winograd(out: int) -> Callable[[], Made]:
+    def make() -> Made:
+        refs, shape, write = conv(EVEN)()
 
-    def in_parts(rec: Recorder, dx: Ref) -> None:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(rec, "target", replace(rec.target, workspace=1))
-            patch.setattr(winograd_gpu, "GRAIN", 4)
-            patch.setattr(winograd_gpu, "product_tiles", lambda _: gemm_gpu.TILES[-1:])
-            patch.setattr(winograd_gpu, "cost", lambda *_: 0)
-            write(rec, dx)
+        def in_parts(rec: Recorder, dx: Ref) -> None:
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(rec, "target", replace(rec.target, workspace=1))
+                patch.setattr(winograd_gpu, "EXACT", out)
+                patch.setattr(winograd_gpu, "GRAIN", 4)
+                patch.setattr(winograd_gpu, "product_tiles", lambda _: gemm_gpu.TILES[-1:])
+                patch.setattr(winograd_gpu, "cost", lambda *_: 0)
+                write(rec, dx)
 
-    return refs, shape, in_parts
+        return refs, shape, in_parts
+
+    return make
 
 
 def product(columns: int, splits: int) -> Callable[[], Made]:
@@ -97,7 +101,8 @@ def lrn() -> Made:
 WRITERS: list[tuple[str, Callable[[], Made]]] = [
     ("convolution", conv(PLAIN)), ("even convolution", conv(EVEN, 1)), ("in splits", conv(EVEN, 2)),
     ("stride over single pixels", conv(SPARSE)), ("16 bits", conv(EVEN, 1, HALVES)),
-    ("depthwise", conv(DEPTHWISE)), ("Winograd in parts", winograd), ("product", product(300, 1)), ("odd product", product(7, 1)),
+    ("depthwise", conv(DEPTHWISE)), ("Winograd in parts", winograd(3)), ("Winograd, 4 x 4", winograd(4)),
+    ("product", product(300, 1)), ("odd product", product(7, 1)),
     ("product in splits", product(7, 2)), ("max pooling", pool(MAX, 3)), ("average pooling", pool(AVE, 3)), ("largest of a plane", pool(MAX, 0)),
     ("average of a plane", pool(AVE, 0)), ("normalization", lrn),
 ]  # fmt: skip

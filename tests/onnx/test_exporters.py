@@ -14,6 +14,7 @@ from tests.onnx.exporters import export, trained
 
 onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
+pytest.importorskip("onnxscript", reason="PyTorch's exporter needs it")
 torch = pytest.importorskip("torch", reason="PyTorch makes the net")
 
 

@@ -51,6 +51,9 @@ GEOMETRIES = {
     "1x1, long lines": geometry(2, 21, 27, (1, 67, 61), (1, 1, 1)),
     "1x1, groups, one pixel": geometry(3, 12, 6, (1, 1, 1), (1, 1, 1), group=3),
     "1x1, padded": geometry(2, 3, 4, (1, 5, 6), (1, 1, 1), pad=(0, 1, 2)),
+    "1x1/2": geometry(2, 12, 20, (1, 9, 10), (1, 1, 1), (1, 2, 2)),
+    "1x1/2x3, groups": geometry(3, 8, 12, (1, 7, 11), (1, 1, 1), (1, 2, 3), group=4),
+    "1x1/2, groups of one": geometry(2, 6, 6, (1, 8, 8), (1, 1, 1), (1, 2, 2), group=6),
     "5x5 of LeNet": geometry(2, 20, 50, (1, 12, 12), (1, 5, 5)),
     "wide rows": geometry(2, 1, 3, (1, 6, 40), (1, 5, 5)),
     "5x5, rows of 8": geometry(1, 2, 11, (1, 20, 12), (1, 5, 5)),
@@ -231,6 +234,32 @@ def test_random_geometries(device: Any, seed: int) -> None:
     channels, outputs = (group * int(n) for n in rng.integers(1, 20, 2))
     g = ConvGeometry(int(rng.integers(1, 4)), channels, outputs, group, (depth, height, width), out, kernel, stride, pad, dilation)
     run(device, replace(device.target, kind="cpu"), g)
+
+
+@pytest.mark.parametrize("name", ["1x1/2", "1x1", "3x3"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_leading_axes_as_one_batch(device: Any, kind: str, name: str) -> None:
+    """As a layer whose axis is not 1 gives its blobs: samples of one axis each."""
+    g = GEOMETRIES[name]
+    given = arrays(g)
+    want = reference(g, *given.values())
+    at = refs(g, given, want, strided=False)
+    rec = recorder(replace(device.target, kind=kind))
+    views = {name: ref.view((g.batch, ref.count // g.batch)) if name in ("x", "y", "dx", "dy") else ref for name, ref in at.items()}
+    record(rec, g, views)
+    for result, array in zip(RESULTS, execute(rec, device.context, {at[key]: array for key, array in given.items()}, [at[key] for key in RESULTS])):
+        close(array, want[result])
+
+
+def test_gradients_of_seen_pixels_are_scaled() -> None:
+    """In float16, where a gradient is the image (a deconvolution's backward pass): the copy of what a strided window sees is a gradient, too."""
+    g = geometry(8, 64, 64, (1, 28, 28), (1, 1, 1), (1, 2, 2))
+    rec = recorder(Target(kind="gpu", runtime="nvidia", compute_units=132, tensor_cores=True, math="fp16"))
+    x, w, y = Ref("x", g.input_shape, Role.DIFF), Ref("w", g.weight_shape, Role.PARAMETER), Ref("y", g.output_shape, Role.DIFF)
+    convolution.forward(rec, g, x, w, None, y)
+    convolution.backward_filter(rec, g, x, Ref("dy", g.output_shape, Role.ACTIVATION), Ref("dw", g.weight_shape, Role.GRADIENT))
+    products = [dict(launch.call.defines) for launch in rec.launches if launch.call and launch.call.program == "conv_mma" and launch.flops]
+    assert len(products) == 2 and all(defines.get("RIGHT_SCALE") == "1024" for defines in products)
 
 
 @pytest.mark.parametrize("kind", KINDS)

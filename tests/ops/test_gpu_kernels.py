@@ -129,6 +129,26 @@ def test_gemm_on_tensor_cores(device: Any, tile: Tile) -> None:
     check_gemm(device, 33, 40, 29, Choice(tile), trans_a=False, trans_b=True, offset=3, gap=2, add=True)
 
 
+@pytest.mark.parametrize("tile", [*TENSOR_TILES, *TF32_TILES], ids=str)
+def test_what_is_not_finite_in_vectors(device: Any, tile: Tile) -> None:
+    """The same for windows of one pixel, in three directions: a tile that is computed again fetches the same."""
+    can_run(device, tile, ())
+    g = geometry(3, 32, tile.rows + 1, (1, 8, 8), (1, 1, 1))
+    rec = recorder(device.target)
+    x, dy, w = Ref("x", g.input_shape, Role.ACTIVATION), Ref("dy", g.output_shape, Role.ACTIVATION), Ref("w", g.weight_shape, Role.PARAMETER)
+    y, dx, dw = Ref("y", g.output_shape, Role.ACTIVATION), Ref("dx", g.input_shape, Role.DIFF), Ref("dw", g.weight_shape, Role.GRADIENT)
+    choice = small(g, 1, tile)
+    conv_gpu.forward(rec, g, x, w, None, y, choice)
+    conv_gpu.backward_data(rec, g, dy, w, dx, choice)
+    conv_gpu.backward_filter(rec, g, x, dy, dw, choice)
+    feeds = {x: np.ones(x.shape), dy: np.full(dy.shape, 2.0), w: np.ones(w.shape)}
+    feeds[x][1, 3, 0, 2, 5] = feeds[dy][2, 7, 0, 1, 1] = np.inf
+    model = Numpy(g)
+    want = [model.forward(feeds[x], feeds[w]), model.backward_data(feeds[dy], feeds[w]), model.backward_filter(feeds[x], feeds[dy])]
+    for got, right in zip(execute(rec, device.context, feeds, [y, dx, dw]), want):
+        np.testing.assert_array_equal(got, right)
+
+
 @TENSOR
 def test_what_is_not_finite_on_tensor_cores(device: Any, tile: Tile) -> None:
     """Inf and NaN reach the rows and columns that they belong to, as with float multiply-adds; all other results stay exact."""

@@ -64,10 +64,8 @@ def run(
 
 @pytest.fixture
 def other_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
-    """4 x 4 outputs where there are 3 x 3 otherwise, as with tf32, and the reverse."""
-    large, exact = winograd_gpu.LARGE, winograd_gpu.EXACT
-    monkeypatch.setattr(winograd_gpu, "LARGE", exact)
-    monkeypatch.setattr(winograd_gpu, "EXACT", large)
+    """4 x 4 outputs in forward and backward_data too, as modes that round have them."""
+    monkeypatch.setattr(winograd_gpu, "EXACT", winograd_gpu.LARGE)
 
 
 @pytest.mark.parametrize("name", GEOMETRIES)
@@ -112,9 +110,11 @@ def test_tf32(device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     run(device, "more channels than a block", tolerance=5e-3)
 
 
+@pytest.mark.parametrize("out", [winograd_gpu.EXACT, winograd_gpu.LARGE])
 @pytest.mark.parametrize("bias", [0, 1, 2])
-def test_epilogues(device: Any, bias: int) -> None:
+def test_epilogues(device: Any, bias: int, out: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing, an offset, or offsets and factors per output; then a ReLU."""
+    monkeypatch.setattr(winograd_gpu, "EXACT", out)
     g = GEOMETRIES["groups"]
     given = arrays(g)
     table = np.stack([given["bias"], np.linspace(-2, 2, g.num_output)])
