@@ -88,6 +88,7 @@ SINGLE void forward(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(const flo
     q = next_q;
     k0 = next_k;
   }
+  STREAM_FENCE;
 }
 
 /* dw = dy x^T. Work-item: `cb` channels x a slice of `share` samples; each slice has a dw of its own, unless there is one only. The channels' rows are

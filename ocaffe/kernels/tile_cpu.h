@@ -3,7 +3,8 @@
    V   floats in a native vector: 4, 8 or 16
    NV  vectors side by side: a panel is NR = NV * V columns wide
    MR  rows of the tile: MR * NV accumulators, NV vectors of b and one broadcast must fit the registers (16 on AVX2, 32 on AVX-512)
-   KC  length of the sum that is done in one go: its panels of KC x NR floats stay in the second-level cache */
+   KC  length of the sum that is done in one go: its panels of KC x NR floats stay in the second-level cache
+   STREAM  results go past the caches (LLVM's builtin, where the compiler has it): they are more than caches hold, and nobody adds to them soon */
 #ifndef OCAFFE_TILE_CPU_H
 #define OCAFFE_TILE_CPU_H
 
@@ -127,6 +128,16 @@ INLINE void spill(vec acc[MR][NV], float* tile) {
     for (int j = 0; j < NV; j++) PRIVATE(tile + i * NR + j * V) = acc[i][j];
 }
 
+/* Processors order such stores with a work-item's other ones by a fence alone: a kernel that STREAMs ends with STREAM_FENCE. */
+#define STREAM_FENCE
+#if defined(STREAM) && defined(__has_builtin)
+#if __has_builtin(__builtin_nontemporal_store) && __has_builtin(__sync_synchronize)
+#define STREAMED
+#undef STREAM_FENCE
+#define STREAM_FENCE __sync_synchronize()
+#endif
+#endif
+
 /* One row of sums on its way to memory: v = from * factor + offset (+ to), then the activation. Rolled, from private memory: twenty of
    these in a row take compilers seconds. */
 #define FINISH(T, P, G)                            \
@@ -138,6 +149,17 @@ INLINE void spill(vec acc[MR][NV], float* tile) {
   } while (0)
 inline void finish(const float* from, global float* to, int count, float factor, float offset, int add, ACTIVATION) {
   int j = 0;
+#ifdef STREAMED
+  if (count == NR && !add && (((size_t)to) & (sizeof(vec) - 1)) == 0) {
+#pragma unroll
+    for (; j < NR; j += V) {
+      vec v = PRIVATE(from + j) * factor + offset;
+      ACTIVATE(vec, v);
+      __builtin_nontemporal_store(v, (global vec*)(to + j));
+    }
+    return;
+  }
+#endif
   if (count == NR) { /* a whole row, which most are: after a short sum, loops and conditions would take as long as the products */
 #pragma unroll
     for (; j < NR; j += V) FINISH(vec, PRIVATE, GLOBAL);

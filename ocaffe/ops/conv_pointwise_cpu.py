@@ -17,12 +17,15 @@ WIDE, ROWS, LINE = 2, 128, 400  # see the kernel
 MOST_WIDE = 16  # panels of columns, of few channels: results are written in runs of 2 KiB then
 IMAGE = 8  # panels in an image for each that is taken at once: the rows of small images follow each other closely as it is
 OUTPUTS = 64  # fewer are not worth taking the columns once more
+STREAM_ABOVE = 8 << 20  # bytes of a result that is written past the caches: a line is not read before it is overwritten then
 ITEMS = 16  # work-items per core where there is enough for them: cores need not be equally fast
 
 
 def multiply(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y: Ref, steps: Sequence[int]) -> None:
     """y = filters times x, forward or backward: `steps` tells `pack` how the filters lie."""
     defines = _defines(rec, g)
+    if g.depth <= defines["KC"] and y.nbytes > STREAM_ABOVE:  # nothing is added up in y
+        defines |= {"STREAM": 1}
     panels, deep = ceil(g.batch * g.positions, columns(defines)), even(g.depth, defines["KC"])
     blocks = ceil(g.group_outputs, OUTPUTS)
     wide = max(1, min(MOST_WIDE, WIDE * defines["KC"] // deep, g.positions // (IMAGE * columns(defines))))

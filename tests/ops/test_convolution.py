@@ -11,7 +11,7 @@ import pytest
 
 from ocaffe.graph.ir import Ref, Role
 from ocaffe.graph.recorder import Recorder
-from ocaffe.ops import conv_cpu, convolution
+from ocaffe.ops import conv_cpu, conv_pointwise_cpu, convolution
 from ocaffe.ops.convolution import ConvGeometry, Triple
 from ocaffe.target import Target
 from tests.harness import execute
@@ -234,6 +234,17 @@ def test_random_geometries(device: Any, seed: int) -> None:
     channels, outputs = (group * int(n) for n in rng.integers(1, 20, 2))
     g = ConvGeometry(int(rng.integers(1, 4)), channels, outputs, group, (depth, height, width), out, kernel, stride, pad, dilation)
     run(device, replace(device.target, kind="cpu"), g)
+
+
+@pytest.mark.parametrize("strided", [False, True])
+@pytest.mark.parametrize("width", [4, 8, 16])
+def test_results_past_the_caches(device: Any, width: int, strided: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Large results of short sums, at places where whole vectors may go so and at others; what is added to goes through the caches."""
+    monkeypatch.setattr(conv_pointwise_cpu, "STREAM_ABOVE", 0)
+    target = replace(device.target, kind="cpu", vector_width=width)
+    g = geometry(2, 24, 40, (1, 16, 16), (1, 1, 1))
+    assert any(dict(call.defines).get("STREAM") for call in calls(g, target))
+    run(device, target, g, strided=strided)
 
 
 @pytest.mark.parametrize("name", ["1x1/2", "1x1", "3x3"])
