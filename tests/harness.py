@@ -1,9 +1,11 @@
 """Run what a Recorder recorded, every Ref in a buffer of its own: for tests of single operations and kernels, without planner and tape."""
 from __future__ import annotations
 
+import contextlib
 import pathlib
 import re
 import warnings
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +16,7 @@ from ocaffe.cl.device import Device
 from ocaffe.cl.tape import HOST
 from ocaffe.graph.ir import Ref, Upload
 from ocaffe.graph.recorder import Recorder
+from ocaffe.ops import gemm_gpu, winograd_gpu
 from ocaffe.target import Target
 
 KERNELS = pathlib.Path(__file__).resolve().parent.parent / "ocaffe" / "kernels"
@@ -27,6 +30,18 @@ def of_kind(target: Target, kind: str, meets: bool = True) -> Target:
     """
     fence = target.device_fence or ("CPU" if target.is_cpu and target.runtime != "pocl" else "")
     return replace(target, kind=kind, device_fence=fence if meets and kind == "gpu" else "")
+
+
+@contextlib.contextmanager
+def winograd_in_parts(rec: Recorder, out: int) -> Iterator[None]:
+    """What is recorded meanwhile takes Winograd's algorithm of the GPU class wherever it can, in tiles of `out` x `out`, some of them after others."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rec, "target", replace(rec.target, workspace=1))
+        patch.setattr(winograd_gpu, "EXACT", out)
+        patch.setattr(winograd_gpu, "GRAIN", 4)
+        patch.setattr(winograd_gpu, "product_tiles", lambda _: gemm_gpu.TILES[-1:])
+        patch.setattr(winograd_gpu, "cost", lambda *_: 0)
+        yield
 
 
 def of_its_own(device: Device) -> Device:

@@ -19,9 +19,8 @@ from ocaffe.cl.discovery import discover, start_child
 
 # A process needs 0.3 to 0.5 s until it builds (NVIDIA 0.8 to 2.2): too long for a few programs. 36 programs on an H100 with 16 cores: 10 s
 # alone, 4.0 with two workers, 3.2 with five, 4.8 with fifteen, whose contexts wait for each other; 46 larger ones: ResNet-50's
-# cold start takes 32 s with five, 15 to 21 with ten. 8 programs on PoCL 5 with two idle cores: 3.9 s alone, 2.8 with a worker; Intel with two idle cores,
-# LeNet's 7 programs: 3.3 alone, 2.05 with a worker; with two
-# busy cores: 20 programs 5.5 s alone, 6.5 with a worker.
+# cold start takes 32 s with five, 15 to 21 with ten. 8 programs on PoCL 5 with two idle cores: 3.9 s alone, 2.8 with a worker; Intel with
+# two idle cores, LeNet's 7 programs: 3.3 alone, 2.05 with a worker; with two busy cores: 20 programs 5.5 s alone, 6.5 with a worker.
 _FEWEST_JOBS = 5
 _FEW_WORKERS, _MOST_WORKERS = 5, 10
 _JOBS_EACH = 4  # for more than a few workers

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from ocaffe.graph.ir import Ref
 from ocaffe.graph.recorder import Recorder
 from ocaffe.ops import conv_mma, winograd_gpu
-from ocaffe.ops.conv_mma import VECTOR
 from ocaffe.ops.conv_window import gates, phase_columns, phases, product_shape, sizes, window
 from ocaffe.ops.expression import reduce
 from ocaffe.ops.gemm_gpu import Choice, Meeting, Tile, cost, ranked, sum_splits, tiles_for
@@ -186,8 +185,8 @@ def with_step(g: ConvGeometry, tile: Tile, direction: str = "forward") -> Tile:
 
 def defines(g: ConvGeometry, tile: Tile) -> dict[str, int]:
     """What makes a program: the window, the tile, the shape of a step, and whether operands are fetched as vectors (kernels/fetch_gpu.h)."""
-    shares = all(lines * tile.depth % (VECTOR * tile.items) == 0 for lines in (tile.rows, tile.columns))
-    vector = g.pointwise and g.positions % VECTOR == 0 and g.group_channels % VECTOR == 0 and shares
+    shares = all(lines * tile.depth % (conv_mma.VECTOR * tile.items) == 0 for lines in (tile.rows, tile.columns))
+    vector = g.pointwise and g.positions % conv_mma.VECTOR == 0 and g.group_channels % conv_mma.VECTOR == 0 and shares
     return {**tile.defines(), **dict(zip(("STEP_CHANNELS", "STEP_ROWS", "STEP_TAPS"), window_step(g, tile))), **window(g), "VECTOR": int(vector)}
 
 

@@ -125,9 +125,9 @@ def backward_data(rec: Recorder, g: ConvGeometry, dy: Ref, w: Ref, dx: Ref, bias
         rec.empty([dy, w, *([bias] if bias else [])], [dx], what="convolution")
         return
     if g.sparse and rec.phase == "backward" and not rec.target.is_cpu:  # as a deconvolution's forward it keeps what follows within one launch
-        thin, dense = rec.scratch("thinned", (g.batch, g.channels, *g.out[1:])), _dense(g)
+        thin, seen = rec.scratch("thinned", (g.batch, g.channels, *g.out[1:])), _dense(g)
         with rec.counted(g.flops):
-            _engine(rec, dense, w, True).backward_data(rec, dense, dy, w, thin)
+            _engine(rec, seen, w, True).backward_data(rec, seen, dy, w, thin)
         _seen(g).backward(rec, thin, None, dx)
         return
     with rec.counted(g.flops):

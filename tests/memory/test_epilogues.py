@@ -11,12 +11,12 @@ import pytest
 from ocaffe.graph.ir import Ref, Role
 from ocaffe.graph.recorder import Recorder
 from ocaffe.memory.epilogues import merge_epilogues
-from ocaffe.ops import conv_gpu, convolution, gemm_gpu, winograd_gpu
+from ocaffe.ops import conv_gpu, convolution, gemm_gpu
 from ocaffe.ops.convolution import ConvGeometry
 from ocaffe.ops.expression import pointwise
 from ocaffe.ops.gemm import gemm
 from ocaffe.ops.gemm_gpu import Choice
-from tests.harness import execute
+from tests.harness import execute, winograd_in_parts
 
 ONE, THREE = (1, 1, 1), (1, 3, 3)
 PLAIN = ConvGeometry(2, 6, 8, 2, (1, 7, 9), (1, 7, 9), THREE, ONE, (0, 1, 1), ONE)
@@ -41,14 +41,9 @@ def conv(g: ConvGeometry, splits: int = 1) -> Callable[..., tuple[list[Ref], Ref
     return make
 
 
-def winograd_in_parts(out: int) -> Callable[..., tuple[list[Ref], Ref]]:
+def winograd(out: int) -> Callable[..., tuple[list[Ref], Ref]]:
     def make(rec: Recorder, bias: bool) -> tuple[list[Ref], Ref]:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(rec, "target", replace(rec.target, workspace=1))
-            patch.setattr(winograd_gpu, "EXACT", out)
-            patch.setattr(winograd_gpu, "GRAIN", 4)
-            patch.setattr(winograd_gpu, "product_tiles", lambda _: gemm_gpu.TILES[-1:])
-            patch.setattr(winograd_gpu, "cost", lambda *_: 0)
+        with winograd_in_parts(rec, out):
             return conv(PLAIN)(rec, bias)
 
     return make
@@ -78,8 +73,8 @@ def product(splits: int = 1) -> Callable[..., tuple[list[Ref], Ref]]:
 
 PRODUCTS = [
     ("cpu", "convolution", conv(PLAIN)), ("gpu", "convolution", conv(PLAIN)),
-    ("gpu", "convolution in splits", conv(DEEP, 3)), ("cpu", "long sums", conv(DEEP)), ("gpu", "Winograd in parts", winograd_in_parts(3)),
-    ("gpu", "Winograd, 4 x 4", winograd_in_parts(4)),
+    ("gpu", "convolution in splits", conv(DEEP, 3)), ("cpu", "long sums", conv(DEEP)), ("gpu", "Winograd in parts", winograd(3)),
+    ("gpu", "Winograd, 4 x 4", winograd(4)),
     ("cpu", "depthwise", conv(DEPTHWISE)), ("gpu", "depthwise", conv(DEPTHWISE)),
     ("cpu", "deconvolution", deconv(PLAIN)), ("gpu", "deconvolution", deconv(PLAIN)),
     ("cpu", "depthwise deconvolution", deconv(DEPTHWISE)), ("gpu", "depthwise deconvolution", deconv(DEPTHWISE)),

@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,13 +15,13 @@ from ocaffe.graph.recorder import Recorder
 from ocaffe.memory import masks
 from ocaffe.memory.gates import merge_gates
 from ocaffe.memory.masks import use_masks
-from ocaffe.ops import conv_gpu, convolution, gemm_gpu, winograd_gpu
+from ocaffe.ops import conv_gpu, convolution, gemm_gpu
 from ocaffe.ops.convolution import ConvGeometry
 from ocaffe.ops.expression import pointwise
 from ocaffe.ops.gemm_gpu import Choice
 from ocaffe.ops.lrn import Response
 from ocaffe.ops.pooling import AVE, MAX, Pool
-from tests.harness import execute, of_kind
+from tests.harness import execute, of_kind, winograd_in_parts
 
 ONE, THREE = (1, 1, 1), (1, 3, 3)
 PLAIN = ConvGeometry(2, 6, 8, 2, (1, 7, 9), (1, 7, 9), THREE, ONE, (0, 1, 1), ONE)
@@ -59,12 +58,7 @@ def winograd(out: int) -> Callable[[], Made]:
         refs, shape, write = conv(EVEN)()
 
         def in_parts(rec: Recorder, dx: Ref) -> None:
-            with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(rec, "target", replace(rec.target, workspace=1))
-                patch.setattr(winograd_gpu, "EXACT", out)
-                patch.setattr(winograd_gpu, "GRAIN", 4)
-                patch.setattr(winograd_gpu, "product_tiles", lambda _: gemm_gpu.TILES[-1:])
-                patch.setattr(winograd_gpu, "cost", lambda *_: 0)
+            with winograd_in_parts(rec, out):
                 write(rec, dx)
 
         return refs, shape, in_parts
