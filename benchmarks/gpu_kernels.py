@@ -178,6 +178,8 @@ def convolutions(target: Target, batch: int) -> Iterator[Problem]:
 class Runner:
     """Times launches on one device; a buffer of random numbers per Ref."""
 
+    compared = COMPARED  # elements of a result that are read back
+
     def __init__(self, device: Device) -> None:
         self.device, self.cl = device, device.cl
         self.queue = self.cl.CommandQueue(device.context, properties=self.cl.command_queue_properties.PROFILING_ENABLE)
@@ -223,7 +225,7 @@ class Runner:
             for name, event in events:
                 run[name] += (event.profile.end - event.profile.start) * 1e-9
             runs.append(run)
-        values = np.empty(min(COMPARED, result.root.count), np.float32)
+        values = np.empty(min(self.compared, result.root.count), np.float32)
         cl.enqueue_copy(self.queue, values, buffers[result.root])
         self.queue.finish()
         for buffer in buffers.values():

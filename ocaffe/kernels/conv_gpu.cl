@@ -63,7 +63,7 @@
 
 #if VECTOR
 /* The sums of a tile of forward and backward_data, as gemm_gpu.cl makes them, but that the columns of a sample lie apart from those of the next one. */
-INLINE void gather_vectors(const int backward, float acc[TM][TN], local float* as, local float* bs, global const float* source, ulong source_stride,
+INLINE void gather_vectors(const int backward, float acc[SUM_ROWS][TN], local float* as, local float* bs, global const float* source, ulong source_stride,
                            global const float* filter, const Phase f, int group, int rows, int depth, int row0, int column0, int begin, int end) {
   const int item = get_local_id(0), plane = f.positions;
   PART(a, BM, LDA, !backward, 0);
@@ -104,7 +104,7 @@ INLINE void gather_vectors(const int backward, float acc[TM][TN], local float* a
         a_at += BK * a_depth_step;
         b_at += (ulong)BK * plane;
       }
-      if (s > 0) tile_multiply(a_from + ((s - 1) & 1) * (BK * LDA), b_from + ((s - 1) & 1) * (BK * LDB), acc, exact);
+      if (s > 0) tile_multiply(a_from + ((s - 1) & 1) * (BK * LDA), b_from + ((s - 1) & 1) * (BK * LDB), acc, s, exact);
       if (s < steps) {
 #pragma unroll
         for (int i = 0; i < FOURS(BM); ++i)
@@ -143,7 +143,7 @@ INLINE void gather(const int backward, local float* as, local float* bs, global 
 
   if (steps == 0 && accumulate && !has_bias && slope == 1.0f) return;  /* no tap meets this phase: nothing to add */
 
-  float acc[TM][TN];
+  float acc[SUM_ROWS][TN];
 #if VECTOR
   gather_vectors(backward, acc, as, bs, source, source_stride, filter, f, group, rows, depth, row0, column0, begin, end);
 #else
@@ -214,7 +214,7 @@ INLINE void gather(const int backward, local float* as, local float* bs, global 
           }
         }
       }
-      if (s > 0) tile_multiply(a_from + ((s - 1) & 1) * (BK * LDA), b_from + ((s - 1) & 1) * (BK * LDB), acc, exact);
+      if (s > 0) tile_multiply(a_from + ((s - 1) & 1) * (BK * LDA), b_from + ((s - 1) & 1) * (BK * LDB), acc, s, exact);
       if (s < steps) {
 #pragma unroll
         for (int i = 0; i < PASSES_A; ++i)
@@ -280,7 +280,7 @@ kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void backward_filter(OPER
   const int begin = split * split_positions, end = min(batch * out_plane, begin + split_positions);
   local const float* a_from = as + tile_row(item);
   local const float* b_from = bs + tile_column(item);
-  float acc[TM][TN];
+  float acc[SUM_ROWS][TN];
   const int steps = (end - begin + BK - 1) / BK;
 #if VECTOR
   /* Four positions are of one sample. */
@@ -317,7 +317,7 @@ kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void backward_filter(OPER
         sample += BK / plane;
         if (position >= plane) position -= plane, ++sample;
       }
-      if (s > 0) tile_multiply(a_from + ((s - 1) & 1) * (BK * LDA), b_from + ((s - 1) & 1) * (BK * LDB), acc, exact);
+      if (s > 0) tile_multiply(a_from + ((s - 1) & 1) * (BK * LDA), b_from + ((s - 1) & 1) * (BK * LDB), acc, s, exact);
       if (s < steps) {
 #pragma unroll
         for (int i = 0; i < FOURS(BM); ++i) stage(as + (s & 1) * (BK * LDA) + i * a_next_line, a_to, ra[i], a_depth, 1, 0);
@@ -378,7 +378,7 @@ kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void backward_filter(OPER
         if (py >= oh) py -= oh, ++pz;
         if (pz >= od) pz -= od, ++sample;
       }
-      if (s > 0) tile_multiply(a_from + ((s - 1) & 1) * (BK * LDA), b_from + ((s - 1) & 1) * (BK * LDB), acc, exact);
+      if (s > 0) tile_multiply(a_from + ((s - 1) & 1) * (BK * LDA), b_from + ((s - 1) & 1) * (BK * LDB), acc, s, exact);
       if (s < steps) {
 #pragma unroll
         for (int i = 0; i < PASSES_A; ++i)

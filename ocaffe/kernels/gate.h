@@ -16,9 +16,11 @@
 #define GATE_BIT(element) ((element) % 1024 / 32)
 #if GATE == 1
 #define PASSES(sign, element) (sign)[element] > 0.0f
+#define PASSES2(sign, element) *(global const float2*)((sign) + (element)) > 0.0f
 #define PASSES4(sign, element) *(global const float4*)((sign) + (element)) > 0.0f
 #else
 #define PASSES(sign, element) (((global const uint*)(sign))[GATE_WORD(element)] >> GATE_BIT(element) & 1u) != 0u
+#define PASSES2(sign, element) (*(global const uint2*)((global const uint*)(sign) + GATE_WORD(element)) >> (uint)GATE_BIT(element) & 1u) != 0u
 #define PASSES4(sign, element) (*(global const uint4*)((global const uint*)(sign) + GATE_WORD(element)) >> (uint)GATE_BIT(element) & 1u) != 0u
 #endif
 #else
@@ -28,7 +30,6 @@
 #define SIGN_ALIGNED 1
 #define IF_GATED(yes, no) no
 #define PASSES(sign, element) v > 0.0f
-#define PASSES4(sign, element) v > 0.0f
 #endif
 
 /* The two halves of `put` for four results: what stands at their places, and writing them. A work-item that has many looks at several places before it writes
@@ -59,11 +60,18 @@ INLINE float4 after(Before b, float4 v, int accumulate, float slope) {
   return select(slope * v, v, IF_GATED(b.passes, v > 0.0f));
 }
 
-/* One result, and four neighbouring ones, the first a multiple of four, at an aligned place. Returned is what is written. */
+/* One result, and two or four neighbouring ones, the first a multiple of as many, at an aligned place. Returned is what is written. */
 INLINE float put(global float* to, float v, int accumulate, float slope, global const float* sign, int element) {
   if (accumulate) v += *to;
   v = PASSES(sign, element) ? v : slope * v;
   *to = v;
+  return v;
+}
+
+INLINE float2 put2(global float* to, float2 v, int accumulate, float slope, global const float* sign, int element) {
+  if (accumulate) v += *(global const float2*)to;
+  v = select(slope * v, v, IF_GATED((PASSES2(sign, element)), v > 0.0f));
+  *(global float2*)to = v;
   return v;
 }
 

@@ -40,7 +40,7 @@ kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void gemm(OPERAND_RESTRIC
   local const float* a_from = as + tile_row(item);
   local const float* b_from = bs + tile_column(item);
 
-  float acc[TM][TN];
+  float acc[SUM_ROWS][TN];
   float4 ra[FOURS(BM)], rb[FOURS(BN)];
   const int steps = (end - begin + BK - 1) / BK;
   for (int exact = 0;; exact = 1) {
@@ -66,7 +66,7 @@ kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void gemm(OPERAND_RESTRIC
         a_at += BK * a_depth_step;
         b_at += BK * b_depth_step;
       }
-      if (s > 0) tile_multiply(a_from + ((s - 1) & 1) * (BK * LDA), b_from + ((s - 1) & 1) * (BK * LDB), acc, exact);
+      if (s > 0) tile_multiply(a_from + ((s - 1) & 1) * (BK * LDA), b_from + ((s - 1) & 1) * (BK * LDB), acc, s, exact);
       if (s < steps) {
 #pragma unroll
         for (int i = 0; i < FOURS(BM); ++i)

@@ -14,6 +14,9 @@
    With MMA 3 Inf * 1 would be NaN, for the second part of 1 is 0. So a tile in which any sum is not finite is computed again, plainly:
    for (int exact = 0;; exact = 1) { clear, all steps with tile_multiply(..., exact); if (tile_is_done(...)) break; }
 
+   LEVELS  2: the sums of the last steps are added up apart and carried to the others every CARRY steps, so that fewer additions round the large ones. That takes
+           twice the registers. A work-item's sums are acc[SUM_ROWS][TN] until tile_is_done, then acc[TM][TN]
+
    DEVICE_FENCE (common.h)  several groups make parts of the sums of one tile, and the last one to come adds them up (tile_join)
 
    An element (i, j) of a work-item's sums stands at row tile_row + ROW(i), column tile_column + COLUMN(j) of the tile. */
@@ -61,6 +64,12 @@
 #define PADDING 4
 #endif
 #define COLUMN(j) ((j) / 4 * (LANE_COLUMNS * 4) + (j) % 4)
+
+#ifndef LEVELS
+#define LEVELS 1
+#endif
+#define SUM_ROWS (LEVELS * TM)
+#define CARRY 8
 
 /* A few more floats a row: scattered stores of a step then fall into different banks, and rows stay aligned for float4. */
 #define LDA (BM + PADDING)
@@ -197,19 +206,28 @@ INLINE float staged(float v) {
 #endif
 }
 
-/* acc += as' * bs for one step; `a` and `b` point at this work-item's first row and column. */
-INLINE void tile_multiply(local const float* a, local const float* b, float acc[TM][TN], int exact) {
+/* acc += as' * bs for step `step`, counted from 1; `a` and `b` point at this work-item's first row and column. */
+INLINE void tile_multiply(local const float* a, local const float* b, float acc[SUM_ROWS][TN], int step, int exact) {
 #if defined(MMA) && !defined(OCAFFE_TILE_MMA_H)
-  if (!exact) {
+  if (!exact)
     tile_multiply_mma(a, b, acc);
-    return;
-  }
+  else
 #endif
-  tile_multiply_fma(a, b, acc);
+    tile_multiply_fma(a, b, acc);
+  if (step % CARRY == 0) {
+#pragma unroll
+    for (int i = TM; i < SUM_ROWS; ++i)
+#pragma unroll
+      for (int j = 0; j < TN; ++j) acc[i][j] += acc[i - TM][j], acc[i - TM][j] = 0.0f;
+  }
 }
 
 /* Whether the sums stand as they are, the same for the whole group; `vote` is local memory that nobody uses now. */
-INLINE int tile_is_done(float acc[TM][TN], int exact, local float* vote) {
+INLINE int tile_is_done(float acc[SUM_ROWS][TN], int exact, local float* vote) {
+#pragma unroll
+  for (int i = TM; i < SUM_ROWS; ++i)
+#pragma unroll
+    for (int j = 0; j < TN; ++j) acc[i - TM][j] += acc[i][j];
 #if defined(MMA) && MMA == 3
   if (exact) return 1;
   float sign = 0.0f;
@@ -229,9 +247,9 @@ INLINE int tile_is_done(float acc[TM][TN], int exact, local float* vote) {
 #endif
 }
 
-INLINE void tile_clear(float acc[TM][TN]) {
+INLINE void tile_clear(float acc[SUM_ROWS][TN]) {
 #pragma unroll
-  for (int i = 0; i < TM; ++i)
+  for (int i = 0; i < SUM_ROWS; ++i)
 #pragma unroll
     for (int j = 0; j < TN; ++j) acc[i][j] = 0.0f;
 }

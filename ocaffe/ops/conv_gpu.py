@@ -22,6 +22,7 @@ WINOGRAD = "winograd"  # a choice beside the tiles
 WINDOW_STEP = 12  # products of a result that one step takes at the most where the window leaves a choice
 TENSOR_STEP = 8  # the depth of one product on tensor cores
 FILTER_SUMS = 64  # sums of a work-item of backward_filter on tensor cores: with more of them it runs out of registers
+LEVEL_SUMS = 32  # sums of a work-item that leave registers for a second level (LEVELS in kernels/tile_gpu.h)
 
 
 def forward(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y: Ref, choice: Choice | None = None) -> None:
@@ -187,7 +188,14 @@ def defines(g: ConvGeometry, tile: Tile) -> dict[str, int]:
     """What makes a program: the window, the tile, the shape of a step, and whether operands are fetched as vectors (kernels/fetch_gpu.h)."""
     shares = all(lines * tile.depth % (conv_mma.VECTOR * tile.items) == 0 for lines in (tile.rows, tile.columns))
     vector = g.pointwise and g.positions % conv_mma.VECTOR == 0 and g.group_channels % conv_mma.VECTOR == 0 and shares
-    return {**tile.defines(), **dict(zip(("STEP_CHANNELS", "STEP_ROWS", "STEP_TAPS"), window_step(g, tile))), **window(g), "VECTOR": int(vector)}
+    step = dict(zip(("STEP_CHANNELS", "STEP_ROWS", "STEP_TAPS"), window_step(g, tile)))
+    return {**tile.defines(), **step, **window(g), "VECTOR": int(vector), "LEVELS": levels(g, tile)}
+
+
+def levels(g: ConvGeometry, tile: Tile) -> int:
+    """LEVELS in kernels/tile_gpu.h: two keep the largest errors of deep sums below those of cuDNN, whose algorithms for larger windows are more exact than
+    its products."""
+    return 2 if tile.mma == 3 and g.taps > 1 and tile.item_rows * tile.item_columns <= LEVEL_SUMS else 1
 
 
 def _split_channels(channels: int, g: ConvGeometry, choice: Choice) -> tuple[int, int]:

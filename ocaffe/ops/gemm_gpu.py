@@ -12,7 +12,7 @@ from ocaffe.tuned import Problem
 
 # A second pass reads the partial results of a split depth; they may take this many bytes of scratch.
 SPLIT_SCRATCH = 16 << 20
-SPLITS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
+SPLITS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 BFLOAT16, FLOAT16 = 2, 4  # Tile.mma: operands are rounded to 16 bits
 SUM_ITEMS = 256  # work-items of a group in split_sum
 BUNCH = 8  # parts of a tile that one work-group adds up at the least (tile_join in kernels/tile_gpu.h)
@@ -69,6 +69,7 @@ TENSOR_TILES = (
     Tile(64, 128, 8, 8, 64, 16, mma=3),
     Tile(64, 128, 4, 8, 32, 16, mma=3),
     Tile(64, 64, 4, 8, 32, 16, mma=3),
+    Tile(32, 128, 4, 8, 32, 16, mma=3),
 )
 
 # By kernels/tile_mma.h, by mode of arithmetic.

@@ -1,7 +1,7 @@
 """Convolution with 3 x 3 windows by Winograd's algorithm where work-groups share local memory (kernels/winograd_gpu.cl), and the estimate of its time.
 
-Tiles of 4 x 4 outputs take the fewest products; with 3 x 3 the error of forward and backward_data is half of that, about the direct product's, so they are for
-arithmetic that rounds nothing. backward_filter sums over so many tiles that its error is small with 4 x 4, too.
+Tiles of 4 x 4 outputs take the fewest products; with 2 x 2 the error of forward and backward_data is a quarter of that, below the direct product's and cuDNN's,
+so they are for arithmetic that rounds nothing. backward_filter sums over so many tiles that its error is small with 4 x 4, too.
 """
 from __future__ import annotations
 
@@ -19,13 +19,15 @@ from ocaffe.target import SIXTEEN_BITS, TENSOR_MATHS, Target
 if TYPE_CHECKING:
     from ocaffe.ops.convolution import ConvGeometry
 
-LARGE, EXACT = 4, 3  # outputs of a tile, per axis
+LARGE, EXACT = 4, 2  # outputs of a tile, per axis
 GRAIN = 128  # tiles of a go are a multiple of it: columns of the largest tile of the product
 MOST_SPLITS = 16  # of backward_filter: the kernel `window` adds them up one after the other
 GROUP = (64, 2, 1)  # work-items of a group of the transforms
-# For the estimates: launches beside the direct product's, and how much of the traffic of the products is not hidden behind their arithmetic.
+# For the estimates: launches beside the direct product's; how much of the traffic of the products is not hidden behind their arithmetic; and of the time that
+# gemm_gpu.cost says how much forward's products take, for their rows are whole vectors (not in modes of 16 bits, whose direct product beats its estimate, too).
 MORE_LAUNCHES = 2
 SHOWS = 0.3
+VECTORS = 0.75
 
 
 @dataclass(frozen=True)
@@ -90,7 +92,8 @@ def turned(g: ConvGeometry) -> ConvGeometry:
 def cost(target: Target, g: ConvGeometry) -> float:
     """Estimated time of forward in the cycles of gemm_gpu.cost."""
     cut = tiling(target, g)
-    return _moving(target, g, cut, 2 * g.num_output * g.group_channels) + cut.pieces * _products(target, g, cut)[1]
+    share = 1.0 if target.math in SIXTEEN_BITS else VECTORS
+    return _moving(target, g, cut, 2 * g.num_output * g.group_channels) + share * cut.pieces * _products(target, g, cut)[1]
 
 
 def filter_cost(target: Target, g: ConvGeometry) -> float:

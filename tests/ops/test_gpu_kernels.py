@@ -507,6 +507,29 @@ def test_convolution_of_few_channels(device: Any) -> None:
         check_convolution(device, conv_gpu, g, choice=small(g, 3), add=True)
 
 
+def test_two_levels_of_sums(device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same results in three directions, with parts of the depth too, and half of the error of a deep sum."""
+    g = geometry(1, 160, 16, (1, 9, 8), (1, 5, 5), pad=(0, 2, 2))
+    rng = np.random.default_rng(0)
+    x, w, y = Ref("x", (1, 160, *g.size), Role.ACTIVATION), Ref("w", g.weight_shape, Role.PARAMETER), Ref("y", (1, 16, *g.out), Role.ACTIVATION)
+    feeds = {x: np.float64(rng.random(x.shape, np.float32)), w: np.float64(rng.random(w.shape, np.float32))}
+    want, errors = Numpy(g).forward(feeds[x], feeds[w]), []
+    for levels in (1, 2):
+        monkeypatch.setattr(conv_gpu, "levels", lambda *_, levels=levels: levels)
+        rec = recorder(device.target, phase="forward")
+        conv_gpu.forward(rec, g, x, w, None, y, choice=small(g, 1))
+        errors.append(np.abs(execute(rec, device.context, feeds, [y])[0].reshape(want.shape) - want).max())
+    assert errors[1] < 0.5 * errors[0]
+    for splits in (1, 3):
+        check_convolution(device, conv_gpu, geometry(2, 20, 9, (1, 9, 8), (1, 3, 5), pad=(0, 1, 2)), choice=small(g, splits), add=splits > 1)
+
+
+def test_levels_are_for_windows_and_where_there_are_registers() -> None:
+    few, many = (next(tile for tile in TENSOR_TILES if tile.item_rows * tile.item_columns == sums) for sums in (32, 64))
+    window, point = (geometry(1, 64, 64, (1, 50, 50), (1, n, n)) for n in (3, 1))
+    assert [conv_gpu.levels(*case) for case in ((window, few), (window, many), (point, few), (window, SMALL))] == [2, 1, 1, 1]
+
+
 def test_convolution_with_several_work_items_per_column(device: Any) -> None:
     g = geometry(2, 7, 18, (1, 6, 7), (1, 3, 3), pad=(0, 1, 1))
     tile = next(tile for tile in TILES if tile.items > tile.columns)
