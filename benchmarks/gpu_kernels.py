@@ -284,8 +284,8 @@ def winograd(runner: Runner | None, target: Target, batch: int, names: list[str]
         x, w, y = operands(g)
         back = winograd_gpu.turned(g)
         for direction, result, estimate, record in (
-            (forward, y, winograd_gpu.cost(target, g), partial(winograd_gpu.forward, g=g, x=x, w=w, bias=None, y=y)),
-            (backward_data, x, winograd_gpu.cost(target, back), partial(winograd_gpu.forward, g=back, x=y, w=w, bias=None, y=x, back=True)),
+            (forward, y, winograd_gpu.cost(target, g, back=False), partial(winograd_gpu.forward, g=g, x=x, w=w, bias=None, y=y)),
+            (backward_data, x, winograd_gpu.cost(target, back, back=True), partial(winograd_gpu.forward, g=back, x=y, w=w, bias=None, y=x, back=True)),
             (backward_filter, w, winograd_gpu.filter_cost(target, g), partial(winograd_gpu.backward_filter, g=g, x=x, dy=y, dw=w)),
         ):
             shape = product_shape(g, direction.__name__)

@@ -11,6 +11,7 @@ time counted as often as the nets have it. --limit ends the run after so many se
 from __future__ import annotations
 
 import argparse
+import datetime
 import json
 import statistics
 import sys
@@ -64,6 +65,15 @@ class FedRunner(Runner):
             return self.cl.Buffer(self.device.context, self.cl.mem_flags.READ_WRITE, root.nbytes)
         flags = self.cl.mem_flags.READ_WRITE | self.cl.mem_flags.COPY_HOST_PTR
         return self.cl.Buffer(self.device.context, flags, hostbuf=np.ascontiguousarray(self.feeds[root]))
+
+
+def rounded(value: Any) -> Any:
+    """Four digits of every float in it."""
+    if isinstance(value, float):
+        return float(f"{value:.4g}")
+    if isinstance(value, dict):
+        return {key: rounded(one) for key, one in value.items()}
+    return [rounded(one) for one in value] if isinstance(value, tuple) else value
 
 
 def errors(got: Any, want: Any) -> tuple[float, float]:
@@ -137,7 +147,7 @@ def products(runner: FedRunner, options: argparse.Namespace) -> Iterator[Row]:
         runner.feeds = {ref: matrix.cpu().numpy() for ref, matrix in zip((a, b), matrices)}
         for trans_a, trans_b in ((False, False), (False, True), (True, False), (True, True)):
             name = f"gemm {n} {'NT'[trans_a]}{'NT'[trans_b]}"
-            if not any(text in name for text in options.only):
+            if time.monotonic() > options.end or not any(text in name for text in options.only):
                 continue
             rec = recorded(runner.device.target, lambda rec, a=a, b=b, c=c, ta=trans_a, tb=trans_b: gemm(rec, a, b, c, trans_a=ta, trans_b=tb))
             runner.programs.build_all(runner.keys(rec))
@@ -176,10 +186,12 @@ def main() -> None:
             ours, theirs = ("{:.1e}, {:.1e}".format(*error) for error in (row.error, row.torch_error))
             print(f"| {row.name} | {row.count} | {row.ms:.3f} | {rates} | {ours} | {theirs} |", flush=True)
             if options.json:
-                table = {"device": device.name, "driver": device.driver_version, "math": options.math, "batch": options.batch}
-                Path(ROOT / options.json).write_text(json.dumps(table | {"rows": [asdict(row) for row in rows]}, indent=1) + "\n")
+                facts = {"device": device.name, "driver": device.driver_version, "date": str(datetime.date.today())}
+                table = facts | {"math": options.math, "batch": options.batch}
+                lines = ",\n".join(f"  {json.dumps(rounded(asdict(row)))}" for row in rows)
+                Path(ROOT / options.json).write_text(f'{json.dumps(table, indent=1)[:-2]},\n "rows": [\n{lines}\n ]\n}}\n')
     total, others = (sum(getattr(row, field) * row.count for row in rows) for field in ("ms", "torch_ms"))
-    worse = [sum(row.error[kind] > row.torch_error[kind] for row in rows) for kind in range(2)]
+    worse = [sum(not row.error[kind] <= row.torch_error[kind] for row in rows) for kind in range(2)]
     print(f"\nall convolutions {total:.1f} ms, PyTorch's {others:.1f}")
     print(f"of {len(rows)} rows the largest error is above PyTorch's in {worse[0]}, the mean one in {worse[1]}")
 

@@ -5,7 +5,7 @@ import contextlib
 import pathlib
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -32,15 +32,20 @@ def of_kind(target: Target, kind: str, meets: bool = True) -> Target:
     return replace(target, kind=kind, device_fence=fence if meets and kind == "gpu" else "")
 
 
+def tiled(out: int) -> Callable[..., winograd_gpu.Tiling]:
+    """In place of winograd_gpu.tiling: always tiles of `out` x `out`."""
+    return lambda target, g, back: winograd_gpu.Tiling.of(target, g, out)
+
+
 @contextlib.contextmanager
 def winograd_in_parts(rec: Recorder, out: int) -> Iterator[None]:
     """What is recorded meanwhile takes Winograd's algorithm of the GPU class wherever it can, in tiles of `out` x `out`, some of them after others."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(rec, "target", replace(rec.target, workspace=1))
-        patch.setattr(winograd_gpu, "EXACT", out)
+        patch.setattr(winograd_gpu, "tiling", tiled(out))
         patch.setattr(winograd_gpu, "GRAIN", 4)
         patch.setattr(winograd_gpu, "product_tiles", lambda _: gemm_gpu.TILES[-1:])
-        patch.setattr(winograd_gpu, "cost", lambda *_: 0)
+        patch.setattr(winograd_gpu, "cost", lambda *_, **__: 0)
         yield
 
 

@@ -8,8 +8,8 @@
    window     (OUT 4) the sums over splits of 36 products [output][channel] -> gradient of the filters
 
    OUT   outputs of a tile per axis. 4: the transforms interpolate at 0, +-sqrt(1/2), +-sqrt(2) and infinity; the error is a third to a sixth of that of the usual
-         0, +-1, +-2. 2: at 0, +-1 and infinity; a third to a quarter of the error, half of the direct product's, for 16 / 4 products an output instead of 36 / 16
-         (docs/kernel-log.md)
+         0, +-1, +-2. 3: at +-13/32, +-5/4 and infinity; half of that error, about the direct product's, for 25 / 9 products an output instead of 36 / 16. 2: at 0, +-1
+         and infinity; a quarter of it, for 16 / 4 (docs/kernel-log.md)
 
    Tile t of a launch is tile `first` + t of all samples' tiles, row by row; `count` of them exist, up to `pitch` the matrices are filled with zeros.
    Work-item (x, y, z): a tile, a plane, a group. In `operands` the first `filters` of x are outputs, whose filters of channel y are transformed (whole
@@ -27,73 +27,29 @@
 #define LINES 2
 #define SIDE (OUT + 2)
 #define POINTS (SIDE * SIDE)
+#define LAST (SIDE - 1) /* infinity */
+
+/* The outputs of a row as one vector, and whether one may stand at all places that are `bits` or multiples of them. */
+#define WHOLE(bits) (OUT % 2 == 0 && ((bits) & (OUT - 1)) == 0)
 #if OUT == 4
-typedef float4 Outputs; /* neighbours in a row */
+typedef float4 Outputs;
 #define put_row put4
-#define A 0.70710678f
-#define B 1.41421356f
-#define A2 0.5f
-#define B2 2.0f
-#define WEIGHT_A (-2.0f / 3) /* 1 / (2 A2 (A2 - B2)) */
-#define WEIGHT_B (1.0f / 6)  /* 1 / (2 B2 (B2 - A2)) */
-
-/* One axis of each transform. Of the input, with d[i] for x^i: to[point A] is what is zero at all other points, x (x + A) (x^2 - B2). */
-INLINE void input_axis(const float d[SIDE], float to[SIDE]) {
-  const float even_a = d[4] - B2 * d[2], odd_a = A * (d[3] - B2 * d[1]);
-  const float even_b = d[4] - A2 * d[2], odd_b = B * (d[3] - A2 * d[1]);
-  to[0] = A2 * B2 * d[0] - (A2 + B2) * d[2] + d[4];
-  to[1] = even_a + odd_a;
-  to[2] = even_a - odd_a;
-  to[3] = even_b + odd_b;
-  to[4] = even_b - odd_b;
-  to[5] = A2 * B2 * d[1] - (A2 + B2) * d[3] + d[5];
-}
-
-INLINE void filter_axis(const float g[3], float to[SIDE]) {
-  const float even_a = WEIGHT_A * (g[0] + A2 * g[2]), odd_a = WEIGHT_A * A * g[1];
-  const float even_b = WEIGHT_B * (g[0] + B2 * g[2]), odd_b = WEIGHT_B * B * g[1];
-  to[0] = g[0];
-  to[1] = even_a + odd_a;
-  to[2] = even_a - odd_a;
-  to[3] = even_b + odd_b;
-  to[4] = even_b - odd_b;
-  to[5] = g[2];
-}
-
-INLINE void output_axis(const float m[SIDE], float to[OUT]) {
-  const float sum_a = m[1] + m[2], difference_a = A * (m[1] - m[2]);
-  const float sum_b = m[3] + m[4], difference_b = B * (m[3] - m[4]);
-  to[0] = m[0] + sum_a + sum_b;
-  to[1] = difference_a + difference_b;
-  to[2] = A2 * sum_a + B2 * sum_b;
-  to[3] = A2 * difference_a + B2 * difference_b + m[5];
-}
-
 INLINE void spread(Outputs v, float to[OUT]) { to[0] = v.x, to[1] = v.y, to[2] = v.z, to[3] = v.w; }
 INLINE Outputs gathered(const float v[OUT]) { return (Outputs)(v[0], v[1], v[2], v[3]); }
-
-INLINE void gradient_axis(const float d[OUT], float to[SIDE]) {
-  const float even_a = d[0] + A2 * d[2], odd_a = A * (d[1] + A2 * d[3]);
-  const float even_b = d[0] + B2 * d[2], odd_b = B * (d[1] + B2 * d[3]);
-  to[0] = d[0];
-  to[1] = even_a + odd_a;
-  to[2] = even_a - odd_a;
-  to[3] = even_b + odd_b;
-  to[4] = even_b - odd_b;
-  to[5] = d[3];
-}
-
-INLINE void window_axis(const float m[SIDE], float to[3]) {
-  const float sum_a = WEIGHT_A * (m[1] + m[2]), difference_a = WEIGHT_A * A * (m[1] - m[2]);
-  const float sum_b = WEIGHT_B * (m[3] + m[4]), difference_b = WEIGHT_B * B * (m[3] - m[4]);
-  to[0] = m[0] + sum_a + sum_b;
-  to[1] = difference_a + difference_b;
-  to[2] = A2 * sum_a + B2 * sum_b + m[5];
-}
-#else
+#elif OUT == 2
 typedef float2 Outputs;
 #define put_row put2
+INLINE void spread(Outputs v, float to[OUT]) { to[0] = v.x, to[1] = v.y; }
+INLINE Outputs gathered(const float v[OUT]) { return (Outputs)(v[0], v[1]); }
+#else /* never */
+typedef float Outputs;
+#define put_row put
+INLINE void spread(Outputs v, float to[OUT]) { to[0] = v; }
+INLINE Outputs gathered(const float v[OUT]) { return v[0]; }
+#endif
 
+/* One axis of each transform. */
+#if OUT == 2
 INLINE void input_axis(const float d[SIDE], float to[SIDE]) {
   to[0] = d[0] - d[2];
   to[1] = d[2] + d[1];
@@ -114,8 +70,90 @@ INLINE void output_axis(const float m[SIDE], float to[OUT]) {
   to[1] = m[1] - m[2] + m[3];
 }
 
-INLINE void spread(Outputs v, float to[OUT]) { to[0] = v.x, to[1] = v.y; }
-INLINE Outputs gathered(const float v[OUT]) { return (Outputs)(v[0], v[1]); }
+#else
+#if OUT == 4
+#define ZERO 1 /* number of points before the two pairs +-A, +-B */
+#define A 0.70710678f
+#define B 1.41421356f
+#define A2 0.5f
+#define B2 2.0f
+#define ODD_A A
+#define ODD_B B
+#define WEIGHT_A (-2.0f / 3) /* 1 / (2 A2 (A2 - B2)) */
+#define WEIGHT_B (1.0f / 6)  /* 1 / (2 B2 (B2 - A2)) */
+#else
+#define ZERO 0
+#define A 0.40625f
+#define B 1.25f
+#define A2 (A * A)
+#define B2 (B * B)
+#define ODD_A (1.0f / A)
+#define ODD_B (1.0f / B)
+#define WEIGHT_A (0.5f / (A2 - B2))
+#define WEIGHT_B (0.5f / (B2 - A2))
+#endif
+
+/* Of the input, with d[i] for x^i: to[point A] is what is zero at all other points, x (x + A) (x^2 - B2) with OUT 4,
+   (x + A) (x^2 - B2) / A with OUT 3. */
+INLINE void input_axis(const float d[SIDE], float to[SIDE]) {
+  const float even_a = d[2 + 2 * ZERO] - B2 * d[2 * ZERO], odd_a = ODD_A * (d[3] - B2 * d[1]);
+  const float even_b = d[2 + 2 * ZERO] - A2 * d[2 * ZERO], odd_b = ODD_B * (d[3] - A2 * d[1]);
+#if ZERO
+  to[0] = A2 * B2 * d[0] - (A2 + B2) * d[2] + d[4];
+#endif
+  to[ZERO] = even_a + odd_a;
+  to[ZERO + 1] = even_a - odd_a;
+  to[ZERO + 2] = even_b + odd_b;
+  to[ZERO + 3] = even_b - odd_b;
+  to[LAST] = A2 * B2 * d[ZERO] - (A2 + B2) * d[ZERO + 2] + d[ZERO + 4];
+}
+
+INLINE void filter_axis(const float g[3], float to[SIDE]) {
+  const float even_a = WEIGHT_A * (g[0] + A2 * g[2]), odd_a = WEIGHT_A * A * g[1];
+  const float even_b = WEIGHT_B * (g[0] + B2 * g[2]), odd_b = WEIGHT_B * B * g[1];
+#if ZERO
+  to[0] = g[0];
+#endif
+  to[ZERO] = even_a + odd_a;
+  to[ZERO + 1] = even_a - odd_a;
+  to[ZERO + 2] = even_b + odd_b;
+  to[ZERO + 3] = even_b - odd_b;
+  to[LAST] = g[2];
+}
+
+INLINE void output_axis(const float m[SIDE], float to[OUT]) {
+  const float sum_a = m[ZERO] + m[ZERO + 1], difference_a = A * (m[ZERO] - m[ZERO + 1]);
+  const float sum_b = m[ZERO + 2] + m[ZERO + 3], difference_b = B * (m[ZERO + 2] - m[ZERO + 3]);
+  to[0] = sum_a + sum_b;
+  to[1] = difference_a + difference_b;
+  to[2] = A2 * sum_a + B2 * sum_b;
+#if ZERO
+  to[0] += m[0];
+  to[3] = A2 * difference_a + B2 * difference_b;
+#endif
+  to[OUT - 1] += m[LAST];
+}
+#endif
+
+#if OUT == 4
+INLINE void gradient_axis(const float d[OUT], float to[SIDE]) {
+  const float even_a = d[0] + A2 * d[2], odd_a = A * (d[1] + A2 * d[3]);
+  const float even_b = d[0] + B2 * d[2], odd_b = B * (d[1] + B2 * d[3]);
+  to[0] = d[0];
+  to[1] = even_a + odd_a;
+  to[2] = even_a - odd_a;
+  to[3] = even_b + odd_b;
+  to[4] = even_b - odd_b;
+  to[5] = d[3];
+}
+
+INLINE void window_axis(const float m[SIDE], float to[3]) {
+  const float sum_a = WEIGHT_A * (m[1] + m[2]), difference_a = WEIGHT_A * A * (m[1] - m[2]);
+  const float sum_b = WEIGHT_B * (m[3] + m[4]), difference_b = WEIGHT_B * B * (m[3] - m[4]);
+  to[0] = m[0] + sum_a + sum_b;
+  to[1] = difference_a + difference_b;
+  to[2] = A2 * sum_a + B2 * sum_b + m[5];
+}
 #endif
 
 /* Where a tile lies: its sample, and its first output. */
@@ -216,7 +254,7 @@ kernel void operands(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(const fl
     const Place at = locate(first + t, down, across);
     if (t < pitch)
       transform_input(x + at.sample * x_stride + (ulong)plane * ih * iw, t < count, at.y - ph, at.x - pw, ih, iw,
-                      pw == 1 && ((iw | x_offset | x_stride) & (OUT - 1)) == 0, tiles + (ulong)plane * pitch + t, (ulong)groups * channels * pitch);
+                      pw == 1 && WHOLE(iw | x_offset | x_stride), tiles + (ulong)plane * pitch + t, (ulong)groups * channels * pitch);
   }
 }
 
@@ -231,10 +269,10 @@ kernel void gradients(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(const f
   if (c < channels) {
     const int plane = group * channels + c;
     transform_input(x + at.sample * x_stride + (ulong)plane * ih * iw, t < count, at.y - ph, at.x - pw, ih, iw,
-                    pw == 1 && ((iw | x_offset | x_stride) & (OUT - 1)) == 0, tiles + (ulong)plane * pitch + t, (ulong)groups * channels * pitch);
+                    pw == 1 && WHOLE(iw | x_offset | x_stride), tiles + (ulong)plane * pitch + t, (ulong)groups * channels * pitch);
   } else {
     const int plane = group * outputs + c - channels;
-    transform_gradient(dy + at.sample * dy_stride + (ulong)plane * oh * ow, t < count, at.y, at.x, oh, ow, ((ow | dy_offset | dy_stride) & (OUT - 1)) == 0,
+    transform_gradient(dy + at.sample * dy_stride + (ulong)plane * oh * ow, t < count, at.y, at.x, oh, ow, WHOLE(ow | dy_offset | dy_stride),
                        matrices + (ulong)plane * pitch + t, (ulong)groups * outputs * pitch);
   }
 }
@@ -279,7 +317,7 @@ kernel void output(OPERAND_RESTRICT(const float, products), STATISTICS SIGN OPER
   }
   const Place place = locate(first + t, down, across);
   const int plane = group * outputs + o, element = (plane * h + place.y) * w + place.x;
-  const int aligned = ((w | y_offset | y_stride) & (OUT - 1)) == 0 && SIGN_ALIGNED;
+  const int aligned = WHOLE(w | y_offset | y_stride) && SIGN_ALIGNED;
   const float factor = FACTOR(bias, plane), offset = OFFSET(bias, plane);
   global const float* signs = IF_GATED(sign + place.sample * sign_stride, y);
   y += place.sample * y_stride + element;

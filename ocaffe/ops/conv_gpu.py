@@ -22,13 +22,13 @@ WINOGRAD = "winograd"  # a choice beside the tiles
 WINDOW_STEP = 12  # products of a result that one step takes at the most where the window leaves a choice
 TENSOR_STEP = 8  # the depth of one product on tensor cores
 FILTER_SUMS = 64  # sums of a work-item of backward_filter on tensor cores: with more of them it runs out of registers
-LEVEL_SUMS = 32  # sums of a work-item that leave registers for a second level (LEVELS in kernels/tile_gpu.h)
+LEVEL_SUMS = 32  # sums of a work-item that leave registers for a second level (kernels/tile_gpu.h)
 
 
 def forward(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y: Ref, choice: Choice | None = None) -> None:
     """y = x * w (+ bias per output). `choice` is for the direct product, whatever the estimates say (benchmarks, tests), here and below."""
     if choice is None:
-        found = _choose(rec, "forward", g, lambda: winograd_gpu.cost(rec.target, g))
+        found = _choose(rec, "forward", g, lambda: winograd_gpu.cost(rec.target, g, back=False))
         if isinstance(found, str):
             winograd_gpu.forward(rec, g, x, w, bias, y)
             return
@@ -61,7 +61,7 @@ def backward_data(
 ) -> None:
     """dx = the gradient of the input (+ bias per channel of it). A stride cuts it into phases (kernels/conv_gpu.cl), the first being the largest."""
     if choice is None:
-        found = _choose(rec, "backward_data", g, lambda: winograd_gpu.cost(rec.target, winograd_gpu.turned(g)))
+        found = _choose(rec, "backward_data", g, lambda: winograd_gpu.cost(rec.target, winograd_gpu.turned(g), back=True))
         if isinstance(found, str):
             winograd_gpu.forward(rec, winograd_gpu.turned(g), dy, w, bias, dx, back=True)
             return
@@ -181,20 +181,19 @@ def with_step(g: ConvGeometry, tile: Tile, direction: str = "forward") -> Tile:
         return conv_mma.with_step(g, tile, direction)
     step = window_step(g, tile)
     padded = math.prod(-(-n // part) * part for n, part in zip((g.group_channels, *g.kernel[1:]), step))
-    return replace(tile, depth=math.prod(step), waste=1.0 if direction == "backward_filter" else padded * g.kernel[0] / g.depth)
+    waste = 1.0 if direction == "backward_filter" else padded * g.kernel[0] / g.depth
+    return replace(tile, depth=math.prod(step), levels=levels(g, tile), waste=waste)
 
 
 def defines(g: ConvGeometry, tile: Tile) -> dict[str, int]:
     """What makes a program: the window, the tile, the shape of a step, and whether operands are fetched as vectors (kernels/fetch_gpu.h)."""
     shares = all(lines * tile.depth % (conv_mma.VECTOR * tile.items) == 0 for lines in (tile.rows, tile.columns))
     vector = g.pointwise and g.positions % conv_mma.VECTOR == 0 and g.group_channels % conv_mma.VECTOR == 0 and shares
-    step = dict(zip(("STEP_CHANNELS", "STEP_ROWS", "STEP_TAPS"), window_step(g, tile)))
-    return {**tile.defines(), **step, **window(g), "VECTOR": int(vector), "LEVELS": levels(g, tile)}
+    return {**tile.defines(), **dict(zip(("STEP_CHANNELS", "STEP_ROWS", "STEP_TAPS"), window_step(g, tile))), **window(g), "VECTOR": int(vector)}
 
 
 def levels(g: ConvGeometry, tile: Tile) -> int:
-    """LEVELS in kernels/tile_gpu.h: two keep the largest errors of deep sums below those of cuDNN, whose algorithms for larger windows are more exact than
-    its products."""
+    """Levels of sums where registers are left for two: those of windows are deep, and cuDNN's algorithms for them are more exact than its products."""
     return 2 if tile.mma == 3 and g.taps > 1 and tile.item_rows * tile.item_columns <= LEVEL_SUMS else 1
 
 

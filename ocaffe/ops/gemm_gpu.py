@@ -22,7 +22,7 @@ BUNCH = 8  # parts of a tile that one work-group adds up at the least (tile_join
 class Tile:
     """The work of one group, kernels/tile_gpu.h: `rows` x `columns` results, of which a work-item holds `item_rows` x `item_columns`;
     `depth` is brought to local memory at a time; 32 consecutive work-items cover `warp_rows` rows. `mma`: the kind of products (MMA; 0: multiply-adds).
-    `ahead`: by how many steps they fetch before they multiply.
+    `ahead`: by how many steps they fetch before they multiply. `levels` of sums (LEVELS).
     `waste`: by how much steps that do not fit the depth lengthen it.
     """
 
@@ -34,6 +34,7 @@ class Tile:
     depth: int
     mma: int = 0
     ahead: int = 1
+    levels: int = 1
     waste: float = 1.0
 
     @property
@@ -47,7 +48,8 @@ class Tile:
 
     def defines(self) -> dict[str, int]:
         names = {"BM": self.rows, "BN": self.columns, "TM": self.item_rows, "TN": self.item_columns, "WM": self.warp_rows}
-        return {**names, "BK": self.depth} | ({"MMA": self.mma} if self.mma else {}) | ({"AHEAD": self.ahead} if self.quads else {})
+        special = {"MMA": (self.mma, 0), "AHEAD": (self.ahead, 0 if self.quads else self.ahead), "LEVELS": (self.levels, 1)}
+        return {**names, "BK": self.depth} | {name: value for name, (value, default) in special.items() if value != default}
 
     def __str__(self) -> str:
         return f"{self.rows}x{self.columns}x{self.depth} by {self.item_rows}x{self.item_columns}{f' mma{self.mma}' if self.mma else ''}"
@@ -137,8 +139,8 @@ FLOATS_PER_CYCLE = 3  # to or from global memory, a unit
 
 
 MEET = 3500  # cycles until the last group of a tile knows that it is the last
-ROUND = 500  # cycles that it takes for 16 loads of each work-item (tile_meet in kernels/tile_gpu.h)
-WORTH = LAUNCH + 2000  # cycles that this may take where a launch is saved, with the gap before it
+ROUND = 500  # cycles that it takes for 16 loads of each work-item (tile_meet in kernels/tile_gpu.h), or for four one after the other (kernels/split_sum.h)
+GAP = 2000  # cycles before a launch
 
 
 @dataclass(frozen=True)
@@ -191,11 +193,18 @@ def cost(target: Target, choice: Choice, rows: int, columns: int, depth: int, ba
     steps = -(-int(depth * tile.waste) // (splits * tile.depth))
     groups = -(-rows // tile.rows) * -(-columns // tile.columns) * batches * splits
     groups_per_unit = -(-groups // target.compute_units)
-    resident = max(1, REGISTERS // (tile.items * (m * n + rates.registers)))
+    resident = max(1, REGISTERS // (tile.items * (m * n * tile.levels + rates.registers)))
     cycles = max(groups_per_unit * steps * step, -(-groups_per_unit // resident) * (steps + 2) * (step + rates.wait))
     if splits > 1:
-        cycles += LAUNCH + (splits + 1) * 2 * rows * columns * batches / (target.compute_units * FLOATS_PER_CYCLE)
+        meets = joins(target, tile, splits, groups // splits)
+        cycles += max(LAUNCH, _joining(tile, splits)) if meets else _second_pass(splits)
+        cycles += (splits + 1) * 2 * rows * columns * batches / (target.compute_units * FLOATS_PER_CYCLE)
     return cycles
+
+
+def _second_pass(splits: int) -> float:
+    """Cycles of a launch whose work-items add up the parts of a result one after the other."""
+    return LAUNCH + -(-splits // 4) * ROUND
 
 
 def _joining(tile: Tile, splits: int) -> float:
@@ -288,8 +297,11 @@ def bunches(splits: int) -> int:
 
 
 def joins(target: Target, tile: Tile, splits: int, tiles: int) -> bool:
-    """Whether the last work-group of each of so many tiles adds up the partial sums: where that takes no longer than a second launch."""
-    return target.groups_meet and not tile.quads and splits > 1 and tiles * (bunches(splits) + 1) <= ARRIVALS and _joining(tile, splits) <= WORTH
+    """Whether the last work-group of each of so many tiles adds up the partial sums: where that takes no longer than a second launch, and little memory."""
+    if not target.groups_meet or tile.quads or splits == 1:
+        return False
+    fits = tiles * (bunches(splits) + 1) <= ARRIVALS and tiles * splits * tile.rows * tile.columns * FLOAT.itemsize <= SPLIT_SCRATCH
+    return fits and _joining(tile, splits) <= _second_pass(splits) + GAP
 
 
 @dataclass(frozen=True)

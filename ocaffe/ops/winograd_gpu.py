@@ -1,7 +1,8 @@
 """Convolution with 3 x 3 windows by Winograd's algorithm where work-groups share local memory (kernels/winograd_gpu.cl), and the estimate of its time.
 
-Tiles of 4 x 4 outputs take the fewest products; with 2 x 2 the error of forward and backward_data is a quarter of that, below the direct product's and cuDNN's,
-so they are for arithmetic that rounds nothing. backward_filter sums over so many tiles that its error is small with 4 x 4, too.
+Tiles of 4 x 4 outputs take the fewest products; the error of forward and backward_data is half as large with 3 x 3 and a quarter with 2 x 2, below the direct
+product's and, made on tensor cores, cuDNN's. So the small ones are for arithmetic that rounds nothing: 2 x 2 for gradients, and forward where they take hardly
+longer than 3 x 3, as in small images. backward_filter sums over so many tiles that its error is small with 4 x 4, too.
 """
 from __future__ import annotations
 
@@ -19,15 +20,15 @@ from ocaffe.target import SIXTEEN_BITS, TENSOR_MATHS, Target
 if TYPE_CHECKING:
     from ocaffe.ops.convolution import ConvGeometry
 
-LARGE, EXACT = 4, 2  # outputs of a tile, per axis
+LARGE, MIDDLE, EXACT = 4, 3, 2  # outputs of a tile, per axis
+PREMIUM = 1.25  # what EXACT may take of the time of MIDDLE
 GRAIN = 128  # tiles of a go are a multiple of it: columns of the largest tile of the product
 MOST_SPLITS = 16  # of backward_filter: the kernel `window` adds them up one after the other
 GROUP = (64, 2, 1)  # work-items of a group of the transforms
-# For the estimates: launches beside the direct product's; how much of the traffic of the products is not hidden behind their arithmetic; and of the time that
-# gemm_gpu.cost says how much forward's products take, for their rows are whole vectors (not in modes of 16 bits, whose direct product beats its estimate, too).
-MORE_LAUNCHES = 2
-SHOWS = 0.3
-VECTORS = 0.75
+# For the estimates, fitted to an H100.
+MORE_LAUNCHES = 2  # than the direct product has
+SHOWS = 0.3  # of the traffic of the products is not hidden behind their arithmetic
+VECTORS = 0.75  # of the time that gemm_gpu.cost says is what forward's products take, for their rows are whole vectors
 
 
 @dataclass(frozen=True)
@@ -62,9 +63,12 @@ class Tiling:
         return ((first, min(self.pitch, self.count - first)) for first in range(0, self.count, self.pitch))
 
 
-def tiling(target: Target, g: ConvGeometry) -> Tiling:
-    """Of forward, and of backward_data as that of `turned`."""
-    return Tiling.of(target, g, LARGE if target.math in TENSOR_MATHS else EXACT)
+def tiling(target: Target, g: ConvGeometry, back: bool) -> Tiling:
+    """Of forward, and `back` of backward_data as the convolution `turned`."""
+    if target.math in TENSOR_MATHS:
+        return Tiling.of(target, g, LARGE)
+    exact, middle = (Tiling.of(target, g, out) for out in (EXACT, MIDDLE))
+    return exact if back or _time(target, g, exact) <= PREMIUM * _time(target, g, middle) else middle
 
 
 def filter_tiling(target: Target, g: ConvGeometry) -> Tiling:
@@ -89,10 +93,13 @@ def turned(g: ConvGeometry) -> ConvGeometry:
     return replace(g, channels=g.num_output, num_output=g.channels, size=g.out, out=g.size, pad=(0, 2 - g.pad[1], 2 - g.pad[2]))
 
 
-def cost(target: Target, g: ConvGeometry) -> float:
-    """Estimated time of forward in the cycles of gemm_gpu.cost."""
-    cut = tiling(target, g)
-    share = 1.0 if target.math in SIXTEEN_BITS else VECTORS
+def cost(target: Target, g: ConvGeometry, back: bool) -> float:
+    """Estimated time of `forward` in the cycles of gemm_gpu.cost."""
+    return _time(target, g, tiling(target, g, back))
+
+
+def _time(target: Target, g: ConvGeometry, cut: Tiling) -> float:
+    share = 1.0 if target.math in SIXTEEN_BITS else VECTORS  # the direct product of 16 bits beats its estimate, too
     return _moving(target, g, cut, 2 * g.num_output * g.group_channels) + share * cut.pieces * _products(target, g, cut)[1]
 
 
@@ -112,7 +119,7 @@ def _moving(target: Target, g: ConvGeometry, cut: Tiling, matrices: int) -> floa
 
 def forward(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y: Ref, back: bool = False) -> None:
     """y = convolution of x (+ bias per output); `back`: with filters [channel][output], their taps backwards (`turned`)."""
-    cut = tiling(rec.target, g)
+    cut = tiling(rec.target, g, back)
     choice, _ = _products(rec.target, g, cut)
     batches, pitch, defines = cut.points * g.group, cut.pitch, {"OUT": cut.out}
     filters = rec.scratch("filters", (batches * g.group_channels, g.group_outputs))

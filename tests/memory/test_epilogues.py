@@ -74,7 +74,7 @@ def product(splits: int = 1) -> Callable[..., tuple[list[Ref], Ref]]:
 PRODUCTS = [
     ("cpu", "convolution", conv(PLAIN)), ("gpu", "convolution", conv(PLAIN)),
     ("gpu", "convolution in splits", conv(DEEP, 3)), ("cpu", "long sums", conv(DEEP)), ("gpu", "Winograd in parts", winograd(2)),
-    ("gpu", "Winograd, 4 x 4", winograd(4)),
+    ("gpu", "Winograd, 3 x 3", winograd(3)), ("gpu", "Winograd, 4 x 4", winograd(4)),
     ("cpu", "depthwise", conv(DEPTHWISE)), ("gpu", "depthwise", conv(DEPTHWISE)),
     ("cpu", "deconvolution", deconv(PLAIN)), ("gpu", "deconvolution", deconv(PLAIN)),
     ("cpu", "depthwise deconvolution", deconv(DEPTHWISE)), ("gpu", "depthwise deconvolution", deconv(DEPTHWISE)),

@@ -95,7 +95,8 @@ def lrn() -> Made:
 WRITERS: list[tuple[str, Callable[[], Made]]] = [
     ("convolution", conv(PLAIN)), ("even convolution", conv(EVEN, 1)), ("in splits", conv(EVEN, 2)),
     ("stride over single pixels", conv(SPARSE)), ("16 bits", conv(EVEN, 1, HALVES)),
-    ("depthwise", conv(DEPTHWISE)), ("Winograd in parts", winograd(2)), ("Winograd, 4 x 4", winograd(4)),
+    ("depthwise", conv(DEPTHWISE)), ("Winograd in parts", winograd(2)), ("Winograd, 3 x 3", winograd(3)),
+    ("Winograd, 4 x 4", winograd(4)),
     ("product", product(300, 1)), ("odd product", product(7, 1)),
     ("product in splits", product(7, 2)), ("max pooling", pool(MAX, 3)), ("average pooling", pool(AVE, 3)), ("largest of a plane", pool(MAX, 0)),
     ("average of a plane", pool(AVE, 0)), ("normalization", lrn),

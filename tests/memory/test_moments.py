@@ -15,7 +15,7 @@ from ocaffe.ops import conv_gpu, convolution, gemm_gpu, winograd_gpu
 from ocaffe.ops.convolution import ConvGeometry
 from ocaffe.ops.expression import pointwise, reduce
 from ocaffe.ops.gemm_gpu import Choice
-from tests.harness import execute, of_kind
+from tests.harness import execute, of_kind, tiled
 
 ONE, NONE = (1, 1, 1), (0, 0, 0)
 GEOMETRIES = {
@@ -25,8 +25,9 @@ GEOMETRIES = {
     "a line": ConvGeometry(4, 1, 3, 1, (1, 1, 40), (1, 1, 38), (1, 1, 3), ONE, NONE, ONE),
     "depthwise": ConvGeometry(3, 5, 10, 5, (1, 7, 7), (1, 7, 7), (1, 3, 3), ONE, (0, 1, 1), ONE),
     "depthwise in pieces": ConvGeometry(2, 3, 3, 3, (1, 81, 37), (1, 41, 19), (1, 3, 3), (1, 2, 2), (0, 1, 1), ONE),
-    "Winograd": ConvGeometry(3, 4, 5, 1, (1, 22, 27), (1, 22, 27), (1, 3, 3), ONE, (0, 1, 1), ONE),
-    "Winograd in groups": ConvGeometry(1, 4, 6, 2, (1, 8, 8), (1, 8, 8), (1, 3, 3), ONE, (0, 1, 1), ONE),
+    "Winograd, 2 x 2": ConvGeometry(3, 4, 5, 1, (1, 22, 27), (1, 22, 27), (1, 3, 3), ONE, (0, 1, 1), ONE),
+    "Winograd, 2 x 2, pairs": ConvGeometry(3, 4, 5, 1, (1, 21, 26), (1, 21, 26), (1, 3, 3), ONE, (0, 1, 1), ONE),
+    "Winograd, groups, 3 x 3": ConvGeometry(1, 4, 6, 2, (1, 8, 8), (1, 8, 8), (1, 3, 3), ONE, (0, 1, 1), ONE),
     "Winograd, 4 x 4": ConvGeometry(3, 4, 5, 1, (1, 22, 28), (1, 22, 28), (1, 3, 3), ONE, (0, 1, 1), ONE),
 }
 
@@ -60,7 +61,7 @@ def test_statistics(device: Any, monkeypatch: pytest.MonkeyPatch, name: str, off
     x, w, b = value("x", g.batch, g.channels, *g.size), value("w", *g.weight_shape), value("b", g.num_output)
     y = value("y", g.batch, g.num_output, *g.out)
     if name.startswith("Winograd"):
-        monkeypatch.setattr(winograd_gpu, "EXACT", 4 if name.endswith("4 x 4") else winograd_gpu.EXACT)
+        monkeypatch.setattr(winograd_gpu, "tiling", tiled(int(name.split(" x ")[1][0])))
         winograd_gpu.forward(rec, g, x, w, b, y)
     elif name.startswith("depthwise"):
         convolution.forward(rec, g, x, w, b, y)
@@ -81,10 +82,10 @@ def test_statistics(device: Any, monkeypatch: pytest.MonkeyPatch, name: str, off
 
 @pytest.mark.parametrize("parts", [1, 2], ids=["whole", "two biases"])
 @pytest.mark.parametrize("adds", [False, True], ids=["writes", "adds"])
-@pytest.mark.parametrize("name", ["groups", "Winograd"])
+@pytest.mark.parametrize("name", ["groups", "Winograd, 2 x 2, pairs"])
 def test_gradients_of_biases(device: Any, monkeypatch: pytest.MonkeyPatch, name: str, adds: bool, parts: int) -> None:
     """Of a gated diff to which something was added, each from its own channels."""
-    monkeypatch.setattr(winograd_gpu, "cost", lambda *_: 0 if name == "Winograd" else 1e30)
+    monkeypatch.setattr(winograd_gpu, "cost", lambda *_, **__: 0 if name.startswith("Winograd") else 1e30)
     g = replace(GEOMETRIES[name], channels=6, num_output=8, group=2)
     rec = Recorder(of_kind(device.target, "gpu"), train=True)
     dy, w, y = value("dy", g.batch, g.num_output, *g.out), value("w", *g.weight_shape), value("y", g.batch, 6, *g.size)

@@ -112,6 +112,13 @@ def test_gemm(device: Any, trans_a: bool, trans_b: bool, splits: int, meets: boo
         check_gemm(device, 33, 40, 13 * SMALL.depth, Choice(SMALL, 13), **how)
 
 
+def test_many_parts_meet(device: Any) -> None:
+    """More bunches than a first bunch has parts."""
+    parts, (m, n) = 192, (5, 9)
+    assert not device.target.groups_meet or gemm_gpu.joins(device.target, SMALL, parts, 1)
+    check_gemm(device, m, n, parts * SMALL.depth, Choice(SMALL, parts), trans_a=False, trans_b=False)
+
+
 @pytest.mark.parametrize("tile", TILES, ids=str)
 def test_gemm_tiles(device: Any, tile: Tile) -> None:
     if device.target.is_cpu and tile.item_rows > 4:
@@ -129,11 +136,12 @@ def test_gemm_on_tensor_cores(device: Any, tile: Tile) -> None:
     check_gemm(device, 33, 40, 29, Choice(tile), trans_a=False, trans_b=True, offset=3, gap=2, add=True)
 
 
+@pytest.mark.parametrize("window", ["1x1", "3x3"])
 @pytest.mark.parametrize("tile", [*TENSOR_TILES, *TF32_TILES], ids=str)
-def test_what_is_not_finite_in_vectors(device: Any, tile: Tile) -> None:
-    """The same for windows of one pixel, in three directions: a tile that is computed again fetches the same."""
+def test_what_is_not_finite_in_convolutions(device: Any, tile: Tile, window: str) -> None:
+    """The same in three directions, fetched as vectors and in two levels of sums: a tile that is computed again fetches the same."""
     can_run(device, tile, ())
-    g = geometry(3, 32, tile.rows + 1, (1, 8, 8), (1, 1, 1))
+    g = geometry(3, 32, tile.rows + 1, (1, 8, 8), **WINDOWS[window])
     rec = recorder(device.target)
     x, dy, w = Ref("x", g.input_shape, Role.ACTIVATION), Ref("dy", g.output_shape, Role.ACTIVATION), Ref("w", g.weight_shape, Role.PARAMETER)
     y, dx, dw = Ref("y", g.output_shape, Role.ACTIVATION), Ref("dx", g.input_shape, Role.DIFF), Ref("dw", g.weight_shape, Role.GRADIENT)

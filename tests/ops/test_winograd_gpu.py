@@ -16,12 +16,13 @@ from ocaffe.graph.record import record as record_net
 from ocaffe.ops import conv_gpu, convolution, winograd_gpu
 from ocaffe.ops.gemm_gpu import ON_TENSOR_CORES
 from ocaffe.target import Target
-from tests.harness import execute
+from tests.harness import execute, tiled
 from tests.ops.test_convolution import RESULTS, arrays, geometry, record, reference, refs
 from tests.ops.test_gemm import close, hold, merge_relu, recorder
 from tests.ops.test_gpu_kernels import SMALL, can_run
 from tests.ops.test_winograd import GEOMETRIES
 
+TILES = (winograd_gpu.EXACT, winograd_gpu.MIDDLE, winograd_gpu.LARGE)
 TOLERANCE = 1e-5  # of the largest magnitude: what the transforms may cost
 H100 = Target(kind="gpu", runtime="nvidia", compute_units=132, tensor_cores=True)
 
@@ -30,7 +31,7 @@ H100 = Target(kind="gpu", runtime="nvidia", compute_units=132, tensor_cores=True
 def always(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Chosen wherever it can be, but where a test asks what is chosen; CPU runtimes compile larger tiles for many seconds."""
     if "device" in request.fixturenames:
-        monkeypatch.setattr(winograd_gpu, "cost", lambda *_: 0)
+        monkeypatch.setattr(winograd_gpu, "cost", lambda *_, **__: 0)
         monkeypatch.setattr(winograd_gpu, "filter_cost", lambda *_: 0)
         if request.getfixturevalue("device").target.is_cpu:
             monkeypatch.setattr(winograd_gpu, "product_tiles", lambda _: (SMALL,))
@@ -62,35 +63,27 @@ def run(
     return got
 
 
-@pytest.fixture
-def other_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
-    """4 x 4 outputs in forward and backward_data too, as modes that round have them."""
-    monkeypatch.setattr(winograd_gpu, "EXACT", winograd_gpu.LARGE)
+@pytest.fixture(params=TILES)
+def out(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Outputs of a tile per axis, in forward and backward_data."""
+    monkeypatch.setattr(winograd_gpu, "tiling", tiled(request.param))
+    return int(request.param)
 
 
 @pytest.mark.parametrize("name", GEOMETRIES)
-def test_geometries(device: Any, name: str) -> None:
-    run(device, name)
-
-
-@pytest.mark.parametrize("name", GEOMETRIES)
-def test_geometries_in_other_tiles(device: Any, name: str, other_tiles: None) -> None:
+def test_geometries(device: Any, name: str, out: int) -> None:
     run(device, name)
 
 
 @pytest.mark.parametrize("name", ["edges cut tiles", "groups", "rows longer than a vector of tiles"])
 @pytest.mark.parametrize("add", [False, True])
-def test_samples_apart_and_accumulation(device: Any, name: str, add: bool) -> None:
+def test_samples_apart_and_accumulation(device: Any, name: str, add: bool, out: int) -> None:
     """The position of a sample follows from the batch stride; what earlier nodes have written is added to."""
     run(device, name, strided=True, add=add)
 
 
-def test_samples_apart_in_other_tiles(device: Any, other_tiles: None) -> None:
-    run(device, "edges cut tiles", strided=True, add=True)
-
-
-def test_rows_of_whole_vectors(device: Any, other_tiles: None) -> None:
-    """Images whose rows are read and written as float4, with 4 x 4 outputs."""
+def test_rows_of_whole_vectors(device: Any, out: int) -> None:
+    """Images whose rows are read and written as vectors where tiles have an even side."""
     run(device, "whole tiles")
     run(device, "whole tiles", add=True)
 
@@ -110,11 +103,9 @@ def test_tf32(device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     run(device, "more channels than a block", tolerance=5e-3)
 
 
-@pytest.mark.parametrize("out", [winograd_gpu.EXACT, winograd_gpu.LARGE])
 @pytest.mark.parametrize("bias", [0, 1, 2])
-def test_epilogues(device: Any, bias: int, out: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_epilogues(device: Any, bias: int, out: int) -> None:
     """Nothing, an offset, or offsets and factors per output; then a ReLU."""
-    monkeypatch.setattr(winograd_gpu, "EXACT", out)
     g = GEOMETRIES["groups"]
     given = arrays(g)
     table = np.stack([given["bias"], np.linspace(-2, 2, g.num_output)])
@@ -150,10 +141,8 @@ def test_error_of_a_deep_sum(device: Any) -> None:
         close(array, want[result], TOLERANCE)
 
 
-@pytest.mark.parametrize("out", [2, 4])
-def test_what_is_not_finite(device: Any, out: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It reaches every output whose window sees it, and no tile that does not."""
-    monkeypatch.setattr(winograd_gpu, "EXACT", out)
+def test_what_is_not_finite(device: Any, out: int) -> None:
+    """It reaches every output whose window sees it, no tile that does not, and in tiles of 2 x 2 no other output."""
     size = 4 * out
     g = geometry(1, 2, 3, (1, size, size), (1, 3, 3), pad=(0, 1, 1))
     rec = recorder(replace(device.target, kind="gpu"), "forward")
@@ -163,8 +152,10 @@ def test_what_is_not_finite(device: Any, out: int, monkeypatch: pytest.MonkeyPat
     inside, border = (out + 1, out + 1), (2 * out, 3 * out)  # of tile 1, 1; of tile 2, 3, and the last that tile 2, 2 sees
     given[x][0, 0, 0][inside], given[x][0, 1, 0][border] = np.inf, np.nan
     finite = np.isfinite(execute(rec, device.context, given, [y])[0][0, :, 0])
+    seen = np.zeros(finite.shape, bool)
     for row, column in (inside, border):
-        assert not finite[:, row - 1 : row + 2, column - 1 : column + 2].any()
+        seen[:, row - 1 : row + 2, column - 1 : column + 2] = True
+    assert not finite[seen].any() and (out != 2 or finite[~seen].all())
     assert finite[:, :out].all() and finite[:, :, :out].all() and finite[:, 3 * out :].all()
 
 
@@ -205,6 +196,14 @@ def test_products_are_never_rounded_to_16_bits(mode: str, mma: str | None) -> No
     assert products and all(dict(call.defines).get("MMA") == mma and call.program == "gemm_gpu" for call in products)
 
 
+def test_the_tiles_of_exact_arithmetic() -> None:
+    """The smallest ones for gradients, and forward in small images, where they take hardly longer."""
+    small, large = (geometry(64, 128, 128, (1, size, size), (1, 3, 3), pad=(0, 1, 1)) for size in (28, 112))
+    for mode, sides in (("fp32", (2, 3, 2, 2)), ("ieee", (2, 3, 2, 2)), ("tf32", (4, 4, 4, 4))):
+        target = replace(H100, math=mode)
+        assert tuple(winograd_gpu.tiling(target, g, back).out for back in (False, True) for g in (small, large)) == sides
+
+
 @pytest.mark.parametrize("other", [{"stride": (1, 2, 2)}, {"dilation": (1, 2, 2)}, {"kernel": (1, 5, 5)}])
 def test_other_windows_are_not_for_it(other: dict[str, tuple[int, int, int]]) -> None:
     g = geometry(4, 64, 64, (1, 56, 56), **{"kernel": (1, 3, 3), **other})
@@ -214,7 +213,7 @@ def test_other_windows_are_not_for_it(other: dict[str, tuple[int, int, int]]) ->
 @pytest.mark.parametrize(("batch", "most"), [(1024, 2 * 1024 * 64 * 56 * 56 * 4 // 14), (16, 64 << 20)])
 def test_workspace_in_a_net(batch: int, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A part of what the layers make, but not too little: the image, which no layer makes, does not count."""
-    monkeypatch.setattr(winograd_gpu, "cost", lambda *_: 0)
+    monkeypatch.setattr(winograd_gpu, "cost", lambda *_, **__: 0)
     shape = f"shape {{ dim: {batch} dim: 64 dim: 56 dim: 56 }}"
     layer = 'layer {{ name: "{1}" type: "Convolution" bottom: "{0}" top: "{1}" convolution_param {{ num_output: 64 kernel_size: 3 pad: 1 }} }}'
     text = f'layer {{ name: "x" type: "Input" top: "x" input_param {{ {shape} }} }}' + "".join(layer.format(*pair) for pair in ("xa", "ab"))
