@@ -99,6 +99,15 @@ class Ref:
         return self.dense_stride
 
     @property
+    def root_end(self) -> int:
+        """Where its last element ends in the root, in elements."""
+        return self.root_offset + ((self.shape[0] - 1) * self.batch_stride + self.dense_stride if self.shape else 1)
+
+    def overlaps(self, other: Ref) -> bool:
+        """Whether what one holds may change by writing the other: their extents meet."""
+        return self.root is other.root and self.root_offset < other.root_end and other.root_offset < self.root_end
+
+    @property
     def is_dense(self) -> bool:
         return not self.shape or self.shape[0] == 1 or self.batch_stride == self.dense_stride
 

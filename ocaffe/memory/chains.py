@@ -35,7 +35,7 @@ def fuse_chains(schedule: Schedule) -> Schedule:
             moved = range(at[root] + 1, step)
             if (
                 first is None or first.phase != launch.phase or any(other < step for other in later)
-                or any(w in moved for ref in first.reads for w in writers[ref.root])
+                or any(ref.overlaps(other) for ref in first.reads for w in writers[ref.root] if w in moved for other in schedule[w].writes)
                 or any(r in moved for ref in first.writes if ref.root is not root for r in readers[ref.root])
             ):  # fmt: skip
                 continue

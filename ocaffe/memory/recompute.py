@@ -255,10 +255,7 @@ class Recomputation:
 
     def _unchanged(self, ref: Ref, made: int, use: int) -> bool:
         """Whether a persistent Ref holds at step `use` what it held at `made`: a parameter may be updated, or statistics follow the batch, in between."""
-        begin, end = ref.root_offset, ref.root_offset + ref.count
-        return not any(
-            made < step < use and other.root_offset < end and begin < other.root_offset + other.count for step, other in self.changes[ref.root]
-        )
+        return not any(made < step < use and ref.overlaps(other) for step, other in self.changes[ref.root])
 
     def _make(self, root: Ref, again: dict[Ref, Ref], result: list[Launch], user: Launch) -> None:
         """Append the launches that compute `root` again for `user`."""

@@ -53,7 +53,25 @@ def two_writes_of_one_diff(rec: Recorder) -> tuple[list[Ref], list[Ref], int]:
     return [x], [dx], 2
 
 
-@pytest.mark.parametrize("make", [scale_relu, same_input_twice, read_before, two_writes_of_one_diff])
+def _neighbour_changes(rec: Recorder, offset: int, launches: int) -> tuple[list[Ref], list[Ref], int]:
+    """Meanwhile somebody writes eight elements from `offset` on of what the parameters stand in, of which the first launch reads five."""
+    x, all_params, y, z = act("x", 3, 5, 7), act("p", 20), act("y", 3, 5, 7), act("z", 3, 5, 7)
+    pointwise(rec, "y0 = x0 * x1", reads=[x, (all_params.view((5,), 6), 1)], writes=[y])
+    pointwise(rec, "y0 = x0 + 1", reads=[all_params.view((8,), offset)], writes=[all_params.view((8,), offset)])
+    pointwise(rec, "y0 = x0 > 0 ? x0 : 0", reads=[y], writes=[z])
+    return [x, all_params], [z, all_params], launches
+
+
+def statistics_follow(rec: Recorder) -> tuple[list[Ref], list[Ref], int]:
+    """Other parameters change in between, as BatchNorm's statistics do."""
+    return _neighbour_changes(rec, 11, 2)
+
+
+def a_parameter_changes(rec: Recorder) -> tuple[list[Ref], list[Ref], int]:
+    return _neighbour_changes(rec, 10, 3)
+
+
+@pytest.mark.parametrize("make", [statistics_follow, a_parameter_changes, scale_relu, same_input_twice, read_before, two_writes_of_one_diff])
 def test_chain(make: Any, device: Any) -> None:
     results = []
     for fuse in (False, True):
