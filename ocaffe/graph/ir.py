@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -230,6 +230,15 @@ class Call:
     generated: bool = False
 
 
+class Collects(NamedTuple):
+    """How a launch can collect sums of what it writes (kernels/moments.h): where their operands go in then, of how many parts, and whether it knows sums for
+    BatchNorm's backward pass, too."""
+
+    place: int
+    parts: int
+    gradients: bool = True
+
+
 @dataclass(eq=False)
 class Launch:
     """One step of a schedule. Arguments of the kernel are the operands in order (buffer, offset, batch stride each), then the scalars.
@@ -239,7 +248,7 @@ class Launch:
     `side_effect`: running it twice differs from running it once (running statistics, counters); never replayed.
     `epilogue`: what follows can be merged into this launch (ocaffe/memory/epilogues.py).
     `gate`: the ReLU before it can be merged into this launch (ocaffe/memory/gates.py, kernels/gate.h).
-    `moments`: BatchNorm's statistics can be merged into this launch (ocaffe/memory/moments.py).
+    `moments`: BatchNorm's sums can be merged into this launch (ocaffe/memory/moments.py).
     """
 
     layer: str
@@ -252,7 +261,7 @@ class Launch:
     what: str = ""  # kernel name or expression, for people
     epilogue: int | None = None  # index of NO_ACTIVATION in the scalars, or of its slope alone; before it whether the last read is a bias, and whether it adds
     gate: int | None = None  # it can do a ReLU's backward pass on what it writes: where the operand of signs goes in then
-    moments: tuple[int, int] | None = None  # it can collect statistics of what it writes: where the operand for them goes in then, and of how many parts
+    moments: Collects | None = None  # it can collect sums of what it writes
     cheap: bool = False  # pure, and one pass over memory: it may be run again instead of keeping what it writes
     flops: int = 0  # floating point operations of the direct algorithm, where they are what takes the time
     again: bool = False  # in backward, what forward did already
@@ -265,7 +274,7 @@ class Launch:
         """Whether a ReLU's backward pass was merged into this launch."""
         return self.call is not None and any(name == "GATE" for name, _ in self.call.defines)
 
-    def merge(self, place: int, operand: Operand, *scalars: np.generic, **defines: int) -> None:
+    def merge(self, place: int, operand: Operand, *scalars: np.generic, **defines: int | str) -> None:
         """Make it a variant of its kernel that has one operand more, at `place`, and perhaps scalars, the last ones."""
         assert self.call is not None
         named = tuple(sorted({**dict(self.call.defines), **{name: str(value) for name, value in defines.items()}}.items()))

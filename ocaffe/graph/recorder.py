@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ocaffe.graph.ir import FLOAT, Access, Blob, Call, Empty, HostCall, Launch, Measure, Operand, Ref, Role, Shape
+from ocaffe.graph.ir import FLOAT, Access, Blob, Call, Collects, Empty, HostCall, Launch, Measure, Operand, Ref, Role, Shape
 from ocaffe.target import Target
 
 # Words of the step buffer, 32 bits each: what changes from one run to the next. Kernels read `step[STEP_ITERATION]`.
@@ -86,7 +86,7 @@ class Recorder:
         side_effect: bool = False,
         epilogue: int | None = None,
         gate: int | None = None,
-        moments: tuple[int, int] | None = None,
+        moments: Collects | None = None,
         cheap: bool = False,
     ) -> None:
         """Record the call of `kernel` ("file.function" in ocaffe/kernels).

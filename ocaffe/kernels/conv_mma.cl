@@ -85,7 +85,7 @@ INLINE void gather(local uint4* as, local uint4* bs, local int2* table, global c
                    global const float* bias, ulong bias_stride, global float* target, ulong target_stride, int target_aligned, int batch,
                    int groups, int rows, int depth, int sd, int sh, int sw, int td, int th, int tw, int split_depth, int splits,
                    int has_bias, int accumulate, float slope, global const float* sign, ulong sign_stride, int sign_aligned,
-                   global float* moments, ulong moments_stride) {
+                   const Statistics statistics) {
   const int phases = backward ? PHASES : 1;
   const int tap_step_d = backward ? PHASE_STEP_D : 1, tap_step_h = backward ? PHASE_STEP_H : 1, tap_step_w = backward ? PHASE_STEP_W : 1;
   const int leaves = backward ? (PADDED | STRIDED | (TAPS > 1)) : PADDED; /* a tap may lie outside of the source */
@@ -199,7 +199,7 @@ INLINE void gather(local uint4* as, local uint4* bs, local int2* table, global c
   const ulong sample_stride = splits > 1 ? (ulong)groups * rows * td * th * tw : target_stride;
   target += splits > 1 ? split * target_stride : 0;
   store_positions(acc, f, target, sample_stride, target_aligned, groups, group, row0, rows, column0, td, th, tw, bias, bias_stride, has_bias, accumulate, slope,
-                  sign, sign_stride, sign_aligned, (local float*)as, moments, moments_stride, backward);
+                  sign, sign_stride, sign_aligned, (local float*)as, statistics, backward);
 }
 
 #if DIRECTION == 0

@@ -25,6 +25,18 @@ INLINE void sum_rows(local float* shared) {
   barrier(CLK_LOCAL_MEM_FENCE);
 }
 
+/* The totals of the rows, of what each work-item has of them, to to[row * parts] if the row exists. Returned in `shared` as sum_rows leaves them. */
+INLINE void row_totals(local float* shared, const float sum[TM], int rows, global float* to, int parts) {
+  const int item = get_local_id(0), row = tile_row(item);
+#pragma unroll
+  for (int i = 0; i < TM; ++i) shared[(row + ROW(i)) * ROW_ITEMS + ROW_ITEM(item)] = sum[i];
+  sum_rows(shared);
+#pragma unroll
+  for (int i = 0; i < TM; ++i)
+    if (ROW_ITEM(item) == 0 && row + ROW(i) < rows) to[(row + ROW(i)) * parts] = shared[(row + ROW(i)) * ROW_ITEMS];
+}
+
+#if MOMENTS == 1
 /* The statistics of the tile, but for `rows` and `columns` that do not exist; `to` is those of its first row. */
 INLINE void tile_moments(local float* shared, float acc[TM][TN], int rows, int columns, global float* to, int parts, ulong apart) {
   const int item = get_local_id(0), row = tile_row(item), column = tile_column(item);
@@ -49,13 +61,9 @@ INLINE void tile_moments(local float* shared, float acc[TM][TN], int rows, int c
       if (column + COLUMN(j) < columns) sum[i] += (acc[i][j] - mean) * (acc[i][j] - mean);
   }
   barrier(CLK_LOCAL_MEM_FENCE);
-#pragma unroll
-  for (int i = 0; i < TM; ++i) shared[(row + ROW(i)) * ROW_ITEMS + ROW_ITEM(item)] = sum[i];
-  sum_rows(shared);
-#pragma unroll
-  for (int i = 0; i < TM; ++i)
-    if (ROW_ITEM(item) == 0 && row + ROW(i) < rows) to[(row + ROW(i)) * parts + 2 * apart] = shared[(row + ROW(i)) * ROW_ITEMS];
+  row_totals(shared, sum, rows, to + 2 * apart, parts);
 }
+#endif
 #else
 #define MOMENTS_SIZE 0
 #endif
@@ -67,7 +75,7 @@ INLINE void tile_moments(local float* shared, float acc[TM][TN], int rows, int c
 INLINE void store_positions(float acc[TM][TN], const Phase f, global float* target, ulong sample_stride, int target_aligned, int groups, int group, int row0, int rows,
                             int column0, int td, int th, int tw, global const float* bias, ulong bias_stride, int has_bias, int accumulate,
                             float slope, global const float* sign, ulong sign_stride, int sign_aligned, local float* shared,
-                            global float* moments, ulong moments_stride, const int backward) {
+                            const Statistics statistics, const int backward) {
   const int item = get_local_id(0), plane = td * th * tw, channel = group * rows + row0;
   target += (ulong)channel * plane;
   bias += channel;
@@ -75,9 +83,19 @@ INLINE void store_positions(float acc[TM][TN], const Phase f, global float* targ
   /* Four neighbouring columns are four neighbouring places of one plane. */
   const int dense = !(backward && STRIDED), aligned = target_aligned && (sample_stride & 3) == 0 && sign_aligned;
   const int by_four = dense && aligned && (f.positions & 3) == 0;
+#if MOMENTS == 2
+  global const float* x = statistics.x + (ulong)channel * plane;
+  const int x_by_four = statistics.x_aligned && (f.positions & 3) == 0;
+  float sum_g[TM], sum_gh[TM];
+#pragma unroll
+  for (int i = 0; i < TM; ++i) sum_g[i] = sum_gh[i] = 0.0f;
+#endif
 #pragma unroll
   for (int j = 0; j < TN; j += 4) {
     ulong place[4], sign_place[4];
+#if MOMENTS == 2
+    ulong x_place[4];
+#endif
     int element[4];
     int sample = (column + COLUMN(j)) / f.positions, p = column + COLUMN(j) - sample * f.positions;
     /* Columns past the end stand where the last one does. */
@@ -86,6 +104,9 @@ INLINE void store_positions(float acc[TM][TN], const Phase f, global float* targ
     for (int e = 0; e < 4; ++e) {
       if (e >= exist) {
         place[e] = place[max(e - 1, 0)], sign_place[e] = sign_place[max(e - 1, 0)], element[e] = element[max(e - 1, 0)];
+#if MOMENTS == 2
+        x_place[e] = x_place[max(e - 1, 0)];
+#endif
         continue;
       }
       int at = p;
@@ -96,6 +117,9 @@ INLINE void store_positions(float acc[TM][TN], const Phase f, global float* targ
       place[e] = sample * sample_stride + at;
       sign_place[e] = sample * sign_stride;
       element[e] = channel * plane + at;
+#if MOMENTS == 2
+      x_place[e] = sample * statistics.x_stride + at;
+#endif
       if (++p == f.positions) p = 0, ++sample;
     }
     if (exist <= 0) continue;
@@ -103,6 +127,9 @@ INLINE void store_positions(float acc[TM][TN], const Phase f, global float* targ
     for (int i0 = 0; i0 < TM; i0 += AT_ONCE) {
       /* Rows past the end look where the last one does. */
       Before before[AT_ONCE];
+#if MOMENTS == 2
+      float4 values[AT_ONCE];
+#endif
 #pragma unroll
       for (int i = 0; i < AT_ONCE; ++i) {
         const int own = min(row + ROW(i0 + i), rows - row0 - 1), more = own * plane;
@@ -111,6 +138,10 @@ INLINE void store_positions(float acc[TM][TN], const Phase f, global float* targ
           before[i] = before_four(to + place[0], accumulate, sign + sign_place[0], element[0] + more);
         else
           before[i] = before_each(to, place, accumulate, sign, sign_place, element, more);
+#if MOMENTS == 2
+        values[i] = x_by_four ? *(global const float4*)(x + more + x_place[0])
+                              : (float4)(x[more + x_place[0]], x[more + x_place[1]], x[more + x_place[2]], x[more + x_place[3]]);
+#endif
       }
 #pragma unroll
       for (int i = 0; i < AT_ONCE; ++i) {
@@ -128,15 +159,30 @@ INLINE void store_positions(float acc[TM][TN], const Phase f, global float* targ
           if (exist > 2) to[place[2]] = v.z;
           if (exist > 3) to[place[3]] = v.w;
         }
-#ifdef MOMENTS
+#if MOMENTS == 1
         acc[i0 + i][j] = v.x, acc[i0 + i][j + 1] = v.y, acc[i0 + i][j + 2] = v.z, acc[i0 + i][j + 3] = v.w;
+#elif defined(MOMENTS)
+        const float each[4] = {v.x, v.y, v.z, v.w}, value[4] = {values[i].x, values[i].y, values[i].z, values[i].w};
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          const float2 more = gradient_sums(statistics, channel + own, value[e], each[e]);
+          if (e < exist) sum_g[i0 + i] += more.x, sum_gh[i0 + i] += more.y;
+        }
 #endif
       }
     }
   }
 #ifdef MOMENTS
-  const int parts_of_row = moments_stride / (groups * rows);
-  tile_moments(shared, acc, rows - row0, f.columns - column0, moments + (ulong)channel * parts_of_row + get_group_id(0), parts_of_row, moments_stride);
+  const int parts_of_row = statistics.apart / (groups * rows);
+  global float* to = statistics.to + (ulong)channel * parts_of_row + get_group_id(0);
+#if MOMENTS == 1
+  tile_moments(shared, acc, rows - row0, f.columns - column0, to, parts_of_row, statistics.apart);
+#else
+  barrier(CLK_LOCAL_MEM_FENCE);
+  row_totals(shared, sum_g, rows - row0, to, parts_of_row);
+  barrier(CLK_LOCAL_MEM_FENCE);
+  row_totals(shared, sum_gh, rows - row0, to + statistics.apart, parts_of_row);
+#endif
 #endif
 }
 

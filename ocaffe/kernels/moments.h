@@ -1,14 +1,52 @@
-/* Statistics of what a work-group writes (ocaffe/memory/moments.py), if MOMENTS is defined: moments[3][channels][parts], of each channel the number of values,
-   their mean, and the sum of squares of what they differ from it. */
+/* Sums over all values of a channel that a work-group writes (ocaffe/memory/moments.py), if MOMENTS is defined:
+   1  statistics: moments[3][channels][parts], of each channel the number of values, their mean, and the sum of squares of what they differ from it
+   2  sums for BatchNorm's backward pass, of which the gradient dy is written: moments[2][channels][parts], of g and of g * h. h = (x - mean) * inverse is what was
+      normalised, g the gradient of h * scale + bias: dy * DERIVATIVE, an expression of `pre`, that sum, in parentheses; without DERIVATIVE there is neither scale nor bias to
+      read, and g is dy. x lies as dy does, at a batch stride of its own */
 #ifndef OCAFFE_MOMENTS_H
 #define OCAFFE_MOMENTS_H
 
+#include "common.h"
+
+typedef struct {
 #ifdef MOMENTS
-#define STATISTICS OPERAND_RESTRICT(float, moments),
-#define GIVEN_STATISTICS moments + moments_offset, moments_stride
+  global float* to;
+  ulong apart; /* from one kind of sums to the next */
+#if MOMENTS == 2
+  global const float *x, *mean, *inverse, *scale, *bias;
+  ulong x_stride;
+  int x_aligned; /* samples begin at float4 places */
+#endif
 #else
+  int none;
+#endif
+} Statistics;
+
+#ifndef MOMENTS
 #define STATISTICS
-#define GIVEN_STATISTICS 0, 0
+#define GIVEN_STATISTICS (Statistics){0}
+#elif MOMENTS == 1
+#define STATISTICS OPERAND_RESTRICT(float, moments),
+#define GIVEN_STATISTICS (Statistics){moments + moments_offset, moments_stride}
+#else
+#define STATISTICS                                                                                                                             \
+  OPERAND_RESTRICT(float, moments), OPERAND_RESTRICT(const float, normal), OPERAND_RESTRICT(const float, mean), OPERAND_RESTRICT(const float, inverse), \
+      OPERAND_RESTRICT(const float, scale), OPERAND_RESTRICT(const float, shift),
+#define GIVEN_STATISTICS                                                                                                                           \
+  (Statistics){moments + moments_offset, moments_stride, normal + normal_offset, mean + mean_offset, inverse + inverse_offset, scale + scale_offset, \
+               shift + shift_offset, normal_stride, ((normal_offset | normal_stride) & 3) == 0}
+
+/* What a value x of channel c, of which dy is the gradient, adds to the two sums. */
+INLINE float2 gradient_sums(const Statistics s, int c, float x, float dy) {
+  const float h = (x - s.mean[c]) * s.inverse[c];
+#ifdef DERIVATIVE
+  const float pre = h * s.scale[c] + s.bias[c];
+  const float g = dy * DERIVATIVE;
+#else
+  const float g = dy;
+#endif
+  return (float2)(g, g * h);
+}
 #endif
 
 #endif

@@ -337,8 +337,11 @@ kernel void output(OPERAND_RESTRICT(const float, products), STATISTICS SIGN OPER
     }
   }
 #ifdef MOMENTS
+  const Statistics statistics = GIVEN_STATISTICS;
   local float* line = lines[get_local_id(1)];
   const int item = get_local_id(0), down_here = exists ? min(h - place.y, OUT) : 0, across_here = min(w - place.x, OUT);
+  const ulong part = plane * (statistics.apart / (groups * outputs)) + first / GROUP + get_group_id(0);
+#if MOMENTS == 1
   const float values = sum_of_line(line, item, down_here * across_here);
   float mean = 0.0f, total = 0.0f;
   for (int pass = 0; pass < 2; ++pass) {
@@ -356,8 +359,22 @@ kernel void output(OPERAND_RESTRICT(const float, products), STATISTICS SIGN OPER
     if (!pass) mean = total / values;
   }
   if (item > 0 || get_global_id(1) >= outputs) return;
-  moments += moments_offset + plane * (moments_stride / (groups * outputs)) + first / GROUP + get_group_id(0);
-  moments[0] = values, moments[moments_stride] = mean, moments[2 * moments_stride] = total;
+  statistics.to[part] = values, statistics.to[part + statistics.apart] = mean, statistics.to[part + 2 * statistics.apart] = total;
+#else
+  float2 sums = (float2)(0.0f);
+#pragma unroll
+  for (int r = 0; r < OUT; ++r) {
+    if (r >= down_here) continue;
+    global const float* x = statistics.x + place.sample * statistics.x_stride + element + r * w;
+#pragma unroll
+    for (int i = 0; i < OUT; ++i)
+      if (i < across_here) sums += gradient_sums(statistics, plane, x[i], v[r][i]);
+  }
+  sums.x = sum_of_line(line, item, sums.x);
+  sums.y = sum_of_line(line, item, sums.y);
+  if (item > 0 || get_global_id(1) >= outputs) return;
+  statistics.to[part] = sums.x, statistics.to[part + statistics.apart] = sums.y;
+#endif
 #endif
 }
 

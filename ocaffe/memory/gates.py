@@ -48,9 +48,9 @@ def merge_gates(schedule: Schedule) -> Schedule:
 
 
 def sign_place(launch: Launch) -> int:
-    """The operand of a gated launch that tells signs; statistics (ocaffe/memory/moments.py) may have come before it."""
+    """The operand of a gated launch that tells signs; operands for sums (kernels/moments.h) may have come before it."""
     assert launch.gate is not None and launch.call is not None
-    return launch.gate + any(name == "MOMENTS" for name, _ in launch.call.defines)
+    return launch.gate + {None: 0, "1": 1, "2": 6}[dict(launch.call.defines).get("MOMENTS")]
 
 
 def use_bits(launch: Launch, mask: Ref) -> None:

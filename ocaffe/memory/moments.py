@@ -1,15 +1,19 @@
-"""Sums over all pixels of a channel are collected while a convolution writes it: BatchNorm's statistics, and gradients of biases. Its work-groups have the
-values in registers, and nobody reads them for that once more.
+"""Sums over all pixels of a channel are collected while a convolution writes it: BatchNorm's statistics and those of its backward pass, and gradients of
+biases. Its work-groups have the values in registers, and nobody reads them for that once more.
 
-Each work-group writes, for each of its channels, how many values it has, their mean and the sum of the squares of what they differ from that mean, so that
-nothing cancels; the reduction that was recorded then puts the groups together, in order (Chan, Golub and LeVeque, "Algorithms for computing the sample
-variance", 1983). Deviations are taken from the mean of the first group.
+For BatchNorm's backward pass a work-group reads what was normalised beside what it writes, and leaves its part of both sums. For the others it writes, for
+each of its channels, how many values it has, their mean and the sum of the squares of what they differ from that mean, so that nothing cancels. The reduction
+that was recorded then puts the groups together, in order (Chan, Golub and LeVeque, "Algorithms for computing the sample variance", 1983). Deviations are
+taken from the mean of the first group.
 """
 from __future__ import annotations
 
 import re
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+
+import numpy as np
 
 from ocaffe.graph.ir import Access, Launch, Operand, Ref, Role, Schedule
 from ocaffe.memory.gates import parts_of
@@ -18,17 +22,26 @@ from ocaffe.ops.expression import Reduce, without
 
 @dataclass(frozen=True)
 class _Form:
-    """What a reduction makes of counts, means and squares: a text over the first `reads` of them, and what it shifts by if it `shifts`."""
+    """What a reduction makes of what was collected: a text over the first `reads` kinds of it, and what it shifts by if it `shifts`. The first `values` of its
+    own reads are needed no more. A `gradient`: sums for BatchNorm's backward pass were collected, else counts, means and squares."""
 
     text: str
     reads: int
     shifts: bool
+    values: int = 1
+    gradient: bool = False
 
 
 FORMS = {
     "d = x0 - x1; v0 = d; v1 = d * d": _Form("d = x1 - x3; v0 = x0 * d; v1 = x2 + x0 * d * d", 3, True),
     "v0 = x0": _Form("v0 = x0 * x1", 2, False),
 }
+# As ChannelNorm (layers/batch_norm.py) writes them. The derivative is of an expression that C has, too.
+GRADIENTS = re.compile(
+    r"mean = x2; inverse = x3; h = \(x1 - mean\) \* inverse; "
+    r"(?:g = x0|pre = h \* x4 \+ x5; g = x0 \* \((?P<derivative>[\w\s.<>=&|?:]*)\)); v0 = g; v1 = g \* h"
+)
+NAME = re.compile(r"\b[a-z_]\w*")
 
 
 def merge_moments(schedule: Schedule) -> Schedule:
@@ -37,23 +50,28 @@ def merge_moments(schedule: Schedule) -> Schedule:
     for step, launch in enumerate(schedule):
         for root in {ref.root for ref in launch.writes}:
             writers[root].append(step)
-    collected: dict[int, Ref] = {}  # by the last step of a product
+    collected: dict[int, tuple[bool, Ref]] = {}  # by the last step of a product: whether sums of gradients, and where they are
     result: list[Launch | None] = list(schedule)
     for step, launch in enumerate(schedule):
         if not _is_by_channel(launch):
             continue
-        x, before = launch.reads[0], [other for other in writers[launch.reads[0].root] if other < step]
-        if not before or schedule[before[-1]].moments is None:
+        assert isinstance(launch.lower, Reduce)
+        form, x = _form(launch.lower), launch.operands[0].ref
+        before = [other for other in writers[x.root] if other < step]
+        collects = schedule[before[-1]].moments if before else None
+        if collects is None or form is None or (form.gradient and not collects.gradients):
             continue
         written = next(operand.ref for operand in schedule[before[-1]].operands if operand.access is not Access.READ and operand.ref.root is x.root)
+        parts = sorted(parts_of(schedule, before))
         first = _first_channel(x, written)
-        if first is None:
+        if first is None or (form.gradient and not _lies_alike(launch, written, range(parts[0], step), schedule)):
             continue
         if before[-1] not in collected:
-            collected[before[-1]] = _collect([schedule[part] for part in sorted(parts_of(schedule, before))], written)
-        assert isinstance(launch.lower, Reduce)
+            collected[before[-1]] = form.gradient, _collect([schedule[part] for part in parts], written, launch)
+        elif form.gradient or collected[before[-1]][0]:
+            continue  # sums for another one
         last = step + (launch.lower.chunks > 1 and not launch.lower.meet)  # the stage that finishes
-        result[last] = _finish(launch, schedule[last], collected[before[-1]], first)
+        result[last] = _finish(launch, schedule[last], form, collected[before[-1]][1], first)
         if last > step:
             result[step] = None
     return [launch for launch in result if launch is not None]
@@ -62,7 +80,26 @@ def merge_moments(schedule: Schedule) -> Schedule:
 def _is_by_channel(launch: Launch) -> bool:
     """Whether a launch is such a sum, or its first stage, over all axes but that of channels."""
     own = launch.lower
-    return isinstance(own, Reduce) and own.text in FORMS and own.op == "sum" and own.reduced == (0, *range(2, len(own.domain))) and len(own.domain) > 1
+    return isinstance(own, Reduce) and own.op == "sum" and own.reduced == (0, *range(2, len(own.domain))) and len(own.domain) > 1
+
+
+def _form(own: Reduce) -> _Form | None:
+    if own.text in FORMS:
+        return FORMS[own.text]
+    found = GRADIENTS.fullmatch(own.text)
+    finite = {name for name, value in own.scalars if np.isfinite(value)}
+    if found is None or set(NAME.findall(found["derivative"] or "")) - {"pre", *finite}:
+        return None
+    return _Form("v0 = x0; v1 = x1", 2, False, own.counts[0], True)
+
+
+def _lies_alike(launch: Launch, written: Ref, meanwhile: Sequence[int], schedule: Schedule) -> bool:
+    """Whether what writes `written`, all gradients that a sum for BatchNorm's backward pass reads, can read what was normalised at the same places, and nothing
+    that this needs changes `meanwhile`, from the first step of that to the sum."""
+    assert isinstance(launch.lower, Reduce)
+    dy, *others = (operand.ref for operand in launch.operands[: launch.lower.counts[0]])
+    same = dy.shape[:2] == others[0].shape[:2] == written.shape[:2] and dy.dense_stride == others[0].dense_stride == written.dense_stride
+    return same and not any(ref.overlaps(other) for step in meanwhile for other in schedule[step].writes for ref in others)
 
 
 def _first_channel(x: Ref, written: Ref) -> int | None:
@@ -74,27 +111,37 @@ def _first_channel(x: Ref, written: Ref) -> int | None:
     return first if not rest and x.dense_stride == plane * x.shape[1] and 0 <= first <= written.shape[1] - x.shape[1] else None
 
 
-def _collect(products: list[Launch], written: Ref) -> Ref:
-    """Let the parts of an operation write statistics of what they make; returns where: [counts, means, squares][channel][part]."""
-    assert products[0].moments is not None
-    place, parts = products[0].moments
-    statistics = Ref(f"{products[0].layer}.moments", (3, written.shape[1], parts), Role.SCRATCH)
+def _collect(products: list[Launch], written: Ref, launch: Launch) -> Ref:
+    """Let the parts of an operation write sums of what they make, for `launch`; returns where: [kind][channel][part] (kernels/moments.h)."""
+    own, collects = launch.lower, products[0].moments
+    assert isinstance(own, Reduce) and collects is not None
+    found = GRADIENTS.fullmatch(own.text)
+    sums = Ref(f"{products[0].layer}.moments", (2 if found else 3, written.shape[1], collects.parts), Role.SCRATCH)
+    reads: list[Ref] = []
+    defines: dict[str, int | str] = {"MOMENTS": 1}
+    if found:
+        x, mean, inverse, *affine = (operand.ref for operand in launch.operands[1 : own.counts[0]])
+        reads, defines = [x, mean, inverse, *(affine or [mean, mean])], {"MOMENTS": 2}
+        if found["derivative"]:
+            literals = {name: f"{float(value)!r}f" for name, value in own.scalars}
+            defines["DERIVATIVE"] = f"({NAME.sub(lambda name: literals.get(name[0], name[0]), found['derivative'])})"
     for number, product in enumerate(products):
-        product.merge(place, Operand(statistics, Access.MODIFY if number else Access.WRITE), MOMENTS=1)
-    return statistics
+        for ref in reversed(reads):
+            product.merge(collects.place, Operand(ref, Access.READ))
+        product.merge(collects.place, Operand(sums, Access.MODIFY if number else Access.WRITE), **defines)
+    return sums
 
 
-def _finish(first: Launch, final: Launch, statistics: Ref, channel: int) -> Launch:
+def _finish(first: Launch, final: Launch, form: _Form, statistics: Ref, channel: int) -> Launch:
     """What `final`, the last stage of a reduction that began with `first`, makes of the statistics from a channel on."""
     begin, own = first.lower, final.lower
     assert isinstance(begin, Reduce) and isinstance(own, Reduce)
-    form = FORMS[begin.text]
     channels, all_channels, parts = begin.domain[1], *statistics.shape[1:]
     starts = [(number * all_channels + channel) * parts for number in range(form.reads)]
     reads: list[tuple[Ref, int | None]] = [(statistics.view((channels, parts), start), None) for start in starts]
     if form.shifts:
         reads.append((statistics.view((channels,), starts[1], parts), 0))
-    skipped = (1 if final is first else len(own.values)) + form.shifts  # the values, or their sums, and what they were shifted by
+    skipped = (form.values if final is first else len(own.values)) + form.shifts  # the values, or their sums, and what they were shifted by
     rest = [(operand.ref, place) for operand, place in zip(final.operands[skipped : own.counts[0]], own.places[skipped:])]
     names = {f"x{skipped - form.shifts + i}": f"x{form.reads + i}" for i in range(len(rest) + form.shifts)}
     finish = re.sub(r"\bx\d+\b", lambda match: names[match[0]], own.finish)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from ocaffe.graph.ir import NO_ACTIVATION, Ref
+from ocaffe.graph.ir import NO_ACTIVATION, Collects, Ref
 from ocaffe.graph.recorder import ARRIVALS, Recorder
 from ocaffe.ops import conv_narrow_cpu
 from ocaffe.ops.gemm_gpu import sum_splits
@@ -58,7 +58,7 @@ def forward(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y:
         local=(items, 1),
         defines=_defines(rec, g),
         epilogue=12,
-        moments=(2, g.batch * pieces),
+        moments=Collects(2, g.batch * pieces, gradients=False),
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ocaffe.graph.ir import Ref
+from ocaffe.graph.ir import Collects, Ref
 from ocaffe.graph.recorder import Recorder
 from ocaffe.ops import conv_mma, winograd_gpu
 from ocaffe.ops.conv_window import gates, phase_columns, phases, product_shape, sizes, window
@@ -50,7 +50,7 @@ def forward(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y:
         local=(choice.tile.items, 1, 1),
         defines={**defines(g, choice.tile), **meeting.defines},
         epilogue=14 if once else None,
-        moments=(2, -(-g.batch * g.positions // choice.tile.columns)) if once else None,
+        moments=Collects(2, -(-g.batch * g.positions // choice.tile.columns)) if once else None,
     )
     if not once:
         sum_splits(rec, "conv_gpu", defines(g, choice.tile), to, bias, y, samples=g.batch, inner=g.positions, mergeable=True)
@@ -84,7 +84,7 @@ def backward_data(
         defines={**defines(g, choice.tile), **meeting.defines},
         epilogue=14 if once else None,
         gate=2 if once and gates(g) else None,
-        moments=(2, -(-phase_columns(g) // choice.tile.columns)) if once and max(g.stride) == 1 else None,
+        moments=Collects(2, -(-phase_columns(g) // choice.tile.columns)) if once and max(g.stride) == 1 else None,
     )
     if not once:
         sum_splits(rec, "conv_gpu", defines(g, choice.tile), to, bias, dx, samples=g.batch, inner=g.pixels, mergeable=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ocaffe.graph.ir import Ref
+from ocaffe.graph.ir import Collects, Ref
 from ocaffe.graph.recorder import Recorder
 from ocaffe.ops.conv_window import gates, phase_columns, phases, sizes, window
 from ocaffe.ops.gemm_gpu import Choice, Tile, scales, sum_splits
@@ -99,7 +99,7 @@ def _gather(
         defines=defines,
         epilogue=14 if once else None,
         gate=2 if once and back and gates(g) else None,
-        moments=(2, -(-columns // tile.columns)) if once and (not back or max(g.stride) == 1) else None,
+        moments=Collects(2, -(-columns // tile.columns)) if once and (not back or max(g.stride) == 1) else None,
     )
     if not once:
         sum_splits(rec, "conv_mma", defines, to, bias, target, samples=g.batch, inner=inner, mergeable=True)

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from ocaffe.graph.ir import FLOAT, Ref
+from ocaffe.graph.ir import FLOAT, Collects, Ref
 from ocaffe.graph.recorder import Recorder
 from ocaffe.ops import gemm_gpu
 from ocaffe.ops.gemm_gpu import FLOATS_PER_CYCLE, LAUNCH, Choice, Tile, tiles_for
@@ -152,7 +152,7 @@ def forward(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y:
             defines=defines,
             epilogue=len(args) - 1,
             gate=1,
-            moments=(1, -(-cut.count // GROUP[0])) if pitch % GROUP[0] == 0 else None,
+            moments=Collects(1, -(-cut.count // GROUP[0])) if pitch % GROUP[0] == 0 else None,
         )
 
 

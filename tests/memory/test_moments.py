@@ -1,6 +1,7 @@
 """Statistics that convolutions collect while they write are those of what they wrote, however large the mean, and only where that is all of it."""
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -129,3 +130,55 @@ def test_statistics_that_stay(device: Any, case: str) -> None:
         statistics(rec, y if case == "in splits" else y.view((y.shape[0], 5, 2, *g.out[1:])), False)
     launches = list(rec.launches)
     assert merge_moments(rec.launches) == launches
+
+
+FUNCTIONS: dict[str, tuple[str, Callable[[np.ndarray], np.ndarray], dict[str, float]]] = {
+    "linear": ("g = x0", np.ones_like, {}),
+    "ReLU": ("pre = h * x4 + x5; g = x0 * (pre > 0 ? 1 : slope)", lambda pre: np.where(pre > 0, 1, 0.25), {"slope": 0.25}),
+    "ReLU6": ("pre = h * x4 + x5; g = x0 * (pre >= min && pre <= max)", lambda pre: (pre >= -0.5) & (pre <= 1), {"min": -0.5, "max": 1.0}),
+}
+
+
+@pytest.mark.parametrize(("chunks", "meets"), [(1, False), (3, False), (3, True)], ids=["one launch", "two launches", "groups that meet"])
+@pytest.mark.parametrize("adds", [False, True], ids=["writes", "adds"])
+@pytest.mark.parametrize("function", FUNCTIONS)
+@pytest.mark.parametrize("name", [name for name in GEOMETRIES if not name.startswith("depthwise")])
+def test_sums_for_batch_norm(device: Any, monkeypatch: pytest.MonkeyPatch, name: str, function: str, adds: bool, chunks: int, meets: bool) -> None:
+    """Those of its backward pass, whose activation is a part of it, are collected by what writes the gradient of its top."""
+    g, (text, derivative, scalars) = GEOMETRIES[name], FUNCTIONS[function]
+    monkeypatch.setattr(winograd_gpu, "GRAIN", 64)
+    monkeypatch.setattr(winograd_gpu, "product_tiles", lambda _: gemm_gpu.TILES[-1:])
+    monkeypatch.setattr("ocaffe.ops.expression.chunk_count", lambda *_: chunks)
+    rec = Recorder(replace(of_kind(device.target, "gpu", meets), workspace=1), train=True)
+    dy, w = value("dy", g.batch, g.num_output, *g.out[1:]), value("w", *g.weight_shape)
+    wide = value("wide", g.batch, g.channels + 1, *g.size[1:])  # x are its last channels
+    plane = g.size[1] * g.size[2]
+    x = wide.view((g.batch, g.channels, *g.size[1:]), plane, wide.dense_stride)
+    diff = Ref("diff", x.shape, Role.DIFF)
+    if adds:
+        rec.enter("other", "backward")
+        pointwise(rec, "y0 = x0 + 1", reads=[x], writes=[diff])
+    rec.enter("writer", "backward")
+    if name.startswith("Winograd"):
+        monkeypatch.setattr(winograd_gpu, "tiling", tiled(int(name.split(" x ")[1][0])))
+        winograd_gpu.forward(rec, winograd_gpu.turned(g), dy, w, None, diff, back=True)
+    else:
+        tile = gemm_gpu.QUAD_TILES["bf16"][-1] if name.endswith("16 bits") else gemm_gpu.TILES[-1]
+        conv_gpu.backward_data(rec, g, dy, w, diff, Choice(conv_gpu.with_step(g, tile, "backward_data"), 1))
+    rec.enter("norm", "backward")
+    channel = [value(word, g.channels) for word in ("mean", "inverse", *(("scale", "bias") if scalars else ()))]
+    sums = [value(f"sum{i}", g.channels) for i in range(4)]
+    reduce(rec, f"mean = x2; inverse = x3; h = (x1 - mean) * inverse; {text}; v0 = g; v1 = g * h", reads=[diff, x, *((ref, 1) for ref in channel)], writes=sums,
+           axes=(0, 2, 3), finish="y0 = v0 / n; y1 = v1 / n; y2 = v0; y3 = v1", scalars={**scalars, "n": 10.0})  # fmt: skip
+    count = len(rec.launches)
+    rec.launches = merge_moments(rec.launches)
+    assert len(rec.launches) == count - (chunks > 1 and not rec.target.groups_meet) and rec.launches[-1].what.startswith("sum: v0 = x0; v1 = x1")
+    rng = np.random.default_rng(3)
+    feeds = {ref: rng.standard_normal(ref.shape).astype(np.float32) for ref in (dy, w, wide, *channel)}
+    got, *found = execute(rec, device.context, feeds, [diff, *sums])
+    mean, inverse, *affine = (feeds[ref].astype(np.float64).reshape(1, -1, 1, 1) for ref in channel)
+    h = (feeds[wide][:, 1:] - mean) * inverse
+    gradient = got.reshape(x.shape) * derivative(h * affine[0] + affine[1] if affine else h)
+    for array, want in zip(found, (gradient / 10, gradient * h / 10, gradient, gradient * h)):
+        want = want.sum((0, 2, 3))
+        np.testing.assert_allclose(array, want, rtol=0, atol=1e-5 * np.abs(want).max())
