@@ -48,8 +48,8 @@ INLINE void stage(local float* tile, const int to[4], float4 v, int depth, int a
     v = depth & 8 ? v.zwxy : v;
     tile[to[0]] = v.x, tile[to[1]] = v.y, tile[to[2]] = v.z, tile[to[3]] = v.w;
   } else {
-    const int turned = RIGHT_COLUMN(depth, 0) != 0;
-    *(local float4*)(tile + to[0]) = right && turned ? v.zwxy : v;
+    const float4 turned = RIGHT_COLUMN(depth, 0) != 0 ? v.zwxy : v;
+    *(local float4*)(tile + to[0]) = right ? turned : v;
   }
 }
 
