@@ -100,7 +100,9 @@ class Ref:
 
     @property
     def root_end(self) -> int:
-        """Where its last element ends in the root, in elements."""
+        """Where its last element ends in the root, in elements; of a part of samples that lie apart, where they end."""
+        if self.base is not None and self.stride is None and not self.base.is_dense and self.shape[:1] != self.base.shape[:1]:
+            return self.base.root_end
         return self.root_offset + ((self.shape[0] - 1) * self.batch_stride + self.dense_stride if self.shape else 1)
 
     def overlaps(self, other: Ref) -> bool:

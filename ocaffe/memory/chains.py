@@ -33,9 +33,10 @@ def fuse_chains(schedule: Schedule) -> Schedule:
             first = result[at[root]]
             later = [other for other in readers[root] if other != step]
             moved = range(at[root] + 1, step)
+            touched = [ref for ref in first.refs(*Access) if ref.root is not root] if first is not None else []
             if (
                 first is None or first.phase != launch.phase or any(other < step for other in later)
-                or any(ref.overlaps(other) for ref in first.reads for w in writers[ref.root] if w in moved for other in schedule[w].writes)
+                or any(ref.overlaps(other) for ref in touched for w in writers[ref.root] if w in moved for other in schedule[w].writes)
                 or any(r in moved for ref in first.writes if ref.root is not root for r in readers[ref.root])
             ):  # fmt: skip
                 continue

@@ -36,10 +36,10 @@ FORMS = {
     "d = x0 - x1; v0 = d; v1 = d * d": _Form("d = x1 - x3; v0 = x0 * d; v1 = x2 + x0 * d * d", 3, True),
     "v0 = x0": _Form("v0 = x0 * x1", 2, False),
 }
-# As ChannelNorm (layers/batch_norm.py) writes them. The derivative is of an expression that C has, too.
+# As ChannelNorm (layers/batch_norm.py) writes them. The derivative is an expression that means the same in C: of names, integers and comparisons.
 GRADIENTS = re.compile(
     r"mean = x2; inverse = x3; h = \(x1 - mean\) \* inverse; "
-    r"(?:g = x0|pre = h \* x4 \+ x5; g = x0 \* \((?P<derivative>[\w\s.<>=&|?:]*)\)); v0 = g; v1 = g \* h"
+    r"(?:g = x0|pre = h \* x4 \+ x5; g = x0 \* \((?P<derivative>[a-z_0-9\s<>=&|?:]*)\)); v0 = g; v1 = g \* h"
 )
 NAME = re.compile(r"\b[a-z_]\w*")
 

@@ -71,7 +71,21 @@ def a_parameter_changes(rec: Recorder) -> tuple[list[Ref], list[Ref], int]:
     return _neighbour_changes(rec, 10, 3)
 
 
-@pytest.mark.parametrize("make", [statistics_follow, a_parameter_changes, scale_relu, same_input_twice, read_before, two_writes_of_one_diff])
+def what_it_also_writes_is_written_again(rec: Recorder) -> tuple[list[Ref], list[Ref], int]:
+    """The older value must not come last."""
+    x, y, z, other = act("x", 30), act("y", 30), act("z", 30), act("other", 30)
+    pointwise(rec, "y0 = x0 + 1; y1 = x0", reads=[x], writes=[y, other])
+    pointwise(rec, "y0 = 0", writes=[other.view((20,), 10)])
+    pointwise(rec, "y0 = x0 * 2", reads=[y], writes=[z])
+    return [x], [z, other], 3
+
+
+MAKERS = [
+    scale_relu, same_input_twice, read_before, two_writes_of_one_diff, what_it_also_writes_is_written_again, statistics_follow, a_parameter_changes
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("make", MAKERS)
 def test_chain(make: Any, device: Any) -> None:
     results = []
     for fuse in (False, True):
