@@ -110,6 +110,14 @@ def peer(g: ConvGeometry, x: Any, w: Any, dy: Any) -> dict[str, Callable[[], Any
     }
 
 
+def in_time(name: str, options: argparse.Namespace) -> bool:
+    """Whether --limit leaves time for a problem; says so if it does not."""
+    if time.monotonic() > options.end:
+        print(f"not measured: {name}")
+        return False
+    return True
+
+
 def convolutions(runner: FedRunner, options: argparse.Namespace) -> Iterator[Row]:
     found = sorted(distinct(options.nets, options.batch), key=lambda item: -item[1].num_output * item[1].positions * item[1].depth * item[2])
     wanted = [item for item in found if any(text in item[0] for text in options.only)]
@@ -119,8 +127,7 @@ def convolutions(runner: FedRunner, options: argparse.Namespace) -> Iterator[Row
         launches[g] = {way.__name__: recorded(runner.device.target, partial(way, convolution, g, x, w, y)) for way in WAYS}
     runner.programs.build_all(key for recs in launches.values() for rec in recs.values() for key in runner.keys(rec))  # together: on all cores
     for name, g, count, backward in wanted:
-        if time.monotonic() > options.end:
-            print(f"not measured: {name}")
+        if not in_time(name, options):
             continue
         rx, rw, ry = refs[g]
         x = torch.randn(g.batch, g.channels, *g.size[1:], device="cuda").relu()
@@ -147,7 +154,7 @@ def products(runner: FedRunner, options: argparse.Namespace) -> Iterator[Row]:
         runner.feeds = {ref: matrix.cpu().numpy() for ref, matrix in zip((a, b), matrices)}
         for trans_a, trans_b in ((False, False), (False, True), (True, False), (True, True)):
             name = f"gemm {n} {'NT'[trans_a]}{'NT'[trans_b]}"
-            if time.monotonic() > options.end or not any(text in name for text in options.only):
+            if not any(text in name for text in options.only) or not in_time(name, options):
                 continue
             rec = recorded(runner.device.target, lambda rec, a=a, b=b, c=c, ta=trans_a, tb=trans_b: gemm(rec, a, b, c, trans_a=ta, trans_b=tb))
             runner.programs.build_all(runner.keys(rec))

@@ -262,7 +262,7 @@ class Launch:
     side_effect: bool = False
     what: str = ""  # kernel name or expression, for people
     epilogue: int | None = None  # index of NO_ACTIVATION in the scalars, or of its slope alone; before it whether the last read is a bias, and whether it adds
-    gate: int | None = None  # it can do a ReLU's backward pass on what it writes: where the operand of signs goes in then
+    gate: int | None = None  # it can do a ReLU's backward pass on what it writes: where the operand of signs goes in then, or stands if it does
     moments: Collects | None = None  # it can collect sums of what it writes
     cheap: bool = False  # pure, and one pass over memory: it may be run again instead of keeping what it writes
     flops: int = 0  # floating point operations of the direct algorithm, where they are what takes the time
@@ -278,11 +278,17 @@ class Launch:
 
     def merge(self, place: int, operand: Operand, *scalars: np.generic, **defines: int | str) -> None:
         """Make it a variant of its kernel that has one operand more, at `place`, and perhaps scalars, the last ones."""
+        if self.gated and self.gate is not None and place <= self.gate:
+            self.gate += 1
+        self.define(*scalars, **defines)
+        self.operands = [*self.operands[:place], operand, *self.operands[place:]]
+        self.inplace = tuple((i + (i >= place), j + (j >= place)) for i, j in self.inplace)
+
+    def define(self, *scalars: np.generic, **defines: int | str) -> None:
+        """Make it a variant of its kernel with these defines, and perhaps more scalars."""
         assert self.call is not None
         named = tuple(sorted({**dict(self.call.defines), **{name: str(value) for name, value in defines.items()}}.items()))
         self.call = replace(self.call, defines=named, scalars=(*self.call.scalars, *scalars))
-        self.operands = [*self.operands[:place], operand, *self.operands[place:]]
-        self.inplace = tuple((i + (i >= place), j + (j >= place)) for i, j in self.inplace)
 
     def final(self) -> Call:
         if self.call is not None:

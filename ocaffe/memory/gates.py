@@ -47,18 +47,11 @@ def merge_gates(schedule: Schedule) -> Schedule:
     return [launch for step, launch in enumerate(schedule) if step not in gone]
 
 
-def sign_place(launch: Launch) -> int:
-    """The operand of a gated launch that tells signs; operands for sums (kernels/moments.h) may have come before it."""
-    assert launch.gate is not None and launch.call is not None
-    return launch.gate + {None: 0, "1": 1, "2": 6}[dict(launch.call.defines).get("MOMENTS")]
-
-
 def use_bits(launch: Launch, mask: Ref) -> None:
     """Let a gated launch read bits instead of signs."""
-    place, pairs = sign_place(launch), launch.inplace
-    launch.operands = [*launch.operands[:place], *launch.operands[place + 1 :]]
-    launch.merge(place, Operand(mask, Access.READ), GATE=BITS)
-    launch.inplace = pairs
+    assert launch.gate is not None and launch.gated
+    launch.operands = [*launch.operands[: launch.gate], Operand(mask, Access.READ), *launch.operands[launch.gate + 1 :]]
+    launch.define(GATE=BITS)
 
 
 def _gate(launch: Launch, result: Ref, sign: Ref, slope: float) -> None:

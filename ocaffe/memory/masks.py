@@ -5,7 +5,7 @@ from collections import defaultdict
 from typing import Any
 
 from ocaffe.graph.ir import Access, Launch, Ref, Role, Schedule
-from ocaffe.memory.gates import sign_place, use_bits
+from ocaffe.memory.gates import use_bits
 from ocaffe.ops.sign_mask import mask_of, pack, relu_backward
 from ocaffe.target import Target
 
@@ -54,7 +54,7 @@ def use_masks(schedule: Schedule, target: Target, everywhere: bool = False) -> S
 def _place(launch: Launch) -> int | None:
     """The operand of which no more than the sign is wanted."""
     if launch.gated:
-        return sign_place(launch)
+        return launch.gate
     return getattr(launch.lower, "sign_of", None)
 
 

@@ -179,10 +179,20 @@ def _splits(results: int, depth: int, tile: Tile) -> Iterator[int]:
 
 
 def cost(target: Target, choice: Choice, rows: int, columns: int, depth: int, batches: int) -> float:
-    """Estimated time in clock cycles of a compute unit that does 128 multiply-adds and fetches 128 bytes of local memory in one.
+    """Estimated time of a product, all parts of its depth added up, in the cycles of `parts_cost`."""
+    cycles, tile, splits = parts_cost(target, choice, rows, columns, depth, batches), choice.tile, choice.splits
+    if splits == 1:
+        return cycles
+    meets = joins(target, tile, splits, -(-rows // tile.rows) * -(-columns // tile.columns) * batches)
+    return cycles + (max(LAUNCH, _joining(tile, splits)) if meets else _second_pass(splits))
+
+
+def parts_cost(target: Target, choice: Choice, rows: int, columns: int, depth: int, batches: int) -> float:
+    """Estimated time of a product whose parts of the depth are not added up yet, in clock cycles of a compute unit that does 128 multiply-adds and fetches 128
+    bytes of local memory in one.
 
     A step takes its arithmetic or its local fetches, whichever is longer. Groups on one unit hide each other's waiting for global memory
-    and barriers; a group alone waits in full. A split pays for writing and reading its partial sums, and for one more launch (or the last group's work).
+    and barriers; a group alone waits in full. A split pays for writing and reading its partial sums.
     """
     tile, splits, rates = choice.tile, choice.splits, RATES[choice.tile.mma]
     m, n = tile.item_rows, tile.item_columns
@@ -196,8 +206,6 @@ def cost(target: Target, choice: Choice, rows: int, columns: int, depth: int, ba
     resident = max(1, REGISTERS // (tile.items * (m * n * tile.levels + rates.registers)))
     cycles = max(groups_per_unit * steps * step, -(-groups_per_unit // resident) * (steps + 2) * (step + rates.wait))
     if splits > 1:
-        meets = joins(target, tile, splits, groups // splits)
-        cycles += max(LAUNCH, _joining(tile, splits)) if meets else _second_pass(splits)
         cycles += (splits + 1) * 2 * rows * columns * batches / (target.compute_units * FLOATS_PER_CYCLE)
     return cycles
 

@@ -207,5 +207,5 @@ def _sums(target: Target, g: ConvGeometry, cut: Tiling) -> tuple[Choice, float]:
     shape, tiles = (g.group_outputs, g.group_channels, cut.pitch, cut.points * g.group), product_tiles(target)
     deep = [replace(tile, depth=2 * tile.depth) for tile in tiles if tile.mma and tile.rows == tile.columns == 64]
     choices = gemm_gpu.choices(target, [*tiles, *deep], *shape)
-    costs = {choice: gemm_gpu.cost(target, choice, *shape) - (LAUNCH if choice.splits > 1 else 0) for choice in choices if choice.splits <= MOST_SPLITS}
+    costs = {choice: gemm_gpu.parts_cost(target, choice, *shape) for choice in choices if choice.splits <= MOST_SPLITS}
     return min(costs.items(), key=lambda item: item[1])
