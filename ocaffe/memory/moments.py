@@ -23,13 +23,15 @@ from ocaffe.ops.expression import Reduce, without
 @dataclass(frozen=True)
 class _Form:
     """What a reduction makes of what was collected: a text over the first `reads` kinds of it, and what it shifts by if it `shifts`. The first `values` of its
-    own reads are needed no more. A `gradient`: sums for BatchNorm's backward pass were collected, else counts, means and squares."""
+    own reads are needed no more. A `gradient`: sums for BatchNorm's backward pass were collected, behind an activation with a `derivative` (in C), else counts,
+    means and squares."""
 
     text: str
     reads: int
     shifts: bool
     values: int = 1
     gradient: bool = False
+    derivative: str = ""
 
 
 FORMS = {
@@ -67,7 +69,7 @@ def merge_moments(schedule: Schedule) -> Schedule:
         if first is None or (form.gradient and not _lies_alike(launch, written, range(parts[0], step), schedule)):
             continue
         if before[-1] not in collected:
-            collected[before[-1]] = form.gradient, _collect([schedule[part] for part in parts], written, launch)
+            collected[before[-1]] = form.gradient, _collect([schedule[part] for part in parts], written, launch, form)
         elif form.gradient or collected[before[-1]][0]:
             continue  # sums for another one
         last = step + (launch.lower.chunks > 1 and not launch.lower.meet)  # the stage that finishes
@@ -87,10 +89,10 @@ def _form(own: Reduce) -> _Form | None:
     if own.text in FORMS:
         return FORMS[own.text]
     found = GRADIENTS.fullmatch(own.text)
-    finite = {name for name, value in own.scalars if np.isfinite(value)}
-    if found is None or set(NAME.findall(found["derivative"] or "")) - {"pre", *finite}:
+    literals = {"pre": "pre"} | {name: f"{float(value)!r}f" for name, value in own.scalars if np.isfinite(value)}
+    if found is None or not literals.keys() >= set(NAME.findall(found["derivative"] or "")):
         return None
-    return _Form("v0 = x0; v1 = x1", 2, False, own.counts[0], True)
+    return _Form("v0 = x0; v1 = x1", 2, False, own.counts[0], True, NAME.sub(lambda name: literals[name[0]], found["derivative"] or ""))
 
 
 def _lies_alike(launch: Launch, written: Ref, meanwhile: Sequence[int], schedule: Schedule) -> bool:
@@ -111,20 +113,18 @@ def _first_channel(x: Ref, written: Ref) -> int | None:
     return first if not rest and x.dense_stride == plane * x.shape[1] and 0 <= first <= written.shape[1] - x.shape[1] else None
 
 
-def _collect(products: list[Launch], written: Ref, launch: Launch) -> Ref:
+def _collect(products: list[Launch], written: Ref, launch: Launch, form: _Form) -> Ref:
     """Let the parts of an operation write sums of what they make, for `launch`; returns where: [kind][channel][part] (kernels/moments.h)."""
-    own, collects = launch.lower, products[0].moments
-    assert isinstance(own, Reduce) and collects is not None
-    found = GRADIENTS.fullmatch(own.text)
-    sums = Ref(f"{products[0].layer}.moments", (2 if found else 3, written.shape[1], collects.parts), Role.SCRATCH)
+    collects = products[0].moments
+    assert collects is not None
+    sums = Ref(f"{products[0].layer}.moments", (2 if form.gradient else 3, written.shape[1], collects.parts), Role.SCRATCH)
     reads: list[Ref] = []
-    defines: dict[str, int | str] = {"MOMENTS": 1}
-    if found:
-        x, mean, inverse, *affine = (operand.ref for operand in launch.operands[1 : own.counts[0]])
-        reads, defines = [x, mean, inverse, *(affine or [mean, mean])], {"MOMENTS": 2}
-        if found["derivative"]:
-            literals = {name: f"{float(value)!r}f" for name, value in own.scalars}
-            defines["DERIVATIVE"] = f"({NAME.sub(lambda name: literals.get(name[0], name[0]), found['derivative'])})"
+    defines: dict[str, int | str] = {"MOMENTS": 2 if form.gradient else 1}
+    if form.gradient:
+        x, mean, inverse, *affine = (operand.ref for operand in launch.operands[1 : form.values])
+        reads = [x, mean, inverse, *(affine or [mean, mean])]
+    if form.derivative:
+        defines["DERIVATIVE"] = f"({form.derivative})"
     for number, product in enumerate(products):
         for ref in reversed(reads):
             product.merge(collects.place, Operand(ref, Access.READ))

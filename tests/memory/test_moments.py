@@ -37,6 +37,14 @@ def value(name: str, *shape: int) -> Ref:
     return Ref(name, shape, Role.ACTIVATION)
 
 
+def recorder(device: Any, monkeypatch: pytest.MonkeyPatch, chunks: int, meets: bool) -> Recorder:
+    """Winograd's algorithm goes in parts of a work-group's tiles, reductions in so many chunks."""
+    monkeypatch.setattr(winograd_gpu, "GRAIN", 64)
+    monkeypatch.setattr(winograd_gpu, "product_tiles", lambda _: gemm_gpu.TILES[-1:])
+    monkeypatch.setattr("ocaffe.ops.expression.chunk_count", lambda *_: chunks)
+    return Recorder(replace(of_kind(device.target, "gpu", meets), workspace=1), train=True)
+
+
 def statistics(rec: Recorder, y: Ref, more: bool) -> list[Ref]:
     """Mean and variance as BatchNorm has them computed; with `more`, from another operand too."""
     channels = y.shape[1]
@@ -54,10 +62,7 @@ def statistics(rec: Recorder, y: Ref, more: bool) -> list[Ref]:
 @pytest.mark.parametrize("name", GEOMETRIES)
 def test_statistics(device: Any, monkeypatch: pytest.MonkeyPatch, name: str, offset: float, chunks: int, meets: bool, more: bool) -> None:
     g = GEOMETRIES[name]
-    monkeypatch.setattr(winograd_gpu, "GRAIN", 64)  # parts of a work-group's tiles
-    monkeypatch.setattr(winograd_gpu, "product_tiles", lambda _: gemm_gpu.TILES[-1:])
-    monkeypatch.setattr("ocaffe.ops.expression.chunk_count", lambda *_: chunks)
-    rec = Recorder(replace(of_kind(device.target, "gpu", meets), workspace=1), train=True)
+    rec = recorder(device, monkeypatch, chunks, meets)
     rec.enter("layer", "forward")
     x, w, b = value("x", g.batch, g.channels, *g.size), value("w", *g.weight_shape), value("b", g.num_output)
     y = value("y", g.batch, g.num_output, *g.out)
@@ -146,10 +151,7 @@ FUNCTIONS: dict[str, tuple[str, Callable[[np.ndarray], np.ndarray], dict[str, fl
 def test_sums_for_batch_norm(device: Any, monkeypatch: pytest.MonkeyPatch, name: str, function: str, adds: bool, chunks: int, meets: bool) -> None:
     """Those of its backward pass, whose activation is a part of it, are collected by what writes the gradient of its top."""
     g, (text, derivative, scalars) = GEOMETRIES[name], FUNCTIONS[function]
-    monkeypatch.setattr(winograd_gpu, "GRAIN", 64)
-    monkeypatch.setattr(winograd_gpu, "product_tiles", lambda _: gemm_gpu.TILES[-1:])
-    monkeypatch.setattr("ocaffe.ops.expression.chunk_count", lambda *_: chunks)
-    rec = Recorder(replace(of_kind(device.target, "gpu", meets), workspace=1), train=True)
+    rec = recorder(device, monkeypatch, chunks, meets)
     dy, w = value("dy", g.batch, g.num_output, *g.out[1:]), value("w", *g.weight_shape)
     wide = value("wide", g.batch, g.channels + 1, *g.size[1:])  # x are its last channels
     plane = g.size[1] * g.size[2]
