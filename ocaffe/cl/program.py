@@ -19,6 +19,7 @@ from ocaffe.cl.device import Device
 from ocaffe.cl.workers import BuildFailure, Job, Worker, worker_count
 
 OPTIONS = "-cl-std=CL1.2 -cl-mad-enable"
+REGISTERS = "REGISTERS"  # the define of a program that limits its work-items' registers (kernels/tile_gpu.h)
 _CACHE_FORMAT = "1"  # part of every key: raise it when a binary of the same source and options would differ
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"([^"\n]+)".*$', re.MULTILINE)
 # Clang's form, PoCL's ('error: file.cl:6:70: ...'), and the older front ends' ('line 6: error').
@@ -110,9 +111,9 @@ class Programs:
         for key in wanted:
             if key not in self._built:
                 text = program_text(key)
-                job = Job(key, text, digest(*self._identity, text))
+                job = Job(key, text, self._options_of(key), digest(*self._identity, text))
                 binary = None if self._verbose else self._entries.load(job.entry)
-                program = None if binary is None else self._from_binary(binary)
+                program = None if binary is None else self._from_binary(binary, job.options)
                 if program is None:
                     jobs.append(job)
                 else:
@@ -122,21 +123,27 @@ class Programs:
             self._entries.trim()
         return {key: self._built[key] for key in wanted}
 
-    def _from_binary(self, binary: bytes) -> Any | None:
+    def _options_of(self, key: ProgramKey) -> str:
+        """A program may set how many registers a work-item takes at most, where the compiler can be told."""
+        limit = dict(key.defines).get(REGISTERS)
+        listens = limit and "cl_nv_compiler_options" in self._device.cl_device.extensions.split()
+        return f"{self._options} -cl-nv-maxrregcount={limit}" if listens else self._options
+
+    def _from_binary(self, binary: bytes, options: str) -> Any | None:
         """A program from a stored binary; None where the driver does not take it (it may have been replaced behind the same version)."""
         with contextlib.suppress(self._cl.Error):
-            return self._build(self._cl.Program(self._device.context, [self._device.cl_device], [binary]))
+            return self._build(self._cl.Program(self._device.context, [self._device.cl_device], [binary]), options)
         return None
 
-    def _build(self, program: Any) -> Any:
+    def _build(self, program: Any, options: str) -> Any:
         with warnings.catch_warnings():  # pyopencl warns of every compiler that says anything
             warnings.simplefilter("ignore")
-            return program.build(self._options)
+            return program.build(options)
 
     def _compile(self, jobs: list[Job]) -> None:
         """Build here and, when there are many, in worker processes too; whoever is free takes the next job."""
         queue = collections.deque(jobs)
-        workers = [] if self._verbose else [Worker(self._device, self._options, queue) for _ in range(worker_count(len(jobs)))]
+        workers = [] if self._verbose else [Worker(self._device, queue) for _ in range(worker_count(len(jobs)))]
         try:
             while queue:
                 try:
@@ -145,7 +152,7 @@ class Programs:
                     break
                 self._compile_here(job)
             for job, binary in itertools.chain.from_iterable(worker.finish() for worker in workers):
-                program = self._from_binary(binary)
+                program = self._from_binary(binary, job.options)
                 if program is None:
                     self._compile_here(job)
                 else:
@@ -159,7 +166,7 @@ class Programs:
     def _compile_here(self, job: Job) -> None:
         program = self._cl.Program(self._device.context, job.text)
         try:
-            self._build(program)
+            self._build(program, job.options)
         except self._cl.Error as error:
             raise BuildError(job.key, self._device.name, job.text, _compiler_log(str(error))) from None
         if self._verbose:

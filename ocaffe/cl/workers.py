@@ -29,6 +29,7 @@ _JOBS_EACH = 4  # for more than a few workers
 class Job(NamedTuple):
     key: Any  # ProgramKey
     text: str  # what the compiler gets
+    options: str  # likewise
     entry: str  # name of the binary in the cache
 
 
@@ -53,8 +54,7 @@ def worker_count(jobs: int) -> int:
 class Worker:
     """A process that takes jobs from the shared queue and answers with binaries; a thread of this process talks to it."""
 
-    def __init__(self, device: Device, options: str, queue: collections.deque[Job]) -> None:
-        self._options = options
+    def __init__(self, device: Device, queue: collections.deque[Job]) -> None:
         self._queue = queue
         self._results: list[tuple[Job, bytes]] = []
         self._failure: BuildFailure | None = None
@@ -90,7 +90,7 @@ class Worker:
             self._receive()
             while (job := self._next()) is not None:
                 try:
-                    self._send((job.text, self._options))
+                    self._send((job.text, job.options))
                     fine, answer = self._receive()
                 except (OSError, EOFError, pickle.UnpicklingError):
                     fine, answer = False, "the compiler ended its process"

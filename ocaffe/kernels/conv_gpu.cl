@@ -244,21 +244,21 @@ INLINE void gather(const int backward, local float* as, local float* bs, global 
                   sign, sign_stride, sign_aligned, as, statistics, backward);
 }
 
-kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void forward(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(const float, filter),
-                                                                    STATISTICS ARRIVED OPERAND_RESTRICT(const float, bias),
-                                                                    OPERAND_RESTRICT(float, y) PARTS, SIZES, int split_channels, int splits,
-                                                                    int has_bias, int accumulate, float slope) {
+kernel GROUP_OF_NT void forward(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(const float, filter),
+                                STATISTICS ARRIVED OPERAND_RESTRICT(const float, bias),
+                                OPERAND_RESTRICT(float, y) PARTS, SIZES, int split_channels, int splits,
+                                int has_bias, int accumulate, float slope) {
   LOCAL_TILE(as, 2 * BK * LDA > MOMENTS_SIZE ? 2 * BK * LDA : MOMENTS_SIZE);
   LOCAL_TILE(bs, 2 * BK * LDB);
   gather(0, as, bs, MEETING, x + x_offset, x_stride, filter + filter_offset, bias + bias_offset, bias_stride, y + y_offset, y_stride, (y_offset & 3) == 0, batch,
          groups, outputs, channels, d, h, w, od, oh, ow, split_channels, splits, has_bias, accumulate, slope, y, 0, 1, GIVEN_STATISTICS);
 }
 
-kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void backward_data(OPERAND_RESTRICT(const float, dy),
-                                                                          OPERAND_RESTRICT(const float, filter),
-                                                                          STATISTICS SIGN ARRIVED OPERAND_RESTRICT(const float, bias),
-                                                                          OPERAND_RESTRICT(float, dx) PARTS, SIZES, int split_channels,
-                                                                          int splits, int has_bias, int accumulate, float slope) {
+kernel GROUP_OF_NT void backward_data(OPERAND_RESTRICT(const float, dy),
+                                      OPERAND_RESTRICT(const float, filter),
+                                      STATISTICS SIGN ARRIVED OPERAND_RESTRICT(const float, bias),
+                                      OPERAND_RESTRICT(float, dx) PARTS, SIZES, int split_channels,
+                                      int splits, int has_bias, int accumulate, float slope) {
   LOCAL_TILE(as, 2 * BK * LDA > MOMENTS_SIZE ? 2 * BK * LDA : MOMENTS_SIZE);
   LOCAL_TILE(bs, 2 * BK * LDB);
   gather(1, as, bs, MEETING, dy + dy_offset, dy_stride, filter + filter_offset, bias + bias_offset, bias_stride, dx + dx_offset, dx_stride, (dx_offset & 3) == 0,

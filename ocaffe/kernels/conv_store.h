@@ -70,6 +70,74 @@ INLINE void tile_moments(local float* shared, float acc[TM][TN], int rows, int c
 
 #define AT_ONCE 4 /* rows of a work-item that are looked at before the first is written (gate.h) */
 
+/* Four neighbouring columns: the sample of each and its place in a plane; `exist` of them do, and those past the end stand where the last one does. */
+typedef struct { int exist, sample[4], at[4]; } Four;
+
+INLINE Four four_columns(const Phase f, int column, int dense, int th, int tw) {
+  Four four;
+  int sample = column / f.positions, p = column - sample * f.positions;
+  four.exist = f.columns - column;
+#pragma unroll
+  for (int e = 0; e < 4; ++e) {
+    if (e >= four.exist) {
+      four.sample[e] = four.sample[max(e - 1, 0)], four.at[e] = four.at[max(e - 1, 0)];
+      continue;
+    }
+    int at = p;
+    if (!dense) {
+      const int x = f.from_w + p % f.count_w * f.stride_w, y = f.from_h + p / f.count_w % f.count_h * f.stride_h;
+      at = ((f.from_d + p / f.count_w / f.count_h * f.stride_d) * th + y) * tw + x;
+    }
+    four.sample[e] = sample, four.at[e] = at;
+    if (++p == f.positions) p = 0, ++sample;
+  }
+  return four;
+}
+
+#if MOMENTS == 2
+/* The sums of the tile for BatchNorm's backward pass; arguments as those of store_positions. After all that is written, for that leaves the registers. */
+INLINE void tile_gradient_sums(local float* shared, float acc[TM][TN], const Phase f, int channel, int rows, int column0, int dense, int td, int th, int tw,
+                               const Statistics statistics, global float* to, int parts) {
+  const int item = get_local_id(0), plane = td * th * tw, row = tile_row(item), column = column0 + tile_column(item);
+  const int by_four = dense && statistics.x_aligned && (f.positions & 3) == 0;
+  global const float* x = statistics.x + (ulong)channel * plane;
+  float sum_g[TM], sum_gh[TM];
+#pragma unroll
+  for (int i = 0; i < TM; ++i) sum_g[i] = sum_gh[i] = 0.0f;
+#pragma unroll
+  for (int j = 0; j < TN; j += 4) {
+    const Four four = four_columns(f, column + COLUMN(j), dense, th, tw);
+    if (four.exist <= 0) continue;
+    ulong place[4];
+#pragma unroll
+    for (int e = 0; e < 4; ++e) place[e] = four.sample[e] * statistics.x_stride + four.at[e];
+#pragma unroll
+    for (int i0 = 0; i0 < TM; i0 += AT_ONCE) {
+      float4 values[AT_ONCE];
+#pragma unroll
+      for (int i = 0; i < AT_ONCE; ++i) {
+        global const float* from = x + (ulong)(min(row + ROW(i0 + i), rows - 1) * plane);
+        values[i] = by_four ? *(global const float4*)(from + place[0]) : (float4)(from[place[0]], from[place[1]], from[place[2]], from[place[3]]);
+      }
+#pragma unroll
+      for (int i = 0; i < AT_ONCE; ++i) {
+        const float value[4] = {values[i].x, values[i].y, values[i].z, values[i].w};
+        const int own = channel + min(row + ROW(i0 + i), rows - 1);
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          const float2 more = gradient_sums(statistics, own, value[e], acc[i0 + i][j + e]);
+          if (e < four.exist) sum_g[i0 + i] += more.x, sum_gh[i0 + i] += more.y;
+        }
+      }
+    }
+  }
+  barrier(CLK_LOCAL_MEM_FENCE);
+  row_totals(shared, sum_g, rows, to, parts);
+  barrier(CLK_LOCAL_MEM_FENCE);
+  row_totals(shared, sum_gh, rows, to + statistics.apart, parts);
+}
+#endif
+
 /* row0, rows: the tile's first row and the rows of the group of channels `group`; target: where a sample begins; sign: the gate's (gate.h). With MOMENTS (moments.h;
    where every position is written here) `shared` is MOMENTS_SIZE floats that nobody uses now. */
 INLINE void store_positions(float acc[TM][TN], const Phase f, global float* target, ulong sample_stride, int target_aligned, int groups, int group, int row0, int rows,
@@ -83,53 +151,22 @@ INLINE void store_positions(float acc[TM][TN], const Phase f, global float* targ
   /* Four neighbouring columns are four neighbouring places of one plane. */
   const int dense = !(backward && STRIDED), aligned = target_aligned && (sample_stride & 3) == 0 && sign_aligned;
   const int by_four = dense && aligned && (f.positions & 3) == 0;
-#if MOMENTS == 2
-  global const float* x = statistics.x + (ulong)channel * plane;
-  const int x_by_four = statistics.x_aligned && (f.positions & 3) == 0;
-  float sum_g[TM], sum_gh[TM];
-#pragma unroll
-  for (int i = 0; i < TM; ++i) sum_g[i] = sum_gh[i] = 0.0f;
-#endif
 #pragma unroll
   for (int j = 0; j < TN; j += 4) {
+    const Four four = four_columns(f, column + COLUMN(j), dense, th, tw);
+    if (four.exist <= 0) continue;
     ulong place[4], sign_place[4];
-#if MOMENTS == 2
-    ulong x_place[4];
-#endif
     int element[4];
-    int sample = (column + COLUMN(j)) / f.positions, p = column + COLUMN(j) - sample * f.positions;
-    /* Columns past the end stand where the last one does. */
-    const int exist = f.columns - column - COLUMN(j);
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
-      if (e >= exist) {
-        place[e] = place[max(e - 1, 0)], sign_place[e] = sign_place[max(e - 1, 0)], element[e] = element[max(e - 1, 0)];
-#if MOMENTS == 2
-        x_place[e] = x_place[max(e - 1, 0)];
-#endif
-        continue;
-      }
-      int at = p;
-      if (!dense) {
-        const int x = f.from_w + p % f.count_w * f.stride_w, y = f.from_h + p / f.count_w % f.count_h * f.stride_h;
-        at = ((f.from_d + p / f.count_w / f.count_h * f.stride_d) * th + y) * tw + x;
-      }
-      place[e] = sample * sample_stride + at;
-      sign_place[e] = sample * sign_stride;
-      element[e] = channel * plane + at;
-#if MOMENTS == 2
-      x_place[e] = sample * statistics.x_stride + at;
-#endif
-      if (++p == f.positions) p = 0, ++sample;
+      place[e] = four.sample[e] * sample_stride + four.at[e];
+      sign_place[e] = four.sample[e] * sign_stride;
+      element[e] = channel * plane + four.at[e];
     }
-    if (exist <= 0) continue;
 #pragma unroll
     for (int i0 = 0; i0 < TM; i0 += AT_ONCE) {
       /* Rows past the end look where the last one does. */
       Before before[AT_ONCE];
-#if MOMENTS == 2
-      float4 values[AT_ONCE];
-#endif
 #pragma unroll
       for (int i = 0; i < AT_ONCE; ++i) {
         const int own = min(row + ROW(i0 + i), rows - row0 - 1), more = own * plane;
@@ -138,10 +175,6 @@ INLINE void store_positions(float acc[TM][TN], const Phase f, global float* targ
           before[i] = before_four(to + place[0], accumulate, sign + sign_place[0], element[0] + more);
         else
           before[i] = before_each(to, place, accumulate, sign, sign_place, element, more);
-#if MOMENTS == 2
-        values[i] = x_by_four ? *(global const float4*)(x + more + x_place[0])
-                              : (float4)(x[more + x_place[0]], x[more + x_place[1]], x[more + x_place[2]], x[more + x_place[3]]);
-#endif
       }
 #pragma unroll
       for (int i = 0; i < AT_ONCE; ++i) {
@@ -155,19 +188,12 @@ INLINE void store_positions(float acc[TM][TN], const Phase f, global float* targ
           *(global float4*)(to + place[0]) = v;
         } else {
           to[place[0]] = v.x;
-          if (exist > 1) to[place[1]] = v.y;
-          if (exist > 2) to[place[2]] = v.z;
-          if (exist > 3) to[place[3]] = v.w;
+          if (four.exist > 1) to[place[1]] = v.y;
+          if (four.exist > 2) to[place[2]] = v.z;
+          if (four.exist > 3) to[place[3]] = v.w;
         }
-#if MOMENTS == 1
+#ifdef MOMENTS
         acc[i0 + i][j] = v.x, acc[i0 + i][j + 1] = v.y, acc[i0 + i][j + 2] = v.z, acc[i0 + i][j + 3] = v.w;
-#elif defined(MOMENTS)
-        const float each[4] = {v.x, v.y, v.z, v.w}, value[4] = {values[i].x, values[i].y, values[i].z, values[i].w};
-#pragma unroll
-        for (int e = 0; e < 4; ++e) {
-          const float2 more = gradient_sums(statistics, channel + own, value[e], each[e]);
-          if (e < exist) sum_g[i0 + i] += more.x, sum_gh[i0 + i] += more.y;
-        }
 #endif
       }
     }
@@ -178,10 +204,7 @@ INLINE void store_positions(float acc[TM][TN], const Phase f, global float* targ
 #if MOMENTS == 1
   tile_moments(shared, acc, rows - row0, f.columns - column0, to, parts_of_row, statistics.apart);
 #else
-  barrier(CLK_LOCAL_MEM_FENCE);
-  row_totals(shared, sum_g, rows - row0, to, parts_of_row);
-  barrier(CLK_LOCAL_MEM_FENCE);
-  row_totals(shared, sum_gh, rows - row0, to + statistics.apart, parts_of_row);
+  tile_gradient_sums(shared, acc, f, channel, rows - row0, column0, dense, td, th, tw, statistics, to, parts_of_row);
 #endif
 #endif
 }

@@ -17,6 +17,9 @@
    LEVELS  2: the sums of the last steps are added up apart and carried to the others every CARRY steps, so that fewer additions round the large ones. That takes
            twice the registers. A work-item's sums are acc[SUM_ROWS][TN] until tile_is_done, then acc[TM][TN]
 
+   REGISTERS  a work-item's at the most, which NVIDIA's compiler is told beside the text (ocaffe/cl/program.py). It does not listen where the kernel says its
+           size, so then a kernel of GROUP_OF_NT does not
+
    DEVICE_FENCE (common.h)  several groups make parts of the sums of one tile, and the last one to come adds them up (tile_join)
 
    An element (i, j) of a work-item's sums stands at row tile_row + ROW(i), column tile_column + COLUMN(j) of the tile. */
@@ -46,6 +49,11 @@
 #endif
 
 #define NT ((BM / TM) * (BN / TN))
+#ifdef REGISTERS
+#define GROUP_OF_NT
+#else
+#define GROUP_OF_NT __attribute__((reqd_work_group_size(NT, 1, 1)))
+#endif
 #define LANE_ROWS (WM / TM)
 #define LANE_COLUMNS (32 / LANE_ROWS)
 #define WN (LANE_COLUMNS * TN)

@@ -22,6 +22,7 @@ WINOGRAD = "winograd"  # a choice beside the tiles
 WINDOW_STEP = 12  # products of a result that one step takes at the most where the window leaves a choice
 TENSOR_STEP = 8  # the depth of one product on tensor cores
 FILTER_SUMS = 64  # sums of a work-item of backward_filter on tensor cores: with more of them it runs out of registers
+LIMITED_SUMS, REGISTERS = 64, 128  # of work-items of which an H100 then holds 512 a unit; without a limit they take up to 172
 LEVEL_SUMS = 32  # sums of a work-item that leave registers for a second level (kernels/tile_gpu.h)
 
 
@@ -48,12 +49,12 @@ def forward(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y:
         args=[*sizes(g), part, splits, bias is not None and once, once and rec.accumulates(y), 1.0],
         size=size,
         local=(choice.tile.items, 1, 1),
-        defines={**defines(g, choice.tile), **meeting.defines},
+        defines={**gather_defines(g, choice.tile), **meeting.defines},
         epilogue=14 if once else None,
         moments=Collects(2, -(-g.batch * g.positions // choice.tile.columns)) if once else None,
     )
     if not once:
-        sum_splits(rec, "conv_gpu", defines(g, choice.tile), to, bias, y, samples=g.batch, inner=g.positions, mergeable=True)
+        sum_splits(rec, "conv_gpu", gather_defines(g, choice.tile), to, bias, y, samples=g.batch, inner=g.positions, mergeable=True)
 
 
 def backward_data(
@@ -81,13 +82,13 @@ def backward_data(
         args=[*sizes(g), part, splits, bias is not None and once, once and rec.accumulates(dx), 1.0],
         size=size,
         local=(choice.tile.items, 1, 1),
-        defines={**defines(g, choice.tile), **meeting.defines},
+        defines={**gather_defines(g, choice.tile), **meeting.defines},
         epilogue=14 if once else None,
         gate=2 if once and gates(g) else None,
         moments=Collects(2, -(-phase_columns(g) // choice.tile.columns)) if once and max(g.stride) == 1 else None,
     )
     if not once:
-        sum_splits(rec, "conv_gpu", defines(g, choice.tile), to, bias, dx, samples=g.batch, inner=g.pixels, mergeable=True)
+        sum_splits(rec, "conv_gpu", gather_defines(g, choice.tile), to, bias, dx, samples=g.batch, inner=g.pixels, mergeable=True)
 
 
 def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref, choice: Choice | None = None) -> None:
@@ -190,6 +191,12 @@ def defines(g: ConvGeometry, tile: Tile) -> dict[str, int]:
     shares = all(lines * tile.depth % (conv_mma.VECTOR * tile.items) == 0 for lines in (tile.rows, tile.columns))
     vector = g.pointwise and g.positions % conv_mma.VECTOR == 0 and g.group_channels % conv_mma.VECTOR == 0 and shares
     return {**tile.defines(), **dict(zip(("STEP_CHANNELS", "STEP_ROWS", "STEP_TAPS"), window_step(g, tile))), **window(g), "VECTOR": int(vector)}
+
+
+def gather_defines(g: ConvGeometry, tile: Tile) -> dict[str, int]:
+    """Likewise of forward and backward_data. In TF32 more work-items side by side are worth a few spilled registers; docs/kernel-log.md says where not."""
+    limited = tile.mma == 1 and tile.item_rows * tile.item_columns == LIMITED_SUMS
+    return {**defines(g, tile), **({"REGISTERS": REGISTERS} if limited else {})}
 
 
 def levels(g: ConvGeometry, tile: Tile) -> int:

@@ -99,7 +99,7 @@ def _gather(
         defines=defines,
         epilogue=14 if once else None,
         gate=2 if once and back and gates(g) else None,
-        moments=Collects(2, -(-columns // tile.columns)) if once and (not back or max(g.stride) == 1) else None,
+        moments=Collects(2, -(-columns // tile.columns), gradients=False) if once and (not back or max(g.stride) == 1) else None,
     )
     if not once:
         sum_splits(rec, "conv_mma", defines, to, bias, target, samples=g.batch, inner=inner, mergeable=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -111,8 +112,6 @@ def test_a_useless_cache_entry_is_rebuilt_and_replaced(device: Device, cache: Pa
 
 
 def test_the_cache_key_covers_device_driver_and_text(device: Device) -> None:
-    from types import SimpleNamespace
-
     facts = {name: getattr(device, name) for name in ("cl", "name", "driver_version", "platform_name", "platform_version", "target", "info")}
 
     def entry(text: str = "x", **changed: str) -> str:
@@ -120,6 +119,17 @@ def test_the_cache_key_covers_device_driver_and_text(device: Device) -> None:
 
     others = {entry("y"), *(entry(**{name: "other"}) for name in facts if name not in ("cl", "target", "info"))}
     assert len(others | {entry()}) == 6
+
+
+def test_a_program_may_limit_its_registers(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    limited = ProgramKey(SOURCE, (("FACTOR", "2"), ("REGISTERS", "32")))
+    programs = Programs(device)
+    assert scaled(device, programs.build_all([limited])[limited]) == 6
+    assert scaled(device, Programs(device).build_all([limited])[limited]) == 6  # from its binary
+    monkeypatch.setattr(programs, "_device", SimpleNamespace(cl_device=SimpleNamespace(extensions="cl_khr_fp16 cl_nv_compiler_options")))
+    assert programs._options_of(limited) == f"{programs._options_of(key(2))} -cl-nv-maxrregcount=32"
+    monkeypatch.setattr(programs._device.cl_device, "extensions", "cl_khr_fp16")
+    assert programs._options_of(limited) == programs._options_of(key(2))
 
 
 def test_with_the_cache_off_it_still_builds(device: Device, monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 from google.protobuf import text_format
 
 from ocaffe import proto
-from ocaffe.cli import main
+from ocaffe.cli import main, plan
 from ocaffe.solver.solver import Solver
 from tests.memory.test_traps import workplace  # noqa: F401  (a fixture)
 
@@ -23,7 +23,8 @@ def test_buffers_of_a_training_are_the_plan(net: str, settings: str, workplace: 
     original = cl.Buffer
 
     def counted(context: Any, flags: Any, size: int = 0, hostbuf: Any = None) -> Any:
-        created.append(size if hostbuf is None else hostbuf.nbytes)
+        if not flags & cl.mem_flags.ALLOC_HOST_PTR:  # through that host memory is pinned (ocaffe/cl/pinned.py)
+            created.append(size if hostbuf is None else hostbuf.nbytes)
         return original(context, flags, size, hostbuf)
 
     text = (workplace / f"zoo/{net}/solver.prototxt").read_text()
@@ -32,6 +33,7 @@ def test_buffers_of_a_training_are_the_plan(net: str, settings: str, workplace: 
     param.type = "Adam" if "Adam" in settings else param.type
     param.snapshot, param.snapshot_after_train, param.test_interval, param.max_iter = 0, False, 2, 5
     pathlib.Path("solver.prototxt").write_text(text_format.MessageToString(param))
+    monkeypatch.setattr(plan, "_target", lambda options: device.target)
     assert main(["plan", "--solver", "solver.prototxt", "--device", device.number, "--json", "plan.json"]) == 0
     planned = json.loads(pathlib.Path("plan.json").read_text())["total_bytes"]
     del param.test_iter[:]

@@ -15,6 +15,7 @@ from ocaffe.graph import record
 from ocaffe.memory import masks, recompute
 from ocaffe.memory.report import fixed_bytes
 from ocaffe.net import Net
+from ocaffe.ops import gemm_gpu
 from ocaffe.solver.solver import Solver
 
 BLOCK = """layer {{ name: "c{i}" type: "Convolution" bottom: "{x}" top: "c{i}" convolution_param {{
@@ -31,6 +32,7 @@ def small_values_count(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (masks, recompute):
         monkeypatch.setattr(module, "LEAST", 4096)
     monkeypatch.setattr(record, "FLUSH", 1)
+    monkeypatch.setattr(gemm_gpu, "SPLIT_SCRATCH", 1 << 16)
 
 
 def deep_solver() -> Any:

@@ -172,9 +172,12 @@ def test_sums_for_batch_norm(device: Any, monkeypatch: pytest.MonkeyPatch, name:
     sums = [value(f"sum{i}", g.channels) for i in range(4)]
     reduce(rec, f"mean = x2; inverse = x3; h = (x1 - mean) * inverse; {text}; v0 = g; v1 = g * h", reads=[diff, x, *((ref, 1) for ref in channel)], writes=sums,
            axes=(0, 2, 3), finish="y0 = v0 / n; y1 = v1 / n; y2 = v0; y3 = v1", scalars={**scalars, "n": 10.0})  # fmt: skip
-    count = len(rec.launches)
+    launches = list(rec.launches)
     rec.launches = merge_moments(rec.launches)
-    assert len(rec.launches) == count - (chunks > 1 and not rec.target.groups_meet) and rec.launches[-1].what.startswith("sum: v0 = x0; v1 = x1")
+    if name.endswith("16 bits"):
+        assert rec.launches == launches  # it was slower there
+        return
+    assert len(rec.launches) == len(launches) - (chunks > 1 and not rec.target.groups_meet) and rec.launches[-1].what.startswith("sum: v0 = x0; v1 = x1")
     rng = np.random.default_rng(3)
     feeds = {ref: rng.standard_normal(ref.shape).astype(np.float32) for ref in (dy, w, wide, *channel)}
     got, *found = execute(rec, device.context, feeds, [diff, *sums])
