@@ -95,18 +95,19 @@ INLINE Four four_columns(const Phase f, int column, int dense, int th, int tw) {
 }
 
 #if MOMENTS == 2
-/* The sums of the tile for BatchNorm's backward pass; arguments as those of store_positions. After all that is written, for that leaves the registers. */
-INLINE void tile_gradient_sums(local float* shared, float acc[TM][TN], const Phase f, int channel, int rows, int column0, int dense, int td, int th, int tw,
-                               const Statistics statistics, global float* to, int parts) {
-  const int item = get_local_id(0), plane = td * th * tw, row = tile_row(item), column = column0 + tile_column(item);
-  const int by_four = dense && statistics.x_aligned && (f.positions & 3) == 0;
-  global const float* x = statistics.x + (ulong)channel * plane;
+/* The sums for BatchNorm's backward pass of a tile that is written, every position of a plane: apart from the stores, which need the registers till then. `channel`
+   is that of the tile's first row, `rows` of them exist; `to` is where its sums go. */
+INLINE void tile_gradient_sums(local float* shared, float acc[TM][TN], const Phase f, int channel, int rows, int column0, const Statistics statistics,
+                               global float* to, int parts) {
+  const int item = get_local_id(0), row = tile_row(item), column = column0 + tile_column(item);
+  const int by_four = statistics.x_aligned && (f.positions & 3) == 0;
+  global const float* x = statistics.x + (ulong)channel * f.positions;
   float sum_g[TM], sum_gh[TM];
 #pragma unroll
   for (int i = 0; i < TM; ++i) sum_g[i] = sum_gh[i] = 0.0f;
 #pragma unroll
   for (int j = 0; j < TN; j += 4) {
-    const Four four = four_columns(f, column + COLUMN(j), dense, th, tw);
+    const Four four = four_columns(f, column + COLUMN(j), 1, 0, 0);
     if (four.exist <= 0) continue;
     ulong place[4];
 #pragma unroll
@@ -116,16 +117,16 @@ INLINE void tile_gradient_sums(local float* shared, float acc[TM][TN], const Pha
       float4 values[AT_ONCE];
 #pragma unroll
       for (int i = 0; i < AT_ONCE; ++i) {
-        global const float* from = x + (ulong)(min(row + ROW(i0 + i), rows - 1) * plane);
+        global const float* from = x + (ulong)(min(row + ROW(i0 + i), rows - 1) * f.positions); /* within a sample: fits an int */
         values[i] = by_four ? *(global const float4*)(from + place[0]) : (float4)(from[place[0]], from[place[1]], from[place[2]], from[place[3]]);
       }
 #pragma unroll
       for (int i = 0; i < AT_ONCE; ++i) {
         const float value[4] = {values[i].x, values[i].y, values[i].z, values[i].w};
-        const int own = channel + min(row + ROW(i0 + i), rows - 1);
+        const int own = min(row + ROW(i0 + i), rows - 1);
 #pragma unroll
         for (int e = 0; e < 4; ++e) {
-          const float2 more = gradient_sums(statistics, own, value[e], acc[i0 + i][j + e]);
+          const float2 more = gradient_sums(statistics, channel + own, value[e], acc[i0 + i][j + e]);
           if (e < four.exist) sum_g[i0 + i] += more.x, sum_gh[i0 + i] += more.y;
         }
       }
@@ -154,7 +155,7 @@ INLINE void store_positions(float acc[TM][TN], const Phase f, global float* targ
 #pragma unroll
   for (int j = 0; j < TN; j += 4) {
     const Four four = four_columns(f, column + COLUMN(j), dense, th, tw);
-    if (four.exist <= 0) continue;
+    if (four.exist <= 0 || row >= rows - row0) continue;
     ulong place[4], sign_place[4];
     int element[4];
 #pragma unroll
@@ -165,11 +166,11 @@ INLINE void store_positions(float acc[TM][TN], const Phase f, global float* targ
     }
 #pragma unroll
     for (int i0 = 0; i0 < TM; i0 += AT_ONCE) {
-      /* Rows past the end look where the last one does. */
+      /* Rows past the end look where the work-item's first one does, and nowhere if that is one of them. */
       Before before[AT_ONCE];
 #pragma unroll
       for (int i = 0; i < AT_ONCE; ++i) {
-        const int own = min(row + ROW(i0 + i), rows - row0 - 1), more = own * plane;
+        const int own = row + ROW(i0 + i) < rows - row0 ? row + ROW(i0 + i) : row, more = own * plane;
         global const float* to = target + (ulong)own * plane;
         if (by_four)
           before[i] = before_four(to + place[0], accumulate, sign + sign_place[0], element[0] + more);
@@ -204,7 +205,7 @@ INLINE void store_positions(float acc[TM][TN], const Phase f, global float* targ
 #if MOMENTS == 1
   tile_moments(shared, acc, rows - row0, f.columns - column0, to, parts_of_row, statistics.apart);
 #else
-  tile_gradient_sums(shared, acc, f, channel, rows - row0, column0, dense, td, th, tw, statistics, to, parts_of_row);
+  tile_gradient_sums(shared, acc, f, channel, rows - row0, column0, statistics, to, parts_of_row);
 #endif
 #endif
 }

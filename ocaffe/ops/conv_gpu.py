@@ -22,7 +22,7 @@ WINOGRAD = "winograd"  # a choice beside the tiles
 WINDOW_STEP = 12  # products of a result that one step takes at the most where the window leaves a choice
 TENSOR_STEP = 8  # the depth of one product on tensor cores
 FILTER_SUMS = 64  # sums of a work-item of backward_filter on tensor cores: with more of them it runs out of registers
-LIMITED_SUMS, REGISTERS = 64, 128  # of work-items of which an H100 then holds 512 a unit; without a limit they take up to 172
+LIMITED_SUMS, MOST_REGISTERS = 64, 128  # of work-items of which an H100 then holds 512 a unit; without a limit they take up to 172
 LEVEL_SUMS = 32  # sums of a work-item that leave registers for a second level (kernels/tile_gpu.h)
 
 
@@ -196,7 +196,7 @@ def defines(g: ConvGeometry, tile: Tile) -> dict[str, int]:
 def gather_defines(g: ConvGeometry, tile: Tile) -> dict[str, int]:
     """Likewise of forward and backward_data. In TF32 more work-items side by side are worth a few spilled registers; docs/kernel-log.md says where not."""
     limited = tile.mma == 1 and tile.item_rows * tile.item_columns == LIMITED_SUMS
-    return {**defines(g, tile), **({"REGISTERS": REGISTERS} if limited else {})}
+    return {**defines(g, tile), **({"REGISTERS": MOST_REGISTERS} if limited else {})}
 
 
 def levels(g: ConvGeometry, tile: Tile) -> int:

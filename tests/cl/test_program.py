@@ -125,11 +125,27 @@ def test_a_program_may_limit_its_registers(device: Device, monkeypatch: pytest.M
     limited = ProgramKey(SOURCE, (("FACTOR", "2"), ("REGISTERS", "32")))
     programs = Programs(device)
     assert scaled(device, programs.build_all([limited])[limited]) == 6
-    assert scaled(device, Programs(device).build_all([limited])[limited]) == 6  # from its binary
     monkeypatch.setattr(programs, "_device", SimpleNamespace(cl_device=SimpleNamespace(extensions="cl_khr_fp16 cl_nv_compiler_options")))
     assert programs._options_of(limited) == f"{programs._options_of(key(2))} -cl-nv-maxrregcount=32"
     monkeypatch.setattr(programs._device.cl_device, "extensions", "cl_khr_fp16")
     assert programs._options_of(limited) == programs._options_of(key(2))
+
+
+@pytest.mark.parametrize("by_worker", [False, True], ids=["here", "by a worker"])
+def test_options_of_a_program_reach_the_compiler(device: Device, monkeypatch: pytest.MonkeyPatch, by_worker: bool) -> None:
+    plain = ProgramKey(SOURCE)
+    monkeypatch.setattr(Programs, "_options_of", lambda self, key: self._options + " -DFACTOR=5")
+    monkeypatch.setattr(module, "worker_count", lambda jobs: int(by_worker))
+    with monkeypatch.context() as shy:
+        if by_worker:
+            only_workers_build(shy)
+        assert scaled(device, Programs(device).build_all([plain])[plain]) == 15
+    forbid_compiling(monkeypatch)
+    given: list[str] = []
+    build = Programs._build
+    monkeypatch.setattr(Programs, "_build", lambda self, program, options: given.append(options) or build(self, program, options))
+    assert scaled(device, Programs(device).build_all([plain])[plain]) == 15
+    assert [options.split()[-1] for options in given] == ["-DFACTOR=5"]  # NVIDIA's binaries are compiled once more
 
 
 def test_with_the_cache_off_it_still_builds(device: Device, monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:

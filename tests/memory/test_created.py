@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import json
 import pathlib
+from types import SimpleNamespace
 from typing import Any
 
 import pyopencl as cl
@@ -10,7 +11,7 @@ import pytest
 from google.protobuf import text_format
 
 from ocaffe import proto
-from ocaffe.cli import main, plan
+from ocaffe.cli import main
 from ocaffe.solver.solver import Solver
 from tests.memory.test_traps import workplace  # noqa: F401  (a fixture)
 
@@ -33,7 +34,7 @@ def test_buffers_of_a_training_are_the_plan(net: str, settings: str, workplace: 
     param.type = "Adam" if "Adam" in settings else param.type
     param.snapshot, param.snapshot_after_train, param.test_interval, param.max_iter = 0, False, 2, 5
     pathlib.Path("solver.prototxt").write_text(text_format.MessageToString(param))
-    monkeypatch.setattr(plan, "_target", lambda options: device.target)
+    monkeypatch.setattr("ocaffe.cl.device.select_device", lambda *_, **__: SimpleNamespace(target=device.target, close=lambda: None))
     assert main(["plan", "--solver", "solver.prototxt", "--device", device.number, "--json", "plan.json"]) == 0
     planned = json.loads(pathlib.Path("plan.json").read_text())["total_bytes"]
     del param.test_iter[:]

@@ -260,6 +260,20 @@ def test_which_convolutions_go_to_which_kernels(mode: str, quads: str) -> None:
         assert not any(tile.quads for tile in conv_gpu.tiles(target, more_taps_than_bits, way))
 
 
+@pytest.mark.parametrize("tile", [*TENSOR_TILES, *TF32_TILES], ids=str)
+def test_where_registers_are_limited(tile: Tile) -> None:
+    """In TF32, of work-items with 64 sums, and not where filters' gradients are made: elsewhere it was slower."""
+    rec = recorder(replace(H100, tensor_cores=True))
+    g = geometry(2, 64, 128, (1, 28, 28), (1, 1, 1))
+    x, dy, w = Ref("x", g.input_shape, Role.ACTIVATION), Ref("dy", g.output_shape, Role.ACTIVATION), Ref("w", g.weight_shape, Role.PARAMETER)
+    conv_gpu.forward(rec, g, x, w, None, dy, Choice(tile))
+    conv_gpu.backward_data(rec, g, dy, w, x, Choice(tile))
+    conv_gpu.backward_filter(rec, g, x, dy, Ref("dw", g.weight_shape, Role.GRADIENT), Choice(tile))
+    found = [dict(launch.call.defines).get("REGISTERS") for launch in rec.launches if launch.call]
+    limit = "128" if tile.mma == TF32 and tile.item_rows * tile.item_columns == 64 else None
+    assert found == [limit, limit, None]
+
+
 @pytest.mark.parametrize("tile", [*TILES, *TENSOR_TILES], ids=str)
 def test_tiles_meet_what_the_kernels_ask_for(tile: Tile) -> None:
     assert tile.items % 32 == 0 and tile.items <= 256 and tile.items % tile.columns == 0
