@@ -4,8 +4,11 @@ Copies from other memory go through the driver's small buffer, page by page: on 
 """
 from __future__ import annotations
 
+import itertools
 import math
 import threading
+from collections import deque
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +20,8 @@ if TYPE_CHECKING:
     from ocaffe.cl.device import Device
 
 THREADS = 8  # that fill chunks, if there are as many cores: one copies 5 to 10 GB/s
-CHUNK = 4 << 20  # bytes that one of them copies and sends at a time: 18 GB/s on an H100, 12 with half of it
+CHUNK = 2 << 20  # bytes that one of them copies and sends at a time
+CHUNKS = 2  # of a thread: it fills one while another is on its way
 
 
 def pinned(device: Device, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
@@ -47,13 +51,13 @@ def is_pinned(device: Device, array: np.ndarray) -> bool:
 
 
 class Staging:
-    """Brings arrays from ordinary memory to a device through pinned chunks: while one is on its way, other threads fill theirs."""
+    """Brings arrays from ordinary memory to a device through pinned chunks, which several threads fill while others are on their way."""
 
     def __init__(self, device: Device) -> None:
         self.device = device
         self.count = min(THREADS, cores())
         self._workers = Workers(self.count, "ocaffe send")
-        self._chunks: list[np.ndarray] = []  # one for each thread; made when something is sent
+        self._chunks: list[list[np.ndarray]] = []  # of each thread; made when something is sent
         self._lock = threading.Lock()
 
     @property
@@ -66,16 +70,22 @@ class Staging:
         source = data.reshape(-1).view(np.uint8)
         cl, queue = self.device.cl, self.device.queue
 
-        def copy(chunk: np.ndarray, first: int) -> None:
-            for at in range(first, source.nbytes, self.count * CHUNK):
+        def copy(chunks: Sequence[np.ndarray], first: int) -> None:
+            sent: deque[Any] = deque()
+            for at, chunk in zip(range(first, source.nbytes, self.count * CHUNK), itertools.cycle(chunks)):
+                if len(sent) == len(chunks):
+                    sent.popleft().wait()
                 part = chunk[: min(CHUNK, source.nbytes - at)]
                 part[...] = source[at : at + part.nbytes]
-                cl.enqueue_copy(queue, buffer, part, dst_offset=begin + at, is_blocking=True)
+                sent.append(cl.enqueue_copy(queue, buffer, part, dst_offset=begin + at, is_blocking=False))
+                queue.flush()
+            for event in sent:
+                event.wait()
 
         with self._lock:
             if not self._chunks:
-                self._chunks = [pinned(self.device, (CHUNK,), np.uint8) for _ in range(self.count)]
-            self._workers.run([partial(copy, chunk, index * CHUNK) for index, chunk in enumerate(self._chunks)])
+                self._chunks = [[pinned(self.device, (CHUNK,), np.uint8) for _ in range(CHUNKS)] for _ in range(self.count)]
+            self._workers.run([partial(copy, chunks, index * CHUNK) for index, chunks in enumerate(self._chunks)])
 
     def close(self) -> None:
         """End the threads and let go of the chunks."""

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import gc
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -73,6 +74,28 @@ def test_staged_arrays_arrive_whole(device: Device, threads: int, size: int, mon
     staging.send(buffer, 16, data)
     got = read(own, buffer, size + 64)
     assert (got[16 : 16 + size] == data).all() and (got[:16] == 7).all() and (got[16 + size :] == 7).all()
+    staging.close()
+
+
+def test_a_chunk_is_filled_when_its_copy_is_done(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Copies that happen as late as they may, when somebody waits for them."""
+    own, copy = of_its_own(device), device.cl.enqueue_copy
+
+    class Late:
+        def __init__(self, *args: Any, **settings: Any) -> None:
+            self.copy = partial(copy, *args, **{**settings, "is_blocking": True})
+
+        def wait(self) -> None:
+            self.copy()
+
+    monkeypatch.setattr(module, "CHUNK", 100)
+    monkeypatch.setattr(module, "cores", lambda: 3)
+    staging, data = Staging(own), np.random.default_rng(2).integers(0, 256, 1950, np.uint8)
+    buffer = own.cl.Buffer(own.context, own.cl.mem_flags.READ_WRITE, data.nbytes)
+    monkeypatch.setattr(own.cl, "enqueue_copy", Late)
+    staging.send(buffer, 0, data)
+    monkeypatch.undo()
+    np.testing.assert_array_equal(read(own, buffer, data.nbytes), data)
     staging.close()
 
 
