@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ocaffe.target import Target
 
 FORMAT = 1  # of the files
-REMEDY = "`ocaffe tune --reset` removes your table, `ocaffe tune` makes a new one"
+REMEDY = "`OCAFFE_TUNED=off` leaves tables out, `ocaffe tune --reset` removes yours, `ocaffe tune` makes a new one"
 T = TypeVar("T")
 
 
