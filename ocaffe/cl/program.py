@@ -19,7 +19,6 @@ from ocaffe.cl.device import Device
 from ocaffe.cl.workers import BuildFailure, Job, Worker, worker_count
 
 OPTIONS = "-cl-std=CL1.2 -cl-mad-enable"
-REGISTERS = "REGISTERS"  # the define of a program that limits its work-items' registers (kernels/tile_gpu.h)
 _CACHE_FORMAT = "1"  # part of every key: raise it when a binary of the same source and options would differ
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"([^"\n]+)".*$', re.MULTILINE)
 # Clang's form, PoCL's ('error: file.cl:6:70: ...'), and the older front ends' ('line 6: error').
@@ -124,8 +123,8 @@ class Programs:
         return {key: self._built[key] for key in wanted}
 
     def _options_of(self, key: ProgramKey) -> str:
-        """A program may set how many registers a work-item takes at most, where the compiler can be told."""
-        limit = dict(key.defines).get(REGISTERS)
+        """A program's define REGISTERS says how many a work-item takes at most (kernels/tile_gpu.h), where the compiler can be told."""
+        limit = dict(key.defines).get("REGISTERS")
         listens = limit and "cl_nv_compiler_options" in self._device.cl_device.extensions.split()
         return f"{self._options} -cl-nv-maxrregcount={limit}" if listens else self._options
 
