@@ -102,6 +102,8 @@ kernel void forward(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(const flo
 }
 
 #define HEIGHT BACK_ROWS(STRIDE_H)
+/* Whether what each row of taps gives is added up apart, so that fewer additions round the whole sum; with two rows it would be one more. */
+#define LINES (KERNEL_H > 2 * STRIDE_H)
 
 kernel void backward_data(OPERAND_RESTRICT(const float, dy), OPERAND_RESTRICT(const float, filter), SIGN OPERAND_RESTRICT(const float, bias),
                           OPERAND_RESTRICT(float, dx), SIZES, int strips, int has_bias, int accumulate, float slope) {
@@ -114,18 +116,26 @@ kernel void backward_data(OPERAND_RESTRICT(const float, dy), OPERAND_RESTRICT(co
   UNROLLED for (int r = 0; r < HEIGHT; ++r)
     UNROLLED for (int s = 0; s < STRIDE_W; ++s) sum[r][s] = 0.0f;
   for (int o = 0; o < multiplier; ++o, dy += oh * ow, filter += TAPS)
-    UNROLLED for (int q = FIRST_BACK(KERNEL_H, STRIDE_H, PAD_H, DILATION_H); q <= LAST_BACK(HEIGHT, STRIDE_H, PAD_H); ++q)
+    UNROLLED for (int q = FIRST_BACK(KERNEL_H, STRIDE_H, PAD_H, DILATION_H); q <= LAST_BACK(HEIGHT, STRIDE_H, PAD_H); ++q) {
+      const int row = top / STRIDE_H + q;
+      if (!WITHIN(row, oh)) continue;
+      float line[HEIGHT][STRIDE_W];
+      UNROLLED for (int r = 0; r < HEIGHT; ++r)
+        UNROLLED for (int s = 0; s < STRIDE_W; ++s) line[r][s] = LINES ? 0.0f : sum[r][s];
       UNROLLED for (int p = FIRST_BACK(KERNEL_W, STRIDE_W, PAD_W, DILATION_W); p <= LAST_BACK(STRIDE_W, STRIDE_W, PAD_W); ++p) {
-        const int row = top / STRIDE_H + q, column = strip_column + p;
-        if (!WITHIN(row, oh) || !WITHIN(column, ow)) continue;
+        const int column = strip_column + p;
+        if (!WITHIN(column, ow)) continue;
         const float v = dy[row * ow + column];
         UNROLLED for (int r = 0; r < HEIGHT; ++r)
           UNROLLED for (int s = 0; s < STRIDE_W; ++s) {
             const int y = r + PAD_H - q * STRIDE_H, x = s + PAD_W - p * STRIDE_W;
             if (IS_TAP(y, KERNEL_H, DILATION_H) && IS_TAP(x, KERNEL_W, DILATION_W))
-              sum[r][s] += filter[y / DILATION_H * KERNEL_W + x / DILATION_W] * v;
+              line[r][s] += filter[y / DILATION_H * KERNEL_W + x / DILATION_W] * v;
           }
       }
+      UNROLLED for (int r = 0; r < HEIGHT; ++r)
+        UNROLLED for (int s = 0; s < STRIDE_W; ++s) sum[r][s] = LINES ? sum[r][s] + line[r][s] : line[r][s];
+    }
   const int element = plane * h * w + top * w + left;
   global const float* signs = IF_GATED(sign + sign_offset + sample * sign_stride, dx);
   dx += dx_offset + sample * dx_stride + element;

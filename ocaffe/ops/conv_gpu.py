@@ -24,6 +24,7 @@ TENSOR_STEP = 8  # the depth of one product on tensor cores
 FILTER_SUMS = 64  # sums of a work-item of backward_filter on tensor cores: with more of them it runs out of registers
 LIMITED_SUMS, MOST_REGISTERS = 64, 128  # of work-items of which an H100 then holds 512 a unit; without a limit they take up to 172
 LEVEL_SUMS = 32  # sums of a work-item that leave registers for a second level (kernels/tile_gpu.h)
+LEVEL_DEPTH = 256  # products of a result from which on it is worth them
 
 
 def forward(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y: Ref, choice: Choice | None = None) -> None:
@@ -183,7 +184,7 @@ def with_step(g: ConvGeometry, tile: Tile, direction: str = "forward") -> Tile:
     step = window_step(g, tile)
     padded = math.prod(-(-n // part) * part for n, part in zip((g.group_channels, *g.kernel[1:]), step))
     waste = 1.0 if direction == "backward_filter" else padded * g.kernel[0] / g.depth
-    return replace(tile, depth=math.prod(step), levels=levels(g, tile), waste=waste)
+    return replace(tile, depth=math.prod(step), levels=levels(g, tile, direction), waste=waste)
 
 
 def defines(g: ConvGeometry, tile: Tile) -> dict[str, int]:
@@ -199,9 +200,12 @@ def gather_defines(g: ConvGeometry, tile: Tile) -> dict[str, int]:
     return {**defines(g, tile), **({"REGISTERS": MOST_REGISTERS} if limited else {})}
 
 
-def levels(g: ConvGeometry, tile: Tile) -> int:
-    """Levels of sums where registers are left for two: those of windows are deep, and cuDNN's algorithms for them are more exact than its products."""
-    return 2 if tile.mma == 3 and g.taps > 1 and tile.item_rows * tile.item_columns <= LEVEL_SUMS else 1
+def levels(g: ConvGeometry, tile: Tile, direction: str) -> int:
+    """Levels of sums where registers are left for two: those of windows are deep, and cuDNN's algorithms for them are more exact than its products.
+    backward_filter adds up many parts, and would take 240 registers instead of 167."""
+    few = tile.mma != 1 and tile.item_rows * tile.item_columns <= LEVEL_SUMS
+    deep = g.taps > 1 and g.taps * (g.group_outputs if direction == "backward_data" else g.group_channels) >= LEVEL_DEPTH
+    return 2 if few and deep and direction != "backward_filter" else 1
 
 
 def _split_channels(channels: int, g: ConvGeometry, choice: Choice) -> tuple[int, int]:

@@ -546,10 +546,13 @@ def test_two_levels_of_sums(device: Any, monkeypatch: pytest.MonkeyPatch) -> Non
         check_convolution(device, conv_gpu, geometry(2, 20, 9, (1, 9, 8), (1, 3, 5), pad=(0, 1, 2)), choice=small(g, splits), add=splits > 1)
 
 
-def test_levels_are_for_windows_and_where_there_are_registers() -> None:
+def test_levels_are_for_deep_windows_and_where_there_are_registers() -> None:
     few, many = (next(tile for tile in TENSOR_TILES if tile.item_rows * tile.item_columns == sums) for sums in (32, 64))
-    window, point = (geometry(1, 64, 64, (1, 50, 50), (1, n, n)) for n in (3, 1))
-    assert [conv_gpu.levels(*case) for case in ((window, few), (window, many), (point, few), (window, SMALL))] == [2, 1, 1, 1]
+    window, point = (geometry(1, 64, 16, (1, 50, 50), (1, n, n)) for n in (3, 1))
+    cases = ((window, few), (window, SMALL), (window, many), (point, few), (window, replace(few, mma=1)))
+    assert [conv_gpu.levels(*case, "forward") for case in cases] == [2, 2, 1, 1, 1]
+    assert [conv_gpu.levels(window, few, direction) for direction in ("backward_data", "backward_filter")] == [1, 1]  # 144 products; parts
+    assert conv_gpu.levels(replace(window, num_output=64), few, "backward_data") == 2
 
 
 def test_convolution_with_several_work_items_per_column(device: Any) -> None:
