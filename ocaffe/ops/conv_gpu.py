@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ocaffe.graph.ir import Collects, Ref
 from ocaffe.graph.recorder import Recorder
 from ocaffe.ops import conv_mma, winograd_gpu
-from ocaffe.ops.conv_window import gates, phase_columns, phases, product_shape, sizes, window
+from ocaffe.ops.conv_window import gates, phase_columns, phase_taps, phases, product_shape, sizes, window
 from ocaffe.ops.expression import reduce
 from ocaffe.ops.gemm_gpu import Choice, Meeting, Tile, cost, ranked, sum_splits, tiles_for
 from ocaffe.tuned import Problem
@@ -24,7 +24,7 @@ TENSOR_STEP = 8  # the depth of one product on tensor cores
 FILTER_SUMS = 64  # sums of a work-item of backward_filter on tensor cores: with more of them it runs out of registers
 LIMITED_SUMS, MOST_REGISTERS = 64, 128  # of work-items of which an H100 then holds 512 a unit; without a limit they take up to 172
 LEVEL_SUMS = 32  # sums of a work-item that leave registers for a second level (kernels/tile_gpu.h)
-LEVEL_DEPTH = 256  # products of a result from which on it is worth them
+LEVEL_DEPTH = 256  # products of a sum from which on it is worth them
 
 
 def forward(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y: Ref, choice: Choice | None = None) -> None:
@@ -39,8 +39,9 @@ def forward(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y:
         conv_mma.forward(rec, g, x, w, bias, y, choice)
         return
     part, splits = _split_channels(g.group_channels, g, choice)
-    size = _items(choice.tile, g.group_outputs, g.batch * g.positions, g.group * splits)
-    meeting = _meeting(rec, choice.tile, size, splits)
+    tile = replace(choice.tile, levels=levels(g, choice.tile, "forward", choice.splits))
+    size = _items(tile, g.group_outputs, g.batch * g.positions, g.group * splits)
+    meeting = _meeting(rec, tile, size, splits)
     once = splits == 1 or bool(meeting.parts)
     to = y if once else rec.scratch("splits", (splits, y.count))
     rec.launch(
@@ -49,13 +50,13 @@ def forward(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y:
         writes=[to, *meeting.parts],
         args=[*sizes(g), part, splits, bias is not None and once, once and rec.accumulates(y), 1.0],
         size=size,
-        local=(choice.tile.items, 1, 1),
-        defines={**gather_defines(g, choice.tile), **meeting.defines},
+        local=(tile.items, 1, 1),
+        defines={**gather_defines(g, tile), **meeting.defines},
         epilogue=14 if once else None,
-        moments=Collects(2, -(-g.batch * g.positions // choice.tile.columns)) if once else None,
+        moments=Collects(2, -(-g.batch * g.positions // tile.columns)) if once else None,
     )
     if not once:
-        sum_splits(rec, "conv_gpu", gather_defines(g, choice.tile), to, bias, y, samples=g.batch, inner=g.positions, mergeable=True)
+        sum_splits(rec, "conv_gpu", gather_defines(g, tile), to, bias, y, samples=g.batch, inner=g.positions, mergeable=True)
 
 
 def backward_data(
@@ -72,8 +73,9 @@ def backward_data(
         conv_mma.backward_data(rec, g, dy, w, bias, dx, choice)
         return
     part, splits = _split_channels(g.group_outputs, g, choice)
-    size = _items(choice.tile, g.group_channels, phase_columns(g), g.group * splits, phases(g))
-    meeting = _meeting(rec, choice.tile, size, splits)
+    tile = replace(choice.tile, levels=levels(g, choice.tile, "backward_data", choice.splits))
+    size = _items(tile, g.group_channels, phase_columns(g), g.group * splits, phases(g))
+    meeting = _meeting(rec, tile, size, splits)
     once = splits == 1 or bool(meeting.parts)
     to = dx if once else rec.scratch("splits", (splits, dx.count))
     rec.launch(
@@ -82,14 +84,14 @@ def backward_data(
         writes=[to, *meeting.parts],
         args=[*sizes(g), part, splits, bias is not None and once, once and rec.accumulates(dx), 1.0],
         size=size,
-        local=(choice.tile.items, 1, 1),
-        defines={**gather_defines(g, choice.tile), **meeting.defines},
+        local=(tile.items, 1, 1),
+        defines={**gather_defines(g, tile), **meeting.defines},
         epilogue=14 if once else None,
         gate=2 if once and gates(g) else None,
-        moments=Collects(2, -(-phase_columns(g) // choice.tile.columns)) if once and max(g.stride) == 1 else None,
+        moments=Collects(2, -(-phase_columns(g) // tile.columns)) if once and max(g.stride) == 1 else None,
     )
     if not once:
-        sum_splits(rec, "conv_gpu", gather_defines(g, choice.tile), to, bias, dx, samples=g.batch, inner=g.pixels, mergeable=True)
+        sum_splits(rec, "conv_gpu", gather_defines(g, tile), to, bias, dx, samples=g.batch, inner=g.pixels, mergeable=True)
 
 
 def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref, choice: Choice | None = None) -> None:
@@ -178,7 +180,7 @@ def tiles(target: Target, g: ConvGeometry, direction: str) -> list[Tile]:
 
 
 def with_step(g: ConvGeometry, tile: Tile, direction: str = "forward") -> Tile:
-    """The tile with the depth that the window gives and what that wastes; the depth of backward_filter are positions."""
+    """The tile with the depth that the window gives and what that wastes; the depth of backward_filter are positions. Levels are those without splits."""
     if tile.quads:
         return conv_mma.with_step(g, tile, direction)
     step = window_step(g, tile)
@@ -200,11 +202,13 @@ def gather_defines(g: ConvGeometry, tile: Tile) -> dict[str, int]:
     return {**defines(g, tile), **({"REGISTERS": MOST_REGISTERS} if limited else {})}
 
 
-def levels(g: ConvGeometry, tile: Tile, direction: str) -> int:
+def levels(g: ConvGeometry, tile: Tile, direction: str, splits: int = 1) -> int:
     """Levels of sums where registers are left for two: those of windows are deep, and cuDNN's algorithms for them are more exact than its products.
-    backward_filter adds up many parts, and would take 240 registers instead of 167."""
+    Parts of a depth and phases are less so. backward_filter adds up many parts, and would take 240 registers instead of 167."""
     few = tile.mma != 1 and tile.item_rows * tile.item_columns <= LEVEL_SUMS
-    deep = g.taps > 1 and g.taps * (g.group_outputs if direction == "backward_data" else g.group_channels) >= LEVEL_DEPTH
+    channels, taps = (g.group_outputs, phase_taps(g)) if direction == "backward_data" else (g.group_channels, g.taps)
+    part, _ = _split_channels(channels, g, Choice(tile, splits))
+    deep = g.taps > 1 and min(part, channels) * taps >= LEVEL_DEPTH
     return 2 if few and deep and direction != "backward_filter" else 1
 
 

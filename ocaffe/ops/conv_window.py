@@ -38,6 +38,11 @@ def phase_columns(g: ConvGeometry) -> int:
     return g.batch * math.prod(-(-n // s) for n, s in zip(g.size, g.stride))
 
 
+def phase_taps(g: ConvGeometry) -> int:
+    """Taps of the largest phase."""
+    return math.prod(-(-kernel // (stride // math.gcd(stride, dilation))) for kernel, stride, dilation in zip(g.kernel, g.stride, g.dilation))
+
+
 def product_shape(g: ConvGeometry, direction: str) -> tuple[int, int, int, int]:
     """Rows, columns, depth and number of the matrix products that `direction` ("forward", "backward_data", "backward_filter") consists of."""
     if direction == "forward":

@@ -555,6 +555,32 @@ def test_levels_are_for_deep_windows_and_where_there_are_registers() -> None:
     assert conv_gpu.levels(replace(window, num_output=64), few, "backward_data") == 2
 
 
+def test_levels_follow_the_depth_of_a_part_and_of_a_phase() -> None:
+    """As the programs have them, of tiles that were made for the whole depth."""
+
+    def found(g: ConvGeometry, splits: int, direction: str) -> str:
+        rec = recorder(H100)
+        x, y, w = Ref("x", g.input_shape, Role.ACTIVATION), Ref("y", g.output_shape, Role.ACTIVATION), Ref("w", g.weight_shape, Role.PARAMETER)
+        choice = Choice(conv_gpu.with_step(g, tile, direction), splits)
+        assert str(choice) == f"{name} /{splits}" and choice.tile.levels == conv_gpu.levels(g, tile, direction)
+        if direction == "forward":
+            conv_gpu.forward(rec, g, x, w, None, y, choice)
+        else:
+            conv_gpu.backward_data(rec, g, y, w, x, choice)
+        programs = {dict(launch.call.defines).get("LEVELS", "1") for launch in rec.launches if launch.call}
+        return " ".join(programs)
+
+    tile, name = TILES[-2], "32x64x10 by 4x8"
+    lenet = geometry(64, 20, 50, (1, 12, 12), (1, 5, 5))
+    assert [found(lenet, splits, "forward") for splits in (1, 2, 8)] == ["2", "1", "1"]  # 500, 250 and 100 products
+    assert [found(lenet, splits, "backward_data") for splits in (1, 2, 8)] == ["2", "2", "1"]  # 1250, 650 and 200
+    name = "32x64x8 by 4x8"
+    strided = geometry(2, 64, 48, (1, 9, 9), (1, 3, 3), stride=(1, 2, 2), pad=(0, 1, 1))
+    assert [found(strided, 1, direction) for direction in ("forward", "backward_data")] == ["2", "1"]  # of 4 taps of 48 outputs at the most
+    assert found(replace(strided, num_output=64), 1, "backward_data") == "2"
+    assert found(geometry(2, 64, 48, (1, 9, 9), (1, 3, 3), stride=(1, 2, 2), pad=(0, 2, 2), dilation=(1, 2, 2)), 1, "backward_data") == "2"  # one phase has all
+
+
 def test_convolution_with_several_work_items_per_column(device: Any) -> None:
     g = geometry(2, 7, 18, (1, 6, 7), (1, 3, 3), pad=(0, 1, 1))
     tile = next(tile for tile in TILES if tile.items > tile.columns)
