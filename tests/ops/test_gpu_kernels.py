@@ -640,6 +640,23 @@ def test_depthwise(device: Any, window: str, kind: str) -> None:
         check_convolution(device, conv_depthwise, g, kind=kind, add=case in (2, 3), offset=offset, gap=gap)
 
 
+@pytest.mark.parametrize("size", [3, 5])
+def test_rows_of_taps_are_added_up_apart(device: Any, size: int) -> None:
+    """Beside a sum of 2^24 a product of 0.75 is rounded away, the sum of a row of them is not. Products are exact, fused or not. The large
+    one is in the first row of one filter and in the last one of the other, for the kernel may begin with either."""
+    g = geometry(1, 2, 2, (1, 11, 12), (1, size, size), pad=(0, size // 2, size // 2), group=2)
+    dy, w, dx = Ref("dy", g.output_shape, Role.DIFF), Ref("w", g.weight_shape, Role.PARAMETER), Ref("dx", g.input_shape, Role.DIFF)
+    feeds = {dy: np.ones(dy.shape), w: np.full(w.shape, 0.75)}
+    filters = feeds[w].reshape(2, size, size)
+    filters[0, 0], filters[1, -1] = 0, 0
+    filters[0, 0, 0] = filters[1, -1, 0] = 1 << 24
+    chain = 0.75 * size * (size - 1)  # what a chain of additions loses: all products but one
+    rec = recorder(device.target)
+    conv_depthwise.backward_data(rec, g, dy, w, dx)
+    error = np.abs(execute(rec, device.context, feeds, [dx])[0] - Numpy(g).backward_data(feeds[dy], feeds[w])).max()
+    assert error < 0.5 * chain, f"{error} of {chain}"
+
+
 @pytest.mark.parametrize("vector", [4, 8, 16])
 @pytest.mark.parametrize("window", DEPTHWISE)
 def test_depthwise_of_narrow_outputs(device: Any, window: str, vector: int, monkeypatch: pytest.MonkeyPatch) -> None:
