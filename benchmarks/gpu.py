@@ -8,9 +8,10 @@ TRAIN is forward, backward and SGD's update, TEST forward. Mode `resident`: data
 is the median over rounds of ms per step. Mode `io`: an image batch in the host's memory is copied in and the loss (TEST: the last blob) read back, each step;
 the median over steps; dlprimitives' published figures, which are measured in this way, stand beside ours.
 
-`fp32`, `tf32`, `bf16` and `ieee` are ocaffe's --math (`ieee`: no inline PTX, as on devices of others). Their peers: `strict` is PyTorch in IEEE fp32 and
-`autocast` its bf16, each the better of its two memory formats; `default` is what it does out of the box (TF32 in convolutions, NCHW), `default_nhwc` the same
-with channels last. --peer (or $OCAFFE_TORCH_PEER) is the script that runs a prototxt in PyTorch. Both sides live in one process each, and wait in turn.
+`fp32`, `tf32`, `bf16` and `ieee` are ocaffe's --math (`ieee`: no tensor cores, but work-groups meet, which other makers' do not). Their peers: `strict` is
+PyTorch in IEEE fp32 and `autocast` its bf16, each the better of its two memory formats; `default` is what it does out of the box (TF32 in convolutions,
+NCHW), `default_nhwc` the same with channels last. --peer (or $OCAFFE_TORCH_PEER) is the script that runs a prototxt in PyTorch. Both sides live in one process
+each, and wait in turn.
 """
 from __future__ import annotations
 
