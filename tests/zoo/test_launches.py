@@ -1,0 +1,47 @@
+"""How many launches a training step of the zoo's nets takes on an H100, by its plan: no device needed."""
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ocaffe import proto, tuned
+from ocaffe.compile import Switches, compile_net
+from ocaffe.graph.build import build
+from ocaffe.graph.ir import Upload
+from ocaffe.graph.record import Choices, ParameterGroup
+from ocaffe.model.text import read_net, read_solver
+from ocaffe.network import phase_net
+from ocaffe.solver.update import Updater
+from ocaffe.target import Target
+
+ZOO = Path(__file__).parents[2] / "zoo"
+H100 = Target(kind="gpu", runtime="nvidia", name="NVIDIA H100 80GB HBM3", compute_units=132, vector_width=4, local_memory=48 << 10,
+              max_allocation=1 << 40, unified_memory=False, tensor_cores=True, device_fence="PTX")  # fmt: skip
+BATCH = 64
+IMAGES = {"lenet": (1, 28, 28), "resnet50": (3, 224, 224)}
+
+
+@pytest.mark.parametrize(
+    ("net", "math", "most"),
+    # Bounds of what there is. Of ResNet-50 450 are wanted (docs/kernel-log.md, "Launches, again").
+    [("lenet", "fp32", 22), ("lenet", "tf32", 22), ("resnet50", "fp32", 521), ("resnet50", "tf32", 506)],
+)
+def test_a_step_takes_few_launches(net: str, math: str, most: int) -> None:
+    """With data on the device, SGD, and the choices that ocaffe brings: kernels alone, no transfer."""
+    target = replace(H100, math=math)
+    target = replace(target, tuned=tuned.merged(tuned.shipped(target)))
+    assert target.tuned.choices
+    message = phase_net(read_net(str(ZOO / net / "train_val.prototxt")), proto.TRAIN)
+    for layer in message.layer:
+        if layer.type == "Data":
+            layer.type = "DummyData"
+            for dims in ((BATCH, *IMAGES[net]), (BATCH,)):
+                layer.dummy_data_param.shape.add().dim.extend(dims)
+    graph = build(message, proto.TRAIN)
+    group = ParameterGroup(graph.params)
+    update = Updater(group, read_solver(str(ZOO / net / "solver.prototxt")))
+    schedule = compile_net(graph, group, target, Choices(), Switches(), update).recording.schedule
+    assert not any(isinstance(launch, Upload) for launch in schedule)
+    assert len(schedule) <= most
