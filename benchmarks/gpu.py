@@ -6,7 +6,8 @@
 
 TRAIN is forward, backward and SGD's update, TEST forward. Mode `resident`: data are on the device, steps are queued, one synchronisation at the end; a figure
 is the median over rounds of ms per step. Mode `io`: an image batch in the host's memory is copied in and the loss (TEST: the last blob) read back, each step;
-the median over steps; dlprimitives' published figures, which are measured in this way, stand beside ours.
+the median over steps. It lies in pinned memory: TEST in `net.pinned`, TRAIN in blocks that are sent ahead. Mode `pageable`: TEST copies an ordinary array, as
+dlprimitives' published figures are measured; these stand beside ours in both modes.
 
 `fp32`, `tf32`, `bf16` and `ieee` are ocaffe's --math (`ieee`: no tensor cores, but work-groups meet, which other makers' do not). Their peers: `strict` is
 PyTorch in IEEE fp32 and `autocast` its bf16, each the better of its two memory formats; `default` is what it does out of the box (TF32 in convolutions,
