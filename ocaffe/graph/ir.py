@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 Shape = tuple[int, ...]
 FLOAT = np.dtype(np.float32)
+BFLOAT = np.dtype(np.uint16)  # bfloat16, the upper half of a float, which numpy does not have (ocaffe/memory/storage.py)
 NO_ACTIVATION = (1.0, -math.inf, math.inf)  # scalars of an epilogue that does nothing: a ReLU's slope and bounds (kernels/epilogue.h)
 
 
@@ -251,6 +252,7 @@ class Launch:
     `epilogue`: what follows can be merged into this launch (ocaffe/memory/epilogues.py).
     `gate`: the ReLU before it can be merged into this launch (ocaffe/memory/gates.py, kernels/gate.h).
     `moments`: BatchNorm's sums can be merged into this launch (ocaffe/memory/moments.py).
+    `stored`: names of the operands, in order, that may be kept in 16 bits ("": floats alone), as kernels/stored.h declares them; what is not named is floats.
     """
 
     layer: str
@@ -264,6 +266,7 @@ class Launch:
     epilogue: int | None = None  # index of NO_ACTIVATION in the scalars, or of its slope alone; before it whether the last read is a bias, and whether it adds
     gate: int | None = None  # it can do a ReLU's backward pass on what it writes: where the operand of signs goes in then, or stands if it does
     moments: Collects | None = None  # it can collect sums of what it writes
+    stored: tuple[str, ...] = ()  # which operands may be kept in 16 bits (ocaffe/memory/storage.py)
     cheap: bool = False  # pure, and one pass over memory: it may be run again instead of keeping what it writes
     flops: int = 0  # floating point operations of the direct algorithm, where they are what takes the time
     again: bool = False  # in backward, what forward did already
@@ -276,11 +279,13 @@ class Launch:
         """Whether a ReLU's backward pass was merged into this launch."""
         return self.call is not None and any(name == "GATE" for name, _ in self.call.defines)
 
-    def merge(self, place: int, operand: Operand, *scalars: np.generic, **defines: int | str) -> None:
-        """Make it a variant of its kernel that has one operand more, at `place`, and perhaps scalars, the last ones."""
+    def merge(self, place: int, operand: Operand, *scalars: np.generic, stored: str = "", **defines: int | str) -> None:
+        """Make it a variant of its kernel that has one operand more, at `place`, and perhaps scalars, the last ones. `stored`: its name there, if any."""
         if self.gated and self.gate is not None and place <= self.gate:
             self.gate += 1
         self.define(*scalars, **defines)
+        names = (*self.stored, *[""] * (len(self.operands) - len(self.stored)))
+        self.stored = (*names[:place], stored, *names[place:])
         self.operands = [*self.operands[:place], operand, *self.operands[place:]]
         self.inplace = tuple((i + (i >= place), j + (j >= place)) for i, j in self.inplace)
 

@@ -88,13 +88,14 @@ class Recorder:
         gate: int | None = None,
         moments: Collects | None = None,
         cheap: bool = False,
+        stored: Sequence[str] = (),
     ) -> None:
         """Record the call of `kernel` ("file.function" in ocaffe/kernels).
 
         Kernel arguments: reads, writes, modifies, each as (pointer, ulong offset, ulong batch stride), then `args`: an int becomes an
         OpenCL int, a float a float; pass numpy scalars for other types. `size`: work-items needed; with `local`, rounded up to a
         multiple of it (the kernel checks bounds). `inplace`: (index of a read, index of a write) that may share memory. `epilogue`, `gate`,
-        `moments` and `cheap`: see Launch.
+        `moments`, `cheap` and `stored`: see Launch.
         """
         if 0 in size:
             self.empty(reads, writes, modifies, kernel)
@@ -110,7 +111,7 @@ class Recorder:
         )
         pairs = tuple((i, len(reads) + j) for i, j in inplace)
         operands = self.operands(reads, writes, modifies)
-        self.add(Launch(self.layer, self.phase, operands, call, None, pairs, side_effect, kernel, epilogue, gate, moments, cheap))
+        self.add(Launch(self.layer, self.phase, operands, call, None, pairs, side_effect, kernel, epilogue, gate, moments, tuple(stored), cheap))
 
     @contextmanager
     def counted(self, flops: int) -> Iterator[None]:

@@ -11,6 +11,8 @@
    argument is wider) and arguments in memory: a transposition of 16 vectors takes 600 instructions then. */
 #define INLINE static inline __attribute__((always_inline))
 
+#include "stored.h"
+
 /* Operands of kernels whose work-groups meet: counters and partial results. */
 #ifdef DEVICE_FENCE
 #define ARRIVED OPERAND(uint, arrived),

@@ -51,8 +51,8 @@ INLINE float sum_of_line(local float* line, int place, int length, float v) {
 }
 #endif
 
-kernel void forward(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(const float, filter), STATISTICS OPERAND_RESTRICT(const float, bias),
-                    OPERAND_RESTRICT(float, y), SIZES, int strips, int pieces, int together, int has_bias, int accumulate, float slope) {
+kernel void forward(OPERAND_RESTRICT(const SOURCE_T, x), OPERAND_RESTRICT(const float, filter), STATISTICS OPERAND_RESTRICT(const float, bias),
+                    OPERAND_RESTRICT(RESULT_T, y), SIZES, int strips, int pieces, int together, int has_bias, int accumulate, float slope) {
 #ifdef MOMENTS
   local float lines[MOST_ITEMS];
 #endif
@@ -73,14 +73,14 @@ kernel void forward(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(const flo
     UNROLLED for (int j = 0; j < KERNEL_W; ++j) {
       const int row = at_y + q, column = at_x + j * DILATION_W;
       if (!WITHIN(row, h) || !WITHIN(column, w) || !exists) continue;
-      const float v = x[row * w + column];
+      const float v = GET(SOURCE_T, x + row * w + column);
       UNROLLED for (int r = 0; r < ROWS; ++r)
         if (IS_TAP(q - r * STRIDE_H, KERNEL_H, DILATION_H)) sum[r] += filter[(q - r * STRIDE_H) / DILATION_H * KERNEL_W + j] * v;
     }
   const float factor = FACTOR(bias, plane), offset = OFFSET(bias, plane);
   y += y_offset + sample * y_stride + (ulong)plane * oh * ow + top * ow + within % ow;
   UNROLLED for (int r = 0; r < ROWS; ++r) {
-    if (r < rows) sum[r] = put(y + r * ow, sum[r] * factor + offset, accumulate, slope, y, 0);
+    if (r < rows) sum[r] = put(y + r * ow, sum[r] * factor + offset, accumulate, slope, NO_SIGN(y), 0);
   }
 #ifdef MOMENTS
   const int length = min((int)get_local_size(0), items), place = item % length;
@@ -105,8 +105,8 @@ kernel void forward(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(const flo
 /* Whether what each row of taps gives is added up apart, so that fewer additions round the whole sum; with two rows it would be one more. */
 #define LINES (KERNEL_H > 2 * STRIDE_H)
 
-kernel void backward_data(OPERAND_RESTRICT(const float, dy), OPERAND_RESTRICT(const float, filter), SIGN OPERAND_RESTRICT(const float, bias),
-                          OPERAND_RESTRICT(float, dx), SIZES, int strips, int has_bias, int accumulate, float slope) {
+kernel void backward_data(OPERAND_RESTRICT(const SOURCE_T, dy), OPERAND_RESTRICT(const float, filter), SIGN OPERAND_RESTRICT(const float, bias),
+                          OPERAND_RESTRICT(RESULT_T, dx), SIZES, int strips, int has_bias, int accumulate, float slope) {
   STRIP_ITEM(outputs / multiplier, strips, (w + STRIDE_W - 1) / STRIDE_W)
   dy += dy_offset + sample * dy_stride + (ulong)plane * multiplier * oh * ow;
   filter += filter_offset + plane * multiplier * TAPS;
@@ -125,7 +125,7 @@ kernel void backward_data(OPERAND_RESTRICT(const float, dy), OPERAND_RESTRICT(co
       UNROLLED for (int p = FIRST_BACK(KERNEL_W, STRIDE_W, PAD_W, DILATION_W); p <= LAST_BACK(STRIDE_W, STRIDE_W, PAD_W); ++p) {
         const int column = strip_column + p;
         if (!WITHIN(column, ow)) continue;
-        const float v = dy[row * ow + column];
+        const float v = GET(SOURCE_T, dy + row * ow + column);
         UNROLLED for (int r = 0; r < HEIGHT; ++r)
           UNROLLED for (int s = 0; s < STRIDE_W; ++s) {
             const int y = r + PAD_H - q * STRIDE_H, x = s + PAD_W - p * STRIDE_W;
@@ -137,7 +137,7 @@ kernel void backward_data(OPERAND_RESTRICT(const float, dy), OPERAND_RESTRICT(co
         UNROLLED for (int s = 0; s < STRIDE_W; ++s) sum[r][s] = LINES ? sum[r][s] + line[r][s] : line[r][s];
     }
   const int element = plane * h * w + top * w + left;
-  global const float* signs = IF_GATED(sign + sign_offset + sample * sign_stride, dx);
+  global const SIGNS_T* signs = IF_GATED(sign + sign_offset + sample * sign_stride, dx);
   dx += dx_offset + sample * dx_stride + element;
   UNROLLED for (int r = 0; r < HEIGHT; ++r)
     UNROLLED for (int s = 0; s < STRIDE_W; ++s)
@@ -146,9 +146,9 @@ kernel void backward_data(OPERAND_RESTRICT(const float, dy), OPERAND_RESTRICT(co
 }
 
 #if FEW
-kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void backward_filter(OPERAND_RESTRICT(const float, x),
-                                                                               OPERAND_RESTRICT(const float, dy), ARRIVED
-                                                                               OPERAND_RESTRICT(float, dw) PARTS, SIZES, int each,
+kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void backward_filter(OPERAND_RESTRICT(const SOURCE_T, x),
+                                                                               OPERAND_RESTRICT(const GIVEN_T, dy), ARRIVED
+                                                                               OPERAND_RESTRICT(RESULT_T, dw) PARTS, SIZES, int each,
                                                                                int part, int accumulate) {
   local float sums[ITEMS];
   const int item = get_local_id(0), output = get_group_id(0), slice = get_group_id(1);
@@ -166,19 +166,19 @@ kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void backward_filter(O
   const int step_x = ITEMS % ow, step_y = ITEMS / ow % strips, step_sample = ITEMS / ow / strips;
   int px = item % ow, py = item / ow % strips, sample = slice * part + item / ow / strips;
   while (sample < end) {
-    global const float* given = dy + sample * dy_stride + py * ROWS * ow + px;
-    global const float* image = x + sample * x_stride;
+    global const GIVEN_T* given = dy + sample * dy_stride + py * ROWS * ow + px;
+    global const SOURCE_T* image = x + sample * x_stride;
     const int at_y = py * ROWS * STRIDE_H - PAD_H, at_x = px * STRIDE_W - PAD_W;
     float v[ROWS];
 #pragma unroll
-    for (int r = 0; r < ROWS; ++r) v[r] = py * ROWS + r < oh ? given[r * ow] : 0.0f;
+    for (int r = 0; r < ROWS; ++r) v[r] = py * ROWS + r < oh ? GET(GIVEN_T, given + r * ow) : 0.0f;
 #pragma unroll
     for (int q = 0; q < FORWARD_ROWS(KERNEL_H, STRIDE_H, DILATION_H); ++q)
 #pragma unroll
       for (int j = 0; j < KERNEL_W; ++j) {
         const int row = at_y + q, column = at_x + j * DILATION_W;
         if (!WITHIN(row, h) || !WITHIN(column, w)) continue;
-        const float pixel = image[row * w + column];
+        const float pixel = GET(SOURCE_T, image + row * w + column);
 #pragma unroll
         for (int r = 0; r < ROWS; ++r)
           if (IS_TAP(q - r * STRIDE_H, KERNEL_H, DILATION_H)) sum[(q - r * STRIDE_H) / DILATION_H][j] += v[r] * pixel;
@@ -198,7 +198,7 @@ kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void backward_filter(O
 #define LEAVE(t, sum) all[slice * TAPS + t] = sum
 #else
   dw += dw_offset + slice * dw_stride + output * TAPS;
-#define LEAVE(t, sum) put(dw + t, sum, accumulate, 1.0f, dw, 0)
+#define LEAVE(t, sum) put(dw + t, sum, accumulate, 1.0f, NO_SIGN(dw), 0)
 #endif
 #pragma unroll
   for (int t = 0; t < TAPS; ++t) {
@@ -217,7 +217,7 @@ kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void backward_filter(O
   float total = 0.0f;
 #pragma unroll 4
   for (int s = 0; s < slices; ++s) total += all[s * TAPS + item];
-  put(dw + dw_offset + output * TAPS + item, total, accumulate, 1.0f, dw, 0);
+  put(dw + dw_offset + output * TAPS + item, total, accumulate, 1.0f, NO_SIGN(dw), 0);
 #endif
 }
 #endif

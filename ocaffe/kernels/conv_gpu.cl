@@ -63,7 +63,7 @@
 
 #if VECTOR
 /* The sums of a tile of forward and backward_data, as gemm_gpu.cl makes them, but that the columns of a sample lie apart from those of the next one. */
-INLINE void gather_vectors(const int backward, float acc[SUM_ROWS][TN], local float* as, local float* bs, global const float* source, ulong source_stride,
+INLINE void gather_vectors(const int backward, float acc[SUM_ROWS][TN], local float* as, local float* bs, global const SOURCE_T* source, ulong source_stride,
                            global const float* filter, const Phase f, int group, int rows, int depth, int row0, int column0, int begin, int end) {
   const int item = get_local_id(0), plane = f.positions;
   PART(a, BM, LDA, !backward, 0);
@@ -73,7 +73,7 @@ INLINE void gather_vectors(const int backward, float acc[SUM_ROWS][TN], local fl
   /* Columns past the end fetch the last ones and are not stored. */
   const int column = min(column0 + b_line, f.columns - 4), whole_rows = rows - row0 >= BM;
   source += column / plane * source_stride + column % plane + (ulong)(group * depth + begin + b_depth) * plane;
-  const int aligned = (((size_t)source / sizeof(float) | source_stride | (size_t)filter / sizeof(float)) & 3) == 0;
+  const int aligned = (((size_t)source / sizeof(SOURCE_T) | source_stride | (size_t)filter / sizeof(float)) & 3) == 0;
   const ulong a_next = a_next_line * a_row_step + a_next_depth * a_depth_step, b_next = (ulong)b_next_depth * plane;
   local const float* a_from = as + tile_row(item);
   local const float* b_from = bs + tile_column(item);
@@ -81,7 +81,8 @@ INLINE void gather_vectors(const int backward, float acc[SUM_ROWS][TN], local fl
   const int steps = (end - begin + BK - 1) / BK;
   for (int exact = 0;; exact = 1) {
     tile_clear(acc);
-    global const float *a_at = filter, *b_at = source;
+    global const float* a_at = filter;
+    global const SOURCE_T* b_at = source;
     for (int s = 0; s <= steps; ++s) {
       const int k = begin + s * BK;
       if (s < steps) {
@@ -92,14 +93,14 @@ INLINE void gather_vectors(const int backward, float acc[SUM_ROWS][TN], local fl
         } else {
 #pragma unroll
           for (int i = 0; i < FOURS(BM); ++i)
-            ra[i] = fetch_edge(a_at + i * a_next, existing(row0 + a_line + i * a_next_line, k + a_depth + i * a_next_depth, rows, end, !backward));
+            ra[i] = FETCH_EDGE(float)(a_at + i * a_next, existing(row0 + a_line + i * a_next_line, k + a_depth + i * a_next_depth, rows, end, !backward));
         }
         if (whole) {
 #pragma unroll
-          for (int i = 0; i < FOURS(BN); ++i) rb[i] = *(global const float4*)(b_at + i * b_next);
+          for (int i = 0; i < FOURS(BN); ++i) rb[i] = GET4(SOURCE_T, b_at + i * b_next);
         } else {
 #pragma unroll
-          for (int i = 0; i < FOURS(BN); ++i) rb[i] = fetch_edge(b_at + i * b_next, k + b_depth + i * b_next_depth < end ? 4 : 0);
+          for (int i = 0; i < FOURS(BN); ++i) rb[i] = FETCH_EDGE(SOURCE_T)(b_at + i * b_next, k + b_depth + i * b_next_depth < end ? 4 : 0);
         }
         a_at += BK * a_depth_step;
         b_at += (ulong)BK * plane;
@@ -121,10 +122,10 @@ INLINE void gather_vectors(const int backward, float acc[SUM_ROWS][TN], local fl
 
 /* forward (backward = 0) and backward_data (backward = 1): both gather `source` at the taps of each position of `target`, times the filters.
    rows, depth: channels of target and source in a group; sd, sh, sw and td, th, tw: their planes. */
-INLINE void gather(const int backward, local float* as, local float* bs, global uint* arrived, global float* parts, global const float* source, ulong source_stride,
-                   global const float* filter, global const float* bias, ulong bias_stride, global float* target, ulong target_stride, int target_aligned,
+INLINE void gather(const int backward, local float* as, local float* bs, global uint* arrived, global float* parts, global const SOURCE_T* source, ulong source_stride,
+                   global const float* filter, global const float* bias, ulong bias_stride, global RESULT_T* target, ulong target_stride, int target_aligned,
                    int batch, int groups, int rows, int depth, int sd, int sh, int sw, int td, int th, int tw, int split_channels,
-                   int splits, int has_bias, int accumulate, float slope, global const float* sign, ulong sign_stride, int sign_aligned,
+                   int splits, int has_bias, int accumulate, float slope, global const SIGNS_T* sign, ulong sign_stride, int sign_aligned,
                    const Statistics statistics) {
   const int phases = backward ? PHASES : 1;
   const int tap_step_d = backward ? PHASE_STEP_D : 1, tap_step_h = backward ? PHASE_STEP_H : 1, tap_step_w = backward ? PHASE_STEP_W : 1;
@@ -196,10 +197,10 @@ INLINE void gather(const int backward, local float* as, local float* bs, global 
             const int x = TAP_AT(at_w, tap, STRIDE_W, DILATION_W);
             const int exists = row_exists && tap < KERNEL_W && (!leaves || (uint)x < (uint)sw);
             const int limit = exists ? end - channel - b_channel : 0;
-            global const float* b = source + (long)((z * sh + y) * sw + x) + (long)(channel + b_channel) * plane;
+            global const SOURCE_T* b = source + (long)((z * sh + y) * sw + x) + (long)(channel + b_channel) * plane;
 #pragma unroll
             for (int i = 0; i < ITEM_CHANNELS; ++i)
-              rb[r * STEP_TAPS + t][i] = i * CHANNELS_APART < limit ? b[i * CHANNELS_APART * plane] : 0.0f;
+              rb[r * STEP_TAPS + t][i] = i * CHANNELS_APART < limit ? GET(SOURCE_T, b + i * CHANNELS_APART * plane) : 0.0f;
           }
         }
 
@@ -244,20 +245,20 @@ INLINE void gather(const int backward, local float* as, local float* bs, global 
                   sign, sign_stride, sign_aligned, as, statistics, backward);
 }
 
-kernel GROUP_OF_NT void forward(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(const float, filter),
+kernel GROUP_OF_NT void forward(OPERAND_RESTRICT(const SOURCE_T, x), OPERAND_RESTRICT(const float, filter),
                                 STATISTICS ARRIVED OPERAND_RESTRICT(const float, bias),
-                                OPERAND_RESTRICT(float, y) PARTS, SIZES, int split_channels, int splits,
+                                OPERAND_RESTRICT(RESULT_T, y) PARTS, SIZES, int split_channels, int splits,
                                 int has_bias, int accumulate, float slope) {
   LOCAL_TILE(as, 2 * BK * LDA > MOMENTS_SIZE ? 2 * BK * LDA : MOMENTS_SIZE);
   LOCAL_TILE(bs, 2 * BK * LDB);
   gather(0, as, bs, MEETING, x + x_offset, x_stride, filter + filter_offset, bias + bias_offset, bias_stride, y + y_offset, y_stride, (y_offset & 3) == 0, batch,
-         groups, outputs, channels, d, h, w, od, oh, ow, split_channels, splits, has_bias, accumulate, slope, y, 0, 1, GIVEN_STATISTICS);
+         groups, outputs, channels, d, h, w, od, oh, ow, split_channels, splits, has_bias, accumulate, slope, NO_SIGN(y), 0, 1, GIVEN_STATISTICS);
 }
 
-kernel GROUP_OF_NT void backward_data(OPERAND_RESTRICT(const float, dy),
+kernel GROUP_OF_NT void backward_data(OPERAND_RESTRICT(const SOURCE_T, dy),
                                       OPERAND_RESTRICT(const float, filter),
                                       STATISTICS SIGN ARRIVED OPERAND_RESTRICT(const float, bias),
-                                      OPERAND_RESTRICT(float, dx) PARTS, SIZES, int split_channels,
+                                      OPERAND_RESTRICT(RESULT_T, dx) PARTS, SIZES, int split_channels,
                                       int splits, int has_bias, int accumulate, float slope) {
   LOCAL_TILE(as, 2 * BK * LDA > MOMENTS_SIZE ? 2 * BK * LDA : MOMENTS_SIZE);
   LOCAL_TILE(bs, 2 * BK * LDB);
@@ -268,8 +269,8 @@ kernel GROUP_OF_NT void backward_data(OPERAND_RESTRICT(const float, dy),
 
 /* Rows: outputs; columns: (channel, tap) as the filters have them; depth: the positions of all samples, BK of them a step. A work-item
    keeps to every BK-th position, or to four neighbours (VECTOR), for which it fetches rows of dy and columns of the image. */
-kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void backward_filter(OPERAND_RESTRICT(const float, x),
-                                                                            OPERAND_RESTRICT(const float, dy), ARRIVED OPERAND_RESTRICT(float, dw) PARTS,
+kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void backward_filter(OPERAND_RESTRICT(const SOURCE_T, x),
+                                                                            OPERAND_RESTRICT(const GIVEN_T, dy), ARRIVED OPERAND_RESTRICT(RESULT_T, dw) PARTS,
                                                                             SIZES, int split_positions, int accumulate) {
   LOCAL_TILE(as, 2 * BK * LDA);
   LOCAL_TILE(bs, 2 * BK * LDB);
@@ -297,21 +298,21 @@ kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void backward_filter(OPER
     for (int s = 0; s <= steps; ++s) {
       if (s < steps) {
         const int whole = in_fours && begin + s * BK + BK <= end, exist = begin + s * BK + a_depth < end ? 4 : 0;
-        global const float* a = dy + sample * dy_stride + position;
-        global const float* b = x + sample * x_stride + position;
+        global const GIVEN_T* a = dy + sample * dy_stride + position;
+        global const SOURCE_T* b = x + sample * x_stride + position;
         if (whole && whole_rows) {
 #pragma unroll
-          for (int i = 0; i < FOURS(BM); ++i) ra[i] = *(global const float4*)(a + (ulong)(i * a_next_line) * plane);
+          for (int i = 0; i < FOURS(BM); ++i) ra[i] = GET4(GIVEN_T, a + (ulong)(i * a_next_line) * plane);
         } else {
 #pragma unroll
-          for (int i = 0; i < FOURS(BM); ++i) ra[i] = fetch_edge(a + (ulong)(i * a_next_line) * plane, row0 + a_line + i * a_next_line < outputs ? exist : 0);
+          for (int i = 0; i < FOURS(BM); ++i) ra[i] = FETCH_EDGE(GIVEN_T)(a + (ulong)(i * a_next_line) * plane, row0 + a_line + i * a_next_line < outputs ? exist : 0);
         }
         if (whole && whole_columns) {
 #pragma unroll
-          for (int i = 0; i < FOURS(BN); ++i) rb[i] = *(global const float4*)(b + (ulong)(i * b_next_line) * plane);
+          for (int i = 0; i < FOURS(BN); ++i) rb[i] = GET4(SOURCE_T, b + (ulong)(i * b_next_line) * plane);
         } else {
 #pragma unroll
-          for (int i = 0; i < FOURS(BN); ++i) rb[i] = fetch_edge(b + (ulong)(i * b_next_line) * plane, column0 + b_line + i * b_next_line < columns ? exist : 0);
+          for (int i = 0; i < FOURS(BN); ++i) rb[i] = FETCH_EDGE(SOURCE_T)(b + (ulong)(i * b_next_line) * plane, column0 + b_line + i * b_next_line < columns ? exist : 0);
         }
         position += BK % plane;
         sample += BK / plane;
@@ -357,17 +358,17 @@ kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void backward_filter(OPER
     for (int s = 0; s <= steps; ++s) {
       if (s < steps) {
         const int exists = position < end, a_limit = exists ? lines_exist : 0;
-        global const float* a = dy + sample * dy_stride + (pz * oh + py) * ow + px;
+        global const GIVEN_T* a = dy + sample * dy_stride + (pz * oh + py) * ow + px;
 #pragma unroll
-        for (int i = 0; i < PASSES_A; ++i) ra[i] = i * ROWS_APART < a_limit ? a[i * ROWS_APART * out_plane] : 0.0f;
+        for (int i = 0; i < PASSES_A; ++i) ra[i] = i * ROWS_APART < a_limit ? GET(GIVEN_T, a + i * ROWS_APART * out_plane) : 0.0f;
         const int z = pz * STRIDE_D, y = py * STRIDE_H, xx = px * STRIDE_W;
-        global const float* b = x + sample * x_stride + (z * h + y) * w + xx;
+        global const SOURCE_T* b = x + sample * x_stride + (z * h + y) * w + xx;
 #pragma unroll
         for (int i = 0; i < PASSES_B; ++i) {
           int inside = exists;
           if (PADDED)
             inside = inside && (uint)(z + at_d[i]) < (uint)d && (uint)(y + at_h[i]) < (uint)h && (uint)(xx + at_w[i]) < (uint)w;
-          rb[i] = inside ? b[place[i]] : 0.0f;
+          rb[i] = inside ? GET(SOURCE_T, b + place[i]) : 0.0f;
         }
         position += BK;
         px += step_x;
@@ -401,5 +402,5 @@ kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void backward_filter(OPER
 #endif
   const ulong dw_place = dw_offset + copy * dw_stride + (ulong)(group * outputs + row0) * columns + column0;
   const int aligned = ((dw_place | (ulong)columns) & 3) == 0;
-  tile_store(dw + dw_place, columns, outputs - row0, columns - column0, aligned, acc, accumulate, 1.0f, dw, 0, 0);
+  tile_store(dw + dw_place, columns, outputs - row0, columns - column0, aligned, acc, accumulate, 1.0f, NO_SIGN(dw), 0, 0);
 }

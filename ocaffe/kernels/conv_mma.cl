@@ -64,7 +64,7 @@ kernel void pack(OPERAND_RESTRICT(const float, filter), OPERAND_RESTRICT(float, 
   float v[QUAD];
 #pragma unroll
   for (int e = 0; e < QUAD; ++e) v[e] = quad * QUAD + e < depth ? filter[(quad * QUAD + e) * depth_stride] : 0.0f;
-  *(global uint4*)(packed + packed_offset + (ulong)i * 4) = quad_of(v, LEFT_SCALE);
+  *(global uint4*)(packed + packed_offset + (ulong)i * 4) = QUAD_OF(float)(v, LEFT_SCALE);
 }
 
 #if DIRECTION < 2
@@ -81,15 +81,15 @@ INLINE uint tap_bits(int base, int step, int taps, int size) {
 #define DELTA(stride, dilation, phase_step) (backward ? -((phase_step) * (dilation) / (stride)) : (dilation))
 #define TAPS_FROM(first, kernel_size, step) (((kernel_size) - (first) + (step)-1) / (step))
 
-INLINE void gather(local uint4* as, local uint4* bs, local int2* table, global const float* source, ulong source_stride, global const float* packed,
-                   global const float* bias, ulong bias_stride, global float* target, ulong target_stride, int target_aligned, int batch,
+INLINE void gather(local uint4* as, local uint4* bs, local int2* table, global const SOURCE_T* source, ulong source_stride, global const float* packed,
+                   global const float* bias, ulong bias_stride, global RESULT_T* target, ulong target_stride, int target_aligned, int batch,
                    int groups, int rows, int depth, int sd, int sh, int sw, int td, int th, int tw, int split_depth, int splits,
-                   int has_bias, int accumulate, float slope, global const float* sign, ulong sign_stride, int sign_aligned,
+                   int has_bias, int accumulate, float slope, global const SIGNS_T* sign, ulong sign_stride, int sign_aligned,
                    const Statistics statistics) {
   const int phases = backward ? PHASES : 1;
   const int tap_step_d = backward ? PHASE_STEP_D : 1, tap_step_h = backward ? PHASE_STEP_H : 1, tap_step_w = backward ? PHASE_STEP_W : 1;
   const int leaves = backward ? (PADDED | STRIDED | (TAPS > 1)) : PADDED; /* a tap may lie outside of the source */
-  const int item = get_local_id(0), aligned = (((size_t)source / sizeof(float) | source_stride) & 3) == 0; /* VECTOR: samples begin at float4 places */
+  const int item = get_local_id(0), aligned = (((size_t)source / sizeof(SOURCE_T) | source_stride) & 3) == 0; /* VECTOR: samples begin at float4 places */
   const int group = get_group_id(2) % groups, split = get_group_id(2) / groups;
   const Phase f = phase_of(backward, get_group_id(0) % phases, batch, td, th, tw);
   const int column0 = get_group_id(0) / phases * BN, row0 = get_group_id(1) * BM;
@@ -135,7 +135,8 @@ INLINE void gather(local uint4* as, local uint4* bs, local int2* table, global c
   barrier(CLK_LOCAL_MEM_FENCE);
 #endif
 
-  float acc[TM][TN], rb[AHEAD][QUADS(BN)][QUAD];
+  float acc[TM][TN];
+  SOURCE_T rb[AHEAD][QUADS(BN)][QUAD];
   uint4 ra[AHEAD][QUADS(BM)];
   tile_clear(acc);
   int at = begin, tap_d = 0, tap_h = 0, tap_w = 0;
@@ -155,26 +156,26 @@ INLINE void gather(local uint4* as, local uint4* bs, local int2* table, global c
 #pragma unroll
           for (int e = 0; e < QUAD; ++e) {
             const int2 entry = table[at + (b_share.quad + i * (NT / BN)) * QUAD + e];
-            rb[now][i][e] = entry.y != 0 && (inside & as_uint(entry.y)) == as_uint(entry.y) ? source[entry.x] : 0.0f;
+            rb[now][i][e] = entry.y != 0 && (inside & as_uint(entry.y)) == as_uint(entry.y) ? source[entry.x] : 0;
           }
 #else
         const uint bits = BIT_W(tap_w) | BIT_H(tap_h) | BIT_D(tap_d);
         const int exists = !leaves || (inside & bits) == bits;
-        global const float* b = source + ((long)at * plane + (long)(tap_d * delta_d + tap_h * delta_h + tap_w * delta_w));
+        global const SOURCE_T* b = source + ((long)at * plane + (long)(tap_d * delta_d + tap_h * delta_h + tap_w * delta_w));
 #if RAGGED
         const int limit = at + BK <= end ? BK : end - at - b_share.quad * QUAD;
 #else
         const int limit = BK;
 #endif
 #if VECTOR
-        fetch_across(rb[now], QUADS(BN), b, plane, QUADS(BN), limit, limit == BK && aligned);
+        FETCH(across, SOURCE_T)(rb[now], QUADS(BN), b, plane, QUADS(BN), limit, limit == BK && aligned);
 #else
 #pragma unroll
         for (int i = 0; i < QUADS(BN); ++i)
 #pragma unroll
           for (int e = 0; e < QUAD; ++e) {
             const int k = i * (NT / BN) * QUAD + e;
-            rb[now][i][e] = (exists & (k < limit)) ? b[k * plane] : 0.0f;
+            rb[now][i][e] = (exists & (k < limit)) ? b[k * plane] : 0;
           }
 #endif
         if (++tap_w == taps_w) {
@@ -191,7 +192,7 @@ INLINE void gather(local uint4* as, local uint4* bs, local int2* table, global c
       if (stored >= 0 && stored < steps) {
 #pragma unroll
         for (int i = 0; i < QUADS(BM); ++i) as[stored % 2 * (4 * BM) + a_to[i]] = ra[(now + 1) % AHEAD][i];
-        store_quads(bs + stored % 2 * (4 * BN), b_to, rb[(now + 1) % AHEAD], QUADS(BN), RIGHT_SCALE);
+        STORE_QUADS(SOURCE_T)(bs + stored % 2 * (4 * BN), b_to, rb[(now + 1) % AHEAD], QUADS(BN), RIGHT_SCALE);
       }
       barrier(CLK_LOCAL_MEM_FENCE);
     }
@@ -203,8 +204,8 @@ INLINE void gather(local uint4* as, local uint4* bs, local int2* table, global c
 }
 
 #if DIRECTION == 0
-kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void forward(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(const float, packed),
-                                                                    STATISTICS OPERAND_RESTRICT(const float, bias), OPERAND_RESTRICT(float, y),
+kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void forward(OPERAND_RESTRICT(const SOURCE_T, x), OPERAND_RESTRICT(const float, packed),
+                                                                    STATISTICS OPERAND_RESTRICT(const float, bias), OPERAND_RESTRICT(RESULT_T, y),
                                                                     SIZES, int split_channels, int splits, int has_bias, int accumulate,
                                                                     float slope) {
   LOCAL_QUADS(as, 2 * 4 * BM);
@@ -215,14 +216,14 @@ kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void forward(OPERAND_REST
   local int2* table = 0;
 #endif
   gather(as, bs, table, x + x_offset, x_stride, packed + packed_offset, bias + bias_offset, bias_stride, y + y_offset, y_stride, (y_offset & 3) == 0, batch,
-         groups, outputs, channels, d, h, w, od, oh, ow, split_channels, splits, has_bias, accumulate, slope, y, 0, 1, GIVEN_STATISTICS);
+         groups, outputs, channels, d, h, w, od, oh, ow, split_channels, splits, has_bias, accumulate, slope, NO_SIGN(y), 0, 1, GIVEN_STATISTICS);
 }
 
 #else
-kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void backward_data(OPERAND_RESTRICT(const float, dy),
+kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void backward_data(OPERAND_RESTRICT(const SOURCE_T, dy),
                                                                           OPERAND_RESTRICT(const float, packed),
                                                                           STATISTICS SIGN OPERAND_RESTRICT(const float, bias),
-                                                                          OPERAND_RESTRICT(float, dx), SIZES, int split_channels,
+                                                                          OPERAND_RESTRICT(RESULT_T, dx), SIZES, int split_channels,
                                                                           int splits, int has_bias, int accumulate, float slope) {
   LOCAL_QUADS(as, 2 * 4 * BM);
   LOCAL_QUADS(bs, 2 * 4 * BN);
@@ -252,8 +253,8 @@ INLINE uint axis_bits(int first, int dilation, int taps, int size) {
   return low < high ? (1u << high) - (1u << low) : 0u;
 }
 
-kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void backward_filter(OPERAND_RESTRICT(const float, x),
-                                                                            OPERAND_RESTRICT(const float, dy), OPERAND_RESTRICT(float, dw),
+kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void backward_filter(OPERAND_RESTRICT(const SOURCE_T, x),
+                                                                            OPERAND_RESTRICT(const GIVEN_T, dy), OPERAND_RESTRICT(RESULT_T, dw),
                                                                             SIZES, int split_positions, int accumulate) {
   LOCAL_QUADS(as, 2 * 4 * BM);
   LOCAL_QUADS(bs, 2 * 4 * BN);
@@ -272,14 +273,14 @@ kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void backward_filter(OPER
   const Share along = share_along();
   const int word_line = item / WORDS, word_to = quad_place(word_line, item % WORDS / 4) * 4 + item % 4;
 #if VECTOR
-  global const float* a_line[QUADS(BM)];
+  global const GIVEN_T* a_line[QUADS(BM)];
   int a_to[QUADS(BM)];
   places_of(along, QUADS(BM), a_to);
 #pragma unroll
   for (int i = 0; i < QUADS(BM); ++i) a_line[i] = dy + (ulong)min(row0 + along.line + i * along.next_line, outputs - 1) * out_plane;
 #endif
 #if VECTOR && POINTWISE
-  global const float* b_line[QUADS(BN)];
+  global const SOURCE_T* b_line[QUADS(BN)];
   int b_to[QUADS(BN)];
   places_of(along, QUADS(BN), b_to);
 #pragma unroll
@@ -314,14 +315,14 @@ kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void backward_filter(OPER
     const int position = begin + along.quad * QUAD + e * 4;
     four_sample[e] = position / out_plane, four[e] = position % out_plane;
   }
-  float ra[AHEAD][QUADS(BM)][QUAD];
+  GIVEN_T ra[AHEAD][QUADS(BM)][QUAD];
 #else
-  float ra[AHEAD][LINE_PASSES(BM)][PACK];
+  GIVEN_T ra[AHEAD][LINE_PASSES(BM)][PACK];
 #endif
 #if VECTOR && POINTWISE
-  float rb[AHEAD][QUADS(BN)][QUAD];
+  SOURCE_T rb[AHEAD][QUADS(BN)][QUAD];
 #else
-  float rb[AHEAD][LINE_PASSES(BN)][PACK];
+  SOURCE_T rb[AHEAD][LINE_PASSES(BN)][PACK];
 #endif
   for (int s = 0; s < steps + AHEAD; s += AHEAD)
 #pragma unroll
@@ -335,14 +336,14 @@ kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void backward_filter(OPER
           const ulong a_at = four_sample[e] * dy_stride + four[e];
 #pragma unroll
           for (int i = 0; i < QUADS(BM); ++i) {
-            const float4 v = fetch4(a_line[i] + a_at, exist, whole && dy_aligned);
+            const VECTOR_OF(GIVEN_T, 4) v = FETCH(4, GIVEN_T)(a_line[i] + a_at, exist, whole && dy_aligned);
             ra[now][i][4 * e] = v.x, ra[now][i][4 * e + 1] = v.y, ra[now][i][4 * e + 2] = v.z, ra[now][i][4 * e + 3] = v.w;
           }
 #if POINTWISE
           const ulong b_at = four_sample[e] * x_stride + four[e];
 #pragma unroll
           for (int i = 0; i < QUADS(BN); ++i) {
-            const float4 v = fetch4(b_line[i] + b_at, exist, whole && x_aligned);
+            const VECTOR_OF(SOURCE_T, 4) v = FETCH(4, SOURCE_T)(b_line[i] + b_at, exist, whole && x_aligned);
             rb[now][i][4 * e] = v.x, rb[now][i][4 * e + 1] = v.y, rb[now][i][4 * e + 2] = v.z, rb[now][i][4 * e + 3] = v.w;
           }
 #endif
@@ -356,19 +357,19 @@ kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void backward_filter(OPER
           const Place p = word[e];
           const int exists = p.position < end;
 #if !VECTOR
-          global const float* a = dy + p.sample * dy_stride + (p.z * oh + p.y) * ow + p.x;
+          global const GIVEN_T* a = dy + p.sample * dy_stride + (p.z * oh + p.y) * ow + p.x;
 #pragma unroll
           for (int i = 0; i < LINE_PASSES(BM); ++i)
-            ra[now][i][e] = exists ? a[(ulong)min(row0 + word_line + i * LINES_APART, outputs - 1) * out_plane] : 0.0f;
+            ra[now][i][e] = exists ? a[(ulong)min(row0 + word_line + i * LINES_APART, outputs - 1) * out_plane] : 0;
 #endif
           const int z = p.z * STRIDE_D - PAD_D, y = p.y * STRIDE_H - PAD_H, left = p.x * STRIDE_W - PAD_W;
           uint inside = exists ? EXISTS : 0u;
           if (PADDED && exists)
             inside |= axis_bits(left, DILATION_W, KERNEL_W, w) | axis_bits(y, DILATION_H, KERNEL_H, h) << KERNEL_W |
                       axis_bits(z, DILATION_D, KERNEL_D, d) << (KERNEL_W + KERNEL_H);
-          global const float* b = x + p.sample * x_stride + (long)((z * h + y) * w + left);
+          global const SOURCE_T* b = x + p.sample * x_stride + (long)((z * h + y) * w + left);
 #pragma unroll
-          for (int i = 0; i < LINE_PASSES(BN); ++i) rb[now][i][e] = (inside & b_bits[i]) == b_bits[i] ? b[b_place[i]] : 0.0f;
+          for (int i = 0; i < LINE_PASSES(BN); ++i) rb[now][i][e] = (inside & b_bits[i]) == b_bits[i] ? b[b_place[i]] : 0;
 
           word[e].position += BK;
           word[e].x += step_x, word[e].y += step_y, word[e].z += step_z, word[e].sample += step_sample;
@@ -382,16 +383,16 @@ kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void backward_filter(OPER
       if (stored >= 0 && stored < steps) {
         local uint4 *a_step = as + stored % 2 * (4 * BM), *b_step = bs + stored % 2 * (4 * BN);
 #if VECTOR
-        store_quads(a_step, a_to, ra[(now + 1) % AHEAD], QUADS(BM), LEFT_SCALE);
+        STORE_QUADS(GIVEN_T)(a_step, a_to, ra[(now + 1) % AHEAD], QUADS(BM), LEFT_SCALE);
 #else
 #pragma unroll
-        for (int i = 0; i < LINE_PASSES(BM); ++i) ((local uint*)a_step)[(word_to ^ WORD_SHIFT(i) * 4) + WORD_PLACE(i)] = word_of(ra[(now + 1) % AHEAD][i], LEFT_SCALE);
+        for (int i = 0; i < LINE_PASSES(BM); ++i) ((local uint*)a_step)[(word_to ^ WORD_SHIFT(i) * 4) + WORD_PLACE(i)] = WORD_OF(GIVEN_T)(ra[(now + 1) % AHEAD][i], LEFT_SCALE);
 #endif
 #if VECTOR && POINTWISE
-        store_quads(b_step, b_to, rb[(now + 1) % AHEAD], QUADS(BN), RIGHT_SCALE);
+        STORE_QUADS(SOURCE_T)(b_step, b_to, rb[(now + 1) % AHEAD], QUADS(BN), RIGHT_SCALE);
 #else
 #pragma unroll
-        for (int i = 0; i < LINE_PASSES(BN); ++i) ((local uint*)b_step)[(word_to ^ WORD_SHIFT(i) * 4) + WORD_PLACE(i)] = word_of(rb[(now + 1) % AHEAD][i], RIGHT_SCALE);
+        for (int i = 0; i < LINE_PASSES(BN); ++i) ((local uint*)b_step)[(word_to ^ WORD_SHIFT(i) * 4) + WORD_PLACE(i)] = WORD_OF(SOURCE_T)(rb[(now + 1) % AHEAD][i], RIGHT_SCALE);
 #endif
       }
       barrier(CLK_LOCAL_MEM_FENCE);
@@ -400,6 +401,6 @@ kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void backward_filter(OPER
 
   const ulong dw_place = dw_offset + split * dw_stride + (ulong)(group * outputs + row0) * columns + column0;
   const int aligned = ((dw_place | (ulong)columns) & 3) == 0;
-  tile_store(dw + dw_place, columns, outputs - row0, columns - column0, aligned, acc, accumulate, 1.0f, dw, 0, 0);
+  tile_store(dw + dw_place, columns, outputs - row0, columns - column0, aligned, acc, accumulate, 1.0f, NO_SIGN(dw), 0, 0);
 }
 #endif

@@ -101,7 +101,7 @@ INLINE void tile_gradient_sums(local float* shared, float acc[TM][TN], const Pha
                                global float* to, int parts) {
   const int item = get_local_id(0), row = tile_row(item), column = column0 + tile_column(item);
   const int by_four = statistics.x_aligned && (f.positions & 3) == 0;
-  global const float* x = statistics.x + (ulong)channel * f.positions;
+  global const NORMAL_T* x = statistics.x + (ulong)channel * f.positions;
   float sum_g[TM], sum_gh[TM];
 #pragma unroll
   for (int i = 0; i < TM; ++i) sum_g[i] = sum_gh[i] = 0.0f;
@@ -117,8 +117,9 @@ INLINE void tile_gradient_sums(local float* shared, float acc[TM][TN], const Pha
       float4 values[AT_ONCE];
 #pragma unroll
       for (int i = 0; i < AT_ONCE; ++i) {
-        global const float* from = x + (ulong)(min(row + ROW(i0 + i), rows - 1) * f.positions); /* within a sample: fits an int */
-        values[i] = by_four ? *(global const float4*)(from + place[0]) : (float4)(from[place[0]], from[place[1]], from[place[2]], from[place[3]]);
+        global const NORMAL_T* from = x + (ulong)(min(row + ROW(i0 + i), rows - 1) * f.positions); /* within a sample: fits an int */
+        values[i] = by_four ? GET4(NORMAL_T, from + place[0])
+                            : (float4)(GET(NORMAL_T, from + place[0]), GET(NORMAL_T, from + place[1]), GET(NORMAL_T, from + place[2]), GET(NORMAL_T, from + place[3]));
       }
 #pragma unroll
       for (int i = 0; i < AT_ONCE; ++i) {
@@ -141,9 +142,9 @@ INLINE void tile_gradient_sums(local float* shared, float acc[TM][TN], const Pha
 
 /* row0, rows: the tile's first row and the rows of the group of channels `group`; target: where a sample begins; sign: the gate's (gate.h). With MOMENTS (moments.h;
    where every position is written here) `shared` is MOMENTS_SIZE floats that nobody uses now. */
-INLINE void store_positions(float acc[TM][TN], const Phase f, global float* target, ulong sample_stride, int target_aligned, int groups, int group, int row0, int rows,
+INLINE void store_positions(float acc[TM][TN], const Phase f, global RESULT_T* target, ulong sample_stride, int target_aligned, int groups, int group, int row0, int rows,
                             int column0, int td, int th, int tw, global const float* bias, ulong bias_stride, int has_bias, int accumulate,
-                            float slope, global const float* sign, ulong sign_stride, int sign_aligned, local float* shared,
+                            float slope, global const SIGNS_T* sign, ulong sign_stride, int sign_aligned, local float* shared,
                             const Statistics statistics, const int backward) {
   const int item = get_local_id(0), plane = td * th * tw, channel = group * rows + row0;
   target += (ulong)channel * plane;
@@ -171,7 +172,7 @@ INLINE void store_positions(float acc[TM][TN], const Phase f, global float* targ
 #pragma unroll
       for (int i = 0; i < AT_ONCE; ++i) {
         const int own = row + ROW(i0 + i) < rows - row0 ? row + ROW(i0 + i) : row, more = own * plane;
-        global const float* to = target + (ulong)own * plane;
+        global const RESULT_T* to = target + (ulong)own * plane;
         if (by_four)
           before[i] = before_four(to + place[0], accumulate, sign + sign_place[0], element[0] + more);
         else
@@ -181,17 +182,17 @@ INLINE void store_positions(float acc[TM][TN], const Phase f, global float* targ
       for (int i = 0; i < AT_ONCE; ++i) {
         const int own = row + ROW(i0 + i);
         if (own >= rows - row0) continue;
-        global float* to = target + (ulong)own * plane;
+        global RESULT_T* to = target + (ulong)own * plane;
         const float factor = FACTOR(bias, own), offset = OFFSET(bias, own);
         float4 v = (float4)(acc[i0 + i][j], acc[i0 + i][j + 1], acc[i0 + i][j + 2], acc[i0 + i][j + 3]) * factor + offset;
         v = after(before[i], v, accumulate, slope);
         if (by_four) {
-          *(global float4*)(to + place[0]) = v;
+          SET4(RESULT_T, to + place[0], v);
         } else {
-          to[place[0]] = v.x;
-          if (four.exist > 1) to[place[1]] = v.y;
-          if (four.exist > 2) to[place[2]] = v.z;
-          if (four.exist > 3) to[place[3]] = v.w;
+          SET(RESULT_T, to + place[0], v.x);
+          if (four.exist > 1) SET(RESULT_T, to + place[1], v.y);
+          if (four.exist > 2) SET(RESULT_T, to + place[2], v.z);
+          if (four.exist > 3) SET(RESULT_T, to + place[3], v.w);
         }
 #ifdef MOMENTS
         acc[i0 + i][j] = v.x, acc[i0 + i][j + 1] = v.y, acc[i0 + i][j + 2] = v.z, acc[i0 + i][j + 3] = v.w;

@@ -28,15 +28,20 @@ INLINE void stage_places(int to[4], int line, int depth, int ld, int along, int 
   }
 }
 
-/* Four neighbours of which `n` exist. */
-INLINE float4 fetch_edge(global const float* p, int n) {
-  float4 v = (float4)(0.0f);
-  if (n > 0) v.x = p[0];
-  if (n > 1) v.y = p[1];
-  if (n > 2) v.z = p[2];
-  if (n > 3) v.w = p[3];
-  return v;
-}
+/* FETCH_EDGE(T)  (p, n): four neighbours of which `n` exist; T is how they are stored (stored.h). */
+#define FETCH_EDGE(T) FETCH_EDGE_OF(T)
+#define FETCH_EDGE_OF(T) fetch_edge_##T
+#define FETCHES_EDGE(T)                               \
+  INLINE float4 fetch_edge_##T(global const T* p, int n) { \
+    float4 v = (float4)(0.0f);                        \
+    if (n > 0) v.x = GET(T, p);                       \
+    if (n > 1) v.y = GET(T, p + 1);                   \
+    if (n > 2) v.z = GET(T, p + 2);                   \
+    if (n > 3) v.w = GET(T, p + 3);                   \
+    return v;                                         \
+  }
+FETCHES_EDGE(float)
+FETCHES_EDGE(bfloat)
 
 INLINE int existing(int line, int depth, int lines, int end, int along) { return along ? (line < lines ? end - depth : 0) : (depth < end ? lines - line : 0); }
 

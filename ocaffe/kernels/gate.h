@@ -7,7 +7,8 @@
 #include "common.h"
 
 #ifdef GATE
-#define SIGN OPERAND_RESTRICT(const float, sign),
+#define SIGNS_T SIGN_T
+#define SIGN OPERAND_RESTRICT(const SIGN_T, sign),
 #define SLOPE , float slope
 #define LOCATE_SIGN LOCATE(sign)
 #define SIGN_ALIGNED (GATE == 2 || ((sign_offset | sign_stride) & 3) == 0)
@@ -15,15 +16,16 @@
 #define GATE_WORD(element) ((element) / 1024 * 32 + (element) % 32)
 #define GATE_BIT(element) ((element) % 1024 / 32)
 #if GATE == 1
-#define PASSES(sign, element) (sign)[element] > 0.0f
-#define PASSES2(sign, element) *(global const float2*)((sign) + (element)) > 0.0f
-#define PASSES4(sign, element) *(global const float4*)((sign) + (element)) > 0.0f
+#define PASSES(sign, element) GET(SIGN_T, (sign) + (element)) > 0.0f
+#define PASSES2(sign, element) GET2(SIGN_T, (sign) + (element)) > 0.0f
+#define PASSES4(sign, element) GET4(SIGN_T, (sign) + (element)) > 0.0f
 #else
 #define PASSES(sign, element) (((global const uint*)(sign))[GATE_WORD(element)] >> GATE_BIT(element) & 1u) != 0u
 #define PASSES2(sign, element) (*(global const uint2*)((global const uint*)(sign) + GATE_WORD(element)) >> (uint)GATE_BIT(element) & 1u) != 0u
 #define PASSES4(sign, element) (*(global const uint4*)((global const uint*)(sign) + GATE_WORD(element)) >> (uint)GATE_BIT(element) & 1u) != 0u
 #endif
 #else
+#define SIGNS_T RESULT_T /* nothing is read of it */
 #define SIGN
 #define SLOPE
 #define LOCATE_SIGN
@@ -32,22 +34,27 @@
 #define PASSES(sign, element) v > 0.0f
 #endif
 
+/* What a kernel that is never gated gives as `sign`, in a program for one that is. */
+#define NO_SIGN(to) ((global const SIGNS_T*)(to))
+
 /* The two halves of `put` for four results: what stands at their places, and writing them. A work-item that has many looks at several places before it writes
    to the first: after a write nothing may be read ahead, for the compiler cannot know that it is another place, and each look waits for memory alone. */
 typedef struct { float4 sum; int4 passes; } Before;
 
 /* They are neighbours, the first a multiple of four, at an aligned place; or wherever `place` says, `element` in the gate's sample. */
-INLINE Before before_four(global const float* to, int accumulate, global const float* sign, int element) {
+INLINE Before before_four(global const RESULT_T* to, int accumulate, global const SIGNS_T* sign, int element) {
   Before b;
-  b.sum = accumulate ? *(global const float4*)to : (float4)(0.0f);
+  b.sum = accumulate ? GET4(RESULT_T, to) : (float4)(0.0f);
   b.passes = IF_GATED(PASSES4(sign, element), (int4)(0));
   return b;
 }
 
-INLINE Before before_each(global const float* to, const ulong place[4], int accumulate, global const float* sign, const ulong sign_place[4],
+INLINE Before before_each(global const RESULT_T* to, const ulong place[4], int accumulate, global const SIGNS_T* sign, const ulong sign_place[4],
                           const int element[4], int more) {
   Before b;
-  b.sum = accumulate ? (float4)(to[place[0]], to[place[1]], to[place[2]], to[place[3]]) : (float4)(0.0f);
+  b.sum = (float4)(0.0f);
+  if (accumulate)
+    b.sum = (float4)(GET(RESULT_T, to + place[0]), GET(RESULT_T, to + place[1]), GET(RESULT_T, to + place[2]), GET(RESULT_T, to + place[3]));
   b.passes = IF_GATED(((int4)(PASSES(sign + sign_place[0], element[0] + more), PASSES(sign + sign_place[1], element[1] + more),
                               PASSES(sign + sign_place[2], element[2] + more), PASSES(sign + sign_place[3], element[3] + more)) != 0),
                       (int4)(0));
@@ -61,23 +68,23 @@ INLINE float4 after(Before b, float4 v, int accumulate, float slope) {
 }
 
 /* One result, and two or four neighbouring ones, the first a multiple of as many, at an aligned place. Returned is what is written. */
-INLINE float put(global float* to, float v, int accumulate, float slope, global const float* sign, int element) {
-  if (accumulate) v += *to;
+INLINE float put(global RESULT_T* to, float v, int accumulate, float slope, global const SIGNS_T* sign, int element) {
+  if (accumulate) v += GET(RESULT_T, to);
   v = PASSES(sign, element) ? v : slope * v;
-  *to = v;
+  SET(RESULT_T, to, v);
   return v;
 }
 
-INLINE float2 put2(global float* to, float2 v, int accumulate, float slope, global const float* sign, int element) {
-  if (accumulate) v += *(global const float2*)to;
+INLINE float2 put2(global RESULT_T* to, float2 v, int accumulate, float slope, global const SIGNS_T* sign, int element) {
+  if (accumulate) v += GET2(RESULT_T, to);
   v = select(slope * v, v, IF_GATED((PASSES2(sign, element)), v > 0.0f));
-  *(global float2*)to = v;
+  SET2(RESULT_T, to, v);
   return v;
 }
 
-INLINE float4 put4(global float* to, float4 v, int accumulate, float slope, global const float* sign, int element) {
+INLINE float4 put4(global RESULT_T* to, float4 v, int accumulate, float slope, global const SIGNS_T* sign, int element) {
   v = after(before_four(to, accumulate, sign, element), v, accumulate, slope);
-  *(global float4*)to = v;
+  SET4(RESULT_T, to, v);
   return v;
 }
 

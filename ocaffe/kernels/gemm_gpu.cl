@@ -14,7 +14,7 @@
 
 kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void gemm(OPERAND_RESTRICT(const float, a), OPERAND_RESTRICT(const float, b),
                                                                  SIGN ARRIVED OPERAND_RESTRICT(const float, bias),
-                                                                 OPERAND_RESTRICT(float, c) PARTS, int M, int N, int K, int depth, int batches,
+                                                                 OPERAND_RESTRICT(RESULT_T, c) PARTS, int M, int N, int K, int depth, int batches,
                                                                  int trans_a, int trans_b, int has_bias, int accumulate, float slope) {
   LOCAL_TILE(as, 2 * BK * LDA);
   LOCAL_TILE(bs, 2 * BK * LDB);
@@ -58,10 +58,10 @@ kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void gemm(OPERAND_RESTRIC
         } else {
 #pragma unroll
           for (int i = 0; i < FOURS(BM); ++i)
-            ra[i] = fetch_edge(a_at + i * a_next, existing(a_line + i * a_next_line, k + a_depth + i * a_next_depth, rows, end, !trans_a));
+            ra[i] = FETCH_EDGE(float)(a_at + i * a_next, existing(a_line + i * a_next_line, k + a_depth + i * a_next_depth, rows, end, !trans_a));
 #pragma unroll
           for (int i = 0; i < FOURS(BN); ++i)
-            rb[i] = fetch_edge(b_at + i * b_next, existing(b_line + i * b_next_line, k + b_depth + i * b_next_depth, columns, end, trans_b));
+            rb[i] = FETCH_EDGE(float)(b_at + i * b_next, existing(b_line + i * b_next_line, k + b_depth + i * b_next_depth, columns, end, trans_b));
         }
         a_at += BK * a_depth_step;
         b_at += BK * b_depth_step;

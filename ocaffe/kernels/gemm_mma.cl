@@ -13,7 +13,7 @@
 #endif
 
 kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void gemm(OPERAND_RESTRICT(const float, a), OPERAND_RESTRICT(const float, b),
-                                                                 SIGN OPERAND_RESTRICT(const float, bias), OPERAND_RESTRICT(float, c), int M,
+                                                                 SIGN OPERAND_RESTRICT(const float, bias), OPERAND_RESTRICT(RESULT_T, c), int M,
                                                                  int N, int K, int depth, int batches, int has_bias,
                                                                  int accumulate, float slope) {
   LOCAL_QUADS(as, 2 * 4 * BM);
@@ -50,20 +50,20 @@ kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void gemm(OPERAND_RESTRIC
       if (t < steps) {
         const int k = begin + t * BK, full = k + BK <= end;
         if (TRANS_A)
-          fetch_across(ra[now], QUADS(BM), a_at, a_stride, rows - a_share.line, end - k - a_depth, a_whole && full);
+          FETCH(across, float)(ra[now], QUADS(BM), a_at, a_stride, rows - a_share.line, end - k - a_depth, a_whole && full);
         else
-          fetch_along(ra[now], QUADS(BM), a_at, a_stride, rows - a_share.line, end - k - a_depth, a_whole && full);
+          FETCH(along, float)(ra[now], QUADS(BM), a_at, a_stride, rows - a_share.line, end - k - a_depth, a_whole && full);
         if (TRANS_B)
-          fetch_along(rb[now], QUADS(BN), b_at, b_stride, columns - b_share.line, end - k - b_depth, b_whole && full);
+          FETCH(along, float)(rb[now], QUADS(BN), b_at, b_stride, columns - b_share.line, end - k - b_depth, b_whole && full);
         else
-          fetch_across(rb[now], QUADS(BN), b_at, b_stride, columns - b_share.line, end - k - b_depth, b_whole && full);
+          FETCH(across, float)(rb[now], QUADS(BN), b_at, b_stride, columns - b_share.line, end - k - b_depth, b_whole && full);
         a_at += a_step;
         b_at += b_step;
       }
       if (t >= AHEAD && t < steps + AHEAD) quads_multiply(as + (t + AHEAD) % 2 * (4 * BM), bs + (t + AHEAD) % 2 * (4 * BN), acc);
       if (stored >= 0 && stored < steps) {
-        store_quads(as + stored % 2 * (4 * BM), a_to, ra[(now + 1) % AHEAD], QUADS(BM), LEFT_SCALE);
-        store_quads(bs + stored % 2 * (4 * BN), b_to, rb[(now + 1) % AHEAD], QUADS(BN), RIGHT_SCALE);
+        STORE_QUADS(float)(as + stored % 2 * (4 * BM), a_to, ra[(now + 1) % AHEAD], QUADS(BM), LEFT_SCALE);
+        STORE_QUADS(float)(bs + stored % 2 * (4 * BN), b_to, rb[(now + 1) % AHEAD], QUADS(BN), RIGHT_SCALE);
       }
       barrier(CLK_LOCAL_MEM_FENCE);
     }

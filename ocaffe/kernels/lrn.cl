@@ -52,22 +52,22 @@ float sum_of_squares(const float* ring) {
 #define AT(x, channel) (x + get_global_id(2) * x##_stride + (long)(channel) * plane + position)
 #define INSIDE(channel) ((channel) >= 0 && (channel) < channels)
 
-kernel void forward(OPERAND(const float, x), OPERAND(float, y), const int channels, const int plane, const int chunk,
+kernel void forward(OPERAND(const SOURCE_T, x), OPERAND(RESULT_T, y), const int channels, const int plane, const int chunk,
                     const float share, const float k, const float beta) {
   LOCATE(x);
   LOCATE(y);
   POSITIONS
   float xs[SIZE]; /* channels c - HALF to c + HALF */
-  for (int j = 0; j < SIZE; j++) xs[j] = j > 0 && INSIDE(first - HALF + j - 1) ? *AT(x, first - HALF + j - 1) : 0;
+  for (int j = 0; j < SIZE; j++) xs[j] = j > 0 && INSIDE(first - HALF + j - 1) ? GET(SOURCE_T, AT(x, first - HALF + j - 1)) : 0;
   for (int c = first; c < end; c++) {
-    PUSH(xs, SIZE, c + HALF < channels ? *AT(x, c + HALF) : 0)
+    PUSH(xs, SIZE, c + HALF < channels ? GET(SOURCE_T, AT(x, c + HALF)) : 0)
     float inverse;
-    *AT(y, c) = xs[HALF] * power(k + share * sum_of_squares(xs), beta, &inverse);
+    SET(RESULT_T, AT(y, c), xs[HALF] * power(k + share * sum_of_squares(xs), beta, &inverse));
   }
 }
 
 /* Three stages one after another: x of channel c + 2 HALF comes in, the term of channel c + HALF is made, dx of channel c goes out. */
-kernel void backward(OPERAND(const float, x), OPERAND(const float, dy), SIGN OPERAND(float, dx), const int channels, const int plane,
+kernel void backward(OPERAND(const SOURCE_T, x), OPERAND(const GIVEN_T, dy), SIGN OPERAND(RESULT_T, dx), const int channels, const int plane,
                      const int chunk, const float share, const float k, const float beta, const int accumulate SLOPE) {
   LOCATE(x);
   LOCATE(dy);
@@ -79,15 +79,15 @@ kernel void backward(OPERAND(const float, x), OPERAND(const float, dy), SIGN OPE
   float terms[SIZE];       /* dy x s^(-beta-1) of channels c - HALF to c + HALF */
   for (int j = 0; j < SIZE; j++) {
     terms[j] = 0;
-    xs[j] = j > 0 && INSIDE(first - 2 * HALF + j - 1) ? *AT(x, first - 2 * HALF + j - 1) : 0;
+    xs[j] = j > 0 && INSIDE(first - 2 * HALF + j - 1) ? GET(SOURCE_T, AT(x, first - 2 * HALF + j - 1)) : 0;
   }
   for (int j = 0; j <= HALF; j++) direct[j] = 0;
   for (int c = first - 2 * HALF; c < end; c++) {
-    PUSH(xs, SIZE, c + 2 * HALF < channels ? *AT(x, c + 2 * HALF) : 0)
+    PUSH(xs, SIZE, c + 2 * HALF < channels ? GET(SOURCE_T, AT(x, c + 2 * HALF)) : 0)
     float d = 0, term = 0;
     if (INSIDE(c + HALF)) {
       float inverse;
-      d = *AT(dy, c + HALF) * power(k + share * sum_of_squares(xs), beta, &inverse);
+      d = GET(GIVEN_T, AT(dy, c + HALF)) * power(k + share * sum_of_squares(xs), beta, &inverse);
       term = d * xs[HALF] * inverse;
     }
     PUSH(direct, (HALF + 1), d)
@@ -97,7 +97,7 @@ kernel void backward(OPERAND(const float, x), OPERAND(const float, dy), SIGN OPE
       for (int j = 0; j < SIZE; j++) sum += terms[j];
       const float result = direct[0] - 2 * share * beta * xs[0] * sum;
       IF_GATED(put(AT(dx, c), result, accumulate, slope, sign + get_global_id(2) * sign_stride, c * plane + position),
-               *AT(dx, c) = accumulate ? *AT(dx, c) + result : result);
+               SET(RESULT_T, AT(dx, c), accumulate ? GET(RESULT_T, AT(dx, c)) + result : result));
     }
   }
 }

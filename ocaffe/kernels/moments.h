@@ -13,7 +13,8 @@ typedef struct {
   global float* to;
   ulong apart; /* from one kind of sums to the next */
 #if MOMENTS == 2
-  global const float *x, *mean, *inverse, *scale, *bias;
+  global const NORMAL_T* x;
+  global const float *mean, *inverse, *scale, *bias;
   ulong x_stride;
   int x_aligned; /* samples begin at float4 places */
 #endif
@@ -30,7 +31,7 @@ typedef struct {
 #define GIVEN_STATISTICS (Statistics){moments + moments_offset, moments_stride}
 #else
 #define STATISTICS                                                                                                                             \
-  OPERAND_RESTRICT(float, moments), OPERAND_RESTRICT(const float, normal), OPERAND_RESTRICT(const float, mean), OPERAND_RESTRICT(const float, inverse), \
+  OPERAND_RESTRICT(float, moments), OPERAND_RESTRICT(const NORMAL_T, normal), OPERAND_RESTRICT(const float, mean), OPERAND_RESTRICT(const float, inverse), \
       OPERAND_RESTRICT(const float, scale), OPERAND_RESTRICT(const float, shift),
 #define GIVEN_STATISTICS                                                                                                                           \
   (Statistics){moments + moments_offset, moments_stride, normal + normal_offset, mean + mean_offset, inverse + inverse_offset, scale + scale_offset, \

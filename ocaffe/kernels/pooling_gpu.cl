@@ -32,7 +32,7 @@
     at[r] = -1;                                                             \
   }                                                                         \
   EACH_PIXEL {                                                              \
-    const float v = x[(at_y + q) * W + at_x + p];                           \
+    const float v = GET(SOURCE_T, x + (at_y + q) * W + at_x + p);                           \
     _Pragma("unroll") for (int r = 0; r < ROWS; ++r)                        \
       if (IS_TAP(q - r * SH, KH, 1) && v > best[r]) {                       \
         best[r] = v;                                                        \
@@ -40,38 +40,38 @@
       }                                                                     \
   }
 
-kernel void forward(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(float, y), SIZES) {
+kernel void forward(OPERAND_RESTRICT(const SOURCE_T, x), OPERAND_RESTRICT(RESULT_T, y), SIZES) {
   LOCATE(x), LOCATE(y);
   STRIP_ITEM(planes, strips, OW)
   CHOOSE
-  EACH_RESULT y[sample * y_stride + first + r * OW] = best[r];
+  EACH_RESULT SET(RESULT_T, y + sample * y_stride + first + r * OW, best[r]);
 }
 
-kernel void forward_index(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(float, y), OPERAND_RESTRICT(INDEX, index), SIZES) {
+kernel void forward_index(OPERAND_RESTRICT(const SOURCE_T, x), OPERAND_RESTRICT(RESULT_T, y), OPERAND_RESTRICT(INDEX, index), SIZES) {
   LOCATE(x), LOCATE(y), LOCATE(index);
   STRIP_ITEM(planes, strips, OW)
   CHOOSE
   EACH_RESULT {
-    y[sample * y_stride + first + r * OW] = best[r];
+    SET(RESULT_T, y + sample * y_stride + first + r * OW, best[r]);
     index[sample * index_stride + first + r * OW] = at[r];
   }
 }
 #else
 #define AREA(r, c) (EXTENT((r)*SH - PH, KH, PH, H) * EXTENT((c)*SW - PW, KW, PW, W))
 
-kernel void forward(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(float, y), SIZES) {
+kernel void forward(OPERAND_RESTRICT(const SOURCE_T, x), OPERAND_RESTRICT(RESULT_T, y), SIZES) {
   LOCATE(x), LOCATE(y);
   STRIP_ITEM(planes, strips, OW)
   float sum[ROWS];
 #pragma unroll
   for (int r = 0; r < ROWS; ++r) sum[r] = 0.0f;
   EACH_PIXEL {
-    const float v = x[(at_y + q) * W + at_x + p];
+    const float v = GET(SOURCE_T, x + (at_y + q) * W + at_x + p);
 #pragma unroll
     for (int r = 0; r < ROWS; ++r)
       if (IS_TAP(q - r * SH, KH, 1)) sum[r] += v;
   }
-  EACH_RESULT y[sample * y_stride + first + r * OW] = sum[r] / AREA(top + r, strip_column);
+  EACH_RESULT SET(RESULT_T, y + sample * y_stride + first + r * OW, sum[r] / AREA(top + r, strip_column));
 }
 #endif
 
@@ -79,15 +79,15 @@ kernel void forward(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(float, y)
 
 #if METHOD == AVE
 #define INDEX_OPERAND
-#define GIVEN(r, c) (dy[(r)*OW + (c)] / AREA(r, c))
+#define GIVEN(r, c) (GET(SOURCE_T, dy + (r)*OW + (c)) / AREA(r, c))
 #define GOES(tap) 1
 #else
 #define INDEX_OPERAND OPERAND_RESTRICT(const INDEX, index),
-#define GIVEN(r, c) dy[(r)*OW + (c)]
+#define GIVEN(r, c) GET(SOURCE_T, dy + (r)*OW + (c))
 #define GOES(tap) (place == (tap))
 #endif
 
-kernel void backward(OPERAND_RESTRICT(const float, dy), INDEX_OPERAND SIGN OPERAND_RESTRICT(float, dx), SIZES, int accumulate SLOPE) {
+kernel void backward(OPERAND_RESTRICT(const SOURCE_T, dy), INDEX_OPERAND SIGN OPERAND_RESTRICT(RESULT_T, dx), SIZES, int accumulate SLOPE) {
   LOCATE(dy), LOCATE(dx);
   LOCATE_SIGN;
   STRIP_ITEM(planes, strips, (W + SW - 1) / SW)
@@ -128,12 +128,12 @@ kernel void backward(OPERAND_RESTRICT(const float, dy), INDEX_OPERAND SIGN OPERA
 #pragma unroll
     for (int s = 0; s < SW; ++s) {
       const int exists = row + r < H && column + s < W;
-      if (accumulate && exists) sum[r][s] += dx[r * W + s];
+      if (accumulate && exists) sum[r][s] += GET(RESULT_T, dx + r * W + s);
       passes[r][s] = IF_GATED(exists && PASSES(sign + sample * sign_stride, element + r * W + s), 1);
     }
 #pragma unroll
   for (int r = 0; r < HEIGHT; ++r)
 #pragma unroll
     for (int s = 0; s < SW; ++s)
-      if (row + r < H && column + s < W) dx[r * W + s] = IF_GATED(passes[r][s] ? sum[r][s] : slope * sum[r][s], sum[r][s]);
+      if (row + r < H && column + s < W) SET(RESULT_T, dx + r * W + s, IF_GATED(passes[r][s] ? sum[r][s] : slope * sum[r][s], sum[r][s]));
 }

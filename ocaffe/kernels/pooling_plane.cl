@@ -31,28 +31,28 @@
 float larger(const float a, const float b) { return b > a ? b : a; }
 
 /* NaN is never larger, so a plane of NaN gives -FLT_MAX, as the other kernels do. */
-float largest(global const float* x, const int size, local float* buffer) {
+float largest(global const SOURCE_T* x, const int size, local float* buffer) {
   float4 best = -FLT_MAX;
   for (int i = 4 * ID; i + 4 <= size; i += 4 * GROUP) {
-    const float4 v = vload4(0, x + i);
+    const float4 v = VGET4(SOURCE_T, x + i);
     best = v > best ? v : best;
   }
   float one = larger(larger(best.s0, best.s1), larger(best.s2, best.s3));
-  for (int i = size / 4 * 4 + ID; i < size; i += GROUP) one = larger(one, x[i]);
+  for (int i = size / 4 * 4 + ID; i < size; i += GROUP) one = larger(one, GET(SOURCE_T, x + i));
   buffer[ID] = one;
   TREE(buffer, larger)
   return buffer[0];
 }
 
-KERNEL forward(OPERAND(const float, x), OPERAND(float, y), const int size) {
+KERNEL forward(OPERAND(const SOURCE_T, x), OPERAND(RESULT_T, y), const int size) {
   LOCATE(x);
   LOCATE(y);
   local float buffer[GROUP];
   const float best = largest(x + get_global_id(1) * x_stride + PLANE * (ulong)size, size, buffer);
-  if (ID == 0) y[get_global_id(1) * y_stride + PLANE] = best;
+  if (ID == 0) SET(RESULT_T, y + get_global_id(1) * y_stride + PLANE, best);
 }
 
-KERNEL forward_index(OPERAND(const float, x), OPERAND(float, y), OPERAND(uint, index), const int size) {
+KERNEL forward_index(OPERAND(const SOURCE_T, x), OPERAND(RESULT_T, y), OPERAND(uint, index), const int size) {
   LOCATE(x);
   LOCATE(y);
   LOCATE(index);
@@ -61,11 +61,11 @@ KERNEL forward_index(OPERAND(const float, x), OPERAND(float, y), OPERAND(uint, i
   x += get_global_id(1) * x_stride + PLANE * (ulong)size;
   const float best = largest(x, size, buffer);
   uint place = -1;
-  for (int i = ID; i < size && place == (uint)-1 && best > -FLT_MAX; i += GROUP) place = x[i] == best ? i : place;
+  for (int i = ID; i < size && place == (uint)-1 && best > -FLT_MAX; i += GROUP) place = GET(SOURCE_T, x + i) == best ? i : place;
   places[ID] = place;
   TREE(places, min)
   if (ID == 0) {
-    y[get_global_id(1) * y_stride + PLANE] = best;
+    SET(RESULT_T, y + get_global_id(1) * y_stride + PLANE, best);
     index[get_global_id(1) * index_stride + PLANE] = places[0];
   }
 }
@@ -80,24 +80,24 @@ kernel void mask(OPERAND(const uint, index), OPERAND(float, y), const int planes
 #else
 float plus(const float a, const float b) { return a + b; }
 
-KERNEL forward(OPERAND(const float, x), OPERAND(float, y), const int size) {
+KERNEL forward(OPERAND(const SOURCE_T, x), OPERAND(RESULT_T, y), const int size) {
   LOCATE(x);
   LOCATE(y);
   local float buffer[GROUP];
   x += get_global_id(1) * x_stride + PLANE * (ulong)size;
   float4 sum = 0;
-  for (int i = 4 * ID; i + 4 <= size; i += 4 * GROUP) sum += vload4(0, x + i);
+  for (int i = 4 * ID; i + 4 <= size; i += 4 * GROUP) sum += VGET4(SOURCE_T, x + i);
   float one = (sum.s0 + sum.s1) + (sum.s2 + sum.s3);
-  for (int i = size / 4 * 4 + ID; i < size; i += GROUP) one += x[i];
+  for (int i = size / 4 * 4 + ID; i < size; i += GROUP) one += GET(SOURCE_T, x + i);
   buffer[ID] = one;
   TREE(buffer, plus)
-  if (ID == 0) y[get_global_id(1) * y_stride + PLANE] = buffer[0] / size;
+  if (ID == 0) SET(RESULT_T, y + get_global_id(1) * y_stride + PLANE, buffer[0] / size);
 }
 #endif
 
 #define PUT(v)                                                                                              \
   IF_GATED(put(dx + i, v, accumulate, slope, sign + get_global_id(1) * sign_stride, plane * size + i), \
-           dx[i] = (accumulate ? dx[i] : 0) + (v))
+           SET(RESULT_T, dx + i, (accumulate ? GET(RESULT_T, dx + i) : 0) + (v)))
 
 /* The pixels of this work-item: from `begin` to `end` of one plane. */
 #define PIXELS                                                                                     \
@@ -108,7 +108,7 @@ KERNEL forward(OPERAND(const float, x), OPERAND(float, y), const int size) {
   dx += get_global_id(1) * dx_stride + (ulong)plane * size;
 
 #if METHOD == 0
-kernel void backward(OPERAND(const float, dy), OPERAND(const uint, index), SIGN OPERAND(float, dx), const int planes, const int size,
+kernel void backward(OPERAND(const SOURCE_T, dy), OPERAND(const uint, index), SIGN OPERAND(RESULT_T, dx), const int planes, const int size,
                      const int piece, const int accumulate SLOPE) {
   LOCATE(dy);
   LOCATE_SIGN;
@@ -116,16 +116,16 @@ kernel void backward(OPERAND(const float, dy), OPERAND(const uint, index), SIGN 
   LOCATE(dx);
   PIXELS
   const uint place = index[get_global_id(1) * index_stride + plane];
-  const float d = *dy;
+  const float d = GET(SOURCE_T, dy);
   for (int i = begin; i < end; i++) PUT(i == place ? d : 0);
 }
 #else
-kernel void backward(OPERAND(const float, dy), SIGN OPERAND(float, dx), const int planes, const int size, const int piece, const int accumulate SLOPE) {
+kernel void backward(OPERAND(const SOURCE_T, dy), SIGN OPERAND(RESULT_T, dx), const int planes, const int size, const int piece, const int accumulate SLOPE) {
   LOCATE(dy);
   LOCATE_SIGN;
   LOCATE(dx);
   PIXELS
-  const float d = *dy / size;
+  const float d = GET(SOURCE_T, dy) / size;
   for (int i = begin; i < end; i++) PUT(d);
 }
 #endif

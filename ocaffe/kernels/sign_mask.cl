@@ -16,21 +16,25 @@
 #if V == 1
 typedef float vec;
 typedef uint words;
-#define LOAD(p) (*(p))
-#define STORE(v, p) (*(p) = (v))
+#define VALUES(T, p) GET(T, p)
+#define PUT_VALUES(T, v, p) SET(T, p, v)
+#define WORDS_AT(p) (*(p))
+#define PUT_WORDS(v, p) (*(p) = (v))
 #define POSITIVE(v) ((v) > 0 ? 1u : 0u)
 #define CHOOSE(no, yes, bits) ((bits) ? (yes) : (no))
 #else
 typedef JOIN(float, V) vec;
 typedef JOIN(uint, V) words;
-#define LOAD(p) JOIN(vload, V)(0, p)
-#define STORE(v, p) JOIN(vstore, V)(v, 0, p)
+#define VALUES(T, p) JOIN(vload, V)(0, p)
+#define PUT_VALUES(T, v, p) JOIN(vstore, V)(v, 0, p)
+#define WORDS_AT(p) JOIN(vload, V)(0, p)
+#define PUT_WORDS(v, p) JOIN(vstore, V)(v, 0, p)
 #define POSITIVE(v) (JOIN(as_uint, V)((v) > 0) & 1u)
 #define CHOOSE(no, yes, bits) select(no, yes, (bits) != 0)
 #endif
 
 /* mask = bits of x > 0 */
-kernel void pack(OPERAND(const float, x), OPERAND(uint, mask), const int count) {
+kernel void pack(OPERAND(const SOURCE_T, x), OPERAND(uint, mask), const int count) {
   LOCATE(x);
   LOCATE(mask);
   const int word = get_global_id(0) * V;
@@ -40,14 +44,14 @@ kernel void pack(OPERAND(const float, x), OPERAND(uint, mask), const int count) 
   mask += get_global_id(1) * mask_stride;
   words bits = 0;
   if (begin + 31 * 32 + V <= count) {
-    for (int bit = 0; bit < 32; bit++) bits |= POSITIVE(LOAD(x + begin + bit * 32)) << bit;
-    STORE(bits, mask + word);
+    for (int bit = 0; bit < 32; bit++) bits |= POSITIVE(VALUES(SOURCE_T, x + begin + bit * 32)) << bit;
+    PUT_WORDS(bits, mask + word);
   } else {
     for (int lane = 0; lane < V; lane++) {
       uint own = 0;
       for (int bit = 0; bit < 32; bit++) {
         const int at = begin + bit * 32 + lane;
-        if (at < count && x[at] > 0) own |= 1u << bit;
+        if (at < count && GET(SOURCE_T, x + at) > 0) own |= 1u << bit;
       }
       mask[word + lane] = own;
     }
@@ -55,7 +59,7 @@ kernel void pack(OPERAND(const float, x), OPERAND(uint, mask), const int count) 
 }
 
 /* dx = dy where the bit is set, else slope * dy */
-kernel void relu_backward(OPERAND(const float, dy), OPERAND(const uint, mask), OPERAND(float, dx), const int count, const float slope,
+kernel void relu_backward(OPERAND(const SOURCE_T, dy), OPERAND(const uint, mask), OPERAND(RESULT_T, dx), const int count, const float slope,
                           const int accumulate) {
   LOCATE(dy);
   LOCATE(mask);
@@ -67,21 +71,21 @@ kernel void relu_backward(OPERAND(const float, dy), OPERAND(const uint, mask), O
   mask += get_global_id(1) * mask_stride;
   dx += get_global_id(1) * dx_stride;
   if (begin + 31 * 32 + V <= count) {
-    const words bits = LOAD(mask + word);
+    const words bits = WORDS_AT(mask + word);
     for (int bit = 0; bit < 32; bit++) {
       const int at = begin + bit * 32;
-      const vec d = LOAD(dy + at);
+      const vec d = VALUES(SOURCE_T, dy + at);
       const vec value = CHOOSE(slope * d, d, bits & (1u << bit));
-      if (accumulate) STORE(LOAD(dx + at) + value, dx + at);
-      else STORE(value, dx + at);
+      if (accumulate) PUT_VALUES(RESULT_T, VALUES(RESULT_T, dx + at) + value, dx + at);
+      else PUT_VALUES(RESULT_T, value, dx + at);
     }
   } else {
     for (int lane = 0; lane < V; lane++) {
       for (int bit = 0; bit < 32; bit++) {
         const int at = begin + bit * 32 + lane;
         if (at >= count) break;
-        const float value = mask[word + lane] >> bit & 1 ? dy[at] : slope * dy[at];
-        dx[at] = accumulate ? dx[at] + value : value;
+        const float given = GET(SOURCE_T, dy + at), value = mask[word + lane] >> bit & 1 ? given : slope * given;
+        SET(RESULT_T, dx + at, accumulate ? GET(RESULT_T, dx + at) + value : value);
       }
     }
   }

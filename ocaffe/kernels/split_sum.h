@@ -9,7 +9,7 @@
 #include "gate.h"
 
 kernel void split_sum(OPERAND_RESTRICT(const float, part), SIGN OPERAND_RESTRICT(const float, bias),
-                      OPERAND_RESTRICT(float, y), int splits, int samples, int count, int inner, int has_bias, int accumulate, float slope) {
+                      OPERAND_RESTRICT(RESULT_T, y), int splits, int samples, int count, int inner, int has_bias, int accumulate, float slope) {
   const int i = get_global_id(0);
   if (i >= samples * count) return;
   LOCATE(part), LOCATE(bias), LOCATE(y);

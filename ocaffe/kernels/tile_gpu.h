@@ -325,14 +325,14 @@ INLINE void tile_bias(float acc[TM][TN], int columns, global const float* bias, 
 
 /* The tile as part of a row-major matrix: `to` is the tile's corner, `rows` x `columns` of it exist, `aligned`: rows begin at float4 places. Rows are
    samples of `sign` (gate.h), sign_stride apart; the tile begins at element `first` of each. */
-INLINE void tile_store(global float* to, ulong row_stride, int rows, int columns, int aligned, float acc[TM][TN], int accumulate, float slope,
-                       global const float* sign, ulong sign_stride, int first) {
+INLINE void tile_store(global RESULT_T* to, ulong row_stride, int rows, int columns, int aligned, float acc[TM][TN], int accumulate, float slope,
+                       global const SIGNS_T* sign, ulong sign_stride, int first) {
   const int row = tile_row(get_local_id(0)), column = tile_column(get_local_id(0));
 #pragma unroll
   for (int i = 0; i < TM; ++i) {
     if (row + ROW(i) >= rows) continue;
-    global float* line = to + (row + ROW(i)) * row_stride + column;
-    global const float* signs = sign + (row + ROW(i)) * sign_stride;
+    global RESULT_T* line = to + (row + ROW(i)) * row_stride + column;
+    global const SIGNS_T* signs = sign + (row + ROW(i)) * sign_stride;
     const int element = first + column;
 #pragma unroll
     for (int j = 0; j < TN; j += 4) {

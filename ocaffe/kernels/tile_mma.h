@@ -85,11 +85,19 @@ INLINE uint sixteen(float v) {
 INLINE uint two_halves(float low, float high) { return sixteen(high) << 16 | sixteen(low); }
 #endif
 
-INLINE uint word_of(const float v[PACK], float scale) { return two_halves(v[0] * scale, v[1] * scale); }
-
-INLINE uint4 quad_of(const float v[QUAD], float scale) {
-  return (uint4)(word_of(v, scale), word_of(v + PACK, scale), word_of(v + 2 * PACK, scale), word_of(v + 3 * PACK, scale));
-}
+/* WORD_OF(T), QUAD_OF(T)  (v, scale): of elements as they are stored (stored.h). What stands in 16 bits already is multiplied as it is, and never scaled. */
+#define WORD_OF(T) JOINED(word_of_, T)
+#define QUAD_OF(T) JOINED(quad_of_, T)
+#define JOINED(what, T) JOINED_OF(what, T)
+#define JOINED_OF(what, T) what##T
+INLINE uint word_of_float(const float v[PACK], float scale) { return two_halves(v[0] * scale, v[1] * scale); }
+INLINE uint word_of_bfloat(const bfloat v[PACK], float scale) { return (uint)v[0] | (uint)v[1] << 16; }
+#define QUADS_OF(T)                                                                                                                             \
+  INLINE uint4 quad_of_##T(const T v[QUAD], float scale) {                                                                                      \
+    return (uint4)(WORD_OF(T)(v, scale), WORD_OF(T)(v + PACK, scale), WORD_OF(T)(v + 2 * PACK, scale), WORD_OF(T)(v + 3 * PACK, scale));        \
+  }
+QUADS_OF(float)
+QUADS_OF(bfloat)
 
 /* Element `e` of the depth of a quad that was stored, as a float. */
 INLINE float element_of(local const uint4* lines, int line, int quad, int e) {
@@ -190,46 +198,47 @@ INLINE void places_of(Share share, int count, int places[]) {
   for (int i = 0; i < count; ++i) places[i] = quad_place(share.line + i * share.next_line, share.quad + i * share.next_quad);
 }
 
-INLINE void store_quads(local uint4* to, const int places[], float v[][QUAD], int count, float scale) {
-#pragma unroll
-  for (int i = 0; i < count; ++i) to[places[i]] = quad_of(v[i], scale);
-}
-
-/* Neighbours of which `n` exist, at the most four or two. Conditions stand outside of the arrays that take the results: compilers then keep these in registers. */
-INLINE float4 fetch4(global const float* p, int n, int whole) {
-  return whole ? *(global const float4*)p : (float4)(n > 0 ? p[0] : 0.0f, n > 1 ? p[1] : 0.0f, n > 2 ? p[2] : 0.0f, n > 3 ? p[3] : 0.0f);
-}
-
-INLINE float2 fetch2(global const float* p, int n, int whole) {
-  return whole ? *(global const float2*)p : (float2)(n > 0 ? p[0] : 0.0f, n > 1 ? p[1] : 0.0f);
-}
-
-/* `p` is the place of the work-item's first element; `lines` and `depth` are how many exist from there on; `whole`: all do, and float4 loads are aligned. */
-INLINE void fetch_along(float v[][QUAD], int count, global const float* p, ulong stride, int lines, int depth, int whole) {
-#pragma unroll
-  for (int i = 0; i < count; ++i)
-#pragma unroll
-    for (int e = 0; e < QUAD; e += 4) {
-      const float4 w = fetch4(p + i * (NT / 4) * stride + e, i * (NT / 4) < lines ? depth - e : 0, whole);
-      v[i][e] = w.x, v[i][e + 1] = w.y, v[i][e + 2] = w.z, v[i][e + 3] = w.w;
-    }
-}
-
-INLINE void fetch_across(float v[][QUAD], int count, global const float* p, ulong stride, int lines, int depth, int whole) {
-#pragma unroll
-  for (int e = 0; e < QUAD; ++e) {
-    const int n = e < depth ? lines : 0;
-    if (count == 4) {
-      const float4 w = fetch4(p + e * stride, n, whole);
-      v[0][e] = w.x, v[1][e] = w.y, v[2][e] = w.z, v[3][e] = w.w;
-    } else if (count == 2) {
-      const float2 w = fetch2(p + e * stride, n, whole);
-      v[0][e] = w.x, v[1][e] = w.y;
-    } else {
-      v[0][e] = n > 0 ? p[e * stride] : 0.0f;
-    }
+/* FETCH(4, T), FETCH(2, T)  (p, n, whole): neighbours of which `n` exist, at the most four or two. Conditions stand outside of the arrays that take the results:
+                            compilers then keep these in registers
+   FETCH(along, T), FETCH(across, T)  (v, count, p, stride, lines, depth, whole): a share. `p` is the place of the work-item's first element; `lines` and `depth` are
+                            how many exist from there on; `whole`: all do, and vectors are aligned
+   STORE_QUADS(T)  (to, places, v, count, scale): a share that was fetched
+   T is how the operand is stored, and how elements stay until they are words. */
+#define FETCH(what, T) FETCH_OF(what, T)
+#define FETCH_OF(what, T) fetch_##what##_##T
+#define STORE_QUADS(T) JOINED(store_quads_, T)
+#define FETCHES(T)                                                                                                              \
+  INLINE T##4 fetch_4_##T(global const T* p, int n, int whole) {                                                                \
+    return whole ? *(global const T##4*)p : (T##4)(n > 0 ? p[0] : 0, n > 1 ? p[1] : 0, n > 2 ? p[2] : 0, n > 3 ? p[3] : 0);      \
+  }                                                                                                                             \
+  INLINE T##2 fetch_2_##T(global const T* p, int n, int whole) {                                                                \
+    return whole ? *(global const T##2*)p : (T##2)(n > 0 ? p[0] : 0, n > 1 ? p[1] : 0);                                          \
+  }                                                                                                                             \
+  INLINE void fetch_along_##T(T v[][QUAD], int count, global const T* p, ulong stride, int lines, int depth, int whole) {       \
+    _Pragma("unroll") for (int i = 0; i < count; ++i) _Pragma("unroll") for (int e = 0; e < QUAD; e += 4) {                     \
+      const T##4 w = fetch_4_##T(p + i * (NT / 4) * stride + e, i * (NT / 4) < lines ? depth - e : 0, whole);                   \
+      v[i][e] = w.x, v[i][e + 1] = w.y, v[i][e + 2] = w.z, v[i][e + 3] = w.w;                                                   \
+    }                                                                                                                           \
+  }                                                                                                                             \
+  INLINE void fetch_across_##T(T v[][QUAD], int count, global const T* p, ulong stride, int lines, int depth, int whole) {      \
+    _Pragma("unroll") for (int e = 0; e < QUAD; ++e) {                                                                          \
+      const int n = e < depth ? lines : 0;                                                                                      \
+      if (count == 4) {                                                                                                         \
+        const T##4 w = fetch_4_##T(p + e * stride, n, whole);                                                                   \
+        v[0][e] = w.x, v[1][e] = w.y, v[2][e] = w.z, v[3][e] = w.w;                                                             \
+      } else if (count == 2) {                                                                                                  \
+        const T##2 w = fetch_2_##T(p + e * stride, n, whole);                                                                   \
+        v[0][e] = w.x, v[1][e] = w.y;                                                                                           \
+      } else {                                                                                                                  \
+        v[0][e] = n > 0 ? p[e * stride] : 0;                                                                                    \
+      }                                                                                                                         \
+    }                                                                                                                           \
+  }                                                                                                                             \
+  INLINE void store_quads_##T(local uint4* to, const int places[], T v[][QUAD], int count, float scale) {                       \
+    _Pragma("unroll") for (int i = 0; i < count; ++i) to[places[i]] = QUAD_OF(T)(v[i], scale);                                  \
   }
-}
+FETCHES(float)
+FETCHES(bfloat)
 
 /* acc += a * b for one step. */
 INLINE void quads_multiply(local const uint4* a, local const uint4* b, float acc[TM][TN]) {

@@ -34,16 +34,19 @@
 #if OUT == 4
 typedef float4 Outputs;
 #define put_row put4
+#define GET_ROW GET4
 INLINE void spread(Outputs v, float to[OUT]) { to[0] = v.x, to[1] = v.y, to[2] = v.z, to[3] = v.w; }
 INLINE Outputs gathered(const float v[OUT]) { return (Outputs)(v[0], v[1], v[2], v[3]); }
 #elif OUT == 2
 typedef float2 Outputs;
 #define put_row put2
+#define GET_ROW GET2
 INLINE void spread(Outputs v, float to[OUT]) { to[0] = v.x, to[1] = v.y; }
 INLINE Outputs gathered(const float v[OUT]) { return (Outputs)(v[0], v[1]); }
 #else /* never */
 typedef float Outputs;
 #define put_row put
+#define GET_ROW GET
 INLINE void spread(Outputs v, float to[OUT]) { to[0] = v; }
 INLINE Outputs gathered(const float v[OUT]) { return v[0]; }
 #endif
@@ -185,19 +188,19 @@ INLINE void transform_filter(global const float* w, int turned, global float* to
 
 /* SIDE x SIDE pixels of the plane `x` from (y0, x0) on, outside of which there are zeros. aligned: of each row all but the first and the last pixel are Outputs in
    their place, if they exist. */
-INLINE void transform_input(global const float* x, int exists, int y0, int x0, int h, int w, int aligned, global float* to, ulong step) {
+INLINE void transform_input(global const SOURCE_T* x, int exists, int y0, int x0, int h, int w, int aligned, global float* to, ulong step) {
   float half_way[SIDE][SIDE], d[SIDE], v[SIDE];
 #pragma unroll
   for (int r = 0; r < SIDE; ++r) {
     const int inside = exists && (uint)(y0 + r) < (uint)h;
-    global const float* row = x + (long)(y0 + r) * w + x0;
+    global const SOURCE_T* row = x + (long)(y0 + r) * w + x0;
     if (aligned && x0 + SIDE - 1 <= w) {
-      spread(inside ? *(global const Outputs*)(row + 1) : (Outputs)(0.0f), d + 1);
-      d[0] = inside && x0 >= 0 ? row[0] : 0.0f;
-      d[SIDE - 1] = inside && x0 + SIDE - 1 < w ? row[SIDE - 1] : 0.0f;
+      spread(inside ? GET_ROW(SOURCE_T, row + 1) : (Outputs)(0.0f), d + 1);
+      d[0] = inside && x0 >= 0 ? GET(SOURCE_T, row) : 0.0f;
+      d[SIDE - 1] = inside && x0 + SIDE - 1 < w ? GET(SOURCE_T, row + SIDE - 1) : 0.0f;
     } else {
 #pragma unroll
-      for (int i = 0; i < SIDE; ++i) d[i] = inside && (uint)(x0 + i) < (uint)w ? row[i] : 0.0f;
+      for (int i = 0; i < SIDE; ++i) d[i] = inside && (uint)(x0 + i) < (uint)w ? GET(SOURCE_T, row + i) : 0.0f;
     }
     input_axis(d, half_way[r]);
   }
@@ -213,17 +216,17 @@ INLINE void transform_input(global const float* x, int exists, int y0, int x0, i
 
 #if OUT == 4
 /* 4 x 4 gradients of the plane `dy` from (y0, x0) on. aligned: each row is Outputs in their place. */
-INLINE void transform_gradient(global const float* dy, int exists, int y0, int x0, int h, int w, int aligned, global float* to, ulong step) {
+INLINE void transform_gradient(global const GIVEN_T* dy, int exists, int y0, int x0, int h, int w, int aligned, global float* to, ulong step) {
   float half_way[OUT][SIDE], d[OUT], v[SIDE];
 #pragma unroll
   for (int r = 0; r < OUT; ++r) {
     const int inside = exists && y0 + r < h;
-    global const float* row = dy + (long)(y0 + r) * w + x0;
+    global const GIVEN_T* row = dy + (long)(y0 + r) * w + x0;
     if (aligned) {
-      spread(inside ? *(global const Outputs*)row : (Outputs)(0.0f), d);
+      spread(inside ? GET_ROW(GIVEN_T, row) : (Outputs)(0.0f), d);
     } else {
 #pragma unroll
-      for (int i = 0; i < OUT; ++i) d[i] = inside && x0 + i < w ? row[i] : 0.0f;
+      for (int i = 0; i < OUT; ++i) d[i] = inside && x0 + i < w ? GET(GIVEN_T, row + i) : 0.0f;
     }
     gradient_axis(d, half_way[r]);
   }
@@ -238,7 +241,7 @@ INLINE void transform_gradient(global const float* dy, int exists, int y0, int x
 }
 #endif
 
-kernel void operands(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(const float, w), OPERAND_RESTRICT(float, tiles),
+kernel void operands(OPERAND_RESTRICT(const SOURCE_T, x), OPERAND_RESTRICT(const float, w), OPERAND_RESTRICT(float, tiles),
                      OPERAND_RESTRICT(float, matrices), int channels, int outputs, int groups, int ih, int iw, int ph, int pw, int down, int across,
                      int first, int count, int pitch, int filters, int output_step, int channel_step, int turned) {
   const int c = get_global_id(1), group = get_global_id(2), plane = group * channels + c;
@@ -259,7 +262,7 @@ kernel void operands(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(const fl
 }
 
 #if OUT == 4
-kernel void gradients(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(const float, dy), OPERAND_RESTRICT(float, tiles),
+kernel void gradients(OPERAND_RESTRICT(const SOURCE_T, x), OPERAND_RESTRICT(const GIVEN_T, dy), OPERAND_RESTRICT(float, tiles),
                       OPERAND_RESTRICT(float, matrices), int channels, int outputs, int groups, int ih, int iw, int ph, int pw, int down, int across,
                       int first, int count, int pitch, int oh, int ow) {
   const int t = get_global_id(0), c = get_global_id(1), group = get_global_id(2);
@@ -292,7 +295,7 @@ INLINE float sum_of_line(local float* line, int item, float v) {
 }
 #endif
 
-kernel void output(OPERAND_RESTRICT(const float, products), STATISTICS SIGN OPERAND_RESTRICT(const float, bias), OPERAND_RESTRICT(float, y), int outputs,
+kernel void output(OPERAND_RESTRICT(const float, products), STATISTICS SIGN OPERAND_RESTRICT(const float, bias), OPERAND_RESTRICT(RESULT_T, y), int outputs,
                    int groups, int h, int w, int down, int across, int first, int count, int pitch, int has_bias, int accumulate, float slope) {
   const int group = get_global_id(2), exists = get_global_id(0) < count && get_global_id(1) < outputs;
 #ifdef MOMENTS
@@ -319,7 +322,7 @@ kernel void output(OPERAND_RESTRICT(const float, products), STATISTICS SIGN OPER
   const int plane = group * outputs + o, element = (plane * h + place.y) * w + place.x;
   const int aligned = WHOLE(w | y_offset | y_stride) && SIGN_ALIGNED;
   const float factor = FACTOR(bias, plane), offset = OFFSET(bias, plane);
-  global const float* signs = IF_GATED(sign + place.sample * sign_stride, y);
+  global const SIGNS_T* signs = IF_GATED(sign + place.sample * sign_stride, y);
   y += place.sample * y_stride + element;
   float v[OUT][OUT];
 #pragma unroll
@@ -365,10 +368,10 @@ kernel void output(OPERAND_RESTRICT(const float, products), STATISTICS SIGN OPER
 #pragma unroll
   for (int r = 0; r < OUT; ++r) {
     if (r >= down_here) continue;
-    global const float* x = statistics.x + place.sample * statistics.x_stride + element + r * w;
+    global const NORMAL_T* x = statistics.x + place.sample * statistics.x_stride + element + r * w;
 #pragma unroll
     for (int i = 0; i < OUT; ++i)
-      if (i < across_here) sums += gradient_sums(statistics, plane, x[i], v[r][i]);
+      if (i < across_here) sums += gradient_sums(statistics, plane, GET(NORMAL_T, x + i), v[r][i]);
   }
   sums.x = sum_of_line(line, item, sums.x);
   sums.y = sum_of_line(line, item, sums.y);
@@ -379,7 +382,7 @@ kernel void output(OPERAND_RESTRICT(const float, products), STATISTICS SIGN OPER
 }
 
 #if OUT == 4
-kernel void window(OPERAND_RESTRICT(const float, sums), OPERAND_RESTRICT(float, dw), int channels, int outputs, int groups, int splits, int accumulate) {
+kernel void window(OPERAND_RESTRICT(const float, sums), OPERAND_RESTRICT(RESULT_T, dw), int channels, int outputs, int groups, int splits, int accumulate) {
   const int c = get_global_id(0), o = get_global_id(1), group = get_global_id(2);
   if (c >= channels || o >= outputs) return;
   LOCATE(sums), LOCATE(dw);
@@ -400,7 +403,7 @@ kernel void window(OPERAND_RESTRICT(const float, sums), OPERAND_RESTRICT(float, 
     for (int r = 0; r < SIDE; ++r) column[r] = half_way[r][i];
     window_axis(column, to);
 #pragma unroll
-    for (int r = 0; r < 3; ++r) put(dw + place * 9 + r * 3 + i, to[r], accumulate, 1.0f, dw, 0);
+    for (int r = 0; r < 3; ++r) put(dw + place * 9 + r * 3 + i, to[r], accumulate, 1.0f, NO_SIGN(dw), 0);
   }
 }
 #endif

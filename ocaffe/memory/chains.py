@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import replace
 
-from ocaffe.graph.ir import Access, Launch, Operand, Ref, Role, Schedule
+from ocaffe.graph.ir import BFLOAT, FLOAT, Access, Launch, Operand, Ref, Role, Schedule
 from ocaffe.ops.expression import Pointwise
 
 MOST_OPERANDS = 26  # of a fused launch: kernels with more are slow to build, and some devices limit their arguments
@@ -63,7 +63,7 @@ def _fused(first: Launch, second: Launch, root: Ref, kept: bool) -> Launch | Non
         or a.domain != b.domain or modifies_a or a.key is not None or b.key is not None or first.side_effect or second.side_effect
         or any(operand.access is not Access.WRITE for operand in writes_a)
         or any(b.places[i] is not None or reads_b[i].ref.shape != root.shape or not reads_b[i].ref.is_dense for i in links)
-        or root.dtype.name != "float32" or root.shape != a.domain
+        or root.dtype not in (FLOAT, BFLOAT) or root.shape != a.domain
         or any(operand.ref.root is root for operand in (*writes_b, *modifies_b))
         or len(reads_a) + len(reads_b) + len(writes_a) + len(writes_b) + len(modifies_b) > MOST_OPERANDS
     ):  # fmt: skip

@@ -62,7 +62,7 @@ def _gate(launch: Launch, result: Ref, sign: Ref, slope: float) -> None:
     if launch.epilogue is not None:
         scalars[launch.epilogue] = np.float32(slope)
         launch.call = replace(launch.call, scalars=tuple(scalars))
-    launch.merge(launch.gate, Operand(sign, Access.READ), *([np.float32(slope)] if launch.epilogue is None else []), GATE=SIGNS)
+    launch.merge(launch.gate, Operand(sign, Access.READ), *([np.float32(slope)] if launch.epilogue is None else []), stored="SIGN", GATE=SIGNS)
 
 
 def _slope(relu: Launch) -> float:

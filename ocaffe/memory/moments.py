@@ -126,9 +126,10 @@ def _collect(products: list[Launch], written: Ref, launch: Launch, form: _Form) 
     if form.derivative:
         defines["DERIVATIVE"] = f"({form.derivative})"
     for number, product in enumerate(products):
-        for ref in reversed(reads):
-            product.merge(collects.place, Operand(ref, Access.READ))
-        product.merge(collects.place, Operand(sums, Access.MODIFY if number else Access.WRITE), **defines)
+        for index, ref in reversed(list(enumerate(reads))):
+            product.merge(collects.place, Operand(ref, Access.READ), stored="" if index else "NORMAL")
+        product.merge(collects.place, Operand(sums, Access.MODIFY if number else Access.WRITE))
+        product.define(**defines)
     return sums
 
 

@@ -19,6 +19,7 @@ OUTPUTS = 8  # of which a work-item of backward_filter there keeps the sums at t
 ITEMS = 256  # work-items of a group of backward_filter there
 GROUPS_PER_UNIT = 4  # that keep a device busy
 MOST_TAPS = 81  # of a window that kernels take in registers, unrolled (conv_depthwise_*.cl say the same)
+STORED = ("SOURCE", "", "", "RESULT")  # what forward and backward_data may find or leave in 16 bits, on GPUs
 BLOCK = (8, 64)  # ROWS and COLUMNS of conv_depthwise_cpu.cl
 BLOCK_FLOATS = 1 << 15  # of the image that such a block may need
 
@@ -54,6 +55,7 @@ def forward(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y:
         reads=[x, w, w if bias is None else bias],
         writes=[y],
         args=[*_sizes(g), strips, pieces, together, *args],
+        stored=STORED,
         size=(-(-g.num_output // together) * pieces * items, g.batch),
         local=(items, 1),
         defines=_defines(rec, g),
@@ -91,6 +93,7 @@ def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref) ->
         reads=[x, dy, *([rec.arrivals.view((items,))] if meets else [])],
         writes=[to, *([rec.scratch("slices", (items, slices, g.taps))] if meets else [])],
         args=[*_sizes(g), each, part, once and rec.accumulates(dw)],
+        stored=("SOURCE", "GIVEN"),
         size=(items * group, slices, 1),
         local=(group, 1, 1),
         defines=_defines(rec, g) | ({"DEVICE_FENCE": rec.target.device_fence} if meets else {}),
@@ -123,6 +126,7 @@ def _by_plane(
         reads=reads,
         writes=[to],
         args=[*_sizes(g), each, *args],
+        stored=STORED,
         size=items,
         local=local,
         defines=_defines(rec, g),

@@ -49,6 +49,7 @@ def forward(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y:
         reads=[x, w, *meeting.arrived, bias if bias is not None and once else w],
         writes=[to, *meeting.parts],
         args=[*sizes(g), part, splits, bias is not None and once, once and rec.accumulates(y), 1.0],
+        stored=_stored(meeting, once),
         size=size,
         local=(tile.items, 1, 1),
         defines={**gather_defines(g, tile), **meeting.defines},
@@ -83,6 +84,7 @@ def backward_data(
         reads=[dy, w, *meeting.arrived, bias if bias is not None and once else w],
         writes=[to, *meeting.parts],
         args=[*sizes(g), part, splits, bias is not None and once, once and rec.accumulates(dx), 1.0],
+        stored=_stored(meeting, once),
         size=size,
         local=(tile.items, 1, 1),
         defines={**gather_defines(g, tile), **meeting.defines},
@@ -118,6 +120,7 @@ def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref, ch
         reads=[x, dy, *meeting.arrived],
         writes=[to, *meeting.parts],
         args=[*sizes(g), part, once and rec.accumulates(dw)],
+        stored=("SOURCE", "GIVEN"),
         size=size,
         local=(tile.items, 1, 1),
         defines={**defines(g, tile), **meeting.defines},
@@ -222,6 +225,11 @@ def _split_channels(channels: int, g: ConvGeometry, choice: Choice) -> tuple[int
 def _meeting(rec: Recorder, tile: Tile, size: tuple[int, int, int], splits: int) -> Meeting:
     """Of a launch of `size` work-items."""
     return Meeting.of(rec, tile, splits, math.prod(size) // (tile.items * splits))
+
+
+def _stored(meeting: Meeting, once: bool) -> tuple[str, ...]:
+    """What forward and backward_data may find or leave in 16 bits; parts of sums are floats."""
+    return ("SOURCE", "", *[""] * len(meeting.arrived), "", "RESULT" if once else "")
 
 
 def _items(tile: Tile, rows: int, columns: int, batches: int, phases: int = 1) -> tuple[int, int, int]:

@@ -18,7 +18,7 @@ from ocaffe.graph.recorder import ARRIVALS, Recorder, scalar
 from ocaffe.ops.formula import CONSTANTS, FUNCTIONS, Formula, parse
 from ocaffe.ops.render_pointwise import Random, render
 from ocaffe.ops.render_reduce import IDENTITY, Reduction, chunk_count
-from ocaffe.ops.source import CTYPES, Port
+from ocaffe.ops.source import ALIGNMENT, CTYPES, Port
 from ocaffe.ops.strides import element_strides, merge
 from ocaffe.target import Target
 
@@ -424,7 +424,10 @@ def _ports(
     rest = iter(strides)
 
     def ports(letter: str, operands: Sequence[Operand]) -> tuple[Port, ...]:
-        return tuple(Port(f"{letter}{i}", CTYPES[o.ref.dtype.name], next(rest), letter != "x") for i, o in enumerate(operands))
+        return tuple(port(f"{letter}{i}", o.ref, next(rest), letter != "x") for i, o in enumerate(operands))
+
+    def port(name: str, ref: Ref, own: tuple[int, ...], written: bool) -> Port:
+        return Port(name, CTYPES[ref.dtype.name], own, written, math.gcd(ALIGNMENT, ref.root_offset, *own[:-1]))
 
     return ports("x", reads), ports("y", writes), ports("m", modifies)
 

@@ -349,6 +349,7 @@ def sum_splits(
         reads=[parts, parts if bias is None else bias],
         writes=[y],
         args=[splits, samples, results // samples, inner, bias is not None, rec.accumulates(y), 1.0],
+        stored=("", "", "RESULT"),
         size=(results,),
         local=(SUM_ITEMS,),
         defines=defines,

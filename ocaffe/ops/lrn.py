@@ -66,6 +66,7 @@ class Response:
             defines=self._defines,
             inplace=[(inplace, 0)] if chunk >= channels else [],
             gate=gate,
+            stored=() if rec.target.is_cpu else (*("SOURCE", "GIVEN")[: len(reads)], "RESULT"),
         )
 
     @staticmethod

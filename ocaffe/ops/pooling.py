@@ -125,8 +125,9 @@ class Pool:
             size, geometry = (count, samples), [count, *self.image, *self.outputs]
         gate = len(reads) if function == "backward" and family in GATED else None
         rec.launch(
-            f"{family}.{function}", reads=reads, writes=writes, args=[*geometry, *args], size=size, local=local, defines=defines, gate=gate, cheap=forward
-        )
+            f"{family}.{function}", reads=reads, writes=writes, args=[*geometry, *args], size=size, local=local, defines=defines, gate=gate, cheap=forward,
+            stored=("SOURCE", *[""] * (len(reads) - 1), "RESULT") if family in GATED and function != "mask" else (),
+        )  # fmt: skip
 
     def _defines(self) -> Mapping[str, object]:
         axes = "DHW"[-len(self.image) :]

@@ -19,7 +19,7 @@ import numpy as np
 from ocaffe.graph.ir import Call
 from ocaffe.graph.recorder import STEP
 from ocaffe.ops.formula import Formula, vector
-from ocaffe.ops.source import Port, Source, lanes, load, steps, store
+from ocaffe.ops.source import BFLOAT, Port, Source, lanes, load, steps, store
 from ocaffe.target import Target
 
 SEGMENT = 8192  # elements that a CPU work-item computes: long enough to hide its dispatch, short enough to balance small tensors
@@ -182,7 +182,7 @@ class _Body:
         """The grid is columns x axis x outer axes; a column is WIDTH neighbours of a row (a quarter of a block where random numbers are drawn)."""
         source, length = self.source, self.sizes[-1]
         grouped = self.random is not None and self.random.aligned
-        width = 1 if self.random is not None or length < WIDTH else WIDTH
+        width = 1 if self.random is not None else gpu_width(length, self.ports)
         columns = -(-length // BLOCK) * 16 if grouped else -(-length // width)
         source.argument("int", "length", length)
         source.splat(self.scalars, 1)
@@ -194,8 +194,8 @@ class _Body:
         elif width > 1:
             source.add(f"if ((column + 1) * {width} <= length) {{", f"const int at = column * {width};")
             source.splat(self.scalars, width)
-            self.compute(width, "at", [])
-            self.stores(width, "at")
+            self.compute(width, "at", [], whole=True)
+            self.stores(width, "at", whole=True)
             source.add("}", f"else for (int at = column * {width}; at < length; ++at) {{")
         else:
             source.add("const int at = column;", "if (at < length) {")
@@ -259,23 +259,30 @@ class _Body:
             source.add(f"const uint element = 0{source.offset('element', self.random.element[:-1], coordinates)};")
             source.add(f"const uint sample = p_step[{STEP['SAMPLE']}]{source.offset('sample', self.random.sample[:-1], coordinates)};")
 
-    def compute(self, width: int, at: str, hoisted: Sequence[Port]) -> None:
+    def compute(self, width: int, at: str, hoisted: Sequence[Port], whole: bool = False) -> None:
         kind = vector("float", width)
         for port in self.reads:
             if port not in hoisted:
-                load(self.source, port, width, at)
+                load(self.source, port, width, at, whole=whole)
         for port in self.modifies:
-            load(self.source, port, width, at, target=f"old_{port.name}")
+            load(self.source, port, width, at, target=f"old_{port.name}", whole=whole)
             self.source.add(f"{kind} {port.name} = old_{port.name};")
         self.source.add(*self.formula.code(width, frozenset(port.name for port in self.modifies)))
         for bit, port in enumerate(self.writes):
             self.source.add(f"if (accumulate & {1 << bit}) {{")
-            load(self.source, port, width, at, target=f"old_{port.name}")
+            load(self.source, port, width, at, target=f"old_{port.name}", whole=whole)
             self.source.add(f"{port.name} += old_{port.name};", "}")
 
-    def stores(self, width: int, at: str, skip: str | None = None) -> None:
+    def stores(self, width: int, at: str, skip: str | None = None, whole: bool = False) -> None:
         for port in (*self.writes, *self.modifies):
-            store(self.source, port, width, at, skip)
+            store(self.source, port, width, at, skip, whole)
+
+
+def gpu_width(length: int, ports: Sequence[Port]) -> int:
+    """Elements of a GPU work-item: 16 bytes of the smallest type, where such vectors stand at their places."""
+    halves = [port for port in ports if port.ctype == BFLOAT and port.inner == 1]
+    width = 2 * WIDTH if halves and all(port.alignment % (2 * WIDTH) == 0 for port in halves) else WIDTH
+    return width if length >= width else WIDTH if length >= WIDTH else 1
 
 
 def row_width(length: int, target: Target) -> int:

@@ -20,15 +20,14 @@ import numpy as np
 
 from ocaffe.graph.ir import Call
 from ocaffe.ops.formula import Formula, vector
-from ocaffe.ops.render_pointwise import fit, power_of_two, row_width
-from ocaffe.ops.source import Port, Source, lanes, load, place, steps
+from ocaffe.ops.render_pointwise import fit, gpu_width, power_of_two, row_width
+from ocaffe.ops.source import Port, Source, lanes, load, place, single, steps
 from ocaffe.ops.strides import Space
 from ocaffe.target import Target
 
 RUN = 128
 GROUP = 256
 AHEAD = 4  # loads that a GPU work-item has under way
-WIDTH = 4  # neighbours that a GPU work-item reads at once
 COLUMNS = 4  # vectors of results in a CPU work-item where the innermost axis is kept
 NEIGHBOURS = 16  # kept indices in a CPU work-item where the innermost axis is reduced: what lies side by side is read together
 ITEM = 8192  # elements that are worth a CPU work-item of their own
@@ -136,10 +135,10 @@ class _Body:
                 if count:
                     self.source.add(f"for (int j = 0; j < {count}; ++j) {part}_{value}[j] = {start};")
 
-    def terms(self, width: int, inputs: Sequence[Port], at: str, fresh: str | None = None) -> None:
-        """Evaluate the text at one place and add its values to the sums of this run. Lanes before `fresh` do not count."""
+    def terms(self, width: int, inputs: Sequence[Port], at: str, fresh: str | None = None, whole: bool = False) -> None:
+        """Evaluate the text at one place and add its values to the sums of this run. Lanes before `fresh` do not count. `whole`: see `load`."""
         for port in inputs:
-            load(self.source, port, width, at)
+            load(self.source, port, width, at, whole=whole)
         self.source.add(*self.what.formula.code(width))
         if fresh is not None and width > 1:
             index, kind = vector("int", width), vector("float", width)
@@ -185,7 +184,7 @@ class _Body:
         source.splat(what.scalars, 1)
         for port in what.reads:
             if port.name in what.finish.used:
-                source.add(f"const float {port.name} = (float)(k_{port.name}[{place(port, at)}]);")
+                source.add(f"const float {port.name} = {single(port, f'k_{port.name}[{place(port, at)}]')};")
         for port in what.modifies:
             value = f"(float)(k_{port.name}[{place(port, at)}])"
             source.add(f"float {port.name} = {value if any(port.strides) else f'{first} ? {value} : 0.0f'};")
@@ -293,7 +292,7 @@ class _Gpu(_Body):
         source.add(f"const int place = begin + {width} * i, at = min(place, max(end - {width}, 0));")
         source.add(f"const int skip = row < row_last ? place - at : {width}, next = min(row, here);", "{", "const int row = next;")
         self.row()
-        self.terms(width, self.inputs, "at")
+        self.terms(width, self.inputs, "at", whole=self.length % width == 0)
         index = vector("int", width)
         for value in what.values:
             test = f"{lanes(width)} >= ({index})(skip)" if width > 1 else "skip <= 0"
@@ -305,7 +304,7 @@ class _Gpu(_Body):
 
     def call(self) -> Call:
         source, what = self.source, self.what
-        width = WIDTH if not self.inner_kept and self.length >= WIDTH else 1
+        width = 1 if self.inner_kept else gpu_width(self.length, self.inputs)
         local0 = fit(self.length, 32) if self.inner_kept else min(GROUP, power_of_two(-(-self.length // width)))
         several = not self.inner_kept and self.rows * self.length // what.chunks < GROUP * width  # y runs over kept indices
         local1 = min(GROUP // local0, power_of_two(self.kept if several else -(-self.rows // what.chunks)))

@@ -10,8 +10,10 @@ import numpy as np
 from ocaffe.graph.ir import Call
 from ocaffe.ops.formula import variable, vector
 
-CTYPES = {"float32": "float", "uint8": "uchar", "int32": "int", "uint32": "uint"}
+BFLOAT = "bfloat"  # kernels/stored.h
+CTYPES = {"float32": "float", "uint8": "uchar", "int32": "int", "uint32": "uint", "uint16": BFLOAT}
 SCALARS = {"int": np.int32, "uint": np.uint32, "ulong": np.uint64}
+ALIGNMENT = 8  # elements; no vector is longer
 MASKS = {"uchar": "char"}  # signed type as wide as an element, for select; int where not listed
 
 
@@ -19,17 +21,24 @@ MASKS = {"uchar": "char"}  # signed type as wide as an element, for select; int 
 class Port:
     """An operand as the kernel sees it. Its value is the variable `name`; `p_name` points to its first element, `q_name` to the current row.
 
-    `strides` run over the merged axes, outermost first. The stride along the innermost one is part of the text if it is 0 or 1.
+    `strides` run over the merged axes, outermost first. The stride along the innermost one is part of the text if it is 0 or 1. Its first element and all
+    its rows begin at a multiple of `alignment` elements.
     """
 
     name: str
     ctype: str
     strides: tuple[int, ...]
     written: bool = False
+    alignment: int = 1
 
     @property
     def inner(self) -> int:
         return self.strides[-1]
+
+    @property
+    def converted(self) -> bool:
+        """Whether vectors of its type become floats by one of OpenCL's functions."""
+        return self.ctype not in ("float", BFLOAT)
 
     @property
     def pointer(self) -> str:
@@ -112,35 +121,62 @@ def lanes(width: int) -> str:
     return f"({vector('int', width)})({', '.join(map(str, range(width)))})"
 
 
-def load(source: Source, port: Port, width: int, at: str, target: str | None = None) -> None:
-    """Declare `target` (default: the port's name) with the values at elements at .. at + width - 1 of the current row."""
+def load(source: Source, port: Port, width: int, at: str, target: str | None = None, whole: bool = False) -> None:
+    """Declare `target` (default: the port's name) with the values of the elements from `at` on in the current row. `whole`: `at` is a multiple of `width`."""
     target = target or port.name
     kind = vector("float", width)
-    convert = "" if port.ctype == "float" else f"convert_{kind}"
+    convert = f"convert_{kind}" if port.converted else ""
     if port.inner == 0:
-        splat = f"convert_float(q_{port.name}[0])" if convert else f"q_{port.name}[0]"
-        source.add(f"const {kind} {target} = ({kind})({splat});")
+        source.add(f"const {kind} {target} = ({kind})({single(port, f'q_{port.name}[0]')});")
     elif width == 1:
-        source.add(f"const float {target} = {convert}(q_{port.name}[{place(port, at)}]);")
+        source.add(f"const float {target} = {single(port, f'q_{port.name}[{place(port, at)}]')};")
+    elif port.inner == 1 and port.ctype == BFLOAT:
+        source.add(f"const {kind} {target} = {_vector('at', port, width, whole)}(q_{port.name} + {at});")
     elif port.inner == 1:
         source.add(f"const {kind} {target} = {convert}(vload{width}(0, q_{port.name} + {at}));")
     else:
-        element = place(port, f"({at} + j)")
-        source.add(f"{port.ctype} g_{target}[{width}];", f"for (int j = 0; j < {width}; ++j) g_{target}[j] = q_{port.name}[{element}];")
+        element = f"q_{port.name}[{place(port, f'({at} + j)')}]"
+        source.add(f"{_apart(port)} g_{target}[{width}];", f"for (int j = 0; j < {width}; ++j) g_{target}[j] = {_wide(port, element)};")
         source.add(f"const {kind} {target} = {convert}(vload{width}(0, g_{target}));")
 
 
-def store(source: Source, port: Port, width: int, at: str, skip: str | None = None) -> None:
-    """Write the port's value; with `skip`, leave the first so many lanes as they are."""
+def single(port: Port, element: str) -> str:
+    """An element as a float."""
+    return f"convert_float({element})" if port.converted else _wide(port, element)
+
+
+def _wide(port: Port, value: str) -> str:
+    return f"wide({value})" if port.ctype == BFLOAT else value
+
+
+def _narrow(port: Port, value: str) -> str:
+    return f"narrow({value})" if port.ctype == BFLOAT else value
+
+
+def _vector(way: str, port: Port, width: int, whole: bool) -> str:
+    """The function of kernels/stored.h for neighbours in 16 bits, which stand at a place for vectors or anywhere."""
+    return f"{BFLOAT}_{way}{'' if whole and port.alignment % width == 0 else '_any'}{width}"
+
+
+def _apart(port: Port) -> str:
+    """The type of elements that are gathered or scattered one by one."""
+    return "float" if port.ctype == BFLOAT else port.ctype
+
+
+def store(source: Source, port: Port, width: int, at: str, skip: str | None = None, whole: bool = False) -> None:
+    """Write the port's value; with `skip`, leave the first so many lanes as they are. `whole`: `at` is a multiple of `width`."""
     value = port.name
-    if port.ctype != "float":
+    if port.converted:
         value = f"convert_{vector(port.ctype, width)}_sat({value})"
     if width == 1:
-        source.add(f"q_{port.name}[{place(port, at)}] = {value};")
+        source.add(f"q_{port.name}[{place(port, at)}] = {_narrow(port, value)};")
     elif port.inner != 1:
-        source.add(f"{port.ctype} s_{port.name}[{width}];", f"vstore{width}({value}, 0, s_{port.name});")
-        element = place(port, f"({at} + j)")
-        source.add(f"for (int j = {skip or 0}; j < {width}; ++j) q_{port.name}[{element}] = s_{port.name}[j];")
+        source.add(f"{_apart(port)} s_{port.name}[{width}];", f"vstore{width}({value}, 0, s_{port.name});")
+        element, one = place(port, f"({at} + j)"), _narrow(port, f"s_{port.name}[j]")
+        source.add(f"for (int j = {skip or 0}; j < {width}; ++j) q_{port.name}[{element}] = {one};")
+    elif port.ctype == BFLOAT:
+        assert skip is None, "vectors that are moved back are the CPU class's, which keeps floats"
+        source.add(f"{_vector('put', port, width, whole)}(q_{port.name} + {at}, {value});")
     elif skip is None:
         source.add(f"vstore{width}({value}, 0, q_{port.name} + {at});")
     else:

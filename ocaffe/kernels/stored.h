@@ -1,0 +1,98 @@
+/* Operands that may stand in memory in 16 bits (ocaffe/memory/storage.py). A kernel that can read or write one so declares it with a type of its own, a define
+   such as SOURCE_T, which is `float` or `bfloat`: bfloat16, the upper half of a float. It computes with floats.
+
+   SOURCE_T, GIVEN_T  what is read, and the second operand of two     RESULT_T  what is written, or added to     SIGN_T  gate.h     NORMAL_T  moments.h
+
+   GET(T, p), GET2, GET4     the value at p, a pointer to T, or two or four neighbours, the first at a multiple of as many; VGET4: at any place
+   SET(T, p, v), SET2, SET4  the reverse, rounded to the nearest, ties to even; a NaN stays one */
+#ifndef OCAFFE_STORED_H
+#define OCAFFE_STORED_H
+
+typedef ushort bfloat;
+typedef ushort2 bfloat2;
+typedef ushort4 bfloat4;
+
+#ifndef SOURCE_T
+#define SOURCE_T float
+#endif
+#ifndef RESULT_T
+#define RESULT_T float
+#endif
+#ifndef GIVEN_T
+#define GIVEN_T float
+#endif
+#ifndef SIGN_T
+#define SIGN_T float
+#endif
+#ifndef NORMAL_T
+#define NORMAL_T float
+#endif
+
+#define GET(T, p) GET_OF(T, p)
+#define GET2(T, p) GET2_OF(T, p)
+#define GET4(T, p) GET4_OF(T, p)
+#define SET(T, p, v) SET_OF(T, p, v)
+#define SET2(T, p, v) SET2_OF(T, p, v)
+#define SET4(T, p, v) SET4_OF(T, p, v)
+#define VGET4(T, p) VGET4_OF(T, p)
+#define GET_OF(T, p) T##_at(p)
+#define GET2_OF(T, p) T##_at2(p)
+#define GET4_OF(T, p) T##_at4(p)
+#define VGET4_OF(T, p) T##_at_any4(p)
+#define SET_OF(T, p, v) T##_put(p, v)
+#define SET2_OF(T, p, v) T##_put2(p, v)
+#define SET4_OF(T, p, v) T##_put4(p, v)
+
+/* n neighbours of type T. */
+#define VECTOR_OF(T, n) VECTOR_OF_(T, n)
+#define VECTOR_OF_(T, n) T##n
+
+INLINE float float_at(global const float* p) { return *p; }
+INLINE float2 float_at2(global const float* p) { return *(global const float2*)p; }
+INLINE float4 float_at4(global const float* p) { return *(global const float4*)p; }
+INLINE float4 float_at_any4(global const float* p) { return vload4(0, p); }
+INLINE void float_put(global float* p, float v) { *p = v; }
+INLINE void float_put2(global float* p, float2 v) { *(global float2*)p = v; }
+INLINE void float_put4(global float* p, float4 v) { *(global float4*)p = v; }
+
+/* One, and two in a word; more are words, for vectors of 16 bits are loaded and taken apart one by one. */
+INLINE float wide(bfloat v) { return as_float((uint)v << 16); }
+INLINE float2 wide2(uint v) { return (float2)(as_float(v << 16), as_float(v & 0xffff0000u)); }
+INLINE float4 wide4(uint2 v) { return (float4)(wide2(v.x), wide2(v.y)); }
+INLINE float8 wide8(uint4 v) { return (float8)(wide4(v.lo), wide4(v.hi)); }
+
+#ifdef __NVPTX__
+/* The instruction needs compute capability 8, and so does arithmetic in bfloat16, without which nothing is stored so. */
+INLINE uint narrow2(float2 v) {
+  uint r;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(v.y), "f"(v.x));
+  return r;
+}
+INLINE bfloat narrow(float v) { return (bfloat)narrow2((float2)(v, 0.0f)); }
+#else
+INLINE bfloat narrow(float v) {
+  const uint u = as_uint(v);
+  return isnan(v) ? (bfloat)0x7fc0 : (bfloat)((u + 0x7fffu + (u >> 16 & 1u)) >> 16);
+}
+INLINE uint narrow2(float2 v) { return (uint)narrow(v.x) | (uint)narrow(v.y) << 16; }
+#endif
+INLINE uint2 narrow4(float4 v) { return (uint2)(narrow2(v.lo), narrow2(v.hi)); }
+INLINE uint4 narrow8(float8 v) { return (uint4)(narrow4(v.lo), narrow4(v.hi)); }
+
+INLINE float bfloat_at(global const bfloat* p) { return wide(*p); }
+INLINE float2 bfloat_at2(global const bfloat* p) { return wide2(*(global const uint*)p); }
+INLINE float4 bfloat_at4(global const bfloat* p) { return wide4(*(global const uint2*)p); }
+INLINE float8 bfloat_at8(global const bfloat* p) { return wide8(*(global const uint4*)p); }
+INLINE float4 bfloat_at_any4(global const bfloat* p) { return (float4)(wide(p[0]), wide(p[1]), wide(p[2]), wide(p[3])); }
+INLINE float8 bfloat_at_any8(global const bfloat* p) { return (float8)(bfloat_at_any4(p), bfloat_at_any4(p + 4)); }
+INLINE void bfloat_put(global bfloat* p, float v) { *p = narrow(v); }
+INLINE void bfloat_put2(global bfloat* p, float2 v) { *(global uint*)p = narrow2(v); }
+INLINE void bfloat_put4(global bfloat* p, float4 v) { *(global uint2*)p = narrow4(v); }
+INLINE void bfloat_put8(global bfloat* p, float8 v) { *(global uint4*)p = narrow8(v); }
+INLINE void bfloat_put_any4(global bfloat* p, float4 v) {
+  const uint low = narrow2(v.lo), high = narrow2(v.hi);
+  p[0] = (bfloat)low, p[1] = (bfloat)(low >> 16), p[2] = (bfloat)high, p[3] = (bfloat)(high >> 16);
+}
+INLINE void bfloat_put_any8(global bfloat* p, float8 v) { bfloat_put_any4(p, v.lo), bfloat_put_any4(p + 4, v.hi); }
+
+#endif

@@ -1,0 +1,56 @@
+"""Blobs and diffs in 16 bits: with `--math bf16` what only kernels see stands in memory as bfloat16, where all that read and write it can (kernels/stored.h).
+
+Products round their operands to bfloat16 anyway; the rest computes with floats and rounds what it writes. Half the memory, and half of what goes through it.
+Blobs that somebody looks at, inputs, outputs, parameters, gradients and statistics stay floats.
+"""
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection
+
+from ocaffe.graph.ir import BFLOAT, FLOAT, Launch, Operand, Ref, Role, Schedule
+from ocaffe.ops.expression import Pointwise, Reduce
+from ocaffe.target import Target
+
+LEAST = 1 << 20  # bytes; what is smaller is not worth a kernel of its own
+ROLES = frozenset({Role.ACTIVATION, Role.DIFF})
+TYPE = "bfloat"
+
+
+def use_sixteen_bits(schedule: Schedule, target: Target, inputs: Collection[Ref] = ()) -> None:
+    """Give such Refs the type, and their launches the kernels that know it. Not for float16, whose range is not that of diffs. `inputs`: blobs and diffs, too,
+    though they come from outside (ocaffe/tune.py), and may have the type from another schedule."""
+    if target.is_cpu or target.math != "bf16":
+        return
+    uses: dict[Ref, list[tuple[Launch, int]]] = defaultdict(list)
+    for launch in schedule:
+        for index, operand in enumerate(launch.operands):
+            uses[operand.ref.root].append((launch, index))
+    for root, own in uses.items():
+        recycled = root.role in ROLES and not root.persistent and root.slots == 1 and root.dtype == FLOAT
+        if (not recycled and root not in inputs) or root.nbytes < LEAST:
+            continue
+        known = all(_knows(launch, index) for launch, index in own)
+        assert known or root.dtype == FLOAT, f"{root} is in 16 bits, which {own[0][0].what} does not know"
+        if known:
+            for launch, index in own:
+                _retype(launch.operands[index])
+                if launch.call is not None:
+                    launch.define(**{f"{launch.stored[index]}_T": TYPE})
+
+
+def _knows(launch: Launch, index: int) -> bool:
+    """Whether a launch can read or write operand `index` in 16 bits."""
+    if isinstance(launch.lower, Pointwise):
+        return True
+    if isinstance(launch.lower, Reduce):
+        return index < launch.lower.counts[0]
+    return launch.call is not None and index < len(launch.stored) and launch.stored[index] != ""
+
+
+def _retype(operand: Operand) -> None:
+    """The operand's Ref and all that it is a view of."""
+    ref: Ref | None = operand.ref
+    while ref is not None:
+        ref.dtype = BFLOAT
+        ref = ref.base
