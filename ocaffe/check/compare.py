@@ -13,7 +13,7 @@ import numpy as np
 
 from ocaffe.cl.device import Device
 from ocaffe.cl.session import Session
-from ocaffe.graph.ir import Access, Blob, Launch, Measure, Node, Ref
+from ocaffe.graph.ir import Access, Blob, Launch, Measure, Node, Ref, widened
 from ocaffe.graph.record import Choices
 from ocaffe.model.weights import read_weights
 from ocaffe.network import Network
@@ -88,7 +88,8 @@ class Side:
             tape.run(step, step + 1)
             slot = tape.runs - (step + 1 == len(schedule))
             for key, ref in at.get(step, ()):
-                found[key] = sample(tape.read(ref, slot))
+                values = tape.read(ref, slot)
+                found[key] = sample(widened(values) if ref.halved else values)
         for index, node in enumerate(network.graph.nodes):
             for parameter in node.params:
                 if parameter.diff is not None and network.choices.backward:

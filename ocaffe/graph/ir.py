@@ -41,6 +41,7 @@ class Role(Enum):
     CONSTANT = "constant"
 
 
+HALVED = frozenset({Role.ACTIVATION, Role.DIFF})  # what may stand in memory in 16 bits
 PERSISTENT = frozenset({Role.INPUT, Role.PARAMETER, Role.HISTORY, Role.OUTPUT, Role.STATE, Role.STAGING, Role.CONSTANT})
 
 
@@ -71,6 +72,11 @@ class Ref:
     @property
     def nbytes(self) -> int:
         return self.count * self.dtype.itemsize
+
+    @property
+    def halved(self) -> bool:
+        """Whether it is a blob or diff that stands in memory as bfloat16."""
+        return self.dtype == BFLOAT and self.role in HALVED
 
     @property
     def root(self) -> Ref:
@@ -351,6 +357,11 @@ def roots(schedule: Schedule) -> dict[Ref, tuple[int, int]]:
             root = operand.ref.root
             result[root] = (result[root][0] if root in result else step, step)
     return result
+
+
+def widened(array: np.ndarray) -> np.ndarray:
+    """Floats of what stood in memory as bfloat16."""
+    return (array.astype(np.uint32) << 16).view(np.float32)
 
 
 def split_axes(shape: Sequence[int], axis: int, end: int | None = None) -> tuple[int, int, int]:

@@ -67,7 +67,8 @@ INLINE float4 after(Before b, float4 v, int accumulate, float slope) {
   return select(slope * v, v, IF_GATED(b.passes, v > 0.0f));
 }
 
-/* One result, and two or four neighbouring ones, the first a multiple of as many, at an aligned place. Returned is what is written. */
+/* One result, and two or four neighbouring ones, the first a multiple of as many, at an aligned place. Returned is what is written, before it is
+   rounded if it stands there in 16 bits. */
 INLINE float put(global RESULT_T* to, float v, int accumulate, float slope, global const SIGNS_T* sign, int element) {
   if (accumulate) v += GET(RESULT_T, to);
   v = PASSES(sign, element) ? v : slope * v;

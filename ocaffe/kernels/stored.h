@@ -93,6 +93,5 @@ INLINE void bfloat_put_any4(global bfloat* p, float4 v) {
   const uint low = narrow2(v.lo), high = narrow2(v.hi);
   p[0] = (bfloat)low, p[1] = (bfloat)(low >> 16), p[2] = (bfloat)high, p[3] = (bfloat)(high >> 16);
 }
-INLINE void bfloat_put_any8(global bfloat* p, float8 v) { bfloat_put_any4(p, v.lo), bfloat_put_any4(p + 4, v.hi); }
 
 #endif

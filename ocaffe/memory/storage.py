@@ -8,27 +8,29 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection
 
-from ocaffe.graph.ir import BFLOAT, FLOAT, Launch, Operand, Ref, Role, Schedule
+from ocaffe.graph.ir import BFLOAT, FLOAT, HALVED, Launch, Measure, Operand, Ref, Schedule
 from ocaffe.ops.expression import Pointwise, Reduce
 from ocaffe.target import Target
 
-LEAST = 1 << 20  # bytes; what is smaller is not worth a kernel of its own
-ROLES = frozenset({Role.ACTIVATION, Role.DIFF})
+LEAST = 1 << 20  # bytes as floats; what is smaller is not worth a kernel of its own
 TYPE = "bfloat"
+Program = tuple[str, tuple[tuple[str, str], ...]]  # its name and defines
 
 
 def use_sixteen_bits(schedule: Schedule, target: Target, inputs: Collection[Ref] = ()) -> None:
-    """Give such Refs the type, and their launches the kernels that know it. Not for float16, whose range is not that of diffs. `inputs`: blobs and diffs, too,
-    though they come from outside (ocaffe/tune.py), and may have the type from another schedule."""
-    if target.is_cpu or target.math != "bf16":
+    """Give such Refs the type, and their launches the kernels that know it. Not for float16, whose range is not that of diffs, and not where shapes depend on
+    data: there values go from one recording to the next. `inputs`: blobs and diffs, too, though they come from outside (ocaffe/tune.py), and may have the type
+    from another schedule."""
+    if target.is_cpu or target.math != "bf16" or any(isinstance(launch, Measure) for launch in schedule):
         return
     uses: dict[Ref, list[tuple[Launch, int]]] = defaultdict(list)
     for launch in schedule:
         for index, operand in enumerate(launch.operands):
             uses[operand.ref.root].append((launch, index))
+    named: dict[int, dict[str, str]] = defaultdict(dict)  # by the launch, the types of its operands
     for root, own in uses.items():
-        recycled = root.role in ROLES and not root.persistent and root.slots == 1 and root.dtype == FLOAT
-        if (not recycled and root not in inputs) or root.nbytes < LEAST:
+        recycled = root.role in HALVED and not root.persistent and root.slots == 1 and root.dtype == FLOAT
+        if (not recycled and root not in inputs) or root.count * FLOAT.itemsize < LEAST:
             continue
         known = all(_knows(launch, index) for launch, index in own)
         assert known or root.dtype == FLOAT, f"{root} is in 16 bits, which {own[0][0].what} does not know"
@@ -36,7 +38,21 @@ def use_sixteen_bits(schedule: Schedule, target: Target, inputs: Collection[Ref]
             for launch, index in own:
                 _retype(launch.operands[index])
                 if launch.call is not None:
-                    launch.define(**{f"{launch.stored[index]}_T": TYPE})
+                    named[id(launch)][f"{launch.stored[index]}_T"] = TYPE
+    _define(schedule, named)
+
+
+def _define(schedule: Schedule, named: dict[int, dict[str, str]]) -> None:
+    """What serves a product, and shared its program, shares it still: another one would be the whole product once more for the compiler."""
+    shared: dict[Program, dict[str, str]] = {}
+    for launch in schedule:
+        if launch.call is not None and named[id(launch)]:
+            shared.setdefault((launch.call.program, launch.call.defines), named[id(launch)])
+    for launch in schedule:
+        if launch.call is not None:
+            types = named[id(launch)] or shared.get((launch.call.program, launch.call.defines), {})
+            if types and (named[id(launch)] or not types.keys() & {f"{name}_T" for name in launch.stored}):
+                launch.define(**types)
 
 
 def _knows(launch: Launch, index: int) -> bool:

@@ -14,7 +14,7 @@ from google.protobuf import text_format
 from ocaffe import proto
 from ocaffe.cl.device import Device
 from ocaffe.cl.session import Session
-from ocaffe.graph.ir import BFLOAT, FLOAT, Ref, Role
+from ocaffe.graph.ir import BFLOAT, FLOAT, HALVED, Launch, Ref, Role, Schedule, widened
 from ocaffe.graph.recorder import Recorder
 from ocaffe.memory import masks, optimise, recompute, storage
 from ocaffe.net import Net
@@ -59,6 +59,16 @@ def net_of_all() -> Any:
     return text_format.Parse(text, proto.NetParameter())
 
 
+def defined(launch: Launch) -> bool:
+    """Whether the kernel of a launch takes for 16 bits what stands so, and nothing else."""
+    if launch.call is None:
+        return True
+    defines = dict(launch.call.defines)
+    names = (*launch.stored, *[""] * (len(launch.operands) - len(launch.stored)))
+    pairs = [(name, operand.ref.root) for name, operand in zip(names, launch.operands)]
+    return all((defines.get(f"{name}_T") == storage.TYPE) == (root.dtype == BFLOAT) if name else not root.halved for name, root in pairs)
+
+
 def gradients(device: Device, keep: list[str]) -> tuple[dict[str, np.ndarray], dict[str, Ref], int]:
     """Of all that learns; the net's Refs that own memory, by name; and the bytes of the plan."""
     rng = np.random.default_rng(0)
@@ -73,6 +83,7 @@ def gradients(device: Device, keep: list[str]) -> tuple[dict[str, np.ndarray], d
         net.backward()
         found = list(net._network._variants.values())
         refs = {ref.name: ref.root for variant in found for launch in variant.recording.schedule for ref in (*launch.reads, *launch.writes)}
+        assert all(defined(launch) for variant in found for launch in variant.recording.schedule)
         diffs = {f"{name}/{i}": blob.diff.copy() for name, blobs in net.params.items() if not name.endswith("bn") for i, blob in enumerate(blobs)}
         return diffs, refs, max(variant.plan.lower_bound for variant in found)
     finally:
@@ -115,7 +126,7 @@ def check(device: Device, shapes: dict[str, tuple[int, ...]], record: Recorded, 
             assert {name for name, ref in refs.items() if ref.root.dtype == BFLOAT} == set(halves.split())
         feeds = {ref: bits >> 16 if ref.dtype == BFLOAT else bits.view(np.float32) for name, ref in refs.items() if ref.base is None for bits in [arrays[name]]}
         got = execute(rec, device.context, feeds, [refs[name] for name in outputs.split()])
-        results.append([(array.astype(np.uint32) << 16).view(np.float32) if array.dtype == BFLOAT else array for array in got])
+        results.append([widened(array) if array.dtype == BFLOAT else array for array in got])
     for name, want, got in zip(outputs.split(), *results):
         step = 2.0**-8 if name in halves.split() else 1e-6  # half of what bfloat16 tells apart
         assert np.isfinite(want).all()
@@ -224,6 +235,26 @@ def test_lrn(of_gpu: Device) -> None:
     check(of_gpu, shapes, both, "y dx", "x y dy dx")
 
 
+def test_rounding(of_gpu: Device) -> None:
+    """To the nearest, ties to even, also to infinity; what is not finite stays so; numbers below 2^-126 may become zero, as float's."""
+    values = np.float32([1.0, 1 + 2.0**-8, 1 + 3 * 2.0**-8, 1 + 2.0**-8 + 2.0**-20, -1 - 2.0**-8, 3.4e38, np.inf, -np.inf, np.nan, -0.0, 2.0**-126, 0.1])
+    want = np.float32([1.0, 1.0, 1 + 2.0**-6, 1 + 2.0**-7, -1.0, np.inf, np.inf, -np.inf, np.nan, 0.0, 2.0**-126, 0.10009765625])
+    rec = Recorder(of_gpu.target, train=True)
+    x, y = Ref("x", (1, values.size), Role.CONSTANT), Ref("y", (1, values.size), Role.ACTIVATION)
+    pointwise(rec, "y0 = x0", reads=[x], writes=[y])
+    storage.use_sixteen_bits(rec.launches, rec.target)
+    [got] = execute(rec, of_gpu.context, {x: values}, [y])
+    np.testing.assert_array_equal(widened(got)[0], want)
+
+
+def test_sums_of_everything(of_gpu: Device) -> None:
+    """Rows that begin for vectors and do not end so."""
+    def total(rec: Recorder, refs: dict[str, Ref]) -> None:
+        reduce(rec, "v0 = x0", reads=[refs["x"]], writes=[refs["v"]], axes=(0, 1, 2), finish="y0 = v0")
+
+    check(of_gpu, {"x": (3, 5, 50), "v": (1,)}, total, "v", "x", "forward")
+
+
 @pytest.mark.parametrize("plane", [(7, 9), (4, 9), (8, 10)], ids=["alone", "fours", "eights"])
 def test_expressions(of_gpu: Device, plane: tuple[int, int]) -> None:
     """Pointwise with a broadcast, a value for each channel, which is small; a sum over planes; part of a blob; rows of all lengths."""
@@ -251,7 +282,7 @@ def test_storage(of_gpu: Device, monkeypatch: pytest.MonkeyPatch, quads: bool, w
         patch.setattr(optimise, "use_sixteen_bits", lambda *_: None)
         want, plain, whole = gradients(of_gpu, [])
     halves = {name for name, ref in refs.items() if ref.dtype == BFLOAT}
-    floats = {name for name, ref in plain.items() if ref.role in storage.ROLES and not ref.persistent and ref.base is None}
+    floats = {name for name, ref in plain.items() if ref.role in HALVED and not ref.persistent and ref.base is None}
     assert {"first", "a", "a1", "a2", "b", "narrow", "a.diff", "b.diff", "pool.diff"} <= halves
     if quads and not winograd:  # what InnerProduct reads and writes stays
         assert floats - halves == {"whole", "whole.diff", "ip", "ip.diff"} and size < 0.6 * whole
@@ -281,15 +312,19 @@ def test_what_stays(of_gpu: Device, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_choices_are_measured_so(of_gpu: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     """`ocaffe tune` gives all candidates the operands that they have in a net."""
     seen: list[dict[str, np.dtype]] = []
+    schedules: list[Schedule] = []
     measure = Tuner._measure
 
     def measured(self: Tuner, trials: Any) -> dict[str, float]:
         seen.append({name: ref.dtype for name, ref in trials.tensors.items()})
+        schedules.extend(trial.tape.schedule for trial in trials.candidates)
         return measure(self, trials)
 
     monkeypatch.setattr(Tuner, "_measure", measured)
+    monkeypatch.setattr(storage, "LEAST", 4000)  # x is larger as floats, and smaller in 16 bits
     tuner = Tuner(Session(of_gpu), Tuned({}))
     asked = Counter(Problem(direction, GEOMETRIES["1x1, odd"], "bf16") for direction in ("forward", "backward_filter"))
     found = list(tuner.tune(asked))
     assert len(found) == 2 and all(len(each.seconds) > 1 for each in found)
     assert len(seen) == 2 and {"x": BFLOAT, "w": FLOAT} in seen and {"x": BFLOAT, "dy": BFLOAT} in seen
+    assert all(defined(launch) for launches in schedules for launch in launches)
