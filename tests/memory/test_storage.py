@@ -12,6 +12,7 @@ import pytest
 from google.protobuf import text_format
 
 from ocaffe import proto
+from ocaffe.check.compare import Side
 from ocaffe.cl.device import Device
 from ocaffe.cl.session import Session
 from ocaffe.graph.ir import BFLOAT, FLOAT, HALVED, Launch, Ref, Role, Schedule, widened
@@ -328,3 +329,15 @@ def test_choices_are_measured_so(of_gpu: Device, monkeypatch: pytest.MonkeyPatch
     assert len(found) == 2 and all(len(each.seconds) > 1 for each in found)
     assert len(seen) == 2 and {"x": BFLOAT, "w": FLOAT} in seen and {"x": BFLOAT, "dy": BFLOAT} in seen
     assert all(defined(launch) for launches in schedules for launch in launches)
+
+
+def test_compare_sees_floats(of_gpu: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`ocaffe compare` reads what stands in 16 bits as the values that it is: those of a net in which nothing does, but for the rounding."""
+    monkeypatch.setattr(winograd_gpu, "cost", lambda *_, **__: 1e30)
+    monkeypatch.setattr(winograd_gpu, "filter_cost", lambda *_, **__: 1e30)
+    halves, plain = (Side(net_of_all(), proto.TRAIN, of_gpu, plain=plain).values() for plain in (False, True))
+    forward = [key for key in halves if key[0] == "forward" and key in plain]
+    assert len(forward) > 8
+    for key in forward:
+        got, want = halves[key].values, plain[key].values
+        assert np.abs(got - want).mean() < 0.02 * np.abs(want).max(), key
