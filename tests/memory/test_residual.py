@@ -1,7 +1,8 @@
 """A residual net in which all of BatchNorm's sums, gates and masks that the kernels of GPUs know come together has the gradients of one without them."""
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -48,10 +49,11 @@ def residual_net() -> Any:
     return text_format.Parse(text, proto.NetParameter())
 
 
-def gradients(device: Device) -> tuple[dict[str, np.ndarray], list[Mapping[str, str]]]:
-    """Of all that learns, and the defines of the net's launches."""
+@contextmanager
+def gone_back(message: Any, device: Device, **options: Any) -> Iterator[tuple[Net, dict[str, np.ndarray]]]:
+    """A net after one forward and backward pass on random weights and data, and the gradients of all that learns."""
     rng = np.random.default_rng(0)
-    net = Net(residual_net(), proto.TRAIN, device=device, keep=[])
+    net = Net(message, proto.TRAIN, device=device, **options)
     try:
         for name, blobs in net.params.items():
             for blob in blobs if not name.endswith("bn") else []:
@@ -60,11 +62,16 @@ def gradients(device: Device) -> tuple[dict[str, np.ndarray], list[Mapping[str, 
         net.forward()
         net.clear_param_diffs()
         net.backward()
-        launches = [launch.call for variant in net._network._variants.values() for launch in variant.recording.schedule]
-        diffs = {f"{name}/{i}": blob.diff.copy() for name, blobs in net.params.items() if not name.endswith("bn") for i, blob in enumerate(blobs)}
-        return diffs, [dict(call.defines) for call in launches if call is not None]
+        yield net, {f"{name}/{i}": blob.diff.copy() for name, blobs in net.params.items() if not name.endswith("bn") for i, blob in enumerate(blobs)}
     finally:
         net.close()
+
+
+def gradients(device: Device) -> tuple[dict[str, np.ndarray], list[Mapping[str, str]]]:
+    """Of all that learns, and the defines of the net's launches."""
+    with gone_back(residual_net(), device, keep=[]) as (net, diffs):
+        launches = [launch.call for variant in net._network._variants.values() for launch in variant.recording.schedule]
+        return diffs, [dict(call.defines) for call in launches if call is not None]
 
 
 @pytest.mark.parametrize("winograd", [False, True], ids=["direct", "Winograd"])

@@ -18,7 +18,6 @@ from ocaffe.cl.session import Session
 from ocaffe.graph.ir import BFLOAT, FLOAT, HALVED, Launch, Ref, Role, Schedule, widened
 from ocaffe.graph.recorder import Recorder
 from ocaffe.memory import masks, optimise, recompute, storage
-from ocaffe.net import Net
 from ocaffe.ops import conv_depthwise, conv_gpu, gemm_gpu, winograd_gpu
 from ocaffe.ops.convolution import ConvGeometry
 from ocaffe.ops.expression import pointwise, reduce
@@ -28,7 +27,7 @@ from ocaffe.ops.pooling import AVE, MAX, Pool
 from ocaffe.tune import Tuner
 from ocaffe.tuned import Problem, Tuned
 from tests.harness import execute, of_kind, winograd_in_parts
-from tests.memory.test_residual import RELU, SHAPE, SUM, convolution
+from tests.memory.test_residual import RELU, SHAPE, SUM, convolution, gone_back
 
 ONE, THREE = (1, 1, 1), (1, 3, 3)
 GEOMETRIES = {
@@ -72,23 +71,11 @@ def defined(launch: Launch) -> bool:
 
 def gradients(device: Device, keep: list[str]) -> tuple[dict[str, np.ndarray], dict[str, Ref], int]:
     """Of all that learns; the net's Refs that own memory, by name; and the bytes of the plan."""
-    rng = np.random.default_rng(0)
-    net = Net(net_of_all(), proto.TRAIN, device=device, keep=keep, seed=1)
-    try:
-        for name, blobs in net.params.items():
-            for blob in blobs if not name.endswith("bn") else []:
-                blob.data[...] = 0.3 * rng.standard_normal(blob.data.shape) + name.endswith("scale")
-        net.blobs["data"].data[...] = rng.standard_normal(SHAPE)
-        net.forward()
-        net.clear_param_diffs()
-        net.backward()
+    with gone_back(net_of_all(), device, keep=keep, seed=1) as (net, diffs):
         found = list(net._network._variants.values())
         refs = {ref.name: ref.root for variant in found for launch in variant.recording.schedule for ref in (*launch.reads, *launch.writes)}
         assert all(defined(launch) for variant in found for launch in variant.recording.schedule)
-        diffs = {f"{name}/{i}": blob.diff.copy() for name, blobs in net.params.items() if not name.endswith("bn") for i, blob in enumerate(blobs)}
         return diffs, refs, max(variant.plan.lower_bound for variant in found)
-    finally:
-        net.close()
 
 
 @pytest.fixture
