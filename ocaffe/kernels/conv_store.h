@@ -1,4 +1,6 @@
-/* Writing a tile of a convolution whose columns are positions of all samples: conv_gpu.cl, conv_mma.cl. */
+/* Writing a tile of a convolution whose columns are positions of all samples: conv_gpu.cl, conv_mma.cl, conv_pointwise_mma.cl.
+
+   PLANES_OF_FOURS  a plane has a multiple of four positions, all of which are written: four columns then always are neighbours, which takes fewer registers */
 #ifndef OCAFFE_CONV_STORE_H
 #define OCAFFE_CONV_STORE_H
 
@@ -7,6 +9,10 @@
 #include "gate.h"
 #include "moments.h"
 #include "tile_gpu.h"
+
+#ifndef PLANES_OF_FOURS
+#define PLANES_OF_FOURS 0
+#endif
 
 #ifdef MOMENTS
 #define ROW_ITEMS (BN / TN) /* work-items that share a row of the tile */
@@ -77,6 +83,11 @@ INLINE Four four_columns(const Phase f, int column, int dense, int th, int tw) {
   Four four;
   int sample = column / f.positions, p = column - sample * f.positions;
   four.exist = f.columns - column;
+#if PLANES_OF_FOURS
+#pragma unroll
+  for (int e = 0; e < 4; ++e) four.sample[e] = sample, four.at[e] = p + e;
+  return four;
+#endif
 #pragma unroll
   for (int e = 0; e < 4; ++e) {
     if (e >= four.exist) {

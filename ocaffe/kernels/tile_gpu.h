@@ -71,6 +71,9 @@
 #define LANE_ROW(lane) ((lane) / LANE_COLUMNS * 4)
 #define PADDING 4
 #endif
+#ifndef LANE_COLUMN
+#define LANE_COLUMN(lane) ((lane) % LANE_COLUMNS * 4)
+#endif
 #define COLUMN(j) ((j) / 4 * (LANE_COLUMNS * 4) + (j) % 4)
 
 #ifndef LEVELS
@@ -87,7 +90,7 @@
 #define LOCAL_TILE(name, size) local float name[size] __attribute__((aligned(16)))
 
 INLINE int tile_row(int item) { return item / 32 / (BN / WN) * WM + LANE_ROW(item % 32); }
-INLINE int tile_column(int item) { return item / 32 % (BN / WN) * WN + item % 32 % LANE_COLUMNS * 4; }
+INLINE int tile_column(int item) { return item / 32 % (BN / WN) * WN + LANE_COLUMN(item % 32); }
 
 INLINE void tile_multiply_fma(local const float* a, local const float* b, float acc[TM][TN]) {
 #pragma unroll

@@ -4,14 +4,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 from ocaffe.graph.ir import Collects, Ref
 from ocaffe.graph.recorder import Recorder
-from ocaffe.ops import conv_mma, winograd_gpu
+from ocaffe.ops import conv_mma, conv_pointwise_mma, winograd_gpu
 from ocaffe.ops.conv_window import gates, phase_columns, phase_taps, phases, product_shape, sizes, window
 from ocaffe.ops.expression import reduce
-from ocaffe.ops.gemm_gpu import Choice, Meeting, Tile, cost, ranked, sum_splits, tiles_for
+from ocaffe.ops.gemm_gpu import Choice, Meeting, Tile, async_tiles, cost, ranked, sum_splits, tiles_for
 from ocaffe.tuned import Problem
 
 if TYPE_CHECKING:
@@ -35,8 +36,8 @@ def forward(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y:
             winograd_gpu.forward(rec, g, x, w, bias, y)
             return
         choice = found
-    if choice.tile.quads:
-        conv_mma.forward(rec, g, x, w, bias, y, choice)
+    if family := _family(choice.tile):
+        family.forward(rec, g, x, w, bias, y, choice)
         return
     part, splits = _split_channels(g.group_channels, g, choice)
     tile = replace(choice.tile, levels=levels(g, choice.tile, "forward", choice.splits))
@@ -70,8 +71,8 @@ def backward_data(
             winograd_gpu.forward(rec, winograd_gpu.turned(g), dy, w, bias, dx, back=True)
             return
         choice = found
-    if choice.tile.quads:
-        conv_mma.backward_data(rec, g, dy, w, bias, dx, choice)
+    if family := _family(choice.tile):
+        family.backward_data(rec, g, dy, w, bias, dx, choice)
         return
     part, splits = _split_channels(g.group_outputs, g, choice)
     tile = replace(choice.tile, levels=levels(g, choice.tile, "backward_data", choice.splits))
@@ -105,8 +106,8 @@ def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref, ch
             winograd_gpu.backward_filter(rec, g, x, dy, dw)
             return
         choice = found
-    if choice.tile.quads:
-        conv_mma.backward_filter(rec, g, x, dy, dw, choice)
+    if family := _family(choice.tile):
+        family.backward_filter(rec, g, x, dy, dw, choice)
         return
     tile = choice.tile
     part = -(-depth // (choice.splits * tile.depth)) * tile.depth
@@ -146,6 +147,11 @@ def _choose(rec: Recorder, direction: str, g: ConvGeometry, winograd: Callable[[
     return rec.target.tuned.choose(Problem(direction, g, rec.target.math), candidates)
 
 
+def _family(tile: Tile) -> ModuleType | None:
+    """The kernels of tiles whose operands have 16 bits on tensor cores; None: those of this module."""
+    return conv_pointwise_mma if tile.stages else conv_mma if tile.quads else None
+
+
 def window_step(g: ConvGeometry, tile: Tile) -> tuple[int, int, int]:
     """Channels, rows of the window and taps in a row that one step of forward and backward_data takes.
 
@@ -176,16 +182,17 @@ def tiles(target: Target, g: ConvGeometry, direction: str) -> list[Tile]:
     def fits(tile: Tile) -> bool:
         if not tile.mma:
             return True
-        able = conv_mma.possible(g, direction) if tile.quads else not shallow
+        family = _family(tile)
+        able = family.possible(g, direction) if family else not shallow
         return able and tile.item_rows * tile.item_columns <= most
 
-    return [with_step(g, tile, direction) for tile in tiles_for(target) if fits(tile)]
+    return [with_step(g, tile, direction) for tile in (*tiles_for(target), *async_tiles(target)) if fits(tile)]
 
 
 def with_step(g: ConvGeometry, tile: Tile, direction: str = "forward") -> Tile:
     """The tile with the depth that the window gives and what that wastes; the depth of backward_filter are positions. Levels are those without splits."""
-    if tile.quads:
-        return conv_mma.with_step(g, tile, direction)
+    if family := _family(tile):
+        return family.with_step(g, tile, direction)  # type: ignore[no-any-return]
     step = window_step(g, tile)
     padded = math.prod(-(-n // part) * part for n, part in zip((g.group_channels, *g.kernel[1:]), step))
     waste = 1.0 if direction == "backward_filter" else padded * g.kernel[0] / g.depth

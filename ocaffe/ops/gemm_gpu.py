@@ -22,7 +22,8 @@ BUNCH = 8  # parts of a tile that one work-group adds up at the least (tile_join
 class Tile:
     """The work of one group, kernels/tile_gpu.h: `rows` x `columns` results, of which a work-item holds `item_rows` x `item_columns`;
     `depth` is brought to local memory at a time; 32 consecutive work-items cover `warp_rows` rows. `mma`: the kind of products (MMA; 0: multiply-adds).
-    `ahead`: by how many steps they fetch before they multiply. `levels` of sums (LEVELS).
+    `ahead`: by how many steps they fetch before they multiply. `levels` of sums (LEVELS). `stages`: for how many steps there is local memory where operands
+    are copied there as they are (STAGES in kernels/tile_async.h; 0: they are not).
     `waste`: by how much steps that do not fit the depth lengthen it.
     """
 
@@ -35,6 +36,7 @@ class Tile:
     mma: int = 0
     ahead: int = 1
     levels: int = 1
+    stages: int = 0
     waste: float = 1.0
 
     @property
@@ -44,15 +46,16 @@ class Tile:
     @property
     def quads(self) -> bool:
         """Whether the kernels are those of kernels/tile_mma.h."""
-        return self.mma in (BFLOAT16, FLOAT16)
+        return self.mma in (BFLOAT16, FLOAT16) and not self.stages
 
     def defines(self) -> dict[str, int]:
         names = {"BM": self.rows, "BN": self.columns, "TM": self.item_rows, "TN": self.item_columns, "WM": self.warp_rows}
-        special = {"MMA": (self.mma, 0), "AHEAD": (self.ahead, 0 if self.quads else self.ahead), "LEVELS": (self.levels, 1)}
+        special = {"MMA": (self.mma, 0), "AHEAD": (self.ahead, 0 if self.quads else self.ahead), "LEVELS": (self.levels, 1), "STAGES": (self.stages, 0)}
         return {**names, "BK": self.depth} | {name: value for name, (value, default) in special.items() if value != default}
 
     def __str__(self) -> str:
-        return f"{self.rows}x{self.columns}x{self.depth} by {self.item_rows}x{self.item_columns}{f' mma{self.mma}' if self.mma else ''}"
+        kind = f"{f' mma{self.mma}' if self.mma else ''}{f' async{self.stages}' if self.stages else ''}"
+        return f"{self.rows}x{self.columns}x{self.depth} by {self.item_rows}x{self.item_columns}{kind}"
 
 
 TILES = (
@@ -88,6 +91,18 @@ QUAD_TILES = {
     for math, mma in (("bf16", BFLOAT16), ("fp16", FLOAT16))
 }
 
+# By kernels/tile_async.h, of operands in bfloat16: what local memory of 48 KiB has stages for.
+ASYNC_TILES = tuple(
+    Tile(rows, columns, m, n, warp, 32, BFLOAT16, stages=stages)
+    for rows, columns, m, n, warp, stages in (
+        (128, 128, 8, 8, 64, 3),
+        (128, 64, 8, 8, 64, 4),
+        (64, 128, 4, 16, 32, 4),
+        (64, 128, 4, 8, 32, 4),
+        (64, 64, 4, 8, 32, 4),
+    )
+)
+
 # What there is beside TILES where there are tensor cores, by mode of arithmetic.
 ON_TENSOR_CORES: dict[str, tuple[Tile, ...]] = {
     "ieee": (),
@@ -100,6 +115,11 @@ ON_TENSOR_CORES: dict[str, tuple[Tile, ...]] = {
 def tiles_for(target: Target, math: str | None = None) -> tuple[Tile, ...]:
     """The tiles of a matrix product that a device may choose from, by its mode of arithmetic (Target.math, or another one that is given)."""
     return TILES + (ON_TENSOR_CORES[math or target.math] if target.tensor_cores else ())
+
+
+def async_tiles(target: Target) -> tuple[Tile, ...]:
+    """Likewise of kernels that copy operands as they are."""
+    return ASYNC_TILES if target.tensor_cores and target.math == "bf16" else ()
 
 
 # Sums that a work-item can keep in registers. Elsewhere they spill: Intel's GPUs have 128 registers of 8 lanes for 16 work-items.
@@ -121,7 +141,7 @@ class Rates:
     registers: int
 
 
-# By Tile.mma.
+# By Tile.mma; and of tiles with stages.
 RATES = {
     0: Rates(1.0, 10.5, 1300, 50),
     1: Rates(0.3, 10.5, 1300, 100),
@@ -129,6 +149,7 @@ RATES = {
     BFLOAT16: Rates(0.16, 11, 700, 120),
     FLOAT16: Rates(0.16, 11, 700, 120),
 }
+ASYNC_RATES = Rates(0.12, 4, 300, 60)
 
 # An NVIDIA H100: 128 lanes and 65536 registers a unit, 3 TB/s over 132 units at 1.7 GHz, 8 us a launch.
 LANES = 128
@@ -194,7 +215,7 @@ def parts_cost(target: Target, choice: Choice, rows: int, columns: int, depth: i
     A step takes its arithmetic or its local fetches, whichever is longer. Groups on one unit hide each other's waiting for global memory
     and barriers; a group alone waits in full. A split pays for writing and reading its partial sums.
     """
-    tile, splits, rates = choice.tile, choice.splits, RATES[choice.tile.mma]
+    tile, splits, rates = choice.tile, choice.splits, ASYNC_RATES if choice.tile.stages else RATES[choice.tile.mma]
     m, n = tile.item_rows, tile.item_columns
     fetched = (tile.rows + tile.columns) / (tile.rows * tile.columns) * rates.fetch
     arithmetic = rates.product * m * n if tile.mma else max(m * n + (m + n) / 4, 4 * (m + n))
@@ -306,7 +327,7 @@ def bunches(splits: int) -> int:
 
 def joins(target: Target, tile: Tile, splits: int, tiles: int) -> bool:
     """Whether the last work-group of each of so many tiles adds up the partial sums: where that takes no longer than a second launch, and little memory."""
-    if not target.groups_meet or tile.quads or splits == 1:
+    if not target.groups_meet or tile.quads or tile.stages or splits == 1:
         return False
     fits = tiles * (bunches(splits) + 1) <= ARRIVALS and tiles * splits * tile.rows * tile.columns * FLOAT.itemsize <= SPLIT_SCRATCH
     return fits and _joining(tile, splits) <= _second_pass(splits) + GAP

@@ -8,7 +8,8 @@ the end. Innermost axis kept: a work-item owns up to four vectors of it, each la
 along the innermost axis, y over rows or, where there are few elements, over kept indices; partial results meet in local memory.
 
 The order of summation depends on shapes alone. Sums are blocked: RUN terms at the most are added plainly, such sums to a compensated total
-(Kahan), so that the error does not grow with the count.
+(Kahan), so that the error does not grow with the count. On GPUs lanes are summed before: totals of vectors would take registers, and groups side by side
+hide each other's waiting.
 """
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ from ocaffe.target import Target
 
 RUN = 128
 GROUP = 256
-AHEAD = 4  # loads that a GPU work-item has under way
+AHEAD = {1: 4, 2: 4, 4: 4, 8: 2}  # loads of an operand that a GPU work-item has under way, by the width of its vectors
 COLUMNS = 4  # vectors of results in a CPU work-item where the innermost axis is kept
 NEIGHBOURS = 16  # kept indices in a CPU work-item where the innermost axis is reduced: what lies side by side is read together
 ITEM = 8192  # elements that are worth a CPU work-item of their own
@@ -112,9 +113,9 @@ class _Body:
         """Pointers k_.. to the part of the operands that belongs to a kept index."""
         self.advance(index, "k", self.kept_axes, ports, "p")
 
-    def row(self) -> None:
-        """Pointers q_.. to the current row of the inputs."""
-        self.advance("row", "q", self.row_axes, self.inputs, "k")
+    def row(self, ports: Sequence[Port] | None = None) -> None:
+        """Pointers q_.. to the current row of the inputs, or of some of them."""
+        self.advance("row", "q", self.row_axes, self.inputs if ports is None else ports, "k")
 
     def advance(self, index: str, to: str, axes: Sequence[int], ports: Sequence[Port], origin: str) -> None:
         coordinates = self.source.index([self.what.space.sizes[d] for d in axes], index, to)
@@ -159,20 +160,22 @@ class _Body:
         for value in self.what.values:
             self.source.add(f"run_{value}{index} = {self.combine(f'run_{value}{index}', value)};")
 
-    def close_run(self, width: int, total_index: str = "", run_index: str = "") -> None:
-        """Add the sums of a run to the totals."""
+    def close_run(self, width: int, total_index: str = "", run_index: str = "", run: str = "run") -> None:
+        """Add the sums of a run, or what has become of them, to the totals."""
         kind = vector("float", width)
         for value in self.what.values:
-            run, total, lost = f"run_{value}{run_index}", f"total_{value}{total_index}", f"lost_{value}{total_index}"
+            run_of, total, lost = f"{run}_{value}{run_index}", f"total_{value}{total_index}", f"lost_{value}{total_index}"
             if self.what.op == "max":
-                self.source.add(f"{total} = fmax({total}, {run});")
+                self.source.add(f"{total} = fmax({total}, {run_of});")
                 continue
-            self.source.add("{", f"const {kind} term = {run} - {lost}, sum = {total} + term;", f"{lost} = (sum - {total}) - term;", f"{total} = sum;", "}")
+            self.source.add("{", f"const {kind} term = {run_of} - {lost}, sum = {total} + term;", f"{lost} = (sum - {total}) - term;", f"{total} = sum;", "}")
 
-    def across(self, value: str, width: int, index: str = "") -> None:
-        """Declare lanes1_..: the total of a value over all lanes, pair by pair."""
-        lost = f" - lost_{value}{index}" if self.what.op == "sum" else ""
-        self.source.add(f"const {vector('float', width)} lanes{width}_{value} = total_{value}{index}{lost};")
+    def total(self, value: str, index: str = "") -> str:
+        return f"total_{value}{index} - lost_{value}{index}" if self.what.op == "sum" else f"total_{value}{index}"
+
+    def across(self, value: str, width: int, lanes: str) -> None:
+        """Declare lanes1_..: the sum of a value over all of `lanes`, pair by pair."""
+        self.source.add(f"const {vector('float', width)} lanes{width}_{value} = {lanes};")
         while width > 1:
             whole, width = f"lanes{width}_{value}", width // 2
             low, high = (".lo", ".hi") if width > 1 else (".x", ".y")
@@ -230,7 +233,7 @@ class _CpuReduced(_Body):
         self.close_run(width, "[k - near]")
         source.add("}", "}", "}", "for (int k = near; k < far; ++k) {")
         for value in what.values:
-            self.across(value, width, "[k - near]")
+            self.across(value, width, self.total(value, "[k - near]"))
             source.add(f"const float {value} = lanes1_{value};")
         self.keep("k", self.ports)
         self.finish("0", "k == 0")
@@ -267,7 +270,7 @@ class _CpuKept(_Body):
         self.close_run(width, "[j]", "[j]")
         source.add("}", "}")
         for value in what.values:
-            result = f"total_{value}[j] - lost_{value}[j]" if what.op == "sum" else f"total_{value}[j]"
+            result = self.total(value, "[j]")
             put = f"all_{value}[j] = {result};" if width == 1 else f"vstore{width}({result}, j, all_{value});"
             source.add(f"float all_{value}[{span}];", f"for (int j = 0; j < {columns}; ++j) {put}")
         source.add(f"for (int j = own - start; j < {span}; ++j) {{", "const int column = start + j;")
@@ -279,27 +282,34 @@ class _CpuKept(_Body):
 
 class _Gpu(_Body):
     def walk(self, width: int, item: str, items: str) -> None:
-        """Sum up the part of work-item `item` of the `items` that share the rows. The vectors of all rows are one sequence, dealt in turn; AHEAD of them
+        """Sum up the part of work-item `item` of the `items` that share the rows. The vectors of all rows are one sequence, dealt in turn; `ahead` of them
         are loaded before they are added, for a row is often short and its latency would be all there is. Past the last one it is loaded again and
         does not count.
         """
-        source, what, kind = self.source, self.what, vector("float", width)
+        source, what, kind, ahead = self.source, self.what, vector("float", width), AHEAD[width]
+        steady = [port for port in self.inputs if port.inner == 0 and not any(port.strides[d] for d in self.row_axes)]
+        for port in steady:
+            source.add(f"{port.pointer} q_{port.name} = k_{port.name};")
+            load(source, port, width, "0")
         source.add(f"const int vectors = max(1, (end - begin + {width - 1}) / {width}), rows_on = {items} / vectors, vectors_on = {items} % vectors;")
         source.add(f"int row = valid && begin < end ? row_first + {item} / vectors : row_last, i = {item} % vectors;", "while (row < row_last) {")
         self.run(width)
-        source.add(f"for (int n = 0; n < {RUN} && row < row_last; n += {AHEAD}) {{", "const int here = row_last - 1;")
-        source.add("#pragma unroll", f"for (int ahead = 0; ahead < {AHEAD}; ++ahead) {{")
+        source.add(f"for (int n = 0; n < {RUN} && row < row_last; n += {ahead}) {{", "const int here = row_last - 1;")
+        source.add("#pragma unroll", f"for (int ahead = 0; ahead < {ahead}; ++ahead) {{")
         source.add(f"const int place = begin + {width} * i, at = min(place, max(end - {width}, 0));")
         source.add(f"const int skip = row < row_last ? place - at : {width}, next = min(row, here);", "{", "const int row = next;")
-        self.row()
-        self.terms(width, self.inputs, "at", whole=self.length % width == 0)
+        moving = [port for port in self.inputs if port not in steady]
+        self.row(moving)
+        self.terms(width, moving, "at", whole=self.length % width == 0)
         index = vector("int", width)
         for value in what.values:
             test = f"{lanes(width)} >= ({index})(skip)" if width > 1 else "skip <= 0"
             source.add(f"{value} = select(({kind})({IDENTITY[what.op]}), {value}, {test});")
         self.add()
         source.add("}", "row += rows_on;", "i += vectors_on;", "if (i >= vectors) {", "i -= vectors;", "++row;", "}", "}", "}")
-        self.close_run(width)
+        for value in what.values:
+            self.across(value, width, f"run_{value}")
+        self.close_run(1, run="lanes1")
         source.add("}")
 
     def call(self) -> Call:
@@ -321,7 +331,7 @@ class _Gpu(_Body):
         self.chunk(width)
         self.keep("k", self.ports)
         source.splat(what.scalars, width)
-        self.totals(width)
+        self.totals(1)
         if self.inner_kept:
             source.add(f"for (int block = row_first; valid && block < row_last; block += {RUN} * height) {{")
             self.run(width)
@@ -330,18 +340,16 @@ class _Gpu(_Body):
             self.terms(width, self.inputs, "column")
             self.add()
             source.add("}")
-            self.close_run(width)
+            self.close_run(1)
             source.add("}")
         else:
             self.walk(width, *(("x", "width") if several else ("id", "width * height")))
-        for value in what.values:
-            self.across(value, width)
         # The tree: `rank` counts the work-items that meet, two of them are `step` apart. Where one meets nobody there is no loop, for PoCL 3.1 runs what
         # follows a loop with a barrier twice for the first work-item when the loop is never entered (seen where results are added to others).
         meeting = local1 if self.inner_kept else local0 if several else local0 * local1
         rank, count, step = ("y", "height", "width") if self.inner_kept else ("x", "width", "1") if several else ("id", "width * height", "1")
         for value in what.values:
-            source.add(f"local float part_{value}[{GROUP}];", f"part_{value}[id] = lanes1_{value};")
+            source.add(f"local float part_{value}[{GROUP}];", f"part_{value}[id] = {self.total(value)};")
 
         def tree() -> None:
             if meeting > 1:

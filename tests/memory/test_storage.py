@@ -126,37 +126,60 @@ def shapes_of(g: ConvGeometry) -> dict[str, tuple[int, ...]]:
     return {"x": x, "w": g.weight_shape, "y": y, "dy": y, "dx": x, "gw": g.weight_shape}
 
 
+POINTWISE = {
+    "copies of 8": ConvGeometry(3, 24, 40, 1, (1, 4, 6), (1, 4, 6), ONE, ONE, (0, 0, 0), ONE),
+    "copies of 4": ConvGeometry(3, 72, 16, 1, (1, 6, 6), (1, 6, 6), ONE, ONE, (0, 0, 0), ONE),
+    "copied groups": ConvGeometry(2, 32, 32, 2, (1, 8, 12), (1, 8, 12), ONE, ONE, (0, 0, 0), ONE),
+}
 TENSOR_CORES = [*((name, True, 1) for name in GEOMETRIES), ("3x3", True, 2)]
 MULTIPLY_ADDS = [("1x1", False, 1), ("3x3 stride 2", False, 1), ("few channels", False, 1), ("1x1", False, 2)]
 
 
-@pytest.mark.parametrize(("name", "quads", "splits"), TENSOR_CORES + MULTIPLY_ADDS)
-def test_convolution(of_gpu: Device, name: str, quads: bool, splits: int) -> None:
-    """Operands and results; results that are added to, too."""
-    g, tile = GEOMETRIES[name], QUAD if quads else gemm_gpu.TILES[-1]
+def check_directions(device: Device, g: ConvGeometry, tile: gemm_gpu.Tile, splits: int, offset: int = 0) -> None:
+    """Operands and results; results that are added to, too. `offset`: where the operands begin in what they are views of."""
+    shapes = shapes_of(g)
+    given = {name: (g.batch, math.prod(shapes[name][1:]) + offset) if offset else shapes[name] for name in ("x", "dy")}
 
     def direction(way: str) -> Choice:
         return Choice(conv_gpu.with_step(g, tile, way), splits)
 
+    def view(refs: dict[str, Ref], name: str) -> Ref:
+        return refs[name].view(shapes[name], offset, given[name][1]) if offset else refs[name]
+
     def forward(rec: Recorder, refs: dict[str, Ref]) -> None:
-        conv_gpu.forward(rec, g, refs["x"], refs["w"], None, refs["y"], direction("forward"))
+        conv_gpu.forward(rec, g, view(refs, "x"), refs["w"], None, refs["y"], direction("forward"))
 
     def backward(rec: Recorder, refs: dict[str, Ref]) -> None:
-        conv_gpu.backward_data(rec, g, refs["dy"], refs["w"], refs["dx"], direction("backward_data"))
+        conv_gpu.backward_data(rec, g, view(refs, "dy"), refs["w"], refs["dx"], direction("backward_data"))
 
     def add(rec: Recorder, refs: dict[str, Ref]) -> None:
         rec._written |= {refs["dx"]}
         backward(rec, refs)
 
     def filters(rec: Recorder, refs: dict[str, Ref]) -> None:
-        conv_gpu.backward_filter(rec, g, refs["x"], refs["dy"], refs["gw"], direction("backward_filter"))
+        conv_gpu.backward_filter(rec, g, view(refs, "x"), view(refs, "dy"), refs["gw"], direction("backward_filter"))
 
-    shapes = shapes_of(g)
-    check(of_gpu, {key: shapes[key] for key in ["x", "w", "y"]}, forward, "y", "x y", "forward")
-    if name != "few channels":
+    shapes_given = {**shapes, **given}
+    check(device, {key: shapes_given[key] for key in ["x", "w", "y"]}, forward, "y", "x y", "forward")
+    if g.channels >= 8:
         for record in (backward, add):
-            check(of_gpu, {key: shapes[key] for key in ["dy", "w", "dx"]}, record, "dx", "dy dx")
-    check(of_gpu, {key: shapes[key] for key in ["x", "dy", "gw"]}, filters, "gw", "x dy")
+            check(device, {key: shapes_given[key] for key in ["dy", "w", "dx"]}, record, "dx", "dy dx")
+    check(device, {key: shapes_given[key] for key in ["x", "dy", "gw"]}, filters, "gw", "x dy")
+
+
+@pytest.mark.parametrize(("name", "quads", "splits"), TENSOR_CORES + MULTIPLY_ADDS)
+def test_convolution(of_gpu: Device, name: str, quads: bool, splits: int) -> None:
+    check_directions(of_gpu, GEOMETRIES[name], QUAD if quads else gemm_gpu.TILES[-1], splits)
+
+
+@pytest.mark.parametrize("tile", gemm_gpu.ASYNC_TILES, ids=str)
+@pytest.mark.parametrize("name", POINTWISE)
+def test_copied_operands(of_gpu: Device, device: Device, name: str, tile: gemm_gpu.Tile) -> None:
+    """At places that can be copied from and at others."""
+    if not device.target.tensor_cores and tile != gemm_gpu.ASYNC_TILES[-1]:
+        pytest.skip("CPU runtimes compile for seconds: the smallest tile alone")
+    for offset in (0, 3):
+        check_directions(of_gpu, POINTWISE[name], tile, 2 if name == "copies of 4" else 1, offset)
 
 
 @pytest.mark.parametrize("out", [2, 3, 4])

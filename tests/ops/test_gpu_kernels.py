@@ -16,9 +16,9 @@ import pytest
 
 from ocaffe.graph.ir import Ref, Role
 from ocaffe.graph.recorder import Recorder
-from ocaffe.ops import conv_depthwise, conv_gpu, gemm_gpu
+from ocaffe.ops import conv_depthwise, conv_gpu, conv_pointwise_mma, gemm_gpu
 from ocaffe.ops.convolution import ConvGeometry
-from ocaffe.ops.gemm_gpu import BFLOAT16, FLOAT16, ON_TENSOR_CORES, QUAD_TILES, TENSOR_TILES, TILES, Choice, Tile
+from ocaffe.ops.gemm_gpu import ASYNC_TILES, BFLOAT16, FLOAT16, ON_TENSOR_CORES, QUAD_TILES, TENSOR_TILES, TILES, Choice, Tile
 from ocaffe.target import MATHS, Target
 from tests.harness import execute, of_kind
 
@@ -254,7 +254,8 @@ def test_which_convolutions_go_to_which_kernels(mode: str, quads: str) -> None:
     more_taps_than_bits = geometry(2, 3, 4, (1, 8, 8), (1, 33, 3), pad=(0, 13, 0))
     for way in ("forward", "backward_data", "backward_filter"):
         for window in ("1x1", "3x3"):
-            kinds = {(tile.mma > 0, tile.quads) for tile in conv_gpu.tiles(target, geometry(2, 16, 16, (1, 8, 8), **WINDOWS[window]), way)}
+            tiles = conv_gpu.tiles(target, geometry(2, 16, 16, (1, 8, 8), **WINDOWS[window]), way)
+            kinds = {(tile.mma > 0, tile.quads) for tile in tiles if not tile.stages}
             assert ((True, True) in kinds) == (window in quads)
             assert ((True, False) in kinds) == (mode in ("fp32", "tf32"))
         assert not any(tile.quads for tile in conv_gpu.tiles(target, more_taps_than_bits, way))
@@ -464,6 +465,36 @@ def test_vectors_on_tensor_cores(device: Any, tile: Tile) -> None:
     for window, channels, group in (("1x1", 64, 1), ("1x1", 40, 2), ("3x3", 32, 1)):
         g = geometry(5, channels * group, 24 * group, (1, 6, 10), group=group, **WINDOWS[window])
         check_convolution(device, conv_gpu, g, offset=4, gap=8, add=group == 2, choice=small(g, group, tile))
+
+
+@pytest.mark.parametrize("tile", ASYNC_TILES, ids=str)
+def test_tiles_meet_what_copies_ask_for(tile: Tile) -> None:
+    assert tile.warp_rows == 8 * tile.item_rows and tile.warp_rows % 32 == 0 and tile.items % 128 == 0
+    assert tile.stages * tile.depth * (tile.rows + tile.columns) * 2 <= 48 << 10
+    for lines in (tile.rows, tile.columns):
+        assert lines % 64 == 0 and lines * tile.depth % (8 * tile.items) == 0 and tile.items * 8 // lines % 8 == 0
+
+
+@pytest.mark.parametrize("tile", ASYNC_TILES, ids=str)
+@pytest.mark.parametrize(("offset", "gap"), [(0, 0), (4, 8), (4, 3)])
+def test_operands_that_are_copied(device: Any, tile: Tile, offset: int, gap: int) -> None:
+    """Windows of one pixel in bfloat16, of operands in 32 bits; those in 16 bits are to give the same (tests/memory/test_storage.py). Parts of tiles, of steps
+    and of the depth."""
+    can_run(device, tile, (BFLOAT16,) if tile == ASYNC_TILES[-1] else ())
+    for channels, outputs, group, size, splits in ((72, 70, 1, (1, 6, 10), 1), (24, 16, 2, (1, 4, 4), 1), (200, 136, 1, (1, 8, 8), 3)):
+        g = geometry(3, channels * group, outputs * group, size, (1, 1, 1), group=group)
+        assert all(conv_pointwise_mma.possible(g, way) for way in ("forward", "backward_data", "backward_filter"))
+        check_convolution(device, conv_gpu, g, offset=offset, gap=gap, add=group == 2, choice=small(g, splits, tile))
+
+
+def test_what_is_not_copied() -> None:
+    """Planes and filters that are no whole copies, windows that do not meet every pixel, other arithmetic."""
+    target = replace(H100, tensor_cores=True, math="bf16")
+    whole = geometry(2, 16, 16, (1, 4, 6), (1, 1, 1))
+    others = [replace(whole, size=(1, 5, 5), out=(1, 5, 5)), geometry(2, 12, 16, (1, 4, 6), (1, 1, 1)), geometry(2, 16, 16, (1, 8, 8), (1, 1, 1), (1, 2, 2))]
+    assert any(tile.stages for tile in conv_gpu.tiles(target, whole, "forward"))
+    assert not any(tile.stages for g in others for tile in conv_gpu.tiles(target, g, "forward"))
+    assert not any(tile.stages for math in MATHS if math != "bf16" for tile in conv_gpu.tiles(replace(target, math=math), whole, "forward"))
 
 
 @pytest.mark.parametrize("tile", QUAD_TILES["fp16"], ids=str)
