@@ -38,8 +38,6 @@
 
 /* A chunk from the places of its pieces. */
 #define STAGE(T) JOINED(stage_, T)
-#define JOINED(what, T) JOINED_OF(what, T)
-#define JOINED_OF(what, T) what##T
 INLINE void stage_bfloat(local uint4* to, global const bfloat* const from[PIECES], const int exist[PIECES], int aligned) {
   if (aligned) {
 #if WIDE == 8

@@ -1,6 +1,8 @@
-/* Writing a tile of a convolution whose columns are positions of all samples: conv_gpu.cl, conv_mma.cl, conv_pointwise_mma.cl.
+/* Writing a tile of a convolution whose columns are positions of all samples: conv_gpu.cl, conv_mma.cl, conv_pointwise_mma.cl; with TILE_W, those of a rectangle of TILE_H x TILE_W positions of one
+   sample, row after row, TILE_W being a multiple of four or the whole width: conv_patch_mma.cl.
 
-   PLANES_OF_FOURS  a plane has a multiple of four positions, all of which are written: four columns then always are neighbours, which takes fewer registers */
+   PLANES_OF_FOURS  a plane has a multiple of four positions, all of which are written; of a rectangle: its width and that of the plane are multiples of four. Four columns then
+                    always are neighbours, which takes fewer registers */
 #ifndef OCAFFE_CONV_STORE_H
 #define OCAFFE_CONV_STORE_H
 
@@ -12,6 +14,31 @@
 
 #ifndef PLANES_OF_FOURS
 #define PLANES_OF_FOURS 0
+#endif
+
+/* Which positions the columns are: four_columns knows more. `columns` of the tile say which of them exist, and how many. */
+#ifdef TILE_W
+typedef struct { int sample, y, x, h, w, positions; } Rectangle; /* from row y, column x of h x w on */
+#define COLUMNS_T Rectangle
+#define EXISTING_T Rectangle
+#define EXISTING(f, column0) (f)
+#define COLUMN_EXISTS(f, column) ((column) < TILE_H * TILE_W && (f).y + (column) / TILE_W < (f).h && (f).x + (column) % TILE_W < (f).w)
+#define EXISTING_COUNT(f) (min(TILE_H, (f).h - (f).y) * min(TILE_W, (f).w - (f).x))
+/* Whether fours of columns begin at multiples of four in a plane. */
+#define BY_FOUR(f) (PLANES_OF_FOURS || (TILE_W % 4 != 0 && ((TILE_H * TILE_W | (f).positions | (f).y * (f).w) & 3) == 0))
+
+/* The rectangles of a sample go row after row. */
+INLINE Rectangle rectangle_of(int index, int h, int w) {
+  const int across = (w + TILE_W - 1) / TILE_W, each = (h + TILE_H - 1) / TILE_H * across, own = index % each;
+  return (Rectangle){index / each, own / across * TILE_H, own % across * TILE_W, h, w, h * w};
+}
+#else
+#define COLUMNS_T Phase
+#define EXISTING_T int
+#define EXISTING(f, column0) ((f).columns - (column0))
+#define COLUMN_EXISTS(columns, column) ((column) < (columns))
+#define EXISTING_COUNT(columns) (min(columns, BN))
+#define BY_FOUR(f) (((f).positions & 3) == 0)
 #endif
 
 #ifdef MOMENTS
@@ -44,16 +71,16 @@ INLINE void row_totals(local float* shared, const float sum[TM], int rows, globa
 
 #if MOMENTS == 1
 /* The statistics of the tile, but for `rows` and `columns` that do not exist; `to` is those of its first row. */
-INLINE void tile_moments(local float* shared, float acc[TM][TN], int rows, int columns, global float* to, int parts, ulong apart) {
+INLINE void tile_moments(local float* shared, float acc[TM][TN], int rows, const EXISTING_T columns, global float* to, int parts, ulong apart) {
   const int item = get_local_id(0), row = tile_row(item), column = tile_column(item);
-  const float count = min(columns, BN);
+  const float count = EXISTING_COUNT(columns);
   float sum[TM];
 #pragma unroll
   for (int i = 0; i < TM; ++i) {
     sum[i] = 0.0f;
 #pragma unroll
     for (int j = 0; j < TN; ++j)
-      if (column + COLUMN(j) < columns) sum[i] += acc[i][j];
+      if (COLUMN_EXISTS(columns, column + COLUMN(j))) sum[i] += acc[i][j];
     shared[(row + ROW(i)) * ROW_ITEMS + ROW_ITEM(item)] = sum[i];
   }
   sum_rows(shared);
@@ -64,7 +91,7 @@ INLINE void tile_moments(local float* shared, float acc[TM][TN], int rows, int c
     sum[i] = 0.0f;
 #pragma unroll
     for (int j = 0; j < TN; ++j)
-      if (column + COLUMN(j) < columns) sum[i] += (acc[i][j] - mean) * (acc[i][j] - mean);
+      if (COLUMN_EXISTS(columns, column + COLUMN(j))) sum[i] += (acc[i][j] - mean) * (acc[i][j] - mean);
   }
   barrier(CLK_LOCAL_MEM_FENCE);
   row_totals(shared, sum, rows, to + 2 * apart, parts);
@@ -79,6 +106,18 @@ INLINE void tile_moments(local float* shared, float acc[TM][TN], int rows, int c
 /* Four neighbouring columns: the sample of each and its place in a plane; `exist` of them do, and those past the end stand where the last one does. */
 typedef struct { int exist, sample[4], at[4]; } Four;
 
+#ifdef TILE_W
+INLINE Four four_columns(const Rectangle f, int column, int dense, int th, int tw) {
+  Four four;
+  const int y = f.y + column / TILE_W, x = f.x + column % TILE_W, at = y * f.w + x;
+  /* Of the whole width all positions are neighbours. */
+  four.exist = TILE_W % 4 == 0 ? f.w - x : min(f.positions - at, TILE_H * TILE_W - column);
+  if (y >= f.h || column >= TILE_H * TILE_W) four.exist = 0;
+#pragma unroll
+  for (int e = 0; e < 4; ++e) four.sample[e] = f.sample, four.at[e] = at + (PLANES_OF_FOURS ? e : min(e, max(four.exist - 1, 0)));
+  return four;
+}
+#else
 INLINE Four four_columns(const Phase f, int column, int dense, int th, int tw) {
   Four four;
   int sample = column / f.positions, p = column - sample * f.positions;
@@ -104,14 +143,15 @@ INLINE Four four_columns(const Phase f, int column, int dense, int th, int tw) {
   }
   return four;
 }
+#endif
 
 #if MOMENTS == 2
 /* The sums for BatchNorm's backward pass of a tile that is written, every position of a plane: apart from the stores, which need the registers till then. `channel`
    is that of the tile's first row, `rows` of them exist; `to` is where its sums go. */
-INLINE void tile_gradient_sums(local float* shared, float acc[TM][TN], const Phase f, int channel, int rows, int column0, const Statistics statistics,
+INLINE void tile_gradient_sums(local float* shared, float acc[TM][TN], const COLUMNS_T f, int channel, int rows, int column0, const Statistics statistics,
                                global float* to, int parts) {
   const int item = get_local_id(0), row = tile_row(item), column = column0 + tile_column(item);
-  const int by_four = statistics.x_aligned && (f.positions & 3) == 0;
+  const int by_four = statistics.x_aligned && BY_FOUR(f);
   global const NORMAL_T* x = statistics.x + (ulong)channel * f.positions;
   float sum_g[TM], sum_gh[TM];
 #pragma unroll
@@ -153,7 +193,7 @@ INLINE void tile_gradient_sums(local float* shared, float acc[TM][TN], const Pha
 
 /* row0, rows: the tile's first row and the rows of the group of channels `group`; target: where a sample begins; sign: the gate's (gate.h). With MOMENTS (moments.h;
    where every position is written here) `shared` is MOMENTS_SIZE floats that nobody uses now. */
-INLINE void store_positions(float acc[TM][TN], const Phase f, global RESULT_T* target, ulong sample_stride, int target_aligned, int groups, int group, int row0, int rows,
+INLINE void store_positions(float acc[TM][TN], const COLUMNS_T f, global RESULT_T* target, ulong sample_stride, int target_aligned, int groups, int group, int row0, int rows,
                             int column0, int td, int th, int tw, global const float* bias, ulong bias_stride, int has_bias, int accumulate,
                             float slope, global const SIGNS_T* sign, ulong sign_stride, int sign_aligned, local float* shared,
                             const Statistics statistics, const int backward) {
@@ -163,7 +203,7 @@ INLINE void store_positions(float acc[TM][TN], const Phase f, global RESULT_T* t
   const int row = tile_row(item), column = column0 + tile_column(item);
   /* Four neighbouring columns are four neighbouring places of one plane. */
   const int dense = !(backward && STRIDED), aligned = target_aligned && (sample_stride & 3) == 0 && sign_aligned;
-  const int by_four = dense && aligned && (f.positions & 3) == 0;
+  const int by_four = dense && aligned && BY_FOUR(f);
 #pragma unroll
   for (int j = 0; j < TN; j += 4) {
     const Four four = four_columns(f, column + COLUMN(j), dense, th, tw);
@@ -215,7 +255,7 @@ INLINE void store_positions(float acc[TM][TN], const Phase f, global RESULT_T* t
   const int parts_of_row = statistics.apart / (groups * rows);
   global float* to = statistics.to + (ulong)channel * parts_of_row + get_group_id(0);
 #if MOMENTS == 1
-  tile_moments(shared, acc, rows - row0, f.columns - column0, to, parts_of_row, statistics.apart);
+  tile_moments(shared, acc, rows - row0, EXISTING(f, column0), to, parts_of_row, statistics.apart);
 #else
   tile_gradient_sums(shared, acc, f, channel, rows - row0, column0, statistics, to, parts_of_row);
 #endif

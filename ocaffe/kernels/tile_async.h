@@ -34,6 +34,9 @@
 #include "tile_gpu.h"
 
 #define CHUNK 8
+/* `what` for elements of type T, whose name ends with that of the type. */
+#define JOINED(what, T) JOINED_OF(what, T)
+#define JOINED_OF(what, T) what##T
 #define LOCAL_CHUNKS(name, size) local uint4 name[size]
 
 #define ALONG_CHUNKS(lines, depth) ((lines) * (depth) / CHUNK)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ocaffe.graph.ir import Collects, Ref
 from ocaffe.graph.recorder import Recorder
-from ocaffe.ops import conv_mma, conv_pointwise_mma, winograd_gpu
+from ocaffe.ops import conv_mma, conv_patch_mma, conv_pointwise_mma, winograd_gpu
 from ocaffe.ops.conv_window import gates, phase_columns, phase_taps, phases, product_shape, sizes, window
 from ocaffe.ops.expression import reduce
 from ocaffe.ops.gemm_gpu import Choice, Meeting, Tile, async_tiles, cost, ranked, sum_splits, tiles_for
@@ -140,7 +140,9 @@ def backward_bias(rec: Recorder, g: ConvGeometry, dy: Ref, db: Ref) -> None:
 def _choose(rec: Recorder, direction: str, g: ConvGeometry, winograd: Callable[[], float]) -> Choice | str:
     """What was measured, else what is estimated to be the fastest: a tile and split of the direct product, or WINOGRAD, whose cost `winograd` says."""
     shape = product_shape(g, direction)
-    candidates: list[Choice | str] = [*ranked(rec.target, tiles(rec.target, g, direction), *shape)]
+    whole = direction != "backward_filter"  # patches are not split then
+    found = ranked(rec.target, tiles(rec.target, g, direction), *shape)
+    candidates: list[Choice | str] = [choice for choice in found if not (whole and choice.tile.patches and choice.splits > 1)]
     if winograd_gpu.possible(g):
         direct = cost(rec.target, candidates[0], *shape)  # type: ignore[arg-type]
         candidates.insert(int(winograd() >= direct), WINOGRAD)
@@ -149,6 +151,8 @@ def _choose(rec: Recorder, direction: str, g: ConvGeometry, winograd: Callable[[
 
 def _family(tile: Tile) -> ModuleType | None:
     """The kernels of tiles whose operands have 16 bits on tensor cores; None: those of this module."""
+    if tile.patches:
+        return conv_patch_mma
     return conv_pointwise_mma if tile.stages else conv_mma if tile.quads else None
 
 
@@ -186,7 +190,8 @@ def tiles(target: Target, g: ConvGeometry, direction: str) -> list[Tile]:
         able = family.possible(g, direction) if family else not shallow
         return able and tile.item_rows * tile.item_columns <= most
 
-    return [with_step(g, tile, direction) for tile in (*tiles_for(target), *async_tiles(target)) if fits(tile)]
+    direct = [with_step(g, tile, direction) for tile in (*tiles_for(target), *async_tiles(target)) if fits(tile)]
+    return [*direct, *conv_patch_mma.tiles(target, g, direction)]
 
 
 def with_step(g: ConvGeometry, tile: Tile, direction: str = "forward") -> Tile:

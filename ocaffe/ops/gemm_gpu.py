@@ -12,6 +12,7 @@ from ocaffe.tuned import Problem
 
 # A second pass reads the partial results of a split depth; they may take this many bytes of scratch.
 SPLIT_SCRATCH = 16 << 20
+PATCH_SCRATCH = 4  # times as many where a group makes all taps, so that there are few groups
 SPLITS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 BFLOAT16, FLOAT16 = 2, 4  # Tile.mma: operands are rounded to 16 bits
 SUM_ITEMS = 256  # work-items of a group in split_sum
@@ -24,7 +25,8 @@ class Tile:
     `depth` is brought to local memory at a time; 32 consecutive work-items cover `warp_rows` rows. `mma`: the kind of products (MMA; 0: multiply-adds).
     `ahead`: by how many steps they fetch before they multiply. `levels` of sums (LEVELS). `stages`: for how many steps there is local memory where operands
     are copied there as they are (STAGES in kernels/tile_async.h; 0: they are not).
-    `waste`: by how much steps that do not fit the depth lengthen it.
+    `patches`: columns are pixels of a rectangle, whose windows lie in local memory (kernels/conv_patch_mma.cl).
+    `waste`: by how much steps that do not fit the depth lengthen it, and what does not exist.
     """
 
     rows: int
@@ -37,6 +39,7 @@ class Tile:
     ahead: int = 1
     levels: int = 1
     stages: int = 0
+    patches: bool = False
     waste: float = 1.0
 
     @property
@@ -54,8 +57,9 @@ class Tile:
         return {**names, "BK": self.depth} | {name: value for name, (value, default) in special.items() if value != default}
 
     def __str__(self) -> str:
-        kind = f"{f' mma{self.mma}' if self.mma else ''}{f' async{self.stages}' if self.stages else ''}"
-        return f"{self.rows}x{self.columns}x{self.depth} by {self.item_rows}x{self.item_columns}{kind}"
+        kind = f" mma{self.mma}" if self.mma else ""
+        stages = f" {'patch' if self.patches else 'async'}{self.stages}" if self.stages else ""
+        return f"{self.rows}x{self.columns}x{self.depth} by {self.item_rows}x{self.item_columns}{kind}{stages}"
 
 
 TILES = (
@@ -123,7 +127,7 @@ def async_tiles(target: Target) -> tuple[Tile, ...]:
 
 
 # Sums that a work-item can keep in registers. Elsewhere they spill: Intel's GPUs have 128 registers of 8 lanes for 16 work-items.
-MOST_SUMS = {"nvidia": 128, "amd": 128}
+MOST_SUMS = {"nvidia": 144, "amd": 128}
 FEW_SUMS = 64
 
 
@@ -150,6 +154,7 @@ RATES = {
     FLOAT16: Rates(0.16, 11, 700, 120),
 }
 ASYNC_RATES = Rates(0.12, 4, 300, 60)
+PATCH_RATES = Rates(0.02, 3, 300, 64)  # an estimate: nothing was measured yet
 
 # An NVIDIA H100: 128 lanes and 65536 registers a unit, 3 TB/s over 132 units at 1.7 GHz, 8 us a launch.
 LANES = 128
@@ -194,8 +199,9 @@ def choices(target: Target, tiles: Sequence[Tile], rows: int, columns: int, dept
 def _splits(results: int, depth: int, tile: Tile) -> Iterator[int]:
     """1, and what leaves each part several steps and the scratch small."""
     yield 1
+    most = SPLIT_SCRATCH * (PATCH_SCRATCH if tile.patches else 1)
     for splits in SPLITS:
-        if depth >= splits * tile.depth * 4 and splits * results * FLOAT.itemsize <= SPLIT_SCRATCH:
+        if depth >= splits * tile.depth * 4 and splits * results * FLOAT.itemsize <= most:
             yield splits
 
 
@@ -215,7 +221,7 @@ def parts_cost(target: Target, choice: Choice, rows: int, columns: int, depth: i
     A step takes its arithmetic or its local fetches, whichever is longer. Groups on one unit hide each other's waiting for global memory
     and barriers; a group alone waits in full. A split pays for writing and reading its partial sums.
     """
-    tile, splits, rates = choice.tile, choice.splits, ASYNC_RATES if choice.tile.stages else RATES[choice.tile.mma]
+    tile, splits, rates = choice.tile, choice.splits, _rates(choice.tile)
     m, n = tile.item_rows, tile.item_columns
     fetched = (tile.rows + tile.columns) / (tile.rows * tile.columns) * rates.fetch
     arithmetic = rates.product * m * n if tile.mma else max(m * n + (m + n) / 4, 4 * (m + n))
@@ -229,6 +235,12 @@ def parts_cost(target: Target, choice: Choice, rows: int, columns: int, depth: i
     if splits > 1:
         cycles += (splits + 1) * 2 * rows * columns * batches / (target.compute_units * FLOATS_PER_CYCLE)
     return cycles
+
+
+def _rates(tile: Tile) -> Rates:
+    if tile.patches:
+        return PATCH_RATES
+    return ASYNC_RATES if tile.stages else RATES[tile.mma]
 
 
 def _second_pass(splits: int) -> float:

@@ -135,13 +135,14 @@ TENSOR_CORES = [*((name, True, 1) for name in GEOMETRIES), ("3x3", True, 2)]
 MULTIPLY_ADDS = [("1x1", False, 1), ("3x3 stride 2", False, 1), ("few channels", False, 1), ("1x1", False, 2)]
 
 
-def check_directions(device: Device, g: ConvGeometry, tile: gemm_gpu.Tile, splits: int, offset: int = 0) -> None:
+def with_tile(g: ConvGeometry, tile: gemm_gpu.Tile, splits: int) -> Callable[[str], Choice]:
+    return lambda way: Choice(conv_gpu.with_step(g, tile, way), splits)
+
+
+def check_directions(device: Device, g: ConvGeometry, direction: Callable[[str], Choice], offset: int = 0) -> None:
     """Operands and results; results that are added to, too. `offset`: where the operands begin in what they are views of."""
     shapes = shapes_of(g)
     given = {name: (g.batch, math.prod(shapes[name][1:]) + offset) if offset else shapes[name] for name in ("x", "dy")}
-
-    def direction(way: str) -> Choice:
-        return Choice(conv_gpu.with_step(g, tile, way), splits)
 
     def view(refs: dict[str, Ref], name: str) -> Ref:
         return refs[name].view(shapes[name], offset, given[name][1]) if offset else refs[name]
@@ -169,7 +170,7 @@ def check_directions(device: Device, g: ConvGeometry, tile: gemm_gpu.Tile, split
 
 @pytest.mark.parametrize(("name", "quads", "splits"), TENSOR_CORES + MULTIPLY_ADDS)
 def test_convolution(of_gpu: Device, name: str, quads: bool, splits: int) -> None:
-    check_directions(of_gpu, GEOMETRIES[name], QUAD if quads else gemm_gpu.TILES[-1], splits)
+    check_directions(of_gpu, GEOMETRIES[name], with_tile(GEOMETRIES[name], QUAD if quads else gemm_gpu.TILES[-1], splits))
 
 
 @pytest.mark.parametrize("tile", gemm_gpu.ASYNC_TILES, ids=str)
@@ -179,7 +180,7 @@ def test_copied_operands(of_gpu: Device, device: Device, name: str, tile: gemm_g
     if not device.target.tensor_cores and tile != gemm_gpu.ASYNC_TILES[-1]:
         pytest.skip("CPU runtimes compile for seconds: the smallest tile alone")
     for offset in (0, 3):
-        check_directions(of_gpu, POINTWISE[name], tile, 2 if name == "copies of 4" else 1, offset)
+        check_directions(of_gpu, POINTWISE[name], with_tile(POINTWISE[name], tile, 2 if name == "copies of 4" else 1), offset)
 
 
 @pytest.mark.parametrize("out", [2, 3, 4])

@@ -1,0 +1,450 @@
+/* Convolution with windows of several pixels that move over every pixel of planes, in bfloat16 on NVIDIA's tensor cores: a work-group brings a patch of the image, its pixels
+   and those that their windows reach, to local memory once for a block of channels, and the products of all taps read it there, each shifted by its tap.
+
+   pack             packed[group][block][tap][row][BK]: the filters in bfloat16, the depth in blocks of BK, the last one padded with zeros. Rows are outputs and the
+                    depth channels; with `back` the reverse, and taps are mirrored, so that backward_data is forward of other sizes
+   forward          y[output][pixel]   = sum over (block, tap, channel) of packed * x
+   backward_data    dx[channel][pixel] = sum over (block, tap, output) of packed * dy
+   backward_filter  dw[output][channel, tap] = sum over (sample, pixel) of dy * x
+   split_sum        the second pass of backward_filter where the pixels were split
+
+   Defines: the tile, REGISTERS, STAGES (tile_gpu.h, tile_async.h); the window (conv_window.h), of which STRIDE_, DILATION_ and KERNEL_D are 1; PLANES_OF_FOURS (conv_store.h).
+   DIRECTION  which of them the program holds, beside pack and split_sum: 0 forward, 1 backward_data, 2 backward_filter
+   TILE_H, TILE_W  the rectangle of pixels of one sample that a group computes, backward_filter: that one step adds up. TILE_W is a multiple of 4 or the whole width
+   STEP_TAPS  taps that one step of forward and backward_data takes, a divisor of all
+   RAGGED     the planes that a patch is made of, channels or in backward_data outputs, are not whole blocks: of BK, in backward_filter of LINE
+   WIDE       backward_filter: elements of a copy of dy, 8 or 4, where pixels begin at multiples of as many in memory: those of a row, or of the whole width's rows; 0: there
+              are no such, and they are loaded one by one. So they are from a view of a Concat that begins elsewhere
+
+   forward, backward_data: columns of the tile are the rectangle's pixels, row after row; up to BN - TILE_H * TILE_W of them do not exist. Group x goes over rectangles of all
+   samples, y over tiles of rows, z over groups of channels. Step s multiplies the taps from s * STEP_TAPS on; meanwhile STAGES - 1 steps of filters are under way, and the patch
+   of the next block comes piece by piece: each work-item loads 8 channels of a pixel, neighbours those of neighbouring pixels, and puts them down as one chunk.
+
+   A pixel's channels are a line of tile_async.h's layout `along`, so a tap is a shift of lines: eight neighbouring pixels are in different banks wherever they begin. Where the
+   eight columns of a product are of two rows (TILE_W is no multiple of 8), up to four of them meet others.
+
+   backward_filter: BN = TAPS * LINE, STAGES 2. A group computes BM outputs x LINE channels x all taps, group x goes over channels, y over outputs, z over groups of channels and parts of
+   all rectangles. A step brings the rectangle's dy and patch, BK pixels of which BK - TILE_H * TILE_W do not exist. A warp has WM outputs and 8 channels: for each
+   tap TM / 2 products of 16 x 8. Pixels that do not exist meet a line of zeros behind the patch, for 0 * Inf would be NaN. */
+#include "common.h"
+#include "conv_window.h"
+#include "split_sum.h"
+#ifndef DIRECTION
+#define DIRECTION 0
+#endif
+#ifndef TILE_W
+#define TILE_H 8
+#define TILE_W 16
+#endif
+#include "tile_async.h"
+#if DIRECTION < 2
+#include "conv_store.h"
+#endif
+
+#ifndef STEP_TAPS
+#define STEP_TAPS 1
+#endif
+#ifndef RAGGED
+#define RAGGED 1
+#endif
+#ifndef WIDE
+#define WIDE 0
+#endif
+
+#define PIXELS (TILE_H * TILE_W)
+#define PATCH_H (TILE_H + KERNEL_H - 1)
+#define PATCH_W (TILE_W + KERNEL_W - 1)
+#define PATCH (PATCH_H * PATCH_W) /* pixels */
+/* Pixels from one row of a patch to the next in local memory. Where it is a multiple of 8, lines that rows apart are shuffled alike (along_place). */
+#if DIRECTION < 2
+#define PITCH PATCH_W
+#else
+#define PITCH ((PATCH_W + 7) / 8 * 8)
+#endif
+#define PATCH_LINES (PATCH_H * PITCH)
+#if DIRECTION < 2
+#define LINE BK /* channels of a pixel in local memory */
+#else
+#define LINE (BN / TAPS)
+#endif
+#define PATCH_CHUNKS (ALONG_CHUNKS(PATCH, LINE))
+#define PIECES ((PATCH_CHUNKS + NT - 1) / NT) /* chunks of a patch that a work-item brings */
+
+/* Where in the patch the pixel of the rectangle stands, seen from its first tap, and where its tap, seen from there. */
+INLINE int patch_pixel(int pixel) { return pixel / TILE_W * PITCH + pixel % TILE_W; }
+INLINE int patch_shift(int tap) { return tap / KERNEL_W * PITCH + tap % KERNEL_W; }
+
+/* 8 elements as one chunk. */
+INLINE uint4 chunk_of_bfloat(const bfloat v[CHUNK]) {
+  return (uint4)((uint)v[0] | (uint)v[1] << 16, (uint)v[2] | (uint)v[3] << 16, (uint)v[4] | (uint)v[5] << 16, (uint)v[6] | (uint)v[7] << 16);
+}
+INLINE uint4 chunk_of_float(const float v[CHUNK]) { return narrow8((float8)(v[0], v[1], v[2], v[3], v[4], v[5], v[6], v[7])); }
+
+/* An image of which a patch is fetched: its first channel, pixels of a plane, their rows and columns. */
+typedef struct { global const SOURCE_T* from; int plane, h, w; } Image;
+
+/* The work-item's chunk `piece` of the patch that begins at row y, column x: channels from `channel` on, `channels` of which exist; zeros elsewhere. */
+INLINE void fetch_piece(SOURCE_T v[CHUNK], int piece, const Image image, int y, int x, int channel, int channels) {
+  const uint chunk = piece * NT + (int)get_local_id(0), pixel = chunk % PATCH; /* unsigned divisions are shorter */
+  const int first = channel + (int)(chunk / PATCH * CHUNK), at_y = y + (int)(pixel / PATCH_W), at_x = x + (int)(pixel % PATCH_W);
+  const int inside = (uint)at_y < (uint)image.h && (uint)at_x < (uint)image.w && chunk < PATCH_CHUNKS;
+  global const SOURCE_T* p = image.from + (first * image.plane + at_y * image.w + at_x);
+#pragma unroll
+  for (int e = 0; e < CHUNK; ++e) v[e] = 0;
+  if (inside) {
+#pragma unroll
+    for (int e = 0; e < CHUNK; ++e)
+      if (!RAGGED || first + e < channels) v[e] = p[(ulong)e * image.plane];
+  }
+}
+
+INLINE void store_piece(local uint4* patch, const SOURCE_T v[CHUNK], int piece) {
+  const uint chunk = piece * NT + (int)get_local_id(0);
+  const uint pixel = chunk % PATCH;
+  if (chunk < PATCH_CHUNKS) patch[along_place(LINE, PITCH == PATCH_W ? pixel : pixel / PATCH_W * PITCH + pixel % PATCH_W, chunk / PATCH)] = JOINED(chunk_of_, SOURCE_T)(v);
+}
+
+/* The first patch: all loads are under way at once, for there are no sums yet that need the registers. */
+INLINE void whole_patch(local uint4* patch, const Image image, int y, int x, int channel, int channels) {
+  SOURCE_T v[PIECES][CHUNK];
+#pragma unroll
+  for (int piece = 0; piece < PIECES; ++piece) fetch_piece(v[piece], piece, image, y, x, channel, channels);
+#pragma unroll
+  for (int piece = 0; piece < PIECES; ++piece) store_piece(patch, v[piece], piece);
+}
+
+/* One chunk; `tap` runs fastest, for those of a filter are neighbours in memory. */
+kernel void pack(OPERAND_RESTRICT(const float, filter), OPERAND_RESTRICT(float, packed), int rows, int depth, int back, int count) {
+  const int i = get_global_id(0);
+  if (i >= count) return;
+  const int blocks = (depth + LINE - 1) / LINE, chunks = blocks * (LINE / CHUNK);
+  const int tap = i % TAPS, row = back ? i / TAPS % rows : i / TAPS / chunks % rows, chunk = back ? i / TAPS / rows % chunks : i / TAPS % chunks;
+  const int group = i / TAPS / rows / chunks;
+  const ulong row_stride = back ? TAPS : (ulong)depth * TAPS, depth_stride = back ? (ulong)rows * TAPS : TAPS;
+  filter += filter_offset + (ulong)group * rows * depth * TAPS + row * row_stride + (back ? TAPS - 1 - tap : tap);
+  float v[CHUNK];
+#pragma unroll
+  for (int e = 0; e < CHUNK; ++e) v[e] = chunk * CHUNK + e < depth ? filter[(chunk * CHUNK + e) * depth_stride] : 0.0f;
+  const int block = chunk / (LINE / CHUNK), part = chunk % (LINE / CHUNK);
+  ((global uint4*)(packed + packed_offset))[(((ulong)group * blocks + block) * TAPS + tap) * rows * (LINE / CHUNK) + row * (LINE / CHUNK) + part] = chunk_of_float(v);
+}
+
+#if DIRECTION < 2
+#define A_CHUNKS (ALONG_CHUNKS(BM, BK)) /* of one tap */
+#define STAGE_CHUNKS (STEP_TAPS * A_CHUNKS)
+#define BLOCK_STEPS (TAPS / STEP_TAPS)
+#define STEP_PIECES ((PIECES + BLOCK_STEPS - 1) / BLOCK_STEPS)
+
+/* acc += a * patch for one tap, whose pixels lie `shift` further. */
+#ifdef __NVPTX__
+/* `pixels`: of every 16 columns the one whose matrix row this lane addresses. */
+INLINE void tap_multiply(local const uint4* a, local const uint4* patch, int shift, const int pixels[TN / 4], float acc[TM][TN]) {
+  const int item = get_local_id(0), lane = item % 32, row = item / 32 / (BN / WN) * WM;
+#pragma unroll
+  for (int k = 0; k < BK; k += 16) {
+    uint4 av[TM / 2];
+#pragma unroll
+    for (int i = 0; i < TM / 2; ++i) av[i] = load_matrices(a + along_place(BK, row + i * 16 + lane % 16, k / CHUNK + lane / 16));
+#pragma unroll
+    for (int j = 0; j < TN; j += 4) {
+      const uint4 bv = load_matrices(patch + along_place(BK, pixels[j / 4] + shift, k / CHUNK + lane / 8 % 2));
+#pragma unroll
+      for (int pair = 0; pair < 4; pair += 2)
+#pragma unroll
+        for (int i = 0; i < TM; i += 2) {
+          const int c = j + pair;
+          float d[4] = {acc[i][c], acc[i][c + 1], acc[i + 1][c], acc[i + 1][c + 1]};
+          mma_16(d, av[i / 2], pair ? bv.z : bv.x, pair ? bv.w : bv.y);
+          acc[i][c] = d[0], acc[i][c + 1] = d[1], acc[i + 1][c] = d[2], acc[i + 1][c + 1] = d[3];
+        }
+    }
+  }
+}
+#else
+static __attribute__((noinline)) void tap_multiply(local const uint4* a, local const uint4* patch, int shift, const int pixels[TN / 4], float acc[TM][TN]) {
+  const int row = tile_row(get_local_id(0)), column = tile_column(get_local_id(0));
+#pragma unroll 1
+  for (int k = 0; k < BK; ++k)
+#pragma unroll 1
+    for (int i = 0; i < TM; ++i) {
+      const float v = element_at(a, along_place(BK, row + ROW(i), k / CHUNK), k % CHUNK);
+#pragma unroll 1
+      for (int j = 0; j < TN; ++j) {
+        const int pixel = patch_pixel(min(column + COLUMN(j), PIXELS - 1)) + shift;
+        acc[i][j] += v * element_at(patch, along_place(BK, pixel, k / CHUNK), k % CHUNK);
+      }
+    }
+}
+#endif
+
+/* The filters of one step, `from`: of this group's first row. Rows past the end fetch the last one and are not stored. */
+INLINE void fetch_filters(local uint4* to, global const bfloat* from, int rows, int last) {
+  const int line = (int)get_local_id(0) / (BK / CHUNK), part = (int)get_local_id(0) % (BK / CHUNK);
+  to += along_place(BK, line, part), from += part * CHUNK;
+#pragma unroll
+  for (int i = 0; i < (STAGE_CHUNKS + NT - 1) / NT; ++i) {
+    const int line_of = line + i * (NT * CHUNK / BK); /* of all taps; it is a multiple of 8 further, so i * NT places */
+    if (STAGE_CHUNKS % NT == 0 || line_of < STEP_TAPS * BM) copy_8(to + i * NT, from + (line_of / BM * rows + min(line_of % BM, last)) * BK, 1);
+  }
+}
+
+/* target[th][tw] of this group's rectangle; the source, of sh rows and sw columns, begins `before_h`, `before_w` pixels before it. */
+INLINE void gather(local uint4* as, local uint4* patches, global const SOURCE_T* source, ulong source_stride, global const float* packed, global const float* bias,
+                   ulong bias_stride, global RESULT_T* target, ulong target_stride, int target_aligned, int groups, int rows, int depth, int sh, int sw, int th, int tw,
+                   int before_h, int before_w, int has_bias, int accumulate, float slope, global const SIGNS_T* sign, ulong sign_stride, int sign_aligned,
+                   const Statistics statistics) {
+  const int item = get_local_id(0), lane = item % 32, group = get_group_id(2), row0 = get_group_id(1) * BM;
+  const Rectangle f = rectangle_of(get_group_id(0), th, tw);
+  const int y = f.y - before_h, x = f.x - before_w;
+  const int blocks = (depth + BK - 1) / BK, steps = blocks * BLOCK_STEPS;
+  const Image image = {source + f.sample * source_stride + (ulong)group * depth * (sh * sw), sh * sw, sh, sw};
+  global const bfloat* filters = (global const bfloat*)packed + ((ulong)group * blocks * TAPS * rows + row0) * BK;
+
+  int pixels[TN / 4];
+#pragma unroll
+  for (int j = 0; j < TN; j += 4)
+    pixels[j / 4] = patch_pixel(min(item / 32 % (BN / WN) * WN + j * 4 + lane % 8 + lane / 16 * 8, PIXELS - 1));
+#pragma unroll
+  for (int t = 0; t < STAGES - 1; ++t) {
+    if (t < steps) fetch_filters(as + t * STAGE_CHUNKS, filters + (ulong)t * STEP_TAPS * rows * BK, rows, rows - 1 - row0);
+    copies_commit();
+  }
+  whole_patch(patches, image, y, x, 0, depth);
+  float acc[TM][TN];
+  tile_clear(acc);
+  SOURCE_T v[STEP_PIECES][CHUNK];
+  int left = steps - (STAGES - 1), stage = 0; /* steps that are not under way yet */
+  filters += (ulong)(STAGES - 1) * STEP_TAPS * rows * BK;
+  for (int block = 0; block < blocks; ++block) {
+    local const uint4* patch = patches + block % 2 * PATCH_CHUNKS;
+    local uint4* other = patches + (block + 1) % 2 * PATCH_CHUNKS;
+#pragma unroll 1
+    for (int t = 0; t < BLOCK_STEPS; ++t) {
+      copies_wait();
+      barrier(CLK_LOCAL_MEM_FENCE);
+      if (left-- > 0) fetch_filters(as + (stage == 0 ? STAGES - 1 : stage - 1) * STAGE_CHUNKS, filters, rows, rows - 1 - row0);
+      copies_commit();
+      const int fetches = block + 1 < blocks && t * STEP_PIECES < PIECES;
+      if (fetches) {
+#pragma unroll
+        for (int p = 0; p < STEP_PIECES; ++p) fetch_piece(v[p], t * STEP_PIECES + p, image, y, x, (block + 1) * BK, depth);
+      }
+#pragma unroll
+      for (int tap = 0; tap < STEP_TAPS; ++tap) tap_multiply(as + stage * STAGE_CHUNKS + tap * A_CHUNKS, patch, patch_shift(t * STEP_TAPS + tap), pixels, acc);
+      if (fetches) {
+#pragma unroll
+        for (int p = 0; p < STEP_PIECES; ++p) store_piece(other, v[p], t * STEP_PIECES + p);
+      }
+      filters += (ulong)STEP_TAPS * rows * BK;
+      stage = stage + 1 == STAGES ? 0 : stage + 1;
+    }
+  }
+#ifdef MOMENTS
+  barrier(CLK_LOCAL_MEM_FENCE); /* they take the filters' place */
+#endif
+  tile_deal(acc);
+  store_positions(acc, f, target, target_stride, target_aligned, groups, group, row0, rows, 0, 1, th, tw, bias, bias_stride, has_bias, accumulate, slope, sign, sign_stride,
+                  sign_aligned, (local float*)as, statistics, 0);
+}
+
+#if DIRECTION == 0
+kernel GROUP_OF_NT void forward(OPERAND_RESTRICT(const SOURCE_T, x), OPERAND_RESTRICT(const float, packed), STATISTICS OPERAND_RESTRICT(const float, bias),
+                                OPERAND_RESTRICT(RESULT_T, y), SIZES, int has_bias, int accumulate, float slope) {
+  LOCAL_CHUNKS(as, STAGES * STAGE_CHUNKS);
+  LOCAL_CHUNKS(patches, 2 * PATCH_CHUNKS);
+  gather(as, patches, x + x_offset, x_stride, packed + packed_offset, bias + bias_offset, bias_stride, y + y_offset, y_stride, (y_offset & 3) == 0, groups, outputs,
+         channels, h, w, oh, ow, PAD_H, PAD_W, has_bias, accumulate, slope, NO_SIGN(y), 0, 1, GIVEN_STATISTICS);
+}
+#else
+kernel GROUP_OF_NT void backward_data(OPERAND_RESTRICT(const SOURCE_T, dy), OPERAND_RESTRICT(const float, packed), STATISTICS SIGN OPERAND_RESTRICT(const float, bias),
+                                      OPERAND_RESTRICT(RESULT_T, dx), SIZES, int has_bias, int accumulate, float slope) {
+  LOCAL_CHUNKS(as, STAGES * STAGE_CHUNKS);
+  LOCAL_CHUNKS(patches, 2 * PATCH_CHUNKS);
+  gather(as, patches, dy + dy_offset, dy_stride, packed + packed_offset, bias + bias_offset, bias_stride, dx + dx_offset, dx_stride, (dx_offset & 3) == 0, groups, channels,
+         outputs, oh, ow, h, w, KERNEL_H - 1 - PAD_H, KERNEL_W - 1 - PAD_W, has_bias, accumulate, slope, IF_GATED(sign + sign_offset, dx), IF_GATED(sign_stride, 0),
+         SIGN_ALIGNED, GIVEN_STATISTICS);
+}
+#endif
+
+#else
+#define PART 32 /* pixels that a product of four matrices takes, and of a line of dy in local memory */
+#define PARTS_OF_STEP (BK / PART)
+#define PART_PIECES ((PIECES + PARTS_OF_STEP - 1) / PARTS_OF_STEP)
+#define A_CHUNKS (ALONG_CHUNKS(BM, BK))
+#define ZEROS PATCH_LINES /* a line of zeros, and likewise PITCH, 2 PITCH, .. lines further: for each row of taps */
+#define B_CHUNKS (ALONG_CHUNKS(ZEROS + (KERNEL_H - 1) * PITCH + 1, LINE))
+#define OUTPUT_TILES (TM / 2)                  /* products that a warp's outputs make */
+
+/* Where chunk `chunk` of the pixels of output `line` stands. */
+INLINE int given_place(int line, int chunk) { return chunk / (PART / CHUNK) * ALONG_CHUNKS(BM, PART) + along_place(PART, line, chunk % (PART / CHUNK)); }
+
+/* A rectangle of pixels, from row y, column x on; and the one after it. */
+typedef struct { int sample, y, x; } Corner;
+
+INLINE Corner corner_of(int rectangle, int oh, int ow) {
+  const int across = (ow + TILE_W - 1) / TILE_W, each = (oh + TILE_H - 1) / TILE_H * across, own = rectangle % each;
+  return (Corner){rectangle / each, own / across * TILE_H, own % across * TILE_W};
+}
+
+INLINE Corner corner_after(Corner c, int oh, int ow) {
+  c.x += TILE_W;
+  if (c.x >= ow) c.x = 0, c.y += TILE_H;
+  if (c.y >= oh) c.y = 0, ++c.sample;
+  return c;
+}
+
+INLINE int pixel_exists(int pixel, const Corner c, int oh, int ow) { return pixel < PIXELS && c.y + pixel / TILE_W < oh && c.x + pixel % TILE_W < ow; }
+
+/* WIDE neighbours in memory, as part of a chunk. */
+INLINE void copy_bfloat(local uint* to, global const bfloat* from, int exist) {
+#if WIDE == 4
+  copy_4((local uint2*)to, from, exist);
+#else
+  copy_8((local uint4*)to, from, exist);
+#endif
+}
+INLINE void copy_float(local uint* to, global const float* from, int exist) {
+#pragma unroll
+  for (int e = 0; e < WIDE; e += 2) to[e / 2] = exist ? narrow2((float2)(from[e], from[e + 1])) : 0u;
+}
+INLINE bfloat rounded_bfloat(bfloat v) { return v; }
+INLINE bfloat rounded_float(float v) { return narrow(v); }
+
+/* dy of one rectangle, `dy` being that of its sample and the group's first output. Outputs past the end fetch the last one and are not stored. */
+INLINE void fetch_given(local uint4* to, global const GIVEN_T* dy, const Corner c, int oh, int ow, int last, int aligned) {
+#if WIDE
+  if (aligned) {
+#pragma unroll
+    for (int i = 0; i < (A_CHUNKS + NT - 1) / NT; ++i) {
+      const int chunk = i * NT + (int)get_local_id(0), line = chunk / (BK / CHUNK), part = chunk % (BK / CHUNK);
+      if (A_CHUNKS % NT != 0 && chunk >= A_CHUNKS) continue;
+      global const GIVEN_T* from = dy + min(line, last) * (oh * ow);
+      /* What goes on in the next row is there if it begins in the plane. */
+#pragma unroll
+      for (int e = 0; e < CHUNK; e += WIDE) {
+        const int pixel = part * CHUNK + e;
+        JOINED(copy_, GIVEN_T)((local uint*)(to + given_place(line, part)) + e / 2, from + (c.y + pixel / TILE_W) * ow + c.x + pixel % TILE_W, pixel_exists(pixel, c, oh, ow));
+      }
+    }
+    return;
+  }
+#endif
+  /* Neighbours load neighbours. A loop that stays one: what it would keep ready takes registers from the products. */
+#pragma unroll 1
+  for (int i = get_local_id(0); i < BM * BK; i += NT) {
+    const int line = i / BK, pixel = i % BK;
+    ((local bfloat*)(to + given_place(line, pixel / CHUNK)))[pixel % CHUNK] =
+        pixel_exists(pixel, c, oh, ow) ? JOINED(rounded_, GIVEN_T)(dy[min(line, last) * (oh * ow) + (c.y + pixel / TILE_W) * ow + c.x + pixel % TILE_W]) : 0;
+  }
+}
+
+/* acc[i][tap] += the products of PART pixels from `k` on, for outputs from 16 * i on and the warp's 8 channels: of row g and columns 2 q, 2 q + 1, then row g + 8. */
+#ifdef __NVPTX__
+INLINE void part_multiply(local const uint4* a, local const uint4* patch, int k, const Corner c, int oh, int ow, float acc[OUTPUT_TILES][TAPS][4]) {
+  const int item = get_local_id(0), lane = item % 32, row = item / 32 / (BN / WN) * WM, chunk = item / 32 % (BN / WN);
+  const int exists = pixel_exists(k + lane, c, oh, ow), pixel = patch_pixel(k + lane);
+  int place[KERNEL_W];
+#pragma unroll
+  for (int x = 0; x < KERNEL_W; ++x) place[x] = along_place(LINE, exists ? pixel + x : ZEROS, chunk);
+  uint4 av[OUTPUT_TILES][2];
+#pragma unroll
+  for (int i = 0; i < OUTPUT_TILES; ++i)
+#pragma unroll
+    for (int half_part = 0; half_part < 2; ++half_part)
+      av[i][half_part] = load_matrices(a + given_place(row + i * 16 + lane % 16, k / CHUNK + half_part * 2 + lane / 16));
+#pragma unroll
+  for (int tap = 0; tap < TAPS; ++tap) {
+    const uint4 bv = load_transposed(patch + (place[tap % KERNEL_W] + tap / KERNEL_W * ALONG_CHUNKS(PITCH, LINE)));
+#pragma unroll
+    for (int i = 0; i < OUTPUT_TILES; ++i) {
+      mma_16(acc[i][tap], av[i][0], bv.x, bv.y);
+      mma_16(acc[i][tap], av[i][1], bv.z, bv.w);
+    }
+  }
+}
+#else
+static __attribute__((noinline)) void part_multiply(local const uint4* a, local const uint4* patch, int k, const Corner c, int oh, int ow, float acc[OUTPUT_TILES][TAPS][4]) {
+  const int item = get_local_id(0), lane = item % 32, row = item / 32 / (BN / WN) * WM + lane / 4, chunk = item / 32 % (BN / WN);
+#pragma unroll 1
+  for (int p = k; p < k + PART; ++p)
+#pragma unroll 1
+    for (int tap = 0; tap < TAPS; ++tap) {
+      const int place = along_place(LINE, pixel_exists(p, c, oh, ow) ? patch_pixel(p) + patch_shift(tap) : ZEROS + tap / KERNEL_W * PITCH, chunk);
+#pragma unroll 1
+      for (int i = 0; i < OUTPUT_TILES; ++i)
+#pragma unroll 1
+        for (int e = 0; e < 4; ++e)
+          acc[i][tap][e] += element_at(a, given_place(row + i * 16 + e / 2 * 8, p / CHUNK), p % CHUNK) * element_at(patch, place, lane % 4 * 2 + e % 2);
+    }
+}
+#endif
+
+kernel GROUP_OF_NT void backward_filter(OPERAND_RESTRICT(const SOURCE_T, x), OPERAND_RESTRICT(const GIVEN_T, dy), OPERAND_RESTRICT(RESULT_T, dw), SIZES,
+                                        int split_rectangles, int accumulate) {
+  LOCAL_CHUNKS(as, STAGES * A_CHUNKS);
+  LOCAL_CHUNKS(patches, STAGES * B_CHUNKS);
+  const int item = get_local_id(0), lane = item % 32, group = get_group_id(2) % groups, split = get_group_id(2) / groups;
+  const int row0 = get_group_id(1) * BM, channel0 = get_group_id(0) * LINE;
+  const int all = batch * ((oh + TILE_H - 1) / TILE_H) * ((ow + TILE_W - 1) / TILE_W);
+  const int begin = split * split_rectangles, end = min(all, begin + split_rectangles);
+  const int aligned = ((dy_offset | dy_stride) & (WIDE - 1)) == 0; /* planes are */
+  x += x_offset + (ulong)group * channels * (h * w);
+  dy += dy_offset + ((ulong)group * outputs + row0) * (oh * ow);
+  for (int i = item; i < STAGES * KERNEL_H * (LINE / CHUNK); i += NT) {
+    const int line = ZEROS + i / (LINE / CHUNK) % KERNEL_H * PITCH;
+    patches[i / (LINE / CHUNK) / KERNEL_H * B_CHUNKS + along_place(LINE, line, i % (LINE / CHUNK))] = (uint4)(0);
+  }
+
+  Corner now = corner_of(begin, oh, ow);
+  if (begin < end) {
+    fetch_given(as, dy + now.sample * dy_stride, now, oh, ow, outputs - 1 - row0, aligned);
+    const Image image = {x + now.sample * x_stride, h * w, h, w};
+    whole_patch(patches, image, now.y - PAD_H, now.x - PAD_W, channel0, channels);
+  }
+  copies_commit();
+
+  float acc[OUTPUT_TILES][TAPS][4];
+#pragma unroll
+  for (int i = 0; i < OUTPUT_TILES; ++i)
+#pragma unroll
+    for (int tap = 0; tap < TAPS; ++tap)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) acc[i][tap][e] = 0.0f;
+  SOURCE_T v[PART_PIECES][CHUNK];
+  for (int t = begin; t < end; ++t) {
+    const int stage = (t - begin) % 2, fetches = t + 1 < end;
+    const Corner next = corner_after(now, oh, ow);
+    const Image image = {x + next.sample * x_stride, h * w, h, w};
+    copies_wait();
+    barrier(CLK_LOCAL_MEM_FENCE);
+    if (fetches) fetch_given(as + (1 - stage) * A_CHUNKS, dy + next.sample * dy_stride, next, oh, ow, outputs - 1 - row0, aligned);
+    copies_commit();
+#pragma unroll 1
+    for (int part = 0; part < PARTS_OF_STEP; ++part) {
+      if (fetches) {
+#pragma unroll
+        for (int p = 0; p < PART_PIECES; ++p) fetch_piece(v[p], part * PART_PIECES + p, image, next.y - PAD_H, next.x - PAD_W, channel0, channels);
+      }
+      part_multiply(as + stage * A_CHUNKS, patches + stage * B_CHUNKS, part * PART, now, oh, ow, acc);
+      if (fetches) {
+#pragma unroll
+        for (int p = 0; p < PART_PIECES; ++p) store_piece(patches + (1 - stage) * B_CHUNKS, v[p], part * PART_PIECES + p);
+      }
+    }
+    now = next;
+  }
+
+  dw += dw_offset + split * dw_stride + (ulong)group * outputs * channels * TAPS;
+  const int output = row0 + item / 32 / (BN / WN) * WM + lane / 4, channel = channel0 + item / 32 % (BN / WN) * CHUNK + lane % 4 * 2;
+#pragma unroll
+  for (int i = 0; i < OUTPUT_TILES; ++i)
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      const int o = output + i * 16 + e / 2 * 8, c = channel + e % 2;
+      if (o >= outputs || c >= channels) continue;
+      global RESULT_T* to = dw + ((ulong)o * channels + c) * TAPS;
+#pragma unroll
+      for (int tap = 0; tap < TAPS; ++tap) put(to + tap, acc[i][tap][e], accumulate, 1.0f, NO_SIGN(dw), 0);
+    }
+}
+#endif

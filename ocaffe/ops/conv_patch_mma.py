@@ -1,0 +1,216 @@
+"""Convolution with windows of several pixels in bfloat16 on NVIDIA's tensor cores, all taps from one patch of the image (kernels/conv_patch_mma.cl)."""
+from __future__ import annotations
+
+import functools
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from ocaffe.graph.ir import Collects, Ref
+from ocaffe.graph.recorder import Recorder
+from ocaffe.ops.conv_window import gates, sizes, window
+from ocaffe.ops.gemm_gpu import BFLOAT16, Choice, Tile, sum_splits
+
+if TYPE_CHECKING:
+    from ocaffe.ops.convolution import Axes, ConvGeometry
+    from ocaffe.target import Target
+
+# Of forward and backward_data: columns are pixels, the depth channels of a block.
+PATCH_TILES = tuple(
+    Tile(rows, columns, m, n, warp, depth, BFLOAT16, stages=stages, patches=True)
+    for rows, columns, m, n, warp, depth, stages in (
+        (128, 128, 8, 8, 64, 32, 3),
+        (128, 128, 8, 16, 64, 32, 3),
+        (128, 128, 8, 8, 64, 16, 3),
+        (128, 128, 8, 16, 64, 16, 3),
+        (128, 256, 8, 16, 64, 16, 2),
+        (64, 256, 4, 16, 32, 16, 3),
+        (64, 256, 8, 16, 64, 16, 3),
+        (64, 128, 4, 16, 32, 32, 3),
+        (64, 64, 4, 8, 32, 32, 3),
+    )
+)
+# Of backward_filter: columns are channels, of which `with_step` makes those of all taps, the depth pixels.
+FILTER_CHANNELS = 32
+FILTER_TILES = tuple(
+    Tile(rows, FILTER_CHANNELS, m, 2, warp, 64, BFLOAT16, stages=2, patches=True) for rows, m, warp in ((64, 4, 32), (64, 8, 64), (32, 4, 32))
+)
+CHUNK = 8  # elements (kernels/tile_async.h)
+COPIES = (8, 4)  # elements that are copied at a time
+MOST_FILTER_TAPS = 9  # of backward_filter, where a work-item keeps 8 sums of each
+LEAST_DEPTH = 8  # channels or outputs that are worth a block
+MOST_WASTE = 1.31  # results that are computed for one that there is: 49 pixels of 64
+LOCAL_MEMORY = 48 << 10  # bytes
+LIMITED_SUMS, MOST_REGISTERS = 72, 128  # of work-items of which an H100 then holds 512 a unit; without a limit they take up to 185, with it stores spill
+PACK_ITEMS = 128  # work-items of a group in pack
+SECTOR, SECTOR_COST = 16, 6  # elements that are loaded or stored together, and pixels that this is worth
+
+
+class Rectangle(NamedTuple):
+    """Pixels of one sample that are a group's columns: TILE_H, TILE_W."""
+
+    height: int
+    width: int
+
+
+def tiles(target: Target, g: ConvGeometry, direction: str) -> list[Tile]:
+    """The tiles for `direction`, where they waste little."""
+    if target.math != "bf16" or not target.tensor_cores or not possible(g, direction):
+        return []
+    kinds = FILTER_TILES if direction == "backward_filter" else PATCH_TILES
+    return [with_step(g, tile, direction) for tile in kinds if (pixels := _pixel_waste(g, tile, direction)) and pixels <= MOST_WASTE]
+
+
+def possible(g: ConvGeometry, direction: str) -> bool:
+    """Whether the kernel of `direction` can do the geometry."""
+    plain = g.size[0] == g.out[0] == g.kernel[0] == 1 and max(g.stride) == max(g.dilation) == 1
+    if not plain or g.taps == 1 or any(pad >= kernel for pad, kernel in zip(g.pad, g.kernel)):
+        return False
+    if direction == "backward_filter":
+        return g.taps <= MOST_FILTER_TAPS and g.group_channels >= LEAST_DEPTH
+    return _depth(g, direction) >= LEAST_DEPTH
+
+
+def with_step(g: ConvGeometry, tile: Tile, direction: str) -> Tile:
+    """The tile with what it wastes: pixels that do not exist, and channels of the last block."""
+    waste = _pixel_waste(g, tile, direction) or 1.0
+    if direction == "backward_filter":
+        return replace(tile, columns=tile.columns * g.taps, item_columns=tile.item_columns * g.taps, waste=waste)
+    depth = _depth(g, direction)
+    return replace(tile, waste=-(-depth // tile.depth) * tile.depth / depth * waste)
+
+
+def forward(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y: Ref, choice: Choice) -> None:
+    _gather(rec, g, "forward", x, w, bias, y, choice.tile, g.group_outputs)
+
+
+def backward_data(rec: Recorder, g: ConvGeometry, dy: Ref, w: Ref, bias: Ref | None, dx: Ref, choice: Choice) -> None:
+    _gather(rec, g, "backward_data", dy, w, bias, dx, choice.tile, g.group_channels)
+
+
+def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref, choice: Choice) -> None:
+    tile = choice.tile
+    shape = _rectangle_of(g, tile, "backward_filter")
+    assert shape is not None, "tiles() would not have offered it"
+    rectangles = g.batch * _rectangles(g.out, shape)
+    part = -(-rectangles // choice.splits)
+    splits = -(-rectangles // part)
+    once = splits == 1
+    to = dw if once else rec.scratch("splits", (splits, dw.count))
+    special = {"RAGGED": int(g.group_channels % FILTER_CHANNELS > 0), "WIDE": next((n for n in COPIES if _together(shape, g.out, n)), 0)}
+    defines = {**_defines(g, tile, shape, 2), **special}
+    rec.launch(
+        "conv_patch_mma.backward_filter",
+        reads=[x, dy],
+        writes=[to],
+        args=[*sizes(g), part, once and rec.accumulates(dw)],
+        stored=("SOURCE", "GIVEN"),
+        size=(-(-g.group_channels // FILTER_CHANNELS) * tile.items, -(-g.group_outputs // tile.rows), g.group * splits),
+        local=(tile.items, 1, 1),
+        defines=defines,
+    )
+    if not once:
+        sum_splits(rec, "conv_patch_mma", defines, to, None, dw)
+
+
+def _gather(rec: Recorder, g: ConvGeometry, direction: str, source: Ref, w: Ref, bias: Ref | None, target: Ref, tile: Tile, rows: int) -> None:
+    """forward and backward_data. The depth is never split: where there is too little to do for all units, other tiles do it."""
+    back, depth = direction == "backward_data", _depth(g, direction)
+    shape = _rectangle_of(g, tile, direction)
+    assert shape is not None, "tiles() would not have offered it"
+    fours = shape.width % 4 == 0 and _result(g, direction)[2] % 4 == 0
+    special = {"STEP_TAPS": _step_taps(g, tile), "RAGGED": int(depth % tile.depth > 0), "PLANES_OF_FOURS": int(fours)}
+    defines = {**_defines(g, tile, shape, int(back)), **special}
+    chunks = g.group * -(-depth // tile.depth) * (tile.depth // CHUNK) * g.taps * rows
+    packed = rec.scratch("packed", (chunks * CHUNK // 2,))
+    rec.launch("conv_patch_mma.pack", reads=[w], writes=[packed], args=[rows, depth, back, chunks], size=(chunks,), local=(PACK_ITEMS,), defines=defines)
+    columns = g.batch * _rectangles(_result(g, direction), shape)
+    rec.launch(
+        f"conv_patch_mma.{direction}",
+        reads=[source, packed, bias if bias is not None else packed],
+        writes=[target],
+        args=[*sizes(g), bias is not None, rec.accumulates(target), 1.0],
+        stored=("SOURCE", "", "", "RESULT"),
+        size=(columns * tile.items, -(-rows // tile.rows), g.group),
+        local=(tile.items, 1, 1),
+        defines=defines,
+        epilogue=12,
+        gate=2 if back and gates(g) else None,
+        moments=Collects(2, columns),
+    )
+
+
+def _defines(g: ConvGeometry, tile: Tile, shape: Rectangle, direction: int) -> dict[str, int]:
+    limit = {"REGISTERS": MOST_REGISTERS} if tile.item_rows * tile.item_columns <= LIMITED_SUMS else {}
+    return {**tile.defines(), **limit, **window(g), "DIRECTION": direction, "TILE_H": shape.height, "TILE_W": shape.width}
+
+
+def _depth(g: ConvGeometry, direction: str) -> int:
+    return g.group_channels if direction == "forward" else g.group_outputs
+
+
+def _result(g: ConvGeometry, direction: str) -> Axes:
+    """Whose pixels the rectangles are."""
+    return g.size if direction == "backward_data" else g.out
+
+
+def _rectangles(image: Axes, shape: Rectangle) -> int:
+    """Of one sample."""
+    return -(-image[1] // shape.height) * -(-image[2] // shape.width)
+
+
+def _step_taps(g: ConvGeometry, tile: Tile) -> int:
+    """Of blocks of 16 channels a row of taps, so that there is something to do between barriers."""
+    return g.kernel[2] if tile.depth < 32 and g.kernel[2] <= 3 else 1
+
+
+def _pixel_waste(g: ConvGeometry, tile: Tile, direction: str) -> float | None:
+    """Pixels that are computed for one that there is; None: local memory has no place for patches."""
+    shape, image = _rectangle_of(g, tile, direction), _result(g, direction)
+    if shape is None:
+        return None
+    return _rectangles(image, shape) * (tile.depth if direction == "backward_filter" else tile.columns) / (image[1] * image[2])
+
+
+def _rectangle_of(g: ConvGeometry, tile: Tile, direction: str) -> Rectangle | None:
+    filters = direction == "backward_filter"
+    if filters:
+        line, most = FILTER_CHANNELS, tile.depth
+        free = LOCAL_MEMORY // 2 // tile.stages - tile.rows * tile.depth
+    else:
+        line, most = tile.depth, tile.columns
+        stage = tile.rows * tile.depth * _step_taps(g, tile)
+        free = (LOCAL_MEMORY // 2 - tile.stages * stage) // 2  # two patches
+    return _rectangle(_result(g, direction), g.kernel, most, free // line, filters)
+
+
+def _together(shape: Rectangle, image: Axes, count: int) -> bool:
+    """Whether so many neighbouring pixels of a rectangle, from a multiple of it on, are that in memory, too."""
+    _, height, width = image
+    whole = shape.width == width and shape.width * shape.height % count == 0 and height * width % count == 0
+    return whole or (shape.width % count == 0 and width % count == 0)
+
+
+@functools.cache
+def _rectangle(image: Axes, kernel: Axes, most: int, patch: int, copied: bool) -> Rectangle | None:
+    """The fewest rectangles of at most so many pixels that cover an image, with patches of at most `patch` lines. Among these where four or, `copied` (for
+    backward_filter), eight neighbours stay together, then where eight columns of a product are of one row and so in different banks, then what takes few
+    loads and stores."""
+    _, height, width = image
+
+    def patch_of(shape: Rectangle) -> tuple[int, int]:
+        return shape.height + kernel[1] - 1, shape.width + kernel[2] - 1
+
+    def lines_of(shape: Rectangle) -> int:
+        """PATCH_LINES, and those of zeros."""
+        rows, columns = patch_of(shape)
+        return (rows + kernel[1] - 1) * -(-columns // CHUNK) * CHUNK + 1 if copied else rows * columns
+
+    def cost(shape: Rectangle) -> tuple[int, ...]:
+        apart = sum(not _together(shape, image, n) for n in COPIES if copied or n == min(COPIES))
+        rows, columns = patch_of(shape)
+        sectors = rows * (1 + -(-columns // SECTOR)) + shape.height * -(-shape.width // SECTOR)
+        return _rectangles(image, shape), apart, shape.width % CHUNK > 0, rows * columns + SECTOR_COST * sectors
+
+    widths = {*range(4, min(-(-width // 4) * 4, most) + 1, 4), *([width] if width <= most else [])}
+    shapes = (Rectangle(rows, across) for across in sorted(widths) for rows in range(1, min(height, most // across) + 1))
+    return min((shape for shape in shapes if lines_of(shape) <= patch), key=cost, default=None)

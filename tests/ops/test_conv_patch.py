@@ -1,0 +1,209 @@
+"""Convolution of windows from patches in local memory (kernels/conv_patch_mma.cl) against numpy in float64, of operands rounded to bfloat16.
+
+CPU runtimes make the products of float multiply-adds, from the same local memory; they compile for seconds, so tiles are small there and geometries few.
+"""
+from __future__ import annotations
+
+import functools
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ocaffe.cl.device import Device
+from ocaffe.graph.ir import Ref, Role
+from ocaffe.graph.recorder import Recorder
+from ocaffe.memory import storage
+from ocaffe.memory.gates import merge_gates
+from ocaffe.memory.moments import merge_moments
+from ocaffe.ops import conv_gpu, conv_patch_mma, gemm_gpu
+from ocaffe.ops.conv_patch_mma import FILTER_TILES, PATCH_TILES
+from ocaffe.ops.convolution import ConvGeometry
+from ocaffe.ops.expression import pointwise, reduce
+from ocaffe.ops.gemm_gpu import BFLOAT16, Choice, Tile
+from ocaffe.target import Target
+from tests.harness import execute, of_kind
+from tests.memory.test_moments import statistics, value
+from tests.memory.test_storage import check_directions
+from tests.ops.test_gpu_kernels import check_convolution, close, geometry, recorder
+
+THREE, FIVE = {"kernel": (1, 3, 3), "pad": (0, 1, 1)}, {"kernel": (1, 5, 5), "pad": (0, 2, 2)}
+BLOCKS, ROWS = PATCH_TILES[-1], Tile(32, 64, 4, 8, 32, 16, BFLOAT16, stages=2, patches=True)  # one tap a step; a row of taps
+SMALL = [BLOCKS, ROWS]
+H100 = Target(kind="gpu", runtime="nvidia", compute_units=132, tensor_cores=True, math="bf16")
+
+
+class Patches:
+    """An engine of check_convolution: each direction with its own tile."""
+
+    def __init__(self, tile: Tile, splits: int = 1, filters: int = 0) -> None:
+        self.tile, self.splits, self.filters = tile, splits, FILTER_TILES[filters]
+
+    def choice(self, g: ConvGeometry, direction: str) -> Choice:
+        tile = self.filters if direction == "backward_filter" else self.tile
+        return Choice(conv_patch_mma.with_step(g, tile, direction), self.splits)
+
+    def forward(self, rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y: Ref, choice: Choice | None = None) -> None:
+        conv_gpu.forward(rec, g, x, w, bias, y, self.choice(g, "forward"))
+
+    def backward_data(self, rec: Recorder, g: ConvGeometry, dy: Ref, w: Ref, dx: Ref, choice: Choice | None = None) -> None:
+        conv_gpu.backward_data(rec, g, dy, w, dx, self.choice(g, "backward_data"))
+
+    def backward_filter(self, rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref, choice: Choice | None = None) -> None:
+        if conv_patch_mma.possible(g, "backward_filter"):
+            conv_gpu.backward_filter(rec, g, x, dy, dw, self.choice(g, "backward_filter"))
+        else:
+            conv_gpu.backward_filter(rec, g, x, dy, dw, Choice(conv_gpu.with_step(g, gemm_gpu.QUAD_TILES["bf16"][-1], "backward_filter")))
+
+
+GEOMETRIES = {
+    "odd": geometry(2, 24, 20, (1, 5, 7), **THREE),
+    "groups, 28 wide": geometry(2, 80, 40, (1, 7, 28), group=2, **THREE),
+    "no pad, 56 wide": geometry(1, 8, 70, (1, 6, 58), (1, 3, 3)),
+    "5 x 5": geometry(2, 40, 33, (1, 9, 12), **FIVE),
+}
+
+
+@pytest.mark.parametrize("name", GEOMETRIES)
+def test_floats(device: Any, name: str) -> None:
+    """Operands are rounded on the way; parts of rectangles, of rows and of blocks; added to what is there or not; at places that are not aligned, too."""
+    g = GEOMETRIES[name]
+    engine = Patches(ROWS if name == "odd" else BLOCKS, splits=1 if name.startswith("no pad") else 3, filters=int(name == "odd"))
+    for add, offset, gap in ((False, 0, 0), (True, 3, 1)):
+        check_convolution(device, engine, g, add=add, offset=offset, gap=gap, choice=Choice(engine.tile))
+
+
+@pytest.fixture
+def of_gpu(device: Device, monkeypatch: pytest.MonkeyPatch) -> Device:
+    monkeypatch.setattr(storage, "LEAST", 1)
+    return Device(replace(device.info, target=replace(of_kind(device.target, "gpu"), math="bf16")), device)
+
+
+@pytest.mark.parametrize("offset", [0, 3])
+@pytest.mark.parametrize("name", ["even", "28 wide", "14 wide"])
+def test_sixteen_bits(of_gpu: Device, name: str, offset: int) -> None:
+    """Operands and results, aligned for copies and not."""
+    sizes = {"even": (2, 16, 24, (1, 8, 16)), "28 wide": (3, 40, 16, (1, 6, 28)), "14 wide": (2, 16, 24, (1, 6, 14))}
+    g = geometry(*sizes[name], **THREE)
+    check_directions(of_gpu, g, lambda way: Patches(BLOCKS, splits=2).choice(g, way), offset)
+
+
+@pytest.mark.parametrize("number", range(len(PATCH_TILES)), ids=lambda number: str(PATCH_TILES[number]))
+def test_all_tiles(of_gpu: Device, device: Device, number: int) -> None:
+    """Several tiles of rows, blocks and rectangles; of floats against numpy, of 16 bits against floats."""
+    if not device.target.tensor_cores:
+        pytest.skip("CPU runtimes compile for seconds: the small tiles alone")
+    engine = Patches(PATCH_TILES[number], filters=number % len(FILTER_TILES))
+    for g in (geometry(3, 72, 136, (1, 12, 20), **THREE), geometry(2, 64, 64, (1, 56, 56), **THREE), geometry(2, 32, 144, (1, 14, 14), **THREE)):
+        check_convolution(device, engine, g, choice=Choice(engine.tile))
+        check_directions(of_gpu, g, functools.partial(engine.choice, g))
+
+
+@pytest.mark.parametrize("tile", SMALL, ids=str)
+def test_statistics(device: Any, tile: Tile) -> None:
+    """Of a result whose rectangles are not whole."""
+    g = GEOMETRIES["odd"]
+    rec = Recorder(of_kind(device.target, "gpu", False), train=True)
+    rec.enter("layer", "forward")
+    x, w, b, y = value("x", *g.input_shape), value("w", *g.weight_shape), value("b", g.num_output), value("y", *g.output_shape)
+    Patches(tile).forward(rec, g, x, w, b, y)
+    written = statistics(rec, y, False)
+    rec.launches = merge_moments(rec.launches)
+    assert any(launch.call and dict(launch.call.defines).get("MOMENTS") for launch in rec.launches)
+    rng = np.random.default_rng(3)
+    feeds = {x: rng.standard_normal(x.shape), w: rng.standard_normal(w.shape), b: 300 + rng.standard_normal(b.shape)}
+    got, mean, variance = execute(rec, device.context, feeds, [y, *written])
+    exact = got.reshape(y.shape).astype(np.float64)
+    np.testing.assert_allclose(mean, exact.mean((0, 2, 3, 4)), rtol=0, atol=1e-6 * np.abs(exact).max())
+    np.testing.assert_allclose(variance, exact.var((0, 2, 3, 4)), rtol=2e-4)
+
+
+@pytest.mark.parametrize("size", [(5, 7), (6, 8)], ids=str)
+def test_gated_sums(device: Any, size: tuple[int, int]) -> None:
+    """A gate and sums for BatchNorm's backward pass in one launch."""
+    g = replace(GEOMETRIES["odd"], size=(1, *size), out=(1, *size))
+    rec = Recorder(of_kind(device.target, "gpu", False), train=True)
+    dy, w, y, x = value("dy", *g.output_shape), value("w", *g.weight_shape), value("y", *g.input_shape), value("x", *g.input_shape)
+    diff, dx = Ref("y.diff", y.shape, Role.DIFF), Ref("x.diff", y.shape, Role.DIFF)
+    rec.enter("other", "backward")
+    pointwise(rec, "y0 = x0 + 1", reads=[y], writes=[diff])
+    rec.enter("writer", "backward")
+    Patches(BLOCKS).backward_data(rec, g, dy, w, diff)
+    rec.enter("relu", "backward")
+    pointwise(rec, "y0 = x1 > 0 ? x0 : slope * x0", reads=[diff, y], writes=[dx], scalars={"slope": 0.5}, sign_of=1)
+    rec.enter("norm", "backward")
+    mean, inverse = value("mean", g.channels), value("inverse", g.channels)
+    sums = [value(f"sum{i}", g.channels) for i in range(2)]
+    reduce(rec, "mean = x2; inverse = x3; h = (x1 - mean) * inverse; g = x0; v0 = g; v1 = g * h", reads=[dx, x, (mean, 1), (inverse, 1)], writes=sums,
+           axes=(0, 2, 3, 4), finish="y0 = v0; y1 = v1")  # fmt: skip
+    rec.launches = merge_moments(merge_gates(rec.launches))
+    defines = next(dict(launch.call.defines) for launch in rec.launches if launch.call and launch.what.startswith("conv_patch_mma.backward_data"))
+    assert "GATE" in defines and defines["MOMENTS"] == "2"
+    rng = np.random.default_rng(5)
+    feeds = {ref: rng.standard_normal(ref.shape).astype(np.float32) for ref in (dy, w, y, x, mean, inverse)}
+    got, *found = execute(rec, device.context, feeds, [dx, *sums])
+    gradient = got.reshape(y.shape).astype(np.float64)
+    h = (feeds[x] - feeds[mean].reshape(1, -1, 1, 1, 1)) * feeds[inverse].reshape(1, -1, 1, 1, 1)
+    for array, want in zip(found, (gradient, gradient * h)):
+        want = want.sum((0, 2, 3, 4))
+        np.testing.assert_allclose(array, want, rtol=0, atol=1e-5 * np.abs(want).max())
+
+
+def test_what_is_not_finite(device: Any) -> None:
+    """It comes where it belongs, and pixels that do not exist take it nowhere else: of an image of ones, with Inf at a corner."""
+    g = GEOMETRIES["odd"]
+    engine = Patches(ROWS)
+    rec = recorder(device.target)
+    x, w, y = Ref("x", g.input_shape, Role.ACTIVATION), Ref("w", g.weight_shape, Role.PARAMETER), Ref("y", g.output_shape, Role.ACTIVATION)
+    dy, dw = Ref("dy", g.output_shape, Role.DIFF), Ref("dw", g.weight_shape, Role.GRADIENT)
+    engine.forward(rec, g, x, w, None, y)
+    engine.backward_filter(rec, g, x, dy, dw)
+    feeds = {ref: np.ones(ref.shape) for ref in (x, w, dy)}
+    feeds[x][1, 3, 0, -1, -1] = np.inf
+    feeds[x][0, 5, 0, 0, 0] = np.nan
+    got_y, got_dw = execute(rec, device.context, feeds, [y, dw])
+    finite = np.isfinite(got_y.reshape(y.shape))
+    want = np.ones(y.shape, bool)
+    want[1, :, :, -2:, -2:] = want[0, :, :, :2, :2] = False
+    np.testing.assert_array_equal(finite, want)
+    got_dw = got_dw.reshape(dw.shape)
+    ends = np.ones(dw.shape, bool)
+    ends[:, 3, :, 1:, 1:] = ends[:, 5, :, :2, :2] = False
+    np.testing.assert_array_equal(np.isfinite(got_dw), ends)
+    assert (got_dw[:, 3, :, 1:, 1:] == np.inf).all() and np.isnan(got_dw[:, 5, :, :2, :2]).all()
+    close(got_dw[:, 0], np.broadcast_to(np.array([[48.0, 56, 48], [60, 70, 60], [48, 56, 48]]), got_dw[:, 0].shape))
+
+
+# -- which rectangles: no device needed ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("tile", [*PATCH_TILES, *FILTER_TILES], ids=str)
+@pytest.mark.parametrize("window", [THREE, FIVE], ids=["3x3", "5x5"])
+def test_rectangles_fit(tile: Tile, window: dict[str, Any]) -> None:
+    direction = "backward_filter" if tile in FILTER_TILES else "forward"
+    for size in (7, 14, 28, 56, 112, 224, 33, 3):
+        g = geometry(2, 64, 64, (1, size, size), **window)
+        shape = conv_patch_mma._rectangle_of(g, tile, direction)
+        if shape is None or not conv_patch_mma.possible(g, direction):
+            continue
+        most = tile.depth if direction == "backward_filter" else tile.columns
+        assert shape.height * shape.width <= most and (shape.width % 4 == 0 or shape.width == size)
+        patch = (shape.height + g.kernel[1] - 1) * (shape.width + g.kernel[2] - 1)
+        if direction == "backward_filter":
+            elements = tile.stages * (tile.rows * tile.depth + (patch + 1) * 32)
+        else:
+            elements = tile.stages * conv_patch_mma._step_taps(g, tile) * tile.rows * tile.depth + 2 * patch * tile.depth
+        assert 2 * elements <= 48 << 10
+
+
+@pytest.mark.parametrize("size", [224, 112, 56, 28, 14])
+@pytest.mark.parametrize("direction", ["forward", "backward_data", "backward_filter"])
+def test_networks_take_them(size: int, direction: str) -> None:
+    g = geometry(64, 128, 128, (1, size, size), **THREE)
+    tiles = conv_patch_mma.tiles(H100, g, direction)
+    assert tiles and all(tile.waste <= conv_patch_mma.MOST_WASTE for tile in tiles)
+    assert not conv_patch_mma.tiles(replace(H100, math="fp16"), g, direction)
+    assert not conv_patch_mma.tiles(H100, replace(g, stride=(1, 2, 2), out=(1, size // 2, size // 2)), direction)
+    best = gemm_gpu.ranked(H100, conv_gpu.tiles(H100, g, direction), *conv_gpu.product_shape(g, direction))[0]
+    assert best.tile.patches
