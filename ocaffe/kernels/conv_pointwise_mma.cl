@@ -86,11 +86,10 @@ INLINE void stage_float(local uint4* to, global const float* const from[PIECES],
   barrier(CLK_LOCAL_MEM_FENCE);                                                                  \
   tile_deal(acc)
 
-#define PACKED_CHUNK 8
 kernel void pack(OPERAND_RESTRICT(const float, filter), OPERAND_RESTRICT(float, packed), int count) {
   const int i = get_global_id(0);
   if (i >= count) return;
-  filter += filter_offset + (ulong)i * PACKED_CHUNK;
+  filter += filter_offset + (ulong)i * CHUNK;
   ((global uint4*)(packed + packed_offset))[i] = narrow8((float8)(float_at_any4(filter), float_at_any4(filter + 4)));
 }
 
@@ -186,7 +185,7 @@ kernel GROUP_OF_NT void backward_data(OPERAND_RESTRICT(const SOURCE_T, dy), OPER
 #endif
 #else
 
-kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void backward_filter(OPERAND_RESTRICT(const SOURCE_T, x), OPERAND_RESTRICT(const GIVEN_T, dy),
+kernel GROUP_OF_NT void backward_filter(OPERAND_RESTRICT(const SOURCE_T, x), OPERAND_RESTRICT(const GIVEN_T, dy),
                                                                             OPERAND_RESTRICT(RESULT_T, dw), SIZES, int split_positions,
                                                                             int accumulate) {
   LOCAL_CHUNKS(as, STAGES * A_CHUNKS);
@@ -214,7 +213,6 @@ kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void backward_filter(OPER
   float acc[TM][TN];
   tile_clear(acc);
   const int steps = (end - begin + BK - 1) / BK;
-#undef FETCH_STEP
 #define FETCH_STEP(t, stage)                                                                                                                   \
   do {                                                                                                                                         \
     int exist[PIECES];                                                                                                                         \

@@ -1,4 +1,4 @@
-/* The inner part of a tiled matrix product in bfloat16 on NVIDIA's tensor cores whose operands are copied to local memory as they stand in global memory, by asynchronous
+/* The inner part of a tiled matrix product in bfloat16 on NVIDIA's tensor cores whose operands may be copied to local memory as they stand in global memory, by asynchronous
    copies that bring the next steps while one is multiplied: conv_pointwise_mma.cl, conv_patch_mma.cl fetch, this multiplies.
 
    Tile, results of a work-item and how they are stored: tile_gpu.h, with MMA 2, TM = WM / 8, TN = WN / 4; WM is a multiple of 32, WN of 16. BK is a multiple of 16.
@@ -47,14 +47,13 @@ INLINE int along_place(int depth, int line, int chunk) {
 }
 INLINE int across_place(int lines, int k, int chunk) { return k * (lines / CHUNK) + (chunk ^ (k & 7)); }
 
-/* Copies of `n` elements, 8 or 4 or 2, that begin at multiples of as many; zeros instead where they do not exist. They have arrived after copies_wait and a barrier. */
+/* Copies of 8 or 4 elements that begin at multiples of as many; zeros instead where they do not exist. They have arrived after copies_wait and a barrier. */
 #ifdef __NVPTX__
 #define COPY_ASYNC(kind, bytes)                                                                                                                        \
   asm volatile("cp.async." kind ".shared.global [%0], [%1], " #bytes ", %2;" ::"r"((uint)(size_t)to), "l"((ulong)(size_t)from), "r"(exist ? bytes : 0) \
                : "memory")
 INLINE void copy_8(local uint4* to, global const bfloat* from, int exist) { COPY_ASYNC("cg", 16); }
 INLINE void copy_4(local uint2* to, global const bfloat* from, int exist) { COPY_ASYNC("ca", 8); }
-INLINE void copy_2(local uint* to, global const bfloat* from, int exist) { COPY_ASYNC("ca", 4); }
 INLINE void copies_commit(void) { asm volatile("cp.async.commit_group;" ::: "memory"); }
 /* All but the last STAGES - 2 commits have arrived. */
 #define WAIT_TEXT(n) WAIT_TEXT_OF(n)
@@ -71,7 +70,6 @@ INLINE void copies_wait(void) {
 #else
 INLINE void copy_8(local uint4* to, global const bfloat* from, int exist) { *to = exist ? *(global const uint4*)from : (uint4)(0); }
 INLINE void copy_4(local uint2* to, global const bfloat* from, int exist) { *to = exist ? *(global const uint2*)from : (uint2)(0); }
-INLINE void copy_2(local uint* to, global const bfloat* from, int exist) { *to = exist ? *(global const uint*)from : 0u; }
 INLINE void copies_commit(void) {}
 INLINE void copies_wait(void) {}
 #endif

@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Collection
 
 from ocaffe.graph.ir import BFLOAT, FLOAT, HALVED, Launch, Measure, Operand, Ref, Schedule
+from ocaffe.graph.recorder import PRODUCTS
 from ocaffe.ops.expression import Pointwise, Reduce
 from ocaffe.target import Target
 
@@ -43,15 +44,20 @@ def use_sixteen_bits(schedule: Schedule, target: Target, inputs: Collection[Ref]
 
 
 def _define(schedule: Schedule, named: dict[int, dict[str, str]]) -> None:
-    """What serves a product, and shared its program, shares it still: another one would be the whole product once more for the compiler."""
+    """What serves a product, and shared its program, shares it still: another one would be the whole product once more for the compiler. A product has its own
+    types alone: it may write floats, parts of sums, where what adds them up writes 16 bits."""
     shared: dict[Program, dict[str, str]] = {}
     for launch in schedule:
         if launch.call is not None and named[id(launch)]:
             shared.setdefault((launch.call.program, launch.call.defines), named[id(launch)])
     for launch in schedule:
         if launch.call is not None:
-            types = named[id(launch)] or shared.get((launch.call.program, launch.call.defines), {})
-            if types and (named[id(launch)] or not types.keys() & {f"{name}_T" for name in launch.stored}):
+            types = named[id(launch)]
+            if not types and launch.call.function not in PRODUCTS:
+                types = shared.get((launch.call.program, launch.call.defines), {})
+                if types.keys() & {f"{name}_T" for name in launch.stored}:
+                    continue
+            if types:
                 launch.define(**types)
 
 

@@ -16,7 +16,7 @@ from ocaffe.check.compare import Side
 from ocaffe.cl.device import Device
 from ocaffe.cl.session import Session
 from ocaffe.graph.ir import BFLOAT, FLOAT, HALVED, Launch, Ref, Role, Schedule, widened
-from ocaffe.graph.recorder import Recorder
+from ocaffe.graph.recorder import PRODUCTS, Recorder
 from ocaffe.memory import masks, optimise, recompute, storage
 from ocaffe.ops import conv_depthwise, conv_gpu, gemm_gpu, winograd_gpu
 from ocaffe.ops.convolution import ConvGeometry
@@ -59,6 +59,11 @@ def net_of_all() -> Any:
     return text_format.Parse(text, proto.NetParameter())
 
 
+def storage_types(defines: dict[str, str]) -> set[str]:
+    """The names of operands that a program takes for 16 bits."""
+    return {key.removesuffix("_T") for key, value in defines.items() if key.endswith("_T") and value == storage.TYPE}
+
+
 def defined(launch: Launch) -> bool:
     """Whether the kernel of a launch takes for 16 bits what stands so, and nothing else."""
     if launch.call is None:
@@ -66,6 +71,9 @@ def defined(launch: Launch) -> bool:
     defines = dict(launch.call.defines)
     names = (*launch.stored, *[""] * (len(launch.operands) - len(launch.stored)))
     pairs = [(name, operand.ref.root) for name, operand in zip(names, launch.operands)]
+    alien = {f"{name}_T" for name in storage_types(defines)} - {f"{name}_T" for name in launch.stored}
+    if alien and launch.call.function in PRODUCTS:  # others may share a program with a product
+        return False
     return all((defines.get(f"{name}_T") == storage.TYPE) == (root.dtype == BFLOAT) if name else not root.halved for name, root in pairs)
 
 
@@ -181,6 +189,24 @@ def test_copied_operands(of_gpu: Device, device: Device, name: str, tile: gemm_g
         pytest.skip("CPU runtimes compile for seconds: the smallest tile alone")
     for offset in (0, 3):
         check_directions(of_gpu, POINTWISE[name], with_tile(POINTWISE[name], tile, 2 if name == "copies of 4" else 1), offset)
+
+
+@pytest.mark.parametrize("tile", [gemm_gpu.ASYNC_TILES[-1], QUAD, gemm_gpu.TILES[-1]], ids=str)
+def test_parts_of_a_result_in_sixteen_bits_are_floats(of_gpu: Device, tile: gemm_gpu.Tile) -> None:
+    """Where operands are floats, too: what adds the parts up shares the products' program. `wx`, a parameter, stays one."""
+    g = POINTWISE["copies of 4"]
+    shapes = shapes_of(g)
+
+    def forward(rec: Recorder, refs: dict[str, Ref]) -> None:
+        conv_gpu.forward(rec, g, refs["wx"], refs["w"], None, refs["y"], with_tile(g, tile, 2)("forward"))
+
+    def product(rec: Recorder, refs: dict[str, Ref]) -> None:
+        for a, y, splits in (("wa", "y", 2), ("wb", "dz", 1)):
+            gemm_gpu.record(rec, refs[a], refs["w"], refs[y], False, False, None, Choice(tile, splits))
+
+    check(of_gpu, {"wx": shapes["x"], "w": shapes["w"], "y": shapes["y"]}, forward, "y", "y", "forward")
+    if tile.quads:
+        check(of_gpu, {"wa": (40, 256), "wb": (40, 256), "w": (256, 48), "y": (40, 48), "dz": (40, 48)}, product, "y dz", "y", "forward")
 
 
 @pytest.mark.parametrize("out", [2, 3, 4])

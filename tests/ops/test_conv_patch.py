@@ -189,9 +189,11 @@ def test_rectangles_fit(tile: Tile, window: dict[str, Any]) -> None:
             continue
         most = tile.depth if direction == "backward_filter" else tile.columns
         assert shape.height * shape.width <= most and (shape.width % 4 == 0 or shape.width == size)
-        patch = (shape.height + g.kernel[1] - 1) * (shape.width + g.kernel[2] - 1)
-        if direction == "backward_filter":
-            elements = tile.stages * (tile.rows * tile.depth + (patch + 1) * 32)
+        rows, columns = shape.height + g.kernel[1] - 1, shape.width + g.kernel[2] - 1
+        patch = rows * columns
+        if direction == "backward_filter":  # B_CHUNKS of the kernel: rows a multiple of eight pixels apart, and lines of zeros
+            lines = (rows + g.kernel[1] - 1) * (-(-columns // 8) * 8) + 1
+            elements = tile.stages * (tile.rows * tile.depth + lines * 32)
         else:
             elements = tile.stages * conv_patch_mma._step_taps(g, tile) * tile.rows * tile.depth + 2 * patch * tile.depth
         assert 2 * elements <= 48 << 10
