@@ -25,7 +25,7 @@ from ocaffe.ops.gemm_gpu import BFLOAT16, Choice, Tile
 from ocaffe.target import Target
 from tests.harness import execute, of_kind
 from tests.memory.test_moments import statistics, value
-from tests.memory.test_storage import check_directions
+from tests.memory.test_storage import check, check_directions, shapes_of
 from tests.ops.test_gpu_kernels import check_convolution, close, geometry, recorder
 
 THREE, FIVE = {"kernel": (1, 3, 3), "pad": (0, 1, 1)}, {"kernel": (1, 5, 5), "pad": (0, 2, 2)}
@@ -62,6 +62,8 @@ GEOMETRIES = {
     "groups, 28 wide": geometry(2, 80, 40, (1, 7, 28), group=2, **THREE),
     "no pad, 56 wide": geometry(1, 8, 70, (1, 6, 58), (1, 3, 3)),
     "5 x 5": geometry(2, 40, 33, (1, 9, 12), **FIVE),
+    "1 x 4": geometry(2, 24, 20, (1, 6, 9), (1, 1, 4), pad=(0, 0, 2)),
+    "7 x 1": geometry(2, 24, 20, (1, 9, 8), (1, 7, 1), pad=(0, 3, 0)),
 }
 
 
@@ -87,6 +89,19 @@ def test_sixteen_bits(of_gpu: Device, name: str, offset: int) -> None:
     sizes = {"even": (2, 16, 24, (1, 8, 16)), "28 wide": (3, 40, 16, (1, 6, 28)), "14 wide": (2, 16, 24, (1, 6, 14))}
     g = geometry(*sizes[name], **THREE)
     check_directions(of_gpu, g, lambda way: Patches(BLOCKS, splits=2).choice(g, way), offset)
+
+
+@pytest.mark.parametrize("pointwise", [False, True])
+def test_one_operand_in_sixteen_bits(of_gpu: Device, pointwise: bool) -> None:
+    """backward_filter where the image stayed float, as the data of a net, and its gradient did not. `wx`, a parameter, stays float."""
+    g = geometry(2, 24, 16, (1, 8, 8), (1, 1, 1)) if pointwise else geometry(2, 24, 16, (1, 8, 16), **THREE)
+    tile, shapes = gemm_gpu.ASYNC_TILES[-1] if pointwise else FILTER_TILES[0], shapes_of(g)
+    choice = Choice(conv_gpu.with_step(g, tile, "backward_filter"), 2)
+
+    def filters(rec: Recorder, refs: dict[str, Ref]) -> None:
+        conv_gpu.backward_filter(rec, g, refs["wx"], refs["dy"], refs["gw"], choice)
+
+    check(of_gpu, {"wx": shapes["x"], "dy": shapes["dy"], "gw": shapes["gw"]}, filters, "gw", "dy")
 
 
 @pytest.mark.parametrize("number", range(len(PATCH_TILES)), ids=lambda number: str(PATCH_TILES[number]))
