@@ -146,18 +146,8 @@ INLINE void tap_multiply(local const uint4* a, local const uint4* patch, int shi
 #pragma unroll
     for (int i = 0; i < TM / 2; ++i) av[i] = load_matrices(a + along_place(BK, row + i * 16 + lane % 16, k / CHUNK + lane / 16));
 #pragma unroll
-    for (int j = 0; j < TN; j += 4) {
-      const uint4 bv = load_matrices(patch + along_place(BK, pixels[j / 4] + shift, k / CHUNK + lane / 8 % 2));
-#pragma unroll
-      for (int pair = 0; pair < 4; pair += 2)
-#pragma unroll
-        for (int i = 0; i < TM; i += 2) {
-          const int c = j + pair;
-          float d[4] = {acc[i][c], acc[i][c + 1], acc[i + 1][c], acc[i + 1][c + 1]};
-          mma_16(d, av[i / 2], pair ? bv.z : bv.x, pair ? bv.w : bv.y);
-          acc[i][c] = d[0], acc[i][c + 1] = d[1], acc[i + 1][c] = d[2], acc[i + 1][c + 1] = d[3];
-        }
-    }
+    for (int j = 0; j < TN; j += 4)
+      columns_multiply(av, load_matrices(patch + along_place(BK, pixels[j / 4] + shift, k / CHUNK + lane / 8 % 2)), j, acc);
   }
 }
 #else

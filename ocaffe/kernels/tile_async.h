@@ -119,6 +119,19 @@ INLINE uint4 right_matrices(local const uint4* b, int column, int k, int lane) {
 #endif
 }
 
+/* The sums of 16 columns, a work-item's from `j` on, += the products of all its rows with them: av, bv as left_matrices and right_matrices give them. */
+INLINE void columns_multiply(const uint4 av[TM / 2], uint4 bv, int j, float acc[TM][TN]) {
+#pragma unroll
+  for (int pair = 0; pair < 4; pair += 2)
+#pragma unroll
+    for (int i = 0; i < TM; i += 2) {
+      const int c = j + pair;
+      float d[4] = {acc[i][c], acc[i][c + 1], acc[i + 1][c], acc[i + 1][c + 1]};
+      mma_16(d, av[i / 2], pair ? bv.z : bv.x, pair ? bv.w : bv.y);
+      acc[i][c] = d[0], acc[i][c + 1] = d[1], acc[i + 1][c] = d[2], acc[i + 1][c + 1] = d[3];
+    }
+}
+
 /* acc += a * b for one step. */
 INLINE void chunks_multiply(local const uint4* a, local const uint4* b, float acc[TM][TN]) {
   const int item = get_local_id(0), lane = item % 32, row = item / 32 / (BN / WN) * WM, column = item / 32 % (BN / WN) * WN;
@@ -128,18 +141,7 @@ INLINE void chunks_multiply(local const uint4* a, local const uint4* b, float ac
 #pragma unroll
     for (int i = 0; i < TM / 2; ++i) av[i] = left_matrices(a, row + i * 16, k, lane);
 #pragma unroll
-    for (int j = 0; j < TN; j += 4) {
-      const uint4 bv = right_matrices(b, column + j * 4, k, lane);
-#pragma unroll
-      for (int pair = 0; pair < 4; pair += 2)
-#pragma unroll
-        for (int i = 0; i < TM; i += 2) {
-          const int c = j + pair;
-          float d[4] = {acc[i][c], acc[i][c + 1], acc[i + 1][c], acc[i + 1][c + 1]};
-          mma_16(d, av[i / 2], pair ? bv.z : bv.x, pair ? bv.w : bv.y);
-          acc[i][c] = d[0], acc[i][c + 1] = d[1], acc[i + 1][c] = d[2], acc[i + 1][c + 1] = d[3];
-        }
-    }
+    for (int j = 0; j < TN; j += 4) columns_multiply(av, right_matrices(b, column + j * 4, k, lane), j, acc);
   }
 }
 

@@ -12,7 +12,7 @@ from ocaffe.graph.recorder import Recorder
 from ocaffe.ops import conv_mma, conv_patch_mma, conv_pointwise_mma, winograd_gpu
 from ocaffe.ops.conv_window import gates, phase_columns, phase_taps, phases, product_shape, sizes, window
 from ocaffe.ops.expression import reduce
-from ocaffe.ops.gemm_gpu import Choice, Meeting, Tile, async_tiles, cost, ranked, sum_splits, tiles_for
+from ocaffe.ops.gemm_gpu import MOST_REGISTERS, Choice, Meeting, Tile, async_tiles, cost, parts_of_depth, ranked, sum_splits, tiles_for, work_items
 from ocaffe.tuned import Problem
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ WINOGRAD = "winograd"  # a choice beside the tiles
 WINDOW_STEP = 12  # products of a result that one step takes at the most where the window leaves a choice
 TENSOR_STEP = 8  # the depth of one product on tensor cores
 FILTER_SUMS = 64  # sums of a work-item of backward_filter on tensor cores: with more of them it runs out of registers
-LIMITED_SUMS, MOST_REGISTERS = 64, 128  # of work-items of which an H100 then holds 512 a unit; without a limit they take up to 172
+LIMITED_SUMS = 64  # of work-items whose registers are limited: they would take up to 172
 LEVEL_SUMS = 32  # sums of a work-item that leave registers for a second level (kernels/tile_gpu.h)
 LEVEL_DEPTH = 256  # products of a sum from which on it is worth them
 
@@ -41,7 +41,7 @@ def forward(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y:
         return
     part, splits = _split_channels(g.group_channels, g, choice)
     tile = replace(choice.tile, levels=levels(g, choice.tile, "forward", choice.splits))
-    size = _items(tile, g.group_outputs, g.batch * g.positions, g.group * splits)
+    size = work_items(tile, g.group_outputs, g.batch * g.positions, g.group * splits)
     meeting = _meeting(rec, tile, size, splits)
     once = splits == 1 or bool(meeting.parts)
     to = y if once else rec.scratch("splits", (splits, y.count))
@@ -76,7 +76,7 @@ def backward_data(
         return
     part, splits = _split_channels(g.group_outputs, g, choice)
     tile = replace(choice.tile, levels=levels(g, choice.tile, "backward_data", choice.splits))
-    size = _items(tile, g.group_channels, phase_columns(g), g.group * splits, phases(g))
+    size = work_items(tile, g.group_channels, phase_columns(g), g.group * splits, phases(g))
     meeting = _meeting(rec, tile, size, splits)
     once = splits == 1 or bool(meeting.parts)
     to = dx if once else rec.scratch("splits", (splits, dx.count))
@@ -110,9 +110,8 @@ def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref, ch
         family.backward_filter(rec, g, x, dy, dw, choice)
         return
     tile = choice.tile
-    part = -(-depth // (choice.splits * tile.depth)) * tile.depth
-    splits = -(-depth // part)
-    size = _items(tile, g.group_outputs, g.depth, g.group * splits)
+    part, splits = parts_of_depth(depth, choice)
+    size = work_items(tile, g.group_outputs, g.depth, g.group * splits)
     meeting = _meeting(rec, tile, size, splits)
     once = splits == 1 or bool(meeting.parts)
     to = dw if once else rec.scratch("splits", (splits, dw.count))
@@ -242,7 +241,3 @@ def _meeting(rec: Recorder, tile: Tile, size: tuple[int, int, int], splits: int)
 def _stored(meeting: Meeting, once: bool) -> tuple[str, ...]:
     """What forward and backward_data may find or leave in 16 bits; parts of sums are floats."""
     return ("SOURCE", "", *[""] * len(meeting.arrived), "", "RESULT" if once else "")
-
-
-def _items(tile: Tile, rows: int, columns: int, batches: int, phases: int = 1) -> tuple[int, int, int]:
-    return phases * -(-columns // tile.columns) * tile.items, -(-rows // tile.rows), batches

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from ocaffe.graph.ir import Collects, Ref
 from ocaffe.graph.recorder import Recorder
 from ocaffe.ops.conv_window import gates, phase_columns, phases, sizes, window
-from ocaffe.ops.gemm_gpu import Choice, Tile, scales, sum_splits
+from ocaffe.ops.gemm_gpu import PACK_ITEMS, Choice, Tile, parts_of_depth, scales, sum_splits, work_items
 
 if TYPE_CHECKING:
     from ocaffe.ops.convolution import ConvGeometry
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 FEW = 8  # channels below which the depth of a step goes over taps too
 MOST_FLAT = 1024  # products of a position in that case: their places stand in local memory
 MOST_TAPS = 31  # of the window's three axes together: a bit each, and one for the position
-PACK_ITEMS = 128  # work-items of a group in pack
 VECTOR = 4  # floats
 
 
@@ -46,8 +45,7 @@ def backward_data(rec: Recorder, g: ConvGeometry, dy: Ref, w: Ref, bias: Ref | N
 
 def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref, choice: Choice) -> None:
     tile, depth = choice.tile, g.batch * g.positions
-    part = -(-depth // (choice.splits * tile.depth)) * tile.depth
-    splits = -(-depth // part)
+    part, splits = parts_of_depth(depth, choice)
     once = splits == 1
     to = dw if once else rec.scratch("splits", (splits, dw.count))
     vector = g.positions % VECTOR == 0
@@ -58,7 +56,7 @@ def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref, ch
         writes=[to],
         args=[*sizes(g), part, once and rec.accumulates(dw)],
         stored=("SOURCE", "GIVEN"),
-        size=_items(tile, g.group_outputs, g.depth, g.group * splits),
+        size=work_items(tile, g.group_outputs, g.depth, g.group * splits),
         local=(tile.items, 1, 1),
         defines=defines,
     )
@@ -72,8 +70,7 @@ def _gather(
     """forward and backward_data: target = source gathered at the taps of each position, times the filters in the order of the kernel."""
     tile, back, flat = choice.tile, direction == "backward_data", _flat(g, direction)
     depth, taps = (g.depth, 1) if flat else (_depth(g, direction), g.taps)
-    part = -(-depth // (choice.splits * tile.depth)) * tile.depth
-    splits = -(-depth // part)
+    part, splits = parts_of_depth(depth, choice)
     vector = g.pointwise and not flat and g.positions % VECTOR == 0
     shape = {"DIRECTION": int(back), "VECTOR": int(vector), "RAGGED": int(depth % tile.depth > 0), "FLAT": g.depth if flat else 0}
     defines = {**tile.defines(), **scales(rec.target, tile, w, source), **window(g), **shape}
@@ -96,7 +93,7 @@ def _gather(
         writes=[to],
         args=[*sizes(g), part, splits, bias is not None and once, once and rec.accumulates(target), 1.0],
         stored=("SOURCE", "", "", "RESULT" if once else ""),
-        size=_items(tile, rows, columns, g.group * splits, phases(g) if back else 1),
+        size=work_items(tile, rows, columns, g.group * splits, phases(g) if back else 1),
         local=(tile.items, 1, 1),
         defines=defines,
         epilogue=14 if once else None,
@@ -113,7 +110,3 @@ def _flat(g: ConvGeometry, direction: str) -> bool:
 
 def _depth(g: ConvGeometry, direction: str) -> int:
     return g.group_channels if direction == "forward" else g.group_outputs
-
-
-def _items(tile: Tile, rows: int, columns: int, batches: int, phases: int = 1) -> tuple[int, int, int]:
-    return phases * -(-columns // tile.columns) * tile.items, -(-rows // tile.rows), batches

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ocaffe.graph.ir import Collects, Ref
 from ocaffe.graph.recorder import Recorder
 from ocaffe.ops.conv_window import gates, sizes, window
-from ocaffe.ops.gemm_gpu import BFLOAT16, Choice, Tile, sum_splits
+from ocaffe.ops.gemm_gpu import BFLOAT16, MOST_REGISTERS, PACK_ITEMS, Choice, Tile, sum_splits
 
 if TYPE_CHECKING:
     from ocaffe.ops.convolution import Axes, ConvGeometry
@@ -40,8 +40,7 @@ MOST_FILTER_TAPS = 9  # of backward_filter, where a work-item keeps 8 sums of ea
 LEAST_DEPTH = 8  # channels or outputs that are worth a block
 MOST_WASTE = 1.31  # results that are computed for one that there is: 49 pixels of 64
 LOCAL_MEMORY = 48 << 10  # bytes
-LIMITED_SUMS, MOST_REGISTERS = 72, 128  # of work-items of which an H100 then holds 512 a unit; without a limit they take up to 185, with it stores spill
-PACK_ITEMS = 128  # work-items of a group in pack
+LIMITED_SUMS = 72  # of work-items whose registers are limited: they would take up to 185, and what stores need is spilled
 SECTOR, SECTOR_COST = 16, 6  # elements that are loaded or stored together, and pixels that this is worth
 
 

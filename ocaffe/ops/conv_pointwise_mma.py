@@ -7,15 +7,14 @@ from typing import TYPE_CHECKING
 from ocaffe.graph.ir import Collects, Ref
 from ocaffe.graph.recorder import Recorder
 from ocaffe.ops.conv_window import gates, sizes, window
-from ocaffe.ops.gemm_gpu import Choice, Tile, sum_splits
+from ocaffe.ops.gemm_gpu import MOST_REGISTERS, PACK_ITEMS, Choice, Tile, parts_of_depth, sum_splits, work_items
 
 if TYPE_CHECKING:
     from ocaffe.ops.convolution import ConvGeometry
 
 CHUNK = 8  # elements (kernels/tile_async.h)
 LEAST_COPY = 4  # elements: 8 bytes
-LIMITED_SUMS, MOST_REGISTERS = 64, 128  # of work-items of which an H100 then holds 512 a unit; without a limit they take up to 164, with it nothing is spilled
-PACK_ITEMS = 128  # work-items of a group in pack
+LIMITED_SUMS = 64  # of work-items whose registers are limited: they would take up to 164, and nothing is spilled
 
 
 def possible(g: ConvGeometry, direction: str) -> bool:
@@ -40,7 +39,7 @@ def backward_data(rec: Recorder, g: ConvGeometry, dy: Ref, w: Ref, bias: Ref | N
 
 def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref, choice: Choice) -> None:
     tile = choice.tile
-    part, splits = _parts(g.batch * g.positions, choice)
+    part, splits = parts_of_depth(g.batch * g.positions, choice)
     once = splits == 1
     to = dw if once else rec.scratch("splits", (splits, dw.count))
     defines = _defines(g, tile, 2, left_across=False, right_across=False)
@@ -50,7 +49,7 @@ def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref, ch
         writes=[to],
         args=[*sizes(g), part, once and rec.accumulates(dw)],
         stored=("SOURCE", "GIVEN"),
-        size=_items(tile, g.group_outputs, g.group_channels, g.group * splits),
+        size=work_items(tile, g.group_outputs, g.group_channels, g.group * splits),
         local=(tile.items, 1, 1),
         defines=defines,
     )
@@ -63,7 +62,7 @@ def _gather(
 ) -> None:
     """forward and backward_data."""
     tile, back, columns = choice.tile, direction == "backward_data", g.batch * g.positions
-    part, splits = _parts(depth, choice)
+    part, splits = parts_of_depth(depth, choice)
     defines = _defines(g, tile, int(back), left_across=back, right_across=True)
     packed = rec.scratch("packed", (w.count // 2,))
     chunks = w.count // CHUNK
@@ -76,7 +75,7 @@ def _gather(
         writes=[to],
         args=[*sizes(g), part, splits, bias is not None and once, once and rec.accumulates(target), 1.0],
         stored=("SOURCE", "", "", "RESULT" if once else ""),
-        size=_items(tile, rows, columns, g.group * splits),
+        size=work_items(tile, rows, columns, g.group * splits),
         local=(tile.items, 1, 1),
         defines=defines,
         epilogue=14 if once else None,
@@ -92,13 +91,3 @@ def _defines(g: ConvGeometry, tile: Tile, direction: int, *, left_across: bool, 
     limit = {"REGISTERS": MOST_REGISTERS} if direction < 2 and tile.item_rows * tile.item_columns == LIMITED_SUMS else {}
     layout = {"A_ACROSS": int(left_across), "B_ACROSS": int(right_across), "WIDE": wide}
     return {**tile.defines(), **window(g), **layout, **limit, "DIRECTION": direction}
-
-
-def _parts(depth: int, choice: Choice) -> tuple[int, int]:
-    """How much of the depth a part takes, whole steps, and how many parts that makes."""
-    part = -(-depth // (choice.splits * choice.tile.depth)) * choice.tile.depth
-    return part, -(-depth // part)
-
-
-def _items(tile: Tile, rows: int, columns: int, batches: int) -> tuple[int, int, int]:
-    return -(-columns // tile.columns) * tile.items, -(-rows // tile.rows), batches

@@ -16,6 +16,8 @@ PATCH_SCRATCH = 4  # times as many where a group makes all taps, so that there a
 SPLITS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 BFLOAT16, FLOAT16 = 2, 4  # Tile.mma: operands are rounded to 16 bits
 SUM_ITEMS = 256  # work-items of a group in split_sum
+PACK_ITEMS = 128  # and of the kernels that pack filters
+MOST_REGISTERS = 128  # of work-items of which an H100 then holds 512 a unit
 BUNCH = 8  # parts of a tile that one work-group adds up at the least (tile_join in kernels/tile_gpu.h)
 
 
@@ -265,7 +267,7 @@ def record(
     if choice is None:
         problem = Problem("gemm", (rows, columns, depth, int(trans_a), int(trans_b)), rec.target.math)
         choice = rec.target.tuned.choose(problem, ranked(rec.target, tiles_for(rec.target), rows, columns, depth))
-    part, splits = _parts(depth, choice)
+    part, splits = parts_of_depth(depth, choice)
     meeting = Meeting.of(rec, choice.tile, splits, -(-rows // choice.tile.rows) * -(-columns // choice.tile.columns))
     last = splits == 1 or bool(meeting.parts)
     to = c if last else rec.scratch("splits", (splits * rows, columns))
@@ -287,17 +289,22 @@ def batched(
     """
     rows, columns = c.shape[0] // (batches * choice.splits), c.shape[1]
     depth = a.shape[0] // batches if trans_a else a.shape[1]
-    part, _ = _parts(depth, choice)
+    part, _ = parts_of_depth(depth, choice)
     family, defines, layout = _program(rec.target, choice.tile, a, b, trans_a, trans_b)
     reads, writes, modifies = [a, b, a], [] if add else [c], [c] if add else []
     _launch(rec, family, choice.tile, defines, reads, writes, (rows, columns, depth, part), batches, choice.splits, [*layout, False, add, 1.0],
             modifies=modifies)  # fmt: skip
 
 
-def _parts(depth: int, choice: Choice) -> tuple[int, int]:
+def parts_of_depth(depth: int, choice: Choice) -> tuple[int, int]:
     """How much of the depth a split takes, whole steps, and how many splits that makes."""
     part = -(-depth // (choice.splits * choice.tile.depth)) * choice.tile.depth
     return part, max(1, -(-depth // part)) if part else 1
+
+
+def work_items(tile: Tile, rows: int, columns: int, batches: int, phases: int = 1) -> tuple[int, int, int]:
+    """Of a launch whose groups go over the tiles of columns, each in so many phases, of rows, and over batches."""
+    return phases * -(-columns // tile.columns) * tile.items, -(-rows // tile.rows), batches
 
 
 def _program(target: Target, tile: Tile, a: Ref, b: Ref, trans_a: bool, trans_b: bool) -> tuple[str, dict[str, int], list[int]]:
@@ -319,7 +326,7 @@ def _launch(
         writes=writes,
         modifies=modifies,
         args=[*shape, batches, *args],
-        size=(-(-columns // tile.columns) * tile.items, -(-rows // tile.rows), batches * splits),
+        size=work_items(tile, rows, columns, batches * splits),
         local=(tile.items, 1, 1),
         defines=defines,
         epilogue=len(shape) + len(args) if epilogue else None,
