@@ -85,6 +85,15 @@ kernel void forward(OPERAND_RESTRICT(const SOURCE_T, x), OPERAND_RESTRICT(const 
 #ifdef MOMENTS
   const int length = min((int)get_local_size(0), items), place = item % length;
   local float* line = lines + item - place;
+  moments += moments_offset + plane * (moments_stride / outputs) + sample * pieces + piece;
+#if MOMENTS == 3
+  float total = 0.0f;
+  UNROLLED for (int r = 0; r < ROWS; ++r) {
+    if (r < rows) total += sum[r];
+  }
+  total = sum_of_line(line, place, length, total);
+  if (place == 0 && own < outputs) moments[0] = total;
+#else
   const float values = sum_of_line(line, place, length, rows);
   float mean = 0.0f, total = 0.0f;
   for (int pass = 0; pass < 2; ++pass) {
@@ -96,8 +105,8 @@ kernel void forward(OPERAND_RESTRICT(const SOURCE_T, x), OPERAND_RESTRICT(const 
     if (!pass) mean = total / values;
   }
   if (place > 0 || own >= outputs) return;
-  moments += moments_offset + plane * (moments_stride / outputs) + sample * pieces + piece;
   moments[0] = values, moments[moments_stride] = mean, moments[2 * moments_stride] = total;
+#endif
 #endif
 }
 

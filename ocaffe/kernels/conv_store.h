@@ -16,14 +16,11 @@
 #define PLANES_OF_FOURS 0
 #endif
 
-/* Which positions the columns are: four_columns knows more. `columns` of the tile say which of them exist, and how many. */
+/* Which positions the columns are: four_columns knows more. How many of the tile's exist: EXISTING_COUNT. */
 #ifdef TILE_W
 typedef struct { int sample, y, x, h, w, positions; } Rectangle; /* from row y, column x of h x w on */
 #define COLUMNS_T Rectangle
-#define EXISTING_T Rectangle
-#define EXISTING(f, column0) (f)
-#define COLUMN_EXISTS(f, column) ((column) < TILE_H * TILE_W && (f).y + (column) / TILE_W < (f).h && (f).x + (column) % TILE_W < (f).w)
-#define EXISTING_COUNT(f) (min(TILE_H, (f).h - (f).y) * min(TILE_W, (f).w - (f).x))
+#define EXISTING_COUNT(f, column0) (min(TILE_H, (f).h - (f).y) * min(TILE_W, (f).w - (f).x))
 /* Whether fours of columns begin at multiples of four in a plane. */
 #define BY_FOUR(f) (PLANES_OF_FOURS || (TILE_W % 4 != 0 && ((TILE_H * TILE_W | (f).positions | (f).y * (f).w) & 3) == 0))
 
@@ -34,69 +31,40 @@ INLINE Rectangle rectangle_of(int index, int h, int w) {
 }
 #else
 #define COLUMNS_T Phase
-#define EXISTING_T int
-#define EXISTING(f, column0) ((f).columns - (column0))
-#define COLUMN_EXISTS(columns, column) ((column) < (columns))
-#define EXISTING_COUNT(columns) (min(columns, BN))
+#define EXISTING_COUNT(f, column0) (min((f).columns - (column0), BN))
 #define BY_FOUR(f) (((f).positions & 3) == 0)
 #endif
 
 #ifdef MOMENTS
 #define ROW_ITEMS (BN / TN) /* work-items that share a row of the tile */
 #define ROW_ITEM(item) ((item) / 32 % (BN / WN) * LANE_COLUMNS + (item) % 32 % LANE_COLUMNS)
-#define MOMENTS_SIZE (BM * ROW_ITEMS) /* floats of local memory */
+#define ROW_PITCH (ROW_ITEMS + 1)   /* so that rows are in different banks */
+#define MOMENTS_SIZE (BM * ROW_PITCH) /* floats of local memory */
 
-/* The sums of each row over its work-items, in order, to shared[row * ROW_ITEMS]. */
-INLINE void sum_rows(local float* shared) {
-  barrier(CLK_LOCAL_MEM_FENCE);
-  for (int row = get_local_id(0); row < BM; row += NT) {
-    float sum = 0.0f;
-#pragma unroll
-    for (int i = 0; i < ROW_ITEMS; ++i) sum += shared[row * ROW_ITEMS + i];
-    shared[row * ROW_ITEMS] = sum;
-  }
-  barrier(CLK_LOCAL_MEM_FENCE);
-}
-
-/* The totals of the rows, of what each work-item has of them, to to[row * parts] if the row exists. Returned in `shared` as sum_rows leaves them. */
-INLINE void row_totals(local float* shared, const float sum[TM], int rows, global float* to, int parts) {
+/* What each work-item has of the rows, to `shared`. */
+INLINE void share_rows(local float* shared, const float sum[TM]) {
   const int item = get_local_id(0), row = tile_row(item);
 #pragma unroll
-  for (int i = 0; i < TM; ++i) shared[(row + ROW(i)) * ROW_ITEMS + ROW_ITEM(item)] = sum[i];
-  sum_rows(shared);
-#pragma unroll
-  for (int i = 0; i < TM; ++i)
-    if (ROW_ITEM(item) == 0 && row + ROW(i) < rows) to[(row + ROW(i)) * parts] = shared[(row + ROW(i)) * ROW_ITEMS];
+  for (int i = 0; i < TM; ++i) shared[(row + ROW(i)) * ROW_PITCH + ROW_ITEM(item)] = sum[i];
+  barrier(CLK_LOCAL_MEM_FENCE);
 }
 
-#if MOMENTS == 1
-/* The statistics of the tile, but for `rows` and `columns` that do not exist; `to` is those of its first row. */
-INLINE void tile_moments(local float* shared, float acc[TM][TN], int rows, const EXISTING_T columns, global float* to, int parts, ulong apart) {
-  const int item = get_local_id(0), row = tile_row(item), column = tile_column(item);
-  const float count = EXISTING_COUNT(columns);
-  float sum[TM];
+/* The sum of a row over its work-items, in order. */
+INLINE float row_total(local const float* shared, int row) {
+  float sum = 0.0f;
 #pragma unroll
-  for (int i = 0; i < TM; ++i) {
-    sum[i] = 0.0f;
-#pragma unroll
-    for (int j = 0; j < TN; ++j)
-      if (COLUMN_EXISTS(columns, column + COLUMN(j))) sum[i] += acc[i][j];
-    shared[(row + ROW(i)) * ROW_ITEMS + ROW_ITEM(item)] = sum[i];
-  }
-  sum_rows(shared);
-#pragma unroll
-  for (int i = 0; i < TM; ++i) {
-    const float mean = shared[(row + ROW(i)) * ROW_ITEMS] / count;
-    if (ROW_ITEM(item) == 0 && row + ROW(i) < rows) to[(row + ROW(i)) * parts] = count, to[(row + ROW(i)) * parts + apart] = mean;
-    sum[i] = 0.0f;
-#pragma unroll
-    for (int j = 0; j < TN; ++j)
-      if (COLUMN_EXISTS(columns, column + COLUMN(j))) sum[i] += (acc[i][j] - mean) * (acc[i][j] - mean);
-  }
-  barrier(CLK_LOCAL_MEM_FENCE);
-  row_totals(shared, sum, rows, to + 2 * apart, parts);
+  for (int i = 0; i < ROW_ITEMS; ++i) sum += shared[row * ROW_PITCH + i];
+  return sum;
 }
-#endif
+
+/* The totals of the rows that exist, of what each work-item has of them, to to[row * parts]; `shared` is free again then. Without a barrier behind the loop PoCL 3.1 now and then
+   writes totals of another tile. */
+INLINE void row_totals(local float* shared, const float sum[TM], int rows, global float* to, int parts) {
+  share_rows(shared, sum);
+  for (int row = get_local_id(0); row < BM; row += NT)
+    if (row < rows) to[row * parts] = row_total(shared, row);
+  barrier(CLK_LOCAL_MEM_FENCE);
+}
 #else
 #define MOMENTS_SIZE 0
 #endif
@@ -145,6 +113,47 @@ INLINE Four four_columns(const Phase f, int column, int dense, int th, int tw) {
 }
 #endif
 
+/* The sum of those of four neighbouring columns that exist. */
+INLINE float existing_sum(int exist, float4 v) {
+  if (PLANES_OF_FOURS) return exist > 0 ? (v.x + v.y) + (v.z + v.w) : 0.0f;
+  return exist > 0 ? (v.x + (exist > 1 ? v.y : 0.0f)) + ((exist > 2 ? v.z : 0.0f) + (exist > 3 ? v.w : 0.0f)) : 0.0f;
+}
+
+#if MOMENTS == 1
+/* The statistics of the tile, of which `rows` exist; `to` is those of its first row. */
+INLINE void tile_moments(local float* shared, float acc[TM][TN], const COLUMNS_T f, int rows, int column0, global float* to, int parts, ulong apart) {
+  const int item = get_local_id(0), row = tile_row(item), column = column0 + tile_column(item);
+  const float count = EXISTING_COUNT(f, column0);
+  float sum[TM];
+#pragma unroll
+  for (int i = 0; i < TM; ++i) {
+    sum[i] = 0.0f;
+#pragma unroll
+    for (int j = 0; j < TN; j += 4)
+      sum[i] += existing_sum(four_columns(f, column + COLUMN(j), 1, 0, 0).exist, (float4)(acc[i][j], acc[i][j + 1], acc[i][j + 2], acc[i][j + 3]));
+  }
+  share_rows(shared, sum);
+  for (int r = item; r < BM; r += NT) {
+    const float mean = row_total(shared, r) / count;
+    shared[r * ROW_PITCH] = mean;
+    if (r < rows) to[r * parts] = count, to[r * parts + apart] = mean;
+  }
+  barrier(CLK_LOCAL_MEM_FENCE);
+#pragma unroll
+  for (int i = 0; i < TM; ++i) {
+    const float mean = shared[(row + ROW(i)) * ROW_PITCH];
+    sum[i] = 0.0f;
+#pragma unroll
+    for (int j = 0; j < TN; j += 4) {
+      const float4 d = (float4)(acc[i][j], acc[i][j + 1], acc[i][j + 2], acc[i][j + 3]) - mean;
+      sum[i] += existing_sum(four_columns(f, column + COLUMN(j), 1, 0, 0).exist, d * d);
+    }
+  }
+  barrier(CLK_LOCAL_MEM_FENCE);
+  row_totals(shared, sum, rows, to + 2 * apart, parts);
+}
+#endif
+
 #if MOMENTS == 2
 /* The sums for BatchNorm's backward pass of a tile that is written, every position of a plane: apart from the stores, which need the registers till then. `channel`
    is that of the tile's first row, `rows` of them exist; `to` is where its sums go. */
@@ -186,7 +195,6 @@ INLINE void tile_gradient_sums(local float* shared, float acc[TM][TN], const COL
   }
   barrier(CLK_LOCAL_MEM_FENCE);
   row_totals(shared, sum_g, rows, to, parts);
-  barrier(CLK_LOCAL_MEM_FENCE);
   row_totals(shared, sum_gh, rows, to + statistics.apart, parts);
 }
 #endif
@@ -201,6 +209,11 @@ INLINE void store_positions(float acc[TM][TN], const COLUMNS_T f, global RESULT_
   target += (ulong)channel * plane;
   bias += channel;
   const int row = tile_row(item), column = column0 + tile_column(item);
+#if MOMENTS == 3
+  float sum[TM];
+#pragma unroll
+  for (int i = 0; i < TM; ++i) sum[i] = 0.0f;
+#endif
   /* Four neighbouring columns are four neighbouring places of one plane. */
   const int dense = !(backward && STRIDED), aligned = target_aligned && (sample_stride & 3) == 0 && sign_aligned;
   const int by_four = dense && aligned && BY_FOUR(f);
@@ -245,7 +258,9 @@ INLINE void store_positions(float acc[TM][TN], const COLUMNS_T f, global RESULT_
           if (four.exist > 2) SET(RESULT_T, to + place[2], v.z);
           if (four.exist > 3) SET(RESULT_T, to + place[3], v.w);
         }
-#ifdef MOMENTS
+#if MOMENTS == 3
+        sum[i0 + i] += existing_sum(four.exist, v);
+#elif defined(MOMENTS)
         acc[i0 + i][j] = v.x, acc[i0 + i][j + 1] = v.y, acc[i0 + i][j + 2] = v.z, acc[i0 + i][j + 3] = v.w;
 #endif
       }
@@ -255,7 +270,9 @@ INLINE void store_positions(float acc[TM][TN], const COLUMNS_T f, global RESULT_
   const int parts_of_row = statistics.apart / (groups * rows);
   global float* to = statistics.to + (ulong)channel * parts_of_row + get_group_id(0);
 #if MOMENTS == 1
-  tile_moments(shared, acc, rows - row0, EXISTING(f, column0), to, parts_of_row, statistics.apart);
+  tile_moments(shared, acc, f, rows - row0, column0, to, parts_of_row, statistics.apart);
+#elif MOMENTS == 3
+  row_totals(shared, sum, rows - row0, to, parts_of_row);
 #else
   tile_gradient_sums(shared, acc, f, channel, rows - row0, column0, statistics, to, parts_of_row);
 #endif

@@ -2,7 +2,8 @@
    1  statistics: moments[3][channels][parts], of each channel the number of values, their mean, and the sum of squares of what they differ from it
    2  sums for BatchNorm's backward pass, of which the gradient dy is written: moments[2][channels][parts], of g and of g * h. h = (x - mean) * inverse is what was
       normalised, g the gradient of h * scale + bias: dy * DERIVATIVE, an expression of `pre`, that sum, in parentheses; without DERIVATIVE there is neither scale nor bias to
-      read, and g is dy. x lies as dy does, at a batch stride of its own */
+      read, and g is dy. x lies as dy does, at a batch stride of its own
+   3  sums alone: moments[1][channels][parts] */
 #ifndef OCAFFE_MOMENTS_H
 #define OCAFFE_MOMENTS_H
 
@@ -26,7 +27,7 @@ typedef struct {
 #ifndef MOMENTS
 #define STATISTICS
 #define GIVEN_STATISTICS (Statistics){0}
-#elif MOMENTS == 1
+#elif MOMENTS != 2
 #define STATISTICS OPERAND_RESTRICT(float, moments),
 #define GIVEN_STATISTICS (Statistics){moments + moments_offset, moments_stride}
 #else

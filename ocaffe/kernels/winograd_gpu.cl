@@ -344,7 +344,18 @@ kernel void output(OPERAND_RESTRICT(const float, products), STATISTICS SIGN OPER
   local float* line = lines[get_local_id(1)];
   const int item = get_local_id(0), down_here = exists ? min(h - place.y, OUT) : 0, across_here = min(w - place.x, OUT);
   const ulong part = plane * (statistics.apart / (groups * outputs)) + first / GROUP + get_group_id(0);
-#if MOMENTS == 1
+#if MOMENTS == 3
+  float total = 0.0f;
+#pragma unroll
+  for (int r = 0; r < OUT; ++r) {
+    if (r >= down_here) continue;
+#pragma unroll
+    for (int i = 0; i < OUT; ++i)
+      if (i < across_here) total += v[r][i];
+  }
+  total = sum_of_line(line, item, total);
+  if (item == 0 && get_global_id(1) < outputs) statistics.to[part] = total;
+#elif MOMENTS == 1
   const float values = sum_of_line(line, item, down_here * across_here);
   float mean = 0.0f, total = 0.0f;
   for (int pass = 0; pass < 2; ++pass) {

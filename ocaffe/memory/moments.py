@@ -1,10 +1,10 @@
 """Sums over all pixels of a channel are collected while a convolution writes it: BatchNorm's statistics and those of its backward pass, and gradients of
 biases. Its work-groups have the values in registers, and nobody reads them for that once more.
 
-For BatchNorm's backward pass a work-group reads what was normalised beside what it writes, and leaves its part of both sums. For the others it writes, for
-each of its channels, how many values it has, their mean and the sum of the squares of what they differ from that mean, so that nothing cancels. The reduction
-that was recorded then puts the groups together, in order (Chan, Golub and LeVeque, "Algorithms for computing the sample variance", 1983). Deviations are
-taken from the mean of the first group.
+For a bias one leaves the sum of each of its channels. For BatchNorm's backward pass it reads what was normalised beside what it writes, and leaves its part of
+both sums. For statistics it writes, for each of its channels, how many values it has, their mean and the sum of the squares of what they differ from that mean,
+so that nothing cancels. The reduction that was recorded then puts the groups together, in order (Chan, Golub and LeVeque, "Algorithms for computing the sample
+variance", 1983). Deviations are taken from the mean of the first group.
 """
 from __future__ import annotations
 
@@ -19,27 +19,28 @@ from ocaffe.graph.ir import Access, Launch, Operand, Ref, Role, Schedule
 from ocaffe.memory.gates import parts_of
 from ocaffe.ops.expression import Reduce, without
 
+STATISTICS, GRADIENTS, SUMS = 1, 2, 3  # values of the define MOMENTS
+
 
 @dataclass(frozen=True)
 class _Form:
-    """What a reduction makes of what was collected: a text over the first `reads` kinds of it, and what it shifts by if it `shifts`. The first `values` of its
-    own reads are needed no more. A `gradient`: sums for BatchNorm's backward pass were collected, behind an activation with a `derivative` (in C), else counts,
-    means and squares."""
+    """What a reduction makes of what was collected: a text over the `reads` rows of that `kind`, and what it shifts by if it `shifts`. The first `values` of
+    its own reads are needed no more. `derivative`: that of an activation (in C), behind which gradients are."""
 
+    kind: int
     text: str
     reads: int
-    shifts: bool
+    shifts: bool = False
     values: int = 1
-    gradient: bool = False
     derivative: str = ""
 
 
 FORMS = {
-    "d = x0 - x1; v0 = d; v1 = d * d": _Form("d = x1 - x3; v0 = x0 * d; v1 = x2 + x0 * d * d", 3, True),
-    "v0 = x0": _Form("v0 = x0 * x1", 2, False),
+    "d = x0 - x1; v0 = d; v1 = d * d": _Form(STATISTICS, "d = x1 - x3; v0 = x0 * d; v1 = x2 + x0 * d * d", 3, True),
+    "v0 = x0": _Form(SUMS, "v0 = x0", 1),
 }
 # As ChannelNorm (layers/batch_norm.py) writes them. The derivative is an expression that means the same in C: of names, integers and comparisons.
-GRADIENTS = re.compile(
+GRADIENT_TEXT = re.compile(
     r"mean = x2; inverse = x3; h = \(x1 - mean\) \* inverse; "
     r"(?:g = x0|pre = h \* x4 \+ x5; g = x0 \* \((?P<derivative>[a-z_0-9\s<>=&|?:]*)\)); v0 = g; v1 = g \* h"
 )
@@ -52,7 +53,7 @@ def merge_moments(schedule: Schedule) -> Schedule:
     for step, launch in enumerate(schedule):
         for root in {ref.root for ref in launch.writes}:
             writers[root].append(step)
-    collected: dict[int, tuple[bool, Ref]] = {}  # by the last step of a product: whether sums of gradients, and where they are
+    collected: dict[int, tuple[int, Ref]] = {}  # by the last step of a product: what kind, and where it is
     result: list[Launch | None] = list(schedule)
     for step, launch in enumerate(schedule):
         if not _is_by_channel(launch):
@@ -61,17 +62,17 @@ def merge_moments(schedule: Schedule) -> Schedule:
         form, x = _form(launch.lower), launch.operands[0].ref
         before = [other for other in writers[x.root] if other < step]
         collects = schedule[before[-1]].moments if before else None
-        if collects is None or form is None or (form.gradient and not collects.gradients):
+        if collects is None or form is None or (form.kind == GRADIENTS and not collects.gradients):
             continue
         written = next(operand.ref for operand in schedule[before[-1]].operands if operand.access is not Access.READ and operand.ref.root is x.root)
         parts = sorted(parts_of(schedule, before))
         first = _first_channel(x, written)
-        if first is None or (form.gradient and not _lies_alike(launch, written, range(parts[0], step), schedule)):
+        if first is None or (form.kind == GRADIENTS and not _lies_alike(launch, written, range(parts[0], step), schedule)):
             continue
         if before[-1] not in collected:
-            collected[before[-1]] = form.gradient, _collect([schedule[part] for part in parts], written, launch, form)
-        elif form.gradient or collected[before[-1]][0]:
-            continue  # sums for another one
+            collected[before[-1]] = form.kind, _collect([schedule[part] for part in parts], written, launch, form)
+        elif form.kind == GRADIENTS or collected[before[-1]][0] != form.kind:
+            continue  # another one's, or something else
         last = step + (launch.lower.chunks > 1 and not launch.lower.meet)  # the stage that finishes
         result[last] = _finish(launch, schedule[last], form, collected[before[-1]][1], first)
         if last > step:
@@ -88,11 +89,11 @@ def _is_by_channel(launch: Launch) -> bool:
 def _form(own: Reduce) -> _Form | None:
     if own.text in FORMS:
         return FORMS[own.text]
-    found = GRADIENTS.fullmatch(own.text)
+    found = GRADIENT_TEXT.fullmatch(own.text)
     literals = {"pre": "pre"} | {name: f"{float(value)!r}f" for name, value in own.scalars if np.isfinite(value)}
     if found is None or not literals.keys() >= set(NAME.findall(found["derivative"] or "")):
         return None
-    return _Form("v0 = x0; v1 = x1", 2, False, own.counts[0], True, NAME.sub(lambda name: literals[name[0]], found["derivative"] or ""))
+    return _Form(GRADIENTS, "v0 = x0; v1 = x1", 2, False, own.counts[0], NAME.sub(lambda name: literals[name[0]], found["derivative"] or ""))
 
 
 def _lies_alike(launch: Launch, written: Ref, meanwhile: Sequence[int], schedule: Schedule) -> bool:
@@ -117,10 +118,10 @@ def _collect(products: list[Launch], written: Ref, launch: Launch, form: _Form) 
     """Let the parts of an operation write sums of what they make, for `launch`; returns where: [kind][channel][part] (kernels/moments.h)."""
     collects = products[0].moments
     assert collects is not None
-    sums = Ref(f"{products[0].layer}.moments", (2 if form.gradient else 3, written.shape[1], collects.parts), Role.SCRATCH)
+    sums = Ref(f"{products[0].layer}.moments", (form.reads, written.shape[1], collects.parts), Role.SCRATCH)
     reads: list[Ref] = []
-    defines: dict[str, int | str] = {"MOMENTS": 2 if form.gradient else 1}
-    if form.gradient:
+    defines: dict[str, int | str] = {"MOMENTS": form.kind}
+    if form.kind == GRADIENTS:
         x, mean, inverse, *affine = (operand.ref for operand in launch.operands[1 : form.values])
         reads = [x, mean, inverse, *(affine or [mean, mean])]
     if form.derivative:
