@@ -1,5 +1,6 @@
 /* The last step of a result: added to what is there or not, then a slope. Without GATE it is that of a ReLU that was merged: y = v > 0 ? v : slope * v.
-   GATE  the backward pass of a ReLU: another operand, `sign`, decides at the same place. 1: where it is positive the value passes; 2: where a bit is set (sign_mask.cl)
+   GATE  the backward pass of a ReLU: another operand, `sign`, decides at the same place. 1: where it is positive the value passes; 2: where a bit is set (sign_mask.cl);
+         3: as 1, but at the place of the gradient that MAX pooling is given, before it goes to one pixel (pooling_gpu.cl, pooling_plane.cl)
    An element is counted within its sample, where `sign` points. It is a define, for an argument costs registers in the products' loops. */
 #ifndef OCAFFE_GATE_H
 #define OCAFFE_GATE_H
@@ -11,11 +12,17 @@
 #define SIGN OPERAND_RESTRICT(const SIGN_T, sign),
 #define SLOPE , float slope
 #define LOCATE_SIGN LOCATE(sign)
-#define SIGN_ALIGNED (GATE == 2 || ((sign_offset | sign_stride) & 3) == 0)
+#define SIGN_ALIGNED (GATE != 1 || ((sign_offset | sign_stride) & 3) == 0)
+#if GATE == 3
+#define IF_GATED(yes, no) no
+#define GIVEN_GATED(v, sign, element) (PASSES(sign, element) ? (v) : slope * (v))
+#else
 #define IF_GATED(yes, no) yes
+#define GIVEN_GATED(v, sign, element) (v)
+#endif
 #define GATE_WORD(element) ((element) / 1024 * 32 + (element) % 32)
 #define GATE_BIT(element) ((element) % 1024 / 32)
-#if GATE == 1
+#if GATE != 2
 #define PASSES(sign, element) GET(SIGN_T, (sign) + (element)) > 0.0f
 #define PASSES2(sign, element) GET2(SIGN_T, (sign) + (element)) > 0.0f
 #define PASSES4(sign, element) GET4(SIGN_T, (sign) + (element)) > 0.0f
@@ -31,6 +38,7 @@
 #define LOCATE_SIGN
 #define SIGN_ALIGNED 1
 #define IF_GATED(yes, no) no
+#define GIVEN_GATED(v, sign, element) (v)
 #define PASSES(sign, element) v > 0.0f
 #endif
 

@@ -83,7 +83,7 @@ kernel void forward(OPERAND_RESTRICT(const SOURCE_T, x), OPERAND_RESTRICT(RESULT
 #define GOES(tap) 1
 #else
 #define INDEX_OPERAND OPERAND_RESTRICT(const INDEX, index),
-#define GIVEN(r, c) GET(SOURCE_T, dy + (r)*OW + (c))
+#define GIVEN(r, c) GIVEN_GATED(GET(SOURCE_T, dy + (r)*OW + (c)), sign + sample * sign_stride, plane * OH * OW + (r)*OW + (c))
 #define GOES(tap) (place == (tap))
 #endif
 
@@ -122,6 +122,25 @@ kernel void backward(OPERAND_RESTRICT(const SOURCE_T, dy), INDEX_OPERAND SIGN OP
   const int element = plane * H * W + row * W + column;
   dx += sample * dx_stride + element;
   /* All places are looked at before the first is written (gate.h). */
+#if SW == 2
+  if (((W | dx_offset | dx_stride) & 1) == 0 && SIGN_ALIGNED) {
+    int2 pass[HEIGHT];
+#pragma unroll
+    for (int r = 0; r < HEIGHT; ++r) {
+      pass[r] = (int2)(-1);
+      if (row + r >= H) continue;
+      const float2 there = accumulate ? GET2(RESULT_T, dx + r * W) : (float2)(0.0f);
+      sum[r][0] += there.x, sum[r][1] += there.y;
+      pass[r] = IF_GATED((PASSES2(sign + sample * sign_stride, element + r * W)), (int2)(-1));
+    }
+#pragma unroll
+    for (int r = 0; r < HEIGHT; ++r) {
+      const float2 v = (float2)(sum[r][0], sum[r][1]);
+      if (row + r < H) SET2(RESULT_T, dx + r * W, IF_GATED(select(slope * v, v, pass[r]), v));
+    }
+    return;
+  }
+#endif
   int passes[HEIGHT][SW];
 #pragma unroll
   for (int r = 0; r < HEIGHT; ++r)

@@ -116,7 +116,7 @@ kernel void backward(OPERAND(const SOURCE_T, dy), OPERAND(const uint, index), SI
   LOCATE(dx);
   PIXELS
   const uint place = index[get_global_id(1) * index_stride + plane];
-  const float d = GET(SOURCE_T, dy);
+  const float d = GIVEN_GATED(GET(SOURCE_T, dy), sign + get_global_id(1) * sign_stride, plane);
   for (int i = begin; i < end; i++) PUT(i == place ? d : 0);
 }
 #else

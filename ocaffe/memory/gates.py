@@ -13,7 +13,7 @@ import numpy as np
 
 from ocaffe.graph.ir import Access, Launch, Operand, Ref, Role, Schedule
 
-SIGNS, BITS = 1, 2  # values of the define GATE
+SIGNS, BITS, TOP = 1, 2, 3  # values of the define GATE
 
 
 def merge_gates(schedule: Schedule) -> Schedule:
@@ -47,11 +47,11 @@ def merge_gates(schedule: Schedule) -> Schedule:
     return [launch for step, launch in enumerate(schedule) if step not in gone]
 
 
-def use_bits(launch: Launch, mask: Ref) -> None:
-    """Let a gated launch read bits instead of signs."""
+def ask_instead(launch: Launch, ref: Ref, gate: int) -> None:
+    """Let a gated launch read instead of signs: bits, or the top of the pooling that it is the backward pass of."""
     assert launch.gate is not None and launch.gated
-    launch.operands = [*launch.operands[: launch.gate], Operand(mask, Access.READ), *launch.operands[launch.gate + 1 :]]
-    launch.define(GATE=BITS)
+    launch.operands = [*launch.operands[: launch.gate], Operand(ref, Access.READ), *launch.operands[launch.gate + 1 :]]
+    launch.define(GATE=gate)
 
 
 def _gate(launch: Launch, result: Ref, sign: Ref, slope: float) -> None:

@@ -1,11 +1,15 @@
-"""One bit per element where backward wants to know no more of a value than its sign: ReLU's output, where no other layer reads it in backward."""
+"""One bit per element where backward wants to know no more of a value than its sign: ReLU's output, where no other layer reads it in backward.
+
+MAX pooling needs none where another layer reads its top in backward: its gradient goes to the pixel whose value the top has, so the top has the sign, too.
+"""
 from __future__ import annotations
 
 from collections import defaultdict
 from typing import Any
 
 from ocaffe.graph.ir import Access, Launch, Ref, Role, Schedule
-from ocaffe.memory.gates import use_bits
+from ocaffe.memory.gates import BITS, TOP, ask_instead
+from ocaffe.ops.pooling import chosen
 from ocaffe.ops.sign_mask import mask_of, pack, relu_backward
 from ocaffe.target import Target
 
@@ -22,6 +26,11 @@ def use_masks(schedule: Schedule, target: Target, everywhere: bool = False) -> S
         else:
             for root in {ref.root for ref in launch.reads}:
                 readers[root].append(launch)
+    for launch in schedule:
+        top = _top(launch, schedule, writer)
+        if top is not None and not all(_wants_sign(other, top.root) for other in readers[top.root]):
+            readers[launch.operands[_place(launch) or 0].ref.root].remove(launch)
+            ask_instead(launch, top, TOP)
     packs: dict[int, list[Launch]] = defaultdict(list)
     replaced: dict[int, Launch] = {}
     for root, launches in readers.items():
@@ -38,7 +47,7 @@ def use_masks(schedule: Schedule, target: Target, everywhere: bool = False) -> S
                 packs[writer[root]].append(pack(maker.layer, sign, masks[part], target))
                 packs[writer[root]][-1].before = maker
             if launch.gated:
-                use_bits(launch, masks[part])
+                ask_instead(launch, masks[part], BITS)
                 continue
             dy, dx = launch.operands[0].ref, launch.operands[2]
             expression: Any = launch.lower
@@ -56,6 +65,17 @@ def _place(launch: Launch) -> int | None:
     if launch.gated:
         return launch.gate
     return getattr(launch.lower, "sign_of", None)
+
+
+def _top(launch: Launch, schedule: Schedule, writer: dict[Ref, int]) -> Ref | None:
+    """The top of MAX pooling whose gated backward pass a launch is, if the gate may ask it: the signs are those of the whole bottom, and nothing but this
+    gradient goes through the gate. Not a top that somebody looks at, who may change it."""
+    index, place = chosen(launch), _place(launch)
+    if index is None or place is None or index.root not in writer or launch.operands[-1].access is not Access.WRITE:
+        return None
+    (x, y), sign = (operand.ref for operand in schedule[writer[index.root]].operands[:2]), launch.operands[place].ref
+    same = x.root is sign.root and (x.root_offset, x.shape[0], x.count, x.batch_stride) == (sign.root_offset, sign.shape[0], sign.count, sign.batch_stride)
+    return y if same and not y.root.persistent else None
 
 
 def _wants_sign(launch: Launch, root: Ref) -> bool:

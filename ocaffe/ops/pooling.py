@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ocaffe.graph.ir import Ref
+from ocaffe.graph.ir import Launch, Ref
 from ocaffe.graph.recorder import STEP, Recorder
 from ocaffe.target import Target
 
@@ -33,6 +33,14 @@ def strip_counts(size: Pair, stride: Pair) -> Pair:
     """Strips of a plane, and work-items of a strip, that make `size` rows and columns (kernels/strip_gpu.h); the stride is 1 forward."""
     rows = STRIP_ROWS // stride[0] * stride[0] if stride[0] < STRIP_ROWS else stride[0]
     return -(-size[0] // rows), -(-size[1] // stride[1])
+
+
+def chosen(launch: Launch) -> Ref | None:
+    """Of a backward pass of MAX in a family that knows gates: the index. What wrote that has the bottom as its first operand, then the top."""
+    call = launch.call
+    if call is None or call.program not in GATED or call.function != "backward" or ("METHOD", str(MAX)) not in call.defines:
+        return None
+    return launch.operands[1].ref
 
 
 @dataclass(frozen=True)

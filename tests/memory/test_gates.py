@@ -1,7 +1,8 @@
 """What writes a diff does the backward pass of the ReLU before it: the numbers of separate launches, and only where nobody else reads that diff."""
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,10 +11,11 @@ from google.protobuf import text_format
 
 import ocaffe
 from ocaffe import proto
-from ocaffe.graph.ir import Ref, Role
+from ocaffe.cl.device import Device
+from ocaffe.graph.ir import Launch, Ref, Role
 from ocaffe.graph.recorder import Recorder
 from ocaffe.memory import masks
-from ocaffe.memory.gates import merge_gates
+from ocaffe.memory.gates import BITS, TOP, merge_gates
 from ocaffe.memory.masks import use_masks
 from ocaffe.ops import conv_gpu, convolution, gemm_gpu
 from ocaffe.ops.convolution import ConvGeometry
@@ -241,3 +243,111 @@ def test_levels_of_a_pyramid_are_no_parts(device: Any, monkeypatch: pytest.Monke
             made.backward(spp=dy)
             found.append(np.array(made.params["conv"][0].diff))
     assert np.abs(found[0] - found[1]).max() <= 1e-5 * np.abs(found[0]).max()
+
+
+def layer(name: str, kind: str, bottoms: str, text: str = "", top: str = "") -> str:
+    given = " ".join(f'bottom: "{bottom}"' for bottom in bottoms.split())
+    return f'layer {{ name: "{name}" type: "{kind}" {given} top: "{top or name}" {text} }}'
+
+
+def filtered(name: str, bottom: str, bias: float = -0.4) -> str:
+    """A bias that leaves maxima of windows that are not positive."""
+    fillers = f'weight_filler {{ type: "gaussian" std: 0.3 }} bias_filler {{ type: "constant" value: {bias} }}'
+    return layer(name, "Convolution", bottom, f"convolution_param {{ num_output: 6 kernel_size: 1 {fillers} }}")
+
+
+def rectified(name: str, bottom: str, top: str = "") -> str:
+    return layer(name, "ReLU", bottom, "relu_param { negative_slope: SLOPE }", top)
+
+
+def pooled(name: str, bottom: str, window: str) -> str:
+    return layer(name, "Pooling", bottom, f"pooling_param {{ {window} }}")
+
+
+def squared(*bottoms: str) -> str:
+    return "".join(layer(f"{bottom}_loss", "Reduction", bottom, "reduction_param { operation: SUMSQ } loss_weight: 1") for bottom in bottoms)
+
+
+def gradients(net: Any, device: Device, keep: list[str]) -> tuple[list[np.ndarray], list[Launch]]:
+    """Of all that learns, and the launches."""
+    with ocaffe.Net(net, ocaffe.TRAIN, keep=keep, seed=1, device=device) as made:
+        made.forward(data=np.random.default_rng(0).standard_normal((2, 3, 13, 11)))
+        made.backward()
+        diffs = [np.array(blob.diff) for blobs in made.params.values() for blob in blobs]
+        return diffs, [launch for variant in made._network._variants.values() for launch in variant.recording.schedule]
+
+
+def merged(text: str, slope: float, device: Device, kind: str = "gpu", keep: Sequence[str] = ()) -> list[Launch]:
+    """The launches of a net, which gives the gradients that it gives if nothing is merged."""
+    data = layer("data", "Input", "", "input_param { shape { dim: 2 dim: 3 dim: 13 dim: 11 } }")
+    net = text_format.Parse(data + text.replace("SLOPE", str(slope)), proto.NetParameter())
+    of_class = Device(replace(device.info, target=of_kind(device.target, kind)), device)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(masks, "LEAST", 1)
+        found, launches = gradients(net, of_class, list(keep))
+        patch.setenv("OCAFFE_FUSE", "0")
+        plain, _ = gradients(net, of_class, list(keep))
+    for want, got in zip(plain, found):
+        np.testing.assert_allclose(got, want, rtol=0, atol=1e-5 * np.abs(want).max())
+    assert np.any(plain[0])
+    return launches
+
+
+def gates_of(launches: list[Launch]) -> dict[str, int]:
+    """What the launches that do a ReLU's backward pass ask, by layer."""
+    return {launch.layer: int(dict(launch.call.defines)["GATE"]) for launch in launches if launch.call is not None and launch.gated}
+
+
+OVERLAPPING, APART, EACH = "kernel_size: 3 stride: 2 pad: 1", "kernel_size: 2 stride: 2", "kernel_size: 3 stride: 1 pad: 1"
+START = filtered("conv", "data") + rectified("relu", "conv")
+THIN = filtered("more", "data") + rectified("thin", "more")
+MAXIMA = START + pooled("pool", "relu", OVERLAPPING)
+MEAN = pooled("mean", "relu", "pool: AVE kernel_size: 2")
+END = filtered("second", "pool") + squared("second")
+TOPS = {
+    "overlapping windows": MAXIMA + END,
+    "windows apart": START + pooled("pool", "relu", APART) + END,
+    "a window for each pixel": START + pooled("pool", "relu", EACH) + END,
+    "whole planes": filtered("conv", "data", bias=-1.3) + rectified("relu", "conv") + pooled("pool", "relu", "global_pooling: true") + END,
+    "in place": filtered("conv", "data") + rectified("relu", "conv", "conv") + pooled("pool", "conv", OVERLAPPING) + END,
+    "branches": START + THIN + layer("all", "Concat", "relu thin") + pooled("pool", "all", OVERLAPPING) + END,
+    "top that a layer changes": MAXIMA + layer("bent", "PReLU", "pool", "prelu_param { filler { value: -0.5 } }", "pool") + END,
+}
+
+
+@pytest.mark.parametrize("slope", [0.0, 0.25])
+@pytest.mark.parametrize("name", TOPS)
+def test_max_pooling_asks_its_top(device: Any, name: str, slope: float) -> None:
+    """Where the top is there in backward: no mask is made, and of the ReLU's output nothing is kept."""
+    for kind in ("gpu", device.target.kind) if name == "whole planes" else ("gpu",):
+        launches = merged(TOPS[name], slope, device, kind)
+        forward, backward = (launch for launch in launches if launch.layer == "pool")
+        assert gates_of(launches) == {"pool": TOP} and not any(launch.what == "sign_mask.pack" for launch in launches)
+        assert backward.operands[backward.gate or 0].ref is forward.operands[1].ref
+        assert forward.operands[0].ref.root not in {ref.root for launch in launches if launch.phase == "backward" for ref in launch.reads}
+
+
+BIAS = "param { lr_mult: 0 } bias_param { filler { value: -0.5 } }"
+BESIDE = THIN + layer("all", "Concat", "pool thin") + pooled("mean", "all", "pool: AVE kernel_size: 2") + squared("mean")
+NO_TOPS: dict[str, tuple[str, list[str], dict[str, int]]] = {  # net, blobs that are kept, what is asked
+    "nobody else reads the top": (MAXIMA + pooled("mean", "pool", "pool: AVE kernel_size: 2") + squared("mean"), [], {"pool": BITS}),
+    "nobody else reads more than signs there": (START + pooled("pool", "relu", EACH) + BESIDE, [], {"pool": BITS}),
+    "averages": (START + pooled("pool", "relu", f"pool: AVE {OVERLAPPING}") + END, [], {"pool": BITS}),
+    "other gradients at other pixels": (MAXIMA + MEAN + END + squared("mean"), [], {"pool": BITS}),
+    "something else has gone back": (START + MEAN + pooled("pool", "relu", OVERLAPPING) + END + squared("mean"), [], {"mean": BITS}),
+    "maxima of other values": (START + layer("shifted", "Bias", "relu", BIAS) + pooled("pool", "shifted", OVERLAPPING) + END, [], {"pool": BITS}),
+    "somebody looks at the top": (MAXIMA + END, ["pool"], {"pool": BITS}),
+}
+
+
+@pytest.mark.parametrize("name", NO_TOPS)
+def test_other_pooling_does_not_ask_its_top(device: Any, name: str) -> None:
+    text, keep, gates = NO_TOPS[name]
+    assert gates_of(merged(text, 0.25, device, keep=keep)) == gates
+
+
+def test_a_top_spares_a_mask_of_its_bottom_alone(device: Any) -> None:
+    """The bottom lies beside another ReLU's output, in a blob of which backward wants nothing more."""
+    both = layer("all", "Concat", "relu thin") + 'layer { name: "end" type: "Silence" bottom: "all" }'
+    text = MAXIMA + END + THIN + pooled("mean", "thin", "pool: AVE kernel_size: 2") + squared("mean") + both
+    assert gates_of(merged(text, 0.25, device)) == {"pool": TOP, "mean": BITS}

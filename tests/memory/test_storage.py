@@ -15,9 +15,10 @@ from ocaffe import proto
 from ocaffe.check.compare import Side
 from ocaffe.cl.device import Device
 from ocaffe.cl.session import Session
-from ocaffe.graph.ir import BFLOAT, FLOAT, HALVED, Launch, Ref, Role, Schedule, widened
+from ocaffe.graph.ir import BFLOAT, FLOAT, HALVED, Access, Launch, Operand, Ref, Role, Schedule, widened
 from ocaffe.graph.recorder import PRODUCTS, Recorder
 from ocaffe.memory import masks, optimise, recompute, storage
+from ocaffe.memory.gates import TOP
 from ocaffe.ops import conv_depthwise, conv_gpu, gemm_gpu, winograd_gpu
 from ocaffe.ops.convolution import ConvGeometry
 from ocaffe.ops.expression import pointwise, reduce
@@ -246,8 +247,8 @@ def test_depthwise(of_gpu: Device, name: str) -> None:
 
 
 @pytest.mark.parametrize("whole", [False, True], ids=["windows", "planes"])
-@pytest.mark.parametrize("method", [MAX, AVE], ids=["MAX", "AVE"])
-def test_pooling(of_gpu: Device, method: int, whole: bool) -> None:
+@pytest.mark.parametrize(("method", "gated"), [(MAX, False), (MAX, True), (AVE, False)], ids=["MAX", "MAX, gated by its top", "AVE"])
+def test_pooling(of_gpu: Device, method: int, gated: bool, whole: bool) -> None:
     image, kernel, outputs = (9, 10), (9, 10) if whole else (3, 2), (1, 1) if whole else (4, 5)
     pool = Pool(method, kernel, (1, 1) if whole else (2, 2), (0, 0), image, outputs)
     shapes = {"x": (2, 5, *image), "y": (2, 5, *outputs), "dy": (2, 5, *outputs), "dx": (2, 5, *image)}
@@ -257,6 +258,9 @@ def test_pooling(of_gpu: Device, method: int, whole: bool) -> None:
         pool.forward(rec, refs["x"], refs["y"], index)
         rec._written |= {refs["dx"]}
         pool.backward(rec, refs["dy"], index, refs["dx"])
+        if gated:
+            launch = rec.launches[-1]
+            launch.merge(launch.gate or 0, Operand(refs["y"], Access.READ), np.float32(0.25), stored="SIGN", GATE=TOP)
 
     check(of_gpu, shapes, both, "y dx", "x y dy dx")
 
