@@ -23,9 +23,10 @@
    A pixel's channels are a line of tile_async.h's layout `along`, so a tap is a shift of lines: eight neighbouring pixels are in different banks wherever they begin. Where the
    eight columns of a product are of two rows (TILE_W is no multiple of 8), up to four of them meet others.
 
-   backward_filter: BN = TAPS * LINE, STAGES 2. A group computes BM outputs x LINE channels x all taps, group x goes over channels, y over outputs, z over groups of channels and parts of
-   all rectangles. A step brings the rectangle's dy and patch, BK pixels of which BK - TILE_H * TILE_W do not exist. A warp has WM outputs and 8 channels: for each
-   tap TM / 2 products of 16 x 8. Pixels that do not exist meet a line of zeros behind the patch, for 0 * Inf would be NaN. */
+   backward_filter: BN = TAPS * LINE. A group computes BM outputs x LINE channels x all taps, group x goes over channels, y over outputs, z over groups of channels and splits of
+   all rectangles. A step adds up a rectangle, BK pixels of which BK - TILE_H * TILE_W do not exist, in parts of 32; meanwhile the patch of the next rectangle and as many parts
+   of its dy are under way: STAGES is BK / 32 + 1. A warp has WM outputs and 8 channels: for each tap TM / 2 products of 16 x 8. Pixels that do not exist meet a line of zeros
+   behind the patches, for 0 * Inf would be NaN. */
 #include "common.h"
 #include "conv_window.h"
 #include "split_sum.h"
@@ -83,34 +84,60 @@ INLINE uint4 chunk_of_float(const float v[CHUNK]) { return narrow8((float8)(v[0]
 /* An image of which a patch is fetched: its first channel, pixels of a plane, their rows and columns. */
 typedef struct { global const SOURCE_T* from; int plane, h, w; } Image;
 
-/* The work-item's chunk `piece` of the patch that begins at row y, column x: channels from `channel` on, `channels` of which exist; zeros elsewhere. */
-INLINE void fetch_piece(SOURCE_T v[CHUNK], int piece, const Image image, int y, int x, int channel, int channels) {
-  const uint chunk = piece * NT + (int)get_local_id(0), pixel = chunk % PATCH; /* unsigned divisions are shorter */
-  const int first = channel + (int)(chunk / PATCH * CHUNK), at_y = y + (int)(pixel / PATCH_W), at_x = x + (int)(pixel % PATCH_W);
-  const int inside = (uint)at_y < (uint)image.h && (uint)at_x < (uint)image.w && chunk < PATCH_CHUNKS;
-  global const SOURCE_T* p = image.from + (first * image.plane + at_y * image.w + at_x);
+/* 8 channels of a pixel on their way from memory, or of none. */
+typedef struct { SOURCE_T v[CHUNK]; uint exists; } Piece;
+
+/* Of a patch's chunks a work-item's number `piece`, packed: row and column of its pixel (7 bits each), where it goes in local memory (12), which of the pixel's chunks it is (4), and
+   whether there is one: 10 to 11 instructions for 30 between the products. Both sides of a patch are less than 128. Work-items past the end do what the last one does, or in
+   backward_filter nothing: there the time of 8 loads counts more than a condition, elsewhere it is the reverse. */
+#define SKIPS (DIRECTION == 2)
+INLINE uint place_piece(int piece) {
+  const uint own = piece * NT + (int)get_local_id(0), number = min(own, (uint)(PATCH_CHUNKS - 1)), pixel = number % PATCH, chunk = number / PATCH; /* unsigned divisions are shorter */
+  const uint y = pixel / PATCH_W, x = pixel % PATCH_W;
+  return y | x << 7 | (uint)along_place(LINE, y * PITCH + x, chunk) << 14 | chunk << 26 | (uint)(!SKIPS || own < PATCH_CHUNKS) << 30;
+}
+/* Of the pieces number `piece`, chosen without an address; past the end the last one. */
+INLINE uint piece_of(const uint where[PIECES], int piece) {
+  uint own = where[0];
 #pragma unroll
-  for (int e = 0; e < CHUNK; ++e) v[e] = 0;
-  if (inside) {
+  for (int i = 1; i < PIECES; ++i) own = piece >= i ? where[i] : own;
+  return own;
+}
+#define PIECE_Y(where) ((int)((where) & 127))
+#define PIECE_X(where) ((int)((where) >> 7 & 127))
+#define PIECE_PLACE(where) ((where) >> 14 & 4095)
+#define PIECE_CHANNEL(where) ((int)((where) >> 26 & 15) * CHUNK)
+#define PIECE_EXISTS(where) ((where) >> 30 != 0)
+
+/* The piece of the patch that begins at row y, column x: channels from `channel` on, `channels` of which exist; zeros elsewhere. Without a condition what is not in the image is loaded
+   from the first pixel and cleared later. */
+INLINE Piece fetch_piece(uint where, const Image image, int y, int x, int channel, int channels) {
+  const int first = channel + PIECE_CHANNEL(where), at_y = y + PIECE_Y(where), at_x = x + PIECE_X(where);
+  const int inside = (uint)at_y < (uint)image.h & (uint)at_x < (uint)image.w & PIECE_EXISTS(where);
+  global const SOURCE_T* p = image.from + (SKIPS || inside ? first * image.plane + at_y * image.w + at_x : 0);
+  Piece result;
+  result.exists = SKIPS || inside ? ~0u : 0u;
+#pragma unroll
+  for (int e = 0; e < CHUNK; ++e) result.v[e] = 0;
+  if (!(SKIPS || RAGGED) || inside) {
 #pragma unroll
     for (int e = 0; e < CHUNK; ++e)
-      if (!RAGGED || first + e < channels) v[e] = p[(ulong)e * image.plane];
+      if (!RAGGED || first + e < channels) result.v[e] = p[(ulong)e * image.plane];
   }
+  return result;
 }
 
-INLINE void store_piece(local uint4* patch, const SOURCE_T v[CHUNK], int piece) {
-  const uint chunk = piece * NT + (int)get_local_id(0);
-  const uint pixel = chunk % PATCH;
-  if (chunk < PATCH_CHUNKS) patch[along_place(LINE, PITCH == PATCH_W ? pixel : pixel / PATCH_W * PITCH + pixel % PATCH_W, chunk / PATCH)] = JOINED(chunk_of_, SOURCE_T)(v);
+INLINE void store_piece(local uint4* patch, const Piece given, uint where) {
+  if (PIECE_EXISTS(where)) patch[PIECE_PLACE(where)] = JOINED(chunk_of_, SOURCE_T)(given.v) & given.exists;
 }
 
 /* The first patch: all loads are under way at once, for there are no sums yet that need the registers. */
-INLINE void whole_patch(local uint4* patch, const Image image, int y, int x, int channel, int channels) {
-  SOURCE_T v[PIECES][CHUNK];
+INLINE void whole_patch(local uint4* patch, const uint where[PIECES], const Image image, int y, int x, int channel, int channels) {
+  Piece pieces[PIECES];
 #pragma unroll
-  for (int piece = 0; piece < PIECES; ++piece) fetch_piece(v[piece], piece, image, y, x, channel, channels);
+  for (int piece = 0; piece < PIECES; ++piece) pieces[piece] = fetch_piece(where[piece], image, y, x, channel, channels);
 #pragma unroll
-  for (int piece = 0; piece < PIECES; ++piece) store_piece(patch, v[piece], piece);
+  for (int piece = 0; piece < PIECES; ++piece) store_piece(patch, pieces[piece], where[piece]);
 }
 
 /* One chunk; `tap` runs fastest, for those of a filter are neighbours in memory. */
@@ -199,10 +226,13 @@ INLINE void gather(local uint4* as, local uint4* patches, global const SOURCE_T*
     if (t < steps) fetch_filters(as + t * STAGE_CHUNKS, filters + (ulong)t * STEP_TAPS * rows * BK, rows, rows - 1 - row0);
     copies_commit();
   }
-  whole_patch(patches, image, y, x, 0, depth);
+  uint where[PIECES];
+#pragma unroll
+  for (int piece = 0; piece < PIECES; ++piece) where[piece] = place_piece(piece);
+  whole_patch(patches, where, image, y, x, 0, depth);
   float acc[TM][TN];
   tile_clear(acc);
-  SOURCE_T v[STEP_PIECES][CHUNK];
+  Piece pieces[STEP_PIECES];
   int left = steps - (STAGES - 1), stage = 0; /* steps that are not under way yet */
   filters += (ulong)(STAGES - 1) * STEP_TAPS * rows * BK;
   for (int block = 0; block < blocks; ++block) {
@@ -217,13 +247,14 @@ INLINE void gather(local uint4* as, local uint4* patches, global const SOURCE_T*
       const int fetches = block + 1 < blocks && t * STEP_PIECES < PIECES;
       if (fetches) {
 #pragma unroll
-        for (int p = 0; p < STEP_PIECES; ++p) fetch_piece(v[p], t * STEP_PIECES + p, image, y, x, (block + 1) * BK, depth);
+        for (int p = 0; p < STEP_PIECES; ++p)
+          pieces[p] = fetch_piece(piece_of(where, t * STEP_PIECES + p), image, y, x, (block + 1) * BK, depth);
       }
 #pragma unroll
       for (int tap = 0; tap < STEP_TAPS; ++tap) tap_multiply(as + stage * STAGE_CHUNKS + tap * A_CHUNKS, patch, patch_shift(t * STEP_TAPS + tap), pixels, acc);
       if (fetches) {
 #pragma unroll
-        for (int p = 0; p < STEP_PIECES; ++p) store_piece(other, v[p], t * STEP_PIECES + p);
+        for (int p = 0; p < STEP_PIECES; ++p) store_piece(other, pieces[p], piece_of(where, t * STEP_PIECES + p));
       }
       filters += (ulong)STEP_TAPS * rows * BK;
       stage = stage + 1 == STAGES ? 0 : stage + 1;
@@ -260,13 +291,11 @@ kernel GROUP_OF_NT void backward_data(OPERAND_RESTRICT(const SOURCE_T, dy), OPER
 #define PART 32 /* pixels that a product of four matrices takes, and of a line of dy in local memory */
 #define PARTS_OF_STEP (BK / PART)
 #define PART_PIECES ((PIECES + PARTS_OF_STEP - 1) / PARTS_OF_STEP)
-#define A_CHUNKS (ALONG_CHUNKS(BM, BK))
-#define ZEROS PATCH_LINES /* a line of zeros, and likewise PITCH, 2 PITCH, .. lines further: for each row of taps */
-#define B_CHUNKS (ALONG_CHUNKS(ZEROS + (KERNEL_H - 1) * PITCH + 1, LINE))
-#define OUTPUT_TILES (TM / 2)                  /* products that a warp's outputs make */
-
-/* Where chunk `chunk` of the pixels of output `line` stands. */
-INLINE int given_place(int line, int chunk) { return chunk / (PART / CHUNK) * ALONG_CHUNKS(BM, PART) + along_place(PART, line, chunk % (PART / CHUNK)); }
+#define A_CHUNKS (ALONG_CHUNKS(BM, PART))
+/* Lines of zeros behind both patches, seen from one of them: one, and likewise PITCH, 2 PITCH, .. lines further, for each row of taps. */
+#define ZEROS(patch) ((2 - (patch)) * PATCH_LINES)
+#define B_CHUNKS (ALONG_CHUNKS(ZEROS(0) + (KERNEL_H - 1) * PITCH + 1, LINE))
+#define OUTPUT_TILES (TM / 2) /* products that a warp's outputs make */
 
 /* A rectangle of pixels, from row y, column x on; and the one after it. */
 typedef struct { int sample, y, x; } Corner;
@@ -300,20 +329,20 @@ INLINE void copy_float(local uint* to, global const float* from, int exist) {
 INLINE bfloat rounded_bfloat(bfloat v) { return v; }
 INLINE bfloat rounded_float(float v) { return narrow(v); }
 
-/* dy of one rectangle, `dy` being that of its sample and the group's first output. Outputs past the end fetch the last one and are not stored. */
-INLINE void fetch_given(local uint4* to, global const GIVEN_T* dy, const Corner c, int oh, int ow, int last, int aligned) {
+/* dy of a rectangle's PART pixels from `first` on, `dy` being that of its sample and the group's first output. Outputs past the end fetch the last one and are not stored. */
+INLINE void fetch_given(local uint4* to, global const GIVEN_T* dy, int first, const Corner c, int oh, int ow, int last, int aligned) {
 #if WIDE
   if (aligned) {
 #pragma unroll
     for (int i = 0; i < (A_CHUNKS + NT - 1) / NT; ++i) {
-      const int chunk = i * NT + (int)get_local_id(0), line = chunk / (BK / CHUNK), part = chunk % (BK / CHUNK);
-      if (A_CHUNKS % NT != 0 && chunk >= A_CHUNKS) continue;
+      const int number = i * NT + (int)get_local_id(0), line = number / (PART / CHUNK), chunk = number % (PART / CHUNK);
+      if (A_CHUNKS % NT != 0 && number >= A_CHUNKS) continue;
       global const GIVEN_T* from = dy + min(line, last) * (oh * ow);
       /* What goes on in the next row is there if it begins in the plane. */
 #pragma unroll
       for (int e = 0; e < CHUNK; e += WIDE) {
-        const int pixel = part * CHUNK + e;
-        JOINED(copy_, GIVEN_T)((local uint*)(to + given_place(line, part)) + e / 2, from + (c.y + pixel / TILE_W) * ow + c.x + pixel % TILE_W, pixel_exists(pixel, c, oh, ow));
+        const int pixel = first + chunk * CHUNK + e;
+        JOINED(copy_, GIVEN_T)((local uint*)(to + along_place(PART, line, chunk)) + e / 2, from + (c.y + pixel / TILE_W) * ow + c.x + pixel % TILE_W, pixel_exists(pixel, c, oh, ow));
       }
     }
     return;
@@ -321,27 +350,28 @@ INLINE void fetch_given(local uint4* to, global const GIVEN_T* dy, const Corner 
 #endif
   /* Neighbours load neighbours. A loop that stays one: what it would keep ready takes registers from the products. */
 #pragma unroll 1
-  for (int i = get_local_id(0); i < BM * BK; i += NT) {
-    const int line = i / BK, pixel = i % BK;
-    ((local bfloat*)(to + given_place(line, pixel / CHUNK)))[pixel % CHUNK] =
+  for (int i = get_local_id(0); i < BM * PART; i += NT) {
+    const int line = i / PART, pixel = first + i % PART;
+    ((local bfloat*)(to + along_place(PART, line, i % PART / CHUNK)))[i % CHUNK] =
         pixel_exists(pixel, c, oh, ow) ? JOINED(rounded_, GIVEN_T)(dy[min(line, last) * (oh * ow) + (c.y + pixel / TILE_W) * ow + c.x + pixel % TILE_W]) : 0;
   }
 }
 
-/* acc[i][tap] += the products of PART pixels from `k` on, for outputs from 16 * i on and the warp's 8 channels: of row g and columns 2 q, 2 q + 1, then row g + 8. */
+/* acc[i][tap] += the products of PART pixels from `first` on, for outputs from 16 * i on and the warp's 8 channels: of row g and columns 2 q, 2 q + 1, then row g + 8. `zeros`:
+   their first line. */
 #ifdef __NVPTX__
-INLINE void part_multiply(local const uint4* a, local const uint4* patch, int k, const Corner c, int oh, int ow, float acc[OUTPUT_TILES][TAPS][4]) {
+INLINE void part_multiply(local const uint4* a, local const uint4* patch, int zeros, int first, const Corner c, int oh, int ow, float acc[OUTPUT_TILES][TAPS][4]) {
   const int item = get_local_id(0), lane = item % 32, row = item / 32 / (BN / WN) * WM, chunk = item / 32 % (BN / WN);
-  const int exists = pixel_exists(k + lane, c, oh, ow), pixel = patch_pixel(k + lane);
+  const int exists = pixel_exists(first + lane, c, oh, ow), pixel = patch_pixel(first + lane);
   int place[KERNEL_W];
 #pragma unroll
-  for (int x = 0; x < KERNEL_W; ++x) place[x] = along_place(LINE, exists ? pixel + x : ZEROS, chunk);
+  for (int x = 0; x < KERNEL_W; ++x) place[x] = along_place(LINE, exists ? pixel + x : zeros, chunk);
   uint4 av[OUTPUT_TILES][2];
 #pragma unroll
   for (int i = 0; i < OUTPUT_TILES; ++i)
 #pragma unroll
     for (int half_part = 0; half_part < 2; ++half_part)
-      av[i][half_part] = load_matrices(a + given_place(row + i * 16 + lane % 16, k / CHUNK + half_part * 2 + lane / 16));
+      av[i][half_part] = load_matrices(a + along_place(PART, row + i * 16 + lane % 16, half_part * 2 + lane / 16));
 #pragma unroll
   for (int tap = 0; tap < TAPS; ++tap) {
     const uint4 bv = load_transposed(patch + (place[tap % KERNEL_W] + tap / KERNEL_W * ALONG_CHUNKS(PITCH, LINE)));
@@ -353,18 +383,18 @@ INLINE void part_multiply(local const uint4* a, local const uint4* patch, int k,
   }
 }
 #else
-static __attribute__((noinline)) void part_multiply(local const uint4* a, local const uint4* patch, int k, const Corner c, int oh, int ow, float acc[OUTPUT_TILES][TAPS][4]) {
+static __attribute__((noinline)) void part_multiply(local const uint4* a, local const uint4* patch, int zeros, int first, const Corner c, int oh, int ow, float acc[OUTPUT_TILES][TAPS][4]) {
   const int item = get_local_id(0), lane = item % 32, row = item / 32 / (BN / WN) * WM + lane / 4, chunk = item / 32 % (BN / WN);
 #pragma unroll 1
-  for (int p = k; p < k + PART; ++p)
+  for (int p = first; p < first + PART; ++p)
 #pragma unroll 1
     for (int tap = 0; tap < TAPS; ++tap) {
-      const int place = along_place(LINE, pixel_exists(p, c, oh, ow) ? patch_pixel(p) + patch_shift(tap) : ZEROS + tap / KERNEL_W * PITCH, chunk);
+      const int place = along_place(LINE, pixel_exists(p, c, oh, ow) ? patch_pixel(p) + patch_shift(tap) : zeros + tap / KERNEL_W * PITCH, chunk);
 #pragma unroll 1
       for (int i = 0; i < OUTPUT_TILES; ++i)
 #pragma unroll 1
         for (int e = 0; e < 4; ++e)
-          acc[i][tap][e] += element_at(a, given_place(row + i * 16 + e / 2 * 8, p / CHUNK), p % CHUNK) * element_at(patch, place, lane % 4 * 2 + e % 2);
+          acc[i][tap][e] += element_at(a, along_place(PART, row + i * 16 + e / 2 * 8, p % PART / CHUNK), p % CHUNK) * element_at(patch, place, lane % 4 * 2 + e % 2);
     }
 }
 #endif
@@ -372,7 +402,7 @@ static __attribute__((noinline)) void part_multiply(local const uint4* a, local 
 kernel GROUP_OF_NT void backward_filter(OPERAND_RESTRICT(const SOURCE_T, x), OPERAND_RESTRICT(const GIVEN_T, dy), OPERAND_RESTRICT(RESULT_T, dw), SIZES,
                                         int split_rectangles, int accumulate) {
   LOCAL_CHUNKS(as, STAGES * A_CHUNKS);
-  LOCAL_CHUNKS(patches, STAGES * B_CHUNKS);
+  LOCAL_CHUNKS(patches, B_CHUNKS);
   const int item = get_local_id(0), lane = item % 32, group = get_group_id(2) % groups, split = get_group_id(2) / groups;
   const int row0 = get_group_id(1) * BM, channel0 = get_group_id(0) * LINE;
   const int all = batch * ((oh + TILE_H - 1) / TILE_H) * ((ow + TILE_W - 1) / TILE_W);
@@ -380,18 +410,22 @@ kernel GROUP_OF_NT void backward_filter(OPERAND_RESTRICT(const SOURCE_T, x), OPE
   const int aligned = ((dy_offset | dy_stride) & (WIDE - 1)) == 0; /* planes are */
   x += x_offset + (ulong)group * channels * (h * w);
   dy += dy_offset + ((ulong)group * outputs + row0) * (oh * ow);
-  for (int i = item; i < STAGES * KERNEL_H * (LINE / CHUNK); i += NT) {
-    const int line = ZEROS + i / (LINE / CHUNK) % KERNEL_H * PITCH;
-    patches[i / (LINE / CHUNK) / KERNEL_H * B_CHUNKS + along_place(LINE, line, i % (LINE / CHUNK))] = (uint4)(0);
-  }
+  for (int i = item; i < KERNEL_H * (LINE / CHUNK); i += NT)
+    patches[along_place(LINE, ZEROS(0) + i / (LINE / CHUNK) * PITCH, i % (LINE / CHUNK))] = (uint4)(0);
 
+  uint where[PIECES];
+#pragma unroll
+  for (int piece = 0; piece < PIECES; ++piece) where[piece] = place_piece(piece);
   Corner now = corner_of(begin, oh, ow);
-  if (begin < end) {
-    fetch_given(as, dy + now.sample * dy_stride, now, oh, ow, outputs - 1 - row0, aligned);
-    const Image image = {x + now.sample * x_stride, h * w, h, w};
-    whole_patch(patches, image, now.y - PAD_H, now.x - PAD_W, channel0, channels);
+#pragma unroll
+  for (int part = 0; part < PARTS_OF_STEP; ++part) {
+    if (begin < end) fetch_given(as + part * A_CHUNKS, dy + now.sample * dy_stride, part * PART, now, oh, ow, outputs - 1 - row0, aligned);
+    copies_commit();
   }
-  copies_commit();
+  if (begin < end) {
+    const Image image = {x + now.sample * x_stride, h * w, h, w};
+    whole_patch(patches, where, image, now.y - PAD_H, now.x - PAD_W, channel0, channels);
+  }
 
   float acc[OUTPUT_TILES][TAPS][4];
 #pragma unroll
@@ -400,26 +434,30 @@ kernel GROUP_OF_NT void backward_filter(OPERAND_RESTRICT(const SOURCE_T, x), OPE
     for (int tap = 0; tap < TAPS; ++tap)
 #pragma unroll
       for (int e = 0; e < 4; ++e) acc[i][tap][e] = 0.0f;
-  SOURCE_T v[PART_PIECES][CHUNK];
+  Piece pieces[PART_PIECES];
+  int stage = 0;
   for (int t = begin; t < end; ++t) {
-    const int stage = (t - begin) % 2, fetches = t + 1 < end;
+    const int own = (t - begin) % 2, fetches = t + 1 < end;
     const Corner next = corner_after(now, oh, ow);
     const Image image = {x + next.sample * x_stride, h * w, h, w};
-    copies_wait();
-    barrier(CLK_LOCAL_MEM_FENCE);
-    if (fetches) fetch_given(as + (1 - stage) * A_CHUNKS, dy + next.sample * dy_stride, next, oh, ow, outputs - 1 - row0, aligned);
-    copies_commit();
 #pragma unroll 1
     for (int part = 0; part < PARTS_OF_STEP; ++part) {
+      copies_wait();
+      barrier(CLK_LOCAL_MEM_FENCE);
+      if (fetches) {
+        fetch_given(as + (stage == 0 ? STAGES - 1 : stage - 1) * A_CHUNKS, dy + next.sample * dy_stride, part * PART, next, oh, ow, outputs - 1 - row0, aligned);
+#pragma unroll
+        for (int p = 0; p < PART_PIECES; ++p)
+          pieces[p] = fetch_piece(piece_of(where, part * PART_PIECES + p), image, next.y - PAD_H, next.x - PAD_W, channel0, channels);
+      }
+      copies_commit();
+      part_multiply(as + stage * A_CHUNKS, patches + own * ALONG_CHUNKS(PATCH_LINES, LINE), ZEROS(own), part * PART, now, oh, ow, acc);
       if (fetches) {
 #pragma unroll
-        for (int p = 0; p < PART_PIECES; ++p) fetch_piece(v[p], part * PART_PIECES + p, image, next.y - PAD_H, next.x - PAD_W, channel0, channels);
+        for (int p = 0; p < PART_PIECES; ++p)
+          store_piece(patches + (1 - own) * ALONG_CHUNKS(PATCH_LINES, LINE), pieces[p], piece_of(where, part * PART_PIECES + p));
       }
-      part_multiply(as + stage * A_CHUNKS, patches + stage * B_CHUNKS, part * PART, now, oh, ow, acc);
-      if (fetches) {
-#pragma unroll
-        for (int p = 0; p < PART_PIECES; ++p) store_piece(patches + (1 - stage) * B_CHUNKS, v[p], part * PART_PIECES + p);
-      }
+      stage = stage + 1 == STAGES ? 0 : stage + 1;
     }
     now = next;
   }

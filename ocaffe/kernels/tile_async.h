@@ -6,7 +6,7 @@
    STAGES  how many steps there is local memory for: all but one are under way
 
    Local memory holds chunks of 8 neighbouring elements. An operand's lines are the rows of the left one and the columns of the right one. It lies
-   along   a line after the other, each with the LINE elements of its depth, 32 or 16: along_place(line, chunk of the depth)
+   along   a line after the other, each with the LINE elements of its depth, 32, 16 or 8: along_place(line, chunk of the depth)
    across  one element of the depth after the other, each with so many lines, at least 64: across_place(lines, element of the depth, chunk of lines)
    Places are shuffled so that eight chunks that a warp loads or stores together use all 32 banks. `ldmatrix` deals matrices of 8 x 8 elements out to the lanes of a warp,
    transposed where they lie across.
@@ -41,9 +41,9 @@
 
 #define ALONG_CHUNKS(lines, depth) ((lines) * (depth) / CHUNK)
 
-/* `depth`: of a line, 32 or 16. Eight lines of 64 bytes are four times 128, of 32 bytes two times. */
+/* `depth`: of a line, 32, 16 or 8. Eight lines of 64 bytes are four times 128, of 32 bytes two times, of 16 bytes once. */
 INLINE int along_place(int depth, int line, int chunk) {
-  return depth == 32 ? line * 4 + (chunk ^ (line >> 1 & 3)) : line * 2 + (chunk ^ (line >> 2 & 1));
+  return depth == 32 ? line * 4 + (chunk ^ (line >> 1 & 3)) : depth == 16 ? line * 2 + (chunk ^ (line >> 2 & 1)) : line;
 }
 INLINE int across_place(int lines, int k, int chunk) { return k * (lines / CHUNK) + (chunk ^ (k & 7)); }
 

@@ -29,18 +29,21 @@ PATCH_TILES = tuple(
         (64, 64, 4, 8, 32, 32, 3),
     )
 )
-# Of backward_filter: columns are channels, of which `with_step` makes those of all taps, the depth pixels.
-FILTER_CHANNELS = 32
+# Of backward_filter: columns are channels, of which `with_step` makes those of all taps, the depth pixels. First layers have few channels.
 FILTER_TILES = tuple(
-    Tile(rows, FILTER_CHANNELS, m, 2, warp, 64, BFLOAT16, stages=2, patches=True) for rows, m, warp in ((64, 4, 32), (64, 8, 64), (32, 4, 32))
+    Tile(rows, channels, m, 2, warp, 64, BFLOAT16, stages=3, patches=True)
+    for rows, channels, m, warp in ((64, 32, 4, 32), (64, 32, 8, 64), (32, 32, 4, 32), (64, 8, 4, 32))
 )
 CHUNK = 8  # elements (kernels/tile_async.h)
+PART = 32  # pixels that backward_filter brings at a time
 COPIES = (8, 4)  # elements that are copied at a time
 MOST_FILTER_TAPS = 9  # of backward_filter, where a work-item keeps 8 sums of each
-LEAST_DEPTH = 8  # channels or outputs that are worth a block
+LEAST_DEPTH = 8  # outputs that are worth a block in backward_data
 MOST_WASTE = 1.31  # results that are computed for one that there is: 49 pixels of 64
 LOCAL_MEMORY = 48 << 10  # bytes
+MOST_SIDE = 127  # pixels of a patch (place_piece in the kernel)
 LIMITED_SUMS = 72  # of work-items whose registers are limited: they would take up to 185, and what stores need is spilled
+FEW_ITEMS, MOST_OF_FEW = 64, 168  # work-items of a group, each of which brings more: 128 registers spill, and six groups are a unit's
 SECTOR, SECTOR_COST = 16, 6  # elements that are loaded or stored together, and pixels that this is worth
 
 
@@ -55,7 +58,7 @@ def tiles(target: Target, g: ConvGeometry, direction: str) -> list[Tile]:
     """The tiles for `direction`, where they waste little."""
     if target.math != "bf16" or not target.tensor_cores or not possible(g, direction):
         return []
-    kinds = FILTER_TILES if direction == "backward_filter" else PATCH_TILES
+    kinds = tuple(tile for tile in FILTER_TILES if _fits(tile, g)) if direction == "backward_filter" else PATCH_TILES
     return [with_step(g, tile, direction) for tile in kinds if (pixels := _pixel_waste(g, tile, direction)) and pixels <= MOST_WASTE]
 
 
@@ -65,8 +68,8 @@ def possible(g: ConvGeometry, direction: str) -> bool:
     if not plain or g.taps == 1 or any(pad >= kernel for pad, kernel in zip(g.pad, g.kernel)):
         return False
     if direction == "backward_filter":
-        return g.taps <= MOST_FILTER_TAPS and g.group_channels >= LEAST_DEPTH
-    return _depth(g, direction) >= LEAST_DEPTH
+        return g.taps <= MOST_FILTER_TAPS
+    return direction == "forward" or g.group_outputs >= LEAST_DEPTH
 
 
 def with_step(g: ConvGeometry, tile: Tile, direction: str) -> Tile:
@@ -95,7 +98,7 @@ def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref, ch
     splits = -(-rectangles // part)
     once = splits == 1
     to = dw if once else rec.scratch("splits", (splits, dw.count))
-    special = {"RAGGED": int(g.group_channels % FILTER_CHANNELS > 0), "WIDE": next((n for n in COPIES if _together(shape, g.out, n)), 0)}
+    special = {"RAGGED": int(g.group_channels % _channels(tile) > 0), "WIDE": next((n for n in COPIES if _together(shape, g.out, n)), 0)}
     defines = {**_defines(g, tile, shape, 2), **special}
     rec.launch(
         "conv_patch_mma.backward_filter",
@@ -103,7 +106,7 @@ def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref, ch
         writes=[to],
         args=[*sizes(g), part, once and rec.accumulates(dw)],
         stored=("SOURCE", "GIVEN"),
-        size=(-(-g.group_channels // FILTER_CHANNELS) * tile.items, -(-g.group_outputs // tile.rows), g.group * splits),
+        size=(-(-g.group_channels // _channels(tile)) * tile.items, -(-g.group_outputs // tile.rows), g.group * splits),
         local=(tile.items, 1, 1),
         defines=defines,
     )
@@ -139,8 +142,19 @@ def _gather(rec: Recorder, g: ConvGeometry, direction: str, source: Ref, w: Ref,
 
 
 def _defines(g: ConvGeometry, tile: Tile, shape: Rectangle, direction: int) -> dict[str, int]:
-    limit = {"REGISTERS": MOST_REGISTERS} if tile.item_rows * tile.item_columns <= LIMITED_SUMS else {}
+    most = MOST_REGISTERS if tile.items > FEW_ITEMS else MOST_OF_FEW
+    limit = {"REGISTERS": most} if tile.item_rows * tile.item_columns <= LIMITED_SUMS else {}
     return {**tile.defines(), **limit, **window(g), "DIRECTION": direction, "TILE_H": shape.height, "TILE_W": shape.width}
+
+
+def _channels(tile: Tile) -> int:
+    """Of a group of backward_filter: a chunk for each warp beside others."""
+    return CHUNK * tile.columns // (4 * tile.item_columns)
+
+
+def _fits(tile: Tile, g: ConvGeometry) -> bool:
+    """Whether backward_filter's tile is not mostly of channels that there are not, and not one for few where there are many."""
+    return _channels(tile) == CHUNK if g.group_channels <= CHUNK else _channels(tile) > CHUNK
 
 
 def _depth(g: ConvGeometry, direction: str) -> int:
@@ -173,13 +187,12 @@ def _pixel_waste(g: ConvGeometry, tile: Tile, direction: str) -> float | None:
 def _rectangle_of(g: ConvGeometry, tile: Tile, direction: str) -> Rectangle | None:
     filters = direction == "backward_filter"
     if filters:
-        line, most = FILTER_CHANNELS, tile.depth
-        free = LOCAL_MEMORY // 2 // tile.stages - tile.rows * tile.depth
+        line, most = _channels(tile), tile.depth
+        others = tile.stages * tile.rows * PART
     else:
         line, most = tile.depth, tile.columns
-        stage = tile.rows * tile.depth * _step_taps(g, tile)
-        free = (LOCAL_MEMORY // 2 - tile.stages * stage) // 2  # two patches
-    return _rectangle(_result(g, direction), g.kernel, most, free // line, filters)
+        others = tile.stages * tile.rows * tile.depth * _step_taps(g, tile)
+    return _rectangle(_result(g, direction), g.kernel, most, (LOCAL_MEMORY // 2 - others) // line, filters)
 
 
 def _together(shape: Rectangle, image: Axes, count: int) -> bool:
@@ -190,19 +203,19 @@ def _together(shape: Rectangle, image: Axes, count: int) -> bool:
 
 
 @functools.cache
-def _rectangle(image: Axes, kernel: Axes, most: int, patch: int, copied: bool) -> Rectangle | None:
-    """The fewest rectangles of at most so many pixels that cover an image, with patches of at most `patch` lines. Among these where four or, `copied` (for
-    backward_filter), eight neighbours stay together, then where eight columns of a product are of one row and so in different banks, then what takes few
-    loads and stores."""
+def _rectangle(image: Axes, kernel: Axes, most: int, most_lines: int, copied: bool) -> Rectangle | None:
+    """The fewest rectangles of at most so many pixels that cover an image, two patches of which have at most `most_lines`. Among these where four or,
+    `copied` (for backward_filter), eight neighbours stay together, then where eight columns of a product are of one row and so in different banks, then what
+    takes few loads and stores."""
     _, height, width = image
 
     def patch_of(shape: Rectangle) -> tuple[int, int]:
         return shape.height + kernel[1] - 1, shape.width + kernel[2] - 1
 
     def lines_of(shape: Rectangle) -> int:
-        """PATCH_LINES, and those of zeros."""
+        """Of both patches; of backward_filter's also of zeros."""
         rows, columns = patch_of(shape)
-        return (rows + kernel[1] - 1) * -(-columns // CHUNK) * CHUNK + 1 if copied else rows * columns
+        return (2 * rows + kernel[1] - 1) * -(-columns // CHUNK) * CHUNK + 1 if copied else 2 * rows * columns
 
     def cost(shape: Rectangle) -> tuple[int, ...]:
         apart = sum(not _together(shape, image, n) for n in COPIES if copied or n == min(COPIES))
@@ -212,4 +225,5 @@ def _rectangle(image: Axes, kernel: Axes, most: int, patch: int, copied: bool) -
 
     widths = {*range(4, min(-(-width // 4) * 4, most) + 1, 4), *([width] if width <= most else [])}
     shapes = (Rectangle(rows, across) for across in sorted(widths) for rows in range(1, min(height, most // across) + 1))
-    return min((shape for shape in shapes if lines_of(shape) <= patch), key=cost, default=None)
+    fit = (shape for shape in shapes if lines_of(shape) <= most_lines and max(patch_of(shape)) <= MOST_SIDE)
+    return min(fit, key=cost, default=None)

@@ -19,7 +19,7 @@ from ocaffe.memory.gates import merge_gates
 from ocaffe.memory.moments import merge_moments
 from ocaffe.ops import conv_gpu, conv_patch_mma, gemm_gpu
 from ocaffe.ops.conv_patch_mma import FILTER_TILES, PATCH_TILES
-from ocaffe.ops.convolution import ConvGeometry
+from ocaffe.ops.convolution import Axes, ConvGeometry
 from ocaffe.ops.expression import pointwise, reduce
 from ocaffe.ops.gemm_gpu import BFLOAT16, Choice, Tile
 from ocaffe.target import Target
@@ -64,6 +64,7 @@ GEOMETRIES = {
     "5 x 5": geometry(2, 40, 33, (1, 9, 12), **FIVE),
     "1 x 4": geometry(2, 24, 20, (1, 6, 9), (1, 1, 4), pad=(0, 0, 2)),
     "7 x 1": geometry(2, 24, 20, (1, 9, 8), (1, 7, 1), pad=(0, 3, 0)),
+    "3 channels": geometry(3, 3, 70, (1, 9, 12), **THREE),
 }
 
 
@@ -71,7 +72,8 @@ GEOMETRIES = {
 def test_floats(device: Any, name: str) -> None:
     """Operands are rounded on the way; parts of rectangles, of rows and of blocks; added to what is there or not; at places that are not aligned, too."""
     g = GEOMETRIES[name]
-    engine = Patches(ROWS if name == "odd" else BLOCKS, splits=1 if name.startswith("no pad") else 3, filters=int(name == "odd"))
+    filters = {"odd": 1, "3 channels": 3}.get(name, 0)
+    engine = Patches(ROWS if name in ("odd", "3 channels") else BLOCKS, splits=1 if name.startswith("no pad") else 3, filters=filters)
     for add, offset, gap in ((False, 0, 0), (True, 3, 1)):
         check_convolution(device, engine, g, add=add, offset=offset, gap=gap, choice=Choice(engine.tile))
 
@@ -207,11 +209,21 @@ def test_rectangles_fit(tile: Tile, window: dict[str, Any]) -> None:
         rows, columns = shape.height + g.kernel[1] - 1, shape.width + g.kernel[2] - 1
         patch = rows * columns
         if direction == "backward_filter":  # B_CHUNKS of the kernel: rows a multiple of eight pixels apart, and lines of zeros
-            lines = (rows + g.kernel[1] - 1) * (-(-columns // 8) * 8) + 1
-            elements = tile.stages * (tile.rows * tile.depth + lines * 32)
+            lines = (2 * rows + g.kernel[1] - 1) * (-(-columns // 8) * 8) + 1
+            elements = tile.stages * tile.rows * conv_patch_mma.PART + lines * conv_patch_mma._channels(tile)
         else:
             elements = tile.stages * conv_patch_mma._step_taps(g, tile) * tile.rows * tile.depth + 2 * patch * tile.depth
         assert 2 * elements <= 48 << 10
+
+
+@pytest.mark.parametrize("kernel", [(1, 1, 150), (1, 150, 1), (1, 1, 100)], ids=str)
+def test_sides_of_patches(kernel: Axes) -> None:
+    """They are packed in few bits."""
+    g = geometry(2, 64, 64, (1, 200, 200), kernel)
+    shapes = [conv_patch_mma._rectangle_of(g, tile, "forward") for tile in PATCH_TILES]
+    sides = [max(shape.height + kernel[1], shape.width + kernel[2]) - 1 for shape in shapes if shape]
+    assert all(side < 128 for side in sides) and bool(sides) == (max(kernel) < 128)
+    assert sides or not conv_patch_mma.tiles(H100, g, "forward")
 
 
 @pytest.mark.parametrize("size", [224, 112, 56, 28, 14])
