@@ -87,14 +87,14 @@ typedef struct { global const SOURCE_T* from; int plane, h, w; } Image;
 /* 8 channels of a pixel on their way from memory, or of none. */
 typedef struct { SOURCE_T v[CHUNK]; uint exists; } Piece;
 
-/* Of a patch's chunks a work-item's number `piece`, packed: row and column of its pixel (7 bits each), where it goes in local memory (12), which of the pixel's chunks it is (4), and
-   whether there is one: 10 to 11 instructions for 30 between the products. Both sides of a patch are less than 128. Work-items past the end do what the last one does, or in
+/* Of a patch's chunks a work-item's number `piece`, packed: row and column of its pixel (9 bits each), where it goes in local memory (11), which of the pixel's chunks it is (2), and
+   whether there is one: 10 to 11 instructions for 30 between the products. Both sides of a patch are less than 512. Work-items past the end do what the last one does, or in
    backward_filter nothing: there the time of 8 loads counts more than a condition, elsewhere it is the reverse. */
 #define SKIPS (DIRECTION == 2)
 INLINE uint place_piece(int piece) {
   const uint own = piece * NT + (int)get_local_id(0), number = min(own, (uint)(PATCH_CHUNKS - 1)), pixel = number % PATCH, chunk = number / PATCH; /* unsigned divisions are shorter */
   const uint y = pixel / PATCH_W, x = pixel % PATCH_W;
-  return y | x << 7 | (uint)along_place(LINE, y * PITCH + x, chunk) << 14 | chunk << 26 | (uint)(!SKIPS || own < PATCH_CHUNKS) << 30;
+  return y | x << 9 | (uint)along_place(LINE, y * PITCH + x, chunk) << 18 | chunk << 29 | (uint)(!SKIPS || own < PATCH_CHUNKS) << 31;
 }
 /* Of the pieces number `piece`, chosen without an address; past the end the last one. */
 INLINE uint piece_of(const uint where[PIECES], int piece) {
@@ -103,11 +103,11 @@ INLINE uint piece_of(const uint where[PIECES], int piece) {
   for (int i = 1; i < PIECES; ++i) own = piece >= i ? where[i] : own;
   return own;
 }
-#define PIECE_Y(where) ((int)((where) & 127))
-#define PIECE_X(where) ((int)((where) >> 7 & 127))
-#define PIECE_PLACE(where) ((where) >> 14 & 4095)
-#define PIECE_CHANNEL(where) ((int)((where) >> 26 & 15) * CHUNK)
-#define PIECE_EXISTS(where) ((where) >> 30 != 0)
+#define PIECE_Y(where) ((int)((where) & 511))
+#define PIECE_X(where) ((int)((where) >> 9 & 511))
+#define PIECE_PLACE(where) ((where) >> 18 & 2047)
+#define PIECE_CHANNEL(where) ((int)((where) >> 29 & 3) * CHUNK)
+#define PIECE_EXISTS(where) ((where) >> 31 != 0)
 
 /* The piece of the patch that begins at row y, column x: channels from `channel` on, `channels` of which exist; zeros elsewhere. Without a condition what is not in the image is loaded
    from the first pixel and cleared later. */

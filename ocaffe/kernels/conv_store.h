@@ -38,14 +38,15 @@ INLINE Rectangle rectangle_of(int index, int h, int w) {
 #ifdef MOMENTS
 #define ROW_ITEMS (BN / TN) /* work-items that share a row of the tile */
 #define ROW_ITEM(item) ((item) / 32 % (BN / WN) * LANE_COLUMNS + (item) % 32 % LANE_COLUMNS)
-#define ROW_PITCH (ROW_ITEMS + 1)   /* so that rows are in different banks */
-#define MOMENTS_SIZE (BM * ROW_PITCH) /* floats of local memory */
+#define MOMENTS_SIZE (BM * ROW_ITEMS) /* floats of local memory */
+/* Where a row's number `i` stands, a power of two of them: shuffled, so that work-items that read their rows together use different banks. */
+#define ROW_PLACE(row, i) ((row) * ROW_ITEMS + ((i) ^ (row) % ROW_ITEMS))
 
 /* What each work-item has of the rows, to `shared`. */
 INLINE void share_rows(local float* shared, const float sum[TM]) {
   const int item = get_local_id(0), row = tile_row(item);
 #pragma unroll
-  for (int i = 0; i < TM; ++i) shared[(row + ROW(i)) * ROW_PITCH + ROW_ITEM(item)] = sum[i];
+  for (int i = 0; i < TM; ++i) shared[ROW_PLACE(row + ROW(i), ROW_ITEM(item))] = sum[i];
   barrier(CLK_LOCAL_MEM_FENCE);
 }
 
@@ -53,12 +54,11 @@ INLINE void share_rows(local float* shared, const float sum[TM]) {
 INLINE float row_total(local const float* shared, int row) {
   float sum = 0.0f;
 #pragma unroll
-  for (int i = 0; i < ROW_ITEMS; ++i) sum += shared[row * ROW_PITCH + i];
+  for (int i = 0; i < ROW_ITEMS; ++i) sum += shared[ROW_PLACE(row, i)];
   return sum;
 }
 
-/* The totals of the rows that exist, of what each work-item has of them, to to[row * parts]; `shared` is free again then. Without a barrier behind the loop PoCL 3.1 now and then
-   writes totals of another tile. */
+/* The totals of the rows that exist, of what each work-item has of them, to to[row * parts]; `shared` is free again then. */
 INLINE void row_totals(local float* shared, const float sum[TM], int rows, global float* to, int parts) {
   share_rows(shared, sum);
   for (int row = get_local_id(0); row < BM; row += NT)
@@ -135,13 +135,13 @@ INLINE void tile_moments(local float* shared, float acc[TM][TN], const COLUMNS_T
   share_rows(shared, sum);
   for (int r = item; r < BM; r += NT) {
     const float mean = row_total(shared, r) / count;
-    shared[r * ROW_PITCH] = mean;
+    shared[ROW_PLACE(r, 0)] = mean;
     if (r < rows) to[r * parts] = count, to[r * parts + apart] = mean;
   }
   barrier(CLK_LOCAL_MEM_FENCE);
 #pragma unroll
   for (int i = 0; i < TM; ++i) {
-    const float mean = shared[(row + ROW(i)) * ROW_PITCH];
+    const float mean = shared[ROW_PLACE(row + ROW(i), 0)];
     sum[i] = 0.0f;
 #pragma unroll
     for (int j = 0; j < TN; j += 4) {

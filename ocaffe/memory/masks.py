@@ -75,7 +75,7 @@ def _top(launch: Launch, schedule: Schedule, writer: dict[Ref, int]) -> Ref | No
         return None
     (x, y), sign = (operand.ref for operand in schedule[writer[index.root]].operands[:2]), launch.operands[place].ref
     same = x.root is sign.root and (x.root_offset, x.shape[0], x.count, x.batch_stride) == (sign.root_offset, sign.shape[0], sign.count, sign.batch_stride)
-    return y if same and not y.root.persistent else None
+    return y if same and not (x.root.persistent or y.root.persistent) else None
 
 
 def _wants_sign(launch: Launch, root: Ref) -> bool:

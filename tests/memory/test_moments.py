@@ -56,6 +56,19 @@ def statistics(rec: Recorder, y: Ref, more: bool) -> list[Ref]:
     return [mean, variance]
 
 
+def forward(rec: Recorder, monkeypatch: pytest.MonkeyPatch, name: str, x: Ref, w: Ref, b: Ref, y: Ref) -> None:
+    """The convolution by the kernels that its name says."""
+    g = GEOMETRIES[name]
+    if name.startswith("Winograd"):
+        monkeypatch.setattr(winograd_gpu, "tiling", tiled(int(name.split(" x ")[1][0])))
+        winograd_gpu.forward(rec, g, x, w, b, y)
+    elif name.startswith("depthwise"):
+        convolution.forward(rec, g, x, w, b, y)
+    else:
+        tile = gemm_gpu.QUAD_TILES["bf16"][-1] if name.endswith("16 bits") else gemm_gpu.TILES[-1]
+        conv_gpu.forward(rec, g, x, w, b, y, Choice(conv_gpu.with_step(g, tile), 1))
+
+
 @pytest.mark.parametrize("more", [False, True], ids=["alone", "with a weight"])
 @pytest.mark.parametrize(("chunks", "meets"), [(1, False), (3, False), (3, True)], ids=["one launch", "two launches", "groups that meet"])
 @pytest.mark.parametrize("offset", [0, 3000])
@@ -66,14 +79,7 @@ def test_statistics(device: Any, monkeypatch: pytest.MonkeyPatch, name: str, off
     rec.enter("layer", "forward")
     x, w, b = value("x", g.batch, g.channels, *g.size), value("w", *g.weight_shape), value("b", g.num_output)
     y = value("y", g.batch, g.num_output, *g.out)
-    if name.startswith("Winograd"):
-        monkeypatch.setattr(winograd_gpu, "tiling", tiled(int(name.split(" x ")[1][0])))
-        winograd_gpu.forward(rec, g, x, w, b, y)
-    elif name.startswith("depthwise"):
-        convolution.forward(rec, g, x, w, b, y)
-    else:
-        tile = gemm_gpu.QUAD_TILES["bf16"][-1] if name.endswith("16 bits") else gemm_gpu.TILES[-1]
-        conv_gpu.forward(rec, g, x, w, b, y, Choice(conv_gpu.with_step(g, tile), 1))
+    forward(rec, monkeypatch, name, x, w, b, y)
     written = statistics(rec, y, more)
     count = len(rec.launches)
     rec.launches = merge_moments(rec.launches)
@@ -84,6 +90,35 @@ def test_statistics(device: Any, monkeypatch: pytest.MonkeyPatch, name: str, off
     exact = got.reshape(y.shape).astype(np.float64)
     np.testing.assert_allclose(mean, exact.mean((0, 2, 3, 4)), rtol=0, atol=1e-6 * max(np.abs(exact).max(), 1))
     np.testing.assert_allclose(variance / (3 if more else 1), exact.var((0, 2, 3, 4)), rtol=2e-4 if offset else 1e-5)
+
+
+@pytest.mark.parametrize("order", ["sums", "sums, statistics", "statistics, sums"])
+@pytest.mark.parametrize("name", GEOMETRIES)
+def test_sums(device: Any, monkeypatch: pytest.MonkeyPatch, name: str, order: str) -> None:
+    """Alone, or beside statistics of the same values: whichever comes first is collected."""
+    g = GEOMETRIES[name]
+    rec = recorder(device, monkeypatch, 1, False)
+    rec.enter("layer", "forward")
+    x, w, b = value("x", g.batch, g.channels, *g.size), value("w", *g.weight_shape), value("b", g.num_output)
+    y, total = value("y", g.batch, g.num_output, *g.out), value("total", g.num_output)
+    forward(rec, monkeypatch, name, x, w, b, y)
+    wanted: list[Ref] = []
+    for what in order.split(", "):
+        if what == "sums":
+            reduce(rec, "v0 = x0", reads=[y], writes=[total], axes=(0, 2, 3, 4))
+        else:
+            wanted = statistics(rec, y, False)
+    rec.launches = merge_moments(rec.launches)
+    kinds = {int(dict(launch.call.defines)["MOMENTS"]) for launch in rec.launches if launch.call and "MOMENTS" in dict(launch.call.defines)}
+    assert kinds == {1 if order.startswith("statistics") else 3}
+    rng = np.random.default_rng(3)
+    feeds = {ref: rng.standard_normal(ref.shape) for ref in (x, w, b)}
+    got, summed, *rest = execute(rec, device.context, feeds, [y, total, *wanted])
+    exact = got.reshape(y.shape).astype(np.float64)
+    np.testing.assert_allclose(summed, exact.sum((0, 2, 3, 4)), rtol=0, atol=1e-5 * np.abs(exact).sum((0, 2, 3, 4)).max())
+    if rest:
+        np.testing.assert_allclose(rest[0], exact.mean((0, 2, 3, 4)), rtol=0, atol=1e-6 * np.abs(exact).max())
+        np.testing.assert_allclose(rest[1], exact.var((0, 2, 3, 4)), rtol=1e-5)
 
 
 @pytest.mark.parametrize("parts", [1, 2], ids=["whole", "two biases"])
