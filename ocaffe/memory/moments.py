@@ -56,7 +56,7 @@ def merge_moments(schedule: Schedule) -> Schedule:
     collected: dict[int, tuple[int, Ref]] = {}  # by the last step of a product: what kind, and where it is
     result: list[Launch | None] = list(schedule)
     for step, launch in enumerate(schedule):
-        if not _is_by_channel(launch):
+        if not is_by_channel(launch):
             continue
         assert isinstance(launch.lower, Reduce)
         form, x = _form(launch.lower), launch.operands[0].ref
@@ -66,7 +66,7 @@ def merge_moments(schedule: Schedule) -> Schedule:
             continue
         written = next(operand.ref for operand in schedule[before[-1]].operands if operand.access is not Access.READ and operand.ref.root is x.root)
         parts = sorted(parts_of(schedule, before))
-        first = _first_channel(x, written)
+        first = first_channel(x, written)
         if first is None or (form.kind == GRADIENTS and not _lies_alike(launch, written, range(parts[0], step), schedule)):
             continue
         if before[-1] not in collected:
@@ -80,7 +80,7 @@ def merge_moments(schedule: Schedule) -> Schedule:
     return [launch for launch in result if launch is not None]
 
 
-def _is_by_channel(launch: Launch) -> bool:
+def is_by_channel(launch: Launch) -> bool:
     """Whether a launch is such a sum, or its first stage, over all axes but that of channels."""
     own = launch.lower
     return isinstance(own, Reduce) and own.op == "sum" and own.reduced == (0, *range(2, len(own.domain))) and len(own.domain) > 1
@@ -105,7 +105,7 @@ def _lies_alike(launch: Launch, written: Ref, meanwhile: Sequence[int], schedule
     return same and not any(ref.overlaps(other) for step in meanwhile for other in schedule[step].writes for ref in others)
 
 
-def _first_channel(x: Ref, written: Ref) -> int | None:
+def first_channel(x: Ref, written: Ref) -> int | None:
     """Where the channels of x begin in what was written; None: x is something else."""
     if len(written.shape) < 2 or x.shape[0] != written.shape[0] or x.batch_stride != written.batch_stride:
         return None

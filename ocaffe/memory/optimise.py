@@ -9,6 +9,7 @@ from ocaffe.memory.epilogues import merge_epilogues
 from ocaffe.memory.gates import merge_gates
 from ocaffe.memory.masks import use_masks
 from ocaffe.memory.moments import merge_moments
+from ocaffe.memory.pooled_sums import sum_before_scatter
 from ocaffe.memory.recompute import recompute, recompute_to_fit
 from ocaffe.memory.storage import use_sixteen_bits
 from ocaffe.memory.views import use_views
@@ -31,6 +32,8 @@ def optimise(schedule: Schedule, target: Target, *, fuse: bool = True, in_place:
         schedule = merge_moments(merge_gates(schedule))
     if in_place:
         schedule = use_masks(schedule, target, everywhere=budget is not None)
+    if fuse:
+        schedule = sum_before_scatter(schedule)
     if fuse and in_place:
         use_sixteen_bits(schedule, target)
     if budget is not None:
