@@ -86,17 +86,9 @@ kernel void forward(OPERAND_RESTRICT(const SOURCE_T, x), OPERAND_RESTRICT(const 
   const int length = min((int)get_local_size(0), items), place = item % length;
   local float* line = lines + item - place;
   moments += moments_offset + plane * (moments_stride / outputs) + sample * pieces + piece;
-#if MOMENTS == 3
-  float total = 0.0f;
-  UNROLLED for (int r = 0; r < ROWS; ++r) {
-    if (r < rows) total += sum[r];
-  }
-  total = sum_of_line(line, place, length, total);
-  if (place == 0 && own < outputs) moments[0] = total;
-#else
-  const float values = sum_of_line(line, place, length, rows);
+  const float values = MOMENTS == 1 ? sum_of_line(line, place, length, rows) : 1.0f;
   float mean = 0.0f, total = 0.0f;
-  for (int pass = 0; pass < 2; ++pass) {
+  for (int pass = 0; pass < (MOMENTS == 1 ? 2 : 1); ++pass) {
     total = 0.0f;
     UNROLLED for (int r = 0; r < ROWS; ++r) {
       if (r < rows) total += pass ? (sum[r] - mean) * (sum[r] - mean) : sum[r];
@@ -105,7 +97,10 @@ kernel void forward(OPERAND_RESTRICT(const SOURCE_T, x), OPERAND_RESTRICT(const 
     if (!pass) mean = total / values;
   }
   if (place > 0 || own >= outputs) return;
+#if MOMENTS == 1
   moments[0] = values, moments[moments_stride] = mean, moments[2 * moments_stride] = total;
+#else
+  moments[0] = total;
 #endif
 #endif
 }

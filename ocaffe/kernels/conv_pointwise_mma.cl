@@ -185,9 +185,8 @@ kernel GROUP_OF_NT void backward_data(OPERAND_RESTRICT(const SOURCE_T, dy), OPER
 #endif
 #else
 
-kernel GROUP_OF_NT void backward_filter(OPERAND_RESTRICT(const SOURCE_T, x), OPERAND_RESTRICT(const GIVEN_T, dy),
-                                                                            OPERAND_RESTRICT(RESULT_T, dw), SIZES, int split_positions,
-                                                                            int accumulate) {
+kernel GROUP_OF_NT void backward_filter(OPERAND_RESTRICT(const SOURCE_T, x), OPERAND_RESTRICT(const GIVEN_T, dy), OPERAND_RESTRICT(RESULT_T, dw), SIZES,
+                                        int split_positions, int accumulate) {
   LOCAL_CHUNKS(as, STAGES * A_CHUNKS);
   LOCAL_CHUNKS(bs, STAGES * B_CHUNKS);
   const int item = get_local_id(0), plane = d * h * w;

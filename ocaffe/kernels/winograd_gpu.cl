@@ -344,21 +344,10 @@ kernel void output(OPERAND_RESTRICT(const float, products), STATISTICS SIGN OPER
   local float* line = lines[get_local_id(1)];
   const int item = get_local_id(0), down_here = exists ? min(h - place.y, OUT) : 0, across_here = min(w - place.x, OUT);
   const ulong part = plane * (statistics.apart / (groups * outputs)) + first / GROUP + get_group_id(0);
-#if MOMENTS == 3
-  float total = 0.0f;
-#pragma unroll
-  for (int r = 0; r < OUT; ++r) {
-    if (r >= down_here) continue;
-#pragma unroll
-    for (int i = 0; i < OUT; ++i)
-      if (i < across_here) total += v[r][i];
-  }
-  total = sum_of_line(line, item, total);
-  if (item == 0 && get_global_id(1) < outputs) statistics.to[part] = total;
-#elif MOMENTS == 1
-  const float values = sum_of_line(line, item, down_here * across_here);
+#if MOMENTS != 2
+  const float values = MOMENTS == 1 ? sum_of_line(line, item, down_here * across_here) : 1.0f;
   float mean = 0.0f, total = 0.0f;
-  for (int pass = 0; pass < 2; ++pass) {
+  for (int pass = 0; pass < (MOMENTS == 1 ? 2 : 1); ++pass) {
     total = 0.0f;
 #pragma unroll
     for (int r = 0; r < OUT; ++r) {
@@ -373,7 +362,11 @@ kernel void output(OPERAND_RESTRICT(const float, products), STATISTICS SIGN OPER
     if (!pass) mean = total / values;
   }
   if (item > 0 || get_global_id(1) >= outputs) return;
+#if MOMENTS == 1
   statistics.to[part] = values, statistics.to[part + statistics.apart] = mean, statistics.to[part + 2 * statistics.apart] = total;
+#else
+  statistics.to[part] = total;
+#endif
 #else
   float2 sums = (float2)(0.0f);
 #pragma unroll
