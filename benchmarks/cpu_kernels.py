@@ -29,7 +29,7 @@ from ocaffe import log, proto
 from ocaffe.cl.device import select_device
 from ocaffe.cl.program import ProgramKey
 from ocaffe.graph.build import build
-from ocaffe.graph.ir import Ref, Role
+from ocaffe.ir.tensor import Ref, Role
 from ocaffe.ops import convolution
 from ocaffe.ops.convolution import ConvGeometry
 from ocaffe.ops.gemm import gemm

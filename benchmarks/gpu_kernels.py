@@ -26,13 +26,13 @@ import numpy as np
 
 from ocaffe.cl.device import Device, select_device
 from ocaffe.cl.program import ProgramKey, Programs
-from ocaffe.graph.ir import Ref, Role
-from ocaffe.graph.recorder import Recorder
+from ocaffe.ir.recorder import Recorder
+from ocaffe.ir.target import Target
+from ocaffe.ir.tensor import Ref, Role
 from ocaffe.ops import conv_depthwise, conv_gpu, gemm_gpu, winograd_gpu
 from ocaffe.ops.conv_window import product_shape
 from ocaffe.ops.convolution import ConvGeometry
 from ocaffe.ops.gemm_gpu import Choice, Tile, choose, tiles_for
-from ocaffe.target import Target
 
 EXPERIMENTS = (
     Tile(128, 128, 8, 8, 32, 8),
@@ -324,7 +324,7 @@ def depthwise(runner: Runner, target: Target, batch: int, names: list[str]) -> N
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--device", help="PLATFORM:INDEX or a part of a name")
-    parser.add_argument("--math", help="one of ocaffe.target.MATHS")
+    parser.add_argument("--math", help="one of ocaffe.ir.target.MATHS")
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--only", nargs="*", default=[""], help="problems whose name contains one of these")
     parser.add_argument("--mma", action="store_true", help="tiles on tensor cores alone")

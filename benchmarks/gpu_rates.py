@@ -31,8 +31,8 @@ from gpu_kernels import RUNS, Runner, backward_data, backward_filter, forward, o
 
 from ocaffe import log
 from ocaffe.cl.device import select_device
-from ocaffe.graph.ir import Ref, Role
-from ocaffe.graph.recorder import Recorder
+from ocaffe.ir.recorder import Recorder
+from ocaffe.ir.tensor import Ref, Role
 from ocaffe.ops import convolution
 from ocaffe.ops.convolution import ConvGeometry
 from ocaffe.ops.gemm import gemm

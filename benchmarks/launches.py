@@ -17,8 +17,8 @@ sys.path.insert(0, str(ROOT))
 from benchmarks.recompute import solver_of  # noqa: E402
 from ocaffe import log  # noqa: E402
 from ocaffe.cl.device import select_device  # noqa: E402
-from ocaffe.profile import measure  # noqa: E402
-from ocaffe.roofline import page  # noqa: E402
+from ocaffe.profiling.profile import measure  # noqa: E402
+from ocaffe.profiling.roofline import page  # noqa: E402
 
 
 def main() -> None:

@@ -4,7 +4,7 @@
     benchmarks/memory.py [--json FILE] [--torch FILE] [NET ...]
 
 Training with SGD and momentum (TRAIN net alone, its staging ring included) and the TEST net; `Caffe` is what BVLC Caffe allocates for the same job, by its
-own rules (ocaffe/memory/caffe.py). `PyTorch` is the peak of PyTorch's own count on a GPU for the same prototxt, read from FILE ({"net batch": MiB}; default
+own rules (ocaffe/memory/caffe_estimate.py). `PyTorch` is the peak of PyTorch's own count on a GPU for the same prototxt, read from FILE ({"net batch": MiB}; default
 torch_peaks_h100.json). The data are one made-up record a database, of the size that the real one has. Last, the time to plan ResNet-152.
 """
 import argparse
@@ -25,15 +25,16 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from ocaffe import log, proto  # noqa: E402
-from ocaffe.compile import Switches, compile_net  # noqa: E402
+from ocaffe.compiler.compile import Switches, compile_net  # noqa: E402
+from ocaffe.compiler.network import phase_net  # noqa: E402
 from ocaffe.data.datum import encode_datum  # noqa: E402
 from ocaffe.data.writer import LmdbWriter  # noqa: E402
 from ocaffe.graph.build import build  # noqa: E402
-from ocaffe.graph.record import Choices, ParameterGroup  # noqa: E402
+from ocaffe.graph.options import Choices  # noqa: E402
+from ocaffe.graph.parameters import ParameterGroup  # noqa: E402
+from ocaffe.ir.target import Target  # noqa: E402
 from ocaffe.model.blob import write_blobproto  # noqa: E402
-from ocaffe.network import phase_net  # noqa: E402
 from ocaffe.solver.update import Updater  # noqa: E402
-from ocaffe.target import Target  # noqa: E402
 
 SETS = {
     "mnist/mnist": ("train", "test", (1, 28, 28)), "digits/digits": ("train", "test", (1, 28, 28)), "cifar10/cifar10": ("train", "test", (3, 32, 32)),

@@ -7,19 +7,19 @@ __version__ = "0.1.0"
 
 _NAMES = {  # module: what of it is called ocaffe.name; __init__.pyi says the same to type checkers
     "as_caffe": "install_as_caffe",
-    "blob": "Blob",
+    "api.blob": "Blob",
     "classifier": "Classifier",
     "detector": "Detector",
     "errors": "Error",
     "layers.base": "layer_type_list",
     "log": "init_log",
-    "net": "Net",
+    "api.net": "Net",
     "net_spec": "NetSpec params to_proto",
-    "processes": "NCCL has_nccl set_multiprocess set_solver_count set_solver_rank solver_count solver_rank",
+    "api.processes": "NCCL has_nccl set_multiprocess set_solver_count set_solver_rank solver_count solver_rank",
     "proto": "TEST TRAIN",
     "pylayer": "Layer",
-    "pysolver": "AdaDeltaSolver AdaGradSolver AdamSolver NesterovSolver RMSPropSolver SGDSolver Solver get_solver",
-    "runtime": "Timer set_device set_mode_cpu set_mode_gpu set_random_seed",
+    "api.pysolver": "AdaDeltaSolver AdaGradSolver AdamSolver NesterovSolver RMSPropSolver SGDSolver Solver get_solver",
+    "api.runtime": "Timer set_device set_mode_cpu set_mode_gpu set_random_seed",
 }
 _MODULES = ("classifier", "coord_map", "detector", "draw", "io", "layers", "log", "net_spec", "proto")  # as pycaffe has them
 _LAZY = {name: module for module, names in _NAMES.items() for name in names.split()}

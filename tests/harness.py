@@ -12,12 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ocaffe.cl.command_list import HOST
 from ocaffe.cl.device import Device
-from ocaffe.cl.tape import HOST
-from ocaffe.graph.ir import Ref, Upload
-from ocaffe.graph.recorder import Recorder
+from ocaffe.ir.launch import Upload
+from ocaffe.ir.recorder import Recorder
+from ocaffe.ir.target import Target
+from ocaffe.ir.tensor import Ref
 from ocaffe.ops import gemm_gpu, winograd_gpu
-from ocaffe.target import Target
 
 KERNELS = pathlib.Path(__file__).resolve().parent.parent / "ocaffe" / "kernels"
 _programs: dict[Any, Any] = {}

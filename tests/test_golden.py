@@ -17,13 +17,13 @@ import numpy as np
 import pytest
 
 from ocaffe import proto
+from ocaffe.api.net import Net
+from ocaffe.compiler.network import recognise
+from ocaffe.ir.target import TENSOR_MATHS
 from ocaffe.layers.base import registry
 from ocaffe.model.text import read_net
 from ocaffe.model.upgrade import upgrade_net
 from ocaffe.model.weights import LayerWeights, Weights
-from ocaffe.net import Net
-from ocaffe.network import recognise
-from ocaffe.target import TENSOR_MATHS
 
 GOLDEN = pathlib.Path(__file__).parent / "golden"
 TOLERANCE = 1e-4

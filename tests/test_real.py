@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from ocaffe import proto
+from ocaffe.api.net import Net
 from ocaffe.cli import main
-from ocaffe.net import Net
 
 REAL = pathlib.Path(__file__).resolve().parents[2] / "shared" / "real"
 MODEL = REAL / "models" / "lenet_ljf"

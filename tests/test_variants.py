@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ocaffe.api.net import Net
 from ocaffe.errors import Error
 from ocaffe.layers.base import registry
 from ocaffe.model.text import read_net
-from ocaffe.net import Net
 from tests.test_golden import GOLDEN, Case, cases, message_of, run_case, run_once, types_of
 
 STATEFUL = {"LSTM", "RNN", "MarginInnerProduct", "HDF5Output"}  # what one forward leaves behind changes the next: tests of their own

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ocaffe import proto
+from ocaffe.api.net import Net
 from ocaffe.cl.device import Device
 from ocaffe.model.text import parse
-from ocaffe.net import Net
 
 Arrays = dict[str, np.ndarray]
 TOLERANCE = 1e-4  # of the largest magnitude of an array, as for the golden data

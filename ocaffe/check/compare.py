@@ -13,10 +13,12 @@ import numpy as np
 
 from ocaffe.cl.device import Device
 from ocaffe.cl.session import Session
-from ocaffe.graph.ir import Access, Blob, Launch, Measure, Node, Ref, widened
-from ocaffe.graph.record import Choices
+from ocaffe.compiler.network import Network
+from ocaffe.graph.options import Choices
+from ocaffe.ir.graph import Blob, Node
+from ocaffe.ir.launch import Access, Launch, Measure
+from ocaffe.ir.tensor import Ref, widened
 from ocaffe.model.weights import read_weights
-from ocaffe.network import Network
 
 MOST = 1 << 20  # elements of a value that are compared; of larger ones evenly spread ones
 ROUNDING = 1e-3

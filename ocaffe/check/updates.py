@@ -10,11 +10,11 @@ from ocaffe import proto
 from ocaffe.check.case import Finding, difference
 from ocaffe.cl.device import Device
 from ocaffe.cl.session import Session
-from ocaffe.graph.ir import Parameter
-from ocaffe.graph.record import ParameterGroup
-from ocaffe.graph.recorder import Recorder
+from ocaffe.compiler.network import Variant
+from ocaffe.graph.parameters import ParameterGroup
+from ocaffe.ir.graph import Parameter
+from ocaffe.ir.recorder import Recorder
 from ocaffe.model.text import parse
-from ocaffe.network import Variant
 from ocaffe.solver.update import RULES, Updater
 
 SHAPES = [(7, 65), (300,), (1,), (3, 2, 5, 5)]

@@ -9,12 +9,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ocaffe import log, tuned
+from ocaffe import log
 from ocaffe.cl.discovery import Runtime, discover, import_pyopencl
 from ocaffe.cl.free_memory import free_memory
 from ocaffe.cl.quirks import Facts, Quirk, limited, quirks_of
 from ocaffe.errors import Error
-from ocaffe.target import MATHS, MOST_GRADIENT_SCALE, TENSOR_MATHS, Target
+from ocaffe.ir import tuned_tables
+from ocaffe.ir.target import MATHS, MOST_GRADIENT_SCALE, TENSOR_MATHS, Target
 
 # First pattern found in 'platform, vendor' (lower case) names the runtime; the order settles doubts (PoCL on an NVIDIA card is PoCL).
 RUNTIMES = (
@@ -220,7 +221,7 @@ def with_math(info: DeviceInfo, math: str | None = None) -> DeviceInfo:
 
 def with_tuned(info: DeviceInfo) -> DeviceInfo:
     """The device with its measured choices of kernels. Raises Error for a damaged table."""
-    found = tuned.load(info.target)
+    found = tuned_tables.load(info.target)
     return replace(info, target=replace(info.target, tuned=found)) if found.choices else info
 
 

@@ -28,7 +28,7 @@ from types import ModuleType
 from typing import Any
 
 from ocaffe import log
-from ocaffe.cl.cache import cache_root, digest, write_atomically
+from ocaffe.cache import cache_root, digest, write_atomically
 
 CHILD = Path(__file__).with_name("child.py")
 USER_VARIABLES = ("OCL_ICD_VENDORS", "OPENCL_VENDOR_PATH")  # set by a user, they say where all runtimes are
@@ -76,7 +76,7 @@ def import_pyopencl() -> ModuleType:
     """
     found = discover()
     cache_setting = os.environ.get("PYOPENCL_NO_CACHE")
-    os.environ["PYOPENCL_NO_CACHE"] = "1"  # read at import; ocaffe.cl.cache takes its place
+    os.environ["PYOPENCL_NO_CACHE"] = "1"  # read at import; ocaffe.cache takes its place
     try:
         import pyopencl
     finally:

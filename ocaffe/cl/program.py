@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from ocaffe.cl.cache import Entries, digest
+from ocaffe.cache import Entries, digest
 from ocaffe.cl.device import Device
 from ocaffe.cl.workers import BuildFailure, Job, Worker, worker_count
 

@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from ocaffe.target import Target
+from ocaffe.ir.target import Target
 
 
 @dataclass(frozen=True)

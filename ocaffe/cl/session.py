@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -19,14 +19,33 @@ from ocaffe.cl.pinned import Staging, is_pinned
 from ocaffe.cl.program import ProgramKey, Programs
 from ocaffe.cl.timeline import Timeline
 from ocaffe.errors import Error, shape_text
-from ocaffe.graph.ir import Ref, Role, roots
+from ocaffe.ir.launch import Schedule, roots
+from ocaffe.ir.tensor import Ref, Role
+from ocaffe.memory.plan import MemoryPlan
 from ocaffe.memory.report import size_text
-
-if TYPE_CHECKING:
-    from ocaffe.cl.tape import Tape
 
 POISON = np.uint32(0xFFFFFFFF)  # a NaN as float
 SMALL, SENT = 1 << 16, 8  # bytes of an array that is sent without waiting; how many may be on their way
+
+
+class Tape(Protocol):
+    """What a session needs of a command list (ocaffe/cl/command_list.py)."""
+
+    arena: Arena
+    schedule: Schedule
+    plan: MemoryPlan
+    generated: ProgramKey | None
+
+    @property
+    def texts(self) -> set[str]:
+        """The generated kernels."""
+
+    @property
+    def keys(self) -> set[ProgramKey]:
+        """The programs that `bind` needs."""
+
+    def bind(self) -> None:
+        """Make the kernels and set their arguments."""
 
 
 class Arena:
@@ -46,7 +65,7 @@ class Session:
         self.programs: Programs = device.programs or Programs(device)
         self.tapes: list[Tape] = []
         self.arena = Arena()  # of the nets that have none of their own
-        self.touched: list[Any] = []  # mirrors that scripts may have written to, of all nets of the session (ocaffe/net.py)
+        self.touched: list[Any] = []  # mirrors that scripts may have written to, of all nets of the session (ocaffe/api/net.py)
         self.watched: list[Any] = []  # mirrors whose arrays scripts hold
         self.mirrors: dict[Any, Any] = {}  # those of parameters, which several nets share
         self.timeline: Timeline | None = None  # notes what tapes run, while somebody looks

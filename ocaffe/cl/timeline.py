@@ -5,7 +5,7 @@ import statistics
 from collections import defaultdict
 from typing import Any
 
-from ocaffe.graph.ir import Launch
+from ocaffe.ir.launch import Launch
 
 
 class Timeline:

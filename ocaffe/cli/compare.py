@@ -8,10 +8,10 @@ from ocaffe import log, proto
 from ocaffe.check.compare import Side, compare
 from ocaffe.cl.device import Device, select_device
 from ocaffe.cli.flags import Parser, device_flags, required, stages, state_flags
+from ocaffe.compiler.network import phase_net
 from ocaffe.errors import Error
 from ocaffe.model.text import read_net
 from ocaffe.model.weights import weight_files
-from ocaffe.network import phase_net
 
 PLAIN = "plain"
 

@@ -53,7 +53,7 @@ def _kind(file: str) -> str:
 
 
 def _summary(options: argparse.Namespace) -> int:
-    from ocaffe.model.summary import summarize
+    from ocaffe.tools.file_summary import summarize
 
     if options.files:
         raise Error(f"--summary is given with files to convert ({' '.join(options.files)})", place="ocaffe convert", fix="one of both")
@@ -63,9 +63,9 @@ def _summary(options: argparse.Namespace) -> int:
 
 def import_onnx(options: argparse.Namespace) -> None:
     """onnx prototxt weights: an ONNX model as a Caffe net, compared with it before that is written; --shape and --cut_at as for the export."""
-    from ocaffe.onnx.importer import is_training, to_caffe, write
+    from ocaffe.onnx.import_model import is_training, to_caffe, write
+    from ocaffe.onnx.import_verify import comparable
     from ocaffe.onnx.importer.read import read_model
-    from ocaffe.onnx.importer.verify import comparable
 
     source, net, weights = options.files
     outputs = [name for name in options.cut_at.split(",") if name]
@@ -131,7 +131,7 @@ def export_onnx(options: argparse.Namespace) -> None:
 
 def _verified(exported: Any, options: argparse.Namespace) -> str:
     from ocaffe.cl.device import list_devices, select_device
-    from ocaffe.onnx.importer.verify import pixels
+    from ocaffe.onnx.import_verify import pixels
     from ocaffe.onnx.verify import inputs_from, random_inputs, verify
 
     if not (options.device or options.gpu) and all(device.unusable for device in list_devices()):

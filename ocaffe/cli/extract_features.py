@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 
 from ocaffe import log, proto
+from ocaffe.api.net import Net
 from ocaffe.cl.device import Device, select_device
 from ocaffe.cli.flags import Parser, device_flags
 from ocaffe.data.writer import OPENED, WRITERS, Writer
 from ocaffe.errors import Error, shape_text
 from ocaffe.model.blob import array_to_datum
 from ocaffe.model.text import read_net
-from ocaffe.net import Net
 from ocaffe.progress import progress
 
 COMMAND = "ocaffe extract_features"

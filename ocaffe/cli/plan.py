@@ -10,23 +10,25 @@ from typing import Any
 
 from ocaffe import log, proto
 from ocaffe.cli.flags import Parser, device_flags, memory_flags, memory_limit, stages, state_flags
-from ocaffe.compile import Compiled, Switches, compile_net
+from ocaffe.compiler.compile import Compiled, Switches, compile_net
+from ocaffe.compiler.network import phase_net
 from ocaffe.errors import Error, shape_text
 from ocaffe.files import atomic_write
 from ocaffe.graph.build import build
-from ocaffe.graph.ir import Graph
-from ocaffe.graph.pieces import Split
-from ocaffe.graph.record import Choices, ParameterGroup, Recording
-from ocaffe.memory.caffe import SOLVER_BLOBS, caffe_memory
+from ocaffe.graph.microbatch import Split
+from ocaffe.graph.options import Choices
+from ocaffe.graph.parameters import ParameterGroup
+from ocaffe.graph.record import Recording
+from ocaffe.ir.graph import Graph
+from ocaffe.ir.target import Target
+from ocaffe.memory.caffe_estimate import SOLVER_BLOBS, caffe_memory
 from ocaffe.memory.html import page
 from ocaffe.memory.plan import MemoryPlan
 from ocaffe.memory.report import ROLES, bytes_beside, dump, persistent, report, size_text
 from ocaffe.model.text import read_net, read_solver, write_text
 from ocaffe.model.upgrade import upgrade_net
-from ocaffe.network import phase_net
 from ocaffe.solver.nets import net_messages
 from ocaffe.solver.update import Updater
-from ocaffe.target import Target
 
 STAGES = ("net", "graph", "schedule")
 

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from ocaffe import log, proto
 from ocaffe.cli.flags import Parser, stages, state_flags
 from ocaffe.cli.plan import batched
+from ocaffe.compiler.network import Switches, compile_net, phase_net
 from ocaffe.graph.build import build
-from ocaffe.graph.record import Choices, ParameterGroup
+from ocaffe.graph.options import Choices
+from ocaffe.graph.parameters import ParameterGroup
+from ocaffe.ir.target import Target
 from ocaffe.model.text import read_net
-from ocaffe.network import Switches, compile_net, phase_net
-from ocaffe.target import Target
 from ocaffe.tools.summary import text
 
 

@@ -8,12 +8,12 @@ from ocaffe.cl.device import select_device
 from ocaffe.cl.session import Session
 from ocaffe.cli.flags import Parser, device_flags, memory_flags, memory_limit, required, stages, state_flags
 from ocaffe.cli.train import announced
+from ocaffe.compiler.network import Network, phase_net
 from ocaffe.errors import Error
-from ocaffe.graph.record import Choices
+from ocaffe.graph.options import Choices
 from ocaffe.log import number
 from ocaffe.model.text import read_net
 from ocaffe.model.weights import read_weights
-from ocaffe.network import Network, phase_net
 from ocaffe.solver.scoring import Means, log_outputs, run_batches
 
 

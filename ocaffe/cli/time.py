@@ -14,14 +14,14 @@ from ocaffe.cl.device import select_device
 from ocaffe.cl.session import Session
 from ocaffe.cli.flags import Parser, device_flags, memory_flags, memory_limit, required, stages, state_flags
 from ocaffe.cli.train import announced, training_device
+from ocaffe.compiler.network import Network, phase_net
 from ocaffe.errors import Error
 from ocaffe.files import atomic_write
-from ocaffe.graph.record import Choices
+from ocaffe.graph.options import Choices
 from ocaffe.log import number
 from ocaffe.model.text import read_net, read_solver
-from ocaffe.network import Network, phase_net
-from ocaffe.profile import NetProfile, measure
-from ocaffe.roofline import page
+from ocaffe.profiling.profile import NetProfile, measure
+from ocaffe.profiling.roofline import page
 from ocaffe.solver.solver import Solver
 
 PRINTED = 0.99  # of the time, by the longest launches; the files have all of them

@@ -14,16 +14,17 @@ from ocaffe.cl.device import Device, DeviceInfo, choose, list_devices, no_opencl
 from ocaffe.cl.session import Session
 from ocaffe.cli.flags import Parser, device_flags, stages, state_flags
 from ocaffe.cli.plan import batched
+from ocaffe.compiler.network import phase_net
 from ocaffe.errors import Error
 from ocaffe.files import atomic_write
 from ocaffe.graph.build import build
-from ocaffe.graph.ir import Graph
+from ocaffe.ir.graph import Graph
+from ocaffe.ir.target import Target
+from ocaffe.ir.tuned import REMEDY, Tuned
+from ocaffe.ir.tuned_tables import load, merged, read, shipped, table, user_file
 from ocaffe.model.text import read_net, read_solver
-from ocaffe.network import phase_net
+from ocaffe.profiling.tune import Found, Tuner, problems
 from ocaffe.solver.nets import net_messages
-from ocaffe.target import Target
-from ocaffe.tune import Found, Tuner, problems
-from ocaffe.tuned import REMEDY, Tuned, load, merged, read, shipped, table, user_file
 
 ZOO = pathlib.Path(ocaffe.__file__).parents[1] / "zoo"
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ocaffe.tools.upgrading import upgrade_file
+from ocaffe.cli.upgrading import upgrade_file
 
 
 def main(argv: Sequence[str]) -> int:

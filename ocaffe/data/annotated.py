@@ -26,7 +26,7 @@ from ocaffe.data.source import BatchInfo, Source, aligned, check_fields
 from ocaffe.data.transform import HEIGHT, MEAN_X, MEAN_Y, MIRROR, WIDTH, Layout, Transform
 from ocaffe.data.workers import Workers
 from ocaffe.errors import Error, Place, shape_text
-from ocaffe.graph.ir import Shape
+from ocaffe.ir.tensor import Shape
 
 TRANSFORM_FIELDS = frozenset({"resize_param", "noise_param", "distort_param", "expand_param", "emit_constraint"})
 _BOX = 8  # columns of the label top

@@ -9,7 +9,7 @@ import numpy as np
 from ocaffe.data.floats import FloatLayout
 from ocaffe.data.source import FILLER, BatchInfo, Source, bit_generator
 from ocaffe.errors import Place
-from ocaffe.graph.ir import Shape
+from ocaffe.ir.tensor import Shape
 from ocaffe.model.fillers import fill
 
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from ocaffe.data.source import aligned
-from ocaffe.graph.ir import Ref, Shape
-from ocaffe.graph.recorder import Recorder
+from ocaffe.ir.recorder import Recorder
+from ocaffe.ir.tensor import Ref, Shape
 
 CPU_PIECE = 4096  # elements that a work-item copies on a CPU
 GPU_GROUP = 64

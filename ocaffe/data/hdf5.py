@@ -10,7 +10,7 @@ import numpy as np
 from ocaffe.data.floats import FloatLayout
 from ocaffe.data.source import FILES, RECORDS, BatchInfo, Source, permutation
 from ocaffe.errors import Error, Place, shape_text
-from ocaffe.graph.ir import Shape
+from ocaffe.ir.tensor import Shape
 
 
 class Hdf5Source(Source):

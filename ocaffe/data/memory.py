@@ -8,7 +8,7 @@ import numpy as np
 from ocaffe.data.floats import FloatLayout
 from ocaffe.data.source import BatchInfo, Source, check_fields
 from ocaffe.errors import Error, Place, shape_text
-from ocaffe.graph.ir import Shape
+from ocaffe.ir.tensor import Shape
 
 _FIELDS = {"batch_size", "channels", "height", "width"}
 

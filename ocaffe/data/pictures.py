@@ -16,7 +16,7 @@ from ocaffe.data.source import BatchInfo, Note, Source
 from ocaffe.data.transform import HEIGHT, MEAN_X, MEAN_Y, MIRROR, WIDTH, Layout, Transform
 from ocaffe.data.workers import Workers
 from ocaffe.errors import Error, Place, shape_text
-from ocaffe.graph.ir import Shape
+from ocaffe.ir.tensor import Shape
 
 
 class Picture(NamedTuple):

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from ocaffe.errors import Error, Place, within
-from ocaffe.graph.ir import Access, Operand, Ref, Role, Shape, Upload
-from ocaffe.graph.recorder import Recorder
+from ocaffe.ir.launch import Access, Operand, Upload
+from ocaffe.ir.recorder import Recorder
+from ocaffe.ir.tensor import Ref, Role, Shape
 
 ALIGNMENT = 64  # bytes; every part of a block begins at a multiple
 SLOTS = 2  # batches on the device: one in use, one arriving; backward may still read the former

@@ -12,8 +12,8 @@ import numpy as np
 from ocaffe.data.decode import Color
 from ocaffe.data.source import SAMPLE, Note, aligned, below, check_fields, draws
 from ocaffe.errors import Error, shape_text
-from ocaffe.graph.ir import Ref
-from ocaffe.graph.recorder import Recorder
+from ocaffe.ir.recorder import Recorder
+from ocaffe.ir.tensor import Ref
 from ocaffe.model.blob import read_blobproto
 
 HEIGHT, WIDTH, Y, X, MEAN_Y, MEAN_X, MIRROR = range(7)  # columns of the table

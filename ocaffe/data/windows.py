@@ -15,7 +15,7 @@ from ocaffe.data.source import SAMPLE, BatchInfo, Source, below, check_fields, d
 from ocaffe.data.transform import HEIGHT, MEAN_X, MEAN_Y, WIDTH, Layout, Transform, X, Y
 from ocaffe.data.workers import Workers
 from ocaffe.errors import Error, Place, shape_text
-from ocaffe.graph.ir import Shape
+from ocaffe.ir.tensor import Shape
 
 CHANNELS = 3  # images are read in color, whatever the file says
 _FIELDS = {

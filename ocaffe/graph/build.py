@@ -8,8 +8,10 @@ from typing import Any
 
 from ocaffe import proto
 from ocaffe.errors import Error, Place, shape_text
-from ocaffe.graph.ir import Blob, Graph, Node, Parameter, Shape
 from ocaffe.graph.splits import insert_splits
+from ocaffe.ir.graph import Blob, Graph, Node, Parameter
+from ocaffe.ir.layer import AbstractLayer
+from ocaffe.ir.tensor import Shape
 from ocaffe.layers.base import Layer, registry
 from ocaffe.layers.foreign import forks_of
 from ocaffe.model.text import write_text
@@ -188,7 +190,7 @@ class _Builder:
             node.params.append(parameter)
         layer.params = node.params
 
-    def share(self, layer: Layer, parameter: Parameter, spec: Any, shape: Shape) -> None:
+    def share(self, layer: AbstractLayer, parameter: Parameter, spec: Any, shape: Shape) -> None:
         permissive = spec.share_mode == proto.ParamSpec.PERMISSIVE
         same = math.prod(shape) == parameter.count if permissive else shape == parameter.shape
         layer.check(

@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ocaffe import log
-from ocaffe.graph.ir import Node, Parameter, Ref, Role
-from ocaffe.graph.recorder import Recorder
+from ocaffe.ir.graph import Node, Parameter
+from ocaffe.ir.recorder import Recorder
+from ocaffe.ir.tensor import Ref, Role
 from ocaffe.ops.expression import pointwise, reduce
 
 Value = Callable[[Ref], np.ndarray]

@@ -8,50 +8,18 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from ocaffe.graph.debug import DebugInfo
-from ocaffe.graph.ir import FLOAT, Blob, Graph, Node, Parameter, Ref, Role, Schedule, Shape
-from ocaffe.graph.merge import merged_nodes
-from ocaffe.graph.pieces import Pieces, Split
-from ocaffe.graph.recorder import Recorder
+from ocaffe.graph.fuse_layers import merged_nodes
+from ocaffe.graph.microbatch import Pieces
+from ocaffe.graph.options import Choices
+from ocaffe.graph.parameters import PARAMETER_ALIGNMENT, ROWS, Flush, ParameterGroup
+from ocaffe.ir.graph import Blob, Graph, Node, Parameter
+from ocaffe.ir.launch import Schedule
+from ocaffe.ir.recorder import Recorder
+from ocaffe.ir.target import Target
+from ocaffe.ir.tensor import FLOAT, Ref, Role, Shape
 from ocaffe.ops.expression import pointwise
-from ocaffe.target import Target
 
-ALL = frozenset({"*"})
-FLUSH = 8 << 20  # bytes of gradients that are worth an update launch of their own
-ROWS = 16 << 20  # bytes of the gradient of a large fully connected layer that are computed and used at a time
 WORKSPACE_SHARE, WORKSPACE_LEAST = 14, 64 << 20  # what one convolution may take: this part of the bytes that all layers make, but 64 MiB at any rate
-PARAMETER_ALIGNMENT = 256  # elements; each parameter of a group begins at a multiple: the block of one update work-item
-
-
-@dataclass(frozen=True)
-class Choices:
-    """What a recording may choose; everything else follows from the graph.
-
-    `backward`: record it; `keep`: blobs that stay readable after a run (ALL = every one); `observed_diffs`: keep also their diffs and take
-    the diffs of net outputs from the user; `accumulate`: add to the gradients instead of overwriting them; `hold_gradients`: they
-    survive the run. `fuse`: merge what nobody looks at. `debug`: compute what debug_info shows.
-    `recompute`: compute again what is cheap instead of keeping it; `limit`: bytes on the device that the job must do with, `beside`: those of
-    them that its other nets keep; `split`: how the first layers share the batch. `apart`: any part of the net can run by itself, any number of times:
-    nothing is merged or computed again, and no value takes the memory of another. `prepare`: without backward, keep what is made of the weights alone, if the
-    limit allows it.
-    """
-
-    backward: bool = True
-    keep: frozenset[str] = frozenset()
-    observed_diffs: bool = False
-    accumulate: bool = False
-    hold_gradients: bool = False
-    fuse: bool = True
-    debug: bool = False
-    recompute: bool = True
-    limit: int | None = None
-    beside: int = 0
-    split: Split | None = None
-    apart: bool = False
-    prepare: bool = False
-    seed: int = 0
-
-    def keeps(self, name: str) -> bool:
-        return "*" in self.keep or name in self.keep
 
 
 @dataclass(eq=False)
@@ -71,79 +39,6 @@ class Recording:
     losses: list[tuple[Ref, float]]  # tops with their loss weight
     debug: DebugInfo | None = None
     blobs: dict[Blob, tuple[Ref, Ref | None]] = field(default_factory=dict)  # data and diff of every value of every name
-
-
-class ParameterGroup:
-    """All parameters of a net in one Ref, those with a gradient first; gradients and history have the same layout (DESIGN §4.5)."""
-
-    def __init__(self, params: Iterable[Parameter]) -> None:
-        self.params = sorted(params, key=lambda parameter: not parameter.propagate)  # stable: order within stays Caffe's
-        self.offsets: list[int] = []
-        total = self.gradient_count = 0
-        for parameter in self.params:
-            self.offsets.append(total)
-            total += -(-parameter.count // PARAMETER_ALIGNMENT) * PARAMETER_ALIGNMENT
-            if parameter.propagate:
-                self.gradient_count = total
-        self.data = Ref("parameters", (total,), Role.PARAMETER, value=0)
-        self.held = Ref("gradients", (self.gradient_count,), Role.GRADIENT, persist=True, value=0)
-        for parameter, offset in zip(self.params, self.offsets):
-            parameter.data = self.data.view(parameter.shape, offset, name=str(parameter))
-
-    def gradients(self, choices: Choices, flushes: Sequence[Flush] = ()) -> list[Ref]:
-        """The gradient Refs of a recording: the one that survives runs, or a new one for each flush (one for all); sets the parameters' diffs."""
-        if choices.hold_gradients:
-            parts, groups = [Flush(0, 0, self.gradient_count)], [self.held]
-        else:
-            parts = list(flushes) or [Flush(0, 0, self.gradient_count)]
-            groups = [Ref(f"gradients{i or ''}", (part.end - part.begin,), Role.GRADIENT) for i, part in enumerate(parts)]
-        for parameter, offset in zip(self.params, self.offsets):
-            parameter.diff = None
-            for part, group in zip(parts, groups):
-                if parameter.propagate and part.begin <= offset < part.end:
-                    parameter.diff = group.view(parameter.shape, offset - part.begin, name=f"{parameter}.diff")
-        return groups
-
-    def flushes(self, graph: Graph, in_rows: Collection[Parameter]) -> list[Flush]:
-        """Where in backward parameters can be updated: as early as FLUSH bytes of gradients are complete. Those `in_rows` update themselves.
-
-        Each flush is a range of the group, which is in the order of the net, so that backward completes it from the end on. A parameter is complete
-        after the earliest layer that uses it.
-        """
-        complete: dict[Parameter, int] = {}
-        for index, node in reversed(list(enumerate(graph.nodes))):
-            if node.backward:
-                complete.update(dict.fromkeys(node.params, index))
-        waiting = [(parameter, offset) for parameter, offset in zip(self.params, self.offsets) if parameter.propagate]
-        result: list[Flush] = []
-        begin = end = self.gradient_count
-        for index in reversed(range(len(graph.nodes))):
-            while waiting and complete.get(waiting[-1][0], index) >= index:
-                parameter, offset = waiting.pop()
-                if parameter not in in_rows:
-                    begin = offset
-                    continue
-                if begin < end:
-                    result.append(Flush(index, begin, end))
-                begin = end = offset
-            if begin < end and (4 * (end - begin) >= FLUSH or not waiting):
-                result.append(Flush(index, begin, end))
-                end = begin
-        return result
-
-    def in_rows(self, graph: Graph) -> set[Parameter]:
-        """Large parameters whose layer gives the gradient some rows at a time."""
-        able = {p for node in graph.nodes if node.backward and node.layer.gradient_in_rows for p in node.params[:1]}
-        return {p for p in able if p.propagate and len(p.users) == 1 and 4 * p.count >= 2 * ROWS}
-
-
-@dataclass(frozen=True)
-class Flush:
-    """After backward of node `node`, the elements [begin, end) of the parameter group are updated."""
-
-    node: int
-    begin: int
-    end: int
 
 
 class Update(Protocol):

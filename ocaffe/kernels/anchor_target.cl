@@ -1,7 +1,7 @@
 /* AnchorTarget: what a region proposal network is to learn, for every anchor. Anchor number k = (a H + row) W + column, the order of the labels' top.
  *
  * GROUP   work-items of the one group of `thin`, a power of two
- * STEP_*  words of the step buffer (ocaffe/graph/recorder.py)
+ * STEP_*  words of the step buffer (ocaffe/ir/recorder.py)
  *
  * Work-items: overlaps: (anchors, true boxes); label, targets: anchors; thin: one group.
  */

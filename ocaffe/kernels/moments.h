@@ -1,4 +1,4 @@
-/* Sums over all values of a channel that a work-group writes (ocaffe/memory/moments.py), if MOMENTS is defined:
+/* Sums over all values of a channel that a work-group writes (ocaffe/passes/channel_reduction_fusion.py), if MOMENTS is defined:
    1  statistics: moments[3][channels][parts], of each channel the number of values, their mean, and the sum of squares of what they differ from it
    2  sums for BatchNorm's backward pass, of which the gradient dy is written: moments[2][channels][parts], of g and of g * h. h = (x - mean) * inverse is what was
       normalised, g the gradient of h * scale + bias: dy * DERIVATIVE, an expression of `pre`, that sum, in parentheses; without DERIVATIVE there is neither scale nor bias to

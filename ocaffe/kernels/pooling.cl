@@ -1,5 +1,5 @@
 /* Pooling over windows in H x W or D x H x W, one work-item for each element of what is written: on GPUs; on CPUs for what pooling_cpu.cl
- * leaves out. Defines: see pooling.h; STEP_*: words of the step buffer (ocaffe/graph/recorder.py).
+ * leaves out. Defines: see pooling.h; STEP_*: words of the step buffer (ocaffe/ir/recorder.py).
  *
  * Work-items: (elements of a sample, samples).
  */

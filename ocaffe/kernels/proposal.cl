@@ -1,6 +1,6 @@
 /* Proposal: the boxes that a region proposal network predicts. Proposal number k = (row W + column) A + a.
  *
- * STEP_*  words of the step buffer (ocaffe/graph/recorder.py); nothing is drawn here
+ * STEP_*  words of the step buffer (ocaffe/ir/recorder.py); nothing is drawn here
  *
  * Work-items: candidates: anchors; chosen: rows.
  */

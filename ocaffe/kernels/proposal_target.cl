@@ -1,6 +1,6 @@
 /* ProposalTarget: a sample of the proposals and of the true boxes, with what a detector is to learn of each.
  *
- * STEP_*  words of the step buffer (ocaffe/graph/recorder.py)
+ * STEP_*  words of the step buffer (ocaffe/ir/recorder.py)
  *
  * Candidates are the regions (image, x1, y1, x2, y2), then the true boxes (x1, y1, x2, y2, label) of the first image.
  *

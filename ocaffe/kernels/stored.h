@@ -1,4 +1,4 @@
-/* Operands that may stand in memory in 16 bits (ocaffe/memory/storage.py). A kernel that can read or write one so declares it with a type of its own, a define
+/* Operands that may stand in memory in 16 bits (ocaffe/passes/bf16.py). A kernel that can read or write one so declares it with a type of its own, a define
    such as SOURCE_T, which is `float` or `bfloat`: bfloat16, the upper half of a float. It computes with floats.
 
    SOURCE_T, GIVEN_T  what is read, and the second operand of two     RESULT_T  what is written, or added to     SIGN_T  gate.h     NORMAL_T  moments.h

@@ -10,7 +10,7 @@
    RULE   0 SGD, 1 Nesterov, 2 AdaGrad, 3 RMSProp, 4 AdaDelta, 5 Adam, 6 AdamW: Adam without weight decay in its gradient; the weights themselves decay
    L1     1 = weight decay by sign(w) instead of w
    EMA    1 = keep a moving average of the weights
-   STEP_* words of the step buffer (ocaffe/graph/recorder.py): RATE; ITERATION with EMA; SCALE (the bias correction) with Adam and AdamW
+   STEP_* words of the step buffer (ocaffe/ir/recorder.py): RATE; ITERATION with EMA; SCALE (the bias correction) with Adam and AdamW
 
    update:   work-item (lane, block)
    sum_squares: work-group of LANES per block -> one partial sum a block;  clip_scale: one work-group of LANES adds them in order */

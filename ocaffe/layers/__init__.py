@@ -11,6 +11,6 @@ def __getattr__(name: str) -> Any:
     """What makes a layer of the type `name`, which begins with a capital letter; any type, as other Caffes may have more."""
     if not name[:1].isupper():
         raise AttributeError(f"module 'ocaffe.layers' has no attribute {name!r}")
-    from ocaffe.net_spec import layer_maker
+    from ocaffe.layers.spec import layer_maker
 
     return layer_maker(name)

@@ -3,8 +3,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ocaffe.graph.ir import Blob, Shape, split_axes
-from ocaffe.graph.recorder import Recorder
+from ocaffe.ir.graph import Blob
+from ocaffe.ir.recorder import Recorder
+from ocaffe.ir.tensor import Shape, split_axes
 from ocaffe.layers.base import Layer, register
 from ocaffe.layers.loss import check_labels, ignored
 from ocaffe.ops.softmax import accuracy

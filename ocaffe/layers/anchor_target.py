@@ -4,8 +4,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from ocaffe.graph.ir import Blob, Shape
-from ocaffe.graph.recorder import Recorder
+from ocaffe.ir.graph import Blob
+from ocaffe.ir.recorder import Recorder
+from ocaffe.ir.tensor import Shape
 from ocaffe.layers.anchors import ANCHORS, WithoutGradient, base_anchors, check_anchors, check_one_image, check_rows, settings
 from ocaffe.layers.base import register
 from ocaffe.ops.anchors import over, thin

@@ -5,8 +5,9 @@ from collections.abc import Sequence
 
 from ocaffe.data.annotated import TRANSFORM_FIELDS, AnnotatedSource
 from ocaffe.data.source import key_of, upload
-from ocaffe.graph.ir import Blob, Shape
-from ocaffe.graph.recorder import Recorder
+from ocaffe.ir.graph import Blob
+from ocaffe.ir.recorder import Recorder
+from ocaffe.ir.tensor import Shape
 from ocaffe.layers.base import Layer, register
 from ocaffe.layers.data import transform_of
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ocaffe.errors import shape_text
-from ocaffe.graph.ir import Blob, Shape
-from ocaffe.graph.recorder import Recorder
+from ocaffe.ir.graph import Blob
+from ocaffe.ir.recorder import Recorder
+from ocaffe.ir.tensor import Shape
 from ocaffe.layers.base import Layer, register
-from ocaffe.onnx.graph import OnnxGraph
+from ocaffe.onnx.builder.graph import OnnxGraph
+from ocaffe.ops.alias import alias_diff
 from ocaffe.ops.expression import Read, pointwise, reduce
 
 
@@ -50,4 +52,4 @@ class Axpy(Layer):
         if propagate[1]:
             pointwise(rec, "y0 = x0 * x1", reads=[self.factor(bottoms), dy], writes=[rec.diff_of(bottoms[1])])
         if propagate[2]:
-            rec.alias_diff(bottoms[2], tops[0])
+            alias_diff(rec, bottoms[2], tops[0])

@@ -10,13 +10,15 @@ from typing import Any
 import numpy as np
 
 from ocaffe import proto
-from ocaffe.graph.ir import Blob, Parameter, Ref, Shape
-from ocaffe.graph.recorder import Recorder
+from ocaffe.ir.graph import Blob, Parameter
+from ocaffe.ir.layer import AbstractLayer
+from ocaffe.ir.recorder import Recorder
+from ocaffe.ir.tensor import Ref, Shape
 from ocaffe.layers.activation import Activation
 from ocaffe.layers.base import Layer, ParamBlob, register
 from ocaffe.layers.relu import ReLU
 from ocaffe.layers.scale import Scale
-from ocaffe.onnx.graph import OnnxGraph
+from ocaffe.onnx.builder.graph import OnnxGraph
 from ocaffe.ops.expression import Read, pointwise, reduce
 
 CUDNN_LEAST_EPS = 1e-5  # CUDNN_BN_MIN_EPSILON, which NVCaffe keeps to on every device
@@ -40,7 +42,7 @@ RELU = Activated("x > 0 ? x : slope * x", "x > 0 ? 1 : slope", {"slope": 0.0})
 OWN_NAMES = frozenset({"n", "d", "g", "h", "t", "y", "pre", "eps", "mean", "inverse", "variance", "weight"})  # of the texts here
 
 
-def _activated(layer: Layer) -> Activated | None:
+def _activated(layer: AbstractLayer) -> Activated | None:
     """What a layer computes, if it can be the end of a normalization."""
     if isinstance(layer, ReLU):
         return replace(RELU, scalars={"slope": layer.slope})
@@ -286,7 +288,7 @@ class BatchNorm(ChannelNorm):
     def by_sample(self) -> bool:
         return super().by_sample and not self.own().update_global_stats
 
-    def merged(self, following: Sequence[Layer]) -> tuple[Layer, int]:
+    def merged(self, following: Sequence[AbstractLayer]) -> tuple[AbstractLayer, int]:
         """With the Scale that makes it Caffe's batch normalization, and a ReLU or the like: two passes in backward instead of five, no normalized x kept."""
         result, count = copy.copy(self), 0
         if not self.of_batch or not self.plain:

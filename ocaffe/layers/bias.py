@@ -5,10 +5,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from ocaffe.errors import shape_text
-from ocaffe.graph.ir import Blob, Ref, Shape
-from ocaffe.graph.recorder import Recorder
+from ocaffe.ir.graph import Blob
+from ocaffe.ir.recorder import Recorder
+from ocaffe.ir.tensor import Ref, Shape
 from ocaffe.layers.base import Layer, ParamBlob, register
-from ocaffe.onnx.graph import OnnxGraph
+from ocaffe.onnx.builder.graph import OnnxGraph
+from ocaffe.ops.alias import alias_diff
 from ocaffe.ops.expression import pointwise, reduce
 
 
@@ -88,4 +90,4 @@ class Bias(Broadcast):
         if gradient is not None:
             reduce(rec, "v0 = x0", reads=[tops[0].diff], writes=[gradient], axes=self.others)
         if propagate[0]:
-            rec.alias_diff(bottoms[0], tops[0])
+            alias_diff(rec, bottoms[0], tops[0])

@@ -8,11 +8,12 @@ import numpy as np
 
 from ocaffe import proto
 from ocaffe.errors import shape_text
-from ocaffe.graph.ir import Blob, Shape
-from ocaffe.graph.recorder import Recorder
+from ocaffe.ir.graph import Blob
+from ocaffe.ir.recorder import Recorder
+from ocaffe.ir.tensor import Shape
 from ocaffe.layers.base import LayerClass, ParamBlob, register
 from ocaffe.layers.batch_norm import ChannelNorm
-from ocaffe.onnx.graph import OnnxGraph
+from ocaffe.onnx.builder.graph import OnnxGraph
 from ocaffe.ops.expression import Read
 
 RUNNING = ("slope_filler", "bias_filler", "momentum", "eps", "frozen", "engine")  # fields of PSPNet's and TSN's BN

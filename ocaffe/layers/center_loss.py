@@ -4,8 +4,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from ocaffe.graph.ir import Blob, Ref, Shape
-from ocaffe.graph.recorder import Recorder
+from ocaffe.ir.graph import Blob
+from ocaffe.ir.recorder import Recorder
+from ocaffe.ir.tensor import Ref, Shape
 from ocaffe.layers.base import Layer, ParamBlob, register
 from ocaffe.layers.loss import check_batch, check_labels
 from ocaffe.ops.expression import pointwise, reduce

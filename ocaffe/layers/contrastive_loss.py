@@ -5,8 +5,9 @@ import math
 from collections.abc import Sequence
 
 from ocaffe.errors import shape_text
-from ocaffe.graph.ir import Blob, Shape
-from ocaffe.graph.recorder import Recorder
+from ocaffe.ir.graph import Blob
+from ocaffe.ir.recorder import Recorder
+from ocaffe.ir.tensor import Shape
 from ocaffe.layers.base import Layer, register
 from ocaffe.ops.expression import Read, pointwise, reduce
 

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from ocaffe.errors import shape_text
-from ocaffe.graph.ir import Blob, Ref, Role, Shape
-from ocaffe.graph.recorder import Recorder
+from ocaffe.ir.graph import Blob
+from ocaffe.ir.recorder import Recorder
+from ocaffe.ir.tensor import Ref, Role, Shape
 from ocaffe.layers.base import Arity, Layer, ParamBlob, register
-from ocaffe.onnx.graph import OnnxGraph
+from ocaffe.onnx.builder.graph import OnnxGraph
 from ocaffe.ops import convolution
 from ocaffe.ops.convolution import Axes, ConvGeometry
 from ocaffe.ops.expression import pointwise

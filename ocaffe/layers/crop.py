@@ -4,10 +4,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ocaffe.errors import shape_text
-from ocaffe.graph.ir import Blob, Ref, Role, Shape
-from ocaffe.graph.recorder import Recorder
+from ocaffe.ir.graph import Blob
+from ocaffe.ir.recorder import Recorder
+from ocaffe.ir.tensor import Ref, Role, Shape
 from ocaffe.layers.base import Layer, register
-from ocaffe.onnx.graph import OnnxGraph
+from ocaffe.onnx.builder.graph import OnnxGraph
+from ocaffe.ops.alias import alias_diff
 from ocaffe.ops.copy import copy
 from ocaffe.ops.expression import pointwise
 from ocaffe.ops.rearrange import crop, uncrop
@@ -69,7 +71,7 @@ class Crop(Layer):
             assert bottoms[0].diff is not None
             uncrop(rec, tops[0].diff, bottoms[0].diff, self.starts)
         elif propagate[0]:
-            rec.alias_diff(bottoms[0], tops[0])
+            alias_diff(rec, bottoms[0], tops[0])
         if propagate[1]:
             if bottoms[1].diff is None:  # there is none yet where nothing moves
                 bottoms[1].diff = Ref(f"{bottoms[1].name}.diff", bottoms[1].shape, Role.DIFF)

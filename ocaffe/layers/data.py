@@ -9,8 +9,9 @@ from ocaffe.data.pictures import PictureSource
 from ocaffe.data.source import key_of, upload
 from ocaffe.data.transform import Transform
 from ocaffe.errors import Error
-from ocaffe.graph.ir import Blob, Shape
-from ocaffe.graph.recorder import Recorder
+from ocaffe.ir.graph import Blob
+from ocaffe.ir.recorder import Recorder
+from ocaffe.ir.tensor import Shape
 from ocaffe.layers.base import Layer, register
 
 

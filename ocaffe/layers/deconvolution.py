@@ -2,8 +2,8 @@
 from __future__ import annotations
 
 from ocaffe.errors import shape_text
-from ocaffe.graph.ir import Ref, Shape
-from ocaffe.graph.recorder import Recorder
+from ocaffe.ir.recorder import Recorder
+from ocaffe.ir.tensor import Ref, Shape
 from ocaffe.layers.base import register
 from ocaffe.layers.convolution import Filters
 from ocaffe.ops import convolution

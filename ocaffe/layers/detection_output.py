@@ -5,11 +5,12 @@ import math
 from collections.abc import Sequence
 
 from ocaffe.errors import shape_text
-from ocaffe.graph.ir import Blob, Shape
-from ocaffe.graph.recorder import Recorder
+from ocaffe.ir.graph import Blob
+from ocaffe.ir.recorder import Recorder
+from ocaffe.ir.tensor import Shape
 from ocaffe.layers.base import Layer, register
-from ocaffe.onnx.detection import detect
-from ocaffe.onnx.graph import OnnxGraph
+from ocaffe.onnx.builder.detection import detect
+from ocaffe.onnx.builder.graph import OnnxGraph
 from ocaffe.ops.detection import Detection
 from ocaffe.ops.nms import ALL
 

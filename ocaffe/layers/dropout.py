@@ -5,10 +5,12 @@ from collections.abc import Sequence
 
 from ocaffe import proto
 from ocaffe.errors import shape_text
-from ocaffe.graph.ir import Blob, Ref, Shape
-from ocaffe.graph.recorder import Recorder
+from ocaffe.ir.graph import Blob
+from ocaffe.ir.recorder import Recorder
+from ocaffe.ir.tensor import Ref, Shape
 from ocaffe.layers.base import Layer, register
-from ocaffe.onnx.graph import OnnxGraph
+from ocaffe.onnx.builder.graph import OnnxGraph
+from ocaffe.ops.alias import alias_diff
 from ocaffe.ops.expression import pointwise
 
 
@@ -49,7 +51,7 @@ class Dropout(Layer):
             assert bottoms[0].diff is not None
             self.apply(rec, tops[0].diff, bottoms[0].diff)
         else:
-            rec.alias_diff(bottoms[0], tops[0])
+            alias_diff(rec, bottoms[0], tops[0])
 
     def apply(self, rec: Recorder, x: Ref, y: Ref) -> None:
         if self.training:
@@ -89,7 +91,7 @@ class SpatialDropout(Layer):
             assert bottoms[0].diff is not None
             self.apply(rec, tops[0].diff, bottoms[0].diff)
         else:
-            rec.alias_diff(bottoms[0], tops[0])
+            alias_diff(rec, bottoms[0], tops[0])
 
     def apply(self, rec: Recorder, x: Ref, y: Ref) -> None:
         factor = rec.scratch("factor", x.shape[:2])

@@ -9,10 +9,11 @@ import numpy as np
 from ocaffe import proto
 from ocaffe.data.dummy import FillerSource
 from ocaffe.data.source import key_of, upload
-from ocaffe.graph.ir import Blob, Ref, Role, Shape
-from ocaffe.graph.recorder import Recorder
+from ocaffe.ir.graph import Blob
+from ocaffe.ir.recorder import Recorder
+from ocaffe.ir.tensor import Ref, Role, Shape
 from ocaffe.layers.base import Layer, register
-from ocaffe.onnx.graph import OnnxGraph
+from ocaffe.onnx.builder.graph import OnnxGraph
 
 _LEGACY = ("num", "channels", "height", "width")
 

@@ -7,10 +7,12 @@ import numpy as np
 
 from ocaffe import proto
 from ocaffe.errors import shape_text
-from ocaffe.graph.ir import Blob, Ref, Shape
-from ocaffe.graph.recorder import Recorder
+from ocaffe.ir.graph import Blob
+from ocaffe.ir.recorder import Recorder
+from ocaffe.ir.tensor import Ref, Shape
 from ocaffe.layers.base import Layer, register
-from ocaffe.onnx.graph import OnnxGraph
+from ocaffe.onnx.builder.graph import OnnxGraph
+from ocaffe.ops.alias import alias_diff
 from ocaffe.ops.expression import pointwise
 
 
@@ -76,7 +78,7 @@ class Eltwise(Layer):
         wanted = [i for i, bottom in enumerate(bottoms) if propagate[i]]
         if self.operation == proto.EltwiseParameter.SUM:
             for i in [i for i in wanted if self.coeff[i] == 1 and bottoms[i].diff is None]:
-                rec.alias_diff(bottoms[i], tops[0])
+                alias_diff(rec, bottoms[i], tops[0])
                 wanted.remove(i)
             terms = ["x0" if self.coeff[i] == 1 else f"c{i} * x0" for i in wanted]
             reads, scalars = [dy], {f"c{i}": self.coeff[i] for i in wanted if self.coeff[i] != 1}

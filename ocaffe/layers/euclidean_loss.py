@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from ocaffe.errors import shape_text
-from ocaffe.graph.ir import Blob, Ref, Shape
-from ocaffe.graph.recorder import Recorder
+from ocaffe.ir.graph import Blob
+from ocaffe.ir.recorder import Recorder
+from ocaffe.ir.tensor import Ref, Shape
 from ocaffe.layers.base import Arity, Layer, register
 from ocaffe.layers.loss import check_batch
 from ocaffe.ops.expression import Read, pointwise, reduce

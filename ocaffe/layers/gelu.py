@@ -5,12 +5,13 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ocaffe.graph.ir import Blob, Shape
+from ocaffe.ir.graph import Blob
+from ocaffe.ir.tensor import Shape
 from ocaffe.layers.activation import Activation
 from ocaffe.layers.base import register
 
 if TYPE_CHECKING:
-    from ocaffe.onnx.graph import OnnxGraph
+    from ocaffe.onnx.builder.graph import OnnxGraph
 
 RATE = math.sqrt(2 / math.pi)  # of the approximation by tanh
 

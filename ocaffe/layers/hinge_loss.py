@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ocaffe.graph.ir import Blob, Ref, Shape
-from ocaffe.graph.recorder import Recorder
+from ocaffe.ir.graph import Blob
+from ocaffe.ir.recorder import Recorder
+from ocaffe.ir.tensor import Ref, Shape
 from ocaffe.layers.base import Layer, register
 from ocaffe.layers.loss import check_batch, check_labels, refuse_smoothing
 from ocaffe.ops.expression import Read, pointwise, reduce

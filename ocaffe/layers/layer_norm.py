@@ -5,13 +5,14 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ocaffe.graph.ir import Blob, Ref, Shape
-from ocaffe.graph.recorder import Recorder
+from ocaffe.ir.graph import Blob
+from ocaffe.ir.recorder import Recorder
+from ocaffe.ir.tensor import Ref, Shape
 from ocaffe.layers.base import Layer, register
 from ocaffe.ops.expression import Read, pointwise, reduce
 
 if TYPE_CHECKING:
-    from ocaffe.onnx.graph import OnnxGraph
+    from ocaffe.onnx.builder.graph import OnnxGraph
 
 
 @register("LayerNorm")

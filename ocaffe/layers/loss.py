@@ -6,7 +6,7 @@ from typing import Any
 
 from ocaffe import proto
 from ocaffe.errors import shape_text
-from ocaffe.graph.ir import Shape
+from ocaffe.ir.tensor import Shape
 from ocaffe.layers.base import Layer
 
 COUNTED = 0.0  # normalizer: the number of positions whose label is not ignored, known on the device alone

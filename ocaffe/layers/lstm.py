@@ -1,12 +1,13 @@
 """LSTM over all time steps of a batch of sequences."""
 from __future__ import annotations
 
-from ocaffe.graph.ir import Blob, Ref
-from ocaffe.graph.recorder import Recorder
+from ocaffe.ir.graph import Blob
+from ocaffe.ir.recorder import Recorder
+from ocaffe.ir.tensor import Ref
 from ocaffe.layers.base import register
 from ocaffe.layers.lstm_unit import BACKWARD, FORWARD, GATES, cell, gates_of
 from ocaffe.layers.recurrent import Recurrent
-from ocaffe.onnx.graph import OnnxGraph
+from ocaffe.onnx.builder.graph import OnnxGraph
 from ocaffe.ops.expression import Read, pointwise
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ocaffe.errors import shape_text
-from ocaffe.graph.ir import Blob, Ref, Shape
-from ocaffe.graph.recorder import Recorder
+from ocaffe.ir.graph import Blob
+from ocaffe.ir.recorder import Recorder
+from ocaffe.ir.tensor import Ref, Shape
 from ocaffe.layers.base import Layer, register
-from ocaffe.onnx.graph import OnnxGraph
+from ocaffe.onnx.builder.graph import OnnxGraph
 from ocaffe.ops.expression import Read, pointwise
 
 GATES = 4  # input, forget and output gate and the cell input, in this order: i, f, o, g

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from ocaffe.errors import shape_text
-from ocaffe.graph.ir import Blob, Ref, Role, Shape
-from ocaffe.graph.recorder import Recorder
+from ocaffe.ir.graph import Blob
+from ocaffe.ir.recorder import Recorder
+from ocaffe.ir.tensor import Ref, Role, Shape
 from ocaffe.layers.base import Layer, ParamBlob, register
 from ocaffe.ops.expression import Read, pointwise, reduce
 from ocaffe.ops.gemm import gemm

@@ -5,8 +5,9 @@ from collections.abc import Sequence
 
 from ocaffe import proto
 from ocaffe.errors import shape_text
-from ocaffe.graph.ir import Blob, Shape
-from ocaffe.graph.recorder import Recorder
+from ocaffe.ir.graph import Blob
+from ocaffe.ir.recorder import Recorder
+from ocaffe.ir.tensor import Shape
 from ocaffe.layers.base import Layer, register
 from ocaffe.layers.detection_output import check_predictions
 from ocaffe.layers.loss import COUNTED, normalization, refuse_smoothing

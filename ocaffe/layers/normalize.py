@@ -8,11 +8,12 @@ import numpy as np
 
 from ocaffe import proto
 from ocaffe.errors import shape_text
-from ocaffe.graph.ir import Blob, Ref, Shape, split_axes
-from ocaffe.graph.recorder import Recorder
+from ocaffe.ir.graph import Blob
+from ocaffe.ir.recorder import Recorder
+from ocaffe.ir.tensor import Ref, Shape, split_axes
 from ocaffe.layers.base import Layer, LayerClass, ParamBlob, register
 from ocaffe.layers.mvn import four_axes
-from ocaffe.onnx.graph import OnnxGraph
+from ocaffe.onnx.builder.graph import OnnxGraph
 from ocaffe.ops.expression import Read, pointwise, reduce
 
 

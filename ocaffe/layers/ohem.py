@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from ocaffe.errors import shape_text
-from ocaffe.graph.ir import Blob, Ref, Shape, split_axes
-from ocaffe.graph.recorder import Recorder
+from ocaffe.ir.graph import Blob
+from ocaffe.ir.recorder import Recorder
+from ocaffe.ir.tensor import Ref, Shape, split_axes
 from ocaffe.layers.anchors import WithoutGradient, check_rows
 from ocaffe.layers.base import Layer, register
 from ocaffe.layers.loss import check_batch, normalizer, refuse_smoothing

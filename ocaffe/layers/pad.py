@@ -6,14 +6,16 @@ from typing import TYPE_CHECKING
 
 from ocaffe import proto
 from ocaffe.errors import shape_text
-from ocaffe.graph.ir import Blob, Ref, Shape
-from ocaffe.graph.recorder import Recorder
+from ocaffe.ir.graph import Blob
+from ocaffe.ir.recorder import Recorder
+from ocaffe.ir.tensor import Ref, Shape
 from ocaffe.layers.base import Layer, register
+from ocaffe.ops.alias import alias_diff
 from ocaffe.ops.border import Border
 from ocaffe.ops.rearrange import crop, uncrop
 
 if TYPE_CHECKING:
-    from ocaffe.onnx.graph import OnnxGraph
+    from ocaffe.onnx.builder.graph import OnnxGraph
 
 MODE = proto.PadParameter
 
@@ -58,7 +60,7 @@ class Pad(Layer):
         dy = tops[0].diff
         assert dy is not None
         if not self.moves_data:
-            rec.alias_diff(bottoms[0], tops[0])
+            alias_diff(rec, bottoms[0], tops[0])
             return
         dx = bottoms[0].diff
         assert dx is not None

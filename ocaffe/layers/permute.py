@@ -4,10 +4,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ocaffe.errors import shape_text
-from ocaffe.graph.ir import Blob, Shape
-from ocaffe.graph.recorder import Recorder
+from ocaffe.ir.graph import Blob
+from ocaffe.ir.recorder import Recorder
+from ocaffe.ir.tensor import Shape
 from ocaffe.layers.base import Layer, register
-from ocaffe.onnx.graph import OnnxGraph
+from ocaffe.onnx.builder.graph import OnnxGraph
+from ocaffe.ops.alias import alias_diff
 from ocaffe.ops.rearrange import inverse, permute
 
 
@@ -48,7 +50,7 @@ class Permuted(Layer):
             assert bottoms[0].diff is not None
             permute(rec, tops[0].diff, bottoms[0].diff, tuple(self.split[axis] for axis in self.order), inverse(self.order))
         else:
-            rec.alias_diff(bottoms[0], tops[0])
+            alias_diff(rec, bottoms[0], tops[0])
 
 
 @register("Permute")

@@ -9,8 +9,9 @@ import numpy as np
 
 from ocaffe import log
 from ocaffe.errors import Error, shape_text
-from ocaffe.graph.ir import Blob, Ref, Shape, split_axes
-from ocaffe.graph.recorder import Recorder
+from ocaffe.ir.graph import Blob
+from ocaffe.ir.recorder import Recorder
+from ocaffe.ir.tensor import Ref, Shape, split_axes
 from ocaffe.layers.base import Arity, Layer, register
 from ocaffe.layers.loss import COUNTED, check_batch, check_labels, ignored, normalizer, refuse_smoothing, segnet_default
 from ocaffe.model.blob import read_blobproto

@@ -7,12 +7,13 @@ import numpy as np
 
 from ocaffe import proto
 from ocaffe.errors import shape_text
-from ocaffe.graph.ir import Blob, Shape
-from ocaffe.graph.recorder import Recorder
+from ocaffe.ir.graph import Blob
+from ocaffe.ir.recorder import Recorder
+from ocaffe.ir.tensor import Shape
 from ocaffe.layers.anchors import ANCHORS, WithoutGradient, base_anchors, check_anchors, check_one_image, settings
 from ocaffe.layers.base import register
-from ocaffe.onnx.detection import propose
-from ocaffe.onnx.graph import OnnxGraph
+from ocaffe.onnx.builder.detection import propose
+from ocaffe.onnx.builder.graph import OnnxGraph
 from ocaffe.ops.anchors import over
 from ocaffe.ops.copy import copy
 from ocaffe.ops.nms import rank, suppress

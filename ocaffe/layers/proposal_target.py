@@ -5,8 +5,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ocaffe.graph.ir import Blob, Shape
-from ocaffe.graph.recorder import Recorder
+from ocaffe.ir.graph import Blob
+from ocaffe.ir.recorder import Recorder
+from ocaffe.ir.tensor import Shape
 from ocaffe.layers.anchors import WithoutGradient, check_rows, settings
 from ocaffe.layers.base import register
 from ocaffe.ops.anchors import over

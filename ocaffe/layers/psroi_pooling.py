@@ -3,12 +3,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ocaffe.graph.ir import Blob, Shape
-from ocaffe.graph.recorder import Recorder
+from ocaffe.ir.graph import Blob
+from ocaffe.ir.recorder import Recorder
+from ocaffe.ir.tensor import Shape
 from ocaffe.layers.base import Layer, register
 from ocaffe.layers.roi_pooling import check_regions, without_gradient
-from ocaffe.onnx.graph import OnnxGraph
-from ocaffe.onnx.regions import psroi_pooled
+from ocaffe.onnx.builder.graph import OnnxGraph
+from ocaffe.onnx.builder.regions import psroi_pooled
 from ocaffe.ops.roi_pooling import PsRoiPooling
 
 

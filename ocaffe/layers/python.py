@@ -12,8 +12,9 @@ import numpy as np
 from ocaffe import pylayer
 from ocaffe.as_caffe import install_as_caffe
 from ocaffe.errors import Error
-from ocaffe.graph.ir import Blob, Ref, Shape
-from ocaffe.graph.recorder import Recorder
+from ocaffe.ir.graph import Blob
+from ocaffe.ir.recorder import Recorder
+from ocaffe.ir.tensor import Ref, Shape
 from ocaffe.layers.base import Layer, LayerClass, ParamBlob, register, registry
 from ocaffe.pylayer import Array, Arrays
 

@@ -9,10 +9,11 @@ import numpy as np
 
 from ocaffe import log
 from ocaffe.errors import Place, shape_text
-from ocaffe.graph.ir import Blob, Parameter, Ref, Role, Shape
-from ocaffe.graph.recorder import Recorder
+from ocaffe.ir.graph import Blob, Parameter
+from ocaffe.ir.recorder import Recorder
+from ocaffe.ir.tensor import Ref, Role, Shape
 from ocaffe.layers.base import Layer, ParamBlob
-from ocaffe.onnx.graph import OnnxGraph
+from ocaffe.onnx.builder.graph import OnnxGraph
 from ocaffe.ops.expression import Read, pointwise, reduce
 from ocaffe.ops.gemm import gemm
 

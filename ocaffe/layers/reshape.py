@@ -5,10 +5,12 @@ import math
 from collections.abc import Sequence
 
 from ocaffe.errors import shape_text
-from ocaffe.graph.ir import Blob, Shape
-from ocaffe.graph.recorder import Recorder
+from ocaffe.ir.graph import Blob
+from ocaffe.ir.recorder import Recorder
+from ocaffe.ir.tensor import Shape
 from ocaffe.layers.base import Layer, register
-from ocaffe.onnx.graph import OnnxGraph
+from ocaffe.onnx.builder.graph import OnnxGraph
+from ocaffe.ops.alias import alias_diff
 
 
 @register("Reshape")
@@ -57,4 +59,4 @@ class Reshape(Layer):
         graph.reshape(bottoms[0], to=tops[0])
 
     def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
-        rec.alias_diff(bottoms[0], tops[0])
+        alias_diff(rec, bottoms[0], tops[0])

@@ -3,11 +3,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ocaffe.graph.ir import Blob, Ref, Role
-from ocaffe.graph.recorder import Recorder
+from ocaffe.ir.graph import Blob
+from ocaffe.ir.recorder import Recorder
+from ocaffe.ir.tensor import Ref, Role
 from ocaffe.layers.base import ParamBlob, register
 from ocaffe.layers.recurrent import Recurrent
-from ocaffe.onnx.graph import OnnxGraph
+from ocaffe.onnx.builder.graph import OnnxGraph
 from ocaffe.ops.expression import Read, pointwise, reduce
 from ocaffe.ops.gemm import gemm
 

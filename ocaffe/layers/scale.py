@@ -4,11 +4,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ocaffe import proto
-from ocaffe.graph.ir import Blob, Shape
-from ocaffe.graph.recorder import Recorder
+from ocaffe.ir.graph import Blob
+from ocaffe.ir.recorder import Recorder
+from ocaffe.ir.tensor import Shape
 from ocaffe.layers.base import ParamBlob, register
 from ocaffe.layers.bias import Broadcast
-from ocaffe.onnx.graph import OnnxGraph
+from ocaffe.onnx.builder.graph import OnnxGraph
 from ocaffe.ops.expression import Read, pointwise, reduce
 
 

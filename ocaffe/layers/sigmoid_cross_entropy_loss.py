@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from ocaffe import proto
 from ocaffe.errors import shape_text
-from ocaffe.graph.ir import Blob, Shape
-from ocaffe.graph.recorder import Recorder
+from ocaffe.ir.graph import Blob
+from ocaffe.ir.recorder import Recorder
+from ocaffe.ir.tensor import Shape
 from ocaffe.layers.base import Layer, register
 from ocaffe.layers.loss import COUNTED, check_batch, ignored, normalizer, refuse_smoothing
 from ocaffe.ops.expression import Read, pointwise, reduce

@@ -5,11 +5,13 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from ocaffe.errors import shape_text
-from ocaffe.graph.ir import Blob, Shape
-from ocaffe.graph.recorder import Recorder
+from ocaffe.ir.graph import Blob
+from ocaffe.ir.recorder import Recorder
+from ocaffe.ir.tensor import Shape
 from ocaffe.layers.base import Layer, register
 from ocaffe.layers.concat import legacy_axis
-from ocaffe.onnx.graph import OnnxGraph
+from ocaffe.onnx.builder.graph import OnnxGraph
+from ocaffe.ops.alias import alias_diff
 from ocaffe.ops.copy import copy
 
 
@@ -70,7 +72,7 @@ class Slice(Layer):
 
     def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
         if not self.moves_data:
-            rec.alias_diff(bottoms[0], tops[0])
+            alias_diff(rec, bottoms[0], tops[0])
             return
         for top, (start, end) in zip(tops, pairwise(self.starts)):
             assert top.diff is not None and bottoms[0].diff is not None

@@ -4,8 +4,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ocaffe.graph.ir import Blob, Ref, Shape, split_axes
-from ocaffe.graph.recorder import Recorder
+from ocaffe.ir.graph import Blob
+from ocaffe.ir.recorder import Recorder
+from ocaffe.ir.tensor import Ref, Shape, split_axes
 from ocaffe.layers.base import Layer, LayerClass, register
 from ocaffe.layers.loss import check_batch, check_labels, ignored, label_smoothing, normalizer, segnet_default
 from ocaffe.layers.probability_loss import WeightedSoftmaxWithLoss

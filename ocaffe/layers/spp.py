@@ -6,12 +6,13 @@ from collections.abc import Sequence
 
 from ocaffe import proto
 from ocaffe.errors import shape_text
-from ocaffe.graph.ir import Blob, Ref, Shape
-from ocaffe.graph.recorder import Recorder
+from ocaffe.ir.graph import Blob
+from ocaffe.ir.recorder import Recorder
+from ocaffe.ir.tensor import Ref, Shape
 from ocaffe.layers.base import Layer, register
 from ocaffe.layers.window import Window, pair_text
-from ocaffe.onnx.graph import OnnxGraph
-from ocaffe.onnx.pooling import pooled
+from ocaffe.onnx.builder.graph import OnnxGraph
+from ocaffe.onnx.builder.pooling import pooled
 from ocaffe.ops.pooling import Pair, Pool
 
 

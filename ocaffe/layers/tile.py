@@ -3,10 +3,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ocaffe.graph.ir import Blob, Shape
-from ocaffe.graph.recorder import Recorder
+from ocaffe.ir.graph import Blob
+from ocaffe.ir.recorder import Recorder
+from ocaffe.ir.tensor import Shape
 from ocaffe.layers.base import Layer, register
-from ocaffe.onnx.graph import OnnxGraph
+from ocaffe.onnx.builder.graph import OnnxGraph
+from ocaffe.ops.alias import alias_diff
 from ocaffe.ops.expression import reduce
 from ocaffe.ops.rearrange import tile
 
@@ -40,7 +42,7 @@ class Tile(Layer):
     def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
         assert tops[0].diff is not None
         if not self.moves_data:
-            rec.alias_diff(bottoms[0], tops[0])
+            alias_diff(rec, bottoms[0], tops[0])
             return
         x, axis = bottoms[0].shape, self.tile_axis
         assert bottoms[0].diff is not None

@@ -7,10 +7,12 @@ from typing import Any
 import numpy as np
 
 from ocaffe.errors import shape_text
-from ocaffe.graph.ir import Blob, Shape
-from ocaffe.graph.recorder import Recorder
+from ocaffe.ir.graph import Blob
+from ocaffe.ir.recorder import Recorder
+from ocaffe.ir.tensor import Shape
 from ocaffe.layers.base import Layer, LayerClass, register
-from ocaffe.onnx.graph import OnnxGraph
+from ocaffe.onnx.builder.graph import OnnxGraph
+from ocaffe.ops.alias import alias_diff
 from ocaffe.ops.expression import pointwise
 from ocaffe.ops.upsample import nearest, nearest_backward, unpool, unpool_backward
 
@@ -68,7 +70,7 @@ class Nearest(Upsample):
             assert bottoms[0].diff is not None
             nearest_backward(rec, tops[0].diff, bottoms[0].diff, self.scale)
         else:
-            rec.alias_diff(bottoms[0], tops[0])
+            alias_diff(rec, bottoms[0], tops[0])
 
 
 class Unpooling(Upsample):

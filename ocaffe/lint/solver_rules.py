@@ -7,8 +7,8 @@ from typing import Any
 from ocaffe import log, proto
 from ocaffe.errors import Error, Place
 from ocaffe.graph.build import build
-from ocaffe.lint import FED, Finding, Job, View, job_rule, own_param
 from ocaffe.lint.data import PARAMS, labels, param_of, samples
+from ocaffe.lint.rules import FED, Finding, Job, View, job_rule, own_param
 
 _POLICY_NEEDS = {  # policy: the fields that it reads
     "step": ("gamma", "stepsize"), "exp": ("gamma",), "inv": ("gamma", "power"), "multistep": ("gamma", "stepvalue"), "poly": ("power",),

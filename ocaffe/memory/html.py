@@ -5,7 +5,8 @@ import html
 from collections.abc import Sequence
 
 from ocaffe.errors import shape_text
-from ocaffe.graph.ir import Ref, Role, Schedule
+from ocaffe.ir.launch import Schedule
+from ocaffe.ir.tensor import Ref, Role
 from ocaffe.memory.plan import MemoryPlan
 from ocaffe.memory.report import size_text
 

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 
-from ocaffe.graph.ir import Ref, Schedule, roots
+from ocaffe.ir.launch import Schedule, roots
+from ocaffe.ir.tensor import Ref
 
 GOOD = 1.002  # of the bound: good enough to stop
 LARGE = 100  # a Ref of this part of the bound, or more, is worth a place in the search for a better order

@@ -4,7 +4,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ocaffe.errors import Error, shape_text
-from ocaffe.graph.ir import Graph, Ref, Role, Schedule, roots
+from ocaffe.ir.graph import Graph
+from ocaffe.ir.launch import Schedule, roots
+from ocaffe.ir.tensor import Ref, Role
 from ocaffe.memory.plan import MemoryPlan
 
 ROLES = {

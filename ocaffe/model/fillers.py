@@ -14,7 +14,7 @@ import numpy as np
 
 from ocaffe import proto
 from ocaffe.errors import Error, shape_text
-from ocaffe.graph.ir import Shape
+from ocaffe.ir.tensor import Shape
 
 Fill = Callable[[Any, Shape, np.random.Generator], np.ndarray]
 

@@ -11,8 +11,7 @@ import numpy as np
 
 from ocaffe.errors import Error
 from ocaffe.files import atomic_write
-from ocaffe.model.state import Cursor, SolverState
-from ocaffe.model.weights import LayerWeights, Weights
+from ocaffe.model.records import Cursor, LayerWeights, SolverState, Weights
 
 try:
     import h5py

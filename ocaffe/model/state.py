@@ -3,9 +3,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
@@ -13,6 +11,8 @@ from ocaffe.errors import Error
 from ocaffe.files import atomic_write
 from ocaffe.model import wire
 from ocaffe.model.blob import decode_blob, encode_blob, malformed
+from ocaffe.model.records import Cursor as Cursor
+from ocaffe.model.records import SolverState as SolverState
 from ocaffe.model.sniff import is_hdf5, is_text, open_head
 
 # field numbers of SolverState and DataCursor
@@ -20,33 +20,6 @@ _ITER, _LEARNED_NET, _HISTORY, _STEP, _CURSOR, _SEED, _CHOICES = 1, 2, 3, 4, 500
 _AVERAGED_NET, _BEST_VALUE, _BEST_ITER = 50003, 50004, 50005
 _DOUBLE = struct.Struct("<d")
 _CURSOR_LAYER, _CURSOR_NET, _CURSOR_BATCH = 1, 2, 3
-
-
-class Cursor(NamedTuple):
-    """Where a data layer stands: `batch` batches delivered in net 'train' or 'test 0', 'test 1', ..."""
-
-    layer: str
-    net: str
-    batch: int
-
-
-@dataclass
-class SolverState:
-    """`history`: read-only arrays in the solver's order. `learned_net`: the weights file, as the path was given.
-    A state that Caffe wrote has no `cursors`, no `random_seed` and empty `choices` (JSON).
-
-    `averaged_net`: the file of the weights' moving average, if there is one; `best_value` of the solver's best_output, reached at `best_iter`."""
-
-    iter: int
-    learned_net: str = ""
-    history: list[np.ndarray] = field(default_factory=list)
-    current_step: int = 0
-    cursors: list[Cursor] = field(default_factory=list)
-    random_seed: int | None = None
-    choices: str = ""
-    averaged_net: str = ""
-    best_value: float | None = None
-    best_iter: int | None = None
 
 
 def read_state(path: str | Path) -> SolverState:

@@ -6,7 +6,6 @@ A caffemodel is a NetParameter. Of it the reader takes only what all forks of Ca
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,6 +15,8 @@ from ocaffe.errors import Error
 from ocaffe.files import atomic_write
 from ocaffe.model import wire
 from ocaffe.model.blob import decode_blob, encode_blob, malformed
+from ocaffe.model.records import LayerWeights as LayerWeights
+from ocaffe.model.records import Weights as Weights
 from ocaffe.model.sniff import is_hdf5, is_text, open_head
 from ocaffe.model.text import without_private
 from ocaffe.model.upgrade import v0_type, v1_type
@@ -32,25 +33,6 @@ class _Numbers(NamedTuple):
 
 
 _V0, _V1, _V2 = _Numbers(1, 2, 50), _Numbers(4, 5, 6), _Numbers(1, 2, 7)
-
-
-@dataclass
-class LayerWeights:
-    """One layer of a weights file. `blobs` are read-only arrays as stored; None where an HDF5 file left out a blob because
-    another layer, which shares it, has it. `type` is '' where the file does not say."""
-
-    name: str
-    type: str = ""
-    blobs: list[np.ndarray | None] = field(default_factory=list)
-
-
-@dataclass
-class Weights:
-    """The layers of a weights file, in its order, layers without blobs included."""
-
-    name: str
-    layers: list[LayerWeights]
-    path: str = ""
 
 
 def weight_files(weights: Sequence[str]) -> list[str]:

@@ -11,7 +11,7 @@ import numpy as np
 from ocaffe import proto
 from ocaffe.data.transform import Transform
 from ocaffe.errors import Error, Place
-from ocaffe.graph.ir import Shape
+from ocaffe.ir.tensor import Shape
 from ocaffe.layers.base import registry
 
 DATA = {"AnnotatedData", "Data", "DenseImageData", "HDF5Data", "ImageData", "MemoryData", "WindowData"}

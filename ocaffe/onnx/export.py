@@ -1,23 +1,23 @@
 """The walk from a net to an ONNX model: every layer writes its own nodes (`Layer.onnx`)."""
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ocaffe import log, proto
+from ocaffe import log
+from ocaffe.compiler.network import first_values, fitting, phase_net, recognise
 from ocaffe.errors import Error, Place
 from ocaffe.graph.build import build
-from ocaffe.graph.ir import Blob, Graph, Parameter, Shape
+from ocaffe.ir.graph import Blob, Graph, Parameter
 from ocaffe.layers.base import registry
 from ocaffe.model.text import read_net
 from ocaffe.model.weights import Weights, read_weights
-from ocaffe.network import first_values, fitting, phase_net, recognise
+from ocaffe.onnx.builder.graph import OnnxGraph
 from ocaffe.onnx.deploy import Deployed, deploy
 from ocaffe.onnx.fold import fold
-from ocaffe.onnx.graph import OnnxGraph
+from ocaffe.onnx.options import Options as Options
 
 if TYPE_CHECKING:
     import onnx
@@ -25,28 +25,6 @@ if TYPE_CHECKING:
 RECURRENT = ("LSTM", "RNN")
 OLDEST_OPSET = 13  # before it Softmax flattened its input, wrong for all but two axes
 BATCH, STEPS = "batch", "steps"  # symbols of an axis that is not fixed: the first; of sequences it counts time
-
-
-@dataclass(frozen=True)
-class Options:
-    """What an export can be asked for. `activate`: losses leave their Softmax or Sigmoid; `cut_at`: the blobs to end with; `shapes`: of inputs;
-    `fillers`: parameters that the weights lack may have the values of their fillers; `bake`: mean and scale of the data layer go into the model."""
-
-    opset: int = 17
-    dynamic_batch: bool = False
-    fold: bool = False
-    fp16: bool = False
-    raw_detection: bool = False
-    bake: bool = False
-    activate: bool = False
-    fillers: bool = False
-    cut_at: Sequence[str] = ()
-    shapes: Mapping[str, Shape] = field(default_factory=dict)
-    phase: int = proto.TEST
-    level: int = 0
-    stages: tuple[str, ...] = ()
-    seed: int = 0
-    unknown_fields: bool = False
 
 
 @dataclass

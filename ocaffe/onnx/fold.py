@@ -5,7 +5,7 @@ from collections import Counter
 
 import numpy as np
 
-from ocaffe.onnx.graph import OnnxGraph, OnnxNode
+from ocaffe.onnx.builder.graph import OnnxGraph, OnnxNode
 
 PRODUCTS = ("Conv", "ConvTranspose", "Gemm")
 Affine = tuple[np.ndarray, np.ndarray]  # scale and shift of every channel

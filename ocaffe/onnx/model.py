@@ -13,11 +13,11 @@ from onnx import TensorProto, helper, numpy_helper
 
 from ocaffe import __version__
 from ocaffe.files import atomic_write
-from ocaffe.graph.ir import Blob, Graph
-from ocaffe.onnx.graph import Body, OnnxGraph, OnnxNode, all_nodes
+from ocaffe.ir.graph import Blob, Graph
+from ocaffe.onnx.builder.graph import Body, OnnxGraph, OnnxNode, all_nodes
 
 if TYPE_CHECKING:
-    from ocaffe.onnx.export import Options
+    from ocaffe.onnx.options import Options
 
 SMALL = 1 << 10  # bytes of a constant that may decide shapes
 LARGEST = (1 << 31) - (1 << 24)  # bytes of weights: a protocol buffer holds 2 GiB at the most, and there is the rest of the model

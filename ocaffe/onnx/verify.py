@@ -12,13 +12,14 @@ from typing import Any
 import numpy as np
 import onnx
 
+from ocaffe.api.net import Net
 from ocaffe.data.decode import Color, open_image, planes
 from ocaffe.data.resample import resize
 from ocaffe.errors import Error, shape_text
-from ocaffe.graph.ir import Graph, Node, Shape
-from ocaffe.net import Net
+from ocaffe.ir.graph import Graph, Node
+from ocaffe.ir.tensor import Shape
+from ocaffe.onnx.builder.graph import origin
 from ocaffe.onnx.export import Exported
-from ocaffe.onnx.graph import origin
 from ocaffe.onnx.model import detached, is_large
 
 TOLERANCE = 1e-4  # of the largest magnitude in a blob

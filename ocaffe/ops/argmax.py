@@ -1,8 +1,8 @@
 """The largest values along an axis and their indices: kernels/argmax.cl."""
 from __future__ import annotations
 
-from ocaffe.graph.ir import Ref, split_axes
-from ocaffe.graph.recorder import Recorder
+from ocaffe.ir.recorder import Recorder
+from ocaffe.ir.tensor import Ref, split_axes
 
 BLOCK = 16  # positions of a CPU's work-item, if there are so many side by side
 GPU_GROUP = 64

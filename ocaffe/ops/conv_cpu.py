@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import gcd
 
-from ocaffe.graph.ir import NO_ACTIVATION, Ref
-from ocaffe.graph.recorder import Recorder
+from ocaffe.ir.launch import NO_ACTIVATION
+from ocaffe.ir.recorder import Recorder
+from ocaffe.ir.tensor import Ref
 from ocaffe.ops import conv_pointwise_cpu, gemm_cpu, winograd_cpu
 from ocaffe.ops.conv_parts_cpu import even, filter_slices, pack, sliced
 from ocaffe.ops.convolution import ConvGeometry

@@ -3,16 +3,15 @@ conv_narrow_cpu.py)."""
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ocaffe.graph.ir import NO_ACTIVATION, Collects, Ref
-from ocaffe.graph.recorder import ARRIVALS, Recorder
+from ocaffe.ir.launch import NO_ACTIVATION, Collects
+from ocaffe.ir.recorder import ARRIVALS, Recorder
+from ocaffe.ir.tensor import Ref
 from ocaffe.ops import conv_narrow_cpu
+from ocaffe.ops.conv_geometry import ConvGeometry
 from ocaffe.ops.gemm_gpu import sum_splits
 from ocaffe.ops.pooling import STRIP_GROUP, strip_counts
-
-if TYPE_CHECKING:
-    from ocaffe.ops.convolution import ConvGeometry
 
 PIXELS_EACH = 8192  # that a work-item on a CPU takes at least, where there are enough: one costs a few tenths of a microsecond
 OUTPUTS = 8  # of which a work-item of backward_filter there keeps the sums at the most

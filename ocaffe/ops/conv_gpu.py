@@ -7,17 +7,18 @@ from dataclasses import replace
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from ocaffe.graph.ir import Collects, Ref
-from ocaffe.graph.recorder import Recorder
+from ocaffe.ir.launch import Collects
+from ocaffe.ir.recorder import Recorder
+from ocaffe.ir.tensor import Ref
+from ocaffe.ir.tuned import Problem
 from ocaffe.ops import conv_mma, conv_patch_mma, conv_pointwise_mma, winograd_gpu
 from ocaffe.ops.conv_window import gates, phase_columns, phase_taps, phases, product_shape, sizes, window
 from ocaffe.ops.expression import reduce
 from ocaffe.ops.gemm_gpu import MOST_REGISTERS, Choice, Meeting, Tile, async_tiles, cost, parts_of_depth, ranked, sum_splits, tiles_for, work_items
-from ocaffe.tuned import Problem
 
 if TYPE_CHECKING:
+    from ocaffe.ir.target import Target
     from ocaffe.ops.convolution import ConvGeometry
-    from ocaffe.target import Target
 
 WINOGRAD = "winograd"  # a choice beside the tiles
 WINDOW_STEP = 12  # products of a result that one step takes at the most where the window leaves a choice

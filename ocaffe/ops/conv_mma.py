@@ -2,15 +2,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
-from ocaffe.graph.ir import Collects, Ref
-from ocaffe.graph.recorder import Recorder
+from ocaffe.ir.launch import Collects
+from ocaffe.ir.recorder import Recorder
+from ocaffe.ir.tensor import Ref
+from ocaffe.ops.conv_geometry import ConvGeometry
 from ocaffe.ops.conv_window import gates, phase_columns, phases, sizes, window
 from ocaffe.ops.gemm_gpu import PACK_ITEMS, Choice, Tile, parts_of_depth, scales, sum_splits, work_items
-
-if TYPE_CHECKING:
-    from ocaffe.ops.convolution import ConvGeometry
 
 FEW = 8  # channels below which the depth of a step goes over taps too
 MOST_FLAT = 1024  # products of a position in that case: their places stand in local memory

@@ -1,15 +1,12 @@
 """Depthwise convolution whose outputs are narrower than a vector, on CPU runtimes (kernels/conv_narrow_cpu.cl)."""
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from ocaffe.graph.ir import NO_ACTIVATION, Ref
-from ocaffe.graph.recorder import Recorder
+from ocaffe.ir.launch import NO_ACTIVATION
+from ocaffe.ir.recorder import Recorder
+from ocaffe.ir.tensor import Ref
+from ocaffe.ops.conv_geometry import ConvGeometry
 from ocaffe.ops.gemm_cpu import ITEMS_PER_CORE, ONE, ceil, tile
 from ocaffe.ops.gemm_gpu import sum_splits
-
-if TYPE_CHECKING:
-    from ocaffe.ops.convolution import ConvGeometry
 
 SOURCE, RESULT = 1 << 15, 1 << 14  # floats of a block of the source and of the result: in the second-level cache
 MOST_TAPS = 81  # of a window, which is unrolled

@@ -2,15 +2,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-from ocaffe.graph.ir import Ref
-from ocaffe.graph.recorder import Recorder
+from ocaffe.ir.recorder import Recorder
+from ocaffe.ir.tensor import Ref
 from ocaffe.ops import gemm_cpu
+from ocaffe.ops.conv_geometry import ConvGeometry
 from ocaffe.ops.gemm_cpu import ONE, ceil, share_out
-
-if TYPE_CHECKING:
-    from ocaffe.ops.convolution import ConvGeometry
 
 SLICES = 1 << 20  # floats that partial filter gradients may take; two slices are always allowed
 

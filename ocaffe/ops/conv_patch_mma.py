@@ -5,14 +5,15 @@ import functools
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from ocaffe.graph.ir import Collects, Ref
-from ocaffe.graph.recorder import Recorder
+from ocaffe.ir.launch import Collects
+from ocaffe.ir.recorder import Recorder
+from ocaffe.ir.tensor import Ref
 from ocaffe.ops.conv_window import gates, sizes, window
 from ocaffe.ops.gemm_gpu import BFLOAT16, MOST_REGISTERS, PACK_ITEMS, Choice, Tile, sum_splits
 
 if TYPE_CHECKING:
+    from ocaffe.ir.target import Target
     from ocaffe.ops.convolution import Axes, ConvGeometry
-    from ocaffe.target import Target
 
 # Of forward and backward_data: columns are pixels, the depth channels of a block.
 PATCH_TILES = tuple(

@@ -2,16 +2,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-from ocaffe.graph.ir import NO_ACTIVATION, Ref
-from ocaffe.graph.recorder import Recorder
+from ocaffe.ir.launch import NO_ACTIVATION
+from ocaffe.ir.recorder import Recorder
+from ocaffe.ir.tensor import Ref
 from ocaffe.ops import gemm_cpu
+from ocaffe.ops.conv_geometry import ConvGeometry
 from ocaffe.ops.conv_parts_cpu import even, filter_slices, pack, sliced
 from ocaffe.ops.gemm_cpu import ITEMS_PER_CORE, ONE, ceil, columns, share_out
-
-if TYPE_CHECKING:
-    from ocaffe.ops.convolution import ConvGeometry
 
 WIDE, ROWS, LINE = 2, 128, 400  # see the kernel
 MOST_WIDE = 16  # panels of columns, of few channels: results are written in runs of 2 KiB then

@@ -2,15 +2,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
-from ocaffe.graph.ir import Collects, Ref
-from ocaffe.graph.recorder import Recorder
+from ocaffe.ir.launch import Collects
+from ocaffe.ir.recorder import Recorder
+from ocaffe.ir.tensor import Ref
+from ocaffe.ops.conv_geometry import ConvGeometry
 from ocaffe.ops.conv_window import gates, sizes, window
 from ocaffe.ops.gemm_gpu import MOST_REGISTERS, PACK_ITEMS, Choice, Tile, parts_of_depth, sum_splits, work_items
-
-if TYPE_CHECKING:
-    from ocaffe.ops.convolution import ConvGeometry
 
 CHUNK = 8  # elements (kernels/tile_async.h)
 LEAST_COPY = 4  # elements: 8 bytes

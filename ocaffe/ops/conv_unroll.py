@@ -4,16 +4,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ocaffe.graph.ir import Ref
-from ocaffe.graph.recorder import Recorder
-from ocaffe.ops import convolution
-
-if TYPE_CHECKING:
-    from ocaffe.ops.convolution import ConvGeometry
+from ocaffe.ir.recorder import Recorder
+from ocaffe.ir.tensor import Ref
+from ocaffe.ops.conv_dense import dense
+from ocaffe.ops.conv_geometry import ConvGeometry
 
 COLUMNS = 1 << 24  # floats that unrolled samples may take; one sample is always allowed
 ONE, ZERO = (1, 1, 1), (0, 0, 0)
@@ -28,14 +25,14 @@ def flat(g: ConvGeometry) -> ConvGeometry:
 def forward(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y: Ref) -> None:
     """y = x * w (+ bias per output)."""
     for part, xs, ys in _slices(g, x, y):
-        convolution.dense(rec).forward(rec, flat(part), _unroll(rec, part, xs), w, bias, ys)
+        dense(rec).forward(rec, flat(part), _unroll(rec, part, xs), w, bias, ys)
 
 
 def backward_data(rec: Recorder, g: ConvGeometry, dy: Ref, w: Ref, dx: Ref, bias: Ref | None = None) -> None:
     """dx = the gradient of the input (+ bias per channel of it)."""
     for part, dys, dxs in _slices(g, dy, dx):
         columns = _columns(rec, part)
-        convolution.dense(rec).backward_data(rec, flat(part), dys, w, columns)
+        dense(rec).backward_data(rec, flat(part), dys, w, columns)
         args = [bias is not None, rec.accumulates(dxs)]
         _launch(rec, part, "fold", [columns, _axes(rec, g), bias or columns], dxs, args, part.pixels, part.channels)
 
@@ -43,7 +40,7 @@ def backward_data(rec: Recorder, g: ConvGeometry, dy: Ref, w: Ref, dx: Ref, bias
 def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref) -> None:
     """dw = the gradient of the filters."""
     for part, xs, dys in _slices(g, x, dy):
-        convolution.dense(rec).backward_filter(rec, flat(part), _unroll(rec, part, xs), dys, dw)
+        dense(rec).backward_filter(rec, flat(part), _unroll(rec, part, xs), dys, dw)
         rec.enter(rec.layer, rec.phase)  # the next samples add to what these gave
 
 

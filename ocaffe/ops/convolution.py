@@ -2,110 +2,18 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
-from importlib import import_module
+from dataclasses import replace
 from types import ModuleType
 
-from ocaffe.graph.ir import Ref, Role
-from ocaffe.graph.recorder import Recorder
+from ocaffe.ir.recorder import Recorder
+from ocaffe.ir.tensor import Ref, Role
 from ocaffe.ops import conv_depthwise, conv_unroll
+from ocaffe.ops.conv_dense import dense as dense
+from ocaffe.ops.conv_geometry import Axes as Axes
+from ocaffe.ops.conv_geometry import ConvGeometry as ConvGeometry
+from ocaffe.ops.conv_geometry import Triple as Triple
 from ocaffe.ops.expression import pointwise
 from ocaffe.ops.pooling import AVE, Pool
-
-Triple = tuple[int, int, int]  # depth, height, width; fewer axes are padded in front with 1 (pad: 0)
-Axes = tuple[int, ...]  # a Triple, or one number for each of more than three axes
-
-
-@dataclass(frozen=True)
-class ConvGeometry:
-    """The numbers of a convolution of `size` images with `channels` to `out` images with `num_output` channels.
-
-    `out` is given, not computed: a deconvolution is the same geometry walked backwards. Every window begins inside the padded image.
-    """
-
-    batch: int
-    channels: int
-    num_output: int
-    group: int
-    size: Axes
-    out: Axes
-    kernel: Axes
-    stride: Axes
-    pad: Axes
-    dilation: Axes
-
-    def __post_init__(self) -> None:
-        assert self.channels % self.group == 0 and self.num_output % self.group == 0, self
-        reach = zip(self.size, self.out, self.kernel, self.stride, self.pad, self.dilation, strict=True)
-        assert all((o - 1) * s + (k - 1) * d < i + 2 * p for i, o, k, s, p, d in reach), f"a window ends outside the padded image: {self}"
-
-    def __str__(self) -> str:
-        """All numbers, for tables of tuned choices: `n64 3@1x224x224 64@1x112x112 k1x7x7 s1x2x2 p0x3x3 d1x1x1 g1`."""
-        size, out, *steps = ("x".join(map(str, axes)) for axes in (self.size, self.out, self.kernel, self.stride, self.pad, self.dilation))
-        window = " ".join(f"{letter}{text}" for letter, text in zip("kspd", steps))
-        return f"n{self.batch} {self.channels}@{size} {self.num_output}@{out} {window} g{self.group}"
-
-    @property
-    def group_channels(self) -> int:
-        """Input channels that one output channel sees."""
-        return self.channels // self.group
-
-    @property
-    def group_outputs(self) -> int:
-        return self.num_output // self.group
-
-    @property
-    def taps(self) -> int:
-        """Elements of the window."""
-        return math.prod(self.kernel)
-
-    @property
-    def depth(self) -> int:
-        """Length of the sum that makes one output: rows of the unrolled input of a group."""
-        return self.group_channels * self.taps
-
-    @property
-    def pixels(self) -> int:
-        return math.prod(self.size)
-
-    @property
-    def positions(self) -> int:
-        """Output pixels of one sample."""
-        return math.prod(self.out)
-
-    @property
-    def flops(self) -> int:
-        """Floating point operations of the direct algorithm, the same in all three directions."""
-        return 2 * self.batch * self.num_output * self.positions * self.depth
-
-    @property
-    def weight_shape(self) -> tuple[int, ...]:
-        return (self.num_output, self.group_channels, *self.kernel)
-
-    @property
-    def input_shape(self) -> tuple[int, ...]:
-        return (self.batch, self.channels, *self.size)
-
-    @property
-    def output_shape(self) -> tuple[int, ...]:
-        return (self.batch, self.num_output, *self.out)
-
-    @property
-    def pointwise(self) -> bool:
-        """A 1 x 1 window that moves over every pixel: a plain matrix product."""
-        return self.taps == 1 and not any(self.pad) and self.out == self.size and max(self.stride) == 1
-
-    @property
-    def sparse(self) -> bool:
-        """A 1 x 1 window that leaves out pixels, in two dimensions."""
-        flat = len(self.size) == 3 and self.size[0] == self.out[0] == self.stride[0] == 1
-        return flat and self.taps == 1 and not any(self.pad) and max(self.stride) > 1
-
-    @property
-    def depthwise(self) -> bool:
-        """Each channel is filtered by itself, in two dimensions."""
-        flat = len(self.size) == 3 and self.size[0] == self.out[0] == self.kernel[0] == 1 and self.pad[0] == 0
-        return flat and self.group == self.channels > 1
 
 
 def forward(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y: Ref) -> None:
@@ -170,11 +78,6 @@ def _thinned(rec: Recorder, g: ConvGeometry, x: Ref) -> tuple[ConvGeometry, Ref]
     thin = rec.scratch("thinned", (g.batch, g.channels, *g.out[1:]), role=Role.DIFF if x.role is Role.DIFF else Role.SCRATCH)
     _seen(g).forward(rec, x, thin)
     return _dense(g), thin
-
-
-def dense(rec: Recorder) -> ModuleType:
-    """The module of this machine class for filters over several channels."""
-    return import_module(f"ocaffe.ops.conv_{rec.target.kind}")
 
 
 def _engine(rec: Recorder, g: ConvGeometry, w: Ref, direct: bool) -> ModuleType:

@@ -3,8 +3,8 @@ from __future__ import annotations
 
 import math
 
-from ocaffe.graph.ir import Ref
-from ocaffe.graph.recorder import Recorder
+from ocaffe.ir.recorder import Recorder
+from ocaffe.ir.tensor import Ref
 
 CPU_PIECE = 4096  # elements of a work-item: long enough to hide its start, short enough to share small tensors between cores
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ocaffe.graph.ir import Ref
-from ocaffe.graph.recorder import Recorder
+from ocaffe.ir.recorder import Recorder
+from ocaffe.ir.tensor import Ref
 from ocaffe.ops.boxes import over
 from ocaffe.ops.nms import ALL, rank, suppress
 

@@ -13,14 +13,15 @@ from functools import cached_property
 
 import numpy as np
 
-from ocaffe.graph.ir import Access, Call, Launch, Operand, Ref, Role, Shape
-from ocaffe.graph.recorder import ARRIVALS, Recorder, scalar
+from ocaffe.ir.launch import Access, Call, Launch, Operand
+from ocaffe.ir.recorder import ARRIVALS, Recorder, scalar
+from ocaffe.ir.target import Target
+from ocaffe.ir.tensor import Ref, Role, Shape
 from ocaffe.ops.formula import CONSTANTS, FUNCTIONS, Formula, parse
 from ocaffe.ops.render_pointwise import Random, render
 from ocaffe.ops.render_reduce import IDENTITY, Reduction, chunk_count
 from ocaffe.ops.source import ALIGNMENT, CTYPES, Port
 from ocaffe.ops.strides import element_strides, merge
-from ocaffe.target import Target
 
 Read = Ref | tuple[Ref, int]
 Scalars = Mapping[str, float | int | np.generic]
@@ -52,7 +53,7 @@ def pointwise(
     A write that accumulates (`rec.accumulates`) adds to what is there. `random`: names a stream of random numbers of this layer, and `uniform` in
     the text is one in [0, 1) for each element, the same wherever the same stream is drawn in the same iteration. `relu_slope`: the operation is
     a ReLU of this slope, `bounds` that it keeps x0 within them, `affine` that it is y0 = factor * x0 + offset (statements, factor, offset: texts without x0),
-    `adds` that it is the sum of two reads: it may be merged into a product that makes x0 (ocaffe/memory/epilogues.py). `sign_of`: of this read no more
+    `adds` that it is the sum of two reads: it may be merged into a product that makes x0 (ocaffe/passes/epilogue_fusion.py). `sign_of`: of this read no more
     than whether it is positive is wanted.
     """
     pairs = [_pair(read) for read in reads]

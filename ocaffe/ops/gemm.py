@@ -3,8 +3,8 @@ from __future__ import annotations
 
 from importlib import import_module
 
-from ocaffe.graph.ir import Ref
-from ocaffe.graph.recorder import Recorder
+from ocaffe.ir.recorder import Recorder
+from ocaffe.ir.tensor import Ref
 
 
 def gemm(

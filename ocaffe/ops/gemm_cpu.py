@@ -4,10 +4,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from ocaffe.graph.ir import NO_ACTIVATION, Ref
-from ocaffe.graph.recorder import Recorder
-from ocaffe.target import Target
-from ocaffe.tuned import Problem
+from ocaffe.ir.launch import NO_ACTIVATION
+from ocaffe.ir.recorder import Recorder
+from ocaffe.ir.target import Target
+from ocaffe.ir.tensor import Ref
+from ocaffe.ir.tuned import Problem
 
 ONE = (1, 1, 1)
 ITEMS_PER_CORE = 4  # work-items per core: the last ones to finish leave little idle

@@ -5,10 +5,10 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ocaffe.graph.ir import FLOAT, Ref, Role
-from ocaffe.graph.recorder import ARRIVALS, Recorder
-from ocaffe.target import Target
-from ocaffe.tuned import Problem
+from ocaffe.ir.recorder import ARRIVALS, Recorder
+from ocaffe.ir.target import Target
+from ocaffe.ir.tensor import FLOAT, Ref, Role
+from ocaffe.ir.tuned import Problem
 
 # A second pass reads the partial results of a split depth; they may take this many bytes of scratch.
 SPLIT_SCRATCH = 16 << 20

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ocaffe.graph.ir import Ref, Shape
-from ocaffe.graph.recorder import Recorder
+from ocaffe.ir.recorder import Recorder
+from ocaffe.ir.tensor import Ref, Shape
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from ocaffe.graph.ir import Ref
-from ocaffe.graph.recorder import Recorder
+from ocaffe.ir.recorder import Recorder
+from ocaffe.ir.tensor import Ref
 
 Pair = tuple[int, int]
 GPU_GROUP = 64

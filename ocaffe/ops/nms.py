@@ -9,8 +9,8 @@ import math
 
 import numpy as np
 
-from ocaffe.graph.ir import Ref
-from ocaffe.graph.recorder import Recorder
+from ocaffe.ir.recorder import Recorder
+from ocaffe.ir.tensor import Ref
 
 ALL = float(-np.finfo(np.float32).max)  # a threshold that every finite score exceeds
 GROUP = 256

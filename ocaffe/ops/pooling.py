@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ocaffe.graph.ir import Launch, Ref
-from ocaffe.graph.recorder import STEP, Recorder
-from ocaffe.target import Target
+from ocaffe.ir.launch import Launch
+from ocaffe.ir.recorder import STEP, Recorder
+from ocaffe.ir.target import Target
+from ocaffe.ir.tensor import Ref
 
 MAX, AVE, STOCHASTIC = range(3)  # as in PoolingParameter and kernels/pooling.h
 INDEX = {"uint8": "uchar", "uint16": "ushort", "uint32": "uint"}  # types of an index, in numpy and in OpenCL C

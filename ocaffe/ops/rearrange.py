@@ -5,14 +5,15 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ocaffe.graph.ir import Access, Call, Launch, Ref, Shape
-from ocaffe.graph.recorder import Recorder
+from ocaffe.ir.launch import Access, Call, Launch
+from ocaffe.ir.recorder import Recorder
+from ocaffe.ir.target import Target
+from ocaffe.ir.tensor import Ref, Shape
 from ocaffe.ops.formula import parse
 from ocaffe.ops.render_pointwise import render
 from ocaffe.ops.render_transpose import dense_axis, render_transpose
 from ocaffe.ops.source import CTYPES, Port
 from ocaffe.ops.strides import merge
-from ocaffe.target import Target
 
 
 def permute(rec: Recorder, x: Ref, y: Ref, split: Shape, order: Sequence[int]) -> None:

@@ -16,11 +16,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ocaffe.graph.ir import Call
-from ocaffe.graph.recorder import STEP
+from ocaffe.ir.launch import Call
+from ocaffe.ir.recorder import STEP
+from ocaffe.ir.target import Target
 from ocaffe.ops.formula import Formula, vector
 from ocaffe.ops.source import BFLOAT, Port, Source, lanes, load, steps, store
-from ocaffe.target import Target
 
 SEGMENT = 8192  # elements that a CPU work-item computes: long enough to hide its dispatch, short enough to balance small tensors
 GROUP = 256

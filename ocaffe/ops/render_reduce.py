@@ -19,12 +19,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ocaffe.graph.ir import Call
+from ocaffe.ir.launch import Call
+from ocaffe.ir.target import Target
 from ocaffe.ops.formula import Formula, vector
 from ocaffe.ops.render_pointwise import fit, gpu_width, power_of_two, row_width
 from ocaffe.ops.source import Port, Source, lanes, load, place, single, steps
 from ocaffe.ops.strides import Space
-from ocaffe.target import Target
 
 RUN = 128
 GROUP = 256

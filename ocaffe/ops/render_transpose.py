@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import math
 
-from ocaffe.graph.ir import Call
+from ocaffe.ir.launch import Call
+from ocaffe.ir.target import Target
 from ocaffe.ops.render_pointwise import GRID
 from ocaffe.ops.source import Port, Source
-from ocaffe.target import Target
 
 SIDE = 16
 TILE, LINES = 32, 8

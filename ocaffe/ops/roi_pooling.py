@@ -4,8 +4,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ocaffe.graph.ir import Ref
-from ocaffe.graph.recorder import Recorder
+from ocaffe.ir.recorder import Recorder
+from ocaffe.ir.tensor import Ref
 
 GPU_GROUP = 64
 CPU_PIECE = 64  # outputs of a CPU's work-item: about the bins of one channel

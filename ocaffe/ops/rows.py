@@ -5,8 +5,8 @@ import math
 
 import numpy as np
 
-from ocaffe.graph.ir import Ref
-from ocaffe.graph.recorder import Recorder
+from ocaffe.ir.recorder import Recorder
+from ocaffe.ir.tensor import Ref
 
 NUMBERS = {"float32": "float", "int32": "int"}
 GPU_GROUP = 128

@@ -3,8 +3,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from ocaffe.graph.ir import Access, Call, Launch, Operand, Ref, Role
-from ocaffe.target import Target
+from ocaffe.ir.launch import Access, Call, Launch, Operand
+from ocaffe.ir.target import Target
+from ocaffe.ir.tensor import Ref, Role
 
 CHUNK = 1024  # elements of a sample that share 32 words
 

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ocaffe.graph.ir import Ref, split_axes
-from ocaffe.graph.recorder import Recorder
+from ocaffe.ir.recorder import Recorder
+from ocaffe.ir.tensor import Ref, split_axes
 
 ONE_GROUP = 32768  # scores: up to here one group sums everything, so that a small net has one launch less
 CPU_BLOCK = 16  # positions of a work-item of softmax_cpu.cl; fewer make no row

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ocaffe.graph.ir import Call
+from ocaffe.ir.launch import Call
 from ocaffe.ops.formula import variable, vector
 
 BFLOAT = "bfloat"  # kernels/stored.h

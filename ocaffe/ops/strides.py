@@ -5,7 +5,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ocaffe.graph.ir import Ref, Shape
+from ocaffe.ir.tensor import Ref, Shape
 
 LIMIT = 2**31 - 2**16  # an index within one merged axis is an int in the kernels, which step past its end by a vector or a work-group
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from ocaffe.graph.ir import Ref
-from ocaffe.graph.recorder import Recorder
+from ocaffe.ir.recorder import Recorder
+from ocaffe.ir.tensor import Ref
 
 GPU_GROUP = 128
 CPU_PIECE = 4096  # elements of a CPU's work-item

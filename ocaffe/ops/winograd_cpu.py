@@ -1,16 +1,13 @@
 """Convolution with 3 x 3 windows on CPU runtimes by Winograd's F(4x4, 3x3) (kernels/winograd_cpu.cl), and the estimate that chooses it."""
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from ocaffe.graph.ir import NO_ACTIVATION, Ref
-from ocaffe.graph.recorder import Recorder
+from ocaffe.ir.launch import NO_ACTIVATION
+from ocaffe.ir.recorder import Recorder
+from ocaffe.ir.tensor import Ref
+from ocaffe.ir.tuned import Problem
 from ocaffe.ops import gemm_cpu
+from ocaffe.ops.conv_geometry import ConvGeometry
 from ocaffe.ops.gemm_cpu import ONE, ceil, columns, share_out
-from ocaffe.tuned import Problem
-
-if TYPE_CHECKING:
-    from ocaffe.ops.convolution import ConvGeometry
 
 OUT = 4  # outputs of a tile, per axis
 POINTS = 36

@@ -9,16 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
-from ocaffe.graph.ir import FLOAT, Collects, Ref
-from ocaffe.graph.recorder import Recorder
+from ocaffe.ir.launch import Collects
+from ocaffe.ir.recorder import Recorder
+from ocaffe.ir.target import SIXTEEN_BITS, TENSOR_MATHS, Target
+from ocaffe.ir.tensor import FLOAT, Ref
 from ocaffe.ops import gemm_gpu
+from ocaffe.ops.conv_geometry import ConvGeometry
 from ocaffe.ops.gemm_gpu import FLOATS_PER_CYCLE, LAUNCH, Choice, Tile, tiles_for
-from ocaffe.target import SIXTEEN_BITS, TENSOR_MATHS, Target
-
-if TYPE_CHECKING:
-    from ocaffe.ops.convolution import ConvGeometry
 
 LARGE, MIDDLE, EXACT = 4, 3, 2  # outputs of a tile, per axis
 PREMIUM = 1.25  # what EXACT may take of the time of MIDDLE

@@ -5,8 +5,8 @@ import contextlib
 from collections.abc import Iterator
 
 from ocaffe.cl.session import Session
-from ocaffe.graph.recorder import Recorder
-from ocaffe.network import Variant
+from ocaffe.compiler.network import Variant
+from ocaffe.ir.recorder import Recorder
 from ocaffe.solver.update import Updater
 
 

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from ocaffe import log, proto
+from ocaffe.compiler.network import Network
 from ocaffe.errors import Error, shape_text
 from ocaffe.log import number
-from ocaffe.network import Network
 from ocaffe.solver.scoring import Output
 
 

@@ -2,22 +2,20 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from ocaffe.solver.solver import Solver
+from collections.abc import Callable
 
 
 class Meter:
     """What has happened since it was last read (since it was made)."""
 
-    def __init__(self, solver: Solver) -> None:
-        self.solver = solver
+    def __init__(self, progress: Callable[[], tuple[int, float]]) -> None:
+        """`progress` returns the iterations done and the seconds spent waiting for data."""
+        self.progress = progress
         self._last = self._now()
 
     def _now(self) -> tuple[int, float, float]:
-        waited = sum(prefetcher.wait_seconds for prefetcher in self.solver.network.prefetchers.values())
-        return self.solver.iter, time.perf_counter(), waited
+        iterations, waited = self.progress()
+        return iterations, time.perf_counter(), waited
 
     def read(self) -> tuple[int, float, float]:
         """Iterations, seconds, and seconds that were spent waiting for data; the time counts only where there were iterations."""

@@ -6,8 +6,8 @@ from functools import partial
 from typing import Any
 
 from ocaffe import log, proto
+from ocaffe.compiler.network import phase_net
 from ocaffe.errors import Error
-from ocaffe.network import phase_net
 
 Make = Callable[[], Any]  # makes a message when it is its turn
 

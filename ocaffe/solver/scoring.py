@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from ocaffe import log
-from ocaffe.cl.tape import RING, Fetched
+from ocaffe.cl.command_list import RING, Fetched
+from ocaffe.compiler.network import Network, Variant
 from ocaffe.log import number
-from ocaffe.network import Network, Variant
 
 Output = tuple[str, np.ndarray, float]  # name, values, loss weight
 

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ocaffe import log, proto
+from ocaffe.compiler.network import Network, node_shape
 from ocaffe.errors import Error
-from ocaffe.graph.ir import Parameter
+from ocaffe.ir.graph import Parameter
 from ocaffe.model.state import Cursor, SolverState, read_state, write_state
 from ocaffe.model.weights import fit, read_weights, write_weights
-from ocaffe.network import Network, node_shape
 
 if TYPE_CHECKING:
     from ocaffe.solver.solver import Solver

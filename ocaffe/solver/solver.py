@@ -11,19 +11,20 @@ from typing import Any
 import numpy as np
 
 from ocaffe import log, proto
+from ocaffe.cl.command_list import RING, Fetched
 from ocaffe.cl.device import Device
 from ocaffe.cl.session import Session
-from ocaffe.cl.tape import RING, Fetched
+from ocaffe.compiler.network import Network, Variant
 from ocaffe.errors import within
-from ocaffe.graph.ir import Parameter, Ref
-from ocaffe.graph.record import Choices
-from ocaffe.graph.recorder import Recorder
+from ocaffe.graph.options import Choices
+from ocaffe.ir.graph import Parameter
+from ocaffe.ir.recorder import Recorder
+from ocaffe.ir.tensor import Ref
 from ocaffe.memory.report import bytes_beside
 from ocaffe.model.state import SolverState
 from ocaffe.model.text import read_net, read_solver, write_text
 from ocaffe.model.upgrade import upgrade_solver
 from ocaffe.model.weights import read_weights, weight_files
-from ocaffe.network import Network, Variant
 from ocaffe.solver import snapshot as snapshots
 from ocaffe.solver.average import Average
 from ocaffe.solver.best import Best
@@ -239,7 +240,7 @@ class Solver:
         self.losses.restart()
         self._start_prefetch()
         pending: deque[tuple[int, int, Variant, Fetched]] = deque()
-        meter = Meter(self)
+        meter = Meter(lambda: (self.iter, sum(each.wait_seconds for each in self.network.prefetchers.values())))
         while self.iter < stop:
             if param.test_interval and self.iter % param.test_interval == 0 and (self.iter > 0 or param.test_initialization):
                 self._harvest(pending, start)

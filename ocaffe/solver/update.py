@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ocaffe.errors import Error
-from ocaffe.graph.ir import Ref, Role
-from ocaffe.graph.record import PARAMETER_ALIGNMENT, ParameterGroup
-from ocaffe.graph.recorder import STEP, Recorder
+from ocaffe.graph.parameters import PARAMETER_ALIGNMENT, ParameterGroup
+from ocaffe.ir.recorder import STEP, Recorder
+from ocaffe.ir.tensor import Ref, Role
 
 
 class Rule(NamedTuple):

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from ocaffe import proto
+from ocaffe.api.net import Net
 from ocaffe.cl.device import Device
 from ocaffe.errors import Error, shape_text
 from ocaffe.io import Transformer
 from ocaffe.model.blob import read_blobproto
-from ocaffe.net import Net
 
 
 class ImageNet(Net):

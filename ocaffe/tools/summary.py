@@ -6,8 +6,10 @@ from typing import Any, NamedTuple
 
 from ocaffe import proto
 from ocaffe.errors import shape_text
-from ocaffe.graph.ir import Graph, Role, Schedule
-from ocaffe.memory.caffe import caffe_memory
+from ocaffe.ir.graph import Graph
+from ocaffe.ir.launch import Schedule
+from ocaffe.ir.tensor import Role
+from ocaffe.memory.caffe_estimate import caffe_memory
 from ocaffe.memory.plan import MemoryPlan
 from ocaffe.memory.report import persistent, size_text
 

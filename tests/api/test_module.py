@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import ocaffe as caffe
-from ocaffe import runtime
+from ocaffe.api import runtime
 from ocaffe.errors import Error
 from tests.api.nets import message, net, numbers
 

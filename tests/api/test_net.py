@@ -1,4 +1,4 @@
-"""`Net` as CAFFE.md §4 lists it; what tests/test_net.py has on running and memory is not repeated here."""
+"""`Net` as CAFFE.md §4 lists it; what tests/api/test_forward_backward.py has on running and memory is not repeated here."""
 from __future__ import annotations
 
 import gc

@@ -9,9 +9,9 @@ import pytest
 
 import ocaffe as caffe
 from ocaffe.errors import Error
-from ocaffe.graph.ir import roots
+from ocaffe.ir.launch import roots
 from tests.api.nets import LEARNING, SMALL, net, numbers
-from tests.memory.random_nets import RandomNet
+from tests.passes.random_nets import RandomNet
 
 CHAIN = """
 name: "chain" force_backward: true

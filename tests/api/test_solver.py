@@ -1,4 +1,4 @@
-"""Solvers as CAFFE.md §4 lists them; that they train as Caffe does is tested in tests/test_net.py and tests/solver."""
+"""Solvers as CAFFE.md §4 lists them; that they train as Caffe does is tested in tests/api/test_forward_backward.py and tests/solver."""
 from __future__ import annotations
 
 import pathlib

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ocaffe.cl import cache
-from ocaffe.cl.cache import Entries, cache_root, digest
+from ocaffe import cache
+from ocaffe.cache import Entries, cache_root, digest
 
 
 @pytest.fixture(autouse=True)

@@ -13,7 +13,7 @@ from ocaffe.cl.device import Device, DeviceInfo, choose, gpus, list_devices, sel
 from ocaffe.cl.discovery import Discovery, Runtime
 from ocaffe.cl.quirks import Facts, limited, quirks_of
 from ocaffe.errors import Error
-from ocaffe.target import TENSOR_MATHS, Target
+from ocaffe.ir.target import TENSOR_MATHS, Target
 
 
 def info(number: str, name: str, platform: str, runtime: str, kind: str = "gpu", version: str = "OpenCL 3.0", **values) -> DeviceInfo:

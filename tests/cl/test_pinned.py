@@ -13,7 +13,7 @@ from ocaffe.cl import pinned as module
 from ocaffe.cl.device import Device
 from ocaffe.cl.pinned import Staging, is_pinned, pinned
 from ocaffe.cl.session import Session
-from ocaffe.graph.ir import Ref, Role
+from ocaffe.ir.tensor import Ref, Role
 from tests.harness import of_its_own
 
 

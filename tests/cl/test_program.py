@@ -9,9 +9,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from ocaffe.cache import Entries
 from ocaffe.cl import program as module
 from ocaffe.cl import workers
-from ocaffe.cl.cache import Entries
 from ocaffe.cl.device import Device
 from ocaffe.cl.program import BuildError, ProgramKey, Programs, program_text
 

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from ocaffe import proto
+from ocaffe.api.net import Net
 from ocaffe.check.compare import MOST, Row, Side, compare, difference, sample
 from ocaffe.cli import main
+from ocaffe.compiler.network import phase_net
 from ocaffe.model.text import read_net
-from ocaffe.net import Net
-from ocaffe.network import phase_net
 
 GOLDEN = pathlib.Path(__file__).resolve().parents[1] / "golden"
 NETS = ["nets/Inception-TRAIN", "nets/ResBlock-TRAIN", "nets/EmbedLSTM", "nets/SharedIP", "nets/Siamese", "forks/Net-SegNet-TRAIN"]

@@ -10,9 +10,9 @@ from xml.etree import ElementTree
 import pytest
 
 import ocaffe as caffe
-from ocaffe import tuned
 from ocaffe.cl.device import Device
 from ocaffe.cli import main
+from ocaffe.ir import tuned_tables
 from ocaffe.model.state import read_state
 from tests.api.nets import net as net_of
 
@@ -103,16 +103,16 @@ def test_what_cannot_be_profiled(device: Device, capfd: pytest.CaptureFixture[st
 
 
 def test_tune(device: Device, tmp_path: pathlib.Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tuned, "cache_root", lambda: tmp_path)
-    monkeypatch.setattr(tuned, "_shipped_files", list)
+    monkeypatch.setattr(tuned_tables, "cache_root", lambda: tmp_path)
+    monkeypatch.setattr(tuned_tables, "_shipped_files", list)
     spec = f"--device={device.number}"
     assert main(["tune", "--model=net.prototxt", spec]) == 0
     out = capfd.readouterr().out
-    path = tuned.user_file(device.target)
+    path = tuned_tables.user_file(device.target)
     assert path is not None and str(path) in out and path.exists()
     measured = re.findall(r"^ *\d+ %  (\w+ .*) fp32: ", out, re.M)
     assert measured and f"{len(measured)} measured" in out
-    path.write_text(tuned.table({}, {"gemm 1x2x3x0x0 fp32": "other"}))
+    path.write_text(tuned_tables.table({}, {"gemm 1x2x3x0x0 fp32": "other"}))
     assert main(["tune", "--list", spec]) == 0
     assert f"gemm 1x2x3x0x0 fp32: other\n1 of {path} (" in capfd.readouterr().out
     assert main(["tune", "--model=net.prototxt", spec]) == 0
@@ -128,7 +128,7 @@ def test_tune(device: Device, tmp_path: pathlib.Path, capfd: pytest.CaptureFixtu
 
 def test_training_says_which_choices_it_has(device: Device, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     path = pathlib.Path("choices.json")
-    path.write_text(tuned.table({}, {"gemm 1x2x3x0x0 fp32": "other"}))
+    path.write_text(tuned_tables.table({}, {"gemm 1x2x3x0x0 fp32": "other"}))
     monkeypatch.setenv("OCAFFE_TUNED", str(path))
     flags = ["train", "--solver=solver.prototxt", f"--device={device.number}"]
     assert main(flags) == 0

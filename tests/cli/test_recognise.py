@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from ocaffe import proto
+from ocaffe.api.net import Net
 from ocaffe.cli import main
 from ocaffe.io import load_image, oversample, resize_image
 from ocaffe.model.blob import write_blobproto
-from ocaffe.net import Net
 
 IMAGES = pathlib.Path(__file__).resolve().parents[1] / "golden" / "files" / "images"
 DEPLOY = """

@@ -14,16 +14,17 @@ from ocaffe import proto
 from ocaffe.check import boxes, layers, updates
 from ocaffe.check.case import TOLERANCE, Case
 from ocaffe.check.selftest import Row, all_cases, selftest
-from ocaffe.cl.tape import HOST
+from ocaffe.cl.command_list import HOST
 from ocaffe.cli import main
+from ocaffe.compiler.network import Switches, compile_net, phase_net
 from ocaffe.errors import Error
 from ocaffe.graph.build import build
-from ocaffe.graph.ir import Parameter
-from ocaffe.graph.record import Choices, ParameterGroup
-from ocaffe.graph.recorder import Recorder
-from ocaffe.network import Switches, compile_net, phase_net
+from ocaffe.graph.options import Choices
+from ocaffe.graph.parameters import ParameterGroup
+from ocaffe.ir.graph import Parameter
+from ocaffe.ir.recorder import Recorder
+from ocaffe.ir.target import Target
 from ocaffe.solver.update import Updater
-from ocaffe.target import Target
 
 KERNELS = {path.stem for path in (pathlib.Path(layers.__file__).parents[1] / "kernels").glob("*.cl")}
 

@@ -12,7 +12,7 @@ import pytest
 from ocaffe.data.prefetch import Prefetcher
 from ocaffe.data.source import BatchInfo, Source
 from ocaffe.errors import Error, Place
-from ocaffe.graph.ir import Shape
+from ocaffe.ir.tensor import Shape
 
 
 class Counter(Source):

@@ -5,10 +5,12 @@ import pytest
 
 from ocaffe import proto
 from ocaffe.graph.build import build
-from ocaffe.graph.ir import Graph
-from ocaffe.graph.record import Choices, ParameterGroup, record
+from ocaffe.graph.options import Choices
+from ocaffe.graph.parameters import ParameterGroup
+from ocaffe.graph.record import record
+from ocaffe.ir.graph import Graph
+from ocaffe.ir.target import Target
 from ocaffe.model.text import parse
-from ocaffe.target import Target
 
 INPUT = 'layer { name: "in" type: "Input" top: "x" top: "t" input_param { shape { dim: 2 dim: 3 dim: 4 dim: 4 } shape { dim: 2 } } }'
 

@@ -10,8 +10,9 @@ import numpy as np
 from google.protobuf import text_format
 
 from ocaffe import proto
-from ocaffe.graph.ir import Blob, Parameter, Ref, Role
-from ocaffe.graph.recorder import Recorder
+from ocaffe.ir.graph import Blob, Parameter
+from ocaffe.ir.recorder import Recorder
+from ocaffe.ir.tensor import Ref, Role
 from ocaffe.layers.base import Layer, registry
 from tests.harness import execute, of_kind
 

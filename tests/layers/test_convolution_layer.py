@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 
 from ocaffe import proto
+from ocaffe.api.net import Net
 from ocaffe.errors import Error
-from ocaffe.graph.ir import Blob, Parameter, Ref, Role
-from ocaffe.graph.recorder import Recorder
+from ocaffe.ir.graph import Blob, Parameter
+from ocaffe.ir.recorder import Recorder
+from ocaffe.ir.target import Target
+from ocaffe.ir.tensor import Ref, Role
 from ocaffe.model.text import parse
-from ocaffe.net import Net
-from ocaffe.target import Target
 from tests.layers.single import KINDS, close, layer_of, run
 
 

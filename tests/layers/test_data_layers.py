@@ -14,12 +14,13 @@ import pytest
 from google.protobuf import text_format
 
 from ocaffe import proto
+from ocaffe.api.net import Net
 from ocaffe.errors import Error
-from ocaffe.graph.ir import Blob, Role
-from ocaffe.graph.recorder import Recorder
+from ocaffe.ir.graph import Blob
+from ocaffe.ir.recorder import Recorder
+from ocaffe.ir.tensor import Role
 from ocaffe.layers.base import Layer, registry
 from ocaffe.model.blob import write_blobproto
-from ocaffe.net import Net
 from tests.harness import execute
 from tests.layers.single import KINDS, close, ref
 

@@ -11,7 +11,7 @@ import pytest
 
 from ocaffe import proto
 from ocaffe.errors import Error
-from ocaffe.graph.ir import Ref, Role
+from ocaffe.ir.tensor import Ref, Role
 from ocaffe.model.fillers import fill
 from ocaffe.ops import conv_unroll, convolution
 from ocaffe.ops.convolution import ConvGeometry

@@ -10,11 +10,11 @@ import pytest
 from google.protobuf import text_format
 
 from ocaffe import proto
+from ocaffe.api.net import Net
 from ocaffe.errors import Error
-from ocaffe.graph.ir import Ref, Role
-from ocaffe.graph.recorder import Recorder
+from ocaffe.ir.recorder import Recorder
+from ocaffe.ir.tensor import Ref, Role
 from ocaffe.layers.base import registry
-from ocaffe.net import Net
 from ocaffe.ops.nms import rank, suppress
 from tests.harness import execute
 from tests.layers.single import KINDS, close, layer_of, run

@@ -9,9 +9,9 @@ import pytest
 from google.protobuf import text_format
 
 from ocaffe import proto
+from ocaffe.api.net import Net
 from ocaffe.errors import Error
-from ocaffe.graph.ir import Shape
-from ocaffe.net import Net
+from ocaffe.ir.tensor import Shape
 from tests.layers.single import KINDS, close, layer_of, run
 from tests.layers.test_shape_layers import draw
 

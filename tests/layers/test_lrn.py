@@ -8,8 +8,8 @@ import pytest
 
 from ocaffe import proto
 from ocaffe.errors import Error
-from ocaffe.graph.ir import Ref, Role
-from ocaffe.graph.recorder import Recorder
+from ocaffe.ir.recorder import Recorder
+from ocaffe.ir.tensor import Ref, Role
 from ocaffe.ops.lrn import Response
 from tests.harness import execute
 from tests.layers.single import KINDS, cases, close, layer_of, run, run_golden

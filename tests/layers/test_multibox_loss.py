@@ -9,9 +9,9 @@ import pytest
 from google.protobuf import text_format
 
 from ocaffe import proto
+from ocaffe.api.net import Net
 from ocaffe.errors import Error
 from ocaffe.layers.base import registry
-from ocaffe.net import Net
 from tests.layers.single import KINDS, close, layer_of, run
 
 FORKS = pathlib.Path(__file__).parent.parent / "golden" / "forks"

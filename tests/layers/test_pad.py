@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from ocaffe.errors import Error
-from ocaffe.graph.ir import Shape
+from ocaffe.ir.tensor import Shape
 from tests.layers.single import KINDS, close, layer_of, run
 
 

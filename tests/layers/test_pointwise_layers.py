@@ -10,9 +10,10 @@ import pytest
 
 from ocaffe import proto
 from ocaffe.errors import Error
-from ocaffe.graph.ir import Blob, Parameter, Ref, Role, Shape
-from ocaffe.graph.recorder import STEP, Recorder
-from ocaffe.target import Target
+from ocaffe.ir.graph import Blob, Parameter
+from ocaffe.ir.recorder import STEP, Recorder
+from ocaffe.ir.target import Target
+from ocaffe.ir.tensor import Ref, Role, Shape
 from tests.harness import execute
 from tests.layers.single import KINDS, Result, cases, close, layer_of, run, run_golden
 

@@ -8,8 +8,8 @@ import pytest
 from google.protobuf import text_format
 
 from ocaffe import proto
+from ocaffe.api.net import Net
 from ocaffe.errors import Error
-from ocaffe.net import Net
 from tests.layers.single import layer_of
 
 NET = """layer { name: "map" type: "Input" top: "map" input_param { shape { dim: 1 dim: 2 dim: 2 dim: 3 } } }

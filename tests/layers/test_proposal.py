@@ -10,11 +10,13 @@ import pytest
 from google.protobuf import text_format
 
 from ocaffe import proto
+from ocaffe.api.net import Net
 from ocaffe.errors import Error
-from ocaffe.graph.ir import Blob, Measure, Ref, Role
-from ocaffe.graph.recorder import Recorder
+from ocaffe.ir.graph import Blob
+from ocaffe.ir.launch import Measure
+from ocaffe.ir.recorder import Recorder
+from ocaffe.ir.tensor import Ref, Role
 from ocaffe.layers.anchors import base_anchors, settings
-from ocaffe.net import Net
 from ocaffe.ops.anchors import thin
 from tests.harness import execute
 from tests.layers.single import KINDS, close, layer_of

@@ -9,8 +9,8 @@ import pytest
 from google.protobuf import text_format
 
 from ocaffe import proto
+from ocaffe.api.net import Net
 from ocaffe.errors import Error
-from ocaffe.net import Net
 from ocaffe.solver.solver import Solver
 from tests.layers.single import close
 

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from google.protobuf import text_format
 
-import ocaffe.memory.recompute
+import ocaffe.passes.recompute
 from ocaffe import log, proto
+from ocaffe.api.net import Net
 from ocaffe.errors import Error
-from ocaffe.graph.ir import Ref
-from ocaffe.graph.recorder import Recorder
-from ocaffe.net import Net
+from ocaffe.ir.recorder import Recorder
+from ocaffe.ir.tensor import Ref
 from tests.layers.single import KINDS, close, layer_of, run
 
 UNITS = 5
@@ -243,7 +243,7 @@ def test_rewrites_change_nothing(device: Any, kind: str, variable: str, monkeypa
 
     plain = results()
     if variable == "LEAST":
-        monkeypatch.setattr(ocaffe.memory.recompute, "LEAST", 1)
+        monkeypatch.setattr(ocaffe.passes.recompute, "LEAST", 1)
     else:
         monkeypatch.setenv(*variable.split("="))
     assert all((a == b).all() for a, b in zip(plain, results(), strict=True))

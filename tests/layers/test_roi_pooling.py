@@ -10,10 +10,10 @@ import pytest
 from google.protobuf import text_format
 
 from ocaffe import proto
+from ocaffe.api.net import Net
 from ocaffe.errors import Error
-from ocaffe.graph.ir import Ref, Role
-from ocaffe.graph.recorder import Recorder
-from ocaffe.net import Net
+from ocaffe.ir.recorder import Recorder
+from ocaffe.ir.tensor import Ref, Role
 from ocaffe.ops.roi_pooling import PsRoiPooling, RoiPooling
 from tests.harness import execute
 from tests.layers.single import KINDS, close, layer_of, run

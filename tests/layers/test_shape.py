@@ -6,10 +6,11 @@ import pytest
 
 from ocaffe import proto
 from ocaffe.errors import Error
-from ocaffe.graph.ir import Blob, Ref, Role
-from ocaffe.graph.recorder import Recorder
+from ocaffe.ir.graph import Blob
+from ocaffe.ir.recorder import Recorder
+from ocaffe.ir.target import Target
+from ocaffe.ir.tensor import Ref, Role
 from ocaffe.ops.expression import pointwise
-from ocaffe.target import Target
 from tests.harness import execute
 from tests.layers.single import GOLDEN, cases, close, layer_of, run, run_golden
 

@@ -10,9 +10,9 @@ import pytest
 from google.protobuf import text_format
 
 from ocaffe import proto
+from ocaffe.api.net import Net
 from ocaffe.errors import Error
-from ocaffe.graph.ir import Shape
-from ocaffe.net import Net
+from ocaffe.ir.tensor import Shape
 from tests.layers.single import KINDS, close, layer_of, run
 
 Move = Callable[[np.ndarray], np.ndarray]

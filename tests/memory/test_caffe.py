@@ -1,4 +1,4 @@
-"""What BVLC Caffe was seen to allocate (data from Input layers, so no prefetched batches), against its rules in ocaffe/memory/caffe.py."""
+"""What BVLC Caffe was seen to allocate (data from Input layers, so no prefetched batches), against its rules in ocaffe/memory/caffe_estimate.py."""
 from __future__ import annotations
 
 import pathlib
@@ -6,10 +6,10 @@ import pathlib
 import pytest
 
 from ocaffe import proto
+from ocaffe.compiler.network import phase_net
 from ocaffe.graph.build import build
-from ocaffe.memory.caffe import SOLVER_BLOBS, caffe_memory
+from ocaffe.memory.caffe_estimate import SOLVER_BLOBS, caffe_memory
 from ocaffe.model.text import read_net
-from ocaffe.network import phase_net
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 SEEN = [  # net, batch, phase, MiB on Caffe's heap

@@ -9,13 +9,14 @@ import pytest
 from google.protobuf import text_format
 
 from ocaffe import proto
+from ocaffe.api.net import Net
 from ocaffe.cli.flags import memory_limit
 from ocaffe.errors import Error
 from ocaffe.graph import record
-from ocaffe.memory import masks, recompute
 from ocaffe.memory.report import fixed_bytes
-from ocaffe.net import Net
 from ocaffe.ops import gemm_gpu
+from ocaffe.passes import recompute
+from ocaffe.passes import sign_masks as masks
 from ocaffe.solver.solver import Solver
 
 BLOCK = """layer {{ name: "c{i}" type: "Convolution" bottom: "{x}" top: "c{i}" convolution_param {{

@@ -8,9 +8,10 @@ import statistics
 import numpy as np
 import pytest
 
-from ocaffe.graph.ir import Access, Launch, Operand, Ref, Role
-from ocaffe.memory.optimise import share_in_place
+from ocaffe.ir.launch import Access, Launch, Operand
+from ocaffe.ir.tensor import Ref, Role
 from ocaffe.memory.plan import plan
+from ocaffe.passes.optimise import share_in_place
 
 
 def random_schedule(seed: int, steps: int = 60) -> list[Launch]:

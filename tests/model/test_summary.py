@@ -9,8 +9,8 @@ import pytest
 from ocaffe import log, proto
 from ocaffe.errors import Error
 from ocaffe.model.blob import array_to_blob, write_blobproto
-from ocaffe.model.summary import summarize
 from ocaffe.model.text import read_net, write_text
+from ocaffe.tools.file_summary import summarize
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 

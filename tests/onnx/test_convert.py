@@ -13,14 +13,14 @@ import pytest
 from PIL import Image
 
 from ocaffe import proto
+from ocaffe.api.net import Net
 from ocaffe.cli import main
+from ocaffe.compiler.network import phase_net
 from ocaffe.errors import Error
 from ocaffe.graph.build import build
 from ocaffe.model.text import read_net
 from ocaffe.model.upgrade import upgrade_net
 from ocaffe.model.weights import LayerWeights, Weights, write_weights
-from ocaffe.net import Net
-from ocaffe.network import phase_net
 from ocaffe.onnx.export import Exported, Options, export
 from ocaffe.onnx.verify import OnnxSession, opened, random_inputs, run_net, verify
 

@@ -9,7 +9,7 @@ import pytest
 
 import ocaffe
 from ocaffe import log
-from ocaffe.onnx.importer import convert
+from ocaffe.onnx.import_model import convert
 from tests.onnx.exporters import export, trained
 
 onnx = pytest.importorskip("onnx")

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from ocaffe.errors import Error
-from ocaffe.onnx.importer import convert
+from ocaffe.onnx.import_model import convert
 
 onnx = pytest.importorskip("onnx")
 HEAD = '<ir_version: 8, opset_import: ["": 17]> net '

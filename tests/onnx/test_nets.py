@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from ocaffe import proto
+from ocaffe.compiler.network import phase_net
 from ocaffe.model.text import read_net
 from ocaffe.model.upgrade import upgrade_net
-from ocaffe.network import phase_net
 from ocaffe.onnx.deploy import deploy
 from ocaffe.onnx.export import Options, export
 from ocaffe.onnx.verify import random_inputs, verify

@@ -9,7 +9,7 @@ import pytest
 
 import ocaffe
 from ocaffe import log, proto
-from ocaffe.onnx.importer import convert
+from ocaffe.onnx.import_model import convert
 from tests.onnx.exporters import export, trained
 
 onnx = pytest.importorskip("onnx")
@@ -114,9 +114,9 @@ FORMS = [(11, False, False), (11, False, True), (14, False, True), (17, False, F
 @pytest.mark.parametrize("name", ["efficientnet_b0", "mobilenet_v3_small", "regnet_y_400mf", "shufflenet_v2_x1_0"])
 def test_other_forms(device: Any, tmp_path: Path, name: str, opset: int, dynamo: bool, norms: bool) -> None:
     """The same networks as other opsets and exporters write them: norms merged or not, the batch open or not."""
-    from ocaffe.onnx.importer import to_caffe
+    from ocaffe.onnx.import_model import to_caffe
+    from ocaffe.onnx.import_verify import comparable
     from ocaffe.onnx.importer.read import read_model
-    from ocaffe.onnx.importer.verify import comparable
     from ocaffe.onnx.verify import random_inputs, verify
     from tests.onnx.torch_nets import NETS, build
 

@@ -10,7 +10,7 @@ import pytest
 
 import ocaffe
 from ocaffe import log
-from ocaffe.onnx.importer import convert
+from ocaffe.onnx.import_model import convert
 from ocaffe.onnx.importer.rules import rules
 
 onnx = pytest.importorskip("onnx")

@@ -12,21 +12,21 @@ import numpy as np
 import pytest
 
 from ocaffe.cl.device import Device
-from ocaffe.graph.ir import Ref, Role
-from ocaffe.graph.recorder import Recorder
-from ocaffe.memory import storage
-from ocaffe.memory.gates import merge_gates
-from ocaffe.memory.moments import merge_moments
+from ocaffe.ir.recorder import Recorder
+from ocaffe.ir.target import Target
+from ocaffe.ir.tensor import Ref, Role
 from ocaffe.ops import conv_gpu, conv_patch_mma, gemm_gpu
 from ocaffe.ops.conv_patch_mma import FILTER_TILES, PATCH_TILES
 from ocaffe.ops.convolution import Axes, ConvGeometry
 from ocaffe.ops.expression import pointwise, reduce
 from ocaffe.ops.gemm_gpu import BFLOAT16, Choice, Tile
-from ocaffe.target import Target
+from ocaffe.passes import bf16 as storage
+from ocaffe.passes.channel_reduction_fusion import merge_moments
+from ocaffe.passes.relu_backward_fusion import merge_gates
 from tests.harness import execute, of_kind
-from tests.memory.test_moments import statistics, value
-from tests.memory.test_storage import check, check_directions, shapes_of
 from tests.ops.test_gpu_kernels import check_convolution, close, geometry, recorder
+from tests.passes.test_bf16 import check, check_directions, shapes_of
+from tests.passes.test_channel_reduction_fusion import statistics, value
 
 THREE, FIVE = {"kernel": (1, 3, 3), "pad": (0, 1, 1)}, {"kernel": (1, 5, 5), "pad": (0, 2, 2)}
 BLOCKS, ROWS = PATCH_TILES[-1], Tile(32, 64, 4, 8, 32, 16, BFLOAT16, stages=2, patches=True)  # one tap a step; a row of taps

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ocaffe.graph.ir import Ref, Role
-from ocaffe.graph.recorder import Recorder
+from ocaffe.ir.recorder import Recorder
+from ocaffe.ir.target import Target
+from ocaffe.ir.tensor import Ref, Role
 from ocaffe.ops import conv_cpu, conv_pointwise_cpu, convolution
 from ocaffe.ops.convolution import ConvGeometry, Triple
-from ocaffe.target import Target
 from tests.harness import execute
 from tests.ops.test_gemm import KINDS, close, hold, merge_relu, recorder
 

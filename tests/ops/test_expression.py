@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ocaffe.graph.ir import Access, Ref, Role, Shape
-from ocaffe.graph.recorder import STEP, Recorder
+from ocaffe.ir.launch import Access
+from ocaffe.ir.recorder import STEP, Recorder
+from ocaffe.ir.target import Target
+from ocaffe.ir.tensor import Ref, Role, Shape
 from ocaffe.ops.expression import pointwise, reduce
-from ocaffe.target import Target
 from tests.harness import execute, of_kind
 
 SHAPES: list[Shape] = [(), (1,), (7,), (1, 1, 3), (64, 3), (2, 3, 4, 5), (3, 5, 7, 7), (4, 1000), (2, 3, 33, 31), (40000,), (3, 2, 64, 65), (200, 2, 2)]

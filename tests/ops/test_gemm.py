@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ocaffe.graph.ir import Ref, Role
-from ocaffe.graph.recorder import Recorder
+from ocaffe.ir.recorder import Recorder
+from ocaffe.ir.target import Target
+from ocaffe.ir.tensor import Ref, Role
 from ocaffe.ops import gemm_cpu
 from ocaffe.ops.gemm import gemm
-from ocaffe.target import Target
 from tests.harness import execute
 
 KINDS = ("cpu", "gpu")

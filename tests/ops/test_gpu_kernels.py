@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ocaffe.graph.ir import Ref, Role
-from ocaffe.graph.recorder import Recorder
+from ocaffe.ir.recorder import Recorder
+from ocaffe.ir.target import MATHS, Target
+from ocaffe.ir.tensor import Ref, Role
 from ocaffe.ops import conv_depthwise, conv_gpu, conv_pointwise_mma, gemm_gpu
 from ocaffe.ops.convolution import ConvGeometry
 from ocaffe.ops.gemm_gpu import ASYNC_TILES, BFLOAT16, FLOAT16, ON_TENSOR_CORES, QUAD_TILES, TENSOR_TILES, TILES, Choice, Tile
-from ocaffe.target import MATHS, Target
 from tests.harness import execute, of_kind
 
 TF32, HALVES = 1, (BFLOAT16, FLOAT16)  # Tile.mma
@@ -478,7 +478,7 @@ def test_tiles_meet_what_copies_ask_for(tile: Tile) -> None:
 @pytest.mark.parametrize("tile", ASYNC_TILES, ids=str)
 @pytest.mark.parametrize(("offset", "gap"), [(0, 0), (4, 8), (4, 3)])
 def test_operands_that_are_copied(device: Any, tile: Tile, offset: int, gap: int) -> None:
-    """Windows of one pixel in bfloat16, of operands in 32 bits; those in 16 bits are to give the same (tests/memory/test_storage.py). Parts of tiles, of steps
+    """Windows of one pixel in bfloat16, of operands in 32 bits; those in 16 bits are to give the same (tests/passes/test_bf16.py). Parts of tiles, of steps
     and of the depth."""
     can_run(device, tile, (BFLOAT16,) if tile == ASYNC_TILES[-1] else ())
     for channels, outputs, group, size, splits in ((72, 70, 1, (1, 6, 10), 1), (24, 16, 2, (1, 4, 4), 1), (200, 136, 1, (1, 8, 8), 3)):

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ocaffe.graph.ir import Ref, Role
-from ocaffe.graph.recorder import Recorder
+from ocaffe.ir.recorder import Recorder
+from ocaffe.ir.target import Target
+from ocaffe.ir.tensor import Ref, Role
 from ocaffe.ops import convolution, winograd_cpu
-from ocaffe.target import Target
 from tests.harness import execute
 from tests.ops.test_convolution import RESULTS, arrays, geometry, record, reference, refs
 from tests.ops.test_gemm import close, hold, merge_relu, recorder

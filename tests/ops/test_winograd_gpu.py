@@ -10,12 +10,13 @@ from google.protobuf import text_format
 
 from ocaffe import proto
 from ocaffe.graph.build import build
-from ocaffe.graph.ir import Ref, Role
-from ocaffe.graph.record import Choices, ParameterGroup
+from ocaffe.graph.options import Choices
+from ocaffe.graph.parameters import ParameterGroup
 from ocaffe.graph.record import record as record_net
+from ocaffe.ir.target import Target
+from ocaffe.ir.tensor import Ref, Role
 from ocaffe.ops import conv_gpu, convolution, winograd_gpu
 from ocaffe.ops.gemm_gpu import ON_TENSOR_CORES
-from ocaffe.target import Target
 from tests.harness import execute, tiled
 from tests.ops.test_convolution import RESULTS, arrays, geometry, record, reference, refs
 from tests.ops.test_gemm import close, hold, merge_relu, recorder

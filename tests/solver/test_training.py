@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from ocaffe import log, proto
-from ocaffe.cl import tape
+from ocaffe.cl import command_list as tape
 from ocaffe.errors import Error
 from ocaffe.model.text import parse
 from ocaffe.solver.solver import Solver

@@ -6,16 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from ocaffe import proto, tuned
-from ocaffe.compile import Switches, compile_net
+from ocaffe import proto
+from ocaffe.compiler.compile import Switches, compile_net
+from ocaffe.compiler.network import phase_net
 from ocaffe.graph.build import build
-from ocaffe.graph.ir import Upload
-from ocaffe.graph.record import Choices, ParameterGroup
+from ocaffe.graph.options import Choices
+from ocaffe.graph.parameters import ParameterGroup
+from ocaffe.ir import tuned_tables
+from ocaffe.ir.launch import Upload
+from ocaffe.ir.target import Target
 from ocaffe.model.text import read_net, read_solver
-from ocaffe.network import phase_net
 from ocaffe.ops import winograd_gpu
 from ocaffe.solver.update import Updater
-from ocaffe.target import Target
 
 ZOO = Path(__file__).parents[2] / "zoo"
 H100 = Target(kind="gpu", runtime="nvidia", name="NVIDIA H100 80GB HBM3", compute_units=132, vector_width=4, local_memory=48 << 10,
@@ -35,7 +37,7 @@ def test_a_step_takes_few_launches(net: str, math: str, winograd: bool, most: in
     if not winograd:
         monkeypatch.setattr(winograd_gpu, "possible", lambda _: False)
     target = replace(H100, math=math)
-    target = replace(target, tuned=tuned.merged(tuned.shipped(target)))
+    target = replace(target, tuned=tuned_tables.merged(tuned_tables.shipped(target)))
     assert target.tuned.choices
     message = phase_net(read_net(str(ZOO / net / "train_val.prototxt")), proto.TRAIN)
     for layer in message.layer:

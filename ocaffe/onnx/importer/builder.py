@@ -9,7 +9,7 @@ import numpy as np
 
 from ocaffe import proto
 from ocaffe.errors import Error, shape_text
-from ocaffe.graph.ir import Shape
+from ocaffe.ir.tensor import Shape
 from ocaffe.layers.base import param_field, registry
 from ocaffe.onnx.importer.graph import Graph, Node
 

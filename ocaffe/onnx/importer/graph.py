@@ -9,7 +9,7 @@ import numpy as np
 from onnx import GraphProto, NodeProto, helper, numpy_helper
 
 from ocaffe.errors import Error, shape_text
-from ocaffe.graph.ir import Shape
+from ocaffe.ir.tensor import Shape
 
 FLOATS = (1, 10, 11, 16)  # element types that a Caffe net computes as the first of them: FLOAT, FLOAT16, DOUBLE, BFLOAT16
 

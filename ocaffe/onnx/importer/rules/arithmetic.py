@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from ocaffe.graph.ir import Shape
+from ocaffe.ir.tensor import Shape
 from ocaffe.onnx.importer.builder import Builder
 from ocaffe.onnx.importer.graph import Node
 from ocaffe.onnx.importer.rules import operator

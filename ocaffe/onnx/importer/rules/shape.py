@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ocaffe.errors import shape_text
-from ocaffe.graph.ir import Shape
+from ocaffe.ir.tensor import Shape
 from ocaffe.onnx.importer.builder import Builder
 from ocaffe.onnx.importer.graph import Node
 from ocaffe.onnx.importer.rules import operator

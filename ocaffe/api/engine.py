@@ -1,0 +1,431 @@
+"""Runs a network for scripts: what they wrote is on the device before a run, and what they hold is fresh after it.
+
+A `Net`, its blobs and its layers hold the engine; nothing holds them. So a net that a script drops gives its buffers back at once.
+"""
+from __future__ import annotations
+
+import contextlib
+import weakref
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Protocol
+
+import numpy as np
+
+from ocaffe.api.names import Names, What
+from ocaffe.cl.command_list import Tape
+from ocaffe.cl.session import Session
+from ocaffe.compiler.network import Network, Variant
+from ocaffe.errors import Error
+from ocaffe.graph.options import Choices
+from ocaffe.ir.graph import Blob, Parameter
+from ocaffe.ir.tensor import Ref, Role, Shape
+
+Hook = Callable[[int], object]  # gets the index of a layer
+
+
+class Mirror(Protocol):
+    """What an engine needs of an array that a script holds (ocaffe/api/blob.py)."""
+
+    shape: Shape
+
+    def flush(self) -> None:
+        """Bring what the script wrote to the device."""
+
+    def refresh(self) -> None:
+        """Bring what the device wrote to the script's array."""
+
+
+class Lease:
+    """Keeps the buffers of a session; all nets and solvers that share it hold one. With the last of them the buffers go."""
+
+    def __init__(self, session: Session, owns_device: bool = False) -> None:
+        self.session, self.owns_device = session, owns_device
+        self.engines: weakref.WeakSet[Engine] = weakref.WeakSet()
+
+    def close(self) -> None:
+        """Free all buffers; the nets of the session are of no use from here on."""
+        for engine in self.engines:
+            engine.closed = True
+            engine.network.close()
+        self.session.dispose()
+        if self.owns_device and self.session.device.context is not None:
+            self.session.device.close()
+
+    def __del__(self) -> None:
+        with contextlib.suppress(Exception):  # the interpreter may be going down
+            self.close()
+
+
+class Engine:
+    """A network with its present shapes and choices, and the arrays of it that scripts have.
+
+    `fixed`: what a solver, which owns the network, records its passes with; then the memory stays where it is.
+    """
+
+    def __init__(self, network: Network, lease: Lease, fixed: Choices | None = None) -> None:
+        self.network, self.lease, self.fixed = network, lease, fixed is not None
+        lease.engines.add(self)
+        self.closed = False
+        self.shapes: dict[str, Shape] = {}  # asked for, not yet carried through the net
+        self.choices = fixed or network.choices
+        if fixed and self.choices.backward:  # as the solver's own passes when somebody looks (Solver._pass_choices)
+            self.choices = replace(self.choices, hold_gradients=True, accumulate=True)
+        self.variant: Variant | None = None
+        self._state: tuple[Choices, int] | None = None  # that the variant is of: looking it up takes as long as a small launch
+        self.shown: Variant | None = None  # another one that a solver ran last, whose outputs are shown
+        self.slot: int | None = None  # the number of the last run in the variant's tape, which backward goes on with
+        self.mirrors: dict[tuple[str, str], Mirror] = {}  # of blobs, by "data" or "diff" and name; those of parameters belong to the session
+        self.hooks: dict[str, list[Hook]] = {"before_forward": [], "after_forward": [], "before_backward": [], "after_backward": []}
+        self.reach = len(network.graph.nodes)  # up to which layer the present variant has run
+        self._gradients: dict[Parameter, Ref] = {}
+        self.names = Names(network.graph)
+
+    def __del__(self) -> None:
+        with contextlib.suppress(Exception):
+            if not self.fixed:
+                self.close()
+
+    @property
+    def session(self) -> Session:
+        return self.network.session
+
+    def check_open(self) -> None:
+        if self.closed:
+            raise Error("the net is closed", fix="make a new one")
+
+    # -- Refs --------------------------------------------------------------------------------------------------------
+
+    def current(self) -> Variant:
+        """The bound variant for the present shapes and choices. Raises Error on a closed net."""
+        self.check_open()
+        if self.shapes:
+            self.reshape()
+        state = self.choices, self.network.inferences
+        if self.variant is None or state != self._state or self.variant.tape not in self.session.tapes:
+            self.variant = self.network.bound(self.choices)
+            self._state = state
+        return self.variant
+
+    def refs(self, name: str, what: What) -> tuple[Ref | None, Ref | None]:
+        """Where to read and where to write a blob's data or diff; None: the net has no such diff. Raises Error for recycled memory.
+
+        What whole passes run reads the last value of a name that layers work on in place, and writes the first (of a diff the other way round). What can run
+        layer by layer reads and writes the value of the layer that was run last, as if all were one buffer, which in Caffe they are.
+        """
+        if what == "data" and self.shown is not None and (output := self.shown.recording.data[name]).root in self.shown.tape.outputs.offsets:
+            return output, output
+        if what == "diff" and not self.choices.backward:
+            self.switch(backward=True)
+        recording = self.current().recording
+        first, last = (recording.first_data[name], recording.data[name]) if what == "data" else (recording.diff[name], recording.first_diff[name])
+        if self.choices.apart:
+            first = last = self._present(name, what)
+        source, target = last if last is not None else first, first if first is not None else last
+        if source is not None and not source.persistent and what == "diff" and target is not None and target.persistent:
+            source = target  # of an output that is not kept: what the user sets
+        if source is not None and not source.persistent:
+            raise Error(f"the memory of blob '{name}' is used again by other blobs", fix=f"Net(..., keep=['{name}'])")
+        return source, target
+
+    def readable(self, name: str) -> bool:
+        """Whether the diff of a blob has memory that no other blob uses, or does not exist (then it is zero)."""
+        assert self.variant is not None
+        ref = self.variant.recording.first_diff[name]
+        return ref is None or ref.persistent
+
+    def gradient(self, parameter: Parameter) -> Ref | None:
+        """Where the gradient of a parameter is; None: the net computes none."""
+        group = self.network.group
+        if not parameter.propagate or parameter not in group.params:  # a TEST net of a solver computes none for what it shares
+            return None
+        if parameter not in self._gradients:
+            self._gradients[parameter] = group.held.view(parameter.shape, group.offsets[group.params.index(parameter)])
+        return self._gradients[parameter]
+
+    def read(self, ref: Ref) -> np.ndarray:
+        return self._tape(ref).read(ref)
+
+    def write(self, ref: Ref, array: np.ndarray) -> None:
+        self._tape(ref).write(ref, array)
+
+    def _tape(self, ref: Ref) -> Tape:
+        shown = self.shown is not None and ref.root in self.shown.tape.outputs.offsets
+        return (self.shown if shown and self.shown is not None else self.variant or self.current()).tape
+
+    def is_fed(self, name: str) -> bool:
+        """Whether a blob gets its shape from outside: the top of an Input or data layer."""
+        blob = self.network.graph.first[name]
+        return blob.producer is None or not blob.producer.bottoms
+
+    # -- arrays of scripts -------------------------------------------------------------------------------------------
+
+    def before(self) -> Variant:
+        """Bring what scripts wrote to the device; `after` must follow."""
+        variant = self.current()
+        session = self.session
+        touched, session.touched = session.touched, []
+        for mirror in touched:
+            mirror.flush()
+        return variant
+
+    def after(self) -> None:
+        """Refresh the arrays that scripts still hold."""
+        session = self.session
+        watched, session.watched = session.watched, []
+        for mirror in watched:
+            mirror.refresh()
+
+    @contextlib.contextmanager
+    def changing(self) -> Iterator[None]:
+        """Something outside a run changes values: arrays that scripts hold are written before and refreshed after."""
+        self.before()
+        yield
+        self.after()
+
+    def forget_arrays(self) -> None:
+        """Let go of the arrays of blobs that have another shape now."""
+        shapes = {name: blob.shape for name, blob in self.network.graph.blobs.items()}
+        gone = {mirror for (_, name), mirror in self.mirrors.items() if mirror.shape != shapes[name]}
+        if gone:
+            self.mirrors = {key: mirror for key, mirror in self.mirrors.items() if mirror not in gone}
+            self.session.touched = [mirror for mirror in self.session.touched if mirror not in gone]
+            self.session.watched = [mirror for mirror in self.session.watched if mirror not in gone]
+
+    def reshape(self) -> None:
+        """Carry the shapes that were asked for through the net."""
+        shapes, self.shapes = self.shapes, {}
+        self.network.reshape(shapes)
+        self.forget_arrays()
+        self.variant = None
+
+    def move(self, lease: Lease) -> None:
+        """Go on in another session, which has adopted the buffers of this one; tapes are made anew."""
+        self.network.move_to(lease.session)
+        self.variant = None
+        self.lease.engines.discard(self)
+        lease.engines.add(self)
+        self.lease = lease
+
+    # -- running -----------------------------------------------------------------------------------------------------
+
+    def _stops(self, first: int, last: int, *kinds: str) -> list[tuple[int, int]]:
+        """The parts of a run: all at once, or layer by layer where somebody waits for each."""
+        if not any(self.hooks[kind] for kind in kinds):
+            return [(first, last)]
+        step = 1 if first <= last else -1
+        return [(index, index) for index in range(first, last + step, step)]
+
+    def _call(self, kind: str, index: int) -> None:
+        for hook in tuple(self.hooks[kind]):
+            hook(index)
+
+    def forward(self, first: int, last: int) -> None:
+        """Run the layers from index `first` to `last`. Raises Error where the values that it begins with are not kept."""
+        network, nodes = self.network, self.network.graph.nodes
+        if first or last < len(nodes) - 1 or self._layerwise("before_forward", "after_forward"):
+            self._check_start(first, last)
+            self.switch(apart=True, anew=first == 0)
+        if first <= self.reach + 1:
+            self.reach = max(self.reach, last)
+        if network.sources:
+            network.start_prefetch()
+            shapes = network.next_shapes()
+            if shapes:
+                network.reshape(shapes)
+                self.forget_arrays()
+        variant, self.shown = self.current(), None
+        if first == 0:
+            variant.tape.set_step(RATE=0.0, ITERATION=network.runs, PASS=0, SAMPLE=0)
+            network.runs += 1
+            self.slot = variant.tape.runs
+        for begin, end in self._stops(first, last, "before_forward", "after_forward"):
+            self._enter("data", begin, begin > 0)
+            self._call("before_forward", begin)
+            self.before()
+            self._run_forward(begin, end)
+            self.after()
+            self._call("after_forward", end)
+        if network.sources and first == 0:
+            self._next_batch()
+
+    def _run_forward(self, begin: int, end: int) -> None:
+        variant = self.current()
+        if variant.recording.forward_ranges:
+            variant = self.network.run(variant, variant.recording.forward_ranges[begin][0], lambda recording: recording.forward_ranges[end][1])
+        if variant is not self.variant:  # of other shapes, which were measured
+            self.forget_arrays()
+            self.variant, self._state = variant, (self.choices, self.network.inferences)
+        if self.choices.apart:
+            self.names.ran("data", begin, end)
+
+    def _next_batch(self) -> None:
+        assert self.variant is not None
+        self.variant.tape.runs += 1
+        self.network.advance()
+
+    def backward(self, first: int, last: int) -> None:
+        """Run backward from layer index `first` down to `last`, with what the last forward left. Raises Error where that is gone."""
+        nodes = self.network.graph.nodes
+        if not self.choices.backward:
+            self.switch(backward=True)
+        variant = self.current()
+        arena = variant.tape.arena
+        if variant.plan.slabs and (arena.tape is not variant.tape or self.reach < first):
+            fact = "what backward needs of forward is not in memory: forward has not run, or another pass used the memory since"
+            raise Error(fact, fix="run forward directly before backward")
+        again = bool(variant.plan.slabs) and arena.reached != variant.recording.forward_end  # what backward reads may be overwritten by the first backward
+        if first < len(nodes) - 1 or last > 0 or again or self._layerwise("before_backward", "after_backward"):
+            self._check_diffs(first, last)
+            self.switch(apart=True)
+        for begin, end in self._stops(first, last, "before_backward", "after_backward"):
+            self._enter("diff", begin, begin < len(nodes) - 1)
+            self._call("before_backward", begin)
+            variant = self.before()
+            found = variant.recording.backward_ranges
+            ranges = [found[index] for index in range(begin, end - 1, -1) if index in found]
+            if ranges:
+                variant.tape.run(ranges[0][0], ranges[-1][1], self.slot)
+            if self.choices.apart:
+                self.names.ran("diff", begin, end)
+            self.after()
+            self._call("after_backward", end)
+
+    def loss(self, first: int, last: int) -> float:
+        """Sum of what the layers from index `first` to `last` add to the loss, as of the last run."""
+        assert self.variant is not None
+        layers = [index for index, node in enumerate(self.network.graph.nodes) for top in node.tops if top.loss_weight]
+        losses = zip(layers, self.variant.recording.losses)
+        return float(sum(np.float32(weight) * self.read(ref).sum(dtype=np.float32) for index, (ref, weight) in losses if first <= index <= last))
+
+    # -- parts of a net ----------------------------------------------------------------------------------------------
+
+    def _layerwise(self, *kinds: str) -> bool:
+        """Whether somebody looks between the layers."""
+        return any(self.hooks[kind] for kind in kinds)
+
+    def _enter(self, what: What, index: int, carry: bool) -> None:
+        """Before layer `index` runs: what names that layers work on in place hold becomes, with `carry`, the value that this layer reads."""
+        if not self.choices.apart:
+            return
+        blobs = self.current().recording.blobs
+        for old, new in self.names.enter(what, index):
+            source, target = (blobs[blob][what == "diff"] for blob in (old, new))
+            if carry and source is not None and target is not None:
+                self.write(target, self.read(source))
+
+    def _check_start(self, first: int, last: int) -> None:
+        """A run that begins inside the net needs the values that earlier layers left."""
+        nodes = self.network.graph.nodes
+        inside = {top for node in nodes[first : last + 1] for top in node.tops}
+        for node in nodes[first : last + 1] if first else ():
+            for blob in node.bottoms:
+                if blob not in inside and not self._keeps(blob) and blob not in self.network.graph.inputs:
+                    raise Error(f"layer '{node.name}' needs blob '{blob.name}', whose memory is used again", fix=f"Net(..., keep=['{blob.name}'])")
+
+    def _check_diffs(self, first: int, last: int) -> None:
+        """A backward run that begins inside the net needs the diffs that later layers or the script left."""
+        outputs = self.network.graph.outputs
+        for index, node in reversed(list(enumerate(self.network.graph.nodes[last : first + 1], last))):
+            for blob in node.tops if node.backward else ():
+                reader = blob.consumer
+                later = reader is not None and reader.backward and reader not in self.network.graph.nodes[index + 1 : first + 1]
+                if later and not self._keeps(blob) and blob not in outputs:
+                    fact = f"backward of layer '{node.name}' needs the diff of blob '{blob.name}', whose memory is used again"
+                    raise Error(fact, fix=f"Net(..., keep=['{blob.name}'])")
+
+    def _keeps(self, blob: Blob) -> bool:
+        while not self.choices.keeps(blob.name) and blob.producer is not None and blob.producer.type == "Split":
+            blob = blob.producer.bottoms[0]
+        return self.choices.keeps(blob.name)
+
+    def switch(self, backward: bool = False, apart: bool = False, anew: bool = False) -> None:
+        """Go on with another recording of the net, with all values as the last forward pass left them (which it repeats) and the diffs as they are.
+
+        Where it cannot be repeated, raises Error, or with `anew` does without: then forward begins at the first layer.
+        """
+        choices = replace(self.choices, backward=self.choices.backward or backward, apart=self.choices.apart or apart)
+        if choices == self.choices:
+            return
+        graph, old = self.network.graph, self.current()
+        arena, was = old.tape.arena, old.recording
+        ran = arena.tape is old.tape if old.plan.slabs else self.slot is not None
+        back = arena.reached > was.forward_end
+        if not self.choices.apart:
+            self.names.restart(ran, back)
+        stands = {what: dict(now) for what, now in self.names.now.items()}
+        there: dict[What, bool] = {"data": ran, "diff": self.choices.backward}
+        kept = [(name, what, self._present(name, what)) for name in graph.blobs if self.choices.keeps(name) for what in there if there[what]]
+        values = [(name, what, self.read(ref)) for name, what, ref in kept if ref is not None and ref.persistent]
+        step, before = old.tape.read(was.step), self.choices
+        self.choices = choices
+        try:
+            new = self.current()
+        except Error as error:
+            self.choices = before
+            if apart:
+                raise Error(f"to run a part of the net, every blob needs memory of its own: {error.fact}", place=error.place, fix=error.fix) from error
+            raise
+        self.reach = len(graph.nodes)
+        if ran and not (anew and self._once()):
+            new.tape.write(new.recording.step, step)
+            self._repeat()
+        elif ran:
+            self.reach = -1
+        if not self.fixed:
+            self.network.forget(before)
+        self.names.now = stands
+        for name, what, value in values:
+            ref = self._present(name, what)
+            if ref is not None:
+                self.write(ref, value)
+
+    def _present(self, name: str, what: What) -> Ref | None:
+        """The memory that a name stands for."""
+        blob = self.names.now[what].get(name) or self.network.graph.blobs[name]
+        return self.current().recording.blobs[blob][what == "diff"]
+
+    def together(self, shown: Variant | None = None) -> None:
+        """Go on with the recording of whole passes, which a solver has run, or with one of its own."""
+        self.shown = shown
+        if self.choices.apart:
+            self.choices, self.variant = replace(self.choices, apart=False), None
+
+    def _repeat(self) -> None:
+        """Run the last forward pass once more, with the same batch and dice; running statistics advance but once."""
+        network = self.network
+        once = self._once()
+        if once:
+            self.reach = -1
+            raise Error(f"layer '{once}' makes other values each time, so that forward cannot be repeated for another kind of run", fix="run forward again")
+        if network.sources:
+            network.start_prefetch()
+            network.seek({name: max(batch - 1, 0) for name, batch in network.cursor.items()})
+        recording = self.current().recording
+        running = {ref for launch in recording.schedule[: recording.forward_end] for ref in launch.writes if ref.root.role is Role.PARAMETER}
+        statistics = [(ref, self.read(ref)) for ref in running]
+        self.slot = self.current().tape.runs
+        self._run_forward(0, len(network.graph.nodes) - 1)
+        for ref, value in statistics:
+            self.write(ref, value)
+        if network.sources:
+            self._next_batch()
+
+    def _once(self) -> str:
+        """The name of a layer that makes other values when it runs again: from Python, or from a state of its own."""
+        schedule = self.current().recording.schedule
+        states = (launch.layer for launch in schedule for ref in launch.writes if ref.root.role is Role.STATE)
+        return next(states, "") or next((node.name for node in self.network.graph.nodes if node.type == "Python" and not node.bottoms), "")
+
+    def close(self) -> None:
+        """Stop reading data and free what the net has on the device; with the last net of a session all of it."""
+        self.closed = True
+        self.network.close()
+        session, mine = self.session, set(self.mirrors.values())
+        session.touched = [mirror for mirror in session.touched if mirror not in mine]
+        session.watched = [mirror for mirror in session.watched if mirror not in mine]
+        self.lease.engines.discard(self)
+        if self.lease.engines:
+            self.network.move_to(self.session)
+        else:
+            self.lease.close()

@@ -1,0 +1,32 @@
+"""`net.plan()` and `net.profile()`: the memory plan and the times of a net that a script holds."""
+from __future__ import annotations
+
+from ocaffe.api.engine import Engine
+from ocaffe.memory.report import ROLES, persistent, report
+from ocaffe.profiling.profile import NetPlan, NetProfile, measure
+
+
+def plan_of(engine: Engine) -> NetPlan:
+    variant = engine.current()
+    fixed = {ROLES.get(role, "kept blobs"): 0 for role in persistent([variant.recording.schedule])}
+    for role, size in persistent([variant.recording.schedule]).items():
+        fixed[ROLES.get(role, "kept blobs")] += size
+    plan, name = variant.plan, engine.network.graph.message.name or "net"
+    return NetPlan(fixed, plan.total, plan.lower_bound, len(variant.recording.schedule), tuple(report(name, variant.recording.schedule, plan)))
+
+
+def profile(engine: Engine, iterations: int, backward: bool) -> NetProfile:
+    """`net.profile()`: whole passes, with layers merged as if nobody looked. Data layers go on by the batches that it takes."""
+    nodes = engine.network.graph.nodes
+
+    def passes(count: int) -> None:
+        for _ in range(count):
+            engine.forward(0, len(nodes) - 1)
+            if backward:
+                engine.backward(len(nodes) - 1, 0)
+
+    own, engine.hooks = engine.hooks, {kind: [] for kind in engine.hooks}
+    try:
+        return measure(engine.session, engine.network.graph.message.name or "net", nodes, passes, iterations)
+    finally:
+        engine.hooks = own

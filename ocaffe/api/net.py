@@ -1,0 +1,398 @@
+"""`Net` as pycaffe users know it (CAFFE.md §4), on planned memory.
+
+All blobs are kept readable unless `keep` names fewer; that costs memory (`keep=[]` plans all of it).
+"""
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from types import TracebackType
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from ocaffe import log, proto
+from ocaffe.api import runtime
+from ocaffe.api.batches import batches, collect
+from ocaffe.api.blob import Blob
+from ocaffe.api.engine import Engine, Hook, Lease
+from ocaffe.api.inspection import plan_of, profile
+from ocaffe.api.sharing import share
+from ocaffe.cl.device import Device
+from ocaffe.cl.pinned import pinned
+from ocaffe.cl.session import Arena, Session
+from ocaffe.compiler.network import Network, phase_net
+from ocaffe.errors import Error, shape_text
+from ocaffe.graph.options import ALL, Choices
+from ocaffe.layers.memory_data import MemoryData
+from ocaffe.model.text import read_net
+from ocaffe.model.weights import read_weights, write_weights
+from ocaffe.profiling.profile import NetPlan, NetProfile
+from ocaffe.solver.snapshot import DeviceBlobs
+
+Arrays: TypeAlias = "dict[str, np.ndarray]"
+
+
+class NetLayer(NamedTuple):
+    """A layer of a net: its name, its Caffe type, and its parameters."""
+
+    name: str
+    type: str
+    blobs: list[Blob]
+
+
+class Net:
+    """A network of one phase: `Net(file, phase, level=0, stages=None, weights=None)`, or the older `Net(file, weights, phase)`.
+
+    `network_file` is a prototxt, or a NetParameter message; `weights` a .caffemodel or .caffemodel.h5. `keep` names the blobs that stay readable (default:
+    all); `device` is a device spec such as '0:0' or 'cpu' (default: what set_mode_cpu, set_mode_gpu and set_device say). `memory_limit`: bytes on the
+    device that the net must do with; what is kept counts, so name in `keep` what you read. Raises Error where a file is wrong; a limit that cannot be kept
+    is told by the first run or `plan()`, for shapes may still change.
+
+    Attributes: `name`, that of the prototxt; `blobs`, {name: Blob}; `params`, {layer: its Blobs}, weights first; `layers`, a list of (name, type, blobs),
+    and `layer_dict`; `inputs` and `outputs`, names of blobs; `top_names` and `bottom_names`, {layer: names of blobs}.
+
+    Use it as a context manager, or drop it: its memory is free at once. A net is for one thread at a time; several threads may have one each.
+    """
+
+    def __init__(
+        self,
+        network_file: str | Any,
+        *args: Any,
+        phase: int | None = None,
+        level: int = 0,
+        stages: Sequence[str] | None = None,
+        weights: str | None = None,
+        keep: Iterable[str] | None = None,
+        device: Device | str | None = None,
+        seed: int | None = None,
+        memory_limit: int | None = None,
+    ) -> None:
+        log.as_library()
+        given = _arguments(args, phase, level, stages, weights)
+        message = read_net(network_file) if isinstance(network_file, str) or hasattr(network_file, "__fspath__") else network_file
+        phase, weights = given.phase, given.weights
+        if phase is None:
+            phase = message.state.phase if message.HasField("state") else proto.TEST
+        if seed is None:
+            seed = runtime.random_seed() or 0
+        own = not isinstance(device, Device)
+        session = Session(runtime.open_device(device) if not isinstance(device, Device) else device)
+        kept, memory_limit = kept_names(keep), whole_bytes(memory_limit)
+        choices = Choices(backward=phase == proto.TRAIN, keep=kept, observed_diffs=True, hold_gradients=True, accumulate=True,
+                          limit=memory_limit, prepare=phase == proto.TEST, seed=seed)  # fmt: skip
+        net = phase_net(message, phase, given.level, given.stages)
+        network = Network(net, phase, session, choices, quiet=True, weights=[] if weights is None else [weights], arena=Arena())
+        unknown = sorted(kept - ALL - set(network.graph.blobs))
+        if unknown:
+            place = network.graph.message.source_file or None
+            raise Error(f"the net has no blob '{unknown[0]}' to keep", place=place, fix=f"blobs are {', '.join(network.graph.blobs)}")
+        self._attach(Engine(network, Lease(session, own)))
+        network.fill_parameters()
+        if weights is not None:
+            network.copy_weights(read_weights(weights), weights)
+
+    @classmethod
+    def _of(cls, network: Network, lease: Lease, choices: Choices) -> Net:
+        """The API of a net that a solver runs, with these choices."""
+        self = cls.__new__(cls)
+        self._attach(Engine(network, lease, choices))
+        return self
+
+    def _attach(self, engine: Engine) -> None:
+        self._engine = engine
+        graph = engine.network.graph
+        self.name = str(graph.message.name)
+        self.blobs: OrderedDict[str, Blob] = OrderedDict((name, Blob(engine, name)) for name in graph.blobs)
+        self.layers = [NetLayer(node.name, node.type, [Blob(engine, str(p), p, node.name) for p in node.params]) for node in graph.nodes]
+        self.layer_dict: OrderedDict[str, NetLayer] = OrderedDict((layer.name, layer) for layer in self.layers)
+        self.params: OrderedDict[str, list[Blob]] = OrderedDict((layer.name, layer.blobs) for layer in self.layers if layer.blobs)
+        self.inputs = [blob.name for blob in graph.inputs]
+        self.outputs = [blob.name for blob in graph.outputs]
+        self.bottom_names: OrderedDict[str, list[str]] = OrderedDict((node.name, [blob.name for blob in node.bottoms]) for node in graph.nodes)
+        self.top_names: OrderedDict[str, list[str]] = OrderedDict((node.name, [blob.name for blob in node.tops]) for node in graph.nodes)
+        self._layer_names = [node.name for node in graph.nodes]
+        self._blob_names = list(graph.blobs)
+
+    # -- what it is made of ------------------------------------------------------------------------------------------
+
+    @property
+    def _network(self) -> Network:
+        return self._engine.network
+
+    @property
+    def phase(self) -> int:
+        """TRAIN or TEST."""
+        return self._network.phase
+
+    @property
+    def blob_loss_weights(self) -> OrderedDict[str, float]:
+        """How much each blob counts in the loss; 0 for most."""
+        return OrderedDict((name, blob.loss_weight) for name, blob in self._network.graph.blobs.items())
+
+    @property
+    def _blob_loss_weights(self) -> list[float]:
+        return list(self.blob_loss_weights.values())
+
+    @property
+    def _blobs(self) -> list[Blob]:
+        return list(self.blobs.values())
+
+    @property
+    def _inputs(self) -> list[int]:
+        return [self._blob_names.index(name) for name in self.inputs]
+
+    @property
+    def _outputs(self) -> list[int]:
+        return [self._blob_names.index(name) for name in self.outputs]
+
+    def _bottom_ids(self, layer: int) -> list[int]:
+        return [self._blob_names.index(blob.name) for blob in self._network.graph.nodes[layer].bottoms]
+
+    def _top_ids(self, layer: int) -> list[int]:
+        return [self._blob_names.index(blob.name) for blob in self._network.graph.nodes[layer].tops if blob.name in self.blobs]
+
+    def _index(self, name: str) -> int:
+        if name not in self._layer_names:
+            raise Error(f"the net has no layer '{name}'", fix=f"layers are {', '.join(self._layer_names)}")
+        return self._layer_names.index(name)
+
+    def _check_blobs(self, names: Iterable[str]) -> None:
+        for name in names:
+            if name not in self.blobs:
+                raise Error(f"the net has no blob '{name}'", fix=f"blobs are {', '.join(self.blobs)}")
+
+    # -- running -----------------------------------------------------------------------------------------------------
+
+    def forward(self, blobs: Sequence[str] | None = None, start: str | None = None, end: str | None = None, **inputs: Any) -> Arrays:
+        """Run from layer `start` to layer `end` (names, inclusive; default: all), after inputs given by keyword were set.
+
+        A part of the net is run layer by layer, and from then on so is everything: slower, and every blob has memory of its own.
+        Returns {name: array} of the outputs (of `end`'s tops) and of `blobs`. Raises Error for unknown names and inputs of another shape.
+        """
+        for name, value in inputs.items():
+            if name not in self.inputs:
+                raise Error(f"'{name}' is no input of the net", fix=f"inputs are {', '.join(self.inputs) or 'none'}")
+            self._assign("data", name, value)
+        self._check_blobs(blobs or ())
+        first = self._index(start) if start else 0
+        last = self._index(end) if end else len(self.layers) - 1
+        self._engine.forward(first, last)
+        names = [name for name in self.top_names[end] if name in self.blobs] if end else self.outputs
+        return {name: self.blobs[name].data for name in [*names, *(blobs or ())]}
+
+    def backward(self, diffs: Sequence[str] | None = None, start: str | None = None, end: str | None = None, **top_diffs: Any) -> Arrays:
+        """Run backward from layer `start` to layer `end` (names, inclusive; default: all), after diffs of outputs given by keyword were set.
+
+        Adds to the diffs of parameters (clear_param_diffs). Returns {name: array} of the diffs of the inputs (of `end`'s bottoms) and of `diffs`.
+        Raises Error where what it begins with or is asked for is not kept, or where another net of a solver ran since forward.
+        """
+        self._check_blobs([*top_diffs, *(diffs or ())])
+        asked = [*(self.bottom_names[self._layer_names[self._index(end)]] if end else ()), *(diffs or ())]
+        for name in asked:
+            self._engine.refs(name, "diff")
+        for name, value in top_diffs.items():
+            self._assign("diff", name, value)
+        first = self._index(start) if start else len(self.layers) - 1
+        last = self._index(end) if end else 0
+        self._engine.backward(first, last)
+        names = [] if end else filter(self._engine.readable, self.inputs)
+        return {name: self.blobs[name].diff for name in [*names, *asked]}
+
+    def _assign(self, what: str, name: str, value: Any) -> None:
+        """Set a whole blob. numpy would repeat one row over the batch: such a mistake is told."""
+        value = np.asarray(value, np.float32)
+        shape = self.blobs[name].shape
+        if value.shape[:1] != shape[:1] and value.size != 1:
+            raise Error(f"{what} for '{name}' is {shape_text(value.shape)}, the blob {shape_text(shape)}", fix=f"net.blobs['{name}'].reshape(...) first")
+        try:
+            setattr(self.blobs[name], what, value)
+        except ValueError:
+            raise Error(f"{what} for '{name}' is {shape_text(value.shape)}, the blob {shape_text(shape)}", fix="give an array of the blob's shape") from None
+
+    def _forward(self, start: int, end: int) -> float:
+        """Layers by index, inclusive; returns their loss."""
+        self._engine.forward(start, end)
+        return self._engine.loss(start, end)
+
+    def _backward(self, start: int, end: int) -> None:
+        self._engine.backward(start, end)
+
+    def _batch(self, blobs: dict[str, Any]) -> Iterator[Arrays]:
+        """Arrays of any number of rows in batches of the net; the last one is filled up with zeros."""
+        return (chunk for chunk, _ in batches(blobs, self._batch_size(blobs)))
+
+    def _batch_size(self, blobs: dict[str, Any]) -> int:
+        return min((self.blobs[name].shape[0] for name in blobs), default=1)
+
+    def forward_all(self, blobs: Sequence[str] | None = None, **inputs: Any) -> Arrays:
+        """`forward` over inputs of any number of rows, in batches of the net: {name: array of as many rows}. Raises Error if the inputs do not match."""
+        return self._all(blobs, None, inputs)[0]
+
+    def forward_backward_all(self, blobs: Sequence[str] | None = None, diffs: Sequence[str] | None = None, **arrays: Any) -> tuple[Arrays, Arrays]:
+        """`forward` and `backward` over inputs and diffs of outputs of any number of rows: the arrays of both, one row for each."""
+        return self._all(blobs, diffs or (), arrays)
+
+    def _all(self, blobs: Sequence[str] | None, diffs: Sequence[str] | None, arrays: dict[str, Any]) -> tuple[Arrays, Arrays]:
+        known = {*self.inputs, *(() if diffs is None else self.outputs)}
+        missing = [name for name in self.inputs if name not in arrays]
+        unknown = [name for name in arrays if name not in known]
+        if unknown or missing or not arrays:
+            raise Error(f"arrays are given for {', '.join(arrays) or 'nothing'}", fix=f"give one for each of {', '.join(sorted(known)) or 'the inputs'}")
+        found: tuple[dict[str, list[np.ndarray]], dict[str, list[np.ndarray]]] = {}, {}
+        for chunk, rows in batches(arrays, self._batch_size(arrays)):
+            collect(found[0], self.forward(blobs, None, None, **{name: value for name, value in chunk.items() if name in self.inputs}), rows)
+            if diffs is not None:
+                collect(found[1], self.backward(diffs, None, None, **{name: value for name, value in chunk.items() if name not in self.inputs}), rows)
+        out, back = ({name: np.concatenate(parts) for name, parts in part.items()} for part in found)
+        return out, back
+
+    def before_forward(self, hook: Hook) -> None:
+        """Call `hook(layer index)` before each layer runs forward; layers then run one by one, as for `forward(start=...)`."""
+        self._engine.hooks["before_forward"].append(hook)
+
+    def after_forward(self, hook: Hook) -> None:
+        """Call `hook(layer index)` after each layer ran forward; its blobs can be read and changed."""
+        self._engine.hooks["after_forward"].append(hook)
+
+    def before_backward(self, hook: Hook) -> None:
+        """Call `hook(layer index)` before each layer runs backward."""
+        self._engine.hooks["before_backward"].append(hook)
+
+    def after_backward(self, hook: Hook) -> None:
+        """Call `hook(layer index)` after each layer ran backward."""
+        self._engine.hooks["after_backward"].append(hook)
+
+    def reshape(self) -> None:
+        """Carry new input shapes (`net.blobs['data'].reshape(...)`) through the net. Raises Error where a layer cannot have them; then nothing changes."""
+        self._engine.reshape()
+
+    def clear_param_diffs(self) -> None:
+        """Zero the gradients; backward adds to them."""
+        with self._engine.changing():
+            self._engine.session.clear(self._network.group.held)
+
+    def set_input_arrays(self, data: Any, labels: Any = None, layer: str | None = None) -> None:
+        """Feed a MemoryData layer (the first one, or `layer`): `data` is n x channels x height x width, `labels` n values (None: zeros).
+
+        The next forward pass begins with the first rows. The arrays are copied: after a change call this again. Raises Error for other shapes.
+        """
+        nodes = [node for node in self._network.graph.nodes if isinstance(node.layer, MemoryData) and layer in (None, node.name)]
+        if not nodes:
+            wanted = f"MemoryData layer '{layer}'" if layer else "MemoryData layer"
+            raise Error(f"the net has no {wanted}", fix="arrays go into Input layers by net.blobs[...].data")
+        inner: Any = nodes[0].layer
+        prefetcher = self._network.prefetchers.pop(inner.source, None)
+        if prefetcher is not None:
+            prefetcher.close()
+        inner.source.hand_over(data, labels, self._network.cursor[nodes[0].name])
+
+    # -- weights -----------------------------------------------------------------------------------------------------
+
+    def copy_from(self, file: str) -> None:
+        """Take the weights of equally named layers from a .caffemodel or .caffemodel.h5. Raises Error for other shapes, naming both."""
+        with self._engine.changing():
+            self._network.copy_weights(read_weights(file), file)
+
+    def share_with(self, other: Net) -> None:
+        """Use the parameters of `other`'s layers of the same names, from now on the same memory; diffs stay apart. Raises Error for other shapes."""
+        share(self._engine, other._engine)
+
+    def save(self, file: str) -> None:
+        """Write a .caffemodel that Caffe reads."""
+        with self._engine.changing():
+            write_weights(file, self._network.graph.message, DeviceBlobs(self._network))
+
+    def save_hdf5(self, file: str, write_diff: bool = False) -> None:
+        """Write a .caffemodel.h5 that Caffe reads; with the gradients if `write_diff`."""
+        from ocaffe.model.hdf5 import write_weights_hdf5  # h5py takes 0.1 s to import
+
+        with self._engine.changing():
+            diffs = {layer.name: [blob.diff for blob in layer.blobs] for layer in self.layers} if write_diff else None
+            write_weights_hdf5(file, self._network.graph.message, DeviceBlobs(self._network, owners_only=True), diffs)
+
+    def load_hdf5(self, file: str) -> None:
+        """The same as copy_from, which tells the formats apart."""
+        self.copy_from(file)
+
+    # -- beyond pycaffe ----------------------------------------------------------------------------------------------
+
+    def pinned(self, name: str) -> np.ndarray:
+        """Zeros of the shape of blob `name` in memory that the device copies fastest: fill it, then `forward(data=array)`, time after time.
+
+        An ordinary array where the device works in the host's memory. It lives as long as you hold it, even after close(). Raises Error for unknown names.
+        """
+        self._check_blobs([name])
+        self._engine.check_open()
+        return pinned(self._engine.session.device, self.blobs[name].shape, np.float32)
+
+    def plan(self) -> NetPlan:
+        """What the net takes on its device, in bytes; `print(net.plan())` shows it."""
+        return plan_of(self._engine)
+
+    def profile(self, iterations: int = 10, backward: bool | None = None) -> NetProfile:
+        """Milliseconds of each layer and of each launch on the device, medians of `iterations` passes; `backward`: too (default: in the phase TRAIN).
+
+        `print` shows them by layer; `launches` has GFLOP/s, GB/s and the share of the device's measured `peaks` of each launch. Raises Error for no iteration.
+        """
+        return profile(self._engine, iterations, self.phase == proto.TRAIN if backward is None else backward)
+
+    def close(self) -> None:
+        """Stop the threads that read data and free the memory on the device; the net is of no use then. Arrays that scripts hold stay as they are."""
+        if self._engine.fixed:
+            self._network.close()
+        else:
+            self._engine.close()
+
+    def __enter__(self) -> Net:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+
+class _Arguments(NamedTuple):
+    phase: int | None
+    level: int
+    stages: tuple[str, ...]
+    weights: str | None
+
+
+def _arguments(args: Sequence[Any], phase: int | None, level: int, stages: Sequence[str] | None, weights: str | None) -> _Arguments:
+    """Positional arguments of both constructors: (phase, level, stages, weights), or (weights, phase). Raises Error for others."""
+    rest = list(args)
+    takes: list[tuple[str, Callable[[Any], bool]]] = [
+        ("phase", lambda value: isinstance(value, (int, np.integer))), ("level", lambda value: isinstance(value, (int, np.integer))),
+        ("stages", lambda value: value is None or isinstance(value, (list, tuple))), ("weights", _is_path),
+    ]  # fmt: skip
+    if rest and _is_path(rest[0]):
+        takes = [takes[3], takes[0]]
+    found: dict[str, Any] = {"phase": phase, "level": level, "stages": stages, "weights": weights}
+    if len(rest) > len(takes):
+        raise Error(f"Net takes a file and at most {len(takes)} arguments without a name here, {len(rest)} given", fix="Net(file, phase, weights=...)")
+    for value, (name, fits) in zip(rest, takes):
+        if not fits(value):
+            raise Error(f"{value!r} is given as {name} of a Net", fix="Net(file, phase, level=0, stages=None, weights=None) or Net(file, weights, phase)")
+        found[name] = value
+    if found["phase"] not in (None, proto.TRAIN, proto.TEST):
+        raise Error(f"{found['phase']!r} is given as phase of a Net", fix="caffe.TRAIN (0) or caffe.TEST (1)")
+    path = found["weights"]
+    return _Arguments(None if found["phase"] is None else int(found["phase"]), int(found["level"]), tuple(found["stages"] or ()), path and str(path))
+
+
+def kept_names(keep: Iterable[str] | None) -> frozenset[str]:
+    """The choice that an argument `keep` means. Raises Error for a single text, whose letters would be taken for names."""
+    if isinstance(keep, str):
+        raise Error(f"keep is the text '{keep}'", fix=f"a list of names: keep=['{keep}']")
+    return ALL if keep is None else frozenset(keep)
+
+
+def whole_bytes(limit: Any) -> int | None:
+    """An argument `memory_limit`. Raises Error for what is no number of bytes."""
+    if limit is not None and not (isinstance(limit, (int, np.integer)) and limit > 0):
+        raise Error(f"memory_limit is {limit!r}", fix="a number of bytes, such as 512 * 2**20")
+    return None if limit is None else int(limit)
+
+
+def _is_path(value: Any) -> bool:
+    return isinstance(value, str) or hasattr(value, "__fspath__")

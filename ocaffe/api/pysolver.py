@@ -1,0 +1,197 @@
+"""`get_solver` and the solver classes of pycaffe (CAFFE.md §4) on the same engine as `ocaffe train`."""
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable
+from types import TracebackType
+from typing import Any, ClassVar
+
+import numpy as np
+
+from ocaffe import log, proto
+from ocaffe.api import runtime
+from ocaffe.api.engine import Lease
+from ocaffe.api.net import Net, kept_names, whole_bytes
+from ocaffe.cl.device import Device
+from ocaffe.errors import Error
+from ocaffe.model.text import read_solver
+from ocaffe.model.upgrade import upgrade_solver
+from ocaffe.solver.solver import Solver as Training
+
+
+class Solver:
+    """A solver from a prototxt or a SolverParameter message: `net`, `test_nets`, `iter`, `lr`, `param`, `step(n)`, `solve()`, `snapshot()`, `restore(file)`.
+
+    All blobs stay readable unless `keep` names fewer; `keep=[]` plans memory as `ocaffe train` does, within `memory_limit` bytes if given. `device` as for
+    Net. The log is quiet unless init_log() was called or GLOG_minloglevel is set. Raises Error where a file is wrong.
+    """
+
+    rule: ClassVar[str] = ""  # the type of solver; empty: what the file says
+
+    def __init__(
+        self,
+        file: str | Any,
+        *,
+        keep: Iterable[str] | None = None,
+        device: Device | str | None = None,
+        memory_limit: int | None = None,
+    ) -> None:
+        log.as_library()
+        kept, memory_limit = kept_names(keep), whole_bytes(memory_limit)
+        path = str(file) if isinstance(file, str) or hasattr(file, "__fspath__") else None
+        param = proto.SolverParameter()
+        param.CopyFrom(upgrade_solver(file if path is None else read_solver(path)))
+        if self.rule:
+            param.type = self.rule
+        seed = runtime.random_seed()
+        if seed is not None and param.random_seed < 0:
+            param.random_seed = seed
+        own = not isinstance(device, Device)
+        opened = runtime.open_device(device) if not isinstance(device, Device) else device
+        self._solver = Training(param, opened, file=path, keep=kept, memory_limit=memory_limit)
+        self._lease = Lease(self._solver.session, own)
+        self.net = Net._of(self._solver.network, self._lease, self._solver._pass_choices(0)[0])
+        self.test_nets = [Net._of(network, self._lease, network.choices) for network in self._solver.test_networks]
+        self._callbacks: list[tuple[Callable[[], object], Callable[[], object]]] = []
+        self._solver.on_start = lambda: self._call(0)
+        self._solver.on_gradients = lambda: self._call(1)
+
+    @property
+    def iter(self) -> int:
+        """Iterations done."""
+        return self._solver.iter
+
+    @property
+    def param(self) -> Any:
+        """The SolverParameter; base_lr, max_iter and display may be changed while it trains."""
+        return self._solver.param
+
+    @property
+    def lr(self) -> float:
+        """The rate of the present iteration."""
+        return float(copy.copy(self._solver.rate)(self._solver.iter)[0])  # a copy: asking must not advance multistep
+
+    def step(self, iterations: int) -> None:
+        """Train for some iterations; what was written into parameters before is used."""
+        self._run(lambda: self._solver.step(int(iterations)))
+
+    def solve(self, resume: str | None = None) -> None:
+        """Train to max_iter, from a .solverstate if given, with the tests and snapshots that the prototxt asks for."""
+        if resume:
+            self.restore(resume)
+        self._run(self._solver.solve)
+
+    def _run(self, work: Callable[[], None]) -> None:
+        self._enter()
+        try:
+            work()
+        finally:
+            self._show()
+            self.net._engine.after()
+
+    def _enter(self) -> None:
+        """What scripts wrote is on the device, and whole passes are run."""
+        if self._solver.session.touched:
+            self.net._engine.before()
+        self._show()
+
+    def _show(self) -> None:
+        """What scripts see of blobs is what the solver runs."""
+        for net in self.test_nets:
+            net._engine.together()
+        self.net._engine.together(self._solver._pass_variant(self._solver.param.iter_size - 1))
+
+    def snapshot(self) -> None:
+        """Write weights and state, with what scripts wrote into them."""
+        with self.net._engine.changing():
+            self._solver.snapshot()
+
+    def restore(self, file: str) -> None:
+        """Continue from a .solverstate. Raises Error if it belongs to another net or solver."""
+        with self.net._engine.changing():
+            self._solver.restore(file)
+
+    def apply_update(self) -> None:
+        """Update the parameters from their diffs, without forward or backward; `iter` stays."""
+        self._run(self._solver.apply_update)
+
+    def share_weights(self, net: Net) -> None:
+        """Give `net` this solver's parameters for the layers of the same names: it sees every update. Raises Error for other shapes."""
+        net.share_with(self.net)
+
+    def add_callback(self, on_start: Any, on_gradients_ready: Callable[[], object] | None = None) -> None:
+        """Call `on_start()` before each iteration and `on_gradients_ready()` before each update; or those methods of one object.
+
+        Both may read and change parameters, their diffs and blobs. Raises Error for a solver with keep=[], which holds no gradients.
+        """
+        if not self._solver.network.choices.keep:
+            raise Error("a solver with keep=[] updates while it goes backward and holds no gradients", fix="leave keep away, or name a blob")
+        start, ready = (on_start.on_start, on_start.on_gradients_ready) if on_gradients_ready is None else (on_start, on_gradients_ready)
+        self._callbacks.append((start, ready))
+
+    def _call(self, which: int) -> None:
+        """What a callback writes is used at once, what it reads is fresh."""
+        for callback in self._callbacks:
+            self.net._engine.after()
+            callback[which]()
+            self._enter()
+
+    def loss_history(self) -> np.ndarray:
+        """The losses in the smoothing window."""
+        return np.array(self._solver.losses.window, np.float32)
+
+    def close(self) -> None:
+        """Stop reading data and free the memory on the device."""
+        self._solver.close()
+        self._lease.close()
+
+    def __enter__(self) -> Solver:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+
+class SGDSolver(Solver):
+    """Stochastic gradient descent with momentum, whatever type the file names; see Solver."""
+
+    rule = "SGD"
+
+
+class NesterovSolver(Solver):
+    """Nesterov's accelerated gradient; see Solver."""
+
+    rule = "Nesterov"
+
+
+class AdaGradSolver(Solver):
+    """AdaGrad; see Solver."""
+
+    rule = "AdaGrad"
+
+
+class RMSPropSolver(Solver):
+    """RMSProp; see Solver."""
+
+    rule = "RMSProp"
+
+
+class AdaDeltaSolver(Solver):
+    """AdaDelta; see Solver."""
+
+    rule = "AdaDelta"
+
+
+class AdamSolver(Solver):
+    """Adam; see Solver."""
+
+    rule = "Adam"
+
+
+SOLVERS = {cls.rule: cls for cls in (SGDSolver, NesterovSolver, AdaGradSolver, RMSPropSolver, AdaDeltaSolver, AdamSolver)}
+
+
+def get_solver(file: str | Any, **options: Any) -> Solver:
+    """The solver of a prototxt, of the class that its `type` names; `options` as for Solver. Raises Error."""
+    param = upgrade_solver(read_solver(file)) if isinstance(file, str) or hasattr(file, "__fspath__") else upgrade_solver(file)
+    return SOLVERS.get(param.type, Solver)(file, **options)  # of an unknown type: the Error of its construction

@@ -1,0 +1,471 @@
+"""The tape: a schedule bound to a device. Arguments are set once; a run is a loop of enqueues (DESIGN §5).
+
+What changes from run to run lives on the device: the step buffer, the staging slots, the outputs. `clSetKernelArg` does not keep a buffer alive,
+so the session owns all of them for as long as the tape exists.
+"""
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ocaffe.cl.device import Device
+from ocaffe.cl.feed import complete
+from ocaffe.cl.program import ProgramKey
+from ocaffe.cl.session import POISON, Arena, Session
+from ocaffe.cl.timeline import Timeline
+from ocaffe.data.prefetch import Prefetcher
+from ocaffe.ir.launch import Access, Call, Empty, HostCall, Launch, Measure, Schedule, Upload, roots
+from ocaffe.ir.recorder import STEP
+from ocaffe.ir.tensor import PERSISTENT, Ref, Role
+from ocaffe.memory.plan import MemoryPlan
+
+HOST = (Upload, HostCall, Measure, Empty)  # launches without a kernel
+RING = 4  # runs that the host may be ahead of the device
+OUTPUT_ALIGNMENT = 64  # bytes between outputs in their common buffer
+OUTPUT_SLOTS, OUTPUT_BYTES = 16, 1 << 14  # runs whose outputs lie on the device together, and their size, at the most
+LATE = 0.05  # seconds after which outputs go to the host although there are slots left
+
+
+class Tape:
+    """One schedule on one session. `prefetchers` feeds the uploads; `run` enqueues and returns at once.
+
+    `apart`: a run may end or begin anywhere and leave outputs as an earlier one made them.
+    """
+
+    def __init__(
+        self, session: Session, schedule: Schedule, plan: MemoryPlan, step: Ref, poison: bool = False, arena: Arena | None = None, apart: bool = False
+    ) -> None:
+        self.session = session
+        self.arena = arena or session.arena
+        self.schedule = schedule
+        self.poison = poison
+        self.plan = plan
+        self.step = step
+        self.runs = 0
+        self.prefetchers: dict[Any, Prefetcher] = {}
+        used = roots(schedule)
+        self.outputs = OutputRing(session, [ref for ref in used if ref.role is Role.OUTPUT], 1 if apart or not _made_anew(schedule) else OUTPUT_SLOTS)
+        self._learned = [ref.root for launch in schedule for ref in launch.writes if ref.root.role is Role.PARAMETER][:1]
+        self._calls = [None if isinstance(launch, HOST) else launch.final() for launch in schedule]
+        self.generated: ProgramKey | None = None  # the program of all generated kernels; the session sets it
+        self._actions: list[Any] = []
+        self._streams: list[_StreamAction] = []
+        self._last: Any = None  # the event of the last run's last launch
+        self._reads = self._words_read()
+        self._words = np.zeros(step.count, np.uint32)
+        self._sent: dict[str, float | int] = {}  # those of the words read that lie in the step buffer
+        self._sendings: deque[Any] = deque()  # events, which keep the arrays
+
+    @property
+    def texts(self) -> set[str]:
+        """The generated kernels."""
+        return {call.program for call in self._calls if call is not None and call.generated}
+
+    @property
+    def keys(self) -> set[ProgramKey]:
+        """The programs that bind needs."""
+        return {self._key(call) for call in self._calls if call is not None}
+
+    def _words_read(self) -> frozenset[str]:
+        """The words of the step buffer that launches read: those that their defines name; all for generated kernels, which name none."""
+        words: set[str] = set()
+        for launch, call in zip(self.schedule, self._calls):
+            if any(operand.ref.root is self.step for operand in launch.operands):
+                named = dict(call.defines) if call is not None else {}
+                words.update({word for word in STEP if f"STEP_{word}" in named} or STEP)
+        return frozenset(words)
+
+    def _key(self, call: Call) -> ProgramKey:
+        if call.generated:
+            assert self.generated is not None
+            return self.generated
+        return ProgramKey(call.program, call.defines)
+
+    # -- binding -----------------------------------------------------------------------------------------------------
+
+    def bind(self) -> None:
+        """Make the kernels and set their arguments; programs must be built. Runs again when the arena moves."""
+        self._streams = []
+        self._sent = {}  # the step buffer may be another
+        self._actions = [self._bind(step, launch, call) for step, (launch, call) in enumerate(zip(self.schedule, self._calls))]
+        if self.poison:
+            dying: dict[int, list[Ref]] = {}
+            for life in self.plan.lives:
+                dying.setdefault(life.last, []).append(life.ref)
+            self._actions = [_PoisonAction(self, action, dying.get(step, [])) for step, action in enumerate(self._actions)]
+
+    def _bind(self, step: int, launch: Launch, call: Call | None) -> Any:
+        if isinstance(launch, Upload):
+            if not self.session.device.target.streams(launch.operands[0].ref.root.nbytes):
+                return _UploadAction(self, launch)
+            self._streams.append(_StreamAction(self, launch))
+            return self._streams[-1]
+        if isinstance(launch, HostCall):
+            return _HostAction(self, launch)
+        if isinstance(launch, Measure):
+            return _MeasureAction(self, launch, step)
+        if isinstance(launch, Empty):
+            return _nothing
+        assert call is not None
+        local = call.local
+        size = call.size if local is None else tuple(-(-n // m) * m for n, m in zip(call.size, local))
+        used = {operand.ref.root for operand in launch.operands}
+        slots = math.lcm(*(self.outputs.slots if root in self.outputs.offsets else root.slots for root in used))
+        program = self.session.programs[self._key(call)]
+        kernels = []
+        for slot in range(slots):
+            kernel = self.session.device.cl.Kernel(program, call.function)
+            args: list[Any] = []
+            for operand in launch.operands:
+                buffer, offset = self.locate(operand.ref, slot)
+                args += [buffer, np.uint64(offset), np.uint64(operand.ref.batch_stride)]
+            # Without their types pyopencl tries for each scalar what else an argument may be: 15 us.
+            kernel.set_scalar_arg_dtypes([getattr(arg, "dtype", None) for arg in (*args, *call.scalars)])
+            kernel.set_args(*args, *call.scalars)
+            kernels.append(kernel)
+        if launch.prepares:
+            return _PreparingAction(self, launch.writes[0].root, (kernels[0], size, local))
+        return (kernels, size, local) if slots > 1 else (kernels[0], size, local)
+
+    def locate(self, ref: Ref, slot: int = 0) -> tuple[Any, int]:
+        if ref.root in self.outputs.offsets:
+            return self.outputs.buffer, self.outputs.place(ref, slot) // ref.dtype.itemsize
+        return self.session.locate(ref, self, slot)
+
+    # -- running -----------------------------------------------------------------------------------------------------
+
+    def set_step(self, **words: float | int) -> None:
+        """Write words of the step buffer (STEP_WORDS) for the next run: rate and scale as float, the others as unsigned integers.
+
+        Sends nothing where what the launches read stays the same: a transfer stops the device for as long as several small kernels take.
+        """
+        read = {name: value for name, value in words.items() if name in self._reads}
+        if read.items() <= self._sent.items():
+            return
+        self._sent |= read
+        for name, value in words.items():
+            self._words[STEP[name]] = np.float32(value).view(np.uint32) if name in ("RATE", "SCALE") else np.uint32(int(value) & 0xFFFFFFFF)
+        if len(self._sendings) == RING:
+            self._sendings.popleft().wait()
+        device, buffer = self.session.device, self.session.buffers(self.step)[0]
+        self._sendings.append(device.cl.enqueue_copy(device.queue, buffer, self._words.copy(), is_blocking=False))
+
+    def run(self, start: int = 0, stop: int | None = None, slot: int | None = None) -> None:
+        """Enqueue the launches [start, stop); the first run after a bind may begin anywhere. `slot`: go on with an earlier run, whose number it is."""
+        assert len(self._actions) == len(self.schedule), "the tape is not bound"
+        queue = self.session.device.queue
+        enqueue = self.session.device.cl.enqueue_nd_range_kernel
+        going_on = slot is not None
+        slot = self.runs if slot is None else slot
+        self.outputs.turn(slot)
+        for root in self._learned:
+            self.session.note(root)
+        event = None
+        if self.session.timeline is not None:
+            self._run_timed(self.session.timeline, start, stop, slot)
+            start = len(self._actions)
+        for action in self._actions[start:stop]:
+            if type(action) is tuple:
+                kernel, size, local = action
+                if type(kernel) is list:
+                    kernel = kernel[slot % len(kernel)]
+                event = enqueue(queue, kernel, size, local)
+            else:
+                event = action(slot)
+        self._last = event
+        if not going_on and (stop is None or stop >= len(self._actions)):
+            self.runs += 1
+        queue.flush()
+        for stream in self._streams:
+            stream.ahead(slot)
+        if self.plan.slabs:
+            self.arena.tape, self.arena.reached = self, len(self._actions) if stop is None else stop
+
+    def fetch(self) -> Fetched:
+        """What the last run leaves in the outputs, which later runs do not change; does not wait."""
+        return self.outputs.fetch(self._last)
+
+    def _run_timed(self, timeline: Timeline, start: int, stop: int | None, slot: int) -> None:
+        """The same with a note of each launch; a host step is waited for."""
+        device = self.session.device
+        for launch, action in zip(self.schedule[start:stop], self._actions[start:stop]):
+            if not isinstance(launch, (HostCall, Measure)):
+                timeline.add(launch, _enqueue(device, action, slot))
+                continue
+            device.queue.finish()
+            begin = time.perf_counter()
+            try:
+                action(slot)
+            finally:
+                timeline.add(launch, time.perf_counter() - begin)
+
+    def read(self, ref: Ref, slot: int = 0) -> np.ndarray:
+        """A dense copy of a Ref of this tape; waits. `slot` tells which copy of a ring."""
+        if not ref.count:
+            return np.empty(ref.shape, ref.dtype)
+        if ref.root in self.outputs.offsets:
+            return self.outputs.read(ref)
+        return self.session.read(ref, self, slot)
+
+    def write(self, ref: Ref, array: np.ndarray, slot: int = 0) -> None:
+        """Put an array into a Ref of this tape; waits."""
+        if ref.root in self.outputs.offsets:
+            self.outputs.write(ref, array)
+        elif ref.count:
+            if ref.root is self.step:
+                self._sent = {}
+            self.session.write(ref, array, self, slot)
+
+    def living(self, step: int) -> list[Ref | None]:
+        """For every operand up to `step`, in order: its root if a later step may want what it holds, else None."""
+        last = roots(self.schedule)
+        return [
+            root if last[root][1] > step or root.role in PERSISTENT or root.persist else None
+            for launch in self.schedule[: step + 1]
+            for root in (operand.ref.root for operand in launch.operands)
+        ]
+
+
+def _made_anew(schedule: Schedule) -> bool:
+    """Whether every run writes all outputs before it reads them, so that it does not matter where those of the run before lie."""
+    first: dict[Ref, Access] = {}
+    for launch in schedule:
+        for operand in launch.operands:
+            if operand.ref.root.role is Role.OUTPUT:
+                first.setdefault(operand.ref.root, operand.access)
+    return all(access is Access.WRITE for access in first.values())
+
+
+class OutputRing:
+    """Losses and net outputs lie together in one small buffer, with a slot for each of several runs: one transfer brings them all to the host.
+
+    Most runs have no transfer then, which would stop the device for as long as several small kernels take. `slots`: at the most.
+    """
+
+    def __init__(self, session: Session, refs: list[Ref], slots: int) -> None:
+        self.session = session
+        self.offsets: dict[Ref, int] = {}
+        size = 0
+        for ref in refs:
+            self.offsets[ref] = size
+            size += -(-ref.nbytes // OUTPUT_ALIGNMENT) * OUTPUT_ALIGNMENT
+        self._size = max(size, OUTPUT_ALIGNMENT)
+        self.slots = slots if slots * self._size <= OUTPUT_BYTES else 1
+        self._slot = 0  # of the last run
+        self._transfer = Transfer()  # the next one
+        self._fetched: set[int] = set()  # slots that it will bring
+        self._sent = 0.0  # when
+        cl = session.device.cl
+        self.buffer = cl.Buffer(session.device.context, cl.mem_flags.READ_WRITE, self.slots * self._size)
+        cl.enqueue_fill_buffer(session.device.queue, self.buffer, np.uint32(0), 0, self.slots * self._size)
+
+    def place(self, ref: Ref, slot: int | None = None) -> int:
+        """Where an output of a run (the last one) begins in the buffer, in bytes."""
+        slot = self._slot if slot is None else slot % self.slots
+        return slot * self._size + self.offsets[ref.root] + ref.root_offset * ref.dtype.itemsize
+
+    def turn(self, run: int) -> None:
+        """Run number `run` is enqueued next."""
+        self._slot = run % self.slots
+        if self._slot in self._fetched:
+            self.send()
+
+    @property
+    def late(self) -> bool:
+        """Whether it is time to send, however little."""
+        return time.monotonic() - self._sent > LATE
+
+    def fetch(self, last: Any) -> Fetched:
+        """The outputs of the last run, which come with a transfer that it may share with later ones. `last`: the event of its last launch."""
+        fetched = Fetched(self, self._transfer, self._slot, last)
+        self._fetched.add(self._slot)
+        if len(self._fetched) == self.slots or self.late:
+            self.send()
+        return fetched
+
+    def send(self) -> None:
+        """Begin the transfer of what was fetched; does not wait."""
+        host = np.empty(self.slots * self._size, np.uint8)
+        device = self.session.device
+        self._transfer.host, self._transfer.event = host, device.cl.enqueue_copy(device.queue, host, self.buffer, is_blocking=False)
+        self._transfer, self._sent = Transfer(), time.monotonic()
+        self._fetched.clear()
+
+    def write(self, ref: Ref, array: np.ndarray) -> None:
+        """Set one output of the last run; waits."""
+        data = np.ascontiguousarray(array, ref.dtype)
+        self.session.device.cl.enqueue_copy(self.session.device.queue, self.buffer, data, dst_offset=self.place(ref), is_blocking=True)
+
+    def read(self, ref: Ref) -> np.ndarray:
+        """A copy of one output of the last run; waits."""
+        result = np.empty(ref.shape, ref.dtype)
+        self.session.device.cl.enqueue_copy(self.session.device.queue, result, self.buffer, src_offset=self.place(ref), is_blocking=True)
+        return result
+
+
+@dataclass
+class Transfer:
+    """The way to the host of the outputs of some runs."""
+
+    host: np.ndarray | None = None  # None: not sent yet
+    event: Any = None  # None: not sent, or arrived
+
+
+@dataclass
+class Fetched:
+    """The outputs of one run; `value` waits for them."""
+
+    ring: OutputRing
+    transfer: Transfer
+    slot: int
+    last: Any
+
+    def finish(self) -> None:
+        """Wait for the run, not for its outputs."""
+        if self.last is not None:
+            self.last.wait()
+            self.last = None
+
+    @property
+    def arrived(self) -> bool:
+        """Whether `value` need not wait. What is late is sent."""
+        transfer = self.transfer
+        if transfer.host is None and self.ring.late:
+            self.ring.send()
+        if transfer.event is not None and complete(self.ring.session.device.cl, transfer.event):
+            transfer.event = None
+        return transfer.host is not None and transfer.event is None
+
+    def value(self, ref: Ref) -> np.ndarray:
+        """A copy of one output."""
+        transfer = self.transfer
+        if transfer.host is None:
+            self.ring.send()
+        if transfer.event is not None:
+            transfer.event.wait()
+            transfer.event = None
+        assert transfer.host is not None
+        begin = self.ring.place(ref, self.slot)
+        return transfer.host[begin : begin + ref.nbytes].view(ref.dtype).reshape(ref.shape).copy()
+
+
+class _UploadAction:
+    """Takes the next batch from the prefetcher and sends it to its slot; waits only for data, or for the oldest upload when the ring is full."""
+
+    def __init__(self, tape: Tape, launch: Upload) -> None:
+        self.tape = tape
+        self.source = launch.source
+        self.buffers = tape.session.buffers(launch.operands[0].ref.root)
+        self.open: deque[tuple[Any, Any]] = deque()
+
+    def __call__(self, slot: int) -> Any:
+        device = self.tape.session.device
+        prefetcher = self.tape.prefetchers[self.source]
+        while self.open and (len(self.open) >= len(self.buffers) or complete(device.cl, self.open[0][0])):
+            event, batch = self.open.popleft()
+            event.wait()
+            prefetcher.recycle(batch)
+        batch = prefetcher.get()
+        buffer = self.buffers[slot % len(self.buffers)]
+        self.open.append((device.cl.enqueue_copy(device.queue, buffer, batch.block, is_blocking=False), batch))
+        return self.open[-1][0]
+
+
+class _StreamAction:
+    """The same for large batches on a device with memory of its own: the transfer runs beside the kernels of the run before."""
+
+    def __init__(self, tape: Tape, launch: Upload) -> None:
+        self.tape = tape
+        self.source = launch.source
+        self.buffers = tape.session.buffers(launch.operands[0].ref.root)
+
+    def __call__(self, slot: int) -> Any:
+        session = self.tape.session
+        feed, prefetcher = session.feed(self.source), self.tape.prefetchers[self.source]
+        return feed.take(session.device, prefetcher, self.buffers[slot % len(self.buffers)], timed=session.timeline is not None)
+
+    def ahead(self, slot: int) -> None:
+        """After run `slot`, or a part of it, was enqueued."""
+        session, prefetcher = self.tape.session, self.tape.prefetchers.get(self.source)
+        if prefetcher is not None and session.timeline is None:
+            now, following = (self.buffers[number % len(self.buffers)] for number in (slot, slot + 1))
+            session.feed(self.source).send_ahead(session.device, prefetcher, now, following)
+
+
+class _PreparingAction:
+    """Makes something of the parameters if they changed since it was made."""
+
+    def __init__(self, tape: Tape, made: Ref, action: tuple[Any, ...]) -> None:
+        self.session, self.made, self.action = tape.session, made, action
+
+    def __call__(self, slot: int) -> None:
+        if self.session.prepared.get(self.made) != self.session.written:
+            self.session.device.cl.enqueue_nd_range_kernel(self.session.device.queue, *self.action)
+            self.session.prepared[self.made] = self.session.written
+
+
+class _HostAction:
+    """Runs Python between device work; waits for the device first."""
+
+    def __init__(self, tape: Tape, launch: HostCall) -> None:
+        self.tape, self.launch = tape, launch
+
+    def __call__(self, slot: int) -> None:
+        assert self.launch.run is not None
+        self.tape.session.device.queue.finish()
+        self.launch.run(self.tape)
+
+
+class Measured(Exception):
+    """The top shapes of a layer are others than the tape was recorded for; the run stopped after `step`."""
+
+    def __init__(self, step: int, layer: Any, extent: tuple[Any, ...]) -> None:
+        super().__init__(step, layer, extent)
+        self.step, self.layer, self.extent = step, layer, extent
+
+
+class _MeasureAction:
+    """Waits for the device and compares the measured extent with the one that the tape was recorded for."""
+
+    def __init__(self, tape: Tape, launch: Measure, step: int) -> None:
+        self.tape, self.launch, self.step = tape, launch, step
+
+    def __call__(self, slot: int) -> None:
+        assert self.launch.run is not None
+        self.tape.session.device.queue.finish()
+        extent = self.launch.run(self.tape)
+        if extent != self.launch.measured.extent:
+            raise Measured(self.step, self.launch.measured, extent)
+
+
+def _enqueue(device: Device, action: Any, slot: int) -> Any:
+    """Do one action; the event of what it enqueued, if anything."""
+    if type(action) is not tuple:
+        return action(slot)
+    kernel, size, local = action
+    return device.cl.enqueue_nd_range_kernel(device.queue, kernel[slot % len(kernel)] if type(kernel) is list else kernel, size, local)
+
+
+def _nothing(slot: int) -> None:
+    """A launch over no elements."""
+
+
+class _PoisonAction:
+    """An action followed by NaN in everything that nobody reads after it (OCAFFE_POISON=1)."""
+
+    def __init__(self, tape: Tape, action: Any, dying: list[Ref]) -> None:
+        self.tape, self.action = tape, action
+        self.places = [(*tape.locate(ref), ref) for ref in dying]
+
+    def __call__(self, slot: int) -> Any:
+        device = self.tape.session.device
+        event = _enqueue(device, self.action, slot)
+        for buffer, offset, ref in self.places:
+            if ref.nbytes >= 4:
+                device.cl.enqueue_fill_buffer(device.queue, buffer, POISON, offset * ref.dtype.itemsize, ref.nbytes // 4 * 4)
+        return event

@@ -1,0 +1,195 @@
+"""A graph becomes a schedule with a plan: record, optimise and plan, again and again until a memory limit is kept. Needs no device."""
+from __future__ import annotations
+
+import bisect
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ocaffe.errors import Error
+from ocaffe.graph.build import infer_shapes
+from ocaffe.graph.microbatch import Split, batch_of, cuts
+from ocaffe.graph.options import Choices
+from ocaffe.graph.parameters import ParameterGroup
+from ocaffe.graph.record import Recording, Update, record
+from ocaffe.ir.graph import Graph
+from ocaffe.ir.target import Target
+from ocaffe.memory.plan import MemoryPlan, plan
+from ocaffe.memory.report import fixed_bytes, too_large
+from ocaffe.passes.optimise import optimise
+from ocaffe.passes.prepacked_weights import keep_prepared
+
+COUNTS = 2  # numbers of pieces that are tried, from the smallest one that fits: with more of them less has to be recomputed
+BUDGET_SHARES = (1.0, 0.97, 0.94)  # of what a limit leaves for recycled memory: a plan may be a little larger than its bound
+
+
+@dataclass(frozen=True)
+class Switches:
+    """Debug switches from the environment (DESIGN §4)."""
+
+    share: bool = True  # OCAFFE_PLAN=none: every Ref memory of its own
+    separate: bool = False  # OCAFFE_PLAN=separate: and a buffer of its own, of exactly its size, so that a checker sees what goes over its edge
+    poison: bool = False  # OCAFFE_POISON=1: NaN after the last use
+    fuse: bool = True  # OCAFFE_FUSE=0
+    recompute: bool = True  # OCAFFE_RECOMPUTE=none
+
+    @staticmethod
+    def read() -> Switches:
+        env = os.environ
+        plan = env.get("OCAFFE_PLAN")
+        return Switches(plan not in ("none", "separate"), plan == "separate", env.get("OCAFFE_POISON") == "1", env.get("OCAFFE_FUSE") != "0",
+                        env.get("OCAFFE_RECOMPUTE") != "none")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A recording with its plan, and how the batch was split, if it was."""
+
+    recording: Recording
+    plan: MemoryPlan
+    split: Split | None = None
+
+
+def compile_net(
+    graph: Graph, group: ParameterGroup, target: Target, choices: Choices, switches: Switches, update: Update | None = None
+) -> Compiled:
+    """Record, optimise and plan. Where `choices.limit` is not kept that way, recompute more, then split the batch; raises Error where nothing helps."""
+    job = _Job(graph, group, target, choices, switches, update)
+    found = job.compiled()
+    if choices.limit is None or job.excess(found) <= 0:
+        return found
+    if choices.prepare:
+        return compile_net(graph, group, target, replace(choices, prepare=False), switches, update)
+    found, cut = _kept_limit(job, found)
+    if job.excess(found) <= 0:
+        return found
+    tried = "with all recomputation that helps" if job.may_recompute else "without recomputation"
+    tried += ", in single samples" if cut else ""
+    raise too_large(graph, found.recording.schedule, found.plan, choices.beside, choices.limit, _fitting_batch(job, found), tried)
+
+
+def _kept_limit(job: _Job, plain: Compiled) -> tuple[Compiled, bool]:
+    """What recomputation and then splitting make of a net that is too large; if nothing is enough, the smallest. And whether the batch was split."""
+    if not job.may_recompute:
+        return plain, False
+    attempts = [plain]
+    for found in job.within(job.budget(plain)):
+        attempts.append(found)
+        if job.excess(found) <= 0:
+            return found, False
+    for cut in cuts(job.graph, job.choices.keeps) if not job.choices.debug else ():
+        found = _in_pieces(job, cut)
+        if job.excess(found) <= 0:  # once more: the blobs of the graph hold the Refs of the last recording
+            return _best(job.within(job.budget(found), found.split)), True
+        attempts.append(found)
+    return _best(attempts), len(attempts) > 1 + len(BUDGET_SHARES)
+
+
+def _fitting_batch(job: _Job, found: Compiled) -> tuple[int, int]:
+    """The batch, found by trying, with which the net keeps the limit (0: none, or the layers take no other batch), and the present one."""
+    shapes = {top: top.shape for node in job.graph.nodes for top in node.tops}
+    inputs = {top: top.shape for node in job.graph.nodes if not node.bottoms for top in node.tops}
+    present = max((shape[0] for shape in inputs.values() if shape), default=0)
+
+    def excess(batch: int) -> int:
+        infer_shapes(job.graph, {top: (batch, *shape[1:]) if shape[:1] == (present,) else shape for top, shape in inputs.items()})
+        smaller = job.compiled()
+        return job.excess(smaller) if job.excess(smaller) <= 0 else job.excess(_kept_limit(job, smaller)[0])
+
+    try:
+        at_one = excess(1) if present > 1 else 1
+        slope = (job.excess(found) - at_one) / max(present - 1, 1)
+        batch = int(1 - at_one / slope) if at_one <= 0 < slope else 0
+        while batch > 1 and excess(batch) > 0:
+            batch = int(0.9 * batch)
+        return batch, present
+    except Error:
+        return 0, present
+    finally:
+        infer_shapes(job.graph, shapes)
+
+
+def _best(attempts: Iterable[Compiled]) -> Compiled:
+    return min(attempts, key=lambda each: each.plan.total)
+
+
+def _in_pieces(job: _Job, cut: int) -> Compiled:
+    """The split behind `cut` that keeps the limit with the fewest operations; if none does, single samples."""
+    batch = batch_of(job.graph, cut)
+    counts = [count for count in range(2, batch + 1) if batch % count == 0]
+    tried: dict[int, Compiled] = {}
+
+    def fits(count: int) -> bool:
+        if count not in tried:
+            split = Split(cut, count)
+            tried[count] = _best(job.within(job.budget(job.compiled(split=split)), split))
+        return job.excess(tried[count]) <= 0
+
+    if not counts or not fits(counts[-1]):
+        return tried[counts[-1]] if counts else job.compiled()
+    first = bisect.bisect_left(counts, True, key=fits)  # more pieces never take more memory
+    fitting = [count for count in counts[first : first + COUNTS] if fits(count)]
+    return min((tried[count] for count in fitting), key=lambda found: sum(launch.flops for launch in found.recording.schedule))
+
+
+@dataclass(frozen=True)
+class _Job:
+    """What does not change while a limit is approached."""
+
+    graph: Graph
+    group: ParameterGroup
+    target: Target
+    choices: Choices
+    switches: Switches
+    update: Update | None
+
+    @property
+    def may_recompute(self) -> bool:
+        return self.choices.recompute and self.switches.recompute and self.switches.share and not self.choices.apart
+
+    def budget(self, found: Compiled) -> int:
+        """Bytes of the limit that are left for recycled memory."""
+        assert self.choices.limit is not None
+        return self.choices.limit - self.choices.beside - fixed_bytes([found.recording.schedule])
+
+    def excess(self, found: Compiled) -> int:
+        """Bytes beyond the limit."""
+        return found.plan.total - self.budget(found)
+
+    def within(self, budget: int, split: Split | None = None) -> Iterator[Compiled]:
+        """Attempts at plans within `budget` bytes; ends with the first that is."""
+        for share in BUDGET_SHARES:
+            found = self.compiled(int(share * budget), split)
+            yield found
+            if found.plan.total <= budget:
+                return
+
+    def compiled(self, budget: int | None = None, split: Split | None = None) -> Compiled:
+        choices, switches = self.choices, self.switches
+        alignment, slab_limit = (1, 1) if switches.separate else (self.target.alignment, self.target.max_allocation)
+        free = not choices.apart
+        fuse, again, share = choices.fuse and switches.fuse and free, choices.recompute and switches.recompute and free, switches.share and free
+        recording = record(self.graph, self.group, self.target, replace(choices, split=split, fuse=fuse), self.update)
+        before = {id(launch): index for index, launch in enumerate(recording.schedule)}
+        schedule = optimise(recording.schedule, self.target, fuse=fuse, in_place=share, again=again, budget=budget)
+        if schedule is not recording.schedule:
+            recording = _renumber(recording, [before[id(launch.before or launch)] for launch in schedule], schedule)
+        if choices.prepare and free:
+            keep_prepared(schedule, self.graph.prepared)
+        return Compiled(recording, plan(schedule, alignment=alignment, slab_limit=slab_limit, share=share), split)
+
+
+def _renumber(recording: Recording, kept: list[int], schedule: Any) -> Recording:
+    """The ranges of a recording after launches were removed and put in."""
+    def at(index: int) -> int:
+        return bisect.bisect_left(kept, index)
+
+    return replace(
+        recording,
+        schedule=schedule,
+        forward_end=at(recording.forward_end),
+        backward_end=at(recording.backward_end),
+        forward_ranges=[(at(a), at(b)) for a, b in recording.forward_ranges],
+        backward_ranges={node: (at(a), at(b)) for node, (a, b) in recording.backward_ranges.items()},
+    )

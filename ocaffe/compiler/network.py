@@ -1,0 +1,368 @@
+"""A net of one phase on a session: from the message to tapes. What `Net` and `Solver` are made of."""
+from __future__ import annotations
+
+import os
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from ocaffe import log
+from ocaffe.cl.command_list import RING, Fetched, Measured, Tape
+from ocaffe.cl.session import Arena, Session
+from ocaffe.compiler.compile import Switches, compile_net
+from ocaffe.data.prefetch import Prefetcher
+from ocaffe.errors import Error, shape_text
+from ocaffe.graph.build import build, infer_shapes
+from ocaffe.graph.options import Choices
+from ocaffe.graph.parameters import ParameterGroup
+from ocaffe.graph.record import Recording, Update
+from ocaffe.ir.graph import Graph, Parameter
+from ocaffe.ir.launch import Schedule
+from ocaffe.ir.recorder import Recorder
+from ocaffe.ir.tensor import Role, Shape
+from ocaffe.layers.base import registry
+from ocaffe.memory.plan import MemoryPlan, plan
+from ocaffe.model.fillers import fill, generator
+from ocaffe.model.filter import filter_net
+from ocaffe.model.upgrade import upgrade_net
+from ocaffe.model.weights import Weights, fit, read_weights
+
+SHAPES_KEPT = 4  # tapes for the last few input shapes stay bound
+
+
+def phase_net(net: Any, phase: int, level: int = 0, stages: tuple[str, ...] = (), state: Any = None) -> Any:
+    """The message of one phase: upgraded, the state merged in, layers filtered. `state` (a NetState) overrides the net's own."""
+    upgraded = type(net)()
+    upgraded.CopyFrom(upgrade_net(net))
+    merged = upgraded.state
+    if state is not None:
+        merged.MergeFrom(state)
+    merged.phase = phase
+    if level or stages or state is None:
+        merged.level = level or merged.level
+        merged.stage.extend(stages)
+    return filter_net(upgraded, merged, log=lambda text: log.info("net.cpp:296", text))
+
+
+def recognise(net: Any, weights: Weights) -> None:
+    """Where the prototxt leaves open which fork's layer is meant, set the fields that the layer's blobs in `weights` tell."""
+    blobs = {layer.name: layer.blobs for layer in weights.layers if layer.blobs}
+    for param in net.layer:
+        if param.type in registry() and param.name in blobs:
+            registry()[param.type].recognise(param, blobs[param.name])
+
+
+@dataclass(eq=False)
+class Variant:
+    """One way to run the net: for one set of shapes and choices."""
+
+    recording: Recording
+    plan: MemoryPlan
+    tape: Tape
+    choices: Choices | None = None
+    update: Update | None = None
+
+    @classmethod
+    def of_launches(cls, session: Session, rec: Recorder) -> Variant:
+        """Launches that belong to no net (a solver's update)."""
+        placed = plan(rec.launches, alignment=session.device.target.alignment)
+        return cls(Recording(rec.launches, 0, 0, [], {}, rec.step, {}, {}, {}, {}, []), placed, Tape(session, rec.launches, placed, rec.step))
+
+
+class Network:
+    """Graph, parameters and tapes of a net.
+
+    `owner`: a net of the same session whose parameters are shared by layer name (Caffe's ShareTrainedLayersWith). `weights`: the files that will be
+    copied; they tell which fork's layer is meant where the prototxt does not. `arena`: for its recycled memory, if not that of the session.
+    """
+
+    def __init__(
+        self,
+        message: Any,
+        phase: int,
+        session: Session,
+        choices: Choices,
+        *,
+        owner: Network | None = None,
+        quiet: bool = False,
+        weights: Sequence[str] = (),
+        arena: Arena | None = None,
+    ) -> None:
+        for file in weights:
+            recognise(message, read_weights(file))
+        self.message, self.phase, self.session, self.owner, self.arena = message, phase, session, owner, arena
+        self.choices = replace(choices, debug=choices.debug or message.debug_info)
+        self.switches = Switches.read()
+        self.graph = build(message, phase, (lambda source, text: None) if quiet else log.info, seed=choices.seed)
+        shared = self._share(owner) if owner is not None else set()
+        self.group = ParameterGroup(parameter for parameter in self.graph.params if id(parameter) not in shared)
+        self.sources = {node.name: node.layer.source for node in self.graph.nodes if node.layer.source is not None}
+        self.prefetchers: dict[Any, Prefetcher] = {}
+        self.cursor: dict[str, int] = dict.fromkeys(self.sources, 0)  # batches consumed
+        self.inferences = 0  # how often shapes were inferred since
+        self.runs = 0  # forward passes of a net that no solver counts
+        self._variants: OrderedDict[Any, Variant] = OrderedDict()
+        self._shape_key: tuple[int, tuple[Shape, ...]] | None = None  # with `inferences` at that time
+
+    # -- parameters --------------------------------------------------------------------------------------------------
+
+    def _share(self, owner: Network) -> set[int]:
+        shared = set()
+        theirs = {node.name: node for node in owner.graph.nodes}
+        for node in self.graph.nodes:
+            if node.name not in theirs or not node.params:
+                continue
+            for mine, other in zip(node.params, theirs[node.name].params):
+                if mine.shape != other.shape:
+                    raise Error(
+                        f"parameter {mine.index} is {shape_text(mine.shape)} here and {shape_text(other.shape)} in the TRAIN net",
+                        place=node.place, layer=node.layer.title, fix="make the layers of both phases equal, or give them different names",
+                    )  # fmt: skip
+                mine.data = other.data
+                shared.add(id(mine))
+        return shared
+
+    def fill_parameters(self) -> None:
+        """First values from the fillers; seeded by net seed, layer name and blob index."""
+        def fill(parameter: Parameter) -> None:
+            self.session.write(parameter.data, first_values(parameter, self.choices.seed))
+
+        for parameter in self.group.params:
+            self.session.buffers(parameter.data.root)  # made here: what the threads do has no order
+        with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:  # each has random numbers of its own
+            deque(pool.map(fill, self.group.params), maxlen=0)
+
+    def copy_weights(self, weights: Weights, file: str) -> None:
+        """Take the blobs of equally named layers; raises Error on other shapes, naming both."""
+        for parameter, values in fitting(self.graph, weights, file):
+            self.session.write(parameter.data, np.asarray(values, np.float32).reshape(parameter.shape))
+
+    def parameter_arrays(self) -> dict[str, list[np.ndarray]]:
+        """Copies of all parameter blobs by layer, as a snapshot holds them (shared ones under every layer)."""
+        return {
+            node.name: [self.session.read(parameter.data).reshape(node_shape(parameter, node.name)) for parameter in node.params]
+            for node in self.graph.nodes
+        }
+
+    # -- tapes -------------------------------------------------------------------------------------------------------
+
+    def variant(self, choices: Choices | None = None, update: Update | None = None) -> Variant:
+        """The (unbound) variant for these choices and the present shapes, with `update` at its end; made when it is first asked for."""
+        choices = choices or self.choices
+        kind = (choices, update is not None)
+        key = (kind, self.shape_key())
+        if key not in self._variants:
+            made = compile_net(self.graph, self.group, self.session.device.target, choices, self.switches, update)
+            recording, placed = made.recording, made.plan
+            tape = Tape(self.session, recording.schedule, placed, recording.step, self.switches.poison, self.arena, choices.apart)
+            tape.prefetchers = self.prefetchers
+            self._variants[key] = Variant(recording, placed, tape, choices, update)
+            self._forget_old(kind)
+        self._variants.move_to_end(key)
+        return self._variants[key]
+
+    def unlimited(self, choices: Choices, update: Update | None = None) -> Schedule:
+        """The schedule of a variant if there were no memory limit; nothing is made on the device."""
+        choices = replace(choices, limit=None)
+        return compile_net(self.graph, self.group, self.session.device.target, choices, self.switches, update).recording.schedule
+
+    def bound(self, choices: Choices | None = None, update: Update | None = None) -> Variant:
+        """The same, bound to the device."""
+        variant = self.variant(choices, update)
+        if variant.tape not in self.session.tapes:
+            self.session.bind([variant.tape], poison=self.switches.poison)
+        return variant
+
+    def run(self, variant: Variant, start: int = 0, stop: Callable[[Recording], int] | None = None) -> Variant:
+        """Enqueue the launches from `start` up to what `stop` says (all). Returns the variant that holds the results.
+
+        Where a layer's measured extent gives its tops other shapes, the rest of the net goes on in the variant of those shapes, to which all values
+        that are still wanted are carried over.
+        """
+        while True:
+            try:
+                variant.tape.run(start, None if stop is None else stop(variant.recording))
+                return variant
+            except Measured as measured:
+                variant = self._resized(variant, measured)
+                start = measured.step + 1
+
+    def _resized(self, old: Variant, measured: Measured) -> Variant:
+        measured.layer.extent = measured.extent
+        self.inferences += 1
+        infer_shapes(self.graph, {blob: blob.shape for node in self.graph.nodes if not node.bottoms for blob in node.tops})
+        new = self.variant(old.choices, old.update)
+        if new is old:
+            return old
+        # By the Ref that wants them; read before binding, which may move the arena.
+        values = {new.recording.step: old.tape.read(old.recording.step)}
+        for was, wants in zip(old.tape.living(measured.step), new.tape.living(measured.step), strict=True):
+            if wants is not None and was is not None and wants is not was and wants.role is not Role.CONSTANT and wants not in values:
+                values[wants] = old.tape.read(was, old.tape.runs)
+        self.bound(old.choices, old.update)
+        new.tape.runs = old.tape.runs
+        new.tape.outputs.turn(new.tape.runs)
+        for ref, array in values.items():
+            new.tape.write(ref, array, new.tape.runs)
+        return new
+
+    def move_to(self, session: Session) -> None:
+        """Go on in another session, which has the persistent buffers of this one: all variants are made anew."""
+        for variant in self._variants.values():
+            if variant.tape in self.session.tapes:
+                self.session.release(variant.tape)
+        self._variants.clear()
+        for source in self.sources.values():  # the prefetchers go on
+            if source in self.session.feeds:
+                session.feeds[source] = self.session.feeds.pop(source)
+        self.session = session
+
+    def forget(self, choices: Choices) -> None:
+        """Give back what the variants for these choices have on the device."""
+        self._drop([key for key, variant in self._variants.items() if variant.choices == choices])
+
+    def _forget_old(self, kind: Any) -> None:
+        self._drop([other for other in self._variants if other[0] == kind][:-SHAPES_KEPT])
+
+    def _drop(self, keys: Sequence[Any]) -> None:
+        for key in keys:
+            tape = self._variants.pop(key).tape
+            if tape in self.session.tapes:
+                self.session.release(tape)
+
+    def shape_key(self) -> tuple[Shape, ...]:
+        """The shapes that decide all others: of inputs, of data, and of what is measured."""
+        if self._shape_key is None or self._shape_key[0] != self.inferences:
+            shapes = tuple(blob.shape for node in self.graph.nodes if not node.bottoms or node.layer.extent is not None for blob in node.tops)
+            self._shape_key = self.inferences, shapes
+        return self._shape_key[1]
+
+    def reshape(self, shapes: dict[str, Shape]) -> None:
+        """Infer all shapes again from new shapes of Input tops; parameters must keep theirs. On an Error the net stays as it was."""
+        old = {blob: blob.shape for node in self.graph.nodes for blob in node.tops}
+        extents = [node.layer.extent for node in self.graph.nodes]
+        for node in self.graph.nodes:
+            node.layer.extent = None  # measured for the old shapes
+        self.inferences += 1
+        try:
+            infer_shapes(self.graph, {blob: shapes.get(blob.name, shape) for blob, shape in old.items() if not (blob.producer and blob.producer.bottoms)})
+        except Error:
+            for node, extent in zip(self.graph.nodes, extents):
+                node.layer.extent = extent
+            infer_shapes(self.graph, old)  # layers keep what they inferred
+            raise
+
+    def next_shapes(self) -> dict[str, Shape]:
+        """Shapes of the data tops that the next batch will change; empty for most nets, always."""
+        changed = {}
+        for node in self.graph.nodes if self.sources else ():
+            source = self.sources.get(node.name)
+            if source is not None:
+                info = self.prefetchers[source].peek().info
+                changed.update({top.name: tuple(shape) for top, shape in zip(node.tops, info.shapes) if top.shape != tuple(shape)})
+        return changed
+
+    def reads_late(self, variant: Variant) -> bool:
+        """Whether some output lies in recycled memory, so that it must be read before the next run."""
+        return any(variant.recording.data[blob.name].root not in variant.tape.outputs.offsets for blob in self.graph.outputs)
+
+    def start_prefetch(self) -> None:
+        """Begin to read batches; `cursor` says where."""
+        for node in self.graph.nodes:
+            source = self.sources.get(node.name)
+            if source is not None and source not in self.prefetchers:
+                device = self.session.device
+                blocks = self.session.feed(source).blocks(device, source.nbytes) if device.target.streams(source.nbytes) else None
+                self.prefetchers[source] = Prefetcher(source, RING + 1, start=self.cursor[node.name], blocks=blocks, log=log.info)
+
+    def advance(self) -> None:
+        """Count one batch of every source as consumed."""
+        for name in self.cursor:
+            self.cursor[name] += 1
+
+    def seek(self, cursor: dict[str, int]) -> None:
+        """Continue each source at its batch; unknown layers are ignored."""
+        for name, source in self.sources.items():
+            self.cursor[name] = cursor.get(name, 0)
+            if source in self.prefetchers:
+                self.prefetchers[source].seek(self.cursor[name])
+
+    def loss(self, variant: Variant, fetched: Fetched) -> np.float32:
+        """Sum over losses of weight times the sum of the top, as Net::Forward returns it."""
+        total = np.float32(0)
+        for ref, weight in variant.recording.losses:
+            values = fetched.value(ref) if ref.root in fetched.ring.offsets else variant.tape.read(ref)
+            total += np.float32(weight) * values.sum(dtype=np.float32)
+        return total
+
+    def output_values(self, variant: Variant, fetched: Fetched) -> list[tuple[str, np.ndarray, float]]:
+        """Name, values and loss weight of every net output of a run."""
+        result = []
+        for blob in self.graph.outputs:
+            ref = variant.recording.data[blob.name]
+            values = fetched.value(ref) if ref.root in fetched.ring.offsets else variant.tape.read(ref)
+            result.append((blob.name, values.reshape(-1), blob.loss_weight))
+        return result
+
+    def log_debug(self, variant: Variant, fetched: Fetched, backward: bool) -> None:
+        """The lines of debug_info for a run, where it was asked for; waits for the run."""
+        if variant.recording.debug is not None:
+            variant.recording.debug.log_forward(fetched.value)
+            if backward:
+                variant.recording.debug.log_backward(fetched.value)
+
+    def close(self) -> None:
+        """Stop the prefetching threads."""
+        for prefetcher in self.prefetchers.values():
+            prefetcher.close()
+        self.prefetchers.clear()
+        for source in self.sources.values():
+            self.session.end_feed(source)
+
+
+def first_values(parameter: Parameter, seed: int) -> np.ndarray:
+    """What the filler makes of a parameter; its errors get the layer's place."""
+    if isinstance(parameter.filler, np.ndarray):
+        return parameter.filler
+    try:
+        return fill(parameter.filler, parameter.shape, generator(seed, parameter.layer, parameter.index))
+    except Error as error:
+        raise Error(error.fact, place=error.place or parameter.place, layer=f"'{parameter.layer}'", fix=error.fix) from error
+
+
+def node_shape(parameter: Parameter, layer: str) -> Shape:
+    """The shape of a (maybe shared) parameter as `layer` declared it."""
+    return next((shape for user, _, shape in parameter.users if user == layer), parameter.shape)
+
+
+def fitting(graph: Graph, weights: Weights, file: str) -> Iterator[tuple[Parameter, np.ndarray]]:
+    """The parameters that equally named layers of a weights file have blobs for, with these; raises Error on other shapes, naming both."""
+    nodes = {node.name: node for node in graph.nodes}
+    for layer in weights.layers:
+        node = nodes.get(layer.name)
+        if node is None:
+            log.info("net.cpp:744", f"Ignoring source layer {layer.name}")
+            continue
+        where = {"place": file, "layer": f"'{node.name}' ({node.type})"}
+        blobs = node.layer.stored(layer.blobs)
+        if len(blobs) != len(node.params):
+            if not blobs:
+                continue
+            raise Error(
+                f"the file has {len(blobs)} blobs for this layer, the net {len(node.params)}",
+                fix=f"rename the layer (for example '{node.name}_new') to train it from its filler", **where,
+            )  # fmt: skip
+        for index, (parameter, blob) in enumerate(zip(node.params, blobs)):
+            if blob is None:  # HDF5 keeps a shared blob with its owner only
+                continue
+            values = fit(blob, node_shape(parameter, node.name))
+            if values is None:
+                raise Error(
+                    f"{'weight' if index == 0 else 'blob'} {index} is {shape_text(blob.shape)} in the file, {shape_text(parameter.shape)} in the net",
+                    fix=f"rename the layer (for example '{node.name}_new') to train it from its filler, or make the shapes equal", **where,
+                )  # fmt: skip
+            yield parameter, values

@@ -1,0 +1,39 @@
+"""Neighbours that one layer does together: BatchNorm, Scale and ReLU. Only where nobody sees what lies between them."""
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ocaffe.ir.graph import Blob, Graph, Node
+
+
+def merged_nodes(graph: Graph, seen: Callable[[Blob], bool]) -> list[Node | None]:
+    """The nodes as they are recorded, by index: a merged one in the place of its last, None in those of the others. `seen`: somebody looks at the blob."""
+    result: list[Node | None] = list(graph.nodes)
+    number = {id(node): index for index, node in enumerate(graph.nodes)}
+    for index, node in enumerate(graph.nodes):
+        if result[index] is not node:
+            continue
+        chain = [node]
+        while _goes_on(chain[-1], seen):
+            following = chain[-1].tops[0].consumer
+            assert following is not None
+            chain.append(following)
+        layer, count = node.layer.merged([other.layer for other in chain[1:]])
+        if not count:
+            continue
+        members = chain[: count + 1]
+        for member in members:
+            result[number[id(member)]] = None
+        params = [parameter for member in members for parameter in member.params]
+        backward = any(member.backward for member in members)
+        last = members[-1]
+        result[number[id(last)]] = Node(node.name, node.type, layer, node.bottoms, last.tops, params, node.propagate, backward, node.place)
+    return result
+
+
+def _goes_on(node: Node, seen: Callable[[Blob], bool]) -> bool:
+    """Whether one layer reads what this one makes, and nobody else knows it."""
+    if len(node.tops) != 1 or len(node.bottoms) != 1:
+        return False
+    top = node.tops[0]
+    return top.consumer is not None and len(top.consumer.bottoms) == 1 and not top.loss_weight and not seen(top)

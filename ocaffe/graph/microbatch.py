@@ -1,0 +1,126 @@
+"""Splitting the batch: the first layers of a net run on some samples at a time, so that their large values exist for these samples alone.
+
+Forward computes the layers behind one blob (the cut) piece by piece and keeps the cut only; backward runs each piece forward once more and then back, and
+the gradients of the pieces add up. That changes nothing but the order of sums where every layer computes a sample from the same sample (`Layer.by_sample`).
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from ocaffe.ir.graph import Blob, Graph, Node
+from ocaffe.ir.tensor import Ref, Shape
+
+
+@dataclass(frozen=True)
+class Split:
+    """The top of node `cut` is made in `pieces` equal parts of the batch, together with all that it is made from."""
+
+    cut: int
+    pieces: int
+
+
+def cuts(graph: Graph, kept: Callable[[str], bool]) -> list[int]:
+    """The nodes whose top can be made in pieces, the cheapest to do again first; `kept` names blobs that somebody looks at.
+
+    Of cuts that cost the same, as a ReLU and the pooling behind it, there is the one with the smallest top.
+    """
+    best: dict[int, int] = {}
+    for index in range(len(graph.nodes)):
+        if _can_cut(graph, index, kept):
+            flops = sum(graph.nodes[behind].layer.flops() for behind in _behind(graph, index))
+            best[flops] = min(best.get(flops, index), index, key=lambda each: graph.nodes[each].tops[0].count)
+    return [index for _, index in sorted(best.items())]
+
+
+def batch_of(graph: Graph, cut: int) -> int:
+    """Samples of the top of a node."""
+    return graph.nodes[cut].tops[0].shape[0]
+
+
+def _behind(graph: Graph, cut: int) -> list[int]:
+    """The node and all that its top is computed from, without what feeds the net."""
+    number = {id(node): index for index, node in enumerate(graph.nodes)}
+    found, todo = set[int](), [cut]
+    while todo:
+        index = todo.pop()
+        node = graph.nodes[index]
+        if index not in found and node.bottoms:
+            found.add(index)
+            todo += [number[id(bottom.producer)] for bottom in node.bottoms if bottom.producer is not None]
+    return sorted(found)
+
+
+def _can_cut(graph: Graph, cut: int, kept: Callable[[str], bool]) -> bool:
+    top = graph.nodes[cut].tops[:1]
+    behind = [graph.nodes[index] for index in _behind(graph, cut)]
+    if not behind or len(graph.nodes[cut].tops) != 1 or not graph.nodes[cut].layer.moves_data:
+        return False
+    inside = set(map(id, behind))
+    batch = top[0].shape[:1]
+
+    def fits(blob: Blob) -> bool:
+        """A value of the batch that nobody sees and that no layer outside reads, unless it is the cut."""
+        own = blob is top[0] or (blob.consumer is not None and id(blob.consumer) in inside)
+        return own and blob.consumer is not None and blob.shape[:1] == batch and not blob.loss_weight and not kept(blob.name)
+
+    def fed(blob: Blob) -> bool:
+        return id(blob.producer) in inside or blob.shape[:1] == batch
+
+    return (
+        all(node.layer.by_sample for node in behind)
+        and all(fits(blob) for node in behind for blob in node.tops)
+        and all(fed(blob) for node in behind for blob in node.bottoms)
+        and not any(wanted and id(blob.producer) not in inside for node in behind for blob, wanted in zip(node.bottoms, node.propagate))
+        and sum(blob.count for node in behind for blob in node.tops) > 2 * top[0].count
+    )
+
+
+class Pieces:
+    """The part of a graph that a Split runs in pieces. While one is current (`piece`), its blobs have the shapes and memory of that piece."""
+
+    def __init__(self, graph: Graph, split: Split) -> None:
+        self.count = split.pieces
+        self.indices = _behind(graph, split.cut)
+        self.nodes: list[Node] = [graph.nodes[index] for index in self.indices]
+        self.last = split.cut
+        self.top = graph.nodes[split.cut].tops[0]
+        self.size = self.top.shape[0] // split.pieces
+        made = {id(blob) for node in self.nodes for blob in node.tops}
+        self.feeds = [blob for node in self.nodes for blob in node.bottoms if id(blob) not in made]
+        self.inner = [blob for node in self.nodes for blob in node.tops if blob is not self.top]
+        self.shapes: dict[Blob, Shape] = {blob: blob.shape for blob in (*self.feeds, *self.inner, self.top)}
+
+    def begin(self) -> None:
+        """Make the layers ready for pieces."""
+        self._infer(self.size)
+
+    def end(self) -> None:
+        """Make them ready for the whole batch again."""
+        self._infer(self.top.shape[0])
+        for blob, shape in self.shapes.items():
+            blob.shape = shape
+
+    def _infer(self, size: int) -> None:
+        for node in self.nodes:
+            node.layer.infer(*((size, *self.shapes[blob][1:]) for blob in node.bottoms))
+
+    @contextmanager
+    def piece(self, number: int) -> Iterator[None]:
+        """The blobs of samples number * size ... as if they were the batch."""
+        whole = {blob: (blob.data, blob.diff) for blob in (*self.feeds, self.top)}
+        for blob, (data, diff) in whole.items():
+            blob.data, blob.diff = self._part(data, number), None if diff is None else self._part(diff, number)
+        for blob in self.inner:
+            blob.data, blob.diff = None, None  # type: ignore[assignment]
+        for blob, shape in self.shapes.items():
+            blob.shape = (self.size, *shape[1:])
+        yield
+        for blob, (data, diff) in whole.items():
+            blob.data, blob.diff = data, diff
+        for blob, shape in self.shapes.items():
+            blob.shape = shape
+
+    def _part(self, ref: Ref, number: int) -> Ref:
+        return ref.view((self.size, *ref.shape[1:]), number * self.size * ref.batch_stride, ref.batch_stride)

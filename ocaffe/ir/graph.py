@@ -1,0 +1,93 @@
+"""The net as a graph: Blob, Parameter, Node, Graph. Plain data; nothing here touches a device."""
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from ocaffe.errors import Place
+from ocaffe.ir.tensor import Ref, Shape
+
+if TYPE_CHECKING:
+    from ocaffe.ir.layer import AbstractLayer
+
+
+@dataclass(eq=False)
+class Blob:
+    """One value of a named blob. A layer that works in place makes a new Blob of the same name (single assignment)."""
+
+    name: str
+    shape: Shape
+    producer: Node | None = None
+    consumer: Node | None = None  # splits make it one at the most
+    data: Ref = None  # type: ignore[assignment]  # set when the net is recorded
+    diff: Ref | None = None
+    loss_weight: float = 0.0
+
+    @property
+    def count(self) -> int:
+        return math.prod(self.shape)
+
+
+@dataclass(eq=False)
+class Parameter:
+    """A learnable (or running) blob of a layer; layers that name the same ParamSpec share one."""
+
+    layer: str  # the owner
+    index: int
+    shape: Shape
+    filler: Any  # FillerParameter
+    name: str = ""  # ParamSpec name, empty if not shared
+    lr_mult: float = 1.0
+    decay_mult: float = 1.0
+    propagate: bool = True  # whether a gradient is wanted (Caffe: param_propagate_down)
+    users: list[tuple[str, int, Shape]] = field(default_factory=list)  # layer, index and shape there
+    explicit: set[str] = field(default_factory=set)  # multipliers that the prototxt states
+    place: Place | None = None
+    data: Ref = None  # type: ignore[assignment]
+    diff: Ref | None = None
+
+    @property
+    def count(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def learned(self) -> bool:
+        return self.lr_mult != 0
+
+    def __str__(self) -> str:
+        return f"{self.layer}/{self.index}"
+
+
+@dataclass(eq=False)
+class Node:
+    """A layer in its place in the net."""
+
+    name: str
+    type: str
+    layer: AbstractLayer
+    bottoms: list[Blob]
+    tops: list[Blob]
+    params: list[Parameter] = field(default_factory=list)
+    propagate: list[bool] = field(default_factory=list)  # which bottoms get a diff
+    backward: bool = False
+    place: Place | None = None
+
+    def __repr__(self) -> str:
+        return f"<{self.type} {self.name}>"
+
+
+@dataclass(eq=False)
+class Graph:
+    """The net of one phase with its shapes; `blobs` maps each name to its last value, in order of first appearance."""
+
+    message: Any  # the NetParameter with splits, as a snapshot writes it
+    phase: int
+    nodes: list[Node]
+    blobs: dict[str, Blob]
+    first: dict[str, Blob]  # each name's first value: what the user writes to, and what its diff is after backward
+    inputs: list[Blob]
+    outputs: list[Blob]  # sorted by name, as Caffe's std::set of available blobs is (quirk 24)
+    params: list[Parameter]  # owners, in the order of Caffe's learnable_params
+    held: dict[tuple[str, Shape], Ref] = field(default_factory=dict)  # what is set from outside: the same Ref in every recording
+    prepared: dict[Any, Ref] = field(default_factory=dict)  # what is made of the weights alone (ocaffe/passes/prepacked_weights.py), likewise

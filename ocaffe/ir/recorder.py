@@ -1,0 +1,216 @@
+"""The recorder: what layers say what they do to. It turns calls into launches and knows which diffs are accumulated."""
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from ocaffe.ir.graph import Blob
+from ocaffe.ir.launch import Access, Call, Collects, Empty, HostCall, Launch, Measure, Operand
+from ocaffe.ir.target import Target
+from ocaffe.ir.tensor import FLOAT, Ref, Role, Shape
+
+# Words of the step buffer, 32 bits each: what changes from one run to the next. Kernels read `step[STEP_ITERATION]`.
+STEP_WORDS = ("RATE", "ITERATION", "PASS", "SAMPLE", "SCALE")
+STEP = {name: index for index, name in enumerate(STEP_WORDS)}
+ARRIVALS = 8192  # counters of work-groups that make parts of one result: so many results of a launch at the most
+# Functions of kernel files that multiply; others of an operation pack, transform or add up for them.
+PRODUCTS = frozenset({"gemm", "forward", "backward_data", "backward_filter", "product"})
+
+
+class Recorder:
+    """Collects the launches of one schedule.
+
+    Layers call `launch` (or the operations in `ocaffe.ops`, which do). Rules for a layer:
+
+    * it writes its tops in forward, and in backward the diffs of the bottoms that it is asked for and of its parameters;
+    * whatever it writes in backward may hold a sum already: pass `int(rec.accumulates(ref))` to the kernel, which adds if it is 1;
+    * what backward reads outlives forward, nothing else does: read as little as possible.
+    """
+
+    def __init__(self, target: Target, *, train: bool, seed: int = 0, accumulate_gradients: bool = False, fuse: bool = True, prepare: bool = False) -> None:
+        self.target = target
+        self.train = train
+        self.seed = seed
+        self.fuse = fuse
+        self.prepare = prepare  # what is made of weights alone may be kept (ocaffe/passes/prepacked_weights.py): making it costs nothing in the long run
+        self.launches: list[Launch] = []
+        self.phase = "forward"
+        self.layer = ""
+        self.step = Ref("step", (8,), Role.STATE, np.dtype(np.uint32), value=0)
+        # Zeros, to all launches: kernels that count in it (ARRIVE in kernels/common.h) leave it as they found it.
+        self.arrivals = Ref("arrivals", (ARRIVALS,), Role.CONSTANT, np.dtype(np.uint32), value=0)
+        self.in_rows: dict[Ref, Iterator[tuple[int, Ref]]] = {}  # gradients that are used some rows at a time (ocaffe/graph/record.py)
+        self._accumulate_gradients = accumulate_gradients
+        self._written: set[Ref] = set()  # diffs that an earlier node of this backward wrote
+        self._pending: set[Ref] = set()  # diffs that the current node writes
+
+    # -- nodes -------------------------------------------------------------------------------------------------------
+
+    def enter(self, layer: str, phase: str) -> None:
+        """Begin a node: from now on, what earlier nodes wrote counts as written."""
+        self._written |= self._pending
+        self._pending = set()
+        self.layer, self.phase = layer, phase
+
+    def written(self, ref: Ref) -> bool:
+        """Whether an earlier node of this backward wrote the diff."""
+        return ref.root in self._written or ref in self._written
+
+    def accumulates(self, ref: Ref) -> bool:
+        """Whether a backward kernel must add to `ref` instead of overwriting it."""
+        if ref.role is Role.GRADIENT:
+            return self._accumulate_gradients or ref in self._written
+        return self.phase == "backward" and ref.role in (Role.DIFF, Role.INPUT) and self._diff_key(ref) in self._written
+
+    @staticmethod
+    def _diff_key(ref: Ref) -> Ref:
+        """Gradients are told apart within their group; a diff is one with all its views."""
+        return ref if ref.role is Role.GRADIENT else ref.root
+
+    # -- launches ----------------------------------------------------------------------------------------------------
+
+    def launch(
+        self,
+        kernel: str,
+        *,
+        reads: Sequence[Ref] = (),
+        writes: Sequence[Ref] = (),
+        modifies: Sequence[Ref] = (),
+        args: Sequence[Any] = (),
+        size: Sequence[int],
+        local: Sequence[int] | None = None,
+        defines: Mapping[str, object] | None = None,
+        inplace: Sequence[tuple[int, int]] = (),
+        side_effect: bool = False,
+        epilogue: int | None = None,
+        gate: int | None = None,
+        moments: Collects | None = None,
+        cheap: bool = False,
+        stored: Sequence[str] = (),
+    ) -> None:
+        """Record the call of `kernel` ("file.function" in ocaffe/kernels).
+
+        Kernel arguments: reads, writes, modifies, each as (pointer, ulong offset, ulong batch stride), then `args`: an int becomes an
+        OpenCL int, a float a float; pass numpy scalars for other types. `size`: work-items needed; with `local`, rounded up to a
+        multiple of it (the kernel checks bounds). `inplace`: (index of a read, index of a write) that may share memory. `epilogue`, `gate`,
+        `moments`, `cheap` and `stored`: see Launch.
+        """
+        if 0 in size:
+            self.empty(reads, writes, modifies, kernel)
+            return
+        family, function = kernel.split(".")
+        call = Call(
+            family,
+            function,
+            tuple((name, str(value)) for name, value in sorted((defines or {}).items())),
+            tuple(scalar(arg) for arg in args),
+            tuple(int(n) for n in size),
+            tuple(int(n) for n in local) if local is not None else None,
+        )
+        pairs = tuple((i, len(reads) + j) for i, j in inplace)
+        operands = self.operands(reads, writes, modifies)
+        self.add(Launch(self.layer, self.phase, operands, call, None, pairs, side_effect, kernel, epilogue, gate, moments, tuple(stored), cheap))
+
+    @contextmanager
+    def counted(self, flops: int) -> Iterator[None]:
+        """What is recorded within is one operation of so many FLOPs: the launches that multiply share them, unless an operation within has counted its own."""
+        first = len(self.launches)
+        yield
+        made = self.launches[first:]
+        if made and not any(launch.flops for launch in made):
+            products = [launch for launch in made if launch.call is not None and launch.call.function in PRODUCTS] or made[-1:]
+            for launch in products:
+                launch.flops = flops // len(products)
+
+    def measure(self, layer: Any, extent: Ref | Callable[..., tuple[Any, ...]], reads: Sequence[Ref] = ()) -> None:
+        """Record that the top shapes of `layer` depend on data: `extent` (int32) holds their measure once it is computed; or a function of the tape gives it.
+
+        The measure becomes `layer.extent`, from which `infer` makes the shapes; where these change, what follows is recorded again. What
+        the layer launches after this call may rely on the shapes of its tops.
+        """
+        if isinstance(extent, Ref):
+            ref, reads = extent, [extent]
+            run: Callable[..., tuple[Any, ...]] = lambda tape: tuple(int(n) for n in tape.read(ref).reshape(-1))  # noqa: E731
+        else:
+            run = extent
+        self.add(Measure(self.layer, self.phase, self.operands(reads, ()), what="measure", measured=layer, run=run))
+
+    def host(
+        self, run: Callable[..., None], *, reads: Sequence[Ref] = (), writes: Sequence[Ref] = (), modifies: Sequence[Ref] = (), what: str = "host"
+    ) -> None:
+        """Record a step in Python: `run(tape)` gets the bound tape and uses tape.read(ref) and tape.write(ref, array) on these Refs.
+
+        `run` must hold Refs, not blobs, whose Refs change when the net is recorded again.
+        """
+        self.add(HostCall(self.layer, self.phase, self.operands(reads, writes, modifies), side_effect=True, what=what, run=run))
+
+    def empty(self, reads: Sequence[Ref], writes: Sequence[Ref], modifies: Sequence[Ref] = (), what: str = "") -> None:
+        """Record a launch over no elements."""
+        self.add(Empty(self.layer, self.phase, self.operands(reads, writes, modifies), what=what))
+
+    def operands(self, reads: Sequence[Ref], writes: Sequence[Ref], modifies: Sequence[Ref] = ()) -> list[Operand]:
+        """Operands in argument order; a written diff that accumulates counts as modified."""
+        result = [Operand(ref, Access.READ) for ref in reads]
+        result += [Operand(ref, Access.MODIFY if self.accumulates(ref) else Access.WRITE) for ref in writes]
+        result += [Operand(ref, Access.MODIFY) for ref in modifies]
+        return result
+
+    def add(self, launch: Launch) -> None:
+        """Append a finished launch and note the diffs that it writes."""
+        self.launches.append(launch)
+        if launch.phase == "backward":
+            self._pending |= {self._diff_key(ref) for ref in launch.writes}
+
+    def gradient_rows(self, gradient: Ref) -> Iterator[tuple[int, Ref]]:
+        """(first row, Ref to write these rows to) for all rows of a parameter's gradient, in order; one range unless the parameter is large.
+
+        A layer with `gradient_in_rows` writes the gradient of its first parameter this way, last of all, for each range may be used at once.
+        """
+        return self.in_rows.get(gradient) or iter([(0, gradient)])
+
+    # -- Refs --------------------------------------------------------------------------------------------------------
+
+    def scratch(self, name: str, shape: Shape, dtype: Any = FLOAT, role: Role = Role.SCRATCH) -> Ref:
+        """Memory for the launches of this node alone. Role.DIFF where it holds a gradient: float16 products scale those."""
+        return Ref(f"{self.layer}.{name}", tuple(shape), role, np.dtype(dtype))
+
+    def saved(self, name: str, shape: Shape, dtype: Any = FLOAT) -> Ref:
+        """Written in forward, read in backward of the same layer; keep it in an attribute of the layer."""
+        return Ref(f"{self.layer}.{name}", tuple(shape), Role.SAVED, np.dtype(dtype))
+
+    def constant(self, name: str, value: np.ndarray) -> Ref:
+        """Uploaded once when the schedule is bound."""
+        return Ref(f"{self.layer}.{name}", value.shape, Role.CONSTANT, value.dtype, value=value)
+
+    # -- aliases -----------------------------------------------------------------------------------------------------
+
+    def alias(self, top: Blob, bottom: Blob) -> None:
+        """Forward of a layer that moves no data (Reshape, Flatten, Split, Dropout in TEST): the top is the bottom's memory."""
+        top.data = bottom.data.view(top.shape, name=top.name)
+
+    def holds_values(self, diff: Ref) -> None:
+        """Note that a diff holds values although no launch wrote it: a loss weight, or values that the user set."""
+        self._pending.add(diff.root)
+
+    def diff_of(self, bottom: Blob) -> Ref:
+        """The diff of a bottom, made if there is none yet."""
+        if bottom.diff is None:
+            bottom.diff = Ref(f"{bottom.name}.diff", bottom.shape, Role.DIFF)
+        return bottom.diff
+
+    def key(self, what: str = "") -> tuple[np.uint32, np.uint32]:
+        """The Philox key of the current layer: seed and layer name (DESIGN §3)."""
+        return np.uint32(self.seed & 0xFFFFFFFF), np.uint32(zlib.crc32(f"{self.layer}/{what}".encode()) ^ (self.seed >> 32 & 0xFFFFFFFF))
+
+
+def scalar(value: Any) -> np.generic:
+    """The OpenCL type of a kernel argument: int for int and bool, float for float, numpy scalars as they are."""
+    if isinstance(value, np.generic):
+        return value
+    if isinstance(value, (bool, int)):
+        return np.int32(value)
+    return np.float32(value)

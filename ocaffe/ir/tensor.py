@@ -1,0 +1,129 @@
+"""Ref: a virtual tensor that the planner will place in memory. Plain data; nothing here touches a device."""
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+
+Shape = tuple[int, ...]
+FLOAT = np.dtype(np.float32)
+BFLOAT = np.dtype(np.uint16)  # bfloat16, the upper half of a float, which numpy does not have (ocaffe/passes/bf16.py)
+class Role(Enum):
+    """What a Ref is for; it decides whether the planner may recycle its memory."""
+
+    INPUT = "input"  # written from outside before a run: Input blobs, diffs that the user sets
+    ACTIVATION = "activation"
+    DIFF = "diff"
+    PARAMETER = "parameter"
+    GRADIENT = "gradient"
+    HISTORY = "history"
+    SAVED = "saved"  # written in forward for backward of the same layer
+    SCRATCH = "scratch"
+    OUTPUT = "output"  # read by the host after a run: losses and net outputs
+    STATE = "state"  # survives from one run to the next: running statistics, hidden state
+    STAGING = "staging"  # a batch on its way from the host, one copy per slot of the ring
+    CONSTANT = "constant"
+
+
+HALVED = frozenset({Role.ACTIVATION, Role.DIFF})  # what may stand in memory in 16 bits
+PERSISTENT = frozenset({Role.INPUT, Role.PARAMETER, Role.HISTORY, Role.OUTPUT, Role.STATE, Role.STAGING, Role.CONSTANT})
+@dataclass(eq=False)
+class Ref:
+    """A virtual tensor. A view names its `base` and the offset in elements; `stride` is the distance between two samples in elements.
+
+    `value` is what a persistent Ref holds before the first run (a scalar fills it). `persist` gives a recyclable Ref memory of its own: blobs that a
+    script looks at, gradients summed over several passes. `slots` > 1 makes a ring: run number i uses copy i % slots.
+    """
+
+    name: str
+    shape: Shape
+    role: Role
+    dtype: np.dtype = FLOAT
+    base: Ref | None = None
+    offset: int = 0
+    stride: int | None = None
+    value: np.ndarray | float | None = None
+    persist: bool = False
+    slots: int = 1
+    takes_over: bool = False  # of a view: writing it ends what the base held
+
+    @property
+    def count(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        return self.count * self.dtype.itemsize
+
+    @property
+    def halved(self) -> bool:
+        """Whether it is a blob or diff that stands in memory as bfloat16."""
+        return self.dtype == BFLOAT and self.role in HALVED
+
+    @property
+    def root(self) -> Ref:
+        """The Ref that owns the storage."""
+        ref = self
+        while ref.base is not None:
+            ref = ref.base
+        return ref
+
+    @property
+    def root_offset(self) -> int:
+        """Offset in elements from the start of the root."""
+        return self.offset + (self.base.root_offset if self.base is not None else 0)
+
+    @property
+    def dense_stride(self) -> int:
+        return math.prod(self.shape[1:])
+
+    @property
+    def batch_stride(self) -> int:
+        """Distance in elements between consecutive samples; a view of the same batch inherits its base's."""
+        if self.stride is not None:
+            return self.stride
+        if self.base is not None and not self.base.is_dense:
+            assert self.shape[:1] == self.base.shape[:1], f"{self} is a view of other samples than the strided {self.base}"
+            return self.base.batch_stride
+        return self.dense_stride
+
+    @property
+    def root_end(self) -> int:
+        """Where its last element ends in the root, in elements; of a part of samples that lie apart, where they end."""
+        if self.base is not None and self.stride is None and not self.base.is_dense and self.shape[:1] != self.base.shape[:1]:
+            return self.base.root_end
+        return self.root_offset + ((self.shape[0] - 1) * self.batch_stride + self.dense_stride if self.shape else 1)
+
+    def overlaps(self, other: Ref) -> bool:
+        """Whether what one holds may change by writing the other: their extents meet."""
+        return self.root is other.root and self.root_offset < other.root_end and other.root_offset < self.root_end
+
+    @property
+    def is_dense(self) -> bool:
+        return not self.shape or self.shape[0] == 1 or self.batch_stride == self.dense_stride
+
+    @property
+    def persistent(self) -> bool:
+        root = self.root
+        return root.persist or root.role in PERSISTENT
+
+    def view(self, shape: Shape, offset: int = 0, stride: int | None = None, name: str | None = None) -> Ref:
+        """The same memory seen with another shape, from `offset` elements on."""
+        return Ref(name or self.name, tuple(shape), self.role, self.dtype, base=self, offset=offset, stride=stride)
+
+    def __repr__(self) -> str:
+        return f"<{self.role.value} {self.name} {'x'.join(map(str, self.shape)) or 'scalar'}>"
+
+
+def widened(array: np.ndarray) -> np.ndarray:
+    """Floats of what stood in memory as bfloat16."""
+    return (array.astype(np.uint32) << 16).view(np.float32)
+
+
+def split_axes(shape: Sequence[int], axis: int, end: int | None = None) -> tuple[int, int, int]:
+    """Sizes before, from `axis` up to `end` (default axis + 1), and after: the (outer, middle, inner) form of most layers."""
+    end = axis + 1 if end is None else end
+    return math.prod(shape[:axis]), math.prod(shape[axis:end]), math.prod(shape[end:])

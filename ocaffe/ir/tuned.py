@@ -1,0 +1,62 @@
+"""Choices of kernels that were measured: what `compile` takes before its own estimates. A table is made by `ocaffe tune`; nothing is timed anywhere else.
+
+A *problem* is an operation with its sizes and arithmetic, a *candidate* one way to do it; a table names a candidate for problems. Two tables count: the one
+that ocaffe brings for a class of devices (`kernels/tuned_*.json`), and the user's, in the cache folder, which wins. `OCAFFE_TUNED=off` leaves both out,
+`OCAFFE_TUNED=FILE` takes this one alone.
+"""
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from ocaffe.cache import digest
+from ocaffe.errors import Error
+
+REMEDY = "`OCAFFE_TUNED=off` leaves tables out, `ocaffe tune --reset` removes yours, `ocaffe tune` makes a new one"
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What a choice is about. `operation`: a key of `ocaffe.profiling.tune.OPERATIONS`; `shape`: a ConvGeometry, or numbers. Its text is the key of the tables."""
+
+    operation: str
+    shape: Any
+    math: str
+
+    def __str__(self) -> str:
+        return f"{self.operation} {self.shape if not isinstance(self.shape, tuple) else 'x'.join(map(str, self.shape))} {self.math}"
+
+
+@dataclass(frozen=True, eq=False)
+class Tuned:
+    """Named candidates by problem. `files`: where each table was read from, with how many choices it gives."""
+
+    choices: Mapping[str, str] = field(default_factory=dict)
+    places: Mapping[str, str] = field(default_factory=dict)  # the file that a choice is from
+    files: tuple[tuple[str, int], ...] = ()
+
+    def choose(self, problem: Problem, candidates: Sequence[T]) -> T:
+        """The candidate that a table names, else the first: `candidates` are in the order of the estimate, and their texts are their names."""
+        key = str(problem)
+        name = self.choices.get(key)
+        if name is None:
+            return candidates[0]
+        found = next((candidate for candidate in candidates if str(candidate) == name), None)
+        if found is None:
+            known = ", ".join(dict.fromkeys(map(str, candidates[:6])))
+            raise Error(f"the choice for '{key}' is '{name}', which there is not; there are {known}, ...", place=self.places[key], fix=REMEDY)
+        return found
+
+    @property
+    def digest(self) -> str:
+        """Tells two sets of choices apart; empty without any."""
+        return digest(json.dumps(dict(self.choices), sort_keys=True))[:12] if self.choices else ""
+
+    def __str__(self) -> str:
+        return " and ".join(f"{count} of {file}" for file, count in self.files) + (f" ({self.digest})" if self.choices else "")
+
+
+ESTIMATES = Tuned()  # nothing was measured

@@ -1,0 +1,98 @@
+"""Reading and writing tables of tuned choices: the tables that ocaffe ships, and the user's table in the cache folder."""
+from __future__ import annotations
+
+import functools
+import importlib.resources
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ocaffe import log
+from ocaffe.cache import cache_root
+from ocaffe.errors import Error
+from ocaffe.ir.target import Target
+from ocaffe.ir.tuned import ESTIMATES, REMEDY, Tuned
+
+FORMAT = 1  # of the files
+
+
+def load(target: Target) -> Tuned:
+    """The tables that count for a device, the user's above the one that ocaffe brings. Raises Error for a damaged file."""
+    setting = os.environ.get("OCAFFE_TUNED", "")
+    if setting.lower() == "off":
+        return ESTIMATES
+    if setting:
+        return merged([(setting, read(Path(setting)))])
+    own = user_file(target)
+    return merged([*shipped(target), *([(str(own), read(own))] if own is not None and own.exists() else [])])
+
+
+def merged(tables: Sequence[tuple[str, dict[str, str]]]) -> Tuned:
+    """Later ones win."""
+    choices: dict[str, str] = {}
+    places: dict[str, str] = {}
+    for file, table in tables:
+        choices |= table
+        places |= dict.fromkeys(table, file)
+    return Tuned(choices, places, tuple((file, count) for file, table in tables if (count := sum(places[key] == file for key in table))))
+
+
+def shipped(target: Target) -> list[tuple[str, dict[str, str]]]:
+    """The choices that ocaffe brings for a device, with their file."""
+    return [(path, dict(content["choices"])) for path, content in _shipped_files() if all(_fits(target, *fact) for fact in content["for"].items())]
+
+
+def _fits(target: Target, name: str, wanted: Any) -> bool:
+    """A name is a part of the device's, everything else is the same."""
+    has = getattr(target, name)
+    return wanted in has if name == "name" else wanted == has
+
+
+@functools.cache
+def _shipped_files() -> list[tuple[str, dict[str, Any]]]:
+    folder = importlib.resources.files("ocaffe") / "kernels"
+    names = sorted(entry.name for entry in folder.iterdir() if re.fullmatch(r"tuned_\w+\.json", entry.name))
+    return [(str(folder / name), parse((folder / name).read_text(encoding="utf-8"), str(folder / name))) for name in names]
+
+
+def user_file(target: Target) -> Path | None:
+    """Where the user's table for a device is, or would be; None without a cache folder."""
+    root = cache_root()
+    name = re.sub(r"[^a-z0-9]+", "-", f"{target.runtime} {target.name} {target.compute_units}".lower()).strip("-")
+    return None if root is None else root / "tuned" / f"{name}.json"
+
+
+def read(path: Path) -> dict[str, str]:
+    """The choices in a file; those of another format do not count, with a warning. Raises Error if it cannot be read or is damaged."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as reason:
+        fact = reason.strerror if isinstance(reason, OSError) else "it is no text"
+        raise Error(f"a table of tuned choices cannot be read: {fact}", place=str(path), fix=REMEDY) from reason
+    content = parse(text, str(path))
+    if content["format"] != FORMAT:
+        log.warn_once("tuned:0", f"{path}: tuned choices of format {content['format']} are ignored, this is format {FORMAT}; {REMEDY}")
+        return {}
+    return dict(content["choices"])
+
+
+def parse(text: str, place: str) -> dict[str, Any]:
+    """What a table says: `format`, `for` (attributes of a Target) and `choices`. Raises Error with the line where it is damaged."""
+    try:
+        content = json.loads(text)
+    except json.JSONDecodeError as reason:
+        raise Error(f"a table of tuned choices is damaged: {reason.msg}", place=f"{place}:{reason.lineno}", fix=REMEDY) from reason
+    whole = isinstance(content, dict) and isinstance(content.get("format"), int) and isinstance(content.get("for"), dict)
+    choices = content.get("choices") if whole else None
+    readable = isinstance(choices, dict) and all(isinstance(name, str) for name in choices.values())
+    if not whole or (content["format"] == FORMAT and not readable):
+        raise Error("a table of tuned choices is damaged: it needs 'format', a number, 'for' and 'choices', texts by text", place=place, fix=REMEDY)
+    return dict(content)
+
+
+def table(target_facts: Mapping[str, Any], choices: Mapping[str, str]) -> str:
+    """The text of a file, a choice a line, sorted."""
+    return json.dumps({"format": FORMAT, "for": dict(target_facts), "choices": dict(sorted(choices.items()))}, indent=1) + "\n"

@@ -1,0 +1,287 @@
+"""Nets written in Python: `NetSpec`, `layers`, `params`, `to_proto` (CAFFE.md §4).
+
+    from ocaffe import layers as L, params as P, NetSpec
+    n = NetSpec()
+    n.data, n.label = L.Data(source="train_lmdb", batch_size=64, backend=P.Data.LMDB, ntop=2)
+    n.conv1 = L.Convolution(n.data, kernel_size=5, num_output=20, weight_filler=dict(type="xavier"))
+    n.relu1 = L.ReLU(n.conv1, in_place=True)
+    print(n.to_proto())
+
+Fields are found in the schema, so every layer that a prototxt may have can be written, those of forks too.
+"""
+from __future__ import annotations
+
+import difflib
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from google.protobuf.descriptor import FieldDescriptor
+
+from ocaffe import proto
+from ocaffe.errors import Error
+from ocaffe.layers.base import layer_type_list, param_field
+from ocaffe.proto import is_repeated
+
+Names = Mapping["Top | Function", str]
+
+
+class Function:
+    """A layer: its type, the tops that it takes, the fields of its parameters, and its own `tops`."""
+
+    def __init__(self, type_name: str, inputs: Iterable[Top], fields: dict[str, Any]) -> None:
+        """`fields`: those of the layer's own parameters or of LayerParameter, and `ntop` (1), `in_place` (False), `name`. Raises Error."""
+        self.type_name, self.params = type_name, dict(fields)
+        self.inputs = tuple(inputs)
+        for given in self.inputs:
+            if not isinstance(given, Top):
+                raise Error(f"{type_name} is given {given!r} as a bottom", fix="give tops of other layers; fields of the layer have names")
+        count = int(self.params.pop("ntop", 1))
+        self.in_place = bool(self.params.pop("in_place", False))
+        if self.in_place and (count != 1 or len(self.inputs) != 1):
+            raise Error(f"a {type_name} of {len(self.inputs)} bottoms and {count} tops cannot work in place", fix="one of each, or no in_place")
+        self.tops = tuple(Top(self, index) for index in range(count))
+
+    def to_proto(self) -> Any:
+        """The net that ends in this layer."""
+        return to_proto(self)
+
+
+class Top:
+    """One output of a layer, which other layers take."""
+
+    def __init__(self, fn: Function, n: int) -> None:
+        self.fn, self.n = fn, n
+
+    def to_proto(self) -> Any:
+        """The net that this top needs, as a NetParameter."""
+        return to_proto(self)
+
+
+def layer_maker(type_name: str) -> Callable[..., Any]:
+    """A function that makes layers of this type: gets tops and fields, returns the layer's top, a tuple of `ntop` tops, or with ntop=0 the layer."""
+
+    def make(*inputs: Top, **fields: Any) -> Any:
+        function = Function(type_name, inputs, fields)
+        if not function.tops:
+            return function
+        return function.tops[0] if len(function.tops) == 1 else function.tops
+
+    make.__name__ = make.__qualname__ = type_name
+    make.__doc__ = f"A {type_name} layer; see NetSpec."
+    return make
+
+
+class NetSpec:
+    """A net to which layers are given names by assignment: `n.conv1 = L.Convolution(n.data, ...)`; `n['conv1']` works too.
+
+    A layer is called as its first top. Tops without a name get one from the type of their layer, such as Convolution1.
+    """
+
+    def __init__(self) -> None:
+        super().__setattr__("tops", OrderedDict())
+
+    tops: OrderedDict[str, Top | Function]
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self[name] = value
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return self[name]
+
+    def __delattr__(self, name: str) -> None:
+        del self[name]
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        if not isinstance(value, (Top, Function)):
+            raise Error(f"'{name}' becomes {type(value).__name__} {value!r}", fix=f"a layer of several tops is n.a, n.b = L...(ntop=2); '{name}' takes one top")
+        self.tops[name] = value
+
+    def __getitem__(self, name: str) -> Any:
+        try:
+            return self.tops[name]
+        except KeyError:
+            raise AttributeError(f"the net has no top '{name}'; there are {', '.join(self.tops) or 'none'}") from None
+
+    def __delitem__(self, name: str) -> None:
+        self[name]
+        del self.tops[name]
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.tops
+
+    def keys(self) -> list[str]:
+        """The names."""
+        return list(self.tops)
+
+    def vals(self) -> list[Top | Function]:
+        """The tops."""
+        return list(self.tops.values())
+
+    def update(self, other: NetSpec) -> None:
+        """Take the tops of another net."""
+        for name, top in other.tops.items():
+            self[name] = top
+
+    def to_proto(self) -> Any:
+        """The NetParameter: the layers of all tops, each behind what it needs. Raises Error for a field that the schema does not have."""
+        return _assemble(self.tops.values(), {top: name for name, top in self.tops.items()})
+
+
+def to_proto(*tops: Top | Function) -> Any:
+    """A NetParameter of the layers that these tops need; all names are automatic. Raises Error as NetSpec.to_proto."""
+    return _assemble(tops, {})
+
+
+def _assemble(tops: Iterable[Top | Function], names: Names) -> Any:
+    builder = _Builder(names)
+    for top in tops:
+        builder.add(top.fn if isinstance(top, Top) else top)
+    net = proto.NetParameter()
+    net.layer.extend(builder.layers.values())
+    return net
+
+
+class _Builder:
+    """Layers in the order in which they can run, and names for what has none."""
+
+    def __init__(self, names: Names) -> None:
+        self.names = names
+        self.layers: OrderedDict[Function, Any] = OrderedDict()
+        self.automatic: dict[Function, str] = {}
+        self.counts: Counter[str] = Counter()
+        self.taken = set(names.values())
+
+    def add(self, function: Function) -> None:
+        """The layer behind all that it needs; a loop, for nets are deeper than Python's stack."""
+        waiting = [function]
+        while waiting:
+            current = waiting[-1]
+            missing = [given.fn for given in current.inputs if given.fn not in self.layers]
+            if current in self.layers or not missing:
+                waiting.pop()
+                if current not in self.layers:
+                    self.layers[current] = self.message(current)
+            else:
+                waiting += reversed(missing)
+
+    def message(self, function: Function) -> Any:
+        layer = proto.LayerParameter(type=function.type_name)
+        layer.bottom.extend(self.top_name(given) for given in function.inputs)
+        layer.top.extend(layer.bottom if function.in_place else [self.top_name(top) for top in function.tops])
+        layer.name = self.name(function)
+        _fill_layer(layer, function.params)
+        return layer
+
+    def name(self, function: Function) -> str:
+        """Of the layer: its own, that of its first top, or an automatic one."""
+        if "name" in function.params:
+            return str(function.params["name"])
+        items: list[Top | Function] = [*function.tops, function]
+        named = [self.names[item] for item in items if item in self.names]
+        if named:
+            return named[0]
+        if function not in self.automatic:
+            while True:
+                self.counts[function.type_name] += 1
+                name = f"{function.type_name}{self.counts[function.type_name]}"
+                if name not in self.taken:
+                    break
+            self.automatic[function] = name
+        return self.automatic[function]
+
+    def top_name(self, top: Top) -> str:
+        """Of a blob: that of the bottom where the layer works in place."""
+        while top.fn.in_place:
+            top = top.fn.inputs[0]
+        if top in self.names:
+            return self.names[top]
+        layer = self.name(top.fn)
+        return layer if top.n == 0 and layer not in self.names.values() else f"{layer}_{'abcdefghijklmnopqrstuvwxyz'[top.n % 26]}{top.n // 26 or ''}"
+
+
+def _fill_layer(layer: Any, fields: Mapping[str, Any]) -> None:
+    """Fields of the layer's own message (Convolution: convolution_param) or of LayerParameter; names that end in param are always the latter's."""
+    own = param_field(layer.type)
+    inner = proto.LayerParameter.DESCRIPTOR.fields_by_name[own].message_type.fields_by_name if own else {}
+    outer = layer.DESCRIPTOR.fields_by_name
+    for name, value in fields.items():
+        if name in outer and (name.endswith("param") or name not in inner):
+            assign_proto(layer, name, value)
+        elif name in inner:
+            assign_proto(getattr(layer, own), name, value)
+        else:
+            near = difflib.get_close_matches(name, [*inner, *outer], 2)
+            meant = f"did you mean {' or '.join(map(repr, near))}?" if near else f"fields are {', '.join(sorted(inner)) or 'those of LayerParameter'}"
+            raise Error(f"{layer.type} has no field '{name}'", layer=f"'{layer.name}' ({layer.type})", fix=meant)
+
+
+def assign_proto(message: Any, name: str, value: Any) -> None:
+    """Set the field `name` of a message: dicts are messages, lists are repeated fields (one value stands for a list of one), texts name enum values.
+
+    Raises Error for an unknown field, and for a value that the field cannot have.
+    """
+    field = message.DESCRIPTOR.fields_by_name.get(name)
+    what = message.DESCRIPTOR.name
+    if field is None:
+        near = difflib.get_close_matches(name, list(message.DESCRIPTOR.fields_by_name), 2)
+        raise Error(f"{what} has no field '{name}'", fix=f"did you mean {' or '.join(map(repr, near))}?" if near else None)
+    is_message = field.type == FieldDescriptor.TYPE_MESSAGE
+    try:
+        if is_repeated(field):
+            values = value if isinstance(value, (list, tuple)) or not (is_message or _is_single(value)) else [value]
+            for item in values:
+                if is_message:
+                    _merge(getattr(message, name).add(), item)
+                else:
+                    getattr(message, name).append(_scalar(field, item))
+        elif is_message:
+            getattr(message, name).SetInParent()
+            _merge(getattr(message, name), value)
+        else:
+            setattr(message, name, _scalar(field, value))
+    except (TypeError, ValueError) as reason:
+        raise Error(f"{what}.{name} cannot be {value!r}: {reason}", fix="give a value of the field's type") from None
+
+
+def param_name_dict() -> dict[str, str]:
+    """The parameter message of each type of layer that has one, without `_param`: {'Convolution': 'convolution', ...}."""
+    return {name: own.removesuffix("_param") for name in layer_type_list() if (own := param_field(name))}
+
+
+def _is_single(value: Any) -> bool:
+    return isinstance(value, (str, bytes)) or not hasattr(value, "__iter__")
+
+
+def _merge(message: Any, value: Any) -> None:
+    if isinstance(value, Mapping):
+        for name, item in value.items():
+            assign_proto(message, name, item)
+    elif isinstance(value, type(message)):
+        message.MergeFrom(value)
+    else:
+        raise TypeError(f"{message.DESCRIPTOR.name} takes a dict or a message")
+
+
+def _scalar(field: Any, value: Any) -> Any:
+    """A value for a field; the name of an enum value as its number, numpy's numbers as Python's."""
+    if field.enum_type is not None and isinstance(value, str):
+        if value not in field.enum_type.values_by_name:
+            raise ValueError(f"{field.enum_type.name} has {', '.join(field.enum_type.values_by_name)}")
+        return field.enum_type.values_by_name[value].number
+    return value.item() if hasattr(value, "item") else value
+
+
+class _Messages:
+    """`params.Pooling.MAX`: constants of the messages of layers."""
+
+    def __getattr__(self, name: str) -> Any:
+        found = None if name.startswith("_") else getattr(proto, f"{name}Parameter", None)
+        if found is None:
+            raise AttributeError(f"no message {name}Parameter")
+        return found
+
+
+params = _Messages()

@@ -1,0 +1,150 @@
+"""Findings, the views that rules look at, and the decorators that register a rule."""
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from ocaffe import proto
+from ocaffe.errors import Place
+from ocaffe.layers.base import param_field, registry
+
+NO_EFFECT = "no-effect"  # the rule of what the upgrade of old files says
+FED = ("Input", "DummyData", "Parameter")  # layers without bottoms that read no data
+
+
+class Finding(NamedTuple):
+    """One mistake; `rule` is its name, '' for what makes the net impossible."""
+
+    rule: str
+    place: Place
+    layer: str
+    fact: str
+    fix: str
+
+    def __str__(self) -> str:
+        head = f"{self.place}: layer {self.layer}" if self.layer else str(self.place)
+        name = f" [{self.rule}]" if self.rule else ""
+        return f"{head}\n  {self.fact}{name}" + (f"\n  fix: {self.fix}" if self.fix else "")
+
+
+@dataclass
+class File:
+    """A prototxt and the lines of its fields; `net` is as it stands there."""
+
+    path: str
+    message: Any
+    lines: dict[str, int]
+
+    def place(self, path: str, otherwise: int = 0) -> Place:
+        return Place(self.path, self.lines.get(path, otherwise))
+
+
+@dataclass
+class View:
+    """The net of one phase, upgraded and filtered. A value is (layer, top), both numbers."""
+
+    file: File
+    net: Any
+    phase: int
+
+    @property
+    def layers(self) -> list[Any]:
+        return list(self.net.layer)
+
+    @property
+    def train(self) -> bool:
+        return self.phase == proto.TRAIN
+
+    @cached_property
+    def reads(self) -> list[list[tuple[int, int] | None]]:
+        """Of each layer and bottom: the value that it reads; None: the net has no such blob."""
+        last: dict[str, tuple[int, int]] = {}
+        found = []
+        for index, layer in enumerate(self.net.layer):
+            found.append([last.get(name) for name in layer.bottom])
+            last.update((name, (index, top)) for top, name in enumerate(layer.top))
+        return found
+
+    @cached_property
+    def readers(self) -> dict[tuple[int, int], list[int]]:
+        """Of each value: the layers that read it."""
+        found: dict[tuple[int, int], list[int]] = {(i, j): [] for i, layer in enumerate(self.net.layer) for j in range(len(layer.top))}
+        for index, values in enumerate(self.reads):
+            for value in values:
+                if value is not None:
+                    found[value].append(index)
+        return found
+
+    def followers(self, index: int, top: int = 0) -> list[Any]:
+        return [self.net.layer[reader] for reader in self.readers.get((index, top), ())]
+
+    def source(self, index: int, bottom: int = 0) -> Any:
+        """The layer that makes a bottom; None if nothing does."""
+        value = self.reads[index][bottom] if bottom < len(self.reads[index]) else None
+        return None if value is None else self.net.layer[value[0]]
+
+    def finding(self, rule: str, layer: Any, fact: str, fix: str, path: str = "") -> Finding:
+        """`path` is the field that is wrong, such as 'batch_norm_param.use_global_stats'; where it is absent, what it is missing in is pointed at."""
+        number = next((number for number, each in enumerate(self.file.message.layer) if each.source_line == layer.source_line), None)
+        line = 0
+        while path and not line and number is not None:
+            line = self.file.lines.get(f"layer[{number}].{path}", 0)
+            path = path.rpartition(".")[0]
+        return Finding(rule, Place(self.file.path, line or layer.source_line), f"'{layer.name}' ({layer.type})", fact, fix)
+
+    @cached_property
+    def losses(self) -> list[int]:
+        return [index for index, layer in enumerate(self.net.layer) if is_loss(layer)]
+
+
+@dataclass
+class Job:
+    """What is looked at: a solver with its nets, or the phases of one net. `solver` is None for a net."""
+
+    views: list[View]
+    solver: Any = None
+    file: File | None = None
+    findings: list[Finding] = field(default_factory=list)  # made while the files were read
+
+    @property
+    def training(self) -> View | None:
+        return next((view for view in self.views if view.train), None)
+
+    @property
+    def tests(self) -> list[View]:
+        return [view for view in self.views if not view.train]
+
+    def finding(self, rule: str, path: str, fact: str, fix: str) -> Finding:
+        assert self.file is not None
+        return Finding(rule, self.file.place(path), "", fact, fix)
+
+
+NetRule = Callable[[View], Iterator[Finding]]
+JobRule = Callable[[Job], Iterator[Finding]]
+NET_RULES: dict[str, NetRule] = {}
+JOB_RULES: dict[str, JobRule] = {}
+
+
+def net_rule(rule: NetRule) -> NetRule:
+    NET_RULES[rule.__name__.replace("_", "-")] = rule
+    return rule
+
+
+def job_rule(rule: JobRule) -> JobRule:
+    JOB_RULES[rule.__name__.replace("_", "-")] = rule
+    return rule
+
+
+def is_loss(layer: Any) -> bool:
+    """Whether a layer adds to the loss."""
+    if layer.loss_weight:
+        return any(layer.loss_weight)
+    return layer.type in registry() and registry()[layer.type].is_loss
+
+
+def own_param(layer: Any) -> Any:
+    """The message of the layer's own settings, such as convolution_param; None if its type has none."""
+    name = param_field(layer.type)
+    return getattr(layer, name) if name else None

@@ -1,0 +1,130 @@
+"""DetectionOutput and Proposal as TopK, NonMaxSuppression and gathering; the work of ocaffe/ops/detection.py and ocaffe/layers/proposal.py."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ocaffe.ir.graph import Blob
+from ocaffe.onnx.builder.graph import OnnxGraph, Value
+from ocaffe.ops.detection import Detection
+
+CORNER, CORNER_SIZE = 1, 3  # PriorBoxParameter.CodeType, as in kernels/boxes.h
+LOWEST, LARGEST = float(np.finfo(np.float32).min), float(np.finfo(np.float32).max)
+
+
+def detect(graph: OnnxGraph, d: Detection, bottoms: Sequence[Blob], to: Blob) -> None:
+    """The rows of DetectionOutput: 1 x 1 x n x 7."""
+    loc, conf, priors = bottoms
+    labels = [label for label in range(d.classes) if label != d.background]
+    images = graph.part(graph.op("Shape", conf), 0, 0, 1)
+    numbers = graph.op("Range", np.array(0, np.int64), graph.op("Squeeze", images), np.array(1, np.int64))
+    nothing = graph.op("Pad", _column(graph, graph.cast(numbers, np.float32)), [0, 0, 0, 6], np.array(-1, np.float32))
+    if not labels:
+        graph.reshape(nothing, (1, 1, -1, 7), to)
+        return
+    boxes = _decoded(graph, d, loc, priors)  # N x P x classes with boxes x 4
+    scores = graph.op("Transpose", graph.reshape(conf, (-1, d.priors, d.classes)), perm=[0, 2, 1])
+    if len(labels) < d.classes:
+        scores = graph.op("Gather", scores, labels, axis=1)
+    if d.own_boxes:
+        boxes = graph.op("Transpose", boxes, perm=[0, 2, 1, 3])
+        boxes = graph.op("Gather", boxes, labels, axis=1) if len(labels) < d.classes else boxes
+        flat, candidates = graph.reshape(boxes, (-1, d.priors, 4)), graph.reshape(scores, (-1, 1, d.priors))
+    else:
+        boxes = flat = graph.reshape(boxes, (-1, d.priors, 4))
+        candidates = scores
+    if d.top_k is not None and 0 < d.top_k < d.priors:
+        candidates = _best(graph, candidates, d.top_k, 2)
+    threshold = LARGEST if d.top_k == 0 or d.keep_top_k == 0 else max(d.threshold, LOWEST)
+    # Boxes that are turned round overlap nothing; runtimes would turn them back.
+    low, high = graph.part(flat, 2, 0, 2), graph.part(flat, 2, 2, 4)
+    upright = graph.op("Concat", low, graph.op("Max", low, high), axis=2)
+    limit = np.array([d.priors], np.int64)
+    kept = graph.op("NonMaxSuppression", upright, candidates, limit, _one(min(d.nms_threshold, 1)), _one(threshold))
+    # The scores that are left, in their places; from these the rows come in Caffe's order: image, class, falling score.
+    left = graph.op("ScatterND", graph.full_like(candidates, LOWEST), kept, graph.op("GatherND", candidates, kept))
+    if d.keep_top_k is not None and 0 < d.keep_top_k < d.priors * len(labels):
+        left = _best(graph, graph.reshape(left, (-1, len(labels) * d.priors)), d.keep_top_k, 1)
+    left = graph.reshape(left, (-1, len(labels), d.priors))
+    most = min(count for count in (d.priors, d.top_k or d.priors, d.keep_top_k or d.priors))
+    values, places = graph.ops("TopK", left, [most], to=[None, None], axis=2)
+    found = graph.op("NonZero", graph.cast(graph.op("Greater", values, LOWEST), np.float32))
+    where = graph.op("Transpose", found, perm=[1, 0])
+    prior = _column(graph, graph.op("GatherND", places, where))
+    image, label = graph.part(where, 1, 0, 1), graph.part(where, 1, 1, 2)
+    box = graph.op("GatherND", boxes, graph.op("Concat", *([image, label] if d.own_boxes else [image]), prior, axis=1))
+    named = graph.op("Gather", np.array(labels, np.float32), label)
+    score = _column(graph, graph.op("GatherND", values, where))
+    rows = graph.op("Concat", graph.cast(image, np.float32), named, score, box, axis=1)
+    count = graph.part(graph.op("Shape", rows), 0, 0, 1)
+    end = graph.op("Where", graph.op("Equal", count, [0]), images, count)
+    graph.reshape(graph.op("Slice", graph.op("Concat", rows, nothing, axis=0), [0], end, [0]), (1, 1, -1, 7), to)
+
+
+def _decoded(graph: OnnxGraph, d: Detection, loc: Blob, priors: Blob) -> str:
+    """Predicted boxes (corners) of all priors."""
+    known = graph.reshape(priors, (2, d.priors, 1, 4))
+    prior, variance = (graph.reshape(graph.part(known, 0, i, i + 1), (d.priors, 1, 4)) for i in range(2))
+    way: Value = graph.reshape(loc, (-1, d.priors, d.classes_with_boxes, 4))
+    if not d.variance_in_target:
+        way = graph.op("Mul", way, variance)
+    if d.code == CORNER:
+        return graph.op("Add", prior, way)
+    low, high = graph.part(prior, 2, 0, 2), graph.part(prior, 2, 2, 4)
+    sides = graph.op("Sub", high, low)
+    if d.code == CORNER_SIZE:
+        return graph.op("Add", prior, graph.op("Mul", way, graph.op("Concat", sides, sides, axis=2)))
+    return _centred(graph, graph.op("Mul", graph.op("Add", low, high), 0.5), sides, graph.part(way, 3, 0, 2), graph.part(way, 3, 2, 4), 3)
+
+
+def _centred(graph: OnnxGraph, centre: str, sides: str, way: str, growth: str, axis: int) -> str:
+    """Boxes whose centre is moved in `sides`, and whose sides grow by the exponential."""
+    middle = graph.op("Add", centre, graph.op("Mul", way, sides))
+    reach = graph.op("Mul", graph.op("Mul", graph.op("Exp", growth), sides), 0.5)
+    return graph.op("Concat", graph.op("Sub", middle, reach), graph.op("Add", middle, reach), axis=axis)
+
+
+def _best(graph: OnnxGraph, scores: str, count: int, axis: int) -> str:
+    """The scores with all but the best `count` along the axis made the lowest."""
+    values, places = graph.ops("TopK", scores, [count], to=[None, None], axis=axis)
+    return graph.op("ScatterElements", graph.full_like(scores, LOWEST), places, values, axis=axis)
+
+
+def _column(graph: OnnxGraph, x: str) -> str:
+    return graph.op("Unsqueeze", x, [1])
+
+
+def _one(value: float) -> np.ndarray:
+    return np.array([value], np.float32)
+
+
+def propose(graph: OnnxGraph, p: Any, anchors: np.ndarray, listed: int, most: int, bottoms: Sequence[Blob], tops: Sequence[Blob]) -> None:
+    """The rois of Proposal (n x 5), and their scores (n x 1) where there is a second top."""
+    scores, deltas, info = bottoms
+    count, (height, width) = len(anchors), (graph.fixed(scores, axis) for axis in (2, 3))
+    shifts = np.stack(np.meshgrid(np.arange(width), np.arange(height)), -1).astype(np.float32) * np.float32(p.feat_stride)
+    own = (anchors + np.tile(shifts, 2)[:, :, None]).reshape(-1, 4).astype(np.float32)
+    sides = own[:, 2:] - own[:, :2] + np.float32(1)
+    moved = graph.reshape(graph.op("Transpose", graph.reshape(deltas, (count, 4, height, width)), perm=[2, 3, 0, 1]), (-1, 4))
+    sides_, centre = graph.constant(sides), graph.constant(own[:, :2] + np.float32(0.5) * sides)
+    boxes = _centred(graph, centre, sides_, graph.part(moved, 1, 0, 2), graph.part(moved, 1, 2, 4), 1)
+    size = graph.reshape(info, (-1,))
+    last = graph.op("Sub", graph.op("Gather", size, [1, 0, 1, 0]), 1.0)
+    boxes = graph.op("Max", graph.op("Min", boxes, last), 0.0)
+    low, high = graph.part(boxes, 1, 0, 2), graph.part(boxes, 1, 2, 4)
+    least = graph.op("Mul", graph.part(size, 0, 2, 3), float(p.min_size))
+    narrow = graph.reduce("ReduceMin", graph.op("Add", graph.op("Sub", high, low), 1.0), [1], keepdims=False)
+    front = graph.reshape(graph.op("Transpose", graph.part(scores, 1, count, 2 * count), perm=[0, 2, 3, 1]), (-1,))
+    fits = graph.op("Not", graph.op("Less", narrow, least))
+    values, places = graph.ops("TopK", graph.op("Where", fits, front, LOWEST), [listed], to=[None, None], axis=0)
+    boxes = graph.op("Gather", boxes, places)
+    # Corners are pixels that belong to the box: its sides are longer by one.
+    solid = graph.op("Add", boxes, np.array([0, 0, 1, 1], np.float32))
+    kept = graph.op("NonMaxSuppression", graph.op("Unsqueeze", solid, [0]), graph.op("Unsqueeze", values, [0, 1]), np.array([most], np.int64),
+                    _one(min(p.nms_thresh, 1)), _one(LOWEST))  # fmt: skip
+    chosen = graph.reshape(graph.part(kept, 1, 2, 3), (-1,))
+    graph.op("Pad", graph.op("Gather", boxes, chosen), [0, 1, 0, 0], np.zeros((), np.float32), to=tops[0])
+    for top in tops[1:]:
+        graph.op("Unsqueeze", graph.op("Gather", values, chosen), [1], to=top)

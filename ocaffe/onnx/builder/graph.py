@@ -1,0 +1,288 @@
+"""What layers write their ONNX nodes into: values, constants, names. Plain data; `model` makes a ModelProto of it."""
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ocaffe.errors import Error, shape_text
+from ocaffe.ir.graph import Blob, Node, Parameter
+from ocaffe.ir.tensor import Shape
+
+Value = Blob | str | np.ndarray | float | Sequence[int] | None  # of an input: what holds it; an array or number becomes a constant, None is left out
+SPLIT_COUNTS = 18  # the opset since which Split must be told into how many equal parts
+REDUCE_TAKES_AXES = 18  # the opset since which the axes of all reductions are an input
+TYPES: dict[type[np.generic], int] = {np.float32: 1, np.int64: 7, np.bool_: 9, np.float64: 11}  # numbers of TensorProto.DataType
+SHARED_BYTES = 64  # constants up to this size are stored once
+
+
+@dataclass(eq=False)
+class OnnxNode:
+    """One ONNX node; names of values are provisional until `OnnxGraph.named`."""
+
+    kind: str
+    inputs: list[str]
+    outputs: list[str]
+    attributes: dict[str, Any] = field(default_factory=dict)
+    layer: str = ""
+    type: str = ""  # of the layer
+    origin: str = ""  # the layer's place in the prototxt
+
+
+@dataclass(eq=False)
+class Body:
+    """What a loop does in each step."""
+
+    inputs: list[str]
+    outputs: list[str]
+    nodes: list[OnnxNode]
+
+
+@dataclass(eq=False)
+class OnnxGraph:
+    """The nodes that layers make. A rule (`Layer.onnx`) calls `op` for each node; the last one is given `to`, the top that it computes.
+
+    `weights` are the parameters' arrays; `varying` says which axes of a blob have no fixed size (a dynamic batch, a number of detections).
+    """
+
+    opset: int
+    weights: Mapping[Parameter, np.ndarray]
+    varying: Mapping[Blob, Mapping[int, str]] = field(default_factory=dict)
+    nodes: list[OnnxNode] = field(default_factory=list)
+    constants: dict[str, np.ndarray] = field(default_factory=dict)
+    inputs: dict[Blob, str] = field(default_factory=dict)
+    outputs: list[str] = field(default_factory=list)  # set by `named`
+    values: dict[Blob, str] = field(default_factory=dict)
+    node: Node | None = None  # whose rule is running
+    _known: dict[Any, str] = field(default_factory=dict)
+    _count: int = 0
+
+    # -- values ------------------------------------------------------------------------------------------------------
+
+    def op(self, kind: str, *inputs: Value, to: Blob | None = None, **attributes: Any) -> str:
+        """Add a node of one output, which is the value of the blob `to` if given; returns the value."""
+        return self.ops(kind, *inputs, to=[to], **attributes)[0]
+
+    def ops(self, kind: str, *inputs: Value, to: Sequence[Blob | None], **attributes: Any) -> list[str]:
+        """Add a node of several outputs."""
+        names = [self._value(given) for given in inputs]
+        while names and not names[-1]:
+            names.pop()
+        outputs = [self._new(kind) for _ in to]
+        owner = self.node
+        assert owner is not None
+        given = {key: value for key, value in attributes.items() if value is not None}
+        self.nodes.append(OnnxNode(kind, names, outputs, given, owner.name, owner.type, str(owner.place or "")))
+        self.values.update({blob: output for blob, output in zip(to, outputs) if blob is not None})
+        return outputs
+
+    def alias(self, top: Blob, value: Value) -> None:
+        """The top is this value, or one blob seen as of another shape."""
+        if isinstance(value, Blob) and value.shape != top.shape:
+            self.reshape(value, to=top)
+        else:
+            self.values[top] = self._value(value)
+
+    def input(self, top: Blob) -> None:
+        """The top comes from outside."""
+        self.inputs[top] = self.values[top] = self._new("input")
+
+    def constant(self, array: np.ndarray, name: str = "") -> str:
+        """A constant; equal small ones, and those of one name, are stored once."""
+        array = np.asarray(array, order="C")
+        key: Any = (array.dtype.str, array.shape, array.tobytes()) if array.nbytes <= SHARED_BYTES else None
+        key = (name, array.shape) if name else key
+        if key is not None and key in self._known:
+            return self._known[key]
+        value = self._free(name or f"{self.node.name if self.node else 'net'}/constant")
+        self.constants[value] = array
+        if key is not None:
+            self._known[key] = value
+        return value
+
+    def parameter(self, parameter: Parameter, shape: Shape | None = None) -> str:
+        """The value of a parameter, seen as of `shape`; named layer/number after its owner."""
+        return self.constant(self.array(parameter) if shape is None else self.array(parameter).reshape(shape), str(parameter))
+
+    def array(self, parameter: Parameter) -> np.ndarray:
+        """The numbers of a parameter, in the shape that it has in the layer whose rule is running."""
+        assert self.node is not None
+        shape = next((shape for user, _, shape in parameter.users if user == self.node.name), parameter.shape)
+        return self.weights[parameter].reshape(shape)
+
+    def _value(self, given: Value) -> str:
+        if given is None or isinstance(given, str):
+            return given or ""
+        if isinstance(given, Blob):
+            return self.values[given]
+        if isinstance(given, np.ndarray):
+            return self.constant(given)
+        return self.constant(np.asarray(given, np.float32 if isinstance(given, (float, int)) else np.int64))
+
+    def _new(self, kind: str) -> str:
+        self._count += 1
+        return f"%{self._count}.{kind}"
+
+    def _free(self, name: str) -> str:
+        if name not in self.constants:
+            return name
+        number = 1
+        while f"{name}.{number}" in self.constants:
+            number += 1
+        return f"{name}.{number}"
+
+    # -- what several rules need -------------------------------------------------------------------------------------
+
+    def shape(self, blob: Blob) -> list[int]:
+        """The blob's shape for a Reshape: -1 where it varies."""
+        varying = self.varying.get(blob, {})
+        if len(varying) > 1:
+            raise self.refused(f"more than one axis of '{blob.name}' ({shape_text(blob.shape)}) depends on the batch", "export it without --dynamic-batch")
+        return [-1 if axis in varying else size for axis, size in enumerate(blob.shape)]
+
+    def reshape(self, x: Value, shape: Sequence[int] | None = None, to: Blob | None = None) -> str:
+        """`x` with another shape, by default that of `to`; -1 is inferred, 0 copies an axis."""
+        if shape is None:
+            assert to is not None
+            shape = self.shape(to)
+        return self.op("Reshape", x, list(shape), to=to)
+
+    def fixed(self, blob: Blob, axis: int) -> int:
+        """The size of an axis that the rule writes into the file; refused where it varies."""
+        if axis in self.varying.get(blob, {}):
+            raise self.refused(f"the size of axis {axis} of '{blob.name}' depends on the batch, and has to be fixed here", "export it without --dynamic-batch")
+        return blob.shape[axis]
+
+    def reduce(self, kind: str, x: Value, axes: Sequence[int], keepdims: bool = True, to: Blob | None = None) -> str:
+        """ReduceSum, ReduceMean, .. over `axes`."""
+        if kind == "ReduceSum" or self.opset >= REDUCE_TAKES_AXES:
+            return self.op(kind, x, list(axes), to=to, keepdims=int(keepdims))
+        return self.op(kind, x, to=to, axes=list(axes), keepdims=int(keepdims))
+
+    def cast(self, x: Value, dtype: type[np.generic], to: Blob | None = None) -> str:
+        """x as numbers of another type."""
+        value = self.op("Cast", x, to=to)
+        self.nodes[-1].attributes["to"] = TYPES[dtype]
+        return value
+
+    def affine(self, x: Value, scale: float, shift: float, to: Blob | None = None) -> str:
+        """scale x + shift, without what does nothing."""
+        steps = [(kind, number) for kind, number, idle in (("Mul", scale, 1), ("Add", shift, 0)) if number != idle]
+        for kind, number in steps:
+            x = self.op(kind, x, float(number), to=to if kind == steps[-1][0] else None)
+        value = self._value(x)
+        if not steps and to is not None:
+            self.alias(to, value)
+        return value
+
+    def sizes(self, x: Blob, lead: int, tail: Sequence[int]) -> str:
+        """A shape as a value: the first `lead` axes of x as they are, then `tail`."""
+        if not any(axis in self.varying.get(x, {}) for axis in range(lead)):
+            return self.constant(np.array([*x.shape[:lead], *tail], np.int64))
+        head = self.op("Slice", self.op("Shape", x), [0], [lead])
+        return self.op("Concat", head, list(tail), axis=0)
+
+    def full_like(self, x: Value, value: float) -> str:
+        """A tensor of x's shape that holds one value."""
+        return self.op("ConstantOfShape", self.op("Shape", x), value=np.array([value], np.float32))
+
+    def part(self, x: Value, axis: int, start: int, end: int) -> str:
+        """A slice along one axis."""
+        return self.op("Slice", x, [start], [end], [axis])
+
+    def split(self, x: Value, to: Sequence[Blob | None], axis: int) -> list[str]:
+        """As many equal parts as there are outputs."""
+        return self.ops("Split", x, to=to, axis=axis, num_outputs=len(to) if self.opset >= SPLIT_COUNTS else None)
+
+    def scan(
+        self, states: Sequence[Value], sequences: Sequence[Value], step: Callable[..., tuple[Sequence[str], str]], to: Sequence[Blob | None]
+    ) -> list[str]:
+        """A loop over the first axis of `sequences`: `step` of the values of states and of one element of each gives the new states and what is collected.
+        Returns the last states and the collection, which are the blobs `to`."""
+        outside, self.nodes = self.nodes, []
+        inputs = [self._new("step") for _ in (*states, *sequences)]
+        after, collected = step(*inputs)
+        outputs = [self.op("Identity", value) for value in (*after, collected)]
+        body, self.nodes = Body(inputs, outputs, self.nodes), outside
+        return self.ops("Scan", *states, *sequences, to=to, num_scan_inputs=len(sequences), body=body)
+
+    def refused(self, fact: str, fix: str = "") -> Error:
+        """The error of the layer whose rule is running; it offers to cut the net in front of it."""
+        node = self.node
+        assert node is not None
+        before = [origin(blob).name for blob in node.bottoms]
+        cut = f"--cut-at={','.join(before)} exports what comes before it" if before else ""
+        return node.layer.error(fact, "; ".join(text for text in (fix, cut) if text))
+
+    # -- names -------------------------------------------------------------------------------------------------------
+
+    def named(self, outputs: Sequence[Blob], last: Mapping[str, Blob]) -> None:
+        """Give all values their final names: a blob's name to its last value (`last`), blob.layer to what a layer in place replaced, layer/op to the
+        rest. `outputs` are the blobs that the model ends with; one that is an input, a constant or another output gets a node of its own."""
+        ends = {*self.inputs.values(), *self.constants}
+        for blob in outputs:
+            value = self.values[blob]
+            if value in ends:
+                self.node = blob.producer
+                value = self.op("Identity", value)
+            ends.add(value)
+            self.outputs.append(value)
+        wishes = [(value, blob.name) for blob, value in self.inputs.items()]
+        wishes += [(value, blob.name) for value, blob in zip(self.outputs, outputs)]
+        wishes += [(self.values[blob], name) for name, blob in last.items() if blob in self.values and not is_split(blob)]
+        wishes += [(value, f"{blob.name}.{blob.producer.name}") for blob, value in self.values.items() if blob.producer is not None]
+        nodes = list(all_nodes(self.nodes))
+        wishes += [(output, f"{node.layer}/{node.kind}") for node in nodes for output in node.outputs]
+        wishes += [(name, f"{node.layer}/step") for node in nodes if (body := body_of(node)) for name in body.inputs]
+        final: dict[str, str] = {name: name for name in self.constants}
+        used = set(final)
+        for value, name in wishes:
+            if value not in final and name not in used:
+                final[value] = _unused(name, used)
+        for value, name in wishes:
+            if value not in final:
+                final[value] = _unused(name, used)
+        for node in nodes:
+            for names in (node.inputs, node.outputs, *((body.inputs, body.outputs) if (body := body_of(node)) else ())):
+                names[:] = [final.get(name, name) for name in names]
+        self.values, self.inputs = ({blob: final[value] for blob, value in known.items()} for known in (self.values, self.inputs))
+        self.outputs = [final[value] for value in self.outputs]
+
+
+def body_of(node: OnnxNode) -> Body | None:
+    """The body of a loop."""
+    return node.attributes.get("body")
+
+
+def all_nodes(nodes: Sequence[OnnxNode]) -> Iterator[OnnxNode]:
+    """The nodes and those of their bodies."""
+    for node in nodes:
+        yield node
+        body = body_of(node)
+        if body is not None:
+            yield from all_nodes(body.nodes)
+
+
+def _unused(name: str, used: set[str]) -> str:
+    unique, number = name, 0
+    while unique in used:
+        number += 1
+        unique = f"{name}.{number}"
+    used.add(unique)
+    return unique
+
+
+def is_split(blob: Blob) -> bool:
+    """Whether the blob is one of the copies that are made where several layers read a blob."""
+    return blob.producer is not None and blob.producer.type == "Split" and blob is not blob.producer.bottoms[0]
+
+
+def origin(blob: Blob) -> Blob:
+    """The blob that the prototxt names."""
+    while is_split(blob):
+        assert blob.producer is not None
+        blob = blob.producer.bottoms[0]
+    return blob
+

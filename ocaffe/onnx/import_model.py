@@ -1,0 +1,114 @@
+"""ONNX models as Caffe nets: `convert(model.onnx, net.prototxt, net.caffemodel)`.
+
+    file ─read─▶ ModelProto ─graph_of─▶ Graph ─fold─▶ ─rewrite─▶ Graph ─rules─▶ NetParameter and weights
+"""
+from __future__ import annotations
+
+import collections
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ocaffe import log
+from ocaffe.errors import Error, shape_text
+from ocaffe.files import atomic_write
+from ocaffe.model.text import write_text
+from ocaffe.model.weights import write_weights
+from ocaffe.onnx.importer.builder import Builder
+from ocaffe.onnx.importer.fold import fold
+from ocaffe.onnx.importer.graph import Graph, graph_of
+from ocaffe.onnx.importer.patterns import rewrite
+from ocaffe.onnx.importer.read import opset_of, read_model
+from ocaffe.onnx.importer.rules import rules
+
+
+def convert(
+    source: str | Path,
+    prototxt: str | Path,
+    caffemodel: str | Path,
+    *,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    outputs: Iterable[str] = (),
+) -> Any:
+    """Write the Caffe net of the ONNX model `source` to `prototxt`, its weights to `caffemodel` (HDF5 if the name ends in .h5); returns the NetParameter.
+
+    `shapes`: of inputs by name, in place of the model's; the batch may be open there (then it is 1), no other axis. `outputs`: tensors to end at,
+    in place of the model's outputs; what only others need is left out. Raises Error, and writes nothing, where the model is damaged, contradicts
+    itself, or has operators that no Caffe layer computes.
+    """
+    net, blobs = load(source, shapes=shapes, outputs=outputs)
+    write(net, blobs, source, prototxt, caffemodel)
+    return net
+
+
+def write(net: Any, blobs: Mapping[str, Sequence[np.ndarray]], source: str | Path, prototxt: str | Path, caffemodel: str | Path) -> None:
+    """Write what `load` or `to_caffe` made of `source`: both files or none."""
+    text = write_text(net).encode()
+    write_blobs: Any = write_weights
+    if str(caffemodel).endswith(".h5"):
+        from ocaffe.model.hdf5 import write_weights_hdf5 as write_blobs
+    with atomic_write(prototxt) as stream:  # neither file stays where the other cannot be written
+        stream.write(f"# Converted from {Path(source).name} by ocaffe.\n".encode() + text)
+        write_blobs(caffemodel, net, blobs)
+
+
+def load(
+    source: str | Path, *, shapes: Mapping[str, Sequence[int]] | None = None, outputs: Iterable[str] = ()
+) -> tuple[Any, dict[str, list[np.ndarray]]]:
+    """The NetParameter and the weights by layer; see `convert`."""
+    return to_caffe(read_model(source), str(source), shapes=shapes, outputs=outputs)
+
+
+def to_caffe(
+    model: Any, place: str, *, shapes: Mapping[str, Sequence[int]] | None = None, outputs: Iterable[str] = ()
+) -> tuple[Any, dict[str, list[np.ndarray]]]:
+    """The same of a ModelProto that `read_model` made; `place` is what errors call it."""
+    graph = graph_of(model, opset_of(model, place), place, shapes=shapes or {}, outputs=outputs)
+    fold(graph)
+    rewrite(graph)
+    _refuse(graph)
+    _warn_of_training(graph)
+    net = Builder(graph)
+    for node in graph.nodes:
+        rules()[node.op](net, node)
+        for output in filter(None, node.outputs):
+            _compare(net, node, output)
+    net.finish()
+    return net.message, net.blobs
+
+
+def _refuse(graph: Graph) -> None:
+    """All operators that have no rule at once, so that the user sees how far the model is from one that can be converted."""
+    missing = collections.defaultdict(list)
+    for node in graph.nodes:
+        if node.op not in rules():
+            missing[node.op].append(node.name or node.outputs[0])
+    if missing:
+        texts = [f"{op} ({len(names)}: '{names[0]}'{', ..' * (len(names) > 1)})" for op, names in sorted(missing.items())]
+        raise Error(f"no Caffe layer computes these operators: {', '.join(texts)}", place=graph.place, fix="--cut_at with the name of a tensor before them")
+    for output in graph.outputs:
+        if output in graph.constants:
+            raise Error(f"output '{output}' does not depend on the inputs", place=graph.place, fix="name another output")
+
+
+def is_training(message: Any) -> bool:
+    """Whether a NodeProto normalizes by the batch that it gets."""
+    if message is None or message.op_type != "BatchNormalization":
+        return False
+    return any(message.output[1:]) or any(attribute.name == "training_mode" and attribute.i for attribute in message.attribute)
+
+
+def _warn_of_training(graph: Graph) -> None:
+    """ONNX's BatchNormalization in training form (before opset 14: with more outputs than one) is Caffe's in TRAIN alone."""
+    norms = [node for node in graph.nodes if is_training(node.message)]
+    if norms:
+        text = f"{len(norms)} BatchNormalization nodes (the first is {norms[0].title}) take the statistics of the batch, as in training"
+        log.warning("convert.py:1", f"{graph.place}: {text}; the Caffe net does so in TRAIN, and in TEST takes the running statistics of the file")
+
+
+def _compare(net: Builder, node: Any, output: str) -> None:
+    blob = net.same.get(output, output)
+    if blob in net.shapes and output in net.graph.types and net.shapes[blob] != net.graph.shape(output):
+        raise net.error(node, f"'{output}' is {shape_text(net.graph.shape(output))} in ONNX, as Caffe layers {shape_text(net.shapes[blob])}")

@@ -1,0 +1,53 @@
+"""The net that an ONNX model became, in ocaffe, against the model itself: what `ocaffe.onnx.verify` does for the other direction."""
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+
+from ocaffe import proto
+from ocaffe.graph.build import build
+from ocaffe.ir.tensor import Shape
+from ocaffe.model.weights import LayerWeights, Weights
+from ocaffe.onnx.deploy import Deployed
+from ocaffe.onnx.export import Exported, Options, parameter_values
+from ocaffe.onnx.importer.graph import FLOATS
+
+
+def comparable(
+    model: onnx.ModelProto, net: Any, blobs: Mapping[str, Sequence[np.ndarray]], *, shapes: Mapping[str, Shape], outputs: Sequence[str]
+) -> Exported:
+    """`model` and what it became as if it had been made of that, for `ocaffe.onnx.verify.verify`: a blob has the name of the tensor that it holds.
+    `shapes` of inputs and `outputs` (none: the model's own) are written into `model`."""
+    if shapes:
+        _reshape(model, shapes)
+    if outputs:
+        known = {info.name: info for info in (*model.graph.output, *model.graph.value_info)}
+        infos = [known.get(name, onnx.ValueInfoProto(name=name)) for name in outputs]
+        del model.graph.output[:]
+        model.graph.output.extend(infos)
+    graph = build(net, proto.TEST)
+    tensors = {name for node in model.graph.node for name in node.output} | {info.name for info in model.graph.input}
+    values = {name: name for name in graph.blobs if name in tensors}
+    of_blobs = {blob: blob.name for node in graph.nodes for blob in (*node.bottoms, *node.tops)}
+    weights = parameter_values(graph, Weights("", [LayerWeights(name, blobs=list(arrays)) for name, arrays in blobs.items()], "the model"), Options())
+    half = any(tensor.data_type in (onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16) for tensor in model.graph.initializer)
+    return Exported(model, Deployed(net, [info.name for info in model.graph.output]), graph, values, of_blobs, weights, Options(fp16=half))
+
+
+def pixels(model: onnx.ModelProto) -> set[str]:
+    """The inputs that are no floats: images of bytes, mostly."""
+    return {info.name for info in model.graph.input if info.type.tensor_type.elem_type not in FLOATS}
+
+
+def _reshape(model: onnx.ModelProto, shapes: Mapping[str, Shape]) -> None:
+    """Other shapes of inputs, and none of anything else, which was for the old ones."""
+    del model.graph.value_info[:]
+    for info in (*model.graph.input, *model.graph.output):
+        for axis, size in enumerate(info.type.tensor_type.shape.dim):
+            if info.name in shapes:
+                size.dim_value = shapes[info.name][axis]
+            elif info in model.graph.output:
+                size.Clear()

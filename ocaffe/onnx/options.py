@@ -1,0 +1,30 @@
+"""Options of an export to ONNX."""
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ocaffe import proto
+from ocaffe.ir.tensor import Shape
+
+
+@dataclass(frozen=True)
+class Options:
+    """What an export can be asked for. `activate`: losses leave their Softmax or Sigmoid; `cut_at`: the blobs to end with; `shapes`: of inputs;
+    `fillers`: parameters that the weights lack may have the values of their fillers; `bake`: mean and scale of the data layer go into the model."""
+
+    opset: int = 17
+    dynamic_batch: bool = False
+    fold: bool = False
+    fp16: bool = False
+    raw_detection: bool = False
+    bake: bool = False
+    activate: bool = False
+    fillers: bool = False
+    cut_at: Sequence[str] = ()
+    shapes: Mapping[str, Shape] = field(default_factory=dict)
+    phase: int = proto.TEST
+    level: int = 0
+    stages: tuple[str, ...] = ()
+    seed: int = 0
+    unknown_fields: bool = False

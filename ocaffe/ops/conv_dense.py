@@ -1,0 +1,12 @@
+"""The convolution kernels of a machine class for filters over several channels: ocaffe/ops/conv_cpu.py or conv_gpu.py."""
+from __future__ import annotations
+
+from importlib import import_module
+from types import ModuleType
+
+from ocaffe.ir.recorder import Recorder
+
+
+def dense(rec: Recorder) -> ModuleType:
+    """The module of this machine class for filters over several channels."""
+    return import_module(f"ocaffe.ops.conv_{rec.target.kind}")

@@ -1,0 +1,54 @@
+"""Gradients of biases before MAX pooling are sums of what the pooling is given, not of what it makes of that: each gradient goes to one pixel of its own
+channel, gated as its maximum was, so that the sum of what is scattered is the sum of what is given: a quarter of the elements, or a ninth.
+
+A window without a maximum, of NaN alone, gives its gradient to nobody; here it counts.
+"""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ocaffe.ir.launch import Access, Launch, Operand, Schedule
+from ocaffe.ir.tensor import Ref
+from ocaffe.ops.expression import Reduce
+from ocaffe.ops.pooling import chosen
+from ocaffe.passes.channel_reduction_fusion import first_channel, is_by_channel
+from ocaffe.passes.relu_backward_fusion import TOP
+
+
+def sum_before_scatter(schedule: Schedule) -> Schedule:
+    """The schedule in which such sums, or their first stages, read what MAX pooling's backward pass reads. Gates are what they stay."""
+    writer: dict[Ref, int] = {}
+    result: Schedule = []
+    for step, launch in enumerate(schedule):
+        own = launch.lower
+        made = writer.get(launch.operands[0].ref.root) if isinstance(own, Reduce) and own.text == "v0 = x0" and is_by_channel(launch) else None
+        result.append(launch if made is None else _given(launch, schedule[made], schedule[made + 1 : step]) or launch)
+        writer.update((ref.root, step) for ref in launch.writes)
+    return result
+
+
+def _given(launch: Launch, pooling: Launch, meanwhile: Sequence[Launch]) -> Launch | None:
+    """The sum of what `pooling`, the last to write what `launch` sums, is given; None: it does more than to scatter that, or it is gone by then."""
+    own, call, written = launch.lower, pooling.call, pooling.operands[-1]
+    assert isinstance(own, Reduce)
+    if call is None or chosen(pooling) is None or written.access is not Access.WRITE or own.counts[0] != 1 or "slope" in dict(own.scalars):
+        return None
+    gate = dict(call.defines).get("GATE")
+    if gate not in (None, str(TOP)):
+        return None  # it asks signs that lie as the bottom does
+    first, refs = first_channel(launch.operands[0].ref, written.ref), [pooling.operands[0].ref]
+    if gate is not None:
+        refs.append(pooling.operands[pooling.gate or 0].ref)
+    if first is None or any(ref.shape[:2] != written.ref.shape[:2] or ref.shape != refs[0].shape for ref in refs):
+        return None
+    if any(ref.overlaps(other) for between in meanwhile for other in between.writes for ref in refs):
+        return None
+    domain = (*own.domain[:2], *refs[0].shape[2:])
+    reads = [Operand(ref.view(domain, first * (ref.dense_stride // ref.shape[1]), ref.batch_stride), Access.READ) for ref in refs]
+    if gate is not None:
+        own = replace(own, text="v0 = x1 > 0 ? x0 : slope * x0", scalars=(*own.scalars, ("slope", call.scalars[-1])))
+    lower = replace(own, domain=domain, reduced=(0, *range(2, len(domain))), places=(None,) * len(reads), counts=(len(reads), *own.counts[1:]))
+    lower.check()
+    operands = [*reads, *launch.operands[1:]]
+    return replace(launch, operands=operands, lower=lower, what=f"{lower.op}: {lower.text} | {lower.finish}", before=launch.before or launch)

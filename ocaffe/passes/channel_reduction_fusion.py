@@ -1,0 +1,156 @@
+"""Sums over all pixels of a channel are collected while a convolution writes it: BatchNorm's statistics and those of its backward pass, and gradients of
+biases. Its work-groups have the values in registers, and nobody reads them for that once more.
+
+For a bias one leaves the sum of each of its channels. For BatchNorm's backward pass it reads what was normalised beside what it writes, and leaves its part of
+both sums. For statistics it writes, for each of its channels, how many values it has, their mean and the sum of the squares of what they differ from that mean,
+so that nothing cancels. The reduction that was recorded then puts the groups together, in order (Chan, Golub and LeVeque, "Algorithms for computing the sample
+variance", 1983). Deviations are taken from the mean of the first group.
+"""
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ocaffe.ir.launch import Access, Launch, Operand, Schedule
+from ocaffe.ir.tensor import Ref, Role
+from ocaffe.ops.expression import Reduce, without
+from ocaffe.passes.relu_backward_fusion import parts_of
+
+STATISTICS, GRADIENTS, SUMS = 1, 2, 3  # values of the define MOMENTS
+
+
+@dataclass(frozen=True)
+class _Form:
+    """What a reduction makes of what was collected: a text over the `reads` rows of that `kind`, and what it shifts by if it `shifts`. The first `values` of
+    its own reads are needed no more. `derivative`: that of an activation (in C), behind which gradients are."""
+
+    kind: int
+    text: str
+    reads: int
+    shifts: bool = False
+    values: int = 1
+    derivative: str = ""
+
+
+FORMS = {
+    "d = x0 - x1; v0 = d; v1 = d * d": _Form(STATISTICS, "d = x1 - x3; v0 = x0 * d; v1 = x2 + x0 * d * d", 3, True),
+    "v0 = x0": _Form(SUMS, "v0 = x0", 1),
+}
+# As ChannelNorm (layers/batch_norm.py) writes them. The derivative is an expression that means the same in C: of names, integers and comparisons.
+GRADIENT_TEXT = re.compile(
+    r"mean = x2; inverse = x3; h = \(x1 - mean\) \* inverse; "
+    r"(?:g = x0|pre = h \* x4 \+ x5; g = x0 \* \((?P<derivative>[a-z_0-9\s<>=&|?:]*)\)); v0 = g; v1 = g \* h"
+)
+NAME = re.compile(r"\b[a-z_]\w*")
+
+
+def merge_moments(schedule: Schedule) -> Schedule:
+    """The schedule in which such sums are computed from those of the convolution's work-groups."""
+    writers: dict[Ref, list[int]] = defaultdict(list)
+    for step, launch in enumerate(schedule):
+        for root in {ref.root for ref in launch.writes}:
+            writers[root].append(step)
+    collected: dict[int, tuple[int, Ref]] = {}  # by the last step of a product: what kind, and where it is
+    result: list[Launch | None] = list(schedule)
+    for step, launch in enumerate(schedule):
+        if not is_by_channel(launch):
+            continue
+        assert isinstance(launch.lower, Reduce)
+        form, x = _form(launch.lower), launch.operands[0].ref
+        before = [other for other in writers[x.root] if other < step]
+        collects = schedule[before[-1]].moments if before else None
+        if collects is None or form is None or (form.kind == GRADIENTS and not collects.gradients):
+            continue
+        written = next(operand.ref for operand in schedule[before[-1]].operands if operand.access is not Access.READ and operand.ref.root is x.root)
+        parts = sorted(parts_of(schedule, before))
+        first = first_channel(x, written)
+        if first is None or (form.kind == GRADIENTS and not _lies_alike(launch, written, range(parts[0], step), schedule)):
+            continue
+        if before[-1] not in collected:
+            collected[before[-1]] = form.kind, _collect([schedule[part] for part in parts], written, launch, form)
+        elif form.kind == GRADIENTS or collected[before[-1]][0] != form.kind:
+            continue  # another one's, or something else
+        last = step + (launch.lower.chunks > 1 and not launch.lower.meet)  # the stage that finishes
+        result[last] = _finish(launch, schedule[last], form, collected[before[-1]][1], first)
+        if last > step:
+            result[step] = None
+    return [launch for launch in result if launch is not None]
+
+
+def is_by_channel(launch: Launch) -> bool:
+    """Whether a launch is such a sum, or its first stage, over all axes but that of channels."""
+    own = launch.lower
+    return isinstance(own, Reduce) and own.op == "sum" and own.reduced == (0, *range(2, len(own.domain))) and len(own.domain) > 1
+
+
+def _form(own: Reduce) -> _Form | None:
+    if own.text in FORMS:
+        return FORMS[own.text]
+    found = GRADIENT_TEXT.fullmatch(own.text)
+    literals = {"pre": "pre"} | {name: f"{float(value)!r}f" for name, value in own.scalars if np.isfinite(value)}
+    if found is None or not literals.keys() >= set(NAME.findall(found["derivative"] or "")):
+        return None
+    return _Form(GRADIENTS, "v0 = x0; v1 = x1", 2, False, own.counts[0], NAME.sub(lambda name: literals[name[0]], found["derivative"] or ""))
+
+
+def _lies_alike(launch: Launch, written: Ref, meanwhile: Sequence[int], schedule: Schedule) -> bool:
+    """Whether what writes `written`, all gradients that a sum for BatchNorm's backward pass reads, can read what was normalised at the same places, and nothing
+    that this needs changes `meanwhile`, from the first step of that to the sum."""
+    assert isinstance(launch.lower, Reduce)
+    dy, *others = (operand.ref for operand in launch.operands[: launch.lower.counts[0]])
+    same = dy.shape[:2] == others[0].shape[:2] == written.shape[:2] and dy.dense_stride == others[0].dense_stride == written.dense_stride
+    return same and not any(ref.overlaps(other) for step in meanwhile for other in schedule[step].writes for ref in others)
+
+
+def first_channel(x: Ref, written: Ref) -> int | None:
+    """Where the channels of x begin in what was written; None: x is something else."""
+    if len(written.shape) < 2 or x.shape[0] != written.shape[0] or x.batch_stride != written.batch_stride:
+        return None
+    plane = written.dense_stride // written.shape[1]
+    first, rest = divmod(x.root_offset - written.root_offset, plane)
+    return first if not rest and x.dense_stride == plane * x.shape[1] and 0 <= first <= written.shape[1] - x.shape[1] else None
+
+
+def _collect(products: list[Launch], written: Ref, launch: Launch, form: _Form) -> Ref:
+    """Let the parts of an operation write sums of what they make, for `launch`; returns where: [kind][channel][part] (kernels/moments.h)."""
+    collects = products[0].moments
+    assert collects is not None
+    sums = Ref(f"{products[0].layer}.moments", (form.reads, written.shape[1], collects.parts), Role.SCRATCH)
+    reads: list[Ref] = []
+    defines: dict[str, int | str] = {"MOMENTS": form.kind}
+    if form.kind == GRADIENTS:
+        x, mean, inverse, *affine = (operand.ref for operand in launch.operands[1 : form.values])
+        reads = [x, mean, inverse, *(affine or [mean, mean])]
+    if form.derivative:
+        defines["DERIVATIVE"] = f"({form.derivative})"
+    for number, product in enumerate(products):
+        for index, ref in reversed(list(enumerate(reads))):
+            product.merge(collects.place, Operand(ref, Access.READ), stored="" if index else "NORMAL")
+        product.merge(collects.place, Operand(sums, Access.MODIFY if number else Access.WRITE))
+        product.define(**defines)
+    return sums
+
+
+def _finish(first: Launch, final: Launch, form: _Form, statistics: Ref, channel: int) -> Launch:
+    """What `final`, the last stage of a reduction that began with `first`, makes of the statistics from a channel on."""
+    begin, own = first.lower, final.lower
+    assert isinstance(begin, Reduce) and isinstance(own, Reduce)
+    channels, all_channels, parts = begin.domain[1], *statistics.shape[1:]
+    starts = [(number * all_channels + channel) * parts for number in range(form.reads)]
+    reads: list[tuple[Ref, int | None]] = [(statistics.view((channels, parts), start), None) for start in starts]
+    if form.shifts:
+        reads.append((statistics.view((channels,), starts[1], parts), 0))
+    skipped = (form.values if final is first else len(own.values)) + form.shifts  # the values, or their sums, and what they were shifted by
+    rest = [(operand.ref, place) for operand, place in zip(final.operands[skipped : own.counts[0]], own.places[skipped:])]
+    names = {f"x{skipped - form.shifts + i}": f"x{form.reads + i}" for i in range(len(rest) + form.shifts)}
+    finish = re.sub(r"\bx\d+\b", lambda match: names[match[0]], own.finish)
+    reads += [without(pair, own.domain, own.reduced) for pair in rest] if final is first else rest
+    places, counts = tuple(place for _, place in reads), (len(reads), *own.counts[1:])
+    lower = replace(own, text=form.text, finish=finish, domain=(channels, parts), reduced=(1,), places=places, counts=counts, chunks=1, meet=False)
+    lower.check()
+    operands = [*(Operand(ref, Access.READ) for ref, _ in reads), *final.operands[own.counts[0] : sum(own.counts)]]
+    return replace(final, operands=operands, lower=lower, what=f"sum: {form.text} | {finish}", before=final.before or final)

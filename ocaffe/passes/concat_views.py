@@ -1,0 +1,122 @@
+"""Views instead of copies: what Concat copies into its top is made there in the first place, the tops of a Slice are parts of its bottom; so are the diffs,
+the other way round.
+
+A tensor becomes a view only if everybody who touches it steps from sample to sample (docs/kernels.md): a Ref of other samples needs dense memory.
+"""
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from typing import NamedTuple
+
+from ocaffe.ir.launch import Access, Launch, Schedule
+from ocaffe.ir.tensor import Ref, Role
+
+RECYCLED = frozenset({Role.ACTIVATION, Role.DIFF})
+
+
+def use_views(schedule: Schedule) -> Schedule:
+    """The schedule without the copies that views make needless."""
+    views = _Views(schedule)
+    copies = [launch for launch in schedule if launch.copies is not None]
+    # Outer tensors first, so that strides are final: later gatherings, earlier partings.
+    needless = {id(launch) for launch in reversed(copies) if views.may_go(launch, gathers=True)}
+    needless |= {id(launch) for launch in copies if id(launch) not in needless and views.may_go(launch, gathers=False)}
+    return [launch for launch in schedule if id(launch) not in needless]
+
+
+class _Use(NamedTuple):
+    """A step that touches a tensor: `part` of what `ref` shows, if it is a copy."""
+
+    step: int
+    writes: bool
+    ref: Ref
+    part: _Part | None
+
+
+class _Part(NamedTuple):
+    """Some samples of a tensor, and of each some elements."""
+
+    samples: range
+    elements: range
+
+    def meets(self, other: _Part) -> bool:
+        return _meet(self.samples, other.samples) and _meet(self.elements, other.elements)
+
+
+class _Views:
+    """Who touches what, and when, while copies turn into views."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        self.uses: dict[Ref, list[_Use]] = defaultdict(list)
+        self.step = {id(launch): step for step, launch in enumerate(schedule)}
+        for step, launch in enumerate(schedule):
+            for index, operand in enumerate(launch.operands):
+                part = _copied(operand.ref, launch.copies[0], launch.copies[1 + index], launch.copies[3]) if launch.copies is not None else None
+                self.uses[operand.ref.root].append(_Use(step, operand.access is not Access.READ, operand.ref, part))
+
+    def may_go(self, launch: Launch, gathers: bool) -> bool:
+        """Make one side of a copy a view of the other, if that is right: the source is made in the target (`gathers`), or the target stays in the source."""
+        assert launch.copies is not None
+        axis, x_start, y_start, size = launch.copies
+        x, y = (operand.ref for operand in launch.operands)
+        if launch.operands[1].access is not Access.WRITE or (x.shape[axis] == size and y.shape[axis] != size) is not gathers:
+            return False
+        part, whole, start = (x, y, y_start) if gathers else (y, x, x_start)
+        root = part.root
+        inner = math.prod(whole.shape[axis + 1 :])
+        if (
+            part.count != root.count or not part.is_dense or part.shape[axis] != size or whole.root is root or root.slots != 1
+            or root.persist or whole.root.persist or root.role not in RECYCLED or whole.root.role not in RECYCLED
+            or (axis > 0 and math.prod(whole.shape[1:axis]) != 1) or (axis == 0 and not whole.is_dense)
+            or any(use.ref.shape[:1] != root.shape[:1] or use.ref.stride is not None for use in self.uses[root])
+            or root.shape[:1] != part.shape[:1]
+        ):  # fmt: skip
+            return False
+        old = root.base, root.offset, root.stride
+        root.base, root.offset = whole, start * inner
+        root.stride = None if axis == 0 else whole.batch_stride
+        if not self._stays(root, whole.root, self.step[id(launch)], gathers, launch.phase):
+            root.base, root.offset, root.stride = old
+            return False
+        self.uses[whole.root] += self.uses.pop(root)
+        return True
+
+    def _stays(self, part: Ref, whole: Ref, copy: int, gathers: bool, phase: str) -> bool:
+        """Whether everybody finds what the copy would have given him: nobody changes the part's place in `whole` while the part is wanted, nor the part
+        while others want its place. What is later added to a diff that was copied is added to its place too."""
+        place = _place(part, None, whole)
+        own = [use for use in self.uses[part] if use.step != copy]
+        others = [use for use in self.uses[whole] if use.step != copy and _place(use.ref, use.part, whole).meets(place)]
+        changed = [use.step for use in others if use.writes]
+        last = max((use.step for use in own), default=copy)
+        if gathers:
+            begin = min((use.step for use in own), default=copy)
+            return not any(use.writes and use.step > copy for use in own) and not any(begin <= step <= max(last, copy) for step in changed)
+        added = [use.step for use in own if use.writes]
+        if any(use.step < copy for use in own) or (added and phase == "forward") or any(copy < step <= last for step in changed):
+            return False
+        return not added or all(use.step < min(added) for use in others if use.step > copy)
+
+
+def _meet(a: range, b: range) -> bool:
+    return a.start < b.stop and b.start < a.stop
+
+
+def _copied(ref: Ref, axis: int, start: int, size: int) -> _Part | None:
+    """What a copy touches of an operand: `size` entries of an axis; None: maybe all of it."""
+    if axis == 0:
+        return _Part(range(start, start + size), range(ref.dense_stride))
+    inner = math.prod(ref.shape[axis + 1 :])
+    return _Part(range(ref.shape[0]), range(start * inner, (start + size) * inner)) if math.prod(ref.shape[1:axis]) == 1 else None
+
+
+def _place(ref: Ref, part: _Part | None, root: Ref) -> _Part:
+    """Where a part of a view (None: all of it) lies in its root."""
+    samples, elements = part or (range(ref.shape[0] if ref.shape else 1), range(ref.dense_stride))
+    width = max(root.dense_stride, 1)
+    sample, offset = divmod(ref.root_offset, width)
+    if ref.batch_stride == width and offset + elements.stop <= width:
+        return _Part(range(samples.start + sample, samples.stop + sample), range(elements.start + offset, elements.stop + offset))
+    end = ref.root_offset + (samples.stop - 1) * ref.batch_stride + elements.stop
+    return _Part(range(sample, -(-end // width)), range(width))

@@ -1,0 +1,186 @@
+"""What follows a product becomes its last step: factors and offsets per channel (BatchNorm with running statistics, Scale), a residual sum, a ReLU, a Clip.
+
+The kernel then writes the activation of factor * product + offset (+ what is there; kernels/epilogue.h), where nobody else reads what lies between.
+"""
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from ocaffe.ir.launch import NO_ACTIVATION, Access, Launch, Operand, Schedule
+from ocaffe.ir.tensor import Ref, Role
+from ocaffe.ops.expression import Affine, Pointwise, factors_and_offsets
+
+
+def merge_epilogues(schedule: Schedule) -> Schedule:
+    """The schedule without the launches that products do by themselves. Residual sums stay where backward follows: what they overwrite cannot be
+    computed again, and where a product is made in several parts its sum comes in another order, which no memory limit may change."""
+    return _Epilogues(schedule, not any(launch.phase == "backward" for launch in schedule)).merged()
+
+
+class _Epilogues:
+    """One walk: each expression joins the launch that makes its input, if it can."""
+
+    def __init__(self, schedule: Schedule, sums: bool) -> None:
+        self.schedule, self.sums = schedule, sums
+        self.writers: dict[Ref, list[int]] = defaultdict(list)
+        self.readers: dict[Ref, list[int]] = defaultdict(list)
+        for step, launch in enumerate(schedule):
+            for root in {ref.root for ref in launch.writes}:
+                self.writers[root].append(step)
+            for root in {ref.root for ref in launch.reads}:
+                self.readers[root].append(step)
+        self.parts: dict[int, list[int]] = {}  # by the first: the steps of a product that is made in several parts, each of other places of its result
+        for steps in self.writers.values():
+            kinds = {(schedule[step].layer, schedule[step].phase, schedule[step].what, schedule[step].epilogue) for step in steps}
+            if len(steps) > 1 and len(kinds) == 1 and schedule[steps[0]].epilogue is not None:
+                self.parts[steps[0]] = steps
+        self.affine: dict[int, list[Affine]] = defaultdict(list)  # by the first step of the product, in order
+        self.summed: dict[Ref, int] = {}  # roots that a product added to, with its step
+        self.gone: set[int] = set()
+
+    def merged(self) -> Schedule:
+        for step, launch in enumerate(self.schedule):
+            expression = launch.lower
+            if not isinstance(expression, Pointwise) or launch.side_effect:
+                continue
+            if expression.relu_slope is not None:
+                self._activation(step, launch, (expression.relu_slope,))
+            elif expression.bounds is not None:
+                self._activation(step, launch, (NO_ACTIVATION[0], *expression.bounds))
+            elif expression.affine is not None:
+                self._affine(step, launch, expression)
+            elif expression.adds and self.sums:
+                self._sum(step, launch)
+        result: Schedule = []
+        for step, launch in enumerate(self.schedule):
+            if step in self.affine:
+                result.append(self._table(step, launch))
+            if step not in self.gone:
+                result.append(launch)
+        return result
+
+    def _product(self, x: Ref, y: Ref) -> int | None:
+        """The step that makes x, or the first that does, and may make y instead: a product whose result nobody else reads."""
+        if x.base is not None or x.persist or x.role is not Role.ACTIVATION or x.shape != y.shape or not self.writers[x]:
+            return None
+        step, *others = self.writers[x]
+        if self._parts(step) != [step, *others] or len(set(self.readers[x]) - set(others)) != 1:
+            return None
+        launch = self.schedule[step]
+        if launch.epilogue is None or launch.call is None or step in self.gone:
+            return None
+        activation = launch.call.scalars[launch.epilogue :]
+        return step if all(given == none for given, none in zip(activation, NO_ACTIVATION)) else None
+
+    def _parts(self, step: int) -> list[int]:
+        return self.parts.get(step, [step])
+
+    def _accumulates(self, step: int) -> bool:
+        launch = self.schedule[step]
+        assert launch.call is not None and launch.epilogue is not None
+        return bool(launch.call.scalars[launch.epilogue - 1])
+
+    def _set(self, step: int, offset: int, value: np.generic) -> None:
+        """Set one of the scalars of a product's epilogue: -2 what the bias operand holds, -1 whether it adds, from 0 on the activation."""
+        for launch in (self.schedule[part] for part in self._parts(step)):
+            assert launch.call is not None and launch.epilogue is not None
+            scalars = list(launch.call.scalars)
+            scalars[launch.epilogue + offset] = value
+            launch.call = replace(launch.call, scalars=tuple(scalars))
+
+    def _writes(self, step: int, x: Ref, y: Ref, access: Access = Access.WRITE) -> None:
+        """The product writes y where it wrote x."""
+        for launch in (self.schedule[part] for part in self._parts(step)):
+            shape = next(operand.ref.shape for operand in launch.operands if operand.ref.root is x)
+            target = y if shape == y.shape else y.view(shape)
+            launch.operands = [Operand(target, access if access is Access.MODIFY else op.access) if op.ref.root is x else op for op in launch.operands]
+        self.writers[y.root] = sorted({*self._parts(step), *self.writers[y.root]} - self.gone)
+
+    def _activation(self, step: int, launch: Launch, activation: Sequence[float]) -> None:
+        x, y = launch.reads[0], launch.writes[0]
+        product, summed = self._product(x, y), self.summed.get(x.root)
+        if product is not None and self._knows(product, activation):
+            self._writes(product, x, y)
+        elif product is None and summed is not None and self._knows(summed, activation) and self._ends(x.root, step, summed) and _free(y):
+            product = summed
+            self._lay(y, x.root)
+        else:
+            return
+        for offset, value in enumerate(activation):
+            self._set(product, offset, np.float32(value))
+        self.gone.add(step)
+
+    def _knows(self, step: int, activation: Sequence[float]) -> bool:
+        """Whether a product has all these scalars."""
+        launch = self.schedule[step]
+        assert launch.call is not None and launch.epilogue is not None
+        return launch.epilogue + len(activation) <= len(launch.call.scalars)
+
+    def _ends(self, root: Ref, step: int, product: int) -> bool:
+        """Whether nobody but `step` reads what is there after `product`."""
+        return all(other == step or other < product for other in self.readers[root])
+
+    def _affine(self, step: int, launch: Launch, expression: Pointwise) -> None:
+        x, y = launch.reads[0], launch.writes[0]
+        product = self._product(x, y)
+        if product is None or self._accumulates(product) or len(x.shape) < 2:
+            return
+        written = next(op.ref for op in self.schedule[product].operands if op.ref.root is x)
+        affine = expression.per_channel(launch.operands, x.shape[1])
+        made = max((max(self.writers[ref.root], default=-1) for ref in launch.reads[1:]), default=-1)
+        if affine is None or written.shape != x.shape or made >= product:
+            return
+        self.affine[product].append(affine)
+        self.gone.add(step)
+        self._writes(product, x, y)
+
+    def _sum(self, step: int, launch: Launch) -> None:
+        """The product that is made last adds to the other bottom, in its memory."""
+        y = launch.writes[0]
+        if not _free(y) or launch.operands[-1].access is not Access.WRITE:
+            return
+        pairs = [(self._product(x, y), x, z) for x, z in (launch.reads, launch.reads[::-1])]
+        for product, x, z in sorted(pairs, key=lambda pair: -(pair[0] or 0)):
+            if product is not None and not self._accumulates(product) and self._overwritable(z, y, product, step):
+                self._set(product, -1, np.int32(1))
+                self.gone.add(step)
+                self._writes(product, x, y, Access.MODIFY)
+                self._lay(y, z.root)
+                self.summed[z.root] = product
+                return
+
+    def _lay(self, y: Ref, root: Ref) -> None:
+        """Give y the memory of `root`."""
+        y.base, y.offset, y.stride, y.takes_over = root, 0, None, True
+        self.writers[root] = sorted({*self.writers[root], *self.writers.pop(y)} - self.gone)
+        self.readers[root] = sorted({*self.readers[root], *self.readers.pop(y, [])} - self.gone)
+
+    def _overwritable(self, z: Ref, y: Ref, product: int, step: int) -> bool:
+        """Whether z is complete before `product`, which does not read it, and is wanted by nobody else after that."""
+        root = z.root
+        return (
+            root.role is Role.ACTIVATION and not root.persist and root.slots == 1
+            and z.is_dense and z.count == root.count == y.count and z.dtype == root.dtype == y.dtype
+            and bool(self.writers[root]) and max(self.writers[root]) < product
+            and all(other == step or other < product for other in self.readers[root])
+        )  # fmt: skip
+
+    def _table(self, step: int, product: Launch) -> Launch:
+        """The launch that makes offsets and factors of all that was merged, before the product."""
+        assert product.call is not None and product.epilogue is not None
+        last = max(i for i, op in enumerate(product.operands) if op.access is Access.READ)
+        mode = product.call.scalars[product.epilogue - 2]
+        table, launch = factors_and_offsets(product, self.affine[step], product.operands[last].ref if mode else None)
+        for part in (self.schedule[part] for part in self._parts(step)):
+            part.operands = [Operand(table, Access.READ) if i == last else op for i, op in enumerate(part.operands)]
+        self._set(step, -2, np.int32(2))
+        return launch
+
+
+def _free(y: Ref) -> bool:
+    """Whether a value may be given the memory of another."""
+    return y.base is None and not y.persist and y.role is Role.ACTIVATION and y.slots == 1

@@ -1,0 +1,315 @@
+"""Recomputation: values that backward needs are computed again from others that are kept, instead of being kept themselves.
+
+A value qualifies if one launch without side effects writes all of it in forward, and everything the launch reads is kept anyway, or qualifies itself. The
+first launch of backward that reads such a value is preceded by copies of the launches that make it; what they make then lives as long as backward
+wants it. Statistics and random numbers are not drawn again: BatchNorm's copy reads the saved mean, Dropout's the counter of the same iteration.
+
+Cheap values (one pass over memory: an expression, a pooling, the transform of a batch) are always recomputed. To keep a memory limit, others are too,
+convolutions among them: forward is cut into segments where little is alive, values at the cuts are kept, the rest is dropped (Chen et al., Training
+Deep Nets with Sublinear Memory Cost, 2016). Of the segmentations that fit, the one with the fewest operations done twice is taken, and what then still
+has room is kept after all, most operations per byte first. The greedy steps are not optimal (Jain et al., Checkmate, 2020, solve an integer program);
+docs/memory.md says how far from a lower bound they end.
+"""
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, replace
+
+from ocaffe.ir.launch import Access, Empty, HostCall, Launch, Measure, Operand, Schedule, Upload
+from ocaffe.ir.tensor import Ref, Role
+from ocaffe.memory.plan import lifetimes, lower_bound
+from ocaffe.ops.expression import Pointwise
+from ocaffe.passes.elementwise_fusion import MOST_OPERANDS
+
+LEAST = 1 << 20  # bytes; smaller values are not worth the launches
+SHARE = 128  # a value smaller than this part of all that could be dropped is kept too, unless a limit demands otherwise
+WORTH = 4  # times its size may go through memory to have a value again: what takes more is kept, unless a limit demands otherwise
+KEEP_TRIES = 200
+CHAIN = 400  # launches behind one value, at the most: a residual net's stage
+HOST = (Upload, HostCall, Measure, Empty)
+
+
+def recompute(schedule: Schedule) -> Schedule:
+    """The schedule in which every cheap value that qualifies is computed again for backward."""
+    return Recomputation(schedule).apply()
+
+
+@dataclass(frozen=True)
+class Limited:
+    """What keeping a limit came to: the schedule, its lower bound in bytes, and the floating point operations that are done twice."""
+
+    schedule: Schedule
+    bound: int
+    flops: int
+
+
+def recompute_to_fit(schedule: Schedule, limit: int, alignment: int = 256) -> Schedule:
+    """Recompute as little as keeps the lower bound of the recycled memory within `limit` bytes; if nothing does, what comes nearest."""
+    return _fit(schedule, limit, alignment).schedule
+
+
+def _fit(schedule: Schedule, limit: int, alignment: int) -> Limited:
+    recorded = sum(launch.flops for launch in schedule)
+
+    def tried(plan: Recomputation) -> Limited:
+        current = plan.apply()
+        bound = lower_bound(lifetimes(current, alignment), len(current))[0]
+        return Limited(current, bound, sum(launch.flops for launch in current) - recorded)
+
+    plan = Recomputation(schedule)
+    best = tried(plan)
+    while best.bound > limit:  # what is alive at the peak, most bytes per operation first
+        for ref in plan.worth(best, alignment):
+            plan.dropped.add(ref)
+            result = tried(plan)
+            if result.bound < best.bound:
+                break
+            plan.dropped.discard(ref)
+        else:
+            break
+        best = result
+    if best.bound <= limit:
+        return best
+    chosen = None
+    for plan in segmentations(schedule):
+        result = tried(plan)
+        if (max(result.bound, limit), result.flops) < (max(best.bound, limit), best.flops if chosen else 1 << 62):
+            best, chosen = result, plan
+    if chosen is None or best.bound > limit:
+        return best
+    for root in chosen.by_worth()[:KEEP_TRIES]:
+        chosen.dropped.discard(root)
+        result = tried(chosen)
+        if result.bound <= limit and result.flops <= best.flops:
+            best = result
+        else:
+            chosen.dropped.add(root)
+    return best
+
+
+def segmentations(schedule: Schedule) -> Iterator[Recomputation]:
+    """Ways to cut forward into segments, from few to many: each segment makes at most so many bytes that backward wants."""
+    plain = Recomputation(schedule)
+    total = sum(root.nbytes for root in plain.needed if root in plain.makers)
+    for pieces in (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64):
+        plan = Recomputation(schedule)
+        plan.cut(total // pieces)
+        yield plan
+
+
+class Recomputation:
+    """Which roots of a recorded schedule are dropped after forward; `apply` writes the schedule that makes them again."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        self.schedule = schedule
+        self.forward_end = next((step for step, launch in enumerate(schedule) if launch.phase != "forward"), len(schedule))
+        self.makers = _makers(schedule)
+        self.needed: dict[Ref, int] = {}  # roots that backward reads, and the last step that does
+        self.first_use: dict[Ref, int] = {}
+        for step in range(self.forward_end, len(schedule)):
+            for ref in schedule[step].reads:
+                self.needed[ref.root] = step
+                self.first_use.setdefault(ref.root, step)
+        self.changes: dict[Ref, list[tuple[int, Ref]]] = defaultdict(list)  # of persistent roots: the steps that write them, and where
+        for step, launch in enumerate(schedule):
+            for ref in launch.writes:
+                if ref.persistent:
+                    self.changes[ref.root].append((step, ref))
+        self.dropped: set[Ref] = set()
+        self.kept: set[Ref] = set()  # what may live longer than recorded, to be read by copies
+        for root in sorted((root for root in self.needed if root in self.makers), key=lambda root: self.makers[root][0]):
+            if not _cheap(self.makers[root][1], root):
+                continue
+            possible = self._reachable(root, self.first_use[root], cheap=True) is not None
+            if possible and self._traffic(root) <= WORTH * root.nbytes:
+                self.dropped.add(root)
+        least = sum(root.nbytes for root in self.dropped) / SHARE
+        for root in [root for root in self.dropped if root.nbytes < least]:
+            self.dropped.discard(root)  # what is made again from it reads it as it is
+
+    def _traffic(self, root: Ref) -> int:
+        """Bytes that go through memory to have `root` again: what an expression hands to the next one does not; what is had again anyway is read."""
+        total, todo, seen = root.nbytes, [root], {root}
+        while todo:
+            launch = self.makers[todo.pop()][1]
+            for ref in launch.reads:
+                if ref.root in self.dropped or ref.root in self.needed or ref.root not in self.makers:
+                    total += ref.nbytes
+                elif ref.root not in seen:
+                    total += 0 if isinstance(launch.lower, Pointwise) else 2 * ref.nbytes
+                    seen.add(ref.root)
+                    todo.append(ref.root)
+        return total
+
+    def worth(self, limited: Limited, alignment: int) -> list[Ref]:
+        """What could be dropped of all that is alive at the peak, fewest operations per byte first."""
+        lives = lifetimes(limited.schedule, alignment)
+        peak = lower_bound(lives, len(limited.schedule))[1]
+        alive = [life.ref for life in lives if life.first <= peak <= life.last and life.ref in self.needed]
+        costs = [(cost / ref.nbytes, index, ref) for index, ref in enumerate(alive) if (cost := self._cost(ref)) is not None]
+        return [ref for _, _, ref in sorted(costs, key=lambda entry: entry[:2])]
+
+    def _cost(self, root: Ref) -> int | None:
+        """Floating point operations that dropping `root` adds; None if it cannot be had again."""
+        if root in self.dropped or root not in self.makers or root.nbytes < LEAST:
+            return None
+        chain = self._reachable(root, self.first_use[root], cheap=False)
+        return None if chain is None else sum(launch.flops for launch in chain)
+
+    def cut(self, budget: int) -> None:
+        """Keep what is alive at cuts, drop all else that can be had again; a segment makes about `budget` bytes that backward wants."""
+        last_read: dict[Ref, int] = {}
+        for step in range(self.forward_end):
+            for ref in self.schedule[step].reads:
+                last_read[ref.root] = step
+        alive: dict[Ref, None] = {}
+        made, best = 0, None
+        self.kept = set()
+        for step in range(self.forward_end):
+            for ref in self.schedule[step].writes:
+                root = ref.root
+                if root not in alive and not root.persistent:
+                    alive[root] = None
+                    made += root.nbytes if root in self.needed else 0
+            for root in [root for root in alive if last_read.get(root, step) <= step]:
+                del alive[root]
+            size = sum(root.nbytes for root in alive)
+            if made >= budget // 2 and (best is None or size <= best[0]):
+                best = size, set(alive)
+            if made >= budget and best is not None:
+                self.kept |= best[1]
+                made, best = 0, None
+        self.dropped = {root for root in self.needed if root in self.makers and root not in self.kept and root.nbytes >= LEAST}
+        for root in sorted(self.dropped, key=lambda root: self.makers[root][0]):
+            if self._reachable(root, self.first_use[root], cheap=False) is None:
+                self.dropped.discard(root)
+
+    def by_worth(self) -> list[Ref]:
+        """What is dropped, most operations per byte first."""
+        return sorted(self.dropped, key=lambda root: (-self._flops(root) / root.nbytes, self.makers[root][0]))
+
+    def _flops(self, root: Ref) -> int:
+        """Floating point operations of the launch that makes `root`, and of those that make what only it reads (the parts of a sum)."""
+        launch = self.makers[root][1]
+        parts = {ref.root for ref in launch.reads if ref.root.role is Role.SCRATCH and ref.root in self.makers}
+        return launch.flops + sum(self.makers[part][1].flops for part in parts)
+
+    def apply(self) -> Schedule:
+        """The schedule with copies of what is dropped. The recorded launches stay as they are."""
+        if not self.dropped:
+            return self.schedule
+        result = list(self.schedule[: self.forward_end])
+        again: dict[Ref, Ref] = {}
+        for step, launch in enumerate(self.schedule[self.forward_end :], self.forward_end):
+            own: dict[Ref, Ref] = {}  # what this launch computes for itself
+            for root in {ref.root: None for ref in launch.reads if ref.root in self.dropped}:
+                if self._is_better_inside(root, launch, step):
+                    self._make(root, own, result, launch)
+                elif root not in again:
+                    self._make(root, again, result, launch)
+            moved = {**again, **own}
+            if any(operand.ref.root in moved for operand in launch.operands):
+                operands = [Operand(_moved(op.ref, moved), op.access) for op in launch.operands]
+                launch = replace(launch, operands=operands, before=launch.before or launch)
+            result.append(launch)
+        return result
+
+    def _is_better_inside(self, root: Ref, user: Launch, step: int) -> bool:
+        """Whether the expression that reads `root` can compute it from one value that is there anyway: nothing is written and read back then (chains.py)."""
+        maker_step, maker = self.makers[root]
+        a, b = maker.lower, user.lower
+        if not isinstance(a, Pointwise) or not isinstance(b, Pointwise) or a.domain != b.domain or a.key is not None or b.key is not None:
+            return False
+        large = [ref for ref in maker.reads if ref.nbytes >= LEAST]
+        plain = all(op.ref.shape == root.shape and op.ref.is_dense for op in user.operands if op.ref.root is root)
+        there = all(
+            self._unchanged(ref, maker_step, step) if ref.persistent else ref.root not in self.dropped and self.needed.get(ref.root, -1) >= step
+            for ref in maker.reads
+        )
+        return plain and there and len(large) == 1 and len(maker.writes) == 1 and len(maker.operands) + len(user.operands) <= MOST_OPERANDS + 1
+
+    def _reachable(self, root: Ref, use: int, cheap: bool, seen: Collection[Launch] = ()) -> list[Launch] | None:
+        """The launches that compute `root` again at step `use` from what is kept until then; None if it cannot be had."""
+        step, launch = self.makers[root]
+        chain = [*seen, launch]
+        if len(chain) > CHAIN or not all(self._unchanged(ref, step, use) for ref in launch.reads if ref.persistent):
+            return None
+        for ref in launch.reads:
+            source = ref.root
+            if source.persistent or source in self.kept or (source not in self.dropped and self.needed.get(source, -1) >= use):
+                continue
+            if source.nbytes < LEAST and not (cheap and source in self.makers):
+                continue  # keeping it longer costs next to nothing: BatchNorm's mean
+            if source not in self.makers or (source in self.needed and source not in self.dropped):
+                return None
+            maker = self.makers[source][1]
+            if maker in chain:
+                continue
+            if cheap and not _cheap(maker, source):
+                return None
+            more = self._reachable(source, use, cheap, chain)
+            if more is None:
+                return None
+            chain = more
+        return chain
+
+    def _unchanged(self, ref: Ref, made: int, use: int) -> bool:
+        """Whether a persistent Ref holds at step `use` what it held at `made`: a parameter may be updated, or statistics follow the batch, in between."""
+        return not any(made < step < use and ref.overlaps(other) for step, other in self.changes[ref.root])
+
+    def _make(self, root: Ref, again: dict[Ref, Ref], result: list[Launch], user: Launch) -> None:
+        """Append the launches that compute `root` again for `user`."""
+        launch = self.makers[root][1]
+        for ref in launch.reads:
+            source = ref.root
+            wanted = source in self.dropped or (source not in self.needed and source not in self.kept)
+            if source in self.makers and source not in again and not source.persistent and wanted:
+                self._make(source, again, result, user)
+        fresh = {}
+        for written in {ref.root: None for ref in launch.writes}:
+            role = Role.SCRATCH if written.role is Role.SCRATCH else Role.ACTIVATION
+            fresh[written] = Ref(f"{written.name} again", written.shape, role, written.dtype)
+            if written in self.dropped or (written not in self.needed and written not in self.kept):
+                again[written] = fresh[written]
+        operands = [Operand(_moved(op.ref, again if op.access is Access.READ else fresh), op.access) for op in launch.operands]
+        result.append(replace(launch, phase="backward", again=True, operands=operands, before=user.before or user))
+
+
+Makers = dict[Ref, tuple[int, Launch]]
+
+
+def _makers(schedule: Schedule) -> Makers:
+    """Roots that one launch of forward writes whole and can write again, with the step."""
+    writers: dict[Ref, list[int]] = defaultdict(list)
+    for step, launch in enumerate(schedule):
+        for ref in launch.writes:
+            writers[ref.root].append(step)
+    roles = (Role.ACTIVATION, Role.SAVED, Role.SCRATCH)
+    return {
+        root: (steps[0], schedule[steps[0]])
+        for root, steps in writers.items()
+        if len(steps) == 1 and root.role in roles and not root.persist and _repeatable(schedule[steps[0]], root)
+    }
+
+
+def _repeatable(launch: Launch, root: Ref) -> bool:
+    """Whether a launch may run again and writes all of `root`."""
+    if launch.side_effect or launch.phase != "forward" or isinstance(launch, HOST):
+        return False
+    return all(op.access is Access.WRITE and op.ref.count == root.count for op in launch.operands if op.ref.root is root)
+
+
+def _cheap(launch: Launch, root: Ref) -> bool:
+    return launch.cheap and root.nbytes >= LEAST
+
+
+def _moved(ref: Ref, again: dict[Ref, Ref]) -> Ref:
+    """The same view of what was computed again."""
+    root = again.get(ref.root)
+    if root is None:
+        return ref
+    if ref.base is None:
+        return root
+    stride = None if ref.is_dense else ref.batch_stride  # which it may have from what it is a view of
+    return Ref(ref.name, ref.shape, ref.role, ref.dtype, base=root, offset=ref.root_offset, stride=stride)

@@ -1,0 +1,140 @@
+"""A ReLU's backward pass is done by what writes its diff: the last such launch applies the slope where the ReLU's output was not positive (kernels/gate.h).
+
+Where several ReLUs each read their part of one diff, as behind a Concat, the launch does all of them at once.
+"""
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from ocaffe.ir.launch import Access, Launch, Operand, Schedule
+from ocaffe.ir.tensor import Ref, Role
+
+SIGNS, BITS, TOP = 1, 2, 3  # values of the define GATE
+
+
+def merge_gates(schedule: Schedule) -> Schedule:
+    """The schedule without the ReLUs' backward launches that others do. What these would have written becomes a view of the diff that they read."""
+    uses: dict[Ref, list[tuple[int, Operand]]] = defaultdict(list)
+    for step, launch in enumerate(schedule):
+        for operand in launch.operands:
+            uses[operand.ref.root].append((step, operand))
+    gone: set[int] = set()
+    for step, launch in enumerate(schedule):
+        if launch.gate is None or launch.call is None or launch.phase != "backward" or launch.gated:
+            continue
+        target = launch.writes[0]
+        after = sorted({other for other, _ in uses[target.root] if other > step})
+        relus = [schedule[other] for other in after]
+        if not relus or not all(_may_go(relu, target.root, uses) for relu in relus) or len({_slope(relu) for relu in relus}) > 1:
+            continue
+        sign, parts = _signs(target, relus), parts_of(schedule, _writers(uses[target.root], step))
+        if sign is None or any(other >= min(parts) for other in _writers(uses[sign.root], len(schedule))):
+            continue
+        result = target.view(target.shape)
+        result.takes_over = True
+        for part in parts:
+            _gate(schedule[part], result, sign, _slope(relus[0]))
+        for other, relu in zip(after, relus):
+            dy, dx = relu.operands[0].ref, relu.operands[2].ref
+            dx.base, dx.offset, dx.stride = result, dy.root_offset - result.root_offset, None if dy.is_dense else dy.batch_stride
+            uses[target.root] += uses.pop(dx)
+            gone.add(other)
+        uses[target.root] = [use for use in uses[target.root] if use[0] not in gone]
+    return [launch for step, launch in enumerate(schedule) if step not in gone]
+
+
+def ask_instead(launch: Launch, ref: Ref, gate: int) -> None:
+    """Let a gated launch read instead of signs: bits, or the top of the pooling that it is the backward pass of."""
+    assert launch.gate is not None and launch.gated
+    launch.operands = [*launch.operands[: launch.gate], Operand(ref, Access.READ), *launch.operands[launch.gate + 1 :]]
+    launch.define(GATE=gate)
+
+
+def _gate(launch: Launch, result: Ref, sign: Ref, slope: float) -> None:
+    assert launch.gate is not None and launch.call is not None
+    launch.operands = [Operand(result, operand.access) if operand.access is not Access.READ and operand.ref.root is result.root else operand
+                       for operand in launch.operands]  # fmt: skip
+    scalars = list(launch.call.scalars)
+    if launch.epilogue is not None:
+        scalars[launch.epilogue] = np.float32(slope)
+        launch.call = replace(launch.call, scalars=tuple(scalars))
+    launch.merge(launch.gate, Operand(sign, Access.READ), *([np.float32(slope)] if launch.epilogue is None else []), stored="SIGN", GATE=SIGNS)
+
+
+def _slope(relu: Launch) -> float:
+    expression: Any = relu.lower
+    return float(dict(expression.scalars)["slope"])
+
+
+def _may_go(relu: Launch, root: Ref, uses: dict[Ref, list[tuple[int, Operand]]]) -> bool:
+    """Whether a launch is a ReLU's backward pass, of something in `root`, whose result may lie there as well."""
+    if getattr(relu.lower, "sign_of", None) != 1:
+        return False
+    (dy, sign), dx = (operand.ref for operand in relu.operands[:2]), relu.operands[2].ref
+    own = {sign.root, dx.root}
+    free = dx.base is None and dx.role in (Role.DIFF, Role.SCRATCH) and not dx.persist and not root.persistent and root.slots == dx.slots == 1
+    if dy.root is not root or root in own or len(own) < 2 or not free or dx.dtype != root.dtype or relu.operands[2].access is not Access.WRITE:
+        return False
+    first = uses[dx][0][1] is relu.operands[2]
+    return first and (dy.is_dense or (dx.shape[:1] == dy.shape[:1] and all(_by_sample(operand.ref, dx) for _, operand in uses[dx])))
+
+
+def _by_sample(ref: Ref, root: Ref) -> bool:
+    """Whether a view stays right if its root gets another stride between samples."""
+    while ref is not root:
+        if ref.stride is not None or ref.shape[:1] != root.shape[:1] or ref.base is None:
+            return False
+        ref = ref.base
+    return True
+
+
+def _signs(target: Ref, relus: Sequence[Launch]) -> Ref | None:
+    """A Ref of all signs, for each element of `target` that of the ReLU which reads it; None: there is none."""
+    pairs = sorted(((relu.operands[0].ref, relu.operands[1].ref) for relu in relus), key=lambda pair: pair[0].root_offset)
+    if len(pairs) == 1:
+        dy, sign = pairs[0]
+        same = dy.root_offset == target.root_offset and dy.count == target.count
+        if not same or not ((dy.is_dense and target.is_dense) or (dy.shape[:1], dy.batch_stride) == (target.shape[:1], target.batch_stride)):
+            return None
+        if sign.shape[:1] == target.shape[:1]:
+            return sign
+        return sign.view(target.shape) if sign.is_dense else None
+    first = pairs[0][1]
+    end, distance = target.root_offset, first.root_offset - target.root_offset
+    for dy, sign in pairs:
+        if (
+            dy.root_offset != end or dy.shape[:1] != target.shape[:1] or dy.batch_stride != target.batch_stride
+            or sign.root is not first.root or sign.root_offset != dy.root_offset + distance
+            or sign.shape[:1] != target.shape[:1] or sign.batch_stride != first.batch_stride
+        ):  # fmt: skip
+            return None
+        end += dy.dense_stride
+    if end != target.root_offset + target.dense_stride:
+        return None
+    return first.root.view(target.shape, first.root_offset, first.batch_stride)
+
+
+def _writers(uses: Sequence[tuple[int, Operand]], end: int) -> list[int]:
+    """The steps up to `end` that write, in order."""
+    return sorted({step for step, operand in uses if step <= end and operand.access is not Access.READ})
+
+
+def parts_of(schedule: Schedule, writers: Sequence[int]) -> list[int]:
+    """The last of the steps that write a diff, and those before it that are parts of the same operation, each for other places of the result."""
+    parts: dict[Any, int] = {}
+    last = schedule[writers[-1]]
+    for step in reversed(writers):
+        launch = schedule[step]
+        if launch.call is None or last.call is None or (launch.layer, launch.phase, launch.what) != (last.layer, last.phase, last.what):
+            break
+        if launch is not last and launch.epilogue is None:
+            break  # only products come in parts; each pooling of a pyramid adds to the whole diff
+        if launch.call.scalars in parts or (launch.epilogue and launch.call.scalars[launch.epilogue - 1] != last.call.scalars[launch.epilogue - 1]):
+            break  # another bottom of the layer adds to the same diff
+        parts[launch.call.scalars] = step
+    return list(parts.values())

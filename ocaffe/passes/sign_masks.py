@@ -1,0 +1,88 @@
+"""One bit per element where backward wants to know no more of a value than its sign: ReLU's output, where no other layer reads it in backward.
+
+MAX pooling needs none where another layer reads its top in backward: its gradient goes to the pixel whose value the top has, so the top has the sign, too.
+"""
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+
+from ocaffe.ir.launch import Access, Launch, Schedule
+from ocaffe.ir.target import Target
+from ocaffe.ir.tensor import Ref, Role
+from ocaffe.ops.pooling import chosen
+from ocaffe.ops.sign_mask import mask_of, pack, relu_backward
+from ocaffe.passes.relu_backward_fusion import BITS, TOP, ask_instead
+
+LEAST = 1 << 20  # bytes; smaller values are not worth two launches
+
+
+def use_masks(schedule: Schedule, target: Target, everywhere: bool = False) -> Schedule:
+    """The schedule in which such values die in forward and leave a mask. `everywhere`: also where others read the value, so that it can die sooner."""
+    writer: dict[Ref, int] = {}
+    readers: dict[Ref, list[Launch]] = defaultdict(list)
+    for step, launch in enumerate(schedule):
+        if launch.phase == "forward":
+            writer.update({ref.root: step for ref in launch.writes})
+        else:
+            for root in {ref.root for ref in launch.reads}:
+                readers[root].append(launch)
+    for launch in schedule:
+        top = _top(launch, schedule, writer)
+        if top is not None and not all(_wants_sign(other, top.root) for other in readers[top.root]):
+            readers[launch.operands[_place(launch) or 0].ref.root].remove(launch)
+            ask_instead(launch, top, TOP)
+    packs: dict[int, list[Launch]] = defaultdict(list)
+    replaced: dict[int, Launch] = {}
+    for root, launches in readers.items():
+        signs = [launch for launch in launches if _wants_sign(launch, root)]
+        if root not in writer or not signs or (len(signs) < len(launches) and not everywhere):
+            continue
+        maker = schedule[writer[root]]
+        masks: dict[tuple[int, ...], Ref] = {}  # one for each part that is a view of its own (bottoms of a Concat)
+        for launch in signs:
+            sign = launch.operands[_place(launch) or 0].ref
+            part = sign.root_offset, sign.shape[0], sign.count
+            if part not in masks:
+                masks[part] = mask_of(sign)
+                packs[writer[root]].append(pack(maker.layer, sign, masks[part], target))
+                packs[writer[root]][-1].before = maker
+            if launch.gated:
+                ask_instead(launch, masks[part], BITS)
+                continue
+            dy, dx = launch.operands[0].ref, launch.operands[2]
+            expression: Any = launch.lower
+            replaced[id(launch)] = relu_backward(launch.layer, dy, masks[part], dx, float(dict(expression.scalars)["slope"]), target)
+            replaced[id(launch)].before = launch
+    result: Schedule = []
+    for step, launch in enumerate(schedule):
+        result.append(replaced.get(id(launch), launch))
+        result += packs[step]
+    return result
+
+
+def _place(launch: Launch) -> int | None:
+    """The operand of which no more than the sign is wanted."""
+    if launch.gated:
+        return launch.gate
+    return getattr(launch.lower, "sign_of", None)
+
+
+def _top(launch: Launch, schedule: Schedule, writer: dict[Ref, int]) -> Ref | None:
+    """The top of MAX pooling whose gated backward pass a launch is, if the gate may ask it: the signs are those of the whole bottom, and nothing but this
+    gradient goes through the gate. Not a top that somebody looks at, who may change it."""
+    index, place = chosen(launch), _place(launch)
+    if index is None or place is None or index.root not in writer or launch.operands[-1].access is not Access.WRITE:
+        return None
+    (x, y), sign = (operand.ref for operand in schedule[writer[index.root]].operands[:2]), launch.operands[place].ref
+    same = x.root is sign.root and (x.root_offset, x.shape[0], x.count, x.batch_stride) == (sign.root_offset, sign.shape[0], sign.count, sign.batch_stride)
+    return y if same and not (x.root.persistent or y.root.persistent) else None
+
+
+def _wants_sign(launch: Launch, root: Ref) -> bool:
+    """Whether a launch does the backward pass of a ReLU and reads of `root`, a large enough value, no more than signs."""
+    place = _place(launch)
+    if place is None or root.persist or root.role is not Role.ACTIVATION or root.nbytes < LEAST:
+        return False
+    readers = [index for index, operand in enumerate(launch.operands) if operand.access is Access.READ and operand.ref.root is root]
+    return readers == [place] and (launch.gated or len({operand.ref.shape[:1] for operand in launch.operands}) == 1)

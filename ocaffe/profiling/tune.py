@@ -1,0 +1,244 @@
+"""Measures the candidates of choices on a device: what `ocaffe tune` does. The tables and how they are read: ocaffe/ir/tuned.py."""
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+import numpy as np
+
+from ocaffe import proto
+from ocaffe.cl.command_list import Tape
+from ocaffe.cl.session import Session
+from ocaffe.errors import Error
+from ocaffe.graph.options import Choices
+from ocaffe.graph.parameters import ParameterGroup
+from ocaffe.graph.record import record
+from ocaffe.ir.graph import Graph
+from ocaffe.ir.recorder import Recorder
+from ocaffe.ir.target import Target
+from ocaffe.ir.tensor import FLOAT, Ref, Role, Shape
+from ocaffe.ir.tuned import Problem, Tuned
+from ocaffe.memory.plan import plan
+from ocaffe.ops import convolution
+from ocaffe.ops.convolution import ConvGeometry
+from ocaffe.ops.gemm import gemm
+from ocaffe.passes.bf16 import use_sixteen_bits
+
+T = TypeVar("T")
+MOST = 10  # candidates that are measured, in the order of the estimate
+ALIKE = 2  # of them that differ only in what follows the slash (how a depth is split)
+ROUNDS = 5  # in which all take turns; the least time of each counts
+HOPELESS = 1.7  # times the best of the first round: not measured again
+WORTH = 0.95  # of the default's time: less is noise
+LAUNCH = 4e-6  # seconds that a launch costs beside its own time
+AHEAD = 24  # problems whose programs are built together
+NOISE = 1 << 22  # random values that operands are made of
+SWEEP = 64 << 20  # bytes that are written between two runs: caches are as cold as other layers leave them
+
+
+class Survey(Tuned):
+    """Notes what is asked; answers as `under` does, or with what is forced."""
+
+    def __init__(self, under: Tuned, forced: dict[str, str] | None = None) -> None:
+        super().__init__({**under.choices, **(forced or {})}, {**under.places, **dict.fromkeys(forced or {}, "`ocaffe tune`")})
+        self.asked: Counter[Problem] = Counter()
+        self.names: dict[Problem, list[str]] = {}
+
+    def choose(self, problem: Problem, candidates: Sequence[T]) -> T:
+        self.asked[problem] += 1
+        self.names[problem] = [str(candidate) for candidate in candidates]
+        return super().choose(problem, candidates)
+
+
+Tensor = Callable[..., Ref]  # name, shape -> an operand that is read
+
+
+def _forward(rec: Recorder, g: ConvGeometry, tensor: Tensor) -> None:
+    convolution.forward(rec, g, tensor("x", g.input_shape), tensor("w", g.weight_shape), None, _made(g.output_shape))
+
+
+def _backward_data(rec: Recorder, g: ConvGeometry, tensor: Tensor) -> None:
+    convolution.backward_data(rec, g, tensor("dy", g.output_shape), tensor("w", g.weight_shape), _made(g.input_shape))
+
+
+def _backward_filter(rec: Recorder, g: ConvGeometry, tensor: Tensor) -> None:
+    convolution.backward_filter(rec, g, tensor("x", g.input_shape), tensor("dy", g.output_shape), _made(g.weight_shape))
+
+
+def _product(rec: Recorder, shape: tuple[int, ...], tensor: Tensor) -> None:
+    m, n, k, trans_a, trans_b = shape
+    a, b = tensor("a", (k, m) if trans_a else (m, k)), tensor("b", (n, k) if trans_b else (k, n))
+    gemm(rec, a, b, _made((m, n)), trans_a=bool(trans_a), trans_b=bool(trans_b))
+
+
+def _made(shape: Shape) -> Ref:
+    return Ref("result", shape, Role.ACTIVATION)
+
+
+# What records a Problem, by its operation.
+OPERATIONS: dict[str, Callable[[Recorder, Any, Tensor], None]] = {
+    "forward": _forward, "backward_data": _backward_data, "backward_filter": _backward_filter, "gemm": _product,
+}  # fmt: skip
+
+
+def problems(target: Target, graphs: Iterable[Graph]) -> Counter[Problem]:
+    """The choices that recording these nets asks for, and how often; TRAIN nets with backward."""
+    survey = Survey(target.tuned)
+    for graph in graphs:
+        record(graph, ParameterGroup(graph.params), replace(target, tuned=survey), Choices(backward=graph.phase == proto.TRAIN))
+    return survey.asked
+
+
+def flops(problem: Problem) -> int:
+    """Floating point operations."""
+    if isinstance(problem.shape, ConvGeometry):
+        return problem.shape.flops
+    m, n, k, *_ = problem.shape
+    return int(2 * m * n * k)
+
+
+@dataclass(frozen=True)
+class Found:
+    """What came out for a problem: `default` is what is chosen without the user's table."""
+
+    problem: Problem
+    default: str
+    best: str
+    seconds: dict[str, float]
+
+    @property
+    def gain(self) -> float:
+        """Time that the best saves, of the default's."""
+        return 1 - self.seconds[self.best] / (self.seconds[self.default] or 1.0)
+
+
+@dataclass
+class Trial:
+    """One candidate, recorded for itself. `within`: the choices that it met beside the one that it is about."""
+
+    name: str
+    tape: Tape
+    within: set[Problem]
+
+
+@dataclass
+class Trials:
+    """All candidates for a problem, the default first, and the operands that they read."""
+
+    candidates: list[Trial]
+    tensors: dict[str, Ref]
+
+
+class Tuner:
+    """Measures on one session; `base`: what is chosen without the user's table. `found` grows by what is measured, `refused` by what the device has no
+    memory for."""
+
+    def __init__(self, session: Session, base: Tuned) -> None:
+        self.session, self.base = session, base
+        self.found: dict[Problem, Found] = {}
+        self.refused: dict[Problem, Error] = {}
+        device, cl = session.device, session.device.cl
+        values = np.random.default_rng(0).standard_normal(NOISE).astype(np.float32)
+        self._noise = cl.Buffer(device.context, cl.mem_flags.READ_ONLY | cl.mem_flags.COPY_HOST_PTR, hostbuf=values)
+        halves = np.tile(values.view(np.uint16)[1::2], 2)  # the upper ones are bfloat16
+        self._halves = cl.Buffer(device.context, cl.mem_flags.READ_ONLY | cl.mem_flags.COPY_HOST_PTR, hostbuf=halves)
+        self._swept = cl.Buffer(device.context, cl.mem_flags.READ_WRITE, SWEEP)
+
+    @property
+    def choices(self) -> dict[str, str]:
+        """What was found to be better than the default."""
+        return {str(problem): found.best for problem, found in self.found.items() if found.best != found.default}
+
+    def tune(self, asked: Counter[Problem], seconds: float | None = None) -> Iterator[Found]:
+        """Measure, what takes longest first; no new problem is begun after so many seconds."""
+        end = None if seconds is None else time.perf_counter() + seconds
+        order = sorted(asked, key=lambda problem: (-asked[problem] * flops(problem), str(problem)))
+        for first in range(0, len(order), AHEAD):
+            part = {problem: self._trials(problem) for problem in order[first : first + AHEAD]}
+            self.session.programs.build_all(key for trials in part.values() for trial in trials.candidates for key in trial.tape.keys)
+            for problem, trials in part.items():
+                if end is not None and time.perf_counter() > end:
+                    return
+                before = set(self.found)
+                try:
+                    self._tune(problem, trials)
+                except Error as error:
+                    self.refused[problem] = error
+                yield from (self.found[each] for each in self.found if each not in before)
+
+    def _tune(self, problem: Problem, trials: Trials) -> None:
+        """Measure a problem, after the choices that its candidates meet on their way (the product within Winograd's algorithm)."""
+        if problem in self.found:
+            return
+        within = {each for trial in trials.candidates for each in trial.within} - self.found.keys()
+        for each in within:
+            self._tune(each, self._trials(each))
+        if within:
+            trials = self._trials(problem)
+        default = trials.candidates[0].name
+        times = self._measure(trials) if len(trials.candidates) > 1 else {default: 0.0}
+        best = min(times, key=lambda name: times[name])
+        self.found[problem] = Found(problem, default, best if times[best] < WORTH * times[default] else default, times)
+
+    def _record(self, problem: Problem, tensors: dict[str, Ref], forced: dict[str, str]) -> tuple[Recorder, Survey]:
+        survey = Survey(self.base, {**self.choices, **forced})
+        rec = Recorder(replace(self.session.device.target, tuned=survey), train=True)
+        rec.enter("tune", "forward")
+        OPERATIONS[problem.operation](rec, problem.shape, lambda name, shape: tensors.setdefault(name, Ref(name, shape, Role.INPUT)))
+        use_sixteen_bits(rec.launches, rec.target, tensors.values())  # as in a net: half the bytes make other tiles the fastest
+        return rec, survey
+
+    def _names(self, problem: Problem, tensors: dict[str, Ref]) -> list[str]:
+        """The candidates that are worth measuring, the default first."""
+        names = self._record(problem, tensors, {})[1].names[problem]
+        result = [self.base.choices.get(str(problem), names[0])]
+        alike: Counter[str] = Counter()
+        for name in names:
+            alike[name.split(" /")[0]] += 1
+            if name not in result and alike[name.split(" /")[0]] <= ALIKE and len(result) < MOST:
+                result.append(name)
+        return result
+
+    def _trials(self, problem: Problem) -> Trials:
+        tensors: dict[str, Ref] = {}
+        found = []
+        for name in self._names(problem, tensors):
+            rec, survey = self._record(problem, tensors, {str(problem): name})
+            placed = plan(rec.launches, alignment=self.session.device.target.alignment)
+            found.append(Trial(name, Tape(self.session, rec.launches, placed, rec.step), survey.names.keys() - {problem}))
+        return Trials(found, tensors)
+
+    def _measure(self, trials: Trials) -> dict[str, float]:
+        """Seconds of each candidate, the least of all rounds."""
+        times: dict[str, float] = {}
+        try:
+            self.session.bind([trial.tape for trial in trials.candidates])
+            for ref in trials.tensors.values():
+                self._fill(ref)
+            for trial in trials.candidates:
+                trial.tape.run()  # warm
+            with self.session.timed() as timeline:
+                for number in range(ROUNDS):
+                    limit = HOPELESS * min(times.values(), default=0)
+                    for trial in trials.candidates:
+                        if not number or times[trial.name] <= limit:
+                            self.session.device.cl.enqueue_fill_buffer(self.session.device.queue, self._swept, np.uint32(number), 0, SWEEP)
+                            trial.tape.run()
+                            self.session.device.queue.finish()
+                            taken = timeline.collect() + LAUNCH * len(trial.tape.schedule)
+                            times[trial.name] = min(taken, times.get(trial.name, taken))
+        finally:
+            for trial in trials.candidates:
+                self.session.release(trial.tape)
+        return times
+
+    def _fill(self, ref: Ref) -> None:
+        """Random values: zeros would cost less power, and what is not finite goes another way."""
+        cl, queue = self.session.device.cl, self.session.device.queue
+        buffer = self.session.buffers(ref)[0]
+        noise = self._noise if ref.dtype == FLOAT else self._halves
+        for begin in range(0, ref.nbytes, 4 * NOISE):
+            cl.enqueue_copy(queue, buffer, noise, dst_offset=begin, byte_count=min(4 * NOISE, ref.nbytes - begin))

@@ -1,0 +1,119 @@
+"""A split batch: other sums, the same gradients; where samples depend on one another nothing is split."""
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from google.protobuf import text_format
+
+from ocaffe import proto
+from ocaffe.compiler import compile as compiling
+from ocaffe.compiler.network import phase_net
+from ocaffe.errors import Error
+from ocaffe.graph import record
+from ocaffe.graph.build import build
+from ocaffe.graph.microbatch import Split, cuts
+from ocaffe.memory.report import fixed_bytes
+from ocaffe.passes import recompute
+from ocaffe.passes import sign_masks as masks
+from ocaffe.solver.solver import Solver
+
+CONV = """layer {{ name: "{0}" type: "Convolution" bottom: "{1}" top: "{0}" param {{ name: "{2}" }} param {{ name: "{2}_b" }}
+  convolution_param {{ num_output: {3} kernel_size: 3 pad: 1 weight_filler {{ type: "msra" }} bias_filler {{ type: "gaussian" }} }} }}\n"""
+SIMPLE = """layer {{ name: "{0}" type: "{1}" bottom: "{2}" top: "{0}" {3} }}\n"""
+
+
+def net(batch_norm: bool = False) -> str:
+    """Branches that meet in Concat and Eltwise, a shared filter, all layers that can run on parts of a batch, then a classifier."""
+    text = """layer { name: "data" type: "DummyData" top: "im" top: "y" dummy_data_param { shape { dim: 12 dim: 3 dim: 18 dim: 18 } shape { dim: 12 }
+              data_filler { type: "gaussian" } data_filler { type: "constant" value: 1 } } }\n"""
+    text += CONV.format("c1", "im", "c1", 8) + SIMPLE.format("c1r", "ReLU", "c1", "")
+    if batch_norm:
+        text += SIMPLE.format("bn", "BatchNorm", "c1r", "") + SIMPLE.format("n1", "Power", "bn", "")
+    else:
+        text += SIMPLE.format("n1", "LRN", "c1r", "lrn_param { local_size: 3 alpha: 0.1 }")
+    text += CONV.format("c2", "n1", "shared", 8) + SIMPLE.format("c2r", "PReLU", "c2", "") + CONV.format("c3", "c2r", "shared", 8)
+    text += SIMPLE.format("sc", "Scale", "c3", "scale_param { bias_term: true }")
+    text += 'layer { name: "sum" type: "Eltwise" bottom: "sc" bottom: "n1" top: "sum" }\n'
+    text += 'layer { name: "both" type: "Concat" bottom: "sum" bottom: "c2r" top: "both" }\n'
+    text += SIMPLE.format("p", "Pooling", "both", "pooling_param { pool: MAX kernel_size: 3 stride: 2 }")
+    text += CONV.format("c4", "p", "c4", 6) + SIMPLE.format("t", "TanH", "c4", "") + SIMPLE.format("drop", "Dropout", "t", "")
+    text += SIMPLE.format("ip", "InnerProduct", "drop", 'inner_product_param { num_output: 4 weight_filler { type: "xavier" } }')
+    return text + 'layer { name: "loss" type: "SoftmaxWithLoss" bottom: "ip" bottom: "y" top: "loss" }\n'
+
+
+def solver_of(text: str) -> Any:
+    settings = "base_lr: 0.05 lr_policy: 'fixed' momentum: 0.9 max_iter: 10 random_seed: 3 snapshot_after_train: false"
+    return text_format.Parse(f"net_param {{ {text} }} {settings}", proto.SolverParameter())
+
+
+def trained(device: Any, **settings: Any) -> tuple[dict[str, list[np.ndarray]], Any]:
+    solver = Solver(solver_of(net()), device, **settings)
+    solver.step(2)
+    variant = solver._train_variants()[0]
+    parameters = solver.network.parameter_arrays()
+    solver.close()
+    return parameters, variant
+
+
+def refuses(device: Any, limit: int) -> bool:
+    try:
+        trained(device, memory_limit=limit)
+    except Error:
+        return True
+    return False
+
+
+def close(split: dict[str, list[np.ndarray]], whole: dict[str, list[np.ndarray]]) -> None:
+    for name in whole:
+        for a, b in zip(split[name], whole[name]):
+            np.testing.assert_allclose(a, b, rtol=0, atol=2e-6 * max(np.abs(b).max(), 1e-3), err_msg=name)
+
+
+@pytest.fixture(autouse=True)
+def small_values_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (masks, recompute):
+        monkeypatch.setattr(module, "LEAST", 1024)
+    monkeypatch.setattr(record, "FLUSH", 1)
+
+
+def graph_of(text: str) -> Any:
+    return build(phase_net(text_format.Parse(text, proto.NetParameter()), proto.TRAIN), proto.TRAIN)
+
+
+def test_cuts() -> None:
+    graph = graph_of(net())
+    assert [graph.nodes[index].name for index in cuts(graph, lambda name: False)] == ["n1", "p", "c4"]  # t costs what c4 does and is not smaller
+    assert not cuts(graph, lambda name: name == "c1")  # somebody looks at what would exist in pieces only
+    assert not cuts(graph_of(net(batch_norm=True)), lambda name: False)  # the statistics of a batch need all of it
+
+
+@pytest.mark.parametrize(("cut", "pieces"), [("n1", 3), ("both", 2), ("p", 12), ("t", 4)])
+def test_gradients_of_pieces(device: Any, cut: str, pieces: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole, _ = trained(device)
+    original = compiling._Job.compiled
+
+    def split(job: Any, budget: int | None = None, given: Split | None = None) -> Any:
+        index = next(i for i, node in enumerate(job.graph.nodes) if node.name == cut)
+        return original(job, budget, Split(index, pieces))
+
+    monkeypatch.setattr(compiling._Job, "compiled", split)
+    monkeypatch.setenv("OCAFFE_POISON", "1")
+    parts, variant = trained(device)
+    assert sum(launch.layer == "c1" and launch.phase == "forward" for launch in variant.recording.schedule) >= pieces
+    close(parts, whole)
+
+
+def test_a_limit_that_recomputation_cannot_keep(device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole, variant = trained(device)
+    fixed, usual = fixed_bytes([variant.recording.schedule]), variant.plan.total
+    limits = (fixed + usual * share // 100 for share in range(95, 20, -5))
+    with monkeypatch.context() as patch:
+        patch.setattr(compiling, "cuts", lambda graph, kept: [])
+        limit = next(limit for limit in limits if refuses(device, limit))
+    parts, small = trained(device, memory_limit=limit)
+    assert fixed + small.plan.total <= limit
+    first, split = (sum(step.layer == "c1" and step.phase == "forward" for step in each.recording.schedule) for each in (variant, small))
+    assert split > first  # in pieces
+    close(parts, whole)

@@ -1,0 +1,78 @@
+"""Parts of tensors that are used where they lie: no copies are left, and no bit is different."""
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from google.protobuf import text_format
+
+from ocaffe import proto
+from ocaffe.solver.solver import Solver
+from tests.passes.test_traps import DATA, SETTINGS, classified, conv, layer, same, small_values_count  # noqa: F401  (a fixture)
+from tests.passes.test_traps import trained as all_parameters
+
+SLICES = """layer { name: "parts" type: "Slice" bottom: "wide" top: "p0" top: "p1" top: "p2" slice_param { slice_point: 3 slice_point: 8 } }
+layer { name: "inner" type: "Slice" bottom: "p1" top: "q0" top: "q1" slice_param { slice_point: 1 } }\n"""
+
+
+def net() -> str:
+    text = DATA + conv("wide", "im", 12) + SLICES + conv("a", "p0") + conv("b", "p2") + conv("c", "q0") + conv("d", "q1")
+    text += layer("Concat", "ab", "a b") + layer("Concat", "abc", "ab c") + conv("size", "d", 7)
+    text += layer("Crop", "cut", "abc size", more="crop_param { axis: 1 offset: 4 offset: 0 offset: 0 }") + layer("Eltwise", "end", "cut size")
+    return text + classified("end")
+
+
+def trained(device: Any) -> tuple[Any, list[str]]:
+    solver = Solver(text_format.Parse(f"net_param {{ {net()} }} {SETTINGS}", proto.SolverParameter()), device)
+    solver.step(5)
+    found = solver.network.parameter_arrays(), [launch.layer for launch in solver._train_variants()[0].recording.schedule if launch.copies is not None]
+    solver.close()
+    return found
+
+
+def test_slices_concats_and_channel_crops_copy_nothing(device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OCAFFE_POISON", "1")
+    shared, copies = trained(device)
+    assert not copies
+    monkeypatch.setenv("OCAFFE_PLAN", "none")
+    separate, copies = trained(device)
+    assert {"parts", "inner", "ab", "abc", "cut"} <= set(copies)
+    same(shared, separate)
+
+
+def read_before_the_copy() -> str:
+    """`u` reads what a Slice parts later, whose part a sum then overwrites; a Concat of what was concatenated, after a reader of it."""
+    text = DATA + conv("b", "im") + conv("u", "im", 4) + conv("c", "b")
+    text += layer("Slice", "parts", "b", "t0", 'top: "t1" slice_param { slice_point: 4 }') + layer("Eltwise", "s", "t0 u") + layer("Eltwise", "s1", "t1 s")
+    text += conv("p", "im", 4) + conv("q", "p", 4) + layer("Concat", "cat", "p q") + layer("Eltwise", "e", "cat c") + layer("Concat", "end", "e q s1")
+    return text + classified("end")
+
+
+def computed_again() -> str:
+    """What is dropped after forward is sliced; one part has two readers, one is reshaped."""
+    text = DATA + conv("a", "im") + layer("BatchNorm", "n", "a") + layer("ReLU", "r", "n")
+    text += layer("Slice", "parts", "r", "t0", 'top: "t1" slice_param { slice_point: 3 }') + conv("b", "t0", 5) + conv("c", "t0", 5)
+    text += layer("Flatten", "flat", "t1", more="flatten_param { axis: 2 }")
+    text += layer("Reshape", "back", "flat", more="reshape_param { shape { dim: 0 dim: 0 dim: 12 dim: 12 } }") + conv("d", "back", 5)
+    return text + layer("Eltwise", "sum", "b c d") + classified("sum")
+
+
+def changed_in_between() -> str:
+    """Parameters and statistics that one layer changes while another's values would be computed again from them."""
+    shared = 'param { name: "s" } param { name: "t" } scale_param { bias_term: true }'
+    statistics = 'param { name: "m" } param { name: "v" } param { name: "w" }'
+    text = DATA + conv("k", "im", 3) + layer("Scale", "s1", "im", more=shared) + layer("ReLU", "r1", "s1")
+    text += layer("Eltwise", "m", "r1 k", more="propagate_down: false propagate_down: true eltwise_param { operation: PROD }")
+    text += layer("Scale", "s2", "m", more=shared) + conv("a", "s2") + layer("TanH", "ta", "a")
+    text += layer("BatchNorm", "n1", "ta", more=f"{statistics} batch_norm_param {{ use_global_stats: true }}") + layer("ReLU", "r2", "n1") + conv("b", "r2")
+    return text + layer("BatchNorm", "n2", "b", more=statistics) + layer("ReLU", "r3", "n2") + conv("c", "r3") + classified("c")
+
+
+@pytest.mark.usefixtures("small_values_count")
+@pytest.mark.parametrize("net", [read_before_the_copy, computed_again, changed_in_between])
+def test_the_order_of_readers_and_writers_counts(net: Any, device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = f"net_param {{ {net()} }} {SETTINGS}"
+    rewritten = all_parameters(device, text, 3)
+    for name in ("PLAN", "RECOMPUTE"):
+        monkeypatch.setenv(f"OCAFFE_{name}", "none")
+    same(rewritten, all_parameters(device, text, 3))

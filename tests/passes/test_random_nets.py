@@ -1,0 +1,36 @@
+"""Random nets train to the same parameters with all rewrites, with a split batch under poison, and with none at all."""
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ocaffe.graph import record
+from ocaffe.passes import recompute
+from ocaffe.passes import sign_masks as masks
+from tests.passes.random_nets import RandomNet
+from tests.passes.test_traps import SETTINGS, trained
+
+PLAIN = {"OCAFFE_PLAN": "none", "OCAFFE_RECOMPUTE": "none", "OCAFFE_FUSE": "0"}
+EXTRAS = ("", "", " iter_size: 2", " clip_gradients: 0.5", " weight_decay: 0.01")
+ROUNDING = 1e-5  # of the largest magnitude: an expression that was fused may round once less
+SEEDS = [*range(6), *(pytest.param(seed, marks=pytest.mark.sweep) for seed in range(6, 200))]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_rewrites_change_no_more_than_rounding(seed: int, device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (masks, recompute):
+        monkeypatch.setattr(module, "LEAST", 64)
+    monkeypatch.setattr(record, "FLUSH", 1)
+    text = f"net_param {{ {RandomNet(seed).text} }} {SETTINGS}{random.Random(seed).choice(EXTRAS)}"
+    monkeypatch.setenv("OCAFFE_POISON", "1")
+    rewritten = trained(device, text, 2)
+    monkeypatch.delenv("OCAFFE_POISON")
+    for name, value in PLAIN.items():
+        monkeypatch.setenv(name, value)
+    plain = trained(device, text, 2)
+    for layer, arrays in plain.items():
+        for ours, exact in zip(rewritten[layer], arrays):
+            assert np.abs(ours - exact).max(initial=0) <= ROUNDING * max(np.abs(exact).max(initial=0), 1e-2), layer
