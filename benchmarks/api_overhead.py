@@ -1,4 +1,4 @@
-"""What `net.forward()` of the Python API takes beyond the tape alone, for LeNet with a batch of 1: the worst case, as nothing on the device takes long.
+"""What `net.forward()` of the Python API takes beyond the commands alone, for LeNet with a batch of 1: the worst case, as nothing on the device takes long.
 
     python benchmarks/api_overhead.py [device]
 
@@ -28,8 +28,8 @@ def main() -> int:
     net.forward()
     variant, queue = net._engine.current(), net._network.session.device.queue
 
-    def tape() -> None:
-        variant.tape.run(0, variant.recording.forward_end)
+    def commands() -> None:
+        variant.commands.run(0, variant.recording.forward_end)
         queue.finish()
 
     def keywords() -> None:
@@ -40,7 +40,7 @@ def main() -> int:
         net.forward()
 
     passes: dict[str, Callable[[], object]] = {
-        "the tape alone": tape, "net.forward()": net.forward, f"net.forward({name}=...)": keywords, "data[...] = x; forward()": blobs,
+        "the commands alone": commands, "net.forward()": net.forward, f"net.forward({name}=...)": keywords, "data[...] = x; forward()": blobs,
     }  # fmt: skip
     times: dict[str, list[float]] = {what: [] for what in passes}
     for _ in range(ROUNDS):
@@ -48,13 +48,13 @@ def main() -> int:
             begin = time.perf_counter()
             run()
             times[what].append(1e6 * (time.perf_counter() - begin))
-    base = float(np.percentile(times["the tape alone"], 10))
+    base = float(np.percentile(times["the commands alone"], 10))
     print(f"LeNet, batch 1, {net._network.session.device.name}")
     for what, found in times.items():
         low, middle = np.percentile(found, [10, 50])
         print(f"{what:<26}{middle:9.0f} us median{low:9.0f} us fastest tenth   x {low / base:.2f}")
     ratio = float(np.percentile(times["net.forward()"], 10)) / base
-    print(f"net.forward() takes {ratio:.2f} times the tape, aim {AIM}: {'reached' if ratio < AIM else 'MISSED'}")
+    print(f"net.forward() takes {ratio:.2f} times the commands, aim {AIM}: {'reached' if ratio < AIM else 'MISSED'}")
     return int(ratio >= AIM)
 
 

@@ -102,8 +102,8 @@ def ocaffe_ms(case: Case) -> float:
                 pinned[...] = images
                 images = pinned
             return timed(lambda count: [net.forward(data=images) for _ in range(count)], lambda: None, case)
-        tape = net._network.bound().tape
-        return timed(lambda count: [tape.run() for _ in range(count)], device.queue.finish, case)
+        commands = net._network.bound().commands
+        return timed(lambda count: [commands.run() for _ in range(count)], device.queue.finish, case)
 
 
 def streamed(message: Any) -> Any:

@@ -30,7 +30,7 @@ from ocaffe.compiler.network import phase_net  # noqa: E402
 from ocaffe.data.datum import encode_datum  # noqa: E402
 from ocaffe.data.writer import LmdbWriter  # noqa: E402
 from ocaffe.graph.build import build  # noqa: E402
-from ocaffe.graph.options import Choices  # noqa: E402
+from ocaffe.graph.options import NetOptions  # noqa: E402
 from ocaffe.graph.parameters import ParameterGroup  # noqa: E402
 from ocaffe.ir.target import Target  # noqa: E402
 from ocaffe.model.blob import write_blobproto  # noqa: E402
@@ -94,7 +94,7 @@ def planning_seconds(folder: pathlib.Path) -> float:
     times = []
     for _ in range(3):
         started = time.perf_counter()
-        compile_net(graph, group, Target(max_allocation=1 << 40), Choices(), Switches(), updater)
+        compile_net(graph, group, Target(max_allocation=1 << 40), NetOptions(), Switches(), updater)
         times.append(time.perf_counter() - started)
     return statistics.median(times)
 

@@ -1,4 +1,4 @@
-"""Run what a Recorder recorded, every Ref in a buffer of its own: for tests of single operations and kernels, without planner and tape."""
+"""Run what a Recorder recorded, every Ref in a buffer of its own: for tests of single operations and kernels, without planner and commands."""
 from __future__ import annotations
 
 import contextlib
@@ -136,6 +136,6 @@ def execute(rec: Recorder, context: Any, feeds: dict[Ref, np.ndarray], fetches: 
         cl.enqueue_copy(queue, array, buffers[root])
         edge = guard * root.dtype.itemsize
         after = array.view(np.uint8)
-        assert root is not rec.arrivals or not array[guard:-guard].any(), "counters that are not zero"
+        assert root is not rec.completion_counters or not array[guard:-guard].any(), "counters that are not zero"
         assert (after[:edge] == before[:edge]).all() and (after[-edge:] == before[-edge:]).all(), f"{root}: written outside"
     return [window(ref).copy().reshape(ref.shape) for ref in fetches]

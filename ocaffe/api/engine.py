@@ -13,11 +13,11 @@ from typing import Protocol
 import numpy as np
 
 from ocaffe.api.names import Names, What
-from ocaffe.cl.command_list import Tape
+from ocaffe.cl.command_list import CommandList
 from ocaffe.cl.session import Session
-from ocaffe.compiler.network import Network, Variant
+from ocaffe.compiler.network import CompiledNet, Network
 from ocaffe.errors import Error
-from ocaffe.graph.options import Choices
+from ocaffe.graph.options import NetOptions
 from ocaffe.ir.graph import Blob, Parameter
 from ocaffe.ir.tensor import Ref, Role, Shape
 
@@ -58,26 +58,26 @@ class Lease:
 
 
 class Engine:
-    """A network with its present shapes and choices, and the arrays of it that scripts have.
+    """A network with its present shapes and options, and the arrays of it that scripts have.
 
     `fixed`: what a solver, which owns the network, records its passes with; then the memory stays where it is.
     """
 
-    def __init__(self, network: Network, lease: Lease, fixed: Choices | None = None) -> None:
+    def __init__(self, network: Network, lease: Lease, fixed: NetOptions | None = None) -> None:
         self.network, self.lease, self.fixed = network, lease, fixed is not None
         lease.engines.add(self)
         self.closed = False
         self.shapes: dict[str, Shape] = {}  # asked for, not yet carried through the net
-        self.choices = fixed or network.choices
-        if fixed and self.choices.backward:  # as the solver's own passes when somebody looks (Solver._pass_choices)
-            self.choices = replace(self.choices, hold_gradients=True, accumulate=True)
-        self.variant: Variant | None = None
-        self._state: tuple[Choices, int] | None = None  # that the variant is of: looking it up takes as long as a small launch
-        self.shown: Variant | None = None  # another one that a solver ran last, whose outputs are shown
-        self.slot: int | None = None  # the number of the last run in the variant's tape, which backward goes on with
+        self.options = fixed or network.options
+        if fixed and self.options.backward:  # as the solver's own passes when somebody looks (Solver._pass_options)
+            self.options = replace(self.options, hold_gradients=True, accumulate=True)
+        self.compiled: CompiledNet | None = None
+        self._state: tuple[NetOptions, int] | None = None  # that the compiled is of: looking it up takes as long as a small launch
+        self.shown: CompiledNet | None = None  # another one that a solver ran last, whose outputs are shown
+        self.slot: int | None = None  # the number of the last run in the compiled's commands, which backward goes on with
         self.mirrors: dict[tuple[str, str], Mirror] = {}  # of blobs, by "data" or "diff" and name; those of parameters belong to the session
         self.hooks: dict[str, list[Hook]] = {"before_forward": [], "after_forward": [], "before_backward": [], "after_backward": []}
-        self.reach = len(network.graph.nodes)  # up to which layer the present variant has run
+        self.reach = len(network.graph.nodes)  # up to which layer the present compiled has run
         self._gradients: dict[Parameter, Ref] = {}
         self.names = Names(network.graph)
 
@@ -96,16 +96,16 @@ class Engine:
 
     # -- Refs --------------------------------------------------------------------------------------------------------
 
-    def current(self) -> Variant:
-        """The bound variant for the present shapes and choices. Raises Error on a closed net."""
+    def current(self) -> CompiledNet:
+        """The bound compiled for the present shapes and options. Raises Error on a closed net."""
         self.check_open()
         if self.shapes:
             self.reshape()
-        state = self.choices, self.network.inferences
-        if self.variant is None or state != self._state or self.variant.tape not in self.session.tapes:
-            self.variant = self.network.bound(self.choices)
+        state = self.options, self.network.inferences
+        if self.compiled is None or state != self._state or self.compiled.commands not in self.session.command_lists:
+            self.compiled = self.network.bound(self.options)
             self._state = state
-        return self.variant
+        return self.compiled
 
     def refs(self, name: str, what: What) -> tuple[Ref | None, Ref | None]:
         """Where to read and where to write a blob's data or diff; None: the net has no such diff. Raises Error for recycled memory.
@@ -113,13 +113,13 @@ class Engine:
         What whole passes run reads the last value of a name that layers work on in place, and writes the first (of a diff the other way round). What can run
         layer by layer reads and writes the value of the layer that was run last, as if all were one buffer, which in Caffe they are.
         """
-        if what == "data" and self.shown is not None and (output := self.shown.recording.data[name]).root in self.shown.tape.outputs.offsets:
+        if what == "data" and self.shown is not None and (output := self.shown.recording.data[name]).root in self.shown.commands.outputs.offsets:
             return output, output
-        if what == "diff" and not self.choices.backward:
+        if what == "diff" and not self.options.backward:
             self.switch(backward=True)
         recording = self.current().recording
         first, last = (recording.first_data[name], recording.data[name]) if what == "data" else (recording.diff[name], recording.first_diff[name])
-        if self.choices.apart:
+        if self.options.apart:
             first = last = self._present(name, what)
         source, target = last if last is not None else first, first if first is not None else last
         if source is not None and not source.persistent and what == "diff" and target is not None and target.persistent:
@@ -130,8 +130,8 @@ class Engine:
 
     def readable(self, name: str) -> bool:
         """Whether the diff of a blob has memory that no other blob uses, or does not exist (then it is zero)."""
-        assert self.variant is not None
-        ref = self.variant.recording.first_diff[name]
+        assert self.compiled is not None
+        ref = self.compiled.recording.first_diff[name]
         return ref is None or ref.persistent
 
     def gradient(self, parameter: Parameter) -> Ref | None:
@@ -149,9 +149,9 @@ class Engine:
     def write(self, ref: Ref, array: np.ndarray) -> None:
         self._tape(ref).write(ref, array)
 
-    def _tape(self, ref: Ref) -> Tape:
-        shown = self.shown is not None and ref.root in self.shown.tape.outputs.offsets
-        return (self.shown if shown and self.shown is not None else self.variant or self.current()).tape
+    def _tape(self, ref: Ref) -> CommandList:
+        shown = self.shown is not None and ref.root in self.shown.commands.outputs.offsets
+        return (self.shown if shown and self.shown is not None else self.compiled or self.current()).commands
 
     def is_fed(self, name: str) -> bool:
         """Whether a blob gets its shape from outside: the top of an Input or data layer."""
@@ -160,14 +160,14 @@ class Engine:
 
     # -- arrays of scripts -------------------------------------------------------------------------------------------
 
-    def before(self) -> Variant:
+    def before(self) -> CompiledNet:
         """Bring what scripts wrote to the device; `after` must follow."""
-        variant = self.current()
+        compiled = self.current()
         session = self.session
         touched, session.touched = session.touched, []
         for mirror in touched:
             mirror.flush()
-        return variant
+        return compiled
 
     def after(self) -> None:
         """Refresh the arrays that scripts still hold."""
@@ -197,12 +197,12 @@ class Engine:
         shapes, self.shapes = self.shapes, {}
         self.network.reshape(shapes)
         self.forget_arrays()
-        self.variant = None
+        self.compiled = None
 
     def move(self, lease: Lease) -> None:
-        """Go on in another session, which has adopted the buffers of this one; tapes are made anew."""
+        """Go on in another session, which has adopted the buffers of this one; command_lists are made anew."""
         self.network.move_to(lease.session)
-        self.variant = None
+        self.compiled = None
         self.lease.engines.discard(self)
         lease.engines.add(self)
         self.lease = lease
@@ -234,11 +234,11 @@ class Engine:
             if shapes:
                 network.reshape(shapes)
                 self.forget_arrays()
-        variant, self.shown = self.current(), None
+        compiled, self.shown = self.current(), None
         if first == 0:
-            variant.tape.set_step(RATE=0.0, ITERATION=network.runs, PASS=0, SAMPLE=0)
+            compiled.commands.set_step(RATE=0.0, ITERATION=network.runs, PASS=0, SAMPLE=0)
             network.runs += 1
-            self.slot = variant.tape.runs
+            self.slot = compiled.commands.runs
         for begin, end in self._stops(first, last, "before_forward", "after_forward"):
             self._enter("data", begin, begin > 0)
             self._call("before_forward", begin)
@@ -250,52 +250,52 @@ class Engine:
             self._next_batch()
 
     def _run_forward(self, begin: int, end: int) -> None:
-        variant = self.current()
-        if variant.recording.forward_ranges:
-            variant = self.network.run(variant, variant.recording.forward_ranges[begin][0], lambda recording: recording.forward_ranges[end][1])
-        if variant is not self.variant:  # of other shapes, which were measured
+        compiled = self.current()
+        if compiled.recording.forward_ranges:
+            compiled = self.network.run(compiled, compiled.recording.forward_ranges[begin][0], lambda recording: recording.forward_ranges[end][1])
+        if compiled is not self.compiled:  # of other shapes, which were measured
             self.forget_arrays()
-            self.variant, self._state = variant, (self.choices, self.network.inferences)
-        if self.choices.apart:
+            self.compiled, self._state = compiled, (self.options, self.network.inferences)
+        if self.options.apart:
             self.names.ran("data", begin, end)
 
     def _next_batch(self) -> None:
-        assert self.variant is not None
-        self.variant.tape.runs += 1
+        assert self.compiled is not None
+        self.compiled.commands.runs += 1
         self.network.advance()
 
     def backward(self, first: int, last: int) -> None:
         """Run backward from layer index `first` down to `last`, with what the last forward left. Raises Error where that is gone."""
         nodes = self.network.graph.nodes
-        if not self.choices.backward:
+        if not self.options.backward:
             self.switch(backward=True)
-        variant = self.current()
-        arena = variant.tape.arena
-        if variant.plan.slabs and (arena.tape is not variant.tape or self.reach < first):
+        compiled = self.current()
+        arena = compiled.commands.arena
+        if compiled.plan.slabs and (arena.commands is not compiled.commands or self.reach < first):
             fact = "what backward needs of forward is not in memory: forward has not run, or another pass used the memory since"
             raise Error(fact, fix="run forward directly before backward")
-        again = bool(variant.plan.slabs) and arena.reached != variant.recording.forward_end  # what backward reads may be overwritten by the first backward
+        again = bool(compiled.plan.slabs) and arena.reached != compiled.recording.forward_end  # what backward reads may be overwritten by the first backward
         if first < len(nodes) - 1 or last > 0 or again or self._layerwise("before_backward", "after_backward"):
             self._check_diffs(first, last)
             self.switch(apart=True)
         for begin, end in self._stops(first, last, "before_backward", "after_backward"):
             self._enter("diff", begin, begin < len(nodes) - 1)
             self._call("before_backward", begin)
-            variant = self.before()
-            found = variant.recording.backward_ranges
+            compiled = self.before()
+            found = compiled.recording.backward_ranges
             ranges = [found[index] for index in range(begin, end - 1, -1) if index in found]
             if ranges:
-                variant.tape.run(ranges[0][0], ranges[-1][1], self.slot)
-            if self.choices.apart:
+                compiled.commands.run(ranges[0][0], ranges[-1][1], self.slot)
+            if self.options.apart:
                 self.names.ran("diff", begin, end)
             self.after()
             self._call("after_backward", end)
 
     def loss(self, first: int, last: int) -> float:
         """Sum of what the layers from index `first` to `last` add to the loss, as of the last run."""
-        assert self.variant is not None
+        assert self.compiled is not None
         layers = [index for index, node in enumerate(self.network.graph.nodes) for top in node.tops if top.loss_weight]
-        losses = zip(layers, self.variant.recording.losses)
+        losses = zip(layers, self.compiled.recording.losses)
         return float(sum(np.float32(weight) * self.read(ref).sum(dtype=np.float32) for index, (ref, weight) in losses if first <= index <= last))
 
     # -- parts of a net ----------------------------------------------------------------------------------------------
@@ -306,7 +306,7 @@ class Engine:
 
     def _enter(self, what: What, index: int, carry: bool) -> None:
         """Before layer `index` runs: what names that layers work on in place hold becomes, with `carry`, the value that this layer reads."""
-        if not self.choices.apart:
+        if not self.options.apart:
             return
         blobs = self.current().recording.blobs
         for old, new in self.names.enter(what, index):
@@ -335,40 +335,40 @@ class Engine:
                     raise Error(fact, fix=f"Net(..., keep=['{blob.name}'])")
 
     def _keeps(self, blob: Blob) -> bool:
-        while not self.choices.keeps(blob.name) and blob.producer is not None and blob.producer.type == "Split":
+        while not self.options.keeps(blob.name) and blob.producer is not None and blob.producer.type == "Split":
             blob = blob.producer.bottoms[0]
-        return self.choices.keeps(blob.name)
+        return self.options.keeps(blob.name)
 
     def switch(self, backward: bool = False, apart: bool = False, anew: bool = False) -> None:
         """Go on with another recording of the net, with all values as the last forward pass left them (which it repeats) and the diffs as they are.
 
         Where it cannot be repeated, raises Error, or with `anew` does without: then forward begins at the first layer.
         """
-        choices = replace(self.choices, backward=self.choices.backward or backward, apart=self.choices.apart or apart)
-        if choices == self.choices:
+        options = replace(self.options, backward=self.options.backward or backward, apart=self.options.apart or apart)
+        if options == self.options:
             return
         graph, old = self.network.graph, self.current()
-        arena, was = old.tape.arena, old.recording
-        ran = arena.tape is old.tape if old.plan.slabs else self.slot is not None
+        arena, was = old.commands.arena, old.recording
+        ran = arena.commands is old.commands if old.plan.slabs else self.slot is not None
         back = arena.reached > was.forward_end
-        if not self.choices.apart:
+        if not self.options.apart:
             self.names.restart(ran, back)
         stands = {what: dict(now) for what, now in self.names.now.items()}
-        there: dict[What, bool] = {"data": ran, "diff": self.choices.backward}
-        kept = [(name, what, self._present(name, what)) for name in graph.blobs if self.choices.keeps(name) for what in there if there[what]]
+        there: dict[What, bool] = {"data": ran, "diff": self.options.backward}
+        kept = [(name, what, self._present(name, what)) for name in graph.blobs if self.options.keeps(name) for what in there if there[what]]
         values = [(name, what, self.read(ref)) for name, what, ref in kept if ref is not None and ref.persistent]
-        step, before = old.tape.read(was.step), self.choices
-        self.choices = choices
+        step, before = old.commands.read(was.step), self.options
+        self.options = options
         try:
             new = self.current()
         except Error as error:
-            self.choices = before
+            self.options = before
             if apart:
                 raise Error(f"to run a part of the net, every blob needs memory of its own: {error.fact}", place=error.place, fix=error.fix) from error
             raise
         self.reach = len(graph.nodes)
         if ran and not (anew and self._once()):
-            new.tape.write(new.recording.step, step)
+            new.commands.write(new.recording.step, step)
             self._repeat()
         elif ran:
             self.reach = -1
@@ -385,11 +385,11 @@ class Engine:
         blob = self.names.now[what].get(name) or self.network.graph.blobs[name]
         return self.current().recording.blobs[blob][what == "diff"]
 
-    def together(self, shown: Variant | None = None) -> None:
+    def together(self, shown: CompiledNet | None = None) -> None:
         """Go on with the recording of whole passes, which a solver has run, or with one of its own."""
         self.shown = shown
-        if self.choices.apart:
-            self.choices, self.variant = replace(self.choices, apart=False), None
+        if self.options.apart:
+            self.options, self.compiled = replace(self.options, apart=False), None
 
     def _repeat(self) -> None:
         """Run the last forward pass once more, with the same batch and dice; running statistics advance but once."""
@@ -404,7 +404,7 @@ class Engine:
         recording = self.current().recording
         running = {ref for launch in recording.schedule[: recording.forward_end] for ref in launch.writes if ref.root.role is Role.PARAMETER}
         statistics = [(ref, self.read(ref)) for ref in running]
-        self.slot = self.current().tape.runs
+        self.slot = self.current().commands.runs
         self._run_forward(0, len(network.graph.nodes) - 1)
         for ref, value in statistics:
             self.write(ref, value)

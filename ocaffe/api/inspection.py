@@ -7,12 +7,12 @@ from ocaffe.profiling.profile import NetPlan, NetProfile, measure
 
 
 def plan_of(engine: Engine) -> NetPlan:
-    variant = engine.current()
-    fixed = {ROLES.get(role, "kept blobs"): 0 for role in persistent([variant.recording.schedule])}
-    for role, size in persistent([variant.recording.schedule]).items():
+    compiled = engine.current()
+    fixed = {ROLES.get(role, "kept blobs"): 0 for role in persistent([compiled.recording.schedule])}
+    for role, size in persistent([compiled.recording.schedule]).items():
         fixed[ROLES.get(role, "kept blobs")] += size
-    plan, name = variant.plan, engine.network.graph.message.name or "net"
-    return NetPlan(fixed, plan.total, plan.lower_bound, len(variant.recording.schedule), tuple(report(name, variant.recording.schedule, plan)))
+    plan, name = compiled.plan, engine.network.graph.message.name or "net"
+    return NetPlan(fixed, plan.total, plan.lower_bound, len(compiled.recording.schedule), tuple(report(name, compiled.recording.schedule, plan)))
 
 
 def profile(engine: Engine, iterations: int, backward: bool) -> NetProfile:

@@ -23,7 +23,7 @@ from ocaffe.cl.pinned import pinned
 from ocaffe.cl.session import Arena, Session
 from ocaffe.compiler.network import Network, phase_net
 from ocaffe.errors import Error, shape_text
-from ocaffe.graph.options import ALL, Choices
+from ocaffe.graph.options import ALL, NetOptions
 from ocaffe.layers.memory_data import MemoryData
 from ocaffe.model.text import read_net
 from ocaffe.model.weights import read_weights, write_weights
@@ -79,10 +79,10 @@ class Net:
         own = not isinstance(device, Device)
         session = Session(runtime.open_device(device) if not isinstance(device, Device) else device)
         kept, memory_limit = kept_names(keep), whole_bytes(memory_limit)
-        choices = Choices(backward=phase == proto.TRAIN, keep=kept, observed_diffs=True, hold_gradients=True, accumulate=True,
-                          limit=memory_limit, prepare=phase == proto.TEST, seed=seed)  # fmt: skip
+        options = NetOptions(backward=phase == proto.TRAIN, keep=kept, observed_diffs=True, hold_gradients=True, accumulate=True,
+                          limit=memory_limit, prepack_weights=phase == proto.TEST, seed=seed)  # fmt: skip
         net = phase_net(message, phase, given.level, given.stages)
-        network = Network(net, phase, session, choices, quiet=True, weights=[] if weights is None else [weights], arena=Arena())
+        network = Network(net, phase, session, options, quiet=True, weights=[] if weights is None else [weights], arena=Arena())
         unknown = sorted(kept - ALL - set(network.graph.blobs))
         if unknown:
             place = network.graph.message.source_file or None
@@ -93,10 +93,10 @@ class Net:
             network.copy_weights(read_weights(weights), weights)
 
     @classmethod
-    def _of(cls, network: Network, lease: Lease, choices: Choices) -> Net:
-        """The API of a net that a solver runs, with these choices."""
+    def _of(cls, network: Network, lease: Lease, options: NetOptions) -> Net:
+        """The API of a net that a solver runs, with these options."""
         self = cls.__new__(cls)
-        self._attach(Engine(network, lease, choices))
+        self._attach(Engine(network, lease, options))
         return self
 
     def _attach(self, engine: Engine) -> None:

@@ -50,8 +50,8 @@ class Solver:
         opened = runtime.open_device(device) if not isinstance(device, Device) else device
         self._solver = Training(param, opened, file=path, keep=kept, memory_limit=memory_limit)
         self._lease = Lease(self._solver.session, own)
-        self.net = Net._of(self._solver.network, self._lease, self._solver._pass_choices(0)[0])
-        self.test_nets = [Net._of(network, self._lease, network.choices) for network in self._solver.test_networks]
+        self.net = Net._of(self._solver.network, self._lease, self._solver._pass_options(0)[0])
+        self.test_nets = [Net._of(network, self._lease, network.options) for network in self._solver.test_networks]
         self._callbacks: list[tuple[Callable[[], object], Callable[[], object]]] = []
         self._solver.on_start = lambda: self._call(0)
         self._solver.on_gradients = lambda: self._call(1)
@@ -124,7 +124,7 @@ class Solver:
 
         Both may read and change parameters, their diffs and blobs. Raises Error for a solver with keep=[], which holds no gradients.
         """
-        if not self._solver.network.choices.keep:
+        if not self._solver.network.options.keep:
             raise Error("a solver with keep=[] updates while it goes backward and holds no gradients", fix="leave keep away, or name a blob")
         start, ready = (on_start.on_start, on_start.on_gradients_ready) if on_gradients_ready is None else (on_start, on_gradients_ready)
         self._callbacks.append((start, ready))

@@ -14,7 +14,7 @@ import numpy as np
 from ocaffe.cl.device import Device
 from ocaffe.cl.session import Session
 from ocaffe.compiler.network import Network
-from ocaffe.graph.options import Choices
+from ocaffe.graph.options import NetOptions
 from ocaffe.ir.graph import Blob, Node
 from ocaffe.ir.launch import Access, Launch, Measure
 from ocaffe.ir.tensor import Ref, widened
@@ -50,10 +50,10 @@ class Side:
     """The net on one device; `plain`: nothing merged or computed again, and every value in memory of its own."""
 
     def __init__(self, message: Any, phase: int, device: Device, plain: bool, weights: Sequence[str] = (), seed: int = 1) -> None:
-        choices = Choices(backward=True, hold_gradients=True, fuse=not plain, recompute=not plain, seed=seed)
-        self.network = Network(message, phase, Session(device), choices, weights=weights, quiet=True)
+        options = NetOptions(backward=True, hold_gradients=True, fuse=not plain, recompute=not plain, seed=seed)
+        self.network = Network(message, phase, Session(device), options, weights=weights, quiet=True)
         if not any(top.loss_weight for node in self.network.graph.nodes for top in node.tops):
-            self.network.choices = replace(choices, backward=False)  # nothing to go back from
+            self.network.options = replace(options, backward=False)  # nothing to go back from
         if plain:
             self.network.switches = replace(self.network.switches, share=False)
         self.network.fill_parameters()
@@ -76,10 +76,10 @@ class Side:
         shapes = network.next_shapes()
         if shapes:
             network.reshape(shapes)
-        variant = self._settled()
-        tape, schedule = variant.tape, variant.recording.schedule
+        compiled = self._settled()
+        commands, schedule = compiled.commands, compiled.recording.schedule
         network.session.clear(network.group.held)
-        self._start(variant)
+        self._start(compiled)
         at: dict[int, list[tuple[Key, Ref]]] = {}
         for key, ref in self._wanted():
             step = completed(schedule, ref, key[0])
@@ -87,31 +87,31 @@ class Side:
                 at.setdefault(step, []).append((key, ref))
         found = {}
         for step in range(len(schedule)):
-            tape.run(step, step + 1)
-            slot = tape.runs - (step + 1 == len(schedule))
+            commands.run(step, step + 1)
+            slot = commands.runs - (step + 1 == len(schedule))
             for key, ref in at.get(step, ()):
-                values = tape.read(ref, slot)
-                found[key] = sample(widened(values) if ref.halved else values)
+                values = commands.read(ref, slot)
+                found[key] = sample(widened(values) if ref.in_bf16 else values)
         for index, node in enumerate(network.graph.nodes):
             for parameter in node.params:
-                if parameter.diff is not None and network.choices.backward:
+                if parameter.diff is not None and network.options.backward:
                     found["backward", index, f"{PARAMETER}{parameter.index}"] = sample(network.session.read(parameter.diff))
         return found
 
     def _settled(self) -> Any:
-        """The variant for the shapes that this batch gives, also where these depend on data."""
-        variant = self.network.bound()
-        if any(isinstance(launch, Measure) for launch in variant.recording.schedule):
-            self._start(variant)
-            variant = self.network.run(variant)
+        """The compiled for the shapes that this batch gives, also where these depend on data."""
+        compiled = self.network.bound()
+        if any(isinstance(launch, Measure) for launch in compiled.recording.schedule):
+            self._start(compiled)
+            compiled = self.network.run(compiled)
             self.network.seek({})
-        return variant
+        return compiled
 
-    def _start(self, variant: Any) -> None:
-        variant.tape.set_step(RATE=0.0, ITERATION=0, PASS=0, SAMPLE=0)
+    def _start(self, compiled: Any) -> None:
+        compiled.commands.set_step(RATE=0.0, ITERATION=0, PASS=0, SAMPLE=0)
         for number, blob in enumerate(self.network.graph.inputs):
             array = np.zeros(blob.shape) if _tells_classes(blob) else np.random.default_rng(number).standard_normal(blob.shape)
-            variant.tape.write(variant.recording.first_data[blob.name], array)
+            compiled.commands.write(compiled.recording.first_data[blob.name], array)
 
     def _wanted(self) -> Iterator[tuple[Key, Ref]]:
         nodes = self.network.graph.nodes
@@ -137,7 +137,7 @@ def _tells_classes(blob: Blob) -> bool:
 def _bases(ref: Ref | None) -> Iterator[Ref]:
     while ref is not None:
         yield ref
-        ref = None if ref.takes_over else ref.base
+        ref = None if ref.reuses_storage else ref.base
 
 
 def completed(schedule: Sequence[Launch], value: Ref, phase: str) -> int | None:
@@ -152,7 +152,7 @@ def completed(schedule: Sequence[Launch], value: Ref, phase: str) -> int | None:
         for place, operand in enumerate(launch.operands):
             if operand.access is Access.READ:
                 continue
-            if launch.gated and value in _bases(operand.ref.base):
+            if launch.has_fused_relu and value in _bases(operand.ref.base):
                 return None  # the last sum is written as what a ReLU makes of it
             part_of_it = value in _bases(operand.ref)
             if not part_of_it and operand.ref not in _bases(value):

@@ -10,7 +10,7 @@ from ocaffe import proto
 from ocaffe.check.case import Finding, difference
 from ocaffe.cl.device import Device
 from ocaffe.cl.session import Session
-from ocaffe.compiler.network import Variant
+from ocaffe.compiler.network import CompiledNet
 from ocaffe.graph.parameters import ParameterGroup
 from ocaffe.ir.graph import Parameter
 from ocaffe.ir.recorder import Recorder
@@ -75,8 +75,8 @@ class UpdateCase:
         assert updater.average is not None
         rec = Recorder(device.target, train=True)
         updater(rec, group.held, rec.step)
-        tape = Variant.of_launches(session, rec).tape
-        session.bind([tape])
+        commands = CompiledNet.of_launches(session, rec).commands
+        session.bind([commands])
         weights = [rng.standard_normal(shape).astype(np.float32) for shape in SHAPES]
         states: list[State] = [{"w": w.astype(np.float64), "h": np.zeros(w.shape), "v": np.zeros(w.shape), "mean": np.zeros(w.shape)} for w in weights]
         for parameter, array in zip(params, weights):
@@ -85,8 +85,8 @@ class UpdateCase:
             gradients = [rng.standard_normal(shape).astype(np.float32) for shape in SHAPES]
             for gradient, offset in zip(gradients, group.offsets):
                 session.write(group.held.view(gradient.shape, offset), gradient)
-            tape.set_step(**updater.words(iteration, RATE), PASS=0, SAMPLE=0)
-            tape.run()
+            commands.set_step(**updater.words(iteration, RATE), PASS=0, SAMPLE=0)
+            commands.run()
             self._follow(solver, states, params, gradients, iteration)
         found = {"w": group.data, "h": updater.history[0], "v": updater.history[-1], "mean": updater.average}
         names = {"w": "weights", "h": "history", "v": "second history", "mean": "average"}

@@ -1,7 +1,7 @@
-"""The tape: a schedule bound to a device. Arguments are set once; a run is a loop of enqueues (DESIGN §5).
+"""The commands: a schedule bound to a device. Arguments are set once; a run is a loop of enqueues (DESIGN §5).
 
 What changes from run to run lives on the device: the step buffer, the staging slots, the outputs. `clSetKernelArg` does not keep a buffer alive,
-so the session owns all of them for as long as the tape exists.
+so the session owns all of them for as long as the commands exists.
 """
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ OUTPUT_SLOTS, OUTPUT_BYTES = 16, 1 << 14  # runs whose outputs lie on the device
 LATE = 0.05  # seconds after which outputs go to the host although there are slots left
 
 
-class Tape:
+class CommandList:
     """One schedule on one session. `prefetchers` feeds the uploads; `run` enqueues and returns at once.
 
     `apart`: a run may end or begin anywhere and leave outputs as an earlier one made them.
@@ -128,8 +128,8 @@ class Tape:
             kernel.set_scalar_arg_dtypes([getattr(arg, "dtype", None) for arg in (*args, *call.scalars)])
             kernel.set_args(*args, *call.scalars)
             kernels.append(kernel)
-        if launch.prepares:
-            return _PreparingAction(self, launch.writes[0].root, (kernels[0], size, local))
+        if launch.prepacks_weights:
+            return _PrepackAction(self, launch.writes[0].root, (kernels[0], size, local))
         return (kernels, size, local) if slots > 1 else (kernels[0], size, local)
 
     def locate(self, ref: Ref, slot: int = 0) -> tuple[Any, int]:
@@ -157,7 +157,7 @@ class Tape:
 
     def run(self, start: int = 0, stop: int | None = None, slot: int | None = None) -> None:
         """Enqueue the launches [start, stop); the first run after a bind may begin anywhere. `slot`: go on with an earlier run, whose number it is."""
-        assert len(self._actions) == len(self.schedule), "the tape is not bound"
+        assert len(self._actions) == len(self.schedule), "the commands is not bound"
         queue = self.session.device.queue
         enqueue = self.session.device.cl.enqueue_nd_range_kernel
         going_on = slot is not None
@@ -184,7 +184,7 @@ class Tape:
         for stream in self._streams:
             stream.ahead(slot)
         if self.plan.slabs:
-            self.arena.tape, self.arena.reached = self, len(self._actions) if stop is None else stop
+            self.arena.commands, self.arena.reached = self, len(self._actions) if stop is None else stop
 
     def fetch(self) -> Fetched:
         """What the last run leaves in the outputs, which later runs do not change; does not wait."""
@@ -205,7 +205,7 @@ class Tape:
                 timeline.add(launch, time.perf_counter() - begin)
 
     def read(self, ref: Ref, slot: int = 0) -> np.ndarray:
-        """A dense copy of a Ref of this tape; waits. `slot` tells which copy of a ring."""
+        """A dense copy of a Ref of this commands; waits. `slot` tells which copy of a ring."""
         if not ref.count:
             return np.empty(ref.shape, ref.dtype)
         if ref.root in self.outputs.offsets:
@@ -213,7 +213,7 @@ class Tape:
         return self.session.read(ref, self, slot)
 
     def write(self, ref: Ref, array: np.ndarray, slot: int = 0) -> None:
-        """Put an array into a Ref of this tape; waits."""
+        """Put an array into a Ref of this commands; waits."""
         if ref.root in self.outputs.offsets:
             self.outputs.write(ref, array)
         elif ref.count:
@@ -357,15 +357,15 @@ class Fetched:
 class _UploadAction:
     """Takes the next batch from the prefetcher and sends it to its slot; waits only for data, or for the oldest upload when the ring is full."""
 
-    def __init__(self, tape: Tape, launch: Upload) -> None:
-        self.tape = tape
+    def __init__(self, commands: CommandList, launch: Upload) -> None:
+        self.commands = commands
         self.source = launch.source
-        self.buffers = tape.session.buffers(launch.operands[0].ref.root)
+        self.buffers = commands.session.buffers(launch.operands[0].ref.root)
         self.open: deque[tuple[Any, Any]] = deque()
 
     def __call__(self, slot: int) -> Any:
-        device = self.tape.session.device
-        prefetcher = self.tape.prefetchers[self.source]
+        device = self.commands.session.device
+        prefetcher = self.commands.prefetchers[self.source]
         while self.open and (len(self.open) >= len(self.buffers) or complete(device.cl, self.open[0][0])):
             event, batch = self.open.popleft()
             event.wait()
@@ -379,50 +379,50 @@ class _UploadAction:
 class _StreamAction:
     """The same for large batches on a device with memory of its own: the transfer runs beside the kernels of the run before."""
 
-    def __init__(self, tape: Tape, launch: Upload) -> None:
-        self.tape = tape
+    def __init__(self, commands: CommandList, launch: Upload) -> None:
+        self.commands = commands
         self.source = launch.source
-        self.buffers = tape.session.buffers(launch.operands[0].ref.root)
+        self.buffers = commands.session.buffers(launch.operands[0].ref.root)
 
     def __call__(self, slot: int) -> Any:
-        session = self.tape.session
-        feed, prefetcher = session.feed(self.source), self.tape.prefetchers[self.source]
+        session = self.commands.session
+        feed, prefetcher = session.feed(self.source), self.commands.prefetchers[self.source]
         return feed.take(session.device, prefetcher, self.buffers[slot % len(self.buffers)], timed=session.timeline is not None)
 
     def ahead(self, slot: int) -> None:
         """After run `slot`, or a part of it, was enqueued."""
-        session, prefetcher = self.tape.session, self.tape.prefetchers.get(self.source)
+        session, prefetcher = self.commands.session, self.commands.prefetchers.get(self.source)
         if prefetcher is not None and session.timeline is None:
             now, following = (self.buffers[number % len(self.buffers)] for number in (slot, slot + 1))
             session.feed(self.source).send_ahead(session.device, prefetcher, now, following)
 
 
-class _PreparingAction:
+class _PrepackAction:
     """Makes something of the parameters if they changed since it was made."""
 
-    def __init__(self, tape: Tape, made: Ref, action: tuple[Any, ...]) -> None:
-        self.session, self.made, self.action = tape.session, made, action
+    def __init__(self, commands: CommandList, made: Ref, action: tuple[Any, ...]) -> None:
+        self.session, self.made, self.action = commands.session, made, action
 
     def __call__(self, slot: int) -> None:
-        if self.session.prepared.get(self.made) != self.session.written:
+        if self.session.prepacked.get(self.made) != self.session.written:
             self.session.device.cl.enqueue_nd_range_kernel(self.session.device.queue, *self.action)
-            self.session.prepared[self.made] = self.session.written
+            self.session.prepacked[self.made] = self.session.written
 
 
 class _HostAction:
     """Runs Python between device work; waits for the device first."""
 
-    def __init__(self, tape: Tape, launch: HostCall) -> None:
-        self.tape, self.launch = tape, launch
+    def __init__(self, commands: CommandList, launch: HostCall) -> None:
+        self.commands, self.launch = commands, launch
 
     def __call__(self, slot: int) -> None:
         assert self.launch.run is not None
-        self.tape.session.device.queue.finish()
-        self.launch.run(self.tape)
+        self.commands.session.device.queue.finish()
+        self.launch.run(self.commands)
 
 
 class Measured(Exception):
-    """The top shapes of a layer are others than the tape was recorded for; the run stopped after `step`."""
+    """The top shapes of a layer are others than the commands was recorded for; the run stopped after `step`."""
 
     def __init__(self, step: int, layer: Any, extent: tuple[Any, ...]) -> None:
         super().__init__(step, layer, extent)
@@ -430,15 +430,15 @@ class Measured(Exception):
 
 
 class _MeasureAction:
-    """Waits for the device and compares the measured extent with the one that the tape was recorded for."""
+    """Waits for the device and compares the measured extent with the one that the commands was recorded for."""
 
-    def __init__(self, tape: Tape, launch: Measure, step: int) -> None:
-        self.tape, self.launch, self.step = tape, launch, step
+    def __init__(self, commands: CommandList, launch: Measure, step: int) -> None:
+        self.commands, self.launch, self.step = commands, launch, step
 
     def __call__(self, slot: int) -> None:
         assert self.launch.run is not None
-        self.tape.session.device.queue.finish()
-        extent = self.launch.run(self.tape)
+        self.commands.session.device.queue.finish()
+        extent = self.launch.run(self.commands)
         if extent != self.launch.measured.extent:
             raise Measured(self.step, self.launch.measured, extent)
 
@@ -458,12 +458,12 @@ def _nothing(slot: int) -> None:
 class _PoisonAction:
     """An action followed by NaN in everything that nobody reads after it (OCAFFE_POISON=1)."""
 
-    def __init__(self, tape: Tape, action: Any, dying: list[Ref]) -> None:
-        self.tape, self.action = tape, action
-        self.places = [(*tape.locate(ref), ref) for ref in dying]
+    def __init__(self, commands: CommandList, action: Any, dying: list[Ref]) -> None:
+        self.commands, self.action = commands, action
+        self.places = [(*commands.locate(ref), ref) for ref in dying]
 
     def __call__(self, slot: int) -> Any:
-        device = self.tape.session.device
+        device = self.commands.session.device
         event = _enqueue(device, self.action, slot)
         for buffer, offset, ref in self.places:
             if ref.nbytes >= 4:

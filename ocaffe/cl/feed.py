@@ -23,7 +23,7 @@ class Ahead(NamedTuple):
 
 
 class Feed:
-    """Brings the batches of one source to whichever buffer the next run reads. All tapes of a session that read the source share it.
+    """Brings the batches of one source to whichever buffer the next run reads. All command_lists of a session that read the source share it.
 
     Nothing depends on what was sent ahead: a run that gets another batch, or wants it in another buffer, sends its own.
     """
@@ -66,7 +66,7 @@ class Feed:
             sent = None
         fresh = sent is None
         if sent is None:
-            # The last run but one may read this buffer still; the last one too, if another tape ran it.
+            # The last run but one may read this buffer still; the last one too, if another commands ran it.
             after = self._past if buffer is self._now else before
             sent = _send(cl, device.queue if timed else device.upload_queue, buffer, batch.block, after)
         self._now = buffer

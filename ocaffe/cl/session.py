@@ -1,7 +1,7 @@
-"""A session: the buffers that the nets of one job share on one device, and the tapes bound to them.
+"""A session: the buffers that the nets of one job share on one device, and the command_lists bound to them.
 
 Persistent Refs (parameters, history, inputs, staging, constants) have buffers of their own for as long as the session lives. Everything that
-is recycled lies in an arena: slabs as large as the largest plan of its tapes needs, so the TEST net of a solver runs in the TRAIN net's memory.
+is recycled lies in an arena: slabs as large as the largest plan of its command_lists needs, so the TEST net of a solver runs in the TRAIN net's memory.
 """
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ POISON = np.uint32(0xFFFFFFFF)  # a NaN as float
 SMALL, SENT = 1 << 16, 8  # bytes of an array that is sent without waiting; how many may be on their way
 
 
-class Tape(Protocol):
+class CommandList(Protocol):
     """What a session needs of a command list (ocaffe/cl/command_list.py)."""
 
     arena: Arena
@@ -53,24 +53,24 @@ class Arena:
 
     def __init__(self) -> None:
         self.slabs: list[Any] = []
-        self.tape: Tape | None = None  # that ran last
+        self.commands: CommandList | None = None  # that ran last
         self.reached = 0  # how far it ran
 
 
 class Session:
-    """Owns every buffer; tapes and nets ask it by Ref."""
+    """Owns every buffer; command_lists and nets ask it by Ref."""
 
     def __init__(self, device: Device) -> None:
         self.device = device
         self.programs: Programs = device.programs or Programs(device)
-        self.tapes: list[Tape] = []
+        self.command_lists: list[CommandList] = []
         self.arena = Arena()  # of the nets that have none of their own
         self.touched: list[Any] = []  # mirrors that scripts may have written to, of all nets of the session (ocaffe/api/net.py)
         self.watched: list[Any] = []  # mirrors whose arrays scripts hold
         self.mirrors: dict[Any, Any] = {}  # those of parameters, which several nets share
-        self.timeline: Timeline | None = None  # notes what tapes run, while somebody looks
+        self.timeline: Timeline | None = None  # notes what command_lists run, while somebody looks
         self.written = 0  # how often parameters changed
-        self.prepared: dict[Ref, int] = {}  # what was made of them, with `written` at that time
+        self.prepacked: dict[Ref, int] = {}  # what was made of them, with `written` at that time
         self.feeds: dict[Any, Feed] = {}  # by source
         self._staging = Staging(device)
         self._persistent: dict[Ref, list[Any]] = {}
@@ -79,27 +79,27 @@ class Session:
 
     # -- binding -----------------------------------------------------------------------------------------------------
 
-    def bind(self, tapes: Iterable[Tape], poison: bool = False) -> None:
-        """Bring new tapes onto the device: room in the arena, all programs built at once, arguments set. Raises Error if memory lacks."""
-        fresh = list(tapes)
-        self.tapes += fresh
+    def bind(self, command_lists: Iterable[CommandList], poison: bool = False) -> None:
+        """Bring new command_lists onto the device: room in the arena, all programs built at once, arguments set. Raises Error if memory lacks."""
+        fresh = list(command_lists)
+        self.command_lists += fresh
         grown = self._grow_arenas(poison)
-        texts = {text for tape in fresh for text in tape.texts}
-        for tape in fresh:
-            tape.generated = ProgramKey.generated(sorted(texts))
-        self.programs.build_all(sorted({key for tape in fresh for key in tape.keys}))
-        for tape in self.tapes:
-            if tape.arena in grown or tape in fresh:
-                tape.bind()
+        texts = {text for commands in fresh for text in commands.texts}
+        for commands in fresh:
+            commands.generated = ProgramKey.generated(sorted(texts))
+        self.programs.build_all(sorted({key for commands in fresh for key in commands.keys}))
+        for commands in self.command_lists:
+            if commands.arena in grown or commands in fresh:
+                commands.bind()
 
-    def release(self, tape: Tape) -> None:
-        """Forget a tape that a new shape replaced, with the buffers that only it used; what is shared by all shapes stays."""
-        self.tapes.remove(tape)
-        used = {root for other in self.tapes for root in roots(other.schedule)}
-        for root in roots(tape.schedule):
+    def release(self, commands: CommandList) -> None:
+        """Forget a commands that a new shape replaced, with the buffers that only it used; what is shared by all shapes stays."""
+        self.command_lists.remove(commands)
+        used = {root for other in self.command_lists for root in roots(other.schedule)}
+        for root in roots(commands.schedule):
             if root not in used and root.role not in (Role.PARAMETER, Role.HISTORY, Role.GRADIENT):
                 self._persistent.pop(root, None)
-                self.prepared.pop(root, None)
+                self.prepacked.pop(root, None)
 
     def adopt(self, other: Session) -> None:
         """Take over the persistent buffers of a session of the same context, and what scripts touched there."""
@@ -111,13 +111,13 @@ class Session:
         other.touched, other.watched = [], []
 
     def dispose(self) -> None:
-        """Let go of every buffer and tape."""
+        """Let go of every buffer and commands."""
         for source in list(self.feeds):
             self.end_feed(source)
         self._staging.close()
-        for tape in self.tapes:
-            tape.arena.slabs.clear()
-        for kept in (self.tapes, self.touched, self.watched, self.mirrors, self.prepared, self._persistent, self._sent):
+        for commands in self.command_lists:
+            commands.arena.slabs.clear()
+        for kept in (self.command_lists, self.touched, self.watched, self.mirrors, self.prepacked, self._persistent, self._sent):
             kept.clear()
 
     def feed(self, source: Any) -> Feed:
@@ -133,7 +133,7 @@ class Session:
 
     @contextmanager
     def timed(self) -> Iterator[Timeline]:
-        """Within, every launch of every tape leaves its time in the timeline. Waits for the device before and after."""
+        """Within, every launch of every commands leaves its time in the timeline. Waits for the device before and after."""
         device = self.device
         own = device.queue
         own.finish()
@@ -147,11 +147,11 @@ class Session:
             device.queue = own
 
     def _grow_arenas(self, poison: bool) -> set[Arena]:
-        """Room for the plans of all tapes; the arenas that moved."""
+        """Room for the plans of all command_lists; the arenas that moved."""
         needed: dict[Arena, list[int]] = {}
-        for tape in self.tapes:
-            sizes = zip_longest(needed.get(tape.arena, []), tape.plan.slabs, fillvalue=0)
-            needed[tape.arena] = [max(pair) for pair in sizes]
+        for commands in self.command_lists:
+            sizes = zip_longest(needed.get(commands.arena, []), commands.plan.slabs, fillvalue=0)
+            needed[commands.arena] = [max(pair) for pair in sizes]
         grown = {
             arena for arena, sizes in needed.items()
             if len(sizes) != len(arena.slabs) or any(slab.size < size for slab, size in zip(arena.slabs, sizes))
@@ -159,7 +159,7 @@ class Session:
         if grown:
             self.check_room(sum(map(sum, needed.values())))
         for arena in grown:
-            arena.slabs, arena.tape = [], None
+            arena.slabs, arena.commands = [], None
             for size in needed[arena]:
                 slab = self._allocate(size, "the recycled slabs")
                 if poison:
@@ -169,14 +169,14 @@ class Session:
 
     def check_room(self, arena: int) -> None:
         """Refuse a job that the device cannot hold, before its slabs are allocated, naming the largest tensors (DESIGN §8)."""
-        persistent = {root for tape in self.tapes for root in roots(tape.schedule) if root.persistent}
+        persistent = {root for commands in self.command_lists for root in roots(commands.schedule) if root.persistent}
         fixed = sum(ref.nbytes * ref.slots for ref in persistent)
         target = self.device.target
         limit = min(target.global_memory, target.free_memory or target.global_memory)  # free when the device was opened
         if fixed + arena <= limit:
             return
-        tape = max(self.tapes, key=lambda tape: tape.plan.total)
-        lives = [life.ref for life in tape.plan.live_at(tape.plan.peak_step)]
+        commands = max(self.command_lists, key=lambda commands: commands.plan.total)
+        lives = [life.ref for life in commands.plan.live_at(commands.plan.peak_step)]
         largest = sorted({*lives, *persistent}, key=lambda ref: -ref.nbytes * ref.slots)[:5]
         names = ", ".join(f"{ref.name} ({shape_text(ref.shape)}, {size_text(ref.nbytes * ref.slots)})" for ref in largest)
         share = (limit - fixed) / max(arena, 1)
@@ -225,19 +225,19 @@ class Session:
         if root.count:
             self._cl.enqueue_fill_buffer(self.device.queue, self.buffers(root)[0], root.dtype.type(0), 0, root.nbytes)
 
-    def locate(self, ref: Ref, tape: Tape | None = None, slot: int = 0) -> tuple[Any, int]:
-        """Buffer and offset in elements of a Ref (a view or not); of one that is recycled under the plan of `tape`."""
+    def locate(self, ref: Ref, commands: CommandList | None = None, slot: int = 0) -> tuple[Any, int]:
+        """Buffer and offset in elements of a Ref (a view or not); of one that is recycled under the plan of `commands`."""
         root = ref.root
         if root.persistent:
             buffers = self.buffers(root)
             return buffers[slot % len(buffers)], ref.root_offset
-        assert tape is not None, f"{ref.name} is recycled"
-        slab, offset = tape.plan.places[root]
-        return tape.arena.slabs[slab], offset // ref.dtype.itemsize + ref.root_offset
+        assert commands is not None, f"{ref.name} is recycled"
+        slab, offset = commands.plan.places[root]
+        return commands.arena.slabs[slab], offset // ref.dtype.itemsize + ref.root_offset
 
-    def read(self, ref: Ref, tape: Tape | None = None, slot: int = 0) -> np.ndarray:
+    def read(self, ref: Ref, commands: CommandList | None = None, slot: int = 0) -> np.ndarray:
         """A dense copy of what a Ref holds now; waits for the device."""
-        buffer, offset = self.locate(ref, tape, slot)
+        buffer, offset = self.locate(ref, commands, slot)
         item = ref.dtype.itemsize
         if ref.is_dense or not ref.count:
             result = np.empty(ref.shape, ref.dtype)
@@ -250,10 +250,10 @@ class Session:
         rows = np.lib.stride_tricks.as_strided(flat, (ref.shape[0], ref.dense_stride), (ref.batch_stride * item, item))
         return rows.reshape(ref.shape).copy()
 
-    def write(self, ref: Ref, array: np.ndarray, tape: Tape | None = None, slot: int = 0) -> None:
+    def write(self, ref: Ref, array: np.ndarray, commands: CommandList | None = None, slot: int = 0) -> None:
         """Put an array of the Ref's shape into it; what is large waits for the device."""
         self.note(ref.root)
-        buffer, offset = self.locate(ref, tape, slot)
+        buffer, offset = self.locate(ref, commands, slot)
         item = ref.dtype.itemsize
         data = np.ascontiguousarray(array, ref.dtype)
         if data.size != ref.count:

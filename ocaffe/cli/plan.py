@@ -10,13 +10,13 @@ from typing import Any
 
 from ocaffe import log, proto
 from ocaffe.cli.flags import Parser, device_flags, memory_flags, memory_limit, stages, state_flags
-from ocaffe.compiler.compile import Compiled, Switches, compile_net
+from ocaffe.compiler.compile import CompiledSchedule, Switches, compile_net
 from ocaffe.compiler.network import phase_net
 from ocaffe.errors import Error, shape_text
 from ocaffe.files import atomic_write
 from ocaffe.graph.build import build
-from ocaffe.graph.microbatch import Split
-from ocaffe.graph.options import Choices
+from ocaffe.graph.microbatch import Microbatch
+from ocaffe.graph.options import NetOptions
 from ocaffe.graph.parameters import ParameterGroup
 from ocaffe.graph.record import Recording
 from ocaffe.ir.graph import Graph
@@ -43,7 +43,7 @@ class Planned:
     recording: Recording
     plan: MemoryPlan
     plain: int
-    split: Split | None
+    microbatch: Microbatch | None
 
 
 @dataclass
@@ -135,30 +135,30 @@ class Part:
     message: Any
     graph: Graph
     group: ParameterGroup
-    choices: Choices
+    net_options: NetOptions
     update: Any = None
 
-    def compiled(self, target: Target, **changes: Any) -> Compiled:
-        return compile_net(self.graph, self.group, target, replace(self.choices, **changes), Switches.read(), self.update)
+    def compiled(self, target: Target, **changes: Any) -> CompiledSchedule:
+        return compile_net(self.graph, self.group, target, replace(self.net_options, **changes), Switches.read(), self.update)
 
 
 def _planned(parts: list[Part], target: Target) -> list[Planned]:
     """All nets of a job. Those with a limit are compiled twice: how much of it the others keep must be known. The last time counts, for a graph holds
     the Refs of one recording."""
-    limited = any(part.choices.limit is not None for part in parts)
+    limited = any(part.net_options.limit is not None for part in parts)
     beside = bytes_beside([part.compiled(target, limit=None).recording.schedule for part in parts]) if limited else [0] * len(parts)
     nets = []
     for part, size in zip(parts, beside):
-        plain = part.choices.backward and part.choices.recompute
+        plain = part.net_options.backward and part.net_options.recompute
         bound = part.compiled(target, recompute=False, limit=None).plan.lower_bound if plain else None
         made = part.compiled(target, beside=size)
-        nets.append(Planned(part.name, part.message, part.graph, made.recording, made.plan, made.plan.lower_bound if bound is None else bound, made.split))
+        nets.append(Planned(part.name, part.message, part.graph, made.recording, made.plan, made.plan.lower_bound if bound is None else bound, made.microbatch))
     return nets
 
 
-def _choices(options: Any, target: Target, backward: bool) -> Choices:
+def _net_options(options: Any, target: Target, backward: bool) -> NetOptions:
     limit = memory_limit(options.memory_limit, target.free_memory)
-    return Choices(backward=backward, recompute=options.recompute != "none", limit=limit, prepare=not backward)
+    return NetOptions(backward=backward, recompute=options.recompute != "none", limit=limit, prepack_weights=not backward)
 
 
 def _plan_net(options: Any) -> Job:
@@ -166,7 +166,7 @@ def _plan_net(options: Any) -> Job:
     net = batched(read_net(options.model, options.allow_unknown_fields), options.batch)
     message = phase_net(net, phase, options.level, stages(options.stage))
     graph, target = build(message, phase), _target(options)
-    part = Part(options.phase, message, graph, ParameterGroup(graph.params), _choices(options, target, phase == proto.TRAIN))
+    part = Part(options.phase, message, graph, ParameterGroup(graph.params), _net_options(options, target, phase == proto.TRAIN))
     return Job(_planned([part], target), caffe_memory(graph if phase == proto.TRAIN else None, [] if phase == proto.TRAIN else [graph], 0))
 
 
@@ -176,11 +176,11 @@ def _plan_solver(options: Any) -> Job:
     param.train_state.stage.extend(stages(options.stage))
     target = _target(options)
     train, tests = net_messages(param, lambda path: batched(read_net(path, options.allow_unknown_fields), options.batch))
-    choices = replace(_choices(options, target, True), hold_gradients=param.iter_size > 1 or param.snapshot_diff)
+    net_options = replace(_net_options(options, target, True), hold_gradients=param.iter_size > 1 or param.snapshot_diff)
     message = train()
     graph = build(message, proto.TRAIN)
     group = ParameterGroup(graph.params)
-    parts = [Part("TRAIN", message, graph, group, choices, Updater(group, param))]
+    parts = [Part("TRAIN", message, graph, group, net_options, Updater(group, param))]
     theirs = {(p.layer, p.index): p for p in graph.params}
     graphs = []
     for index, make in enumerate(tests):
@@ -194,7 +194,7 @@ def _plan_solver(options: Any) -> Job:
             else:
                 parameter.data = shared.data
         graphs.append(test)
-        parts.append(Part(f"TEST #{index}", message, test, ParameterGroup(own), replace(choices, backward=False, hold_gradients=False)))
+        parts.append(Part(f"TEST #{index}", message, test, ParameterGroup(own), replace(net_options, backward=False, hold_gradients=False)))
     return Job(_planned(parts, target), caffe_memory(graph, graphs, SOLVER_BLOBS.get(param.type, 3)))
 
 
@@ -203,8 +203,8 @@ def _summary(job: Job) -> Iterator[str]:
         yield from report(net.name, net.recording.schedule, net.plan)
         if net.plain != net.plan.lower_bound:
             yield f"  without recomputation the lower bound is {size_text(net.plain)}"
-        if net.split is not None:
-            yield f"  the batch is split: the layers up to '{net.graph.nodes[net.split.cut].name}' run in {net.split.pieces} pieces"
+        if net.microbatch is not None:
+            yield f"  the batch is split: the layers up to '{net.graph.nodes[net.microbatch.cut].name}' run in {net.microbatch.pieces} pieces"
         again = _flops_again(net)
         if again:
             yield f"  recomputed: {again / 1e9:.1f} GFLOP in convolutions and products, {100 * again / (3 * _flops(net)):.1f} % more"
@@ -228,7 +228,7 @@ def _flops(net: Planned) -> int:
 
 
 def _flops_again(net: Planned) -> int:
-    return sum(launch.flops for launch in net.recording.schedule if launch.again)
+    return sum(launch.flops for launch in net.recording.schedule if launch.recomputed)
 
 
 def _record(job: Job) -> dict[str, Any]:
@@ -252,7 +252,7 @@ def _record(job: Job) -> dict[str, Any]:
                 "peak_step": net.plan.peak_step,
                 "forward_flops": _flops(net),
                 "recomputed_flops": _flops_again(net),
-                "pieces": 1 if net.split is None else net.split.pieces,
+                "pieces": 1 if net.microbatch is None else net.microbatch.pieces,
                 "lifetimes": [
                     {"name": life.ref.name, "bytes": life.size, "first": life.first, "last": life.last,
                      "slab": net.plan.places[life.ref][0], "offset": net.plan.places[life.ref][1]}

@@ -8,7 +8,7 @@ from ocaffe.cli.flags import Parser, stages, state_flags
 from ocaffe.cli.plan import batched
 from ocaffe.compiler.network import Switches, compile_net, phase_net
 from ocaffe.graph.build import build
-from ocaffe.graph.options import Choices
+from ocaffe.graph.options import NetOptions
 from ocaffe.graph.parameters import ParameterGroup
 from ocaffe.ir.target import Target
 from ocaffe.model.text import read_net
@@ -28,7 +28,7 @@ def main(argv: Sequence[str]) -> int:
     net = phase_net(net, phase, options.level, stages(options.stage))
     graph = build(net, phase)
     made = compile_net(
-        graph, ParameterGroup(graph.params), Target(max_allocation=1 << 40), Choices(backward=phase == proto.TRAIN), Switches.read()
+        graph, ParameterGroup(graph.params), Target(max_allocation=1 << 40), NetOptions(backward=phase == proto.TRAIN), Switches.read()
     )
     for line in text(net, graph, made.recording.schedule, made.plan):
         print(line)

@@ -10,7 +10,7 @@ from ocaffe.cli.flags import Parser, device_flags, memory_flags, memory_limit, r
 from ocaffe.cli.train import announced
 from ocaffe.compiler.network import Network, phase_net
 from ocaffe.errors import Error
-from ocaffe.graph.options import Choices
+from ocaffe.graph.options import NetOptions
 from ocaffe.log import number
 from ocaffe.model.text import read_net
 from ocaffe.model.weights import read_weights
@@ -33,8 +33,8 @@ def main(argv: Sequence[str]) -> int:
     message = read_net(path, options.allow_unknown_fields, lambda text: log.warning("upgrade_proto.cpp:1", text))
     device = announced(select_device(options.device or None, options.gpu or None, math=options.math))
     net = phase_net(message, proto.TEST, options.level, stages(options.stage) or ("",))
-    choices = Choices(backward=False, prepare=True, limit=memory_limit(options.memory_limit, device.target.free_memory))
-    network = Network(net, proto.TEST, Session(device), choices, weights=[file])
+    net_options = NetOptions(backward=False, prepack_weights=True, limit=memory_limit(options.memory_limit, device.target.free_memory))
+    network = Network(net, proto.TEST, Session(device), net_options, weights=[file])
     network.fill_parameters()
     network.copy_weights(read_weights(file), file)
     log.info("caffe.cpp:281", f"Running for {options.iterations} iterations.")
@@ -50,9 +50,9 @@ def main(argv: Sequence[str]) -> int:
 def score(network: Network, iterations: int) -> None:
     """Log every output of every batch, then the means."""
     means = Means()
-    for index, (variant, fetched) in enumerate(run_batches(network, iterations)):
-        values = network.output_values(variant, fetched)
-        means.add(network.loss(variant, fetched), values)
+    for index, (compiled, fetched) in enumerate(run_batches(network, iterations)):
+        values = network.output_values(compiled, fetched)
+        means.add(network.loss(compiled, fetched), values)
         log_outputs("caffe.cpp:304", f"Batch {index}, ", [(name, array, 0.0) for name, array, _ in values])
     log.info("caffe.cpp:309", f"Loss: {number(means.mean_loss)}")
     log_outputs("caffe.cpp:321", "", means.outputs)

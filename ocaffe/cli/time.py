@@ -17,7 +17,7 @@ from ocaffe.cli.train import announced, training_device
 from ocaffe.compiler.network import Network, phase_net
 from ocaffe.errors import Error
 from ocaffe.files import atomic_write
-from ocaffe.graph.options import Choices
+from ocaffe.graph.options import NetOptions
 from ocaffe.log import number
 from ocaffe.model.text import read_net, read_solver
 from ocaffe.profiling.profile import NetProfile, measure
@@ -64,7 +64,7 @@ def opened_net(options: argparse.Namespace, stack: contextlib.ExitStack) -> Netw
     stack.callback(device.close)
     net = phase_net(message, phase, options.level, stages(options.stage) or ("",))
     limit = memory_limit(options.memory_limit, device.target.free_memory)
-    network = Network(net, phase, Session(device), Choices(backward=True, recompute=options.recompute != "none", limit=limit))
+    network = Network(net, phase, Session(device), NetOptions(backward=True, recompute=options.recompute != "none", limit=limit))
     stack.callback(network.close)
     network.fill_parameters()
     network.start_prefetch()
@@ -73,10 +73,10 @@ def opened_net(options: argparse.Namespace, stack: contextlib.ExitStack) -> Netw
 
 def benchmark(network: Network, iterations: int) -> None:
     """One warm pass, then the layers one by one, each waited for; then whole passes, which overlap host and device."""
-    variant = network.variant()
-    network.session.bind([variant.tape])
-    tape, recording, queue = variant.tape, variant.recording, network.session.device.queue
-    tape.set_step(RATE=0.0, ITERATION=0, PASS=0, SAMPLE=0)
+    compiled = network.compiled()
+    network.session.bind([compiled.commands])
+    commands, recording, queue = compiled.commands, compiled.recording, network.session.device.queue
+    commands.set_step(RATE=0.0, ITERATION=0, PASS=0, SAMPLE=0)
 
     def timed(run: Callable[[], None]) -> float:
         begin = time.perf_counter()
@@ -85,14 +85,14 @@ def benchmark(network: Network, iterations: int) -> None:
         return (time.perf_counter() - begin) * 1000
 
     def whole() -> None:
-        tape.run()
+        commands.run()
         network.advance()
 
     log.info("caffe.cpp:351", "Performing Forward")
-    timed(lambda: tape.run(0, recording.forward_end))
-    log.info("caffe.cpp:356", f"Initial loss: {number(network.loss(variant, tape.fetch()))}")
+    timed(lambda: commands.run(0, recording.forward_end))
+    log.info("caffe.cpp:356", f"Initial loss: {number(network.loss(compiled, commands.fetch()))}")
     log.info("caffe.cpp:357", "Performing Backward")
-    timed(lambda: tape.run(recording.forward_end))
+    timed(lambda: commands.run(recording.forward_end))
     log.info("caffe.cpp:365", "*** Benchmark begins ***")
     log.info("caffe.cpp:366", f"Testing for {iterations} iterations.")
     names = [node.name for node in network.graph.nodes]
@@ -100,10 +100,10 @@ def benchmark(network: Network, iterations: int) -> None:
     pairs: list[float] = []
     for iteration in range(iterations):
         for index, (begin, end) in enumerate(recording.forward_ranges):
-            forward[index] += timed(lambda begin=begin, end=end: tape.run(begin, end))  # type: ignore[misc]
+            forward[index] += timed(lambda begin=begin, end=end: commands.run(begin, end))  # type: ignore[misc]
         for index, (begin, end) in recording.backward_ranges.items():
-            backward[index] += timed(lambda begin=begin, end=end: tape.run(begin, end))  # type: ignore[misc]
-        tape.runs += 1
+            backward[index] += timed(lambda begin=begin, end=end: commands.run(begin, end))  # type: ignore[misc]
+        commands.runs += 1
         pairs.append(timed(whole))
         log.info("caffe.cpp:394", f"Iteration: {iteration + 1} forward-backward time: {number(pairs[-1])} ms.")
     log.info("caffe.cpp:397", "Average time per layer: ")
@@ -120,16 +120,16 @@ def benchmark(network: Network, iterations: int) -> None:
 def profile_net(options: argparse.Namespace, stack: contextlib.ExitStack) -> NetProfile:
     """Forward and, in the phase TRAIN, backward of --model."""
     network = opened_net(options, stack)
-    choices = replace(network.choices, backward=network.phase == proto.TRAIN)
+    net_options = replace(network.options, backward=network.phase == proto.TRAIN)
 
     def passes(count: int) -> None:
         for _ in range(count):
             shapes = network.next_shapes()
             if shapes:
                 network.reshape(shapes)
-            variant = network.bound(choices)
-            variant.tape.set_step(RATE=0.0, ITERATION=network.runs, PASS=0, SAMPLE=0)
-            network.run(variant)
+            compiled = network.bound(net_options)
+            compiled.commands.set_step(RATE=0.0, ITERATION=network.runs, PASS=0, SAMPLE=0)
+            network.run(compiled)
             network.advance()
             network.runs += 1
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from ocaffe.errors import Error
 from ocaffe.graph.build import infer_shapes
-from ocaffe.graph.microbatch import Split, batch_of, cuts
-from ocaffe.graph.options import Choices
+from ocaffe.graph.microbatch import Microbatch, batch_of, cuts
+from ocaffe.graph.options import NetOptions
 from ocaffe.graph.parameters import ParameterGroup
 from ocaffe.graph.record import Recording, Update, record
 from ocaffe.ir.graph import Graph
@@ -18,7 +18,7 @@ from ocaffe.ir.target import Target
 from ocaffe.memory.plan import MemoryPlan, plan
 from ocaffe.memory.report import fixed_bytes, too_large
 from ocaffe.passes.optimise import optimise
-from ocaffe.passes.prepacked_weights import keep_prepared
+from ocaffe.passes.prepacked_weights import keep_prepacked_weights
 
 COUNTS = 2  # numbers of pieces that are tried, from the smallest one that fits: with more of them less has to be recomputed
 BUDGET_SHARES = (1.0, 0.97, 0.94)  # of what a limit leaves for recycled memory: a plan may be a little larger than its bound
@@ -43,33 +43,33 @@ class Switches:
 
 
 @dataclass(frozen=True)
-class Compiled:
+class CompiledSchedule:
     """A recording with its plan, and how the batch was split, if it was."""
 
     recording: Recording
     plan: MemoryPlan
-    split: Split | None = None
+    microbatch: Microbatch | None = None
 
 
 def compile_net(
-    graph: Graph, group: ParameterGroup, target: Target, choices: Choices, switches: Switches, update: Update | None = None
-) -> Compiled:
-    """Record, optimise and plan. Where `choices.limit` is not kept that way, recompute more, then split the batch; raises Error where nothing helps."""
-    job = _Job(graph, group, target, choices, switches, update)
+    graph: Graph, group: ParameterGroup, target: Target, options: NetOptions, switches: Switches, update: Update | None = None
+) -> CompiledSchedule:
+    """Record, optimise and plan. Where `options.limit` is not kept that way, recompute more, then split the batch; raises Error where nothing helps."""
+    job = _Job(graph, group, target, options, switches, update)
     found = job.compiled()
-    if choices.limit is None or job.excess(found) <= 0:
+    if options.limit is None or job.excess(found) <= 0:
         return found
-    if choices.prepare:
-        return compile_net(graph, group, target, replace(choices, prepare=False), switches, update)
+    if options.prepack_weights:
+        return compile_net(graph, group, target, replace(options, prepack_weights=False), switches, update)
     found, cut = _kept_limit(job, found)
     if job.excess(found) <= 0:
         return found
     tried = "with all recomputation that helps" if job.may_recompute else "without recomputation"
     tried += ", in single samples" if cut else ""
-    raise too_large(graph, found.recording.schedule, found.plan, choices.beside, choices.limit, _fitting_batch(job, found), tried)
+    raise too_large(graph, found.recording.schedule, found.plan, options.beside, options.limit, _fitting_batch(job, found), tried)
 
 
-def _kept_limit(job: _Job, plain: Compiled) -> tuple[Compiled, bool]:
+def _kept_limit(job: _Job, plain: CompiledSchedule) -> tuple[CompiledSchedule, bool]:
     """What recomputation and then splitting make of a net that is too large; if nothing is enough, the smallest. And whether the batch was split."""
     if not job.may_recompute:
         return plain, False
@@ -78,15 +78,15 @@ def _kept_limit(job: _Job, plain: Compiled) -> tuple[Compiled, bool]:
         attempts.append(found)
         if job.excess(found) <= 0:
             return found, False
-    for cut in cuts(job.graph, job.choices.keeps) if not job.choices.debug else ():
+    for cut in cuts(job.graph, job.options.keeps) if not job.options.debug else ():
         found = _in_pieces(job, cut)
         if job.excess(found) <= 0:  # once more: the blobs of the graph hold the Refs of the last recording
-            return _best(job.within(job.budget(found), found.split)), True
+            return _best(job.within(job.budget(found), found.microbatch)), True
         attempts.append(found)
     return _best(attempts), len(attempts) > 1 + len(BUDGET_SHARES)
 
 
-def _fitting_batch(job: _Job, found: Compiled) -> tuple[int, int]:
+def _fitting_batch(job: _Job, found: CompiledSchedule) -> tuple[int, int]:
     """The batch, found by trying, with which the net keeps the limit (0: none, or the layers take no other batch), and the present one."""
     shapes = {top: top.shape for node in job.graph.nodes for top in node.tops}
     inputs = {top: top.shape for node in job.graph.nodes if not node.bottoms for top in node.tops}
@@ -110,20 +110,20 @@ def _fitting_batch(job: _Job, found: Compiled) -> tuple[int, int]:
         infer_shapes(job.graph, shapes)
 
 
-def _best(attempts: Iterable[Compiled]) -> Compiled:
+def _best(attempts: Iterable[CompiledSchedule]) -> CompiledSchedule:
     return min(attempts, key=lambda each: each.plan.total)
 
 
-def _in_pieces(job: _Job, cut: int) -> Compiled:
+def _in_pieces(job: _Job, cut: int) -> CompiledSchedule:
     """The split behind `cut` that keeps the limit with the fewest operations; if none does, single samples."""
     batch = batch_of(job.graph, cut)
     counts = [count for count in range(2, batch + 1) if batch % count == 0]
-    tried: dict[int, Compiled] = {}
+    tried: dict[int, CompiledSchedule] = {}
 
     def fits(count: int) -> bool:
         if count not in tried:
-            split = Split(cut, count)
-            tried[count] = _best(job.within(job.budget(job.compiled(split=split)), split))
+            microbatch = Microbatch(cut, count)
+            tried[count] = _best(job.within(job.budget(job.compiled(microbatch=microbatch)), microbatch))
         return job.excess(tried[count]) <= 0
 
     if not counts or not fits(counts[-1]):
@@ -140,44 +140,44 @@ class _Job:
     graph: Graph
     group: ParameterGroup
     target: Target
-    choices: Choices
+    options: NetOptions
     switches: Switches
     update: Update | None
 
     @property
     def may_recompute(self) -> bool:
-        return self.choices.recompute and self.switches.recompute and self.switches.share and not self.choices.apart
+        return self.options.recompute and self.switches.recompute and self.switches.share and not self.options.apart
 
-    def budget(self, found: Compiled) -> int:
+    def budget(self, found: CompiledSchedule) -> int:
         """Bytes of the limit that are left for recycled memory."""
-        assert self.choices.limit is not None
-        return self.choices.limit - self.choices.beside - fixed_bytes([found.recording.schedule])
+        assert self.options.limit is not None
+        return self.options.limit - self.options.beside - fixed_bytes([found.recording.schedule])
 
-    def excess(self, found: Compiled) -> int:
+    def excess(self, found: CompiledSchedule) -> int:
         """Bytes beyond the limit."""
         return found.plan.total - self.budget(found)
 
-    def within(self, budget: int, split: Split | None = None) -> Iterator[Compiled]:
+    def within(self, budget: int, microbatch: Microbatch | None = None) -> Iterator[CompiledSchedule]:
         """Attempts at plans within `budget` bytes; ends with the first that is."""
         for share in BUDGET_SHARES:
-            found = self.compiled(int(share * budget), split)
+            found = self.compiled(int(share * budget), microbatch)
             yield found
             if found.plan.total <= budget:
                 return
 
-    def compiled(self, budget: int | None = None, split: Split | None = None) -> Compiled:
-        choices, switches = self.choices, self.switches
+    def compiled(self, budget: int | None = None, microbatch: Microbatch | None = None) -> CompiledSchedule:
+        options, switches = self.options, self.switches
         alignment, slab_limit = (1, 1) if switches.separate else (self.target.alignment, self.target.max_allocation)
-        free = not choices.apart
-        fuse, again, share = choices.fuse and switches.fuse and free, choices.recompute and switches.recompute and free, switches.share and free
-        recording = record(self.graph, self.group, self.target, replace(choices, split=split, fuse=fuse), self.update)
+        free = not options.apart
+        fuse, again, share = options.fuse and switches.fuse and free, options.recompute and switches.recompute and free, switches.share and free
+        recording = record(self.graph, self.group, self.target, replace(options, microbatch=microbatch, fuse=fuse), self.update)
         before = {id(launch): index for index, launch in enumerate(recording.schedule)}
         schedule = optimise(recording.schedule, self.target, fuse=fuse, in_place=share, again=again, budget=budget)
         if schedule is not recording.schedule:
-            recording = _renumber(recording, [before[id(launch.before or launch)] for launch in schedule], schedule)
-        if choices.prepare and free:
-            keep_prepared(schedule, self.graph.prepared)
-        return Compiled(recording, plan(schedule, alignment=alignment, slab_limit=slab_limit, share=share), split)
+            recording = _renumber(recording, [before[id(launch.origin or launch)] for launch in schedule], schedule)
+        if options.prepack_weights and free:
+            keep_prepacked_weights(schedule, self.graph.prepacked)
+        return CompiledSchedule(recording, plan(schedule, alignment=alignment, slab_limit=slab_limit, share=share), microbatch)
 
 
 def _renumber(recording: Recording, kept: list[int], schedule: Any) -> Recording:

@@ -1,4 +1,4 @@
-"""A net of one phase on a session: from the message to tapes. What `Net` and `Solver` are made of."""
+"""A net of one phase on a session: from the message to command_lists. What `Net` and `Solver` are made of."""
 from __future__ import annotations
 
 import os
@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 
 from ocaffe import log
-from ocaffe.cl.command_list import RING, Fetched, Measured, Tape
+from ocaffe.cl.command_list import RING, CommandList, Fetched, Measured
 from ocaffe.cl.session import Arena, Session
 from ocaffe.compiler.compile import Switches, compile_net
 from ocaffe.data.prefetch import Prefetcher
 from ocaffe.errors import Error, shape_text
 from ocaffe.graph.build import build, infer_shapes
-from ocaffe.graph.options import Choices
+from ocaffe.graph.options import NetOptions
 from ocaffe.graph.parameters import ParameterGroup
 from ocaffe.graph.record import Recording, Update
 from ocaffe.ir.graph import Graph, Parameter
@@ -31,7 +31,7 @@ from ocaffe.model.filter import filter_net
 from ocaffe.model.upgrade import upgrade_net
 from ocaffe.model.weights import Weights, fit, read_weights
 
-SHAPES_KEPT = 4  # tapes for the last few input shapes stay bound
+SHAPES_KEPT = 4  # command_lists for the last few input shapes stay bound
 
 
 def phase_net(net: Any, phase: int, level: int = 0, stages: tuple[str, ...] = (), state: Any = None) -> Any:
@@ -57,24 +57,24 @@ def recognise(net: Any, weights: Weights) -> None:
 
 
 @dataclass(eq=False)
-class Variant:
-    """One way to run the net: for one set of shapes and choices."""
+class CompiledNet:
+    """One way to run the net: for one set of shapes and options."""
 
     recording: Recording
     plan: MemoryPlan
-    tape: Tape
-    choices: Choices | None = None
+    commands: CommandList
+    options: NetOptions | None = None
     update: Update | None = None
 
     @classmethod
-    def of_launches(cls, session: Session, rec: Recorder) -> Variant:
+    def of_launches(cls, session: Session, rec: Recorder) -> CompiledNet:
         """Launches that belong to no net (a solver's update)."""
         placed = plan(rec.launches, alignment=session.device.target.alignment)
-        return cls(Recording(rec.launches, 0, 0, [], {}, rec.step, {}, {}, {}, {}, []), placed, Tape(session, rec.launches, placed, rec.step))
+        return cls(Recording(rec.launches, 0, 0, [], {}, rec.step, {}, {}, {}, {}, []), placed, CommandList(session, rec.launches, placed, rec.step))
 
 
 class Network:
-    """Graph, parameters and tapes of a net.
+    """Graph, parameters and command_lists of a net.
 
     `owner`: a net of the same session whose parameters are shared by layer name (Caffe's ShareTrainedLayersWith). `weights`: the files that will be
     copied; they tell which fork's layer is meant where the prototxt does not. `arena`: for its recycled memory, if not that of the session.
@@ -85,7 +85,7 @@ class Network:
         message: Any,
         phase: int,
         session: Session,
-        choices: Choices,
+        options: NetOptions,
         *,
         owner: Network | None = None,
         quiet: bool = False,
@@ -95,9 +95,9 @@ class Network:
         for file in weights:
             recognise(message, read_weights(file))
         self.message, self.phase, self.session, self.owner, self.arena = message, phase, session, owner, arena
-        self.choices = replace(choices, debug=choices.debug or message.debug_info)
+        self.options = replace(options, debug=options.debug or message.debug_info)
         self.switches = Switches.read()
-        self.graph = build(message, phase, (lambda source, text: None) if quiet else log.info, seed=choices.seed)
+        self.graph = build(message, phase, (lambda source, text: None) if quiet else log.info, seed=options.seed)
         shared = self._share(owner) if owner is not None else set()
         self.group = ParameterGroup(parameter for parameter in self.graph.params if id(parameter) not in shared)
         self.sources = {node.name: node.layer.source for node in self.graph.nodes if node.layer.source is not None}
@@ -105,7 +105,7 @@ class Network:
         self.cursor: dict[str, int] = dict.fromkeys(self.sources, 0)  # batches consumed
         self.inferences = 0  # how often shapes were inferred since
         self.runs = 0  # forward passes of a net that no solver counts
-        self._variants: OrderedDict[Any, Variant] = OrderedDict()
+        self._compiled: OrderedDict[Any, CompiledNet] = OrderedDict()
         self._shape_key: tuple[int, tuple[Shape, ...]] | None = None  # with `inferences` at that time
 
     # -- parameters --------------------------------------------------------------------------------------------------
@@ -129,7 +129,7 @@ class Network:
     def fill_parameters(self) -> None:
         """First values from the fillers; seeded by net seed, layer name and blob index."""
         def fill(parameter: Parameter) -> None:
-            self.session.write(parameter.data, first_values(parameter, self.choices.seed))
+            self.session.write(parameter.data, first_values(parameter, self.options.seed))
 
         for parameter in self.group.params:
             self.session.buffers(parameter.data.root)  # made here: what the threads do has no order
@@ -148,91 +148,91 @@ class Network:
             for node in self.graph.nodes
         }
 
-    # -- tapes -------------------------------------------------------------------------------------------------------
+    # -- command_lists -------------------------------------------------------------------------------------------------------
 
-    def variant(self, choices: Choices | None = None, update: Update | None = None) -> Variant:
-        """The (unbound) variant for these choices and the present shapes, with `update` at its end; made when it is first asked for."""
-        choices = choices or self.choices
-        kind = (choices, update is not None)
+    def compiled(self, options: NetOptions | None = None, update: Update | None = None) -> CompiledNet:
+        """The (unbound) compiled for these options and the present shapes, with `update` at its end; made when it is first asked for."""
+        options = options or self.options
+        kind = (options, update is not None)
         key = (kind, self.shape_key())
-        if key not in self._variants:
-            made = compile_net(self.graph, self.group, self.session.device.target, choices, self.switches, update)
+        if key not in self._compiled:
+            made = compile_net(self.graph, self.group, self.session.device.target, options, self.switches, update)
             recording, placed = made.recording, made.plan
-            tape = Tape(self.session, recording.schedule, placed, recording.step, self.switches.poison, self.arena, choices.apart)
-            tape.prefetchers = self.prefetchers
-            self._variants[key] = Variant(recording, placed, tape, choices, update)
+            commands = CommandList(self.session, recording.schedule, placed, recording.step, self.switches.poison, self.arena, options.apart)
+            commands.prefetchers = self.prefetchers
+            self._compiled[key] = CompiledNet(recording, placed, commands, options, update)
             self._forget_old(kind)
-        self._variants.move_to_end(key)
-        return self._variants[key]
+        self._compiled.move_to_end(key)
+        return self._compiled[key]
 
-    def unlimited(self, choices: Choices, update: Update | None = None) -> Schedule:
-        """The schedule of a variant if there were no memory limit; nothing is made on the device."""
-        choices = replace(choices, limit=None)
-        return compile_net(self.graph, self.group, self.session.device.target, choices, self.switches, update).recording.schedule
+    def unlimited(self, options: NetOptions, update: Update | None = None) -> Schedule:
+        """The schedule of a compiled if there were no memory limit; nothing is made on the device."""
+        options = replace(options, limit=None)
+        return compile_net(self.graph, self.group, self.session.device.target, options, self.switches, update).recording.schedule
 
-    def bound(self, choices: Choices | None = None, update: Update | None = None) -> Variant:
+    def bound(self, options: NetOptions | None = None, update: Update | None = None) -> CompiledNet:
         """The same, bound to the device."""
-        variant = self.variant(choices, update)
-        if variant.tape not in self.session.tapes:
-            self.session.bind([variant.tape], poison=self.switches.poison)
-        return variant
+        compiled = self.compiled(options, update)
+        if compiled.commands not in self.session.command_lists:
+            self.session.bind([compiled.commands], poison=self.switches.poison)
+        return compiled
 
-    def run(self, variant: Variant, start: int = 0, stop: Callable[[Recording], int] | None = None) -> Variant:
-        """Enqueue the launches from `start` up to what `stop` says (all). Returns the variant that holds the results.
+    def run(self, compiled: CompiledNet, start: int = 0, stop: Callable[[Recording], int] | None = None) -> CompiledNet:
+        """Enqueue the launches from `start` up to what `stop` says (all). Returns the compiled that holds the results.
 
-        Where a layer's measured extent gives its tops other shapes, the rest of the net goes on in the variant of those shapes, to which all values
+        Where a layer's measured extent gives its tops other shapes, the rest of the net goes on in the compiled of those shapes, to which all values
         that are still wanted are carried over.
         """
         while True:
             try:
-                variant.tape.run(start, None if stop is None else stop(variant.recording))
-                return variant
+                compiled.commands.run(start, None if stop is None else stop(compiled.recording))
+                return compiled
             except Measured as measured:
-                variant = self._resized(variant, measured)
+                compiled = self._resized(compiled, measured)
                 start = measured.step + 1
 
-    def _resized(self, old: Variant, measured: Measured) -> Variant:
+    def _resized(self, old: CompiledNet, measured: Measured) -> CompiledNet:
         measured.layer.extent = measured.extent
         self.inferences += 1
         infer_shapes(self.graph, {blob: blob.shape for node in self.graph.nodes if not node.bottoms for blob in node.tops})
-        new = self.variant(old.choices, old.update)
+        new = self.compiled(old.options, old.update)
         if new is old:
             return old
         # By the Ref that wants them; read before binding, which may move the arena.
-        values = {new.recording.step: old.tape.read(old.recording.step)}
-        for was, wants in zip(old.tape.living(measured.step), new.tape.living(measured.step), strict=True):
+        values = {new.recording.step: old.commands.read(old.recording.step)}
+        for was, wants in zip(old.commands.living(measured.step), new.commands.living(measured.step), strict=True):
             if wants is not None and was is not None and wants is not was and wants.role is not Role.CONSTANT and wants not in values:
-                values[wants] = old.tape.read(was, old.tape.runs)
-        self.bound(old.choices, old.update)
-        new.tape.runs = old.tape.runs
-        new.tape.outputs.turn(new.tape.runs)
+                values[wants] = old.commands.read(was, old.commands.runs)
+        self.bound(old.options, old.update)
+        new.commands.runs = old.commands.runs
+        new.commands.outputs.turn(new.commands.runs)
         for ref, array in values.items():
-            new.tape.write(ref, array, new.tape.runs)
+            new.commands.write(ref, array, new.commands.runs)
         return new
 
     def move_to(self, session: Session) -> None:
-        """Go on in another session, which has the persistent buffers of this one: all variants are made anew."""
-        for variant in self._variants.values():
-            if variant.tape in self.session.tapes:
-                self.session.release(variant.tape)
-        self._variants.clear()
+        """Go on in another session, which has the persistent buffers of this one: all compiled_nets are made anew."""
+        for compiled in self._compiled.values():
+            if compiled.commands in self.session.command_lists:
+                self.session.release(compiled.commands)
+        self._compiled.clear()
         for source in self.sources.values():  # the prefetchers go on
             if source in self.session.feeds:
                 session.feeds[source] = self.session.feeds.pop(source)
         self.session = session
 
-    def forget(self, choices: Choices) -> None:
-        """Give back what the variants for these choices have on the device."""
-        self._drop([key for key, variant in self._variants.items() if variant.choices == choices])
+    def forget(self, options: NetOptions) -> None:
+        """Give back what the compiled_nets for these options have on the device."""
+        self._drop([key for key, compiled in self._compiled.items() if compiled.options == options])
 
     def _forget_old(self, kind: Any) -> None:
-        self._drop([other for other in self._variants if other[0] == kind][:-SHAPES_KEPT])
+        self._drop([other for other in self._compiled if other[0] == kind][:-SHAPES_KEPT])
 
     def _drop(self, keys: Sequence[Any]) -> None:
         for key in keys:
-            tape = self._variants.pop(key).tape
-            if tape in self.session.tapes:
-                self.session.release(tape)
+            commands = self._compiled.pop(key).commands
+            if commands in self.session.command_lists:
+                self.session.release(commands)
 
     def shape_key(self) -> tuple[Shape, ...]:
         """The shapes that decide all others: of inputs, of data, and of what is measured."""
@@ -266,9 +266,9 @@ class Network:
                 changed.update({top.name: tuple(shape) for top, shape in zip(node.tops, info.shapes) if top.shape != tuple(shape)})
         return changed
 
-    def reads_late(self, variant: Variant) -> bool:
+    def reads_late(self, compiled: CompiledNet) -> bool:
         """Whether some output lies in recycled memory, so that it must be read before the next run."""
-        return any(variant.recording.data[blob.name].root not in variant.tape.outputs.offsets for blob in self.graph.outputs)
+        return any(compiled.recording.data[blob.name].root not in compiled.commands.outputs.offsets for blob in self.graph.outputs)
 
     def start_prefetch(self) -> None:
         """Begin to read batches; `cursor` says where."""
@@ -291,29 +291,29 @@ class Network:
             if source in self.prefetchers:
                 self.prefetchers[source].seek(self.cursor[name])
 
-    def loss(self, variant: Variant, fetched: Fetched) -> np.float32:
+    def loss(self, compiled: CompiledNet, fetched: Fetched) -> np.float32:
         """Sum over losses of weight times the sum of the top, as Net::Forward returns it."""
         total = np.float32(0)
-        for ref, weight in variant.recording.losses:
-            values = fetched.value(ref) if ref.root in fetched.ring.offsets else variant.tape.read(ref)
+        for ref, weight in compiled.recording.losses:
+            values = fetched.value(ref) if ref.root in fetched.ring.offsets else compiled.commands.read(ref)
             total += np.float32(weight) * values.sum(dtype=np.float32)
         return total
 
-    def output_values(self, variant: Variant, fetched: Fetched) -> list[tuple[str, np.ndarray, float]]:
+    def output_values(self, compiled: CompiledNet, fetched: Fetched) -> list[tuple[str, np.ndarray, float]]:
         """Name, values and loss weight of every net output of a run."""
         result = []
         for blob in self.graph.outputs:
-            ref = variant.recording.data[blob.name]
-            values = fetched.value(ref) if ref.root in fetched.ring.offsets else variant.tape.read(ref)
+            ref = compiled.recording.data[blob.name]
+            values = fetched.value(ref) if ref.root in fetched.ring.offsets else compiled.commands.read(ref)
             result.append((blob.name, values.reshape(-1), blob.loss_weight))
         return result
 
-    def log_debug(self, variant: Variant, fetched: Fetched, backward: bool) -> None:
+    def log_debug(self, compiled: CompiledNet, fetched: Fetched, backward: bool) -> None:
         """The lines of debug_info for a run, where it was asked for; waits for the run."""
-        if variant.recording.debug is not None:
-            variant.recording.debug.log_forward(fetched.value)
+        if compiled.recording.debug is not None:
+            compiled.recording.debug.log_forward(fetched.value)
             if backward:
-                variant.recording.debug.log_backward(fetched.value)
+                compiled.recording.debug.log_backward(fetched.value)
 
     def close(self) -> None:
         """Stop the prefetching threads."""

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from ocaffe.ir.graph import Blob, Graph, Node
 
 
-def merged_nodes(graph: Graph, seen: Callable[[Blob], bool]) -> list[Node | None]:
+def fused_nodes(graph: Graph, seen: Callable[[Blob], bool]) -> list[Node | None]:
     """The nodes as they are recorded, by index: a merged one in the place of its last, None in those of the others. `seen`: somebody looks at the blob."""
     result: list[Node | None] = list(graph.nodes)
     number = {id(node): index for index, node in enumerate(graph.nodes)}

@@ -14,7 +14,7 @@ from ocaffe.ir.tensor import Ref, Shape
 
 
 @dataclass(frozen=True)
-class Split:
+class Microbatch:
     """The top of node `cut` is made in `pieces` equal parts of the batch, together with all that it is made from."""
 
     cut: int
@@ -77,10 +77,10 @@ def _can_cut(graph: Graph, cut: int, kept: Callable[[str], bool]) -> bool:
     )
 
 
-class Pieces:
+class MicrobatchedPart:
     """The part of a graph that a Split runs in pieces. While one is current (`piece`), its blobs have the shapes and memory of that piece."""
 
-    def __init__(self, graph: Graph, split: Split) -> None:
+    def __init__(self, graph: Graph, split: Microbatch) -> None:
         self.count = split.pieces
         self.indices = _behind(graph, split.cut)
         self.nodes: list[Node] = [graph.nodes[index] for index in self.indices]

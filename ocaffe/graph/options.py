@@ -3,13 +3,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ocaffe.graph.microbatch import Split
+from ocaffe.graph.microbatch import Microbatch
 
 ALL = frozenset({"*"})
 
 
 @dataclass(frozen=True)
-class Choices:
+class NetOptions:
     """What a recording may choose; everything else follows from the graph.
 
     `backward`: record it; `keep`: blobs that stay readable after a run (ALL = every one); `observed_diffs`: keep also their diffs and take
@@ -31,9 +31,9 @@ class Choices:
     recompute: bool = True
     limit: int | None = None
     beside: int = 0
-    split: Split | None = None
+    microbatch: Microbatch | None = None
     apart: bool = False
-    prepare: bool = False
+    prepack_weights: bool = False
     seed: int = 0
 
     def keeps(self, name: str) -> bool:

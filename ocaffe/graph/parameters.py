@@ -4,12 +4,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from ocaffe.graph.options import Choices
+from ocaffe.graph.options import NetOptions
 from ocaffe.ir.graph import Graph, Parameter
 from ocaffe.ir.tensor import Ref, Role
 
-FLUSH = 8 << 20  # bytes of gradients that are worth an update launch of their own
-ROWS = 16 << 20  # bytes of the gradient of a large fully connected layer that are computed and used at a time
+MIN_FLUSH_BYTES = 8 << 20  # bytes of gradients that are worth an update launch of their own
+MAX_ROWS_BYTES = 16 << 20  # bytes of the gradient of a large fully connected layer that are computed and used at a time
 PARAMETER_ALIGNMENT = 256  # elements; each parameter of a group begins at a multiple: the block of one update work-item
 
 
@@ -30,9 +30,9 @@ class ParameterGroup:
         for parameter, offset in zip(self.params, self.offsets):
             parameter.data = self.data.view(parameter.shape, offset, name=str(parameter))
 
-    def gradients(self, choices: Choices, flushes: Sequence[Flush] = ()) -> list[Ref]:
+    def gradients(self, options: NetOptions, flushes: Sequence[Flush] = ()) -> list[Ref]:
         """The gradient Refs of a recording: the one that survives runs, or a new one for each flush (one for all); sets the parameters' diffs."""
-        if choices.hold_gradients:
+        if options.hold_gradients:
             parts, groups = [Flush(0, 0, self.gradient_count)], [self.held]
         else:
             parts = list(flushes) or [Flush(0, 0, self.gradient_count)]
@@ -45,7 +45,7 @@ class ParameterGroup:
         return groups
 
     def flushes(self, graph: Graph, in_rows: Collection[Parameter]) -> list[Flush]:
-        """Where in backward parameters can be updated: as early as FLUSH bytes of gradients are complete. Those `in_rows` update themselves.
+        """Where in backward parameters can be updated: as early as MIN_FLUSH_BYTES bytes of gradients are complete. Those `in_rows` update themselves.
 
         Each flush is a range of the group, which is in the order of the net, so that backward completes it from the end on. A parameter is complete
         after the earliest layer that uses it.
@@ -66,7 +66,7 @@ class ParameterGroup:
                 if begin < end:
                     result.append(Flush(index, begin, end))
                 begin = end = offset
-            if begin < end and (4 * (end - begin) >= FLUSH or not waiting):
+            if begin < end and (4 * (end - begin) >= MIN_FLUSH_BYTES or not waiting):
                 result.append(Flush(index, begin, end))
                 end = begin
         return result
@@ -74,7 +74,7 @@ class ParameterGroup:
     def in_rows(self, graph: Graph) -> set[Parameter]:
         """Large parameters whose layer gives the gradient some rows at a time."""
         able = {p for node in graph.nodes if node.backward and node.layer.gradient_in_rows for p in node.params[:1]}
-        return {p for p in able if p.propagate and len(p.users) == 1 and 4 * p.count >= 2 * ROWS}
+        return {p for p in able if p.propagate and len(p.users) == 1 and 4 * p.count >= 2 * MAX_ROWS_BYTES}
 
 
 @dataclass(frozen=True)

@@ -90,4 +90,4 @@ class Graph:
     outputs: list[Blob]  # sorted by name, as Caffe's std::set of available blobs is (quirk 24)
     params: list[Parameter]  # owners, in the order of Caffe's learnable_params
     held: dict[tuple[str, Shape], Ref] = field(default_factory=dict)  # what is set from outside: the same Ref in every recording
-    prepared: dict[Any, Ref] = field(default_factory=dict)  # what is made of the weights alone (ocaffe/passes/prepacked_weights.py), likewise
+    prepacked: dict[Any, Ref] = field(default_factory=dict)  # what is made of the weights alone (ocaffe/passes/prepacked_weights.py), likewise

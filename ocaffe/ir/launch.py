@@ -38,7 +38,7 @@ class Call:
 
 
 class Collects(NamedTuple):
-    """How a launch can collect sums of what it writes (kernels/moments.h): where their operands go in then, of how many parts, and whether it knows sums for
+    """How a launch can collect sums of what it writes (kernels/channel_reduction.h): where their operands go in then, of how many parts, and whether it knows sums for
     BatchNorm's backward pass, too."""
 
     place: int
@@ -54,9 +54,9 @@ class Launch:
     `inplace` lists pairs (i, j) of operands: operand j may be written into operand i's memory.
     `side_effect`: running it twice differs from running it once (running statistics, counters); never replayed.
     `epilogue`: what follows can be merged into this launch (ocaffe/passes/epilogue_fusion.py).
-    `gate`: the ReLU before it can be merged into this launch (ocaffe/passes/relu_backward_fusion.py, kernels/gate.h).
+    `gate`: the ReLU before it can be merged into this launch (ocaffe/passes/relu_backward_fusion.py, kernels/fused_relu.h).
     `moments`: BatchNorm's sums can be merged into this launch (ocaffe/passes/channel_reduction_fusion.py).
-    `stored`: names of the operands, in order, that may be kept in 16 bits ("": floats alone), as kernels/stored.h declares them; what is not named is floats.
+    `stored`: names of the operands, in order, that may be kept in 16 bits ("": floats alone), as kernels/bf16_operands.h declares them; what is not named is floats.
     """
 
     layer: str
@@ -73,19 +73,19 @@ class Launch:
     stored: tuple[str, ...] = ()  # which operands may be kept in 16 bits (ocaffe/passes/bf16.py)
     cheap: bool = False  # pure, and one pass over memory: it may be run again instead of keeping what it writes
     flops: int = 0  # floating point operations of the direct algorithm, where they are what takes the time
-    again: bool = False  # in backward, what forward did already
+    recomputed: bool = False  # in backward, what forward did already
     copies: tuple[int, int, int, int] | None = None  # of a copy: axis, where it begins in operand 0 and in operand 1, size along the axis
-    prepares: bool = False  # makes of the weights what outlives the run (ocaffe/passes/prepacked_weights.py): left out while they stay the same
-    before: Launch | None = None  # of a launch that an optimisation put in: the recorded one that it serves
+    prepacks_weights: bool = False  # makes of the weights what outlives the run (ocaffe/passes/prepacked_weights.py): left out while they stay the same
+    origin: Launch | None = None  # of a launch that an optimisation put in: the recorded one that it serves
 
     @property
-    def gated(self) -> bool:
+    def has_fused_relu(self) -> bool:
         """Whether a ReLU's backward pass was merged into this launch."""
-        return self.call is not None and any(name == "GATE" for name, _ in self.call.defines)
+        return self.call is not None and any(name == "FUSED_RELU" for name, _ in self.call.defines)
 
     def merge(self, place: int, operand: Operand, *scalars: np.generic, stored: str = "", **defines: int | str) -> None:
         """Make it a variant of its kernel that has one operand more, at `place`, and perhaps scalars, the last ones. `stored`: its name there, if any."""
-        if self.gated and self.gate is not None and place <= self.gate:
+        if self.has_fused_relu and self.gate is not None and place <= self.gate:
             self.gate += 1
         self.define(*scalars, **defines)
         names = (*self.stored, *[""] * (len(self.operands) - len(self.stored)))
@@ -126,7 +126,7 @@ class Upload(Launch):
 
 @dataclass(eq=False)
 class HostCall(Launch):
-    """Host step that runs Python between device work (Python layers): `run(tape)`."""
+    """Host step that runs Python between device work (Python layers): `run(commands)`."""
 
     run: Callable[..., None] | None = None
 
@@ -136,7 +136,7 @@ class Measure(Launch):
     """Host step that asks for the extent of a layer whose top shapes depend on data: what follows may have to be recorded again."""
 
     measured: Any = None  # the Layer
-    run: Callable[..., tuple[Any, ...]] | None = None  # (tape) -> extent
+    run: Callable[..., tuple[Any, ...]] | None = None  # (commands) -> extent
 
 
 @dataclass(eq=False)

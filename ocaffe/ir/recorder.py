@@ -16,7 +16,7 @@ from ocaffe.ir.tensor import FLOAT, Ref, Role, Shape
 # Words of the step buffer, 32 bits each: what changes from one run to the next. Kernels read `step[STEP_ITERATION]`.
 STEP_WORDS = ("RATE", "ITERATION", "PASS", "SAMPLE", "SCALE")
 STEP = {name: index for index, name in enumerate(STEP_WORDS)}
-ARRIVALS = 8192  # counters of work-groups that make parts of one result: so many results of a launch at the most
+MAX_COMPLETION_COUNTERS = 8192  # counters of work-groups that make parts of one result: so many results of a launch at the most
 # Functions of kernel files that multiply; others of an operation pack, transform or add up for them.
 PRODUCTS = frozenset({"gemm", "forward", "backward_data", "backward_filter", "product"})
 
@@ -31,18 +31,18 @@ class Recorder:
     * what backward reads outlives forward, nothing else does: read as little as possible.
     """
 
-    def __init__(self, target: Target, *, train: bool, seed: int = 0, accumulate_gradients: bool = False, fuse: bool = True, prepare: bool = False) -> None:
+    def __init__(self, target: Target, *, train: bool, seed: int = 0, accumulate_gradients: bool = False, fuse: bool = True, prepack_weights: bool = False) -> None:
         self.target = target
         self.train = train
         self.seed = seed
         self.fuse = fuse
-        self.prepare = prepare  # what is made of weights alone may be kept (ocaffe/passes/prepacked_weights.py): making it costs nothing in the long run
+        self.prepack_weights = prepack_weights  # what is made of weights alone may be kept (ocaffe/passes/prepacked_weights.py): making it costs nothing in the long run
         self.launches: list[Launch] = []
         self.phase = "forward"
         self.layer = ""
         self.step = Ref("step", (8,), Role.STATE, np.dtype(np.uint32), value=0)
-        # Zeros, to all launches: kernels that count in it (ARRIVE in kernels/common.h) leave it as they found it.
-        self.arrivals = Ref("arrivals", (ARRIVALS,), Role.CONSTANT, np.dtype(np.uint32), value=0)
+        # Zeros, to all launches: kernels that count in it (IS_LAST_BLOCK in kernels/common.h) leave it as they found it.
+        self.completion_counters = Ref("completion_counters", (MAX_COMPLETION_COUNTERS,), Role.CONSTANT, np.dtype(np.uint32), value=0)
         self.in_rows: dict[Ref, Iterator[tuple[int, Ref]]] = {}  # gradients that are used some rows at a time (ocaffe/graph/record.py)
         self._accumulate_gradients = accumulate_gradients
         self._written: set[Ref] = set()  # diffs that an earlier node of this backward wrote
@@ -127,14 +127,14 @@ class Recorder:
                 launch.flops = flops // len(products)
 
     def measure(self, layer: Any, extent: Ref | Callable[..., tuple[Any, ...]], reads: Sequence[Ref] = ()) -> None:
-        """Record that the top shapes of `layer` depend on data: `extent` (int32) holds their measure once it is computed; or a function of the tape gives it.
+        """Record that the top shapes of `layer` depend on data: `extent` (int32) holds their measure once it is computed; or a function of the commands gives it.
 
         The measure becomes `layer.extent`, from which `infer` makes the shapes; where these change, what follows is recorded again. What
         the layer launches after this call may rely on the shapes of its tops.
         """
         if isinstance(extent, Ref):
             ref, reads = extent, [extent]
-            run: Callable[..., tuple[Any, ...]] = lambda tape: tuple(int(n) for n in tape.read(ref).reshape(-1))  # noqa: E731
+            run: Callable[..., tuple[Any, ...]] = lambda commands: tuple(int(n) for n in commands.read(ref).reshape(-1))  # noqa: E731
         else:
             run = extent
         self.add(Measure(self.layer, self.phase, self.operands(reads, ()), what="measure", measured=layer, run=run))
@@ -142,7 +142,7 @@ class Recorder:
     def host(
         self, run: Callable[..., None], *, reads: Sequence[Ref] = (), writes: Sequence[Ref] = (), modifies: Sequence[Ref] = (), what: str = "host"
     ) -> None:
-        """Record a step in Python: `run(tape)` gets the bound tape and uses tape.read(ref) and tape.write(ref, array) on these Refs.
+        """Record a step in Python: `run(commands)` gets the bound commands and uses commands.read(ref) and commands.write(ref, array) on these Refs.
 
         `run` must hold Refs, not blobs, whose Refs change when the net is recorded again.
         """
@@ -189,7 +189,7 @@ class Recorder:
     # -- aliases -----------------------------------------------------------------------------------------------------
 
     def alias(self, top: Blob, bottom: Blob) -> None:
-        """Forward of a layer that moves no data (Reshape, Flatten, Split, Dropout in TEST): the top is the bottom's memory."""
+        """Forward of a layer that moves no data (Reshape, Flatten, Microbatch, Dropout in TEST): the top is the bottom's memory."""
         top.data = bottom.data.view(top.shape, name=top.name)
 
     def holds_values(self, diff: Ref) -> None:

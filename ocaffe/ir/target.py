@@ -35,7 +35,7 @@ class Target:
     stream_above: int = 1 << 20  # bytes of an array or a batch that is worth threads and a queue of its own (cl/pinned.py, cl/feed.py)
     tensor_cores: bool = False  # NVIDIA's, by inline PTX
     workspace: int = 256 << 20  # bytes that the transformed tiles of one convolution may take (ops/winograd_gpu.py)
-    device_fence: str = ""  # how one work-group sees what another wrote: PTX or CPU (ARRIVE in kernels/common.h); OpenCL 1.2 promises no way
+    device_fence: str = ""  # how one work-group sees what another wrote: PTX or CPU (IS_LAST_BLOCK in kernels/common.h); OpenCL 1.2 promises no way
     math: str = "fp32"  # MATHS: what products may be made of
     gradient_scale: int = 1024  # a power of two: with math fp16, gradients are multiplied with it before they are rounded, results divided by it
     tuned: Tuned = ESTIMATES  # measured choices of kernels
@@ -50,6 +50,6 @@ class Target:
         return not self.unified_memory and nbytes > self.stream_above
 
     @property
-    def groups_meet(self) -> bool:
+    def last_block_reduction(self) -> bool:
         """Whether the last of several work-groups can finish what all of them made."""
         return bool(self.device_fence) and not self.is_cpu

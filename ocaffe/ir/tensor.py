@@ -28,7 +28,7 @@ class Role(Enum):
     CONSTANT = "constant"
 
 
-HALVED = frozenset({Role.ACTIVATION, Role.DIFF})  # what may stand in memory in 16 bits
+BF16_ROLES = frozenset({Role.ACTIVATION, Role.DIFF})  # what may stand in memory in 16 bits
 PERSISTENT = frozenset({Role.INPUT, Role.PARAMETER, Role.HISTORY, Role.OUTPUT, Role.STATE, Role.STAGING, Role.CONSTANT})
 @dataclass(eq=False)
 class Ref:
@@ -48,7 +48,7 @@ class Ref:
     value: np.ndarray | float | None = None
     persist: bool = False
     slots: int = 1
-    takes_over: bool = False  # of a view: writing it ends what the base held
+    reuses_storage: bool = False  # of a view: writing it ends what the base held
 
     @property
     def count(self) -> int:
@@ -59,9 +59,9 @@ class Ref:
         return self.count * self.dtype.itemsize
 
     @property
-    def halved(self) -> bool:
+    def in_bf16(self) -> bool:
         """Whether it is a blob or diff that stands in memory as bfloat16."""
-        return self.dtype == BFLOAT and self.role in HALVED
+        return self.dtype == BFLOAT and self.role in BF16_ROLES
 
     @property
     def root(self) -> Ref:

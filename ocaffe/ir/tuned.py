@@ -1,4 +1,4 @@
-"""Choices of kernels that were measured: what `compile` takes before its own estimates. A table is made by `ocaffe tune`; nothing is timed anywhere else.
+"""NetOptions of kernels that were measured: what `compile` takes before its own estimates. A table is made by `ocaffe tune`; nothing is timed anywhere else.
 
 A *problem* is an operation with its sizes and arithmetic, a *candidate* one way to do it; a table names a candidate for problems. Two tables count: the one
 that ocaffe brings for a class of devices (`kernels/tuned_*.json`), and the user's, in the cache folder, which wins. `OCAFFE_TUNED=off` leaves both out,

@@ -11,29 +11,29 @@
    argument is wider) and arguments in memory: a transposition of 16 vectors takes 600 instructions then. */
 #define INLINE static inline __attribute__((always_inline))
 
-#include "stored.h"
+#include "bf16_operands.h"
 
 /* Operands of kernels whose work-groups meet: counters and partial results. */
 #ifdef DEVICE_FENCE
-#define ARRIVED OPERAND(uint, arrived),
+#define COMPLETION_COUNTER_OPERAND OPERAND(uint, counters),
 #define PARTS , OPERAND(float, parts)
 #else
-#define ARRIVED
+#define COMPLETION_COUNTER_OPERAND
 #define PARTS
 #endif
 
 /* Work-groups that make parts of one result: all of a group write their part, then call this together. `last` is declared as whether the other `parts` - 1
-   groups have come already: then all parts are there to be read, through a pointer that is not `restrict`. `arrived`, a counter in global memory, is 0 before and after.
+   groups have come already: then all parts are there to be read, through a pointer that is not `restrict`. `counters`, a counter in global memory, is 0 before and after.
    `vote`: an int in local memory. `fence`: Target.device_fence. One work-item orders memory for its group, and only the last group forgets what its cache holds. */
-#define ARRIVE(fence, arrived, parts, vote, last) ARRIVE_BY(fence, arrived, parts, vote, last)
-#define ARRIVE_BY(fence, arrived, parts, vote, last)   \
+#define IS_LAST_BLOCK(fence, counters, parts, vote, last) IS_LAST_BLOCK_BY(fence, counters, parts, vote, last)
+#define IS_LAST_BLOCK_BY(fence, counters, parts, vote, last)   \
   barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE); \
   if (get_local_id(0) == 0 && get_local_id(1) == 0) {  \
     uint before;                                       \
-    fence##_COUNT(before, arrived);                    \
+    fence##_COUNT(before, counters);                    \
     *(vote) = before == (uint)(parts) - 1;             \
     if (*(vote)) {                                     \
-      *(arrived) = 0;                                  \
+      *(counters) = 0;                                  \
       fence##_ACQUIRE;                                 \
     }                                                  \
   }                                                    \
@@ -42,9 +42,9 @@
   barrier(CLK_LOCAL_MEM_FENCE) /* what follows may use this memory */
 
 /* NVIDIA's, from compute capability 7 on; and processors, which see each other's stores in their order. */
-#define PTX_COUNT(before, arrived) asm volatile("atom.release.gpu.global.add.u32 %0, [%1], 1;" : "=r"(before) : "l"((ulong)(arrived)) : "memory")
+#define PTX_COUNT(before, counters) asm volatile("atom.release.gpu.global.add.u32 %0, [%1], 1;" : "=r"(before) : "l"((ulong)(counters)) : "memory")
 #define PTX_ACQUIRE asm volatile("fence.acq_rel.gpu;" ::: "memory")
-#define CPU_COUNT(before, arrived) mem_fence(CLK_GLOBAL_MEM_FENCE), before = atomic_inc(arrived)
+#define CPU_COUNT(before, counters) mem_fence(CLK_GLOBAL_MEM_FENCE), before = atomic_inc(counters)
 #define CPU_ACQUIRE mem_fence(CLK_GLOBAL_MEM_FENCE)
 
 /* Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011): four random words that are a pure function of

@@ -2,8 +2,8 @@
    Filters are [outputs][KERNEL_H][KERNEL_W].
 
    forward          y[n][o] = x[n][o / multiplier] * w[o] (+ bias[o], or factor and offset: common.h), then the ReLU that was merged (slope 1: none);
-                    with MOMENTS, and statistics of it (moments.h)
-   backward_data    dx[n][c] = sum over the outputs of channel c, each pixel gathering what it gave (+ bias[c]: a deconvolution), then the ReLU or the gate (gate.h)
+                    with CHANNEL_REDUCTION, and statistics of it (channel_reduction.h)
+   backward_data    dx[n][c] = sum over the outputs of channel c, each pixel gathering what it gave (+ bias[c]: a deconvolution), then the ReLU or the gate (fused_relu.h)
    backward_filter  dw[o] = sum over samples and positions of dy * x, of one slice of `part` samples, at dw + slice * dw_stride;
                     the group of the last slice of an output adds them up (DEVICE_FENCE), or split_sum does
 
@@ -11,7 +11,7 @@
    Work-items: strip_gpu.h; in forward a group has `together` whole planes of a sample, or one of `pieces` of a plane; backward_filter: a work-group of ITEMS per (output, slice), which goes through strips. `each` is for the CPU class. */
 #include "common.h"
 #include "epilogue.h"
-#include "moments.h"
+#include "channel_reduction.h"
 #include "split_sum.h"
 #include "strip_gpu.h"
 
@@ -37,7 +37,7 @@
 #endif
 #define SIZES int batch, int outputs, int multiplier, int h, int w, int oh, int ow
 #define WITHIN(i, size) ((uint)(i) < (uint)(size))
-#ifdef MOMENTS
+#ifdef CHANNEL_REDUCTION
 /* The sum of v over the `length` work-items that share a plane, as a tree; this is number `place` of them, `line` is theirs. */
 INLINE float sum_of_line(local float* line, int place, int length, float v) {
   barrier(CLK_LOCAL_MEM_FENCE);
@@ -51,15 +51,15 @@ INLINE float sum_of_line(local float* line, int place, int length, float v) {
 }
 #endif
 
-kernel void forward(OPERAND_RESTRICT(const SOURCE_T, x), OPERAND_RESTRICT(const float, filter), STATISTICS OPERAND_RESTRICT(const float, bias),
+kernel void forward(OPERAND_RESTRICT(const SOURCE_T, x), OPERAND_RESTRICT(const float, filter), REDUCTION_OPERANDS OPERAND_RESTRICT(const float, bias),
                     OPERAND_RESTRICT(RESULT_T, y), SIZES, int strips, int pieces, int together, int has_bias, int accumulate, float slope) {
-#ifdef MOMENTS
+#ifdef CHANNEL_REDUCTION
   local float lines[MOST_ITEMS];
 #endif
   const int item = get_local_id(0), items = strips * ow, piece = get_group_id(0) % pieces, sample = get_global_id(1);
   const int own = get_group_id(0) / pieces * together + item / items, within = piece * (int)get_local_size(0) + item % items;
   const int exists = own < outputs && within < items, plane = min(own, outputs - 1);
-#ifndef MOMENTS
+#ifndef CHANNEL_REDUCTION
   if (!exists) return;
 #endif
   const int top = within / ow * ROWS, at_y = top * STRIDE_H - PAD_H, at_x = within % ow * STRIDE_W - PAD_W;
@@ -82,13 +82,13 @@ kernel void forward(OPERAND_RESTRICT(const SOURCE_T, x), OPERAND_RESTRICT(const 
   UNROLLED for (int r = 0; r < ROWS; ++r) {
     if (r < rows) sum[r] = put(y + r * ow, sum[r] * factor + offset, accumulate, slope, NO_SIGN(y), 0);
   }
-#ifdef MOMENTS
+#ifdef CHANNEL_REDUCTION
   const int length = min((int)get_local_size(0), items), place = item % length;
   local float* line = lines + item - place;
-  moments += moments_offset + plane * (moments_stride / outputs) + sample * pieces + piece;
-  const float values = MOMENTS == 1 ? sum_of_line(line, place, length, rows) : 1.0f;
+  reduced += reduced_offset + plane * (reduced_stride / outputs) + sample * pieces + piece;
+  const float values = CHANNEL_REDUCTION == 1 ? sum_of_line(line, place, length, rows) : 1.0f;
   float mean = 0.0f, total = 0.0f;
-  for (int pass = 0; pass < (MOMENTS == 1 ? 2 : 1); ++pass) {
+  for (int pass = 0; pass < (CHANNEL_REDUCTION == 1 ? 2 : 1); ++pass) {
     total = 0.0f;
     UNROLLED for (int r = 0; r < ROWS; ++r) {
       if (r < rows) total += pass ? (sum[r] - mean) * (sum[r] - mean) : sum[r];
@@ -97,10 +97,10 @@ kernel void forward(OPERAND_RESTRICT(const SOURCE_T, x), OPERAND_RESTRICT(const 
     if (!pass) mean = total / values;
   }
   if (place > 0 || own >= outputs) return;
-#if MOMENTS == 1
-  moments[0] = values, moments[moments_stride] = mean, moments[2 * moments_stride] = total;
+#if CHANNEL_REDUCTION == 1
+  reduced[0] = values, reduced[reduced_stride] = mean, reduced[2 * reduced_stride] = total;
 #else
-  moments[0] = total;
+  reduced[0] = total;
 #endif
 #endif
 }
@@ -141,7 +141,7 @@ kernel void backward_data(OPERAND_RESTRICT(const SOURCE_T, dy), OPERAND_RESTRICT
         UNROLLED for (int s = 0; s < STRIDE_W; ++s) sum[r][s] = LINES ? sum[r][s] + line[r][s] : line[r][s];
     }
   const int element = plane * h * w + top * w + left;
-  global const SIGNS_T* signs = IF_GATED(sign + sign_offset + sample * sign_stride, dx);
+  global const SIGNS_T* signs = IF_FUSED_RELU(sign + sign_offset + sample * sign_stride, dx);
   dx += dx_offset + sample * dx_stride + element;
   UNROLLED for (int r = 0; r < HEIGHT; ++r)
     UNROLLED for (int s = 0; s < STRIDE_W; ++s)
@@ -151,7 +151,7 @@ kernel void backward_data(OPERAND_RESTRICT(const SOURCE_T, dy), OPERAND_RESTRICT
 
 #if FEW
 kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void backward_filter(OPERAND_RESTRICT(const SOURCE_T, x),
-                                                                               OPERAND_RESTRICT(const GIVEN_T, dy), ARRIVED
+                                                                               OPERAND_RESTRICT(const GIVEN_T, dy), COMPLETION_COUNTER_OPERAND
                                                                                OPERAND_RESTRICT(RESULT_T, dw) PARTS, SIZES, int each,
                                                                                int part, int accumulate) {
   local float sums[ITEMS];
@@ -196,7 +196,7 @@ kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void backward_filter(O
 
 #ifdef DEVICE_FENCE
   local int vote;
-  LOCATE(arrived), LOCATE(parts);
+  LOCATE(counters), LOCATE(parts);
   const int slices = get_num_groups(1);
   global float* all = parts + (ulong)output * slices * TAPS;
 #define LEAVE(t, sum) all[slice * TAPS + t] = sum
@@ -216,7 +216,7 @@ kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void backward_filter(O
     barrier(CLK_LOCAL_MEM_FENCE);
   }
 #ifdef DEVICE_FENCE
-  ARRIVE(DEVICE_FENCE, arrived + output, slices, &vote, last);
+  IS_LAST_BLOCK(DEVICE_FENCE, counters + output, slices, &vote, last);
   if (!last || item >= TAPS) return;
   float total = 0.0f;
 #pragma unroll 4

@@ -2,8 +2,8 @@
 
    forward          y[output][position]  = sum over (channel, tap) of w * x
    backward_data    dx[channel][position] = sum over (output, tap) of w * dy, each position gathering what it gave; with a bias per channel
-                    it is the forward of a deconvolution, with a gate (gate.h) the backward pass of a ReLU is done, too.
-                    Both collect statistics of what they write (moments.h)
+                    it is the forward of a deconvolution, with a gate (fused_relu.h) the backward pass of a ReLU is done, too.
+                    Both collect statistics of what they write (channel_reduction.h)
    backward_filter  dw[output][channel, tap] = sum over (sample, position) of dy * x
    split_sum        the second pass of a product whose depth was split
 
@@ -20,7 +20,7 @@
 #include "conv_window.h"
 #include "epilogue.h"
 #include "fetch_gpu.h"
-#include "moments.h"
+#include "channel_reduction.h"
 #include "split_sum.h"
 #include "tile_gpu.h"
 #include "conv_store.h"
@@ -49,9 +49,9 @@
 #define LINE(item) (((item) / BK + (item) % BK / (32 / PADDING) * (32 / BK)) % ROWS_APART)
 
 #ifdef DEVICE_FENCE
-#define MEETING arrived + arrived_offset, parts + parts_offset
+#define COMPLETION_COUNTER counters + counters_offset, parts + parts_offset
 #else
-#define MEETING 0, 0
+#define COMPLETION_COUNTER 0, 0
 #endif
 /* Number of the tile that a group works on, and of those that work on it. */
 #define TILE_NUMBER ((get_group_id(2) % groups * get_num_groups(1) + get_group_id(1)) * get_num_groups(0) + get_group_id(0))
@@ -122,11 +122,11 @@ INLINE void gather_vectors(const int backward, float acc[SUM_ROWS][TN], local fl
 
 /* forward (backward = 0) and backward_data (backward = 1): both gather `source` at the taps of each position of `target`, times the filters.
    rows, depth: channels of target and source in a group; sd, sh, sw and td, th, tw: their planes. */
-INLINE void gather(const int backward, local float* as, local float* bs, global uint* arrived, global float* parts, global const SOURCE_T* source, ulong source_stride,
+INLINE void gather(const int backward, local float* as, local float* bs, global uint* counters, global float* parts, global const SOURCE_T* source, ulong source_stride,
                    global const float* filter, global const float* bias, ulong bias_stride, global RESULT_T* target, ulong target_stride, int target_aligned,
                    int batch, int groups, int rows, int depth, int sd, int sh, int sw, int td, int th, int tw, int split_channels,
                    int splits, int has_bias, int accumulate, float slope, global const SIGNS_T* sign, ulong sign_stride, int sign_aligned,
-                   const Statistics statistics) {
+                   const ChannelReduction reduction) {
   const int phases = backward ? PHASES : 1;
   const int tap_step_d = backward ? PHASE_STEP_D : 1, tap_step_h = backward ? PHASE_STEP_H : 1, tap_step_w = backward ? PHASE_STEP_W : 1;
   const int leaves = backward ? (PADDED | STRIDED | (TAPS > 1)) : PADDED;  /* a tap may lie outside of the source */
@@ -236,7 +236,7 @@ INLINE void gather(const int backward, local float* as, local float* bs, global 
 #endif
 
 #ifdef DEVICE_FENCE
-  if (!tile_join(arrived, parts, TILE_NUMBER, split, SPLITS, acc, as)) return;
+  if (!tile_join(counters, parts, TILE_NUMBER, split, SPLITS, acc, as)) return;
   splits = 1;
 #endif
   const ulong sample_stride = splits > 1 ? (ulong)groups * rows * td * th * tw : target_stride;
@@ -246,31 +246,31 @@ INLINE void gather(const int backward, local float* as, local float* bs, global 
 }
 
 kernel GROUP_OF_NT void forward(OPERAND_RESTRICT(const SOURCE_T, x), OPERAND_RESTRICT(const float, filter),
-                                STATISTICS ARRIVED OPERAND_RESTRICT(const float, bias),
+                                REDUCTION_OPERANDS COMPLETION_COUNTER_OPERAND OPERAND_RESTRICT(const float, bias),
                                 OPERAND_RESTRICT(RESULT_T, y) PARTS, SIZES, int split_channels, int splits,
                                 int has_bias, int accumulate, float slope) {
-  LOCAL_TILE(as, 2 * BK * LDA > MOMENTS_SIZE ? 2 * BK * LDA : MOMENTS_SIZE);
+  LOCAL_TILE(as, 2 * BK * LDA > REDUCTION_SIZE ? 2 * BK * LDA : REDUCTION_SIZE);
   LOCAL_TILE(bs, 2 * BK * LDB);
-  gather(0, as, bs, MEETING, x + x_offset, x_stride, filter + filter_offset, bias + bias_offset, bias_stride, y + y_offset, y_stride, (y_offset & 3) == 0, batch,
-         groups, outputs, channels, d, h, w, od, oh, ow, split_channels, splits, has_bias, accumulate, slope, NO_SIGN(y), 0, 1, GIVEN_STATISTICS);
+  gather(0, as, bs, COMPLETION_COUNTER, x + x_offset, x_stride, filter + filter_offset, bias + bias_offset, bias_stride, y + y_offset, y_stride, (y_offset & 3) == 0, batch,
+         groups, outputs, channels, d, h, w, od, oh, ow, split_channels, splits, has_bias, accumulate, slope, NO_SIGN(y), 0, 1, REDUCTION_ARGUMENT);
 }
 
 kernel GROUP_OF_NT void backward_data(OPERAND_RESTRICT(const SOURCE_T, dy),
                                       OPERAND_RESTRICT(const float, filter),
-                                      STATISTICS SIGN ARRIVED OPERAND_RESTRICT(const float, bias),
+                                      REDUCTION_OPERANDS SIGN COMPLETION_COUNTER_OPERAND OPERAND_RESTRICT(const float, bias),
                                       OPERAND_RESTRICT(RESULT_T, dx) PARTS, SIZES, int split_channels,
                                       int splits, int has_bias, int accumulate, float slope) {
-  LOCAL_TILE(as, 2 * BK * LDA > MOMENTS_SIZE ? 2 * BK * LDA : MOMENTS_SIZE);
+  LOCAL_TILE(as, 2 * BK * LDA > REDUCTION_SIZE ? 2 * BK * LDA : REDUCTION_SIZE);
   LOCAL_TILE(bs, 2 * BK * LDB);
-  gather(1, as, bs, MEETING, dy + dy_offset, dy_stride, filter + filter_offset, bias + bias_offset, bias_stride, dx + dx_offset, dx_stride, (dx_offset & 3) == 0,
-         batch, groups, channels, outputs, od, oh, ow, d, h, w, split_channels, splits, has_bias, accumulate, slope, IF_GATED(sign + sign_offset, dx),
-         IF_GATED(sign_stride, 0), SIGN_ALIGNED, GIVEN_STATISTICS);
+  gather(1, as, bs, COMPLETION_COUNTER, dy + dy_offset, dy_stride, filter + filter_offset, bias + bias_offset, bias_stride, dx + dx_offset, dx_stride, (dx_offset & 3) == 0,
+         batch, groups, channels, outputs, od, oh, ow, d, h, w, split_channels, splits, has_bias, accumulate, slope, IF_FUSED_RELU(sign + sign_offset, dx),
+         IF_FUSED_RELU(sign_stride, 0), SIGN_ALIGNED, REDUCTION_ARGUMENT);
 }
 
 /* Rows: outputs; columns: (channel, tap) as the filters have them; depth: the positions of all samples, BK of them a step. A work-item
    keeps to every BK-th position, or to four neighbours (VECTOR), for which it fetches rows of dy and columns of the image. */
 kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void backward_filter(OPERAND_RESTRICT(const SOURCE_T, x),
-                                                                            OPERAND_RESTRICT(const GIVEN_T, dy), ARRIVED OPERAND_RESTRICT(RESULT_T, dw) PARTS,
+                                                                            OPERAND_RESTRICT(const GIVEN_T, dy), COMPLETION_COUNTER_OPERAND OPERAND_RESTRICT(RESULT_T, dw) PARTS,
                                                                             SIZES, int split_positions, int accumulate) {
   LOCAL_TILE(as, 2 * BK * LDA);
   LOCAL_TILE(bs, 2 * BK * LDB);
@@ -395,7 +395,7 @@ kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void backward_filter(OPER
 #endif
 
 #ifdef DEVICE_FENCE
-  if (!tile_join(MEETING, TILE_NUMBER, split, SPLITS, acc, as)) return;
+  if (!tile_join(COMPLETION_COUNTER, TILE_NUMBER, split, SPLITS, acc, as)) return;
   const int copy = 0;
 #else
   const int copy = split;

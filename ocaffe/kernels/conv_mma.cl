@@ -21,7 +21,7 @@
 #include "common.h"
 #include "conv_window.h"
 #include "epilogue.h"
-#include "moments.h"
+#include "channel_reduction.h"
 #include "split_sum.h"
 #include "tile_mma.h"
 #include "conv_store.h"
@@ -85,7 +85,7 @@ INLINE void gather(local uint4* as, local uint4* bs, local int2* table, global c
                    global const float* bias, ulong bias_stride, global RESULT_T* target, ulong target_stride, int target_aligned, int batch,
                    int groups, int rows, int depth, int sd, int sh, int sw, int td, int th, int tw, int split_depth, int splits,
                    int has_bias, int accumulate, float slope, global const SIGNS_T* sign, ulong sign_stride, int sign_aligned,
-                   const Statistics statistics) {
+                   const ChannelReduction reduction) {
   const int phases = backward ? PHASES : 1;
   const int tap_step_d = backward ? PHASE_STEP_D : 1, tap_step_h = backward ? PHASE_STEP_H : 1, tap_step_w = backward ? PHASE_STEP_W : 1;
   const int leaves = backward ? (PADDED | STRIDED | (TAPS > 1)) : PADDED; /* a tap may lie outside of the source */
@@ -205,7 +205,7 @@ INLINE void gather(local uint4* as, local uint4* bs, local int2* table, global c
 
 #if DIRECTION == 0
 kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void forward(OPERAND_RESTRICT(const SOURCE_T, x), OPERAND_RESTRICT(const float, packed),
-                                                                    STATISTICS OPERAND_RESTRICT(const float, bias), OPERAND_RESTRICT(RESULT_T, y),
+                                                                    REDUCTION_OPERANDS OPERAND_RESTRICT(const float, bias), OPERAND_RESTRICT(RESULT_T, y),
                                                                     SIZES, int split_channels, int splits, int has_bias, int accumulate,
                                                                     float slope) {
   LOCAL_QUADS(as, 2 * 4 * BM);
@@ -216,20 +216,20 @@ kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void forward(OPERAND_REST
   local int2* table = 0;
 #endif
   gather(as, bs, table, x + x_offset, x_stride, packed + packed_offset, bias + bias_offset, bias_stride, y + y_offset, y_stride, (y_offset & 3) == 0, batch,
-         groups, outputs, channels, d, h, w, od, oh, ow, split_channels, splits, has_bias, accumulate, slope, NO_SIGN(y), 0, 1, GIVEN_STATISTICS);
+         groups, outputs, channels, d, h, w, od, oh, ow, split_channels, splits, has_bias, accumulate, slope, NO_SIGN(y), 0, 1, REDUCTION_ARGUMENT);
 }
 
 #else
 kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void backward_data(OPERAND_RESTRICT(const SOURCE_T, dy),
                                                                           OPERAND_RESTRICT(const float, packed),
-                                                                          STATISTICS SIGN OPERAND_RESTRICT(const float, bias),
+                                                                          REDUCTION_OPERANDS SIGN OPERAND_RESTRICT(const float, bias),
                                                                           OPERAND_RESTRICT(RESULT_T, dx), SIZES, int split_channels,
                                                                           int splits, int has_bias, int accumulate, float slope) {
   LOCAL_QUADS(as, 2 * 4 * BM);
   LOCAL_QUADS(bs, 2 * 4 * BN);
   gather(as, bs, 0, dy + dy_offset, dy_stride, packed + packed_offset, bias + bias_offset, bias_stride, dx + dx_offset, dx_stride, (dx_offset & 3) == 0,
-         batch, groups, channels, outputs, od, oh, ow, d, h, w, split_channels, splits, has_bias, accumulate, slope, IF_GATED(sign + sign_offset, dx),
-         IF_GATED(sign_stride, 0), SIGN_ALIGNED, GIVEN_STATISTICS);
+         batch, groups, channels, outputs, od, oh, ow, d, h, w, split_channels, splits, has_bias, accumulate, slope, IF_FUSED_RELU(sign + sign_offset, dx),
+         IF_FUSED_RELU(sign_stride, 0), SIGN_ALIGNED, REDUCTION_ARGUMENT);
 }
 
 #endif

@@ -209,7 +209,7 @@ INLINE void fetch_filters(local uint4* to, global const bfloat* from, int rows, 
 INLINE void gather(local uint4* as, local uint4* patches, global const SOURCE_T* source, ulong source_stride, global const float* packed, global const float* bias,
                    ulong bias_stride, global RESULT_T* target, ulong target_stride, int target_aligned, int groups, int rows, int depth, int sh, int sw, int th, int tw,
                    int before_h, int before_w, int has_bias, int accumulate, float slope, global const SIGNS_T* sign, ulong sign_stride, int sign_aligned,
-                   const Statistics statistics) {
+                   const ChannelReduction reduction) {
   const int item = get_local_id(0), lane = item % 32, group = get_group_id(2), row0 = get_group_id(1) * BM;
   const Rectangle f = rectangle_of(get_group_id(0), th, tw);
   const int y = f.y - before_h, x = f.x - before_w;
@@ -260,7 +260,7 @@ INLINE void gather(local uint4* as, local uint4* patches, global const SOURCE_T*
       stage = stage + 1 == STAGES ? 0 : stage + 1;
     }
   }
-#ifdef MOMENTS
+#ifdef CHANNEL_REDUCTION
   barrier(CLK_LOCAL_MEM_FENCE); /* they take the filters' place */
 #endif
   tile_deal(acc);
@@ -269,21 +269,21 @@ INLINE void gather(local uint4* as, local uint4* patches, global const SOURCE_T*
 }
 
 #if DIRECTION == 0
-kernel GROUP_OF_NT void forward(OPERAND_RESTRICT(const SOURCE_T, x), OPERAND_RESTRICT(const float, packed), STATISTICS OPERAND_RESTRICT(const float, bias),
+kernel GROUP_OF_NT void forward(OPERAND_RESTRICT(const SOURCE_T, x), OPERAND_RESTRICT(const float, packed), REDUCTION_OPERANDS OPERAND_RESTRICT(const float, bias),
                                 OPERAND_RESTRICT(RESULT_T, y), SIZES, int has_bias, int accumulate, float slope) {
   LOCAL_CHUNKS(as, STAGES * STAGE_CHUNKS);
   LOCAL_CHUNKS(patches, 2 * PATCH_CHUNKS);
   gather(as, patches, x + x_offset, x_stride, packed + packed_offset, bias + bias_offset, bias_stride, y + y_offset, y_stride, (y_offset & 3) == 0, groups, outputs,
-         channels, h, w, oh, ow, PAD_H, PAD_W, has_bias, accumulate, slope, NO_SIGN(y), 0, 1, GIVEN_STATISTICS);
+         channels, h, w, oh, ow, PAD_H, PAD_W, has_bias, accumulate, slope, NO_SIGN(y), 0, 1, REDUCTION_ARGUMENT);
 }
 #else
-kernel GROUP_OF_NT void backward_data(OPERAND_RESTRICT(const SOURCE_T, dy), OPERAND_RESTRICT(const float, packed), STATISTICS SIGN OPERAND_RESTRICT(const float, bias),
+kernel GROUP_OF_NT void backward_data(OPERAND_RESTRICT(const SOURCE_T, dy), OPERAND_RESTRICT(const float, packed), REDUCTION_OPERANDS SIGN OPERAND_RESTRICT(const float, bias),
                                       OPERAND_RESTRICT(RESULT_T, dx), SIZES, int has_bias, int accumulate, float slope) {
   LOCAL_CHUNKS(as, STAGES * STAGE_CHUNKS);
   LOCAL_CHUNKS(patches, 2 * PATCH_CHUNKS);
   gather(as, patches, dy + dy_offset, dy_stride, packed + packed_offset, bias + bias_offset, bias_stride, dx + dx_offset, dx_stride, (dx_offset & 3) == 0, groups, channels,
-         outputs, oh, ow, h, w, KERNEL_H - 1 - PAD_H, KERNEL_W - 1 - PAD_W, has_bias, accumulate, slope, IF_GATED(sign + sign_offset, dx), IF_GATED(sign_stride, 0),
-         SIGN_ALIGNED, GIVEN_STATISTICS);
+         outputs, oh, ow, h, w, KERNEL_H - 1 - PAD_H, KERNEL_W - 1 - PAD_W, has_bias, accumulate, slope, IF_FUSED_RELU(sign + sign_offset, dx), IF_FUSED_RELU(sign_stride, 0),
+         SIGN_ALIGNED, REDUCTION_ARGUMENT);
 }
 #endif
 

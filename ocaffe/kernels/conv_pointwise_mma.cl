@@ -17,7 +17,7 @@
 #include "common.h"
 #include "conv_window.h"
 #include "epilogue.h"
-#include "moments.h"
+#include "channel_reduction.h"
 #include "split_sum.h"
 #include "tile_async.h"
 #define PLANES_OF_FOURS 1 /* of WIDE */
@@ -98,7 +98,7 @@ kernel void pack(OPERAND_RESTRICT(const float, filter), OPERAND_RESTRICT(float, 
 INLINE void gather(local uint4* as, local uint4* bs, global const SOURCE_T* x, ulong x_stride, int aligned, global const bfloat* packed,
                    global const float* bias, ulong bias_stride, global RESULT_T* y, ulong y_stride, int y_aligned, int batch, int groups, int rows, int depth, int d,
                    int h, int w, int split_depth, int splits, int has_bias, int accumulate, float slope, global const SIGNS_T* sign,
-                   ulong sign_stride, int sign_aligned, const Statistics statistics) {
+                   ulong sign_stride, int sign_aligned, const ChannelReduction reduction) {
   const int item = get_local_id(0), plane = d * h * w;
   const int group = get_group_id(2) % groups, split = get_group_id(2) / groups;
   const int column0 = get_group_id(0) * BN, row0 = get_group_id(1) * BM;
@@ -162,25 +162,25 @@ INLINE void gather(local uint4* as, local uint4* bs, global const SOURCE_T* x, u
 
 #if DIRECTION == 0
 kernel GROUP_OF_NT void forward(OPERAND_RESTRICT(const SOURCE_T, x), OPERAND_RESTRICT(const float, packed),
-                                                                    STATISTICS OPERAND_RESTRICT(const float, bias), OPERAND_RESTRICT(RESULT_T, y),
+                                                                    REDUCTION_OPERANDS OPERAND_RESTRICT(const float, bias), OPERAND_RESTRICT(RESULT_T, y),
                                                                     SIZES, int split_channels, int splits, int has_bias, int accumulate,
                                                                     float slope) {
   LOCAL_CHUNKS(as, STAGES * A_CHUNKS);
   LOCAL_CHUNKS(bs, STAGES * B_CHUNKS);
   gather(as, bs, x + x_offset, x_stride, ((x_offset | x_stride) & (WIDE - 1)) == 0, (global const bfloat*)(packed + packed_offset), bias + bias_offset,
          bias_stride, y + y_offset, y_stride, (y_offset & 3) == 0, batch, groups, outputs, channels, d, h, w, split_channels, splits, has_bias, accumulate, slope,
-         NO_SIGN(y), 0, 1, GIVEN_STATISTICS);
+         NO_SIGN(y), 0, 1, REDUCTION_ARGUMENT);
 }
 #else
 kernel GROUP_OF_NT void backward_data(OPERAND_RESTRICT(const SOURCE_T, dy), OPERAND_RESTRICT(const float, packed),
-                                                                          STATISTICS SIGN OPERAND_RESTRICT(const float, bias),
+                                                                          REDUCTION_OPERANDS SIGN OPERAND_RESTRICT(const float, bias),
                                                                           OPERAND_RESTRICT(RESULT_T, dx), SIZES, int split_channels, int splits,
                                                                           int has_bias, int accumulate, float slope) {
   LOCAL_CHUNKS(as, STAGES * A_CHUNKS);
   LOCAL_CHUNKS(bs, STAGES * B_CHUNKS);
   gather(as, bs, dy + dy_offset, dy_stride, ((dy_offset | dy_stride) & (WIDE - 1)) == 0, (global const bfloat*)(packed + packed_offset), bias + bias_offset,
          bias_stride, dx + dx_offset, dx_stride, (dx_offset & 3) == 0, batch, groups, channels, outputs, d, h, w, split_channels, splits, has_bias, accumulate,
-         slope, IF_GATED(sign + sign_offset, dx), IF_GATED(sign_stride, 0), SIGN_ALIGNED, GIVEN_STATISTICS);
+         slope, IF_FUSED_RELU(sign + sign_offset, dx), IF_FUSED_RELU(sign_stride, 0), SIGN_ALIGNED, REDUCTION_ARGUMENT);
 }
 #endif
 #else

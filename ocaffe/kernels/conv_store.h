@@ -8,8 +8,8 @@
 
 #include "conv_window.h"
 #include "epilogue.h"
-#include "gate.h"
-#include "moments.h"
+#include "fused_relu.h"
+#include "channel_reduction.h"
 #include "tile_gpu.h"
 
 #ifndef PLANES_OF_FOURS
@@ -35,10 +35,10 @@ INLINE Rectangle rectangle_of(int index, int h, int w) {
 #define BY_FOUR(f) (((f).positions & 3) == 0)
 #endif
 
-#ifdef MOMENTS
+#ifdef CHANNEL_REDUCTION
 #define ROW_ITEMS (BN / TN) /* work-items that share a row of the tile */
 #define ROW_ITEM(item) ((item) / 32 % (BN / WN) * LANE_COLUMNS + (item) % 32 % LANE_COLUMNS)
-#define MOMENTS_SIZE (BM * ROW_ITEMS) /* floats of local memory */
+#define REDUCTION_SIZE (BM * ROW_ITEMS) /* floats of local memory */
 /* Where a row's number `i` stands, a power of two of them: shuffled, so that work-items that read their rows together use different banks. */
 #define ROW_PLACE(row, i) ((row) * ROW_ITEMS + ((i) ^ (row) % ROW_ITEMS))
 
@@ -66,10 +66,10 @@ INLINE void row_totals(local float* shared, const float sum[TM], int rows, globa
   barrier(CLK_LOCAL_MEM_FENCE);
 }
 #else
-#define MOMENTS_SIZE 0
+#define REDUCTION_SIZE 0
 #endif
 
-#define AT_ONCE 4 /* rows of a work-item that are looked at before the first is written (gate.h) */
+#define AT_ONCE 4 /* rows of a work-item that are looked at before the first is written (fused_relu.h) */
 
 /* Four neighbouring columns: the sample of each and its place in a plane; `exist` of them do, and those past the end stand where the last one does. */
 typedef struct { int exist, sample[4], at[4]; } Four;
@@ -119,7 +119,7 @@ INLINE float existing_sum(int exist, float4 v) {
   return exist > 0 ? (v.x + (exist > 1 ? v.y : 0.0f)) + ((exist > 2 ? v.z : 0.0f) + (exist > 3 ? v.w : 0.0f)) : 0.0f;
 }
 
-#if MOMENTS == 1
+#if CHANNEL_REDUCTION == 1
 /* The statistics of the tile, of which `rows` exist; `to` is those of its first row. */
 INLINE void tile_moments(local float* shared, float acc[TM][TN], const COLUMNS_T f, int rows, int column0, global float* to, int parts, ulong apart) {
   const int item = get_local_id(0), row = tile_row(item), column = column0 + tile_column(item);
@@ -154,14 +154,14 @@ INLINE void tile_moments(local float* shared, float acc[TM][TN], const COLUMNS_T
 }
 #endif
 
-#if MOMENTS == 2
+#if CHANNEL_REDUCTION == 2
 /* The sums for BatchNorm's backward pass of a tile that is written, every position of a plane: apart from the stores, which need the registers till then. `channel`
    is that of the tile's first row, `rows` of them exist; `to` is where its sums go. */
-INLINE void tile_gradient_sums(local float* shared, float acc[TM][TN], const COLUMNS_T f, int channel, int rows, int column0, const Statistics statistics,
+INLINE void tile_gradient_sums(local float* shared, float acc[TM][TN], const COLUMNS_T f, int channel, int rows, int column0, const ChannelReduction reduction,
                                global float* to, int parts) {
   const int item = get_local_id(0), row = tile_row(item), column = column0 + tile_column(item);
-  const int by_four = statistics.x_aligned && BY_FOUR(f);
-  global const NORMAL_T* x = statistics.x + (ulong)channel * f.positions;
+  const int by_four = reduction.x_aligned && BY_FOUR(f);
+  global const NORMAL_T* x = reduction.x + (ulong)channel * f.positions;
   float sum_g[TM], sum_gh[TM];
 #pragma unroll
   for (int i = 0; i < TM; ++i) sum_g[i] = sum_gh[i] = 0.0f;
@@ -171,7 +171,7 @@ INLINE void tile_gradient_sums(local float* shared, float acc[TM][TN], const COL
     if (four.exist <= 0) continue;
     ulong place[4];
 #pragma unroll
-    for (int e = 0; e < 4; ++e) place[e] = four.sample[e] * statistics.x_stride + four.at[e];
+    for (int e = 0; e < 4; ++e) place[e] = four.sample[e] * reduction.x_stride + four.at[e];
 #pragma unroll
     for (int i0 = 0; i0 < TM; i0 += AT_ONCE) {
       float4 values[AT_ONCE];
@@ -195,21 +195,21 @@ INLINE void tile_gradient_sums(local float* shared, float acc[TM][TN], const COL
   }
   barrier(CLK_LOCAL_MEM_FENCE);
   row_totals(shared, sum_g, rows, to, parts);
-  row_totals(shared, sum_gh, rows, to + statistics.apart, parts);
+  row_totals(shared, sum_gh, rows, to + reduction.apart, parts);
 }
 #endif
 
-/* row0, rows: the tile's first row and the rows of the group of channels `group`; target: where a sample begins; sign: the gate's (gate.h). With MOMENTS (moments.h;
-   where every position is written here) `shared` is MOMENTS_SIZE floats that nobody uses now. */
+/* row0, rows: the tile's first row and the rows of the group of channels `group`; target: where a sample begins; sign: the gate's (fused_relu.h). With CHANNEL_REDUCTION (channel_reduction.h;
+   where every position is written here) `shared` is REDUCTION_SIZE floats that nobody uses now. */
 INLINE void store_positions(float acc[TM][TN], const COLUMNS_T f, global RESULT_T* target, ulong sample_stride, int target_aligned, int groups, int group, int row0, int rows,
                             int column0, int td, int th, int tw, global const float* bias, ulong bias_stride, int has_bias, int accumulate,
                             float slope, global const SIGNS_T* sign, ulong sign_stride, int sign_aligned, local float* shared,
-                            const Statistics statistics, const int backward) {
+                            const ChannelReduction reduction, const int backward) {
   const int item = get_local_id(0), plane = td * th * tw, channel = group * rows + row0;
   target += (ulong)channel * plane;
   bias += channel;
   const int row = tile_row(item), column = column0 + tile_column(item);
-#if MOMENTS == 3
+#if CHANNEL_REDUCTION == 3
   float sum[TM];
 #pragma unroll
   for (int i = 0; i < TM; ++i) sum[i] = 0.0f;
@@ -258,20 +258,20 @@ INLINE void store_positions(float acc[TM][TN], const COLUMNS_T f, global RESULT_
           if (four.exist > 2) SET(RESULT_T, to + place[2], v.z);
           if (four.exist > 3) SET(RESULT_T, to + place[3], v.w);
         }
-#if MOMENTS == 3
+#if CHANNEL_REDUCTION == 3
         sum[i0 + i] += existing_sum(four.exist, v);
-#elif defined(MOMENTS)
+#elif defined(CHANNEL_REDUCTION)
         acc[i0 + i][j] = v.x, acc[i0 + i][j + 1] = v.y, acc[i0 + i][j + 2] = v.z, acc[i0 + i][j + 3] = v.w;
 #endif
       }
     }
   }
-#ifdef MOMENTS
-  const int parts_of_row = statistics.apart / (groups * rows);
-  global float* to = statistics.to + (ulong)channel * parts_of_row + get_group_id(0);
-#if MOMENTS == 1
-  tile_moments(shared, acc, f, rows - row0, column0, to, parts_of_row, statistics.apart);
-#elif MOMENTS == 3
+#ifdef CHANNEL_REDUCTION
+  const int parts_of_row = reduction.apart / (groups * rows);
+  global float* to = reduction.to + (ulong)channel * parts_of_row + get_group_id(0);
+#if CHANNEL_REDUCTION == 1
+  tile_moments(shared, acc, f, rows - row0, column0, to, parts_of_row, reduction.apart);
+#elif CHANNEL_REDUCTION == 3
   row_totals(shared, sum, rows - row0, to, parts_of_row);
 #else
   tile_gradient_sums(shared, acc, f, channel, rows - row0, column0, statistics, to, parts_of_row);

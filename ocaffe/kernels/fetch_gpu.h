@@ -28,7 +28,7 @@ INLINE void stage_places(int to[4], int line, int depth, int ld, int along, int 
   }
 }
 
-/* FETCH_EDGE(T)  (p, n): four neighbours of which `n` exist; T is how they are stored (stored.h). */
+/* FETCH_EDGE(T)  (p, n): four neighbours of which `n` exist; T is how they are stored (bf16_operands.h). */
 #define FETCH_EDGE(T) FETCH_EDGE_OF(T)
 #define FETCH_EDGE_OF(T) fetch_edge_##T
 #define FETCHES_EDGE(T)                               \

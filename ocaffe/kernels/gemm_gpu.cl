@@ -1,4 +1,4 @@
-/* c[M][N] = op(a) op(b) (+ bias[n]), then the slope where the gate says (gate.h), for work-groups that share tiles in local memory.
+/* c[M][N] = op(a) op(b) (+ bias[n]), then the slope where the gate says (fused_relu.h), for work-groups that share tiles in local memory.
 
    Defines: the tile (tile_gpu.h, fetch_gpu.h).
    Leading dimensions are the operands' strides. trans_a, trans_b: the operand is stored with the depth outside (a: K x M) respectively
@@ -13,7 +13,7 @@
 #include "tile_gpu.h"
 
 kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void gemm(OPERAND_RESTRICT(const float, a), OPERAND_RESTRICT(const float, b),
-                                                                 SIGN ARRIVED OPERAND_RESTRICT(const float, bias),
+                                                                 SIGN COMPLETION_COUNTER_OPERAND OPERAND_RESTRICT(const float, bias),
                                                                  OPERAND_RESTRICT(RESULT_T, c) PARTS, int M, int N, int K, int depth, int batches,
                                                                  int trans_a, int trans_b, int has_bias, int accumulate, float slope) {
   LOCAL_TILE(as, 2 * BK * LDA);
@@ -82,13 +82,13 @@ kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void gemm(OPERAND_RESTRIC
 
   int matrix = get_group_id(2); /* that this group writes */
 #ifdef DEVICE_FENCE
-  LOCATE(arrived), LOCATE(parts);
+  LOCATE(counters), LOCATE(parts);
   matrix = batch;
   const int tile = (batch * get_num_groups(1) + get_group_id(1)) * get_num_groups(0) + get_group_id(0);
-  if (!tile_join(arrived, parts, tile, split, get_num_groups(2) / batches, acc, as)) return;
+  if (!tile_join(counters, parts, tile, split, get_num_groups(2) / batches, acc, as)) return;
 #endif
   if (has_bias) tile_bias(acc, columns, bias + column, bias_stride, has_bias);
   c += ((ulong)matrix * M + row) * c_stride + column;
-  tile_store(c, c_stride, rows, columns, ((c_offset | c_stride) & 3) == 0 && SIGN_ALIGNED, acc, accumulate, slope, IF_GATED(sign + row * sign_stride, c),
-             IF_GATED(sign_stride, 0), column);
+  tile_store(c, c_stride, rows, columns, ((c_offset | c_stride) & 3) == 0 && SIGN_ALIGNED, acc, accumulate, slope, IF_FUSED_RELU(sign + row * sign_stride, c),
+             IF_FUSED_RELU(sign_stride, 0), column);
 }

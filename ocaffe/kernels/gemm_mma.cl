@@ -71,6 +71,6 @@ kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void gemm(OPERAND_RESTRIC
 
   if (has_bias) tile_bias(acc, columns, bias + column, bias_stride, has_bias);
   c += ((ulong)get_group_id(2) * M + row) * c_stride + column;
-  tile_store(c, c_stride, rows, columns, ((c_offset | c_stride) & 3) == 0 && SIGN_ALIGNED, acc, accumulate, slope, IF_GATED(sign + row * sign_stride, c),
-             IF_GATED(sign_stride, 0), column);
+  tile_store(c, c_stride, rows, columns, ((c_offset | c_stride) & 3) == 0 && SIGN_ALIGNED, acc, accumulate, slope, IF_FUSED_RELU(sign + row * sign_stride, c),
+             IF_FUSED_RELU(sign_stride, 0), column);
 }

@@ -6,10 +6,10 @@
  * BETA_075  1: beta is 0.75, s^-beta is made of square roots
  *
  * Work-items: (positions, chunks of `chunk` channels, samples). What a work-item reads of its position it reads before it writes there, so y
- * may be x (and dx dy) where one chunk holds all channels. backward ends with the slope where the gate says (gate.h).
+ * may be x (and dx dy) where one chunk holds all channels. backward ends with the slope where the gate says (fused_relu.h).
  */
 #include "common.h"
-#include "gate.h"
+#include "fused_relu.h"
 
 #ifndef SIZE
 #define SIZE 5
@@ -96,7 +96,7 @@ kernel void backward(OPERAND(const SOURCE_T, x), OPERAND(const GIVEN_T, dy), SIG
       float sum = 0;
       for (int j = 0; j < SIZE; j++) sum += terms[j];
       const float result = direct[0] - 2 * share * beta * xs[0] * sum;
-      IF_GATED(put(AT(dx, c), result, accumulate, slope, sign + get_global_id(2) * sign_stride, c * plane + position),
+      IF_FUSED_RELU(put(AT(dx, c), result, accumulate, slope, sign + get_global_id(2) * sign_stride, c * plane + position),
                SET(RESULT_T, AT(dx, c), accumulate ? GET(RESULT_T, AT(dx, c)) + result : result));
     }
   }

@@ -1,11 +1,11 @@
 /* MAX and AVE pooling of H x W images over windows that are not dilated, on GPUs. Defines: see pooling.h; work-items: see strip_gpu.h.
  *
  * forward        y = pool(x)          forward_index  (MAX) and where in its window each output was found
- * backward       dx: each pixel gathers from the outputs whose windows hold it, in their order; then the slope where the gate says (gate.h)
+ * backward       dx: each pixel gathers from the outputs whose windows hold it, in their order; then the slope where the gate says (fused_relu.h)
  *
  * `planes` of `strips` strips each; in backward a strip has ceil(W / SW) work-items.
  */
-#include "gate.h"
+#include "fused_relu.h"
 #include "pooling.h"
 #include "strip_gpu.h"
 
@@ -83,7 +83,7 @@ kernel void forward(OPERAND_RESTRICT(const SOURCE_T, x), OPERAND_RESTRICT(RESULT
 #define GOES(tap) 1
 #else
 #define INDEX_OPERAND OPERAND_RESTRICT(const INDEX, index),
-#define GIVEN(r, c) GIVEN_GATED(GET(SOURCE_T, dy + (r)*OW + (c)), sign + sample * sign_stride, plane * OH * OW + (r)*OW + (c))
+#define GIVEN(r, c) FUSED_RELU_BEFORE_SCATTER(GET(SOURCE_T, dy + (r)*OW + (c)), sign + sample * sign_stride, plane * OH * OW + (r)*OW + (c))
 #define GOES(tap) (place == (tap))
 #endif
 
@@ -121,7 +121,7 @@ kernel void backward(OPERAND_RESTRICT(const SOURCE_T, dy), INDEX_OPERAND SIGN OP
     }
   const int element = plane * H * W + row * W + column;
   dx += sample * dx_stride + element;
-  /* All places are looked at before the first is written (gate.h). */
+  /* All places are looked at before the first is written (fused_relu.h). */
 #if SW == 2
   if (((W | dx_offset | dx_stride) & 1) == 0 && SIGN_ALIGNED) {
     int2 pass[HEIGHT];
@@ -131,12 +131,12 @@ kernel void backward(OPERAND_RESTRICT(const SOURCE_T, dy), INDEX_OPERAND SIGN OP
       if (row + r >= H) continue;
       const float2 there = accumulate ? GET2(RESULT_T, dx + r * W) : (float2)(0.0f);
       sum[r][0] += there.x, sum[r][1] += there.y;
-      pass[r] = IF_GATED((PASSES2(sign + sample * sign_stride, element + r * W)), (int2)(-1));
+      pass[r] = IF_FUSED_RELU((PASSES2(sign + sample * sign_stride, element + r * W)), (int2)(-1));
     }
 #pragma unroll
     for (int r = 0; r < HEIGHT; ++r) {
       const float2 v = (float2)(sum[r][0], sum[r][1]);
-      if (row + r < H) SET2(RESULT_T, dx + r * W, IF_GATED(select(slope * v, v, pass[r]), v));
+      if (row + r < H) SET2(RESULT_T, dx + r * W, IF_FUSED_RELU(select(slope * v, v, pass[r]), v));
     }
     return;
   }
@@ -148,11 +148,11 @@ kernel void backward(OPERAND_RESTRICT(const SOURCE_T, dy), INDEX_OPERAND SIGN OP
     for (int s = 0; s < SW; ++s) {
       const int exists = row + r < H && column + s < W;
       if (accumulate && exists) sum[r][s] += GET(RESULT_T, dx + r * W + s);
-      passes[r][s] = IF_GATED(exists && PASSES(sign + sample * sign_stride, element + r * W + s), 1);
+      passes[r][s] = IF_FUSED_RELU(exists && PASSES(sign + sample * sign_stride, element + r * W + s), 1);
     }
 #pragma unroll
   for (int r = 0; r < HEIGHT; ++r)
 #pragma unroll
     for (int s = 0; s < SW; ++s)
-      if (row + r < H && column + s < W) SET(RESULT_T, dx + r * W + s, IF_GATED(passes[r][s] ? sum[r][s] : slope * sum[r][s], sum[r][s]));
+      if (row + r < H && column + s < W) SET(RESULT_T, dx + r * W + s, IF_FUSED_RELU(passes[r][s] ? sum[r][s] : slope * sum[r][s], sum[r][s]));
 }

@@ -4,10 +4,10 @@
  * GROUP   work-items of a group, a power of two: 1 on CPUs
  *
  * Work-items: forward (GROUP * planes, samples), a group for each plane, reduced as a tree; backward (pieces * planes, samples), each writes
- * `piece` neighbouring pixels of a plane, then the slope where the gate says (gate.h). The saved index is the place in the plane, all ones for none.
+ * `piece` neighbouring pixels of a plane, then the slope where the gate says (fused_relu.h). The saved index is the place in the plane, all ones for none.
  */
 #include "common.h"
-#include "gate.h"
+#include "fused_relu.h"
 
 #ifndef METHOD
 #define METHOD 0
@@ -96,7 +96,7 @@ KERNEL forward(OPERAND(const SOURCE_T, x), OPERAND(RESULT_T, y), const int size)
 #endif
 
 #define PUT(v)                                                                                              \
-  IF_GATED(put(dx + i, v, accumulate, slope, sign + get_global_id(1) * sign_stride, plane * size + i), \
+  IF_FUSED_RELU(put(dx + i, v, accumulate, slope, sign + get_global_id(1) * sign_stride, plane * size + i), \
            SET(RESULT_T, dx + i, (accumulate ? GET(RESULT_T, dx + i) : 0) + (v)))
 
 /* The pixels of this work-item: from `begin` to `end` of one plane. */
@@ -116,7 +116,7 @@ kernel void backward(OPERAND(const SOURCE_T, dy), OPERAND(const uint, index), SI
   LOCATE(dx);
   PIXELS
   const uint place = index[get_global_id(1) * index_stride + plane];
-  const float d = GIVEN_GATED(GET(SOURCE_T, dy), sign + get_global_id(1) * sign_stride, plane);
+  const float d = FUSED_RELU_BEFORE_SCATTER(GET(SOURCE_T, dy), sign + get_global_id(1) * sign_stride, plane);
   for (int i = begin; i < end; i++) PUT(i == place ? d : 0);
 }
 #else

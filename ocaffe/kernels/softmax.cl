@@ -117,11 +117,11 @@ void add_up(global const float* parts, global float* sums, global float* result,
 
 #ifdef DEVICE_FENCE
 #define FINISH(result)                                                                      \
-  LOCATE(arrived), LOCATE(parts);                                                           \
+  LOCATE(counters), LOCATE(parts);                                                           \
   const int groups = get_num_groups(0);                                                     \
   local int vote;                                                                           \
   finish(sum, counted, parts, get_group_id(0), result, 0, fixed, buffer);                   \
-  ARRIVE(DEVICE_FENCE, arrived, groups, &vote, last);                                       \
+  IS_LAST_BLOCK(DEVICE_FENCE, counters, groups, &vote, last);                                       \
   if (last) add_up(parts, sums, result, groups, fixed, buffer)
 #else
 #define FINISH(result) finish(sum, counted, sums, get_group_id(0), result, get_num_groups(0), fixed, buffer)
@@ -137,7 +137,7 @@ kernel void total(OPERAND(const float, parts), OPERAND(float, sums), OPERAND(flo
 
 /* prob = softmax(x); loss = sum(-log(prob[label])) / divisor over positions whose label is not ignored. A label that is no class makes the
  * loss NaN. prob may be x. `smoothing`: this share of the target goes to all classes evenly. */
-kernel void softmax_loss(OPERAND(const float, x), OPERAND(const float, label), ARRIVED OPERAND(float, prob), OPERAND(float, sums),
+kernel void softmax_loss(OPERAND(const float, x), OPERAND(const float, label), COMPLETION_COUNTER_OPERAND OPERAND(float, prob), OPERAND(float, sums),
                          OPERAND(float, loss) PARTS, const int positions, const int classes, const int inner, const int mid, const int lanes,
                          const float fixed, const int label_run, const int has_ignore, const int ignore, const float smoothing) {
   LOCATE(x);
@@ -202,7 +202,7 @@ kernel void softmax_loss_backward(OPERAND(const float, prob), OPERAND(const floa
 
 /* Share of the positions whose label is among the top_k scores; equal scores (and NaN) count against it. hits: 1, 0, or -1 where the
  * position does not count. A label that is no class makes the result NaN. */
-kernel void accuracy(OPERAND(const float, x), OPERAND(const float, label), ARRIVED OPERAND(char, hits), OPERAND(float, sums),
+kernel void accuracy(OPERAND(const float, x), OPERAND(const float, label), COMPLETION_COUNTER_OPERAND OPERAND(char, hits), OPERAND(float, sums),
                      OPERAND(float, result) PARTS, const int positions, const int classes, const int inner, const int mid, const int lanes,
                      const float fixed, const int label_run, const int has_ignore, const int ignore, const int top_k) {
   LOCATE(x);

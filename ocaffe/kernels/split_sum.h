@@ -1,12 +1,12 @@
 /* The second pass of a product whose depth was split over work-groups: y = sum over s of part[s], in order, so that two runs agree.
 
    part[splits][samples * count], y[samples][count]; bias (epilogue.h) is indexed by the position in the sample / inner:
-   inner = 1 for a bias per column, the plane's size for one per channel. Then the slope where the gate says (gate.h). One work-item per result. */
+   inner = 1 for a bias per column, the plane's size for one per channel. Then the slope where the gate says (fused_relu.h). One work-item per result. */
 #ifndef OCAFFE_SPLIT_SUM_H
 #define OCAFFE_SPLIT_SUM_H
 
 #include "epilogue.h"
-#include "gate.h"
+#include "fused_relu.h"
 
 kernel void split_sum(OPERAND_RESTRICT(const float, part), SIGN OPERAND_RESTRICT(const float, bias),
                       OPERAND_RESTRICT(RESULT_T, y), int splits, int samples, int count, int inner, int has_bias, int accumulate, float slope) {
@@ -20,7 +20,7 @@ kernel void split_sum(OPERAND_RESTRICT(const float, part), SIGN OPERAND_RESTRICT
   for (int s = 0; s < splits; ++s) sum += part[s * part_stride + i];
   sum = sum * FACTOR(bias, position / inner) + OFFSET(bias, position / inner);
   y += sample * y_stride + position;
-  put(y, sum, accumulate, slope, IF_GATED(sign + sample * sign_stride, y), position);
+  put(y, sum, accumulate, slope, IF_FUSED_RELU(sign + sample * sign_stride, y), position);
 }
 
 #endif

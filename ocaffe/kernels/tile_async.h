@@ -47,7 +47,7 @@ INLINE int along_place(int depth, int line, int chunk) {
 }
 INLINE int across_place(int lines, int k, int chunk) { return k * (lines / CHUNK) + (chunk ^ (k & 7)); }
 
-/* Copies of 8 or 4 elements that begin at multiples of as many; zeros instead where they do not exist. They have arrived after copies_wait and a barrier. */
+/* Copies of 8 or 4 elements that begin at multiples of as many; zeros instead where they do not exist. They have counters after copies_wait and a barrier. */
 #ifdef __NVPTX__
 #define COPY_ASYNC(kind, bytes)                                                                                                                        \
   asm volatile("cp.async." kind ".shared.global [%0], [%1], " #bytes ", %2;" ::"r"((uint)(size_t)to), "l"((ulong)(size_t)from), "r"(exist ? bytes : 0) \
@@ -55,7 +55,7 @@ INLINE int across_place(int lines, int k, int chunk) { return k * (lines / CHUNK
 INLINE void copy_8(local uint4* to, global const bfloat* from, int exist) { COPY_ASYNC("cg", 16); }
 INLINE void copy_4(local uint2* to, global const bfloat* from, int exist) { COPY_ASYNC("ca", 8); }
 INLINE void copies_commit(void) { asm volatile("cp.async.commit_group;" ::: "memory"); }
-/* All but the last STAGES - 2 commits have arrived. */
+/* All but the last STAGES - 2 commits have counters. */
 #define WAIT_TEXT(n) WAIT_TEXT_OF(n)
 #define WAIT_TEXT_OF(n) "cp.async.wait_group " #n ";"
 INLINE void copies_wait(void) {

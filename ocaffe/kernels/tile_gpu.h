@@ -27,7 +27,7 @@
 #define OCAFFE_TILE_GPU_H
 
 #include "epilogue.h"
-#include "gate.h"
+#include "fused_relu.h"
 
 #ifndef BM
 #define BM 64
@@ -266,15 +266,15 @@ INLINE void tile_clear(float acc[SUM_ROWS][TN]) {
 }
 
 #ifdef DEVICE_FENCE
-/* Leave the sums in `all`[slot] for the last of `count` groups, which counts in `arrived`. Whether it is this one: then `acc` is the sum of `all`[first],
+/* Leave the sums in `all`[slot] for the last of `count` groups, which counts in `counters`. Whether it is this one: then `acc` is the sum of `all`[first],
    `all`[first + apart], .., in this order. A work-item keeps to its own places in `all`. */
-INLINE int tile_meet(global uint* arrived, global float4* all, int slot, int first, int apart, int count, float acc[TM][TN], local float* vote) {
+INLINE int tile_meet(global uint* counters, global float4* all, int slot, int first, int apart, int count, float acc[TM][TN], local float* vote) {
   const int step = BM * BN / 4;
 #pragma unroll
   for (int i = 0; i < TM; ++i)
 #pragma unroll
     for (int j = 0; j < TN; j += 4) all[slot * step + (i * TN + j) / 4 * NT] = (float4)(acc[i][j], acc[i][j + 1], acc[i][j + 2], acc[i][j + 3]);
-  ARRIVE(DEVICE_FENCE, arrived, count, (local int*)vote, last);
+  IS_LAST_BLOCK(DEVICE_FENCE, counters, count, (local int*)vote, last);
   if (!last) return 0;
   /* Four places of four parts at a time: 16 loads under way, and no more registers than the products need. */
 #pragma unroll
@@ -304,14 +304,14 @@ INLINE int tile_meet(global uint* arrived, global float4* all, int slot, int fir
 /* The sums of part `part` of `count` of the depth meet those of the others. Returns 1 to the group that has them all in `acc`: first the last of each bunch of
    parts adds these up, then the last of the bunches the bunches, for one group reads slowly. parts[tile][part][BM * BN]; a tile has a counter for each
    bunch and one more (gemm_gpu.bunches). */
-INLINE int tile_join(global uint* arrived, global float* parts, int tile, int part, int count, float acc[TM][TN], local float* vote) {
+INLINE int tile_join(global uint* counters, global float* parts, int tile, int part, int count, float acc[TM][TN], local float* vote) {
   int bunch = 8;
   while (bunch * bunch < count) ++bunch;
   const int bunches = (count + bunch - 1) / bunch, own = part / bunch, first = own * bunch;
   global float4* all = (global float4*)(parts + (ulong)tile * count * (BM * BN)) + get_local_id(0);
-  arrived += tile * (bunches + 1);
-  if (!tile_meet(arrived + own, all, part, first, 1, min(bunch, count - first), acc, vote)) return 0;
-  return bunches == 1 || tile_meet(arrived + bunches, all, first, 0, bunch, bunches, acc, vote);
+  counters += tile * (bunches + 1);
+  if (!tile_meet(counters + own, all, part, first, 1, min(bunch, count - first), acc, vote)) return 0;
+  return bunches == 1 || tile_meet(counters + bunches, all, first, 0, bunch, bunches, acc, vote);
 }
 #endif
 
@@ -327,7 +327,7 @@ INLINE void tile_bias(float acc[TM][TN], int columns, global const float* bias, 
 }
 
 /* The tile as part of a row-major matrix: `to` is the tile's corner, `rows` x `columns` of it exist, `aligned`: rows begin at float4 places. Rows are
-   samples of `sign` (gate.h), sign_stride apart; the tile begins at element `first` of each. */
+   samples of `sign` (fused_relu.h), sign_stride apart; the tile begins at element `first` of each. */
 INLINE void tile_store(global RESULT_T* to, ulong row_stride, int rows, int columns, int aligned, float acc[TM][TN], int accumulate, float slope,
                        global const SIGNS_T* sign, ulong sign_stride, int first) {
   const int row = tile_row(get_local_id(0)), column = tile_column(get_local_id(0));

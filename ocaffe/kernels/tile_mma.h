@@ -85,7 +85,7 @@ INLINE uint sixteen(float v) {
 INLINE uint two_halves(float low, float high) { return sixteen(high) << 16 | sixteen(low); }
 #endif
 
-/* WORD_OF(T), QUAD_OF(T)  (v, scale): of elements as they are stored (stored.h). What stands in 16 bits already is multiplied as it is, and never scaled. */
+/* WORD_OF(T), QUAD_OF(T)  (v, scale): of elements as they are stored (bf16_operands.h). What stands in 16 bits already is multiplied as it is, and never scaled. */
 #define WORD_OF(T) JOINED(word_of_, T)
 #define QUAD_OF(T) JOINED(quad_of_, T)
 #define JOINED(what, T) JOINED_OF(what, T)

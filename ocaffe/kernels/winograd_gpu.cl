@@ -3,7 +3,7 @@
 
    operands   tiles of the image -> POINTS matrices [channel][tile]; filters -> POINTS matrices [channel][output]
    output     POINTS products [output][tile] -> tiles of the result, with bias, sum, ReLU or gate as the direct convolution has them, and
-              their statistics (moments.h)
+              their statistics (channel_reduction.h)
    gradients  (OUT 4) tiles of the image -> 36 matrices [channel][tile]; tiles of the result's gradient -> 36 matrices [output][tile]
    window     (OUT 4) the sums over splits of 36 products [output][channel] -> gradient of the filters
 
@@ -16,7 +16,7 @@
    work-groups of them; 0: that has been done); in `gradients` y counts channels, then outputs; in `window` x are channels, y outputs. */
 #include "common.h"
 #include "epilogue.h"
-#include "moments.h"
+#include "channel_reduction.h"
 #include "tile_gpu.h"
 
 #ifndef OUT
@@ -281,7 +281,7 @@ kernel void gradients(OPERAND_RESTRICT(const SOURCE_T, x), OPERAND_RESTRICT(cons
 }
 #endif
 
-#ifdef MOMENTS
+#ifdef CHANNEL_REDUCTION
 /* The sum of v over the GROUP work-items of a line, as a tree; `line` is theirs. */
 INLINE float sum_of_line(local float* line, int item, float v) {
   barrier(CLK_LOCAL_MEM_FENCE);
@@ -295,10 +295,10 @@ INLINE float sum_of_line(local float* line, int item, float v) {
 }
 #endif
 
-kernel void output(OPERAND_RESTRICT(const float, products), STATISTICS SIGN OPERAND_RESTRICT(const float, bias), OPERAND_RESTRICT(RESULT_T, y), int outputs,
+kernel void output(OPERAND_RESTRICT(const float, products), REDUCTION_OPERANDS SIGN OPERAND_RESTRICT(const float, bias), OPERAND_RESTRICT(RESULT_T, y), int outputs,
                    int groups, int h, int w, int down, int across, int first, int count, int pitch, int has_bias, int accumulate, float slope) {
   const int group = get_global_id(2), exists = get_global_id(0) < count && get_global_id(1) < outputs;
-#ifdef MOMENTS
+#ifdef CHANNEL_REDUCTION
   local float lines[LINES][GROUP];
   const int t = min((int)get_global_id(0), count - 1), o = min((int)get_global_id(1), outputs - 1);
 #else
@@ -322,7 +322,7 @@ kernel void output(OPERAND_RESTRICT(const float, products), STATISTICS SIGN OPER
   const int plane = group * outputs + o, element = (plane * h + place.y) * w + place.x;
   const int aligned = WHOLE(w | y_offset | y_stride) && SIGN_ALIGNED;
   const float factor = FACTOR(bias, plane), offset = OFFSET(bias, plane);
-  global const SIGNS_T* signs = IF_GATED(sign + place.sample * sign_stride, y);
+  global const SIGNS_T* signs = IF_FUSED_RELU(sign + place.sample * sign_stride, y);
   y += place.sample * y_stride + element;
   float v[OUT][OUT];
 #pragma unroll
@@ -339,15 +339,15 @@ kernel void output(OPERAND_RESTRICT(const float, products), STATISTICS SIGN OPER
         if (place.x + i < w) v[r][i] = put(y + r * w + i, v[r][i], accumulate, slope, signs, element + r * w + i);
     }
   }
-#ifdef MOMENTS
-  const Statistics statistics = GIVEN_STATISTICS;
+#ifdef CHANNEL_REDUCTION
+  const ChannelReduction reduction = REDUCTION_ARGUMENT;
   local float* line = lines[get_local_id(1)];
   const int item = get_local_id(0), down_here = exists ? min(h - place.y, OUT) : 0, across_here = min(w - place.x, OUT);
-  const ulong part = plane * (statistics.apart / (groups * outputs)) + first / GROUP + get_group_id(0);
-#if MOMENTS != 2
-  const float values = MOMENTS == 1 ? sum_of_line(line, item, down_here * across_here) : 1.0f;
+  const ulong part = plane * (reduction.apart / (groups * outputs)) + first / GROUP + get_group_id(0);
+#if CHANNEL_REDUCTION != 2
+  const float values = CHANNEL_REDUCTION == 1 ? sum_of_line(line, item, down_here * across_here) : 1.0f;
   float mean = 0.0f, total = 0.0f;
-  for (int pass = 0; pass < (MOMENTS == 1 ? 2 : 1); ++pass) {
+  for (int pass = 0; pass < (CHANNEL_REDUCTION == 1 ? 2 : 1); ++pass) {
     total = 0.0f;
 #pragma unroll
     for (int r = 0; r < OUT; ++r) {
@@ -362,17 +362,17 @@ kernel void output(OPERAND_RESTRICT(const float, products), STATISTICS SIGN OPER
     if (!pass) mean = total / values;
   }
   if (item > 0 || get_global_id(1) >= outputs) return;
-#if MOMENTS == 1
-  statistics.to[part] = values, statistics.to[part + statistics.apart] = mean, statistics.to[part + 2 * statistics.apart] = total;
+#if CHANNEL_REDUCTION == 1
+  reduction.to[part] = values, reduction.to[part + reduction.apart] = mean, reduction.to[part + 2 * reduction.apart] = total;
 #else
-  statistics.to[part] = total;
+  reduction.to[part] = total;
 #endif
 #else
   float2 sums = (float2)(0.0f);
 #pragma unroll
   for (int r = 0; r < OUT; ++r) {
     if (r >= down_here) continue;
-    global const NORMAL_T* x = statistics.x + place.sample * statistics.x_stride + element + r * w;
+    global const NORMAL_T* x = reduction.x + place.sample * reduction.x_stride + element + r * w;
 #pragma unroll
     for (int i = 0; i < OUT; ++i)
       if (i < across_here) sums += gradient_sums(statistics, plane, GET(NORMAL_T, x + i), v[r][i]);
@@ -380,7 +380,7 @@ kernel void output(OPERAND_RESTRICT(const float, products), STATISTICS SIGN OPER
   sums.x = sum_of_line(line, item, sums.x);
   sums.y = sum_of_line(line, item, sums.y);
   if (item > 0 || get_global_id(1) >= outputs) return;
-  statistics.to[part] = sums.x, statistics.to[part + statistics.apart] = sums.y;
+  reduction.to[part] = sums.x, reduction.to[part + reduction.apart] = sums.y;
 #endif
 #endif
 }

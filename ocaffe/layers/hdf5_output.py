@@ -43,8 +43,8 @@ class HDF5Output(Layer):
     def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
         refs = [bottom.data for bottom in bottoms]
 
-        def run(tape: Any) -> None:
-            self.write([tape.read(ref).reshape(ref.shape + (1,) * (AXES - len(ref.shape))) for ref in refs])
+        def run(commands: Any) -> None:
+            self.write([commands.read(ref).reshape(ref.shape + (1,) * (AXES - len(ref.shape))) for ref in refs])
 
         rec.host(run, reads=refs, what="HDF5Output")
 

@@ -90,16 +90,16 @@ class Python(Layer):
         inputs, outputs = [bottom.data for bottom in bottoms], [top.data for top in tops]
         params = [parameter.data for parameter in self.params]
 
-        def measure(tape: Any) -> tuple[Any, ...]:
+        def measure(commands: Any) -> tuple[Any, ...]:
             for array, ref in zip([*self.bottom, *self.inner.blobs], [*inputs, *params]):
-                array.data = tape.read(ref)
+                array.data = commands.read(ref)
             self._call("reshape", self.bottom, self.top)
             self._call("forward", self.bottom, self.top)  # here, because many scripts reshape their tops in forward
             return tuple(top.shape for top in self.top)
 
-        def hand_over(tape: Any) -> None:
+        def hand_over(commands: Any) -> None:
             for array, ref in zip([*self.top, *self.inner.blobs], [*outputs, *params]):
-                tape.write(ref, array.data)
+                commands.write(ref, array.data)
 
         rec.measure(self, measure, [*inputs, *params])
         rec.host(hand_over, reads=inputs, writes=outputs, modifies=params, what="Python forward")
@@ -110,18 +110,18 @@ class Python(Layer):
         diffs: list[Ref] = [top.diff for top in tops if top.diff is not None]
         sums = {ref for _, ref in [*wanted, *learned] if rec.accumulates(ref)}
 
-        def run(tape: Any) -> None:
+        def run(commands: Any) -> None:
             for array, ref in zip(self.top, diffs):
-                array.diff = tape.read(ref)
+                array.diff = commands.read(ref)
             for array, ref in wanted:
                 array.diff = np.zeros(ref.shape, np.float32)
             for array, ref in learned:
-                array.diff = tape.read(ref) if ref in sums else np.zeros(ref.shape, np.float32)
+                array.diff = commands.read(ref) if ref in sums else np.zeros(ref.shape, np.float32)
             self._call("backward", self.top, list(propagate), self.bottom)
             for array, ref in wanted:
-                tape.write(ref, array.diff + tape.read(ref) if ref in sums else array.diff)
+                commands.write(ref, array.diff + commands.read(ref) if ref in sums else array.diff)
             for array, ref in learned:
-                tape.write(ref, array.diff)
+                commands.write(ref, array.diff)
 
         # Data are still in the arrays of the forward pass: the device need not keep them.
         rec.host(run, reads=diffs, writes=[ref for _, ref in [*wanted, *learned]], what="Python backward")

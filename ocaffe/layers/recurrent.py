@@ -26,7 +26,7 @@ class Recurrent(Layer):
 
     Blobs: W_x (G, inputs), b (G), perhaps W_static (G, static inputs), W_h (G, D), with G = D times the layer's gates; then those of `more_parameters`.
 
-    Without expose_hidden a run begins with the states that the run before ended with, whichever tape it was on: their memory belongs to the layer.
+    Without expose_hidden a run begins with the states that the run before ended with, whichever commands it was on: their memory belongs to the layer.
     As in Caffe, it begins with zeros, a smaller batch goes on with the first sequences of it, and a batch that it has no room for begins anew.
     """
 
@@ -265,8 +265,8 @@ class Recurrent(Layer):
         layer, names = f"{self.param.name}_{self.inside}", [name for name, _ in blobs]
         order = range(1, 1 + self.steps) if phase == "Forward" else range(self.steps, 0, -1)
 
-        def run(tape: Any) -> None:
-            values = [tape.read(ref) for ref in means]
+        def run(commands: Any) -> None:
+            values = [commands.read(ref) for ref in means]
             for t in order:
                 for name, value in zip(names, values):
                     log.info(place, f"    [{phase}] Layer {layer}_{t}, {what.format(f'{name}_{t}')}: {log.number(value[t - 1])}")

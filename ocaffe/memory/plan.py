@@ -13,9 +13,9 @@ from random import Random
 from ocaffe.ir.launch import Schedule, roots
 from ocaffe.ir.tensor import Ref
 
-GOOD = 1.002  # of the bound: good enough to stop
-LARGE = 100  # a Ref of this part of the bound, or more, is worth a place in the search for a better order
-PLACED = 20000  # Refs that the search may place: a fifth of a second
+GOOD_ENOUGH_RATIO = 1.002  # of the bound: good enough to stop
+LARGE_DIVISOR = 100  # a Ref of this part of the bound, or more, is worth a place in the search for a better order
+MAX_PLACEMENTS = 20000  # Refs that the search may place: a fifth of a second
 
 
 @dataclass(frozen=True)
@@ -158,18 +158,18 @@ def _improve(best: _Placement, order: list[Life], bound: int, slab_limit: int) -
 
     A random walk over orders that never get worse; the numbers come from a fixed seed, so that a plan is always the same.
     """
-    if best.total <= bound * GOOD:
+    if best.total <= bound * GOOD_ENOUGH_RATIO:
         return best
-    large = [life for life in order if life.size * LARGE >= bound]
-    small = [life for life in order if life.size * LARGE < bound]
+    large = [life for life in order if life.size * LARGE_DIVISOR >= bound]
+    small = [life for life in order if life.size * LARGE_DIVISOR < bound]
     random = Random(0)
     current = _place(large, slab_limit)
-    left, fresh = PLACED, True
+    left, fresh = MAX_PLACEMENTS, True
     while left > 0:
         if fresh and current.total <= bound:
             best = min(best, _place([*large, *small], slab_limit), key=lambda placement: placement.total)
             left -= len(order)
-            if best.total <= bound * GOOD:
+            if best.total <= bound * GOOD_ENOUGH_RATIO:
                 return best
         top = [index for index, life in enumerate(large) if current.places[life.ref][1] + life.size == current.slabs[current.places[life.ref][0]]]
         source = random.choice(top) if random.random() < 0.7 else random.randrange(len(large))

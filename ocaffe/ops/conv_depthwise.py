@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from ocaffe.ir.launch import NO_ACTIVATION, Collects
-from ocaffe.ir.recorder import ARRIVALS, Recorder
+from ocaffe.ir.recorder import MAX_COMPLETION_COUNTERS, Recorder
 from ocaffe.ir.tensor import Ref
 from ocaffe.ops import conv_narrow_cpu
 from ocaffe.ops.conv_geometry import ConvGeometry
@@ -83,13 +83,13 @@ def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref) ->
     slices = min(g.batch, -(-GROUPS_PER_UNIT * rec.target.compute_units // items))
     part = -(-g.batch // slices)
     slices = -(-g.batch // part)
-    meets = rec.target.groups_meet and slices > 1 and items <= ARRIVALS
+    meets = rec.target.last_block_reduction and slices > 1 and items <= MAX_COMPLETION_COUNTERS
     once = slices == 1 or meets
     group = 1 if rec.target.is_cpu else ITEMS
     to = dw if once else rec.scratch("slices", (slices, dw.count))
     rec.launch(
         f"{_family(rec)}.backward_filter",
-        reads=[x, dy, *([rec.arrivals.view((items,))] if meets else [])],
+        reads=[x, dy, *([rec.completion_counters.view((items,))] if meets else [])],
         writes=[to, *([rec.scratch("slices", (items, slices, g.taps))] if meets else [])],
         args=[*_sizes(g), each, part, once and rec.accumulates(dw)],
         stored=("SOURCE", "GIVEN"),

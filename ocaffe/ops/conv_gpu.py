@@ -14,7 +14,7 @@ from ocaffe.ir.tuned import Problem
 from ocaffe.ops import conv_mma, conv_patch_mma, conv_pointwise_mma, winograd_gpu
 from ocaffe.ops.conv_window import gates, phase_columns, phase_taps, phases, product_shape, sizes, window
 from ocaffe.ops.expression import reduce
-from ocaffe.ops.gemm_gpu import MOST_REGISTERS, Choice, Meeting, Tile, async_tiles, cost, parts_of_depth, ranked, sum_splits, tiles_for, work_items
+from ocaffe.ops.gemm_gpu import MOST_REGISTERS, Choice, LastBlock, Tile, async_tiles, cost, parts_of_depth, ranked, sum_splits, tiles_for, work_items
 
 if TYPE_CHECKING:
     from ocaffe.ir.target import Target
@@ -234,11 +234,11 @@ def _split_channels(channels: int, g: ConvGeometry, choice: Choice) -> tuple[int
     return part, -(-channels // part)
 
 
-def _meeting(rec: Recorder, tile: Tile, size: tuple[int, int, int], splits: int) -> Meeting:
+def _meeting(rec: Recorder, tile: Tile, size: tuple[int, int, int], splits: int) -> LastBlock:
     """Of a launch of `size` work-items."""
-    return Meeting.of(rec, tile, splits, math.prod(size) // (tile.items * splits))
+    return LastBlock.of(rec, tile, splits, math.prod(size) // (tile.items * splits))
 
 
-def _stored(meeting: Meeting, once: bool) -> tuple[str, ...]:
+def _stored(meeting: LastBlock, once: bool) -> tuple[str, ...]:
     """What forward and backward_data may find or leave in 16 bits; parts of sums are floats."""
     return ("SOURCE", "", *[""] * len(meeting.arrived), "", "RESULT" if once else "")

@@ -26,7 +26,7 @@ def phases(g: ConvGeometry) -> int:
 
 
 def gates(g: ConvGeometry) -> bool:
-    """Whether backward_data should take a gate (kernels/gate.h): where single floats are written apart from each other, reading signs so takes longer than a
+    """Whether backward_data should take a gate (kernels/fused_relu.h): where single floats are written apart from each other, reading signs so takes longer than a
     launch."""
     return phases(g) == 1
 

@@ -14,7 +14,7 @@ from functools import cached_property
 import numpy as np
 
 from ocaffe.ir.launch import Access, Call, Launch, Operand
-from ocaffe.ir.recorder import ARRIVALS, Recorder, scalar
+from ocaffe.ir.recorder import MAX_COMPLETION_COUNTERS, Recorder, scalar
 from ocaffe.ir.target import Target
 from ocaffe.ir.tensor import Ref, Role, Shape
 from ocaffe.ops.formula import CONSTANTS, FUNCTIONS, Formula, parse
@@ -122,13 +122,13 @@ def reduce(
         domain: Shape,
         reduced: tuple[int, ...],
         chunks: int = 1,
-        meeting: Sequence[Operand] = (),
+        counter_operands: Sequence[Operand] = (),
     ) -> None:
         places, counts = tuple(axis for _, axis in reads), (len(reads), len(writes), len(modifies))
-        expression = Reduce(text, finish, values, op, domain, reduced, places, counts, constants, rec.target, chunks, bool(meeting))
+        expression = Reduce(text, finish, values, op, domain, reduced, places, counts, constants, rec.target, chunks, bool(counter_operands))
         expression.check()
-        operands = [*rec.operands([ref for ref, _ in reads], writes, modifies), *meeting]
-        last = chunks == 1 or bool(meeting)
+        operands = [*rec.operands([ref for ref, _ in reads], writes, modifies), *counter_operands]
+        last = chunks == 1 or bool(counter_operands)
         rec.add(Launch(rec.layer, rec.phase, operands, None, expression, (), side_effect and last, f"{op}: {text} | {finish}"))
 
     chunks = chunk_count(math.prod(kept), bool(domain) and _innermost(domain) not in reduced, math.prod(domain[d] for d in reduced), rec.target)
@@ -136,9 +136,9 @@ def reduce(
         stage(text, finish, pairs, writes, modifies, domain, reduced)
         return
     partial = rec.scratch("partial", (len(values), *kept, chunks))
-    if rec.target.groups_meet and math.prod(kept) <= ARRIVALS:
-        meeting = Operand(partial, Access.WRITE), Operand(rec.arrivals.view((math.prod(kept),)), Access.READ)
-        stage(text, finish, pairs, writes, modifies, domain, reduced, chunks, meeting)
+    if rec.target.last_block_reduction and math.prod(kept) <= MAX_COMPLETION_COUNTERS:
+        counter_operands = Operand(partial, Access.WRITE), Operand(rec.completion_counters.view((math.prod(kept),)), Access.READ)
+        stage(text, finish, pairs, writes, modifies, domain, reduced, chunks, counter_operands)
         return
     parts = [partial.view((*kept, chunks), i * chunks * math.prod(kept)) for i in range(len(values))]
     stage(text, "; ".join(f"y{i} = {value}" for i, value in enumerate(values)), pairs, parts, (), domain, reduced, chunks)
@@ -316,7 +316,7 @@ def factors_and_offsets(product: Launch, steps: Sequence[Affine], bias: Ref | No
     expression.check()
     writes = [table.view((channels,)), table.view((channels,), channels)]
     operands = [*(Operand(ref, Access.READ) for ref, _ in reads), *(Operand(ref, Access.WRITE) for ref in writes)]
-    return table, Launch(product.layer, product.phase, operands, None, expression, what=expression.text, before=product.before or product)
+    return table, Launch(product.layer, product.phase, operands, None, expression, what=expression.text, origin=product.origin or product)
 
 
 @dataclass(frozen=True)
@@ -335,7 +335,7 @@ class Reduce:
     scalars: tuple[tuple[str, np.generic], ...]
     target: Target
     chunks: int
-    meet: bool = False
+    last_block: bool = False
 
     def check(self) -> None:
         assert self.op in IDENTITY, self.op
@@ -359,7 +359,7 @@ class Reduce:
             ref = operand.ref
             if ref.count == 1:
                 along: tuple[int, ...] = (0,) * (len(kept) + 1)
-            elif self.chunks > 1 and not self.meet:
+            elif self.chunks > 1 and not self.last_block:
                 along = element_strides(ref, None, (*kept, self.chunks))
             else:
                 along = (*element_strides(ref, None, kept), 0)
@@ -379,7 +379,7 @@ class Reduce:
             _accumulate(writes),
             self.chunks,
             tuple(chunk_strides),
-            self.meet,
+            self.last_block,
         ).render(self.target)
 
 

@@ -15,7 +15,7 @@ ITEMS_PER_CORE = 4  # work-items per core: the last ones to finish leave little 
 WIDE, MANY = 4, 40  # see kernels/gemm_cpu.cl; half of it pays where fewer panels of rows, which then stay in the caches, pass by
 FEW = 4  # panels of rows
 SIDE, MOST = 4, 24  # see kernels/gemm_few_cpu.cl; with 32 rows packing pays: 4096 x 9216 26 ms instead of 29
-LEAST = 1 << 15  # multiply-adds that are worth a work-item there: some microseconds
+MIN_ITEM_MULTIPLY_ADDS = 1 << 15  # multiply-adds that are worth a work-item there: some microseconds
 WIDTHS = (1, 2, 4, 8, 16)  # panels of columns that are worth measuring
 HEIGHTS = {16: (13, 12, 11, 10, 8, 4), 8: (6, 5, 4), 4: (6, 5, 4)}  # of a tile, by vector width: 32 or 16 registers; the first is the usual one
 SETUP = 5  # rows of a tile whose multiplication takes as long as a step's loads, loop and waiting: measured where another process shares the core
@@ -75,7 +75,7 @@ def pack(rec: Recorder, w: Ref, packed: Ref, total: int, rows: int, depth: int, 
 def _few(rec: Recorder, a: Ref, b: Ref, c: Ref, bias: Ref | None) -> None:
     """Few rows of a against a transposed b: nothing is packed, b is read once, as it lies (kernels/gemm_few_cpu.cl)."""
     (m, k), n = a.shape, b.shape[0]
-    share = ceil(ceil(n, share_out(rec, 1, ceil(m * n * k, LEAST))), SIDE) * SIDE
+    share = ceil(ceil(n, share_out(rec, 1, ceil(m * n * k, MIN_ITEM_MULTIPLY_ADDS))), SIDE) * SIDE
     args = [m, n, k, share, bias is not None, rec.accumulates(c), *NO_ACTIVATION]
     rec.launch(
         "gemm_few_cpu.few",

@@ -5,7 +5,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ocaffe.ir.recorder import ARRIVALS, Recorder
+from ocaffe.ir.recorder import MAX_COMPLETION_COUNTERS, Recorder
 from ocaffe.ir.target import Target
 from ocaffe.ir.tensor import FLOAT, Ref, Role
 from ocaffe.ir.tuned import Problem
@@ -268,7 +268,7 @@ def record(
         problem = Problem("gemm", (rows, columns, depth, int(trans_a), int(trans_b)), rec.target.math)
         choice = rec.target.tuned.choose(problem, ranked(rec.target, tiles_for(rec.target), rows, columns, depth))
     part, splits = parts_of_depth(depth, choice)
-    meeting = Meeting.of(rec, choice.tile, splits, -(-rows // choice.tile.rows) * -(-columns // choice.tile.columns))
+    meeting = LastBlock.of(rec, choice.tile, splits, -(-rows // choice.tile.rows) * -(-columns // choice.tile.columns))
     last = splits == 1 or bool(meeting.parts)
     to = c if last else rec.scratch("splits", (splits * rows, columns))
     reads, writes = [a, b, *meeting.arrived, a if bias is None or not last else bias], [to, *meeting.parts]
@@ -347,27 +347,27 @@ def bunches(splits: int) -> int:
 
 def joins(target: Target, tile: Tile, splits: int, tiles: int) -> bool:
     """Whether the last work-group of each of so many tiles adds up the partial sums: where that takes no longer than a second launch, and little memory."""
-    if not target.groups_meet or tile.quads or tile.stages or splits == 1:
+    if not target.last_block_reduction or tile.quads or tile.stages or splits == 1:
         return False
-    fits = tiles * (bunches(splits) + 1) <= ARRIVALS and tiles * splits * tile.rows * tile.columns * FLOAT.itemsize <= SPLIT_SCRATCH
+    fits = tiles * (bunches(splits) + 1) <= MAX_COMPLETION_COUNTERS and tiles * splits * tile.rows * tile.columns * FLOAT.itemsize <= SPLIT_SCRATCH
     return fits and _joining(tile, splits) <= _second_pass(splits) + GAP
 
 
 @dataclass(frozen=True)
-class Meeting:
-    """What a product whose groups meet needs beyond others: operands ARRIVED and PARTS, and the define. All empty where they do not (`joins`)."""
+class LastBlock:
+    """What a product whose groups meet needs beyond others: operands COMPLETION_COUNTER_OPERAND and PARTS, and the define. All empty where they do not (`joins`)."""
 
     arrived: list[Ref]
     parts: list[Ref]
     defines: dict[str, str]
 
     @classmethod
-    def of(cls, rec: Recorder, tile: Tile, splits: int, tiles: int) -> Meeting:
+    def of(cls, rec: Recorder, tile: Tile, splits: int, tiles: int) -> LastBlock:
         """`tiles`: how many the result is made of."""
         if not joins(rec.target, tile, splits, tiles):
             return cls([], [], {})
         parts = rec.scratch("splits", (tiles, splits, tile.rows * tile.columns))
-        return cls([rec.arrivals.view((tiles * (bunches(splits) + 1),))], [parts], {"DEVICE_FENCE": rec.target.device_fence})
+        return cls([rec.completion_counters.view((tiles * (bunches(splits) + 1),))], [parts], {"DEVICE_FENCE": rec.target.device_fence})
 
 
 def sum_splits(

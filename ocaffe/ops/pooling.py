@@ -18,7 +18,7 @@ STRIP_GROUP, STRIP_ROWS = 128, 4  # work-items of a group, and rows that one mak
 STRIP_TAPS, STRIP_STRIDE = 81, 4  # most taps of a window, and largest stride, for which such kernels are unrolled
 GPU_GROUP = 32  # work-items that reduce a whole plane
 CPU_PIECE = 1024  # pixels of a whole plane that one work-item writes in backward
-GATED = frozenset({"pooling_gpu", "pooling_plane"})  # families whose backward ends with a gate (kernels/gate.h)
+FUSED_RELU_FAMILIES = frozenset({"pooling_gpu", "pooling_plane"})  # families whose backward ends with a gate (kernels/fused_relu.h)
 PARTS = 4  # work-items for each CPU core, at the least
 Pair = tuple[int, int]
 Axes = tuple[int, ...]
@@ -39,7 +39,7 @@ def strip_counts(size: Pair, stride: Pair) -> Pair:
 def chosen(launch: Launch) -> Ref | None:
     """Of a backward pass of MAX in a family that knows gates: the index. What wrote that has the bottom as its first operand, then the top."""
     call = launch.call
-    if call is None or call.program not in GATED or call.function != "backward" or ("METHOD", str(MAX)) not in call.defines:
+    if call is None or call.program not in FUSED_RELU_FAMILIES or call.function != "backward" or ("METHOD", str(MAX)) not in call.defines:
         return None
     return launch.operands[1].ref
 
@@ -132,10 +132,10 @@ class Pool:
             family, defines = "pooling", self._defines()
             count = planes * math.prod(size_over)
             size, geometry = (count, samples), [count, *self.image, *self.outputs]
-        gate = len(reads) if function == "backward" and family in GATED else None
+        gate = len(reads) if function == "backward" and family in FUSED_RELU_FAMILIES else None
         rec.launch(
             f"{family}.{function}", reads=reads, writes=writes, args=[*geometry, *args], size=size, local=local, defines=defines, gate=gate, cheap=forward,
-            stored=("SOURCE", *[""] * (len(reads) - 1), "RESULT") if family in GATED and function != "mask" else (),
+            stored=("SOURCE", *[""] * (len(reads) - 1), "RESULT") if family in FUSED_RELU_FAMILIES and function != "mask" else (),
         )  # fmt: skip
 
     def _defines(self) -> Mapping[str, object]:

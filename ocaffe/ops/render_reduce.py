@@ -33,7 +33,7 @@ COLUMNS = 4  # vectors of results in a CPU work-item where the innermost axis is
 NEIGHBOURS = 16  # kept indices in a CPU work-item where the innermost axis is reduced: what lies side by side is read together
 ITEM = 8192  # elements that are worth a CPU work-item of their own
 BUSY = 4  # groups for each compute unit of a GPU that keep its memory busy
-WORTH = 1 << 22  # elements that take a GPU longer to read with one group a unit than a second launch takes
+MIN_SECOND_LAUNCH_ELEMENTS = 1 << 22  # elements that take a GPU longer to read with one group a unit than a second launch takes
 IDENTITY = {"sum": "0.0f", "max": "-INFINITY"}
 
 
@@ -56,7 +56,7 @@ class Reduction:
     accumulate: int
     chunks: int
     chunk_strides: tuple[int, ...]
-    meet: bool
+    last_block: bool
 
     def render(self, target: Target) -> Call:
         inner_kept = not self.space.marks[-1]
@@ -81,7 +81,7 @@ class _Body:
         self.inputs = [port for port in what.reads if port.name in what.formula.used]
         for port in self.ports:
             self.source.operand(port.name, port.ctype, port.written)
-        if what.meet:
+        if what.last_block:
             self.source.operand("parts", "float", True)
             self.source.operand("arrived", "uint", True)
         self.source.scalars(what.scalars)
@@ -344,22 +344,22 @@ class _Gpu(_Body):
             source.add("}")
         else:
             self.walk(width, *(("x", "width") if several else ("id", "width * height")))
-        # The tree: `rank` counts the work-items that meet, two of them are `step` apart. Where one meets nobody there is no loop, for PoCL 3.1 runs what
+        # The tree: `rank` counts the work-items that last_block, two of them are `step` apart. Where one meets nobody there is no loop, for PoCL 3.1 runs what
         # follows a loop with a barrier twice for the first work-item when the loop is never entered (seen where results are added to others).
-        meeting = local1 if self.inner_kept else local0 if several else local0 * local1
+        counter_operands = local1 if self.inner_kept else local0 if several else local0 * local1
         rank, count, step = ("y", "height", "width") if self.inner_kept else ("x", "width", "1") if several else ("id", "width * height", "1")
         for value in what.values:
             source.add(f"local float part_{value}[{GROUP}];", f"part_{value}[id] = {self.total(value)};")
 
         def tree() -> None:
-            if meeting > 1:
+            if counter_operands > 1:
                 source.add(f"for (int pairs = {count} / 2; pairs > 0; pairs /= 2) {{", "barrier(CLK_LOCAL_MEM_FENCE);", f"if ({rank} < pairs) {{")
                 for value in what.values:
                     source.add(f"part_{value}[id] = {self.combine(f'part_{value}[id]', f'part_{value}[id + pairs * {step}]')};")
                 source.add("}", "}")
 
         tree()
-        if what.meet:
+        if what.last_block:
             self.join(rank, count)
             tree()
         source.add(f"if ({rank} == 0 && valid) {{")
@@ -381,7 +381,7 @@ class _Gpu(_Body):
             place = "{0} * total + k * length + column" if self.inner_kept else "k * chunks + {0}"
             places[value] = f"p_parts[{index} * total * chunks + {place}]"
         source.add(f"if ({rank} == 0 && valid) {{", *(f"{places[value].format('chunk')} = part_{value}[id];" for value in what.values), "}")
-        source.add(f"ARRIVE({self.target.device_fence}, p_arrived + rest, chunks, &vote, last);", "if (!last) return;")
+        source.add(f"IS_LAST_BLOCK({self.target.device_fence}, p_arrived + rest, chunks, &vote, last);", "if (!last) return;")
         for value in what.values:
             source.add(f"float all_{value} = {IDENTITY[what.op]};")
         source.add(f"for (int c = {rank}; valid && c < chunks; c += {count}) {{")
@@ -399,7 +399,7 @@ def chunk_count(kept: int, inner_kept: bool, reduced: int, target: Target) -> in
     groups = -(-kept // 32) if inner_kept else kept
     each = reduced * 32 if inner_kept else reduced  # elements that one group would read
     units = target.compute_units
-    if groups >= BUSY * units or each < 64 * GROUP or (groups >= units and kept * reduced < WORTH):
+    if groups >= BUSY * units or each < 64 * GROUP or (groups >= units and kept * reduced < MIN_SECOND_LAUNCH_ELEMENTS):
         return 1
     return max(1, min(-(-2 * BUSY * units // groups), each // (16 * GROUP), reduced))
 

@@ -70,9 +70,9 @@ class Classes:
         else:
             tiles = -(-self.positions * self.lanes // self.group)
             most = 8 * rec.target.compute_units
-            if rec.target.groups_meet:
+            if rec.target.last_block_reduction:
                 groups = min(tiles, most)
-                places = [*reads, rec.arrivals.view((1,))], [write, sums, result, rec.scratch("sums", (groups, 2))]
+                places = [*reads, rec.completion_counters.view((1,))], [write, sums, result, rec.scratch("sums", (groups, 2))]
                 self.launch_groups(rec, kernel, groups, *places, [*self._shape_args, fixed, *args], inplace)
                 return
             groups = 1 if self.positions * self.classes <= ONE_GROUP else min(tiles, most)
@@ -96,7 +96,7 @@ class Classes:
         rec.launch(f"softmax.{kernel}", reads=reads, writes=writes, args=args, size=size, local=local, defines=self.defines(rec), inplace=inplace)
 
     def defines(self, rec: Recorder) -> dict[str, Any]:
-        return {"GROUP": self.group} | ({"DEVICE_FENCE": rec.target.device_fence} if rec.target.groups_meet else {})
+        return {"GROUP": self.group} | ({"DEVICE_FENCE": rec.target.device_fence} if rec.target.last_block_reduction else {})
 
     @property
     def _shape_args(self) -> tuple[int, ...]:

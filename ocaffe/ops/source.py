@@ -10,7 +10,7 @@ import numpy as np
 from ocaffe.ir.launch import Call
 from ocaffe.ops.formula import variable, vector
 
-BFLOAT = "bfloat"  # kernels/stored.h
+BFLOAT = "bfloat"  # kernels/bf16_operands.h
 CTYPES = {"float32": "float", "uint8": "uchar", "int32": "int", "uint32": "uint", "uint16": BFLOAT}
 SCALARS = {"int": np.int32, "uint": np.uint32, "ulong": np.uint64}
 ALIGNMENT = 8  # elements; no vector is longer
@@ -154,7 +154,7 @@ def _narrow(port: Port, value: str) -> str:
 
 
 def _vector(way: str, port: Port, width: int, whole: bool) -> str:
-    """The function of kernels/stored.h for neighbours in 16 bits, which stand at a place for vectors or anywhere."""
+    """The function of kernels/bf16_operands.h for neighbours in 16 bits, which stand at a place for vectors or anywhere."""
     return f"{BFLOAT}_{way}{'' if whole and port.alignment % width == 0 else '_any'}{width}"
 
 

@@ -36,7 +36,7 @@ def cheaper(rec: Recorder, g: ConvGeometry) -> bool:
     """Whether the estimate of forward is below that of the direct product."""
     defines, blocks, rows, filters = _counts(g, forward_tile(rec, g))
     vectors, splits = blocks * defines["NV"], _splits(rec, g, blocks)
-    filters *= not rec.prepare
+    filters *= not rec.prepack_weights
     wide = columns(gemm_cpu.tile(rec.target))
     direct = ceil(g.batch * g.positions, wide) * wide // defines["V"] * rows * g.depth * PRODUCT
     products = vectors * POINTS * g.group_channels * rows * PRODUCT

@@ -1,4 +1,4 @@
-"""Blobs and diffs in 16 bits: with `--math bf16` what only kernels see stands in memory as bfloat16, where all that read and write it can (kernels/stored.h).
+"""Blobs and diffs in 16 bits: with `--math bf16` what only kernels see stands in memory as bfloat16, where all that read and write it can (kernels/bf16_operands.h).
 
 Products round their operands to bfloat16 anyway; the rest computes with floats and rounds what it writes. Half the memory, and half of what goes through it.
 Blobs that somebody looks at, inputs, outputs, parameters, gradients and statistics stay floats.
@@ -11,15 +11,15 @@ from collections.abc import Collection
 from ocaffe.ir.launch import Launch, Measure, Operand, Schedule
 from ocaffe.ir.recorder import PRODUCTS
 from ocaffe.ir.target import Target
-from ocaffe.ir.tensor import BFLOAT, FLOAT, HALVED, Ref
+from ocaffe.ir.tensor import BF16_ROLES, BFLOAT, FLOAT, Ref
 from ocaffe.ops.expression import Pointwise, Reduce
 
-LEAST = 1 << 20  # bytes as floats; what is smaller is not worth a kernel of its own
+MIN_VALUE_BYTES = 1 << 20  # bytes as floats; what is smaller is not worth a kernel of its own
 TYPE = "bfloat"
 Program = tuple[str, tuple[tuple[str, str], ...]]  # its name and defines
 
 
-def use_sixteen_bits(schedule: Schedule, target: Target, inputs: Collection[Ref] = ()) -> None:
+def lower_to_bf16(schedule: Schedule, target: Target, inputs: Collection[Ref] = ()) -> None:
     """Give such Refs the type, and their launches the kernels that know it. Not for float16, whose range is not that of diffs, and not where shapes depend on
     data: there values go from one recording to the next. `inputs`: blobs and diffs, too, though they come from outside (ocaffe/profiling/tune.py), and may have the type
     from another schedule."""
@@ -31,8 +31,8 @@ def use_sixteen_bits(schedule: Schedule, target: Target, inputs: Collection[Ref]
             uses[operand.ref.root].append((launch, index))
     named: dict[int, dict[str, str]] = defaultdict(dict)  # by the launch, the types of its operands
     for root, own in uses.items():
-        recycled = root.role in HALVED and not root.persistent and root.slots == 1 and root.dtype == FLOAT
-        if (not recycled and root not in inputs) or root.count * FLOAT.itemsize < LEAST:
+        recycled = root.role in BF16_ROLES and not root.persistent and root.slots == 1 and root.dtype == FLOAT
+        if (not recycled and root not in inputs) or root.count * FLOAT.itemsize < MIN_VALUE_BYTES:
             continue
         known = all(_knows(launch, index) for launch, index in own)
         assert known or root.dtype == FLOAT, f"{root} is in 16 bits, which {own[0][0].what} does not know"

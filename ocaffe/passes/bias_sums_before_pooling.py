@@ -1,5 +1,5 @@
 """Gradients of biases before MAX pooling are sums of what the pooling is given, not of what it makes of that: each gradient goes to one pixel of its own
-channel, gated as its maximum was, so that the sum of what is scattered is the sum of what is given: a quarter of the elements, or a ninth.
+channel, has_fused_relu as its maximum was, so that the sum of what is scattered is the sum of what is given: a quarter of the elements, or a ninth.
 
 A window without a maximum, of NaN alone, gives its gradient to nobody; here it counts.
 """
@@ -34,7 +34,7 @@ def _given(launch: Launch, pooling: Launch, meanwhile: Sequence[Launch]) -> Laun
     assert isinstance(own, Reduce)
     if call is None or chosen(pooling) is None or written.access is not Access.WRITE or own.counts[0] != 1 or "slope" in dict(own.scalars):
         return None
-    gate = dict(call.defines).get("GATE")
+    gate = dict(call.defines).get("FUSED_RELU")
     if gate not in (None, str(TOP)):
         return None  # it asks signs that lie as the bottom does
     first, refs = first_channel(launch.operands[0].ref, written.ref), [pooling.operands[0].ref]
@@ -51,4 +51,4 @@ def _given(launch: Launch, pooling: Launch, meanwhile: Sequence[Launch]) -> Laun
     lower = replace(own, domain=domain, reduced=(0, *range(2, len(domain))), places=(None,) * len(reads), counts=(len(reads), *own.counts[1:]))
     lower.check()
     operands = [*reads, *launch.operands[1:]]
-    return replace(launch, operands=operands, lower=lower, what=f"{lower.op}: {lower.text} | {lower.finish}", before=launch.before or launch)
+    return replace(launch, operands=operands, lower=lower, what=f"{lower.op}: {lower.text} | {lower.finish}", origin=launch.origin or launch)

@@ -18,9 +18,9 @@ import numpy as np
 from ocaffe.ir.launch import Access, Launch, Operand, Schedule
 from ocaffe.ir.tensor import Ref, Role
 from ocaffe.ops.expression import Reduce, without
-from ocaffe.passes.relu_backward_fusion import parts_of
+from ocaffe.passes.relu_backward_fusion import parts_of_result
 
-STATISTICS, GRADIENTS, SUMS = 1, 2, 3  # values of the define MOMENTS
+STATISTICS, GRADIENTS, SUMS = 1, 2, 3  # values of the define CHANNEL_REDUCTION
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ GRADIENT_TEXT = re.compile(
 NAME = re.compile(r"\b[a-z_]\w*")
 
 
-def merge_moments(schedule: Schedule) -> Schedule:
+def fuse_channel_reductions(schedule: Schedule) -> Schedule:
     """The schedule in which such sums are computed from those of the convolution's work-groups."""
     writers: dict[Ref, list[int]] = defaultdict(list)
     for step, launch in enumerate(schedule):
@@ -66,7 +66,7 @@ def merge_moments(schedule: Schedule) -> Schedule:
         if collects is None or form is None or (form.kind == GRADIENTS and not collects.gradients):
             continue
         written = next(operand.ref for operand in schedule[before[-1]].operands if operand.access is not Access.READ and operand.ref.root is x.root)
-        parts = sorted(parts_of(schedule, before))
+        parts = sorted(parts_of_result(schedule, before))
         first = first_channel(x, written)
         if first is None or (form.kind == GRADIENTS and not _lies_alike(launch, written, range(parts[0], step), schedule)):
             continue
@@ -74,7 +74,7 @@ def merge_moments(schedule: Schedule) -> Schedule:
             collected[before[-1]] = form.kind, _collect([schedule[part] for part in parts], written, launch, form)
         elif form.kind == GRADIENTS or collected[before[-1]][0] != form.kind:
             continue  # another one's, or something else
-        last = step + (launch.lower.chunks > 1 and not launch.lower.meet)  # the stage that finishes
+        last = step + (launch.lower.chunks > 1 and not launch.lower.last_block)  # the stage that finishes
         result[last] = _finish(launch, schedule[last], form, collected[before[-1]][1], first)
         if last > step:
             result[step] = None
@@ -116,12 +116,12 @@ def first_channel(x: Ref, written: Ref) -> int | None:
 
 
 def _collect(products: list[Launch], written: Ref, launch: Launch, form: _Form) -> Ref:
-    """Let the parts of an operation write sums of what they make, for `launch`; returns where: [kind][channel][part] (kernels/moments.h)."""
+    """Let the parts of an operation write sums of what they make, for `launch`; returns where: [kind][channel][part] (kernels/channel_reduction.h)."""
     collects = products[0].moments
     assert collects is not None
     sums = Ref(f"{products[0].layer}.moments", (form.reads, written.shape[1], collects.parts), Role.SCRATCH)
     reads: list[Ref] = []
-    defines: dict[str, int | str] = {"MOMENTS": form.kind}
+    defines: dict[str, int | str] = {"CHANNEL_REDUCTION": form.kind}
     if form.kind == GRADIENTS:
         x, mean, inverse, *affine = (operand.ref for operand in launch.operands[1 : form.values])
         reads = [x, mean, inverse, *(affine or [mean, mean])]
@@ -150,7 +150,7 @@ def _finish(first: Launch, final: Launch, form: _Form, statistics: Ref, channel:
     finish = re.sub(r"\bx\d+\b", lambda match: names[match[0]], own.finish)
     reads += [without(pair, own.domain, own.reduced) for pair in rest] if final is first else rest
     places, counts = tuple(place for _, place in reads), (len(reads), *own.counts[1:])
-    lower = replace(own, text=form.text, finish=finish, domain=(channels, parts), reduced=(1,), places=places, counts=counts, chunks=1, meet=False)
+    lower = replace(own, text=form.text, finish=finish, domain=(channels, parts), reduced=(1,), places=places, counts=counts, chunks=1, last_block=False)
     lower.check()
     operands = [*(Operand(ref, Access.READ) for ref, _ in reads), *final.operands[own.counts[0] : sum(own.counts)]]
-    return replace(final, operands=operands, lower=lower, what=f"sum: {form.text} | {finish}", before=final.before or final)
+    return replace(final, operands=operands, lower=lower, what=f"sum: {form.text} | {finish}", origin=final.origin or final)

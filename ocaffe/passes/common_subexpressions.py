@@ -7,7 +7,7 @@ from ocaffe.ir.launch import Access, Launch, Schedule
 from ocaffe.ir.tensor import Ref, Role
 
 
-def drop_duplicates(schedule: Schedule) -> Schedule:
+def eliminate_common_subexpressions(schedule: Schedule) -> Schedule:
     """The schedule without cheap launches whose result is there already: made by the same launch from the same values, and still unchanged."""
     writes: dict[Ref, int] = {}  # by root: how often it was written so far
     total: dict[Ref, int] = {}

@@ -15,7 +15,7 @@ from ocaffe.ir.tensor import Ref, Role
 RECYCLED = frozenset({Role.ACTIVATION, Role.DIFF})
 
 
-def use_views(schedule: Schedule) -> Schedule:
+def elide_concat_copies(schedule: Schedule) -> Schedule:
     """The schedule without the copies that views make needless."""
     views = _Views(schedule)
     copies = [launch for launch in schedule if launch.copies is not None]

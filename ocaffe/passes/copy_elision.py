@@ -8,7 +8,7 @@ from ocaffe.ir.tensor import Ref, Role
 from ocaffe.ops.expression import Pointwise
 
 
-def share_copies(schedule: Schedule) -> Schedule:
+def elide_copies(schedule: Schedule) -> Schedule:
     """The schedule without such copies; their results become views."""
     uses: dict[Ref, list[tuple[int, Access]]] = defaultdict(list)
     for step, launch in enumerate(schedule):
@@ -18,7 +18,7 @@ def share_copies(schedule: Schedule) -> Schedule:
     for step, launch in reversed(list(enumerate(schedule))):  # the last copy first: what it shares counts as use of its source
         if _is_copy(launch) and _may_share(launch.operands[0].ref, launch.operands[1].ref, uses, step):
             source, result = launch.operands[0].ref.root, launch.operands[1].ref.root
-            result.base, result.offset, result.stride, result.takes_over = source, 0, None, True
+            result.base, result.offset, result.stride, result.reuses_storage = source, 0, None, True
             uses[source] += uses.pop(result)
             gone.add(step)
     return [launch for step, launch in enumerate(schedule) if step not in gone]

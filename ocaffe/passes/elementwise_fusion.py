@@ -15,7 +15,7 @@ from ocaffe.ops.expression import Pointwise
 MOST_OPERANDS = 26  # of a fused launch: kernels with more are slow to build, and some devices limit their arguments
 
 
-def fuse_chains(schedule: Schedule) -> Schedule:
+def fuse_elementwise(schedule: Schedule) -> Schedule:
     """The schedule with every expression merged into the next one that reads it, where nothing comes between."""
     readers: dict[Ref, list[int]] = defaultdict(list)
     writers: dict[Ref, list[int]] = defaultdict(list)
@@ -75,5 +75,5 @@ def _fused(first: Launch, second: Launch, root: Ref, kept: bool) -> Launch | Non
     sources = [*reads_a, *reads_b]
     operands: list[Operand] = [sources[i] for i in order] + [*writes_b, *(writes_a[i] for i in others), *modifies_b]
     return replace(
-        second, operands=operands, lower=expression, inplace=expression.inplace(operands), what=expression.text, before=second.before or second
+        second, operands=operands, lower=expression, inplace=expression.inplace(operands), what=expression.text, origin=second.origin or second
     )

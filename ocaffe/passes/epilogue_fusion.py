@@ -15,7 +15,7 @@ from ocaffe.ir.tensor import Ref, Role
 from ocaffe.ops.expression import Affine, Pointwise, factors_and_offsets
 
 
-def merge_epilogues(schedule: Schedule) -> Schedule:
+def fuse_epilogues(schedule: Schedule) -> Schedule:
     """The schedule without the launches that products do by themselves. Residual sums stay where backward follows: what they overwrite cannot be
     computed again, and where a product is made in several parts its sum comes in another order, which no memory limit may change."""
     return _Epilogues(schedule, not any(launch.phase == "backward" for launch in schedule)).merged()
@@ -155,7 +155,7 @@ class _Epilogues:
 
     def _lay(self, y: Ref, root: Ref) -> None:
         """Give y the memory of `root`."""
-        y.base, y.offset, y.stride, y.takes_over = root, 0, None, True
+        y.base, y.offset, y.stride, y.reuses_storage = root, 0, None, True
         self.writers[root] = sorted({*self.writers[root], *self.writers.pop(y)} - self.gone)
         self.readers[root] = sorted({*self.readers[root], *self.readers.pop(y, [])} - self.gone)
 

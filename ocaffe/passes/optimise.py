@@ -4,17 +4,17 @@ from __future__ import annotations
 from ocaffe.ir.launch import Access, Schedule, roots
 from ocaffe.ir.target import Target
 from ocaffe.ir.tensor import Ref, Role
-from ocaffe.passes.bf16 import use_sixteen_bits
+from ocaffe.passes.bf16 import lower_to_bf16
 from ocaffe.passes.bias_sums_before_pooling import sum_before_scatter
-from ocaffe.passes.channel_reduction_fusion import merge_moments
-from ocaffe.passes.common_subexpressions import drop_duplicates
-from ocaffe.passes.concat_views import use_views
-from ocaffe.passes.copy_elision import share_copies
-from ocaffe.passes.elementwise_fusion import fuse_chains
-from ocaffe.passes.epilogue_fusion import merge_epilogues
+from ocaffe.passes.channel_reduction_fusion import fuse_channel_reductions
+from ocaffe.passes.common_subexpressions import eliminate_common_subexpressions
+from ocaffe.passes.concat_views import elide_concat_copies
+from ocaffe.passes.copy_elision import elide_copies
+from ocaffe.passes.elementwise_fusion import fuse_elementwise
+from ocaffe.passes.epilogue_fusion import fuse_epilogues
 from ocaffe.passes.recompute import recompute, recompute_to_fit
-from ocaffe.passes.relu_backward_fusion import merge_gates
-from ocaffe.passes.sign_masks import use_masks
+from ocaffe.passes.relu_backward_fusion import fuse_relu_backward
+from ocaffe.passes.sign_masks import pack_sign_masks
 
 RECYCLED = frozenset({Role.ACTIVATION, Role.DIFF, Role.SAVED, Role.SCRATCH})
 
@@ -25,30 +25,30 @@ def optimise(schedule: Schedule, target: Target, *, fuse: bool = True, in_place:
     `again`: recompute what is cheap; `budget`: and more, until the recycled memory has this lower bound (bytes), or nothing helps.
     """
     if fuse:
-        schedule = drop_duplicates(schedule)
-        schedule = merge_epilogues(schedule)
+        schedule = eliminate_common_subexpressions(schedule)
+        schedule = fuse_epilogues(schedule)
     if in_place:
-        schedule = share_copies(use_views(schedule))
+        schedule = elide_copies(elide_concat_copies(schedule))
     if fuse:
-        schedule = merge_moments(merge_gates(schedule))
+        schedule = fuse_channel_reductions(fuse_relu_backward(schedule))
     if in_place:
-        schedule = use_masks(schedule, target, everywhere=budget is not None)
+        schedule = pack_sign_masks(schedule, target, everywhere=budget is not None)
     if fuse:
         schedule = sum_before_scatter(schedule)
     if fuse and in_place:
-        use_sixteen_bits(schedule, target)
+        lower_to_bf16(schedule, target)
     if budget is not None:
         schedule = recompute_to_fit(schedule, budget)
     elif again:
         schedule = recompute(schedule)
     if fuse:
-        schedule = fuse_chains(schedule)
+        schedule = fuse_elementwise(schedule)
     if in_place:
-        share_in_place(schedule)
+        reuse_dying_inputs(schedule)
     return schedule
 
 
-def share_in_place(schedule: Schedule) -> None:
+def reuse_dying_inputs(schedule: Schedule) -> None:
     """Where a launch allows it and its input dies there, the output takes the input's memory."""
     life = roots(schedule)
     for step, launch in enumerate(schedule):

@@ -12,21 +12,21 @@ STEADY = (Role.PARAMETER, Role.CONSTANT)
 
 # Bytes made of the weights for each FLOP of a pass, from which on keeping them is worth their memory. Two cores make 10 GB/s of them and 200 GFLOP/s:
 # below, making them again takes less than a fiftieth of the pass (ResNet-50, 200 MB: kept for 1 to 16 images, not for 64).
-WORTH = 1e-3
+MIN_BYTES_PER_FLOP = 1e-3
 
 
-def keep_prepared(schedule: Schedule, kept: dict[Any, Ref]) -> None:
-    """Give such results memory of their own and mark their launches, which the tape then leaves out while the weights are the same, if that is WORTH its
+def keep_prepacked_weights(schedule: Schedule, kept: dict[Any, Ref]) -> None:
+    """Give such results memory of their own and mark their launches, which the commands then leaves out while the weights are the same, if that is MIN_BYTES_PER_FLOP its
     memory. `kept`: the results by what they are made of, which all shapes of a net share; it grows."""
     found = _preparing(schedule)
-    if sum(root.nbytes for made in found.values() for root in made) < WORTH * sum(launch.flops for launch in schedule if type(launch) is Launch):
+    if sum(root.nbytes for made in found.values() for root in made) < MIN_BYTES_PER_FLOP * sum(launch.flops for launch in schedule if type(launch) is Launch):
         return
     for launch, made in found.items():
         source = launch.final(), *((ref.root, ref.root_offset, ref.batch_stride) for ref in launch.reads)
         for index, root in enumerate(made):
             root.base = kept.setdefault((source, index), Ref(root.name, root.shape, Role.SCRATCH, root.dtype, persist=True))
             root.offset, root.stride = 0, None
-        launch.prepares = True
+        launch.prepacks_weights = True
 
 
 def _preparing(schedule: Schedule) -> dict[Launch, list[Ref]]:

@@ -22,11 +22,11 @@ from ocaffe.memory.plan import lifetimes, lower_bound
 from ocaffe.ops.expression import Pointwise
 from ocaffe.passes.elementwise_fusion import MOST_OPERANDS
 
-LEAST = 1 << 20  # bytes; smaller values are not worth the launches
-SHARE = 128  # a value smaller than this part of all that could be dropped is kept too, unless a limit demands otherwise
-WORTH = 4  # times its size may go through memory to have a value again: what takes more is kept, unless a limit demands otherwise
-KEEP_TRIES = 200
-CHAIN = 400  # launches behind one value, at the most: a residual net's stage
+MIN_VALUE_BYTES = 1 << 20  # bytes; smaller values are not worth the launches
+MIN_SHARE_DIVISOR = 128  # a value smaller than this part of all that could be dropped is kept too, unless a limit demands otherwise
+MAX_TRAFFIC_RATIO = 4  # times its size may go through memory to have a value again: what takes more is kept, unless a limit demands otherwise
+MAX_KEEP_TRIES = 200
+MAX_CHAIN_LAUNCHES = 400  # launches behind one value, at the most: a residual net's stage
 HOST = (Upload, HostCall, Measure, Empty)
 
 
@@ -78,7 +78,7 @@ def _fit(schedule: Schedule, limit: int, alignment: int) -> Limited:
             best, chosen = result, plan
     if chosen is None or best.bound > limit:
         return best
-    for root in chosen.by_worth()[:KEEP_TRIES]:
+    for root in chosen.by_worth()[:MAX_KEEP_TRIES]:
         chosen.dropped.discard(root)
         result = tried(chosen)
         if result.bound <= limit and result.flops <= best.flops:
@@ -122,9 +122,9 @@ class Recomputation:
             if not _cheap(self.makers[root][1], root):
                 continue
             possible = self._reachable(root, self.first_use[root], cheap=True) is not None
-            if possible and self._traffic(root) <= WORTH * root.nbytes:
+            if possible and self._traffic(root) <= MAX_TRAFFIC_RATIO * root.nbytes:
                 self.dropped.add(root)
-        least = sum(root.nbytes for root in self.dropped) / SHARE
+        least = sum(root.nbytes for root in self.dropped) / MIN_SHARE_DIVISOR
         for root in [root for root in self.dropped if root.nbytes < least]:
             self.dropped.discard(root)  # what is made again from it reads it as it is
 
@@ -152,7 +152,7 @@ class Recomputation:
 
     def _cost(self, root: Ref) -> int | None:
         """Floating point operations that dropping `root` adds; None if it cannot be had again."""
-        if root in self.dropped or root not in self.makers or root.nbytes < LEAST:
+        if root in self.dropped or root not in self.makers or root.nbytes < MIN_VALUE_BYTES:
             return None
         chain = self._reachable(root, self.first_use[root], cheap=False)
         return None if chain is None else sum(launch.flops for launch in chain)
@@ -180,7 +180,7 @@ class Recomputation:
             if made >= budget and best is not None:
                 self.kept |= best[1]
                 made, best = 0, None
-        self.dropped = {root for root in self.needed if root in self.makers and root not in self.kept and root.nbytes >= LEAST}
+        self.dropped = {root for root in self.needed if root in self.makers and root not in self.kept and root.nbytes >= MIN_VALUE_BYTES}
         for root in sorted(self.dropped, key=lambda root: self.makers[root][0]):
             if self._reachable(root, self.first_use[root], cheap=False) is None:
                 self.dropped.discard(root)
@@ -211,7 +211,7 @@ class Recomputation:
             moved = {**again, **own}
             if any(operand.ref.root in moved for operand in launch.operands):
                 operands = [Operand(_moved(op.ref, moved), op.access) for op in launch.operands]
-                launch = replace(launch, operands=operands, before=launch.before or launch)
+                launch = replace(launch, operands=operands, origin=launch.origin or launch)
             result.append(launch)
         return result
 
@@ -221,7 +221,7 @@ class Recomputation:
         a, b = maker.lower, user.lower
         if not isinstance(a, Pointwise) or not isinstance(b, Pointwise) or a.domain != b.domain or a.key is not None or b.key is not None:
             return False
-        large = [ref for ref in maker.reads if ref.nbytes >= LEAST]
+        large = [ref for ref in maker.reads if ref.nbytes >= MIN_VALUE_BYTES]
         plain = all(op.ref.shape == root.shape and op.ref.is_dense for op in user.operands if op.ref.root is root)
         there = all(
             self._unchanged(ref, maker_step, step) if ref.persistent else ref.root not in self.dropped and self.needed.get(ref.root, -1) >= step
@@ -233,13 +233,13 @@ class Recomputation:
         """The launches that compute `root` again at step `use` from what is kept until then; None if it cannot be had."""
         step, launch = self.makers[root]
         chain = [*seen, launch]
-        if len(chain) > CHAIN or not all(self._unchanged(ref, step, use) for ref in launch.reads if ref.persistent):
+        if len(chain) > MAX_CHAIN_LAUNCHES or not all(self._unchanged(ref, step, use) for ref in launch.reads if ref.persistent):
             return None
         for ref in launch.reads:
             source = ref.root
             if source.persistent or source in self.kept or (source not in self.dropped and self.needed.get(source, -1) >= use):
                 continue
-            if source.nbytes < LEAST and not (cheap and source in self.makers):
+            if source.nbytes < MIN_VALUE_BYTES and not (cheap and source in self.makers):
                 continue  # keeping it longer costs next to nothing: BatchNorm's mean
             if source not in self.makers or (source in self.needed and source not in self.dropped):
                 return None
@@ -273,7 +273,7 @@ class Recomputation:
             if written in self.dropped or (written not in self.needed and written not in self.kept):
                 again[written] = fresh[written]
         operands = [Operand(_moved(op.ref, again if op.access is Access.READ else fresh), op.access) for op in launch.operands]
-        result.append(replace(launch, phase="backward", again=True, operands=operands, before=user.before or user))
+        result.append(replace(launch, phase="backward", recomputed=True, operands=operands, origin=user.origin or user))
 
 
 Makers = dict[Ref, tuple[int, Launch]]
@@ -301,7 +301,7 @@ def _repeatable(launch: Launch, root: Ref) -> bool:
 
 
 def _cheap(launch: Launch, root: Ref) -> bool:
-    return launch.cheap and root.nbytes >= LEAST
+    return launch.cheap and root.nbytes >= MIN_VALUE_BYTES
 
 
 def _moved(ref: Ref, again: dict[Ref, Ref]) -> Ref:

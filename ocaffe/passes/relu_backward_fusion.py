@@ -1,4 +1,4 @@
-"""A ReLU's backward pass is done by what writes its diff: the last such launch applies the slope where the ReLU's output was not positive (kernels/gate.h).
+"""A ReLU's backward pass is done by what writes its diff: the last such launch applies the slope where the ReLU's output was not positive (kernels/fused_relu.h).
 
 Where several ReLUs each read their part of one diff, as behind a Concat, the launch does all of them at once.
 """
@@ -14,10 +14,10 @@ import numpy as np
 from ocaffe.ir.launch import Access, Launch, Operand, Schedule
 from ocaffe.ir.tensor import Ref, Role
 
-SIGNS, BITS, TOP = 1, 2, 3  # values of the define GATE
+SIGNS, BITS, TOP = 1, 2, 3  # values of the define FUSED_RELU
 
 
-def merge_gates(schedule: Schedule) -> Schedule:
+def fuse_relu_backward(schedule: Schedule) -> Schedule:
     """The schedule without the ReLUs' backward launches that others do. What these would have written becomes a view of the diff that they read."""
     uses: dict[Ref, list[tuple[int, Operand]]] = defaultdict(list)
     for step, launch in enumerate(schedule):
@@ -25,18 +25,18 @@ def merge_gates(schedule: Schedule) -> Schedule:
             uses[operand.ref.root].append((step, operand))
     gone: set[int] = set()
     for step, launch in enumerate(schedule):
-        if launch.gate is None or launch.call is None or launch.phase != "backward" or launch.gated:
+        if launch.gate is None or launch.call is None or launch.phase != "backward" or launch.has_fused_relu:
             continue
         target = launch.writes[0]
         after = sorted({other for other, _ in uses[target.root] if other > step})
         relus = [schedule[other] for other in after]
         if not relus or not all(_may_go(relu, target.root, uses) for relu in relus) or len({_slope(relu) for relu in relus}) > 1:
             continue
-        sign, parts = _signs(target, relus), parts_of(schedule, _writers(uses[target.root], step))
+        sign, parts = _signs(target, relus), parts_of_result(schedule, _writers(uses[target.root], step))
         if sign is None or any(other >= min(parts) for other in _writers(uses[sign.root], len(schedule))):
             continue
         result = target.view(target.shape)
-        result.takes_over = True
+        result.reuses_storage = True
         for part in parts:
             _gate(schedule[part], result, sign, _slope(relus[0]))
         for other, relu in zip(after, relus):
@@ -48,11 +48,11 @@ def merge_gates(schedule: Schedule) -> Schedule:
     return [launch for step, launch in enumerate(schedule) if step not in gone]
 
 
-def ask_instead(launch: Launch, ref: Ref, gate: int) -> None:
-    """Let a gated launch read instead of signs: bits, or the top of the pooling that it is the backward pass of."""
-    assert launch.gate is not None and launch.gated
+def replace_mask(launch: Launch, ref: Ref, gate: int) -> None:
+    """Let a has_fused_relu launch read instead of signs: bits, or the top of the pooling that it is the backward pass of."""
+    assert launch.gate is not None and launch.has_fused_relu
     launch.operands = [*launch.operands[: launch.gate], Operand(ref, Access.READ), *launch.operands[launch.gate + 1 :]]
-    launch.define(GATE=gate)
+    launch.define(FUSED_RELU=gate)
 
 
 def _gate(launch: Launch, result: Ref, sign: Ref, slope: float) -> None:
@@ -63,7 +63,7 @@ def _gate(launch: Launch, result: Ref, sign: Ref, slope: float) -> None:
     if launch.epilogue is not None:
         scalars[launch.epilogue] = np.float32(slope)
         launch.call = replace(launch.call, scalars=tuple(scalars))
-    launch.merge(launch.gate, Operand(sign, Access.READ), *([np.float32(slope)] if launch.epilogue is None else []), stored="SIGN", GATE=SIGNS)
+    launch.merge(launch.gate, Operand(sign, Access.READ), *([np.float32(slope)] if launch.epilogue is None else []), stored="SIGN", FUSED_RELU=SIGNS)
 
 
 def _slope(relu: Launch) -> float:
@@ -124,7 +124,7 @@ def _writers(uses: Sequence[tuple[int, Operand]], end: int) -> list[int]:
     return sorted({step for step, operand in uses if step <= end and operand.access is not Access.READ})
 
 
-def parts_of(schedule: Schedule, writers: Sequence[int]) -> list[int]:
+def parts_of_result(schedule: Schedule, writers: Sequence[int]) -> list[int]:
     """The last of the steps that write a diff, and those before it that are parts of the same operation, each for other places of the result."""
     parts: dict[Any, int] = {}
     last = schedule[writers[-1]]

@@ -12,12 +12,12 @@ from ocaffe.ir.target import Target
 from ocaffe.ir.tensor import Ref, Role
 from ocaffe.ops.pooling import chosen
 from ocaffe.ops.sign_mask import mask_of, pack, relu_backward
-from ocaffe.passes.relu_backward_fusion import BITS, TOP, ask_instead
+from ocaffe.passes.relu_backward_fusion import BITS, TOP, replace_mask
 
-LEAST = 1 << 20  # bytes; smaller values are not worth two launches
+MIN_VALUE_BYTES = 1 << 20  # bytes; smaller values are not worth two launches
 
 
-def use_masks(schedule: Schedule, target: Target, everywhere: bool = False) -> Schedule:
+def pack_sign_masks(schedule: Schedule, target: Target, everywhere: bool = False) -> Schedule:
     """The schedule in which such values die in forward and leave a mask. `everywhere`: also where others read the value, so that it can die sooner."""
     writer: dict[Ref, int] = {}
     readers: dict[Ref, list[Launch]] = defaultdict(list)
@@ -31,7 +31,7 @@ def use_masks(schedule: Schedule, target: Target, everywhere: bool = False) -> S
         top = _top(launch, schedule, writer)
         if top is not None and not all(_wants_sign(other, top.root) for other in readers[top.root]):
             readers[launch.operands[_place(launch) or 0].ref.root].remove(launch)
-            ask_instead(launch, top, TOP)
+            replace_mask(launch, top, TOP)
     packs: dict[int, list[Launch]] = defaultdict(list)
     replaced: dict[int, Launch] = {}
     for root, launches in readers.items():
@@ -46,14 +46,14 @@ def use_masks(schedule: Schedule, target: Target, everywhere: bool = False) -> S
             if part not in masks:
                 masks[part] = mask_of(sign)
                 packs[writer[root]].append(pack(maker.layer, sign, masks[part], target))
-                packs[writer[root]][-1].before = maker
-            if launch.gated:
-                ask_instead(launch, masks[part], BITS)
+                packs[writer[root]][-1].origin = maker
+            if launch.has_fused_relu:
+                replace_mask(launch, masks[part], BITS)
                 continue
             dy, dx = launch.operands[0].ref, launch.operands[2]
             expression: Any = launch.lower
             replaced[id(launch)] = relu_backward(launch.layer, dy, masks[part], dx, float(dict(expression.scalars)["slope"]), target)
-            replaced[id(launch)].before = launch
+            replaced[id(launch)].origin = launch
     result: Schedule = []
     for step, launch in enumerate(schedule):
         result.append(replaced.get(id(launch), launch))
@@ -63,13 +63,13 @@ def use_masks(schedule: Schedule, target: Target, everywhere: bool = False) -> S
 
 def _place(launch: Launch) -> int | None:
     """The operand of which no more than the sign is wanted."""
-    if launch.gated:
+    if launch.has_fused_relu:
         return launch.gate
     return getattr(launch.lower, "sign_of", None)
 
 
 def _top(launch: Launch, schedule: Schedule, writer: dict[Ref, int]) -> Ref | None:
-    """The top of MAX pooling whose gated backward pass a launch is, if the gate may ask it: the signs are those of the whole bottom, and nothing but this
+    """The top of MAX pooling whose has_fused_relu backward pass a launch is, if the gate may ask it: the signs are those of the whole bottom, and nothing but this
     gradient goes through the gate. Not a top that somebody looks at, who may change it."""
     index, place = chosen(launch), _place(launch)
     if index is None or place is None or index.root not in writer or launch.operands[-1].access is not Access.WRITE:
@@ -82,7 +82,7 @@ def _top(launch: Launch, schedule: Schedule, writer: dict[Ref, int]) -> Ref | No
 def _wants_sign(launch: Launch, root: Ref) -> bool:
     """Whether a launch does the backward pass of a ReLU and reads of `root`, a large enough value, no more than signs."""
     place = _place(launch)
-    if place is None or root.persist or root.role is not Role.ACTIVATION or root.nbytes < LEAST:
+    if place is None or root.persist or root.role is not Role.ACTIVATION or root.nbytes < MIN_VALUE_BYTES:
         return False
     readers = [index for index, operand in enumerate(launch.operands) if operand.access is Access.READ and operand.ref.root is root]
-    return readers == [place] and (launch.gated or len({operand.ref.shape[:1] for operand in launch.operands}) == 1)
+    return readers == [place] and (launch.has_fused_relu or len({operand.ref.shape[:1] for operand in launch.operands}) == 1)

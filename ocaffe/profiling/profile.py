@@ -160,7 +160,7 @@ def shortened(text: str, most: int = 60) -> str:
 
 
 def measure(session: Session, title: str, nodes: Sequence[Node], run: Callable[[int], object], iterations: int) -> NetProfile:
-    """Profile `run`, which enqueues so many iterations of tapes of this session; one more warms up. Raises Error for less than one iteration."""
+    """Profile `run`, which enqueues so many iterations of command_lists of this session; one more warms up. Raises Error for less than one iteration."""
     if iterations < 1:
         raise Error(f"profile over {iterations} iterations", fix="at least 1")
     peaks = measure_peaks(session)
@@ -190,7 +190,7 @@ def _of(layer: str, launches: Sequence[LaunchTime], phases: Sequence[str]) -> fl
 def _launch_time(launch: Launch, seconds: float, moved: int, peaks: Peaks) -> LaunchTime:
     kind, kernel = _kind(launch)
     of_peak = peaks.seconds(launch.flops, moved) / seconds if seconds else 0.0
-    return LaunchTime(launch.layer, "again" if launch.again else launch.phase, kernel, kind, 1000 * seconds, launch.flops, moved, of_peak)
+    return LaunchTime(launch.layer, "again" if launch.recomputed else launch.phase, kernel, kind, 1000 * seconds, launch.flops, moved, of_peak)
 
 
 def _kind(launch: Launch) -> tuple[str, str]:

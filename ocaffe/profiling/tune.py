@@ -10,10 +10,10 @@ from typing import Any, TypeVar
 import numpy as np
 
 from ocaffe import proto
-from ocaffe.cl.command_list import Tape
+from ocaffe.cl.command_list import CommandList
 from ocaffe.cl.session import Session
 from ocaffe.errors import Error
-from ocaffe.graph.options import Choices
+from ocaffe.graph.options import NetOptions
 from ocaffe.graph.parameters import ParameterGroup
 from ocaffe.graph.record import record
 from ocaffe.ir.graph import Graph
@@ -25,14 +25,14 @@ from ocaffe.memory.plan import plan
 from ocaffe.ops import convolution
 from ocaffe.ops.convolution import ConvGeometry
 from ocaffe.ops.gemm import gemm
-from ocaffe.passes.bf16 import use_sixteen_bits
+from ocaffe.passes.bf16 import lower_to_bf16
 
 T = TypeVar("T")
 MOST = 10  # candidates that are measured, in the order of the estimate
 ALIKE = 2  # of them that differ only in what follows the slash (how a depth is split)
 ROUNDS = 5  # in which all take turns; the least time of each counts
 HOPELESS = 1.7  # times the best of the first round: not measured again
-WORTH = 0.95  # of the default's time: less is noise
+MAX_TIME_RATIO = 0.95  # of the default's time: less is noise
 LAUNCH = 4e-6  # seconds that a launch costs beside its own time
 AHEAD = 24  # problems whose programs are built together
 NOISE = 1 << 22  # random values that operands are made of
@@ -88,7 +88,7 @@ def problems(target: Target, graphs: Iterable[Graph]) -> Counter[Problem]:
     """The choices that recording these nets asks for, and how often; TRAIN nets with backward."""
     survey = Survey(target.tuned)
     for graph in graphs:
-        record(graph, ParameterGroup(graph.params), replace(target, tuned=survey), Choices(backward=graph.phase == proto.TRAIN))
+        record(graph, ParameterGroup(graph.params), replace(target, tuned=survey), NetOptions(backward=graph.phase == proto.TRAIN))
     return survey.asked
 
 
@@ -120,7 +120,7 @@ class Trial:
     """One candidate, recorded for itself. `within`: the choices that it met beside the one that it is about."""
 
     name: str
-    tape: Tape
+    commands: CommandList
     within: set[Problem]
 
 
@@ -158,7 +158,7 @@ class Tuner:
         order = sorted(asked, key=lambda problem: (-asked[problem] * flops(problem), str(problem)))
         for first in range(0, len(order), AHEAD):
             part = {problem: self._trials(problem) for problem in order[first : first + AHEAD]}
-            self.session.programs.build_all(key for trials in part.values() for trial in trials.candidates for key in trial.tape.keys)
+            self.session.programs.build_all(key for trials in part.values() for trial in trials.candidates for key in trial.commands.keys)
             for problem, trials in part.items():
                 if end is not None and time.perf_counter() > end:
                     return
@@ -181,14 +181,14 @@ class Tuner:
         default = trials.candidates[0].name
         times = self._measure(trials) if len(trials.candidates) > 1 else {default: 0.0}
         best = min(times, key=lambda name: times[name])
-        self.found[problem] = Found(problem, default, best if times[best] < WORTH * times[default] else default, times)
+        self.found[problem] = Found(problem, default, best if times[best] < MAX_TIME_RATIO * times[default] else default, times)
 
     def _record(self, problem: Problem, tensors: dict[str, Ref], forced: dict[str, str]) -> tuple[Recorder, Survey]:
         survey = Survey(self.base, {**self.choices, **forced})
         rec = Recorder(replace(self.session.device.target, tuned=survey), train=True)
         rec.enter("tune", "forward")
         OPERATIONS[problem.operation](rec, problem.shape, lambda name, shape: tensors.setdefault(name, Ref(name, shape, Role.INPUT)))
-        use_sixteen_bits(rec.launches, rec.target, tensors.values())  # as in a net: half the bytes make other tiles the fastest
+        lower_to_bf16(rec.launches, rec.target, tensors.values())  # as in a net: half the bytes make other tiles the fastest
         return rec, survey
 
     def _names(self, problem: Problem, tensors: dict[str, Ref]) -> list[str]:
@@ -208,31 +208,31 @@ class Tuner:
         for name in self._names(problem, tensors):
             rec, survey = self._record(problem, tensors, {str(problem): name})
             placed = plan(rec.launches, alignment=self.session.device.target.alignment)
-            found.append(Trial(name, Tape(self.session, rec.launches, placed, rec.step), survey.names.keys() - {problem}))
+            found.append(Trial(name, CommandList(self.session, rec.launches, placed, rec.step), survey.names.keys() - {problem}))
         return Trials(found, tensors)
 
     def _measure(self, trials: Trials) -> dict[str, float]:
         """Seconds of each candidate, the least of all rounds."""
         times: dict[str, float] = {}
         try:
-            self.session.bind([trial.tape for trial in trials.candidates])
+            self.session.bind([trial.commands for trial in trials.candidates])
             for ref in trials.tensors.values():
                 self._fill(ref)
             for trial in trials.candidates:
-                trial.tape.run()  # warm
+                trial.commands.run()  # warm
             with self.session.timed() as timeline:
                 for number in range(ROUNDS):
                     limit = HOPELESS * min(times.values(), default=0)
                     for trial in trials.candidates:
                         if not number or times[trial.name] <= limit:
                             self.session.device.cl.enqueue_fill_buffer(self.session.device.queue, self._swept, np.uint32(number), 0, SWEEP)
-                            trial.tape.run()
+                            trial.commands.run()
                             self.session.device.queue.finish()
-                            taken = timeline.collect() + LAUNCH * len(trial.tape.schedule)
+                            taken = timeline.collect() + LAUNCH * len(trial.commands.schedule)
                             times[trial.name] = min(taken, times.get(trial.name, taken))
         finally:
             for trial in trials.candidates:
-                self.session.release(trial.tape)
+                self.session.release(trial.commands)
         return times
 
     def _fill(self, ref: Ref) -> None:

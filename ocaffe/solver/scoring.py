@@ -8,7 +8,7 @@ import numpy as np
 
 from ocaffe import log
 from ocaffe.cl.command_list import RING, Fetched
-from ocaffe.compiler.network import Network, Variant
+from ocaffe.compiler.network import CompiledNet, Network
 from ocaffe.log import number
 
 Output = tuple[str, np.ndarray, float]  # name, values, loss weight
@@ -49,24 +49,24 @@ def log_outputs(source: str, prefix: str, outputs: Sequence[Output]) -> None:
             count += 1
 
 
-def run_batches(network: Network, batches: int) -> Iterator[tuple[Variant, Fetched]]:
+def run_batches(network: Network, batches: int) -> Iterator[tuple[CompiledNet, Fetched]]:
     """Forward `batches` times; the device is at most RING runs behind."""
-    pending: deque[tuple[Variant, Fetched]] = deque()
+    pending: deque[tuple[CompiledNet, Fetched]] = deque()
     for _ in range(batches):
         shapes = network.next_shapes()
         if shapes:
             network.reshape(shapes)
-        variant = network.bound()
-        variant.tape.set_step(RATE=0.0, ITERATION=max(network.cursor.values(), default=network.runs), PASS=0, SAMPLE=0)
-        variant = network.run(variant)
+        compiled = network.bound()
+        compiled.commands.set_step(RATE=0.0, ITERATION=max(network.cursor.values(), default=network.runs), PASS=0, SAMPLE=0)
+        compiled = network.run(compiled)
         network.runs += 1
         network.advance()
-        fetched = variant.tape.fetch()
-        network.log_debug(variant, fetched, backward=False)
-        pending.append((variant, fetched))
+        fetched = compiled.commands.fetch()
+        network.log_debug(compiled, fetched, backward=False)
+        pending.append((compiled, fetched))
         if len(pending) >= RING:
             pending[-RING][1].finish()
-        while pending and (pending[0][1].arrived or network.reads_late(variant)):
+        while pending and (pending[0][1].arrived or network.reads_late(compiled)):
             yield pending.popleft()
     yield from pending
 

@@ -14,9 +14,9 @@ from ocaffe import log, proto
 from ocaffe.cl.command_list import RING, Fetched
 from ocaffe.cl.device import Device
 from ocaffe.cl.session import Session
-from ocaffe.compiler.network import Network, Variant
+from ocaffe.compiler.network import CompiledNet, Network
 from ocaffe.errors import within
-from ocaffe.graph.options import Choices
+from ocaffe.graph.options import NetOptions
 from ocaffe.ir.graph import Parameter
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref
@@ -89,11 +89,11 @@ class Solver:
         with within(file):
             self.rate = LearningRate(self.param)
         self.session = Session(device)
-        self._update: Variant | None = None
+        self._update: CompiledNet | None = None
         debug = self.param.debug_info
-        self._choices = Choices(backward=True, keep=keep, observed_diffs=bool(keep), debug=debug, recompute=recompute, limit=memory_limit, seed=self.seed)
+        self._options = NetOptions(backward=True, keep=keep, observed_diffs=bool(keep), debug=debug, recompute=recompute, limit=memory_limit, seed=self.seed)
         self.network, self.test_networks = self._networks([] if resume else list(weights or self.param.weights), state)
-        self._choices = self.network.choices
+        self._options = self.network.options
         with within(file):
             self.updater = Updater(self.network.group, self.param)
         self.average = Average(self.session, self.updater) if self.updater.average is not None else None
@@ -128,9 +128,9 @@ class Solver:
         files = weight_files(weights)
         known = [state.learned_net] if state is not None and state.learned_net else files
         train, tests = net_messages(self.param, self._read, self.file)
-        choices = replace(self._choices, backward=False, observed_diffs=False)
-        network = self._filled(Network(train(), proto.TRAIN, self.session, self._choices, weights=known), files)
-        return network, [self._filled(Network(test(), proto.TEST, self.session, choices, owner=network, weights=known), files) for test in tests]
+        options = replace(self._options, backward=False, observed_diffs=False)
+        network = self._filled(Network(train(), proto.TRAIN, self.session, self._options, weights=known), files)
+        return network, [self._filled(Network(test(), proto.TEST, self.session, options, owner=network, weights=known), files) for test in tests]
 
     def _filled(self, network: Network, files: Sequence[str]) -> Network:
         network.fill_parameters()
@@ -140,56 +140,56 @@ class Solver:
         return network
 
     def _bind(self) -> None:
-        """Bind the tapes that the loop will run, all at once: their programs are built together."""
-        if self._choices.limit is not None:
+        """Bind the command_lists that the loop will run, all at once: their programs are built together."""
+        if self._options.limit is not None:
             self._share_limit()
-        tapes = [variant.tape for variant in self._train_variants()]
-        tapes += [network.variant().tape for network in self.test_networks]
-        fresh = [tape for tape in tapes if tape not in self.session.tapes]
+        command_lists = [compiled.commands for compiled in self._train_variants()]
+        command_lists += [network.compiled().commands for network in self.test_networks]
+        fresh = [commands for commands in command_lists if commands not in self.session.command_lists]
         self.session.bind(fresh, poison=self.network.switches.poison)
 
     def _share_limit(self) -> None:
         """Tell every net how much of the memory limit the others keep."""
-        passes = [(self.network, *self._pass_choices(index)) for index in range(min(self.param.iter_size, 2))]
-        tests = [(network, network.choices, None) for network in self.test_networks]
-        schedules = [network.unlimited(choices, update) for network, choices, update in (*passes, *tests)]
+        passes = [(self.network, *self._pass_options(index)) for index in range(min(self.param.iter_size, 2))]
+        tests = [(network, network.options, None) for network in self.test_networks]
+        schedules = [network.unlimited(options, update) for network, options, update in (*passes, *tests)]
         if self._split_passes:
             schedules.append(self._update_variant().recording.schedule)
         beside = bytes_beside(schedules)
-        self._choices = replace(self._choices, beside=max(beside[: len(passes)]))
+        self._options = replace(self._options, beside=max(beside[: len(passes)]))
         for network, size in zip(self.test_networks, beside[len(passes) :]):
-            network.choices = replace(network.choices, beside=size)
+            network.options = replace(network.options, beside=size)
 
     @property
     def _observed(self) -> bool:
         """Whether a script looks at blobs and gradients: then passes add to gradients that are cleared first, as pycaffe's do."""
-        return bool(self._choices.keep)
+        return bool(self._options.keep)
 
     @property
     def _split_passes(self) -> bool:
         """Whether forward and backward run apart from the update."""
         return self.param.iter_size > 1 or self.param.snapshot_diff or self._observed
 
-    def _pass_choices(self, index: int) -> tuple[Choices, Updater | None]:
-        """What runs as pass `index` of an iteration: everything in one tape; or a pass that overwrites the gradients or adds to them."""
+    def _pass_options(self, index: int) -> tuple[NetOptions, Updater | None]:
+        """What runs as pass `index` of an iteration: everything in one commands; or a pass that overwrites the gradients or adds to them."""
         if not self._split_passes:
-            return self._choices, self.updater
-        return replace(self._choices, hold_gradients=True, accumulate=self._observed or index > 0), None
+            return self._options, self.updater
+        return replace(self._options, hold_gradients=True, accumulate=self._observed or index > 0), None
 
-    def _pass_variant(self, index: int) -> Variant:
-        return self.network.variant(*self._pass_choices(index))
+    def _pass_variant(self, index: int) -> CompiledNet:
+        return self.network.compiled(*self._pass_options(index))
 
-    def _train_variants(self) -> list[Variant]:
+    def _train_variants(self) -> list[CompiledNet]:
         """All that an iteration runs."""
         passes = [self._pass_variant(index) for index in range(min(self.param.iter_size, 2))]
         return [*dict.fromkeys(passes), *([self._update_variant()] if self._split_passes else [])]
 
-    def _update_variant(self) -> Variant:
+    def _update_variant(self) -> CompiledNet:
         """The update by itself, from the gradients that passes leave."""
         if self._update is None:
             rec = Recorder(self.session.device.target, train=True)
             self.updater(rec, self.network.group.held, rec.step)
-            self._update = Variant.of_launches(self.session, rec)
+            self._update = CompiledNet.of_launches(self.session, rec)
         return self._update
 
     # -- history -----------------------------------------------------------------------------------------------------
@@ -239,7 +239,7 @@ class Solver:
         start, stop = self.iter, self.iter + iterations
         self.losses.restart()
         self._start_prefetch()
-        pending: deque[tuple[int, int, Variant, Fetched]] = deque()
+        pending: deque[tuple[int, int, CompiledNet, Fetched]] = deque()
         meter = Meter(lambda: (self.iter, sum(each.wait_seconds for each in self.network.prefetchers.values())))
         while self.iter < stop:
             if param.test_interval and self.iter % param.test_interval == 0 and (self.iter > 0 or param.test_initialization):
@@ -251,13 +251,13 @@ class Solver:
             display = bool(param.display) and self.iter % param.display == 0
             self.on_start()
             for index in range(param.iter_size):
-                variant, fetched = self._pass(index, rate)
-                pending.append((self.iter, index, variant, fetched))
+                compiled, fetched = self._pass(index, rate)
+                pending.append((self.iter, index, compiled, fetched))
                 if len(pending) >= RING:
                     pending[-RING][3].finish()
                 self._harvest(pending, start, wait=display and index == param.iter_size - 1)
             if display:
-                self._display(variant, fetched, rate, meter)
+                self._display(compiled, fetched, rate, meter)
             if self._split_passes:
                 self.on_gradients()
                 fetched = self._run_update(rate)
@@ -280,22 +280,22 @@ class Solver:
         self._harvest(pending, start)
         self._report_clipping()
 
-    def _pass(self, index: int, rate: float) -> tuple[Variant, Fetched]:
-        """Enqueue one forward and backward (and the update, where it is part of the tape)."""
+    def _pass(self, index: int, rate: float) -> tuple[CompiledNet, Fetched]:
+        """Enqueue one forward and backward (and the update, where it is part of the commands)."""
         self._follow_shapes()
-        variant = self._pass_variant(index)
-        tape = variant.tape
-        if tape not in self.session.tapes:
-            self.session.bind([tape], poison=self.network.switches.poison)
+        compiled = self._pass_variant(index)
+        commands = compiled.commands
+        if commands not in self.session.command_lists:
+            self.session.bind([commands], poison=self.network.switches.poison)
         if self._observed and index == 0:
             self.session.clear(self.network.group.held)
-        tape.set_step(**self.updater.words(self.iter, rate), PASS=index, SAMPLE=0)
-        variant = self.network.run(variant)
+        commands.set_step(**self.updater.words(self.iter, rate), PASS=index, SAMPLE=0)
+        compiled = self.network.run(compiled)
         self.network.advance()
-        fetched = variant.tape.fetch()
+        fetched = compiled.commands.fetch()
         if self.param.display and self.iter % self.param.display == 0:  # Caffe's training nets speak in displayed iterations only
-            self.network.log_debug(variant, fetched, backward=True)
-        return variant, fetched
+            self.network.log_debug(compiled, fetched, backward=True)
+        return compiled, fetched
 
     def _follow_shapes(self) -> None:
         """Data layers may bring another image size with every batch."""
@@ -304,23 +304,23 @@ class Solver:
             self.network.reshape(shapes)
 
     def _run_update(self, rate: float) -> Fetched:
-        tape = self._update_variant().tape
-        if tape not in self.session.tapes:
-            self.session.bind([tape])
-        tape.set_step(**self.updater.words(self.iter, rate))
-        tape.run()
-        return tape.fetch()
+        commands = self._update_variant().commands
+        if commands not in self.session.command_lists:
+            self.session.bind([commands])
+        commands.set_step(**self.updater.words(self.iter, rate))
+        commands.run()
+        return commands.fetch()
 
     def apply_update(self) -> None:
         """Update the parameters from the gradients that a kept net holds."""
         rate, _ = self.rate(self.iter)
         self._run_update(rate)
 
-    def _harvest(self, pending: deque[tuple[int, int, Variant, Fetched]], start: int, wait: bool = True) -> None:
+    def _harvest(self, pending: deque[tuple[int, int, CompiledNet, Fetched]], start: int, wait: bool = True) -> None:
         """Take in the losses of passes, oldest first: all, or those that have arrived."""
         while pending and (wait or pending[0][3].arrived):
-            iteration, index, variant, fetched = pending.popleft()
-            loss = self.network.loss(variant, fetched)
+            iteration, index, compiled, fetched = pending.popleft()
+            loss = self.network.loss(compiled, fetched)
             if not np.isfinite(loss) and not self._warned:
                 self._warned = True
                 fact = f"Iteration {iteration}: the loss is {number(loss)}; the next snapshot will refuse weights that are no numbers"
@@ -337,12 +337,12 @@ class Solver:
             norms = f"L2 norm {number(norm)} > {number(self.param.clip_gradients)}"
             log.info("sgd_solver.cpp:95", f"Gradient clipping: scaling down gradients ({norms}) by scale factor {number(scale)}")
 
-    def _display(self, variant: Variant, fetched: Fetched, rate: float, meter: Meter) -> None:
+    def _display(self, compiled: CompiledNet, fetched: Fetched, rate: float, meter: Meter) -> None:
         iterations, elapsed, waited = meter.read()
         speed = iterations / elapsed if elapsed else 0.0
         timing = f"{number(speed)} iter/s, {number(elapsed)}s/{self.param.display} iters"
         log.info("solver.cpp:239", f"Iteration {self.iter} ({timing}), loss = {number(self.losses.value)}")
-        values = self.network.output_values(variant, fetched)
+        values = self.network.output_values(compiled, fetched)
         log_outputs("solver.cpp:258", "    Train net output #: ", values)
         record = {"phase": "train", "iteration": self.iter, "loss": float(self.losses.value), "lr": rate, "outputs": as_lists(values)}
         if elapsed and self.network.sources:
@@ -354,12 +354,12 @@ class Solver:
         """One more TRAIN forward, which consumes a batch (quirk 35)."""
         self._start_prefetch()
         self._follow_shapes()
-        variant = self._train_variants()[0]
-        variant.tape.set_step(RATE=0.0, ITERATION=self.iter, PASS=0, SAMPLE=0)
-        variant = self.network.run(variant, stop=lambda recording: recording.forward_end)
-        variant.tape.runs += 1
+        compiled = self._train_variants()[0]
+        compiled.commands.set_step(RATE=0.0, ITERATION=self.iter, PASS=0, SAMPLE=0)
+        compiled = self.network.run(compiled, stop=lambda recording: recording.forward_end)
+        compiled.commands.runs += 1
         self.network.advance()
-        return self.network.loss(variant, variant.tape.fetch())
+        return self.network.loss(compiled, compiled.commands.fetch())
 
     # -- testing -----------------------------------------------------------------------------------------------------
 
@@ -385,9 +385,9 @@ class Solver:
         network, means = self.test_networks[index], Means()
         network.start_prefetch()
         self.tested_from[index] = dict(network.cursor)
-        for variant, fetched in run_batches(network, self.param.test_iter[index]):
-            loss = network.loss(variant, fetched) if self.param.test_compute_loss else np.float32(0)
-            means.add(loss, network.output_values(variant, fetched))
+        for compiled, fetched in run_batches(network, self.param.test_iter[index]):
+            loss = network.loss(compiled, fetched) if self.param.test_compute_loss else np.float32(0)
+            means.add(loss, network.output_values(compiled, fetched))
             wanted = self.request()
             if wanted == "snapshot":
                 self.snapshot()

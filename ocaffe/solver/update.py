@@ -74,7 +74,7 @@ class Updater:
 
     def _defines(self, rec: Recorder) -> dict[str, int]:
         cpu = rec.target.is_cpu
-        words = ["RATE"] + ["ITERATION"] * (self.average is not None) + ["SCALE"] * self.corrects  # no others: tapes send what launches name
+        words = ["RATE"] + ["ITERATION"] * (self.average is not None) + ["SCALE"] * self.corrects  # no others: command_lists send what launches name
         return {
             "BLOCK": PARAMETER_ALIGNMENT, "V": 16 if cpu else 1, "LANES": 1 if cpu else 64,
             "RULE": self.rule.number, "L1": int(self.solver.regularization_type == "L1"), "EMA": int(self.average is not None),

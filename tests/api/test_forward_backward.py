@@ -255,7 +255,7 @@ def test_old_shapes_give_their_memory_back(device: Any) -> None:
         small.blobs["data"].reshape(1, 3, size, size)
         small.forward()
     session = small._network.session
-    assert len(session.tapes) <= 4 and len(session._persistent) < 4 * 12
+    assert len(session.command_lists) <= 4 and len(session._persistent) < 4 * 12
 
 
 def test_nets_of_one_solver_do_not_disturb_each_other(device: Any, files: pathlib.Path) -> None:

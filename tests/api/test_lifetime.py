@@ -49,7 +49,7 @@ def test_a_net_is_gone_at_once(device: Any) -> None:
         session = small._network.session
         assert session._persistent
         del small
-        assert not session._persistent and not session.tapes
+        assert not session._persistent and not session.command_lists
         np.testing.assert_allclose(held.sum(1), 1, rtol=1e-5)
     finally:
         gc.enable()

@@ -119,7 +119,7 @@ def test_what_whole_passes_had_on_the_device_is_given_back(device: Any) -> None:
         chain.backward(start="pool")
         chain.forward(end="pool")
     session = chain._network.session
-    assert len(session.tapes) == 1 and set(session._persistent) <= set(roots(session.tapes[0].schedule)) | {chain._network.group.held}
+    assert len(session.command_lists) == 1 and set(session._persistent) <= set(roots(session.command_lists[0].schedule)) | {chain._network.group.held}
 
 
 def test_the_first_part_repeats_forward_without_a_trace(device: Any) -> None:
@@ -167,7 +167,7 @@ def test_profile_leaves_layers_merged(device: Any) -> None:
     chain = net(device, CHAIN, caffe.TRAIN)
     profile = chain.profile(2)
     assert [layer.name for layer in profile.layers] == chain._layer_names and profile.forward_ms > 0
-    assert not chain._engine.choices.apart
+    assert not chain._engine.options.apart
 
 
 def test_parts_begin_with_kept_values_only(device: Any) -> None:

@@ -19,7 +19,7 @@ LARGEST = 256  # bytes of a batch of Counter
 
 
 class Runs:
-    """What tapes do: take a batch, read it on the device, send the next one ahead."""
+    """What command_lists do: take a batch, read it on the device, send the next one ahead."""
 
     def __init__(self, device: Device, source: Counter) -> None:
         self.device, self.source, self.feed = of_its_own(device), source, Feed()

@@ -19,7 +19,7 @@ from ocaffe.cli import main
 from ocaffe.compiler.network import Switches, compile_net, phase_net
 from ocaffe.errors import Error
 from ocaffe.graph.build import build
-from ocaffe.graph.options import Choices
+from ocaffe.graph.options import NetOptions
 from ocaffe.graph.parameters import ParameterGroup
 from ocaffe.ir.graph import Parameter
 from ocaffe.ir.recorder import Recorder
@@ -41,7 +41,7 @@ def programs(case: Any, target: Target, folder: str) -> set[str]:
         phase = getattr(proto, case.phase)
         case.prepare(folder)
         graph = build(phase_net(case.message(case.arrays(), folder), phase), phase, lambda source, text: None)
-        choices = Choices(backward=bool(case.smooth), hold_gradients=True)
+        choices = NetOptions(backward=bool(case.smooth), hold_gradients=True)
         schedule = compile_net(graph, ParameterGroup(graph.params), target, choices, Switches()).recording.schedule
     calls = [launch.final() for launch in schedule if not isinstance(launch, HOST)]
     return {"generated" if call.generated else call.program for call in calls}

@@ -5,7 +5,7 @@ import pytest
 
 from ocaffe import proto
 from ocaffe.graph.build import build
-from ocaffe.graph.options import Choices
+from ocaffe.graph.options import NetOptions
 from ocaffe.graph.parameters import ParameterGroup
 from ocaffe.graph.record import record
 from ocaffe.ir.graph import Graph
@@ -28,7 +28,7 @@ def test_running_statistics_are_never_learned(specs: str) -> None:
     statistics = [parameter for parameter in net.params if parameter.layer == "bn"]
     assert [(p.lr_mult, p.decay_mult, p.propagate) for p in statistics] == [(0, 0, False)] * 3
     group = ParameterGroup(net.params)
-    record(net, group, Target(), Choices())
+    record(net, group, Target(), NetOptions())
     assert all(parameter.diff is None for parameter in statistics)
 
 
@@ -48,5 +48,5 @@ def test_propagate_down_false_stops_backward(kind: str) -> None:
                 f'layer {{ name: "k" type: "{kind}" bottom: "c" {tops} propagate_down: false {extra} {axis} }}'
                 'layer { name: "f" type: "InnerProduct" bottom: "a" top: "f" inner_product_param { num_output: 2 } }'
                 'layer { name: "l" type: "SoftmaxWithLoss" bottom: "f" bottom: "t" top: "l" }')  # fmt: skip
-    recording = record(net, ParameterGroup(net.params), Target(), Choices())
+    recording = record(net, ParameterGroup(net.params), Target(), NetOptions())
     assert {launch.layer for launch in recording.schedule if launch.phase == "backward"} <= {"l", "f", "zero"}

@@ -10,7 +10,7 @@ from google.protobuf import text_format
 from ocaffe import proto
 from ocaffe.compiler.network import phase_net
 from ocaffe.graph.build import build
-from ocaffe.graph.fuse_layers import merged_nodes
+from ocaffe.graph.fuse_layers import fused_nodes
 from ocaffe.ir.graph import Blob
 from ocaffe.solver.solver import Solver
 from tests.passes.test_traps import DATA, SETTINGS, classified, conv, layer
@@ -39,7 +39,7 @@ def test_what_is_merged() -> None:
     graph = build(phase_net(text_format.Parse(net(), proto.NetParameter()), proto.TRAIN), proto.TRAIN)
 
     def members(seen: Any) -> dict[str, int]:
-        nodes = merged_nodes(graph, seen)
+        nodes = fused_nodes(graph, seen)
         return {node.name: len(node.params) for node, old in zip(nodes, graph.nodes) if node is not None and node is not old}
 
     assert members(lambda blob: False) == {"a1": 5, "b1": 4, "c1": 5, "d1": 3, "e1": 5, "h1": 5, "k1": 5}

@@ -11,12 +11,11 @@ from ocaffe import proto
 from ocaffe.compiler import compile as compiling
 from ocaffe.compiler.network import phase_net
 from ocaffe.errors import Error
-from ocaffe.graph import record
+from ocaffe.graph import parameters
 from ocaffe.graph.build import build
-from ocaffe.graph.microbatch import Split, cuts
+from ocaffe.graph.microbatch import Microbatch, cuts
 from ocaffe.memory.report import fixed_bytes
-from ocaffe.passes import recompute
-from ocaffe.passes import sign_masks as masks
+from ocaffe.passes import recompute, sign_masks
 from ocaffe.solver.solver import Solver
 
 CONV = """layer {{ name: "{0}" type: "Convolution" bottom: "{1}" top: "{0}" param {{ name: "{2}" }} param {{ name: "{2}_b" }}
@@ -73,9 +72,9 @@ def close(split: dict[str, list[np.ndarray]], whole: dict[str, list[np.ndarray]]
 
 @pytest.fixture(autouse=True)
 def small_values_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (masks, recompute):
-        monkeypatch.setattr(module, "LEAST", 1024)
-    monkeypatch.setattr(record, "FLUSH", 1)
+    for module in (sign_masks, recompute):
+        monkeypatch.setattr(module, "MIN_VALUE_BYTES", 1024)
+    monkeypatch.setattr(parameters, "MIN_FLUSH_BYTES", 1)
 
 
 def graph_of(text: str) -> Any:
@@ -94,9 +93,9 @@ def test_gradients_of_pieces(device: Any, cut: str, pieces: int, monkeypatch: py
     whole, _ = trained(device)
     original = compiling._Job.compiled
 
-    def split(job: Any, budget: int | None = None, given: Split | None = None) -> Any:
+    def split(job: Any, budget: int | None = None, given: Microbatch | None = None) -> Any:
         index = next(i for i, node in enumerate(job.graph.nodes) if node.name == cut)
-        return original(job, budget, Split(index, pieces))
+        return original(job, budget, Microbatch(index, pieces))
 
     monkeypatch.setattr(compiling._Job, "compiled", split)
     monkeypatch.setenv("OCAFFE_POISON", "1")

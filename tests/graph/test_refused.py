@@ -10,7 +10,7 @@ from ocaffe.compiler.compile import Switches, compile_net
 from ocaffe.compiler.network import first_values, phase_net
 from ocaffe.errors import Error
 from ocaffe.graph.build import build
-from ocaffe.graph.options import Choices
+from ocaffe.graph.options import NetOptions
 from ocaffe.graph.parameters import ParameterGroup
 from ocaffe.ir.target import Target
 from ocaffe.layers.base import registry
@@ -26,7 +26,7 @@ def through_the_pipeline(path: pathlib.Path) -> None:
     net = read_net(str(path))
     phase = net.state.phase
     graph = build(phase_net(net, phase), phase)
-    compile_net(graph, ParameterGroup(graph.params), Target(), Choices(), Switches())
+    compile_net(graph, ParameterGroup(graph.params), Target(), NetOptions(), Switches())
     for parameter in graph.params:
         first_values(parameter, seed=1)
 

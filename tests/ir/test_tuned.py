@@ -211,7 +211,7 @@ def test_tuner(device: Any) -> None:
     recorded(device.target, survey, forward)
     recorded(device.target, survey, product)
     found = list(tuner.tune(survey.asked))
-    assert {each.problem for each in found} == set(survey.asked) == set(tuner.found) and not session.tapes
+    assert {each.problem for each in found} == set(survey.asked) == set(tuner.found) and not session.command_lists
     for each in found:
         assert each.default == survey.names[each.problem][0] and len(each.seconds) > 1
         assert each.seconds[each.best] <= each.seconds[each.default] and set(each.seconds) <= set(survey.names[each.problem])
@@ -230,7 +230,7 @@ def test_what_does_not_fit_is_left_out(device: Any, monkeypatch: pytest.MonkeyPa
         raise Error(f"'{device.name}' refused a buffer")
 
     monkeypatch.setattr(session, "_allocate", refuse)
-    assert list(tuner.tune(survey.asked)) == [] and not session.tapes and not tuner.choices
+    assert list(tuner.tune(survey.asked)) == [] and not session.command_lists and not tuner.choices
     assert [(str(problem), error.fact) for problem, error in tuner.refused.items()] == [(GEMM, f"'{device.name}' refused a buffer")]
 
 

@@ -1,4 +1,4 @@
-"""One layer on its own, forward and backward, through tests/harness.py: for tests that need no net, planner or tape."""
+"""One layer on its own, forward and backward, through tests/harness.py: for tests that need no net, planner or commands."""
 from __future__ import annotations
 
 import dataclasses

@@ -204,7 +204,7 @@ def test_reshape(device: Any) -> None:
     params = make("RNN", 4)
     net = net_of("RNN", 2, 3, device, params)
     states = zeros("RNN", 3)
-    for steps, sequences in [(2, 3), (3, 3), (4, 3), (5, 3), (6, 3), (7, 3), (2, 3), (2, 2), (2, 3), (3, 4)]:  # more than there are tapes kept
+    for steps, sequences in [(2, 3), (3, 3), (4, 3), (5, 3), (6, 3), (7, 3), (2, 3), (2, 2), (2, 3), (3, 4)]:  # more than there are command_lists kept
         x, cont = rng.normal(size=(steps, sequences, 4)), np.ones((steps, sequences))
         net.blobs["x0"].reshape(*x.shape)
         net.blobs["x1"].reshape(*cont.shape)
@@ -221,7 +221,7 @@ layer { name: 'z' type: 'Power' bottom: 'both' top: 'z' power_param { scale: 2 }
 
 
 @pytest.mark.parametrize("kind", STATES)
-@pytest.mark.parametrize("variable", ["OCAFFE_FUSE=0", "OCAFFE_PLAN=none", "LEAST"])
+@pytest.mark.parametrize("variable", ["OCAFFE_FUSE=0", "OCAFFE_PLAN=none", "MIN_VALUE_BYTES"])
 def test_rewrites_change_nothing(device: Any, kind: str, variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Fusion, views (as many steps as sequences, so that a step has the shape of the whole along axis 0) and recomputation of everything that may be."""
     rng = np.random.default_rng(3)
@@ -242,8 +242,8 @@ def test_rewrites_change_nothing(device: Any, kind: str, variable: str, monkeypa
         return found
 
     plain = results()
-    if variable == "LEAST":
-        monkeypatch.setattr(ocaffe.passes.recompute, "LEAST", 1)
+    if variable == "MIN_VALUE_BYTES":
+        monkeypatch.setattr(ocaffe.passes.recompute, "MIN_VALUE_BYTES", 1)
     else:
         monkeypatch.setenv(*variable.split("="))
     assert all((a == b).all() for a, b in zip(plain, results(), strict=True))

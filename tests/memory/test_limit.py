@@ -12,11 +12,10 @@ from ocaffe import proto
 from ocaffe.api.net import Net
 from ocaffe.cli.flags import memory_limit
 from ocaffe.errors import Error
-from ocaffe.graph import record
+from ocaffe.graph import parameters
 from ocaffe.memory.report import fixed_bytes
 from ocaffe.ops import gemm_gpu
-from ocaffe.passes import recompute
-from ocaffe.passes import sign_masks as masks
+from ocaffe.passes import recompute, sign_masks
 from ocaffe.solver.solver import Solver
 
 BLOCK = """layer {{ name: "c{i}" type: "Convolution" bottom: "{x}" top: "c{i}" convolution_param {{
@@ -30,9 +29,9 @@ layer {{ name: "d{i}" type: "Dropout" bottom: "c{i}" top: "c{i}" dropout_param {
 
 @pytest.fixture(autouse=True)
 def small_values_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (masks, recompute):
-        monkeypatch.setattr(module, "LEAST", 4096)
-    monkeypatch.setattr(record, "FLUSH", 1)
+    for module in (sign_masks, recompute):
+        monkeypatch.setattr(module, "MIN_VALUE_BYTES", 4096)
+    monkeypatch.setattr(parameters, "MIN_FLUSH_BYTES", 1)
     monkeypatch.setattr(gemm_gpu, "SPLIT_SCRATCH", 1 << 16)
 
 
@@ -109,9 +108,9 @@ def test_a_limit_is_one_of_the_whole_job(device: Any, settings: str) -> None:
 
 
 def needed(solver: Solver) -> int:
-    """Bytes of a solver's job: what its tapes keep, and the slabs that they share."""
-    plans = [tape.plan.total for tape in solver.session.tapes]
-    return fixed_bytes([tape.schedule for tape in solver.session.tapes]) + max(plans)
+    """Bytes of a solver's job: what its command_lists keep, and the slabs that they share."""
+    plans = [commands.plan.total for commands in solver.session.command_lists]
+    return fixed_bytes([commands.schedule for commands in solver.session.command_lists]) + max(plans)
 
 
 def test_a_net_of_the_python_api_keeps_a_limit(device: Any) -> None:

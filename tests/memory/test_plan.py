@@ -11,7 +11,7 @@ import pytest
 from ocaffe.ir.launch import Access, Launch, Operand
 from ocaffe.ir.tensor import Ref, Role
 from ocaffe.memory.plan import plan
-from ocaffe.passes.optimise import share_in_place
+from ocaffe.passes.optimise import reuse_dying_inputs
 
 
 def random_schedule(seed: int, steps: int = 60) -> list[Launch]:
@@ -85,7 +85,7 @@ def test_in_place_keeps_every_value_until_its_last_reader(seed: int) -> None:
         for operand in launch.operands:
             ref = operand.ref
             origin[id(operand)] = written_by.get(id(ref), written_by.get(id(ref.base))) if ref.base is not None else written_by.get(id(ref))
-    share_in_place(schedule)
+    reuse_dying_inputs(schedule)
     cells: dict[Ref, int] = {}
     shared = 0
     for step, launch in enumerate(schedule):

@@ -20,9 +20,9 @@ from ocaffe.ops.conv_patch_mma import FILTER_TILES, PATCH_TILES
 from ocaffe.ops.convolution import Axes, ConvGeometry
 from ocaffe.ops.expression import pointwise, reduce
 from ocaffe.ops.gemm_gpu import BFLOAT16, Choice, Tile
-from ocaffe.passes import bf16 as storage
-from ocaffe.passes.channel_reduction_fusion import merge_moments
-from ocaffe.passes.relu_backward_fusion import merge_gates
+from ocaffe.passes import bf16
+from ocaffe.passes.channel_reduction_fusion import fuse_channel_reductions
+from ocaffe.passes.relu_backward_fusion import fuse_relu_backward
 from tests.harness import execute, of_kind
 from tests.ops.test_gpu_kernels import check_convolution, close, geometry, recorder
 from tests.passes.test_bf16 import check, check_directions, shapes_of
@@ -81,7 +81,7 @@ def test_floats(device: Any, name: str) -> None:
 
 @pytest.fixture
 def of_gpu(device: Device, monkeypatch: pytest.MonkeyPatch) -> Device:
-    monkeypatch.setattr(storage, "LEAST", 1)
+    monkeypatch.setattr(bf16, "MIN_VALUE_BYTES", 1)
     return Device(replace(device.info, target=replace(of_kind(device.target, "gpu"), math="bf16")), device)
 
 
@@ -127,8 +127,8 @@ def test_statistics(device: Any, tile: Tile) -> None:
     x, w, b, y = value("x", *g.input_shape), value("w", *g.weight_shape), value("b", g.num_output), value("y", *g.output_shape)
     Patches(tile).forward(rec, g, x, w, b, y)
     written = statistics(rec, y, False)
-    rec.launches = merge_moments(rec.launches)
-    assert any(launch.call and dict(launch.call.defines).get("MOMENTS") for launch in rec.launches)
+    rec.launches = fuse_channel_reductions(rec.launches)
+    assert any(launch.call and dict(launch.call.defines).get("CHANNEL_REDUCTION") for launch in rec.launches)
     rng = np.random.default_rng(3)
     feeds = {x: rng.standard_normal(x.shape), w: rng.standard_normal(w.shape), b: 300 + rng.standard_normal(b.shape)}
     got, mean, variance = execute(rec, device.context, feeds, [y, *written])
@@ -155,9 +155,9 @@ def test_gated_sums(device: Any, size: tuple[int, int]) -> None:
     sums = [value(f"sum{i}", g.channels) for i in range(2)]
     reduce(rec, "mean = x2; inverse = x3; h = (x1 - mean) * inverse; g = x0; v0 = g; v1 = g * h", reads=[dx, x, (mean, 1), (inverse, 1)], writes=sums,
            axes=(0, 2, 3, 4), finish="y0 = v0; y1 = v1")  # fmt: skip
-    rec.launches = merge_moments(merge_gates(rec.launches))
+    rec.launches = fuse_channel_reductions(fuse_relu_backward(rec.launches))
     defines = next(dict(launch.call.defines) for launch in rec.launches if launch.call and launch.what.startswith("conv_patch_mma.backward_data"))
-    assert "GATE" in defines and defines["MOMENTS"] == "2"
+    assert "FUSED_RELU" in defines and defines["CHANNEL_REDUCTION"] == "2"
     rng = np.random.default_rng(5)
     feeds = {ref: rng.standard_normal(ref.shape).astype(np.float32) for ref in (dy, w, y, x, mean, inverse)}
     got, *found = execute(rec, device.context, feeds, [dx, *sums])

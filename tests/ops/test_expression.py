@@ -402,13 +402,13 @@ def test_reduce_max(device: Any, kind: str) -> None:
 
 
 def test_reduce_in_two_stages(device: Any, kind: str) -> None:
-    """A large reduction to a few values takes two launches unless groups meet, a small one or one to many values a single one."""
+    """A large reduction to a few values takes two launches unless groups last_block, a small one or one to many values a single one."""
     for shape, axes, launches in [((1 << 20,), (0,), 2), ((512, 3, 40, 40), (0, 2, 3), 2), ((64, 10), (0,), 1), ((100,), (0,), 1)]:
         rec = recorder(device, kind)
         for fence in {"", rec.target.device_fence}:
             rec.target, rec.launches = dataclasses.replace(rec.target, compute_units=8, device_fence=fence), []
             reduce(rec, "v0 = x0", reads=[tensor("a", shape)], writes=[tensor("y", tuple(n for d, n in enumerate(shape) if d not in axes))], axes=axes)
-            assert len(rec.launches) == (1 if rec.target.groups_meet else launches)
+            assert len(rec.launches) == (1 if rec.target.last_block_reduction else launches)
 
 
 def test_chunks(device: Any, kind: str) -> None:

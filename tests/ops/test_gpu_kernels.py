@@ -115,7 +115,7 @@ def test_gemm(device: Any, trans_a: bool, trans_b: bool, splits: int, meets: boo
 def test_many_parts_meet(device: Any) -> None:
     """More bunches than a first bunch has parts."""
     parts, (m, n) = 192, (5, 9)
-    assert not device.target.groups_meet or gemm_gpu.joins(device.target, SMALL, parts, 1)
+    assert not device.target.last_block_reduction or gemm_gpu.joins(device.target, SMALL, parts, 1)
     check_gemm(device, m, n, parts * SMALL.depth, Choice(SMALL, parts), trans_a=False, trans_b=False)
 
 
@@ -642,7 +642,7 @@ def test_bias_gradient_in_slices(device: Any, meets: bool) -> None:
     rec = recorder(replace(device.target, compute_units=132), meets=meets)
     dy, db = Ref("dy", (11, 3, 1, 90, 100), Role.DIFF), Ref("db", (3,), Role.GRADIENT)
     conv_gpu.backward_bias(rec, g, dy, db)
-    assert len(rec.launches) == (1 if rec.target.groups_meet else 2)
+    assert len(rec.launches) == (1 if rec.target.last_block_reduction else 2)
     values = np.random.default_rng(0).standard_normal(dy.shape) + 0.1
     close(execute(rec, device.context, {dy: values}, [db])[0], values.sum((0, 2, 3, 4)))
 

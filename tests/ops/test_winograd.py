@@ -157,7 +157,7 @@ def test_filters_that_are_kept_cost_nothing() -> None:
     g = geometry(1, 256, 256, (1, 14, 14), (1, 3, 3), pad=(0, 1, 1))
     chosen = []
     for prepare in (False, True):
-        rec = Recorder(Target(vector_width=16), train=False, prepare=prepare)
+        rec = Recorder(Target(vector_width=16), train=False, prepack_weights=prepare)
         chosen.append(winograd_cpu.wins(rec, g))
     assert chosen == [False, True]
 

@@ -10,7 +10,7 @@ from google.protobuf import text_format
 
 from ocaffe import proto
 from ocaffe.graph.build import build
-from ocaffe.graph.options import Choices
+from ocaffe.graph.options import NetOptions
 from ocaffe.graph.parameters import ParameterGroup
 from ocaffe.graph.record import record as record_net
 from ocaffe.ir.target import Target
@@ -220,7 +220,7 @@ def test_workspace_in_a_net(batch: int, most: int, monkeypatch: pytest.MonkeyPat
     layer = 'layer {{ name: "{1}" type: "Convolution" bottom: "{0}" top: "{1}" convolution_param {{ num_output: 64 kernel_size: 3 pad: 1 }} }}'
     text = f'layer {{ name: "x" type: "Input" top: "x" input_param {{ {shape} }} }}' + "".join(layer.format(*pair) for pair in ("xa", "ab"))
     graph = build(text_format.Parse(text, proto.NetParameter()), proto.TRAIN)
-    schedule = record_net(graph, ParameterGroup(graph.params), H100, Choices()).schedule
+    schedule = record_net(graph, ParameterGroup(graph.params), H100, NetOptions()).schedule
     spaces = {ref.name: ref.nbytes for launch in schedule for ref in launch.writes if ref.name in ("b.tiles", "b.products")}
     assert most // 2 < sum(spaces.values()) <= most
 

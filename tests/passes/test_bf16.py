@@ -17,7 +17,7 @@ from ocaffe.cl.device import Device
 from ocaffe.cl.session import Session
 from ocaffe.ir.launch import Access, Launch, Operand, Schedule
 from ocaffe.ir.recorder import PRODUCTS, Recorder
-from ocaffe.ir.tensor import BFLOAT, FLOAT, HALVED, Ref, Role, widened
+from ocaffe.ir.tensor import BF16_ROLES, BFLOAT, FLOAT, Ref, Role, widened
 from ocaffe.ir.tuned import Problem, Tuned
 from ocaffe.ops import conv_depthwise, conv_gpu, gemm_gpu, winograd_gpu
 from ocaffe.ops.convolution import ConvGeometry
@@ -25,9 +25,7 @@ from ocaffe.ops.expression import pointwise, reduce
 from ocaffe.ops.gemm_gpu import Choice
 from ocaffe.ops.lrn import Response
 from ocaffe.ops.pooling import AVE, MAX, Pool
-from ocaffe.passes import bf16 as storage
-from ocaffe.passes import optimise, recompute
-from ocaffe.passes import sign_masks as masks
+from ocaffe.passes import bf16, optimise, recompute, sign_masks
 from ocaffe.passes.relu_backward_fusion import TOP
 from ocaffe.profiling.tune import Tuner
 from tests.harness import execute, of_kind, winograd_in_parts
@@ -65,7 +63,7 @@ def net_of_all() -> Any:
 
 def storage_types(defines: dict[str, str]) -> set[str]:
     """The names of operands that a program takes for 16 bits."""
-    return {key.removesuffix("_T") for key, value in defines.items() if key.endswith("_T") and value == storage.TYPE}
+    return {key.removesuffix("_T") for key, value in defines.items() if key.endswith("_T") and value == bf16.TYPE}
 
 
 def defined(launch: Launch) -> bool:
@@ -77,13 +75,13 @@ def defined(launch: Launch) -> bool:
     pairs = [(name, operand.ref.root) for name, operand in zip(names, launch.operands)]
     if storage_types(defines) - set(launch.stored) and launch.call.function in PRODUCTS:  # others may share a program with a product
         return False
-    return all((defines.get(f"{name}_T") == storage.TYPE) == (root.dtype == BFLOAT) if name else not root.halved for name, root in pairs)
+    return all((defines.get(f"{name}_T") == bf16.TYPE) == (root.dtype == BFLOAT) if name else not root.in_bf16 for name, root in pairs)
 
 
 def gradients(device: Device, keep: list[str]) -> tuple[dict[str, np.ndarray], dict[str, Ref], int]:
     """Of all that learns; the net's Refs that own memory, by name; and the bytes of the plan."""
     with gone_back(net_of_all(), device, keep=keep, seed=1) as (net, diffs):
-        found = list(net._network._variants.values())
+        found = list(net._network._compiled.values())
         refs = {ref.name: ref.root for variant in found for launch in variant.recording.schedule for ref in (*launch.reads, *launch.writes)}
         assert all(defined(launch) for variant in found for launch in variant.recording.schedule)
         return diffs, refs, max(variant.plan.lower_bound for variant in found)
@@ -92,8 +90,8 @@ def gradients(device: Device, keep: list[str]) -> tuple[dict[str, np.ndarray], d
 @pytest.fixture
 def of_gpu(device: Device, monkeypatch: pytest.MonkeyPatch) -> Device:
     """The kernels of GPUs in bfloat16, on tensor cores or what stands for them, with small tiles, which compile fast."""
-    for module in (masks, recompute, storage):
-        monkeypatch.setattr(module, "LEAST", 1)
+    for module in (sign_masks, recompute, bf16):
+        monkeypatch.setattr(module, "MIN_VALUE_BYTES", 1)
     quads = gemm_gpu.QUAD_TILES["bf16"][-1:]
     monkeypatch.setattr(conv_gpu, "tiles_for", lambda *_: (*quads, gemm_gpu.TILES[-1]))
     monkeypatch.setattr(gemm_gpu, "tiles_for", lambda *_: gemm_gpu.TILES[-1:])
@@ -121,7 +119,7 @@ def check(device: Device, shapes: dict[str, tuple[int, ...]], record: Recorded, 
         rec.enter("layer", phase)
         record(rec, refs)
         if sixteen:
-            storage.use_sixteen_bits(rec.launches, rec.target)
+            bf16.lower_to_bf16(rec.launches, rec.target)
             assert {name for name, ref in refs.items() if ref.root.dtype == BFLOAT} == set(halves.split())
         feeds = {ref: bits >> 16 if ref.dtype == BFLOAT else bits.view(np.float32) for name, ref in refs.items() if ref.base is None for bits in [arrays[name]]}
         got = execute(rec, device.context, feeds, [refs[name] for name in outputs.split()])
@@ -249,8 +247,8 @@ def test_depthwise(of_gpu: Device, name: str) -> None:
 
 
 @pytest.mark.parametrize("whole", [False, True], ids=["windows", "planes"])
-@pytest.mark.parametrize(("method", "gated"), [(MAX, False), (MAX, True), (AVE, False)], ids=["MAX", "MAX, gated by its top", "AVE"])
-def test_pooling(of_gpu: Device, method: int, gated: bool, whole: bool) -> None:
+@pytest.mark.parametrize(("method", "has_fused_relu"), [(MAX, False), (MAX, True), (AVE, False)], ids=["MAX", "MAX, has_fused_relu by its top", "AVE"])
+def test_pooling(of_gpu: Device, method: int, has_fused_relu: bool, whole: bool) -> None:
     image, kernel, outputs = (9, 10), (9, 10) if whole else (3, 2), (1, 1) if whole else (4, 5)
     pool = Pool(method, kernel, (1, 1) if whole else (2, 2), (0, 0), image, outputs)
     shapes = {"x": (2, 5, *image), "y": (2, 5, *outputs), "dy": (2, 5, *outputs), "dx": (2, 5, *image)}
@@ -258,12 +256,12 @@ def test_pooling(of_gpu: Device, method: int, gated: bool, whole: bool) -> None:
     def both(rec: Recorder, refs: dict[str, Ref]) -> None:
         index = rec.saved("index", refs["y"].shape, np.dtype(pool.index_dtype)) if method == MAX else None
         pool.forward(rec, refs["x"], refs["y"], index)
-        if not gated:  # what is added to something is not gated by its top
+        if not has_fused_relu:  # what is added to something is not has_fused_relu by its top
             rec._written |= {refs["dx"]}
         pool.backward(rec, refs["dy"], index, refs["dx"])
-        if gated:
+        if has_fused_relu:
             launch = rec.launches[-1]
-            launch.merge(launch.gate or 0, Operand(refs["y"], Access.READ), np.float32(0.25), stored="SIGN", GATE=TOP)
+            launch.merge(launch.gate or 0, Operand(refs["y"], Access.READ), np.float32(0.25), stored="SIGN", FUSED_RELU=TOP)
 
     check(of_gpu, shapes, both, "y dx", "x y dy dx")
 
@@ -287,7 +285,7 @@ def test_rounding(of_gpu: Device) -> None:
     rec = Recorder(of_gpu.target, train=True)
     x, y = Ref("x", (1, values.size), Role.CONSTANT), Ref("y", (1, values.size), Role.ACTIVATION)
     pointwise(rec, "y0 = x0", reads=[x], writes=[y])
-    storage.use_sixteen_bits(rec.launches, rec.target)
+    bf16.lower_to_bf16(rec.launches, rec.target)
     [got] = execute(rec, of_gpu.context, {x: values}, [y])
     np.testing.assert_array_equal(widened(got)[0], want)
 
@@ -316,18 +314,18 @@ def test_expressions(of_gpu: Device, plane: tuple[int, int]) -> None:
 
 @pytest.mark.parametrize(("quads", "winograd", "bits"), [(False, False, True), (True, False, False), (True, True, True)])
 def test_storage(of_gpu: Device, monkeypatch: pytest.MonkeyPatch, quads: bool, winograd: bool, bits: bool) -> None:
-    use_masks = optimise.use_masks
-    monkeypatch.setattr(optimise, "use_masks", lambda schedule, target, everywhere: use_masks(schedule, target, everywhere=bits))
+    pack_sign_masks = optimise.pack_sign_masks
+    monkeypatch.setattr(optimise, "pack_sign_masks", lambda schedule, target, everywhere: pack_sign_masks(schedule, target, everywhere=bits))
     monkeypatch.setattr(winograd_gpu, "cost", lambda *_, **__: 0 if winograd else 1e30)
     monkeypatch.setattr(winograd_gpu, "filter_cost", lambda *_, **__: 0 if winograd else 1e30)
     rank = conv_gpu.ranked
     monkeypatch.setattr(conv_gpu, "ranked", lambda *args: sorted(rank(*args), key=lambda choice: choice.tile.quads != quads))
     got, refs, size = gradients(of_gpu, [])
     with monkeypatch.context() as patch:
-        patch.setattr(optimise, "use_sixteen_bits", lambda *_: None)
+        patch.setattr(optimise, "lower_to_bf16", lambda *_: None)
         want, plain, whole = gradients(of_gpu, [])
     halves = {name for name, ref in refs.items() if ref.dtype == BFLOAT}
-    floats = {name for name, ref in plain.items() if ref.role in HALVED and not ref.persistent and ref.base is None}
+    floats = {name for name, ref in plain.items() if ref.role in BF16_ROLES and not ref.persistent and ref.base is None}
     assert {"first", "a", "a1", "a2", "b", "narrow", "a.diff", "b.diff", "pool.diff"} <= halves
     if quads and not winograd:  # what InnerProduct reads and writes stays
         assert floats - halves == {"whole", "whole.diff", "ip", "ip.diff"} and size < 0.6 * whole
@@ -344,13 +342,13 @@ def test_what_stays(of_gpu: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     _, refs, _ = gradients(of_gpu, ["a1", "narrow"])
     assert refs["a1"].dtype == refs["narrow"].dtype == FLOAT and refs["a2"].dtype == BFLOAT
     for bits, target in ((1 << 20, of_gpu.target), (1, replace(of_gpu.target, math="tf32")), (1, replace(of_gpu.target, kind="cpu"))):
-        monkeypatch.setattr(storage, "LEAST", bits)
+        monkeypatch.setattr(bf16, "MIN_VALUE_BYTES", bits)
         rec = Recorder(of_gpu.target, train=True)
         x, y = (Ref(name, (5, 100), Role.ACTIVATION) for name in "xy")
         pointwise(rec, "y0 = 2 * x0", reads=[x], writes=[y])
-        storage.use_sixteen_bits(rec.launches, target)
+        bf16.lower_to_bf16(rec.launches, target)
         assert x.dtype == y.dtype == FLOAT
-    storage.use_sixteen_bits(rec.launches, of_gpu.target)
+    bf16.lower_to_bf16(rec.launches, of_gpu.target)
     assert x.dtype == y.dtype == BFLOAT
 
 
@@ -362,11 +360,11 @@ def test_choices_are_measured_so(of_gpu: Device, monkeypatch: pytest.MonkeyPatch
 
     def measured(self: Tuner, trials: Any) -> dict[str, float]:
         seen.append({name: ref.dtype for name, ref in trials.tensors.items()})
-        schedules.extend(trial.tape.schedule for trial in trials.candidates)
+        schedules.extend(trial.commands.schedule for trial in trials.candidates)
         return measure(self, trials)
 
     monkeypatch.setattr(Tuner, "_measure", measured)
-    monkeypatch.setattr(storage, "LEAST", 4000)  # x is larger as floats, and smaller in 16 bits
+    monkeypatch.setattr(bf16, "MIN_VALUE_BYTES", 4000)  # x is larger as floats, and smaller in 16 bits
     tuner = Tuner(Session(of_gpu), Tuned({}))
     asked = Counter(Problem(direction, GEOMETRIES["1x1, odd"], "bf16") for direction in ("forward", "backward_filter"))
     found = list(tuner.tune(asked))

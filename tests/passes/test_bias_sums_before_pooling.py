@@ -12,34 +12,34 @@ from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import BFLOAT, Ref, Role
 from ocaffe.ops.expression import Reduce, pointwise, reduce
 from ocaffe.ops.pooling import MAX, Pool
-from ocaffe.passes import bf16 as storage
+from ocaffe.passes import bf16
 from ocaffe.passes.bias_sums_before_pooling import sum_before_scatter
-from ocaffe.passes.relu_backward_fusion import SIGNS, TOP, ask_instead, merge_gates
+from ocaffe.passes.relu_backward_fusion import SIGNS, TOP, fuse_relu_backward, replace_mask
 from tests.harness import execute, of_kind
 from tests.passes.test_relu_backward_fusion import APART, BIAS, EACH, END, MAXIMA, MEAN, OVERLAPPING, START, filtered, layer, merged, pooled, rectified, squared
 
-SUM, GATED = "v0 = x0", "v0 = x1 > 0 ? x0 : slope * x0"
+SUM, FUSED_RELU_FAMILIES = "v0 = x0", "v0 = x1 > 0 ? x0 : slope * x0"
 PLAIN, LOW = filtered("conv", "data"), filtered("conv", "data", bias=-1.3)
 UNEQUAL = filtered("more", "data").replace("num_output: 6", "num_output: 4") + rectified("thin", "more")
 NETS = {  # a net, what the sums over channels read: by layer, blob and text
-    "overlapping windows": (MAXIMA + END, {"conv": ("pool.diff", GATED)}),
-    "windows apart": (START + pooled("pool", "relu", APART) + END, {"conv": ("pool.diff", GATED)}),
-    "a window for each pixel": (START + pooled("pool", "relu", EACH) + END, {"conv": ("pool.diff", GATED)}),
-    "whole planes": (LOW + rectified("relu", "conv") + pooled("pool", "relu", "global_pooling: true") + END, {"conv": ("pool.diff", GATED)}),
-    "in place": (PLAIN + rectified("relu", "conv", "conv") + pooled("pool", "conv", OVERLAPPING) + END, {"conv": ("pool.diff", GATED)}),
+    "overlapping windows": (MAXIMA + END, {"conv": ("pool.diff", FUSED_RELU_FAMILIES)}),
+    "windows apart": (START + pooled("pool", "relu", APART) + END, {"conv": ("pool.diff", FUSED_RELU_FAMILIES)}),
+    "a window for each pixel": (START + pooled("pool", "relu", EACH) + END, {"conv": ("pool.diff", FUSED_RELU_FAMILIES)}),
+    "whole planes": (LOW + rectified("relu", "conv") + pooled("pool", "relu", "global_pooling: true") + END, {"conv": ("pool.diff", FUSED_RELU_FAMILIES)}),
+    "in place": (PLAIN + rectified("relu", "conv", "conv") + pooled("pool", "conv", OVERLAPPING) + END, {"conv": ("pool.diff", FUSED_RELU_FAMILIES)}),
     "ungated": (PLAIN + pooled("pool", "conv", OVERLAPPING) + END, {"conv": ("pool.diff", SUM)}),
     "rectified afterwards": (PLAIN + pooled("pool", "conv", APART) + rectified("pool_relu", "pool", "pool") + END, {"conv": ("pool.diff", SUM)}),
     "branches": (
         START + UNEQUAL + layer("all", "Concat", "relu thin") + pooled("pool", "all", OVERLAPPING) + END,
-        {"conv": ("pool.diff", GATED), "more": ("pool.diff", GATED)},
+        {"conv": ("pool.diff", FUSED_RELU_FAMILIES), "more": ("pool.diff", FUSED_RELU_FAMILIES)},
     ),
     "a branch of a Concat": (
         MAXIMA + UNEQUAL + pooled("small", "thin", OVERLAPPING) + layer("all", "Concat", "pool small") + filtered("second", "all") + squared("second"),
-        {"conv": ("pool.diff", GATED), "more": ("small.diff", GATED)},
+        {"conv": ("pool.diff", FUSED_RELU_FAMILIES), "more": ("small.diff", FUSED_RELU_FAMILIES)},
     ),
     "averages": (START + pooled("pool", "relu", f"pool: AVE {OVERLAPPING}") + END, {"conv": ("conv.diff", SUM)}),
     "averages, ungated": (PLAIN + pooled("pool", "conv", f"pool: AVE {OVERLAPPING}") + END, {"conv": ("conv.diff", SUM)}),
-    "gated by bits": (MAXIMA + pooled("mean", "pool", "pool: AVE kernel_size: 2") + squared("mean"), {"conv": ("conv.diff", SUM)}),
+    "has_fused_relu by bits": (MAXIMA + pooled("mean", "pool", "pool: AVE kernel_size: 2") + squared("mean"), {"conv": ("conv.diff", SUM)}),
     "gradients before": (MAXIMA + MEAN + END + squared("mean"), {"conv": ("conv.diff", SUM)}),
     "gradients afterwards": (START + MEAN + pooled("pool", "relu", OVERLAPPING) + END + squared("mean"), {"conv": ("conv.diff", SUM)}),
     "ungated gradients afterwards": (
@@ -86,13 +86,13 @@ def recorded(target: Any, batch: int = 2, window: str = "windows", slope: float 
     rec.enter("conv", "backward")
     reduce(rec, "v0 = x0", reads=[diff if slope is None else dx], writes=[bias], axes=(0, 2, 3))
     if slope is not None:
-        rec.launches = merge_gates(rec.launches)
+        rec.launches = fuse_relu_backward(rec.launches)
         if gate == TOP:
-            ask_instead(scattering, y, TOP)
+            replace_mask(scattering, y, TOP)
     return rec, [x, dy], diff, bias
 
 
-@pytest.mark.parametrize("slope", [None, 0.25], ids=["ungated", "gated"])
+@pytest.mark.parametrize("slope", [None, 0.25], ids=["ungated", "has_fused_relu"])
 @pytest.mark.parametrize("window", WINDOWS)
 @pytest.mark.parametrize("batch", [1, 3])
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_what_has_changed_meanwhile_is_not_read(device: Any, changed: str) -> No
 def test_signs_of_the_bottom_are_not_those_of_maxima(device: Any) -> None:
     """Though they are as many as there are windows."""
     rec, _, _, _ = recorded(of_kind(device.target, "gpu", False), window="a window for each pixel", gate=SIGNS)
-    assert any(launch.gated for launch in rec.launches) and sum_before_scatter(rec.launches) == rec.launches
+    assert any(launch.has_fused_relu for launch in rec.launches) and sum_before_scatter(rec.launches) == rec.launches
 
 
 def test_what_was_added_to_is_not_read(device: Any) -> None:
@@ -148,10 +148,10 @@ def test_what_was_added_to_is_not_read(device: Any) -> None:
 
 
 def test_sixteen_bits(device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(storage, "LEAST", 1)
+    monkeypatch.setattr(bf16, "MIN_VALUE_BYTES", 1)
     rec, fed, _, bias = recorded(replace(of_kind(device.target, "gpu", False), math="bf16"))
     rec.launches = sum_before_scatter(rec.launches)
-    storage.use_sixteen_bits(rec.launches, rec.target)
+    bf16.lower_to_bf16(rec.launches, rec.target)
     reads = rec.launches[-1].operands[:2]
     assert all(operand.ref.dtype == operand.ref.root.dtype == BFLOAT for operand in reads)
     rng = np.random.default_rng(2)

@@ -14,8 +14,8 @@ from ocaffe.ops import conv_gpu, convolution, gemm_gpu, winograd_gpu
 from ocaffe.ops.convolution import ConvGeometry
 from ocaffe.ops.expression import pointwise, reduce
 from ocaffe.ops.gemm_gpu import Choice
-from ocaffe.passes.channel_reduction_fusion import merge_moments
-from ocaffe.passes.relu_backward_fusion import merge_gates
+from ocaffe.passes.channel_reduction_fusion import fuse_channel_reductions
+from ocaffe.passes.relu_backward_fusion import fuse_relu_backward
 from tests.harness import execute, of_kind, tiled
 
 ONE, NONE = (1, 1, 1), (0, 0, 0)
@@ -82,8 +82,8 @@ def test_statistics(device: Any, monkeypatch: pytest.MonkeyPatch, name: str, off
     forward(rec, monkeypatch, name, x, w, b, y)
     written = statistics(rec, y, more)
     count = len(rec.launches)
-    rec.launches = merge_moments(rec.launches)
-    assert len(rec.launches) == count - (chunks > 1 and not rec.target.groups_meet)
+    rec.launches = fuse_channel_reductions(rec.launches)
+    assert len(rec.launches) == count - (chunks > 1 and not rec.target.last_block_reduction)
     rng = np.random.default_rng(3)
     feeds = {x: rng.standard_normal(x.shape), w: rng.standard_normal(w.shape), b: offset + rng.standard_normal(b.shape)}
     got, mean, variance = execute(rec, device.context, feeds, [y, *written])
@@ -108,8 +108,8 @@ def test_sums(device: Any, monkeypatch: pytest.MonkeyPatch, name: str, order: st
             reduce(rec, "v0 = x0", reads=[y], writes=[total], axes=(0, 2, 3, 4))
         else:
             wanted = statistics(rec, y, False)
-    rec.launches = merge_moments(rec.launches)
-    kinds = {int(dict(launch.call.defines)["MOMENTS"]) for launch in rec.launches if launch.call and "MOMENTS" in dict(launch.call.defines)}
+    rec.launches = fuse_channel_reductions(rec.launches)
+    kinds = {int(dict(launch.call.defines)["CHANNEL_REDUCTION"]) for launch in rec.launches if launch.call and "CHANNEL_REDUCTION" in dict(launch.call.defines)}
     assert kinds == {1 if order.startswith("statistics") else 3}
     rng = np.random.default_rng(3)
     feeds = {ref: rng.standard_normal(ref.shape) for ref in (x, w, b)}
@@ -125,7 +125,7 @@ def test_sums(device: Any, monkeypatch: pytest.MonkeyPatch, name: str, order: st
 @pytest.mark.parametrize("adds", [False, True], ids=["writes", "adds"])
 @pytest.mark.parametrize("name", ["groups", "Winograd, 2 x 2, pairs"])
 def test_gradients_of_biases(device: Any, monkeypatch: pytest.MonkeyPatch, name: str, adds: bool, parts: int) -> None:
-    """Of a gated diff to which something was added, each from its own channels."""
+    """Of a has_fused_relu diff to which something was added, each from its own channels."""
     monkeypatch.setattr(winograd_gpu, "cost", lambda *_, **__: 0 if name.startswith("Winograd") else 1e30)
     g = replace(GEOMETRIES[name], channels=6, num_output=8, group=2)
     rec = Recorder(of_kind(device.target, "gpu"), train=True)
@@ -144,7 +144,7 @@ def test_gradients_of_biases(device: Any, monkeypatch: pytest.MonkeyPatch, name:
     for part, bias in enumerate(biases):
         view = dx.view((g.batch, size, *g.size), part * size * dx.dense_stride // 6, dx.dense_stride)
         reduce(rec, "v0 = x0", reads=[view], writes=[bias], axes=(0, 2, 3, 4))
-    rec.launches = merge_moments(merge_gates(rec.launches))
+    rec.launches = fuse_channel_reductions(fuse_relu_backward(rec.launches))
     sums = [launch.what for launch in rec.launches if launch.what.startswith("sum")]
     assert sums == ["sum: v0 = x0 | y0 = v0"] * parts
     assert all(launch.operands[0].ref.root.name == "writer.moments" for launch in rec.launches[-parts:])
@@ -170,7 +170,7 @@ def test_statistics_that_stay(device: Any, case: str) -> None:
     else:
         statistics(rec, y if case == "in splits" else y.view((y.shape[0], 5, 2, *g.out[1:])), False)
     launches = list(rec.launches)
-    assert merge_moments(rec.launches) == launches
+    assert fuse_channel_reductions(rec.launches) == launches
 
 
 FUNCTIONS: dict[str, tuple[str, Callable[[np.ndarray], np.ndarray], dict[str, float]]] = {
@@ -208,8 +208,8 @@ def test_sums_for_batch_norm(device: Any, monkeypatch: pytest.MonkeyPatch, name:
     reduce(rec, f"mean = x2; inverse = x3; h = (x1 - mean) * inverse; {text}; v0 = g; v1 = g * h", reads=[diff, x, *((ref, 1) for ref in channel)], writes=sums,
            axes=(0, 2, 3), finish="y0 = v0 / n; y1 = v1 / n; y2 = v0; y3 = v1", scalars={**scalars, "n": 10.0})  # fmt: skip
     count = len(rec.launches)
-    rec.launches = merge_moments(rec.launches)
-    assert len(rec.launches) == count - (chunks > 1 and not rec.target.groups_meet) and rec.launches[-1].what.startswith("sum: v0 = x0; v1 = x1")
+    rec.launches = fuse_channel_reductions(rec.launches)
+    assert len(rec.launches) == count - (chunks > 1 and not rec.target.last_block_reduction) and rec.launches[-1].what.startswith("sum: v0 = x0; v1 = x1")
     rng = np.random.default_rng(3)
     feeds = {ref: rng.standard_normal(ref.shape).astype(np.float32) for ref in (dy, w, wide, *channel)}
     got, *found = execute(rec, device.context, feeds, [diff, *sums])
@@ -234,4 +234,4 @@ def test_sums_for_batch_norm_stay_in_16_bits(device: Any) -> None:
     reads = [diff, x, *((value(word, g.channels), 1) for word in ("mean", "inverse"))]
     reduce(rec, text, reads=reads, writes=[value(f"sum{i}", g.channels) for i in range(2)], axes=(0, 2, 3), finish="y0 = v0; y1 = v1")
     launches = list(rec.launches)
-    assert merge_moments(rec.launches) == launches
+    assert fuse_channel_reductions(rec.launches) == launches

@@ -9,7 +9,7 @@ import pytest
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref, Role
 from ocaffe.ops.expression import pointwise, reduce
-from ocaffe.passes.elementwise_fusion import fuse_chains
+from ocaffe.passes.elementwise_fusion import fuse_elementwise
 from tests.harness import execute
 
 
@@ -93,7 +93,7 @@ def test_chain(make: Any, device: Any) -> None:
         rec.enter("layer", "forward")
         inputs, outputs, launches = make(rec)
         if fuse:
-            rec.launches = fuse_chains(rec.launches)
+            rec.launches = fuse_elementwise(rec.launches)
             assert len(rec.launches) == launches
         rng = np.random.default_rng(5)
         results.append(execute(rec, device.context, {ref: rng.standard_normal(ref.shape) for ref in inputs}, outputs))

@@ -15,7 +15,7 @@ from ocaffe.ops.convolution import ConvGeometry
 from ocaffe.ops.expression import pointwise
 from ocaffe.ops.gemm import gemm
 from ocaffe.ops.gemm_gpu import Choice
-from ocaffe.passes.epilogue_fusion import merge_epilogues
+from ocaffe.passes.epilogue_fusion import fuse_epilogues
 from tests.harness import execute, winograd_in_parts
 
 ONE, THREE = (1, 1, 1), (1, 3, 3)
@@ -118,7 +118,7 @@ def test_norm_scale_sum_activation(device: Any, kind: str, name: str, make: Any,
         last = act("last", *x.shape)
         pointwise(rec, "y0 = x0", reads=[result], writes=[last])
         if fuse:
-            rec.launches = merge_epilogues(rec.launches)
+            rec.launches = fuse_epilogues(rec.launches)
             stays = kind == "gpu" and activation == "clip"  # those kernels know slopes alone
             assert len(rec.launches) == count + 2 + stays, [launch.what for launch in rec.launches]  # with the table, and the last copy
         results.append(execute(rec, device.context, values([source, *inputs, mean, variance, weight, scale, shift]), [last])[0])
@@ -137,7 +137,7 @@ def test_a_value_that_is_read_twice_stays(device: Any) -> None:
     x, y = recorded(rec)
     pointwise(rec, "y0 = x0 * x1", reads=[x, (act("s", 8), 1)], writes=[y], affine=("", "x1", "0"))
     pointwise(rec, "y0 = x0", reads=[x], writes=[act("again", *x.shape)])
-    assert len(merge_epilogues(rec.launches)) == len(rec.launches)
+    assert len(fuse_epilogues(rec.launches)) == len(rec.launches)
 
 
 @pytest.mark.parametrize("factors", [(2, 8), (8, 7), (9,)], ids=["by sample", "by channel and row", "by column"])
@@ -146,7 +146,7 @@ def test_factors_that_are_not_per_channel_stay(device: Any, factors: tuple[int, 
     x, y = recorded(rec)
     place = {2: 0, 8: 1, 9: 3}[factors[0]]
     pointwise(rec, "y0 = x0 * x1", reads=[x, (act("s", *factors), place)], writes=[y], affine=("", "x1", "0"))
-    assert len(merge_epilogues(rec.launches)) == len(rec.launches)
+    assert len(fuse_epilogues(rec.launches)) == len(rec.launches)
 
 
 def test_a_sum_stays_where_the_other_is_wanted_later(device: Any) -> None:
@@ -159,4 +159,4 @@ def test_a_sum_stays_where_the_other_is_wanted_later(device: Any) -> None:
         pointwise(rec, "y0 = x0 + x1", reads=[x, other], writes=[y], adds=True)
         if later:
             pointwise(rec, "y0 = x0", reads=[other], writes=[act("last", *x.shape)])
-        assert len(rec.launches) - len(merge_epilogues(rec.launches)) == (0 if later else 1)
+        assert len(rec.launches) - len(fuse_epilogues(rec.launches)) == (0 if later else 1)

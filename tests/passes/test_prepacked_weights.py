@@ -10,8 +10,8 @@ import pytest
 
 from ocaffe import Net, proto
 from ocaffe.api.pysolver import get_solver
-from ocaffe.cl.command_list import _PreparingAction
-from ocaffe.passes import prepacked_weights as prepared
+from ocaffe.cl.command_list import _PrepackAction
+from ocaffe.passes import prepacked_weights
 
 NET = """
 layer { name: "data" type: "Input" top: "data" input_param { shape { dim: 2 dim: 16 dim: 12 dim: 12 } } }
@@ -30,7 +30,7 @@ TOTAL = "prepared weights"
 def worth_it(monkeypatch: pytest.MonkeyPatch, device: Any) -> None:
     """The kernels of GPUs make less of this net's weights than is worth keeping."""
     if not device.target.is_cpu:
-        monkeypatch.setattr(prepared, "WORTH", 0)
+        monkeypatch.setattr(prepacked_weights, "MIN_BYTES_PER_FLOP", 0)
 
 
 @pytest.fixture
@@ -52,15 +52,15 @@ def result(of: Net, batch: int = 2) -> np.ndarray:
 def made(of: Net) -> list[int]:
     """When each of the results was made, by the count of changes."""
     of._engine.session.device.queue.finish()
-    return list(of._engine.session.prepared.values())
+    return list(of._engine.session.prepacked.values())
 
 
 def test_made_once_and_again_after_a_change(file: str, device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     kept, plain = net(file, device), net(file, device)
     assert TOTAL in kept.plan().fixed
-    monkeypatch.setattr(prepared, "WORTH", math.inf)
+    monkeypatch.setattr(prepacked_weights, "MIN_BYTES_PER_FLOP", math.inf)
     assert TOTAL not in plain.plan().fixed
-    assert any(isinstance(action, _PreparingAction) for action in kept._engine.current().tape._actions)
+    assert any(isinstance(action, _PrepackAction) for action in kept._engine.current().commands._actions)
     np.testing.assert_array_equal(result(kept), result(plain))
     first = made(kept)
     assert first and not made(plain)
@@ -86,11 +86,11 @@ def test_all_shapes_share_it(file: str, device: Any, monkeypatch: pytest.MonkeyP
     kept, plain = net(file, device), net(file, device)
     size, batches = kept.plan().fixed[TOTAL], (1, 5, 2)
     results = [result(kept, batch) for batch in batches]
-    monkeypatch.setattr(prepared, "WORTH", math.inf)
+    monkeypatch.setattr(prepacked_weights, "MIN_BYTES_PER_FLOP", math.inf)
     for batch, found in zip(batches, results):
         np.testing.assert_array_equal(found, result(plain, batch))
     assert not made(plain)
-    assert kept.plan().fixed[TOTAL] == size and len(made(kept)) == len(set(kept._engine.network.graph.prepared.values()))
+    assert kept.plan().fixed[TOTAL] == size and len(made(kept)) == len(set(kept._engine.network.graph.prepacked.values()))
 
 
 def test_weights_from_a_file(file: str, device: Any, tmp_path: Path) -> None:

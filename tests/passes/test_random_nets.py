@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ocaffe.graph import record
-from ocaffe.passes import recompute
-from ocaffe.passes import sign_masks as masks
+from ocaffe.graph import parameters
+from ocaffe.passes import recompute, sign_masks
 from tests.passes.random_nets import RandomNet
 from tests.passes.test_traps import SETTINGS, trained
 
@@ -21,9 +20,9 @@ SEEDS = [*range(6), *(pytest.param(seed, marks=pytest.mark.sweep) for seed in ra
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_rewrites_change_no_more_than_rounding(seed: int, device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (masks, recompute):
-        monkeypatch.setattr(module, "LEAST", 64)
-    monkeypatch.setattr(record, "FLUSH", 1)
+    for module in (sign_masks, recompute):
+        monkeypatch.setattr(module, "MIN_VALUE_BYTES", 64)
+    monkeypatch.setattr(parameters, "MIN_FLUSH_BYTES", 1)
     text = f"net_param {{ {RandomNet(seed).text} }} {SETTINGS}{random.Random(seed).choice(EXTRAS)}"
     monkeypatch.setenv("OCAFFE_POISON", "1")
     rewritten = trained(device, text, 2)

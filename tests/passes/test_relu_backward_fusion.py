@@ -21,9 +21,9 @@ from ocaffe.ops.expression import pointwise
 from ocaffe.ops.gemm_gpu import Choice
 from ocaffe.ops.lrn import Response
 from ocaffe.ops.pooling import AVE, MAX, Pool
-from ocaffe.passes import sign_masks as masks
-from ocaffe.passes.relu_backward_fusion import BITS, TOP, merge_gates
-from ocaffe.passes.sign_masks import use_masks
+from ocaffe.passes import sign_masks
+from ocaffe.passes.relu_backward_fusion import BITS, TOP, fuse_relu_backward
+from ocaffe.passes.sign_masks import pack_sign_masks
 from tests.harness import execute, of_kind, winograd_in_parts
 
 ONE, THREE = (1, 1, 1), (1, 3, 3)
@@ -116,7 +116,7 @@ def feeds(refs: list[Ref]) -> dict[Ref, np.ndarray]:
 @pytest.mark.parametrize("adds", [False, True], ids=["writes", "adds"])
 @pytest.mark.parametrize(("name", "make"), WRITERS, ids=[name for name, _ in WRITERS])
 def test_backward_of_relus(device: Any, monkeypatch: pytest.MonkeyPatch, name: str, make: Callable[[], Made], adds: bool, bits: bool, parts: int) -> None:
-    monkeypatch.setattr(masks, "LEAST", 1 if bits else 1 << 40)
+    monkeypatch.setattr(sign_masks, "MIN_VALUE_BYTES", 1 if bits else 1 << 40)
     results = []
     for fuse in (False, True):
         refs, shape, write = make()
@@ -143,9 +143,9 @@ def test_backward_of_relus(device: Any, monkeypatch: pytest.MonkeyPatch, name: s
             pointwise(rec, "y0 = x0", reads=[dx], writes=[last])
             fetched.append(last)
         if fuse:
-            rec.launches = merge_gates(rec.launches)
+            rec.launches = fuse_relu_backward(rec.launches)
             assert len(rec.launches) == count + parts, [launch.what for launch in rec.launches]
-        rec.launches = use_masks(rec.launches, rec.target)
+        rec.launches = pack_sign_masks(rec.launches, rec.target)
         assert any(launch.what == "sign_mask.pack" for launch in rec.launches) == bits
         results.append(np.concatenate([out.reshape(shape[0], -1) for out in execute(rec, device.context, feeds([source, *refs]), fetched)], 1))
     np.testing.assert_allclose(results[1], results[0], rtol=0, atol=1e-6 * np.abs(results[0]).max())  # two programs may contract differently
@@ -173,29 +173,29 @@ def test_a_diff_that_somebody_else_reads_stays(device: Any) -> None:
         rec, diff, _ = recorded(device)
         if other:
             pointwise(rec, "y0 = x0", reads=[diff], writes=[value("again", *diff.shape)])
-        assert len(rec.launches) - len(merge_gates(rec.launches)) == (not other)
+        assert len(rec.launches) - len(fuse_relu_backward(rec.launches)) == (not other)
 
 
 def test_other_places_of_the_diff_stay(device: Any) -> None:
     for slopes, gone in (((0.0, 0.0), 2), ((0.0, 0.1), 0)):
         rec, _, _ = recorded(device, slopes)
-        assert len(rec.launches) - len(merge_gates(rec.launches)) == gone
+        assert len(rec.launches) - len(fuse_relu_backward(rec.launches)) == gone
     rec, _, _ = recorded(device, (0.0, 0.0))
     del rec.launches[-1]
-    assert len(merge_gates(rec.launches)) == len(rec.launches)
+    assert len(fuse_relu_backward(rec.launches)) == len(rec.launches)
 
 
 def test_a_result_whose_samples_must_be_dense_stays(device: Any) -> None:
     rec, _, (first, _) = recorded(device, (0.0, 0.0))
     pointwise(rec, "y0 = x0", reads=[first.view((first.count,))], writes=[value("flat", first.count)])
-    assert len(merge_gates(rec.launches)) == len(rec.launches)
+    assert len(fuse_relu_backward(rec.launches)) == len(rec.launches)
 
 
 def test_a_value_that_is_kept_stays(device: Any) -> None:
     for kept in (0, 1):
         rec, diff, results = recorded(device)
         (diff, *results)[kept].persist = True
-        assert len(merge_gates(rec.launches)) == len(rec.launches)
+        assert len(fuse_relu_backward(rec.launches)) == len(rec.launches)
 
 
 def test_phases_of_a_stride_stay(device: Any) -> None:
@@ -205,7 +205,7 @@ def test_phases_of_a_stride_stay(device: Any) -> None:
     rec.enter("writer", "backward")
     write(rec, diff)
     pointwise(rec, "y0 = x1 > 0 ? x0 : slope * x0", reads=[diff, sign], writes=[dx], scalars={"slope": 0.0}, sign_of=1)
-    assert len(merge_gates(rec.launches)) == len(rec.launches)
+    assert len(fuse_relu_backward(rec.launches)) == len(rec.launches)
 
 
 def test_one_layer_that_adds_twice_is_gated_once(device: Any) -> None:
@@ -217,9 +217,9 @@ def test_one_layer_that_adds_twice_is_gated_once(device: Any) -> None:
         write(rec, diff)
     rec.launches.append(relu)
     count = len(rec.launches)
-    merged = merge_gates(rec.launches)
+    merged = fuse_relu_backward(rec.launches)
     assert len(merged) == count - 1
-    assert [launch.gated for launch in merged if launch.gate is not None][-2:] == [False, True]
+    assert [launch.has_fused_relu for launch in merged if launch.gate is not None][-2:] == [False, True]
 
 
 def test_levels_of_a_pyramid_are_no_parts(device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -275,7 +275,7 @@ def gradients(net: Any, device: Device, keep: list[str]) -> tuple[list[np.ndarra
         made.forward(data=np.random.default_rng(0).standard_normal((2, 3, 13, 11)))
         made.backward()
         diffs = [np.array(blob.diff) for blobs in made.params.values() for blob in blobs]
-        return diffs, [launch for variant in made._network._variants.values() for launch in variant.recording.schedule]
+        return diffs, [launch for variant in made._network._compiled.values() for launch in variant.recording.schedule]
 
 
 def merged(text: str, slope: float, device: Device, kind: str = "gpu", keep: Sequence[str] = ()) -> list[Launch]:
@@ -284,7 +284,7 @@ def merged(text: str, slope: float, device: Device, kind: str = "gpu", keep: Seq
     net = text_format.Parse(data + text.replace("SLOPE", str(slope)), proto.NetParameter())
     of_class = Device(replace(device.info, target=of_kind(device.target, kind)), device)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(masks, "LEAST", 1)
+        patch.setattr(sign_masks, "MIN_VALUE_BYTES", 1)
         found, launches = gradients(net, of_class, list(keep))
         patch.setenv("OCAFFE_FUSE", "0")
         plain, _ = gradients(net, of_class, list(keep))
@@ -296,7 +296,7 @@ def merged(text: str, slope: float, device: Device, kind: str = "gpu", keep: Seq
 
 def gates_of(launches: list[Launch]) -> dict[str, int]:
     """What the launches that do a ReLU's backward pass ask, by layer."""
-    return {launch.layer: int(dict(launch.call.defines)["GATE"]) for launch in launches if launch.call is not None and launch.gated}
+    return {launch.layer: int(dict(launch.call.defines)["FUSED_RELU"]) for launch in launches if launch.call is not None and launch.has_fused_relu}
 
 
 OVERLAPPING, APART, EACH = "kernel_size: 3 stride: 2 pad: 1", "kernel_size: 2 stride: 2", "kernel_size: 3 stride: 1 pad: 1"

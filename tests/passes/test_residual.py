@@ -14,8 +14,7 @@ from ocaffe import proto
 from ocaffe.api.net import Net
 from ocaffe.cl.device import Device
 from ocaffe.ops import conv_gpu, gemm_gpu, winograd_gpu
-from ocaffe.passes import optimise, recompute
-from ocaffe.passes import sign_masks as masks
+from ocaffe.passes import optimise, recompute, sign_masks
 from tests.harness import of_kind
 
 CONVOLUTION = """
@@ -71,17 +70,17 @@ def gone_back(message: Any, device: Device, **options: Any) -> Iterator[tuple[Ne
 def gradients(device: Device) -> tuple[dict[str, np.ndarray], list[Mapping[str, str]]]:
     """Of all that learns, and the defines of the net's launches."""
     with gone_back(residual_net(), device, keep=[]) as (net, diffs):
-        launches = [launch.call for variant in net._network._variants.values() for launch in variant.recording.schedule]
+        launches = [launch.call for variant in net._network._compiled.values() for launch in variant.recording.schedule]
         return diffs, [dict(call.defines) for call in launches if call is not None]
 
 
 @pytest.mark.parametrize("winograd", [False, True], ids=["direct", "Winograd"])
 @pytest.mark.parametrize("bits", [False, True], ids=["signs", "bits"])
 def test_residual_net(device: Device, monkeypatch: pytest.MonkeyPatch, bits: bool, winograd: bool) -> None:
-    for module in (masks, recompute):
-        monkeypatch.setattr(module, "LEAST", 1)
-    use_masks = optimise.use_masks
-    monkeypatch.setattr(optimise, "use_masks", lambda schedule, target, everywhere: use_masks(schedule, target, everywhere=bits))
+    for module in (sign_masks, recompute):
+        monkeypatch.setattr(module, "MIN_VALUE_BYTES", 1)
+    pack_sign_masks = optimise.pack_sign_masks
+    monkeypatch.setattr(optimise, "pack_sign_masks", lambda schedule, target, everywhere: pack_sign_masks(schedule, target, everywhere=bits))
     for module, tiles in ((winograd_gpu, "product_tiles"), (conv_gpu, "tiles_for"), (gemm_gpu, "tiles_for")):  # small ones, which compile fast
         monkeypatch.setattr(module, tiles, lambda *_: gemm_gpu.TILES[-1:])
     monkeypatch.setattr(winograd_gpu, "cost", lambda *_, **__: 0 if winograd else 1e30)
@@ -90,7 +89,7 @@ def test_residual_net(device: Device, monkeypatch: pytest.MonkeyPatch, bits: boo
     plain, _ = gradients(of_gpu)
     monkeypatch.delenv("OCAFFE_FUSE")
     fused, defines = gradients(of_gpu)
-    sums = [found for found in defines if found.get("MOMENTS") == "2"]
-    assert len(sums) == 11 and {found.get("GATE") for found in sums} == {None, "2" if bits else "1"} and any("OUT" in found for found in sums) == winograd
+    sums = [found for found in defines if found.get("CHANNEL_REDUCTION") == "2"]
+    assert len(sums) == 11 and {found.get("FUSED_RELU") for found in sums} == {None, "2" if bits else "1"} and any("OUT" in found for found in sums) == winograd
     for name, want in plain.items():
         np.testing.assert_allclose(fused[name], want, rtol=0, atol=1e-4 * np.abs(want).max(), err_msg=name)

@@ -11,10 +11,9 @@ from google.protobuf import text_format
 from ocaffe import proto
 from ocaffe.data.datum import encode_datum
 from ocaffe.data.writer import LmdbWriter
-from ocaffe.graph import record
+from ocaffe.graph import parameters
 from ocaffe.model.blob import write_blobproto
-from ocaffe.passes import recompute
-from ocaffe.passes import sign_masks as masks
+from ocaffe.passes import recompute, sign_masks
 from ocaffe.solver.solver import Solver
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
@@ -90,9 +89,9 @@ def same(a: dict[str, list[np.ndarray]], b: dict[str, list[np.ndarray]]) -> None
 
 @pytest.fixture
 def small_values_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (masks, recompute):
-        monkeypatch.setattr(module, "LEAST", 64)
-    monkeypatch.setattr(record, "FLUSH", 1)
+    for module in (sign_masks, recompute):
+        monkeypatch.setattr(module, "MIN_VALUE_BYTES", 64)
+    monkeypatch.setattr(parameters, "MIN_FLUSH_BYTES", 1)
 
 
 @pytest.mark.usefixtures("small_values_count")

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from ocaffe import log, proto
-from ocaffe.cl import command_list as tape
+from ocaffe.cl import command_list as commands
 from ocaffe.errors import Error
 from ocaffe.model.text import parse
 from ocaffe.solver.solver import Solver
@@ -189,7 +189,7 @@ def test_planned_memory_is_recycled(device: Any) -> None:
     plan = solver._pass_variant(0).plan
     assert plan.lower_bound <= plan.total <= 1.1 * plan.lower_bound
     assert plan.total < 0.8 * sum(life.size for life in plan.lives)
-    test_slabs = solver.test_networks[0].variant().plan.slabs
+    test_slabs = solver.test_networks[0].compiled().plan.slabs
     assert len(solver.session.arena.slabs) == len(plan.slabs) and sum(test_slabs) <= sum(plan.slabs)
     solver.close()
 
@@ -281,7 +281,7 @@ RATES = {  # solver and how many of 32 iterations send words of the step buffer
 @pytest.mark.parametrize("case", RATES)
 def test_what_stays_the_same_is_not_sent(device: Any, case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     extra, sent = RATES[case]
-    monkeypatch.setattr(tape, "LATE", 1e9)
+    monkeypatch.setattr(commands, "LATE", 1e9)
     solver = constant(device, extra)
     solver.step(1)
     counted = Counted(device.cl)
@@ -299,7 +299,7 @@ def test_words_are_sent_again_where_something_wrote_over_them(device: Any) -> No
         solver.step(2)
         variant = solver._train_variants()[0]
         if disturbed:
-            variant.tape.write(variant.recording.step, np.zeros(8, np.uint32))
+            variant.commands.write(variant.recording.step, np.zeros(8, np.uint32))
         solver.step(2)
         states.append(everything(solver))
         solver.close()
@@ -312,8 +312,8 @@ def test_losses_do_not_depend_on_when_they_come(device: Any, extra: str, monkeyp
     """With a transfer for each run, with one for many, with what is late sent."""
     windows = []
     for slots, late in ((1, 0.0), (16, 1e9), (16, 0.0), (3, 1e9)):
-        monkeypatch.setattr(tape, "OUTPUT_SLOTS", slots)
-        monkeypatch.setattr(tape, "LATE", late)
+        monkeypatch.setattr(commands, "OUTPUT_SLOTS", slots)
+        monkeypatch.setattr(commands, "LATE", late)
         solver = constant(device, f"{RATES['fixed'][0]} display: 7 {extra}")
         solver.step(24)
         windows.append([float(loss) for loss in solver.losses.window])
@@ -323,14 +323,14 @@ def test_losses_do_not_depend_on_when_they_come(device: Any, extra: str, monkeyp
 
 def test_a_run_ahead_is_bounded(device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """After an iteration is enqueued, at most RING - 1 have not ended."""
-    monkeypatch.setattr(tape, "LATE", 1e9)
+    monkeypatch.setattr(commands, "LATE", 1e9)
     solver = constant(device, RATES["fixed"][0])
     events: list[Any] = []
     ended: list[bool] = []
 
     def after(iteration: int) -> None:
-        events.append(solver._train_variants()[0].tape._last)
-        ended.extend(event.command_execution_status == device.cl.command_execution_status.COMPLETE for event in events[: -tape.RING + 1])
+        events.append(solver._train_variants()[0].commands._last)
+        ended.extend(event.command_execution_status == device.cl.command_execution_status.COMPLETE for event in events[: -commands.RING + 1])
 
     solver.on_progress = after
     solver.step(12)

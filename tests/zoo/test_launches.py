@@ -10,7 +10,7 @@ from ocaffe import proto
 from ocaffe.compiler.compile import Switches, compile_net
 from ocaffe.compiler.network import phase_net
 from ocaffe.graph.build import build
-from ocaffe.graph.options import Choices
+from ocaffe.graph.options import NetOptions
 from ocaffe.graph.parameters import ParameterGroup
 from ocaffe.ir import tuned_tables
 from ocaffe.ir.launch import Upload
@@ -48,6 +48,6 @@ def test_a_step_takes_few_launches(net: str, math: str, winograd: bool, most: in
     graph = build(message, proto.TRAIN)
     group = ParameterGroup(graph.params)
     update = Updater(group, read_solver(str(ZOO / net / "solver.prototxt")))
-    schedule = compile_net(graph, group, target, Choices(), Switches(), update).recording.schedule
+    schedule = compile_net(graph, group, target, NetOptions(), Switches(), update).recording.schedule
     assert not any(isinstance(launch, Upload) for launch in schedule)
     assert len(schedule) <= most

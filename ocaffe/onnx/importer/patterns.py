@@ -25,7 +25,7 @@ _TANH = [
 
 
 def _halves(term: tuple[Any, ...]) -> list[tuple[Any, ...]]:
-    """x times a term, halved: in any order."""
+    """x times a term, in_bf16: in any order."""
     return [("Mul", ("Mul", "x", term), 0.5), ("Mul", ("Mul", "x", 0.5), term), ("Mul", "x", ("Mul", term, 0.5)), ("Div", ("Mul", "x", term), 2.0)]
 
 

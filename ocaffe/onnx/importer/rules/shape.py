@@ -1,4 +1,4 @@
-"""Operators that give the same values other axes, another order, or copies: Reshape and its kin, Transpose, Concat, Split, Slice, Gather, Tile, Pad."""
+"""Operators that give the same values other axes, another order, or copies: Reshape and its kin, Transpose, Concat, Microbatch, Slice, Gather, Tile, Pad."""
 from __future__ import annotations
 
 from collections.abc import Mapping

@@ -1,12 +1,12 @@
 /* Operands that may stand in memory in 16 bits (ocaffe/passes/bf16.py). A kernel that can read or write one so declares it with a type of its own, a define
    such as SOURCE_T, which is `float` or `bfloat`: bfloat16, the upper half of a float. It computes with floats.
 
-   SOURCE_T, GIVEN_T  what is read, and the second operand of two     RESULT_T  what is written, or added to     SIGN_T  gate.h     NORMAL_T  moments.h
+   SOURCE_T, GIVEN_T  what is read, and the second operand of two     RESULT_T  what is written, or added to     SIGN_T  fused_relu.h     NORMAL_T  channel_reduction.h
 
    GET(T, p), GET2, GET4     the value at p, a pointer to T, or two or four neighbours, the first at a multiple of as many; VGET4: at any place
    SET(T, p, v), SET2, SET4  the reverse, rounded to the nearest, ties to even; a NaN stays one */
-#ifndef OCAFFE_STORED_H
-#define OCAFFE_STORED_H
+#ifndef OCAFFE_BF16_OPERANDS_H
+#define OCAFFE_BF16_OPERANDS_H
 
 typedef ushort bfloat;
 typedef ushort2 bfloat2;
