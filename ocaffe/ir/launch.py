@@ -4,14 +4,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from enum import Enum
+from enum import Enum, IntEnum
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ocaffe.ir.tensor import Ref
 
-NO_ACTIVATION = (1.0, -math.inf, math.inf)  # scalars of an epilogue that does nothing: a ReLU's slope and bounds (kernels/epilogue.h)
+NO_ACTIVATION = (1.0, -math.inf, math.inf)  # slope, lower and upper bound of an epilogue that changes nothing (kernels/epilogue.h)
+
+
+SLOPE_ONLY = NO_ACTIVATION[:1]  # the same in kernels without bounds
+
+
 class Access(Enum):
     READ = "r"
     WRITE = "w"
@@ -26,7 +31,7 @@ class Operand:
 
 @dataclass(frozen=True)
 class Call:
-    """A launch brought to its final form: which function of which program, over how many work-items."""
+    """The final form of a launch: a function of a program, its arguments, and the number of work-items."""
 
     program: str  # kernel family (file) or, for generated text, the text itself
     function: str
@@ -37,26 +42,73 @@ class Call:
     generated: bool = False
 
 
-class Collects(NamedTuple):
-    """How a launch can collect sums of what it writes (kernels/channel_reduction.h): where their operands go in then, of how many parts, and whether it knows sums for
-    BatchNorm's backward pass, too."""
+class Bias(IntEnum):
+    """What the last read operand of a product is to its epilogue: the scalar `has_bias` of kernels/epilogue.h."""
 
-    place: int
+    NONE = 0
+    OFFSETS = 1  # one offset per channel
+    TABLE = 2  # offsets of all channels, then factors of all channels
+
+
+@dataclass(frozen=True)
+class EpilogueScalars:
+    """The scalars of a product's epilogue, as an operation passes them to `Recorder.launch` among `args`.
+
+    `activation`: NO_ACTIVATION, or its slope alone for kernels without bounds. `fusable`: passes may change these scalars.
+    """
+
+    has_bias: bool
+    accumulate: bool
+    activation: tuple[float, ...] = NO_ACTIVATION
+    fusable: bool = True
+
+
+class Epilogue(NamedTuple):
+    """Indices into `Call.scalars` of the epilogue's scalars, by name. `activation`: slope, or slope, lower and upper bound."""
+
+    bias: int
+    accumulate: int
+    activation: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class ReductionSlot:
+    """A place among the operands of a kernel that can write partial channel reductions of its result (kernels/channel_reduction.h).
+
+    An operation puts it into the `reads` of `Recorder.launch`, where the kernel declares REDUCTION_OPERANDS. `parts`: partial results per channel.
+    `gradients`: the kernel also supports the two sums of BatchNorm's backward pass. `index`: the operand's index; the recorder sets it.
+    """
+
     parts: int
     gradients: bool = True
+    index: int = -1
+
+
+class _ReluMaskSlot:
+    """The type of RELU_MASK."""
+
+
+# A place among the `reads` of `Recorder.launch` where the kernel declares SIGN: the mask of a fused ReLU backward (kernels/fused_relu.h).
+RELU_MASK = _ReluMaskSlot()
+Read = Ref | ReductionSlot | _ReluMaskSlot | None
+
+
+class CopyRegion(NamedTuple):
+    """The region of a copy: `size` entries along `axis`, from `source_start` of operand 0 to `target_start` of operand 1."""
+
+    axis: int
+    source_start: int
+    target_start: int
+    size: int
 
 
 @dataclass(eq=False)
 class Launch:
-    """One step of a schedule. Arguments of the kernel are the operands in order (buffer, offset, batch stride each), then the scalars.
+    """One step of a schedule. The kernel's arguments are the operands in order (buffer, offset, batch stride each), then the scalars.
 
-    `lower` turns a symbolic launch (an expression) into its call late, when views are known; else `call` is final from the start.
+    `lower` makes the call of a symbolic launch (an expression) when views, and with them strides, are known. Otherwise `call` is final.
     `inplace` lists pairs (i, j) of operands: operand j may be written into operand i's memory.
-    `side_effect`: running it twice differs from running it once (running statistics, counters); never replayed.
-    `epilogue`: what follows can be merged into this launch (ocaffe/passes/epilogue_fusion.py).
-    `gate`: the ReLU before it can be merged into this launch (ocaffe/passes/relu_backward_fusion.py, kernels/fused_relu.h).
-    `moments`: BatchNorm's sums can be merged into this launch (ocaffe/passes/channel_reduction_fusion.py).
-    `stored`: names of the operands, in order, that may be kept in 16 bits ("": floats alone), as kernels/bf16_operands.h declares them; what is not named is floats.
+    `side_effect`: running it twice differs from running it once (running statistics, counters); it is never recomputed.
     """
 
     layer: str
@@ -67,37 +119,50 @@ class Launch:
     inplace: tuple[tuple[int, int], ...] = ()
     side_effect: bool = False
     what: str = ""  # kernel name or expression, for people
-    epilogue: int | None = None  # index of NO_ACTIVATION in the scalars, or of its slope alone; before it whether the last read is a bias, and whether it adds
-    gate: int | None = None  # it can do a ReLU's backward pass on what it writes: where the operand of signs goes in then, or stands if it does
-    moments: Collects | None = None  # it can collect sums of what it writes
-    stored: tuple[str, ...] = ()  # which operands may be kept in 16 bits (ocaffe/passes/bf16.py)
-    cheap: bool = False  # pure, and one pass over memory: it may be run again instead of keeping what it writes
-    flops: int = 0  # floating point operations of the direct algorithm, where they are what takes the time
-    recomputed: bool = False  # in backward, what forward did already
-    copies: tuple[int, int, int, int] | None = None  # of a copy: axis, where it begins in operand 0 and in operand 1, size along the axis
-    prepacks_weights: bool = False  # makes of the weights what outlives the run (ocaffe/passes/prepacked_weights.py): left out while they stay the same
-    origin: Launch | None = None  # of a launch that an optimisation put in: the recorded one that it serves
+    epilogue: Epilogue | None = None  # passes may fuse an epilogue into this kernel (ocaffe/passes/epilogue_fusion.py)
+    relu_mask: int | None = None  # index of the mask operand: where it goes (passes/relu_backward_fusion.py), or where it is if `has_fused_relu`
+    reduction: ReductionSlot | None = None  # passes may fuse a channel reduction into this kernel (ocaffe/passes/channel_reduction_fusion.py)
+    bf16_operands: tuple[str, ...] = ()  # names in kernels/bf16_operands.h of the operands that may be bfloat16; "" or missing: float only
+    cheap: bool = False  # pure, one pass over memory: its result may be recomputed instead of kept
+    flops: int = 0  # floating point operations of the direct algorithm, for products
+    recomputed: bool = False  # a backward launch that repeats a forward launch
+    copy: CopyRegion | None = None  # of a copy
+    prepacks_weights: bool = False  # its results depend on weights alone and outlive the run (ocaffe/passes/prepacked_weights.py)
+    fused: tuple[str, ...] = ()  # kinds of fusion that passes applied to it, for people and for tests/zoo
+    origin: Launch | None = None  # the recorded launch that it derives from; required of every launch that a pass adds or replaces
 
     @property
     def has_fused_relu(self) -> bool:
-        """Whether a ReLU's backward pass was merged into this launch."""
+        """Whether a ReLU's backward pass was fused into this launch."""
         return self.call is not None and any(name == "FUSED_RELU" for name, _ in self.call.defines)
 
-    def merge(self, place: int, operand: Operand, *scalars: np.generic, stored: str = "", **defines: int | str) -> None:
-        """Make it a variant of its kernel that has one operand more, at `place`, and perhaps scalars, the last ones. `stored`: its name there, if any."""
-        if self.has_fused_relu and self.gate is not None and place <= self.gate:
-            self.gate += 1
+    def insert_operand(self, index: int, operand: Operand, *scalars: np.generic, bf16_name: str = "", **defines: int | str) -> None:
+        """Change to the kernel variant with one more operand at `index`, perhaps more defines, and perhaps more scalars at the end."""
+        if self.has_fused_relu and self.relu_mask is not None and index <= self.relu_mask:
+            self.relu_mask += 1
         self.define(*scalars, **defines)
-        names = (*self.stored, *[""] * (len(self.operands) - len(self.stored)))
-        self.stored = (*names[:place], stored, *names[place:])
-        self.operands = [*self.operands[:place], operand, *self.operands[place:]]
-        self.inplace = tuple((i + (i >= place), j + (j >= place)) for i, j in self.inplace)
+        names = (*self.bf16_operands, *[""] * (len(self.operands) - len(self.bf16_operands)))
+        self.bf16_operands = (*names[:index], bf16_name, *names[index:])
+        self.operands = [*self.operands[:index], operand, *self.operands[index:]]
+        self.inplace = tuple((i + (i >= index), j + (j >= index)) for i, j in self.inplace)
 
     def define(self, *scalars: np.generic, **defines: int | str) -> None:
-        """Make it a variant of its kernel with these defines, and perhaps more scalars."""
+        """Change to the kernel variant with these defines, and perhaps more scalars."""
         assert self.call is not None
         named = tuple(sorted({**dict(self.call.defines), **{name: str(value) for name, value in defines.items()}}.items()))
         self.call = replace(self.call, defines=named, scalars=(*self.call.scalars, *scalars))
+
+    def scalar(self, index: int) -> np.generic:
+        """One scalar of the call."""
+        assert self.call is not None
+        return self.call.scalars[index]
+
+    def set_scalar(self, index: int, value: np.generic) -> None:
+        """Replace one scalar of the call."""
+        assert self.call is not None
+        scalars = list(self.call.scalars)
+        scalars[index] = value
+        self.call = replace(self.call, scalars=tuple(scalars))
 
     def final(self) -> Call:
         if self.call is not None:

@@ -4,12 +4,26 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from ocaffe.ir.graph import Blob
-from ocaffe.ir.launch import Access, Call, Collects, Empty, HostCall, Launch, Measure, Operand
+from ocaffe.ir.launch import (
+    RELU_MASK,
+    Access,
+    Call,
+    Empty,
+    Epilogue,
+    EpilogueScalars,
+    HostCall,
+    Launch,
+    Measure,
+    Operand,
+    Read,
+    ReductionSlot,
+)  # fmt: skip
 from ocaffe.ir.target import Target
 from ocaffe.ir.tensor import FLOAT, Ref, Role, Shape
 
@@ -77,7 +91,7 @@ class Recorder:
         self,
         kernel: str,
         *,
-        reads: Sequence[Ref] = (),
+        reads: Sequence[Read] = (),
         writes: Sequence[Ref] = (),
         modifies: Sequence[Ref] = (),
         args: Sequence[Any] = (),
@@ -86,34 +100,38 @@ class Recorder:
         defines: Mapping[str, object] | None = None,
         inplace: Sequence[tuple[int, int]] = (),
         side_effect: bool = False,
-        epilogue: int | None = None,
-        gate: int | None = None,
-        moments: Collects | None = None,
         cheap: bool = False,
-        stored: Sequence[str] = (),
+        bf16_operands: Sequence[str] = (),
     ) -> None:
         """Record the call of `kernel` ("file.function" in ocaffe/kernels).
 
-        Kernel arguments: reads, writes, modifies, each as (pointer, ulong offset, ulong batch stride), then `args`: an int becomes an
-        OpenCL int, a float a float; pass numpy scalars for other types. `size`: work-items needed; with `local`, rounded up to a
-        multiple of it (the kernel checks bounds). `inplace`: (index of a read, index of a write) that may share memory. `epilogue`, `gate`,
-        `moments`, `cheap` and `stored`: see Launch.
+        Kernel arguments: reads, writes, modifies, each as (pointer, ulong offset, ulong batch stride), then `args`. An int becomes an
+        OpenCL int, a float a float; pass numpy scalars for other types. `size`: work-items; with `local` it is rounded up to a
+        multiple of it (the kernel checks bounds). `inplace`: (index of a read, index of a write) that may share memory.
+        `cheap`, `bf16_operands`: see Launch.
+
+        A kernel that passes may extend says where. `args` may hold EpilogueScalars. `reads` may hold a ReductionSlot and RELU_MASK at the
+        places where the kernel declares the optional operands; a None among them is skipped.
         """
+        refs, relu_mask, reduction = _without_slots(reads)
         if 0 in size:
-            self.empty(reads, writes, modifies, kernel)
+            self.empty(refs, writes, modifies, kernel)
             return
         family, function = kernel.split(".")
+        scalars, epilogue = _without_names(args)
         call = Call(
             family,
             function,
             tuple((name, str(value)) for name, value in sorted((defines or {}).items())),
-            tuple(scalar(arg) for arg in args),
+            scalars,
             tuple(int(n) for n in size),
             tuple(int(n) for n in local) if local is not None else None,
         )
-        pairs = tuple((i, len(reads) + j) for i, j in inplace)
-        operands = self.operands(reads, writes, modifies)
-        self.add(Launch(self.layer, self.phase, operands, call, None, pairs, side_effect, kernel, epilogue, gate, moments, tuple(stored), cheap))
+        pairs = tuple((i, len(refs) + j) for i, j in inplace)
+        self.add(Launch(
+            self.layer, self.phase, self.operands(refs, writes, modifies), call, inplace=pairs, side_effect=side_effect, what=kernel,
+            epilogue=epilogue, relu_mask=relu_mask, reduction=reduction, bf16_operands=tuple(bf16_operands), cheap=cheap,
+        ))  # fmt: skip
 
     @contextmanager
     def counted(self, flops: int) -> Iterator[None]:
@@ -205,6 +223,36 @@ class Recorder:
     def key(self, what: str = "") -> tuple[np.uint32, np.uint32]:
         """The Philox key of the current layer: seed and layer name (DESIGN §3)."""
         return np.uint32(self.seed & 0xFFFFFFFF), np.uint32(zlib.crc32(f"{self.layer}/{what}".encode()) ^ (self.seed >> 32 & 0xFFFFFFFF))
+
+
+def _without_slots(reads: Sequence[Read]) -> tuple[list[Ref], int | None, ReductionSlot | None]:
+    """The Refs among `reads`; the index at which a mask operand may be inserted; the slot of a channel reduction with its index."""
+    refs: list[Ref] = []
+    mask: int | None = None
+    reduction: ReductionSlot | None = None
+    for read in reads:
+        if isinstance(read, Ref):
+            refs.append(read)
+        elif isinstance(read, ReductionSlot):
+            reduction = replace(read, index=len(refs))
+        elif read is RELU_MASK:
+            mask = len(refs)
+    return refs, mask, reduction
+
+
+def _without_names(args: Sequence[Any]) -> tuple[tuple[np.generic, ...], Epilogue | None]:
+    """Kernel scalars, and the indices of those that belong to a fusable epilogue."""
+    scalars: list[np.generic] = []
+    epilogue: Epilogue | None = None
+    for arg in args:
+        if not isinstance(arg, EpilogueScalars):
+            scalars.append(scalar(arg))
+            continue
+        first = len(scalars)
+        scalars += [scalar(bool(arg.has_bias)), scalar(bool(arg.accumulate)), *(np.float32(value) for value in arg.activation)]
+        if arg.fusable:
+            epilogue = Epilogue(first, first + 1, tuple(range(first + 2, len(scalars))))
+    return tuple(scalars), epilogue
 
 
 def scalar(value: Any) -> np.generic:

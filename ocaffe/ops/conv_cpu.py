@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import gcd
 
-from ocaffe.ir.launch import NO_ACTIVATION
+from ocaffe.ir.launch import EpilogueScalars
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref
 from ocaffe.ops import conv_pointwise_cpu, gemm_cpu, winograd_cpu
@@ -88,7 +88,7 @@ def _multiply(
     panels = ceil(g.batch * g.positions, WIDE * columns(defines))
     block = even(g.group_outputs, ceil(g.group_outputs, share_out(rec, panels * g.group, ceil(g.group_outputs, OUTPUTS))), defines["MR"])
     packed = pack(rec, g, w, defines["MR"], g.group_outputs, g.group_outputs, g.depth, steps)
-    args = [*_sizes(g), block, bias is not None, rec.accumulates(y), *NO_ACTIVATION]
+    args = [*_sizes(g), block, EpilogueScalars(bias is not None, rec.accumulates(y))]
     rec.launch(
         "conv_cpu.forward",
         reads=[x, packed, bias or packed],
@@ -97,7 +97,6 @@ def _multiply(
         size=(panels, ceil(g.group_outputs, block), g.group),
         local=ONE,
         defines=defines,
-        epilogue=len(args) - len(NO_ACTIVATION),
     )
 
 

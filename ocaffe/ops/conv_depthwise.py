@@ -3,9 +3,10 @@ conv_narrow_cpu.py)."""
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
-from ocaffe.ir.launch import NO_ACTIVATION, Collects
+from ocaffe.ir.launch import NO_ACTIVATION, RELU_MASK, SLOPE_ONLY, EpilogueScalars, Read, ReductionSlot
 from ocaffe.ir.recorder import MAX_COMPLETION_COUNTERS, Recorder
 from ocaffe.ir.tensor import Ref
 from ocaffe.ops import conv_narrow_cpu
@@ -41,9 +42,9 @@ def forward(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y:
     if rec.target.is_cpu and conv_narrow_cpu.wins(rec, g):
         conv_narrow_cpu.forward(rec, g, x, w, bias, y)
         return
-    args = [bias is not None, rec.accumulates(y), *_no_activation(rec)]
+    epilogue = EpilogueScalars(bias is not None, rec.accumulates(y), _no_activation(rec))
     if rec.target.is_cpu:
-        _by_plane(rec, g, "forward", [x, w, w if bias is None else bias], y, args, g.out, (1, 1), g.num_output)
+        _by_plane(rec, g, "forward", [x, w, w if bias is None else bias], y, epilogue, g.out, (1, 1), g.num_output)
         return
     strips, columns = strip_counts((g.out[1], g.out[2]), (1, 1))
     pieces = -(-strips * columns // STRIP_GROUP)  # of a plane; or planes that share a group
@@ -51,15 +52,13 @@ def forward(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y:
     items = -(-strips * columns // pieces) * together
     rec.launch(
         "conv_depthwise_gpu.forward",
-        reads=[x, w, w if bias is None else bias],
+        reads=[x, w, ReductionSlot(g.batch * pieces, gradients=False), w if bias is None else bias],
         writes=[y],
-        args=[*_sizes(g), strips, pieces, together, *args],
-        stored=STORED,
+        args=[*_sizes(g), strips, pieces, together, epilogue],
+        bf16_operands=STORED,
         size=(-(-g.num_output // together) * pieces * items, g.batch),
         local=(items, 1),
         defines=_defines(rec, g),
-        epilogue=12,
-        moments=Collects(2, g.batch * pieces, gradients=False),
     )
 
 
@@ -68,9 +67,9 @@ def backward_data(rec: Recorder, g: ConvGeometry, dy: Ref, w: Ref, dx: Ref, bias
     if rec.target.is_cpu and conv_narrow_cpu.wins(rec, g):
         conv_narrow_cpu.backward_data(rec, g, dy, w, dx, bias)
         return
-    args = [bias is not None, rec.accumulates(dx), *_no_activation(rec)]
-    gate = None if rec.target.is_cpu else 2
-    _by_plane(rec, g, "backward_data", [dy, w, w if bias is None else bias], dx, args, g.size, g.stride[1:], g.channels, gate)
+    epilogue = EpilogueScalars(bias is not None, rec.accumulates(dx), _no_activation(rec))
+    reads = [dy, w, None if rec.target.is_cpu else RELU_MASK, w if bias is None else bias]
+    _by_plane(rec, g, "backward_data", reads, dx, epilogue, g.size, g.stride[1:], g.channels)
 
 
 def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref) -> None:
@@ -92,7 +91,7 @@ def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref) ->
         reads=[x, dy, *([rec.completion_counters.view((items,))] if meets else [])],
         writes=[to, *([rec.scratch("slices", (items, slices, g.taps))] if meets else [])],
         args=[*_sizes(g), each, part, once and rec.accumulates(dw)],
-        stored=("SOURCE", "GIVEN"),
+        bf16_operands=("SOURCE", "GIVEN"),
         size=(items * group, slices, 1),
         local=(group, 1, 1),
         defines=_defines(rec, g) | ({"DEVICE_FENCE": rec.target.device_fence} if meets else {}),
@@ -105,13 +104,12 @@ def _by_plane(
     rec: Recorder,
     g: ConvGeometry,
     kernel: str,
-    reads: list[Ref],
+    reads: Sequence[Read],
     to: Ref,
-    args: list[float],
+    epilogue: EpilogueScalars,
     size: tuple[int, ...],
     step: tuple[int, ...],
     channels: int,
-    gate: int | None = None,
 ) -> None:
     """A kernel over the planes of its result, of `size`: a work-item per strip on GPUs, per several whole planes on CPUs."""
     if rec.target.is_cpu:
@@ -124,19 +122,17 @@ def _by_plane(
         f"{_family(rec)}.{kernel}",
         reads=reads,
         writes=[to],
-        args=[*_sizes(g), each, *args],
-        stored=STORED,
+        args=[*_sizes(g), each, epilogue],
+        bf16_operands=STORED,
         size=items,
         local=local,
         defines=_defines(rec, g),
-        epilogue=10,
-        gate=gate,
     )
 
 
 def _no_activation(rec: Recorder) -> tuple[float, ...]:
     """Scalars of the epilogue; the kernels for GPUs know slopes alone."""
-    return NO_ACTIVATION if rec.target.is_cpu else NO_ACTIVATION[:1]
+    return NO_ACTIVATION if rec.target.is_cpu else SLOPE_ONLY
 
 
 def _planes_each(rec: Recorder, g: ConvGeometry, pixels: int, channels: int) -> int:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from ocaffe.ir.launch import Collects
+from ocaffe.ir.launch import RELU_MASK, SLOPE_ONLY, EpilogueScalars, ReductionSlot
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref
 from ocaffe.ir.tuned import Problem
@@ -43,20 +43,21 @@ def forward(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y:
     part, splits = _split_channels(g.group_channels, g, choice)
     tile = replace(choice.tile, levels=levels(g, choice.tile, "forward", choice.splits))
     size = work_items(tile, g.group_outputs, g.batch * g.positions, g.group * splits)
-    meeting = _meeting(rec, tile, size, splits)
-    once = splits == 1 or bool(meeting.parts)
+    last_block = _last_block(rec, tile, size, splits)
+    once = splits == 1 or bool(last_block.parts)
     to = y if once else rec.scratch("splits", (splits, y.count))
     rec.launch(
         "conv_gpu.forward",
-        reads=[x, w, *meeting.arrived, bias if bias is not None and once else w],
-        writes=[to, *meeting.parts],
-        args=[*sizes(g), part, splits, bias is not None and once, once and rec.accumulates(y), 1.0],
-        stored=_stored(meeting, once),
+        reads=[
+            x, w, ReductionSlot(-(-g.batch * g.positions // tile.columns)) if once else None,
+            *last_block.counters, bias if bias is not None and once else w,
+        ],
+        writes=[to, *last_block.parts],
+        args=[*sizes(g), part, splits, EpilogueScalars(bias is not None and once, once and rec.accumulates(y), SLOPE_ONLY, fusable=once)],
+        bf16_operands=_stored(last_block, once),
         size=size,
         local=(tile.items, 1, 1),
-        defines={**gather_defines(g, tile), **meeting.defines},
-        epilogue=14 if once else None,
-        moments=Collects(2, -(-g.batch * g.positions // tile.columns)) if once else None,
+        defines={**gather_defines(g, tile), **last_block.defines},
     )
     if not once:
         sum_splits(rec, "conv_gpu", gather_defines(g, tile), to, bias, y, samples=g.batch, inner=g.positions, mergeable=True)
@@ -78,21 +79,21 @@ def backward_data(
     part, splits = _split_channels(g.group_outputs, g, choice)
     tile = replace(choice.tile, levels=levels(g, choice.tile, "backward_data", choice.splits))
     size = work_items(tile, g.group_channels, phase_columns(g), g.group * splits, phases(g))
-    meeting = _meeting(rec, tile, size, splits)
-    once = splits == 1 or bool(meeting.parts)
+    last_block = _last_block(rec, tile, size, splits)
+    once = splits == 1 or bool(last_block.parts)
     to = dx if once else rec.scratch("splits", (splits, dx.count))
     rec.launch(
         "conv_gpu.backward_data",
-        reads=[dy, w, *meeting.arrived, bias if bias is not None and once else w],
-        writes=[to, *meeting.parts],
-        args=[*sizes(g), part, splits, bias is not None and once, once and rec.accumulates(dx), 1.0],
-        stored=_stored(meeting, once),
+        reads=[
+            dy, w, ReductionSlot(-(-phase_columns(g) // tile.columns)) if once and max(g.stride) == 1 else None,
+            RELU_MASK if once and gates(g) else None, *last_block.counters, bias if bias is not None and once else w,
+        ],
+        writes=[to, *last_block.parts],
+        args=[*sizes(g), part, splits, EpilogueScalars(bias is not None and once, once and rec.accumulates(dx), SLOPE_ONLY, fusable=once)],
+        bf16_operands=_stored(last_block, once),
         size=size,
         local=(tile.items, 1, 1),
-        defines={**gather_defines(g, tile), **meeting.defines},
-        epilogue=14 if once else None,
-        gate=2 if once and gates(g) else None,
-        moments=Collects(2, -(-phase_columns(g) // tile.columns)) if once and max(g.stride) == 1 else None,
+        defines={**gather_defines(g, tile), **last_block.defines},
     )
     if not once:
         sum_splits(rec, "conv_gpu", gather_defines(g, tile), to, bias, dx, samples=g.batch, inner=g.pixels, mergeable=True)
@@ -113,18 +114,18 @@ def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref, ch
     tile = choice.tile
     part, splits = parts_of_depth(depth, choice)
     size = work_items(tile, g.group_outputs, g.depth, g.group * splits)
-    meeting = _meeting(rec, tile, size, splits)
-    once = splits == 1 or bool(meeting.parts)
+    last_block = _last_block(rec, tile, size, splits)
+    once = splits == 1 or bool(last_block.parts)
     to = dw if once else rec.scratch("splits", (splits, dw.count))
     rec.launch(
         "conv_gpu.backward_filter",
-        reads=[x, dy, *meeting.arrived],
-        writes=[to, *meeting.parts],
+        reads=[x, dy, *last_block.counters],
+        writes=[to, *last_block.parts],
         args=[*sizes(g), part, once and rec.accumulates(dw)],
-        stored=("SOURCE", "GIVEN"),
+        bf16_operands=("SOURCE", "GIVEN"),
         size=size,
         local=(tile.items, 1, 1),
-        defines={**defines(g, tile), **meeting.defines},
+        defines={**defines(g, tile), **last_block.defines},
     )
     if not once:
         sum_splits(rec, "conv_gpu", defines(g, tile), to, None, dw)
@@ -234,11 +235,11 @@ def _split_channels(channels: int, g: ConvGeometry, choice: Choice) -> tuple[int
     return part, -(-channels // part)
 
 
-def _meeting(rec: Recorder, tile: Tile, size: tuple[int, int, int], splits: int) -> LastBlock:
+def _last_block(rec: Recorder, tile: Tile, size: tuple[int, int, int], splits: int) -> LastBlock:
     """Of a launch of `size` work-items."""
     return LastBlock.of(rec, tile, splits, math.prod(size) // (tile.items * splits))
 
 
-def _stored(meeting: LastBlock, once: bool) -> tuple[str, ...]:
+def _stored(last_block: LastBlock, once: bool) -> tuple[str, ...]:
     """What forward and backward_data may find or leave in 16 bits; parts of sums are floats."""
-    return ("SOURCE", "", *[""] * len(meeting.arrived), "", "RESULT" if once else "")
+    return ("SOURCE", "", *[""] * len(last_block.counters), "", "RESULT" if once else "")

@@ -1,7 +1,7 @@
 """Depthwise convolution whose outputs are narrower than a vector, on CPU runtimes (kernels/conv_narrow_cpu.cl)."""
 from __future__ import annotations
 
-from ocaffe.ir.launch import NO_ACTIVATION
+from ocaffe.ir.launch import EpilogueScalars
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref
 from ocaffe.ops.conv_geometry import ConvGeometry
@@ -57,7 +57,7 @@ def _by_block(rec: Recorder, g: ConvGeometry, kernel: str, reads: list[Ref], to:
     blocks = ceil(lines, rows)
     pixels = _room(g, rows, back)[1]
     each = max(1, min(EACH // pixels, g.batch * groups * blocks // busy))
-    args = [*_sizes(g), rows, each, has_bias, rec.accumulates(to), *NO_ACTIVATION]
+    args = [*_sizes(g), rows, each, EpilogueScalars(has_bias, rec.accumulates(to))]
     rec.launch(
         f"conv_narrow_cpu.{kernel}",
         reads=reads,
@@ -66,7 +66,6 @@ def _by_block(rec: Recorder, g: ConvGeometry, kernel: str, reads: list[Ref], to:
         size=(blocks, ceil(groups, each), g.batch),
         local=ONE,
         defines=_defines(rec, g),
-        epilogue=len(args) - len(NO_ACTIVATION),
     )
 
 

@@ -5,7 +5,7 @@ import functools
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from ocaffe.ir.launch import Collects
+from ocaffe.ir.launch import RELU_MASK, SLOPE_ONLY, EpilogueScalars, ReductionSlot
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref
 from ocaffe.ops.conv_window import gates, sizes, window
@@ -106,7 +106,7 @@ def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref, ch
         reads=[x, dy],
         writes=[to],
         args=[*sizes(g), part, once and rec.accumulates(dw)],
-        stored=("SOURCE", "GIVEN"),
+        bf16_operands=("SOURCE", "GIVEN"),
         size=(-(-g.group_channels // _channels(tile)) * tile.items, -(-g.group_outputs // tile.rows), g.group * splits),
         local=(tile.items, 1, 1),
         defines=defines,
@@ -129,16 +129,13 @@ def _gather(rec: Recorder, g: ConvGeometry, direction: str, source: Ref, w: Ref,
     columns = g.batch * _rectangles(_result(g, direction), shape)
     rec.launch(
         f"conv_patch_mma.{direction}",
-        reads=[source, packed, bias if bias is not None else packed],
+        reads=[source, packed, ReductionSlot(columns), RELU_MASK if back and gates(g) else None, bias if bias is not None else packed],
         writes=[target],
-        args=[*sizes(g), bias is not None, rec.accumulates(target), 1.0],
-        stored=("SOURCE", "", "", "RESULT"),
+        args=[*sizes(g), EpilogueScalars(bias is not None, rec.accumulates(target), SLOPE_ONLY)],
+        bf16_operands=("SOURCE", "", "", "RESULT"),
         size=(columns * tile.items, -(-rows // tile.rows), g.group),
         local=(tile.items, 1, 1),
         defines=defines,
-        epilogue=12,
-        gate=2 if back and gates(g) else None,
-        moments=Collects(2, columns),
     )
 
 

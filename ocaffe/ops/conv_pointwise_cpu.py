@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ocaffe.ir.launch import NO_ACTIVATION
+from ocaffe.ir.launch import EpilogueScalars
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref
 from ocaffe.ops import gemm_cpu
@@ -34,7 +34,7 @@ def multiply(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y
     share = ceil(parts, ITEMS * rec.target.compute_units)
     block = even(g.group_outputs, ceil(g.group_outputs, share_out(rec, ceil(parts, share) * g.group, blocks)), defines["MR"])
     packed = pack(rec, g, w, defines["MR"], g.group_outputs, g.group_outputs, g.depth, steps)
-    args = [*_sizes(g), deep, wide * columns(defines), near * columns(defines), share, block, bias is not None, rec.accumulates(y), *NO_ACTIVATION]
+    args = [*_sizes(g), deep, wide * columns(defines), near * columns(defines), share, block, EpilogueScalars(bias is not None, rec.accumulates(y))]
     rec.launch(
         "conv_pointwise_cpu.forward",
         reads=[x, packed, bias or packed],
@@ -43,7 +43,6 @@ def multiply(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y
         size=(ceil(parts, share), ceil(g.group_outputs, block), g.group),
         local=ONE,
         defines=defines,
-        epilogue=len(args) - len(NO_ACTIVATION),
     )
 
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ocaffe.ir.launch import Collects
+from ocaffe.ir.launch import RELU_MASK, SLOPE_ONLY, EpilogueScalars, ReductionSlot
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref
 from ocaffe.ops.conv_geometry import ConvGeometry
@@ -46,7 +46,7 @@ def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref, ch
         reads=[x, dy],
         writes=[to],
         args=[*sizes(g), part, once and rec.accumulates(dw)],
-        stored=("SOURCE", "GIVEN"),
+        bf16_operands=("SOURCE", "GIVEN"),
         size=work_items(tile, g.group_outputs, g.group_channels, g.group * splits),
         local=(tile.items, 1, 1),
         defines=defines,
@@ -69,16 +69,16 @@ def _gather(
     to = target if once else rec.scratch("splits", (splits, target.count))
     rec.launch(
         f"conv_pointwise_mma.{direction}",
-        reads=[source, packed, bias if bias is not None and once else packed],
+        reads=[
+            source, packed, ReductionSlot(-(-columns // tile.columns), gradients=False) if once else None,
+            RELU_MASK if once and back and gates(g) else None, bias if bias is not None and once else packed,
+        ],
         writes=[to],
-        args=[*sizes(g), part, splits, bias is not None and once, once and rec.accumulates(target), 1.0],
-        stored=("SOURCE", "", "", "RESULT" if once else ""),
+        args=[*sizes(g), part, splits, EpilogueScalars(bias is not None and once, once and rec.accumulates(target), SLOPE_ONLY, fusable=once)],
+        bf16_operands=("SOURCE", "", "", "RESULT" if once else ""),
         size=work_items(tile, rows, columns, g.group * splits),
         local=(tile.items, 1, 1),
         defines=defines,
-        epilogue=14 if once else None,
-        gate=2 if once and back and gates(g) else None,
-        moments=Collects(2, -(-columns // tile.columns), gradients=False) if once else None,
     )
     if not once:
         sum_splits(rec, "conv_pointwise_mma", defines, to, bias, target, samples=g.batch, inner=g.positions, mergeable=True)

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import math
 
+from ocaffe.ir.launch import CopyRegion
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref
 
@@ -33,4 +34,4 @@ def copy(rec: Recorder, x: Ref, y: Ref, axis: int, size: int, *, x_start: int = 
         size=(blocks * -(-count // piece), samples),
         local=(1, 1) if rec.target.is_cpu else (GPU_GROUP, 1),
     )
-    rec.launches[-1].copies = (axis, x_start, y_start, size)
+    rec.launches[-1].copy = CopyRegion(axis, x_start, y_start, size)

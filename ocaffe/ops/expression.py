@@ -180,6 +180,9 @@ def _reduce_nothing(
     )
 
 
+_COPY, _SUM = parse("y0 = x0").terms, parse("v0 = x0").terms
+
+
 @dataclass(frozen=True)
 class Pointwise:
     """What a pointwise launch computes, before strides are known. `places[i]`: the axis of the domain on which read i begins; None: all of it."""
@@ -200,6 +203,11 @@ class Pointwise:
     @cached_property
     def formula(self) -> Formula:
         return parse(self.text)
+
+    @property
+    def is_plain_copy(self) -> bool:
+        """Whether it copies its only read to its only write."""
+        return self.counts == (1, 1, 0) and self.formula.terms == _COPY
 
     def check(self) -> None:
         _check(self.text, self.formula, _names("x", self.counts[0]) | _names("m", self.counts[2]) | {"uniform"} | dict(self.scalars).keys())
@@ -336,6 +344,15 @@ class Reduce:
     target: Target
     chunks: int
     last_block: bool = False
+
+    @cached_property
+    def formula(self) -> Formula:
+        return parse(self.text)
+
+    @property
+    def is_plain_sum(self) -> bool:
+        """Whether it sums its first read and nothing else."""
+        return self.op == "sum" and self.formula.terms == _SUM
 
     def check(self) -> None:
         assert self.op in IDENTITY, self.op

@@ -10,9 +10,9 @@ than its float16 one), so the text is translated to explicit vector code, where 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 _UNARY = "fabs exp exp2 expm1 log log2 log1p sqrt rsqrt sin cos tanh erf floor ceil rint trunc sign"
 _BINARY = "fmin fmax pow fmod copysign"
@@ -53,6 +53,17 @@ class Formula:
             seen.add(name)
         return frozenset(result - CONSTANTS)
 
+    @cached_property
+    def terms(self) -> dict[str, Node]:
+        """The final term of each assigned name over the inputs alone: earlier assignments are substituted.
+
+        Two texts that differ in the names or in the order of their local variables give equal terms.
+        """
+        found: dict[str, Node] = {}
+        for name, term in self.statements:
+            found[name] = substituted(term, lambda node: found.get(node.text) if node.op == "name" else None)
+        return found
+
     def code(self, width: int, outputs: Mapping[str, str] | frozenset[str] = frozenset()) -> list[str]:
         """C statements for vectors of `width` floats (1: scalars). Names in `outputs` are declared elsewhere, other assigned ones here."""
         declared = set(outputs)
@@ -62,6 +73,32 @@ class Formula:
             declared.add(name)
             lines.append(f"{prefix}{variable(name)} = {_Writer(width).number(term)};")
         return lines
+
+
+def substituted(node: Node, replacement: Callable[[Node], Node | None]) -> Node:
+    """The term with every subterm for which `replacement` returns one replaced, outermost first."""
+    found = replacement(node)
+    if found is not None:
+        return found
+    return Node(node.op, tuple(substituted(arg, replacement) for arg in node.args), node.text)
+
+
+def plain_text(node: Node) -> str | None:
+    """A term of names, integers, comparisons, && || and `?:` as text that means the same in C; None for any other term."""
+    return _plain(node, 0)
+
+
+def _plain(node: Node, level: int) -> str | None:
+    if node.op in ("name", "number"):
+        return node.text if re.fullmatch(r"[a-z_0-9]+", node.text) else None
+    if node.op == "?:":
+        condition, yes, no = _plain(node.args[0], 1), _plain(node.args[1], 0), _plain(node.args[2], 0)
+        return None if level or condition is None or yes is None or no is None else f"{condition} ? {yes} : {no}"
+    own = next((index for index, operators in enumerate(_LEVELS[:4], 1) if node.op in operators), None)
+    if own is None or own < level:
+        return None
+    left, right = _plain(node.args[0], own), _plain(node.args[1], own + 1)
+    return None if left is None or right is None else f"{left} {node.op} {right}"
 
 
 def variable(name: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from ocaffe.ir.launch import NO_ACTIVATION
+from ocaffe.ir.launch import EpilogueScalars
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.target import Target
 from ocaffe.ir.tensor import Ref
@@ -45,7 +45,7 @@ def record(rec: Recorder, a: Ref, b: Ref, c: Ref, trans_a: bool, trans_b: bool, 
     problem = Problem("gemm", (m, n, k, int(trans_a), int(trans_b)), rec.target.math)
     deep, wide = rec.target.tuned.choose(problem, _blocks(rec, defines["KC"], k, panels_a, panels_c, trans_b))
     rows = _rows_each(rec, panels_a, panels_c, wide)
-    args = [m, n, k, trans_b, deep, wide, rows * defines["MR"], bias is not None, rec.accumulates(c), *NO_ACTIVATION]
+    args = [m, n, k, trans_b, deep, wide, rows * defines["MR"], EpilogueScalars(bias is not None, rec.accumulates(c))]
     rec.launch(
         "gemm_cpu.gemm",
         reads=[packed, b, bias or packed],
@@ -54,7 +54,6 @@ def record(rec: Recorder, a: Ref, b: Ref, c: Ref, trans_a: bool, trans_b: bool, 
         size=(ceil(panels_c, wide), ceil(panels_a, rows), 1),
         local=ONE,
         defines=defines,
-        epilogue=len(args) - len(NO_ACTIVATION),
     )
 
 
@@ -76,7 +75,7 @@ def _few(rec: Recorder, a: Ref, b: Ref, c: Ref, bias: Ref | None) -> None:
     """Few rows of a against a transposed b: nothing is packed, b is read once, as it lies (kernels/gemm_few_cpu.cl)."""
     (m, k), n = a.shape, b.shape[0]
     share = ceil(ceil(n, share_out(rec, 1, ceil(m * n * k, MIN_ITEM_MULTIPLY_ADDS))), SIDE) * SIDE
-    args = [m, n, k, share, bias is not None, rec.accumulates(c), *NO_ACTIVATION]
+    args = [m, n, k, share, EpilogueScalars(bias is not None, rec.accumulates(c))]
     rec.launch(
         "gemm_few_cpu.few",
         reads=[a, b, bias or a],
@@ -85,7 +84,6 @@ def _few(rec: Recorder, a: Ref, b: Ref, c: Ref, bias: Ref | None) -> None:
         size=(ceil(n, share), 1, 1),
         local=ONE,
         defines={"V": tile(rec.target)["V"], "ROWS": min(m, 4)},
-        epilogue=len(args) - len(NO_ACTIVATION),
     )
 
 

@@ -5,6 +5,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from ocaffe.ir.launch import RELU_MASK, SLOPE_ONLY, EpilogueScalars, Read
 from ocaffe.ir.recorder import MAX_COMPLETION_COUNTERS, Recorder
 from ocaffe.ir.target import Target
 from ocaffe.ir.tensor import FLOAT, Ref, Role
@@ -268,13 +269,13 @@ def record(
         problem = Problem("gemm", (rows, columns, depth, int(trans_a), int(trans_b)), rec.target.math)
         choice = rec.target.tuned.choose(problem, ranked(rec.target, tiles_for(rec.target), rows, columns, depth))
     part, splits = parts_of_depth(depth, choice)
-    meeting = LastBlock.of(rec, choice.tile, splits, -(-rows // choice.tile.rows) * -(-columns // choice.tile.columns))
-    last = splits == 1 or bool(meeting.parts)
+    last_block = LastBlock.of(rec, choice.tile, splits, -(-rows // choice.tile.rows) * -(-columns // choice.tile.columns))
+    last = splits == 1 or bool(last_block.parts)
     to = c if last else rec.scratch("splits", (splits * rows, columns))
-    reads, writes = [a, b, *meeting.arrived, a if bias is None or not last else bias], [to, *meeting.parts]
+    reads, writes = [a, b, RELU_MASK if last else None, *last_block.counters, a if bias is None or not last else bias], [to, *last_block.parts]
     family, defines, layout = _program(rec.target, choice.tile, a, b, trans_a, trans_b)
-    _launch(rec, family, choice.tile, {**defines, **meeting.defines}, reads, writes, (rows, columns, depth, part), 1, splits,
-            [*layout, bias is not None and last, last and rec.accumulates(c), 1.0], epilogue=last)  # fmt: skip
+    _launch(rec, family, choice.tile, {**defines, **last_block.defines}, reads, writes, (rows, columns, depth, part), 1, splits,
+            [*layout, EpilogueScalars(bias is not None and last, last and rec.accumulates(c), SLOPE_ONLY, fusable=last)])  # fmt: skip
     if not last:
         parts = to.view((splits, rows * columns))
         sum_splits(rec, family, defines, parts, bias, c, samples=rows, mergeable=True)
@@ -292,7 +293,7 @@ def batched(
     part, _ = parts_of_depth(depth, choice)
     family, defines, layout = _program(rec.target, choice.tile, a, b, trans_a, trans_b)
     reads, writes, modifies = [a, b, a], [] if add else [c], [c] if add else []
-    _launch(rec, family, choice.tile, defines, reads, writes, (rows, columns, depth, part), batches, choice.splits, [*layout, False, add, 1.0],
+    _launch(rec, family, choice.tile, defines, reads, writes, (rows, columns, depth, part), batches, choice.splits, [*layout, EpilogueScalars(False, add, SLOPE_ONLY, fusable=False)],
             modifies=modifies)  # fmt: skip
 
 
@@ -316,8 +317,8 @@ def _program(target: Target, tile: Tile, a: Ref, b: Ref, trans_a: bool, trans_b:
 
 
 def _launch(
-    rec: Recorder, family: str, tile: Tile, defines: Mapping[str, int | str], reads: list[Ref], writes: list[Ref], shape: tuple[int, int, int, int],
-    batches: int, splits: int, args: list[float], *, modifies: Sequence[Ref] = (), epilogue: bool = False,
+    rec: Recorder, family: str, tile: Tile, defines: Mapping[str, int | str], reads: Sequence[Read], writes: list[Ref], shape: tuple[int, int, int, int],
+    batches: int, splits: int, args: list[int | EpilogueScalars], *, modifies: Sequence[Ref] = (),
 ) -> None:  # fmt: skip
     rows, columns, _, _ = shape
     rec.launch(
@@ -329,8 +330,6 @@ def _launch(
         size=work_items(tile, rows, columns, batches * splits),
         local=(tile.items, 1, 1),
         defines=defines,
-        epilogue=len(shape) + len(args) if epilogue else None,
-        gate=2 if epilogue else None,
     )
 
 
@@ -357,7 +356,7 @@ def joins(target: Target, tile: Tile, splits: int, tiles: int) -> bool:
 class LastBlock:
     """What a product whose groups meet needs beyond others: operands COMPLETION_COUNTER_OPERAND and PARTS, and the define. All empty where they do not (`joins`)."""
 
-    arrived: list[Ref]
+    counters: list[Ref]
     parts: list[Ref]
     defines: dict[str, str]
 
@@ -387,13 +386,11 @@ def sum_splits(
     splits, results = parts.shape
     rec.launch(
         f"{family}.split_sum",
-        reads=[parts, parts if bias is None else bias],
+        reads=[parts, RELU_MASK if mergeable else None, parts if bias is None else bias],
         writes=[y],
-        args=[splits, samples, results // samples, inner, bias is not None, rec.accumulates(y), 1.0],
-        stored=("", "", "RESULT"),
+        args=[splits, samples, results // samples, inner, EpilogueScalars(bias is not None, rec.accumulates(y), SLOPE_ONLY, fusable=mergeable)],
+        bf16_operands=("", "", "RESULT"),
         size=(results,),
         local=(SUM_ITEMS,),
         defines=defines,
-        epilogue=6 if mergeable else None,
-        gate=1 if mergeable else None,
     )

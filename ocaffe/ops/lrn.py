@@ -4,6 +4,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from ocaffe.ir.launch import RELU_MASK
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref
 from ocaffe.ops.pooling import rows_of_item
@@ -47,7 +48,7 @@ class Response:
         plane = height * width
         size: tuple[int, ...]
         local: tuple[int, ...]
-        gate = None
+        mask = None
         if rec.target.is_cpu:
             spans = -(-CPU_ITEMS * rec.target.compute_units // samples)
             part, chunk = min(LONGEST_SPAN, -(-plane // spans // 16) * 16), channels
@@ -55,18 +56,17 @@ class Response:
         else:
             part = chunk = self._chunk(rec, samples * plane, channels)
             family, size, local = "lrn", (plane, -(-channels // chunk), samples), (GPU_GROUP, 1, 1)
-            gate = len(reads) if function == "backward" else None
+            mask = RELU_MASK if function == "backward" else None
         rec.launch(
             f"{family}.{function}",
-            reads=reads,
+            reads=[*reads, mask],
             writes=[write],
             args=[channels, plane, part, self.alpha / self.size, self.k, self.beta, *args],
             size=size,
             local=local,
             defines=self._defines,
             inplace=[(inplace, 0)] if chunk >= channels else [],
-            gate=gate,
-            stored=() if rec.target.is_cpu else (*("SOURCE", "GIVEN")[: len(reads)], "RESULT"),
+            bf16_operands=() if rec.target.is_cpu else (*("SOURCE", "GIVEN")[: len(reads)], "RESULT"),
         )
 
     @staticmethod

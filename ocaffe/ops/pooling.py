@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ocaffe.ir.launch import Launch
+from ocaffe.ir.launch import RELU_MASK, Launch
 from ocaffe.ir.recorder import STEP, Recorder
 from ocaffe.ir.target import Target
 from ocaffe.ir.tensor import Ref
@@ -132,10 +132,10 @@ class Pool:
             family, defines = "pooling", self._defines()
             count = planes * math.prod(size_over)
             size, geometry = (count, samples), [count, *self.image, *self.outputs]
-        gate = len(reads) if function == "backward" and family in FUSED_RELU_FAMILIES else None
+        mask = RELU_MASK if function == "backward" and family in FUSED_RELU_FAMILIES else None
         rec.launch(
-            f"{family}.{function}", reads=reads, writes=writes, args=[*geometry, *args], size=size, local=local, defines=defines, gate=gate, cheap=forward,
-            stored=("SOURCE", *[""] * (len(reads) - 1), "RESULT") if family in FUSED_RELU_FAMILIES and function != "mask" else (),
+            f"{family}.{function}", reads=[*reads, mask], writes=writes, args=[*geometry, *args], size=size, local=local, defines=defines, cheap=forward,
+            bf16_operands=("SOURCE", *[""] * (len(reads) - 1), "RESULT") if family in FUSED_RELU_FAMILIES and function != "mask" else (),
         )  # fmt: skip
 
     def _defines(self) -> Mapping[str, object]:

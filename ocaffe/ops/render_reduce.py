@@ -83,7 +83,7 @@ class _Body:
             self.source.operand(port.name, port.ctype, port.written)
         if what.last_block:
             self.source.operand("parts", "float", True)
-            self.source.operand("arrived", "uint", True)
+            self.source.operand("counters", "uint", True)
         self.source.scalars(what.scalars)
         self.source.argument("int", "accumulate", what.accumulate)
         steps(self.source, self.ports)
@@ -381,7 +381,7 @@ class _Gpu(_Body):
             place = "{0} * total + k * length + column" if self.inner_kept else "k * chunks + {0}"
             places[value] = f"p_parts[{index} * total * chunks + {place}]"
         source.add(f"if ({rank} == 0 && valid) {{", *(f"{places[value].format('chunk')} = part_{value}[id];" for value in what.values), "}")
-        source.add(f"IS_LAST_BLOCK({self.target.device_fence}, p_arrived + rest, chunks, &vote, last);", "if (!last) return;")
+        source.add(f"IS_LAST_BLOCK({self.target.device_fence}, p_counters + rest, chunks, &vote, last);", "if (!last) return;")
         for value in what.values:
             source.add(f"float all_{value} = {IDENTITY[what.op]};")
         source.add(f"for (int c = {rank}; valid && c < chunks; c += {count}) {{")

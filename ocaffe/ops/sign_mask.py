@@ -19,7 +19,7 @@ def mask_of(x: Ref) -> Ref:
 def pack(layer: str, x: Ref, mask: Ref, target: Target) -> Launch:
     """mask = bits of x > 0."""
     operands = [Operand(x, Access.READ), Operand(mask, Access.WRITE)]
-    return Launch(layer, "forward", operands, _call("pack", mask, target, (np.int32(x.dense_stride),)), what="sign_mask.pack", stored=("SOURCE",))
+    return Launch(layer, "forward", operands, _call("pack", mask, target, (np.int32(x.dense_stride),)), what="sign_mask.pack", bf16_operands=("SOURCE",))
 
 
 def relu_backward(layer: str, dy: Ref, mask: Ref, dx: Operand, slope: float, target: Target) -> Launch:
@@ -27,7 +27,7 @@ def relu_backward(layer: str, dy: Ref, mask: Ref, dx: Operand, slope: float, tar
     operands = [Operand(dy, Access.READ), Operand(mask, Access.READ), dx]
     scalars = (np.int32(dy.dense_stride), np.float32(slope), np.int32(dx.access is Access.MODIFY))
     call = _call("relu_backward", mask, target, scalars)
-    return Launch(layer, "backward", operands, call, inplace=((0, 2),), what="sign_mask.relu_backward", stored=("SOURCE", "", "RESULT"))
+    return Launch(layer, "backward", operands, call, inplace=((0, 2),), what="sign_mask.relu_backward", bf16_operands=("SOURCE", "", "RESULT"))
 
 
 def _call(function: str, mask: Ref, target: Target, scalars: tuple[np.generic, ...]) -> Call:

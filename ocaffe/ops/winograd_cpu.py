@@ -1,7 +1,7 @@
 """Convolution with 3 x 3 windows on CPU runtimes by Winograd's F(4x4, 3x3) (kernels/winograd_cpu.cl), and the estimate that chooses it."""
 from __future__ import annotations
 
-from ocaffe.ir.launch import NO_ACTIVATION
+from ocaffe.ir.launch import EpilogueScalars
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref
 from ocaffe.ir.tuned import Problem
@@ -82,7 +82,7 @@ def forward(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y:
     room = POINTS * ((g.group_channels + chunk) * columns(defines) + defines["V"])
     space = rec.scratch("transformed", (size[0] * size[1] * size[2], room))
     sizes = [g.batch, g.group_channels, g.group_outputs, *g.size[1:], *g.out[1:], *g.pad[1:]]
-    args = [*sizes, share, block, chunk, bias is not None, rec.accumulates(y), *NO_ACTIVATION]
+    args = [*sizes, share, block, chunk, EpilogueScalars(bias is not None, rec.accumulates(y))]
     rec.launch(
         "winograd_cpu.forward",
         reads=[x, packed, bias or packed],
@@ -91,7 +91,6 @@ def forward(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y:
         size=size,
         local=ONE,
         defines=defines,
-        epilogue=len(args) - len(NO_ACTIVATION),
     )
 
 

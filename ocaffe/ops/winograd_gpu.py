@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from ocaffe.ir.launch import Collects
+from ocaffe.ir.launch import RELU_MASK, SLOPE_ONLY, EpilogueScalars, ReductionSlot
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.target import SIXTEEN_BITS, TENSOR_MATHS, Target
 from ocaffe.ir.tensor import FLOAT, Ref
@@ -132,27 +132,24 @@ def forward(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y:
             reads=[x, w],
             writes=[tiles] if first else [tiles, filters],
             modifies=[filters] if first else [],
-            stored=("SOURCE",),
+            bf16_operands=("SOURCE",),
             args=[*sizes, *g.size[1:], *g.pad[1:], *place, once, *steps, back],
             size=(once + pitch, g.group_channels, g.group),
             local=GROUP,
             defines=defines,
         )
         gemm_gpu.batched(rec, filters, tiles, products, batches, choice, trans_a=True)
-        args = [*sizes[1:], *g.out[1:], *place, bias is not None, rec.accumulates(y), 1.0]
+        args = [*sizes[1:], *g.out[1:], *place, EpilogueScalars(bias is not None, rec.accumulates(y), SLOPE_ONLY)]
         rec.launch(
             "winograd_gpu.output",
-            reads=[products, bias or products],
+            reads=[products, ReductionSlot(-(-cut.count // GROUP[0])) if pitch % GROUP[0] == 0 else None, RELU_MASK, bias or products],
             writes=[] if first else [y],
             modifies=[y] if first else [],
-            stored=("", "", "RESULT"),
+            bf16_operands=("", "", "RESULT"),
             args=args,
             size=(count, g.group_outputs, g.group),
             local=GROUP,
             defines=defines,
-            epilogue=len(args) - 1,
-            gate=1,
-            moments=Collects(1, -(-cut.count // GROUP[0])) if pitch % GROUP[0] == 0 else None,
         )
 
 
@@ -170,7 +167,7 @@ def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref) ->
             "winograd_gpu.gradients",
             reads=[x, dy],
             writes=[tiles, gradients],
-            stored=("SOURCE", "GIVEN"),
+            bf16_operands=("SOURCE", "GIVEN"),
             args=[*sizes, *g.size[1:], *g.pad[1:], *cut.grid, first, count, pitch, *g.out[1:]],
             size=(pitch, g.group_channels + g.group_outputs, g.group),
             local=GROUP,
