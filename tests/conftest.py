@@ -8,6 +8,7 @@ from __future__ import annotations
 import collections
 import functools
 import os
+import pathlib
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -15,6 +16,28 @@ import pytest
 
 from ocaffe.cl.device import Device, DeviceInfo, choose, list_devices
 from tests.harness import of_kind
+
+os.environ.setdefault("OCAFFE_VERIFY", "1")  # every schedule that a test compiles is checked after every pass (ocaffe/passes/verify.py)
+
+# The quick tier, `bin/test --quick`: some tests of every package, 90 s at most. A folder stands for all of its files.
+# The first golden case of each layer type belongs to it too (tests/test_golden.py).
+QUICK = (
+    "api/test_blob.py", "api/test_classifier.py", "api/test_coord_map.py", "api/test_draw.py", "api/test_forward_backward.py", "api/test_io.py",
+    "api/test_net.py", "api/test_net_spec.py", "api/test_solver.py", "cl/test_cache.py", "cl/test_device.py", "cl/test_device_query.py", "cl/test_program.py",
+    "cli/test_commands.py", "cli/test_convert.py", "cli/test_dataset.py", "cli/test_layers.py", "cli/test_recognise.py", "data", "graph",
+    "ir/test_ref.py", "layers/test_coverage.py", "layers/test_shape.py", "memory", "model", "onnx/test_import.py", "onnx/test_layers.py",
+    "ops/test_expression.py", "ops/test_gemm.py", "passes/test_common_subexpressions.py", "passes/test_concat_views.py", "passes/test_created.py",
+    "passes/test_prepacked_weights.py", "passes/test_traps.py", "proto", "solver/test_policies.py", "solver/test_snapshot_files.py", "test_files.py",
+    "test_lint.py", "test_log.py", "test_progress.py", "tools", "zoo/test_zoo.py",
+)  # fmt: skip
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    root = pathlib.Path(__file__).parent
+    chosen = {root / name for name in QUICK}
+    for item in items:
+        if not chosen.isdisjoint([item.path, *item.path.parents]):
+            item.add_marker("quick")
 
 
 @functools.cache

@@ -5,7 +5,6 @@ import bisect
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
 
 from ocaffe.errors import Error
 from ocaffe.graph.build import infer_shapes
@@ -14,11 +13,11 @@ from ocaffe.graph.options import NetOptions
 from ocaffe.graph.parameters import ParameterGroup
 from ocaffe.graph.record import Recording, Update, record
 from ocaffe.ir.graph import Graph
+from ocaffe.ir.launch import Schedule
 from ocaffe.ir.target import Target
 from ocaffe.memory.plan import MemoryPlan, plan
 from ocaffe.memory.report import fixed_bytes, too_large
-from ocaffe.passes.optimise import optimise
-from ocaffe.passes.prepacked_weights import keep_prepacked_weights
+from ocaffe.passes.optimise import Applied, optimise, pipeline
 
 COUNTS = 2  # numbers of pieces that are tried, from the smallest one that fits: with more of them less has to be recomputed
 BUDGET_SHARES = (1.0, 0.97, 0.94)  # of what a limit leaves for recycled memory: a plan may be a little larger than its bound
@@ -49,6 +48,7 @@ class CompiledSchedule:
     recording: Recording
     plan: MemoryPlan
     microbatch: Microbatch | None = None
+    passes: tuple[Applied, ...] = ()
 
 
 def compile_net(
@@ -169,19 +169,21 @@ class _Job:
         options, switches = self.options, self.switches
         alignment, slab_limit = (1, 1) if switches.separate else (self.target.alignment, self.target.max_allocation)
         free = not options.apart
-        fuse, again, share = options.fuse and switches.fuse and free, options.recompute and switches.recompute and free, switches.share and free
+        fuse, recomputes, share = options.fuse and switches.fuse and free, options.recompute and switches.recompute and free, switches.share and free
         recording = record(self.graph, self.group, self.target, replace(options, microbatch=microbatch, fuse=fuse), self.update)
-        before = {id(launch): index for index, launch in enumerate(recording.schedule)}
-        schedule = optimise(recording.schedule, self.target, fuse=fuse, in_place=share, again=again, budget=budget)
+        prepacked = self.graph.prepacked if options.prepack_weights and free else None
+        passes = pipeline(self.target, fuse=fuse, share=share, recomputes=recomputes, budget=budget, prepacked=prepacked)
+        schedule, applied = optimise(recording.schedule, passes)
         if schedule is not recording.schedule:
-            recording = _renumber(recording, [before[id(launch.origin or launch)] for launch in schedule], schedule)
-        if options.prepack_weights and free:
-            keep_prepacked_weights(schedule, self.graph.prepacked)
-        return CompiledSchedule(recording, plan(schedule, alignment=alignment, slab_limit=slab_limit, share=share), microbatch)
+            recording = _renumber(recording, schedule)
+        return CompiledSchedule(recording, plan(schedule, alignment=alignment, slab_limit=slab_limit, share=share), microbatch, tuple(applied))
 
 
-def _renumber(recording: Recording, kept: list[int], schedule: Any) -> Recording:
-    """The ranges of a recording after launches were removed and put in."""
+def _renumber(recording: Recording, schedule: Schedule) -> Recording:
+    """The recording with the optimised schedule: its ranges follow the recorded launches that the new ones derive from."""
+    number = {id(launch): index for index, launch in enumerate(recording.schedule)}
+    kept = [number[id(launch.origin or launch)] for launch in schedule]
+
     def at(index: int) -> int:
         return bisect.bisect_left(kept, index)
 

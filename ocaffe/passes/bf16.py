@@ -19,12 +19,12 @@ TYPE = "bfloat"
 Program = tuple[str, tuple[tuple[str, str], ...]]  # its name and defines
 
 
-def lower_to_bf16(schedule: Schedule, target: Target, inputs: Collection[Ref] = ()) -> None:
+def lower_to_bf16(schedule: Schedule, target: Target, inputs: Collection[Ref] = ()) -> Schedule:
     """Give such Refs the type, and their launches the kernels that know it. Not for float16, whose range is not that of diffs, and not where shapes depend on
     data: there values go from one recording to the next. `inputs`: blobs and diffs, too, though they come from outside (ocaffe/profiling/tune.py), and may have the type
     from another schedule."""
     if target.is_cpu or target.math != "bf16" or any(isinstance(launch, Measure) for launch in schedule):
-        return
+        return schedule
     uses: dict[Ref, list[tuple[Launch, int]]] = defaultdict(list)
     for launch in schedule:
         for index, operand in enumerate(launch.operands):
@@ -40,8 +40,9 @@ def lower_to_bf16(schedule: Schedule, target: Target, inputs: Collection[Ref] = 
             for launch, index in own:
                 _retype(launch.operands[index])
                 if launch.call is not None:
-                    named[id(launch)][f"{launch.stored[index]}_T"] = TYPE
+                    named[id(launch)][f"{launch.bf16_operands[index]}_T"] = TYPE
     _define(schedule, named)
+    return schedule
 
 
 def _define(schedule: Schedule, named: dict[int, dict[str, str]]) -> None:
@@ -56,7 +57,7 @@ def _define(schedule: Schedule, named: dict[int, dict[str, str]]) -> None:
             types = named[id(launch)]
             if not types and launch.call.function not in PRODUCTS:
                 types = shared.get((launch.call.program, launch.call.defines), {})
-                if types.keys() & {f"{name}_T" for name in launch.stored}:
+                if types.keys() & {f"{name}_T" for name in launch.bf16_operands}:
                     continue
             if types:
                 launch.define(**types)
@@ -68,7 +69,7 @@ def _knows(launch: Launch, index: int) -> bool:
         return True
     if isinstance(launch.lower, Reduce):
         return index < launch.lower.counts[0]
-    return launch.call is not None and index < len(launch.stored) and launch.stored[index] != ""
+    return launch.call is not None and index < len(launch.bf16_operands) and launch.bf16_operands[index] != ""
 
 
 def _retype(operand: Operand) -> None:

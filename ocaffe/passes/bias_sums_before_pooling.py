@@ -22,7 +22,7 @@ def sum_before_scatter(schedule: Schedule) -> Schedule:
     result: Schedule = []
     for step, launch in enumerate(schedule):
         own = launch.lower
-        made = writer.get(launch.operands[0].ref.root) if isinstance(own, Reduce) and own.text == "v0 = x0" and is_by_channel(launch) else None
+        made = writer.get(launch.operands[0].ref.root) if isinstance(own, Reduce) and own.is_plain_sum and is_by_channel(launch) else None
         result.append(launch if made is None else _given(launch, schedule[made], schedule[made + 1 : step]) or launch)
         writer.update((ref.root, step) for ref in launch.writes)
     return result
@@ -39,7 +39,7 @@ def _given(launch: Launch, pooling: Launch, meanwhile: Sequence[Launch]) -> Laun
         return None  # it asks signs that lie as the bottom does
     first, refs = first_channel(launch.operands[0].ref, written.ref), [pooling.operands[0].ref]
     if gate is not None:
-        refs.append(pooling.operands[pooling.gate or 0].ref)
+        refs.append(pooling.operands[pooling.relu_mask or 0].ref)
     if first is None or any(ref.shape[:2] != written.ref.shape[:2] or ref.shape != refs[0].shape for ref in refs):
         return None
     if any(ref.overlaps(other) for between in meanwhile for other in between.writes for ref in refs):

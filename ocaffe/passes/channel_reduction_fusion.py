@@ -1,10 +1,12 @@
-"""Sums over all pixels of a channel are collected while a convolution writes it: BatchNorm's statistics and those of its backward pass, and gradients of
-biases. Its work-groups have the values in registers, and nobody reads them for that once more.
+"""Fuse channel reductions into the convolution that writes the reduced values.
 
-For a bias one leaves the sum of each of its channels. For BatchNorm's backward pass it reads what was normalised beside what it writes, and leaves its part of
-both sums. For statistics it writes, for each of its channels, how many values it has, their mean and the sum of the squares of what they differ from that mean,
-so that nothing cancels. The reduction that was recorded then puts the groups together, in order (Chan, Golub and LeVeque, "Algorithms for computing the sample
-variance", 1983). Deviations are taken from the mean of the first group.
+The reductions are BatchNorm's statistics, the two sums of BatchNorm's backward pass, and gradients of biases. The convolution's work-groups have the
+values in registers, so the fusion avoids a second read from memory.
+
+For a bias gradient each work-group writes the sum of each of its channels. For BatchNorm's backward pass it also reads the normalized values, and writes its
+part of both sums. For statistics it writes, for each channel, the number of values, their mean, and the sum of squared deviations from that mean, which avoids
+cancellation. The recorded reduction then combines the parts in a fixed order (Chan, Golub and LeVeque, "Algorithms for computing the sample
+variance", 1983). It takes deviations from the mean of the first part.
 """
 from __future__ import annotations
 
@@ -18,6 +20,7 @@ import numpy as np
 from ocaffe.ir.launch import Access, Launch, Operand, Schedule
 from ocaffe.ir.tensor import Ref, Role
 from ocaffe.ops.expression import Reduce, without
+from ocaffe.ops.formula import Node, parse, plain_text, substituted
 from ocaffe.passes.relu_backward_fusion import parts_of_result
 
 STATISTICS, GRADIENTS, SUMS = 1, 2, 3  # values of the define CHANNEL_REDUCTION
@@ -25,8 +28,11 @@ STATISTICS, GRADIENTS, SUMS = 1, 2, 3  # values of the define CHANNEL_REDUCTION
 
 @dataclass(frozen=True)
 class _Form:
-    """What a reduction makes of what was collected: a text over the `reads` rows of that `kind`, and what it shifts by if it `shifts`. The first `values` of
-    its own reads are needed no more. `derivative`: that of an activation (in C), behind which gradients are."""
+    """How the recorded reduction continues after the fusion.
+
+    `kind`: a value of CHANNEL_REDUCTION. `text`: the new expression over the `reads` rows of parts. `shifts`: the deviations are from a shift, the first mean.
+    `values`: number of the reduction's own reads that the convolution replaces. `derivative`: the activation's derivative, in C, of BatchNorm's backward pass.
+    """
 
     kind: int
     text: str
@@ -36,16 +42,14 @@ class _Form:
     derivative: str = ""
 
 
-FORMS = {
-    "d = x0 - x1; v0 = d; v1 = d * d": _Form(STATISTICS, "d = x1 - x3; v0 = x0 * d; v1 = x2 + x0 * d * d", 3, True),
-    "v0 = x0": _Form(SUMS, "v0 = x0", 1),
-}
-# As ChannelNorm (layers/batch_norm.py) writes them. The derivative is an expression that means the same in C: of names, integers and comparisons.
-GRADIENT_TEXT = re.compile(
-    r"mean = x2; inverse = x3; h = \(x1 - mean\) \* inverse; "
-    r"(?:g = x0|pre = h \* x4 \+ x5; g = x0 \* \((?P<derivative>[a-z_0-9\s<>=&|?:]*)\)); v0 = g; v1 = g \* h"
-)
-NAME = re.compile(r"\b[a-z_]\w*")
+# The terms that the convolution kernels can sum (kernels/channel_reduction.h). A reduction is compared with them as a parsed formula, so that the names of
+# its local variables do not matter. In GRADIENTS x0 is the gradient, x1 the normalized blob's source, x2 its mean, x3 1 / deviation, x4 scale, x5 bias.
+_STATISTICS_TERMS = {name: parse("d = x0 - x1; v0 = d; v1 = d * d").terms[name] for name in ("v0", "v1")}
+_SUM_TERMS = {"v0": parse("v0 = x0").terms["v0"]}
+_X0 = parse("g = x0").terms["g"]
+_NORMALIZED = parse("h = (x1 - x2) * x3").terms["h"]
+_ACTIVATED = parse("h = (x1 - x2) * x3; pre = h * x4 + x5").terms["pre"]
+_PRE = Node("name", text="pre")
 
 
 def fuse_channel_reductions(schedule: Schedule) -> Schedule:
@@ -60,9 +64,9 @@ def fuse_channel_reductions(schedule: Schedule) -> Schedule:
         if not is_by_channel(launch):
             continue
         assert isinstance(launch.lower, Reduce)
-        form, x = _form(launch.lower), launch.operands[0].ref
+        form, x = form_of(launch.lower), launch.operands[0].ref
         before = [other for other in writers[x.root] if other < step]
-        collects = schedule[before[-1]].moments if before else None
+        collects = schedule[before[-1]].reduction if before else None
         if collects is None or form is None or (form.kind == GRADIENTS and not collects.gradients):
             continue
         written = next(operand.ref for operand in schedule[before[-1]].operands if operand.access is not Access.READ and operand.ref.root is x.root)
@@ -87,14 +91,33 @@ def is_by_channel(launch: Launch) -> bool:
     return isinstance(own, Reduce) and own.op == "sum" and own.reduced == (0, *range(2, len(own.domain))) and len(own.domain) > 1
 
 
-def _form(own: Reduce) -> _Form | None:
-    if own.text in FORMS:
-        return FORMS[own.text]
-    found = GRADIENT_TEXT.fullmatch(own.text)
-    literals = {"pre": "pre"} | {name: f"{float(value)!r}f" for name, value in own.scalars if np.isfinite(value)}
-    if found is None or not literals.keys() >= set(NAME.findall(found["derivative"] or "")):
+def form_of(own: Reduce) -> _Form | None:
+    """The form of a reduction that a convolution can fuse; None: it is another reduction."""
+    terms = {name: own.formula.terms[name] for name in own.values}
+    if terms == _STATISTICS_TERMS:
+        return _Form(STATISTICS, "d = x1 - x3; v0 = x0 * d; v1 = x2 + x0 * d * d", 3, True)
+    if terms == _SUM_TERMS:
+        return _Form(SUMS, "v0 = x0", 1)
+    if own.values != ("v0", "v1") or terms["v1"] != Node("*", (terms["v0"], _NORMALIZED)):
         return None
-    return _Form(GRADIENTS, "v0 = x0; v1 = x1", 2, False, own.counts[0], NAME.sub(lambda name: literals[name[0]], found["derivative"] or ""))
+    derivative = _derivative(terms["v0"], own.scalars)
+    return None if derivative is None else _Form(GRADIENTS, "v0 = x0; v1 = x1", 2, False, own.counts[0], derivative)
+
+
+def _derivative(gradient: Node, scalars: Sequence[tuple[str, np.generic]]) -> str | None:
+    """Of the gradient of a normalization's result: the derivative of the activation behind it in C, over `pre`; "" without activation; None: not in C."""
+    if gradient == _X0:
+        return ""
+    if gradient.op != "*" or gradient.args[0] != _X0:
+        return None
+    text = plain_text(substituted(gradient.args[1], lambda node: _PRE if node == _ACTIVATED else None))
+    literals = {"pre": "pre"} | {name: f"{float(value)!r}f" for name, value in scalars if np.isfinite(value)}
+    if text is None or not literals.keys() >= set(NAME.findall(text)):
+        return None
+    return NAME.sub(lambda name: literals[name[0]], text)
+
+
+NAME = re.compile(r"\b[a-z_]\w*")
 
 
 def _lies_alike(launch: Launch, written: Ref, meanwhile: Sequence[int], schedule: Schedule) -> bool:
@@ -117,7 +140,7 @@ def first_channel(x: Ref, written: Ref) -> int | None:
 
 def _collect(products: list[Launch], written: Ref, launch: Launch, form: _Form) -> Ref:
     """Let the parts of an operation write sums of what they make, for `launch`; returns where: [kind][channel][part] (kernels/channel_reduction.h)."""
-    collects = products[0].moments
+    collects = products[0].reduction
     assert collects is not None
     sums = Ref(f"{products[0].layer}.moments", (form.reads, written.shape[1], collects.parts), Role.SCRATCH)
     reads: list[Ref] = []
@@ -129,8 +152,8 @@ def _collect(products: list[Launch], written: Ref, launch: Launch, form: _Form) 
         defines["DERIVATIVE"] = f"({form.derivative})"
     for number, product in enumerate(products):
         for index, ref in reversed(list(enumerate(reads))):
-            product.merge(collects.place, Operand(ref, Access.READ), stored="" if index else "NORMAL")
-        product.merge(collects.place, Operand(sums, Access.MODIFY if number else Access.WRITE))
+            product.insert_operand(collects.index, Operand(ref, Access.READ), bf16_name="" if index else "NORMAL")
+        product.insert_operand(collects.index, Operand(sums, Access.MODIFY if number else Access.WRITE))
         product.define(**defines)
     return sums
 

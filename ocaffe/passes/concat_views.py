@@ -9,7 +9,7 @@ import math
 from collections import defaultdict
 from typing import NamedTuple
 
-from ocaffe.ir.launch import Access, Launch, Schedule
+from ocaffe.ir.launch import Access, CopyRegion, Launch, Schedule
 from ocaffe.ir.tensor import Ref, Role
 
 RECYCLED = frozenset({Role.ACTIVATION, Role.DIFF})
@@ -18,7 +18,7 @@ RECYCLED = frozenset({Role.ACTIVATION, Role.DIFF})
 def elide_concat_copies(schedule: Schedule) -> Schedule:
     """The schedule without the copies that views make needless."""
     views = _Views(schedule)
-    copies = [launch for launch in schedule if launch.copies is not None]
+    copies = [launch for launch in schedule if launch.copy is not None]
     # Outer tensors first, so that strides are final: later gatherings, earlier partings.
     needless = {id(launch) for launch in reversed(copies) if views.may_go(launch, gathers=True)}
     needless |= {id(launch) for launch in copies if id(launch) not in needless and views.may_go(launch, gathers=False)}
@@ -52,13 +52,13 @@ class _Views:
         self.step = {id(launch): step for step, launch in enumerate(schedule)}
         for step, launch in enumerate(schedule):
             for index, operand in enumerate(launch.operands):
-                part = _copied(operand.ref, launch.copies[0], launch.copies[1 + index], launch.copies[3]) if launch.copies is not None else None
+                part = _copied(operand.ref, launch.copy, index) if launch.copy is not None else None
                 self.uses[operand.ref.root].append(_Use(step, operand.access is not Access.READ, operand.ref, part))
 
     def may_go(self, launch: Launch, gathers: bool) -> bool:
         """Make one side of a copy a view of the other, if that is right: the source is made in the target (`gathers`), or the target stays in the source."""
-        assert launch.copies is not None
-        axis, x_start, y_start, size = launch.copies
+        assert launch.copy is not None
+        axis, x_start, y_start, size = launch.copy
         x, y = (operand.ref for operand in launch.operands)
         if launch.operands[1].access is not Access.WRITE or (x.shape[axis] == size and y.shape[axis] != size) is not gathers:
             return False
@@ -103,8 +103,10 @@ def _meet(a: range, b: range) -> bool:
     return a.start < b.stop and b.start < a.stop
 
 
-def _copied(ref: Ref, axis: int, start: int, size: int) -> _Part | None:
-    """What a copy touches of an operand: `size` entries of an axis; None: maybe all of it."""
+def _copied(ref: Ref, region: CopyRegion, operand: int) -> _Part | None:
+    """The part of an operand (0: source, 1: target) that a copy touches; None: maybe all of it."""
+    axis, size = region.axis, region.size
+    start = region.target_start if operand else region.source_start
     if axis == 0:
         return _Part(range(start, start + size), range(ref.dense_stride))
     inner = math.prod(ref.shape[axis + 1 :])

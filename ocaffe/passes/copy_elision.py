@@ -25,7 +25,7 @@ def elide_copies(schedule: Schedule) -> Schedule:
 
 
 def _is_copy(launch: Launch) -> bool:
-    return isinstance(launch.lower, Pointwise) and launch.lower.text == "y0 = x0" and [op.access for op in launch.operands] == [Access.READ, Access.WRITE]
+    return isinstance(launch.lower, Pointwise) and launch.lower.is_plain_copy and [op.access for op in launch.operands] == [Access.READ, Access.WRITE]
 
 
 def _may_share(x: Ref, y: Ref, uses: dict[Ref, list[tuple[int, Access]]], step: int) -> bool:

@@ -5,12 +5,11 @@ The kernel then writes the activation of factor * product + offset (+ what is th
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from ocaffe.ir.launch import NO_ACTIVATION, Access, Launch, Operand, Schedule
+from ocaffe.ir.launch import NO_ACTIVATION, Access, Bias, Epilogue, Launch, Operand, Schedule
 from ocaffe.ir.tensor import Ref, Role
 from ocaffe.ops.expression import Affine, Pointwise, factors_and_offsets
 
@@ -73,7 +72,7 @@ class _Epilogues:
         launch = self.schedule[step]
         if launch.epilogue is None or launch.call is None or step in self.gone:
             return None
-        activation = launch.call.scalars[launch.epilogue :]
+        activation = (launch.scalar(index) for index in launch.epilogue.activation)
         return step if all(given == none for given, none in zip(activation, NO_ACTIVATION)) else None
 
     def _parts(self, step: int) -> list[int]:
@@ -81,23 +80,21 @@ class _Epilogues:
 
     def _accumulates(self, step: int) -> bool:
         launch = self.schedule[step]
-        assert launch.call is not None and launch.epilogue is not None
-        return bool(launch.call.scalars[launch.epilogue - 1])
+        assert launch.epilogue is not None
+        return bool(launch.scalar(launch.epilogue.accumulate))
 
-    def _set(self, step: int, offset: int, value: np.generic) -> None:
-        """Set one of the scalars of a product's epilogue: -2 what the bias operand holds, -1 whether it adds, from 0 on the activation."""
+    def _set(self, step: int, index: Callable[[Epilogue], int], value: np.generic) -> None:
+        """Set one scalar of a product's epilogue, in all parts of the product."""
         for launch in (self.schedule[part] for part in self._parts(step)):
-            assert launch.call is not None and launch.epilogue is not None
-            scalars = list(launch.call.scalars)
-            scalars[launch.epilogue + offset] = value
-            launch.call = replace(launch.call, scalars=tuple(scalars))
+            assert launch.epilogue is not None
+            launch.set_scalar(index(launch.epilogue), value)
 
     def _writes(self, step: int, x: Ref, y: Ref, access: Access = Access.WRITE) -> None:
         """The product writes y where it wrote x."""
         for launch in (self.schedule[part] for part in self._parts(step)):
-            shape = next(operand.ref.shape for operand in launch.operands if operand.ref.root is x)
-            target = y if shape == y.shape else y.view(shape)
-            launch.operands = [Operand(target, access if access is Access.MODIFY else op.access) if op.ref.root is x else op for op in launch.operands]
+            launch.operands = [
+                Operand(_same_part(op.ref, x, y), access if access is Access.MODIFY else op.access) if op.ref.root is x else op for op in launch.operands
+            ]
         self.writers[y.root] = sorted({*self._parts(step), *self.writers[y.root]} - self.gone)
 
     def _activation(self, step: int, launch: Launch, activation: Sequence[float]) -> None:
@@ -107,18 +104,20 @@ class _Epilogues:
             self._writes(product, x, y)
         elif product is None and summed is not None and self._knows(summed, activation) and self._ends(x.root, step, summed) and _free(y):
             product = summed
+            for part in (self.schedule[part] for part in self._parts(product)):
+                part.operands = [Operand(_same_part(op.ref, x, y), op.access) if x in (op.ref, op.ref.base) else op for op in part.operands]
             self._lay(y, x.root)
         else:
             return
-        for offset, value in enumerate(activation):
-            self._set(product, offset, np.float32(value))
+        for number, value in enumerate(activation):
+            self._set(product, lambda epilogue, number=number: epilogue.activation[number], np.float32(value))  # type: ignore[misc]
         self.gone.add(step)
 
     def _knows(self, step: int, activation: Sequence[float]) -> bool:
         """Whether a product has all these scalars."""
         launch = self.schedule[step]
-        assert launch.call is not None and launch.epilogue is not None
-        return launch.epilogue + len(activation) <= len(launch.call.scalars)
+        assert launch.epilogue is not None
+        return len(activation) <= len(launch.epilogue.activation)
 
     def _ends(self, root: Ref, step: int, product: int) -> bool:
         """Whether nobody but `step` reads what is there after `product`."""
@@ -146,7 +145,7 @@ class _Epilogues:
         pairs = [(self._product(x, y), x, z) for x, z in (launch.reads, launch.reads[::-1])]
         for product, x, z in sorted(pairs, key=lambda pair: -(pair[0] or 0)):
             if product is not None and not self._accumulates(product) and self._overwritable(z, y, product, step):
-                self._set(product, -1, np.int32(1))
+                self._set(product, lambda epilogue: epilogue.accumulate, np.int32(1))
                 self.gone.add(step)
                 self._writes(product, x, y, Access.MODIFY)
                 self._lay(y, z.root)
@@ -171,14 +170,22 @@ class _Epilogues:
 
     def _table(self, step: int, product: Launch) -> Launch:
         """The launch that makes offsets and factors of all that was merged, before the product."""
-        assert product.call is not None and product.epilogue is not None
+        assert product.epilogue is not None
         last = max(i for i, op in enumerate(product.operands) if op.access is Access.READ)
-        mode = product.call.scalars[product.epilogue - 2]
+        mode = product.scalar(product.epilogue.bias)
         table, launch = factors_and_offsets(product, self.affine[step], product.operands[last].ref if mode else None)
         for part in (self.schedule[part] for part in self._parts(step)):
             part.operands = [Operand(table, Access.READ) if i == last else op for i, op in enumerate(part.operands)]
-        self._set(step, -2, np.int32(2))
+        self._set(step, lambda epilogue: epilogue.bias, np.int32(Bias.TABLE))
         return launch
+
+
+def _same_part(ref: Ref, x: Ref, y: Ref) -> Ref:
+    """The part of y that `ref` is of x: all of it, or the samples of a microbatch."""
+    offset = ref.root_offset - x.root_offset
+    if ref.shape == y.shape and not offset:
+        return y
+    return y.view(ref.shape, offset, None if ref.is_dense else ref.batch_stride)
 
 
 def _free(y: Ref) -> bool:

@@ -1,9 +1,19 @@
-"""Rewrites of a schedule that save launches and memory: launches in, launches out; the Refs of a recording may become views of one another."""
+"""The pipeline of passes. A pass takes a schedule and returns a schedule; the Refs of a recording may become views of one another.
+
+The table in `pipeline` is the one place that states each pass, its order, the facts that it requires, and the facts that it ends.
+"""
 from __future__ import annotations
 
-from ocaffe.ir.launch import Access, Schedule, roots
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from functools import partial
+from typing import Any
+
+from ocaffe.ir.launch import Schedule
 from ocaffe.ir.target import Target
-from ocaffe.ir.tensor import Ref, Role
+from ocaffe.ir.tensor import Ref
 from ocaffe.passes.bf16 import lower_to_bf16
 from ocaffe.passes.bias_sums_before_pooling import sum_before_scatter
 from ocaffe.passes.channel_reduction_fusion import fuse_channel_reductions
@@ -12,61 +22,94 @@ from ocaffe.passes.concat_views import elide_concat_copies
 from ocaffe.passes.copy_elision import elide_copies
 from ocaffe.passes.elementwise_fusion import fuse_elementwise
 from ocaffe.passes.epilogue_fusion import fuse_epilogues
+from ocaffe.passes.in_place import reuse_dying_inputs
+from ocaffe.passes.prepacked_weights import keep_prepacked_weights
 from ocaffe.passes.recompute import recompute, recompute_to_fit
 from ocaffe.passes.relu_backward_fusion import fuse_relu_backward
 from ocaffe.passes.sign_masks import pack_sign_masks
+from ocaffe.passes.verify import InvalidSchedule, Verifier
 
-RECYCLED = frozenset({Role.ACTIVATION, Role.DIFF, Role.SAVED, Role.SCRATCH})
+
+class Fact(Enum):
+    """Facts that hold of a recorded schedule, until a pass ends them."""
+
+    BLOBS_OWN_STORAGE = "no blob is a view of another blob that a pass chose"
+    MASKS_ARE_BLOBS = "a fused ReLU backward reads a blob, not packed bits"
+    FLOAT_BLOBS = "all blobs and diffs are float"
+    FORWARD_ONCE = "no forward launch is repeated in backward"
+    INPUTS_SURVIVE = "no launch writes into the storage of its input, unless it was recorded so"
 
 
-def optimise(schedule: Schedule, target: Target, *, fuse: bool = True, in_place: bool = True, again: bool = True, budget: int | None = None) -> Schedule:
-    """All rewrites in their order: fusion first, since what it removes needs no memory; in place last, since it destroys what recomputation reads.
+@dataclass(frozen=True)
+class Pass:
+    """A rewrite of a schedule. `requires`: facts that must hold before it; `ends`: facts that may not hold after it."""
 
-    `again`: recompute what is cheap; `budget`: and more, until the recycled memory has this lower bound (bytes), or nothing helps.
+    run: Callable[[Schedule], Schedule]
+    requires: frozenset[Fact]
+    ends: frozenset[Fact] = frozenset()
+
+    @property
+    def name(self) -> str:
+        run: Any = self.run
+        return str((run.func if isinstance(run, partial) else run).__name__)
+
+
+@dataclass(frozen=True)
+class Applied:
+    """One pass of a finished run: its name, and the number of launches before and after it."""
+
+    name: str
+    before: int
+    after: int
+
+
+def pipeline(
+    target: Target, *, fuse: bool = True, share: bool = True, recomputes: bool = True, budget: int | None = None, prepacked: dict[Any, Ref] | None = None
+) -> list[Pass]:
+    """The passes of a compilation, in order.
+
+    `fuse`: merge launches. `share`: Refs may share memory. `recomputes`: recompute cheap values. `budget`: recompute more, until the recycled memory
+    has this lower bound in bytes, or nothing helps. `prepacked`: keep results that depend on weights alone; the dict holds them for all shapes of a net.
     """
-    if fuse:
-        schedule = eliminate_common_subexpressions(schedule)
-        schedule = fuse_epilogues(schedule)
-    if in_place:
-        schedule = elide_copies(elide_concat_copies(schedule))
-    if fuse:
-        schedule = fuse_channel_reductions(fuse_relu_backward(schedule))
-    if in_place:
-        schedule = pack_sign_masks(schedule, target, everywhere=budget is not None)
-    if fuse:
-        schedule = sum_before_scatter(schedule)
-    if fuse and in_place:
-        lower_to_bf16(schedule, target)
-    if budget is not None:
-        schedule = recompute_to_fit(schedule, budget)
-    elif again:
-        schedule = recompute(schedule)
-    if fuse:
-        schedule = fuse_elementwise(schedule)
-    if in_place:
-        reuse_dying_inputs(schedule)
-    return schedule
+    own, masks, floats, once, inputs = Fact
+    rewrites = once, inputs
+    table = [
+        (fuse, eliminate_common_subexpressions, {own, floats, *rewrites}, set()),
+        (fuse, fuse_epilogues, {own, floats, *rewrites}, {own}),  # a residual sum is written into the memory of its input
+        (share, elide_concat_copies, {floats, *rewrites}, {own}),
+        (share, elide_copies, {floats, *rewrites}, {own}),
+        (fuse, fuse_relu_backward, {masks, floats, *rewrites}, {own}),
+        (fuse, fuse_channel_reductions, {masks, floats, *rewrites}, set()),
+        (share, partial(pack_sign_masks, target=target, everywhere=budget is not None), {masks, floats, *rewrites}, {masks}),
+        (fuse, sum_before_scatter, {floats, *rewrites}, set()),
+        (fuse and share, partial(lower_to_bf16, target=target), {floats, *rewrites}, {floats}),
+        (budget is not None, partial(recompute_to_fit, limit=budget or 0), set(rewrites), {once}),
+        (budget is None and recomputes, recompute, set(rewrites), {once}),
+        (fuse, fuse_elementwise, {inputs}, set()),  # after recomputation: it fuses the repeated launches too
+        (share, reuse_dying_inputs, {inputs}, {inputs}),  # last of all: it destroys values that recomputation could read
+        (prepacked is not None, partial(keep_prepacked_weights, kept={} if prepacked is None else prepacked), set(), set()),
+    ]
+    return [Pass(run, frozenset(requires), frozenset(ends)) for wanted, run, requires, ends in table if wanted]  # type: ignore[arg-type]
 
 
-def reuse_dying_inputs(schedule: Schedule) -> None:
-    """Where a launch allows it and its input dies there, the output takes the input's memory."""
-    life = roots(schedule)
-    for step, launch in enumerate(schedule):
-        for i, j in launch.inplace:
-            source, result = launch.operands[i].ref, launch.operands[j].ref
-            if launch.operands[j].access is Access.WRITE and _may_share(source, result, life, step):
-                result.base = source.root
-                result.offset, result.stride = 0, None
-                life[source.root] = (life[source.root][0], life.pop(result)[1])
-                break
+def optimise(schedule: Schedule, passes: Sequence[Pass]) -> tuple[Schedule, list[Applied]]:
+    """Run the passes one after the other; the schedule, and what each pass did to the number of launches.
 
-
-def _may_share(source: Ref, result: Ref, life: dict[Ref, tuple[int, int]], step: int) -> bool:
-    root = source.root
-    return (
-        result.base is None and result in life and life[result][0] == step and life[root][1] == step
-        and result.role in RECYCLED and root.role in RECYCLED
-        and not (root.persist or result.persist)
-        and root.nbytes == result.nbytes and root.dtype == result.dtype
-        and source.is_dense and source.count == root.count and root.slots == result.slots == 1
-    )  # fmt: skip
+    OCAFFE_VERIFY=1 checks the schedule after every pass. Raises InvalidSchedule, which names pass, launch and tensor.
+    """
+    verifier = Verifier(schedule) if os.environ.get("OCAFFE_VERIFY") == "1" else None
+    facts = set(Fact)
+    applied = []
+    if verifier is not None:
+        verifier.check(schedule, "record")
+    for each in passes:
+        if not each.requires <= facts:
+            missing = ", ".join(f"'{fact.value}'" for fact in sorted(each.requires - facts, key=lambda fact: fact.name))
+            raise InvalidSchedule(f"pass {each.name} requires {missing}, which an earlier pass ended")
+        before = len(schedule)
+        schedule = each.run(schedule)
+        facts -= each.ends
+        applied.append(Applied(each.name, before, len(schedule)))
+        if verifier is not None:
+            verifier.check(schedule, each.name)
+    return schedule, applied

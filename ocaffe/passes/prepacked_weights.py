@@ -1,4 +1,7 @@
-"""What a net without backward makes of its weights alone, packed or transformed filters, offsets and factors: made once, and again after they change."""
+"""Prepacked weights: packed or transformed filters, offsets and factors that a net without backward computes from its weights alone.
+
+They are computed once, and again after the weights change.
+"""
 from __future__ import annotations
 
 from collections import Counter
@@ -9,28 +12,30 @@ from ocaffe.ir.tensor import Ref, Role
 
 STEADY = (Role.PARAMETER, Role.CONSTANT)
 
-
-# Bytes made of the weights for each FLOP of a pass, from which on keeping them is worth their memory. Two cores make 10 GB/s of them and 200 GFLOP/s:
-# below, making them again takes less than a fiftieth of the pass (ResNet-50, 200 MB: kept for 1 to 16 images, not for 64).
+# Prepacked bytes per FLOP of a pass, from which on they are worth their memory. Two cores pack 10 GB/s and compute 200 GFLOP/s: below this bound
+# packing takes less than a fiftieth of the pass. Of ResNet-50 it keeps 200 MB for batches of 1 to 16 images, and nothing for 64.
 MIN_BYTES_PER_FLOP = 1e-3
 
 
-def keep_prepacked_weights(schedule: Schedule, kept: dict[Any, Ref]) -> None:
-    """Give such results memory of their own and mark their launches, which the commands then leaves out while the weights are the same, if that is MIN_BYTES_PER_FLOP its
-    memory. `kept`: the results by what they are made of, which all shapes of a net share; it grows."""
-    found = _preparing(schedule)
+def keep_prepacked_weights(schedule: Schedule, kept: dict[Any, Ref]) -> Schedule:
+    """The same launches; results that depend on weights alone get persistent memory, if there are at least MIN_BYTES_PER_FLOP of them.
+
+    The command list skips their launches while the weights are the same. `kept` holds the results by their sources for all shapes of a net; it grows.
+    """
+    found = _prepacking(schedule)
     if sum(root.nbytes for made in found.values() for root in made) < MIN_BYTES_PER_FLOP * sum(launch.flops for launch in schedule if type(launch) is Launch):
-        return
+        return schedule
     for launch, made in found.items():
         source = launch.final(), *((ref.root, ref.root_offset, ref.batch_stride) for ref in launch.reads)
         for index, root in enumerate(made):
             root.base = kept.setdefault((source, index), Ref(root.name, root.shape, Role.SCRATCH, root.dtype, persist=True))
             root.offset, root.stride = 0, None
         launch.prepacks_weights = True
+    return schedule
 
 
-def _preparing(schedule: Schedule) -> dict[Launch, list[Ref]]:
-    """The launches that read only weights, or what is made of them, with what they make; none in a schedule that changes weights."""
+def _prepacking(schedule: Schedule) -> dict[Launch, list[Ref]]:
+    """Launches that depend on weights alone, with the roots that they write. None in a schedule that changes weights."""
     writers = Counter(root for launch in schedule for root in {ref.root for ref in launch.writes})
     if any(launch.phase != "forward" for launch in schedule) or any(root.role is Role.PARAMETER for root in writers):
         return {}

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -25,7 +24,7 @@ def fuse_relu_backward(schedule: Schedule) -> Schedule:
             uses[operand.ref.root].append((step, operand))
     gone: set[int] = set()
     for step, launch in enumerate(schedule):
-        if launch.gate is None or launch.call is None or launch.phase != "backward" or launch.has_fused_relu:
+        if launch.relu_mask is None or launch.call is None or launch.phase != "backward" or launch.has_fused_relu:
             continue
         target = launch.writes[0]
         after = sorted({other for other, _ in uses[target.root] if other > step})
@@ -50,20 +49,18 @@ def fuse_relu_backward(schedule: Schedule) -> Schedule:
 
 def replace_mask(launch: Launch, ref: Ref, gate: int) -> None:
     """Let a has_fused_relu launch read instead of signs: bits, or the top of the pooling that it is the backward pass of."""
-    assert launch.gate is not None and launch.has_fused_relu
-    launch.operands = [*launch.operands[: launch.gate], Operand(ref, Access.READ), *launch.operands[launch.gate + 1 :]]
+    assert launch.relu_mask is not None and launch.has_fused_relu
+    launch.operands = [*launch.operands[: launch.relu_mask], Operand(ref, Access.READ), *launch.operands[launch.relu_mask + 1 :]]
     launch.define(FUSED_RELU=gate)
 
 
 def _gate(launch: Launch, result: Ref, sign: Ref, slope: float) -> None:
-    assert launch.gate is not None and launch.call is not None
+    assert launch.relu_mask is not None
     launch.operands = [Operand(result, operand.access) if operand.access is not Access.READ and operand.ref.root is result.root else operand
                        for operand in launch.operands]  # fmt: skip
-    scalars = list(launch.call.scalars)
     if launch.epilogue is not None:
-        scalars[launch.epilogue] = np.float32(slope)
-        launch.call = replace(launch.call, scalars=tuple(scalars))
-    launch.merge(launch.gate, Operand(sign, Access.READ), *([np.float32(slope)] if launch.epilogue is None else []), stored="SIGN", FUSED_RELU=SIGNS)
+        launch.set_scalar(launch.epilogue.activation[0], np.float32(slope))
+    launch.insert_operand(launch.relu_mask, Operand(sign, Access.READ), *([np.float32(slope)] if launch.epilogue is None else []), bf16_name="SIGN", FUSED_RELU=SIGNS)
 
 
 def _slope(relu: Launch) -> float:
@@ -134,7 +131,7 @@ def parts_of_result(schedule: Schedule, writers: Sequence[int]) -> list[int]:
             break
         if launch is not last and launch.epilogue is None:
             break  # only products come in parts; each pooling of a pyramid adds to the whole diff
-        if launch.call.scalars in parts or (launch.epilogue and launch.call.scalars[launch.epilogue - 1] != last.call.scalars[launch.epilogue - 1]):
+        if launch.call.scalars in parts or (launch.epilogue and launch.scalar(launch.epilogue.accumulate) != last.scalar(launch.epilogue.accumulate)):
             break  # another bottom of the layer adds to the same diff
         parts[launch.call.scalars] = step
     return list(parts.values())

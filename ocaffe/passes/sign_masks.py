@@ -64,7 +64,7 @@ def pack_sign_masks(schedule: Schedule, target: Target, everywhere: bool = False
 def _place(launch: Launch) -> int | None:
     """The operand of which no more than the sign is wanted."""
     if launch.has_fused_relu:
-        return launch.gate
+        return launch.relu_mask
     return getattr(launch.lower, "sign_of", None)
 
 

@@ -83,11 +83,9 @@ def check(
 
 def merge_relu(rec: Recorder, slope: float) -> None:
     """What the fusion of a following ReLU does: the slope that the last launch names."""
-    call, index = rec.launches[-1].call, rec.launches[-1].epilogue
-    assert call is not None and index is not None and call.scalars[index] == np.float32(1)
-    scalars = list(call.scalars)
-    scalars[index] = np.float32(slope)
-    rec.launches[-1].call = replace(call, scalars=tuple(scalars))
+    launch = rec.launches[-1]
+    assert launch.epilogue is not None and launch.scalar(launch.epilogue.activation[0]) == np.float32(1)
+    launch.set_scalar(launch.epilogue.activation[0], np.float32(slope))
 
 
 @pytest.mark.parametrize("kind", KINDS)

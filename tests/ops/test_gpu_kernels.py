@@ -190,10 +190,9 @@ def test_gemm_merged_relu(device: Any) -> None:
 def set_slope(rec: Recorder, slope: float) -> None:
     launch = rec.launches[-1]
     assert launch.call is not None and launch.epilogue is not None and all(other.epilogue is None for other in rec.launches[:-1])
-    scalars = list(launch.call.scalars)
-    assert scalars[launch.epilogue] == np.float32(1.0) and isinstance(scalars[launch.epilogue], np.float32)
-    scalars[launch.epilogue] = np.float32(slope)
-    launch.call = replace(launch.call, scalars=tuple(scalars))
+    index = launch.epilogue.activation[0]
+    assert launch.scalar(index) == np.float32(1.0) and isinstance(launch.scalar(index), np.float32)
+    launch.set_scalar(index, np.float32(slope))
 
 
 def test_infinity_stays_where_it_is(device: Any) -> None:

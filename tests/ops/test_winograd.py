@@ -110,9 +110,7 @@ def test_epilogues(device: Any, bias: int) -> None:
     launch = rec.launches[-1]
     assert launch.call is not None and launch.epilogue is not None
     if bias:
-        scalars = list(launch.call.scalars)
-        scalars[launch.epilogue - 2] = np.int32(bias)
-        launch.call = replace(launch.call, scalars=tuple(scalars))
+        launch.set_scalar(launch.epilogue.bias, np.int32(bias))
         launch.operands[2] = replace(launch.operands[2], ref=offsets)
     merge_relu(rec, 0.25)
     y = want["y"] * (table[1].reshape(-1, 1, 1, 1) if bias == 2 else 1) + (table[0].reshape(-1, 1, 1, 1) if bias else 0)

@@ -71,9 +71,9 @@ def defined(launch: Launch) -> bool:
     if launch.call is None:
         return True
     defines = dict(launch.call.defines)
-    names = (*launch.stored, *[""] * (len(launch.operands) - len(launch.stored)))
+    names = (*launch.bf16_operands, *[""] * (len(launch.operands) - len(launch.bf16_operands)))
     pairs = [(name, operand.ref.root) for name, operand in zip(names, launch.operands)]
-    if storage_types(defines) - set(launch.stored) and launch.call.function in PRODUCTS:  # others may share a program with a product
+    if storage_types(defines) - set(launch.bf16_operands) and launch.call.function in PRODUCTS:  # others may share a program with a product
         return False
     return all((defines.get(f"{name}_T") == bf16.TYPE) == (root.dtype == BFLOAT) if name else not root.in_bf16 for name, root in pairs)
 
@@ -261,7 +261,7 @@ def test_pooling(of_gpu: Device, method: int, has_fused_relu: bool, whole: bool)
         pool.backward(rec, refs["dy"], index, refs["dx"])
         if has_fused_relu:
             launch = rec.launches[-1]
-            launch.merge(launch.gate or 0, Operand(refs["y"], Access.READ), np.float32(0.25), stored="SIGN", FUSED_RELU=TOP)
+            launch.insert_operand(launch.relu_mask or 0, Operand(refs["y"], Access.READ), np.float32(0.25), bf16_name="SIGN", FUSED_RELU=TOP)
 
     check(of_gpu, shapes, both, "y dx", "x y dy dx")
 

@@ -9,11 +9,14 @@ import numpy as np
 import pytest
 
 from ocaffe.ir.recorder import Recorder
+from ocaffe.ir.target import Target
 from ocaffe.ir.tensor import Ref, Role
 from ocaffe.ops import conv_gpu, convolution, gemm_gpu, winograd_gpu
 from ocaffe.ops.convolution import ConvGeometry
-from ocaffe.ops.expression import pointwise, reduce
+from ocaffe.ops.expression import Reduce, pointwise, reduce
+from ocaffe.ops.formula import parse
 from ocaffe.ops.gemm_gpu import Choice
+from ocaffe.passes import channel_reduction_fusion
 from ocaffe.passes.channel_reduction_fusion import fuse_channel_reductions
 from ocaffe.passes.relu_backward_fusion import fuse_relu_backward
 from tests.harness import execute, of_kind, tiled
@@ -235,3 +238,35 @@ def test_sums_for_batch_norm_stay_in_16_bits(device: Any) -> None:
     reduce(rec, text, reads=reads, writes=[value(f"sum{i}", g.channels) for i in range(2)], axes=(0, 2, 3), finish="y0 = v0; y1 = v1")
     launches = list(rec.launches)
     assert fuse_channel_reductions(rec.launches) == launches
+
+
+@pytest.mark.parametrize(
+    ("text", "same"),
+    [
+        ("d = x0 - x1; v0 = d; v1 = d * d", "v1 = (x0 - x1) * (x0 - x1); off = x0 - x1; v0 = off"),
+        ("v0 = x0", "t = x0; v0 = t"),
+        ("mean = x2; inverse = x3; h = (x1 - mean) * inverse; g = x0; v0 = g; v1 = g * h", "hat = (x1 - x2) * x3; v1 = x0 * hat; v0 = x0"),
+        (
+            "mean = x2; inverse = x3; h = (x1 - mean) * inverse; pre = h * x4 + x5; g = x0 * (pre > 0 ? 1 : slope); v0 = g; v1 = g * h",
+            "n = (x1 - x2) * x3; a = n * x4 + x5; v0 = x0 * (a > 0 ? 1 : slope); v1 = v0 * n",
+        ),
+    ],
+    ids=["statistics", "sum", "gradients", "gradients-behind-relu"],
+)
+def test_names_of_locals_do_not_matter(text: str, same: str) -> None:
+    """A reduction is compared as a parsed formula: renaming a local variable loses no fusion."""
+    forms = []
+    for each in (text, same):
+        values = tuple(sorted(name for name in parse(each).assigned if name in ("v0", "v1")))
+        counts = len([name for name in parse(each).used if name.startswith("x")]), 1, 0
+        slope = (("slope", np.float32(0.25)),)
+        reduction = Reduce(each, "y0 = v0", values, "sum", (4, 3, 2, 2), (0, 2, 3), (None,) * counts[0], counts, slope, Target(), 1)
+        forms.append(channel_reduction_fusion.form_of(reduction))
+    assert forms[0] == forms[1] is not None
+
+
+@pytest.mark.parametrize("text", ["v0 = x0 * x0", "d = x0 - x1; v0 = d; v1 = d * x0", "h = (x1 - x2) * x3; v0 = x0; v1 = x0 * h * 2", "v0 = x1; v1 = x0"])
+def test_other_reductions_are_left_alone(text: str) -> None:
+    values = tuple(sorted(name for name in parse(text).assigned if name in ("v0", "v1")))
+    reduction = Reduce(text, "y0 = v0", values, "sum", (4, 3, 2, 2), (0, 2, 3), (None,) * 4, (4, 1, 0), (), Target(), 1)
+    assert channel_reduction_fusion.form_of(reduction) is None

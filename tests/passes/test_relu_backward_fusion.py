@@ -219,7 +219,7 @@ def test_one_layer_that_adds_twice_is_gated_once(device: Any) -> None:
     count = len(rec.launches)
     merged = fuse_relu_backward(rec.launches)
     assert len(merged) == count - 1
-    assert [launch.has_fused_relu for launch in merged if launch.gate is not None][-2:] == [False, True]
+    assert [launch.has_fused_relu for launch in merged if launch.relu_mask is not None][-2:] == [False, True]
 
 
 def test_levels_of_a_pyramid_are_no_parts(device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -324,7 +324,7 @@ def test_max_pooling_asks_its_top(device: Any, name: str, slope: float) -> None:
         launches = merged(TOPS[name], slope, device, kind)
         forward, backward = (launch for launch in launches if launch.layer == "pool")
         assert gates_of(launches) == {"pool": TOP} and not any(launch.what == "sign_mask.pack" for launch in launches)
-        assert backward.operands[backward.gate or 0].ref is forward.operands[1].ref
+        assert backward.operands[backward.relu_mask or 0].ref is forward.operands[1].ref
         assert forward.operands[0].ref.root not in {ref.root for launch in launches if launch.phase == "backward" for ref in launch.reads}
 
 

@@ -1,0 +1,294 @@
+"""The verifier of schedules: checks after every pass that the schedule is still one that can be planned and run (OCAFFE_VERIFY=1).
+
+The rules, each a method of `_Check`:
+
+* `shape`: a launch has a call or an expression, and as many operands and scalars as that says;
+* `views`: a view lies inside its base and has its base's type;
+* `roles`: forward precedes backward, constants are never written, parameters change in updates and by side effects alone;
+* `origins`: every launch is a recorded one, or names the recorded one that it derives from;
+* `extensions`: epilogue, mask, reduction and bfloat16 operands are where the kernel expects them;
+* `writers`: each element that a launch reads was written before, and still holds the value that was meant;
+* `overlaps`: a launch writes memory that it also reads only where it declares an in-place pair.
+"""
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+
+from ocaffe.ir.launch import Access, Empty, HostCall, Launch, Measure, Operand, Schedule, Upload
+from ocaffe.ir.tensor import BFLOAT, Ref, Role
+from ocaffe.ops.expression import Pointwise, Reduce
+
+HOST = (Upload, HostCall, Measure, Empty)  # launches without a kernel
+Interval = tuple[int, int]
+PARAMETER_ALIGNMENT = 256  # elements (ocaffe/graph/parameters.py)
+MAX_INTERVALS = 1 << 12  # of a view of many samples; a view with more is taken as one interval
+
+
+class InvalidSchedule(Exception):
+    """A pass broke a rule. The text names pass, launch and tensor: it is a bug in the pass, never a mistake of the user."""
+
+
+class Verifier:
+    """Checks schedules that derive from one recording."""
+
+    def __init__(self, recorded: Schedule) -> None:
+        self.recorded = {id(launch): launch for launch in recorded}  # the values keep the launches, and so their ids, alive
+
+    def check(self, schedule: Schedule, name: str) -> None:
+        """Check the schedule that pass `name` left. Raises InvalidSchedule."""
+        _Check(schedule, name, self.recorded.keys()).run()
+
+
+class _Check:
+    def __init__(self, schedule: Schedule, name: str, recorded: Iterable[int]) -> None:
+        self.schedule, self.name, self.recorded = schedule, name, set(recorded)
+        self.step = 0
+
+    def fail(self, launch: Launch, fact: str) -> InvalidSchedule:
+        where = f"step {self.step}, {launch.phase} of '{launch.layer}' ({launch.what or type(launch).__name__})"
+        return InvalidSchedule(f"after pass {self.name}: {where}: {fact}")
+
+    def run(self) -> None:
+        in_place = {id(ref) for launch in self.schedule for ref in _shared_in_place(launch)}
+        state = _Memory(in_place)
+        backward = False
+        for step, launch in enumerate(self.schedule):
+            self.step = step
+            self.origins(launch)
+            self.shape(launch)
+            self.views(launch)
+            backward = self.roles(launch, backward)
+            self.extensions(launch)
+            self.overlaps(launch)
+            self.writers(launch, state)
+
+    def origins(self, launch: Launch) -> None:
+        origin = launch.origin or launch
+        if id(origin) not in self.recorded:
+            fact = "a new launch without an origin" if launch.origin is None else f"its origin, '{origin.layer}' ({origin.what}), was not recorded"
+            raise self.fail(launch, f"{fact}; set Launch.origin to the recorded launch that it derives from")
+
+    def shape(self, launch: Launch) -> None:
+        if isinstance(launch, HOST):
+            return
+        if (launch.call is None) == (launch.lower is None):
+            raise self.fail(launch, "a launch needs either a call or an expression")
+        if isinstance(launch.lower, (Pointwise, Reduce)):
+            extra = launch.lower.key is not None if isinstance(launch.lower, Pointwise) else 2 * launch.lower.last_block
+            wanted = sum(launch.lower.counts) + extra
+            if len(launch.operands) != wanted:
+                raise self.fail(launch, f"the expression has {wanted} operands, the launch {len(launch.operands)}")
+
+    def views(self, launch: Launch) -> None:
+        for operand in launch.operands:
+            ref: Ref = operand.ref
+            seen: set[int] = set()
+            while ref.base is not None:
+                if id(ref) in seen:
+                    raise self.fail(launch, f"{operand.ref} is a view of itself")
+                seen.add(id(ref))
+                if ref.dtype != ref.base.dtype:
+                    raise self.fail(launch, f"{ref} is {ref.dtype}, its base {ref.base} is {ref.base.dtype}")
+                ref = ref.base
+            if ref.count and operand.ref.count and not 0 <= operand.ref.root_offset <= operand.ref.root_end <= ref.count:
+                extent = f"elements {operand.ref.root_offset} to {operand.ref.root_end}"
+                raise self.fail(launch, f"view {operand.ref} has {extent}, its base {ref} has {ref.count}")
+
+    def roles(self, launch: Launch, backward: bool) -> bool:
+        """Returns whether backward began."""
+        if launch.phase == "forward" and backward:
+            raise self.fail(launch, "a forward launch after the first backward launch")
+        if launch.recomputed and launch.phase != "backward":
+            raise self.fail(launch, f"a recomputed launch in phase {launch.phase}")
+        for ref in launch.writes:
+            role = ref.root.role
+            if role is Role.CONSTANT:
+                raise self.fail(launch, f"writes {ref}, a constant")
+            if role is Role.PARAMETER and launch.phase != "update" and not launch.side_effect:
+                raise self.fail(launch, f"writes {ref} outside of an update, without a side effect")
+        return backward or launch.phase == "backward"
+
+    def extensions(self, launch: Launch) -> None:
+        if launch.call is None:
+            return
+        scalars, operands, defines = launch.call.scalars, launch.operands, dict(launch.call.defines)
+        if launch.epilogue is not None:
+            epilogue = launch.epilogue
+            wanted = {"bias": epilogue.bias, "accumulate": epilogue.accumulate} | {f"activation {i}": at for i, at in enumerate(epilogue.activation)}
+            for name, index in wanted.items():
+                if not 0 <= index < len(scalars):
+                    raise self.fail(launch, f"epilogue scalar {name} is number {index}, the call has {len(scalars)} scalars")
+            if scalars[epilogue.bias] != 0 and not any(operand.access is Access.READ for operand in operands):
+                raise self.fail(launch, "the epilogue adds a bias, but no operand is read")
+        if launch.relu_mask is not None and launch.relu_mask > len(operands):
+            raise self.fail(launch, f"the mask is operand {launch.relu_mask}, the launch has {len(operands)} operands")
+        masked = launch.relu_mask is not None and launch.relu_mask < len(operands) and operands[launch.relu_mask].access is Access.READ
+        if "FUSED_RELU" in defines and not masked:
+            raise self.fail(launch, "a fused ReLU backward reads no mask")
+        if "CHANNEL_REDUCTION" in defines:
+            slot = launch.reduction
+            if slot is None or slot.index >= len(operands) or operands[slot.index].access is Access.READ:
+                raise self.fail(launch, "a fused channel reduction has no operand to write to")
+        for index, operand in enumerate(operands):
+            if operand.ref.dtype != BFLOAT:
+                continue
+            name = launch.bf16_operands[index] if index < len(launch.bf16_operands) else ""
+            if not name or defines.get(f"{name}_T") != "bfloat":
+                raise self.fail(launch, f"operand {index}, {operand.ref}, is bfloat16, which the kernel does not read")
+
+    def overlaps(self, launch: Launch) -> None:
+        if isinstance(launch, HOST):
+            return
+        for j, written in enumerate(launch.operands):
+            if written.access is not Access.WRITE or not written.ref.count:
+                continue
+            for i, read in enumerate(launch.operands):
+                if i == j or read.ref.root is not written.ref.root or not read.ref.count or (i, j) in launch.inplace:
+                    continue
+                if _intersect(_touched(launch, i), _touched(launch, j)):
+                    raise self.fail(launch, f"writes operand {j}, {written.ref}, into memory of operand {i}, {read.ref}, without an in-place pair ({i}, {j})")
+
+    def writers(self, launch: Launch, state: _Memory) -> None:
+        for index, operand in enumerate(launch.operands):
+            if operand.access is not Access.WRITE and operand.ref.count:
+                fault = state.read(operand, _touched(launch, index))
+                if fault:
+                    raise self.fail(launch, f"reads {operand.ref}, {fault}")
+        for index, operand in enumerate(launch.operands):
+            if operand.access is not Access.READ and operand.ref.count:
+                state.write(operand, _touched(launch, index))
+
+
+Generation = frozenset[tuple[int, int]]  # ids of views that reuse storage, each with the id of its base
+
+
+class _Memory:
+    """The elements of each recycled root that were written so far, and through which views that reuse storage.
+
+    Such a view ends the value of its base when it is written: later reads that go through the base, but not through the view, are wrong.
+    """
+
+    def __init__(self, in_place: set[int]) -> None:
+        self.in_place = in_place
+        self.written: dict[Ref, list[tuple[int, int, Generation]]] = defaultdict(list)  # begin, end; disjoint
+
+    def generation(self, ref: Ref) -> Generation:
+        return frozenset((id(each), id(each.base)) for each in _chain(ref) if each.base is not None and (each.reuses_storage or id(each) in self.in_place))
+
+    def read(self, operand: Operand, intervals: list[Interval]) -> str | None:
+        """Why the read is wrong; None if it is right."""
+        ref, root = operand.ref, operand.ref.root
+        if root.persistent:
+            return None
+        own, known, chain = self.generation(ref), self.written[root], {id(each) for each in _chain(ref)}
+        first_change = operand.access is Access.MODIFY and all(generation != own for _, _, generation in known)  # it turns the old value into its own
+        for begin, end in intervals:
+            at = begin
+            for first, last, generation in sorted(known):
+                if last <= at or first >= end:
+                    continue
+                if first > at and not _is_padding(root, at, first):
+                    break
+                ended = any(base in chain and view not in chain for view, base in generation)
+                if ended and not first_change:
+                    return f"but a launch wrote another value into its memory, elements {first} to {last} of {root}"
+                at = last
+            if at < end and not _is_padding(root, at, end):
+                return f"but no launch writes elements {at} to {end} of {root} before it"
+        return None
+
+    def write(self, operand: Operand, intervals: list[Interval]) -> None:
+        ref, root = operand.ref, operand.ref.root
+        if root.persistent:
+            return
+        generation = self.generation(ref)
+        begin, end = intervals[0][0], intervals[-1][1]
+        kept = []
+        for first, last, other in self.written[root]:
+            if last <= begin or first >= end:
+                kept.append((first, last, other))
+            else:
+                kept += [(a, b, other) for a, b in _without((first, last), intervals)]
+        self.written[root] = _joined([*kept, *((a, b, generation) for a, b in intervals)])
+
+
+def _is_padding(root: Ref, begin: int, end: int) -> bool:
+    """Whether no launch needs to write these elements: the padding between the gradients of two parameters, which begin at multiples of an alignment."""
+    return root.role is Role.GRADIENT and begin % PARAMETER_ALIGNMENT != 0 and end - begin < PARAMETER_ALIGNMENT
+
+
+def _chain(ref: Ref) -> Iterator[Ref]:
+    """The Ref, its base, the base of that, up to the root."""
+    current: Ref | None = ref
+    while current is not None:
+        yield current
+        current = current.base
+
+
+def _shared_in_place(launch: Launch) -> Iterator[Ref]:
+    """Outputs of a launch that a pass made views of its inputs."""
+    for i, j in launch.inplace:
+        source, result = launch.operands[i].ref, launch.operands[j].ref
+        shares = result.base is not None and result.root is source.root and _intersect(_touched(launch, i), _touched(launch, j))
+        if launch.operands[j].access is Access.WRITE and shares:
+            yield result
+
+
+def _touched(launch: Launch, index: int) -> list[Interval]:
+    """The elements that a launch reads or writes of an operand, in its root, as sorted disjoint intervals. A copy touches a region."""
+    ref = launch.operands[index].ref
+    samples, elements = range(ref.shape[0] if ref.shape else 1), range(ref.dense_stride)
+    if launch.copy is not None:
+        axis, size = launch.copy.axis, launch.copy.size
+        start = launch.copy.target_start if index else launch.copy.source_start
+        inner = math.prod(ref.shape[axis + 1 :])
+        if axis == 0:
+            samples = range(start, start + size)
+        elif math.prod(ref.shape[1:axis]) == 1:
+            elements = range(start * inner, (start + size) * inner)
+    begin, stride = ref.root_offset + elements.start, ref.batch_stride
+    if len(elements) == stride or len(samples) == 1:
+        return [(begin + samples.start * stride, begin + samples.start * stride + (len(samples) - 1) * stride + len(elements))]
+    if len(samples) > MAX_INTERVALS:
+        return [(begin + samples.start * stride, begin + (samples.stop - 1) * stride + len(elements))]
+    return [(begin + sample * stride, begin + sample * stride + len(elements)) for sample in samples]
+
+
+def _intersect(a: list[Interval], b: list[Interval]) -> bool:
+    i = j = 0
+    while i < len(a) and j < len(b):
+        if a[i][0] < b[j][1] and b[j][0] < a[i][1]:
+            return True
+        if a[i][1] <= b[j][1]:
+            i += 1
+        else:
+            j += 1
+    return False
+
+
+def _without(interval: Interval, others: list[Interval]) -> list[Interval]:
+    """The parts of an interval that none of the others, sorted, covers."""
+    begin, end = interval
+    parts = []
+    for first, last in others:
+        if last <= begin or first >= end:
+            continue
+        if first > begin:
+            parts.append((begin, first))
+        begin = max(begin, last)
+    if begin < end:
+        parts.append((begin, end))
+    return parts
+
+
+def _joined(pieces: list[tuple[int, int, Generation]]) -> list[tuple[int, int, Generation]]:
+    """Neighbours of one generation as one piece."""
+    result: list[tuple[int, int, Generation]] = []
+    for begin, end, generation in sorted(pieces, key=lambda piece: piece[:2]):
+        if result and result[-1][1] == begin and result[-1][2] == generation:
+            result[-1] = result[-1][0], end, generation
+        else:
+            result.append((begin, end, generation))
+    return result
