@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -19,12 +19,13 @@ from ocaffe.ir.target import Target
 from ocaffe.ir.tensor import FLOAT, Ref, Role, Shape
 from ocaffe.ops.expression import pointwise
 
-WORKSPACE_DIVISOR, MIN_WORKSPACE_BYTES = 14, 64 << 20  # what one convolution may take: this part of the bytes that all layers make, but 64 MiB at any rate
+# The workspace of one convolution: this part of the bytes of all blobs, but at least MIN_WORKSPACE_BYTES.
+WORKSPACE_DIVISOR, MIN_WORKSPACE_BYTES = 14, 64 << 20
 
 
 @dataclass(eq=False)
 class Recording:
-    """A schedule, where the launches of each node lie in it, and the Refs of what the user can name."""
+    """A schedule, the range of launches of each node in it, and the Refs of the names that a user can give."""
 
     schedule: Schedule
     forward_end: int  # forward is schedule[:forward_end]
@@ -52,230 +53,259 @@ class Update(Protocol):
         """Record the launches that update, from `gradients`, the part of the group that begins at element `begin`."""
 
 
-def _rows(rec: Recorder, update: Update | None, parameter: Parameter, offset: int) -> Iterator[tuple[int, Ref]]:
-    """Row ranges of a large parameter, each with memory for its gradient; the parameter is updated from one before the next is asked for."""
-    assert update is not None
-    width = parameter.count // parameter.shape[0]
-    step = PARAMETER_ALIGNMENT // math.gcd(width, PARAMETER_ALIGNMENT)  # rows that fill whole blocks of the update
-    rows = max(step, MAX_ROWS_BYTES // (4 * width) // step * step)
-    for start in range(0, parameter.shape[0], rows):
-        shape = min(rows, parameter.shape[0] - start), width
-        padded = -(-math.prod(shape) // PARAMETER_ALIGNMENT) * PARAMETER_ALIGNMENT
-        part = Ref(f"{parameter}.rows", (padded,), Role.GRADIENT)
-        layer, phase = rec.layer, rec.phase
-        yield start, part.view(shape)
-        update(rec, part, rec.step, offset + start * width)
-        rec.enter(layer, phase)
-
-
 def record(graph: Graph, group: ParameterGroup, target: Target, options: NetOptions, update: Update | None = None) -> Recording:
     """The launches of `graph`: forward, then backward if chosen, then `update`. Parameters must have their data Refs."""
-    blobs = sum(blob.count for blob in graph.blobs.values() if blob.producer is not None and blob.producer.bottoms) * FLOAT.itemsize
-    target = replace(target, workspace=min(target.workspace, max(MIN_WORKSPACE_BYTES, blobs // WORKSPACE_DIVISOR)))
-    rec = Recorder(target, train=options.backward, seed=options.seed, accumulate_gradients=options.accumulate, fuse=options.fuse,
-                   prepack_weights=options.prepack_weights)  # fmt: skip
-    outputs = {*graph.outputs, *(top for node in graph.nodes for top in node.tops if top.loss_weight)}
-    for each in graph.nodes:
-        for top in each.tops:
-            top.data = top.diff = None  # type: ignore[assignment]
-    forward_ranges = []
-    debug = DebugInfo() if options.debug else None
-    pieces = MicrobatchedPart(graph, options.microbatch) if options.microbatch is not None else None
-    split = frozenset(pieces.indices) if pieces is not None else frozenset[int]()
-    merging = options.fuse and not options.debug
-    nodes: Sequence[Node | None] = graph.nodes
-    if merging:
-        nodes = fused_nodes(graph, lambda blob: blob in outputs or _looked_at(blob, graph, options))
-    for index, node in enumerate(nodes):
-        begin = len(rec.launches)
-        if index in split:
-            if pieces is not None and index == pieces.last:
-                _pieces_forward(rec, pieces, graph, outputs, options)
-        elif node is not None:
-            _forward(rec, node, graph, outputs, options)
-        if debug is not None and node is not None:
-            debug.after_forward(rec, node)
-        forward_ranges.append((begin, len(rec.launches)))
-    forward_end = len(rec.launches)
-    backward_ranges: dict[int, tuple[int, int]] = {}
-    flushes: list[Flush] = []
-    large: set[Parameter] = set()
-    if update is not None and options.backward and not (options.hold_gradients or options.debug) and update.in_parts:
-        large = {parameter for parameter in group.in_rows(graph) if all(parameter not in graph.nodes[index].params for index in split)}
-        flushes = group.flushes(graph, large)
-    gradients = group.gradients(options, flushes)
-    flush_after: dict[int, list[tuple[Flush, Ref]]] = defaultdict(list)
-    for flush, ref in zip(flushes, gradients):
-        flush_after[flush.node].append((flush, ref))
-    for parameter, offset in zip(group.params, group.offsets):
-        if parameter in large:
-            parameter.diff = Ref(f"{parameter}.diff", parameter.shape, Role.GRADIENT)  # tells that there is one; `gradient_rows` makes the memory
-            rec.in_rows[parameter.diff] = _rows(rec, update, parameter, offset)
-    if options.backward:
-        _share_split_diffs([node for index, node in enumerate(graph.nodes) if index not in split], options)
-        for index, node in reversed(list(enumerate(nodes))):
+    return _NetRecorder(graph, group, target, options, update).record()
+
+
+class _NetRecorder:
+    """The state of one recording."""
+
+    def __init__(self, graph: Graph, group: ParameterGroup, target: Target, options: NetOptions, update: Update | None) -> None:
+        blobs = sum(blob.count for blob in graph.blobs.values() if blob.producer is not None and blob.producer.bottoms) * FLOAT.itemsize
+        target = replace(target, workspace=min(target.workspace, max(MIN_WORKSPACE_BYTES, blobs // WORKSPACE_DIVISOR)))
+        self.graph, self.group, self.options, self.update = graph, group, options, update
+        self.rec = Recorder(target, train=options.backward, seed=options.seed, accumulate_gradients=options.accumulate, fuse=options.fuse,
+                            prepack_weights=options.prepack_weights)  # fmt: skip
+        self.outputs = {*graph.outputs, *(top for node in graph.nodes for top in node.tops if top.loss_weight)}
+        self.debug = DebugInfo() if options.debug else None
+        self.microbatched = MicrobatchedPart(graph, options.microbatch) if options.microbatch is not None else None
+        self.microbatched_nodes = frozenset(self.microbatched.indices) if self.microbatched is not None else frozenset[int]()
+        self.nodes: Sequence[Node | None] = graph.nodes
+        if options.fuse and not options.debug:
+            self.nodes = fused_nodes(graph, lambda blob: blob in self.outputs or self.is_observed(blob))
+
+    def record(self) -> Recording:
+        graph, rec = self.graph, self.rec
+        for node in graph.nodes:
+            for top in node.tops:
+                top.data = top.diff = None  # type: ignore[assignment]
+        forward_ranges = self.forward_pass()
+        forward_end = len(rec.launches)
+        gradients, flushes, in_rows = self.gradients()
+        backward_ranges = self.backward_pass(flushes, updates_at_end=not flushes and not in_rows) if self.options.backward else {}
+        backward_end = len(rec.launches)
+        if self.update is not None and not flushes and not in_rows:
+            self.update(rec, gradients[0], rec.step, 0)
+        if self.microbatched is not None:
+            self.microbatched.end()
+        return Recording(
+            rec.launches, forward_end, backward_end, forward_ranges, backward_ranges, rec.step,
+            {name: blob.data for name, blob in graph.blobs.items()}, {name: blob.diff for name, blob in graph.blobs.items()},
+            {name: blob.data for name, blob in graph.first.items()}, {name: blob.diff for name, blob in graph.first.items()},
+            [(top.data, top.loss_weight) for node in graph.nodes for top in node.tops if top.loss_weight], self.debug,
+            {top: (top.data, top.diff) for node in graph.nodes for top in node.tops},
+        )  # fmt: skip
+
+    # -- forward -----------------------------------------------------------------------------------------------------
+
+    def forward_pass(self) -> list[tuple[int, int]]:
+        """Record forward; the range of launches of each node."""
+        ranges = []
+        for index, node in enumerate(self.nodes):
+            begin = len(self.rec.launches)
+            if index in self.microbatched_nodes:
+                if self.microbatched is not None and index == self.microbatched.last:
+                    self.forward_in_microbatches(self.microbatched)
+            elif node is not None:
+                self.forward(node)
+            if self.debug is not None and node is not None:
+                self.debug.after_forward(self.rec, node)
+            ranges.append((begin, len(self.rec.launches)))
+        return ranges
+
+    def forward_in_microbatches(self, part: MicrobatchedPart) -> None:
+        """Record the microbatched layers once for each microbatch. Only the top of the last layer exists for the whole batch."""
+        part.begin()
+        part.top.data = Ref(part.top.name, part.top.shape, Role.ACTIVATION)
+        for number in range(part.count):
+            with part.piece(number):
+                for node in part.nodes:
+                    self.forward(node)
+
+    def forward(self, node: Node, phase: str = "forward") -> None:
+        """Record one layer. In phase 'backward' its launches repeat those of forward."""
+        begin = len(self.rec.launches)
+        self.rec.enter(node.name, phase)
+        for top in node.tops:
+            if node.layer.moves_data and top.data is None:
+                top.data = self.new_data(node, top)
+        if _has_no_elements(node):
+            for top in node.tops:
+                if top.data is None:
+                    top.data = Ref(top.name, top.shape, Role.ACTIVATION)
+                pointwise(self.rec, "y0 = 0", writes=[top.data])
+        else:
+            node.layer.forward(self.rec, node.bottoms, node.tops)
+        for top in node.tops:
+            if top in self.outputs and top.data.root.role is Role.ACTIVATION:
+                top.data.root.role = Role.OUTPUT  # also where the output is a view, for example of a reshaped blob
+            if self.is_observed(top):
+                top.data.root.persist = True
+        for launch in self.rec.launches[begin:]:
+            launch.recomputed = phase == "backward"
+
+    def new_data(self, node: Node, top: Blob) -> Ref:
+        """The Ref of a top that its layer fills."""
+        if node.type == "Input":
+            return self.held(top.name, top.shape)
+        if top in self.outputs or not self.is_observed(top):
+            return Ref(top.name, top.shape, Role.OUTPUT if top in self.outputs else Role.ACTIVATION)
+        which = "first" if top is self.graph.first.get(top.name) else "last" if top is self.graph.blobs.get(top.name) else f"of {node.name}"
+        return self.graph.held.setdefault((f"{top.name} {which}", top.shape), Ref(top.name, top.shape, Role.ACTIVATION, persist=True))
+
+    def is_observed(self, top: Blob) -> bool:
+        """Whether a script can reach the value: it reads the last value of a kept name, and writes to the first."""
+        options = self.options
+        return options.apart or (options.keeps(top.name) and top in (self.graph.blobs.get(top.name), self.graph.first.get(top.name)))
+
+    # -- gradients ---------------------------------------------------------------------------------------------------
+
+    def gradients(self) -> tuple[list[Ref], dict[int, list[tuple[Flush, Ref]]], set[Parameter]]:
+        """The gradient Refs; for each node the updates that follow its backward; the parameters that are updated some rows at a time."""
+        options, update, group = self.options, self.update, self.group
+        flushes: list[Flush] = []
+        in_rows: set[Parameter] = set()
+        if update is not None and options.backward and not (options.hold_gradients or options.debug) and update.in_parts:
+            microbatched = {parameter for index in self.microbatched_nodes for parameter in self.graph.nodes[index].params}
+            in_rows = group.in_rows(self.graph) - microbatched
+            flushes = group.flushes(self.graph, in_rows)
+        gradients = group.gradients(options, flushes)
+        flush_after: dict[int, list[tuple[Flush, Ref]]] = defaultdict(list)
+        for flush, ref in zip(flushes, gradients):
+            flush_after[flush.node].append((flush, ref))
+        for parameter, offset in zip(group.params, group.offsets):
+            if parameter in in_rows:
+                assert update is not None
+                parameter.diff = Ref(f"{parameter}.diff", parameter.shape, Role.GRADIENT)  # says that there is one; `rows` makes its memory
+                self.rec.in_rows[parameter.diff] = self.rows(update, parameter, offset)
+        return gradients, flush_after, in_rows
+
+    def rows(self, update: Update, parameter: Parameter, offset: int) -> Iterator[tuple[int, Ref]]:
+        """Row ranges of a large parameter, each with memory for its gradient. Each range is updated before the next one is computed."""
+        rec = self.rec
+        width = parameter.count // parameter.shape[0]
+        step = PARAMETER_ALIGNMENT // math.gcd(width, PARAMETER_ALIGNMENT)  # rows that fill whole blocks of the update
+        rows = max(step, MAX_ROWS_BYTES // (4 * width) // step * step)
+        for start in range(0, parameter.shape[0], rows):
+            shape = min(rows, parameter.shape[0] - start), width
+            padded = -(-math.prod(shape) // PARAMETER_ALIGNMENT) * PARAMETER_ALIGNMENT
+            part = Ref(f"{parameter}.rows", (padded,), Role.GRADIENT)
+            layer, phase = rec.layer, rec.phase
+            yield start, part.view(shape)
+            update(rec, part, rec.step, offset + start * width)
+            rec.enter(layer, phase)
+
+    # -- backward ----------------------------------------------------------------------------------------------------
+
+    def backward_pass(self, flush_after: dict[int, list[tuple[Flush, Ref]]], updates_at_end: bool) -> dict[int, tuple[int, int]]:
+        """Record backward, with the updates that need not wait for its end; the range of launches of each node."""
+        graph, rec = self.graph, self.rec
+        ranges: dict[int, tuple[int, int]] = {}
+        self.share_split_diffs(node for index, node in enumerate(graph.nodes) if index not in self.microbatched_nodes)
+        for index, node in reversed(list(enumerate(self.nodes))):
             if node is not None and node.backward and node.layer.has_backward:
                 begin = len(rec.launches)
-                if index not in split:
-                    _backward(rec, node, graph, options)
-                elif pieces is not None and index == pieces.last:
-                    _pieces_backward(rec, pieces, graph, outputs, options)
-                if debug is not None:
-                    debug.after_backward(rec, node)
-                backward_ranges[index] = (begin, len(rec.launches))
-            for flush, ref in flush_after[index]:
-                assert update is not None
-                _zero_unwritten(rec, [p for p in graph.params if p.diff is not None and p.diff.root is ref])
-                update(rec, ref, rec.step, flush.begin)
-        if not flushes and not large:
-            _zero_unwritten(rec, graph.params)
-        if debug is not None:
-            debug.at_the_end(rec, graph.params)
-    backward_end = len(rec.launches)
-    if update is not None and not flushes and not large:
-        update(rec, gradients[0], rec.step, 0)
-    if pieces is not None:
-        pieces.end()
-    return Recording(
-        rec.launches, forward_end, backward_end, forward_ranges, backward_ranges, rec.step,
-        {name: blob.data for name, blob in graph.blobs.items()}, {name: blob.diff for name, blob in graph.blobs.items()},
-        {name: blob.data for name, blob in graph.first.items()}, {name: blob.diff for name, blob in graph.first.items()},
-        [(top.data, top.loss_weight) for node in graph.nodes for top in node.tops if top.loss_weight], debug,
-        {top: (top.data, top.diff) for node in graph.nodes for top in node.tops},
-    )  # fmt: skip
+                if index not in self.microbatched_nodes:
+                    self.backward(node)
+                elif self.microbatched is not None and index == self.microbatched.last:
+                    self.backward_in_microbatches(self.microbatched)
+                if self.debug is not None:
+                    self.debug.after_backward(rec, node)
+                ranges[index] = (begin, len(rec.launches))
+            for flush, ref in flush_after.get(index, ()):
+                assert self.update is not None
+                self.zero_unwritten(p for p in graph.params if p.diff is not None and p.diff.root is ref)
+                self.update(rec, ref, rec.step, flush.begin)
+        if updates_at_end:
+            self.zero_unwritten(graph.params)
+        if self.debug is not None:
+            self.debug.at_the_end(rec, graph.params)
+        return ranges
 
+    def backward_in_microbatches(self, part: MicrobatchedPart) -> None:
+        """Record forward and then backward of the microbatched layers for each microbatch. Their gradients add up."""
+        for number in range(part.count):
+            with part.piece(number):
+                part.top.data = None  # type: ignore[assignment]  # computed again, but no layer reads it
+                for node in part.nodes:
+                    self.forward(node, "backward")
+                self.share_split_diffs(part.nodes)
+                for node in reversed(part.nodes):
+                    if node.backward:
+                        self.backward(node)
 
-def _pieces_forward(rec: Recorder, pieces: MicrobatchedPart, graph: Graph, outputs: Collection[Blob], options: NetOptions) -> None:
-    """Make the cut, some samples after the other."""
-    pieces.begin()
-    pieces.top.data = Ref(pieces.top.name, pieces.top.shape, Role.ACTIVATION)
-    for number in range(pieces.count):
-        with pieces.piece(number):
-            for node in pieces.nodes:
-                _forward(rec, node, graph, outputs, options)
-
-
-def _pieces_backward(rec: Recorder, pieces: MicrobatchedPart, graph: Graph, outputs: Collection[Blob], options: NetOptions) -> None:
-    """The gradients of what makes the cut, from the diff of the cut: each piece runs forward again, then back."""
-    for number in range(pieces.count):
-        with pieces.piece(number):
-            pieces.top.data = None  # type: ignore[assignment]  # made once more, for nobody
-            for node in pieces.nodes:
-                _forward(rec, node, graph, outputs, options, "backward")
-            _share_split_diffs(pieces.nodes, options)
-            for node in reversed(pieces.nodes):
-                if node.backward:
-                    _backward(rec, node, graph, options)
-
-
-def _forward(rec: Recorder, node: Node, graph: Graph, outputs: Collection[Blob], options: NetOptions, phase: str = "forward") -> None:
-    begin = len(rec.launches)
-    rec.enter(node.name, phase)
-    for top in node.tops:
-        if node.layer.moves_data and top.data is None:
-            if node.type == "Input":
-                top.data = _held(graph, top.name, top.shape)
-            elif top not in outputs and _looked_at(top, graph, options):
-                which = "first" if top is graph.first.get(top.name) else "last" if top is graph.blobs.get(top.name) else f"of {node.name}"
-                top.data = graph.held.setdefault((f"{top.name} {which}", top.shape), Ref(top.name, top.shape, Role.ACTIVATION, persist=True))
-            else:
-                top.data = Ref(top.name, top.shape, Role.OUTPUT if top in outputs else Role.ACTIVATION)
-    if _without_elements(node):
+    def backward(self, node: Node) -> None:
+        rec, options = self.rec, self.options
+        if not any(node.propagate) and all(parameter.diff is None for parameter in node.params):
+            return  # propagate_down: false on a layer that learns nothing
+        rec.enter(node.name, "backward")
         for top in node.tops:
-            if top.data is None:
-                top.data = Ref(top.name, top.shape, Role.ACTIVATION)
-            pointwise(rec, "y0 = 0", writes=[top.data])
-    else:
-        node.layer.forward(rec, node.bottoms, node.tops)
-    for top in node.tops:
-        if top in outputs and top.data.root.role is Role.ACTIVATION:
-            top.data.root.role = Role.OUTPUT  # also where the output is a view, for example of what was reshaped
-        if _looked_at(top, graph, options):
-            top.data.root.persist = True
-    for launch in rec.launches[begin:]:
-        launch.recomputed = phase == "backward"
-
-
-def _without_elements(node: Node) -> bool:
-    """Whether all bottoms are empty (a Filter selected nothing): then the layer has nothing to do, and its tops are zero where they are not empty."""
-    return bool(node.bottoms) and not any(bottom.count for bottom in node.bottoms)
-
-
-def _looked_at(top: Blob, graph: Graph, options: NetOptions) -> bool:
-    """Whether a script can reach the value: the last of a kept name is read, the first written to."""
-    return options.apart or (options.keeps(top.name) and top in (graph.blobs.get(top.name), graph.first.get(top.name)))
-
-
-def _backward(rec: Recorder, node: Node, graph: Graph, options: NetOptions) -> None:
-    if not any(node.propagate) and all(parameter.diff is None for parameter in node.params):
-        return  # propagate_down: false on a layer that learns nothing
-    rec.enter(node.name, "backward")
-    for top in node.tops:
-        if node.type != "Split" or top.loss_weight or top in graph.outputs or top.diff is not None:  # a Split skips tops without a diff
-            _ready_top_diff(rec, top, graph, options)
-    for bottom, wanted in zip(node.bottoms, node.propagate):
-        if wanted and bottom.diff is None and node.layer.moves_data and not node.layer.passes_diff:
+            if node.type != "Split" or top.loss_weight or top in self.graph.outputs or top.diff is not None:  # a Split skips tops without a diff
+                self.prepare_top_diff(top)
+        wanted = [bottom for bottom, propagate in zip(node.bottoms, node.propagate) if propagate]
+        new = [bottom for bottom in wanted if bottom.diff is None and (_has_no_elements(node) or (node.layer.moves_data and not node.layer.passes_diff))]
+        for bottom in new:
             bottom.diff = Ref(f"{bottom.name}.diff", bottom.shape, Role.DIFF)
-    rec.enter(node.name, "backward")
-    if _without_elements(node):  # what its parameters miss is zeroed at the end
-        for bottom, wanted in zip(node.bottoms, node.propagate):
-            if wanted and bottom.diff is None:
-                bottom.diff = Ref(f"{bottom.name}.diff", bottom.shape, Role.DIFF)
-    else:
-        node.layer.backward(rec, node.tops, node.bottoms, node.propagate)
-    for bottom, wanted in zip(node.bottoms, node.propagate):
-        if wanted and bottom.diff is not None and options.observed_diffs and (options.apart or options.keeps(bottom.name)):
-            bottom.diff.root.persist = True
+        rec.enter(node.name, "backward")
+        if not _has_no_elements(node):  # else the gradients of its parameters are set to zero at the end
+            node.layer.backward(rec, node.tops, node.bottoms, node.propagate)
+        for bottom in wanted:
+            if bottom.diff is not None and options.observed_diffs and (options.apart or options.keeps(bottom.name)):
+                bottom.diff.root.persist = True
+
+    def prepare_top_diff(self, top: Blob) -> None:
+        """The diff of a top before its producer's backward: the loss weight, the sum of its consumers' diffs, a diff that the user set, or zero."""
+        options = self.options
+        consumed = top.diff is not None and self.rec.written(top.diff)
+        if top.loss_weight and not consumed:
+            if options.observed_diffs:
+                top.diff = self.held(f"{top.name}.diff", top.shape, top.loss_weight)
+            else:
+                top.diff = Ref(f"{top.name}.diff", top.shape, Role.CONSTANT, value=top.loss_weight)
+        elif top.loss_weight:
+            assert top.diff is not None
+            pointwise(self.rec, "y0 = w", reads=[], writes=[top.diff], scalars={"w": float(top.loss_weight)})
+        elif top in self.graph.outputs and options.observed_diffs:
+            top.diff = self.held(f"{top.name}.diff", top.shape)
+        elif not consumed:
+            if top.diff is None:
+                top.diff = Ref(f"{top.name}.diff", top.shape, Role.DIFF, persist=options.apart)
+            pointwise(self.rec, "y0 = 0", reads=[], writes=[top.diff])
+
+    def share_split_diffs(self, nodes: Iterable[Node]) -> None:
+        """Make the diffs of split tops views of the bottom's diff. The first backward overwrites it, the others add to it.
+
+        A top keeps its own diff where a script reads it, where it carries a loss, or where one layer reads two tops of the split: a layer
+        writes the diffs of its bottoms one by one and overwrites each.
+        """
+        options = self.options
+        for node in nodes:
+            if node.type != "Split" or not node.backward or not node.propagate[0]:
+                continue
+            bottom = node.bottoms[0]
+            bottom.diff = Ref(f"{bottom.name}.diff", bottom.shape, Role.DIFF)
+            sharing: set[Node] = set()
+            for top in node.tops:
+                reader = top.consumer
+                writes = reader is not None and reader.backward and reader.propagate[reader.bottoms.index(top)]
+                observed = options.debug or (options.observed_diffs and (options.apart or options.keeps(top.name)))
+                if reader is not None and writes and not top.loss_weight and not observed and reader not in sharing:
+                    sharing.add(reader)
+                    top.diff = bottom.diff.view(top.shape, name=f"{top.name}.diff")
+
+    def zero_unwritten(self, params: Iterable[Parameter]) -> None:
+        """Set the gradients that no layer wrote (a branch without loss) to zero. In an accumulating pass they hold a sum."""
+        self.rec.enter("zero", "backward")
+        for parameter in params:
+            if parameter.diff is not None and not self.rec.accumulates(parameter.diff):
+                pointwise(self.rec, "y0 = 0", reads=[], writes=[parameter.diff])
+
+    def held(self, name: str, shape: Shape, value: float = 0) -> Ref:
+        """A Ref that is set from outside and keeps its content when the net is recorded again."""
+        return self.graph.held.setdefault((name, shape), Ref(name, shape, Role.INPUT, value=value))
 
 
-def _held(graph: Graph, name: str, shape: Shape, value: float = 0) -> Ref:
-    """A Ref that is set from outside and keeps what it holds when the net is recorded again."""
-    return graph.held.setdefault((name, shape), Ref(name, shape, Role.INPUT, value=value))
-
-
-def _ready_top_diff(rec: Recorder, top: Blob, graph: Graph, options: NetOptions) -> None:
-    """The diff of a top before its producer's backward: loss weight, what consumers wrote, what the user set, or zero."""
-    consumed = top.diff is not None and rec.written(top.diff)
-    if top.loss_weight and not consumed:
-        if options.observed_diffs:
-            top.diff = _held(graph, f"{top.name}.diff", top.shape, top.loss_weight)
-        else:
-            top.diff = Ref(f"{top.name}.diff", top.shape, Role.CONSTANT, value=top.loss_weight)
-    elif top.loss_weight:
-        assert top.diff is not None
-        pointwise(rec, "y0 = w", reads=[], writes=[top.diff], scalars={"w": float(top.loss_weight)})
-    elif top in graph.outputs and options.observed_diffs:
-        top.diff = _held(graph, f"{top.name}.diff", top.shape)
-    elif not consumed:
-        if top.diff is None:
-            top.diff = Ref(f"{top.name}.diff", top.shape, Role.DIFF, persist=options.apart)
-        pointwise(rec, "y0 = 0", reads=[], writes=[top.diff])
-
-
-def _share_split_diffs(nodes: Iterable[Node], options: NetOptions) -> None:
-    """Accumulation instead of a diff per consumer (DESIGN §4.2): the diffs of split tops are the bottom's, the first backward overwrites.
-
-    A top keeps a diff of its own where it is looked at, carries a loss, or is read by a layer that reads another top of the split too: a layer
-    writes the diffs of its bottoms one by one and overwrites each.
-    """
-    for node in nodes:
-        if node.type != "Split" or not node.backward or not node.propagate[0]:
-            continue
-        bottom = node.bottoms[0]
-        bottom.diff = Ref(f"{bottom.name}.diff", bottom.shape, Role.DIFF)
-        served: set[Node] = set()
-        for top in node.tops:
-            reader = top.consumer
-            writes = reader is not None and reader.backward and reader.propagate[reader.bottoms.index(top)]
-            observed = options.debug or (options.observed_diffs and (options.apart or options.keeps(top.name)))
-            if reader is not None and writes and not top.loss_weight and not observed and reader not in served:
-                served.add(reader)
-                top.diff = bottom.diff.view(top.shape, name=f"{top.name}.diff")
-
-
-def _zero_unwritten(rec: Recorder, params: Iterable[Parameter]) -> None:
-    """Gradients that no layer wrote (a branch without loss) are zero, not whatever lies there."""
-    rec.enter("zero", "backward")
-    for parameter in params:
-        if parameter.diff is not None and not rec.accumulates(parameter.diff):  # in an accumulating pass it holds a sum
-            pointwise(rec, "y0 = 0", reads=[], writes=[parameter.diff])
+def _has_no_elements(node: Node) -> bool:
+    """Whether all bottoms are empty (a Filter selected nothing). Then the layer has nothing to do, and tops that are not empty are zero."""
+    return bool(node.bottoms) and not any(bottom.count for bottom in node.bottoms)

@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
@@ -27,6 +28,40 @@ Read = Ref | tuple[Ref, int]
 Scalars = Mapping[str, float | int | np.generic]
 
 
+class Relu(NamedTuple):
+    """y0 = x0 > 0 ? x0 : slope * x0. An epilogue can compute it."""
+
+    slope: float
+
+
+class Bounded(NamedTuple):
+    """y0 = x0 kept within the bounds. An epilogue can compute it."""
+
+    lower: float
+    upper: float
+
+
+class ChannelAffine(NamedTuple):
+    """y0 = factor * x0 + offset: statements, factor and offset as texts without x0. An epilogue can compute it if both are one per channel."""
+
+    statements: str
+    factor: str
+    offset: str
+
+
+class ResidualSum(NamedTuple):
+    """y0 = x0 + x1. An epilogue can compute it: the product then adds to the other summand."""
+
+
+class ReluBackward(NamedTuple):
+    """y0 = x1 > 0 ? x0 : slope * x0, x1 being the ReLU's output, of which only the sign matters. The launch that writes x0 can compute it."""
+
+    slope: float
+
+
+Meaning = Relu | Bounded | ChannelAffine | ResidualSum | ReluBackward
+
+
 def pointwise(
     rec: Recorder,
     text: str,
@@ -36,12 +71,8 @@ def pointwise(
     modifies: Sequence[Ref] = (),
     scalars: Scalars | None = None,
     side_effect: bool = False,
-    relu_slope: float | None = None,
-    bounds: tuple[float, float] | None = None,
-    sign_of: int | None = None,
+    means: Meaning | None = None,
     random: str | None = None,
-    affine: tuple[str, str, str] | None = None,
-    adds: bool = False,
 ) -> None:
     """Record one launch that computes `text` for every element.
 
@@ -51,10 +82,8 @@ def pointwise(
     broadcast too. Integer operands (uint8, int32, uint32) are converted to float on load, and back (truncated, saturated) on store.
 
     A write that accumulates (`rec.accumulates`) adds to what is there. `random`: names a stream of random numbers of this layer, and `uniform` in
-    the text is one in [0, 1) for each element, the same wherever the same stream is drawn in the same iteration. `relu_slope`: the operation is
-    a ReLU of this slope, `bounds` that it keeps x0 within them, `affine` that it is y0 = factor * x0 + offset (statements, factor, offset: texts without x0),
-    `adds` that it is the sum of two reads: it may be merged into a product that makes x0 (ocaffe/passes/epilogue_fusion.py). `sign_of`: of this read no more
-    than whether it is positive is wanted.
+    the text is one in [0, 1) for each element, the same wherever the same stream is drawn in the same iteration. `means` says which operation this is, so
+    that a pass can fuse it into the launch that writes x0.
     """
     pairs = [_pair(read) for read in reads]
     domain = (*writes, *modifies)[0].shape
@@ -69,11 +98,7 @@ def pointwise(
         _scalars(scalars),
         rec.target,
         None if random is None else rec.key(random),
-        relu_slope,
-        sign_of,
-        affine,
-        adds,
-        bounds,
+        means,
     )
     expression.check()
     operands = rec.operands([*(ref for ref, _ in pairs), *([rec.step] if random is not None else [])], writes, modifies)
@@ -91,7 +116,6 @@ def reduce(
     scalars: Scalars | None = None,
     finish: str = "y0 = v0",
     op: str = "sum",
-    side_effect: bool = False,
 ) -> None:
     """Record a reduction over `axes` of the domain (the shape of the first plain read): one launch, or two where one could not fill the device.
 
@@ -128,8 +152,7 @@ def reduce(
         expression = Reduce(text, finish, values, op, domain, reduced, places, counts, constants, rec.target, chunks, bool(counter_operands))
         expression.check()
         operands = [*rec.operands([ref for ref, _ in reads], writes, modifies), *counter_operands]
-        last = chunks == 1 or bool(counter_operands)
-        rec.add(Launch(rec.layer, rec.phase, operands, None, expression, (), side_effect and last, f"{op}: {text} | {finish}"))
+        rec.add(Launch(rec.layer, rec.phase, operands, None, expression, (), bool(modifies), f"{op}: {text} | {finish}"))
 
     chunks = chunk_count(math.prod(kept), bool(domain) and _innermost(domain) not in reduced, math.prod(domain[d] for d in reduced), rec.target)
     if chunks == 1:
@@ -194,11 +217,7 @@ class Pointwise:
     scalars: tuple[tuple[str, np.generic], ...]
     target: Target
     key: tuple[np.uint32, np.uint32] | None = None
-    relu_slope: float | None = None
-    sign_of: int | None = None
-    affine: tuple[str, str, str] | None = None
-    adds: bool = False
-    bounds: tuple[float, float] | None = None
+    means: Meaning | None = None
 
     @cached_property
     def formula(self) -> Formula:
@@ -261,7 +280,7 @@ class Pointwise:
 
     def per_channel(self, operands: Sequence[Operand], channels: int) -> Affine | None:
         """The factor and offset of an affine expression, if they are one for each index of axis 1."""
-        assert self.affine is not None
+        assert isinstance(self.means, ChannelAffine)
         reads, _, _ = self.split(operands)
         refs = []
         for read, place in zip(reads[1:], self.places[1:]):
@@ -271,7 +290,7 @@ class Pointwise:
                 refs.append(read.ref.view((channels,)))
             else:
                 return None
-        return Affine(*self.affine, tuple(refs), self.scalars, self.target)
+        return Affine(*self.means, tuple(refs), self.scalars, self.target)
 
     @staticmethod
     def _size(ref: Ref, place: int, axis: int) -> int:

@@ -1,4 +1,4 @@
-"""What follows a product becomes its last step: factors and offsets per channel (BatchNorm with running statistics, Scale), a residual sum, a ReLU, a Clip.
+"""What follows a product becomes its last step: factors and offsets per channel (BatchNorm with running statistics, Scale), a residual sum, a ReLU, a Bounded.
 
 The kernel then writes the activation of factor * product + offset (+ what is there; kernels/epilogue.h), where nobody else reads what lies between.
 """
@@ -11,7 +11,7 @@ import numpy as np
 
 from ocaffe.ir.launch import NO_ACTIVATION, Access, Bias, Epilogue, Launch, Operand, Schedule
 from ocaffe.ir.tensor import Ref, Role
-from ocaffe.ops.expression import Affine, Pointwise, factors_and_offsets
+from ocaffe.ops.expression import Affine, Bounded, ChannelAffine, Pointwise, Relu, ResidualSum, factors_and_offsets
 
 
 def fuse_epilogues(schedule: Schedule) -> Schedule:
@@ -46,13 +46,14 @@ class _Epilogues:
             expression = launch.lower
             if not isinstance(expression, Pointwise) or launch.side_effect:
                 continue
-            if expression.relu_slope is not None:
-                self._activation(step, launch, (expression.relu_slope,))
-            elif expression.bounds is not None:
-                self._activation(step, launch, (NO_ACTIVATION[0], *expression.bounds))
-            elif expression.affine is not None:
+            means = expression.means
+            if isinstance(means, Relu):
+                self._activation(step, launch, (means.slope,))
+            elif isinstance(means, Bounded):
+                self._activation(step, launch, (NO_ACTIVATION[0], means.lower, means.upper))
+            elif isinstance(means, ChannelAffine):
                 self._affine(step, launch, expression)
-            elif expression.adds and self.sums:
+            elif isinstance(means, ResidualSum) and self.sums:
                 self._sum(step, launch)
         result: Schedule = []
         for step, launch in enumerate(self.schedule):

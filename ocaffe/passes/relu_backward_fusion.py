@@ -12,6 +12,7 @@ import numpy as np
 
 from ocaffe.ir.launch import Access, Launch, Operand, Schedule
 from ocaffe.ir.tensor import Ref, Role
+from ocaffe.ops.expression import Pointwise, ReluBackward
 
 SIGNS, BITS, TOP = 1, 2, 3  # values of the define FUSED_RELU
 
@@ -29,15 +30,17 @@ def fuse_relu_backward(schedule: Schedule) -> Schedule:
         target = launch.writes[0]
         after = sorted({other for other, _ in uses[target.root] if other > step})
         relus = [schedule[other] for other in after]
-        if not relus or not all(_may_go(relu, target.root, uses) for relu in relus) or len({_slope(relu) for relu in relus}) > 1:
+        if not relus or not all(_may_go(relu, target.root, uses) for relu in relus) or len({relu_backward_of(relu) for relu in relus}) > 1:
             continue
+        relu_backward = relu_backward_of(relus[0])
+        assert relu_backward is not None
         sign, parts = _signs(target, relus), parts_of_result(schedule, _writers(uses[target.root], step))
         if sign is None or any(other >= min(parts) for other in _writers(uses[sign.root], len(schedule))):
             continue
         result = target.view(target.shape)
         result.reuses_storage = True
         for part in parts:
-            _gate(schedule[part], result, sign, _slope(relus[0]))
+            _gate(schedule[part], result, sign, relu_backward.slope)
         for other, relu in zip(after, relus):
             dy, dx = relu.operands[0].ref, relu.operands[2].ref
             dx.base, dx.offset, dx.stride = result, dy.root_offset - result.root_offset, None if dy.is_dense else dy.batch_stride
@@ -63,14 +66,15 @@ def _gate(launch: Launch, result: Ref, sign: Ref, slope: float) -> None:
     launch.insert_operand(launch.relu_mask, Operand(sign, Access.READ), *([np.float32(slope)] if launch.epilogue is None else []), bf16_name="SIGN", FUSED_RELU=SIGNS)
 
 
-def _slope(relu: Launch) -> float:
-    expression: Any = relu.lower
-    return float(dict(expression.scalars)["slope"])
+def relu_backward_of(launch: Launch) -> ReluBackward | None:
+    """Of a launch that is the backward pass of a ReLU: its slope. Operand 0 is the gradient, operand 1 the ReLU's output."""
+    means = launch.lower.means if isinstance(launch.lower, Pointwise) else None
+    return means if isinstance(means, ReluBackward) else None
 
 
 def _may_go(relu: Launch, root: Ref, uses: dict[Ref, list[tuple[int, Operand]]]) -> bool:
     """Whether a launch is a ReLU's backward pass, of something in `root`, whose result may lie there as well."""
-    if getattr(relu.lower, "sign_of", None) != 1:
+    if relu_backward_of(relu) is None:
         return False
     (dy, sign), dx = (operand.ref for operand in relu.operands[:2]), relu.operands[2].ref
     own = {sign.root, dx.root}

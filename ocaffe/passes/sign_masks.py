@@ -5,14 +5,13 @@ MAX pooling needs none where another layer reads its top in backward: its gradie
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import Any
 
 from ocaffe.ir.launch import Access, Launch, Schedule
 from ocaffe.ir.target import Target
 from ocaffe.ir.tensor import Ref, Role
 from ocaffe.ops.pooling import chosen
 from ocaffe.ops.sign_mask import mask_of, pack, relu_backward
-from ocaffe.passes.relu_backward_fusion import BITS, TOP, replace_mask
+from ocaffe.passes.relu_backward_fusion import BITS, TOP, relu_backward_of, replace_mask
 
 MIN_VALUE_BYTES = 1 << 20  # bytes; smaller values are not worth two launches
 
@@ -51,8 +50,9 @@ def pack_sign_masks(schedule: Schedule, target: Target, everywhere: bool = False
                 replace_mask(launch, masks[part], BITS)
                 continue
             dy, dx = launch.operands[0].ref, launch.operands[2]
-            expression: Any = launch.lower
-            replaced[id(launch)] = relu_backward(launch.layer, dy, masks[part], dx, float(dict(expression.scalars)["slope"]), target)
+            means = relu_backward_of(launch)
+            assert means is not None
+            replaced[id(launch)] = relu_backward(launch.layer, dy, masks[part], dx, means.slope, target)
             replaced[id(launch)].origin = launch
     result: Schedule = []
     for step, launch in enumerate(schedule):
@@ -65,7 +65,7 @@ def _place(launch: Launch) -> int | None:
     """The operand of which no more than the sign is wanted."""
     if launch.has_fused_relu:
         return launch.relu_mask
-    return getattr(launch.lower, "sign_of", None)
+    return 1 if relu_backward_of(launch) is not None else None
 
 
 def _top(launch: Launch, schedule: Schedule, writer: dict[Ref, int]) -> Ref | None:

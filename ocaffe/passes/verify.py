@@ -17,7 +17,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
 from ocaffe.ir.launch import Access, Empty, HostCall, Launch, Measure, Operand, Schedule, Upload
-from ocaffe.ir.tensor import BFLOAT, Ref, Role
+from ocaffe.ir.tensor import Ref, Role
 from ocaffe.ops.expression import Pointwise, Reduce
 
 HOST = (Upload, HostCall, Measure, Empty)  # launches without a kernel
@@ -132,7 +132,7 @@ class _Check:
             if slot is None or slot.index >= len(operands) or operands[slot.index].access is Access.READ:
                 raise self.fail(launch, "a fused channel reduction has no operand to write to")
         for index, operand in enumerate(operands):
-            if operand.ref.dtype != BFLOAT:
+            if not operand.ref.in_bf16:
                 continue
             name = launch.bf16_operands[index] if index < len(launch.bf16_operands) else ""
             if not name or defines.get(f"{name}_T") != "bfloat":
@@ -145,14 +145,16 @@ class _Check:
             if written.access is not Access.WRITE or not written.ref.count:
                 continue
             for i, read in enumerate(launch.operands):
-                if i == j or read.ref.root is not written.ref.root or not read.ref.count or (i, j) in launch.inplace:
+                if i == j or read.ref is written.ref or read.ref.root is not written.ref.root or not read.ref.count or (i, j) in launch.inplace:
                     continue
                 if _intersect(_touched(launch, i), _touched(launch, j)):
                     raise self.fail(launch, f"writes operand {j}, {written.ref}, into memory of operand {i}, {read.ref}, without an in-place pair ({i}, {j})")
 
     def writers(self, launch: Launch, state: _Memory) -> None:
+        written = {id(operand.ref) for operand in launch.operands if operand.access is Access.WRITE}
         for index, operand in enumerate(launch.operands):
-            if operand.access is not Access.WRITE and operand.ref.count:
+            unused = operand.access is Access.READ and id(operand.ref) in written  # an optional operand that is absent is bound to another one
+            if operand.access is not Access.WRITE and operand.ref.count and not unused:
                 fault = state.read(operand, _touched(launch, index))
                 if fault:
                     raise self.fail(launch, f"reads {operand.ref}, {fault}")

@@ -18,7 +18,7 @@ from ocaffe.ir.tensor import Ref, Role
 from ocaffe.ops import conv_gpu, conv_patch_mma, gemm_gpu
 from ocaffe.ops.conv_patch_mma import FILTER_TILES, PATCH_TILES
 from ocaffe.ops.convolution import Axes, ConvGeometry
-from ocaffe.ops.expression import pointwise, reduce
+from ocaffe.ops.expression import ReluBackward, pointwise, reduce
 from ocaffe.ops.gemm_gpu import BFLOAT16, Choice, Tile
 from ocaffe.passes import bf16
 from ocaffe.passes.channel_reduction_fusion import fuse_channel_reductions
@@ -149,7 +149,7 @@ def test_gated_sums(device: Any, size: tuple[int, int]) -> None:
     rec.enter("writer", "backward")
     Patches(BLOCKS).backward_data(rec, g, dy, w, diff)
     rec.enter("relu", "backward")
-    pointwise(rec, "y0 = x1 > 0 ? x0 : slope * x0", reads=[diff, y], writes=[dx], scalars={"slope": 0.5}, sign_of=1)
+    pointwise(rec, "y0 = x1 > 0 ? x0 : slope * x0", reads=[diff, y], writes=[dx], scalars={"slope": 0.5}, means=ReluBackward(0.5))
     rec.enter("norm", "backward")
     mean, inverse = value("mean", g.channels), value("inverse", g.channels)
     sums = [value(f"sum{i}", g.channels) for i in range(2)]

@@ -432,7 +432,6 @@ def test_chunks(device: Any, kind: str) -> None:
                 axes=axes,
                 finish="y0 = x1 + v0 / n; m0 = 0.5 * m0 + v0; m1 = m1 + 1",
                 scalars={"n": math.prod(shape) // math.prod(kept)},
-                side_effect=True,
             )
             before = checks.feed(m, draw(kept, 2))
             checks.feed(once, np.array([4.0], np.float32))

@@ -322,7 +322,7 @@ def test_storage(of_gpu: Device, monkeypatch: pytest.MonkeyPatch, quads: bool, w
     monkeypatch.setattr(conv_gpu, "ranked", lambda *args: sorted(rank(*args), key=lambda choice: choice.tile.quads != quads))
     got, refs, size = gradients(of_gpu, [])
     with monkeypatch.context() as patch:
-        patch.setattr(optimise, "lower_to_bf16", lambda *_: None)
+        patch.setattr(optimise, "lower_to_bf16", lambda schedule, target: schedule)
         want, plain, whole = gradients(of_gpu, [])
     halves = {name for name, ref in refs.items() if ref.dtype == BFLOAT}
     floats = {name for name, ref in plain.items() if ref.role in BF16_ROLES and not ref.persistent and ref.base is None}

@@ -10,7 +10,7 @@ import pytest
 from ocaffe.ir.launch import Access, Launch, Operand
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import BFLOAT, Ref, Role
-from ocaffe.ops.expression import Reduce, pointwise, reduce
+from ocaffe.ops.expression import Reduce, ReluBackward, pointwise, reduce
 from ocaffe.ops.pooling import MAX, Pool
 from ocaffe.passes import bf16
 from ocaffe.passes.bias_sums_before_pooling import sum_before_scatter
@@ -82,7 +82,7 @@ def recorded(target: Any, batch: int = 2, window: str = "windows", slope: float 
     pool.backward(rec, dy, index, diff)
     scattering = rec.launches[-1]
     if slope is not None:
-        pointwise(rec, "y0 = x1 > 0 ? x0 : slope * x0", reads=[diff, x], writes=[dx], scalars={"slope": slope}, sign_of=1)
+        pointwise(rec, "y0 = x1 > 0 ? x0 : slope * x0", reads=[diff, x], writes=[dx], scalars={"slope": slope}, means=ReluBackward(slope))
     rec.enter("conv", "backward")
     reduce(rec, "v0 = x0", reads=[diff if slope is None else dx], writes=[bias], axes=(0, 2, 3))
     if slope is not None:

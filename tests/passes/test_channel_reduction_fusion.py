@@ -13,7 +13,7 @@ from ocaffe.ir.target import Target
 from ocaffe.ir.tensor import Ref, Role
 from ocaffe.ops import conv_gpu, convolution, gemm_gpu, winograd_gpu
 from ocaffe.ops.convolution import ConvGeometry
-from ocaffe.ops.expression import Reduce, pointwise, reduce
+from ocaffe.ops.expression import Reduce, ReluBackward, pointwise, reduce
 from ocaffe.ops.formula import parse
 from ocaffe.ops.gemm_gpu import Choice
 from ocaffe.passes import channel_reduction_fusion
@@ -140,7 +140,7 @@ def test_gradients_of_biases(device: Any, monkeypatch: pytest.MonkeyPatch, name:
     rec.enter("writer", "backward")
     convolution.backward_data(rec, g, dy, w, diff)
     rec.enter("relu", "backward")
-    pointwise(rec, "y0 = x1 > 0 ? x0 : slope * x0", reads=[diff, y], writes=[dx], scalars={"slope": 0.5}, sign_of=1)
+    pointwise(rec, "y0 = x1 > 0 ? x0 : slope * x0", reads=[diff, y], writes=[dx], scalars={"slope": 0.5}, means=ReluBackward(0.5))
     rec.enter("below", "backward")
     size = 6 // parts
     biases = [value(f"b{part}", size) for part in range(parts)]

@@ -12,7 +12,7 @@ from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref, Role
 from ocaffe.ops import conv_gpu, convolution, gemm_gpu
 from ocaffe.ops.convolution import ConvGeometry
-from ocaffe.ops.expression import pointwise
+from ocaffe.ops.expression import ChannelAffine, Relu, ResidualSum, pointwise
 from ocaffe.ops.gemm import gemm
 from ocaffe.ops.gemm_gpu import Choice
 from ocaffe.passes.epilogue_fusion import fuse_epilogues
@@ -88,7 +88,7 @@ def values(inputs: list[Ref]) -> dict[Ref, np.ndarray]:
 
 
 LAST: dict[str, dict[str, Any]] = {
-    "relu": {"text": "y0 = x0 > 0 ? x0 : slope * x0", "scalars": {"slope": 0.25}, "relu_slope": 0.25},
+    "relu": {"text": "y0 = x0 > 0 ? x0 : slope * x0", "scalars": {"slope": 0.25}, "means": Relu(0.25)},
     "clip": {"text": "y0 = fmin(fmax(x0, low), high)", "scalars": {"low": -0.5, "high": 1.5}, "bounds": (-0.5, 1.5)},
 }
 
@@ -111,9 +111,9 @@ def test_norm_scale_sum_activation(device: Any, kind: str, name: str, make: Any,
         y, z, total, result = (act(name, *x.shape) for name in ("y", "z", "total", "result"))
         norm = "mean = x1 / x3; inverse = 1 / sqrt(x2 / x3 + eps)"
         pointwise(rec, f"{norm}; y0 = (x0 - mean) * inverse", reads=[x, (mean, 1), (variance, 1), (weight, 0)], writes=[y], scalars={"eps": 0.1},
-                  affine=(norm, "inverse", "-mean * inverse"))  # fmt: skip
-        pointwise(rec, "y0 = x0 * x1 + x2", reads=[y, (scale, 1), (shift, 1)], writes=[z], affine=("", "x1", "x2"))
-        pointwise(rec, "y0 = x0 + x1", reads=[z, other], writes=[total], adds=True)
+                  means=ChannelAffine(norm, "inverse", "-mean * inverse"))  # fmt: skip
+        pointwise(rec, "y0 = x0 * x1 + x2", reads=[y, (scale, 1), (shift, 1)], writes=[z], means=ChannelAffine("", "x1", "x2"))
+        pointwise(rec, "y0 = x0 + x1", reads=[z, other], writes=[total], means=ResidualSum())
         pointwise(rec, reads=[total], writes=[result], **LAST[activation])
         last = act("last", *x.shape)
         pointwise(rec, "y0 = x0", reads=[result], writes=[last])
@@ -135,7 +135,7 @@ def recorded(rec: Recorder) -> tuple[Ref, Ref]:
 def test_a_value_that_is_read_twice_stays(device: Any) -> None:
     rec = Recorder(device.target, train=False)
     x, y = recorded(rec)
-    pointwise(rec, "y0 = x0 * x1", reads=[x, (act("s", 8), 1)], writes=[y], affine=("", "x1", "0"))
+    pointwise(rec, "y0 = x0 * x1", reads=[x, (act("s", 8), 1)], writes=[y], means=ChannelAffine("", "x1", "0"))
     pointwise(rec, "y0 = x0", reads=[x], writes=[act("again", *x.shape)])
     assert len(fuse_epilogues(rec.launches)) == len(rec.launches)
 
@@ -145,7 +145,7 @@ def test_factors_that_are_not_per_channel_stay(device: Any, factors: tuple[int, 
     rec = Recorder(device.target, train=False)
     x, y = recorded(rec)
     place = {2: 0, 8: 1, 9: 3}[factors[0]]
-    pointwise(rec, "y0 = x0 * x1", reads=[x, (act("s", *factors), place)], writes=[y], affine=("", "x1", "0"))
+    pointwise(rec, "y0 = x0 * x1", reads=[x, (act("s", *factors), place)], writes=[y], means=ChannelAffine("", "x1", "0"))
     assert len(fuse_epilogues(rec.launches)) == len(rec.launches)
 
 
@@ -156,7 +156,7 @@ def test_a_sum_stays_where_the_other_is_wanted_later(device: Any) -> None:
         other = act("other", 2, 8, 7, 9)
         pointwise(rec, "y0 = 1", writes=[other])
         x, y = recorded(rec)
-        pointwise(rec, "y0 = x0 + x1", reads=[x, other], writes=[y], adds=True)
+        pointwise(rec, "y0 = x0 + x1", reads=[x, other], writes=[y], means=ResidualSum())
         if later:
             pointwise(rec, "y0 = x0", reads=[other], writes=[act("last", *x.shape)])
         assert len(rec.launches) - len(fuse_epilogues(rec.launches)) == (0 if later else 1)

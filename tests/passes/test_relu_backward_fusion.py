@@ -17,7 +17,7 @@ from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref, Role
 from ocaffe.ops import conv_gpu, convolution, gemm_gpu
 from ocaffe.ops.convolution import ConvGeometry
-from ocaffe.ops.expression import pointwise
+from ocaffe.ops.expression import ReluBackward, pointwise
 from ocaffe.ops.gemm_gpu import Choice
 from ocaffe.ops.lrn import Response
 from ocaffe.ops.pooling import AVE, MAX, Pool
@@ -138,7 +138,7 @@ def test_backward_of_relus(device: Any, monkeypatch: pytest.MonkeyPatch, name: s
             place, size = sum(widths[:part]) * whole.dense_stride // shape[1], (shape[0], width, *shape[2:])
             dy, sign = (ref if parts == 1 else ref.view(size, place, ref.dense_stride) for ref in (diff, whole))
             dx, last = value(f"dx{part}", *size, role=Role.DIFF), value(f"last{part}", *size)
-            pointwise(rec, "y0 = x1 > 0 ? x0 : slope * x0", reads=[dy, sign], writes=[dx], scalars={"slope": 0.25}, sign_of=1)
+            pointwise(rec, "y0 = x1 > 0 ? x0 : slope * x0", reads=[dy, sign], writes=[dx], scalars={"slope": 0.25}, means=ReluBackward(0.25))
             rec.enter("last", "backward")
             pointwise(rec, "y0 = x0", reads=[dx], writes=[last])
             fetched.append(last)
@@ -164,7 +164,7 @@ def recorded(device: Any, slopes: tuple[float, ...] = (0.0,), role: Role = Role.
     for part, slope in enumerate(slopes):
         dy, sign = (ref.view(size, part * diff.dense_stride // len(slopes), ref.dense_stride) for ref in (diff, whole))
         results.append(value(f"dx{part}", *size, role=Role.DIFF))
-        pointwise(rec, "y0 = x1 > 0 ? x0 : slope * x0", reads=[dy, sign], writes=[results[-1]], scalars={"slope": slope}, sign_of=1)
+        pointwise(rec, "y0 = x1 > 0 ? x0 : slope * x0", reads=[dy, sign], writes=[results[-1]], scalars={"slope": slope}, means=ReluBackward(slope))
     return rec, diff, results
 
 
@@ -204,7 +204,7 @@ def test_phases_of_a_stride_stay(device: Any) -> None:
     rec = Recorder(of_kind(device.target, "gpu"), train=True)
     rec.enter("writer", "backward")
     write(rec, diff)
-    pointwise(rec, "y0 = x1 > 0 ? x0 : slope * x0", reads=[diff, sign], writes=[dx], scalars={"slope": 0.0}, sign_of=1)
+    pointwise(rec, "y0 = x1 > 0 ? x0 : slope * x0", reads=[diff, sign], writes=[dx], scalars={"slope": 0.0}, means=ReluBackward(0.0))
     assert len(fuse_relu_backward(rec.launches)) == len(rec.launches)
 
 
