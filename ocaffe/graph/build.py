@@ -36,7 +36,10 @@ def build(net: Any, phase: int, log: Log = lambda source, text: None, shapes: di
 
 
 def infer_shapes(graph: Graph, given: dict[Blob, Shape]) -> None:
-    """Infer all shapes again from those of the tops of Input and data layers. Parameters must keep theirs; raises Error, and leaves a half-changed graph."""
+    """Infer all shapes again from the tops of Input and data layers. Parameters must keep their shapes.
+
+    Raises Error; the graph is then half changed.
+    """
     for node in graph.nodes:
         inferred = node.layer.infer(*(blob.shape for blob in node.bottoms))
         for top, shape in zip(node.tops, inferred):
@@ -113,7 +116,7 @@ class _Builder:
         return layer
 
     def unknown(self, param: Any, place: Place) -> Error:
-        """What to say of a type that no layer has."""
+        """The error for a layer type that does not exist."""
         by_case = {name.lower(): name for name in registry()}
         near = difflib.get_close_matches(param.type.lower(), by_case, 3, 0.6)
         forks = forks_of(param.type)
@@ -166,7 +169,7 @@ class _Builder:
             blob.loss_weight = weight
 
     def parameters(self, node: Node) -> None:
-        """Caffe's AppendParam: shared by ParamSpec name; the first layer owns."""
+        """Caffe's AppendParam: layers share a parameter by ParamSpec name, and the first of them owns it."""
         layer, specs = node.layer, node.layer.param.param
         blobs = layer.parameters()
         layer.check(len(specs) <= len(blobs), f"{len(specs)} param given, but {layer.param.type} has {len(blobs)} parameter blobs here")
@@ -174,7 +177,7 @@ class _Builder:
             spec = proto.ParamSpec()
             if index < len(specs):
                 spec.CopyFrom(specs[index])
-            if not wanted.learned:  # whatever the prototxt says (quirk 13)
+            if not wanted.learned:  # the prototxt cannot change it (docs/quirks.md, quirk 13)
                 spec.lr_mult = spec.decay_mult = 0
             shape = tuple(wanted.shape)
             parameter = self.by_name.get(spec.name) if spec.name else None
@@ -216,7 +219,10 @@ def _least(arity: Any) -> int:
 
 
 def mark_backward(graph: Graph, force: bool, log: Log) -> None:
-    """Which layers run backward and which bottoms get a diff: forward from the parameters, then back from the losses (quirk 25)."""
+    """Mark the layers that run backward and the bottoms that get a diff (docs/quirks.md, quirk 25).
+
+    It walks forward from the parameters, then back from the losses.
+    """
     wants: dict[Blob, bool] = {}
     for node in graph.nodes:
         param = node.layer.param

@@ -1,6 +1,6 @@
-"""What `debug_info: true` shows: the mean magnitude of every blob, parameter and diff, and the norms of all parameters, in Caffe's order and words.
+"""The output of `debug_info: true`: mean magnitudes of blobs, parameters and diffs, and norms of all parameters, in Caffe's order and words.
 
-The numbers are computed on the device between the launches of the layers and come to the host with the outputs, so that a run does not wait for them.
+The numbers are computed on the device between the launches of the layers. They come to the host with the outputs, so a run does not wait for them.
 """
 from __future__ import annotations
 

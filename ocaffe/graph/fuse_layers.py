@@ -1,4 +1,4 @@
-"""Neighbours that one layer does together: BatchNorm, Scale and ReLU. Only where nobody sees what lies between them."""
+"""Fuse neighbouring layers into one: BatchNorm, Scale and ReLU, if no script reads the blobs between them."""
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -7,14 +7,17 @@ from ocaffe.ir.graph import Blob, Graph, Node
 
 
 def fused_nodes(graph: Graph, seen: Callable[[Blob], bool]) -> list[Node | None]:
-    """The nodes as they are recorded, by index: a merged one in the place of its last, None in those of the others. `seen`: somebody looks at the blob."""
+    """The nodes to record, by index: a fused node replaces the last of its members, the other members are None.
+
+    `seen`: whether a script reads a blob.
+    """
     result: list[Node | None] = list(graph.nodes)
     number = {id(node): index for index, node in enumerate(graph.nodes)}
     for index, node in enumerate(graph.nodes):
         if result[index] is not node:
             continue
         chain = [node]
-        while _goes_on(chain[-1], seen):
+        while _has_single_reader(chain[-1], seen):
             following = chain[-1].tops[0].consumer
             assert following is not None
             chain.append(following)
@@ -31,8 +34,8 @@ def fused_nodes(graph: Graph, seen: Callable[[Blob], bool]) -> list[Node | None]
     return result
 
 
-def _goes_on(node: Node, seen: Callable[[Blob], bool]) -> bool:
-    """Whether one layer reads what this one makes, and nobody else knows it."""
+def _has_single_reader(node: Node, seen: Callable[[Blob], bool]) -> bool:
+    """Whether one layer, and nothing else, reads the top of this one."""
     if len(node.tops) != 1 or len(node.bottoms) != 1:
         return False
     top = node.tops[0]

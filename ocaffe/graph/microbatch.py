@@ -1,7 +1,8 @@
-"""Splitting the batch: the first layers of a net run on some samples at a time, so that their large values exist for these samples alone.
+"""Microbatches: the first layers of a net run on some samples at a time, so that their large values exist for these samples alone.
 
-Forward computes the layers behind one blob (the cut) piece by piece and keeps the cut only; backward runs each piece forward once more and then back, and
-the gradients of the pieces add up. That changes nothing but the order of sums where every layer computes a sample from the same sample (`Layer.by_sample`).
+Forward computes the layers before one blob (the cut) microbatch by microbatch, and keeps only the cut. Backward repeats forward of each microbatch, then runs
+its backward; the gradients of the microbatches add up. Only the order of sums changes, if every layer computes a sample from the same sample
+(`AbstractLayer.by_sample`).
 """
 from __future__ import annotations
 
@@ -15,16 +16,16 @@ from ocaffe.ir.tensor import Ref, Shape
 
 @dataclass(frozen=True)
 class Microbatch:
-    """The top of node `cut` is made in `pieces` equal parts of the batch, together with all that it is made from."""
+    """The top of node `cut`, and all layers before it, are computed in `pieces` equal parts of the batch."""
 
     cut: int
     pieces: int
 
 
 def cuts(graph: Graph, kept: Callable[[str], bool]) -> list[int]:
-    """The nodes whose top can be made in pieces, the cheapest to do again first; `kept` names blobs that somebody looks at.
+    """The nodes that can be the cut, the cheapest to recompute first. `kept`: names of blobs that a script reads.
 
-    Of cuts that cost the same, as a ReLU and the pooling behind it, there is the one with the smallest top.
+    Of cuts with the same cost, such as a ReLU and the pooling behind it, it is the one with the smallest top.
     """
     best: dict[int, int] = {}
     for index in range(len(graph.nodes)):
@@ -35,12 +36,12 @@ def cuts(graph: Graph, kept: Callable[[str], bool]) -> list[int]:
 
 
 def batch_of(graph: Graph, cut: int) -> int:
-    """Samples of the top of a node."""
+    """The number of samples of a node's top."""
     return graph.nodes[cut].tops[0].shape[0]
 
 
 def _behind(graph: Graph, cut: int) -> list[int]:
-    """The node and all that its top is computed from, without what feeds the net."""
+    """The node and all nodes that its top depends on, without those that feed the net."""
     number = {id(node): index for index, node in enumerate(graph.nodes)}
     found, todo = set[int](), [cut]
     while todo:
@@ -61,7 +62,7 @@ def _can_cut(graph: Graph, cut: int, kept: Callable[[str], bool]) -> bool:
     batch = top[0].shape[:1]
 
     def fits(blob: Blob) -> bool:
-        """A value of the batch that nobody sees and that no layer outside reads, unless it is the cut."""
+        """Whether a blob has the batch's samples, and only layers inside read it, unless it is the cut."""
         own = blob is top[0] or (blob.consumer is not None and id(blob.consumer) in inside)
         return own and blob.consumer is not None and blob.shape[:1] == batch and not blob.loss_weight and not kept(blob.name)
 
@@ -78,26 +79,29 @@ def _can_cut(graph: Graph, cut: int, kept: Callable[[str], bool]) -> bool:
 
 
 class MicrobatchedPart:
-    """The part of a graph that a Split runs in pieces. While one is current (`piece`), its blobs have the shapes and memory of that piece."""
+    """The part of a graph that runs in microbatches.
 
-    def __init__(self, graph: Graph, split: Microbatch) -> None:
-        self.count = split.pieces
-        self.indices = _behind(graph, split.cut)
+    While a microbatch is current (`piece`), the blobs have its shapes and memory.
+    """
+
+    def __init__(self, graph: Graph, microbatch: Microbatch) -> None:
+        self.count = microbatch.pieces
+        self.indices = _behind(graph, microbatch.cut)
         self.nodes: list[Node] = [graph.nodes[index] for index in self.indices]
-        self.last = split.cut
-        self.top = graph.nodes[split.cut].tops[0]
-        self.size = self.top.shape[0] // split.pieces
+        self.last = microbatch.cut
+        self.top = graph.nodes[microbatch.cut].tops[0]
+        self.size = self.top.shape[0] // microbatch.pieces
         made = {id(blob) for node in self.nodes for blob in node.tops}
         self.feeds = [blob for node in self.nodes for blob in node.bottoms if id(blob) not in made]
         self.inner = [blob for node in self.nodes for blob in node.tops if blob is not self.top]
         self.shapes: dict[Blob, Shape] = {blob: blob.shape for blob in (*self.feeds, *self.inner, self.top)}
 
     def begin(self) -> None:
-        """Make the layers ready for pieces."""
+        """Infer the layers' shapes for one microbatch."""
         self._infer(self.size)
 
     def end(self) -> None:
-        """Make them ready for the whole batch again."""
+        """Infer the layers' shapes for the whole batch again."""
         self._infer(self.top.shape[0])
         for blob, shape in self.shapes.items():
             blob.shape = shape
@@ -108,7 +112,7 @@ class MicrobatchedPart:
 
     @contextmanager
     def piece(self, number: int) -> Iterator[None]:
-        """The blobs of samples number * size ... as if they were the batch."""
+        """Make microbatch `number` current: the blobs are those of its samples."""
         whole = {blob: (blob.data, blob.diff) for blob in (*self.feeds, self.top)}
         for blob, (data, diff) in whole.items():
             blob.data, blob.diff = self._part(data, number), None if diff is None else self._part(diff, number)

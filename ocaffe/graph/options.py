@@ -1,4 +1,4 @@
-"""Options: what a recording may vary; everything else follows from the graph."""
+"""NetOptions: the settings of a recording. Everything else follows from the graph."""
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -10,15 +10,14 @@ ALL = frozenset({"*"})
 
 @dataclass(frozen=True)
 class NetOptions:
-    """What a recording may choose; everything else follows from the graph.
+    """The settings of a recording. Everything else follows from the graph.
 
-    `backward`: record it; `keep`: blobs that stay readable after a run (ALL = every one); `observed_diffs`: keep also their diffs and take
-    the diffs of net outputs from the user; `accumulate`: add to the gradients instead of overwriting them; `hold_gradients`: they
-    survive the run. `fuse`: merge what nobody looks at. `debug`: compute what debug_info shows.
-    `recompute`: compute again what is cheap instead of keeping it; `limit`: bytes on the device that the job must do with, `beside`: those of
-    them that its other nets keep; `split`: how the first layers share the batch. `apart`: any part of the net can run by itself, any number of times:
-    nothing is merged or computed again, and no value takes the memory of another. `prepare`: without backward, keep what is made of the weights alone, if the
-    limit allows it.
+    `backward`: record it. `keep`: names of blobs that stay readable after a run; ALL keeps every one. `observed_diffs`: also keep their diffs, and take the
+    diffs of net outputs from the user. `accumulate`: add to the gradients instead of overwriting them. `hold_gradients`: the gradients survive the run.
+    `fuse`: merge launches and layers between which no script reads. `debug`: compute the numbers of debug_info.
+    `recompute`: recompute cheap values instead of keeping them. `limit`: bytes on the device for the whole job; `beside`: the part of it that the job's other
+    nets keep. `microbatch`: the first layers run on parts of the batch. `apart`: any part of the net can run by itself, any number of times; then
+    nothing is fused or recomputed, and no value reuses the memory of another. `prepack_weights`: without backward, keep prepacked weights, if the limit allows.
     """
 
     backward: bool = True

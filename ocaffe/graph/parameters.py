@@ -1,4 +1,4 @@
-"""ParameterGroup: all parameters of a net in one buffer, and where in backward each part of them can be updated."""
+"""ParameterGroup: all parameters of a net in one buffer, and the points in backward at which parts of it can be updated."""
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
@@ -8,13 +8,13 @@ from ocaffe.graph.options import NetOptions
 from ocaffe.ir.graph import Graph, Parameter
 from ocaffe.ir.tensor import Ref, Role
 
-MIN_FLUSH_BYTES = 8 << 20  # bytes of gradients that are worth an update launch of their own
+MIN_FLUSH_BYTES = 8 << 20  # bytes of gradients from which on a separate update launch pays off
 MAX_ROWS_BYTES = 16 << 20  # bytes of the gradient of a large fully connected layer that are computed and used at a time
-PARAMETER_ALIGNMENT = 256  # elements; each parameter of a group begins at a multiple: the block of one update work-item
+PARAMETER_ALIGNMENT = 256  # elements; each parameter begins at a multiple, so that one update work-item handles one parameter
 
 
 class ParameterGroup:
-    """All parameters of a net in one Ref, those with a gradient first; gradients and history have the same layout (DESIGN §4.5)."""
+    """All parameters of a net in one Ref, those with a gradient first. Gradients and history have the same layout."""
 
     def __init__(self, params: Iterable[Parameter]) -> None:
         self.params = sorted(params, key=lambda parameter: not parameter.propagate)  # stable: order within stays Caffe's
@@ -31,7 +31,10 @@ class ParameterGroup:
             parameter.data = self.data.view(parameter.shape, offset, name=str(parameter))
 
     def gradients(self, options: NetOptions, flushes: Sequence[Flush] = ()) -> list[Ref]:
-        """The gradient Refs of a recording: the one that survives runs, or a new one for each flush (one for all); sets the parameters' diffs."""
+        """The gradient Refs of a recording, and the parameters' diffs as views of them.
+
+        There is one Ref for each flush, or one for all parameters; with `hold_gradients` it is the one that survives runs.
+        """
         if options.hold_gradients:
             parts, groups = [Flush(0, 0, self.gradient_count)], [self.held]
         else:
@@ -45,10 +48,10 @@ class ParameterGroup:
         return groups
 
     def flushes(self, graph: Graph, in_rows: Collection[Parameter]) -> list[Flush]:
-        """Where in backward parameters can be updated: as early as MIN_FLUSH_BYTES bytes of gradients are complete. Those `in_rows` update themselves.
+        """The points in backward at which parameters can be updated: as soon as MIN_FLUSH_BYTES of gradients are complete.
 
-        Each flush is a range of the group, which is in the order of the net, so that backward completes it from the end on. A parameter is complete
-        after the earliest layer that uses it.
+        Each flush is a range of the group. The group is in the order of the net, so backward completes it from its end. A parameter is complete
+        after the earliest layer that uses it. Parameters `in_rows` are updated by themselves.
         """
         complete: dict[Parameter, int] = {}
         for index, node in reversed(list(enumerate(graph.nodes))):
@@ -72,14 +75,14 @@ class ParameterGroup:
         return result
 
     def in_rows(self, graph: Graph) -> set[Parameter]:
-        """Large parameters whose layer gives the gradient some rows at a time."""
+        """Large parameters whose layer computes the gradient some rows at a time."""
         able = {p for node in graph.nodes if node.backward and node.layer.gradient_in_rows for p in node.params[:1]}
         return {p for p in able if p.propagate and len(p.users) == 1 and 4 * p.count >= 2 * MAX_ROWS_BYTES}
 
 
 @dataclass(frozen=True)
 class Flush:
-    """After backward of node `node`, the elements [begin, end) of the parameter group are updated."""
+    """An update: after backward of node `node`, elements [begin, end) of the parameter group are updated."""
 
     node: int
     begin: int

@@ -1,4 +1,4 @@
-"""Split insertion: a blob with several consumers is split, with the names that Caffe's users see (CAFFE.md §2.1). Message to message."""
+"""Split insertion: a blob with several consumers gets a Split layer, with Caffe's names. It maps a message to a message."""
 from __future__ import annotations
 
 from collections import defaultdict
@@ -18,9 +18,9 @@ def split_blob_name(blob: str, layer: str, top: int, k: int) -> str:
 
 
 def insert_splits(net: Any) -> Any:
-    """A NetParameter in which every value has one consumer at the most; a loss weight on a top counts as a consumer."""
+    """A NetParameter in which every value has at most one consumer. A loss weight on a top counts as a consumer."""
     last: dict[str, Producer] = {}
-    source: dict[tuple[int, int], Producer] = {}  # (layer, bottom index) -> what it reads
+    source: dict[tuple[int, int], Producer] = {}  # (layer, bottom index) -> the top that it reads
     uses: dict[Producer, int] = defaultdict(int)
     weight: dict[Producer, float] = {}
     for i, layer in enumerate(net.layer):

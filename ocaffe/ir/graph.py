@@ -19,7 +19,7 @@ class Blob:
     name: str
     shape: Shape
     producer: Node | None = None
-    consumer: Node | None = None  # splits make it one at the most
+    consumer: Node | None = None  # inserted Split layers leave at most one
     data: Ref = None  # type: ignore[assignment]  # set when the net is recorded
     diff: Ref | None = None
     loss_weight: float = 0.0
@@ -61,7 +61,7 @@ class Parameter:
 
 @dataclass(eq=False)
 class Node:
-    """A layer in its place in the net."""
+    """A layer of a net, with its bottoms and tops."""
 
     name: str
     type: str
@@ -85,9 +85,9 @@ class Graph:
     phase: int
     nodes: list[Node]
     blobs: dict[str, Blob]
-    first: dict[str, Blob]  # each name's first value: what the user writes to, and what its diff is after backward
+    first: dict[str, Blob]  # each name's first value: the user writes to it, and its diff is the name's diff after backward
     inputs: list[Blob]
-    outputs: list[Blob]  # sorted by name, as Caffe's std::set of available blobs is (quirk 24)
-    params: list[Parameter]  # owners, in the order of Caffe's learnable_params
-    held: dict[tuple[str, Shape], Ref] = field(default_factory=dict)  # what is set from outside: the same Ref in every recording
-    prepacked: dict[Any, Ref] = field(default_factory=dict)  # what is made of the weights alone (ocaffe/passes/prepacked_weights.py), likewise
+    outputs: list[Blob]  # sorted by name, as Caffe's std::set of available blobs is (docs/quirks.md, quirk 24)
+    params: list[Parameter]  # without repetition of shared ones, in the order of Caffe's learnable_params
+    held: dict[tuple[str, Shape], Ref] = field(default_factory=dict)  # Refs that are set from outside; every recording uses the same ones
+    prepacked: dict[Any, Ref] = field(default_factory=dict)  # the same for prepacked weights (ocaffe/passes/prepacked_weights.py)

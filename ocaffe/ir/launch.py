@@ -128,7 +128,6 @@ class Launch:
     recomputed: bool = False  # a backward launch that repeats a forward launch
     copy: CopyRegion | None = None  # of a copy
     prepacks_weights: bool = False  # its results depend on weights alone and outlive the run (ocaffe/passes/prepacked_weights.py)
-    fused: tuple[str, ...] = ()  # kinds of fusion that passes applied to it, for people and for tests/zoo
     origin: Launch | None = None  # the recorded launch that it derives from; required of every launch that a pass adds or replaces
 
     @property

@@ -37,15 +37,15 @@ class AbstractLayer:
     tops: ClassVar[Arity] = 1
     is_loss: ClassVar[bool] = False  # the first top has loss weight 1 unless the prototxt says otherwise; tops may be automatic
     has_backward: ClassVar[bool] = True  # False: backward is refused (Accuracy, ArgMax)
-    source: Any = None  # of a data layer: what feeds it (ocaffe.data.source.Source)
+    source: Any = None  # the ocaffe.data.source.Source of a data layer
     notes: Sequence[tuple[str, str]] = ()  # log lines of setting up, as (Caffe's source line, text)
     moves_data: bool = True  # False: tops are views of the bottom (Reshape); then backward calls ocaffe.ops.alias.alias_diff
-    passes_diff: bool = False  # True: backward gives a bottom without a diff that of the top by ocaffe.ops.alias.alias_diff, or makes one by rec.diff_of
+    passes_diff: bool = False  # True: backward makes the diff of a bottom itself, by ocaffe.ops.alias.alias_diff or rec.diff_of
     inplace_top: ClassVar[bool] = True  # False: the prototxt may not name the bottom as the top
     origin: ClassVar[str] = "BVLC Caffe"  # or the forks that define it
-    message: ClassVar[str | None] = None  # the LayerParameter field of its parameters, where the type does not tell; "" if there are none
+    message: ClassVar[str | None] = None  # the LayerParameter field of its parameters, if it is not named after the type; "": no field
     gradient_in_rows: ClassVar[bool] = False  # backward ends with rec.gradient_rows for the first parameter
-    extent: tuple[int, ...] | None = None  # of a layer whose top shapes depend on data: what it measured last (rec.measure); None: the largest
+    extent: tuple[int, ...] | None = None  # the last measured size of tops whose shape depends on data (rec.measure); None: the largest size
     extent_axis: ClassVar[int | None] = None  # the axis of the tops whose size `extent` gives, where it is one number
 
     def __init__(self, param: Any, phase: int, place: Place | None = None) -> None:
@@ -57,37 +57,38 @@ class AbstractLayer:
         self.seed = 0  # of the net; random draws are keyed by it and the layer's name
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
-        """Top shapes from bottom shapes; raises through `check` where the layer cannot be."""
+        """Top shapes from bottom shapes. Raises Error, by `check`, for bottoms that the layer does not take."""
         raise NotImplementedError
 
     def parameters(self) -> Sequence[ParamBlob]:
-        """The parameter blobs that this layer wants, after infer."""
+        """The parameter blobs of this layer; called after infer."""
         return ()
 
     def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
-        """Record what computes the data of `tops`."""
+        """Record the launches that compute the data of `tops`."""
         raise NotImplementedError
 
     def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
-        """Record what computes the diffs of parameters (where `parameter.diff` is not None) and of the bottoms with `propagate`."""
+        """Record the launches that compute the diffs of parameters (where `parameter.diff` is not None) and of bottoms with `propagate`."""
         raise NotImplementedError
 
     def flops(self) -> int:
-        """Floating point operations of forward, where products are what takes the time; after infer."""
+        """Floating point operations of the products in forward; called after infer."""
         return 0
 
     def merged(self, following: Sequence[AbstractLayer]) -> tuple[AbstractLayer, int]:
-        """A layer that does the work of this one and of the first few (how many) of those that follow it one by one, where nobody looks in between."""
+        """A layer that computes this one and the first of the `following` ones, and the number of those. No script reads the blobs between them."""
         return self, 0
 
     @property
     def by_sample(self) -> bool:
-        """Whether each index of axis 0 of the tops depends on the same index of the bottoms alone, and gradients of parameters are sums over them: then
-        the layer may run on some samples at a time. After infer."""
+        """Whether sample i of the tops depends on sample i of the bottoms alone, and gradients of parameters are sums over samples.
+
+        Then the layer may run in microbatches. Called after infer."""
         return False
 
     def force_backward(self, bottom: int) -> bool:
-        """Whether `force_backward: true` wants the diff of this bottom (labels: no)."""
+        """Whether `force_backward: true` computes the diff of this bottom (not of labels)."""
         return not (self.is_loss and bottom == 1)
 
     def onnx(self, graph: Any, bottoms: list[Blob], tops: list[Blob]) -> None:

@@ -1,4 +1,4 @@
-"""The recorder: what layers say what they do to. It turns calls into launches and knows which diffs are accumulated."""
+"""The recorder: layers call it, and it appends launches. It knows which diffs are accumulated."""
 from __future__ import annotations
 
 import zlib
@@ -27,11 +27,11 @@ from ocaffe.ir.launch import (
 from ocaffe.ir.target import Target
 from ocaffe.ir.tensor import FLOAT, Ref, Role, Shape
 
-# Words of the step buffer, 32 bits each: what changes from one run to the next. Kernels read `step[STEP_ITERATION]`.
+# 32-bit words of the step buffer, which holds the values that change from run to run. Kernels read `step[STEP_ITERATION]`.
 STEP_WORDS = ("RATE", "ITERATION", "PASS", "SAMPLE", "SCALE")
 STEP = {name: index for index, name in enumerate(STEP_WORDS)}
-MAX_COMPLETION_COUNTERS = 8192  # counters of work-groups that make parts of one result: so many results of a launch at the most
-# Functions of kernel files that multiply; others of an operation pack, transform or add up for them.
+MAX_COMPLETION_COUNTERS = 8192  # completion counters of one launch, one for each result of a last-block reduction
+# Kernel functions that compute products. The other functions of an operation pack, transform or add up.
 PRODUCTS = frozenset({"gemm", "forward", "backward_data", "backward_filter", "product"})
 
 
@@ -40,24 +40,26 @@ class Recorder:
 
     Layers call `launch` (or the operations in `ocaffe.ops`, which do). Rules for a layer:
 
-    * it writes its tops in forward, and in backward the diffs of the bottoms that it is asked for and of its parameters;
-    * whatever it writes in backward may hold a sum already: pass `int(rec.accumulates(ref))` to the kernel, which adds if it is 1;
-    * what backward reads outlives forward, nothing else does: read as little as possible.
+    * In forward it writes its tops. In backward it writes the diffs of its parameters, and of the bottoms with `propagate`.
+    * A diff may hold a sum already: pass `int(rec.accumulates(ref))` to the kernel, which adds if it is 1.
+    * A Ref that backward reads outlives forward. Read as few as possible.
     """
 
-    def __init__(self, target: Target, *, train: bool, seed: int = 0, accumulate_gradients: bool = False, fuse: bool = True, prepack_weights: bool = False) -> None:
+    def __init__(
+        self, target: Target, *, train: bool, seed: int = 0, accumulate_gradients: bool = False, fuse: bool = True, prepack_weights: bool = False
+    ) -> None:
         self.target = target
         self.train = train
         self.seed = seed
         self.fuse = fuse
-        self.prepack_weights = prepack_weights  # what is made of weights alone may be kept (ocaffe/passes/prepacked_weights.py): making it costs nothing in the long run
+        self.prepack_weights = prepack_weights  # results that depend on weights alone are kept, so packing costs nothing in the long run
         self.launches: list[Launch] = []
         self.phase = "forward"
         self.layer = ""
         self.step = Ref("step", (8,), Role.STATE, np.dtype(np.uint32), value=0)
-        # Zeros, to all launches: kernels that count in it (IS_LAST_BLOCK in kernels/common.h) leave it as they found it.
+        # All launches find zeros here: a kernel that counts in it (IS_LAST_BLOCK in kernels/common.h) resets it.
         self.completion_counters = Ref("completion_counters", (MAX_COMPLETION_COUNTERS,), Role.CONSTANT, np.dtype(np.uint32), value=0)
-        self.in_rows: dict[Ref, Iterator[tuple[int, Ref]]] = {}  # gradients that are used some rows at a time (ocaffe/graph/record.py)
+        self.in_rows: dict[Ref, Iterator[tuple[int, Ref]]] = {}  # gradients that are computed and used some rows at a time (ocaffe/graph/record.py)
         self._accumulate_gradients = accumulate_gradients
         self._written: set[Ref] = set()  # diffs that an earlier node of this backward wrote
         self._pending: set[Ref] = set()  # diffs that the current node writes
@@ -65,7 +67,7 @@ class Recorder:
     # -- nodes -------------------------------------------------------------------------------------------------------
 
     def enter(self, layer: str, phase: str) -> None:
-        """Begin a node: from now on, what earlier nodes wrote counts as written."""
+        """Begin a node. From now on the diffs that earlier nodes wrote count as written."""
         self._written |= self._pending
         self._pending = set()
         self.layer, self.phase = layer, phase
@@ -82,7 +84,7 @@ class Recorder:
 
     @staticmethod
     def _diff_key(ref: Ref) -> Ref:
-        """Gradients are told apart within their group; a diff is one with all its views."""
+        """The key of a diff in the sets: a gradient within its group, or the root of a diff and all its views."""
         return ref if ref.role is Role.GRADIENT else ref.root
 
     # -- launches ----------------------------------------------------------------------------------------------------
@@ -135,7 +137,7 @@ class Recorder:
 
     @contextmanager
     def counted(self, flops: int) -> Iterator[None]:
-        """What is recorded within is one operation of so many FLOPs: the launches that multiply share them, unless an operation within has counted its own."""
+        """Count the launches recorded within as one operation of so many FLOPs. Its products share them, unless an operation within was counted itself."""
         first = len(self.launches)
         yield
         made = self.launches[first:]
@@ -145,10 +147,11 @@ class Recorder:
                 launch.flops = flops // len(products)
 
     def measure(self, layer: Any, extent: Ref | Callable[..., tuple[Any, ...]], reads: Sequence[Ref] = ()) -> None:
-        """Record that the top shapes of `layer` depend on data: `extent` (int32) holds their measure once it is computed; or a function of the commands gives it.
+        """Record that the top shapes of `layer` depend on data.
 
-        The measure becomes `layer.extent`, from which `infer` makes the shapes; where these change, what follows is recorded again. What
-        the layer launches after this call may rely on the shapes of its tops.
+        `extent`: an int32 Ref that holds the measured size once it is computed, or a function that gets the command list and returns the size.
+        The size becomes `layer.extent`, from which `infer` makes the shapes. If they change, the rest of the net is recorded again. Launches that
+        the layer records after this call may rely on the shapes of its tops.
         """
         if isinstance(extent, Ref):
             ref, reads = extent, [extent]
@@ -160,7 +163,7 @@ class Recorder:
     def host(
         self, run: Callable[..., None], *, reads: Sequence[Ref] = (), writes: Sequence[Ref] = (), modifies: Sequence[Ref] = (), what: str = "host"
     ) -> None:
-        """Record a step in Python: `run(commands)` gets the bound commands and uses commands.read(ref) and commands.write(ref, array) on these Refs.
+        """Record a step in Python. `run(commands)` gets the bound command list and calls commands.read(ref) and commands.write(ref, array) on these Refs.
 
         `run` must hold Refs, not blobs, whose Refs change when the net is recorded again.
         """
@@ -184,30 +187,30 @@ class Recorder:
             self._pending |= {self._diff_key(ref) for ref in launch.writes}
 
     def gradient_rows(self, gradient: Ref) -> Iterator[tuple[int, Ref]]:
-        """(first row, Ref to write these rows to) for all rows of a parameter's gradient, in order; one range unless the parameter is large.
+        """Yield (first row, Ref for these rows) for all rows of a parameter's gradient, in order. There is one range unless the parameter is large.
 
-        A layer with `gradient_in_rows` writes the gradient of its first parameter this way, last of all, for each range may be used at once.
+        A layer with `gradient_in_rows` writes the gradient of its first parameter this way, as its last step, because each range may be used at once.
         """
         return self.in_rows.get(gradient) or iter([(0, gradient)])
 
     # -- Refs --------------------------------------------------------------------------------------------------------
 
     def scratch(self, name: str, shape: Shape, dtype: Any = FLOAT, role: Role = Role.SCRATCH) -> Ref:
-        """Memory for the launches of this node alone. Role.DIFF where it holds a gradient: float16 products scale those."""
+        """Memory for the launches of this node alone. Use Role.DIFF for a gradient, because float16 products scale gradients."""
         return Ref(f"{self.layer}.{name}", tuple(shape), role, np.dtype(dtype))
 
     def saved(self, name: str, shape: Shape, dtype: Any = FLOAT) -> Ref:
-        """Written in forward, read in backward of the same layer; keep it in an attribute of the layer."""
+        """Memory that forward writes and backward of the same layer reads. Keep the Ref in an attribute of the layer."""
         return Ref(f"{self.layer}.{name}", tuple(shape), Role.SAVED, np.dtype(dtype))
 
     def constant(self, name: str, value: np.ndarray) -> Ref:
-        """Uploaded once when the schedule is bound."""
+        """A constant, uploaded once when the schedule is bound."""
         return Ref(f"{self.layer}.{name}", value.shape, Role.CONSTANT, value.dtype, value=value)
 
     # -- aliases -----------------------------------------------------------------------------------------------------
 
     def alias(self, top: Blob, bottom: Blob) -> None:
-        """Forward of a layer that moves no data (Reshape, Flatten, Microbatch, Dropout in TEST): the top is the bottom's memory."""
+        """Forward of a layer that moves no data (Reshape, Flatten, Split, Dropout in TEST): the top is a view of the bottom."""
         top.data = bottom.data.view(top.shape, name=top.name)
 
     def holds_values(self, diff: Ref) -> None:
@@ -221,7 +224,7 @@ class Recorder:
         return bottom.diff
 
     def key(self, what: str = "") -> tuple[np.uint32, np.uint32]:
-        """The Philox key of the current layer: seed and layer name (DESIGN §3)."""
+        """The Philox key of the current layer: seed and layer name."""
         return np.uint32(self.seed & 0xFFFFFFFF), np.uint32(zlib.crc32(f"{self.layer}/{what}".encode()) ^ (self.seed >> 32 & 0xFFFFFFFF))
 
 

@@ -10,9 +10,9 @@ import numpy as np
 
 Shape = tuple[int, ...]
 FLOAT = np.dtype(np.float32)
-BFLOAT = np.dtype(np.uint16)  # bfloat16, the upper half of a float, which numpy does not have (ocaffe/passes/bf16.py)
+BFLOAT = np.dtype(np.uint16)  # numpy has no bfloat16, the upper half of a float (ocaffe/passes/bf16.py)
 class Role(Enum):
-    """What a Ref is for; it decides whether the planner may recycle its memory."""
+    """The purpose of a Ref. It decides whether the planner may recycle its memory."""
 
     INPUT = "input"  # written from outside before a run: Input blobs, diffs that the user sets
     ACTIVATION = "activation"
@@ -28,14 +28,14 @@ class Role(Enum):
     CONSTANT = "constant"
 
 
-BF16_ROLES = frozenset({Role.ACTIVATION, Role.DIFF})  # what may stand in memory in 16 bits
+BF16_ROLES = frozenset({Role.ACTIVATION, Role.DIFF})  # roles whose Refs may be bfloat16 in memory
 PERSISTENT = frozenset({Role.INPUT, Role.PARAMETER, Role.HISTORY, Role.OUTPUT, Role.STATE, Role.STAGING, Role.CONSTANT})
 @dataclass(eq=False)
 class Ref:
-    """A virtual tensor. A view names its `base` and the offset in elements; `stride` is the distance between two samples in elements.
+    """A virtual tensor. A view names its `base` and an `offset` in elements; `stride` is the distance between two samples in elements.
 
-    `value` is what a persistent Ref holds before the first run (a scalar fills it). `persist` gives a recyclable Ref memory of its own: blobs that a
-    script looks at, gradients summed over several passes. `slots` > 1 makes a ring: run number i uses copy i % slots.
+    `value`: the content of a persistent Ref before the first run; a scalar fills it. `persist`: the planner gives a recyclable Ref memory of its own, as
+    for blobs that a script reads and gradients that are summed over several passes. `slots` > 1 makes a ring: run number i uses copy i % slots.
     """
 
     name: str
@@ -48,7 +48,7 @@ class Ref:
     value: np.ndarray | float | None = None
     persist: bool = False
     slots: int = 1
-    reuses_storage: bool = False  # of a view: writing it ends what the base held
+    reuses_storage: bool = False  # of a view: writing it kills the base's value
 
     @property
     def count(self) -> int:
@@ -60,7 +60,7 @@ class Ref:
 
     @property
     def in_bf16(self) -> bool:
-        """Whether it is a blob or diff that stands in memory as bfloat16."""
+        """Whether it is a blob or diff that is bfloat16 in memory."""
         return self.dtype == BFLOAT and self.role in BF16_ROLES
 
     @property
@@ -92,13 +92,13 @@ class Ref:
 
     @property
     def root_end(self) -> int:
-        """Where its last element ends in the root, in elements; of a part of samples that lie apart, where they end."""
+        """End of its last element in the root, in elements. For some samples of a strided base it is the end of the base."""
         if self.base is not None and self.stride is None and not self.base.is_dense and self.shape[:1] != self.base.shape[:1]:
             return self.base.root_end
         return self.root_offset + ((self.shape[0] - 1) * self.batch_stride + self.dense_stride if self.shape else 1)
 
     def overlaps(self, other: Ref) -> bool:
-        """Whether what one holds may change by writing the other: their extents meet."""
+        """Whether writing one may change the other: their extents in one root overlap."""
         return self.root is other.root and self.root_offset < other.root_end and other.root_offset < self.root_end
 
     @property
@@ -119,7 +119,7 @@ class Ref:
 
 
 def widened(array: np.ndarray) -> np.ndarray:
-    """Floats of what stood in memory as bfloat16."""
+    """bfloat16 values as floats."""
     return (array.astype(np.uint32) << 16).view(np.float32)
 
 

@@ -1,8 +1,8 @@
-"""NetOptions of kernels that were measured: what `compile` takes before its own estimates. A table is made by `ocaffe tune`; nothing is timed anywhere else.
+"""Measured choices of kernels. The compiler prefers them to its own estimates.
 
-A *problem* is an operation with its sizes and arithmetic, a *candidate* one way to do it; a table names a candidate for problems. Two tables count: the one
-that ocaffe brings for a class of devices (`kernels/tuned_*.json`), and the user's, in the cache folder, which wins. `OCAFFE_TUNED=off` leaves both out,
-`OCAFFE_TUNED=FILE` takes this one alone.
+`ocaffe tune` measures and writes a table; nothing else is ever timed. A *problem* is an operation with its sizes and arithmetic, a *candidate* one way to
+compute it. A table names a candidate for each problem. Two tables count: the one that ocaffe ships for a class of devices (`kernels/tuned_*.json`), and
+the user's table in the cache folder, which wins. `OCAFFE_TUNED=off` ignores both; `OCAFFE_TUNED=FILE` uses only this file.
 """
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Problem:
-    """What a choice is about. `operation`: a key of `ocaffe.profiling.tune.OPERATIONS`; `shape`: a ConvGeometry, or numbers. Its text is the key of the tables."""
+    """An operation with its sizes. `operation`: a key of `ocaffe.profiling.tune.OPERATIONS`; `shape`: a ConvGeometry, or numbers.
+
+    Its text is the key of the tables.
+    """
 
     operation: str
     shape: Any
@@ -32,14 +35,14 @@ class Problem:
 
 @dataclass(frozen=True, eq=False)
 class Tuned:
-    """Named candidates by problem. `files`: where each table was read from, with how many choices it gives."""
+    """Named candidates by problem. `files`: each table's file, with the number of choices that come from it."""
 
     choices: Mapping[str, str] = field(default_factory=dict)
     places: Mapping[str, str] = field(default_factory=dict)  # the file that a choice is from
     files: tuple[tuple[str, int], ...] = ()
 
     def choose(self, problem: Problem, candidates: Sequence[T]) -> T:
-        """The candidate that a table names, else the first: `candidates` are in the order of the estimate, and their texts are their names."""
+        """The candidate that a table names, else the first. `candidates` are in the order of the estimate; their texts are their names."""
         key = str(problem)
         name = self.choices.get(key)
         if name is None:
@@ -59,4 +62,4 @@ class Tuned:
         return " and ".join(f"{count} of {file}" for file, count in self.files) + (f" ({self.digest})" if self.choices else "")
 
 
-ESTIMATES = Tuned()  # nothing was measured
+ESTIMATES = Tuned()  # no measurements

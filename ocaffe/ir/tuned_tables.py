@@ -20,7 +20,7 @@ FORMAT = 1  # of the files
 
 
 def load(target: Target) -> Tuned:
-    """The tables that count for a device, the user's above the one that ocaffe brings. Raises Error for a damaged file."""
+    """The choices for a device: the shipped table, and the user's table, which wins. Raises Error for a damaged file."""
     setting = os.environ.get("OCAFFE_TUNED", "")
     if setting.lower() == "off":
         return ESTIMATES
@@ -31,7 +31,7 @@ def load(target: Target) -> Tuned:
 
 
 def merged(tables: Sequence[tuple[str, dict[str, str]]]) -> Tuned:
-    """Later ones win."""
+    """One set of choices from several tables; later tables win."""
     choices: dict[str, str] = {}
     places: dict[str, str] = {}
     for file, table in tables:
@@ -41,12 +41,12 @@ def merged(tables: Sequence[tuple[str, dict[str, str]]]) -> Tuned:
 
 
 def shipped(target: Target) -> list[tuple[str, dict[str, str]]]:
-    """The choices that ocaffe brings for a device, with their file."""
+    """The shipped choices for a device, with their file."""
     return [(path, dict(content["choices"])) for path, content in _shipped_files() if all(_fits(target, *fact) for fact in content["for"].items())]
 
 
 def _fits(target: Target, name: str, wanted: Any) -> bool:
-    """A name is a part of the device's, everything else is the same."""
+    """Whether a device has a wanted attribute. A wanted name may be a part of the device's name."""
     has = getattr(target, name)
     return wanted in has if name == "name" else wanted == has
 
@@ -59,14 +59,14 @@ def _shipped_files() -> list[tuple[str, dict[str, Any]]]:
 
 
 def user_file(target: Target) -> Path | None:
-    """Where the user's table for a device is, or would be; None without a cache folder."""
+    """The path of the user's table for a device, which may not exist; None without a cache folder."""
     root = cache_root()
     name = re.sub(r"[^a-z0-9]+", "-", f"{target.runtime} {target.name} {target.compute_units}".lower()).strip("-")
     return None if root is None else root / "tuned" / f"{name}.json"
 
 
 def read(path: Path) -> dict[str, str]:
-    """The choices in a file; those of another format do not count, with a warning. Raises Error if it cannot be read or is damaged."""
+    """The choices in a file. A file of another format is ignored with a warning. Raises Error if it cannot be read or is damaged."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as reason:
@@ -80,7 +80,7 @@ def read(path: Path) -> dict[str, str]:
 
 
 def parse(text: str, place: str) -> dict[str, Any]:
-    """What a table says: `format`, `for` (attributes of a Target) and `choices`. Raises Error with the line where it is damaged."""
+    """The content of a table: `format`, `for` (attributes of a Target) and `choices`. Raises Error with the line of the damage."""
     try:
         content = json.loads(text)
     except json.JSONDecodeError as reason:
@@ -94,5 +94,5 @@ def parse(text: str, place: str) -> dict[str, Any]:
 
 
 def table(target_facts: Mapping[str, Any], choices: Mapping[str, str]) -> str:
-    """The text of a file, a choice a line, sorted."""
+    """The text of a table file: one choice per line, sorted."""
     return json.dumps({"format": FORMAT, "for": dict(target_facts), "choices": dict(sorted(choices.items()))}, indent=1) + "\n"

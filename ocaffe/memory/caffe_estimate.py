@@ -1,6 +1,5 @@
-"""What BVLC Caffe allocates for the same nets, by its rules (CAFFE.md §6, "Where BVLC wastes"): nothing is recycled, and much is kept twice.
+"""The memory that BVLC Caffe allocates for the same nets, by its own rules: it recycles nothing and keeps much of it twice.
 
-Caffe allocates a blob's data or diff when it is first touched and never lets go of it.
 """
 from __future__ import annotations
 
@@ -48,7 +47,7 @@ def _net(graph: Graph, backward: bool, result: Counter[str]) -> None:
 
 
 def _is_touched(top: Blob) -> bool:
-    """Whether a layer asks for the diff of a blob that needs none: Convolution does."""
+    """Whether a layer allocates the diff of a blob that needs none, as Convolution does."""
     return top.consumer is not None and top.consumer.backward and top.consumer.type in ("Convolution", "Deconvolution")
 
 

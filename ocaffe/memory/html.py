@@ -1,4 +1,4 @@
-"""The memory plan as a picture: every tensor a block, its width the steps it lives, its height its bytes, in the place that it has in the slabs."""
+"""The memory plan as a picture. Each tensor is a block: its width is its lifetime in steps, its height its bytes, its place that in the slabs."""
 from __future__ import annotations
 
 import html
@@ -20,7 +20,7 @@ svg { border: 1px solid #ccc; background: #fafafa } rect { stroke: #fff; stroke-
 
 
 def page(title: str, nets: Sequence[tuple[str, Schedule, MemoryPlan]]) -> str:
-    """A page of its own, without scripts: a picture for each net with the name and size of a tensor under the pointer."""
+    """A page without scripts, with a picture for each net. The pointer shows the name and size of a tensor."""
     key = "".join(f'<span style="background:{colour}">{role.value}</span>' for role, colour in COLOURS.items())
     parts = [f"<!doctype html><meta charset=utf-8><title>{html.escape(title)}</title><style>{STYLE}</style><h1>{html.escape(title)}</h1>"]
     parts.append(f'<p class="key">{key} over the steps of a run, from left to right; the dashed lines: end of forward, peak</p>')

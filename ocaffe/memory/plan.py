@@ -1,7 +1,7 @@
-"""The memory planner: a pure function from a schedule to places in a few slabs. It imports no OpenCL and knows nothing of layers.
+"""The memory planner: a pure function from a schedule to places in a few slabs. It imports no OpenCL and knows no layers.
 
-Each recyclable root Ref lives from the first to the last step that touches it. Refs are placed one by one at the lowest gap that is free over their
-whole life; several orders are tried and the smallest result is kept (greedy by size is within a few percent of the bound on image nets).
+A recyclable root Ref lives from the first to the last step that touches it. Refs are placed one by one at the lowest gap that is free over their
+whole life. Several orders are tried and the smallest result is kept. On image nets, ordering by size comes within a few percent of the bound.
 """
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from random import Random
 from ocaffe.ir.launch import Schedule, roots
 from ocaffe.ir.tensor import Ref
 
-GOOD_ENOUGH_RATIO = 1.002  # of the bound: good enough to stop
-LARGE_DIVISOR = 100  # a Ref of this part of the bound, or more, is worth a place in the search for a better order
-MAX_PLACEMENTS = 20000  # Refs that the search may place: a fifth of a second
+GOOD_ENOUGH_RATIO = 1.002  # plan / bound at which the search stops
+LARGE_DIVISOR = 100  # Refs of at least bound / LARGE_DIVISOR bytes take part in the search for a better order
+MAX_PLACEMENTS = 20000  # Refs that the search may place, which takes 0.2 s
 
 
 @dataclass(frozen=True)
 class Life:
-    """A Ref with its first and last step, both inclusive, and its size in bytes as it is placed."""
+    """A Ref with its first and last step, both inclusive, and its placed size in bytes."""
 
     ref: Ref
     first: int
@@ -30,9 +30,9 @@ class Life:
 
 @dataclass
 class MemoryPlan:
-    """Where every recyclable root Ref lies: `places[ref] = (slab, byte offset)`; sizes in bytes.
+    """The place of every recyclable root Ref: `places[ref] = (slab, byte offset)`. Sizes are bytes.
 
-    `lower_bound` is the largest sum of live bytes over the steps, reached at `peak_step`: no placement can be smaller.
+    `lower_bound` is the largest sum of live bytes over the steps, reached at `peak_step`. No placement can be smaller.
     """
 
     places: dict[Ref, tuple[int, int]] = field(default_factory=dict)
@@ -61,8 +61,7 @@ ORDERS: dict[str, Order] = {
 def plan(schedule: Schedule, *, alignment: int = 256, slab_limit: int = 1 << 62, share: bool = True) -> MemoryPlan:
     """Place the recyclable Refs of `schedule`. `share=False` gives every Ref memory of its own (OCAFFE_PLAN=none).
 
-    A slab holds at most `slab_limit` bytes; a Ref larger than that gets a slab of its own (the device
-    may refuse it: the caller reports). Steps are indices into `schedule`.
+    A slab holds at most `slab_limit` bytes. A larger Ref gets a slab of its own; if the device refuses it, the caller reports that.
     """
     lives = lifetimes(schedule, alignment)
     bound, peak = lower_bound(lives, len(schedule))
@@ -131,7 +130,7 @@ def _place(lives: list[Life], slab_limit: int) -> _Placement:
 
 
 class _Slab:
-    """The blocks of one slab, sorted by where they begin. A loop over a few hundred tuples takes a third of the time that numpy's calls take."""
+    """The blocks of one slab, sorted by their begin. A Python loop over a few hundred tuples is three times faster than numpy calls."""
 
     def __init__(self) -> None:
         self._blocks: list[tuple[int, int, int, int]] = []  # begin, end, first step, last step
@@ -154,9 +153,9 @@ class _Slab:
 
 
 def _improve(best: _Placement, order: list[Life], bound: int, slab_limit: int) -> _Placement:
-    """A better order of the large Refs, found by moving one at a time, mostly one that sticks out at the top; the small ones fill what is left.
+    """A better order of the large Refs, found by moving one at a time, mostly one at the top of its slab. Small Refs fill the gaps.
 
-    A random walk over orders that never get worse; the numbers come from a fixed seed, so that a plan is always the same.
+    It is a random walk over orders that never get worse. The seed is fixed, so that a plan is always the same.
     """
     if best.total <= bound * GOOD_ENOUGH_RATIO:
         return best

@@ -1,4 +1,4 @@
-"""The memory plan as text: what a net needs, where the peak is, and what Caffe would take (DESIGN §4)."""
+"""The memory plan as text: bytes by category, the peak, and the Refs that are live there."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
@@ -25,7 +25,7 @@ def size_text(size: float) -> str:
 
 
 def persistent(schedules: list[Schedule]) -> dict[Role, int]:
-    """Bytes by role of what is never recycled, each Ref once."""
+    """Bytes by role of the memory that is never recycled. Each Ref counts once."""
     refs: set[Ref] = {ref for schedule in schedules for ref in roots(schedule) if ref.persistent}
     result: dict[Role, int] = {}
     for ref in refs:
@@ -34,19 +34,19 @@ def persistent(schedules: list[Schedule]) -> dict[Role, int]:
 
 
 def fixed_bytes(schedules: list[Schedule]) -> int:
-    """Bytes of what is never recycled, with every slot of its rings."""
+    """Bytes of the memory that is never recycled, with every slot of its rings."""
     return sum(persistent(schedules).values())
 
 
 def bytes_beside(schedules: Sequence[Schedule]) -> list[int]:
-    """For each net of a job: what the others keep of their own, in bytes."""
+    """For each net of a job: the bytes that its other nets keep."""
     return [fixed_bytes([*schedules]) - fixed_bytes([schedule]) for schedule in schedules]
 
 
 def too_large(graph: Graph, schedule: Schedule, plan: MemoryPlan, beside: int, limit: int, batch: tuple[int, int], tried: str) -> Error:
-    """What to say of a net that does not fit into `limit` bytes: where the memory goes, and the batch that would fit.
+    """The error for a net that does not fit into `limit` bytes: the largest tensors, and the batch that would fit.
 
-    `beside`: bytes that other nets of the job keep; `batch`: the size that fits (0: none) and the present one; `tried`: what was done to save memory.
+    `beside`: bytes that other nets of the job keep. `batch`: the size that fits (0: none) and the present one. `tried`: the savings that were tried.
     """
     refs = {*(life.ref for life in plan.live_at(plan.peak_step)), *(ref for ref in roots(schedule) if ref.persistent)}
     largest = sorted(refs, key=lambda ref: -ref.nbytes * ref.slots)[:5]
@@ -63,7 +63,7 @@ def too_large(graph: Graph, schedule: Schedule, plan: MemoryPlan, beside: int, l
 
 
 def report(name: str, schedule: Schedule, plan: MemoryPlan) -> Iterator[str]:
-    """Lines that tell one plan: sizes, the bound, the peak and what lives there."""
+    """The lines of one plan: sizes, the bound, the peak and the Refs that are live there."""
     ratio = plan.total / plan.lower_bound if plan.lower_bound else 1.0
     yield f"{name}: {len(schedule)} launches, recycled {size_text(plan.total)} in {len(plan.slabs)} slab(s)"
     yield f"  lower bound {size_text(plan.lower_bound)}, plan / bound {ratio:.3f}"
@@ -75,7 +75,7 @@ def report(name: str, schedule: Schedule, plan: MemoryPlan) -> Iterator[str]:
 
 
 def dump(schedule: Schedule, plan: MemoryPlan) -> Iterator[str]:
-    """Every launch with its operands and their places: what tests and people read."""
+    """Every launch with its operands and their places."""
     for step, launch in enumerate(schedule):
         operands = []
         for operand in launch.operands:

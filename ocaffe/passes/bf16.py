@@ -1,7 +1,7 @@
-"""Blobs and diffs in 16 bits: with `--math bf16` what only kernels see stands in memory as bfloat16, where all that read and write it can (kernels/bf16_operands.h).
+"""Lower to bf16: with `--math bf16`, blobs and diffs are bfloat16 in memory if every launch that touches them supports it (kernels/bf16_operands.h).
 
-Products round their operands to bfloat16 anyway; the rest computes with floats and rounds what it writes. Half the memory, and half of what goes through it.
-Blobs that somebody looks at, inputs, outputs, parameters, gradients and statistics stay floats.
+Products round their operands to bfloat16 anyway. Other launches compute with floats and round their results. This halves the memory and its traffic.
+Blobs that a script reads, inputs, outputs, parameters, gradients and statistics stay float.
 """
 from __future__ import annotations
 
@@ -14,22 +14,24 @@ from ocaffe.ir.target import Target
 from ocaffe.ir.tensor import BF16_ROLES, BFLOAT, FLOAT, Ref
 from ocaffe.ops.expression import Pointwise, Reduce
 
-MIN_VALUE_BYTES = 1 << 20  # bytes as floats; what is smaller is not worth a kernel of its own
+MIN_VALUE_BYTES = 1 << 20  # bytes as floats; smaller values are not worth another kernel
 TYPE = "bfloat"
 Program = tuple[str, tuple[tuple[str, str], ...]]  # its name and defines
 
 
 def lower_to_bf16(schedule: Schedule, target: Target, inputs: Collection[Ref] = ()) -> Schedule:
-    """Give such Refs the type, and their launches the kernels that know it. Not for float16, whose range is not that of diffs, and not where shapes depend on
-    data: there values go from one recording to the next. `inputs`: blobs and diffs, too, though they come from outside (ocaffe/profiling/tune.py), and may have the type
-    from another schedule."""
+    """Change the type of such Refs, and the defines of the launches that touch them.
+
+    Not for float16, whose range is too small for diffs. Not where shapes depend on data, because there values move from one recording to the next.
+    `inputs`: blobs and diffs to lower although they come from outside (ocaffe/profiling/tune.py); another schedule may have lowered them already.
+    """
     if target.is_cpu or target.math != "bf16" or any(isinstance(launch, Measure) for launch in schedule):
         return schedule
     uses: dict[Ref, list[tuple[Launch, int]]] = defaultdict(list)
     for launch in schedule:
         for index, operand in enumerate(launch.operands):
             uses[operand.ref.root].append((launch, index))
-    named: dict[int, dict[str, str]] = defaultdict(dict)  # by the launch, the types of its operands
+    named: dict[int, dict[str, str]] = defaultdict(dict)  # id of a launch -> types of its operands
     for root, own in uses.items():
         recycled = root.role in BF16_ROLES and not root.persistent and root.slots == 1 and root.dtype == FLOAT
         if (not recycled and root not in inputs) or root.count * FLOAT.itemsize < MIN_VALUE_BYTES:
@@ -38,7 +40,7 @@ def lower_to_bf16(schedule: Schedule, target: Target, inputs: Collection[Ref] = 
         assert known or root.dtype == FLOAT, f"{root} is in 16 bits, which {own[0][0].what} does not know"
         if known:
             for launch, index in own:
-                _retype(launch.operands[index])
+                _lower(launch.operands[index])
                 if launch.call is not None:
                     named[id(launch)][f"{launch.bf16_operands[index]}_T"] = TYPE
     _define(schedule, named)
@@ -46,8 +48,11 @@ def lower_to_bf16(schedule: Schedule, target: Target, inputs: Collection[Ref] = 
 
 
 def _define(schedule: Schedule, named: dict[int, dict[str, str]]) -> None:
-    """What serves a product, and shared its program, shares it still: another one would be the whole product once more for the compiler. A product has its own
-    types alone: it may write floats, parts of sums, where what adds them up writes 16 bits."""
+    """Set the type defines of the launches.
+
+    Helper kernels of a product reuse the product's defines, which avoids another build of its program. A product gets the types of its own operands
+    alone: it may write partial sums as floats, which a helper adds up and stores as bfloat16.
+    """
     shared: dict[Program, dict[str, str]] = {}
     for launch in schedule:
         if launch.call is not None and named[id(launch)]:
@@ -64,7 +69,7 @@ def _define(schedule: Schedule, named: dict[int, dict[str, str]]) -> None:
 
 
 def _knows(launch: Launch, index: int) -> bool:
-    """Whether a launch can read or write operand `index` in 16 bits."""
+    """Whether a launch can read or write operand `index` as bfloat16."""
     if isinstance(launch.lower, Pointwise):
         return True
     if isinstance(launch.lower, Reduce):
@@ -72,8 +77,8 @@ def _knows(launch: Launch, index: int) -> bool:
     return launch.call is not None and index < len(launch.bf16_operands) and launch.bf16_operands[index] != ""
 
 
-def _retype(operand: Operand) -> None:
-    """The operand's Ref and all that it is a view of."""
+def _lower(operand: Operand) -> None:
+    """Change the type of the operand's Ref and of its bases."""
     ref: Ref | None = operand.ref
     while ref is not None:
         ref.dtype = BFLOAT

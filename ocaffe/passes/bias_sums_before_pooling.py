@@ -1,7 +1,7 @@
-"""Gradients of biases before MAX pooling are sums of what the pooling is given, not of what it makes of that: each gradient goes to one pixel of its own
-channel, has_fused_relu as its maximum was, so that the sum of what is scattered is the sum of what is given: a quarter of the elements, or a ninth.
+"""Sum bias gradients before MAX pooling's backward pass scatters them.
 
-A window without a maximum, of NaN alone, gives its gradient to nobody; here it counts.
+Each gradient goes to one pixel of its own channel, masked by the sign of that pixel. So the sum of the scattered gradients is the sum of the incoming ones,
+which are a quarter or a ninth of the elements. A window of NaN alone scatters nothing; here its gradient counts.
 """
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ocaffe.passes.relu_backward_fusion import TOP
 
 
 def sum_before_scatter(schedule: Schedule) -> Schedule:
-    """The schedule in which such sums, or their first stages, read what MAX pooling's backward pass reads. Gates are what they stay."""
+    """The schedule in which such sums, or their first stages, read the gradient of the pooling's output. The masks stay as they are."""
     writer: dict[Ref, int] = {}
     result: Schedule = []
     for step, launch in enumerate(schedule):
@@ -29,14 +29,17 @@ def sum_before_scatter(schedule: Schedule) -> Schedule:
 
 
 def _given(launch: Launch, pooling: Launch, meanwhile: Sequence[Launch]) -> Launch | None:
-    """The sum of what `pooling`, the last to write what `launch` sums, is given; None: it does more than to scatter that, or it is gone by then."""
+    """The sum of the incoming gradient of `pooling`, the last launch that writes the summed diff.
+
+    None if the pooling does more than scatter that gradient, or if the gradient is overwritten before the sum.
+    """
     own, call, written = launch.lower, pooling.call, pooling.operands[-1]
     assert isinstance(own, Reduce)
     if call is None or chosen(pooling) is None or written.access is not Access.WRITE or own.counts[0] != 1 or "slope" in dict(own.scalars):
         return None
     gate = dict(call.defines).get("FUSED_RELU")
     if gate not in (None, str(TOP)):
-        return None  # it asks signs that lie as the bottom does
+        return None  # its mask has the layout of the bottom
     first, refs = first_channel(launch.operands[0].ref, written.ref), [pooling.operands[0].ref]
     if gate is not None:
         refs.append(pooling.operands[pooling.relu_mask or 0].ref)

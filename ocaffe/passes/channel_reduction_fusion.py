@@ -53,12 +53,12 @@ _PRE = Node("name", text="pre")
 
 
 def fuse_channel_reductions(schedule: Schedule) -> Schedule:
-    """The schedule in which such sums are computed from those of the convolution's work-groups."""
+    """The schedule in which convolutions write partial reductions, and the recorded reductions combine them."""
     writers: dict[Ref, list[int]] = defaultdict(list)
     for step, launch in enumerate(schedule):
         for root in {ref.root for ref in launch.writes}:
             writers[root].append(step)
-    collected: dict[int, tuple[int, Ref]] = {}  # by the last step of a product: what kind, and where it is
+    collected: dict[int, tuple[int, Ref]] = {}  # last step of a product -> kind and Ref of its partial sums
     result: list[Launch | None] = list(schedule)
     for step, launch in enumerate(schedule):
         if not is_by_channel(launch):
@@ -72,13 +72,13 @@ def fuse_channel_reductions(schedule: Schedule) -> Schedule:
         written = next(operand.ref for operand in schedule[before[-1]].operands if operand.access is not Access.READ and operand.ref.root is x.root)
         parts = sorted(parts_of_result(schedule, before))
         first = first_channel(x, written)
-        if first is None or (form.kind == GRADIENTS and not _lies_alike(launch, written, range(parts[0], step), schedule)):
+        if first is None or (form.kind == GRADIENTS and not _can_read_normalized(launch, written, range(parts[0], step), schedule)):
             continue
         if before[-1] not in collected:
             collected[before[-1]] = form.kind, _collect([schedule[part] for part in parts], written, launch, form)
         elif form.kind == GRADIENTS or collected[before[-1]][0] != form.kind:
-            continue  # another one's, or something else
-        last = step + (launch.lower.chunks > 1 and not launch.lower.last_block)  # the stage that finishes
+            continue  # another reduction uses it already
+        last = step + (launch.lower.chunks > 1 and not launch.lower.last_block)  # the last stage
         result[last] = _finish(launch, schedule[last], form, collected[before[-1]][1], first)
         if last > step:
             result[step] = None
@@ -86,7 +86,7 @@ def fuse_channel_reductions(schedule: Schedule) -> Schedule:
 
 
 def is_by_channel(launch: Launch) -> bool:
-    """Whether a launch is such a sum, or its first stage, over all axes but that of channels."""
+    """Whether a launch is a sum, or its first stage, over all axes but the channels."""
     own = launch.lower
     return isinstance(own, Reduce) and own.op == "sum" and own.reduced == (0, *range(2, len(own.domain))) and len(own.domain) > 1
 
@@ -105,7 +105,10 @@ def form_of(own: Reduce) -> _Form | None:
 
 
 def _derivative(gradient: Node, scalars: Sequence[tuple[str, np.generic]]) -> str | None:
-    """Of the gradient of a normalization's result: the derivative of the activation behind it in C, over `pre`; "" without activation; None: not in C."""
+    """The derivative of the activation behind a normalization, in C over `pre`, from the term of the gradient.
+
+    "" if there is no activation; None if the term cannot be written in C.
+    """
     if gradient == _X0:
         return ""
     if gradient.op != "*" or gradient.args[0] != _X0:
@@ -120,9 +123,11 @@ def _derivative(gradient: Node, scalars: Sequence[tuple[str, np.generic]]) -> st
 NAME = re.compile(r"\b[a-z_]\w*")
 
 
-def _lies_alike(launch: Launch, written: Ref, meanwhile: Sequence[int], schedule: Schedule) -> bool:
-    """Whether what writes `written`, all gradients that a sum for BatchNorm's backward pass reads, can read what was normalised at the same places, and nothing
-    that this needs changes `meanwhile`, from the first step of that to the sum."""
+def _can_read_normalized(launch: Launch, written: Ref, meanwhile: Sequence[int], schedule: Schedule) -> bool:
+    """Whether the launch that writes `written`, the whole gradient, can read the normalized blob at the same places.
+
+    No launch may change the operands of the sum in the steps `meanwhile`, from the first part of that launch to the sum.
+    """
     assert isinstance(launch.lower, Reduce)
     dy, *others = (operand.ref for operand in launch.operands[: launch.lower.counts[0]])
     same = dy.shape[:2] == others[0].shape[:2] == written.shape[:2] and dy.dense_stride == others[0].dense_stride == written.dense_stride
@@ -130,7 +135,7 @@ def _lies_alike(launch: Launch, written: Ref, meanwhile: Sequence[int], schedule
 
 
 def first_channel(x: Ref, written: Ref) -> int | None:
-    """Where the channels of x begin in what was written; None: x is something else."""
+    """The channel of `written` at which the channels of x begin; None if x is not a range of its channels."""
     if len(written.shape) < 2 or x.shape[0] != written.shape[0] or x.batch_stride != written.batch_stride:
         return None
     plane = written.dense_stride // written.shape[1]
@@ -139,7 +144,7 @@ def first_channel(x: Ref, written: Ref) -> int | None:
 
 
 def _collect(products: list[Launch], written: Ref, launch: Launch, form: _Form) -> Ref:
-    """Let the parts of an operation write sums of what they make, for `launch`; returns where: [kind][channel][part] (kernels/channel_reduction.h)."""
+    """Let all parts of an operation write partial sums for `launch`; their Ref is [kind][channel][part] (kernels/channel_reduction.h)."""
     collects = products[0].reduction
     assert collects is not None
     sums = Ref(f"{products[0].layer}.moments", (form.reads, written.shape[1], collects.parts), Role.SCRATCH)
@@ -159,7 +164,7 @@ def _collect(products: list[Launch], written: Ref, launch: Launch, form: _Form) 
 
 
 def _finish(first: Launch, final: Launch, form: _Form, statistics: Ref, channel: int) -> Launch:
-    """What `final`, the last stage of a reduction that began with `first`, makes of the statistics from a channel on."""
+    """The last stage `final` of the reduction that began with `first`, reading the partial sums from `channel` on."""
     begin, own = first.lower, final.lower
     assert isinstance(begin, Reduce) and isinstance(own, Reduce)
     channels, all_channels, parts = begin.domain[1], *statistics.shape[1:]
@@ -167,7 +172,7 @@ def _finish(first: Launch, final: Launch, form: _Form, statistics: Ref, channel:
     reads: list[tuple[Ref, int | None]] = [(statistics.view((channels, parts), start), None) for start in starts]
     if form.shifts:
         reads.append((statistics.view((channels,), starts[1], parts), 0))
-    skipped = (form.values if final is first else len(own.values)) + form.shifts  # the values, or their sums, and what they were shifted by
+    skipped = (form.values if final is first else len(own.values)) + form.shifts  # the values, or their sums, and the shift
     rest = [(operand.ref, place) for operand, place in zip(final.operands[skipped : own.counts[0]], own.places[skipped:])]
     names = {f"x{skipped - form.shifts + i}": f"x{form.reads + i}" for i in range(len(rest) + form.shifts)}
     finish = re.sub(r"\bx\d+\b", lambda match: names[match[0]], own.finish)

@@ -1,4 +1,7 @@
-"""One launch instead of two that compute the same: the branches of a residual block both begin with every second pixel of its input."""
+"""Common subexpressions: drop a launch if an earlier one computed the same value.
+
+The branches of a residual block, for example, both begin with every second pixel of its input.
+"""
 from __future__ import annotations
 
 from typing import Any
@@ -8,8 +11,8 @@ from ocaffe.ir.tensor import Ref, Role
 
 
 def eliminate_common_subexpressions(schedule: Schedule) -> Schedule:
-    """The schedule without cheap launches whose result is there already: made by the same launch from the same values, and still unchanged."""
-    writes: dict[Ref, int] = {}  # by root: how often it was written so far
+    """The schedule without cheap launches that repeat an earlier launch on unchanged operands."""
+    writes: dict[Ref, int] = {}  # by root: the number of writes so far
     total: dict[Ref, int] = {}
     for launch in schedule:
         for ref in launch.writes:
@@ -31,7 +34,7 @@ def eliminate_common_subexpressions(schedule: Schedule) -> Schedule:
 
 
 def _may_go(launch: Launch, total: dict[Ref, int]) -> bool:
-    """Whether a launch does nothing but fill a scratch that nobody else writes."""
+    """Whether the only effect of a launch is to fill a scratch Ref that no other launch writes."""
     written = [operand for operand in launch.operands if operand.access is not Access.READ]
     if not launch.cheap or launch.side_effect or launch.call is None or len(written) != 1:
         return False
@@ -40,6 +43,6 @@ def _may_go(launch: Launch, total: dict[Ref, int]) -> bool:
 
 
 def _key(launch: Launch, writes: dict[Ref, int]) -> Any:
-    """What decides on a launch's result: the kernel, and where it reads which values."""
+    """The key of a launch's result: its kernel, and the places and versions of its operands."""
     reads = tuple((id(ref.root), writes.get(ref.root, 0), ref.root_offset, ref.shape, ref.batch_stride) for ref in launch.reads)
     return launch.phase, launch.call, launch.writes[0].shape, reads

@@ -1,7 +1,7 @@
-"""Views instead of copies: what Concat copies into its top is made there in the first place, the tops of a Slice are parts of its bottom; so are the diffs,
-the other way round.
+"""Elide the copies of Concat and Slice: a bottom of Concat becomes a view of its top, a top of Slice a view of its bottom.
 
-A tensor becomes a view only if everybody who touches it steps from sample to sample (docs/kernels.md): a Ref of other samples needs dense memory.
+The same holds for their diffs, in the other direction. A tensor becomes a view only if every launch that touches it steps from sample to sample by the batch
+stride (docs/kernels.md). A Ref of other samples needs dense memory.
 """
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ RECYCLED = frozenset({Role.ACTIVATION, Role.DIFF})
 
 
 def elide_concat_copies(schedule: Schedule) -> Schedule:
-    """The schedule without the copies that views make needless."""
+    """The schedule without the copies that views replace."""
     views = _Views(schedule)
     copies = [launch for launch in schedule if launch.copy is not None]
-    # Outer tensors first, so that strides are final: later gatherings, earlier partings.
+    # Outer tensors first, so that strides are final: the last Concat first, then the first Slice first.
     needless = {id(launch) for launch in reversed(copies) if views.may_go(launch, gathers=True)}
     needless |= {id(launch) for launch in copies if id(launch) not in needless and views.may_go(launch, gathers=False)}
     return [launch for launch in schedule if id(launch) not in needless]
 
 
 class _Use(NamedTuple):
-    """A step that touches a tensor: `part` of what `ref` shows, if it is a copy."""
+    """A step that touches a tensor. `part`: the part of `ref` that a copy touches; None: all of it."""
 
     step: int
     writes: bool
@@ -35,17 +35,17 @@ class _Use(NamedTuple):
 
 
 class _Part(NamedTuple):
-    """Some samples of a tensor, and of each some elements."""
+    """Some samples of a tensor, and some elements of each sample."""
 
     samples: range
     elements: range
 
-    def meets(self, other: _Part) -> bool:
-        return _meet(self.samples, other.samples) and _meet(self.elements, other.elements)
+    def overlaps(self, other: _Part) -> bool:
+        return _ranges_overlap(self.samples, other.samples) and _ranges_overlap(self.elements, other.elements)
 
 
 class _Views:
-    """Who touches what, and when, while copies turn into views."""
+    """The uses of every tensor, while copies turn into views."""
 
     def __init__(self, schedule: Schedule) -> None:
         self.uses: dict[Ref, list[_Use]] = defaultdict(list)
@@ -56,7 +56,10 @@ class _Views:
                 self.uses[operand.ref.root].append(_Use(step, operand.access is not Access.READ, operand.ref, part))
 
     def may_go(self, launch: Launch, gathers: bool) -> bool:
-        """Make one side of a copy a view of the other, if that is right: the source is made in the target (`gathers`), or the target stays in the source."""
+        """Make one side of a copy a view of the other, if that is right.
+
+        `gathers`: the producer writes directly into the target. Otherwise the target stays in the source.
+        """
         assert launch.copy is not None
         axis, x_start, y_start, size = launch.copy
         x, y = (operand.ref for operand in launch.operands)
@@ -83,11 +86,14 @@ class _Views:
         return True
 
     def _stays(self, part: Ref, whole: Ref, copy: int, gathers: bool, phase: str) -> bool:
-        """Whether everybody finds what the copy would have given him: nobody changes the part's place in `whole` while the part is wanted, nor the part
-        while others want its place. What is later added to a diff that was copied is added to its place too."""
+        """Whether every launch still reads the right value.
+
+        No launch may change the part's place in `whole` while the part is live, and none may change the part while its place is live. An addition to a copied
+        diff is also an addition to its place.
+        """
         place = _place(part, None, whole)
         own = [use for use in self.uses[part] if use.step != copy]
-        others = [use for use in self.uses[whole] if use.step != copy and _place(use.ref, use.part, whole).meets(place)]
+        others = [use for use in self.uses[whole] if use.step != copy and _place(use.ref, use.part, whole).overlaps(place)]
         changed = [use.step for use in others if use.writes]
         last = max((use.step for use in own), default=copy)
         if gathers:
@@ -99,12 +105,12 @@ class _Views:
         return not added or all(use.step < min(added) for use in others if use.step > copy)
 
 
-def _meet(a: range, b: range) -> bool:
+def _ranges_overlap(a: range, b: range) -> bool:
     return a.start < b.stop and b.start < a.stop
 
 
 def _copied(ref: Ref, region: CopyRegion, operand: int) -> _Part | None:
-    """The part of an operand (0: source, 1: target) that a copy touches; None: maybe all of it."""
+    """The part of an operand (0: source, 1: target) that a copy touches; None: perhaps all of it."""
     axis, size = region.axis, region.size
     start = region.target_start if operand else region.source_start
     if axis == 0:
@@ -114,7 +120,7 @@ def _copied(ref: Ref, region: CopyRegion, operand: int) -> _Part | None:
 
 
 def _place(ref: Ref, part: _Part | None, root: Ref) -> _Part:
-    """Where a part of a view (None: all of it) lies in its root."""
+    """The place in its root of a part of a view (None: all of it)."""
     samples, elements = part or (range(ref.shape[0] if ref.shape else 1), range(ref.dense_stride))
     width = max(root.dense_stride, 1)
     sample, offset = divmod(ref.root_offset, width)

@@ -1,4 +1,7 @@
-"""A diff that is nothing but another one's copy, as residual sums make them, shares its memory, if nobody reads the one after somebody changed the other."""
+"""Copy elision: a diff that is a copy of another diff shares its memory.
+
+Residual sums copy diffs so. It is right if no launch reads one of them after a launch changed the other.
+"""
 from __future__ import annotations
 
 from collections import defaultdict
@@ -9,13 +12,13 @@ from ocaffe.ops.expression import Pointwise
 
 
 def elide_copies(schedule: Schedule) -> Schedule:
-    """The schedule without such copies; their results become views."""
+    """The schedule without these copies. Their results become views."""
     uses: dict[Ref, list[tuple[int, Access]]] = defaultdict(list)
     for step, launch in enumerate(schedule):
         for operand in launch.operands:
             uses[operand.ref.root].append((step, operand.access))
     gone: set[int] = set()
-    for step, launch in reversed(list(enumerate(schedule))):  # the last copy first: what it shares counts as use of its source
+    for step, launch in reversed(list(enumerate(schedule))):  # the last copy first: uses of its result count as uses of its source
         if _is_copy(launch) and _may_share(launch.operands[0].ref, launch.operands[1].ref, uses, step):
             source, result = launch.operands[0].ref.root, launch.operands[1].ref.root
             result.base, result.offset, result.stride, result.reuses_storage = source, 0, None, True

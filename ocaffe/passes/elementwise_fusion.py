@@ -1,7 +1,7 @@
-"""Chains of expressions become one launch: what one makes and the next reads need not go through memory.
+"""Elementwise fusion: consecutive expressions become one launch, so that values between them need not go through memory.
 
-BatchNorm, Scale and ReLU are one pass over memory in forward, and one when they are computed again for backward. The value between is still written where
-somebody else reads it later.
+BatchNorm, Scale and ReLU take one pass over memory in forward, and one when backward recomputes them. A value between them is still written if a later launch
+reads it.
 """
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from ocaffe.ir.launch import Access, Launch, Operand, Schedule
 from ocaffe.ir.tensor import BFLOAT, FLOAT, Ref, Role
 from ocaffe.ops.expression import Pointwise
 
-MOST_OPERANDS = 26  # of a fused launch: kernels with more are slow to build, and some devices limit their arguments
+MOST_OPERANDS = 26  # operands of a fused launch: larger kernels build slowly, and some devices limit the number of arguments
 
 
 def fuse_elementwise(schedule: Schedule) -> Schedule:
-    """The schedule with every expression merged into the next one that reads it, where nothing comes between."""
+    """The schedule with every expression fused into the next one that reads it, if no launch between them interferes."""
     readers: dict[Ref, list[int]] = defaultdict(list)
     writers: dict[Ref, list[int]] = defaultdict(list)
     for step, launch in enumerate(schedule):
@@ -25,7 +25,7 @@ def fuse_elementwise(schedule: Schedule) -> Schedule:
         for root in {ref.root for ref in launch.writes}:
             writers[root].append(step)
     result: list[Launch | None] = list(schedule)
-    at: dict[Ref, int] = {}  # where the expression that makes a value stands now
+    at: dict[Ref, int] = {}  # the present step of the expression that computes a value
     for step, launch in enumerate(schedule):
         current = launch
         for root in dict.fromkeys(ref.root for ref in launch.reads):
@@ -52,7 +52,7 @@ def fuse_elementwise(schedule: Schedule) -> Schedule:
 
 
 def _fused(first: Launch, second: Launch, root: Ref, kept: bool) -> Launch | None:
-    """Both in one launch, if they go over the same elements."""
+    """Both launches as one, if they go over the same elements; else None."""
     a, b = first.lower, second.lower
     assert isinstance(a, Pointwise) and isinstance(b, Pointwise)
     reads_a, writes_a, modifies_a = a.split(first.operands)

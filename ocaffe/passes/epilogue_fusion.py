@@ -1,6 +1,7 @@
-"""What follows a product becomes its last step: factors and offsets per channel (BatchNorm with running statistics, Scale), a residual sum, a ReLU, a Bounded.
+"""Epilogue fusion: operations that follow a product become the last step of its kernel.
 
-The kernel then writes the activation of factor * product + offset (+ what is there; kernels/epilogue.h), where nobody else reads what lies between.
+They are factors and offsets per channel (BatchNorm with running statistics, Scale), a residual sum, a ReLU, a Clip. The kernel then writes
+activation(factor * product + offset + previous content), if no other launch reads the values between (kernels/epilogue.h).
 """
 from __future__ import annotations
 
@@ -15,13 +16,16 @@ from ocaffe.ops.expression import Affine, Bounded, ChannelAffine, Pointwise, Rel
 
 
 def fuse_epilogues(schedule: Schedule) -> Schedule:
-    """The schedule without the launches that products do by themselves. Residual sums stay where backward follows: what they overwrite cannot be
-    computed again, and where a product is made in several parts its sum comes in another order, which no memory limit may change."""
+    """The schedule without the launches that products compute in their epilogues.
+
+    Residual sums are left alone where backward follows: the overwritten summand could not be recomputed. And a product that is computed in parts would add
+    in another order, which a memory limit must not change.
+    """
     return _Epilogues(schedule, not any(launch.phase == "backward" for launch in schedule)).merged()
 
 
 class _Epilogues:
-    """One walk: each expression joins the launch that makes its input, if it can."""
+    """One walk over the schedule. Each expression joins the product that computes its input, if it can."""
 
     def __init__(self, schedule: Schedule, sums: bool) -> None:
         self.schedule, self.sums = schedule, sums
@@ -32,13 +36,13 @@ class _Epilogues:
                 self.writers[root].append(step)
             for root in {ref.root for ref in launch.reads}:
                 self.readers[root].append(step)
-        self.parts: dict[int, list[int]] = {}  # by the first: the steps of a product that is made in several parts, each of other places of its result
+        self.parts: dict[int, list[int]] = {}  # first step of a product -> the steps of its parts, each of which writes another part of its result
         for steps in self.writers.values():
             kinds = {(schedule[step].layer, schedule[step].phase, schedule[step].what, schedule[step].epilogue) for step in steps}
             if len(steps) > 1 and len(kinds) == 1 and schedule[steps[0]].epilogue is not None:
                 self.parts[steps[0]] = steps
-        self.affine: dict[int, list[Affine]] = defaultdict(list)  # by the first step of the product, in order
-        self.summed: dict[Ref, int] = {}  # roots that a product added to, with its step
+        self.affine: dict[int, list[Affine]] = defaultdict(list)  # first step of a product -> its factors and offsets, in order
+        self.summed: dict[Ref, int] = {}  # root of a summand -> the step of the product that adds to it
         self.gone: set[int] = set()
 
     def merged(self) -> Schedule:
@@ -64,7 +68,7 @@ class _Epilogues:
         return result
 
     def _product(self, x: Ref, y: Ref) -> int | None:
-        """The step that makes x, or the first that does, and may make y instead: a product whose result nobody else reads."""
+        """The step of the product that computes x, or of its first part; None if that product cannot write y instead of x."""
         if x.base is not None or x.persist or x.role is not Role.ACTIVATION or x.shape != y.shape or not self.writers[x]:
             return None
         step, *others = self.writers[x]
@@ -91,7 +95,7 @@ class _Epilogues:
             launch.set_scalar(index(launch.epilogue), value)
 
     def _writes(self, step: int, x: Ref, y: Ref, access: Access = Access.WRITE) -> None:
-        """The product writes y where it wrote x."""
+        """Let the product write y instead of x."""
         for launch in (self.schedule[part] for part in self._parts(step)):
             launch.operands = [
                 Operand(_same_part(op.ref, x, y), access if access is Access.MODIFY else op.access) if op.ref.root is x else op for op in launch.operands
@@ -115,13 +119,13 @@ class _Epilogues:
         self.gone.add(step)
 
     def _knows(self, step: int, activation: Sequence[float]) -> bool:
-        """Whether a product has all these scalars."""
+        """Whether a product's epilogue has all these scalars."""
         launch = self.schedule[step]
         assert launch.epilogue is not None
         return len(activation) <= len(launch.epilogue.activation)
 
     def _ends(self, root: Ref, step: int, product: int) -> bool:
-        """Whether nobody but `step` reads what is there after `product`."""
+        """Whether `step` is the only launch that reads `root` after `product`."""
         return all(other == step or other < product for other in self.readers[root])
 
     def _affine(self, step: int, launch: Launch, expression: Pointwise) -> None:
@@ -139,7 +143,7 @@ class _Epilogues:
         self._writes(product, x, y)
 
     def _sum(self, step: int, launch: Launch) -> None:
-        """The product that is made last adds to the other bottom, in its memory."""
+        """Let the later of the two products add to the other summand, in its memory."""
         y = launch.writes[0]
         if not _free(y) or launch.operands[-1].access is not Access.WRITE:
             return
@@ -154,13 +158,13 @@ class _Epilogues:
                 return
 
     def _lay(self, y: Ref, root: Ref) -> None:
-        """Give y the memory of `root`."""
+        """Make y a view of `root` that reuses its storage."""
         y.base, y.offset, y.stride, y.reuses_storage = root, 0, None, True
         self.writers[root] = sorted({*self.writers[root], *self.writers.pop(y)} - self.gone)
         self.readers[root] = sorted({*self.readers[root], *self.readers.pop(y, [])} - self.gone)
 
     def _overwritable(self, z: Ref, y: Ref, product: int, step: int) -> bool:
-        """Whether z is complete before `product`, which does not read it, and is wanted by nobody else after that."""
+        """Whether z is complete before `product`, which does not read it, and no launch but `step` reads it afterwards."""
         root = z.root
         return (
             root.role is Role.ACTIVATION and not root.persist and root.slots == 1
@@ -170,7 +174,7 @@ class _Epilogues:
         )  # fmt: skip
 
     def _table(self, step: int, product: Launch) -> Launch:
-        """The launch that makes offsets and factors of all that was merged, before the product."""
+        """The launch, before the product, that computes the table of offsets and factors."""
         assert product.epilogue is not None
         last = max(i for i, op in enumerate(product.operands) if op.access is Access.READ)
         mode = product.scalar(product.epilogue.bias)
@@ -182,7 +186,7 @@ class _Epilogues:
 
 
 def _same_part(ref: Ref, x: Ref, y: Ref) -> Ref:
-    """The part of y that `ref` is of x: all of it, or the samples of a microbatch."""
+    """The part of y that corresponds to the part `ref` of x: all of it, or the samples of a microbatch."""
     offset = ref.root_offset - x.root_offset
     if ref.shape == y.shape and not offset:
         return y
@@ -190,5 +194,5 @@ def _same_part(ref: Ref, x: Ref, y: Ref) -> Ref:
 
 
 def _free(y: Ref) -> bool:
-    """Whether a value may be given the memory of another."""
+    """Whether y may become a view of another value."""
     return y.base is None and not y.persist and y.role is Role.ACTIVATION and y.slots == 1

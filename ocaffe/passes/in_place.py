@@ -1,4 +1,4 @@
-"""In-place execution: where a launch allows it and its input dies there, the output reuses the input's memory."""
+"""In-place execution: the output of a launch reuses the memory of an input that dies there, if the launch allows it."""
 from __future__ import annotations
 
 from ocaffe.ir.launch import Access, Schedule, roots

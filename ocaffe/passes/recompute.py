@@ -1,14 +1,14 @@
-"""Recomputation: values that backward needs are computed again from others that are kept, instead of being kept themselves.
+"""Recompute values in backward from others that are kept, instead of keeping them.
 
-A value qualifies if one launch without side effects writes all of it in forward, and everything the launch reads is kept anyway, or qualifies itself. The
-first launch of backward that reads such a value is preceded by copies of the launches that make it; what they make then lives as long as backward
-wants it. Statistics and random numbers are not drawn again: BatchNorm's copy reads the saved mean, Dropout's the counter of the same iteration.
+A value qualifies if one launch without side effects writes all of it in forward, and every operand of that launch is kept or qualifies itself. Copies of
+the launches that compute such a value precede the first launch of backward that reads it. Its new Ref lives until the last read. Statistics and
+random numbers stay the same: BatchNorm's copy reads the saved mean, Dropout's copy the counter of the same iteration.
 
-Cheap values (one pass over memory: an expression, a pooling, the transform of a batch) are always recomputed. To keep a memory limit, others are too,
-convolutions among them: forward is cut into segments where little is alive, values at the cuts are kept, the rest is dropped (Chen et al., Training
-Deep Nets with Sublinear Memory Cost, 2016). Of the segmentations that fit, the one with the fewest operations done twice is taken, and what then still
-has room is kept after all, most operations per byte first. The greedy steps are not optimal (Jain et al., Checkmate, 2020, solve an integer program);
-docs/memory.md says how far from a lower bound they end.
+Cheap values take one pass over memory: an expression, a pooling, the transform of a batch. They are always recomputed. To keep a memory limit, other values
+are too, convolutions among them. Forward is cut into segments where little is live; values at the cuts are kept, the rest is dropped (Chen et al., Training
+Deep Nets with Sublinear Memory Cost, 2016). Of the segmentations that fit, the one with the fewest repeated operations is taken. Then values that still fit
+are kept after all, most operations per byte first. The greedy steps are not optimal (Jain et al., Checkmate, 2020, solve an integer program);
+docs/memory.md compares them with a lower bound.
 """
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ from ocaffe.memory.plan import lifetimes, lower_bound
 from ocaffe.ops.expression import Pointwise
 from ocaffe.passes.elementwise_fusion import MOST_OPERANDS
 
-MIN_VALUE_BYTES = 1 << 20  # bytes; smaller values are not worth the launches
-MIN_SHARE_DIVISOR = 128  # a value smaller than this part of all that could be dropped is kept too, unless a limit demands otherwise
-MAX_TRAFFIC_RATIO = 4  # times its size may go through memory to have a value again: what takes more is kept, unless a limit demands otherwise
+MIN_VALUE_BYTES = 1 << 20  # smaller values are not worth the launches
+MIN_SHARE_DIVISOR = 128  # without a limit, values below 1/128 of all droppable bytes are kept
+MAX_TRAFFIC_RATIO = 4  # without a limit, recompute if the traffic is at most four times the size
 MAX_KEEP_TRIES = 200
-MAX_CHAIN_LAUNCHES = 400  # launches behind one value, at the most: a residual net's stage
+MAX_CHAIN_LAUNCHES = 400  # launches that recompute one value, at most: a stage of a residual net
 HOST = (Upload, HostCall, Measure, Empty)
 
 
 def recompute(schedule: Schedule) -> Schedule:
-    """The schedule in which every cheap value that qualifies is computed again for backward."""
+    """The schedule in which backward recomputes every cheap value that qualifies."""
     return Recomputation(schedule).apply()
 
 
 @dataclass(frozen=True)
 class Limited:
-    """What keeping a limit came to: the schedule, its lower bound in bytes, and the floating point operations that are done twice."""
+    """A schedule under a limit: its lower bound in bytes, and its repeated floating point operations."""
 
     schedule: Schedule
     bound: int
@@ -45,7 +45,7 @@ class Limited:
 
 
 def recompute_to_fit(schedule: Schedule, limit: int, alignment: int = 256) -> Schedule:
-    """Recompute as little as keeps the lower bound of the recycled memory within `limit` bytes; if nothing does, what comes nearest."""
+    """Recompute as little as possible, so that the lower bound of the recycled memory is within `limit` bytes; else the nearest schedule."""
     return _fit(schedule, limit, alignment).schedule
 
 
@@ -59,7 +59,7 @@ def _fit(schedule: Schedule, limit: int, alignment: int) -> Limited:
 
     plan = Recomputation(schedule)
     best = tried(plan)
-    while best.bound > limit:  # what is alive at the peak, most bytes per operation first
+    while best.bound > limit:  # values that are live at the peak, most bytes per operation first
         for ref in plan.worth(best, alignment):
             plan.dropped.add(ref)
             result = tried(plan)
@@ -89,7 +89,7 @@ def _fit(schedule: Schedule, limit: int, alignment: int) -> Limited:
 
 
 def segmentations(schedule: Schedule) -> Iterator[Recomputation]:
-    """Ways to cut forward into segments, from few to many: each segment makes at most so many bytes that backward wants."""
+    """Ways to cut forward into segments, from few to many. Each segment writes at most a given number of bytes that backward reads."""
     plain = Recomputation(schedule)
     total = sum(root.nbytes for root in plain.needed if root in plain.makers)
     for pieces in (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64):
@@ -99,7 +99,7 @@ def segmentations(schedule: Schedule) -> Iterator[Recomputation]:
 
 
 class Recomputation:
-    """Which roots of a recorded schedule are dropped after forward; `apply` writes the schedule that makes them again."""
+    """The roots of a recorded schedule that are dropped after forward. `apply` writes the schedule that recomputes them."""
 
     def __init__(self, schedule: Schedule) -> None:
         self.schedule = schedule
@@ -111,13 +111,13 @@ class Recomputation:
             for ref in schedule[step].reads:
                 self.needed[ref.root] = step
                 self.first_use.setdefault(ref.root, step)
-        self.changes: dict[Ref, list[tuple[int, Ref]]] = defaultdict(list)  # of persistent roots: the steps that write them, and where
+        self.changes: dict[Ref, list[tuple[int, Ref]]] = defaultdict(list)  # persistent root -> the steps that write it, with the written Refs
         for step, launch in enumerate(schedule):
             for ref in launch.writes:
                 if ref.persistent:
                     self.changes[ref.root].append((step, ref))
         self.dropped: set[Ref] = set()
-        self.kept: set[Ref] = set()  # what may live longer than recorded, to be read by copies
+        self.kept: set[Ref] = set()  # values that may live longer than recorded, because recomputation reads them
         for root in sorted((root for root in self.needed if root in self.makers), key=lambda root: self.makers[root][0]):
             if not _cheap(self.makers[root][1], root):
                 continue
@@ -126,10 +126,10 @@ class Recomputation:
                 self.dropped.add(root)
         least = sum(root.nbytes for root in self.dropped) / MIN_SHARE_DIVISOR
         for root in [root for root in self.dropped if root.nbytes < least]:
-            self.dropped.discard(root)  # what is made again from it reads it as it is
+            self.dropped.discard(root)  # recomputation reads it instead
 
     def _traffic(self, root: Ref) -> int:
-        """Bytes that go through memory to have `root` again: what an expression hands to the next one does not; what is had again anyway is read."""
+        """Bytes of memory traffic to recompute `root`. A value that passes from expression to expression costs none."""
         total, todo, seen = root.nbytes, [root], {root}
         while todo:
             launch = self.makers[todo.pop()][1]
@@ -143,7 +143,7 @@ class Recomputation:
         return total
 
     def worth(self, limited: Limited, alignment: int) -> list[Ref]:
-        """What could be dropped of all that is alive at the peak, fewest operations per byte first."""
+        """Values that are live at the peak and could be dropped, fewest operations per byte first."""
         lives = lifetimes(limited.schedule, alignment)
         peak = lower_bound(lives, len(limited.schedule))[1]
         alive = [life.ref for life in lives if life.first <= peak <= life.last and life.ref in self.needed]
@@ -151,14 +151,17 @@ class Recomputation:
         return [ref for _, _, ref in sorted(costs, key=lambda entry: entry[:2])]
 
     def _cost(self, root: Ref) -> int | None:
-        """Floating point operations that dropping `root` adds; None if it cannot be had again."""
+        """Floating point operations that dropping `root` adds; None if it cannot be recomputed."""
         if root in self.dropped or root not in self.makers or root.nbytes < MIN_VALUE_BYTES:
             return None
         chain = self._reachable(root, self.first_use[root], cheap=False)
         return None if chain is None else sum(launch.flops for launch in chain)
 
     def cut(self, budget: int) -> None:
-        """Keep what is alive at cuts, drop all else that can be had again; a segment makes about `budget` bytes that backward wants."""
+        """Keep the values that are live at the cuts, and drop all others that can be recomputed.
+
+        A segment writes about `budget` bytes that backward reads.
+        """
         last_read: dict[Ref, int] = {}
         for step in range(self.forward_end):
             for ref in self.schedule[step].reads:
@@ -186,23 +189,23 @@ class Recomputation:
                 self.dropped.discard(root)
 
     def by_worth(self) -> list[Ref]:
-        """What is dropped, most operations per byte first."""
+        """The dropped values, most operations per byte first."""
         return sorted(self.dropped, key=lambda root: (-self._flops(root) / root.nbytes, self.makers[root][0]))
 
     def _flops(self, root: Ref) -> int:
-        """Floating point operations of the launch that makes `root`, and of those that make what only it reads (the parts of a sum)."""
+        """Floating point operations of the launch that computes `root`, and of those that compute its scratch operands (the parts of a sum)."""
         launch = self.makers[root][1]
         parts = {ref.root for ref in launch.reads if ref.root.role is Role.SCRATCH and ref.root in self.makers}
         return launch.flops + sum(self.makers[part][1].flops for part in parts)
 
     def apply(self) -> Schedule:
-        """The schedule with copies of what is dropped. The recorded launches stay as they are."""
+        """The schedule with the launches that recompute dropped values. The recorded launches stay as they are."""
         if not self.dropped:
             return self.schedule
         result = list(self.schedule[: self.forward_end])
         again: dict[Ref, Ref] = {}
         for step, launch in enumerate(self.schedule[self.forward_end :], self.forward_end):
-            own: dict[Ref, Ref] = {}  # what this launch computes for itself
+            own: dict[Ref, Ref] = {}  # values that are recomputed for this launch alone
             for root in {ref.root: None for ref in launch.reads if ref.root in self.dropped}:
                 if self._is_better_inside(root, launch, step):
                     self._make(root, own, result, launch)
@@ -216,7 +219,7 @@ class Recomputation:
         return result
 
     def _is_better_inside(self, root: Ref, user: Launch, step: int) -> bool:
-        """Whether the expression that reads `root` can compute it from one value that is there anyway: nothing is written and read back then (chains.py)."""
+        """Whether the expression that reads `root` can compute it from one live value. Elementwise fusion then needs no memory for it."""
         maker_step, maker = self.makers[root]
         a, b = maker.lower, user.lower
         if not isinstance(a, Pointwise) or not isinstance(b, Pointwise) or a.domain != b.domain or a.key is not None or b.key is not None:
@@ -230,7 +233,7 @@ class Recomputation:
         return plain and there and len(large) == 1 and len(maker.writes) == 1 and len(maker.operands) + len(user.operands) <= MOST_OPERANDS + 1
 
     def _reachable(self, root: Ref, use: int, cheap: bool, seen: Collection[Launch] = ()) -> list[Launch] | None:
-        """The launches that compute `root` again at step `use` from what is kept until then; None if it cannot be had."""
+        """The launches that recompute `root` at step `use` from kept values; None if that is impossible."""
         step, launch = self.makers[root]
         chain = [*seen, launch]
         if len(chain) > MAX_CHAIN_LAUNCHES or not all(self._unchanged(ref, step, use) for ref in launch.reads if ref.persistent):
@@ -240,7 +243,7 @@ class Recomputation:
             if source.persistent or source in self.kept or (source not in self.dropped and self.needed.get(source, -1) >= use):
                 continue
             if source.nbytes < MIN_VALUE_BYTES and not (cheap and source in self.makers):
-                continue  # keeping it longer costs next to nothing: BatchNorm's mean
+                continue  # small, such as BatchNorm's mean: keeping it longer costs little
             if source not in self.makers or (source in self.needed and source not in self.dropped):
                 return None
             maker = self.makers[source][1]
@@ -255,11 +258,11 @@ class Recomputation:
         return chain
 
     def _unchanged(self, ref: Ref, made: int, use: int) -> bool:
-        """Whether a persistent Ref holds at step `use` what it held at `made`: a parameter may be updated, or statistics follow the batch, in between."""
+        """Whether a persistent Ref is unchanged between steps `made` and `use`. An update or running statistics may change it."""
         return not any(made < step < use and ref.overlaps(other) for step, other in self.changes[ref.root])
 
     def _make(self, root: Ref, again: dict[Ref, Ref], result: list[Launch], user: Launch) -> None:
-        """Append the launches that compute `root` again for `user`."""
+        """Append the launches that recompute `root` for `user`."""
         launch = self.makers[root][1]
         for ref in launch.reads:
             source = ref.root
@@ -280,7 +283,7 @@ Makers = dict[Ref, tuple[int, Launch]]
 
 
 def _makers(schedule: Schedule) -> Makers:
-    """Roots that one launch of forward writes whole and can write again, with the step."""
+    """Roots that one launch of forward writes completely and could write again, with its step."""
     writers: dict[Ref, list[int]] = defaultdict(list)
     for step, launch in enumerate(schedule):
         for ref in launch.writes:
@@ -305,11 +308,11 @@ def _cheap(launch: Launch, root: Ref) -> bool:
 
 
 def _moved(ref: Ref, again: dict[Ref, Ref]) -> Ref:
-    """The same view of what was computed again."""
+    """The same view of the recomputed root."""
     root = again.get(ref.root)
     if root is None:
         return ref
     if ref.base is None:
         return root
-    stride = None if ref.is_dense else ref.batch_stride  # which it may have from what it is a view of
+    stride = None if ref.is_dense else ref.batch_stride  # it may inherit the stride of its base
     return Ref(ref.name, ref.shape, ref.role, ref.dtype, base=root, offset=ref.root_offset, stride=stride)

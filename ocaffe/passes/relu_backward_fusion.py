@@ -1,6 +1,6 @@
-"""A ReLU's backward pass is done by what writes its diff: the last such launch applies the slope where the ReLU's output was not positive (kernels/fused_relu.h).
+"""Fuse ReLU backward into the launch that writes its gradient: the last writer applies the slope where the ReLU's output is not positive.
 
-Where several ReLUs each read their part of one diff, as behind a Concat, the launch does all of them at once.
+Several ReLUs may each read a part of one diff, as behind a Concat. Then the launch applies all of them (kernels/fused_relu.h).
 """
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SIGNS, BITS, TOP = 1, 2, 3  # values of the define FUSED_RELU
 
 
 def fuse_relu_backward(schedule: Schedule) -> Schedule:
-    """The schedule without the ReLUs' backward launches that others do. What these would have written becomes a view of the diff that they read."""
+    """The schedule without the fused ReLU backward launches. Their results become views of the diff that they read."""
     uses: dict[Ref, list[tuple[int, Operand]]] = defaultdict(list)
     for step, launch in enumerate(schedule):
         for operand in launch.operands:
@@ -51,7 +51,7 @@ def fuse_relu_backward(schedule: Schedule) -> Schedule:
 
 
 def replace_mask(launch: Launch, ref: Ref, gate: int) -> None:
-    """Let a has_fused_relu launch read instead of signs: bits, or the top of the pooling that it is the backward pass of."""
+    """Replace the mask of a fused ReLU backward: packed bits, or the output of the pooling whose backward the launch is."""
     assert launch.relu_mask is not None and launch.has_fused_relu
     launch.operands = [*launch.operands[: launch.relu_mask], Operand(ref, Access.READ), *launch.operands[launch.relu_mask + 1 :]]
     launch.define(FUSED_RELU=gate)
@@ -63,7 +63,8 @@ def _gate(launch: Launch, result: Ref, sign: Ref, slope: float) -> None:
                        for operand in launch.operands]  # fmt: skip
     if launch.epilogue is not None:
         launch.set_scalar(launch.epilogue.activation[0], np.float32(slope))
-    launch.insert_operand(launch.relu_mask, Operand(sign, Access.READ), *([np.float32(slope)] if launch.epilogue is None else []), bf16_name="SIGN", FUSED_RELU=SIGNS)
+    scalars = [np.float32(slope)] if launch.epilogue is None else []
+    launch.insert_operand(launch.relu_mask, Operand(sign, Access.READ), *scalars, bf16_name="SIGN", FUSED_RELU=SIGNS)
 
 
 def relu_backward_of(launch: Launch) -> ReluBackward | None:
@@ -73,7 +74,7 @@ def relu_backward_of(launch: Launch) -> ReluBackward | None:
 
 
 def _may_go(relu: Launch, root: Ref, uses: dict[Ref, list[tuple[int, Operand]]]) -> bool:
-    """Whether a launch is a ReLU's backward pass, of something in `root`, whose result may lie there as well."""
+    """Whether a launch is the backward pass of a ReLU, reads its gradient from `root`, and may write its result there."""
     if relu_backward_of(relu) is None:
         return False
     (dy, sign), dx = (operand.ref for operand in relu.operands[:2]), relu.operands[2].ref
@@ -95,7 +96,7 @@ def _by_sample(ref: Ref, root: Ref) -> bool:
 
 
 def _signs(target: Ref, relus: Sequence[Launch]) -> Ref | None:
-    """A Ref of all signs, for each element of `target` that of the ReLU which reads it; None: there is none."""
+    """A Ref with the ReLU output for each element of `target`; None if there is none."""
     pairs = sorted(((relu.operands[0].ref, relu.operands[1].ref) for relu in relus), key=lambda pair: pair[0].root_offset)
     if len(pairs) == 1:
         dy, sign = pairs[0]
@@ -126,7 +127,7 @@ def _writers(uses: Sequence[tuple[int, Operand]], end: int) -> list[int]:
 
 
 def parts_of_result(schedule: Schedule, writers: Sequence[int]) -> list[int]:
-    """The last of the steps that write a diff, and those before it that are parts of the same operation, each for other places of the result."""
+    """The last step that writes a diff, and the earlier steps that compute other parts of the same result."""
     parts: dict[Any, int] = {}
     last = schedule[writers[-1]]
     for step in reversed(writers):
@@ -134,7 +135,7 @@ def parts_of_result(schedule: Schedule, writers: Sequence[int]) -> list[int]:
         if launch.call is None or last.call is None or (launch.layer, launch.phase, launch.what) != (last.layer, last.phase, last.what):
             break
         if launch is not last and launch.epilogue is None:
-            break  # only products come in parts; each pooling of a pyramid adds to the whole diff
+            break  # only products are computed in parts; each pooling of a pyramid adds to the whole diff
         if launch.call.scalars in parts or (launch.epilogue and launch.scalar(launch.epilogue.accumulate) != last.scalar(launch.epilogue.accumulate)):
             break  # another bottom of the layer adds to the same diff
         parts[launch.call.scalars] = step

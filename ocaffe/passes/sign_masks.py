@@ -1,6 +1,7 @@
-"""One bit per element where backward wants to know no more of a value than its sign: ReLU's output, where no other layer reads it in backward.
+"""Sign masks: one bit per element replaces a ReLU's output in backward, if no other launch of backward reads that output.
 
-MAX pooling needs none where another layer reads its top in backward: its gradient goes to the pixel whose value the top has, so the top has the sign, too.
+MAX pooling needs no mask if another launch reads its output in backward. Its gradient goes to the pixel that has the output's value, so the output has the
+same sign.
 """
 from __future__ import annotations
 
@@ -13,11 +14,14 @@ from ocaffe.ops.pooling import chosen
 from ocaffe.ops.sign_mask import mask_of, pack, relu_backward
 from ocaffe.passes.relu_backward_fusion import BITS, TOP, relu_backward_of, replace_mask
 
-MIN_VALUE_BYTES = 1 << 20  # bytes; smaller values are not worth two launches
+MIN_VALUE_BYTES = 1 << 20  # smaller values are not worth two launches
 
 
 def pack_sign_masks(schedule: Schedule, target: Target, everywhere: bool = False) -> Schedule:
-    """The schedule in which such values die in forward and leave a mask. `everywhere`: also where others read the value, so that it can die sooner."""
+    """The schedule in which such values die in forward and leave a mask.
+
+    `everywhere`: also where other launches read the value, so that it can die earlier.
+    """
     writer: dict[Ref, int] = {}
     readers: dict[Ref, list[Launch]] = defaultdict(list)
     for step, launch in enumerate(schedule):
@@ -38,7 +42,7 @@ def pack_sign_masks(schedule: Schedule, target: Target, everywhere: bool = False
         if root not in writer or not signs or (len(signs) < len(launches) and not everywhere):
             continue
         maker = schedule[writer[root]]
-        masks: dict[tuple[int, ...], Ref] = {}  # one for each part that is a view of its own (bottoms of a Concat)
+        masks: dict[tuple[int, ...], Ref] = {}  # one for each view (bottoms of a Concat)
         for launch in signs:
             sign = launch.operands[_place(launch) or 0].ref
             part = sign.root_offset, sign.shape[0], sign.count
@@ -62,15 +66,17 @@ def pack_sign_masks(schedule: Schedule, target: Target, everywhere: bool = False
 
 
 def _place(launch: Launch) -> int | None:
-    """The operand of which no more than the sign is wanted."""
+    """The index of the operand whose sign is all that the launch needs; None: there is none."""
     if launch.has_fused_relu:
         return launch.relu_mask
     return 1 if relu_backward_of(launch) is not None else None
 
 
 def _top(launch: Launch, schedule: Schedule, writer: dict[Ref, int]) -> Ref | None:
-    """The top of MAX pooling whose has_fused_relu backward pass a launch is, if the gate may ask it: the signs are those of the whole bottom, and nothing but this
-    gradient goes through the gate. Not a top that somebody looks at, who may change it."""
+    """The output of MAX pooling, if `launch` is its backward pass with a fused ReLU and can read the output's sign instead of a mask.
+
+    The mask must cover the whole bottom, and the diff must hold this gradient alone. An output that a script reads does not count: the script may change it.
+    """
     index, place = chosen(launch), _place(launch)
     if index is None or place is None or index.root not in writer or launch.operands[-1].access is not Access.WRITE:
         return None
@@ -80,7 +86,7 @@ def _top(launch: Launch, schedule: Schedule, writer: dict[Ref, int]) -> Ref | No
 
 
 def _wants_sign(launch: Launch, root: Ref) -> bool:
-    """Whether a launch does the backward pass of a ReLU and reads of `root`, a large enough value, no more than signs."""
+    """Whether a launch is a ReLU backward and reads from `root`, a large enough value, only signs."""
     place = _place(launch)
     if place is None or root.persist or root.role is not Role.ACTIVATION or root.nbytes < MIN_VALUE_BYTES:
         return False

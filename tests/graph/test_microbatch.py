@@ -11,12 +11,16 @@ from ocaffe import proto
 from ocaffe.compiler import compile as compiling
 from ocaffe.compiler.network import phase_net
 from ocaffe.errors import Error
-from ocaffe.graph import parameters
 from ocaffe.graph.build import build
 from ocaffe.graph.microbatch import Microbatch, cuts
+from ocaffe.graph.options import NetOptions
+from ocaffe.graph.parameters import ParameterGroup
+from ocaffe.graph.record import record
+from ocaffe.ir.target import Target
 from ocaffe.memory.report import fixed_bytes
-from ocaffe.passes import recompute, sign_masks
+from ocaffe.passes.optimise import optimise, pipeline
 from ocaffe.solver.solver import Solver
+from tests.harness import treat_as_large
 
 CONV = """layer {{ name: "{0}" type: "Convolution" bottom: "{1}" top: "{0}" param {{ name: "{2}" }} param {{ name: "{2}_b" }}
   convolution_param {{ num_output: {3} kernel_size: 3 pad: 1 weight_filler {{ type: "msra" }} bias_filler {{ type: "gaussian" }} }} }}\n"""
@@ -72,9 +76,7 @@ def close(split: dict[str, list[np.ndarray]], whole: dict[str, list[np.ndarray]]
 
 @pytest.fixture(autouse=True)
 def small_values_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (sign_masks, recompute):
-        monkeypatch.setattr(module, "MIN_VALUE_BYTES", 1024)
-    monkeypatch.setattr(parameters, "MIN_FLUSH_BYTES", 1)
+    treat_as_large(monkeypatch, 1024)
 
 
 def graph_of(text: str) -> Any:
@@ -116,3 +118,25 @@ def test_a_limit_that_recomputation_cannot_keep(device: Any, monkeypatch: pytest
     first, split = (sum(step.layer == "c1" and step.phase == "forward" for step in each.recording.schedule) for each in (variant, small))
     assert split > first  # in pieces
     close(parts, whole)
+
+
+@pytest.mark.parametrize("count", [2, 4])
+def test_an_activation_behind_the_cut_is_fused_into_every_microbatch(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cut is a convolution's top, the ReLU behind it works on the whole batch: fused, each microbatch must write its own samples."""
+    text = """
+    layer { name: 'data' type: 'DummyData' top: 'data' top: 'label' dummy_data_param { shape { dim: 4 dim: 3 dim: 8 dim: 8 } shape { dim: 4 } } }
+    layer { name: 'conv' type: 'Convolution' bottom: 'data' top: 'conv' convolution_param { num_output: 8 kernel_size: 3 } }
+    layer { name: 'cut' type: 'Convolution' bottom: 'conv' top: 'cut' convolution_param { num_output: 2 kernel_size: 1 } }
+    layer { name: 'relu' type: 'ReLU' bottom: 'cut' top: 'relu' }
+    layer { name: 'ip' type: 'InnerProduct' bottom: 'relu' top: 'ip' inner_product_param { num_output: 5 } }
+    layer { name: 'loss' type: 'SoftmaxWithLoss' bottom: 'ip' bottom: 'label' top: 'loss' }
+    """
+    monkeypatch.setenv("OCAFFE_VERIFY", "1")
+    graph = build(text_format.Parse(text, proto.NetParameter()), proto.TRAIN)
+    for target in (Target(), Target(kind="gpu", compute_units=8)):
+        options = NetOptions(microbatch=Microbatch([node.name for node in graph.nodes].index("cut"), count))
+        schedule = record(graph, ParameterGroup(graph.params), target, options).schedule
+        schedule, _ = optimise(schedule, pipeline(target))
+        written = [ref for launch in schedule for ref in launch.writes if launch.phase == "forward" and ref.root.name == "relu"]
+        assert [launch.layer for launch in schedule if launch.phase == "forward"].count("relu") == 0, "the ReLU is fused"
+        assert sorted({ref.root_offset for ref in written}) == [number * 4 // count * 2 * 36 for number in range(count)]

@@ -25,10 +25,10 @@ from ocaffe.ops.expression import pointwise, reduce
 from ocaffe.ops.gemm_gpu import Choice
 from ocaffe.ops.lrn import Response
 from ocaffe.ops.pooling import AVE, MAX, Pool
-from ocaffe.passes import bf16, optimise, recompute, sign_masks
+from ocaffe.passes import bf16, optimise
 from ocaffe.passes.relu_backward_fusion import TOP
 from ocaffe.profiling.tune import Tuner
-from tests.harness import execute, of_kind, winograd_in_parts
+from tests.harness import execute, of_kind, treat_as_large, winograd_in_parts
 from tests.passes.test_residual import RELU, SHAPE, SUM, convolution, gone_back
 
 ONE, THREE = (1, 1, 1), (1, 3, 3)
@@ -90,8 +90,7 @@ def gradients(device: Device, keep: list[str]) -> tuple[dict[str, np.ndarray], d
 @pytest.fixture
 def of_gpu(device: Device, monkeypatch: pytest.MonkeyPatch) -> Device:
     """The kernels of GPUs in bfloat16, on tensor cores or what stands for them, with small tiles, which compile fast."""
-    for module in (sign_masks, recompute, bf16):
-        monkeypatch.setattr(module, "MIN_VALUE_BYTES", 1)
+    treat_as_large(monkeypatch, 1)
     quads = gemm_gpu.QUAD_TILES["bf16"][-1:]
     monkeypatch.setattr(conv_gpu, "tiles_for", lambda *_: (*quads, gemm_gpu.TILES[-1]))
     monkeypatch.setattr(gemm_gpu, "tiles_for", lambda *_: gemm_gpu.TILES[-1:])

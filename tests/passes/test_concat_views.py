@@ -8,7 +8,7 @@ from google.protobuf import text_format
 
 from ocaffe import proto
 from ocaffe.solver.solver import Solver
-from tests.passes.test_traps import DATA, SETTINGS, classified, conv, layer, same, small_values_count  # noqa: F401  (a fixture)
+from tests.passes.test_traps import DATA, SETTINGS, classified, conv, layer, same
 from tests.passes.test_traps import trained as all_parameters
 
 SLICES = """layer { name: "parts" type: "Slice" bottom: "wide" top: "p0" top: "p1" top: "p2" slice_param { slice_point: 3 slice_point: 8 } }
@@ -68,7 +68,7 @@ def changed_in_between() -> str:
     return text + layer("BatchNorm", "n2", "b", more=statistics) + layer("ReLU", "r3", "n2") + conv("c", "r3") + classified("c")
 
 
-@pytest.mark.usefixtures("small_values_count")
+@pytest.mark.usefixtures("small_values")
 @pytest.mark.parametrize("net", [read_before_the_copy, computed_again, changed_in_between])
 def test_the_order_of_readers_and_writers_counts(net: Any, device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     text = f"net_param {{ {net()} }} {SETTINGS}"

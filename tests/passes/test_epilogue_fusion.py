@@ -12,7 +12,7 @@ from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref, Role
 from ocaffe.ops import conv_gpu, convolution, gemm_gpu
 from ocaffe.ops.convolution import ConvGeometry
-from ocaffe.ops.expression import ChannelAffine, Relu, ResidualSum, pointwise
+from ocaffe.ops.expression import Bounded, ChannelAffine, Relu, ResidualSum, pointwise
 from ocaffe.ops.gemm import gemm
 from ocaffe.ops.gemm_gpu import Choice
 from ocaffe.passes.epilogue_fusion import fuse_epilogues
@@ -89,7 +89,7 @@ def values(inputs: list[Ref]) -> dict[Ref, np.ndarray]:
 
 LAST: dict[str, dict[str, Any]] = {
     "relu": {"text": "y0 = x0 > 0 ? x0 : slope * x0", "scalars": {"slope": 0.25}, "means": Relu(0.25)},
-    "clip": {"text": "y0 = fmin(fmax(x0, low), high)", "scalars": {"low": -0.5, "high": 1.5}, "bounds": (-0.5, 1.5)},
+    "clip": {"text": "y0 = fmin(fmax(x0, low), high)", "scalars": {"low": -0.5, "high": 1.5}, "means": Bounded(-0.5, 1.5)},
 }
 
 

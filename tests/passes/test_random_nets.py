@@ -7,8 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ocaffe.graph import parameters
-from ocaffe.passes import recompute, sign_masks
 from tests.passes.random_nets import RandomNet
 from tests.passes.test_traps import SETTINGS, trained
 
@@ -19,10 +17,8 @@ SEEDS = [*range(6), *(pytest.param(seed, marks=pytest.mark.sweep) for seed in ra
 
 
 @pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.usefixtures("small_values")
 def test_rewrites_change_no_more_than_rounding(seed: int, device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (sign_masks, recompute):
-        monkeypatch.setattr(module, "MIN_VALUE_BYTES", 64)
-    monkeypatch.setattr(parameters, "MIN_FLUSH_BYTES", 1)
     text = f"net_param {{ {RandomNet(seed).text} }} {SETTINGS}{random.Random(seed).choice(EXTRAS)}"
     monkeypatch.setenv("OCAFFE_POISON", "1")
     rewritten = trained(device, text, 2)

@@ -14,8 +14,8 @@ from ocaffe import proto
 from ocaffe.api.net import Net
 from ocaffe.cl.device import Device
 from ocaffe.ops import conv_gpu, gemm_gpu, winograd_gpu
-from ocaffe.passes import optimise, recompute, sign_masks
-from tests.harness import of_kind
+from ocaffe.passes import optimise
+from tests.harness import of_kind, treat_as_large
 
 CONVOLUTION = """
     layer {{ name: "{0}" type: "Convolution" bottom: "{1}" top: "{0}"
@@ -77,8 +77,7 @@ def gradients(device: Device) -> tuple[dict[str, np.ndarray], list[Mapping[str, 
 @pytest.mark.parametrize("winograd", [False, True], ids=["direct", "Winograd"])
 @pytest.mark.parametrize("bits", [False, True], ids=["signs", "bits"])
 def test_residual_net(device: Device, monkeypatch: pytest.MonkeyPatch, bits: bool, winograd: bool) -> None:
-    for module in (sign_masks, recompute):
-        monkeypatch.setattr(module, "MIN_VALUE_BYTES", 1)
+    treat_as_large(monkeypatch, 1)
     pack_sign_masks = optimise.pack_sign_masks
     monkeypatch.setattr(optimise, "pack_sign_masks", lambda schedule, target, everywhere: pack_sign_masks(schedule, target, everywhere=bits))
     for module, tiles in ((winograd_gpu, "product_tiles"), (conv_gpu, "tiles_for"), (gemm_gpu, "tiles_for")):  # small ones, which compile fast

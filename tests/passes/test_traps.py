@@ -11,9 +11,7 @@ from google.protobuf import text_format
 from ocaffe import proto
 from ocaffe.data.datum import encode_datum
 from ocaffe.data.writer import LmdbWriter
-from ocaffe.graph import parameters
 from ocaffe.model.blob import write_blobproto
-from ocaffe.passes import recompute, sign_masks
 from ocaffe.solver.solver import Solver
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
@@ -87,14 +85,7 @@ def same(a: dict[str, list[np.ndarray]], b: dict[str, list[np.ndarray]]) -> None
             assert np.isfinite(x).all() and x.tobytes() == y.tobytes(), name
 
 
-@pytest.fixture
-def small_values_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (sign_masks, recompute):
-        monkeypatch.setattr(module, "MIN_VALUE_BYTES", 64)
-    monkeypatch.setattr(parameters, "MIN_FLUSH_BYTES", 1)
-
-
-@pytest.mark.usefixtures("small_values_count")
+@pytest.mark.usefixtures("small_values")
 @pytest.mark.parametrize("net", [accumulated_diffs, in_place_layers, loss_diffs, data_read_in_backward])
 def test_sharing_changes_no_bit(net: Any, device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     text = f"net_param {{ {net()} }} {SETTINGS}"
@@ -112,7 +103,7 @@ def test_a_test_net_in_the_same_memory_disturbs_nothing(device: Any) -> None:
     same(trained(device, net), trained(device, tested))
 
 
-@pytest.mark.usefixtures("small_values_count")
+@pytest.mark.usefixtures("small_values")
 def test_recomputation_leaves_running_statistics_and_masks(device: Any) -> None:
     """BatchNorm's sums grow once an iteration, whatever is computed again; Dropout draws the same mask."""
     text = f"net_param {{ {in_place_layers()} }} {SETTINGS}"
@@ -121,7 +112,7 @@ def test_recomputation_leaves_running_statistics_and_masks(device: Any) -> None:
     same(kept, cheap)
 
 
-@pytest.mark.usefixtures("small_values_count")
+@pytest.mark.usefixtures("small_values")
 def test_recomputation_advances_a_hidden_state_once(device: Any) -> None:
     text = """layer { name: "data" type: "DummyData" top: "x" top: "cont" top: "y" dummy_data_param {
       shape { dim: 3 dim: 4 dim: 5 } shape { dim: 3 dim: 4 } shape { dim: 3 dim: 4 dim: 6 }

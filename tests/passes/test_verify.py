@@ -10,7 +10,6 @@ from google.protobuf import text_format
 
 from ocaffe import proto
 from ocaffe.compiler.compile import Switches, compile_net
-from ocaffe.graph import parameters
 from ocaffe.graph.build import build
 from ocaffe.graph.options import NetOptions
 from ocaffe.graph.parameters import ParameterGroup
@@ -20,7 +19,7 @@ from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.target import Target
 from ocaffe.ir.tensor import BFLOAT, Ref, Role
 from ocaffe.ops.expression import pointwise
-from ocaffe.passes import bf16, optimise, recompute, sign_masks
+from ocaffe.passes import optimise
 from ocaffe.passes.optimise import Fact, Pass, pipeline
 from ocaffe.passes.verify import InvalidSchedule, Verifier
 from tests.passes.random_nets import RandomNet
@@ -36,14 +35,6 @@ layer { name: 'ip' type: 'InnerProduct' bottom: 'both' top: 'ip' inner_product_p
 layer { name: 'loss' type: 'SoftmaxWithLoss' bottom: 'ip' bottom: 'label' top: 'loss' }
 """
 TARGETS = {"cpu": Target(), "gpu": Target(kind="gpu", runtime="nvidia", compute_units=8, tensor_cores=True, device_fence="PTX", math="bf16")}
-
-
-@pytest.fixture
-def small_values(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Passes treat values of a few elements as they treat large ones."""
-    for module in (sign_masks, recompute, bf16):
-        monkeypatch.setattr(module, "MIN_VALUE_BYTES", 64)
-    monkeypatch.setattr(parameters, "MIN_FLUSH_BYTES", 1)
 
 
 def recorded(target: Target = TARGETS["cpu"]) -> Schedule:
