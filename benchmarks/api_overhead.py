@@ -1,9 +1,9 @@
-"""What `net.forward()` of the Python API takes beyond the commands alone, for LeNet with a batch of 1: the worst case, as nothing on the device takes long.
+"""Overhead of `net.forward()` of the Python API over the commands alone, for LeNet with a batch of 1: the worst case, because no kernel takes long.
 
     python benchmarks/api_overhead.py [device]
 
-Prints the median and the fastest tenth of each in microseconds, and the ratio of the fastest tenths. Passes take turns, so that a busy machine slows all.
-The aim is a ratio under 1.5 for net.forward() on a CPU.
+Prints the median and the fastest tenth of each in microseconds, and the ratio of the fastest tenths. Passes alternate,
+so that a busy machine slows all. The aim is a ratio under 1.5 for net.forward() on a CPU.
 """
 from __future__ import annotations
 

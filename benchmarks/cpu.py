@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
-"""Whole steps of the zoo's nets on CPU runtimes beside PyTorch and, in TEST, onnxruntime.
+"""Whole steps of the zoo's nets on CPU runtimes, compared with PyTorch and, in TEST, onnxruntime.
 
     benchmarks/cpu.py [--only NET ...] [--phase TRAIN TEST] [--batch N ...] [--device SPEC ...] [--threads 2] [--rounds 2] [--steps 10]
                       [--peer FILE | --alone] [--json FILE]
 
-Every contender (ocaffe on each of the devices, the peers) runs the same prototxt, data in memory, in a process of its own, in turn: A B C A B C. TRAIN is
-forward, backward and SGD's update; TEST is forward with a read-back of the outputs. A figure is the median over rounds of each round's median, ms;
-PyTorch's the better of its two memory formats. Before and after each run numpy multiplies matrices: a run beside which it is slower than 90 % of its best
-was disturbed and is done again in up to --repeats rounds more; `disturbed` marks figures that remain. --json adds its rows to those of the file.
---alone: no peers, for batch after batch. --peer (or $OCAFFE_TORCH_PEER) is the script that runs a prototxt in PyTorch.
+Every contender (ocaffe on each of the devices, the peers) runs the same prototxt, data in memory, in a separate
+process, alternating: A B C A B C. TRAIN is forward, backward and SGD's update; TEST is forward with a read-back of the
+outputs. A figure is the median over rounds of each round's median, ms; PyTorch's is the better of its two memory
+formats. Before and after each run numpy multiplies matrices. If it reaches less than 90 % of its best rate, the run was
+disturbed and is repeated in up to --repeats further rounds; `disturbed` marks figures that stay disturbed. --json adds
+its rows to those of the file. --alone: no peers, for several batches. --peer (or $OCAFFE_TORCH_PEER) is the script that
+runs a prototxt in PyTorch.
 """
 from __future__ import annotations
 
@@ -32,7 +34,7 @@ import numpy as np  # isort: skip
 from ocaffe import log, proto
 from ocaffe.model.text import read_net, write_text
 
-CALM = 0.9  # of the best calibration
+CALM = 0.9  # share of the best calibration; below it the machine is busy
 SIZE = 1024  # of the matrices that calibrate
 TEST_BATCHES = (1, 16)
 
@@ -56,7 +58,7 @@ def median_ms(step: Callable[[], object], steps: int) -> float:
 
 
 def ocaffe_ms(file: str, phase: str, device: str, steps: int) -> float:
-    """This process's figure: one contender, one run."""
+    """The figure of this process: one contender, one run."""
     if phase == "TEST":
         from ocaffe import Net
 
@@ -116,7 +118,7 @@ def contenders(file: str, phase: str, options: argparse.Namespace) -> dict[str, 
 
 
 def compare(net: str, phase: str, batch: int, options: argparse.Namespace) -> dict[str, Any]:
-    """Median ms of each contender, and whether the machine was calm."""
+    """Median ms of each contender, and whether the machine was undisturbed."""
     limits = {name: str(options.threads) for name in ("DPCPP_CPU_NUM_CUS", "POCL_MAX_PTHREAD_COUNT")}
     environment = {**os.environ, **limits, "PYTHONPATH": str(ROOT)}
     with tempfile.TemporaryDirectory() as folder:
@@ -156,7 +158,7 @@ def line(row: dict[str, Any], devices: list[str]) -> str:
 
 
 def processor() -> str:
-    """Its name, where the system says it."""
+    """The processor's name, if the system reports it."""
     info = Path("/proc/cpuinfo")
     names = [line.split(":")[1].strip() for line in info.read_text().splitlines() if line.startswith("model name")] if info.exists() else []
     return names[0] if names else platform.processor()
@@ -176,11 +178,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="*", default=list(BATCHES), choices=list(BATCHES), metavar="NET")
     parser.add_argument("--phase", nargs="*", default=["TRAIN", "TEST"], choices=["TRAIN", "TEST"])
-    parser.add_argument("--batch", nargs="*", type=int, help="instead of the usual ones")
+    parser.add_argument("--batch", nargs="*", type=int, help="replaces the default batches")
     parser.add_argument("--device", nargs="+", default=["cpu"])
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--repeats", type=int, default=2, help="rounds more for what was disturbed")
+    parser.add_argument("--repeats", type=int, default=2, help="further rounds for disturbed runs")
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--peer", default=os.environ.get("OCAFFE_TORCH_PEER", str(ROOT.parent / "shared/bench/torch_peer.py")))
     parser.add_argument("--alone", action="store_true")

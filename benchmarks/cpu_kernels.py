@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Rates of the CPU class kernels beside PyTorch's (oneDNN, MKL): matrix products, and every convolution of the zoo's nets in its three directions.
+"""Rates of the CPU class kernels, compared with PyTorch's (oneDNN, MKL): matrix products, and every convolution of the zoo's nets in its three directions.
 
     benchmarks/cpu_kernels.py [--device SPEC] [--nets NET ...] [--only TEXT ...] [--threads N] [--no-torch] [--patience S] [--json FILE]
 
-GFLOP/s of the direct algorithm, the least time of many runs on one set of buffers; `of peak`: its share of what multiply-adds in registers alone reach
-in this process. PyTorch's figure is the better of both memory formats. Last, over the convolutions: each layer's time counted as often as the nets have
-it; `median`: half of that time is spent in layers that reach less of the peak. --json adds its rows to those of the file. `--threads 1` compares single
-cores: limit the runtime too, with DPCPP_CPU_NUM_CUS=1 (Intel) or POCL_MAX_PTHREAD_COUNT=1 (PoCL).
+GFLOP/s of the direct algorithm, the least time of many runs on one set of buffers; `of peak`: the share of the rate of
+multiply-adds in registers in this process. PyTorch's figure is the better of both memory formats. The last line is
+about all convolutions: each layer's time counts as often as the nets have it; `median`: half of that time is spent in
+layers that reach less of the peak. --json adds its rows to those of the file. `--threads 1` compares single cores:
+limit the runtime too, with DPCPP_CPU_NUM_CUS=1 (Intel) or POCL_MAX_PTHREAD_COUNT=1 (PoCL).
 """
 from __future__ import annotations
 
@@ -67,11 +68,11 @@ class Row:
 
     @property
     def share(self) -> float:
-        """Of the peak."""
+        """The share of the peak."""
         return 1e3 * self.gflop / self.ms / self.peak
 
 
-patience = 0.4  # seconds that a measurement is repeated for
+patience = 0.4  # seconds for which a measurement is repeated
 
 
 def median_share(rows: list[Row]) -> float:
@@ -85,7 +86,7 @@ def median_share(rows: list[Row]) -> float:
 
 
 def least(work: Callable[[], Any]) -> float:
-    """The least time of `work`, seconds, of several runs."""
+    """The least time of several runs of `work`, in seconds."""
     work()
     times: list[float] = []
     end = time.perf_counter() + patience
@@ -115,7 +116,7 @@ class CpuRunner(Runner):
 
 
 def distinct(nets: list[str], batch: int = 0) -> Iterator[tuple[str, ConvGeometry, int, int]]:
-    """(name, geometry, how often the nets have it, how often with a gradient of its input) of every convolution; batch 0: each net's own."""
+    """(name, geometry, how often the nets have it, how often with a gradient of its input) of every convolution; batch 0: the default of each net."""
     found: dict[ConvGeometry, list[str]] = {}
     backward: Counter[ConvGeometry] = Counter()
     for net in nets:
@@ -189,8 +190,8 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", default=[""], help="problems whose name contains one of these")
     parser.add_argument("--threads", type=int, help="of PyTorch")
     parser.add_argument("--no-torch", dest="torch", action="store_false")
-    parser.add_argument("--busy", action="store_true", help="count processor time, where others use the machine: for one thread")
-    parser.add_argument("--patience", type=float, default=patience, help="seconds of a measurement")
+    parser.add_argument("--busy", action="store_true", help="count processor time, for a machine in use by others; one thread only")
+    parser.add_argument("--patience", type=float, default=patience, help="seconds per measurement")
     parser.add_argument("--json")
     options = parser.parse_args()
     patience = options.patience
@@ -219,7 +220,7 @@ def main() -> None:
         file = Path(ROOT / options.json)
         known = {row["name"]: Row(**row) for row in json.loads(file.read_text())["rows"]} if file.exists() else {}
         known |= {row.name: row for row in rows}
-        best = max(row.peak for row in known.values())  # a disturbed run's would flatter its layers
+        best = max(row.peak for row in known.values())  # the peak of a disturbed run would make its layers look better
         for row in known.values():
             row.peak = best
         table = {"device": runner.device.name, "platform": runner.device.platform_name, "median_of_peak": median_share([*known.values()]),

@@ -1,18 +1,20 @@
 #!/usr/bin/env python3
-"""Whole steps of the zoo's nets on a GPU beside PyTorch, on the same prototxt, in turn: A B C D A B C D.
+"""Whole steps of the zoo's nets on a GPU, compared with PyTorch on the same prototxt, alternating: A B C D A B C D.
 
     benchmarks/gpu.py [--only NET ...] [--phase TRAIN TEST] [--batch 64] [--mode resident|io|pageable] [--math fp32 tf32 bf16 ieee] [--device SPEC] [--rounds 2]
                       [--steps 20] [--peer FILE | --alone] [--json FILE]
 
-TRAIN is forward, backward and SGD's update, TEST forward. Mode `resident`: data are on the device, steps are queued, one synchronisation at the end; a figure
-is the median over rounds of ms per step. Mode `io`: an image batch in the host's memory is copied in and the loss (TEST: the last blob) read back, each step;
-the median over steps. It lies in pinned memory: TEST in `net.pinned`, TRAIN in blocks that are sent ahead. Mode `pageable`: TEST copies an ordinary array, as
-dlprimitives' published figures are measured; these stand beside ours in both modes.
+TRAIN is forward, backward and SGD's update, TEST forward. Mode `resident`: data are on the device, steps are queued,
+one synchronisation at the end; a figure is the median over rounds of ms per step. Mode `io`: each step copies an image
+batch from the host's memory and reads back the loss (TEST: the last blob); the median over steps. The batch is in
+pinned memory: TEST in `net.pinned`, TRAIN in blocks that are sent ahead. Mode `pageable`: TEST copies an ordinary
+array, as dlprimitives' published figures are measured. Both modes print these figures too.
 
-`fp32`, `tf32`, `bf16` and `ieee` are ocaffe's --math (`ieee`: no tensor cores, but work-groups meet, which other makers' do not). Their peers: `strict` is
-PyTorch in IEEE fp32 and `autocast` its bf16, each the better of its two memory formats; `default` is what it does out of the box (TF32 in convolutions,
-NCHW), `default_nhwc` the same with channels last. --peer (or $OCAFFE_TORCH_PEER) is the script that runs a prototxt in PyTorch. Both sides live in one process
-each, and wait in turn.
+`fp32`, `tf32`, `bf16` and `ieee` are ocaffe's --math. `ieee` uses no tensor cores, but the last-block reduction, which
+other makers' GPUs do not have. Peers: `strict` is PyTorch in IEEE fp32 and `autocast` its bf16, each the better of its
+two memory formats; `default` is PyTorch without settings (TF32 in convolutions, NCHW), `default_nhwc` the same with
+channels last. --peer (or $OCAFFE_TORCH_PEER) is the script that runs a prototxt in PyTorch. Each side is one process;
+one waits while the other measures.
 """
 from __future__ import annotations
 
@@ -46,7 +48,7 @@ NETS = ("alexnet", "googlenet", "resnet18", "resnet50", "vgg16", "mobilenet_v2",
 WARM = 3  # steps before the clock starts
 PEERS = {"fp32": ("strict",), "tf32": ("default", "default_nhwc"), "bf16": ("autocast",), "ieee": ("strict",)}
 FORMATS = {"strict": ("nchw", "nhwc"), "default": ("nchw",), "default_nhwc": ("nhwc",), "autocast": ("nchw", "nhwc")}
-DLPRIMITIVES = {  # ms on an H100, batch 64, its own nets and benchmark: a pageable copy each step
+DLPRIMITIVES = {  # ms on an H100, batch 64, dlprimitives' nets and benchmark: a pageable copy each step
     "TRAIN": {"alexnet": 25.4, "resnet18": 63.8, "resnet50": 182, "vgg16": 288, "mobilenet_v2": 88.9},
     "TEST": {"alexnet": 10.4, "resnet18": 16.0, "resnet50": 39.3, "vgg16": 63.3, "mobilenet_v2": 20.1},
 }
@@ -66,7 +68,7 @@ class Case:
 
 
 def timed(run: Callable[[int], object], finish: Callable[[], object], case: Case) -> float:
-    """ms of a step: the mean of a queue of them, or the median of steps that wait."""
+    """ms of a step: the mean of queued steps, or the median of steps that wait."""
     count, rounds = (1, case.steps) if case.mode != "resident" else (case.steps, 1)
     run(WARM)
     finish()
@@ -90,11 +92,11 @@ def ocaffe_ms(case: Case) -> float:
         with ocaffe.SGDSolver(param, keep=[], device=device) as solver:
             if case.mode != "resident":
                 solver.net.set_input_arrays(images, (np.arange(shape[0]) % CLASSES).astype(np.float32))
-                return timed(solver.step, lambda: None, case)  # a call of step ends with its losses on the host
+                return timed(solver.step, lambda: None, case)  # step returns after the losses are on the host
             return timed(solver._solver.step, device.queue.finish, case)
     with ocaffe.Net(message, ocaffe.TEST, keep=[], device=device) as net:
         for layer in message.layer:
-            if layer.type == "BatchNorm":  # as PyTorch begins; a variance of 0 would make all values infinite, and these are computed twice
+            if layer.type == "BatchNorm":  # PyTorch's initial value; a variance of 0 would make all values infinite, and such tiles are computed twice
                 net.params[layer.name][1].data[...] = net.params[layer.name][2].data[...] = 1
         if case.mode != "resident":
             if case.mode == "io":
@@ -107,7 +109,7 @@ def ocaffe_ms(case: Case) -> float:
 
 
 def streamed(message: Any) -> Any:
-    """The same with a MemoryData layer in place of Input: arrays of the host, copied batch after batch."""
+    """The same net with a MemoryData layer in place of Input: arrays of the host, copied batch after batch."""
     result = proto.NetParameter()
     result.CopyFrom(message)
     layer = result.layer[0]
@@ -119,7 +121,7 @@ def streamed(message: Any) -> Any:
 
 
 def torch_ms(case: Case, peer: Any) -> float:
-    """The peer's main, told what to do by its command line."""
+    """Run the peer's main with a command line."""
     math = {"default_nhwc": "default", "autocast": "bf16"}.get(case.math, case.math)
     mode = "resident" if case.mode == "resident" else "io"
     sys.argv = ["peer", case.file, "--phase", case.phase, "--device", "cuda", "--math", math, "--layout", case.layout, "--mode", mode,
@@ -132,7 +134,7 @@ def torch_ms(case: Case, peer: Any) -> float:
 
 
 def serve(peer: str | None) -> None:
-    """A side's process: a case a line in, its ms a line out."""
+    """The process of a side: read one case per line, print its ms."""
     log.quiet(2)
     measure: Callable[[Case], float] = ocaffe_ms
     if peer is not None:
@@ -145,13 +147,13 @@ def serve(peer: str | None) -> None:
         case = Case(**json.loads(line))
         try:
             answer: dict[str, object] = {"ms": round(measure(case), 3)}
-        except Exception as problem:  # one case that fails does not cost the others
+        except Exception as problem:  # the other cases go on
             answer = {"problem": f"{type(problem).__name__}: {problem}"}
         print(json.dumps(answer), flush=True)
 
 
 class Side:
-    """A process that measures what it is told."""
+    """A process that measures the cases that it receives."""
 
     def __init__(self, *arguments: str) -> None:
         command = [sys.executable, str(Path(__file__).resolve()), "--serve", *arguments]
@@ -207,7 +209,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--mode", default="resident", choices=["resident", "io", "pageable"])
     parser.add_argument("--math", nargs="*", default=["fp32", "tf32"], choices=list(PEERS))
-    parser.add_argument("--device", help="of ocaffe, in its words; PyTorch takes the first CUDA device")
+    parser.add_argument("--device", help="ocaffe's device; PyTorch uses the first CUDA device")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--peer", default=os.environ.get("OCAFFE_TORCH_PEER", str(ROOT.parent / "shared/bench/torch_peer.py")))

@@ -2,12 +2,13 @@
 
     python benchmarks/gpu_kernels.py [--device 0:0] [--only TEXT ...] [--batch 64] [--math fp32] [--dry]
 
-Per problem, each tile (of ocaffe/ops/gemm_gpu.py, and a few that do not ship) with the splits of the depth that the estimate gives it
-and its rate; `*` marks what ocaffe chooses, `!` a result that differs from the first tile's. The last line says what the choice loses
-against the best tile. Times are of events on the device, the median of several runs, second passes included.
+Per problem, each tile (of ocaffe/ops/gemm_gpu.py, and a few that do not ship) with the splits of the depth that the
+estimate gives it and its rate; `*` marks ocaffe's choice, `!` a result that differs from the first tile's. The last
+line gives the loss of the choice against the best tile. Times are of events on the device, the median of several runs,
+including second passes.
 
-Then every 3x3 convolution of the zoo by the direct product and by Winograd (ocaffe/ops/winograd_gpu.py), with the time of its parts, and what the choice
-between them loses; and the depthwise convolutions.
+Then every 3x3 convolution of the zoo by the direct product and by Winograd (ocaffe/ops/winograd_gpu.py), with the time
+of its parts, and the loss of the choice between them; and the depthwise convolutions.
 """
 from __future__ import annotations
 
@@ -43,14 +44,14 @@ EXPERIMENTS = (
     Tile(64, 64, 8, 4, 32, 8),
 )
 RUNS = 7
-CLOCK = 1.7e9  # for --dry: what an H100 runs at under load
+CLOCK = 1.7e9  # Hz of an H100 under load, for --dry
 TOLERANCE = {"fp32": 1e-4, "ieee": 1e-4, "tf32": 5e-3, "fp16": 5e-3, "bf16": 3e-2}  # of the largest magnitude, between tiles
 COMPARED = 1 << 20  # elements of a result that are compared between tiles
 
 
 @dataclass
 class Problem:
-    """`record` makes the launches of one choice; `shape` is rows, columns, depth, batches of the product; ocaffe chooses from `shipped`."""
+    """`record` makes the launches of one choice; `shape` is rows, columns, depth, batches of the product; `shipped` are ocaffe's tiles."""
 
     name: str
     flop: float
@@ -242,13 +243,13 @@ def recorded(target: Target, record: Callable[..., None], *choice: Choice) -> Re
 
 def candidates(target: Target, problem: Problem) -> Iterator[Choice]:
     """The best split of each tile, by the estimate."""
-    generous = replace(target, runtime="nvidia")  # tries tiles that the target's register limit would refuse
+    generous = replace(target, runtime="nvidia")  # allows tiles that the target's register limit would refuse
     for tile in problem.tiles:
         yield choose(generous, [tile], *problem.shape)
 
 
 def table(runner: Runner | None, target: Target, problems: list[Problem]) -> None:
-    """Without a runner, the estimates."""
+    """Print the rates; without a runner, the estimates."""
     if runner:
         recs = (recorded(target, problem.record, choice) for problem in problems for choice in candidates(target, problem))
         runner.programs.build_all(key for rec in recs for key in runner.keys(rec))
@@ -273,11 +274,11 @@ def table(runner: Runner | None, target: Target, problems: list[Problem]) -> Non
         lost.append(1 - reached / rates[best])
         print(f"{problem.name:42} best {rates[best]:6.2f} with {best.tile} /{best.splits}, chosen {reached:6.2f}")
         print("    " + "; ".join(cells), flush=True)
-    print(f"\nthe choice loses {statistics.mean(lost):.1%} on average, {max(lost):.1%} at the most, against the best tile tried")
+    print(f"\nthe choice loses {statistics.mean(lost):.1%} on average, {max(lost):.1%} at most, against the best tile tried")
 
 
 def winograd(runner: Runner | None, target: Target, batch: int, names: list[str]) -> None:
-    """Direct and Winograd, ms; without a runner, by the estimates."""
+    """Print ms of direct and Winograd; without a runner, the estimates."""
     lost: list[float] = []
     for name in names:
         g = geometry(batch, *WINOGRAD[name])
@@ -305,11 +306,11 @@ def winograd(runner: Runner | None, target: Target, batch: int, names: list[str]
             lost.append(ms[chosen] / min(ms) - 1)
             text = f"direct {ms[0]:6.3f}, expected {expected[0]:6.3f}{' ' if chosen else '*'}; Winograd {ms[1]:6.3f}, expected {expected[1]:6.3f}"
             print(f"{name + ' ' + direction.__name__:38} {text}{'*' if chosen else ' '} {ms[0] / ms[1]:4.2f}{parts}", flush=True)
-    print(f"\nthe choice between direct and Winograd loses {statistics.mean(lost):.1%} on average, {max(lost):.1%} at the most\n")
+    print(f"\nthe choice between direct and Winograd loses {statistics.mean(lost):.1%} on average, {max(lost):.1%} at most\n")
 
 
 def depthwise(runner: Runner, target: Target, batch: int, names: list[str]) -> None:
-    """Depthwise is bound by memory: GB/s of what must be read and written once."""
+    """Depthwise is bound by memory: print GB/s, with every operand read or written once."""
     for name in names:
         g = geometry(batch, *DEPTHWISE[name])
         x, w, y = operands(g)
@@ -327,7 +328,7 @@ def main() -> None:
     parser.add_argument("--math", help="one of ocaffe.ir.target.MATHS")
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--only", nargs="*", default=[""], help="problems whose name contains one of these")
-    parser.add_argument("--mma", action="store_true", help="tiles on tensor cores alone")
+    parser.add_argument("--mma", action="store_true", help="only tiles on tensor cores")
     parser.add_argument("--dry", action="store_true", help="print the estimates for an H100 instead of measuring")
     options = parser.parse_args()
     device = None if options.dry else select_device(options.device, math=options.math)

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""What ocaffe chooses for matrix products and for every convolution of the zoo's nets on a GPU: rates and errors beside PyTorch's (cuBLAS, cuDNN).
+"""Rates and errors of ocaffe's chosen kernels for matrix products and every convolution of the zoo's nets on a GPU, compared with PyTorch's (cuBLAS, cuDNN).
 
     benchmarks/gpu_rates.py [--device SPEC] [--math fp32] [--batch 64] [--nets NET ...] [--only TEXT ...] [--limit S] [--json FILE]
 
-TFLOP/s of the direct algorithm, times of events on the device, the median of several runs. PyTorch's figure (`strict`, IEEE fp32, beside fp32 and ieee;
-what it does out of the box beside the others) is the better of both memory formats. Errors are against float64, of the largest magnitude: the largest one
-and the root of the mean square, of all three directions on the same data: inputs as a ReLU leaves them, filters with He's deviation. Last, each layer's
-time counted as often as the nets have it. --limit ends the run after so many seconds; what is left unmeasured is named.
+TFLOP/s of the direct algorithm, times of events on the device, the median of several runs. PyTorch's figure is the
+better of both memory formats: `strict` (IEEE fp32) for fp32 and ieee, its defaults for the others. Errors are against
+float64, relative to the largest magnitude: the largest one and the root of the mean square, of all three directions on
+the same data. Inputs are outputs of a ReLU, filters have He's deviation. The last line counts each layer's time as
+often as the nets have it. --limit ends the run after so many seconds and names the problems that were not measured.
 """
 from __future__ import annotations
 
@@ -55,7 +56,7 @@ class Row:
 
 
 class FedRunner(Runner):
-    """Operands hold what they are given instead of noise, and results are read as a whole."""
+    """A Runner whose operands hold given values instead of noise, and whose results are read completely."""
 
     compared = sys.maxsize
     feeds: dict[Ref, np.ndarray]
@@ -68,7 +69,7 @@ class FedRunner(Runner):
 
 
 def rounded(value: Any) -> Any:
-    """Four digits of every float in it."""
+    """The value with every float rounded to four digits."""
     if isinstance(value, float):
         return float(f"{value:.4g}")
     if isinstance(value, dict):
@@ -77,7 +78,7 @@ def rounded(value: Any) -> Any:
 
 
 def errors(got: Any, want: Any) -> tuple[float, float]:
-    """The largest, and the root of the mean square, of the largest magnitude."""
+    """The largest error and the root of the mean square, relative to the largest magnitude."""
     difference = got.double().flatten() - want.flatten()
     scale = float(want.abs().max())
     return float(difference.abs().max()) / scale, float(difference.square().mean().sqrt()) / scale
@@ -111,7 +112,7 @@ def peer(g: ConvGeometry, x: Any, w: Any, dy: Any) -> dict[str, Callable[[], Any
 
 
 def in_time(name: str, options: argparse.Namespace) -> bool:
-    """Whether --limit leaves time for a problem; says so if it does not."""
+    """Whether --limit leaves time for a problem; print a line if it does not."""
     if time.monotonic() > options.end:
         print(f"not measured: {name}")
         return False

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""What the host does in a training step, us: the zoo's nets with their data on the device.
+"""The host's time in a training step, us: the zoo's nets with their data on the device.
 
     benchmarks/host.py [--only NET ...] [--batch 64] [--policy fixed|inv] [--device SPEC] [--steps 20] [--rounds 5]
 
-`step` is the time of a step by the clock, in a queue of them; `kernels`, `copies` and `flush` the time within these calls of OpenCL, which may wait for the
-device; `python` that of a step in which those calls do nothing. Where their sum is near `step`, it is the host that limits. Medians over rounds, in turn.
+`step` is the time of a step by the clock, in a queue of steps. `kernels`, `copies` and `flush` are the time within
+these calls of OpenCL, which may wait for the device. `python` is the time of a step in which those calls do nothing.
+Where their sum is near `step`, the host is the limit. Medians over rounds, alternating.
 """
 from __future__ import annotations
 
@@ -26,17 +27,17 @@ KINDS = {"enqueue_nd_range_kernel": "kernels", "enqueue_copy": "copies", "flush"
 
 
 class Done:
-    """The event of a call that was left out."""
+    """The event of a call that was skipped."""
 
     def __init__(self, status: int) -> None:
         self.command_execution_status = status
 
     def wait(self) -> None:
-        """It was over before it began."""
+        """Return at once."""
 
 
 class Calls:
-    """Stands for pyopencl, or for a queue: adds up the time of the calls in KINDS, or leaves them out."""
+    """A proxy of pyopencl or of a queue: adds up the time of the calls in KINDS, or skips them."""
 
     def __init__(self, real: Any, taken: dict[str, float] | None, event: Done) -> None:
         self.real = real
@@ -60,7 +61,7 @@ class Calls:
 
 
 def measure(net: str, options: argparse.Namespace) -> dict[str, float]:
-    """us of a step by what takes them."""
+    """us of a step by kind of call."""
     device = select_device(options.device)
     rate = {"base_lr": 1e-4, "lr_policy": options.policy, **POLICIES[options.policy]}
     param = proto.SolverParameter(momentum=0.9, weight_decay=5e-4, max_iter=1 << 30, snapshot_after_train=False, **rate)
@@ -95,8 +96,8 @@ def main() -> None:
     log.quiet(2)
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="*", default=["lenet"], choices=list(BATCHES), metavar="NET")
-    parser.add_argument("--batch", type=int, help="default: that of the benchmarks of training")
-    parser.add_argument("--policy", default="fixed", choices=list(POLICIES), help="of the learning rate: one that stays, or one that is sent each step")
+    parser.add_argument("--batch", type=int, help="default: the batch of the training benchmarks")
+    parser.add_argument("--policy", default="fixed", choices=list(POLICIES), help="of the learning rate: constant, or sent to the device in each step")
     parser.add_argument("--device")
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--rounds", type=int, default=5)

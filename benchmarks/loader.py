@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Images per second of the Data layer's source alone, through its prefetching thread, from databases made up for the purpose. Needs no device.
+"""Images per second of the Data layer's source alone, through its prefetching thread, from generated databases. Needs no device.
 
     benchmarks/loader.py [--workers 2] [--seconds 3] [--train DEVICE] [--json FILE] [ROW ...]
 
-`raw` has Datums of 3 x 256 x 256 bytes, as convert_imageset writes them; `jpeg` the same images as JPEG files of quality 90; `photos` JPEG files of
-375 x 500, ImageNet's usual size. `bare` is the time that decoding alone takes on one thread, for comparison: the source cannot be faster than that
-many times the number of workers. `wait`, with --train: the share of its time that a training of zoo/alexnet on DEVICE, batch 64, waits for these data, as
-its log says it (the first display apart, before which kernels are built and queues fill).
+`raw` has Datums of 3 x 256 x 256 bytes, as convert_imageset writes them; `jpeg` the same images as JPEG files of
+quality 90; `photos` JPEG files of 375 x 500, ImageNet's usual size. `bare` is the rate of decoding alone on one thread,
+for comparison: the source cannot be faster than that rate times the number of workers. `wait`, with --train: the share
+of time in which a training of zoo/alexnet on DEVICE, batch 64, waits for these data, according to its log (without the
+first display, before which kernels are built and queues fill).
 """
 import argparse
 import io
@@ -41,11 +42,11 @@ ROWS = {  # name: (height, width, JPEG, shuffle, target in images/s on two cores
     "photos": (375, 500, True, False, 350),
 }
 IMAGES, BATCH, CROP, DEPTH = 512, 64, 227, 4
-ITERATIONS, DISPLAY, WAIT = 12, 4, 0.02  # of --train; the target
+ITERATIONS, DISPLAY, WAIT = 12, 4, 0.02  # of --train: iterations, display, target of `wait`
 
 
 def picture(rng: np.random.Generator, height: int, width: int) -> np.ndarray:
-    """Height x width x 3, with about as much detail as a photograph: noise of several sizes on top of one another."""
+    """Height x width x 3, with about as much detail as a photograph: a sum of noise of several sizes."""
     total = np.zeros((height, width, 3))
     for cells in (3, 12, 48, 192):
         coarse = Image.fromarray(rng.integers(0, 256, (cells, cells, 3), np.uint8))
@@ -62,7 +63,7 @@ def record(pixels: np.ndarray, jpeg: bool, label: int) -> bytes:
 
 
 def wait(path: str, shuffle: bool, device: str) -> float:
-    """The share of its time that a training of AlexNet waits for the database `path`."""
+    """The share of time in which a training of AlexNet waits for the database `path`."""
     from ocaffe import log
     from ocaffe.cl.device import select_device
     from ocaffe.solver.solver import Solver
@@ -95,7 +96,7 @@ def measure(folder: str, row: str, workers: int, seconds: float, device: str = "
     source = ImageSource(parse(text, proto.DataParameter, "data"), transform, True, workers=workers)
     source.key = key_of(1, "data")
     prefetcher = Prefetcher(source, DEPTH)
-    for _ in range(2 * DEPTH):  # until it is warm
+    for _ in range(2 * DEPTH):  # warm-up
         prefetcher.recycle(prefetcher.get())
     begin, cpu, batches = time.perf_counter(), time.process_time(), 0
     while time.perf_counter() - begin < seconds:

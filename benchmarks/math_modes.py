@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""What training learns in each --math: LeNet's accuracy on MNIST, and ResNet-18's loss on synthetic images beside the noise of two seeds.
+"""Training in each --math: LeNet's accuracy on MNIST, and ResNet-18's loss on synthetic images with two seeds, which show the noise.
 
     benchmarks/math_modes.py [--device SPEC] [--math fp32 tf32 bf16 fp16] [--mnist FOLDER] [--iterations 10000] [--steps 300] [--json FILE]
 
---mnist is a folder with the four files of MNIST (idx, gzip): `ocaffe train` then trains LeNet by zoo/lenet's solver. ResNet-18 sees 640 images of ten
-classes, each a picture of its class under noise of twice its strength, 32 at a time; the figure is the mean loss of the last 50 steps.
+--mnist is a folder with the four files of MNIST (idx, gzip): `ocaffe train` then trains LeNet by zoo/lenet's solver.
+ResNet-18 trains on 640 images of ten classes, each the image of its class plus noise of twice its strength, 32 at a
+time; the figure is the mean loss of the last 50 steps.
 """
 from __future__ import annotations
 

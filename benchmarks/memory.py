@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Planned memory of the zoo's networks, beside what Caffe and PyTorch take. Needs no device.
+"""Planned memory of the zoo's networks, compared with Caffe's and PyTorch's. Needs no device.
 
     benchmarks/memory.py [--json FILE] [--torch FILE] [NET ...]
 
-Training with SGD and momentum (TRAIN net alone, its staging ring included) and the TEST net; `Caffe` is what BVLC Caffe allocates for the same job, by its
-own rules (ocaffe/memory/caffe_estimate.py). `PyTorch` is the peak of PyTorch's own count on a GPU for the same prototxt, read from FILE ({"net batch": MiB}; default
-torch_peaks_h100.json). The data are one made-up record a database, of the size that the real one has. Last, the time to plan ResNet-152.
+Training with SGD and momentum (TRAIN net alone, its staging ring included) and the TEST net; `Caffe` is an estimate of
+BVLC Caffe's memory for the same job (ocaffe/memory/caffe_estimate.py). `PyTorch` is the peak of PyTorch's own count on
+a GPU for the same prototxt, read from FILE ({"net batch": MiB}; default torch_peaks_h100.json). Each database has one
+generated record of the real size. The last line is the time to plan ResNet-152.
 """
 import argparse
 import json
@@ -111,7 +112,7 @@ def main() -> None:
         rows = [measure(net, batch, phase, pathlib.Path(folder), *flags) for net, batch, phase, flags in jobs if not options.nets or net in options.nets]
         seconds = planning_seconds(pathlib.Path(folder))
     peaks = json.loads(pathlib.Path(options.torch).read_text()) if pathlib.Path(options.torch).exists() else {}
-    print("| net | batch | phase | MiB | plan / bound | without recomputation, at the least | Caffe | PyTorch | products done twice | pieces | launches |")
+    print("| net | batch | phase | MiB | plan / bound | lower bound without recomputation | Caffe | PyTorch | repeated products | microbatches | launches |")
     print("|---|---|---|---|---|---|---|---|---|---|---|")
     for row in rows:
         phase = f"{row['phase']} {row['limit']}".strip()

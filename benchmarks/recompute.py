@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""What recomputation costs in time and saves in memory: the same net with `--recompute cheap` and `none`, in turn, on one device.
+"""Time and memory of recomputation: the same net with `--recompute cheap` and `none`, alternating, on one device.
 
     benchmarks/recompute.py [--device SPEC] [--json FILE] [--steps N] NET:BATCH ...
 
-Whole training steps (forward, backward, update) of the zoo's nets on constant data, medians of A B A B rounds. `device MiB` is what the driver says
-that the process holds above an empty context (NVIDIA only), beside the plan.
+Whole training steps (forward, backward, update) of the zoo's nets on constant data, medians of A B A B rounds. `device
+MiB` is the driver's figure for the process above an empty context (NVIDIA only).
 """
 import argparse
 import json
@@ -54,7 +54,7 @@ def used_mib() -> float:
 
 
 def step_time(solver: Solver, steps: int) -> float:
-    """Seconds a step, the queue empty before and after."""
+    """Seconds per step; the queue is empty before and after."""
     queue = solver.session.device.queue
     queue.finish()
     started = time.perf_counter()
@@ -94,7 +94,7 @@ def main() -> None:
     parser.add_argument("--json")
     options = parser.parse_args()
     log.quiet(2)
-    if len(options.nets) > 1:  # one process each: memory of the former is gone
+    if len(options.nets) > 1:  # one process each, so that the memory of the one before is free
         rows = []
         for net in options.nets:
             command = [sys.executable, __file__, net, "--steps", str(options.steps), *(["--device", options.device] if options.device else [])]

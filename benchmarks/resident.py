@@ -1,4 +1,4 @@
-"""The zoo's nets with their data in memory: what the benchmarks of whole steps run, and their peers too."""
+"""The zoo's nets with their data in memory, for the benchmarks of whole steps and their peers."""
 from __future__ import annotations
 
 import sys
@@ -15,11 +15,11 @@ from ocaffe.model.text import read_net  # noqa: E402
 BATCHES = {"lenet": 64, "alexnet": 32, "googlenet": 16, "resnet50": 8, "vgg16": 4, "mobilenet_v2": 16}  # of a training step
 SMALL = {"lenet": (1, 28, 28)}
 IMAGE = (3, 224, 224)
-CLASSES = 10  # labels are below; every net has more
+CLASSES = 10  # labels are below this; every net has more classes
 
 
 def resident(net: str, batch: int, phase: int) -> Any:
-    """The NetParameter of one phase, an Input layer in place of its data layer; without the layers that a score is made of, which peers leave out."""
+    """The NetParameter of one phase with an Input layer in place of its data layer, without Accuracy and (in TEST) the loss, which peers leave out."""
     message = phase_net(read_net(str(ROOT / "zoo" / net / "train_val.prototxt")), phase)
     kept = [layer for layer in message.layer if layer.type not in ("Data", "Accuracy") and (phase == proto.TRAIN or layer.type != "SoftmaxWithLoss")]
     crops = [layer.transform_param.crop_size for layer in message.layer if layer.type == "Data"]
@@ -37,7 +37,7 @@ def resident(net: str, batch: int, phase: int) -> Any:
 
 
 def constant(message: Any) -> Any:
-    """The same with constants instead of inputs that are set: a solver may run it by itself."""
+    """The same net with constants instead of inputs, so that a solver can run it."""
     result = proto.NetParameter()
     result.CopyFrom(message)
     for layer in result.layer:

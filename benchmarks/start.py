@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Seconds from the command `ocaffe train` to its first iteration, with empty caches (ours, the runtime's and Python's bytecode) and with full ones.
+"""Seconds from the command `ocaffe train` to its first iteration, with empty caches (ocaffe's, the runtime's and Python's bytecode) and with full ones.
 
     benchmarks/start.py [--only NET ...] [--device SPEC] [--runs 3] [--json FILE]
 
-The zoo's nets with their data in memory, at the batch of benchmarks/resident.py. Warm: the median of some runs after the cold one. --json adds its
-rows to those of the file.
+The zoo's nets with their data in memory, at the batch of benchmarks/resident.py. Warm: the median of the runs after the
+cold one. --json adds its rows to those of the file.
 """
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from ocaffe.model.text import write_text
 
 
 def seconds(solver: Path, device: str | None, caches: dict[str, str]) -> float:
-    """From the command to the line of iteration 0."""
+    """Seconds from the command to the line of iteration 0."""
     command = [sys.executable, "-m", "ocaffe", "train", "--solver", str(solver), *(["--device", device] if device else [])]
     environment = {**os.environ, **caches, "PYTHONPATH": f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
-    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # an installed package has its bytecode
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # an installed package has bytecode
     begin = time.perf_counter()
     with subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None

@@ -3,8 +3,8 @@
 
     benchmarks/training.py [--solver zoo/lenet_digits/solver.prototxt] [--device SPEC] [--json FILE]
 
-An iteration is all that `ocaffe train` does: data, forward, backward, update; the median of 7 rounds of 200 iterations, after 100. Cold: with
-empty caches (ours and PoCL's); warm: once more. Run it on a quiet machine.
+An iteration is that of `ocaffe train`: data, forward, backward, update. The figure is the median of 7 rounds of 200
+iterations, after 100. Cold: with empty caches (ocaffe's and PoCL's); warm: the run after it. Run it on a quiet machine.
 """
 import argparse
 import json
@@ -47,7 +47,7 @@ def iteration_ms(solver_file: str, spec: str | None) -> dict[str, object]:
 
 
 def start_seconds(solver_file: str, spec: str | None, environment: dict[str, str]) -> float:
-    """From the command to the line of iteration 0."""
+    """Seconds from the command to the line of iteration 0."""
     command = [sys.executable, "-m", "ocaffe", "train", "--solver", solver_file, *(["--device", spec] if spec else [])]
     begin = time.perf_counter()
     process = subprocess.Popen(command, cwd=ROOT, env={**os.environ, **environment}, stderr=subprocess.PIPE, text=True)

@@ -1,10 +1,11 @@
-"""An experiment: a product in TF32 by Hopper's wgmma, which OpenCL's compiler refuses, against this project's mma.sync kernel (docs/adr/0006).
+"""An experiment: a product in TF32 by Hopper's wgmma, which OpenCL's compiler refuses, compared with ocaffe's mma.sync kernel (docs/adr/0006).
 
     python benchmarks/wgmma.py [--device nvidia] [--size 4096]
 
-The compiler's target is sm_90, wgmma belongs to sm_90a. So the instructions are written as comments of inline assembly, with their operands; the PTX
-that the built program gives back has registers in their places. There the comments are opened, the target is renamed, and the result is built as a binary.
-c[M][N] = a[M][K] b[N][K]', tiles of 128 x 256 by two groups of four warps, 32 of the depth a step in lines of 128 bytes, two buffers.
+The compiler's target is sm_90, but wgmma belongs to sm_90a. The instructions are therefore written as comments of
+inline assembly, with their operands. The PTX of the built program has registers in their places. The script turns the
+comments into instructions, renames the target, and builds the result as a binary. c[M][N] = a[M][K] b[N][K]', tiles of
+128 x 256 by two groups of four warps, 32 of the depth a step in lines of 128 bytes, two buffers.
 """
 from __future__ import annotations
 
@@ -88,7 +89,7 @@ def source() -> str:
 
 
 def opened(ptx: bytes) -> bytes:
-    """The PTX for sm_90a, the instructions in comments among the others."""
+    """The PTX for sm_90a, with the instructions of the comments."""
     return re.sub(rb"\.target sm_90\b", b".target sm_90a", ptx).replace(b"//@", b"")
 
 

@@ -14,6 +14,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+from ocaffe.files import replacing
+
 _MAGIC = b"OCAFFE\x00\x01"  # the last byte is the format version
 _SIZE_CAP = 256 << 20  # bytes in one folder of entries; a net's programs take 0.1 to 10 MB
 
@@ -64,14 +66,8 @@ def _private_temporary_folder() -> Path | None:
 
 def write_atomically(path: Path, data: bytes) -> None:
     """Readers see the whole file or none. Raises OSError."""
-    temporary = path.with_name(f"{path.name}.tmp.{os.getpid()}")
-    try:
-        temporary.write_bytes(data)
-        os.replace(temporary, path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise
+    with replacing(path, durable=False) as out:
+        out.write(data)
 
 
 def digest(*parts: str | bytes) -> str:

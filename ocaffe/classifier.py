@@ -1,4 +1,4 @@
-"""`Classifier`: class scores of images (CAFFE.md §4)."""
+"""`Classifier`: class scores of images."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence

@@ -1,4 +1,4 @@
-"""`Detector`: class scores of windows of images, R-CNN's way (CAFFE.md §4)."""
+"""`Detector`: class scores of windows of images, as R-CNN computes them."""
 from __future__ import annotations
 
 import importlib

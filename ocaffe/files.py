@@ -26,27 +26,33 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
             with open(target, "wb") as stream:
                 yield stream
             return
-        with _temporary(target) as stream:
+        with replacing(target) as stream:
             yield stream
     except OSError as problem:
         raise _refused(Path(path), target.parent, problem) from problem
 
 
 @contextlib.contextmanager
-def _temporary(target: Path) -> Iterator[BinaryIO]:
-    # not tempfile: its files are readable by their owner alone, and would stay so under the final name
+def replacing(target: Path, durable: bool = True) -> Iterator[BinaryIO]:
+    """Open a new file that takes the name `target` when the block ends; readers see the whole file or the one of before.
+
+    `durable` waits until the data is on disk. Raises OSError; if anything fails, the temporary file is removed.
+    """
+    # Files of tempfile are readable by their owner alone, and would stay so under the final name.
     temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
     try:
         with open(temporary, "xb") as stream:
             yield stream
-            stream.flush()
-            os.fsync(stream.fileno())
+            if durable:
+                stream.flush()
+                os.fsync(stream.fileno())
         os.replace(temporary, target)
     except BaseException:
         with contextlib.suppress(OSError):
             temporary.unlink()
         raise
-    _sync_folder(target.parent)
+    if durable:
+        _sync_folder(target.parent)
 
 
 def _sync_folder(folder: Path) -> None:

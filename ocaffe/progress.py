@@ -11,9 +11,9 @@ from ocaffe import log
 
 
 @contextlib.contextmanager
-def progress(total: int, unit: str, what: str = "") -> Iterator[tqdm]:
-    """The bar; call its `update()` for each of `total` things. Without a terminal it does nothing."""
-    with tqdm(total=total, unit=unit, desc=what or None, dynamic_ncols=True, file=sys.stderr, disable=None) as bar:
+def progress(total: int, unit: str, what: str = "", done: int = 0) -> Iterator[tqdm]:
+    """The bar; call its `update()` for each of `total` things, `done` of which are done already. Without a terminal it does nothing."""
+    with tqdm(total=total, initial=done, unit=unit, desc=what or None, dynamic_ncols=True, file=sys.stderr, disable=None) as bar:
         if bar.disable:
             yield bar
             return

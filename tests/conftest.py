@@ -15,7 +15,7 @@ from dataclasses import replace
 import pytest
 
 from ocaffe.cl.device import Device, DeviceInfo, choose, list_devices
-from tests.harness import of_kind
+from tests.harness import of_kind, treat_as_large
 
 os.environ.setdefault("OCAFFE_VERIFY", "1")  # every schedule that a test compiles is checked after every pass (ocaffe/passes/verify.py)
 
@@ -23,18 +23,20 @@ os.environ.setdefault("OCAFFE_VERIFY", "1")  # every schedule that a test compil
 # The first golden case of each layer type belongs to it too (tests/test_golden.py).
 QUICK = (
     "api/test_blob.py", "api/test_classifier.py", "api/test_coord_map.py", "api/test_draw.py", "api/test_forward_backward.py", "api/test_io.py",
-    "api/test_net.py", "api/test_net_spec.py", "api/test_solver.py", "cl/test_cache.py", "cl/test_device.py", "cl/test_device_query.py", "cl/test_program.py",
-    "cli/test_commands.py", "cli/test_convert.py", "cli/test_dataset.py", "cli/test_layers.py", "cli/test_recognise.py", "data", "graph",
-    "ir/test_ref.py", "layers/test_coverage.py", "layers/test_shape.py", "memory", "model", "onnx/test_import.py", "onnx/test_layers.py",
-    "ops/test_expression.py", "ops/test_gemm.py", "passes/test_common_subexpressions.py", "passes/test_concat_views.py", "passes/test_created.py",
-    "passes/test_prepacked_weights.py", "passes/test_traps.py", "proto", "solver/test_policies.py", "solver/test_snapshot_files.py", "test_files.py",
-    "test_lint.py", "test_log.py", "test_progress.py", "tools", "zoo/test_zoo.py",
+    "api/test_net.py", "api/test_net_spec.py", "api/test_solver.py", "cl/test_cache.py", "cl/test_device.py", "cl/test_device_query.py",
+    "cl/test_program.py", "cli/test_commands.py", "cli/test_convert.py", "cli/test_dataset.py", "cli/test_layers.py", "cli/test_recognise.py", "data",
+    "graph", "ir/test_ref.py", "layers/test_coverage.py", "layers/test_shape.py", "memory/test_caffe.py", "memory/test_plan.py", "model",
+    "onnx/test_import.py", "onnx/test_layers.py", "ops/test_expression.py", "ops/test_gemm.py", "passes/test_common_subexpressions.py",
+    "passes/test_concat_views.py", "passes/test_created.py", "passes/test_prepacked_weights.py", "passes/test_traps.py", "proto",
+    "solver/test_policies.py", "solver/test_snapshot_files.py", "test_files.py", "test_lint.py", "test_log.py", "test_progress.py", "tools",
+    "zoo/test_zoo.py",
 )  # fmt: skip
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     root = pathlib.Path(__file__).parent
     chosen = {root / name for name in QUICK}
+    assert all(path.exists() for path in chosen), "QUICK names a file that is gone"
     for item in items:
         if not chosen.isdisjoint([item.path, *item.path.parents]):
             item.add_marker("quick")
@@ -62,6 +64,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         nothing = [pytest.param(None, marks=pytest.mark.skip("no OpenCL device"), id="none")]
         params = [pytest.param(device, id=name) for device, name in zip(devices, names)]
         metafunc.parametrize("device", params or nothing, indirect=True, scope="session")
+
+
+@pytest.fixture
+def small_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The passes treat values of a few elements as they treat large ones."""
+    treat_as_large(monkeypatch, 64)
 
 
 @pytest.fixture(scope="session")

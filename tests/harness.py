@@ -14,11 +14,13 @@ import pytest
 
 from ocaffe.cl.command_list import HOST
 from ocaffe.cl.device import Device
+from ocaffe.graph import parameters
 from ocaffe.ir.launch import Upload
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.target import Target
 from ocaffe.ir.tensor import Ref
 from ocaffe.ops import gemm_gpu, winograd_gpu
+from ocaffe.passes import bf16, recompute, sign_masks
 
 KERNELS = pathlib.Path(__file__).resolve().parent.parent / "ocaffe" / "kernels"
 _programs: dict[Any, Any] = {}
@@ -53,6 +55,13 @@ def winograd_in_parts(rec: Recorder, out: int) -> Iterator[None]:
 def of_its_own(device: Device) -> Device:
     """The same device as if it had memory of its own, to which batches and arrays of any size are streamed."""
     return Device(replace(device.info, target=replace(device.target, unified_memory=False, stream_above=0)), device)
+
+
+def treat_as_large(patch: pytest.MonkeyPatch, size: int) -> None:
+    """Passes that skip small values work on values of `size` bytes and more, and gradients of any size are flushed."""
+    for module in (bf16, recompute, sign_masks):
+        patch.setattr(module, "MIN_VALUE_BYTES", size)
+    patch.setattr(parameters, "MIN_FLUSH_BYTES", 1)
 
 
 def source_of(name: str) -> str:

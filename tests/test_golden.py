@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import pathlib
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -78,12 +79,23 @@ def cases() -> list[str]:
     return sorted(name for name in names if name not in TRAINING)
 
 
+def marked_cases() -> list[Any]:
+    """All cases. The first one of each layer type belongs to the quick tier."""
+    first: dict[str, str] = {}
+    for name in cases():
+        folder, _, variant = name.partition("/")
+        if folder != "nets":
+            first.setdefault(re.split(r"[.-]", variant)[0], name)
+    quick = {*first.values(), "nets/LeNet-TRAIN", "nets/ResBlock-TRAIN"}
+    return [pytest.param(name, marks=pytest.mark.quick if name in quick else ()) for name in cases()]
+
+
 def types_of(case: Case) -> set[str]:
     return {layer.type for layer in upgrade_net(read_net(str(case.prototxt))).layer}
 
 
 @pytest.mark.parametrize("fuse", ["fused", "plain"])
-@pytest.mark.parametrize("name", cases())
+@pytest.mark.parametrize("name", marked_cases())
 def test_case(name: str, fuse: str, device: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> None:
     monkeypatch.chdir(GOLDEN)
     monkeypatch.syspath_prepend(str(GOLDEN / "layers"))  # golden_pylayer

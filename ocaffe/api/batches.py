@@ -1,4 +1,4 @@
-"""Arrays of any number of rows through a net of a fixed batch: `forward_all` and `forward_backward_all`."""
+"""Split arrays of any number of rows into batches of fixed size, for `forward_all` and `forward_backward_all`."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
@@ -10,7 +10,10 @@ from ocaffe.errors import Error
 
 
 def batches(arrays: Mapping[str, Any], size: int) -> Iterator[tuple[dict[str, np.ndarray], int]]:
-    """Chunks of `size` rows of all arrays, and how many of them are real: the last chunk is filled up with zeros. Raises Error if the rows differ."""
+    """Yield chunks of `size` rows of all arrays, and the number of real rows in each. Zeros pad the last chunk.
+
+    Raises Error if the arrays differ in their number of rows.
+    """
     whole = {name: np.asarray(array, np.float32) for name, array in arrays.items()}
     rows = {name: len(array) if array.ndim else 0 for name, array in whole.items()}
     if len(set(rows.values())) > 1 or not all(rows.values()):
@@ -28,6 +31,6 @@ def _filled(rows: np.ndarray, size: int) -> np.ndarray:
 
 
 def collect(found: dict[str, list[np.ndarray]], results: Mapping[str, np.ndarray], rows: int) -> None:
-    """Keep copies of the real rows of a batch; of a scalar, such as a loss, its one value for the batch."""
+    """Append copies of the real rows of a batch to `found`. A scalar, such as a loss, adds one value per batch."""
     for name, array in results.items():
         found.setdefault(name, []).append(np.array(array[:rows] if array.ndim else array[None]))

@@ -1,7 +1,7 @@
-"""`Blob`: one blob or parameter of a net as numpy arrays with write-through (CAFFE.md §4).
+"""`Blob`: one blob or parameter of a net as numpy arrays with write-through.
 
-Arrays are copies of what lies on the device. What a script writes into one is on the device before the next run, and an array that a script still holds
-after a run, or a part of it, shows the new values.
+An array is a copy of the blob's values on the device. Values that a script writes into it reach the device before the
+next run. After a run, arrays and slices that the script still holds show the new values.
 """
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ if TYPE_CHECKING:
 
 
 class Mirror:
-    """A numpy copy of one blob that is written through before a run and refreshed after it while somebody holds it.
+    """A numpy copy of one blob. A run writes it through before, and refreshes it after if a script still holds it.
 
-    `refs` tells where values are read and where they are written; for the name of blobs that layers work on in place that changes from run to run.
+    `refs` returns the Refs to read from and to write to. For blobs of in-place layers these change from run to run.
     """
 
     def __init__(self, engine: Engine, shape: Shape, refs: Callable[[Engine], tuple[Ref | None, Ref | None]]) -> None:
         self.shape, self.refs = shape, refs
-        self.engine = weakref.ref(engine)  # weak: a net that nobody holds is freed at once, though its session still lists what was touched
-        self._strong: np.ndarray | None = None  # from access to the next run: a script may have dropped its own reference
+        self.engine = weakref.ref(engine)  # weak: a dropped net is freed at once, though its session still lists touched mirrors
+        self._strong: np.ndarray | None = None  # held from access to the next run: a script may drop its own reference
         self._weak: weakref.ref[np.ndarray] | None = None
-        self._seen: np.ndarray | None = None  # the values at access or after the last run, to tell whether the script changed them; None: it did
-        self._listed = False  # to be flushed
+        self._seen: np.ndarray | None = None  # values at access or after the last run, to detect changes; None: changed
+        self._listed = False  # whether the session will flush this mirror
 
     def array(self) -> np.ndarray:
-        """What a script gets; it may write into it as long as it holds it."""
+        """Return the array for a script. The script may write into it as long as it holds it."""
         if self._strong is None:
             held = self._held()
             if held is None:
@@ -49,7 +49,7 @@ class Mirror:
         return self._strong
 
     def assign(self, values: np.ndarray) -> None:
-        """Set all values, without a look at what they are now."""
+        """Set all values, without reading the present ones."""
         held = self._strong if self._strong is not None else self._held()
         if held is None and self._send(values):
             return
@@ -61,19 +61,20 @@ class Mirror:
         self._list(None)
 
     def _send(self, values: Any) -> bool:
-        """Values of an input of which nobody has an array go to the device at once, without a copy on the host; whether they could."""
+        """Send the values of an input at once, without a copy on the host. Return False if that is not possible."""
         engine = self.engine()
         if engine is None or not isinstance(values, np.ndarray) or values.dtype != np.float32 or values.shape != self.shape:
             return False
         source, target = self.refs(engine)
-        # Inputs alone have one memory in all recordings of a net. Of one that layers work on in place, what is read is another value: it must show these.
+        # Only inputs have the same memory in all recordings of a net. If a layer works on the input in place, `source` is
+        # another Ref than `target`; then an array must hold the values, so that reading the blob returns them.
         if target is None or source is not target or target.role is not Role.INPUT or target.dtype != np.float32:
             return False
         engine.write(target, values)
         return True
 
     def flush(self) -> None:
-        """Before a run: send what the script wrote."""
+        """Send the values that the script wrote. The engine calls this before a run."""
         engine, held = self.engine(), self._strong if self._strong is not None else self._held()
         if engine is not None and held is not None and (self._seen is None or not np.array_equal(held.view(np.int32), self._seen.view(np.int32))):
             target = self.refs(engine)[1]
@@ -85,7 +86,7 @@ class Mirror:
             engine.session.watched.append(self)
 
     def refresh(self) -> None:
-        """After a run: an array that is still held shows the new values."""
+        """Read the new values into the array if the script still holds it. The engine calls this after a run."""
         held = self._held()
         if held is not None and self.engine() is not None:
             held[...] = self._read()
@@ -95,7 +96,10 @@ class Mirror:
         return self._weak() if self._weak is not None else None
 
     def _read(self) -> np.ndarray:
-        """The values in an array that owns its memory: parts of it that a script takes keep it, and with it the write-through, alive."""
+        """Return the values in an array that owns its memory.
+
+        A slice that a script keeps then keeps this array, and with it the write-through, alive.
+        """
         engine = self.engine()
         assert engine is not None
         source = self.refs(engine)[0]
@@ -112,26 +116,26 @@ class Mirror:
 
 
 class Blob:
-    """A blob or a parameter of a net: its shape, and `data` and `diff` as writable float32 arrays of that shape."""
+    """A blob or a parameter of a net. `data` and `diff` are writable float32 arrays of its `shape`."""
 
     def __init__(self, engine: Engine, name: str, parameter: Parameter | None = None, layer: str = "") -> None:
         self._engine, self._name, self._parameter, self._layer = engine, name, parameter, layer
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Sizes of the axes; () for a scalar, as most losses are."""
+        """Sizes of the axes; () for a scalar, such as most losses."""
         if self._parameter is not None:
             return node_shape(self._parameter, self._layer)
         return self._engine.shapes.get(self._name) or self._engine.network.graph.blobs[self._name].shape
 
     @property
     def count(self) -> int:
-        """How many values."""
+        """Number of values."""
         return math.prod(self.shape)
 
     @property
     def num(self) -> int:
-        """Size of axis 0; 1 if there is none. Raises Error for more than 4 axes, as the three below."""
+        """Size of axis 0; 1 if there is none. Raises Error for more than 4 axes, as `channels`, `height` and `width` do."""
         return self._legacy(0)
 
     @property
@@ -156,7 +160,7 @@ class Blob:
 
     @property
     def data(self) -> np.ndarray:
-        """Writable values. Raises Error if the planner gave the blob's memory to others (name it in Net's keep)."""
+        """Writable values. Raises Error if other blobs reuse the blob's memory; then name it in `keep` of the Net."""
         mirror = self._mirror("data")
         return np.zeros(self.shape, np.float32) if mirror is None else mirror.array()
 
@@ -213,9 +217,10 @@ class Blob:
         return mirror
 
     def reshape(self, *shape: int) -> None:
-        """Give an input blob a new shape; `net.reshape()` or the next forward carries it through the net. Raises Error for a parameter.
+        """Set the shape of an input blob. `net.reshape()` or the next forward pass infers the other shapes from it.
 
-        Other blobs get their shapes from their layers, whatever is asked for here.
+        A call for another blob has no effect, because its layer determines the shape.
+        Raises Error if a parameter would get another shape.
         """
         sizes = tuple(int(n) for n in shape)
         if any(n < 1 for n in sizes):

@@ -1,6 +1,7 @@
-"""Runs a network for scripts: what they wrote is on the device before a run, and what they hold is fresh after it.
+"""Run a network for scripts: send the arrays that they changed before a run, and refresh the arrays that they hold after it.
 
-A `Net`, its blobs and its layers hold the engine; nothing holds them. So a net that a script drops gives its buffers back at once.
+A `Net`, its blobs and its layers hold references to the engine, which holds none to them. So dropping a net frees its
+buffers at once.
 """
 from __future__ import annotations
 
@@ -21,30 +22,30 @@ from ocaffe.graph.options import NetOptions
 from ocaffe.ir.graph import Blob, Parameter
 from ocaffe.ir.tensor import Ref, Role, Shape
 
-Hook = Callable[[int], object]  # gets the index of a layer
+Hook = Callable[[int], object]  # called with the index of a layer
 
 
 class Mirror(Protocol):
-    """What an engine needs of an array that a script holds (ocaffe/api/blob.py)."""
+    """The interface of a blob's array that an engine uses (ocaffe/api/blob.py)."""
 
     shape: Shape
 
     def flush(self) -> None:
-        """Bring what the script wrote to the device."""
+        """Send the values that the script wrote to the device."""
 
     def refresh(self) -> None:
-        """Bring what the device wrote to the script's array."""
+        """Read the values on the device into the script's array."""
 
 
 class Lease:
-    """Keeps the buffers of a session; all nets and solvers that share it hold one. With the last of them the buffers go."""
+    """Owner of the buffers of a session. All nets and solvers on the session hold it; the buffers are freed with the last."""
 
     def __init__(self, session: Session, owns_device: bool = False) -> None:
         self.session, self.owns_device = session, owns_device
         self.engines: weakref.WeakSet[Engine] = weakref.WeakSet()
 
     def close(self) -> None:
-        """Free all buffers; the nets of the session are of no use from here on."""
+        """Free all buffers. The nets of the session cannot be used afterwards."""
         for engine in self.engines:
             engine.closed = True
             engine.network.close()
@@ -53,31 +54,31 @@ class Lease:
             self.session.device.close()
 
     def __del__(self) -> None:
-        with contextlib.suppress(Exception):  # the interpreter may be going down
+        with contextlib.suppress(Exception):  # the interpreter may be exiting
             self.close()
 
 
 class Engine:
-    """A network with its present shapes and options, and the arrays of it that scripts have.
+    """A network with its present shapes and options, and the arrays that scripts hold of its blobs.
 
-    `fixed`: what a solver, which owns the network, records its passes with; then the memory stays where it is.
+    `fixed`: the options that a solver records its passes with, if a solver owns the network. Memory then stays in place.
     """
 
     def __init__(self, network: Network, lease: Lease, fixed: NetOptions | None = None) -> None:
         self.network, self.lease, self.fixed = network, lease, fixed is not None
         lease.engines.add(self)
         self.closed = False
-        self.shapes: dict[str, Shape] = {}  # asked for, not yet carried through the net
+        self.shapes: dict[str, Shape] = {}  # requested, other shapes not yet inferred from them
         self.options = fixed or network.options
-        if fixed and self.options.backward:  # as the solver's own passes when somebody looks (Solver._pass_options)
+        if fixed and self.options.backward:  # like the solver's own passes if gradients are observed (Solver._pass_options)
             self.options = replace(self.options, hold_gradients=True, accumulate=True)
         self.compiled: CompiledNet | None = None
-        self._state: tuple[NetOptions, int] | None = None  # that the compiled is of: looking it up takes as long as a small launch
-        self.shown: CompiledNet | None = None  # another one that a solver ran last, whose outputs are shown
-        self.slot: int | None = None  # the number of the last run in the compiled's commands, which backward goes on with
-        self.mirrors: dict[tuple[str, str], Mirror] = {}  # of blobs, by "data" or "diff" and name; those of parameters belong to the session
+        self._state: tuple[NetOptions, int] | None = None  # key of `compiled`: a lookup in the network takes as long as a small launch
+        self.shown: CompiledNet | None = None  # the compiled net that a solver ran last, whose outputs scripts see
+        self.slot: int | None = None  # number of the last forward run of the command list, which backward continues
+        self.mirrors: dict[tuple[str, str], Mirror] = {}  # of blobs, by "data" or "diff" and name; the session has those of parameters
         self.hooks: dict[str, list[Hook]] = {"before_forward": [], "after_forward": [], "before_backward": [], "after_backward": []}
-        self.reach = len(network.graph.nodes)  # up to which layer the present compiled has run
+        self.reach = len(network.graph.nodes)  # the last layer that the present compiled net has run
         self._gradients: dict[Parameter, Ref] = {}
         self.names = Names(network.graph)
 
@@ -97,7 +98,7 @@ class Engine:
     # -- Refs --------------------------------------------------------------------------------------------------------
 
     def current(self) -> CompiledNet:
-        """The bound compiled for the present shapes and options. Raises Error on a closed net."""
+        """Return the bound compiled net for the present shapes and options. Raises Error on a closed net."""
         self.check_open()
         if self.shapes:
             self.reshape()
@@ -108,10 +109,12 @@ class Engine:
         return self.compiled
 
     def refs(self, name: str, what: What) -> tuple[Ref | None, Ref | None]:
-        """Where to read and where to write a blob's data or diff; None: the net has no such diff. Raises Error for recycled memory.
+        """Return the Refs to read and to write a blob's data or diff; None: the net has no such diff.
 
-        What whole passes run reads the last value of a name that layers work on in place, and writes the first (of a diff the other way round). What can run
-        layer by layer reads and writes the value of the layer that was run last, as if all were one buffer, which in Caffe they are.
+        If in-place layers work on a blob, several Refs have its name. A recording for whole passes reads the last one
+        and writes the first one; for a diff, the reverse. A recording that runs layer by layer (`apart`) reads and
+        writes the value of the layer that ran last. In Caffe all these values share one buffer.
+        Raises Error if the blob's memory is recycled.
         """
         if what == "data" and self.shown is not None and (output := self.shown.recording.data[name]).root in self.shown.commands.outputs.offsets:
             return output, output
@@ -123,21 +126,21 @@ class Engine:
             first = last = self._present(name, what)
         source, target = last if last is not None else first, first if first is not None else last
         if source is not None and not source.persistent and what == "diff" and target is not None and target.persistent:
-            source = target  # of an output that is not kept: what the user sets
+            source = target  # an output that is not kept: the diff that the user sets
         if source is not None and not source.persistent:
-            raise Error(f"the memory of blob '{name}' is used again by other blobs", fix=f"Net(..., keep=['{name}'])")
+            raise Error(f"the memory of blob '{name}' is reused by other blobs", fix=f"Net(..., keep=['{name}'])")
         return source, target
 
     def readable(self, name: str) -> bool:
-        """Whether the diff of a blob has memory that no other blob uses, or does not exist (then it is zero)."""
+        """Return whether the diff of a blob has memory that no other blob uses, or does not exist (then it is zero)."""
         assert self.compiled is not None
         ref = self.compiled.recording.first_diff[name]
         return ref is None or ref.persistent
 
     def gradient(self, parameter: Parameter) -> Ref | None:
-        """Where the gradient of a parameter is; None: the net computes none."""
+        """Return the Ref of the gradient of a parameter; None: the net computes no gradient."""
         group = self.network.group
-        if not parameter.propagate or parameter not in group.params:  # a TEST net of a solver computes none for what it shares
+        if not parameter.propagate or parameter not in group.params:  # a TEST net of a solver computes none for shared parameters
             return None
         if parameter not in self._gradients:
             self._gradients[parameter] = group.held.view(parameter.shape, group.offsets[group.params.index(parameter)])
@@ -154,14 +157,14 @@ class Engine:
         return (self.shown if shown and self.shown is not None else self.compiled or self.current()).commands
 
     def is_fed(self, name: str) -> bool:
-        """Whether a blob gets its shape from outside: the top of an Input or data layer."""
+        """Return whether a blob is the top of an Input or data layer, so that its shape comes from outside the net."""
         blob = self.network.graph.first[name]
         return blob.producer is None or not blob.producer.bottoms
 
     # -- arrays of scripts -------------------------------------------------------------------------------------------
 
     def before(self) -> CompiledNet:
-        """Bring what scripts wrote to the device; `after` must follow."""
+        """Send the values that scripts wrote to the device. A call of `after` must follow."""
         compiled = self.current()
         session = self.session
         touched, session.touched = session.touched, []
@@ -178,13 +181,13 @@ class Engine:
 
     @contextlib.contextmanager
     def changing(self) -> Iterator[None]:
-        """Something outside a run changes values: arrays that scripts hold are written before and refreshed after."""
+        """Context of code that changes values outside a run. Scripts' arrays are sent before it and refreshed after it."""
         self.before()
         yield
         self.after()
 
     def forget_arrays(self) -> None:
-        """Let go of the arrays of blobs that have another shape now."""
+        """Drop the mirrors of blobs whose shape has changed."""
         shapes = {name: blob.shape for name, blob in self.network.graph.blobs.items()}
         gone = {mirror for (_, name), mirror in self.mirrors.items() if mirror.shape != shapes[name]}
         if gone:
@@ -193,14 +196,14 @@ class Engine:
             self.session.watched = [mirror for mirror in self.session.watched if mirror not in gone]
 
     def reshape(self) -> None:
-        """Carry the shapes that were asked for through the net."""
+        """Infer all shapes from the requested ones."""
         shapes, self.shapes = self.shapes, {}
         self.network.reshape(shapes)
         self.forget_arrays()
         self.compiled = None
 
     def move(self, lease: Lease) -> None:
-        """Go on in another session, which has adopted the buffers of this one; command_lists are made anew."""
+        """Continue in another session, which has adopted the buffers of this one. Command lists are built again."""
         self.network.move_to(lease.session)
         self.compiled = None
         self.lease.engines.discard(self)
@@ -210,7 +213,7 @@ class Engine:
     # -- running -----------------------------------------------------------------------------------------------------
 
     def _stops(self, first: int, last: int, *kinds: str) -> list[tuple[int, int]]:
-        """The parts of a run: all at once, or layer by layer where somebody waits for each."""
+        """Return the layer ranges of a run: one range, or one per layer if a hook is called for each."""
         if not any(self.hooks[kind] for kind in kinds):
             return [(first, last)]
         step = 1 if first <= last else -1
@@ -221,7 +224,7 @@ class Engine:
             hook(index)
 
     def forward(self, first: int, last: int) -> None:
-        """Run the layers from index `first` to `last`. Raises Error where the values that it begins with are not kept."""
+        """Run the layers from index `first` to `last`. Raises Error if an input of the first layers is not kept."""
         network, nodes = self.network, self.network.graph.nodes
         if first or last < len(nodes) - 1 or self._layerwise("before_forward", "after_forward"):
             self._check_start(first, last)
@@ -253,7 +256,7 @@ class Engine:
         compiled = self.current()
         if compiled.recording.forward_ranges:
             compiled = self.network.run(compiled, compiled.recording.forward_ranges[begin][0], lambda recording: recording.forward_ranges[end][1])
-        if compiled is not self.compiled:  # of other shapes, which were measured
+        if compiled is not self.compiled:  # a measured extent changed the shapes
             self.forget_arrays()
             self.compiled, self._state = compiled, (self.options, self.network.inferences)
         if self.options.apart:
@@ -265,16 +268,20 @@ class Engine:
         self.network.advance()
 
     def backward(self, first: int, last: int) -> None:
-        """Run backward from layer index `first` down to `last`, with what the last forward left. Raises Error where that is gone."""
+        """Run backward from layer index `first` down to `last`, on the values of the last forward pass.
+
+        Raises Error if these values are no longer in memory.
+        """
         nodes = self.network.graph.nodes
         if not self.options.backward:
             self.switch(backward=True)
         compiled = self.current()
         arena = compiled.commands.arena
         if compiled.plan.slabs and (arena.commands is not compiled.commands or self.reach < first):
-            fact = "what backward needs of forward is not in memory: forward has not run, or another pass used the memory since"
+            fact = "the values that backward needs of forward are not in memory: forward has not run, or another pass reused the memory"
             raise Error(fact, fix="run forward directly before backward")
-        again = bool(compiled.plan.slabs) and arena.reached != compiled.recording.forward_end  # what backward reads may be overwritten by the first backward
+        # A first backward pass may have overwritten values that backward reads.
+        again = bool(compiled.plan.slabs) and arena.reached != compiled.recording.forward_end
         if first < len(nodes) - 1 or last > 0 or again or self._layerwise("before_backward", "after_backward"):
             self._check_diffs(first, last)
             self.switch(apart=True)
@@ -292,7 +299,7 @@ class Engine:
             self._call("after_backward", end)
 
     def loss(self, first: int, last: int) -> float:
-        """Sum of what the layers from index `first` to `last` add to the loss, as of the last run."""
+        """Return the part of the last run's loss that comes from the layers with index `first` to `last`."""
         assert self.compiled is not None
         layers = [index for index, node in enumerate(self.network.graph.nodes) for top in node.tops if top.loss_weight]
         losses = zip(layers, self.compiled.recording.losses)
@@ -301,11 +308,14 @@ class Engine:
     # -- parts of a net ----------------------------------------------------------------------------------------------
 
     def _layerwise(self, *kinds: str) -> bool:
-        """Whether somebody looks between the layers."""
+        """Return whether a hook is called between the layers."""
         return any(self.hooks[kind] for kind in kinds)
 
     def _enter(self, what: What, index: int, carry: bool) -> None:
-        """Before layer `index` runs: what names that layers work on in place hold becomes, with `carry`, the value that this layer reads."""
+        """Before layer `index` runs, make the names of in-place blobs refer to the values that this layer reads.
+
+        With `carry`, copy the values that the names referred to before.
+        """
         if not self.options.apart:
             return
         blobs = self.current().recording.blobs
@@ -315,23 +325,23 @@ class Engine:
                 self.write(target, self.read(source))
 
     def _check_start(self, first: int, last: int) -> None:
-        """A run that begins inside the net needs the values that earlier layers left."""
+        """Raise Error if a run that starts inside the net needs a blob of an earlier layer that is not kept."""
         nodes = self.network.graph.nodes
         inside = {top for node in nodes[first : last + 1] for top in node.tops}
         for node in nodes[first : last + 1] if first else ():
             for blob in node.bottoms:
                 if blob not in inside and not self._keeps(blob) and blob not in self.network.graph.inputs:
-                    raise Error(f"layer '{node.name}' needs blob '{blob.name}', whose memory is used again", fix=f"Net(..., keep=['{blob.name}'])")
+                    raise Error(f"layer '{node.name}' needs blob '{blob.name}', whose memory other blobs reuse", fix=f"Net(..., keep=['{blob.name}'])")
 
     def _check_diffs(self, first: int, last: int) -> None:
-        """A backward run that begins inside the net needs the diffs that later layers or the script left."""
+        """Raise Error if a backward run that starts inside the net needs a diff of a later layer that is not kept."""
         outputs = self.network.graph.outputs
         for index, node in reversed(list(enumerate(self.network.graph.nodes[last : first + 1], last))):
             for blob in node.tops if node.backward else ():
                 reader = blob.consumer
                 later = reader is not None and reader.backward and reader not in self.network.graph.nodes[index + 1 : first + 1]
                 if later and not self._keeps(blob) and blob not in outputs:
-                    fact = f"backward of layer '{node.name}' needs the diff of blob '{blob.name}', whose memory is used again"
+                    fact = f"backward of layer '{node.name}' needs the diff of blob '{blob.name}', whose memory other blobs reuse"
                     raise Error(fact, fix=f"Net(..., keep=['{blob.name}'])")
 
     def _keeps(self, blob: Blob) -> bool:
@@ -340,9 +350,11 @@ class Engine:
         return self.options.keeps(blob.name)
 
     def switch(self, backward: bool = False, apart: bool = False, anew: bool = False) -> None:
-        """Go on with another recording of the net, with all values as the last forward pass left them (which it repeats) and the diffs as they are.
+        """Switch to another recording of the net; data and diffs keep their values.
 
-        Where it cannot be repeated, raises Error, or with `anew` does without: then forward begins at the first layer.
+        The method repeats the last forward pass in the new recording, because its memory is laid out differently.
+        If the pass cannot be repeated, the method raises Error. With `anew` it does not repeat such a pass, because the
+        caller runs forward from the first layer.
         """
         options = replace(self.options, backward=self.options.backward or backward, apart=self.options.apart or apart)
         if options == self.options:
@@ -364,7 +376,7 @@ class Engine:
         except Error as error:
             self.options = before
             if apart:
-                raise Error(f"to run a part of the net, every blob needs memory of its own: {error.fact}", place=error.place, fix=error.fix) from error
+                raise Error(f"to run a part of the net, every blob needs its own memory: {error.fact}", place=error.place, fix=error.fix) from error
             raise
         self.reach = len(graph.nodes)
         if ran and not (anew and self._once()):
@@ -381,23 +393,23 @@ class Engine:
                 self.write(ref, value)
 
     def _present(self, name: str, what: What) -> Ref | None:
-        """The memory that a name stands for."""
+        """Return the Ref that a name refers to at present."""
         blob = self.names.now[what].get(name) or self.network.graph.blobs[name]
         return self.current().recording.blobs[blob][what == "diff"]
 
     def together(self, shown: CompiledNet | None = None) -> None:
-        """Go on with the recording of whole passes, which a solver has run, or with one of its own."""
+        """Return to the recording for whole passes. `shown` is the compiled net that a solver ran; scripts see its outputs."""
         self.shown = shown
         if self.options.apart:
             self.options, self.compiled = replace(self.options, apart=False), None
 
     def _repeat(self) -> None:
-        """Run the last forward pass once more, with the same batch and dice; running statistics advance but once."""
+        """Repeat the last forward pass with the same batch and random numbers. Running statistics do not advance again."""
         network = self.network
         once = self._once()
         if once:
             self.reach = -1
-            raise Error(f"layer '{once}' makes other values each time, so that forward cannot be repeated for another kind of run", fix="run forward again")
+            raise Error(f"layer '{once}' gives different values each time, so forward cannot be repeated with other options", fix="run forward again")
         if network.sources:
             network.start_prefetch()
             network.seek({name: max(batch - 1, 0) for name, batch in network.cursor.items()})
@@ -412,13 +424,13 @@ class Engine:
             self._next_batch()
 
     def _once(self) -> str:
-        """The name of a layer that makes other values when it runs again: from Python, or from a state of its own."""
+        """Return the name of a layer that gives other values when it runs again (a Python source, or a layer with state), or ''."""
         schedule = self.current().recording.schedule
         states = (launch.layer for launch in schedule for ref in launch.writes if ref.root.role is Role.STATE)
         return next(states, "") or next((node.name for node in self.network.graph.nodes if node.type == "Python" and not node.bottoms), "")
 
     def close(self) -> None:
-        """Stop reading data and free what the net has on the device; with the last net of a session all of it."""
+        """Stop reading data and free the net's memory on the device. The last net of a session frees all its buffers."""
         self.closed = True
         self.network.close()
         session, mine = self.session, set(self.mirrors.values())

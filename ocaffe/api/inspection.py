@@ -16,7 +16,7 @@ def plan_of(engine: Engine) -> NetPlan:
 
 
 def profile(engine: Engine, iterations: int, backward: bool) -> NetProfile:
-    """`net.profile()`: whole passes, with layers merged as if nobody looked. Data layers go on by the batches that it takes."""
+    """`net.profile()`: time whole passes. Hooks are off, so layers are fused as usual. Data layers advance by the batches used."""
     nodes = engine.network.graph.nodes
 
     def passes(count: int) -> None:

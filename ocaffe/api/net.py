@@ -1,6 +1,7 @@
-"""`Net` as pycaffe users know it (CAFFE.md §4), on planned memory.
+"""`Net` with pycaffe's interface, on planned memory.
 
-All blobs are kept readable unless `keep` names fewer; that costs memory (`keep=[]` plans all of it).
+All blobs stay readable by default, which takes memory. `keep` restricts this to named blobs; `keep=[]` allows the
+planner to reuse all memory.
 """
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ Arrays: TypeAlias = "dict[str, np.ndarray]"
 
 
 class NetLayer(NamedTuple):
-    """A layer of a net: its name, its Caffe type, and its parameters."""
+    """A layer of a net: name, Caffe type and parameters."""
 
     name: str
     type: str
@@ -44,15 +45,20 @@ class NetLayer(NamedTuple):
 class Net:
     """A network of one phase: `Net(file, phase, level=0, stages=None, weights=None)`, or the older `Net(file, weights, phase)`.
 
-    `network_file` is a prototxt, or a NetParameter message; `weights` a .caffemodel or .caffemodel.h5. `keep` names the blobs that stay readable (default:
-    all); `device` is a device spec such as '0:0' or 'cpu' (default: what set_mode_cpu, set_mode_gpu and set_device say). `memory_limit`: bytes on the
-    device that the net must do with; what is kept counts, so name in `keep` what you read. Raises Error where a file is wrong; a limit that cannot be kept
-    is told by the first run or `plan()`, for shapes may still change.
+    `network_file` is a prototxt or a NetParameter message. `weights` is a .caffemodel or .caffemodel.h5 file. `keep` names
+    the blobs that stay readable (default: all). `device` is a device spec such as '0:0' or 'cpu'; the default is the device
+    of set_mode_cpu, set_mode_gpu and set_device. `memory_limit` is the number of bytes that the net may use on the device.
+    Kept blobs count towards it, so name only the blobs that you read.
 
-    Attributes: `name`, that of the prototxt; `blobs`, {name: Blob}; `params`, {layer: its Blobs}, weights first; `layers`, a list of (name, type, blobs),
-    and `layer_dict`; `inputs` and `outputs`, names of blobs; `top_names` and `bottom_names`, {layer: names of blobs}.
+    Raises Error if a file is wrong. If the net does not fit in the limit, the first run or `plan()` raises Error, because
+    shapes can change before.
 
-    Use it as a context manager, or drop it: its memory is free at once. A net is for one thread at a time; several threads may have one each.
+    Attributes: `name`, from the prototxt; `blobs`, {name: Blob}; `params`, {layer: its Blobs}, weights first; `layers`, a
+    list of (name, type, blobs); `layer_dict`, {name: layer}; `inputs` and `outputs`, names of blobs; `top_names` and
+    `bottom_names`, {layer: names of blobs}.
+
+    Use the net as a context manager, or drop it: both free its memory at once. Only one thread at a time may use a net, but
+    each thread can have its own.
     """
 
     def __init__(
@@ -94,7 +100,7 @@ class Net:
 
     @classmethod
     def _of(cls, network: Network, lease: Lease, options: NetOptions) -> Net:
-        """The API of a net that a solver runs, with these options."""
+        """Return the Net of a network that a solver runs with these options."""
         self = cls.__new__(cls)
         self._attach(Engine(network, lease, options))
         return self
@@ -114,7 +120,7 @@ class Net:
         self._layer_names = [node.name for node in graph.nodes]
         self._blob_names = list(graph.blobs)
 
-    # -- what it is made of ------------------------------------------------------------------------------------------
+    # -- structure ---------------------------------------------------------------------------------------------------
 
     @property
     def _network(self) -> Network:
@@ -127,7 +133,7 @@ class Net:
 
     @property
     def blob_loss_weights(self) -> OrderedDict[str, float]:
-        """How much each blob counts in the loss; 0 for most."""
+        """Loss weight of each blob; 0 for most."""
         return OrderedDict((name, blob.loss_weight) for name, blob in self._network.graph.blobs.items())
 
     @property
@@ -165,10 +171,11 @@ class Net:
     # -- running -----------------------------------------------------------------------------------------------------
 
     def forward(self, blobs: Sequence[str] | None = None, start: str | None = None, end: str | None = None, **inputs: Any) -> Arrays:
-        """Run from layer `start` to layer `end` (names, inclusive; default: all), after inputs given by keyword were set.
+        """Set the inputs given by keyword, then run from layer `start` to layer `end` (names, inclusive; default: all).
 
-        A part of the net is run layer by layer, and from then on so is everything: slower, and every blob has memory of its own.
-        Returns {name: array} of the outputs (of `end`'s tops) and of `blobs`. Raises Error for unknown names and inputs of another shape.
+        After a call with `start` or `end`, the net always runs layer by layer. This is slower, and every blob has its own memory.
+        Returns {name: array} of the outputs and of `blobs`; with `end`, of the tops of that layer in place of the outputs.
+        Raises Error for unknown names and for inputs of another shape.
         """
         for name, value in inputs.items():
             if name not in self.inputs:
@@ -182,10 +189,11 @@ class Net:
         return {name: self.blobs[name].data for name in [*names, *(blobs or ())]}
 
     def backward(self, diffs: Sequence[str] | None = None, start: str | None = None, end: str | None = None, **top_diffs: Any) -> Arrays:
-        """Run backward from layer `start` to layer `end` (names, inclusive; default: all), after diffs of outputs given by keyword were set.
+        """Set the diffs of outputs given by keyword, then run backward from layer `start` to layer `end` (names, inclusive; default: all).
 
-        Adds to the diffs of parameters (clear_param_diffs). Returns {name: array} of the diffs of the inputs (of `end`'s bottoms) and of `diffs`.
-        Raises Error where what it begins with or is asked for is not kept, or where another net of a solver ran since forward.
+        Backward adds to the diffs of parameters; `clear_param_diffs` zeroes them. Returns {name: array} of the diffs of the
+        inputs and of `diffs`; with `end`, of the bottoms of that layer in place of the inputs.
+        Raises Error if a blob that the run reads or returns is not kept, or if another net of the solver ran since forward.
         """
         self._check_blobs([*top_diffs, *(diffs or ())])
         asked = [*(self.bottom_names[self._layer_names[self._index(end)]] if end else ()), *(diffs or ())]
@@ -200,7 +208,7 @@ class Net:
         return {name: self.blobs[name].diff for name in [*names, *asked]}
 
     def _assign(self, what: str, name: str, value: Any) -> None:
-        """Set a whole blob. numpy would repeat one row over the batch: such a mistake is told."""
+        """Set a whole blob. Raises Error for one row in place of a batch, which numpy would repeat over the batch."""
         value = np.asarray(value, np.float32)
         shape = self.blobs[name].shape
         if value.shape[:1] != shape[:1] and value.size != 1:
@@ -211,7 +219,7 @@ class Net:
             raise Error(f"{what} for '{name}' is {shape_text(value.shape)}, the blob {shape_text(shape)}", fix="give an array of the blob's shape") from None
 
     def _forward(self, start: int, end: int) -> float:
-        """Layers by index, inclusive; returns their loss."""
+        """Run layers by index, inclusive, and return their loss."""
         self._engine.forward(start, end)
         return self._engine.loss(start, end)
 
@@ -219,18 +227,21 @@ class Net:
         self._engine.backward(start, end)
 
     def _batch(self, blobs: dict[str, Any]) -> Iterator[Arrays]:
-        """Arrays of any number of rows in batches of the net; the last one is filled up with zeros."""
+        """Yield arrays of any number of rows in batches of the net. Zeros pad the last batch."""
         return (chunk for chunk, _ in batches(blobs, self._batch_size(blobs)))
 
     def _batch_size(self, blobs: dict[str, Any]) -> int:
         return min((self.blobs[name].shape[0] for name in blobs), default=1)
 
     def forward_all(self, blobs: Sequence[str] | None = None, **inputs: Any) -> Arrays:
-        """`forward` over inputs of any number of rows, in batches of the net: {name: array of as many rows}. Raises Error if the inputs do not match."""
+        """Run `forward` on inputs of any number of rows, in batches of the net. Return {name: array with as many rows}.
+
+        Raises Error if the inputs differ in their number of rows.
+        """
         return self._all(blobs, None, inputs)[0]
 
     def forward_backward_all(self, blobs: Sequence[str] | None = None, diffs: Sequence[str] | None = None, **arrays: Any) -> tuple[Arrays, Arrays]:
-        """`forward` and `backward` over inputs and diffs of outputs of any number of rows: the arrays of both, one row for each."""
+        """Run `forward` and `backward` on inputs and diffs of outputs of any number of rows. Return the arrays of both."""
         return self._all(blobs, diffs or (), arrays)
 
     def _all(self, blobs: Sequence[str] | None, diffs: Sequence[str] | None, arrays: dict[str, Any]) -> tuple[Arrays, Arrays]:
@@ -248,11 +259,11 @@ class Net:
         return out, back
 
     def before_forward(self, hook: Hook) -> None:
-        """Call `hook(layer index)` before each layer runs forward; layers then run one by one, as for `forward(start=...)`."""
+        """Call `hook(layer index)` before each layer runs forward. The net then runs layer by layer, as with `forward(start=...)`."""
         self._engine.hooks["before_forward"].append(hook)
 
     def after_forward(self, hook: Hook) -> None:
-        """Call `hook(layer index)` after each layer ran forward; its blobs can be read and changed."""
+        """Call `hook(layer index)` after each layer ran forward. The hook can read and change the layer's blobs."""
         self._engine.hooks["after_forward"].append(hook)
 
     def before_backward(self, hook: Hook) -> None:
@@ -264,7 +275,10 @@ class Net:
         self._engine.hooks["after_backward"].append(hook)
 
     def reshape(self) -> None:
-        """Carry new input shapes (`net.blobs['data'].reshape(...)`) through the net. Raises Error where a layer cannot have them; then nothing changes."""
+        """Infer all shapes from new input shapes (`net.blobs['data'].reshape(...)`).
+
+        Raises Error if a layer cannot have such a shape; the net then stays as it was.
+        """
         self._engine.reshape()
 
     def clear_param_diffs(self) -> None:
@@ -275,7 +289,8 @@ class Net:
     def set_input_arrays(self, data: Any, labels: Any = None, layer: str | None = None) -> None:
         """Feed a MemoryData layer (the first one, or `layer`): `data` is n x channels x height x width, `labels` n values (None: zeros).
 
-        The next forward pass begins with the first rows. The arrays are copied: after a change call this again. Raises Error for other shapes.
+        The next forward pass starts with the first rows. The arrays are copied, so call this again after changing them.
+        Raises Error for other shapes.
         """
         nodes = [node for node in self._network.graph.nodes if isinstance(node.layer, MemoryData) and layer in (None, node.name)]
         if not nodes:
@@ -295,7 +310,10 @@ class Net:
             self._network.copy_weights(read_weights(file), file)
 
     def share_with(self, other: Net) -> None:
-        """Use the parameters of `other`'s layers of the same names, from now on the same memory; diffs stay apart. Raises Error for other shapes."""
+        """Share the parameters of `other`'s layers of the same names, in the same memory. Diffs stay separate.
+
+        Raises Error for other shapes.
+        """
         share(self._engine, other._engine)
 
     def save(self, file: str) -> None:
@@ -304,7 +322,7 @@ class Net:
             write_weights(file, self._network.graph.message, DeviceBlobs(self._network))
 
     def save_hdf5(self, file: str, write_diff: bool = False) -> None:
-        """Write a .caffemodel.h5 that Caffe reads; with the gradients if `write_diff`."""
+        """Write a .caffemodel.h5 that Caffe reads, including the gradients if `write_diff`."""
         from ocaffe.model.hdf5 import write_weights_hdf5  # h5py takes 0.1 s to import
 
         with self._engine.changing():
@@ -312,33 +330,38 @@ class Net:
             write_weights_hdf5(file, self._network.graph.message, DeviceBlobs(self._network, owners_only=True), diffs)
 
     def load_hdf5(self, file: str) -> None:
-        """The same as copy_from, which tells the formats apart."""
+        """Same as copy_from, which detects the format."""
         self.copy_from(file)
 
     # -- beyond pycaffe ----------------------------------------------------------------------------------------------
 
     def pinned(self, name: str) -> np.ndarray:
-        """Zeros of the shape of blob `name` in memory that the device copies fastest: fill it, then `forward(data=array)`, time after time.
+        """Return an array of zeros with the shape of blob `name`, in memory that the device copies fastest.
 
-        An ordinary array where the device works in the host's memory. It lives as long as you hold it, even after close(). Raises Error for unknown names.
+        Fill it and call `forward(data=array)`, as often as needed. If the device uses the host's memory, it is an ordinary
+        array. It stays valid while you hold it, even after close(). Raises Error for unknown names.
         """
         self._check_blobs([name])
         self._engine.check_open()
         return pinned(self._engine.session.device, self.blobs[name].shape, np.float32)
 
     def plan(self) -> NetPlan:
-        """What the net takes on its device, in bytes; `print(net.plan())` shows it."""
+        """Return the memory that the net takes on its device, in bytes; `print(net.plan())` shows it."""
         return plan_of(self._engine)
 
     def profile(self, iterations: int = 10, backward: bool | None = None) -> NetProfile:
-        """Milliseconds of each layer and of each launch on the device, medians of `iterations` passes; `backward`: too (default: in the phase TRAIN).
+        """Measure each layer and each launch on the device: milliseconds, as medians of `iterations` passes.
 
-        `print` shows them by layer; `launches` has GFLOP/s, GB/s and the share of the device's measured `peaks` of each launch. Raises Error for no iteration.
+        `backward` includes the backward pass (default: if the phase is TRAIN). `print` shows the times by layer. `launches`
+        has GFLOP/s, GB/s and the share of the device's measured `peaks` of each launch. Raises Error if `iterations` is below 1.
         """
         return profile(self._engine, iterations, self.phase == proto.TRAIN if backward is None else backward)
 
     def close(self) -> None:
-        """Stop the threads that read data and free the memory on the device; the net is of no use then. Arrays that scripts hold stay as they are."""
+        """Stop the threads that read data and free the memory on the device. The net cannot be used afterwards.
+
+        Arrays that scripts hold keep their values.
+        """
         if self._engine.fixed:
             self._network.close()
         else:
@@ -359,7 +382,10 @@ class _Arguments(NamedTuple):
 
 
 def _arguments(args: Sequence[Any], phase: int | None, level: int, stages: Sequence[str] | None, weights: str | None) -> _Arguments:
-    """Positional arguments of both constructors: (phase, level, stages, weights), or (weights, phase). Raises Error for others."""
+    """Parse the positional arguments of both constructors: (phase, level, stages, weights), or (weights, phase).
+
+    Raises Error for other arguments.
+    """
     rest = list(args)
     takes: list[tuple[str, Callable[[Any], bool]]] = [
         ("phase", lambda value: isinstance(value, (int, np.integer))), ("level", lambda value: isinstance(value, (int, np.integer))),
@@ -381,14 +407,14 @@ def _arguments(args: Sequence[Any], phase: int | None, level: int, stages: Seque
 
 
 def kept_names(keep: Iterable[str] | None) -> frozenset[str]:
-    """The choice that an argument `keep` means. Raises Error for a single text, whose letters would be taken for names."""
+    """Return the set of blob names for an argument `keep`. Raises Error for a single string: its letters would become names."""
     if isinstance(keep, str):
         raise Error(f"keep is the text '{keep}'", fix=f"a list of names: keep=['{keep}']")
     return ALL if keep is None else frozenset(keep)
 
 
 def whole_bytes(limit: Any) -> int | None:
-    """An argument `memory_limit`. Raises Error for what is no number of bytes."""
+    """Return an argument `memory_limit` as int. Raises Error for anything but a positive integer."""
     if limit is not None and not (isinstance(limit, (int, np.integer)) and limit > 0):
         raise Error(f"memory_limit is {limit!r}", fix="a number of bytes, such as 512 * 2**20")
     return None if limit is None else int(limit)

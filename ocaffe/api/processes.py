@@ -1,4 +1,4 @@
-"""The names by which pycaffe's train.py divides the work over GPUs. ocaffe trains on one device, so one process is all there is."""
+"""pycaffe's names for training on several GPUs, as its train.py uses them. ocaffe trains on one device in one process."""
 from __future__ import annotations
 
 from typing import Any
@@ -12,7 +12,7 @@ def _one(what: str, value: int, only: int) -> None:
 
 
 def solver_count() -> int:
-    """How many solvers work together: 1."""
+    """Return the number of solvers that train together: 1."""
     return 1
 
 
@@ -22,7 +22,7 @@ def set_solver_count(count: int) -> None:
 
 
 def solver_rank() -> int:
-    """Which of the solvers this process is: 0."""
+    """Return the rank of this process's solver: 0."""
     return 0
 
 
@@ -32,27 +32,27 @@ def set_solver_rank(rank: int) -> None:
 
 
 def set_multiprocess(several: bool) -> None:
-    """Nothing has to be divided, so either is right."""
+    """Do nothing: there is one process."""
 
 
 def has_nccl() -> bool:
-    """Whether gradients can be exchanged between GPUs: no."""
+    """Return whether gradients can be exchanged between GPUs: False."""
     return False
 
 
 class NCCL:
-    """Exchanges gradients between the solvers of several processes; of one solver there is nothing to exchange, so a script for many runs with one."""
+    """Stand-in for pycaffe's NCCL class. With one solver there are no gradients to exchange, so its methods do nothing."""
 
     def __init__(self, solver: Any, uid: str) -> None:
         self.solver, self.uid = solver, uid
 
     @staticmethod
     def new_uid() -> str:
-        """What the processes find each other by."""
+        """Return an identifier of the group of processes."""
         return "one process"
 
     def bcast(self) -> None:
-        """Give every process the weights of the first."""
+        """Send the weights of the first process to all others: none here."""
 
     def on_start(self) -> None:
         """For `solver.add_callback(nccl)`."""

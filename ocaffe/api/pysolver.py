@@ -1,4 +1,4 @@
-"""`get_solver` and the solver classes of pycaffe (CAFFE.md §4) on the same engine as `ocaffe train`."""
+"""`get_solver` and the solver classes of pycaffe, on the same engine as `ocaffe train`."""
 from __future__ import annotations
 
 import copy
@@ -22,11 +22,12 @@ from ocaffe.solver.solver import Solver as Training
 class Solver:
     """A solver from a prototxt or a SolverParameter message: `net`, `test_nets`, `iter`, `lr`, `param`, `step(n)`, `solve()`, `snapshot()`, `restore(file)`.
 
-    All blobs stay readable unless `keep` names fewer; `keep=[]` plans memory as `ocaffe train` does, within `memory_limit` bytes if given. `device` as for
-    Net. The log is quiet unless init_log() was called or GLOG_minloglevel is set. Raises Error where a file is wrong.
+    All blobs stay readable unless `keep` names fewer. `keep=[]` plans memory as `ocaffe train` does, within `memory_limit`
+    bytes if given. `device` is the same as for Net. The log is quiet unless init_log() was called or GLOG_minloglevel is set.
+    Raises Error if a file is wrong.
     """
 
-    rule: ClassVar[str] = ""  # the type of solver; empty: what the file says
+    rule: ClassVar[str] = ""  # the type of solver; empty: the type in the file
 
     def __init__(
         self,
@@ -58,25 +59,25 @@ class Solver:
 
     @property
     def iter(self) -> int:
-        """Iterations done."""
+        """Number of iterations done."""
         return self._solver.iter
 
     @property
     def param(self) -> Any:
-        """The SolverParameter; base_lr, max_iter and display may be changed while it trains."""
+        """The SolverParameter. base_lr, max_iter and display may be changed during training."""
         return self._solver.param
 
     @property
     def lr(self) -> float:
-        """The rate of the present iteration."""
-        return float(copy.copy(self._solver.rate)(self._solver.iter)[0])  # a copy: asking must not advance multistep
+        """The learning rate of the present iteration."""
+        return float(copy.copy(self._solver.rate)(self._solver.iter)[0])  # a copy, because a call advances the state of multistep
 
     def step(self, iterations: int) -> None:
-        """Train for some iterations; what was written into parameters before is used."""
+        """Train for `iterations` iterations. Values that the script wrote into parameters before are used."""
         self._run(lambda: self._solver.step(int(iterations)))
 
     def solve(self, resume: str | None = None) -> None:
-        """Train to max_iter, from a .solverstate if given, with the tests and snapshots that the prototxt asks for."""
+        """Train to max_iter, with the tests and snapshots of the prototxt. `resume`: a .solverstate to start from."""
         if resume:
             self.restore(resume)
         self._run(self._solver.solve)
@@ -90,19 +91,19 @@ class Solver:
             self.net._engine.after()
 
     def _enter(self) -> None:
-        """What scripts wrote is on the device, and whole passes are run."""
+        """Send the values that scripts wrote to the device, and switch to recordings of whole passes."""
         if self._solver.session.touched:
             self.net._engine.before()
         self._show()
 
     def _show(self) -> None:
-        """What scripts see of blobs is what the solver runs."""
+        """Make blobs show the values of the compiled nets that the solver runs."""
         for net in self.test_nets:
             net._engine.together()
         self.net._engine.together(self._solver._pass_variant(self._solver.param.iter_size - 1))
 
     def snapshot(self) -> None:
-        """Write weights and state, with what scripts wrote into them."""
+        """Write weights and state, including values that scripts wrote."""
         with self.net._engine.changing():
             self._solver.snapshot()
 
@@ -112,32 +113,36 @@ class Solver:
             self._solver.restore(file)
 
     def apply_update(self) -> None:
-        """Update the parameters from their diffs, without forward or backward; `iter` stays."""
+        """Update the parameters from their diffs, without forward or backward. `iter` does not change."""
         self._run(self._solver.apply_update)
 
     def share_weights(self, net: Net) -> None:
-        """Give `net` this solver's parameters for the layers of the same names: it sees every update. Raises Error for other shapes."""
+        """Share this solver's parameters with the layers of the same names in `net`, which then sees every update.
+
+        Raises Error for other shapes.
+        """
         net.share_with(self.net)
 
     def add_callback(self, on_start: Any, on_gradients_ready: Callable[[], object] | None = None) -> None:
-        """Call `on_start()` before each iteration and `on_gradients_ready()` before each update; or those methods of one object.
+        """Call `on_start()` before each iteration and `on_gradients_ready()` before each update.
 
-        Both may read and change parameters, their diffs and blobs. Raises Error for a solver with keep=[], which holds no gradients.
+        A single argument is an object with these two methods. Both may read and change parameters, their diffs and blobs.
+        Raises Error for a solver with keep=[], which does not store gradients.
         """
         if not self._solver.network.options.keep:
-            raise Error("a solver with keep=[] updates while it goes backward and holds no gradients", fix="leave keep away, or name a blob")
+            raise Error("a solver with keep=[] updates the parameters during backward and stores no gradients", fix="leave keep away, or name a blob")
         start, ready = (on_start.on_start, on_start.on_gradients_ready) if on_gradients_ready is None else (on_start, on_gradients_ready)
         self._callbacks.append((start, ready))
 
     def _call(self, which: int) -> None:
-        """What a callback writes is used at once, what it reads is fresh."""
+        """Call the callbacks. Refresh the arrays before each one, and send the values that it wrote after it."""
         for callback in self._callbacks:
             self.net._engine.after()
             callback[which]()
             self._enter()
 
     def loss_history(self) -> np.ndarray:
-        """The losses in the smoothing window."""
+        """Return the losses in the smoothing window."""
         return np.array(self._solver.losses.window, np.float32)
 
     def close(self) -> None:
@@ -153,7 +158,7 @@ class Solver:
 
 
 class SGDSolver(Solver):
-    """Stochastic gradient descent with momentum, whatever type the file names; see Solver."""
+    """Stochastic gradient descent with momentum, regardless of the type in the file; see Solver."""
 
     rule = "SGD"
 
@@ -192,6 +197,6 @@ SOLVERS = {cls.rule: cls for cls in (SGDSolver, NesterovSolver, AdaGradSolver, R
 
 
 def get_solver(file: str | Any, **options: Any) -> Solver:
-    """The solver of a prototxt, of the class that its `type` names; `options` as for Solver. Raises Error."""
+    """Return the solver of a prototxt, of the class that its `type` names. `options` are those of Solver. Raises Error."""
     param = upgrade_solver(read_solver(file)) if isinstance(file, str) or hasattr(file, "__fspath__") else upgrade_solver(file)
-    return SOLVERS.get(param.type, Solver)(file, **options)  # of an unknown type: the Error of its construction
+    return SOLVERS.get(param.type, Solver)(file, **options)  # the constructor raises Error for an unknown type

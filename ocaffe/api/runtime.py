@@ -1,7 +1,7 @@
-"""Which device scripts run on, and from which seed: `set_mode_cpu`, `set_mode_gpu`, `set_device`, `set_random_seed`, `Timer`.
+"""Device and seed for scripts: `set_mode_cpu`, `set_mode_gpu`, `set_device`, `set_random_seed`, `Timer`.
 
-The mode is one for the process and counts for what is made after it. Each net has queues of its own on a context that all share, so several threads
-may use one net each.
+The process has one mode, which applies to nets and solvers created after the call. All nets share one context, but each has
+its own queues, so each thread can use its own net.
 """
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ocaffe.errors import Error
 
 
 class _Mode(NamedTuple):
-    """What `choose` is asked for."""
+    """Arguments of `choose`."""
 
     spec: str | None = None
     gpu: str | None = None
@@ -23,9 +23,9 @@ class _Mode(NamedTuple):
 
 _lock = threading.Lock()
 _mode = _Mode()
-_gpu_number: str | None = None  # of set_device, which scripts call before set_mode_gpu or after it
+_gpu_number: str | None = None  # from set_device, which scripts call before or after set_mode_gpu
 _random_seed: int | None = None
-_opened: dict[str, Device] = {}  # by number: what all nets of the process share
+_opened: dict[str, Device] = {}  # by device number; all nets of the process share these
 
 
 def _choose(mode: _Mode) -> DeviceInfo:
@@ -39,29 +39,33 @@ def _choose(mode: _Mode) -> DeviceInfo:
 
 
 def _set(mode: _Mode) -> None:
-    """Raises Error where no device fits, before anything has changed."""
+    """Set the mode. Raises Error if no device fits; the mode then stays as it was."""
     global _mode
     _choose(mode)
     _mode = mode
 
 
 def set_mode_cpu() -> None:
-    """Nets and solvers made from now on run on the CPU. $OCAFFE_DEVICE comes first. Raises Error if OpenCL knows no CPU."""
+    """Make nets and solvers created after this call run on the CPU. $OCAFFE_DEVICE has priority.
+
+    Raises Error if OpenCL has no CPU device.
+    """
     _set(_Mode(spec="cpu"))
 
 
 def set_mode_gpu() -> None:
-    """Nets and solvers made from now on run on the GPU of `set_device`, else the best one. Raises Error if OpenCL knows no GPU.
+    """Make nets and solvers created after this call run on the GPU of `set_device`, or else on the best GPU.
 
-    $OCAFFE_DEVICE comes first: with OCAFFE_DEVICE=cpu a script that says set_mode_gpu runs on the CPU.
+    $OCAFFE_DEVICE has priority: with OCAFFE_DEVICE=cpu a script that calls set_mode_gpu runs on the CPU.
+    Raises Error if OpenCL has no GPU.
     """
     _set(_Mode(gpu=_gpu_number) if _gpu_number is not None else _Mode(spec="gpu"))
 
 
 def set_device(device: int | str) -> None:
-    """Use this GPU (a number as `ocaffe device_query` lists them) in GPU mode; or any device by its spec, such as '0:0' or 'intel'.
+    """Use this GPU in GPU mode, by its number in `ocaffe device_query`; or use any device by its spec, such as '0:0' or 'intel'.
 
-    As in Caffe a number alone does not change the mode. Raises Error if there is no such device.
+    As in Caffe, a number alone does not change the mode. Raises Error if there is no such device.
     """
     global _gpu_number
     if isinstance(device, str):
@@ -77,7 +81,10 @@ def set_device(device: int | str) -> None:
 
 
 def open_device(spec: str | None = None) -> Device:
-    """The device of the present mode, or that of `spec`: its context and programs are shared by the process, its queues are new. Raises Error."""
+    """Open the device of the present mode, or of `spec`. The process shares its context and programs; its queues are new.
+
+    Raises Error if no device fits.
+    """
     info = with_tuned(with_math(_choose(_mode) if spec is None else choose(list_devices() or _none(), spec)))
     with _lock:
         if info.number not in _opened:
@@ -92,20 +99,20 @@ def _none() -> list[DeviceInfo]:
 
 
 def set_random_seed(seed: int) -> None:
-    """Seed of the nets and solvers made from now on, where the prototxt or an argument gives none."""
+    """Set the seed of nets and solvers created after this call. A seed in the prototxt or in an argument has priority."""
     global _random_seed
     _random_seed = int(seed)
 
 
 def random_seed() -> int | None:
-    """What `set_random_seed` said last."""
+    """Return the seed of the last `set_random_seed`, or None."""
     return _random_seed
 
 
 class Timer:
     """A stopwatch: `start()`, `stop()`, then `ms`, the milliseconds between them.
 
-    Calls of solvers, and of nets that return arrays, come back when their work is done, so it counts all of it.
+    Calls of solvers, and calls of nets that return arrays, wait for the device. The measured time includes their work.
     """
 
     def __init__(self) -> None:
@@ -113,18 +120,18 @@ class Timer:
         self._seconds: float | None = None
 
     def start(self) -> None:
-        """Begin to count, from zero."""
+        """Start from zero."""
         self._begin, self._seconds = time.perf_counter(), None
 
     def stop(self) -> None:
-        """Raises Error if it does not run."""
+        """Stop the timer. Raises Error if it is not running."""
         if self._begin is None:
             raise Error("the timer was not started", fix="timer.start()")
         self._seconds, self._begin = time.perf_counter() - self._begin, None
 
     @property
     def ms(self) -> float:
-        """Milliseconds from start to stop, or to now while it runs. Raises Error if it was never started."""
+        """Milliseconds from start to stop, or to now while the timer runs. Raises Error if it was never started."""
         if self._begin is not None:
             return 1000 * (time.perf_counter() - self._begin)
         if self._seconds is None:

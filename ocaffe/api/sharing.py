@@ -1,4 +1,4 @@
-"""Two nets on the same parameters (Caffe's ShareTrainedLayersWith): siamese branches, a TEST net beside the one that is trained."""
+"""Share parameters between nets (Caffe's ShareTrainedLayersWith), such as siamese branches or a TEST net beside the trained net."""
 from __future__ import annotations
 
 import numpy as np
@@ -8,10 +8,10 @@ from ocaffe.errors import Error, shape_text
 
 
 def share(mine: Engine, theirs: Engine) -> None:
-    """From now on the parameters of `mine` are those of equally named layers of `theirs`. Raises Error for other shapes, then nothing has changed.
+    """Make the layers of `mine` use the parameters of equally named layers of `theirs`.
 
-    The buffers of both go into one session, so that what a script writes into one net is seen by both. A solver's net keeps its memory: then the other
-    net comes to it.
+    The buffers of both nets move into one session, so that both nets see values that a script writes into either. A solver's
+    net keeps its session; then the other net moves. Raises Error for other shapes; nothing has changed then.
     """
     if mine is theirs:
         return
@@ -44,7 +44,7 @@ def share(mine: Engine, theirs: Engine) -> None:
     if keeper.session is not joiner.session:
         lease = joiner.lease
         keeper.session.adopt(joiner.session)
-        for engine in list(lease.engines):  # with the nets that share with it
+        for engine in list(lease.engines):  # includes nets that already share with `joiner`
             engine.move(keeper.lease)
     changed = False
     for parameter, other in pairs:

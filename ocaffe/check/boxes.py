@@ -5,8 +5,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from ocaffe.check.case import Arrays, Case
-from ocaffe.check.layers import layer
+from ocaffe.check.case import Arrays, Case, layer
 from ocaffe.layers.anchors import base_anchors
 
 F = np.float32

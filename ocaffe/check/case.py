@@ -1,4 +1,8 @@
-"""One comparison with numpy: a small net, its inputs, and what it must give in float64. Gradients are compared with differences of that reference."""
+"""Case: run a small net on a device and compare it with a numpy function in float64.
+
+The outputs are compared with the function's values. The gradients are compared with central differences of the function.
+`ocaffe selftest` runs the cases of ocaffe/check/layers.py and boxes.py. A test of a layer makes its own Case and calls `check` (docs/layers.md).
+"""
 from __future__ import annotations
 
 import tempfile
@@ -20,19 +24,44 @@ STEP = 1e-6  # of the differences
 DIRECTIONS = 3  # random ones, in which each gradient is compared
 
 
+def layer(kind: str, bottoms: str, top: str, more: str = "") -> str:
+    """A layer in text form, named like its first top. `bottoms` and `top` are names separated by blanks; `more` is further text of the layer."""
+    bottom = "".join(f' bottom: "{name}"' for name in bottoms.split())
+    tops = "".join(f' top: "{name}"' for name in top.split())
+    return f'layer {{ name: "{top.split()[0]}" type: "{kind}"{bottom}{tops} {more} }}\n'
+
+
+def normal(**shapes: Sequence[int]) -> Callable[[np.random.Generator], Arrays]:
+    """`make` of a Case: a standard normal array of each shape. The keyword `x0` is the input x0, `y_1` is parameter 1 of layer y."""
+    return lambda rng: {name.replace("_", "/"): rng.standard_normal(tuple(shape)) for name, shape in shapes.items()}
+
+
 class Finding(NamedTuple):
-    """How far an array is from the reference: `error` in units of the largest magnitude; `place` names the element that is farthest."""
+    """The error of one array, as a fraction of the largest magnitude; `place` names the element with the largest error."""
 
     what: str
     error: float
     place: str = ""
 
+    def text(self) -> str:
+        """A line for people."""
+        return f"{self.what}: off by {self.error:.2g} of the largest magnitude; {self.place}"
+
 
 @dataclass(frozen=True)
 class Case:
-    """`net`: layers in text form, a blob `x0`, `x1`, .. for every input. `make(rng)` gives the inputs and parameters ('layer/0'); `values` the outputs
-    for these (and for what the device found, for layers that draw). `smooth`: the inputs and parameters that have a gradient. `prepare(folder)` makes
-    files, which `net` names by {folder}.
+    """One comparison.
+
+    name: names the case; its length seeds `make`.
+    net: the layers in text form (`layer` writes one). An Input layer is added for each array of `make` without a slash in its name.
+    make: draws the arrays from a random generator: inputs `x0`, `x1`, .. and parameters `LAYER/INDEX`. The net runs on them in float32.
+    values: the reference. It gets the arrays in float64 and the device's outputs, and returns the expected outputs by name.
+        The device's outputs are for layers that draw random numbers; other references ignore them.
+    smooth: names of the arrays whose gradient is compared. Empty: forward only.
+    phase: TRAIN or TEST.
+    prepare: makes files in a temporary folder; `net` names the folder by {folder}.
+
+    `values` must be differentiable at the arrays of `make`. Keep them away from kinks and ties, or leave them out of `smooth`.
     """
 
     name: str
@@ -54,10 +83,16 @@ class Case:
         return parse(f'name: "{self.name}" force_backward: {str(bool(self.smooth)).lower()}\n{inputs}{layers}', proto.NetParameter, self.name)
 
     def arrays(self) -> Arrays:
+        """The inputs and parameters; each call gives the same."""
         return {name: np.asarray(array, np.float32) for name, array in self.make(np.random.default_rng(len(self.name))).items()}
 
+    def check(self, device: Device, tolerance: float = TOLERANCE) -> None:
+        """Run on `device`; raise an AssertionError that names every array with an error above `tolerance`."""
+        wrong = [finding for finding in self.run(device) if not finding.error <= tolerance]
+        assert not wrong, "\n".join([f"{self.name}: not the values of the reference", *(finding.text() for finding in wrong)])
+
     def run(self, device: Device) -> list[Finding]:
-        """Forward, and backward where there are gradients."""
+        """Run on `device`; return the error of every output, then of every gradient."""
         with tempfile.TemporaryDirectory() as folder:
             self.prepare(folder)
             arrays = self.arrays()
@@ -90,7 +125,7 @@ class Case:
         return findings
 
     def _gradient(self, name: str, gradient: np.ndarray, exact: Arrays, found: Arrays, slopes: Arrays, rng: np.random.Generator) -> Finding:
-        """In a few random directions: the slope that the gradient tells, beside the slope of the reference."""
+        """Compare directional derivatives in a few random directions: of the device's gradient, and of the reference by central differences."""
         told, true = [], []
         for _ in range(DIRECTIONS):
             aim = rng.standard_normal(gradient.shape)
@@ -101,7 +136,7 @@ class Case:
 
 
 def difference(what: str, found: np.ndarray, expected: np.ndarray, scale: float = 0) -> Finding:
-    """The largest difference, as a share of `scale` or of the largest magnitude that is expected."""
+    """The largest difference, as a fraction of `scale` or of the largest expected magnitude."""
     if found.shape != tuple(np.shape(expected)):
         return Finding(what, float("inf"), f"shape {found.shape}, numpy has {np.shape(expected)}")
     if not found.size:

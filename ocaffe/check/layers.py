@@ -7,22 +7,11 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from ocaffe.check.case import Arrays, Case
+from ocaffe.check.case import Arrays, Case, layer, normal
 from ocaffe.data.datum import encode_datum
 from ocaffe.data.writer import LmdbWriter
 
 Rng = np.random.Generator
-
-
-def normal(**shapes: Sequence[int]) -> Callable[[Rng], Arrays]:
-    """Standard normal arrays; 'conv_0' means the parameter conv/0."""
-    return lambda rng: {name.replace("_", "/"): rng.standard_normal(tuple(shape)) for name, shape in shapes.items()}
-
-
-def layer(kind: str, bottoms: str, top: str, more: str = "") -> str:
-    bottom = "".join(f' bottom: "{name}"' for name in bottoms.split())
-    tops = "".join(f' top: "{name}"' for name in top.split())
-    return f'layer {{ name: "{top.split()[0]}" type: "{kind}"{bottom}{tops} {more} }}\n'
 
 
 def convolve(

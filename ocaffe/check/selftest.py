@@ -90,7 +90,7 @@ def _row(answer: dict[str, Any], tolerance: float) -> Row:
         return Row(answer["name"], "FAILED", answer["seconds"], detail=answer["problem"])
     findings = [Finding(*finding) for finding in answer["findings"]]
     wrong = [finding for finding in findings if not finding.error <= tolerance]
-    detail = "\n".join(f"{finding.what}: off by {finding.error:.2g} of the largest magnitude; {finding.place}" for finding in wrong)
+    detail = "\n".join(finding.text() for finding in wrong)
     return Row(answer["name"], "FAILED" if wrong else "passed", answer["seconds"], max(finding.error for finding in findings), detail)
 
 

@@ -1,7 +1,7 @@
-"""What must run in a process of its own: trying a runtime that may abort, and building beside compilers that hold one lock per process.
+"""Child process for two jobs: test a runtime, which may abort the process, and build programs, because compilers hold one lock per process.
 
-Run as a file, never imported: `python child.py probe|build SYS_PATH PYOPENCL_HOME`, SYS_PATH as JSON. It imports nothing of ocaffe, so it
-starts fast. Answers go to the stdout it was given; what a runtime prints there by itself is sent to stderr.
+Run it as a file and never import it: `python child.py probe|build SYS_PATH PYOPENCL_HOME`, SYS_PATH as JSON. It imports
+nothing from ocaffe, so it starts fast. Results go to the original stdout; text that a runtime prints to stdout goes to stderr.
 """
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import sys
 import warnings
 from typing import Any
 
-# Local memory, a barrier and a loop: what a runtime with a broken work-group pass gets wrong.
+# Local memory, a barrier and a loop: a runtime with a broken work-group pass miscompiles these.
 PROBE_SOURCE = """
 kernel __attribute__((reqd_work_group_size(8, 1, 1)))
 void probe(global float* x, local float* tile, const float factor) {
@@ -27,7 +27,7 @@ void probe(global float* x, local float* tile, const float factor) {
 
 
 def probe(cl: Any) -> dict[str, Any]:
-    """Build and run a kernel on every device of every platform in sight; `problem` is empty if all of them computed rightly."""
+    """Build and run a kernel on every device of every visible platform. `problem` is empty if all results are correct."""
     import numpy as np
 
     try:
@@ -59,7 +59,7 @@ def probe(cl: Any) -> dict[str, Any]:
 
 
 def serve_builds(cl: Any, out: Any) -> None:
-    """Read the device's identity, then (source, options) one after another; answer each with (True, binary) or (False, build log)."""
+    """Read the device's identity, then pairs (source, options). Answer each pair with (True, binary) or (False, build log)."""
     requests = sys.stdin.buffer
     platform_version, device_name, index = pickle.load(requests)
     same = [
@@ -94,7 +94,7 @@ def main() -> None:
     if sys.platform != "win32":
         import resource
 
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # an abort is an answer here, not worth a core file
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # an abort is an expected result here: write no core file
     os.environ["PYOPENCL_NO_CACHE"] = "1"
     warnings.simplefilter("ignore")
     try:
@@ -110,7 +110,7 @@ def main() -> None:
     else:
         serve_builds(cl, out)
     sys.stderr.flush()
-    os._exit(0)  # some runtimes crash or hang while a process unloads them; everything is said
+    os._exit(0)  # some runtimes crash or hang while a process unloads them
 
 
 if __name__ == "__main__":

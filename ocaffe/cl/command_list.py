@@ -1,7 +1,7 @@
-"""The commands: a schedule bound to a device. Arguments are set once; a run is a loop of enqueues (DESIGN §5).
+"""A command list: a schedule bound to a device. Kernel arguments are set once; a run is a loop of enqueues.
 
-What changes from run to run lives on the device: the step buffer, the staging slots, the outputs. `clSetKernelArg` does not keep a buffer alive,
-so the session owns all of them for as long as the commands exists.
+Data that changes from run to run is on the device: the step buffer, the staging slots, the outputs. `clSetKernelArg` does
+not keep a buffer alive, so the session owns all buffers while the command list exists.
 """
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from ocaffe.ir.tensor import PERSISTENT, Ref, Role
 from ocaffe.memory.plan import MemoryPlan
 
 HOST = (Upload, HostCall, Measure, Empty)  # launches without a kernel
-RING = 4  # runs that the host may be ahead of the device
-OUTPUT_ALIGNMENT = 64  # bytes between outputs in their common buffer
-OUTPUT_SLOTS, OUTPUT_BYTES = 16, 1 << 14  # runs whose outputs lie on the device together, and their size, at the most
-LATE = 0.05  # seconds after which outputs go to the host although there are slots left
+RING = 4  # number of runs that the host may be ahead of the device
+OUTPUT_ALIGNMENT = 64  # in bytes, of each output in the common buffer
+OUTPUT_SLOTS, OUTPUT_BYTES = 16, 1 << 14  # maximum number of runs whose outputs stay on the device, and their maximum size
+LATE = 0.05  # seconds after which outputs are sent to the host although slots are free
 
 
 class CommandList:
-    """One schedule on one session. `prefetchers` feeds the uploads; `run` enqueues and returns at once.
+    """A schedule on a session. `prefetchers` supplies the uploads; `run` enqueues and returns at once.
 
-    `apart`: a run may end or begin anywhere and leave outputs as an earlier one made them.
+    `apart`: a run may start or end at any launch and leave outputs as an earlier run wrote them.
     """
 
     def __init__(
@@ -52,27 +52,30 @@ class CommandList:
         self.outputs = OutputRing(session, [ref for ref in used if ref.role is Role.OUTPUT], 1 if apart or not _made_anew(schedule) else OUTPUT_SLOTS)
         self._learned = [ref.root for launch in schedule for ref in launch.writes if ref.root.role is Role.PARAMETER][:1]
         self._calls = [None if isinstance(launch, HOST) else launch.final() for launch in schedule]
-        self.generated: ProgramKey | None = None  # the program of all generated kernels; the session sets it
+        self.generated: ProgramKey | None = None  # the program with all generated kernels; set by the session
         self._actions: list[Any] = []
         self._streams: list[_StreamAction] = []
         self._last: Any = None  # the event of the last run's last launch
         self._reads = self._words_read()
         self._words = np.zeros(step.count, np.uint32)
-        self._sent: dict[str, float | int] = {}  # those of the words read that lie in the step buffer
-        self._sendings: deque[Any] = deque()  # events, which keep the arrays
+        self._sent: dict[str, float | int] = {}  # words in `_reads`, with the values in the step buffer
+        self._sendings: deque[Any] = deque()  # events; they keep the host arrays alive
 
     @property
     def texts(self) -> set[str]:
-        """The generated kernels."""
+        """The texts of the generated kernels."""
         return {call.program for call in self._calls if call is not None and call.generated}
 
     @property
     def keys(self) -> set[ProgramKey]:
-        """The programs that bind needs."""
+        """The programs that `bind` needs."""
         return {self._key(call) for call in self._calls if call is not None}
 
     def _words_read(self) -> frozenset[str]:
-        """The words of the step buffer that launches read: those that their defines name; all for generated kernels, which name none."""
+        """Return the words of the step buffer that launches read.
+
+        The defines of a kernel name its words. Generated kernels name none, so for them all words count as read.
+        """
         words: set[str] = set()
         for launch, call in zip(self.schedule, self._calls):
             if any(operand.ref.root is self.step for operand in launch.operands):
@@ -89,9 +92,9 @@ class CommandList:
     # -- binding -----------------------------------------------------------------------------------------------------
 
     def bind(self) -> None:
-        """Make the kernels and set their arguments; programs must be built. Runs again when the arena moves."""
+        """Create the kernels and set their arguments. Programs must be built. The session calls this again when the arena moves."""
         self._streams = []
-        self._sent = {}  # the step buffer may be another
+        self._sent = {}  # the step buffer may be a new one
         self._actions = [self._bind(step, launch, call) for step, (launch, call) in enumerate(zip(self.schedule, self._calls))]
         if self.poison:
             dying: dict[int, list[Ref]] = {}
@@ -124,7 +127,7 @@ class CommandList:
             for operand in launch.operands:
                 buffer, offset = self.locate(operand.ref, slot)
                 args += [buffer, np.uint64(offset), np.uint64(operand.ref.batch_stride)]
-            # Without their types pyopencl tries for each scalar what else an argument may be: 15 us.
+            # With these types pyopencl need not try the possible types of each scalar, which takes 15 us.
             kernel.set_scalar_arg_dtypes([getattr(arg, "dtype", None) for arg in (*args, *call.scalars)])
             kernel.set_args(*args, *call.scalars)
             kernels.append(kernel)
@@ -140,9 +143,10 @@ class CommandList:
     # -- running -----------------------------------------------------------------------------------------------------
 
     def set_step(self, **words: float | int) -> None:
-        """Write words of the step buffer (STEP_WORDS) for the next run: rate and scale as float, the others as unsigned integers.
+        """Write words of the step buffer (STEP) for the next run: RATE and SCALE as float, the others as unsigned integers.
 
-        Sends nothing where what the launches read stays the same: a transfer stops the device for as long as several small kernels take.
+        If no word that launches read has changed, nothing is sent: a transfer stalls the device for as long as several
+        small kernels take.
         """
         read = {name: value for name, value in words.items() if name in self._reads}
         if read.items() <= self._sent.items():
@@ -156,8 +160,8 @@ class CommandList:
         self._sendings.append(device.cl.enqueue_copy(device.queue, buffer, self._words.copy(), is_blocking=False))
 
     def run(self, start: int = 0, stop: int | None = None, slot: int | None = None) -> None:
-        """Enqueue the launches [start, stop); the first run after a bind may begin anywhere. `slot`: go on with an earlier run, whose number it is."""
-        assert len(self._actions) == len(self.schedule), "the commands is not bound"
+        """Enqueue the launches [start, stop). The first run after a bind may start anywhere. `slot`: the number of an earlier run to continue."""
+        assert len(self._actions) == len(self.schedule), "the command list is not bound"
         queue = self.session.device.queue
         enqueue = self.session.device.cl.enqueue_nd_range_kernel
         going_on = slot is not None
@@ -187,11 +191,11 @@ class CommandList:
             self.arena.commands, self.arena.reached = self, len(self._actions) if stop is None else stop
 
     def fetch(self) -> Fetched:
-        """What the last run leaves in the outputs, which later runs do not change; does not wait."""
+        """Return the outputs of the last run, which later runs do not change. Does not wait."""
         return self.outputs.fetch(self._last)
 
     def _run_timed(self, timeline: Timeline, start: int, stop: int | None, slot: int) -> None:
-        """The same with a note of each launch; a host step is waited for."""
+        """Run the launches and add each to the timeline. A step on the host is timed by the clock, between waits."""
         device = self.session.device
         for launch, action in zip(self.schedule[start:stop], self._actions[start:stop]):
             if not isinstance(launch, (HostCall, Measure)):
@@ -205,7 +209,7 @@ class CommandList:
                 timeline.add(launch, time.perf_counter() - begin)
 
     def read(self, ref: Ref, slot: int = 0) -> np.ndarray:
-        """A dense copy of a Ref of this commands; waits. `slot` tells which copy of a ring."""
+        """Return a dense copy of a Ref of this command list. Waits. `slot` selects the copy of a ring."""
         if not ref.count:
             return np.empty(ref.shape, ref.dtype)
         if ref.root in self.outputs.offsets:
@@ -213,7 +217,7 @@ class CommandList:
         return self.session.read(ref, self, slot)
 
     def write(self, ref: Ref, array: np.ndarray, slot: int = 0) -> None:
-        """Put an array into a Ref of this commands; waits."""
+        """Write an array to a Ref of this command list. Waits."""
         if ref.root in self.outputs.offsets:
             self.outputs.write(ref, array)
         elif ref.count:
@@ -222,7 +226,7 @@ class CommandList:
             self.session.write(ref, array, self, slot)
 
     def living(self, step: int) -> list[Ref | None]:
-        """For every operand up to `step`, in order: its root if a later step may want what it holds, else None."""
+        """Return, for every operand up to `step` in order, its root if a later step may read its value, else None."""
         last = roots(self.schedule)
         return [
             root if last[root][1] > step or root.role in PERSISTENT or root.persist else None
@@ -232,7 +236,7 @@ class CommandList:
 
 
 def _made_anew(schedule: Schedule) -> bool:
-    """Whether every run writes all outputs before it reads them, so that it does not matter where those of the run before lie."""
+    """Return whether every run writes all outputs before it reads them. Then runs need not share an output slot."""
     first: dict[Ref, Access] = {}
     for launch in schedule:
         for operand in launch.operands:
@@ -242,9 +246,10 @@ def _made_anew(schedule: Schedule) -> bool:
 
 
 class OutputRing:
-    """Losses and net outputs lie together in one small buffer, with a slot for each of several runs: one transfer brings them all to the host.
+    """One small buffer for losses and net outputs, with a slot for each of several runs. One transfer copies all slots to the host.
 
-    Most runs have no transfer then, which would stop the device for as long as several small kernels take. `slots`: at the most.
+    Most runs then have no transfer, which would stall the device for as long as several small kernels take. `slots` is the
+    maximum number of slots.
     """
 
     def __init__(self, session: Session, refs: list[Ref], slots: int) -> None:
@@ -257,31 +262,31 @@ class OutputRing:
         self._size = max(size, OUTPUT_ALIGNMENT)
         self.slots = slots if slots * self._size <= OUTPUT_BYTES else 1
         self._slot = 0  # of the last run
-        self._transfer = Transfer()  # the next one
-        self._fetched: set[int] = set()  # slots that it will bring
-        self._sent = 0.0  # when
+        self._transfer = Transfer()  # the next transfer
+        self._fetched: set[int] = set()  # slots that the next transfer copies for a Fetched
+        self._sent = 0.0  # time of the last transfer
         cl = session.device.cl
         self.buffer = cl.Buffer(session.device.context, cl.mem_flags.READ_WRITE, self.slots * self._size)
         cl.enqueue_fill_buffer(session.device.queue, self.buffer, np.uint32(0), 0, self.slots * self._size)
 
     def place(self, ref: Ref, slot: int | None = None) -> int:
-        """Where an output of a run (the last one) begins in the buffer, in bytes."""
+        """Return the offset in bytes of an output in the buffer. `slot` None: that of the last run."""
         slot = self._slot if slot is None else slot % self.slots
         return slot * self._size + self.offsets[ref.root] + ref.root_offset * ref.dtype.itemsize
 
     def turn(self, run: int) -> None:
-        """Run number `run` is enqueued next."""
+        """Select the slot of run number `run`, which is enqueued next."""
         self._slot = run % self.slots
         if self._slot in self._fetched:
             self.send()
 
     @property
     def late(self) -> bool:
-        """Whether it is time to send, however little."""
+        """Return whether the last transfer was so long ago that outputs are sent although slots are free."""
         return time.monotonic() - self._sent > LATE
 
     def fetch(self, last: Any) -> Fetched:
-        """The outputs of the last run, which come with a transfer that it may share with later ones. `last`: the event of its last launch."""
+        """Return the outputs of the last run. Later runs may share their transfer. `last`: the event of the run's last launch."""
         fetched = Fetched(self, self._transfer, self._slot, last)
         self._fetched.add(self._slot)
         if len(self._fetched) == self.slots or self.late:
@@ -289,7 +294,7 @@ class OutputRing:
         return fetched
 
     def send(self) -> None:
-        """Begin the transfer of what was fetched; does not wait."""
+        """Start the transfer of the fetched outputs. Does not wait."""
         host = np.empty(self.slots * self._size, np.uint8)
         device = self.session.device
         self._transfer.host, self._transfer.event = host, device.cl.enqueue_copy(device.queue, host, self.buffer, is_blocking=False)
@@ -297,12 +302,12 @@ class OutputRing:
         self._fetched.clear()
 
     def write(self, ref: Ref, array: np.ndarray) -> None:
-        """Set one output of the last run; waits."""
+        """Set one output of the last run. Waits."""
         data = np.ascontiguousarray(array, ref.dtype)
         self.session.device.cl.enqueue_copy(self.session.device.queue, self.buffer, data, dst_offset=self.place(ref), is_blocking=True)
 
     def read(self, ref: Ref) -> np.ndarray:
-        """A copy of one output of the last run; waits."""
+        """Return a copy of one output of the last run. Waits."""
         result = np.empty(ref.shape, ref.dtype)
         self.session.device.cl.enqueue_copy(self.session.device.queue, result, self.buffer, src_offset=self.place(ref), is_blocking=True)
         return result
@@ -310,15 +315,15 @@ class OutputRing:
 
 @dataclass
 class Transfer:
-    """The way to the host of the outputs of some runs."""
+    """The transfer of the outputs of some runs to the host."""
 
     host: np.ndarray | None = None  # None: not sent yet
-    event: Any = None  # None: not sent, or arrived
+    event: Any = None  # None: not sent yet, or complete
 
 
 @dataclass
 class Fetched:
-    """The outputs of one run; `value` waits for them."""
+    """The outputs of one run. `value` waits for them."""
 
     ring: OutputRing
     transfer: Transfer
@@ -333,7 +338,7 @@ class Fetched:
 
     @property
     def arrived(self) -> bool:
-        """Whether `value` need not wait. What is late is sent."""
+        """Return whether `value` need not wait. Starts the transfer if it is late."""
         transfer = self.transfer
         if transfer.host is None and self.ring.late:
             self.ring.send()
@@ -342,7 +347,7 @@ class Fetched:
         return transfer.host is not None and transfer.event is None
 
     def value(self, ref: Ref) -> np.ndarray:
-        """A copy of one output."""
+        """Return a copy of one output."""
         transfer = self.transfer
         if transfer.host is None:
             self.ring.send()
@@ -355,7 +360,7 @@ class Fetched:
 
 
 class _UploadAction:
-    """Takes the next batch from the prefetcher and sends it to its slot; waits only for data, or for the oldest upload when the ring is full."""
+    """Send the next batch of the prefetcher to its slot. Waits only for data, or for the oldest upload if the ring is full."""
 
     def __init__(self, commands: CommandList, launch: Upload) -> None:
         self.commands = commands
@@ -377,7 +382,7 @@ class _UploadAction:
 
 
 class _StreamAction:
-    """The same for large batches on a device with memory of its own: the transfer runs beside the kernels of the run before."""
+    """Send large batches to a device with its own memory. The transfer overlaps with the kernels of the previous run."""
 
     def __init__(self, commands: CommandList, launch: Upload) -> None:
         self.commands = commands
@@ -390,7 +395,7 @@ class _StreamAction:
         return feed.take(session.device, prefetcher, self.buffers[slot % len(self.buffers)], timed=session.timeline is not None)
 
     def ahead(self, slot: int) -> None:
-        """After run `slot`, or a part of it, was enqueued."""
+        """Send the next batch ahead, after run `slot` or a part of it was enqueued."""
         session, prefetcher = self.commands.session, self.commands.prefetchers.get(self.source)
         if prefetcher is not None and session.timeline is None:
             now, following = (self.buffers[number % len(self.buffers)] for number in (slot, slot + 1))
@@ -398,7 +403,7 @@ class _StreamAction:
 
 
 class _PrepackAction:
-    """Makes something of the parameters if they changed since it was made."""
+    """Pack or transform weights if parameters have changed since the last time."""
 
     def __init__(self, commands: CommandList, made: Ref, action: tuple[Any, ...]) -> None:
         self.session, self.made, self.action = commands.session, made, action
@@ -410,7 +415,7 @@ class _PrepackAction:
 
 
 class _HostAction:
-    """Runs Python between device work; waits for the device first."""
+    """Wait for the device, then run a Python step on the host."""
 
     def __init__(self, commands: CommandList, launch: HostCall) -> None:
         self.commands, self.launch = commands, launch
@@ -422,7 +427,7 @@ class _HostAction:
 
 
 class Measured(Exception):
-    """The top shapes of a layer are others than the commands was recorded for; the run stopped after `step`."""
+    """A layer's top shapes differ from those that the command list was recorded for. The run stopped after `step`."""
 
     def __init__(self, step: int, layer: Any, extent: tuple[Any, ...]) -> None:
         super().__init__(step, layer, extent)
@@ -430,7 +435,7 @@ class Measured(Exception):
 
 
 class _MeasureAction:
-    """Waits for the device and compares the measured extent with the one that the commands was recorded for."""
+    """Wait for the device. Compare the measured extent with the one that the command list was recorded for."""
 
     def __init__(self, commands: CommandList, launch: Measure, step: int) -> None:
         self.commands, self.launch, self.step = commands, launch, step
@@ -444,7 +449,7 @@ class _MeasureAction:
 
 
 def _enqueue(device: Device, action: Any, slot: int) -> Any:
-    """Do one action; the event of what it enqueued, if anything."""
+    """Perform one action. Return the event of the command that it enqueued, if any."""
     if type(action) is not tuple:
         return action(slot)
     kernel, size, local = action
@@ -452,11 +457,11 @@ def _enqueue(device: Device, action: Any, slot: int) -> Any:
 
 
 def _nothing(slot: int) -> None:
-    """A launch over no elements."""
+    """Action of a launch over no elements."""
 
 
 class _PoisonAction:
-    """An action followed by NaN in everything that nobody reads after it (OCAFFE_POISON=1)."""
+    """Perform an action, then fill all Refs that no later launch reads with NaN (OCAFFE_POISON=1)."""
 
     def __init__(self, commands: CommandList, action: Any, dying: list[Ref]) -> None:
         self.commands, self.action = commands, action

@@ -1,4 +1,4 @@
-"""The devices of this machine, and the choice of one: `list_devices`, `select_device`, `Device`."""
+"""List the OpenCL devices of the machine and select one: `list_devices`, `select_device`, `Device`."""
 from __future__ import annotations
 
 import os
@@ -17,34 +17,35 @@ from ocaffe.errors import Error
 from ocaffe.ir import tuned_tables
 from ocaffe.ir.target import MATHS, MOST_GRADIENT_SCALE, TENSOR_MATHS, Target
 
-# First pattern found in 'platform, vendor' (lower case) names the runtime; the order settles doubts (PoCL on an NVIDIA card is PoCL).
+# The first pattern found in 'platform, vendor' (lower case) determines the runtime. PoCL on an NVIDIA card counts as PoCL.
 RUNTIMES = (
     ("portable computing language", "pocl"), ("oclgrind", "oclgrind"), ("rusticl", "rusticl"), ("clover", "clover"),
     ("openclon12", "d3d12"), ("apple", "apple"), ("nvidia", "nvidia"), ("amd", "amd"), ("advanced micro devices", "amd"),
     ("intel", "intel"), ("arm platform", "arm"), ("qualcomm", "qualcomm"),
 )  # fmt: skip
-# One processor under several runtimes. CPU: Intel's before PoCL; it is as fast, its binaries are complete (PoCL compiles again at a
-# kernel's first launch), and it offers all memory where PoCL offers a quarter in pieces of 2 GiB. GPU: its maker's before others.
+# Preference if several runtimes offer one processor. CPU: Intel's runtime before PoCL. It is as fast, and its binaries are
+# complete, while PoCL compiles again at a kernel's first launch. It offers all memory, PoCL a quarter in pieces of 2 GiB.
+# GPU: the vendor's own runtime before others.
 PREFERENCE = {("cpu", "intel"): 2, ("cpu", "pocl"): 1, ("gpu", "pocl"): -1, ("gpu", "rusticl"): -1}
-LANES = {"nvidia": 128, "amd": 64, "intel": 8}  # fp32 lanes of one compute unit, to compare cards of different makers
+LANES = {"nvidia": 128, "amd": 64, "intel": 8}  # fp32 lanes of one compute unit, to compare cards of different vendors
 MINIMUM_VERSION = (1, 2)
 
 
 @dataclass(frozen=True)
 class DeviceInfo:
-    """A device as found; no context yet."""
+    """A device as OpenCL lists it, without a context."""
 
     number: str  # 'PLATFORM:INDEX'
     name: str
     platform_name: str
     platform_version: str
-    version: str  # of OpenCL, as the device says it
+    version: str  # OpenCL version, as the device reports it
     driver_version: str
     target: Target
     clock: int  # MHz
     quirks: tuple[Quirk, ...]
-    unusable: str  # why it cannot be used; empty if it can
-    runtime: Runtime | None  # where its driver lies, if known
+    unusable: str  # why the device cannot be used; empty if it can
+    runtime: Runtime | None  # its driver, if known
     cl_device: Any
 
     @property
@@ -59,7 +60,7 @@ class DeviceInfo:
         return f"{self.number}  {self.name} ({self.platform_name} {self.driver_version}, {self.kind.upper()})"
 
     def rank(self) -> tuple:
-        """The device with the highest rank is the default."""
+        """Return a sort key. The device with the highest rank is the default."""
         target = self.target
         speed = target.compute_units * LANES.get(target.runtime, 32) * max(self.clock, 1)
         return (
@@ -74,24 +75,24 @@ class DeviceInfo:
 
 
 class Device:
-    """One opened device: its context and queues. Close it when done.
+    """An opened device: its context and queues. Call `close` at the end.
 
-    `base`: an opened device of the same `info` whose context and built programs are used too; only the queues are new.
+    `base`: an opened device of the same `info`. The new one shares its context and built programs; only the queues are new.
     """
 
     def __init__(self, info: DeviceInfo, base: Device | None = None) -> None:
         self.cl = import_pyopencl()
-        self.programs: Any = None if base is None else base.programs  # those that all sessions use (ocaffe.cl.program.Programs); None: each its own
+        self.programs: Any = None if base is None else base.programs  # shared by all sessions (ocaffe.cl.program.Programs); None: each session has its own
         self.info = info
         self.number, self.name, self.target = info.number, info.name, info.target
         self.platform_name, self.platform_version, self.driver_version = info.platform_name, info.platform_version, info.driver_version
         self.cl_device = info.cl_device
         self.context: Any = self.cl.Context([info.cl_device]) if base is None else base.context
         self.queue = self.cl.CommandQueue(self.context, info.cl_device)
-        self.upload_queue = self.cl.CommandQueue(self.context, info.cl_device)  # transfers beside kernels
+        self.upload_queue = self.cl.CommandQueue(self.context, info.cl_device)  # for transfers that overlap with kernels
 
     def close(self) -> None:
-        """Wait for both queues and let go of the context."""
+        """Wait for both queues and release the context."""
         if self.context is not None:
             self.queue.finish()
             self.upload_queue.finish()
@@ -102,7 +103,7 @@ class Device:
 
 
 def list_devices() -> list[DeviceInfo]:
-    """Every device of every platform, in the loader's order; unusable ones too. Empty without OpenCL."""
+    """Return every device of every platform in the loader's order, unusable ones included. Without OpenCL the list is empty."""
     cl = import_pyopencl()
     try:
         platforms = cl.get_platforms()
@@ -130,7 +131,8 @@ def _describe(cl: Any, number: str, platform: Any, device: Any) -> DeviceInfo:
         name=name,
         runtime=next((runtime for pattern, runtime in RUNTIMES if pattern in vendor), "generic"),
         compute_units=device.max_compute_units,
-        # A GPU's lanes are scalar (NVIDIA says 1): there the widest load counts, 16 bytes. A CPU has four lanes at least (SSE, NEON).
+        # The lanes of a GPU are scalar (NVIDIA reports 1); there the widest load of 16 bytes counts. A CPU has at least four
+        # lanes (SSE, NEON).
         vector_width=4 if kind == "gpu" else max(4, device.native_vector_width_float),
         max_work_group=device.max_work_group_size,
         local_memory=device.local_mem_size,
@@ -139,7 +141,7 @@ def _describe(cl: Any, number: str, platform: Any, device: Any) -> DeviceInfo:
         alignment=max(256, device.mem_base_addr_align // 8),
         extensions=extensions,
         unified_memory=kind == "cpu" or bool(device.host_unified_memory),
-        tensor_cores=_capability(device, extensions) >= 8,  # where TF32 came
+        tensor_cores=_capability(device, extensions) >= 8,  # the first capability with TF32
         device_fence="PTX" if _capability(device, extensions) >= 7 else "",
     )
     free = free_memory(device, kind, extensions)
@@ -161,7 +163,7 @@ def _describe(cl: Any, number: str, platform: Any, device: Any) -> DeviceInfo:
 
 
 def _capability(device: Any, extensions: frozenset[str]) -> int:
-    """The compute capability (major) of NVIDIA's devices under their own driver, which takes inline PTX; 0 for all others."""
+    """Return the major compute capability of an NVIDIA device under NVIDIA's driver, which supports inline PTX; otherwise 0."""
     return int(device.compute_capability_major_nv) if "cl_nv_compiler_options" in extensions else 0
 
 
@@ -177,12 +179,13 @@ def _why_unusable(device: Any) -> str:
 
 
 def select_device(spec: str | None = None, gpu: str | None = None, solver_mode_cpu: bool = False, math: str | None = None) -> Device:
-    """Open the device that the flags ask for, the best one by default.
+    """Open the device that the flags select; by default the best one.
 
-    `spec` (--device, else $OCAFFE_DEVICE): 'PLATFORM:INDEX', a part of a platform's or device's name, 'cpu' or 'gpu'. `gpu` (--gpu): a
-    number in the list of GPUs, or 'all' where there is one. `solver_mode_cpu`: the solver asks for a CPU; flags and environment come first.
+    `spec` (--device, else $OCAFFE_DEVICE): 'PLATFORM:INDEX', a part of a platform's or device's name, 'cpu' or 'gpu'.
+    `gpu` (--gpu): a number in the list of GPUs, or 'all' if there is one GPU.
+    `solver_mode_cpu`: the solver requests a CPU. Flags and environment have priority.
     `math` (--math, else $OCAFFE_MATH, else fp32): one of target.MATHS.
-    Raises Error if there is no such device, more than one, or no OpenCL at all.
+    Raises Error if no device matches, if several match, or without OpenCL.
     """
     math = _math(math)
     devices = list_devices()
@@ -211,16 +214,19 @@ def _gradient_scale() -> int:
 
 
 def with_math(info: DeviceInfo, math: str | None = None) -> DeviceInfo:
-    """The device with what products may be made of: `math`, else $OCAFFE_MATH, else fp32. Raises Error where it cannot."""
+    """Return the device info with the arithmetic of products set to `math`, else $OCAFFE_MATH, else fp32.
+
+    Raises Error if the device does not support it.
+    """
     math = _math(math)
     if math in TENSOR_MATHS and not info.target.tensor_cores:
-        raise Error(f"--math {math}: '{info.name}' ({info.platform_name}) has no tensor cores that OpenCL reaches", fix="leave it out")
+        raise Error(f"--math {math}: '{info.name}' ({info.platform_name}) has no tensor cores usable from OpenCL", fix="leave it out")
     scale = _gradient_scale() if math == "fp16" else info.target.gradient_scale
     return info if info.target.math == math else replace(info, target=replace(info.target, math=math, gradient_scale=scale))
 
 
 def with_tuned(info: DeviceInfo) -> DeviceInfo:
-    """The device with its measured choices of kernels. Raises Error for a damaged table."""
+    """Return the device info with the device's tuned tables. Raises Error for a damaged table."""
     found = tuned_tables.load(info.target)
     return replace(info, target=replace(info.target, tuned=found)) if found.choices else info
 
@@ -232,7 +238,7 @@ def choose(
     solver_mode_cpu: bool = False,
     default: str | None = None,
 ) -> DeviceInfo:
-    """The rules of `select_device` on a list of devices that is not empty; `default` is a spec that yields to `spec` and `gpu`."""
+    """Apply the rules of `select_device` to a list of devices, which is not empty. `spec` and `gpu` override the spec `default`."""
     if spec and gpu:
         raise Error(f"--device {spec} and --gpu {gpu} both choose a device", fix="give one of them")
     if gpu:
@@ -247,7 +253,7 @@ def choose(
 
 
 def gpus(devices: Sequence[DeviceInfo]) -> list[DeviceInfo]:
-    """The GPUs as --gpu counts them: discrete ones first, then in the loader's order."""
+    """Return the GPUs in the order of --gpu: discrete ones first, otherwise in the loader's order."""
     return sorted((device for device in devices if device.kind == "gpu"), key=lambda device: device.target.unified_memory)
 
 
@@ -257,10 +263,10 @@ def _by_gpu_number(devices: Sequence[DeviceInfo], gpu: str) -> DeviceInfo:
     if not found:
         best = max(devices, key=DeviceInfo.rank)
         fix = f"leave out --gpu to run on '{best.name}', or install the GPU's OpenCL driver"
-        raise Error(f"{flag}: OpenCL knows no GPU here, only{_listed(devices)}", fix=fix)
+        raise Error(f"{flag}: OpenCL has no GPU here, only{_listed(devices)}", fix=fix)
     numbers = [str(i) for i in range(len(found))] if gpu == "all" else [part.strip() for part in gpu.split(",")]
     if len(numbers) > 1:
-        raise Error(f"{flag} asks for {len(numbers)} GPUs; ocaffe trains on one device", fix=f"--gpu {numbers[0] or 0}")
+        raise Error(f"{flag} requests {len(numbers)} GPUs; ocaffe trains on one device", fix=f"--gpu {numbers[0] or 0}")
     if not numbers[0].isdecimal() or int(numbers[0]) >= len(found):
         listing = "".join(f"\n  {i}  {device.name} ({device.platform_name})" for i, device in enumerate(found))
         raise Error(f"{flag}: there is no such GPU, only{listing}", fix="one of these numbers")
@@ -274,7 +280,7 @@ def _by_spec(devices: Sequence[DeviceInfo], spec: str, flag: str) -> DeviceInfo:
         found = [device for device in devices if device.number == spec]
     else:
         wanted = spec.lower()
-        # The first of these that finds anything decides: 'intel' means Intel's runtime, not PoCL on an Intel processor.
+        # The first stage with a match decides: 'intel' selects Intel's runtime, not PoCL on an Intel processor.
         stages: tuple[Callable[[DeviceInfo], bool], ...] = (
             lambda device: wanted in (device.name.lower(), device.target.runtime),
             lambda device: wanted in f"{device.platform_name} {device.platform_version}".lower(),
@@ -293,7 +299,7 @@ def _best_of_kind(devices: Sequence[DeviceInfo], kind: str, asked_by: str) -> De
     found = [device for device in devices if device.kind == kind]
     if not found:
         fix = f"{_cpu_runtime_command()}, or --device {devices[0].number}" if kind == "cpu" else "leave it out to run on a CPU"
-        raise Error(f"{asked_by}: OpenCL knows no {kind.upper()} here, only{_listed(devices)}", fix=fix)
+        raise Error(f"{asked_by}: OpenCL has no {kind.upper()} here, only{_listed(devices)}", fix=fix)
     return _usable(max(found, key=DeviceInfo.rank))
 
 
@@ -311,19 +317,19 @@ def _listed(devices: Sequence[DeviceInfo]) -> str:
 
 
 def no_opencl() -> Error:
-    """The error for an empty list of devices: what was found, and what to install."""
+    """Return the error for an empty list of devices. It lists broken runtimes and names a package to install."""
     found = discover()
     fact = "no OpenCL device on this machine"
     if found.chosen_by_user:
         fact += f": {found.chosen_by_user} leads to no runtime that has one"
-        return Error(fact, fix="unset it, and ocaffe looks for runtimes itself")
+        return Error(fact, fix="unset it; ocaffe then searches for runtimes itself")
     broken = [f"\n  {runtime.library}: {runtime.problem}" for runtime in found.runtimes if runtime.problem]
     if broken:
-        fact += "; runtimes that are there but do not work:" + "".join(broken)
+        fact += "; runtimes that were found but do not work:" + "".join(broken)
     return Error(fact, fix=_cpu_runtime_command())
 
 
-# Where PyPI has no runtime, the distribution's PoCL.
+# The distribution's PoCL, for systems without a runtime on PyPI.
 PACKAGE_COMMANDS = (
     ("apt-get", "sudo apt-get install pocl-opencl-icd"),
     ("dnf", "sudo dnf install pocl"),
@@ -334,7 +340,7 @@ PACKAGE_COMMANDS = (
 
 
 def _cpu_runtime_command() -> str:
-    """The one command that brings an OpenCL runtime for the CPU to this system."""
+    """Return the command that installs an OpenCL runtime for the CPU on this system."""
     import platform
 
     if sys.platform == "darwin":

@@ -1,12 +1,17 @@
-"""Finds the OpenCL runtimes of this machine and imports pyopencl so that its loader sees them: the one way in which ocaffe imports it.
+"""Find the OpenCL runtimes of the machine, and import pyopencl so that its loader sees them. ocaffe imports pyopencl only here.
 
-The loader inside pyopencl's wheel (ocl-icd) opens what the .icd files in /etc/OpenCL/vendors name, or those in the folder OCL_ICD_VENDORS,
-and also those in $PYOPENCL_HOME/.libs; it reads them once, at the first OpenCL call. So a runtime installed by pip (intel-opencl-rt), or by
-a container toolkit without its .icd file (NVIDIA), stays invisible. ocaffe makes a folder of its own with one .icd file for each runtime
-that is on the machine and passed a trial in another process (a broken runtime can abort the process that opens it), and points the loader
-there. A user who sets OCL_ICD_VENDORS or OPENCL_VENDOR_PATH is left alone; what OCL_ICD_FILENAMES names is taken in (Khronos' loader knows
-that variable, pyopencl's does not). On macOS OpenCL is part of the system: nothing to do. On Windows the loader reads the registry, where
-installers put their drivers; OCL_ICD_FILENAMES adds those found here.
+The loader in pyopencl's wheel (ocl-icd) opens the libraries that .icd files name. It reads these files from
+/etc/OpenCL/vendors or the folder OCL_ICD_VENDORS, and from $PYOPENCL_HOME/.libs, once, at the first OpenCL call.
+Therefore it does not see a runtime installed by pip (intel-opencl-rt), or by a container toolkit without an .icd file (NVIDIA).
+
+ocaffe writes a separate folder with one .icd file per working runtime and points the loader to it. Each runtime is first
+tested in another process, because a broken runtime can abort the process that opens it.
+
+If the user sets OCL_ICD_VENDORS or OPENCL_VENDOR_PATH, ocaffe changes nothing. Libraries in OCL_ICD_FILENAMES are included;
+Khronos' loader supports that variable, pyopencl's does not.
+
+On macOS OpenCL is part of the system, so there is nothing to do. On Windows the loader reads the registry, where
+installers enter their drivers; OCL_ICD_FILENAMES adds the runtimes found here.
 """
 from __future__ import annotations
 
@@ -31,14 +36,14 @@ from ocaffe import log
 from ocaffe.cache import cache_root, digest, write_atomically
 
 CHILD = Path(__file__).with_name("child.py")
-USER_VARIABLES = ("OCL_ICD_VENDORS", "OPENCL_VENDOR_PATH")  # set by a user, they say where all runtimes are
-_OURS = "OCAFFE_OCL_ICD_VENDORS"  # what we set OCL_ICD_VENDORS to, so that child processes do not take it for the user's
+USER_VARIABLES = ("OCL_ICD_VENDORS", "OPENCL_VENDOR_PATH")  # set by the user: the location of all runtimes
+_OURS = "OCAFFE_OCL_ICD_VENDORS"  # our value of OCL_ICD_VENDORS, so that child processes do not mistake it for the user's
 _SYSTEM_FOLDER = "/etc/OpenCL/vendors"
-_PROBE_FORMAT = "1"  # part of a verdict's key: raise it when the trial changes
-_PROBE_SECONDS = 60  # a trial takes 0.5 to 3 s
+_PROBE_FORMAT = "1"  # part of a verdict's key: increase it when the test changes
+_PROBE_SECONDS = 60  # a test takes 0.5 to 3 s
 NO_PYOPENCL = 77  # exit status of child.py
 _NVIDIA = "libnvidia-opencl.so.1"
-_LIBRARY_FOLDERS = (  # searched after LD_LIBRARY_PATH and ld.so.cache; musl has no cache, WSL and NixOS have folders of their own
+_LIBRARY_FOLDERS = (  # searched after LD_LIBRARY_PATH and ld.so.cache; musl has no cache, WSL and NixOS use other folders
     "/usr/local/nvidia/lib64", "/usr/local/nvidia/lib", "/usr/lib/wsl/lib", "/run/opengl-driver/lib",
     "/usr/lib64", "/usr/lib", "/usr/local/lib", "/lib64", "/lib",
 )  # fmt: skip
@@ -46,37 +51,37 @@ _LIBRARY_FOLDERS = (  # searched after LD_LIBRARY_PATH and ld.so.cache; musl has
 
 @dataclass(frozen=True)
 class Runtime:
-    """An OpenCL driver: what a line of an .icd file names."""
+    """An OpenCL driver, as a line of an .icd file names it."""
 
-    library: str  # what the loader opens: an absolute path, or what the .icd file says where that resolves to no file
-    origin: str  # which .icd file names it, or which package it belongs to
-    problem: str = ""  # why it is left out; empty if it is used
-    platforms: tuple[tuple[str, str], ...] = ()  # (name, version) of its platforms, seen in the trial
-    devices: int = 0  # devices on which the trial kernel ran
+    library: str  # the path for the loader: absolute, or the .icd file's text if that names no file
+    origin: str  # the .icd file that names it, or the package that contains it
+    problem: str = ""  # why it is not used; empty if it is used
+    platforms: tuple[tuple[str, str], ...] = ()  # (name, version) of its platforms in the test
+    devices: int = 0  # number of devices on which the test kernel ran
 
 
 @dataclass(frozen=True)
 class Discovery:
-    """What was found, and what the loader was told."""
+    """The runtimes found, and the settings for the loader."""
 
     runtimes: tuple[Runtime, ...] = ()
-    folder: str = ""  # our vendors folder; empty if the loader was left alone
-    chosen_by_user: str = ""  # 'OCL_ICD_VENDORS=...' if the user directs the loader
+    folder: str = ""  # our vendors folder; empty if the loader's settings are unchanged
+    chosen_by_user: str = ""  # 'OCL_ICD_VENDORS=...' if the user sets it
 
     def runtime_of(self, platform_name: str, platform_version: str) -> Runtime | None:
-        """The runtime that provides a platform, if the trial saw it."""
+        """Return the runtime that provides a platform, or None if no test found it."""
         return next((runtime for runtime in self.runtimes if (platform_name, platform_version) in runtime.platforms), None)
 
 
 @functools.cache
 def import_pyopencl() -> ModuleType:
-    """pyopencl, its loader directed at every runtime that works here. Call it instead of importing pyopencl.
+    """Import pyopencl with a loader that sees every working runtime. Call this instead of importing pyopencl.
 
-    Measured on two 2.5 GHz cores, verdicts known: discovery 3 to 5 ms, numpy 0.10 to 0.15 s, pyopencl 0.08 to 0.12 s.
+    Measured on two 2.5 GHz cores with known verdicts: discovery 3 to 5 ms, numpy 0.10 to 0.15 s, pyopencl 0.08 to 0.12 s.
     """
     found = discover()
     cache_setting = os.environ.get("PYOPENCL_NO_CACHE")
-    os.environ["PYOPENCL_NO_CACHE"] = "1"  # read at import; ocaffe.cache takes its place
+    os.environ["PYOPENCL_NO_CACHE"] = "1"  # read at import; ocaffe.cache replaces pyopencl's cache
     try:
         import pyopencl
     finally:
@@ -86,12 +91,15 @@ def import_pyopencl() -> ModuleType:
             os.environ["PYOPENCL_NO_CACHE"] = cache_setting
     _share_invokers(pyopencl)
     if found.folder:
-        os.environ["PYOPENCL_HOME"] = found.folder  # the loader would add $PYOPENCL_HOME/.libs untried; our folder names what works of it
+        os.environ["PYOPENCL_HOME"] = found.folder  # the loader would add untested runtimes of $PYOPENCL_HOME/.libs; our folder has the working ones
     return pyopencl
 
 
 def _share_invokers(pyopencl: ModuleType) -> None:
-    """Let kernel objects with the same types of arguments share the Python code that pyopencl writes and compiles for each: 1 ms for every launch of a net."""
+    """Share the Python code that pyopencl generates per kernel object between kernels with the same argument types.
+
+    Generating it takes 1 ms for every launch of a net.
+    """
     invoker = importlib.import_module(f"{pyopencl.__name__}.invoker")
     generate = getattr(invoker, "generate_enqueue_and_set_args", None)
     if generate is None or hasattr(generate, "__wrapped__"):
@@ -100,12 +108,12 @@ def _share_invokers(pyopencl: ModuleType) -> None:
 
     @functools.wraps(generate)
     def shared(function: str, *args: Any, **settings: Any) -> Any:
-        key = (*args, *(settings[name] for name in sorted(settings) if name != "devs"))  # devices and the function's name matter for a warning only
+        key = (*args, *(settings[name] for name in sorted(settings) if name != "devs"))  # devices and the function's name are used only in a warning
         try:
             if key not in known:
                 known[key] = generate("kernel", *args, **settings)
             return known[key]
-        except TypeError:  # another version's arguments, that cannot be a key
+        except TypeError:  # another version of pyopencl, with arguments that cannot be a key
             return generate(function, *args, **settings)
 
     invoker.generate_enqueue_and_set_args = shared  # type: ignore[attr-defined]
@@ -113,7 +121,7 @@ def _share_invokers(pyopencl: ModuleType) -> None:
 
 @functools.cache
 def discover() -> Discovery:
-    """Find and try the runtimes, and direct the loader at those that work. Broken ones are left out with a warning."""
+    """Find and test the runtimes, and make the loader use those that work. Broken ones are left out with a warning."""
     if sys.platform == "darwin":
         return Discovery()
     for variable in USER_VARIABLES:
@@ -132,7 +140,7 @@ def discover() -> Discovery:
 
 
 def vendors_folder(libraries: list[str]) -> str:
-    """A folder with one .icd file per library. Its name is the hash of what it holds, so that parallel processes share it."""
+    """Return a folder with one .icd file per library. The hash of its contents is its name, so parallel processes share it."""
     contents = {f"{i:02}-{Path(library).name.split('.')[0]}.icd": library + "\n" for i, library in enumerate(libraries)}
     root = cache_root()
     if root is not None:
@@ -154,11 +162,11 @@ def vendors_folder(libraries: list[str]) -> str:
 _temporary_folders: list[tempfile.TemporaryDirectory[str]] = []
 
 
-# What is on the machine
+# Search for runtimes
 
 
 def _candidates() -> Iterator[Runtime]:
-    """Every runtime once, by its real file: what .icd files name first, then what no .icd file names."""
+    """Yield every runtime once, by its real path: those in OCL_ICD_FILENAMES, in .icd files, then those without an .icd file."""
     seen: set[str] = set()
     for runtime in (*_from_environment(), *_from_icd_files(), *_without_icd_files()):
         real = os.path.realpath(runtime.library) if os.path.isabs(runtime.library) else runtime.library
@@ -190,23 +198,26 @@ def _from_icd_files() -> Iterator[Runtime]:
             library = _locate(name, folder) if name else None
             if library:
                 yield Runtime(library, str(icd))
-            elif folder != Path(sys.prefix, "etc/OpenCL/vendors"):  # there, the Intel wheel leaves files with an unexpanded placeholder
+            elif folder != Path(sys.prefix, "etc/OpenCL/vendors"):  # there the Intel wheel leaves files with an unexpanded placeholder
                 yield Runtime(name or str(icd), str(icd), problem=f"{icd} names no file that exists")
 
 
 def _locate(name: str, beside: Path) -> str | None:
-    """The file that the dynamic linker would open for the name in an .icd file."""
+    """Return the file that the dynamic linker would open for a name in an .icd file."""
     if "/" in name:
         return name if os.path.isfile(name) else None
-    if (beside / name).is_file() and beside.name == ".libs":  # the loader's own folder is on its run path
+    if (beside / name).is_file() and beside.name == ".libs":  # the loader's run path includes its own folder
         return str(beside / name)
     return find_library(name)
 
 
 def find_library(name: str) -> str | None:
-    """Where the dynamic linker would find a library: by reading, because ctypes.util starts other programs and dlopen may abort."""
+    """Return the path where the dynamic linker would find a library.
+
+    This reads files only, because ctypes.util starts other programs and dlopen may abort.
+    """
     folders = [folder for folder in os.environ.get("LD_LIBRARY_PATH", "").split(":") if folder]
-    with contextlib.suppress(OSError):  # it lists libraries by soname; a full name (libpocl.so.2.10.0) lies in one of the same folders
+    with contextlib.suppress(OSError):  # lists libraries by soname; a full name (libpocl.so.2.10.0) is in one of the same folders
         paths = re.findall(rb"(?<=\0)(/[^\0]*)/[^/\0]+(?=\0)", Path("/etc/ld.so.cache").read_bytes())
         folders += [os.fsdecode(folder) for folder in dict.fromkeys(paths)]
     candidates = (os.path.join(folder, name) for folder in (*folders, *_LIBRARY_FOLDERS))
@@ -214,7 +225,7 @@ def find_library(name: str) -> str | None:
 
 
 def _machine(path: str) -> bytes | None:
-    """Word size and processor of an ELF file: a 64-bit system lists 32-bit libraries too."""
+    """Return word size and processor of an ELF file, because a 64-bit system also lists 32-bit libraries."""
     try:
         with open(path, "rb") as file:
             header = file.read(20)
@@ -234,7 +245,7 @@ def _without_icd_files() -> Iterator[Runtime]:
 
 
 def _intel_from_pip() -> str | None:
-    """The CPU runtime of the package intel-opencl-rt: in the environment, in the user's site, or where pip's records say."""
+    """Return the CPU runtime of the package intel-opencl-rt: in the environment, in the user's site, or by pip's records."""
     name = "Library/bin/intelocl64.dll" if sys.platform == "win32" else "lib/libintelocl.so"
     import site
 
@@ -252,21 +263,24 @@ def _intel_from_pip() -> str | None:
     return None
 
 
-# Whether it works
+# Test of runtimes
 
 
 def _try_all(candidates: list[Runtime]) -> Iterator[Runtime]:
-    """The candidates with their verdicts, remembered by path, size and time of change; unknown ones are tried, side by side."""
+    """Yield the candidates with their verdicts. Verdicts are cached by path, size and modification time.
+
+    Candidates without a cached verdict are tested in parallel.
+    """
     known = [_remembered(runtime) for runtime in candidates]
     if not all(verdict or runtime.problem for runtime, verdict in zip(candidates, known)):
-        log.info("opencl:0", "Trying OpenCL runtimes that were not seen before, each in a process of its own")
+        log.info("opencl:0", "Testing new OpenCL runtimes, each in a separate process")
     trials = [None if verdict or runtime.problem else _start_trial(runtime) for runtime, verdict in zip(candidates, known)]
     for runtime, verdict, trial in zip(candidates, known, trials):
         if trial is not None:
             verdict = _finish_trial(trial)
             if verdict is not None:
                 _remember(runtime, verdict)
-        if verdict is None:  # has a problem already, or cannot be tried here: use it and hope
+        if verdict is None:  # has a problem already, or cannot be tested here: use it untested
             yield runtime
             continue
         problem = verdict["problem"]
@@ -284,7 +298,7 @@ def _verdict_path(runtime: Runtime) -> Path | None:
     root = cache_root()
     if root is None:
         return None
-    # What the linker finds by a bare name changes when ldconfig runs.
+    # ldconfig changes the file that the linker finds for a bare name.
     facts = None
     with contextlib.suppress(OSError):
         facts = os.stat(runtime.library if os.path.isabs(runtime.library) else "/etc/ld.so.cache")
@@ -312,7 +326,7 @@ def _remember(runtime: Runtime, verdict: dict) -> None:
 
 
 def start_child(job: str, environment: dict[str, str], home: str, stderr: int = subprocess.PIPE) -> subprocess.Popen[bytes] | None:
-    """`python child.py job`, its pipes open; None where no such process can be started (frozen or embedded Python)."""
+    """Start `python child.py job` with pipes. Return None if that is not possible (frozen or embedded Python)."""
     if not sys.executable or getattr(sys, "frozen", False):
         return None
     command = [sys.executable, str(CHILD), job, json.dumps(sys.path), home]
@@ -322,7 +336,7 @@ def start_child(job: str, environment: dict[str, str], home: str, stderr: int = 
 
 
 def _start_trial(runtime: Runtime) -> subprocess.Popen[bytes] | None:
-    hidden = (*USER_VARIABLES, "OCL_ICD_FILENAMES", "LD_PRELOAD")  # Oclgrind puts itself in front of every runtime by LD_PRELOAD
+    hidden = (*USER_VARIABLES, "OCL_ICD_FILENAMES", "LD_PRELOAD")  # Oclgrind uses LD_PRELOAD to replace every runtime
     environment = {name: value for name, value in os.environ.items() if name not in hidden}
     if sys.platform == "win32":
         return start_child("probe", {**environment, "OCL_ICD_FILENAMES": runtime.library}, "")
@@ -331,7 +345,7 @@ def _start_trial(runtime: Runtime) -> subprocess.Popen[bytes] | None:
 
 
 def _finish_trial(trial: subprocess.Popen[bytes]) -> dict | None:
-    """The verdict; None if the process could not import pyopencl, which is no fault of the runtime."""
+    """Return the verdict, or None if the process could not import pyopencl, which does not depend on the runtime."""
     verdict = {"platforms": [], "devices": 0, "problem": ""}
     try:
         answer, messages = trial.communicate(timeout=_PROBE_SECONDS)

@@ -1,4 +1,4 @@
-"""Batches on their way to a device with memory of its own: from pinned blocks, on a queue beside that of the kernels, ahead of the run that wants them."""
+"""Send batches ahead to a device with its own memory: from pinned blocks, on another queue than the kernels, before the run that reads them."""
 from __future__ import annotations
 
 from collections import deque
@@ -10,12 +10,12 @@ from ocaffe.cl.device import Device
 from ocaffe.cl.pinned import pinned
 from ocaffe.data.prefetch import Batch, Prefetcher
 
-OPEN = 2  # batches that the device may be reading when the next one is asked for
-BLOCKS = 4 + OPEN  # of the prefetcher: so many ready or in the making while others are on their way
+OPEN = 2  # number of batches that the device may still read when the next one is requested
+BLOCKS = 4 + OPEN  # blocks of the prefetcher: 4 batches that are ready or being read, besides those in transfer
 
 
 class Ahead(NamedTuple):
-    """A batch that was sent before the run that is to use it."""
+    """A batch that was sent before the run that uses it."""
 
     batch: Batch
     buffer: Any
@@ -23,9 +23,9 @@ class Ahead(NamedTuple):
 
 
 class Feed:
-    """Brings the batches of one source to whichever buffer the next run reads. All command_lists of a session that read the source share it.
+    """Send the batches of one source to the buffer that the next run reads. All command lists of a session that read the source share it.
 
-    Nothing depends on what was sent ahead: a run that gets another batch, or wants it in another buffer, sends its own.
+    Results do not depend on a batch sent ahead: a run with another batch or another buffer sends its own batch.
     """
 
     def __init__(self) -> None:
@@ -33,10 +33,13 @@ class Feed:
         self._open: deque[tuple[Any, Batch, Prefetcher]] = deque()
         self._ahead: Ahead | None = None
         self._now: Any = None  # the buffer that the last run reads
-        self._past: Any = None  # an event: all runs before the last one are done
+        self._past: Any = None  # an event that completes when all runs before the last one are done
 
     def blocks(self, device: Device, nbytes: int) -> list[np.ndarray]:
-        """Pinned blocks of `nbytes` for a new prefetcher; the one before must be closed. Waits until nothing is read from them."""
+        """Return pinned blocks of `nbytes` for a new prefetcher. The previous prefetcher must be closed.
+
+        Waits until no transfer reads the blocks.
+        """
         ahead, self._ahead = self._ahead, None
         if ahead is not None:
             ahead.event.wait()
@@ -47,9 +50,10 @@ class Feed:
         return self._blocks
 
     def take(self, device: Device, prefetcher: Prefetcher, buffer: Any, timed: bool = False) -> Any:
-        """Have the next batch in `buffer` for what is enqueued from here on; returns an event. Waits for the batch and raises what its making raised.
+        """Put the next batch into `buffer` for the launches enqueued after this call. Return an event.
 
-        `timed`: the transfer runs on the queue of the kernels, and the event is its own.
+        Waits for the batch, and raises the prefetcher's error if reading it failed. `timed`: the transfer runs on the
+        kernels' queue, and the event is the transfer's.
         """
         cl = device.cl
         while self._open and (len(self._open) >= OPEN or complete(cl, self._open[0][0])):
@@ -58,15 +62,15 @@ class Feed:
             owner.recycle(batch)
         batch = prefetcher.get()
         before, self._past = self._past, cl.enqueue_marker(device.queue)
-        device.queue.flush()  # the other queue may wait for the marker
+        device.queue.flush()  # a command on the other queue may wait for the marker
         ahead, self._ahead = self._ahead, None
         sent: Any = ahead.event if ahead is not None else None
         if ahead is not None and (ahead.batch is not batch or ahead.buffer is not buffer):
-            sent.wait()  # sent in vain, and perhaps to this very buffer
+            sent.wait()  # not used; wait, because it may write to the same buffer
             sent = None
         fresh = sent is None
         if sent is None:
-            # The last run but one may read this buffer still; the last one too, if another commands ran it.
+            # The run before the last may still read this buffer. The last run may too, if another command list ran it.
             after = self._past if buffer is self._now else before
             sent = _send(cl, device.queue if timed else device.upload_queue, buffer, batch.block, after)
         self._now = buffer
@@ -75,28 +79,31 @@ class Feed:
         return sent if timed and fresh else barrier
 
     def send_ahead(self, device: Device, prefetcher: Prefetcher, now: Any, following: Any) -> None:
-        """A run that reads `now` was enqueued: if the next batch is ready, send it to `following`, which the run before may be reading still."""
+        """Call this after enqueuing a run that reads `now`. If the next batch is ready, send it to `following`.
+
+        The transfer waits for the runs before, which may still read `following`.
+        """
         if self._ahead is not None or now is not self._now or following is now:
             return
         batch = prefetcher.ready()
-        if batch is None or batch.block.nbytes > following.size:  # of larger images: it goes elsewhere
+        if batch is None or batch.block.nbytes > following.size:  # larger images need another buffer
             return
         # Does not wait: on an H100 the call takes 0.03 ms for 38 MB from pinned memory.
         self._ahead = Ahead(batch, following, _send(device.cl, device.upload_queue, following, batch.block, self._past))
 
     def close(self) -> None:
-        """Send no more. Whatever is on its way keeps what it needs."""
+        """Forget all transfers. OpenCL keeps the memory of transfers in progress."""
         self._ahead = None
         self._open.clear()
 
 
 def _send(cl: Any, queue: Any, buffer: Any, block: np.ndarray, after: Any) -> Any:
-    """Enqueue the transfer of a block after an event (None: nothing); returns its event."""
+    """Enqueue the transfer of a block, after the event `after` if given. Return its event."""
     event = cl.enqueue_copy(queue, buffer, block, is_blocking=False, wait_for=None if after is None else [after])
     queue.flush()
     return event
 
 
 def complete(cl: Any, event: Any) -> bool:
-    """Whether it has happened."""
+    """Return whether an event is complete."""
     return bool(event.command_execution_status == cl.command_execution_status.COMPLETE)

@@ -1,4 +1,4 @@
-"""How much memory a device has left. OpenCL itself has no such query: each kind of device is asked in its own way."""
+"""Free memory of a device. OpenCL has no such query, so each kind of device needs its own method."""
 from __future__ import annotations
 
 import contextlib
@@ -8,20 +8,20 @@ import sys
 from pathlib import Path
 from typing import Any
 
-_CGROUP = (  # the limit of a container and what it uses: version 2, version 1
+_CGROUP = (  # limit and usage of a container, for cgroup version 2 and 1
     ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
     ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
 )
 
 
 def free_memory(device: Any, kind: str, extensions: frozenset[str]) -> int | None:
-    """Free bytes of a pyopencl device now; None where it cannot tell."""
+    """Return the free bytes of a pyopencl device, or None if they are unknown."""
     if kind == "cpu":
         return _host()
     if "cl_nv_device_attribute_query" in extensions:
         return _nvidia(device)
     if "cl_amd_device_attribute_query" in extensions:
-        with contextlib.suppress(Exception):  # kilobytes: all of it, the largest block
+        with contextlib.suppress(Exception):  # kilobytes: (all free memory, largest free block)
             return int(device.global_free_memory_amd[0]) * 1024
     return None
 
@@ -45,7 +45,7 @@ class _NvmlMemory(ctypes.Structure):
 
 
 def _nvidia(device: Any) -> int | None:
-    """From the driver's management library, by PCI address."""
+    """Return the free bytes from NVML, by PCI address."""
     with contextlib.suppress(Exception):
         # The slot is the device number (6 for 00:06.0 with driver 580).
         address = f"{device.pci_domain_id_nv:08x}:{device.pci_bus_id_nv:02x}:{device.pci_slot_id_nv:02x}.0"

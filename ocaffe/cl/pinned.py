@@ -1,6 +1,6 @@
-"""Host memory that a device with memory of its own copies at the full rate of its bus: the driver has locked its pages.
+"""Pinned host memory: a device with its own memory copies it at the full rate of the bus, because the driver has locked its pages.
 
-Copies from other memory go through the driver's small buffer, page by page: on an H100 8 to 12 GB/s, against 54 GB/s.
+Copies from other memory pass through a small buffer of the driver, page by page: 8 to 12 GB/s instead of 54 GB/s on an H100.
 """
 from __future__ import annotations
 
@@ -19,22 +19,23 @@ from ocaffe.data.workers import Workers, cores
 if TYPE_CHECKING:
     from ocaffe.cl.device import Device
 
-THREADS = 8  # that fill chunks, if there are as many cores: one copies 5 to 10 GB/s
-CHUNK = 2 << 20  # bytes that one of them copies and sends at a time
-CHUNKS = 2  # of a thread: it fills one while another is on its way
+THREADS = 8  # maximum number of threads that fill chunks, one per core; a thread copies 5 to 10 GB/s
+CHUNK = 2 << 20  # bytes that a thread copies and sends at a time
+CHUNKS = 2  # per thread, so that it fills one while the device copies the other
 
 
 def pinned(device: Device, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-    """Zeros in pinned memory, which lives as long as the array or a part of it, whatever becomes of the device.
+    """Return an array of zeros in pinned memory. The memory is freed with the last view of the array, even after the device is closed.
 
-    In ordinary memory where the device has none of its own, which then reads any memory at the same rate, or where the driver refuses.
+    A device without its own memory reads any memory at the same rate; the array is then in ordinary memory. This also
+    holds if the driver refuses pinned memory.
     """
     cl, dtype = device.cl, np.dtype(dtype)
     if device.target.unified_memory or not math.prod(shape):
         return np.zeros(shape, dtype)
     try:
         buffer = cl.Buffer(device.context, cl.mem_flags.READ_WRITE | cl.mem_flags.ALLOC_HOST_PTR, math.prod(shape) * dtype.itemsize)
-        # Mapped for good: the map, which keeps buffer and queue, is the base of the array and ends with it.
+        # Mapped permanently. The map is the array's base: it keeps buffer and queue alive, and is released with the array.
         array, _ = cl.enqueue_map_buffer(device.upload_queue, buffer, cl.map_flags.READ | cl.map_flags.WRITE, 0, shape, dtype, is_blocking=True)
     except (cl.MemoryError, cl.RuntimeError, cl.LogicError):
         return np.zeros(shape, dtype)
@@ -43,7 +44,7 @@ def pinned(device: Device, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
 
 
 def is_pinned(device: Device, array: np.ndarray) -> bool:
-    """Whether an array is one of `pinned`, or a part of it."""
+    """Return whether an array came from `pinned`, or is a view of such an array."""
     base: Any = array
     while isinstance(base, np.ndarray):
         base = base.base
@@ -51,22 +52,22 @@ def is_pinned(device: Device, array: np.ndarray) -> bool:
 
 
 class Staging:
-    """Brings arrays from ordinary memory to a device through pinned chunks, which several threads fill while others are on their way."""
+    """Send arrays from ordinary memory to a device through pinned chunks. Several threads fill chunks while the device copies others."""
 
     def __init__(self, device: Device) -> None:
         self.device = device
         self.count = min(THREADS, cores())
         self._workers = Workers(self.count, "ocaffe send")
-        self._chunks: list[list[np.ndarray]] = []  # of each thread; made when something is sent
+        self._chunks: list[list[np.ndarray]] = []  # of each thread; allocated by the first send
         self._lock = threading.Lock()
 
     @property
     def helps(self) -> bool:
-        """Whether it is faster than the driver alone: not with one thread, which would copy and wait in turn."""
+        """Return whether this is faster than the driver's copy. With one thread it is not, because copying and waiting alternate."""
         return self.count > 1
 
     def send(self, buffer: Any, begin: int, data: np.ndarray) -> None:
-        """Copy a dense array to `buffer` from byte `begin` on; waits for it, and for what was enqueued before."""
+        """Copy a dense array to `buffer`, starting at byte `begin`. Waits for the copy and all commands enqueued before."""
         source = data.reshape(-1).view(np.uint8)
         cl, queue = self.device.cl, self.device.queue
 
@@ -88,6 +89,6 @@ class Staging:
             self._workers.run([partial(copy, chunks, index * CHUNK) for index, chunks in enumerate(self._chunks)])
 
     def close(self) -> None:
-        """End the threads and let go of the chunks."""
+        """Stop the threads and free the chunks."""
         self._workers.close()
         self._chunks = []

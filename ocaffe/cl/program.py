@@ -1,4 +1,4 @@
-"""OpenCL programs: kernel text and defines in, built programs out; collected first, built at once, binaries kept on disk."""
+"""Build OpenCL programs from kernel text and defines. All programs of a net are built together; binaries are cached on disk."""
 from __future__ import annotations
 
 import collections
@@ -19,16 +19,16 @@ from ocaffe.cl.device import Device
 from ocaffe.cl.workers import BuildFailure, Job, Worker, worker_count
 
 OPTIONS = "-cl-std=CL1.2 -cl-mad-enable"
-_CACHE_FORMAT = "1"  # part of every key: raise it when a binary of the same source and options would differ
+_CACHE_FORMAT = "1"  # part of every key: increase it when the same source and options give another binary
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"([^"\n]+)".*$', re.MULTILINE)
-# Clang's form, PoCL's ('error: file.cl:6:70: ...'), and the older front ends' ('line 6: error').
+# The formats of Clang, of PoCL ('error: file.cl:6:70: ...') and of older front ends ('line 6: error').
 _LOG_LINE = re.compile(r":(\d+):\d+: (?:fatal )?error|error: \S*?:(\d+):\d+:|line (\d+): error", re.IGNORECASE)
 
 
 class ProgramKey(NamedTuple):
-    """Names a program. `source` is a kernel family (`kernels/<family>.cl`) or OpenCL C text; text sees common.h without including it.
+    """Identifies a program. `source` is a kernel family (`kernels/<family>.cl`) or OpenCL C text, to which common.h is added.
 
-    `defines` are (name, value) pairs; they become #define lines before the text, so values may hold anything that a line can.
+    `defines` are (name, value) pairs. They become #define lines before the text, so a value may be any text without newlines.
     """
 
     source: str
@@ -36,7 +36,7 @@ class ProgramKey(NamedTuple):
 
     @classmethod
     def generated(cls, texts: Sequence[str]) -> ProgramKey:
-        """One program of several generated texts, whose functions have different names."""
+        """Return the key of one program with several generated texts, whose functions have different names."""
         return cls("\n".join(texts) + "\n")
 
     @property
@@ -46,10 +46,10 @@ class ProgramKey(NamedTuple):
 
 
 class BuildError(RuntimeError):
-    """The device's compiler refused a program: a bug of ocaffe or of the driver, not of the user."""
+    """The device's compiler rejected a program: a bug in ocaffe or in the driver, not a mistake of the user."""
 
     def __init__(self, key: ProgramKey, device: str, text: str, log: str) -> None:
-        """`text` is what was compiled, `log` what the compiler said."""
+        """`text` is the program text, `log` the compiler's output."""
         self.key, self.device, self.text, self.log = key, device, text, log.strip("\0 \n")
         defines = " ".join(f"-D{name}={value}" for name, value in key.defines) or "no defines"
         parts = [f"kernel family '{key.family}' does not build on {device} ({defines})", self.log or "the compiler said nothing"]
@@ -57,7 +57,7 @@ class BuildError(RuntimeError):
 
 
 def _excerpts(text: str, log: str, most: int = 5, around: int = 2) -> list[str]:
-    """The lines of the source that the first errors of a build log point at, with their neighbours."""
+    """Return the source lines of the first errors in a build log, with the lines around them."""
     lines = text.split("\n")
     wrong = sorted({int("".join(numbers)) for numbers in _LOG_LINE.findall(log)} & set(range(1, len(lines) + 1)))[:most]
     shown = sorted({n for line in wrong for n in range(max(1, line - around), min(len(lines), line + around) + 1)})
@@ -70,19 +70,19 @@ def _kernel_file(name: str) -> str:
 
 
 def _inline(text: str) -> str:
-    """Put included files in place, as a preprocessor does: the device's compiler has no include path."""
+    """Replace #include lines by the files, because the device's compiler has no include path."""
     return _INCLUDE.sub(lambda match: _inline(_kernel_file(match[1])), text)
 
 
 def program_text(key: ProgramKey) -> str:
-    """What the compiler gets: defines, then the text with its includes in place."""
+    """Return the text for the compiler: the defines, then the source with its includes inlined."""
     defines = "".join(f"#define {name} {value}".rstrip() + "\n" for name, value in key.defines)
     text = '#include "common.h"\n' + key.source if key.family == "generated" else _kernel_file(key.source + ".cl")
     return defines + _inline(text)
 
 
 class Programs:
-    """The programs of one device. `programs[key]` gives one that `build_all` was asked for."""
+    """The programs of one device. `programs[key]` returns a program that `build_all` has built."""
 
     def __init__(self, device: Device) -> None:
         self._device = device
@@ -90,19 +90,19 @@ class Programs:
         self._built: dict[ProgramKey, Any] = {}
         self._entries = Entries("programs")
         self._lock = threading.Lock()
-        # A virtual machine may hide vector units of the processor that the name promises.
+        # Part of the identity, because a virtual machine may hide vector units that the processor's name implies.
         vectors = str(device.target.vector_width)
         self._options = " ".join([OPTIONS, *(quirk.options for quirk in device.info.quirks if quirk.options)])
         names = (device.name, device.driver_version, device.platform_name, device.platform_version)
         self._identity = (_CACHE_FORMAT, self._options, *names, vectors)
-        self._verbose = os.environ.get("OCAFFE_CL_LOG") == "1"  # print what the compiler says: then it must compile, and here
+        self._verbose = os.environ.get("OCAFFE_CL_LOG") == "1"  # print the compiler's output: this needs a compilation, in this process
 
     def __getitem__(self, key: ProgramKey) -> Any:
         return self._built[key]
 
     def build_all(self, keys: Iterable[ProgramKey]) -> dict[ProgramKey, Any]:
-        """Every program, from memory, disk or the compiler, the missing ones built side by side. Raises BuildError."""
-        with self._lock:  # nets of several threads share them
+        """Return every program, from memory, disk or the compiler. Missing ones are built in parallel. Raises BuildError."""
+        with self._lock:  # nets of several threads share the programs
             return self._build_all(list(dict.fromkeys(keys)))
 
     def _build_all(self, wanted: list[ProgramKey]) -> dict[ProgramKey, Any]:
@@ -123,31 +123,34 @@ class Programs:
         return {key: self._built[key] for key in wanted}
 
     def _options_of(self, key: ProgramKey) -> str:
-        """A program's define REGISTERS says how many a work-item takes at most (kernels/tile_gpu.h), where the compiler can be told."""
+        """Return the compiler options. The define REGISTERS limits the registers of a work-item (kernels/tile_gpu.h) on NVIDIA's compiler."""
         limit = dict(key.defines).get("REGISTERS")
         listens = limit and "cl_nv_compiler_options" in self._device.cl_device.extensions.split()
         return f"{self._options} -cl-nv-maxrregcount={limit}" if listens else self._options
 
     def _from_binary(self, binary: bytes, options: str) -> Any | None:
-        """A program from a stored binary; None where the driver does not take it (it may have been replaced behind the same version)."""
+        """Return a program from a stored binary, or None if the driver rejects it.
+
+        This happens if the driver was replaced by one with the same version.
+        """
         with contextlib.suppress(self._cl.Error):
             return self._build(self._cl.Program(self._device.context, [self._device.cl_device], [binary]), options)
         return None
 
     def _build(self, program: Any, options: str) -> Any:
-        with warnings.catch_warnings():  # pyopencl warns of every compiler that says anything
+        with warnings.catch_warnings():  # pyopencl warns whenever a compiler prints anything
             warnings.simplefilter("ignore")
             return program.build(options)
 
     def _compile(self, jobs: list[Job]) -> None:
-        """Build here and, when there are many, in worker processes too; whoever is free takes the next job."""
+        """Build in this process and, for many jobs, also in worker processes. Each takes the next job when it is free."""
         queue = collections.deque(jobs)
         workers = [] if self._verbose else [Worker(self._device, queue) for _ in range(worker_count(len(jobs)))]
         try:
             while queue:
                 try:
                     job = queue.popleft()
-                except IndexError:  # a worker took the last one at this moment
+                except IndexError:  # a worker took the last job in the meantime
                     break
                 self._compile_here(job)
             for job, binary in itertools.chain.from_iterable(worker.finish() for worker in workers):
@@ -176,10 +179,10 @@ class Programs:
 
     def _keep(self, job: Job, program: Any, binary: bytes) -> None:
         self._built[job.key] = program
-        if binary:  # a driver may have none to give
+        if binary:  # some drivers return an empty binary
             self._entries.store(job.entry, binary)
 
 
 def _compiler_log(message: str) -> str:
-    """The compiler's own words within pyopencl's error message."""
+    """Return the compiler's output from pyopencl's error message."""
     return message.split(":\n\n", 1)[-1].split("\n(options: ")[0]

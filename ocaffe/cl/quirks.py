@@ -1,7 +1,7 @@
-"""What devices do otherwise than they say: one table, a reason per row.
+"""Known defects of devices and runtimes, as one table with a reason per row.
 
-A row applies when every pattern it states is found in the device's facts. `limits` are upper bounds on fields of Target; `options` go to the compiler;
-`avoid` ranks the device behind all others and warns when it is used all the same.
+A row applies if every pattern in it matches the device's facts. `limits` are upper bounds on fields of Target. `options`
+are passed to the compiler. `avoid` ranks the device behind all others, and selecting it logs a warning.
 """
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ocaffe.ir.target import Target
 
 @dataclass(frozen=True)
 class Facts:
-    """The strings by which devices are told apart."""
+    """The strings that identify a device."""
 
     platform: str
     platform_version: str
@@ -26,13 +26,13 @@ class Facts:
 @dataclass(frozen=True)
 class Quirk:
     reason: str
-    platform: str = ""  # regular expressions, searched without regard to case
+    platform: str = ""  # regular expressions; upper and lower case are equal
     platform_version: str = ""
     device: str = ""
     driver: str = ""
     kind: str = ""
     limits: Mapping[str, int] = field(default_factory=dict)
-    options: str = ""  # for its compiler
+    options: str = ""  # for the device's compiler
     avoid: bool = False
 
     def applies(self, facts: Facts) -> bool:
@@ -49,15 +49,15 @@ QUIRKS = (
         avoid=True,
     ),
     Quirk(
-        "Oclgrind interprets kernels to find errors in them: far too slow to train with; it does not know LLVM's prefetch",
+        "Oclgrind interprets kernels to find errors in them and is too slow for training; it does not support LLVM's prefetch",
         platform="oclgrind",
         options="-DNO_PREFETCH",
         avoid=True,
     ),
     Quirk("this device emulates an FPGA", device="fpga emulation", avoid=True),
-    Quirk("OpenCL on Direct3D is a second, slower way to a GPU that has a driver of its own", platform="OpenCLOn12", avoid=True),
-    Quirk("this is no GPU: Direct3D's software renderer", device="microsoft basic render", avoid=True),
-    Quirk("Mesa's Clover is unmaintained: Rusticl took its place", platform="^clover", avoid=True),
+    Quirk("OpenCL on Direct3D is slower than the GPU's own driver", platform="OpenCLOn12", avoid=True),
+    Quirk("this is Direct3D's software renderer, not a GPU", device="microsoft basic render", avoid=True),
+    Quirk("Mesa's Clover is unmaintained and replaced by Rusticl", platform="^clover", avoid=True),
     Quirk(
         "Apple's CPU runtime runs kernels with barriers in groups of one work-item only",
         platform="^apple",
@@ -68,12 +68,12 @@ QUIRKS = (
 
 
 def quirks_of(facts: Facts) -> tuple[Quirk, ...]:
-    """The rows that apply to a device."""
+    """Return the rows that apply to a device."""
     return tuple(quirk for quirk in QUIRKS if quirk.applies(facts))
 
 
 def limited(target: Target, quirks: tuple[Quirk, ...]) -> Target:
-    """The target within the limits of its quirks."""
+    """Return the target with the limits of its quirks."""
     for quirk in quirks:
         target = replace(target, **{name: min(getattr(target, name), bound) for name, bound in quirk.limits.items()})
     return target

@@ -1,7 +1,8 @@
-"""A session: the buffers that the nets of one job share on one device, and the command_lists bound to them.
+"""A session: the buffers that the nets of one job share on one device, and the command lists bound to them.
 
-Persistent Refs (parameters, history, inputs, staging, constants) have buffers of their own for as long as the session lives. Everything that
-is recycled lies in an arena: slabs as large as the largest plan of its command_lists needs, so the TEST net of a solver runs in the TRAIN net's memory.
+Persistent Refs (parameters, history, inputs, staging, constants) have their own buffers while the session exists.
+Recycled Refs are in an arena. Its slabs are as large as the largest plan of its command lists.
+Thus the TEST net of a solver uses the TRAIN net's memory.
 """
 from __future__ import annotations
 
@@ -25,11 +26,11 @@ from ocaffe.memory.plan import MemoryPlan
 from ocaffe.memory.report import size_text
 
 POISON = np.uint32(0xFFFFFFFF)  # a NaN as float
-SMALL, SENT = 1 << 16, 8  # bytes of an array that is sent without waiting; how many may be on their way
+SMALL, SENT = 1 << 16, 8  # maximum bytes of an array that is sent without waiting; maximum number of such transfers in progress
 
 
 class CommandList(Protocol):
-    """What a session needs of a command list (ocaffe/cl/command_list.py)."""
+    """The interface of a command list that a session uses (ocaffe/cl/command_list.py)."""
 
     arena: Arena
     schedule: Schedule
@@ -38,49 +39,52 @@ class CommandList(Protocol):
 
     @property
     def texts(self) -> set[str]:
-        """The generated kernels."""
+        """The texts of the generated kernels."""
 
     @property
     def keys(self) -> set[ProgramKey]:
         """The programs that `bind` needs."""
 
     def bind(self) -> None:
-        """Make the kernels and set their arguments."""
+        """Create the kernels and set their arguments."""
 
 
 class Arena:
-    """The slabs that what is recycled lies in. Nets that take turns may share one; then each destroys what the others left there."""
+    """The slabs of recycled Refs. Nets that take turns can share an arena; each run then overwrites the others' values."""
 
     def __init__(self) -> None:
         self.slabs: list[Any] = []
-        self.commands: CommandList | None = None  # that ran last
-        self.reached = 0  # how far it ran
+        self.commands: CommandList | None = None  # the one that ran last
+        self.reached = 0  # the launch at which its last run stopped
 
 
 class Session:
-    """Owns every buffer; command_lists and nets ask it by Ref."""
+    """Owner of all buffers. Command lists and nets look them up by Ref."""
 
     def __init__(self, device: Device) -> None:
         self.device = device
         self.programs: Programs = device.programs or Programs(device)
         self.command_lists: list[CommandList] = []
-        self.arena = Arena()  # of the nets that have none of their own
-        self.touched: list[Any] = []  # mirrors that scripts may have written to, of all nets of the session (ocaffe/api/net.py)
+        self.arena = Arena()  # for nets without their own arena
+        self.touched: list[Any] = []  # mirrors that scripts may have written to, of all nets of the session (ocaffe/api/blob.py)
         self.watched: list[Any] = []  # mirrors whose arrays scripts hold
-        self.mirrors: dict[Any, Any] = {}  # those of parameters, which several nets share
-        self.timeline: Timeline | None = None  # notes what command_lists run, while somebody looks
-        self.written = 0  # how often parameters changed
-        self.prepacked: dict[Ref, int] = {}  # what was made of them, with `written` at that time
+        self.mirrors: dict[Any, Any] = {}  # of parameters, which several nets may share
+        self.timeline: Timeline | None = None  # records the launches of command lists while profiling
+        self.written = 0  # number of changes of parameters
+        self.prepacked: dict[Ref, int] = {}  # prepacked weights, with the value of `written` at that time
         self.feeds: dict[Any, Feed] = {}  # by source
         self._staging = Staging(device)
         self._persistent: dict[Ref, list[Any]] = {}
-        self._sent: deque[Any] = deque()  # events, which keep the arrays
+        self._sent: deque[Any] = deque()  # events; they keep the host arrays alive
         self._cl = device.cl
 
     # -- binding -----------------------------------------------------------------------------------------------------
 
     def bind(self, command_lists: Iterable[CommandList], poison: bool = False) -> None:
-        """Bring new command_lists onto the device: room in the arena, all programs built at once, arguments set. Raises Error if memory lacks."""
+        """Bind new command lists to the device: grow the arenas, build all programs together, set arguments.
+
+        Raises Error if the device has too little memory.
+        """
         fresh = list(command_lists)
         self.command_lists += fresh
         grown = self._grow_arenas(poison)
@@ -93,7 +97,7 @@ class Session:
                 commands.bind()
 
     def release(self, commands: CommandList) -> None:
-        """Forget a commands that a new shape replaced, with the buffers that only it used; what is shared by all shapes stays."""
+        """Release a command list and the buffers that only it uses. Parameters, history and gradients stay."""
         self.command_lists.remove(commands)
         used = {root for other in self.command_lists for root in roots(other.schedule)}
         for root in roots(commands.schedule):
@@ -102,8 +106,8 @@ class Session:
                 self.prepacked.pop(root, None)
 
     def adopt(self, other: Session) -> None:
-        """Take over the persistent buffers of a session of the same context, and what scripts touched there."""
-        other.device.queue.finish()  # what it sent may still be on its way
+        """Take over the persistent buffers and the scripts' arrays of a session of the same context."""
+        other.device.queue.finish()  # its transfers may still be in progress
         self._persistent.update(other._persistent)
         self.written += 1
         self.touched += other.touched
@@ -111,7 +115,7 @@ class Session:
         other.touched, other.watched = [], []
 
     def dispose(self) -> None:
-        """Let go of every buffer and commands."""
+        """Release all buffers and command lists."""
         for source in list(self.feeds):
             self.end_feed(source)
         self._staging.close()
@@ -121,19 +125,19 @@ class Session:
             kept.clear()
 
     def feed(self, source: Any) -> Feed:
-        """What brings large batches of `source` to a device with memory of its own."""
+        """Return the Feed that sends large batches of `source` to a device with its own memory."""
         if source not in self.feeds:
             self.feeds[source] = Feed()
         return self.feeds[source]
 
     def end_feed(self, source: Any) -> None:
-        """Its prefetcher is closed."""
+        """Close the feed of a source whose prefetcher is closed."""
         if source in self.feeds:
             self.feeds.pop(source).close()
 
     @contextmanager
     def timed(self) -> Iterator[Timeline]:
-        """Within, every launch of every commands leaves its time in the timeline. Waits for the device before and after."""
+        """Context in which the timeline records every launch of every command list. Waits for the device before and after."""
         device = self.device
         own = device.queue
         own.finish()
@@ -147,7 +151,7 @@ class Session:
             device.queue = own
 
     def _grow_arenas(self, poison: bool) -> set[Arena]:
-        """Room for the plans of all command_lists; the arenas that moved."""
+        """Grow the arenas to the plans of all command lists. Return the arenas with new slabs."""
         needed: dict[Arena, list[int]] = {}
         for commands in self.command_lists:
             sizes = zip_longest(needed.get(commands.arena, []), commands.plan.slabs, fillvalue=0)
@@ -168,11 +172,11 @@ class Session:
         return grown
 
     def check_room(self, arena: int) -> None:
-        """Refuse a job that the device cannot hold, before its slabs are allocated, naming the largest tensors (DESIGN §8)."""
+        """Raise Error, naming the largest tensors, if the job does not fit on the device. Runs before slabs are allocated."""
         persistent = {root for commands in self.command_lists for root in roots(commands.schedule) if root.persistent}
         fixed = sum(ref.nbytes * ref.slots for ref in persistent)
         target = self.device.target
-        limit = min(target.global_memory, target.free_memory or target.global_memory)  # free when the device was opened
+        limit = min(target.global_memory, target.free_memory or target.global_memory)  # free_memory: when the device was opened
         if fixed + arena <= limit:
             return
         commands = max(self.command_lists, key=lambda commands: commands.plan.total)
@@ -200,7 +204,7 @@ class Session:
     # -- Refs --------------------------------------------------------------------------------------------------------
 
     def buffers(self, root: Ref) -> list[Any]:
-        """The buffer of a persistent root Ref, one per slot; made, with its first value, when it is first asked for."""
+        """Return the buffers of a persistent root Ref, one per slot. The first call allocates them and writes the first value."""
         if root not in self._persistent:
             made = [self._allocate(root.nbytes, root.name) for _ in range(root.slots)]
             self._persistent[root] = made
@@ -216,17 +220,17 @@ class Session:
             self._cl.enqueue_fill_buffer(self.device.queue, buffer, ref.dtype.type(value), 0, ref.nbytes)
 
     def note(self, root: Ref) -> None:
-        """Something is about to change `root`."""
+        """Record that a following command changes `root`."""
         self.written += root.role is Role.PARAMETER
 
     def clear(self, root: Ref) -> None:
-        """Enqueue zeros for a persistent root Ref; does not wait."""
+        """Enqueue a fill of a persistent root Ref with zeros. Does not wait."""
         self.note(root)
         if root.count:
             self._cl.enqueue_fill_buffer(self.device.queue, self.buffers(root)[0], root.dtype.type(0), 0, root.nbytes)
 
     def locate(self, ref: Ref, commands: CommandList | None = None, slot: int = 0) -> tuple[Any, int]:
-        """Buffer and offset in elements of a Ref (a view or not); of one that is recycled under the plan of `commands`."""
+        """Return buffer and offset in elements of a Ref or view. The plan of `commands` places recycled Refs."""
         root = ref.root
         if root.persistent:
             buffers = self.buffers(root)
@@ -236,7 +240,7 @@ class Session:
         return commands.arena.slabs[slab], offset // ref.dtype.itemsize + ref.root_offset
 
     def read(self, ref: Ref, commands: CommandList | None = None, slot: int = 0) -> np.ndarray:
-        """A dense copy of what a Ref holds now; waits for the device."""
+        """Return a dense copy of the present value of a Ref. Waits for the device."""
         buffer, offset = self.locate(ref, commands, slot)
         item = ref.dtype.itemsize
         if ref.is_dense or not ref.count:
@@ -251,7 +255,7 @@ class Session:
         return rows.reshape(ref.shape).copy()
 
     def write(self, ref: Ref, array: np.ndarray, commands: CommandList | None = None, slot: int = 0) -> None:
-        """Put an array of the Ref's shape into it; what is large waits for the device."""
+        """Write an array of the Ref's shape to the Ref. Waits for the device if the array is large."""
         self.note(ref.root)
         buffer, offset = self.locate(ref, commands, slot)
         item = ref.dtype.itemsize
@@ -259,7 +263,7 @@ class Session:
         if data.size != ref.count:
             raise ValueError(f"{ref.name} has {ref.count} elements, {data.size} given")
         if ref.is_dense:
-            if 0 < data.nbytes <= SMALL:  # a copy of it costs less than the waking of a thread, 50 us
+            if 0 < data.nbytes <= SMALL:  # copying it takes less time than waking a thread, 50 us
                 if len(self._sent) == SENT:
                     self._sent.popleft().wait()
                 self._sent.append(self._cl.enqueue_copy(self.device.queue, buffer, data.copy(), dst_offset=offset * item, is_blocking=False))

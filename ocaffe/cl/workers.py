@@ -1,8 +1,13 @@
-"""Processes that build programs beside this one.
+"""Worker processes that build programs in parallel with this process.
 
-Every runtime at hand takes one lock per process around its compiler, so threads do not overlap builds and processes do. Seconds for four
-programs of one matrix product each, two cores: Intel 1.05 in turn, 1.1 to 1.35 with two threads; PoCL 3.1 1.4 to 2.2 in turn, 1.5 to 2.3
-with two threads. Two processes each build as fast as one alone.
+Every runtime tested holds one lock per process around its compiler. Builds in threads therefore do not overlap, builds in
+processes do. Seconds for four programs of one matrix product each, on two cores:
+
+    runtime    in turn      two threads
+    Intel      1.05         1.1 to 1.35
+    PoCL 3.1   1.4 to 2.2   1.5 to 2.3
+
+Two processes each build as fast as one alone.
 """
 from __future__ import annotations
 
@@ -17,24 +22,27 @@ from typing import Any, NamedTuple
 from ocaffe.cl.device import Device
 from ocaffe.cl.discovery import discover, start_child
 
-# A process needs 0.3 to 0.5 s until it builds (NVIDIA 0.8 to 2.2): too long for a few programs. 36 programs on an H100 with 16 cores: 10 s
-# alone, 4.0 with two workers, 3.2 with five, 4.8 with fifteen, whose contexts wait for each other; 46 larger ones: ResNet-50's
-# cold start takes 32 s with five, 15 to 21 with ten. 8 programs on PoCL 5 with two idle cores: 3.9 s alone, 2.8 with a worker; Intel with
-# two idle cores, LeNet's 7 programs: 3.3 alone, 2.05 with a worker; with two busy cores: 20 programs 5.5 s alone, 6.5 with a worker.
+# A process needs 0.3 to 0.5 s to start (NVIDIA: 0.8 to 2.2 s), too long for a few programs. Measured seconds:
+#   H100, 16 cores, 36 programs:              10 alone, 4.0 with 2 workers, 3.2 with 5, 4.8 with 15
+#   H100, ResNet-50's cold start (46 larger): 32 with 5 workers, 15 to 21 with 10
+#   PoCL 5, two idle cores, 8 programs:       3.9 alone, 2.8 with a worker
+#   Intel, two idle cores, LeNet's 7:         3.3 alone, 2.05 with a worker
+#   Intel, two busy cores, 20 programs:       5.5 alone, 6.5 with a worker
+# With 15 workers on an H100 their contexts wait for each other.
 _FEWEST_JOBS = 5
 _FEW_WORKERS, _MOST_WORKERS = 5, 10
-_JOBS_EACH = 4  # for more than a few workers
+_JOBS_EACH = 4  # per worker, if there are more than _FEW_WORKERS
 
 
 class Job(NamedTuple):
     key: Any  # ProgramKey
-    text: str  # what the compiler gets
-    options: str  # likewise
+    text: str  # for the compiler
+    options: str  # for the compiler
     entry: str  # name of the binary in the cache
 
 
 class BuildFailure(Exception):
-    """A worker's compiler refused a job, or ended the process."""
+    """A worker's compiler rejected a job or terminated the process."""
 
     def __init__(self, job: Job, message: str) -> None:
         super().__init__(message)
@@ -42,7 +50,10 @@ class BuildFailure(Exception):
 
 
 def worker_count(jobs: int) -> int:
-    """How many workers to start for so many jobs; this process builds too. On a busy machine they only take turns with it."""
+    """Return the number of workers to start for `jobs` jobs. This process builds too.
+
+    On a busy machine workers would only take time from this process.
+    """
     if jobs < _FEWEST_JOBS:
         return 0
     cores = os.cpu_count() or 1
@@ -52,7 +63,7 @@ def worker_count(jobs: int) -> int:
 
 
 class Worker:
-    """A process that takes jobs from the shared queue and answers with binaries; a thread of this process talks to it."""
+    """A process that builds jobs from the shared queue and returns binaries. A thread of this process communicates with it."""
 
     def __init__(self, device: Device, queue: collections.deque[Job]) -> None:
         self._queue = queue
@@ -67,25 +78,28 @@ class Worker:
         self._thread.start()
 
     def finish(self) -> list[tuple[Job, bytes]]:
-        """What it built, once it is done with the job in hand; call it when the queue is empty. Raises BuildFailure."""
+        """Wait for the present job, then return all jobs that the worker built, with their binaries.
+
+        Call this when the queue is empty. Raises BuildFailure.
+        """
         with self._lock:
             if not self._busy and self._process is not None:
-                self._process.kill()  # still starting: nothing is left for it
+                self._process.kill()  # still starting, and no job is left
         self._thread.join()
         if self._failure is not None:
             raise self._failure
         return self._results
 
     def close(self) -> None:
-        """End the process, whatever it does."""
+        """Kill the process."""
         if self._process is not None:
             self._process.kill()
             self._thread.join()
-            with contextlib.suppress(OSError):  # what was not sent is lost
+            with contextlib.suppress(OSError):  # unsent data is lost
                 self._process.__exit__(None, None, None)
 
     def _serve(self, identity: tuple[str, str, int]) -> None:
-        with contextlib.suppress(OSError, EOFError, pickle.UnpicklingError):  # if it does not start, the others do its work
+        with contextlib.suppress(OSError, EOFError, pickle.UnpicklingError):  # if it does not start, the other processes build its jobs
             self._send(identity)
             self._receive()
             while (job := self._next()) is not None:

@@ -1,4 +1,4 @@
-"""The command line: `ocaffe <command> [flags]`, one module per command; Caffe's flags in every form that gflags took (CAFFE.md §1.1)."""
+"""The command line: `ocaffe <command> [flags]`, one module per command. All of gflags' spellings of flags work."""
 from __future__ import annotations
 
 import importlib
@@ -17,27 +17,27 @@ COMMANDS = {
     "time": "benchmark model execution time, layer by layer",
     "device_query": "show the OpenCL devices",
     "selftest": "compare every kernel family with numpy on a device",
-    "compare": "compare a net on two devices, or fused with plain, layer by layer",
-    "tune": "measure the choices of kernels for a net on a device",
+    "compare": "compare a net on two devices, or optimised and plain, layer by layer",
+    "tune": "measure the fastest kernels for a net on a device",
     "plan": "show the memory plan of a net or solver, without a device",
-    "convert": "convert a model: to ONNX",
+    "convert": "convert a model from or to ONNX, or weights from or to HDF5",
     "layers": "list the layer types with their parameters",
     "dataset": "make the databases of mnist, cifar10 or digits",
-    "convert_imageset": "image files and labels into a database",
-    "convert_annoset": "image files and boxes into a database (SSD)",
-    "create_label_map": "class names into a label map (SSD)",
-    "compute_image_mean": "the mean image of a database",
-    "extract_features": "blobs of a net into databases",
-    "upgrade_net_proto_text": "a net of an older format into today's",
-    "upgrade_net_proto_binary": "a caffemodel of an older format into today's",
-    "upgrade_solver_proto_text": "a solver of an older format into today's",
+    "convert_imageset": "write image files and labels to a database",
+    "convert_annoset": "write image files and boxes to a database (SSD)",
+    "create_label_map": "make a label map from class names (SSD)",
+    "compute_image_mean": "compute the mean image of a database",
+    "extract_features": "write blobs of a net to databases",
+    "upgrade_net_proto_text": "upgrade a net to the current format",
+    "upgrade_net_proto_binary": "upgrade a caffemodel to the current format",
+    "upgrade_solver_proto_text": "upgrade a solver to the current format",
     "classify": "classify images",
     "detect": "classify windows of images",
     "draw_net": "draw a net as SVG or PNG",
-    "parse_log": "the numbers of a log as CSV",
-    "plot": "curves of one log or several",
-    "summary": "layers, shapes, parameters, MACs and memory of a net, without a device",
-    "lint": "find the classic mistakes in a net or solver, without a device",
+    "parse_log": "write the numbers of a log as CSV",
+    "plot": "plot curves of one or several logs",
+    "summary": "show layers, shapes, parameters, MACs and memory of a net, without a device",
+    "lint": "find common mistakes in a net or solver, without a device",
     "install-links": "make all commands callable by their names in Caffe",
 }
 
@@ -50,7 +50,7 @@ def usage() -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; returns the exit status. Mistakes of the user are one block on stderr and status 1."""
+    """Run one command and return the exit status. An Error is printed to stderr and gives status 1."""
     args = list(sys.argv[1:] if argv is None else argv)
     if args and args[0] in ("--version", "-version"):
         print(f"ocaffe version {__version__}")
@@ -79,7 +79,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _command(args: list[str]) -> str | None:
-    """Take the command out of the arguments: gflags let it stand behind flags."""
+    """Remove the command from the arguments and return it. As with gflags, it may come after flags."""
     for index, arg in enumerate(args):
         if arg in COMMANDS:
             return args.pop(index)

@@ -1,4 +1,4 @@
-"""ocaffe classify: class scores of images into a .npy file, pycaffe's classify.py."""
+"""ocaffe classify: write class scores of images to a .npy file, as pycaffe's classify.py."""
 from __future__ import annotations
 
 import argparse
@@ -27,9 +27,9 @@ MEAN = "ilsvrc_2012_mean.npy"
 def main(argv: Sequence[str]) -> int:
     parser = Parser("classify", "Classify an image, a folder of images or a .npy of images (n x height x width x channels, 0 to 1).")
     net_flags(parser, "deploy.prototxt", "bvlc_reference_caffenet.caffemodel", MEAN)
-    parser.flag("center_only", False, "classify the crop in the middle instead of ten")
-    parser.flag("images_dim", "256,256", "height,width to which images are resized before they are cropped")
-    parser.flag("ext", "jpg", "with a folder: the extension of its images")
+    parser.flag("center_only", False, "classify the middle crop instead of ten crops")
+    parser.flag("images_dim", "256,256", "height,width to resize images to before cropping")
+    parser.flag("ext", "jpg", "for a folder: the extension of its images")
     options = parser.parse(argv)
     dims = numbers(options.images_dim, "images_dim", 2)
     mean = mean_of(options)
@@ -53,17 +53,17 @@ def main(argv: Sequence[str]) -> int:
 
 
 def net_flags(parser: Parser, model: str, weights: str, mean: str) -> None:
-    """What classify.py and detect.py have in common; the defaults are their file names, from the current folder."""
-    parser.add_argument("input_file", help="what to work on")
+    """Add the flags that classify and detect share. The defaults are pycaffe's file names, relative to the current folder."""
+    parser.add_argument("input_file", help="the input: images or windows")
     parser.add_argument("output_file", help="the file to write")
     parser.flag("model_def", MODEL + model, "the deploy prototxt")
     parser.flag("pretrained_model", MODEL + weights, "the weights")
-    parser.flag("gpu", False, "run on a GPU, or fail")
+    parser.flag("gpu", False, "run on a GPU; fail without one")
     parser.flag("device", "", "run on this OpenCL device: PLATFORM:INDEX or a part of its name; default: the best one")
     parser.flag("mean_file", mean, "mean image, .npy or .binaryproto; empty: none")
-    parser.flag("input_scale", 1.0, "multiplies what goes into the net, after the mean is taken away")
-    parser.flag("raw_scale", 255.0, "multiplies images, which are 0 to 1, before the mean is taken away")
-    parser.flag("channel_swap", "2,1,0", "order of the channels; the default is from RGB to BGR; empty: RGB")
+    parser.flag("input_scale", 1.0, "factor for the net's input, after the mean is subtracted")
+    parser.flag("raw_scale", 255.0, "factor for images, which are 0 to 1, before the mean is subtracted")
+    parser.flag("channel_swap", "2,1,0", "order of the channels; the default changes RGB to BGR; empty: RGB")
 
 
 def mean_of(options: argparse.Namespace) -> np.ndarray | None:
@@ -79,20 +79,20 @@ def chosen_device(options: argparse.Namespace) -> Device:
 
 
 def preprocessing(options: argparse.Namespace, mean: np.ndarray | None) -> dict[str, Any]:
-    """The arguments of Classifier and Detector that the flags give."""
+    """Return arguments of Classifier and Detector from the flags."""
     log.quiet()
     return {"mean": mean, "raw_scale": options.raw_scale, "input_scale": options.input_scale}
 
 
 def swap_channels(net: ImageNet, options: argparse.Namespace) -> None:
-    """As --channel_swap says; a gray net has nothing to swap, and the flag's default is for RGB."""
+    """Set the channel order of --channel_swap. A gray net has no channels to swap, so it ignores the flag."""
     swap = numbers(options.channel_swap, "channel_swap", 3)
     if swap and net.channels == 3:
         net.transformer.set_channel_swap(net.input, swap)
 
 
 def numbers(text: str, flag: str, count: int) -> tuple[int, ...]:
-    """`2,1,0` as whole numbers; () for an empty text. Raises Error."""
+    """Parse integers such as `2,1,0`; () for an empty text. Raises Error."""
     try:
         values = tuple(int(part) for part in text.split(",")) if text else ()
     except ValueError:
@@ -103,7 +103,7 @@ def numbers(text: str, flag: str, count: int) -> tuple[int, ...]:
 
 
 def _images(path: str, extension: str, color: bool) -> tuple[int, Iterator[np.ndarray]]:
-    """How many, and each when it is needed."""
+    """Return the number of images and an iterator that loads them one by one."""
     path = os.path.expanduser(path)
     if path.endswith("npy"):
         print(f"Loading file: {path}")

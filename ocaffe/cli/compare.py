@@ -1,4 +1,4 @@
-"""ocaffe compare: a net on two devices, or as it is optimised against a plain run, value by value."""
+"""ocaffe compare: compare a net on two devices, or an optimised run with a plain run, value by value."""
 from __future__ import annotations
 
 import contextlib
@@ -19,11 +19,11 @@ PLAIN = "plain"
 def main(argv: Sequence[str]) -> int:
     parser = Parser("compare", "Run a net twice and compare every value, forward and backward, in the order of computation.")
     parser.flag("model", "", "the net prototxt")
-    parser.flag("weights", "", "weights, separated by ','; without them both runs begin from the fillers")
+    parser.flag("weights", "", "weights, separated by ','; without them both runs start from the fillers")
     parser.flag("phase", "TRAIN", "TRAIN or TEST", choices=("TRAIN", "TEST"))
     device_flags(parser)
-    parser.flag("with", PLAIN, f"the second run: another device, or '{PLAIN}': the same one, nothing merged or computed again, no memory shared")
-    parser.flag("tolerance", 1e-4, "differences up to this share of a value's largest magnitude are rounding")
+    parser.flag("with", PLAIN, f"the second run: another device, or '{PLAIN}': the same device without fusion, recomputation and memory sharing")
+    parser.flag("tolerance", 1e-4, "largest accepted difference, as a share of a value's largest magnitude")
     state_flags(parser)
     options = parser.parse(argv)
     path, other = required(options, "model", "the model", "compare"), getattr(options, "with")

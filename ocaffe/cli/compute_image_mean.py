@@ -1,4 +1,4 @@
-"""ocaffe compute_image_mean: the mean image of a database into a .binaryproto, Caffe's tool."""
+"""ocaffe compute_image_mean: write the mean image of a database to a .binaryproto, as Caffe's tool."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -12,9 +12,9 @@ from ocaffe.tools.mean import SOURCE, database_mean
 
 
 def main(argv: Sequence[str]) -> int:
-    parser = Parser("compute_image_mean", "Compute the mean image of a database, for mean_file; the mean of each channel, for mean_value, is in the log.")
+    parser = Parser("compute_image_mean", "Compute the mean image of a database, for mean_file. The log has the mean of each channel, for mean_value.")
     parser.add_argument("database", metavar="INPUT_DB", help="folder of the database")
-    parser.add_argument("output", metavar="OUTPUT_FILE", nargs="?", default="", help="the .binaryproto to write; without it the log alone")
+    parser.add_argument("output", metavar="OUTPUT_FILE", nargs="?", default="", help="the .binaryproto to write; without it only the log is written")
     parser.flag("backend", "lmdb", "the kind of database", choices=sorted(WRITERS))
     options = parser.parse(argv)
     mean = database_mean(options.database, options.backend)

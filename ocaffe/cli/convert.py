@@ -1,4 +1,4 @@
-"""ocaffe convert: one kind of model file to another. Which conversion is meant, the kinds of the files tell."""
+"""ocaffe convert: convert one kind of model file to another. The kinds of the files determine the conversion."""
 from __future__ import annotations
 
 import argparse
@@ -11,16 +11,16 @@ from ocaffe.cli.flags import Parser, device_flags, stages, state_flags
 from ocaffe.errors import Error
 
 KINDS = {".prototxt": "prototxt", ".pbtxt": "prototxt", ".caffemodel": "weights", ".h5": "weights", ".hdf5": "weights", ".onnx": "onnx"}
-VERIFY = ("--verify", "-verify")  # takes a file that is none of those
-FORMS = ("what to convert, then what to make of it: NET.prototxt WEIGHTS.caffemodel MODEL.onnx, or MODEL.onnx NET.prototxt WEIGHTS.caffemodel, "
-         "or WEIGHTS.caffemodel WEIGHTS.caffemodel.h5, or back; the names tell what is meant")
+VERIFY = ("--verify", "-verify")  # may be followed by a file that is not of these kinds
+FORMS = ("input files, then output files: NET.prototxt WEIGHTS.caffemodel MODEL.onnx, or MODEL.onnx NET.prototxt WEIGHTS.caffemodel, "
+         "or WEIGHTS.caffemodel WEIGHTS.caffemodel.h5, or back; the extensions determine the conversion")
 USAGE = "ocaffe convert deploy.prototxt weights.caffemodel model.onnx"
 
 
 def main(argv: Sequence[str]) -> int:
     parser = Parser("convert", "Convert models: Caffe to ONNX and back, weights to HDF5 and back.")
     parser.add_argument("files", nargs="*", help=FORMS)
-    parser.flag("summary", "", "say what a file holds: a net, solver, weights, state, mean, database or ONNX model")
+    parser.flag("summary", "", "show the contents of a file: a net, solver, weights, state, mean, database or ONNX model")
     export_flags(parser)
     device_flags(parser)
     state_flags(parser)
@@ -62,7 +62,10 @@ def _summary(options: argparse.Namespace) -> int:
 
 
 def import_onnx(options: argparse.Namespace) -> None:
-    """onnx prototxt weights: an ONNX model as a Caffe net, compared with it before that is written; --shape and --cut_at as for the export."""
+    """Convert onnx to prototxt and weights. The net is compared with the model before it is written.
+
+    --shape and --cut_at are those of the export.
+    """
     from ocaffe.onnx.import_model import is_training, to_caffe, write
     from ocaffe.onnx.import_verify import comparable
     from ocaffe.onnx.importer.read import read_model
@@ -83,7 +86,7 @@ def import_onnx(options: argparse.Namespace) -> None:
 
 
 def transcode(options: argparse.Namespace) -> None:
-    """[prototxt] weights weights: .caffemodel and .caffemodel.h5."""
+    """Convert weights between .caffemodel and .caffemodel.h5, with an optional prototxt."""
     from ocaffe.model.transcode import convert_weights
 
     *net, source, target = options.files
@@ -96,23 +99,23 @@ def transcode(options: argparse.Namespace) -> None:
 
 def export_flags(parser: Parser) -> None:
     parser.flag("opset", 17, "opset of the ONNX model")
-    parser.flag("dynamic_batch", False, "the model takes any batch size")
-    parser.flag("fold", False, "BatchNorm, Scale and Bias go into the convolution or product before them")
-    parser.flag("fp16", False, "weights and arithmetic in 16 bits; inputs and outputs stay in 32")
+    parser.flag("dynamic_batch", False, "let the model take any batch size")
+    parser.flag("fold", False, "fold BatchNorm, Scale and Bias into the convolution or product before them")
+    parser.flag("fp16", False, "use 16 bits for weights and arithmetic; inputs and outputs keep 32")
     parser.flag("cut_at", "", "end with these blobs, separated by ','")
     parser.flag("raw_detection", False, "end with the bottoms of DetectionOutput: locations, confidences, priors")
-    parser.flag("activate_losses", False, "losses become the Softmax or Sigmoid inside them; otherwise they go")
-    parser.flag("bake_preprocessing", False, "the mean and scale of the data layer go into the model")
-    parser.flag("fillers", False, "layers that the weights lack get the values of their fillers")
-    parser.flag("shape", "", "shapes of inputs, for example data:1x3x224x224,im_info:1x3; does without the data of a data layer")
-    parser.flag("tolerance", 0.0, "largest difference in parts of a blob's largest magnitude; 0 means 1e-4, with --fp16 2e-2")
-    what = "compare with ocaffe for this image or .npz; random numbers without one"
+    parser.flag("activate_losses", False, "replace losses by the Softmax or Sigmoid inside them; by default losses are removed")
+    parser.flag("bake_preprocessing", False, "include the mean and scale of the data layer in the model")
+    parser.flag("fillers", False, "use the fillers for layers that the weights lack")
+    parser.flag("shape", "", "shapes of inputs, for example data:1x3x224x224,im_info:1x3; a data layer then needs no data")
+    parser.flag("tolerance", 0.0, "largest accepted difference, as a share of a blob's largest magnitude; 0 means 1e-4, with --fp16 2e-2")
+    what = "compare with ocaffe on this image or .npz; by default on random numbers"
     parser.add_argument(*VERIFY, dest="verify", nargs="?", const="", default="", help=what)
     parser.add_argument("--noverify", "-noverify", dest="verify", action="store_const", const=None, help="write the file without comparing")
 
 
 def export_onnx(options: argparse.Namespace) -> None:
-    """prototxt [weights] onnx: export, verify, and only then write."""
+    """Convert prototxt and optional weights to onnx. The model is verified before it is written."""
     from ocaffe.onnx.export import Options, export
     from ocaffe.onnx.model import save
 
@@ -163,7 +166,7 @@ def _shapes(text: str) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-# One line for each conversion: the kinds of the files as they are given, and who does it.
+# The conversions: the kinds of the files in the order of the arguments, and the function.
 CONVERSIONS: dict[tuple[str, ...], Callable[[argparse.Namespace], int | None]] = {
     ("prototxt", "weights", "onnx"): export_onnx,
     ("prototxt", "onnx"): export_onnx,
@@ -171,7 +174,7 @@ CONVERSIONS: dict[tuple[str, ...], Callable[[argparse.Namespace], int | None]] =
     ("weights", "weights"): transcode,
     ("prototxt", "weights", "weights"): transcode,
 }
-READS: dict[Callable[[argparse.Namespace], int | None], tuple[str, ...]] = {  # the flags of those that do not take all
+READS: dict[Callable[[argparse.Namespace], int | None], tuple[str, ...]] = {  # the flags of conversions that do not support all
     import_onnx: ("cut_at", "shape", "verify", "tolerance", "gpu", "device"),
     transcode: (),
 }

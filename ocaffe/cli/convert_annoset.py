@@ -1,4 +1,4 @@
-"""ocaffe convert_annoset: image files with boxes (or labels) into a database for AnnotatedData, SSD's tool."""
+"""ocaffe convert_annoset: write image files with boxes or labels to a database for AnnotatedData, as SSD's tool."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -12,18 +12,18 @@ from ocaffe.tools.encode import datum_of
 from ocaffe.tools.imageset import Entry, Made, label_of, read_list, shuffled, write_set
 
 NAME = "convert_annoset"
-NO_LABEL = -1  # of an image with boxes
+NO_LABEL = -1  # label of an image with boxes
 
 
 def main(argv: Sequence[str]) -> int:
-    parser = Parser(NAME, "Convert images and their boxes to the database of an AnnotatedData layer. Each line of the list is an image and its annotations.")
+    parser = Parser(NAME, "Convert images and their boxes to the database of an AnnotatedData layer. Each line of the list has an image and its annotations.")
     image_flags(parser)
-    parser.flag("anno_type", "classification", "detection: boxes; classification: labels, as convert_imageset", choices=("classification", "detection"))
-    parser.flag("label_type", "xml", "what the files of boxes are: PASCAL VOC's xml, MS COCO's json, or txt", choices=tuple(READERS))
-    parser.flag("label_map_file", "", "the label map, with xml and json")
-    parser.flag("check_label", False, "refuse a label map in which a name or a label occurs twice")
-    parser.flag("min_dim", 0, "enlarge images whose shorter side is less")
-    parser.flag("max_dim", 0, "shrink images whose longer side is more")
+    parser.flag("anno_type", "classification", "detection: boxes; classification: labels, as in convert_imageset", choices=("classification", "detection"))
+    parser.flag("label_type", "xml", "format of the files of boxes: PASCAL VOC's xml, MS COCO's json, or txt", choices=tuple(READERS))
+    parser.flag("label_map_file", "", "the label map, for xml and json")
+    parser.flag("check_label", False, "reject a label map in which a name or a label occurs twice")
+    parser.flag("min_dim", 0, "enlarge images whose shorter side is smaller")
+    parser.flag("max_dim", 0, "shrink images whose longer side is larger")
     options = parser.parse(argv)
     for flag in ("min_dim", "max_dim"):
         if getattr(options, flag) < 0:

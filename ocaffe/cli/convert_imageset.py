@@ -1,4 +1,4 @@
-"""ocaffe convert_imageset: image files and their labels into a database, Caffe's tool."""
+"""ocaffe convert_imageset: write image files and their labels to a database, as Caffe's tool."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -33,23 +33,23 @@ def main(argv: Sequence[str]) -> int:
 
 
 def image_flags(parser: Parser) -> None:
-    """What convert_imageset and convert_annoset have in common."""
-    parser.add_argument("root", metavar="ROOTFOLDER/", help="put in front of every name of the list as it stands")
+    """Add the flags that convert_imageset and convert_annoset share."""
+    parser.add_argument("root", metavar="ROOTFOLDER/", help="prefix of every name in the list")
     parser.add_argument("list", metavar="LISTFILE", help="text file with a line `FILE LABEL` for each image")
     parser.add_argument("database", metavar="DB_NAME", help="folder of the database, which must not exist yet")
     parser.flag("gray", False, "make images of one channel")
     parser.flag("shuffle", False, "write the images in random order")
-    parser.flag("seed", 0, "of --shuffle; 0: another order each time")
+    parser.flag("seed", 0, "seed of --shuffle; 0: another order each time")
     parser.flag("backend", "lmdb", "the kind of database", choices=sorted(WRITERS))
-    parser.flag("resize_width", 0, "width of all images, together with --resize_height")
-    parser.flag("resize_height", 0, "height of all images, together with --resize_width")
-    parser.flag("check_size", False, "refuse images of different sizes")
+    parser.flag("resize_width", 0, "width to resize all images to; needs --resize_height")
+    parser.flag("resize_height", 0, "height to resize all images to; needs --resize_width")
+    parser.flag("check_size", False, "reject images of different sizes")
     parser.flag("encoded", False, "store image files instead of raw pixels")
-    parser.flag("encode_type", "", "store them in this format ('png', 'jpg', ...) instead of that of each file; implies --encoded")
+    parser.flag("encode_type", "", "store all images in this format ('png', 'jpg', ...); implies --encoded")
 
 
 def image_recipe(options: Any, command: str, **more: Any) -> Recipe:
-    """What the flags ask for. Raises Error."""
+    """Return the conversion that the flags select. Raises Error."""
     width, height = options.resize_width, options.resize_height
     if width < 0 or height < 0 or bool(width) != bool(height):
         raise Error(f"--resize_width is {width} and --resize_height {height}", place=f"ocaffe {command}", fix="give both, or none of them")

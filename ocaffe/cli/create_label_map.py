@@ -1,4 +1,4 @@
-"""ocaffe create_label_map: a list of class names into a label map, SSD's tool."""
+"""ocaffe create_label_map: make a label map from a list of class names, as SSD's tool."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -11,11 +11,11 @@ from ocaffe.tools.annotations import make_label_map
 
 
 def main(argv: Sequence[str]) -> int:
-    parser = Parser("create_label_map", "Make a label map of a text file with lines `NAME [LABEL [DISPLAY NAME]]`.")
+    parser = Parser("create_label_map", "Make a label map from a text file with lines `NAME [LABEL [DISPLAY NAME]]`.")
     parser.add_argument("map_file", metavar="MAP_FILE", help="the text file")
     parser.add_argument("label_map_file", metavar="LABEL_MAP_FILE", help="the prototxt to write")
-    parser.flag("delimiter", " ", "between the fields of a line")
-    parser.flag("include_background", False, "begin with the class none_of_the_above, label 0")
+    parser.flag("delimiter", " ", "delimiter between the fields of a line")
+    parser.flag("include_background", False, "start with the class none_of_the_above, label 0")
     options = parser.parse(argv)
     if not options.delimiter:
         raise Error("--delimiter is empty", place="ocaffe create_label_map", fix="a character, such as --delimiter=,")

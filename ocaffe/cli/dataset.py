@@ -1,4 +1,4 @@
-"""`ocaffe dataset NAME [--from FOLDER] DIR`: make the LMDBs that the examples train on."""
+"""`ocaffe dataset NAME [--from FOLDER] DIR`: make the LMDBs of the examples."""
 from __future__ import annotations
 
 import os
@@ -18,11 +18,11 @@ MEAN = "mean.binaryproto"
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the command; raises Error."""
+    """Run the command. Raises Error."""
     parser = Parser("dataset", "Make DIR/NAME_train_lmdb and DIR/NAME_test_lmdb of a public data set, as Caffe's own tools do.")
     parser.add_argument("name", choices=sorted(SETS), help="mnist, cifar10 (with its mean image), or digits (small, needs no network)")
-    parser.add_argument("folder", metavar="DIR", help="where the databases go; made if need be")
-    parser.flag("from", help="folder with the original files, packed or not; without it they are downloaded")
+    parser.add_argument("folder", metavar="DIR", help="folder for the databases; created if it does not exist")
+    parser.flag("from", help="folder with the original files, compressed or not; by default they are downloaded")
     args = parser.parse(argv)
     source = getattr(args, "from") or None
     if source is not None and not os.path.isdir(source):
@@ -33,7 +33,10 @@ def main(argv: Sequence[str]) -> int:
 
 
 def make(name: str, folder: str, source: str | None) -> list[str]:
-    """Make the databases of `name` in `folder`; returns what to tell the user. Databases appear when they are whole, or not at all."""
+    """Make the databases of `name` in `folder`. Return lines for the user.
+
+    A database gets its name only when it is complete.
+    """
     paths = {part: os.path.join(folder, f"{name}_{part}_lmdb") for part in ("train", "test")}
     mean = os.path.join(folder, MEAN)
     for path in paths.values():

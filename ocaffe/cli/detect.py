@@ -1,4 +1,4 @@
-"""ocaffe detect: class scores of windows of images into a .csv or .h5 file, pycaffe's detect.py (R-CNN)."""
+"""ocaffe detect: write class scores of image windows to a .csv or .h5 file, as pycaffe's detect.py (R-CNN)."""
 from __future__ import annotations
 
 import csv
@@ -21,10 +21,10 @@ Windows = list[tuple[str, Window]]
 
 
 def main(argv: Sequence[str]) -> int:
-    parser = Parser("detect", "Classify windows of images: a .csv with the columns filename, ymin, xmin, ymax, xmax.")
+    parser = Parser("detect", "Classify windows of images. The input is a .csv with the columns filename, ymin, xmin, ymax, xmax.")
     net_flags(parser, "deploy.prototxt", "bvlc_reference_caffenet.caffemodel", "")
-    parser.flag("crop_mode", "selective_search", "'list': the windows of the .csv; 'selective_search' needs MATLAB and is not done here")
-    parser.flag("context_pad", 16, "pixels of the net's input that show what is around a window, on each side")
+    parser.flag("crop_mode", "selective_search", "'list': the windows of the .csv; 'selective_search' needs MATLAB and is not supported")
+    parser.flag("context_pad", 16, "pixels of the net's input, on each side, that show the context of a window")
     options = parser.parse(argv)
     if options.crop_mode != "list":
         raise Error(
@@ -37,7 +37,7 @@ def main(argv: Sequence[str]) -> int:
     windows = _read_windows(options.input_file)
     mean = mean_of(options)
     if mean is not None and mean.ndim == 3:
-        mean = mean.mean((1, 2))  # windows lie anywhere: the mean of each channel
+        mean = mean.mean((1, 2))  # windows can be anywhere, so use the mean of each channel
     device = chosen_device(options)
     try:
         pad = options.context_pad
@@ -57,7 +57,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _read_windows(path: str) -> Windows:
-    """The windows of a .csv, those of one image together."""
+    """Read the windows of a .csv, grouped by image."""
     windows: dict[str, list[Window]] = {}
     try:
         with open(path, newline="", encoding="utf-8") as stream:
@@ -80,7 +80,7 @@ def _read_windows(path: str) -> Windows:
 
 
 def _by_image(windows: Iterable[tuple[str, Window]]) -> Iterator[tuple[str, Iterator[Window]]]:
-    """Images with their windows, which are taken one by one."""
+    """Yield each image with an iterator over its windows."""
     for name, group in itertools.groupby(windows, key=lambda item: item[0]):
         yield name, (window for _, window in group)
 
@@ -95,7 +95,7 @@ def _write_csv(path: str, windows: Windows, scores: np.ndarray) -> None:
 
 
 def _write_hdf5(path: str, windows: Windows, scores: np.ndarray) -> None:
-    """Datasets filename, window (columns ymin, xmin, ymax, xmax) and prediction."""
+    """Write the datasets filename, window (columns ymin, xmin, ymax, xmax) and prediction."""
     import h5py
 
     with atomic_write(path) as out, h5py.File(out.name, "w") as file:

@@ -1,4 +1,4 @@
-"""`ocaffe device_query`: Caffe's fields where they mean something in OpenCL, and what decides how ocaffe will run."""
+"""`ocaffe device_query`: Caffe's fields that exist in OpenCL, and the properties that ocaffe uses."""
 from __future__ import annotations
 
 import os
@@ -15,7 +15,7 @@ _FLAGS = ("gpu_overlap_nv", "kernel_exec_timeout_nv")
 
 
 def main(argv: Sequence[str]) -> int:
-    parser = Parser("device_query", "Show the OpenCL devices, and where their drivers were found.")
+    parser = Parser("device_query", "Show the OpenCL devices and the files of their drivers.")
     device_flags(parser)
     options = parser.parse(argv)
     print(device_query_text(options.gpu or None, options.device or None))
@@ -23,10 +23,10 @@ def main(argv: Sequence[str]) -> int:
 
 
 def device_query_text(gpu: str | None = None, spec: str | None = None) -> str:
-    """The report, one field a line, an empty line between devices.
+    """Return the report: one field per line, with an empty line between devices.
 
-    `spec` as for `select_device`; `gpu` a comma list of numbers in the list of GPUs. Without them, and for gpu = 'all', every device.
-    Raises Error for a device that is not there.
+    `spec` is that of `select_device`; `gpu` has numbers in the list of GPUs, separated by commas. Without them, and for
+    gpu = 'all', the report covers every device. Raises Error for a device that does not exist.
     """
     devices = list_devices()
     if not devices:
@@ -38,7 +38,7 @@ def device_query_text(gpu: str | None = None, spec: str | None = None) -> str:
 
 
 def _default(devices: Sequence[DeviceInfo]) -> DeviceInfo | None:
-    """The device that a command without flags would take."""
+    """Return the device that a command without flags uses."""
     try:
         return choose(devices, default=os.environ.get("OCAFFE_DEVICE"))
     except Error:
@@ -98,11 +98,11 @@ def _device_lines(devices: Sequence[DeviceInfo], info: DeviceInfo, is_default: b
 def _kind(info: DeviceInfo) -> str:
     if info.kind == "cpu":
         return "CPU"
-    return "GPU, shares the host's memory" if info.target.unified_memory else "GPU, memory of its own"
+    return "GPU, shares the host's memory" if info.target.unified_memory else "GPU with its own memory"
 
 
 def _nvidia(device: Any, *fields: tuple[str, str]) -> Iterator[tuple[str, object]]:
-    """Fields that only NVIDIA's driver knows (cl_nv_device_attribute_query)."""
+    """Yield fields that only NVIDIA's driver provides (cl_nv_device_attribute_query)."""
     if "cl_nv_device_attribute_query" in device.extensions:
         for label, name in fields:
             value = getattr(device, name)

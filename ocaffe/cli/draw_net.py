@@ -1,4 +1,4 @@
-"""ocaffe draw_net: a picture of a net, pycaffe's draw_net.py; needs no graphviz."""
+"""ocaffe draw_net: draw a net, as pycaffe's draw_net.py, but without graphviz."""
 from __future__ import annotations
 
 import os
@@ -16,11 +16,11 @@ PHASES = {"TRAIN": proto.TRAIN, "TEST": proto.TEST}
 
 
 def main(argv: Sequence[str]) -> int:
-    parser = Parser("draw_net", "Draw a net; the extension of the file says how: svg, png, pdf, jpg and others.")
+    parser = Parser("draw_net", "Draw a net. The extension of the file selects the format: svg, png, pdf, jpg and others.")
     parser.add_argument("net", metavar="NET", help="the net prototxt")
     parser.add_argument("image", metavar="IMAGE", help="the file to write")
-    parser.flag("rankdir", "LR", "direction of the flow: left to right, top to bottom, and back", choices=DIRECTIONS)
-    parser.flag("phase", "ALL", "the layers of which phase", choices=(*PHASES, "ALL"))
+    parser.flag("rankdir", "LR", "direction of the flow: left to right, top to bottom, or the reverse", choices=DIRECTIONS)
+    parser.flag("phase", "ALL", "draw the layers of this phase", choices=(*PHASES, "ALL"))
     parser.flag("display_lrm", False, "show lr_mult and decay_mult")
     state_flags(parser)
     options = parser.parse(argv)

@@ -1,4 +1,4 @@
-"""ocaffe extract_features: blobs of a net, batch by batch, into databases of floats, Caffe's tool."""
+"""ocaffe extract_features: write blobs of a net to databases of floats, batch by batch, as Caffe's tool."""
 from __future__ import annotations
 
 import contextlib
@@ -23,15 +23,15 @@ _REPORT_EVERY = 1000  # records
 
 
 def main(argv: Sequence[str]) -> int:
-    parser = Parser("extract_features", "Run a net in TEST phase and write blobs of it to databases, one record per image.")
+    parser = Parser("extract_features", "Run a net in the TEST phase and write blobs to databases, one record per image.")
     parser.add_argument("weights", metavar="WEIGHTS", help="the trained weights")
     parser.add_argument("model", metavar="MODEL", help="the net prototxt, with a data layer")
     parser.add_argument("blobs", metavar="BLOB[,BLOB]", help="names of the blobs, separated by ','")
-    parser.add_argument("databases", metavar="DB[,DB]", help="as many databases to write, separated by ','")
-    parser.add_argument("batches", metavar="NUM_BATCHES", type=int, help="how many batches to run")
+    parser.add_argument("databases", metavar="DB[,DB]", help="databases to write, one per blob, separated by ','")
+    parser.add_argument("batches", metavar="NUM_BATCHES", type=int, help="number of batches to run")
     parser.add_argument("backend", metavar="DB_TYPE", choices=sorted(WRITERS), help="lmdb or leveldb")
-    parser.add_argument("mode", metavar="CPU|GPU", nargs="?", default="", choices=("CPU", "GPU", ""), help="without it, or --device, the best device")
-    parser.add_argument("number", metavar="DEVICE_ID", nargs="?", type=int, default=0, help="of the GPU")
+    parser.add_argument("mode", metavar="CPU|GPU", nargs="?", default="", choices=("CPU", "GPU", ""), help="default: --device or the best device")
+    parser.add_argument("number", metavar="DEVICE_ID", nargs="?", type=int, default=0, help="number of the GPU")
     device_flags(parser)
     options = parser.parse(argv)
     blobs, databases = options.blobs.split(","), options.databases.split(",")
@@ -59,7 +59,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def extract(net: Net, writers: dict[str, Writer], batches: int) -> None:
-    """Run `batches` batches and append every row of the blobs that `writers` names. Raises Error."""
+    """Run `batches` batches and append every row of the blobs in `writers` to their databases. Raises Error."""
     with progress(batches, "batch") as bar:
         for _ in range(batches):
             net.forward()
@@ -78,7 +78,7 @@ def _append(name: str, values: np.ndarray, writer: Writer) -> None:
 
 
 def _device(options: Any) -> Device:
-    """Caffe's two arguments, or --device and --gpu."""
+    """Open the device of Caffe's two arguments, or of --device and --gpu."""
     gpu = options.gpu or (str(options.number) if options.mode == "GPU" else "")
     device = select_device(options.device or None, gpu or None, solver_mode_cpu=options.mode == "CPU", math=options.math)
     log.error(f"{SOURCE}:{62 if device.target.is_cpu else 54}", "Using CPU" if device.target.is_cpu else f"Using GPU {device.number}")

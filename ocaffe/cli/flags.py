@@ -1,4 +1,4 @@
-"""Flags as gflags took them: -f v, --f v, -f=v, --f=v, booleans --f and --nof, dashes and underscores alike."""
+"""Flags in all spellings of gflags: -f v, --f v, -f=v, --f=v, booleans --f and --nof. Dashes and underscores are equivalent."""
 from __future__ import annotations
 
 import argparse
@@ -8,20 +8,20 @@ from typing import Any, NoReturn
 
 from ocaffe.errors import Error
 
-AUTO_SHARE = 0.95  # of the free memory: drivers need some for programs and queues
+AUTO_SHARE = 0.95  # of the free memory; drivers need the rest for programs and queues
 CAFFE_COMMANDS = ("train", "test", "time", "device_query")
 CAFFE_FLAGS = ("gpu", "solver", "model", "phase", "level", "stage", "snapshot", "weights", "iterations", "sigint_effect", "sighup_effect")
 _TRUTH = {"true": True, "t": True, "1": True, "yes": True, "y": True, "false": False, "f": False, "0": False, "no": False, "n": False}
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse with gflags' spellings; a wrong flag is an Error, and every flag may be given once with one dash or two."""
+    """argparse with gflags' spellings: one dash or two for every flag. A wrong flag raises Error."""
 
     def __init__(self, command: str, description: str) -> None:
         super().__init__(prog=f"ocaffe {command}", description=description, allow_abbrev=False, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
 
     def flag(self, name: str, default: Any = "", help: str = "", choices: Sequence[str] | None = None) -> None:
-        """A flag whose type is that of its default; a False default makes a switch with --no<name>."""
+        """Add a flag with the type of its default. A default of False makes a switch with --no<name>."""
         spellings = [dashes + spelled for spelled in dict.fromkeys((name, name.replace("_", "-"))) for dashes in ("--", "-")]
         if default is False:
             self.add_argument(*spellings, dest=name, action="store_true", default=False, help=help)
@@ -31,9 +31,9 @@ class Parser(argparse.ArgumentParser):
             self.add_argument(*spellings, dest=name, type=type(default), default=default, help=help or " ", choices=choices)
 
     def parse(self, argv: Sequence[str], intermixed: bool = False) -> argparse.Namespace:
-        """The values of the flags; `intermixed`: files may stand between them.
+        """Parse the flags. `intermixed`: files may be between them.
 
-        `caffe` was one program: its commands take each other's flags and ignore them.
+        Caffe's commands were one program, so each accepts the flags of the others and ignores them.
         """
         for name in CAFFE_FLAGS if self.prog.split()[-1] in CAFFE_COMMANDS else ():
             if f"--{name}" not in self._option_string_actions:
@@ -42,7 +42,10 @@ class Parser(argparse.ArgumentParser):
         return parse([self._without_value(arg) for arg in argv])
 
     def _without_value(self, arg: str) -> str:
-        """--switch=true as --switch, --switch=false as --noswitch. (A value behind a space would be the next argument, as in gflags.)"""
+        """Return --switch for --switch=true, and --noswitch for --switch=false.
+
+        As in gflags, a value after a space is the next argument.
+        """
         name, equals, value = arg.partition("=")
         action = self._option_string_actions.get(name)
         if not equals or action is None or action.nargs != 0:
@@ -58,16 +61,16 @@ class Parser(argparse.ArgumentParser):
 def device_flags(parser: Parser) -> None:
     parser.flag("gpu", "", "run on the GPU with this id (ids as device_query lists them)")
     parser.flag("device", "", "run on this OpenCL device: PLATFORM:INDEX or a part of its name; default: the best one")
-    parser.flag("math", "", "what products are made of: fp32 (as exact as float; default), ieee (float multiply-adds alone), tf32, bf16, fp16 (tensor cores)")
+    parser.flag("math", "", "arithmetic of products: fp32 (as exact as float; default), ieee (only float multiply-adds), tf32, bf16, fp16 (tensor cores)")
 
 
 def memory_flags(parser: Parser) -> None:
-    parser.flag("memory_limit", "", "most memory on the device: bytes, or a number with K, M or G, or auto: what is free; recomputes to keep it")
-    parser.flag("recompute", "cheap", "what backward computes again instead of keeping it", choices=("cheap", "none"))
+    parser.flag("memory_limit", "", "memory limit on the device: bytes, a number with K, M or G, or auto (the free memory); recomputes to stay below it")
+    parser.flag("recompute", "cheap", "values to recompute in backward instead of keeping them", choices=("cheap", "none"))
 
 
 def memory_limit(text: str, free: int | None = None) -> int | None:
-    """Bytes of a --memory-limit; None without one. `free` is what 'auto' means."""
+    """Return the bytes of a --memory-limit; None without one. `free` is the free memory, for 'auto'."""
     if not text:
         return None
     if text == "auto" and free is not None:
@@ -81,7 +84,7 @@ def memory_limit(text: str, free: int | None = None) -> int | None:
 def state_flags(parser: Parser) -> None:
     parser.flag("level", 0, "network level")
     parser.flag("stage", "", "network stages, separated by ','")
-    parser.flag("allow_unknown_fields", False, "warn of unknown fields in a prototxt instead of refusing it")
+    parser.flag("allow_unknown_fields", False, "warn of unknown fields in a prototxt instead of rejecting it")
 
 
 def stages(text: str) -> tuple[str, ...]:
@@ -89,7 +92,7 @@ def stages(text: str) -> tuple[str, ...]:
 
 
 def required(options: argparse.Namespace, name: str, what: str, command: str) -> str:
-    """The value of a flag that must be given."""
+    """Return the value of a required flag."""
     value = getattr(options, name)
     if not value:
         raise Error(f"{what} {'are' if what.endswith('weights') else 'is'} missing", place=f"ocaffe {command}", fix=f"give --{name} FILE")

@@ -1,4 +1,4 @@
-"""ocaffe install-links DIR: scripts with the names that Caffe's programs have, so that old shell scripts find them."""
+"""ocaffe install-links DIR: write scripts with the names of Caffe's programs, so that old shell scripts work."""
 from __future__ import annotations
 
 import os
@@ -9,7 +9,7 @@ from ocaffe.cli.flags import Parser
 from ocaffe.errors import Error
 from ocaffe.files import atomic_write
 
-LINKS = {  # name of Caffe's program: the command that does its work; '' is the program with actions
+LINKS = {  # name of Caffe's program: the command that replaces it; '' is the program with actions
     "caffe": "",
     "caffe.bin": "",
     "convert_imageset": "convert_imageset",
@@ -41,8 +41,8 @@ if __name__ == "__main__":
 
 def main(argv: Sequence[str]) -> int:
     parser = Parser("install-links", f"Make {', '.join(LINKS)} in a folder, for scripts that call Caffe's programs.")
-    parser.add_argument("folder", metavar="DIR", help="the folder, for example ~/bin or build/tools; made if need be")
-    parser.flag("force", False, "replace files of these names that are something else")
+    parser.add_argument("folder", metavar="DIR", help="the folder, for example ~/bin or build/tools; created if it does not exist")
+    parser.flag("force", False, "replace other files with these names")
     options = parser.parse(argv)
     folder = os.path.expanduser(options.folder)
     try:
@@ -60,7 +60,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _install(path: str, command: str) -> None:
-    if os.path.islink(path):  # with --force: the link goes, not what it leads to
+    if os.path.islink(path):  # with --force: remove the link, not its target
         os.unlink(path)
     arguments = f"[{command!r}, *sys.argv[1:]]" if command else ""
     root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))

@@ -1,4 +1,4 @@
-"""ocaffe layers: all layer types, or one with its parameters and their defaults."""
+"""ocaffe layers: list all layer types, or one with its parameters and their defaults."""
 from __future__ import annotations
 
 import difflib
@@ -11,9 +11,9 @@ from ocaffe.layers.catalogue import Entry, catalogue, markdown
 
 
 def main(argv: Sequence[str]) -> int:
-    parser = Parser("layers", "List the layer types with what they compute; with --type, one with its parameters.")
-    parser.flag("type", "", "a layer type, in any letter case")
-    parser.flag("markdown", False, "print all of it as the page docs/layer-types.md")
+    parser = Parser("layers", "List the layer types with a summary; with --type, show one with its parameters.")
+    parser.flag("type", "", "a layer type; upper and lower case are equal")
+    parser.flag("markdown", False, "print everything as the page docs/layer-types.md")
     options = parser.parse(argv)
     log.quiet()
     if options.markdown:

@@ -1,4 +1,4 @@
-"""ocaffe lint FILE...: the classic mistakes in nets and solvers, each with file, line and remedy."""
+"""ocaffe lint FILE...: report common mistakes in nets and solvers, each with file, line and remedy."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
@@ -8,18 +8,18 @@ from ocaffe.cli.flags import Parser, stages, state_flags
 from ocaffe.errors import Error
 from ocaffe.lint import JOB_RULES, NET_RULES, NO_EFFECT, Finding, lint, net_rules, solver_rules  # noqa: F401 (they register themselves)
 
-MANY = 3  # findings of a rule in a file that are told one by one
+MANY = 3  # maximum number of findings of a rule in a file that are printed one by one
 
 
 def main(argv: Sequence[str]) -> int:
-    parser = Parser("lint", "Find classic mistakes in nets and solvers (with their nets); needs no device, and looks at data where it is.")
+    parser = Parser("lint", "Find common mistakes in nets and solvers (with their nets). This needs no device. Data is checked if it exists.")
     parser.add_argument("files", metavar="FILE", nargs="*", help="solver or net prototxts")
-    parser.flag("ignore", "", "names of rules that are left out, separated by ','")
+    parser.flag("ignore", "", "names of rules to leave out, separated by ','")
     parser.flag("rules", False, "list the rules")
     state_flags(parser)
     options = parser.parse(argv)
     known = {name: rule.__doc__ or "" for name, rule in (*NET_RULES.items(), *JOB_RULES.items())}
-    known[NO_EFFECT] = "A field of an old format that today's layer has no use for, as `mean_file` in image_data_param."
+    known[NO_EFFECT] = "A field of an old format that the current layer does not use, such as `mean_file` in image_data_param."
     ignored = frozenset(options.ignore.split(",")) - {""}
     if ignored - set(known):
         raise Error(f"--ignore names no rule: {', '.join(sorted(ignored - set(known)))}", place="ocaffe lint", fix="`ocaffe lint --rules` lists them")
@@ -44,7 +44,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _grouped(found: list[Finding]) -> Iterator[tuple[Finding, list[Finding]]]:
-    """The findings; where a rule has many in one file, its first with the others."""
+    """Yield the findings. If a rule has many in one file, yield the first with the others."""
     groups: dict[tuple[str, str], list[Finding]] = {}
     for finding in found:
         groups.setdefault((finding.rule, finding.place.file), []).append(finding)

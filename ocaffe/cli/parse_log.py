@@ -1,4 +1,4 @@
-"""ocaffe parse_log: the numbers of a log as CSV files, Caffe's tools/extra/parse_log.py."""
+"""ocaffe parse_log: write the numbers of a log as CSV files, as Caffe's tools/extra/parse_log.py."""
 from __future__ import annotations
 
 import os
@@ -14,8 +14,8 @@ def main(argv: Sequence[str]) -> int:
     parser = Parser("parse_log", "Parse a training log into two CSV files, LOG.train and LOG.test in a folder.")
     parser.add_argument("logfile_path", help="the log")
     parser.add_argument("output_dir", help="the folder of the CSV files")
-    parser.flag("verbose", False, "say what is written")
-    parser.flag("delimiter", ",", "between columns")
+    parser.flag("verbose", False, "print the names of the files written")
+    parser.flag("delimiter", ",", "delimiter between columns")
     options = parser.parse(argv)
     if len(options.delimiter) != 1:
         raise Error(f"--delimiter is '{options.delimiter}'", place="ocaffe parse_log", fix="one character")

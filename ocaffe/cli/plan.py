@@ -1,4 +1,4 @@
-"""ocaffe plan: what a training or a net needs in memory, before any device is touched; and every stage of the pipeline as text."""
+"""ocaffe plan: show the memory of a training or a net without a device, or a stage of the pipeline as text."""
 from __future__ import annotations
 
 import itertools
@@ -35,7 +35,7 @@ STAGES = ("net", "graph", "schedule")
 
 @dataclass
 class Planned:
-    """One net through the pipeline; `plain` is its lower bound without recomputation."""
+    """A compiled net. `plain` is its lower bound without recomputation."""
 
     name: str
     message: Any
@@ -48,20 +48,20 @@ class Planned:
 
 @dataclass
 class Job:
-    """All nets of a job, which share slabs, and what they need in bytes."""
+    """All nets of a job, which share slabs, and their memory in bytes."""
 
     nets: list[Planned]
-    caffe: dict[str, int]  # what BVLC Caffe would allocate, by category
+    caffe: dict[str, int]  # memory that BVLC Caffe would allocate, by category
 
     @property
     def fixed(self) -> dict[str, int]:
-        """Bytes by category of what is never recycled."""
+        """Bytes of memory that is not recycled, by category."""
         found = persistent([net.recording.schedule for net in self.nets])
         return {label: found[role] for role, label in ROLES.items() if role in found}
 
     @property
     def slabs(self) -> list[int]:
-        """As large as the largest plan needs each."""
+        """Sizes of the slabs, each the maximum over all plans."""
         count = max(len(net.plan.slabs) for net in self.nets)
         return [max(net.plan.slabs[i] if i < len(net.plan.slabs) else 0 for net in self.nets) for i in range(count)]
 
@@ -75,9 +75,9 @@ def main(argv: Sequence[str]) -> int:
     parser.flag("solver", "", "the solver prototxt")
     parser.flag("model", "", "or a net prototxt")
     parser.flag("phase", "TEST", "with --model: TRAIN or TEST", choices=("TRAIN", "TEST"))
-    parser.flag("batch", 0, "batch size of data and inputs instead of those of the files")
+    parser.flag("batch", 0, "batch size of data and inputs, in place of the files'")
     memory_flags(parser)
-    parser.flag("html", "", "write a picture of all lifetimes to this file")
+    parser.flag("html", "", "write a diagram of all lifetimes to this file")
     parser.flag("json", "", "write the numbers and lifetimes to this file")
     parser.flag("dump", "", f"print a stage of the pipeline: {', '.join(STAGES)}")
     device_flags(parser)
@@ -102,7 +102,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _target(options: Any) -> Target:
-    """The device's target if one is named, else a generic one: the plan depends on it only in details."""
+    """Return the target of the device, if one is given, else a generic one. The plan depends on it only in details."""
     if options.device or options.gpu:
         from ocaffe.cl.device import select_device
 
@@ -115,7 +115,7 @@ def _target(options: Any) -> Target:
 
 
 def batched(net: Any, batch: int) -> Any:
-    """The net with another batch size, in every layer that feeds it."""
+    """Return the net with another batch size in every data and Input layer."""
     if batch:
         net = upgrade_net(net)
         for layer in net.layer:
@@ -129,7 +129,7 @@ def batched(net: Any, batch: int) -> Any:
 
 @dataclass
 class Part:
-    """A net of a job, and what it will be recorded with."""
+    """A net of a job, with the settings of its recording."""
 
     name: str
     message: Any
@@ -143,8 +143,11 @@ class Part:
 
 
 def _planned(parts: list[Part], target: Target) -> list[Planned]:
-    """All nets of a job. Those with a limit are compiled twice: how much of it the others keep must be known. The last time counts, for a graph holds
-    the Refs of one recording."""
+    """Compile all nets of a job.
+
+    Nets with a limit are compiled twice, because each needs the memory that the others keep. The result is from the last
+    compilation, because a graph has the Refs of its last recording.
+    """
     limited = any(part.net_options.limit is not None for part in parts)
     beside = bytes_beside([part.compiled(target, limit=None).recording.schedule for part in parts]) if limited else [0] * len(parts)
     nets = []
@@ -204,7 +207,7 @@ def _summary(job: Job) -> Iterator[str]:
         if net.plain != net.plan.lower_bound:
             yield f"  without recomputation the lower bound is {size_text(net.plain)}"
         if net.microbatch is not None:
-            yield f"  the batch is split: the layers up to '{net.graph.nodes[net.microbatch.cut].name}' run in {net.microbatch.pieces} pieces"
+            yield f"  the batch is split: the layers up to '{net.graph.nodes[net.microbatch.cut].name}' run in {net.microbatch.pieces} microbatches"
         again = _flops_again(net)
         if again:
             yield f"  recomputed: {again / 1e9:.1f} GFLOP in convolutions and products, {100 * again / (3 * _flops(net)):.1f} % more"
@@ -223,7 +226,7 @@ def _summary(job: Job) -> Iterator[str]:
 
 
 def _flops(net: Planned) -> int:
-    """Floating point operations of a forward pass."""
+    """Return the floating point operations of a forward pass."""
     return sum(launch.flops for launch in net.recording.schedule if launch.phase == "forward")
 
 
@@ -232,7 +235,7 @@ def _flops_again(net: Planned) -> int:
 
 
 def _record(job: Job) -> dict[str, Any]:
-    """The plan as numbers: lifetimes are (name, bytes, first step, last step, slab, offset), so that the bound can be checked."""
+    """Return the plan for JSON, with all lifetimes, so that a reader can check the bound."""
     main = job.nets[0]
     return {
         "total_bytes": job.total,

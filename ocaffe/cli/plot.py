@@ -1,4 +1,4 @@
-"""ocaffe plot LOG... -o FILE: curves of loss, accuracy and learning rate of one run or several."""
+"""ocaffe plot LOG... -o FILE: plot loss, accuracy and learning rate of one or several runs."""
 from __future__ import annotations
 
 import os
@@ -12,10 +12,10 @@ from ocaffe.tools.plots import FORMATS, panels, render
 
 
 def main(argv: Sequence[str]) -> int:
-    parser = Parser("plot", "Plot training logs, those of Caffe too: loss, accuracy and learning rate.")
+    parser = Parser("plot", "Plot loss, accuracy and learning rate of training logs of ocaffe or Caffe.")
     parser.add_argument("logs", metavar="LOG", nargs="+", help="logs (the stderr of `train`), one for each run")
-    parser.add_argument("-o", "--output", "-output", default="plot.png", help=f"the file to write; its extension says how: {', '.join(FORMATS)}")
-    parser.flag("seconds", False, "over seconds instead of iterations")
+    parser.add_argument("-o", "--output", "-output", default="plot.png", help=f"the file to write; its extension selects the format: {', '.join(FORMATS)}")
+    parser.flag("seconds", False, "plot over seconds instead of iterations")
     options = parser.parse(argv)
     kind = os.path.splitext(options.output)[1][1:].lower()
     if kind not in FORMATS:
@@ -28,6 +28,6 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _names(paths: list[str]) -> list[str]:
-    """File names without extension; whole paths where these are not enough to tell runs apart."""
+    """Return file names without extension, or whole paths if two of these names are equal."""
     short = [os.path.splitext(os.path.basename(path))[0] for path in paths]
     return short if len(set(short)) == len(short) else paths

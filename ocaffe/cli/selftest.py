@@ -1,4 +1,4 @@
-"""ocaffe selftest: every kernel family against numpy on the user's device."""
+"""ocaffe selftest: compare every kernel family with numpy on the user's device."""
 from __future__ import annotations
 
 import time
@@ -14,10 +14,10 @@ def announce(device: str) -> None:
 
 
 def main(argv: Sequence[str]) -> int:
-    parser = Parser("selftest", "Compare every kernel family with numpy on a device. A driver that crashes or hangs is reported, not fatal.")
+    parser = Parser("selftest", "Compare every kernel family with numpy on a device. A driver that crashes or hangs is reported; the test continues.")
     device_flags(parser)
-    parser.flag("only", "", "compare only the families whose name has this text")
-    parser.flag("timeout", 300.0, "seconds after which a family without an answer counts as hanging")
+    parser.flag("only", "", "compare only the families whose name contains this text")
+    parser.flag("timeout", 300.0, "seconds after which a family without a result counts as hanging")
     parser.flag("list", False, "list the families")
     options = parser.parse(argv)
     names = [case.name for case in all_cases() if options.only in case.name]

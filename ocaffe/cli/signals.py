@@ -1,4 +1,7 @@
-"""What SIGINT, SIGHUP and SIGTERM do to a training: take a snapshot, stop, or nothing; looked at once an iteration (CAFFE.md §1.1)."""
+"""Effects of SIGINT, SIGHUP and SIGTERM on a training: take a snapshot, stop, or none.
+
+The solver reads them once per iteration and per test batch.
+"""
 from __future__ import annotations
 
 import signal
@@ -11,10 +14,13 @@ EFFECTS = ("snapshot", "stop", "none")
 
 
 class Signals:
-    """Handlers while it is entered; `request()` gives and forgets what came since. A second SIGINT or SIGTERM ends the process as usual."""
+    """Context with signal handlers. `request()` returns and clears the effect of a received signal.
+
+    A signal with the effect stop that arrives again before it was read has its default effect, which ends the process.
+    """
 
     def __init__(self, sigint: str, sighup: str, sigterm: str = "stop") -> None:
-        effects = {"SIGHUP": sighup, "SIGINT": sigint, "SIGTERM": sigterm}  # SIGHUP is looked at first, as in Caffe
+        effects = {"SIGHUP": sighup, "SIGINT": sigint, "SIGTERM": sigterm}  # SIGHUP is read first, as in Caffe
         for name, effect in effects.items():
             if effect not in EFFECTS:
                 raise Error(f"invalid signal effect '{effect}'", place=f"--{name.lower()}_effect", fix=f"one of {', '.join(EFFECTS)}")
@@ -33,13 +39,13 @@ class Signals:
             signal.signal(number, handler)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        if number in self._came and self.effects[signal.Signals(number)] == "stop":  # the user insists
+        if number in self._came and self.effects[signal.Signals(number)] == "stop":  # received twice
             signal.signal(number, signal.SIG_DFL)
             signal.raise_signal(number)
         self._came.add(number)
 
     def request(self) -> str:
-        """'', 'snapshot' or 'stop'."""
+        """Return '', 'snapshot' or 'stop'."""
         for number, effect in self.effects.items():
             if number in self._came and effect != "none":
                 self._came.discard(number)

@@ -1,4 +1,4 @@
-"""ocaffe summary NET: layers, shapes, parameters, multiply-accumulates and memory, without a device."""
+"""ocaffe summary NET: show layers, shapes, parameters, multiply-accumulates and memory, without a device."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -17,9 +17,9 @@ from ocaffe.tools.summary import text
 
 def main(argv: Sequence[str]) -> int:
     parser = Parser("summary", "Show the layers of a net with shapes, parameters, multiply-accumulates and memory.")
-    parser.add_argument("net", metavar="NET", help="the net prototxt; a data layer tells its shapes from its data")
-    parser.flag("phase", "TEST", "TRAIN or TEST; the memory of TRAIN is without the solver's history", choices=("TRAIN", "TEST"))
-    parser.flag("batch", 0, "batch size instead of that of the file")
+    parser.add_argument("net", metavar="NET", help="the net prototxt; a data layer gets its shapes from its data")
+    parser.flag("phase", "TEST", "TRAIN or TEST; the memory of TRAIN excludes the solver's history", choices=("TRAIN", "TEST"))
+    parser.flag("batch", 0, "batch size in place of the file's")
     state_flags(parser)
     options = parser.parse(argv)
     log.quiet()

@@ -1,4 +1,4 @@
-"""ocaffe test: score a model, Caffe's test command."""
+"""ocaffe test: score a model, as Caffe's test command."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ def main(argv: Sequence[str]) -> int:
     parser = Parser("test", "Score a model.")
     parser.flag("model", "", "the net prototxt")
     parser.flag("weights", "", "the trained weights")
-    parser.flag("iterations", 50, "how many batches")
+    parser.flag("iterations", 50, "number of batches")
     memory_flags(parser)
     device_flags(parser)
     state_flags(parser)

@@ -1,4 +1,4 @@
-"""ocaffe time: forward and backward times of a net, layer by layer; Caffe's time command. With --profile every launch on the device, instead."""
+"""ocaffe time: time forward and backward of a net, layer by layer, as Caffe's time command. --profile times every launch."""
 from __future__ import annotations
 
 import argparse
@@ -24,19 +24,19 @@ from ocaffe.profiling.profile import NetProfile, measure
 from ocaffe.profiling.roofline import page
 from ocaffe.solver.solver import Solver
 
-PRINTED = 0.99  # of the time, by the longest launches; the files have all of them
-# What a solver does beside iterations.
+PRINTED = 0.99  # share of the time: the longest launches up to it are printed; the files have all
+# Fields of a solver that do more than iterations.
 SILENT = ("display", "snapshot", "test_iter", "test_interval", "test_net", "test_net_param", "test_state", "best_output")
 
 
 def main(argv: Sequence[str]) -> int:
     parser = Parser("time", "Time a net, layer by layer (no weights are needed).")
     parser.flag("model", "", "the net prototxt")
-    parser.flag("iterations", 50, "how many forward-backward pairs")
+    parser.flag("iterations", 50, "number of forward-backward pairs")
     parser.flag("phase", "", "TRAIN or TEST; default TRAIN")
-    parser.flag("profile", False, "instead: every launch on the device, beside what the device reaches at its best")
-    parser.flag("solver", "", "with --profile, instead of a model: a training iteration with its update")
-    parser.flag("html", "", "with --profile: write pictures and a table of all launches to this file")
+    parser.flag("profile", False, "time every launch on the device, and compare with the device's peak rates")
+    parser.flag("solver", "", "with --profile: time a training iteration with its update, in place of --model")
+    parser.flag("html", "", "with --profile: write diagrams and a table of all launches to this file")
     parser.flag("json", "", "with --profile: write the numbers to this file")
     memory_flags(parser)
     device_flags(parser)
@@ -56,7 +56,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def opened_net(options: argparse.Namespace, stack: contextlib.ExitStack) -> Network:
-    """The net of --model on its device, filled and fed; closed with the stack."""
+    """Return the net of --model on its device, with filled parameters and started prefetchers. The stack closes it."""
     path = required(options, "model", "the model", "time")
     phase = proto.TEST if options.phase == "TEST" else proto.TRAIN
     message = read_net(path, options.allow_unknown_fields, lambda text: log.warning("upgrade_proto.cpp:1", text))
@@ -72,7 +72,7 @@ def opened_net(options: argparse.Namespace, stack: contextlib.ExitStack) -> Netw
 
 
 def benchmark(network: Network, iterations: int) -> None:
-    """One warm pass, then the layers one by one, each waited for; then whole passes, which overlap host and device."""
+    """Run one pass to warm up. Then, per iteration, time each layer with a wait, and a whole pass, which overlaps host and device."""
     compiled = network.compiled()
     network.session.bind([compiled.commands])
     commands, recording, queue = compiled.commands, compiled.recording, network.session.device.queue
@@ -118,7 +118,7 @@ def benchmark(network: Network, iterations: int) -> None:
 
 
 def profile_net(options: argparse.Namespace, stack: contextlib.ExitStack) -> NetProfile:
-    """Forward and, in the phase TRAIN, backward of --model."""
+    """Profile forward of --model and, in the phase TRAIN, backward."""
     network = opened_net(options, stack)
     net_options = replace(network.options, backward=network.phase == proto.TRAIN)
 
@@ -137,7 +137,7 @@ def profile_net(options: argparse.Namespace, stack: contextlib.ExitStack) -> Net
 
 
 def profile_solver(options: argparse.Namespace, stack: contextlib.ExitStack) -> NetProfile:
-    """Whole iterations of a training that tests nothing and writes nothing."""
+    """Profile whole training iterations, without tests and snapshots."""
     if options.model:
         raise Error("--model and --solver are both given", place="ocaffe time", fix="give one of them with --profile")
     param = read_solver(options.solver, options.allow_unknown_fields, lambda text: log.warning("upgrade_proto.cpp:1", text))
@@ -154,7 +154,7 @@ def profile_solver(options: argparse.Namespace, stack: contextlib.ExitStack) -> 
 
 
 def report(profile: NetProfile, options: argparse.Namespace) -> None:
-    """The tables on stdout, and the files that are asked for."""
+    """Print the tables, and write the files of --html and --json."""
     for line in (str(profile), "", *profile.launch_table(PRINTED)):
         print(line)
     for path, text in ((options.html, page), (options.json, lambda found: json.dumps(found.record(), indent=1) + "\n")):

@@ -1,10 +1,9 @@
-"""ocaffe train: Caffe's train command."""
+"""ocaffe train: train or finetune a model, as Caffe's train command."""
 from __future__ import annotations
 
 import argparse
 import contextlib
 import json
-import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -14,6 +13,7 @@ from ocaffe.cli.flags import Parser, device_flags, memory_flags, memory_limit, r
 from ocaffe.cli.signals import Signals
 from ocaffe.errors import Error
 from ocaffe.model.text import read_solver
+from ocaffe.progress import progress
 from ocaffe.solver.solver import Solver
 from ocaffe.tools.tensorboard import event_log
 
@@ -25,16 +25,16 @@ def main(argv: Sequence[str]) -> int:
     parser.flag("snapshot", "", "the .solverstate to resume from")
     device_flags(parser)
     state_flags(parser)
-    parser.flag("sigint_effect", "stop", "what SIGINT does: snapshot, stop or none")
-    parser.flag("sighup_effect", "snapshot", "what SIGHUP does: snapshot, stop or none")
-    parser.flag("sigterm_effect", "stop", "what SIGTERM does: snapshot, stop or none")
+    parser.flag("sigint_effect", "stop", "effect of SIGINT: snapshot, stop or none")
+    parser.flag("sighup_effect", "snapshot", "effect of SIGHUP: snapshot, stop or none")
+    parser.flag("sigterm_effect", "stop", "effect of SIGTERM: snapshot, stop or none")
     memory_flags(parser)
     parser.flag("log_json", "", "also write a JSON record per display and test to this file")
     parser.flag("tensorboard", "", "also write event files for TensorBoard to this folder")
     options = parser.parse(argv)
     path = required(options, "solver", "the solver", "train")
     if options.snapshot and options.weights:
-        raise Error("--snapshot resumes a training, --weights begins a new one", place="ocaffe train", fix="give one of them")
+        raise Error("--snapshot resumes a training, --weights starts a new one", place="ocaffe train", fix="give one of them")
     signals = Signals(options.sigint_effect, options.sighup_effect, options.sigterm_effect)
     param = read_solver(path, options.allow_unknown_fields, lambda text: log.warning("upgrade_proto.cpp:1", text))
     device = training_device(param, options)
@@ -58,7 +58,8 @@ def main(argv: Sequence[str]) -> int:
         solver.on_record = on_record
         if options.snapshot:
             log.info("caffe.cpp:235", f"Resuming from {options.snapshot}")
-        solver.on_progress = stack.enter_context(progress(solver.param.max_iter, solver.iter))
+        bar = stack.enter_context(progress(solver.param.max_iter, "iter", done=solver.iter))
+        solver.on_progress = lambda iteration: bar.update(iteration - bar.n)
         log.info("caffe.cpp:239", "Starting Optimization")
         solver.solve()
         log.info("caffe.cpp:250", "Optimization Done.")
@@ -66,7 +67,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def training_device(param: Any, options: argparse.Namespace) -> Device:
-    """--gpu or --device; else what the solver states explicitly, as in Caffe; else the best device. The log says which."""
+    """Open and log the device of --gpu or --device, else of an explicit solver_mode as in Caffe, else the best one."""
     explicit = param.HasField("solver_mode")
     cpu = explicit and param.solver_mode == proto.SolverParameter.CPU
     gpu = options.gpu
@@ -74,12 +75,12 @@ def training_device(param: Any, options: argparse.Namespace) -> Device:
         if any(info.kind == "gpu" for info in list_devices()):
             gpu = str(param.device_id)
         else:
-            log.warning("caffe.cpp:197", "the solver says solver_mode: GPU, but no OpenCL GPU is here; a CPU runtime does the work")
+            log.warning("caffe.cpp:197", "the solver has solver_mode: GPU, but there is no OpenCL GPU; ocaffe uses a CPU")
     return announced(select_device(options.device or None, gpu or None, solver_mode_cpu=cpu, math=options.math))
 
 
 def announced(device: Device) -> Device:
-    """Caffe's line for the mode, and the device."""
+    """Log Caffe's line for the mode, and the device. Return the device."""
     if device.target.is_cpu:
         log.info("caffe.cpp:197", "Use CPU.")
     else:
@@ -92,7 +93,7 @@ def announced(device: Device) -> Device:
 
 @contextlib.contextmanager
 def json_log(path: str) -> Iterator[Any]:
-    """A file of JSON lines; each record is complete on disk when it is written."""
+    """Open a file of JSON lines. Yield a function that writes a record and flushes it."""
     try:
         stream = open(path, "a", encoding="utf-8")
     except OSError as reason:
@@ -103,19 +104,3 @@ def json_log(path: str) -> Iterator[Any]:
             stream.flush()
 
         yield write
-
-
-@contextlib.contextmanager
-def progress(total: int, start: int) -> Iterator[Any]:
-    """A bar below the log where stderr is a terminal; log lines move above it."""
-    if not sys.stderr.isatty():
-        yield lambda iteration: None
-        return
-    from tqdm import tqdm
-
-    with tqdm(total=total, initial=start, unit="iter", dynamic_ncols=True, file=sys.stderr) as bar:
-        old, log.sink = log.sink, lambda line: bar.write(line, file=sys.stderr)
-        try:
-            yield lambda iteration: bar.update(iteration - bar.n)
-        finally:
-            log.sink = old

@@ -1,4 +1,4 @@
-"""ocaffe tune: measure on a device which tile, block or algorithm is the fastest for each product and convolution of nets; compile takes the choices."""
+"""ocaffe tune: measure the fastest tile, block or algorithm for each product and convolution of nets, for later runs on the device."""
 from __future__ import annotations
 
 import argparse
@@ -30,13 +30,13 @@ ZOO = pathlib.Path(ocaffe.__file__).parents[1] / "zoo"
 
 
 def main(argv: Sequence[str]) -> int:
-    parser = Parser("tune", "Measure which tile, block or algorithm is the fastest for each product and convolution of nets, for later runs on this device.")
+    parser = Parser("tune", "Measure the fastest tile, block or algorithm for each product and convolution of nets, for later runs on this device.")
     parser.flag("solver", "", "the nets of this solver")
-    parser.flag("model", "", "or these nets, separated by ',', in both phases; without either all nets of the zoo")
-    parser.flag("batch", 0, "batch size of data and inputs instead of those of the files")
-    parser.flag("seconds", 0, "begin nothing new after so many seconds (0: no limit); what takes longest comes first")
+    parser.flag("model", "", "or these nets, separated by ',', in both phases; default: all nets of the zoo")
+    parser.flag("batch", 0, "batch size of data and inputs, in place of the files'")
+    parser.flag("seconds", 0, "start no measurement after this many seconds (0: no limit); the longest problems are measured first")
     parser.flag("output", "", "write the table to this file instead of the cache folder")
-    parser.flag("list", False, "show the choices that count for the device")
+    parser.flag("list", False, "show the choices in use for the device")
     parser.flag("reset", False, "remove your table for the device")
     device_flags(parser)
     state_flags(parser)
@@ -55,7 +55,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _device(options: argparse.Namespace) -> DeviceInfo:
-    """As other commands choose it, but without any table: this one must work where a table is damaged."""
+    """Return the device as in other commands, but without tuned tables, so that this works if a table is damaged."""
     info = choose(list_devices() or _none(), options.device or None, options.gpu or None, default=os.environ.get("OCAFFE_DEVICE"))
     return with_math(info, options.math or None)
 
@@ -67,7 +67,7 @@ def _none() -> list[DeviceInfo]:
 def _reset(target: Target) -> None:
     path = user_file(target)
     if path is None or not path.exists():
-        print(f"there is no table of yours for '{target.name}'")
+        print(f"you have no table for '{target.name}'")
         return
     try:
         path.unlink()
@@ -79,13 +79,13 @@ def _reset(target: Target) -> None:
 def _list(found: Tuned) -> None:
     for key, name in sorted(found.choices.items()):
         print(f"{key}: {name}")
-    print(found if found.choices else "no tuned choices: estimates decide")
+    print(found if found.choices else "no tuned choices: estimates are used")
 
 
 def _tune(info: DeviceInfo, options: argparse.Namespace) -> None:
     path = pathlib.Path(options.output) if options.output else user_file(info.target)
     if path is None:
-        raise Error("there is no cache folder for the table", place="ocaffe tune", fix="--output FILE, and OCAFFE_TUNED=FILE where it shall count")
+        raise Error("there is no cache folder for the table", place="ocaffe tune", fix="--output FILE, and OCAFFE_TUNED=FILE to use it")
     old = read(path) if path.exists() else {}
     base = merged(shipped(info.target))
     device = Device(replace(info, target=replace(info.target, tuned=base)))
@@ -96,7 +96,7 @@ def _tune(info: DeviceInfo, options: argparse.Namespace) -> None:
         try:
             for found in tuner.tune(asked, options.seconds or None):
                 print(_line(found), flush=True)
-        finally:  # what was measured until an interruption counts
+        finally:  # after an interruption, the measurements so far are written
             measured = {str(problem) for problem in tuner.found}
             choices = {key: name for key, name in old.items() if key not in measured} | tuner.choices
             _write(path, device.target, choices)
@@ -104,7 +104,7 @@ def _tune(info: DeviceInfo, options: argparse.Namespace) -> None:
         device.close()
     for problem, error in tuner.refused.items():
         print(f"not measured: {problem}: {error.fact}")
-    print(f"{len(tuner.found)} measured, {len(tuner.choices)} better than what is taken without a table; {path} has {len(choices)} choices")
+    print(f"{len(tuner.found)} measured, {len(tuner.choices)} better than the default; {path} has {len(choices)} choices")
 
 
 def _line(found: Found) -> str:
@@ -114,7 +114,7 @@ def _line(found: Found) -> str:
 
 
 def _write(path: pathlib.Path, target: Target, choices: dict[str, str]) -> None:
-    """The facts say what devices the table is for, where ocaffe brings it."""
+    """Write a table. Its facts name the devices that it is for, if ocaffe ships it."""
     facts: dict[str, Any] = {"kind": target.kind, "runtime": target.runtime}
     facts |= {"vector_width": target.vector_width, "compute_units": target.compute_units} if target.is_cpu else {"name": target.name}
     try:
@@ -152,7 +152,7 @@ def _built(message: Any, phase: int) -> Graph:
 
 
 def _zoo() -> Iterator[Any]:
-    """The zoo's nets; inputs of the size that deploy.prototxt says take the place of their data, which need not be here."""
+    """Yield the zoo's nets. Inputs with the shape in deploy.prototxt replace the data layers, so no data is needed."""
     folders = sorted(path.parent for path in ZOO.glob("*/train_val.prototxt"))
     if not folders:
         raise Error(f"the zoo is not at {ZOO}", place="ocaffe tune", fix="name nets with --model or --solver")

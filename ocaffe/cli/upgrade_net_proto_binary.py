@@ -1,4 +1,4 @@
-"""ocaffe upgrade_net_proto_binary IN OUT, Caffe's tool."""
+"""ocaffe upgrade_net_proto_binary IN OUT: upgrade a caffemodel to the current format, as Caffe's tool."""
 from __future__ import annotations
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""ocaffe upgrade_net_proto_text IN OUT, Caffe's tool."""
+"""ocaffe upgrade_net_proto_text IN OUT: upgrade a net to the current format, as Caffe's tool."""
 from __future__ import annotations
 
 from collections.abc import Sequence

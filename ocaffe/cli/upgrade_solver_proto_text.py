@@ -1,4 +1,4 @@
-"""ocaffe upgrade_solver_proto_text IN OUT, Caffe's tool."""
+"""ocaffe upgrade_solver_proto_text IN OUT: upgrade a solver to the current format, as Caffe's tool."""
 from __future__ import annotations
 
 from collections.abc import Sequence

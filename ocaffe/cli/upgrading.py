@@ -1,4 +1,4 @@
-"""Files of older Caffe formats into files of today's: the three upgrade tools."""
+"""The three upgrade tools: convert files of older Caffe formats to the current format."""
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from ocaffe.model.upgrade import upgrade_net, upgrade_solver
 
 
 class Kind(NamedTuple):
-    """A tool: what its file is, and how it is read, upgraded and written."""
+    """A tool: the name of its file format, and functions to read, upgrade and write it."""
 
     what: str
     read: Callable[[str], Any]
@@ -34,7 +34,7 @@ KINDS = {
 
 
 def upgrade_file(command: str, argv: list[str]) -> int:
-    """Run the tool called `command`; IN and OUT may be one file. Raises Error."""
+    """Run the tool `command`. IN and OUT may be the same file. Raises Error."""
     kind = KINDS[command]
     parser = Parser(command, f"Upgrade a {kind.what} to the current format.")
     parser.add_argument("source", metavar="IN", help="the file to upgrade")

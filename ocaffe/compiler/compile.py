@@ -1,4 +1,7 @@
-"""A graph becomes a schedule with a plan: record, optimise and plan, again and again until a memory limit is kept. Needs no device."""
+"""Compile a graph to a schedule with a memory plan: record, optimise and plan, repeatedly until the plan is within the memory limit.
+
+No device is needed.
+"""
 from __future__ import annotations
 
 import bisect
@@ -19,16 +22,16 @@ from ocaffe.memory.plan import MemoryPlan, plan
 from ocaffe.memory.report import fixed_bytes, too_large
 from ocaffe.passes.optimise import Applied, optimise, pipeline
 
-COUNTS = 2  # numbers of pieces that are tried, from the smallest one that fits: with more of them less has to be recomputed
-BUDGET_SHARES = (1.0, 0.97, 0.94)  # of what a limit leaves for recycled memory: a plan may be a little larger than its bound
+COUNTS = 2  # microbatch counts to try, from the smallest one that fits: a larger count needs less recomputation
+BUDGET_SHARES = (1.0, 0.97, 0.94)  # shares of the recycled memory's limit that recompute aims at: a plan may slightly exceed its bound
 
 
 @dataclass(frozen=True)
 class Switches:
-    """Debug switches from the environment (DESIGN §4)."""
+    """Debug switches from the environment."""
 
-    share: bool = True  # OCAFFE_PLAN=none: every Ref memory of its own
-    separate: bool = False  # OCAFFE_PLAN=separate: and a buffer of its own, of exactly its size, so that a checker sees what goes over its edge
+    share: bool = True  # OCAFFE_PLAN=none: every Ref has its own memory
+    separate: bool = False  # OCAFFE_PLAN=separate: every Ref also has its own buffer of exactly its size, so that a checker detects accesses beyond it
     poison: bool = False  # OCAFFE_POISON=1: NaN after the last use
     fuse: bool = True  # OCAFFE_FUSE=0
     recompute: bool = True  # OCAFFE_RECOMPUTE=none
@@ -43,7 +46,7 @@ class Switches:
 
 @dataclass(frozen=True)
 class CompiledSchedule:
-    """A recording with its plan, and how the batch was split, if it was."""
+    """A recording, its plan, and the split into microbatches, if any."""
 
     recording: Recording
     plan: MemoryPlan
@@ -54,7 +57,10 @@ class CompiledSchedule:
 def compile_net(
     graph: Graph, group: ParameterGroup, target: Target, options: NetOptions, switches: Switches, update: Update | None = None
 ) -> CompiledSchedule:
-    """Record, optimise and plan. Where `options.limit` is not kept that way, recompute more, then split the batch; raises Error where nothing helps."""
+    """Record, optimise and plan.
+
+    If the plan exceeds `options.limit`, try more recomputation, then microbatches. Raises Error if no attempt is within the limit.
+    """
     job = _Job(graph, group, target, options, switches, update)
     found = job.compiled()
     if options.limit is None or job.excess(found) <= 0:
@@ -70,7 +76,10 @@ def compile_net(
 
 
 def _kept_limit(job: _Job, plain: CompiledSchedule) -> tuple[CompiledSchedule, bool]:
-    """What recomputation and then splitting make of a net that is too large; if nothing is enough, the smallest. And whether the batch was split."""
+    """Reduce the memory of a net that is too large, by recomputation and then by microbatches.
+
+    Return the first result within the limit, or else the smallest one, and whether a split of the batch was tried.
+    """
     if not job.may_recompute:
         return plain, False
     attempts = [plain]
@@ -80,14 +89,17 @@ def _kept_limit(job: _Job, plain: CompiledSchedule) -> tuple[CompiledSchedule, b
             return found, False
     for cut in cuts(job.graph, job.options.keeps) if not job.options.debug else ():
         found = _in_pieces(job, cut)
-        if job.excess(found) <= 0:  # once more: the blobs of the graph hold the Refs of the last recording
+        if job.excess(found) <= 0:  # compiled again, because the blobs of the graph hold the Refs of the last recording
             return _best(job.within(job.budget(found), found.microbatch)), True
         attempts.append(found)
     return _best(attempts), len(attempts) > 1 + len(BUDGET_SHARES)
 
 
 def _fitting_batch(job: _Job, found: CompiledSchedule) -> tuple[int, int]:
-    """The batch, found by trying, with which the net keeps the limit (0: none, or the layers take no other batch), and the present one."""
+    """Return a batch size, found by trial, with which the net is within the limit, and the present batch size.
+
+    The first is 0 if no batch size fits or the layers accept no other batch size.
+    """
     shapes = {top: top.shape for node in job.graph.nodes for top in node.tops}
     inputs = {top: top.shape for node in job.graph.nodes if not node.bottoms for top in node.tops}
     present = max((shape[0] for shape in inputs.values() if shape), default=0)
@@ -115,7 +127,10 @@ def _best(attempts: Iterable[CompiledSchedule]) -> CompiledSchedule:
 
 
 def _in_pieces(job: _Job, cut: int) -> CompiledSchedule:
-    """The split behind `cut` that keeps the limit with the fewest operations; if none does, single samples."""
+    """Split the layers up to `cut` into microbatches. Return the split within the limit with the fewest operations.
+
+    If no split is within the limit, return the one into single samples.
+    """
     batch = batch_of(job.graph, cut)
     counts = [count for count in range(2, batch + 1) if batch % count == 0]
     tried: dict[int, CompiledSchedule] = {}
@@ -128,14 +143,14 @@ def _in_pieces(job: _Job, cut: int) -> CompiledSchedule:
 
     if not counts or not fits(counts[-1]):
         return tried[counts[-1]] if counts else job.compiled()
-    first = bisect.bisect_left(counts, True, key=fits)  # more pieces never take more memory
+    first = bisect.bisect_left(counts, True, key=fits)  # more microbatches never take more memory
     fitting = [count for count in counts[first : first + COUNTS] if fits(count)]
     return min((tried[count] for count in fitting), key=lambda found: sum(launch.flops for launch in found.recording.schedule))
 
 
 @dataclass(frozen=True)
 class _Job:
-    """What does not change while a limit is approached."""
+    """The inputs of all compilations of one net."""
 
     graph: Graph
     group: ParameterGroup
@@ -149,16 +164,16 @@ class _Job:
         return self.options.recompute and self.switches.recompute and self.switches.share and not self.options.apart
 
     def budget(self, found: CompiledSchedule) -> int:
-        """Bytes of the limit that are left for recycled memory."""
+        """Return the bytes of the limit that remain for recycled memory."""
         assert self.options.limit is not None
         return self.options.limit - self.options.beside - fixed_bytes([found.recording.schedule])
 
     def excess(self, found: CompiledSchedule) -> int:
-        """Bytes beyond the limit."""
+        """Return the bytes by which a plan exceeds the limit."""
         return found.plan.total - self.budget(found)
 
     def within(self, budget: int, microbatch: Microbatch | None = None) -> Iterator[CompiledSchedule]:
-        """Attempts at plans within `budget` bytes; ends with the first that is."""
+        """Yield plans that aim at `budget` bytes, up to the first one within it."""
         for share in BUDGET_SHARES:
             found = self.compiled(int(share * budget), microbatch)
             yield found
@@ -180,7 +195,7 @@ class _Job:
 
 
 def _renumber(recording: Recording, schedule: Schedule) -> Recording:
-    """The recording with the optimised schedule: its ranges follow the recorded launches that the new ones derive from."""
+    """Return the recording with the optimised schedule. Its ranges are mapped by the origins of the launches."""
     number = {id(launch): index for index, launch in enumerate(recording.schedule)}
     kept = [number[id(launch.origin or launch)] for launch in schedule]
 

@@ -1,4 +1,4 @@
-"""A net of one phase on a session: from the message to command_lists. What `Net` and `Solver` are made of."""
+"""`Network`: a net of one phase on a session, from the message to command lists. `Net` and `Solver` are built on it."""
 from __future__ import annotations
 
 import os
@@ -31,11 +31,11 @@ from ocaffe.model.filter import filter_net
 from ocaffe.model.upgrade import upgrade_net
 from ocaffe.model.weights import Weights, fit, read_weights
 
-SHAPES_KEPT = 4  # command_lists for the last few input shapes stay bound
+SHAPES_KEPT = 4  # command lists for the last few input shapes stay bound
 
 
 def phase_net(net: Any, phase: int, level: int = 0, stages: tuple[str, ...] = (), state: Any = None) -> Any:
-    """The message of one phase: upgraded, the state merged in, layers filtered. `state` (a NetState) overrides the net's own."""
+    """Return the message of one phase: upgraded, with merged state and filtered layers. `state` (a NetState) overrides the net's own."""
     upgraded = type(net)()
     upgraded.CopyFrom(upgrade_net(net))
     merged = upgraded.state
@@ -49,7 +49,7 @@ def phase_net(net: Any, phase: int, level: int = 0, stages: tuple[str, ...] = ()
 
 
 def recognise(net: Any, weights: Weights) -> None:
-    """Where the prototxt leaves open which fork's layer is meant, set the fields that the layer's blobs in `weights` tell."""
+    """Set layer fields from the blobs in `weights`, where the prototxt does not determine which fork's layer is meant."""
     blobs = {layer.name: layer.blobs for layer in weights.layers if layer.blobs}
     for param in net.layer:
         if param.type in registry() and param.name in blobs:
@@ -58,7 +58,7 @@ def recognise(net: Any, weights: Weights) -> None:
 
 @dataclass(eq=False)
 class CompiledNet:
-    """One way to run the net: for one set of shapes and options."""
+    """A net compiled for one set of shapes and options."""
 
     recording: Recording
     plan: MemoryPlan
@@ -68,16 +68,17 @@ class CompiledNet:
 
     @classmethod
     def of_launches(cls, session: Session, rec: Recorder) -> CompiledNet:
-        """Launches that belong to no net (a solver's update)."""
+        """Compile launches that belong to no net, such as a solver's update."""
         placed = plan(rec.launches, alignment=session.device.target.alignment)
         return cls(Recording(rec.launches, 0, 0, [], {}, rec.step, {}, {}, {}, {}, []), placed, CommandList(session, rec.launches, placed, rec.step))
 
 
 class Network:
-    """Graph, parameters and command_lists of a net.
+    """Graph, parameters and compiled nets of one phase.
 
-    `owner`: a net of the same session whose parameters are shared by layer name (Caffe's ShareTrainedLayersWith). `weights`: the files that will be
-    copied; they tell which fork's layer is meant where the prototxt does not. `arena`: for its recycled memory, if not that of the session.
+    `owner`: a net of the same session whose parameters are shared by layer name (Caffe's ShareTrainedLayersWith).
+    `weights`: the files that will be copied. They determine which fork's layer is meant where the prototxt does not.
+    `arena`: the arena for recycled memory; None: the session's.
     """
 
     def __init__(
@@ -103,10 +104,10 @@ class Network:
         self.sources = {node.name: node.layer.source for node in self.graph.nodes if node.layer.source is not None}
         self.prefetchers: dict[Any, Prefetcher] = {}
         self.cursor: dict[str, int] = dict.fromkeys(self.sources, 0)  # batches consumed
-        self.inferences = 0  # how often shapes were inferred since
+        self.inferences = 0  # how often shapes were inferred since the net was built
         self.runs = 0  # forward passes of a net that no solver counts
         self._compiled: OrderedDict[Any, CompiledNet] = OrderedDict()
-        self._shape_key: tuple[int, tuple[Shape, ...]] | None = None  # with `inferences` at that time
+        self._shape_key: tuple[int, tuple[Shape, ...]] | None = None  # (inferences at that time, key)
 
     # -- parameters --------------------------------------------------------------------------------------------------
 
@@ -127,31 +128,34 @@ class Network:
         return shared
 
     def fill_parameters(self) -> None:
-        """First values from the fillers; seeded by net seed, layer name and blob index."""
+        """Set first values from the fillers. The net's seed, the layer's name and the blob's index seed the random numbers."""
         def fill(parameter: Parameter) -> None:
             self.session.write(parameter.data, first_values(parameter, self.options.seed))
 
         for parameter in self.group.params:
-            self.session.buffers(parameter.data.root)  # made here: what the threads do has no order
-        with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:  # each has random numbers of its own
+            self.session.buffers(parameter.data.root)  # allocate here, because the order of the threads varies
+        with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:  # each parameter has its own generator, so order does not matter
             deque(pool.map(fill, self.group.params), maxlen=0)
 
     def copy_weights(self, weights: Weights, file: str) -> None:
-        """Take the blobs of equally named layers; raises Error on other shapes, naming both."""
+        """Copy the blobs of equally named layers. Raises Error for other shapes, naming both."""
         for parameter, values in fitting(self.graph, weights, file):
             self.session.write(parameter.data, np.asarray(values, np.float32).reshape(parameter.shape))
 
     def parameter_arrays(self) -> dict[str, list[np.ndarray]]:
-        """Copies of all parameter blobs by layer, as a snapshot holds them (shared ones under every layer)."""
+        """Return copies of all parameter blobs by layer, as in a snapshot. Shared ones appear under every layer."""
         return {
             node.name: [self.session.read(parameter.data).reshape(node_shape(parameter, node.name)) for parameter in node.params]
             for node in self.graph.nodes
         }
 
-    # -- command_lists -------------------------------------------------------------------------------------------------------
+    # -- compiled nets -----------------------------------------------------------------------------------------------
 
     def compiled(self, options: NetOptions | None = None, update: Update | None = None) -> CompiledNet:
-        """The (unbound) compiled for these options and the present shapes, with `update` at its end; made when it is first asked for."""
+        """Return the compiled net for these options and the present shapes, with `update` at its end.
+
+        The first call compiles it; `bound` binds it to the device.
+        """
         options = options or self.options
         kind = (options, update is not None)
         key = (kind, self.shape_key())
@@ -166,22 +170,22 @@ class Network:
         return self._compiled[key]
 
     def unlimited(self, options: NetOptions, update: Update | None = None) -> Schedule:
-        """The schedule of a compiled if there were no memory limit; nothing is made on the device."""
+        """Return the schedule without a memory limit. Nothing is allocated on the device."""
         options = replace(options, limit=None)
         return compile_net(self.graph, self.group, self.session.device.target, options, self.switches, update).recording.schedule
 
     def bound(self, options: NetOptions | None = None, update: Update | None = None) -> CompiledNet:
-        """The same, bound to the device."""
+        """Return the compiled net, bound to the device."""
         compiled = self.compiled(options, update)
         if compiled.commands not in self.session.command_lists:
             self.session.bind([compiled.commands], poison=self.switches.poison)
         return compiled
 
     def run(self, compiled: CompiledNet, start: int = 0, stop: Callable[[Recording], int] | None = None) -> CompiledNet:
-        """Enqueue the launches from `start` up to what `stop` says (all). Returns the compiled that holds the results.
+        """Enqueue the launches from `start` up to `stop(recording)` (default: all). Return the compiled net that holds the results.
 
-        Where a layer's measured extent gives its tops other shapes, the rest of the net goes on in the compiled of those shapes, to which all values
-        that are still wanted are carried over.
+        If a layer's measured extent gives its tops other shapes, the rest of the net runs in the compiled net for those
+        shapes. All values that later launches need are copied to it.
         """
         while True:
             try:
@@ -198,7 +202,7 @@ class Network:
         new = self.compiled(old.options, old.update)
         if new is old:
             return old
-        # By the Ref that wants them; read before binding, which may move the arena.
+        # Values by the Ref that needs them. They are read before binding, because binding may move the arena.
         values = {new.recording.step: old.commands.read(old.recording.step)}
         for was, wants in zip(old.commands.living(measured.step), new.commands.living(measured.step), strict=True):
             if wants is not None and was is not None and wants is not was and wants.role is not Role.CONSTANT and wants not in values:
@@ -211,18 +215,18 @@ class Network:
         return new
 
     def move_to(self, session: Session) -> None:
-        """Go on in another session, which has the persistent buffers of this one: all compiled_nets are made anew."""
+        """Continue in another session, which has the persistent buffers of this one. All compiled nets are dropped."""
         for compiled in self._compiled.values():
             if compiled.commands in self.session.command_lists:
                 self.session.release(compiled.commands)
         self._compiled.clear()
-        for source in self.sources.values():  # the prefetchers go on
+        for source in self.sources.values():  # the prefetchers continue
             if source in self.session.feeds:
                 session.feeds[source] = self.session.feeds.pop(source)
         self.session = session
 
     def forget(self, options: NetOptions) -> None:
-        """Give back what the compiled_nets for these options have on the device."""
+        """Free the device resources of the compiled nets for these options."""
         self._drop([key for key, compiled in self._compiled.items() if compiled.options == options])
 
     def _forget_old(self, kind: Any) -> None:
@@ -235,29 +239,32 @@ class Network:
                 self.session.release(commands)
 
     def shape_key(self) -> tuple[Shape, ...]:
-        """The shapes that decide all others: of inputs, of data, and of what is measured."""
+        """Return the shapes that determine all others: of inputs, of data tops and of tops with a measured extent."""
         if self._shape_key is None or self._shape_key[0] != self.inferences:
             shapes = tuple(blob.shape for node in self.graph.nodes if not node.bottoms or node.layer.extent is not None for blob in node.tops)
             self._shape_key = self.inferences, shapes
         return self._shape_key[1]
 
     def reshape(self, shapes: dict[str, Shape]) -> None:
-        """Infer all shapes again from new shapes of Input tops; parameters must keep theirs. On an Error the net stays as it was."""
+        """Infer all shapes again from new shapes of Input tops. Parameters must keep their shapes.
+
+        After an Error the net is as before.
+        """
         old = {blob: blob.shape for node in self.graph.nodes for blob in node.tops}
         extents = [node.layer.extent for node in self.graph.nodes]
         for node in self.graph.nodes:
-            node.layer.extent = None  # measured for the old shapes
+            node.layer.extent = None  # was measured for the old shapes
         self.inferences += 1
         try:
             infer_shapes(self.graph, {blob: shapes.get(blob.name, shape) for blob, shape in old.items() if not (blob.producer and blob.producer.bottoms)})
         except Error:
             for node, extent in zip(self.graph.nodes, extents):
                 node.layer.extent = extent
-            infer_shapes(self.graph, old)  # layers keep what they inferred
+            infer_shapes(self.graph, old)  # restores the state that layers set in infer
             raise
 
     def next_shapes(self) -> dict[str, Shape]:
-        """Shapes of the data tops that the next batch will change; empty for most nets, always."""
+        """Return the new shapes of data tops whose shape the next batch changes. For most nets there are none."""
         changed = {}
         for node in self.graph.nodes if self.sources else ():
             source = self.sources.get(node.name)
@@ -267,11 +274,11 @@ class Network:
         return changed
 
     def reads_late(self, compiled: CompiledNet) -> bool:
-        """Whether some output lies in recycled memory, so that it must be read before the next run."""
+        """Return whether an output is in recycled memory and must therefore be read before the next run."""
         return any(compiled.recording.data[blob.name].root not in compiled.commands.outputs.offsets for blob in self.graph.outputs)
 
     def start_prefetch(self) -> None:
-        """Begin to read batches; `cursor` says where."""
+        """Start to read batches, from the batch number in `cursor`."""
         for node in self.graph.nodes:
             source = self.sources.get(node.name)
             if source is not None and source not in self.prefetchers:
@@ -285,14 +292,14 @@ class Network:
             self.cursor[name] += 1
 
     def seek(self, cursor: dict[str, int]) -> None:
-        """Continue each source at its batch; unknown layers are ignored."""
+        """Continue each source at its batch in `cursor`. Unknown layers are ignored."""
         for name, source in self.sources.items():
             self.cursor[name] = cursor.get(name, 0)
             if source in self.prefetchers:
                 self.prefetchers[source].seek(self.cursor[name])
 
     def loss(self, compiled: CompiledNet, fetched: Fetched) -> np.float32:
-        """Sum over losses of weight times the sum of the top, as Net::Forward returns it."""
+        """Return the sum over losses of weight times the sum of the top, as Net::Forward does."""
         total = np.float32(0)
         for ref, weight in compiled.recording.losses:
             values = fetched.value(ref) if ref.root in fetched.ring.offsets else compiled.commands.read(ref)
@@ -300,7 +307,7 @@ class Network:
         return total
 
     def output_values(self, compiled: CompiledNet, fetched: Fetched) -> list[tuple[str, np.ndarray, float]]:
-        """Name, values and loss weight of every net output of a run."""
+        """Return name, values and loss weight of every net output of a run."""
         result = []
         for blob in self.graph.outputs:
             ref = compiled.recording.data[blob.name]
@@ -309,7 +316,7 @@ class Network:
         return result
 
     def log_debug(self, compiled: CompiledNet, fetched: Fetched, backward: bool) -> None:
-        """The lines of debug_info for a run, where it was asked for; waits for the run."""
+        """Log the lines of debug_info for a run, if debug_info is set. Waits for the run."""
         if compiled.recording.debug is not None:
             compiled.recording.debug.log_forward(fetched.value)
             if backward:
@@ -325,7 +332,7 @@ class Network:
 
 
 def first_values(parameter: Parameter, seed: int) -> np.ndarray:
-    """What the filler makes of a parameter; its errors get the layer's place."""
+    """Return the filler's values for a parameter. The filler's errors get the layer's place."""
     if isinstance(parameter.filler, np.ndarray):
         return parameter.filler
     try:
@@ -335,12 +342,12 @@ def first_values(parameter: Parameter, seed: int) -> np.ndarray:
 
 
 def node_shape(parameter: Parameter, layer: str) -> Shape:
-    """The shape of a (maybe shared) parameter as `layer` declared it."""
+    """Return the shape of a parameter as `layer` declared it; layers that share it can declare different shapes."""
     return next((shape for user, _, shape in parameter.users if user == layer), parameter.shape)
 
 
 def fitting(graph: Graph, weights: Weights, file: str) -> Iterator[tuple[Parameter, np.ndarray]]:
-    """The parameters that equally named layers of a weights file have blobs for, with these; raises Error on other shapes, naming both."""
+    """Yield the parameters of equally named layers, each with its blob in a weights file. Raises Error for other shapes, naming both."""
     nodes = {node.name: node for node in graph.nodes}
     for layer in weights.layers:
         node = nodes.get(layer.name)
@@ -357,7 +364,7 @@ def fitting(graph: Graph, weights: Weights, file: str) -> Iterator[tuple[Paramet
                 fix=f"rename the layer (for example '{node.name}_new') to train it from its filler", **where,
             )  # fmt: skip
         for index, (parameter, blob) in enumerate(zip(node.params, blobs)):
-            if blob is None:  # HDF5 keeps a shared blob with its owner only
+            if blob is None:  # HDF5 stores a shared blob only under its owner
                 continue
             values = fit(blob, node_shape(parameter, node.name))
             if values is None:

@@ -1,4 +1,5 @@
-/* AnchorTarget: what a region proposal network is to learn, for every anchor. Anchor number k = (a H + row) W + column, the order of the labels' top.
+/* AnchorTarget: the training targets of a region proposal network, for every anchor. Anchor number k = (a H + row) W + column, the order of the
+ * top of labels.
  *
  * GROUP   work-items of the one group of `thin`, a power of two
  * STEP_*  words of the step buffer (ocaffe/ir/recorder.py)
@@ -21,7 +22,7 @@ bool is_inside(const float4 box, const float border, global const float* info) {
   return box.x >= -border && box.y >= -border && box.z < info[1] + border && box.w < info[0] + border;
 }
 
-/* overlaps (true boxes x anchors); -1 for anchors that leave the image. */
+/* overlaps (true boxes x anchors); -1 for anchors that are outside of the image. */
 kernel void overlaps(OPERAND(const float, anchors), OPERAND(const float, truth), OPERAND(const float, info), OPERAND(float, overlaps),
                      const int count, const int H, const int W, const float stride, const float border) {
   LOCATE(anchors);
@@ -33,7 +34,7 @@ kernel void overlaps(OPERAND(const float, anchors), OPERAND(const float, truth),
   overlaps[(long)g * count + k] = is_inside(anchor, border, info) ? overlap(anchor, vload4(0, truth + g * truth_stride)) : -1;
 }
 
-/* labels: 1, 0 or -1 (does not count); matches: the true box of the largest overlap, -1 for none; best: the largest overlap of each true box. */
+/* labels: 1, 0 or -1 (does not count); matches: the true box with the largest overlap, -1 for none; best: the largest overlap of each true box. */
 kernel void label(OPERAND(const float, anchors), OPERAND(const float, info), OPERAND(const float, overlaps), OPERAND(const float, best),
                   OPERAND(const uint, step), OPERAND(float, labels), OPERAND(int, matches), OPERAND(uint, tickets), const int count,
                   const int H, const int W, const float stride, const float border, const int truths, const float positive, const float negative,
@@ -50,7 +51,7 @@ kernel void label(OPERAND(const float, anchors), OPERAND(const float, info), OPE
   float largest = 0, result = -1;
   int match = -1;
   if (is_inside(anchor, border, info)) {
-    bool chosen = false; /* no anchor is nearer to some true box */
+    bool chosen = false; /* the anchor has the largest overlap of all with some true box */
     for (int g = 0; g < truths; g++) {
       const float value = overlaps[(long)g * count + k];
       if (match < 0 || value > largest) {
@@ -67,11 +68,11 @@ kernel void label(OPERAND(const float, anchors), OPERAND(const float, info), OPE
   tickets[k] = ticket(k, step, (uint2)(key0, key1));
 }
 
-/* Tickets of two anchors may be equal, their places are not. */
+/* A ticket with the anchor's number appended: tickets of two anchors may be equal, these values are not. */
 #define PLACED(k) ((ulong)tickets[k] << 24 | (k))
 
-/* Keep the `quota` labels of value `which` with the smallest tickets, make the others -1; returns how many are left. `bins`: 256 integers.
- * The first that goes is found digit by digit, from counts of each digit. */
+/* Keep the `quota` labels of value `which` with the smallest tickets and set the others to -1; return how many are left. `bins`: 256 integers.
+ * The first one to drop is found digit by digit, from counts of each digit. */
 int keep_some(global float* labels, global const uint* tickets, const int count, const float which, const int quota, local int* bins) {
   int rank = quota, all = 0;
   ulong first = 0;
@@ -95,7 +96,7 @@ int keep_some(global float* labels, global const uint* tickets, const int count,
   return quota;
 }
 
-/* At most `positives` positive labels and `all` labels; counts: how many of either kind are left. */
+/* Keep at most `positives` positive labels and `all` labels; counts: how many positive and negative ones are left. */
 kernel void thin(OPERAND(const uint, tickets), OPERAND(int, counts), OPERAND(float, labels), const int count, const int positives, const int all) {
   LOCATE(tickets);
   LOCATE(counts);
@@ -110,7 +111,8 @@ kernel void thin(OPERAND(const uint, tickets), OPERAND(int, counts), OPERAND(flo
   }
 }
 
-/* Targets and their weights (4 A x H x W), for all anchors in the image; weight: that of all positives together, negative for one for all labels. */
+/* Targets and their weights (4 A x H x W), for all anchors inside the image. weight: the total weight of the positives; if negative, all labels
+ * have equal weight. */
 kernel void targets(OPERAND(const float, anchors), OPERAND(const float, truth), OPERAND(const int, matches), OPERAND(const float, labels),
                     OPERAND(const int, counts), OPERAND(float, targets), OPERAND(float, inside), OPERAND(float, outside), const int count,
                     const int H, const int W, const float stride, const float weight, const float inside0, const float inside1,

@@ -1,4 +1,4 @@
-/* Boxes of region proposal networks: (x1, y1, x2, y2) in pixels, both corners included, so that a side is x2 - x1 + 1. */
+/* Boxes of region proposal networks: (x1, y1, x2, y2) in pixels. Both corners are inside the box, so a side is x2 - x1 + 1. */
 #ifndef OCAFFE_ANCHORS_H
 #define OCAFFE_ANCHORS_H
 
@@ -10,7 +10,7 @@
 #define STEP_SAMPLE 3
 #endif
 
-/* Anchor a of the cell (row, column). */
+/* Return anchor a of the cell (row, column). */
 float4 anchor_at(global const float* anchors, const int a, const int row, const int column, const float stride) {
   return vload4(a, anchors) + (float4)(column, row, column, row) * stride;
 }
@@ -19,7 +19,7 @@ float2 sides_of(const float4 box) { return box.hi - box.lo + 1; }
 
 float overlap(const float4 a, const float4 b) { return box_overlap(a, b, 1); }
 
-/* What brings box `from` to box `to`: the way of the centre in sides, the logarithm of the growth. */
+/* Return the regression target from box `from` to box `to`: the shift of the centre in sides, and the logarithm of the growth. */
 float4 encode(const float4 from, const float4 to) {
   const float2 sides = sides_of(from), wanted = sides_of(to);
   return (float4)((to.lo + 0.5f * wanted - from.lo - 0.5f * sides) / sides, log(wanted / sides));
@@ -30,7 +30,7 @@ float4 decode(const float4 from, const float4 delta) {
   return (float4)(centre - reach, centre + reach);
 }
 
-/* A random number for each candidate: those with the smallest are taken. */
+/* Return a random number for a candidate. Candidates with the smallest numbers are selected. */
 uint ticket(const uint i, global const uint* step, const uint2 key) {
   return philox((uint4)(i, step[STEP_SAMPLE], step[STEP_ITERATION], step[STEP_PASS]), key).x;
 }

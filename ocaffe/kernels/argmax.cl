@@ -1,14 +1,14 @@
-/* The `top` largest values along an axis, with their indices, from the largest on; of equal values the one with the larger index comes first.
- * NaN is never among them: where there are fewer others, the index is -1 and the value NaN.
+/* The `top` largest values along an axis and their indices, in descending order; of equal values the one with the larger index comes first.
+ * NaN is never among them: if there are too few other values, the index is -1 and the value NaN.
  *
- * Round by round the largest of what comes after the last one found is looked for. Positions, `mid` and `inner` as in softmax.h; in y each position has
- * `outs` numbers. Index number r goes to index_at + r of these, its value to value_at + r; below 0: to nowhere.
+ * Each round finds the largest value that comes after the last one found. Positions, `mid` and `inner` as in softmax.h; in y each position has
+ * `outs` numbers. Index r is written to index_at + r of these, its value to value_at + r; a negative index_at or value_at writes nothing.
  *
- * Define: GROUP, work-items of a group of `group`.
+ * Define: GROUP, work-items per work-group of `group`.
  *
  *   maps     a work-item for each position
- *   blocks   a work-item for 16 neighbouring positions of one outer index: (blocks, outer); needs inner >= 16 (CPUs)
- *   group    a work-group for each position (GPUs, where inner is small)
+ *   blocks   a work-item for 16 neighbouring positions of one outer index: (blocks, outer); requires inner >= 16 (CPUs)
+ *   group    a work-group for each position (GPUs, for small inner)
  */
 #include "softmax.h"
 
@@ -53,7 +53,7 @@ kernel void maps(ARGUMENTS) {
 kernel void blocks(ARGUMENTS) {
   LOCATE(x);
   LOCATE(y);
-  /* The last block moves back to end with the row; it stores what it alone computes. */
+  /* The last block is moved back to end with the row; it stores only positions that no other block computes. */
   const int own = get_global_id(0) * 16, start = min(own, inner - 16), p = get_global_id(1) * inner + start;
   global const float* scores = SCORES(x, p);
   const ulong step = STEP(x);

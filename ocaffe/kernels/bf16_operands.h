@@ -1,10 +1,14 @@
-/* Operands that may stand in memory in 16 bits (ocaffe/passes/bf16.py). A kernel that can read or write one so declares it with a type of its own, a define
-   such as SOURCE_T, which is `float` or `bfloat`: bfloat16, the upper half of a float. It computes with floats.
+/* Operands that may be bfloat16 in memory (ocaffe/passes/bf16.py). A kernel that supports this declares the operand with its own type,
+   one of the defines below. The type is `float` or `bfloat`; a bfloat is bfloat16, the upper half of a float. Arithmetic is in float.
 
-   SOURCE_T, GIVEN_T  what is read, and the second operand of two     RESULT_T  what is written, or added to     SIGN_T  fused_relu.h     NORMAL_T  channel_reduction.h
+   SOURCE_T, GIVEN_T  an operand that is read, and a second one
+   RESULT_T           the operand that is written or accumulated into
+   SIGN_T             the mask of fused_relu.h
+   NORMAL_T           the normalized input of channel_reduction.h
 
-   GET(T, p), GET2, GET4     the value at p, a pointer to T, or two or four neighbours, the first at a multiple of as many; VGET4: at any place
-   SET(T, p, v), SET2, SET4  the reverse, rounded to the nearest, ties to even; a NaN stays one */
+   GET(T, p), GET2, GET4     load one value at p, a pointer to T, or two or four neighbours; the first is at a multiple of their number
+   VGET4(T, p)               load four neighbours at any place
+   SET(T, p, v), SET2, SET4  store; bfloat is rounded to nearest, ties to even; NaN stays NaN */
 #ifndef OCAFFE_BF16_OPERANDS_H
 #define OCAFFE_BF16_OPERANDS_H
 
@@ -43,7 +47,7 @@ typedef ushort4 bfloat4;
 #define SET2_OF(T, p, v) T##_put2(p, v)
 #define SET4_OF(T, p, v) T##_put4(p, v)
 
-/* n neighbours of type T. */
+/* A vector type of n elements of type T. */
 #define VECTOR_OF(T, n) VECTOR_OF_(T, n)
 #define VECTOR_OF_(T, n) T##n
 
@@ -55,14 +59,14 @@ INLINE void float_put(global float* p, float v) { *p = v; }
 INLINE void float_put2(global float* p, float2 v) { *(global float2*)p = v; }
 INLINE void float_put4(global float* p, float4 v) { *(global float4*)p = v; }
 
-/* One, and two in a word; more are words, for vectors of 16 bits are loaded and taken apart one by one. */
+/* Single values are ushorts; two and more are loaded as 32-bit words, because compilers split vectors of 16-bit elements into single loads. */
 INLINE float wide(bfloat v) { return as_float((uint)v << 16); }
 INLINE float2 wide2(uint v) { return (float2)(as_float(v << 16), as_float(v & 0xffff0000u)); }
 INLINE float4 wide4(uint2 v) { return (float4)(wide2(v.x), wide2(v.y)); }
 INLINE float8 wide8(uint4 v) { return (float8)(wide4(v.lo), wide4(v.hi)); }
 
 #ifdef __NVPTX__
-/* The instruction needs compute capability 8, and so does arithmetic in bfloat16, without which nothing is stored so. */
+/* cvt.rn.bf16x2 requires compute capability 8. So does bfloat16 arithmetic, without which no tensor is stored as bfloat16. */
 INLINE uint narrow2(float2 v) {
   uint r;
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(v.y), "f"(v.x));

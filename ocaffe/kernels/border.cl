@@ -1,4 +1,5 @@
-/* A border along the middle axis of blocks x ins x inner, mirrored at the edge (which is not repeated) or like the edge, and its adjoint.
+/* Padding of the middle axis of blocks x ins x inner, by reflection (without repeating the edge) or by copies of the edge, and its adjoint.
+ * No defines.
  * Work-items: (pieces of `piece` elements of a sample of the result, samples).
  */
 #include "common.h"
@@ -27,7 +28,7 @@ kernel void backward(OPERAND(const float, dy), OPERAND(float, dx), const int cou
     global const float* p = dy + n * dy_stride + (long)block * outs * inner + k;
     float sum = 0;
     if (mirrored) {
-      const int behind = outs - begin - ins, beyond = ins - 1 - place;  /* widths of the border behind, and of what lies between it and this place */
+      const int behind = outs - begin - ins, beyond = ins - 1 - place;  /* the width of the border at the end, and the number of elements after this one */
       sum = p[(long)(begin + place) * inner];
       if (place > 0 && place <= begin) sum += p[(long)(begin - place) * inner];
       if (beyond > 0 && beyond <= behind) sum += p[(long)(begin + ins - 1 + beyond) * inner];

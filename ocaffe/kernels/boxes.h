@@ -1,19 +1,20 @@
-/* Boxes (xmin, ymin, xmax, ymax): size, overlap and how SSD codes them. `pixel` is added to every side: 1 where corners are pixels that belong to the box, else 0. */
+/* Boxes (xmin, ymin, xmax, ymax): size, overlap and SSD's encoding. `pixel` is added to every side: 1 if both corner pixels are inside the
+   box, else 0. */
 #ifndef OCAFFE_BOXES_H
 #define OCAFFE_BOXES_H
 
 #include "common.h"
 
-/* Decisions depend on the last bit of an overlap; Caffe's CPU code knows no fused multiply-add. */
+/* Decisions depend on the last bit of an overlap, and Caffe's CPU code has no fused multiply-add. */
 #pragma OPENCL FP_CONTRACT OFF
 
-/* The quotient rounded correctly: OpenCL's division may be 2.5 ulp off. */
+/* Return a / b correctly rounded: OpenCL's division may be 2.5 ulp off. */
 float quotient(const float a, const float b) {
   const float q = a / b;
   return q + fma(-q, b, a) / b;
 }
 
-/* Area; 0 for a box that is turned round. */
+/* Return the area, or 0 for an inverted box. */
 float box_size(const float4 box, const float pixel) {
   const float2 sides = box.hi - box.lo;
   return sides.x < 0 || sides.y < 0 ? 0 : (sides.x + pixel) * (sides.y + pixel);
@@ -32,8 +33,8 @@ float box_overlap(const float4 a, const float4 b, const float pixel) {
 #define CENTER_SIZE 2
 #define CORNER_SIZE 3
 
-/* How SSD predicts a box from a prior: corners less the prior's; the same in sides of the prior; or the way of the centre in sides and the logarithm of
- * the growth. Each is divided by its variance (1 where that is left to the target). */
+/* SSD's encoding of a box relative to a prior. CORNER: difference of the corners; CORNER_SIZE: the same in sides of the prior; CENTER_SIZE:
+ * shift of the centre in sides and logarithm of the growth. Each is divided by its variance (1 if the target already includes it). */
 float4 box_encode(const float4 prior, const float4 variance, const float4 box, const int code) {
   const float4 sides = (float4)(prior.hi - prior.lo, prior.hi - prior.lo);
   float4 result = box - prior;

@@ -1,9 +1,14 @@
-/* Sums over all values of a channel that a work-group writes (ocaffe/passes/channel_reduction_fusion.py), if CHANNEL_REDUCTION is defined:
-   1  statistics: reduced[3][channels][parts], of each channel the number of values, their mean, and the sum of squares of what they differ from it
-   2  sums for BatchNorm's backward pass, of which the gradient dy is written: reduced[2][channels][parts], of g and of g * h. h = (x - mean) * inverse is what was
-      normalised, g the gradient of h * scale + bias: dy * DERIVATIVE, an expression of `pre`, that sum, in parentheses; without DERIVATIVE there is neither scale nor bias to
-      read, and g is dy. x lies as dy does, at a batch stride of its own
-   3  sums alone: reduced[1][channels][parts] */
+/* Channel reductions that a work-group of a product writes next to its result (ocaffe/passes/channel_reduction_fusion.py).
+
+   CHANNEL_REDUCTION
+     1  statistics: reduced[3][channels][parts]; per channel the number of values, their mean, and the sum of squared deviations from it
+     2  sums for BatchNorm's backward pass, where the result is its output gradient dy: reduced[2][channels][parts]; the sums of g and of g * h.
+        h = (x - mean) * inverse is the normalized input, g the gradient of h * scale + bias
+     3  sums only: reduced[1][channels][parts]
+   DERIVATIVE  for 2: g = dy * DERIVATIVE, an expression in parentheses of `pre` = h * scale + bias. Without it g = dy, and scale and bias
+               are not read
+
+   For 2, x has the layout of dy, with its own batch stride. */
 #ifndef OCAFFE_CHANNEL_REDUCTION_H
 #define OCAFFE_CHANNEL_REDUCTION_H
 
@@ -12,12 +17,12 @@
 typedef struct {
 #ifdef CHANNEL_REDUCTION
   global float* to;
-  ulong apart; /* from one kind of sums to the next */
+  ulong apart; /* distance between two kinds of sums */
 #if CHANNEL_REDUCTION == 2
   global const NORMAL_T* x;
   global const float *mean, *inverse, *scale, *bias;
   ulong x_stride;
-  int x_aligned; /* samples begin at float4 places */
+  int x_aligned; /* samples begin at multiples of 4 elements */
 #endif
 #else
   int none;
@@ -38,7 +43,7 @@ typedef struct {
   (ChannelReduction){reduced + reduced_offset, reduced_stride, normal + normal_offset, mean + mean_offset, inverse + inverse_offset, scale + scale_offset, \
                shift + shift_offset, normal_stride, ((normal_offset | normal_stride) & 3) == 0}
 
-/* What a value x of channel c, of which dy is the gradient, adds to the two sums. */
+/* Return the contribution of a value x of channel c with gradient dy to the two sums. */
 INLINE float2 gradient_sums(const ChannelReduction s, int c, float x, float dy) {
   const float h = (x - s.mean[c]) * s.inverse[c];
 #ifdef DERIVATIVE

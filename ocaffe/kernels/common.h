@@ -1,19 +1,19 @@
-/* Shared by all kernels: the operand convention of docs/kernels.md, random numbers from a counter. */
+/* Shared by all kernels: operands (docs/kernels.md), the last-block reduction and counter-based random numbers. */
 #ifndef OCAFFE_COMMON_H
 #define OCAFFE_COMMON_H
 
-/* An operand: the slab, where the tensor begins in it and the distance between two samples, both in elements. */
+/* An operand is three arguments: the slab, the offset of the tensor in it, and the distance between two samples. Offset and distance are in elements. */
 #define OPERAND(T, x) global T* x, const ulong x##_offset, const ulong x##_stride
 #define OPERAND_RESTRICT(T, x) global T* restrict x, const ulong x##_offset, const ulong x##_stride
 #define LOCATE(x) x += x##_offset
 
-/* A part of the kernels that call it. As a function of its own, PoCL's compiler would give it vectors of half the width (LLVM prefers 256 bits where no
-   argument is wider) and arguments in memory: a transposition of 16 vectors takes 600 instructions then. */
+/* For functions that kernels call. If they were not inlined, PoCL's compiler would pass vectors of half the width (LLVM prefers 256 bits
+   where no argument is wider) and pass arguments in memory. A transposition of 16 vectors would then take 600 instructions. */
 #define INLINE static inline __attribute__((always_inline))
 
 #include "bf16_operands.h"
 
-/* Operands of kernels whose work-groups meet: counters and partial results. */
+/* Operands of kernels with a last-block reduction: completion counters and partial results. */
 #ifdef DEVICE_FENCE
 #define COMPLETION_COUNTER_OPERAND OPERAND(uint, counters),
 #define PARTS , OPERAND(float, parts)
@@ -22,9 +22,12 @@
 #define PARTS
 #endif
 
-/* Work-groups that make parts of one result: all of a group write their part, then call this together. `last` is declared as whether the other `parts` - 1
-   groups have come already: then all parts are there to be read, through a pointer that is not `restrict`. `counters`, a counter in global memory, is 0 before and after.
-   `vote`: an int in local memory. `fence`: Target.device_fence. One work-item orders memory for its group, and only the last group forgets what its cache holds. */
+/* Last-block reduction. Each of `parts` work-groups writes its part of a result; then all its work-items execute this macro.
+   It declares `last`: whether this group is the last one to arrive. The last group may read all parts, through a pointer that is not `restrict`.
+   fence     Target.device_fence
+   counters  a completion counter in global memory, 0 before and after
+   vote      an int in local memory
+   One work-item orders memory for its group. Only the last group executes an acquire, because an acquire invalidates the cache. */
 #define IS_LAST_BLOCK(fence, counters, parts, vote, last) IS_LAST_BLOCK_BY(fence, counters, parts, vote, last)
 #define IS_LAST_BLOCK_BY(fence, counters, parts, vote, last)   \
   barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE); \
@@ -39,16 +42,16 @@
   }                                                    \
   barrier(CLK_LOCAL_MEM_FENCE);                        \
   const int last = *(vote);                            \
-  barrier(CLK_LOCAL_MEM_FENCE) /* what follows may use this memory */
+  barrier(CLK_LOCAL_MEM_FENCE) /* the next statements may reuse *vote */
 
-/* NVIDIA's, from compute capability 7 on; and processors, which see each other's stores in their order. */
+/* Fences: PTX for NVIDIA from compute capability 7; CPU for processors, whose stores become visible in order. */
 #define PTX_COUNT(before, counters) asm volatile("atom.release.gpu.global.add.u32 %0, [%1], 1;" : "=r"(before) : "l"((ulong)(counters)) : "memory")
 #define PTX_ACQUIRE asm volatile("fence.acq_rel.gpu;" ::: "memory")
 #define CPU_COUNT(before, counters) mem_fence(CLK_GLOBAL_MEM_FENCE), before = atomic_inc(counters)
 #define CPU_ACQUIRE mem_fence(CLK_GLOBAL_MEM_FENCE)
 
 /* Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011): four random words that are a pure function of
-   counter and key, so a mask can be made again at any time, in any order, on any device. */
+   counter and key. A mask can therefore be recomputed at any time, in any order, on any device. */
 static uint4 philox(uint4 counter, uint2 key) {
   for (int round = 0; round < 10; round++) {
     const uint low0 = counter.x * 0xD2511F53u, high0 = mul_hi(counter.x, 0xD2511F53u);
@@ -59,7 +62,7 @@ static uint4 philox(uint4 counter, uint2 key) {
   return counter;
 }
 
-/* The upper 24 bits of a random word as a float in [0, 1): every value is exact, so all devices agree. */
+/* Convert the upper 24 bits of a random word to a float in [0, 1). Every value is exact, so all devices agree. */
 static float uniform01(uint word) { return (float)(word >> 8) * 0x1p-24f; }
 
 #endif

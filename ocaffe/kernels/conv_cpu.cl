@@ -1,16 +1,16 @@
-/* Convolution for CPU runtimes in its three directions, as matrix products whose unrolled operand exists only tile by tile.
+/* Convolution for CPU runtimes by implicit GEMM in all three directions: the unrolled operand exists only tile by tile.
 
-   Notation: a row k = (channel, tap) of the unrolled input is what one filter element sees; a column q = (sample, position) is one output
-   pixel, numbered through the whole batch, so that small images fill the vectors too.
+   Notation: a row k = (channel, tap) of the unrolled input belongs to one filter element; a column q = (sample, position) is one output
+   pixel. Columns are numbered through the whole batch, so that small images also fill the vectors.
 
      forward           y[o][q]  = sum over k of w[o][k] x[k][q]     the columns of x are unrolled into private memory, KC rows at a time
-     backward_data     x[k][q]  = sum over o of w[o][k] y[o][q]     each tile of it is added to dx at once, by the work-item that owns the channel
-     backward_filter   w[o][k]  = sum over q of y[o][q] x[k][q]     as forward, unrolled columns turned into rows
+     backward_data     x[k][q]  = sum over o of w[o][k] y[o][q]     each tile is added to dx at once, by the work-item that owns the channel
+     backward_filter   w[o][k]  = sum over q of y[o][q] x[k][q]     unrolled as in forward, columns turned into rows
 
    V, NV, MR, KC                the register tile, see tile_cpu.h
    KD, KH, KW                   window (taps); SD, SH, SW stride; DD, DH, DW dilation: depth, height, width
    ROWS, LINE                   rows k and positions of unrolled input that backward_filter holds
-   WIDE                         panels of NR columns that forward unrolls at a time: a panel of filters, fetched once, serves all of them
+   WIDE                         panels of NR columns that forward unrolls at a time: a panel of filters is fetched once for all of them
 
    GEOMETRY: batch; channels, outputs of one group; D, H, W and OD, OH, OW input and output size; pd, ph, pw padding.
    Work-items: see each kernel. Third dimension: the group. */
@@ -58,7 +58,8 @@
 #define GEOMETRY int batch, int channels, int outputs, int D, int H, int W, int OD, int OH, int OW, int pd, int ph, int pw
 #define PASS batch, channels, outputs, D, H, W, OD, OH, OW, pd, ph, pw
 
-/* forward unrolls rows in blocks: all taps of some channels, or some lines of the window of one channel where the whole is longer than KC. */
+/* forward unrolls rows in blocks: all taps of some channels. If the window is longer than KC, a block is some lines of the window of one
+   channel. */
 #if TAPS <= KC
 #define BLOCK_CHANNELS (KC / TAPS)
 #define BLOCK_LINES (KD * KH)
@@ -67,12 +68,12 @@
 #define BLOCK_LINES (KC / KW)
 #endif
 
-/* A row of unrolled input in private memory: NR positions and room to write the last vector whole. */
+/* The length of a row of unrolled input in private memory: NR positions and room for a whole last vector. */
 #define COLUMNS (NR + V)
 #define WIDE_COLUMNS (WIDE * NR + V)
 
-/* Up to V columns that follow each other in one row of one image: `count` positions of sample n whose windows begin at pixel (z, y, x),
-   which may be outside; `ox`, `oy`, `oz`: the first of them. */
+/* Up to V consecutive columns in one row of one image: `count` positions of sample n whose windows begin at pixel (z, y, x), which may be
+   outside; `ox`, `oy`, `oz`: the first position. */
 typedef struct { int n, oz, oy, ox, z, y, x, count; } Run;
 
 inline Run run_from(Run r, int limit, GEOMETRY) {
@@ -94,7 +95,7 @@ inline Run run_at(int q, int limit, GEOMETRY) {
   return run_from(r, limit, PASS);
 }
 
-/* The run after r. */
+/* Return the run after r. */
 inline Run run_next(Run r, int limit, GEOMETRY) {
   r.ox += r.count;
   if (r.ox == OW) {
@@ -110,7 +111,8 @@ inline Run run_next(Run r, int limit, GEOMETRY) {
   return run_from(r, limit, PASS);
 }
 
-/* Pixels that V positions of a row reach over, how they are loaded and added to at once. Other strides go one by one. */
+/* REACH: the pixels that V positions of a row extend over. ROW_LOAD, ROW_ADD: load them and add to them as vectors. For other strides the
+   pixels are processed singly. */
 #if SW == 1
 #define REACH V
 #define ROW_LOAD(p) GLOBAL(p)
@@ -132,10 +134,10 @@ inline Run run_next(Run r, int limit, GEOMETRY) {
 #define ROW_LOAD(p) (vec)(EVERY_FOURTH(p), EVERY_FOURTH((p) + V), EVERY_FOURTH((p) + 2 * V), EVERY_FOURTH((p) + 3 * V))
 #endif
 
-/* Lanes whose pixel is on the image when lane 0 is at ix: -1, others 0. */
+/* Return -1 for lanes whose pixel is inside the image when lane 0 is at ix, 0 for the others. */
 inline ivec on_image(int ix, int W) { return PASTE(convert_uint, V)(LANES * SW + ix) < (uvec)(W); }
 
-/* Unrolled input of channels [c0, c0 + cn), lines [l0, l0 + ln) of the window, columns [q, q + count): to[row * apart + j], a row being
+/* Unrolled input of channels [c0, c0 + cn), lines [l0, l0 + ln) of the window, columns [q, q + count): to[row * apart + j]. A row is
    (channel, line, tap of the line). Writes up to V - 1 floats beyond each row's end. `x` is the group's first channel in sample 0;
    `readable` floats may be read from there. */
 inline void unroll(global const float* x, ulong x_stride, ulong readable, float* to, const int apart, int q, int count, int c0, int cn, int l0, int ln, GEOMETRY) {
@@ -177,8 +179,8 @@ inline void unroll(global const float* x, ulong x_stride, ulong readable, float*
   }
 }
 
-/* to[t * SW] += from[t] for t < count where pixel ix + t * SW is on the row of W pixels. `at`: place of to[0] in what the work-item owns, `end`
-   the size of that. */
+/* to[t * SW] += from[t] for t < count where pixel ix + t * SW is in the row of W pixels. `at`: the index of to[0] in the memory that the
+   work-item owns, `end`: the size of that memory. */
 inline void add_run(const float* from, global float* to, int count, int ix, int W, int at, int end) {
 #ifdef ROW_ADD
   if (at >= 0 && at + REACH <= end) {
@@ -191,7 +193,8 @@ inline void add_run(const float* from, global float* to, int count, int ix, int 
     if ((uint)(ix + t * SW) < (uint)W) to[t * SW] += from[t];
 }
 
-/* y = w x (+ bias) (+ y), the product times a factor per output with has_bias 2 (epilogue.h). Work-item: NR columns x `block` outputs. */
+/* y = w x (+ bias) (+ y); with has_bias 2 the product is multiplied by a factor per output (epilogue.h). Work-item: WIDE * NR columns x
+   `block` outputs. */
 SINGLE void forward(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(const float, packed), OPERAND_RESTRICT(const float, bias),
                     OPERAND_RESTRICT(float, y), GEOMETRY, int block, int has_bias, int accumulate, ACTIVATION) {
   LOCATE(x); LOCATE(packed); LOCATE(bias); LOCATE(y);
@@ -227,7 +230,7 @@ SINGLE void forward(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(const flo
   }
 }
 
-/* dx = w^T dy (+ bias), unrolled tile by tile and added up in place. Work-item: `share` samples x `block` channels, which nobody else writes. */
+/* dx = w^T dy (+ bias), unrolled tile by tile and added up in place. Work-item: `share` samples x `block` channels. No other work-item writes them. */
 SINGLE void backward_data(OPERAND_RESTRICT(const float, dy), OPERAND_RESTRICT(const float, packed), OPERAND_RESTRICT(const float, bias),
                           OPERAND_RESTRICT(float, dx), GEOMETRY, int share, int block, int has_bias, int accumulate) {
   LOCATE(dy); LOCATE(packed); LOCATE(bias); LOCATE(dx);
@@ -236,7 +239,7 @@ SINGLE void backward_data(OPERAND_RESTRICT(const float, dy), OPERAND_RESTRICT(co
   const int P = OD * OH * OW, plane = D * H * W, rows = (c1 - c0) * TAPS, end = (c1 - c0) * plane, panels = (block * TAPS + MR - 1) / MR;
   float buf[KC * NR] __attribute__((aligned(64)));
   float tile[MR * NR + V] __attribute__((aligned(64)));
-  Run runs[NR];    /* first those of V positions, then those of HALF, whose windows stay on the image; then the others */
+  Run runs[NR];    /* first the runs of V positions, then those of HALF, whose windows are inside the image; then all others */
   int column[NR], pixel[NR];    /* where a run begins: in the tile, in its sample and in dx */
   long place[NR];
   packed += ((ulong)g * get_global_size(1) + get_global_id(1)) * panels * outputs * MR;
@@ -301,8 +304,8 @@ SINGLE void backward_data(OPERAND_RESTRICT(const float, dy), OPERAND_RESTRICT(co
   }
 }
 
-/* dw = dy x^T. Work-item: `cb` channels and `lb` lines of the window x a slice of `share` samples; each slice has a dw of its own, unless there
-   is one only. The rows of x are unrolled for LINE positions at a time, turned, and multiplied by all outputs. */
+/* dw = dy x^T. Work-item: `cb` channels and `lb` lines of the window x a slice of `share` samples; each slice has its own dw, unless there is
+   only one. The rows of x are unrolled for LINE positions at a time, transposed, and multiplied by all outputs. */
 SINGLE void backward_filter(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(const float, dy), OPERAND_RESTRICT(float, dw), GEOMETRY,
                             int cb, int lb, int share, int accumulate) {
   LOCATE(x); LOCATE(dy); LOCATE(dw);

@@ -1,14 +1,14 @@
-/* Depthwise convolution, directly, for CPU runtimes: output o sees channel o / multiplier alone.
+/* Direct depthwise convolution for CPU runtimes: output o depends only on channel o / multiplier.
    Filters are [outputs][KERNEL_H][KERNEL_W].
 
-   forward          y[n][o] = x[n][o / multiplier] * w[o] (+ bias[o], or factor and offset), then the activation that was merged: epilogue.h
-   backward_data    dx[n][c] = sum over the outputs of channel c, each pixel gathering what it gave (+ bias[c]: a deconvolution), then the ReLU
+   forward          y[n][o] = x[n][o / multiplier] * w[o] (+ bias[o], or factor and offset), then the fused activation (epilogue.h)
+   backward_data    dx[n][c] = sum over the outputs of channel c, as a gather (+ bias[c]: a deconvolution), then the activation
    backward_filter  dw[o] = sum over samples and positions of dy * x, of one slice of `part` samples, at dw + slice * dw_stride;
-                    split_sum adds several slices up
+                    split_sum adds the slices (split_sum.h)
 
-   Defines: per axis H, W the window: KERNEL_, STRIDE_, PAD_, DILATION_; VECTOR: floats in a vector, 8 or 16; OUTPUTS: how many of
-   them a work-item of backward_filter takes at the most.
-   One work-item per `each` planes of the result (channels, sample), in blocks of ROWS x COLUMNS; backward_filter: per (`each` outputs, slice). */
+   Defines: per axis H, W the window: KERNEL_ (taps), STRIDE_, PAD_, DILATION_ (pixels); VECTOR: floats of a vector, 8 or 16; OUTPUTS: maximum
+   number of outputs of a work-item of backward_filter.
+   One work-item per `each` planes of the result (channels, sample), in blocks of ROWS x COLUMNS; backward_filter: (`each` outputs, slice). */
 #include "common.h"
 #include "epilogue.h"
 #include "split_sum.h"
@@ -31,7 +31,7 @@
 #endif
 
 #define TAPS (KERNEL_H * KERNEL_W)
-#define FEW (TAPS <= 81) /* taps that are unrolled and kept; with more there is backward_data alone */
+#define FEW (TAPS <= 81) /* taps that are unrolled and kept in registers; with more taps the program has only backward_data */
 #if FEW
 #define UNROLLED _Pragma("unroll")
 #define WEIGHT(t) tap[t]
@@ -49,11 +49,11 @@ typedef JOIN(float, VECTOR) floatv;
 #define VECTORS(n) (((n) + VECTOR - 1) / VECTOR * VECTOR)
 #define PRIVATE(name, size) float name[size] __attribute__((aligned(64)))
 
-/* A block of the result. The padded source that it needs is copied, line by line, so that the inner loops see neither edges nor strides. */
+/* A block of the result. Its padded source is copied line by line, so that the inner loops handle neither edges nor strides. */
 #define ROWS 8
 #define COLUMNS 64
 
-/* The last n < VECTOR elements of a line, in halves: scalar loops would take most of the time of a 7 x 7 plane. */
+/* Copy the last n < VECTOR elements of a line, in halves. Scalar loops would take most of the time of a 7 x 7 plane. */
 INLINE void copy_rest(float* to, global const float* from, int n) {
 #if VECTOR > 8
   if (n & 8) vstore8(vload8(0, from), 0, to), to += 8, from += 8;
@@ -72,7 +72,7 @@ INLINE void store_rest(global float* to, const float* from, int n) {
   if (n & 1) *to = *from;
 }
 
-/* `across` elements (of whole vectors) of a line of `width` from element `first` on; zeros outside of it, or if the line does not exist. */
+/* Copy `across` elements (whole vectors) of a line of `width` from element `first` on; zeros outside of it, or if the line does not exist. */
 INLINE void take_line(float* to, global const float* line, int exists, int first, int across, int width) {
   const int begin = max(0, -first), end = exists ? min(across, width - first) : 0;
   for (int k = 0; k < across; k += VECTOR) STOREV((floatv)(0.0f), 0, to + k);
@@ -81,7 +81,7 @@ INLINE void take_line(float* to, global const float* line, int exists, int first
   if (k < end) copy_rest(to + k, line + first + k, end - k);
 }
 
-/* n results of a line. */
+/* Write n results of a line. */
 INLINE void give_line(global float* to, float* from, int n, int accumulate, ACTIVATION) {
   int k = 0;
   for (; k + VECTOR <= n; k += VECTOR) {
@@ -103,7 +103,7 @@ INLINE void give_line(global float* to, float* from, int n, int accumulate, ACTI
   store_rest(to + k, from + k, n - k);
 }
 
-/* forward and backward_filter read x with its columns sorted by their remainder modulo the stride: a tap is then a phase and a shift. */
+/* forward and backward_filter read x with its columns sorted by their remainder modulo the stride. A tap is then a phase and a shift. */
 #define X_SHIFT(j) ((j) * DILATION_W / STRIDE_W)
 #define X_PHASE(j) ((j) * DILATION_W % STRIDE_W)
 #define X_PITCH VECTORS(COLUMNS + X_SHIFT(KERNEL_W - 1))
@@ -172,7 +172,7 @@ kernel __attribute__((reqd_work_group_size(1, 1, 1))) void forward(OPERAND_RESTR
   }
 }
 
-/* Samples outside, outputs inside: small planes are then read as they lie in memory. */
+/* The outer loop goes over samples, the inner one over outputs, so that small planes are read in memory order. */
 kernel __attribute__((reqd_work_group_size(1, 1, 1))) void backward_filter(OPERAND_RESTRICT(const float, x),
                                                                            OPERAND_RESTRICT(const float, dy), OPERAND_RESTRICT(float, dw),
                                                                            SIZES, int each, int part, int accumulate) {
@@ -214,7 +214,7 @@ kernel __attribute__((reqd_work_group_size(1, 1, 1))) void backward_filter(OPERA
 }
 #endif
 
-/* backward_data writes dx in phases: pixel p, p + pad = stride * q + phase, gets dy at q - shift from the taps of its phase. */
+/* backward_data writes dx in phases: pixel p, p + pad = stride * q + phase, receives dy at q - shift from the taps of its phase. */
 #define DY_SHIFT_H(i) ((i) * DILATION_H / STRIDE_H)
 #define DY_SHIFT_W(j) ((j) * DILATION_W / STRIDE_W)
 #define DY_LINES (ROWS + DY_SHIFT_H(KERNEL_H - 1))
@@ -228,7 +228,7 @@ kernel __attribute__((reqd_work_group_size(1, 1, 1))) void backward_data(OPERAND
                                                                          int accumulate, ACTIVATION) {
   const int sample = get_global_id(1), channels = outputs / multiplier;
   PRIVATE(block, DY_LINES * DY_LINE);
-  PRIVATE(line, STRIDE_W * COLUMNS + VECTOR);  /* give_line, beginning at `skip`, takes a whole last vector */
+  PRIVATE(line, STRIDE_W * COLUMNS + VECTOR);  /* give_line begins at `skip` and reads a whole last vector */
   LOCATE(dy), LOCATE(filter), LOCATE(bias), LOCATE(dx);
   dy += sample * dy_stride;
   dx += sample * dx_stride;
@@ -237,7 +237,7 @@ kernel __attribute__((reqd_work_group_size(1, 1, 1))) void backward_data(OPERAND
   for (int output = first * multiplier; output < end * multiplier; ++output) {
     global const float* image = dy + (ulong)output * oh * ow;
     global float* result = dx + (ulong)(output / multiplier) * h * w;
-    const int before = output % multiplier, add = accumulate || before > 0;  /* outputs after a channel's first add to it */
+    const int before = output % multiplier, add = accumulate || before > 0;  /* the other outputs of a channel add to the first one's result */
     const floatv start = (floatv)(before == 0 ? OFFSET(bias, output / multiplier) : 0.0f);
     const float factor = FACTOR(bias, output / multiplier);
     global const float* weights = filter + output * TAPS;

@@ -1,14 +1,16 @@
-/* Depthwise convolution, directly, for work-groups: output o sees channel o / multiplier alone.
+/* Direct depthwise convolution for work-groups: output o depends only on channel o / multiplier.
    Filters are [outputs][KERNEL_H][KERNEL_W].
 
-   forward          y[n][o] = x[n][o / multiplier] * w[o] (+ bias[o], or factor and offset: common.h), then the ReLU that was merged (slope 1: none);
-                    with CHANNEL_REDUCTION, and statistics of it (channel_reduction.h)
-   backward_data    dx[n][c] = sum over the outputs of channel c, each pixel gathering what it gave (+ bias[c]: a deconvolution), then the ReLU or the gate (fused_relu.h)
-   backward_filter  dw[o] = sum over samples and positions of dy * x, of one slice of `part` samples, at dw + slice * dw_stride;
-                    the group of the last slice of an output adds them up (DEVICE_FENCE), or split_sum does
+   forward          y[n][o] = x[n][o / multiplier] * w[o] (+ bias[o], or factor and offset: epilogue.h), then the fused ReLU (slope 1: none);
+                    with CHANNEL_REDUCTION also channel reductions of it (channel_reduction.h)
+   backward_data    dx[n][c] = sum over the outputs of channel c, as a gather (+ bias[c]: a deconvolution), then the ReLU or the fused ReLU
+                    backward (fused_relu.h)
+   backward_filter  dw[o] = sum over samples and positions of dy * x, of one slice of `part` samples, at dw + slice * dw_stride. The last
+                    group of an output adds the slices (DEVICE_FENCE), otherwise split_sum does (split_sum.h)
 
-   Defines: per axis H, W the window: KERNEL_, STRIDE_, PAD_, DILATION_.
-   Work-items: strip_gpu.h; in forward a group has `together` whole planes of a sample, or one of `pieces` of a plane; backward_filter: a work-group of ITEMS per (output, slice), which goes through strips. `each` is for the CPU class. */
+   Defines: per axis H, W the window: KERNEL_ (taps), STRIDE_, PAD_, DILATION_ (pixels); DEVICE_FENCE: last-block reduction (common.h).
+   Work-items: strip_gpu.h. In forward a group has `together` whole planes of a sample, or one of `pieces` of a plane. In backward_filter a
+   work-group of ITEMS per (output, slice) loops over the strips. The argument `each` is used only by conv_depthwise_cpu.cl. */
 #include "common.h"
 #include "epilogue.h"
 #include "channel_reduction.h"
@@ -27,9 +29,9 @@
 #endif
 
 #define ITEMS 256
-#define MOST_ITEMS 128 /* of a group in forward */
+#define MOST_ITEMS 128 /* maximum size of a group in forward */
 #define TAPS (KERNEL_H * KERNEL_W)
-#define FEW (TAPS <= 81) /* taps that backward_filter keeps, which there is only with few */
+#define FEW (TAPS <= 81) /* backward_filter keeps a sum per tap in registers; it exists only for this many taps */
 #if FEW && STRIDE_H <= 4 && STRIDE_W <= 4
 #define UNROLLED _Pragma("unroll")
 #else
@@ -38,7 +40,8 @@
 #define SIZES int batch, int outputs, int multiplier, int h, int w, int oh, int ow
 #define WITHIN(i, size) ((uint)(i) < (uint)(size))
 #ifdef CHANNEL_REDUCTION
-/* The sum of v over the `length` work-items that share a plane, as a tree; this is number `place` of them, `line` is theirs. */
+/* Return the sum of v over the `length` work-items that share a plane, added as a tree. `place` is the number of this work-item among them,
+   `line` their local memory. */
 INLINE float sum_of_line(local float* line, int place, int length, float v) {
   barrier(CLK_LOCAL_MEM_FENCE);
   line[place] = v;
@@ -106,7 +109,8 @@ kernel void forward(OPERAND_RESTRICT(const SOURCE_T, x), OPERAND_RESTRICT(const 
 }
 
 #define HEIGHT BACK_ROWS(STRIDE_H)
-/* Whether what each row of taps gives is added up apart, so that fewer additions round the whole sum; with two rows it would be one more. */
+/* Whether the sum of each row of taps is kept separately, so that fewer additions round the whole sum. With only two rows per result that
+   would be one addition more. */
 #define LINES (KERNEL_H > 2 * STRIDE_H)
 
 kernel void backward_data(OPERAND_RESTRICT(const SOURCE_T, dy), OPERAND_RESTRICT(const float, filter), SIGN OPERAND_RESTRICT(const float, bias),
@@ -165,7 +169,7 @@ kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void backward_filter(O
 #pragma unroll
     for (int j = 0; j < KERNEL_W; ++j) sum[i][j] = 0.0f;
 
-  /* The strip (sample, strip, column) and what a step of ITEMS adds to it, digit by digit. */
+  /* The strip (sample, strip, column), and the digits of its increment by ITEMS. */
   const int strips = (oh + ROWS - 1) / ROWS;
   const int step_x = ITEMS % ow, step_y = ITEMS / ow % strips, step_sample = ITEMS / ow / strips;
   int px = item % ow, py = item / ow % strips, sample = slice * part + item / ow / strips;

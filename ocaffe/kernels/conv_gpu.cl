@@ -1,21 +1,24 @@
-/* Convolution in 1 to 3 dimensions as a matrix product whose right operand is never built (implicit GEMM), for work-groups that share tiles.
+/* Convolution in 1 to 3 dimensions by implicit GEMM, for work-groups that share tiles in local memory.
 
    forward          y[output][position]  = sum over (channel, tap) of w * x
-   backward_data    dx[channel][position] = sum over (output, tap) of w * dy, each position gathering what it gave; with a bias per channel
-                    it is the forward of a deconvolution, with a gate (fused_relu.h) the backward pass of a ReLU is done, too.
-                    Both collect statistics of what they write (channel_reduction.h)
+   backward_data    dx[channel][position] = sum over (output, tap) of w * dy, as a gather. With a bias per channel it is the forward pass of
+                    a deconvolution. It supports the fused ReLU backward (fused_relu.h)
    backward_filter  dw[output][channel, tap] = sum over (sample, position) of dy * x
-   split_sum        the second pass of a product whose depth was split
+   split_sum        the second pass of a product whose depth was split (split_sum.h)
+   forward and backward_data can write channel reductions of their result (channel_reduction.h).
 
-   Defines: the tile (tile_gpu.h); the window (conv_window.h); the shape of a step in forward and backward_data, BK = STEP_CHANNELS * STEP_ROWS *
-   STEP_TAPS: neighbouring channels, rows of the window and taps in a row.
-   BN divides NT, and STEP_CHANNELS is a multiple of NT / BN.
-   VECTOR  operands are fetched as vectors (fetch_gpu.h): windows of one pixel that move over every pixel, planes of a multiple of four positions, and a
-           multiple of four channels. Where samples do not begin at float4 places (a view of a Concat), one by one all the same
+   Defines: the tile (tile_gpu.h); the window (conv_window.h);
+   STEP_CHANNELS, STEP_ROWS, STEP_TAPS  the shape of a step in forward and backward_data: neighbouring channels, rows of the window and taps
+           of a row. BK is their product. BN divides NT, and STEP_CHANNELS is a multiple of NT / BN
+   VECTOR  1: operands are fetched as vectors (fetch_gpu.h). For windows of one pixel and stride 1, planes of a multiple of four positions and
+           a multiple of four channels. If samples do not begin at multiples of 4 elements (a view of a Concat), elements are fetched singly
+   DEVICE_FENCE  last-block reduction (common.h)
 
-   Group (x, y, z): columns of the result (positions of all samples; channels and taps in backward_filter), its rows, and group and split of
-   the depth. In backward_data a column belongs to a phase (conv_window.h). With several splits their groups meet (DEVICE_FENCE) and the last one writes the
-   result, or the target holds one copy per split, its stride being the distance between them. */
+   Arguments: operands, SIZES (conv_window.h), channels of a part and number of parts (backward_filter: positions of a part), scalars.
+   Filters are [outputs][channels of a group][taps].
+   Group (x, y, z): columns of the result (positions of all samples; in backward_filter channels and taps), its rows, and group and split of
+   the depth. In backward_data a column belongs to a phase (conv_window.h). With several splits, the last group of a tile writes the result
+   (DEVICE_FENCE). Without DEVICE_FENCE the target holds one copy per split; its stride is the distance between them. */
 #include "common.h"
 #include "conv_window.h"
 #include "epilogue.h"
@@ -37,15 +40,16 @@
 
 #define STEP_WINDOW (STEP_ROWS * STEP_TAPS)
 
-/* Fetching filters, and both operands of backward_filter: a work-item keeps to one step of the depth and takes every ROWS_APART-th line; the last NT % BK items rest. */
+/* For fetching filters, and both operands of backward_filter: a work-item fetches one step of the depth of every ROWS_APART-th line.
+   The last NT % BK work-items fetch nothing. */
 #define ROWS_APART (NT / BK)
 #define PASSES_A ((BM + ROWS_APART - 1) / ROWS_APART)
 #define PASSES_B ((BN + ROWS_APART - 1) / ROWS_APART)
-/* Fetching the image: a work-item keeps to one position and takes every CHANNELS_APART-th channel. */
+/* For fetching the image: a work-item fetches every CHANNELS_APART-th channel of one position. */
 #define CHANNELS_APART (NT / BN)
 #define ITEM_CHANNELS (STEP_CHANNELS / CHANNELS_APART)
 
-/* The line that a work-item begins with. In a warp it moves with the depth, so that the stores to local memory meet different banks. */
+/* The first line of a work-item. Within a warp it is shifted with the depth, so that the stores to local memory use different banks. */
 #define LINE(item) (((item) / BK + (item) % BK / (32 / PADDING) * (32 / BK)) % ROWS_APART)
 
 #ifdef DEVICE_FENCE
@@ -53,16 +57,16 @@
 #else
 #define COMPLETION_COUNTER 0, 0
 #endif
-/* Number of the tile that a group works on, and of those that work on it. */
+/* The number of the tile of this group, and the number of groups that work on it. */
 #define TILE_NUMBER ((get_group_id(2) % groups * get_num_groups(1) + get_group_id(1)) * get_num_groups(0) + get_group_id(0))
 #define SPLITS (get_num_groups(2) / groups)
 
-/* One axis of the window seen from a position. `at` is where tap 0 lies (backward: times the stride). */
+/* ORIGIN: the coordinate of tap 0 of a position along one axis, in backward times the stride. TAP_AT: the coordinate of a tap. */
 #define ORIGIN(p, stride, pad) (backward ? (p) + (pad) : (p) * (stride) - (pad))
 #define TAP_AT(at, tap, stride, dilation) (backward ? ((at) - (tap) * (dilation)) / (stride) : (at) + (tap) * (dilation))
 
 #if VECTOR
-/* The sums of a tile of forward and backward_data, as gemm_gpu.cl makes them, but that the columns of a sample lie apart from those of the next one. */
+/* The sums of a tile of forward and backward_data, computed as in gemm_gpu.cl, except that columns of different samples are not contiguous. */
 INLINE void gather_vectors(const int backward, float acc[SUM_ROWS][TN], local float* as, local float* bs, global const SOURCE_T* source, ulong source_stride,
                            global const float* filter, const Phase f, int group, int rows, int depth, int row0, int column0, int begin, int end) {
   const int item = get_local_id(0), plane = f.positions;
@@ -129,12 +133,12 @@ INLINE void gather(const int backward, local float* as, local float* bs, global 
                    const ChannelReduction reduction) {
   const int phases = backward ? PHASES : 1;
   const int tap_step_d = backward ? PHASE_STEP_D : 1, tap_step_h = backward ? PHASE_STEP_H : 1, tap_step_w = backward ? PHASE_STEP_W : 1;
-  const int leaves = backward ? (PADDED | STRIDED | (TAPS > 1)) : PADDED;  /* a tap may lie outside of the source */
+  const int leaves = backward ? (PADDED | STRIDED | (TAPS > 1)) : PADDED;  /* a tap may be outside of the source */
   const int item = get_local_id(0);
   const int group = get_group_id(2) % groups, split = get_group_id(2) / groups;
   const Phase f = phase_of(backward, get_group_id(0) % phases, batch, td, th, tw);
   const int column0 = get_group_id(0) / phases * BN, row0 = get_group_id(1) * BM;
-  if (column0 >= f.columns) return;  /* the whole group: phases differ in size */
+  if (column0 >= f.columns) return;  /* the whole group returns: phases differ in size */
 
   const int begin = split * split_channels, end = min(depth, begin + split_channels);
   const int steps_w = (KERNEL_W - f.tap_w + tap_step_w * STEP_TAPS - 1) / (tap_step_w * STEP_TAPS);
@@ -142,13 +146,13 @@ INLINE void gather(const int backward, local float* as, local float* bs, global 
   const int steps_d = (KERNEL_D - f.tap_d + tap_step_d - 1) / tap_step_d;
   const int steps = (end - begin + STEP_CHANNELS - 1) / STEP_CHANNELS * steps_d * steps_h * steps_w;
 
-  if (steps == 0 && accumulate && !has_bias && slope == 1.0f) return;  /* no tap meets this phase: nothing to add */
+  if (steps == 0 && accumulate && !has_bias && slope == 1.0f) return;  /* no tap contributes to this phase, so there is nothing to add */
 
   float acc[SUM_ROWS][TN];
 #if VECTOR
   gather_vectors(backward, acc, as, bs, source, source_stride, filter, f, group, rows, depth, row0, column0, begin, end);
 #else
-  /* Filters: in memory [outputs][channels][taps]. Neighbours fetch neighbours: taps, then channels (forward) or rows (backward). */
+  /* Filters: in memory [outputs][channels][taps]. Neighbouring work-items fetch neighbouring taps, then channels (forward) or rows (backward). */
   const int a_tap = backward ? item % STEP_WINDOW : item % BK % STEP_WINDOW;
   const int a_channel = backward ? item / (STEP_WINDOW * ROWS_APART) : item % BK / STEP_WINDOW;
   const int a_row = backward ? item / STEP_WINDOW % ROWS_APART : LINE(item);
@@ -158,7 +162,7 @@ INLINE void gather(const int backward, local float* as, local float* bs, global 
   filter += (ulong)group * rows * depth * TAPS + (ulong)(row0 + a_row) * a_row_stride + a_tap_h * KERNEL_W + a_tap_w;
   local float* a_to = as + (a_channel * STEP_WINDOW + a_tap) * LDA + a_row;
 
-  /* The image: f.columns past the end fetch the last one and are not stored. */
+  /* The image: columns past the end fetch the last one and are not stored. */
   const int b_column = min(column0 + item % BN, f.columns - 1), b_channel = item / BN;
   const int b_position = b_column % f.positions;
   const int at_w = ORIGIN(f.from_w + b_position % f.count_w * f.stride_w, STRIDE_W, PAD_W);
@@ -166,7 +170,7 @@ INLINE void gather(const int backward, local float* as, local float* bs, global 
   const int at_d = ORIGIN(f.from_d + b_position / f.count_w / f.count_h * f.stride_d, STRIDE_D, PAD_D);
   const int plane = sd * sh * sw;
   source += b_column / f.positions * source_stride + (ulong)group * depth * plane;
-  /* Where the column stands in even and in odd ones of the work-item's rows. */
+  /* The places of the column in even and in odd rows of bs. */
   local float* b_first = bs + b_channel * STEP_WINDOW * LDB;
   local float* b_to[2] = {b_first + RIGHT_COLUMN(b_channel * STEP_WINDOW, item % BN), b_first + RIGHT_COLUMN(b_channel * STEP_WINDOW + 1, item % BN)};
 
@@ -176,7 +180,7 @@ INLINE void gather(const int backward, local float* as, local float* bs, global 
   for (int exact = 0;; exact = 1) {
     tile_clear(acc);
     int channel = begin, tap_d = f.tap_d, tap_h = f.tap_h, tap_w = f.tap_w;
-    /* Step s is fetched while step s - 1 is multiplied; the loads are in flight meanwhile. */
+    /* Step s is fetched while step s - 1 is multiplied, so that the loads overlap the arithmetic. */
     for (int s = 0; s <= steps; ++s) {
       if (s < steps) {
         const int a_exists = channel + a_channel < end && tap_h + a_tap_h < KERNEL_H && tap_w + a_tap_w < KERNEL_W;
@@ -242,7 +246,7 @@ INLINE void gather(const int backward, local float* as, local float* bs, global 
   const ulong sample_stride = splits > 1 ? (ulong)groups * rows * td * th * tw : target_stride;
   target += splits > 1 ? split * target_stride : 0;
   store_positions(acc, f, target, sample_stride, target_aligned, groups, group, row0, rows, column0, td, th, tw, bias, bias_stride, has_bias, accumulate, slope,
-                  sign, sign_stride, sign_aligned, as, statistics, backward);
+                  sign, sign_stride, sign_aligned, as, reduction, backward);
 }
 
 kernel GROUP_OF_NT void forward(OPERAND_RESTRICT(const SOURCE_T, x), OPERAND_RESTRICT(const float, filter),
@@ -267,8 +271,8 @@ kernel GROUP_OF_NT void backward_data(OPERAND_RESTRICT(const SOURCE_T, dy),
          IF_FUSED_RELU(sign_stride, 0), SIGN_ALIGNED, REDUCTION_ARGUMENT);
 }
 
-/* Rows: outputs; columns: (channel, tap) as the filters have them; depth: the positions of all samples, BK of them a step. A work-item
-   keeps to every BK-th position, or to four neighbours (VECTOR), for which it fetches rows of dy and columns of the image. */
+/* Rows: outputs; columns: (channel, tap) in the order of the filters; depth: the positions of all samples, BK per step. A work-item fetches
+   every BK-th position, or four neighbours (VECTOR), of its rows of dy and its columns of the image. */
 kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void backward_filter(OPERAND_RESTRICT(const SOURCE_T, x),
                                                                             OPERAND_RESTRICT(const GIVEN_T, dy), COMPLETION_COUNTER_OPERAND OPERAND_RESTRICT(RESULT_T, dw) PARTS,
                                                                             SIZES, int split_positions, int accumulate) {
@@ -284,7 +288,7 @@ kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void backward_filter(OPER
   float acc[SUM_ROWS][TN];
   const int steps = (end - begin + BK - 1) / BK;
 #if VECTOR
-  /* Four positions are of one sample. */
+  /* Four neighbouring positions belong to one sample. */
   PART(a, BM, LDA, 1, 0);
   PART(b, BN, LDB, 1, 1);
   const int whole_rows = outputs - row0 >= BM, whole_columns = columns - column0 >= BN;
@@ -344,12 +348,12 @@ kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void backward_filter(OPER
     place[i] = ((column / TAPS * d + at_d[i]) * h + at_h[i]) * w + at_w[i];
   }
 
-  /* What a step adds to the position (sample, z, y, x), digit by digit. */
+  /* The digits of the increment of the position (sample, z, y, x) per step. */
   const int step_x = BK % ow, step_y = BK / ow % oh, step_z = BK / ow / oh % od, step_sample = BK / ow / oh / od;
   x += x_offset + (ulong)group * channels * plane;
   dy += dy_offset + (ulong)(group * outputs + row0 + line) * out_plane;
   local float* a_to = as + item % BK * LDA + line;
-  local float* b_to = bs + item % BK * LDB + RIGHT_COLUMN(item % BK, line); /* ROWS_APART is a multiple of four where that matters */
+  local float* b_to = bs + item % BK * LDB + RIGHT_COLUMN(item % BK, line); /* same swizzle for all lines: ROWS_APART is a multiple of four if RIGHT_COLUMN swaps columns */
   float ra[PASSES_A], rb[PASSES_B];
   for (int exact = 0;; exact = 1) {
     tile_clear(acc);

@@ -1,23 +1,25 @@
-/* conv_gpu.cl on tensor cores: forward, backward_data and backward_filter as implicit matrix products, and pack, which puts filters in order for the first two.
+/* conv_gpu.cl on tensor cores: forward, backward_data and backward_filter by implicit GEMM, and pack, which packs the filters for the first two.
 
-   pack             packed[group][tap][quad][row][word]: for each tap the quads (tile_mma.h) of the depth, padded with zeros to whole steps, of every row. Rows are
-                    outputs and the depth channels; with `back` the reverse. Rounded as they are multiplied
+   pack             packed[group][tap][quad][row][word]: for each tap the quads (tile_mma.h) of the depth of every row, rounded to the format of
+                    the products and padded with zeros to whole steps. Rows are outputs and the depth channels; with `back` the reverse
    forward          y[output][position]   = sum over (tap, channel) of packed * x
-   backward_data    dx[channel][position] = sum over (tap, output) of packed * dy, each position gathering what it gave
+   backward_data    dx[channel][position] = sum over (tap, output) of packed * dy, as a gather
    backward_filter  dw[output][channel, tap] = sum over (sample, position) of dy * x
-   split_sum        the second pass of a product whose depth was split
+   split_sum        the second pass of a product whose depth was split (split_sum.h)
 
    Defines: the tile (tile_mma.h); the window (conv_window.h).
-   DIRECTION  which of them the program holds, beside pack and split_sum: 0 forward, 1 backward_data, 2 backward_filter
-   RAGGED  the depth of forward and backward_data does not consist of whole steps
-   VECTOR  neighbouring positions of the operands are fetched as vectors: every plane has a multiple of four positions; where samples do not begin at float4
-           places (a view of a Concat), one by one all the same. In forward and backward_data only for windows of 1 x 1 that move over every pixel
-   FLAT    forward of few channels: the depth is (channel, tap) as the filters have it, FLAT of them; pack sees one tap
+   DIRECTION  the kernel that the program has besides pack and split_sum: 0 forward, 1 backward_data, 2 backward_filter
+   RAGGED  1: the depth of forward and backward_data is not a multiple of BK
+   VECTOR  1: neighbouring positions are fetched as vectors. Every plane must have a multiple of four positions. If samples do not begin at
+           multiples of 4 elements (a view of a Concat), elements are fetched singly. In forward and backward_data only for windows of
+           1 x 1 with stride 1
+   FLAT    forward with few channels: the depth is (channel, tap) in the order of the filters, FLAT elements long; pack treats it as one tap
 
-   Which taps of a position lie inside of the image is a word of bits, one per tap of each axis, the last one for the position itself. It is made once, and a
-   step compares it with the bits of its tap.
+   A bit mask per position says which taps are inside the image: one bit per tap of each axis, the last bit for the position itself. It is
+   computed once; each step compares it with the bits of its tap.
 
-   Groups as in conv_gpu.cl; a step takes BK elements of the depth of one tap (backward_filter: BK positions). NT is a multiple of BM and BN. */
+   Groups and arguments as in conv_gpu.cl, with packed filters. A step takes BK elements of the depth of one tap (backward_filter: BK positions). NT is a multiple
+   of BM and BN. */
 #include "common.h"
 #include "conv_window.h"
 #include "epilogue.h"
@@ -45,7 +47,7 @@
 #define STEP_DEPTH depth
 #endif
 
-/* The place and the bits of each element of the depth. */
+/* The size of the table with the place and the bits of each element of the depth. */
 #define FLAT_DEPTH ((FLAT + BK - 1) / BK * BK)
 
 #define POINTWISE (TAPS == 1 && !PADDED && !STRIDED)
@@ -70,14 +72,14 @@ kernel void pack(OPERAND_RESTRICT(const float, filter), OPERAND_RESTRICT(float, 
 #if DIRECTION < 2
 #define backward DIRECTION
 
-/* The bits of taps at `base`, base + step, ... along one axis. */
+/* Return the bits of the taps at `base`, base + step, ... along one axis. */
 INLINE uint tap_bits(int base, int step, int taps, int size) {
   uint bits = 0;
   for (int tap = 0; tap < taps; ++tap) bits |= (uint)((uint)(base + tap * step) < (uint)size) << tap;
   return bits;
 }
 
-/* What the tap m of an axis adds to the coordinate of its first one. Backward, taps of a phase lie PHASE_STEP apart. */
+/* DELTA: the change of the coordinate from one tap of an axis to the next. In backward, taps of a phase are PHASE_STEP apart. */
 #define DELTA(stride, dilation, phase_step) (backward ? -((phase_step) * (dilation) / (stride)) : (dilation))
 #define TAPS_FROM(first, kernel_size, step) (((kernel_size) - (first) + (step)-1) / (step))
 
@@ -88,18 +90,18 @@ INLINE void gather(local uint4* as, local uint4* bs, local int2* table, global c
                    const ChannelReduction reduction) {
   const int phases = backward ? PHASES : 1;
   const int tap_step_d = backward ? PHASE_STEP_D : 1, tap_step_h = backward ? PHASE_STEP_H : 1, tap_step_w = backward ? PHASE_STEP_W : 1;
-  const int leaves = backward ? (PADDED | STRIDED | (TAPS > 1)) : PADDED; /* a tap may lie outside of the source */
-  const int item = get_local_id(0), aligned = (((size_t)source / sizeof(SOURCE_T) | source_stride) & 3) == 0; /* VECTOR: samples begin at float4 places */
+  const int leaves = backward ? (PADDED | STRIDED | (TAPS > 1)) : PADDED; /* a tap may be outside of the source */
+  const int item = get_local_id(0), aligned = (((size_t)source / sizeof(SOURCE_T) | source_stride) & 3) == 0; /* for VECTOR: samples begin at multiples of 4 elements */
   const int group = get_group_id(2) % groups, split = get_group_id(2) / groups;
   const Phase f = phase_of(backward, get_group_id(0) % phases, batch, td, th, tw);
   const int column0 = get_group_id(0) / phases * BN, row0 = get_group_id(1) * BM;
-  if (column0 >= f.columns) return; /* the whole group: phases differ in size */
+  if (column0 >= f.columns) return; /* the whole group returns: phases differ in size */
 
   const int taps_d = TAPS_FROM(f.tap_d, KERNEL_D, tap_step_d), taps_h = TAPS_FROM(f.tap_h, KERNEL_H, tap_step_h);
   const int taps_w = TAPS_FROM(f.tap_w, KERNEL_W, tap_step_w);
   const int begin = split * split_depth, end = min(STEP_DEPTH, begin + split_depth);
   const int steps = (end - begin + BK - 1) / BK * (FLAT ? 1 : taps_d * taps_h * taps_w);
-  if (steps == 0 && accumulate && !has_bias && slope == 1.0f) return; /* no tap meets this phase: nothing to add */
+  if (steps == 0 && accumulate && !has_bias && slope == 1.0f) return; /* no tap contributes to this phase, so there is nothing to add */
 
   /* Filters: rows past the end fetch the last one and are not stored. */
   const Share a_share = share_single(BM);
@@ -140,11 +142,11 @@ INLINE void gather(local uint4* as, local uint4* bs, local int2* table, global c
   uint4 ra[AHEAD][QUADS(BM)];
   tile_clear(acc);
   int at = begin, tap_d = 0, tap_h = 0, tap_w = 0;
-  /* Step t is fetched while step t - AHEAD is multiplied, and enters local memory AHEAD - 1 steps later. */
+  /* Step t is fetched while step t - AHEAD is multiplied, and is stored to local memory AHEAD - 1 steps later. */
   for (int s = 0; s < steps + AHEAD; s += AHEAD)
 #pragma unroll
     for (int now = 0; now < AHEAD; ++now) {
-      const int t = s + now, stored = t - AHEAD + 1; /* the step that is fetched, the one that is stored */
+      const int t = s + now, stored = t - AHEAD + 1; /* t is the step to fetch, `stored` the step to store */
       if (t < steps) {
         const int tap = ((f.tap_d + tap_d * tap_step_d) * KERNEL_H + f.tap_h + tap_h * tap_step_h) * KERNEL_W + f.tap_w + tap_w * tap_step_w;
         global const float* a = packed + ((ulong)(FLAT ? 0 : tap) * all_quads + at / QUAD + a_share.quad) * rows * 4;
@@ -200,7 +202,7 @@ INLINE void gather(local uint4* as, local uint4* bs, local int2* table, global c
   const ulong sample_stride = splits > 1 ? (ulong)groups * rows * td * th * tw : target_stride;
   target += splits > 1 ? split * target_stride : 0;
   store_positions(acc, f, target, sample_stride, target_aligned, groups, group, row0, rows, column0, td, th, tw, bias, bias_stride, has_bias, accumulate, slope,
-                  sign, sign_stride, sign_aligned, (local float*)as, statistics, backward);
+                  sign, sign_stride, sign_aligned, (local float*)as, reduction, backward);
 }
 
 #if DIRECTION == 0
@@ -235,13 +237,14 @@ kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void backward_data(OPERAN
 #endif
 #else
 
-/* backward_filter's operands by words: a work-item keeps to one word of every line, that is to one or two positions, and takes every NT / 16-th line. */
+/* For fetching the operands of backward_filter word by word: a work-item fetches one word, that is one or two positions, of every
+   NT / 16-th line. */
 #define LINES_APART (NT / WORDS)
 #define LINE_PASSES(lines) ((lines) / LINES_APART)
 #define WORD_PLACE(i) ((i) * LINES_APART * 16)
 #define WORD_SHIFT(i) (((i) * LINES_APART >> 3 & 1) * 2 ^ ((i) * LINES_APART >> 4 & 1))
 
-/* A position of the result: its coordinates, its sample, and how far it lies from the first one. */
+/* A position of the result: its coordinates, its sample, and its number in the batch. */
 typedef struct { int x, y, z, sample, position; } Place;
 
 INLINE Place place_at(int position, int od, int oh, int ow) {
@@ -264,7 +267,7 @@ kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void backward_filter(OPER
   const int plane = d * h * w, out_plane = od * oh * ow, columns = channels * TAPS;
   const int begin = split * split_positions, end = min(batch * out_plane, begin + split_positions);
 #if VECTOR
-  const int x_aligned = ((x_offset | x_stride) & 3) == 0, dy_aligned = ((dy_offset | dy_stride) & 3) == 0; /* samples begin at float4 places */
+  const int x_aligned = ((x_offset | x_stride) & 3) == 0, dy_aligned = ((dy_offset | dy_stride) & 3) == 0; /* samples begin at multiples of 4 elements */
 #endif
   x += x_offset + (ulong)group * channels * plane;
   dy += dy_offset + (ulong)group * outputs * out_plane;
@@ -286,7 +289,7 @@ kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void backward_filter(OPER
 #pragma unroll
   for (int i = 0; i < QUADS(BN); ++i) b_line[i] = x + (ulong)min(column0 + along.line + i * along.next_line, columns - 1) * plane;
 #else
-  /* Of each of the work-item's columns the place of its tap, seen from the position's own, and the bits. */
+  /* For each of the work-item's columns: the place of its tap relative to that of the position, and the bits of the tap. */
   int b_place[LINE_PASSES(BN)];
   uint b_bits[LINE_PASSES(BN)];
 #pragma unroll
@@ -308,7 +311,7 @@ kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void backward_filter(OPER
   for (int e = 0; e < PACK; ++e) word[e] = place_at(begin + item % WORDS * PACK + e, od, oh, ow);
 #endif
 #if VECTOR
-  /* Four positions are of one sample. */
+  /* Four neighbouring positions belong to one sample. */
   int four[PACK], four_sample[PACK];
 #pragma unroll
   for (int e = 0; e < PACK; ++e) {
@@ -327,7 +330,7 @@ kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void backward_filter(OPER
   for (int s = 0; s < steps + AHEAD; s += AHEAD)
 #pragma unroll
     for (int now = 0; now < AHEAD; ++now) {
-      const int t = s + now, stored = t - AHEAD + 1; /* the step that is fetched, the one that is stored */
+      const int t = s + now, stored = t - AHEAD + 1; /* t is the step to fetch, `stored` the step to store */
       if (t < steps) {
 #if VECTOR
 #pragma unroll

@@ -1,19 +1,19 @@
-/* Depthwise convolution, directly, for CPU runtimes, where the outputs are narrower than a vector: output o sees channel o / multiplier alone. Filters are
+/* Direct depthwise convolution for CPU runtimes with outputs narrower than a vector: output o depends only on channel o / multiplier. Filters are
    [outputs][KERNEL_H][KERNEL_W].
 
-   forward          y[n][o] = x[n][o / multiplier] * w[o] (+ bias[o], or factor and offset), then the activation that was merged: epilogue.h
-   backward_data    dx[n][c] = sum over the outputs of channel c, each pixel gathering what it gave (+ bias[c]: a deconvolution), then the activation
+   forward          y[n][o] = x[n][o / multiplier] * w[o] (+ bias[o], or factor and offset), then the fused activation (epilogue.h)
+   backward_data    dx[n][c] = sum over the outputs of channel c, as a gather (+ bias[c]: a deconvolution), then the activation
    backward_filter  dw[o] = sum over samples and positions of dy * x, of one slice of `part` samples, at dw + slice * dw_stride;
-                    split_sum adds several slices up
+                    split_sum adds the slices (split_sum.h)
 
-   The lanes of a vector are V planes: some lines of them are turned into [pixel][plane], zeros around them where the window reaches beyond the image. Then every
-   tap is a whole vector wherever it lies, whatever the stride; results are turned back. Wide images lose more by turning than by lanes that stay empty at
-   the ends of their lines: conv_depthwise_cpu.cl.
+   The lanes of a vector are V planes. Some lines of them are transposed to [pixel][plane], padded with zeros where the window extends beyond
+   the image. Every tap then is an aligned whole vector for any stride; results are transposed back. For wide images the transposition costs
+   more than the empty lanes at line ends: see conv_depthwise_cpu.cl.
 
-   V                             floats in a native vector, see tile_cpu.h
-   KERNEL_, STRIDE_, PAD_, DILATION_   the window, per axis H, W
-   SOURCE, RESULT                pixels of a block of the source and of the result: `rows` lines of windows, of which no more are taken than fit
-   GROUPS                        of V planes for which a work-item of backward_filter keeps the sums at the most
+   V                             floats of a native vector, see tile_cpu.h
+   KERNEL_, STRIDE_, PAD_, DILATION_   the window, per axis H, W, in taps and pixels
+   SOURCE, RESULT                room in pixels for a block of the source and of the result: at most as many `rows` of windows as fit
+   GROUPS                        maximum number of groups of V planes per work-item of backward_filter
 
    Work-items: (block, `each` groups of V planes, sample); of backward_filter (`each` groups, slice). */
 #include "common.h"
@@ -42,16 +42,16 @@
 #define UNROLLED _Pragma("unroll")
 #define SIZES int batch, int outputs, int multiplier, int h, int w, int oh, int ow, int rows
 
-/* Where the planes of the lanes begin; those beyond the last are its copies. */
+/* Declare where the planes of the lanes begin. Lanes past the last plane get copies of it. */
 #define LANE_PLANES(name, plane, last, size) \
   int name[V];                               \
   for (int l = 0; l < V; l++) name[l] = min(plane, last) * (size)
 
-/* Turns `count` pixels that follow each other in V planes, from the beginning of a line at `first` on, into to[position][lane]: lines of `width`, a `gap` behind
-   each. */
+/* Transpose `count` consecutive pixels of V planes, from the beginning of a line at `first` on, to to[position][lane]. Lines have `width`
+   pixels, with a `gap` after each. */
 INLINE void turn(global const float* x, const int* planes, int first, int count, float* to, int width, int gap) {
   for (int t = 0; t < count; t += V) {
-    const int s = max(0, min(t, count - V)); /* the last vector covers again what is done */
+    const int s = max(0, min(t, count - V)); /* the last vector overlaps the one before */
     int column = s % width;
     float* at = to + (s / width * (width + gap) + column) * V;
     if (count < V) {
@@ -75,13 +75,13 @@ INLINE void turn(global const float* x, const int* planes, int first, int count,
   }
 }
 
-/* The lines [y, y + lines) of planes of h x w to their places in a block that begins `left` columns before them. */
+/* Copy the lines [y, y + lines) of planes of h x w to their places in a block that begins `left` columns before them. */
 INLINE void take_lines(global const float* x, const int* planes, int h, int w, int y, int left, int lines, int pitch, float* block) {
   const int top = max(0, y), bottom = min(h, y + lines);
   turn(x, planes, top * w, (bottom - top) * w, block + ((top - y) * pitch + left) * V, w, pitch - w);
 }
 
-/* Turns `count` results back, into `valid` planes from pixel `first` on (+ what is there), through the activation. */
+/* Transpose `count` results back and write them to `valid` planes from pixel `first` on (+ the old values), with the activation. */
 INLINE void give(global float* y, const int* planes, int valid, int first, int count, const float* from, int accumulate, ACTIVATION) {
   for (int t = 0; t < count; t += V) {
     if (count - t < V && (accumulate || count < V)) {
@@ -111,7 +111,7 @@ INLINE void give(global float* y, const int* planes, int valid, int first, int c
   }
 }
 
-/* The filters of the lanes' outputs, first + l * step, as to[tap][lane], times their factors. */
+/* Copy the filters of the lanes' outputs, first + l * step, to to[tap][lane], times their factors. */
 INLINE void take_filters(global const float* filter, int first, int step, int last, global const float* bias, ulong bias_stride, int has_bias, int divisor,
                          float* to) {
   for (int l = 0; l < V; l++) {
@@ -196,8 +196,8 @@ SINGLE void backward_filter(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(c
       }
 }
 
-/* backward_data writes dx in phases: pixel p, p + pad = stride * q + phase, gets dy at q - shift from the taps of its phase. A block has `rows` of q,
-   all phases of them. */
+/* backward_data writes dx in phases: pixel p, p + pad = stride * q + phase, receives dy at q - shift from the taps of its phase. A block
+   has `rows` of q with all their phases. */
 #define SHIFT_H(i) ((i) * DILATION_H / STRIDE_H)
 #define SHIFT_W(j) ((j) * DILATION_W / STRIDE_W)
 #define DY_TAP(i, j) (((SHIFT_H(KERNEL_H - 1) - SHIFT_H(i)) * pitch - SHIFT_W(j)) * V)

@@ -1,32 +1,42 @@
-/* Convolution with windows of several pixels that move over every pixel of planes, in bfloat16 on NVIDIA's tensor cores: a work-group brings a patch of the image, its pixels
-   and those that their windows reach, to local memory once for a block of channels, and the products of all taps read it there, each shifted by its tap.
+/* Convolution of planes with windows of several pixels and stride 1, in bfloat16 on NVIDIA's tensor cores. A patch is a rectangle of pixels
+   and the pixels that their windows reach. A work-group loads the patch of a block of channels to local memory once. The products of all
+   taps read it there, each at an offset that depends on the tap.
 
-   pack             packed[group][block][tap][row][BK]: the filters in bfloat16, the depth in blocks of BK, the last one padded with zeros. Rows are outputs and the
-                    depth channels; with `back` the reverse, and taps are mirrored, so that backward_data is forward of other sizes
+   pack             packed[group][block][tap][row][BK]: the filters in bfloat16, the depth in blocks of BK, the last one padded with zeros.
+                    Rows are outputs and the depth channels. With `back` it is the reverse, and taps are mirrored, so that backward_data is
+                    forward with other sizes
    forward          y[output][pixel]   = sum over (block, tap, channel) of packed * x
    backward_data    dx[channel][pixel] = sum over (block, tap, output) of packed * dy
    backward_filter  dw[output][channel, tap] = sum over (sample, pixel) of dy * x
-   split_sum        the second pass of backward_filter where the pixels were split
+   split_sum        the second pass of backward_filter if the pixels were split (split_sum.h)
 
-   Defines: the tile, REGISTERS, STAGES (tile_gpu.h, tile_async.h); the window (conv_window.h), of which STRIDE_, DILATION_ and KERNEL_D are 1; PLANES_OF_FOURS (conv_store.h).
-   DIRECTION  which of them the program holds, beside pack and split_sum: 0 forward, 1 backward_data, 2 backward_filter
-   TILE_H, TILE_W  the rectangle of pixels of one sample that a group computes, backward_filter: that one step adds up. TILE_W is a multiple of 4 or the whole width
-   STEP_TAPS  taps that one step of forward and backward_data takes, a divisor of all
-   RAGGED     the planes that a patch is made of, channels or in backward_data outputs, are not whole blocks: of BK, in backward_filter of LINE
-   WIDE       backward_filter: elements of a copy of dy, 8 or 4, where pixels begin at multiples of as many in memory: those of a row, or of the whole width's rows; 0: there
-              are no such, and they are loaded one by one. So they are from a view of a Concat that begins elsewhere
+   Defines: the tile, REGISTERS, STAGES (tile_gpu.h, tile_async.h); PLANES_OF_FOURS (conv_store.h); the window (conv_window.h), whose
+   STRIDE_, DILATION_ and KERNEL_D are 1.
+   DIRECTION  the kernel that the program has besides pack and split_sum: 0 forward, 1 backward_data, 2 backward_filter
+   TILE_H, TILE_W  the rectangle of pixels of one sample: the tile of forward and backward_data, a step of backward_filter. TILE_W is a
+              multiple of 4 or the whole width
+   STEP_TAPS  taps in one step of forward and backward_data, a divisor of their number
+   RAGGED     1: the planes of a patch (channels; in backward_data outputs) are not a multiple of the block, BK or in backward_filter LINE
+   WIDE       backward_filter: elements of a copy of dy, 8 or 4. Rows of pixels (with the whole width: groups of rows) begin at multiples of
+              WIDE in memory. 0: there is no such alignment, and pixels are loaded singly. They also are if dy is a view of a Concat that
+              begins elsewhere
 
-   forward, backward_data: columns of the tile are the rectangle's pixels, row after row; up to BN - TILE_H * TILE_W of them do not exist. Group x goes over rectangles of all
-   samples, y over tiles of rows, z over groups of channels. Step s multiplies the taps from s * STEP_TAPS on; meanwhile STAGES - 1 steps of filters are under way, and the patch
-   of the next block comes piece by piece: each work-item loads 8 channels of a pixel, neighbours those of neighbouring pixels, and puts them down as one chunk.
+   Arguments: operands, SIZES (conv_window.h), for backward_filter rectangles of a split, scalars.
 
-   A pixel's channels are a line of tile_async.h's layout `along`, so a tap is a shift of lines: eight neighbouring pixels are in different banks wherever they begin. Where the
-   eight columns of a product are of two rows (TILE_W is no multiple of 8), up to four of them meet others.
+   forward, backward_data: the columns of the tile are the rectangle's pixels, row by row; BN - TILE_H * TILE_W of them do not exist. Group
+   (x, y, z): rectangles of all samples, tiles of rows, groups of channels. Step s multiplies the taps from s * STEP_TAPS on. Meanwhile
+   STAGES - 1 steps of filters are in flight, and the patch of the next block is fetched piece by piece. A piece is 8 channels of a pixel;
+   a work-item loads it, neighbours load those of neighbouring pixels, and stores it as one chunk.
 
-   backward_filter: BN = TAPS * LINE. A group computes BM outputs x LINE channels x all taps, group x goes over channels, y over outputs, z over groups of channels and splits of
-   all rectangles. A step adds up a rectangle, BK pixels of which BK - TILE_H * TILE_W do not exist, in parts of 32; meanwhile the patch of the next rectangle and as many parts
-   of its dy are under way: STAGES is BK / 32 + 1. A warp has WM outputs and 8 channels: for each tap TM / 2 products of 16 x 8. Pixels that do not exist meet a line of zeros
-   behind the patches, for 0 * Inf would be NaN. */
+   A pixel's channels are a line of tile_async.h's layout `along`, so a tap is an offset in lines. Eight neighbouring pixels are in different
+   banks wherever they begin. If the eight columns of a product are of two rows (TILE_W is not a multiple of 8), up to four of them have
+   bank conflicts.
+
+   backward_filter: BN = TAPS * LINE. A group computes BM outputs x LINE channels x all taps. Group (x, y, z): channels, outputs, groups of
+   channels and splits of all rectangles. A step sums a rectangle, BK pixels of which BK - TILE_H * TILE_W do not exist, in parts of 32.
+   Meanwhile the patch of the next rectangle and all parts of its dy are in flight, so STAGES is BK / 32 + 1. A warp has WM outputs and 8
+   channels: for each tap TM / 2 products of 16 x 8. Pixels that do not exist read a line of zeros behind the patches, since 0 * Inf
+   would be NaN. */
 #include "common.h"
 #include "conv_window.h"
 #include "split_sum.h"
@@ -56,7 +66,8 @@
 #define PATCH_H (TILE_H + KERNEL_H - 1)
 #define PATCH_W (TILE_W + KERNEL_W - 1)
 #define PATCH (PATCH_H * PATCH_W) /* pixels */
-/* Pixels from one row of a patch to the next in local memory. Where it is a multiple of 8, lines that rows apart are shuffled alike (along_place). */
+/* The number of pixels from one row of a patch to the next in local memory. If it is a multiple of 8, along_place swizzles lines of
+   successive rows alike. */
 #if DIRECTION < 2
 #define PITCH PATCH_W
 #else
@@ -69,34 +80,35 @@
 #define LINE (BN / TAPS)
 #endif
 #define PATCH_CHUNKS (ALONG_CHUNKS(PATCH, LINE))
-#define PIECES ((PATCH_CHUNKS + NT - 1) / NT) /* chunks of a patch that a work-item brings */
+#define PIECES ((PATCH_CHUNKS + NT - 1) / NT) /* chunks of a patch that a work-item loads */
 
-/* Where in the patch the pixel of the rectangle stands, seen from its first tap, and where its tap, seen from there. */
+/* patch_pixel: the line in the patch of a pixel's first tap. patch_shift: the distance from there to another tap. */
 INLINE int patch_pixel(int pixel) { return pixel / TILE_W * PITCH + pixel % TILE_W; }
 INLINE int patch_shift(int tap) { return tap / KERNEL_W * PITCH + tap % KERNEL_W; }
 
-/* 8 elements as one chunk. */
+/* Return 8 elements as one chunk. */
 INLINE uint4 chunk_of_bfloat(const bfloat v[CHUNK]) {
   return (uint4)((uint)v[0] | (uint)v[1] << 16, (uint)v[2] | (uint)v[3] << 16, (uint)v[4] | (uint)v[5] << 16, (uint)v[6] | (uint)v[7] << 16);
 }
 INLINE uint4 chunk_of_float(const float v[CHUNK]) { return narrow8((float8)(v[0], v[1], v[2], v[3], v[4], v[5], v[6], v[7])); }
 
-/* An image of which a patch is fetched: its first channel, pixels of a plane, their rows and columns. */
+/* The image that a patch is fetched from: its first channel, the pixels of a plane, rows and columns. */
 typedef struct { global const SOURCE_T* from; int plane, h, w; } Image;
 
-/* 8 channels of a pixel on their way from memory, or of none. */
+/* 8 channels of a pixel, loaded but not stored yet; `exists` is a mask that clears them. */
 typedef struct { SOURCE_T v[CHUNK]; uint exists; } Piece;
 
-/* Of a patch's chunks a work-item's number `piece`, packed: row and column of its pixel (9 bits each), where it goes in local memory (11), which of the pixel's chunks it is (2), and
-   whether there is one: 10 to 11 instructions for 30 between the products. Both sides of a patch are less than 512. Work-items past the end do what the last one does, or in
-   backward_filter nothing: there the time of 8 loads counts more than a condition, elsewhere it is the reverse. */
+/* Return chunk number `piece` of this work-item, packed: row and column of its pixel (9 bits each), its place in local memory (11 bits),
+   its number among the pixel's chunks (2 bits), and whether it exists. Packing reduces about 30 instructions between the products to 10 or
+   11. Both sides of a patch are less than 512. Work-items past the end repeat the last one's work, except in backward_filter, where they do
+   nothing: there a condition costs less than the 8 loads, elsewhere it costs more. */
 #define SKIPS (DIRECTION == 2)
 INLINE uint place_piece(int piece) {
-  const uint own = piece * NT + (int)get_local_id(0), number = min(own, (uint)(PATCH_CHUNKS - 1)), pixel = number % PATCH, chunk = number / PATCH; /* unsigned divisions are shorter */
+  const uint own = piece * NT + (int)get_local_id(0), number = min(own, (uint)(PATCH_CHUNKS - 1)), pixel = number % PATCH, chunk = number / PATCH; /* unsigned divisions take fewer instructions */
   const uint y = pixel / PATCH_W, x = pixel % PATCH_W;
   return y | x << 9 | (uint)along_place(LINE, y * PITCH + x, chunk) << 18 | chunk << 29 | (uint)(!SKIPS || own < PATCH_CHUNKS) << 31;
 }
-/* Of the pieces number `piece`, chosen without an address; past the end the last one. */
+/* Select piece number `piece`, without an address; past the end the last one. */
 INLINE uint piece_of(const uint where[PIECES], int piece) {
   uint own = where[0];
 #pragma unroll
@@ -109,8 +121,8 @@ INLINE uint piece_of(const uint where[PIECES], int piece) {
 #define PIECE_CHANNEL(where) ((int)((where) >> 29 & 3) * CHUNK)
 #define PIECE_EXISTS(where) ((where) >> 31 != 0)
 
-/* The piece of the patch that begins at row y, column x: channels from `channel` on, `channels` of which exist; zeros elsewhere. Without a condition what is not in the image is loaded
-   from the first pixel and cleared later. */
+/* Load a piece of the patch that begins at row y, column x: channels from `channel` on, of which `channels` exist; the others are zero.
+   Where a branch costs more than the loads, pixels outside of the image are loaded from the first pixel and cleared later. */
 INLINE Piece fetch_piece(uint where, const Image image, int y, int x, int channel, int channels) {
   const int first = channel + PIECE_CHANNEL(where), at_y = y + PIECE_Y(where), at_x = x + PIECE_X(where);
   const int inside = (uint)at_y < (uint)image.h & (uint)at_x < (uint)image.w & PIECE_EXISTS(where);
@@ -131,7 +143,7 @@ INLINE void store_piece(local uint4* patch, const Piece given, uint where) {
   if (PIECE_EXISTS(where)) patch[PIECE_PLACE(where)] = JOINED(chunk_of_, SOURCE_T)(given.v) & given.exists;
 }
 
-/* The first patch: all loads are under way at once, for there are no sums yet that need the registers. */
+/* Load the first patch with all loads in flight at once, since no sums occupy the registers yet. */
 INLINE void whole_patch(local uint4* patch, const uint where[PIECES], const Image image, int y, int x, int channel, int channels) {
   Piece pieces[PIECES];
 #pragma unroll
@@ -140,7 +152,7 @@ INLINE void whole_patch(local uint4* patch, const uint where[PIECES], const Imag
   for (int piece = 0; piece < PIECES; ++piece) store_piece(patch, pieces[piece], where[piece]);
 }
 
-/* One chunk; `tap` runs fastest, for those of a filter are neighbours in memory. */
+/* One chunk per work-item. `tap` is the fastest index, because the taps of a filter are neighbours in memory. */
 kernel void pack(OPERAND_RESTRICT(const float, filter), OPERAND_RESTRICT(float, packed), int rows, int depth, int back, int count) {
   const int i = get_global_id(0);
   if (i >= count) return;
@@ -162,7 +174,7 @@ kernel void pack(OPERAND_RESTRICT(const float, filter), OPERAND_RESTRICT(float, 
 #define BLOCK_STEPS (TAPS / STEP_TAPS)
 #define STEP_PIECES ((PIECES + BLOCK_STEPS - 1) / BLOCK_STEPS)
 
-/* acc += a * patch for one tap, whose pixels lie `shift` further. */
+/* acc += a * patch for one tap, whose pixels are `shift` lines further. */
 #ifdef __NVPTX__
 /* `pixels`: of every 16 columns the one whose matrix row this lane addresses. */
 INLINE void tap_multiply(local const uint4* a, local const uint4* patch, int shift, const int pixels[TN / 4], float acc[TM][TN]) {
@@ -194,18 +206,18 @@ static __attribute__((noinline)) void tap_multiply(local const uint4* a, local c
 }
 #endif
 
-/* The filters of one step, `from`: of this group's first row. Rows past the end fetch the last one and are not stored. */
+/* Fetch the filters of one step; `from` points at this group's first row. Rows past the end fetch the last one and are not stored. */
 INLINE void fetch_filters(local uint4* to, global const bfloat* from, int rows, int last) {
   const int line = (int)get_local_id(0) / (BK / CHUNK), part = (int)get_local_id(0) % (BK / CHUNK);
   to += along_place(BK, line, part), from += part * CHUNK;
 #pragma unroll
   for (int i = 0; i < (STAGE_CHUNKS + NT - 1) / NT; ++i) {
-    const int line_of = line + i * (NT * CHUNK / BK); /* of all taps; it is a multiple of 8 further, so i * NT places */
+    const int line_of = line + i * (NT * CHUNK / BK); /* over all taps; the lines of a work-item are a multiple of 8 apart, so their places are i * NT apart */
     if (STAGE_CHUNKS % NT == 0 || line_of < STEP_TAPS * BM) copy_8(to + i * NT, from + (line_of / BM * rows + min(line_of % BM, last)) * BK, 1);
   }
 }
 
-/* target[th][tw] of this group's rectangle; the source, of sh rows and sw columns, begins `before_h`, `before_w` pixels before it. */
+/* Compute the rectangle of target[th][tw] of this group. Its patch begins `before_h`, `before_w` pixels before it in the source of sh x sw. */
 INLINE void gather(local uint4* as, local uint4* patches, global const SOURCE_T* source, ulong source_stride, global const float* packed, global const float* bias,
                    ulong bias_stride, global RESULT_T* target, ulong target_stride, int target_aligned, int groups, int rows, int depth, int sh, int sw, int th, int tw,
                    int before_h, int before_w, int has_bias, int accumulate, float slope, global const SIGNS_T* sign, ulong sign_stride, int sign_aligned,
@@ -233,7 +245,7 @@ INLINE void gather(local uint4* as, local uint4* patches, global const SOURCE_T*
   float acc[TM][TN];
   tile_clear(acc);
   Piece pieces[STEP_PIECES];
-  int left = steps - (STAGES - 1), stage = 0; /* steps that are not under way yet */
+  int left = steps - (STAGES - 1), stage = 0; /* steps that are not in flight yet */
   filters += (ulong)(STAGES - 1) * STEP_TAPS * rows * BK;
   for (int block = 0; block < blocks; ++block) {
     local const uint4* patch = patches + block % 2 * PATCH_CHUNKS;
@@ -261,11 +273,11 @@ INLINE void gather(local uint4* as, local uint4* patches, global const SOURCE_T*
     }
   }
 #ifdef CHANNEL_REDUCTION
-  barrier(CLK_LOCAL_MEM_FENCE); /* they take the filters' place */
+  barrier(CLK_LOCAL_MEM_FENCE); /* the reductions reuse the filters' local memory */
 #endif
   tile_deal(acc);
   store_positions(acc, f, target, target_stride, target_aligned, groups, group, row0, rows, 0, 1, th, tw, bias, bias_stride, has_bias, accumulate, slope, sign, sign_stride,
-                  sign_aligned, (local float*)as, statistics, 0);
+                  sign_aligned, (local float*)as, reduction, 0);
 }
 
 #if DIRECTION == 0
@@ -288,16 +300,17 @@ kernel GROUP_OF_NT void backward_data(OPERAND_RESTRICT(const SOURCE_T, dy), OPER
 #endif
 
 #else
-#define PART 32 /* pixels that a product of four matrices takes, and of a line of dy in local memory */
+#define PART 32 /* pixels that a product of four matrices takes; also the pixels of a line of dy in local memory */
 #define PARTS_OF_STEP (BK / PART)
 #define PART_PIECES ((PIECES + PARTS_OF_STEP - 1) / PARTS_OF_STEP)
 #define A_CHUNKS (ALONG_CHUNKS(BM, PART))
-/* Lines of zeros behind both patches, seen from one of them: one, and likewise PITCH, 2 PITCH, .. lines further, for each row of taps. */
+/* The line of zeros behind both patches, relative to a patch. There is one at this line and one each PITCH, 2 PITCH, ... lines further,
+   for each row of taps. */
 #define ZEROS(patch) ((2 - (patch)) * PATCH_LINES)
 #define B_CHUNKS (ALONG_CHUNKS(ZEROS(0) + (KERNEL_H - 1) * PITCH + 1, LINE))
-#define OUTPUT_TILES (TM / 2) /* products that a warp's outputs make */
+#define OUTPUT_TILES (TM / 2) /* 16-row products per warp */
 
-/* A rectangle of pixels, from row y, column x on; and the one after it. */
+/* The sample and the first row and column of a rectangle. */
 typedef struct { int sample, y, x; } Corner;
 
 INLINE Corner corner_of(int rectangle, int oh, int ow) {
@@ -314,7 +327,7 @@ INLINE Corner corner_after(Corner c, int oh, int ow) {
 
 INLINE int pixel_exists(int pixel, const Corner c, int oh, int ow) { return pixel < PIXELS && c.y + pixel / TILE_W < oh && c.x + pixel % TILE_W < ow; }
 
-/* WIDE neighbours in memory, as part of a chunk. */
+/* Copy WIDE neighbours in memory to a part of a chunk. */
 INLINE void copy_bfloat(local uint* to, global const bfloat* from, int exist) {
 #if WIDE == 4
   copy_4((local uint2*)to, from, exist);
@@ -329,7 +342,8 @@ INLINE void copy_float(local uint* to, global const float* from, int exist) {
 INLINE bfloat rounded_bfloat(bfloat v) { return v; }
 INLINE bfloat rounded_float(float v) { return narrow(v); }
 
-/* dy of a rectangle's PART pixels from `first` on, `dy` being that of its sample and the group's first output. Outputs past the end fetch the last one and are not stored. */
+/* Fetch dy of PART pixels of a rectangle from `first` on. `dy` points at the group's first output in the sample. Outputs past the end fetch
+   the last one and are not stored. */
 INLINE void fetch_given(local uint4* to, global const GIVEN_T* dy, int first, const Corner c, int oh, int ow, int last, int aligned) {
 #if WIDE
   if (aligned) {
@@ -338,7 +352,7 @@ INLINE void fetch_given(local uint4* to, global const GIVEN_T* dy, int first, co
       const int number = i * NT + (int)get_local_id(0), line = number / (PART / CHUNK), chunk = number % (PART / CHUNK);
       if (A_CHUNKS % NT != 0 && number >= A_CHUNKS) continue;
       global const GIVEN_T* from = dy + min(line, last) * (oh * ow);
-      /* What goes on in the next row is there if it begins in the plane. */
+      /* A copy that continues in the next row exists completely if it begins inside the plane. */
 #pragma unroll
       for (int e = 0; e < CHUNK; e += WIDE) {
         const int pixel = first + chunk * CHUNK + e;
@@ -348,7 +362,7 @@ INLINE void fetch_given(local uint4* to, global const GIVEN_T* dy, int first, co
     return;
   }
 #endif
-  /* Neighbours load neighbours. A loop that stays one: what it would keep ready takes registers from the products. */
+  /* Neighbouring work-items load neighbouring pixels. The loop stays rolled: unrolling would take registers from the products. */
 #pragma unroll 1
   for (int i = get_local_id(0); i < BM * PART; i += NT) {
     const int line = i / PART, pixel = first + i % PART;
@@ -357,8 +371,8 @@ INLINE void fetch_given(local uint4* to, global const GIVEN_T* dy, int first, co
   }
 }
 
-/* acc[i][tap] += the products of PART pixels from `first` on, for outputs from 16 * i on and the warp's 8 channels: of row g and columns 2 q, 2 q + 1, then row g + 8. `zeros`:
-   their first line. */
+/* acc[i][tap] += the products of PART pixels from `first` on, for outputs from 16 * i on and the warp's 8 channels. The four sums are row g,
+   columns 2 q and 2 q + 1, then row g + 8. `zeros`: the first line of zeros. */
 #ifdef __NVPTX__
 INLINE void part_multiply(local const uint4* a, local const uint4* patch, int zeros, int first, const Corner c, int oh, int ow, float acc[OUTPUT_TILES][TAPS][4]) {
   const int item = get_local_id(0), lane = item % 32, row = item / 32 / (BN / WN) * WM, chunk = item / 32 % (BN / WN);
@@ -407,7 +421,7 @@ kernel GROUP_OF_NT void backward_filter(OPERAND_RESTRICT(const SOURCE_T, x), OPE
   const int row0 = get_group_id(1) * BM, channel0 = get_group_id(0) * LINE;
   const int all = batch * ((oh + TILE_H - 1) / TILE_H) * ((ow + TILE_W - 1) / TILE_W);
   const int begin = split * split_rectangles, end = min(all, begin + split_rectangles);
-  const int aligned = ((dy_offset | dy_stride) & (WIDE - 1)) == 0; /* planes are */
+  const int aligned = ((dy_offset | dy_stride) & (WIDE - 1)) == 0; /* whether samples are aligned; planes always are */
   x += x_offset + (ulong)group * channels * (h * w);
   dy += dy_offset + ((ulong)group * outputs + row0) * (oh * ow);
   for (int i = item; i < KERNEL_H * (LINE / CHUNK); i += NT)

@@ -1,14 +1,14 @@
-/* Convolution with a 1 x 1 window over every pixel for CPU runtimes: matrix products whose operands are taken from the images as they lie there, in long
-   runs, for many short ones would wait for memory. Columns q = (sample, pixel) are numbered through the whole batch, so that small images fill the vectors
-   too.
+/* Convolution with a 1 x 1 window and stride 1 for CPU runtimes: matrix products that read the images in long runs, in their own layout. Many
+   short runs would wait for memory. Columns q = (sample, pixel) are numbered through the whole batch, so that small images also fill the
+   vectors.
 
      forward           y[o][q]  = sum over c of w[o][c] x[c][q]     backward_data is the same with the filters transposed
      backward_filter   w[o][c]  = sum over q of y[o][q] x[c][q]
 
    V, NV, MR, KC    the register tile, see tile_cpu.h; product_parts_cpu.cl packs the filters
-   WIDE             panels of NR columns that a work-item of forward takes of x from KC channels at a time, or more from fewer: together they stay in the
-                    second-level cache
-   ROWS, LINE       channels and pixels that backward_filter turns at a time
+   WIDE             panels of NR columns that a work-item of forward copies from KC channels of x at a time (or more panels from fewer
+                    channels): together they stay in the second-level cache
+   ROWS, LINE       channels and pixels that backward_filter transposes at a time
 
    IMAGES: batch; channels, outputs of one group; P pixels. Work-items: see each kernel. Third dimension: the group. */
 #include "common.h"
@@ -26,24 +26,25 @@
 
 #define IMAGES int batch, int channels, int outputs, int P
 
-#define LINE_FLOATS 16 /* of a line of the caches */
+#define LINE_FLOATS 16 /* floats of a cache line */
 
-/* to[k * row + j] = from[k * P + j] for k < depth, j < count, writing up to V - 1 floats more in each row. `readable` floats may be read. */
+/* to[k * row + j] = from[k * P + j] for k < depth, j < count. Writes up to V - 1 more floats in each row. `readable` floats may be read. */
 INLINE void take(global const float* from, ulong readable, float* to, int row, int depth, int count, int P) {
-  const int beyond = readable < (ulong)(depth - 1) * P + (count + V - 1) / V * V ? V / P + 1 : 0;    /* rows whose last vector would be read there */
+  const int beyond = readable < (ulong)(depth - 1) * P + (count + V - 1) / V * V ? V / P + 1 : 0;    /* rows whose last vector would read beyond that */
   int k = 0;
   for (; k < depth - beyond; k++, from += P, to += row)
     ROLLED for (int j = 0; j < count; j += V) PRIVATE(to + j) = GLOBAL(from + j);
   for (; k < depth; k++, from += P, to += row) fetch(from, to, count);
 }
 
-/* y = w x (+ bias) (+ y), the product times a factor per output with has_bias 2 (epilogue.h). `wide` columns of `deep` channels at a time, of which `near`
-   are multiplied by all outputs before the others; meanwhile, the next ones are asked for. Work-item: `share` times `wide` columns x `block` outputs. */
+/* y = w x (+ bias) (+ y); with has_bias 2 the product is multiplied by a factor per output (epilogue.h). `wide` columns of `deep` channels are
+   copied at a time. `near` of these columns are multiplied by all outputs before the next ones. Meanwhile the next block is prefetched.
+   Work-item: `share` times `wide` columns x `block` outputs. */
 SINGLE void forward(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(const float, packed), OPERAND_RESTRICT(const float, bias),
                     OPERAND_RESTRICT(float, y), IMAGES, int deep, int wide, int near, int share, int block, int has_bias, int accumulate, ACTIVATION) {
   LOCATE(x); LOCATE(packed); LOCATE(bias); LOCATE(y);
   const int g = get_global_id(2), first = get_global_id(1) * block, last = min(outputs, first + block);
-  const int row = wide + V; /* with room to write the last vector whole */
+  const int row = wide + V; /* with room for a whole last vector */
   const int begin = get_global_id(0) * share * wide, all = min(batch * P, begin + share * wide);
   const ulong group = (ulong)g * channels * P, readable = (batch - 1) * x_stride + (get_global_size(2) - g) * channels * P;
   float buf[KC * (WIDE * NR + V)] __attribute__((aligned(64)));
@@ -67,7 +68,7 @@ SINGLE void forward(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(const flo
     global const float* next = x + (next_q / P) * x_stride + (ulong)next_k * P + next_q % P;
     const int lines = next_q < all ? (min(min(wide, all - next_q), P - next_q % P) + LINE_FLOATS - 1) / LINE_FLOATS : 0; /* of one row, in one image */
     const int tiles = (columns + NR - 1) / NR * ((last - first + MR - 1) / MR), halvings = tiles >= 4 * lines ? 2 : tiles >= 2 * lines ? 1 : 0;
-    int turn = 0; /* each asks for one line of the rows, or for one of a half or a quarter of them: memory is slower than a tile */
+    int turn = 0; /* each turn prefetches one cache line of all rows, or of a half or a quarter of them, because memory is slower than a tile */
     for (int near0 = 0; near0 < columns; near0 += near)
       for (int o = first; o < last; o += MR) {
         global const float* a = packed + (ulong)o * channels + (ulong)k0 * MR;
@@ -91,15 +92,15 @@ SINGLE void forward(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(const flo
   STREAM_FENCE;
 }
 
-/* dw = dy x^T. Work-item: `cb` channels x a slice of `share` samples; each slice has a dw of its own, unless there is one only. The channels' rows are
-   turned for LINE pixels at a time, and multiplied by all outputs. */
+/* dw = dy x^T. Work-item: `cb` channels x a slice of `share` samples; each slice has its own dw, unless there is only one. The channels' rows
+   are transposed for LINE pixels at a time and multiplied by all outputs. */
 SINGLE void backward_filter(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(const float, dy), OPERAND_RESTRICT(float, dw), IMAGES, int cb, int share,
                             int accumulate) {
   LOCATE(x); LOCATE(dy); LOCATE(dw);
   const int g = get_global_id(2), c0 = get_global_id(0) * cb, rows = min(channels - c0, cb);
   const int n0 = get_global_id(1) * share, n1 = min(batch, n0 + share);
   const ulong group = ((ulong)g * channels + c0) * P, readable = (batch - 1) * x_stride + ((get_global_size(2) - g) * channels - c0) * P;
-  float turned[(ROWS + NR) * (LINE + V)] __attribute__((aligned(64)));    /* [panel of NR rows][pixel, and room for V more][row] */
+  float turned[(ROWS + NR) * (LINE + V)] __attribute__((aligned(64)));    /* [panel of NR rows][pixel, with room for V more][row] */
   float left[MR * LINE] __attribute__((aligned(64)));     /* [output][pixel] */
   float tile[MR * NR] __attribute__((aligned(64)));
   x += group;

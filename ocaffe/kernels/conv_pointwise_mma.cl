@@ -1,26 +1,28 @@
-/* Convolution with windows of one pixel that move over every pixel, in bfloat16 on NVIDIA's tensor cores: of each sample plain matrix products, whose operands are copied to
-   local memory as they stand (tile_async.h), because such layers are as fast as memory at best.
+/* Convolution with windows of one pixel and stride 1, in bfloat16 on NVIDIA's tensor cores. Each sample is a matrix product. Operands are
+   copied to local memory unchanged (tile_async.h), because memory bandwidth limits such layers.
 
    pack             packed[output][channel] = the filters in bfloat16
-   forward          y[output][position]   = sum over channels of packed * x       the left operand lies along its lines, the right one across
-   backward_data    dx[channel][position] = sum over outputs of packed' * dy      both lie across
-   backward_filter  dw[output][channel]   = sum over (sample, position) of dy * x both lie along
-   split_sum        the second pass of a product whose depth was split
+   forward          y[output][position]   = sum over channels of packed * x        left operand: layout `along`; right one: `across`
+   backward_data    dx[channel][position] = sum over outputs of packed' * dy       both `across`
+   backward_filter  dw[output][channel]   = sum over (sample, position) of dy * x  both `along`
+   split_sum        the second pass of a product whose depth was split (split_sum.h)
 
    Defines: the tile, STAGES, A_ACROSS, B_ACROSS (tile_async.h); the window (conv_window.h), for the epilogue.
-   DIRECTION  which of them the program holds, beside pack and split_sum: 0 forward, 1 backward_data, 2 backward_filter
-   WIDE       elements of a copy, 8 or 4: planes have a multiple of as many positions. Where samples do not begin at multiples (a view of a Concat) they are loaded one by one
-   SOURCE_T, GIVEN_T  may be float as well: then operands are rounded on their way, and nothing is under way
+   DIRECTION  the kernel that the program has besides pack and split_sum: 0 forward, 1 backward_data, 2 backward_filter
+   WIDE       elements of a copy, 8 or 4; planes have a multiple of WIDE positions. If samples do not begin at multiples of WIDE (a view of a
+              Concat), elements are loaded singly
+   SOURCE_T, GIVEN_T  may also be float; then operands are rounded on their way, without asynchronous copies
 
-   Groups as in conv_gpu.cl: x goes over tiles of columns, y of rows, z over groups of channels and parts of the depth. Channels and, backward, outputs of a group are
-   multiples of 8. In a step work-item i copies chunks i, i + NT, .. of either operand; chunks that a line has there are neighbours. */
+   Arguments: operands, SIZES (conv_window.h), channels of a part and number of parts (backward_filter: positions of a part), scalars.
+   Group (x, y, z): tiles of columns, tiles of rows, groups of channels and parts of the depth. Channels of a group, and in backward outputs
+   of a group, are multiples of 8. In a step work-item i copies chunks i, i + NT, ... of each operand; the chunks of a line are neighbours. */
 #include "common.h"
 #include "conv_window.h"
 #include "epilogue.h"
 #include "channel_reduction.h"
 #include "split_sum.h"
 #include "tile_async.h"
-#define PLANES_OF_FOURS 1 /* of WIDE */
+#define PLANES_OF_FOURS 1 /* multiples of WIDE */
 #include "conv_store.h"
 
 #ifndef DIRECTION
@@ -31,12 +33,12 @@
 #endif
 
 #define PIECES (CHUNK / WIDE)
-#define A_CHUNKS (BM * BK / CHUNK) /* of one step */
+#define A_CHUNKS (BM * BK / CHUNK) /* in one step */
 #define B_CHUNKS (BN * BK / CHUNK)
 #define A_SHARE (A_CHUNKS / NT)
 #define B_SHARE (B_CHUNKS / NT)
 
-/* A chunk from the places of its pieces. */
+/* Copy a chunk to local memory from the places of its pieces. */
 #define STAGE(T) JOINED(stage_, T)
 INLINE void stage_bfloat(local uint4* to, global const bfloat* const from[PIECES], const int exist[PIECES], int aligned) {
   if (aligned) {
@@ -68,7 +70,8 @@ INLINE void stage_float(local uint4* to, global const float* const from[PIECES],
   *to = narrow8((float8)(v[0], v[1]));
 }
 
-/* Steps 0 .. STAGES - 2 are fetched first, then step t + STAGES - 1 while step t is multiplied. fetch(step, stage of local memory). */
+/* The software pipeline: first steps 0 .. STAGES - 2 are fetched, then step t + STAGES - 1 while step t is multiplied.
+   fetch(step, stage of local memory). */
 #define PIPELINE(steps, fetch)                                                                   \
   int stage = 0, next = STAGES - 1;                                                              \
   _Pragma("unroll") for (int t = 0; t < STAGES - 1; ++t) {                                       \
@@ -94,7 +97,7 @@ kernel void pack(OPERAND_RESTRICT(const float, filter), OPERAND_RESTRICT(float, 
 }
 
 #if DIRECTION < 2
-/* x: positions of all samples are the columns, `depth` of its planes are added up for `rows` of y's. */
+/* The columns are positions of all samples of x. `depth` planes of x are summed for each of the `rows` planes of y. */
 INLINE void gather(local uint4* as, local uint4* bs, global const SOURCE_T* x, ulong x_stride, int aligned, global const bfloat* packed,
                    global const float* bias, ulong bias_stride, global RESULT_T* y, ulong y_stride, int y_aligned, int batch, int groups, int rows, int depth, int d,
                    int h, int w, int split_depth, int splits, int has_bias, int accumulate, float slope, global const SIGNS_T* sign,
@@ -132,7 +135,7 @@ INLINE void gather(local uint4* as, local uint4* bs, global const SOURCE_T* x, u
   const int steps = (end - begin + BK - 1) / BK;
 #define FETCH_STEP(t, stage)                                                                                                                           \
   do {                                                                                                                                                 \
-    const int left = end - begin - (t) * BK; /* of the depth */                                                                                        \
+    const int left = end - begin - (t) * BK; /* remaining depth */                                                                                        \
     _Pragma("unroll") for (int i = 0; i < A_SHARE; ++i) {                                                                                              \
       local uint4* to = as + (stage) * A_CHUNKS + a_to + i * NT;                                                                                       \
       copy_8(to, packed + A_AT(t, i), A_DEPTH(i) < left);                                                                                              \
@@ -157,7 +160,7 @@ INLINE void gather(local uint4* as, local uint4* bs, global const SOURCE_T* x, u
   const ulong sample_stride = splits > 1 ? (ulong)groups * rows * plane : y_stride;
   y += splits > 1 ? split * y_stride : 0;
   store_positions(acc, f, y, sample_stride, y_aligned, groups, group, row0, rows, column0, d, h, w, bias, bias_stride, has_bias, accumulate, slope, sign, sign_stride,
-                  sign_aligned, (local float*)as, statistics, 0);
+                  sign_aligned, (local float*)as, reduction, 0);
 }
 
 #if DIRECTION == 0
@@ -204,7 +207,7 @@ kernel GROUP_OF_NT void backward_filter(OPERAND_RESTRICT(const SOURCE_T, x), OPE
   for (int i = 0; i < A_SHARE; ++i) a_line[i] = min(row0 + line + i * (NT * CHUNK / BK), outputs - 1) * plane;
 #pragma unroll
   for (int i = 0; i < B_SHARE; ++i) b_line[i] = min(column0 + line + i * (NT * CHUNK / BK), channels - 1) * plane;
-  int position[PIECES], sample[PIECES], at[PIECES]; /* of the step that is fetched next: in the batch; and as a sample and a place in the plane */
+  int position[PIECES], sample[PIECES], at[PIECES]; /* of the next step to fetch: the position in the batch, and the same as a sample and a position in the plane */
 #pragma unroll
   for (int p = 0; p < PIECES; ++p)
     position[p] = begin + item % (BK / CHUNK) * CHUNK + p * WIDE, sample[p] = position[p] / plane, at[p] = position[p] % plane;

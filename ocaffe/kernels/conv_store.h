@@ -1,8 +1,10 @@
-/* Writing a tile of a convolution whose columns are positions of all samples: conv_gpu.cl, conv_mma.cl, conv_pointwise_mma.cl; with TILE_W, those of a rectangle of TILE_H x TILE_W positions of one
-   sample, row after row, TILE_W being a multiple of four or the whole width: conv_patch_mma.cl.
+/* Store a tile of a convolution's result: epilogue, fused ReLU backward and channel reductions.
+   The rows of the tile are channels. Its columns are positions of all samples (conv_gpu.cl, conv_mma.cl, conv_pointwise_mma.cl),
+   or with TILE_W those of a rectangle of TILE_H x TILE_W positions of one sample, row by row (conv_patch_mma.cl).
 
-   PLANES_OF_FOURS  a plane has a multiple of four positions, all of which are written; of a rectangle: its width and that of the plane are multiples of four. Four columns then
-                    always are neighbours, which takes fewer registers */
+   TILE_H, TILE_W   size of the rectangle in positions; TILE_W is a multiple of four or the whole width
+   PLANES_OF_FOURS  1: a plane has a multiple of four positions, and all of them are written; for a rectangle: its width and the plane's
+                    width are multiples of four. Four columns are then always neighbours, which takes fewer registers */
 #ifndef OCAFFE_CONV_STORE_H
 #define OCAFFE_CONV_STORE_H
 
@@ -16,15 +18,15 @@
 #define PLANES_OF_FOURS 0
 #endif
 
-/* Which positions the columns are: four_columns knows more. How many of the tile's exist: EXISTING_COUNT. */
+/* COLUMNS_T describes the positions of the columns (see four_columns). EXISTING_COUNT: the number of existing columns of the tile. */
 #ifdef TILE_W
-typedef struct { int sample, y, x, h, w, positions; } Rectangle; /* from row y, column x of h x w on */
+typedef struct { int sample, y, x, h, w, positions; } Rectangle; /* begins at row y, column x of a plane of h x w */
 #define COLUMNS_T Rectangle
 #define EXISTING_COUNT(f, column0) (min(TILE_H, (f).h - (f).y) * min(TILE_W, (f).w - (f).x))
-/* Whether fours of columns begin at multiples of four in a plane. */
+/* Whether each group of four columns begins at a multiple of four in a plane. */
 #define BY_FOUR(f) (PLANES_OF_FOURS || (TILE_W % 4 != 0 && ((TILE_H * TILE_W | (f).positions | (f).y * (f).w) & 3) == 0))
 
-/* The rectangles of a sample go row after row. */
+/* Return rectangle number `index`. The rectangles of a sample are numbered row by row. */
 INLINE Rectangle rectangle_of(int index, int h, int w) {
   const int across = (w + TILE_W - 1) / TILE_W, each = (h + TILE_H - 1) / TILE_H * across, own = index % each;
   return (Rectangle){index / each, own / across * TILE_H, own % across * TILE_W, h, w, h * w};
@@ -39,10 +41,11 @@ INLINE Rectangle rectangle_of(int index, int h, int w) {
 #define ROW_ITEMS (BN / TN) /* work-items that share a row of the tile */
 #define ROW_ITEM(item) ((item) / 32 % (BN / WN) * LANE_COLUMNS + (item) % 32 % LANE_COLUMNS)
 #define REDUCTION_SIZE (BM * ROW_ITEMS) /* floats of local memory */
-/* Where a row's number `i` stands, a power of two of them: shuffled, so that work-items that read their rows together use different banks. */
+/* The place of value `i` of a row; ROW_ITEMS is a power of two. Places are XOR-swizzled, so that work-items that each read a row use
+   different banks. */
 #define ROW_PLACE(row, i) ((row) * ROW_ITEMS + ((i) ^ (row) % ROW_ITEMS))
 
-/* What each work-item has of the rows, to `shared`. */
+/* Write each work-item's partial row sums to `shared`. */
 INLINE void share_rows(local float* shared, const float sum[TM]) {
   const int item = get_local_id(0), row = tile_row(item);
 #pragma unroll
@@ -50,7 +53,7 @@ INLINE void share_rows(local float* shared, const float sum[TM]) {
   barrier(CLK_LOCAL_MEM_FENCE);
 }
 
-/* The sum of a row over its work-items, in order. */
+/* Return the sum of a row over its work-items, in order. */
 INLINE float row_total(local const float* shared, int row) {
   float sum = 0.0f;
 #pragma unroll
@@ -58,7 +61,7 @@ INLINE float row_total(local const float* shared, int row) {
   return sum;
 }
 
-/* The totals of the rows that exist, of what each work-item has of them, to to[row * parts]; `shared` is free again then. */
+/* Write the total of each existing row to to[row * parts], from the partial sums of its work-items. `shared` may be reused afterwards. */
 INLINE void row_totals(local float* shared, const float sum[TM], int rows, global float* to, int parts) {
   share_rows(shared, sum);
   for (int row = get_local_id(0); row < BM; row += NT)
@@ -69,16 +72,17 @@ INLINE void row_totals(local float* shared, const float sum[TM], int rows, globa
 #define REDUCTION_SIZE 0
 #endif
 
-#define AT_ONCE 4 /* rows of a work-item that are looked at before the first is written (fused_relu.h) */
+#define AT_ONCE 4 /* rows of a work-item that are read before the first is written (fused_relu.h) */
 
-/* Four neighbouring columns: the sample of each and its place in a plane; `exist` of them do, and those past the end stand where the last one does. */
+/* Four neighbouring columns: the sample of each and its position in a plane. `exist` of them exist; columns past the end get the place
+   of the last one that exists. */
 typedef struct { int exist, sample[4], at[4]; } Four;
 
 #ifdef TILE_W
 INLINE Four four_columns(const Rectangle f, int column, int dense, int th, int tw) {
   Four four;
   const int y = f.y + column / TILE_W, x = f.x + column % TILE_W, at = y * f.w + x;
-  /* Of the whole width all positions are neighbours. */
+  /* If the rectangle has the whole width, all its positions are neighbours. */
   four.exist = TILE_W % 4 == 0 ? f.w - x : min(f.positions - at, TILE_H * TILE_W - column);
   if (y >= f.h || column >= TILE_H * TILE_W) four.exist = 0;
 #pragma unroll
@@ -113,14 +117,14 @@ INLINE Four four_columns(const Phase f, int column, int dense, int th, int tw) {
 }
 #endif
 
-/* The sum of those of four neighbouring columns that exist. */
+/* Return the sum of the existing columns of four. */
 INLINE float existing_sum(int exist, float4 v) {
   if (PLANES_OF_FOURS) return exist > 0 ? (v.x + v.y) + (v.z + v.w) : 0.0f;
   return exist > 0 ? (v.x + (exist > 1 ? v.y : 0.0f)) + ((exist > 2 ? v.z : 0.0f) + (exist > 3 ? v.w : 0.0f)) : 0.0f;
 }
 
 #if CHANNEL_REDUCTION == 1
-/* The statistics of the tile, of which `rows` exist; `to` is those of its first row. */
+/* Write the statistics of the tile. `rows` of its rows exist; `to` points at the statistics of the first. */
 INLINE void tile_moments(local float* shared, float acc[TM][TN], const COLUMNS_T f, int rows, int column0, global float* to, int parts, ulong apart) {
   const int item = get_local_id(0), row = tile_row(item), column = column0 + tile_column(item);
   const float count = EXISTING_COUNT(f, column0);
@@ -155,8 +159,9 @@ INLINE void tile_moments(local float* shared, float acc[TM][TN], const COLUMNS_T
 #endif
 
 #if CHANNEL_REDUCTION == 2
-/* The sums for BatchNorm's backward pass of a tile that is written, every position of a plane: apart from the stores, which need the registers till then. `channel`
-   is that of the tile's first row, `rows` of them exist; `to` is where its sums go. */
+/* Write the sums for BatchNorm's backward pass of a tile that has been stored; the tile holds every position of the planes it covers.
+   This is a pass after the stores, because the stores need the registers. `channel` is the tile's first row, `rows` of its rows exist,
+   and its sums go to `to`. */
 INLINE void tile_gradient_sums(local float* shared, float acc[TM][TN], const COLUMNS_T f, int channel, int rows, int column0, const ChannelReduction reduction,
                                global float* to, int parts) {
   const int item = get_local_id(0), row = tile_row(item), column = column0 + tile_column(item);
@@ -177,7 +182,7 @@ INLINE void tile_gradient_sums(local float* shared, float acc[TM][TN], const COL
       float4 values[AT_ONCE];
 #pragma unroll
       for (int i = 0; i < AT_ONCE; ++i) {
-        global const NORMAL_T* from = x + (ulong)(min(row + ROW(i0 + i), rows - 1) * f.positions); /* within a sample: fits an int */
+        global const NORMAL_T* from = x + (ulong)(min(row + ROW(i0 + i), rows - 1) * f.positions); /* an offset within a sample fits an int */
         values[i] = by_four ? GET4(NORMAL_T, from + place[0])
                             : (float4)(GET(NORMAL_T, from + place[0]), GET(NORMAL_T, from + place[1]), GET(NORMAL_T, from + place[2]), GET(NORMAL_T, from + place[3]));
       }
@@ -187,7 +192,7 @@ INLINE void tile_gradient_sums(local float* shared, float acc[TM][TN], const COL
         const int own = min(row + ROW(i0 + i), rows - 1);
 #pragma unroll
         for (int e = 0; e < 4; ++e) {
-          const float2 more = gradient_sums(statistics, channel + own, value[e], acc[i0 + i][j + e]);
+          const float2 more = gradient_sums(reduction, channel + own, value[e], acc[i0 + i][j + e]);
           if (e < four.exist) sum_g[i0 + i] += more.x, sum_gh[i0 + i] += more.y;
         }
       }
@@ -199,8 +204,12 @@ INLINE void tile_gradient_sums(local float* shared, float acc[TM][TN], const COL
 }
 #endif
 
-/* row0, rows: the tile's first row and the rows of the group of channels `group`; target: where a sample begins; sign: the gate's (fused_relu.h). With CHANNEL_REDUCTION (channel_reduction.h;
-   where every position is written here) `shared` is REDUCTION_SIZE floats that nobody uses now. */
+/* Store the tile.
+   row0, rows  the tile's first row, and the number of rows of the group of channels `group`
+   target      the beginning of sample 0
+   sign        the mask of the fused ReLU backward (fused_relu.h)
+   shared      with CHANNEL_REDUCTION (channel_reduction.h): REDUCTION_SIZE floats of local memory that are free now. All positions must be
+               written by this launch */
 INLINE void store_positions(float acc[TM][TN], const COLUMNS_T f, global RESULT_T* target, ulong sample_stride, int target_aligned, int groups, int group, int row0, int rows,
                             int column0, int td, int th, int tw, global const float* bias, ulong bias_stride, int has_bias, int accumulate,
                             float slope, global const SIGNS_T* sign, ulong sign_stride, int sign_aligned, local float* shared,
@@ -214,7 +223,7 @@ INLINE void store_positions(float acc[TM][TN], const COLUMNS_T f, global RESULT_
 #pragma unroll
   for (int i = 0; i < TM; ++i) sum[i] = 0.0f;
 #endif
-  /* Four neighbouring columns are four neighbouring places of one plane. */
+  /* by_four: four neighbouring columns are four neighbouring positions of one plane, at an aligned place. */
   const int dense = !(backward && STRIDED), aligned = target_aligned && (sample_stride & 3) == 0 && sign_aligned;
   const int by_four = dense && aligned && BY_FOUR(f);
 #pragma unroll
@@ -231,7 +240,7 @@ INLINE void store_positions(float acc[TM][TN], const COLUMNS_T f, global RESULT_
     }
 #pragma unroll
     for (int i0 = 0; i0 < TM; i0 += AT_ONCE) {
-      /* Rows past the end look where the work-item's first one does, and nowhere if that is one of them. */
+      /* Rows past the end read at the work-item's first row. Work-items whose first row does not exist were skipped above. */
       Before before[AT_ONCE];
 #pragma unroll
       for (int i = 0; i < AT_ONCE; ++i) {
@@ -274,7 +283,7 @@ INLINE void store_positions(float acc[TM][TN], const COLUMNS_T f, global RESULT_
 #elif CHANNEL_REDUCTION == 3
   row_totals(shared, sum, rows - row0, to, parts_of_row);
 #else
-  tile_gradient_sums(shared, acc, f, channel, rows - row0, column0, statistics, to, parts_of_row);
+  tile_gradient_sums(shared, acc, f, channel, rows - row0, column0, reduction, to, parts_of_row);
 #endif
 #endif
 }

@@ -1,10 +1,11 @@
-/* Convolution over any number of axes: the unrolled image, whose product with the filters is a convolution of 1 x 1, and the way back.
+/* Convolution over any number of axes: im2col, whose product with the filters is a 1 x 1 convolution, and its adjoint.
 
-   unroll   columns[(channel, tap)][position] = the pixel that the tap sees there, 0 outside of the image
-   fold     x[channel][pixel] = sum over the taps of columns at the positions that see the pixel (+ bias per channel)
+   unroll   columns[(channel, tap)][position] = the pixel that the tap reads there, 0 outside of the image
+   fold     x[channel][pixel] = sum over the taps of columns at the positions that read the pixel (+ bias per channel)
 
-   Define: AXES. Operand `axes`, AXES numbers each: image, result, window, stride, padding, dilation; the last axis is dense.
-   One work-item for `each` neighbouring elements of what is written: (elements, rows or channels, samples). */
+   Define: AXES, the number of axes. Operand `axes` has AXES numbers each: image, result, window, stride, padding, dilation; the last axis is
+   dense.
+   One work-item for `each` neighbouring elements of the result: (elements, rows or channels, samples). */
 #include "common.h"
 
 #ifndef AXES

@@ -1,9 +1,11 @@
-/* The window of a convolution and the positions of a phase: conv_gpu.cl, conv_mma.cl.
+/* The window of a convolution and the phases of backward_data: conv_gpu.cl, conv_mma.cl.
 
-   Defines, per axis D, H, W: KERNEL_, STRIDE_, PAD_, DILATION_ and PHASE_STEP_ = stride / gcd(stride, dilation), the distance between taps of one phase.
+   Defines, per axis D, H, W: KERNEL_ (taps), STRIDE_, PAD_, DILATION_ (pixels), and PHASE_STEP_ = stride / gcd(stride, dilation), the
+   distance in taps between taps of one phase.
 
-   A phase is the set of positions in backward_data that a stride sends to the same taps: with stride 2 there are four in a plane, each a dense convolution
-   with a quarter of the taps. Neighbouring groups in x take the phases of the same columns, so that their scattered results meet in the cache. Forward there is one. */
+   A phase is a set of positions in backward_data that receive gradients from the same taps. A stride of 2 makes four phases in a plane, each
+   a dense convolution with a quarter of the taps. Neighbouring work-groups in x compute the phases of the same columns, so that their
+   scattered results share cache lines. Forward has one phase. */
 #ifndef OCAFFE_CONV_WINDOW_H
 #define OCAFFE_CONV_WINDOW_H
 
@@ -29,17 +31,18 @@
 #define PADDED (PAD_D + PAD_H + PAD_W > 0)
 #define PHASES (STRIDE_D * STRIDE_H * STRIDE_W)
 
-/* Sizes, the same for all: channels and outputs are those of one group; d, h, w the image, od, oh, ow the result of the convolution. */
+/* Sizes, the same for all kernels: channels and outputs of one group; d, h, w of the image, od, oh, ow of the convolution's result. */
 #define SIZES int batch, int groups, int channels, int outputs, int d, int h, int w, int od, int oh, int ow
 
-/* The first tap of the phase of position `p`, or past the window if it has none. */
+/* Return the first tap of the phase of position `p`, or the window's size if the phase has none. */
 static inline int first_tap(int p, int kernel_size, int stride, int dilation, int step) {
   int tap = 0;
   while (tap < step && (p - tap * dilation) % stride != 0) ++tap;
   return tap < step ? tap : kernel_size;
 }
 
-/* The positions of a phase: from_, from_ + stride_, ..., count_ of them along each axis; `columns` in the whole batch; the first tap that meets them. */
+/* The positions of a phase: from_, from_ + stride_, ..., count_ of them along each axis. positions: per plane; columns: in the whole
+   batch; tap_: the first tap of the phase. */
 typedef struct {
   int stride_d, stride_h, stride_w, from_d, from_h, from_w, count_d, count_h, count_w, positions, columns, tap_d, tap_h, tap_w;
 } Phase;
@@ -57,7 +60,7 @@ static inline Phase phase_of(const int backward, int phase, int batch, int td, i
   return f;
 }
 
-/* Where along one axis the source lies that tap `tap` of position `p` meets. */
+/* Return the source coordinate along one axis that tap `tap` of position `p` reads. Forward, it is that of tap 0. */
 static inline int first_at(const int backward, int p, int tap, int stride, int pad, int dilation) {
   return backward ? (p + pad - tap * dilation) / stride : p * stride - pad;
 }

@@ -1,4 +1,4 @@
-/* Copies a range of one axis between two tensors that are equal in all other axes: Concat, Slice.
+/* Copy a range of one axis between two tensors that are equal in all other axes: Concat, Slice.
  *
  * Within a sample the range is `blocks` runs of `count` elements; run b begins at x_first + b * x_step in x and y_first + b * y_step in y.
  * Sample s of the launch is sample x_sample + s of x and y_sample + s of y.

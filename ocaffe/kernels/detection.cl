@@ -1,10 +1,10 @@
-/* DetectionOutput: from predictions to rows of what was found (ocaffe/ops/detection.py); the choice among them is nms.cl's.
+/* DetectionOutput: from predictions to rows of detections (ocaffe/ops/detection.py); nms.cl selects among them. No defines.
  *
  * Work-items: decode: (boxes of an image, images). scores: (classes * listed, images). offsets: one. rows: rows.
  */
 #include "boxes.h"
 
-/* boxes: P x L of an image, for P priors and L classes that have boxes of their own (1 if they share them). in_target: the variance is not applied. */
+/* boxes: P x L of an image, for P priors and L classes with separate boxes (1 if they share them). in_target: the variance is not applied. */
 kernel void decode(OPERAND(const float, loc), OPERAND(const float, priors), OPERAND(float, boxes), const int count, const int own, const int code,
                    const int in_target) {
   const int i = get_global_id(0), n = get_global_id(1);
@@ -17,7 +17,7 @@ kernel void decode(OPERAND(const float, loc), OPERAND(const float, priors), OPER
   vstore4(box_decode(vload4(p, priors), variance, vload4(i, loc + n * loc_stride), code), i, boxes + n * boxes_stride);
 }
 
-/* scores: of what each class keeps, in its order; -INFINITY behind. */
+/* scores: of the candidates that each class keeps, in the order of the class; -INFINITY after the last. */
 kernel void scores(OPERAND(const float, conf), OPERAND(const int, kept), OPERAND(const int, counts), OPERAND(float, scores), const int count,
                    const int classes, const int listed) {
   const int i = get_global_id(0), n = get_global_id(1);
@@ -31,7 +31,7 @@ kernel void scores(OPERAND(const float, conf), OPERAND(const int, kept), OPERAND
   scores[n * scores_stride + i] = is_kept ? conf[n * conf_stride + kept[n * kept_stride + i] * classes + c] : -INFINITY;
 }
 
-/* offsets (images + 1): where the rows of each image begin. extent: how many rows there are; if nothing was found, one for each image. */
+/* offsets (images + 1): where the rows of each image begin. extent: the number of rows; if nothing was detected, one for each image. */
 kernel void offsets(OPERAND(const int, counts), OPERAND(int, offsets), OPERAND(int, extent), const int images) {
   LOCATE(counts);
   LOCATE(offsets);
@@ -45,7 +45,7 @@ kernel void offsets(OPERAND(const int, counts), OPERAND(int, offsets), OPERAND(i
   extent[0] = sum > 0 ? sum : images;
 }
 
-/* y: image, label, score, xmin, ymin, xmax, ymax. chosen: the places among an image's scores that are rows, in order. */
+/* y: image, label, score, xmin, ymin, xmax, ymax. chosen: the places of the rows among an image's scores, in order. */
 kernel void rows(OPERAND(const float, conf), OPERAND(const float, boxes), OPERAND(const int, kept), OPERAND(const int, chosen),
                  OPERAND(const int, offsets), OPERAND(float, y), const int count, const int images, const int classes, const int own,
                  const int listed) {

@@ -1,20 +1,20 @@
-/* What the kernels of products do with a finished sum before they write it. */
+/* The epilogue of products: bias, factor and activation, applied to a finished sum before it is written. */
 #ifndef OCAFFE_EPILOGUE_H
 #define OCAFFE_EPILOGUE_H
 
-/* Output o is written as sum * FACTOR + OFFSET. The kernel's argument `has_bias` is 0 for neither, 1 for offsets in `bias`, 2 for two rows of
-   it: offsets, then factors. */
+/* Output o is sum * FACTOR + OFFSET. The kernel argument `has_bias` says what `bias` holds: 0: nothing; 1: a row of offsets;
+   2: a row of offsets and a row of factors. */
 #define OFFSET(bias, o) (has_bias ? bias[o] : 0.0f)
 #define FACTOR(bias, o) (has_bias == 2 ? bias[bias##_stride + (o)] : 1.0f)
 
 
-/* Then the activation that was merged: a ReLU, then bounds that the value is kept within; a NaN stays one. Kernels for CPUs know these bounds. */
+/* The fused activation: a ReLU with a slope, then a lower and an upper bound. NaN stays NaN. Only CPU kernels support the bounds. */
 #define ACTIVATION float slope, float low, float high
 #define GIVEN_ACTIVATION slope, low, high
 #define NO_ACTIVATION 1.0f, -INFINITY, INFINITY
-#define ACTIVATION_IF(done) (done) ? slope : 1.0f, (done) ? low : -INFINITY, (done) ? high : INFINITY /* only the last part of a sum */
+#define ACTIVATION_IF(done) (done) ? slope : 1.0f, (done) ? low : -INFINITY, (done) ? high : INFINITY /* applied to the last part of a sum only */
 
-/* v, a variable of type T, through it. */
+/* Apply the activation to v, a variable of type T. */
 #define ACTIVATE(T, v)                   \
   do {                                   \
     v = v > 0.0f ? v : slope * v;        \

@@ -1,15 +1,16 @@
-/* How tiles of matrices come to local memory as float4: gemm_gpu.cl, and conv_gpu.cl where windows are of one pixel.
+/* Fetching tiles of matrices to local memory as float4: gemm_gpu.cl, and conv_gpu.cl for windows of one pixel.
 
-   Four neighbours are neighbours of a line of the tile (a row of the left operand, a column of the right one), or of the depth: `along`. BM * BK and BN * BK are
-   multiples of 4 * NT, BK of 4. */
+   A line is a row of the left operand or a column of the right one. `along` says which four neighbours a float4 holds: 1: of the depth of
+   one line; 0: of four lines. BM * BK and BN * BK are multiples of 4 * NT, BK of 4. */
 #ifndef OCAFFE_FETCH_GPU_H
 #define OCAFFE_FETCH_GPU_H
 
 #include "tile_gpu.h"
 
-#define FOURS(lines) ((lines) * BK / 4 / NT) /* float4 of a work-item, of an operand of so many lines */
+#define FOURS(lines) ((lines) * BK / 4 / NT) /* number of float4 that a work-item fetches of an operand with this many lines */
 
-/* Where a work-item's part of an operand of `lines` lines begins, how far its next float4 is, as (line, depth), and where its elements go (stage_places). */
+/* Declare, for a work-item's part of an operand of `lines` lines: its first (line, depth), the step to its next float4 as (line, depth),
+   and the places of its elements (stage_places). */
 #define PART(name, lines, ld, along, right)                                       \
   const int name##_line = along ? item / (BK / 4) : item % ((lines) / 4) * 4;     \
   const int name##_depth = along ? item % (BK / 4) * 4 : item / ((lines) / 4);    \
@@ -18,8 +19,9 @@
   int name##_to[4];                                                               \
   stage_places(name##_to, name##_line, name##_depth, ld, along, right)
 
-/* The places in a tile whose rows are `ld` floats long, in the order in which `stage` stores: along the depth neighbours go to different rows; each of four work-items
-   begins with another of them, so that a warp's stores meet different banks (with MMA; LDA and LDB are then 8 modulo 32). */
+/* Compute the places in a tile with rows of `ld` floats, in the order in which `stage` stores. Along the depth, the four neighbours go to
+   different rows. Of four work-items each begins with another neighbour, so that the stores of a warp use different banks (with MMA, where
+   LDA and LDB are 8 modulo 32). */
 INLINE void stage_places(int to[4], int line, int depth, int ld, int along, int right) {
 #pragma unroll
   for (int e = 0; e < 4; ++e) {
@@ -28,7 +30,7 @@ INLINE void stage_places(int to[4], int line, int depth, int ld, int along, int 
   }
 }
 
-/* FETCH_EDGE(T)  (p, n): four neighbours of which `n` exist; T is how they are stored (bf16_operands.h). */
+/* FETCH_EDGE(T)  (p, n): return four neighbours of which `n` exist; T is their type in memory (bf16_operands.h). */
 #define FETCH_EDGE(T) FETCH_EDGE_OF(T)
 #define FETCH_EDGE_OF(T) fetch_edge_##T
 #define FETCHES_EDGE(T)                               \
@@ -45,7 +47,8 @@ FETCHES_EDGE(bfloat)
 
 INLINE int existing(int line, int depth, int lines, int end, int along) { return along ? (line < lines ? end - depth : 0) : (depth < end ? lines - line : 0); }
 
-/* A float4 to its place; `depth`: where the part begins. Every next float4 of a part lies an even number of rows and a multiple of four columns further on. */
+/* Store a float4 to its place; `depth` is where the part begins. Successive float4 of a part are an even number of rows and a multiple of
+   four columns apart, so RIGHT_COLUMN is the same for all of them. */
 INLINE void stage(local float* tile, const int to[4], float4 v, int depth, int along, int right) {
   v = (float4)(staged(v.x), staged(v.y), staged(v.z), staged(v.w));
   if (along) {

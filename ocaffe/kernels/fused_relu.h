@@ -1,7 +1,13 @@
-/* The last step of a result: added to what is there or not, then a slope. Without FUSED_RELU it is that of a ReLU that was merged: y = v > 0 ? v : slope * v.
-   FUSED_RELU  the backward pass of a ReLU: another operand, `sign`, decides at the same place. 1: where it is positive the value passes; 2: where a bit is set (sign_mask.cl);
-         3: as 1, but at the place of the gradient that MAX pooling is given, before it goes to one pixel (pooling_gpu.cl, pooling_plane.cl)
-   An element is counted within its sample, where `sign` points. It is a define, for an argument costs registers in the products' loops. */
+/* The last step before a result is stored: accumulation, then a slope. Without FUSED_RELU the slope is that of a fused forward ReLU:
+   y = v > 0 ? v : slope * v.
+
+   FUSED_RELU  fused ReLU backward: another operand, `sign`, selects the elements that pass; all others are multiplied by the slope
+     1  an element passes if `sign` is positive at the same position
+     2  an element passes if its bit in `sign` is set (sign_mask.cl)
+     3  as 1, but applied to the incoming gradient of MAX pooling, before it is scattered to a pixel (pooling_gpu.cl, pooling_plane.cl)
+
+   `element` is an index within the sample that `sign` points at. FUSED_RELU is a define because an argument would cost registers in the
+   products' loops. */
 #ifndef OCAFFE_FUSED_RELU_H
 #define OCAFFE_FUSED_RELU_H
 
@@ -32,7 +38,7 @@
 #define PASSES4(sign, element) (*(global const uint4*)((global const uint*)(sign) + MASK_WORD(element)) >> (uint)MASK_BIT(element) & 1u) != 0u
 #endif
 #else
-#define SIGNS_T RESULT_T /* nothing is read of it */
+#define SIGNS_T RESULT_T /* never read */
 #define SIGN
 #define SLOPE
 #define LOCATE_SIGN
@@ -42,14 +48,16 @@
 #define PASSES(sign, element) v > 0.0f
 #endif
 
-/* What a kernel that is never gated gives as `sign`, in a program for one that is. */
+/* The argument `sign` of a kernel that applies no mask, in a program whose other kernels do. */
 #define NO_SIGN(to) ((global const SIGNS_T*)(to))
 
-/* The two halves of `put` for four results: what stands at their places, and writing them. A work-item that has many looks at several places before it writes
-   to the first: after a write nothing may be read ahead, for the compiler cannot know that it is another place, and each look waits for memory alone. */
+/* put4 in two halves: before_four or before_each reads the old values and masks of four results; `after` computes the new values.
+   A work-item with many results reads for several of them before its first store. The compiler cannot prove that a store does not alias
+   the next read, so it never moves that read ahead of the store. Each read would then wait for memory separately. */
 typedef struct { float4 sum; int4 passes; } Before;
 
-/* They are neighbours, the first a multiple of four, at an aligned place; or wherever `place` says, `element` in the gate's sample. */
+/* before_four: four neighbours at an aligned place; `element`, the first, is a multiple of four. before_each: four results anywhere:
+   result e is at to[place[e]], and its mask is that of element[e] + more in the sample at sign + sign_place[e]. */
 INLINE Before before_four(global const RESULT_T* to, int accumulate, global const SIGNS_T* sign, int element) {
   Before b;
   b.sum = accumulate ? GET4(RESULT_T, to) : (float4)(0.0f);
@@ -69,14 +77,14 @@ INLINE Before before_each(global const RESULT_T* to, const ulong place[4], int a
   return b;
 }
 
-/* What is to be written. */
+/* Return the values to write. */
 INLINE float4 after(Before b, float4 v, int accumulate, float slope) {
   if (accumulate) v += b.sum;
   return select(slope * v, v, IF_FUSED_RELU(b.passes, v > 0.0f));
 }
 
-/* One result, and two or four neighbouring ones, the first a multiple of as many, at an aligned place. Returned is what is written, before it is
-   rounded if it stands there in 16 bits. */
+/* Write one result, or two or four neighbours. The first of them is at a multiple of their number, at an aligned place.
+   Return the values before they are rounded to RESULT_T. */
 INLINE float put(global RESULT_T* to, float v, int accumulate, float slope, global const SIGNS_T* sign, int element) {
   if (accumulate) v += GET(RESULT_T, to);
   v = PASSES(sign, element) ? v : slope * v;

@@ -1,11 +1,12 @@
-/* Matrix product for CPU runtimes: c[M, N] = op(a) op(b) (+ bias per column) (+ c), rows of c at its batch stride.
+/* Matrix product for CPU runtimes: c[M, N] = op(a) op(b) (+ bias per column) (+ c); the rows of c are its batch stride apart.
 
    V, NV, MR, KC   the register tile, see tile_cpu.h
-   WIDE            panels of KC x NR that a work-item keeps of op(b): together they should stay in a quarter of the second-level cache
+   WIDE            panels of KC x NR of op(b) that a work-item keeps: together they should fit a quarter of the second-level cache
 
-   op(a) is packed as panels of MR rows (product_parts_cpu.cl). Work-item: `wide` panels of NR columns of c, block of `rows` rows. It copies `deep` rows of op(b) at a time into private memory, in
-   the order of the inner loop, and multiplies all its rows by that: a panel of op(a), fetched once, serves all panels of columns. Transposition
-   costs nothing but another way of copying. deep * wide is at most KC * WIDE. */
+   op(a) is packed as panels of MR rows (product_parts_cpu.cl). `transposed`: b is stored as N x K.
+   Work-item: `wide` panels of NR columns of c, a block of `rows` rows. It copies `deep` rows of op(b) at a time to private memory, in
+   the order of the inner loop, and multiplies all its rows by them. A panel of op(a) is fetched once for all panels of columns.
+   A transposed b only changes the copy. deep * wide is at most KC * WIDE. */
 #include "common.h"
 #include "tile_cpu.h"
 
@@ -48,7 +49,7 @@ SINGLE void gemm(OPERAND_RESTRICT(const float, packed), OPERAND_RESTRICT(const f
   LOCATE(packed); LOCATE(b); LOCATE(bias); LOCATE(c);
   const int n0 = get_global_id(0) * wide * NR, n1 = min(N, n0 + wide * NR);
   const int first = get_global_id(1) * rows, last = min(M, first + rows);
-  const int step = deep * NR; /* from one panel of columns to the next */
+  const int step = deep * NR; /* distance between two panels of columns */
   float buf[WIDE * KC * NR] __attribute__((aligned(64)));
   float tile[MR * NR] __attribute__((aligned(64)));
   for (int k0 = 0; k0 < K; k0 += deep) {

@@ -1,11 +1,11 @@
-/* Matrix product of few rows with a transposed matrix for CPU runtimes: c[M, N] = a b' (+ bias per column) (+ c), as an inner product layer needs it for few
-   images. Memory that b comes from is what takes the time, so b is read once, as it lies, and nothing is copied.
+/* Matrix product of few rows with a transposed matrix for CPU runtimes: c[M, N] = a b' (+ bias per column) (+ c), for example an inner
+   product layer with few images. Its time is that of reading b from memory, so b is read once, in its own layout, without a copy.
 
-   V     floats in a native vector: 4, 8 or 16
-   ROWS  rows of a that are multiplied together; 1 for a single one
+   V     floats of a native vector: 4, 8 or 16
+   ROWS  rows of a that are multiplied together; 1 for a single row
 
-   Each element of c is the product of two rows as they lie in memory, summed in V lanes. Work-item: `columns` columns of c, SIDE of them at a time: DEEP of
-   the depth against all rows of a, while they are in the first-level cache. */
+   Each element of c is the product of two contiguous rows, summed in V lanes. Work-item: `columns` columns of c, SIDE at a time. It
+   multiplies DEEP of their depth by all rows of a while they are in the first-level cache. */
 #include "common.h"
 
 #ifndef ROWS
@@ -15,11 +15,11 @@
 #define MR ROWS
 #include "tile_cpu.h"
 
-#define SIDE 4   /* rows of b at a time; ops/gemm_cpu.py has it, too */
-#define MOST 32  /* rows of a; likewise */
-#define DEEP 512 /* floats of a row in one go */
+#define SIDE 4   /* rows of b at a time; ops/gemm_cpu.py has the same value */
+#define MOST 32  /* rows of a that `sums` has room for; ops/gemm_cpu.py uses this kernel for fewer (MOST) */
+#define DEEP 512 /* floats of a row in one pass */
 
-/* The sum of the lanes. */
+/* Return the sum of the lanes. */
 inline float lanes(vec v) {
 #if V == 16
   const float8 eight = v.lo + v.hi;
@@ -40,7 +40,7 @@ SINGLE void few(OPERAND_RESTRICT(const float, a), OPERAND_RESTRICT(const float, 
   float sums[MOST * SIDE * V] __attribute__((aligned(64)));
   for (int n = first; n < last; n += SIDE) {
     const int count = min(SIDE, last - n);
-    global const float* right[SIDE]; /* behind the last column its copies */
+    global const float* right[SIDE]; /* past the last column: copies of it */
 #pragma unroll
     for (int j = 0; j < SIDE; j++) right[j] = b + (n + min(j, count - 1)) * b_stride;
     for (int k0 = 0; k0 < K; k0 += DEEP) {
@@ -48,7 +48,7 @@ SINGLE void few(OPERAND_RESTRICT(const float, a), OPERAND_RESTRICT(const float, 
       float* kept = sums;
       for (int m = 0; m < M; m += ROWS, kept += ROWS * SIDE * V) {
         global const float* left[ROWS];
-        global const float* next = right[m / ROWS % SIDE] + DEEP; /* each pass asks for some of what comes after */
+        global const float* next = right[m / ROWS % SIDE] + DEEP; /* each pass prefetches some of the next DEEP floats */
         vec acc[ROWS][SIDE];
 #pragma unroll
         for (int i = 0; i < ROWS; i++) {

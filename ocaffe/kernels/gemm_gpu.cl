@@ -1,11 +1,15 @@
-/* c[M][N] = op(a) op(b) (+ bias[n]), then the slope where the gate says (fused_relu.h), for work-groups that share tiles in local memory.
+/* Matrix product for work-groups that share tiles in local memory: c[M][N] = op(a) op(b) (+ bias[n]), then the slope or the fused ReLU
+   backward (fused_relu.h).
 
-   Defines: the tile (tile_gpu.h, fetch_gpu.h).
-   Leading dimensions are the operands' strides. trans_a, trans_b: the operand is stored with the depth outside (a: K x M) respectively
-   inside (b: N x K). Group (x, y, z): columns, rows, and batch and split of the depth. The matrices of the batches follow each other in each operand;
-   a split takes `depth` of K. With DEVICE_FENCE the groups of all splits of a tile meet, and the last writes c; else, when there is more than one split,
-   each writes its own matrices behind those of the split before (then split_sum adds them up).
-   An operand is fetched as float4 where it is aligned and the whole tile exists, else element by element. */
+   Defines: the tile (tile_gpu.h, fetch_gpu.h); DEVICE_FENCE: last-block reduction (common.h).
+
+   Leading dimensions are the operands' strides. trans_a: a is stored as K x M; trans_b: b is stored as N x K. The matrices of the
+   `batches` follow each other in each operand. A split takes `depth` of K.
+   Group (x, y, z): columns, rows, and batch and split of the depth.
+   With DEVICE_FENCE the last group of a tile adds the splits and writes c. Otherwise each split writes its own matrices, one after the
+   other, and split_sum adds them.
+
+   An operand is fetched as float4 if it is aligned and the whole tile exists, otherwise element by element. */
 #include "common.h"
 #include "epilogue.h"
 #include "fetch_gpu.h"
@@ -46,7 +50,7 @@ kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void gemm(OPERAND_RESTRIC
   for (int exact = 0;; exact = 1) {
     tile_clear(acc);
     global const float *a_at = a, *b_at = b;
-    /* Step s is fetched while step s - 1 is multiplied; the loads are in flight meanwhile. */
+    /* Step s is fetched while step s - 1 is multiplied, so that the loads overlap the arithmetic. */
     for (int s = 0; s <= steps; ++s) {
       const int k = begin + s * BK;
       if (s < steps) {
@@ -80,7 +84,7 @@ kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void gemm(OPERAND_RESTRIC
     if (tile_is_done(acc, exact, as)) break;
   }
 
-  int matrix = get_group_id(2); /* that this group writes */
+  int matrix = get_group_id(2); /* the one that this group writes */
 #ifdef DEVICE_FENCE
   LOCATE(counters), LOCATE(parts);
   matrix = batch;

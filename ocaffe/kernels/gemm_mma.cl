@@ -1,7 +1,8 @@
-/* gemm_gpu.cl on tensor cores: c[M][N] = op(a) op(b) (+ bias[n]), the same groups.
+/* gemm_gpu.cl on tensor cores: c[M][N] = op(a) op(b) (+ bias[n]), with the same groups and arguments, but without last-block reduction.
 
-   Defines: the tile (tile_mma.h); TRANS_A, TRANS_B: the layouts, known to the compiler, for the registers that one load fills have an order. QUADS(BM) and QUADS(BN) are 1, 2 or 4, NT is a multiple of 128.
-   An operand is fetched as float4 where it is aligned and its part of the tile exists, else element by element. */
+   Defines: the tile (tile_mma.h). TRANS_A, TRANS_B: the layouts of the operands. They are compile-time constants because they determine
+   the order of the registers that a load fills. QUADS(BM) and QUADS(BN) are 1, 2 or 4; NT is a multiple of 128.
+   An operand is fetched as float4 if it is aligned and its part of the tile exists, otherwise element by element. */
 #include "common.h"
 #include "epilogue.h"
 #include "split_sum.h"
@@ -42,11 +43,11 @@ kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void gemm(OPERAND_RESTRIC
   const int steps = (end - begin + BK - 1) / BK;
   tile_clear(acc);
   global const float *a_at = a, *b_at = b;
-  /* Step t is fetched while step t - AHEAD is multiplied, and enters local memory AHEAD - 1 steps later. */
+  /* Step t is fetched while step t - AHEAD is multiplied, and is stored to local memory AHEAD - 1 steps later. */
   for (int s = 0; s < steps + AHEAD; s += AHEAD)
 #pragma unroll
     for (int now = 0; now < AHEAD; ++now) {
-      const int t = s + now, stored = t - AHEAD + 1; /* the step that is fetched, the one that is stored */
+      const int t = s + now, stored = t - AHEAD + 1; /* t is the step to fetch, `stored` the step to store */
       if (t < steps) {
         const int k = begin + t * BK, full = k + BK <= end;
         if (TRANS_A)

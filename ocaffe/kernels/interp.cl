@@ -1,18 +1,18 @@
-/* Bilinear resampling with aligned corners of a part of each plane, and its adjoint.
+/* Bilinear resampling with aligned corners of a part of each plane, and its adjoint. No defines.
  *
- * Place i of `outs` lies at i * ratio of `ins`, ratio = (ins - 1) / (outs - 1); its value comes from the two places around that. The adjoint works on
- * one axis at a time and gathers: a place collects from all outputs that read it, in their order.
+ * Output i of `outs` is at i * ratio of `ins`, ratio = (ins - 1) / (outs - 1); its value is interpolated from the two neighbours. The adjoint
+ * processes one axis at a time, as a gather: an input adds the outputs that read it, in order.
  * Work-items: (pieces of `piece` elements of a sample, samples).
  */
 #include "common.h"
 
-/* Where output i reads along an axis: the place before, the step to the one behind (0 at the last), the weight of that. */
+/* Where output i reads along an axis: the input before it, the step to the next one (0 at the last), and the weight of the next one. */
 #define AT(i, ratio, ins, first, step, weight)  \
   const float first##_exact = (i) * (ratio);    \
   const int first = min((int)first##_exact, (ins)-1), step = first < (ins)-1; \
   const float weight = first##_exact - first;
 
-/* The elements i of this work-item, in coordinates (a, b, c) of which c runs fastest; counting on is cheaper than dividing for each. */
+/* Loop over the elements i of this work-item, with coordinates (a, b, c) of which c is fastest. Incrementing is cheaper than dividing. */
 #define EACH(i, a, b, c, sizes_b, sizes_c)                                                    \
   const int n = get_global_id(1), first_##i = get_global_id(0) * piece, last_##i = min(first_##i + piece, count); \
   for (int i = first_##i, c = i % sizes_c, b = i / sizes_c % sizes_b, a = i / sizes_c / sizes_b; i < last_##i;    \
@@ -31,7 +31,7 @@ kernel void forward(OPERAND(const float, x), OPERAND(float, y), const int count,
   }
 }
 
-/* dx (blocks x full x inner) from dy (blocks x outs x inner): the adjoint along the middle axis, of which `ins` places from `begin` on were read. */
+/* dx (blocks x full x inner) from dy (blocks x outs x inner): the adjoint along the middle axis. forward reads `ins` places from `begin` on. */
 kernel void backward(OPERAND(const float, dy), OPERAND(float, dx), const int count, const int piece, const int full, const int begin,
                      const int ins, const int outs, const int inner, const float ratio, const float scale, const int accumulate) {
   LOCATE(dy);
@@ -40,7 +40,7 @@ kernel void backward(OPERAND(const float, dy), OPERAND(float, dx), const int cou
     const int place = at - begin;
     float sum = 0;
     if (place >= 0 && place < ins) {
-      /* The outputs at more than place - 1 and less than place + 1, and one more on either side for what rounding does; their weights decide. */
+      /* The outputs between place - 1 and place + 1, and one more on either side to allow for rounding; their weights decide. */
       const int from = max(0, (int)((place - 1) * scale) - 1), to = min(outs - 1, (int)((place + 1) * scale) + 1);
       global const float* p = dy + n * dy_stride + (long)block * outs * inner + k;
       for (int o = from; o <= to; o++) {

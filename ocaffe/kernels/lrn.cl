@@ -1,12 +1,12 @@
-/* LRN across channels: y = x s^-beta, s = k + alpha / SIZE * (sum of x^2 over SIZE channels around the own one). Nothing is saved:
- *   dx[c] = dy[c] s[c]^-beta - 2 alpha beta / SIZE * x[c] * (sum of dy x s^(-beta-1) over the same channels),
- * and s is computed again from x while the channels stream by, each read once.
+/* LRN across channels: y = x s^-beta, s = k + alpha / SIZE * (sum of x^2 over SIZE channels around the channel). Nothing is saved:
+ *   dx[c] = dy[c] s[c]^-beta - 2 alpha beta / SIZE * x[c] * (sum of dy x s^(-beta-1) over the same channels).
+ * backward recomputes s from x in one pass over the channels, each of which is read once. `share` is alpha / SIZE.
  *
  * SIZE      channels of the window, odd
- * BETA_075  1: beta is 0.75, s^-beta is made of square roots
+ * BETA_075  1: beta is 0.75, s^-beta is computed with square roots
  *
- * Work-items: (positions, chunks of `chunk` channels, samples). What a work-item reads of its position it reads before it writes there, so y
- * may be x (and dx dy) where one chunk holds all channels. backward ends with the slope where the gate says (fused_relu.h).
+ * Work-items: (positions, chunks of `chunk` channels, samples). A work-item reads each element of its position before it writes there, so y may
+ * be x (and dx dy) if one chunk holds all channels. backward can end with the fused ReLU backward (fused_relu.h).
  */
 #include "common.h"
 #include "fused_relu.h"
@@ -19,7 +19,7 @@
 #endif
 #define HALF (SIZE / 2)
 
-/* s^-beta, and 1 / s. */
+/* Return s^-beta; inverse: 1 / s. */
 float power(const float s, const float beta, float* inverse) {
 #if BETA_075
   const float r = rsqrt(s);
@@ -31,7 +31,7 @@ float power(const float s, const float beta, float* inverse) {
 #endif
 }
 
-/* Drop the oldest of a ring and append `value`. */
+/* Drop the oldest element of a ring and append `value`. */
 #define PUSH(ring, length, value)                                    \
   {                                                                  \
     for (int j = 0; j + 1 < length; j++) ring[j] = ring[j + 1];      \
@@ -66,7 +66,7 @@ kernel void forward(OPERAND(const SOURCE_T, x), OPERAND(RESULT_T, y), const int 
   }
 }
 
-/* Three stages one after another: x of channel c + 2 HALF comes in, the term of channel c + HALF is made, dx of channel c goes out. */
+/* Three pipeline stages: load x of channel c + 2 HALF, compute the term of channel c + HALF, write dx of channel c. */
 kernel void backward(OPERAND(const SOURCE_T, x), OPERAND(const GIVEN_T, dy), SIGN OPERAND(RESULT_T, dx), const int channels, const int plane,
                      const int chunk, const float share, const float k, const float beta, const int accumulate SLOPE) {
   LOCATE(x);

@@ -1,11 +1,11 @@
-/* LRN across channels for CPUs; the formulas are in lrn.cl.
+/* LRN across channels for CPUs; for the formulas see lrn.cl.
  *
  * SIZE      channels of the window, odd
- * BETA_075  1: beta is 0.75, s^-beta is made of square roots
+ * BETA_075  1: beta is 0.75, s^-beta is computed with square roots
  *
- * Work-items: (spans of `span` positions, samples), one to a group; each goes through the channels. Of the channels of the window it keeps
- * lines in rings, so memory is read once, in runs long enough for the prefetcher (whole pages are twice as fast as 2 KiB). Channel c has
- * slot c % length. What is read of the span is read before it is written, so y may be x (and dx dy).
+ * Work-items: (spans of `span` positions, samples), one to a group; each loops over the channels. It keeps lines of the window's channels in
+ * rings, so memory is read once. The runs are long enough for the prefetcher (whole pages are twice as fast as 2 KiB). Channel c has
+ * slot c % length. Each element of the span is read before it is written, so y may be x (and dx dy).
  */
 #include "common.h"
 #include "part_cpu.h"
@@ -17,11 +17,11 @@
 #define BETA_075 1
 #endif
 #define HALF (SIZE / 2)
-#define SPAN 1024 /* numbers of a line, the longest span */
+#define SPAN 1024 /* floats of a line, the longest span */
 
 #define KERNEL kernel __attribute__((reqd_work_group_size(1, 1, 1))) void
 
-/* s^-beta, and 1 / s. */
+/* Return s^-beta; inverse: 1 / s. */
 float16 power(const float16 s, const float beta, float16* inverse) {
 #if BETA_075
   const float16 r = rsqrt(s);
@@ -36,7 +36,7 @@ float16 power(const float16 s, const float beta, float16* inverse) {
 #define SLOT(ring, channel, length) (ring + ((channel) + 2 * (length)) % (length) * SPAN)
 #define EACH_VECTOR for (int i = 0; i < count; i += 16)
 
-/* A channel's numbers into its slot; a channel that does not exist is zero. */
+/* Copy a channel's values to its slot; a channel that does not exist is zero. */
 void fetch(float* line, global const float* source, const bool exists, const int count) {
   EACH_VECTOR vstore16(exists ? load_part(source + i, count - i) : 0, 0, line + i);
 }
@@ -70,7 +70,7 @@ KERNEL forward(OPERAND(const float, x), OPERAND(float, y), const int channels, c
   }
 }
 
-/* Three stages one after another: x of channel c + 2 HALF comes in, the term of channel c + HALF is made, dx of channel c goes out. */
+/* Three pipeline stages: load x of channel c + 2 HALF, compute the term of channel c + HALF, write dx of channel c. */
 KERNEL backward(OPERAND(const float, x), OPERAND(const float, dy), OPERAND(float, dx), const int channels, const int plane,
                 const int span, const float share, const float k, const float beta, const int accumulate) {
   LOCATE(x);

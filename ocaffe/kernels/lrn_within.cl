@@ -1,9 +1,9 @@
 /* LRN within a channel: y = x s^-beta, s = 1 + alpha / SIZE^2 * (sum of x^2 over the SIZE x SIZE window around the pixel, zero outside).
  *   dx = dy s^-beta - 2 alpha beta / SIZE^2 * x * (sum of dy x s^(-beta-1) over the window)
- * in two steps: `terms` writes what is summed, `backward` sums it; both compute s again.
+ * in two steps: `terms` writes the summands, `backward` adds them; both recompute s. `share` is alpha / SIZE^2.
  *
  * SIZE      side of the window, odd
- * BETA_075  1: beta is 0.75, s^-beta is made of square roots
+ * BETA_075  1: beta is 0.75, s^-beta is computed with square roots
  *
  * Work-items: (pixels of a sample, samples).
  */

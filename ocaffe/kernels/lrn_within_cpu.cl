@@ -1,10 +1,10 @@
-/* LRN within a channel for CPUs; the formulas are in lrn_within.cl.
+/* LRN within a channel for CPUs; for the formulas see lrn_within.cl.
  *
  * SIZE      side of the window, odd
- * BETA_075  1: beta is 0.75, s^-beta is made of square roots
+ * BETA_075  1: beta is 0.75, s^-beta is computed with square roots
  *
- * Work-items: (parts of a plane, planes, samples), one to a group; each owns `rows` neighbouring rows. Tiles of a row go in the two steps of
- * line_cpu.h.
+ * Work-items: (parts of a plane, planes, samples), one to a group; each owns `rows` neighbouring rows. Tiles of a row are processed in the two
+ * steps of line_cpu.h.
  */
 #include "common.h"
 #include "line_cpu.h"
@@ -28,7 +28,7 @@ float8 power(const float8 s, const float beta) {
 #endif
 }
 
-/* Sums over SIZE rows around `row`, for the columns that the windows at t0 to t0 + outputs of the row cover. */
+/* Sum over SIZE rows around `row`, for the columns that the windows of outputs t0 to t0 + outputs cover. */
 void squares_of_rows(global const float* x, float* line, const int row, const int t0, const int outputs, const int H, const int W) {
   const int top = max(-HALF, -row), bottom = min(HALF, H - 1 - row), c0 = t0 - HALF, span = outputs + SIZE - 1;
   const int left = max(0, -c0), right = max(left, min(span, W - c0));
@@ -64,7 +64,7 @@ float8 window(const float* line) {
   return sum;
 }
 
-/* The numbers of x at p, of which `count` exist. */
+/* Load the values at p, of which `count` exist. */
 float8 load(global const float* p, const int count) {
   if (count >= V) return vload8(0, p);
   float part[V];
@@ -76,7 +76,7 @@ float8 load(global const float* p, const int count) {
   for (int row = first; row < end; row++)          \
     for (int t0 = 0; t0 < W; t0 += TILE)
 
-/* Where there is a whole vector, the last one covers again what is done: what is written is never read. */
+/* The last vector overlaps the one before. That is safe because the kernels do not read the elements that they write. */
 #define EACH_VECTOR                                                    \
   for (int o = 0; o < outputs; o += V) {                               \
     o = min(o, max(0, outputs - V));                                   \
@@ -136,7 +136,7 @@ KERNEL backward(OPERAND(const float, x), OPERAND(const float, dy), OPERAND(const
     const int outputs = min(TILE, W - t0);
     squares_of_rows(x, line, row, t0, outputs, H, W);
     sums_of_rows(terms, sums, row, t0, outputs, H, W);
-    for (int o = 0; o < outputs; o += V) { /* what is added must not be covered twice */
+    for (int o = 0; o < outputs; o += V) { /* vectors must not overlap here, because backward accumulates */
       const int at = row * W + t0 + o, count = outputs - o;
       float8 v = load(dy + at, count) * power(1 + share * window(line + o), beta);
       v -= 2 * share * beta * load(x + at, count) * window(sums + o);

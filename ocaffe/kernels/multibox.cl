@@ -1,13 +1,13 @@
-/* MultiBoxLoss: which prior learns what, and the loss and gradients of that (ocaffe/ops/multibox.py).
+/* MultiBoxLoss: the matching of priors with true boxes, the loss and its gradients (ocaffe/ops/multibox.py).
  *
- *   GROUP   work-items of a group, a power of two, in kernels that work in groups; on CPUs 1
+ *   GROUP   work-items of a group, a power of two, in kernels that work in groups; 1 on CPUs
  *
- * There are N images, P priors, and G true boxes `truth` (G x 8: image, label, instance, xmin, ymin, xmax, ymax, difficult). `settings` holds what does not
- * depend on shapes, see below. Matches are made in lanes: one of an image, or (CLASSWISE) one of each of its classes, where only the true boxes
- * of that class take part. `matches` (N x lanes x P) says what a prior is: the number of its true box, or
+ * There are N images, P priors, and G true boxes `truth` (G x 8: image, label, instance, xmin, ymin, xmax, ymax, difficult). `settings` holds the
+ * parameters that do not depend on shapes, see below. Matching is done in lanes: one per image, or with CLASSWISE one per class of each image,
+ * to which only the true boxes of that class belong. `matches` (N x lanes x P) holds for each prior the number of its true box, or
  *   NOTHING    neither positive nor negative
  *   NEGATIVE   background
- *   CROSSING   before mining: leaves the image, so that it is not matched and no candidate
+ *   CROSSING   before mining: the box crosses the border of the image, so it is neither matched nor a candidate
  * `lists` (N x G) and `numbers` (N) are the true boxes of each image, in order.
  *
  * Work-items: truths: images. overlaps: (priors, true boxes). bipartite: (lanes * GROUP, images). match: (priors, images). quotas, choose: (GROUP,
@@ -27,7 +27,7 @@
 #define FLAG(i) ((int)settings[i])
 #define CLASSES FLAG(0)
 #define SHARED FLAG(1) /* all classes have the same box */
-#define PRIORS_MATCH FLAG(2) /* priors are matched, not the boxes predicted from them */
+#define PRIORS_MATCH FLAG(2) /* match the priors, not the boxes that are predicted from them */
 #define BACKGROUND FLAG(3)
 #define DIFFICULT_COUNTS FLAG(4)
 #define NO_CROSSING FLAG(5)
@@ -52,9 +52,9 @@
 #define MAX_NEGATIVE 1
 #define HARD_EXAMPLE 2
 
-#define LEAST 1e-6f /* overlaps up to here are none */
+#define LEAST 1e-6f /* overlaps up to this value count as none */
 
-/* Whether classes are matched apart. */
+/* Whether classes are matched separately. */
 #define CLASSWISE (!SHARED && !PRIORS_MATCH)
 #define LANES (CLASSWISE ? CLASSES : 1)
 #define OWN_BOXES (SHARED ? 1 : CLASSES)
@@ -74,7 +74,7 @@
   LOCATE(settings);                                                                       \
   LOCATE(truth)
 
-/* lists, numbers; bad: how many true boxes of an image have a label that no object can have. */
+/* Write lists, numbers and bad: the number of true boxes of an image whose label is not valid for an object. */
 kernel void truths(COMMON, OPERAND(int, lists), OPERAND(int, numbers), OPERAND(int, bad), const int images, const int G) {
   LOCATE_COMMON;
   LOCATE(lists);
@@ -92,12 +92,13 @@ kernel void truths(COMMON, OPERAND(int, lists), OPERAND(int, numbers), OPERAND(i
   bad[n * bad_stride] = wrong;
 }
 
-/* The box that prior p predicts, of class c if classes have their own. */
+/* Return the box that prior p predicts, of class c if classes have separate boxes. */
 float4 predicted(global const float* settings, global const float* loc, global const float* priors, const int P, const int p, const int c) {
   return box_decode(vload4(p, priors), APPLIED_VARIANCE(p), vload4(p * OWN_BOXES + (SHARED ? 0 : c), loc), CODE);
 }
 
-/* overlaps (G x P): of true boxes with priors, or with what is predicted for their image and class; -1 where that leaves the image and must not. */
+/* overlaps (G x P): of true boxes with priors, or with the boxes predicted for their image and class; -1 for boxes that cross the border of
+ * the image, if NO_CROSSING. */
 kernel void overlaps(COMMON, OPERAND(const float, loc), OPERAND(const float, priors), OPERAND(float, overlaps), const int P, const int images) {
   LOCATE_COMMON;
   LOCATE(loc);
@@ -114,12 +115,13 @@ kernel void overlaps(COMMON, OPERAND(const float, loc), OPERAND(const float, pri
   overlaps[(long)g * P + p] = NO_CROSSING && crossing ? -1 : box_overlap(box, TRUE_BOX(g), 0);
 }
 
-/* Whether a true box of the list takes part in the lane. */
+/* Whether a true box of the list belongs to the lane. */
 #define TAKES_PART(g) (!CLASSWISE || RAW_LABEL(g) == lane)
 #define NOT_KNOWN -2
 
-/* partners (G): the prior that each true box gets when the pair of the largest overlap is taken again and again, each prior and each true box once; -1
- * if none is left. Equal overlaps: the lowest prior, then the lowest true box. nearest, best (G): the best prior that is left for each, its overlap. */
+/* partners (G): the prior of each true box in greedy bipartite matching. The pair with the largest overlap is selected repeatedly, each prior
+ * and each true box once; -1 if none is left. Ties: the lowest prior, then the lowest true box. nearest, best (G): the best remaining prior of
+ * each true box, and its overlap. */
 kernel void bipartite(COMMON, OPERAND(const float, overlaps), OPERAND(const int, lists), OPERAND(const int, numbers), OPERAND(int, partners),
                       OPERAND(int, nearest), OPERAND(float, best), const int P) {
   local float values[GROUP];
@@ -187,7 +189,7 @@ kernel void bipartite(COMMON, OPERAND(const float, overlaps), OPERAND(const int,
   }
 }
 
-/* What prior p is in the lane; largest: its largest overlap. */
+/* Return the match of prior p in the lane; largest: its largest overlap. */
 int match_of(global const float* settings, global const float* truth, global const float* overlaps, global const int* list, global const int* partners,
              const int count, const int P, const int p, const int lane, float* largest) {
   int match = NOTHING;
@@ -209,7 +211,7 @@ int match_of(global const float* settings, global const float* truth, global con
   return match;
 }
 
-/* Prediction less target; a side that must not learn is where it should be. */
+/* Return the prediction minus the target. With INSIDE, sides outside of the image get no gradient. */
 float4 difference(global const float* settings, global const float* loc, global const float* priors, const float4 box, const int P, const int p,
                   const int c) {
   const float4 prior = vload4(p, priors), target = box_encode(prior, APPLIED_VARIANCE(p), box, CODE);
@@ -226,7 +228,7 @@ float loc_loss(global const float* settings, const float4 d) {
   return each.x + each.y + each.z + each.w;
 }
 
-/* Cross-entropy of the softmax of a row of scores. */
+/* Return the cross-entropy of the softmax of a row of scores. */
 float softmax_loss(global const float* row, const int classes, const int label) {
   if (label < 0 || label >= classes) return NAN;
   float top = row[0], sum = 0;
@@ -237,7 +239,7 @@ float softmax_loss(global const float* row, const int classes, const int label) 
 
 float logistic_loss(const float x, const float target) { return log1p(exp(-fabs(x))) + fmax(x, 0) - x * target; }
 
-/* matches before mining, and the losses of the candidates; -INFINITY for others. */
+/* Write the matches before mining, and the losses of the candidates (-INFINITY for priors that are not candidates). */
 kernel void match(COMMON, OPERAND(const float, loc), OPERAND(const float, conf), OPERAND(const float, priors), OPERAND(const float, overlaps),
                   OPERAND(const int, lists), OPERAND(const int, numbers), OPERAND(const int, partners), OPERAND(int, matches),
                   OPERAND(float, losses), const int P) {
@@ -279,7 +281,7 @@ kernel void match(COMMON, OPERAND(const float, loc), OPERAND(const float, conf),
   losses[n * losses_stride + p] = loss;
 }
 
-/* boxes (N x P x 4): what is predicted, for the suppression of candidates. */
+/* boxes (N x P x 4): the predicted boxes, for the suppression of candidates. */
 kernel void decode(OPERAND(const float, settings), OPERAND(const float, loc), OPERAND(const float, priors), OPERAND(float, boxes), const int P) {
   LOCATE(settings);
   LOCATE(loc);
@@ -289,7 +291,7 @@ kernel void decode(OPERAND(const float, settings), OPERAND(const float, loc), OP
   if (p < P) vstore4(predicted(settings, loc + n * loc_stride, priors, P, p, 0), p, boxes + n * boxes_stride);
 }
 
-/* quotas: how many of the candidates of each image are chosen. */
+/* quotas: the number of candidates to select in each image. */
 kernel void quotas(OPERAND(const float, settings), OPERAND(const int, matches), OPERAND(int, quotas), const int P) {
   local int sums[GROUP];
   LOCATE(settings);
@@ -306,8 +308,8 @@ kernel void quotas(OPERAND(const float, settings), OPERAND(const int, matches), 
   if (item == 0) quotas[n * quotas_stride] = MINING == HARD_EXAMPLE ? SAMPLE : (int)(sums[0] * NEG_RATIO);
 }
 
-/* matches after mining: of the chosen (`numbers` of the list of an image, `quotas` at the most), priors without a match are negative; the others are
- * nothing, and so is, of hard examples, what was not chosen. */
+/* Write the matches after mining. At most `quotas` of the `numbers` candidates in an image's list are selected. Selected priors without a match
+ * become negative; other unmatched priors become NOTHING. With hard examples, matched priors that are not selected also become NOTHING. */
 kernel void choose(OPERAND(const float, settings), OPERAND(const int, chosen), OPERAND(const int, numbers), OPERAND(const int, quotas),
                    OPERAND(int, matches), const int P) {
   LOCATE(settings);
@@ -330,7 +332,7 @@ kernel void choose(OPERAND(const float, settings), OPERAND(const int, chosen), O
   }
 }
 
-/* The label that the softmax of prior p learns, -1 if it does not count. */
+/* Return the label that the softmax of prior p is trained with, or -1 if the prior does not count. */
 int label_of(global const float* settings, global const float* truth, global const int* matches, const int P, const int p) {
   int label = -1;
   for (int lane = 0; lane < LANES; lane++) {
@@ -341,8 +343,8 @@ int label_of(global const float* settings, global const float* truth, global con
   return label;
 }
 
-/* The target of class c of prior p of image n for the logistic loss: the number BACKGROUND where nothing else is said. Without mining SSD writes the
- * ones of image n from row n P of the scores on, instead of n P CLASSES, so that those of several images overlap. */
+/* Return the target of class c of prior p of image n for the logistic loss; the default is the number BACKGROUND. Without mining, SSD writes
+ * the ones of image n from row n P of the scores on, instead of n P CLASSES, so that those of several images overlap. */
 float target_of(global const float* settings, global const float* truth, global const int* matches, const ulong matches_stride, const int images,
                 const int P, const int n, const int p, const int c) {
   if (MINING != NO_MINING) {
@@ -360,10 +362,10 @@ float target_of(global const float* settings, global const float* truth, global 
   return BACKGROUND;
 }
 
-/* The class whose box a match in the lane is about. */
+/* The class whose box a match in the lane refers to. */
 #define BOX_CLASS(match) (CLASSWISE ? lane : RAW_LABEL(match))
 
-/* Add up what the items have; the sum is in sums[0]. */
+/* Add the values of all work-items; the sum is in sums[0]. */
 void add_up(local float4* sums, const float4 own) {
   const int item = get_local_id(0);
   sums[item] = own;
@@ -373,7 +375,7 @@ void add_up(local float4* sums, const float4 own) {
   }
 }
 
-/* partial (parts x 4): loss of the locations, loss of the scores, number of matches of `share` priors. */
+/* partial (parts x 4): loss of the locations, loss of the scores, number of matches, of `share` priors. */
 kernel void sum(COMMON, OPERAND(const float, loc), OPERAND(const float, conf), OPERAND(const float, priors), OPERAND(const int, matches),
                 OPERAND(float, partial), const int P, const int images, const int share) {
   local float4 sums[GROUP];
@@ -406,7 +408,7 @@ kernel void sum(COMMON, OPERAND(const float, loc), OPERAND(const float, conf), O
   if (get_local_id(0) == 0) vstore4(sums[0], part, partial);
 }
 
-/* loss, and what it was divided by. */
+/* Write the loss and its divisor. */
 kernel void total(OPERAND(const float, settings), OPERAND(const float, partial), OPERAND(const int, bad), OPERAND(float, loss),
                   OPERAND(float, normalizer), const int parts, const int images) {
   local float4 sums[GROUP];

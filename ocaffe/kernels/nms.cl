@@ -1,9 +1,9 @@
 /* Sorting and non-maximum suppression of scored boxes (ocaffe/ops/nms.py).
  *
- * A segment is a list of its own: a class of an image. Its work-group goes through it alone, so that nothing depends on timing.
- *   GROUP   work-items of a group, a power of two; on CPUs 1
- *   BITS    of a digit of the sort, an even share of 32
- *   LIMITS  1: there is an operand `limits`, the longest list of each segment
+ * A segment is an independent list: a class of an image. One work-group processes it, so that results do not depend on timing.
+ *   GROUP   work-items of a group, a power of two; 1 on CPUs
+ *   BITS    bits of a digit of the sort; 32 / BITS is an even number
+ *   LIMITS  1: there is an operand `limits`, the maximum length of each segment
  * Work-items: (segments * GROUP, samples) of both kernels.
  */
 #include "boxes.h"
@@ -31,7 +31,7 @@
 #define LESSEN(x, value) atomic_min(&(x), value)
 #endif
 
-/* The sum of `value` over the work-items before this one; total: over all. */
+/* Return the sum of `value` over the work-items before this one; total: over all. */
 int sum_before(const int value, local int* sums, int* total) {
 #if GROUP == 1
   *total = value;
@@ -52,7 +52,7 @@ int sum_before(const int value, local int* sums, int* total) {
 #endif
 }
 
-/* A score as an integer of the same order; 0 and -0 are equal. */
+/* Return an integer with the order of the score; 0 and -0 are equal. */
 uint key_of(const float score) {
   const uint bits = score == 0 ? 0 : as_uint(score);
   return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
@@ -61,8 +61,8 @@ uint key_of(const float score) {
 #define SCORE(i) scores[(ulong)(i) * segments]
 #define EACH(i, first, end, step) for (int i = first; i < (end); i += step)
 
-/* order: the candidates with a score above `threshold`, at most `most`, those of the highest scores; sorted by falling score, equal ones by rising
- * number (`sort`), else by number. counts: how many. keys, other_order, other_keys: scratch, as long as order. */
+/* order: the candidates with a score above `threshold`, at most the `most` highest ones. With `sort` they are sorted by descending score, ties
+ * by ascending number; otherwise by number. counts: their number. keys, other_order, other_keys: scratch with the length of order. */
 kernel void rank(OPERAND(const float, scores),
 #if LIMITS
                  OPERAND(const int, limits),
@@ -93,13 +93,14 @@ kernel void rank(OPERAND(const float, scores),
   limit = clamp(limits[sample * limits_stride + segment], 0, most);
 #endif
 
-  /* A work-item has a run of candidates, so that what it writes stands behind what the items before it write. */
+  /* A work-item has a contiguous run of candidates, so its results come after those of the work-items before it. */
   const int share = (count + GROUP - 1) / GROUP, first = min(item * share, count), end = min(first + share, count);
   int own = 0, all, equals = 0;
   EACH(i, first, end, 1) own += SCORE(i) > threshold;
   sum_before(own, sums, &all);
 
-  /* If there are too many: `last` is the key of the last that is taken, found digit by digit, `equals` how many of that key are taken. */
+  /* If there are too many: find the key `last` of the last candidate to take, digit by digit, and `equals`, the number of candidates with that
+   key to take. */
   uint last = 0;
   const bool too_many = all > limit;
   const int listed = min(all, limit);
@@ -146,7 +147,7 @@ kernel void rank(OPERAND(const float, scores),
   if (item == 0) *counts = listed;
   if (!sort) return;
 
-  /* Radix sort from the lowest digit; the number of passes is even, so that the result is in `order`. */
+  /* Radix sort from the lowest digit. The number of passes is even, so that the result is in `order`. */
   const int part = (listed + GROUP - 1) / GROUP, from = min(item * part, listed), to = min(from + part, listed);
   for (int shift = 0; shift < 32; shift += BITS) {
     barrier(EVERYTHING);
@@ -178,9 +179,9 @@ kernel void rank(OPERAND(const float, scores),
 
 #define BOX(i) vload4(0, boxes + (ulong)(i) * box_step)
 
-/* kept: the candidates of `order` that overlap no one kept before them by more than the threshold, which falls by the factor `eta` with each while it
- * is above 0.5; at most `most`, of at least the size `smallest`. kept may be order. own_boxes: 0 if all samples have the same; box_step: floats from a
- * candidate's box to the next; segment_step: from a segment's to the next, 0 if all have the same. */
+/* kept: the candidates of `order` that overlap no previously kept one by more than the threshold; at most `most`, at least of size `smallest`.
+ * Each kept candidate multiplies the threshold by `eta` while it is above 0.5. kept may be order. own_boxes: 0 if all samples have the same boxes;
+ * box_step: floats from a candidate's box to the next; segment_step: from a segment's boxes to the next, 0 if all have the same. */
 kernel void suppress(OPERAND(const float, boxes), OPERAND(const int, order), OPERAND(const int, counts), OPERAND(int, kept),
                      OPERAND(int, kept_counts), const int listed, const int room, const int most, const int own_boxes, const int box_step,
                      const int segment_step, float threshold, const float eta, const float smallest, const float pixel) {
@@ -202,7 +203,7 @@ kernel void suppress(OPERAND(const float, boxes), OPERAND(const int, order), OPE
     const float4 box = candidate < 0 ? (float4)(0) : BOX(candidate);
     float largest = candidate < 0 || box_size(box, pixel) < smallest ? INFINITY : 0; /* overlap with a kept box */
     for (int k = 0; k < found && largest <= threshold; k++) largest = fmax(largest, box_overlap(box, BOX(kept[k]), pixel));
-    /* The next of the tile that is not suppressed suppresses those behind it. */
+    /* The next candidate of the tile that is not suppressed suppresses those after it. */
     for (int turn = 0; turn < GROUP && found < most;) {
       barrier(CLK_LOCAL_MEM_FENCE);
       if (item == 0) first = GROUP;

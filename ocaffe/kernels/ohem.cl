@@ -4,7 +4,7 @@
  */
 #include "softmax.h"
 
-/* The loss -log(prob[label]) of each position (see softmax.h); 0 for an ignored label, NaN for one that is no class. */
+/* The loss -log(prob[label]) of each position (see softmax.h); 0 for an ignored label, NaN for a label outside of the classes. */
 kernel void losses(OPERAND(const float, prob), OPERAND(const float, label), OPERAND(float, loss), const int count, const int classes,
                    const int inner, const int mid, const int label_run, const int has_ignore, const int ignore) {
   LOCATE(prob);
@@ -17,7 +17,7 @@ kernel void losses(OPERAND(const float, prob), OPERAND(const float, label), OPER
   loss[label_at(p, label_run, loss_stride)] = has_ignore && (int)own == ignore ? 0 : result;
 }
 
-/* Labels and weights of the regions whose loss is among the `most` largest of their image (of equal ones the first); others get `ignore` and 0. */
+/* Labels and weights of the regions whose loss is among the `most` largest of their image (ties: the first); the others get `ignore` and 0. */
 kernel void annotate(OPERAND(const float, rois), OPERAND(const float, first), OPERAND(const float, second), OPERAND(const float, labels),
                      OPERAND(const float, weights), OPERAND(float, kept), OPERAND(float, kept_weights), const int count, const int channels,
                      const int most, const float ignore) {

@@ -1,4 +1,4 @@
-/* Vectors of 16 that may reach beyond the end of a row: the first `count` numbers exist, the others are 0 and not written. */
+/* Loads and stores of vectors of 16 that may reach beyond the end of a row. The first `count` elements exist; the others load as 0 and are not written. */
 #ifndef OCAFFE_PART_CPU_H
 #define OCAFFE_PART_CPU_H
 

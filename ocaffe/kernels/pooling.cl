@@ -1,5 +1,5 @@
-/* Pooling over windows in H x W or D x H x W, one work-item for each element of what is written: on GPUs; on CPUs for what pooling_cpu.cl
- * leaves out. Defines: see pooling.h; STEP_*: words of the step buffer (ocaffe/ir/recorder.py).
+/* Pooling over windows in H x W or D x H x W, one work-item for each element of the result. Used on GPUs, and on CPUs for the cases that
+ * pooling_cpu.cl does not support. Defines: see pooling.h; STEP_*: words of the step buffer (ocaffe/ir/recorder.py).
  *
  * Work-items: (elements of a sample, samples).
  */
@@ -15,7 +15,7 @@
 #define DW 1
 #endif
 
-/* Sizes of image and result. Without VOLUME both are 1 deep, which the compiler sees. */
+/* Sizes of image and result. Without VOLUME both depths are the constant 1. */
 #ifdef VOLUME
 #ifndef KD
 #define KD 2
@@ -36,17 +36,17 @@
 #define SIZES const int count, const int H, const int W, const int OH, const int OW
 #endif
 
-/* The image of work-item i, and its slice, row and column in it. */
+/* Declare the plane of work-item i, and its slice, row and column in it. */
 #define ELEMENT(d, h, w, count)                                                           \
   const int i = get_global_id(0), n = get_global_id(1);                                   \
   if (i >= (count)) return;                                                               \
   const int plane = i / (d * h * w), slice = i / (h * w) % d, row = i / w % h, column = i % w;
 
-/* Taps along one axis of the window that begins at `first`: the first in the image, and the one after the last. */
+/* Taps along one axis of the window that begins at `first`: the first one inside the image, and the one after the last. */
 #define FIRST_TAP(first, dilation) (max(0, -(first) + dilation - 1) / dilation)
 #define LAST_TAP(first, kernel, dilation, size) min(kernel, ((size) - (first) + dilation - 1) / dilation)
 
-/* The part of the window at (slice, row, column) that lies in the image. */
+/* The part of the window at (slice, row, column) that is inside the image. */
 #define WINDOW                                                                                                        \
   const int z0 = slice * SD - PD, y0 = row * SH - PH, x0 = column * SW - PW;                                          \
   const int front = FIRST_TAP(z0, DD), top = FIRST_TAP(y0, DH), left = FIRST_TAP(x0, DW);                             \
@@ -109,7 +109,7 @@ kernel void forward(OPERAND(const float, x), OPERAND(float, y), SIZES) {
 #endif
 
 #if METHOD == STOCHASTIC
-/* One pixel, with a probability that is its share of the sum. */
+/* Select one pixel, with a probability proportional to its value. */
 kernel void forward_index(OPERAND(const float, x), OPERAND(const uint, step), OPERAND(float, y), OPERAND(INDEX, index), SIZES,
                           const uint key0, const uint key1) {
   LOCATE(x);
@@ -133,12 +133,12 @@ kernel void forward_index(OPERAND(const float, x), OPERAND(const uint, step), OP
       result = v;
     }
   }
-  /* rounding, or a sum of zero: the last one */
+  /* none selected, by rounding or because the sum is zero: take the last pixel */
   y[n * y_stride + i] = at < 0 ? value : result;
   index[n * index_stride + i] = at < 0 ? last : at;
 }
 
-/* The expectation of the above. */
+/* The expectation of forward_index. */
 kernel void forward(OPERAND(const float, x), OPERAND(float, y), SIZES) {
   LOCATE(x);
   LOCATE(y);
@@ -183,7 +183,7 @@ kernel void backward(OPERAND(const float, dy), OPERAND(const INDEX, index), OPER
   BACKWARD
   index += n * index_stride + (long)plane * OD * OH * OW;
   EACH_OUTPUT {
-    /* the pixel, seen from the window: a tap of it if the dilation divides all three */
+    /* the offset of the pixel in the window; it is a tap if the dilation divides all three coordinates */
     const int z = slice - s * SD + PD, y = row - r * SH + PH, x = column - c * SW + PW;
     const int tap = z % DD == 0 && y % DH == 0 && x % DW == 0;
     if (tap && index[(s * OH + r) * OW + c] == (z / DD * KH + y / DH) * KW + x / DW) sum += dy[(s * OH + r) * OW + c];
@@ -192,7 +192,7 @@ kernel void backward(OPERAND(const float, dy), OPERAND(const INDEX, index), OPER
 }
 #endif
 
-/* The index as Caffe's mask top: place in the image, -1 for none. */
+/* The index as Caffe's mask top: the position in the image, -1 for none. */
 kernel void mask(OPERAND(const INDEX, index), OPERAND(float, y), SIZES) {
   LOCATE(index);
   LOCATE(y);

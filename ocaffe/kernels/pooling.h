@@ -1,13 +1,14 @@
-/* What both machine classes of pooling share.
+/* Definitions for the pooling kernels of both machine classes.
  *
  * METHOD  0 MAX, 1 AVE, 2 STOCHASTIC
- * KH, KW  window            SH, SW  stride            PH, PW  padding           DH, DW  dilation (pooling.cl)
- * VOLUME  1: images have a depth too, with KD, SD, PD, DD (pooling.cl)
- * PADDING_COUNTS  0: AVE divides by the pixels of the image alone
- * INDEX   type of a saved index: the place in its window, row by row, of the pixel that the output was taken from. All ones: none (an
+ * KH, KW  window            SH, SW  stride            PH, PW  padding           DH, DW  dilation (pooling.cl); all in pixels
+ * VOLUME  1: images also have a depth, with KD, SD, PD, DD (pooling.cl)
+ * PADDING_COUNTS  0: AVE divides by the number of pixels inside the image
+ * INDEX   type of a saved index: the position in its window, row by row, of the pixel that was the maximum. All bits set: none (an
  *         empty window, or one that holds only NaN); KH * KW is less than that.
  *
- * Windows overhang the image at its end (CEIL). AVE divides by the part of the window that lies in the padded image, unless told not to.
+ * Windows may extend beyond the end of the image (CEIL). AVE divides by the size of the window's part inside the padded image, unless
+ * PADDING_COUNTS is 0.
  */
 #ifndef OCAFFE_POOLING_H
 #define OCAFFE_POOLING_H
@@ -44,11 +45,11 @@
 #define PADDING_COUNTS 1
 #endif
 
-/* Outputs whose windows hold pixel `i` along one axis: from FIRST_OUT on, up to LAST_OUT. */
+/* The first and the last output whose window contains pixel `i` along one axis. */
 #define FIRST_OUT(i, kernel, stride, pad) ((i) + pad < kernel ? 0 : ((i) + pad - kernel) / stride + 1)
 #define LAST_OUT(i, stride, pad, outputs) min(((i) + pad) / stride, (outputs) - 1)
 
-/* Pixels that count of those that the window from `first` on holds along one axis. */
+/* The number of pixels along one axis that AVE counts in the window that begins at `first`. */
 #if PADDING_COUNTS
 #define EXTENT(first, kernel, pad, size) (min((first) + kernel, (size) + pad) - (first))
 #else

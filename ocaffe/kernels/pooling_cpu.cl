@@ -1,18 +1,18 @@
 /* MAX and AVE pooling over windows in H x W for CPUs. Defines: see pooling.h.
  *
- * Work-items: (parts of a plane, planes, samples), one to a group; each owns `rows` neighbouring rows of what it writes.
+ * Work-items: (parts of a plane, planes, samples), one to a group; each owns `rows` neighbouring rows of the result.
  *
- * Forward works on tiles of TILE outputs of one row, in the two steps of line_cpu.h, so that strided access stays in the first-level cache.
- * Backward: MAX adds each output to its pixel, in the rows that the work-item owns; AVE sums outputs over rows into a line, then spreads it.
+ * Forward processes tiles of TILE outputs of one row, in the two steps of line_cpu.h, so that strided access stays in the first-level cache.
+ * Backward: MAX adds each output to its pixel, in the rows of the work-item; AVE sums outputs over rows into a line, then spreads it.
  */
 #include "line_cpu.h"
 #include "pooling.h"
 
 #define TILE 64
-#define TOGETHER 4 /* rows: what is stored for one is not loaded at once in other vectors, which would wait until it is in the cache */
-#define LINE ((TILE - 1) * SW + KW + 2 * V * SW) /* room for whole vectors beyond the end */
+#define TOGETHER 4 /* rows per step: a load that overlaps recent stores in other vectors would stall until they reach the cache */
+#define LINE ((TILE - 1) * SW + KW + 2 * V * SW) /* with room for whole vectors beyond the end */
 
-/* Every SW-th of the numbers from p on. */
+/* Every SW-th element from p on. */
 #if SW == 1
 #define COLUMNS(type, p) vload8(0, p)
 #elif SW == 2
@@ -25,7 +25,7 @@
 #define GEOMETRY const int rows, const int H, const int W, const int OH, const int OW
 
 #if METHOD == MAX
-#define NONE 0x1000000 /* larger than any place */
+#define NONE 0x1000000 /* larger than any position */
 
 void forward_rows(global const float* x, global float* y, global INDEX* index, const bool save, const int first, const int end, const int H,
                   const int W, const int OH, const int OW) {
@@ -66,7 +66,7 @@ void forward_rows(global const float* x, global float* y, global INDEX* index, c
             const float8 v = COLUMNS(float8, line + o * SW + b);
             if (save) {
               const int8 p = COLUMNS(int8, places + o * SW + b) + b;
-              const int8 more = (v > best) | ((v == best) & (p < place)); /* of equals the first, row by row */
+              const int8 more = (v > best) | ((v == best) & (p < place)); /* of equal values the first, row by row */
               place = more ? p : place;
             }
             best = v > best ? v : best;
@@ -125,7 +125,7 @@ KERNEL backward(OPERAND(const float, dy), OPERAND(const INDEX, index), OPERAND(f
 #endif
 
 #if METHOD == AVE
-#define BEFORE ((KW - 1) / SW) /* outputs before q whose windows hold column q * SW */
+#define BEFORE ((KW - 1) / SW) /* outputs before q whose windows contain column q * SW */
 
 KERNEL forward(OPERAND(const float, x), OPERAND(float, y), GEOMETRY) {
   LOCATE(x);
@@ -187,7 +187,7 @@ KERNEL backward(OPERAND(const float, dy), OPERAND(float, dx), GEOMETRY, const in
         const int8 x0 = (t0 + o + (int8)(0, 1, 2, 3, 4, 5, 6, 7)) * SW - PW;
         vstore8(vload8(0, sums + o) / convert_float8(max(EXTENT(x0, KW, PW, W), 1)), 0, sums + o);
       }
-      /* Columns q * SW + phase of the line take the outputs q, q - 1, .. whose windows hold them. */
+      /* Columns q * SW + phase of the line receive the outputs q, q - 1, ... whose windows contain them. */
       for (int q = 0; q * SW < span; q += V) {
         float8 v[SW];
         for (int phase = 0; phase < SW; phase++) {

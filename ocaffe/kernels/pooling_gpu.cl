@@ -1,9 +1,10 @@
-/* MAX and AVE pooling of H x W images over windows that are not dilated, on GPUs. Defines: see pooling.h; work-items: see strip_gpu.h.
+/* MAX and AVE pooling of H x W images over windows without dilation, on GPUs. Defines: see pooling.h; FUSED_RELU: see fused_relu.h.
  *
- * forward        y = pool(x)          forward_index  (MAX) and where in its window each output was found
- * backward       dx: each pixel gathers from the outputs whose windows hold it, in their order; then the slope where the gate says (fused_relu.h)
+ * forward        y = pool(x)
+ * forward_index  (MAX) the same, and the position of each output's maximum in its window
+ * backward       dx, as a gather: each pixel adds the outputs whose windows contain it, in order; then the fused ReLU backward
  *
- * `planes` of `strips` strips each; in backward a strip has ceil(W / SW) work-items.
+ * Work-items: see strip_gpu.h; there are `planes` of `strips` strips each. In backward a strip has ceil(W / SW) work-items.
  */
 #include "fused_relu.h"
 #include "pooling.h"
@@ -121,7 +122,7 @@ kernel void backward(OPERAND_RESTRICT(const SOURCE_T, dy), INDEX_OPERAND SIGN OP
     }
   const int element = plane * H * W + row * W + column;
   dx += sample * dx_stride + element;
-  /* All places are looked at before the first is written (fused_relu.h). */
+  /* All old values and masks are read before the first store (fused_relu.h). */
 #if SW == 2
   if (((W | dx_offset | dx_stride) & 1) == 0 && SIGN_ALIGNED) {
     int2 pass[HEIGHT];

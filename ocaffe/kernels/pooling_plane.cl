@@ -1,10 +1,11 @@
 /* MAX and AVE pooling over whole planes (global_pooling, or a window as large as the image). The image size is an argument.
  *
  * METHOD  0 MAX, 1 AVE
- * GROUP   work-items of a group, a power of two: 1 on CPUs
+ * GROUP   work-items of a group, a power of two; 1 on CPUs
+ * FUSED_RELU  see fused_relu.h
  *
  * Work-items: forward (GROUP * planes, samples), a group for each plane, reduced as a tree; backward (pieces * planes, samples), each writes
- * `piece` neighbouring pixels of a plane, then the slope where the gate says (fused_relu.h). The saved index is the place in the plane, all ones for none.
+ * `piece` neighbouring pixels of a plane, with the fused ReLU backward. The saved index is the position in the plane, all bits set for none.
  */
 #include "common.h"
 #include "fused_relu.h"
@@ -30,7 +31,7 @@
 #if METHOD == 0
 float larger(const float a, const float b) { return b > a ? b : a; }
 
-/* NaN is never larger, so a plane of NaN gives -FLT_MAX, as the other kernels do. */
+/* NaN is never larger, so a plane of NaN results in -FLT_MAX, as in the other kernels. */
 float largest(global const SOURCE_T* x, const int size, local float* buffer) {
   float4 best = -FLT_MAX;
   for (int i = 4 * ID; i + 4 <= size; i += 4 * GROUP) {

@@ -1,17 +1,19 @@
-/* What goes before and after the products and convolutions for CPU runtimes, whatever their window: the left operand packed for the register tile, gradients
-   that were summed in slices, the gradient of the bias.
+/* Kernels before and after the products and convolutions for CPU runtimes: packing the left operand for the register tile, adding gradients
+   that were summed in slices, and the gradient of the bias.
 
-   V, KC   floats in a native vector; columns that a work-item packs
+   V   floats of a native vector
+   KC  columns that a work-item of `pack` packs
 
    Work-items: see each kernel. */
 #include "common.h"
 #include "tile_cpu.h"
 
-#define MOST_HEIGHT 16 /* of a panel */
+#define MOST_HEIGHT 16 /* maximum height of a panel */
 
-/* A matrix or filters in the order in which the register tile reads them: panels of `height` rows, zeros behind the last: [group][block][panel][depth][height], a
-   block being `rows` of the `total` rows of a group. Element (row, k) is w[group * group_step + row * row_step + k / inner * outer_step + k % inner * inner_step +
-   first], a row_step or outer_step of 0 being the operand's stride. Vectors are written whole where the next column, which comes later, covers what was too much.
+/* Pack a matrix or filters in the order in which the register tile reads them: panels of `height` rows, padded with zeros:
+   [group][block][panel][depth][height]. A block is `rows` of the `total` rows of a group.
+   Element (row, k) is w[group * group_step + row * row_step + k / inner * outer_step + k % inner * inner_step + first]. A row_step or
+   outer_step of 0 is the operand's stride. Whole vectors are written even where they exceed a column; the next column overwrites the excess.
    Work-item: KC columns k of a panel. */
 SINGLE void pack(OPERAND_RESTRICT(const float, w), OPERAND_RESTRICT(float, packed), int total, int rows, int depth, int group_step, int row_step,
                  int inner, int outer_step, int inner_step, int first, int height) {
@@ -24,7 +26,7 @@ SINGLE void pack(OPERAND_RESTRICT(const float, w), OPERAND_RESTRICT(float, packe
   packed += ((ulong)g * get_global_size(1) + panel) * depth * height;
   const int groups = (height - 1) / V * V; /* the first row of the last vector of rows */
   int k = k0;
-  if (inner_step == 1 && (inner >= depth || outer_step == inner)) { /* columns are neighbours: V of them are turned at a time */
+  if (inner_step == 1 && (inner >= depth || outer_step == inner)) { /* columns are contiguous: V of them are transposed at a time */
     float turned[(MOST_HEIGHT + 1) * V] __attribute__((aligned(64)));
     for (; k + V <= k1; k += V) {
       for (int i0 = groups; i0 >= 0; i0 -= V) {
@@ -37,7 +39,7 @@ SINGLE void pack(OPERAND_RESTRICT(const float, w), OPERAND_RESTRICT(float, packe
       }
       for (int i = 0; i < height; i++) GLOBAL(packed + (ulong)k * height + i * V) = PRIVATE(turned + i * V);
     }
-  } else if (row_step == 1 && valid == height && r + groups + V <= total && inner == 1) { /* rows are: a column is read and written as vectors */
+  } else if (row_step == 1 && valid == height && r + groups + V <= total && inner == 1) { /* rows are contiguous: a column is read and written as vectors */
     for (; k < k1 - V / height - 1; k++)
       for (int i = groups; i >= 0; i -= V) GLOBAL(packed + (ulong)k * height + i) = GLOBAL(w + (ulong)k * outer_step + i);
   }

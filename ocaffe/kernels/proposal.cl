@@ -1,13 +1,13 @@
 /* Proposal: the boxes that a region proposal network predicts. Proposal number k = (row W + column) A + a.
  *
- * STEP_*  words of the step buffer (ocaffe/ir/recorder.py); nothing is drawn here
+ * STEP_*  words of the step buffer (ocaffe/ir/recorder.py); these kernels draw no random numbers
  *
  * Work-items: candidates: anchors; chosen: rows.
  */
 #include "anchors.h"
 
-/* boxes: moved by deltas (4 A x H x W), cut to the image; scores: the second half of scores (2 A x H x W), -INFINITY where a side of the box is
- * less than `smallest` pixels of the unscaled image, or a number is none. info: height, width and scale of the image. */
+/* boxes: the anchors moved by deltas (4 A x H x W) and clipped to the image. scores: the second half of x (2 A x H x W). They
+ * are -INFINITY if a side of the box is less than `smallest` pixels of the unscaled image, or if a value is NaN. info: height, width and scale of the image. */
 kernel void candidates(OPERAND(const float, x), OPERAND(const float, deltas), OPERAND(const float, info), OPERAND(const float, anchors),
                        OPERAND(float, boxes), OPERAND(float, scores), const int count, const int H, const int W, const float stride,
                        const float smallest) {
@@ -31,7 +31,7 @@ kernel void candidates(OPERAND(const float, x), OPERAND(const float, deltas), OP
   scores[k] = fits ? score : -INFINITY;
 }
 
-/* Rows (image 0, x1, y1, x2, y2) and scores of the proposals that were kept; extent: how many. */
+/* Rows (image 0, x1, y1, x2, y2) and scores of the kept proposals; extent: how many. */
 kernel void chosen(OPERAND(const int, kept), OPERAND(const int, extent), OPERAND(const float, boxes), OPERAND(const float, scores),
                    OPERAND(float, rois), OPERAND(float, values)) {
   LOCATE(kept);

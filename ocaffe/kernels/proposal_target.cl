@@ -1,4 +1,4 @@
-/* ProposalTarget: a sample of the proposals and of the true boxes, with what a detector is to learn of each.
+/* ProposalTarget: a sample of the proposals and of the true boxes, with their training targets for a detector.
  *
  * STEP_*  words of the step buffer (ocaffe/ir/recorder.py)
  *
@@ -10,7 +10,7 @@
 
 #define CANDIDATE(i) vload4(0, (i) < regions ? rois + (i) * rois_stride + 1 : truth + ((i) - regions) * truth_stride)
 
-/* kinds: 1 foreground, 0 background, -1 neither; matches: the true box of the largest overlap. */
+/* kinds: 1 foreground, 0 background, -1 neither; matches: the true box with the largest overlap. */
 kernel void match(OPERAND(const float, rois), OPERAND(const float, truth), OPERAND(const uint, step), OPERAND(int, kinds), OPERAND(int, matches),
                   OPERAND(uint, tickets), const int regions, const int truths, const float foreground, const float low, const float high,
                   const uint key0, const uint key1) {
@@ -65,8 +65,8 @@ kernel void rank(OPERAND(const int, kinds), OPERAND(const uint, tickets), OPERAN
   }
 }
 
-/* A row of the tops; targets stand in the four columns of the label (of 1, if `agnostic`). normal: what is subtracted from targets, what they are
- * divided by, and their weights. */
+/* Write a row of the tops. Targets are in the four columns of the label (of class 1, if `agnostic`). normal: the numbers to subtract from targets,
+ * the numbers to divide them by, and their weights. */
 kernel void sampled(OPERAND(const float, rois), OPERAND(const float, truth), OPERAND(const int, matches), OPERAND(const int, sources),
                     OPERAND(const int, positives), OPERAND(const float, normal), OPERAND(float, chosen), OPERAND(float, labels),
                     OPERAND(float, targets), OPERAND(float, inside), OPERAND(float, outside), const int rows, const int classes, const int regions,

@@ -1,15 +1,15 @@
-/* PSROIPooling: the mean of every bin of every region, each bin from channels of its own: output (k, row, column) reads channel
+/* PSROIPooling: the mean of every bin of every region. Each bin reads separate channels: output (k, row, column) reads channel
  * (k * G + row) * G + column.
  *
- * No defines. `bins` (regions x (1 + 4 G)) holds for each region its image, -1 if there is none of that number, then first and end row of each row
- * of bins, first and end column of each column of bins, clipped to the plane.
+ * No defines. `bins` (regions x (1 + 4 G)) holds for each region its image, or -1 if that image does not exist. Then follow the first and end row
+ * of each row of bins, and the first and end column of each column of bins. Both are clipped to the plane.
  *
- * Work-items: bins: one for each region. forward: (pieces of a region's outputs, regions). backward: (pixels of an image, images), each gathers from
- * the regions in order. backward_plane: (planes, images), each owns its plane and goes through the regions in order; for CPUs.
+ * Work-items: bins: one for each region. forward: (pieces of a region's outputs, regions). backward: (pixels of an image, images), each gathers
+ * from the regions in order. backward_plane: (planes, images), each owns its plane and loops over the regions in order; for CPUs.
  */
 #include "boxes.h" /* edges are rounded twice, as in Caffe: no contraction */
 
-#define FAR 1e8f /* beyond every plane, and fits into an int */
+#define FAR 1e8f /* beyond every plane, and fits an int */
 
 void edges(global int* result, const int count, const int size, const float from, const float to) {
   const float extent = quotient(fmax(to - from, 0.1f), (float)count);
@@ -32,7 +32,7 @@ kernel void bins(OPERAND(const float, rois), OPERAND(int, bins), const int count
   edges(bins + 1 + 2 * G, G, W, round(rois[1]) * scale, (round(rois[3]) + 1) * scale);
 }
 
-/* The bin of region r that reads channel c, which is also the number of its output. */
+/* The bin of region r that reads channel c; c is also the number of its output. */
 #define BIN(r, c) \
   global const int *own = bins + (r) * bins_stride, *rows = own + 1 + 2 * ((c) / G % G), *columns = own + 1 + 2 * G + 2 * ((c) % G);
 

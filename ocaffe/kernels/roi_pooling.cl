@@ -1,14 +1,14 @@
 /* ROIPooling: the maximum of every bin of every region.
  *
- * INDEX     integer type of the saved place of a maximum in its plane, H * W if the bin is empty
+ * INDEX     integer type of the saved position of a maximum in its plane, H * W if the bin is empty
  * CHANNELS  planes of a work-item of backward, which share the search for bins
  *
- * `bins` (regions x (1 + 2 PH + 2 PW)) holds for each region its image, -1 if there is none of that number, then first and end row of each row of
- * bins, first and end column of each column of bins, clipped to the plane: computed once, read by all channels.
+ * `bins` (regions x (1 + 2 PH + 2 PW)) holds for each region its image, or -1 if that image does not exist. Then follow the first and end row of
+ * each row of bins, and the first and end column of each column of bins. Both are clipped to the plane. It is computed once and read by all channels.
  *
  * Work-items: bins: one for each region. forward: (pieces of a region's outputs, regions). backward: (pixels of a plane, groups of CHANNELS planes,
- * images), each gathers from the regions in order. backward_plane: (planes, images), each owns its plane and goes through the regions in order; for
- * CPUs, where the work is proportional to the outputs instead of pixels times regions.
+ * images), each gathers from the regions in order. backward_plane: (planes, images), each owns its plane and loops over the regions in order; for
+ * CPUs, where its work is proportional to the outputs instead of pixels times regions.
  */
 #include "boxes.h"
 
@@ -19,7 +19,7 @@
 #define CHANNELS 4
 #endif
 
-#define FAR 1e8f /* beyond every plane, and sums of two still fit into an int */
+#define FAR 1e8f /* beyond every plane, and the sum of two still fits an int */
 
 /* First and end of the bins of one axis, from both ends of the region in pixels of the plane. */
 void edges(global int* result, const int count, const int size, const float from, const float to) {
@@ -49,7 +49,7 @@ kernel void bins(OPERAND(const float, rois), OPERAND(int, bins), const int count
   bins += r * bins_stride;                                                                 \
   for (int i = from; i < min(from + piece, count); i++)
 
-/* The first maximum in row order of output i, its value and its place; the bin's rows and columns. */
+/* The first maximum in row order of output i, its value and its position; the bin's rows and columns. */
 #define CHOOSE                                                                             \
   const int column = i % PW, row = i / PW % PH, c = i / PW / PH;                           \
   global const int *rows = bins + 1 + 2 * row, *columns = bins + 1 + 2 * PH + 2 * column;  \
@@ -91,7 +91,7 @@ kernel void forward_index(OPERAND(const float, x), OPERAND(const int, bins), OPE
   }
 }
 
-/* The bins i, from `first` to before `last`, that hold a place: a run, as bins rise along the axis. */
+/* The range of bins, from `first` to before `last`, that contain a position. It is contiguous, since bins ascend along the axis. */
 #define HOLDING(first, last, edges, count, place)                                          \
   int first = 0, last;                                                                     \
   while (first < count && edges[2 * first + 1] <= place) first++;                          \

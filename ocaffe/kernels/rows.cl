@@ -1,12 +1,12 @@
 /* Rows of a table by their numbers: Embed, BatchReindex, Filter.
  *
- *   gather        y[m] = x[number of m] (+ bias); `fill` where that is no row of x
- *   sum_matching  x[r] = sum of y[m] over all m of number r, in their order: one group for each r and block of columns (GPUs)
- *   chain, sum_chains   the same for CPUs: lists of the m of each number, made by one work-item; then a work-item for each piece of a row of x
- *   select_rows   numbers of the rows whose selector is not 0, their count, and the place of each row among them (-1: not chosen): one group
+ *   gather        y[m] = x[number of m] (+ bias); `fill` if that is not a row of x
+ *   sum_matching  x[r] = sum of y[m] over all m of number r, in order: one group for each r and block of columns (GPUs)
+ *   chain, sum_chains   the same for CPUs: one work-item makes a list of the m of each number; then a work-item adds each piece of a row of x
+ *   select_rows   numbers of the rows whose selector is not 0, their count, and the place of each row among them (-1: not selected): one group
  *
- * Defines: NUMBER, the type of a number; GROUP, work-items of a group. Rows have `inner` elements. Numbers and rows of y come in samples of `run`;
- * x has a row in each sample.
+ * Defines: NUMBER, the type of a number; GROUP, work-items of a group. Rows have `inner` elements. Numbers and rows of y are in samples of
+ * `run`; x has one row per sample.
  */
 #include "common.h"
 
@@ -19,7 +19,7 @@
 #define COLUMNS 4 /* columns of a work-item of sum_matching, GROUP apart */
 #define BLOCK 64  /* columns that sum_chains keeps in registers */
 
-/* The row that m names, -1 where there is none. Fractions are cut off, as in Caffe. */
+/* Return the row that m names, or -1 if there is none. Fractions are truncated, as in Caffe. */
 static int number_of(global const NUMBER* number, const ulong stride, const int m, const int run, const int rows) {
   const NUMBER value = number[(m / run) * stride + m % run];
   return value > -1 && value < rows ? (int)value : -1;
@@ -28,7 +28,7 @@ static int number_of(global const NUMBER* number, const ulong stride, const int 
 #define NUMBER_OF(m) number_of(number, number_stride, m, run, rows)
 #define ROW(y, m) (y + ((m) / run) * y##_stride + (ulong)((m) % run) * inner)
 
-/* Work-items: a piece of `piece` elements of a row each, `pieces` of them in a row. */
+/* Work-items: each copies a piece of `piece` elements of a row, of `pieces` in a row. */
 kernel void gather(OPERAND(const float, x), OPERAND(const NUMBER, number), OPERAND(const float, bias), OPERAND(float, y), const int count,
                    const int rows, const int run, const int inner, const int piece, const int pieces, const int has_bias, const float fill,
                    const int accumulate) {
@@ -55,7 +55,7 @@ kernel void gather(OPERAND(const float, x), OPERAND(const NUMBER, number), OPERA
   }
 }
 
-/* A group looks at GROUP numbers at a time and marks those of its row in bits, which it then takes in order. */
+/* A group tests GROUP numbers at a time, marks those of its row in a bit mask, and then adds their rows in order. */
 kernel __attribute__((reqd_work_group_size(GROUP, 1, 1))) void sum_matching(OPERAND(const float, y), OPERAND(const NUMBER, number),
                                                                             OPERAND(float, x), const int count, const int rows,
                                                                             const int run, const int inner, const int blocks,
@@ -102,7 +102,7 @@ kernel void chain(OPERAND(const NUMBER, number), OPERAND(int, first), OPERAND(in
   }
 }
 
-/* Work-items: a piece of `piece` elements of a row of x each. */
+/* Work-items: each computes a piece of `piece` elements of a row of x. */
 kernel void sum_chains(OPERAND(const float, y), OPERAND(const int, first), OPERAND(const int, next), OPERAND(float, x), const int rows,
                        const int run, const int inner, const int piece, const int pieces, const int accumulate) {
   LOCATE(y);

@@ -1,7 +1,7 @@
-/* One bit per element says whether it is positive: all that the backward pass of a ReLU needs of its output.
+/* A bit mask of the positive elements of a tensor: the backward pass of a ReLU needs nothing else of its output.
  *
- * A sample of `count` elements has ceil(count / 1024) * 32 words. Element e is bit (e % 1024) / 32 of word e / 1024 * 32 + e % 32, so that
- * neighbours in memory belong to neighbouring words: vectors and work-items read and write whole rows.
+ * A sample of `count` elements has ceil(count / 1024) * 32 words. Element e is bit (e % 1024) / 32 of word e / 1024 * 32 + e % 32. Neighbouring
+ * elements thus belong to neighbouring words, so that vectors and work-items read and write contiguous memory.
  *
  * V  words of a work-item: a vector of them on CPUs, 1 on GPUs
  *

@@ -1,11 +1,11 @@
-/* What runs along the axis of classes (see softmax.h): Softmax, SoftmaxWithLoss, Accuracy, forward and backward. One program serves them all.
+/* Kernels along the axis of classes (see softmax.h): Softmax, SoftmaxWithLoss, Accuracy, forward and backward, in one program.
  *
  * GROUP          work-items of a group, a power of two
- * DEVICE_FENCE   (common.h) the group that comes last makes the total, else a launch of `total` does
+ * DEVICE_FENCE   last-block reduction (common.h); otherwise a launch of `total` adds the parts
  *
- * Work-items: a group works on GROUP / lanes neighbouring positions at a time, `lanes` work-items (a power of two) for each: one lane for
- * maps, where the positions are neighbours in memory (on GPUs; CPUs have softmax_cpu.cl), many for inner = 1, where the classes are.
- * Groups take tiles of positions in turn. Sums are made in a fixed order: lanes as a tree, tiles one after another, then groups.
+ * Work-items: a group works on GROUP / lanes neighbouring positions at a time, with `lanes` work-items (a power of two) for each. Maps have
+ * one lane, as their positions are contiguous in memory (on GPUs; CPUs use softmax_cpu.cl). inner = 1 has many, as its classes are.
+ * Groups take tiles of positions in turn. The order of sums is fixed: lanes as a tree, tiles one after another, then groups.
  */
 #include "softmax.h"
 
@@ -39,8 +39,8 @@ float sum_of_lanes(const float value, local float* buffer, const int width) {
   return result;
 }
 
-/* The probabilities of one position, this lane's share of them; called by the whole group, `in` where the position exists. Returns the lane's first one.
- * A lane reads and writes the same elements, so that y may be x; the first stays in a register, for with few classes it is the only one. */
+/* Compute this lane's share of the probabilities of one position; return the lane's first one. Called by the whole group; `in`: the position
+ * exists. A lane reads and writes the same elements, so that y may be x. The first stays in a register; with few classes it is the only one. */
 float softmax_of_position(global const float* x, global float* y, const bool in, const int classes, const ulong x_step, const ulong y_step,
                          const int lane, const int lanes, local float* buffer) {
   const int end = in ? classes : 0;
@@ -94,7 +94,7 @@ kernel void softmax_backward(OPERAND(const float, y), OPERAND(const float, dy), 
   }
 }
 
-/* End of a sum by a whole group: sums[group] = (sum, counted); if the group is the only one, also the result. */
+/* Finish a sum in the whole group: sums[group] = (sum, counted). A single group also writes the result. */
 void finish(const float sum, const float counted, global float* sums, const int group, global float* result, const int groups, const float fixed,
             local float* buffer) {
   const float s = sum_of_lanes(sum, buffer, 1), n = sum_of_lanes(counted, buffer, 1);
@@ -105,7 +105,7 @@ void finish(const float sum, const float counted, global float* sums, const int 
   }
 }
 
-/* The (sum, counted) of all groups, and the result; by one group. */
+/* Add the (sum, counted) of all groups and write the result; called by one group. */
 void add_up(global const float* parts, global float* sums, global float* result, const int groups, const float fixed, local float* buffer) {
   float sum = 0, counted = 0;
   for (int g = get_local_id(0); g < groups; g += GROUP) {
@@ -135,8 +135,8 @@ kernel void total(OPERAND(const float, parts), OPERAND(float, sums), OPERAND(flo
 }
 #endif
 
-/* prob = softmax(x); loss = sum(-log(prob[label])) / divisor over positions whose label is not ignored. A label that is no class makes the
- * loss NaN. prob may be x. `smoothing`: this share of the target goes to all classes evenly. */
+/* prob = softmax(x); loss = sum(-log(prob[label])) / divisor over positions whose label is not ignored. A label outside of the classes makes
+ * the loss NaN. prob may be x. `smoothing`: the share of the target that is distributed evenly over all classes. */
 kernel void softmax_loss(OPERAND(const float, x), OPERAND(const float, label), COMPLETION_COUNTER_OPERAND OPERAND(float, prob), OPERAND(float, sums),
                          OPERAND(float, loss) PARTS, const int positions, const int classes, const int inner, const int mid, const int lanes,
                          const float fixed, const int label_run, const int has_ignore, const int ignore, const float smoothing) {
@@ -200,8 +200,8 @@ kernel void softmax_loss_backward(OPERAND(const float, prob), OPERAND(const floa
   *dx = accumulate ? *dx + d : d;
 }
 
-/* Share of the positions whose label is among the top_k scores; equal scores (and NaN) count against it. hits: 1, 0, or -1 where the
- * position does not count. A label that is no class makes the result NaN. */
+/* The share of the positions whose label is among the top_k scores; equal scores (and NaN) count against it. hits: 1, 0, or -1 where the
+ * position does not count. A label outside of the classes makes the result NaN. */
 kernel void accuracy(OPERAND(const float, x), OPERAND(const float, label), COMPLETION_COUNTER_OPERAND OPERAND(char, hits), OPERAND(float, sums),
                      OPERAND(float, result) PARTS, const int positions, const int classes, const int inner, const int mid, const int lanes,
                      const float fixed, const int label_run, const int has_ignore, const int ignore, const int top_k) {
@@ -238,7 +238,7 @@ kernel void accuracy(OPERAND(const float, x), OPERAND(const float, label), COMPL
   FINISH(result);
 }
 
-/* Accuracy of each class: share of hits among the positions with its label, 0 if there are none. Group number = class. */
+/* Accuracy of each class: share of hits among the positions with its label, 0 if there are none. The group number is the class. */
 kernel void accuracy_per_class(OPERAND(const float, label), OPERAND(const char, hits), OPERAND(float, y), const int positions,
                                const int label_run) {
   LOCATE(label);

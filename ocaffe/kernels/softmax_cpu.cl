@@ -1,7 +1,7 @@
-/* softmax.cl for maps on CPUs, where neighbouring positions are neighbours in memory.
+/* softmax.cl for maps on CPUs, where neighbouring positions are contiguous in memory. No defines.
  *
- * Work-items: (blocks of 16 positions of an inner row, outer), one to a group; each goes through the classes of its positions. Sums are made
- * over the positions of a block in order, then over blocks by `total` of softmax.cl.
+ * Work-items: (blocks of 16 positions of an inner row, outer), one to a group; each loops over the classes of its positions. Sums go over the
+ * positions of a block in order; `total` of softmax.cl then adds the blocks.
  */
 #include "softmax.h"
 #include "part_cpu.h"

@@ -1,7 +1,9 @@
-/* The second pass of a product whose depth was split over work-groups: y = sum over s of part[s], in order, so that two runs agree.
+/* The second pass of a product whose depth was split over work-groups: y = sum over s of part[s]. The order is fixed, so that two runs
+   give the same bits. Then the epilogue (epilogue.h) and the fused ReLU backward (fused_relu.h).
 
-   part[splits][samples * count], y[samples][count]; bias (epilogue.h) is indexed by the position in the sample / inner:
-   inner = 1 for a bias per column, the plane's size for one per channel. Then the slope where the gate says (fused_relu.h). One work-item per result. */
+   part[splits][samples * count], y[samples][count]; count: elements of a sample
+   bias is indexed by (position in the sample) / inner; inner is 1 for a bias per column, the size of a plane for a bias per channel
+   One work-item per result. */
 #ifndef OCAFFE_SPLIT_SUM_H
 #define OCAFFE_SPLIT_SUM_H
 

@@ -1,20 +1,21 @@
-/* The inner part of a tiled matrix product in bfloat16 on NVIDIA's tensor cores whose operands may be copied to local memory as they stand in global memory, by asynchronous
-   copies that bring the next steps while one is multiplied: conv_pointwise_mma.cl, conv_patch_mma.cl fetch, this multiplies.
+/* The inner part of a tiled matrix product in bfloat16 on NVIDIA's tensor cores. cp.async copies operands unchanged from global to local
+   memory; the copies of the next steps overlap the products. The kernels (conv_pointwise_mma.cl, conv_patch_mma.cl) fetch; this file
+   multiplies.
 
-   Tile, results of a work-item and how they are stored: tile_gpu.h, with MMA 2, TM = WM / 8, TN = WN / 4; WM is a multiple of 32, WN of 16. BK is a multiple of 16.
+   Tile, results of a work-item and stores: see tile_gpu.h, with MMA 2, TM = WM / 8, TN = WN / 4; WM is a multiple of 32, WN of 16, BK of 16.
 
-   STAGES  how many steps there is local memory for: all but one are under way
+   STAGES  number of steps that local memory holds; all but one are in flight
 
-   Local memory holds chunks of 8 neighbouring elements. An operand's lines are the rows of the left one and the columns of the right one. It lies
-   along   a line after the other, each with the LINE elements of its depth, 32, 16 or 8: along_place(line, chunk of the depth)
-   across  one element of the depth after the other, each with so many lines, at least 64: across_place(lines, element of the depth, chunk of lines)
-   Places are shuffled so that eight chunks that a warp loads or stores together use all 32 banks. `ldmatrix` deals matrices of 8 x 8 elements out to the lanes of a warp,
-   transposed where they lie across.
+   Local memory holds chunks of 8 neighbouring elements. A line is a row of the left operand or a column of the right one. The layout is
+   along   line by line, each with the 32, 16 or 8 elements of its depth: along_place(depth, line, chunk of the depth)
+   across  one element of the depth after another, each with all lines, at least 64: across_place(lines, element of the depth, chunk of lines)
+   Places are swizzled so that eight chunks that a warp loads or stores together use all 32 banks. `ldmatrix` distributes matrices of
+   8 x 8 elements to the lanes of a warp, transposed for the layout `across`.
 
-   Two products leave lane 4 g + q of 16 columns the ones from 2 q and from 8 + 2 q on, two each. Lanes then exchange pairs (tile_deal), so that each has four
-   neighbours: LANE_COLUMN.
+   After the two products of 16 columns, lane 4 g + q has columns 2 q, 2 q + 1 and 8 + 2 q, 9 + 2 q. Lanes then exchange pairs (tile_deal),
+   so that each has four neighbouring columns: LANE_COLUMN.
 
-   Elsewhere than on NVIDIA's compiler copies are made at once and the products of float multiply-adds: that is for tests. */
+   On compilers other than NVIDIA's, copies are synchronous and products are float multiply-adds, for tests only. */
 #ifndef OCAFFE_TILE_ASYNC_H
 #define OCAFFE_TILE_ASYNC_H
 
@@ -28,26 +29,27 @@
 #define WM 64
 #define BK 32
 #endif
-/* The pairs that lanes q of four have after tile_deal: 0, 8, 4, 12. */
+/* The first of the four columns of lanes q = 0, 1, 2, 3 after tile_deal: 0, 8, 4, 12. */
 #define LANE_COLUMN(lane) ((lane) % 2 * 8 + (lane) / 2 % 2 * 4)
-#define OCAFFE_TILE_MMA_H /* tile_gpu.h: not its own products of tensor cores */
+#define OCAFFE_TILE_MMA_H /* excludes the tensor core code of tile_gpu.h */
 #include "tile_gpu.h"
 
 #define CHUNK 8
-/* `what` for elements of type T, whose name ends with that of the type. */
+/* The name `what` with the name of type T appended. */
 #define JOINED(what, T) JOINED_OF(what, T)
 #define JOINED_OF(what, T) what##T
 #define LOCAL_CHUNKS(name, size) local uint4 name[size]
 
 #define ALONG_CHUNKS(lines, depth) ((lines) * (depth) / CHUNK)
 
-/* `depth`: of a line, 32, 16 or 8. Eight lines of 64 bytes are four times 128, of 32 bytes two times, of 16 bytes once. */
+/* `depth`: elements of a line: 32, 16 or 8. Eight lines are 512, 256 or 128 bytes, that is 4, 2 or 1 times all banks. */
 INLINE int along_place(int depth, int line, int chunk) {
   return depth == 32 ? line * 4 + (chunk ^ (line >> 1 & 3)) : depth == 16 ? line * 2 + (chunk ^ (line >> 2 & 1)) : line;
 }
 INLINE int across_place(int lines, int k, int chunk) { return k * (lines / CHUNK) + (chunk ^ (k & 7)); }
 
-/* Copies of 8 or 4 elements that begin at multiples of as many; zeros instead where they do not exist. They have counters after copies_wait and a barrier. */
+/* Copy 8 or 4 elements that begin at a multiple of their number, or zeros if they do not exist. The copies have arrived after
+   copies_wait and a barrier. */
 #ifdef __NVPTX__
 #define COPY_ASYNC(kind, bytes)                                                                                                                        \
   asm volatile("cp.async." kind ".shared.global [%0], [%1], " #bytes ", %2;" ::"r"((uint)(size_t)to), "l"((ulong)(size_t)from), "r"(exist ? bytes : 0) \
@@ -55,7 +57,7 @@ INLINE int across_place(int lines, int k, int chunk) { return k * (lines / CHUNK
 INLINE void copy_8(local uint4* to, global const bfloat* from, int exist) { COPY_ASYNC("cg", 16); }
 INLINE void copy_4(local uint2* to, global const bfloat* from, int exist) { COPY_ASYNC("ca", 8); }
 INLINE void copies_commit(void) { asm volatile("cp.async.commit_group;" ::: "memory"); }
-/* All but the last STAGES - 2 commits have counters. */
+/* Wait until all but the last STAGES - 2 commits have arrived. */
 #define WAIT_TEXT(n) WAIT_TEXT_OF(n)
 #define WAIT_TEXT_OF(n) "cp.async.wait_group " #n ";"
 INLINE void copies_wait(void) {
@@ -74,7 +76,7 @@ INLINE void copies_commit(void) {}
 INLINE void copies_wait(void) {}
 #endif
 
-/* A and B: `a`, `b` are what a step brought, A_ACROSS and B_ACROSS how they lie. */
+/* The layout of the operands `a` and `b` of a step: 1 is across, 0 is along. */
 #ifndef A_ACROSS
 #define A_ACROSS 0
 #endif
@@ -94,14 +96,15 @@ INLINE uint4 load_transposed(local const uint4* p) {
   return (uint4)(x, y, z, w);
 }
 
-/* d += a * b, 16 x 8 results of a depth of 16, by the 32 lanes of a warp: d[0] and d[1] are row g, columns 2 q and 2 q + 1, the others row g + 8. */
+/* d += a * b, 16 x 8 results over a depth of 16, by the 32 lanes of a warp. d[0] and d[1] are row g, columns 2 q and 2 q + 1; d[2] and
+   d[3] are row g + 8. */
 INLINE void mma_16(float d[4], uint4 a, uint b0, uint b1) {
   asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
                : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
                : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b0), "r"(b1));
 }
 
-/* 16 rows of the left operand from `row` on, 16 of the depth from `k` on, as the products take them. */
+/* Load 16 rows of the left operand from `row` on, 16 of the depth from `k` on, as the products require them. */
 INLINE uint4 left_matrices(local const uint4* a, int row, int k, int lane) {
 #if A_ACROSS
   return load_transposed(a + across_place(BM, k + lane % 8 + lane / 16 * 8, row / 8 + lane / 8 % 2));
@@ -110,7 +113,7 @@ INLINE uint4 left_matrices(local const uint4* a, int row, int k, int lane) {
 #endif
 }
 
-/* Likewise 16 columns of the right one: x and y for the first product of 8, z and w for the second. */
+/* The same for 16 columns of the right operand: x and y are for the first product of 8 columns, z and w for the second. */
 INLINE uint4 right_matrices(local const uint4* b, int column, int k, int lane) {
 #if B_ACROSS
   return load_transposed(b + across_place(BN, k + lane % 16, column / 8 + lane / 16));
@@ -119,7 +122,8 @@ INLINE uint4 right_matrices(local const uint4* b, int column, int k, int lane) {
 #endif
 }
 
-/* The sums of 16 columns, a work-item's from `j` on, += the products of all its rows with them: av, bv as left_matrices and right_matrices give them. */
+/* Add the products of all rows with 16 columns to the sums of a work-item from column `j` on. av and bv are the results of
+   left_matrices and right_matrices. */
 INLINE void columns_multiply(const uint4 av[TM / 2], uint4 bv, int j, float acc[TM][TN]) {
 #pragma unroll
   for (int pair = 0; pair < 4; pair += 2)
@@ -145,7 +149,7 @@ INLINE void chunks_multiply(local const uint4* a, local const uint4* b, float ac
   }
 }
 
-/* Even lanes give their neighbour the second pair of every four columns and get its first pair. */
+/* Even lanes exchange the second pair of every four columns for the first pair of their odd neighbour. */
 INLINE float from_neighbour(float v) {
   float r;
   asm volatile("shfl.sync.bfly.b32 %0, %1, 1, 31, 0xffffffff;" : "=f"(r) : "f"(v));
@@ -163,10 +167,10 @@ INLINE void tile_deal(float acc[TM][TN]) {
     }
 }
 #else
-/* An element of local memory, as a float. */
+/* Return an element of local memory as a float. */
 INLINE float element_at(local const uint4* chunks, int place, int e) { return wide(((local const bfloat*)(chunks + place))[e]); }
 
-/* Loops that stay loops: they are compiled for tests alone. */
+/* The loops stay rolled: this is compiled for tests only. */
 static __attribute__((noinline)) void chunks_multiply(local const uint4* a, local const uint4* b, float acc[TM][TN]) {
   const int row = tile_row(get_local_id(0)), column = tile_column(get_local_id(0));
 #pragma unroll 1

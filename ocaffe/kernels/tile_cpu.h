@@ -1,10 +1,12 @@
 /* The register tile of the kernels for CPU runtimes: MR rows x NV vectors of V floats, all in registers.
 
-   V   floats in a native vector: 4, 8 or 16
+   V   floats of a native vector: 4, 8 or 16
    NV  vectors side by side: a panel is NR = NV * V columns wide
-   MR  rows of the tile: MR * NV accumulators, NV vectors of b and one broadcast must fit the registers (16 on AVX2, 32 on AVX-512)
-   KC  length of the sum that is done in one go: its panels of KC x NR floats stay in the second-level cache
-   STREAM  results go past the caches (LLVM's builtin, where the compiler has it): they are more than caches hold, and nobody adds to them soon */
+   MR  rows of the tile. MR * NV accumulators, NV vectors of b and one broadcast must fit the registers (16 on AVX2, 32 on AVX-512)
+   KC  depth that is summed in one pass: its panel of KC x NR floats stays in the second-level cache
+   STREAM  results bypass the caches, by non-temporal stores where the compiler has the builtin. For results that are larger than the
+           caches and are not accumulated into soon
+   NO_PREFETCH  leave out prefetch instructions */
 #ifndef OCAFFE_TILE_CPU_H
 #define OCAFFE_TILE_CPU_H
 
@@ -30,13 +32,13 @@ typedef PASTE(float, V) vec;
 typedef PASTE(int, V) ivec;
 typedef PASTE(uint, V) uvec;
 
-/* A vector at any float in memory. vloadN and vstoreN would do, but PoCL builds a wide one from pairs, and what is added in between falls apart
-   with it. */
+/* An unaligned vector in memory. vloadN and vstoreN would do, but PoCL assembles a wide vector from pairs, and the arithmetic between a load and
+   a store is split with it. */
 typedef struct __attribute__((packed)) { vec v; } unaligned;
 #define GLOBAL(p) ((global unaligned*)(p))->v
 #define PRIVATE(p) ((private unaligned*)(p))->v
 
-/* The numbers of the lanes, and half a vector. */
+/* The lane numbers, and half a vector. */
 #if V == 16
 #define LANES (ivec)(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15)
 #define HALF 8
@@ -55,21 +57,21 @@ typedef struct __attribute__((packed)) { float4 v; } unaligned_four;
 #define GLOBAL_FOUR(p) ((global unaligned_four*)(p))->v
 #define PRIVATE_FOUR(p) ((private unaligned_four*)(p))->v
 
-/* One work-item is a work-group. The hint says that the code is vectorised already; without it Intel's compiler tries to do that across
-   work-items and takes four times as long. */
+/* One work-item is a work-group. vec_type_hint says that the code is already vectorised. Without it Intel's compiler tries to vectorise
+   across work-items, and the kernel takes four times as long. */
 #define SINGLE kernel __attribute__((reqd_work_group_size(1, 1, 1), vec_type_hint(vec)))
 
-/* In front of a loop that is not worth unrolling: left alone, compilers spend most of a build on them. */
+/* For loops that are not worth unrolling. Compilers would otherwise spend most of a build on them. */
 #define ROLLED _Pragma("unroll 1")
 
-/* acc[i][j] = sum over k < depth of A(i, k) * b[k * ld + j]; A is an expression in i and k. Written with * and +, not fma(), which is a
+/* acc[i][j] = sum over k < depth of A(i, k) * b[k * ld + j]; A is an expression in i and k. It uses * and +, not fma(), which is a
    library call on some runtimes; -cl-mad-enable contracts it. */
 #define MULTIPLY(acc, A, b, ld, depth) MULTIPLY_AT(PRIVATE, acc, A, b, ld, depth)
 
-/* The same with b in the memory that AT, GLOBAL or PRIVATE, reads. */
+/* The same with b in the address space of AT, which is GLOBAL or PRIVATE. */
 #define MULTIPLY_AT(AT, acc, A, b, ld, depth) MULTIPLY_WHILE(AT, acc, A, b, ld, depth, )
 
-/* The same with something done beside each step of the sum. */
+/* The same with the statement `beside` in each step of the sum. */
 #define MULTIPLY_WHILE(AT, acc, A, b, ld, depth, beside)                \
   do {                                                                  \
     _Pragma("unroll") for (int i = 0; i < MR; i++)                      \
@@ -85,8 +87,8 @@ typedef struct __attribute__((packed)) { float4 v; } unaligned_four;
     }                                                                   \
   } while (0)
 
-/* Asks for a line of memory before it is needed: into the cache of second level, or with PREFETCH(p, 3) of first level. OpenCL's own prefetch() is a function
-   call on CPU runtimes, which costs as much as a row of the tile. */
+/* Prefetch a cache line into the second-level cache, or with PREFETCH(p, 3) into the first-level cache. OpenCL's prefetch() is a function
+   call on CPU runtimes and costs as much as a row of the tile. */
 #if defined(__has_builtin) && !defined(NO_PREFETCH)
 #if __has_builtin(__builtin_prefetch)
 #define PREFETCH(p, level) __builtin_prefetch((const void*)(ulong)(p), 0, level)
@@ -97,8 +99,8 @@ typedef struct __attribute__((packed)) { float4 v; } unaligned_four;
 #endif
 #define AHEAD(p) PREFETCH(p, 2)
 
-/* The transpose of V vectors in place. One step takes the even lanes of neighbours, then the odd ones: that rotates the bits of
-   (vector, lane) by one, so log2(V) steps exchange vector and lane. */
+/* Transpose V vectors in place. A step takes the even lanes of neighbours, then the odd ones. That rotates the bits of (vector, lane) by
+   one, so log2(V) steps exchange vector and lane. */
 INLINE void transpose(vec r[V]) {
 #pragma unroll
   for (int step = 1; step < V; step *= 2) {
@@ -120,7 +122,7 @@ INLINE void fetch(global const float* from, float* to, int count) {
   ROLLED for (; i < count; i++) to[i] = from[i];
 }
 
-/* All sums of the tile to tile[i * NR + j]. */
+/* Write all sums of the tile to tile[i * NR + j]. */
 INLINE void spill(vec acc[MR][NV], float* tile) {
 #pragma unroll
   for (int i = 0; i < MR; i++)
@@ -128,7 +130,7 @@ INLINE void spill(vec acc[MR][NV], float* tile) {
     for (int j = 0; j < NV; j++) PRIVATE(tile + i * NR + j * V) = acc[i][j];
 }
 
-/* Processors order such stores with a work-item's other ones by a fence alone: a kernel that STREAMs ends with STREAM_FENCE. */
+/* Only a fence orders non-temporal stores with the other stores of a work-item, so a kernel with STREAM ends with STREAM_FENCE. */
 #define STREAM_FENCE
 #if defined(STREAM) && defined(__has_builtin)
 #if __has_builtin(__builtin_nontemporal_store) && __has_builtin(__sync_synchronize)
@@ -138,8 +140,8 @@ INLINE void spill(vec acc[MR][NV], float* tile) {
 #endif
 #endif
 
-/* One row of sums on its way to memory: v = from * factor + offset (+ to), then the activation. Rolled, from private memory: twenty of
-   these in a row take compilers seconds. */
+/* Write one row of sums: v = from * factor + offset (+ to), then the activation. It reads from private memory in rolled loops, because
+   compilers take seconds for twenty unrolled copies. */
 #define FINISH(T, P, G)                            \
   do {                                             \
     T v_ = P(from + j) * factor + offset;          \
@@ -160,7 +162,7 @@ inline void finish(const float* from, global float* to, int count, float factor,
     return;
   }
 #endif
-  if (count == NR) { /* a whole row, which most are: after a short sum, loops and conditions would take as long as the products */
+  if (count == NR) { /* the common case of a whole row; after a short sum, loops and conditions would take as long as the products */
 #pragma unroll
     for (; j < NR; j += V) FINISH(vec, PRIVATE, GLOBAL);
     return;
@@ -176,15 +178,15 @@ inline void finish(const float* from, global float* to, int count, float factor,
   }
 }
 
-/* The first `rows` rows of a tile to rows `step` apart, output i with OFFSET(bias, i), if `first`, and FACTOR(bias, i). Not inlined: compilers would
-   keep its constants in registers that the products need, all through their loops. */
+/* Write the first `rows` rows of a tile to rows `step` apart. Output i gets FACTOR(bias, i), and OFFSET(bias, i) if `first`. Not inlined:
+   compilers would keep its constants in registers that the products need throughout their loops. */
 static __attribute__((noinline)) void finish_rows(const float* tile, global float* to, ulong step, int rows, int count, global const float* bias,
                                            ulong bias_stride, int has_bias, int first, int add, ACTIVATION) {
   ROLLED for (int i = 0; i < rows; i++)
     finish(tile + i * NR, to + i * step, count, FACTOR(bias, i), first ? OFFSET(bias, i) : 0.0f, add, GIVEN_ACTIVATION);
 }
 
-/* The same to columns that are numbered through the batch, from q on: `y` is where output 0 of sample 0 begins, whose rows are P long. */
+/* The same for columns that are numbered through the batch, from q on. `y` points at output 0 of sample 0; a row of a sample has P columns. */
 INLINE void finish_columns(const float* tile, global float* y, ulong y_stride, int P, int q, int rows, int count, global const float* bias, ulong bias_stride,
                            int has_bias, int first, int add, ACTIVATION) {
   for (int j = 0, n = q / P, p = q % P, length; j < count; j += length, n++, p = 0) {

@@ -1,28 +1,29 @@
-/* The inner part of a tiled matrix product for work-groups that share local memory: gemm_gpu.cl and conv_gpu.cl fetch, this multiplies.
+/* The inner part of a tiled matrix product for work-groups that share local memory. The kernels (gemm_gpu.cl, conv_gpu.cl) fetch the
+   operands; this file multiplies and stores.
 
    A work-group of NT work-items computes BM x BN results. Each step brings BK columns of the left operand and BK rows of the right one
-   into local memory, both with the step's depth as the outer index: as[BK][LDA], bs[BK][LDB], in two buffers. What goes there is `staged`, a column
-   of the right operand to RIGHT_COLUMN.
+   to local memory, both with the depth as the outer index: as[BK][LDA], bs[BK][LDB], double buffered. Elements are stored there as
+   `staged` returns them, columns of the right operand at RIGHT_COLUMN.
 
    BM, BN  rows and columns of a work-group          BK  depth of one step
    TM, TN  rows and columns of a work-item, multiples of 4, in chunks of 4 neighbours
-   WM      rows of 32 consecutive work-items (one NVIDIA warp; elsewhere only a numbering); their columns follow
-   MMA     NVIDIA's tensor cores by inline PTX: 1 = operands in TF32 (11 bits of mantissa); 3 = each operand as the sum of two TF32 numbers, three
-           products of which the sums are kept in float: as exact as float (Ootomo and Yokota, "Recovering single precision accuracy from Tensor
-           Cores", 2022). TM = WM / 8, TN = WN / 4, BK a multiple of 8
+   WM      rows of 32 consecutive work-items (a warp on NVIDIA, only a numbering elsewhere); WN, their columns, follows
+   MMA     NVIDIA's tensor cores by inline PTX; TM = WM / 8, TN = WN / 4, BK a multiple of 8
+     1  operands in TF32 (11 bits of mantissa)
+     3  each operand is the sum of two TF32 numbers; three products, summed in float. As exact as float (Ootomo and Yokota, "Recovering
+        single precision accuracy from Tensor Cores", 2022)
+   LEVELS  2: two-level summation. The sums of the last CARRY steps are kept apart and then added to the others, so that fewer additions
+           round the large sums. This costs registers: with 32 sums 125 instead of 95, on tensor cores 166 instead of 127 to 160.
+           A work-item's sums are acc[SUM_ROWS][TN] until tile_is_done, then acc[TM][TN]
+   REGISTERS  maximum number of registers of a work-item, a compiler option on NVIDIA (ocaffe/cl/program.py). The compiler ignores it for
+              kernels that declare their work-group size, so GROUP_OF_NT is empty then
+   DEVICE_FENCE  last-block reduction (common.h): several groups compute parts of the sums of a tile, and the last adds them (tile_join)
 
-   With MMA 3 Inf * 1 would be NaN, for the second part of 1 is 0. So a tile in which any sum is not finite is computed again, plainly:
+   With MMA 3, Inf * 1 would be NaN, since the second part of 1 is 0. So a tile in which any sum is not finite is recomputed with float
+   multiply-adds:
    for (int exact = 0;; exact = 1) { clear, all steps with tile_multiply(..., exact); if (tile_is_done(...)) break; }
 
-   LEVELS  2: the sums of the last steps are added up apart and carried to the others every CARRY steps, so that fewer additions round the large ones. That takes
-           registers: with 32 sums 125 instead of 95, on tensor cores 166 instead of 127 to 160. A work-item's sums are acc[SUM_ROWS][TN] until tile_is_done, then acc[TM][TN]
-
-   REGISTERS  a work-item's at the most, which NVIDIA's compiler is told beside the text (ocaffe/cl/program.py). It does not listen where the kernel says its
-           size, so then a kernel of GROUP_OF_NT does not
-
-   DEVICE_FENCE (common.h)  several groups make parts of the sums of one tile, and the last one to come adds them up (tile_join)
-
-   An element (i, j) of a work-item's sums stands at row tile_row + ROW(i), column tile_column + COLUMN(j) of the tile. */
+   Element (i, j) of a work-item's sums is at row tile_row + ROW(i), column tile_column + COLUMN(j) of the tile. */
 #ifndef OCAFFE_TILE_GPU_H
 #define OCAFFE_TILE_GPU_H
 
@@ -58,12 +59,13 @@
 #define LANE_COLUMNS (32 / LANE_ROWS)
 #define WN (LANE_COLUMNS * TN)
 #ifdef MMA
-/* As mma.m16n8k8 leaves them: lane 4 g + q has rows g and g + 8 of each 16, and of two products' 16 columns the four from 4 q on. */
+/* The layout of mma.m16n8k8's results: lane 4 g + q has rows g and g + 8 of each 16, and four columns, from 4 q on, of the 16 columns of
+   two products. */
 #define ROW(i) ((i) / 2 * 16 + (i) % 2 * 8)
 #define LANE_ROW(lane) ((lane) / 4)
 #define PADDING 8
-/* Where a column stands in row k of bs. In odd rows pairs change places, for of four columns a product takes either the first two or the last two, and what lanes
-   q and q + 1 want would be in the same banks. */
+/* The place of a column in row k of bs. Odd rows swap pairs of columns: of four columns a product reads either the first or the last
+   two, so without the swap lanes q and q + 1 would use the same banks. */
 #define RIGHT_COLUMN(k, column) ((column) ^ ((k) & 1) * 2)
 #else
 #define RIGHT_COLUMN(k, column) (column)
@@ -82,11 +84,11 @@
 #define SUM_ROWS (LEVELS * TM)
 #define CARRY 8
 
-/* A few more floats a row: scattered stores of a step then fall into different banks, and rows stay aligned for float4. */
+/* Row lengths are padded, so that the scattered stores of a step use different banks and rows stay aligned for float4. */
 #define LDA (BM + PADDING)
 #define LDB (BN + PADDING)
 
-/* Without the attribute some compilers assume 4 bytes and split each float4 access into four. */
+/* Without the attribute some compilers assume an alignment of 4 bytes and split each float4 access into four. */
 #define LOCAL_TILE(name, size) local float name[size] __attribute__((aligned(16)))
 
 INLINE int tile_row(int item) { return item / 32 / (BN / WN) * WM + LANE_ROW(item % 32); }
@@ -127,8 +129,9 @@ INLINE void mma(float d[4], const uint a[4], const uint b[2]) {
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
-/* The nearest TF32 number. What it leaves of a float is the second of its two parts, of which the tensor cores read the leading bits. Were the first part cut
-   off instead of rounded, then the product of both rests, which is left out, would be four times as large and always have the sign of the whole. */
+/* Round to the nearest TF32 number, the first part of a float. The remainder is the second part; tensor cores read its leading bits.
+   If the first part were truncated, the omitted product of the two remainders would be four times as large. It would also always have the
+   sign of the whole product. */
 INLINE uint leading(float v) {
 #if MMA == 1
   uint r;
@@ -139,8 +142,9 @@ INLINE uint leading(float v) {
 #endif
 }
 
-/* Tensor cores cut off what does not fit a sum (Fasi et al., "Numerical behavior of NVIDIA tensor cores", 2021). So three products are summed there over
-   SLICES times 8 of the depth only, the small ones first, and outside from there on. Two, for each addition to the whole sum rounds that, which is worse. */
+/* Tensor cores truncate bits that do not fit a sum (Fasi et al., "Numerical behavior of NVIDIA tensor cores", 2021). So they sum the
+   three products only over a depth of SLICES * 8, the small products first. These sums are added to the accumulators in float. SLICES is 2
+   because each addition to an accumulator rounds it, which is worse. */
 #define SLICES (MMA == 3 && BK % 16 == 0 ? 2 : 1)
 
 INLINE void tile_multiply_mma(local const float* a, local const float* b, float acc[TM][TN]) {
@@ -208,7 +212,7 @@ INLINE void tile_multiply_mma(local const float* a, local const float* b, float 
 }
 #endif
 
-/* An element as it stands in local memory. */
+/* Return an element in the form in which it is stored in local memory. */
 INLINE float staged(float v) {
 #if defined(MMA) && !defined(OCAFFE_TILE_MMA_H) && MMA == 1
   return as_float(leading(v));
@@ -233,7 +237,7 @@ INLINE void tile_multiply(local const float* a, local const float* b, float acc[
   }
 }
 
-/* Whether the sums stand as they are, the same for the whole group; `vote` is local memory that nobody uses now. */
+/* Return whether the sums are final; the result is the same for the whole group. `vote` is local memory that is free now. */
 INLINE int tile_is_done(float acc[SUM_ROWS][TN], int exact, local float* vote) {
 #pragma unroll
   for (int i = TM; i < SUM_ROWS; ++i)
@@ -245,7 +249,7 @@ INLINE int tile_is_done(float acc[SUM_ROWS][TN], int exact, local float* vote) {
 #pragma unroll
   for (int i = 0; i < TM; ++i)
 #pragma unroll
-    for (int j = 0; j < TN; ++j) sign += 0.0f * acc[i][j]; /* NaN if one is not finite */
+    for (int j = 0; j < TN; ++j) sign += 0.0f * acc[i][j]; /* NaN if a sum is not finite */
   if (get_local_id(0) == 0) *vote = 0.0f;
   barrier(CLK_LOCAL_MEM_FENCE);
   if (isnan(sign)) *vote = 1.0f;
@@ -266,9 +270,9 @@ INLINE void tile_clear(float acc[SUM_ROWS][TN]) {
 }
 
 #ifdef DEVICE_FENCE
-/* Leave the sums in `all`[slot] for the last of `count` groups, which counts in `counters`. Whether it is this one: then `acc` is the sum of `all`[first],
-   `all`[first + apart], .., in this order. A work-item keeps to its own places in `all`. */
-INLINE int tile_meet(global uint* counters, global float4* all, int slot, int first, int apart, int count, float acc[TM][TN], local float* vote) {
+/* Store the sums in `all`[slot] and count in `counters`. Return 1 in the last of `count` groups, where `acc` becomes the sum of `all`[first],
+   `all`[first + apart], ..., in this order. Each work-item reads and writes only its own places in `all`. */
+INLINE int tile_sum_in_last_block(global uint* counters, global float4* all, int slot, int first, int apart, int count, float acc[TM][TN], local float* vote) {
   const int step = BM * BN / 4;
 #pragma unroll
   for (int i = 0; i < TM; ++i)
@@ -276,7 +280,7 @@ INLINE int tile_meet(global uint* counters, global float4* all, int slot, int fi
     for (int j = 0; j < TN; j += 4) all[slot * step + (i * TN + j) / 4 * NT] = (float4)(acc[i][j], acc[i][j + 1], acc[i][j + 2], acc[i][j + 3]);
   IS_LAST_BLOCK(DEVICE_FENCE, counters, count, (local int*)vote, last);
   if (!last) return 0;
-  /* Four places of four parts at a time: 16 loads under way, and no more registers than the products need. */
+  /* Read four float4 of each of four parts at a time: 16 loads are in flight, with no more registers than the products need. */
 #pragma unroll
   for (int c = 0; c < TM * TN / 4; c += 4) {
     float4 sum[4], v[4][4];
@@ -301,21 +305,21 @@ INLINE int tile_meet(global uint* counters, global float4* all, int slot, int fi
   return 1;
 }
 
-/* The sums of part `part` of `count` of the depth meet those of the others. Returns 1 to the group that has them all in `acc`: first the last of each bunch of
-   parts adds these up, then the last of the bunches the bunches, for one group reads slowly. parts[tile][part][BM * BN]; a tile has a counter for each
-   bunch and one more (gemm_gpu.bunches). */
+/* Add up the `count` parts of the depth of a tile, of which this group has part `part`. Return 1 to the group that has the whole sum in
+   `acc`. Parts are added in two stages, because one group reads slowly: the last group of each bunch of parts adds that bunch, then the
+   last bunch adds the bunches. Layout: parts[tile][part][BM * BN]; a tile has a counter per bunch and one more (gemm_gpu.bunches). */
 INLINE int tile_join(global uint* counters, global float* parts, int tile, int part, int count, float acc[TM][TN], local float* vote) {
   int bunch = 8;
   while (bunch * bunch < count) ++bunch;
   const int bunches = (count + bunch - 1) / bunch, own = part / bunch, first = own * bunch;
   global float4* all = (global float4*)(parts + (ulong)tile * count * (BM * BN)) + get_local_id(0);
   counters += tile * (bunches + 1);
-  if (!tile_meet(counters + own, all, part, first, 1, min(bunch, count - first), acc, vote)) return 0;
-  return bunches == 1 || tile_meet(counters + bunches, all, first, 0, bunch, bunches, acc, vote);
+  if (!tile_sum_in_last_block(counters + own, all, part, first, 1, min(bunch, count - first), acc, vote)) return 0;
+  return bunches == 1 || tile_sum_in_last_block(counters + bunches, all, first, 0, bunch, bunches, acc, vote);
 }
 #endif
 
-/* Offsets, and factors if there are (epilogue.h), of the tile's columns; `bias` is that of the first one, `columns` of them exist. */
+/* Apply offsets, and factors if there are any (epilogue.h), to the tile's columns. `bias` points at that of the first column; `columns` of them exist. */
 INLINE void tile_bias(float acc[TM][TN], int columns, global const float* bias, ulong bias_stride, int has_bias) {
 #pragma unroll
   for (int j = 0; j < TN; ++j) {
@@ -326,8 +330,8 @@ INLINE void tile_bias(float acc[TM][TN], int columns, global const float* bias, 
   }
 }
 
-/* The tile as part of a row-major matrix: `to` is the tile's corner, `rows` x `columns` of it exist, `aligned`: rows begin at float4 places. Rows are
-   samples of `sign` (fused_relu.h), sign_stride apart; the tile begins at element `first` of each. */
+/* Store the tile into a row-major matrix. `to` is the tile's corner, and `rows` x `columns` of the tile exist. `aligned`: rows begin at
+   multiples of 4 elements. Each row is a sample of `sign` (fused_relu.h), sign_stride apart; the tile begins at element `first` of it. */
 INLINE void tile_store(global RESULT_T* to, ulong row_stride, int rows, int columns, int aligned, float acc[TM][TN], int accumulate, float slope,
                        global const SIGNS_T* sign, ulong sign_stride, int first) {
   const int row = tile_row(get_local_id(0)), column = tile_column(get_local_id(0));

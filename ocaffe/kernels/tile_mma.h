@@ -1,24 +1,23 @@
-/* The inner part of a tiled matrix product on NVIDIA's tensor cores, by inline PTX: gemm_mma.cl and conv_mma.cl fetch, this multiplies.
+/* The inner part of a tiled matrix product on NVIDIA's tensor cores, by inline PTX. The kernels (gemm_mma.cl, conv_mma.cl) fetch the
+   operands; this file multiplies.
 
-   Tile, results of a work-item and how they are stored: tile_gpu.h, with TM = WM / 8, TN = WN / 4; WM and WN are multiples of 32.
+   Tile, results of a work-item and stores: see tile_gpu.h, with TM = WM / 8, TN = WN / 4; WM and WN are multiples of 32.
 
-   MMA   what the tensor cores multiply, sums being kept in float (TF32 is tile_gpu.h's):
-     2   bfloat16: operands rounded to 8 bits
-     4   float16: operands rounded to 11 bits of mantissa, beyond 65504 infinite
+   MMA    format of the operands; sums are float (TF32: tile_gpu.h)
+     2  bfloat16: 8 bits of mantissa
+     4  float16: 11 bits of mantissa, infinite beyond 65504
+   AHEAD  1 or 2: how many steps a step is fetched before it is multiplied; each takes registers
+   LEFT_SCALE, RIGHT_SCALE  powers of two. Elements of an operand are multiplied by them before rounding, and the sums are divided by them.
+          The smallest float16 is 6e-8, and gradients are often smaller
 
-   AHEAD   how many steps before it is multiplied a step is fetched, 1 or 2: each takes registers
+   A line is a row of the left operand or a column of the right one. A step brings 16 words of every line to local memory. A word is two
+   neighbours of the depth. A quad is four words, the unit that a work-item stores and loads. The order of the depth does not matter as
+   long as both operands agree: the first two words of a quad take part in one product, the last two in the next.
 
-   A step brings 16 words of every row of the left operand and of every column of the right one (both: a line) to local memory. A word is two
-   neighbours of the depth. Four words, a quad, are what a work-item stores and loads at a time. Which element of the
-   depth stands where does not matter as long as both operands agree: of a quad the first two words take part in one product, the last two in the next.
+   Two lines share 128 bytes. quad_place swizzles the quads so that eight neighbouring work-items use all 32 banks. This holds for stores
+   of quads of one line, of eight neighbouring lines, of every second and of every fourth line, and for the loads of a product.
 
-   Two lines share 128 bytes. quad_place says where a quad stands so that eight neighbouring work-items use all 32 banks, whether they store quads of
-   one line, of eight neighbouring lines, of every second or of every fourth line, or load what a product wants.
-
-   LEFT_SCALE, RIGHT_SCALE   powers of two that the elements of an operand are multiplied with before they are rounded, and the sums divided by: float16
-         begins at 6e-8, gradients are often smaller
-
-   Elsewhere than on NVIDIA's compiler the products are made of float multiply-adds, of operands rounded alike: that is for tests. */
+   On compilers other than NVIDIA's, products are float multiply-adds of operands rounded the same way, for tests only. */
 #ifndef OCAFFE_TILE_MMA_H
 #define OCAFFE_TILE_MMA_H
 
@@ -44,16 +43,16 @@
 #ifndef RIGHT_SCALE
 #define RIGHT_SCALE 1
 #endif
-#define WORDS 16            /* of a line in one step: BK = WORDS * PACK */
+#define WORDS 16            /* words of a line in one step: BK = WORDS * PACK */
 #define QUAD (4 * PACK)     /* elements of a quad */
-/* Arrays of quads, not of words: NVIDIA's compiler splits vector loads of local memory whose alignment it cannot derive from the array. */
+/* Arrays of quads, not of words: NVIDIA's compiler splits vector loads of local memory if it cannot derive the alignment from the array. */
 #define LOCAL_QUADS(name, size) local uint4 name[size]
 
 INLINE int quad_place(int line, int quad) {
   return line / 2 * 8 + ((line ^ line >> 2) & 1) * 4 + (quad ^ (line >> 1 & 3) ^ (line >> 3 & 1) * 2 ^ (line >> 4 & 1));
 }
 
-/* How a word comes from one element or two. */
+/* Conversion of two elements to a word. */
 #ifdef __NVPTX__
 INLINE uint two_halves(float low, float high) {
   uint r;
@@ -65,14 +64,14 @@ INLINE uint two_halves(float low, float high) {
   return r;
 }
 #else
-/* To the nearest number of 16 bits, ties to even. */
+/* Round to the nearest number of 16 bits, ties to even. */
 #if MMA == 2
 INLINE uint sixteen(float v) {
   const uint u = as_uint(v);
   return isnan(v) ? 0x7fc0u : isinf(v) ? u >> 16 : (u + 0x7fffu + (u >> 16 & 1)) >> 16;
 }
 #else
-/* Below 2^-14 the sum with a half has its steps. */
+/* Below 2^-14 float16 has the spacing of a float sum with 0.5, so adding 0.5 rounds. */
 INLINE uint sixteen(float v) {
   const float size = fabs(v);
   const uint sign = as_uint(v) >> 16 & 0x8000u, u = as_uint(size);
@@ -85,7 +84,8 @@ INLINE uint sixteen(float v) {
 INLINE uint two_halves(float low, float high) { return sixteen(high) << 16 | sixteen(low); }
 #endif
 
-/* WORD_OF(T), QUAD_OF(T)  (v, scale): of elements as they are stored (bf16_operands.h). What stands in 16 bits already is multiplied as it is, and never scaled. */
+/* WORD_OF(T), QUAD_OF(T)  (v, scale): convert elements of type T (bf16_operands.h) to a word or a quad. Elements that are already 16 bits
+   wide are not converted and never scaled. */
 #define WORD_OF(T) JOINED(word_of_, T)
 #define QUAD_OF(T) JOINED(quad_of_, T)
 #define JOINED(what, T) JOINED_OF(what, T)
@@ -99,7 +99,7 @@ INLINE uint word_of_bfloat(const bfloat v[PACK], float scale) { return (uint)v[0
 QUADS_OF(float)
 QUADS_OF(bfloat)
 
-/* Element `e` of the depth of a quad that was stored, as a float. */
+/* Return element `e` of the depth of a stored quad as a float. */
 INLINE float element_of(local const uint4* lines, int line, int quad, int e) {
   const uint word = ((local const uint*)(lines + quad_place(line, quad)))[e / PACK];
 #if MMA == 2
@@ -111,7 +111,7 @@ INLINE float element_of(local const uint4* lines, int line, int quad, int e) {
 }
 
 #ifndef __NVPTX__
-/* Loops that stay loops: they are compiled for tests alone. */
+/* The loops stay rolled: this is compiled for tests only. */
 static __attribute__((noinline)) void quads_multiply_fma(local const uint4* a, local const uint4* b, float acc[TM][TN]) {
   const int row = tile_row(get_local_id(0)), column = tile_column(get_local_id(0));
 #pragma unroll 1
@@ -124,7 +124,7 @@ static __attribute__((noinline)) void quads_multiply_fma(local const uint4* a, l
     }
 }
 #else
-/* d += a * b, 16 x 8 results, of 8 words of the depth, by the 32 lanes of a warp. */
+/* d += a * b, 16 x 8 results over 8 words of the depth, by the 32 lanes of a warp. */
 INLINE void mma_words(float d[4], const uint a[4], const uint b[2]) {
 #if MMA == 2
   asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
@@ -135,7 +135,7 @@ INLINE void mma_words(float d[4], const uint a[4], const uint b[2]) {
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
-/* Lane 4 g + q holds rows g and g + 8 of each 16, and of each 16 columns the four from 4 q on: two products deal them two each. */
+/* Lane 4 g + q has rows g and g + 8 of each 16, and four columns, from 4 q on, of each 16. Each of two products yields two of the four. */
 INLINE void quads_multiply_mma(local const uint4* a, local const uint4* b, float acc[TM][TN]) {
   const int item = get_local_id(0), lane = item % 32, g = lane / 4, q = lane % 4, m = g / 2;
   a += item / 32 / (BN / WN) * (WM * 4) + m * 8 + ((g ^ g >> 2) & 1) * 4;
@@ -144,7 +144,8 @@ INLINE void quads_multiply_mma(local const uint4* a, local const uint4* b, float
   uint4 av[TM];
 #pragma unroll
   for (int i = 0; i < TM; ++i) av[i] = a[i * 32 + (a_quad ^ (i % 2 * 2 ^ (i / 2 & 1)))];
-  /* Products of some columns before the second half of their depth: each waits for the sums of the one before. */
+  /* Multiply several columns by the first half of their depth before the second half, because each product waits for the preceding
+   product of the same sums. */
 #pragma unroll
   for (int j0 = 0; j0 < TN / 2; j0 += 16 / TM) {
     uint4 bv[16 / TM];
@@ -170,10 +171,10 @@ INLINE void quads_multiply_mma(local const uint4* a, local const uint4* b, float
 }
 #endif
 
-/* A work-item's quads of an operand of `lines` lines: QUADS of them, in one of three shares.
-   along:  neighbouring work-items take the quads of a line, for operands whose depth is contiguous
-   across: QUADS neighbouring lines each, for operands whose lines are neighbours in memory: vectors of QUADS elements
-   single: one line each, neighbours take neighbours */
+/* How the quads of an operand of `lines` lines are divided among work-items, QUADS each:
+   along   neighbouring work-items take the quads of a line; for operands whose depth is contiguous
+   across  each work-item takes QUADS neighbouring lines, as vectors of QUADS elements; for operands whose lines are neighbours in memory
+   single  each work-item takes one line, neighbours take neighbours */
 #define QUADS(lines) ((lines) * 4 / NT)
 
 typedef struct { int line, next_line, quad, next_quad; } Share;
@@ -198,12 +199,12 @@ INLINE void places_of(Share share, int count, int places[]) {
   for (int i = 0; i < count; ++i) places[i] = quad_place(share.line + i * share.next_line, share.quad + i * share.next_quad);
 }
 
-/* FETCH(4, T), FETCH(2, T)  (p, n, whole): neighbours of which `n` exist, at the most four or two. Conditions stand outside of the arrays that take the results:
-                            compilers then keep these in registers
-   FETCH(along, T), FETCH(across, T)  (v, count, p, stride, lines, depth, whole): a share. `p` is the place of the work-item's first element; `lines` and `depth` are
-                            how many exist from there on; `whole`: all do, and vectors are aligned
-   STORE_QUADS(T)  (to, places, v, count, scale): a share that was fetched
-   T is how the operand is stored, and how elements stay until they are words. */
+/* FETCH(4, T), FETCH(2, T)  (p, n, whole): return four or two neighbours, of which `n` exist. The conditions are outside of the result
+                            arrays, so that compilers keep these in registers
+   FETCH(along, T), FETCH(across, T)  (v, count, p, stride, lines, depth, whole): fetch a share. `p` is the place of the work-item's first
+                            element; `lines` and `depth` say how many exist from there on; `whole`: all exist, and vectors are aligned
+   STORE_QUADS(T)           (to, places, v, count, scale): store a fetched share
+   T is the type of the operand in memory, and of the elements until they become words. */
 #define FETCH(what, T) FETCH_OF(what, T)
 #define FETCH_OF(what, T) fetch_##what##_##T
 #define STORE_QUADS(T) JOINED(store_quads_, T)

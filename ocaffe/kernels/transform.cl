@@ -1,20 +1,20 @@
-/* What becomes of a staged batch (ocaffe/data/transform.py, floats.py).
+/* Unpacking and transformation of a staged batch (ocaffe/data/transform.py, floats.py).
  *
  * transform: crop, mirror, subtract the mean, scale, and write the labels:
  *   y[n][c][h][mirror ? width - 1 - w : w] = (x[n][c][y0 + h][x0 + w] - mean) * scale
- * The block holds the images, `image` elements apart, at byte `table_at` eight ints per sample (height and width of the staged image; y0, x0; the same
- * place in the mean image; whether to mirror; unused), and at byte `label_at` the labels, floats.
+ * The block holds the images, `image` elements apart. At byte `table_at` it has eight ints per sample (height and width of the staged image; y0, x0;
+ * the same position in the mean image; whether to mirror; unused), and at byte `label_at` the labels, as floats.
  *   PIXEL   type of the staged pixels: uchar or float
  *   MEAN    0: none; 1: one value per channel; 2: an image of mean_height x mean_width
  *   LABEL   1: there is a label top
- *   VECTOR  1 (CPU): a work-item writes a row, 16 pixels a step; 0 (GPU): the work-items of a row write neighbouring pixels
+ *   VECTOR  1 (CPU): a work-item writes a row, 16 pixels per step; 0 (GPU): the work-items of a row write neighbouring pixels
  * Work-items: (any number for the columns of a row, rows = channels * height, samples).
  *
- * paste: a window of an image (WindowData), which may cover a part of the sample only; the rest is 0:
+ * paste: a window of an image (WindowData), which may cover only a part of the sample; the rest is 0:
  *   y[n][c][h][w] = inside ? (x[n][c][h - top][w - left] - mean[c][h + mean_y][w + mean_x]) * scale : 0
  * The table has height and width of the window, top and left, mean_y and mean_x. Defines and work-items as above; VECTOR is not used.
  *
- * unpack: a top of floats that lie as they are in the block: y[n][i] = block[at + (n * count + i) * 4 bytes].
+ * unpack: copy a top of floats from the block: y[n][i] = block[at + (n * count + i) * 4 bytes].
  *   PIECE   elements that a work-item copies
  * Work-items: (count / PIECE, samples).
  */
@@ -47,38 +47,56 @@
 #define MEAN_AT16(x) 0.0f
 #endif
 
-kernel void transform(OPERAND(const uchar, block),
 #if MEAN
-                      OPERAND(const float, mean),
+#define MEAN_OPERAND OPERAND(const float, mean),
+#else
+#define MEAN_OPERAND
 #endif
-                      OPERAND(float, y),
 #if LABEL
-                      OPERAND(float, label),
+#define LABEL_OPERAND OPERAND(float, label),
+#else
+#define LABEL_OPERAND
 #endif
-                      const ulong table_at, const ulong label_at, const ulong image, const int rows, const int height, const int width,
-                      const int mean_height, const int mean_width, const float scale) {
-  const int row = get_global_id(1);
-  const ulong n = get_global_id(2);
-  if (row >= rows) return;
-  LOCATE(block);
-  LOCATE(y);
-  const int c = row / height, h = row % height;
-  global const int* place = (global const int*)(block + table_at) + n * 8;
-  global const PIXEL* x = (global const PIXEL*)block + n * image + ((ulong)c * place[0] + place[2] + h) * place[1] + place[3];
+#define ARGUMENTS \
+  OPERAND(const uchar, block), MEAN_OPERAND OPERAND(float, y), LABEL_OPERAND const ulong table_at, const ulong label_at, const ulong image, \
+      const int rows, const int height, const int width, const int mean_height, const int mean_width, const float scale
+
+/* Move y and mean to the first pixel of the work-item's row, and write the label of the sample. */
 #if MEAN == 2
-  LOCATE(mean);
-  mean += ((ulong)c * mean_height + place[4] + h) * mean_width + place[5];
+#define LOCATE_MEAN \
+  LOCATE(mean); \
+  mean += ((ulong)c * mean_height + place[4] + h) * mean_width + place[5]
 #elif MEAN == 1
-  LOCATE(mean);
-  mean += c;
+#define LOCATE_MEAN \
+  LOCATE(mean); \
+  mean += c
+#else
+#define LOCATE_MEAN
 #endif
-  y += n * y_stride + (ulong)row * width;
-  const int mirror = place[6];
-  int w = get_global_id(0);
 #if LABEL
-  LOCATE(label);
-  if (row == 0 && w == 0) label[n * label_stride] = ((global const float*)(block + label_at))[n];
+#define WRITE_LABEL \
+  LOCATE(label); \
+  if (row == 0 && w == 0) label[n * label_stride] = ((global const float*)(block + label_at))[n]
+#else
+#define WRITE_LABEL
 #endif
+#define BEGIN_ROW \
+  const int row = get_global_id(1); \
+  const ulong n = get_global_id(2); \
+  if (row >= rows) return; \
+  LOCATE(block); \
+  LOCATE(y); \
+  const int c = row / height, h = row % height; \
+  global const int* place = (global const int*)(block + table_at) + n * 8; \
+  LOCATE_MEAN; \
+  y += n * y_stride + (ulong)row * width; \
+  int w = get_global_id(0); \
+  WRITE_LABEL
+
+kernel void transform(ARGUMENTS) {
+  BEGIN_ROW;
+  global const PIXEL* x = (global const PIXEL*)block + n * image + ((ulong)c * place[0] + place[2] + h) * place[1] + place[3];
+  const int mirror = place[6];
 #if VECTOR
   for (; w + 16 <= width; w += 16) {
     const float16 v = (convert_float16(vload16(0, x + w)) - MEAN_AT16(w)) * scale;
@@ -91,39 +109,11 @@ kernel void transform(OPERAND(const uchar, block),
   for (; w < width; w += get_global_size(0)) y[mirror ? width - 1 - w : w] = ((float)x[w] - MEAN_AT(w)) * scale;
 }
 
-kernel void paste(OPERAND(const uchar, block),
-#if MEAN
-                  OPERAND(const float, mean),
-#endif
-                  OPERAND(float, y),
-#if LABEL
-                  OPERAND(float, label),
-#endif
-                  const ulong table_at, const ulong label_at, const ulong image, const int rows, const int height, const int width,
-                  const int mean_height, const int mean_width, const float scale) {
-  const int row = get_global_id(1);
-  const ulong n = get_global_id(2);
-  if (row >= rows) return;
-  LOCATE(block);
-  LOCATE(y);
-  const int c = row / height, h = row % height;
-  global const int* place = (global const int*)(block + table_at) + n * 8;
+kernel void paste(ARGUMENTS) {
+  BEGIN_ROW;
   const int top = place[2], left = place[3];
   const int begin = h >= top && h < top + place[0] ? left : width, end = left + place[1];
   global const PIXEL* x = (global const PIXEL*)block + n * image + ((ulong)c * place[0]) * place[1];
-#if MEAN == 2
-  LOCATE(mean);
-  mean += ((ulong)c * mean_height + place[4] + h) * mean_width + place[5];
-#elif MEAN == 1
-  LOCATE(mean);
-  mean += c;
-#endif
-  y += n * y_stride + (ulong)row * width;
-  int w = get_global_id(0);
-#if LABEL
-  LOCATE(label);
-  if (row == 0 && w == 0) label[n * label_stride] = ((global const float*)(block + label_at))[n];
-#endif
   for (; w < width; w += get_global_size(0))
     y[w] = w >= begin && w < end ? ((float)x[(h - top) * place[1] + w - left] - MEAN_AT(w)) * scale : 0.0f;
 }

@@ -1,11 +1,11 @@
-/* Solver updates: all parameters of a group in one launch, with Caffe's arithmetic (CAFFE.md §3).
+/* Solver updates: all parameters of a group in one launch, with Caffe's arithmetic.
 
    Gradients, weights and history blobs have one layout: every parameter begins at a multiple of BLOCK elements, so a block belongs to one
-   parameter. blocks[2b] is the parameter's index, blocks[2b + 1] how many elements of the block are real; factors[2p] is lr_mult,
-   factors[2p + 1] weight_decay * decay_mult. What lies behind the real elements is computed too and never read.
+   parameter. blocks[2b] is the parameter's index, blocks[2b + 1] the number of used elements of the block; factors[2p] is lr_mult,
+   factors[2p + 1] weight_decay * decay_mult. The elements after the used ones are computed too and never read.
 
    BLOCK  elements of a block
-   V      floats in a vector (16 on CPU runtimes: a work-item takes a block; 1 on GPUs: LANES work-items take it together)
+   V      floats of a vector (16 on CPU runtimes: a work-item per block; 1 on GPUs: LANES work-items per block)
    LANES  work-items per block
    RULE   0 SGD, 1 Nesterov, 2 AdaGrad, 3 RMSProp, 4 AdaDelta, 5 Adam, 6 AdamW: Adam without weight decay in its gradient; the weights themselves decay
    L1     1 = weight decay by sign(w) instead of w
@@ -13,7 +13,7 @@
    STEP_* words of the step buffer (ocaffe/ir/recorder.py): RATE; ITERATION with EMA; SCALE (the bias correction) with Adam and AdamW
 
    update:   work-item (lane, block)
-   sum_squares: work-group of LANES per block -> one partial sum a block;  clip_scale: one work-group of LANES adds them in order */
+   sum_squares: work-group of LANES per block -> one partial sum per block;  clip_scale: one work-group of LANES adds them in order */
 #include "common.h"
 #ifndef BLOCK
 #define BLOCK 256
@@ -50,7 +50,7 @@ typedef JOIN(float, V) vec;
 #define STORE(v, p) JOIN(vstore, V)(v, 0, p)
 #endif
 
-/* clip[0]: factor on the summed gradients (1 where nothing is clipped); inverse_passes: 1 / iter_size */
+/* clip[0]: factor on the summed gradients (1 if nothing is clipped); inverse_passes: 1 / iter_size */
 kernel void update(OPERAND(const float, gradient), OPERAND(const uint, blocks), OPERAND(const float, factors), OPERAND(const uint, step),
                    OPERAND(const float, clip), OPERAND(float, weight), OPERAND(float, history), OPERAND(float, history2),
 #if EMA
@@ -66,7 +66,7 @@ kernel void update(OPERAND(const float, gradient), OPERAND(const uint, blocks), 
   const float rate = as_float(step[STEP_RATE]) * factors[2 * parameter], decay = factors[2 * parameter + 1];
   const float scale = clip[0];
 #if EMA
-  const float age = (float)step[STEP_ITERATION], kept = min(ema_decay, (1 + age) / (10 + age)); /* a young average forgets faster */
+  const float age = (float)step[STEP_ITERATION], kept = min(ema_decay, (1 + age) / (10 + age)); /* a recently started average forgets faster */
 #endif
   for (uint i = get_global_id(0) * V; i < count; i += LANES * V) {
     const size_t at = block * BLOCK + i;
@@ -121,7 +121,7 @@ kernel void update(OPERAND(const float, gradient), OPERAND(const uint, blocks), 
   }
 }
 
-/* Weights and their moving average change places; work-items: vectors of V. */
+/* Exchange the weights and their moving average; work-items: vectors of V. */
 kernel void exchange(OPERAND(float, weight), OPERAND(float, average)) {
   LOCATE(weight); LOCATE(average);
   const size_t at = get_global_id(0) * V;
@@ -130,7 +130,7 @@ kernel void exchange(OPERAND(float, weight), OPERAND(float, average)) {
   STORE(w, average + at);
 }
 
-/* The sum of what the lanes of a work-group bring, in the order of lanes; valid in lane 0. */
+/* Return the sum of the values of a work-group's lanes, in the order of lanes; valid in lane 0. */
 float sum_of_lanes(local float* parts, float value) {
 #if LANES == 1
   return value;
@@ -159,7 +159,7 @@ void sum_squares(OPERAND(const float, gradient), OPERAND(const uint, blocks), OP
   if (get_local_id(0) == 0) partial[block] = sum;
 }
 
-/* result[0]: factor on the gradients, result[1]: their L2 norm. Compensated, so that the number of blocks does not cost digits. */
+/* result[0]: factor on the gradients, result[1]: their L2 norm. Compensated summation, so that precision does not depend on the number of blocks. */
 kernel __attribute__((reqd_work_group_size(LANES, 1, 1)))
 void clip_scale(OPERAND(const float, partial), OPERAND(float, result), int count, float limit) {
   LOCATE(partial); LOCATE(result);

@@ -1,19 +1,20 @@
-/* Larger planes: nearest pixels (YOLO's Upsample), and unpooling, which puts each value where a mask says (SegNet's).
+/* Upsampling: nearest pixels (YOLO's Upsample), and unpooling, which writes each value to the position in a mask (SegNet's).
  *
- * Define: SCALE, of the nearest pixels (vectors for the usual 2). A plane of x has `inputs` elements, one of y `outputs`; a mask holds places in the plane of y, -1 for none.
- * A mask value that is no place makes the last element of its plane NaN, and the gradient of its own element too.
+ * Define: SCALE, the factor of the nearest pixels (vectors for the usual 2). A plane of x has `inputs` elements, one of y `outputs`. A mask holds
+ * positions in the plane of y, -1 for none. A mask value that is not a position makes the last element of its plane NaN, and the gradient of
+ * the element itself too.
  *
- * nearest_*, unpool_take, unpool_backward: work-items (pieces of `piece` elements of a sample of what is written, samples).
- * unpool_plane: (planes of a sample, samples); the last of several inputs with one place wins, for they come in order.
- * unpool_claim, unpool_take: the same for GPUs, on y filled with -1 before: a place is first owned by the last input that names it (a maximum of
- * integers does not depend on timing), then takes its value. unpool_claim: (inputs of a sample, samples).
+ * nearest_*, unpool_take, unpool_backward: work-items (pieces of `piece` elements of a sample of the result, samples).
+ * unpool_plane: (planes of a sample, samples); of several inputs with one position the last wins, since they are processed in order.
+ * unpool_claim, unpool_take: the same for GPUs, on y filled with -1 before. The owner of a position is the last input that names it (a maximum of
+ * integers does not depend on timing); unpool_take then writes its value. unpool_claim: (inputs of a sample, samples).
  */
 #include "common.h"
 
 #ifndef SCALE
 #define SCALE 2
 #endif
-#define NOWHERE INT_MAX /* owner of the last element of a plane with a mask value that is no place */
+#define NOWHERE INT_MAX /* owner of the last element of a plane with an invalid mask value */
 
 #define PIECE(count) const int n = get_global_id(1), first = get_global_id(0) * piece, last = min(first + piece, count);
 
@@ -65,7 +66,7 @@ kernel void nearest_backward(OPERAND(const float, dy), OPERAND(float, dx), const
   }
 }
 
-/* The place that a mask value names; NOWHERE if it is none, -1 if it says so. */
+/* Return the position that a mask value names; NOWHERE if it is invalid, -1 for none. */
 static int place_of(const float mask, const int outputs) { return mask == -1 ? -1 : mask > -1 && mask < outputs ? (int)mask : NOWHERE; }
 
 kernel void unpool_plane(OPERAND(const float, x), OPERAND(const float, mask), OPERAND(float, y), const int planes, const int inputs,

@@ -1,10 +1,10 @@
 /* Convolution with 3 x 3 windows and stride 1 for CPU runtimes by Winograd's F(4x4, 3x3): Lavin & Gray, "Fast algorithms for convolutional
-   neural networks", 2015. A tile is 4 x 4 outputs, which see 6 x 6 inputs; both and the filters are transformed to 36 values, between which 36
-   matrix products take a quarter of the multiplications. backward_data is forward with turned filters.
+   neural networks", 2015. A tile is 4 x 4 outputs, which depend on 6 x 6 inputs. Tiles and filters are transformed to 36 values each; 36
+   matrix products of these take a quarter of the multiplications. backward_data is forward with mirrored filters.
 
      filter    U[p] = G w G'                      p < 36, for every (output, channel)
-     forward   V[p] = B' x B  for every (channel, tile);  M[p] = U[p] V[p], summed over channels;  y = A' M A (+ bias) (+ y), then the ReLU
-     backward_filter, in four kernels for some tiles after others
+     forward   V[p] = B' x B  for every (channel, tile);  M[p] = U[p] V[p], summed over channels;  y = A' M A (+ bias) (+ y), then the activation
+     backward_filter, in four kernels that process some tiles at a time
        input     V, [group][36][panel of NR channels][tile][NR]
        gradient  D[p] = A dy A'  for every (output, tile): [group][36][output][tile]
        product   S[p] (+)= D[p] V[p]', summed over tiles: [group][36][output][channel]
@@ -12,7 +12,7 @@
 
    V, NV, MR, KC    the register tile, see tile_cpu.h: MR outputs x NR tiles
 
-   forward works on NR tiles at a time, numbered through the whole batch. What it transformed of them lies in a workspace of the work-item, which
+   forward processes NR tiles at a time, numbered through the whole batch. Its transformed values are in a workspace per work-item, which
    stays in the caches: [36][channels][NR], then the products of `chunk` outputs, [36][chunk][NR].
    Work-items: filter: (KC channels, panel of MR outputs, group). forward: (`share` blocks of NR tiles, `block` outputs, group). input: (NR tiles,
    NR channels, group). gradient: (NR tiles, BURST outputs, group). product: (p, `block` outputs, group). window: (1, output, group). */
@@ -27,7 +27,7 @@ inline void copy(const float* from, global float* to, int count) {
 }
 
 /* U as [group][panel of MR rows][36][depth][MR]. Element (row, k, tap) is
-   w[group * group_step + row * row_step + k * step + tap], taps backwards if `turned`. */
+   w[group * group_step + row * row_step + k * step + tap], with the taps in reverse order if `turned`. */
 SINGLE void filter(OPERAND_RESTRICT(const float, w), OPERAND_RESTRICT(float, packed), int rows, int depth, int group_step, int row_step, int step,
                    int turned) {
   LOCATE(w); LOCATE(packed);
@@ -40,7 +40,7 @@ SINGLE void filter(OPERAND_RESTRICT(const float, w), OPERAND_RESTRICT(float, pac
   for (int k = k0; k < k1; k += RUN) {
     const int valid = min(RUN, k1 - k);
     for (int b = 0; b < valid; b += V) {
-      for (int i = 0; i < MR; i++) { /* rows behind the last are its copies: what they give is not written */
+      for (int i = 0; i < MR; i++) { /* rows past the last are copies of it; their results are not used */
         global const float* row = w + (ulong)min(i, last) * row_step + (ulong)(k + b) * step;
         for (int j = 0; j < min(V, valid - b); j++, row += step)
 #pragma unroll
@@ -136,7 +136,7 @@ SINGLE void forward(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(const flo
   }
 }
 
-/* Tiles [t0, t0 + length) of all; `pitch` is room for more. */
+/* Tiles [t0, t0 + length) of all; a launch has room for `pitch` tiles. */
 #define TILES int batch, int planes, int H, int W, int OH, int OW, int ph, int pw, int t0, int length, int pitch
 #define STRIPS(begin, ph, pw)                                                                             \
   const int across = (OW + OUT - 1) / OUT, down = (OH + OUT - 1) / OUT, begin = get_global_id(0) * NR;    \
@@ -199,7 +199,7 @@ SINGLE void product(OPERAND_RESTRICT(const float, right), OPERAND_RESTRICT(const
       global const float* b = right + (c * pitch + k0) * NR;
       for (int o = first; o < last; o += MR) {
         const int rows = min(MR, last - o);
-        global const float* a[MR]; /* behind the last row its copies */
+        global const float* a[MR]; /* past the last row: copies of it */
 #pragma unroll
         for (int i = 0; i < MR; i++) a[i] = left + (o + min(i, rows - 1)) * pitch + k0;
         vec acc[MR][NV];

@@ -1,20 +1,20 @@
-/* The transforms of Winograd's F(4x4, 3x3), each along one axis, and how tiles of 6 x 6 and 4 x 4 pixels are read and written in vectors of neighbouring
-   tiles (winograd_cpu.cl). */
+/* The transforms of Winograd's F(4x4, 3x3), each along one axis, and loads and stores of tiles of 6 x 6 and 4 x 4 pixels as vectors of
+   neighbouring tiles (winograd_cpu.cl). */
 #ifndef OCAFFE_WINOGRAD_CPU_H
 #define OCAFFE_WINOGRAD_CPU_H
 
 #define SIDE 6
 #define POINTS 36
 #define OUT 4
-#define BURST 8    /* channels or outputs that are transformed before they are written, for the same reason (ops/winograd_cpu.py has it, too) */
-#define RUN 64     /* channels whose filters are written together: memory takes long runs faster */
-#define PIPELINE 2 /* channels or outputs at a time: what one step writes, the next should not read at once in other vectors */
+#define BURST 8    /* channels or outputs that are transformed before they are written, because memory takes long runs faster (also in ops/winograd_cpu.py) */
+#define RUN 64     /* channels whose filters are written together, for the same reason */
+#define PIPELINE 2 /* channels or outputs per pipeline step: the next step should not load values in other vectors right after their stores */
 
-/* From a p to the next: not a power of two, which would put all of them in one set of the caches. */
+/* The distance from one p to the next. It is not a power of two, which would map all of them to one cache set. */
 #define STEP(count) ((ulong)(count) + V)
 
-/* The points of interpolation are 0, +-sqrt(1/2), +-sqrt(2) and infinity, as in winograd_gpu.cl: the usual 0, +-1, +-2 make errors three to six times as
-   large and no less work. A point's power stands before what is odd in it; POINT_A^2 = 1/2, POINT_B^2 = 2. */
+/* The points of interpolation are 0, +-sqrt(1/2), +-sqrt(2) and infinity, as in winograd_gpu.cl. With the usual 0, +-1, +-2 errors are
+   three to six times as large, with as much work. Odd terms carry the odd power of their point; POINT_A^2 = 1/2, POINT_B^2 = 2. */
 #define POINT_A 0.70710678f
 #define POINT_B 1.41421356f
 #define CUBE_A 0.35355339f
@@ -44,7 +44,7 @@
     to[3] = CUBE_A * d_ + (CUBE_B * e_ + m[5]);                                       \
   } while (0)
 
-/* Four values through A, the transform of the gradient of the outputs: six. */
+/* Four values through A, the transform of the outputs' gradient: six. */
 #define TRANSFORM_GRADIENT(to, d)                                                                                 \
   do {                                                                                                            \
     const vec a_ = d[0] + 0.5f * d[2], b_ = d[1] + 0.5f * d[3], c_ = d[0] + 2.0f * d[2], e_ = d[1] + 2.0f * d[3]; \
@@ -56,7 +56,7 @@
     to[5] = d[3];                                                                                                 \
   } while (0)
 
-/* Six values through G', which leads to the gradient of the filters: three. */
+/* Six values through G', the transform to the filters' gradient: three. */
 #define TRANSFORM_WINDOW(to, m)                                                      \
   do {                                                                               \
     const vec s_ = WEIGHT_A * (m[1] + m[2]), t_ = WEIGHT_B * (m[3] + m[4]);          \
@@ -77,16 +77,16 @@
     to[5] = g[2];                                                                         \
   } while (0)
 
-/* Up to V tiles side by side in one image: number `first` and following of their NR. x, y: the first pixel that they see, which may be outside;
-   slot: where they begin in `Rows`. */
+/* Up to V neighbouring tiles of one image, from tile `first` of their NR on. x, y: the first pixel that they read, which may be outside of
+   the image; slot: where they begin in `Rows`. */
 typedef struct { int n, y, x, count, first, slot; } Strip;
 
-/* The pixels that the strips of NR tiles see in one channel, transformed downwards; in each row sorted by their remainder modulo 4, so that
-   neighbouring tiles lie side by side. A strip takes the slots of its tiles and of the beginning of a next one, in whole vectors of pixels. */
+/* The pixels of one channel that the strips of NR tiles read, transformed vertically. Each row is sorted by the column modulo 4, so that
+   neighbouring tiles are contiguous. A strip takes slots for its tiles and for the beginning of the next tile, in whole vectors of pixels. */
 #define SLOTS (4 * NR + V)
 typedef float Rows[SIDE][OUT][SLOTS];
 
-/* Strips of tiles [t, end), at most NR; returns how many. */
+/* Cut tiles [t, end), at most NR, into strips. Return their number. */
 inline int cut(Strip* strips, int t, int end, int across, int down, int ph, int pw) {
   int count = 0, slot = 0;
   for (int first = 0, length = min(NR, end - t); first < length; count++) {
@@ -99,7 +99,7 @@ inline int cut(Strip* strips, int t, int end, int across, int down, int ph, int 
   return count;
 }
 
-/* Asks for the pixels of a strip, which lie a page apart in the next channel, where no processor would expect them. */
+/* Prefetch the pixels of a strip. In the next channel they are a page apart, so hardware prefetchers do not predict them. */
 inline void expect(global const float* x, ulong at, ulong readable, Strip s, int H, int W) {
   const int length = OUT * s.count + 2;
   for (int r = max(0, -s.y); r < min(SIDE, H - s.y); r++) {
@@ -108,8 +108,8 @@ inline void expect(global const float* x, ulong at, ulong readable, Strip s, int
   }
 }
 
-/* One strip of a channel whose pixel (0, 0) is at x[at]; `readable` floats may be read from x. A tile sees `side` pixels each way: 6 of an input, 4 of
-   the gradient of an output. */
+/* Transform one strip of a channel vertically. Its pixel (0, 0) is at x[at]; `readable` floats may be read from x. A tile reads `side`
+   pixels each way: 6 of an input, 4 of an output's gradient. */
 inline void transform_down(global const float* x, ulong at, ulong readable, Strip s, int H, int W, int side, Rows rows) {
   const long first = (long)at + s.y * W + s.x, begin = (long)at + max(s.y, 0) * W + s.x;
   const int length = OUT * s.count + side - OUT, reach = (length + V - 1) / V * V;
@@ -151,7 +151,7 @@ inline void transform_down(global const float* x, ulong at, ulong readable, Stri
   }
 }
 
-/* The other way: the 36 values of each tile, to[p * (NR + V) + tile]. Writes up to V - 1 floats beyond a row's end. */
+/* Transform horizontally: the 36 values of each tile, to[p * (NR + V) + tile]. Writes up to V - 1 floats beyond a row's end. */
 inline void transform_across(Rows rows, Strip s, int side, float* to) {
 #pragma unroll
   for (int r = 0; r < SIDE; r++) {
@@ -165,7 +165,7 @@ inline void transform_across(Rows rows, Strip s, int side, float* to) {
   }
 }
 
-/* `planes` channels of the strips of a panel, from x on: columns[channel][p * (NR + V) + tile]. */
+/* Transform `planes` channels, from x on, of the strips of a panel: columns[channel][p * (NR + V) + tile]. */
 inline void transform(global const float* x, ulong x_stride, ulong readable, const Strip* strips, int count, int H, int W, int side, int planes,
                       Rows* rows, float (*columns)[POINTS * (NR + V) + V]) {
   const int plane = H * W;
@@ -180,7 +180,7 @@ inline void transform(global const float* x, ulong x_stride, ulong readable, con
   }
 }
 
-/* 4 V neighbouring pixels from the V tiles' first, second, ... pixel. */
+/* Interleave the V tiles' first, second, ... pixels to 4 V neighbouring pixels. */
 inline void interleave(const vec p[OUT], float* to) {
   vec even[2], odd[2], whole[OUT];
   even[0].even = p[0].lo, even[0].odd = p[2].lo, even[1].even = p[0].hi, even[1].odd = p[2].hi;
@@ -194,7 +194,7 @@ inline void interleave(const vec p[OUT], float* to) {
   for (int i = 0; i < OUT; i++) PRIVATE(to + i * V) = whole[i];
 }
 
-/* The 4 x 4 outputs of V tiles, whose 36 products are `pitch` apart: rows of 4 V pixels. */
+/* Compute the 4 x 4 outputs of V tiles, whose 36 products are `pitch` apart, as rows of 4 V pixels. */
 inline void transform_back(global const float* from, ulong pitch, float* to) {
   vec half_way[OUT][SIDE];
 #pragma unroll

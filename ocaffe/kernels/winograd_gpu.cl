@@ -1,19 +1,24 @@
-/* Convolution with 3 x 3 windows at stride 1 by Winograd's F(OUT x OUT, 3x3) (Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks", 2015), the
-   parts around POINTS matrix products (gemm_gpu.cl): with OUT 4, 36 multiplications make 4 x 4 outputs where the direct product takes 144.
+/* Convolution with 3 x 3 windows and stride 1 by Winograd's F(OUT x OUT, 3x3) (Lavin and Gray, "Fast Algorithms for Convolutional Neural
+   Networks", 2015): the transforms before and after POINTS matrix products (gemm_gpu.cl). With OUT 4, 36 multiplications make 4 x 4 outputs;
+   the direct product takes 144.
 
    operands   tiles of the image -> POINTS matrices [channel][tile]; filters -> POINTS matrices [channel][output]
-   output     POINTS products [output][tile] -> tiles of the result, with bias, sum, ReLU or gate as the direct convolution has them, and
-              their statistics (channel_reduction.h)
+   output     POINTS products [output][tile] -> tiles of the result, with the epilogue of the direct convolution (bias, accumulation, ReLU or
+              fused ReLU backward) and channel reductions (channel_reduction.h)
    gradients  (OUT 4) tiles of the image -> 36 matrices [channel][tile]; tiles of the result's gradient -> 36 matrices [output][tile]
    window     (OUT 4) the sums over splits of 36 products [output][channel] -> gradient of the filters
 
-   OUT   outputs of a tile per axis. 4: the transforms interpolate at 0, +-sqrt(1/2), +-sqrt(2) and infinity; the error is a third to a sixth of that of the usual
-         0, +-1, +-2. 3: at +-13/32, +-5/4 and infinity; half of that error, about the direct product's, for 25 / 9 products an output instead of 36 / 16. 2: at 0, +-1
-         and infinity; a quarter of it, for 16 / 4 (docs/kernel-log.md)
+   OUT   outputs of a tile per axis (docs/kernel-log.md)
+     4   interpolation at 0, +-sqrt(1/2), +-sqrt(2) and infinity; 36 / 16 products per output. The error is a third to a sixth of that of
+         the usual points 0, +-1, +-2
+     3   at +-13/32, +-5/4 and infinity; 25 / 9 products per output. Half the error of 4, about that of the direct product
+     2   at 0, +-1 and infinity; 16 / 4 products per output. A quarter of the error of 4
 
-   Tile t of a launch is tile `first` + t of all samples' tiles, row by row; `count` of them exist, up to `pitch` the matrices are filled with zeros.
-   Work-item (x, y, z): a tile, a plane, a group. In `operands` the first `filters` of x are outputs, whose filters of channel y are transformed (whole
-   work-groups of them; 0: that has been done); in `gradients` y counts channels, then outputs; in `window` x are channels, y outputs. */
+   Tile t of a launch is tile `first` + t of all samples' tiles, row by row. `count` of them exist; the matrices are padded with zeros to
+   `pitch` tiles.
+   Work-item (x, y, z): a tile, a plane, a group. In `operands` the first `filters` values of x are outputs, whose filters of channel y are
+   transformed. `filters` is a multiple of the work-group's size, or 0 if the filters are transformed already. In `gradients` y counts
+   channels, then outputs; in `window` x are channels, y outputs. */
 #include "common.h"
 #include "epilogue.h"
 #include "channel_reduction.h"
@@ -23,13 +28,13 @@
 #define OUT 4
 #endif
 
-#define GROUP 64 /* work-items along x and y of a group that finishes tiles */
+#define GROUP 64 /* the work-group of `output` is GROUP x LINES */
 #define LINES 2
 #define SIDE (OUT + 2)
 #define POINTS (SIDE * SIDE)
-#define LAST (SIDE - 1) /* infinity */
+#define LAST (SIDE - 1) /* the point infinity */
 
-/* The outputs of a row as one vector, and whether one may stand at all places that are `bits` or multiples of them. */
+/* Outputs: the outputs of a row as one vector. WHOLE(bits): whether a vector is aligned at all multiples of `bits`, an OR of sizes and offsets. */
 #define WHOLE(bits) (OUT % 2 == 0 && ((bits) & (OUT - 1)) == 0)
 #if OUT == 4
 typedef float4 Outputs;
@@ -43,7 +48,7 @@ typedef float2 Outputs;
 #define GET_ROW GET2
 INLINE void spread(Outputs v, float to[OUT]) { to[0] = v.x, to[1] = v.y; }
 INLINE Outputs gathered(const float v[OUT]) { return (Outputs)(v[0], v[1]); }
-#else /* never */
+#else /* compiled but not used, since WHOLE is 0 */
 typedef float Outputs;
 #define put_row put
 #define GET_ROW GET
@@ -96,8 +101,8 @@ INLINE void output_axis(const float m[SIDE], float to[OUT]) {
 #define WEIGHT_B (0.5f / (B2 - A2))
 #endif
 
-/* Of the input, with d[i] for x^i: to[point A] is what is zero at all other points, x (x + A) (x^2 - B2) with OUT 4,
-   (x + A) (x^2 - B2) / A with OUT 3. */
+/* The input transform. to[point A] is the polynomial that is zero at all other points, with d[i] in place of x^i: x (x + A) (x^2 - B2) with
+   OUT 4, (x + A) (x^2 - B2) / A with OUT 3. */
 INLINE void input_axis(const float d[SIDE], float to[SIDE]) {
   const float even_a = d[2 + 2 * ZERO] - B2 * d[2 * ZERO], odd_a = ODD_A * (d[3] - B2 * d[1]);
   const float even_b = d[2 + 2 * ZERO] - A2 * d[2 * ZERO], odd_b = ODD_B * (d[3] - A2 * d[1]);
@@ -159,7 +164,7 @@ INLINE void window_axis(const float m[SIDE], float to[3]) {
 }
 #endif
 
-/* Where a tile lies: its sample, and its first output. */
+/* The place of a tile: its sample and its first output. */
 typedef struct { int sample, y, x; } Place;
 
 INLINE Place locate(int tile, int down, int across) {
@@ -167,7 +172,7 @@ INLINE Place locate(int tile, int down, int across) {
   return place;
 }
 
-/* One filter, to the places `step` apart that `to` begins; `turned`: its taps backwards. */
+/* Transform one filter, to places `step` apart from `to` on; `turned`: its taps in reverse order. */
 INLINE void transform_filter(global const float* w, int turned, global float* to, ulong step) {
   float half_way[3][SIDE], g[3], u[SIDE];
 #pragma unroll
@@ -186,8 +191,8 @@ INLINE void transform_filter(global const float* w, int turned, global float* to
   }
 }
 
-/* SIDE x SIDE pixels of the plane `x` from (y0, x0) on, outside of which there are zeros. aligned: of each row all but the first and the last pixel are Outputs in
-   their place, if they exist. */
+/* Transform SIDE x SIDE pixels of the plane `x` from (y0, x0) on, with zeros outside of it. aligned: of each row all but the first and the
+   last pixel are an aligned Outputs vector, if they exist. */
 INLINE void transform_input(global const SOURCE_T* x, int exists, int y0, int x0, int h, int w, int aligned, global float* to, ulong step) {
   float half_way[SIDE][SIDE], d[SIDE], v[SIDE];
 #pragma unroll
@@ -215,7 +220,7 @@ INLINE void transform_input(global const SOURCE_T* x, int exists, int y0, int x0
 }
 
 #if OUT == 4
-/* 4 x 4 gradients of the plane `dy` from (y0, x0) on. aligned: each row is Outputs in their place. */
+/* Transform 4 x 4 gradients of the plane `dy` from (y0, x0) on. aligned: each row is an aligned Outputs vector. */
 INLINE void transform_gradient(global const GIVEN_T* dy, int exists, int y0, int x0, int h, int w, int aligned, global float* to, ulong step) {
   float half_way[OUT][SIDE], d[OUT], v[SIDE];
 #pragma unroll
@@ -282,7 +287,7 @@ kernel void gradients(OPERAND_RESTRICT(const SOURCE_T, x), OPERAND_RESTRICT(cons
 #endif
 
 #ifdef CHANNEL_REDUCTION
-/* The sum of v over the GROUP work-items of a line, as a tree; `line` is theirs. */
+/* Return the sum of v over the GROUP work-items of a line, added as a tree; `line` is their local memory. */
 INLINE float sum_of_line(local float* line, int item, float v) {
   barrier(CLK_LOCAL_MEM_FENCE);
   line[item] = v;
@@ -375,7 +380,7 @@ kernel void output(OPERAND_RESTRICT(const float, products), REDUCTION_OPERANDS S
     global const NORMAL_T* x = reduction.x + place.sample * reduction.x_stride + element + r * w;
 #pragma unroll
     for (int i = 0; i < OUT; ++i)
-      if (i < across_here) sums += gradient_sums(statistics, plane, GET(NORMAL_T, x + i), v[r][i]);
+      if (i < across_here) sums += gradient_sums(reduction, plane, GET(NORMAL_T, x + i), v[r][i]);
   }
   sums.x = sum_of_line(line, item, sums.x);
   sums.y = sum_of_line(line, item, sums.y);

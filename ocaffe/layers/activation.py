@@ -17,7 +17,7 @@ from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Shape
 from ocaffe.layers.base import Layer, register
 from ocaffe.onnx.builder.graph import OnnxGraph
-from ocaffe.ops.expression import pointwise
+from ocaffe.ops.expression import Bounded, pointwise
 
 
 class Activation(Layer):
@@ -36,7 +36,7 @@ class Activation(Layer):
 
     def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
         text = _assign("y0 = {}", self.value, {"x": "x0"})
-        pointwise(rec, text, reads=[bottoms[0].data], writes=[tops[0].data], scalars=self.scalars, bounds=self.bounds)
+        pointwise(rec, text, reads=[bottoms[0].data], writes=[tops[0].data], scalars=self.scalars, means=None if self.bounds is None else Bounded(*self.bounds))
 
     def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
         assert tops[0].diff is not None and bottoms[0].diff is not None

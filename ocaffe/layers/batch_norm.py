@@ -19,7 +19,7 @@ from ocaffe.layers.base import Layer, ParamBlob, register
 from ocaffe.layers.relu import ReLU
 from ocaffe.layers.scale import Scale
 from ocaffe.onnx.builder.graph import OnnxGraph
-from ocaffe.ops.expression import Read, pointwise, reduce
+from ocaffe.ops.expression import ChannelAffine, Read, pointwise, reduce
 
 CUDNN_LEAST_EPS = 1e-5  # CUDNN_BN_MIN_EPSILON, which NVCaffe keeps to on every device
 
@@ -113,7 +113,6 @@ class ChannelNorm(Layer):
             axes=self.axes,
             finish=f"{finish}; {update}",
             scalars={"n": float(x.count // self.channels), "eps": self.eps, **(scalars or {})},
-            side_effect=bool(modifies),
         )
 
     def normalize(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
@@ -126,10 +125,10 @@ class ChannelNorm(Layer):
                 more = f" {sign} x{len(reads)}"
                 term, factor, offset = term + more, factor + more * (sign == "*"), offset + more
         act = self.activation
-        affine = None if act else (text, factor, offset)
+        affine = None if act else ChannelAffine(text, factor, offset)
         text = f"{text}; pre = {term}; {act.assign('y0 = {}', act.value)}" if act else f"{text}; y0 = {term}"
         scalars = {**self.constants(), **(act.scalars if act else {})}
-        pointwise(rec, text, reads=[bottoms[0].data, *reads], writes=[tops[0].data], scalars=scalars, affine=affine)
+        pointwise(rec, text, reads=[bottoms[0].data, *reads], writes=[tops[0].data], scalars=scalars, means=affine)
 
     def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
         x, scale, shift = graph.values[bottoms[0]], self.scale, self.bias
@@ -347,7 +346,6 @@ class BatchNorm(ChannelNorm):
             finish="variance = v0 / n; y0 = 1 / sqrt(variance + eps); "
             "m0 = fraction * m0 + x1; m1 = fraction * m1 + unbiased * variance; m2 = fraction * m2 + 1",
             scalars={"n": float(x.count // self.channels), "eps": self.eps, **scalars},
-            side_effect=True,
         )
 
     def running(self, first: int) -> tuple[list[Read], str]:

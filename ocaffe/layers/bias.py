@@ -11,7 +11,7 @@ from ocaffe.ir.tensor import Ref, Shape
 from ocaffe.layers.base import Layer, ParamBlob, register
 from ocaffe.onnx.builder.graph import OnnxGraph
 from ocaffe.ops.alias import alias_diff
-from ocaffe.ops.expression import pointwise, reduce
+from ocaffe.ops.expression import ChannelAffine, pointwise, reduce
 
 
 class Broadcast(Layer):
@@ -77,7 +77,7 @@ class Bias(Broadcast):
         return [ParamBlob(self.shape, filler)] if self.learned else []
 
     def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
-        pointwise(rec, "y0 = x0 + x1", reads=[bottoms[0].data, (self.operand(bottoms), self.first)], writes=[tops[0].data], affine=("", "1", "x1"))
+        pointwise(rec, "y0 = x0 + x1", reads=[bottoms[0].data, (self.operand(bottoms), self.first)], writes=[tops[0].data], means=ChannelAffine("", "1", "x1"))
 
     def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
         graph.op("Add", bottoms[0], self.onnx_operand(graph, bottoms), to=tops[0])

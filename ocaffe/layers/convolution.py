@@ -13,7 +13,7 @@ from ocaffe.layers.base import Arity, Layer, ParamBlob, register
 from ocaffe.onnx.builder.graph import OnnxGraph
 from ocaffe.ops import convolution
 from ocaffe.ops.convolution import Axes, ConvGeometry
-from ocaffe.ops.expression import pointwise
+from ocaffe.ops.expression import Relu, ReluBackward, pointwise
 
 DILATION = ("dilation", "dilation_h", "dilation_w")
 HOLES = ("filter_stride", "filter_stride_h", "filter_stride_w")  # what ParseNet calls it
@@ -149,7 +149,7 @@ class Filters(Layer):
             self.move(rec, self.batch(bottom.data), self.params[0].data, bias, self.batch(y))
             if self.slope is not None:
                 relu = "y0 = x0 > 0 ? x0 : slope * x0"
-                pointwise(rec, relu, reads=[y], writes=[top.data], scalars={"slope": self.slope}, relu_slope=self.slope)
+                pointwise(rec, relu, reads=[y], writes=[top.data], scalars={"slope": self.slope}, means=Relu(self.slope))
 
     def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
         spatial = len(self.window.kernel)
@@ -191,7 +191,7 @@ class Filters(Layer):
             return top.diff
         diff = rec.scratch("linear.diff", top.shape, role=Role.DIFF)
         text = "y0 = x1 > 0 ? x0 : slope * x0"
-        pointwise(rec, text, reads=[top.diff, top.data], writes=[diff], scalars={"slope": self.slope}, sign_of=1)
+        pointwise(rec, text, reads=[top.diff, top.data], writes=[diff], scalars={"slope": self.slope}, means=ReluBackward(self.slope))
         return diff
 
     def move(self, rec: Recorder, x: Ref, w: Ref, bias: Ref | None, y: Ref) -> None:

@@ -13,7 +13,7 @@ from ocaffe.ir.tensor import Ref, Shape
 from ocaffe.layers.base import Layer, register
 from ocaffe.onnx.builder.graph import OnnxGraph
 from ocaffe.ops.alias import alias_diff
-from ocaffe.ops.expression import pointwise
+from ocaffe.ops.expression import ResidualSum, pointwise
 
 
 @register("Eltwise")
@@ -47,7 +47,7 @@ class Eltwise(Layer):
             weighted = {f"c{i}": c for i, c in enumerate(self.coeff) if c != 1}
             terms = [f"c{i} * {name}" if f"c{i}" in weighted else name for i, name in enumerate(names)]
             adds = len(reads) == 2 and not weighted
-            pointwise(rec, f"y0 = {' + '.join(terms)}", reads=reads, writes=writes, scalars=weighted, adds=adds)
+            pointwise(rec, f"y0 = {' + '.join(terms)}", reads=reads, writes=writes, scalars=weighted, means=ResidualSum() if adds else None)
         else:
             self.forward_max(rec, reads, tops[0].data)
 

@@ -8,7 +8,7 @@ from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Shape
 from ocaffe.layers.base import Layer, register
 from ocaffe.onnx.builder.graph import OnnxGraph
-from ocaffe.ops.expression import pointwise
+from ocaffe.ops.expression import Relu, ReluBackward, pointwise
 
 
 @register("ReLU")
@@ -27,7 +27,7 @@ class ReLU(Layer):
 
     def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
         text = "y0 = x0 > 0 ? x0 : slope * x0"
-        pointwise(rec, text, reads=[bottoms[0].data], writes=[tops[0].data], scalars={"slope": self.slope}, relu_slope=self.slope)
+        pointwise(rec, text, reads=[bottoms[0].data], writes=[tops[0].data], scalars={"slope": self.slope}, means=Relu(self.slope))
 
     def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
         if self.slope:
@@ -39,4 +39,4 @@ class ReLU(Layer):
         assert tops[0].diff is not None and bottoms[0].diff is not None
         sign = tops[0].data if self.slope >= 0 else bottoms[0].data
         text = "y0 = x1 > 0 ? x0 : slope * x0"
-        pointwise(rec, text, reads=[tops[0].diff, sign], writes=[bottoms[0].diff], scalars={"slope": self.slope}, sign_of=1)
+        pointwise(rec, text, reads=[tops[0].diff, sign], writes=[bottoms[0].diff], scalars={"slope": self.slope}, means=ReluBackward(self.slope))

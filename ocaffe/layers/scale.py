@@ -10,7 +10,7 @@ from ocaffe.ir.tensor import Shape
 from ocaffe.layers.base import ParamBlob, register
 from ocaffe.layers.bias import Broadcast
 from ocaffe.onnx.builder.graph import OnnxGraph
-from ocaffe.ops.expression import Read, pointwise, reduce
+from ocaffe.ops.expression import ChannelAffine, Read, pointwise, reduce
 
 
 @register("Scale")
@@ -31,9 +31,9 @@ class Scale(Broadcast):
         reads: list[Read] = [bottoms[0].data, (self.operand(bottoms), self.first)]
         if self.biased:
             reads.append((self.params[-1].data, self.first))
-            pointwise(rec, "y0 = x0 * x1 + x2", reads=reads, writes=[tops[0].data], affine=("", "x1", "x2"))
+            pointwise(rec, "y0 = x0 * x1 + x2", reads=reads, writes=[tops[0].data], means=ChannelAffine("", "x1", "x2"))
         else:
-            pointwise(rec, "y0 = x0 * x1", reads=reads, writes=[tops[0].data], affine=("", "x1", "0"))
+            pointwise(rec, "y0 = x0 * x1", reads=reads, writes=[tops[0].data], means=ChannelAffine("", "x1", "0"))
 
     def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
         y = graph.op("Mul", bottoms[0], self.onnx_operand(graph, bottoms), to=None if self.biased else tops[0])

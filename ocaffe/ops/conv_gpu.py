@@ -12,7 +12,7 @@ from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref
 from ocaffe.ir.tuned import Problem
 from ocaffe.ops import conv_mma, conv_patch_mma, conv_pointwise_mma, winograd_gpu
-from ocaffe.ops.conv_window import gates, phase_columns, phase_taps, phases, product_shape, sizes, window
+from ocaffe.ops.conv_window import gates, gathered_shape, phase_taps, phases, product_shape, sizes, window
 from ocaffe.ops.expression import reduce
 from ocaffe.ops.gemm_gpu import MOST_REGISTERS, Choice, LastBlock, Tile, async_tiles, cost, parts_of_depth, ranked, sum_splits, tiles_for, work_items
 
@@ -40,27 +40,7 @@ def forward(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y:
     if family := _family(choice.tile):
         family.forward(rec, g, x, w, bias, y, choice)
         return
-    part, splits = _split_channels(g.group_channels, g, choice)
-    tile = replace(choice.tile, levels=levels(g, choice.tile, "forward", choice.splits))
-    size = work_items(tile, g.group_outputs, g.batch * g.positions, g.group * splits)
-    last_block = _last_block(rec, tile, size, splits)
-    once = splits == 1 or bool(last_block.parts)
-    to = y if once else rec.scratch("splits", (splits, y.count))
-    rec.launch(
-        "conv_gpu.forward",
-        reads=[
-            x, w, ReductionSlot(-(-g.batch * g.positions // tile.columns)) if once else None,
-            *last_block.counters, bias if bias is not None and once else w,
-        ],
-        writes=[to, *last_block.parts],
-        args=[*sizes(g), part, splits, EpilogueScalars(bias is not None and once, once and rec.accumulates(y), SLOPE_ONLY, fusable=once)],
-        bf16_operands=_stored(last_block, once),
-        size=size,
-        local=(tile.items, 1, 1),
-        defines={**gather_defines(g, tile), **last_block.defines},
-    )
-    if not once:
-        sum_splits(rec, "conv_gpu", gather_defines(g, tile), to, bias, y, samples=g.batch, inner=g.positions, mergeable=True)
+    _gather(rec, g, "forward", x, w, bias, y, choice)
 
 
 def backward_data(
@@ -76,27 +56,7 @@ def backward_data(
     if family := _family(choice.tile):
         family.backward_data(rec, g, dy, w, bias, dx, choice)
         return
-    part, splits = _split_channels(g.group_outputs, g, choice)
-    tile = replace(choice.tile, levels=levels(g, choice.tile, "backward_data", choice.splits))
-    size = work_items(tile, g.group_channels, phase_columns(g), g.group * splits, phases(g))
-    last_block = _last_block(rec, tile, size, splits)
-    once = splits == 1 or bool(last_block.parts)
-    to = dx if once else rec.scratch("splits", (splits, dx.count))
-    rec.launch(
-        "conv_gpu.backward_data",
-        reads=[
-            dy, w, ReductionSlot(-(-phase_columns(g) // tile.columns)) if once and max(g.stride) == 1 else None,
-            RELU_MASK if once and gates(g) else None, *last_block.counters, bias if bias is not None and once else w,
-        ],
-        writes=[to, *last_block.parts],
-        args=[*sizes(g), part, splits, EpilogueScalars(bias is not None and once, once and rec.accumulates(dx), SLOPE_ONLY, fusable=once)],
-        bf16_operands=_stored(last_block, once),
-        size=size,
-        local=(tile.items, 1, 1),
-        defines={**gather_defines(g, tile), **last_block.defines},
-    )
-    if not once:
-        sum_splits(rec, "conv_gpu", gather_defines(g, tile), to, bias, dx, samples=g.batch, inner=g.pixels, mergeable=True)
+    _gather(rec, g, "backward_data", dy, w, bias, dx, choice)
 
 
 def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref, choice: Choice | None = None) -> None:
@@ -136,6 +96,33 @@ def backward_bias(rec: Recorder, g: ConvGeometry, dy: Ref, db: Ref) -> None:
     channels = db.count
     planes = dy.view((g.batch, channels, dy.count // (g.batch * channels)))
     reduce(rec, "v0 = x0", reads=[planes], writes=[db], axes=(0, 2))
+
+
+def _gather(rec: Recorder, g: ConvGeometry, direction: str, source: Ref, w: Ref, bias: Ref | None, target: Ref, choice: Choice) -> None:
+    """Record the direct product of forward or backward_data: `target` = `source`, gathered at the taps of each position, times the filters."""
+    back = direction == "backward_data"
+    rows, columns, inner = gathered_shape(g, direction)
+    part, splits = _split_channels(g.group_outputs if back else g.group_channels, g, choice)
+    tile = replace(choice.tile, levels=levels(g, choice.tile, direction, choice.splits))
+    size = work_items(tile, rows, columns, g.group * splits, phases(g) if back else 1)
+    last_block = _last_block(rec, tile, size, splits)
+    once = splits == 1 or bool(last_block.parts)
+    to = target if once else rec.scratch("splits", (splits, target.count))
+    rec.launch(
+        f"conv_gpu.{direction}",
+        reads=[
+            source, w, ReductionSlot(-(-columns // tile.columns)) if once and (not back or max(g.stride) == 1) else None,
+            RELU_MASK if once and back and gates(g) else None, *last_block.counters, bias if bias is not None and once else w,
+        ],
+        writes=[to, *last_block.parts],
+        args=[*sizes(g), part, splits, EpilogueScalars(bias is not None and once, once and rec.accumulates(target), SLOPE_ONLY, fusable=once)],
+        bf16_operands=_stored(last_block, once),
+        size=size,
+        local=(tile.items, 1, 1),
+        defines={**gather_defines(g, tile), **last_block.defines},
+    )
+    if not once:
+        sum_splits(rec, "conv_gpu", gather_defines(g, tile), to, bias, target, samples=g.batch, inner=inner, mergeable=True)
 
 
 def _choose(rec: Recorder, direction: str, g: ConvGeometry, winograd: Callable[[], float]) -> Choice | str:

@@ -7,7 +7,7 @@ from ocaffe.ir.launch import RELU_MASK, SLOPE_ONLY, EpilogueScalars, ReductionSl
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref
 from ocaffe.ops.conv_geometry import ConvGeometry
-from ocaffe.ops.conv_window import gates, phase_columns, phases, sizes, window
+from ocaffe.ops.conv_window import gates, gathered_shape, phases, sizes, window
 from ocaffe.ops.gemm_gpu import PACK_ITEMS, Choice, Tile, parts_of_depth, scales, sum_splits, work_items
 
 FEW = 8  # channels below which the depth of a step goes over taps too
@@ -34,44 +34,27 @@ def with_step(g: ConvGeometry, tile: Tile, direction: str) -> Tile:
 
 
 def forward(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y: Ref, choice: Choice) -> None:
-    _gather(rec, g, "forward", x, w, bias, y, choice, g.group_outputs, g.batch * g.positions, g.positions)
+    _gather(rec, g, "forward", x, w, bias, y, choice)
 
 
 def backward_data(rec: Recorder, g: ConvGeometry, dy: Ref, w: Ref, bias: Ref | None, dx: Ref, choice: Choice) -> None:
-    _gather(rec, g, "backward_data", dy, w, bias, dx, choice, g.group_channels, phase_columns(g), g.pixels)
+    _gather(rec, g, "backward_data", dy, w, bias, dx, choice)
 
 
 def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref, choice: Choice) -> None:
-    tile, depth = choice.tile, g.batch * g.positions
-    part, splits = parts_of_depth(depth, choice)
-    once = splits == 1
-    to = dw if once else rec.scratch("splits", (splits, dw.count))
     vector = g.positions % VECTOR == 0
-    defines = {**tile.defines(), **scales(rec.target, tile, dy, x), **window(g), "DIRECTION": 2, "VECTOR": int(vector)}
-    rec.launch(
-        "conv_mma.backward_filter",
-        reads=[x, dy],
-        writes=[to],
-        args=[*sizes(g), part, once and rec.accumulates(dw)],
-        bf16_operands=("SOURCE", "GIVEN"),
-        size=work_items(tile, g.group_outputs, g.depth, g.group * splits),
-        local=(tile.items, 1, 1),
-        defines=defines,
-    )
-    if not once:
-        sum_splits(rec, "conv_mma", defines, to, None, dw)
+    defines = {**choice.tile.defines(), **scales(rec.target, choice.tile, dy, x), **window(g), "DIRECTION": 2, "VECTOR": int(vector)}
+    filter_product(rec, "conv_mma", g, x, dy, dw, choice, defines)
 
 
-def _gather(
-    rec: Recorder, g: ConvGeometry, direction: str, source: Ref, w: Ref, bias: Ref | None, target: Ref, choice: Choice, rows: int, columns: int, inner: int
-) -> None:
+def _gather(rec: Recorder, g: ConvGeometry, direction: str, source: Ref, w: Ref, bias: Ref | None, target: Ref, choice: Choice) -> None:
     """forward and backward_data: target = source gathered at the taps of each position, times the filters in the order of the kernel."""
     tile, back, flat = choice.tile, direction == "backward_data", _flat(g, direction)
     depth, taps = (g.depth, 1) if flat else (_depth(g, direction), g.taps)
-    part, splits = parts_of_depth(depth, choice)
     vector = g.pointwise and not flat and g.positions % VECTOR == 0
     shape = {"DIRECTION": int(back), "VECTOR": int(vector), "RAGGED": int(depth % tile.depth > 0), "FLAT": g.depth if flat else 0}
     defines = {**tile.defines(), **scales(rec.target, tile, w, source), **window(g), **shape}
+    rows = gathered_shape(g, direction)[0]
     quads = g.group * taps * -(-depth // tile.depth) * 4 * rows
     packed = rec.scratch("packed", (quads * 4,))
     rec.launch(
@@ -83,10 +66,21 @@ def _gather(
         local=(PACK_ITEMS,),
         defines=defines,
     )
+    gathered_product(rec, "conv_mma", g, direction, source, packed, bias, target, choice, depth, defines)
+
+
+def gathered_product(
+    rec: Recorder, program: str, g: ConvGeometry, direction: str, source: Ref, packed: Ref, bias: Ref | None, target: Ref, choice: Choice, depth: int,
+    defines: dict[str, int],
+) -> None:
+    """Record the product of forward or backward_data with the packed filters, and the sum of its splits. `depth` is divided among the splits."""
+    tile, back = choice.tile, direction == "backward_data"
+    rows, columns, inner = gathered_shape(g, direction)
+    part, splits = parts_of_depth(depth, choice)
     once = splits == 1
     to = target if once else rec.scratch("splits", (splits, target.count))
     rec.launch(
-        f"conv_mma.{direction}",
+        f"{program}.{direction}",
         reads=[
             source, packed, ReductionSlot(-(-columns // tile.columns), gradients=False) if once and (not back or max(g.stride) == 1) else None,
             RELU_MASK if once and back and gates(g) else None, bias if bias is not None and once else packed,
@@ -99,7 +93,27 @@ def _gather(
         defines=defines,
     )
     if not once:
-        sum_splits(rec, "conv_mma", defines, to, bias, target, samples=g.batch, inner=inner, mergeable=True)
+        sum_splits(rec, program, defines, to, bias, target, samples=g.batch, inner=inner, mergeable=True)
+
+
+def filter_product(rec: Recorder, program: str, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref, choice: Choice, defines: dict[str, int]) -> None:
+    """Record the product of backward_filter, and the sum of its splits."""
+    tile = choice.tile
+    part, splits = parts_of_depth(g.batch * g.positions, choice)
+    once = splits == 1
+    to = dw if once else rec.scratch("splits", (splits, dw.count))
+    rec.launch(
+        f"{program}.backward_filter",
+        reads=[x, dy],
+        writes=[to],
+        args=[*sizes(g), part, once and rec.accumulates(dw)],
+        bf16_operands=("SOURCE", "GIVEN"),
+        size=work_items(tile, g.group_outputs, g.depth, g.group * splits),
+        local=(tile.items, 1, 1),
+        defines=defines,
+    )
+    if not once:
+        sum_splits(rec, program, defines, to, None, dw)
 
 
 def _flat(g: ConvGeometry, direction: str) -> bool:

@@ -3,12 +3,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ocaffe.ir.launch import RELU_MASK, SLOPE_ONLY, EpilogueScalars, ReductionSlot
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref
 from ocaffe.ops.conv_geometry import ConvGeometry
-from ocaffe.ops.conv_window import gates, sizes, window
-from ocaffe.ops.gemm_gpu import MOST_REGISTERS, PACK_ITEMS, Choice, Tile, parts_of_depth, sum_splits, work_items
+from ocaffe.ops.conv_mma import filter_product, gathered_product
+from ocaffe.ops.conv_window import window
+from ocaffe.ops.gemm_gpu import MOST_REGISTERS, PACK_ITEMS, Choice, Tile
 
 CHUNK = 8  # elements (kernels/tile_async.h)
 LEAST_COPY = 4  # elements: 8 bytes
@@ -28,60 +28,27 @@ def with_step(g: ConvGeometry, tile: Tile, direction: str) -> Tile:
 
 
 def forward(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y: Ref, choice: Choice) -> None:
-    _gather(rec, g, "forward", x, w, bias, y, choice, g.group_outputs, g.group_channels)
+    _gather(rec, g, "forward", x, w, bias, y, choice, g.group_channels)
 
 
 def backward_data(rec: Recorder, g: ConvGeometry, dy: Ref, w: Ref, bias: Ref | None, dx: Ref, choice: Choice) -> None:
-    _gather(rec, g, "backward_data", dy, w, bias, dx, choice, g.group_channels, g.group_outputs)
+    _gather(rec, g, "backward_data", dy, w, bias, dx, choice, g.group_outputs)
 
 
 def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref, choice: Choice) -> None:
-    tile = choice.tile
-    part, splits = parts_of_depth(g.batch * g.positions, choice)
-    once = splits == 1
-    to = dw if once else rec.scratch("splits", (splits, dw.count))
-    defines = _defines(g, tile, 2, left_across=False, right_across=False)
-    rec.launch(
-        "conv_pointwise_mma.backward_filter",
-        reads=[x, dy],
-        writes=[to],
-        args=[*sizes(g), part, once and rec.accumulates(dw)],
-        bf16_operands=("SOURCE", "GIVEN"),
-        size=work_items(tile, g.group_outputs, g.group_channels, g.group * splits),
-        local=(tile.items, 1, 1),
-        defines=defines,
-    )
-    if not once:
-        sum_splits(rec, "conv_pointwise_mma", defines, to, None, dw)
+    filter_product(rec, "conv_pointwise_mma", g, x, dy, dw, choice, _defines(g, choice.tile, 2, left_across=False, right_across=False))
 
 
 def _gather(
-    rec: Recorder, g: ConvGeometry, direction: str, source: Ref, w: Ref, bias: Ref | None, target: Ref, choice: Choice, rows: int, depth: int
+    rec: Recorder, g: ConvGeometry, direction: str, source: Ref, w: Ref, bias: Ref | None, target: Ref, choice: Choice, depth: int
 ) -> None:
     """forward and backward_data."""
-    tile, back, columns = choice.tile, direction == "backward_data", g.batch * g.positions
-    part, splits = parts_of_depth(depth, choice)
-    defines = _defines(g, tile, int(back), left_across=back, right_across=True)
+    back = direction == "backward_data"
+    defines = _defines(g, choice.tile, int(back), left_across=back, right_across=True)
     packed = rec.scratch("packed", (w.count // 2,))
     chunks = w.count // CHUNK
     rec.launch("conv_pointwise_mma.pack", reads=[w], writes=[packed], args=[chunks], size=(chunks,), local=(PACK_ITEMS,), defines=defines)
-    once = splits == 1
-    to = target if once else rec.scratch("splits", (splits, target.count))
-    rec.launch(
-        f"conv_pointwise_mma.{direction}",
-        reads=[
-            source, packed, ReductionSlot(-(-columns // tile.columns), gradients=False) if once else None,
-            RELU_MASK if once and back and gates(g) else None, bias if bias is not None and once else packed,
-        ],
-        writes=[to],
-        args=[*sizes(g), part, splits, EpilogueScalars(bias is not None and once, once and rec.accumulates(target), SLOPE_ONLY, fusable=once)],
-        bf16_operands=("SOURCE", "", "", "RESULT" if once else ""),
-        size=work_items(tile, rows, columns, g.group * splits),
-        local=(tile.items, 1, 1),
-        defines=defines,
-    )
-    if not once:
-        sum_splits(rec, "conv_pointwise_mma", defines, to, bias, target, samples=g.batch, inner=g.positions, mergeable=True)
+    gathered_product(rec, "conv_pointwise_mma", g, direction, source, packed, bias, target, choice, depth, defines)
 
 
 def _defines(g: ConvGeometry, tile: Tile, direction: int, *, left_across: bool, right_across: bool) -> dict[str, int]:

@@ -36,6 +36,13 @@ def phase_columns(g: ConvGeometry) -> int:
     return g.batch * math.prod(-(-n // s) for n, s in zip(g.size, g.stride))
 
 
+def gathered_shape(g: ConvGeometry, direction: str) -> tuple[int, int, int]:
+    """Rows and columns of the product of forward or backward_data, per group and phase, and positions of a sample of its result."""
+    if direction == "forward":
+        return g.group_outputs, g.batch * g.positions, g.positions
+    return g.group_channels, phase_columns(g), g.pixels
+
+
 def phase_taps(g: ConvGeometry) -> int:
     """Taps of the largest phase."""
     return math.prod(-(-kernel // (stride // math.gcd(stride, dilation))) for kernel, stride, dilation in zip(g.kernel, g.stride, g.dilation))

@@ -1,4 +1,4 @@
-"""What a device reaches at its best: float multiply-adds in registers, and a copy through memory. Measured in a fraction of a second."""
+"""Measure the peak rates of a device: float multiply-adds in registers, and a copy in memory. This takes a fraction of a second."""
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -12,8 +12,8 @@ from ocaffe.cl.program import ProgramKey
 if TYPE_CHECKING:
     from ocaffe.cl.session import Session
 
-# multiply_adds: each work-item runs `steps` rounds of SUMS multiply-adds on vectors of WIDTH floats, none of which waits for another.
-# copy: vectors of WIDTH floats; on CPUs a work-item copies a run of `each` neighbours, on GPUs neighbours lie in neighbouring work-items.
+# multiply_adds: each work-item runs `steps` rounds of SUMS independent multiply-adds on vectors of WIDTH floats.
+# copy: vectors of WIDTH floats. On CPUs a work-item copies `each` adjacent vectors; on GPUs adjacent work-items copy adjacent vectors.
 TEXT = """
 #define PASTE_(a, b) a##b
 #define PASTE(a, b) PASTE_(a, b)
@@ -37,26 +37,26 @@ kernel __attribute__((reqd_work_group_size(GROUP, 1, 1), vec_type_hint(vec))) vo
 }
 """
 SUMS = 12
-LONG = 8e-3  # seconds that a run of multiply-adds takes at least: shorter ones do not bring the clock up
+LONG = 8e-3  # minimum seconds of a run of multiply-adds: shorter runs do not raise the clock
 RUNS = 5
-COPIED = 256 << 20  # bytes: more than caches hold
-MEMORY_DIVISOR = 8  # at most this part of the free memory
+COPIED = 256 << 20  # bytes, more than caches hold
+MEMORY_DIVISOR = 8  # at most 1 / MEMORY_DIVISOR of the free memory
 
 
 @dataclass(frozen=True)
 class Peaks:
-    """GFLOP/s of float multiply-adds (two FLOPs each) and GB/s of a copy, read and written bytes together."""
+    """GFLOP/s of float multiply-adds (two FLOPs each), and GB/s of a copy, which counts read and written bytes."""
 
     gflops: float
     gbytes: float
 
     def seconds(self, flops: float, nbytes: float) -> float:
-        """The least time that this work can take."""
+        """Return the minimum time of this work at peak rates."""
         return max(1e-9 * flops / self.gflops, 1e-9 * nbytes / self.gbytes)
 
 
 def measure_peaks(session: Session) -> Peaks:
-    """Both, the best of a few runs each."""
+    """Measure both peaks, each as the best of RUNS runs."""
     device, cl, target = session.device, session.device.cl, session.device.target
     width, group = (target.vector_width, 1) if target.is_cpu else (4, 256)
     defines = (("GROUP", str(group)), ("NEIGHBOURS", str(int(not target.is_cpu))), ("WIDTH", str(width)))
@@ -67,7 +67,7 @@ def measure_peaks(session: Session) -> Peaks:
     each = max(1, vectors // (items if target.is_cpu else vectors // 4))
     movers = vectors // each // group * group
     buffers = [cl.Buffer(device.context, cl.mem_flags.READ_WRITE, 4 * width * vectors) for _ in range(2)]
-    for buffer in buffers:  # and every page is there
+    for buffer in buffers:  # so that every page is allocated
         cl.enqueue_fill_buffer(device.queue, buffer, np.float32(1), 0, 4 * width * vectors)
     multiply, copy = cl.Kernel(program, "multiply_adds"), cl.Kernel(program, "copy")
     copy.set_args(*buffers, np.int32(each))

@@ -1,4 +1,4 @@
-"""What a net takes: `net.plan()`, memory, and `net.profile()` and `ocaffe time --profile`, time, by layer and by launch."""
+"""Memory of a net (`net.plan()`), and times by layer and by launch (`net.profile()`, `ocaffe time --profile`)."""
 from __future__ import annotations
 
 import time
@@ -17,9 +17,9 @@ from ocaffe.profiling.peaks import Peaks, measure_peaks
 
 @dataclass(frozen=True)
 class NetPlan:
-    """Bytes on the device: `fixed` by category (parameters, inputs, what is kept, ...), and `recycled`, which blobs share one after the other.
+    """Bytes on the device: `fixed` by category (parameters, inputs, kept blobs, ...), and `recycled` memory, which blobs reuse in turn.
 
-    `lower_bound`: what no plan could do without of the recycled. `launches`: kernels of a pass. `str()` is a report.
+    `lower_bound`: the least recycled memory of any plan. `launches`: number of kernels of a pass. `str()` is a report.
     """
 
     fixed: dict[str, int]
@@ -30,7 +30,7 @@ class NetPlan:
 
     @property
     def total(self) -> int:
-        """All bytes."""
+        """Total number of bytes."""
         return sum(self.fixed.values()) + self.recycled
 
     def __str__(self) -> str:
@@ -39,7 +39,7 @@ class NetPlan:
 
 
 class LayerTime(NamedTuple):
-    """Milliseconds of one layer on the device. Layers that run as one count for the first of them."""
+    """Milliseconds of one layer on the device. The time of fused layers counts for the first of them."""
 
     name: str
     type: str
@@ -49,16 +49,16 @@ class LayerTime(NamedTuple):
 
 @dataclass(frozen=True)
 class LaunchTime:
-    """One launch. `flops`: floating point operations of the direct algorithm, where it multiplies; `bytes`: what its operands must move once."""
+    """One launch. `flops`: floating point operations of a product by the direct algorithm. `bytes`: bytes of its operands, each moved once."""
 
     layer: str
-    phase: str  # 'forward', 'backward', 'update'; 'again': in backward, what forward did already
-    kernel: str  # its name, or what a generated one computes
+    phase: str  # 'forward', 'backward', 'update'; 'again': recomputed in backward
+    kernel: str  # its name, or the expression of a generated kernel
     kind: str  # 'product', 'generated' (pointwise, reductions), 'other' (pooling, softmax, packing, ...), 'transfer', 'host'
     ms: float
     flops: int
     bytes: int
-    of_peak: float  # the least time that the device's measured peaks allow, over the time that it took
+    of_peak: float  # minimum time at the device's measured peaks, divided by the measured time
 
     @property
     def gflops(self) -> float:
@@ -73,10 +73,10 @@ class LaunchTime:
 
 @dataclass(frozen=True)
 class NetProfile:
-    """Times of an iteration on the device, by its profiling events: of every launch, in their order, and by layer. `str()` is a table by layer.
+    """Times of an iteration on the device, from profiling events: of every launch in order, and by layer. `str()` is a table by layer.
 
-    `forward_ms`, `backward_ms`, `update_ms`: sums over the launches; `step_ms`: a whole iteration by the clock, nothing measured in between, so that host
-    and device overlap. `peaks`: GFLOP/s of float multiply-adds and GB/s of a copy, as measured on the device.
+    `forward_ms`, `backward_ms`, `update_ms`: sums over the launches. `step_ms`: wall time of a whole iteration without
+    profiling, so that host and device overlap. `peaks`: measured GFLOP/s of float multiply-adds and GB/s of a copy.
     """
 
     title: str
@@ -100,36 +100,36 @@ class NetProfile:
 
     @property
     def device_ms(self) -> float:
-        """All launches together."""
+        """Sum over all launches."""
         return sum(launch.ms for launch in self.launches)
 
     @property
     def of_peak(self) -> float:
-        """The least time that the peaks allow for all launches, over the time that they took."""
+        """Minimum time of all launches at the peaks, divided by their measured time."""
         return sum(launch.of_peak * launch.ms for launch in self.launches) / (self.device_ms or 1.0)
 
     def _sum(self, *phases: str) -> float:
         return sum(launch.ms for launch in self.launches if launch.phase in phases)
 
     def by_time(self) -> list[LaunchTime]:
-        """The launches, the longest first."""
+        """Return the launches, longest first."""
         return sorted(self.launches, key=lambda launch: -launch.ms)
 
     def record(self) -> dict[str, Any]:
-        """All of it as plain data, for JSON."""
+        """Return the profile as plain data, for JSON."""
         launches = [{**asdict(launch), "gflops": launch.gflops, "gbytes": launch.gbytes} for launch in self.launches]
         sums = {name: getattr(self, name) for name in ("step_ms", "device_ms", "forward_ms", "backward_ms", "update_ms", "of_peak")}
         layers = [layer._asdict() for layer in self.layers]
         return {"title": self.title, "device": self.device, "peaks": asdict(self.peaks), **sums, "layers": layers, "launches": launches}
 
     def summary(self) -> Iterator[str]:
-        """Lines: the device's peaks, the sums."""
+        """Yield lines with the device's peaks and the sums."""
         yield f"{self.title} on {self.device}"
         yield f"measured peaks: {self.peaks.gflops:.0f} GFLOP/s of float multiply-adds, {self.peaks.gbytes:.1f} GB/s of a copy"
         sums = {"forward": self.forward_ms, "backward": self.backward_ms, "update": self.update_ms}
         parts = ", ".join(f"{name} {ms:.3f}" for name, ms in sums.items() if ms)
-        yield f"{len(self.launches)} launches, {self.device_ms:.3f} ms on the device ({parts}); an iteration by the clock {self.step_ms:.3f} ms"
-        yield f"at the peaks they would take {100 * self.of_peak:.0f} % of that"
+        yield f"{len(self.launches)} launches, {self.device_ms:.3f} ms on the device ({parts}); wall time of an iteration {self.step_ms:.3f} ms"
+        yield f"at peak rates they would take {100 * self.of_peak:.0f} % of this time"
 
     def __str__(self) -> str:
         wide = max([len(layer.name) for layer in self.layers] + [10])
@@ -139,7 +139,7 @@ class NetProfile:
         return "\n".join([*self.summary(), "", head, *table])
 
     def launch_table(self, share: float = 1.0) -> Iterator[str]:
-        """Lines: launches, the longest first, until they make this share of the time; the others as a sum."""
+        """Yield a table of launches, longest first, up to this share of the time. One line has the sum of the others."""
         wide = max([len(launch.layer) for launch in self.launches] + [5])
         yield f"{'ms':>9}{'':>7}  {'GFLOP/s':>9}{'GB/s':>8}{'of peak':>9}  {'phase':<9} {'layer':<{wide}}  kernel"
         left = self.device_ms
@@ -155,12 +155,15 @@ class NetProfile:
 
 
 def shortened(text: str, most: int = 60) -> str:
-    """The beginning of what a generated kernel computes."""
+    """Return a text of at most `most` characters, shortened at the end."""
     return text if len(text) <= most else text[: most - 3] + "..."
 
 
 def measure(session: Session, title: str, nodes: Sequence[Node], run: Callable[[int], object], iterations: int) -> NetProfile:
-    """Profile `run`, which enqueues so many iterations of command_lists of this session; one more warms up. Raises Error for less than one iteration."""
+    """Profile `run`, which enqueues a number of iterations of command lists of this session.
+
+    One more iteration warms up. Raises Error for less than one iteration.
+    """
     if iterations < 1:
         raise Error(f"profile over {iterations} iterations", fix="at least 1")
     peaks = measure_peaks(session)
@@ -194,7 +197,7 @@ def _launch_time(launch: Launch, seconds: float, moved: int, peaks: Peaks) -> La
 
 
 def _kind(launch: Launch) -> tuple[str, str]:
-    """LaunchTime's kind, and a name."""
+    """Return kind and kernel of a LaunchTime."""
     if isinstance(launch, Upload):
         return "transfer", "upload"
     if isinstance(launch, (HostCall, Measure)):
@@ -206,8 +209,11 @@ def _kind(launch: Launch) -> tuple[str, str]:
 
 
 def moved_bytes(launch: Launch, wanted: Collection[Ref]) -> int:
-    """What the operands must move once: each value that is read, each that is written; not the workspace of a launch, which is not among the roots that
-    anybody reads (`wanted`). A kernel that has no use for an operand gets another one again."""
+    """Return the bytes of the operands that a launch reads and writes, each counted once.
+
+    The workspace of a single launch does not count: it is not among the roots that launches read (`wanted`). An operand that
+    a kernel does not use is a repetition of another one, and so counts once.
+    """
     own = [operand for operand in launch.operands if operand.ref.root.role is not Role.SCRATCH or operand.ref.root in wanted]
     moved = {(operand.ref.root, operand.ref.root_offset, operand.ref.shape): operand for operand in own}
     return sum(operand.ref.nbytes * (2 if operand.access is Access.MODIFY else 1) for operand in moved.values())

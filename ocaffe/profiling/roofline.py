@@ -1,4 +1,4 @@
-"""A profile as a page of its own, without scripts: where the time of an iteration goes, the roofline, all launches as a table."""
+"""A profile as an HTML page without scripts: the time of an iteration by launch, the roofline, and a table of all launches."""
 from __future__ import annotations
 
 import html
@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 
 from ocaffe.profiling.profile import LaunchTime, NetProfile, shortened
 
-WIDTH, HEIGHT = 1160, 460  # pixels of a picture
-LEFT, RIGHT, TOP, BOTTOM = 62, 14, 16, 44  # its margins
-MOVES = 0.25  # FLOPs per byte of a launch that multiplies nothing: counted as one operation per float
+WIDTH, HEIGHT = 1160, 460  # pixels of a diagram
+LEFT, RIGHT, TOP, BOTTOM = 62, 14, 16, 44  # margins of a diagram
+MOVES = 0.25  # FLOPs per byte of a launch without a product: one operation per float
 KINDS = {"product": "products", "generated": "pointwise and reductions", "other": "other kernels", "transfer": "transfers", "host": "steps on the host"}
-LABEL = 7.0  # pixels of a letter
+LABEL = 7.0  # width of a letter in pixels
 STYLE = """:root { color-scheme: light dark; --paper: #fff; --ink: #1b1f24; --faint: #d4d8dd; --plot: #f7f8fa;
   --product: #2f6fb3; --generated: #d9730d; --other: #2f8f5b; --transfer: #9a5fb5; --host: #b5473c }
 @media (prefers-color-scheme: dark) { :root { --paper: #14171a; --ink: #e4e7ea; --faint: #3a4048; --plot: #1b1f24;
@@ -31,7 +31,7 @@ td.kernel { white-space: normal; font: 12px ui-monospace, monospace; word-break:
 
 
 def page(profile: NetProfile) -> str:
-    """The whole document."""
+    """Return the whole document."""
     title = html.escape(profile.title)
     used = [kind for kind in KINDS if any(launch.kind == kind for launch in profile.launches)]
     key = "".join(f'<span><i class="{kind}"></i>{KINDS[kind]}</span>' for kind in used)
@@ -41,12 +41,12 @@ def page(profile: NetProfile) -> str:
         f"<style>{STYLE}</style></head><body><h1>{title}</h1><p>{summary}</p>",
         f'<p class="key">{key}</p>',
         "<h2>Where the time goes</h2>",
-        "<p>Each launch is a block in the order of the iteration, as wide as the time that it takes; its height is the share of that time which the device's"
-        " measured peaks would need. What is empty above the blocks is time that could be saved.</p>",
+        "<p>Each launch is a block, in the order of the iteration. Its width is its time. Its height is the share of its time that the device's"
+        " measured peaks would allow. The empty area above the blocks is time that could be saved.</p>",
         "\n".join(_skyline(profile)),
         "<h2>Roofline</h2>",
-        "<p>Each launch is a point, its area the time that it takes. The slope is the memory's roof, the level the arithmetic's: a launch on a roof"
-        f" cannot be faster without doing less. Launches that multiply nothing are counted as one operation per float, {MOVES:g} FLOP/byte.</p>",
+        "<p>Each launch is a point. Its area is its time. The slope is the limit of the memory, the level line that of the arithmetic: a launch on a limit"
+        f" can only become faster by doing less. Launches without a product count as one operation per float, {MOVES:g} FLOP/byte.</p>",
         "\n".join(_roofline(profile)),
         "<h2>Launches</h2>",
         *_launches(profile),
@@ -67,7 +67,10 @@ def _svg(name: str) -> str:
 
 
 def _skyline(profile: NetProfile) -> Iterator[str]:
-    """Launches one after the other: width is time, height the share of the peak (more than 1 where caches, tensor cores or Winograd beat it)."""
+    """Yield the SVG of the launches in order. The width of a block is its time, the height its share of the peak.
+
+    The share is above 1 where caches, tensor cores or Winograd's algorithm are faster than the measured peaks.
+    """
     highest = max([1.0, *(min(launch.of_peak, 1.5) for launch in profile.launches)])
     inside_w, inside_h = WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM
     per_ms, floor = inside_w / (profile.device_ms or 1.0), HEIGHT - BOTTOM
@@ -101,12 +104,12 @@ def _skyline(profile: NetProfile) -> Iterator[str]:
 
 
 def _main_phase(launch: LaunchTime) -> str:
-    """Updates are scattered over backward."""
+    """Return forward or else backward and update, because updates run between the launches of backward."""
     return "forward" if launch.phase == "forward" else "backward and update"
 
 
 def _round_step(least: float) -> float:
-    """1, 2 or 5 times a power of ten, at least so much."""
+    """Return 1, 2 or 5 times a power of ten that is at least `least`."""
     if least <= 0:
         return 0.0
     power = 10.0 ** math.floor(math.log10(least))
@@ -114,7 +117,7 @@ def _round_step(least: float) -> float:
 
 
 def _point(launch: LaunchTime) -> tuple[float, float]:
-    """FLOP/byte and GFLOP/s in the picture."""
+    """Return FLOP/byte and GFLOP/s of a launch in the diagram."""
     if not launch.bytes:
         return MOVES, 0.0
     intensity = launch.flops / launch.bytes if launch.flops else MOVES
@@ -122,7 +125,7 @@ def _point(launch: LaunchTime) -> tuple[float, float]:
 
 
 def _roofline(profile: NetProfile) -> Iterator[str]:
-    """Both axes logarithmic, over whole decades."""
+    """Yield the SVG of the roofline. Both axes are logarithmic and cover whole decades."""
     peaks = profile.peaks
     drawn = [(launch, *_point(launch)) for launch in profile.launches if launch.kind not in ("transfer", "host") and launch.ms]
     drawn = [entry for entry in drawn if entry[2] > 0]
@@ -153,7 +156,7 @@ def _roofline(profile: NetProfile) -> Iterator[str]:
     middle = at(math.sqrt(ridge * 10.0**x_low), math.sqrt(ridge * 10.0**x_low) * peaks.gbytes)
     angle = math.degrees(math.atan2(corner[1] - begin[1], corner[0] - begin[0]))
     yield f'<text transform="translate({middle[0]:.1f} {middle[1] - 7:.1f}) rotate({angle:.1f})" text-anchor="middle">{peaks.gbytes:,.1f} GB/s of a copy</text>'
-    for launch, x, y in sorted(drawn, key=lambda entry: -entry[0].ms):  # small ones lie above large ones
+    for launch, x, y in sorted(drawn, key=lambda entry: -entry[0].ms):  # draws small circles above large ones
         cx, cy = at(x, y)
         radius = max(2.5, 42 * math.sqrt(launch.ms / (profile.device_ms or 1.0)))
         yield f'<circle class="{launch.kind}" cx="{cx:.1f}" cy="{cy:.1f}" r="{radius:.1f}">{_title(launch)}</circle>'
@@ -165,7 +168,7 @@ def _decades(values: Sequence[float]) -> tuple[int, int]:
 
 
 def _table(heads: Sequence[tuple[str, str]], rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """`heads`: names with the class of their column."""
+    """Yield an HTML table. `heads` are pairs (name, CSS class) of the columns."""
     yield "<table><thead><tr>" + "".join(f'<th class="{kind}">{name}</th>' for name, kind in heads) + "</tr></thead><tbody>"
     for row in rows:
         yield "<tr>" + "".join(f'<td class="{kind}">{html.escape(text)}</td>' for (_, kind), text in zip(heads, row)) + "</tr>"

@@ -1,4 +1,4 @@
-"""Measures the candidates of choices on a device: what `ocaffe tune` does. The tables and how they are read: ocaffe/ir/tuned.py."""
+"""`ocaffe tune`: measure the candidate kernels of each problem on a device. ocaffe/ir/tuned.py describes the tables."""
 from __future__ import annotations
 
 import time
@@ -28,19 +28,19 @@ from ocaffe.ops.gemm import gemm
 from ocaffe.passes.bf16 import lower_to_bf16
 
 T = TypeVar("T")
-MOST = 10  # candidates that are measured, in the order of the estimate
-ALIKE = 2  # of them that differ only in what follows the slash (how a depth is split)
-ROUNDS = 5  # in which all take turns; the least time of each counts
-HOPELESS = 1.7  # times the best of the first round: not measured again
-MAX_TIME_RATIO = 0.95  # of the default's time: less is noise
-LAUNCH = 4e-6  # seconds that a launch costs beside its own time
-AHEAD = 24  # problems whose programs are built together
-NOISE = 1 << 22  # random values that operands are made of
-SWEEP = 64 << 20  # bytes that are written between two runs: caches are as cold as other layers leave them
+MOST = 10  # maximum number of candidates to measure, in the order of the estimate
+ALIKE = 2  # maximum number of candidates that differ only after the slash (the split of the depth)
+ROUNDS = 5  # candidates take turns in each round; the minimum time of each counts
+HOPELESS = 1.7  # a candidate slower than the best time so far by this factor is not measured again
+MAX_TIME_RATIO = 0.95  # of the default's time: a smaller gain is noise
+LAUNCH = 4e-6  # overhead of a launch in seconds
+AHEAD = 24  # number of problems whose programs are built together
+NOISE = 1 << 22  # number of random values to fill operands with
+SWEEP = 64 << 20  # bytes that are written between two runs, so that caches are cold, as after other layers
 
 
 class Survey(Tuned):
-    """Notes what is asked; answers as `under` does, or with what is forced."""
+    """Records the problems of a recording. Chooses as `under` does, except for the choices in `forced`."""
 
     def __init__(self, under: Tuned, forced: dict[str, str] | None = None) -> None:
         super().__init__({**under.choices, **(forced or {})}, {**under.places, **dict.fromkeys(forced or {}, "`ocaffe tune`")})
@@ -78,14 +78,14 @@ def _made(shape: Shape) -> Ref:
     return Ref("result", shape, Role.ACTIVATION)
 
 
-# What records a Problem, by its operation.
+# Functions that record a problem, by its operation.
 OPERATIONS: dict[str, Callable[[Recorder, Any, Tensor], None]] = {
     "forward": _forward, "backward_data": _backward_data, "backward_filter": _backward_filter, "gemm": _product,
 }  # fmt: skip
 
 
 def problems(target: Target, graphs: Iterable[Graph]) -> Counter[Problem]:
-    """The choices that recording these nets asks for, and how often; TRAIN nets with backward."""
+    """Return the problems of these nets with their number of occurrences. TRAIN nets include backward."""
     survey = Survey(target.tuned)
     for graph in graphs:
         record(graph, ParameterGroup(graph.params), replace(target, tuned=survey), NetOptions(backward=graph.phase == proto.TRAIN))
@@ -93,7 +93,7 @@ def problems(target: Target, graphs: Iterable[Graph]) -> Counter[Problem]:
 
 
 def flops(problem: Problem) -> int:
-    """Floating point operations."""
+    """Return the floating point operations of a problem."""
     if isinstance(problem.shape, ConvGeometry):
         return problem.shape.flops
     m, n, k, *_ = problem.shape
@@ -102,7 +102,7 @@ def flops(problem: Problem) -> int:
 
 @dataclass(frozen=True)
 class Found:
-    """What came out for a problem: `default` is what is chosen without the user's table."""
+    """The result for a problem. `default` is the choice without the user's table."""
 
     problem: Problem
     default: str
@@ -111,13 +111,13 @@ class Found:
 
     @property
     def gain(self) -> float:
-        """Time that the best saves, of the default's."""
+        """Share of the default's time that the best candidate saves."""
         return 1 - self.seconds[self.best] / (self.seconds[self.default] or 1.0)
 
 
 @dataclass
 class Trial:
-    """One candidate, recorded for itself. `within`: the choices that it met beside the one that it is about."""
+    """A candidate, recorded separately. `within`: the other problems that its recording contains."""
 
     name: str
     commands: CommandList
@@ -133,8 +133,10 @@ class Trials:
 
 
 class Tuner:
-    """Measures on one session; `base`: what is chosen without the user's table. `found` grows by what is measured, `refused` by what the device has no
-    memory for."""
+    """Measures problems on one session. `base` has the choices without the user's table.
+
+    `found` has the results; `refused` has the problems for which the device has too little memory.
+    """
 
     def __init__(self, session: Session, base: Tuned) -> None:
         self.session, self.base = session, base
@@ -143,17 +145,17 @@ class Tuner:
         device, cl = session.device, session.device.cl
         values = np.random.default_rng(0).standard_normal(NOISE).astype(np.float32)
         self._noise = cl.Buffer(device.context, cl.mem_flags.READ_ONLY | cl.mem_flags.COPY_HOST_PTR, hostbuf=values)
-        halves = np.tile(values.view(np.uint16)[1::2], 2)  # the upper ones are bfloat16
+        halves = np.tile(values.view(np.uint16)[1::2], 2)  # the upper halves are bfloat16 values
         self._halves = cl.Buffer(device.context, cl.mem_flags.READ_ONLY | cl.mem_flags.COPY_HOST_PTR, hostbuf=halves)
         self._swept = cl.Buffer(device.context, cl.mem_flags.READ_WRITE, SWEEP)
 
     @property
     def choices(self) -> dict[str, str]:
-        """What was found to be better than the default."""
+        """The candidates that are better than the default."""
         return {str(problem): found.best for problem, found in self.found.items() if found.best != found.default}
 
     def tune(self, asked: Counter[Problem], seconds: float | None = None) -> Iterator[Found]:
-        """Measure, what takes longest first; no new problem is begun after so many seconds."""
+        """Measure the problems, longest first. No new problem is started after `seconds` seconds."""
         end = None if seconds is None else time.perf_counter() + seconds
         order = sorted(asked, key=lambda problem: (-asked[problem] * flops(problem), str(problem)))
         for first in range(0, len(order), AHEAD):
@@ -170,7 +172,7 @@ class Tuner:
                 yield from (self.found[each] for each in self.found if each not in before)
 
     def _tune(self, problem: Problem, trials: Trials) -> None:
-        """Measure a problem, after the choices that its candidates meet on their way (the product within Winograd's algorithm)."""
+        """Measure a problem, after the problems within its candidates, such as the product in Winograd's algorithm."""
         if problem in self.found:
             return
         within = {each for trial in trials.candidates for each in trial.within} - self.found.keys()
@@ -188,11 +190,11 @@ class Tuner:
         rec = Recorder(replace(self.session.device.target, tuned=survey), train=True)
         rec.enter("tune", "forward")
         OPERATIONS[problem.operation](rec, problem.shape, lambda name, shape: tensors.setdefault(name, Ref(name, shape, Role.INPUT)))
-        lower_to_bf16(rec.launches, rec.target, tensors.values())  # as in a net: half the bytes make other tiles the fastest
+        lower_to_bf16(rec.launches, rec.target, tensors.values())  # as in a net: with half the bytes, other tiles are the fastest
         return rec, survey
 
     def _names(self, problem: Problem, tensors: dict[str, Ref]) -> list[str]:
-        """The candidates that are worth measuring, the default first."""
+        """Return the candidates to measure, the default first."""
         names = self._record(problem, tensors, {})[1].names[problem]
         result = [self.base.choices.get(str(problem), names[0])]
         alike: Counter[str] = Counter()
@@ -212,14 +214,14 @@ class Tuner:
         return Trials(found, tensors)
 
     def _measure(self, trials: Trials) -> dict[str, float]:
-        """Seconds of each candidate, the least of all rounds."""
+        """Return the seconds of each candidate, the minimum over all rounds."""
         times: dict[str, float] = {}
         try:
             self.session.bind([trial.commands for trial in trials.candidates])
             for ref in trials.tensors.values():
                 self._fill(ref)
             for trial in trials.candidates:
-                trial.commands.run()  # warm
+                trial.commands.run()  # warms up
             with self.session.timed() as timeline:
                 for number in range(ROUNDS):
                     limit = HOPELESS * min(times.values(), default=0)
@@ -236,7 +238,7 @@ class Tuner:
         return times
 
     def _fill(self, ref: Ref) -> None:
-        """Random values: zeros would cost less power, and what is not finite goes another way."""
+        """Fill an operand with random values. Zeros would take less power, and values that are not finite take other paths."""
         cl, queue = self.session.device.cl, self.session.device.queue
         buffer = self.session.buffers(ref)[0]
         noise = self._noise if ref.dtype == FLOAT else self._halves

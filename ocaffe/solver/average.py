@@ -1,4 +1,4 @@
-"""The exponential moving average of the weights (ema_decay). It lives on the device; where it is wanted in the net, it and the weights change places."""
+"""The exponential moving average of the weights (ema_decay). It is on the device; a kernel swaps it with the weights on demand."""
 from __future__ import annotations
 
 import contextlib
@@ -11,8 +11,10 @@ from ocaffe.solver.update import Updater
 
 
 class Average:
-    """The average that `updater` maintains, of the parameters that are trained. Others (BatchNorm's statistics) have none: beside the average stand their
-    present values."""
+    """The average of the trained parameters, which `updater` maintains.
+
+    Other parameters, such as BatchNorm's statistics, have no average and keep their present values.
+    """
 
     def __init__(self, session: Session, updater: Updater) -> None:
         assert updater.average is not None
@@ -25,12 +27,12 @@ class Average:
         self._in_net = False
 
     def restart(self) -> None:
-        """Begin anew from the present weights."""
+        """Restart the average from the present weights."""
         self.session.write(self.values, self.session.read(self.weights))
 
     @contextlib.contextmanager
     def in_net(self, wanted: bool = True) -> Iterator[None]:
-        """Within, the net has the average for weights; with `wanted` false the weights themselves, also inside of another `in_net`."""
+        """Context in which the net uses the average as its weights; with `wanted` False, the weights. Contexts can be nested."""
         before = self._in_net
         self._put(wanted)
         try:

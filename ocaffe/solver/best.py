@@ -1,4 +1,4 @@
-"""Which test was the best one, by one output of the TEST nets (best_output), and when to give up waiting for a better one (early_stopping)."""
+"""Find the best test by one output of the TEST nets (best_output), and stop if no better one follows (early_stopping)."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -14,10 +14,10 @@ from ocaffe.solver.scoring import Output
 
 
 class Best:
-    """The best mean so far: `value`, at iteration `iteration`; None before the first test. NaN is never better."""
+    """The best mean so far, `value`, and its iteration. Both are None before the first test. NaN is never better."""
 
     def __init__(self, param: Any, networks: Sequence[Network], file: str | None = None) -> None:
-        """The first of `networks`, the TEST nets, that has the output decides. Raises Error if none has it, or if it is no single number."""
+        """Use the first of `networks`, the TEST nets, that has the output. Raises Error if none has it, or if it is not a single number."""
         self.param, self.name = param, str(param.best_output)
         outputs = [{blob.name: blob for blob in network.graph.outputs} for network in networks]
         self.net = next((index for index, names in enumerate(outputs) if self.name in names), -1)
@@ -33,7 +33,7 @@ class Best:
         self.iteration: int | None = None
 
     def tested(self, iteration: int, outputs: Sequence[Sequence[Output]]) -> bool:
-        """Take in the means of all TEST nets; returns whether this test is the best so far."""
+        """Record the means of all TEST nets. Return whether this test is the best so far."""
         score = next(float(values.reshape(-1)[0]) for name, values, _ in outputs[self.net] if name == self.name)
         if self.iteration is None:
             self.iteration = iteration
@@ -44,7 +44,7 @@ class Best:
         return True
 
     def exhausted(self, iteration: int) -> bool:
-        """Whether early_stopping says to stop after the test at `iteration`; says so in the log."""
+        """Return, and log, whether early_stopping requires to stop after the test at `iteration`."""
         patience = self.param.early_stopping
         if not patience or self.iteration is None or iteration - self.iteration < patience * self.param.test_interval:
             return False

@@ -1,16 +1,16 @@
-"""What a SolverParameter may not say: values that no training can have, and fields of forks that would change its numbers and are not done here."""
+"""Checks of a SolverParameter: invalid values, and fields of forks that would change results and are not supported."""
 from __future__ import annotations
 
 from typing import Any
 
 from ocaffe.errors import Error
 
-# fields of forks that are refused unless they have their default, and what to do instead
+# fields of forks that are refused unless they have their default, each with a remedy
 REFUSED = {
     "rampup_interval": "warmup_iter and warmup_start_lr: a linear warm-up",
     "rampup_lr": "warmup_iter and warmup_start_lr: a linear warm-up",
-    "momentum_policy": "remove it: momentum stays as it is",
-    "weight_decay_policy": "remove it: weight_decay stays as it is",
+    "momentum_policy": "remove it: momentum is constant",
+    "weight_decay_policy": "remove it: weight_decay is constant",
     "larc": "remove it",
     "larc_turbo": "remove it",
     "plateau_winsize": 'lr_policy: "multistep", or best_output and early_stopping',
@@ -24,14 +24,14 @@ REFUSED = {
     "solver_data_type": "remove it: parameters are float",
     "data_type": "remove it: everything is computed in float",
 }
-# single fields: their lowest value, and the first that is too large
+# fields with their lowest value and the first one that is too large
 RANGES: dict[str, tuple[float, float]] = {
     "iter_size": (1, 2**31), "average_loss": (1, 2**31), "snapshot_keep": (0, 2**31), "early_stopping": (0, 2**31), "ema_decay": (0, 1),
 }  # fmt: skip
 
 
 def check_solver(param: Any, file: str | None = None) -> None:
-    """Raise Error for what `param` may not say."""
+    """Raise Error for unsupported fields and invalid values of `param`."""
     for name, fix in REFUSED.items():
         field, value = param.DESCRIPTOR.fields_by_name[name], getattr(param, name)
         if value and value != field.default_value:

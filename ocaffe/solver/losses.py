@@ -1,11 +1,11 @@
-"""The loss that the log shows: the mean over the last average_loss iterations, in Caffe's float arithmetic."""
+"""The loss in the log: the mean over the last average_loss iterations, in Caffe's float arithmetic."""
 from __future__ import annotations
 
 import numpy as np
 
 
 class SmoothedLoss:
-    """`value` is the mean of `window`, the last `size` losses (fewer at the beginning)."""
+    """`value` is the mean of `window`, which has the last `size` losses (fewer at the start)."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -14,17 +14,17 @@ class SmoothedLoss:
         self._sum = np.float32(0)
 
     def restart(self) -> None:
-        """Forget all losses: every call of step does (quirk 34)."""
+        """Forget all losses, as every call of step does (docs/quirks.md, quirk 34)."""
         self.window, self.value = [], np.float32(0)
 
     def add_pass(self, loss: np.float32, index: int, passes: int, since: int) -> None:
-        """The loss of pass `index` of the `passes` of an iteration, the `since`-th after the restart."""
+        """Add the loss of pass `index` of `passes` of an iteration, the `since`-th after the restart."""
         self._sum = loss if index == 0 else np.float32(self._sum + loss)
         if index == passes - 1:
             self.add(np.float32(self._sum / np.float32(passes)), since)
 
     def add(self, loss: np.float32, since: int) -> None:
-        """The loss of a whole iteration."""
+        """Add the loss of a whole iteration."""
         count = np.float32(len(self.window))
         if len(self.window) < self.size:
             self.window.append(loss)

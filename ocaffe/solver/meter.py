@@ -1,4 +1,4 @@
-"""How fast training goes, and how much of the time it waits for data."""
+"""The speed of training, and the share of time spent waiting for data."""
 from __future__ import annotations
 
 import time
@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 
 class Meter:
-    """What has happened since it was last read (since it was made)."""
+    """Measures iterations and times since the last call of `read`."""
 
     def __init__(self, progress: Callable[[], tuple[int, float]]) -> None:
         """`progress` returns the iterations done and the seconds spent waiting for data."""
@@ -18,7 +18,7 @@ class Meter:
         return iterations, time.perf_counter(), waited
 
     def read(self) -> tuple[int, float, float]:
-        """Iterations, seconds, and seconds that were spent waiting for data; the time counts only where there were iterations."""
+        """Return iterations, seconds, and seconds spent waiting for data. Without iterations the elapsed seconds are 0."""
         now = self._now()
         iterations, elapsed, waited = (new - old for new, old in zip(now, self._last))
         self._last = now

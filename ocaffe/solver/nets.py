@@ -1,4 +1,4 @@
-"""The nets of a solver: which messages are trained and tested, in Caffe's order and with its checks (CAFFE.md §3)."""
+"""The messages of a solver's TRAIN and TEST nets, in Caffe's order and with its checks."""
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -9,13 +9,14 @@ from ocaffe import log, proto
 from ocaffe.compiler.network import phase_net
 from ocaffe.errors import Error
 
-Make = Callable[[], Any]  # makes a message when it is its turn
+Make = Callable[[], Any]  # makes a message when called
 
 
 def net_messages(param: Any, read: Callable[[str], Any], file: str | None = None) -> tuple[Make, list[Make]]:
-    """What makes the messages of the TRAIN net and of the TEST nets of a solver, each for its phase, one after the other as Caffe logs them.
+    """Return functions that make the messages of the TRAIN net and of the TEST nets, filtered for their phase.
 
-    Test nets: test_net_param first, then test_net, then the generic net for the remaining test_iter entries.
+    The caller calls them one after the other, because each writes Caffe's log line. The TEST nets are test_net_param, then
+    test_net, then the generic net for the remaining test_iter entries.
     """
     given = [name for name in ("net", "net_param", "train_net", "train_net_param") if param.HasField(name)]
     if len(given) != 1:

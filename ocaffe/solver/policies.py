@@ -1,5 +1,7 @@
-"""Learning rate policies: Caffe's in its own float arithmetic (single precision where it has it, so that logged rates agree to the last bit), and
-two more, all with a linear warm-up in front where one is asked for."""
+"""Learning rate policies: those of Caffe, cosine and onecycle, all with an optional linear warm-up.
+
+Caffe's policies use single precision where Caffe does, so that logged rates agree to the last bit.
+"""
 from __future__ import annotations
 
 import math
@@ -14,7 +16,7 @@ F = np.float32
 
 
 class Policy(NamedTuple):
-    """`rate` of (solver, iteration, current_step); the fields that it needs; fields of its own, which no other policy reads."""
+    """`rate` is a function of (solver, iteration, current_step). `needs` are required fields; no other policy reads the fields `own`."""
 
     rate: Callable[[Any, int, int], Any]
     needs: tuple[str, ...] = ()
@@ -22,12 +24,12 @@ class Policy(NamedTuple):
 
 
 def _progress(solver: Any, iteration: int) -> float:
-    """How much of the training behind the warm-up is done, 0 to 1."""
+    """Return the share of the training after the warm-up that is done, 0 to 1."""
     return min((iteration - solver.warmup_iter) / (solver.max_iter - solver.warmup_iter), 1.0)
 
 
 def _slide(begin: float, end: float, share: float) -> float:
-    """From `begin` to `end` along half a cosine."""
+    """Return the value at `share` on half a cosine from `begin` to `end`."""
     return end + (begin - end) * (1 + math.cos(math.pi * share)) / 2
 
 
@@ -36,7 +38,10 @@ def _cosine(solver: Any, iteration: int, step: int) -> float:
 
 
 def _onecycle(solver: Any, iteration: int, step: int) -> float:
-    """Up to base_lr in the share onecycle_rise of the time, then far down, each along half a cosine (Smith and Topin, 'Super-convergence')."""
+    """Rise to base_lr during the share onecycle_rise of the training, then fall, each on half a cosine.
+
+    See Smith and Topin, 'Super-convergence'.
+    """
     first, rise, done = solver.base_lr / solver.onecycle_div, solver.onecycle_rise, _progress(solver, iteration)
     if done < rise:
         return _slide(first, solver.base_lr, done / rise)
@@ -57,10 +62,10 @@ POLICIES: dict[str, Policy] = {
 
 
 class LearningRate:
-    """The rate of each iteration; `current_step` is the state that multistep keeps and snapshots carry."""
+    """The rate of each iteration. `current_step` is multistep's state, which snapshots store."""
 
     def __init__(self, solver: Any) -> None:
-        """`solver` is the SolverParameter; raises Error for an unknown policy, a missing field, or one of another policy."""
+        """`solver` is the SolverParameter. Raises Error for an unknown policy, a missing field, or a field of another policy."""
         if solver.lr_policy not in POLICIES:
             raise Error(f"unknown lr_policy '{solver.lr_policy}'", fix=f"one of {', '.join(POLICIES)}")
         self.solver, self.policy = solver, POLICIES[solver.lr_policy]
@@ -85,7 +90,10 @@ class LearningRate:
             raise Error(fact, fix="a rise between 0 and 1, and positive divisors")
 
     def __call__(self, iteration: int) -> tuple[float, bool]:
-        """The rate of `iteration`, and whether multistep has just advanced (at most one step an iteration, quirk 33)."""
+        """Return the rate of `iteration` and whether multistep advanced in this call.
+
+        multistep advances at most one step per iteration (docs/quirks.md, quirk 33).
+        """
         solver, advanced = self.solver, False
         if solver.lr_policy == "step":
             self.current_step = iteration // solver.stepsize
@@ -94,7 +102,7 @@ class LearningRate:
             if self.current_step < len(steps) and iteration >= steps[self.current_step]:
                 self.current_step += 1
                 advanced = True
-        if iteration < solver.warmup_iter:  # Intel's fields: from warmup_start_lr up to base_lr, whatever the policy would say
+        if iteration < solver.warmup_iter:  # Intel's fields: linear from warmup_start_lr to base_lr, in place of the policy
             share = iteration / solver.warmup_iter
             return float(F(share * solver.base_lr + (1 - share) * solver.warmup_start_lr)), advanced
         return float(F(self.policy.rate(solver, iteration, self.current_step))), advanced

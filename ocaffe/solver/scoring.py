@@ -1,4 +1,4 @@
-"""Forward passes over many batches and the means of their outputs: what a test is."""
+"""Tests: forward passes over many batches, and the means of their outputs."""
 from __future__ import annotations
 
 from collections import deque
@@ -40,7 +40,7 @@ class Means:
 
 
 def log_outputs(source: str, prefix: str, outputs: Sequence[Output]) -> None:
-    """One line per element, numbered through; `prefix` may hold '#' for the number."""
+    """Log one line per element. A '#' in `prefix` becomes the running number of the element."""
     count = 0
     for name, values, weight in outputs:
         for value in values:
@@ -50,7 +50,7 @@ def log_outputs(source: str, prefix: str, outputs: Sequence[Output]) -> None:
 
 
 def run_batches(network: Network, batches: int) -> Iterator[tuple[CompiledNet, Fetched]]:
-    """Forward `batches` times; the device is at most RING runs behind."""
+    """Run forward `batches` times and yield the results. The host is at most RING runs ahead of the device."""
     pending: deque[tuple[CompiledNet, Fetched]] = deque()
     for _ in range(batches):
         shapes = network.next_shapes()
@@ -72,5 +72,5 @@ def run_batches(network: Network, batches: int) -> Iterator[tuple[CompiledNet, F
 
 
 def as_lists(outputs: Sequence[Output]) -> dict[str, list[float]]:
-    """Outputs for JSON."""
+    """Return outputs as lists, for JSON."""
     return {name: [float(value) for value in values] for name, values, _ in outputs}

@@ -1,4 +1,4 @@
-"""Snapshots: the weights and the solver state on disk, and back. Names and formats are Caffe's; ours adds where data and seeds stand."""
+"""Write and restore snapshots: weights and solver state. Names and formats are Caffe's; ocaffe adds data positions and seeds."""
 from __future__ import annotations
 
 import contextlib
@@ -23,13 +23,16 @@ if TYPE_CHECKING:
 
 
 DIVERGED = (
-    "labels must be below the number of scores (`ocaffe lint` looks), data in a sane range; else a lower base_lr, warmup_iter or clip_gradients; "
-    "debug_info: true shows the first layer that is wrong"
+    "labels must be below the number of scores (`ocaffe lint` checks this), data in a sane range; else a lower base_lr, warmup_iter or clip_gradients; "
+    "debug_info: true shows the first layer with such values"
 )
 
 
 class DeviceBlobs(Mapping[str, Sequence[np.ndarray]]):
-    """Parameter blobs by layer, fetched when asked, so that a snapshot holds one layer at a time. `finite`: Error for trained ones with NaN or infinity."""
+    """Parameter blobs by layer, read on access, so that the host holds one layer at a time.
+
+    `finite`: raise Error for a trained parameter with NaN or infinite values.
+    """
 
     def __init__(self, network: Network, diffs: bool = False, owners_only: bool = False, finite: bool = False) -> None:
         self.network, self.diffs, self.owners_only, self.finite = network, diffs, owners_only, finite
@@ -45,7 +48,7 @@ class DeviceBlobs(Mapping[str, Sequence[np.ndarray]]):
         array = self.network.session.read(ref).reshape(shape)
         if self.finite and parameter.propagate and not np.isfinite(array).all():  # constants may be infinite
             wrong = array.size - int(np.isfinite(array).sum())
-            fact = f"{wrong:,} of the {array.size:,} values of parameter {parameter} are NaN or infinite: nothing is written over good snapshots"
+            fact = f"{wrong:,} of the {array.size:,} values of parameter {parameter} are NaN or infinite: no snapshot is written, earlier ones are kept"
             raise Error(fact, place=parameter.place, fix=DIVERGED)
         return array
 
@@ -57,7 +60,7 @@ class DeviceBlobs(Mapping[str, Sequence[np.ndarray]]):
 
 
 def prefix_of(solver: Any, file: str | None) -> str:
-    """snapshot_prefix; absent: the solver's path without extension; a folder: the solver's name in it."""
+    """Return snapshot_prefix, by default the solver's path without extension. If it is a folder, append the solver's name."""
     stem = os.path.splitext(file)[0] if file else "net"
     if not solver.HasField("snapshot_prefix"):
         return stem
@@ -67,7 +70,7 @@ def prefix_of(solver: Any, file: str | None) -> str:
 
 
 def probe(prefix: str, iteration: int) -> None:
-    """Fail before training rather than at the first snapshot: write and remove `<prefix>_iter_<n>.tempfile`."""
+    """Check before training that snapshots can be written: write and remove `<prefix>_iter_<n>.tempfile`."""
     path = f"{prefix}_iter_{iteration}.tempfile"
     try:
         Path(path).write_bytes(b"")
@@ -79,13 +82,16 @@ def probe(prefix: str, iteration: int) -> None:
 
 
 def snapshot(solver: Solver, best: bool = False) -> str:
-    """Write weights, their moving average if there is one, and the state, whose path is returned; then remove what snapshot_keep says. `best`: of the
-    best test so far, under a name of its own; it takes the place of the best one before."""
+    """Write weights, their moving average if there is one, and the state. Then remove old snapshots as snapshot_keep requires.
+
+    Return the path of the state. `best`: write the snapshot of the best test so far, under a separate name; it replaces the
+    previous best one.
+    """
     prefix = prefix_of(solver.param, solver.file) + ("_best" if best else "")
     stem, ending = f"{prefix}_iter_{solver.iter}", ".h5" if solver.param.snapshot_format == proto.SolverParameter.HDF5 else ""
     weights, averaged, state = f"{stem}.caffemodel{ending}", f"{stem}.ema.caffemodel{ending}", f"{stem}.solverstate{ending}"
     kind = "HDF5" if ending else "binary proto"
-    # A training that diverged stops here: no file is worth writing any more, and the good ones are not removed for it.
+    # If the training has diverged, writing the weights raises Error. So no good snapshot is removed below.
     with solver.average.in_net(False) if solver.average else contextlib.nullcontext():
         log.info("solver.cpp:464", f"Snapshotting to {kind} file {weights}")
         _write_weights(solver.network, weights, with_diffs=solver.param.snapshot_diff)
@@ -114,7 +120,10 @@ def _write_weights(network: Network, path: str, with_diffs: bool = False) -> Non
 
 
 def _remove_old(prefix: str, keep: int, iteration: int, precious: Sequence[str]) -> None:
-    """Remove the files of all but the last `keep` snapshots up to `iteration`; those of later iterations are another run's. `precious` files stay."""
+    """Remove the files of all but the last `keep` snapshots up to `iteration`. `precious` files stay.
+
+    Files of later iterations belong to another run and stay too.
+    """
     name = re.compile(re.escape(os.path.basename(prefix)) + r"_iter_(\d+)(\.ema)?\.(caffemodel|solverstate)(\.h5)?")
     folder = Path(prefix).parent
     found = [(int(match[1]), path) for path in folder.iterdir() if (match := name.fullmatch(path.name)) and int(match[1]) <= iteration]
@@ -129,7 +138,7 @@ def _remove_old(prefix: str, keep: int, iteration: int, precious: Sequence[str])
 
 
 def _state_of(solver: Solver, weights: str, averaged: str) -> SolverState:
-    """In the middle of a test its data count as unread: a resumed run begins that test anew."""
+    """Return the solver state. During a test, the test's data position is its start, so a resumed run repeats the test."""
     best = solver.best
     tests = [(f"test {i}", solver.tested_from.get(i, net.cursor)) for i, net in enumerate(solver.test_networks)]
     cursors = [Cursor(layer, name, batch) for name, places in [("train", solver.network.cursor), *tests] for layer, batch in places.items()]
@@ -140,30 +149,30 @@ def _state_of(solver: Solver, weights: str, averaged: str) -> SolverState:
 
 
 def _kernels(solver: Solver) -> str:
-    """What decides on the last bits of all numbers: the device, its arithmetic, the tables of measured choices."""
+    """Return, as JSON, the settings that affect the last bits of results: device, arithmetic, tuned tables."""
     device = solver.session.device
     return json.dumps({"device": device.name, "math": device.target.math, "tuned": device.target.tuned.digest})
 
 
 def load_state(path: str) -> SolverState:
-    """The state in `path`; its weights files are looked for as recorded, then beside the state (folders move)."""
+    """Read the state in `path`. Its weights files may be at their recorded path or beside the state, for moved folders."""
     state = read_state(path)
     state.learned_net, state.averaged_net = (_found(name, path) for name in (state.learned_net, state.averaged_net))
     return state
 
 
 def _found(weights: str, state: str) -> str:
-    """Where the weights file that `state` names is; '' where it names none."""
+    """Return the path of the weights file that `state` names, or '' if it names none."""
     beside = os.path.join(os.path.dirname(state), os.path.basename(weights))
     for path in (weights, beside):
         if not weights or os.path.exists(path):
             return path
-    fact = f"the state's weights '{weights}' are neither there nor beside the state"
+    fact = f"the state's weights '{weights}' are neither at this path nor beside the state"
     raise Error(fact, place=state, fix=f"put {os.path.basename(weights)} beside the .solverstate")
 
 
 def restore(solver: Solver, path: str, state: SolverState | None = None) -> None:
-    """Continue from a state. One that Caffe wrote has no data position: data restarts at its first record, as Caffe does."""
+    """Continue from a state. A state written by Caffe has no data position; data then restarts at the first record, as in Caffe."""
     state = state or load_state(path)
     if state.learned_net:
         solver.network.copy_weights(read_weights(state.learned_net), state.learned_net)

@@ -1,4 +1,4 @@
-"""The training loop, with Caffe's order of things, log lines and numbers (CAFFE.md §1.2, §3; quirks 30 to 37)."""
+"""The training loop, with Caffe's order of steps, log lines and numbers (docs/quirks.md, quirks 30 to 37)."""
 from __future__ import annotations
 
 import contextlib
@@ -42,7 +42,7 @@ number = log.number
 class Solver:
     """Trains the net of a SolverParameter on one device.
 
-    `request` is asked after every iteration and test batch for what a signal wants: '', 'snapshot' or 'stop'.
+    The loop calls `request` after every iteration and test batch; it returns the action of a signal: '', 'snapshot' or 'stop'.
     """
 
     def __init__(
@@ -60,9 +60,9 @@ class Solver:
         memory_limit: int | None = None,
         recompute: bool = True,
     ) -> None:
-        """`param` is a SolverParameter or the path of one; `weights` overrides its own; `resume` is a .solverstate. Raises Error.
+        """`param` is a SolverParameter or a path; `weights` overrides its weights; `resume` is a .solverstate. Raises Error.
 
-        `memory_limit`: bytes on the device for all of it; `recompute`: compute cheap values again in backward instead of keeping them.
+        `memory_limit`: bytes on the device for the whole job. `recompute`: recompute cheap values in backward.
         """
         if isinstance(param, str):
             file, param = param, read_solver(param, allow_unknown_fields, lambda text: log.warning("upgrade_proto.cpp:1", text))
@@ -77,13 +77,13 @@ class Solver:
         self.iter = 0
         self.request: Callable[[], str] = lambda: ""
         self.stopped = False
-        self.tested_from: dict[int, dict[str, int]] = {}  # while a test runs: where its data began
+        self.tested_from: dict[int, dict[str, int]] = {}  # during a test: the data position at its start
         self._clips: deque[tuple[int, Fetched]] = deque()
-        self._warned = False  # that the loss is no number
+        self._warned = False  # whether the warning about a loss that is not finite was logged
         self.on_record: Callable[[dict[str, Any]], None] = lambda record: None
         self.on_progress: Callable[[int], None] = lambda iteration: None
         self.on_start: Callable[[], None] = lambda: None  # before each iteration
-        self.on_gradients: Callable[[], None] = lambda: None  # before each update, where it runs apart from the passes
+        self.on_gradients: Callable[[], None] = lambda: None  # before each update, if the update is separate from the passes
         log.info("solver.cpp:45", f"Initializing solver from parameters: \n{write_text(self.param)}")
         check_solver(self.param, file)
         with within(file):
@@ -124,7 +124,10 @@ class Solver:
         return read_net(path, self.allow_unknown_fields, lambda text: log.warning("upgrade_proto.cpp:1", text))
 
     def _networks(self, weights: Sequence[str], state: SolverState | None) -> tuple[Network, list[Network]]:
-        """The TRAIN net and the TEST nets, their parameters filled and loaded; those of `state` are loaded later, but tell layouts now."""
+        """Return the TRAIN net and the TEST nets, with parameters from fillers and files.
+
+        `restore` loads the weights of `state` later, but layers need their shapes now.
+        """
         files = weight_files(weights)
         known = [state.learned_net] if state is not None and state.learned_net else files
         train, tests = net_messages(self.param, self._read, self.file)
@@ -140,7 +143,7 @@ class Solver:
         return network
 
     def _bind(self) -> None:
-        """Bind the command_lists that the loop will run, all at once: their programs are built together."""
+        """Bind all command lists of the loop in one call, so that their programs are built together."""
         if self._options.limit is not None:
             self._share_limit()
         command_lists = [compiled.commands for compiled in self._train_variants()]
@@ -149,7 +152,7 @@ class Solver:
         self.session.bind(fresh, poison=self.network.switches.poison)
 
     def _share_limit(self) -> None:
-        """Tell every net how much of the memory limit the others keep."""
+        """Pass to every net the bytes of the memory limit that the other nets keep."""
         passes = [(self.network, *self._pass_options(index)) for index in range(min(self.param.iter_size, 2))]
         tests = [(network, network.options, None) for network in self.test_networks]
         schedules = [network.unlimited(options, update) for network, options, update in (*passes, *tests)]
@@ -162,16 +165,19 @@ class Solver:
 
     @property
     def _observed(self) -> bool:
-        """Whether a script looks at blobs and gradients: then passes add to gradients that are cleared first, as pycaffe's do."""
+        """Whether a script can read blobs and gradients. Passes then add to gradients, which are cleared first, as in pycaffe."""
         return bool(self._options.keep)
 
     @property
     def _split_passes(self) -> bool:
-        """Whether forward and backward run apart from the update."""
+        """Whether the update is a separate command list after forward and backward."""
         return self.param.iter_size > 1 or self.param.snapshot_diff or self._observed
 
     def _pass_options(self, index: int) -> tuple[NetOptions, Updater | None]:
-        """What runs as pass `index` of an iteration: everything in one commands; or a pass that overwrites the gradients or adds to them."""
+        """Return the net options of pass `index` of an iteration, and the update to include.
+
+        One command list includes the update, or else each pass overwrites or accumulates the gradients.
+        """
         if not self._split_passes:
             return self._options, self.updater
         return replace(self._options, hold_gradients=True, accumulate=self._observed or index > 0), None
@@ -180,12 +186,12 @@ class Solver:
         return self.network.compiled(*self._pass_options(index))
 
     def _train_variants(self) -> list[CompiledNet]:
-        """All that an iteration runs."""
+        """Return all compiled nets that an iteration runs."""
         passes = [self._pass_variant(index) for index in range(min(self.param.iter_size, 2))]
         return [*dict.fromkeys(passes), *([self._update_variant()] if self._split_passes else [])]
 
     def _update_variant(self) -> CompiledNet:
-        """The update by itself, from the gradients that passes leave."""
+        """Return the separate update, from the gradients of the passes."""
         if self._update is None:
             rec = Recorder(self.session.device.target, train=True)
             self.updater(rec, self.network.group.held, rec.step)
@@ -195,7 +201,10 @@ class Solver:
     # -- history -----------------------------------------------------------------------------------------------------
 
     def history_views(self) -> list[tuple[Parameter, Ref | None]]:
-        """Every history blob in the order of a .solverstate: all parameters, then all again where a rule keeps two. None: always zero."""
+        """Return every history blob in the order of a .solverstate: all parameters, and again for a rule with two histories.
+
+        None stands for a blob that is always zero.
+        """
         group = self.network.group
         offsets = {id(parameter): offset for parameter, offset in zip(group.params, group.offsets)}
         return [
@@ -205,14 +214,14 @@ class Solver:
         ]
 
     def history_arrays(self) -> Iterator[np.ndarray]:
-        """The history blobs, one at a time."""
+        """Yield the history blobs."""
         for parameter, ref in self.history_views():
             yield np.zeros(parameter.shape, np.float32) if ref is None else self.session.read(ref)
 
     # -- the loop ----------------------------------------------------------------------------------------------------
 
     def solve(self) -> None:
-        """Train to max_iter, with the snapshot, loss and test that Caffe adds at the end."""
+        """Train to max_iter, followed by Caffe's final snapshot, loss and test."""
         param = self.param
         if param.snapshot_after_train:
             self._probe()
@@ -234,7 +243,10 @@ class Solver:
         log.info("solver.cpp:332", "Optimization Done.")
 
     def step(self, iterations: int) -> None:
-        """Run `iterations` iterations. Nothing here waits for the device but a display line, a pass RING passes before, a test or a snapshot."""
+        """Run `iterations` iterations.
+
+        The host waits for the device only for a display line, a test, a snapshot, or the pass RING passes before.
+        """
         param = self.param
         start, stop = self.iter, self.iter + iterations
         self.losses.restart()
@@ -281,7 +293,7 @@ class Solver:
         self._report_clipping()
 
     def _pass(self, index: int, rate: float) -> tuple[CompiledNet, Fetched]:
-        """Enqueue one forward and backward (and the update, where it is part of the commands)."""
+        """Enqueue one forward and backward pass, and the update if the command list includes it."""
         self._follow_shapes()
         compiled = self._pass_variant(index)
         commands = compiled.commands
@@ -293,12 +305,12 @@ class Solver:
         compiled = self.network.run(compiled)
         self.network.advance()
         fetched = compiled.commands.fetch()
-        if self.param.display and self.iter % self.param.display == 0:  # Caffe's training nets speak in displayed iterations only
+        if self.param.display and self.iter % self.param.display == 0:  # Caffe's TRAIN nets log only in displayed iterations
             self.network.log_debug(compiled, fetched, backward=True)
         return compiled, fetched
 
     def _follow_shapes(self) -> None:
-        """Data layers may bring another image size with every batch."""
+        """Adapt to the image size of the next batch, which a data layer may change."""
         shapes = self.network.next_shapes()
         if shapes:
             self.network.reshape(shapes)
@@ -312,23 +324,23 @@ class Solver:
         return commands.fetch()
 
     def apply_update(self) -> None:
-        """Update the parameters from the gradients that a kept net holds."""
+        """Update the parameters from the stored gradients of the net."""
         rate, _ = self.rate(self.iter)
         self._run_update(rate)
 
     def _harvest(self, pending: deque[tuple[int, int, CompiledNet, Fetched]], start: int, wait: bool = True) -> None:
-        """Take in the losses of passes, oldest first: all, or those that have arrived."""
+        """Process the losses of passes, oldest first: all of them, or those that have arrived."""
         while pending and (wait or pending[0][3].arrived):
             iteration, index, compiled, fetched = pending.popleft()
             loss = self.network.loss(compiled, fetched)
             if not np.isfinite(loss) and not self._warned:
                 self._warned = True
-                fact = f"Iteration {iteration}: the loss is {number(loss)}; the next snapshot will refuse weights that are no numbers"
+                fact = f"Iteration {iteration}: the loss is {number(loss)}; no snapshot is written if weights are NaN or infinite"
                 log.warning("solver.cpp:239", f"{fact}: {snapshots.DIVERGED}")
             self.losses.add_pass(loss, index, self.param.iter_size, iteration - start)
 
     def _report_clipping(self, wait: bool = True) -> None:
-        """Log what was clipped, oldest first: in all iterations, or in those whose outputs have arrived."""
+        """Log gradient clipping, oldest iteration first: in all iterations, or in those whose outputs have arrived."""
         while self._clips and (wait or self._clips[0][1].arrived):
             _, fetched = self._clips.popleft()
             scale, norm = fetched.value(self.updater.clip)
@@ -351,7 +363,7 @@ class Solver:
         self.on_record(record)
 
     def _forward_loss(self) -> np.float32:
-        """One more TRAIN forward, which consumes a batch (quirk 35)."""
+        """Run one more TRAIN forward pass, which consumes a batch (docs/quirks.md, quirk 35)."""
         self._start_prefetch()
         self._follow_shapes()
         compiled = self._train_variants()[0]
@@ -364,14 +376,14 @@ class Solver:
     # -- testing -----------------------------------------------------------------------------------------------------
 
     def test_all(self) -> None:
-        """Test every TEST net; keep the weights if they are the best so far."""
+        """Test every TEST net. Write a snapshot if the result is the best so far."""
         with self.average.in_net(bool(self.param.ema_test)) if self.average is not None else contextlib.nullcontext():
             outputs = []
             for index in range(len(self.test_networks)):
                 if not self.stopped:
                     outputs.append(self.test(index))
         if self.stopped:
-            return  # tested_from stays for the snapshot that follows: a resumed run tests again from there
+            return  # tested_from stays for the following snapshot: a resumed run repeats the test from there
         if self.best is not None:
             if self.best.tested(self.iter, outputs):
                 snapshots.snapshot(self, best=True)  # a run that resumes from it repeats this test
@@ -380,7 +392,7 @@ class Solver:
             self.tested_from.clear()
 
     def test(self, index: int) -> list[Output]:
-        """Mean of every output over test_iter batches; logs them. Stops in the middle if asked to."""
+        """Return and log the mean of every output over test_iter batches. Stops early if `request` returns 'stop'."""
         log.info("solver.cpp:347", f"Iteration {self.iter}, Testing net (#{index})")
         network, means = self.test_networks[index], Means()
         network.start_prefetch()
@@ -404,7 +416,7 @@ class Solver:
     # -- state -------------------------------------------------------------------------------------------------------
 
     def snapshot(self) -> str:
-        """Write weights and state; returns the path of the state."""
+        """Write weights and state. Return the path of the state."""
         return snapshots.snapshot(self)
 
     def restore(self, path: str) -> None:

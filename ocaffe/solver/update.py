@@ -1,4 +1,4 @@
-"""The update of all parameters as launches: clip, normalise, weight decay, rule (CAFFE.md §3, quirk 30)."""
+"""The update of all parameters as launches: clip, normalise, weight decay, rule (docs/quirks.md, quirk 30)."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from ocaffe.ir.tensor import Ref, Role
 
 
 class Rule(NamedTuple):
-    """A solver type: its number in update.cl and how many history blobs each parameter has."""
+    """A solver type: its number in update.cl and its number of history blobs per parameter."""
 
     number: int
     histories: int
@@ -27,10 +27,10 @@ RULES = {
 
 
 class Updater:
-    """History and tables of one parameter group. History holds the parameters that have a gradient; the others never change."""
+    """History and tables of one parameter group. Only parameters with a gradient have history, because the others never change."""
 
     def __init__(self, group: ParameterGroup, solver: Any) -> None:
-        """`solver` is the SolverParameter; raises Error for what Caffe refuses."""
+        """`solver` is the SolverParameter. Raises Error for values that Caffe refuses."""
         self.group, self.solver = group, solver
         if solver.type not in RULES:
             raise Error(f"unknown solver type '{solver.type}'", fix=f"one of {', '.join(RULES)}")
@@ -56,16 +56,16 @@ class Updater:
 
     @property
     def in_parts(self) -> bool:
-        """Whether parameters may be updated one after another: not where all gradients decide on the scale of each."""
+        """Whether parameters can be updated in parts. With clipping they cannot, because the scale depends on all gradients."""
         return not self.clips
 
     @property
     def corrects(self) -> bool:
-        """Whether the rule corrects the bias of its histories, by a factor that changes from iteration to iteration."""
+        """Whether the rule corrects the bias of its histories, by a factor that depends on the iteration."""
         return self.rule in (RULES["Adam"], RULES["AdamW"])
 
     def words(self, iteration: int, rate: float) -> dict[str, float]:
-        """What the update of an iteration reads from the step buffer: the rate, and Adam's bias correction, in Caffe's float arithmetic."""
+        """Return the words of the step buffer for an update: rate, iteration and Adam's bias correction, in Caffe's float arithmetic."""
         result = {"RATE": rate, "ITERATION": iteration}
         if self.corrects:
             beta1, beta2, t = np.float32(self.solver.momentum), np.float32(self.solver.momentum2), np.float32(iteration + 1)
@@ -74,7 +74,7 @@ class Updater:
 
     def _defines(self, rec: Recorder) -> dict[str, int]:
         cpu = rec.target.is_cpu
-        words = ["RATE"] + ["ITERATION"] * (self.average is not None) + ["SCALE"] * self.corrects  # no others: command_lists send what launches name
+        words = ["RATE"] + ["ITERATION"] * (self.average is not None) + ["SCALE"] * self.corrects  # only those: command lists send the words that defines name
         return {
             "BLOCK": PARAMETER_ALIGNMENT, "V": 16 if cpu else 1, "LANES": 1 if cpu else 64,
             "RULE": self.rule.number, "L1": int(self.solver.regularization_type == "L1"), "EMA": int(self.average is not None),
@@ -82,14 +82,14 @@ class Updater:
         }  # fmt: skip
 
     def exchange(self, rec: Recorder) -> None:
-        """Record that the trained weights and their average change places."""
+        """Record a launch that swaps the trained weights and their average."""
         assert self.average is not None
         defines = self._defines(rec)
         operands = [self.group.data.view(self.average.shape), self.average]
         rec.launch("update.exchange", modifies=operands, size=(self.average.count // defines["V"],), defines=defines, side_effect=True)
 
     def __call__(self, rec: Recorder, gradients: Ref, step: Ref, begin: int = 0) -> None:
-        """Record the launches that update, from `gradients`, the part of the group that begins at element `begin`."""
+        """Record the launches that update the part of the group that starts at element `begin`, from `gradients`."""
         first, count = begin // PARAMETER_ALIGNMENT, gradients.count // PARAMETER_ALIGNMENT
         if not count:
             return
@@ -115,7 +115,10 @@ class Updater:
 
 
 def _blocks(counts: Sequence[int]) -> np.ndarray:
-    """Parameter and number of elements of each block of PARAMETER_ALIGNMENT; the last of a parameter may have fewer."""
+    """Return parameter index and number of elements of each block.
+
+    Blocks have PARAMETER_ALIGNMENT elements; the last block of a parameter can have fewer.
+    """
     sizes = np.array(counts, np.int64)
     numbers = -(-sizes // PARAMETER_ALIGNMENT)
     parameter = np.repeat(np.arange(len(sizes)), numbers)

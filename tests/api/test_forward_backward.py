@@ -14,7 +14,7 @@ from ocaffe import log, proto
 from ocaffe.errors import Error
 from ocaffe.model.text import parse
 
-GOLDEN = pathlib.Path(__file__).parent / "golden"
+GOLDEN = pathlib.Path(__file__).parents[1] / "golden"
 NET = """
 name: "small"
 layer { name: "data" type: "Input" top: "data" input_param { shape { dim: 2 dim: 3 dim: 8 dim: 8 } } }
@@ -234,7 +234,7 @@ def test_partial_runs_do_not_disturb_other_blobs(device: Any) -> None:
 def test_a_run_cannot_begin_where_memory_was_used_again(device: Any) -> None:
     small = net(device, keep=[])
     small.forward(data=image())
-    with pytest.raises(Error, match="memory is used again"):
+    with pytest.raises(Error, match="memory other blobs reuse"):
         small.forward(start="score")
 
 

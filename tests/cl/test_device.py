@@ -122,7 +122,7 @@ def test_gpu_asked_for_where_there_is_none_names_what_there_is() -> None:
 def test_solver_mode_cpu_without_a_cpu_runtime() -> None:
     with pytest.raises(Error) as raised:
         choose([RTX], solver_mode_cpu=True)
-    assert "solver_mode: CPU: OpenCL knows no CPU here, only 0:0" in str(raised.value) and "--device 0:0" in str(raised.value)
+    assert "solver_mode: CPU: OpenCL has no CPU here, only 0:0" in str(raised.value) and "--device 0:0" in str(raised.value)
 
 
 @pytest.mark.parametrize("ask", [{"spec": "0:0"}, {"gpu": "0"}, {}])
@@ -248,7 +248,7 @@ def test_modes_of_arithmetic(monkeypatch: pytest.MonkeyPatch) -> None:
     assert device.target.math == "ieee"
     device.close()
     for math in TENSOR_MATHS:
-        with pytest.raises(Error, match=f"--math {math}.*has no tensor cores that OpenCL reaches"):
+        with pytest.raises(Error, match=f"--math {math}.*has no tensor cores usable from OpenCL"):
             select_device("cpu", math=math)
 
 

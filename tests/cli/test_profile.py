@@ -123,7 +123,7 @@ def test_tune(device: Device, tmp_path: pathlib.Path, capfd: pytest.CaptureFixtu
     assert main(["tune", "--reset", spec]) == 0
     assert not path.exists() and str(path) in capfd.readouterr().out
     assert main(["tune", "--reset", spec]) == 0
-    assert "no table of yours" in capfd.readouterr().out
+    assert "you have no table" in capfd.readouterr().out
 
 
 def test_training_says_which_choices_it_has(device: Device, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -139,7 +139,7 @@ def test_axpy(device: Any, kind: str, factor: Shape) -> None:
 def test_relu_keeps_one_of_its_blobs(slope: float, kept: str) -> None:
     rec, layer, bottoms, tops = recorded(f"type: 'ReLU' relu_param {{ negative_slope: {slope} }}", [(3, 4)], Target())
     layer.forward(rec, bottoms, tops)
-    assert rec.launches[0].lower.relu_slope == pytest.approx(slope)  # type: ignore[union-attr]
+    assert rec.launches[0].lower.means.slope == pytest.approx(slope)  # type: ignore[union-attr]
     rec.enter("layer", "backward")
     layer.backward(rec, tops, bottoms, [True])
     assert {ref.name for ref in rec.launches[1].reads} == {"y0.diff", kept}

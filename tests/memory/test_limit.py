@@ -12,11 +12,10 @@ from ocaffe import proto
 from ocaffe.api.net import Net
 from ocaffe.cli.flags import memory_limit
 from ocaffe.errors import Error
-from ocaffe.graph import parameters
 from ocaffe.memory.report import fixed_bytes
 from ocaffe.ops import gemm_gpu
-from ocaffe.passes import recompute, sign_masks
 from ocaffe.solver.solver import Solver
+from tests.harness import treat_as_large
 
 BLOCK = """layer {{ name: "c{i}" type: "Convolution" bottom: "{x}" top: "c{i}" convolution_param {{
   num_output: 8 kernel_size: 3 pad: 1 weight_filler {{ type: "msra" }} }} }}
@@ -29,9 +28,7 @@ layer {{ name: "d{i}" type: "Dropout" bottom: "c{i}" top: "c{i}" dropout_param {
 
 @pytest.fixture(autouse=True)
 def small_values_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (sign_masks, recompute):
-        monkeypatch.setattr(module, "MIN_VALUE_BYTES", 4096)
-    monkeypatch.setattr(parameters, "MIN_FLUSH_BYTES", 1)
+    treat_as_large(monkeypatch, 4096)
     monkeypatch.setattr(gemm_gpu, "SPLIT_SCRATCH", 1 << 16)
 
 
