@@ -73,7 +73,7 @@ def measure(net: str, batch: int, spec: str | None, steps: int) -> dict[str, obj
         solvers[kind] = solver_of(net, batch, device, kind == "cheap")
         solvers[kind].step(2)
         device.queue.finish()
-        variant = solvers[kind]._train_variants()[0]
+        variant = solvers[kind]._train_nets()[0]
         row[f"plan_{kind}_mib"] = (variant.plan.total + fixed_bytes([variant.recording.schedule])) / MIB
         row[f"device_{kind}_mib"] = used_mib() - before
     for _ in range(5):

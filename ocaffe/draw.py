@@ -13,7 +13,7 @@ from ocaffe.tools.diagram import picture, pixels, svg
 from ocaffe.tools.encode import file_format
 
 DIRECTIONS = ("LR", "TB", "RL", "BT")
-MOST_PIXELS = 1 << 28
+MAX_PIXELS = 1 << 28
 
 
 def draw_net(caffe_net: Any, rankdir: str = "LR", ext: str = "png", phase: int | None = None, display_lrm: bool = False) -> bytes:
@@ -41,7 +41,7 @@ def draw(net: Any, rankdir: str, ext: str, display_lrm: bool = False, name: str 
         kind = file_format(ext)
     except Error as problem:
         raise Error(problem.fact, place=name or None, fix="a name that ends in .svg, .png, .pdf or .jpg") from None
-    if 4 * drawn.size[0] * drawn.size[1] > MOST_PIXELS:
+    if 4 * drawn.size[0] * drawn.size[1] > MAX_PIXELS:
         raise Error(f"a picture of {drawn.size[0]:.0f} x {drawn.size[1]:.0f} is too large for pixels", place=name or None, fix="write an .svg")
     return pixels(drawn, kind)
 

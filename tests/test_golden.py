@@ -83,9 +83,9 @@ def marked_cases() -> list[Any]:
     """All cases. The first one of each layer type belongs to the quick tier."""
     first: dict[str, str] = {}
     for name in cases():
-        folder, _, variant = name.partition("/")
+        folder, _, compiled = name.partition("/")
         if folder != "nets":
-            first.setdefault(re.split(r"[.-]", variant)[0], name)
+            first.setdefault(re.split(r"[.-]", compiled)[0], name)
     quick = {*first.values(), "nets/LeNet-TRAIN", "nets/ResBlock-TRAIN"}
     return [pytest.param(name, marks=pytest.mark.quick if name in quick else ()) for name in cases()]
 

@@ -147,12 +147,12 @@ class Engine:
         return self._gradients[parameter]
 
     def read(self, ref: Ref) -> np.ndarray:
-        return self._tape(ref).read(ref)
+        return self._commands_of(ref).read(ref)
 
     def write(self, ref: Ref, array: np.ndarray) -> None:
-        self._tape(ref).write(ref, array)
+        self._commands_of(ref).write(ref, array)
 
-    def _tape(self, ref: Ref) -> CommandList:
+    def _commands_of(self, ref: Ref) -> CommandList:
         shown = self.shown is not None and ref.root in self.shown.commands.outputs.offsets
         return (self.shown if shown and self.shown is not None else self.compiled or self.current()).commands
 
@@ -365,7 +365,7 @@ class Engine:
         back = arena.reached > was.forward_end
         if not self.options.apart:
             self.names.restart(ran, back)
-        stands = {what: dict(now) for what, now in self.names.now.items()}
+        names_now = {what: dict(now) for what, now in self.names.now.items()}
         there: dict[What, bool] = {"data": ran, "diff": self.options.backward}
         kept = [(name, what, self._present(name, what)) for name in graph.blobs if self.options.keeps(name) for what in there if there[what]]
         values = [(name, what, self.read(ref)) for name, what, ref in kept if ref is not None and ref.persistent]
@@ -386,7 +386,7 @@ class Engine:
             self.reach = -1
         if not self.fixed:
             self.network.forget(before)
-        self.names.now = stands
+        self.names.now = names_now
         for name, what, value in values:
             ref = self._present(name, what)
             if ref is not None:

@@ -196,8 +196,8 @@ class Net:
         Raises Error if a blob that the run reads or returns is not kept, or if another net of the solver ran since forward.
         """
         self._check_blobs([*top_diffs, *(diffs or ())])
-        asked = [*(self.bottom_names[self._layer_names[self._index(end)]] if end else ()), *(diffs or ())]
-        for name in asked:
+        requested = [*(self.bottom_names[self._layer_names[self._index(end)]] if end else ()), *(diffs or ())]
+        for name in requested:
             self._engine.refs(name, "diff")
         for name, value in top_diffs.items():
             self._assign("diff", name, value)
@@ -205,7 +205,7 @@ class Net:
         last = self._index(end) if end else 0
         self._engine.backward(first, last)
         names = [] if end else filter(self._engine.readable, self.inputs)
-        return {name: self.blobs[name].diff for name in [*names, *asked]}
+        return {name: self.blobs[name].diff for name in [*names, *requested]}
 
     def _assign(self, what: str, name: str, value: Any) -> None:
         """Set a whole blob. Raises Error for one row in place of a batch, which numpy would repeat over the batch."""

@@ -100,7 +100,7 @@ class Solver:
         """Make blobs show the values of the compiled nets that the solver runs."""
         for net in self.test_nets:
             net._engine.together()
-        self.net._engine.together(self._solver._pass_variant(self._solver.param.iter_size - 1))
+        self.net._engine.together(self._solver._pass_net(self._solver.param.iter_size - 1))
 
     def snapshot(self) -> None:
         """Write weights and state, including values that scripts wrote."""

@@ -20,7 +20,7 @@ from ocaffe.ir.launch import Access, Launch, Measure
 from ocaffe.ir.tensor import Ref, widened
 from ocaffe.model.weights import read_weights
 
-MOST = 1 << 20  # elements of a value that are compared; of larger ones evenly spread ones
+MAX_SAMPLED_ELEMENTS = 1 << 20  # elements of a value that are compared; of larger ones evenly spread ones
 ROUNDING = 1e-3
 PARAMETER = "parameter "
 Key = tuple[str, int, str]  # phase, number of the layer, blob
@@ -166,7 +166,7 @@ def completed(schedule: Sequence[Launch], value: Ref, phase: str) -> int | None:
 
 def sample(array: np.ndarray) -> Sample:
     flat = array.reshape(-1)
-    step = max(1, -(-flat.size // MOST))
+    step = max(1, -(-flat.size // MAX_SAMPLED_ELEMENTS))
     with np.errstate(invalid="ignore"):
         return Sample(array.shape, step, flat[::step].copy(), float(np.abs(flat.astype(np.float64)).max(initial=0)))
 

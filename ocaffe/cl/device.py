@@ -15,7 +15,7 @@ from ocaffe.cl.free_memory import free_memory
 from ocaffe.cl.quirks import Facts, Quirk, limited, quirks_of
 from ocaffe.errors import Error
 from ocaffe.ir import tuned_tables
-from ocaffe.ir.target import MATHS, MOST_GRADIENT_SCALE, TENSOR_MATHS, Target
+from ocaffe.ir.target import MATHS, MAX_GRADIENT_SCALE, TENSOR_MATHS, Target
 
 # The first pattern found in 'platform, vendor' (lower case) determines the runtime. PoCL on an NVIDIA card counts as PoCL.
 RUNTIMES = (
@@ -208,8 +208,8 @@ def _math(math: str | None) -> str:
 def _gradient_scale() -> int:
     text = os.environ.get("OCAFFE_GRADIENT_SCALE") or str(Target.gradient_scale)
     scale = int(text) if text.isdecimal() else 0
-    if not 0 < scale <= MOST_GRADIENT_SCALE or scale & (scale - 1):
-        raise Error(f"OCAFFE_GRADIENT_SCALE is '{text}'", fix=f"a power of two from 1 to {MOST_GRADIENT_SCALE}")
+    if not 0 < scale <= MAX_GRADIENT_SCALE or scale & (scale - 1):
+        raise Error(f"OCAFFE_GRADIENT_SCALE is '{text}'", fix=f"a power of two from 1 to {MAX_GRADIENT_SCALE}")
     return scale
 
 

@@ -30,7 +30,7 @@ from ocaffe.cl.discovery import discover, start_child
 #   Intel, two busy cores, 20 programs:       5.5 alone, 6.5 with a worker
 # With 15 workers on an H100 their contexts wait for each other.
 _FEWEST_JOBS = 5
-_FEW_WORKERS, _MOST_WORKERS = 5, 10
+_FEW_WORKERS, _MAX_WORKERS = 5, 10
 _JOBS_EACH = 4  # per worker, if there are more than _FEW_WORKERS
 
 
@@ -59,7 +59,7 @@ def worker_count(jobs: int) -> int:
     cores = os.cpu_count() or 1
     ours = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else cores
     idle = cores - round(os.getloadavg()[0]) if hasattr(os, "getloadavg") else cores
-    return max(0, min(ours - 1, idle, jobs // 2, max(_FEW_WORKERS, jobs // _JOBS_EACH), _MOST_WORKERS))
+    return max(0, min(ours - 1, idle, jobs // 2, max(_FEW_WORKERS, jobs // _JOBS_EACH), _MAX_WORKERS))
 
 
 class Worker:

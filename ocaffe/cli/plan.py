@@ -207,8 +207,8 @@ def _summary(job: Job) -> Iterator[str]:
         if net.plain != net.plan.lower_bound:
             yield f"  without recomputation the lower bound is {size_text(net.plain)}"
         if net.microbatch is not None:
-            yield f"  the batch is split: the layers up to '{net.graph.nodes[net.microbatch.cut].name}' run in {net.microbatch.pieces} microbatches"
-        again = _flops_again(net)
+            yield f"  the batch is split: the layers up to '{net.graph.nodes[net.microbatch.cut].name}' run in {net.microbatch.count} microbatches"
+        again = _recomputed_flops(net)
         if again:
             yield f"  recomputed: {again / 1e9:.1f} GFLOP in convolutions and products, {100 * again / (3 * _flops(net)):.1f} % more"
     yield ""
@@ -230,7 +230,7 @@ def _flops(net: Planned) -> int:
     return sum(launch.flops for launch in net.recording.schedule if launch.phase == "forward")
 
 
-def _flops_again(net: Planned) -> int:
+def _recomputed_flops(net: Planned) -> int:
     return sum(launch.flops for launch in net.recording.schedule if launch.recomputed)
 
 
@@ -254,8 +254,8 @@ def _record(job: Job) -> dict[str, Any]:
                 "lower_bound_without_recompute_bytes": net.plain,
                 "peak_step": net.plan.peak_step,
                 "forward_flops": _flops(net),
-                "recomputed_flops": _flops_again(net),
-                "pieces": 1 if net.microbatch is None else net.microbatch.pieces,
+                "recomputed_flops": _recomputed_flops(net),
+                "pieces": 1 if net.microbatch is None else net.microbatch.count,
                 "lifetimes": [
                     {"name": life.ref.name, "bytes": life.size, "first": life.first, "last": life.last,
                      "slab": net.plan.places[life.ref][0], "offset": net.plan.places[life.ref][1]}

@@ -88,7 +88,7 @@ def _kept_limit(job: _Job, plain: CompiledSchedule) -> tuple[CompiledSchedule, b
         if job.excess(found) <= 0:
             return found, False
     for cut in cuts(job.graph, job.options.keeps) if not job.options.debug else ():
-        found = _in_pieces(job, cut)
+        found = _in_microbatches(job, cut)
         if job.excess(found) <= 0:  # compiled again, because the blobs of the graph hold the Refs of the last recording
             return _best(job.within(job.budget(found), found.microbatch)), True
         attempts.append(found)
@@ -126,7 +126,7 @@ def _best(attempts: Iterable[CompiledSchedule]) -> CompiledSchedule:
     return min(attempts, key=lambda each: each.plan.total)
 
 
-def _in_pieces(job: _Job, cut: int) -> CompiledSchedule:
+def _in_microbatches(job: _Job, cut: int) -> CompiledSchedule:
     """Split the layers up to `cut` into microbatches. Return the split within the limit with the fewest operations.
 
     If no split is within the limit, return the one into single samples.

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from ocaffe.errors import Error
 
-MOST_WORKERS = 8
+MAX_WORKERS = 8
 T = TypeVar("T")
 
 
@@ -40,10 +40,10 @@ class Workers:
 
 
 def usual_count() -> int:
-    """OCAFFE_WORKERS, else one for each core that this process may use, but not more than MOST_WORKERS. Raises Error for what is no number."""
+    """OCAFFE_WORKERS, else one for each core that this process may use, but not more than MAX_WORKERS. Raises Error for what is no number."""
     wanted = os.environ.get("OCAFFE_WORKERS")
     if not wanted:
-        return min(cores(), MOST_WORKERS)
+        return min(cores(), MAX_WORKERS)
     if not wanted.isdecimal() or not int(wanted):
         raise Error(f"OCAFFE_WORKERS is '{wanted}'", fix="set it to the number of threads that decode images, for example 4")
     return int(wanted)

@@ -21,7 +21,7 @@ def fused_nodes(graph: Graph, seen: Callable[[Blob], bool]) -> list[Node | None]
             following = chain[-1].tops[0].consumer
             assert following is not None
             chain.append(following)
-        layer, count = node.layer.merged([other.layer for other in chain[1:]])
+        layer, count = node.layer.fuse_with([other.layer for other in chain[1:]])
         if not count:
             continue
         members = chain[: count + 1]

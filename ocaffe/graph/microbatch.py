@@ -16,10 +16,10 @@ from ocaffe.ir.tensor import Ref, Shape
 
 @dataclass(frozen=True)
 class Microbatch:
-    """The top of node `cut`, and all layers before it, are computed in `pieces` equal parts of the batch."""
+    """The top of node `cut`, and all layers before it, are computed in `count` equal parts of the batch."""
 
     cut: int
-    pieces: int
+    count: int
 
 
 def cuts(graph: Graph, kept: Callable[[str], bool]) -> list[int]:
@@ -81,16 +81,16 @@ def _can_cut(graph: Graph, cut: int, kept: Callable[[str], bool]) -> bool:
 class MicrobatchedPart:
     """The part of a graph that runs in microbatches.
 
-    While a microbatch is current (`piece`), the blobs have its shapes and memory.
+    While a microbatch is current (`current`), the blobs have its shapes and memory.
     """
 
     def __init__(self, graph: Graph, microbatch: Microbatch) -> None:
-        self.count = microbatch.pieces
+        self.count = microbatch.count
         self.indices = _behind(graph, microbatch.cut)
         self.nodes: list[Node] = [graph.nodes[index] for index in self.indices]
         self.last = microbatch.cut
         self.top = graph.nodes[microbatch.cut].tops[0]
-        self.size = self.top.shape[0] // microbatch.pieces
+        self.size = self.top.shape[0] // microbatch.count
         made = {id(blob) for node in self.nodes for blob in node.tops}
         self.feeds = [blob for node in self.nodes for blob in node.bottoms if id(blob) not in made]
         self.inner = [blob for node in self.nodes for blob in node.tops if blob is not self.top]
@@ -111,7 +111,7 @@ class MicrobatchedPart:
             node.layer.infer(*((size, *self.shapes[blob][1:]) for blob in node.bottoms))
 
     @contextmanager
-    def piece(self, number: int) -> Iterator[None]:
+    def current(self, number: int) -> Iterator[None]:
         """Make microbatch `number` current: the blobs are those of its samples."""
         whole = {blob: (blob.data, blob.diff) for blob in (*self.feeds, self.top)}
         for blob, (data, diff) in whole.items():

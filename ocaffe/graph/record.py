@@ -119,7 +119,7 @@ class _NetRecorder:
         part.begin()
         part.top.data = Ref(part.top.name, part.top.shape, Role.ACTIVATION)
         for number in range(part.count):
-            with part.piece(number):
+            with part.current(number):
                 for node in part.nodes:
                     self.forward(node)
 
@@ -226,7 +226,7 @@ class _NetRecorder:
     def backward_in_microbatches(self, part: MicrobatchedPart) -> None:
         """Record forward and then backward of the microbatched layers for each microbatch. Their gradients add up."""
         for number in range(part.count):
-            with part.piece(number):
+            with part.current(number):
                 part.top.data = None  # type: ignore[assignment]  # computed again, but no layer reads it
                 for node in part.nodes:
                     self.forward(node, "backward")

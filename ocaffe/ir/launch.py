@@ -12,9 +12,8 @@ import numpy as np
 from ocaffe.ir.tensor import Ref
 
 NO_ACTIVATION = (1.0, -math.inf, math.inf)  # slope, lower and upper bound of an epilogue that changes nothing (kernels/epilogue.h)
-
-
 SLOPE_ONLY = NO_ACTIVATION[:1]  # the same in kernels without bounds
+PRODUCT_FUNCTIONS = frozenset({"gemm", "forward", "backward_data", "backward_filter", "product"})  # of kernel files
 
 
 class Access(Enum):
@@ -40,6 +39,11 @@ class Call:
     size: tuple[int, ...]
     local: tuple[int, ...] | None
     generated: bool = False
+
+    @property
+    def is_product(self) -> bool:
+        """Whether it computes products. The other kernels of an operation pack, transform or add up."""
+        return not self.generated and self.function in PRODUCT_FUNCTIONS
 
 
 class Bias(IntEnum):

@@ -76,7 +76,7 @@ class AbstractLayer:
         """Floating point operations of the products in forward; called after infer."""
         return 0
 
-    def merged(self, following: Sequence[AbstractLayer]) -> tuple[AbstractLayer, int]:
+    def fuse_with(self, following: Sequence[AbstractLayer]) -> tuple[AbstractLayer, int]:
         """A layer that computes this one and the first of the `following` ones, and the number of those. No script reads the blobs between them."""
         return self, 0
 

@@ -31,8 +31,6 @@ from ocaffe.ir.tensor import FLOAT, Ref, Role, Shape
 STEP_WORDS = ("RATE", "ITERATION", "PASS", "SAMPLE", "SCALE")
 STEP = {name: index for index, name in enumerate(STEP_WORDS)}
 MAX_COMPLETION_COUNTERS = 8192  # completion counters of one launch, one for each result of a last-block reduction
-# Kernel functions that compute products. The other functions of an operation pack, transform or add up.
-PRODUCTS = frozenset({"gemm", "forward", "backward_data", "backward_filter", "product"})
 
 
 class Recorder:
@@ -142,7 +140,7 @@ class Recorder:
         yield
         made = self.launches[first:]
         if made and not any(launch.flops for launch in made):
-            products = [launch for launch in made if launch.call is not None and launch.call.function in PRODUCTS] or made[-1:]
+            products = [launch for launch in made if launch.call is not None and launch.call.is_product] or made[-1:]
             for launch in products:
                 launch.flops = flops // len(products)
 

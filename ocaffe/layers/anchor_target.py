@@ -12,7 +12,7 @@ from ocaffe.layers.base import register
 from ocaffe.ops.anchors import over, thin
 from ocaffe.ops.expression import reduce
 
-MOST_ANCHORS = 1 << 24  # PLACED in anchor_target.cl
+MAX_ANCHORS = 1 << 24  # PLACED in anchor_target.cl
 DEFAULTS = ANCHORS | {
     "allowed_border": 0,
     "positive_overlap": 0.7,
@@ -51,7 +51,7 @@ class AnchorTarget(WithoutGradient):
         self.anchors = base_anchors(p.base_size, p.ratios, p.scales)
         height, width = bottoms[0][2:]
         count = len(self.anchors) * height * width
-        self.check(count < MOST_ANCHORS, f"there are {count} anchors, at most {MOST_ANCHORS - 1} are possible", "a smaller image")
+        self.check(count < MAX_ANCHORS, f"there are {count} anchors, at most {MAX_ANCHORS - 1} are possible", "a smaller image")
         boxes = (1, 4 * len(self.anchors), height, width)
         return [(1, 1, len(self.anchors) * height, width), boxes, boxes, boxes]
 

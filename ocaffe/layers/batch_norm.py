@@ -21,7 +21,7 @@ from ocaffe.layers.scale import Scale
 from ocaffe.onnx.builder.graph import OnnxGraph
 from ocaffe.ops.expression import ChannelAffine, Read, pointwise, reduce
 
-CUDNN_LEAST_EPS = 1e-5  # CUDNN_BN_MIN_EPSILON, which NVCaffe keeps to on every device
+CUDNN_MIN_EPS = 1e-5  # CUDNN_BN_MIN_EPSILON, which NVCaffe keeps to on every device
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ class ChannelNorm(Layer):
 
     def normalize(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
         """The top from the bottom and the statistics, without touching the running ones."""
-        reads, text = self.moments(1)
+        reads, text = self.statistics(1)
         term, factor, offset = "(x0 - mean) * inverse", "inverse", "-mean * inverse"
         for parameter, sign in ((self.scale, "*"), (self.bias, "+")):
             if parameter is not None:
@@ -174,12 +174,12 @@ class ChannelNorm(Layer):
             operands += [y, self.per_channel(self.inverse)]
             text = "h = x1; inverse = x2; g = x0"
         elif through or scale_diff is not None or (self.activation and self.of_batch):
-            moments, where = self.moments(2)
-            operands += [bottoms[0].data, *moments]
+            statistics, where = self.statistics(2)
+            operands += [bottoms[0].data, *statistics]
             text = f"{where}; h = (x1 - mean) * inverse; {self.before_activation(operands)}"
         else:
-            moments, where = self.moments(1)
-            operands += moments
+            statistics, where = self.statistics(1)
+            operands += statistics
             text = f"{where}; g = x0"
             if self.activation:  # a ReLU: others are merged where the statistics are those of the batch
                 operands.append(y)
@@ -233,14 +233,14 @@ class ChannelNorm(Layer):
     def bias(self) -> Parameter | None:
         return None if self.learned[1] is None else self.params[self.learned[1]]
 
-    def moments(self, first: int) -> tuple[list[Read], str]:
+    def statistics(self, first: int) -> tuple[list[Read], str]:
         """Reads, to be x`first`, .., and text that makes `mean` and `inverse` of them."""
         if self.mean is None or self.inverse is None:
             return self.running(first)
         return [self.per_channel(self.mean), self.per_channel(self.inverse)], f"mean = x{first}; inverse = x{first + 1}"
 
     def constants(self) -> dict[str, float]:
-        """Scalars of the text of `moments`."""
+        """Scalars of the text of `statistics`."""
         return {"eps": self.eps} if self.mean is None else {}
 
     def per_channel(self, ref: Ref) -> Read:
@@ -276,7 +276,7 @@ class BatchNorm(ChannelNorm):
         self.of_batch = not given
         self.averages = _scale_bias(p)
         self.fraction = float(p.moving_average_fraction)
-        self.eps = max(float(p.eps), CUDNN_LEAST_EPS) if self.averages else float(p.eps)
+        self.eps = max(float(p.eps), CUDNN_MIN_EPS) if self.averages else float(p.eps)
         self.relu = bool(p.relu or p.fused_relu)
         self.activation = RELU if self.relu else None
         if self.averages or (p.HasField("use_weight_bias") and p.use_weight_bias):
@@ -287,7 +287,7 @@ class BatchNorm(ChannelNorm):
     def by_sample(self) -> bool:
         return super().by_sample and not self.own().update_global_stats
 
-    def merged(self, following: Sequence[AbstractLayer]) -> tuple[AbstractLayer, int]:
+    def fuse_with(self, following: Sequence[AbstractLayer]) -> tuple[AbstractLayer, int]:
         """With the Scale that makes it Caffe's batch normalization, and a ReLU or the like: two passes in backward instead of five, no normalized x kept."""
         result, count = copy.copy(self), 0
         if not self.of_batch or not self.plain:

@@ -12,7 +12,7 @@ from ocaffe.errors import Error
 from ocaffe.model.wire import Malformed
 
 PARAMS = {"Data": "data_param", "AnnotatedData": "data_param", "ImageData": "image_data_param", "HDF5Data": "hdf5_data_param"}
-MOST_LABELS = 20_000  # records that are looked at
+MAX_LABELS = 20_000  # records that are looked at
 
 
 def param_of(layer: Any) -> Any:
@@ -38,11 +38,11 @@ def labels(layer: Any) -> list[int]:
     param = param_of(layer)
     with contextlib.suppress(Error, OSError, Malformed, ValueError):
         if layer.type == "ImageData":
-            return [int(line.words[-1]) for line in Listing(param.source, "an image").lines[:MOST_LABELS]]
+            return [int(line.words[-1]) for line in Listing(param.source, "an image").lines[:MAX_LABELS]]
         if layer.type == "Data" and param.backend == proto.DataParameter.LMDB:
             database = open_database(param.source, param.backend)
             parse = DatumReader()
-            found = [parse(value).label for _, value in Reader(database).read(0, min(database.entries, MOST_LABELS))]
+            found = [parse(value).label for _, value in Reader(database).read(0, min(database.entries, MAX_LABELS))]
             return [label for label in found if label is not None]
     return []
 

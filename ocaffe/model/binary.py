@@ -1,4 +1,4 @@
-"""Whole nets in binary form, for tools that change a caffemodel as a message; training and testing use `weights`."""
+"""Whole nets in binary form, for tools that edit a caffemodel as a protobuf message. Training and testing use `weights`."""
 from __future__ import annotations
 
 from pathlib import Path
@@ -14,10 +14,10 @@ from ocaffe.model.text import without_private
 
 
 def read_net_binary(path: str | Path) -> Any:
-    """The NetParameter, blobs included, in the caffemodel `path`, as it stands there (not upgraded).
+    """Return the NetParameter of the caffemodel `path`, blobs included and not upgraded.
 
-    Layer parameters are BVLC's: those that a fork wrote under other numbers are lost or wrong (CAFFE.md 2.3).
-    Raises Error when the file is no such message or has more than 2 GiB.
+    Layer parameters are decoded with BVLC's field numbers. A fork can use other numbers; its parameters are then lost or wrong.
+    Raises Error when the file is not a NetParameter or is larger than 2 GiB.
     """
     data = open_head(path, "a caffemodel", size=-1)
     if is_text(data[:4096]) or is_hdf5(data):

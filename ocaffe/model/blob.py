@@ -1,4 +1,4 @@
-"""BlobProto, Caffe's array on disk, and Datum, its image in a database: to numpy and back."""
+"""Convert between numpy arrays and Caffe's BlobProto (an array on disk) and Datum (an image in a database)."""
 from __future__ import annotations
 
 import math
@@ -24,8 +24,11 @@ _OPENCL_TYPES: dict[int, np.dtype[Any]] = {0: np.dtype("<f4"), 1: np.dtype("<f2"
 
 
 def decode_blob(span: wire.Span) -> np.ndarray:
-    """The array of the BlobProto in `span`: float32, float64 or float16 as stored, read-only, a view of the file where its
-    values are packed (Caffe always packs), and then not aligned. A file of 2014 or before gives four axes. Raises wire.Malformed."""
+    """Return the array of the BlobProto in `span`, read-only, as float32, float64 or float16 as stored.
+
+    If the values are packed (Caffe always packs), the array is a view of the file and may not be aligned.
+    A file of 2014 or before gives four axes. Raises wire.Malformed.
+    """
     chunks: list[np.ndarray] = []
     dims: list[int] | None = None
     legacy: dict[int, int] = {}
@@ -55,7 +58,7 @@ def decode_blob(span: wire.Span) -> np.ndarray:
         at = end
     if not chunks and raw:
         chunks = _raw_values(span, raw)
-    if legacy:  # in Caffe too they win over a shape
+    if legacy:  # as in Caffe, they have priority over a shape
         dims = [legacy.get(number, 0) for number in _LEGACY]
     values = chunks[0] if len(chunks) == 1 else np.concatenate(chunks) if chunks else np.empty(0, np.float32)
     dims = dims or []
@@ -65,7 +68,7 @@ def decode_blob(span: wire.Span) -> np.ndarray:
 
 
 def _raw_values(span: wire.Span, raw: dict[int, wire.Field]) -> list[np.ndarray]:
-    """The values that a fork keeps as plain bytes."""
+    """Return the values that a fork stores as raw bytes."""
     opencl = 11 in raw and raw[11].kind == wire.BYTES
     field, types, kind = (raw[11], _OPENCL_TYPES, raw.get(13)) if opencl else (raw.get(12), _NV_TYPES, raw.get(10))
     if field is None or field.kind != wire.BYTES:
@@ -82,7 +85,10 @@ def _raw_values(span: wire.Span, raw: dict[int, wire.Field]) -> list[np.ndarray]
 
 
 def encode_blob(number: int, data: np.ndarray, diff: np.ndarray | None = None) -> list[bytes | memoryview]:
-    """Field `number` with the BlobProto of `data`, as Caffe writes it, in pieces: float64 as doubles, all else as float32."""
+    """Encode `data` as a BlobProto in field `number`, as Caffe writes it. Return the pieces.
+
+    float64 becomes doubles, every other type becomes float32.
+    """
     double = data.dtype == np.float64
     numbers = (_DOUBLE_DATA, _DOUBLE_DIFF) if double else (_DATA, _DIFF)
     values: list[bytes | memoryview] = []
@@ -91,7 +97,7 @@ def encode_blob(number: int, data: np.ndarray, diff: np.ndarray | None = None) -
             flat = np.ascontiguousarray(array, _PACKED[numbers[0]]).reshape(-1)
             values += [wire.header(key, flat.nbytes), flat.view(np.uint8).data]
     shape = _shape_field(data.shape)
-    pieces = [shape, *values] if double else [*values, shape]  # in the order of their numbers
+    pieces = [shape, *values] if double else [*values, shape]  # in the order of the field numbers
     return [wire.header(number, sum(map(len, pieces))), *pieces]
 
 
@@ -102,7 +108,10 @@ def _shape_field(shape: Sequence[int]) -> bytes:
 
 
 def read_blobproto(path: str | Path) -> np.ndarray:
-    """The array in a .binaryproto file (a mean image has four axes, 1 x C x H x W) or in a .npy file, float32 or as stored."""
+    """Return the array in a .binaryproto file or a .npy file, with the type that is stored.
+
+    A mean image has four axes, 1 x C x H x W.
+    """
     head = open_head(path, "a .binaryproto file")
     if head.startswith(b"\x93NUMPY"):
         try:
@@ -119,7 +128,7 @@ def read_blobproto(path: str | Path) -> np.ndarray:
 
 
 def write_blobproto(path: str | Path, array: np.ndarray) -> None:
-    """Write `array` as compute_image_mean does: up to four axes as num, channels, height, width; more as a shape."""
+    """Write `array` as compute_image_mean does. Up to four axes become num, channels, height, width; more become a shape."""
     if array.ndim > 4:
         message = array_to_blob(array)
     else:
@@ -131,7 +140,7 @@ def write_blobproto(path: str | Path, array: np.ndarray) -> None:
 
 
 def malformed(path: str | Path, problem: wire.Malformed, size: int, what: str) -> Error:
-    """What to tell the user about a file of `size` bytes that is not `what` to its end."""
+    """Return the error for a damaged or truncated file of `size` bytes. `what` names the expected kind of file."""
     if problem.needs > size:
         return Error(
             f"ends at byte {size:,}, but needs {problem.needs:,}: it is truncated, or is not {what}",
@@ -142,7 +151,7 @@ def malformed(path: str | Path, problem: wire.Malformed, size: int, what: str) -
 
 
 def blob_to_array(blob: Any, diff: bool = False) -> np.ndarray:
-    """A copy of the values (or, with `diff`, the gradient) of a BlobProto message; zeros where it has none."""
+    """Return a copy of the values of a BlobProto message, or of its gradient with `diff`. Missing values become zeros."""
     doubles, floats = (blob.double_diff, blob.diff) if diff else (blob.double_data, blob.data)
     values = np.array(doubles, np.float64) if doubles else np.array(floats, np.float32)
     legacy = any(blob.HasField(name) for name in ("num", "channels", "height", "width"))
@@ -151,7 +160,7 @@ def blob_to_array(blob: Any, diff: bool = False) -> np.ndarray:
 
 
 def array_to_blob(array: np.ndarray, diff: np.ndarray | None = None) -> Any:
-    """A BlobProto message with `array` (and `diff`) and its shape, float64 as doubles, all else as float32."""
+    """Return a BlobProto message with `array`, its shape and optionally `diff`. float64 becomes doubles, every other type float32."""
     message = proto.BlobProto()
     message.shape.dim.extend(array.shape)
     for name, values in (("data", array), ("diff", diff)):
@@ -162,7 +171,7 @@ def array_to_blob(array: np.ndarray, diff: np.ndarray | None = None) -> Any:
 
 
 def datum_to_array(datum: Any) -> np.ndarray:
-    """The C x H x W values of a Datum that is not encoded: uint8, or float32 where it holds floats."""
+    """Return the C x H x W values of a Datum that is not encoded: uint8, or float32 if it holds floats."""
     if datum.encoded:
         raise ValueError("an encoded Datum has to be decoded first")
     shape = (datum.channels, datum.height, datum.width)
@@ -172,7 +181,7 @@ def datum_to_array(datum: Any) -> np.ndarray:
 
 
 def array_to_datum(array: np.ndarray, label: int | None = None) -> Any:
-    """A Datum with the C x H x W values of `array`: bytes if it is uint8, else floats."""
+    """Return a Datum with the C x H x W values of `array`: bytes if it is uint8, else floats."""
     if array.ndim != 3:
         raise ValueError(f"a Datum has three axes, got {shape_text(array.shape)}")
     datum = proto.Datum(**dict(zip(("channels", "height", "width"), array.shape, strict=True)))

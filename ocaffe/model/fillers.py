@@ -1,7 +1,7 @@
-"""Weight fillers: the first value of a parameter blob from its FillerParameter, with Caffe's distributions (not its random numbers).
+"""Weight fillers: compute the initial value of a parameter blob from its FillerParameter.
 
-A blob is filled by its shape alone, as in Caffe: fan_in is count / shape[0] and fan_out is count / shape[1], so Deconvolution and a
-transposed InnerProduct have the two swapped.
+The distributions are Caffe's; the random numbers are not. As in Caffe, a filler sees only the blob's shape: fan_in is
+count / shape[0] and fan_out is count / shape[1]. For Deconvolution and a transposed InnerProduct the two are therefore swapped.
 """
 from __future__ import annotations
 
@@ -20,16 +20,19 @@ Fill = Callable[[Any, Shape, np.random.Generator], np.ndarray]
 
 
 def generator(seed: int, layer: str, blob: int) -> np.random.Generator:
-    """The random numbers of parameter `blob` of `layer`: a stream of its own, so that adding a layer changes no other layer's weights."""
+    """Return the random generator of parameter `blob` of `layer`.
+
+    Each parameter has a separate stream, so adding a layer does not change the weights of other layers.
+    """
     name = hashlib.blake2b(f"{layer}/{blob}".encode(), digest_size=8).digest()
     key = np.array([seed & 0xFFFFFFFFFFFFFFFF, int.from_bytes(name, "little")], np.uint64)
     return np.random.Generator(np.random.Philox(key=key))
 
 
 def fill(filler: Any, shape: Shape, rng: np.random.Generator) -> np.ndarray:
-    """A float32 array of `shape` as the FillerParameter says.
+    """Return a float32 array of `shape`, filled according to the FillerParameter.
 
-    Raises Error, without place, for an unknown type and for settings that the type cannot take.
+    Raises Error, without a place, for an unknown type and for settings that are invalid for the type.
     """
     if filler.type not in _FILLERS:
         raise Error(f"there is no filler '{filler.type}'", fix=f"one of {', '.join(sorted(_FILLERS))}")
@@ -80,7 +83,7 @@ def _positive_unitball(filler: Any, shape: Shape, rng: np.random.Generator) -> n
 
 
 def _fan(filler: Any, shape: Shape) -> float:
-    """The number of terms that a variance is kept over."""
+    """Return the number of terms n by which xavier and msra scale the variance."""
     count = math.prod(shape)
     fan_in = count / (shape[0] if shape else 1)
     fan_out = count / (shape[1] if len(shape) > 1 else 1)
@@ -98,7 +101,7 @@ def _msra(filler: Any, shape: Shape, rng: np.random.Generator) -> np.ndarray:
 
 
 def _bilinear(filler: Any, shape: Shape, rng: np.random.Generator) -> np.ndarray:
-    """The kernel of bilinear interpolation, for Deconvolution with stride s, kernel 2s - s % 2, group = channels."""
+    """Return the kernel of bilinear interpolation for a Deconvolution with stride s, kernel 2s - s % 2 and group = channels."""
     if len(shape) != 4 or shape[2] != shape[3]:
         raise Error(f"bilinear filler needs N x C x K x K, the blob is {shape_text(shape)}", fix="a square 2-D kernel, or another filler")
     factor = (shape[3] + 1) // 2

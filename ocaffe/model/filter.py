@@ -11,10 +11,10 @@ Log = Callable[[str], None]
 
 
 def filter_net(net: Any, state: Any = None, log: Log | None = None) -> Any:
-    """A new net with the layers that apply in `state` (a NetState; default the net's own), which becomes its `state`.
+    """Return a new net with the layers that apply in `state`, a NetState. The default is the net's own state.
 
-    Rules are OR-ed, the fields in one rule AND-ed; so an empty rule always applies. `log` gets Caffe's line for each rule that
-    does not. Raises Error for a layer with both kinds of rule.
+    `state` becomes the `state` of the new net. Rules are OR-ed and the fields of one rule are AND-ed, so an empty rule
+    always applies. `log` gets Caffe's line for each rule that does not apply. Raises Error for a layer with both kinds of rule.
     """
     state = net.state if state is None else state
     filtered = proto.NetParameter()
@@ -44,11 +44,11 @@ def _meets(state: Any, rule: Any, layer: str, log: Log | None) -> bool:
 
 
 def _difference(state: Any, rule: Any) -> str:
-    """Why `state` does not meet `rule`, in the words of Caffe's log; '' if it does."""
+    """Return why `state` does not match `rule`, in the words of Caffe's log, or '' if it matches."""
     if rule.HasField("phase") and rule.phase != state.phase:
         return f"phase ({state.phase}) differed from the phase ({rule.phase})"
     if rule.HasField("min_level") and state.level < rule.min_level:
-        # "above" is Caffe's word here too, though it is below: log readers know the line as it is
+        # Caffe writes "above" here too, although the level is below. The line stays the same for log parsers.
         return f"level ({state.level}) is above the min_level ({rule.min_level})"
     if rule.HasField("max_level") and state.level > rule.max_level:
         return f"level ({state.level}) is above the max_level ({rule.max_level})"

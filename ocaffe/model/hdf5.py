@@ -18,11 +18,11 @@ try:
 except ImportError:
     raise Error("HDF5 files need the package h5py", fix="pip install h5py") from None
 
-_EXTRAS = "ocaffe"  # a group beside Caffe's own, which Caffe does not look at
+_EXTRAS = "ocaffe"  # a separate group that Caffe does not read
 
 
 def read_weights_hdf5(path: str | Path) -> Weights:
-    """The weights in an HDF5 file, arrays read into memory. Layers come in the file's order, which is that of their names."""
+    """Return the weights in an HDF5 file, with the arrays in memory. The layers are in the file's order, which is sorted by name."""
     with _opened(path) as file:
         if "data" not in file or not isinstance(file["data"], h5py.Group):
             state = "iter" in file and "history" in file
@@ -34,7 +34,7 @@ def read_weights_hdf5(path: str | Path) -> Weights:
 
 
 def _layers(group: Any, prefix: str) -> Iterator[LayerWeights]:
-    """Every group that has no groups in it is a layer; a name with slashes is a path of groups."""
+    """Yield the layers of `group`. A group is a layer if it has datasets or is empty. A name with slashes is a path of groups."""
     for name, item in group.items():
         if not isinstance(item, h5py.Group):
             continue
@@ -51,8 +51,11 @@ def write_weights_hdf5(
     blobs: Mapping[str, Sequence[np.ndarray | None]],
     diffs: Mapping[str, Sequence[np.ndarray | None]] | None = None,
 ) -> None:
-    """Write weights as HDF5: a group for every layer of `net`, in it `blobs[name]` by index. A blob that another layer owns
-    is None and is left out, as in Caffe. `blobs` is asked as in `write_weights`."""
+    """Write weights as HDF5: one group per layer of `net`, with `blobs[name]` by index.
+
+    A blob that another layer owns is None and is omitted, as in Caffe. `blobs` is read once per layer and in order,
+    as in `write_weights`.
+    """
     with _created(path) as file:
         for key, arrays in (("data", blobs), ("diff", diffs)):
             if arrays is None:
@@ -66,7 +69,7 @@ def write_weights_hdf5(
 
 
 def read_state_hdf5(path: str | Path) -> SolverState:
-    """The solver state in an HDF5 file."""
+    """Return the solver state in an HDF5 file."""
     with _opened(path) as file:
         if "iter" not in file or "history" not in file:
             fix = "give the .solverstate.h5 beside it to --snapshot; weights alone go to --weights" if "data" in file else None
@@ -94,7 +97,7 @@ def read_state_hdf5(path: str | Path) -> SolverState:
 
 
 def write_state_hdf5(path: str | Path, state: SolverState, history: Iterable[np.ndarray]) -> None:
-    """Write `state` as HDF5, its history from `history`, one array at a time."""
+    """Write `state` as HDF5. The arrays of `history` are written one at a time."""
     with _created(path) as file:
         file.create_dataset("iter", data=np.array([state.iter], np.int32))
         file.create_dataset("learned_net", data=np.bytes_(state.learned_net.encode() + b"\0"))
@@ -129,7 +132,7 @@ def _created(path: str | Path) -> Iterator[Any]:
         try:
             with h5py.File(stream.name, "w") as file:
                 yield file
-        except RuntimeError as problem:  # how h5py reports a failed write
+        except RuntimeError as problem:  # h5py raises this for a failed write
             raise OSError(_first_line(problem)) from problem
 
 

@@ -1,4 +1,4 @@
-"""Tables of Caffe's two older layer formats: what their types and fields are called today.
+"""Tables that map the types and fields of Caffe's two older layer formats to today's names.
 
 V0 (2013): `layers { layer { name type ...all fields of all types... } bottom top }`, types like "innerproduct".
 V1 (2014): `layers { name type bottom top ..._param { } }`, types are an enum like INNER_PRODUCT.
@@ -32,7 +32,7 @@ V0_TYPES = {  # V0 type -> V1 type
     "window_data": "WINDOW_DATA",
 }
 
-V0_PARAMS = {  # V0 type -> the message that has its fields today
+V0_PARAMS = {  # V0 type -> today's message with its fields
     "concat": "concat_param",
     "conv": "convolution_param",
     "data": "data_param",
@@ -47,7 +47,7 @@ V0_PARAMS = {  # V0 type -> the message that has its fields today
     "window_data": "window_data_param",
 }
 
-V0_FIELDS: dict[str, tuple[str, tuple[str, ...]]] = {  # V0 field -> its name in that message, the V0 types that have it
+V0_FIELDS: dict[str, tuple[str, tuple[str, ...]]] = {  # V0 field -> (its name in that message, the V0 types with this field)
     "num_output": ("num_output", ("conv", "innerproduct")),
     "biasterm": ("bias_term", ("conv", "innerproduct")),
     "weight_filler": ("weight_filler", ("conv", "innerproduct")),
@@ -76,7 +76,7 @@ V0_FIELDS: dict[str, tuple[str, tuple[str, ...]]] = {  # V0 field -> its name in
     "det_crop_mode": ("crop_mode", ("window_data",)),
 }
 
-V0_TRANSFORM = {"scale": "scale", "meanfile": "mean_file", "cropsize": "crop_size", "mirror": "mirror"}  # -> transform_param, any type
+V0_TRANSFORM = {"scale": "scale", "meanfile": "mean_file", "cropsize": "crop_size", "mirror": "mirror"}  # V0 field -> field of transform_param, for every type
 
 V1_TYPES = {  # V1 type -> today's type
     "NONE": "",
@@ -125,6 +125,6 @@ V1_TYPES = {  # V1 type -> today's type
 }
 
 V1_DATA_PARAMS = {"DATA": "data_param", "IMAGE_DATA": "image_data_param", "WINDOW_DATA": "window_data_param"}
-V1_TRANSFORM = ("scale", "mean_file", "crop_size", "mirror")  # fields of those that moved to transform_param
+V1_TRANSFORM = ("scale", "mean_file", "crop_size", "mirror")  # fields of V1_DATA_PARAMS that moved to transform_param
 
 SOLVER_TYPES = {"SGD": "SGD", "NESTEROV": "Nesterov", "ADAGRAD": "AdaGrad", "RMSPROP": "RMSProp", "ADADELTA": "AdaDelta", "ADAM": "Adam"}

@@ -1,4 +1,4 @@
-"""The parser of protobuf's text format over the schema's descriptors; `text` is what others call."""
+"""Parser for protobuf's text format, driven by the schema's descriptors. Other modules call it through `text`."""
 from __future__ import annotations
 
 import difflib
@@ -15,7 +15,7 @@ from ocaffe.proto import is_repeated, is_required
 
 Warn = Callable[[str], None]
 
-PRIVATE = ("source_line", "source_file")  # fields that ocaffe fills; in a file they are unknown fields
+PRIVATE = ("source_line", "source_file")  # fields that ocaffe sets; in a file they count as unknown fields
 _MAX_DEPTH = 100  # protobuf's own limit
 _CLOSING = {"{": "}", "<": ">"}
 _TRUE, _FALSE = ("true", "True", "t"), ("false", "False", "f")
@@ -27,7 +27,7 @@ _INTEGERS = {  # C++ type of a field -> lowest and highest value
     FieldDescriptor.CPPTYPE_UINT64: (0, 2**64 - 1),
 }
 _FLOATS = (FieldDescriptor.CPPTYPE_FLOAT, FieldDescriptor.CPPTYPE_DOUBLE)
-_KINDS = {  # what the text must hold for a field of that C++ type
+_KINDS = {  # C++ type of a field -> the value that its text must have
     FieldDescriptor.CPPTYPE_BOOL: "true or false",
     FieldDescriptor.CPPTYPE_STRING: "a string in quotes",
     FieldDescriptor.CPPTYPE_MESSAGE: "a block in braces",
@@ -59,7 +59,7 @@ class Parser:
         return token
 
     def accept(self, *symbols: str) -> str:
-        """The symbol consumed, if the next token is one of `symbols`, else ''."""
+        """Consume the next token and return its symbol if it is one of `symbols`; else return ''."""
         return self.advance().text if self.token.kind == "symbol" and self.token.text in symbols else ""
 
     def error(self, fact: str, token: Token | None = None, fix: str | None = None) -> Error:
@@ -72,7 +72,7 @@ class Parser:
     # messages
 
     def body(self, message: Any, path: str, close: str, opening: Token, depth: int) -> None:
-        """The fields of `message` up to and with the token `close`; `path` ends in a dot or is empty."""
+        """Parse the fields of `message` up to and including the token `close`. `path` ends in a dot or is empty."""
         descriptor = message.DESCRIPTOR
         if depth > _MAX_DEPTH:
             raise self.error(f"blocks are nested more than {_MAX_DEPTH} deep")
@@ -111,11 +111,11 @@ class Parser:
         if not repeated and message.HasField(field.name):
             before = self.lines.get(path)
             raise self.error(
-                f"{descriptor.name} has {name.text!r} once, here it comes again" + (f" (first on line {before})" if before else ""), name
+                f"{descriptor.name} has {name.text!r} only once, but it appears again" + (f" (first on line {before})" if before else ""), name
             )
         if self.token.kind == "symbol" and self.token.text == "[":
             if not repeated:
-                raise self.error(f"{descriptor.name} has {name.text!r} once, here is a list", name)
+                raise self.error(f"{descriptor.name} has {name.text!r} only once, but this is a list", name)
             self.advance()
             if self.accept("]"):
                 return
@@ -128,7 +128,7 @@ class Parser:
         self.value(message, field, path, name, depth)
 
     def value(self, message: Any, field: Any, path: str, start: Token, depth: int) -> None:
-        """One value of `field`, added to `message`."""
+        """Parse one value of `field` and add it to `message`."""
         repeated = is_repeated(field)
         holder = getattr(message, field.name) if repeated else None
         if holder is not None:
@@ -157,7 +157,7 @@ class Parser:
     # scalars
 
     def scalar(self, descriptor: Descriptor, field: Any) -> Any:
-        """The value of a scalar field; None for an unknown enum value that is skipped."""
+        """Parse the value of a scalar field. Return None for an unknown enum value that is skipped."""
         kind = field.cpp_type
         start = self.token
         if kind == FieldDescriptor.CPPTYPE_STRING:
@@ -195,7 +195,7 @@ class Parser:
         if start.kind != "string":
             raise self.mismatch(descriptor, field, start)
         data = b""
-        while self.token.kind == "string":  # neighbours are one string
+        while self.token.kind == "string":  # adjacent strings are concatenated
             data += unescape(self.advance(), self.source)
         if field.type == FieldDescriptor.TYPE_BYTES:
             return data
@@ -223,7 +223,7 @@ class Parser:
         raise self.error(fact, start, _guess(token.text, values) or f"one of {', '.join(values)}")
 
     def integer(self, token: Token) -> int | None:
-        """The value of an integer token in decimal, hexadecimal or octal; None if it is no integer."""
+        """Return the value of a decimal, hexadecimal or octal integer token, or None if it is not an integer."""
         text = token.text.lower()
         if text.startswith("0x"):
             return int(text, 16)
@@ -241,18 +241,18 @@ class Parser:
             return _NONFINITE.get(token.text.lower())
         text = token.text.lower()
         if text.startswith("0x") or (text.isdigit() and text.startswith("0") and text.strip("0")):
-            # Caffe's protobuf read these as hexadecimal and octal, newer ones refuse them: never guess
-            raise self.error(f"{token.text} is no decimal number", token)
+            # Caffe's protobuf read these as hexadecimal and octal; newer releases reject them. The meaning is ambiguous, so it is an error.
+            raise self.error(f"{token.text} is not a decimal number", token)
         return float(text.rstrip("f"))
 
     def mismatch(self, descriptor: Descriptor, field: Any, token: Token) -> Error:
-        """The value at `token` is not of the field's type."""
+        """Return the error for a value at `token` that does not have the field's type."""
         wanted = _KINDS.get(field.cpp_type) or f"a name without quotes ({', '.join(v.name for v in field.enum_type.values[:6])}, ...)"
         fix = None
         if field.name == "type" and descriptor.name == "V1LayerParameter" and token.kind == "string":
-            fix = "new-style layers stand in `layer { }`, not in `layers { }`"
+            fix = "write new-style layers in `layer { }`, not in `layers { }`"
         elif field.name == "type" and descriptor.name == "LayerParameter" and token.kind == "name":
-            fix = f'write type: "..." (old-style layers with a type like {token.text} stand in `layers {{ }}`)'
+            fix = f'write type: "..." (old-style layers with a type like {token.text} belong in `layers {{ }}`)'
         elif field.enum_type and token.text.strip("\"'") in field.enum_type.values_by_name:
             fix = f"write {field.name}: {token.text[1:-1]}"
         elif field.cpp_type == FieldDescriptor.CPPTYPE_STRING and token.kind == "name":
@@ -311,20 +311,20 @@ def _guess(name: str, known: Any) -> str | None:
     return f"did you mean {close[0]!r}?" if close else None
 
 
-_TOLD_APART = {  # the message that is read: the one that was perhaps given instead, and what to do then
+_TOLD_APART = {  # expected message -> (the message that was possibly given instead, the remedy)
     "SolverParameter": ("NetParameter", "this looks like a net; give the solver, whose field `net` names it"),
     "NetParameter": ("SolverParameter", "this looks like a solver; give the net that its field `net` names"),
 }
 
 
 def _confused(descriptor: Descriptor, name: str) -> str | None:
-    """What to do if a field of the other kind of file tells that one was given for the other."""
+    """Return the remedy if the field `name` shows that a net was given for a solver or the reverse; else None."""
     other, fix = _TOLD_APART.get(descriptor.name, ("", ""))
     return fix if other and name in descriptor.file.message_types_by_name[other].fields_by_name else None
 
 
 def _hint(name: str, fields: dict[str, Any]) -> str:
-    """How the unknown field `name` might have been meant, given the fields of its message."""
+    """Return a suggestion for the unknown field `name`, given the fields of its message."""
     guess = _guess(name, fields)
     if guess:
         return guess

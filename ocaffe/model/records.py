@@ -1,4 +1,4 @@
-"""The content of weights and solver state files, whatever their format: Weights and SolverState."""
+"""Weights and SolverState: the content of weights and solver state files, independent of the file format."""
 from __future__ import annotations
 
 from dataclasses import dataclass, field
@@ -9,8 +9,11 @@ import numpy as np
 
 @dataclass
 class LayerWeights:
-    """One layer of a weights file. `blobs` are read-only arrays as stored; None where an HDF5 file left out a blob because
-    another layer, which shares it, has it. `type` is '' where the file does not say."""
+    """One layer of a weights file.
+
+    `blobs` are read-only arrays as stored. A blob is None if an HDF5 file omits it because another layer owns it.
+    `type` is '' if the file has no type.
+    """
 
     name: str
     type: str = ""
@@ -19,7 +22,7 @@ class LayerWeights:
 
 @dataclass
 class Weights:
-    """The layers of a weights file, in its order, layers without blobs included."""
+    """The layers of a weights file in file order, including layers without blobs."""
 
     name: str
     layers: list[LayerWeights]
@@ -27,7 +30,7 @@ class Weights:
 
 
 class Cursor(NamedTuple):
-    """Where a data layer stands: `batch` batches delivered in net 'train' or 'test 0', 'test 1', ..."""
+    """The position of a data layer: it has delivered `batch` batches in net 'train', 'test 0', 'test 1', ..."""
 
     layer: str
     net: str
@@ -36,10 +39,13 @@ class Cursor(NamedTuple):
 
 @dataclass
 class SolverState:
-    """`history`: read-only arrays in the solver's order. `learned_net`: the weights file, as the path was given.
-    A state that Caffe wrote has no `cursors`, no `random_seed` and empty `choices` (JSON).
+    """The content of a solver state file.
 
-    `averaged_net`: the file of the weights' moving average, if there is one; `best_value` of the solver's best_output, reached at `best_iter`."""
+    `history`: read-only arrays in the solver's order. `learned_net`: the path of the weights file, as it was given.
+    A state written by Caffe has no `cursors`, no `random_seed` and empty `choices` (JSON).
+    `averaged_net`: the file with the moving average of the weights, or ''.
+    `best_value`: the best value of the solver's best_output, reached at `best_iter`.
+    """
 
     iter: int
     learned_net: str = ""

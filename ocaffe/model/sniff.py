@@ -1,4 +1,4 @@
-"""What kind of file this is, from its first bytes: so that a wrong file is named for what it is."""
+"""Recognise the kind of a file from its first bytes, so that an error can name the kind of a wrong file."""
 from __future__ import annotations
 
 from pathlib import Path
@@ -11,8 +11,11 @@ _ARCHIVES = {b"\x1f\x8b": "gzip", b"PK\x03\x04": "zip", b"BZh": "bzip2", b"\xfd7
 
 
 def open_head(path: str | Path, what: str, size: int = 4096) -> bytes:
-    """The first `size` bytes of `path` (-1: all). Raises Error for what no model file can be: missing, a folder, empty, an LFS
-    pointer, an archive, a web page. `what` names the file that was wanted, for example 'a net prototxt'."""
+    """Return the first `size` bytes of `path` (-1: all).
+
+    Raises Error if the path is missing, a folder, an empty file, a Git LFS pointer, an archive or a web page.
+    `what` names the expected file, for example 'a net prototxt'.
+    """
     name = str(path)
     try:
         with open(path, "rb") as stream:
@@ -41,12 +44,12 @@ def is_hdf5(head: bytes) -> bool:
 
 
 def is_text(head: bytes) -> bool:
-    """Whether `head` is text: no control characters. (Lengths and floats of a binary message always have some.)"""
+    """Whether `head` is text, which has no control characters. The lengths and floats of a binary message always contain some."""
     return not any(byte < 32 and byte not in b"\t\n\r\f\v" for byte in head) and b"\x7f" not in head
 
 
 def read_text_file(path: str | Path) -> str:
-    """The text of a prototxt; bytes that are not UTF-8 come as surrogates (they do no harm in comments)."""
+    """Return the text of a prototxt. Bytes that are not UTF-8 become surrogates, which are harmless in comments."""
     data = open_head(path, "a prototxt", size=-1)  # read once: it may be a pipe
     if data.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise Error("is UTF-16 text", place=str(path), fix="save it as UTF-8")

@@ -1,4 +1,4 @@
-"""Solver state files (.solverstate): iteration, history and, in fields that Caffe ignores, what an exact resume needs."""
+"""Solver state files (.solverstate): iteration and history. Fields that Caffe ignores hold the data for an exact resume."""
 from __future__ import annotations
 
 import struct
@@ -23,7 +23,7 @@ _CURSOR_LAYER, _CURSOR_NET, _CURSOR_BATCH = 1, 2, 3
 
 
 def read_state(path: str | Path) -> SolverState:
-    """The solver state in `path`, whatever its format. Raises Error for a missing, truncated, damaged or wrong file."""
+    """Return the solver state in `path`, in any format. Raises Error for a missing, truncated, damaged or wrong file."""
     head = open_head(path, "a solver state")
     if is_hdf5(head):
         from ocaffe.model.hdf5 import read_state_hdf5
@@ -77,8 +77,10 @@ def _read_cursor(span: wire.Span) -> Cursor:
 
 
 def write_state(path: str | Path, state: SolverState, history: Iterable[np.ndarray] | None = None, hdf5: bool = False) -> None:
-    """Write `state`, as Caffe does or as HDF5. `history` (default `state.history`) is walked once, one array held at a time.
-    Raises Error when the disk is full."""
+    """Write `state` in Caffe's binary format or as HDF5.
+
+    `history` (default `state.history`) is iterated once, and one array is held at a time. Raises Error when the disk is full.
+    """
     arrays = state.history if history is None else history
     if hdf5:
         from ocaffe.model.hdf5 import write_state_hdf5

@@ -1,7 +1,7 @@
 """Read and write Caffe's text files (prototxts).
 
-A reader of our own over the schema's descriptors, because protobuf's forgets the lines once it has parsed, and ocaffe's errors
-point at them. It accepts what protobuf's text format accepts.
+ocaffe has its own reader because protobuf's parser does not keep line numbers, and ocaffe's errors report them. The reader is
+driven by the schema's descriptors and accepts the same input as protobuf's text format.
 """
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from ocaffe.model.tokens import Source
 
 
 def read_net(path: str | Path, allow_unknown_fields: bool = False, warn: Warn | None = None, lines: dict[str, int] | None = None) -> Any:
-    """The NetParameter in the text file `path`, as it stands there (not upgraded); see `parse`."""
+    """Return the NetParameter in the text file `path`, not upgraded; see `parse`."""
     net = read(path, proto.NetParameter, allow_unknown_fields, warn, lines)
     net.source_file = str(path)
     return net
 
 
 def read_solver(path: str | Path, allow_unknown_fields: bool = False, warn: Warn | None = None, lines: dict[str, int] | None = None) -> Any:
-    """The SolverParameter in the text file `path`, as it stands there (not upgraded); see `parse`."""
+    """Return the SolverParameter in the text file `path`, not upgraded; see `parse`."""
     return read(path, proto.SolverParameter, allow_unknown_fields, warn, lines)
 
 
 def read(
     path: str | Path, message_type: Any, allow_unknown_fields: bool = False, warn: Warn | None = None, lines: dict[str, int] | None = None
 ) -> Any:
-    """A message of `message_type` from the text file `path`; see `parse`. Raises Error when it is missing, empty or binary."""
+    """Return a message of `message_type` from the text file `path`; see `parse`. Raises Error if the file is missing, empty or binary."""
     return parse(read_text_file(path), message_type, str(path), allow_unknown_fields, warn, lines)
 
 
@@ -44,12 +44,12 @@ def parse(
     warn: Warn | None = None,
     lines: dict[str, int] | None = None,
 ) -> Any:
-    """A message of `message_type` (a class of `ocaffe.proto`) from `text` in protobuf's text format.
+    """Parse `text` in protobuf's text format. Return a message of `message_type`, a class of `ocaffe.proto`.
 
-    Every layer gets its `source_line`. `lines`, if given, is filled with the line of every field by its path, for example
-    `layer[3].pooling_param.kernel_size` or `layer[3].bottom[0]` (a block stands at its first line).
-    An unknown field or enum value is an Error with its place and the likely name; with `allow_unknown_fields` it is skipped
-    and `warn` gets one line for it.
+    Every layer gets its `source_line`. `lines`, if given, receives the line of every field by path, for example
+    `layer[3].pooling_param.kernel_size` or `layer[3].bottom[0]`. The line of a block is its first line.
+    An unknown field or enum value raises an Error with its place and the likely name. With `allow_unknown_fields` it is
+    skipped, and `warn` gets one line for it.
     """
     message = message_type()
     Parser(Source(text, file), allow_unknown_fields, warn, {} if lines is None else lines).read(message)
@@ -57,12 +57,12 @@ def parse(
 
 
 def write_text(message: Any) -> str:
-    """`message` in text format, without ocaffe's private fields."""
+    """Return `message` in text format, without ocaffe's private fields."""
     return text_format.MessageToString(without_private(message))
 
 
 def without_private(message: Any) -> Any:
-    """A copy of `message` without `source_line` and `source_file`, wherever in it they are."""
+    """Return a copy of `message` without `source_line` and `source_file` at any depth."""
     copy = type(message)()
     copy.CopyFrom(message)
     _strip_private(copy)

@@ -1,4 +1,4 @@
-"""The tokens of protobuf's text format: names, numbers, strings, symbols, each with its place in the text."""
+"""The tokens of protobuf's text format: names, numbers, strings and symbols, each with its place in the text."""
 from __future__ import annotations
 
 import re
@@ -33,7 +33,7 @@ _SIMPLE = {
 
 
 class Token(NamedTuple):
-    """`kind` is 'name', 'number', 'string', 'symbol', or 'end' after the last one; `text` as it stands in the file."""
+    """`kind` is 'name', 'number', 'string', 'symbol', or 'end' after the last token. `text` is the unchanged text of the file."""
 
     kind: str
     text: str
@@ -41,7 +41,7 @@ class Token(NamedTuple):
 
 
 class Source:
-    """A text and the name of its file, for places in messages."""
+    """A text and the name of its file, for the places in error messages."""
 
     def __init__(self, text: str, file: str) -> None:
         self.text = text
@@ -49,14 +49,14 @@ class Source:
         self._starts = [0, *(match.end() for match in re.finditer("\n", text))]
 
     def line(self, at: int) -> int:
-        """The line, from 1, of the character at offset `at`."""
+        """Return the line, counted from 1, of the character at offset `at`."""
         return bisect_right(self._starts, at)
 
     def place(self, at: int) -> Place:
         return Place(self.file, self.line(at))
 
     def tokens(self) -> Iterator[Token]:
-        """All tokens, then one of kind 'end'. Raises Error where the text is no text format."""
+        """Yield all tokens, then one of kind 'end'. Raises Error for a character sequence that is not a token."""
         at, text = 0, self.text
         while at < len(text):
             match = _TOKEN.match(text, at)
@@ -82,7 +82,7 @@ class Source:
 
 
 def unescape(token: Token, source: Source) -> bytes:
-    """The bytes that a string token stands for, its escapes resolved."""
+    """Return the bytes of a string token with its escapes resolved."""
 
     def resolve(match: re.Match[bytes]) -> bytes:
         octal, hexadecimal, short, long, simple = match.groups()
@@ -95,7 +95,7 @@ def unescape(token: Token, source: Source) -> bytes:
             try:
                 return chr(int(short or long, 16)).encode()
             except (ValueError, OverflowError, UnicodeEncodeError):
-                raise Error(f"{match.group().decode()} is no character", place=source.place(token.at)) from None
+                raise Error(f"invalid Unicode escape {match.group().decode()}", place=source.place(token.at)) from None
         if simple not in _SIMPLE:
             raise Error(
                 f"unknown escape \\{simple.decode(errors='replace')} in a string",

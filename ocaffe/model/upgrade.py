@@ -1,4 +1,4 @@
-"""Bring nets and solvers of older Caffe formats into today's: message to message, tables in `legacy`."""
+"""Upgrade the messages of nets and solvers in older Caffe formats to today's format. The tables are in `legacy`."""
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -12,10 +12,10 @@ Log = Callable[[str], None]
 
 
 def upgrade_net(net: Any, log: Log | None = None) -> Any:
-    """`net` with every old form replaced: V0 and V1 layers (blobs come along), `input` fields, BatchNorm's `param`.
+    """Replace old forms in `net`: V0 and V1 layers with their blobs, `input` fields and the `param` of BatchNorm.
 
-    Returns `net` itself when there is nothing to do, else a new message. `log` gets one line for each thing done, and for each
-    field that today's layer has no place for. Raises Error where the net contradicts itself.
+    Return `net` itself if nothing needs an upgrade, else a new message. `log` gets one line per step and one per field
+    that today's layer does not have. Raises Error if the net contradicts itself.
     """
     say = log or (lambda line: None)
     where = f" of {net.source_file}" if net.source_file else ""
@@ -38,7 +38,7 @@ def upgrade_net(net: Any, log: Log | None = None) -> Any:
 
 
 def upgrade_solver(solver: Any, log: Log | None = None) -> Any:
-    """`solver` with `solver_type` (an enum) turned into `type` (a string); itself when there is nothing to do."""
+    """Replace `solver_type` (an enum) by `type` (a string). Return `solver` itself if it has no `solver_type`."""
     if not solver.HasField("solver_type"):
         return solver
     if solver.HasField("type"):
@@ -56,13 +56,13 @@ def upgrade_solver(solver: Any, log: Log | None = None) -> Any:
 
 
 def v1_type(number: int) -> str:
-    """Today's type name of the V1 enum value `number`; '' for one that is not in the schema (a fork's)."""
+    """Return today's type name of the V1 enum value `number`, or '' if the schema does not have it (a fork can)."""
     value = proto.V1LayerParameter.DESCRIPTOR.enum_types_by_name["LayerType"].values_by_number.get(number)
     return legacy.V1_TYPES[value.name] if value else ""
 
 
 def v0_type(name: str) -> str:
-    """Today's type name of the V0 type `name`; '' for an unknown one."""
+    """Return today's type name of the V0 type `name`, or '' if it is unknown."""
     return legacy.V1_TYPES[legacy.V0_TYPES[name]] if name in legacy.V0_TYPES else ""
 
 
@@ -85,7 +85,7 @@ def _upgrade_v0(net: Any, say: Log) -> None:
 
 
 def _fold_padding(net: Any) -> None:
-    """Remove V0 padding layers; the layer behind each gets its pad."""
+    """Remove V0 padding layers. The layer after each one gets its pad."""
     producer: dict[str, Any] = {}
     for layer in net.layers:
         for index, name in enumerate(layer.bottom):
@@ -107,7 +107,7 @@ def _fold_padding(net: Any) -> None:
 
 
 def _from_v0(net: Any, old: Any, say: Log) -> Any:
-    """A V1 layer with the connections of `old` and the settings of the V0 layer in it."""
+    """Return a V1 layer with the connections of `old` and the settings of its V0 layer."""
     v0 = old.layer
     if v0.type not in legacy.V0_TYPES:
         raise Error(f"unknown V0 layer type {v0.type!r}", place=_place(net, old), layer=repr(v0.name))
@@ -208,7 +208,7 @@ def _has_input(net: Any) -> bool:
 
 
 def _upgrade_input(net: Any, say: Log) -> None:
-    """`input` with `input_shape` or `input_dim` (4 for each) becomes one Input layer in front."""
+    """Replace `input` and its `input_shape` or `input_dim` (four per input) by one Input layer at the front."""
     count = len(net.input)
     if net.input_shape:
         shapes = [list(shape.dim) for shape in net.input_shape]
@@ -243,7 +243,7 @@ def _has_batch_norm_params(net: Any) -> bool:
 
 
 def _upgrade_batch_norm(net: Any, say: Log) -> None:
-    """The three blobs are running statistics, not parameters: no solver may touch them."""
+    """Set the learning rates of BatchNorm's three blobs to 0: they are running statistics, which a solver must not change."""
     for layer in net.layer:
         if layer.type == "BatchNorm" and len(layer.param) == 3:
             for spec in layer.param:

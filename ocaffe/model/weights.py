@@ -1,7 +1,7 @@
-"""Weights files (.caffemodel): read without copying, in every dialect; write as Caffe does.
+"""Weights files (.caffemodel): read the files of every Caffe fork without copying, and write them as Caffe does.
 
-A caffemodel is a NetParameter. Of it the reader takes only what all forks of Caffe agree on: names, types and blobs
-(CAFFE.md 2.3). Files in HDF5 are told by their content and go to `hdf5`.
+A caffemodel is a NetParameter. The reader uses only the fields that all forks of Caffe define alike: names, types and
+blobs. HDF5 files are recognised by their content; the module `hdf5` reads them.
 """
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ _V0, _V1, _V2 = _Numbers(1, 2, 50), _Numbers(4, 5, 6), _Numbers(1, 2, 7)
 
 
 def weight_files(weights: Sequence[str]) -> list[str]:
-    """Names of weights files, each of which may be several with ',' between."""
+    """Split each entry of `weights` at commas and return the names of all weights files."""
     return [name for names in weights for name in names.split(",") if name]
 
 
 def read_weights(path: str | Path) -> Weights:
-    """The weights in `path`, whatever its format. Raises Error for a missing, truncated, damaged or wrong file."""
+    """Return the weights in `path`, in any format. Raises Error for a missing, truncated, damaged or wrong file."""
     head = open_head(path, "a caffemodel")
     if is_hdf5(head):
         from ocaffe.model.hdf5 import read_weights_hdf5
@@ -69,7 +69,7 @@ def read_weights(path: str | Path) -> Weights:
 
 
 def _refuse_other_messages(span: wire.Span, path: str | Path) -> None:
-    """The two other binary files of Caffe begin with a number, a caffemodel never does."""
+    """Raise Error for Caffe's other two binary files. They begin with an integer field, a caffemodel never does."""
     first = span.field(span.start)
     if (first.number, first.kind) != (1, wire.VARINT):
         return
@@ -81,7 +81,7 @@ def _refuse_other_messages(span: wire.Span, path: str | Path) -> None:
 
 
 def _read_v1(span: wire.Span) -> LayerWeights:
-    """A V1 layer, or the V0 layer in its field 1."""
+    """Read a V1 layer, or the V0 layer in its field 1."""
     layer = _read(span, _V1)
     for item in span.fields():
         if item.number == 1 and item.kind == wire.BYTES:
@@ -91,7 +91,7 @@ def _read_v1(span: wire.Span) -> LayerWeights:
 
 
 def _read(span: wire.Span, numbers: _Numbers) -> LayerWeights:
-    """The layer message in `span`, of the format that has these field numbers."""
+    """Read the layer message in `span`, in the format with these field numbers."""
     layer = LayerWeights("")
     for item in span.fields():
         if item.number == numbers.type and item.kind == wire.VARINT:
@@ -111,8 +111,10 @@ def _read(span: wire.Span, numbers: _Numbers) -> LayerWeights:
 
 
 def fit(array: np.ndarray, shape: Sequence[int]) -> np.ndarray | None:
-    """`array` as a view of `shape`, or None if it does not belong there. Caffe up to 2014 stored every blob with four axes,
-    so leading ones are no difference: 1 x 1 x 10 x 20 fits 10 x 20."""
+    """Return `array` as a view of `shape`, or None if it does not fit.
+
+    Caffe up to 2014 stored every blob with four axes. Leading axes of size 1 are therefore ignored: 1 x 1 x 10 x 20 fits 10 x 20.
+    """
     shape = tuple(shape)
     if array.shape == shape:
         return array
@@ -127,11 +129,11 @@ def write_weights(
     blobs: Mapping[str, Sequence[np.ndarray]],
     diffs: Mapping[str, Sequence[np.ndarray]] | None = None,
 ) -> None:
-    """Write a caffemodel as real Caffe does: the net's name and every layer of `net` (today's format) with its parameters and
-    `blobs[name]`, float32 (float64 as doubles), `diffs[name]` beside them if given.
+    """Write a caffemodel as real Caffe does: the net's name and every layer of `net`, which is in today's format.
 
-    `blobs` is asked once for each layer, in order, and only that layer's arrays are held, so a mapping that fetches them from
-    a device when asked keeps memory low. There is no limit of 2 GiB. Raises Error when the disk is full.
+    Each layer has its parameters, `blobs[name]` and, if given, `diffs[name]`. float64 becomes doubles, other types float32.
+    `blobs` is read once per layer and in order, and only that layer's arrays are held. A mapping that copies them from a
+    device on access therefore needs little memory. There is no limit of 2 GiB. Raises Error when the disk is full.
     """
     if net.layers:
         raise ValueError("the net has layers in the V1 format; upgrade it first")
@@ -155,7 +157,7 @@ def _encode_layer(layer: Any, data: Sequence[np.ndarray], diffs: Sequence[np.nda
         plain = copy
     body = plain.SerializeToString(deterministic=True)
     span = wire.Span(body, 0, len(body))
-    cut = next((at for at, number in _numbered(span) if number > _V2.blobs), len(body))  # fields in order, as Caffe writes them
+    cut = next((at for at, number in _numbered(span) if number > _V2.blobs), len(body))  # fields are in the order of their numbers, as Caffe writes them
     pieces: list[bytes | memoryview] = [body[:cut]]
     for index, array in enumerate(data):
         pieces += encode_blob(_V2.blobs, array, diffs[index] if index < len(diffs) else None)
@@ -164,7 +166,7 @@ def _encode_layer(layer: Any, data: Sequence[np.ndarray], diffs: Sequence[np.nda
 
 
 def _numbered(span: wire.Span) -> list[tuple[int, int]]:
-    """(offset of the tag, field number) of every field."""
+    """Return (offset of the tag, field number) for every field."""
     at, out = span.start, []
     for item in span.fields():
         out.append((at, item.number))

@@ -1,7 +1,7 @@
-"""protobuf's wire format, as far as model files need it: read without copying, write without holding the whole.
+"""The parts of protobuf's wire format that model files need. Reading copies nothing; writing never holds the whole message.
 
-Model files are read and written at this level because the library refuses messages above 2 GiB and because forks of Caffe gave
-one number to different fields (CAFFE.md 2.3); a reader that looks only at the numbers that all agree on is immune to both.
+There are two reasons not to use the protobuf library for model files. It rejects messages above 2 GiB. Forks of Caffe also
+use one field number for different fields; this reader uses only the numbers that all forks define alike.
 """
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SIZES = {FIXED64: 8, FIXED32: 4}
 
 
 class Malformed(Exception):
-    """The bytes are no protobuf message; `at` is where, `end` how far the file would have to reach (0 if it is not that)."""
+    """The bytes are not a protobuf message. `at` is the offset of the fault; `needs` is the file size that it requires, or 0."""
 
     def __init__(self, fact: str, at: int, needs: int = 0) -> None:
         super().__init__(fact)
@@ -27,7 +27,7 @@ class Malformed(Exception):
 
 
 class Field(NamedTuple):
-    """One field: `value` is the integer of a VARINT; for other kinds its bytes are `data[start:end]`."""
+    """One field. `value` is the integer of a VARINT. The bytes of other kinds are `data[start:end]`."""
 
     number: int
     kind: int
@@ -37,7 +37,7 @@ class Field(NamedTuple):
 
 
 class Span(NamedTuple):
-    """Bytes `start` to `end` of `data`, a mapped file or bytes: one message."""
+    """One message: the bytes `start` to `end` of `data`, which is a mapped file or bytes."""
 
     data: Any
     start: int
@@ -53,7 +53,7 @@ class Span(NamedTuple):
         return self.bytes(field).decode("utf-8", "backslashreplace")
 
     def fields(self) -> Iterator[Field]:
-        """Its fields in order. Raises Malformed."""
+        """Yield the fields in order. Raises Malformed."""
         at = self.start
         while at < self.end:
             field = self.field(at)
@@ -61,7 +61,7 @@ class Span(NamedTuple):
             at = field.end
 
     def field(self, at: int) -> Field:
-        """The field whose tag stands at `at`. Raises Malformed."""
+        """Return the field whose tag starts at `at`. Raises Malformed."""
         tag, start = self._varint(at)
         number, kind = tag >> 3, tag & 7
         if kind == VARINT:
@@ -80,8 +80,10 @@ class Span(NamedTuple):
         return Field(number, kind, 0, start, start + length)
 
     def run(self, field: Field, tag_at: int) -> tuple[np.ndarray, int]:
-        """All neighbours of the unpacked number `field`, whose tag (one byte) stands at `tag_at`: their bytes as an array of
-        (count, 4 or 8), and the offset behind the last."""
+        """Return all consecutive unpacked numbers that start with `field`, whose one-byte tag is at `tag_at`.
+
+        The result is their bytes as an array of (count, 4 or 8), and the offset after the last one.
+        """
         stride = field.end - tag_at
         count = (self.end - tag_at) // stride
         table = np.frombuffer(self.data, np.uint8, count * stride, tag_at).reshape(count, stride)
@@ -90,7 +92,7 @@ class Span(NamedTuple):
         return table[:count, 1:], tag_at + count * stride
 
     def integers(self, field: Field) -> list[int]:
-        """The values of a repeated integer field, packed or not."""
+        """Return the values of a repeated integer field, packed or not."""
         if field.kind != BYTES:
             return [signed(field.value)]
         values, at, packed = [], field.start, self.inner(field)
@@ -114,12 +116,12 @@ class Span(NamedTuple):
 
 
 def signed(value: int) -> int:
-    """The int64 (or int32) that was written as the varint `value`."""
+    """Return the int64 or int32 that was written as the varint `value`."""
     return value - 2**64 if value >= 2**63 else value
 
 
 def map_file(path: str | Path) -> Span:
-    """`path`, which is not empty, as one span over the mapped file."""
+    """Map the file `path`, which must not be empty, and return it as one span."""
     try:
         with open(path, "rb") as stream:
             data = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
@@ -129,7 +131,7 @@ def map_file(path: str | Path) -> Span:
 
 
 def varint(value: int) -> bytes:
-    """The bytes of an integer; negative ones as 64 bits, as protobuf writes them."""
+    """Return the bytes of an integer. Negative integers have 64 bits, as protobuf writes them."""
     value &= 2**64 - 1
     out = bytearray()
     while value > 0x7F:
@@ -144,7 +146,7 @@ def tag(number: int, kind: int) -> bytes:
 
 
 def header(number: int, length: int) -> bytes:
-    """What stands before the `length` bytes of a message, string or packed field."""
+    """Return the tag and length that precede the `length` bytes of a message, string or packed field."""
     return tag(number, BYTES) + varint(length)
 
 

@@ -18,7 +18,7 @@ PIXELS_EACH = 8192  # that a work-item on a CPU takes at least, where there are 
 OUTPUTS = 8  # of which a work-item of backward_filter there keeps the sums at the most
 ITEMS = 256  # work-items of a group of backward_filter there
 GROUPS_PER_UNIT = 4  # that keep a device busy
-MOST_TAPS = 81  # of a window that kernels take in registers, unrolled (conv_depthwise_*.cl say the same)
+MAX_TAPS = 81  # of a window that kernels take in registers, unrolled (conv_depthwise_*.cl say the same)
 STORED = ("SOURCE", "", "", "RESULT")  # what forward and backward_data may find or leave in 16 bits, on GPUs
 BLOCK = (8, 64)  # ROWS and COLUMNS of conv_depthwise_cpu.cl
 BLOCK_FLOATS = 1 << 15  # of the image that such a block may need
@@ -29,12 +29,12 @@ def reads(rec: Recorder, g: ConvGeometry) -> bool:
     if not rec.target.is_cpu:
         return True
     _, height, width = ((n - 1) * s + (k - 1) * d + s for n, k, s, d in zip((1, *BLOCK), g.kernel, g.stride, g.dilation))
-    return g.taps <= MOST_TAPS and height * width <= BLOCK_FLOATS
+    return g.taps <= MAX_TAPS and height * width <= BLOCK_FLOATS
 
 
 def sums(rec: Recorder, g: ConvGeometry) -> bool:
     """Whether backward_filter can: it keeps a sum for each tap, too."""
-    return g.taps <= MOST_TAPS and reads(rec, g)
+    return g.taps <= MAX_TAPS and reads(rec, g)
 
 
 def forward(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y: Ref) -> None:
@@ -82,19 +82,19 @@ def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref) ->
     slices = min(g.batch, -(-GROUPS_PER_UNIT * rec.target.compute_units // items))
     part = -(-g.batch // slices)
     slices = -(-g.batch // part)
-    meets = rec.target.last_block_reduction and slices > 1 and items <= MAX_COMPLETION_COUNTERS
-    once = slices == 1 or meets
+    in_last_block = rec.target.last_block_reduction and slices > 1 and items <= MAX_COMPLETION_COUNTERS
+    once = slices == 1 or in_last_block
     group = 1 if rec.target.is_cpu else ITEMS
     to = dw if once else rec.scratch("slices", (slices, dw.count))
     rec.launch(
         f"{_family(rec)}.backward_filter",
-        reads=[x, dy, *([rec.completion_counters.view((items,))] if meets else [])],
-        writes=[to, *([rec.scratch("slices", (items, slices, g.taps))] if meets else [])],
+        reads=[x, dy, *([rec.completion_counters.view((items,))] if in_last_block else [])],
+        writes=[to, *([rec.scratch("slices", (items, slices, g.taps))] if in_last_block else [])],
         args=[*_sizes(g), each, part, once and rec.accumulates(dw)],
         bf16_operands=("SOURCE", "GIVEN"),
         size=(items * group, slices, 1),
         local=(group, 1, 1),
-        defines=_defines(rec, g) | ({"DEVICE_FENCE": rec.target.device_fence} if meets else {}),
+        defines=_defines(rec, g) | ({"DEVICE_FENCE": rec.target.device_fence} if in_last_block else {}),
     )
     if not once:
         sum_splits(rec, _family(rec), _defines(rec, g), to, None, dw)

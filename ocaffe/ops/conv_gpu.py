@@ -12,9 +12,9 @@ from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref
 from ocaffe.ir.tuned import Problem
 from ocaffe.ops import conv_mma, conv_patch_mma, conv_pointwise_mma, winograd_gpu
-from ocaffe.ops.conv_window import gates, gathered_shape, phase_taps, phases, product_shape, sizes, window
+from ocaffe.ops.conv_window import can_fuse_relu_backward, gathered_shape, phase_taps, phases, product_shape, sizes, window
 from ocaffe.ops.expression import reduce
-from ocaffe.ops.gemm_gpu import MOST_REGISTERS, Choice, LastBlock, Tile, async_tiles, cost, parts_of_depth, ranked, sum_splits, tiles_for, work_items
+from ocaffe.ops.gemm_gpu import MAX_REGISTERS, Choice, LastBlock, Tile, async_tiles, cost, parts_of_depth, ranked, sum_splits, tiles_for, work_items
 
 if TYPE_CHECKING:
     from ocaffe.ir.target import Target
@@ -112,7 +112,7 @@ def _gather(rec: Recorder, g: ConvGeometry, direction: str, source: Ref, w: Ref,
         f"conv_gpu.{direction}",
         reads=[
             source, w, ReductionSlot(-(-columns // tile.columns)) if once and (not back or max(g.stride) == 1) else None,
-            RELU_MASK if once and back and gates(g) else None, *last_block.counters, bias if bias is not None and once else w,
+            RELU_MASK if once and back and can_fuse_relu_backward(g) else None, *last_block.counters, bias if bias is not None and once else w,
         ],
         writes=[to, *last_block.parts],
         args=[*sizes(g), part, splits, EpilogueScalars(bias is not None and once, once and rec.accumulates(target), SLOPE_ONLY, fusable=once)],
@@ -202,7 +202,7 @@ def defines(g: ConvGeometry, tile: Tile) -> dict[str, int]:
 def gather_defines(g: ConvGeometry, tile: Tile) -> dict[str, int]:
     """Likewise of forward and backward_data. In TF32 more work-items side by side are worth a few spilled registers; docs/kernel-log.md says where not."""
     limited = tile.mma == 1 and tile.item_rows * tile.item_columns == LIMITED_SUMS
-    return {**defines(g, tile), **({"REGISTERS": MOST_REGISTERS} if limited else {})}
+    return {**defines(g, tile), **({"REGISTERS": MAX_REGISTERS} if limited else {})}
 
 
 def levels(g: ConvGeometry, tile: Tile, direction: str, splits: int = 1) -> int:

@@ -7,21 +7,21 @@ from ocaffe.ir.launch import RELU_MASK, SLOPE_ONLY, EpilogueScalars, ReductionSl
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref
 from ocaffe.ops.conv_geometry import ConvGeometry
-from ocaffe.ops.conv_window import gates, gathered_shape, phases, sizes, window
+from ocaffe.ops.conv_window import can_fuse_relu_backward, gathered_shape, phases, sizes, window
 from ocaffe.ops.gemm_gpu import PACK_ITEMS, Choice, Tile, parts_of_depth, scales, sum_splits, work_items
 
 FEW = 8  # channels below which the depth of a step goes over taps too
-MOST_FLAT = 1024  # products of a position in that case: their places stand in local memory
-MOST_TAPS = 31  # of the window's three axes together: a bit each, and one for the position
+MAX_FLAT = 1024  # products of a position in that case: their places stand in local memory
+MAX_TAPS = 31  # of the window's three axes together: a bit each, and one for the position
 VECTOR = 4  # floats
 
 
 def possible(g: ConvGeometry, direction: str) -> bool:
     """Whether the kernel of `direction` can do the geometry."""
-    if sum(g.kernel) > MOST_TAPS:
+    if sum(g.kernel) > MAX_TAPS:
         return False
     if direction == "forward":
-        return g.group_channels >= FEW or g.depth <= MOST_FLAT
+        return g.group_channels >= FEW or g.depth <= MAX_FLAT
     return direction == "backward_filter" or g.group_outputs >= FEW
 
 
@@ -83,7 +83,7 @@ def gathered_product(
         f"{program}.{direction}",
         reads=[
             source, packed, ReductionSlot(-(-columns // tile.columns), gradients=False) if once and (not back or max(g.stride) == 1) else None,
-            RELU_MASK if once and back and gates(g) else None, bias if bias is not None and once else packed,
+            RELU_MASK if once and back and can_fuse_relu_backward(g) else None, bias if bias is not None and once else packed,
         ],
         writes=[to],
         args=[*sizes(g), part, splits, EpilogueScalars(bias is not None and once, once and rec.accumulates(target), SLOPE_ONLY, fusable=once)],

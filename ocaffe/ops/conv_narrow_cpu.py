@@ -9,7 +9,7 @@ from ocaffe.ops.gemm_cpu import ITEMS_PER_CORE, ONE, ceil, tile
 from ocaffe.ops.gemm_gpu import sum_splits
 
 SOURCE, RESULT = 1 << 15, 1 << 14  # floats of a block of the source and of the result: in the second-level cache
-MOST_TAPS = 81  # of a window, which is unrolled
+MAX_TAPS = 81  # of a window, which is unrolled
 EACH = 1024  # pixels of the result, times the planes of a vector, that are worth a work-item
 GROUPS = 8  # see the kernel
 
@@ -18,7 +18,7 @@ def wins(rec: Recorder, g: ConvGeometry) -> bool:
     """Whether a line of outputs does not fill one vector, and blocks have room for at least one line of windows, in all directions."""
     lanes = tile(rec.target)["V"]
     rooms = (_room(g, 1, back) for back in (False, True))
-    return g.out[2] < lanes and g.taps <= MOST_TAPS and all(source <= SOURCE // lanes and result <= RESULT // lanes for source, result in rooms)
+    return g.out[2] < lanes and g.taps <= MAX_TAPS and all(source <= SOURCE // lanes and result <= RESULT // lanes for source, result in rooms)
 
 
 def forward(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y: Ref) -> None:

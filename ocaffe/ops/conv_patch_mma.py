@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from ocaffe.ir.launch import RELU_MASK, SLOPE_ONLY, EpilogueScalars, ReductionSlot
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref
-from ocaffe.ops.conv_window import gates, sizes, window
-from ocaffe.ops.gemm_gpu import BFLOAT16, MOST_REGISTERS, PACK_ITEMS, Choice, Tile, sum_splits
+from ocaffe.ops.conv_window import can_fuse_relu_backward, sizes, window
+from ocaffe.ops.gemm_gpu import BFLOAT16, MAX_REGISTERS, PACK_ITEMS, Choice, Tile, sum_splits
 
 if TYPE_CHECKING:
     from ocaffe.ir.target import Target
@@ -38,13 +38,13 @@ FILTER_TILES = tuple(
 CHUNK = 8  # elements (kernels/tile_async.h)
 PART = 32  # pixels that backward_filter brings at a time
 COPIES = (8, 4)  # elements that are copied at a time
-MOST_FILTER_TAPS = 9  # of backward_filter, where a work-item keeps 8 sums of each
-LEAST_DEPTH = 8  # outputs that are worth a block in backward_data
-MOST_WASTE = 1.31  # results that are computed for one that there is: 49 pixels of 64
+MAX_FILTER_TAPS = 9  # of backward_filter, where a work-item keeps 8 sums of each
+MIN_DEPTH = 8  # outputs that are worth a block in backward_data
+MAX_WASTE = 1.31  # results that are computed for one that there is: 49 pixels of 64
 LOCAL_MEMORY = 48 << 10  # bytes
-MOST_SIDE = 511  # pixels of a patch (place_piece in the kernel)
+MAX_SIDE = 511  # pixels of a patch (place_piece in the kernel)
 LIMITED_SUMS = 72  # of work-items whose registers are limited: they would take up to 185, and what stores need is spilled
-FEW_ITEMS, MOST_OF_FEW = 64, 168  # work-items of a group, each of which brings more: 128 registers spill, and six groups are a unit's
+FEW_ITEMS, MAX_OF_FEW = 64, 168  # work-items of a group, each of which brings more: 128 registers spill, and six groups are a unit's
 SECTOR, SECTOR_COST = 16, 6  # elements that are loaded or stored together, and pixels that this is worth
 
 
@@ -60,7 +60,7 @@ def tiles(target: Target, g: ConvGeometry, direction: str) -> list[Tile]:
     if target.math != "bf16" or not target.tensor_cores or not possible(g, direction):
         return []
     kinds = tuple(tile for tile in FILTER_TILES if _fits(tile, g)) if direction == "backward_filter" else PATCH_TILES
-    return [with_step(g, tile, direction) for tile in kinds if (pixels := _pixel_waste(g, tile, direction)) and pixels <= MOST_WASTE]
+    return [with_step(g, tile, direction) for tile in kinds if (pixels := _pixel_waste(g, tile, direction)) and pixels <= MAX_WASTE]
 
 
 def possible(g: ConvGeometry, direction: str) -> bool:
@@ -69,8 +69,8 @@ def possible(g: ConvGeometry, direction: str) -> bool:
     if not plain or g.taps == 1 or any(pad >= kernel for pad, kernel in zip(g.pad, g.kernel)):
         return False
     if direction == "backward_filter":
-        return g.taps <= MOST_FILTER_TAPS
-    return direction == "forward" or g.group_outputs >= LEAST_DEPTH
+        return g.taps <= MAX_FILTER_TAPS
+    return direction == "forward" or g.group_outputs >= MIN_DEPTH
 
 
 def with_step(g: ConvGeometry, tile: Tile, direction: str) -> Tile:
@@ -129,7 +129,7 @@ def _gather(rec: Recorder, g: ConvGeometry, direction: str, source: Ref, w: Ref,
     columns = g.batch * _rectangles(_result(g, direction), shape)
     rec.launch(
         f"conv_patch_mma.{direction}",
-        reads=[source, packed, ReductionSlot(columns), RELU_MASK if back and gates(g) else None, bias if bias is not None else packed],
+        reads=[source, packed, ReductionSlot(columns), RELU_MASK if back and can_fuse_relu_backward(g) else None, bias if bias is not None else packed],
         writes=[target],
         args=[*sizes(g), EpilogueScalars(bias is not None, rec.accumulates(target), SLOPE_ONLY)],
         bf16_operands=("SOURCE", "", "", "RESULT"),
@@ -140,7 +140,7 @@ def _gather(rec: Recorder, g: ConvGeometry, direction: str, source: Ref, w: Ref,
 
 
 def _defines(g: ConvGeometry, tile: Tile, shape: Rectangle, direction: int) -> dict[str, int]:
-    most = MOST_REGISTERS if tile.items > FEW_ITEMS else MOST_OF_FEW
+    most = MAX_REGISTERS if tile.items > FEW_ITEMS else MAX_OF_FEW
     limit = {"REGISTERS": most} if tile.item_rows * tile.item_columns <= LIMITED_SUMS else {}
     return {**tile.defines(), **limit, **window(g), "DIRECTION": direction, "TILE_H": shape.height, "TILE_W": shape.width}
 
@@ -223,5 +223,5 @@ def _rectangle(image: Axes, kernel: Axes, most: int, most_lines: int, copied: bo
 
     widths = {*range(4, min(-(-width // 4) * 4, most) + 1, 4), *([width] if width <= most else [])}
     shapes = (Rectangle(rows, across) for across in sorted(widths) for rows in range(1, min(height, most // across) + 1))
-    fit = (shape for shape in shapes if lines_of(shape) <= most_lines and max(patch_of(shape)) <= MOST_SIDE)
+    fit = (shape for shape in shapes if lines_of(shape) <= most_lines and max(patch_of(shape)) <= MAX_SIDE)
     return min(fit, key=cost, default=None)

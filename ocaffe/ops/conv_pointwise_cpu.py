@@ -12,7 +12,7 @@ from ocaffe.ops.conv_parts_cpu import even, filter_slices, pack, sliced
 from ocaffe.ops.gemm_cpu import ITEMS_PER_CORE, ONE, ceil, columns, share_out
 
 WIDE, ROWS, LINE = 2, 128, 400  # see the kernel
-MOST_WIDE = 16  # panels of columns, of few channels: results are written in runs of 2 KiB then
+MAX_WIDE = 16  # panels of columns, of few channels: results are written in runs of 2 KiB then
 IMAGE = 8  # panels in an image for each that is taken at once: the rows of small images follow each other closely as it is
 OUTPUTS = 64  # fewer are not worth taking the columns once more
 STREAM_ABOVE = 8 << 20  # bytes of a result that is written past the caches: a line is not read before it is overwritten then
@@ -26,7 +26,7 @@ def multiply(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y
         defines |= {"STREAM": 1}
     panels, deep = ceil(g.batch * g.positions, columns(defines)), even(g.depth, defines["KC"])
     blocks = ceil(g.group_outputs, OUTPUTS)
-    wide = max(1, min(MOST_WIDE, WIDE * defines["KC"] // deep, g.positions // (IMAGE * columns(defines))))
+    wide = max(1, min(MAX_WIDE, WIDE * defines["KC"] // deep, g.positions // (IMAGE * columns(defines))))
     while wide > 1 and ceil(panels, wide) * g.group * blocks < ITEMS_PER_CORE * rec.target.compute_units:
         wide -= 1
     wide, near = even(panels, wide), defines["KC"] // deep  # panels between which the rows of the filters change: their lines stay near

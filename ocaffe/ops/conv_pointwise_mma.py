@@ -8,16 +8,16 @@ from ocaffe.ir.tensor import Ref
 from ocaffe.ops.conv_geometry import ConvGeometry
 from ocaffe.ops.conv_mma import filter_product, gathered_product
 from ocaffe.ops.conv_window import window
-from ocaffe.ops.gemm_gpu import MOST_REGISTERS, PACK_ITEMS, Choice, Tile
+from ocaffe.ops.gemm_gpu import MAX_REGISTERS, PACK_ITEMS, Choice, Tile
 
 CHUNK = 8  # elements (kernels/tile_async.h)
-LEAST_COPY = 4  # elements: 8 bytes
+MIN_COPY = 4  # elements: 8 bytes
 LIMITED_SUMS = 64  # of work-items whose registers are limited: they would take up to 164, and nothing is spilled
 
 
 def possible(g: ConvGeometry, direction: str) -> bool:
     """Whether the kernel of `direction` can do the geometry: filters and planes are whole copies."""
-    whole = g.positions % LEAST_COPY == 0 and g.batch * g.positions >= CHUNK
+    whole = g.positions % MIN_COPY == 0 and g.batch * g.positions >= CHUNK
     return g.pointwise and whole and (direction == "backward_filter" or g.group_channels % CHUNK == 0)
 
 
@@ -52,7 +52,7 @@ def _gather(
 
 
 def _defines(g: ConvGeometry, tile: Tile, direction: int, *, left_across: bool, right_across: bool) -> dict[str, int]:
-    wide = CHUNK if g.positions % CHUNK == 0 else LEAST_COPY
-    limit = {"REGISTERS": MOST_REGISTERS} if direction < 2 and tile.item_rows * tile.item_columns == LIMITED_SUMS else {}
+    wide = CHUNK if g.positions % CHUNK == 0 else MIN_COPY
+    limit = {"REGISTERS": MAX_REGISTERS} if direction < 2 and tile.item_rows * tile.item_columns == LIMITED_SUMS else {}
     layout = {"A_ACROSS": int(left_across), "B_ACROSS": int(right_across), "WIDE": wide}
     return {**tile.defines(), **window(g), **layout, **limit, "DIRECTION": direction}

@@ -25,7 +25,7 @@ def phases(g: ConvGeometry) -> int:
     return math.prod(g.stride)
 
 
-def gates(g: ConvGeometry) -> bool:
+def can_fuse_relu_backward(g: ConvGeometry) -> bool:
     """Whether backward_data should take a gate (kernels/fused_relu.h): where single floats are written apart from each other, reading signs so takes longer than a
     launch."""
     return phases(g) == 1

@@ -14,7 +14,7 @@ ONE = (1, 1, 1)
 ITEMS_PER_CORE = 4  # work-items per core: the last ones to finish leave little idle
 WIDE, MANY = 4, 40  # see kernels/gemm_cpu.cl; half of it pays where fewer panels of rows, which then stay in the caches, pass by
 FEW = 4  # panels of rows
-SIDE, MOST = 4, 24  # see kernels/gemm_few_cpu.cl; with 32 rows packing pays: 4096 x 9216 26 ms instead of 29
+SIDE, MAX_FEW_ROWS = 4, 24  # see kernels/gemm_few_cpu.cl; with 32 rows packing pays: 4096 x 9216 26 ms instead of 29
 MIN_ITEM_MULTIPLY_ADDS = 1 << 15  # multiply-adds that are worth a work-item there: some microseconds
 WIDTHS = (1, 2, 4, 8, 16)  # panels of columns that are worth measuring
 HEIGHTS = {16: (13, 12, 11, 10, 8, 4), 8: (6, 5, 4), 4: (6, 5, 4)}  # of a tile, by vector width: 32 or 16 registers; the first is the usual one
@@ -35,7 +35,7 @@ def record(rec: Recorder, a: Ref, b: Ref, c: Ref, trans_a: bool, trans_b: bool, 
     """Packs op(a), then multiplies; see gemm() for the operands."""
     (m, n), k = c.shape, a.shape[0 if trans_a else 1]
     defines = tile(rec.target)
-    if m <= MOST and trans_b and not trans_a:
+    if m <= MAX_FEW_ROWS and trans_b and not trans_a:
         _few(rec, a, b, c, bias)
         return
     panels_a, panels_c = ceil(m, defines["MR"]), ceil(n, columns(defines))

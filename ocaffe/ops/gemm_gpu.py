@@ -18,7 +18,7 @@ SPLITS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 BFLOAT16, FLOAT16 = 2, 4  # Tile.mma: operands are rounded to 16 bits
 SUM_ITEMS = 256  # work-items of a group in split_sum
 PACK_ITEMS = 128  # and of the kernels that pack filters
-MOST_REGISTERS = 128  # of work-items of which an H100 then holds 512 a unit
+MAX_REGISTERS = 128  # of work-items of which an H100 then holds 512 a unit
 BUNCH = 8  # parts of a tile that one work-group adds up at the least (tile_join in kernels/tile_gpu.h)
 
 
@@ -130,7 +130,7 @@ def async_tiles(target: Target) -> tuple[Tile, ...]:
 
 
 # Sums that a work-item can keep in registers. Elsewhere they spill: Intel's GPUs have 128 registers of 8 lanes for 16 work-items.
-MOST_SUMS = {"nvidia": 144, "amd": 128}
+MAX_SUMS = {"nvidia": 144, "amd": 128}
 FEW_SUMS = 64
 
 
@@ -168,7 +168,7 @@ LOOP = 0.12  # instructions of a step that are neither arithmetic nor fetches, p
 FLOATS_PER_CYCLE = 3  # to or from global memory, a unit
 
 
-MEET = 3500  # cycles until the last group of a tile knows that it is the last
+LAST_BLOCK_CYCLES = 3500  # cycles until the last group of a tile knows that it is the last
 ROUND = 500  # cycles that it takes for 16 loads of each work-item (tile_meet in kernels/tile_gpu.h), or for four one after the other (kernels/split_sum.h)
 GAP = 2000  # cycles before a launch
 
@@ -196,7 +196,7 @@ def ranked(target: Target, tiles: Sequence[Tile], rows: int, columns: int, depth
 
 def choices(target: Target, tiles: Sequence[Tile], rows: int, columns: int, depth: int, batches: int) -> Iterator[Choice]:
     """What a device can run, with every split that makes sense."""
-    fitting = [tile for tile in tiles if tile.item_rows * tile.item_columns <= MOST_SUMS.get(target.runtime, FEW_SUMS)]
+    fitting = [tile for tile in tiles if tile.item_rows * tile.item_columns <= MAX_SUMS.get(target.runtime, FEW_SUMS)]
     return (Choice(tile, splits) for tile in fitting for splits in _splits(rows * columns * batches, depth, tile))
 
 
@@ -214,7 +214,7 @@ def cost(target: Target, choice: Choice, rows: int, columns: int, depth: int, ba
     cycles, tile, splits = parts_cost(target, choice, rows, columns, depth, batches), choice.tile, choice.splits
     if splits == 1:
         return cycles
-    meets = joins(target, tile, splits, -(-rows // tile.rows) * -(-columns // tile.columns) * batches)
+    meets = reduces_in_last_block(target, tile, splits, -(-rows // tile.rows) * -(-columns // tile.columns) * batches)
     return cycles + (max(LAUNCH, _joining(tile, splits)) if meets else _second_pass(splits))
 
 
@@ -256,7 +256,7 @@ def _joining(tile: Tile, splits: int) -> float:
     """Cycles until the last work-group of a tile has the sum of all parts."""
     count = bunches(splits)
     levels = [splits] if count == 1 else [-(-splits // count), count]
-    return sum(MEET + tile.item_rows * tile.item_columns // 16 * -(-parts // 4) * ROUND for parts in levels)
+    return sum(LAST_BLOCK_CYCLES + tile.item_rows * tile.item_columns // 16 * -(-parts // 4) * ROUND for parts in levels)
 
 
 def record(
@@ -344,7 +344,7 @@ def bunches(splits: int) -> int:
     return -(-splits // max(BUNCH, math.isqrt(splits - 1) + 1))
 
 
-def joins(target: Target, tile: Tile, splits: int, tiles: int) -> bool:
+def reduces_in_last_block(target: Target, tile: Tile, splits: int, tiles: int) -> bool:
     """Whether the last work-group of each of so many tiles adds up the partial sums: where that takes no longer than a second launch, and little memory."""
     if not target.last_block_reduction or tile.quads or tile.stages or splits == 1:
         return False
@@ -354,7 +354,7 @@ def joins(target: Target, tile: Tile, splits: int, tiles: int) -> bool:
 
 @dataclass(frozen=True)
 class LastBlock:
-    """What a product whose groups meet needs beyond others: operands COMPLETION_COUNTER_OPERAND and PARTS, and the define. All empty where they do not (`joins`)."""
+    """What a product whose groups meet needs beyond others: operands COMPLETION_COUNTER_OPERAND and PARTS, and the define. All empty where they do not (`reduces_in_last_block`)."""
 
     counters: list[Ref]
     parts: list[Ref]
@@ -363,7 +363,7 @@ class LastBlock:
     @classmethod
     def of(cls, rec: Recorder, tile: Tile, splits: int, tiles: int) -> LastBlock:
         """`tiles`: how many the result is made of."""
-        if not joins(rec.target, tile, splits, tiles):
+        if not reduces_in_last_block(rec.target, tile, splits, tiles):
             return cls([], [], {})
         parts = rec.scratch("splits", (tiles, splits, tile.rows * tile.columns))
         return cls([rec.completion_counters.view((tiles * (bunches(splits) + 1),))], [parts], {"DEVICE_FENCE": rec.target.device_fence})

@@ -15,7 +15,7 @@ from ocaffe.ops.nms import rank, suppress
 NO_MINING, MAX_NEGATIVE, HARD_EXAMPLE = 0, 1, 2  # MultiBoxLossParameter.MiningType
 SMALLEST = 1e-5  # candidates of a smaller box are dropped in suppression
 GROUP = 256
-MOST_PARTS = 256  # partial sums of the loss
+MAX_PARTS = 256  # partial sums of the loss
 
 
 class Settings(NamedTuple):
@@ -88,7 +88,7 @@ class MultiBox:
         _over(rec, "match", (count, images), reads, [matches, losses])
         if s.mining != NO_MINING:
             self._mine(rec, settings, loc, priors, losses, matches)
-        share = max(GROUP, -(-images * count // MOST_PARTS))
+        share = max(GROUP, -(-images * count // MAX_PARTS))
         partial = rec.scratch("partial", (-(-images * count // share), 4))
         reads = [settings, truth, loc, conf, priors, matches]
         _groups(rec, "sum", (partial.shape[0],), reads, [partial], count, images, share)

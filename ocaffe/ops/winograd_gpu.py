@@ -21,7 +21,7 @@ from ocaffe.ops.gemm_gpu import FLOATS_PER_CYCLE, LAUNCH, Choice, Tile, tiles_fo
 LARGE, MIDDLE, EXACT = 4, 3, 2  # outputs of a tile, per axis
 PREMIUM = 1.25  # what EXACT may take of the time of MIDDLE
 GRAIN = 128  # tiles of a go are a multiple of it: columns of the largest tile of the product
-MOST_SPLITS = 16  # of backward_filter: the kernel `window` adds them up one after the other
+MAX_SPLITS = 16  # of backward_filter: the kernel `window` adds them up one after the other
 GROUP = (64, 2, 1)  # work-items of a group of the transforms
 # For the estimates, fitted to an H100.
 MORE_LAUNCHES = 2  # than the direct product has
@@ -205,5 +205,5 @@ def _sums(target: Target, g: ConvGeometry, cut: Tiling) -> tuple[Choice, float]:
     shape, tiles = (g.group_outputs, g.group_channels, cut.pitch, cut.points * g.group), product_tiles(target)
     deep = [replace(tile, depth=2 * tile.depth) for tile in tiles if tile.mma and tile.rows == tile.columns == 64]
     choices = gemm_gpu.choices(target, [*tiles, *deep], *shape)
-    costs = {choice: gemm_gpu.parts_cost(target, choice, *shape) for choice in choices if choice.splits <= MOST_SPLITS}
+    costs = {choice: gemm_gpu.parts_cost(target, choice, *shape) for choice in choices if choice.splits <= MAX_SPLITS}
     return min(costs.items(), key=lambda item: item[1])

@@ -9,7 +9,6 @@ from collections import defaultdict
 from collections.abc import Collection
 
 from ocaffe.ir.launch import Launch, Measure, Operand, Schedule
-from ocaffe.ir.recorder import PRODUCTS
 from ocaffe.ir.target import Target
 from ocaffe.ir.tensor import BF16_ROLES, BFLOAT, FLOAT, Ref
 from ocaffe.ops.expression import Pointwise, Reduce
@@ -60,7 +59,7 @@ def _define(schedule: Schedule, named: dict[int, dict[str, str]]) -> None:
     for launch in schedule:
         if launch.call is not None:
             types = named[id(launch)]
-            if not types and launch.call.function not in PRODUCTS:
+            if not types and not launch.call.is_product:
                 types = shared.get((launch.call.program, launch.call.defines), {})
                 if types.keys() & {f"{name}_T" for name in launch.bf16_operands}:
                     continue

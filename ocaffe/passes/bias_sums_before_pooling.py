@@ -37,11 +37,11 @@ def _given(launch: Launch, pooling: Launch, meanwhile: Sequence[Launch]) -> Laun
     assert isinstance(own, Reduce)
     if call is None or chosen(pooling) is None or written.access is not Access.WRITE or own.counts[0] != 1 or "slope" in dict(own.scalars):
         return None
-    gate = dict(call.defines).get("FUSED_RELU")
-    if gate not in (None, str(TOP)):
+    mask = dict(call.defines).get("FUSED_RELU")
+    if mask not in (None, str(TOP)):
         return None  # its mask has the layout of the bottom
     first, refs = first_channel(launch.operands[0].ref, written.ref), [pooling.operands[0].ref]
-    if gate is not None:
+    if mask is not None:
         refs.append(pooling.operands[pooling.relu_mask or 0].ref)
     if first is None or any(ref.shape[:2] != written.ref.shape[:2] or ref.shape != refs[0].shape for ref in refs):
         return None
@@ -49,7 +49,7 @@ def _given(launch: Launch, pooling: Launch, meanwhile: Sequence[Launch]) -> Laun
         return None
     domain = (*own.domain[:2], *refs[0].shape[2:])
     reads = [Operand(ref.view(domain, first * (ref.dense_stride // ref.shape[1]), ref.batch_stride), Access.READ) for ref in refs]
-    if gate is not None:
+    if mask is not None:
         own = replace(own, text="v0 = x1 > 0 ? x0 : slope * x0", scalars=(*own.scalars, ("slope", call.scalars[-1])))
     lower = replace(own, domain=domain, reduced=(0, *range(2, len(domain))), places=(None,) * len(reads), counts=(len(reads), *own.counts[1:]))
     lower.check()

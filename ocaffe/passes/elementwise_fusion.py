@@ -12,7 +12,7 @@ from ocaffe.ir.launch import Access, Launch, Operand, Schedule
 from ocaffe.ir.tensor import BFLOAT, FLOAT, Ref, Role
 from ocaffe.ops.expression import Pointwise
 
-MOST_OPERANDS = 26  # operands of a fused launch: larger kernels build slowly, and some devices limit the number of arguments
+MAX_OPERANDS = 26  # operands of a fused launch: larger kernels build slowly, and some devices limit the number of arguments
 
 
 def fuse_elementwise(schedule: Schedule) -> Schedule:
@@ -66,7 +66,7 @@ def _fused(first: Launch, second: Launch, root: Ref, kept: bool) -> Launch | Non
         or any(b.places[i] is not None or reads_b[i].ref.shape != root.shape or not reads_b[i].ref.is_dense for i in links)
         or root.dtype not in (FLOAT, BFLOAT) or root.shape != a.domain
         or any(operand.ref.root is root for operand in (*writes_b, *modifies_b))
-        or len(reads_a) + len(reads_b) + len(writes_a) + len(writes_b) + len(modifies_b) > MOST_OPERANDS
+        or len(reads_a) + len(reads_b) + len(writes_a) + len(writes_b) + len(modifies_b) > MAX_OPERANDS
     ):  # fmt: skip
         return None
     made = next(i for i, operand in enumerate(writes_a) if operand.ref.root is root)

@@ -21,7 +21,7 @@ def fuse_epilogues(schedule: Schedule) -> Schedule:
     Residual sums are left alone where backward follows: the overwritten summand could not be recomputed. And a product that is computed in parts would add
     in another order, which a memory limit must not change.
     """
-    return _Epilogues(schedule, not any(launch.phase == "backward" for launch in schedule)).merged()
+    return _Epilogues(schedule, not any(launch.phase == "backward" for launch in schedule)).fused()
 
 
 class _Epilogues:
@@ -45,7 +45,7 @@ class _Epilogues:
         self.summed: dict[Ref, int] = {}  # root of a summand -> the step of the product that adds to it
         self.gone: set[int] = set()
 
-    def merged(self) -> Schedule:
+    def fused(self) -> Schedule:
         for step, launch in enumerate(self.schedule):
             expression = launch.lower
             if not isinstance(expression, Pointwise) or launch.side_effect:

@@ -20,7 +20,7 @@ from ocaffe.ir.launch import Access, Empty, HostCall, Launch, Measure, Operand, 
 from ocaffe.ir.tensor import Ref, Role
 from ocaffe.memory.plan import lifetimes, lower_bound
 from ocaffe.ops.expression import Pointwise
-from ocaffe.passes.elementwise_fusion import MOST_OPERANDS
+from ocaffe.passes.elementwise_fusion import MAX_OPERANDS
 
 MIN_VALUE_BYTES = 1 << 20  # smaller values are not worth the launches
 MIN_SHARE_DIVISOR = 128  # without a limit, values below 1/128 of all droppable bytes are kept
@@ -60,7 +60,7 @@ def _fit(schedule: Schedule, limit: int, alignment: int) -> Limited:
     plan = Recomputation(schedule)
     best = tried(plan)
     while best.bound > limit:  # values that are live at the peak, most bytes per operation first
-        for ref in plan.worth(best, alignment):
+        for ref in plan.droppable(best, alignment):
             plan.dropped.add(ref)
             result = tried(plan)
             if result.bound < best.bound:
@@ -78,7 +78,7 @@ def _fit(schedule: Schedule, limit: int, alignment: int) -> Limited:
             best, chosen = result, plan
     if chosen is None or best.bound > limit:
         return best
-    for root in chosen.by_worth()[:MAX_KEEP_TRIES]:
+    for root in chosen.by_flops_per_byte()[:MAX_KEEP_TRIES]:
         chosen.dropped.discard(root)
         result = tried(chosen)
         if result.bound <= limit and result.flops <= best.flops:
@@ -142,7 +142,7 @@ class Recomputation:
                     todo.append(ref.root)
         return total
 
-    def worth(self, limited: Limited, alignment: int) -> list[Ref]:
+    def droppable(self, limited: Limited, alignment: int) -> list[Ref]:
         """Values that are live at the peak and could be dropped, fewest operations per byte first."""
         lives = lifetimes(limited.schedule, alignment)
         peak = lower_bound(lives, len(limited.schedule))[1]
@@ -188,7 +188,7 @@ class Recomputation:
             if self._reachable(root, self.first_use[root], cheap=False) is None:
                 self.dropped.discard(root)
 
-    def by_worth(self) -> list[Ref]:
+    def by_flops_per_byte(self) -> list[Ref]:
         """The dropped values, most operations per byte first."""
         return sorted(self.dropped, key=lambda root: (-self._flops(root) / root.nbytes, self.makers[root][0]))
 
@@ -203,15 +203,15 @@ class Recomputation:
         if not self.dropped:
             return self.schedule
         result = list(self.schedule[: self.forward_end])
-        again: dict[Ref, Ref] = {}
+        recomputed: dict[Ref, Ref] = {}
         for step, launch in enumerate(self.schedule[self.forward_end :], self.forward_end):
             own: dict[Ref, Ref] = {}  # values that are recomputed for this launch alone
             for root in {ref.root: None for ref in launch.reads if ref.root in self.dropped}:
                 if self._is_better_inside(root, launch, step):
                     self._make(root, own, result, launch)
-                elif root not in again:
-                    self._make(root, again, result, launch)
-            moved = {**again, **own}
+                elif root not in recomputed:
+                    self._make(root, recomputed, result, launch)
+            moved = {**recomputed, **own}
             if any(operand.ref.root in moved for operand in launch.operands):
                 operands = [Operand(_moved(op.ref, moved), op.access) for op in launch.operands]
                 launch = replace(launch, operands=operands, origin=launch.origin or launch)
@@ -230,7 +230,7 @@ class Recomputation:
             self._unchanged(ref, maker_step, step) if ref.persistent else ref.root not in self.dropped and self.needed.get(ref.root, -1) >= step
             for ref in maker.reads
         )
-        return plain and there and len(large) == 1 and len(maker.writes) == 1 and len(maker.operands) + len(user.operands) <= MOST_OPERANDS + 1
+        return plain and there and len(large) == 1 and len(maker.writes) == 1 and len(maker.operands) + len(user.operands) <= MAX_OPERANDS + 1
 
     def _reachable(self, root: Ref, use: int, cheap: bool, seen: Collection[Launch] = ()) -> list[Launch] | None:
         """The launches that recompute `root` at step `use` from kept values; None if that is impossible."""
@@ -261,21 +261,21 @@ class Recomputation:
         """Whether a persistent Ref is unchanged between steps `made` and `use`. An update or running statistics may change it."""
         return not any(made < step < use and ref.overlaps(other) for step, other in self.changes[ref.root])
 
-    def _make(self, root: Ref, again: dict[Ref, Ref], result: list[Launch], user: Launch) -> None:
+    def _make(self, root: Ref, recomputed: dict[Ref, Ref], result: list[Launch], user: Launch) -> None:
         """Append the launches that recompute `root` for `user`."""
         launch = self.makers[root][1]
         for ref in launch.reads:
             source = ref.root
             wanted = source in self.dropped or (source not in self.needed and source not in self.kept)
-            if source in self.makers and source not in again and not source.persistent and wanted:
-                self._make(source, again, result, user)
+            if source in self.makers and source not in recomputed and not source.persistent and wanted:
+                self._make(source, recomputed, result, user)
         fresh = {}
         for written in {ref.root: None for ref in launch.writes}:
             role = Role.SCRATCH if written.role is Role.SCRATCH else Role.ACTIVATION
             fresh[written] = Ref(f"{written.name} again", written.shape, role, written.dtype)
             if written in self.dropped or (written not in self.needed and written not in self.kept):
-                again[written] = fresh[written]
-        operands = [Operand(_moved(op.ref, again if op.access is Access.READ else fresh), op.access) for op in launch.operands]
+                recomputed[written] = fresh[written]
+        operands = [Operand(_moved(op.ref, recomputed if op.access is Access.READ else fresh), op.access) for op in launch.operands]
         result.append(replace(launch, phase="backward", recomputed=True, operands=operands, origin=user.origin or user))
 
 
@@ -283,7 +283,7 @@ Makers = dict[Ref, tuple[int, Launch]]
 
 
 def _makers(schedule: Schedule) -> Makers:
-    """Roots that one launch of forward writes completely and could write again, with its step."""
+    """Roots that one launch of forward writes completely and could write recomputed, with its step."""
     writers: dict[Ref, list[int]] = defaultdict(list)
     for step, launch in enumerate(schedule):
         for ref in launch.writes:
@@ -307,9 +307,9 @@ def _cheap(launch: Launch, root: Ref) -> bool:
     return launch.cheap and root.nbytes >= MIN_VALUE_BYTES
 
 
-def _moved(ref: Ref, again: dict[Ref, Ref]) -> Ref:
+def _moved(ref: Ref, recomputed: dict[Ref, Ref]) -> Ref:
     """The same view of the recomputed root."""
-    root = again.get(ref.root)
+    root = recomputed.get(ref.root)
     if root is None:
         return ref
     if ref.base is None:

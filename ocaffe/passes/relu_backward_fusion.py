@@ -40,7 +40,7 @@ def fuse_relu_backward(schedule: Schedule) -> Schedule:
         result = target.view(target.shape)
         result.reuses_storage = True
         for part in parts:
-            _gate(schedule[part], result, sign, relu_backward.slope)
+            _fuse(schedule[part], result, sign, relu_backward.slope)
         for other, relu in zip(after, relus):
             dy, dx = relu.operands[0].ref, relu.operands[2].ref
             dx.base, dx.offset, dx.stride = result, dy.root_offset - result.root_offset, None if dy.is_dense else dy.batch_stride
@@ -50,14 +50,14 @@ def fuse_relu_backward(schedule: Schedule) -> Schedule:
     return [launch for step, launch in enumerate(schedule) if step not in gone]
 
 
-def replace_mask(launch: Launch, ref: Ref, gate: int) -> None:
+def replace_mask(launch: Launch, ref: Ref, kind: int) -> None:
     """Replace the mask of a fused ReLU backward: packed bits, or the output of the pooling whose backward the launch is."""
     assert launch.relu_mask is not None and launch.has_fused_relu
     launch.operands = [*launch.operands[: launch.relu_mask], Operand(ref, Access.READ), *launch.operands[launch.relu_mask + 1 :]]
-    launch.define(FUSED_RELU=gate)
+    launch.define(FUSED_RELU=kind)
 
 
-def _gate(launch: Launch, result: Ref, sign: Ref, slope: float) -> None:
+def _fuse(launch: Launch, result: Ref, sign: Ref, slope: float) -> None:
     assert launch.relu_mask is not None
     launch.operands = [Operand(result, operand.access) if operand.access is not Access.READ and operand.ref.root is result.root else operand
                        for operand in launch.operands]  # fmt: skip

@@ -28,7 +28,7 @@ from ocaffe.ops.gemm import gemm
 from ocaffe.passes.bf16 import lower_to_bf16
 
 T = TypeVar("T")
-MOST = 10  # maximum number of candidates to measure, in the order of the estimate
+MAX_CANDIDATES = 10  # maximum number of candidates to measure, in the order of the estimate
 ALIKE = 2  # maximum number of candidates that differ only after the slash (the split of the depth)
 ROUNDS = 5  # candidates take turns in each round; the minimum time of each counts
 HOPELESS = 1.7  # a candidate slower than the best time so far by this factor is not measured again
@@ -200,7 +200,7 @@ class Tuner:
         alike: Counter[str] = Counter()
         for name in names:
             alike[name.split(" /")[0]] += 1
-            if name not in result and alike[name.split(" /")[0]] <= ALIKE and len(result) < MOST:
+            if name not in result and alike[name.split(" /")[0]] <= ALIKE and len(result) < MAX_CANDIDATES:
                 result.append(name)
         return result
 

@@ -1,7 +1,8 @@
 """Caffe's messages: `from ocaffe import proto; net = proto.NetParameter(); proto.TRAIN; proto.PoolingParameter.MAX`.
 
-The classes come from a descriptor set (caffe.desc, written by proto/compile.py from proto/caffe.proto), loaded into a pool of
-its own: no generated code that goes stale with the protobuf release, and no clash with another caffe.proto in the process.
+The classes come from the descriptor set caffe.desc, which proto/compile.py writes from proto/caffe.proto. This needs no
+generated code, which becomes outdated with a new protobuf release. The descriptors have a separate pool, so they do not clash
+with another caffe.proto in the process.
 """
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ _message_class = getattr(_factory, "GetMessageClass", None) or _factory.MessageF
 
 
 def __getattr__(name: str) -> Any:
-    """The message class, top-level enum or top-level enum value called `name`, made when it is first asked for."""
+    """Return the message class, top-level enum or top-level enum value `name`. It is created at the first access."""
     if name in _file.message_types_by_name:
         value: Any = _message_class(_file.message_types_by_name[name])
     elif name in _file.enum_types_by_name:
@@ -49,7 +50,7 @@ def __dir__() -> list[str]:
 
 
 def is_repeated(field: Any) -> bool:
-    """Whether the field of this descriptor is repeated; `label`, the old way to ask, is deprecated since protobuf 6.31."""
+    """Whether the field of this descriptor is repeated. The older attribute `label` is deprecated since protobuf 6.31."""
     return bool(field.is_repeated) if hasattr(field, "is_repeated") else bool(field.label == FieldDescriptor.LABEL_REPEATED)
 
 

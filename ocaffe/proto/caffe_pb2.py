@@ -1,4 +1,7 @@
-"""Caffe's messages under the name of protoc's module: `from caffe.proto import caffe_pb2`. The same classes as in `ocaffe.proto`, for google.protobuf."""
+"""Caffe's messages under the name of protoc's module: `from caffe.proto import caffe_pb2`.
+
+The classes are those of `ocaffe.proto`.
+"""
 from __future__ import annotations
 
 from typing import Any

@@ -146,7 +146,7 @@ class Solver:
         """Bind all command lists of the loop in one call, so that their programs are built together."""
         if self._options.limit is not None:
             self._share_limit()
-        command_lists = [compiled.commands for compiled in self._train_variants()]
+        command_lists = [compiled.commands for compiled in self._train_nets()]
         command_lists += [network.compiled().commands for network in self.test_networks]
         fresh = [commands for commands in command_lists if commands not in self.session.command_lists]
         self.session.bind(fresh, poison=self.network.switches.poison)
@@ -157,7 +157,7 @@ class Solver:
         tests = [(network, network.options, None) for network in self.test_networks]
         schedules = [network.unlimited(options, update) for network, options, update in (*passes, *tests)]
         if self._split_passes:
-            schedules.append(self._update_variant().recording.schedule)
+            schedules.append(self._update_net().recording.schedule)
         beside = bytes_beside(schedules)
         self._options = replace(self._options, beside=max(beside[: len(passes)]))
         for network, size in zip(self.test_networks, beside[len(passes) :]):
@@ -182,15 +182,15 @@ class Solver:
             return self._options, self.updater
         return replace(self._options, hold_gradients=True, accumulate=self._observed or index > 0), None
 
-    def _pass_variant(self, index: int) -> CompiledNet:
+    def _pass_net(self, index: int) -> CompiledNet:
         return self.network.compiled(*self._pass_options(index))
 
-    def _train_variants(self) -> list[CompiledNet]:
+    def _train_nets(self) -> list[CompiledNet]:
         """Return all compiled nets that an iteration runs."""
-        passes = [self._pass_variant(index) for index in range(min(self.param.iter_size, 2))]
-        return [*dict.fromkeys(passes), *([self._update_variant()] if self._split_passes else [])]
+        passes = [self._pass_net(index) for index in range(min(self.param.iter_size, 2))]
+        return [*dict.fromkeys(passes), *([self._update_net()] if self._split_passes else [])]
 
-    def _update_variant(self) -> CompiledNet:
+    def _update_net(self) -> CompiledNet:
         """Return the separate update, from the gradients of the passes."""
         if self._update is None:
             rec = Recorder(self.session.device.target, train=True)
@@ -295,7 +295,7 @@ class Solver:
     def _pass(self, index: int, rate: float) -> tuple[CompiledNet, Fetched]:
         """Enqueue one forward and backward pass, and the update if the command list includes it."""
         self._follow_shapes()
-        compiled = self._pass_variant(index)
+        compiled = self._pass_net(index)
         commands = compiled.commands
         if commands not in self.session.command_lists:
             self.session.bind([commands], poison=self.network.switches.poison)
@@ -316,7 +316,7 @@ class Solver:
             self.network.reshape(shapes)
 
     def _run_update(self, rate: float) -> Fetched:
-        commands = self._update_variant().commands
+        commands = self._update_net().commands
         if commands not in self.session.command_lists:
             self.session.bind([commands])
         commands.set_step(**self.updater.words(self.iter, rate))
@@ -366,7 +366,7 @@ class Solver:
         """Run one more TRAIN forward pass, which consumes a batch (docs/quirks.md, quirk 35)."""
         self._start_prefetch()
         self._follow_shapes()
-        compiled = self._train_variants()[0]
+        compiled = self._train_nets()[0]
         compiled.commands.set_step(RATE=0.0, ITERATION=self.iter, PASS=0, SAMPLE=0)
         compiled = self.network.run(compiled, stop=lambda recording: recording.forward_end)
         compiled.commands.runs += 1

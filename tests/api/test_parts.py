@@ -202,7 +202,7 @@ def test_a_limit_that_parts_cannot_keep(device: Any) -> None:
     probe.forward()
     limited = net(device, CHAIN, caffe.TRAIN, keep=[], memory_limit=probe.plan().total)
     limited.forward(data=IMAGE)
-    with pytest.raises(Error, match=r"to run a part of the net, every blob needs memory(?s:.*)are allowed"):
+    with pytest.raises(Error, match=r"to run a part of the net, every blob needs its own memory(?s:.*)are allowed"):
         limited.forward(end="pool")
     assert limited.forward()["ip"].any()
 

@@ -128,7 +128,7 @@ def test_callbacks(device: Any) -> None:
         assert order == ["start", "ready"] * 2
         np.testing.assert_array_equal(solver.net.params["ip"][0].data, before["ip"])
         assert (solver.net.params["ip1"][0].data != before["ip1"]).any()
-    with caffe.SGDSolver(param(), device=device, keep=[]) as solver, pytest.raises(Error, match="holds no gradients"):
+    with caffe.SGDSolver(param(), device=device, keep=[]) as solver, pytest.raises(Error, match="stores no gradients"):
         solver.add_callback(print, print)
 
 

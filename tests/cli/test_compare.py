@@ -10,7 +10,7 @@ import pytest
 
 from ocaffe import proto
 from ocaffe.api.net import Net
-from ocaffe.check.compare import MOST, Row, Side, compare, difference, sample
+from ocaffe.check.compare import MAX_SAMPLED_ELEMENTS, Row, Side, compare, difference, sample
 from ocaffe.cli import main
 from ocaffe.compiler.network import phase_net
 from ocaffe.model.text import read_net
@@ -94,12 +94,12 @@ def test_difference_of_odd_values() -> None:
 
 
 def test_large_values_are_sampled() -> None:
-    array = np.zeros((3, MOST), np.float32)
+    array = np.zeros((3, MAX_SAMPLED_ELEMENTS), np.float32)
     array[2, 1] = 7
     found = sample(array)
-    assert found.step == 3 and found.values.size == MOST and found.largest == 7
+    assert found.step == 3 and found.values.size == MAX_SAMPLED_ELEMENTS and found.largest == 7
     other = array.copy()
-    other[1, 2] = 1  # element MOST + 2, one of every third
+    other[1, 2] = 1  # element MAX_SAMPLED_ELEMENTS + 2, one of every third
     assert difference(found, sample(other))[1].startswith("at [1, 2]:")
 
 

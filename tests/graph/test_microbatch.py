@@ -54,10 +54,10 @@ def solver_of(text: str) -> Any:
 def trained(device: Any, **settings: Any) -> tuple[dict[str, list[np.ndarray]], Any]:
     solver = Solver(solver_of(net()), device, **settings)
     solver.step(2)
-    variant = solver._train_variants()[0]
+    compiled = solver._train_nets()[0]
     parameters = solver.network.parameter_arrays()
     solver.close()
-    return parameters, variant
+    return parameters, compiled
 
 
 def refuses(device: Any, limit: int) -> bool:
@@ -101,21 +101,21 @@ def test_gradients_of_pieces(device: Any, cut: str, pieces: int, monkeypatch: py
 
     monkeypatch.setattr(compiling._Job, "compiled", split)
     monkeypatch.setenv("OCAFFE_POISON", "1")
-    parts, variant = trained(device)
-    assert sum(launch.layer == "c1" and launch.phase == "forward" for launch in variant.recording.schedule) >= pieces
+    parts, compiled = trained(device)
+    assert sum(launch.layer == "c1" and launch.phase == "forward" for launch in compiled.recording.schedule) >= pieces
     close(parts, whole)
 
 
 def test_a_limit_that_recomputation_cannot_keep(device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole, variant = trained(device)
-    fixed, usual = fixed_bytes([variant.recording.schedule]), variant.plan.total
+    whole, compiled = trained(device)
+    fixed, usual = fixed_bytes([compiled.recording.schedule]), compiled.plan.total
     limits = (fixed + usual * share // 100 for share in range(95, 20, -5))
     with monkeypatch.context() as patch:
         patch.setattr(compiling, "cuts", lambda graph, kept: [])
         limit = next(limit for limit in limits if refuses(device, limit))
     parts, small = trained(device, memory_limit=limit)
     assert fixed + small.plan.total <= limit
-    first, split = (sum(step.layer == "c1" and step.phase == "forward" for step in each.recording.schedule) for each in (variant, small))
+    first, split = (sum(step.layer == "c1" and step.phase == "forward" for step in each.recording.schedule) for each in (compiled, small))
     assert split > first  # in pieces
     close(parts, whole)
 

@@ -54,10 +54,10 @@ def trained(device: Any, **settings: Any) -> tuple[dict[str, list[np.ndarray]], 
     """Parameters after five iterations, recycled and fixed bytes of the TRAIN net."""
     solver = Solver(deep_solver(), device, **settings)
     solver.step(5)
-    variant = solver._train_variants()[0]
+    compiled = solver._train_nets()[0]
     parameters = solver.network.parameter_arrays()
     solver.close()
-    return parameters, variant.plan.total, fixed_bytes([variant.recording.schedule])
+    return parameters, compiled.plan.total, fixed_bytes([compiled.recording.schedule])
 
 
 def equal(a: dict[str, list[np.ndarray]], b: dict[str, list[np.ndarray]]) -> bool:

@@ -115,7 +115,7 @@ def test_gemm(device: Any, trans_a: bool, trans_b: bool, splits: int, meets: boo
 def test_many_parts_meet(device: Any) -> None:
     """More bunches than a first bunch has parts."""
     parts, (m, n) = 192, (5, 9)
-    assert not device.target.last_block_reduction or gemm_gpu.joins(device.target, SMALL, parts, 1)
+    assert not device.target.last_block_reduction or gemm_gpu.reduces_in_last_block(device.target, SMALL, parts, 1)
     check_gemm(device, m, n, parts * SMALL.depth, Choice(SMALL, parts), trans_a=False, trans_b=False)
 
 

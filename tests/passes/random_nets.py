@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from tests.passes.test_traps import DATA, classified, conv, layer
 
-MOST_CHANNELS = 24
+MAX_CHANNELS = 24
 SCALE = "scale_param { bias_term: true }"
 SHARED = 'param {{ name: "{0}" }} param {{ name: "{0}b" }}'
 
@@ -114,7 +114,7 @@ class RandomNet:
     def concat(self, value: Value) -> None:
         bottoms = [value, *(self.pick(lambda other: other.size == value.size) for _ in range(self.random.choice((1, 1, 2))))]
         channels = sum(bottom.channels for bottom in bottoms)
-        if channels <= MOST_CHANNELS:
+        if channels <= MAX_CHANNELS:
             self.add("Concat", bottoms, channels)
 
     def eltwise(self, value: Value) -> None:

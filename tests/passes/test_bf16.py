@@ -16,7 +16,7 @@ from ocaffe.check.compare import Side
 from ocaffe.cl.device import Device
 from ocaffe.cl.session import Session
 from ocaffe.ir.launch import Access, Launch, Operand, Schedule
-from ocaffe.ir.recorder import PRODUCTS, Recorder
+from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import BF16_ROLES, BFLOAT, FLOAT, Ref, Role, widened
 from ocaffe.ir.tuned import Problem, Tuned
 from ocaffe.ops import conv_depthwise, conv_gpu, gemm_gpu, winograd_gpu
@@ -73,7 +73,7 @@ def defined(launch: Launch) -> bool:
     defines = dict(launch.call.defines)
     names = (*launch.bf16_operands, *[""] * (len(launch.operands) - len(launch.bf16_operands)))
     pairs = [(name, operand.ref.root) for name, operand in zip(names, launch.operands)]
-    if storage_types(defines) - set(launch.bf16_operands) and launch.call.function in PRODUCTS:  # others may share a program with a product
+    if storage_types(defines) - set(launch.bf16_operands) and launch.call.is_product:  # others may share a program with a product
         return False
     return all((defines.get(f"{name}_T") == bf16.TYPE) == (root.dtype == BFLOAT) if name else not root.in_bf16 for name, root in pairs)
 
@@ -82,9 +82,9 @@ def gradients(device: Device, keep: list[str]) -> tuple[dict[str, np.ndarray], d
     """Of all that learns; the net's Refs that own memory, by name; and the bytes of the plan."""
     with gone_back(net_of_all(), device, keep=keep, seed=1) as (net, diffs):
         found = list(net._network._compiled.values())
-        refs = {ref.name: ref.root for variant in found for launch in variant.recording.schedule for ref in (*launch.reads, *launch.writes)}
-        assert all(defined(launch) for variant in found for launch in variant.recording.schedule)
-        return diffs, refs, max(variant.plan.lower_bound for variant in found)
+        refs = {ref.name: ref.root for compiled in found for launch in compiled.recording.schedule for ref in (*launch.reads, *launch.writes)}
+        assert all(defined(launch) for compiled in found for launch in compiled.recording.schedule)
+        return diffs, refs, max(compiled.plan.lower_bound for compiled in found)
 
 
 @pytest.fixture

@@ -91,7 +91,7 @@ def test_average_comes_back_from_a_snapshot(device: Any, extra: str) -> None:
     assert_same(averaged(whole), averaged(resumed))
     assert_same(everything(whole), everything(resumed))
     os.remove(f"moved/{stored}")
-    with pytest.raises(Error, match="neither there nor beside the state"):
+    with pytest.raises(Error, match="neither at this path nor beside the state"):
         make(device, settings, resume=f"moved/{state}")
     for solver in (whole, first, resumed):
         solver.close()

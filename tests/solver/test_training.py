@@ -186,7 +186,7 @@ def test_resume_after_a_stop_in_the_middle_of_a_test(device: Any, monkeypatch: p
 
 def test_planned_memory_is_recycled(device: Any) -> None:
     solver = make(device)
-    plan = solver._pass_variant(0).plan
+    plan = solver._pass_net(0).plan
     assert plan.lower_bound <= plan.total <= 1.1 * plan.lower_bound
     assert plan.total < 0.8 * sum(life.size for life in plan.lives)
     test_slabs = solver.test_networks[0].compiled().plan.slabs
@@ -297,9 +297,9 @@ def test_words_are_sent_again_where_something_wrote_over_them(device: Any) -> No
     for disturbed in (False, True):
         solver = constant(device, RATES["fixed"][0])
         solver.step(2)
-        variant = solver._train_variants()[0]
+        compiled = solver._train_nets()[0]
         if disturbed:
-            variant.commands.write(variant.recording.step, np.zeros(8, np.uint32))
+            compiled.commands.write(compiled.recording.step, np.zeros(8, np.uint32))
         solver.step(2)
         states.append(everything(solver))
         solver.close()
@@ -329,7 +329,7 @@ def test_a_run_ahead_is_bounded(device: Any, monkeypatch: pytest.MonkeyPatch) ->
     ended: list[bool] = []
 
     def after(iteration: int) -> None:
-        events.append(solver._train_variants()[0].commands._last)
+        events.append(solver._train_nets()[0].commands._last)
         ended.extend(event.command_execution_status == device.cl.command_execution_status.COMPLETE for event in events[: -commands.RING + 1])
 
     solver.on_progress = after
