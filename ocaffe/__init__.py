@@ -5,7 +5,7 @@ from typing import Any
 
 __version__ = "0.1.0"
 
-_NAMES = {  # module: what of it is called ocaffe.name; __init__.pyi says the same to type checkers
+_NAMES = {  # module: the names that ocaffe exports from it; keep __init__.pyi, for type checkers, in step
     "as_caffe": "install_as_caffe",
     "api.blob": "Blob",
     "classifier": "Classifier",
@@ -21,14 +21,14 @@ _NAMES = {  # module: what of it is called ocaffe.name; __init__.pyi says the sa
     "api.pysolver": "AdaDeltaSolver AdaGradSolver AdamSolver NesterovSolver RMSPropSolver SGDSolver Solver get_solver",
     "api.runtime": "Timer set_device set_mode_cpu set_mode_gpu set_random_seed",
 }
-_MODULES = ("classifier", "coord_map", "detector", "draw", "io", "layers", "log", "net_spec", "proto")  # as pycaffe has them
+_MODULES = ("classifier", "coord_map", "detector", "draw", "io", "layers", "log", "net_spec", "proto")  # with pycaffe's names
 _LAZY = {name: module for module, names in _NAMES.items() for name in names.split()}
 
 __all__ = sorted(["__version__", *_LAZY, *_MODULES])
 
 
 def __getattr__(name: str) -> Any:
-    """Names are imported when they are first used, so that `ocaffe --version` needs no OpenCL."""
+    """Import a name when it is first used, so that `ocaffe --version` needs no OpenCL."""
     import importlib
 
     if name in _LAZY:

@@ -1,4 +1,4 @@
-"""`import caffe` as `import ocaffe`: `ocaffe.install_as_caffe()`, or `python -m ocaffe.as_caffe script.py [arguments]`."""
+"""Makes `import caffe` import ocaffe: `ocaffe.install_as_caffe()`, or `python -m ocaffe.as_caffe script.py [arguments]`."""
 from __future__ import annotations
 
 import importlib
@@ -14,11 +14,11 @@ from types import ModuleType
 from ocaffe.errors import Error
 
 PREFIX = "caffe"
-_SAME = {"caffe.pycaffe": "ocaffe", "caffe._caffe": "ocaffe"}  # parts of pycaffe whose names are all ocaffe's own
+_SAME = {"caffe.pycaffe": "ocaffe", "caffe._caffe": "ocaffe"}  # modules of pycaffe whose names ocaffe itself has
 
 
 def _ours(name: str) -> str:
-    """The module that stands for `caffe` or `caffe.something`."""
+    """Return ocaffe's module for `caffe` or `caffe.something`."""
     return _SAME.get(name, "ocaffe" + name.removeprefix(PREFIX))
 
 
@@ -36,7 +36,7 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:
         module = importlib.import_module(_ours(spec.name))
-        spec.loader_state = module.__spec__  # the import system writes its own over it
+        spec.loader_state = module.__spec__  # the import system overwrites module.__spec__; exec_module restores it
         return module
 
     def exec_module(self, module: ModuleType) -> None:
@@ -45,22 +45,22 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 def install_as_caffe() -> None:
-    """From now on `import caffe`, `from caffe.proto import caffe_pb2`, `import caffe.io` and so on mean ocaffe.
+    """Make `import caffe`, `from caffe.proto import caffe_pb2`, `import caffe.io` and so on import ocaffe.
 
-    Raises Error after an import of another caffe.
+    Raises Error if another caffe was imported before.
     """
     import ocaffe
 
     present = sys.modules.get(PREFIX)
     if present is not None and present is not ocaffe:
-        raise Error(f"another caffe was imported before, from {getattr(present, '__file__', 'somewhere')}", fix="call install_as_caffe() first of all")
+        raise Error(f"another caffe was imported before, from {getattr(present, '__file__', 'somewhere')}", fix="call install_as_caffe() earlier")
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder())
     sys.modules[PREFIX] = ocaffe
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a script, or with -m a module, as Python does, with ocaffe for caffe."""
+    """Run a script, or with -m a module, as Python does, with ocaffe in place of caffe."""
     args = list(sys.argv[1:] if argv is None else argv)
     if not args or args[0] in ("-h", "--help") or args == ["-m"]:
         print("usage: python -m ocaffe.as_caffe script.py [arguments]\n       python -m ocaffe.as_caffe -m module [arguments]", file=sys.stderr)

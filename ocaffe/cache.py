@@ -1,7 +1,7 @@
-"""What ocaffe keeps on disk between runs: built programs, verdicts on OpenCL runtimes. Standard library only.
+"""The disk cache: built programs, and results of the tests of OpenCL runtimes. Uses only the standard library.
 
-`OCAFFE_CACHE=DIR` moves it, `OCAFFE_CACHE=off` turns it off. Entries are written to a temporary name and renamed, so parallel
-processes need no locks; whatever goes wrong here (full disk, damaged file) costs time and never stops anything.
+`OCAFFE_CACHE=DIR` moves the cache, `OCAFFE_CACHE=off` turns it off. Entries are written under a temporary name and renamed, so parallel processes
+need no locks. A failure here (full disk, damaged file) costs time but never stops a run.
 """
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SIZE_CAP = 256 << 20  # bytes in one folder of entries; a net's programs take 0
 
 
 def cache_root() -> Path | None:
-    """The cache folder, writable; None when the cache is off or there is nowhere to write."""
+    """Return the writable cache folder; None if the cache is off or no folder is writable."""
     return _root(os.environ.get("OCAFFE_CACHE", ""))
 
 
@@ -51,7 +51,10 @@ def _writable(folder: Path) -> Path | None:
 
 
 def _private_temporary_folder() -> Path | None:
-    """For users without a writable home (containers, services). Binaries are run from it, so it must be ours alone."""
+    """Return a folder for users without a writable home (containers, services).
+
+    Binaries from it are executed, so only this user may have access to it.
+    """
     if not hasattr(os, "getuid"):
         return None
     folder = Path(tempfile.gettempdir()) / f"ocaffe-{os.getuid()}"
@@ -65,13 +68,13 @@ def _private_temporary_folder() -> Path | None:
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Readers see the whole file or none. Raises OSError."""
+    """Write a file so that readers see either the whole file or none. Raise OSError."""
     with replacing(path, durable=False) as out:
         out.write(data)
 
 
 def digest(*parts: str | bytes) -> str:
-    """SHA-256 of the parts, each preceded by its length so that no two lists of parts collide."""
+    """Return the SHA-256 of the parts. The length precedes each part, so different lists of parts cannot give the same bytes."""
     hasher = hashlib.sha256()
     for part in parts:
         data = part.encode() if isinstance(part, str) else part
@@ -81,16 +84,16 @@ def digest(*parts: str | bytes) -> str:
 
 
 class Entries:
-    """One folder of the cache: bytes by key, checked against their own hash; the least recently used go when it grows too large."""
+    """One folder of the cache: bytes by key, verified by a hash. `trim` removes the least recently used entries."""
 
     def __init__(self, name: str, cap: int = _SIZE_CAP) -> None:
-        """`name` is the folder's name in the cache, `cap` its size in bytes."""
+        """`name` is the folder's name in the cache, `cap` its maximum size in bytes."""
         root = cache_root()
         self.folder = _writable(root / name) if root else None
         self.cap = cap
 
     def load(self, key: str) -> bytes | None:
-        """What `store` was given for this key, or None."""
+        """Return the bytes stored for this key, or None."""
         if self.folder is None:
             return None
         path = self.folder / key
@@ -100,9 +103,9 @@ class Entries:
             return None
         payload = data[len(_MAGIC) + 32 :]
         if data[: len(_MAGIC)] != _MAGIC or data[len(_MAGIC) : len(_MAGIC) + 32] != hashlib.sha256(payload).digest():
-            return None  # another format, or damaged: rebuilt and replaced
+            return None  # another format or a damaged file; the caller rebuilds and replaces it
         with contextlib.suppress(OSError):
-            os.utime(path)  # marks it as used
+            os.utime(path)  # marks the entry as used
         return payload
 
     def store(self, key: str, payload: bytes) -> None:
@@ -116,7 +119,7 @@ class Entries:
             return
         files = []
         for path in self.folder.iterdir():
-            with contextlib.suppress(OSError):  # another process may remove it at this moment
+            with contextlib.suppress(OSError):  # another process may remove the file meanwhile
                 facts = path.stat()
                 files.append((facts.st_mtime, facts.st_size, path))
         excess = sum(size for _, size, _ in files) - self.cap

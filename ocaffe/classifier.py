@@ -1,4 +1,4 @@
-"""`Classifier`: class scores of images."""
+"""`Classifier`: computes class scores of images."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -11,7 +11,7 @@ from ocaffe.io import centre, resize_image
 from ocaffe.io import oversample as ten_crops
 from ocaffe.tools.recognise import ImageNet
 
-CROPS = 10  # of oversample
+CROPS = 10  # crops per image of `oversample`
 
 
 class Classifier(ImageNet):
@@ -30,19 +30,27 @@ class Classifier(ImageNet):
         keep: Iterable[str] | None = None,
         device: Device | str | None = None,
     ) -> None:
-        """`image_dims`: height and width to which images are resized before they are cropped (default: the net's input). `mean`: channels x height x
-        width, or a value per channel; `raw_scale` multiplies before the mean is taken away, `input_scale` after it; `channel_swap` (2, 1, 0): from RGB to
-        BGR. `keep` and `device` as for Net. Raises Error for a net that takes no images."""
+        """Load a net and set the preprocessing of images.
+
+        `image_dims`: height and width to which images are resized before they are cropped. The default is the size of the net's input.
+        `mean`: channels x height x width, or a value per channel.
+        `raw_scale`: factor before the mean is subtracted; `input_scale`: factor after it.
+        `channel_swap`: (2, 1, 0) converts RGB to BGR.
+        `keep`, `device`: as for Net.
+
+        Raises Error for a net without an image input.
+        """
         super().__init__(
             model_file, pretrained_file, mean=mean, input_scale=input_scale, raw_scale=raw_scale, channel_swap=channel_swap, keep=keep, device=device
         )
         self.image_dims = np.array(self.size if image_dims is None else image_dims)
 
     def predict(self, inputs: Iterable[np.ndarray], oversample: bool = True) -> np.ndarray:
-        """A row of scores of the net's first output for each image (height x width x channels): n x classes.
+        """Return the scores of the net's first output for each image (height x width x channels): n x classes.
 
-        `oversample`: the mean over ten crops (corners and centre, and mirrored), else the crop in the centre. Raises Error for images of other channels
-        and for image_dims that are smaller than the net's input.
+        With `oversample` the result is the mean over ten crops (four corners and the centre, each also mirrored), else that of the central crop.
+
+        Raises Error for images with another number of channels, and if image_dims are smaller than the net's input.
         """
 
         def crops() -> Iterator[np.ndarray]:

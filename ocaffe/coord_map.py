@@ -1,7 +1,7 @@
-"""Where a pixel of one blob lies in another, through the layers of a NetSpec between them; from it the offset of a Crop (fully convolutional nets).
+"""Coordinate maps between blobs of a NetSpec, and the offsets of Crop layers that follow from them (fully convolutional nets).
 
-Along each spatial axis a layer maps a coordinate x of its top to scale * x + shift of its bottom; maps are composed along the way, and two blobs are
-compared by way of an ancestor that both have.
+Along each spatial axis a layer maps a coordinate x of its top to the coordinate scale * x + shift of its bottom. The maps of consecutive layers are
+composed. The map between two blobs goes through a common ancestor.
 """
 from __future__ import annotations
 
@@ -14,40 +14,40 @@ from ocaffe import net_spec
 from ocaffe.errors import Error
 from ocaffe.net_spec import Function, Top
 
-# Layers whose tops lie pixel by pixel over their bottoms.
+# Layers whose top and bottom coordinates are equal.
 POINTWISE = frozenset([
     "Concat", "Split", "Eltwise", "BatchNorm", "Scale", "Bias", "LRN", "MVN", "Dropout", "Softmax", "AbsVal", "BNLL", "ELU", "Exp", "Log", "Power", "PReLU",
     "ReLU", "ReLU6", "Sigmoid", "Swish", "Mish", "TanH", "Threshold",
 ])  # fmt: skip
 WINDOWS = frozenset(["Convolution", "ConvolutionDepthwise", "DepthwiseConvolution", "Pooling", "Im2col"])
-ANY = None  # of an axis: the map is the same for all
+ANY = None  # as an axis: the map is the same for all axes
 
 
 class UndefinedMapException(Error):
-    """A layer on the way has no map, or the blobs have no common ancestor."""
+    """A layer between the blobs has no map, or the blobs have no common ancestor."""
 
 
 class AxisMismatchException(Error):
-    """The maps on the way begin at different axes."""
+    """The maps of the layers between the blobs start at different axes."""
 
 
 @dataclass(frozen=True)
 class Map:
-    """Top coordinate x lies at scale * x + shift, along the axes from `axis` on; one scale and shift for all of them, or one for each."""
+    """Maps the top coordinate x to scale * x + shift along the axes from `axis` on. `scale` and `shift` have one value for all axes, or one per axis."""
 
     axis: int | None
     scale: tuple[Fraction, ...]
     shift: tuple[Fraction, ...]
 
     def after(self, inner: Map) -> Map:
-        """This map of what `inner` gives."""
+        """Return the composition: first `inner`, then this map."""
         axis = self.axis if inner.axis is ANY else inner.axis
         if self.axis is not ANY and self.axis != axis:
-            raise AxisMismatchException(f"maps of axes {self.axis} and {axis} on the way", fix="crop along the axes that all layers share")
+            raise AxisMismatchException(f"maps of axes {self.axis} and {axis} between the blobs", fix="crop along the axes that all layers share")
         size = max(len(self.scale), len(inner.scale))
         a, b, c, d = (part * size if len(part) == 1 else part for part in (self.scale, self.shift, inner.scale, inner.shift))
         if not len(a) == len(c):
-            raise AxisMismatchException(f"maps of {len(a)} and {len(c)} axes on the way", fix="give windows of as many axes")
+            raise AxisMismatchException(f"maps of {len(a)} and {len(c)} axes between the blobs", fix="give windows of as many axes")
         return Map(axis, tuple(x * y for x, y in zip(a, c)), tuple(x * y + z for x, y, z in zip(a, d, b)))
 
     def inverse(self) -> Map:
@@ -58,7 +58,7 @@ IDENTITY = Map(ANY, (Fraction(1),), (Fraction(0),))
 
 
 def _own(function: Function) -> dict[str, Any]:
-    """The fields of a layer's own message, wherever they were given."""
+    """Return the fields of a layer's own message, whether given directly or in a message."""
     fields = dict(function.params)
     for name in [name for name in fields if name.endswith("_param")]:
         inner = fields.pop(name)
@@ -68,7 +68,7 @@ def _own(function: Function) -> dict[str, Any]:
 
 
 def _sizes(fields: dict[str, Any], name: str, default: int) -> list[int]:
-    """`kernel_size`, a number or a list, or kernel_h and kernel_w."""
+    """Return the values of a field such as `kernel_size` (a number or a list), or of its variants kernel_h and kernel_w."""
     stem = name.removesuffix("_size")
     if f"{stem}_h" in fields or f"{stem}_w" in fields:
         return [int(fields.get(f"{stem}_h", default)), int(fields.get(f"{stem}_w", default))]
@@ -77,7 +77,7 @@ def _sizes(fields: dict[str, Any], name: str, default: int) -> list[int]:
 
 
 def _window(function: Function) -> tuple[int, list[tuple[int, int, int]]]:
-    """First axis, and for each axis (or for all) stride, extent of the window, and padding."""
+    """Return the first axis, and (stride, extent of the window, padding) for each axis, or once for all axes."""
     fields = _own(function)
     if fields.get("global_pooling"):
         raise UndefinedMapException(f"a {function.type_name} over the whole image has no map", fix="crop elsewhere")
@@ -88,7 +88,7 @@ def _window(function: Function) -> tuple[int, list[tuple[int, int, int]]]:
 
 
 def coord_map(function: Function) -> Map:
-    """Where a coordinate of the layer's top lies in its (first) bottom. Raises UndefinedMapException."""
+    """Return the map from coordinates of the layer's top to its (first) bottom. Raises UndefinedMapException."""
     kind = function.type_name
     if kind in POINTWISE:
         return IDENTITY
@@ -107,7 +107,7 @@ def coord_map(function: Function) -> Map:
 
 
 def _ancestors(top: Top) -> dict[Top, Map]:
-    """Every blob that `top` is made of, and where a coordinate of `top` lies in it. A Crop is positioned by its first bottom alone."""
+    """Return each ancestor of `top` with the map from coordinates of `top`. Of a Crop only the first bottom counts, because it sets the coordinates."""
     found = {top: IDENTITY}
     waiting = [top]
     while waiting:
@@ -125,18 +125,24 @@ def _ancestors(top: Top) -> dict[Top, Map]:
 
 
 def coord_map_from_to(top_from: Top, top_to: Top) -> tuple[int | None, list[float], list[float]]:
-    """(axis, scale, shift): coordinate x of `top_from` lies at scale * x + shift of `top_to`. Raises UndefinedMapException or AxisMismatchException."""
+    """Return (axis, scale, shift): coordinate x of `top_from` is coordinate scale * x + shift of `top_to`.
+
+    Raises UndefinedMapException or AxisMismatchException.
+    """
     here, there = _ancestors(top_from), _ancestors(top_to)
     common = next((top for top in here if top in there), None)
     if common is None:
         raise UndefinedMapException("no blob is an ancestor of both by layers with a map", fix="crop between blobs of one image")
-    # top_to's x lies at there(x) of the ancestor, so the ancestor's y at the inverse of it
+    # there() maps top_to to the ancestor, so its inverse maps the ancestor to top_to
     found = there[common].inverse().after(here[common])
     return found.axis, [float(a) for a in found.scale], [float(b) for b in found.shift]
 
 
 def crop(top_from: Top, top_to: Top) -> Any:
-    """A Crop of `top_from` to the size and place of `top_to`, its offsets worked out from the layers between. Raises Error where they do not fit."""
+    """Return a Crop of `top_from` to the size and position of `top_to`. The offsets are computed from the layers between them.
+
+    Raises Error if the blobs differ in scale, if an offset would be negative, or if it is not a whole number.
+    """
     axis, scale, shift = coord_map_from_to(top_from, top_to)
     if any(a != 1 for a in scale):
         raise Error(f"scales of the two blobs differ, by {', '.join(f'{a:g}' for a in scale)}", fix="upsample with as large a stride as was lost")
@@ -144,5 +150,5 @@ def crop(top_from: Top, top_to: Top) -> Any:
     if any(offset < 0 for offset in offsets):
         raise Error(f"a crop would begin at {', '.join(map(str, offsets))}, outside of the blob", fix="pad the image more")
     if any(abs(offset + b) > 1e-6 for offset, b in zip(offsets, shift)):
-        raise Error(f"the blobs lie {', '.join(f'{-b:g}' for b in shift)} pixels apart, not a whole number", fix="another padding or kernel size")
+        raise Error(f"the blobs are {', '.join(f'{-b:g}' for b in shift)} pixels apart, not a whole number", fix="another padding or kernel size")
     return net_spec.layer_maker("Crop")(top_from, top_to, crop_param={"axis": axis if axis is not None else 2, "offset": offsets})

@@ -1,4 +1,4 @@
-"""`Detector`: class scores of windows of images, as R-CNN computes them."""
+"""`Detector`: computes class scores of windows of images, as in R-CNN."""
 from __future__ import annotations
 
 import importlib
@@ -31,14 +31,20 @@ class Detector(ImageNet):
         keep: Iterable[str] | None = None,
         device: Device | str | None = None,
     ) -> None:
-        """`context_pad`: pixels of the net's input that show what is around a window, on each side. The others as for Classifier. Raises Error."""
+        """Load a net and set the preprocessing of windows. Raises Error.
+
+        `context_pad`: width in pixels of the border of the net's input that shows the surroundings of a window. The others are as for Classifier.
+        """
         super().__init__(
             model_file, pretrained_file, mean=mean, input_scale=input_scale, raw_scale=raw_scale, channel_swap=channel_swap, keep=keep, device=device
         )
         self.configure_crop(context_pad)
 
     def configure_crop(self, context_pad: int | None) -> None:
-        """Set how much of its surroundings a window is seen with; None or 0: none. Raises Error for more than the input holds, or if it is not square."""
+        """Set the number of pixels around a window that show its surroundings; None or 0: none.
+
+        Raises Error if context_pad is too large for the input, or if the input is not square.
+        """
         pad = int(context_pad or 0)
         edge = min(self.size)
         if not 0 <= 2 * pad < edge:
@@ -48,7 +54,7 @@ class Detector(ImageNet):
         self.context_pad = pad
 
     def detect_windows(self, images_windows: Iterable[tuple[Any, Iterable[Window]]]) -> list[dict[str, Any]]:
-        """Scores of windows: for each a dict with 'window' (as given), 'prediction' (scores of the classes) and 'filename'.
+        """Return a dict for each window with 'window' (as given), 'prediction' (scores of the classes) and 'filename'.
 
         `images_windows`: pairs of an image file (or an image, height x width x channels) and its windows (ymin, xmin, ymax, xmax), in pixels.
         Raises Error for a window that covers no pixel.
@@ -71,7 +77,10 @@ class Detector(ImageNet):
         return found
 
     def detect_selective_search(self, image_fnames: Iterable[str]) -> list[dict[str, Any]]:
-        """Scores of the windows that selective search proposes. Raises Error unless the module selective_search_ijcv_with_python (MATLAB) is there."""
+        """Return the scores of the windows that selective search proposes, as `detect_windows` does.
+
+        Raises Error if the module selective_search_ijcv_with_python (which needs MATLAB) is not installed.
+        """
         try:
             search = importlib.import_module("selective_search_ijcv_with_python")
         except ImportError:
@@ -81,7 +90,9 @@ class Detector(ImageNet):
         return self.detect_windows(list(zip(names, search.get_windows(names))))
 
     def crop(self, im: np.ndarray, window: Window) -> np.ndarray:
-        """A window of an image, as it is, or with context_pad pixels of the net's input around it on each side; what lies outside the image is the mean.
+        """Return a window of an image. With context_pad the window is enlarged and resized to the net's input.
+
+        context_pad pixels on each side then show the surroundings. Pixels outside the image have the mean's value.
 
         Raises Error for an empty window.
         """
@@ -108,5 +119,5 @@ class Detector(ImageNet):
         return whole
 
     def _mean_image(self) -> np.ndarray:
-        """What preprocessing turns into zeros, height x width x channels."""
+        """Return the image that preprocessing maps to zeros, height x width x channels."""
         return self.transformer.deprocess(self.input, np.zeros((self.channels, *self.size), np.float32))

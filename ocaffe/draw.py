@@ -1,4 +1,4 @@
-"""Pictures of nets, with pycaffe's names; needs no graphviz."""
+"""Draws nets, with pycaffe's function names. Needs no graphviz."""
 from __future__ import annotations
 
 import os
@@ -17,10 +17,13 @@ MAX_PIXELS = 1 << 28
 
 
 def draw_net(caffe_net: Any, rankdir: str = "LR", ext: str = "png", phase: int | None = None, display_lrm: bool = False) -> bytes:
-    """The picture of a NetParameter message as a file of the kind `ext`: svg, png, pdf, jpg and others.
+    """Return the content of a picture file of a NetParameter message. `ext` is its format: svg, png, pdf, jpg and others.
 
-    `rankdir`: direction of the flow, LR, TB, RL or BT; `phase`: TRAIN or TEST for the layers of that phase alone; `display_lrm`: with lr_mult and
-    decay_mult. Raises Error for a net without layers, another direction or kind.
+    `rankdir`: direction of the data flow: LR, TB, RL or BT.
+    `phase`: draw only the layers of this phase, TRAIN or TEST.
+    `display_lrm`: show lr_mult and decay_mult.
+
+    Raises Error for a net without layers, and for an unknown direction or format.
     """
     net = upgrade_net(caffe_net)
     if phase is not None:
@@ -29,7 +32,7 @@ def draw_net(caffe_net: Any, rankdir: str = "LR", ext: str = "png", phase: int |
 
 
 def draw(net: Any, rankdir: str, ext: str, display_lrm: bool = False, name: str = "") -> bytes:
-    """The same of an upgraded, filtered net."""
+    """Like `draw_net`, for an upgraded and filtered net. `name` is the net's file, for messages."""
     if rankdir not in DIRECTIONS:
         raise Error(f"rankdir is '{rankdir}'", fix=f"one of {', '.join(DIRECTIONS)}")
     if not net.layer:
@@ -47,7 +50,7 @@ def draw(net: Any, rankdir: str, ext: str, display_lrm: bool = False, name: str 
 
 
 def draw_net_to_file(caffe_net: Any, filename: str, rankdir: str = "LR", phase: int | None = None, display_lrm: bool = False) -> None:
-    """Write `draw_net` to a file, whose extension tells the kind."""
+    """Write the result of `draw_net` to a file. Its extension sets the format; without one it is png."""
     made = draw_net(caffe_net, rankdir, os.path.splitext(filename)[1] or ".png", phase, display_lrm)
     with atomic_write(filename) as out:
         out.write(made)

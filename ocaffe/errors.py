@@ -1,6 +1,6 @@
-"""Errors that a user can act on: the place, the fact with both values, the remedy.
+"""Errors that a user can correct. A message has the place, the fact with both values, and the remedy.
 
-Everything that ocaffe raises on purpose is an `Error`. The command line prints it as one block and exits with status 1:
+All errors that ocaffe raises on purpose are of class `Error`. The command line prints it as one block and exits with status 1:
 
     error: zoo/lenet/train_val.prototxt:61: layer 'pool2' (Pooling)
       the AVE window at the last row covers no pixel of the 6 x 5 image (kernel 2, stride 3, pad 0, CEIL)
@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 
 class Place(NamedTuple):
-    """Where in a user's file something stands; line 0 means the file as a whole."""
+    """A position in a user's file. Line 0 means the whole file."""
 
     file: str
     line: int = 0
@@ -24,10 +24,10 @@ class Place(NamedTuple):
 
 
 class Error(Exception):
-    """A mistake in what the user gave, or a limit of the machine; never a bug of ocaffe."""
+    """A mistake in the user's input, or a limit of the machine. A bug of ocaffe raises other exceptions."""
 
     def __init__(self, fact: str, *, place: Place | str | None = None, layer: str | None = None, fix: str | None = None) -> None:
-        """`fact` says what is wrong with both values; `layer` reads "'pool2' (Pooling)"; `fix` is what to do about it."""
+        """`fact` describes the mistake with both values. `layer` has the form "'pool2' (Pooling)". `fix` is the remedy."""
         super().__init__(fact)
         self.fact = fact
         self.place = place
@@ -44,7 +44,7 @@ class Error(Exception):
 
 @contextlib.contextmanager
 def within(place: Place | str | None, layer: str | None = None) -> Iterator[None]:
-    """An Error raised inside that names no place, or no layer, gets this one."""
+    """Add `place` and `layer` to an Error raised in the block, unless it has its own."""
     try:
         yield
     except Error as problem:
@@ -53,5 +53,5 @@ def within(place: Place | str | None, layer: str | None = None) -> Iterator[None
 
 
 def shape_text(shape: Sequence[int]) -> str:
-    """`64 x 3 x 227 x 227`; `scalar` for a shape without axes."""
+    """Format a shape as `64 x 3 x 227 x 227`, or `scalar` if it has no axes."""
     return " x ".join(map(str, shape)) if len(shape) else "scalar"

@@ -1,4 +1,4 @@
-"""Writing files so that a crash, a full disk or an interrupt never leaves half a file under the final name."""
+"""Writes files so that a crash, a full disk or an interrupt never leaves an incomplete file under the final name."""
 from __future__ import annotations
 
 import contextlib
@@ -14,11 +14,12 @@ from ocaffe.errors import Error
 
 @contextlib.contextmanager
 def atomic_write(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    """Open a new file that takes the name `path` when the block ends, its data safely on disk; used as `with atomic_write(p) as out`.
+    """Open a new file that gets the name `path` at the end of the block, when its data is on disk. Use: `with atomic_write(p) as out`.
 
-    Until then it has a temporary name in the same folder (`out.name`, for libraries that want a name). If anything fails the file
-    of before stays and the temporary one is removed. A link is followed; a device such as /dev/null is written directly.
-    Raises Error with the file's name and the free space when the system refuses.
+    During the block the file has a temporary name in the same folder (`out.name`, for libraries that need a name). After a failure the temporary file
+    is removed and the old file is unchanged. A link is followed. A device such as /dev/null is written directly.
+
+    Raises Error with the file's name and the free space if the system fails to write.
     """
     target = Path(os.path.realpath(path))
     try:
@@ -34,11 +35,11 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
 
 @contextlib.contextmanager
 def replacing(target: Path, durable: bool = True) -> Iterator[BinaryIO]:
-    """Open a new file that takes the name `target` when the block ends; readers see the whole file or the one of before.
+    """Open a new file that gets the name `target` at the end of the block. Readers see either the complete new file or the old one.
 
-    `durable` waits until the data is on disk. Raises OSError; if anything fails, the temporary file is removed.
+    `durable`: wait until the data is on disk. After a failure the temporary file is removed. Raises OSError.
     """
-    # Files of tempfile are readable by their owner alone, and would stay so under the final name.
+    # Not tempfile: its files are readable only by their owner, also after renaming.
     temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
     try:
         with open(temporary, "xb") as stream:
@@ -56,7 +57,7 @@ def replacing(target: Path, durable: bool = True) -> Iterator[BinaryIO]:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Make the new name itself survive a power cut; some file systems and Windows have no such thing."""
+    """Make the renaming survive a power failure. Windows and some file systems do not support this."""
     with contextlib.suppress(OSError):
         handle = os.open(folder, os.O_RDONLY)
         try:

@@ -1,6 +1,6 @@
-"""Images in and out of nets, as pycaffe's `io` has them: load, resize, crop, the preprocessing of deploy nets, and arrays as messages.
+"""Input and output of images, with the functions of pycaffe's `io`: load, resize, crop, preprocess for deploy nets, convert arrays to messages.
 
-Images are height x width x channels, float32, RGB, 0 to 1; net inputs channels x height x width.
+Images are height x width x channels, float32, RGB, with values from 0 to 1. Net inputs are channels x height x width.
 """
 from __future__ import annotations
 
@@ -20,28 +20,31 @@ from ocaffe.model.blob import datum_to_array as datum_message_to_array
 
 
 def load_image(filename: str, color: bool = True) -> np.ndarray:
-    """The image file as height x width x 3 (or x 1 with `color` false) in RGB, float32 between 0 and 1. Raises Error."""
+    """Load an image file as height x width x 3 (x 1 if `color` is false) in RGB, float32 from 0 to 1. Raises Error if it cannot be read."""
     try:
         with Image.open(filename) as image:
             if image.mode in ("I;16", "I;16B", "I"):
                 pixels = np.asarray(np.asarray(image).astype(np.float32)[..., None] / 65535)
                 return np.repeat(pixels, 3, 2) if color else pixels
             pixels = np.asarray(image.convert("RGB"), np.float32) / np.float32(255)
-            gray = np.array([0.2125, 0.7154, 0.0721], np.float32)  # ITU-R BT.709, as skimage
+            gray = np.array([0.2125, 0.7154, 0.0721], np.float32)  # ITU-R BT.709, as in skimage
             if color or image.mode not in ("1", "L", "LA"):
                 return pixels if color else np.asarray(pixels @ gray)[..., None]
             return np.asarray(pixels[..., :1])
     except UnidentifiedImageError:
-        raise Error("is no image file that Pillow can read", place=str(filename)) from None
+        raise Error("is not an image file that Pillow can read", place=str(filename)) from None
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as problem:
         raise Error(f"cannot be read: {getattr(problem, 'strerror', None) or problem}", place=str(filename)) from None
 
 
 def resize_image(im: np.ndarray, new_dims: Sequence[int], interp_order: int = 1) -> np.ndarray:
-    """`im` (height x width x channels) in the size (height, width), float32: bilinear, nearest with `interp_order` 0. Raises Error for another order.
+    """Resize `im` (height x width x channels) to (height, width), float32. `interp_order` 1 is bilinear, 0 is nearest neighbour.
 
-    Images of 1 or 3 channels as skimage's `resize` without a low-pass filter: between pixel centres, and the smallest value of the image for what lies
-    beyond the edges, so an enlarged image fades there. Arrays of other channels as scipy's `zoom`: the corner pixels stay corner pixels.
+    Images with 1 or 3 channels are resized like skimage's `resize` without a low-pass filter. Positions are relative to pixel centres. Pixels outside
+    the image have its smallest value, so the edges of an enlarged image get darker. Arrays with other numbers of channels are resized like scipy's
+    `zoom`: the corner pixels stay at the corners.
+
+    Raises Error for another interp_order.
     """
     if interp_order not in (0, 1):
         raise Error(f"interp_order is {interp_order}", place="resize_image", fix="0 (nearest) or 1 (bilinear)")
@@ -62,7 +65,7 @@ def resize_image(im: np.ndarray, new_dims: Sequence[int], interp_order: int = 1)
 
 
 def _resample(image: np.ndarray, axis: int, at: np.ndarray, order: int) -> np.ndarray:
-    """`image` at the places `at` along `axis`; zeros beyond the edges."""
+    """Return `image` interpolated at the positions `at` along `axis`. With bilinear interpolation, pixels outside the image are 0."""
     old = image.shape[axis]
     if order == 0:
         return np.asarray(np.take(image, np.clip(np.rint(at), 0, old - 1).astype(np.intp), axis))
@@ -76,7 +79,10 @@ def _resample(image: np.ndarray, axis: int, at: np.ndarray, order: int) -> np.nd
 
 
 def oversample(images: Sequence[np.ndarray], crop_dims: Sequence[int]) -> np.ndarray:
-    """Ten crops of (height, width) `crop_dims` of each image: four corners and the centre, then the same mirrored. Raises Error."""
+    """Return ten crops of size `crop_dims` (height, width) of each image: four corners, the centre, and the same crops mirrored.
+
+    Raises Error if a crop is larger than an image.
+    """
     height, width = (int(n) for n in crop_dims)
     crops = []
     for image in images:
@@ -91,14 +97,14 @@ def oversample(images: Sequence[np.ndarray], crop_dims: Sequence[int]) -> np.nda
 
 
 def centre(size: Sequence[int], crop: Sequence[int]) -> tuple[int, int]:
-    """Upper left corner of the crop in the middle."""
+    """Return the upper left corner of the central crop."""
     return int(size[0] / 2 - crop[0] / 2), int(size[1] / 2 - crop[1] / 2)
 
 
 class Transformer:
-    """Images to net inputs: resize, transpose, channel_swap, raw_scale, minus mean, input_scale, in this order; every step is optional.
+    """Converts images to net inputs: resize, transpose, channel_swap, raw_scale, subtract mean, input_scale, in this order.
 
-    `inputs` maps names of inputs to shapes, n x channels x height x width.
+    All steps except resizing are optional. `inputs` maps the names of inputs to shapes, n x channels x height x width.
     """
 
     def __init__(self, inputs: Mapping[str, Sequence[int]]) -> None:
@@ -111,30 +117,30 @@ class Transformer:
 
     def _check(self, name: str) -> None:
         if name not in self.inputs:
-            raise Error(f"'{name}' is no input of the net", fix=f"inputs are {', '.join(self.inputs)}")
+            raise Error(f"'{name}' is not an input of the net", fix=f"inputs are {', '.join(self.inputs)}")
 
     def set_transpose(self, name: str, order: Sequence[int]) -> None:
-        """(2, 0, 1) for images that are height x width x channels."""
+        """Set the order of the axes: (2, 0, 1) for images that are height x width x channels."""
         self._check(name)
         if len(order) != len(self.inputs[name]) - 1:
             raise Error(f"{len(order)} axes for an input of {shape_text(self.inputs[name][1:])}", fix="give one for each, such as (2, 0, 1)")
         self.transpose[name] = tuple(order)
 
     def set_channel_swap(self, name: str, order: Sequence[int]) -> None:
-        """(2, 1, 0) from RGB to BGR, which reference models take."""
+        """Set the order of the channels: (2, 1, 0) converts RGB to BGR, which Caffe's reference models require."""
         self._check(name)
         if len(order) != self.inputs[name][1]:
             raise Error(f"the order of {len(order)} channels for an input of {self.inputs[name][1]}", fix="give one number for each channel")
         self.channel_swap[name] = tuple(order)
 
     def set_raw_scale(self, name: str, scale: float | None) -> None:
-        """Multiplies before the mean is taken away: 255 for models of bytes."""
+        """Set the factor that is applied before the mean is subtracted: 255 for models that were trained on bytes."""
         self._check(name)
         if scale is not None:
             self.raw_scale[name] = float(scale)
 
     def set_mean(self, name: str, mean: np.ndarray) -> None:
-        """A value for each channel, or channels x height x width, which is resized to the input if need be."""
+        """Set the mean: a value for each channel, or channels x height x width, which is resized to the input if necessary."""
         self._check(name)
         mean = np.asarray(mean, np.float32)
         channels, *size = self.inputs[name][1:]
@@ -151,13 +157,13 @@ class Transformer:
         self.mean[name] = mean
 
     def set_input_scale(self, name: str, scale: float | None) -> None:
-        """Multiplies after the mean is taken away."""
+        """Set the factor that is applied after the mean is subtracted."""
         self._check(name)
         if scale is not None:
             self.input_scale[name] = float(scale)
 
     def preprocess(self, name: str, data: np.ndarray) -> np.ndarray:
-        """The image `data` as one row of the input, float32. Raises Error for one of other axes or channels than the settings are for."""
+        """Return the image `data` as one row of the input, float32. Raises Error if its axes or channels do not match the settings."""
         self._check(name)
         data = np.asarray(data, np.float32)
         try:
@@ -183,7 +189,7 @@ class Transformer:
         return np.ascontiguousarray(data, np.float32)
 
     def deprocess(self, name: str, data: np.ndarray) -> np.ndarray:
-        """The image that `preprocess` would turn into `data`, apart from its size."""
+        """Invert `preprocess`, except for the resizing. `data` is one row of the input."""
         self._check(name)
         data = np.array(data, np.float32).reshape(self.inputs[name][1:])
         if name in self.input_scale:
@@ -200,32 +206,32 @@ class Transformer:
 
 
 def blobproto_to_array(blob: Any, return_diff: bool = False) -> np.ndarray:
-    """A copy of the values of a BlobProto (of its gradient with `return_diff`) in its shape: float32, or float64 where it holds doubles."""
+    """Return a copy of the data of a BlobProto, or of its diff with `return_diff`: float32, or float64 if it stores doubles."""
     return blob_to_array(blob, return_diff)
 
 
 def array_to_blobproto(arr: np.ndarray, diff: np.ndarray | None = None) -> Any:
-    """A BlobProto with `arr` (and `diff`) and its shape; float64 becomes doubles, all else floats."""
+    """Return a BlobProto with the data `arr` (and `diff`) and its shape. float64 is stored as doubles, other types as floats."""
     return array_to_blob(np.asarray(arr), None if diff is None else np.asarray(diff))
 
 
 def arraylist_to_blobprotovector_str(arraylist: Sequence[np.ndarray]) -> bytes:
-    """A serialised BlobProtoVector of the arrays."""
+    """Return a serialised BlobProtoVector of the arrays."""
     vector = proto.BlobProtoVector()
     vector.blobs.extend(array_to_blobproto(array) for array in arraylist)
     return bytes(vector.SerializeToString())
 
 
 def blobprotovector_str_to_arraylist(str: bytes) -> list[np.ndarray]:
-    """The arrays of a serialised BlobProtoVector. Raises Error if it is none."""
+    """Return the arrays of a serialised BlobProtoVector. Raises Error if it cannot be parsed."""
     try:
         return [blobproto_to_array(blob) for blob in proto.BlobProtoVector.FromString(str).blobs]
     except DecodeError as reason:
-        raise Error(f"{len(str)} bytes are no BlobProtoVector: {reason}", fix="give what arraylist_to_blobprotovector_str returned") from None
+        raise Error(f"{len(str)} bytes are not a BlobProtoVector: {reason}", fix="give what arraylist_to_blobprotovector_str returned") from None
 
 
 def array_to_datum(arr: np.ndarray, label: int | None = None) -> Any:
-    """A Datum with `arr`, channels x height x width: bytes if it is uint8, else floats. Raises Error for other than 3 axes."""
+    """Return a Datum with `arr`, channels x height x width: bytes if `arr` is uint8, else floats. Raises Error unless it has 3 axes."""
     arr = np.asarray(arr)
     if arr.ndim != 3:
         raise Error(f"a Datum has three axes, the array is {shape_text(arr.shape)}", fix="channels x height x width")
@@ -233,9 +239,9 @@ def array_to_datum(arr: np.ndarray, label: int | None = None) -> Any:
 
 
 def datum_to_array(datum: Any) -> np.ndarray:
-    """The channels x height x width values of a Datum: uint8, or float32 where it holds floats. An encoded image is decoded, its channels in BGR as in Caffe.
+    """Return the values of a Datum, channels x height x width: uint8, or float32 if it stores floats.
 
-    Raises Error for an image that cannot be decoded, or a number of values that does not fit.
+    An encoded image is decoded to BGR, as in Caffe. Raises Error if it cannot be decoded, or if the number of values does not match the shape.
     """
     if datum.encoded:
         try:

@@ -1,8 +1,8 @@
-"""Caffe's log on stderr: glog lines that parse_log.py and every plot script in the wild read (`I0210 13:39:22.381027 25210 solver.cpp:204] text`).
+"""Caffe's log on stderr: glog lines such as `I0210 13:39:22.381027 25210 solver.cpp:204] text`. parse_log.py and plot scripts parse them.
 
-`GLOG_minloglevel` hides lower levels. With `GLOG_log_dir`, or `GLOG_logtostderr=0` (then in the folder for temporary files), lines also go to files as
-glog names them, `DIR/caffe.HOST.USER.log.INFO.DATE-TIME.PID`, to which `DIR/caffe.INFO` leads; one file for each level, with that level and those
-above. A progress bar may claim the terminal: `sink` is what writes a finished line to it.
+`GLOG_minloglevel` hides lower levels. With `GLOG_log_dir` lines also go to files, named as by glog: `DIR/caffe.HOST.USER.log.INFO.DATE-TIME.PID`, with
+the link `DIR/caffe.INFO`. `GLOG_logtostderr=0` does the same in the folder for temporary files. There is one file for each level, with the lines of
+that level and those above. `sink` writes a line to the terminal; a progress bar replaces it.
 """
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ minimum = 0
 _once: set[str] = set()
 _folder: str | None = None  # of log files
 _program = "caffe"
-_chosen = False  # whether somebody said what is logged
+_chosen = False  # whether configure() has set the level
 _files: dict[int, TextIO] = {}
 
 
 def configure(program: str = "caffe") -> None:
-    """Read the environment; called by the command line. `program` is the name in the names of log files."""
+    """Read the environment variables. The command line calls this. `program` is the first part of the names of log files."""
     global minimum, _folder, _program, _chosen
     _chosen = True
     try:
@@ -59,7 +59,7 @@ def quiet(level: int = 1) -> None:
 
 
 def as_library() -> None:
-    """Be quiet unless somebody said what is logged: init_log(), GLOG_minloglevel or the command line."""
+    """Be quiet unless init_log(), GLOG_minloglevel or the command line has set the level."""
     if _chosen or minimum:
         return
     if "GLOG_minloglevel" in os.environ:
@@ -69,7 +69,7 @@ def as_library() -> None:
 
 
 def init_log(level: int = 0, to_stderr: bool = True, program: str = "caffe") -> None:
-    """Log from `level` on (0: all, 1: warnings, 2: errors) as Caffe does, on stderr or, if not `to_stderr`, in files in $GLOG_log_dir alone."""
+    """Log lines of `level` and above (0: all, 1: warnings, 2: errors) to stderr as Caffe does. If not `to_stderr`, log only to files in $GLOG_log_dir."""
     global minimum, sink, _folder
     configure(program)
     minimum = level
@@ -83,7 +83,7 @@ def _nowhere(line: str) -> None:
 
 
 def emit(level: int, source: str, text: str) -> None:
-    """One record; `source` is Caffe's file and line, for example 'solver.cpp:239'. A text of several lines keeps them."""
+    """Write one record. `source` is Caffe's file and line, for example 'solver.cpp:239'. A text of several lines keeps its lines."""
     if level < minimum:
         return
     now = time.time()
@@ -96,7 +96,7 @@ def emit(level: int, source: str, text: str) -> None:
 
 
 def _to_files(level: int, line: str) -> None:
-    """A log file that cannot be written is said once, and then done without: the log is on stderr too."""
+    """Write a line to the log files. If that fails, log one error and stop using files; the log is on stderr too."""
     global _folder
     try:
         for each in range(level + 1):
@@ -115,7 +115,7 @@ def _open(level: int) -> TextIO:
     try:
         user = getpass.getuser()
     except (OSError, KeyError, ImportError):
-        user = "invalid-user"  # as glog says
+        user = "invalid-user"  # as in glog
     name = f"{_program}.{host}.{user}.log.{NAMES[level]}.{time.strftime('%Y%m%d-%H%M%S')}.{os.getpid()}"
     stream = open(os.path.join(_folder, name), "a", encoding="utf-8")
     stream.write(
@@ -123,7 +123,7 @@ def _open(level: int) -> TextIO:
         "Log line format: [IWEF]mmdd hh:mm:ss.uuuuuu threadid file:line] msg\n"
     )
     link = os.path.join(_folder, f"{_program}.{NAMES[level]}")
-    with contextlib.suppress(OSError, NotImplementedError):  # a convenience that Windows may refuse
+    with contextlib.suppress(OSError, NotImplementedError):  # the link is only a convenience, and Windows may not allow it
         temporary = f"{link}.{os.getpid()}"
         os.symlink(name, temporary)
         os.replace(temporary, link)
@@ -143,19 +143,19 @@ def error(source: str, text: str) -> None:
 
 
 def warn_once(source: str, text: str) -> None:
-    """A warning that is said once in a process."""
+    """Log a warning, but each text only once in a process."""
     if text not in _once:
         _once.add(text)
         warning(source, text)
 
 
 def number(value: SupportsFloat) -> str:
-    """A float as C++ streams print it: six significant digits."""
+    """Format a float as C++ streams do: six significant digits."""
     return f"{float(value):g}"
 
 
 class _Module(types.ModuleType):
-    """`caffe.log(text)` is pycaffe's function; here it is this module."""
+    """Makes this module callable, because pycaffe has the function `caffe.log(text)`."""
 
     def __call__(self, text: object) -> None:
         info("_caffe.cpp:1", str(text))

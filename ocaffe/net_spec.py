@@ -1,4 +1,4 @@
-"""Nets written in Python, under pycaffe's module name: `NetSpec`, `layers`, `params`, `to_proto` (ocaffe/layers/spec.py)."""
+"""Nets written in Python: `NetSpec`, `layers`, `params`, `to_proto`. This is pycaffe's module name; the code is in ocaffe/layers/spec.py."""
 from __future__ import annotations
 
 from ocaffe import layers as layers

@@ -1,4 +1,4 @@
-"""A progress bar where stderr is a terminal; log lines move above it."""
+"""A progress bar if stderr is a terminal. Log lines appear above it."""
 from __future__ import annotations
 
 import contextlib
@@ -12,7 +12,7 @@ from ocaffe import log
 
 @contextlib.contextmanager
 def progress(total: int, unit: str, what: str = "", done: int = 0) -> Iterator[tqdm]:
-    """The bar; call its `update()` for each of `total` things, `done` of which are done already. Without a terminal it does nothing."""
+    """Yield the bar; call its `update()` for each of `total` items. `done` items are complete at the start. Without a terminal the bar does nothing."""
     with tqdm(total=total, initial=done, unit=unit, desc=what or None, dynamic_ncols=True, file=sys.stderr, disable=None) as bar:
         if bar.disable:
             yield bar

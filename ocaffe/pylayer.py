@@ -1,4 +1,4 @@
-"""What a Python layer sees: its base class and the arrays of its blobs, with pycaffe's names."""
+"""Python layers: the base class, and the arrays that represent blobs, with pycaffe's names."""
 from __future__ import annotations
 
 import traceback
@@ -10,9 +10,11 @@ from ocaffe.errors import shape_text
 
 
 class Layer:
-    """Base of Python layers: `setup` once, `reshape` before every forward, `forward` (which may reshape tops too), `backward`. All get lists of `Array`.
+    """Base class of Python layers.
 
-    Attributes: `param_str` of the prototxt, `phase`, and `blobs`, to which `setup` adds learned parameters by `add_blob`.
+    `setup` is called once, `reshape` before every forward pass, then `forward`, which may reshape tops too, and `backward`. All get lists of `Array`.
+
+    Attributes: `param_str` of the prototxt, `phase`, and `blobs`. `setup` adds learned parameters by `blobs.add_blob`.
     """
 
     param_str: str = ""
@@ -20,20 +22,20 @@ class Layer:
     blobs: Arrays
 
     def setup(self, bottom: list[Array], top: list[Array]) -> None:
-        """Read `param_str`, check the bottoms, add parameters."""
+        """Parse `param_str`, check the bottoms, add parameters."""
 
     def reshape(self, bottom: list[Array], top: list[Array]) -> None:
-        """Give the tops their shapes."""
+        """Set the shapes of the tops."""
 
     def forward(self, bottom: list[Array], top: list[Array]) -> None:
         """Set the data of the tops."""
 
     def backward(self, top: list[Array], propagate_down: list[bool], bottom: list[Array]) -> None:
-        """Set the diffs of the bottoms that are asked for, add to those of the parameters."""
+        """Set the diffs of the bottoms with `propagate_down`. Add to the diffs of the parameters."""
 
 
 class Array:
-    """A blob as a Python layer sees it: writable float32 arrays `data` and `diff` of its shape."""
+    """A blob for a Python layer: writable float32 arrays `data` and `diff` of its shape."""
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         self.shape = tuple(shape)
@@ -41,7 +43,7 @@ class Array:
         self._diff: np.ndarray | None = None
 
     def reshape(self, *shape: int) -> None:
-        """Change the shape; values are lost if it is another one."""
+        """Change the shape. If it differs from the old one, the values are lost."""
         if any(int(n) < 0 for n in shape):
             raise ValueError(f"a blob cannot have the shape {shape_text(shape)}")
         new = tuple(int(n) for n in shape)
@@ -50,7 +52,7 @@ class Array:
 
     @property
     def data(self) -> np.ndarray:
-        """Values."""
+        """The values."""
         if self._data is None:
             self._data = np.zeros(self.shape, np.float32)
         return self._data
@@ -61,7 +63,7 @@ class Array:
 
     @property
     def diff(self) -> np.ndarray:
-        """Gradient."""
+        """The gradient."""
         if self._diff is None:
             self._diff = np.zeros(self.shape, np.float32)
         return self._diff
@@ -90,7 +92,7 @@ class Arrays:
         self._arrays: list[Array] = []
 
     def add_blob(self, *shape: int) -> Array:
-        """A parameter of this shape, zero at first; set its `data` in `setup`."""
+        """Add a parameter of this shape with zeros and return it. Set its `data` in `setup`."""
         self._arrays.append(Array(tuple(int(n) for n in shape)))
         return self._arrays[-1]
 
@@ -105,6 +107,6 @@ class Arrays:
 
 
 def place_of(reason: BaseException) -> str:
-    """File and line where an exception came from."""
+    """Return the file and line that raised an exception."""
     frame = traceback.extract_tb(reason.__traceback__)[-1]
     return f"{frame.filename}:{frame.lineno}"

@@ -1,4 +1,7 @@
-"""`python -m ocaffe.check JSON`: the process in which the comparisons run; JSON is [device, gpu, math, names]. Answers are lines of JSON (selftest.py)."""
+"""`python -m ocaffe.check JSON`: the process that runs the comparisons of selftest.py.
+
+JSON is [device, gpu, math, names]. Each line of the output is a JSON object for selftest.py.
+"""
 from __future__ import annotations
 
 import json
@@ -17,7 +20,7 @@ from ocaffe.errors import Error
 def main() -> None:
     spec, gpu, math, names = json.loads(sys.argv[1])
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # some runtimes print by themselves
+    os.dup2(2, 1)  # some OpenCL runtimes print to stdout; send that to stderr
 
     def say(**answer: Any) -> None:
         out.write(json.dumps(answer) + "\n")
@@ -36,13 +39,13 @@ def main() -> None:
         begin = time.perf_counter()
         try:
             findings = cases[name].run(device)
-        except Exception as problem:  # whatever a driver makes of it; then a fresh process, for the context may be broken
+        except Exception as problem:  # any failure of a driver; the context may be broken, so selftest.py starts a new process
             traceback.print_exc()
             say(name=name, seconds=time.perf_counter() - begin, problem=f"{type(problem).__name__}: {problem}")
             break
         say(name=name, seconds=time.perf_counter() - begin, findings=findings)
     sys.stderr.flush()
-    os._exit(0)  # everything is said; some runtimes crash while a process unloads them
+    os._exit(0)  # all results are sent; some runtimes crash when they are unloaded
 
 
 if __name__ == "__main__":

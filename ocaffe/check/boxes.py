@@ -1,4 +1,4 @@
-"""Cases for the kernels of detection: regions, anchors, matching, suppression, mining; with their numpy references."""
+"""Cases for the detection kernels, with numpy references: regions, anchors, matching, suppression, mining."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
@@ -9,20 +9,20 @@ from ocaffe.check.case import Arrays, Case, layer
 from ocaffe.layers.anchors import base_anchors
 
 F = np.float32
-CELLS, IMAGE, STRIDE = (14, 19), (224, 304), 16  # of the maps that anchors stand on; height and width
-SMALL = base_anchors(16, [0.5, 1, 2], [2, 4])  # small enough that many lie inside the image
+CELLS, IMAGE, STRIDE = (14, 19), (224, 304), 16  # size of the feature maps with anchors; height and width of the image; stride
+SMALL = base_anchors(16, [0.5, 1, 2], [2, 4])  # anchors small enough that many are inside the image
 Rng = np.random.Generator
 
 
 def overlaps(a: np.ndarray, b: np.ndarray, pixel: float = 1) -> np.ndarray:
-    """Intersection over union of each row of a with each row of b; `pixel` 1: the corners belong to the boxes."""
+    """Return the intersection over union of each row of a with each row of b. `pixel` 1: corners are inclusive."""
     a, b = a[:, None], b[None]
     shared = np.maximum(np.minimum(a[..., 2:], b[..., 2:]) - np.maximum(a[..., :2], b[..., :2]) + pixel, 0).prod(-1)
     return shared / ((a[..., 2:] - a[..., :2] + pixel).prod(-1) + (b[..., 2:] - b[..., :2] + pixel).prod(-1) - shared)
 
 
 def greedy(boxes: np.ndarray, threshold: float, most: int, pixel: float = 1) -> list[int]:
-    """Non-maximum suppression of boxes in the order of their scores."""
+    """Return the indices that non-maximum suppression keeps. The boxes are sorted by score."""
     kept: list[int] = []
     table = overlaps(boxes, boxes, pixel)
     for i in range(len(boxes)):
@@ -32,13 +32,13 @@ def greedy(boxes: np.ndarray, threshold: float, most: int, pixel: float = 1) -> 
 
 
 def encode(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """What brings the boxes a to the boxes b; corners belong to them."""
+    """Return the regression targets from the boxes a to the boxes b; corners are inclusive."""
     sides, wanted = a[..., 2:] - a[..., :2] + 1, b[..., 2:] - b[..., :2] + 1
     return np.concatenate([(b[..., :2] + wanted / 2 - a[..., :2] - sides / 2) / sides, np.log(wanted / sides)], -1)
 
 
 def some_boxes(rng: Rng, count: int, smallest: float = 30, largest: float = 0.6) -> np.ndarray:
-    """Whole pixels, inside the image."""
+    """Return random boxes inside the image, in whole pixels."""
     height, width = IMAGE
     sides = rng.uniform(smallest, [width * largest, height * largest], (count, 2))
     corner = rng.uniform(0, 1, (count, 2)) * (np.array([width, height]) - sides)
@@ -46,18 +46,18 @@ def some_boxes(rng: Rng, count: int, smallest: float = 30, largest: float = 0.6)
 
 
 def all_anchors() -> np.ndarray:
-    """A x H x W x 4."""
+    """Return all anchors, A x H x W x 4."""
     rows, columns = np.meshgrid(np.arange(CELLS[0]), np.arange(CELLS[1]), indexing="ij")
     return np.asarray(SMALL, float)[:, None, None] + STRIDE * np.stack([columns, rows, columns, rows], 2)
 
 
 def by_anchor(values: np.ndarray) -> np.ndarray:
-    """1 x 4A x H x W as A x H x W x 4."""
+    """Rearrange 1 x 4A x H x W to A x H x W x 4."""
     return np.moveaxis(values.reshape(-1, 4, *CELLS), 1, -1)
 
 
 def by_map(values: np.ndarray) -> np.ndarray:
-    """And back."""
+    """The inverse of by_anchor."""
     return np.moveaxis(values, -1, 1).reshape(1, -1, *CELLS)
 
 
@@ -69,7 +69,7 @@ def half_away(value: float) -> np.floating:
 
 
 def max_edges(low: float, high: float, scale: float, count: int) -> Iterator[tuple[int, int]]:
-    """In float32, as Caffe: which pixels a bin has hangs on its rounding."""
+    """Yield the edges of the bins. They are computed in float32 as in Caffe, because rounding decides which pixels a bin has."""
     first, last = int(half_away(F(low) * F(scale))), int(half_away(F(high) * F(scale)))
     size = F(max(last - first + 1, 1)) / F(count)
     for i in range(count):
@@ -84,7 +84,7 @@ def mean_edges(low: float, high: float, scale: float, count: int) -> Iterator[tu
 
 
 def bins(edges: Callable[..., Iterator[tuple[int, int]]], x: np.ndarray, roi: np.ndarray, count: int, scale: float) -> Iterator[tuple[int, int, np.ndarray]]:
-    """(row, column, the pixels of all channels) of each bin that has some."""
+    """Yield (row, column, pixels of all channels) of each bin that is not empty."""
     for row, ys in enumerate(edges(roi[2], roi[4], scale, count)):
         for column, xs in enumerate(edges(roi[1], roi[3], scale, count)):
             part = x[int(roi[0]), :, max(ys[0], 0) : max(ys[1], 0), max(xs[0], 0) : max(xs[1], 0)]
@@ -135,7 +135,7 @@ def proposals(x: Arrays, got: Arrays) -> Arrays:
 
 
 def anchor_targets(x: Arrays, got: Arrays) -> Arrays:
-    """With a batch that takes every label: nothing is drawn."""
+    """The reference for a batch size that keeps every label, so no labels are drawn at random."""
     anchors, truth = all_anchors(), x["x1"]
     inside = (anchors[..., :2] >= 0).all(-1) & (anchors[..., 2] < IMAGE[1]) & (anchors[..., 3] < IMAGE[0])
     table = overlaps(anchors[inside], truth[:, :4])
@@ -150,7 +150,7 @@ def anchor_targets(x: Arrays, got: Arrays) -> Arrays:
 
 
 def proposal_targets(x: Arrays, got: Arrays) -> Arrays:
-    """All that are foreground or background, in the order that the device chose; each must be there once."""
+    """The reference keeps all foreground and background regions, in the device's order. Each region must occur exactly once."""
     truth = x["x1"]
     own = np.concatenate([x["x0"], np.column_stack([np.zeros(len(truth)), truth[:, :4]])])
     table = overlaps(own[:, 1:], truth[:, :4])
@@ -206,7 +206,7 @@ def detections(x: Arrays, got: Arrays) -> Arrays:
 
 
 def multibox_problem(rng: Rng) -> Arrays:
-    """True boxes in clusters, so that several want one prior."""
+    """True boxes are in clusters, so that several match the same prior."""
     table = priors(rng, 120)
     truth = np.zeros((18, 8))
     truth[:, 0], truth[:, 1] = np.sort(rng.integers(0, 3, 18)), rng.integers(1, 5, 18)
@@ -215,7 +215,10 @@ def multibox_problem(rng: Rng) -> Arrays:
 
 
 def matched(table: np.ndarray) -> np.ndarray:
-    """The true box of each prior, -1 for none, of overlaps (true boxes x priors): each true box its best one, then every prior with an overlap of a half."""
+    """Return the true box of each prior (-1: none) from `table`, the overlaps (true boxes x priors).
+
+    First each true box is matched to its best prior. Then each free prior with an overlap of at least 0.5 is matched.
+    """
     match, rest = np.full(table.shape[1], -1), table.copy()
     for _ in range(len(table)):
         prior, truth = divmod(int(rest.T.argmax()), len(rest))
@@ -226,7 +229,10 @@ def matched(table: np.ndarray) -> np.ndarray:
 
 
 def multibox(x: Arrays, got: Arrays) -> Arrays:
-    """Smooth L1 of the places and cross-entropy of the classes, over the matches and three times as many of the worst negatives, divided by the matches."""
+    """Return the smooth L1 loss of the locations plus the cross-entropy of the classes, divided by the number of matches.
+
+    The classes are scored for the matches and for three times as many of the worst negatives.
+    """
     boxes, variance = x["x2"][0].reshape(2, -1, 4)
     total, matches = 0.0, 0
     for n, (loc, conf) in enumerate(zip(x["x0"], x["x1"])):

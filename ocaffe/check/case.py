@@ -18,14 +18,14 @@ from ocaffe.cl.device import Device
 from ocaffe.model.text import parse
 
 Arrays = dict[str, np.ndarray]
-TOLERANCE = 1e-4  # of the largest magnitude of an array, as for the golden data
-ROUNDED = {"tf32": 2e-2, "fp16": 2e-2, "bf16": 1e-1}  # where operands have 11 bits of mantissa, or 8; a gradient goes through several products
-STEP = 1e-6  # of the differences
-DIRECTIONS = 3  # random ones, in which each gradient is compared
+TOLERANCE = 1e-4  # in units of the largest magnitude of an array, as for the golden data
+ROUNDED = {"tf32": 2e-2, "fp16": 2e-2, "bf16": 1e-1}  # for operands with 11 bits of mantissa, or 8; a gradient's error accumulates over several products
+STEP = 1e-6  # of the central differences
+DIRECTIONS = 3  # random directions in which each gradient is compared
 
 
 def layer(kind: str, bottoms: str, top: str, more: str = "") -> str:
-    """A layer in text form, named like its first top. `bottoms` and `top` are names separated by blanks; `more` is further text of the layer."""
+    """Return a layer in text form, named like its first top. `bottoms` and `top` are names separated by blanks; `more` is further text of the layer."""
     bottom = "".join(f' bottom: "{name}"' for name in bottoms.split())
     tops = "".join(f' top: "{name}"' for name in top.split())
     return f'layer {{ name: "{top.split()[0]}" type: "{kind}"{bottom}{tops} {more} }}\n'
@@ -44,7 +44,7 @@ class Finding(NamedTuple):
     place: str = ""
 
     def text(self) -> str:
-        """A line for people."""
+        """Return the finding as a line of text."""
         return f"{self.what}: off by {self.error:.2g} of the largest magnitude; {self.place}"
 
 
@@ -73,7 +73,7 @@ class Case:
     prepare: Callable[[str], None] = field(default=lambda folder: None)
 
     def message(self, arrays: Arrays, folder: str) -> Any:
-        """The whole net."""
+        """Return the whole net as a message."""
         inputs = "".join(
             f'layer {{ name: "{name}" type: "Input" top: "{name}" input_param {{ shape {{ {" ".join(f"dim: {n}" for n in array.shape)} }} }} }}\n'
             for name, array in arrays.items()
@@ -83,7 +83,7 @@ class Case:
         return parse(f'name: "{self.name}" force_backward: {str(bool(self.smooth)).lower()}\n{inputs}{layers}', proto.NetParameter, self.name)
 
     def arrays(self) -> Arrays:
-        """The inputs and parameters; each call gives the same."""
+        """Return the inputs and parameters. Every call returns the same values."""
         return {name: np.asarray(array, np.float32) for name, array in self.make(np.random.default_rng(len(self.name))).items()}
 
     def check(self, device: Device, tolerance: float = TOLERANCE) -> None:
@@ -125,7 +125,7 @@ class Case:
         return findings
 
     def _gradient(self, name: str, gradient: np.ndarray, exact: Arrays, found: Arrays, slopes: Arrays, rng: np.random.Generator) -> Finding:
-        """Compare directional derivatives in a few random directions: of the device's gradient, and of the reference by central differences."""
+        """Compare the directional derivatives of the device's gradient with central differences of the reference, in a few random directions."""
         told, true = [], []
         for _ in range(DIRECTIONS):
             aim = rng.standard_normal(gradient.shape)
@@ -136,7 +136,7 @@ class Case:
 
 
 def difference(what: str, found: np.ndarray, expected: np.ndarray, scale: float = 0) -> Finding:
-    """The largest difference, as a fraction of `scale` or of the largest expected magnitude."""
+    """Return the largest difference as a fraction of the larger of `scale` and the largest expected magnitude."""
     if found.shape != tuple(np.shape(expected)):
         return Finding(what, float("inf"), f"shape {found.shape}, numpy has {np.shape(expected)}")
     if not found.size:

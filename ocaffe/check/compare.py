@@ -1,7 +1,7 @@
-"""One net run twice, on two devices or in two ways, and compared value by value in the order in which they are computed.
+"""Runs one net twice, on two devices or with two settings, and compares all values in the order of computation.
 
-Nothing is kept for the comparison, so that memory is shared and launches are merged as in a training: each value is read right behind the launch that
-completes it. Values that a merged launch never writes have nothing to compare.
+No blob is kept for the comparison, so memory is shared and launches are fused as in training. Each value is read directly after the launch that
+completes it. Values that a fused launch never writes are not compared.
 """
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from ocaffe.ir.launch import Access, Launch, Measure
 from ocaffe.ir.tensor import Ref, widened
 from ocaffe.model.weights import read_weights
 
-MAX_SAMPLED_ELEMENTS = 1 << 20  # elements of a value that are compared; of larger ones evenly spread ones
-ROUNDING = 1e-3
+MAX_SAMPLED_ELEMENTS = 1 << 20  # maximum number of elements that are compared per value; larger values are sampled evenly
+ROUNDING = 1e-3  # the error of a parameter's gradient is in units of at least this fraction of the layer's largest gradient
 PARAMETER = "parameter "
 Key = tuple[str, int, str]  # phase, number of the layer, blob
 
 
 class Sample(NamedTuple):
-    """Evenly spread elements of a value of `shape`, every `step`-th; `largest` magnitude of all."""
+    """Every `step`-th element of a value of `shape`. `largest` is the largest magnitude of all elements."""
 
     shape: tuple[int, ...]
     step: int
@@ -37,7 +37,10 @@ class Sample(NamedTuple):
 
 @dataclass(frozen=True)
 class Row:
-    """A value: `error` in units of its largest magnitude, None where one side has merged it into something else; `place` of the largest difference."""
+    """The comparison of one value.
+
+    `error` is in units of its largest magnitude; None if a fused launch on one side never writes the value. `place` describes the largest difference.
+    """
 
     phase: str
     layer: str
@@ -47,13 +50,13 @@ class Row:
 
 
 class Side:
-    """The net on one device; `plain`: nothing merged or computed again, and every value in memory of its own."""
+    """The net on one device. `plain`: without fusion and recompute, and with separate memory for every value."""
 
     def __init__(self, message: Any, phase: int, device: Device, plain: bool, weights: Sequence[str] = (), seed: int = 1) -> None:
         options = NetOptions(backward=True, hold_gradients=True, fuse=not plain, recompute=not plain, seed=seed)
         self.network = Network(message, phase, Session(device), options, weights=weights, quiet=True)
         if not any(top.loss_weight for node in self.network.graph.nodes for top in node.tops):
-            self.network.options = replace(options, backward=False)  # nothing to go back from
+            self.network.options = replace(options, backward=False)  # without a loss there is no backward pass
         if plain:
             self.network.switches = replace(self.network.switches, share=False)
         self.network.fill_parameters()
@@ -62,7 +65,10 @@ class Side:
             self.network.copy_weights(read_weights(file), file)
 
     def _enliven(self) -> None:
-        """Random numbers where the filler makes all weights equal, as in prototxts that are meant to be run with weights: nothing could differ."""
+        """Replace constant weights by random numbers.
+
+    Prototxts that are meant for trained weights often have constant fillers. With constant weights no difference could appear.
+    """
         for number, parameter in enumerate(self.network.group.params):
             array = self.network.session.read(parameter.data)
             if array.ndim > 1 and array.size > 1 and np.ptp(array) == 0:
@@ -70,7 +76,7 @@ class Side:
                 self.network.session.write(parameter.data, np.random.default_rng(number).standard_normal(array.shape) * (2 / fan_in) ** 0.5)
 
     def values(self) -> dict[Key, Sample]:
-        """Run one pass and read every value that has memory."""
+        """Run one pass and return every value that has memory."""
         network = self.network
         network.start_prefetch()
         shapes = network.next_shapes()
@@ -99,7 +105,7 @@ class Side:
         return found
 
     def _settled(self) -> Any:
-        """The compiled for the shapes that this batch gives, also where these depend on data."""
+        """The net compiled for the shapes of this batch, also where they depend on data."""
         compiled = self.network.bound()
         if any(isinstance(launch, Measure) for launch in compiled.recording.schedule):
             self._start(compiled)
@@ -125,7 +131,7 @@ class Side:
 
 
 def _tells_classes(blob: Blob) -> bool:
-    """Whether a blob has the labels of a loss or an Accuracy layer, or numbers of words: no random numbers there."""
+    """Whether a blob holds labels (of a loss or an Accuracy layer) or word indices (of an Embed layer). Such blobs must not be random."""
     reader = blob.consumer
     if reader is None:
         return False
@@ -141,9 +147,10 @@ def _bases(ref: Ref | None) -> Iterator[Ref]:
 
 
 def completed(schedule: Sequence[Launch], value: Ref, phase: str) -> int | None:
-    """The step after which `value` is whole: the last one that writes it, part of it, or what it is a view of. None: no launch writes it.
+    """Return the step after which `value` is complete, or None if no launch writes it.
 
-    Not a step that works in place on it: there the value ends.
+    It is the last step that writes the value, a part of it, or the base of which it is a view. A step that works in place on the value does not
+    count, because it overwrites the value.
     """
     last = None
     for step, launch in enumerate(schedule):
@@ -153,7 +160,7 @@ def completed(schedule: Sequence[Launch], value: Ref, phase: str) -> int | None:
             if operand.access is Access.READ:
                 continue
             if launch.has_fused_relu and value in _bases(operand.ref.base):
-                return None  # the last sum is written as what a ReLU makes of it
+                return None  # the launch writes the sum with the fused ReLU backward applied, so the value itself never exists
             part_of_it = value in _bases(operand.ref)
             if not part_of_it and operand.ref not in _bases(value):
                 continue
@@ -172,7 +179,10 @@ def sample(array: np.ndarray) -> Sample:
 
 
 def difference(a: Sample, b: Sample, floor: float = 0) -> tuple[float, str]:
-    """The largest difference in units of the largest magnitude (at least `floor`), and where; NaN and infinities must stand in the same places."""
+    """Return the largest difference and its position. The unit is the largest magnitude, but at least `floor`.
+
+    NaN and infinities must be at the same positions on both sides.
+    """
     if a.shape != b.shape:
         return np.inf, f"its shape is {list(a.shape)} on the first, {list(b.shape)} on the second"
     if not a.values.size:
@@ -187,7 +197,7 @@ def difference(a: Sample, b: Sample, floor: float = 0) -> tuple[float, str]:
 
 
 def compare(first: Side, second: Side) -> list[Row]:
-    """A row for every value of either side, in the order of computation: forward, then the layers from the last to the first."""
+    """Return a row for every value of either side, in the order of computation: forward, then backward from the last layer to the first."""
     a, b = first.values(), second.values()
     nodes: list[Node] = first.network.graph.nodes
 
@@ -195,14 +205,14 @@ def compare(first: Side, second: Side) -> list[Row]:
         phase, index, blob = key
         return (0, index, "") if phase == "forward" else (1, -index, blob)
 
-    largest: dict[int, float] = {}  # gradient of each layer
+    largest: dict[int, float] = {}  # largest magnitude of a parameter gradient in each layer
     for phase, index, blob in a:
         if phase == "backward" and blob.startswith(PARAMETER):
             largest[index] = max(largest.get(index, 0), a[phase, index, blob].largest)
     rows = []
     for key in sorted({**a, **b}, key=order):
         phase, index, blob = key
-        # A gradient that is zero but for rounding (of a bias in front of a normalisation) is measured by the layer's others.
+        # The gradient of a bias before a normalisation is zero up to rounding. It is compared in units of the layer's other gradients.
         floor = ROUNDING * largest.get(index, 0) if blob.startswith(PARAMETER) else 0
         error, place = difference(a[key], b[key], floor) if key in a and key in b else (None, "")
         rows.append(Row(phase, f"'{nodes[index].name}' ({nodes[index].type})", blob, error, place))

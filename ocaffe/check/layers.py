@@ -1,4 +1,4 @@
-"""Cases for the kernels of ordinary layers, with their numpy references: convolution, products, pooling, normalisation, pointwise, reductions, copies."""
+"""Cases for the kernels of ordinary layers, with numpy references: convolution, products, pooling, normalisation, pointwise, reductions, copies."""
 from __future__ import annotations
 
 import os
@@ -17,7 +17,7 @@ Rng = np.random.Generator
 def convolve(
     x: np.ndarray, w: np.ndarray, b: np.ndarray, stride: int = 1, pad: int = 0, dilation: int = 1, group: int = 1
 ) -> np.ndarray:
-    """Convolution over any number of axes, the same numbers for all of them."""
+    """Convolution over any number of axes, with the same stride, pad and dilation for all axes."""
     axes = tuple(range(2, x.ndim))
     x = np.pad(x, [(0, 0), (0, 0), *[(pad, pad)] * len(axes)])
     extent = [dilation * (w.shape[axis] - 1) + 1 for axis in axes]
@@ -52,7 +52,7 @@ def deconvolve(x: np.ndarray, w: np.ndarray, b: np.ndarray, stride: int) -> np.n
 
 
 def pool(x: np.ndarray, kernel: int, stride: int, pad: int, mean: bool) -> np.ndarray:
-    """Caffe's windows: as many as touch the padded image (CEIL); AVE counts the padding that a window covers."""
+    """Pooling with Caffe's windows. Their number is rounded up (CEIL), and the divisor of AVE counts padding (docs/quirks.md, quirk 10)."""
     sizes = [-(-(n + 2 * pad - kernel) // stride) + 1 for n in x.shape[2:]]
     sizes = [count - (pad > 0 and (count - 1) * stride >= n + pad) for count, n in zip(sizes, x.shape[2:])]
     y = np.empty((*x.shape[:2], *sizes))
@@ -76,7 +76,7 @@ def pool_case(name: str, shape: Sequence[int], kernel: int, stride: int, pad: in
 
 def lrn(x: np.ndarray, size: int, alpha: float, beta: float, within: bool) -> np.ndarray:
     half = (size - 1) // 2
-    if within:  # Caffe divides by the whole window also at the edges, where its AVE pooling counts the padding
+    if within:  # Caffe divides by the whole window also at the edges, because its AVE pooling counts padding
         padded = np.pad(x * x, [(0, 0), (0, 0), (half, half), (half, half)])
         squares = sliding_window_view(padded, (size, size), axis=(2, 3)).sum((4, 5)) / size**2
     else:
@@ -125,7 +125,7 @@ POINTWISE: dict[str, tuple[str, Callable[[np.ndarray], np.ndarray]]] = {
 
 
 def bilinear(x: np.ndarray, height: int, width: int) -> np.ndarray:
-    """Corners onto corners."""
+    """Bilinear resizing that maps corner pixels to corner pixels."""
     for axis, size in ((2, height), (3, width)):
         at = np.arange(size) * ((x.shape[axis] - 1) / (size - 1))
         low = np.minimum(at.astype(int), x.shape[axis] - 2)
@@ -145,7 +145,7 @@ def standardised(x: np.ndarray) -> np.ndarray:
 
 
 def dropped(x: Arrays, got: Arrays) -> Arrays:
-    """What is dropped is the device's choice; about half of it must be."""
+    """The reference drops the same values as the device. About half of the values must be dropped."""
     kept = got["y"] != 0
     share = float(kept.mean())
     return {"y": 2 * x["x0"] * kept if abs(share - 0.5) < 0.05 else np.full(x["x0"].shape, np.nan)}
@@ -158,14 +158,14 @@ def images(folder: str) -> None:
 
 
 def transformed(x: Arrays, got: Arrays) -> Arrays:
-    """The middle of each image, (value - mean) * scale."""
+    """Return the central crop of each image as (value - mean) * scale."""
     pixels = np.stack([np.random.default_rng(n).integers(0, 256, (3, 19, 23), np.uint8) for n in range(5)])[:, :, 3:16, 5:18]
     means = np.array([104, 117, 123.0])[:, None, None]
     return {"data": (pixels - means) * 0.0078125, "label": np.arange(5.0)}
 
 
 def spread(x: np.ndarray, mask: np.ndarray, size: int) -> np.ndarray:
-    """Unpooling: each value to the place in its plane that the mask tells."""
+    """Unpooling: write each value to the position in its plane that the mask gives."""
     y = np.zeros((*x.shape[:2], size * size))
     np.put_along_axis(y, mask.reshape(*x.shape[:2], -1).astype(int), x.reshape(*x.shape[:2], -1), 2)
     return y.reshape(*x.shape[:2], size, size)
@@ -204,7 +204,7 @@ def cases() -> list[Case]:
         Case(
             "signs as bits", layer("Eltwise", "x0 x1", "s") + layer("ReLU", "s", "s")
             + layer("Pooling", "s", "y", "pooling_param { kernel_size: 9 stride: 9 }"),
-            normal(x0=(2, 8, 135, 129), x1=(2, 8, 135, 129)),  # above 1 MiB a ReLU that nobody else reads in backward leaves a mask
+            normal(x0=(2, 8, 135, 129), x1=(2, 8, 135, 129)),  # above 1 MiB, a ReLU's output that no other launch reads in backward is kept as a sign mask
             lambda x, got: {"y": pool(np.maximum(x["x0"] + x["x1"], 0), 9, 9, 0, False)}, ("x0", "x1"),
         ),
     ]  # fmt: skip

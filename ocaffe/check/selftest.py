@@ -1,5 +1,7 @@
-"""All kernel families against numpy on one device. The comparisons run in a process of their own: where a driver crashes or hangs, that is a row of the
-table, and a fresh process goes on with the next family."""
+"""Compares all kernel families with numpy on one device.
+
+The comparisons run in a separate process. If a driver crashes or hangs, the table has a row for that, and a new process continues with the next family.
+"""
 from __future__ import annotations
 
 import json
@@ -21,11 +23,11 @@ from ocaffe.cl.device import Device
 from ocaffe.errors import Error
 
 ROOT = Path(__file__).resolve().parents[2]
-TAIL = 6  # lines of what a process said before it crashed
+TAIL = 6  # last lines of the stderr of a crashed process that are shown
 
 
 class AnyCase(Protocol):
-    """What is compared: a name, and `run`."""
+    """A comparison: a name, and `run`."""
 
     @property
     def name(self) -> str: ...
@@ -38,7 +40,7 @@ def all_cases() -> list[AnyCase]:
 
 @dataclass
 class Row:
-    """The outcome of one family: `word` is passed, FAILED, CRASHED or HANGS; `error` the largest of its arrays, None where it did not come to that."""
+    """The result of one family. `word` is passed, FAILED, CRASHED or HANGS. `error` is the largest error of its arrays; None without a result."""
 
     name: str
     word: str
@@ -56,10 +58,10 @@ def selftest(
     on_device: Callable[[str], None],
     command: Sequence[str] = (),
 ) -> Iterator[Row]:
-    """A row for each of `names`, as it is known. Raises Error where there is no such device.
+    """Yield a row for each of `names` as soon as it is known. Raise Error if the device does not exist.
 
-    `math`: what products are made of (None: as exact as float). `timeout`: seconds without an answer.
-    `command` is what runs instead of `python -m ocaffe.check` (for tests).
+    `math`: the precision of products (None: float32). `timeout`: seconds without an answer after which the process is killed.
+    `command` replaces `python -m ocaffe.check` (for tests).
     """
     left, known = list(names), False
     while left:
@@ -95,7 +97,7 @@ def _row(answer: dict[str, Any], tolerance: float) -> Row:
 
 
 class _Child:
-    """The process, and its answers; it is killed when it has been silent for too long."""
+    """The process and its answers. It is killed if no answer arrives within the timeout."""
 
     def __init__(self, command: Sequence[str], said: IO[str], timeout: float) -> None:
         path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
@@ -123,7 +125,7 @@ class _Child:
                 self.process.stdout.close()
 
     def end(self) -> tuple[str, str]:
-        """The word for its end in the middle of a comparison, and how it ended."""
+        """Return the word and the detail for a process that ended in the middle of a comparison."""
         if self.late:
             return "HANGS", f"no answer for {self.timeout:g} s"
         code = self.process.returncode

@@ -1,4 +1,4 @@
-"""The kernels of the solvers: every rule, clipping, weight decay and the average of the weights, for some iterations with given gradients."""
+"""Cases for the kernels of the solvers: every rule, clipping, weight decay and the average of the weights. They run a few iterations with given gradients."""
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ State = dict[str, np.ndarray]
 
 
 def changed(rule: str, s: Any, state: State, g: np.ndarray, rate: float, t: int) -> np.ndarray:
-    """What is taken from the weights; `state` has the history h, and v where there are two."""
+    """Return the update that is subtracted from the weights. `state` has the history h, and v for rules with two histories."""
     h, m = state["h"], s.momentum
     if rule == "SGD":
         state["h"] = m * h + rate * g
@@ -50,7 +50,7 @@ def changed(rule: str, s: Any, state: State, g: np.ndarray, rate: float, t: int)
 
 @dataclass(frozen=True)
 class UpdateCase:
-    """One rule, with L1 or L2, and clipping by `clip` (negative: none)."""
+    """One rule with L1 or L2 regularization and clipping by `clip` (negative: none)."""
 
     rule: str
     kind: str
@@ -99,7 +99,7 @@ class UpdateCase:
         ]  # fmt: skip
 
     def _follow(self, solver: Any, states: list[State], params: list[Parameter], gradients: list[np.ndarray], iteration: int) -> None:
-        """The same in float64."""
+        """Compute the same update in float64."""
         norm = np.sqrt(sum(float((g.astype(np.float64) ** 2).sum()) for g in gradients))
         scale = solver.clip_gradients / norm if 0 <= solver.clip_gradients < norm else 1.0
         for state, parameter, gradient in zip(states, params, gradients):

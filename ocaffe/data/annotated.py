@@ -1,7 +1,7 @@
 """The source of an AnnotatedData layer (SSD): images with boxes, distorted, expanded, sampled, resized, cropped and mirrored together.
 
-What is to be done to an image is drawn and its boxes are followed before the image is decoded (Plan): a batch tells its shapes at once. Only the part of
-an image that is left in the end is worked on.
+A Plan holds all random choices for an image and the resulting boxes. It is made before the image is decoded, so the shapes of a batch are known at
+once. Only the part of the image that remains at the end is processed.
 """
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from ocaffe.ir.tensor import Shape
 TRANSFORM_FIELDS = frozenset({"resize_param", "noise_param", "distort_param", "expand_param", "emit_constraint"})
 _BOX = 8  # columns of the label top
 _NO_BOX = np.full((1, _BOX), -1, np.float32)
-_ALMOST_ONE = 1e-2  # an expansion by less is none
+_ALMOST_ONE = 1e-2  # a smaller expansion is skipped
 _WARP, _FIT_SMALL, _FIT_LARGE = (getattr(proto.ResizeParameter, name) for name in ("WARP", "FIT_SMALL_SIZE", "FIT_LARGE_SIZE_AND_PAD"))
 _PAD = {proto.ResizeParameter.CONSTANT: "constant", proto.ResizeParameter.MIRRORED: "reflect", proto.ResizeParameter.REPEAT_NEAREST: "edge"}
 Size = tuple[int, int]  # height, width
@@ -39,22 +39,22 @@ Size = tuple[int, int]  # height, width
 
 @dataclass
 class Plan:
-    """What becomes of one image."""
+    """The transformations of one image, with all random choices made."""
 
     record: int
     name: str
     datum: Any
-    file: Any  # only the header is read yet
-    shape: tuple[int, int, int]  # of the image
-    boxes: Boxes  # those that are left
+    file: Any  # the opened image, of which only the header has been read
+    shape: tuple[int, int, int]  # of the image as stored
+    boxes: Boxes  # after all transformations
     dice: Dice
     steps: list[Step]  # of distortion
-    size: Size  # of what the image lies in, larger than itself if it was expanded
-    at: Size  # where it lies: y, x
-    window: tuple[int, int, int, int]  # what is cut out of that: y, x, height, width
+    size: Size  # of the canvas; larger than the image if the image was expanded
+    at: Size  # position of the image on the canvas: y, x
+    window: tuple[int, int, int, int]  # the part of the canvas that is used: y, x, height, width
     method: Interpolation  # of resizing
-    resized: Size
-    corner: Size  # of the crop from that
+    resized: Size  # of the window after resizing
+    corner: Size  # of the crop in the resized window
     crop: Size
     mirror: bool
 
@@ -74,7 +74,10 @@ class AnnotatedSource(Source):
         place: Place | None = None,
         layer: str | None = None,
     ) -> None:
-        """`param` is the DataParameter, `annotated` the AnnotatedDataParameter; `labels`: a top wants them; `workers` decode at the same time."""
+        """`param` is the DataParameter, `annotated` the AnnotatedDataParameter.
+
+        `labels`: the layer has a top for labels. `workers`: number of threads that decode images.
+        """
         super().__init__(place, layer)
         with self.located():
             check_fields(param, FIELDS, "data_param", "remove it")
@@ -143,7 +146,7 @@ class AnnotatedSource(Source):
         return self._first.nbytes + aligned(4 * _BOX * self._rows)
 
     def layout(self, tops: list[Shape]) -> tuple[Layout, FloatLayout | None]:
-        """How a block for tops of these shapes is laid out: the images (and their single labels), and the rows of boxes if there are any."""
+        """Return the layouts of a block for tops of these shapes: of the images with their labels, and of the rows of boxes if there are any."""
         layout = replace(self._first, channels=tops[0][1], height=tops[0][2], width=tops[0][3])
         return layout, FloatLayout([tops[1]], layout.nbytes) if self.boxed and self.labels else None
 
@@ -153,7 +156,7 @@ class AnnotatedSource(Source):
         try:
             return proto.AnnotatedDatum.FromString(bytes(item[1]))
         except DecodeError:
-            raise self.records.fault(Error("it is no AnnotatedDatum"), record, _name(item)) from None
+            raise self.records.fault(Error("it is not an AnnotatedDatum"), record, _name(item)) from None
 
     def _plan(self, record: int, item: Item, position: int) -> Plan:
         annotated = self._parse(record, item)
@@ -176,7 +179,7 @@ class AnnotatedSource(Source):
         return plan
 
     def _drawn(self, dice: Dice, boxes: Boxes, shape: tuple[int, int, int], position: int) -> Plan:
-        """Draw all that is random about an image of `shape`, and follow its boxes."""
+        """Make all random choices for an image of `shape`, and transform its boxes accordingly."""
         channels, height, width = shape
         steps = draw(self.distort, dice) if self.distort is not None else []
         size, at = (height, width), (0, 0)
@@ -212,10 +215,10 @@ class AnnotatedSource(Source):
         boxes = replace(boxes, corners=self._extrapolated(boxes.corners, before, part))
         return Plan(0, "", None, None, shape, boxes, dice, steps, size, at, window, method, resized, corner, crop, bool(mirror[0]))
 
-    # -- resizing: how large, and what it makes of boxes. Single precision, as there, and so are the cuts to whole pixels. ------------------------------
+    # -- resizing: the new size and the new boxes. All values, also before truncation to whole pixels, are float32, as in SSD. -------------------------
 
     def _aspects(self, before: Size) -> tuple[np.float32, np.float32]:
-        """Width / height of an image before and of the size that is wanted."""
+        """Return width / height of the image before resizing, and of the size in resize_param."""
         return np.float32(before[1]) / np.float32(before[0]), np.float32(self.resize.width) / np.float32(self.resize.height)
 
     def _new_size(self, before: Size) -> Size:
@@ -223,19 +226,22 @@ class AnnotatedSource(Source):
         return self._fitted(before, False) if self.resize.resize_mode == _FIT_SMALL else (height, width)
 
     def _fitted(self, before: Size, inside: bool) -> Size:
-        """The wanted size with one side changed, so that the aspect of the image stays: the largest `inside` the wanted one, or the smallest around it."""
+        """Return the size in resize_param with one side changed, so that the image keeps its aspect ratio.
+
+        It is the largest such size inside resize_param's if `inside`, else the smallest that covers it.
+        """
         old, new = self._aspects(before)
         height, width = int(self.resize.height), int(self.resize.width)
         return (int(np.float32(width) / old), width) if (old > new) == inside and old != new else (height, int(old * np.float32(height)))
 
     def _resized(self, corners: np.ndarray, before: Size) -> np.ndarray:
-        """Corners after resizing: but for padding they stay the same parts of the image."""
+        """Return the corners after resizing. They stay the same fractions of the image unless it is padded."""
         old, new = self._aspects(before)
         size = np.array([self.resize.width, self.resize.height], np.float32)
         whole = np.array(before[::-1], np.float32)
         padding = np.zeros(2, np.float32)
         if self.resize.resize_mode == _FIT_LARGE:
-            axis = int(old > new)  # the one that is padded: 1 is y
+            axis = int(old > new)  # the padded axis: 1 is y
             padding[axis] = (size[axis] - (size[0] / old if axis else old * size[1])) / 2
         elif self.resize.resize_mode == _FIT_SMALL:
             size = np.array([size[0], size[0] / old] if old < new else [old * size[1], size[1]], np.float32)
@@ -244,7 +250,7 @@ class AnnotatedSource(Source):
         return (places / size).reshape(-1, 4)
 
     def _extrapolated(self, corners: np.ndarray, before: Size, part: np.ndarray) -> np.ndarray:
-        """With FIT_SMALL_SIZE and height_scale, width_scale corners are parts of that size, which may be smaller than the image."""
+        """Convert the corners to fractions of height_scale x width_scale, which may be smaller than the image. Only FIT_SMALL_SIZE uses these fields."""
         r = self.resize
         if r is None or r.resize_mode != _FIT_SMALL or not (r.height_scale and r.width_scale):
             return corners
@@ -298,7 +304,7 @@ class AnnotatedSource(Source):
                 )
 
     def _stage(self, plan: Plan, room: np.ndarray) -> None:
-        """Make the image that a plan describes, and write it."""
+        """Compute the image that `plan` describes and write it to `room`."""
         try:
             image = self._resize(self._cut(plan), plan)
             if self.noise is not None:
@@ -309,7 +315,7 @@ class AnnotatedSource(Source):
             raise self.records.fault(problem, plan.record, plan.name) from None
 
     def _cut(self, plan: Plan) -> np.ndarray:
-        """The window of the image, distorted, on the ground of mean values that it was expanded to."""
+        """Return the window of `plan`: the distorted image on a canvas of mean values."""
         channels, height, width = plan.shape
         image = np.frombuffer(plan.datum.data, np.uint8).reshape(plan.shape) if plan.file is None else np.stack(planes(plan.file, self.color))
         top, left, down, across = plan.window
@@ -326,7 +332,7 @@ class AnnotatedSource(Source):
         return ground
 
     def _ground(self, plan: Plan) -> np.ndarray:
-        """What surrounds an expanded image: the mean values, or black."""
+        """Return the color around an expanded image: the mean values, or black."""
         mean = self.transform.mean
         if mean is None or mean.ndim == 3:
             return np.zeros((1, 1, 1), np.uint8)
@@ -366,12 +372,12 @@ def _name(item: Item) -> str:
 
 
 def _given(message: Any, field: str) -> Any:
-    """A message field, or None where it is not set."""
+    """Return a message field, or None if it is not set."""
     return getattr(message, field) if message.HasField(field) else None
 
 
 def _single(message: Any, field: str) -> Any:
-    """A repeated message field that has one value at most."""
+    """Return the value of a repeated message field, or None if it is empty. Raise Error if it has several values."""
     values = getattr(message, field)
     if len(values) > 1:
         raise Error(f"transform_param has {len(values)} {field}", fix="keep one of them")

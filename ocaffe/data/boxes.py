@@ -1,6 +1,7 @@
-"""Boxes around objects of an image, and what becomes of them where it is cropped or resized (SSD).
+"""Boxes around objects of an image, and how cropping and resizing change them (SSD).
 
-Corners are parts of the image, n x 4: xmin, ymin, xmax, ymax. They are float32 throughout: whether a box touches the edge of a crop is decided by equality.
+Corners are fractions of the image's size, n x 4: xmin, ymin, xmax, ymax. All arithmetic is in float32 as in SSD, because comparisons decide
+whether a box touches the edge of a crop.
 """
 from __future__ import annotations
 
@@ -17,14 +18,14 @@ _ROW = 8  # of a label top: image, label, instance, corners, difficult
 
 @dataclass(frozen=True)
 class Boxes:
-    """Boxes with what is known of them: n x 3, label, instance and whether it is difficult."""
+    """Boxes. `about` is n x 3: label, instance, and 1 if the box is difficult."""
 
     about: np.ndarray
     corners: np.ndarray
 
     @staticmethod
     def of(datum: Any) -> Boxes:
-        """The boxes of an AnnotatedDatum."""
+        """Return the boxes of an AnnotatedDatum."""
         all_of_them = [(group.group_label, each) for group in datum.annotation_group for each in group.annotation]
         about = np.array([(label, each.instance_id, each.bbox.difficult) for label, each in all_of_them], np.float32).reshape(-1, 3)
         corners = [(each.bbox.xmin, each.bbox.ymin, each.bbox.xmax, each.bbox.ymax) for _, each in all_of_them]
@@ -34,7 +35,7 @@ class Boxes:
         return len(self.about)
 
     def within(self, window: np.ndarray, emit: Any = None) -> Boxes:
-        """The boxes as parts of `window`, clipped; without those outside, and those that `emit` (an EmitConstraint) refuses."""
+        """Return the boxes as fractions of `window`, clipped to it. Boxes outside it, and boxes that `emit` (an EmitConstraint) rejects, are dropped."""
         corners = self.corners
         keep = ((corners[:, :2] < window[2:]) & (corners[:, 2:] > window[:2])).all(1)
         if emit is not None and emit.emit_type == proto.EmitConstraint.CENTER:
@@ -52,25 +53,25 @@ class Boxes:
         return replace(self, corners=np.stack([1 - xmax, ymin, 1 - xmin, ymax], 1))
 
     def rows(self, image: int) -> np.ndarray:
-        """Rows of the label top: image, label, instance, xmin, ymin, xmax, ymax, difficult."""
+        """Return rows of the label top: image, label, instance, xmin, ymin, xmax, ymax, difficult."""
         rows = np.empty((len(self), _ROW), np.float32)
         rows[:, 0], rows[:, 1:3], rows[:, 3:7], rows[:, 7] = image, self.about[:, :2], self.corners, self.about[:, 2]
         return rows
 
 
 def area(corners: np.ndarray) -> np.ndarray:
-    """Sizes of boxes; 0 where a box is turned inside out."""
+    """Return the areas of boxes; 0 if a minimum is above its maximum."""
     size = corners[..., 2:] - corners[..., :2]
     return np.where((size < 0).any(-1), np.float32(0), size[..., 0] * size[..., 1])
 
 
 def overlap(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Area of what boxes have in common."""
+    """Return the area of the intersection of boxes."""
     return area(np.concatenate([np.maximum(first[..., :2], second[..., :2]), np.minimum(first[..., 2:], second[..., 2:])], -1))
 
 
 def coverage(boxes: np.ndarray, window: np.ndarray) -> np.ndarray:
-    """The part of each box that lies in `window`."""
+    """Return the fraction of each box's area that is inside `window`."""
     common = overlap(boxes, window)
     return np.divide(common, area(boxes), out=np.zeros_like(common), where=common > 0)
 
@@ -81,7 +82,7 @@ def jaccard(boxes: np.ndarray, window: np.ndarray) -> np.ndarray:
     return np.divide(common, area(boxes) + area(window) - common, out=np.zeros_like(common), where=common > 0)
 
 
-# kind of constraint: how windows measure against objects
+# kind of constraint: its value for windows and objects
 _MEASURES = {
     "jaccard_overlap": jaccard,
     "sample_coverage": coverage,
@@ -90,8 +91,11 @@ _MEASURES = {
 
 
 def satisfies(windows: np.ndarray, objects: np.ndarray, constraint: Any) -> np.ndarray:
-    """Which windows meet a SampleConstraint: those that some object meets the first kind for that is given. SSD looks at the other kinds too, but
-    whatever it finds there its answer is yes."""
+    """Return which windows satisfy a SampleConstraint.
+
+    A window does if at least one object satisfies the first kind of constraint that is set. SSD also evaluates the later kinds, but they cannot
+    change its result.
+    """
     for kind, measure in _MEASURES.items():
         low, high = f"min_{kind}", f"max_{kind}"
         if constraint.HasField(low) or constraint.HasField(high):
@@ -106,7 +110,7 @@ def satisfies(windows: np.ndarray, objects: np.ndarray, constraint: Any) -> np.n
 
 
 def sample(sampler: Any, count: int, dice: Dice) -> np.ndarray:
-    """`count` windows of the size and shape that a Sampler asks for, anywhere in the image."""
+    """Return `count` random windows of the sizes and aspect ratios of a Sampler, anywhere in the image."""
     draws = dice.uniforms(count, 4)
     scale = sampler.min_scale + (sampler.max_scale - sampler.min_scale) * draws[:, 0]
     ratio = sampler.min_aspect_ratio + (sampler.max_aspect_ratio - sampler.min_aspect_ratio) * draws[:, 1]
@@ -117,7 +121,7 @@ def sample(sampler: Any, count: int, dice: Dice) -> np.ndarray:
 
 
 def samples(samplers: Any, objects: np.ndarray, dice: Dice) -> np.ndarray:
-    """All windows that the BatchSamplers find, n x 4, of which one is taken."""
+    """Return all windows (n x 4) that satisfy their BatchSampler. The caller uses one of them."""
     found = [np.empty((0, 4), np.float32)]
     for each in samplers:
         if each.use_original_image:

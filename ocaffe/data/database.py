@@ -1,4 +1,4 @@
-"""LMDB and LevelDB as one thing: a row of records in key order, read by number. Errors have no place; the source adds it."""
+"""LMDB and LevelDB behind one interface: records in key order, read by number. Errors have no place; the source adds it."""
 from __future__ import annotations
 
 import os
@@ -21,7 +21,7 @@ Item = tuple[Key, Any]  # key, value (bytes or memoryview)
 
 
 class Cursor(Protocol):
-    """What a database's cursor can do; the booleans say whether it stands at a record."""
+    """A database cursor. The booleans say whether the cursor is at a record."""
 
     def first(self) -> bool: ...
     def next(self) -> bool: ...
@@ -30,7 +30,7 @@ class Cursor(Protocol):
 
 
 class Database(ABC):
-    """An open database of `entries` records, at least one. The same one serves all layers that name it (LMDB may be opened only once in a process)."""
+    """An open database of `entries` records, at least one. Layers with the same source share one object, because a process may open an LMDB only once."""
 
     entries: int
 
@@ -39,21 +39,21 @@ class Database(ABC):
 
     @abstractmethod
     def cursor(self) -> Cursor:
-        """A new cursor."""
+        """Return a new cursor."""
 
     @abstractmethod
     def keys(self) -> list[bytes]:
-        """All keys in order."""
+        """Return all keys in order."""
 
     def run(self, cursor: Any, count: int) -> list[Item]:
-        """`count` records from the cursor's on (fewer at the end); the cursor then stands at the last of them."""
+        """Return `count` records (fewer at the end), starting with the cursor's. Afterwards the cursor is at the last of them."""
         items = [cursor.item()]
         while len(items) < count and cursor.next():
             items.append(cursor.item())
         return items
 
     def fault(self, reason: object, record: int | None = None, key: Key | None = None) -> Error:
-        """The error of a database, or of one record, that cannot be read."""
+        """Return the error for a database, or for one record, that cannot be read."""
         where = f", record {record}" if record is not None else ""
         where += f" (key '{key_text(key)}')" if key is not None else ""
         return Error(f"database {self.path}{where}: {reason}", fix="make the database again, or copy it again")
@@ -64,16 +64,20 @@ def key_text(key: Key) -> str:
 
 
 class Reader:
-    """Reads records by number. Going on is a step of the cursor; a jump steps over keys alone, unless `random` keeps a list of them."""
+    """Reads records by number.
+
+    The next record takes one step of the cursor. A jump steps over the records between, without reading their values. With `random` the reader
+    keeps a list of all keys and seeks directly.
+    """
 
     def __init__(self, database: Database, random: bool = False) -> None:
         self.database = database
         self._cursor = database.cursor()
-        self._at = -1  # the record that the cursor stands at
+        self._at = -1  # the record at the cursor
         self._keys = database.keys() if random else None
 
     def read(self, first: int, count: int = 1) -> list[Item]:
-        """Keys and values of the records `first` ... `first + count - 1`, all below entries. Values are valid as long as this reader."""
+        """Return keys and values of the records `first` ... `first + count - 1`, all below `entries`. Values are valid as long as this reader exists."""
         try:
             self._move(first)
             items = self.database.run(self._cursor, count)
@@ -101,7 +105,7 @@ class Reader:
             raise self._absent(record)
 
     def _absent(self, record: int) -> Error:
-        return self.database.fault(f"there is no such record, though it should have {self.database.entries}", record)
+        return self.database.fault(f"the record is missing, although the database has {self.database.entries} entries", record)
 
 
 class _Lmdb(Database):
@@ -109,19 +113,19 @@ class _Lmdb(Database):
         super().__init__(path)
         file = os.path.join(path, "data.mdb")
         try:
-            # without a lock file: databases lie on read-only file systems, and nobody writes them during a training
+            # No lock file: databases may be on read-only file systems, and no process writes them during training.
             self.environment = lmdb.open(path, readonly=True, lock=False, create=False)
         except lmdb.Error as problem:
             fix = "close it there" if "already open" in str(problem) else "make the database again, or copy it again"
             raise Error(f"{path} cannot be opened as LMDB: {_reason(problem)}", fix=fix) from None
         info, stat = self.environment.info(), self.environment.stat()
         needed, size = (info["last_pgno"] + 1) * stat["psize"], os.path.getsize(file)
-        if size < needed:  # reading beyond its end would kill the process
+        if size < needed:  # a read beyond the end of the mapped file would kill the process
             raise Error(f"{file} is truncated: it has {size:,} bytes and needs {needed:,}", fix="copy the database again")
         self.entries = stat["entries"]
 
     def cursor(self) -> Any:
-        # The cursor keeps its transaction, and that the environment; values are views of the mapped file.
+        # The cursor holds a reference to its transaction, and the transaction to the environment. Values are views of the mapped file.
         return self.environment.begin(buffers=True).cursor()
 
     def run(self, cursor: Any, count: int) -> list[Item]:
@@ -148,8 +152,8 @@ class _LevelDB(Database):
                 f"{path} is a LevelDB database, and reading those needs the package plyvel, which is not installed",
                 fix="pip install 'ocaffe[leveldb]', or make it again as LMDB: ocaffe convert_imageset --backend=lmdb ... and backend: LMDB",
             ) from None
-        # LevelDB writes a log, a lock and a new list of its files where it opens a database. A folder of links keeps the user's as it is,
-        # which may be read-only or in use; existing files are only read, or their link is removed.
+        # LevelDB writes a log, a lock and a new manifest into the folder that it opens. The user's folder may be read-only or in use.
+        # So a temporary folder with links is opened: LevelDB only reads the linked files, or removes their links.
         folder = tempfile.mkdtemp(prefix="ocaffe-leveldb-")
         self._remove = weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
         for name in os.listdir(path):
@@ -190,17 +194,17 @@ class _LevelDBCursor:
 
 
 def _reason(problem: Exception) -> str:
-    """What LMDB says, without the path that it may begin with."""
+    """Return LMDB's message without the path at its start."""
     return str(problem).rpartition(": ")[2]
 
 
 def _errors() -> tuple[type[Exception], ...]:
-    """What reading may raise, of the libraries that are in use."""
+    """Return the exceptions that reading may raise, of the libraries that have been imported."""
     plyvel = sys.modules.get("plyvel")
     return (lmdb.Error,) if plyvel is None else (lmdb.Error, plyvel.Error)
 
 
-# backend: its name, the file that tells it, its class
+# backend: its name, the file that identifies it, its class
 _BACKENDS: dict[int, tuple[str, str, Callable[[str], Database]]] = {
     proto.DataParameter.LMDB: ("LMDB", "data.mdb", _Lmdb),
     proto.DataParameter.LEVELDB: ("LEVELDB", "CURRENT", _LevelDB),
@@ -209,7 +213,7 @@ _open: weakref.WeakValueDictionary[tuple[int, int], Database] = weakref.WeakValu
 
 
 def open_database(path: str, backend: int) -> Database:
-    """The database at `path`, a folder; `backend` is a value of DataParameter.DB. Raises Error, without place."""
+    """Return the database at `path`, a folder; `backend` is a value of DataParameter.DB. Raises Error, without place."""
     if backend not in _BACKENDS:
         raise Error(f"backend {proto.DataParameter.DB.Name(backend)} is not supported", fix="backend: LMDB")
     name, file, opener = _BACKENDS[backend]

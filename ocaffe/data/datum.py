@@ -1,4 +1,4 @@
-"""Datum, the record of Caffe's databases, at the level of its bytes: pixels are read where the database has them, never copied twice."""
+"""Datum, the record of Caffe's databases, parsed from its bytes. The pixels are a view of the database's memory, which saves a copy."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
@@ -10,12 +10,12 @@ from ocaffe.errors import Error, shape_text
 from ocaffe.model import wire
 
 _CHANNELS, _HEIGHT, _WIDTH, _DATA, _LABEL, _FLOAT_DATA, _ENCODED = range(1, 8)  # field numbers
-_TAILS = 1 << 16  # different ends of records that are remembered
-_SMALL = 1 << 14  # bytes of a record; with larger ones the work of copying counts, not that of parsing
+_TAILS = 1 << 16  # different ends of records that the cache holds at most
+_SMALL = 1 << 14  # bytes of a record; for larger records copying takes most of the time, not parsing
 
 
 class Datum(NamedTuple):
-    """An image: `shape` is (channels, height, width), as written; `pixels` its bytes, or the file's where it is `encoded`; or `floats`."""
+    """An image: `shape` is (channels, height, width) as stored. The values are in `pixels` or in `floats`; if `encoded`, `pixels` is an image file."""
 
     shape: tuple[int, int, int]
     pixels: np.ndarray | None  # uint8
@@ -25,7 +25,7 @@ class Datum(NamedTuple):
 
     @property
     def values(self) -> np.ndarray:
-        """The values of an image that is not encoded: uint8 or float32, flat. Raises Error if their number is not that of the shape."""
+        """Return the values of an image that is not encoded: uint8 or float32, flat. Raise Error if their number does not match the shape."""
         values = self.pixels if self.pixels is not None else self.floats
         if values is None:
             raise Error("it has neither data nor float_data")
@@ -37,7 +37,7 @@ class Datum(NamedTuple):
 
 
 class Alike(NamedTuple):
-    """Raw images of one shape: their bytes, n x count, and their labels."""
+    """Raw images of one shape: their bytes, n x bytes per image, and their labels."""
 
     shape: tuple[int, int, int]
     pixels: np.ndarray
@@ -47,8 +47,8 @@ class Alike(NamedTuple):
 class DatumReader:
     """Parses the records of one database.
 
-    Raw images of one size begin with the same bytes, up to the pixels, and their ends (label, encoded) repeat: both are remembered, so
-    that such a record costs two comparisons.
+    Raw images of one size begin with the same bytes up to the pixels, and their last bytes (label, encoded) repeat. The reader caches both, so
+    such a record costs two comparisons.
     """
 
     def __init__(self) -> None:
@@ -58,7 +58,7 @@ class DatumReader:
         self._tails: dict[bytes, tuple[int | None, bool]] = {}
 
     def __call__(self, value: Any) -> Datum:
-        """The Datum in `value`, bytes or a memoryview that the result refers to. Raises wire.Malformed."""
+        """Return the Datum in `value`, bytes or a memoryview; the result is a view of it. Raise wire.Malformed."""
         view = memoryview(value)
         head, pixels = self._head, self._pixels
         if head and view[: len(head)] == head and len(view) >= pixels.stop:
@@ -77,7 +77,7 @@ class DatumReader:
         return datum
 
     def alike(self, values: Sequence[Any]) -> Alike | None:
-        """All `values` at once, if they are small raw images like the one before: a hundredth of the work. None if they are not."""
+        """Return all `values` at once, which takes a hundredth of the work. Return None unless all are small raw images like the last parsed one."""
         size = len(values[0])
         if not self._head or size > _SMALL or any(len(value) != size for value in values) or size < self._pixels.stop:
             return None
@@ -93,7 +93,10 @@ class DatumReader:
 
 
 def _parse(span: wire.Span) -> tuple[Datum, slice | None]:
-    """The Datum, and where its pixels lie if only the label and the encoded flag come behind them and they have the shape's size."""
+    """Return the Datum and the position of its pixels.
+
+    The position is None if there are no pixels, or if fields other than the label and the encoded flag follow them.
+    """
     numbers: dict[int, int] = {}
     pixels: np.ndarray | None = None
     floats: list[np.ndarray] = []
@@ -118,7 +121,7 @@ def _parse(span: wire.Span) -> tuple[Datum, slice | None]:
 
 
 def _fields(span: wire.Span) -> Iterator[tuple[wire.Field, np.ndarray | None]]:
-    """The fields; neighbouring float_data come as one array."""
+    """Yield the fields; consecutive float_data fields are yielded as one array."""
     at = span.start
     while at < span.end:
         field = span.field(at)
@@ -136,6 +139,6 @@ def _fields(span: wire.Span) -> Iterator[tuple[wire.Field, np.ndarray | None]]:
 
 
 def encode_datum(pixels: np.ndarray, label: int) -> bytes:
-    """The record of a C x H x W uint8 image, as Caffe's converters write it."""
+    """Return the record of a C x H x W uint8 image, as Caffe's converters write it."""
     numbers = (wire.integer(number, size) for number, size in zip((_CHANNELS, _HEIGHT, _WIDTH), pixels.shape, strict=True))
     return b"".join((*numbers, wire.header(_DATA, pixels.size), pixels.tobytes(), wire.integer(_LABEL, label)))

@@ -1,4 +1,7 @@
-"""Encoded images as OpenCV gives them to Caffe: bytes, blue green red, channel by channel. Pillow decodes (and releases the GIL meanwhile)."""
+"""Decodes image files into the values that OpenCV gives Caffe: bytes in the order blue, green, red, one plane per channel.
+
+Pillow decodes the files; it releases the GIL meanwhile.
+"""
 from __future__ import annotations
 
 import io
@@ -16,7 +19,7 @@ _JPEG_FORMATS = {"JPEG", "MPO"}
 
 
 class Color(Enum):
-    """cv::imdecode's flag: the channels as in the file, three, or one."""
+    """The flag of cv::imdecode: channels as in the file, three channels, or one."""
 
     UNCHANGED = -1
     GRAY = 0
@@ -24,29 +27,29 @@ class Color(Enum):
 
 
 def open_image(data: Any) -> Image.Image:
-    """The image whose file is in `data` (bytes-like); only its header is read. Raises Error, without place."""
+    """Return the image in the file content `data` (bytes-like); only its header is decoded. Raise Error without a place."""
     try:
         return Image.open(io.BytesIO(data))
     except UnidentifiedImageError:
-        raise Error("it is no image file that Pillow can read") from None
+        raise Error("it is not an image file that Pillow can read") from None
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as problem:
         raise Error(f"it cannot be decoded: {problem}") from None
 
 
 def image_shape(image: Image.Image, color: Color) -> tuple[int, int, int]:
-    """(channels, height, width) that `planes` will give, from the header alone."""
+    """Return the (channels, height, width) of the result of `planes`, from the header alone."""
     width, height = image.size
-    if color is not Color.UNCHANGED and _orientation(image) >= 5:  # lies on its side
+    if color is not Color.UNCHANGED and _orientation(image) >= 5:  # rotated by 90 degrees
         width, height = height, width
     return _channels(image, color), height, width
 
 
 def planes(image: Image.Image, color: Color) -> list[np.ndarray]:
-    """The channels of `image`, each height x width: gray; blue, green, red; or those and alpha. Raises Error, without place."""
+    """Return the channels of `image`, each height x width: gray; blue, green, red; or blue, green, red, alpha. Raise Error without a place."""
     try:
         channels = _channels(image, color)
         if color is Color.GRAY and image.format in _JPEG_FORMATS:
-            image.draft("L", image.size)  # libjpeg's own luminance, which OpenCV takes too
+            image.draft("L", image.size)  # libjpeg's own luminance, as in OpenCV
         file_format = image.format
         if color is not Color.UNCHANGED and _orientation(image) != 1:
             image = ImageOps.exif_transpose(image)
@@ -54,7 +57,7 @@ def planes(image: Image.Image, color: Color) -> list[np.ndarray]:
             return [_gray(image, file_format)] * channels
         mode = "RGB" if channels == 3 else "RGBA"
         pixels = np.asarray(image if image.mode == mode else image.convert(mode))
-    except (OSError, ValueError, SyntaxError) as problem:  # Pillow's words for a truncated or damaged file
+    except (OSError, ValueError, SyntaxError) as problem:  # Pillow raises these for truncated and damaged files
         raise Error(f"it cannot be decoded: {problem}") from None
     return [pixels[..., band] for band in (2, 1, 0, 3)[:channels]]
 
@@ -70,7 +73,7 @@ def _channels(image: Image.Image, color: Color) -> int:
 
 
 def _gray(image: Image.Image, file_format: str | None) -> np.ndarray:
-    """Luminance; from color in integers, by libpng's rule (rounds down) for a PNG file, else by OpenCV's."""
+    """Return the luminance. For color images the integer formula is libpng's (rounds down) for PNG files, else OpenCV's."""
     if image.mode.startswith("I"):
         return (np.asarray(image).astype(np.uint32) >> 8).astype(np.uint8)
     if image.mode in ("1", "L", "LA"):
@@ -82,5 +85,5 @@ def _gray(image: Image.Image, file_format: str | None) -> np.ndarray:
 
 
 def _orientation(image: Image.Image) -> int:
-    """The EXIF orientation of a JPEG file. OpenCV heeds it unless the image is asked for unchanged."""
+    """Return the EXIF orientation of a JPEG file. OpenCV applies it unless the flag is UNCHANGED."""
     return int(image.getexif().get(0x0112, 1)) if image.format in _JPEG_FORMATS else 1

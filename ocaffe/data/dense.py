@@ -1,4 +1,4 @@
-"""The source of a DenseImageData layer (SegNet): images, and for each an image whose pixels are labels."""
+"""The source of a DenseImageData layer (SegNet): images, each with a label image, whose pixels are labels."""
 from __future__ import annotations
 
 from dataclasses import replace
@@ -21,7 +21,7 @@ _FIELDS = {"source", "batch_size", "rand_skip", "shuffle", "new_height", "new_wi
 
 
 class Pair(NamedTuple):
-    """An image and its label image, of which only the headers are read yet; the shape that the image will have."""
+    """An image and its label image, of which only the headers have been read; `shape` is the image's after resizing."""
 
     record: int
     files: tuple[Any, Any]
@@ -29,12 +29,12 @@ class Pair(NamedTuple):
 
 
 class DenseImageSource(Source):
-    """Batches of image files and label image files, cropped and mirrored alike. A block holds the images, and behind them the labels, N x 1 x H x W."""
+    """Batches of image files and label image files, cropped and mirrored alike. A block holds the images, followed by the labels, N x 1 x H x W."""
 
     def __init__(
         self, param: Any, transform: Transform, labels: bool, *, workers: int | None = None, place: Place | None = None, layer: str | None = None
     ) -> None:
-        """`param` is the DenseImageDataParameter; `labels`: a top wants them; `workers` read and decode at the same time (default: one per core)."""
+        """`param` is the DenseImageDataParameter; `labels`: the layer has a top for labels; `workers`: threads that read and decode (default: one per core)."""
         super().__init__(place, layer)
         with self.located():
             check_fields(param, _FIELDS, "dense_image_data_param", "SegNet ignores it: remove it, or set it in transform_param")
@@ -80,7 +80,7 @@ class DenseImageSource(Source):
         return sum(layout.nbytes for layout in self.layouts(self.shapes()[0]))
 
     def layouts(self, top: Shape) -> list[Layout]:
-        """How the parts of a block for a data top of shape `top` are laid out, which lie one behind the other: images, and labels if they are wanted."""
+        """Return the layouts of the consecutive parts of a block for a data top of shape `top`: images, then labels if the layer has a top for them."""
         layout = replace(self._first, channels=top[1], height=top[2], width=top[3])
         return [layout, replace(layout, channels=1)][: 1 + self.labels]
 
@@ -142,7 +142,7 @@ class DenseImageSource(Source):
                 raise self.list.fault(problem, pair.record, self._files[pair.record][0])
 
     def _stage(self, pair: Pair, which: int, corner: tuple[int, int], room: np.ndarray) -> None:
-        """Decode the image (0) or the labels (1) of a pair, and write the crop. Labels are not mixed: the nearest one is taken where they are resized."""
+        """Decode the image (0) or the labels (1) of a pair and write the crop. Labels are resized by nearest neighbour, because they must not be mixed."""
         try:
             image = np.stack(planes(pair.files[which], (self.color, Color.GRAY)[which]))
         except Error as problem:

@@ -1,4 +1,4 @@
-"""Random numbers of one record: as many as it takes, and none of them another record's."""
+"""Random numbers of one record. Each record has its own stream, so it can draw any number without affecting other records."""
 from __future__ import annotations
 
 import math
@@ -24,17 +24,17 @@ class Dice:
         return self._words.pop()
 
     def uniform(self, low: float = 0.0, high: float = 1.0) -> float:
-        """From [low, high)."""
+        """A float in [low, high)."""
         return low + (high - low) * self.word() / 2**32
 
     def below(self, bound: int) -> int:
-        """A whole number from [0, bound); bound < 2^32."""
+        """An integer in [0, bound); bound < 2^32."""
         return self.word() * bound >> 32
 
     def uniforms(self, *shape: int) -> np.ndarray:
-        """The same, an array of them."""
+        """An array of floats in [0, 1)."""
         return (self.words(math.prod(shape)) >> np.uint64(11)).reshape(shape) * 2.0**-53
 
     def words(self, count: int) -> np.ndarray:
-        """`count` times 64 random bits; the other numbers go on elsewhere."""
+        """`count` words of 64 random bits, drawn from the generator without touching the buffered words of `word`."""
         return self._generator.random_raw(count)

@@ -1,6 +1,6 @@
-"""What SSD does to the pixels of an image, with the numbers of OpenCV: colors distorted at random, and noise.
+"""SSD's changes to the pixels of an image, with OpenCV's arithmetic: random color distortions, and noise.
 
-Images are channels x height x width, uint8, blue green red.
+Images are channels x height x width, uint8, in the order blue, green, red.
 """
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from PIL import Image
 from ocaffe.data.dice import Dice
 from ocaffe.errors import Error
 
-_HUES = 180  # of a turn
+_HUES = 180  # in a full circle
 _HUE_BITS = 12
 _COLOR_BITS = 14
-_POSTERIZED = 64  # levels that become one
-_CLIP = 4.0  # times the mean of a bin, of CLAHE
-_TILES = 8  # along each side, of CLAHE
+_POSTERIZED = 64  # levels that are merged into one
+_CLIP = 4.0  # CLAHE: clip limit, in units of the mean count of a histogram bin
+_TILES = 8  # CLAHE: tiles along each side
 
 
 def _bytes(values: np.ndarray) -> np.ndarray:
-    """Rounded (to even) and cut to what a byte holds."""
+    """Round (halves to even) and clip to 0 ... 255."""
     return np.clip(np.rint(values), 0, 255).astype(np.uint8)
 
 
@@ -31,7 +31,7 @@ def _bytes(values: np.ndarray) -> np.ndarray:
 
 
 def _reciprocals(numerator: float) -> np.ndarray:
-    """Of the numbers 0 (none) to 255, times `numerator`, with _HUE_BITS more bits."""
+    """Return `numerator` / n for n = 0 ... 255 in fixed point with _HUE_BITS bits; 0 for n = 0."""
     return np.rint(np.concatenate([[0], numerator * (1 << _HUE_BITS) / np.arange(1, 256)])).astype(np.int32)
 
 
@@ -39,7 +39,7 @@ _SATURATIONS, _HUE_STEPS = _reciprocals(255), _reciprocals(_HUES / 6)
 
 
 def to_hsv(image: np.ndarray) -> np.ndarray:
-    """Hue (0 to 179), saturation, value of blue, green, red."""
+    """Convert blue, green, red to hue (0 to 179), saturation, value."""
     value = np.maximum(np.maximum(image[0], image[1]), image[2])
     spread = value - np.minimum(np.minimum(image[0], image[1]), image[2])
     blue, green, red = image.astype(np.int16)
@@ -54,7 +54,7 @@ def to_hsv(image: np.ndarray) -> np.ndarray:
 
 
 def _shares() -> np.ndarray:
-    """3 x 256: how much of the saturation blue, green and red lack at every hue, which may be up to 255."""
+    """Return 3 x 256 factors: the fraction of the saturation that is subtracted from blue, green and red at each hue from 0 to 255."""
     hue = np.arange(256, dtype=np.float32) * np.float32(6 / _HUES)
     hue = np.where(hue >= 6, hue - np.float32(6), hue)
     sector = np.floor(hue).astype(np.intp)
@@ -69,7 +69,7 @@ _PARTS = np.arange(256, dtype=np.float32) * np.float32(1 / 255)
 
 
 def from_hsv(image: np.ndarray) -> np.ndarray:
-    """Blue, green, red."""
+    """Convert hue, saturation, value to blue, green, red."""
     hue, saturation, value = image[0], _PARTS.take(image[1]), _PARTS.take(image[2])
     result = np.empty(image.shape, np.uint8)
     for channel, shares in zip(result, _SHARES):
@@ -97,7 +97,7 @@ def saturation(image: np.ndarray, factor: float) -> np.ndarray:
 
 
 def hue(image: np.ndarray, delta: float) -> np.ndarray:
-    """The sum is cut at 0 and does not go round, as in SSD."""
+    """Add `delta` to the hue. The sum is clipped at 0 and does not wrap, as in SSD."""
     hsv = to_hsv(image)
     hsv[0] = brightness(hsv[0], delta)
     return from_hsv(hsv)
@@ -107,7 +107,7 @@ Step = Callable[[np.ndarray], np.ndarray]
 
 
 def draw(param: Any, dice: Dice) -> list[Step]:
-    """The steps that a DistortionParameter asks for, drawn; contrast comes before or after saturation and hue."""
+    """Draw the steps of a DistortionParameter. Contrast is at random before or after saturation and hue."""
     early = dice.uniform() > 0.5
     drawn: dict[str, list[Step]] = {}
     for name, step, low, high in (
@@ -126,7 +126,7 @@ def draw(param: Any, dice: Dice) -> list[Step]:
 
 
 def check_distortion(param: Any) -> None:
-    """Raise Error, without place, where a range is empty."""
+    """Raise Error without a place if a range is empty."""
     for name in ("contrast", "saturation"):
         low, high = getattr(param, f"{name}_lower"), getattr(param, f"{name}_upper")
         if getattr(param, f"{name}_prob") > 0 and not 0 <= low <= high:
@@ -140,7 +140,7 @@ def check_distortion(param: Any) -> None:
 
 
 def check_noise(param: Any) -> None:
-    """Raise Error, without place, for what cannot be done."""
+    """Raise Error without a place for settings that are not supported."""
     if param.convert_to_lab:
         raise Error("noise_param convert_to_lab is not supported (in SSD itself it reads floats as bytes)", fix="remove it")
     if param.saltpepper and not param.saltpepper_param.value:
@@ -148,7 +148,7 @@ def check_noise(param: Any) -> None:
 
 
 def add_noise(image: np.ndarray, param: Any, dice: Dice) -> np.ndarray:
-    """All that a NoiseParameter asks for, in SSD's order. Its prob is not looked at there."""
+    """Apply the steps of a NoiseParameter in SSD's order. SSD ignores the field prob, and so does this function."""
     colored = len(image) == 3
     if param.decolorize and colored:
         image = np.broadcast_to(_gray(image), image.shape)
@@ -181,7 +181,7 @@ def _gray(image: np.ndarray) -> np.ndarray:
 
 
 def _on_luminance(image: np.ndarray, change: Step) -> np.ndarray:
-    """`change` a gray image, or the luminance of a colored one (YCrCb)."""
+    """Apply `change` to a gray image, or to the luminance of a color image (YCrCb)."""
     if len(image) == 1:
         return change(image[0])[None]
     half, middle = 1 << _COLOR_BITS - 1, 128 << _COLOR_BITS
@@ -195,21 +195,21 @@ def _on_luminance(image: np.ndarray, change: Step) -> np.ndarray:
 
 
 def gauss_blur(image: np.ndarray) -> np.ndarray:
-    """7 x 7, sigma 1.5; what lies beyond an edge is the image mirrored in its edge pixels."""
+    """Blur with a 7 x 7 kernel, sigma 1.5. Beyond an edge the image is reflected; the edge pixel itself is not repeated."""
     weights = np.exp(-(np.arange(-3.0, 4.0) ** 2) / (2 * 1.5**2)).astype(np.float32)
     weights /= weights.sum()
     result = image.astype(np.float32)
     for axis in (1, 2):
         count = image.shape[axis]
         places = np.abs(np.arange(-3, count + 3))
-        places = np.abs((count - 1) - np.abs((count - 1) - places % max(2 * count - 2, 1)))  # reflected as often as a small image needs
+        places = np.abs((count - 1) - np.abs((count - 1) - places % max(2 * count - 2, 1)))  # a small image is reflected several times
         padded = result.take(places, axis)
         result = sum((padded.take(range(k, k + count), axis) * weights[k] for k in range(7)), np.float32(0))  # type: ignore[assignment]
     return _bytes(result)
 
 
 def equalized(image: np.ndarray) -> np.ndarray:
-    """A gray image with its histogram flattened; the darkest level that occurs becomes 0."""
+    """Equalize the histogram of a gray image. The darkest level that occurs becomes 0."""
     counts = np.bincount(image.ravel(), minlength=256)
     darkest = int(np.flatnonzero(counts)[0])
     if counts[darkest] == image.size:
@@ -220,9 +220,12 @@ def equalized(image: np.ndarray) -> np.ndarray:
 
 
 def clahe(image: np.ndarray) -> np.ndarray:
-    """Contrast limited adaptive equalisation of a gray image: each of 8 x 8 tiles has its own levels, between which pixels are interpolated."""
+    """Contrast limited adaptive histogram equalization of a gray image.
+
+    Each of 8 x 8 tiles has its own table of levels. A pixel's value is interpolated between the tables of the nearest tiles.
+    """
     height, width = image.shape
-    more = int(height % _TILES > 0 or width % _TILES > 0)  # in both directions, as OpenCV pads
+    more = int(height % _TILES > 0 or width % _TILES > 0)  # in both directions, as in OpenCV
     down, across = height // _TILES + more, width // _TILES + more
     pad = (0, down * _TILES - height), (0, across * _TILES - width)
     padded = np.pad(image, pad, mode="reflect") if min(height, width) > 1 else np.pad(image, pad, mode="edge")
@@ -245,7 +248,7 @@ def clahe(image: np.ndarray) -> np.ndarray:
 
 
 def _between(count: int, tile: int) -> tuple[np.ndarray, np.ndarray]:
-    """For `count` pixels: the two tiles between whose centres each lies, and their shares (2 x count)."""
+    """Return, for each of `count` pixels, the two tiles whose centres are nearest on either side, and their weights (both 2 x count)."""
     at = np.arange(count, dtype=np.float32) * np.float32(1 / tile) - np.float32(0.5)
     first = np.floor(at)
     share = at - first
@@ -254,7 +257,7 @@ def _between(count: int, tile: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _through_jpeg(image: np.ndarray, quality: int) -> np.ndarray:
-    """Saved as JPEG and read again, in color."""
+    """Encode the image as JPEG and decode it in color."""
     file = io.BytesIO()
     picture = Image.fromarray(image[0]) if len(image) == 1 else Image.fromarray(np.ascontiguousarray(image[::-1].transpose(1, 2, 0)))
     picture.save(file, "JPEG", quality=min(quality, 100), subsampling="4:2:0")
@@ -263,7 +266,7 @@ def _through_jpeg(image: np.ndarray, quality: int) -> np.ndarray:
 
 
 def eroded(image: np.ndarray) -> np.ndarray:
-    """The minimum of each pixel and its four neighbours: an ellipse of 3 x 3 is a cross."""
+    """Return the minimum of each pixel and its four neighbours. OpenCV's 3 x 3 ellipse is this cross."""
     padded = np.pad(image, ((0, 0), (1, 1), (1, 1)), constant_values=255)
     height, width = image.shape[1:]
     shifts = ((1, 1), (0, 1), (2, 1), (1, 0), (1, 2))
@@ -271,7 +274,7 @@ def eroded(image: np.ndarray) -> np.ndarray:
 
 
 def _salted(image: np.ndarray, param: Any, dice: Dice) -> np.ndarray:
-    """`fraction` of the pixels, drawn with repetition, take `value`."""
+    """Set `fraction` of the pixels to `value`. The pixels are drawn with repetition."""
     values: Sequence[float] = list(param.value) * (len(image) if len(param.value) == 1 else 1)
     if len(values) != len(image):
         raise Error(f"saltpepper_param has {len(values)} values, the image {len(image)} channels", fix=f"give 1 or {len(image)}")

@@ -1,4 +1,4 @@
-"""The source of a DummyData layer: values of random fillers, new in every batch."""
+"""The source of a DummyData layer with random fillers: each batch has new values."""
 from __future__ import annotations
 
 from collections.abc import Sequence

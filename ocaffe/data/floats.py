@@ -1,4 +1,4 @@
-"""Blocks of floats: what HDF5Data and DummyData stage, one array per top, as it is."""
+"""Blocks of floats, one array per top, as HDF5Data, DummyData and MemoryData stage them."""
 from __future__ import annotations
 
 import math
@@ -15,7 +15,7 @@ GPU_GROUP = 64
 
 
 class FloatLayout:
-    """A block that holds a float32 array of each of `shapes`, behind `begin` bytes of something else."""
+    """A block that holds a float32 array of each of `shapes`. The first array starts at byte `begin`."""
 
     def __init__(self, shapes: Sequence[Shape], begin: int = 0) -> None:
         self.shapes = [tuple(shape) for shape in shapes]
@@ -26,7 +26,7 @@ class FloatLayout:
             self.nbytes += aligned(4 * math.prod(shape))
 
     def views(self, block: np.ndarray) -> list[np.ndarray]:
-        """The arrays in `block`."""
+        """Return the arrays in `block`."""
         return [
             block[offset : offset + 4 * math.prod(shape)].view(np.float32).reshape(shape) for shape, offset in zip(self.shapes, self.offsets)
         ]

@@ -1,4 +1,4 @@
-"""The source of an HDF5Data layer: the rows of a list of HDF5 files, file after file and round again."""
+"""The source of an HDF5Data layer: the rows of a list of HDF5 files, file after file, starting again at the end."""
 from __future__ import annotations
 
 import os
@@ -14,9 +14,9 @@ from ocaffe.ir.tensor import Shape
 
 
 class Hdf5Source(Source):
-    """Batches of the datasets `names`, row by row. `shuffle` draws the order of the files in each epoch and of the rows in each file.
+    """Batches of the datasets `names`, row by row. With `shuffle`, each epoch has a random order of the files and of the rows in each file.
 
-    One file is open at a time. In order, rows are read as they are needed; shuffled, a file is read as a whole, as Caffe does.
+    One file is open at a time. Without `shuffle` rows are read as they are needed. With it a whole file is read at once, as in Caffe.
     """
 
     def __init__(self, param: Any, names: Sequence[str], *, place: Place | None = None, layer: str | None = None) -> None:
@@ -39,13 +39,13 @@ class Hdf5Source(Source):
         )
 
     def _measure(self, path: str, inner: list[Shape]) -> int:
-        """The number of rows of a file that must look like the first."""
+        """Return the number of rows of a file. Raise Error if the shapes of its rows differ from the first file's."""
         file = _File(path, self.names)
         for name, first, shape in zip(self.names, inner, file.inner):
             if shape != first:
                 raise Error(
                     f"rows of dataset '{name}' are {shape_text(shape)} in {path}, {shape_text(first)} in {self.files[0]}",
-                    fix="make the datasets of all files alike",
+                    fix="use rows of the same shape in all files",
                 )
         file.close()
         return file.rows
@@ -74,7 +74,7 @@ class Hdf5Source(Source):
         return BatchInfo(tuple(self.shapes()), self.nbytes)
 
     def _locate(self, position: int) -> tuple[int, int, int]:
-        """Epoch, number of the file and row within it at `position` of the endless sequence of rows."""
+        """Return the epoch, the number of the file and the row in it at `position` of the endless sequence of rows."""
         epoch, row = divmod(position, sum(self._rows))
         order = self._order(FILES, epoch, 0, len(self.files)) if self.shuffle else range(len(self.files))
         for file in order:
@@ -89,7 +89,7 @@ class Hdf5Source(Source):
             self._file.close()
             self._file = _File(path, self.names)
             if self._file.rows != self._rows[number]:
-                raise Error(f"{path} had {self._rows[number]} rows, and now {self._file.rows}", fix="leave the files alone while they are read")
+                raise Error(f"{path} had {self._rows[number]} rows, and now it has {self._file.rows}", fix="do not change the files while they are read")
         if self.shuffle:
             order = self._order(RECORDS, epoch, number, self._rows[number])[rows]
             for target, values in zip(targets, self._file.loaded()):
@@ -98,7 +98,7 @@ class Hdf5Source(Source):
             self._file.read(rows, targets)
 
     def _order(self, stream: int, epoch: int, file: int, count: int) -> np.ndarray:
-        """The order of the rows of a file, or of the files, in an epoch; the last of either kind is remembered."""
+        """Return the order of the rows of a file, or of the files, in an epoch. The last order of each kind is cached."""
         key = (stream, epoch << 32 | file)
         if key not in self._orders:
             self._orders = {old: order for old, order in self._orders.items() if old[0] != stream}
@@ -110,10 +110,10 @@ class Hdf5Source(Source):
 
 
 class _File:
-    """An open HDF5 file with its datasets, which have `rows` rows of the shapes `inner`. Errors have no place."""
+    """An open HDF5 file. Its datasets have `rows` rows of the shapes `inner`. Errors have no place."""
 
     def __init__(self, path: str, names: Sequence[str]) -> None:
-        import h5py  # heavy, and only this layer needs it
+        import h5py  # slow to import, and only this layer needs it
 
         self.path = path
         if not os.path.exists(path):
@@ -153,7 +153,7 @@ class _File:
             raise Error(f"{self.path}, rows {rows.start} to {rows.stop - 1}: {problem}", fix="make the file again, or copy it again") from None
 
     def loaded(self) -> list[np.ndarray]:
-        """All rows of every dataset as float."""
+        """Return all rows of every dataset as float."""
         if self._values is None:
             values = [np.empty(data.shape, np.float32) for data in self._datasets]
             self.read(slice(0, self.rows), values)
@@ -166,7 +166,7 @@ class _File:
 
 
 def _listed(source: str) -> list[str]:
-    """The files that the text file `source` names, separated by white space as Caffe reads them."""
+    """Return the files named in the text file `source`. Names are separated by white space, as in Caffe."""
     fix = f"source names a text file with one HDF5 file per line (relative to {os.getcwd()})"
     try:
         with open(source, "rb") as stream:

@@ -1,4 +1,4 @@
-"""The source of a Data layer: images of a database, raw or encoded, staged as they are."""
+"""The source of a Data layer: images of a database, raw or encoded. They are staged without conversion to float."""
 from __future__ import annotations
 
 from typing import Any
@@ -19,7 +19,7 @@ from ocaffe.model.wire import Malformed
 RESTART: Note = ("data_layer.cpp:73", "Restarting data prefetching from start.")
 FIELDS = {
     "source", "batch_size", "backend", "rand_skip", "force_encoded_color", "threads", "parser_threads", "shuffle", "prefetch",
-    "cache", "precache",  # NVCaffe's, change no number
+    "cache", "precache",  # NVCaffe's; they do not change results
 }  # fmt: skip
 
 
@@ -32,7 +32,7 @@ class ImageSource(PictureSource):
     def __init__(
         self, param: Any, transform: Transform, labels: bool, *, workers: int | None = None, place: Place | None = None, layer: str | None = None
     ) -> None:
-        """`param` is the DataParameter; `labels`: a top wants them; `workers` decode at the same time (default: one per core)."""
+        """`param` is the DataParameter; `labels`: the layer has a top for labels; `workers`: threads that decode images (default: one per core)."""
         self.place, self.layer = place, layer
         with self.located():
             check_fields(param, FIELDS, "data_param", "remove it")
@@ -59,7 +59,7 @@ class ImageSource(PictureSource):
         return self._alike(items) or [self._picture(record, item) for record, item in zip(records, items)]
 
     def _alike(self, items: list[Item]) -> Alike | None:
-        """The whole batch in one go, where its records are small raw images like the first record."""
+        """Return the whole batch at once if its records are small raw images like the first record, else None."""
         if not hasattr(self, "_first") or self._first.dtype != np.uint8:
             return None
         alike = self._parse.alike([value for _, value in items])
@@ -81,7 +81,7 @@ class ImageSource(PictureSource):
             if self.labels and datum.label is None:
                 raise Error("it has no label, and the layer has a top for labels", fix="remove the second top, or make the database with labels")
         except Malformed as problem:
-            raise self.records.fault(Error(f"it is no Datum: {problem.fact} at byte {problem.at}"), record, name) from None
+            raise self.records.fault(Error(f"it is not a Datum: {problem.fact} at byte {problem.at}"), record, name) from None
         except Error as problem:
             raise self._fault(problem, record, name) from None
         return picture
@@ -91,14 +91,14 @@ class ImageSource(PictureSource):
 
 
 class Records:
-    """Reads the records of a database by their numbers; `random`: these jump."""
+    """Reads the records of a database by number. `random`: the numbers are in random order."""
 
     def __init__(self, database: Any, random: bool) -> None:
         self.database, self.random = database, random
         self._reader = Reader(database, random=random)
 
     def read(self, records: list[int]) -> list[Item]:
-        """Keys and values; without `random` the numbers count up and go round."""
+        """Return keys and values. Without `random`, the numbers must be consecutive; after the last record comes record 0."""
         if self.random:
             return [self._reader.read(record)[0] for record in records]
         items: list[Item] = []
@@ -108,5 +108,5 @@ class Records:
         return items
 
     def fault(self, problem: Error, record: int, name: str) -> Error:
-        """`problem` with the place of the record called `name`."""
+        """Return `problem` with the place of the record called `name`."""
         return Error(f"database {self.database.path}, record {record} ({name}): {problem.fact}", fix=problem.fix or "make the database again, or copy it again")

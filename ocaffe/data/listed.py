@@ -16,8 +16,8 @@ from ocaffe.errors import Error, Place
 
 _FIELDS = {
     "source", "batch_size", "rand_skip", "shuffle", "new_height", "new_width", "is_color", "root_folder",
-    "threads", "cache", "precache",  # NVCaffe's, change no number
-    "scale", "mean_file", "crop_size", "mirror",  # without effect, as in Caffe: net upgrade tells the user
+    "threads", "cache", "precache",  # NVCaffe's; they do not change results
+    "scale", "mean_file", "crop_size", "mirror",  # without effect, as in Caffe; the net upgrade warns about them
 }  # fmt: skip
 
 
@@ -29,16 +29,16 @@ class Line(NamedTuple):
 
 
 class Listing:
-    """The lines of the text file `source`, blank ones left out. Errors have no place."""
+    """The lines of the text file `source`, without blank ones. Errors have no place."""
 
     def __init__(self, source: str, what: str) -> None:
-        """`what` a line holds, for messages."""
+        """`what` says in messages which content a line has."""
         self.source = source
         fix = f"source names a text file, each line of which is {what} (relative to {os.getcwd()})"
         if not source:
             raise Error("source is empty", fix=fix)
         try:
-            with open(source, encoding="utf-8", errors="surrogateescape") as stream:  # a name may be any bytes
+            with open(source, encoding="utf-8", errors="surrogateescape") as stream:  # file names may contain any bytes
                 self.lines = [Line(number, line.split()) for number, line in enumerate(stream, 1) if line.strip()]
         except OSError as problem:
             raise Error(f"the list '{source}' cannot be read: {problem.strerror}", fix=fix) from None
@@ -46,7 +46,7 @@ class Listing:
             raise Error(f"the list {source} names no image", fix=fix)
 
     def fault(self, problem: Error, record: int, name: str) -> Error:
-        """`problem` with the place of a line and the file in it that is meant."""
+        """Return `problem` with the number of the line and the file `name` in it."""
         fix = problem.fix or "correct the list, or replace the file"
         return Error(f"{self.source}, line {self.lines[record].number}: {name}: {problem.fact}", fix=fix)
 
@@ -54,11 +54,11 @@ class Listing:
         try:
             return int(word)
         except ValueError:
-            raise Error(f"{self.source}, line {line.number}: the label '{word}' is no whole number", fix="each line is a file and its label") from None
+            raise Error(f"{self.source}, line {line.number}: the label '{word}' is not a whole number", fix="each line is a file and its label") from None
 
 
 def read_image(path: str) -> Image.Image:
-    """The image in a file, of which only the header is decoded. Raises Error, without place."""
+    """Return the image in a file; only its header is decoded. Raise Error without a place."""
     try:
         with open(path, "rb") as stream:
             return open_image(stream.read())
@@ -67,7 +67,7 @@ def read_image(path: str) -> Image.Image:
 
 
 def new_size(param: Any) -> tuple[int, int] | None:
-    """new_height and new_width, which must be set together."""
+    """Return (new_height, new_width), or None if both are 0. Raise Error if only one is set."""
     height, width = int(param.new_height), int(param.new_width)
     if bool(height) != bool(width):
         raise Error(f"new_height is {height} and new_width {width}", fix="set both, or none of them")
@@ -82,7 +82,7 @@ class ListSource(PictureSource):
     def __init__(
         self, param: Any, transform: Transform, labels: bool, *, workers: int | None = None, place: Place | None = None, layer: str | None = None
     ) -> None:
-        """`param` is the ImageDataParameter; `labels`: a top wants them; `workers` read and decode at the same time (default: one per core)."""
+        """`param` is the ImageDataParameter; `labels`: the layer has a top for labels; `workers`: threads that read and decode (default: one per core)."""
         self.place, self.layer = place, layer
         with self.located():
             check_fields(param, _FIELDS, "image_data_param", "remove it")

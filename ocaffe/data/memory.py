@@ -1,4 +1,4 @@
-"""The source of a MemoryData layer: arrays that a script hands over."""
+"""The source of a MemoryData layer: arrays that a script passes in."""
 from __future__ import annotations
 
 from typing import Any
@@ -14,10 +14,10 @@ _FIELDS = {"batch_size", "channels", "height", "width"}
 
 
 class MemorySource(Source):
-    """Batches of rows of two arrays, from their first row on and round again."""
+    """Batches of consecutive rows of two arrays, starting again at the first row after the last one."""
 
     def __init__(self, param: Any, labels: bool, *, place: Place | None = None, layer: str | None = None) -> None:
-        """`param` is the MemoryDataParameter; `labels`: a top wants them."""
+        """`param` is the MemoryDataParameter; `labels`: the layer has a top for labels."""
         super().__init__(place, layer)
         with self.located():
             check_fields(param, _FIELDS, "memory_data_param", "remove it")
@@ -26,7 +26,7 @@ class MemorySource(Source):
                 raise Error(f"batch_size, channels, height and width are {shape_text(shape)}", fix="set all four")
         self.layout = FloatLayout([shape, (shape[0], 1, 1, 1)][: 1 + labels])
         self._arrays: list[np.ndarray] = []
-        self._begin = 0  # the batch that holds the first rows
+        self._begin = 0  # the number of the batch that starts at row 0
 
     def shapes(self) -> list[Shape]:
         return self.layout.shapes
@@ -36,13 +36,16 @@ class MemorySource(Source):
         return self.layout.nbytes
 
     def hand_over(self, data: Any, labels: Any, batch: int) -> None:
-        """Copy `data` (n x channels x height x width; n is a multiple of the batch size) and `labels` (n values, or None: zeros), which batch
-        number `batch` begins with. No batch may be in the making."""
+        """Copy new arrays. Batch number `batch` starts at their first row.
+
+        `data`: n x channels x height x width, where n is a multiple of the batch size. `labels`: n values, or None for zeros.
+        No thread may be filling a batch during the call.
+        """
         with self.located():
             size, *inner = self.shapes()[0]
             data = np.array(data, np.float32)
             if data.ndim != 4 or list(data.shape[1:]) != inner:
-                raise Error(f"data is {shape_text(data.shape)}, and the layer wants n x {shape_text(inner)}", fix="reshape it")
+                raise Error(f"data is {shape_text(data.shape)}, and the layer requires n x {shape_text(inner)}", fix="reshape it")
             if not len(data) or len(data) % size:
                 raise Error(f"data has {len(data)} rows, not a multiple of the batch size {size}", fix="leave rows out or repeat some")
             labels = np.zeros(len(data), np.float32) if labels is None else np.array(labels, np.float32)

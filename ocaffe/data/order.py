@@ -1,4 +1,4 @@
-"""Which record stands where in the endless sequence of records."""
+"""The order of records: which record is at each position of the endless sequence."""
 from __future__ import annotations
 
 import numpy as np
@@ -7,7 +7,10 @@ from ocaffe.data.source import RECORDS, SKIP, below, draws, permutation
 
 
 class Order:
-    """`entries` records one after the other and round again, from a random one of the first `rand_skip` on; `shuffle`: each time in another order."""
+    """`entries` records in order, repeated without end.
+
+    With `rand_skip` the sequence starts at a random one of the first `rand_skip` records. With `shuffle` every epoch has another random order.
+    """
 
     def __init__(self, entries: int, shuffle: bool = False, rand_skip: int = 0) -> None:
         self.entries, self.shuffle, self.rand_skip = entries, shuffle, rand_skip
@@ -15,7 +18,7 @@ class Order:
         self._key: tuple[int, int] | None = None
 
     def records(self, key: tuple[int, int], first: int, count: int) -> list[int]:
-        """The numbers of the records at the positions `first` ... `first + count - 1`."""
+        """Return the numbers of the records at the positions `first` ... `first + count - 1`."""
         if self.rand_skip:
             first += int(below(draws(key, SKIP, 0, 1)[0, :1], self.rand_skip)[0])
         if not self.shuffle:

@@ -1,4 +1,4 @@
-"""The original files of public data sets: found in a folder, or downloaded and verified."""
+"""The original files of public data sets: read from a folder, or downloaded and verified."""
 from __future__ import annotations
 
 import gzip
@@ -25,7 +25,7 @@ _UNREADABLE = (OSError, EOFError, zlib.error, tarfile.TarError)
 
 @dataclass(frozen=True)
 class Original:
-    """A file: its name, the sha256 of its content (unpacked if it is stored as .gz), and the addresses of it."""
+    """A file: its name, the sha256 of its content (after unpacking .gz), and its addresses."""
 
     name: str
     sha256: str
@@ -33,18 +33,21 @@ class Original:
 
 
 def obtain(original: Original, folder: str | None) -> bytes:
-    """The content of `original`, from `folder` if there is one, else from the network. Raises Error."""
+    """Return the content of `original`, from `folder` if one is given, else from the network. Raise Error."""
     return download(original) if folder is None else from_folder(original, folder)
 
 
 def from_folder(original: Original, folder: str) -> bytes:
-    """The content of `original` in `folder`, packed or not, with '-' or '.' in its name. It may be another set in the same format."""
+    """Return the content of `original` in `folder`, packed or not, with '-' or '.' in its name.
+
+    The hash is not checked, so the folder may hold another data set in the same format.
+    """
     names = [original.name, original.name.replace("-idx", ".idx")]
     candidates = [os.path.join(folder, name + packed) for name in dict.fromkeys(names) for packed in ("", ".gz")]
     path = next((path for path in candidates if os.path.isfile(path)), None)
     if path is None:
         listed = " or ".join(os.path.basename(path) for path in candidates)
-        raise Error(f"the folder {folder} has no file {listed}", fix="--from the folder with the original files")
+        raise Error(f"the folder {folder} has no file {listed}", fix="give the folder with the original files with --from")
     try:
         with open(path, "rb") as stream:
             return _unpacked(path, stream.read())
@@ -53,7 +56,7 @@ def from_folder(original: Original, folder: str) -> bytes:
 
 
 def download(original: Original) -> bytes:
-    """The verified content of `original` from the first address that has it. Raises Error that lists what went wrong at each."""
+    """Return the verified content of `original` from the first address that has it. Raise Error with the failure of each address."""
     failures = []
     for address in original.addresses:
         try:
@@ -67,7 +70,7 @@ def download(original: Original) -> bytes:
         failures.append(f"{address} (sha256 {found[:16]}..., expected {original.sha256[:16]}...)")
     raise Error(
         f"{original.name} cannot be downloaded: " + ", ".join(failures),
-        fix="fetch the original files some other way and name their folder with --from",
+        fix="download the original files by other means and give their folder with --from",
     )
 
 
@@ -83,15 +86,15 @@ def _fetch(address: str) -> bytes:
 
 
 def _unpacked(name: str, content: bytes) -> bytes:
-    """The content of a .gz file; archives stay packed, for tarfile unpacks them."""
+    """Unpack the content of a .gz file. A .tar.gz stays packed, because tarfile unpacks it."""
     return gzip.decompress(content) if name.endswith(".gz") and not name.endswith(".tar.gz") else content
 
 
 def read_idx(content: bytes, name: str, axes: int) -> np.ndarray:
-    """The uint8 array of an IDX file of `axes` axes. Raises Error."""
+    """Return the uint8 array of an IDX file with `axes` axes. Raise Error."""
     head = 4 + 4 * axes
     if len(content) < head or content[:4] != bytes((0, 0, 8, axes)):
-        raise Error(f"{name} is no IDX file of bytes with {axes} axes: it begins with {content[:4].hex(' ') or 'nothing'}", fix="copy or download it again")
+        raise Error(f"{name} is not an IDX file of bytes with {axes} axes: it begins with {content[:4].hex(' ') or 'nothing'}", fix="copy or download it again")
     shape = tuple(int(n) for n in np.frombuffer(content, ">u4", axes, 4))
     expected = head + int(np.prod(shape, dtype=np.int64))
     if len(content) != expected:
@@ -100,7 +103,7 @@ def read_idx(content: bytes, name: str, axes: int) -> np.ndarray:
 
 
 def members(archive: bytes, names: Sequence[str], name: str) -> dict[str, bytes]:
-    """The files `names`, wherever they lie, of a .tar.gz archive. Raises Error."""
+    """Return the files `names` of a .tar.gz archive, from any folder in it. Raise Error."""
     found: dict[str, bytes] = {}
     try:
         with tarfile.open(fileobj=io.BytesIO(archive)) as tar:

@@ -1,4 +1,4 @@
-"""What the sources of Data and ImageData share: batches of images of one size; where they are cropped, the crop alone is staged."""
+"""Common code of the sources of Data and ImageData: batches of images of one size. If the images are cropped, only the crop is staged."""
 from __future__ import annotations
 
 from abc import abstractmethod
@@ -20,8 +20,11 @@ from ocaffe.ir.tensor import Shape
 
 
 class Picture(NamedTuple):
-    """An image on its way: its `name` for messages, its label if it has one, the shape that it will have; its file (only the header is read yet),
-    or its values."""
+    """An image before it is staged.
+
+    `name` is for messages. `shape` is that of the image after decoding and resizing. Either `file` is set, of which only the header has been
+    read, or `values`.
+    """
 
     record: int
     name: str
@@ -32,31 +35,31 @@ class Picture(NamedTuple):
 
 
 class PictureSource(Source):
-    """Batches of images that have a number, a name and a label."""
+    """Batches of images, each with a number, a name and a label."""
 
-    what = ""  # the place of all images, for messages
+    what = ""  # the database or the list, for messages
     one_size = ""  # how to make images of one size, for messages
-    restart: Note | None = None  # logged with the batch that has the last record
-    resized: tuple[int, int] | None = None  # height and width that image files are brought to
+    restart: Note | None = None  # logged with the batch that contains the last record
+    resized: tuple[int, int] | None = None  # height and width to which image files are resized
 
     def __init__(
         self, batch: int, order: Order, transform: Transform, labels: bool, color: Color, workers: int | None, place: Place | None, layer: str | None
     ) -> None:
-        """`labels`: a top wants them; `workers` decode at the same time (default: one per core)."""
+        """`labels`: the layer has a top for labels; `workers`: threads that decode images (default: one per core)."""
         super().__init__(place, layer)
         if not batch:
             raise Error("batch_size is 0", fix="batch_size of at least 1")
         self.batch, self.order, self.transform, self.labels, self.color = batch, order, transform, labels, color
         self.workers = Workers(workers)
-        self._checked: tuple[int, int, int] | None = None  # the shape that passed the checks last
+        self._checked: tuple[int, int, int] | None = None  # the shape that last passed the checks
 
     @abstractmethod
     def _open(self, records: list[int]) -> list[Picture] | Alike:
-        """The images of these numbers; or their pixels, if they all are like the first one."""
+        """Return the images with these numbers. If all have the shape of the first image, their pixels may be returned instead."""
 
     @abstractmethod
     def _fault(self, problem: Error, record: int, name: str) -> Error:
-        """`problem` with the place of the image."""
+        """Return `problem` with the place of the image."""
 
     # -- shapes ------------------------------------------------------------------------------------------------------
 
@@ -68,7 +71,7 @@ class PictureSource(Source):
         return self._first.nbytes
 
     def layout(self, top: Shape) -> Layout:
-        """How a block for a data top of shape `top` is laid out."""
+        """Return the layout of a block for a data top of shape `top`."""
         return self._first if self.transform.crop else replace(self._first, channels=top[1], height=top[2], width=top[3])
 
     def _tops(self, layout: Layout) -> list[Shape]:
@@ -76,14 +79,14 @@ class PictureSource(Source):
         return [data, (self.batch,)] if self.labels else [data]
 
     def _look(self) -> None:
-        """The layout that the first image tells."""
+        """Set the layout of the first batch from the first image."""
         (first,) = self._pictures([0])
         dtype = first.values.dtype if first.values is not None else np.dtype(np.uint8)
         self._first = Layout(self.batch, *self.transform.output(*first.shape), dtype)
 
     def _pictures(self, records: list[int]) -> list[Picture]:
         pictures = self._open(records)
-        assert isinstance(pictures, list)  # nothing is like the first one before there is a first one
+        assert isinstance(pictures, list)  # _open returns Alike only after _first is set
         return pictures
 
     def _check(self, shape: tuple[int, int, int]) -> None:
@@ -113,7 +116,7 @@ class PictureSource(Source):
             return info
 
     def _layout_of(self, pictures: list[Picture] | Alike) -> Layout:
-        """The layout of a batch that is not cropped: all images are of one shape."""
+        """Return the layout of a batch without crop. Raise Error unless all images have one shape."""
         if isinstance(pictures, Alike):
             return self._first
         shape = pictures[0].shape
@@ -127,7 +130,7 @@ class PictureSource(Source):
         return replace(self._first, channels=shape[0], height=shape[1], width=shape[2])
 
     def _place(self, first: int, sizes: np.ndarray, layout: Layout, block: np.ndarray) -> np.ndarray:
-        """Draw the crops of images of `sizes` and write the table; returns the corners."""
+        """Draw the crops of images of `sizes` and write the table. Return the corners."""
         corners, mirror = self.transform.place(self.key, first, sizes)
         table = layout.table(block)
         table[...] = 0

@@ -1,4 +1,4 @@
-"""Prefetching: a thread that keeps the next batches of a source ready, in order."""
+"""Prefetching: a thread that prepares the next batches of a source in order."""
 from __future__ import annotations
 
 import threading
@@ -13,12 +13,12 @@ import numpy as np
 from ocaffe.data.source import BatchInfo, Source
 
 Log = Callable[[str, str], None]
-QUIET_WAITS = 1000  # of so many waits for data one is logged, as in Caffe
+QUIET_WAITS = 1000  # one in this many waits for data is logged, as in Caffe
 
 
 @dataclass(eq=False)
 class Batch:
-    """A filled block: `block` is exactly the batch; `memory` the block that it lies in."""
+    """A filled block. `block` is exactly the batch; `memory` is the whole block that contains it."""
 
     index: int
     info: BatchInfo
@@ -29,8 +29,8 @@ class Batch:
 class Prefetcher:
     """Keeps up to `depth` batches of `source` ready, from batch `start` on.
 
-    Blocks are made as they are needed, or are those of `blocks` (uint8, for example mapped device memory; used in turn): then a batch
-    waits until one is free. A block belongs to the caller from `get` to `recycle`.
+    If `blocks` is given (uint8 arrays, for example mapped device memory), batches are written to these in turn, and the thread waits until one is
+    free. Otherwise blocks are allocated as needed. A block belongs to the caller from `get` to `recycle`.
     """
 
     def __init__(
@@ -43,16 +43,16 @@ class Prefetcher:
         log: Log = lambda source, text: None,
     ) -> None:
         self.source = source
-        self.wait_seconds = 0.0  # that `get` spent waiting
+        self.wait_seconds = 0.0  # the time that `get` spent waiting
         self.waits = 0
         self._log = log
         self._state = _State(source, max(depth, 1), start, blocks)
         self._thread = threading.Thread(target=_work, args=(self._state,), name="ocaffe prefetch", daemon=True)
-        self._finalizer = weakref.finalize(self, _State.close, self._state)  # the thread holds the state, never the prefetcher
+        self._finalizer = weakref.finalize(self, _State.close, self._state)  # the thread must not reference the prefetcher, or the finalizer would never run
         self._thread.start()
 
     def get(self) -> Batch:
-        """The next batch. Waits for it; raises what its making raised."""
+        """Return the next batch. Wait for it. An exception of the thread is raised here."""
         state = self._state
         with state.changed:
             self.peek()
@@ -63,7 +63,7 @@ class Prefetcher:
         return batch
 
     def peek(self) -> Batch:
-        """The batch that `get` returns next; it is not the caller's yet. Waits and raises like `get`."""
+        """Return the batch that `get` returns next, without taking it. Wait and raise like `get`."""
         state = self._state
         with state.changed:
             if not state.ready and not state.problem and not state.closed:
@@ -76,7 +76,7 @@ class Prefetcher:
             return state.ready[0]
 
     def ready(self) -> Batch | None:
-        """What `peek` returns, if it is there already."""
+        """Return the batch of `peek` if it is ready, else None. Do not wait."""
         state = self._state
         with state.changed:
             return state.ready[0] if state.ready and not state.closed else None
@@ -90,14 +90,14 @@ class Prefetcher:
         self.wait_seconds += time.perf_counter() - begin
 
     def recycle(self, batch: Batch, block: np.ndarray | None = None) -> None:
-        """Give the block of `batch` back, or `block` in its place (the same memory, mapped anew)."""
+        """Return the block of `batch` to the prefetcher, or `block` in its place (the same memory, mapped again)."""
         state = self._state
         with state.changed:
             state.give_back(batch.memory, block)
             state.changed.notify_all()
 
     def seek(self, index: int) -> None:
-        """Make `index` the next batch that `get` returns; an error is forgotten."""
+        """Make `index` the next batch that `get` returns. A pending error is dropped."""
         state = self._state
         with state.changed:
             if state.upcoming == index and not state.problem:
@@ -109,14 +109,14 @@ class Prefetcher:
             state.changed.notify_all()
 
     def close(self) -> None:
-        """End the thread; when this returns nothing writes to any block. The source stays open."""
+        """End the thread. After the return no thread writes to a block. The source stays open."""
         self._finalizer()
         if self._thread is not threading.current_thread():
             self._thread.join()
 
 
 class _State:
-    """What the thread shares with the prefetcher; `changed` guards it."""
+    """State shared by the thread and the prefetcher. The condition variable `changed` protects it."""
 
     def __init__(self, source: Source, depth: int, start: int, blocks: Sequence[np.ndarray] | None) -> None:
         self.source, self.depth, self.next = source, depth, start
@@ -124,8 +124,8 @@ class _State:
         self.free: deque[np.ndarray] = deque(blocks or ())
         self.ready: deque[Batch] = deque()
         self.changed = threading.Condition()
-        self.generation = 0  # batches of an earlier one are thrown away
-        self.making = -1  # generation of the batch that the thread is at
+        self.generation = 0  # `seek` starts a new generation; batches of earlier ones are dropped
+        self.making = -1  # generation of the batch that the thread is filling; -1: none
         self.problem: BaseException | None = None
         self.closed = False
 
@@ -138,7 +138,10 @@ class _State:
         return not self.problem and len(self.ready) < self.depth and (self.fixed is None or len(self.free) > 0)
 
     def give_back(self, memory: np.ndarray, block: np.ndarray | None = None) -> None:
-        """Memory that is not the caller's own was made for one large batch where the blocks are the caller's, and is dropped."""
+        """Add `memory`, or `block` in its place, to the free blocks.
+
+        If the caller supplied the blocks, other memory was allocated for one large batch. Such memory is dropped.
+        """
         if self.fixed is None or address(memory) in self.fixed:
             if block is not None and self.fixed is not None:
                 self.fixed.discard(address(memory))
@@ -156,7 +159,7 @@ def address(block: np.ndarray) -> int:
 
 
 def _work(state: _State) -> None:
-    """The thread."""
+    """The function of the thread: fill batches until the state is closed."""
     while True:
         with state.changed:
             state.changed.wait_for(lambda: state.closed or state.wanted())
@@ -169,7 +172,7 @@ def _work(state: _State) -> None:
         problem: BaseException | None = None
         try:
             batch = _fill(state, index, np.empty(state.source.nbytes, np.uint8) if memory is None else memory)
-        except BaseException as caught:  # whatever it is, the thread that trains has to see it
+        except BaseException as caught:  # any exception must reach the training thread, so `get` raises it
             problem = caught
         with state.changed:
             if memory is not None and (batch is None or (state.fixed is not None and batch.memory is not memory)):
@@ -185,7 +188,7 @@ def _work(state: _State) -> None:
 
 
 def _fill(state: _State, index: int, memory: np.ndarray) -> Batch:
-    """Batch `index` in `memory`, or in larger memory where its images are larger than those before."""
+    """Fill batch `index` in `memory`, or in larger memory if its images are larger than those before."""
     info = state.source.fill(index, memory)
     if info.nbytes > memory.nbytes:
         memory = np.empty(info.nbytes, np.uint8)

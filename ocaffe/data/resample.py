@@ -1,4 +1,4 @@
-"""Resampling of images of bytes, with the numbers of OpenCV's cv::resize: its fixed point arithmetic, its borders, its special cases."""
+"""Resizing of uint8 images with the same results as OpenCV's cv::resize: its fixed point arithmetic, its borders, its special cases."""
 from __future__ import annotations
 
 import math
@@ -8,14 +8,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-BITS = 11  # of the fraction of a weight; what two passes multiplied has twice as many
-_CUBIC = -0.75  # slope of the kernel at 1
+BITS = 11  # fraction bits of a weight; a result of both passes has twice as many
+_CUBIC = -0.75  # slope of the cubic kernel at 1
 _LANCZOS = 8  # taps
-_PIXEL = 1e-3  # a smaller part of a pixel counts as none (computeResizeAreaTab)
+_PIXEL = 1e-3  # a smaller fraction of a pixel is ignored (computeResizeAreaTab)
 
 
 class Interpolation(Enum):
-    """The methods that ResizeParameter.interp_mode names."""
+    """The values of ResizeParameter.interp_mode."""
 
     LINEAR = 1
     AREA = 2
@@ -25,14 +25,14 @@ class Interpolation(Enum):
 
 
 class Taps(NamedTuple):
-    """Along one axis: which places an output place reads (outputs x taps) and with which weights, whole numbers or floats."""
+    """The taps along one axis, outputs x taps: the input positions that each output reads, and their weights (integers or floats)."""
 
     places: np.ndarray
     weight: np.ndarray
 
 
 def resize(image: np.ndarray, height: int, width: int, method: Interpolation = Interpolation.LINEAR) -> np.ndarray:
-    """`image` (channels x height x width, uint8) in another size."""
+    """Return `image` (channels x height x width, uint8) resized to height x width."""
     before = image.shape[1:]
     if before == (height, width):
         return image
@@ -49,11 +49,11 @@ def resize(image: np.ndarray, height: int, width: int, method: Interpolation = I
     taps = [_TAPS[method](old, new) for old, new in zip(before, (height, width))]
     if method in _TWO:
         taps[1] = _inside(taps[1])
-    used, place = np.unique(taps[0].places, return_inverse=True)  # where the image shrinks much, most rows are not read
+    used, place = np.unique(taps[0].places, return_inverse=True)  # if the image shrinks much, most rows are never read
     lines = _horizontal(image[:, used], taps[1])
     vertical = Taps(place.reshape(taps[0].places.shape), taps[0].weight)
     if method in _TWO:
-        # The products are cut to 16 bits one by one, which the other methods do not.
+        # OpenCV truncates each product to 16 bits here, but not in the other methods.
         first, second = ((lines[:, vertical.places[:, k]] >> 4) * vertical.weight[:, k, None] >> 16 for k in (0, 1))
         return _to_bytes(first + second + 2 >> 2)
     return _to_bytes(_vertical(lines, vertical) + (1 << 2 * BITS - 1) >> 2 * BITS)
@@ -64,7 +64,7 @@ def _to_bytes(values: np.ndarray) -> np.ndarray:
 
 
 def _mean(image: np.ndarray, down: int, across: int) -> np.ndarray:
-    """Means of blocks of `down` x `across` pixels: 2 x 2 round up, larger ones to even, as they do there."""
+    """Return the means of blocks of `down` x `across` pixels. As in OpenCV, halves round up for 2 x 2 blocks and to even for larger ones."""
     channels, height, width = image.shape
     sums = image.reshape(channels, height // down, down, width // across, across).sum((2, 4), dtype=np.int32)
     if (down, across) == (2, 2):
@@ -91,7 +91,7 @@ def _fixed(weights: np.ndarray) -> np.ndarray:
 
 
 def _centres(old: int, new: int) -> tuple[np.ndarray, np.ndarray]:
-    """Where the centres of output pixels lie: the pixel to the left, and the way from there, float32."""
+    """Return the positions of the centres of output pixels: the input pixel to the left, and the distance from it (float32)."""
     at = ((np.arange(new) + 0.5) * (1 / (new / old)) - 0.5).astype(np.float32)
     left = np.floor(at)
     return left.astype(np.intp), at - left
@@ -102,7 +102,7 @@ def _linear_taps(old: int, new: int) -> Taps:
 
 
 def _enlarging_area_taps(old: int, new: int) -> Taps:
-    """AREA where an axis grows: linear, but pixels keep their flat middle."""
+    """Taps of AREA along an axis that grows: linear interpolation, but around an input pixel's centre its value is constant."""
     inverse = new / old
     out = np.arange(new)
     left = np.floor(out * (1 / inverse)).astype(np.intp)
@@ -115,7 +115,10 @@ def _two_taps(old: int, left: np.ndarray, way: np.ndarray) -> Taps:
 
 
 def _inside(taps: Taps) -> Taps:
-    """Two taps of one pixel, at the edges, as a single one. Columns are read so, rows are not, and their two products are cut one by one."""
+    """Merge two taps of the same pixel, as occur at the edges, into one.
+
+    OpenCV does so for columns. It does not for rows, where each of the two products is truncated.
+    """
     single = taps.places[:, 0] == taps.places[:, 1]
     return Taps(taps.places, np.where(single[:, None], np.array([1 << BITS, 0], np.int32), taps.weight))
 
@@ -134,7 +137,7 @@ def _lanczos_taps(old: int, new: int) -> Taps:
     left, x = _centres(old, new)
     exact = x < np.finfo(np.float32).eps
     way = np.where(exact, 0.5, x)
-    # sin(pi (x + 3 - k) / 4) of all taps from the sine and cosine of one of them, as a sum of double precision
+    # sin(pi (x + 3 - k) / 4) of all taps follows from the sine and cosine of one tap, in double precision
     start = -(way + 3) * (math.pi / 4)
     half = math.sqrt(0.5)
     turns = [(1, 0), (-half, -half), (0, 1), (half, -half), (-1, 0), (half, half), (0, -1), (-half, half)]
@@ -155,7 +158,7 @@ def _many_taps(old: int, first: np.ndarray, weights: np.ndarray) -> Taps:
 
 
 def _area_taps(old: int, new: int) -> Taps:
-    """Weights by the part of a pixel that an output pixel covers, float32."""
+    """Return taps weighted by the fraction of each input pixel that an output pixel covers (float32)."""
     scale = 1 / (new / old)
     begin = np.arange(new) * scale
     end = begin + scale

@@ -1,4 +1,4 @@
-"""The data sets that `ocaffe dataset` makes databases of: MNIST, CIFAR-10, and scikit-learn's digits, which need no network."""
+"""The data sets of `ocaffe dataset`: MNIST, CIFAR-10, and scikit-learn's digits, which need no download."""
 from __future__ import annotations
 
 import hashlib
@@ -33,7 +33,7 @@ _CIFAR10 = Original(
 )
 _CIFAR10_FILES = {"train": [f"data_batch_{i}.bin" for i in range(1, 6)], "test": ["test_batch.bin"]}
 _CIFAR10_SHAPE = (3, 32, 32)
-DIGITS_SIDE = 28  # pixels, as MNIST
+DIGITS_SIDE = 28  # pixels, as in MNIST
 DIGITS_FOLDS = 5  # one of them is the test set
 
 
@@ -47,7 +47,7 @@ class Part:
 
 @dataclass(frozen=True)
 class DataSet:
-    """`train` and `test`, remarks for the user, and whether nets want its mean image."""
+    """The parts `train` and `test`, remarks for the user, and whether the nets for this set need its mean image."""
 
     parts: dict[str, Part]
     remarks: tuple[str, ...] = ()
@@ -55,7 +55,7 @@ class DataSet:
 
 
 def mnist(folder: str | None) -> DataSet:
-    """MNIST, 1 x 28 x 28; or another set in its four files."""
+    """Return MNIST, 1 x 28 x 28, or another data set in files of the same names and format in `folder`."""
     files = {name: Original(name, digest, tuple(f"{mirror}{name}.gz" for mirror in _MNIST_MIRRORS)) for name, digest in _MNIST.items()}
     contents = {name: obtain(original, folder) for name, original in files.items()}
     parts = {}
@@ -70,7 +70,7 @@ def mnist(folder: str | None) -> DataSet:
 
 
 def cifar10(folder: str | None) -> DataSet:
-    """CIFAR-10, 3 x 32 x 32, red green blue, from its binary version."""
+    """Return CIFAR-10, 3 x 32 x 32, red green blue, from its binary version."""
     names = [name for part in _CIFAR10_FILES.values() for name in part]
     files = _cifar10_unpacked(folder, names) if folder is not None else members(download(_CIFAR10), names, _CIFAR10.name)
     record = 1 + int(np.prod(_CIFAR10_SHAPE))
@@ -85,7 +85,7 @@ def cifar10(folder: str | None) -> DataSet:
 
 
 def _cifar10_unpacked(folder: str, names: list[str]) -> dict[str, bytes]:
-    """The files of a folder that holds them, or `cifar-10-batches-bin`, or the archive."""
+    """Return the files from `folder`, from its subfolder `cifar-10-batches-bin`, or from the archive in it."""
     for place in (folder, os.path.join(folder, "cifar-10-batches-bin")):
         if any(os.path.isfile(os.path.join(place, name)) for name in names):
             return {name: from_folder(Original(name, "", ()), place) for name in names}
@@ -94,10 +94,10 @@ def _cifar10_unpacked(folder: str, names: list[str]) -> dict[str, bytes]:
 
 
 def digits(folder: str | None) -> DataSet:
-    """The 1,797 digits that come with scikit-learn, 8 x 8 with 17 levels, enlarged to 1 x 28 x 28 by bicubic interpolation.
+    """Return the 1,797 digits that come with scikit-learn, 8 x 8 with 17 levels, enlarged to 1 x 28 x 28 by bicubic interpolation.
 
-    Their order is drawn with a fixed seed; then every fifth, 360 in all, is for testing. (In scikit-learn's own order writers follow one another, and the
-    last fifth is by writers whom the rest has not seen.)
+    Their order is shuffled with a fixed seed. Then every fifth digit is for testing, 360 in all. In scikit-learn's own order the digits are grouped
+    by writer, and no digit of the last fifth's writers would be in the training set.
     """
     if folder is not None:
         raise Error("digits has no original files: it comes with scikit-learn", fix="leave out --from")

@@ -18,16 +18,16 @@ from ocaffe.model.blob import read_blobproto
 
 HEIGHT, WIDTH, Y, X, MEAN_Y, MEAN_X, MIRROR = range(7)  # columns of the table
 _COLUMNS = 8
-GPU_PIXELS = 4  # that a work-item writes on a GPU
+GPU_PIXELS = 4  # pixels that a work-item writes on a GPU
 _FIELDS = {
     "scale", "mirror", "crop_size", "crop_h", "crop_w", "mean_file", "mean_value", "force_color", "force_gray",
-    "use_gpu_transform", "display",  # NVCaffe's, change no number
+    "use_gpu_transform", "display",  # NVCaffe's; they do not change results
 }  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Layout:
-    """A block of `batch` images: pixels, then a table of int32, then labels. An image has room for channels x height x width of `dtype`."""
+    """A block of `batch` images: pixels, then a table of int32, then labels. An image has channels x height x width values of `dtype`."""
 
     batch: int
     channels: int
@@ -37,7 +37,7 @@ class Layout:
 
     @property
     def image(self) -> int:
-        """Elements from one image to the next."""
+        """The stride between images, in elements."""
         return self.channels * self.height * self.width
 
     @property
@@ -53,7 +53,7 @@ class Layout:
         return self.label_at + aligned(self.batch * 4)
 
     def pixels(self, block: np.ndarray) -> np.ndarray:
-        """Views of a block: the images, batch x image."""
+        """Return the images in `block` as a view, batch x image."""
         return block[: self.batch * self.image * self.dtype.itemsize].view(self.dtype).reshape(self.batch, self.image)
 
     def table(self, block: np.ndarray) -> np.ndarray:
@@ -64,10 +64,10 @@ class Layout:
 
 
 class Transform:
-    """What `transform_param` asks for. Errors have no place; the source adds it."""
+    """The settings of `transform_param`. Errors have no place; the source adds it."""
 
     def __init__(self, param: Any, train: bool, more: frozenset[str] = frozenset()) -> None:
-        """`param` is the TransformationParameter; crops are random if `train`, else from the centre. `more` fields the caller uses himself."""
+        """`param` is the TransformationParameter. Crops are random if `train`, else central. The caller handles the fields in `more` itself."""
         check_fields(param, _FIELDS | more, "transform_param", "remove it, or prepare the images beforehand")
         self.train = train
         self.scale = float(param.scale)
@@ -90,11 +90,11 @@ class Transform:
         return (("data_transformer.cpp:25", f"Loading mean file from: {self.mean_file}"),) if self.mean_file else ()
 
     def output(self, channels: int, height: int, width: int) -> tuple[int, int, int]:
-        """Shape of the sample that an image of this shape becomes."""
+        """Return the shape of the sample made from an image of this shape."""
         return channels, *(self.crop or (height, width))
 
     def check(self, channels: int, height: int, width: int) -> None:
-        """Raise Error unless images of this shape can be cropped and have a mean."""
+        """Raise Error unless the crop and the mean fit images of this shape."""
         if min(channels, height, width) < 1:
             raise Error(f"the image is {shape_text((channels, height, width))}", fix="every size is at least 1")
         if self.crop and (height < self.crop[0] or width < self.crop[1]):
@@ -111,8 +111,10 @@ class Transform:
             raise Error(f"{len(self.mean)} mean_value given for images of {channels} channels", fix=f"give 1 or {channels}")
 
     def place(self, key: tuple[int, int], first: int, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Crop corners (n x 2: y, x) and mirror flags (n) of images of `sizes` (n x 2: height, width), the first at position `first`
-        of the endless sequence of records."""
+        """Draw crop corners (n x 2: y, x) and mirror flags (n) for images of `sizes` (n x 2: height, width).
+
+        `first` is the position of the first image in the endless sequence of records.
+        """
         count = len(sizes)
         random = self.mirror or (self.crop is not None and self.train)
         words = draws(key, SAMPLE, first, count) if random else np.zeros((count, 4), np.uint64)
@@ -124,7 +126,7 @@ class Transform:
         return corners.astype(np.int32), flags
 
     def bare(self) -> Transform:
-        """The same crop and mirror without mean and scale: what becomes of label images."""
+        """Return a Transform with the same crop and mirror but without mean and scale, for label images."""
         other = copy.copy(self)
         other.mean, other.scale = None, 1.0
         return other
@@ -133,7 +135,7 @@ class Transform:
         """Record the launch of `kernel` that turns a staged batch into `data` (N x C x H x W) and `label` (N)."""
         samples, channels, height, width = data.shape
         if kernel == "transform" and not self.mirror and not (self.crop and self.mean is not None and self.mean.ndim > 1):
-            height, width = 1, height * width  # rows lie one behind the other: long ones are faster
+            height, width = 1, height * width  # rows are contiguous in memory, and one long row is faster
         mean, kind, mean_size = None, 0, (0, 0)
         if self.mean is not None and self.mean.ndim == 1:
             mean, kind = np.broadcast_to(self.mean, channels).copy(), 1
@@ -159,7 +161,7 @@ class Transform:
 
 
 def _crop(param: Any) -> tuple[int, int] | None:
-    """(height, width) of the crop; crop_size is a square, SSD's crop_h and crop_w a rectangle."""
+    """Return (height, width) of the crop, or None. crop_size is a square, SSD's crop_h and crop_w a rectangle."""
     if bool(param.crop_h) != bool(param.crop_w) or (param.crop_size and param.crop_h):
         raise Error(
             f"crop_size {param.crop_size}, crop_h {param.crop_h}, crop_w {param.crop_w}", fix="give crop_size, or crop_h and crop_w, or none of them"

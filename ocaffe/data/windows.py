@@ -1,4 +1,4 @@
-"""The source of a WindowData layer (R-CNN): windows of images, of objects and of background, brought to one size."""
+"""The source of a WindowData layer (R-CNN): windows of images, showing objects or background, resized to one size."""
 from __future__ import annotations
 
 import math
@@ -17,15 +17,15 @@ from ocaffe.data.workers import Workers
 from ocaffe.errors import Error, Place, shape_text
 from ocaffe.ir.tensor import Shape
 
-CHANNELS = 3  # images are read in color, whatever the file says
+CHANNELS = 3  # all images are read in color
 _FIELDS = {
     "source", "batch_size", "scale", "fg_threshold", "bg_threshold", "fg_fraction", "context_pad", "crop_mode", "cache_images", "root_folder",
-    "mean_file", "crop_size", "mirror",  # without effect, as in Caffe: net upgrade tells the user
+    "mean_file", "crop_size", "mirror",  # without effect, as in Caffe; the net upgrade warns about them
 }  # fmt: skip
 
 
 class Windows(NamedTuple):
-    """Some windows: the number of the image in the file, the label, and the corners x1, y1, x2, y2 in pixels, inclusive."""
+    """Windows: the number of the image in the window file, the label, and the corners x1, y1, x2, y2 in pixels, inclusive."""
 
     image: np.ndarray
     label: np.ndarray
@@ -33,7 +33,7 @@ class Windows(NamedTuple):
 
 
 class Cut(NamedTuple):
-    """What is cut out of an image (y1, x1, y2, x2, behind the last pixel), the size it gets, and where it lies in the sample."""
+    """The part of an image that a sample shows (`box`: y1, x1, y2, x2, exclusive), its size after resizing, and its position in the sample."""
 
     box: tuple[int, int, int, int]
     size: tuple[int, int]
@@ -41,12 +41,12 @@ class Cut(NamedTuple):
 
 
 class WindowSource(Source):
-    """Batches of windows drawn at random: first those of the background, then `fg_fraction` of objects."""
+    """Batches of windows drawn at random. A batch has windows of background first, then the fraction `fg_fraction` of object windows."""
 
     def __init__(
         self, param: Any, transform: Transform, labels: bool, *, workers: int | None = None, place: Place | None = None, layer: str | None = None
     ) -> None:
-        """`param` is the WindowDataParameter; `labels`: a top wants them; `workers` read and decode at the same time (default: one per core)."""
+        """`param` is the WindowDataParameter; `labels`: the layer has a top for labels; `workers`: threads that read and decode (default: one per core)."""
         super().__init__(place, layer)
         with self.located():
             check_fields(param, _FIELDS, "window_data_param", "remove it")
@@ -78,12 +78,12 @@ class WindowSource(Source):
     def _read(self, param: Any) -> None:
         self.source = str(param.source)
         self.images: dict[int, str] = {}
-        rows: tuple[list[list[int]], list[list[int]]] = ([], [])  # image, label, corners of background and of objects
+        rows: tuple[list[list[int]], list[list[int]]] = ([], [])  # image, label, corners; of background, of objects
         words = self._words()
         foreground, background = np.float32(param.fg_threshold), np.float32(param.bg_threshold)
         for mark in words:
             if mark != "#":
-                raise self._malformed(f"'{mark}' where '#' and the number of an image were due")
+                raise self._malformed(f"'{mark}' where '#' and the number of an image were expected")
             image = self._next(words, int, "the number of an image")
             self.images[image] = param.root_folder + self._next(words, str, "the file of an image")
             channels, _, _ = (self._next(words, int, f"the size of image {image}") for _ in range(3))
@@ -120,11 +120,11 @@ class WindowSource(Source):
     def _next(self, words: Iterator[str], kind: Callable[[str], Any], what: str) -> Any:
         word = next(words, None)
         if word is None:
-            raise self._malformed(f"it ends where {what} was due")
+            raise self._malformed(f"it ends where {what} was expected")
         try:
             return kind(word)
         except ValueError:
-            raise self._malformed(f"'{word}' where {what} was due") from None
+            raise self._malformed(f"'{word}' where {what} was expected") from None
 
     def _malformed(self, fact: str) -> Error:
         fix = "per image: '# number', file, channels, height, width, number of windows; per window: label overlap x1 y1 x2 y2"
@@ -172,7 +172,7 @@ class WindowSource(Source):
         return info
 
     def _stage(self, image: int, corners: np.ndarray, mirror: bool, row: np.ndarray, room: np.ndarray) -> None:
-        """Read an image, cut the window out, and write it with its place in the table."""
+        """Read an image, cut the window out, and write it to `room` and its size and position to `row` of the table."""
         pixels = self._image(image)
         x1, y1, x2, y2 = (int(n) for n in corners)
         height, width = pixels.shape[1:]
@@ -202,9 +202,10 @@ class WindowSource(Source):
         raise Error(f"window file {self.source}, image {image}: {self.images[image]}: {fact}", fix=fix)
 
     def cut(self, corners: tuple[int, int, int, int], image: tuple[int, int], mirror: bool) -> Cut:
-        """Where a window (x1, y1, x2, y2) comes from and goes to; `image` is height and width of its image.
+        """Return the Cut of a window (x1, y1, x2, y2); `image` is height and width of its image.
 
-        With context the window grows, so that context_pad pixels around it show what lies beyond, or nothing outside the image. float32, as there.
+        With context_pad the window is enlarged, so that context_pad pixels of the sample around it show its surroundings. Pixels outside the
+        image stay empty. All arithmetic is float32, as in Caffe.
         """
         x1, y1, x2, y2 = corners
         if not self.pad and not self.square:
@@ -225,7 +226,7 @@ class WindowSource(Source):
             before.append(_round(np.float32(outside[0]) * scale))
             after.append(_round(np.float32(outside[1]) * scale))
         at = before[0], after[1] if mirror else before[1]
-        height, width = (min(n, self.side - place) for n, place in zip(size, at))  # rounding may have made it too large
+        height, width = (min(n, self.side - place) for n, place in zip(size, at))  # rounding may have made the size too large
         return Cut((begin[0], begin[1], end[0], end[1]), (height, width), at)
 
     def close(self) -> None:
@@ -233,5 +234,5 @@ class WindowSource(Source):
 
 
 def _round(value: np.float32) -> int:
-    """C's round: halves away from zero."""
+    """Round as C does: halves away from zero."""
     return int(math.copysign(math.floor(abs(float(value)) + 0.5), value))

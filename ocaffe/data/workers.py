@@ -1,6 +1,7 @@
-"""A few threads that decode images: Pillow and numpy let go of the interpreter while they work.
+"""A pool of threads that decode images. Threads are enough, because Pillow and numpy release the GIL while they work.
 
-How many: the layer's own field (`threads` of ImageData, `parser_threads` of Data and AnnotatedData), else OCAFFE_WORKERS, else one per core.
+The number of threads is the layer's own field (`threads` of ImageData, `parser_threads` of Data and AnnotatedData). Without it, it is OCAFFE_WORKERS,
+else one per core.
 """
 from __future__ import annotations
 
@@ -16,14 +17,14 @@ T = TypeVar("T")
 
 
 class Workers:
-    """`count` threads, made when they are first needed."""
+    """`count` threads, started when they are first needed."""
 
     def __init__(self, count: int | None = None, name: str = "ocaffe decode") -> None:
         self.count, self.name = count or usual_count(), name
         self._pool: Executor | None = None
 
     def run(self, tasks: Iterable[Callable[[], T]]) -> list[T]:
-        """Do the tasks, several at a time, and return their results in order; returns when none is left, then raises what the first raised."""
+        """Run the tasks, several at a time, and return their results in order. No task runs any more when it returns or raises the first exception."""
         tasks = list(tasks)
         if self.count == 1 or len(tasks) < 2:
             return [task() for task in tasks]
@@ -40,7 +41,7 @@ class Workers:
 
 
 def usual_count() -> int:
-    """OCAFFE_WORKERS, else one for each core that this process may use, but not more than MAX_WORKERS. Raises Error for what is no number."""
+    """Return OCAFFE_WORKERS, else the number of cores that this process may use, at most MAX_WORKERS. Raise Error if it is not a number."""
     wanted = os.environ.get("OCAFFE_WORKERS")
     if not wanted:
         return min(cores(), MAX_WORKERS)
@@ -50,5 +51,5 @@ def usual_count() -> int:
 
 
 def cores() -> int:
-    """How many this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,4 +1,4 @@
-"""Writing a database, LMDB or LevelDB, that appears under its name only when it is whole."""
+"""Writes a database, LMDB or LevelDB. It gets its final name only when it is complete."""
 from __future__ import annotations
 
 import os
@@ -11,14 +11,15 @@ import lmdb
 
 from ocaffe.errors import Error
 
-COMMIT_EVERY = 1000  # records, as Caffe's tools
-FIRST_MAP = 64 << 20  # bytes; doubled whenever it is full
+COMMIT_EVERY = 1000  # records, as in Caffe's tools
+FIRST_MAP = 64 << 20  # bytes; doubled each time the map is full
 
 
 class Writer(ABC):
-    """`with LmdbWriter(path) as out: out.put(key, value)`. Builds in `path`.tmp; `finish`, or the end of the block, gives it its name.
+    """`with LmdbWriter(path) as out: out.put(key, value)`.
 
-    If anything fails, nothing remains. What exists already is never written over. Raises Error.
+    The database is built in `path`.tmp. `finish`, or the end of the block, renames it. After a failure the temporary folder is removed. An existing
+    database is never overwritten. Raises Error.
     """
 
     def __init__(self, path: str) -> None:
@@ -26,7 +27,7 @@ class Writer(ABC):
         self._temporary = f"{self.path}.tmp"
         self.check_absent(self.path)
         try:
-            if os.path.isdir(self._temporary):  # of a run that was killed
+            if os.path.isdir(self._temporary):  # left by a killed run
                 shutil.rmtree(self._temporary)
             os.makedirs(self._temporary)
             self._open(self._temporary)
@@ -45,29 +46,29 @@ class Writer(ABC):
 
     @abstractmethod
     def _open(self, folder: str) -> None:
-        """Make the empty database in `folder`."""
+        """Create the empty database in `folder`."""
 
     @abstractmethod
     def _write(self, records: list[tuple[bytes, bytes]]) -> None:
-        """Write them in one transaction."""
+        """Write the records in one transaction."""
 
     @abstractmethod
     def _close(self, whole: bool) -> None:
-        """Let go of the files; `whole`: after everything is safely on disk."""
+        """Close the files. `whole`: first make sure that all data is on disk."""
 
     def _problems(self) -> tuple[type[Exception], ...]:
-        """What the system and the library raise."""
+        """Return the exceptions of the system and of the library."""
         return (OSError,)
 
     def put(self, key: bytes, value: bytes) -> None:
-        """Add a record; keys in rising order make the smallest database."""
+        """Add a record. Keys in rising order give the smallest database."""
         self._pending.append((key, value))
         self.count += 1
         if len(self._pending) >= COMMIT_EVERY:
             self._commit()
 
     def finish(self) -> None:
-        """Write what is left and give the database its name."""
+        """Write the remaining records and give the database its name."""
         self._commit()
         try:
             self._close(whole=True)
@@ -107,7 +108,7 @@ class LmdbWriter(Writer):
     """An LMDB whose map grows as it fills."""
 
     def _open(self, folder: str) -> None:
-        # without a sync per commit: the whole is synced once, before it takes its name
+        # No sync per commit: _close syncs once, before the database gets its name.
         self._environment = lmdb.open(folder, map_size=FIRST_MAP, sync=False, metasync=False, lock=False)
         self._last = b""  # the highest key so far
 
@@ -141,7 +142,7 @@ class LevelDbWriter(Writer):
             import plyvel
         except ImportError:
             raise Error(
-                f"{self.path} shall be a LevelDB database, and writing those needs the package plyvel, which is not installed",
+                f"{self.path} is to be a LevelDB database, and writing it needs the package plyvel, which is not installed",
                 fix="pip install 'ocaffe[leveldb]', or --backend=lmdb",
             ) from None
         self._error = plyvel.Error
@@ -159,5 +160,5 @@ class LevelDbWriter(Writer):
         self._database.close()
 
 
-WRITERS: dict[str, type[Writer]] = {"lmdb": LmdbWriter, "leveldb": LevelDbWriter}  # by the names that --backend takes
-OPENED = {"lmdb": "db_lmdb.cpp:35", "leveldb": "db_leveldb.cpp:18"}  # where Caffe's log says so
+WRITERS: dict[str, type[Writer]] = {"lmdb": LmdbWriter, "leveldb": LevelDbWriter}  # by the values of --backend
+OPENED = {"lmdb": "db_lmdb.cpp:35", "leveldb": "db_leveldb.cpp:18"}  # Caffe's file and line of the log line "Opened ..."

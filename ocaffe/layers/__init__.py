@@ -1,6 +1,6 @@
-"""The layers, one file each or one family of pointwise layers together (see docs/layers.md).
+"""The layers, one file for each layer or family of pointwise layers (docs/layers.md).
 
-For scripts it is pycaffe's `layers` too: `from caffe import layers as L`, then `L.Convolution(...)` names a layer of a NetSpec.
+The package is also pycaffe's `layers`: after `from caffe import layers as L`, `L.Convolution(...)` makes a layer of a NetSpec.
 """
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def __getattr__(name: str) -> Any:
-    """What makes a layer of the type `name`, which begins with a capital letter; any type, as other Caffes may have more."""
+    """Return the function that makes layers of type `name`. Any capitalized name works, because other Caffes may define more types."""
     if not name[:1].isupper():
         raise AttributeError(f"module 'ocaffe.layers' has no attribute {name!r}")
     from ocaffe.layers.spec import layer_maker

@@ -13,9 +13,9 @@ from ocaffe.ops.softmax import accuracy
 
 @register("Accuracy")
 class Accuracy(Layer):
-    """Share of the labels (bottom 1) that are among the `top_k` highest scores (bottom 0); a second top has it for each class.
+    """Fraction of labels (bottom 1) that are among the `top_k` highest scores (bottom 0); a second top has the accuracy of each class.
 
-    Scores equal to the label's count against it, as in Caffe; so do NaN scores, so that a diverged net does not look perfect.
+    Scores equal to the label's score count against it, as in Caffe. NaN scores also count against it, so that a diverged net does not look perfect.
     """
 
     bottoms = 2

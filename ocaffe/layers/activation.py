@@ -1,7 +1,7 @@
-"""Elementwise functions of one bottom: a class for each, with the function and its derivative as text.
+"""Elementwise functions of one bottom. Each is a class with the function and its derivative as text.
 
-`value` is y in terms of x; `derivative` is dy/dx in terms of x and y (statements may precede it): what it names is what backward keeps alive.
-Where y alone serves, the layer works in place. Other names are fields of the layer's parameter message, listed in `fields`.
+`value` is y in terms of x. `derivative` is dy/dx in terms of x and y; statements may precede it. Backward keeps those of x and y alive that it names.
+If it names only y, the layer can work in place. Other names in the texts are fields of the layer's parameter message, listed in `fields`.
 """
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from ocaffe.ops.expression import Bounded, pointwise
 
 
 class Activation(Layer):
-    """Base of the family."""
+    """Base of the elementwise layers of one bottom."""
 
     value: str
     derivative: str
     fields: ClassVar[tuple[str, ...]] = ()
-    bounds: tuple[float, float] | None = None  # the function keeps x within them, and does nothing else
-    in_pieces: ClassVar[bool] = False  # y in the derivative tells no more than x would: in which piece of the function it is
+    bounds: tuple[float, float] | None = None  # (lower, upper), if the function only clamps x to them
+    in_pieces: ClassVar[bool] = False  # the derivative uses y only to choose a piece of the function; x would select the same piece
     by_sample = True
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
@@ -46,7 +46,7 @@ class Activation(Layer):
 
 
 def _assign(form: str, text: str, names: dict[str, str]) -> str:
-    """Statements and a last term as a text that assigns the term, with x and y renamed."""
+    """Return statements and a last term as a text that assigns the term, with x and y renamed."""
     *statements, term = text.split(";")
     text = "; ".join([*(statement.strip() for statement in statements), form.format(term.strip())])
     return re.sub(r"\b[xy]\b", lambda match: names[match[0]], text)
@@ -87,7 +87,7 @@ class AbsVal(Activation):
 
 @register("BNLL")
 class BNLL(Activation):
-    """y = log(1 + e^x), written so that nothing overflows."""
+    """y = log(1 + e^x), computed without overflow."""
 
     value = "fmax(x, 0) + log1p(exp(-fabs(x)))"
     derivative = "1 / (1 + exp(-x))"
@@ -98,7 +98,7 @@ class BNLL(Activation):
 
 @register("Clip")
 class Clip(Activation):
-    """y = x kept within [min, max]; the derivative at the bounds is 1."""
+    """y = x clamped to [min, max]; the derivative at the bounds is 1."""
 
     value = "fmin(fmax(x, min), max)"
     derivative = "x >= min && x <= max"
@@ -155,7 +155,7 @@ class ReLU6(Activation):
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         tops = super().infer(*bottoms)
-        # y lies in the same of the three pieces as x unless negative_slope is negative.
+        # y and x are in the same piece of the three unless negative_slope is negative.
         at = "y" if self.scalars["negative_slope"] >= 0 else "x"
         self.derivative = f"{at} > 0 ? {at} < 6 : negative_slope"
         return tops
@@ -183,7 +183,7 @@ class HardSwish(Activation):
 
 @register("HardSigmoid")
 class HardSigmoid(Activation):
-    """y = alpha x + beta kept within [0, 1]; the derivative at the bounds is 0."""
+    """y = alpha x + beta clamped to [0, 1]; the derivative at the bounds is 0."""
 
     origin = "synopsys-caffe"
     value = "fmin(fmax(alpha * x + beta, 0), 1)"
@@ -200,12 +200,12 @@ class Mish(Activation):
 
     origin = "YOLOv4 ports, synopsys-caffe"
     message = ""
-    # tanh(log(1 + n)) = w / (w + 2) with n = e^x, w = n (n + 2); from x = 20 on it is 1 and would overflow.
+    # tanh(log(1 + n)) = w / (w + 2) with n = e^x and w = n (n + 2). For x above 20 it is 1 in float; clamping x avoids an overflow.
     value = "n = exp(fmin(x, 20)); w = n * (n + 2); x * (w / (w + 2))"
     derivative = "t = fmin(x, 20); n = exp(t); w = n * (n + 2); (w + 4 * t * n * (n + 1) / (w + 2)) / (w + 2)"
 
     def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
-        """Without the operator Mish, which only opset 18 brought."""
+        """Write Mish without the operator Mish, which opset 18 introduced."""
         graph.op("Mul", bottoms[0], graph.op("Tanh", graph.op("Softplus", bottoms[0])), to=tops[0])
 
 
@@ -222,7 +222,7 @@ class Threshold(Activation):
 
 
 class _Logarithmic(Activation):
-    """Exp and Log: a base, -1 standing for e."""
+    """Base of Exp and Log. Base -1 means e."""
 
     fields = ("base", "scale", "shift")
 
@@ -251,7 +251,7 @@ class Exp(_Logarithmic):
 
 @register("Log")
 class Log(_Logarithmic):
-    """y = log(shift + scale x) to the base."""
+    """y = log(shift + scale x) / log(base)."""
 
     value = "log(shift + scale * x) * rate"
     derivative = "rate * scale / (shift + scale * x)"
@@ -270,7 +270,7 @@ class Power(Activation):
     """y = (shift + scale x)^power."""
 
     fields = ("power", "scale", "shift")
-    forms = {  # what can be had without pow
+    forms = {  # value and derivative for powers that need no pow
         0.0: ("1", "0"),
         1.0: ("shift + scale * x", "scale"),
         2.0: ("t = shift + scale * x; t * t", "2 * scale * (shift + scale * x)"),

@@ -1,4 +1,4 @@
-"""AnchorTarget: what a region proposal network is to learn."""
+"""AnchorTarget: the training targets of a region proposal network."""
 from __future__ import annotations
 
 import math
@@ -27,12 +27,15 @@ DEFAULTS = ANCHORS | {
 
 @register("AnchorTarget")
 class AnchorTarget(WithoutGradient):
-    """Labels and box targets of the anchors of a region proposal network: 1 where an anchor overlaps a true box by 0.7 or is the nearest to one, 0 below 0.3.
+    """Labels and box targets for the anchors of a region proposal network.
 
-    Bottoms: rpn_cls_score 1 x 2A x H x W (its size counts), gt_boxes G x 5 (x1, y1, x2, y2, label), im_info (height, width, scale) and optionally
-    the data. Tops: labels 1 x 1 x AH x W, and 1 x 4A x H x W each: bbox_targets, inside weights, outside weights. Anchors that leave the image,
-    those between the two overlaps and, drawn at random, those beyond batch_size labels or the share fg_fraction of positives have label -1. The
-    settings stand in python_param { param_str }; a true box that no anchor touches makes all anchors positive, as in py-faster-rcnn.
+    An anchor is positive (1) if its overlap with a true box is at least positive_overlap (0.7), or is the largest overlap that this box has.
+    It is negative (0) if its largest overlap is below negative_overlap (0.3). Other anchors, and anchors outside the image, have label -1.
+    At most batch_size labels, and fg_fraction * batch_size positive ones, are kept; the others are chosen at random and set to -1. If no anchor
+    overlaps a true box, all anchors inside the image become positive, as in py-faster-rcnn. The settings are in python_param { param_str }.
+
+    Bottoms: rpn_cls_score 1 x 2A x H x W (only its size is used), gt_boxes G x 5 (x1, y1, x2, y2, label), im_info (height, width, scale),
+    and optionally the data. Tops: labels 1 x 1 x AH x W, then bbox_targets, inside weights and outside weights, each 1 x 4A x H x W.
     """
 
     origin = "Faster R-CNN, R-FCN"

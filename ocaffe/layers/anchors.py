@@ -1,4 +1,4 @@
-"""What the layers of region proposal networks share: anchors, their settings, and that they pass no gradient."""
+"""Anchors and settings, which the layers of region proposal networks share, and a base class of layers without gradient."""
 from __future__ import annotations
 
 import ast
@@ -17,14 +17,14 @@ from ocaffe.layers.base import Layer
 from ocaffe.ops.expression import pointwise
 
 ANCHORS: dict[str, Any] = {"feat_stride": 16, "base_size": 16, "ratios": [0.5, 1.0, 2.0], "scales": [8.0, 16.0, 32.0]}
-FIELDS = {"ratios": "ratio", "scales": "scale"}  # names in ProposalParameter, where they differ
+FIELDS = {"ratios": "ratio", "scales": "scale"}  # the names in ProposalParameter that differ
 
-# One `'key': value` of a param_str with what separates it from the next; lists may have YAML's tag !!python/tuple.
+# One `'key': value` of a param_str and the separator after it. Lists may have YAML's tag !!python/tuple.
 _ENTRY = re.compile(r"""['"]?(\w+)['"]?\s*:\s*(?:!!\S+\s*)?(\[[^\]]*\]|\([^)]*\)|[^,\n}]+?)[ \t]*(?:[,\n]\s*|$)""")
 
 
 class WithoutGradient(Layer):
-    """A layer that chooses among boxes: its bottoms' diffs are zero."""
+    """Base of layers that select boxes. The diffs of their bottoms are zero."""
 
     def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
         for bottom, wanted in zip(bottoms, propagate):
@@ -34,14 +34,14 @@ class WithoutGradient(Layer):
 
 
 def settings(layer: Layer, defaults: Mapping[str, Any]) -> Any:
-    """The layer's settings as attributes: from its message (proposal_param), or from python_param { param_str }, whose keys are those of `defaults`.
+    """Return the layer's settings as attributes, read from proposal_param or from python_param { param_str }.
 
-    A setting that is not given has its default; one of another kind (a list for a number) and an unknown key are errors.
+    `defaults` has the known keys and their defaults. An unknown key, and a list in place of a number or the reverse, raise the layer's error.
     """
     values = dict(defaults)
     if layer.param.HasField("python_param") or layer.message == "":
         for key, value in _entries(layer, layer.param.python_param.param_str):
-            layer.check(key in defaults, f"param_str has '{key}', which is no setting of {layer.type}", f"known are {', '.join(defaults)}")
+            layer.check(key in defaults, f"param_str has '{key}', which is no setting of {layer.type}", f"settings are {', '.join(defaults)}")
             many = isinstance(defaults[key], list)
             value = list(value) if isinstance(value, tuple) else value
             numbers = value if many and isinstance(value, list) else [value]
@@ -57,7 +57,7 @@ def settings(layer: Layer, defaults: Mapping[str, Any]) -> Any:
 
 
 def _entries(layer: Layer, text: str) -> list[tuple[str, Any]]:
-    """(key, value) of a flat YAML mapping, as py-faster-rcnn's prototxts have it: `'feat_stride': 16`, in braces or not."""
+    """Return the (key, value) pairs of a flat YAML mapping with or without braces, as in py-faster-rcnn's prototxts: `'feat_stride': 16`."""
     rest = re.sub(r"#.*", "", text).strip()
     if rest[:1] == "{" and rest[-1:] == "}":
         rest = rest[1:-1].strip()
@@ -77,7 +77,7 @@ def _entries(layer: Layer, text: str) -> list[tuple[str, Any]]:
 
 
 def check_anchors(layer: Layer, p: Any) -> None:
-    """Refuse settings of which no anchors can be made."""
+    """Raise the layer's error for settings that give no anchors."""
     for name in ("ratios", "scales"):
         given = getattr(p, name)
         layer.check(given and min(given) > 0, f"{name} are {given}", "at least one, each above 0")
@@ -85,13 +85,13 @@ def check_anchors(layer: Layer, p: Any) -> None:
 
 
 def check_rows(layer: Layer, bottom: int, shape: Shape, what: str) -> None:
-    """Refuse what is not rows of five."""
+    """Raise the layer's error unless the bottom has rows of five values."""
     values = shape[1:2] if set(shape[2:]) <= {1} else shape[1:]
     layer.check(values == (5,), f"bottom {bottom} is {shape_text(shape)}, it must be {what}", "give the right bottoms, in the right order")
 
 
 def check_one_image(layer: Layer, shape: Shape, info: int, info_shape: Shape) -> None:
-    """Refuse what is no map of one image, with its im_info."""
+    """Raise the layer's error unless bottom 0 is the map of one image and bottom `info` its im_info."""
     layer.check(len(shape) == 4, f"bottom 0 is {shape_text(shape)}, it must be 1 x C x H x W", "give the right bottoms, in the right order")
     layer.check(shape[0] == 1, f"bottom 0 has {shape[0]} images", "one image at a time, as in Faster R-CNN")
     size = int(np.prod(info_shape))
@@ -99,10 +99,10 @@ def check_one_image(layer: Layer, shape: Shape, info: int, info_shape: Shape) ->
 
 
 def base_anchors(base: float, ratios: Sequence[float], scales: Sequence[float]) -> np.ndarray:
-    """The anchors of the first cell (x1, y1, x2, y2), ratio by ratio, as Faster R-CNN rounds them.
+    """Return the anchors of the first cell (x1, y1, x2, y2), ordered by ratio, then by scale, rounded as in Faster R-CNN.
 
-    A box of base x base pixels is brought to every ratio (height : width) of about the same area, with sides rounded to whole pixels, halves to the
-    even one; then it is enlarged about its centre by every scale.
+    A box of base x base pixels is reshaped to every ratio (height : width) at about the same area. Its sides are rounded to whole pixels,
+    halves to even. Every scale then enlarges it about its centre.
     """
     widths = np.round(np.sqrt(base * base / np.asarray(ratios, np.float64)))
     heights = np.round(widths * ratios)

@@ -1,4 +1,4 @@
-"""AnnotatedData: images with boxes, as SSD trains on them."""
+"""AnnotatedData: images with boxes for training SSD."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -14,10 +14,10 @@ from ocaffe.layers.data import transform_of
 
 @register("AnnotatedData")
 class AnnotatedData(Layer):
-    """Images of a database and boxes around their objects, augmented together: distort, expand, batch samplers, resize, noise, crop, mirror.
+    """Images and their object boxes from a database, augmented together: distort, expand, batch samplers, resize, noise, crop, mirror.
 
-    The second top has a row per box of the batch (image, label, instance, xmin, ymin, xmax, ymax, difficult), so its shape changes from batch to
-    batch; a batch without any box has one row of -1. Images are not compressed anew between the steps, as SSD does with encoded ones.
+    The second top has one row per box of the batch: image, label, instance, xmin, ymin, xmax, ymax, difficult. Its shape changes with the batch;
+    a batch without boxes has one row of -1. SSD compresses encoded images again between the steps; this layer does not.
     """
 
     bottoms, tops = 0, (1, 2)

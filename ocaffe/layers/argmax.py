@@ -17,10 +17,10 @@ from ocaffe.ops.argmax import argmax
 
 @register("ArgMax")
 class ArgMax(Layer):
-    """Indices of the `top_k` largest values along `axis`, or with out_max_val the values; without axis of each sample: N x 1 x top_k.
+    """Indices of the `top_k` largest values along `axis` (with out_max_val: the values), or without axis of each sample (N x 1 x top_k).
 
-    Without axis, out_max_val gives both, N x 2 x top_k: indices, then values. The top has at least three axes then, as many as the bottom if that has
-    more. Of equal values the one with the larger index comes first, as in Caffe. NaN counts for nothing.
+    Without axis, out_max_val gives N x 2 x top_k: the indices, then the values. In that case the top has at least three axes, or as many as the
+    bottom if the bottom has more. Of equal values the one with the larger index comes first, as in Caffe. NaN values are ignored.
     """
 
     has_backward = False
@@ -52,7 +52,7 @@ class ArgMax(Layer):
         p, axis = self.own(), 1 if self.along is None else self.along
         x = graph.reshape(bottoms[0], (0, -1)) if self.along is None else graph.values[bottoms[0]]
         count = math.prod(bottoms[0].shape[1:]) if self.along is None else graph.fixed(bottoms[0], axis)
-        # Of equal values TopK takes the first, Caffe the last: along the reversed axis they agree.
+        # Of equal values TopK takes the first and Caffe the last. Reversing the axis makes them agree.
         values, places = graph.ops("TopK", graph.op("Slice", x, [-1], [-count - 1], [axis], [-1]), [p.top_k], to=[None, None], axis=axis)
         chosen = graph.op("Sub", float(count - 1), graph.cast(places, np.float32))
         if self.along is not None:

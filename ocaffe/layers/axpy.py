@@ -1,4 +1,4 @@
-"""Axpy: what SENet's channel attention ends with."""
+"""Axpy: the last step of SENet's channel attention."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from ocaffe.ops.expression import Read, pointwise, reduce
 
 @register("Axpy")
 class Axpy(Layer):
-    """y = a x + b of bottoms a (N x C, or N x C x 1 x 1), x and b (both N x C x ..): every channel of every image has its own factor."""
+    """y = a x + b with bottoms a (N x C, or N x C x 1 x 1), x and b (both N x C x ..); a has one factor for each channel of each image."""
 
     bottoms = 3
     passes_diff = True

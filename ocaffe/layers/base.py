@@ -1,4 +1,4 @@
-"""What a layer is: shapes, parameters, the launches of forward and backward. One file per layer; importing the folder registers them."""
+"""The base class of layers and the registry of layer types. Importing a module of `ocaffe.layers` registers its layers."""
 from __future__ import annotations
 
 import functools
@@ -23,31 +23,31 @@ LayerClass: TypeAlias = "type[Layer]"
 
 
 class Layer(AbstractLayer):
-    """Base of all layers: the contract of AbstractLayer, and the helpers that layers are written with."""
+    """Base of all layers: AbstractLayer plus the helpers that layers are written with."""
 
     @classmethod
     def implementation(cls, param: Any) -> LayerClass:
-        """The class that serves this LayerParameter: another one where one type has several meanings."""
+        """Return the class for this LayerParameter. It is another class if forks give the type several meanings."""
         return cls
 
     def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
-        """Write the ONNX nodes that compute `tops`, after infer; raises the layer's error where ONNX has no meaning for it."""
+        """Write the ONNX nodes that compute `tops`; called after infer. Raises the layer's error if ONNX cannot express the layer."""
         raise graph.refused(f"{self.type}: no ONNX rule yet")
 
     # -- help --------------------------------------------------------------------------------------------------------
 
     def axis(self, axis: int, shape: Shape, what: str = "axis") -> int:
-        """`axis` counted from the front; negative counts from the back as in Caffe."""
+        """Return `axis` counted from the front. A negative axis counts from the back, as in Caffe."""
         self.check(-len(shape) <= axis < len(shape), f"{what} {axis} is outside the {len(shape)} axes of bottom {shape_text(shape)}")
         return axis + len(shape) if axis < 0 else axis
 
     def own(self) -> Any:
-        """The layer's own parameter message: `Pooling` has `pooling_param`."""
+        """Return the layer's parameter message: `pooling_param` for `Pooling`."""
         return getattr(self.param, param_field(self.param.type))
 
     @classmethod
     def recognise(cls, param: Any, blobs: Sequence[np.ndarray | None]) -> None:
-        """Set the fields of `param` that the prototxt leaves open and that the layer's blobs in a weights file tell: which fork's layer it is."""
+        """Set unset fields of `param` that select a fork's layer. The layer's blobs in a weights file tell which fork it is."""
 
 
 _REGISTRY: dict[str, type[Layer]] = {}
@@ -55,7 +55,7 @@ L = TypeVar("L", bound=type[Layer])
 
 
 def register(*types: str) -> Callable[[L], L]:
-    """Class decorator: this class is the layer of these Caffe types."""
+    """Class decorator that registers a class for these Caffe types."""
 
     def add(cls: L) -> L:
         for name in types:
@@ -69,7 +69,7 @@ def register(*types: str) -> Callable[[L], L]:
 
 @functools.cache
 def registry() -> dict[str, type[Layer]]:
-    """All layer types; importing every module of `ocaffe.layers` fills it."""
+    """Return all layer types. The first call imports every module of `ocaffe.layers`."""
     package = __name__.rpartition(".")[0]
     for module in pkgutil.iter_modules([str(pathlib.Path(__file__).parent)]):
         importlib.import_module(f"{package}.{module.name}")
@@ -77,19 +77,19 @@ def registry() -> dict[str, type[Layer]]:
 
 
 def layer_type_list() -> list[str]:
-    """Names of all layer types, sorted."""
+    """Return the sorted names of all layer types."""
     return sorted(registry())
 
 
 @functools.cache
 def _fields() -> dict[str, str]:
-    """Type in small letters -> LayerParameter field, for the fields that are named after a type."""
+    """Map types in lower case to LayerParameter fields, for the fields that are named after a type."""
     names = [field.name for field in proto.LayerParameter.DESCRIPTOR.fields if field.name.endswith("_param")]
     return {name.removesuffix("_param").replace("_", ""): name for name in names}
 
 
 def param_field(layer_type: str) -> str:
-    """LayerParameter field of a type: InnerProduct -> inner_product_param; "" if the type has no parameters of its own."""
+    """Return the LayerParameter field of a type: inner_product_param for InnerProduct, "" if the type has no parameters."""
     cls = registry().get(layer_type)
     if cls is not None and cls.message is not None:
         return cls.message

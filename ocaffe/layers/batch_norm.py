@@ -1,4 +1,4 @@
-"""BatchNorm in the layouts of BVLC Caffe, NVCaffe and Intel's fork, and what it shares with the layers that are called BN."""
+"""BatchNorm in the layouts of BVLC Caffe, NVCaffe and Intel's fork, and ChannelNorm, the base that it shares with BN."""
 from __future__ import annotations
 
 import copy
@@ -21,29 +21,29 @@ from ocaffe.layers.scale import Scale
 from ocaffe.onnx.builder.graph import OnnxGraph
 from ocaffe.ops.expression import ChannelAffine, Read, pointwise, reduce
 
-CUDNN_MIN_EPS = 1e-5  # CUDNN_BN_MIN_EPSILON, which NVCaffe keeps to on every device
+CUDNN_MIN_EPS = 1e-5  # CUDNN_BN_MIN_EPSILON, which NVCaffe uses as a lower bound on every device
 
 
 @dataclass(frozen=True)
 class Activated:
-    """A pointwise function y of x and its derivative, which names no y, as texts (ocaffe/layers/activation.py)."""
+    """A pointwise function of x and its derivative in terms of x alone, as texts (ocaffe/layers/activation.py)."""
 
     value: str
     derivative: str
     scalars: Mapping[str, float]
 
     def assign(self, form: str, text: str) -> str:
-        """Statements and a last term as a text that assigns the term, of what is called `pre`."""
+        """Return statements and a last term as a text that assigns the term, with x renamed to `pre`."""
         *statements, term = text.split(";")
         return re.sub(r"\bx\b", "pre", "; ".join([*(statement.strip() for statement in statements), form.format(term.strip())]))
 
 
 RELU = Activated("x > 0 ? x : slope * x", "x > 0 ? 1 : slope", {"slope": 0.0})
-OWN_NAMES = frozenset({"n", "d", "g", "h", "t", "y", "pre", "eps", "mean", "inverse", "variance", "weight"})  # of the texts here
+OWN_NAMES = frozenset({"n", "d", "g", "h", "t", "y", "pre", "eps", "mean", "inverse", "variance", "weight"})  # local names in the texts of this module
 
 
 def _activated(layer: AbstractLayer) -> Activated | None:
-    """What a layer computes, if it can be the end of a normalization."""
+    """Return the function of a layer if a normalization can compute it too, else None."""
     if isinstance(layer, ReLU):
         return replace(RELU, scalars={"slope": layer.slope})
     if not isinstance(layer, Activation) or not hasattr(layer, "derivative"):
@@ -54,17 +54,18 @@ def _activated(layer: AbstractLayer) -> Activated | None:
 
 
 class ChannelNorm(Layer):
-    """y = (x - mean) / sqrt(variance + eps) for every channel (axis 1), then perhaps times a scale, plus a bias, and a ReLU.
+    """y = (x - mean) / sqrt(variance + eps) for every channel (axis 1), with an optional scale, bias and activation.
 
-    Plain and with statistics of the batch, backward needs the top and the inverse deviations, so the bottom may be overwritten; else it reads the bottom.
+    Without these, and with batch statistics, backward reads the top and the inverse deviations; the bottom may be overwritten.
+    Otherwise backward reads the bottom.
     """
 
     eps: float
-    of_batch: bool  # the statistics are those of the batch: gradients pass through them
+    of_batch: bool  # True: statistics of the batch, through which gradients pass; False: running statistics
     relu = False
-    activation: Activated | None = None  # what follows the normalization here: that ReLU, or a layer that was merged
-    learned: tuple[int | None, int | None] = (None, None)  # which blobs are scale and bias
-    mean: Ref | None = None  # statistics that forward computed; None: the running ones serve
+    activation: Activated | None = None  # the ReLU above, or the activation layer fused into this one
+    learned: tuple[int | None, int | None] = (None, None)  # indices of the blobs of scale and bias
+    mean: Ref | None = None  # computed by forward; None: the running mean is used
     inverse: Ref | None = None  # 1 / sqrt(variance + eps)
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
@@ -76,11 +77,11 @@ class ChannelNorm(Layer):
         return [x]
 
     def running(self, first: int) -> tuple[list[Read], str]:
-        """Reads, to be x`first`, .., and text that makes `mean` and `inverse` of the running statistics; `eps` is a scalar."""
+        """Return reads (x`first`, ..) and a text that computes `mean` and `inverse` from the running statistics. `eps` is a scalar in it."""
         raise NotImplementedError
 
     def onnx_running(self, graph: OnnxGraph) -> tuple[np.ndarray, np.ndarray] | None:
-        """Mean and variance that serve where those of the batch do not; None: there is nothing to subtract or divide by."""
+        """Return the mean and variance used in place of batch statistics. None means neither subtraction nor division."""
         raise NotImplementedError
 
     @property
@@ -99,9 +100,9 @@ class ChannelNorm(Layer):
         reads: Sequence[Read] = (),
         writes: Sequence[Ref] = (),
     ) -> None:
-        """The statistics of the batch; `update` uses `mean`, `variance`, n, x2 (reads), .. to compute m0 (modifies), .. and y2 (writes), .."""
+        """Record the batch statistics. `update` computes m0, .. (`modifies`) and y2, .. (`writes`) from `mean`, `variance`, n and x2, .. (`reads`)."""
         self.mean, self.inverse = rec.saved("mean", (self.channels,)), rec.saved("inverse", (self.channels,))
-        # One pass gives both moments: shifted by a value of the channel itself, the squares do not cancel.
+        # One pass computes both moments. Subtracting a value of the channel first avoids cancellation in the squares.
         shift = x.data.view((self.channels,), 0, x.count // (x.shape[0] * self.channels), "shift")
         finish = "d = v0 / n; variance = fmax(v1 / n - d * d, 0); mean = x1 + d; y0 = mean; y1 = 1 / sqrt(variance + eps)"
         reduce(
@@ -116,7 +117,7 @@ class ChannelNorm(Layer):
         )
 
     def normalize(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
-        """The top from the bottom and the statistics, without touching the running ones."""
+        """Record the launch that computes the top from the bottom and the statistics. It does not change the running statistics."""
         reads, text = self.statistics(1)
         term, factor, offset = "(x0 - mean) * inverse", "inverse", "-mean * inverse"
         for parameter, sign in ((self.scale, "*"), (self.bias, "+")):
@@ -167,7 +168,7 @@ class ChannelNorm(Layer):
         assert dy is not None
         scale_diff, bias_diff = (parameter.diff if parameter is not None else None for parameter in (self.scale, self.bias))
         through = self.of_batch and propagate[0]
-        # g: the gradient of what the ReLU reads; h: the normalized x
+        # g: the gradient before the activation; h: the normalized x
         operands: list[Read] = [dy]
         if self.of_batch and self.plain:
             assert self.inverse is not None
@@ -181,7 +182,7 @@ class ChannelNorm(Layer):
             statistics, where = self.statistics(1)
             operands += statistics
             text = f"{where}; g = x0"
-            if self.activation:  # a ReLU: others are merged where the statistics are those of the batch
+            if self.activation:  # always a ReLU: other activations are fused only with batch statistics
                 operands.append(y)
                 text = f"{where}; g = x{len(operands) - 1} > 0 ? x0 : slope * x0"
         constants = {**self.constants(), **(self.activation.scalars if self.activation else {})}
@@ -209,7 +210,10 @@ class ChannelNorm(Layer):
             pointwise(rec, f"{text}; y0 = {term}", reads=operands, writes=[dx], scalars=constants)
 
     def before_activation(self, operands: list[Read]) -> str:
-        """Text that makes g of the top's gradient x0 and h, with more operands: what the activation was given is computed again, so that nobody keeps it."""
+        """Return the text that computes g from h and x0, the top's gradient, and append its operands.
+
+        The text recomputes the activation's input, so that no launch has to save it.
+        """
         if self.activation is None:
             return "g = x0"
         text = "pre = h"
@@ -234,13 +238,13 @@ class ChannelNorm(Layer):
         return None if self.learned[1] is None else self.params[self.learned[1]]
 
     def statistics(self, first: int) -> tuple[list[Read], str]:
-        """Reads, to be x`first`, .., and text that makes `mean` and `inverse` of them."""
+        """Return reads (x`first`, ..) and a text that computes `mean` and `inverse` from them."""
         if self.mean is None or self.inverse is None:
             return self.running(first)
         return [self.per_channel(self.mean), self.per_channel(self.inverse)], f"mean = x{first}; inverse = x{first + 1}"
 
     def constants(self) -> dict[str, float]:
-        """Scalars of the text of `statistics`."""
+        """Return the scalars of the text that `statistics` returns."""
         return {"eps": self.eps} if self.mean is None else {}
 
     def per_channel(self, ref: Ref) -> Read:
@@ -249,19 +253,22 @@ class ChannelNorm(Layer):
 
 @register("BatchNorm")
 class BatchNorm(ChannelNorm):
-    """y = (x - mean) / sqrt(variance + eps), statistics of the batch in TRAIN, the running ones in TEST (or as use_global_stats says).
+    """y = (x - mean) / sqrt(variance + eps) per channel, with batch statistics in TRAIN and running ones in TEST, unless use_global_stats is set.
 
-    Blobs: sums of means, of variances, and of their weights, each decayed by moving_average_fraction in every forward pass; the running mean is the
-    first divided by the third. They never learn.
+    Blobs: a sum of means, a sum of variances, and the sum of their weights. Every forward pass with batch statistics multiplies them by
+    moving_average_fraction and adds to them. The running mean is blob 0 divided by blob 2. Solvers do not update these blobs.
 
-    With scale_bias, or a filler of either (NVCaffe), a scale and a bias follow as blobs 3 and 4, and the first two blobs are running averages, weight 1.
-    With use_weight_bias (Intel) they follow as well, but the sums are BVLC's. relu (Intel) and fused_relu (OpenCL branch) append a ReLU.
-    update_global_stats (PSPNet): with use_global_stats in TRAIN, the variance of the batch around the running mean serves, and is added to the sums.
+    Fields of forks:
+
+    * scale_bias, scale_filler or bias_filler (NVCaffe): blobs 3 and 4 are a scale and a bias. Blobs 0 and 1 are running averages with weight 1.
+    * use_weight_bias (Intel): blobs 3 and 4 are a scale and a bias. Blobs 0 to 2 are sums as in BVLC Caffe.
+    * relu (Intel) and fused_relu (OpenCL branch): the layer ends with a ReLU.
+    * update_global_stats (PSPNet), with use_global_stats in TRAIN: the variance is that of the batch around the running mean. It is added to the sums.
     """
 
     @classmethod
     def recognise(cls, param: Any, blobs: Sequence[np.ndarray | None]) -> None:
-        """Five blobs are a layout with scale and bias; NVCaffe's weight of the statistics is 1, Intel's is a sum."""
+        """Recognise a layout with scale and bias by its five blobs. The weight (blob 2) is 1 in NVCaffe and a sum in Intel's fork."""
         p = param.batch_norm_param
         if len(blobs) == 5 and not (_scale_bias(p) or p.HasField("use_weight_bias")):
             weights = [blob for blob in _ordered(blobs)[2:3] if blob is not None]
@@ -288,7 +295,7 @@ class BatchNorm(ChannelNorm):
         return super().by_sample and not self.own().update_global_stats
 
     def fuse_with(self, following: Sequence[AbstractLayer]) -> tuple[AbstractLayer, int]:
-        """With the Scale that makes it Caffe's batch normalization, and a ReLU or the like: two passes in backward instead of five, no normalized x kept."""
+        """Fuse with a following Scale layer and an activation. Backward then takes two passes instead of five and does not keep the normalized x."""
         result, count = copy.copy(self), 0
         if not self.of_batch or not self.plain:
             return self, 0
@@ -320,7 +327,7 @@ class BatchNorm(ChannelNorm):
         self.mean = self.inverse = None
         scalars = {"fraction": self.fraction, "unbiased": n / (n - 1) if n > 1 else 1.0}
         if self.of_batch and self.averages:
-            # NVCaffe's averages begin with the first batch; a weight of 0 says that there was none yet.
+            # NVCaffe's averages start as the first batch's statistics. A weight of 0 means that there was no batch yet.
             text = "new = x2 == 0 ? 1 : 1 - fraction; m0 = (1 - new) * m0 + new * mean; m1 = (1 - new) * m1 + new * unbiased * variance"
             self.measure(rec, bottoms[0], text, [mean, variance], scalars, reads=[(weight, 0)])
             pointwise(rec, "m0 = 1", modifies=[weight], side_effect=True)
@@ -332,7 +339,7 @@ class BatchNorm(ChannelNorm):
         self.normalize(rec, bottoms, tops)
 
     def update_global(self, rec: Recorder, x: Blob, scalars: dict[str, float]) -> None:
-        """PSPNet's update of running statistics that are in use: the mean stays, the variance is the batch's around it."""
+        """Record PSPNet's update_global_stats: use the running mean, and the variance of the batch around it, and add both to the sums."""
         mean, variance, weight = (parameter.data for parameter in self.params[:3])
         self.mean, self.inverse = rec.saved("mean", (self.channels,)), rec.saved("inverse", (self.channels,))
         pointwise(rec, "y0 = x1 == 0 ? 0 : x0 / x1", reads=[mean, (weight, 0)], writes=[self.mean])
@@ -350,7 +357,7 @@ class BatchNorm(ChannelNorm):
 
     def running(self, first: int) -> tuple[list[Read], str]:
         mean, variance, weight = (parameter.data for parameter in self.params[:3])
-        # Without any batch yet the statistics count as zero.
+        # Before the first batch, mean and variance are zero.
         text = f"weight = x{first + 2} == 0 ? 0 : 1 / x{first + 2}; mean = weight * x{first}; inverse = 1 / sqrt(weight * x{first + 1} + eps)"
         return [self.per_channel(mean), self.per_channel(variance), (weight, 0)], text
 
@@ -363,12 +370,12 @@ class BatchNorm(ChannelNorm):
 
 
 def _scale_bias(p: Any) -> bool:
-    """Whether a BatchNormParameter asks for NVCaffe's scale and bias; Intel's has a bias_filler too."""
+    """Whether a BatchNormParameter requests NVCaffe's scale and bias. Intel's fork also has a bias_filler."""
     return bool(p.scale_bias or p.HasField("scale_filler") or (p.HasField("bias_filler") and not p.HasField("use_weight_bias")))
 
 
 def _ordered(blobs: Sequence[np.ndarray | None]) -> Sequence[np.ndarray | None]:
-    """Blobs as mean, variance, weight, scale, bias; NVCaffe 0.15 and Intel's first releases put scale and bias in front."""
+    """Return blobs in the order mean, variance, weight, scale, bias. NVCaffe 0.15 and Intel's first releases put scale and bias first."""
     sizes = [blob.size if blob is not None else 0 for blob in blobs]
     in_front = len(sizes) == 5 and sizes[4] == 1 and sizes[2] > 1
     return [*blobs[2:], *blobs[:2]] if in_front else blobs

@@ -16,7 +16,7 @@ from ocaffe.ops.rows import gather, gather_adjoint
 
 @register("BatchReindex")
 class BatchReindex(Layer):
-    """The samples of bottom 0 that bottom 1 names, in that order; one may be named several times. A number that is no sample gives NaN."""
+    """The samples of bottom 0 whose indices are in bottom 1, in that order; an index may repeat. An index out of range gives NaN."""
 
     bottoms = 2
     inplace_top = False

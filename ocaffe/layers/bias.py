@@ -1,4 +1,4 @@
-"""Bias, and what it has in common with Scale."""
+"""Bias, and Broadcast, the base that it shares with Scale."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from ocaffe.ops.expression import ChannelAffine, pointwise, reduce
 
 
 class Broadcast(Layer):
-    """A second tensor laid on axes of the bottom from `axis` on: the second bottom if there is one, else a parameter of `num_axes` axes."""
+    """Base of layers that broadcast a second tensor over the bottom from `axis` on: the second bottom, or else a parameter of `num_axes` axes."""
 
     bottoms = (1, 2)
 
@@ -44,22 +44,22 @@ class Broadcast(Layer):
         return self.learned and 0 in self.others
 
     def operand(self, bottoms: list[Blob]) -> Ref:
-        """The data of the second tensor."""
+        """Return the data of the second tensor."""
         return self.params[0].data if self.learned else bottoms[1].data
 
     def operand_diff(self, bottoms: list[Blob], propagate: list[bool]) -> Ref | None:
-        """Where its gradient goes; None if nobody wants it."""
+        """Return the diff of the second tensor, or None if no gradient is needed."""
         if self.learned:
             return self.params[0].diff
         return bottoms[1].diff if propagate[1] else None
 
     @property
     def spread(self) -> Shape:
-        """The shape of the second tensor with ones behind, as broadcasting wants it."""
+        """The shape of the second tensor with trailing ones, for broadcasting."""
         return (*self.shape, *(1,) * sum(axis >= self.first for axis in self.others))
 
     def onnx_operand(self, graph: OnnxGraph, bottoms: list[Blob]) -> str:
-        """The second tensor in a shape that ONNX broadcasts."""
+        """Return the second tensor in a shape that ONNX can broadcast."""
         if self.learned:
             return graph.parameter(self.params[0], self.spread)
         ones = range(len(self.shape), len(self.spread))
@@ -68,7 +68,7 @@ class Broadcast(Layer):
 
 @register("Bias")
 class Bias(Broadcast):
-    """y = x + b, b broadcast."""
+    """y = x + b with b broadcast; b is the second bottom if there is one, else a parameter."""
 
     passes_diff = True
 

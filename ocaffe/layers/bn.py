@@ -1,4 +1,4 @@
-"""BN: batch normalization with scale and bias in one layer, in the two meanings that forks give it."""
+"""BN: batch normalization with scale and bias in one layer, in two variants of different forks."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -17,15 +17,15 @@ from ocaffe.onnx.builder.graph import OnnxGraph
 from ocaffe.ops.expression import Read
 
 RUNNING = ("slope_filler", "bias_filler", "momentum", "eps", "frozen", "engine")  # fields of PSPNet's and TSN's BN
-FRESH = ("scale_filler", "shift_filler", "bn_mode")  # of SegNet's
+FRESH = ("scale_filler", "shift_filler", "bn_mode")  # fields of SegNet's BN
 PARSENET = ("var_eps", "moving_average", "decay", "across_spatial")
 
 
 @register("BN")
 class BN(ChannelNorm):
-    """Batch normalization with scale and bias: PSPNet's and TSN's with running statistics (4 blobs), SegNet's without (2 blobs).
+    """Batch normalization with scale and bias, with running statistics in PSPNet and TSN (4 blobs), without in SegNet (2 blobs).
 
-    The fields of bn_param tell which is meant, or the number of blobs in a weights file.
+    The fields of bn_param select the variant, or else the number of blobs in a weights file does.
     """
 
     origin = "PSPNet, TSN; SegNet"
@@ -37,7 +37,7 @@ class BN(ChannelNorm):
 
     @classmethod
     def recognise(cls, param: Any, blobs: Sequence[np.ndarray | None]) -> None:
-        """A default is set, which says no more than whose layer it is."""
+        """Select the variant by the number of blobs: set a field of it to its default value."""
         if _given(param, RUNNING) or _given(param, FRESH):
             return
         if len(blobs) == 4:
@@ -51,7 +51,7 @@ class BN(ChannelNorm):
         self.check(
             running or fresh,
             "bn_param does not say whether PSPNet's BN or SegNet's is meant",
-            "bn_param { momentum: 0.9 } is PSPNet's, bn_param { bn_mode: LEARN } SegNet's; or give weights, whose number of blobs tells",
+            "bn_param { momentum: 0.9 } is PSPNet's, bn_param { bn_mode: LEARN } SegNet's; or give a weights file: PSPNet's BN has 4 blobs, SegNet's 2",
         )
         self.check(
             not (running and fresh),
@@ -66,9 +66,9 @@ class BN(ChannelNorm):
 
 
 class RunningBN(BN):
-    """PSPNet's and TSN's: y = slope (x - mean) / sqrt(variance + eps) + bias; moving averages of mean and variance serve in TEST and when frozen.
+    """PSPNet's and TSN's BN: y = slope (x - mean) / sqrt(variance + eps) + bias.
 
-    A frozen layer learns nothing: neither slope and bias nor the averages change.
+    TEST and frozen layers use moving averages of mean and variance. In a frozen layer neither slope and bias nor the averages change.
     """
 
     tops = (1, 1)
@@ -81,7 +81,7 @@ class RunningBN(BN):
         return super().infer(*bottoms)
 
     def parameters(self) -> Sequence[ParamBlob]:
-        """Slope, bias, mean, variance; like PSPNet's, slope and bias begin with 0 unless there are fillers."""
+        """Return slope, bias, mean and variance. As in PSPNet, slope and bias start at 0 unless they have fillers."""
         p = self.own()
         variance = proto.FillerParameter(type="constant", value=1 if self.frozen else 0)
         learned = [self.blob(filler, not self.frozen) for filler in (p.slope_filler, p.bias_filler)]
@@ -104,9 +104,9 @@ class RunningBN(BN):
 
 
 class FreshBN(BN):
-    """SegNet's: y = scale (x - mean) / sqrt(variance + 1e-9) + shift with the statistics of the batch, in TEST too; INFERENCE: y = scale x + shift.
+    """SegNet's BN: y = scale (x - mean) / sqrt(variance + 1e-9) + shift with batch statistics, also in TEST.
 
-    Tops 1 and 2 are the mean and the variance (1 x C x 1 x 1), through which no gradient comes.
+    bn_mode: INFERENCE computes y = scale x + shift. Tops 1 and 2 are the mean and the variance (1 x C x 1 x 1); they pass no gradient.
     """
 
     learned = (0, 1)
@@ -131,7 +131,7 @@ class FreshBN(BN):
         self.normalize(rec, bottoms, tops)
 
     def running(self, first: int) -> tuple[list[Read], str]:
-        """INFERENCE: the statistics are merged into scale and shift."""
+        """Return mean 0 and inverse 1: with INFERENCE, scale and shift include the statistics."""
         return [], "mean = 0; inverse = 1"
 
     def onnx_running(self, graph: OnnxGraph) -> None:
@@ -142,5 +142,5 @@ class FreshBN(BN):
 
 
 def _given(param: Any, names: Sequence[str]) -> list[str]:
-    """The fields of bn_param that the prototxt states."""
+    """Return those of the fields that are set in bn_param."""
     return [name for name in names if param.bn_param.HasField(name)]

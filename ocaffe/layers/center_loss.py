@@ -15,10 +15,10 @@ from ocaffe.ops.rows import gather, gather_adjoint
 
 @register("CenterLoss")
 class CenterLoss(Layer):
-    """Half the squared distance of each sample's features to the center of its label's class, summed and divided by the batch size.
+    """Half the squared distance of each sample's features to the center of its class, summed and divided by the batch size.
 
-    Blob 0: the centers (num_output, K). Their diff is no derivative: sum of (center - features) over the samples of a class, divided by one more than
-    their number, whatever the loss weight. A label that is no class makes the loss NaN.
+    Blob 0: the centers (num_output, K). Their diff is not the derivative: it is the sum of (center - features) over the n samples of a class,
+    divided by n + 1, independent of the loss weight. A label outside the classes makes the loss NaN.
     """
 
     origin = "ydwen/caffe-face"

@@ -15,7 +15,7 @@ from ocaffe.ops.copy import copy
 
 @register("Concat")
 class Concat(Layer):
-    """The top holds the bottoms one after another along `axis` (or the legacy concat_dim). One bottom is passed on without a copy."""
+    """The bottoms concatenated along `axis` (or the legacy concat_dim). A single bottom is not copied."""
 
     bottoms = (1, None)
 
@@ -65,7 +65,7 @@ class Concat(Layer):
 
 
 def legacy_axis(layer: Layer, legacy: str, shape: Shape) -> int:
-    """`axis`, which may be negative, or the field of old prototxts, which may not."""
+    """Return `axis`, which may be negative, or the field of old prototxts, which may not be negative."""
     param = layer.own()
     if not param.HasField(legacy):
         return layer.axis(param.axis, shape)

@@ -14,9 +14,9 @@ from ocaffe.ops.expression import Read, pointwise, reduce
 
 @register("ContrastiveLoss")
 class ContrastiveLoss(Layer):
-    """Half the mean of d^2 for similar pairs, of max(margin - d, 0)^2 for others; d is the distance of the rows of bottoms 0 and 1, bottom 2 says which.
+    """Half the mean over pairs of d^2 (similar pairs) or max(margin - d, 0)^2 (others); d is the distance between rows of bottoms 0 and 1.
 
-    legacy_version: max(margin - d^2, 0) instead. Bottom 2 is cut to a whole number; 0 means dissimilar.
+    Bottom 2 is truncated to an integer; 0 means dissimilar. legacy_version replaces max(margin - d, 0)^2 by max(margin - d^2, 0).
     """
 
     bottoms = 3
@@ -58,7 +58,7 @@ class ContrastiveLoss(Layer):
             return
         assert tops[0].diff is not None
         a, b = (bottom.data.view((n, c)) for bottom in bottoms[:2])
-        away = "-(margin - sqrt(x2)) / (sqrt(x2) + 0.0001) * d"  # Caffe's guard against the distance 0
+        away = "-(margin - sqrt(x2)) / (sqrt(x2) + 0.0001) * d"  # Caffe adds 1e-4 against the distance 0
         apart = "margin - x2 > 0 ? -d : 0" if self.own().legacy_version else f"margin - sqrt(x2) > 0 ? {away} : 0"
         text = f"d = x0 - x1; apart = {apart}; g = x4 / n * (fabs(x3) >= 1 ? d : apart); "
         text += "; ".join(f"y{i} = {sign}g" for i, (sign, _) in enumerate(writes))

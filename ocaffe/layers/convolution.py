@@ -16,13 +16,13 @@ from ocaffe.ops.convolution import Axes, ConvGeometry
 from ocaffe.ops.expression import Relu, ReluBackward, pointwise
 
 DILATION = ("dilation", "dilation_h", "dilation_w")
-HOLES = ("filter_stride", "filter_stride_h", "filter_stride_w")  # what ParseNet calls it
+HOLES = ("filter_stride", "filter_stride_h", "filter_stride_w")  # ParseNet's names for it
 
 
 class Window:
     """Kernel, stride, pad and dilation of a ConvolutionParameter, one number per spatial axis.
 
-    Each is given once, once per axis, or as _h and _w for two axes; never in two ways, which Caffe refuses too.
+    Each is given once, once per axis, or as _h and _w for two axes. Two of these forms together are an error, as in Caffe.
     """
 
     def __init__(self, layer: Layer, param: Any, axes: int) -> None:
@@ -30,7 +30,7 @@ class Window:
         self.stride = self._read(layer, param, axes, "stride", "stride", 1)
         self.pad = self._read(layer, param, axes, "pad", "pad", 0)
         holes, names = ([field.name for field, _ in param.ListFields() if field.name in names] for names in (HOLES, DILATION))
-        layer.check(not (holes and names), f"{' and '.join(holes + names)} are given, two forks' names of one thing", f"remove {' and '.join(holes)}")
+        layer.check(not (holes and names), f"{' and '.join(holes + names)} are given, two names for the same setting", f"remove {' and '.join(holes)}")
         word = "filter_stride" if holes else "dilation"
         self.dilation = self._read(layer, param, axes, word, word, 1)
         for field, values in (("kernel_size", self.kernel), ("stride", self.stride), ("dilation", self.dilation)):
@@ -54,19 +54,19 @@ class Window:
         return tuple(values * axes if len(values) == 1 else values)
 
     def extent(self) -> Axes:
-        """Pixels that a window spans."""
+        """The number of pixels that a window spans, per axis."""
         return tuple(d * (k - 1) + 1 for k, d in zip(self.kernel, self.dilation))
 
 
 def padded(values: Axes, fill: int) -> Axes:
-    """At least three numbers, for the kernels have three axes; `fill` in front."""
+    """Prepend `fill` up to three numbers, because the kernels have three axes."""
     return (fill,) * (3 - len(values)) + values
 
 
 class Filters(Layer):
-    """What Convolution and Deconvolution share: filters that every bottom is moved through, each bottom with a top of its own.
+    """Base of Convolution and Deconvolution: every bottom has its own top, and all use the same filters.
 
-    `geometry` is that of a convolution, whichever way it is walked.
+    `geometry` is always that of a convolution. Deconvolution applies it backwards.
     """
 
     message = "convolution_param"
@@ -100,24 +100,24 @@ class Filters(Layer):
         return self.samples
 
     def counts(self, channels: int) -> tuple[int, int]:
-        """num_output and group."""
+        """Return num_output and group."""
         return self.own().num_output, self.own().group
 
     def outputs(self, spatial: Shape) -> Axes:
-        """Spatial axes of the tops."""
+        """Return the sizes of the tops' spatial axes."""
         raise NotImplementedError
 
     def walked(self, batch: int, channels: int, outputs: int, group: int, size: Axes, out: Axes) -> ConvGeometry:
-        """The geometry that leads from `channels` of `size` to `outputs` of `out`."""
+        """Return the geometry that maps `channels` of size `size` to `outputs` channels of size `out`."""
         raise NotImplementedError
 
     def steps(self) -> tuple[Axes, Axes, Axes, Axes]:
-        """Kernel, stride, pad and dilation as a geometry wants them."""
+        """Return kernel, stride, pad and dilation with three axes each."""
         w = self.window
         return padded(w.kernel, 1), padded(w.stride, 1), padded(w.pad, 0), padded(w.dilation, 1)
 
     def merged_relu(self) -> float | None:
-        """The negative slope of the ReLU that forks let the layer end with, if the prototxt asks for it."""
+        """Return the negative slope of the ReLU at the end of the layer, a feature of forks, or None if the prototxt does not request it."""
         param = self.own()
         names = param.FuseType
         self.check(
@@ -129,7 +129,7 @@ class Filters(Layer):
         self.check(not param.coeff, "coeff (Intel's, of fusion_type) is not supported", "remove it and add an Eltwise layer")
         self.check(not param.HasField("eltwise_param"), "eltwise_param (of the OpenCL fork) is not supported", "remove it and add an Eltwise layer")
         if param.relu and param.fuse_type == param.FUSED_CONV_RELU:
-            raise self.error("relu: true and fuse_type: FUSED_CONV_RELU are both given, which are two forks' names of one thing", "remove one")
+            raise self.error("relu: true and fuse_type: FUSED_CONV_RELU are both given, but two forks use them for the same ReLU", "remove one")
         slope = param.negative_slope if param.relu else param.relu_param.negative_slope if param.fuse_type == param.FUSED_CONV_RELU else None
         self.check(slope is None or slope >= 0, f"the negative_slope of the merged ReLU is {slope}", "a slope of at least 0, or a ReLU layer")
         return slope
@@ -182,10 +182,10 @@ class Filters(Layer):
             if wanted:
                 assert bottom.diff is not None
                 self.move_back(rec, dy, weight.data, self.batch(bottom.diff))
-            rec.enter(rec.layer, rec.phase)  # the next bottom adds to the gradients of this one
+            rec.enter(rec.layer, rec.phase)  # a new node: the gradients of the next bottom are added to those of this one
 
     def before_relu(self, rec: Recorder, top: Blob) -> Ref:
-        """The gradient of what the merged ReLU, if there is one, was given; the sign of the top is that of its input."""
+        """Return the gradient of the merged ReLU's input, or the top's diff without a ReLU. The top has the same sign as that input."""
         assert top.diff is not None
         if self.slope is None:
             return top.diff
@@ -195,29 +195,29 @@ class Filters(Layer):
         return diff
 
     def move(self, rec: Recorder, x: Ref, w: Ref, bias: Ref | None, y: Ref) -> None:
-        """y from x."""
+        """Record the launches that compute y from x."""
         raise NotImplementedError
 
     def move_back(self, rec: Recorder, dy: Ref, w: Ref, dx: Ref) -> None:
-        """dx from dy."""
+        """Record the launches that compute dx from dy."""
         raise NotImplementedError
 
     def filter_gradient(self, rec: Recorder, x: Ref, dy: Ref, dw: Ref) -> None:
-        """dw from x and dy."""
+        """Record the launches that compute dw from x and dy."""
         raise NotImplementedError
 
     def batch(self, ref: Ref) -> Ref:
-        """The Ref with its leading axes as one batch axis."""
+        """Return the Ref with its leading axes merged into one batch axis."""
         g = self.geometry
         return ref if self.samples else ref.view((g.batch, ref.count // g.batch))
 
 
 @register("Convolution")
 class Convolution(Filters):
-    """Convolution: each output is the product of a filter and the window that it sees; out = floor((in + 2 pad - extent) / stride) + 1.
+    """Convolution over any number of spatial axes, with out = floor((in + 2 pad - extent) / stride) + 1 and extent = dilation (kernel - 1) + 1.
 
     Every bottom gives one top, all with the same filters. Blobs: weight (num_output, channels / group, *kernel), bias (num_output).
-    Axes before `axis` are one batch. `relu: true` and `fuse_type: FUSED_CONV_RELU`, which forks have, end it with a ReLU.
+    The axes before `axis` form the batch. With `relu: true` or `fuse_type: FUSED_CONV_RELU`, fields of forks, the layer ends with a ReLU.
     """
 
     def outputs(self, spatial: Shape) -> Axes:

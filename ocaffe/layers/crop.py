@@ -17,9 +17,9 @@ from ocaffe.ops.rearrange import crop, uncrop
 
 @register("Crop")
 class Crop(Layer):
-    """The part of bottom 0 that has the size of bottom 1 along the axes from `axis` on and begins at `offset`: one for all axes, or one for each.
+    """A part of bottom 0 that starts at `offset` (one for all axes, or one per axis) and has the size of bottom 1 from `axis` on.
 
-    Bottom 1 gives its size alone; its values and gradient do not matter. Where nothing is cut off, nothing moves.
+    Only the size of bottom 1 is used; its diff is zero. If the sizes are equal, no data moves.
     """
 
     bottoms = 2
@@ -49,7 +49,7 @@ class Crop(Layer):
     def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
         x, y = bottoms[0].data, tops[0].data
         cut = [axis for axis, (a, b) in enumerate(zip(bottoms[0].shape, tops[0].shape)) if a != b]
-        if cut in ([0], [1]):  # whole samples or channels: maybe the planner needs no copy
+        if cut in ([0], [1]):  # whole samples or channels: the planner may elide the copy
             copy(rec, x, y, cut[0], tops[0].shape[cut[0]], x_start=self.starts[cut[0]])
         elif self.moves_data:
             crop(rec, x, y, self.starts)
@@ -73,6 +73,6 @@ class Crop(Layer):
         elif propagate[0]:
             alias_diff(rec, bottoms[0], tops[0])
         if propagate[1]:
-            if bottoms[1].diff is None:  # there is none yet where nothing moves
+            if bottoms[1].diff is None:  # no diff exists yet if no data moves
                 bottoms[1].diff = Ref(f"{bottoms[1].name}.diff", bottoms[1].shape, Role.DIFF)
             pointwise(rec, "y0 = 0", writes=[bottoms[1].diff])

@@ -16,7 +16,7 @@ from ocaffe.layers.base import Layer, register
 
 
 def transform_of(layer: Layer, more: frozenset[str] = frozenset()) -> Transform:
-    """What the transform_param of `layer` asks for; `more` fields than usual are used by the layer. Its errors are the layer's."""
+    """Return the Transform of the layer's transform_param. `more` names further fields that the layer uses. Errors name the layer."""
     try:
         return Transform(layer.param.transform_param, layer.phase == proto.TRAIN, more)
     except Error as problem:
@@ -26,16 +26,16 @@ def transform_of(layer: Layer, more: frozenset[str] = frozenset()) -> Transform:
 
 @register("Data")
 class Data(Layer):
-    """Caffe's Data, with the extensions crop_h and crop_w (SSD), shuffle and parser_threads (NVCaffe). Tops: images, labels.
+    """Images and labels from an LMDB or LevelDB of Datums, with the extensions crop_h and crop_w (SSD), shuffle and parser_threads (NVCaffe).
 
-    The batch number is all that a run has to remember; `source` makes any batch (ocaffe/data/source.py).
+    `source` can make any batch, so the batch number is the only state (ocaffe/data/source.py).
     """
 
     bottoms, tops = 0, (1, 2)
     source: PictureSource | None = None
 
     def open(self, transform: Transform, labels: bool) -> PictureSource:
-        """The source of the layer; `labels`: there is a top for them."""
+        """Return the source of the layer. `labels`: the layer has a top for labels."""
         return ImageSource(self.own(), transform, labels, place=self.place, layer=self.title)
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
@@ -47,6 +47,6 @@ class Data(Layer):
 
     def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
         assert self.source is not None
-        layout = self.source.layout(tops[0].shape)  # which may be that of a later batch, with images of another size
+        layout = self.source.layout(tops[0].shape)  # the top's shape tells the size of this batch's images, which may differ from the first batch
         staging = upload(rec, self.source, layout.nbytes)
         self.source.transform.record(rec, staging, layout, tops[0].data, tops[1].data if len(tops) > 1 else None)

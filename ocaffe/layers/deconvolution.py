@@ -1,4 +1,4 @@
-"""Deconvolution over any number of axes: a convolution walked backwards."""
+"""Deconvolution (transposed convolution) over any number of axes."""
 from __future__ import annotations
 
 from ocaffe.errors import shape_text
@@ -12,10 +12,10 @@ from ocaffe.ops.convolution import Axes, ConvGeometry
 
 @register("Deconvolution")
 class Deconvolution(Filters):
-    """Transposed convolution: each input pixel adds a filter, times its value, to the window that it stands for; out = stride (in - 1) + extent - 2 pad.
+    """Transposed convolution over any number of spatial axes, with out = stride (in - 1) + extent - 2 pad and extent = dilation (kernel - 1) + 1.
 
     Every bottom gives one top, all with the same filters. Blobs: weight (channels, num_output / group, *kernel), bias (num_output).
-    Axes before `axis` are one batch. With `weight_filler { type: "bilinear" }` and group = channels = num_output it resizes images.
+    The axes before `axis` form the batch. With `weight_filler { type: "bilinear" }` and group = channels = num_output it resizes images.
     """
 
     onnx_type = "ConvTranspose"

@@ -1,4 +1,4 @@
-"""DenseImageData: images and label images, as SegNet trains on them."""
+"""DenseImageData: images and label images for training SegNet."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -14,9 +14,10 @@ from ocaffe.layers.data import transform_of
 
 @register("DenseImageData")
 class DenseImageData(Layer):
-    """Image files that a list names, each with an image file of labels (N x 1 x H x W): the gray level of a pixel is the label of that pixel.
+    """Image files from a list, each with a label image (N x 1 x H x W) whose gray levels are the labels of the pixels.
 
-    Both are resized (labels to the nearest), cropped and mirrored alike; SegNet itself refuses crop and mirror. Mean and scale are for images only.
+    Both are resized (label images by nearest neighbour), cropped and mirrored alike; SegNet itself refuses crop and mirror. Mean and scale
+    apply to the images only.
     """
 
     bottoms, tops = 0, (1, 2)

@@ -1,4 +1,4 @@
-"""The depthwise convolutions of forks: Convolution under other names. Here the kernels follow from group and channels alone."""
+"""The depthwise convolutions of forks: Convolution under other names. `group` and the channels select the kernels, not the layer type."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from ocaffe.layers.convolution import Convolution
 
 @register("DepthwiseConvolution")
 class DepthwiseConvolution(Convolution):
-    """Convolution under another name; depthwise where `group` is the number of channels."""
+    """Convolution under another name; it is depthwise if `group` is the number of channels."""
 
     origin = "yonghenglh6/DepthwiseConvolution"
 

@@ -16,7 +16,7 @@ from ocaffe.ops.nms import ALL
 
 
 def check_predictions(layer: Layer, loc: Shape, conf: Shape, priors: Shape, classes: int, own_boxes: bool) -> int:
-    """The number of priors, if predictions fit priors and classes (SSD: location, confidence, priors)."""
+    """Return the number of priors. Raise the layer's error unless locations, confidences, priors and classes fit together."""
     layer.check(classes > 0, f"num_classes is {classes}", "the number of classes, the background among them")
     fits = len(priors) == 3 and priors[1] == 2 and priors[2] % 4 == 0
     layer.check(fits, f"bottom 2 is {shape_text(priors)}, it must be 1 x 2 x 4P", "the top of PriorBox, or of a Concat of several along axis 2")
@@ -33,11 +33,11 @@ def check_predictions(layer: Layer, loc: Shape, conf: Shape, priors: Shape, clas
 
 @register("DetectionOutput")
 class DetectionOutput(Layer):
-    """Detections: predicted boxes decoded from priors, sorted and thinned by non-maximum suppression in each class, the best of each image reported.
+    """Detected boxes: decoded from priors, filtered by non-maximum suppression in each class, and limited to keep_top_k per image.
 
-    Bottoms: locations N x 4P (N x 4P num_classes without share_location), confidences N x P num_classes as they are, priors 1 x 2 x 4P. Top 1 x 1 x n
-    x 7: image, label, score, xmin, ymin, xmax, ymax, by image, label and falling score. Images without detections have no row; if there are none at
-    all, there is one row for each image: its number, and -1.
+    Bottoms: locations N x 4P (N x 4P num_classes without share_location), confidences N x P num_classes, priors 1 x 2 x 4P. The confidences are used
+    without a softmax. Top 1 x 1 x n x 7: image, label, score, xmin, ymin, xmax, ymax, ordered by image, label and descending score. Images without
+    detections have no row. If no image has a detection, each image has one row: its number and then -1.
     """
 
     origin = "SSD"
@@ -80,6 +80,6 @@ class DetectionOutput(Layer):
 
     def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
         if self.detection.eta != 1:
-            fact = f"nms_param {{ eta: {self.detection.eta:g} }}, a threshold that falls, has no meaning in ONNX"
-            raise graph.refused(fact, "--raw-detection ends before it")
+            fact = f"nms_param {{ eta: {self.detection.eta:g} }}, a decreasing threshold, cannot be expressed in ONNX"
+            raise graph.refused(fact, "use --raw-detection, which ends the model before this layer")
         detect(graph, self.detection, bottoms, tops[0])

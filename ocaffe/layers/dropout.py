@@ -1,4 +1,4 @@
-"""Dropout of single values, and of whole channels."""
+"""Dropout of single values or whole channels."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -17,16 +17,16 @@ from ocaffe.ops.expression import pointwise
 
 @register("Dropout")
 class Dropout(Layer):
-    """TRAIN: zero with probability dropout_ratio, else x / (1 - dropout_ratio); TEST: x itself.
+    """TRAIN: y = 0 with probability dropout_ratio, else x / (1 - dropout_ratio); TEST: y = x.
 
-    With `scale_train: false` (the Fast R-CNN fork) TRAIN leaves the scale alone and TEST multiplies by 1 - dropout_ratio. With `sample_weights_test`
-    (SegNet) TEST drops as TRAIN does. No mask is kept: backward draws the same random numbers again.
+    With `scale_train: false` (the Fast R-CNN fork) TRAIN does not scale, and TEST multiplies by 1 - dropout_ratio. With `sample_weights_test`
+    (SegNet) TEST drops as TRAIN does. Backward draws the same random numbers again, so no mask is kept.
     """
 
     dropped: ClassVar[str] = "values"
 
     def settings(self) -> tuple[bool, bool]:
-        """scale_train and sample_weights_test."""
+        """Return scale_train and sample_weights_test."""
         p = self.own()
         return p.scale_train, p.sample_weights_test
 
@@ -72,7 +72,7 @@ class Dropout(Layer):
 
 @register("SpatialDropout")
 class SpatialDropout(Dropout):
-    """TRAIN: each channel of each image is zero with probability dropout_ratio, else x / (1 - dropout_ratio); TEST: x itself."""
+    """TRAIN: each channel of each image is 0 with probability dropout_ratio, else x / (1 - dropout_ratio); TEST: y = x."""
 
     origin = "Intel Caffe"
     dropped = "channels"

@@ -1,4 +1,4 @@
-"""DummyData: tops of filler values."""
+"""DummyData: tops with filler values."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -20,11 +20,11 @@ _LEGACY = ("num", "channels", "height", "width")
 
 @register("DummyData")
 class DummyData(Layer):
-    """Caffe's DummyData: constant tops are filled once, the others anew in each forward."""
+    """Tops with values of `data_filler`; constant tops are filled once, the others again in each forward pass."""
 
     bottoms, tops = 0, (1, None)
     moves_data = False  # the layer makes its tops' Refs: constants need no launch
-    source: FillerSource | None = None  # of the tops that are not constant, if there are any
+    source: FillerSource | None = None  # for the tops that are not constant
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         shapes = self._shapes()
@@ -45,15 +45,15 @@ class DummyData(Layer):
     def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
         for top, filler in zip(tops, self._fillers()):
             if filler.type != "constant":
-                raise graph.refused(f"'{top.name}' is filled anew in each forward ({filler.type})", "an Input layer in its place")
+                raise graph.refused(f"'{top.name}' is filled in each forward pass ({filler.type})", "an Input layer in its place")
             graph.alias(top, np.full(top.shape, filler.value, np.float32))
 
     def _random(self) -> list[int]:
-        """The tops that are not constant."""
+        """Return the indices of the tops that are not constant."""
         return [i for i, filler in enumerate(self._fillers()) if filler.type != "constant"]
 
     def _fillers(self) -> list[Any]:
-        """One filler per top."""
+        """Return one filler per top."""
         fillers = list(self.own().data_filler) or [proto.FillerParameter()]
         return self._per_top(fillers, "data_filler")
 
@@ -73,7 +73,7 @@ class DummyData(Layer):
         return shapes
 
     def _per_top(self, values: list[Any], what: str) -> list[Any]:
-        """One value per top, of one for each or one for all."""
+        """Return one value per top. `values` has one for each top or one for all."""
         count = len(self.param.top)
         self.check(len(values) in (1, count), f"{len(values)} {what} given for {count} top{'s' if count > 1 else ''}", f"give 1 or {count}")
         return values if len(values) == count else values * count

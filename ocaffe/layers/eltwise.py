@@ -1,4 +1,4 @@
-"""Eltwise: product, weighted sum or maximum of bottoms of one shape."""
+"""Eltwise: product, weighted sum or maximum of bottoms with equal shapes."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -18,9 +18,10 @@ from ocaffe.ops.expression import ResidualSum, pointwise
 
 @register("Eltwise")
 class Eltwise(Layer):
-    """PROD, SUM (with `coeff` weights) or MAX of two or more bottoms. Backward keeps the bottoms for PROD, an index for MAX, nothing for SUM.
+    """Elementwise PROD, SUM (weighted by `coeff`) or MAX of two or more bottoms.
 
-    MAX, ties: of the first two bottoms the second wins, a later one wins only if it is larger.
+    MAX, ties: of the first two bottoms the second wins; a later one wins only if it is larger. PROD keeps the bottoms for backward, MAX keeps an
+    index, SUM keeps nothing.
     """
 
     bottoms = (2, None)

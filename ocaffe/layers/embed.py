@@ -16,9 +16,9 @@ from ocaffe.ops.rows import gather, gather_adjoint
 
 @register("Embed")
 class Embed(Layer):
-    """For each number of the bottom the row of a learned table (plus a bias): a bottom of any shape gives a top with one more axis of num_output.
+    """The row of a learned table for each index in the bottom, plus a bias; the top has one more axis, of size num_output.
 
-    Numbers run from 0 to input_dim - 1; another one gives a row of NaN and no gradient. Blobs: table (input_dim, num_output), bias (num_output).
+    Indices run from 0 to input_dim - 1. Any other index gives a row of NaN and no gradient. Blobs: table (input_dim, num_output), bias (num_output).
     """
 
     inplace_top = False

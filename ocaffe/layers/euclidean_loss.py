@@ -1,4 +1,4 @@
-"""EuclideanLoss, L1Loss and SmoothL1Loss: distances of two bottoms, element by element."""
+"""EuclideanLoss, L1Loss and SmoothL1Loss: sums of elementwise distances of two bottoms."""
 from __future__ import annotations
 
 import math
@@ -15,9 +15,9 @@ from ocaffe.ops.expression import Read, pointwise, reduce
 
 
 class Distance(Layer):
-    """Sum of a function of d = bottom 0 - bottom 1, divided by the batch size; both bottoms get a gradient.
+    """Sum of a function of d = bottom 0 - bottom 1, divided by the batch size. Both bottoms get a gradient.
 
-    `value` is the function and `slope` its derivative, as texts in d; `scalars` are named in them.
+    `value` is the function and `slope` its derivative, as texts in d and the names in `scalars`.
     """
 
     bottoms: ClassVar[Arity] = 2
@@ -40,12 +40,12 @@ class Distance(Layer):
         return bottom < 2
 
     def flat(self, bottoms: list[Blob]) -> list[Read]:
-        """The bottoms in one shape, which keeps the batch axis."""
+        """Return the bottoms as views of bottom 0's shape."""
         shape = bottoms[0].shape or (1,)
         return [bottom.data.view(shape) for bottom in bottoms]
 
     def weighted(self, count: int) -> str:
-        """What the value is multiplied by, in the names of `count` bottoms."""
+        """Return the factor of the value as a text, such as "x3 * ", for `count` bottoms."""
         return ""
 
     def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
@@ -56,7 +56,7 @@ class Distance(Layer):
         reduce(rec, text, reads=reads, writes=[tops[0].data], axes=axes, finish="y0 = v0 / n", scalars=scalars)
 
     def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
-        for bottom, wanted in zip(bottoms[2:], propagate[2:]):  # weights from a layer whose own bottoms learn, as AnchorTarget's: the fork leaves them out
+        for bottom, wanted in zip(bottoms[2:], propagate[2:]):  # weights have a diff if a layer with backward writes them; the fork computes none
             if wanted and bottom.diff is not None:
                 pointwise(rec, "y0 = 0", writes=[bottom.diff])
         reads = self.flat(bottoms)
@@ -76,7 +76,7 @@ class Distance(Layer):
         pointwise(rec, text, reads=[*reads, (weight.view(()), 0)], writes=writes, scalars={**self.scalars, "n": self.divisor})
 
     def inside(self, count: int) -> Sequence[int]:
-        """Bottoms that d is multiplied by."""
+        """Return the indices of the bottoms that are factors of d."""
         return ()
 
 
@@ -101,7 +101,8 @@ class L1Loss(Distance):
 class SmoothL1Loss(Distance):
     """Sum of (sigma d)^2 / 2 where |d| < 1 / sigma^2, else |d| - 1 / (2 sigma^2), divided by the batch size.
 
-    With four bottoms, d = w_in (a - b), and each term is multiplied by w_out. SSD's layer is the one of two bottoms and sigma 1.
+    Bottoms: a and b, with d = a - b; or a, b, w_in and w_out, with d = w_in (a - b) and each term multiplied by w_out. SSD's layer has two
+    bottoms and sigma 1.
     """
 
     origin = "Fast R-CNN, SSD"

@@ -17,9 +17,9 @@ from ocaffe.ops.rows import gather, select
 
 @register("Filter")
 class Filter(Layer):
-    """The samples whose selector, the last bottom, is not 0: each of the other bottoms gives a top with as many samples as are selected, perhaps none.
+    """The samples of each bottom for which the selector (the last bottom) is not 0; the tops may have 0 samples.
 
-    The diffs of samples that are not selected are zero; the selector has no gradient.
+    Samples that are not selected have a zero diff. The selector has no gradient.
     """
 
     bottoms = (2, None)
@@ -68,5 +68,5 @@ class Filter(Layer):
             if top.count:
                 gather(rec, top.diff, self.places, bottom.diff, fill=0.0)
             else:
-                rec.empty([self.places], [])  # what the recordings of other extents read must be carried over to them
+                rec.empty([self.places], [])  # backward of other extents reads `places`, so this recording must keep it for them
                 pointwise(rec, "y0 = 0", writes=[bottom.diff])

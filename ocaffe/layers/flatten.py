@@ -1,4 +1,4 @@
-"""Flatten: neighbouring axes become one."""
+"""Flatten: merge adjacent axes."""
 from __future__ import annotations
 
 import math
@@ -15,7 +15,7 @@ from ocaffe.ops.alias import alias_diff
 
 @register("Flatten")
 class Flatten(Layer):
-    """The axes from `axis` to `end_axis` become one; no data moves."""
+    """Merges the axes from `axis` to `end_axis` into one; no data moves."""
 
     moves_data = False
     inplace_top = False

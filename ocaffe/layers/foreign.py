@@ -1,4 +1,4 @@
-"""Layer types that only forks define and that are not here: what the error for an unknown type says of them."""
+"""Layer types of forks that ocaffe does not have. The error for an unknown type names the forks."""
 from __future__ import annotations
 
 FOREIGN = {
@@ -62,5 +62,5 @@ FOREIGN = {
 
 
 def forks_of(layer_type: str) -> str:
-    """The forks that define a type, or an empty string; letter case does not matter."""
+    """Return the forks that define a type, or an empty string. Case is ignored."""
     return next((forks for name, forks in FOREIGN.items() if name.lower() == layer_type.lower()), "")

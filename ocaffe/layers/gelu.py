@@ -13,12 +13,12 @@ from ocaffe.layers.base import register
 if TYPE_CHECKING:
     from ocaffe.onnx.builder.graph import OnnxGraph
 
-RATE = math.sqrt(2 / math.pi)  # of the approximation by tanh
+RATE = math.sqrt(2 / math.pi)  # in the tanh approximation
 
 
 @register("Gelu")
 class Gelu(Activation):
-    """y = x P(X < x) for a normally distributed X: x (1 + erf(x / sqrt 2)) / 2; `approximate` takes a tanh in place of erf, as ONNX does."""
+    """y = x (1 + erf(x / sqrt 2)) / 2; `approximate` uses the tanh approximation of ONNX."""
 
     origin = "ocaffe"
 
@@ -34,7 +34,7 @@ class Gelu(Activation):
         return tops
 
     def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
-        """In operators that all opsets have; ONNX's own Gelu came with opset 20."""
+        """Write operators that all opsets have. Opset 20 introduced Gelu."""
         x = graph.values[bottoms[0]]
         if self.own().approximate:
             cube = graph.op("Mul", x, graph.op("Mul", x, x))

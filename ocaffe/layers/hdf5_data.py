@@ -1,4 +1,4 @@
-"""HDF5Data: datasets of HDF5 files, row by row."""
+"""HDF5Data: rows of datasets in HDF5 files."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from ocaffe.layers.base import Layer, register
 
 @register("HDF5Data")
 class HDF5Data(Layer):
-    """Caffe's HDF5Data: the dataset of each top's name, from the files that `source` lists, wrapping round after the last."""
+    """Rows of the HDF5 datasets named like the tops, from the files listed in `source`; after the last file it starts again at the first."""
 
     bottoms, tops = 0, (1, None)
     source: Hdf5Source | None = None

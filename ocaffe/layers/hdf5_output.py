@@ -1,4 +1,4 @@
-"""HDF5Output: data and labels to a file."""
+"""HDF5Output: write data and labels to a file."""
 from __future__ import annotations
 
 import os
@@ -16,20 +16,20 @@ from ocaffe.ir.tensor import Shape
 from ocaffe.layers.base import Layer, register
 from ocaffe.ops.expression import pointwise
 
-NAMES = ("data", "label")  # the datasets
-AXES = 4  # of each; those that a bottom lacks have size 1
-SPARE = 1 << 20  # bytes: HDF5's own, and room for somebody else's
+NAMES = ("data", "label")  # names of the datasets
+AXES = 4  # of each dataset; missing trailing axes of a bottom have size 1
+SPARE = 1 << 20  # bytes: HDF5's metadata, and a reserve for other programs
 
 
 @register("HDF5Output")
 class HDF5Output(Layer):
-    """Writes its two bottoms to the datasets `data` and `label` of an HDF5 file, the rows of every forward pass behind those of the last.
+    """Writes its two bottoms to the datasets `data` and `label` of an HDF5 file; every forward pass appends its rows.
 
-    Caffe's stops in the second forward pass. A file of that name from before is replaced by the first one, in one step. The device waits meanwhile.
+    Caffe's layer fails in the second forward pass. The first forward pass replaces an existing file atomically. The device waits during the write.
     """
 
     bottoms, tops = 2, 0
-    _rows = 0  # that this layer has written
+    _rows = 0  # number of rows written so far
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         self.path = self.own().file_name
@@ -55,8 +55,8 @@ class HDF5Output(Layer):
                 pointwise(rec, "y0 = 0", writes=[bottom.diff])
 
     def write(self, arrays: Sequence[np.ndarray]) -> None:
-        """Add rows to the file. Raises Error, and leaves the file as it is, where there is no room for them."""
-        import h5py  # heavy, and only this layer needs it
+        """Append rows to the file. Raises Error without changing the file if the disk has no room for them."""
+        import h5py  # slow to import, and only this layer uses it
 
         try:
             if self._rows:
@@ -67,13 +67,13 @@ class HDF5Output(Layer):
                 with atomic_write(self.path) as out, h5py.File(out.name, "w") as file:
                     for name, array in zip(NAMES, arrays):
                         file.create_dataset(name, data=array, maxshape=(None, *array.shape[1:]), chunks=array.shape)
-        except (OSError, RuntimeError) as problem:  # both are how h5py reports a failed write
-            raise self.error(f"{self.path} cannot be written: {problem}", "leave the file alone while the net writes it") from None
+        except (OSError, RuntimeError) as problem:  # h5py raises either for a failed write
+            raise self.error(f"{self.path} cannot be written: {problem}", "do not open or change the file while the net writes it") from None
         self._rows += len(arrays[0])
 
     def _check_room(self, size: int) -> None:
         free = shutil.disk_usage(os.path.dirname(os.path.abspath(self.path))).free
-        self.check(free >= size + SPARE, f"{self.path} needs {size + SPARE:,} bytes more, and {free:,} are free", "free some, or write elsewhere")
+        self.check(free >= size + SPARE, f"{self.path} needs {size + SPARE:,} bytes more, and {free:,} are free", "free some space, or write to another disk")
 
     def _append(self, file: Any, arrays: Sequence[np.ndarray]) -> None:
         for name, array in zip(NAMES, arrays):

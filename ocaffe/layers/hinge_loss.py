@@ -1,4 +1,4 @@
-"""HingeLoss and MultinomialLogisticLoss: losses of scores and one label for each sample."""
+"""HingeLoss and MultinomialLogisticLoss: losses of scores with one label per sample."""
 from __future__ import annotations
 
 import math
@@ -15,9 +15,9 @@ from ocaffe.ops.expression import Read, pointwise, reduce
 
 
 class LabelledScores(Layer):
-    """Bottom 0: scores of all that a sample has behind its first axis; bottom 1: one label for each sample. Only the scores get a gradient.
+    """Base of losses with scores N x .. (bottom 0, flattened to N x classes) and one label per sample (bottom 1).
 
-    A label that is no class makes the loss NaN.
+    Only the scores get a gradient. A label outside the classes makes the loss NaN.
     """
 
     bottoms = 2
@@ -33,19 +33,19 @@ class LabelledScores(Layer):
         return [()]
 
     def operands(self, rec: Recorder, bottoms: list[Blob]) -> list[Read]:
-        """Scores as rows x classes; labels; the number of each class."""
+        """Return the scores (rows x classes), the labels, and the index of each class."""
         numbers = rec.constant("classes", np.arange(self.classes, dtype=np.float32))
         return [bottoms[0].data.view((self.rows, self.classes)), (bottoms[1].data.view((self.rows, 1)), 0), (numbers, 1)]
 
     def total(self, rec: Recorder, bottoms: list[Blob], top: Ref, value: str) -> None:
-        """top = the sum of `value` over all scores, divided by the batch size."""
+        """Record top = the sum of `value` over all scores, divided by the batch size."""
         good = "x1 >= 0 && x1 < classes && floor(x1) == x1"
         scalars = {"n": float(max(self.rows, 1)), "classes": float(self.classes)}
         text = f"v0 = {good} ? {value} : NAN"
         reduce(rec, text, reads=self.operands(rec, bottoms), writes=[top], axes=[0, 1], finish="y0 = v0 / n", scalars=scalars)
 
     def spread(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool], slope: str) -> None:
-        """The scores' diff: `slope` times loss weight over batch size."""
+        """Record the scores' diff: `slope` times the loss weight, divided by the batch size."""
         self.check(not propagate[1], "there is no gradient for labels", "propagate_down: true  propagate_down: false")
         if not propagate[0]:
             return
@@ -57,7 +57,7 @@ class LabelledScores(Layer):
 
 @register("HingeLoss")
 class HingeLoss(LabelledScores):
-    """Sum of max(0, 1 - x) for the scores of the labels and max(0, 1 + x) for all others (norm: L2: of their squares), divided by the batch size."""
+    """Sum of max(0, 1 - x) over the labels' scores and max(0, 1 + x) over all others (norm: L2 squares each term), divided by the batch size."""
 
     def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
         margin = "fmax(0, 1 + (x1 == x2 ? -x0 : x0))"
@@ -71,7 +71,7 @@ class HingeLoss(LabelledScores):
 
 @register("MultinomialLogisticLoss")
 class MultinomialLogisticLoss(LabelledScores):
-    """Mean of -log of the probability that bottom 0 gives to each label, probabilities kept above 1e-20."""
+    """Mean of -log p over the samples; p is the probability of the label in bottom 0, at least 1e-20."""
 
     message = ""
 

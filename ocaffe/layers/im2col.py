@@ -18,9 +18,9 @@ from ocaffe.ops.im2col import Columns
 
 @register("Im2col")
 class Im2col(Layer):
-    """What a Convolution sees: N x C x *image becomes N x (C taps) x *windows, for each tap of the window the pixels under it, 0 outside of the image.
+    """The unrolled windows of a convolution: N x C x *image becomes N x (C * taps) x *windows; pixels outside the image are 0.
 
-    kernel, stride, pad, dilation and axis as in Convolution; axes before `axis` are one batch.
+    Kernel, stride, pad, dilation and axis are those of Convolution. The axes before `axis` form the batch.
     """
 
     message = "convolution_param"
@@ -42,7 +42,7 @@ class Im2col(Layer):
         return [(*x[:axis], x[axis] * math.prod(w.kernel), *out)]
 
     def batch(self, ref: Ref) -> Ref:
-        """The Ref with the axes before the channels as one."""
+        """Return the Ref with the axes before the channels merged."""
         samples = math.prod(ref.shape[: self.batch_axes])
         return ref if self.batch_axes == 1 else ref.view((samples, ref.count // samples))
 
@@ -53,7 +53,7 @@ class Im2col(Layer):
         c, shape = self.columns, bottoms[0].shape
         channels, taps = shape[self.batch_axes], math.prod(c.kernel)
         x = graph.values[bottoms[0]] if self.batch_axes == 1 else graph.reshape(bottoms[0], (-1, *shape[self.batch_axes :]))
-        # A filter for each tap of each channel, 1 there and 0 elsewhere.
+        # One filter for each tap of each channel: 1 at the tap, 0 elsewhere.
         filters = np.tile(np.eye(taps, dtype=np.float32), (channels, 1)).reshape(channels * taps, 1, *c.kernel)
         window = {"kernel_shape": c.kernel, "strides": c.stride, "pads": c.pad * 2, "dilations": c.dilation, "group": channels}
         y = graph.op("Conv", x, filters, to=tops[0] if self.batch_axes == 1 else None, **window)

@@ -10,7 +10,7 @@ from ocaffe.layers.data import Data
 
 @register("ImageData")
 class ImageData(Data):
-    """Image files that a list names, and their labels: decoded, resized (new_height, new_width), cropped, mirrored, mean and scale applied."""
+    """Image files and labels from a list: images are decoded, resized (new_height, new_width), cropped, mirrored, and mean and scale are applied."""
 
     def open(self, transform: Transform, labels: bool) -> PictureSource:
         return ListSource(self.own(), transform, labels, place=self.place, layer=self.title)

@@ -16,7 +16,7 @@ from ocaffe.ops.gemm import gemm
 
 @register("InnerProduct")
 class InnerProduct(Layer):
-    """Caffe's InnerProduct: y = x W^T + b; axes from `axis` on are the K inputs, those before it the batch.
+    """y = x W^T + b; the axes from `axis` on are the K inputs, the axes before it the batch.
 
     Blobs: weight (num_output, K), or (K, num_output) with `transpose`; bias (num_output).
     """

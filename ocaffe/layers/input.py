@@ -1,4 +1,4 @@
-"""Input: blobs that the user fills."""
+"""Input: blobs that the caller fills."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from ocaffe.onnx.builder.graph import OnnxGraph
 
 @register("Input")
 class Input(Layer):
-    """Tops of the given shapes: one `shape` for each, or one for all."""
+    """Tops that the caller fills, with one `shape` for each top or one for all."""
 
     bottoms = 0
     tops = (1, None)
@@ -27,7 +27,7 @@ class Input(Layer):
         return shapes if len(shapes) == tops else shapes * tops
 
     def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
-        """Nothing: the values come from outside."""
+        """Record nothing: the caller writes the values."""
 
     def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
         for top in tops:

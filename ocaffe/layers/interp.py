@@ -1,4 +1,4 @@
-"""Interp: bilinear resampling, as DeepLab and PSPNet do it."""
+"""Interp: bilinear resampling as in DeepLab and PSPNet."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -15,10 +15,11 @@ from ocaffe.ops.interp import Resampling
 
 @register("Interp")
 class Interp(Layer):
-    """Bilinear resampling of N x C x H x W with aligned corners, to height x width, or larger by zoom_factor, or smaller by shrink_factor.
+    """Bilinear resampling of N x C x H x W with aligned corners to height x width, or by zoom_factor or shrink_factor.
 
-    The size n becomes (n - 1) / shrink + 1, or n + (n - 1) (zoom - 1); one factor alone beats height and width, these beat both together, and both
-    together shrink first. Pads are negative: so many pixels are left out at the beginning and the end of both axes.
+    shrink_factor turns size n into floor((n - 1) / shrink) + 1, zoom_factor into n + (n - 1) (zoom - 1). If both factors are given, height and
+    width take precedence; without these the layer shrinks first. A single factor takes precedence over height and width. pad_beg and pad_end are 0 or
+    negative: they crop pixels at the beginning and the end of both axes.
     """
 
     origin = "DeepLab, PSPNet"

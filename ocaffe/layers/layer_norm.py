@@ -1,4 +1,4 @@
-"""LayerNorm, and with other axes in front of it instance and group normalization."""
+"""LayerNorm, which with other values of `axis` is instance or group normalization."""
 from __future__ import annotations
 
 import math
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 @register("LayerNorm")
 class LayerNorm(Layer):
-    """y = (x - mean) / sqrt(variance + eps), of the values along all axes from `axis` on: 1 for each image, 2 for each channel, -1 for each position.
+    """y = (x - mean) / sqrt(variance + eps) over all axes from `axis` on: 1 is per image, 2 per channel, -1 over the last axis.
 
-    No statistics are kept; both phases are alike. A Scale layer behind it has the weights. Unlike MVN's, eps belongs to the variance. Backward needs
-    the top and the inverse deviations.
+    TRAIN and TEST compute the same; there are no running statistics. For a learned scale and bias, add a Scale layer. Unlike in MVN, eps is added to
+    the variance. Backward reads the top and the inverse deviations.
     """
 
     origin = "ocaffe"
@@ -37,7 +37,7 @@ class LayerNorm(Layer):
         mean, self.inverse = rec.scratch("mean", kept), (rec.saved if rec.train else rec.scratch)("inverse", kept)
         centred: list[Read] = [x, (mean, 0)]
         reduce(rec, "v0 = x0", reads=[x], writes=[mean], axes=self.axes, finish="y0 = v0 / n", scalars=self.scalars)
-        # From the mean in a second pass: E[x^2] - E[x]^2 would lose the variance of values far from zero.
+        # The variance takes a second pass: E[x^2] - E[x]^2 loses precision for values far from zero.
         finish = "y0 = 1 / sqrt(v0 / n + eps)"
         reduce(rec, "d = x0 - x1; v0 = d * d", reads=centred, writes=[self.inverse], axes=self.axes, finish=finish, scalars=self.scalars)
         pointwise(rec, "y0 = (x0 - x1) * x2", reads=[*centred, (self.inverse, 0)], writes=[tops[0].data])
@@ -51,7 +51,7 @@ class LayerNorm(Layer):
         pointwise(rec, "y0 = (x0 - x2 - x1 * x3) * x4", reads=[dy, y, *((ref, 0) for ref in (*means, self.inverse))], writes=[dx])
 
     def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
-        """In operators that all opsets have."""
+        """Write operators that all opsets have."""
         centred = graph.op("Sub", bottoms[0], graph.reduce("ReduceMean", bottoms[0], list(self.axes)))
         variance = graph.reduce("ReduceMean", graph.op("Mul", centred, centred), list(self.axes))
         graph.op("Div", centred, graph.op("Sqrt", graph.op("Add", variance, self.scalars["eps"])), to=tops[0])

@@ -1,4 +1,4 @@
-"""What losses and Accuracy share: the rule for labels, the normalizer, and the fields of forks that they do not take."""
+"""Helpers of losses and Accuracy: checks of labels, the normalizer, and checks for unsupported fields of forks."""
 from __future__ import annotations
 
 import math
@@ -9,11 +9,11 @@ from ocaffe.errors import shape_text
 from ocaffe.ir.tensor import Shape
 from ocaffe.layers.base import Layer
 
-COUNTED = 0.0  # normalizer: the number of positions whose label is not ignored, known on the device alone
+COUNTED = 0.0  # a normalizer that only the device knows: the number of positions whose label is not ignored
 
 
 def normalization(loss: Any, default: int) -> int:
-    """The NormalizationMode of a LossParameter: `normalization` before the legacy `normalize` before `default`."""
+    """Return the NormalizationMode of a LossParameter: `normalization`, else the legacy `normalize`, else `default`."""
     mode = proto.LossParameter
     if loss.HasField("normalization"):
         return loss.normalization
@@ -23,9 +23,10 @@ def normalization(loss: Any, default: int) -> int:
 
 
 def normalizer(layer: Layer, outer: int, inner: int, default: int | None = None) -> float:
-    """What the sum over outer x inner positions is divided by, at least 1; COUNTED where only the device knows.
+    """Return the divisor of the sum over outer x inner positions, or COUNTED if only the device knows it.
 
-    `default` is the mode without `normalization` and `normalize`; None means VALID.
+    A divisor below 1 counts as 1, except for PRE_FIXED in SoftmaxWithLoss. `default` is the mode if neither `normalization` nor `normalize` is set;
+    None means VALID.
     """
     mode, loss = proto.LossParameter, layer.param.loss_param
     divisor = {
@@ -45,13 +46,13 @@ def normalizer(layer: Layer, outer: int, inner: int, default: int | None = None)
 
 
 def segnet_default(layer: Layer) -> int | None:
-    """The mode of a prototxt that has the fields of SegNet's fork, which divides by the batch size (golden data); None for all others."""
+    """Return BATCH_SIZE for a prototxt with fields of SegNet's fork, else None. The golden data show that this fork divides by the batch size."""
     loss = layer.param.loss_param
     return proto.LossParameter.BATCH_SIZE if loss.HasField("weight_by_label_freqs") or loss.class_weighting else None
 
 
 def check_batch(layer: Layer, scores: Shape, labels: Shape) -> None:
-    """A loss has as many labels (targets) as data, counted along the first axis."""
+    """Raise the layer's error unless labels (targets) and data have the same first axis."""
     layer.check(
         labels[:1] == scores[:1],
         f"data and label should have the same first dimension: bottom 0 is {shape_text(scores)}, bottom 1 is {shape_text(labels)}",
@@ -60,7 +61,7 @@ def check_batch(layer: Layer, scores: Shape, labels: Shape) -> None:
 
 
 def check_labels(layer: Layer, scores: Shape, labels: Shape, positions: int) -> None:
-    """One label for each position, in their order, whatever the axes."""
+    """Raise the layer's error unless there is one label for each position. The axes of the labels do not matter."""
     layer.check(
         math.prod(labels) == positions,
         f"number of labels must match number of predictions ({math.prod(labels)} and {positions}): "
@@ -70,18 +71,18 @@ def check_labels(layer: Layer, scores: Shape, labels: Shape, positions: int) -> 
 
 
 def ignored(param: Any) -> tuple[int, int]:
-    """(whether there is an ignore_label, the label) of a LossParameter or AccuracyParameter, as kernels take it."""
+    """Return (whether ignore_label is set, ignore_label) of a LossParameter or AccuracyParameter, as kernel arguments."""
     return int(param.HasField("ignore_label")), param.ignore_label
 
 
 def label_smoothing(layer: Layer) -> float:
-    """The share of each target that goes to all classes evenly."""
+    """Return label_smoothing: the share of each target that is spread evenly over all classes."""
     share = float(layer.param.loss_param.label_smoothing)
     layer.check(0 <= share < 1, f"label_smoothing is {share:g}", "a share of the target: 0 or more and less than 1, for example 0.1")
     return share
 
 
 def refuse_smoothing(layer: Layer) -> None:
-    """Raise where the prototxt asks for it and the layer has none."""
+    """Raise the layer's error if the prototxt sets label_smoothing."""
     fix = "remove label_smoothing, or use SoftmaxWithLoss"
     layer.check(not layer.param.loss_param.label_smoothing, "loss_param { label_smoothing } is not supported by this layer", fix)

@@ -1,4 +1,4 @@
-"""LRN: local response normalization, across channels or within each."""
+"""LRN: local response normalization across channels or within each channel."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -14,9 +14,9 @@ from ocaffe.ops.lrn import Response
 
 @register("LRN")
 class LRN(Layer):
-    """y = x (k + alpha / n * sum of x^2 over n channels)^-beta; within a channel over n x n pixels, / n^2, and with k = 1, as in Caffe.
+    """y = x (k + alpha / n * sum of x^2 over n channels)^-beta; WITHIN_CHANNEL sums over n x n pixels, divides by n^2 and sets k = 1.
 
-    Nothing is saved: backward computes the sums again from the bottom.
+    Backward recomputes the sums from the bottom, so nothing is saved.
     """
 
     by_sample = True

@@ -1,4 +1,4 @@
-"""LSTM over all time steps of a batch of sequences."""
+"""LSTM over the time steps of a batch of sequences."""
 from __future__ import annotations
 
 from ocaffe.ir.graph import Blob
@@ -13,11 +13,10 @@ from ocaffe.ops.expression import Read, pointwise
 
 @register("LSTM")
 class LSTM(Recurrent):
-    """A long short-term memory over T time steps: c = f c' + i g and h = o tanh(c), where c' and h' are those of the step before (0 where cont is 0).
+    """Long short-term memory over T time steps: c = f c' + i g and h = o tanh(c); c' and h' are c and h of the previous step.
 
-    i, f, o = sigmoid and g = tanh of W_x x + b + W_h h' (+ W_static x_static), in this order in the weights; the top is h. See `Recurrent` for the rest.
-
-    Backward needs the gates, the cells and the top; the gradients of the gates' inputs take the memory of the gates.
+    i, f, o = sigmoid and g = tanh of W_x x + b + W_h h' (+ W_static x_static), in this order in the weights. cont multiplies c' and h'. The top is h.
+    Bottoms, tops and blobs: see `Recurrent`. Backward reads the gates, the cells and the top. It overwrites the gates with their inputs' gradients.
     """
 
     bottoms = (2, 5)
@@ -33,7 +32,7 @@ class LSTM(Recurrent):
             self.show(rec, "Forward", [("c", after), ("h", tops[0].data)])
 
     def keep_initial(self, rec: Recorder) -> list[Ref]:
-        # The cells before the first step and after each; only two, in turn, where nobody looks at them again.
+        # The cells before the first step and after every step. If no launch reads them later, two buffers alternate.
         kept = self.steps + 1 if rec.train or self.own().debug_info else 2
         self.cells = rec.saved("cells", (kept, self.sequences, self.units))
         return [self._cell(0)]
@@ -76,5 +75,5 @@ class LSTM(Recurrent):
         return gates_of(self.steps_data, self.sequences, self.units, t * self.sequences * GATES * self.units)
 
     def _cell(self, t: int) -> Ref:
-        """The cells before step t (that is, after step t - 1)."""
+        """Return the cells before step t, which are those after step t - 1."""
         return self.cells.view((self.sequences, self.units), t % self.cells.shape[0] * self.sequences * self.units, self.units)

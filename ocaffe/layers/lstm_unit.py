@@ -1,4 +1,4 @@
-"""LSTMUnit: one step of an LSTM behind its products, and its text, which LSTM shares."""
+"""LSTMUnit: one step of an LSTM after its matrix products, and the expressions that it shares with LSTM."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from ocaffe.ops.expression import Read, pointwise
 
 GATES = 4  # input, forget and output gate and the cell input, in this order: i, f, o, g
 
-# Caffe counts the sequence indicator into the forget gate, and so into its derivative f (1 - f), which matters only if it is neither 0 nor 1.
+# As in Caffe, f includes the sequence indicator, also in its derivative f (1 - f). This matters only if the indicator is neither 0 nor 1.
 FORWARD = (
     "i = 1 / (1 + exp(-in_i)); f = cont == 0 ? 0 : cont / (1 + exp(-in_f)); o = 1 / (1 + exp(-in_o)); g = tanh(in_g); "
     "c = f * before + i * g; h = o * tanh(c)"
@@ -25,12 +25,12 @@ BACKWARD = (
 
 
 def gates_of(ref: Ref, rows: int, units: int, first: int = 0) -> list[Ref]:
-    """i, f, o, g of `rows` rows of a tensor that has them side by side, 4 x `units` in a row; its element `first` is where they begin."""
+    """Return views of i, f, o and g in `rows` rows of 4 x `units` elements, in which they are adjacent. The rows start at element `first`."""
     return [ref.view((rows, units), first + k * units, GATES * units) for k in range(GATES)]
 
 
 def cell(graph: OnnxGraph, gates: Sequence[str], before: str, cont: str, to: Sequence[Blob | None]) -> list[str]:
-    """c and h, as ONNX values, from the inputs of i, f, o and g."""
+    """Write the nodes that compute c and h from the inputs of i, f, o and g, and return both values."""
     i, f, o = (graph.op("Sigmoid", gate) for gate in gates[:3])
     c = graph.op("Add", graph.op("Mul", graph.op("Mul", f, cont), before), graph.op("Mul", i, graph.op("Tanh", gates[3])), to=to[0])
     return [c, graph.op("Mul", o, graph.op("Tanh", c), to=to[1])]
@@ -38,9 +38,9 @@ def cell(graph: OnnxGraph, gates: Sequence[str], before: str, cont: str, to: Seq
 
 @register("LSTMUnit")
 class LSTMUnit(Layer):
-    """One step of an LSTM: c = f c_prev + i g and h = o tanh(c), with i, f, o = sigmoid and g = tanh of the four quarters of the second bottom.
+    """One step of an LSTM: c = f c_prev + i g and h = o tanh(c); the quarters of bottom 1 are the inputs of i, f, o (sigmoid) and g (tanh).
 
-    Bottoms: c_prev (1, N, D), the inputs of the gates (1, N, 4 D), and cont (1, N), which multiplies f: 0 forgets c_prev. Tops: c, h (1, N, D).
+    Bottoms: c_prev (1, N, D), the inputs of the gates (1, N, 4 D), and cont (1, N). cont multiplies f, so 0 drops c_prev. Tops: c, h (1, N, D).
     """
 
     bottoms = 3
@@ -53,7 +53,7 @@ class LSTMUnit(Layer):
         self.check(len(before) == 3 and before[0] == 1, f"bottom 0 (c_prev) is {shape_text(before)}", "one time step: 1 x N x D")
         self.sequences, self.units = before[1:]
         for index, (shape, wanted) in enumerate(((x, (1, self.sequences, GATES * self.units)), (cont, (1, self.sequences))), 1):
-            fact = f"bottom {index} is {shape_text(shape)}, {shape_text(wanted)} is wanted for bottom 0 {shape_text(before)}"
+            fact = f"bottom {index} is {shape_text(shape)}, {shape_text(wanted)} is required for bottom 0 {shape_text(before)}"
             self.check(shape == wanted, fact, "c_prev 1 x N x D, inputs of the gates 1 x N x 4D, cont 1 x N")
         return [before, before]
 

@@ -15,7 +15,7 @@ from ocaffe.ops.expression import Read, pointwise, reduce
 from ocaffe.ops.gemm import gemm
 
 SIGNS = "s0 = sign(c); s1 = sign(fabs(c) - 0.5); s2 = s0 * (1 + s1) - 2; s3 = s0 * sign(2 * c * c - 1); s4 = 2 * s0 + s3 - 3"
-# By margin: psi(angle) of the label's class, and the parts of its derivative along the weights and along x (times |x|), in the cosine c.
+# Per margin m, in terms of the cosine c: psi(m angle), and the components of its derivative along the weights and along x (times |x|).
 MARGINS = {
     1: ("2 * s0 * c * c - 1", "4 * s0 * c", "2 * s0 * c * c + 1"),
     2: ("s1 * (4 * c * c * c - 3 * c) + s2", "s1 * (12 * c * c - 3)", "8 * s1 * c * c * c - s2"),
@@ -29,18 +29,18 @@ MARGINS = {
 
 @register("MarginInnerProduct")
 class MarginInnerProduct(Layer):
-    """Scores x w^T with rows of w of unit length; the label's score is mixed with |x| psi(m angle), which asks for a margin.
+    """Scores x w^T with unit rows w; the label's score s becomes (lambda s + |x| psi(m angle)) / (1 + lambda), which enforces an angular margin.
 
-    Bottoms: x, labels; tops: scores, and the weight lambda of the score without margin: max(base (1 + gamma it)^-power, lambda_min), it counting the
-    forward passes from `iteration` on. Forward scales the rows of blob 0 (num_output, K) in place. As in the fork, the label's part of x's gradient
-    has unit length, and the weights' gradient knows no margin.
+    Bottoms: x, labels. Tops: scores and lambda = max(base (1 + gamma it)^-power, lambda_min); `it` counts forward passes and starts at `iteration`.
+    Forward normalizes the rows of blob 0 (num_output, K) in place. As in the fork, the margin's part of x's gradient has unit length, and the
+    gradient of the weights ignores the margin.
     """
 
     origin = "SphereFace"
     bottoms = 2
     tops = 2
     inplace_top = False
-    passes: Ref | None = None  # forward passes so far
+    passes: Ref | None = None  # the number of forward passes
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         p, (x, labels) = self.own(), bottoms
@@ -81,7 +81,7 @@ class MarginInnerProduct(Layer):
         pointwise(rec, text, reads=self.operands(rec, bottoms, tops), writes=[y])
 
     def operands(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> list[Read]:
-        """Products, norms of x, labels, numbers of the classes, lambda."""
+        """Return the products, the norms of x, the labels, the indices of the classes, and lambda."""
         numbers = rec.constant("classes", np.arange(self.outputs, dtype=np.float32))
         labels = bottoms[1].data.view((self.rows, 1))
         return [self.products, (self.norms, 0), (labels, 0), (numbers, 1), (tops[1].data.view(()), 0)]
@@ -102,7 +102,7 @@ class MarginInnerProduct(Layer):
             gemm(rec, dy, x, weight.diff, trans_a=True)
 
     def spread(self, rec: Recorder, operands: list[Read], dy: Ref, x: Ref, dx: Ref) -> None:
-        """dx: what the scores without margin send back, and the label's part along its weights and along x."""
+        """Record dx: the gradient of the scores without margin, and the margin's gradient along the label's weights and along x."""
         _, along_w, along_x = MARGINS[self.own().type]
         text = f"c = x0 / x1; {SIGNS}; w = {along_w}; a = -({along_x}) / x1; length = sqrt(w * w + a * a)"
         mixed, parallel, through = rec.scratch("mixed", dy.shape), rec.scratch("parallel", (self.rows,)), rec.scratch("through", dx.shape)

@@ -1,4 +1,4 @@
-"""MemoryData: arrays of a script."""
+"""MemoryData: arrays that a script sets."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from ocaffe.layers.base import Layer, register
 
 @register("MemoryData")
 class MemoryData(Layer):
-    """The arrays given to Net.set_input_arrays, batch after batch and round again, as they are: not transformed."""
+    """Batches of the arrays given to Net.set_input_arrays, without transformation; after the last batch it starts again at the first."""
 
     bottoms, tops = 0, (1, 2)
     source: MemorySource | None = None

@@ -18,12 +18,13 @@ PROPAGATE = "propagate_down: true  propagate_down: true  propagate_down: false  
 
 @register("MultiBoxLoss")
 class MultiBoxLoss(Layer):
-    """SSD's loss: each true box is matched with priors, which learn its place and class; of the other priors the worst are mined to learn the background.
+    """SSD's loss: locations and classes of the priors matched with true boxes, and the background class of mined unmatched priors.
 
-    Bottoms: locations N x 4P (N x 4P num_classes without share_location), confidences N x P num_classes, priors 1 x 2 x 4P, and true boxes 1 x 1 x G x 8
-    (image, label, instance, xmin, ymin, xmax, ymax, difficult; rows of image -1 are skipped). loss = (loc_weight * loss of the locations + loss
-    of the confidences) / normalizer, by default the number of matches. A true box with the label of the background, or of no class, makes it
-    NaN. The term of a bottom with propagate_down: false is left out of the loss.
+    loss = (loc_weight * location loss + confidence loss) / normalizer. The normalizer is the number of matches by default. A term is omitted if its
+    bottom has propagate_down: false. A true box whose label is the background or no class makes the loss NaN.
+
+    Bottoms: locations N x 4P (N x 4P num_classes without share_location), confidences N x P num_classes, priors 1 x 2 x 4P, and true boxes
+    1 x 1 x G x 8 (image, label, instance, xmin, ymin, xmax, ymax, difficult). True boxes of image -1 are skipped.
     """
 
     origin = "SSD"
@@ -52,7 +53,7 @@ class MultiBoxLoss(Layer):
             p.sample_size, p.map_object_to_agnostic, p.bp_inside, p.loc_loss_type == p.L2, p.conf_loss_type == p.LOGISTIC, p.loc_weight,
             divisors[chosen], *counts,
         )  # fmt: skip
-        # Where nms_param says nothing of top_k, SSD takes 0, not all.
+        # If nms_param has no top_k, SSD uses 0, not all.
         nms = Suppression(p.nms_param.nms_threshold, p.nms_param.top_k, p.use_prior_for_nms) if p.HasField("nms_param") else None
         self.box = MultiBox(settings, count, nms if nms is not None and nms.threshold > 0 else None)
         return [()]
@@ -66,7 +67,7 @@ class MultiBoxLoss(Layer):
             fact = f"do_neg_mining is {str(p.do_neg_mining).lower()}, mining_type is {name}"
             self.check(p.do_neg_mining == mines, fact, "remove do_neg_mining; mining_type: NONE mines nothing")
         self.check(not mines or p.share_location, f"mining_type is {name}, but share_location is false", "mining_type: NONE, or share_location: true")
-        self.check(p.mining_type != HARD_EXAMPLE or p.sample_size > 0, f"sample_size is {p.sample_size}", "how many priors of an image are to learn: 64")
+        self.check(p.mining_type != HARD_EXAMPLE or p.sample_size > 0, f"sample_size is {p.sample_size}", "the number of priors per image that are trained: 64")
 
     def force_backward(self, bottom: int) -> bool:
         return bottom < 2

@@ -14,9 +14,9 @@ from ocaffe.ops.expression import Read, pointwise, reduce
 
 @register("MVN")
 class MVN(Layer):
-    """y = (x - mean) / (deviation + eps) over the pixels of each channel of an image, or of all channels with across_channels.
+    """y = (x - mean) / (standard deviation + eps) over the pixels of each channel of an image, or of the whole image with across_channels.
 
-    With normalize_variance: false only the mean is subtracted. The top has four axes. Backward needs the top and the inverse deviations.
+    With normalize_variance: false, y = x - mean. The top has four axes. Backward reads the top and the inverse deviations.
     """
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
@@ -37,7 +37,7 @@ class MVN(Layer):
             pointwise(rec, "y0 = x0 - x1", reads=centred, writes=[y])
             return
         self.inverse: Ref = (rec.saved if rec.train else rec.scratch)("inverse", self.kept)
-        # From the mean in a second pass: E[x^2] - E[x]^2 would lose the variance of images whose mean is far from zero.
+        # The variance takes a second pass: E[x^2] - E[x]^2 loses precision for images whose mean is far from zero.
         finish, scalars = "y0 = 1 / (sqrt(v0 / n) + eps)", {**self.size, "eps": self.eps}
         reduce(rec, "d = x0 - x1; v0 = d * d", reads=centred, writes=[self.inverse], axes=self.axes, finish=finish, scalars=scalars)
         pointwise(rec, "y0 = (x0 - x1) * x2", reads=[*centred, (self.inverse, 0)], writes=[y])
@@ -51,7 +51,7 @@ class MVN(Layer):
             graph.op("Div", centred, graph.op("Add", graph.op("Sqrt", variance), self.eps), to=tops[0])
 
     def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
-        """As in Caffe, which leaves out that eps takes part in the derivative of 1 / (deviation + eps)."""
+        """As in Caffe, the gradient ignores eps in the derivative of 1 / (deviation + eps)."""
         dy, y = tops[0].diff, tops[0].data
         assert dy is not None and bottoms[0].diff is not None
         dx = bottoms[0].diff.view(tops[0].shape)
@@ -67,6 +67,6 @@ class MVN(Layer):
 
 
 def four_axes(layer: Layer, x: Shape) -> tuple[int, int, int, int]:
-    """N x C x H x W with ones behind where axes are missing: what layers of Caffe's first years give their tops."""
+    """Return N x C x H x W with trailing ones for missing axes, the top shape of some old layers of Caffe."""
     layer.check(1 <= len(x) <= 4, f"bottom 0 is {shape_text(x)}, {layer.param.type} takes 1 to 4 axes", "add a Reshape layer before it")
     return (*x, *(1,) * (4 - len(x)))  # type: ignore[return-value]

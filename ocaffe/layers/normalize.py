@@ -1,4 +1,4 @@
-"""Normalize: division by the norm, in the two meanings that forks give it."""
+"""Normalize: division by the norm, in two variants of different forks."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -19,9 +19,9 @@ from ocaffe.ops.expression import Read, pointwise, reduce
 
 @register("Normalize")
 class Normalize(Layer):
-    """y = scale x / sqrt(sum of x^2 + eps) with a learned scale (norm_param: SSD), or without a scale (normalize_param or nothing: happynear).
+    """y = scale x / sqrt(sum of x^2 + eps), with a learned scale if norm_param is set (SSD), else without a scale (happynear).
 
-    SSD's sum runs over the channels at each position or, with across_spatial, over all of an image; one scale, or one for each channel.
+    SSD sums over the channels at each position, or over the whole image with across_spatial. It has one scale or one per channel.
     """
 
     origin = "SSD; happynear"
@@ -70,7 +70,7 @@ class Normalize(Layer):
         graph.op("Mul", graph.op("Div", x, norm), scale, to=tops[0])
 
     def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
-        """As in SSD, which multiplies by the scale last: where scales of channels differ this is not the derivative."""
+        """As in SSD, the scale is multiplied last. With different scales per channel, this is not the derivative."""
         assert tops[0].diff is not None
         reads: list[Read] = [tops[0].diff.view(self.planes), bottoms[0].data.view(self.planes), (self.inverse, 0)]
         gradient = self.params[0].diff
@@ -85,10 +85,13 @@ class Normalize(Layer):
 
 
 class NormalizeOnly(Layer):
-    """y = x / norm over the channels at each position; the norm is L2, sqrt(sum of x^2 + 1e-6), or L1, sum of |x| + 1e-6. A second top has the norms."""
+    """y = x / norm over the channels at each position, with norm = sqrt(sum of x^2 + 1e-6) (L2) or sum of |x| + 1e-6 (L1).
+
+    A second top has the norms.
+    """
 
     tops = (1, 2)
-    forms: ClassVar[dict[str, tuple[str, str, str]]] = {  # type: what is summed, the norm of the sum, the norm's derivative in terms of x and y
+    forms: ClassVar[dict[str, tuple[str, str, str]]] = {  # type: the term that is summed, the norm of the sum, the norm's derivative in terms of x and y
         "L2": ("x0 * x0", "sqrt(v0 + 1e-6)", "y"),
         "L1": ("fabs(x0)", "v0 + 1e-6", "sign(x)"),
     }
@@ -122,7 +125,7 @@ class NormalizeOnly(Layer):
             graph.alias(top, norm)
 
     def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
-        """The diff of the norms is left out, as in the fork without bp_norm."""
+        """As in the fork without bp_norm, the diff of the norms is ignored."""
         dy, x = tops[0].diff, bottoms[0].data.view(tops[0].shape)
         assert dy is not None and bottoms[0].diff is not None
         dot = rec.scratch("dot", self.norms)

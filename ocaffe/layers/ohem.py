@@ -1,4 +1,4 @@
-"""Online hard example mining of R-FCN: losses of single regions, and the choice of the regions that learn."""
+"""Online hard example mining of R-FCN: losses per region, and the selection of the regions that are trained."""
 from __future__ import annotations
 
 import math
@@ -20,9 +20,9 @@ from ocaffe.ops.expression import pointwise, reduce
 
 @register("SoftmaxWithLossOHEM")
 class SoftmaxWithLossOHEM(SoftmaxWithLoss):
-    """SoftmaxWithLoss with a third top: the loss of each label by itself, 0 for an ignored one.
+    """SoftmaxWithLoss with a third top: the loss of each label, 0 for ignored labels.
 
-    Only the first top has a gradient.
+    Only the first top passes a gradient.
     """
 
     origin = "R-FCN"
@@ -32,7 +32,7 @@ class SoftmaxWithLossOHEM(SoftmaxWithLoss):
         if len(self.param.top) > 2:
             refuse_smoothing(self)
         labels = bottoms[1]
-        shapes = [*super().infer(*bottoms), labels if len(labels) > 1 else (*labels, 1, 1, 1)]  # as SmoothL1LossOHEM's second top, to which it is added
+        shapes = [*super().infer(*bottoms), labels if len(labels) > 1 else (*labels, 1, 1, 1)]  # as SmoothL1LossOHEM's second top: nets add both
         return shapes[: max(1, len(self.param.top))]
 
     def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
@@ -46,9 +46,9 @@ class SoftmaxWithLossOHEM(SoftmaxWithLoss):
 
 @register("SmoothL1LossOHEM")
 class SmoothL1LossOHEM(Layer):
-    """Sum of smooth L1 of w (a - b) over all values, divided by the normalizer; a second top has the sums of the single regions.
+    """Sum of smooth L1 of w (a - b) over all values, divided by the normalizer; a second top has the sum of each region.
 
-    Bottoms: a, b and optionally w. Smooth L1 is d^2 / 2 up to 1, then |d| - 1/2. Only the first top has a gradient, which a and b get.
+    Bottoms: a, b and optionally w. Smooth L1 of d is d^2 / 2 for |d| < 1, else |d| - 1/2. Only the first top passes a gradient, to a and b.
     """
 
     origin = "R-FCN"
@@ -70,7 +70,7 @@ class SmoothL1LossOHEM(Layer):
 
     @staticmethod
     def operands(bottoms: list[Blob]) -> tuple[list[Ref], str]:
-        """The bottoms as R x C x H W, and the text that makes d of them."""
+        """Return the bottoms as R x C x H W, and the text that computes d from them."""
         shape = split_axes(bottoms[0].shape, 1)
         return [bottom.data.view(shape) for bottom in bottoms], f"d = {'x2 * ' if len(bottoms) > 2 else ''}(x0 - x1)"
 
@@ -98,9 +98,9 @@ class SmoothL1LossOHEM(Layer):
 
 @register("BoxAnnotatorOHEM")
 class BoxAnnotatorOHEM(WithoutGradient):
-    """Labels and box weights of the roi_per_img regions of each image whose loss is the largest; the others get ignore_label and weight 0.
+    """Labels and box weights of the roi_per_img regions with the largest losses in each image; other regions get ignore_label and weight 0.
 
-    Bottoms: rois R x 5 (image, x1, y1, x2, y2), the loss of each region (or two losses, whose sum counts), labels, and weights R x C.
+    Bottoms: rois R x 5 (image, x1, y1, x2, y2), the loss of each region (or two losses, which are added), labels, and weights R x C.
     """
 
     origin = "R-FCN, Intel Caffe"

@@ -1,4 +1,4 @@
-"""Pad: a border around the bottom, which may be wider on one side than on the other."""
+"""Pad: a border around the bottom, with separate widths for both ends of an axis."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ MODE = proto.PadParameter
 
 @register("Pad")
 class Pad(Layer):
-    """The bottom with `begin` values before and `end` values behind along each axis from `axis` on: `value`, the mirrored bottom, or its edge."""
+    """The bottom with `begin` values before and `end` values after it along each axis from `axis` on: `value`, mirrored values or the edge."""
 
     origin = "ocaffe"
     inplace_top = False
@@ -71,7 +71,7 @@ class Pad(Layer):
                 border.backward(rec, outer, inner)
 
     def steps(self, rec: Recorder, x: Ref, y: Ref) -> list[tuple[Ref, Ref]]:
-        """What is before and behind each axis's border, from x to y, one axis after another."""
+        """Return (input, output) of each border. The borders are added one axis at a time, from x to y."""
         refs = [x]
         for border in self.borders[:-1]:
             shape = refs[-1].shape

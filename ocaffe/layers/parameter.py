@@ -14,7 +14,7 @@ from ocaffe.ops.expression import pointwise
 
 @register("Parameter")
 class Parameter(Layer):
-    """The top is a learned tensor of the given `shape`, which begins as zeros. Blob: the tensor."""
+    """The top is a learned tensor of the given `shape`, initially zero. Blob: the tensor."""
 
     bottoms = 0
     moves_data = False

@@ -1,4 +1,4 @@
-"""Permute, and what it has in common with ShuffleChannel and Reorg."""
+"""Permute, and the base that it shares with ShuffleChannel and Reorg."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -14,14 +14,14 @@ from ocaffe.ops.rearrange import inverse, permute
 
 
 class Permuted(Layer):
-    """The bottom, seen as of shape `split`, with its axes in `order`; the top is the bottom's memory where that moves nothing."""
+    """Base of layers that view the bottom with shape `split` and permute its axes by `order`. If no data moves, the top is a view of the bottom."""
 
     inplace_top = False
     split: Shape
     order: Sequence[int]
 
     def plan(self, x: Shape, split: Shape, order: Sequence[int], y: Shape) -> Sequence[Shape]:
-        """What `infer` has found out for a bottom x and a top y; returns the top shapes."""
+        """Set the permutation from a bottom of shape x to a top of shape y. Return the top shapes."""
         self.split, self.order = split, order
         long = [axis for axis in order if split[axis] > 1]
         self.moves_data = long != sorted(long) or y[:1] != x[:1]
@@ -55,7 +55,7 @@ class Permuted(Layer):
 
 @register("Permute")
 class Permute(Permuted):
-    """The axes of the bottom in another `order`: axis i of the top is axis order[i] of the bottom. Axes not named follow as they are."""
+    """Permutes the axes: axis i of the top is axis order[i] of the bottom. Axes that `order` does not name follow in their original order."""
 
     origin = "SSD"
 

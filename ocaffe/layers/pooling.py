@@ -20,13 +20,13 @@ UNDEFINED = {"bin_size": "ParseNet's", "bin_h": "ParseNet's", "bin_w": "ParseNet
 
 @register("Pooling")
 class Pooling(Layer):
-    """Maximum, average or a drawn pixel of each window of N x C x H x W, with Caffe's rounding (CEIL) and its AVE, which counts padding.
+    """MAX, AVE or STOCHASTIC (a random pixel) of each window of N x C x H x W; output sizes are rounded up, and AVE counts padding, as in Caffe.
 
-    MAX saves the place of the maximum in its window, a byte for windows up to 15 x 17, so that backward reads no data. A second top of MAX
-    is Caffe's mask: the place in the plane, as a float, -1 if there is none. STOCHASTIC draws in the TRAIN phase and gives the expectation
-    in the TEST phase.
+    MAX saves the position of the maximum in its window, so that backward reads no data. The position takes a byte for windows up to 15 x 17.
+    A second top of MAX is Caffe's mask: the position in the plane as a float, or -1 if there is none. STOCHASTIC draws a pixel in TRAIN and
+    computes the expectation in TEST.
 
-    Forks' fields: N x C x D x H x W bottoms with kernel_size_3d, stride_3d and pad_3d (Intel), avg_include_pad (Intel), `axis` of the
+    Fields of forks: N x C x D x H x W bottoms with kernel_size_3d, stride_3d and pad_3d (Intel), avg_include_pad (Intel), `axis` of the
     channels (Intel, OpenCL), dilation of MAX and STOCHASTIC (OpenCL), ceil_mode (a pull request).
     """
 
@@ -112,6 +112,6 @@ class Pooling(Layer):
         self.pool.backward(rec, self.images(tops[0].diff, self.pool.outputs), self.index, self.images(bottoms[0].diff, self.pool.image))
 
     def images(self, ref: Ref, size: tuple[int, ...]) -> Ref:
-        """The Ref with the axes up to the channels as one."""
+        """Return the Ref with the axes from 1 to the channel axis merged."""
         shape = (*self.planes, *size)
         return ref if ref.shape == shape else ref.view(shape)

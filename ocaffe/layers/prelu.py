@@ -1,4 +1,4 @@
-"""PReLU: a ReLU that learns its slope."""
+"""PReLU: a ReLU with a learned slope."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -15,9 +15,9 @@ from ocaffe.ops.expression import Read, pointwise, reduce
 
 @register("PReLU")
 class PReLU(Layer):
-    """y = x for x > 0, else slope * x, with a learned slope for each channel (axis 1) or, with channel_shared, for all; the derivative at 0 is the slope.
+    """y = x for x > 0, else slope * x, with a learned slope per channel (axis 1) or, with channel_shared, one slope; the derivative at 0 is the slope.
 
-    Backward reads the bottom: a learned slope may become negative, and then the top does not tell the sign.
+    Backward reads the bottom, because a learned slope can become negative, and then the sign of the top is not that of the bottom.
     """
 
     by_sample = True

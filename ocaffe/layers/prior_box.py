@@ -13,15 +13,15 @@ from ocaffe.ir.tensor import Shape
 from ocaffe.layers.base import Layer, register
 from ocaffe.onnx.builder.graph import OnnxGraph
 
-SAME = 1e-6  # ratios nearer than this are one
+SAME = 1e-6  # ratios whose difference is smaller count as equal
 
 
 @register("PriorBox")
 class PriorBox(Layer):
-    """Default boxes of several sizes and ratios about every cell of a feature map, relative to the image, followed by their variances.
+    """Prior boxes of several sizes and aspect ratios, centred in every cell of a feature map and relative to the image, and their variances.
 
-    Bottoms: the feature map and the image, of which only the shapes count; top 1 x 2 x 4P: (xmin, ymin, xmax, ymax) of P = height * width * boxes
-    per cell, then four variances of each. A constant: nothing is computed on the device. Sizes are cut to whole pixels, as in SSD.
+    Bottoms: the feature map and the image; only their shapes are used. Top 1 x 2 x 4P with P = height * width * boxes per cell: first xmin, ymin,
+    xmax, ymax of each box, then its four variances. The top is a constant, computed on the host. Sizes are truncated to whole pixels, as in SSD.
     """
 
     origin = "SSD"
@@ -46,7 +46,7 @@ class PriorBox(Layer):
         graph.alias(tops[0], graph.constant(self.boxes[None], tops[0].name))
 
     def _boxes(self, cells: Shape, image: Shape) -> np.ndarray:
-        """Boxes and variances, 2 x 4P. The types of every step are those of SSD's code, so that the last bits agree."""
+        """Return boxes and variances, 2 x 4P. Every step uses the types of SSD's code, so that the last bits agree."""
         p = self.own()
         size = np.array(self._pair("img_size", "img_h", "img_w") or image, np.int64)
         step = np.array(self._pair("step", "step_h", "step_w") or size / np.array(cells), np.float32)
@@ -61,7 +61,7 @@ class PriorBox(Layer):
         return np.stack([boxes, np.resize(variance, boxes.size)])
 
     def _sides(self, p: Any) -> np.ndarray:
-        """Width and height of the boxes of a cell."""
+        """Return the width and height of each box of a cell."""
         least, most = list(p.min_size), list(p.max_size)
         self.check(least and min(least) > 0, f"min_size is {least}", "at least one min_size, each above 0")
         self.check(len(most) in (0, len(least)), f"{len(most)} max_size given for {len(least)} min_size", "as many, or none")
@@ -77,7 +77,7 @@ class PriorBox(Layer):
         return np.array(result, np.float32)
 
     def _ratios(self, p: Any) -> list[np.float32]:
-        """1, then the ratios as given, each followed by its inverse with `flip`; one that is there already is dropped, but an inverse is not looked up."""
+        """Return 1, then the given ratios, each followed by its inverse if `flip` is set. Duplicate ratios are dropped, duplicate inverses are not."""
         result = [np.float32(1)]
         for ratio in map(np.float32, p.aspect_ratio):
             self.check(ratio > 0, f"aspect_ratio is {ratio:g}", "width / height, above 0")
@@ -91,7 +91,7 @@ class PriorBox(Layer):
         return given * (4 // len(given))
 
     def _pair(self, both: str, height: str, width: str) -> tuple[float, float] | None:
-        """(height, width), given as one value for both, or each; None if they are not given."""
+        """Return (height, width), which are given as one value or as two. Return None if they are not given."""
         p = self.own()
         own = p.HasField(height) or p.HasField(width)
         self.check(not (p.HasField(both) and own), f"{both} is given, and {height} or {width} too", f"{both}, or {height} and {width}")

@@ -1,4 +1,4 @@
-"""Losses of the softmax of scores that are more than cross-entropy: FocalLoss, InfogainLoss, and SoftmaxWithLoss with weights for the classes."""
+"""Variants of the softmax cross-entropy: FocalLoss, InfogainLoss, and SoftmaxWithLoss with class weights."""
 from __future__ import annotations
 
 import pathlib
@@ -22,10 +22,11 @@ from ocaffe.ops.softmax import softmax
 
 
 class ProbabilityLoss(Layer):
-    """Sum over positions of a function of the probabilities there and the label, divided by the normalizer; a second top holds the probabilities.
+    """Sum over positions of a function of the probabilities and the label, divided by the normalizer. A second top holds the probabilities.
 
-    `value` and `slope` are texts for one class at one position: its part of the loss, and of the scores' gradient. In them p is the probability
-    of the class, l 1 for the class of the label (else 0), and x3, .. what `extra` adds. A label that is no class makes the loss NaN.
+    `value` and `slope` are texts for one class at one position: its part of the loss, and the gradient of its score. In them p is the probability
+    of the class, l is 1 for the label's class and else 0, and x3, .. are the reads that `extra` returns. A label outside the classes makes the
+    loss NaN.
     """
 
     bottoms: ClassVar[Arity] = 2
@@ -51,7 +52,7 @@ class ProbabilityLoss(Layer):
         return int(self.param.softmax_param.axis)
 
     def extra(self, rec: Recorder, bottoms: list[Blob]) -> list[Read]:
-        """More reads, placed in the domain (outer, classes, inner)."""
+        """Return further reads, which broadcast to (outer, classes, inner)."""
         return []
 
     def operands(self, rec: Recorder, bottoms: list[Blob]) -> list[Read]:
@@ -61,7 +62,7 @@ class ProbabilityLoss(Layer):
         return [self.prob.view(self.folded), (labels, 0), (numbers, 1), *self.extra(rec, bottoms)]
 
     def names(self) -> tuple[str, dict[str, float]]:
-        """The beginning of both texts, and its scalars."""
+        """Return the statements that both texts start with, and the scalars."""
         has, label = self.ignore
         valid = "x1 != ignored" if has else "1"
         scalars = {**self.scalars, "classes": float(self.folded[1]), **({"ignored": float(label)} if has else {})}
@@ -96,7 +97,7 @@ class ProbabilityLoss(Layer):
 
 
 class WeightedSoftmaxWithLoss(ProbabilityLoss):
-    """Cross-entropy of the softmax, each position multiplied by the weight of its label (SegNet); the normalizer counts positions, not weights."""
+    """Cross-entropy of the softmax, with each position weighted by its label's class_weighting (SegNet). The normalizer ignores the weights."""
 
     origin = "SegNet"
     message = "softmax_param"
@@ -112,7 +113,7 @@ class WeightedSoftmaxWithLoss(ProbabilityLoss):
 
     def extra(self, rec: Recorder, bottoms: list[Blob]) -> list[Read]:
         reads: list[Read] = [(rec.constant("weights", self.weights), 1)]
-        if rec.phase == "backward":  # of the label, not of the class
+        if rec.phase == "backward":  # the weight of the label, not of the class
             outer, _, inner = self.folded
             own = rec.scratch("label_weights", (outer * inner, 1))
             gather(rec, rec.constant("weights", self.weights).view((len(self.weights), 1)), bottoms[1].data.view((outer * inner,)), own)
@@ -122,9 +123,9 @@ class WeightedSoftmaxWithLoss(ProbabilityLoss):
 
 @register("FocalLoss")
 class FocalLoss(ProbabilityLoss):
-    """-(alpha - p)^gamma log p of each label's probability p (happynear's); with `axis` or `activate`, -alpha (1 - p)^gamma log p (troyliu0105's).
+    """Focal loss of each label's probability p: -(alpha - p)^gamma log p (happynear), or -alpha (1 - p)^gamma log p (troyliu0105).
 
-    type: ONEADDP takes alpha + p. As in that fork, happynear's gradient is right for alpha 1 only.
+    `axis` or `activate` selects troyliu0105's. In happynear's, type: ONEADDP uses alpha + p; its gradient is exact only for alpha 1, as in the fork.
     """
 
     origin = "happynear, troyliu0105"
@@ -152,7 +153,7 @@ class FocalLoss(ProbabilityLoss):
     def extra(self, rec: Recorder, bottoms: list[Blob]) -> list[Read]:
         if rec.phase != "backward":
             return []
-        outer, classes, inner = self.folded  # the probability of the label at each position
+        outer, classes, inner = self.folded  # `own`: the probability of the label at each position
         own = rec.scratch("label_prob", (outer, inner))
         reads: list[Read] = [self.prob.view(self.folded), (bottoms[1].data.view((outer, 1, inner)), 0),
                              (rec.constant("classes", np.arange(classes, dtype=np.float32)), 1)]  # fmt: skip
@@ -162,7 +163,7 @@ class FocalLoss(ProbabilityLoss):
 
 @register("InfogainLoss")
 class InfogainLoss(ProbabilityLoss):
-    """Sum over classes of -H[label, class] log p[class], p the softmax; H is the third bottom, or the matrix of the file `source`."""
+    """Sum over classes of -H[label, class] log p[class] with p = softmax; H is bottom 2 or the matrix in the file `source`."""
 
     bottoms = (2, 3)
     value = "x3 * -log(fmax(p, 1e-20))"
@@ -172,13 +173,13 @@ class InfogainLoss(ProbabilityLoss):
         return int(self.own().axis)
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
-        self.check(not self.param.loss_param.HasField("normalize"), "loss_param { normalize } is refused by Caffe here", "normalization: VALID or BATCH_SIZE")
+        self.check(not self.param.loss_param.HasField("normalize"), "loss_param { normalize } is refused, as in Caffe", "normalization: VALID or BATCH_SIZE")
         tops = super().infer(*bottoms)
         classes = self.folded[1]
         if len(bottoms) > 2:
             shape = bottoms[2]
         else:
-            self.check(self.own().source, "there is neither a third bottom nor infogain_loss_param { source }", "give H one way or the other")
+            self.check(self.own().source, "there is neither a third bottom nor infogain_loss_param { source }", "give one of the two")
             try:
                 self.matrix = np.asarray(read_blobproto(pathlib.Path(self.own().source)), np.float32)
             except (Error, OSError) as problem:

@@ -18,7 +18,7 @@ from ocaffe.ops.anchors import over
 from ocaffe.ops.copy import copy
 from ocaffe.ops.nms import rank, suppress
 
-# py-faster-rcnn's; what proposal_param leaves open is as in the TEST phase.
+# py-faster-rcnn's settings. The defaults of proposal_param are those of the TEST phase.
 DEFAULTS = {
     proto.TRAIN: ANCHORS | {"min_size": 16, "pre_nms_topn": 12000, "post_nms_topn": 2000, "nms_thresh": 0.7},
     proto.TEST: ANCHORS | {"min_size": 16, "pre_nms_topn": 6000, "post_nms_topn": 300, "nms_thresh": 0.7},
@@ -27,12 +27,13 @@ DEFAULTS = {
 
 @register("Proposal")
 class Proposal(WithoutGradient):
-    """The best boxes of a region proposal network: anchors moved by predicted deltas, cut to the image, the highest scores after non-maximum suppression.
+    """The boxes with the highest scores of a region proposal network after non-maximum suppression.
 
-    Bottoms: rpn_cls_prob_reshape 1 x 2A x H x W (background scores, then foreground), rpn_bbox_pred 1 x 4A x H x W, im_info (height, width, scale).
-    Tops: rois n x 5 (image, x1, y1, x2, y2) by falling score, and optionally scores n x 1; n is post_nms_topn or less. Settings stand in
-    proposal_param, or in param_str of the Python layer rpn.proposal_layer, which proposes more in the TRAIN phase. Boxes whose side is less than
-    min_size pixels of the unscaled image are dropped.
+    The boxes are anchors moved by predicted deltas and clipped to the image. Boxes with a side below min_size pixels of the unscaled image are
+    dropped. The settings are in proposal_param, or in param_str of the Python layer rpn.proposal_layer, which proposes more boxes in TRAIN.
+
+    Bottoms: rpn_cls_prob_reshape 1 x 2A x H x W (background scores, then foreground scores), rpn_bbox_pred 1 x 4A x H x W, im_info (height, width,
+    scale). Tops: rois n x 5 (image, x1, y1, x2, y2) by descending score, and optionally scores n x 1. n is at most post_nms_topn.
     """
 
     origin = "Faster R-CNN, R-FCN, OpenCV"

@@ -1,4 +1,4 @@
-"""ProposalTarget: the sample of proposals that a detector is trained on."""
+"""ProposalTarget: the sample of proposals for training a detector."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -28,12 +28,15 @@ DEFAULTS = {
 
 @register("ProposalTarget")
 class ProposalTarget(WithoutGradient):
-    """A random sample of proposals and true boxes with labels and box targets: foreground from an overlap of 0.5 on, background from 0.1 to 0.5.
+    """A random sample of proposals and true boxes with labels and box targets, for training a detector.
 
-    Bottoms: rois R x 5 (image, x1, y1, x2, y2), gt_boxes G x 5 (x1, y1, x2, y2, label), which are candidates too. Tops, n rows each: rois, labels
-    (0 for background), bbox_targets, inside weights and outside weights, these of 4 num_classes columns. n is batch_size (128), or less where
-    candidates are few; fg_fraction of it at the most are foreground, and come first. The settings stand in python_param { param_str }; batch_size -1
-    takes all, agnostic puts all targets into class 1 (R-FCN).
+    A candidate is foreground if its largest overlap with a true box is at least fg_thresh (0.5). It is background if this overlap is at least
+    bg_thresh_lo (0.1) and below bg_thresh_hi (0.5). The sample has n = batch_size (128) rows, or fewer if there are too few candidates. At most
+    fg_fraction of batch_size are foreground; they come first. batch_size -1 takes all candidates. agnostic puts all targets into class 1 (R-FCN).
+    The settings are in python_param { param_str }.
+
+    Bottoms: rois R x 5 (image, x1, y1, x2, y2), gt_boxes G x 5 (x1, y1, x2, y2, label), which are candidates too. Tops with n rows each: rois, labels
+    (0 for background), and bbox_targets, inside weights and outside weights with 4 num_classes columns.
     """
 
     origin = "Faster R-CNN, R-FCN"

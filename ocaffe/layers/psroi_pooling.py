@@ -1,4 +1,4 @@
-"""PSROIPooling: the means of the bins of regions of interest, each bin from channels of its own."""
+"""PSROIPooling: the means of the bins of regions of interest, with separate channels for each bin."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -15,10 +15,10 @@ from ocaffe.ops.roi_pooling import PsRoiPooling
 
 @register("PSROIPooling")
 class PSROIPooling(Layer):
-    """Position-sensitive mean pooling of regions: bin (row, column) of output k averages channel (k g + row) g + column, g being group_size.
+    """Position-sensitive average pooling of regions: bin (row, column) of output k averages channel (k g + row) g + column with g = group_size.
 
     N x (output_dim g^2) x H x W with regions R x 5 (image, x1, y1, x2, y2) gives R x output_dim x g x g. Corners are rounded, halves away from zero,
-    then multiplied by spatial_scale. An empty bin gives 0; a region of an image that is not there, NaN. Regions get no gradient.
+    then multiplied by spatial_scale. An empty bin gives 0. A region whose image does not exist gives NaN. Regions get no gradient.
     """
 
     origin = "R-FCN, Intel Caffe"

@@ -1,4 +1,4 @@
-"""Python layers: a class of the user's, with numpy arrays of the blobs, between the work of the device (CAFFE.md §4)."""
+"""Python layers: user classes that compute on numpy arrays of the blobs, between launches on the device."""
 from __future__ import annotations
 
 import importlib
@@ -18,7 +18,7 @@ from ocaffe.ir.tensor import Ref, Shape
 from ocaffe.layers.base import Layer, LayerClass, ParamBlob, register, registry
 from ocaffe.pylayer import Array, Arrays
 
-NATIVE = {  # well-known Python layers that have a layer of their own here, which runs on the device
+NATIVE = {  # well-known Python layers and the layers that replace them on the device
     ("rpn.proposal_layer", "ProposalLayer"): "Proposal",
     ("rpn.anchor_target_layer", "AnchorTargetLayer"): "AnchorTarget",
     ("rpn.proposal_target_layer", "ProposalTargetLayer"): "ProposalTarget",
@@ -27,14 +27,15 @@ NATIVE = {  # well-known Python layers that have a layer of their own here, whic
 
 @register("Python")
 class Python(Layer):
-    """A layer written in Python: `layer` of `module` (on the Python path) with setup, reshape, forward and backward; `param_str` is handed to it.
+    """A layer written in Python: the class `layer` of `module` with the methods setup, reshape, forward and backward.
 
-    The device waits while it runs, and its blobs go to the host and back. The modules of py-faster-rcnn (rpn.proposal_layer and its
-    neighbours) are not imported: the layers Proposal, AnchorTarget and ProposalTarget stand for them.
+    The module must be on the Python path. The object has `param_str` as an attribute. The device waits while the layer runs, and its blobs are copied
+    to the host and back. The modules rpn.proposal_layer, rpn.anchor_target_layer and rpn.proposal_target_layer of py-faster-rcnn are not imported: the
+    layers Proposal, AnchorTarget and ProposalTarget replace them.
     """
 
     bottoms, tops = (0, None), (0, None)
-    inner: Any = None  # the user's object
+    inner: Any = None  # the object of the user's class
     bottom: Sequence[Array] = ()
 
     @classmethod
@@ -60,7 +61,7 @@ class Python(Layer):
     def _create(self) -> Any:
         p = self.param.python_param
         if "caffe" not in sys.modules and importlib.util.find_spec("caffe") is None:
-            install_as_caffe()  # modules begin with `import caffe`
+            install_as_caffe()  # because such modules usually import caffe
         try:
             made = getattr(importlib.import_module(p.module), p.layer)()
         except ImportError as reason:
@@ -86,7 +87,7 @@ class Python(Layer):
         return [ParamBlob(blob.shape, blob.data) for blob in self.inner.blobs]
 
     def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
-        # Runs of other recordings come between: the steps hold Refs, not blobs.
+        # Other recordings may run in between and change the blobs' Refs, so the host steps hold Refs, not blobs.
         inputs, outputs = [bottom.data for bottom in bottoms], [top.data for top in tops]
         params = [parameter.data for parameter in self.params]
 
@@ -94,7 +95,7 @@ class Python(Layer):
             for array, ref in zip([*self.bottom, *self.inner.blobs], [*inputs, *params]):
                 array.data = commands.read(ref)
             self._call("reshape", self.bottom, self.top)
-            self._call("forward", self.bottom, self.top)  # here, because many scripts reshape their tops in forward
+            self._call("forward", self.bottom, self.top)  # here, because many layers reshape their tops in forward
             return tuple(top.shape for top in self.top)
 
         def hand_over(commands: Any) -> None:
@@ -123,5 +124,5 @@ class Python(Layer):
             for array, ref in learned:
                 commands.write(ref, array.diff)
 
-        # Data are still in the arrays of the forward pass: the device need not keep them.
+        # The arrays still hold the data of the forward pass, so the device need not keep them.
         rec.host(run, reads=diffs, writes=[ref for _, ref in [*wanted, *learned]], what="Python backward")

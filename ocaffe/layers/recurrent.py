@@ -1,4 +1,4 @@
-"""What LSTM and RNN share: their bottoms and tops, the state that is carried from run to run, the products over all time steps."""
+"""The base of LSTM and RNN: bottoms and tops, the state that is carried from run to run, and the products over all time steps."""
 from __future__ import annotations
 
 import math
@@ -21,21 +21,23 @@ from ocaffe.ops.gemm import gemm
 class Recurrent(Layer):
     """A layer over T time steps of N sequences, with D = num_output hidden units.
 
-    Bottoms: x (T, N, ...), cont (T, N), perhaps a static input (N, ...) that every step sees, and with expose_hidden the initial states (1, N, D). Tops:
-    (T, N, D), and with expose_hidden the final states (1, N, D). cont multiplies the state that a step takes over: 0 begins a new sequence.
+    Bottoms: x (T, N, ...), cont (T, N), optionally a static input (N, ...) for all steps, and with expose_hidden the initial states (1, N, D).
+    Tops: (T, N, D), and with expose_hidden the final states (1, N, D). cont multiplies the previous state in each step; 0 starts a new sequence.
 
-    Blobs: W_x (G, inputs), b (G), perhaps W_static (G, static inputs), W_h (G, D), with G = D times the layer's gates; then those of `more_parameters`.
+    Blobs: W_x (G, inputs), b (G), W_static (G, static inputs) if there is a static input, W_h (G, D), then those of `more_parameters`. G is D times
+    the number of gates.
 
-    Without expose_hidden a run begins with the states that the run before ended with, whichever commands it was on: their memory belongs to the layer.
-    As in Caffe, it begins with zeros, a smaller batch goes on with the first sequences of it, and a batch that it has no room for begins anew.
+    Without expose_hidden, a run starts with the final states of the previous run. Their memory belongs to the layer, so other command lists see them
+    too. As in Caffe, the first run starts with zeros. A smaller batch continues with the first sequences.
+    A batch with more sequences than any before starts with zeros.
     """
 
     message = "recurrent_param"
     inplace_top = False
     gradient_in_rows = True
     gates: ClassVar[int]
-    states: ClassVar[tuple[str, ...]]  # what a step hands to the next one; the first is the hidden state that W_h multiplies
-    inside: ClassVar[str]  # for debug_info: what Caffe calls the last layer of a step in its unrolled net
+    states: ClassVar[tuple[str, ...]]  # the states that a step passes to the next; the first is the hidden state, which W_h multiplies
+    inside: ClassVar[str]  # for debug_info: the name of a step's last layer in Caffe's unrolled net
 
     def __init__(self, param: Any, phase: int, place: Place | None = None) -> None:
         super().__init__(param, phase, place)
@@ -46,14 +48,14 @@ class Recurrent(Layer):
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         p, x, cont = self.own(), *bottoms[:2]
         self.check(p.num_output > 0, "num_output is missing or 0", "give num_output, the number of hidden units")
-        self.check(len(x) >= 3, f"bottom 0 is {shape_text(x)}", "T x N x ...: time steps, sequences, and what a step sees")
+        self.check(len(x) >= 3, f"bottom 0 is {shape_text(x)}", "T x N x ...: time steps, sequences, inputs of a step")
         self.check(cont == x[:2], f"bottom 1 (cont) is {shape_text(cont)}, bottom 0 {shape_text(x)}", f"cont {shape_text(x[:2])}, one number for each step")
         self.steps, self.sequences, self.inputs, self.units = *x[:2], math.prod(x[2:]), p.num_output
         self.exposed = len(self.states) if p.expose_hidden else 0
         self.statics = len(bottoms) - 2 - self.exposed
         given = f"bottoms and {len(self.param.top)} tops given, expose_hidden is {str(bool(self.exposed)).lower()}"
         names = ", ".join(self.states)
-        fix = f"bottoms x, cont, perhaps a static input; with expose_hidden: true the initial {names} behind these, and the final {names} as further tops"
+        fix = f"bottoms x, cont, optionally a static input; with expose_hidden: true then the initial {names}, and the final {names} as further tops"
         self.check(self.statics in (0, 1) and len(self.param.top) == 1 + self.exposed, f"{len(bottoms)} {given}", fix)
         self.static_inputs = 0
         for static in bottoms[2 : 2 + self.statics]:
@@ -63,7 +65,7 @@ class Recurrent(Layer):
         state = (1, self.sequences, self.units)
         for index, shape in enumerate(bottoms[2 + self.statics :], 2 + self.statics):
             self.check(shape == state, f"bottom {index} is {shape_text(shape)}, the state {shape_text(state)}", f"an initial state {shape_text(state)}")
-        self.check(self.steps > 0 or len(bottoms) == 2, "there are no time steps", "a bottom 0 of one step at the least")
+        self.check(self.steps > 0 or len(bottoms) == 2, "there are no time steps", "give bottom 0 at least one time step")
         what = f"Initializing recurrent layer: assuming input batch contains {self.steps} timesteps of {self.sequences} independent streams."
         self.notes = [("recurrent_layer.cpp:19", what)]
         return [(*x[:2], self.units), *[state] * self.exposed]
@@ -75,7 +77,7 @@ class Recurrent(Layer):
         return [first, ParamBlob((outputs,), p.bias_filler), *others, *self.more_parameters()]
 
     def more_parameters(self) -> Sequence[ParamBlob]:
-        """Those behind W_h."""
+        """Return the parameters after W_h."""
         return ()
 
     def force_backward(self, bottom: int) -> bool:
@@ -90,7 +92,7 @@ class Recurrent(Layer):
     def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
         rows, width = self.steps * self.sequences, self.gates * self.units
         self.cont = bottoms[1].data
-        self.steps_data = rec.saved("steps", (rows, width))  # the inputs' part of every step's gates, where each step then leaves what backward needs
+        self.steps_data = rec.saved("steps", (rows, width))  # W_x x + b of every step; each step overwrites its rows with the values for backward
         gemm(rec, bottoms[0].data.view((rows, self.inputs)), self.params[0].data, self.steps_data, trans_b=True, bias=self.params[1].data, mergeable=False)
         if self.statics:
             static = rec.scratch("static", (self.sequences, width))
@@ -105,7 +107,7 @@ class Recurrent(Layer):
         self.next = rec.scratch("next", (self.sequences, self.units))
         more = self.keep_initial(rec)
         text = "; ".join(["y0 = x0 * x1", *(f"y{k} = x{k + 1}" for k in range(1, 1 + len(more)))])
-        # A side effect: it may not run again, for the last step overwrites what it reads.
+        # side_effect: the launch must not be recomputed, because the last step overwrites the states that it reads.
         pointwise(rec, text, reads=[initial[0], self.cont_of(0), *initial[1:]], writes=[self.begin, *more], side_effect=True)
         product = rec.scratch("product", (self.sequences, width))
         for t in range(self.steps):
@@ -122,7 +124,7 @@ class Recurrent(Layer):
             y = graph.op("Add", y, graph.op("Gemm", static, graph.parameter(self.params[2]), transB=1))
         if self.exposed:
             states = [graph.op("Squeeze", bottom, [0]) for bottom in bottoms[-self.exposed :]]
-        else:  # a run of the model begins anew: it keeps nothing from the one before
+        else:  # an ONNX model keeps no state between runs
             states = [graph.constant(np.zeros((graph.fixed(cont, 1), self.units), np.float32))] * len(self.states)
         weight = graph.parameter(self._recurrent)
 
@@ -138,23 +140,29 @@ class Recurrent(Layer):
             graph.op("Unsqueeze", state, [0], to=top)
 
     def onnx_step(self, graph: OnnxGraph, product: str, before: list[str], keep: str) -> list[str]:
-        """The new states from the inputs of the gates (N, G), the states before, and cont (N, 1)."""
+        """Write the nodes of one step and return the new states. `product`: the inputs of the gates (N, G); `keep`: cont (N, 1)."""
         raise NotImplementedError
 
     def onnx_top(self, graph: OnnxGraph, hidden: str, top: Blob) -> None:
-        """The top from the hidden states of all steps."""
+        """Write the nodes that compute the top from the hidden states of all steps."""
         graph.alias(top, hidden)
 
     def keep_initial(self, rec: Recorder) -> list[Ref]:
-        """Where the initial states but the hidden one are put, for the first step."""
+        """Return the Refs for the initial states except the hidden one. The first step reads them."""
         return []
 
     def step(self, rec: Recorder, t: int, product: Ref, top: Ref) -> None:
-        """Record step t, when `product` (N, G) is its W_h h: one launch, with a side effect (on `steps_data`), that ends with what `hand_over` says."""
+        """Record step t as one launch that ends with the text of `hand_over`. `product` (N, G) is W_h h.
+
+        The launch modifies `steps_data`, so it has side_effect.
+        """
         raise NotImplementedError
 
     def hand_over(self, t: int, reads: int, writes: int, values: Sequence[str]) -> tuple[str, list[Read], list[Ref]]:
-        """Text and operands, behind so many others, that make of the new states, `values`, what W_h multiplies in the next step, or the final states."""
+        """Return the text, reads and writes that end step t. They compute the next step's input of W_h, or the final states.
+
+        `values` names the new states. `reads` and `writes` count the operands before these.
+        """
         if t + 1 < self.steps:
             return f"; y{writes} = x{reads} * {values[0]}", [self.cont_of(t + 1)], [self.next]
         return "".join(f"; y{writes + k} = {value}" for k, value in enumerate(values)), [], self.final
@@ -162,9 +170,9 @@ class Recurrent(Layer):
     # -- backward ----------------------------------------------------------------------------------------------------
 
     def through_time(self, rec: Recorder, propagate: list[bool], diffs: Ref, step: Callable[[int, Ref | None], None]) -> None:
-        """Call `step(t, product)` for every step, last one first, to make the part of `diffs` (T * N, G) that is of step t.
+        """Call `step(t, product)` for every step from last to first. It records the launch that writes the rows of step t in `diffs` (T * N, G).
 
-        `product` (N, D) is the gradient of what W_h multiplied in the step after; None for the last step.
+        `product` (N, D) is the gradient of W_h's operand in step t + 1. It is None for the last step.
         """
         self.check(not propagate[1], "there is no gradient for the sequence indicators (bottom 1)", "propagate_down: false, or an Input")
         product = rec.scratch("product", (self.sequences, self.units))
@@ -174,7 +182,10 @@ class Recurrent(Layer):
             step(t, product if t + 1 < self.steps else None)
 
     def finish_backward(self, rec: Recorder, diffs: Ref, hidden: Ref, bottoms: list[Blob], propagate: list[bool]) -> None:
-        """Gradients of bottoms and parameters from those of the gates' inputs, `diffs` (T * N, G), and the hidden states (T * N, D) of all steps."""
+        """Record the gradients of bottoms and parameters.
+
+        `diffs` (T * N, G) has the gradients of the gates' inputs, `hidden` (T * N, D) the hidden states of all steps.
+        """
         rows, width = self.steps * self.sequences, self.gates * self.units
         x = bottoms[0]
         dx = self._diff_of(x, propagate[0])
@@ -183,7 +194,7 @@ class Recurrent(Layer):
         if self.statics:
             self._static_backward(rec, diffs, bottoms[2], propagate[2])
         for bottom, wanted in list(zip(bottoms, propagate))[2 + self.statics :]:
-            if wanted:  # the initial states: Caffe does not pass the gradient on (quirk 19)
+            if wanted:  # the initial states: Caffe passes no gradient to them (docs/quirks.md, quirk 19)
                 assert bottom.diff is not None
                 pointwise(rec, "y0 = 0", writes=[bottom.diff])
         weight, bias = self.params[:2]
@@ -207,15 +218,18 @@ class Recurrent(Layer):
 
     @staticmethod
     def _diff_of(bottom: Blob, wanted: bool) -> Ref | None:
-        """The diff of a bottom where it is to be computed. Caffe's unrolled net computes it whether it is asked for or not; so does this where a script
-        looks at a blob (which makes its memory persist) whose diff goes nowhere else."""
+        """Return the diff of a bottom that must be computed, else None.
+
+        Caffe's unrolled net always computes it. For the same result, so does this layer if a script reads the blob (its memory persists) and the
+        blob's producer has no backward.
+        """
         if not wanted and bottom.diff is None and bottom.data.root.persist and bottom.producer is not None and not bottom.producer.backward:
             bottom.diff = Ref(f"{bottom.name}.diff", bottom.shape, Role.DIFF, persist=True)
             return bottom.diff
         return bottom.diff if wanted else None
 
     def _multiplied(self, rec: Recorder, hidden: Ref) -> Ref:
-        """What W_h multiplied in all steps, made again from the hidden states: as scratch at the end of backward it takes the place of what died there."""
+        """Recompute the operand of W_h in all steps from the hidden states. As scratch at the end of backward it can reuse memory that is free by then."""
         result = rec.scratch("multiplied", (self.steps * self.sequences, self.units))
         pointwise(rec, "y0 = x0", reads=[self.begin], writes=[self.at(result, 0)])
         if self.steps > 1:
@@ -227,12 +241,12 @@ class Recurrent(Layer):
     # -- help --------------------------------------------------------------------------------------------------------
 
     def at(self, ref: Ref, t: int) -> Ref:
-        """The rows of step t of a Ref with T * N of them. The stride is given, so that no optimisation gives the whole another one."""
+        """Return the rows of step t of a Ref with T * N rows. The view fixes the stride, so that no pass changes the stride of the whole Ref."""
         width = ref.count // (self.steps * self.sequences)
         return ref.view((self.sequences, width), t * self.sequences * width, width)
 
     def cont_of(self, t: int) -> Read:
-        """cont of step t, for all units."""
+        """Return cont of step t, broadcast to all units."""
         return self.cont.view((self.sequences,), t * self.sequences, 1), 0
 
     def _state(self, ref: Ref) -> Ref:
@@ -246,14 +260,14 @@ class Recurrent(Layer):
         return self.params[2 + self.statics]
 
     def _carried(self, name: str) -> Ref:
-        """The state that is carried from run to run."""
+        """Return the state that is carried from run to run."""
         ref = self.carried.get(name)
         if ref is None or ref.shape[0] < self.sequences:
             ref = self.carried[name] = Ref(f"{self.param.name}.{name}", (self.sequences, self.units), Role.STATE, value=0)
         return self._state(ref)
 
     def show(self, rec: Recorder, phase: str, blobs: Sequence[tuple[str, Ref]]) -> None:
-        """recurrent_param { debug_info }: the mean magnitude of blobs (T * N rows) for every step, in the words of Caffe's unrolled net."""
+        """For recurrent_param { debug_info }, log the mean magnitude of blobs (T * N rows) in every step, in the format of Caffe's unrolled net."""
         if not self.own().debug_info:
             return
         place, what = {"Forward": ("net.cpp:593", "top blob {} data"), "Backward": ("net.cpp:621", "bottom blob {} diff")}[phase]

@@ -13,7 +13,7 @@ from ocaffe.onnx.builder.graph import OnnxGraph
 from ocaffe.ops.expression import Read, pointwise, reduce
 
 OP = proto.ReductionParameter
-TEXTS = {  # of what is summed, and of the gradient from x0, the top's diff, and x1, the bottom
+TEXTS = {  # text of the sum; text of the gradient from x0 (the top's diff) and x1 (the bottom)
     OP.SUM: ("v0 = x0", "y0 = s * x0"),
     OP.MEAN: ("v0 = x0", "y0 = s * x0"),
     OP.ASUM: ("v0 = fabs(x0)", "y0 = s * x0 * sign(x1)"),
@@ -25,7 +25,7 @@ ONNX = {OP.SUM: "ReduceSum", OP.MEAN: "ReduceMean", OP.ASUM: "ReduceL1", OP.SUMS
 
 @register("Reduction")
 class Reduction(Layer):
-    """SUM, ASUM (of magnitudes), SUMSQ (of squares) or MEAN over all axes from `axis` on, times `coeff`."""
+    """SUM, ASUM (sum of magnitudes), SUMSQ (sum of squares) or MEAN over all axes from `axis` on, times `coeff`."""
 
     inplace_top = False
 

@@ -1,4 +1,4 @@
-"""ReLU, leaky or not."""
+"""ReLU, with an optional negative slope."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -15,8 +15,8 @@ from ocaffe.ops.expression import Relu, ReluBackward, pointwise
 class ReLU(Layer):
     """y = x for x > 0, else negative_slope * x; the derivative at 0 is negative_slope.
 
-    Backward reads the top, whose sign is that of the bottom, so that the bottom can be overwritten; with a negative slope it is not, and the
-    bottom is read.
+    Backward reads the top, which has the sign of the bottom, so the bottom can be overwritten. If negative_slope is below 0, the signs differ and
+    backward reads the bottom.
     """
 
     by_sample = True

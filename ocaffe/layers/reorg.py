@@ -1,4 +1,4 @@
-"""Reorg: darknet's exchange of pixels and channels."""
+"""Reorg: darknet's rearrangement of pixels into channels."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -12,10 +12,10 @@ from ocaffe.ops.rearrange import inverse
 
 @register("Reorg")
 class Reorg(Permuted):
-    """Darknet's exchange of pixels and channels: N x C x H x W becomes N x C stride^2 x H / stride x W / stride, or with `reverse` the other way.
+    """Darknet's rearrangement of N x C x H x W into N x (C stride^2) x (H / stride) x (W / stride), or the inverse with `reverse`.
 
-    Not a plain space-to-depth: the values of the bottom are taken for channels C / stride^2 of (H stride) x (W stride) pixels, stride^2 phases of
-    H x W each; the top holds them phase by phase. `reverse` puts phases back.
+    It is not a plain space-to-depth. The bottom's values are viewed as C / stride^2 channels of (H stride) x (W stride) pixels, that is as
+    stride^2 phases of H x W pixels. The top holds them phase by phase. `reverse` inverts this.
     """
 
     origin = "YOLOv2, Intel Caffe"

@@ -1,4 +1,4 @@
-"""Reshape: the same data with other axes."""
+"""Reshape: the same data with another shape."""
 from __future__ import annotations
 
 import math
@@ -15,10 +15,10 @@ from ocaffe.ops.alias import alias_diff
 
 @register("Reshape")
 class Reshape(Layer):
-    """`num_axes` axes from `axis` on (-1: all that follow) are replaced by `shape`; no data moves.
+    """Replaces `num_axes` axes from `axis` on (-1: all axes from there) by `shape`; no data moves.
 
-    In `shape`, 0 copies the bottom's axis in that place and one -1 is inferred from the count. A negative `axis` counts from behind the
-    last axis: -1 is the place after it.
+    In `shape`, 0 copies the bottom's axis at that position, and one -1 is inferred from the count. A negative `axis` counts from the end: -1 is the
+    position after the last axis.
     """
 
     moves_data = False
@@ -34,7 +34,7 @@ class Reshape(Layer):
         self.check(param.num_axes >= -1, f"num_axes is {param.num_axes}", "num_axes of at least 0, or -1 for all that follow")
         end = rank if param.num_axes == -1 else start + param.num_axes
         self.check(end <= rank, f"axis {start} and num_axes {param.num_axes} reach beyond the {rank} axes of {bottom}", "fewer num_axes")
-        self.check(dims.count(-1) <= 1, f"{wanted} has {dims.count(-1)} dims of -1", "one -1 at the most")
+        self.check(dims.count(-1) <= 1, f"{wanted} has {dims.count(-1)} dims of -1", "at most one -1")
         self.check(all(dim >= -1 for dim in dims), f"{wanted} has a dim below -1", "dims of at least 1, 0 to copy, -1 to infer")
         for i, dim in enumerate(dims):
             if dim == 0:

@@ -1,4 +1,4 @@
-"""RNN over all time steps of a batch of sequences."""
+"""RNN over the time steps of a batch of sequences."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -15,9 +15,9 @@ from ocaffe.ops.gemm import gemm
 
 @register("RNN")
 class RNN(Recurrent):
-    """A simple recurrent net over T time steps: h = tanh(W_x x + b + W_h h' (+ W_static x_static)), top tanh(W_o h + b_o).
+    """A simple recurrent net over T time steps: h = tanh(W_x x + b + W_h h' (+ W_static x_static)) and top = tanh(W_o h + b_o).
 
-    h' is the hidden state of the step before (0 where cont is 0). The last two blobs are W_o (D, D) and b_o (D). See `Recurrent` for the rest.
+    h' is the hidden state of the previous step times cont. The last two blobs are W_o (D, D) and b_o (D). Other bottoms, tops and blobs: see `Recurrent`.
     """
 
     bottoms = (2, 4)
@@ -57,7 +57,7 @@ class RNN(Recurrent):
     def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
         assert tops[0].diff is not None
         weight, bias = self.params[-2:]
-        output, hidden = (rec.scratch(name, self.steps_data.shape, role=Role.DIFF) for name in ("output", "hidden"))  # gradients of what goes into either tanh
+        output, hidden = (rec.scratch(name, self.steps_data.shape, role=Role.DIFF) for name in ("output", "hidden"))  # gradients of the inputs of both tanh
         pointwise(rec, "y0 = x0 * (1 - x1 * x1)", reads=[self._rows(tops[0].diff), self._rows(tops[0].data)], writes=[output])
         if bias.diff is not None:
             reduce(rec, "v0 = x0", reads=[output], writes=[bias.diff], axes=[0])

@@ -14,14 +14,14 @@ from ocaffe.ops.roi_pooling import RoiPooling
 
 
 def check_regions(layer: Layer, x: Shape, rois: Shape) -> None:
-    """Refuse what is no N x C x H x W with regions R x 5."""
+    """Raise the layer's error unless the bottoms are N x C x H x W and regions R x 5."""
     layer.check(len(x) == 4, f"bottom 0 is {shape_text(x)}, it must be N x C x H x W", "add a Reshape layer before it")
     values = rois[1:2] if set(rois[2:]) <= {1} else rois[1:]
     layer.check(values == (5,), f"bottom 1 is {shape_text(rois)}, it must be R x 5: image, x1, y1, x2, y2", "give the regions as second bottom")
 
 
 def without_gradient(rec: Recorder, bottoms: list[Blob], propagate: list[bool]) -> bool:
-    """Zero the diffs that have no other value: the regions', and without regions all; returns whether that was all."""
+    """Record zeros for the regions' diff and, if there are no regions, for both diffs. Return whether no other diff is needed."""
     nothing = bottoms[1].count == 0
     for bottom, wanted, zero in zip(bottoms, propagate, (nothing, True)):
         if wanted and zero:
@@ -32,10 +32,11 @@ def without_gradient(rec: Recorder, bottoms: list[Blob], propagate: list[bool]) 
 
 @register("ROIPooling")
 class ROIPooling(Layer):
-    """The maxima of pooled_h x pooled_w bins of each region (image, x1, y1, x2, y2) of bottom 1 in N x C x H x W: R x C x pooled_h x pooled_w.
+    """The maximum of each of pooled_h x pooled_w bins of each region: R x C x pooled_h x pooled_w.
 
-    Corners are multiplied by spatial_scale and rounded, halves away from zero; both belong to the region. An empty bin gives 0; a region of an image
-    that is not there, NaN. For the gradient the place of each maximum is kept, in two bytes where the plane allows it; regions get none.
+    Bottoms: N x C x H x W, and regions R x 5 (image, x1, y1, x2, y2). Corners are multiplied by spatial_scale and rounded, halves away from zero; both
+    corners belong to the region. An empty bin gives 0. A region whose image does not exist gives NaN. Backward reads the saved position of each
+    maximum, in two bytes if the plane is small enough. Regions get no gradient.
     """
 
     origin = "Fast R-CNN, R-FCN, Intel Caffe"

@@ -1,4 +1,4 @@
-"""Scale, with or without a bias."""
+"""Scale, with an optional bias."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -15,7 +15,10 @@ from ocaffe.ops.expression import ChannelAffine, Read, pointwise, reduce
 
 @register("Scale")
 class Scale(Broadcast):
-    """y = x * s, or x * s + b with bias_term; s and b broadcast. s is the second bottom if there is one; b is always a parameter."""
+    """y = x * s, or x * s + b with bias_term; s and b are broadcast.
+
+    s is the second bottom if there is one, else a parameter. b is always a parameter.
+    """
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         self.biased = bool(self.own().bias_term)
@@ -51,6 +54,6 @@ class Scale(Broadcast):
             reduce(rec, "v0 = x0 * x1", reads=[dy, bottoms[0].data], writes=[scale_diff], axes=self.others)
         elif bias_diff is not None:
             reduce(rec, "v0 = x0", reads=[dy], writes=[bias_diff], axes=self.others)
-        if propagate[0]:  # last, for it may be written where the top's diff is
+        if propagate[0]:  # last, because it may overwrite the top's diff
             assert bottoms[0].diff is not None
             pointwise(rec, "y0 = x0 * x1", reads=[dy, (self.operand(bottoms), self.first)], writes=[bottoms[0].diff])

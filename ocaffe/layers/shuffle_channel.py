@@ -11,7 +11,7 @@ from ocaffe.layers.permute import Permuted
 
 @register("ShuffleChannel")
 class ShuffleChannel(Permuted):
-    """Channels (axis 1) in another order: the first of each of `group` groups, then the second of each, and so on."""
+    """Interleaves `group` groups of channels (axis 1): the first channel of each group, then the second of each, and so on."""
 
     origin = "ShuffleNet"
 

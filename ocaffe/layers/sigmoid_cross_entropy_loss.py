@@ -16,9 +16,9 @@ from ocaffe.ops.expression import Read, pointwise, reduce
 
 @register("SigmoidCrossEntropyLoss")
 class SigmoidCrossEntropyLoss(Layer):
-    """Cross-entropy of sigmoid(bottom 0) with the targets of bottom 1, which lie between 0 and 1; divided by the batch size unless loss_param says otherwise.
+    """Sum of the cross-entropies of sigmoid(bottom 0) with targets between 0 and 1 (bottom 1), divided by the normalizer (default: batch size).
 
-    The targets get no gradient. Ignored targets count nowhere.
+    Targets get no gradient. Targets equal to ignore_label add nothing to the loss and are not counted.
     """
 
     bottoms = 2

@@ -13,7 +13,7 @@ from ocaffe.ops.expression import pointwise
 
 @register("Silence")
 class Silence(Layer):
-    """Takes bottoms that nobody wants, so that they are no outputs of the net; their diffs are zero."""
+    """Consumes unused bottoms, so that they are not outputs of the net; their diffs are zero."""
 
     bottoms = (1, None)
     tops = 0
@@ -25,7 +25,7 @@ class Silence(Layer):
         pass
 
     def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
-        """Nothing: its bottoms are no outputs."""
+        """Write nothing: the bottoms are not outputs."""
 
     def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
         for bottom, wanted in zip(bottoms, propagate):

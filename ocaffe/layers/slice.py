@@ -17,9 +17,9 @@ from ocaffe.ops.copy import copy
 
 @register("Slice")
 class Slice(Layer):
-    """The tops are the parts of the bottom between the `slice_point`s along `axis` (or the legacy slice_dim), equal parts without any.
+    """Splits the bottom along `axis` (or the legacy slice_dim) at the `slice_point`s, or into equal parts without slice_point.
 
-    A single top is passed on without a copy.
+    A single top is not copied.
     """
 
     tops = (1, None)

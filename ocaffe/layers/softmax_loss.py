@@ -17,8 +17,8 @@ from ocaffe.ops.softmax import softmax_loss, softmax_loss_backward
 class SoftmaxWithLoss(Layer):
     """Cross-entropy of the softmax of bottom 0 with the integer labels of bottom 1; a second top holds the probabilities.
 
-    Only bottom 0 gets a gradient, and the diff of the probabilities is ignored, as in Caffe. loss_param { label_smoothing: s }: the target of a
-    position is 1 - s for its label and s for all classes together, evenly.
+    Only bottom 0 gets a gradient, and the diff of the probabilities is ignored, as in Caffe. With loss_param { label_smoothing: s }, the target of a
+    position is 1 - s for its label, plus s spread evenly over all classes.
     """
 
     bottoms = 2
@@ -28,7 +28,7 @@ class SoftmaxWithLoss(Layer):
 
     @classmethod
     def implementation(cls, param: Any) -> LayerClass:
-        """SegNet weights labels only where weight_by_label_freqs says so."""
+        """Return the weighted loss if weight_by_label_freqs is set, as in SegNet's fork."""
         return WeightedSoftmaxWithLoss if param.loss_param.weight_by_label_freqs else cls
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:

@@ -1,4 +1,4 @@
-"""Nets written in Python: `NetSpec`, `layers`, `params`, `to_proto` (CAFFE.md §4).
+"""Nets written in Python: `NetSpec`, `layers`, `params`, `to_proto`.
 
     from ocaffe import layers as L, params as P, NetSpec
     n = NetSpec()
@@ -7,7 +7,7 @@
     n.relu1 = L.ReLU(n.conv1, in_place=True)
     print(n.to_proto())
 
-Fields are found in the schema, so every layer that a prototxt may have can be written, those of forks too.
+Field names come from the schema, so a NetSpec can hold every layer that a prototxt can hold, also those of forks.
 """
 from __future__ import annotations
 
@@ -27,39 +27,42 @@ Names = Mapping["Top | Function", str]
 
 
 class Function:
-    """A layer: its type, the tops that it takes, the fields of its parameters, and its own `tops`."""
+    """A layer: its type, its bottoms (`inputs`), its parameter fields and its `tops`."""
 
     def __init__(self, type_name: str, inputs: Iterable[Top], fields: dict[str, Any]) -> None:
-        """`fields`: those of the layer's own parameters or of LayerParameter, and `ntop` (1), `in_place` (False), `name`. Raises Error."""
+        """`fields` are fields of the layer's parameter message or of LayerParameter, and `ntop` (1), `in_place` (False), `name`. Raises Error."""
         self.type_name, self.params = type_name, dict(fields)
         self.inputs = tuple(inputs)
         for given in self.inputs:
             if not isinstance(given, Top):
-                raise Error(f"{type_name} is given {given!r} as a bottom", fix="give tops of other layers; fields of the layer have names")
+                raise Error(f"{type_name} is given {given!r} as a bottom", fix="bottoms are tops of other layers; pass fields by name")
         count = int(self.params.pop("ntop", 1))
         self.in_place = bool(self.params.pop("in_place", False))
         if self.in_place and (count != 1 or len(self.inputs) != 1):
-            raise Error(f"a {type_name} of {len(self.inputs)} bottoms and {count} tops cannot work in place", fix="one of each, or no in_place")
+            raise Error(f"a {type_name} of {len(self.inputs)} bottoms and {count} tops cannot work in place", fix="one bottom and one top, or no in_place")
         self.tops = tuple(Top(self, index) for index in range(count))
 
     def to_proto(self) -> Any:
-        """The net that ends in this layer."""
+        """Return the net that ends in this layer."""
         return to_proto(self)
 
 
 class Top:
-    """One output of a layer, which other layers take."""
+    """One output of a layer, and a bottom of other layers."""
 
     def __init__(self, fn: Function, n: int) -> None:
         self.fn, self.n = fn, n
 
     def to_proto(self) -> Any:
-        """The net that this top needs, as a NetParameter."""
+        """Return the layers that this top depends on, as a NetParameter."""
         return to_proto(self)
 
 
 def layer_maker(type_name: str) -> Callable[..., Any]:
-    """A function that makes layers of this type: gets tops and fields, returns the layer's top, a tuple of `ntop` tops, or with ntop=0 the layer."""
+    """Return a function that makes layers of this type.
+
+    It takes tops and fields. It returns the layer's top, a tuple of `ntop` tops, or the layer itself if ntop is 0.
+    """
 
     def make(*inputs: Top, **fields: Any) -> Any:
         function = Function(type_name, inputs, fields)
@@ -73,9 +76,9 @@ def layer_maker(type_name: str) -> Callable[..., Any]:
 
 
 class NetSpec:
-    """A net to which layers are given names by assignment: `n.conv1 = L.Convolution(n.data, ...)`; `n['conv1']` works too.
+    """A net whose layers are named by assignment: `n.conv1 = L.Convolution(n.data, ...)`. `n['conv1']` works too.
 
-    A layer is called as its first top. Tops without a name get one from the type of their layer, such as Convolution1.
+    A layer has the name of its first top. Tops without a name are named after the type of their layer, such as Convolution1.
     """
 
     def __init__(self) -> None:
@@ -96,7 +99,7 @@ class NetSpec:
 
     def __setitem__(self, name: str, value: Any) -> None:
         if not isinstance(value, (Top, Function)):
-            raise Error(f"'{name}' becomes {type(value).__name__} {value!r}", fix=f"a layer of several tops is n.a, n.b = L...(ntop=2); '{name}' takes one top")
+            raise Error(f"'{name}' is assigned a {type(value).__name__}: {value!r}", fix=f"assign one top to '{name}', or write n.a, n.b = L...(ntop=2)")
         self.tops[name] = value
 
     def __getitem__(self, name: str) -> Any:
@@ -113,25 +116,25 @@ class NetSpec:
         return name in self.tops
 
     def keys(self) -> list[str]:
-        """The names."""
+        """Return the names of the tops."""
         return list(self.tops)
 
     def vals(self) -> list[Top | Function]:
-        """The tops."""
+        """Return the tops."""
         return list(self.tops.values())
 
     def update(self, other: NetSpec) -> None:
-        """Take the tops of another net."""
+        """Add the tops of another net."""
         for name, top in other.tops.items():
             self[name] = top
 
     def to_proto(self) -> Any:
-        """The NetParameter: the layers of all tops, each behind what it needs. Raises Error for a field that the schema does not have."""
+        """Return the layers of all tops as a NetParameter, each after the layers that it depends on. Raises Error for an unknown field."""
         return _assemble(self.tops.values(), {top: name for name, top in self.tops.items()})
 
 
 def to_proto(*tops: Top | Function) -> Any:
-    """A NetParameter of the layers that these tops need; all names are automatic. Raises Error as NetSpec.to_proto."""
+    """Return a NetParameter of the layers that these tops depend on, with automatic names. Raises Error as NetSpec.to_proto does."""
     return _assemble(tops, {})
 
 
@@ -145,7 +148,7 @@ def _assemble(tops: Iterable[Top | Function], names: Names) -> Any:
 
 
 class _Builder:
-    """Layers in the order in which they can run, and names for what has none."""
+    """Collects layers in the order in which they can run, and makes the missing names."""
 
     def __init__(self, names: Names) -> None:
         self.names = names
@@ -155,7 +158,7 @@ class _Builder:
         self.taken = set(names.values())
 
     def add(self, function: Function) -> None:
-        """The layer behind all that it needs; a loop, for nets are deeper than Python's stack."""
+        """Add a layer after the layers that it depends on. This is a loop because nets can be deeper than Python's stack."""
         waiting = [function]
         while waiting:
             current = waiting[-1]
@@ -176,7 +179,7 @@ class _Builder:
         return layer
 
     def name(self, function: Function) -> str:
-        """Of the layer: its own, that of its first top, or an automatic one."""
+        """Return the layer's name: its field `name`, the name of its first named top, or an automatic name."""
         if "name" in function.params:
             return str(function.params["name"])
         items: list[Top | Function] = [*function.tops, function]
@@ -193,7 +196,7 @@ class _Builder:
         return self.automatic[function]
 
     def top_name(self, top: Top) -> str:
-        """Of a blob: that of the bottom where the layer works in place."""
+        """Return the name of a blob. In-place layers use the name of their bottom."""
         while top.fn.in_place:
             top = top.fn.inputs[0]
         if top in self.names:
@@ -203,7 +206,7 @@ class _Builder:
 
 
 def _fill_layer(layer: Any, fields: Mapping[str, Any]) -> None:
-    """Fields of the layer's own message (Convolution: convolution_param) or of LayerParameter; names that end in param are always the latter's."""
+    """Set fields of the layer's message (convolution_param) or of LayerParameter. Names that end in "param" always mean LayerParameter."""
     own = param_field(layer.type)
     inner = proto.LayerParameter.DESCRIPTOR.fields_by_name[own].message_type.fields_by_name if own else {}
     outer = layer.DESCRIPTOR.fields_by_name
@@ -219,9 +222,9 @@ def _fill_layer(layer: Any, fields: Mapping[str, Any]) -> None:
 
 
 def assign_proto(message: Any, name: str, value: Any) -> None:
-    """Set the field `name` of a message: dicts are messages, lists are repeated fields (one value stands for a list of one), texts name enum values.
+    """Set the field `name` of a message. Dicts become messages, lists repeated fields, and strings name enum values.
 
-    Raises Error for an unknown field, and for a value that the field cannot have.
+    A repeated field also takes a single value. Raises Error for an unknown field and for a value of the wrong type.
     """
     field = message.DESCRIPTOR.fields_by_name.get(name)
     what = message.DESCRIPTOR.name
@@ -247,7 +250,7 @@ def assign_proto(message: Any, name: str, value: Any) -> None:
 
 
 def param_name_dict() -> dict[str, str]:
-    """The parameter message of each type of layer that has one, without `_param`: {'Convolution': 'convolution', ...}."""
+    """Map each layer type with a parameter message to the message's name without `_param`: {'Convolution': 'convolution', ...}."""
     return {name: own.removesuffix("_param") for name in layer_type_list() if (own := param_field(name))}
 
 
@@ -266,7 +269,7 @@ def _merge(message: Any, value: Any) -> None:
 
 
 def _scalar(field: Any, value: Any) -> Any:
-    """A value for a field; the name of an enum value as its number, numpy's numbers as Python's."""
+    """Convert a value for a field: names of enum values to numbers, numpy scalars to Python scalars."""
     if field.enum_type is not None and isinstance(value, str):
         if value not in field.enum_type.values_by_name:
             raise ValueError(f"{field.enum_type.name} has {', '.join(field.enum_type.values_by_name)}")
@@ -275,7 +278,7 @@ def _scalar(field: Any, value: Any) -> Any:
 
 
 class _Messages:
-    """`params.Pooling.MAX`: constants of the messages of layers."""
+    """`params.Pooling.MAX`: enum constants of the layers' messages."""
 
     def __getattr__(self, name: str) -> Any:
         found = None if name.startswith("_") else getattr(proto, f"{name}Parameter", None)

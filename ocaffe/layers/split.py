@@ -1,4 +1,4 @@
-"""Split: one value for several consumers; inserted where a blob is used more than once."""
+"""Split: one value for several consumers. The net builder inserts it for every blob with several consumers."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -10,12 +10,15 @@ from ocaffe.layers.base import Layer, register
 from ocaffe.onnx.builder.graph import OnnxGraph
 from ocaffe.ops.expression import pointwise
 
-AT_ONCE = 8  # diffs summed by one launch; kernels with many operands are slow to build, and some devices limit their arguments
+AT_ONCE = 8  # diffs that one launch adds; kernels with many operands build slowly, and some devices limit the arguments
 
 
 @register("Split")
 class Split(Layer):
-    """The tops are the bottom's memory. A top's diff that is the bottom's too was summed by its consumers; others are added here."""
+    """The tops are views of the bottom, and the bottom's diff is the sum of the tops' diffs.
+
+    If a top shares the bottom's diff, its consumer has added to it already. Backward adds the other diffs.
+    """
 
     tops = (1, None)
     moves_data = False
@@ -41,5 +44,5 @@ class Split(Layer):
         for start in range(0, len(own), AT_ONCE):
             diffs = own[start : start + AT_ONCE]
             if start:
-                rec.enter(rec.layer, rec.phase)  # from here on the bottom's diff holds a sum
+                rec.enter(rec.layer, rec.phase)  # a new node: the next launch adds to the bottom's diff
             pointwise(rec, "y0 = " + " + ".join(f"x{i}" for i in range(len(diffs))), reads=diffs, writes=[bottom])

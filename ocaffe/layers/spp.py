@@ -18,9 +18,9 @@ from ocaffe.ops.pooling import Pair, Pool
 
 @register("SPP")
 class SPP(Layer):
-    """Poolings (MAX, AVE or STOCHASTIC) into 1, 4, 16 bins and so on, one behind the other: N x C x H x W gives N x (C * all bins) for any H and W.
+    """Spatial pyramid pooling (MAX, AVE or STOCHASTIC) into 1, 4, 16 and more bins: N x C x H x W gives N x (C * all bins) for any H and W.
 
-    Every level writes its part of the top; nothing is concatenated.
+    Every level writes its part of the top, so no copy is needed.
     """
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
@@ -35,7 +35,7 @@ class SPP(Layer):
         return [(x[0], x[1] * sum(math.prod(pool.outputs) for pool in self.levels))]
 
     def level(self, bins: int, image: Pair) -> Pool:
-        """Windows of ceil(image / bins) side by side, padded to bins windows, more before than behind."""
+        """Return the pooling with bins x bins adjacent windows of size ceil(image / bins). If the total padding is odd, more of it is before the image."""
         p = self.own()
         kernel = (-(-image[0] // bins), -(-image[1] // bins))
         pad = ((kernel[0] * bins - image[0] + 1) // 2, (kernel[1] * bins - image[1] + 1) // 2)
@@ -45,7 +45,7 @@ class SPP(Layer):
         return Pool(p.pool, kernel, kernel, pad, image, Window(kernel, kernel, pad).outputs(image, ceil=True))
 
     def parts(self, top: Ref) -> list[Ref]:
-        """The part of each level in the top, or in its diff, as N x C x bins x bins."""
+        """Return views of each level's part of the top or its diff, as N x C x bins x bins."""
         views, start = list[Ref](), 0
         for pool in self.levels:
             views.append(top.view((top.shape[0], self.channels, *pool.outputs), start, top.batch_stride))
@@ -74,4 +74,4 @@ class SPP(Layer):
         assert tops[0].diff is not None and bottoms[0].diff is not None
         for pool, part, index in zip(self.levels, self.parts(tops[0].diff), self.indices):
             pool.backward(rec, part, index, bottoms[0].diff)
-            rec.enter(rec.layer, rec.phase)  # the next level adds to what this one wrote
+            rec.enter(rec.layer, rec.phase)  # a new node: the next level adds to the diff that this one wrote

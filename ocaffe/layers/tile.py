@@ -15,7 +15,7 @@ from ocaffe.ops.rearrange import tile
 
 @register("Tile")
 class Tile(Layer):
-    """The bottom `tiles` times, one after another along `axis`. One tile is passed on without a copy."""
+    """Repeats the bottom `tiles` times along `axis`. With one tile, the bottom is not copied."""
 
     inplace_top = False
 

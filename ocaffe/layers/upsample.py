@@ -1,4 +1,4 @@
-"""Upsample: SegNet's unpooling and YOLO's nearest pixels."""
+"""Upsample: SegNet's unpooling and YOLO's nearest-neighbour upsampling."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -19,9 +19,9 @@ from ocaffe.ops.upsample import nearest, nearest_backward, unpool, unpool_backwa
 
 @register("Upsample")
 class Upsample(Layer):
-    """One bottom (YOLO): each pixel `scale` x `scale` times; with a mask as second bottom (SegNet): max-unpooling, values put where the mask says.
+    """Nearest-neighbour upsampling by `scale` (one bottom, YOLO), or max-unpooling by a mask (second bottom, SegNet).
 
-    The two are different layers of different forks; the number of bottoms tells which is meant.
+    These are layers of different forks. The number of bottoms selects one.
     """
 
     origin = "SegNet (2 bottoms), YOLO ports (1 bottom)"
@@ -33,18 +33,18 @@ class Upsample(Layer):
         return Unpooling if len(param.bottom) == 2 else Nearest
 
     def image(self, x: Shape) -> tuple[int, int]:
-        """Height and width of the bottom."""
+        """Return the height and width of the bottom."""
         self.check(len(x) == 4, f"bottom 0 is {shape_text(x)}, it must be N x C x H x W", "add a Reshape layer before it")
         return x[2], x[3]
 
 
 class Nearest(Upsample):
-    """Each pixel scale x scale times; scale is 1 unless given."""
+    """Repeats each pixel scale x scale times; the default scale is 1."""
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         p, x = self.own(), bottoms[0]
         foreign = [field.name for field, _ in p.ListFields() if field.name != "scale"]
-        self.check(not foreign, f"{' and '.join(foreign)} given, which SegNet's Upsample takes together with a mask", "a mask as second bottom, or scale alone")
+        self.check(not foreign, f"{' and '.join(foreign)} given, which SegNet's Upsample takes only with a mask", "a mask as second bottom, or scale alone")
         self.scale = p.scale if p.HasField("scale") else 1
         self.check(self.scale > 0, "scale is 0", "a scale of at least 1")
         height, width = self.image(x)
@@ -74,10 +74,11 @@ class Nearest(Upsample):
 
 
 class Unpooling(Upsample):
-    """Each value of bottom 0 at the place in the top's plane that bottom 1, the mask of a MAX Pooling, says; 0 elsewhere.
+    """Writes each value of bottom 0 to the position in the top's plane that bottom 1 (the mask of a MAX Pooling) holds; other values are 0.
 
-    The top is `scale` (2), or scale_h and scale_w, times as large, pad_out_h and pad_out_w leave out the last row and column; or upsample_h x
-    upsample_w. Of several values for one place the last counts, and each gets the gradient of the place, as in the fork. The mask has no gradient.
+    The top has size upsample_h x upsample_w, or the bottom's size times `scale` (2), or times scale_h and scale_w. pad_out_h and pad_out_w then
+    remove the last row and column. If several values have one position, the last value is written and each gets the position's gradient, as in
+    the fork. The mask has no gradient.
     """
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
@@ -88,7 +89,7 @@ class Unpooling(Upsample):
         return [(*x[:2], *size)]
 
     def size(self, image: tuple[int, int]) -> tuple[int, int]:
-        """Height and width of the top."""
+        """Return the height and width of the top."""
         p = self.own()
         for one, other in (("upsample_h", "upsample_w"), ("scale_h", "scale_w")):
             self.check(p.HasField(one) == p.HasField(other), f"only one of {one} and {other} is given", "both")
@@ -122,6 +123,6 @@ class Unpooling(Upsample):
         if propagate[0]:
             assert bottoms[0].diff is not None
             unpool_backward(rec, tops[0].diff, bottoms[1].data, bottoms[0].diff)
-        if propagate[1]:  # Pooling, which makes the mask, is on the way of other gradients
+        if propagate[1]:  # the mask has a diff if the Pooling layer that writes it runs backward
             assert bottoms[1].diff is not None
             pointwise(rec, "y0 = 0", writes=[bottoms[1].diff])

@@ -12,7 +12,7 @@ NAMES = ("plane", "row", "column")
 
 @dataclass(frozen=True)
 class Window:
-    """All in pixels; no dilation means 1."""
+    """Sizes in pixels. An empty dilation means 1."""
 
     kernel: Axes
     stride: Axes
@@ -21,8 +21,10 @@ class Window:
 
     @classmethod
     def read(cls, layer: Layer, param: Any, image: Axes) -> Window:
-        """From a PoolingParameter: kernel_size, or kernel_h and kernel_w for two axes, or Intel's kernel_size_3d for three; stride and pad
-        likewise; global_pooling takes the whole image."""
+        """Read a PoolingParameter: kernel_size, or kernel_h and kernel_w for two axes, or Intel's kernel_size_3d for three axes.
+
+        Stride and pad have the same forms. With global_pooling, the kernel is the whole image.
+        """
         if param.global_pooling:
             given = [name for name in ("kernel_size", "kernel_h", "kernel_w") if param.HasField(name)] + ["kernel_size_3d"] * bool(param.kernel_size_3d)
             layer.check(not given, f"global_pooling: true and {' and '.join(given)} exclude each other", f"remove {' and '.join(given)}")
@@ -45,11 +47,11 @@ class Window:
 
     @property
     def extent(self) -> Axes:
-        """Pixels that a window spans."""
+        """The number of pixels that a window spans, per axis."""
         return tuple(d * (k - 1) + 1 for k, d in zip(self.kernel, self.dilation)) if self.dilation else self.kernel
 
     def outputs(self, image: Axes, ceil: bool) -> Axes:
-        """How many windows there are; rounding up drops a last window that would begin beyond the image, but only if there is padding."""
+        """Return the number of windows per axis. With padding, a last window that would start after the image is dropped."""
         counts = []
         for size, extent, stride, pad in zip(image, self.extent, self.stride, self.pad):
             room = size + 2 * pad - extent
@@ -60,7 +62,7 @@ class Window:
         return tuple(counts)
 
     def empty(self, image: Axes, outputs: Axes) -> str | None:
-        """'row' or 'column' (or 'plane') with its number if a window there holds no pixel."""
+        """Return 'row', 'column' or 'plane', with 'last' before it if that applies, if a window covers no pixel, else None."""
         step = self.dilation or (1,) * len(image)
         for name, count, kernel, stride, pad, size, dilation in zip(NAMES[-len(image) :], outputs, self.kernel, self.stride, self.pad, image, step):
             for output in range(count):
@@ -71,7 +73,7 @@ class Window:
 
 
 def axes_text(values: Axes) -> str:
-    """`2` for (2, 2), else `3 x 2`."""
+    """Return "2" for (2, 2), and "3 x 2" for (3, 2)."""
     return str(values[0]) if len(set(values)) == 1 else " x ".join(map(str, values))
 
 
@@ -79,13 +81,13 @@ pair_text = axes_text
 
 
 def spread(layer: Layer, field: str, values: list[int], axes: int) -> Axes:
-    """Values of a repeated field for each axis, where one serves all."""
+    """Return one value per axis of a repeated field, which has one value for all axes or one for each."""
     layer.check(len(values) in (1, axes), f"{field} is given {len(values)} times for {axes} spatial axes", f"give {field} once, or {axes} times")
     return tuple(values * axes if len(values) == 1 else values)
 
 
 def _read(layer: Layer, param: Any, image: Axes, both: str, high: str, wide: str) -> Axes:
-    """One field for all axes, or one for each; a kernel must be given, the others have defaults."""
+    """Return one value per axis, from one field for all axes or one field for each. Only the kernel has no default."""
     single, pair, volume = param.HasField(both), (param.HasField(high), param.HasField(wide)), list(getattr(param, f"{both}_3d"))
     layer.check(not (single and any(pair)), f"{both} and {high} or {wide} are given", f"either {both}, or {high} and {wide}")
     if volume:

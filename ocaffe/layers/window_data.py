@@ -1,4 +1,4 @@
-"""WindowData: windows of images, as R-CNN trains on them."""
+"""WindowData: windows of images for training R-CNN."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -14,9 +14,9 @@ from ocaffe.layers.data import transform_of
 
 @register("WindowData")
 class WindowData(Layer):
-    """Windows that a window file lists, drawn at random from objects and background, brought to crop_size with some of their surroundings.
+    """Windows of images from a window file, drawn at random from objects and background and resized to crop_size with context_pad pixels of context.
 
-    As in Caffe the scale is that of window_data_param, not of transform_param.
+    As in Caffe, the scale of window_data_param applies, not that of transform_param.
     """
 
     bottoms, tops = 0, (1, 2)

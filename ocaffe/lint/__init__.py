@@ -1,7 +1,7 @@
-"""Classic mistakes in nets and solvers: rules over messages, without a device and, where they ask for data, only if it is there.
+"""Finds common mistakes in nets and solvers. The rules work on messages and need no device. Rules about data are skipped if the data is missing.
 
-A rule is a generator of Findings with `@net_rule` (called for each phase's net) or `@job_rule` (called once, with all nets and the solver). Its
-docstring is what `ocaffe lint --rules` and docs/tools.md say of it.
+A rule is a generator of Findings with `@net_rule` (called for each phase's net) or `@job_rule` (called once, with all nets and the solver).
+`ocaffe lint --rules` prints the rule's docstring, and docs/tools.md repeats it.
 """
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 from ocaffe import proto
 from ocaffe.compiler.network import phase_net
 from ocaffe.errors import Place
-from ocaffe.lint import net_rules, solver_rules  # noqa: F401 (they register themselves)
+from ocaffe.lint import net_rules, solver_rules  # noqa: F401 (the import registers their rules)
 from ocaffe.lint.rules import FED as FED
 from ocaffe.lint.rules import JOB_RULES as JOB_RULES
 from ocaffe.lint.rules import NET_RULES as NET_RULES
@@ -35,9 +35,9 @@ _SOLVER = re.compile(r"^\s*(net|train_net|net_param|train_net_param|base_lr|lr_p
 
 
 def lint(path: str, ignore: frozenset[str] = frozenset(), level: int = 0, stages: tuple[str, ...] = ()) -> list[Finding]:
-    """All findings in a net or a solver with its nets, each once, in the order of the lines. Raises Error if the file cannot be read."""
+    """Return all findings in a net, or in a solver and its nets, each once and in the order of lines. Raise Error if the file cannot be read."""
     job = _job(path, level, stages)
-    if job.solver is not None and job.solver.weights:  # fillers do not count then
+    if job.solver is not None and job.solver.weights:  # the initial weights then come from files, not from fillers
         ignore = ignore | {"weights-start-at-zero"}
     found = [] if NO_EFFECT in ignore else list(job.findings)
     for view in job.views:
@@ -76,7 +76,11 @@ def _job(path: str, level: int, stages: tuple[str, ...]) -> Job:
 
 
 def _phases(message: Any, both: list[View]) -> set[int]:
-    """The phases that a net given alone is for: those that its rules tell apart; else that of its state, of its file's name, TEST if nothing trains it."""
+    """Return the phases of a net that is checked without a solver.
+
+    If the layers differ between TRAIN and TEST, both phases are checked. Otherwise the phase follows from the net's `state`, from its losses, and
+    from the file's name.
+    """
     train, test = both
     if [layer.source_line for layer in train.layers] != [layer.source_line for layer in test.layers]:
         return {proto.TRAIN, proto.TEST}
@@ -92,7 +96,7 @@ def _is_solver(path: str) -> bool:
 
 
 def _notes(file: File) -> Iterator[Finding]:
-    """What the upgrade of an old file says: fields that have no effect."""
+    """Yield the messages of the upgrade of an old file: fields that have no effect."""
     said: list[str] = []
     upgrade_net(file.message, said.append)
     for text in said:

@@ -1,4 +1,4 @@
-"""What rules ask of data: how many samples, and their labels. Nothing (None, empty) where the data is not here."""
+"""Facts about data for the rules: number of samples, and labels. The results are None or empty if the data is missing."""
 from __future__ import annotations
 
 import contextlib
@@ -12,16 +12,16 @@ from ocaffe.errors import Error
 from ocaffe.model.wire import Malformed
 
 PARAMS = {"Data": "data_param", "AnnotatedData": "data_param", "ImageData": "image_data_param", "HDF5Data": "hdf5_data_param"}
-MAX_LABELS = 20_000  # records that are looked at
+MAX_LABELS = 20_000  # records that are read at most
 
 
 def param_of(layer: Any) -> Any:
-    """The message with source and batch_size; None for a layer that is no data layer of this kind."""
+    """Return the message with source and batch_size. Return None if the layer is not a data layer with such a message."""
     return getattr(layer, PARAMS[layer.type]) if layer.type in PARAMS else None
 
 
 def samples(layer: Any) -> int | None:
-    """The number of samples of a data layer."""
+    """Return the number of samples of a data layer, or None if it cannot be determined."""
     param = param_of(layer)
     with contextlib.suppress(Error, OSError, KeyError):
         if layer.type in ("Data", "AnnotatedData"):
@@ -34,7 +34,7 @@ def samples(layer: Any) -> int | None:
 
 
 def labels(layer: Any) -> list[int]:
-    """The labels of the first samples of a Data or ImageData layer, in order."""
+    """Return the labels of the first samples of a Data or ImageData layer, in order."""
     param = param_of(layer)
     with contextlib.suppress(Error, OSError, Malformed, ValueError):
         if layer.type == "ImageData":

@@ -8,13 +8,13 @@ from typing import Any
 from ocaffe.layers.base import Layer, param_field, registry
 from ocaffe.lint.rules import FED, Finding, View, net_rule, own_param
 
-_AFFINE_FIELDS = ("scale_bias", "scale_filler", "bias_filler", "use_weight_bias")  # of NVCaffe's and Intel's BatchNorm, which scale themselves
-_INCLUDED = {"SoftmaxWithLoss": "Softmax", "InfogainLoss": "Softmax", "SigmoidCrossEntropyLoss": "Sigmoid"}  # loss: the layer that is part of it
+_AFFINE_FIELDS = ("scale_bias", "scale_filler", "bias_filler", "use_weight_bias")  # of NVCaffe's and Intel's BatchNorm, which includes the scale
+_INCLUDED = {"SoftmaxWithLoss": "Softmax", "InfogainLoss": "Softmax", "SigmoidCrossEntropyLoss": "Sigmoid"}  # loss: the layer that it contains
 
 
 @net_rule
 def batch_norm_without_scale(view: View) -> Iterator[Finding]:
-    """A BatchNorm without a Scale with bias behind it: gamma and beta of the paper are missing, and the layer's output cannot leave mean 0, variance 1."""
+    """A BatchNorm without a following Scale with bias. The paper's gamma and beta are missing, so the output always has mean 0 and variance 1."""
     for index, layer in enumerate(view.layers):
         if layer.type != "BatchNorm" or any(layer.batch_norm_param.HasField(name) for name in _AFFINE_FIELDS):
             continue
@@ -29,13 +29,13 @@ def batch_norm_without_scale(view: View) -> Iterator[Finding]:
         for number in scales:
             scale = view.layers[number]
             if not scale.scale_param.bias_term and not any(each.type == "Bias" for each in view.followers(number)):
-                fact = f"it scales what '{layer.name}' (BatchNorm) made, but adds no bias (beta)"
+                fact = f"it scales the output of '{layer.name}' (BatchNorm), but adds no bias (beta)"
                 yield view.finding("batch-norm-without-scale", scale, fact, "scale_param { bias_term: true }")
 
 
 @net_rule
 def statistics_not_learned(view: View) -> Iterator[Finding]:
-    """use_global_stats: true in the TRAIN phase: running statistics never change; right only where a finished net is finetuned."""
+    """use_global_stats: true in the TRAIN phase. The running statistics never change. This is right only for fine-tuning a trained net."""
     for layer in view.layers:
         if view.train and layer.type == "BatchNorm" and layer.batch_norm_param.use_global_stats:
             fact = "use_global_stats: true applies in the TRAIN phase: the running mean and variance are never learned"
@@ -45,7 +45,7 @@ def statistics_not_learned(view: View) -> Iterator[Finding]:
 
 @net_rule
 def batch_statistics_in_test(view: View) -> Iterator[Finding]:
-    """use_global_stats: false in the TEST phase: results depend on which images share a batch."""
+    """use_global_stats: false in the TEST phase. The result of an image depends on the other images in its batch."""
     for layer in view.layers:
         param = layer.batch_norm_param
         if not view.train and layer.type == "BatchNorm" and param.HasField("use_global_stats") and not param.use_global_stats:
@@ -56,7 +56,7 @@ def batch_statistics_in_test(view: View) -> Iterator[Finding]:
 
 @net_rule
 def bias_before_batch_norm(view: View) -> Iterator[Finding]:
-    """A bias that the BatchNorm behind it takes away again: it costs memory and learns nothing."""
+    """A bias that the following BatchNorm removes. It uses memory and learns nothing."""
     for index, layer in enumerate(view.layers):
         followers = view.followers(index)
         param = own_param(layer) if layer.type in ("Convolution", "Deconvolution", "InnerProduct") else None
@@ -67,7 +67,7 @@ def bias_before_batch_norm(view: View) -> Iterator[Finding]:
 
 @net_rule
 def no_loss(view: View) -> Iterator[Finding]:
-    """A net for training without a loss: nothing is learned."""
+    """A TRAIN net without a loss. Nothing is learned."""
     if view.train and not view.losses and view.layers:
         fact = "no layer of the TRAIN net has a loss: nothing is learned"
         yield view.finding("no-loss", view.layers[-1], fact, 'add a loss layer, for example type: "SoftmaxWithLoss", or a loss_weight')
@@ -75,7 +75,7 @@ def no_loss(view: View) -> Iterator[Finding]:
 
 @net_rule
 def unused_top(view: View) -> Iterator[Finding]:
-    """A blob that no layer reads: often a wrong name in a bottom. In TEST only what data layers make counts: outputs are often wanted there."""
+    """A blob that no layer reads, often due to a wrong bottom name. In TEST only data layers are checked, because unread outputs are often intended."""
     for (index, top), readers in view.readers.items():
         layer = view.layers[index]
         kind = registry().get(layer.type)
@@ -90,7 +90,7 @@ def unused_top(view: View) -> Iterator[Finding]:
 
 @net_rule
 def softmax_twice(view: View) -> Iterator[Finding]:
-    """A Softmax (Sigmoid) in front of a loss that contains it: gradients become tiny."""
+    """A Softmax (Sigmoid) before a loss that already contains it. The gradients become tiny."""
     for index, layer in enumerate(view.layers):
         source = view.source(index)
         if layer.type in _INCLUDED and source is not None and source.type == _INCLUDED[layer.type]:
@@ -103,7 +103,7 @@ def softmax_twice(view: View) -> Iterator[Finding]:
 
 @net_rule
 def scores_cut(view: View) -> Iterator[Finding]:
-    """A ReLU between the last layer and the softmax: negative scores are lost, and with them their gradients."""
+    """A ReLU between the last layer and the softmax. Negative scores and their gradients are lost."""
     for index, layer in enumerate(view.layers):
         source = view.source(index)
         if layer.type in _INCLUDED and source is not None and source.type in ("ReLU", "ReLU6") and not source.relu_param.negative_slope:
@@ -113,7 +113,7 @@ def scores_cut(view: View) -> Iterator[Finding]:
 
 @net_rule
 def weights_start_at_zero(view: View) -> Iterator[Finding]:
-    """No weight_filler, or constant 0: all outputs of the layer are alike, and the layers before it get no gradient. Unless the solver names weights."""
+    """No weight_filler, or constant 0. All outputs of the layer are equal, and earlier layers get no gradient. Not reported if the solver names weights."""
     if not view.train or not view.losses:
         return
     seen: set[str] = set()
@@ -133,17 +133,17 @@ def weights_start_at_zero(view: View) -> Iterator[Finding]:
 
 @net_rule
 def nothing_learned(view: View) -> Iterator[Finding]:
-    """All lr_mult are 0."""
+    """All lr_mult are 0. Nothing is learned."""
     learning = [layer for layer in view.layers if _has_parameters(layer)]
     rates = [spec.lr_mult for layer in learning for spec in layer.param]
     if view.train and view.losses and learning and all(layer.param for layer in learning) and not any(rates):
         fact = f"every lr_mult in the net is 0 ({len(learning)} layers with parameters): nothing is learned"
-        yield view.finding("nothing-learned", learning[-1], fact, "remove lr_mult: 0 from the layers that shall learn", "param[0].lr_mult")
+        yield view.finding("nothing-learned", learning[-1], fact, "remove lr_mult: 0 from the layers that should learn", "param[0].lr_mult")
 
 
 @net_rule
 def same_name(view: View) -> Iterator[Finding]:
-    """Two layers of one phase with one name: weights are matched by it, so both get the same ones."""
+    """Two layers of one phase with the same name. Weights are matched by name, so both layers get the same weights."""
     first: dict[str, Any] = {}
     for layer in view.layers:
         other = first.setdefault(layer.name, layer)
@@ -155,7 +155,7 @@ def same_name(view: View) -> Iterator[Finding]:
 
 @net_rule
 def shared_by_accident(view: View) -> Iterator[Finding]:
-    """Layers that share parameters in a way that is rarely meant: some of them only, weights with biases, or between layers that are not alike."""
+    """Layers that share parameters in an unusual way: only some parameters, a weight with a bias, or layers of different types or sizes."""
     uses: dict[str, list[tuple[int, int]]] = defaultdict(list)
     for index, layer in enumerate(view.layers):
         for number, spec in enumerate(layer.param):
@@ -172,7 +172,7 @@ def shared_by_accident(view: View) -> Iterator[Finding]:
 
 
 def _misfit(view: View, owner: int, number: int, index: int, other: int, name: str) -> tuple[str, str] | None:
-    """What is odd about layer `index` taking parameter `number` of the layer `owner` as its parameter `other`, and the remedy."""
+    """Return the problem and the remedy if layer `index` should not use parameter `number` of layer `owner` as its parameter `other`, else None."""
     first, layer = view.layers[owner], view.layers[index]
     shares = f"it shares parameter '{name}' with '{first.name}' ({first.type}, line {first.source_line})"
     if index == owner or other != number:
@@ -192,12 +192,12 @@ def _has_parameters(layer: Any) -> bool:
 
 
 def _count(layer: Any) -> int:
-    """How many parameters the layer has, for the types whose number is easily told; else 0."""
+    """Return the number of parameters of a convolution or product layer; 0 for other types."""
     return 1 + own_param(layer).bias_term if layer.type in ("Convolution", "Deconvolution", "InnerProduct") else 0
 
 
 def _size(layer: Any) -> tuple[Any, ...]:
-    """What decides the shape of the weights, apart from the bottom."""
+    """Return the settings that determine the shape of the weights, apart from the bottom's shape."""
     param = own_param(layer)
     if param is None:
         return ()

@@ -1,4 +1,4 @@
-"""Findings, the views that rules look at, and the decorators that register a rule."""
+"""Findings, the views of nets that rules read, and the decorators that register a rule."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
@@ -10,12 +10,12 @@ from ocaffe import proto
 from ocaffe.errors import Place
 from ocaffe.layers.base import param_field, registry
 
-NO_EFFECT = "no-effect"  # the rule of what the upgrade of old files says
-FED = ("Input", "DummyData", "Parameter")  # layers without bottoms that read no data
+NO_EFFECT = "no-effect"  # the rule name of the messages of the upgrade of old files
+FED = ("Input", "DummyData", "Parameter")  # layers without bottoms that read no data from files
 
 
 class Finding(NamedTuple):
-    """One mistake; `rule` is its name, '' for what makes the net impossible."""
+    """One mistake. `rule` is the name of its rule; '' for an error that prevents building the net."""
 
     rule: str
     place: Place
@@ -31,7 +31,7 @@ class Finding(NamedTuple):
 
 @dataclass
 class File:
-    """A prototxt and the lines of its fields; `net` is as it stands there."""
+    """A prototxt: its message before any upgrade, and the line of each field."""
 
     path: str
     message: Any
@@ -43,7 +43,7 @@ class File:
 
 @dataclass
 class View:
-    """The net of one phase, upgraded and filtered. A value is (layer, top), both numbers."""
+    """The net of one phase, upgraded and filtered. A value is a pair (index of the layer, index of the top)."""
 
     file: File
     net: Any
@@ -59,7 +59,7 @@ class View:
 
     @cached_property
     def reads(self) -> list[list[tuple[int, int] | None]]:
-        """Of each layer and bottom: the value that it reads; None: the net has no such blob."""
+        """For each layer and bottom: the value that it reads, or None if the net has no such blob."""
         last: dict[str, tuple[int, int]] = {}
         found = []
         for index, layer in enumerate(self.net.layer):
@@ -69,7 +69,7 @@ class View:
 
     @cached_property
     def readers(self) -> dict[tuple[int, int], list[int]]:
-        """Of each value: the layers that read it."""
+        """For each value: the layers that read it."""
         found: dict[tuple[int, int], list[int]] = {(i, j): [] for i, layer in enumerate(self.net.layer) for j in range(len(layer.top))}
         for index, values in enumerate(self.reads):
             for value in values:
@@ -81,12 +81,12 @@ class View:
         return [self.net.layer[reader] for reader in self.readers.get((index, top), ())]
 
     def source(self, index: int, bottom: int = 0) -> Any:
-        """The layer that makes a bottom; None if nothing does."""
+        """Return the layer that computes a bottom; None if no layer does."""
         value = self.reads[index][bottom] if bottom < len(self.reads[index]) else None
         return None if value is None else self.net.layer[value[0]]
 
     def finding(self, rule: str, layer: Any, fact: str, fix: str, path: str = "") -> Finding:
-        """`path` is the field that is wrong, such as 'batch_norm_param.use_global_stats'; where it is absent, what it is missing in is pointed at."""
+        """Return a Finding at the line of the field `path`, such as 'batch_norm_param.use_global_stats'. If it is absent, use the line of its parent."""
         number = next((number for number, each in enumerate(self.file.message.layer) if each.source_line == layer.source_line), None)
         line = 0
         while path and not line and number is not None:
@@ -101,7 +101,7 @@ class View:
 
 @dataclass
 class Job:
-    """What is looked at: a solver with its nets, or the phases of one net. `solver` is None for a net."""
+    """The input of `lint`: a solver with its nets, or the phases of one net. `solver` is None for a net."""
 
     views: list[View]
     solver: Any = None
@@ -145,6 +145,6 @@ def is_loss(layer: Any) -> bool:
 
 
 def own_param(layer: Any) -> Any:
-    """The message of the layer's own settings, such as convolution_param; None if its type has none."""
+    """Return the message with the settings of the layer's type, such as convolution_param; None if the type has none."""
     name = param_field(layer.type)
     return getattr(layer, name) if name else None

@@ -14,17 +14,17 @@ _POLICY_NEEDS = {  # policy: the fields that it reads
     "step": ("gamma", "stepsize"), "exp": ("gamma",), "inv": ("gamma", "power"), "multistep": ("gamma", "stepvalue"), "poly": ("power",),
     "sigmoid": ("gamma", "stepsize"),
 }  # fmt: skip
-_TRANSFORM = ("scale", "mean_file", "mean_value", "crop_size", "force_color", "force_gray")  # what TRAIN and TEST have to do alike
+_TRANSFORM = ("scale", "mean_file", "mean_value", "crop_size", "force_color", "force_gray")  # must be equal in TRAIN and TEST
 
 
 def _feeders(view: View) -> Iterator[Any]:
-    """The data layers whose data can be asked for."""
+    """Return the data layers whose data the rules can read."""
     return (layer for layer in view.layers if layer.type in PARAMS)
 
 
 @job_rule
 def test_set_not_covered(job: Job) -> Iterator[Finding]:
-    """test_iter times the batch size is not the size of the test set: part of it is never scored, or some images count twice."""
+    """test_iter times the batch size differs from the size of the test set. Some samples are never scored, or some count twice."""
     for number, view in enumerate(job.tests if job.solver is not None else ()):
         iterations = job.solver.test_iter[number]
         for layer in _feeders(view):
@@ -42,7 +42,7 @@ def test_set_not_covered(job: Job) -> Iterator[Finding]:
 
 @job_rule
 def batch_larger_than_data(job: Job) -> Iterator[Finding]:
-    """A batch with more samples than there are: it holds the same ones twice."""
+    """A batch with more samples than the data has. It contains some samples twice."""
     for view in job.views:
         for layer in _feeders(view):
             batch, count = int(param_of(layer).batch_size), samples(layer)
@@ -59,13 +59,13 @@ def tested_on_training_data(job: Job) -> Iterator[Finding]:
     for view in job.tests:
         for layer in _feeders(view):
             if (layer.type, param_of(layer).source) in sources and training is not None and training.losses:
-                fact = f"it reads {param_of(layer).source}, as the TRAIN net does: accuracy on data that was learned says nothing"
+                fact = f"it reads {param_of(layer).source}, as the TRAIN net does: accuracy on training data is meaningless"
                 yield view.finding("tested-on-training-data", layer, fact, "source: the test set", f"{PARAMS[layer.type]}.source")
 
 
 @job_rule
 def transforms_differ(job: Job) -> Iterator[Finding]:
-    """TRAIN and TEST scale, crop or subtract the mean differently: the net is tested on other numbers than it learned."""
+    """TRAIN and TEST scale, crop or subtract the mean differently. The net is tested on other values than it was trained on."""
     training = job.training
     first = next(_feeders(training), None) if training else None
     if first is None:
@@ -87,7 +87,7 @@ def _text(value: Any) -> str:
 
 @job_rule
 def mirrored_test(job: Job) -> Iterator[Finding]:
-    """mirror: true in the TEST phase: Caffe mirrors at random in both phases, so that results change from test to test."""
+    """mirror: true in the TEST phase. Caffe mirrors at random in both phases, so results change from test to test."""
     for view in job.tests:
         for layer in view.layers:
             if layer.HasField("transform_param") and layer.transform_param.mirror:
@@ -97,7 +97,7 @@ def mirrored_test(job: Job) -> Iterator[Finding]:
 
 @job_rule
 def not_shuffled(job: Job) -> Iterator[Finding]:
-    """Training data in the order of its classes, read without shuffle: batches show one class after the other."""
+    """Training data sorted by class and read without shuffle. A batch contains samples of few classes."""
     for layer in _feeders(job.training) if job.training else ():
         param = param_of(layer)
         found = [] if getattr(param, "shuffle", False) else labels(layer)
@@ -110,7 +110,7 @@ def not_shuffled(job: Job) -> Iterator[Finding]:
 
 @job_rule
 def label_out_of_range(job: Job) -> Iterator[Finding]:
-    """A label that is not below the number of scores: classes count from 0."""
+    """A label that is not below the number of scores. Classes are numbered from 0."""
     for view in job.views:
         for index in view.losses:
             loss = view.layers[index]
@@ -125,7 +125,7 @@ def label_out_of_range(job: Job) -> Iterator[Finding]:
 
 
 def _scores(view: View, index: int) -> int:
-    """num_output of the layer that makes what the loss number `index` reads; 0 if that is not easily told."""
+    """Return num_output of the layer that computes the scores of loss number `index`; 0 if it cannot be determined."""
     for _ in view.layers:
         value = view.reads[index][0] if view.reads[index] else None
         if value is None:
@@ -141,7 +141,7 @@ def _scores(view: View, index: int) -> int:
 
 @job_rule
 def test_net_differs(job: Job) -> Iterator[Finding]:
-    """A layer of the TEST net whose parameters the TRAIN net does not have, or has in another size: weights are shared by name."""
+    """A layer of the TEST net whose parameters are missing or of another size in the TRAIN net. The nets share weights by layer name."""
     training = job.training
     if training is None or not training.losses:
         return
@@ -162,7 +162,7 @@ def test_net_differs(job: Job) -> Iterator[Finding]:
 
 @job_rule
 def learning_rate(job: Job) -> Iterator[Finding]:
-    """A policy without the fields that it reads, steps beyond the end of the training, a rate that does not fall."""
+    """A policy without the fields that it reads, steps after the end of training, or a rate that does not decrease."""
     solver = job.solver
     if solver is None:
         return
@@ -186,7 +186,7 @@ def learning_rate(job: Job) -> Iterator[Finding]:
 
 @job_rule
 def solver_settings(job: Job) -> Iterator[Finding]:
-    """Settings that lose work or do nothing: no snapshot at all, no display, no test though there is a TEST net, momentum of 1 or more."""
+    """Settings that lose work or have no effect: no snapshot, no display, a TEST net without tests, a momentum of 1 or more."""
     solver = job.solver
     if solver is None:
         return
@@ -209,11 +209,11 @@ def solver_settings(job: Job) -> Iterator[Finding]:
 
 @job_rule
 def impossible(job: Job) -> Iterator[Finding]:
-    """What makes the net impossible: unknown types and blobs, shapes that do not fit (where the data is here)."""
+    """Errors that prevent building the net: unknown types and blobs, shapes that do not match (if the data is available)."""
     for view in job.views:
         fed = [layer for layer in view.layers if not layer.bottom and layer.type not in FED]
         if any(layer.type not in PARAMS or samples(layer) is None for layer in fed):
-            continue  # shapes come from data that is not here
+            continue  # shapes depend on data that is missing
         try:
             build(view.net, view.phase)
         except Error as problem:

@@ -16,7 +16,8 @@ from ocaffe.model.text import without_private
 def read_net_binary(path: str | Path) -> Any:
     """Return the NetParameter of the caffemodel `path`, blobs included and not upgraded.
 
-    Layer parameters are decoded with BVLC's field numbers. A fork can use other numbers; its parameters are then lost or wrong.
+    Layer parameters are decoded with BVLC's field numbers. A fork can use other numbers; its parameters are then lost or wrong
+    (docs/quirks.md, "Files and field numbers").
     Raises Error when the file is not a NetParameter or is larger than 2 GiB.
     """
     data = open_head(path, "a caffemodel", size=-1)

@@ -28,7 +28,7 @@ def read_weights_hdf5(path: str | Path) -> Weights:
             state = "iter" in file and "history" in file
             fix = "give the .caffemodel.h5 beside it, or resume with --snapshot" if state else None
             raise Error(
-                f"has no group 'data'{': it is a solver state' if state else ''}, so it is no weights file", place=str(path), fix=fix
+                f"has no group 'data'{': it is a solver state' if state else ''}, so it is not a weights file", place=str(path), fix=fix
             )
         return Weights("", list(_layers(file["data"], "")), str(path))
 
@@ -73,7 +73,7 @@ def read_state_hdf5(path: str | Path) -> SolverState:
     with _opened(path) as file:
         if "iter" not in file or "history" not in file:
             fix = "give the .solverstate.h5 beside it to --snapshot; weights alone go to --weights" if "data" in file else None
-            raise Error("has no iter and history, so it is no solver state", place=str(path), fix=fix)
+            raise Error("has no iter and history, so it is not a solver state", place=str(path), fix=fix)
         history = file["history"]
         indices = sorted(int(key) for key in history if key.isdigit())
         if indices != list(range(len(indices))):

@@ -1,7 +1,7 @@
 """Weights files (.caffemodel): read the files of every Caffe fork without copying, and write them as Caffe does.
 
 A caffemodel is a NetParameter. The reader uses only the fields that all forks of Caffe define alike: names, types and
-blobs. HDF5 files are recognised by their content; the module `hdf5` reads them.
+blobs (docs/quirks.md, "Files and field numbers"). HDF5 files are recognised by their content; the module `hdf5` reads them.
 """
 from __future__ import annotations
 

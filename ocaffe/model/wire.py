@@ -1,7 +1,8 @@
 """The parts of protobuf's wire format that model files need. Reading copies nothing; writing never holds the whole message.
 
 There are two reasons not to use the protobuf library for model files. It rejects messages above 2 GiB. Forks of Caffe also
-use one field number for different fields; this reader uses only the numbers that all forks define alike.
+use one field number for different fields; this reader uses only the numbers that all forks define alike
+(docs/quirks.md, "Files and field numbers").
 """
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Backward of layers that move no data: the diff of the bottom is the diff of the top."""
+"""Backward pass of layers that move no data: the diff of the bottom is the diff of the top."""
 from __future__ import annotations
 
 from ocaffe.ir.graph import Blob

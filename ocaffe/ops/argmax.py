@@ -4,14 +4,15 @@ from __future__ import annotations
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref, split_axes
 
-BLOCK = 16  # positions of a CPU's work-item, if there are so many side by side
+BLOCK = 16  # positions per CPU work-item, if that many are adjacent
 GPU_GROUP = 64
 
 
 def argmax(rec: Recorder, x: Ref, y: Ref, axis: int, top: int, *, index_at: int | None, value_at: int | None) -> None:
-    """The `top` largest of x along `axis`, from the largest on, equal ones by falling index; y is of the same axes but for the size of `axis`.
+    """Record the `top` largest values of x along `axis`, in descending order. Equal values are ordered by descending index.
 
-    Along `axis`, y holds the indices from index_at on and the values from value_at on; None: not.
+    y has the axes of x except for the size of `axis`. Along `axis`, the indices start at index_at and the values at value_at.
+    None omits them.
     """
     outer, classes, inner = split_axes(x.shape, axis)
     positions, mid = outer * inner, outer // x.shape[0] if axis else 0

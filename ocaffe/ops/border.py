@@ -1,4 +1,4 @@
-"""A border of mirrored values or of copies of the edge along one axis: kernels/border.cl."""
+"""Padding along one axis with mirrored values or copies of the edge: kernels/border.cl."""
 from __future__ import annotations
 
 import math
@@ -8,12 +8,15 @@ from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref
 
 GPU_GROUP = 64
-CPU_PIECE = 2048  # elements of a CPU's work-item
+CPU_PIECE = 2048  # elements per CPU work-item
 
 
 @dataclass(frozen=True)
 class Border:
-    """`ins` values along `axis` (not the first) become `outs`, `begin` of which lie before; mirrored, or all like the edge."""
+    """Padding of `ins` values along `axis` (not axis 0) to `outs` values, `begin` of them in front.
+
+    The border is mirrored or repeats the edge.
+    """
 
     axis: int
     ins: int
@@ -26,7 +29,7 @@ class Border:
         self._launch(rec, "forward", x, y)
 
     def backward(self, rec: Recorder, dy: Ref, dx: Ref) -> None:
-        """dx = the adjoint: every value gathers from all that are copies of it."""
+        """dx = the adjoint: every value sums the gradients of all its copies."""
         self._launch(rec, "backward", dy, dx, rec.accumulates(dx))
 
     def _launch(self, rec: Recorder, function: str, read: Ref, write: Ref, *more: int | bool) -> None:

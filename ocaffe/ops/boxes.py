@@ -11,7 +11,7 @@ GROUP = 64
 
 
 def over(rec: Recorder, kernel: str, size: tuple[int, ...], reads: Sequence[Ref], writes: Sequence[Ref], *args: Any, **more: Any) -> None:
-    """One work-item for each element of `size`; CPU runtimes loop over those of a group."""
+    """Record a launch with one work-item per element of `size`. CPU runtimes loop over the work-items of a group."""
     rec.launch(
         kernel, reads=reads, writes=writes, args=[size[0], *args], size=size, local=(min(GROUP, rec.target.max_work_group), *[1] * (len(size) - 1)), **more
     )

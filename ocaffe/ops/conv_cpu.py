@@ -13,12 +13,12 @@ from ocaffe.ops.conv_parts_cpu import even, filter_slices, pack, sliced
 from ocaffe.ops.convolution import ConvGeometry
 from ocaffe.ops.gemm_cpu import ONE, ceil, columns, share_out
 
-OUTPUTS = 64  # fewer outputs are not worth unrolling a panel of the input once more
-SCATTER_ROWS = 64  # rows k of a work-item that scatters, at least
-FILTER_ROWS = 152  # rows k of a work-item of backward_filter: 3 channels of 7 x 7 are 147
-FILTER_LINE = 400  # positions that it sums in one go
+OUTPUTS = 64  # with fewer outputs, unrolling a panel of the input again does not pay
+SCATTER_ROWS = 64  # minimum rows k of a work-item that scatters
+FILTER_ROWS = 152  # rows k per work-item of backward_filter; 3 channels of 7 x 7 are 147
+FILTER_LINE = 400  # positions that backward_filter sums at a time
 WIDE = 2  # see the kernel
-GATHER_WASTE = 1.3  # pixels per output up to which gathering is taken: it multiplies the padding around the outputs too
+GATHER_WASTE = 1.3  # maximum pixels per output for gathering, which also multiplies the padding around the outputs
 
 
 def forward(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y: Ref) -> None:
@@ -29,7 +29,11 @@ def forward(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y:
 
 
 def backward_data(rec: Recorder, g: ConvGeometry, dy: Ref, w: Ref, dx: Ref, bias: Ref | None = None) -> None:
-    """Gathers (a convolution of dy with the turned filters) or scatters (the work-item that owns a channel adds up what belongs there)."""
+    """dx = the gradient of the input.
+
+    Gathering is a convolution of dy with mirrored filters. Scattering adds all contributions to a channel in the work-item that
+    owns it.
+    """
     if not gathers(g):
         _scatter(rec, g, dy, w, dx, bias)
         return
@@ -42,7 +46,7 @@ def backward_data(rec: Recorder, g: ConvGeometry, dy: Ref, w: Ref, dx: Ref, bias
 
 
 def gathers(g: ConvGeometry) -> bool:
-    """Whether every window of stride 1 is there, and few of the turned ones see nothing but padding."""
+    """Whether the outputs are all windows of stride 1, and few windows of the mirrored convolution contain only padding."""
     full = tuple(i + 2 * p - d * (k - 1) for i, p, d, k in zip(g.size, g.pad, g.dilation, g.kernel, strict=True))
     return g.stride == ONE and g.out == full and g.pixels <= GATHER_WASTE * g.positions
 
@@ -55,7 +59,7 @@ def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref) ->
         conv_pointwise_cpu.backward_filter(rec, g, x, dy, dw)
         return
     defines = tile(rec, g)
-    lines = g.kernel[0] * g.kernel[1]  # of the window
+    lines = g.kernel[0] * g.kernel[1]  # rows of the window
     channels = even(g.group_channels, max(1, defines["ROWS"] // g.taps))
     lines_each = even(lines, defines["ROWS"] // g.kernel[2])
     blocks = ceil(g.group_channels, channels) * ceil(lines, lines_each)
@@ -68,9 +72,9 @@ def backward_bias(rec: Recorder, g: ConvGeometry, dy: Ref, db: Ref) -> None:
 
 
 def tile(rec: Recorder, g: ConvGeometry) -> dict[str, int]:
-    """The defines of conv_cpu.cl."""
+    """Return the defines of conv_cpu.cl."""
     base = gemm_cpu.tile(rec.target, g.group_outputs)
-    width = g.kernel[2]  # blocks hold whole lines of the window
+    width = g.kernel[2]  # blocks hold whole rows of the window
     defines = base | {"KC": max(base["KC"], width), "ROWS": max(FILTER_ROWS, width), "LINE": FILTER_LINE, "WIDE": WIDE}
     for axis, kernel, stride, dilation in zip("DHW", g.kernel, g.stride, g.dilation, strict=True):
         defines |= {f"K{axis}": kernel, f"S{axis}": stride, f"D{axis}": dilation}
@@ -80,7 +84,7 @@ def tile(rec: Recorder, g: ConvGeometry) -> dict[str, int]:
 def _multiply(
     rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y: Ref, steps: Sequence[int]
 ) -> None:
-    """y = filters times unrolled x; `steps`: how the kernel `pack` finds its way through w."""
+    """y = filters times unrolled x. `steps` are the strides and the offset in w for the kernel `pack`."""
     if g.pointwise:
         conv_pointwise_cpu.multiply(rec, g, x, w, bias, y, steps)
         return
@@ -120,5 +124,5 @@ def _scatter(rec: Recorder, g: ConvGeometry, dy: Ref, w: Ref, dx: Ref, bias: Ref
 
 
 def _sizes(g: ConvGeometry) -> list[int]:
-    """GEOMETRY of conv_cpu.cl."""
+    """Return the arguments GEOMETRY of conv_cpu.cl."""
     return [g.batch, g.group_channels, g.group_outputs, *g.size, *g.out, *g.pad]

@@ -1,5 +1,7 @@
-"""Depthwise convolution in two dimensions, directly, on both machine classes (kernels/conv_depthwise_cpu.cl, _gpu.cl; narrow outputs on CPUs:
-conv_narrow_cpu.py)."""
+"""Direct depthwise convolution in two dimensions on both machine classes (kernels/conv_depthwise_cpu.cl, conv_depthwise_gpu.cl).
+
+On CPUs, conv_narrow_cpu.py computes narrow outputs.
+"""
 from __future__ import annotations
 
 import math
@@ -14,18 +16,18 @@ from ocaffe.ops.conv_geometry import ConvGeometry
 from ocaffe.ops.gemm_gpu import sum_splits
 from ocaffe.ops.pooling import STRIP_GROUP, strip_counts
 
-PIXELS_EACH = 8192  # that a work-item on a CPU takes at least, where there are enough: one costs a few tenths of a microsecond
-OUTPUTS = 8  # of which a work-item of backward_filter there keeps the sums at the most
-ITEMS = 256  # work-items of a group of backward_filter there
-GROUPS_PER_UNIT = 4  # that keep a device busy
-MAX_TAPS = 81  # of a window that kernels take in registers, unrolled (conv_depthwise_*.cl say the same)
-STORED = ("SOURCE", "", "", "RESULT")  # what forward and backward_data may find or leave in 16 bits, on GPUs
+PIXELS_EACH = 8192  # minimum pixels per CPU work-item, if there are enough; a work-item costs a few tenths of a microsecond
+OUTPUTS = 8  # maximum outputs whose sums a CPU work-item of backward_filter keeps
+ITEMS = 256  # work-items of a group of backward_filter on GPUs
+GROUPS_PER_UNIT = 4  # groups per compute unit that keep a device busy
+MAX_TAPS = 81  # maximum taps of a window, which the kernels unroll in registers (see also conv_depthwise_*.cl)
+STORED = ("SOURCE", "", "", "RESULT")  # bf16 operands of forward and backward_data on GPUs
 BLOCK = (8, 64)  # ROWS and COLUMNS of conv_depthwise_cpu.cl
-BLOCK_FLOATS = 1 << 15  # of the image that such a block may need
+BLOCK_FLOATS = 1 << 15  # maximum floats of the image for such a block
 
 
 def reads(rec: Recorder, g: ConvGeometry) -> bool:
-    """Whether forward can do this window: on CPUs it keeps what a block of the result needs of the image."""
+    """Whether forward supports this window. On CPUs it keeps the part of the image that a block of the result needs."""
     if not rec.target.is_cpu:
         return True
     _, height, width = ((n - 1) * s + (k - 1) * d + s for n, k, s, d in zip((1, *BLOCK), g.kernel, g.stride, g.dilation))
@@ -33,7 +35,7 @@ def reads(rec: Recorder, g: ConvGeometry) -> bool:
 
 
 def sums(rec: Recorder, g: ConvGeometry) -> bool:
-    """Whether backward_filter can: it keeps a sum for each tap, too."""
+    """Whether backward_filter supports this window. It also keeps a sum for each tap."""
     return g.taps <= MAX_TAPS and reads(rec, g)
 
 
@@ -47,7 +49,7 @@ def forward(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y:
         _by_plane(rec, g, "forward", [x, w, w if bias is None else bias], y, epilogue, g.out, (1, 1), g.num_output)
         return
     strips, columns = strip_counts((g.out[1], g.out[2]), (1, 1))
-    pieces = -(-strips * columns // STRIP_GROUP)  # of a plane; or planes that share a group
+    pieces = -(-strips * columns // STRIP_GROUP)  # groups per plane; if 1, `together` planes share a group
     together = 1 if pieces > 1 else STRIP_GROUP // (strips * columns)
     items = -(-strips * columns // pieces) * together
     rec.launch(
@@ -63,7 +65,7 @@ def forward(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y:
 
 
 def backward_data(rec: Recorder, g: ConvGeometry, dy: Ref, w: Ref, dx: Ref, bias: Ref | None = None) -> None:
-    """dx = the gradient of the input (+ bias per channel of it)."""
+    """dx = the gradient of the input (+ bias per channel of dx)."""
     if rec.target.is_cpu and conv_narrow_cpu.wins(rec, g):
         conv_narrow_cpu.backward_data(rec, g, dy, w, dx, bias)
         return
@@ -73,7 +75,7 @@ def backward_data(rec: Recorder, g: ConvGeometry, dy: Ref, w: Ref, dx: Ref, bias
 
 
 def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref) -> None:
-    """dw = the gradient of the filters; in slices of the batch where the outputs alone would leave the device idle."""
+    """dw = the gradient of the filters. The batch is divided into slices if the outputs alone would leave the device idle."""
     if rec.target.is_cpu and conv_narrow_cpu.wins(rec, g):
         conv_narrow_cpu.backward_filter(rec, g, x, dy, dw)
         return
@@ -111,7 +113,7 @@ def _by_plane(
     step: tuple[int, ...],
     channels: int,
 ) -> None:
-    """A kernel over the planes of its result, of `size`: a work-item per strip on GPUs, per several whole planes on CPUs."""
+    """Record a kernel over the result's planes of `size`. A work-item computes a strip on GPUs, several whole planes on CPUs."""
     if rec.target.is_cpu:
         each = _planes_each(rec, g, math.prod(size), channels)
         items, local = (-(-channels // each), g.batch), (1, 1)
@@ -131,12 +133,12 @@ def _by_plane(
 
 
 def _no_activation(rec: Recorder) -> tuple[float, ...]:
-    """Scalars of the epilogue; the kernels for GPUs know slopes alone."""
+    """Return the activation scalars of the epilogue. The GPU kernels support only slopes."""
     return NO_ACTIVATION if rec.target.is_cpu else SLOPE_ONLY
 
 
 def _planes_each(rec: Recorder, g: ConvGeometry, pixels: int, channels: int) -> int:
-    """Planes that a work-item on a CPU takes, so that it has something to do and all cores have, too."""
+    """Return the planes per CPU work-item: enough work for one work-item, and enough work-items for all cores."""
     if not rec.target.is_cpu:
         return 1
     busy = g.batch * channels // (GROUPS_PER_UNIT * rec.target.compute_units)
@@ -144,7 +146,7 @@ def _planes_each(rec: Recorder, g: ConvGeometry, pixels: int, channels: int) -> 
 
 
 def _sizes(g: ConvGeometry) -> list[int]:
-    """The macro SIZES of the kernels."""
+    """Return the arguments of the macro SIZES."""
     return [g.batch, g.num_output, g.num_output // g.channels, *g.size[1:], *g.out[1:]]
 
 

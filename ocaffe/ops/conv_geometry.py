@@ -1,18 +1,18 @@
-"""ConvGeometry: the numbers of a convolution."""
+"""ConvGeometry: the sizes and window parameters of a convolution."""
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 
-Triple = tuple[int, int, int]  # depth, height, width; fewer axes are padded in front with 1 (pad: 0)
-Axes = tuple[int, ...]  # a Triple, or one number for each of more than three axes
+Triple = tuple[int, int, int]  # depth, height, width; missing leading axes are 1 (pad: 0)
+Axes = tuple[int, ...]  # a Triple, or one number per axis if there are more than three
 
 
 @dataclass(frozen=True)
 class ConvGeometry:
-    """The numbers of a convolution of `size` images with `channels` to `out` images with `num_output` channels.
+    """The geometry of a convolution from images of `size` with `channels` channels to images of `out` with `num_output` channels.
 
-    `out` is given, not computed: a deconvolution is the same geometry walked backwards. Every window begins inside the padded image.
+    `out` is given, not computed, because a deconvolution uses the same geometry in reverse. Every window ends inside the padded image.
     """
 
     batch: int
@@ -32,14 +32,14 @@ class ConvGeometry:
         assert all((o - 1) * s + (k - 1) * d < i + 2 * p for i, o, k, s, p, d in reach), f"a window ends outside the padded image: {self}"
 
     def __str__(self) -> str:
-        """All numbers, for tables of tuned choices: `n64 3@1x224x224 64@1x112x112 k1x7x7 s1x2x2 p0x3x3 d1x1x1 g1`."""
+        """Return all numbers, for the tuned tables: `n64 3@1x224x224 64@1x112x112 k1x7x7 s1x2x2 p0x3x3 d1x1x1 g1`."""
         size, out, *steps = ("x".join(map(str, axes)) for axes in (self.size, self.out, self.kernel, self.stride, self.pad, self.dilation))
         window = " ".join(f"{letter}{text}" for letter, text in zip("kspd", steps))
         return f"n{self.batch} {self.channels}@{size} {self.num_output}@{out} {window} g{self.group}"
 
     @property
     def group_channels(self) -> int:
-        """Input channels that one output channel sees."""
+        """Input channels per output channel."""
         return self.channels // self.group
 
     @property
@@ -53,7 +53,7 @@ class ConvGeometry:
 
     @property
     def depth(self) -> int:
-        """Length of the sum that makes one output: rows of the unrolled input of a group."""
+        """Length of the sum of one output: rows of the unrolled input of a group."""
         return self.group_channels * self.taps
 
     @property
@@ -62,7 +62,7 @@ class ConvGeometry:
 
     @property
     def positions(self) -> int:
-        """Output pixels of one sample."""
+        """Output pixels per sample."""
         return math.prod(self.out)
 
     @property
@@ -84,17 +84,17 @@ class ConvGeometry:
 
     @property
     def pointwise(self) -> bool:
-        """A 1 x 1 window that moves over every pixel: a plain matrix product."""
+        """Whether the window is 1 x 1 with stride 1 and no padding: a plain matrix product."""
         return self.taps == 1 and not any(self.pad) and self.out == self.size and max(self.stride) == 1
 
     @property
     def sparse(self) -> bool:
-        """A 1 x 1 window that leaves out pixels, in two dimensions."""
+        """Whether the window is 1 x 1 and its stride skips pixels, in two dimensions."""
         flat = len(self.size) == 3 and self.size[0] == self.out[0] == self.stride[0] == 1
         return flat and self.taps == 1 and not any(self.pad) and max(self.stride) > 1
 
     @property
     def depthwise(self) -> bool:
-        """Each channel is filtered by itself, in two dimensions."""
+        """Whether each channel is filtered separately, in two dimensions."""
         flat = len(self.size) == 3 and self.size[0] == self.out[0] == self.kernel[0] == 1 and self.pad[0] == 0
         return flat and self.group == self.channels > 1

@@ -20,17 +20,20 @@ if TYPE_CHECKING:
     from ocaffe.ir.target import Target
     from ocaffe.ops.convolution import ConvGeometry
 
-WINOGRAD = "winograd"  # a choice beside the tiles
-WINDOW_STEP = 12  # products of a result that one step takes at the most where the window leaves a choice
-TENSOR_STEP = 8  # the depth of one product on tensor cores
-FILTER_SUMS = 64  # sums of a work-item of backward_filter on tensor cores: with more of them it runs out of registers
-LIMITED_SUMS = 64  # of work-items whose registers are limited: they would take up to 172
-LEVEL_SUMS = 32  # sums of a work-item that leave registers for a second level (kernels/tile_gpu.h)
-LEVEL_DEPTH = 256  # products of a sum from which on it is worth them
+WINOGRAD = "winograd"  # a choice besides the tiles
+WINDOW_STEP = 12  # maximum products per result and step, if the window leaves a choice
+TENSOR_STEP = 8  # depth of one tensor-core product
+FILTER_SUMS = 64  # maximum sums per work-item of backward_filter on tensor cores: more do not fit the registers
+LIMITED_SUMS = 64  # work-items with this many sums get a register limit; without it they take up to 172
+LEVEL_SUMS = 32  # maximum sums per work-item that leave registers for a second level (kernels/tile_gpu.h)
+LEVEL_DEPTH = 256  # minimum products per sum for which a second level pays
 
 
 def forward(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y: Ref, choice: Choice | None = None) -> None:
-    """y = x * w (+ bias per output). `choice` is for the direct product, whatever the estimates say (benchmarks, tests), here and below."""
+    """y = x * w (+ bias per output).
+
+    Here and below, `choice` selects a tile of the direct product instead of the estimate (for benchmarks and tests).
+    """
     if choice is None:
         found = _choose(rec, "forward", g, lambda: winograd_gpu.cost(rec.target, g, back=False))
         if isinstance(found, str):
@@ -46,7 +49,10 @@ def forward(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y:
 def backward_data(
     rec: Recorder, g: ConvGeometry, dy: Ref, w: Ref, dx: Ref, choice: Choice | None = None, bias: Ref | None = None
 ) -> None:
-    """dx = the gradient of the input (+ bias per channel of it). A stride cuts it into phases (kernels/conv_gpu.cl), the first being the largest."""
+    """dx = the gradient of the input (+ bias per channel of dx).
+
+    A stride divides dx into phases (kernels/conv_gpu.cl). The first phase is the largest.
+    """
     if choice is None:
         found = _choose(rec, "backward_data", g, lambda: winograd_gpu.cost(rec.target, winograd_gpu.turned(g), back=True))
         if isinstance(found, str):
@@ -99,7 +105,7 @@ def backward_bias(rec: Recorder, g: ConvGeometry, dy: Ref, db: Ref) -> None:
 
 
 def _gather(rec: Recorder, g: ConvGeometry, direction: str, source: Ref, w: Ref, bias: Ref | None, target: Ref, choice: Choice) -> None:
-    """Record the direct product of forward or backward_data: `target` = `source`, gathered at the taps of each position, times the filters."""
+    """Record the direct product of forward or backward_data: gather `source` at the taps of each position, and multiply by the filters."""
     back = direction == "backward_data"
     rows, columns, inner = gathered_shape(g, direction)
     part, splits = _split_channels(g.group_outputs if back else g.group_channels, g, choice)
@@ -126,9 +132,12 @@ def _gather(rec: Recorder, g: ConvGeometry, direction: str, source: Ref, w: Ref,
 
 
 def _choose(rec: Recorder, direction: str, g: ConvGeometry, winograd: Callable[[], float]) -> Choice | str:
-    """What was measured, else what is estimated to be the fastest: a tile and split of the direct product, or WINOGRAD, whose cost `winograd` says."""
+    """Return the fastest choice by measurement or else by estimate: a tile and split of the direct product, or WINOGRAD.
+
+    `winograd` returns the estimated cost of WINOGRAD.
+    """
     shape = product_shape(g, direction)
-    whole = direction != "backward_filter"  # patches are not split then
+    whole = direction != "backward_filter"  # then patches are not split
     found = ranked(rec.target, tiles(rec.target, g, direction), *shape)
     candidates: list[Choice | str] = [choice for choice in found if not (whole and choice.tile.patches and choice.splits > 1)]
     if winograd_gpu.possible(g):
@@ -138,17 +147,18 @@ def _choose(rec: Recorder, direction: str, g: ConvGeometry, winograd: Callable[[
 
 
 def _family(tile: Tile) -> ModuleType | None:
-    """The kernels of tiles whose operands have 16 bits on tensor cores; None: those of this module."""
+    """Return the module for tiles with 16-bit operands on tensor cores, or None for the kernels of this module."""
     if tile.patches:
         return conv_patch_mma
     return conv_pointwise_mma if tile.stages else conv_mma if tile.quads else None
 
 
 def window_step(g: ConvGeometry, tile: Tile) -> tuple[int, int, int]:
-    """Channels, rows of the window and taps in a row that one step of forward and backward_data takes.
+    """Return the channels, rows of the window and taps in a row per step of forward and backward_data.
 
-    Whole windows where they are small, for neighbouring taps of a filter are neighbours in memory; else as many rows or channels as make
-    about 8 to 12 products. With a stride, backward_data can use only every second tap: there a step takes one tap of many channels.
+    A step takes whole windows if they are small, because neighbouring taps of a filter are adjacent in memory. Otherwise it takes
+    enough rows or channels for about 8 to 12 products. With a stride, backward_data uses only every second tap; a step then
+    takes one tap of many channels.
     """
     _, rows, taps = g.kernel
     if tile.mma:
@@ -168,7 +178,7 @@ def window_step(g: ConvGeometry, tile: Tile) -> tuple[int, int, int]:
 
 
 def tiles(target: Target, g: ConvGeometry, direction: str) -> list[Tile]:
-    """The tiles for `direction` (the name of a function above) with the depth of their steps."""
+    """Return the tiles for `direction` (the name of a function above) with the depth of their steps."""
     most = FILTER_SUMS if direction == "backward_filter" else 128
     shallow = g.group_channels < TENSOR_STEP and g.taps < TENSOR_STEP  # a step on tensor cores would be mostly zeros
     def fits(tile: Tile) -> bool:
@@ -183,7 +193,10 @@ def tiles(target: Target, g: ConvGeometry, direction: str) -> list[Tile]:
 
 
 def with_step(g: ConvGeometry, tile: Tile, direction: str = "forward") -> Tile:
-    """The tile with the depth that the window gives and what that wastes; the depth of backward_filter are positions. Levels are those without splits."""
+    """Return the tile with the depth of its steps, which follows from the window, and with the resulting waste.
+
+    The depth of backward_filter is positions. `levels` is set for a product without splits.
+    """
     if family := _family(tile):
         return family.with_step(g, tile, direction)  # type: ignore[no-any-return]
     step = window_step(g, tile)
@@ -193,21 +206,27 @@ def with_step(g: ConvGeometry, tile: Tile, direction: str = "forward") -> Tile:
 
 
 def defines(g: ConvGeometry, tile: Tile) -> dict[str, int]:
-    """What makes a program: the window, the tile, the shape of a step, and whether operands are fetched as vectors (kernels/fetch_gpu.h)."""
+    """Return the defines: the window, the tile, the shape of a step, and whether operands are loaded as vectors (kernels/fetch_gpu.h)."""
     shares = all(lines * tile.depth % (conv_mma.VECTOR * tile.items) == 0 for lines in (tile.rows, tile.columns))
     vector = g.pointwise and g.positions % conv_mma.VECTOR == 0 and g.group_channels % conv_mma.VECTOR == 0 and shares
     return {**tile.defines(), **dict(zip(("STEP_CHANNELS", "STEP_ROWS", "STEP_TAPS"), window_step(g, tile))), **window(g), "VECTOR": int(vector)}
 
 
 def gather_defines(g: ConvGeometry, tile: Tile) -> dict[str, int]:
-    """Likewise of forward and backward_data. In TF32 more work-items side by side are worth a few spilled registers; docs/kernel-log.md says where not."""
+    """Return the defines of forward and backward_data.
+
+    In TF32, higher occupancy is worth a few spilled registers. docs/kernel-log.md lists the exceptions.
+    """
     limited = tile.mma == 1 and tile.item_rows * tile.item_columns == LIMITED_SUMS
     return {**defines(g, tile), **({"REGISTERS": MAX_REGISTERS} if limited else {})}
 
 
 def levels(g: ConvGeometry, tile: Tile, direction: str, splits: int = 1) -> int:
-    """Levels of sums where registers are left for two: those of windows are deep, and cuDNN's algorithms for them are more exact than its products.
-    Parts of a depth and phases are less so. backward_filter adds up many parts, and would take 240 registers instead of 167."""
+    """Return the levels of summation: 2 for deep sums over windows if enough registers are left, else 1.
+
+    Sums over windows are deep, and cuDNN's algorithms for windows are more exact than its matrix products. The sums of phases
+    and of parts of a depth are shorter. backward_filter adds many parts, and two levels would take 240 registers instead of 167.
+    """
     few = tile.mma != 1 and tile.item_rows * tile.item_columns <= LEVEL_SUMS
     channels, taps = (g.group_outputs, phase_taps(g)) if direction == "backward_data" else (g.group_channels, g.taps)
     part, _ = _split_channels(channels, g, Choice(tile, splits))
@@ -216,17 +235,17 @@ def levels(g: ConvGeometry, tile: Tile, direction: str, splits: int = 1) -> int:
 
 
 def _split_channels(channels: int, g: ConvGeometry, choice: Choice) -> tuple[int, int]:
-    """Channels of a part, a multiple of a step's, and the number of parts."""
+    """Return the channels per part, a multiple of those of a step, and the number of parts."""
     step = window_step(g, choice.tile)[0]
     part = -(-channels // (choice.splits * step)) * step
     return part, -(-channels // part)
 
 
 def _last_block(rec: Recorder, tile: Tile, size: tuple[int, int, int], splits: int) -> LastBlock:
-    """Of a launch of `size` work-items."""
+    """Return the last-block reduction of a launch of `size` work-items."""
     return LastBlock.of(rec, tile, splits, math.prod(size) // (tile.items * splits))
 
 
 def _stored(last_block: LastBlock, once: bool) -> tuple[str, ...]:
-    """What forward and backward_data may find or leave in 16 bits; parts of sums are floats."""
+    """Return the bf16 operands of forward and backward_data. Partial sums are floats."""
     return ("SOURCE", "", *[""] * len(last_block.counters), "", "RESULT" if once else "")

@@ -1,4 +1,4 @@
-"""Convolution on NVIDIA's tensor cores: implicit GEMM in all three directions (kernels/conv_mma.cl), behind conv_gpu.py."""
+"""Convolution on NVIDIA's tensor cores: implicit GEMM in all three directions (kernels/conv_mma.cl), called by conv_gpu.py."""
 from __future__ import annotations
 
 from dataclasses import replace
@@ -10,14 +10,14 @@ from ocaffe.ops.conv_geometry import ConvGeometry
 from ocaffe.ops.conv_window import can_fuse_relu_backward, gathered_shape, phases, sizes, window
 from ocaffe.ops.gemm_gpu import PACK_ITEMS, Choice, Tile, parts_of_depth, scales, sum_splits, work_items
 
-FEW = 8  # channels below which the depth of a step goes over taps too
-MAX_FLAT = 1024  # products of a position in that case: their places stand in local memory
-MAX_TAPS = 31  # of the window's three axes together: a bit each, and one for the position
+FEW = 8  # with fewer channels, the depth of a step also covers taps
+MAX_FLAT = 1024  # maximum products per position in that case: local memory holds their places
+MAX_TAPS = 31  # maximum taps of the three axes added up: each takes a bit, and the position takes one
 VECTOR = 4  # floats
 
 
 def possible(g: ConvGeometry, direction: str) -> bool:
-    """Whether the kernel of `direction` can do the geometry."""
+    """Whether the kernel of `direction` supports the geometry."""
     if sum(g.kernel) > MAX_TAPS:
         return False
     if direction == "forward":
@@ -26,7 +26,7 @@ def possible(g: ConvGeometry, direction: str) -> bool:
 
 
 def with_step(g: ConvGeometry, tile: Tile, direction: str) -> Tile:
-    """The tile with what its steps waste."""
+    """Return the tile with the waste of its steps."""
     if direction == "backward_filter":
         return replace(tile, waste=1.0)
     depth = g.depth if _flat(g, direction) else _depth(g, direction)
@@ -73,7 +73,7 @@ def gathered_product(
     rec: Recorder, program: str, g: ConvGeometry, direction: str, source: Ref, packed: Ref, bias: Ref | None, target: Ref, choice: Choice, depth: int,
     defines: dict[str, int],
 ) -> None:
-    """Record the product of forward or backward_data with the packed filters, and the sum of its splits. `depth` is divided among the splits."""
+    """Record the product of forward or backward_data with the packed filters, and the sum of its splits, which divide `depth`."""
     tile, back = choice.tile, direction == "backward_data"
     rows, columns, inner = gathered_shape(g, direction)
     part, splits = parts_of_depth(depth, choice)

@@ -8,14 +8,14 @@ from ocaffe.ops.conv_geometry import ConvGeometry
 from ocaffe.ops.gemm_cpu import ITEMS_PER_CORE, ONE, ceil, tile
 from ocaffe.ops.gemm_gpu import sum_splits
 
-SOURCE, RESULT = 1 << 15, 1 << 14  # floats of a block of the source and of the result: in the second-level cache
-MAX_TAPS = 81  # of a window, which is unrolled
-EACH = 1024  # pixels of the result, times the planes of a vector, that are worth a work-item
+SOURCE, RESULT = 1 << 15, 1 << 14  # floats of a block of the source and of the result, which fit the second-level cache
+MAX_TAPS = 81  # maximum taps of a window, which is unrolled
+EACH = 1024  # minimum pixels of the result per work-item, times the planes of a vector
 GROUPS = 8  # see the kernel
 
 
 def wins(rec: Recorder, g: ConvGeometry) -> bool:
-    """Whether a line of outputs does not fill one vector, and blocks have room for at least one line of windows, in all directions."""
+    """Whether a row of outputs is shorter than a vector, and a block has room for at least one row of windows in all directions."""
     lanes = tile(rec.target)["V"]
     rooms = (_room(g, 1, back) for back in (False, True))
     return g.out[2] < lanes and g.taps <= MAX_TAPS and all(source <= SOURCE // lanes and result <= RESULT // lanes for source, result in rooms)
@@ -30,7 +30,7 @@ def backward_data(rec: Recorder, g: ConvGeometry, dy: Ref, w: Ref, dx: Ref, bias
 
 
 def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref) -> None:
-    """dw, in slices of the batch where the groups of planes alone would leave cores idle."""
+    """dw = the gradient of the filters, in slices of the batch if the groups of planes alone would leave cores idle."""
     groups, busy = ceil(g.num_output, tile(rec.target)["V"]), ITEMS_PER_CORE * rec.target.compute_units
     each = max(1, min(GROUPS, EACH // g.positions, groups * g.batch // busy))
     part = ceil(g.batch, min(g.batch, ceil(busy, ceil(groups, each))))
@@ -51,7 +51,7 @@ def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref) ->
 
 def _by_block(rec: Recorder, g: ConvGeometry, kernel: str, reads: list[Ref], to: Ref, has_bias: bool, planes: int) -> None:
     back = kernel == "backward_data"
-    lines = (g.size[1] - 1 + g.pad[1]) // g.stride[1] + 1 - g.pad[1] // g.stride[1] if back else g.out[1]  # of windows: quotients q, going back
+    lines = (g.size[1] - 1 + g.pad[1]) // g.stride[1] + 1 - g.pad[1] // g.stride[1] if back else g.out[1]  # rows of windows; backward: quotients q
     groups, busy = ceil(planes, tile(rec.target)["V"]), ITEMS_PER_CORE * rec.target.compute_units
     rows = _rows(rec, g, lines, ceil(busy, g.batch * groups), back)
     blocks = ceil(lines, rows)
@@ -70,14 +70,14 @@ def _by_block(rec: Recorder, g: ConvGeometry, kernel: str, reads: list[Ref], to:
 
 
 def _rows(rec: Recorder, g: ConvGeometry, lines: int, parts: int, back: bool) -> int:
-    """Lines of windows in a block: as many as there is room for, in blocks of one size, at least `parts` of them."""
+    """Return the rows of windows per block: as many as fit, in at least `parts` blocks of equal size."""
     lanes = tile(rec.target)["V"]
     sizes = (ceil(lines, n) for n in range(min(parts, lines), lines + 1))
     return next(rows for rows in sizes if all(pixels <= most // lanes for pixels, most in zip(_room(g, rows, back), (SOURCE, RESULT))))
 
 
 def _room(g: ConvGeometry, rows: int, back: bool) -> tuple[int, int]:
-    """Pixels of source and result in a block with `rows` lines of windows, as in the kernel."""
+    """Return the pixels of source and result in a block with `rows` rows of windows, as in the kernel."""
     h, w, out_w, pad_w = *g.size[1:], g.out[2], g.pad[2]
     (stride_h, stride_w), (reach_h, reach_w) = g.stride[1:], ((k - 1) * d for k, d in zip(g.kernel[1:], g.dilation[1:]))
     if back:
@@ -88,7 +88,7 @@ def _room(g: ConvGeometry, rows: int, back: bool) -> tuple[int, int]:
 
 
 def _sizes(g: ConvGeometry) -> list[int]:
-    """SIZES of the kernels, but the rows of a block."""
+    """Return the arguments SIZES of the kernels, without the rows of a block."""
     return [g.batch, g.num_output, g.num_output // g.channels, *g.size[1:], *g.out[1:]]
 
 

@@ -1,4 +1,4 @@
-"""What the convolutions on CPU runtimes share (kernels/product_parts_cpu.cl): packed filters, and sums over the batch in slices."""
+"""Parts that the convolutions on CPU runtimes share (kernels/product_parts_cpu.cl): packed filters, and sums over slices of the batch."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -9,13 +9,16 @@ from ocaffe.ops import gemm_cpu
 from ocaffe.ops.conv_geometry import ConvGeometry
 from ocaffe.ops.gemm_cpu import ONE, ceil, share_out
 
-SLICES = 1 << 20  # floats that partial filter gradients may take; two slices are always allowed
+SLICES = 1 << 20  # maximum floats of partial filter gradients; two slices are always allowed
 
 
 def pack(
     rec: Recorder, g: ConvGeometry, w: Ref, height: int, total: int, rows: int, depth: int, steps: Sequence[int]
 ) -> Ref:
-    """The filters of each group, `total` x `depth`, as panels of `height` in blocks of `rows`; `steps`: how the kernel finds its way through w."""
+    """Pack the filters of each group, `total` x `depth`, as panels of `height` rows in blocks of `rows`.
+
+    `steps` are the strides and the offset in w.
+    """
     panels = ceil(total, rows) * ceil(rows, height)
     packed = rec.scratch("packed", (g.group, panels, depth, height))
     gemm_cpu.pack(rec, w, packed, total, rows, depth, [g.group_outputs * g.depth, *steps], height)
@@ -23,7 +26,7 @@ def pack(
 
 
 def filter_slices(rec: Recorder, g: ConvGeometry, blocks: int) -> int:
-    """Slices of the batch in which `blocks` of a group's filters get their gradient."""
+    """Return the number of slices of the batch for the gradient of `blocks` blocks of a group's filters."""
     return min(share_out(rec, blocks * g.group, g.batch), max(2, SLICES // (g.num_output * g.depth)))
 
 
@@ -31,7 +34,7 @@ def sliced(
     rec: Recorder, kernel: str, g: ConvGeometry, reads: list[Ref], to: Ref, defines: dict[str, int], slices: int, size: tuple[int, int],
     args: list[int],
 ) -> None:  # fmt: skip
-    """A sum over the batch in up to `slices` slices, added up by a second launch where there is more than one."""
+    """Record a sum over the batch in at most `slices` slices. A second launch adds them if there is more than one."""
     samples = ceil(g.batch, slices)
     slices = ceil(g.batch, samples)
     accumulate = rec.accumulates(to)
@@ -48,5 +51,5 @@ def sliced(
 
 
 def even(count: int, most: int, unit: int = 1) -> int:
-    """The size of equal parts of about `most`, a multiple of `unit`."""
+    """Return the size of equal parts of about `most`, a multiple of `unit`."""
     return ceil(ceil(count, ceil(count, most)), unit) * unit

@@ -1,4 +1,7 @@
-"""Convolution with windows of several pixels in bfloat16 on NVIDIA's tensor cores, all taps from one patch of the image (kernels/conv_patch_mma.cl)."""
+"""Convolution with windows of several pixels in bfloat16 on NVIDIA's tensor cores (kernels/conv_patch_mma.cl).
+
+The products of all taps read one patch of the image.
+"""
 from __future__ import annotations
 
 import functools
@@ -15,7 +18,7 @@ if TYPE_CHECKING:
     from ocaffe.ir.target import Target
     from ocaffe.ops.convolution import Axes, ConvGeometry
 
-# Of forward and backward_data: columns are pixels, the depth channels of a block.
+# Tiles of forward and backward_data: columns are pixels, the depth is the channels of a block.
 PATCH_TILES = tuple(
     Tile(rows, columns, m, n, warp, depth, BFLOAT16, stages=stages, patches=True)
     for rows, columns, m, n, warp, depth, stages in (
@@ -30,33 +33,33 @@ PATCH_TILES = tuple(
         (64, 64, 4, 8, 32, 32, 3),
     )
 )
-# Of backward_filter: columns are channels, of which `with_step` makes those of all taps, the depth pixels. First layers have few channels.
+# Tiles of backward_filter: columns are channels, which `with_step` multiplies by the taps; the depth is pixels. First layers have few channels.
 FILTER_TILES = tuple(
     Tile(rows, channels, m, 2, warp, 64, BFLOAT16, stages=3, patches=True)
     for rows, channels, m, warp in ((64, 32, 4, 32), (64, 32, 8, 64), (32, 32, 4, 32), (64, 8, 4, 32))
 )
 CHUNK = 8  # elements (kernels/tile_async.h)
-PART = 32  # pixels that backward_filter brings at a time
-COPIES = (8, 4)  # elements that are copied at a time
-MAX_FILTER_TAPS = 9  # of backward_filter, where a work-item keeps 8 sums of each
-MIN_DEPTH = 8  # outputs that are worth a block in backward_data
-MAX_WASTE = 1.31  # results that are computed for one that there is: 49 pixels of 64
+PART = 32  # pixels that backward_filter loads at a time
+COPIES = (8, 4)  # elements per copy
+MAX_FILTER_TAPS = 9  # maximum taps in backward_filter, where a work-item keeps 8 sums per tap
+MIN_DEPTH = 8  # minimum outputs that justify a block in backward_data
+MAX_WASTE = 1.31  # maximum computed results per real result: 64 pixels for 49
 LOCAL_MEMORY = 48 << 10  # bytes
 MAX_SIDE = 511  # pixels of a patch (place_piece in the kernel)
-LIMITED_SUMS = 72  # of work-items whose registers are limited: they would take up to 185, and what stores need is spilled
-FEW_ITEMS, MAX_OF_FEW = 64, 168  # work-items of a group, each of which brings more: 128 registers spill, and six groups are a unit's
-SECTOR, SECTOR_COST = 16, 6  # elements that are loaded or stored together, and pixels that this is worth
+LIMITED_SUMS = 72  # work-items with at most this many sums get a register limit; without it they take up to 185. The registers of stores are spilled
+FEW_ITEMS, MAX_OF_FEW = 64, 168  # in groups this small each work-item loads more, so 128 registers would spill; six groups run per unit
+SECTOR, SECTOR_COST = 16, 6  # elements per memory transaction, and its cost in pixels
 
 
 class Rectangle(NamedTuple):
-    """Pixels of one sample that are a group's columns: TILE_H, TILE_W."""
+    """The pixels of one sample that are the columns of a work-group: TILE_H, TILE_W."""
 
     height: int
     width: int
 
 
 def tiles(target: Target, g: ConvGeometry, direction: str) -> list[Tile]:
-    """The tiles for `direction`, where they waste little."""
+    """Return the tiles for `direction` that waste little."""
     if target.math != "bf16" or not target.tensor_cores or not possible(g, direction):
         return []
     kinds = tuple(tile for tile in FILTER_TILES if _fits(tile, g)) if direction == "backward_filter" else PATCH_TILES
@@ -64,7 +67,7 @@ def tiles(target: Target, g: ConvGeometry, direction: str) -> list[Tile]:
 
 
 def possible(g: ConvGeometry, direction: str) -> bool:
-    """Whether the kernel of `direction` can do the geometry."""
+    """Whether the kernel of `direction` supports the geometry."""
     plain = g.size[0] == g.out[0] == g.kernel[0] == 1 and max(g.stride) == max(g.dilation) == 1
     if not plain or g.taps == 1 or any(pad >= kernel for pad, kernel in zip(g.pad, g.kernel)):
         return False
@@ -74,7 +77,7 @@ def possible(g: ConvGeometry, direction: str) -> bool:
 
 
 def with_step(g: ConvGeometry, tile: Tile, direction: str) -> Tile:
-    """The tile with what it wastes: pixels that do not exist, and channels of the last block."""
+    """Return the tile with its waste: pixels outside the image, and padded channels of the last block."""
     waste = _pixel_waste(g, tile, direction) or 1.0
     if direction == "backward_filter":
         return replace(tile, columns=tile.columns * g.taps, item_columns=tile.item_columns * g.taps, waste=waste)
@@ -116,7 +119,7 @@ def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref, ch
 
 
 def _gather(rec: Recorder, g: ConvGeometry, direction: str, source: Ref, w: Ref, bias: Ref | None, target: Ref, tile: Tile, rows: int) -> None:
-    """forward and backward_data. The depth is never split: where there is too little to do for all units, other tiles do it."""
+    """Record forward or backward_data. The depth is never split; other tiles are chosen if there is too little work for all units."""
     back, depth = direction == "backward_data", _depth(g, direction)
     shape = _rectangle_of(g, tile, direction)
     assert shape is not None, "tiles() would not have offered it"
@@ -146,12 +149,12 @@ def _defines(g: ConvGeometry, tile: Tile, shape: Rectangle, direction: int) -> d
 
 
 def _channels(tile: Tile) -> int:
-    """Of a group of backward_filter: a chunk for each warp beside others."""
+    """Return the channels per work-group of backward_filter: a chunk for each warp along the columns."""
     return CHUNK * tile.columns // (4 * tile.item_columns)
 
 
 def _fits(tile: Tile, g: ConvGeometry) -> bool:
-    """Whether backward_filter's tile is not mostly of channels that there are not, and not one for few where there are many."""
+    """Whether a tile of backward_filter fits the number of channels: a narrow tile for few channels, else a wide one."""
     return _channels(tile) == CHUNK if g.group_channels <= CHUNK else _channels(tile) > CHUNK
 
 
@@ -160,22 +163,22 @@ def _depth(g: ConvGeometry, direction: str) -> int:
 
 
 def _result(g: ConvGeometry, direction: str) -> Axes:
-    """Whose pixels the rectangles are."""
+    """Return the size of the image that the rectangles divide."""
     return g.size if direction == "backward_data" else g.out
 
 
 def _rectangles(image: Axes, shape: Rectangle) -> int:
-    """Of one sample."""
+    """Return the number of rectangles per sample."""
     return -(-image[1] // shape.height) * -(-image[2] // shape.width)
 
 
 def _step_taps(g: ConvGeometry, tile: Tile) -> int:
-    """Of blocks of 16 channels a row of taps, so that there is something to do between barriers."""
+    """Return the taps per step: a row of taps for blocks of 16 channels, so that there is enough work between barriers, else one."""
     return g.kernel[2] if tile.depth < 32 and g.kernel[2] <= 3 else 1
 
 
 def _pixel_waste(g: ConvGeometry, tile: Tile, direction: str) -> float | None:
-    """Pixels that are computed for one that there is; None: local memory has no place for patches."""
+    """Return the computed pixels per real pixel, or None if patches do not fit local memory."""
     shape, image = _rectangle_of(g, tile, direction), _result(g, direction)
     if shape is None:
         return None
@@ -194,7 +197,7 @@ def _rectangle_of(g: ConvGeometry, tile: Tile, direction: str) -> Rectangle | No
 
 
 def _together(shape: Rectangle, image: Axes, count: int) -> bool:
-    """Whether so many neighbouring pixels of a rectangle, from a multiple of it on, are that in memory, too."""
+    """Whether each aligned run of `count` pixels of a rectangle is also contiguous and aligned in memory."""
     _, height, width = image
     whole = shape.width == width and shape.width * shape.height % count == 0 and height * width % count == 0
     return whole or (shape.width % count == 0 and width % count == 0)
@@ -202,16 +205,19 @@ def _together(shape: Rectangle, image: Axes, count: int) -> bool:
 
 @functools.cache
 def _rectangle(image: Axes, kernel: Axes, most: int, most_lines: int, copied: bool) -> Rectangle | None:
-    """The fewest rectangles of at most so many pixels that cover an image, two patches of which have at most `most_lines`. Among these where four or,
-    `copied` (for backward_filter), eight neighbours stay together, then where eight columns of a product are of one row and so in different banks, then what
-    takes few loads and stores."""
+    """Return the rectangle of at most `most` pixels that covers an image with the fewest rectangles, or None.
+
+    Two patches must have at most `most_lines` lines. Among equal candidates, the preference is, in this order: four pixels
+    (with `copied`, for backward_filter, also eight) stay contiguous; eight columns of a product are in one row, and so in
+    different banks; few loads and stores.
+    """
     _, height, width = image
 
     def patch_of(shape: Rectangle) -> tuple[int, int]:
         return shape.height + kernel[1] - 1, shape.width + kernel[2] - 1
 
     def lines_of(shape: Rectangle) -> int:
-        """Of both patches; of backward_filter's also of zeros."""
+        """Return the lines of both patches. Those of backward_filter include lines of zeros."""
         rows, columns = patch_of(shape)
         return (2 * rows + kernel[1] - 1) * -(-columns // CHUNK) * CHUNK + 1 if copied else 2 * rows * columns
 

@@ -1,4 +1,4 @@
-"""Convolution with a 1 x 1 window over every pixel on CPU runtimes (kernels/conv_pointwise_cpu.cl)."""
+"""Convolution with a 1 x 1 window and stride 1 on CPU runtimes (kernels/conv_pointwise_cpu.cl)."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -12,24 +12,24 @@ from ocaffe.ops.conv_parts_cpu import even, filter_slices, pack, sliced
 from ocaffe.ops.gemm_cpu import ITEMS_PER_CORE, ONE, ceil, columns, share_out
 
 WIDE, ROWS, LINE = 2, 128, 400  # see the kernel
-MAX_WIDE = 16  # panels of columns, of few channels: results are written in runs of 2 KiB then
-IMAGE = 8  # panels in an image for each that is taken at once: the rows of small images follow each other closely as it is
-OUTPUTS = 64  # fewer are not worth taking the columns once more
-STREAM_ABOVE = 8 << 20  # bytes of a result that is written past the caches: a line is not read before it is overwritten then
-ITEMS = 16  # work-items per core where there is enough for them: cores need not be equally fast
+MAX_WIDE = 16  # maximum panels of columns if there are few channels: results are then written in runs of 2 KiB
+IMAGE = 8  # minimum panels per image for each panel processed at once: the rows of small images are close in memory anyway
+OUTPUTS = 64  # with fewer outputs, copying the columns again does not pay
+STREAM_ABOVE = 8 << 20  # larger results (bytes) bypass the caches, so that a cache line is not read before it is overwritten
+ITEMS = 16  # work-items per core if there is enough work, because cores may differ in speed
 
 
 def multiply(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y: Ref, steps: Sequence[int]) -> None:
-    """y = filters times x, forward or backward: `steps` tells `pack` how the filters lie."""
+    """y = filters times x, forward or backward. `steps` are the strides and the offset of the filters for `pack`."""
     defines = _defines(rec, g)
-    if g.depth <= defines["KC"] and y.nbytes > STREAM_ABOVE:  # nothing is added up in y
+    if g.depth <= defines["KC"] and y.nbytes > STREAM_ABOVE:  # y holds no partial sums
         defines |= {"STREAM": 1}
     panels, deep = ceil(g.batch * g.positions, columns(defines)), even(g.depth, defines["KC"])
     blocks = ceil(g.group_outputs, OUTPUTS)
     wide = max(1, min(MAX_WIDE, WIDE * defines["KC"] // deep, g.positions // (IMAGE * columns(defines))))
     while wide > 1 and ceil(panels, wide) * g.group * blocks < ITEMS_PER_CORE * rec.target.compute_units:
         wide -= 1
-    wide, near = even(panels, wide), defines["KC"] // deep  # panels between which the rows of the filters change: their lines stay near
+    wide, near = even(panels, wide), defines["KC"] // deep  # all outputs are computed for `near` panels before the next ones, so the panels stay in the caches
     parts = ceil(panels, wide)
     share = ceil(parts, ITEMS * rec.target.compute_units)
     block = even(g.group_outputs, ceil(g.group_outputs, share_out(rec, ceil(parts, share) * g.group, blocks)), defines["MR"])
@@ -47,7 +47,7 @@ def multiply(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y
 
 
 def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref) -> None:
-    """dw, summed over batch and pixels."""
+    """dw = the gradient of the filters, summed over batch and pixels."""
     channels = even(g.group_channels, ROWS)
     blocks = ceil(g.group_channels, channels)
     slices = filter_slices(rec, g, blocks)
@@ -59,5 +59,5 @@ def _defines(rec: Recorder, g: ConvGeometry) -> dict[str, int]:
 
 
 def _sizes(g: ConvGeometry) -> list[int]:
-    """IMAGES of the kernels."""
+    """Return the arguments IMAGES of the kernels."""
     return [g.batch, g.group_channels, g.group_outputs, g.positions]

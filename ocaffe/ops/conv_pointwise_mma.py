@@ -1,4 +1,7 @@
-"""Convolution with windows of one pixel in bfloat16 on NVIDIA's tensor cores, operands copied to local memory as they stand (kernels/conv_pointwise_mma.cl)."""
+"""Convolution with windows of one pixel in bfloat16 on NVIDIA's tensor cores (kernels/conv_pointwise_mma.cl).
+
+Operands are copied to local memory unchanged.
+"""
 from __future__ import annotations
 
 from dataclasses import replace
@@ -12,17 +15,17 @@ from ocaffe.ops.gemm_gpu import MAX_REGISTERS, PACK_ITEMS, Choice, Tile
 
 CHUNK = 8  # elements (kernels/tile_async.h)
 MIN_COPY = 4  # elements: 8 bytes
-LIMITED_SUMS = 64  # of work-items whose registers are limited: they would take up to 164, and nothing is spilled
+LIMITED_SUMS = 64  # work-items with this many sums get a register limit; without it they take up to 164. Nothing is spilled
 
 
 def possible(g: ConvGeometry, direction: str) -> bool:
-    """Whether the kernel of `direction` can do the geometry: filters and planes are whole copies."""
+    """Whether the kernel of `direction` supports the geometry: filters and planes must consist of whole copies."""
     whole = g.positions % MIN_COPY == 0 and g.batch * g.positions >= CHUNK
     return g.pointwise and whole and (direction == "backward_filter" or g.group_channels % CHUNK == 0)
 
 
 def with_step(g: ConvGeometry, tile: Tile, direction: str) -> Tile:
-    """The tile with what its steps waste."""
+    """Return the tile with the waste of its steps."""
     depth = {"forward": g.group_channels, "backward_data": g.group_outputs, "backward_filter": g.batch * g.positions}[direction]
     return replace(tile, waste=-(-depth // tile.depth) * tile.depth / depth)
 
@@ -42,7 +45,7 @@ def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref, ch
 def _gather(
     rec: Recorder, g: ConvGeometry, direction: str, source: Ref, w: Ref, bias: Ref | None, target: Ref, choice: Choice, depth: int
 ) -> None:
-    """forward and backward_data."""
+    """Record forward or backward_data."""
     back = direction == "backward_data"
     defines = _defines(g, choice.tile, int(back), left_across=back, right_across=True)
     packed = rec.scratch("packed", (w.count // 2,))

@@ -1,4 +1,4 @@
-"""Convolution over more than three axes: the image is unrolled in memory, some samples at a time (kernels/conv_unroll.cl)."""
+"""Convolution over more than three axes. The image is unrolled in memory, some samples at a time (kernels/conv_unroll.cl)."""
 from __future__ import annotations
 
 import math
@@ -12,12 +12,12 @@ from ocaffe.ir.tensor import Ref
 from ocaffe.ops.conv_dense import dense
 from ocaffe.ops.conv_geometry import ConvGeometry
 
-COLUMNS = 1 << 24  # floats that unrolled samples may take; one sample is always allowed
+COLUMNS = 1 << 24  # maximum floats of unrolled samples; one sample is always allowed
 ONE, ZERO = (1, 1, 1), (0, 0, 0)
 
 
 def flat(g: ConvGeometry) -> ConvGeometry:
-    """The convolution of 1 x 1 over unrolled samples."""
+    """Return the 1 x 1 convolution over unrolled samples."""
     line = (1, 1, g.positions)
     return replace(g, channels=g.channels * g.taps, size=line, out=line, kernel=ONE, stride=ONE, pad=ZERO, dilation=ONE)
 
@@ -29,7 +29,7 @@ def forward(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y:
 
 
 def backward_data(rec: Recorder, g: ConvGeometry, dy: Ref, w: Ref, dx: Ref, bias: Ref | None = None) -> None:
-    """dx = the gradient of the input (+ bias per channel of it)."""
+    """dx = the gradient of the input (+ bias per channel of dx)."""
     for part, dys, dxs in _slices(g, dy, dx):
         columns = _columns(rec, part)
         dense(rec).backward_data(rec, flat(part), dys, w, columns)
@@ -41,11 +41,11 @@ def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref) ->
     """dw = the gradient of the filters."""
     for part, xs, dys in _slices(g, x, dy):
         dense(rec).backward_filter(rec, flat(part), _unroll(rec, part, xs), dys, dw)
-        rec.enter(rec.layer, rec.phase)  # the next samples add to what these gave
+        rec.enter(rec.layer, rec.phase)  # the next samples accumulate on this gradient
 
 
 def _slices(g: ConvGeometry, *refs: Ref) -> Iterator[tuple[ConvGeometry, Ref, Ref]]:
-    """As many samples at a time as may be unrolled: their geometry and their parts of both `refs`."""
+    """Yield slices of as many samples as may be unrolled: their geometry and their parts of both `refs`."""
     most = max(1, COLUMNS // (g.channels * g.taps * g.positions))
     for first in range(0, g.batch, most):
         count = min(most, g.batch - first)

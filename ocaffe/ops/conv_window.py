@@ -1,4 +1,4 @@
-"""What the kernels of direct convolution on GPUs know of a geometry (kernels/conv_window.h)."""
+"""The arguments and defines for a geometry in the direct convolution kernels on GPUs (kernels/conv_window.h)."""
 from __future__ import annotations
 
 import math
@@ -7,12 +7,12 @@ from ocaffe.ops.conv_geometry import ConvGeometry
 
 
 def sizes(g: ConvGeometry) -> list[int]:
-    """The macro SIZES."""
+    """Return the arguments of the macro SIZES."""
     return [g.batch, g.group, g.group_channels, g.group_outputs, *g.size, *g.out]
 
 
 def window(g: ConvGeometry) -> dict[str, int]:
-    """The defines."""
+    """Return the defines of the window."""
     result: dict[str, int] = {}
     for axis, kernel, stride, pad, dilation in zip("DHW", g.kernel, g.stride, g.pad, g.dilation):
         result |= {f"KERNEL_{axis}": kernel, f"STRIDE_{axis}": stride, f"PAD_{axis}": pad, f"DILATION_{axis}": dilation}
@@ -21,35 +21,37 @@ def window(g: ConvGeometry) -> dict[str, int]:
 
 
 def phases(g: ConvGeometry) -> int:
-    """How many phases backward_data has (PHASES)."""
+    """Return the number of phases of backward_data (PHASES)."""
     return math.prod(g.stride)
 
 
 def can_fuse_relu_backward(g: ConvGeometry) -> bool:
-    """Whether backward_data should take a gate (kernels/fused_relu.h): where single floats are written apart from each other, reading signs so takes longer than a
-    launch."""
+    """Whether fused ReLU backward (kernels/fused_relu.h) pays for backward_data.
+
+    Phases write floats that are not adjacent. Reading their signs one at a time takes longer than a separate launch.
+    """
     return phases(g) == 1
 
 
 def phase_columns(g: ConvGeometry) -> int:
-    """Positions of the largest phase in the whole batch."""
+    """Return the number of positions of the largest phase in the whole batch."""
     return g.batch * math.prod(-(-n // s) for n, s in zip(g.size, g.stride))
 
 
 def gathered_shape(g: ConvGeometry, direction: str) -> tuple[int, int, int]:
-    """Rows and columns of the product of forward or backward_data, per group and phase, and positions of a sample of its result."""
+    """Return the rows and columns of the product of forward or backward_data, per group and phase, and the positions of a result sample."""
     if direction == "forward":
         return g.group_outputs, g.batch * g.positions, g.positions
     return g.group_channels, phase_columns(g), g.pixels
 
 
 def phase_taps(g: ConvGeometry) -> int:
-    """Taps of the largest phase."""
+    """Return the number of taps of the largest phase."""
     return math.prod(-(-kernel // (stride // math.gcd(stride, dilation))) for kernel, stride, dilation in zip(g.kernel, g.stride, g.dilation))
 
 
 def product_shape(g: ConvGeometry, direction: str) -> tuple[int, int, int, int]:
-    """Rows, columns, depth and number of the matrix products that `direction` ("forward", "backward_data", "backward_filter") consists of."""
+    """Return rows, columns, depth and number of the matrix products of `direction` ("forward", "backward_data", "backward_filter")."""
     if direction == "forward":
         return g.group_outputs, g.batch * g.positions, g.depth, g.group
     if direction == "backward_data":

@@ -1,4 +1,4 @@
-"""Convolution in its three directions: the geometry, and the choice of the kernels that do it."""
+"""Convolution in its three directions: the choice of the kernels for a geometry."""
 from __future__ import annotations
 
 import math
@@ -17,7 +17,7 @@ from ocaffe.ops.pooling import AVE, Pool
 
 
 def forward(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y: Ref) -> None:
-    """y = convolution of x with the filters w, plus bias[channel]. First axis of x and y: the batch, at their batch strides."""
+    """y = convolution of x with the filters w, plus bias[channel]. The first axis of x and y is the batch, with their batch strides."""
     if not g.batch:
         rec.empty([x, w, *([bias] if bias else [])], [y], what="convolution")
         return
@@ -28,11 +28,11 @@ def forward(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y:
 
 
 def backward_data(rec: Recorder, g: ConvGeometry, dy: Ref, w: Ref, dx: Ref, bias: Ref | None = None) -> None:
-    """dx from dy: every pixel gets what the windows that cover it send back; with `bias` per channel of dx it is a deconvolution's forward."""
+    """dx from dy: every pixel sums the gradients of the windows that cover it. With `bias` per channel of dx it is a deconvolution's forward."""
     if not g.batch:
         rec.empty([dy, w, *([bias] if bias else [])], [dx], what="convolution")
         return
-    if g.sparse and rec.phase == "backward" and not rec.target.is_cpu:  # as a deconvolution's forward it keeps what follows within one launch
+    if g.sparse and rec.phase == "backward" and not rec.target.is_cpu:  # a deconvolution's forward stays one launch, for fusion
         thin, seen = rec.scratch("thinned", (g.batch, g.channels, *g.out[1:])), _dense(g)
         with rec.counted(g.flops):
             _engine(rec, seen, w, True).backward_data(rec, seen, dy, w, thin)
@@ -54,7 +54,7 @@ def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref) ->
 
 
 def backward_bias(rec: Recorder, g: ConvGeometry, dy: Ref, db: Ref) -> None:
-    """db[channel] = sum of dy over batch and positions; of a deconvolution too, whose dy has the channels and pixels of g's input."""
+    """db[channel] = sum of dy over batch and positions. In a deconvolution, dy has the channels and pixels of g's input."""
     assert db.count in (g.num_output, g.channels)
     if not g.batch:
         pointwise(rec, "y0 = 0", writes=[db])
@@ -63,25 +63,28 @@ def backward_bias(rec: Recorder, g: ConvGeometry, dy: Ref, db: Ref) -> None:
 
 
 def _seen(g: ConvGeometry) -> Pool:
-    """Of a sparse convolution: the pixels that it sees, as a pooling."""
+    """Return a 1 x 1 pooling that selects the pixels that a sparse convolution reads."""
     return Pool(AVE, (1, 1), g.stride[1:], (0, 0), g.size[1:], g.out[1:])
 
 
 def _dense(g: ConvGeometry) -> ConvGeometry:
-    """Of a sparse convolution: the same over nothing but those pixels."""
+    """Return a sparse convolution as a dense one over the selected pixels."""
     return replace(g, size=g.out, stride=(1, 1, 1))
 
 
 def _thinned(rec: Recorder, g: ConvGeometry, x: Ref) -> tuple[ConvGeometry, Ref]:
-    """A sparse convolution as a dense one of the pixels that it sees. Both branches of a residual block share them (memory/duplicates.py), and products over
-    neighbours fetch vectors: that saves more than a pass over a quarter of the image costs."""
+    """Return a sparse convolution as a dense one, and its input: the pixels of x that it reads.
+
+    Both branches of a residual block share these pixels (passes/common_subexpressions.py), and products over adjacent pixels
+    load vectors. That saves more time than the pass over a quarter of the image costs.
+    """
     thin = rec.scratch("thinned", (g.batch, g.channels, *g.out[1:]), role=Role.DIFF if x.role is Role.DIFF else Role.SCRATCH)
     _seen(g).forward(rec, x, thin)
     return _dense(g), thin
 
 
 def _engine(rec: Recorder, g: ConvGeometry, w: Ref, direct: bool) -> ModuleType:
-    """The module that does this geometry on this machine class; `direct`: the depthwise kernels can do its window."""
+    """Return the module for this geometry on this machine class. `direct`: the depthwise kernels support its window."""
     assert w.count == math.prod(g.weight_shape), f"{w.shape} for filters {g.weight_shape}"
     if len(g.size) > 3:
         return conv_unroll

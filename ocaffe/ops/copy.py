@@ -1,4 +1,4 @@
-"""Copy a range of one axis from tensor to tensor."""
+"""Copy a range of one axis from one tensor to another."""
 from __future__ import annotations
 
 import math
@@ -7,7 +7,7 @@ from ocaffe.ir.launch import CopyRegion
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref
 
-CPU_PIECE = 4096  # elements of a work-item: long enough to hide its start, short enough to share small tensors between cores
+CPU_PIECE = 4096  # elements per work-item: enough to hide its start, few enough to divide small tensors among cores
 
 GPU_GROUP = 128
 
@@ -15,7 +15,7 @@ GPU_GROUP = 128
 def copy(rec: Recorder, x: Ref, y: Ref, axis: int, size: int, *, x_start: int = 0, y_start: int = 0) -> None:
     """y[.., y_start : y_start + size, ..] = x[.., x_start : x_start + size, ..] along `axis`; the other axes of x and y are equal.
 
-    Adds where y is a diff that accumulates (docs/kernels.md). x and y may be strided views.
+    If y is a diff that accumulates, the copy adds to it (docs/kernels.md). x and y may be strided views.
     """
     inner = math.prod(x.shape[axis + 1 :])
     count = size * inner

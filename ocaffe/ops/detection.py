@@ -1,4 +1,4 @@
-"""From the predictions of a detector to a list of what it found: decoding, suppression, choice (kernels/detection.cl, kernels/nms.cl)."""
+"""Convert the predictions of a detector to a list of detections: decode, suppress, select (kernels/detection.cl, kernels/nms.cl)."""
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -15,28 +15,28 @@ NOTHING = float("inf")  # a threshold that no score exceeds
 
 @dataclass(frozen=True)
 class Detection:
-    """How to detect, for images of `priors` priors and `classes` classes; the fields are SSD's (DetectionOutputParameter)."""
+    """Settings for images with `priors` priors and `classes` classes. The fields are SSD's (DetectionOutputParameter)."""
 
     priors: int
     classes: int
-    own_boxes: bool  # each class has its own (not share_location)
+    own_boxes: bool  # each class has separate boxes (not share_location)
     background: int  # the class that is not reported
-    threshold: float  # scores must be above it
-    top_k: int | None  # the best of each class that enter suppression
+    threshold: float  # a detection needs a higher score
+    top_k: int | None  # number of best boxes per class that enter suppression
     nms_threshold: float
     eta: float
-    keep_top_k: int | None  # the best of an image that are reported
+    keep_top_k: int | None  # number of best boxes per image that are reported
     code: int
     variance_in_target: bool
 
     @property
     def listed(self) -> int:
-        """Room for each class; one entry stays free where top_k is 0."""
+        """Entries per class, at least one even if top_k is 0."""
         return max(1, self.priors if self.top_k is None else min(self.top_k, self.priors))
 
     @property
     def most(self) -> int:
-        """The most rows that an image can have."""
+        """Maximum number of rows per image."""
         room = self.classes * self.listed
         return max(1, room if self.keep_top_k is None else min(self.keep_top_k, room))
 
@@ -45,7 +45,7 @@ class Detection:
         return self.classes if self.own_boxes else 1
 
     def find(self, rec: Recorder, loc: Ref, conf: Ref, priors: Ref) -> Found:
-        """Record everything up to the number of rows."""
+        """Record all launches up to the computation of the number of rows."""
         images, own = conf.shape[0], self.classes_with_boxes
         boxes = rec.scratch("boxes", (images, self.priors, own, 4))
         over(rec, "detection.decode", (self.priors * own, images), [loc, priors], [boxes], own, self.code, self.variance_in_target)
@@ -56,7 +56,7 @@ class Detection:
         rank(rec, scores, order, counts, threshold=NOTHING if self.top_k == 0 else self.threshold, skipped=self.background)
         shaped = boxes if self.own_boxes else boxes.view((images, self.priors, 4))
         suppress(rec, shaped, order, counts, kept, kept_counts, threshold=self.nms_threshold, eta=self.eta)
-        # The best of an image over all classes, by class and falling score: an order that the lists have already.
+        # Select the best boxes of an image over all classes. The lists are already ordered by class and descending score.
         room = self.classes * self.listed
         best = rec.scratch("best", (images, room, 1))
         over(rec, "detection.scores", (room, images), [conf, kept, kept_counts], [best], self.classes, self.listed)
@@ -69,7 +69,7 @@ class Detection:
 
 @dataclass(frozen=True)
 class Found:
-    """What was found, on the device; `extent` (1) is the number of rows."""
+    """The detections, on the device. `extent` (1) is the number of rows."""
 
     detection: Detection
     conf: Ref
@@ -80,6 +80,9 @@ class Found:
     extent: Ref
 
     def rows(self, rec: Recorder, y: Ref) -> None:
-        """y (rows x 7) = image, label, score, xmin, ymin, xmax, ymax; -1 but for the image in the rows of images if nothing was found."""
+        """y (rows x 7) = image, label, score, xmin, ymin, xmax, ymax.
+
+        If there are no detections at all, each image has one row with -1 in all columns but the first.
+        """
         d, reads = self.detection, [self.conf, self.boxes, self.kept, self.chosen, self.offsets]
         over(rec, "detection.rows", (y.shape[0],), reads, [y], self.conf.shape[0], d.classes, d.classes_with_boxes, d.listed)

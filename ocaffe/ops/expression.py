@@ -1,7 +1,8 @@
-"""Pointwise, broadcast and reduce operations from a line of text: `pointwise(rec, "y0 = x0 > 0 ? x0 : s * x0", reads=[x], writes=[y], scalars=...)`.
+"""Pointwise, broadcast and reduce operations from a line of text.
 
-A launch recorded here is symbolic: its `lower` is a Pointwise or Reduce that holds text, places of operands and scalars, and becomes a kernel
-late, when views, and with them strides, are known. The language of texts is described in `ocaffe.ops.formula`.
+Example: `pointwise(rec, "y0 = x0 > 0 ? x0 : s * x0", reads=[x], writes=[y], scalars=...)`. A recorded launch is symbolic: its
+`lower` is a Pointwise or Reduce that holds the text, the places of operands and the scalars. It becomes a kernel when views, and
+with them strides, are known. `ocaffe.ops.formula` describes the language of the texts.
 """
 from __future__ import annotations
 
@@ -35,14 +36,17 @@ class Relu(NamedTuple):
 
 
 class Bounded(NamedTuple):
-    """y0 = x0 kept within the bounds. An epilogue can compute it."""
+    """y0 = x0 clipped to the bounds. An epilogue can compute it."""
 
     lower: float
     upper: float
 
 
 class ChannelAffine(NamedTuple):
-    """y0 = factor * x0 + offset: statements, factor and offset as texts without x0. An epilogue can compute it if both are one per channel."""
+    """y0 = factor * x0 + offset, with statements, factor and offset as texts without x0.
+
+    An epilogue can compute it if factor and offset have one value per channel.
+    """
 
     statements: str
     factor: str
@@ -50,11 +54,14 @@ class ChannelAffine(NamedTuple):
 
 
 class ResidualSum(NamedTuple):
-    """y0 = x0 + x1. An epilogue can compute it: the product then adds to the other summand."""
+    """y0 = x0 + x1. An epilogue can compute it: the product then accumulates on the other summand."""
 
 
 class ReluBackward(NamedTuple):
-    """y0 = x1 > 0 ? x0 : slope * x0, x1 being the ReLU's output, of which only the sign matters. The launch that writes x0 can compute it."""
+    """y0 = x1 > 0 ? x0 : slope * x0. x1 is the ReLU's output, and only its sign matters.
+
+    The launch that writes x0 can compute it.
+    """
 
     slope: float
 
@@ -76,14 +83,15 @@ def pointwise(
 ) -> None:
     """Record one launch that computes `text` for every element.
 
-    In the text x0, x1, .. are the values of `reads`, y0, .. of `writes`, m0, .. of `modifies` (read and written), other names are `scalars`
-    (kernel arguments) or local variables. All have the shape of the first write (or modify), the domain, or as many elements in the same order; a
-    read `(ref, axis)` is broadcast: its axes lie on those of the domain from `axis` on, shape () is one value for all, an axis of size 1 is
-    broadcast too. Integer operands (uint8, int32, uint32) are converted to float on load, and back (truncated, saturated) on store.
+    In the text, x0, x1, .. are the values of `reads`, y0, .. of `writes` and m0, .. of `modifies` (read and written). Other names are
+    `scalars` (kernel arguments) or local variables. The shape of the first write (or modify) is the domain. Every other operand has
+    the same shape, or as many elements in the same order. A read `(ref, axis)` is broadcast: its axes map to the axes of the domain
+    from `axis` on. The shape () is one value for all elements, and an axis of size 1 is broadcast too. Integer operands (uint8,
+    int32, uint32) are converted to float on load. On store they are truncated and saturated.
 
-    A write that accumulates (`rec.accumulates`) adds to what is there. `random`: names a stream of random numbers of this layer, and `uniform` in
-    the text is one in [0, 1) for each element, the same wherever the same stream is drawn in the same iteration. `means` says which operation this is, so
-    that a pass can fuse it into the launch that writes x0.
+    A write that accumulates (`rec.accumulates`) adds to the stored value. `random` names a random stream of this layer. `uniform` in
+    the text is then a number in [0, 1) per element. All launches that use the same stream in the same iteration get the same numbers.
+    `means` names the operation, so that a pass can fuse it into the launch that writes x0.
     """
     pairs = [_pair(read) for read in reads]
     domain = (*writes, *modifies)[0].shape
@@ -117,12 +125,12 @@ def reduce(
     finish: str = "y0 = v0",
     op: str = "sum",
 ) -> None:
-    """Record a reduction over `axes` of the domain (the shape of the first plain read): one launch, or two where one could not fill the device.
+    """Record a reduction over `axes` of the domain, which is the shape of the first read without an axis.
 
-    `text` computes v0, v1, .. of every element; they are summed (`op` "max": the largest taken) over the reduced axes; `finish` computes y0, .. from
-    the totals, once for each kept index. Reads that are constant along the reduced axes may be used in `finish` as well. Writes have as many
-    elements as there are kept indices, in order; they accumulate as those of `pointwise` do. `modifies` (m0, ..) are updated by `finish`; one of a
-    single element is updated once.
+    It takes one launch, or two if one launch cannot fill the device. `text` computes v0, v1, .. of every element. They are summed
+    over the reduced axes; `op` "max" takes the maximum instead. `finish` computes y0, .. from the totals, once per kept index.
+    `finish` may also use reads that are constant along the reduced axes. Writes have one element per kept index, in order, and
+    accumulate as in `pointwise`. `finish` updates `modifies` (m0, ..); an operand with a single element is updated once.
     """
     pairs = [_pair(read) for read in reads]
     domain = next(ref.shape for ref, axis in pairs if axis is None)
@@ -165,7 +173,7 @@ def reduce(
         return
     parts = [partial.view((*kept, chunks), i * chunks * math.prod(kept)) for i in range(len(values))]
     stage(text, "; ".join(f"y{i} = {value}" for i, value in enumerate(values)), pairs, parts, (), domain, reduced, chunks)
-    # The second stage reads the partial results first, then what `finish` reads, and calls them x0, x1, ..
+    # The second stage reads the partial results and then the reads of `finish`, named x0, x1, ..
     again: list[tuple[Ref, int | None]] = [(part, None) for part in parts]
     names = {}
     for i, pair in enumerate(pairs):
@@ -188,7 +196,7 @@ def _reduce_nothing(
     scalars: Scalars | None,
     op: str,
 ) -> None:
-    """A reduction over no elements: `finish` of the operation's identity."""
+    """Record a reduction over no elements: apply `finish` to the identity of the operation."""
     assert not modifies, f"{finish!r} would count a reduction of nothing"
     used = [i for i in range(len(pairs)) if f"x{i}" in parse(finish).used]
     names = {f"x{i}": f"x{k}" for k, i in enumerate(used)}
@@ -208,12 +216,15 @@ _COPY, _SUM = parse("y0 = x0").terms, parse("v0 = x0").terms
 
 @dataclass(frozen=True)
 class Pointwise:
-    """What a pointwise launch computes, before strides are known. `places[i]`: the axis of the domain on which read i begins; None: all of it."""
+    """The computation of a pointwise launch, before strides are known.
+
+    `places[i]` is the axis of the domain that the first axis of read i maps to. None means that read i covers the whole domain.
+    """
 
     text: str
     domain: Shape
     places: tuple[int | None, ...]
-    counts: tuple[int, int, int]  # of reads, writes, modifies; the step buffer, if `key` is set, follows the reads
+    counts: tuple[int, int, int]  # of reads, writes, modifies; if `key` is set, the step buffer follows the reads
     scalars: tuple[tuple[str, np.generic], ...]
     target: Target
     key: tuple[np.uint32, np.uint32] | None = None
@@ -235,12 +246,12 @@ class Pointwise:
             raise ValueError(f"expression {self.text!r} does not assign {', '.join(sorted(missing))}")
 
     def split(self, operands: Sequence[Operand]) -> tuple[list[Operand], list[Operand], list[Operand]]:
-        """Reads (without the step buffer), writes, modifies."""
+        """Split `operands` into reads (without the step buffer), writes and modifies."""
         reads = self.counts[0]
         return _split([*operands[:reads], *operands[reads + (self.key is not None) :]], self.counts)
 
     def inplace(self, operands: Sequence[Operand]) -> tuple[tuple[int, int], ...]:
-        """Pairs of operands that may share memory: element for element alike, and nothing else is read from that memory."""
+        """Return pairs of operands that may share memory: equal shape and type, and no other read of that memory is broadcast."""
         reads, writes, _ = self.split(operands)
         first = self.counts[0] + (self.key is not None)
         pairs = []
@@ -255,12 +266,13 @@ class Pointwise:
     def after(
         self, first: Pointwise, links: Sequence[int], made: int, others: Sequence[int], first_reads: Sequence[Ref], own_reads: Sequence[Ref]
     ) -> tuple[Pointwise, list[int]]:
-        """`first` and this in one expression: reads `links` of this are what `first` writes as its y`made`.
+        """Fuse `first` and this expression. The reads `links` of this expression are the output y`made` of `first`.
 
-        Its writes are this one's, then those of `first` in `others`. Returned with it: its reads, as indices into first_reads + own_reads.
+        The fused expression writes the outputs of this one, then the outputs `others` of `first`. The second result is its
+        reads, as indices into first_reads + own_reads.
         """
         order: list[int] = []
-        index: dict[tuple[Ref, int | None], int] = {}  # a Ref that both read is one operand
+        index: dict[tuple[Ref, int | None], int] = {}  # a Ref that both expressions read is one operand
 
         def operand(number: int, ref: Ref, place: int | None) -> str:
             if (ref, place) not in index:
@@ -279,7 +291,7 @@ class Pointwise:
         return Pointwise(text, self.domain, tuple(places[i] for i in order), counts, scalars, self.target), order
 
     def per_channel(self, operands: Sequence[Operand], channels: int) -> Affine | None:
-        """The factor and offset of an affine expression, if they are one for each index of axis 1."""
+        """Return the factor and offset of an affine expression if they have one value per index of axis 1, else None."""
         assert isinstance(self.means, ChannelAffine)
         reads, _, _ = self.split(operands)
         refs = []
@@ -294,14 +306,14 @@ class Pointwise:
 
     @staticmethod
     def _size(ref: Ref, place: int, axis: int) -> int:
-        """Elements of a broadcast read along an axis of the domain."""
+        """Return the size of a broadcast read along an axis of the domain."""
         return ref.shape[axis - place] if 0 <= axis - place < len(ref.shape) else 1
 
     def __call__(self, launch: Launch) -> Call:
         reads, writes, modifies = self.split(launch.operands)
         strides = [element_strides(operand.ref, place, self.domain) for operand, place in zip(reads, self.places)]
         strides += [element_strides(operand.ref, None, self.domain) for operand in (*writes, *modifies)]
-        if self.key is not None:  # the numbers of element and sample move along the axes as operands do
+        if self.key is not None:  # the element and sample numbers have strides along the axes, like operands
             inner = [math.prod(self.domain[d + 1 :]) for d in range(len(self.domain))]
             strides += [(0, *inner[1:]), (1, *[0] * (len(inner) - 1))] if inner else [(), ()]
         space = merge(self.domain, strides)
@@ -312,7 +324,7 @@ class Pointwise:
 
 @dataclass(frozen=True)
 class Affine:
-    """y = factor * x + offset per channel: statements, factor and offset as texts over x1, .. = `refs`."""
+    """y = factor * x + offset per channel, with statements, factor and offset as texts over x1, .. = `refs`."""
 
     text: str
     factor: str
@@ -323,7 +335,10 @@ class Affine:
 
 
 def factors_and_offsets(product: Launch, steps: Sequence[Affine], bias: Ref | None) -> tuple[Ref, Launch]:
-    """A launch before `product` that makes one table of all `steps`: offsets, then factors; `bias` is the offset that the product has itself."""
+    """Return a table of all `steps` (offsets, then factors) and the launch that computes it before `product`.
+
+    `bias` is the product's own offset.
+    """
     channels = next(ref.shape[1] for ref in product.writes)
     table = Ref(f"{product.layer}.epilogue", (2, channels), Role.SCRATCH)
     reads: list[tuple[Ref, int | None]] = []
@@ -348,8 +363,11 @@ def factors_and_offsets(product: Launch, steps: Sequence[Affine], bias: Ref | No
 
 @dataclass(frozen=True)
 class Reduce:
-    """What a reducing launch computes, before strides are known. With `chunks` > 1 the writes have an axis of that size behind the kept ones, or the
-    groups of all chunks `meet`: two more operands are for their partial results and counters."""
+    """The computation of a reducing launch, before strides are known.
+
+    With `chunks` > 1, the writes have an axis of that size after the kept axes. With `last_block`, the last work-group adds
+    the chunks instead. Two more operands then hold the partial results and the completion counters.
+    """
 
     text: str
     finish: str
@@ -370,7 +388,7 @@ class Reduce:
 
     @property
     def is_plain_sum(self) -> bool:
-        """Whether it sums its first read and nothing else."""
+        """Whether it only sums its first read."""
         return self.op == "sum" and self.formula.terms == _SUM
 
     def check(self) -> None:
@@ -420,7 +438,7 @@ class Reduce:
 
 
 def _renamed(text: str, names: Mapping[str, str], prefix: str) -> str:
-    """A text with its operands called by `names`, and its own names told apart by `prefix`."""
+    """Rename the operands of a text by `names`. Its other names get `prefix`, so that they stay unique."""
 
     def new(match: re.Match[str]) -> str:
         name = match[0]
@@ -474,12 +492,12 @@ def _accumulate(writes: Sequence[Operand]) -> int:
 
 
 def _innermost(domain: Shape) -> int:
-    """The last axis that is one at all."""
+    """Return the last axis with a size above 1, or the last axis if there is none."""
     return max((d for d, size in enumerate(domain) if size > 1), default=len(domain) - 1)
 
 
 def without(read: tuple[Ref, int | None], domain: Shape, reduced: Sequence[int]) -> tuple[Ref, int]:
-    """A read that is constant along the reduced axes, placed in a domain of the kept axes (and what follows them)."""
+    """Place a read that is constant along the reduced axes in a domain that has only the kept axes, or starts with them."""
     ref, axis = read
     axis, own = (0, domain) if axis is None else (axis, ref.shape)
     kept = [d for d in range(axis, axis + len(own)) if d not in reduced]

@@ -1,11 +1,13 @@
-"""The language of expressions: `float t = x0 * s; y0 = t > 0 ? t : 0`, read once, written out as OpenCL C of any vector width.
+"""The language of expressions, for example `float t = x0 * s; y0 = t > 0 ? t : 0`.
 
-A formula is assignments separated by `;`. It looks like C, and everything is a float: numbers, names and results (`1 / 2` is 0.5).
-Operators: `+ - * /`, comparisons, `&& || !` and `c ? a : b`; both sides of a `?:` are evaluated. Functions are those of FUNCTIONS; a name
-that is assigned but is no output is a local variable, with or without `float` before it.
+A text is parsed once and can be written as OpenCL C for any vector width. A formula is a list of assignments separated by `;`.
+It looks like C, but all numbers, names and results are floats (`1 / 2` is 0.5). The operators are `+ - * /`, comparisons,
+`&& || !` and `c ? a : b`. Both sides of a `?:` are evaluated. FUNCTIONS lists the functions. An assigned name that is not an
+output is a local variable, with or without `float` before it.
 
-CPU runtimes do not vectorise scalar kernels dependably (measured: Intel's is 5 times slower than the memory, PoCL's tanh 2.5 times slower
-than its float16 one), so the text is translated to explicit vector code, where a comparison is a mask and a choice is `select`.
+CPU runtimes do not vectorise scalar kernels reliably. Measured: Intel's runtime is 5 times slower than the memory, and PoCL's
+scalar tanh is 2.5 times slower than its float16 tanh. The text is therefore translated to explicit vector code, in which a
+comparison is a mask and a choice is `select`.
 """
 from __future__ import annotations
 
@@ -18,8 +20,8 @@ _UNARY = "fabs exp exp2 expm1 log log2 log1p sqrt rsqrt sin cos tanh erf floor c
 _BINARY = "fmin fmax pow fmod copysign"
 FUNCTIONS = dict.fromkeys(_UNARY.split(), 1) | dict.fromkeys(_BINARY.split(), 2)
 CONSTANTS = frozenset({"FLT_MIN", "FLT_MAX", "FLT_EPSILON", "INFINITY", "NAN", "M_PI_F"})
-_LEVELS = (("||",), ("&&",), ("==", "!="), ("<", ">", "<=", ">="), ("+", "-"), ("*", "/"))  # loosest first
-_LOGIC = {"||": "|", "&&": "&"}  # masks are all ones or zero in vectors, 1 or 0 in scalars: bitwise operators serve both
+_LEVELS = (("||",), ("&&",), ("==", "!="), ("<", ">", "<=", ">="), ("+", "-"), ("*", "/"))  # lowest precedence first
+_LOGIC = {"||": "|", "&&": "&"}  # masks are all ones or zero in vectors, 1 or 0 in scalars; bitwise operators work for both
 _COMPARISONS = frozenset({"==", "!=", "<", ">", "<=", ">="})
 _TOKEN = re.compile(r"\s*(?:(\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?)f?|([A-Za-z_]\w*)|(\|\||&&|[=!<>]=|[-+*/<>!?:()=,;]))")
 
@@ -35,7 +37,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Formula:
-    """The assignments (name, term) of a text, in order."""
+    """The assignments (name, term) of a text in order."""
 
     statements: tuple[tuple[str, Node], ...]
 
@@ -45,7 +47,7 @@ class Formula:
 
     @property
     def used(self) -> frozenset[str]:
-        """Names that are read before they are assigned: the inputs."""
+        """The inputs: names that are read before they are assigned."""
         seen: set[str] = set()
         result: set[str] = set()
         for name, term in self.statements:
@@ -55,7 +57,7 @@ class Formula:
 
     @cached_property
     def terms(self) -> dict[str, Node]:
-        """The final term of each assigned name over the inputs alone: earlier assignments are substituted.
+        """The final term of each assigned name in terms of the inputs. Earlier assignments are substituted.
 
         Two texts that differ in the names or in the order of their local variables give equal terms.
         """
@@ -65,7 +67,7 @@ class Formula:
         return found
 
     def code(self, width: int, outputs: Mapping[str, str] | frozenset[str] = frozenset()) -> list[str]:
-        """C statements for vectors of `width` floats (1: scalars). Names in `outputs` are declared elsewhere, other assigned ones here."""
+        """Return C statements for vectors of `width` floats (1: scalars). They declare all assigned names except those in `outputs`."""
         declared = set(outputs)
         lines = []
         for name, term in self.statements:
@@ -76,7 +78,7 @@ class Formula:
 
 
 def substituted(node: Node, replacement: Callable[[Node], Node | None]) -> Node:
-    """The term with every subterm for which `replacement` returns one replaced, outermost first."""
+    """Replace every subterm for which `replacement` returns a term, outermost first."""
     found = replacement(node)
     if found is not None:
         return found
@@ -84,7 +86,7 @@ def substituted(node: Node, replacement: Callable[[Node], Node | None]) -> Node:
 
 
 def plain_text(node: Node) -> str | None:
-    """A term of names, integers, comparisons, && || and `?:` as text that means the same in C; None for any other term."""
+    """Return a term of names, integers, comparisons, && || and `?:` as text with the same meaning in C. Return None for other terms."""
     return _plain(node, 0)
 
 
@@ -102,18 +104,21 @@ def _plain(node: Node, level: int) -> str | None:
 
 
 def variable(name: str) -> str:
-    """The C variable of a name: operands and totals keep theirs, scalars and locals get a prefix that keeps them apart from the kernel's own."""
+    """Return the C variable of a name. Operands and totals keep their names.
+
+    Scalars and locals get a prefix, so that they do not clash with the kernel's own variables.
+    """
     return name if re.fullmatch(r"[xymv]\d+|uniform", name) else f"u_{name}"
 
 
 def vector(ctype: str, width: int) -> str:
-    """`float`, `float16`: the type of `width` elements."""
+    """Return the type of `width` elements, for example `float` or `float16`."""
     return ctype if width == 1 else f"{ctype}{width}"
 
 
 @lru_cache(maxsize=4096)
 def parse(text: str) -> Formula:
-    """Read a text; raises ValueError where it is none."""
+    """Parse a text. Raises ValueError if it is not a formula."""
     return _Parser(text).formula()
 
 
@@ -220,7 +225,7 @@ class _Parser:
 
 
 class _Writer:
-    """Terms as C of one vector width. A term is a number (floatN) or a mask (intN): each is converted where the other is wanted."""
+    """Write terms as C of one vector width. A term is a number (floatN) or a mask (intN) and is converted where the other is needed."""
 
     def __init__(self, width: int) -> None:
         self.width = width

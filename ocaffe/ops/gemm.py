@@ -1,4 +1,4 @@
-"""Matrix product. One interface; the machine class of the target decides which kernels do it."""
+"""Matrix product. The machine class of the target decides which kernels compute it."""
 from __future__ import annotations
 
 from importlib import import_module
@@ -10,11 +10,11 @@ from ocaffe.ir.tensor import Ref
 def gemm(
     rec: Recorder, a: Ref, b: Ref, c: Ref, *, trans_a: bool = False, trans_b: bool = False, bias: Ref | None = None, mergeable: bool = True
 ) -> None:
-    """c[M, N] = op(a) @ op(b), with bias[n] added to column n; added to c where the recorder says that c accumulates.
+    """c[M, N] = op(a) @ op(b), with bias[n] added to column n. If c accumulates (`rec.accumulates`), the product is added to it.
 
     a, b and c are two-dimensional Refs, rows x columns as stored: a is M x K (K x M with `trans_a`), b is K x N (N x K with `trans_b`).
-    Rows may be apart by more than their length: the batch stride of an operand is its leading dimension. `mergeable`: a ReLU that
-    follows may be merged into the launch that writes c.
+    The batch stride of an operand is its leading dimension, which can be longer than a row. `mergeable`: a following ReLU may be
+    fused into the launch that writes c.
     """
     m, k = a.shape[::-1] if trans_a else a.shape
     k_b, n = b.shape[::-1] if trans_b else b.shape

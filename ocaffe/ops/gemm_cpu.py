@@ -11,18 +11,18 @@ from ocaffe.ir.tensor import Ref
 from ocaffe.ir.tuned import Problem
 
 ONE = (1, 1, 1)
-ITEMS_PER_CORE = 4  # work-items per core: the last ones to finish leave little idle
-WIDE, MANY = 4, 40  # see kernels/gemm_cpu.cl; half of it pays where fewer panels of rows, which then stay in the caches, pass by
-FEW = 4  # panels of rows
+ITEMS_PER_CORE = 4  # work-items per core, so that cores idle only briefly at the end
+WIDE, MANY = 4, 40  # see kernels/gemm_cpu.cl; half of WIDE is better with fewer panels of rows, which then stay in the caches
+FEW = 4  # maximum panels of rows that count as few
 SIDE, MAX_FEW_ROWS = 4, 24  # see kernels/gemm_few_cpu.cl; with 32 rows packing pays: 4096 x 9216 26 ms instead of 29
-MIN_ITEM_MULTIPLY_ADDS = 1 << 15  # multiply-adds that are worth a work-item there: some microseconds
-WIDTHS = (1, 2, 4, 8, 16)  # panels of columns that are worth measuring
-HEIGHTS = {16: (13, 12, 11, 10, 8, 4), 8: (6, 5, 4), 4: (6, 5, 4)}  # of a tile, by vector width: 32 or 16 registers; the first is the usual one
-SETUP = 5  # rows of a tile whose multiplication takes as long as a step's loads, loop and waiting: measured where another process shares the core
+MIN_ITEM_MULTIPLY_ADDS = 1 << 15  # multiply-adds that justify a work-item of gemm_few_cpu: some microseconds
+WIDTHS = (1, 2, 4, 8, 16)  # panels of columns that tuning measures
+HEIGHTS = {16: (13, 12, 11, 10, 8, 4), 8: (6, 5, 4), 4: (6, 5, 4)}  # vector width -> heights of a tile, for 32 or 16 registers; the first is the default
+SETUP = 5  # cost of a step's loads, loop and latency, in rows of a tile; measured with another process on the core
 
 
 class Block(NamedTuple):
-    """Rows and panels of columns of op(b) that a work-item keeps."""
+    """The rows and panels of columns of op(b) that a work-item keeps."""
 
     deep: int
     wide: int
@@ -32,7 +32,7 @@ class Block(NamedTuple):
 
 
 def record(rec: Recorder, a: Ref, b: Ref, c: Ref, trans_a: bool, trans_b: bool, bias: Ref | None) -> None:
-    """Packs op(a), then multiplies; see gemm() for the operands."""
+    """Record the packing of op(a) and the product. See gemm() for the operands."""
     (m, n), k = c.shape, a.shape[0 if trans_a else 1]
     defines = tile(rec.target)
     if m <= MAX_FEW_ROWS and trans_b and not trans_a:
@@ -40,7 +40,7 @@ def record(rec: Recorder, a: Ref, b: Ref, c: Ref, trans_a: bool, trans_b: bool, 
         return
     panels_a, panels_c = ceil(m, defines["MR"]), ceil(n, columns(defines))
     packed = rec.scratch("packed", (panels_a, k, defines["MR"]))
-    steps = [0, 1, 1, 0, 0, 0] if trans_a else [0, 0, k, 0, 1, 0]  # see the kernel: of a group, rows, columns, and where they begin
+    steps = [0, 1, 1, 0, 0, 0] if trans_a else [0, 0, k, 0, 1, 0]  # see the kernel: strides of groups, rows and columns, and the offset
     pack(rec, a, packed, m, m, k, steps, defines["MR"])
     problem = Problem("gemm", (m, n, k, int(trans_a), int(trans_b)), rec.target.math)
     deep, wide = rec.target.tuned.choose(problem, _blocks(rec, defines["KC"], k, panels_a, panels_c, trans_b))
@@ -58,7 +58,10 @@ def record(rec: Recorder, a: Ref, b: Ref, c: Ref, trans_a: bool, trans_b: bool, 
 
 
 def pack(rec: Recorder, w: Ref, packed: Ref, total: int, rows: int, depth: int, steps: Sequence[int], height: int) -> None:
-    """`total` x `depth` elements of each group as panels of `height` rows in blocks of `rows`; `steps`: how the kernel finds its way through w."""
+    """Pack `total` x `depth` elements of each group as panels of `height` rows in blocks of `rows`.
+
+    `steps` are the strides and the offset in w.
+    """
     defines = tile(rec.target)
     rec.launch(
         "product_parts_cpu.pack",
@@ -72,7 +75,7 @@ def pack(rec: Recorder, w: Ref, packed: Ref, total: int, rows: int, depth: int, 
 
 
 def _few(rec: Recorder, a: Ref, b: Ref, c: Ref, bias: Ref | None) -> None:
-    """Few rows of a against a transposed b: nothing is packed, b is read once, as it lies (kernels/gemm_few_cpu.cl)."""
+    """Record the product of few rows of a and a transposed b. Nothing is packed, and b is read once, in order (kernels/gemm_few_cpu.cl)."""
     (m, k), n = a.shape, b.shape[0]
     share = ceil(ceil(n, share_out(rec, 1, ceil(m * n * k, MIN_ITEM_MULTIPLY_ADDS))), SIDE) * SIDE
     args = [m, n, k, share, EpilogueScalars(bias is not None, rec.accumulates(c))]
@@ -88,8 +91,11 @@ def _few(rec: Recorder, a: Ref, b: Ref, c: Ref, bias: Ref | None) -> None:
 
 
 def _block(rec: Recorder, most: int, k: int, panels_a: int, panels_c: int, trans_b: bool) -> tuple[int, int]:
-    """Rows and panels of columns of op(b) that a work-item keeps. Few rows of a make b's way from memory what takes the time: it is read in long runs,
-    which lie along the depth if it is transposed, along the columns if it is not."""
+    """Return the rows and panels of columns of op(b) that a work-item keeps.
+
+    With few rows of a, reading b from memory takes the time. It is therefore read in long runs: along the depth if b is
+    transposed, else along the columns.
+    """
     few = panels_a <= FEW
     deep = max(1, min(k, most // 8 if few and not trans_b else most))
     wide = 1 if few and trans_b else min((WIDE if panels_a >= MANY else WIDE // 2) * most // deep, panels_c)
@@ -99,7 +105,7 @@ def _block(rec: Recorder, most: int, k: int, panels_a: int, panels_c: int, trans
 
 
 def _blocks(rec: Recorder, most: int, k: int, panels_a: int, panels_c: int, trans_b: bool) -> list[Block]:
-    """The estimate, then all that private memory has room for."""
+    """Return the estimate, then all other blocks that fit private memory."""
     first = Block(*_block(rec, most, k, panels_a, panels_c, trans_b))
     depths = {first.deep, *(min(k, most // part) for part in (1, 2, 4, 8) if k)}
     others = (Block(deep, wide) for deep in sorted(depths, reverse=True) for wide in WIDTHS if wide <= panels_c and wide * deep <= WIDE * most)
@@ -107,23 +113,23 @@ def _blocks(rec: Recorder, most: int, k: int, panels_a: int, panels_c: int, tran
 
 
 def _rows_each(rec: Recorder, panels_a: int, panels_c: int, wide: int) -> int:
-    """Panels of rows that a work-item takes beside `wide` panels of columns."""
+    """Return the panels of rows per work-item, which has `wide` panels of columns."""
     return ceil(panels_a, share_out(rec, ceil(panels_c, wide), panels_a))
 
 
 def tile(target: Target, rows: int = 0) -> dict[str, int]:
-    """V, NV, MR, KC of kernels/tile_cpu.h, for products of `rows` rows."""
+    """Return V, NV, MR, KC of kernels/tile_cpu.h for products of `rows` rows."""
     width = next((width for width in HEIGHTS if width <= target.vector_width), 4)
     return {"V": width, "NV": 2, "MR": height(width, rows), "KC": 512}
 
 
 def height(vector: int, rows: int) -> int:
-    """The height of tiles over `rows` rows that takes the least time, padding included."""
+    """Return the height of tiles over `rows` rows with the least estimated time, padding included."""
     return min(HEIGHTS[vector], key=lambda height: ceil(rows, height) * (height + SETUP))
 
 
 def columns(defines: dict[str, int]) -> int:
-    """Width of a tile: NR."""
+    """Return the width of a tile, NR."""
     return defines["NV"] * defines["V"]
 
 
@@ -132,5 +138,5 @@ def ceil(a: int, b: int) -> int:
 
 
 def share_out(rec: Recorder, items: int, most: int) -> int:
-    """Into how many parts, at most `most`, each of `items` pieces of work is cut so that all cores get enough."""
+    """Return the number of parts, at most `most`, of each of `items` pieces of work, so that all cores have enough work."""
     return max(1, min(most, ceil(ITEMS_PER_CORE * rec.target.compute_units, items)))

@@ -1,4 +1,7 @@
-"""Matrix product on devices whose work-groups share local memory, and the choice of tiles that convolution shares (kernels/gemm_gpu.cl)."""
+"""Matrix product on devices whose work-groups share local memory (kernels/gemm_gpu.cl).
+
+Convolution uses the same choice of tiles.
+"""
 from __future__ import annotations
 
 import math
@@ -11,25 +14,30 @@ from ocaffe.ir.target import Target
 from ocaffe.ir.tensor import FLOAT, Ref, Role
 from ocaffe.ir.tuned import Problem
 
-# A second pass reads the partial results of a split depth; they may take this many bytes of scratch.
+# Maximum bytes of scratch for the partial results of a split depth, which a second pass reads.
 SPLIT_SCRATCH = 16 << 20
-PATCH_SCRATCH = 4  # times as many where a group makes all taps, so that there are few groups
+PATCH_SCRATCH = 4  # factor on SPLIT_SCRATCH if a group computes all taps, because there are then few groups
 SPLITS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 BFLOAT16, FLOAT16 = 2, 4  # Tile.mma: operands are rounded to 16 bits
-SUM_ITEMS = 256  # work-items of a group in split_sum
-PACK_ITEMS = 128  # and of the kernels that pack filters
-MAX_REGISTERS = 128  # of work-items of which an H100 then holds 512 a unit
-BUNCH = 8  # parts of a tile that one work-group adds up at the least (tile_join in kernels/tile_gpu.h)
+SUM_ITEMS = 256  # work-items per group of split_sum
+PACK_ITEMS = 128  # work-items per group of the kernels that pack filters
+MAX_REGISTERS = 128  # registers per work-item with which an H100 holds 512 work-items per unit
+BUNCH = 8  # minimum parts of a tile that one work-group adds (tile_join in kernels/tile_gpu.h)
 
 
 @dataclass(frozen=True)
 class Tile:
-    """The work of one group, kernels/tile_gpu.h: `rows` x `columns` results, of which a work-item holds `item_rows` x `item_columns`;
-    `depth` is brought to local memory at a time; 32 consecutive work-items cover `warp_rows` rows. `mma`: the kind of products (MMA; 0: multiply-adds).
-    `ahead`: by how many steps they fetch before they multiply. `levels` of sums (LEVELS). `stages`: for how many steps there is local memory where operands
-    are copied there as they are (STAGES in kernels/tile_async.h; 0: they are not).
-    `patches`: columns are pixels of a rectangle, whose windows lie in local memory (kernels/conv_patch_mma.cl).
-    `waste`: by how much steps that do not fit the depth lengthen it, and what does not exist.
+    """The work of one work-group (kernels/tile_gpu.h).
+
+    A group computes `rows` x `columns` results, and a work-item `item_rows` x `item_columns` of them. 32 consecutive work-items
+    cover `warp_rows` rows. `depth` is the depth that one step loads to local memory.
+
+    `mma`: the kind of products (MMA; 0: multiply-adds).
+    `ahead`: the number of steps that a fetch precedes its multiplication.
+    `levels`: the levels of summation (LEVELS).
+    `stages`: the number of steps in local memory if operands are copied unchanged (STAGES in kernels/tile_async.h), else 0.
+    `patches`: columns are the pixels of a rectangle whose windows are in local memory (kernels/conv_patch_mma.cl).
+    `waste`: the factor on the work by padded depth and by results that do not exist.
     """
 
     rows: int
@@ -51,7 +59,7 @@ class Tile:
 
     @property
     def quads(self) -> bool:
-        """Whether the kernels are those of kernels/tile_mma.h."""
+        """Whether the kernels use kernels/tile_mma.h."""
         return self.mma in (BFLOAT16, FLOAT16) and not self.stages
 
     def defines(self) -> dict[str, int]:
@@ -74,7 +82,7 @@ TILES = (
     Tile(32, 32, 4, 4, 32, 16),
 )
 
-# On tensor cores, by kernels/tile_gpu.h: three TF32 products for one of floats. item_rows = warp_rows / 8, here and below.
+# Tiles on tensor cores with kernels/tile_gpu.h: three TF32 products replace one float product. Here and below, item_rows = warp_rows / 8.
 TENSOR_TILES = (
     Tile(128, 128, 8, 16, 64, 16, mma=3),
     Tile(128, 128, 8, 8, 64, 16, mma=3),
@@ -84,8 +92,8 @@ TENSOR_TILES = (
     Tile(32, 128, 4, 8, 32, 16, mma=3),
 )
 
-# By kernels/tile_mma.h, by mode of arithmetic.
-QUAD_SHAPES = (  # rows, columns, results of a work-item, rows of a warp, steps ahead: two where that leaves registers
+# Tiles with kernels/tile_mma.h, by mode of arithmetic.
+QUAD_SHAPES = (  # rows, columns, rows and columns of a work-item, rows of a warp, steps ahead: two if registers suffice
     (128, 256, 8, 16, 64, 1),
     (128, 128, 8, 16, 64, 1),
     (128, 128, 8, 8, 64, 2),
@@ -98,7 +106,7 @@ QUAD_TILES = {
     for math, mma in (("bf16", BFLOAT16), ("fp16", FLOAT16))
 }
 
-# By kernels/tile_async.h, of operands in bfloat16: what local memory of 48 KiB has stages for.
+# Tiles with kernels/tile_async.h, for bfloat16 operands. As many stages as fit 48 KiB of local memory.
 ASYNC_TILES = tuple(
     Tile(rows, columns, m, n, warp, 32, BFLOAT16, stages=stages)
     for rows, columns, m, n, warp, stages in (
@@ -110,7 +118,7 @@ ASYNC_TILES = tuple(
     )
 )
 
-# What there is beside TILES where there are tensor cores, by mode of arithmetic.
+# Additional tiles on devices with tensor cores, by mode of arithmetic.
 ON_TENSOR_CORES: dict[str, tuple[Tile, ...]] = {
     "ieee": (),
     "fp32": TENSOR_TILES,
@@ -120,26 +128,28 @@ ON_TENSOR_CORES: dict[str, tuple[Tile, ...]] = {
 
 
 def tiles_for(target: Target, math: str | None = None) -> tuple[Tile, ...]:
-    """The tiles of a matrix product that a device may choose from, by its mode of arithmetic (Target.math, or another one that is given)."""
+    """Return the tiles of a matrix product that a device supports, for `math` or else its mode of arithmetic (Target.math)."""
     return TILES + (ON_TENSOR_CORES[math or target.math] if target.tensor_cores else ())
 
 
 def async_tiles(target: Target) -> tuple[Tile, ...]:
-    """Likewise of kernels that copy operands as they are."""
+    """Return the tiles of kernels that copy operands unchanged."""
     return ASYNC_TILES if target.tensor_cores and target.math == "bf16" else ()
 
 
-# Sums that a work-item can keep in registers. Elsewhere they spill: Intel's GPUs have 128 registers of 8 lanes for 16 work-items.
+# Maximum sums that a work-item can keep in registers, else FEW_SUMS: Intel's GPUs have 128 registers of 8 lanes for 16 work-items.
 MAX_SUMS = {"nvidia": 144, "amd": 128}
 FEW_SUMS = 64
 
 
 @dataclass(frozen=True)
 class Rates:
-    """What `cost` counts with, for one kind of products, fitted to the rates in benchmarks/gpu_kernels_h100.txt.
+    """The parameters of `cost` for one kind of products, fitted to the rates in benchmarks/gpu_kernels_h100.txt.
 
-    `product`: instructions that a multiply-add takes as long as; `fetch`: those that bring one element of a tile to local memory; `wait`: cycles until a
-    fetched tile can be used; `registers` of a work-item, beside its sums.
+    `product`: the cost of a multiply-add in instructions.
+    `fetch`: the instructions that load one element of a tile to local memory.
+    `wait`: the cycles until a fetched tile can be used.
+    `registers`: the registers of a work-item in addition to its sums.
     """
 
     product: float
@@ -148,7 +158,7 @@ class Rates:
     registers: int
 
 
-# By Tile.mma; and of tiles with stages.
+# Rates by Tile.mma. Tiles with stages have ASYNC_RATES or PATCH_RATES.
 RATES = {
     0: Rates(1.0, 10.5, 1300, 50),
     1: Rates(0.3, 10.5, 1300, 100),
@@ -156,26 +166,26 @@ RATES = {
     BFLOAT16: Rates(0.16, 11, 700, 120),
     FLOAT16: Rates(0.16, 11, 700, 120),
 }
-# Not fitted: an H100 does what these put first faster than the others, but among themselves they may come in another order.
+# Not fitted. On an H100, the tiles that these rates prefer to other tiles are faster, but their order among themselves is not reliable.
 ASYNC_RATES = Rates(0.12, 4, 300, 60)
 PATCH_RATES = Rates(0.02, 3, 300, 64)
 
-# An NVIDIA H100: 128 lanes and 65536 registers a unit, 3 TB/s over 132 units at 1.7 GHz, 8 us a launch.
+# An NVIDIA H100: 128 lanes and 65536 registers per unit, 3 TB/s over 132 units at 1.7 GHz, 8 us per launch.
 LANES = 128
 REGISTERS = 65536
 LAUNCH = 14000
-LOOP = 0.12  # instructions of a step that are neither arithmetic nor fetches, per multiply-add
-FLOATS_PER_CYCLE = 3  # to or from global memory, a unit
+LOOP = 0.12  # other instructions of a step (neither arithmetic nor fetches), per multiply-add
+FLOATS_PER_CYCLE = 3  # to or from global memory, per unit
 
 
-LAST_BLOCK_CYCLES = 3500  # cycles until the last group of a tile knows that it is the last
-ROUND = 500  # cycles that it takes for 16 loads of each work-item (tile_meet in kernels/tile_gpu.h), or for four one after the other (kernels/split_sum.h)
-GAP = 2000  # cycles before a launch
+LAST_BLOCK_CYCLES = 3500  # cycles until the last group of a tile has detected that it is the last
+ROUND = 500  # cycles for 16 loads per work-item (tile_join in kernels/tile_gpu.h), or for four sequential loads (kernels/split_sum.h)
+GAP = 2000  # idle cycles before a launch
 
 
 @dataclass(frozen=True)
 class Choice:
-    """A tile and the number of parts that the depth is cut into."""
+    """A tile and the number of parts of the depth."""
 
     tile: Tile
     splits: int = 1
@@ -185,23 +195,23 @@ class Choice:
 
 
 def choose(target: Target, tiles: Sequence[Tile], rows: int, columns: int, depth: int, batches: int = 1) -> Choice:
-    """The cheapest of `ranked`."""
+    """Return the cheapest choice of `ranked`."""
     return ranked(target, tiles, rows, columns, depth, batches)[0]
 
 
 def ranked(target: Target, tiles: Sequence[Tile], rows: int, columns: int, depth: int, batches: int = 1) -> list[Choice]:
-    """Tiles and splits for `batches` products of rows x depth by depth x columns, the cheapest first, by `cost`."""
+    """Return the tiles and splits for `batches` products of rows x depth by depth x columns, sorted by `cost`."""
     return sorted(choices(target, tiles, rows, columns, depth, batches), key=lambda choice: cost(target, choice, rows, columns, depth, batches))
 
 
 def choices(target: Target, tiles: Sequence[Tile], rows: int, columns: int, depth: int, batches: int) -> Iterator[Choice]:
-    """What a device can run, with every split that makes sense."""
+    """Yield the tiles that a device supports, with every sensible split."""
     fitting = [tile for tile in tiles if tile.item_rows * tile.item_columns <= MAX_SUMS.get(target.runtime, FEW_SUMS)]
     return (Choice(tile, splits) for tile in fitting for splits in _splits(rows * columns * batches, depth, tile))
 
 
 def _splits(results: int, depth: int, tile: Tile) -> Iterator[int]:
-    """1, and what leaves each part several steps and the scratch small."""
+    """Yield 1 and the splits with several steps per part and with little scratch."""
     yield 1
     most = SPLIT_SCRATCH * (PATCH_SCRATCH if tile.patches else 1)
     for splits in SPLITS:
@@ -210,20 +220,20 @@ def _splits(results: int, depth: int, tile: Tile) -> Iterator[int]:
 
 
 def cost(target: Target, choice: Choice, rows: int, columns: int, depth: int, batches: int) -> float:
-    """Estimated time of a product, all parts of its depth added up, in the cycles of `parts_cost`."""
+    """Return the estimated time of a product, including the sum of the parts of its depth, in the cycles of `parts_cost`."""
     cycles, tile, splits = parts_cost(target, choice, rows, columns, depth, batches), choice.tile, choice.splits
     if splits == 1:
         return cycles
-    meets = reduces_in_last_block(target, tile, splits, -(-rows // tile.rows) * -(-columns // tile.columns) * batches)
-    return cycles + (max(LAUNCH, _joining(tile, splits)) if meets else _second_pass(splits))
+    in_last_block = reduces_in_last_block(target, tile, splits, -(-rows // tile.rows) * -(-columns // tile.columns) * batches)
+    return cycles + (max(LAUNCH, _joining(tile, splits)) if in_last_block else _second_pass(splits))
 
 
 def parts_cost(target: Target, choice: Choice, rows: int, columns: int, depth: int, batches: int) -> float:
-    """Estimated time of a product whose parts of the depth are not added up yet, in clock cycles of a compute unit that does 128 multiply-adds and fetches 128
-    bytes of local memory in one.
+    """Return the estimated time of a product without the sum of the parts of its depth.
 
-    A step takes its arithmetic or its local fetches, whichever is longer. Groups on one unit hide each other's waiting for global memory
-    and barriers; a group alone waits in full. A split pays for writing and reading its partial sums.
+    The unit is a clock cycle of a compute unit that computes 128 multiply-adds and loads 128 bytes of local memory per cycle.
+    A step takes the longer of its arithmetic and its local loads. Groups on one unit hide each other's latency of global memory
+    and barriers; a single group hides none. A split adds the cost of writing and reading its partial sums.
     """
     tile, splits, rates = choice.tile, choice.splits, _rates(choice.tile)
     m, n = tile.item_rows, tile.item_columns
@@ -248,12 +258,12 @@ def _rates(tile: Tile) -> Rates:
 
 
 def _second_pass(splits: int) -> float:
-    """Cycles of a launch whose work-items add up the parts of a result one after the other."""
+    """Return the cycles of a launch whose work-items add the parts of a result sequentially."""
     return LAUNCH + -(-splits // 4) * ROUND
 
 
 def _joining(tile: Tile, splits: int) -> float:
-    """Cycles until the last work-group of a tile has the sum of all parts."""
+    """Return the cycles until the last work-group of a tile has the sum of all parts."""
     count = bunches(splits)
     levels = [splits] if count == 1 else [-(-splits // count), count]
     return sum(LAST_BLOCK_CYCLES + tile.item_rows * tile.item_columns // 16 * -(-parts // 4) * ROUND for parts in levels)
@@ -262,7 +272,7 @@ def _joining(tile: Tile, splits: int) -> float:
 def record(
     rec: Recorder, a: Ref, b: Ref, c: Ref, trans_a: bool, trans_b: bool, bias: Ref | None, choice: Choice | None = None
 ) -> None:
-    """c[M, N] = op(a) @ op(b) (+ bias[n] per column), added to c if it accumulates. `choice` overrules the estimate (benchmarks, tests)."""
+    """c[M, N] = op(a) @ op(b) (+ bias[n] per column), added to c if c accumulates. `choice` replaces the estimate (benchmarks, tests)."""
     rows, columns = c.shape
     depth = a.shape[0] if trans_a else a.shape[1]
     if choice is None:
@@ -284,32 +294,32 @@ def record(
 def batched(
     rec: Recorder, a: Ref, b: Ref, c: Ref, batches: int, choice: Choice, *, trans_a: bool = False, trans_b: bool = False, add: bool = False
 ) -> None:
-    """c[split][batch] = op(a[batch]) @ op(b[batch]) over the split's part of the depth, with `add` added to what is there.
+    """c[split][batch] = op(a[batch]) @ op(b[batch]) over the split's part of the depth. `add` accumulates on c.
 
-    Each operand is a matrix whose rows are those of all batches, one after the other; c has choice.splits times as many.
+    Each operand is a matrix with the rows of all batches in order. c has choice.splits times as many rows.
     """
     rows, columns = c.shape[0] // (batches * choice.splits), c.shape[1]
     depth = a.shape[0] // batches if trans_a else a.shape[1]
     part, _ = parts_of_depth(depth, choice)
     family, defines, layout = _program(rec.target, choice.tile, a, b, trans_a, trans_b)
     reads, writes, modifies = [a, b, a], [] if add else [c], [c] if add else []
-    _launch(rec, family, choice.tile, defines, reads, writes, (rows, columns, depth, part), batches, choice.splits, [*layout, EpilogueScalars(False, add, SLOPE_ONLY, fusable=False)],
-            modifies=modifies)  # fmt: skip
+    args = [*layout, EpilogueScalars(False, add, SLOPE_ONLY, fusable=False)]
+    _launch(rec, family, choice.tile, defines, reads, writes, (rows, columns, depth, part), batches, choice.splits, args, modifies=modifies)
 
 
 def parts_of_depth(depth: int, choice: Choice) -> tuple[int, int]:
-    """How much of the depth a split takes, whole steps, and how many splits that makes."""
+    """Return the depth per split, in whole steps, and the number of splits."""
     part = -(-depth // (choice.splits * choice.tile.depth)) * choice.tile.depth
     return part, max(1, -(-depth // part)) if part else 1
 
 
 def work_items(tile: Tile, rows: int, columns: int, batches: int, phases: int = 1) -> tuple[int, int, int]:
-    """Of a launch whose groups go over the tiles of columns, each in so many phases, of rows, and over batches."""
+    """Return the work-items of a launch whose groups cover the tiles of columns, times the phases, the tiles of rows, and the batches."""
     return phases * -(-columns // tile.columns) * tile.items, -(-rows // tile.rows), batches
 
 
 def _program(target: Target, tile: Tile, a: Ref, b: Ref, trans_a: bool, trans_b: bool) -> tuple[str, dict[str, int], list[int]]:
-    """The kernel file of a tile, its defines, and the layout as far as it is an argument."""
+    """Return the kernel file of a tile, its defines, and the layout arguments, if the layout is not a define."""
     layout = {"TRANS_A": int(trans_a), "TRANS_B": int(trans_b)}
     if tile.quads:
         return "gemm_mma", {**tile.defines(), **layout, **scales(target, tile, a, b)}, []
@@ -334,18 +344,21 @@ def _launch(
 
 
 def scales(target: Target, tile: Tile, left: Ref, right: Ref) -> dict[str, int]:
-    """The defines LEFT_SCALE and RIGHT_SCALE of kernels/tile_mma.h: gradients are scaled before they are rounded to float16."""
+    """Return the defines LEFT_SCALE and RIGHT_SCALE of kernels/tile_mma.h: gradients are scaled before they are rounded to float16."""
     names = {"LEFT_SCALE": left, "RIGHT_SCALE": right} if tile.mma == FLOAT16 else {}
     return {name: target.gradient_scale for name, ref in names.items() if ref.role is Role.DIFF}
 
 
 def bunches(splits: int) -> int:
-    """Into how many bunches `tile_join` (kernels/tile_gpu.h) puts the parts of a tile."""
+    """Return the number of bunches into which `tile_join` (kernels/tile_gpu.h) divides the parts of a tile."""
     return -(-splits // max(BUNCH, math.isqrt(splits - 1) + 1))
 
 
 def reduces_in_last_block(target: Target, tile: Tile, splits: int, tiles: int) -> bool:
-    """Whether the last work-group of each of so many tiles adds up the partial sums: where that takes no longer than a second launch, and little memory."""
+    """Whether the last work-group of each of the `tiles` tiles adds the partial sums.
+
+    It does if that takes no longer than a second launch and little memory.
+    """
     if not target.last_block_reduction or tile.quads or tile.stages or splits == 1:
         return False
     fits = tiles * (bunches(splits) + 1) <= MAX_COMPLETION_COUNTERS and tiles * splits * tile.rows * tile.columns * FLOAT.itemsize <= SPLIT_SCRATCH
@@ -354,7 +367,10 @@ def reduces_in_last_block(target: Target, tile: Tile, splits: int, tiles: int) -
 
 @dataclass(frozen=True)
 class LastBlock:
-    """What a product whose groups meet needs beyond others: operands COMPLETION_COUNTER_OPERAND and PARTS, and the define. All empty where they do not (`reduces_in_last_block`)."""
+    """The additional operands and defines of a product with last-block reduction.
+
+    The operands are completion counters and parts. All fields are empty without last-block reduction (`reduces_in_last_block`).
+    """
 
     counters: list[Ref]
     parts: list[Ref]
@@ -362,7 +378,7 @@ class LastBlock:
 
     @classmethod
     def of(cls, rec: Recorder, tile: Tile, splits: int, tiles: int) -> LastBlock:
-        """`tiles`: how many the result is made of."""
+        """Return the last-block reduction of a product with `tiles` tiles."""
         if not reduces_in_last_block(rec.target, tile, splits, tiles):
             return cls([], [], {})
         parts = rec.scratch("splits", (tiles, splits, tile.rows * tile.columns))
@@ -381,8 +397,11 @@ def sum_splits(
     inner: int = 1,
     mergeable: bool = False,
 ) -> None:
-    """The second pass of a split depth: y = sum over the first axis of `parts` (+ bias). y is `samples` rows at its batch stride;
-    `bias` has one value per `inner` neighbouring results. `family`, with `defines`, is any program that includes split_sum.h."""
+    """The second pass of a split depth: y = sum over the first axis of `parts` (+ bias).
+
+    y is `samples` rows with its batch stride. `bias` has one value per `inner` neighbouring results. `family`, with `defines`, is
+    any program that includes split_sum.h.
+    """
     splits, results = parts.shape
     rec.launch(
         f"{family}.split_sum",

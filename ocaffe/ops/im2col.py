@@ -1,4 +1,4 @@
-"""Windows of an image as columns, and the adjoint: kernels/conv_unroll.cl."""
+"""Unroll the windows of an image to columns, and the adjoint: kernels/conv_unroll.cl."""
 from __future__ import annotations
 
 import math
@@ -13,7 +13,7 @@ from ocaffe.ir.tensor import Ref, Shape
 
 @dataclass(frozen=True)
 class Columns:
-    """All windows over an image; numbers along each spatial axis."""
+    """All windows over an image, with one number per spatial axis in each field."""
 
     size: Shape
     out: Shape
@@ -23,12 +23,12 @@ class Columns:
     dilation: Shape
 
     def unroll(self, rec: Recorder, x: Ref, y: Ref) -> None:
-        """y (N x C taps x *out) = for each tap of the windows the pixels of x (N x C x *size) that it sees, 0 outside of the image."""
+        """y (N x C taps x *out) = for each tap of the windows, its pixels of x (N x C x *size), or 0 outside the image."""
         channels = x.dense_stride // math.prod(self.size)
         self._launch(rec, "unroll", [x, self._axes(rec)], y, [], math.prod(self.out), channels * math.prod(self.kernel))
 
     def fold(self, rec: Recorder, y: Ref, x: Ref) -> None:
-        """The adjoint: each pixel of x = the sum of what was made of it, tap by tap."""
+        """The adjoint of `unroll`: each pixel of x = the sum of its copies in y, tap by tap."""
         channels = x.dense_stride // math.prod(self.size)
         self._launch(rec, "fold", [y, self._axes(rec), y], x, [False, rec.accumulates(x)], math.prod(self.size), channels)
 

@@ -11,12 +11,15 @@ from ocaffe.ir.tensor import Ref
 
 Pair = tuple[int, int]
 GPU_GROUP = 64
-CPU_PIECE = 2048  # elements of a CPU's work-item
+CPU_PIECE = 2048  # elements per CPU work-item
 
 
 @dataclass(frozen=True)
 class Resampling:
-    """`outputs` from the `part` of each plane that begins `begin` pixels from the top and from the left; pairs are (height, width)."""
+    """Resampling of a part of each plane to `outputs`. Pairs are (height, width).
+
+    The part has the size `part` and starts `begin` pixels from the top and from the left.
+    """
 
     begin: int
     part: Pair
@@ -28,23 +31,23 @@ class Resampling:
         _launch(rec, "forward", x, y, args)
 
     def backward(self, rec: Recorder, dy: Ref, dx: Ref) -> None:
-        """dx = the adjoint: along the rows first, then along the columns. Pixels outside the part get 0."""
+        """dx = the adjoint of `forward`, first along the rows, then along the columns. Pixels outside the part get 0."""
         samples, channels, height, width = dx.shape
         rows = rec.scratch("rows", (samples, channels, self.outputs[0], width))
         _launch(rec, "backward", dy, rows, [width, *self._axis(1, 1), False])
         _launch(rec, "backward", rows, dx, [height, *self._axis(0, width), rec.accumulates(dx)])
 
     def _axis(self, axis: int, inner: int) -> list[Any]:
-        """Arguments of `backward` along an axis: begin, ins, outs, inner, ratio, scale."""
+        """Return the arguments of `backward` along an axis: begin, ins, outs, inner, ratio, scale."""
         ins, outs = self.part[axis], self.outputs[axis]
         ratio = _ratio(ins, outs)
-        # What lies `scale` apart in the outputs lies one apart in the image; without a ratio all outputs lie at place 0, and all must be looked at.
+        # A distance of `scale` in the outputs is a distance of 1 in the image. With ratio 0 all outputs are at position 0, and all are read.
         scale = 1 / float(ratio) if ratio > 0 else float(outs)
         return [self.begin, ins, outs, inner, ratio, scale]
 
 
 def _ratio(ins: int, outs: int) -> np.float32:
-    """The distance of neighbouring outputs in the image, rounded as in Caffe."""
+    """Return the distance of neighbouring outputs in the image, rounded as in Caffe."""
     return np.float32(ins - 1) / np.float32(outs - 1) if outs > 1 else np.float32(0)
 
 

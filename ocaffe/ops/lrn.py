@@ -10,18 +10,18 @@ from ocaffe.ir.tensor import Ref
 from ocaffe.ops.pooling import rows_of_item
 
 LONGEST_SPAN = 1024  # SPAN of kernels/lrn_cpu.cl
-CPU_ITEMS = 4  # work-items for each core, at the least
+CPU_ITEMS = 4  # minimum work-items per core
 GPU_ITEMS = 1 << 17  # work-items that keep a large GPU busy
-FEW_POSITIONS = 1 << 14  # up to here a GPU needs the channels in chunks even if that rules out working in place
+FEW_POSITIONS = 1 << 14  # up to this number, a GPU needs chunks of channels, even though they prevent in-place operation
 GPU_GROUP = 64
-CHUNK = 16  # channels of a chunk at the least: each reads size - 1 more
+CHUNK = 16  # minimum channels per chunk; each chunk reads size - 1 additional channels
 
 
 @dataclass(frozen=True)
 class Response:
-    """y = x s^-beta, s = k + alpha / n * sum of x^2 over a window of n numbers: `size` channels, or size x size pixels of a channel.
+    """y = x s^-beta, s = k + alpha / n * sum of x^2 over a window of n values: `size` channels, or size x size pixels of a channel.
 
-    Backward computes s again from x; nothing is saved.
+    Backward recomputes s from x; nothing is saved.
     """
 
     size: int
@@ -36,7 +36,7 @@ class Response:
     # -- across channels ---------------------------------------------------------------------------------------------
 
     def across(self, rec: Recorder, x: Ref, y: Ref) -> None:
-        """y = x s^-beta, in place where the planner likes."""
+        """y = x s^-beta. The planner may choose in-place operation."""
         self._across(rec, "forward", [x], y, [], 0)
 
     def across_backward(self, rec: Recorder, x: Ref, dy: Ref, dx: Ref) -> None:
@@ -71,7 +71,7 @@ class Response:
 
     @staticmethod
     def _chunk(rec: Recorder, positions: int, channels: int) -> int:
-        """Channels of a GPU's work-item: all, so that the launch works in place, unless that is not wanted or leaves the device idle."""
+        """Return the channels per GPU work-item: all of them in inference, which allows in-place operation, unless the device would idle."""
         if not rec.train and positions >= FEW_POSITIONS:
             return channels
         chunks = min(-(-GPU_ITEMS // positions), -(-channels // CHUNK))

@@ -1,4 +1,4 @@
-"""SSD's loss: matching of priors with true boxes, mining of negatives, the loss and its gradients (kernels/multibox.cl, kernels/nms.cl)."""
+"""SSD's loss: match priors with true boxes, mine negatives, compute the loss and its gradients (kernels/multibox.cl, kernels/nms.cl)."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ MAX_PARTS = 256  # partial sums of the loss
 
 
 class Settings(NamedTuple):
-    """What does not depend on shapes, as kernels/multibox.cl names it; the fields are SSD's (MultiBoxLossParameter)."""
+    """Settings that do not depend on shapes, in the order of kernels/multibox.cl. The fields are SSD's (MultiBoxLossParameter)."""
 
     classes: int
     share_location: bool
@@ -41,7 +41,7 @@ class Settings(NamedTuple):
     logistic: bool
     loc_weight: float
     normalizer: float  # 0: the number of matches
-    loc_counts: bool  # its term is part of the loss
+    loc_counts: bool  # the loss includes the location term
     conf_counts: bool
 
     @property
@@ -55,7 +55,7 @@ class Settings(NamedTuple):
 
 @dataclass(frozen=True)
 class Suppression:
-    """Of candidates in mining: at most `top_k` are looked at; `use_prior`: the overlap of priors counts, not of what is predicted."""
+    """Suppression of candidates in mining. It considers at most `top_k`. With `use_prior`, it uses the overlap of priors, not of predictions."""
 
     threshold: float
     top_k: int
@@ -64,14 +64,14 @@ class Suppression:
 
 @dataclass(frozen=True)
 class MultiBox:
-    """The loss on `priors` priors for images with true boxes in `truth` (G x 8), recorded by `forward`, which `backward` follows."""
+    """The loss on `priors` priors for images with true boxes in `truth` (G x 8). `forward` returns Losses, which records backward."""
 
     settings: Settings
     priors: int
     suppression: Suppression | None
 
     def forward(self, rec: Recorder, loc: Ref, conf: Ref, priors: Ref, truth: Ref, loss: Ref) -> Losses:
-        """loss = the loss; what backward reads is returned."""
+        """loss = the loss. Return the operands of backward."""
         s, count, (images, truths) = self.settings, self.priors, (conf.shape[0], truth.shape[0])
         settings = rec.constant("settings", np.array(s, np.float32))
         keep = rec.saved if rec.train else rec.scratch
@@ -96,7 +96,7 @@ class MultiBox:
         return Losses(self, settings, matches, normalizer)
 
     def _mine(self, rec: Recorder, settings: Ref, loc: Ref, priors: Ref, losses: Ref, matches: Ref) -> None:
-        """Choose the candidates of the largest losses; matches[n] says then which priors count."""
+        """Select the candidates with the largest losses. Afterwards matches[n] tells which priors count."""
         images, count, nms = losses.shape[0], self.priors, self.suppression
         quotas, numbers = (rec.scratch(name, (images, 1), np.int32) for name in ("quotas", "chosen_numbers"))
         _groups(rec, "quotas", (1, images), [settings, matches], [quotas], count)
@@ -117,7 +117,7 @@ class MultiBox:
 
 @dataclass(frozen=True)
 class Losses:
-    """What the forward pass leaves for backward."""
+    """The results of the forward pass that backward reads."""
 
     box: MultiBox
     settings: Ref
@@ -135,14 +135,14 @@ class Losses:
 
 
 def _over(rec: Recorder, kernel: str, size: tuple[int, ...], reads: Sequence[Ref], writes: Sequence[Ref], *args: Any) -> None:
-    """One work-item for each element of `size`."""
+    """Record a launch with one work-item per element of `size`."""
     over(rec, f"multibox.{kernel}", size, reads, writes, *args, defines={"GROUP": _group(rec)})
 
 
 def _groups(
     rec: Recorder, kernel: str, groups: tuple[int, ...], reads: Sequence[Ref], writes: Sequence[Ref], *args: Any, modifies: Sequence[Ref] = ()
 ) -> None:
-    """One work-group for each element of `groups`."""
+    """Record a launch with one work-group per element of `groups`."""
     group = _group(rec)
     size, local = (groups[0] * group, *groups[1:]), (group, *[1] * (len(groups) - 1))
     defines = {"GROUP": group}

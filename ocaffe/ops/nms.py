@@ -1,7 +1,7 @@
-"""Scored boxes: the best of each segment in order (`rank`), and greedy non-maximum suppression (`suppress`); kernels/nms.cl.
+"""Scored boxes: sort the best of each segment (`rank`), and greedy non-maximum suppression (`suppress`); kernels/nms.cl.
 
-A segment is a list of its own, such as a class of an image: N samples have S segments of P candidates each. Both operations give the same bits
-whatever the device, and equal scores stand in the order of their numbers.
+A segment is an independent list, such as a class of an image. N samples have S segments of P candidates each. Both operations
+give the same bits on every device, and equal scores are ordered by their numbers.
 """
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ GROUP = 256
 def rank(
     rec: Recorder, scores: Ref, order: Ref, counts: Ref, *, threshold: float = ALL, limits: Ref | None = None, skipped: int = -1, sort: bool = True
 ) -> None:
-    """order[n, s] = numbers of the candidates with the highest scores, by falling score, equal scores by number; counts[n, s] = how many.
+    """order[n, s] = numbers of the candidates with the highest scores, by descending score; counts[n, s] = their count.
 
-    `scores` is (N, P, S); those not above `threshold`, and NaN, are no candidates. `order` is (N, S, K) int32: the list has at most K entries, or
-    limits[n, s] (int32), whichever is less; entries behind its end are not written. `counts` is (N, S) int32. The segment `skipped` is empty.
-    Without `sort`, the same candidates by number.
+    Equal scores are ordered by number. `scores` is (N, P, S). Scores not above `threshold` and NaN are not candidates. `order` is
+    (N, S, K) int32. A list has at most K entries, and at most limits[n, s] (int32). Entries after its end are not written. `counts`
+    is (N, S) int32. The list of the segment `skipped` is empty. Without `sort`, the same candidates are ordered by number.
     """
     samples, count, segments = scores.shape
     most = order.shape[2]
@@ -57,12 +57,12 @@ def suppress(
     smallest: float = 0.0,
     pixels: bool = False,
 ) -> None:
-    """kept[n, s] = those of order[n, s] whose overlap with every one kept before is at most `threshold`, in the same order; kept_counts[n, s] = how many.
+    """kept[n, s] = the boxes of order[n, s] whose overlap with every kept box before is at most `threshold`, in the same order.
 
-    `order` and `counts` are as `rank` makes them. `boxes` (xmin, ymin, xmax, ymax) is (N, P, 4), the same for all segments, or (N, P, S, 4); with 1 for
-    N, all samples have the same. `kept` is (N, S, R) int32 with R >= min(K, most): keep at most `most`. `eta`: each box that is kept multiplies
-    the threshold by it as long as that is above 0.5. Boxes smaller than `smallest` are dropped. `pixels`: corners are pixels, so that a side is
-    x2 - x1 + 1, not x2 - x1.
+    kept_counts[n, s] is their count. `order` and `counts` are results of `rank`. `boxes` (xmin, ymin, xmax, ymax) is (N, P, 4), the
+    same for all segments, or (N, P, S, 4). If N is 1, all samples have the same boxes. `kept` is (N, S, R) int32 with
+    R >= min(K, most). At most `most` boxes are kept. Each kept box multiplies the threshold by `eta`, as long as the threshold is
+    above 0.5. Boxes smaller than `smallest` are dropped. `pixels`: corners are pixels, so a side is x2 - x1 + 1, not x2 - x1.
     """
     samples, segments, listed = order.shape
     room = kept.shape[2]
@@ -84,7 +84,7 @@ def suppress(
 
 
 def _group(rec: Recorder) -> tuple[int, dict[str, object]]:
-    """Work-items of a group, and the defines of nms.cl: one program for both kernels, where there are no limits."""
+    """Return the work-items per group and the defines of nms.cl. Without limits, one program has both kernels."""
     most = 1 if rec.target.is_cpu else min(GROUP, rec.target.max_work_group)
     group = 1 << (most.bit_length() - 1)
     return group, {"GROUP": group, "BITS": 8 if group == 1 else 4, "LIMITS": 0}

@@ -1,4 +1,4 @@
-"""Pooling over windows: which kernel family serves a window, a method and a device (kernels/pooling*.cl)."""
+"""Pooling over windows: the choice of the kernel family for a window, a method and a device (kernels/pooling*.cl)."""
 from __future__ import annotations
 
 import math
@@ -13,31 +13,34 @@ from ocaffe.ir.tensor import Ref
 
 MAX, AVE, STOCHASTIC = range(3)  # as in PoolingParameter and kernels/pooling.h
 INDEX = {"uint8": "uchar", "uint16": "ushort", "uint32": "uint"}  # types of an index, in numpy and in OpenCL C
-GROUP = 64  # work-items of a group, where each makes one element
-STRIP_GROUP, STRIP_ROWS = 128, 4  # work-items of a group, and rows that one makes, in kernels/strip_gpu.h
-STRIP_TAPS, STRIP_STRIDE = 81, 4  # most taps of a window, and largest stride, for which such kernels are unrolled
+GROUP = 64  # work-items per group, if each computes one element
+STRIP_GROUP, STRIP_ROWS = 128, 4  # work-items per group and rows per work-item in kernels/strip_gpu.h
+STRIP_TAPS, STRIP_STRIDE = 81, 4  # maximum taps of a window and maximum stride for which these kernels are unrolled
 GPU_GROUP = 32  # work-items that reduce a whole plane
-CPU_PIECE = 1024  # pixels of a whole plane that one work-item writes in backward
-FUSED_RELU_FAMILIES = frozenset({"pooling_gpu", "pooling_plane"})  # families whose backward ends with a gate (kernels/fused_relu.h)
-PARTS = 4  # work-items for each CPU core, at the least
+CPU_PIECE = 1024  # pixels of a whole plane per work-item in backward
+FUSED_RELU_FAMILIES = frozenset({"pooling_gpu", "pooling_plane"})  # families that support fused ReLU backward (kernels/fused_relu.h)
+PARTS = 4  # minimum work-items per CPU core
 Pair = tuple[int, int]
 Axes = tuple[int, ...]
 
 
 def rows_of_item(target: Target, height: int, planes: int) -> int:
-    """Rows of a plane for each work-item of a CPU: the whole plane, unless there are fewer planes than work for all cores."""
+    """Return the rows of a plane per CPU work-item: the whole plane, unless there are too few planes for all cores."""
     parts = min(height, -(-PARTS * target.compute_units // max(1, planes)))
     return -(-height // parts)
 
 
 def strip_counts(size: Pair, stride: Pair) -> Pair:
-    """Strips of a plane, and work-items of a strip, that make `size` rows and columns (kernels/strip_gpu.h); the stride is 1 forward."""
+    """Return the strips per plane and work-items per strip for `size` rows and columns (kernels/strip_gpu.h). The stride is 1 in forward."""
     rows = STRIP_ROWS // stride[0] * stride[0] if stride[0] < STRIP_ROWS else stride[0]
     return -(-size[0] // rows), -(-size[1] // stride[1])
 
 
 def chosen(launch: Launch) -> Ref | None:
-    """Of a backward pass of MAX in a family that knows gates: the index. What wrote that has the bottom as its first operand, then the top."""
+    """Return the index that a MAX backward launch reads if its family supports fused ReLU backward, else None.
+
+    The first operand of the launch that writes the index is the bottom, the second is the top.
+    """
     call = launch.call
     if call is None or call.program not in FUSED_RELU_FAMILIES or call.function != "backward" or ("METHOD", str(MAX)) not in call.defines:
         return None
@@ -46,10 +49,10 @@ def chosen(launch: Launch) -> Ref | None:
 
 @dataclass(frozen=True)
 class Pool:
-    """One pooling over (height, width) or (depth, height, width); `outputs` is what the window's rule makes of `image`. No dilation means 1.
+    """One pooling over (height, width) or (depth, height, width). `outputs` is the output size for `image`. An empty dilation means 1.
 
-    `include_pad`: AVE counts the padding that a window covers, as Caffe does. MAX and a drawing STOCHASTIC give an index, the place of the chosen
-    pixel in its window, which is all that backward reads.
+    `include_pad`: AVE counts the padding that a window covers, as Caffe does. MAX, and STOCHASTIC in training, write an index: the
+    place of the chosen pixel in its window. Backward reads nothing else.
     """
 
     method: int
@@ -63,7 +66,7 @@ class Pool:
 
     @property
     def whole(self) -> bool:
-        """The window is the image: then its size is an argument of the kernels, not a define."""
+        """Whether the window is the image. Its size is then an argument of the kernels, not a define."""
         return self.kernel == self.image and max(self.outputs) == 1 and not any(self.pad) and not self.dilated and self.method != STOCHASTIC
 
     @property
@@ -72,18 +75,18 @@ class Pool:
 
     @property
     def _strips(self) -> bool:
-        """Whether kernels/pooling_gpu.cl has this window."""
+        """Whether kernels/pooling_gpu.cl supports this window."""
         plain = len(self.image) == 2 and not self.dilated and self.method != STOCHASTIC
         return plain and math.prod(self.kernel) <= STRIP_TAPS and max(self.stride) <= STRIP_STRIDE
 
     @property
     def index_dtype(self) -> str:
-        """The smallest type with a value to spare for `none`; uint32 for whole planes, whose size must not be a define."""
+        """The smallest type with a spare value for `none`. It is uint32 for whole planes, whose size must not be a define."""
         area = math.prod(self.kernel)
         return "uint32" if self.whole or area > 65535 else "uint16" if area > 255 else "uint8"
 
     def forward(self, rec: Recorder, x: Ref, y: Ref, index: Ref | None = None, stream: str = "pooling") -> None:
-        """y = pool(x). With `index`, MAX saves it, and STOCHASTIC draws (from the layer's `stream`) instead of computing the expectation."""
+        """y = pool(x). With `index`, MAX writes it, and STOCHASTIC samples from the layer's `stream` instead of computing the expectation."""
         reads, writes, args = [x], [y], list[Any]()
         if index is not None:
             writes.append(index)
@@ -93,7 +96,7 @@ class Pool:
         self._launch(rec, "forward" if index is None else "forward_index", reads, writes, args)
 
     def backward(self, rec: Recorder, dy: Ref, index: Ref | None, dx: Ref) -> None:
-        """dx = gradient; `index` is what forward saved, None for AVE."""
+        """dx = gradient. `index` is the index that forward wrote, or None for AVE."""
         self._launch(rec, "backward", [dy] if index is None else [dy, index], [dx], [rec.accumulates(dx)])
 
     def mask(self, rec: Recorder, index: Ref, y: Ref) -> None:
@@ -101,7 +104,7 @@ class Pool:
         self._launch(rec, "mask", [index], [y], [])
 
     def _launch(self, rec: Recorder, function: str, reads: list[Ref], writes: list[Ref], args: list[Any]) -> None:
-        """The kernel `function` for every element of the first write, on the family that fits."""
+        """Record the kernel `function` of the suitable family for all elements of the first write."""
         over = writes[0]
         size_over = self.image if function == "backward" else self.outputs
         samples, planes = over.shape[0], math.prod(over.shape[1:]) // math.prod(size_over)

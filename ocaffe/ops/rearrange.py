@@ -1,4 +1,7 @@
-"""Copies with strides of their own: axes in another order, repeated, or cut. As expressions do, they become kernels late, when strides are known."""
+"""Copies with arbitrary strides, which permute, repeat or crop axes.
+
+Like expressions, they become kernels late, when strides are known.
+"""
 from __future__ import annotations
 
 import math
@@ -17,33 +20,36 @@ from ocaffe.ops.strides import merge
 
 
 def permute(rec: Recorder, x: Ref, y: Ref, split: Shape, order: Sequence[int]) -> None:
-    """y = x, seen as of shape `split`, with its axes in `order`. Adds where y is a diff that accumulates, as all operations here do."""
+    """y = x, viewed with the shape `split`, with its axes in `order`.
+
+    All operations in this module add to y if y is a diff that accumulates.
+    """
     moved = tuple(split[axis] for axis in order)
     _record(rec, moved, x, Walk(tuple(split), tuple(order), x.dense_stride), y, Walk.straight(moved, y))
 
 
 def inverse(order: Sequence[int]) -> tuple[int, ...]:
-    """The order that undoes `order`."""
+    """Return the inverse of the permutation `order`."""
     return tuple(sorted(range(len(order)), key=lambda axis: order[axis]))
 
 
 def tile(rec: Recorder, x: Ref, y: Ref, axis: int) -> None:
-    """y = x again and again along `axis`."""
+    """y = x, repeated along `axis`."""
     domain = (*x.shape[:axis], y.shape[axis] // x.shape[axis], *x.shape[axis:])
     order = (*range(axis), None, *range(axis, len(x.shape)))
     _record(rec, domain, x, Walk(x.shape, order, x.dense_stride), y, Walk.straight(domain, y))
 
 
 def crop(rec: Recorder, x: Ref, y: Ref, starts: Sequence[int]) -> None:
-    """y = the part of x that begins at `starts`, one number for each axis."""
+    """y = the part of x that starts at `starts`, one number per axis."""
     _record(rec, y.shape, _part(x, starts, y.shape), Walk.straight(x.shape, x), y, Walk.straight(y.shape, y))
 
 
 def uncrop(rec: Recorder, y: Ref, x: Ref, starts: Sequence[int], value: float = 0) -> None:
-    """The adjoint of `crop`: x = y where y was taken from, `value` elsewhere."""
+    """The adjoint of `crop`: x = y inside the cropped part, `value` elsewhere."""
     if not rec.accumulates(x):
         inside = list(zip(starts, y.shape))
-        for axis, (start, size) in enumerate(inside):  # what lies before and behind along this axis, within the part along the axes before it
+        for axis, (start, size) in enumerate(inside):  # the elements before and after the part along this axis, within the part along earlier axes
             for first, end in ((0, start), (start + size, x.shape[axis])):
                 corner = [(first, end - first) if d == axis else inside[d] if d < axis else (0, n) for d, n in enumerate(x.shape)]
                 _write(rec, None, x, corner, value)
@@ -52,9 +58,9 @@ def uncrop(rec: Recorder, y: Ref, x: Ref, starts: Sequence[int], value: float = 
 
 @dataclass(frozen=True)
 class Walk:
-    """How an operand is walked through: split into axes of sizes `split`, axis d of the walk steps along axis `order[d]` of these (None: stays).
+    """The way an operand is traversed. It is split into axes of sizes `split`; axis d moves along `order[d]` of these (None: not at all).
 
-    `sample`: the elements of a sample of the tensor; the operand itself may be a part of it.
+    `sample`: the elements per sample of the tensor. The operand itself may be a part of it.
     """
 
     split: Shape
@@ -63,11 +69,11 @@ class Walk:
 
     @classmethod
     def straight(cls, split: Shape, tensor: Ref) -> Walk:
-        """Axis by axis."""
+        """Return a walk along all axes in order."""
         return cls(split, tuple(range(len(split))), tensor.dense_stride)
 
     def strides(self, ref: Ref) -> tuple[int, ...]:
-        """Distance in elements between neighbours along each axis of the walk."""
+        """Return the stride in elements along each axis of the walk."""
         dense = [math.prod(self.split[axis + 1 :]) for axis in range(len(self.split))]
         if ref.shape and ref.shape[0] > 1 and ref.batch_stride != self.sample:
             assert self.sample in dense, f"the strided {ref} cannot be split into {self.split}"
@@ -77,7 +83,7 @@ class Walk:
 
 @dataclass(frozen=True)
 class Rearrange:
-    """A copy over `domain` before strides are known: from one operand to another, or `value` to a single one."""
+    """A copy over `domain` before strides are known, from one operand to another. With a single operand, it is filled with `value`."""
 
     domain: Shape
     walks: tuple[Walk, ...]
@@ -106,7 +112,7 @@ def _record(rec: Recorder, domain: Shape, x: Ref | None, x_walk: Walk | None, y:
 
 
 def _part(ref: Ref, starts: Sequence[int], shape: Shape) -> Ref:
-    """The memory of a part of a tensor, in each sample from the first element of the part to the last."""
+    """Return the view of a part of a tensor: in each sample, the memory from the first element of the part to the last."""
     dense = [math.prod(ref.shape[axis + 1 :]) for axis in range(len(ref.shape))]
     span = 1 + sum((size - 1) * step for size, step in zip(shape[1:], dense[1:]))
     offset = starts[0] * ref.batch_stride + sum(start * step for start, step in zip(starts[1:], dense[1:]))
@@ -114,7 +120,7 @@ def _part(ref: Ref, starts: Sequence[int], shape: Shape) -> Ref:
 
 
 def _write(rec: Recorder, y: Ref | None, x: Ref, part: Sequence[tuple[int, int]], value: float = 0) -> None:
-    """y, or everywhere `value`, into the part of x given as (start, size) along each axis."""
+    """Write y, or `value` if y is None, to the part of x given as (start, size) along each axis."""
     starts, shape = zip(*part)
     if 0 not in shape:
         walk = None if y is None else Walk.straight(y.shape, y)

@@ -1,12 +1,14 @@
 """Kernel text of pointwise expressions.
 
-CPU class: a work-item computes a segment of a row (or several short rows) in explicit vectors of W elements. A row is the innermost merged axis;
-W never exceeds it, and the last vector of a segment is moved back to end with it: what it meets a second time it computes but does not store.
-GPU class: a work-item computes four neighbours, or four elements 16 apart where random numbers are drawn, for one Philox call gives four words.
+CPU class: a work-item computes a segment of a row, or several short rows, in explicit vectors of W elements. A row is the
+innermost merged axis, and W is at most its length. The last vector of a segment is moved back to end at the segment's end.
+Elements that it covers a second time are computed but not stored.
+GPU class: a work-item computes neighbouring elements (`gpu_width`). With random numbers it computes four elements that are
+16 apart, because one Philox call gives four words.
 
-Random numbers: element e of sample n gets word (e / 16) % 4 of Philox with the counter (e / 64 * 16 + e % 16, n, iteration, pass): sixteen
-neighbours are then one word of sixteen neighbouring counters, which is what a vector machine computes at once, and the mapping knows nothing
-of the machine, of strides, or of how a batch is split.
+Random numbers: element e of sample n gets word (e / 16) % 4 of Philox with the counter (e / 64 * 16 + e % 16, n, iteration, pass).
+Sixteen neighbouring elements thus use one word of sixteen neighbouring counters, which a vector unit computes at once. The
+mapping does not depend on the machine, the strides or the split of the batch.
 """
 from __future__ import annotations
 
@@ -22,16 +24,16 @@ from ocaffe.ir.target import Target
 from ocaffe.ops.formula import Formula, vector
 from ocaffe.ops.source import BFLOAT, Port, Source, lanes, load, steps, store
 
-SEGMENT = 8192  # elements that a CPU work-item computes: long enough to hide its dispatch, short enough to balance small tensors
+SEGMENT = 8192  # elements per CPU work-item: enough to hide the cost of its dispatch, few enough to balance the load of small tensors
 GROUP = 256
-GRID = 65535  # work-groups along the second and third axis of a grid that every device takes
-WIDTH = 4  # elements of a GPU work-item, side by side: an H100 copies 3.0 TB/s so, 2.7 with one
+GRID = 65535  # work-groups along the second and third axis of a grid that every device supports
+WIDTH = 4  # adjacent elements per GPU work-item: an H100 copies 3.0 TB/s with four, 2.7 TB/s with one
 BLOCK = 64  # elements that share 16 Philox counters
 
 
 @dataclass(frozen=True)
 class Random:
-    """How elements are numbered for Philox: stride of the element index and of the sample index along each merged axis, and the key."""
+    """The numbering of elements for Philox: strides of the element and sample indices along the merged axes, and the key."""
 
     element: tuple[int, ...]
     sample: tuple[int, ...]
@@ -39,7 +41,7 @@ class Random:
 
     @property
     def aligned(self) -> bool:
-        """Whether element indices along a row are consecutive and begin at a multiple of a block."""
+        """Whether the element indices of a row are consecutive and start at a multiple of BLOCK."""
         return self.element[-1] == 1 and self.sample[-1] == 0 and all(stride % BLOCK == 0 for stride in self.element[:-1])
 
 
@@ -54,7 +56,11 @@ def render(
     target: Target,
     random: Random | None = None,
 ) -> Call:
-    """`sizes`: merged axes, outermost first. `accumulate`: bit j adds to writes[j] what lies there. With `random`, `p_step` is the step buffer."""
+    """Return the kernel of a pointwise expression.
+
+    `sizes` are the merged axes, outermost first. If bit j of `accumulate` is set, writes[j] accumulates. With `random`, `p_step`
+    is the step buffer.
+    """
     source = Source()
     for port in reads:
         source.operand(port.name, port.ctype, False)
@@ -136,7 +142,7 @@ class _Body:
         return source.single(segments * -(-rows // rows_per_item), width)
 
     def draw_cpu(self, random: Random, width: int) -> None:
-        """Words of Philox for the elements of one vector: from a block drawn once where it can be, else each lane by itself."""
+        """Declare the Philox words of one vector. They come from a block that is drawn once if possible, else each lane draws its own."""
         source = self.source
         word, signed = vector("uint", width), f"convert_{vector('uint', width)}({lanes(width)})" if width > 1 else "0u"
         source.add(f"{word} words;")
@@ -160,8 +166,11 @@ class _Body:
         source.add(f"const {vector('float', width)} uniform = convert_{vector('float', width)}(words >> 8) * 0x1p-24f;")
 
     def philox(self, width: int, counter: str, sample: str) -> None:
-        """Declare c0 .. c3: `philox` of common.h on vectors of counters. The words stay in 64-bit lanes, whose upper halves hold anything: products
-        then need no repacking (2 to 4 times faster than with mul_hi)."""
+        """Declare c0 .. c3: `philox` of common.h for vectors of counters.
+
+        The words stay in 64-bit lanes with undefined upper halves. Products then need no repacking, which is 2 to 4 times
+        faster than mul_hi.
+        """
         word, wide = vector("uint", width), vector("ulong", width)
         starts = (counter, sample, f"({word})(p_step[{STEP['ITERATION']}])", f"({word})(p_step[{STEP['PASS']}])")
         self.source.add(
@@ -179,7 +188,10 @@ class _Body:
     # -- GPU ---------------------------------------------------------------------------------------------------------
 
     def gpu(self) -> Call:
-        """The grid is columns x axis x outer axes; a column is WIDTH neighbours of a row (a quarter of a block where random numbers are drawn)."""
+        """Return the kernel for the GPU class. The grid is columns x axis x outer axes.
+
+        A column is `gpu_width` adjacent elements of a row. With random numbers it is four elements of a block or one element.
+        """
         source, length = self.source, self.sizes[-1]
         grouped = self.random is not None and self.random.aligned
         width = 1 if self.random is not None else gpu_width(length, self.ports)
@@ -212,10 +224,10 @@ class _Body:
         return source.call(size, local)
 
     def grid(self, columns: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Global and local size, and the pointers to the row of a work-item."""
+        """Return the global and local size, and declare the pointers to the row of a work-item."""
         source, outer = self.source, self.sizes[:-1]
         local0 = fit(columns, GROUP)
-        if len(outer) > 1 and max(outer[-1], math.prod(outer[:-1])) <= GRID:  # no division by the second axis
+        if len(outer) > 1 and max(outer[-1], math.prod(outer[:-1])) <= GRID:  # the second axis needs no division
             local1 = min(GROUP // local0, power_of_two(outer[-1]))
             source.argument("int", "middle", outer[-1])
             source.add("const int row = get_global_id(2);", f"const int i{len(outer) - 1} = get_global_id(1);", f"if (i{len(outer) - 1} >= middle) return;")
@@ -233,7 +245,7 @@ class _Body:
         return (columns, folded, -(-rows // folded)), (local0, local1, 1)
 
     def draw_gpu(self) -> None:
-        """One Philox call for the four elements of a work-item, 16 apart."""
+        """Emit one Philox call for the four elements of a work-item, which are 16 apart."""
         self.source.add(
             self.words(f"element / {BLOCK} * 16 + column", "sample"),
             "const uint word[4] = {words.x, words.y, words.z, words.w};",
@@ -251,7 +263,7 @@ class _Body:
     # -- both --------------------------------------------------------------------------------------------------------
 
     def row(self, coordinates: Sequence[str]) -> None:
-        """Pointers to the row at these coordinates, and the numbers of its first element and sample."""
+        """Declare the pointers to the row at these coordinates, and the numbers of its first element and sample."""
         source = self.source
         for port in self.ports:
             source.add(f"{port.pointer} q_{port.name} = p_{port.name}{source.offset(port.name, port.strides[:-1], coordinates)};")
@@ -279,24 +291,27 @@ class _Body:
 
 
 def gpu_width(length: int, ports: Sequence[Port]) -> int:
-    """Elements of a GPU work-item: 16 bytes of the smallest type, where such vectors stand at their places."""
+    """Return the number of elements per GPU work-item.
+
+    It is 8 if there are dense bf16 operands and all of them have aligned vectors of 8 elements, else 4. Short rows have 4 or 1.
+    """
     halves = [port for port in ports if port.ctype == BFLOAT and port.inner == 1]
     width = 2 * WIDTH if halves and all(port.alignment % (2 * WIDTH) == 0 for port in halves) else WIDTH
     return width if length >= width else WIDTH if length >= WIDTH else 1
 
 
 def row_width(length: int, target: Target) -> int:
-    """Elements in a vector of a CPU kernel over rows of this length."""
+    """Return the vector width of a CPU kernel over rows of this length."""
     return min(power_of_two(length, below=True), target.vector_width, 16)
 
 
 def power_of_two(n: int, below: bool = False) -> int:
-    """The smallest power of two that is at least n; with `below`, the largest that is at most n."""
+    """Return the smallest power of two that is at least n; with `below`, the largest that is at most n."""
     return 1 << (n.bit_length() - 1 if below else (n - 1).bit_length())
 
 
 def fit(n: int, most: int) -> int:
-    """A work-group size along an axis of n work-items: the largest power of two that leaves few of them idle."""
+    """Return a work-group size along an axis of n work-items: the largest power of two that leaves few work-items idle."""
     sizes = [1 << k for k in range(most.bit_length()) if 1 << k >= 16] or [most]
     if n <= sizes[0]:
         return power_of_two(n)

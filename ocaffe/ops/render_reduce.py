@@ -1,15 +1,17 @@
-"""Kernel text of reductions: values v0, v1, .. of every element summed (or the largest taken) over the reduced axes, then `finish`.
+"""Kernel text of reductions: the sum or maximum of the values v0, v1, .. over the reduced axes, then `finish`.
 
-The merged axes are the innermost one and, outside of it, kept axes (folded into one index k) and reduced axes (folded into rows). The reduced
-elements may be cut into chunks, each a result of its own, or finished by the work-group that comes last.
+The merged axes are the innermost axis and, outside of it, kept axes (folded into one index k) and reduced axes (folded into
+rows). The reduced elements may be divided into chunks. Each chunk has a separate result, or a last-block reduction combines them.
 
-CPU class, innermost axis reduced: a work-item owns some neighbouring kept indices of one chunk and walks along its rows; lanes are summed at
-the end. Innermost axis kept: a work-item owns up to four vectors of it, each lane a result. GPU class: a work-group of x * y work-items; x runs
-along the innermost axis, y over rows or, where there are few elements, over kept indices; partial results meet in local memory.
+CPU class, innermost axis reduced: a work-item owns some adjacent kept indices of one chunk and iterates over its rows. Lanes are
+summed at the end.
+CPU class, innermost axis kept: a work-item owns up to four vectors of it, and each lane is a result.
+GPU class: a work-group has x * y work-items. x runs along the innermost axis. y runs over rows or, if there are few elements, over
+kept indices. Partial results are combined in local memory.
 
-The order of summation depends on shapes alone. Sums are blocked: RUN terms at the most are added plainly, such sums to a compensated total
-(Kahan), so that the error does not grow with the count. On GPUs lanes are summed before: totals of vectors would take registers, and groups side by side
-hide each other's waiting.
+The order of summation depends only on shapes and the device. Sums are blocked: at most RUN terms are added plainly, and
+such sums are added to a compensated total (Kahan), so that the error does not grow with the count. On GPUs the lanes are summed
+before that. Vector totals would take registers, and concurrent work-groups hide each other's latency.
 """
 from __future__ import annotations
 
@@ -28,20 +30,20 @@ from ocaffe.ops.strides import Space
 
 RUN = 128
 GROUP = 256
-AHEAD = {1: 4, 2: 4, 4: 4, 8: 2}  # loads of an operand that a GPU work-item has under way, by the width of its vectors
-COLUMNS = 4  # vectors of results in a CPU work-item where the innermost axis is kept
-NEIGHBOURS = 16  # kept indices in a CPU work-item where the innermost axis is reduced: what lies side by side is read together
-ITEM = 8192  # elements that are worth a CPU work-item of their own
-BUSY = 4  # groups for each compute unit of a GPU that keep its memory busy
-MIN_SECOND_LAUNCH_ELEMENTS = 1 << 22  # elements that take a GPU longer to read with one group a unit than a second launch takes
+AHEAD = {1: 4, 2: 4, 4: 4, 8: 2}  # vector width -> loads of an operand that a GPU work-item keeps in flight
+COLUMNS = 4  # vectors of results per CPU work-item if the innermost axis is kept
+NEIGHBOURS = 16  # kept indices per CPU work-item if the innermost axis is reduced: adjacent elements are read together
+ITEM = 8192  # elements that justify a separate CPU work-item
+BUSY = 4  # work-groups per compute unit that keep a GPU's memory busy
+MIN_SECOND_LAUNCH_ELEMENTS = 1 << 22  # at one group per compute unit, reading more elements takes a GPU longer than a second launch
 IDENTITY = {"sum": "0.0f", "max": "-INFINITY"}
 
 
 @dataclass(frozen=True)
 class Reduction:
-    """All that the text follows from. Strides of the ports run over `space`, whose marks say which axes are reduced.
+    """All inputs of the kernel text. The ports have strides along `space`, whose marks tell which axes are reduced.
 
-    Chunks of writes lie `chunk_strides` apart. A modified operand of one element is updated by the first kept index.
+    `chunk_strides` are the distances between chunks of writes. The first kept index updates a modified operand of one element.
     """
 
     formula: Formula
@@ -66,7 +68,7 @@ class Reduction:
 
 
 class _Body:
-    """What all classes share: parameters, chunks, pointers, blocked sums, the finish."""
+    """The parts that all classes share: parameters, chunks, pointers, blocked sums, the finish."""
 
     def __init__(self, what: Reduction, target: Target) -> None:
         self.what, self.target, self.source = what, target, Source()
@@ -91,7 +93,10 @@ class _Body:
             self.source.argument("int", name, value)
 
     def chunk(self, width: int) -> None:
-        """Declare which rows, and which part of the innermost axis if that is reduced, `chunk` owns. Where chunks outnumber rows each has one row."""
+        """Declare the rows of `chunk`, and its part of the innermost axis if that axis is reduced.
+
+        If there are more chunks than rows, each chunk has one row.
+        """
         source, chunks = self.source, self.what.chunks
         by_rows = self.inner_kept or self.rows >= chunks
         row_step = -(-self.rows // chunks)
@@ -110,11 +115,11 @@ class _Body:
         )
 
     def keep(self, index: str, ports: Sequence[Port]) -> None:
-        """Pointers k_.. to the part of the operands that belongs to a kept index."""
+        """Declare the pointers k_.. to the part of the operands that belongs to a kept index."""
         self.advance(index, "k", self.kept_axes, ports, "p")
 
     def row(self, ports: Sequence[Port] | None = None) -> None:
-        """Pointers q_.. to the current row of the inputs, or of some of them."""
+        """Declare the pointers q_.. to the current row of `ports` (default: all inputs)."""
         self.advance("row", "q", self.row_axes, self.inputs if ports is None else ports, "k")
 
     def advance(self, index: str, to: str, axes: Sequence[int], ports: Sequence[Port], origin: str) -> None:
@@ -127,7 +132,7 @@ class _Body:
         return f"{left} + {right}" if self.what.op == "sum" else f"fmax({left}, {right})"
 
     def totals(self, width: int, count: int = 0) -> None:
-        """Declare `total` (and `lost`, its rounding errors) of every value; `count` > 0: an array of so many."""
+        """Declare `total` (and `lost`, its rounding errors) of every value. `count` > 0 declares arrays of that size."""
         kind, identity = vector("float", width), IDENTITY[self.what.op]
         for value in self.what.values:
             for part in ("total", "lost")[: 1 + (self.what.op == "sum")]:
@@ -137,7 +142,7 @@ class _Body:
                     self.source.add(f"for (int j = 0; j < {count}; ++j) {part}_{value}[j] = {start};")
 
     def terms(self, width: int, inputs: Sequence[Port], at: str, fresh: str | None = None, whole: bool = False) -> None:
-        """Evaluate the text at one place and add its values to the sums of this run. Lanes before `fresh` do not count. `whole`: see `load`."""
+        """Evaluate the text at one place. Lanes before `fresh` get the identity of the operation. `whole`: see `load`."""
         for port in inputs:
             load(self.source, port, width, at, whole=whole)
         self.source.add(*self.what.formula.code(width))
@@ -161,7 +166,7 @@ class _Body:
             self.source.add(f"run_{value}{index} = {self.combine(f'run_{value}{index}', value)};")
 
     def close_run(self, width: int, total_index: str = "", run_index: str = "", run: str = "run") -> None:
-        """Add the sums of a run, or what has become of them, to the totals."""
+        """Add the sums of a run to the totals. `run` is the prefix of their variables."""
         kind = vector("float", width)
         for value in self.what.values:
             run_of, total, lost = f"{run}_{value}{run_index}", f"total_{value}{total_index}", f"lost_{value}{total_index}"
@@ -174,7 +179,7 @@ class _Body:
         return f"total_{value}{index} - lost_{value}{index}" if self.what.op == "sum" else f"total_{value}{index}"
 
     def across(self, value: str, width: int, lanes: str) -> None:
-        """Declare lanes1_..: the sum of a value over all of `lanes`, pair by pair."""
+        """Declare lanes1_..: the sum or maximum of a value over all `lanes`, combined pairwise."""
         self.source.add(f"const {vector('float', width)} lanes{width}_{value} = {lanes};")
         while width > 1:
             whole, width = f"lanes{width}_{value}", width // 2
@@ -182,7 +187,10 @@ class _Body:
             self.source.add(f"const {vector('float', width)} lanes{width}_{value} = {self.combine(whole + low, whole + high)};")
 
     def finish(self, at: str, first: str) -> None:
-        """Finish one kept index and store; the totals v0, .. are declared, `at` is its place on the innermost axis if that is kept."""
+        """Finish one kept index and store the results. The totals v0, .. must be declared.
+
+        `at` is the place on the innermost axis if that axis is kept.
+        """
         source, what = self.source, self.what
         source.splat(what.scalars, 1)
         for port in what.reads:
@@ -201,7 +209,7 @@ class _Body:
 
 
 class _CpuReduced(_Body):
-    """CPU class, the innermost axis is reduced."""
+    """CPU class, with the innermost axis reduced."""
 
     def call(self) -> Call:
         source, what, width = self.source, self.what, row_width(self.length, self.target)
@@ -242,7 +250,7 @@ class _CpuReduced(_Body):
 
 
 class _CpuKept(_Body):
-    """CPU class, the innermost axis is kept."""
+    """CPU class, with the innermost axis kept."""
 
     def call(self) -> Call:
         source, what, width = self.source, self.what, row_width(self.length, self.target)
@@ -250,7 +258,7 @@ class _CpuKept(_Body):
         span = columns * width
         blocks = -(-self.length // span)
         source.argument("int", "blocks", blocks)
-        # The last block moves back to end with the row; `own` is the first column that it alone computes.
+        # The last block moves back to end at the row's end. `own` is the first column that no other block computes.
         source.add(
             "const int chunk = get_global_id(0) % chunks, rest = get_global_id(0) / chunks, k = rest / blocks;",
             f"const int own = rest % blocks * {span}, start = min(own, length - {span});",
@@ -282,9 +290,10 @@ class _CpuKept(_Body):
 
 class _Gpu(_Body):
     def walk(self, width: int, item: str, items: str) -> None:
-        """Sum up the part of work-item `item` of the `items` that share the rows. The vectors of all rows are one sequence, dealt in turn; `ahead` of them
-        are loaded before they are added, for a row is often short and its latency would be all there is. Past the last one it is loaded again and
-        does not count.
+        """Combine the part of work-item `item` of the `items` that share the rows.
+
+        The vectors of all rows are one sequence, which the work-items process in turn. `ahead` vectors are loaded before they
+        are added: a row is often short, and its latency would dominate. Loads past the end repeat the last row and do not count.
         """
         source, what, kind, ahead = self.source, self.what, vector("float", width), AHEAD[width]
         steady = [port for port in self.inputs if port.inner == 0 and not any(port.strides[d] for d in self.row_axes)]
@@ -344,15 +353,16 @@ class _Gpu(_Body):
             source.add("}")
         else:
             self.walk(width, *(("x", "width") if several else ("id", "width * height")))
-        # The tree: `rank` counts the work-items that last_block, two of them are `step` apart. Where one meets nobody there is no loop, for PoCL 3.1 runs what
-        # follows a loop with a barrier twice for the first work-item when the loop is never entered (seen where results are added to others).
-        counter_operands = local1 if self.inner_kept else local0 if several else local0 * local1
+        # The tree: `rank` numbers the work-items that combine their values; neighbours are `step` apart. A single work-item gets no loop:
+        # PoCL 3.1 runs the code after a loop with a barrier twice for the first work-item if the loop is never entered (seen with
+        # results that accumulate).
+        combining_items = local1 if self.inner_kept else local0 if several else local0 * local1
         rank, count, step = ("y", "height", "width") if self.inner_kept else ("x", "width", "1") if several else ("id", "width * height", "1")
         for value in what.values:
             source.add(f"local float part_{value}[{GROUP}];", f"part_{value}[id] = {self.total(value)};")
 
         def tree() -> None:
-            if counter_operands > 1:
+            if combining_items > 1:
                 source.add(f"for (int pairs = {count} / 2; pairs > 0; pairs /= 2) {{", "barrier(CLK_LOCAL_MEM_FENCE);", f"if ({rank} < pairs) {{")
                 for value in what.values:
                     source.add(f"part_{value}[id] = {self.combine(f'part_{value}[id]', f'part_{value}[id + pairs * {step}]')};")
@@ -371,7 +381,10 @@ class _Gpu(_Body):
 
 
     def join(self, rank: str, count: str) -> None:
-        """Leave the values of this chunk for the group that comes last; that one goes on, each work-item with the sum over its share of the chunks."""
+        """Store the values of this chunk. Only the last work-group to finish continues.
+
+        Each of its work-items combines its share of the chunks.
+        """
         source, what = self.source, self.what
         total = self.kept * (self.length if self.inner_kept else 1)
         source.argument("int", "total", total)
@@ -390,7 +403,10 @@ class _Gpu(_Body):
 
 
 def chunk_count(kept: int, inner_kept: bool, reduced: int, target: Target) -> int:
-    """Into how many parts to cut the reduced elements, each summed on its own, so that the device has enough to do; 1: one launch is enough."""
+    """Return the number of chunks of the reduced elements, each summed separately, that fill the device.
+
+    1 means that one launch is enough.
+    """
     if target.is_cpu:
         items = -(-kept // (COLUMNS * target.vector_width)) if inner_kept else kept
         if items >= 2 * target.compute_units or kept * reduced < 8 * ITEM:

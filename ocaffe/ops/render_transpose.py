@@ -1,8 +1,9 @@
-"""Kernel text of copies in which neighbours of the source are no neighbours of the target: both are read and written in tiles, so that each line of
-memory is used whole when it is fetched.
+"""Kernel text of copies between tensors that are dense along different axes.
 
-The merged axes are the target's innermost one (columns), the one along which the source is dense (rows), and the others, folded into one index.
-CPU class: a work-item moves some strips of SIDE rows, through a private tile. GPU class: a work-group of TILE x LINES moves a tile through local memory.
+Both are read and written in tiles, so that a fetched cache line is used completely. The merged axes are the target's innermost
+axis (columns), the axis along which the source is dense (rows), and all others, folded into one index.
+CPU class: a work-item moves some strips of SIDE rows through a private tile.
+GPU class: a work-group of TILE x LINES moves a tile through local memory.
 """
 from __future__ import annotations
 
@@ -15,11 +16,11 @@ from ocaffe.ops.source import Port, Source
 
 SIDE = 16
 TILE, LINES = 32, 8
-ITEM = 8192  # elements of a CPU's work-item
+ITEM = 8192  # elements per CPU work-item
 
 
 def dense_axis(sizes: tuple[int, ...], x: Port, y: Port, target: Target) -> int | None:
-    """The axis along which x is dense, if the copy is worth tiles: y is dense along another one, and both are long."""
+    """Return the axis along which x is dense if tiles pay off: y is dense along another axis, and both are long. Else return None."""
     axis = next((d for d, step in enumerate(x.strides[:-1]) if step == 1), None)
     least = SIDE if target.is_cpu else TILE // 2
     if axis is None or x.ctype != "float" or y.inner != 1 or x.inner in (0, 1) or min(sizes[axis], sizes[-1]) < least:
@@ -30,7 +31,7 @@ def dense_axis(sizes: tuple[int, ...], x: Port, y: Port, target: Target) -> int 
 
 
 def render_transpose(sizes: tuple[int, ...], axis: int, x: Port, y: Port, accumulate: int, target: Target) -> Call:
-    """y = x over merged axes of these `sizes`; `axis`: what `dense_axis` said."""
+    """Return the kernel of y = x over merged axes of these `sizes`. `axis` is the result of `dense_axis`."""
     source = Source()
     source.operand("x", x.ctype, False)
     source.operand("y", y.ctype, True)
@@ -60,7 +61,7 @@ def render_transpose(sizes: tuple[int, ...], axis: int, x: Port, y: Port, accumu
 
 
 def _locate(source: Source, sizes: tuple[int, ...], others: list[int], x: Port, y: Port) -> None:
-    """q_x and q_y: where the matrix of rows and columns begins."""
+    """Declare q_x and q_y, the pointers to the matrix of rows and columns."""
     coordinates = source.index([sizes[d] for d in others], "outer", "i")
     for name, port in (("x", x), ("y", y)):
         source.add(f"{port.pointer} q_{name} = p_{name}{source.offset(name, [port.strides[d] for d in others], coordinates)};")

@@ -8,13 +8,13 @@ from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref
 
 GPU_GROUP = 64
-CPU_PIECE = 64  # outputs of a CPU's work-item: about the bins of one channel
+CPU_PIECE = 64  # outputs per CPU work-item: about the bins of one channel
 CHANNELS = 4  # CHANNELS in roi_pooling.cl
 INDEX = {"uint16": "ushort", "uint32": "uint"}  # types of an index, in numpy and in OpenCL C
 
 
 def launch(rec: Recorder, kernel: str, size: tuple[int, ...], **operands: Any) -> None:
-    """Work-items along the first axis, one by one on CPUs, in groups on GPUs."""
+    """Record a launch. Work-groups along the first axis have one work-item on CPUs and several on GPUs."""
     first = 1 if rec.target.is_cpu else min(GPU_GROUP, rec.target.max_work_group)
     rec.launch(kernel, size=size, local=(first, *[1] * (len(size) - 1)), **operands)
 
@@ -28,16 +28,16 @@ class RoiPooling:
 
     @property
     def row(self) -> int:
-        """Integers that the kernels keep for a region."""
+        """Integers per region in `bins`."""
         return 1 + 2 * sum(self.bins)
 
     @staticmethod
     def index_dtype(x: Ref) -> str:
-        """The smallest type for a place in a plane, with a value to spare for an empty bin."""
+        """Return the smallest type for a place in a plane, with a spare value for an empty bin."""
         return "uint16" if x.shape[2] * x.shape[3] <= 0xFFFF else "uint32"
 
     def locate(self, rec: Recorder, rois: Ref, x: Ref, bins: Ref) -> None:
-        """bins = where the bins of each region lie in the plane (R x row)."""
+        """bins = the positions of the bins of each region in the plane (R x row)."""
         count = rois.shape[0]
         args = [count, x.shape[0], *x.shape[2:], *self.bins, self.scale]
         launch(rec, "roi_pooling.bins", (count,), reads=[rois], writes=[bins], args=args, defines=self._defines(x))
@@ -51,7 +51,7 @@ class RoiPooling:
         launch(rec, f"roi_pooling.{function}", size, reads=[x, bins], writes=writes, args=args, defines=self._defines(x))
 
     def backward(self, rec: Recorder, dy: Ref, index: Ref, bins: Ref, dx: Ref) -> None:
-        """dx = every pixel's share; the sum over regions is made in their order."""
+        """dx = the gradient. Each pixel sums over the regions in their order."""
         images, planes, height, width = dx.shape
         args = [dy.shape[0], planes, height, width, *self.bins, rec.accumulates(dx)]
         cpu = rec.target.is_cpu
@@ -65,18 +65,18 @@ class RoiPooling:
 
 @dataclass(frozen=True)
 class PsRoiPooling:
-    """Mean pooling of regions into group x group bins, each from channels of its own (position-sensitive)."""
+    """Mean pooling of regions into group x group bins, each from separate channels (position-sensitive)."""
 
     group: int
     scale: float
 
     @property
     def row(self) -> int:
-        """Integers that the kernels keep for a region."""
+        """Integers per region in `bins`."""
         return 1 + 4 * self.group
 
     def locate(self, rec: Recorder, rois: Ref, x: Ref, bins: Ref) -> None:
-        """bins = where the bins of each region lie in the plane (R x row)."""
+        """bins = the positions of the bins of each region in the plane (R x row)."""
         count = rois.shape[0]
         args = [count, x.shape[0], *x.shape[2:], self.group, self.scale]
         launch(rec, "psroi_pooling.bins", (count,), reads=[rois], writes=[bins], args=args)
@@ -88,7 +88,7 @@ class PsRoiPooling:
         launch(rec, "psroi_pooling.forward", (-(-count // piece), y.shape[0]), reads=[x, bins], writes=[y], args=args)
 
     def backward(self, rec: Recorder, dy: Ref, bins: Ref, dx: Ref) -> None:
-        """dx = every pixel's share; the sum over regions is made in their order."""
+        """dx = the gradient. Each pixel sums over the regions in their order."""
         images, planes, height, width = dx.shape
         args = [dy.shape[0], planes, height, width, self.group, rec.accumulates(dx)]
         cpu = rec.target.is_cpu

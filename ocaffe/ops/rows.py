@@ -1,4 +1,4 @@
-"""Rows of a table by their numbers, and the adjoint: kernels/rows.cl."""
+"""Gather rows of a table by their numbers, and the adjoint: kernels/rows.cl."""
 from __future__ import annotations
 
 import math
@@ -11,13 +11,13 @@ from ocaffe.ir.tensor import Ref
 NUMBERS = {"float32": "float", "int32": "int"}
 GPU_GROUP = 128
 COLUMNS = 4  # COLUMNS in rows.cl
-CPU_PIECE = 4096  # elements of a CPU's work-item
+CPU_PIECE = 4096  # elements per CPU work-item
 
 
 def gather(rec: Recorder, x: Ref, numbers: Ref, y: Ref, *, bias: Ref | None = None, fill: float = math.nan) -> None:
-    """y[m] = x[numbers[m]] (+ bias); rows whose number is none of x are `fill`. Adds where y is a diff that accumulates.
+    """y[m] = x[numbers[m]] (+ bias). Rows with an invalid number are `fill`. If y is a diff that accumulates, add to it.
 
-    x is (rows, ...), y (*numbers' shape, ...) with rows as long as those of x. Numbers are floats or int32.
+    x is (rows, ...), y (*numbers' shape, ...) with rows of the same length. Numbers are floats or int32.
     """
     count, inner = numbers.count, x.dense_stride
     piece = min(inner, CPU_PIECE) if rec.target.is_cpu else 1
@@ -29,7 +29,7 @@ def gather(rec: Recorder, x: Ref, numbers: Ref, y: Ref, *, bias: Ref | None = No
 
 
 def gather_adjoint(rec: Recorder, y: Ref, numbers: Ref, x: Ref) -> None:
-    """x[r] = the sum of y[m] over all m of number r, in their order: what `gather` makes of the diff of its result."""
+    """x[r] = the sum of y[m] over all m with number r, in order: the gradient of `gather`."""
     count, rows, run, inner = numbers.count, x.shape[0], numbers.dense_stride, x.dense_stride
     defines = _defines(rec, numbers)
     if not rec.target.is_cpu:
@@ -48,7 +48,7 @@ def gather_adjoint(rec: Recorder, y: Ref, numbers: Ref, x: Ref) -> None:
 
 
 def select(rec: Recorder, selector: Ref, chosen: Ref, place: Ref, extent: Ref) -> None:
-    """chosen = numbers of the rows whose selector is not 0, extent = how many; place = where each row is among them, -1 for the others."""
+    """chosen = numbers of the rows whose selector is not 0; extent = their count; place = the index of each row in chosen, or -1."""
     group = 1 if rec.target.is_cpu else _group(rec)
     defines = {**_defines(rec, selector), "GROUP": group}
     rec.launch("rows.select_rows", reads=[selector], writes=[chosen, place, extent], args=[selector.shape[0]],

@@ -1,4 +1,4 @@
-"""Bits instead of floats for what only the sign is wanted of (kernels/sign_mask.cl)."""
+"""Sign masks: bits in place of floats if only the sign is needed (kernels/sign_mask.cl)."""
 from __future__ import annotations
 
 import numpy as np
@@ -11,19 +11,19 @@ CHUNK = 1024  # elements of a sample that share 32 words
 
 
 def mask_of(x: Ref) -> Ref:
-    """The Ref of the bits of `x`."""
+    """Return a new Ref for the sign mask of `x`."""
     words = -(-x.dense_stride // CHUNK) * 32
     return Ref(f"{x.name}.positive", (x.shape[0], words), Role.SAVED, np.dtype(np.uint32))
 
 
 def pack(layer: str, x: Ref, mask: Ref, target: Target) -> Launch:
-    """mask = bits of x > 0."""
+    """Return the launch that sets mask = bits of x > 0."""
     operands = [Operand(x, Access.READ), Operand(mask, Access.WRITE)]
     return Launch(layer, "forward", operands, _call("pack", mask, target, (np.int32(x.dense_stride),)), what="sign_mask.pack", bf16_operands=("SOURCE",))
 
 
 def relu_backward(layer: str, dy: Ref, mask: Ref, dx: Operand, slope: float, target: Target) -> Launch:
-    """dx = dy where the bit is set, else slope * dy; may be in place."""
+    """Return the launch that sets dx = dy where the bit is set, else slope * dy. It may operate in place."""
     operands = [Operand(dy, Access.READ), Operand(mask, Access.READ), dx]
     scalars = (np.int32(dy.dense_stride), np.float32(slope), np.int32(dx.access is Access.MODIFY))
     call = _call("relu_backward", mask, target, scalars)

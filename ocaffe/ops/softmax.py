@@ -8,15 +8,15 @@ from typing import Any
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref, split_axes
 
-ONE_GROUP = 32768  # scores: up to here one group sums everything, so that a small net has one launch less
-CPU_BLOCK = 16  # positions of a work-item of softmax_cpu.cl; fewer make no row
-Ignore = tuple[int, int]  # whether a label is ignored, and which
+ONE_GROUP = 32768  # maximum scores that one group sums, which saves small nets a launch
+CPU_BLOCK = 16  # positions per work-item of softmax_cpu.cl, which needs rows at least this long
+Ignore = tuple[int, int]  # (whether a label is ignored, the ignored label)
 Places = Sequence[tuple[int, int]]
 
 
 @dataclass(frozen=True)
 class Classes:
-    """A Ref as (outer, classes, inner), and how work-items divide it; see the heads of the kernel files for `mid`, `group` and `lanes`."""
+    """A Ref as (outer, classes, inner), and its division among work-items. The kernel files explain `mid`, `group` and `lanes`."""
 
     outer: int
     classes: int
@@ -24,7 +24,7 @@ class Classes:
     mid: int
     group: int
     lanes: int
-    rows: bool  # softmax_cpu.cl
+    rows: bool  # whether softmax_cpu.cl is used
 
     @classmethod
     def of(cls, rec: Recorder, scores: Ref, axis: int) -> Classes:
@@ -42,7 +42,7 @@ class Classes:
     def launch(
         self, rec: Recorder, kernel: str, reads: Sequence[Ref], writes: Sequence[Ref], args: Sequence[Any], inplace: Places = ()
     ) -> None:
-        """A kernel that has both forms, over all positions."""
+        """Record a kernel over all positions that both softmax.cl and softmax_cpu.cl have."""
         if self.rows:
             size, shape = (-(-self.inner // CPU_BLOCK), self.outer), (self.classes, self.inner, self.mid)
             rec.launch(f"softmax_cpu.{kernel}", reads=reads, writes=writes, args=[*shape, *args], size=size, local=(1, 1), inplace=inplace)
@@ -62,8 +62,10 @@ class Classes:
         fixed: float,
         inplace: Places = (),
     ) -> None:
-        """A kernel that sums over positions: sums = (sum, counted), result = sum / divisor; the group that comes last adds up, else in two steps
-        unless one group does it all."""
+        """Record a kernel that sums over positions: sums = (sum, counted), result = sum / divisor.
+
+        The last work-group adds the parts. Without last-block reduction, a second launch adds them unless there is only one group.
+        """
         if self.rows:
             parts = rec.scratch("sums", (self.outer * -(-self.inner // CPU_BLOCK), 2))
             self.launch(rec, kernel, reads, [write, parts], args, inplace)
@@ -91,7 +93,7 @@ class Classes:
         args: Sequence[Any],
         inplace: Places = (),
     ) -> None:
-        """A kernel of softmax.cl that works in groups."""
+        """Record a kernel of softmax.cl with work-groups."""
         size, local = (groups * self.group,), (self.group,)
         rec.launch(f"softmax.{kernel}", reads=reads, writes=writes, args=args, size=size, local=local, defines=self.defines(rec), inplace=inplace)
 
@@ -116,10 +118,10 @@ def softmax_backward(rec: Recorder, y: Ref, dy: Ref, dx: Ref, axis: int) -> None
 def softmax_loss(
     rec: Recorder, x: Ref, label: Ref, prob: Ref, sums: Ref, loss: Ref, axis: int, *, ignore: Ignore, normalizer: float, smoothing: float = 0
 ) -> None:
-    """prob = softmax(x); loss = sum of -log(prob of the label) / normalizer, a `normalizer` of 0 being the number of labels not ignored.
+    """prob = softmax(x); loss = sum of -log(prob of the label) / normalizer. A `normalizer` of 0 means the number of labels not ignored.
 
-    `label` has a value for each position, `sums` two values, which the backward pass reads. A label that is no class makes the loss NaN.
-    `smoothing`: this share of each target goes to all classes evenly (label smoothing).
+    `label` has one value per position. `sums` has two values, which the backward pass reads. An invalid label makes the loss NaN.
+    `smoothing` is the share of each target that is distributed evenly to all classes (label smoothing).
     """
     args = [label.dense_stride, *ignore, float(smoothing)]
     Classes.of(rec, x, axis).launch_sum(rec, "softmax_loss", [x, label], prob, sums, loss, args, float(normalizer), [(0, 0)])
@@ -128,8 +130,10 @@ def softmax_loss(
 def softmax_loss_backward(
     rec: Recorder, prob: Ref, label: Ref, sums: Ref, weight: Ref, dx: Ref, axis: int, *, ignore: Ignore, normalizer: float, smoothing: float = 0
 ) -> None:
-    """dx = (prob - target) * weight / normalizer, 0 for an ignored label; `weight` is a scalar on the device. The target is 1 for the label, 0 for
-    other classes, unless there is `smoothing`."""
+    """dx = (prob - target) * weight / normalizer, and 0 for an ignored label. `weight` is a scalar on the device.
+
+    Without `smoothing`, the target is 1 for the label and 0 for other classes.
+    """
     of = Classes.of(rec, prob, axis)
     reads, args = [prob, label, sums, weight], [label.dense_stride, *ignore, float(smoothing), float(normalizer), rec.accumulates(dx)]
     if of.rows:
@@ -154,9 +158,9 @@ def softmax_loss_backward(
 
 
 def accuracy(rec: Recorder, x: Ref, label: Ref, result: Ref, per_class: Ref | None, axis: int, *, ignore: Ignore, top_k: int) -> None:
-    """result = share of the labels whose score is among the `top_k` (equal scores count against it); `per_class` the same by label.
+    """result = the share of labels whose score is among the `top_k`. Equal scores of other classes count as better.
 
-    Both are 0 where there is nothing to count; a label that is no class makes `result` NaN.
+    `per_class` has the same share for each label. A share of no labels is 0. An invalid label makes `result` NaN.
     """
     of = Classes.of(rec, x, axis)
     hits = rec.scratch("hits", (of.positions,), "int8")

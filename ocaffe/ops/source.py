@@ -1,4 +1,4 @@
-"""The text of a generated kernel while it is written: parameters together with their values, lines, loads and stores of operands."""
+"""Builder for the text of a generated kernel: parameters with their values, lines, loads and stores of operands."""
 from __future__ import annotations
 
 import hashlib
@@ -14,15 +14,15 @@ BFLOAT = "bfloat"  # kernels/bf16_operands.h
 CTYPES = {"float32": "float", "uint8": "uchar", "int32": "int", "uint32": "uint", "uint16": BFLOAT}
 SCALARS = {"int": np.int32, "uint": np.uint32, "ulong": np.uint64}
 ALIGNMENT = 8  # elements; no vector is longer
-MASKS = {"uchar": "char"}  # signed type as wide as an element, for select; int where not listed
+MASKS = {"uchar": "char"}  # element type -> signed type of the same width, for select; int if not listed
 
 
 @dataclass(frozen=True)
 class Port:
-    """An operand as the kernel sees it. Its value is the variable `name`; `p_name` points to its first element, `q_name` to the current row.
+    """An operand in a kernel. Its value is the variable `name`; `p_name` points to its first element, `q_name` to the current row.
 
-    `strides` run over the merged axes, outermost first. The stride along the innermost one is part of the text if it is 0 or 1. Its first element and all
-    its rows begin at a multiple of `alignment` elements.
+    `strides` are those of the merged axes, outermost first. The innermost stride is part of the text if it is 0 or 1. The first
+    element and all rows start at a multiple of `alignment` elements.
     """
 
     name: str
@@ -37,7 +37,7 @@ class Port:
 
     @property
     def converted(self) -> bool:
-        """Whether vectors of its type become floats by one of OpenCL's functions."""
+        """Whether an OpenCL conversion function turns vectors of its type into floats."""
         return self.ctype not in ("float", BFLOAT)
 
     @property
@@ -46,7 +46,7 @@ class Port:
 
 
 class Source:
-    """A kernel being written. `argument` declares a parameter and notes its value, so that text and arguments cannot drift apart."""
+    """A kernel in the making. `argument` declares a parameter and records its value, so text and arguments always agree."""
 
     def __init__(self) -> None:
         self.parameters: list[str] = []
@@ -60,7 +60,7 @@ class Source:
         self.add(f"LOCATE(p_{name});")
 
     def argument(self, ctype: str, name: str, value: int) -> str:
-        """Declare a parameter unless it is there already; returns its name."""
+        """Declare a parameter if it is not declared yet. Return its name."""
         if name not in self.named:
             self.named[name] = value
             self.parameters.append(f"const {ctype} {name}")
@@ -69,7 +69,7 @@ class Source:
         return name
 
     def scalars(self, scalars: Iterable[tuple[str, np.generic]]) -> None:
-        """The named scalars of an expression; `splat` makes variables of them."""
+        """Declare the named scalars of an expression as parameters. `splat` makes variables of them."""
         for name, value in scalars:
             self.parameters.append(f"const {CTYPES[value.dtype.name]} a_{name}")
             self.values.append(value)
@@ -99,18 +99,21 @@ class Source:
         return names
 
     def offset(self, name: str, strides: Sequence[int], coordinates: Sequence[str]) -> str:
-        """` + i0 * stride` for every axis along which the operand moves at all."""
+        """Return ` + i0 * stride` for every axis."""
         terms = []
         for stride, coordinate in zip(strides, coordinates):
             terms.append(f" + {coordinate} * {self.argument('ulong', f'{name}_{coordinate}', stride)}")
         return "".join(terms)
 
     def single(self, items: int, width: int) -> Call:
-        """The finished kernel of the CPU class: work-groups of one work-item; the hint keeps Intel's compiler from vectorising across them."""
+        """Return the finished kernel for the CPU class, whose work-groups have one work-item.
+
+        The hint stops Intel's compiler from vectorising across work-items.
+        """
         return self.call((items,), (1,), f"__attribute__((reqd_work_group_size(1, 1, 1), vec_type_hint({vector('float', width)}))) ")
 
     def call(self, size: Sequence[int], local: Sequence[int], attributes: str = "") -> Call:
-        """The finished kernel, named by its text: equal texts are one kernel."""
+        """Return the finished kernel. Its name is a hash of its text, so equal texts are one kernel."""
         body = f"({', '.join(self.parameters)}) {{\n" + "\n".join(self.lines) + "\n}\n"
         name = "e_" + hashlib.sha1((attributes + body).encode()).hexdigest()[:16]
         text = f"kernel {attributes}void {name}{body}"
@@ -122,7 +125,10 @@ def lanes(width: int) -> str:
 
 
 def load(source: Source, port: Port, width: int, at: str, target: str | None = None, whole: bool = False) -> None:
-    """Declare `target` (default: the port's name) with the values of the elements from `at` on in the current row. `whole`: `at` is a multiple of `width`."""
+    """Declare `target` (default: the port's name) with the elements of the current row that start at `at`.
+
+    `whole`: `at` is a multiple of `width`.
+    """
     target = target or port.name
     kind = vector("float", width)
     convert = f"convert_{kind}" if port.converted else ""
@@ -141,7 +147,7 @@ def load(source: Source, port: Port, width: int, at: str, target: str | None = N
 
 
 def single(port: Port, element: str) -> str:
-    """An element as a float."""
+    """Return the text of an element as a float."""
     return f"convert_float({element})" if port.converted else _wide(port, element)
 
 
@@ -154,17 +160,17 @@ def _narrow(port: Port, value: str) -> str:
 
 
 def _vector(way: str, port: Port, width: int, whole: bool) -> str:
-    """The function of kernels/bf16_operands.h for neighbours in 16 bits, which stand at a place for vectors or anywhere."""
+    """Return the function of kernels/bf16_operands.h that loads or stores a vector of bf16, aligned or unaligned."""
     return f"{BFLOAT}_{way}{'' if whole and port.alignment % width == 0 else '_any'}{width}"
 
 
 def _apart(port: Port) -> str:
-    """The type of elements that are gathered or scattered one by one."""
+    """Return the type of elements that are gathered or scattered one at a time."""
     return "float" if port.ctype == BFLOAT else port.ctype
 
 
 def store(source: Source, port: Port, width: int, at: str, skip: str | None = None, whole: bool = False) -> None:
-    """Write the port's value; with `skip`, leave the first so many lanes as they are. `whole`: `at` is a multiple of `width`."""
+    """Store the port's value. The first `skip` lanes in memory stay unchanged. `whole`: `at` is a multiple of `width`."""
     value = port.name
     if port.converted:
         value = f"convert_{vector(port.ctype, width)}_sat({value})"
@@ -175,7 +181,7 @@ def store(source: Source, port: Port, width: int, at: str, skip: str | None = No
         element, one = place(port, f"({at} + j)"), _narrow(port, f"s_{port.name}[j]")
         source.add(f"for (int j = {skip or 0}; j < {width}; ++j) q_{port.name}[{element}] = {one};")
     elif port.ctype == BFLOAT:
-        assert skip is None, "vectors that are moved back are the CPU class's, which keeps floats"
+        assert skip is None, "only the CPU class moves vectors back, and it has no bf16 operands"
         source.add(f"{_vector('put', port, width, whole)}(q_{port.name} + {at}, {value});")
     elif skip is None:
         source.add(f"vstore{width}({value}, 0, q_{port.name} + {at});")
@@ -188,7 +194,7 @@ def store(source: Source, port: Port, width: int, at: str, skip: str | None = No
 
 
 def place(port: Port, at: str) -> str:
-    """Index of element `at` of the current row."""
+    """Return the index of element `at` of the current row."""
     if port.inner in (0, 1):
         return at if port.inner else "0"
     return f"(ulong){at} * {port.name}_step"

@@ -1,4 +1,4 @@
-"""How operands lie in memory over the domain of an expression, and which of the domain's axes are one axis in memory."""
+"""The strides of operands along the domain of an expression, and the merging of axes that are contiguous in memory."""
 from __future__ import annotations
 
 import math
@@ -7,24 +7,24 @@ from dataclasses import dataclass
 
 from ocaffe.ir.tensor import Ref, Shape
 
-LIMIT = 2**31 - 2**16  # an index within one merged axis is an int in the kernels, which step past its end by a vector or a work-group
+LIMIT = 2**31 - 2**16  # the kernels use int indices along a merged axis and step past its end by a vector or a work-group
 
 
 def element_strides(ref: Ref, axis: int | None, domain: Shape) -> tuple[int, ...]:
-    """Distance in elements between neighbours of `ref` along each axis of the domain; 0 where it is broadcast.
+    """Return the stride of `ref` in elements along each axis of the domain. It is 0 along axes that are broadcast.
 
-    `axis` None: the Ref has as many elements as the domain, in the same order. Else its axes lie on the domain's from `axis` on, and an axis of
-    size 1 is broadcast.
+    `axis` None: the Ref has as many elements as the domain, in the same order. Otherwise its axes map to the domain's axes from
+    `axis` on, and an axis of size 1 is broadcast.
     """
     if axis is None:
-        assert ref.count == math.prod(domain), f"{ref} has not the {math.prod(domain)} elements of {domain}"
+        assert ref.count == math.prod(domain), f"{ref} does not have the {math.prod(domain)} elements of {domain}"
         assert ref.is_dense or ref.shape[0] == domain[0], f"strided {ref} does not fit {domain}"
         own, axis = domain, 0
         batch = math.prod(domain[1:]) if ref.is_dense else ref.batch_stride
     else:
         own, batch = ref.shape, ref.batch_stride
         fits = axis + len(own) <= len(domain) and all(n in (1, m) for n, m in zip(own, domain[axis:]))
-        assert fits, f"{ref} does not lie on axis {axis} of {domain}"
+        assert fits, f"{ref} does not fit axis {axis} of {domain}"
     result = [0] * len(domain)
     stride = 1
     for i in reversed(range(len(own))):
@@ -36,9 +36,9 @@ def element_strides(ref: Ref, axis: int | None, domain: Shape) -> tuple[int, ...
 
 @dataclass(frozen=True)
 class Space:
-    """A domain after merging: `sizes` from the outermost axis to the innermost, `strides[k][d]` of operand k along axis d.
+    """A domain after merging: `sizes` from the outermost axis to the innermost, and the stride `strides[k][d]` of operand k along axis d.
 
-    `marks[d]` says whether axis d is reduced; only axes of one mark merge. At least one axis, perhaps of size 1.
+    `marks[d]` tells whether axis d is reduced. Only axes with equal marks are merged. There is at least one axis.
     """
 
     sizes: tuple[int, ...]
@@ -47,10 +47,10 @@ class Space:
 
 
 def merge(domain: Shape, strides: Sequence[Sequence[int]], marks: Sequence[bool] | None = None) -> Space:
-    """Join neighbouring axes that every operand steps through as if they were one."""
+    """Merge neighbouring axes that are one axis in the memory of every operand."""
     marks = marks if marks is not None else (False,) * len(domain)
-    sizes: list[int] = []  # innermost first, as the next two
-    kept: list[list[int]] = []  # the stride of each operand
+    sizes: list[int] = []  # innermost first, like `kept` and `flags`
+    kept: list[list[int]] = []  # per axis, the stride of each operand
     flags: list[bool] = []
     for d in reversed(range(len(domain))):
         if domain[d] == 1:

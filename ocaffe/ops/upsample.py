@@ -1,4 +1,4 @@
-"""Larger planes by nearest pixels or by unpooling: kernels/upsample.cl."""
+"""Upsampling by nearest pixels or by unpooling: kernels/upsample.cl."""
 from __future__ import annotations
 
 import math
@@ -8,7 +8,7 @@ from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref
 
 GPU_GROUP = 128
-CPU_PIECE = 4096  # elements of a CPU's work-item
+CPU_PIECE = 4096  # elements per CPU work-item
 
 
 def nearest(rec: Recorder, x: Ref, y: Ref, scale: int) -> None:
@@ -22,7 +22,10 @@ def nearest_backward(rec: Recorder, dy: Ref, dx: Ref, scale: int) -> None:
 
 
 def unpool(rec: Recorder, x: Ref, mask: Ref, y: Ref) -> None:
-    """y (N x C x OH x OW) = 0 but for the places in its planes that `mask`, of the shape of x, names: there the values of x, the last where several meet."""
+    """y (N x C x OH x OW) = the values of x at the places in its planes that `mask` names, 0 elsewhere.
+
+    `mask` has the shape of x. If several values have the same place, the last one is written.
+    """
     inputs, outputs = math.prod(x.shape[2:]), math.prod(y.shape[2:])
     if rec.target.is_cpu:
         rec.launch("upsample.unpool_plane", reads=[x, mask], writes=[y], args=[x.shape[1], inputs, outputs], size=(x.shape[1], x.shape[0]), local=(1, 1))
@@ -42,7 +45,7 @@ def unpool_backward(rec: Recorder, dy: Ref, mask: Ref, dx: Ref) -> None:
 def _elements(
     rec: Recorder, function: str, reads: Sequence[Ref], y: Ref, args: Sequence[int], defines: dict[str, object] | None = None, modifies: bool = False
 ) -> None:
-    """A launch over the elements of y."""
+    """Record a launch over the elements of y."""
     count, piece = y.dense_stride, CPU_PIECE if rec.target.is_cpu else 1
     rec.launch(
         f"upsample.{function}",

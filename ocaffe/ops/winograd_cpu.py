@@ -11,19 +11,19 @@ from ocaffe.ops.gemm_cpu import ONE, ceil, columns, share_out
 
 OUT = 4  # outputs of a tile, per axis
 POINTS = 36
-CHUNK = 64  # outputs whose products a work-item keeps: their tiles are transformed back while they are in the caches
-BLOCK = 120  # outputs of a work-item of the kernel `product`, whole panels of every height
-BURST = 8  # outputs of a work-item of the kernel `gradient`
-ROOM = 4 << 20  # floats that backward_filter may take for what it transformed of some tiles; one panel is always allowed
-FEWEST = 16  # outputs of a work-item of forward, at the least
-ITEMS_PER_CORE = 2  # where outputs are shared out, which costs one more transform of the input each
-# Cycles of a core, for the estimate: of a multiply-add of one vector; the same in the direct backward_filter, which transposes its panels; per vector of
-# tiles: a channel's transform, an output's; of a filter.
+CHUNK = 64  # outputs whose products a work-item keeps, so that their tiles are still in the caches when they are transformed back
+BLOCK = 120  # outputs per work-item of the kernel `product`: whole panels of every height
+BURST = 8  # outputs per work-item of the kernel `gradient`
+ROOM = 4 << 20  # maximum floats of transformed tiles in backward_filter; one panel is always allowed
+FEWEST = 16  # minimum outputs per work-item of forward
+ITEMS_PER_CORE = 2  # if outputs are divided; each part transforms the input again
+# Cycles of a core for the estimate: a multiply-add of one vector; the same in the direct backward_filter, which transposes its
+# panels; per vector of tiles, the transform of a channel and of an output; the transform of a filter.
 PRODUCT, DIRECT_FILTER, INPUT, OUTPUT, FILTER = 0.7, 1.2, 1000, 600, 90
 
 
 def wins(rec: Recorder, g: ConvGeometry, filters: bool = False) -> bool:
-    """Whether it can do this geometry, forward or (`filters`) backward_filter, in less time than the direct product, as was measured or by estimate."""
+    """Whether Winograd supports this geometry and is faster than the direct product, by measurement or estimate, in forward or (`filters`) backward_filter."""
     possible = (g.size[0], *g.kernel, *g.stride, *g.dilation, g.pad[0]) == (1, 1, 3, 3, *ONE, *ONE, 0)
     if not possible or rec.target.math == "ieee":
         return False
@@ -33,7 +33,7 @@ def wins(rec: Recorder, g: ConvGeometry, filters: bool = False) -> bool:
 
 
 def cheaper(rec: Recorder, g: ConvGeometry) -> bool:
-    """Whether the estimate of forward is below that of the direct product."""
+    """Whether the estimate for forward is below that of the direct product."""
     defines, blocks, rows, filters = _counts(g, forward_tile(rec, g))
     vectors, splits = blocks * defines["NV"], _splits(rec, g, blocks)
     filters *= not rec.prepack_weights
@@ -44,22 +44,22 @@ def cheaper(rec: Recorder, g: ConvGeometry) -> bool:
 
 
 def filters_cheaper(rec: Recorder, g: ConvGeometry) -> bool:
-    """Whether the estimate of backward_filter is."""
+    """Whether the estimate for backward_filter is below that of the direct product."""
     defines, blocks, rows, filters = _counts(g, tile(rec, g))
     wide = ceil(g.group_channels, columns(defines)) * defines["NV"]
     direct = ceil(g.depth, columns(defines)) * defines["NV"] * rows * g.batch * g.positions * DIRECT_FILTER
     products = wide * POINTS * rows * _tiles(g) * PRODUCT
-    return products + blocks * defines["NV"] * (g.group_channels + g.group_outputs) * INPUT + 2 * filters < direct  # sums: written, then read
+    return products + blocks * defines["NV"] * (g.group_channels + g.group_outputs) * INPUT + 2 * filters < direct  # the sums are written, then read
 
 
 def _counts(g: ConvGeometry, defines: dict[str, int]) -> tuple[dict[str, int], int, int, float]:
-    """The same defines, blocks of tiles, outputs padded to whole panels, cycles to transform all filters."""
+    """Return the defines, the blocks of tiles, the outputs padded to whole panels, and the cycles to transform all filters."""
     rows = ceil(g.group_outputs, defines["MR"]) * defines["MR"]
     return defines, ceil(_tiles(g), columns(defines)), rows, rows * g.group_channels * FILTER * 16 / defines["V"]
 
 
 def forward(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y: Ref, turned: bool = False) -> None:
-    """y = convolution of x (+ bias); `turned`: with filters [channel][output], their taps backwards, which is the way back."""
+    """y = convolution of x (+ bias). `turned`: filters are [channel][output] with mirrored taps, for backward_data."""
     defines = forward_tile(rec, g)
     panels = ceil(g.group_outputs, defines["MR"])
     packed = rec.scratch("packed", (g.group, panels, POINTS, g.group_channels, defines["MR"]))
@@ -95,7 +95,7 @@ def forward(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y:
 
 
 def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref) -> None:
-    """dw: the sums over tiles of products of what forward transforms, some tiles after others."""
+    """dw = the sums over tiles of products of transformed inputs and gradients. Some tiles are processed at a time."""
     defines = tile(rec, g)
     width, accumulate = columns(defines), rec.accumulates(dw)
     panels, tiles = ceil(g.group_channels, width), _tiles(g)
@@ -143,12 +143,15 @@ def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref) ->
 
 
 def tile(rec: Recorder, g: ConvGeometry) -> dict[str, int]:
-    """V, NV, MR, KC of kernels/tile_cpu.h."""
+    """Return V, NV, MR, KC of kernels/tile_cpu.h."""
     return gemm_cpu.tile(rec.target, g.group_outputs)
 
 
 def forward_tile(rec: Recorder, g: ConvGeometry) -> dict[str, int]:
-    """The same; twice as high and one vector wide where that holds all tiles, which would leave half of two empty."""
+    """Return the defines of forward. If one vector holds all tiles, the tile is twice as high and one vector wide.
+
+    Half of a tile of two vectors would be empty.
+    """
     base = tile(rec, g)
     return base | {"NV": 1, "MR": 2 * base["MR"]} if _tiles(g) <= base["V"] else base
 
@@ -158,5 +161,5 @@ def _tiles(g: ConvGeometry) -> int:
 
 
 def _splits(rec: Recorder, g: ConvGeometry, blocks: int) -> int:
-    """Into how many parts the outputs are cut so that all cores get something."""
+    """Return the number of parts of the outputs, so that all cores have work."""
     return max(1, min(ceil(g.group_outputs, FEWEST), ceil(ITEMS_PER_CORE * rec.target.compute_units, blocks * g.group)))

@@ -1,8 +1,10 @@
-"""Convolution with 3 x 3 windows by Winograd's algorithm where work-groups share local memory (kernels/winograd_gpu.cl), and the estimate of its time.
+"""Convolution with 3 x 3 windows by Winograd's algorithm on devices whose work-groups share local memory, and the estimate of its time.
 
-Tiles of 4 x 4 outputs take the fewest products; the error of forward and backward_data is half as large with 3 x 3 and a quarter with 2 x 2, below the direct
-product's and, made on tensor cores, cuDNN's. So the small ones are for arithmetic that rounds nothing: 2 x 2 for gradients, and forward where they take hardly
-longer than 3 x 3, as in small images. backward_filter sums over so many tiles that its error is small with 4 x 4, too.
+The kernels are in kernels/winograd_gpu.cl. Tiles of 4 x 4 outputs need the fewest products. In forward and backward_data, the error
+with 3 x 3 is half as large and with 2 x 2 a quarter as large. That is below the error of the direct product and, on tensor cores,
+below cuDNN's. If the arithmetic does not round operands, the small tiles are therefore used: 2 x 2 for gradients, and also for
+forward if it takes hardly longer than 3 x 3, as with small images. backward_filter sums over so many tiles that its error is
+small with 4 x 4, too.
 """
 from __future__ import annotations
 
@@ -19,19 +21,22 @@ from ocaffe.ops.conv_geometry import ConvGeometry
 from ocaffe.ops.gemm_gpu import FLOATS_PER_CYCLE, LAUNCH, Choice, Tile, tiles_for
 
 LARGE, MIDDLE, EXACT = 4, 3, 2  # outputs of a tile, per axis
-PREMIUM = 1.25  # what EXACT may take of the time of MIDDLE
-GRAIN = 128  # tiles of a go are a multiple of it: columns of the largest tile of the product
-MAX_SPLITS = 16  # of backward_filter: the kernel `window` adds them up one after the other
-GROUP = (64, 2, 1)  # work-items of a group of the transforms
-# For the estimates, fitted to an H100.
-MORE_LAUNCHES = 2  # than the direct product has
-SHOWS = 0.3  # of the traffic of the products is not hidden behind their arithmetic
-VECTORS = 0.75  # of the time that gemm_gpu.cost says is what forward's products take, for their rows are whole vectors
+PREMIUM = 1.25  # maximum time of EXACT relative to MIDDLE
+GRAIN = 128  # tiles per pass are a multiple of it: the columns of the largest tile of the product
+MAX_SPLITS = 16  # of backward_filter: the kernel `window` adds the splits sequentially
+GROUP = (64, 2, 1)  # work-group size of the transforms
+# Parameters of the estimates, fitted to an H100.
+MORE_LAUNCHES = 2  # additional launches compared with the direct product
+SHOWS = 0.3  # share of the products' memory traffic that their arithmetic does not hide
+VECTORS = 0.75  # time of forward's products relative to gemm_gpu.cost, because their rows are whole vectors
 
 
 @dataclass(frozen=True)
 class Tiling:
-    """How the outputs of a convolution are cut: tiles of `out` x `out` of them, `grid` tiles down and across an image, `count` in all; a go takes `pitch`."""
+    """The division of a convolution's outputs into tiles of `out` x `out`.
+
+    `grid` is the tiles down and across an image, `count` their total number, and `pitch` the number of tiles per pass.
+    """
 
     out: int
     grid: tuple[int, int]
@@ -40,7 +45,7 @@ class Tiling:
 
     @classmethod
     def of(cls, target: Target, g: ConvGeometry, out: int) -> Tiling:
-        """As few goes as what is transformed in one of them fits into the workspace."""
+        """Return the tiling with the fewest passes whose transformed tiles fit the workspace."""
         grid = (-(-g.out[1] // out), -(-g.out[2] // out))
         count = g.batch * math.prod(grid)
         most = max(1, target.workspace // ((out + 2) ** 2 * (g.channels + g.num_output) * FLOAT.itemsize * GRAIN)) * GRAIN
@@ -48,7 +53,7 @@ class Tiling:
 
     @property
     def points(self) -> int:
-        """Products that a tile takes, per channel and output."""
+        """Products per tile, channel and output."""
         return (self.out + 2) ** 2
 
     @property
@@ -57,12 +62,12 @@ class Tiling:
 
     @property
     def goes(self) -> Iterator[tuple[int, int]]:
-        """First tile and number of tiles of each go."""
+        """First tile and number of tiles of each pass."""
         return ((first, min(self.pitch, self.count - first)) for first in range(0, self.count, self.pitch))
 
 
 def tiling(target: Target, g: ConvGeometry, back: bool) -> Tiling:
-    """Of forward, and `back` of backward_data as the convolution `turned`."""
+    """Return the tiling of forward or, with `back`, of backward_data as the convolution `turned`."""
     if target.math in TENSOR_MATHS:
         return Tiling.of(target, g, LARGE)
     exact, middle = (Tiling.of(target, g, out) for out in (EXACT, MIDDLE))
@@ -70,53 +75,53 @@ def tiling(target: Target, g: ConvGeometry, back: bool) -> Tiling:
 
 
 def filter_tiling(target: Target, g: ConvGeometry) -> Tiling:
-    """Of backward_filter."""
+    """Return the tiling of backward_filter."""
     return Tiling.of(target, g, LARGE)
 
 
 def possible(g: ConvGeometry) -> bool:
-    """Whether forward and backward_filter can do this geometry."""
+    """Whether forward and backward_filter support this geometry."""
     ones = (1, 1, 1)
     flat = (len(g.size), g.size[0], g.kernel, g.stride, g.dilation, g.pad[0]) == (3, 1, (1, 3, 3), ones, ones, 0)
     return flat and g.out == full(g)
 
 
 def full(g: ConvGeometry) -> tuple[int, ...]:
-    """The outputs if every window of stride 1 is there."""
+    """Return the output size of all windows with stride 1."""
     return tuple(i + 2 * p - k + 1 for i, p, k in zip(g.size, g.pad, g.kernel, strict=True))
 
 
 def turned(g: ConvGeometry) -> ConvGeometry:
-    """The convolution of the outputs' gradient with the turned filters that is backward_data."""
+    """Return backward_data as a convolution of the outputs' gradient with mirrored filters."""
     return replace(g, channels=g.num_output, num_output=g.channels, size=g.out, out=g.size, pad=(0, 2 - g.pad[1], 2 - g.pad[2]))
 
 
 def cost(target: Target, g: ConvGeometry, back: bool) -> float:
-    """Estimated time of `forward` in the cycles of gemm_gpu.cost."""
+    """Return the estimated time of `forward` in the cycles of gemm_gpu.cost."""
     return _time(target, g, tiling(target, g, back))
 
 
 def _time(target: Target, g: ConvGeometry, cut: Tiling) -> float:
-    share = 1.0 if target.math in SIXTEEN_BITS else VECTORS  # the direct product of 16 bits beats its estimate, too
+    share = 1.0 if target.math in SIXTEEN_BITS else VECTORS  # the 16-bit direct product is also faster than its estimate
     return _moving(target, g, cut, 2 * g.num_output * g.group_channels) + share * cut.pieces * _products(target, g, cut)[1]
 
 
 def filter_cost(target: Target, g: ConvGeometry) -> float:
-    """Estimated time of backward_filter."""
+    """Return the estimated time of backward_filter."""
     cut = filter_tiling(target, g)
     choice, products = _sums(target, g, cut)
     return _moving(target, g, cut, 2 * cut.pieces * choice.splits * g.num_output * g.group_channels) + cut.pieces * products
 
 
 def _moving(target: Target, g: ConvGeometry, cut: Tiling, matrices: int) -> float:
-    """What the transforms of tiles take, and the products' memory traffic as far as it shows; `matrices`: other floats per point that are moved."""
+    """Return the time of the tile transforms and of the products' visible memory traffic. `matrices`: other floats moved per point."""
     tiles = (g.channels + g.num_output) * cut.count
     moved = (cut.out * cut.out + cut.points * (1 + SHOWS)) * tiles + cut.points * matrices
     return MORE_LAUNCHES * LAUNCH + moved / (target.compute_units * FLOATS_PER_CYCLE)
 
 
 def forward(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y: Ref, back: bool = False) -> None:
-    """y = convolution of x (+ bias per output); `back`: with filters [channel][output], their taps backwards (`turned`)."""
+    """y = convolution of x (+ bias per output). `back`: filters are [channel][output] with mirrored taps (`turned`)."""
     cut = tiling(rec.target, g, back)
     choice, _ = _products(rec.target, g, cut)
     batches, pitch, defines = cut.points * g.group, cut.pitch, {"OUT": cut.out}
@@ -154,7 +159,7 @@ def forward(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y:
 
 
 def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref) -> None:
-    """dw: the sums over tiles of the products of what forward and backward_data transform, some tiles after others."""
+    """dw = the sums over tiles of products of transformed inputs and gradients. Some tiles are processed at a time."""
     cut = filter_tiling(rec.target, g)
     choice, _ = _sums(rec.target, g, cut)
     batches, pitch, defines = cut.points * g.group, cut.pitch, {"OUT": cut.out}
@@ -186,22 +191,25 @@ def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref) ->
 
 
 def product_tiles(target: Target) -> tuple[Tile, ...]:
-    """Operands of the products are never rounded to 16 bits, but to TF32: bfloat16 would be 1.6e-2 of the largest magnitude off (TF32: 2e-3, as the direct
-    product of bfloat16), and float16 has not the range. Where tensor cores make them, they make all: sums of 16 elements are added up there, which has half the
-    error of multiply-adds one after the other."""
+    """Return the tiles for the products.
+
+    In 16-bit modes the operands are rounded to TF32. bfloat16 would have an error of 1.6e-2 of the largest magnitude; TF32 has
+    2e-3, like the direct product in bfloat16. float16 does not have the range. If there are tensor cores, they compute all
+    products: they add sums of 16 elements, which has half the error of sequential multiply-adds.
+    """
     tiles = tiles_for(target, "tf32" if target.math in SIXTEEN_BITS else None)
     return tuple(tile for tile in tiles if tile.mma) or tiles
 
 
 def _products(target: Target, g: ConvGeometry, cut: Tiling) -> tuple[Choice, float]:
-    """Tile and estimated time of the products of one go of forward; their depth is not split, for so many of them fill a device."""
+    """Return tile and estimated time of the products of one pass of forward. Their depth is not split, because they fill a device."""
     shape = (g.group_outputs, cut.pitch, g.group_channels, cut.points * g.group)
     costs = {choice: gemm_gpu.cost(target, choice, *shape) for choice in gemm_gpu.choices(target, product_tiles(target), *shape) if choice.splits == 1}
     return min(costs.items(), key=lambda item: item[1])
 
 
 def _sums(target: Target, g: ConvGeometry, cut: Tiling) -> tuple[Choice, float]:
-    """The same of backward_filter; the sum over splits costs no launch here, for the kernel `window` is needed anyway."""
+    """Return the same for backward_filter. The sum over splits needs no extra launch, because the kernel `window` adds them."""
     shape, tiles = (g.group_outputs, g.group_channels, cut.pitch, cut.points * g.group), product_tiles(target)
     deep = [replace(tile, depth=2 * tile.depth) for tile in tiles if tile.mma and tile.rows == tile.columns == 64]
     choices = gemm_gpu.choices(target, [*tiles, *deep], *shape)

@@ -23,7 +23,7 @@ svg { width: 100%; height: auto; background: var(--plot); border-radius: 4px } s
 circle { stroke: var(--plot); stroke-width: .8; fill-opacity: .72 } .block { stroke: var(--plot); stroke-width: .3 }
 circle:hover, .launch:hover .block { fill-opacity: 1; stroke: var(--ink); stroke-width: 1.4 } svg .inside { fill: var(--plot); pointer-events: none }
 .key span { display: inline-block; margin-right: 1.2em } .key i { display: inline-block; width: .8em; height: .8em; border-radius: 50%; margin-right: .4em }
-table { border-collapse: collapse; font-compiled-numeric: tabular-nums; width: 100% } th { text-align: right }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums; width: 100% } th { text-align: right }
 th { position: sticky; top: 0; background: var(--paper) }
 td, th { padding: .15em .6em; border-bottom: 1px solid var(--faint) } td { text-align: right; white-space: nowrap } .text { text-align: left }
 td.kernel { white-space: normal; font: 12px ui-monospace, monospace; word-break: break-word } summary { cursor: pointer; margin: 1em 0 }

@@ -1,1 +1,1 @@
-"""What Caffe's command line tools do, apart from their flags: one tool or one kind of file in a module."""
+"""The work of Caffe's command line tools, without the parsing of flags. Each module has one tool or one kind of file."""

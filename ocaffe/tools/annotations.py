@@ -1,4 +1,4 @@
-"""SSD's boxes: label maps, and files of annotations (PASCAL VOC's XML, MS COCO's JSON, plain text) into AnnotatedDatums."""
+"""SSD's annotations: reads label maps, and converts annotation files (PASCAL VOC's XML, MS COCO's JSON, plain text) to AnnotatedDatums."""
 from __future__ import annotations
 
 import json
@@ -14,7 +14,7 @@ BACKGROUND = ("none_of_the_above", 0, "background")
 
 
 class Box(NamedTuple):
-    """A box in pixels of the image that it was drawn on; `label` is the name of its class, or its number."""
+    """A box in pixels of its image; `label` is the name or the number of its class."""
 
     label: str | int
     xmin: float
@@ -25,14 +25,14 @@ class Box(NamedTuple):
 
 
 class Boxes(NamedTuple):
-    """What a file of annotations says; `size` is the height and width of its image, None where it says nothing of it."""
+    """The content of an annotation file; `size` is the height and width of its image, or None if the file does not state it."""
 
     size: tuple[int, int] | None
     boxes: list[Box]
 
 
 def read_label_map(path: str, check: bool = False) -> dict[str, int]:
-    """Class names of a label map (a LabelMap in text form) and their labels; `check`: names and labels must be unique. Raises Error."""
+    """Return class names and labels of a label map (a LabelMap in text form). `check`: names and labels must be unique. Raise Error."""
     labels: dict[str, int] = {}
     for item in read(path, proto.LabelMap).item:
         clash = check and (item.name in labels or item.label in labels.values())
@@ -45,7 +45,7 @@ def read_label_map(path: str, check: bool = False) -> dict[str, int]:
 
 
 def make_label_map(path: str, delimiter: str, background: bool) -> Any:
-    """A LabelMap of a text file with lines `NAME [LABEL [DISPLAY NAME]]`; without a label they are numbered from 1. Raises Error."""
+    """Return the LabelMap of a text file with lines `NAME [LABEL [DISPLAY NAME]]`. Without labels, classes are numbered from 1. Raise Error."""
     made = proto.LabelMap()
     if background:
         made.item.add(name=BACKGROUND[0], label=BACKGROUND[1], display_name=BACKGROUND[2])
@@ -62,7 +62,7 @@ def make_label_map(path: str, delimiter: str, background: bool) -> Any:
             label = int(words[1]) if len(words) > 1 else len(made.item) + (not background)
         except ValueError:
             fix = f"NAME{delimiter}LABEL{delimiter}DISPLAY NAME, the last two optional"
-            raise Error(f"'{words[1]}' is no label", place=Place(path, number), fix=fix) from None
+            raise Error(f"'{words[1]}' is not a label", place=Place(path, number), fix=fix) from None
         made.item.add(name=words[0], label=label, display_name=words[2] if len(words) > 2 else words[0])
     return made
 
@@ -96,7 +96,7 @@ def _coco(content: bytes) -> Boxes:
 
 
 def _text(content: bytes) -> Boxes:
-    """Lines `LABEL XMIN YMIN XMAX YMAX`, the label a number."""
+    """Read lines `LABEL XMIN YMIN XMAX YMAX`; the label is a number."""
     boxes = []
     for line in content.decode().splitlines():
         if line.strip():
@@ -105,24 +105,25 @@ def _text(content: bytes) -> Boxes:
     return Boxes(None, boxes)
 
 
-READERS: dict[str, Callable[[bytes], Boxes]] = {"xml": _voc, "json": _coco, "txt": _text}  # by the names that --label_type takes
+READERS: dict[str, Callable[[bytes], Boxes]] = {"xml": _voc, "json": _coco, "txt": _text}  # by the values of --label_type
 
 
 def read_boxes(path: str, kind: str) -> Boxes:
-    """The annotations in the file `path`. Raises Error."""
+    """Return the annotations in the file `path`. Raise Error."""
     try:
         with open(path, "rb") as stream:
             return READERS[kind](stream.read())
     except OSError as problem:
         raise Error(f"cannot be read: {problem.strerror}", place=path, fix="correct the list, whose lines are an image and its annotations") from None
     except (ElementTree.ParseError, ValueError, KeyError, TypeError, AttributeError) as problem:
-        raise Error(f"is no {kind} file of annotations: {problem!r}", place=path, fix="--label_type xml (VOC), json (COCO) or txt") from None
+        raise Error(f"cannot be parsed as a {kind} annotation file: {problem!r}", place=path, fix="--label_type xml (VOC), json (COCO) or txt") from None
 
 
 def annotate(datum: Any, boxes: Boxes, shape: tuple[int, int], labels: dict[str, int], path: str) -> Any:
-    """The AnnotatedDatum of `datum`, whose image file is of `shape` (height, width), with boxes as parts of the image, grouped by label.
+    """Return the AnnotatedDatum of `datum` with `boxes` as fractions of the image's size, grouped by label.
 
-    `path` is the file of the boxes, for messages; boxes that look wrong are kept, with a warning, as by SSD's converter. Raises Error.
+    `shape` is (height, width) of the image file. `path` is the annotation file, for messages. A box that looks wrong is kept, with a warning, as in
+    SSD's converter. Raise Error.
     """
     height, width = boxes.size if boxes.size and min(boxes.size) > 0 else shape
     if (height, width) != shape:
@@ -148,5 +149,5 @@ def _oddities(box: Box, height: int, width: int) -> Iterator[str]:
     if min(box.xmin, box.ymin) < 0 or max(box.xmin, box.xmax) > width or max(box.ymin, box.ymax) > height:
         yield f"the box xmin, ymin, xmax, ymax = {corners} leaves the image of {height} x {width}"
     if box.xmin > box.xmax or box.ymin > box.ymax:
-        yield f"the box xmin, ymin, xmax, ymax = {corners} is inside out"
+        yield f"the box xmin, ymin, xmax, ymax = {corners} has a minimum above its maximum"
 

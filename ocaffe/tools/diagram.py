@@ -9,14 +9,14 @@ from PIL import Image, ImageDraw, ImageFont
 
 from ocaffe.tools.layout import Layout, Point, layout
 
-FONT, LINE, CHARACTER, PAD = 11, 15, 6.6, 9.0  # pixels: height of letters, of lines, width of a letter, space in boxes
+FONT, LINE, CHARACTER, PAD = 11, 15, 6.6, 9.0  # pixels: font size, line height, width of a character, padding of boxes
 MARGIN = 16.0
-SCALE = 2  # of pictures in pixels
+SCALE = 2  # scale of raster images
 COLORS = {
     "Data": "#cfd8dc", "Convolution": "#ffab91", "InnerProduct": "#b39ddb", "Pooling": "#ffe082", "Normalization": "#a5d6a7", "Loss": "#ef9a9a",
     "Accuracy": "#80cbc4", "Blob": "#ffffff", "": "#e3f2fd",
 }  # fmt: skip
-FAMILIES = (  # a part of the type: the family that it is drawn as
+FAMILIES = (  # a substring of the type, and the family whose color it gets
     ("Data", "Data"), ("Input", "Data"), ("Convolution", "Convolution"), ("InnerProduct", "InnerProduct"), ("Pooling", "Pooling"), ("Norm", "Normalization"),
     ("LRN", "Normalization"), ("Scale", "Normalization"), ("Loss", "Loss"), ("Accuracy", "Accuracy"),
 )  # fmt: skip
@@ -26,11 +26,11 @@ _WINDOW = ("kernel_size", "kernel_h", "kernel_w", "stride", "stride_h", "stride_
 class Node(NamedTuple):
     lines: list[str]
     color: str
-    round: bool  # a blob, not a layer
+    round: bool  # true for a blob, false for a layer
 
 
 class Picture(NamedTuple):
-    """Boxes (x, y, width, height) with their nodes, and curves with their texts; `size` is width, height."""
+    """Boxes (x, y, width, height) with their nodes, and curves with their labels; `size` is (width, height)."""
 
     size: Point
     boxes: list[tuple[tuple[float, float, float, float], Node]]
@@ -38,7 +38,7 @@ class Picture(NamedTuple):
 
 
 def picture(net: Any, direction: str = "LR", rates: bool = False) -> Picture:
-    """The layers of a NetParameter (upgraded, filtered or not) in `direction` LR, TB, RL or BT; `rates`: with lr_mult and decay_mult."""
+    """Return the picture of a NetParameter (upgraded; filtered or not) in `direction` LR, TB, RL or BT. `rates`: show lr_mult and decay_mult."""
     nodes, edges, names = _graph(net, rates)
     sizes = [(max(map(len, node.lines)) * CHARACTER + 2 * PAD, len(node.lines) * LINE + PAD) for node in nodes]
     level = direction in ("LR", "RL")
@@ -55,7 +55,7 @@ def picture(net: Any, direction: str = "LR", rates: bool = False) -> Picture:
 
 
 class _Turn(NamedTuple):
-    """From (along, across) to x, y."""
+    """Converts (along, across) to (x, y)."""
 
     level: bool
     back: bool
@@ -69,11 +69,11 @@ class _Turn(NamedTuple):
 
 
 def _graph(net: Any, rates: bool) -> tuple[list[Node], list[tuple[int, int]], list[str]]:
-    """Nodes, edges, and the blob that each edge carries where its layer has several."""
+    """Return nodes, edges, and the label of each edge: the blob if its layer has several tops, else empty."""
     nodes = [Node(_text(layer, rates), COLORS[next((family for part, family in FAMILIES if part in layer.type), "")], False) for layer in net.layer]
     edges: list[tuple[int, int]] = []
     names: list[str] = []
-    producers: dict[str, list[int]] = {}  # several where a layer of another phase makes the same blob
+    producers: dict[str, list[int]] = {}  # several if layers of different phases produce the same blob
     used: set[tuple[str, int]] = set()
 
     def connect(blob: str, target: int) -> None:
@@ -144,7 +144,7 @@ def svg(drawn: Picture, title: str) -> str:
 
 
 def pixels(drawn: Picture, file_format: str) -> bytes:
-    """The picture in a format of Pillow."""
+    """Return the picture as a file in a format of Pillow."""
     image = Image.new("RGB", (round(drawn.size[0] * SCALE), round(drawn.size[1] * SCALE)), "white")
     draw = ImageDraw.Draw(image)
     font, small = ImageFont.load_default(FONT * SCALE), ImageFont.load_default((FONT - 2) * SCALE)
@@ -166,13 +166,13 @@ def pixels(drawn: Picture, file_format: str) -> bytes:
 
 
 def _middle(points: list[Point]) -> Point:
-    """Where the text of a curve stands: above the middle of its first piece."""
+    """Return the position of a curve's label: above the middle of its first segment."""
     (x, y), (to_x, to_y) = points[:2]
     return (x + to_x) / 2, (y + to_y) / 2 - 3
 
 
 def _head(points: list[Point]) -> list[Point]:
-    """The triangle of an arrow at the end of a curve."""
+    """Return the triangle of the arrow head at the end of a curve."""
     (x, y), (to_x, to_y) = points[-2:]
     length = max(((to_x - x) ** 2 + (to_y - y) ** 2) ** 0.5, 1e-6)
     ax, ay = (to_x - x) / length * 7 * SCALE, (to_y - y) / length * 7 * SCALE

@@ -1,4 +1,4 @@
-"""Image files into the Datums that Caffe's converters write: raw bytes, or an image file inside the record."""
+"""Converts image files to Datums like Caffe's converters: raw bytes, or an image file inside the record."""
 from __future__ import annotations
 
 import io
@@ -23,17 +23,17 @@ _NATIVE_GRAY = {"1", "L", "LA", "I", "I;16", "I;16B"}
 
 @dataclass(frozen=True)
 class Recipe:
-    """How files become Datums. `encode` is an extension such as 'jpg', '' for raw bytes, or None for the file's own."""
+    """Settings of the conversion. `encode` is an extension such as 'jpg', '' for raw bytes, or None for the extension of the file."""
 
     gray: bool = False
     size: tuple[int, int] | None = None  # height, width
-    shortest: int = 0  # pixels that the shorter side has at least (SSD's min_dim); 0: as it is
-    longest: int = 0  # and the longer side at most (max_dim)
+    shortest: int = 0  # minimum of the shorter side in pixels (SSD's min_dim); 0: no minimum
+    longest: int = 0  # maximum of the longer side in pixels (SSD's max_dim); 0: no maximum
     encode: str | None = ""
-    dimensions: bool = False  # also in encoded Datums: SSD's converter writes them, Caffe's does not
+    dimensions: bool = False  # store them in encoded Datums too, as SSD's converter does and Caffe's does not
 
     def resized(self, height: int, width: int) -> tuple[int, int]:
-        """The size that an image of this size gets."""
+        """Return the size to which an image of this size is resized."""
         if self.shortest or self.longest:
             short, long = sorted((height, width))
             factor = np.float32(max(1.0, self.shortest / short)) if self.shortest else np.float32(1)
@@ -44,7 +44,7 @@ class Recipe:
 
 
 class Packed(NamedTuple):
-    """A Datum, the shape (channels, height, width) of the image in it, and the size (height, width) that the file has."""
+    """A Datum, the shape (channels, height, width) of the image in it, and the size (height, width) of the image file."""
 
     datum: Any
     shape: tuple[int, int, int]
@@ -52,7 +52,7 @@ class Packed(NamedTuple):
 
 
 def datum_of(path: str, label: int, recipe: Recipe) -> Packed:
-    """The Datum of the image file `path`. Raises Error, without place."""
+    """Return the Datum of the image file `path`. Raise Error without a place."""
     try:
         with open(path, "rb") as stream:
             content = stream.read()
@@ -78,7 +78,7 @@ def datum_of(path: str, label: int, recipe: Recipe) -> Packed:
 
 
 def encoded(pixels: np.ndarray, extension: str) -> bytes:
-    """The file of an image (channels x height x width: gray, or blue, green, red) in the format of this extension."""
+    """Encode an image (channels x height x width: gray, or blue, green, red) in the format of this extension."""
     name = file_format(extension)
     buffer = io.BytesIO()
     image = Image.fromarray(pixels[0] if len(pixels) == 1 else np.ascontiguousarray(pixels[::-1].transpose(1, 2, 0)))
@@ -90,10 +90,10 @@ def encoded(pixels: np.ndarray, extension: str) -> bytes:
 
 
 def file_format(extension: str) -> str:
-    """Pillow's name for the format of files with this extension, which it can write. Raises Error."""
+    """Return Pillow's name of the format with this extension. Raise Error if Pillow cannot write it."""
     name = Image.registered_extensions().get(f".{extension.lower().lstrip('.')}", "")
     if name not in Image.SAVE:
-        raise Error(f"'{extension}' is no image format that can be written", fix="--encode_type=png or jpg")
+        raise Error(f"'{extension}' is not an image format that can be written", fix="--encode_type=png or jpg")
     return name
 
 

@@ -1,4 +1,4 @@
-"""What is in a file of Caffe's world: net, solver, weights, solver state, mean, database, ONNX model. As lines of text."""
+"""Summaries of files as lines of text: net, solver, weights, solver state, mean, database, ONNX model."""
 from __future__ import annotations
 
 import collections
@@ -19,7 +19,7 @@ from ocaffe.model.weights import read_weights
 
 
 def summarize(path: str | Path) -> list[str]:
-    """What the file (or the database, a folder) `path` holds, whatever it is. Raises Error if it is nothing known, or damaged."""
+    """Return a summary of the file or database `path`. Raise Error if the kind of file is unknown, or if the file is damaged."""
     if Path(path).is_dir():
         return _database(path)
     head = open_head(path, "a file of Caffe or ONNX")
@@ -29,7 +29,7 @@ def summarize(path: str | Path) -> list[str]:
 
 
 def table(rows: Sequence[Sequence[str]], indent: str = "  ") -> list[str]:
-    """Rows with aligned columns."""
+    """Return the rows as lines with aligned columns."""
     widths = [max(map(len, column)) for column in zip(*rows)] if rows else []
     return [indent + "  ".join(text.ljust(width) for text, width in zip(row, widths)).rstrip() for row in rows]
 
@@ -38,11 +38,11 @@ def _values(count: int) -> str:
     return f"{count:,} value{'s' * (count != 1)} ({count * 4 / 2**20:,.1f} MiB)"
 
 
-# -- what a file is ----------------------------------------------------------------------------------------------------
+# -- the kind of a file ------------------------------------------------------------------------------------------------
 
 
 def _text_kind(path: str | Path) -> str:
-    """A net, unless it reads as a solver."""
+    """Return 'net' unless the file can only be parsed as a solver."""
     try:
         read_net(path)
         return "net"
@@ -55,18 +55,18 @@ def _text_kind(path: str | Path) -> str:
 
 
 def _binary_kind(path: str | Path) -> str:
-    """Told by the numbers and kinds of the fields, which no two of these messages have in common."""
+    """Return the kind of a binary file. The numbers and wire types of its fields identify it."""
     span = wire.map_file(path)
     try:
         fields = {(field.number, field.kind) for field in span.fields()}
     except wire.Malformed:
-        return "onnx" if str(path).endswith(".onnx") else "weights"  # whose reader says what is wrong
+        return "onnx" if str(path).endswith(".onnx") else "weights"  # the reader of that kind reports the error
     number = (1, wire.VARINT) in fields
     if (100, wire.BYTES) in fields or (not number and (2, wire.BYTES) in fields):  # layers
         return "weights"
     if number and {(7, wire.BYTES), (8, wire.BYTES)} <= fields:  # IR version, graph, opsets
         return "onnx"
-    if number and (2, wire.VARINT) not in fields:  # an iteration, and no other size of a blob
+    if number and (2, wire.VARINT) not in fields:  # an iteration; (2, VARINT) would be a blob's channels
         return "state"
     return "blob" if fields & {(5, wire.BYTES), (5, wire.FIXED32), (8, wire.BYTES)} else "weights"
 
@@ -86,7 +86,7 @@ def _net(path: str | Path) -> list[str]:
 
 
 def _phase(net: Any, phase: int) -> list[str]:
-    """Layers, shapes and parameters of one phase, as far as they can be known."""
+    """Return the layers, shapes and parameters of one phase. Shapes are left out if the net cannot be built."""
     from ocaffe.compiler.network import phase_net
     from ocaffe.graph.build import build
 
@@ -96,7 +96,7 @@ def _phase(net: Any, phase: int) -> list[str]:
     except Error as problem:
         rows = [[layer.name, layer.type, ", ".join(layer.top)] for layer in filtered.layer]
         return [f"shapes are unknown, for it cannot be built here: {problem.fact}", *table([["layer", "type", "tops"], *rows], "    ")]
-    own = {layer.name for layer in filtered.layer}  # without the Splits that are put in
+    own = {layer.name for layer in filtered.layer}  # without inserted Splits
     rows = [[node.name, node.type, ", ".join(shape_text(top.shape) for top in node.tops), ", ".join(shape_text(p.shape) for p in node.params)]
             for node in graph.nodes if node.name in own]  # fmt: skip
     count, flops = sum(parameter.count for parameter in graph.params), sum(node.layer.flops() for node in graph.nodes)

@@ -1,4 +1,4 @@
-"""Lists of image files into databases: convert_imageset, and SSD's convert_annoset with its boxes."""
+"""Converts lists of image files to databases: convert_imageset, and SSD's convert_annoset with boxes."""
 from __future__ import annotations
 
 import os
@@ -13,13 +13,13 @@ from ocaffe.data.writer import OPENED, WRITERS
 from ocaffe.errors import Error, Place, shape_text
 from ocaffe.progress import progress
 
-CHUNK = 32  # images that are decoded before they are written
-REPORT_EVERY = 1000  # images, as Caffe's tools
+CHUNK = 32  # images are decoded in chunks of this size and then written
+REPORT_EVERY = 1000  # images, as in Caffe's tools
 _LABELS = range(-(1 << 31), 1 << 31)
 
 
 class Entry(NamedTuple):
-    """A line of a list: its number, the file, and what stands behind the last space (a label, or a file of boxes)."""
+    """A line of a list: its number, the image file, and the word after the last space (a label, or an annotation file)."""
 
     line: int
     name: str
@@ -31,18 +31,18 @@ class Unreadable(NamedTuple):
     reason: str
 
 
-Made = tuple[Any, tuple[int, int, int]]  # a message and the shape of the image in it
+Made = tuple[Any, tuple[int, int, int]]  # a message, and the shape of the image in it
 
 
 def read_list(path: str) -> list[Entry]:
-    """The lines `FILE LAST` of a list; what separates them is the last space. Raises Error."""
+    """Return the lines `FILE LAST` of a list. The last space of a line separates the two. Raise Error."""
     entries = []
     try:
         with open(path, encoding="utf-8", errors="surrogateescape") as stream:
             for number, line in enumerate(stream, 1):
                 name, space, last = line.rstrip().rpartition(" ")
                 if not space and last:
-                    raise Error(f"'{last}' has nothing behind a space", place=Place(path, number), fix="each line is a file, a space, and its label")
+                    raise Error(f"'{last}' has no space and label", place=Place(path, number), fix="each line is a file, a space, and its label")
                 if space:
                     entries.append(Entry(number, name, last))
     except OSError as problem:
@@ -53,18 +53,18 @@ def read_list(path: str) -> list[Entry]:
 
 
 def label_of(entry: Entry, path: str) -> int:
-    """The label of a line of the list `path`. Raises Error."""
+    """Return the label of a line of the list `path`. Raise Error."""
     try:
         label = int(entry.last)
     except ValueError:
-        raise Error(f"the label '{entry.last}' is no whole number", place=Place(path, entry.line), fix="each line is a file, a space, and its label") from None
+        raise Error(f"the label '{entry.last}' is not a whole number", place=Place(path, entry.line), fix="each line is a file, a space and a label") from None
     if label not in _LABELS:
         raise Error(f"the label {label} does not fit into 32 bits", place=Place(path, entry.line), fix="number the classes from 0")
     return label
 
 
 def shuffled(entries: list[Entry], seed: int) -> list[Entry]:
-    """Another order each time with seed 0, the same one with every other seed."""
+    """Return the entries in random order. Seed 0 gives a different order in each run; any other seed is reproducible."""
     log.info("convert_imageset.cpp:86", "Shuffling data")
     return random.Random(seed or None).sample(entries, len(entries))
 
@@ -72,10 +72,11 @@ def shuffled(entries: list[Entry], seed: int) -> list[Entry]:
 def write_set(
     entries: Sequence[Entry], list_path: str, database: str, backend: str, make: Callable[[Entry], Made], check_size: bool, source: str
 ) -> list[Unreadable]:
-    """Make the database of `make(entry)` for every entry, several at a time; returns the entries that cannot be read, which it lists in the log.
+    """Write a database of `make(entry)` for every entry. Return the entries that cannot be read; they are listed in the log too.
 
-    `make` raises Error for a file that is left out. Keys are Caffe's: the number of the entry and its name. `source` is the name of Caffe's file for
-    the log. Nothing remains of a database that is not finished. Raises Error if no image can be read, or with `check_size` if sizes differ.
+    `make` runs in several threads. If it raises an Error without a place, the entry is left out. Keys are Caffe's: the number of the entry and its
+    name. `source` is the name of Caffe's source file for the log. An unfinished database is removed. Raise Error if no image can be read, or with
+    `check_size` if sizes differ.
     """
     log.info(f"{source}:89", f"A total of {len(entries)} images.")
     left_out: list[Unreadable] = []
@@ -103,7 +104,7 @@ def write_set(
                 raise Error(
                     f"none of the {len(entries)} images can be read; the first: {left_out[0].name}: {left_out[0].reason}",
                     place=list_path,
-                    fix="the folder is put in front of each name as it stands: it ends with a slash",
+                    fix="the folder is prepended to each name unchanged: end it with a slash",
                 )
             count = writer.count
     finally:
@@ -120,7 +121,7 @@ def _attempt(make: Callable[[Entry], Made], entry: Entry) -> Made | Error:
     try:
         return make(entry)
     except Error as problem:
-        if problem.place is not None:  # of the list, or of a file of boxes: the user's mistake
+        if problem.place is not None:  # it names the list or an annotation file, so the user must correct it
             raise
         return problem
 

@@ -1,4 +1,4 @@
-"""Places for the nodes of a directed graph without cycles, in ranks along one direction (Sugiyama's method): longest paths, barycentres, least squares."""
+"""Layout of a directed acyclic graph in ranks along one direction, by Sugiyama's method: longest paths, barycentres, least squares."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -8,13 +8,13 @@ from typing import NamedTuple
 SWEEPS = 12
 RANK_GAP = 34.0
 NODE_GAP = 22.0
-_THREAD = 8.0  # what an edge takes across where it passes a rank
+_THREAD = 8.0  # width that an edge takes where it crosses a rank
 
 Point = tuple[float, float]  # along the ranks, across them
 
 
 class Layout(NamedTuple):
-    """Centres of the nodes, the bends of every edge (its ends are the edges of the nodes' boxes), and the whole extent."""
+    """The centres of the nodes, the polyline of every edge (from box to box), and the extent of the graph."""
 
     places: list[Point]
     routes: list[list[Point]]
@@ -22,11 +22,11 @@ class Layout(NamedTuple):
 
 
 def layout(sizes: Sequence[Point], edges: Sequence[tuple[int, int]]) -> Layout:
-    """`sizes` are those of the nodes' boxes; an edge leads from an earlier node to a later one."""
+    """Return the layout. `sizes` are the sizes of the nodes' boxes; every edge leads from an earlier node to a later one."""
     ranks = _ranks(len(sizes), edges)
     widths = [size[1] for size in sizes]
     node_ranks = list(ranks)
-    chains = []  # of each edge: the nodes on its way, with one for every rank that it passes
+    chains = []  # for each edge: its source, a virtual node in every rank that it crosses, its target
     for source, target in edges:
         chain = [source]
         for rank in range(ranks[source] + 1, ranks[target]):
@@ -65,7 +65,7 @@ def _ranks(count: int, edges: Sequence[tuple[int, int]]) -> list[int]:
     for source, target in sorted(edges, key=lambda edge: edge[1]):  # every edge leads to a later node
         ranks[target] = max(ranks[target], ranks[source] + 1)
     targets = {target for _, target in edges}
-    for node in range(count):  # a source stands just before what it feeds
+    for node in range(count):  # a node without inputs is moved next to the nodes that it feeds
         fed = [ranks[target] for source, target in edges if source == node]
         if node not in targets and fed:
             ranks[node] = min(fed) - 1
@@ -73,7 +73,7 @@ def _ranks(count: int, edges: Sequence[tuple[int, int]]) -> list[int]:
 
 
 def _order(rows: list[list[int]], before: list[list[int]], after: list[list[int]]) -> None:
-    """Sort each row by where its neighbours stand, down and up several times."""
+    """Sort each row by the positions of its neighbours, in several sweeps in both directions."""
     position = {node: float(index) for row in rows for index, node in enumerate(row)}
     for sweep in range(SWEEPS):
         for row in rows if sweep % 2 == 0 else reversed(rows):
@@ -84,7 +84,7 @@ def _order(rows: list[list[int]], before: list[list[int]], after: list[list[int]
 
 
 def _across(rows: list[list[int]], widths: list[float], before: list[list[int]], after: list[list[int]]) -> list[float]:
-    """Places across: every row as near as possible, in least squares, to the means of its neighbours."""
+    """Return positions across the ranks. Each row is placed by least squares near the means of its neighbours."""
     places = [0.0] * len(widths)
     for row in rows:
         at = 0.0
@@ -103,7 +103,7 @@ def _across(rows: list[list[int]], widths: list[float], before: list[list[int]],
 
 
 def _apart(wanted: list[float], widths: list[float]) -> list[float]:
-    """The places nearest to `wanted` at which neighbours keep their distance: isotonic regression, by pooling what violates the order."""
+    """Return the positions nearest to `wanted` that keep the minimum distance: isotonic regression by pooling adjacent violators."""
     offsets = [0.0]
     for first, second in pairwise(widths):
         offsets.append(offsets[-1] + (first + second) / 2 + NODE_GAP)
@@ -119,7 +119,7 @@ def _apart(wanted: list[float], widths: list[float]) -> list[float]:
 
 
 def _along(rows: list[list[int]], sizes: Sequence[Point]) -> tuple[list[float], list[float], float]:
-    """Centres and depths of the ranks, and the whole length."""
+    """Return centres and depths of the ranks, and the total length."""
     places, depths, at = [], [], 0.0
     for row in rows:
         depth = max((sizes[node][0] for node in row if node < len(sizes)), default=0.0)

@@ -1,4 +1,4 @@
-"""The numbers in a training log, Caffe's or ocaffe's, with the rules of Caffe's parse_log.py."""
+"""Parses training logs of Caffe and ocaffe by the rules of Caffe's parse_log.py."""
 from __future__ import annotations
 
 import csv
@@ -12,7 +12,7 @@ from ocaffe.errors import Error
 
 Row = dict[str, float]
 
-_STAMP = re.compile(r"[IWEF](?:20(\d\d))?(\d\d)(\d\d) (\d\d):(\d\d):(\d\d)\.(\d+) ")  # newer glog writes the year
+_STAMP = re.compile(r"[IWEF](?:20(\d\d))?(\d\d)(\d\d) (\d\d):(\d\d):(\d\d)\.(\d+) ")  # newer glog writes the year too
 _ITERATION = re.compile(r"Iteration (\d+)")
 _RATE = re.compile(r"lr = ([-+]?[0-9]*\.?[0-9]+(?:[eE]?[-+]?[0-9]+)?)")
 _VALUE = r"([\d.eE+-]+|[-+]?(?:nan|inf))"
@@ -22,9 +22,10 @@ _LOSS = re.compile(rf"Iteration \d+.*, loss = {_VALUE}")
 
 
 class Log(NamedTuple):
-    """Rows of a log: NumIters, Seconds since the line that holds 'Solving', LearningRate, and the outputs of the TRAIN or TEST net by name.
+    """Rows of a log: NumIters, Seconds since the line with 'Solving', LearningRate, and the outputs of the TRAIN or TEST net by name.
 
-    In them the learning rate is that of the display before, as in parse_log.py; `rates` has it at its own iterations. `loss` has the (smoothed) loss.
+    LearningRate in `train` and `test` is that of the display before, as in parse_log.py. `rates` has each rate at its own iteration. `loss` has the
+    (smoothed) loss.
     """
 
     train: list[Row]
@@ -34,7 +35,7 @@ class Log(NamedTuple):
 
 
 class _Table:
-    """Rows as they fill: one ends when the next iteration begins, or, from the second on, when it has as many columns as the first."""
+    """Collects rows. A row is complete when the next iteration begins. Later rows are also complete when they have as many columns as the first."""
 
     def __init__(self) -> None:
         self.rows: list[Row] = []
@@ -54,7 +55,7 @@ class _Table:
             self._open = None
 
     def finish(self) -> list[Row]:
-        """All rows. A learning rate is logged behind the first outputs, so that their row gets that of the second."""
+        """Return all rows. The first rate is logged after the first outputs, so the first row gets the rate of the second."""
         self.close()
         if len(self.rows) > 1:
             self.rows[0]["LearningRate"] = self.rows[1]["LearningRate"]
@@ -62,11 +63,11 @@ class _Table:
 
 
 def read_log(path: str) -> Log:
-    """The rows of the log `path`. Raises Error if it is no log of a training."""
+    """Return the rows of the log `path`. Raise Error if it is not a training log."""
     try:
         with open(path, encoding="utf-8", errors="replace") as stream:
             lines = stream.read().splitlines()
-        year = datetime.datetime.fromtimestamp(os.path.getctime(path)).year  # the log itself does not say
+        year = datetime.datetime.fromtimestamp(os.path.getctime(path)).year  # the log itself does not state it
     except OSError as problem:
         raise Error(f"cannot be read: {problem.strerror}", place=path, fix="give the log of a training (its stderr)") from None
     train, test = _Table(), _Table()
@@ -100,7 +101,7 @@ def read_log(path: str) -> Log:
             losses.append({**head, "loss": _number(match[1])})
     log = Log(train.finish(), test.finish(), losses, rates)
     if not any(log):
-        raise Error("has no line of a training that was displayed", place=path, fix="give the stderr of `caffe train`, and set display in the solver")
+        raise Error("has no lines with training output", place=path, fix="give the stderr of `caffe train`, and set display in the solver")
     return log
 
 
@@ -124,7 +125,7 @@ def _number(text: str) -> float:
 
 
 def csv_text(rows: list[Row], delimiter: str = ",") -> str:
-    """The rows as CSV, a column for every name that occurs; lines end as parse_log.py ends them."""
+    """Return the rows as CSV with a column for every name that occurs. Line ends are those of parse_log.py."""
     columns = list(dict.fromkeys(name for row in rows for name in row))
     text = io.StringIO()
     writer = csv.DictWriter(text, columns, delimiter=delimiter)

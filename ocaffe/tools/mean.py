@@ -17,16 +17,16 @@ from ocaffe.model.wire import Malformed
 from ocaffe.progress import progress
 
 SOURCE = "compute_image_mean.cpp"
-_REPORT_EVERY = 1000  # records, as Caffe's
-_CHUNK = 32  # images that are decoded before they are added up
+_REPORT_EVERY = 1000  # records, as in Caffe
+_CHUNK = 32  # images are decoded in chunks of this size and then added
 
 
 def database_mean(path: str, backend: str) -> np.ndarray:
-    """The mean of all images of the database, channels x height x width, float32. Sums of bytes are exact. Raises Error."""
+    """Return the mean of all images of the database, channels x height x width, float32. Sums of bytes are exact. Raise Error."""
     try:
         database = open_database(path, proto.DataParameter.DB.Value(backend.upper()))
     except Error as problem:
-        fix = re.sub(r"backend: (\w+)", lambda field: f"--backend={field[1].lower()}", problem.fix or "")  # what is a field there is a flag here
+        fix = re.sub(r"backend: (\w+)", lambda field: f"--backend={field[1].lower()}", problem.fix or "")  # here the prototxt's field is a flag
         raise Error(problem.fact, place="ocaffe compute_image_mean", fix=fix or None) from None
     log.info(OPENED[backend], f"Opened {backend} {path}")
     parse, reader, workers = DatumReader(), Reader(database), Workers()
@@ -55,7 +55,7 @@ def database_mean(path: str, backend: str) -> np.ndarray:
     workers.close()
     if done % _REPORT_EVERY:
         log.info(f"{SOURCE}:101", f"Processed {done} files.")
-    assert sums is not None  # a database has records
+    assert sums is not None  # a database has at least one record
     return (sums / done).astype(np.float32)
 
 
@@ -63,11 +63,11 @@ def _parse(database: Database, parse: DatumReader, record: int, item: Item) -> D
     try:
         return parse(item[1])
     except Malformed as problem:
-        raise database.fault(f"it is no Datum: {problem.fact} at byte {problem.at}", record, item[0]) from None
+        raise database.fault(f"it is not a Datum: {problem.fact} at byte {problem.at}", record, item[0]) from None
 
 
 def _image(database: Database, record: int, key: Key, datum: Datum) -> np.ndarray:
-    """The values of a record, channels x height x width."""
+    """Return the values of a record, channels x height x width."""
     try:
         if not datum.encoded:
             return datum.values.reshape(datum.shape)

@@ -1,4 +1,4 @@
-"""Curves of training logs: loss, accuracy and learning rate, each run in its color. matplotlib is imported here alone."""
+"""Curves of training logs: loss, accuracy and learning rate, each run in its own color. Only this module imports matplotlib."""
 from __future__ import annotations
 
 import io
@@ -15,7 +15,7 @@ _KEYS = ("NumIters", "Seconds", "LearningRate")
 
 
 class Curve(NamedTuple):
-    """A run's values of one name; `test`: of a TEST net."""
+    """The values of one output of a run; `test`: of a TEST net."""
 
     run: str
     name: str
@@ -25,7 +25,7 @@ class Curve(NamedTuple):
 
 
 def panels(runs: Sequence[tuple[str, Log]], seconds: bool = False) -> dict[str, list[Curve]]:
-    """Title of a panel to its curves, panels without any left out; x are iterations or `seconds`."""
+    """Return the curves by panel title; panels without curves are left out. The x axis has iterations, or seconds if `seconds`."""
     found: dict[str, list[Curve]] = {"loss": [], "accuracy": [], "learning rate": []}
     at = "Seconds" if seconds else "NumIters"
     for run, log in runs:
@@ -45,13 +45,13 @@ def _curve(run: str, name: str, test: bool, rows: Sequence[Row], at: str, key: s
 
 
 def _same(rows: Sequence[Row], name: str, losses: Sequence[Row]) -> bool:
-    """Whether an output is what the solver logs as its loss, but for the last digit, so that one curve is enough."""
+    """Whether an output equals the solver's logged loss up to rounding. Then one curve is enough."""
     logged = {row["NumIters"]: row["loss"] for row in losses}
     return all(math.isclose(logged.get(row["NumIters"], math.nan), row.get(name, math.nan), rel_tol=1e-4) for row in rows)
 
 
 def render(drawn: dict[str, list[Curve]], kind: str, seconds: bool = False) -> bytes:
-    """The panels under each other, in one of FORMATS. Raises Error without matplotlib."""
+    """Draw the panels one below the other, in one of FORMATS. Raise Error if matplotlib is missing."""
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure

@@ -1,4 +1,4 @@
-"""Deploy nets on images: how images get into a net, what `Classifier` and `Detector` have in common."""
+"""Deploy nets on images: the common base of `Classifier` and `Detector`."""
 from __future__ import annotations
 
 import itertools
@@ -18,7 +18,7 @@ from ocaffe.model.blob import read_blobproto
 class ImageNet(Net):
     """A net in TEST phase with one image input. Images are height x width x channels, as `io.load_image` gives them.
 
-    `transformer` is what preprocesses them, `crop_dims` the height and width that the net takes.
+    `transformer` preprocesses the images. `crop_dims` are the height and width of the net's input.
     """
 
     def __init__(
@@ -54,11 +54,11 @@ class ImageNet(Net):
 
     @property
     def size(self) -> tuple[int, int]:
-        """Height and width of the input."""
+        """The height and width of the input."""
         return int(self.crop_dims[0]), int(self.crop_dims[1])
 
     def scores(self, images: Iterable[np.ndarray]) -> np.ndarray:
-        """The rows of the first output for images that only have to be preprocessed, in batches of the net as it is now. Raises Error if there are none."""
+        """Return the rows of the first output for images of any size; `transformer` resizes them. The net keeps its batch size. Raise Error without images."""
         rows: list[np.ndarray] = []
         images = iter(images)
         rows_of_net = self.blobs[self.input].shape[0]
@@ -71,11 +71,11 @@ class ImageNet(Net):
                 row[...] = self.transformer.preprocess(self.input, image)
             rows.append(np.array(self.forward(None, None, None, **{self.input: batch})[self.outputs[0]][: len(chunk)]))
         if not rows:
-            raise Error("there is no image to work on", fix="give at least one")
+            raise Error("there are no images", fix="give at least one")
         return np.concatenate(rows)
 
 
 def read_mean(path: str) -> np.ndarray:
-    """A mean image, .npy or .binaryproto, as channels x height x width, or channel means. Raises Error."""
+    """Return a mean image (.npy or .binaryproto) as channels x height x width, or means per channel. Raise Error."""
     mean: Any = read_blobproto(path)
     return np.asarray(mean[0] if mean.ndim == 4 and len(mean) == 1 else mean)

@@ -1,4 +1,4 @@
-"""What a net consists of: shapes, parameters and multiply-accumulates of each layer, and its memory."""
+"""Summary of a net: shapes, parameters and multiply-accumulates of each layer, and its memory."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
@@ -15,7 +15,7 @@ from ocaffe.memory.report import persistent, size_text
 
 
 class Line(NamedTuple):
-    """A layer. `parameters` counts those that it owns, `macs` what a forward pass of the batch multiplies and adds, `bytes` its tops."""
+    """A layer. `parameters`: number of parameters that it owns. `macs`: multiply-accumulates of a forward pass of the batch. `bytes`: size of its tops."""
 
     name: str
     type: str
@@ -27,7 +27,7 @@ class Line(NamedTuple):
 
 
 def lines(net: Any, graph: Graph) -> list[Line]:
-    """The layers of `net` in order, without the Splits that its graph has besides."""
+    """Return the layers of `net` in order, without the inserted Splits of its graph."""
     given = {layer.name for layer in net.layer}
     found = []
     owned: set[int] = set()
@@ -44,7 +44,7 @@ def lines(net: Any, graph: Graph) -> list[Line]:
 
 
 def text(net: Any, graph: Graph, schedule: Schedule, plan: MemoryPlan) -> Iterator[str]:
-    """The table, its totals, and the memory of the net."""
+    """Yield the lines of the table, its totals, and the memory of the net."""
     rows = lines(net, graph)
     cells = [("layer", "type", "output", "parameters", "MACs", "output bytes")]
     for row in rows:
@@ -70,7 +70,7 @@ def text(net: Any, graph: Graph, schedule: Schedule, plan: MemoryPlan) -> Iterat
 
 
 def count_text(number: float) -> str:
-    """`1.43 G`; nothing for 0."""
+    """Format as in `1.43 G`; 0 gives an empty text."""
     for unit in ("", "k", "M", "G"):
         if number < 1000 or unit == "G":
             return f"{number:,.0f}" if unit == "" and number else f"{number:,.2f} {unit}" if number else ""

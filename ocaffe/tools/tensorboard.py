@@ -1,4 +1,4 @@
-"""The numbers of a training as event files for TensorBoard."""
+"""Writes the values of a training run as event files for TensorBoard."""
 from __future__ import annotations
 
 import contextlib
@@ -11,7 +11,10 @@ from ocaffe.errors import Error
 
 @contextlib.contextmanager
 def event_log(folder: str) -> Iterator[Callable[[dict[str, Any]], None]]:
-    """Takes the records of Solver.on_record: train/loss, train/lr, train/NAME, test/NAME (test1/NAME of the second TEST net), by iteration. Raises Error."""
+    """Yield a function that writes records of Solver.on_record to `folder`. Raise Error.
+
+    The tags are train/loss, train/lr, train/NAME and test/NAME (test1/NAME for the second TEST net).
+    """
     try:
         from tensorboardX import SummaryWriter
     except ImportError:
@@ -34,14 +37,14 @@ def event_log(folder: str) -> Iterator[Callable[[dict[str, Any]], None]]:
 
 
 def scalars(record: dict[str, Any]) -> Iterator[tuple[str, float]]:
-    """Tag and value of all that a record says; an output of several elements has one tag for each."""
+    """Yield tags and values of a record. An output with several elements has one tag per element."""
     number = record.get("net", 0)
     group = f"{record['phase']}{number or ''}"
     for name in ("loss", "lr"):
         if name in record:
             yield f"{group}/{name}", record[name]
     for name, values in record["outputs"].items():
-        if name in record:  # a net's loss of the last iteration, beside the smoothed one
+        if name in record:  # the loss of the last iteration; the record's own is smoothed
             name = f"{name}_last"
         for index, value in enumerate(values):
             yield f"{group}/{name}" + (f"/{index}" if len(values) > 1 else ""), value

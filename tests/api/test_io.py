@@ -27,7 +27,7 @@ def test_load_image(tmp_path: pathlib.Path) -> None:
     Image.fromarray(np.full((2, 3), 13107, np.uint16)).save(tmp_path / "deep.png")
     assert np.allclose(load_image(str(tmp_path / "deep.png")), 0.2) and load_image(str(tmp_path / "deep.png"), False).shape == (2, 3, 1)
     (tmp_path / "text.png").write_text("no image")
-    for name, told in (("text.png", "no image file"), ("none.png", "No such file")):
+    for name, told in (("text.png", "not an image file"), ("none.png", "No such file")):
         with pytest.raises(Error, match=told) as caught:
             load_image(str(tmp_path / name))
         assert name in str(caught.value)
@@ -91,7 +91,7 @@ def test_refused() -> None:
     set_up.set_transpose("data", (2, 0, 1))
     set_up.set_mean("data", np.ones(3))
     for call, told in (
-        (lambda: made.preprocess("image", picture(4, 6, 3)), "'image' is no input of the net"),
+        (lambda: made.preprocess("image", picture(4, 6, 3)), "'image' is not an input of the net"),
         (lambda: set_up.preprocess("data", picture(4, 6)), "4 x 6 does not become the input 'data' of 3 x 4 x 6"),
         (lambda: set_up.preprocess("data", picture(4, 6, 4)), "4 x 6 x 4 does not become"),
         (lambda: made.set_transpose("data", (1, 0)), "2 axes"),
@@ -116,7 +116,7 @@ def test_blobprotos() -> None:
     text = io.arraylist_to_blobprotovector_str([array, diff[0]])
     for found, expected in zip(io.blobprotovector_str_to_arraylist(text), [array, diff[0]], strict=True):
         np.testing.assert_array_equal(found, expected)
-    with pytest.raises(Error, match="no BlobProtoVector"):
+    with pytest.raises(Error, match="not a BlobProtoVector"):
         io.blobprotovector_str_to_arraylist(b"\xff\xff")
 
 

@@ -85,8 +85,8 @@ def test_bad_folders_and_files(tmp_path: pathlib.Path) -> None:
     for name, content in FILES.items():
         (tmp_path / name).write_bytes(content)
     for bad, fact in (
-        (b"\x1f\x8b" + FILES["train-images-idx3-ubyte"], "is no IDX file of bytes with 3 axes: it begins with 1f 8b 00 00"),
-        (FILES["train-labels-idx1-ubyte"], "is no IDX file of bytes with 3 axes"),
+        (b"\x1f\x8b" + FILES["train-images-idx3-ubyte"], "is not an IDX file of bytes with 3 axes: it begins with 1f 8b 00 00"),
+        (FILES["train-labels-idx1-ubyte"], "is not an IDX file of bytes with 3 axes"),
         (FILES["train-images-idx3-ubyte"][:-1], "has 23,535 bytes, and 23,536 by its header"),
         (idx(IMAGES["train"][:9]), "has 9 images, train-labels-idx1-ubyte 30 labels"),
         (b"", "it begins with nothing"),

@@ -220,14 +220,14 @@ def test_bad_records(tmp_path: pathlib.Path) -> None:
         path = write(tmp_path / f"db{len(list(tmp_path.iterdir()))}", values)
         return failure(lambda: block_of(source(path, batch, transform), 0)).fact
 
-    assert "record 1 (key '00000001'): it is no AnnotatedDatum" in fact(datum(0), b"\x0a\xff")
+    assert "record 1 (key '00000001'): it is not an AnnotatedDatum" in fact(datum(0), b"\x0a\xff")
     assert "the image of key '00000001' is 3 x 41 x 50, that of key '00000000' in the same batch is 3 x 40 x 50" in fact(datum(0), datum(1, (), (3, 41, 50)))
     short = proto.AnnotatedDatum.FromString(datum(0))
     short.datum.data = b"123"
     assert "it has 3 bytes for an image of 3 x 40 x 50" in fact(datum(0), short.SerializeToString())
     text = proto.AnnotatedDatum.FromString(datum(0))
     text.datum.data, text.datum.encoded = b"text", True
-    assert "record 1 (key '00000001'): it is no image file" in fact(datum(0), text.SerializeToString())
+    assert "record 1 (key '00000001'): it is not an image file" in fact(datum(0), text.SerializeToString())
     assert "distort_param is set, and the image has 1 channels" in fact(datum(0, (), (1, 40, 50)), transform="distort_param { }")
     bare = proto.AnnotatedDatum.FromString(datum(0))
     bare.ClearField("type")

@@ -88,7 +88,7 @@ def test_sixteen_bits() -> None:
 
 
 def test_not_an_image() -> None:
-    with pytest.raises(Error, match="no image file"):
+    with pytest.raises(Error, match="not an image file"):
         open_image(b"what is this")
     with pytest.raises(Error, match="cannot be decoded"):
         decoded(encoded(RGB)[:150])

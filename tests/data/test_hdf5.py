@@ -128,4 +128,4 @@ def test_a_file_that_shrinks(tmp_path: pathlib.Path) -> None:
     files = [write(tmp_path / f"{n}.h5", **table(n)) for n in range(2)]
     made = source(one(tmp_path, *files), 2)
     write(tmp_path / "1.h5", x=np.zeros((2, 2, 3)), y=np.zeros(2))
-    assert "had 3 rows, and now 2" in failure(lambda: batch_of(made, 2)).fact
+    assert "had 3 rows, and now it has 2" in failure(lambda: batch_of(made, 2)).fact

@@ -226,7 +226,7 @@ def test_sizes_differ_within_a_batch(odd: str) -> None:
 def test_corrupt_record(tmp_path: pathlib.Path) -> None:
     path = write(tmp_path / "bad", [raw(0), raw(1)[:40], raw(2)])
     error = failure(lambda: samples(source(path, 3), 0))
-    assert error.fact.startswith(f"database {path}, record 1 (key '00000001'): it is no Datum: ")
+    assert error.fact.startswith(f"database {path}, record 1 (key '00000001'): it is not a Datum: ")
 
 
 def test_corrupt_image(tmp_path: pathlib.Path) -> None:
@@ -236,7 +236,7 @@ def test_corrupt_image(tmp_path: pathlib.Path) -> None:
         error = failure(lambda workers=workers: samples(source(path, 2, workers=workers), 0))
         assert error.fact.startswith(f"database {path}, record 1 (key '00000001'): it cannot be decoded: ")
     path = write(tmp_path / "worse", [proto.Datum(data=b"text", encoded=True).SerializeToString()])
-    assert "record 0 (key '00000000'): it is no image file" in failure(lambda: source(path, 1)).fact
+    assert "record 0 (key '00000000'): it is not an image file" in failure(lambda: source(path, 1)).fact
     path = write(tmp_path / "nothing", [proto.Datum(encoded=True).SerializeToString()])
     assert "it is encoded, but has no data" in failure(lambda: source(path, 1)).fact
 

@@ -78,7 +78,7 @@ def test_errors(alike: str, odd: str, tmp_path: pathlib.Path) -> None:
     for lines, fact in (
         (["", " "], "names no image"),
         (["im0.png"], "line 1: 'im0.png' has no label"),
-        (["im0.png 1", "im1.png x"], "line 2: the label 'x' is no whole number"),
+        (["im0.png 1", "im1.png x"], "line 2: the label 'x' is not a whole number"),
     ):
         assert fact in failure(lambda lines=lines: source(listing(tmp_path, lines), 1)).fact  # type: ignore[misc]
 
@@ -87,7 +87,7 @@ def test_unreadable_images_are_named(alike: str, tmp_path: pathlib.Path) -> None
     good = pathlib.Path(save(tmp_path / "big.png", image(1, (3, 60, 60)))).read_bytes()
     (tmp_path / "cut.png").write_bytes(good[: len(good) // 2])
     (tmp_path / "text.png").write_text("no image")
-    for name, fact in (("none.png", "it cannot be read: No such file"), ("cut.png", "it cannot be decoded"), ("text.png", "it is no image file that Pillow")):
+    for name, fact in (("none.png", "it cannot be read: No such file"), ("cut.png", "it cannot be decoded"), ("text.png", "it is not an image file that")):
         path = listing(tmp_path, [f"{tmp_path}/big.png 0", "", f"{tmp_path}/{name} 1"])
         for workers in (1, 3):
             error = failure(lambda path=path, workers=workers: samples(source(path, 2, workers=workers), 0))  # type: ignore[misc]

@@ -103,10 +103,10 @@ def test_errors(tmp_path: pathlib.Path) -> None:
     write_blobproto(mean, np.zeros((3, 7, 7), np.float32))
     assert "is 3 x 7 x 7, windows 3 x 8 x 8" in failure(lambda: source(path, 4, transform={"mean_file": mean})).fact
     for old, new, fact in (
-        ("# 3", "3", "'3' where '#' and the number of an image were due"),
-        ("# 3", "# three", "'three' where the number of an image was due"),
+        ("# 3", "3", "'3' where '#' and the number of an image were expected"),
+        ("# 3", "# three", "'three' where the number of an image was expected"),
         ("2 0.6", "-1 0.6", "image 3 has a window of overlap 0.6 with label -1"),
-        ("7 1.0 0 0 39 29", "7 1.0 0", "it ends where the corners of a window of image 8 was due"),
+        ("7 1.0 0 0 39 29", "7 1.0 0", "it ends where the corners of a window of image 8 was expected"),
         ("\n3\n30", "\n1\n30", "has 1 channels"),
     ):
         error = failure(lambda old=old, new=new: source(window_file(tmp_path, **{old: new}), 4))  # type: ignore[misc]

@@ -337,7 +337,7 @@ def test_memory_errors(device: Any) -> None:
     net = memory_net(device)
     data = np.zeros((4, 3, 2, 1))
     for arrays, fact in (
-        ((data[:, :2],), "data is 4 x 2 x 2 x 1, and the layer wants n x 3 x 2 x 1"),
+        ((data[:, :2],), "data is 4 x 2 x 2 x 1, and the layer requires n x 3 x 2 x 1"),
         ((data[:3],), "data has 3 rows, not a multiple of the batch size 2"),
         ((data[:0],), "data has 0 rows"),
         ((data, np.zeros(3)), "labels has 3 values, data 4 rows"),

@@ -285,8 +285,8 @@ def test_debug_info(device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         (text("RNN", expose=True), [(2, 3, 4), (2, 3), (1, 3, 4)], "bottom 2 is 1 x 3 x 4, the state 1 x 3 x 5"),
         (text("RNN", expose=True), [(0, 3, 4), (0, 3), (1, 3, 5)], "there are no time steps"),
         ("name: 'rec' type: 'LSTMUnit'", [(2, 3, 4), (2, 3, 16), (2, 3)], "bottom 0 (c_prev) is 2 x 3 x 4"),
-        ("name: 'rec' type: 'LSTMUnit'", [(1, 3, 4), (1, 3, 12), (1, 3)], "bottom 1 is 1 x 3 x 12, 1 x 3 x 16 is wanted"),
-        ("name: 'rec' type: 'LSTMUnit'", [(1, 3, 4), (1, 3, 16), (3, 1)], "bottom 2 is 3 x 1, 1 x 3 is wanted"),
+        ("name: 'rec' type: 'LSTMUnit'", [(1, 3, 4), (1, 3, 12), (1, 3)], "bottom 1 is 1 x 3 x 12, 1 x 3 x 16 is required"),
+        ("name: 'rec' type: 'LSTMUnit'", [(1, 3, 4), (1, 3, 16), (3, 1)], "bottom 2 is 3 x 1, 1 x 3 is required"),
     ],
 )
 def test_refused(param: str, shapes: Sequence[tuple[int, ...]], fact: str) -> None:

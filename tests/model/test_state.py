@@ -89,7 +89,7 @@ def test_history_is_not_copied(tmp_path):
 
 WRONG = [
     ("files/train_iter_8.caffemodel", "is a caffemodel, not a solver state", "--weights"),
-    ("files/train_iter_8.caffemodel.h5", "no solver state", "--weights"),
+    ("files/train_iter_8.caffemodel.h5", "not a solver state", "--weights"),
     ("upgrade/v1_weights.caffemodel", "is a caffemodel", "--weights"),
     ("files/solver.prototxt", "is a text file", ""),
 ]

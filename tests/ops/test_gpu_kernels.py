@@ -29,8 +29,8 @@ TENSOR = pytest.mark.parametrize("tile", [*TENSOR_TILES, *TF32_TILES, *ROUNDED],
 SMALL = Tile(rows=16, columns=32, item_rows=4, item_columns=4, warp_rows=16, depth=8)
 
 
-def recorder(target: Target, kind: str = "gpu", phase: str = "backward", meets: bool = True) -> Recorder:
-    rec = Recorder(of_kind(target, kind, meets), train=True)
+def recorder(target: Target, kind: str = "gpu", phase: str = "backward", last_block: bool = True) -> Recorder:
+    rec = Recorder(of_kind(target, kind, last_block), train=True)
     rec.enter("layer", phase)
     return rec
 
@@ -79,10 +79,10 @@ def accumulating(rec: Recorder, ref: Ref) -> Ref:
 
 
 def check_gemm(
-    device: Any, m: int, n: int, k: int, choice: Choice, *, trans_a: bool, trans_b: bool, offset: int = 0, gap: int = 0, add: bool = False, meets: bool = True
+    device: Any, m: int, n: int, k: int, choice: Choice, *, trans_a: bool, trans_b: bool, offset: int = 0, gap: int = 0, add: bool = False, last_block: bool = True
 ) -> None:
     rng = np.random.default_rng(m * 10007 + n * 101 + k)
-    rec = recorder(device.target, meets=meets)
+    rec = recorder(device.target, last_block=last_block)
     a_shape, b_shape = ((k, m) if trans_a else (m, k)), ((n, k) if trans_b else (k, n))
     a, b = tensor("a", a_shape, offset=offset, gap=gap), tensor("b", b_shape, offset=offset, gap=gap)
     c, bias = tensor("c", (m, n), Role.DIFF, offset, gap), Ref("bias", (n,), Role.PARAMETER)
@@ -99,10 +99,10 @@ def check_gemm(
     close(execute(rec, device.context, feeds, [c])[0], want)
 
 
-@pytest.mark.parametrize(("splits", "meets"), [(1, True), (3, True), (3, False)])
+@pytest.mark.parametrize(("splits", "last_block"), [(1, True), (3, True), (3, False)])
 @pytest.mark.parametrize(("trans_a", "trans_b"), itertools.product((False, True), repeat=2))
-def test_gemm(device: Any, trans_a: bool, trans_b: bool, splits: int, meets: bool) -> None:
-    choice, how = Choice(SMALL, splits), {"trans_a": trans_a, "trans_b": trans_b, "meets": meets}
+def test_gemm(device: Any, trans_a: bool, trans_b: bool, splits: int, last_block: bool) -> None:
+    choice, how = Choice(SMALL, splits), {"trans_a": trans_a, "trans_b": trans_b, "last_block": last_block}
     for m, n, k in ((32, 64, 48), (37, 45, 51), (1, 70, 33), (19, 1, 64), (5, 3, 1), (16, 32, 8)):
         check_gemm(device, m, n, k, choice, **how)
     check_gemm(device, 33, 40, 29, choice, **how, offset=3, gap=2)
@@ -216,8 +216,8 @@ def test_parts_are_added_in_one_order(device: Any) -> None:
     a, b, c = Ref("a", (40, 400), Role.ACTIVATION), Ref("b", (400, 70), Role.ACTIVATION), Ref("c", (40, 70), Role.ACTIVATION)
     feeds = {a: rng.standard_normal(a.shape), b: rng.standard_normal(b.shape)}
     results = []
-    for meets in (True, True, True, False):
-        rec = recorder(device.target, phase="forward", meets=meets)
+    for last_block in (True, True, True, False):
+        rec = recorder(device.target, phase="forward", last_block=last_block)
         gemm_gpu.record(rec, a, b, c, False, False, None, Choice(SMALL, 7))
         results.append(execute(rec, device.context, feeds, [c])[0])
     assert all((result == results[0]).all() for result in results[1:])
@@ -324,7 +324,7 @@ class Numpy:
         self.padded = tuple(n + 2 * p for n, p in zip(g.size, g.pad))
 
     def taps(self) -> Iterator[tuple[tuple[Any, ...], tuple[Any, ...]]]:
-        """The index of each tap in the filters, and that of the part of the padded image that it meets."""
+        """The index of each tap in the filters, and that of the part of the padded image under it."""
         g = self.g
         for tap in itertools.product(*map(range, g.kernel)):
             starts = [t * d for t, d in zip(tap, g.dilation)]
@@ -365,11 +365,11 @@ class Numpy:
 
 
 def check_convolution(
-    device: Any, engine: Any, g: ConvGeometry, *, kind: str = "gpu", add: bool = False, offset: int = 0, gap: int = 0, meets: bool = True, **choice: Choice
+    device: Any, engine: Any, g: ConvGeometry, *, kind: str = "gpu", add: bool = False, offset: int = 0, gap: int = 0, last_block: bool = True, **choice: Choice
 ) -> None:
     """All directions of `engine` against numpy; `add`: into results that hold a sum already; `offset`, `gap`: see tensor."""
     rng = np.random.default_rng(g.batch + 10 * g.channels + 1000 * g.num_output + math.prod(g.size))
-    rec = recorder(device.target, kind, meets=meets)
+    rec = recorder(device.target, kind, last_block=last_block)
     x_shape, y_shape = (g.batch, g.channels, *g.size), (g.batch, g.num_output, *g.out)
     x, dy = tensor("x", x_shape, offset=offset, gap=gap), tensor("dy", y_shape, offset=offset, gap=gap)
     w = Ref("w", g.weight_shape, Role.PARAMETER)
@@ -427,7 +427,7 @@ def test_convolution(device: Any, window: str) -> None:
         channels, outputs = group * int(rng.integers(8, 20)), group * int(rng.integers(1, 24))
         g = geometry(int(rng.integers(1, 4)), channels, outputs, random_size(rng, WINDOWS[window]), group=group, **WINDOWS[window])
         offset, gap = ((0, 0), (3, 1), (4, 8), (0, 0))[case % 4]
-        how = {"offset": offset, "gap": gap, "meets": case < 6}
+        how = {"offset": offset, "gap": gap, "last_block": case < 6}
         check_convolution(device, conv_gpu, g, add=case % 2 == 1, **how, choice=small(g, splits=(1, 3)[case // 2 % 2]))
 
 
@@ -528,7 +528,7 @@ GAPS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("tile", [SMALL, *QUAD_TILES["bf16"]], ids=str)
 @pytest.mark.parametrize("window", GAPS)
 def test_gaps_that_a_stride_leaves(device: Any, window: str, tile: Tile) -> None:
-    """backward_data of one tap: what no window meets gets a zero and the bias, or keeps what is there."""
+    """backward_data of one tap: an element under no window gets zero plus the bias, or keeps its value."""
     can_run(device, tile, (0, BFLOAT16))
     rng = np.random.default_rng(3)
     for case, size in enumerate(((1, 6, 8), (1, 5, 8), (1, 7, 7), (3, 2, 4), (2, 3, 6))):
@@ -634,11 +634,11 @@ def test_convolution_merged_relu(device: Any) -> None:
         close(execute(rec, device.context, feeds, [y])[0], np.maximum(Numpy(g).forward(feeds[x], feeds[w]), 0))
 
 
-@pytest.mark.parametrize("meets", [False, True])
-def test_bias_gradient_in_slices(device: Any, meets: bool) -> None:
+@pytest.mark.parametrize("last_block", [False, True])
+def test_bias_gradient_in_slices(device: Any, last_block: bool) -> None:
     """A large batch of few channels is cut up and added by the last group, or in a second pass."""
     g = geometry(11, 1, 3, (1, 90, 100), (1, 1, 1))
-    rec = recorder(replace(device.target, compute_units=132), meets=meets)
+    rec = recorder(replace(device.target, compute_units=132), last_block=last_block)
     dy, db = Ref("dy", (11, 3, 1, 90, 100), Role.DIFF), Ref("db", (3,), Role.GRADIENT)
     conv_gpu.backward_bias(rec, g, dy, db)
     assert len(rec.launches) == (1 if rec.target.last_block_reduction else 2)

@@ -96,12 +96,12 @@ def recorded(target: Any, batch: int = 2, window: str = "windows", slope: float 
 @pytest.mark.parametrize("window", WINDOWS)
 @pytest.mark.parametrize("batch", [1, 3])
 @pytest.mark.parametrize(
-    ("chunks", "meets"), [(1, False), (3, False), (3, True), (50, False), (50, True)], ids=["one launch", "two", "groups that meet", "many", "many that meet"]
+    ("chunks", "last_block"), [(1, False), (3, False), (3, True), (50, False), (50, True)], ids=["one launch", "two", "groups that meet", "many", "many that meet"]
 )
-def test_stages(device: Any, monkeypatch: pytest.MonkeyPatch, chunks: int, meets: bool, batch: int, window: str, slope: float | None) -> None:
+def test_stages(device: Any, monkeypatch: pytest.MonkeyPatch, chunks: int, last_block: bool, batch: int, window: str, slope: float | None) -> None:
     """However many chunks there were, more than there are elements now among them."""
     monkeypatch.setattr("ocaffe.ops.expression.chunk_count", lambda *_: chunks)
-    rec, fed, diff, bias = recorded(of_kind(device.target, "gpu", meets), batch, window, slope)
+    rec, fed, diff, bias = recorded(of_kind(device.target, "gpu", last_block), batch, window, slope)
     count = len(rec.launches)
     rec.launches = sum_before_scatter(rec.launches)
     assert len(rec.launches) == count

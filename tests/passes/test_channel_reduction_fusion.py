@@ -40,12 +40,12 @@ def value(name: str, *shape: int) -> Ref:
     return Ref(name, shape, Role.ACTIVATION)
 
 
-def recorder(device: Any, monkeypatch: pytest.MonkeyPatch, chunks: int, meets: bool) -> Recorder:
+def recorder(device: Any, monkeypatch: pytest.MonkeyPatch, chunks: int, last_block: bool) -> Recorder:
     """Winograd's algorithm goes in parts of a work-group's tiles, reductions in so many chunks."""
     monkeypatch.setattr(winograd_gpu, "GRAIN", 64)
     monkeypatch.setattr(winograd_gpu, "product_tiles", lambda _: gemm_gpu.TILES[-1:])
     monkeypatch.setattr("ocaffe.ops.expression.chunk_count", lambda *_: chunks)
-    return Recorder(replace(of_kind(device.target, "gpu", meets), workspace=1), train=True)
+    return Recorder(replace(of_kind(device.target, "gpu", last_block), workspace=1), train=True)
 
 
 def statistics(rec: Recorder, y: Ref, more: bool) -> list[Ref]:
@@ -73,12 +73,12 @@ def forward(rec: Recorder, monkeypatch: pytest.MonkeyPatch, name: str, x: Ref, w
 
 
 @pytest.mark.parametrize("more", [False, True], ids=["alone", "with a weight"])
-@pytest.mark.parametrize(("chunks", "meets"), [(1, False), (3, False), (3, True)], ids=["one launch", "two launches", "groups that meet"])
+@pytest.mark.parametrize(("chunks", "last_block"), [(1, False), (3, False), (3, True)], ids=["one launch", "two launches", "groups that meet"])
 @pytest.mark.parametrize("offset", [0, 3000])
 @pytest.mark.parametrize("name", GEOMETRIES)
-def test_statistics(device: Any, monkeypatch: pytest.MonkeyPatch, name: str, offset: float, chunks: int, meets: bool, more: bool) -> None:
+def test_statistics(device: Any, monkeypatch: pytest.MonkeyPatch, name: str, offset: float, chunks: int, last_block: bool, more: bool) -> None:
     g = GEOMETRIES[name]
-    rec = recorder(device, monkeypatch, chunks, meets)
+    rec = recorder(device, monkeypatch, chunks, last_block)
     rec.enter("layer", "forward")
     x, w, b = value("x", g.batch, g.channels, *g.size), value("w", *g.weight_shape), value("b", g.num_output)
     y = value("y", g.batch, g.num_output, *g.out)
@@ -183,14 +183,14 @@ FUNCTIONS: dict[str, tuple[str, Callable[[np.ndarray], np.ndarray], dict[str, fl
 }
 
 
-@pytest.mark.parametrize(("chunks", "meets"), [(1, False), (3, False), (3, True)], ids=["one launch", "two launches", "groups that meet"])
+@pytest.mark.parametrize(("chunks", "last_block"), [(1, False), (3, False), (3, True)], ids=["one launch", "two launches", "groups that meet"])
 @pytest.mark.parametrize("adds", [False, True], ids=["writes", "adds"])
 @pytest.mark.parametrize("function", FUNCTIONS)
 @pytest.mark.parametrize("name", [name for name in GEOMETRIES if not name.startswith("depthwise") and not name.endswith("16 bits")])
-def test_sums_for_batch_norm(device: Any, monkeypatch: pytest.MonkeyPatch, name: str, function: str, adds: bool, chunks: int, meets: bool) -> None:
+def test_sums_for_batch_norm(device: Any, monkeypatch: pytest.MonkeyPatch, name: str, function: str, adds: bool, chunks: int, last_block: bool) -> None:
     """Those of its backward pass, whose activation is a part of it, are collected by what writes the gradient of its top."""
     g, (text, derivative, scalars) = GEOMETRIES[name], FUNCTIONS[function]
-    rec = recorder(device, monkeypatch, chunks, meets)
+    rec = recorder(device, monkeypatch, chunks, last_block)
     dy, w = value("dy", g.batch, g.num_output, *g.out[1:]), value("w", *g.weight_shape)
     wide = value("wide", g.batch, g.channels + 1, *g.size[1:])  # x are its last channels
     plane = g.size[1] * g.size[2]

@@ -117,7 +117,7 @@ def test_odd_boxes_are_kept_with_a_warning(capfd: pytest.CaptureFixture[str]) ->
     annotations(VOC.format(width=10, x=13))
     assert main(["convert_annoset", "--anno_type=detection", "--label_map_file=map", "in/", "list", "out"]) == 0
     said = capfd.readouterr().err
-    assert "it says 20 x 10, the image is 20 x 30" in said and "13, 1, 12, 2 is inside out" in said and "leaves the image of 20 x 10" in said
+    assert "it says 20 x 10, the image is 20 x 30" in said and "13, 1, 12, 2 has a minimum above its maximum" in said and "leaves the image of 20 x 10" in said
     assert sum(len(group.annotation) for group in record().annotation_group) == 3
 
 
@@ -171,7 +171,7 @@ def test_label_map(text: str, flags: list[str], expected: list[tuple[str, int, s
 @pytest.mark.parametrize(
     ("text", "flags", "told"),
     [
-        ("cat x\n", [], ["names:1", "'x' is no label"]),
+        ("cat x\n", [], ["names:1", "'x' is not a label"]),
         ("\n", [], ["names no class"]),
         ("cat\n", ["--delimiter="], ["--delimiter is empty"]),
         (None, [], ["names"]),

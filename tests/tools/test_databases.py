@@ -134,7 +134,7 @@ def test_unreadable_files_are_listed(capfd: pytest.CaptureFixture[str]) -> None:
     assert [(key, datum.label) for key, datum in found.items()] == [(b"00000000_im00.png", 4), (b"00000004_im01.png", 5)]
     said = capfd.readouterr().err
     assert "3 of 5 files cannot be read and are not in out: none.png, broken.png, a text.png" in said
-    assert said.count("Could not open or find file") == 3 and "No such file" in said and "truncated" in said and "no image file" in said
+    assert said.count("Could not open or find file") == 3 and "No such file" in said and "truncated" in said and "not an image file" in said
 
 
 def test_gray_files_are_encoded_gray() -> None:
@@ -199,15 +199,15 @@ IMAGES = ["files/images/", "files/images.txt", "out"]
         (None, ["convert_imageset", "--check_size", "files/images/", "files/images_odd.txt", "out"], ["odd.txt:2", "3 x 40 x 21", "3 x 17 x 33", "--resize_h"]),
         (None, ["convert_imageset", "--resize_width=3", *IMAGES], ["--resize_width is 3 and --resize_height 0", "both"]),
         (None, ["convert_imageset", "--backend=sqlite", *IMAGES], ["sqlite", "lmdb"]),
-        (None, ["convert_imageset", "--encode_type=xyz", *IMAGES], ["'xyz' is no image format", "png"]),
+        (None, ["convert_imageset", "--encode_type=xyz", *IMAGES], ["'xyz' is not an image format", "png"]),
         (None, ["convert_imageset", "--check_size=maybe", *IMAGES], ["'maybe' is neither true nor false"]),
         (None, ["convert_imageset", "--grey", *IMAGES], ["--grey", "--help"]),
-        (None, ["convert_imageset", "files/images", "files/images.txt", "out"], ["none of the 12 images", "No such file", "ends with a slash"]),
+        (None, ["convert_imageset", "files/images", "files/images.txt", "out"], ["none of the 12 images", "No such file", "with a slash"]),
         (None, ["convert_imageset", "files/images/", "none.txt", "out"], ["none.txt", "No such file", "FILE LABEL"]),
         (None, ["convert_imageset", "files/images/", "files/images.txt", "golden"], ["golden exists already", "remove it"]),
         (None, ["convert_imageset", "files/images/", "files/images.txt", "files/images.txt/db"], ["cannot be written"]),
-        (_write("l", "im00.png 1\nim01.png x\n"), ["convert_imageset", "files/images/", "l", "out"], ["l:2", "'x' is no whole number"]),
-        (_write("l", "im00.png\n"), ["convert_imageset", "files/images/", "l", "out"], ["l:1", "'im00.png' has nothing behind a space"]),
+        (_write("l", "im00.png 1\nim01.png x\n"), ["convert_imageset", "files/images/", "l", "out"], ["l:2", "'x' is not a whole number"]),
+        (_write("l", "im00.png\n"), ["convert_imageset", "files/images/", "l", "out"], ["l:1", "'im00.png' has no space and label"]),
         (_write("l", "im00.png 4294967296\n"), ["convert_imageset", "files/images/", "l", "out"], ["l:1", "4294967296 does not fit"]),
         (_write("l", "\n"), ["convert_imageset", "files/images/", "l", "out"], ["l", "names no image"]),
         (None, ["compute_image_mean", "none", "mean"], ["ocaffe compute_image_mean", "none does not exist"]),

@@ -96,7 +96,7 @@ def test_pixels(name: str, kind: str | None, tmp_path: pathlib.Path) -> None:
     ("arguments", "told"),
     [
         ([NET, "out.xyz"], ["xyz"]),
-        ([NET, "out"], ["is no image format"]),
+        ([NET, "out"], ["is not an image format"]),
         (["none.prototxt", "out.svg"], ["none.prototxt"]),
         ([NET, "out.docx"], ["docx", "ends in .svg"]),
         (["empty.prototxt", "out.svg"], ["empty.prototxt", "no layers to draw"]),

@@ -101,7 +101,7 @@ def test_plot(kind: str, tmp_path: pathlib.Path) -> None:
     ("arguments", "told"),
     [
         (["parse_log", "none.log", "."], ["none.log", "No such file"]),
-        (["parse_log", "empty.log", "."], ["empty.log", "no line of a training"]),
+        (["parse_log", "empty.log", "."], ["empty.log", "no lines with training output"]),
         (["parse_log", LOG, "no/folder"], ["no/folder", "make the folder"]),
         (["parse_log", LOG, ".", "--delimiter=ab"], ["--delimiter is 'ab'"]),
         (["plot", LOG, "-o", "out.gif"], ["out.gif", ".html"]),
