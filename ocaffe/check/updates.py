@@ -1,4 +1,7 @@
-"""Cases for the kernels of the solvers: every rule, clipping, weight decay and the average of the weights. They run a few iterations with given gradients."""
+"""Cases for the kernels of the solvers: every rule, clipping, weight decay and the average of the weights.
+
+Each case runs a few iterations with given gradients.
+"""
 from __future__ import annotations
 
 from dataclasses import dataclass

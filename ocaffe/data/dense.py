@@ -29,7 +29,7 @@ class Pair(NamedTuple):
 
 
 class DenseImageSource(Source):
-    """Batches of image files and label image files, cropped and mirrored alike. A block holds the images, followed by the labels, N x 1 x H x W."""
+    """Batches of image files and label image files, cropped and mirrored in the same way. A block holds the images, followed by the labels, N x 1 x H x W."""
 
     def __init__(
         self, param: Any, transform: Transform, labels: bool, *, workers: int | None = None, place: Place | None = None, layer: str | None = None

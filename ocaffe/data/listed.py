@@ -32,7 +32,7 @@ class Listing:
     """The lines of the text file `source`, without blank ones. Errors have no place."""
 
     def __init__(self, source: str, what: str) -> None:
-        """`what` says in messages which content a line has."""
+        """`what` describes a line, for messages."""
         self.source = source
         fix = f"source names a text file, each line of which is {what} (relative to {os.getcwd()})"
         if not source:

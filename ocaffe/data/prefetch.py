@@ -29,8 +29,8 @@ class Batch:
 class Prefetcher:
     """Keeps up to `depth` batches of `source` ready, from batch `start` on.
 
-    If `blocks` is given (uint8 arrays, for example mapped device memory), batches are written to these in turn, and the thread waits until one is
-    free. Otherwise blocks are allocated as needed. A block belongs to the caller from `get` to `recycle`.
+    `blocks` are uint8 arrays, for example mapped device memory. If they are given, batches are written to them in turn, and the thread waits until
+    one is free. Otherwise blocks are allocated as needed. A block belongs to the caller from `get` to `recycle`.
     """
 
     def __init__(

@@ -47,7 +47,7 @@ class Call:
 
 
 class Bias(IntEnum):
-    """What the last read operand of a product is to its epilogue: the scalar `has_bias` of kernels/epilogue.h."""
+    """The content of a product's last read operand: the scalar `has_bias` of kernels/epilogue.h."""
 
     NONE = 0
     OFFSETS = 1  # one offset per channel
@@ -201,7 +201,7 @@ class HostCall(Launch):
 
 @dataclass(eq=False)
 class Measure(Launch):
-    """Host step that asks for the extent of a layer whose top shapes depend on data: what follows may have to be recorded again."""
+    """Host step that reads the extent of a layer whose top shapes depend on data. The rest of the net may have to be recorded again."""
 
     measured: Any = None  # the Layer
     run: Callable[..., tuple[Any, ...]] | None = None  # (commands) -> extent
@@ -209,7 +209,7 @@ class Measure(Launch):
 
 @dataclass(eq=False)
 class Empty(Launch):
-    """A launch over no elements: nothing runs, but it keeps its place, so that schedules of different extents stay alike."""
+    """A launch over no elements. Nothing runs, but it keeps its step, so that schedules of different extents stay alike."""
 
 
 Schedule = list[Launch]

@@ -303,7 +303,7 @@ def batched(
     part, _ = parts_of_depth(depth, choice)
     family, defines, layout = _program(rec.target, choice.tile, a, b, trans_a, trans_b)
     reads, writes, modifies = [a, b, a], [] if add else [c], [c] if add else []
-    args = [*layout, EpilogueScalars(False, add, SLOPE_ONLY, fusable=False)]
+    args: list[int | EpilogueScalars] = [*layout, EpilogueScalars(False, add, SLOPE_ONLY, fusable=False)]
     _launch(rec, family, choice.tile, defines, reads, writes, (rows, columns, depth, part), batches, choice.splits, args, modifies=modifies)
 
 

@@ -93,7 +93,7 @@ def pipeline(
 
 
 def optimise(schedule: Schedule, passes: Sequence[Pass]) -> tuple[Schedule, list[Applied]]:
-    """Run the passes one after the other; the schedule, and what each pass did to the number of launches.
+    """Run the passes one after the other. Return the schedule, and the number of launches before and after each pass.
 
     OCAFFE_VERIFY=1 checks the schedule after every pass. Raises InvalidSchedule, which names pass, launch and tensor.
     """

@@ -116,7 +116,7 @@ def read_boxes(path: str, kind: str) -> Boxes:
     except OSError as problem:
         raise Error(f"cannot be read: {problem.strerror}", place=path, fix="correct the list, whose lines are an image and its annotations") from None
     except (ElementTree.ParseError, ValueError, KeyError, TypeError, AttributeError) as problem:
-        raise Error(f"cannot be parsed as a {kind} annotation file: {problem!r}", place=path, fix="--label_type xml (VOC), json (COCO) or txt") from None
+        raise Error(f"cannot be parsed as {kind} annotations: {problem!r}", place=path, fix="--label_type xml (VOC), json (COCO) or txt") from None
 
 
 def annotate(datum: Any, boxes: Boxes, shape: tuple[int, int], labels: dict[str, int], path: str) -> Any:

@@ -79,7 +79,8 @@ def accumulating(rec: Recorder, ref: Ref) -> Ref:
 
 
 def check_gemm(
-    device: Any, m: int, n: int, k: int, choice: Choice, *, trans_a: bool, trans_b: bool, offset: int = 0, gap: int = 0, add: bool = False, last_block: bool = True
+    device: Any, m: int, n: int, k: int, choice: Choice, *, trans_a: bool, trans_b: bool, offset: int = 0, gap: int = 0, add: bool = False,
+    last_block: bool = True,
 ) -> None:
     rng = np.random.default_rng(m * 10007 + n * 101 + k)
     rec = recorder(device.target, last_block=last_block)

@@ -96,7 +96,7 @@ def recorded(target: Any, batch: int = 2, window: str = "windows", slope: float 
 @pytest.mark.parametrize("window", WINDOWS)
 @pytest.mark.parametrize("batch", [1, 3])
 @pytest.mark.parametrize(
-    ("chunks", "last_block"), [(1, False), (3, False), (3, True), (50, False), (50, True)], ids=["one launch", "two", "groups that meet", "many", "many that meet"]
+    ("chunks", "last_block"), [(1, False), (3, False), (3, True), (50, False), (50, True)], ids=["one launch", "two", "last block", "many", "many, last block"]
 )
 def test_stages(device: Any, monkeypatch: pytest.MonkeyPatch, chunks: int, last_block: bool, batch: int, window: str, slope: float | None) -> None:
     """However many chunks there were, more than there are elements now among them."""
