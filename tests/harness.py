@@ -30,7 +30,7 @@ def of_kind(target: Target, kind: str, last_block: bool = True) -> Target:
     """A device's target with the kernels of a class. `last_block`: reductions may end in the last work-group, if the device
     can order memory between work-groups.
 
-    Not on PoCL: its version 3.1 goes astray in kernels that end early between two barriers, and no device that it runs claims to have such groups.
+    Not on PoCL: its version 3.1 miscompiles kernels that return early between two barriers, and no device that it runs has such a fence.
     """
     fence = target.device_fence or ("CPU" if target.is_cpu and target.runtime != "pocl" else "")
     return replace(target, kind=kind, device_fence=fence if last_block and kind == "gpu" else "")

@@ -99,7 +99,7 @@ def examine(path: pathlib.Path) -> tuple[str, ...]:
 
 
 def run(net: Any, phase: str, given: dict[str, Any]) -> tuple[int, str]:
-    """Number of layers of the phase, and what came of a run."""
+    """Number of layers of the phase, and the result of a run."""
     stand_in(net, given)
     shrink(net)
     started = time.perf_counter()
@@ -162,7 +162,7 @@ def stand_in(net: Any, given: dict[str, Any]) -> None:
 
 
 def shrink(net: Any) -> None:
-    """Batches of declared inputs become 2 at the most."""
+    """Batches of declared inputs become at most 2."""
     for layer in net.layer:
         if layer.type == "Input":
             for shape in layer.input_param.shape:

@@ -19,7 +19,7 @@ LINE = re.compile(r"[IWE]\d{4} \d\d:\d\d:\d\d\.\d{6} +\d+ [abc]\.cpp:\d\] (\w+)"
 
 
 def run(program: str = "caffe", **environment: str) -> list[str]:
-    """What stderr says, without prefixes."""
+    """The lines of stderr, without prefixes."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("GLOG_")}
     done = subprocess.run(
         [sys.executable, "-c", CODE.format(program=program)], env={**clean, **environment, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=True

@@ -25,7 +25,7 @@ Source = tuple[int, int]  # a value: number of its layer, number of the top
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """What a data layer does to the pixels: (x - mean) * scale, `mean` of C x 1 x 1 or C x H x W."""
+    """The pixel transform of a data layer: (x - mean) * scale, `mean` of C x 1 x 1 or C x H x W."""
 
     mean: np.ndarray | None
     scale: float
@@ -86,12 +86,12 @@ def deploy(
 
 
 def _feeds(layer: Any) -> bool:
-    """Whether a layer brings data from outside; a type that nobody here knows may, if it has no bottom."""
+    """Whether a layer brings data from outside; an unknown type may, if it has no bottom."""
     return not layer.bottom and (layer.type in DATA or layer.type == "Python" or layer.type not in registry())
 
 
 def _measures(net: Any) -> set[int]:
-    """The losses, the like of Accuracy, and what is computed from them."""
+    """The losses, layers such as Accuracy, and all layers that depend on them."""
     removed, names = set[int](), set[str]()
     for i, layer in enumerate(net.layer):
         known = registry().get(layer.type)
@@ -150,7 +150,7 @@ def _reshape(layer: Any, top: int, shape: Shape) -> None:
 
 
 def _transform(param: Any, net: Any) -> Preprocessing | None:
-    """What a data layer does to pixels; None if nothing."""
+    """The pixel transform of a data layer; None if it has none."""
     p = param.transform_param
     if param.type not in PICTURES or not (p.mean_file or p.mean_value or p.scale != 1):
         return None
@@ -211,7 +211,7 @@ def _walk(net: Any) -> tuple[dict[Source, list[int]], dict[Source, set[Source]]]
 
 
 def _outputs(net: Any, readers: dict[Source, list[int]], roots: dict[Source, set[Source]], removed: set[int], labels: set[Source]) -> list[str]:
-    """Blobs that nobody, or only what is removed, reads; neither inputs nor what comes from labels alone."""
+    """Blobs that no remaining layer reads, without inputs and without blobs that depend on labels alone."""
     outputs = []
     for (i, j), who in readers.items():
         unread = i not in removed and set(who) <= removed
@@ -232,7 +232,7 @@ def _cut(net: Any, names: Sequence[str]) -> list[str]:
 
 
 def _prune(net: Any, outputs: Sequence[str], removed: set[int]) -> None:
-    """Keep the layers that compute `outputs`, and of Input layers the tops that somebody needs."""
+    """Keep the layers that compute `outputs`, and of Input layers the tops that a layer reads."""
     wanted, kept = set(outputs), []
     for i in reversed(range(len(net.layer))):
         layer = net.layer[i]

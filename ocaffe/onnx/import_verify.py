@@ -19,8 +19,10 @@ from ocaffe.onnx.importer.graph import FLOATS
 def comparable(
     model: onnx.ModelProto, net: Any, blobs: Mapping[str, Sequence[np.ndarray]], *, shapes: Mapping[str, Shape], outputs: Sequence[str]
 ) -> Exported:
-    """`model` and what it became as if it had been made of that, for `ocaffe.onnx.verify.verify`: a blob has the name of the tensor that it holds.
-    `shapes` of inputs and `outputs` (none: the model's own) are written into `model`."""
+    """`model` and the imported net, as if `model` had been exported from that net, for `ocaffe.onnx.verify.verify`.
+
+    A blob has the name of the tensor that it holds. `shapes` of inputs and `outputs` (none: the model's own) are written into `model`.
+    """
     if shapes:
         _reshape(model, shapes)
     if outputs:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ocaffe.onnx.options import Options
 
 SMALL = 1 << 10  # bytes of a constant that may decide shapes
-LARGEST = (1 << 31) - (1 << 24)  # bytes of weights: a protocol buffer holds 2 GiB at the most, and there is the rest of the model
+LARGEST = (1 << 31) - (1 << 24)  # bytes of weights: a protocol buffer holds at most 2 GiB, the rest of the model included
 PAGE = 1 << 12  # of a file; weights outside of the model begin on one, so that runtimes can map them
 
 

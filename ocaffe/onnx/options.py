@@ -10,7 +10,7 @@ from ocaffe.ir.tensor import Shape
 
 @dataclass(frozen=True)
 class Options:
-    """What an export can be asked for. `activate`: losses leave their Softmax or Sigmoid; `cut_at`: the blobs to end with; `shapes`: of inputs;
+    """The settings of an export. `activate`: losses leave their Softmax or Sigmoid; `cut_at`: the blobs to end with; `shapes`: of inputs;
     `fillers`: parameters that the weights lack may have the values of their fillers; `bake`: mean and scale of the data layer go into the model."""
 
     opset: int = 17

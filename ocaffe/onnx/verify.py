@@ -44,8 +44,10 @@ class Verified:
 
 
 def verify(exported: Exported, runs: Sequence[Feeds], device: Any = None, tolerance: float | None = None) -> Verified:
-    """Compare all outputs, and what the last layers read, for every set of feeds (values of the net's inputs, before any preprocessing that is baked
-    in). Raises Error naming the first blob in the order of the net that differs."""
+    """Compare all outputs, and the inputs of the last layers, for every set of feeds.
+
+    Feeds are values of the net's inputs before baked-in preprocessing. Raises Error, which names the first differing blob in the order of the net.
+    """
     tolerance = tolerance or (HALF_TOLERANCE if exported.options.fp16 else TOLERANCE)
     outputs = exported.deployed.outputs
     names = [*outputs, *(name for name in _before(exported.graph, outputs) if name in exported.values)]
@@ -64,7 +66,7 @@ def verify(exported: Exported, runs: Sequence[Feeds], device: Any = None, tolera
 
 
 def _before(graph: Graph, outputs: Sequence[str]) -> list[str]:
-    """What the last layers read: an output may be saturated (a Softmax of large values) and hide a difference."""
+    """The inputs of the last layers: an output may be saturated (a Softmax of large values) and hide a difference."""
     blobs = {origin(bottom) for name in outputs if (producer := graph.blobs[name].producer) for bottom in producer.bottoms}
     return sorted({blob.name for blob in blobs if blob.producer and blob.producer.bottoms and graph.blobs[blob.name] is blob} - set(outputs))
 
@@ -113,7 +115,7 @@ def _layer_by_layer(exported: Exported, feeds: Feeds, device: Any, tolerance: fl
 
 
 def _chooses(node: Node) -> bool:
-    """Whether a rounding of what a layer reads may change much of what it makes; Pooling: by its mask."""
+    """Whether rounding a layer's input may change much of its output. For Pooling the mask decides."""
     return node.type in CHOOSING or (node.type == "Pooling" and len(node.tops) > 1)
 
 
@@ -190,7 +192,7 @@ class OnnxSession:
         settings = onnxruntime.SessionOptions()
         settings.log_severity_level = 3
         try:
-            if is_large(model):  # than what can be handed over as one
+            if is_large(model):  # than one protocol buffer can hold
                 model, weights = detached(model, "")
                 values = [onnxruntime.OrtValue.ortvalue_from_numpy(onnx.numpy_helper.to_array(tensor)) for tensor in weights]
                 settings.add_external_initializers([tensor.name for tensor in weights], values)

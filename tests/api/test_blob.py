@@ -98,7 +98,7 @@ def test_nothing_is_copied_that_nobody_touched(device: Any, monkeypatch: pytest.
 
 
 def test_an_input_goes_to_the_device_at_once(device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The very array that was given, before the run, where nobody holds one of the blob."""
+    """The assigned array itself, before the run, if the script holds no array of the blob."""
     small, expected = net(device), net(device)
     written: list[np.ndarray] = []
     inner = type(small._engine).write

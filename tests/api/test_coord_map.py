@@ -33,7 +33,7 @@ def test_fcn_32s() -> None:
 
 @pytest.mark.parametrize("pad", [0, 2, 5])
 def test_offsets_put_pixels_on_their_place(device: Any, pad: int) -> None:
-    """Through a net that moves pixels about and copies them the crop gives back the image."""
+    """Through a net that moves pixels about and copies them the crop returns the image."""
     n = caffe.NetSpec()
     n.data = L.Input(shape=dict(dim=[1, 1, 12, 12]))
     n.wide = L.Convolution(n.data, kernel_size=3, pad=pad + 1, num_output=1, bias_term=False)

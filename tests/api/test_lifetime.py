@@ -28,7 +28,7 @@ def make_and_drop(count: int) -> None:
 @pytest.mark.skipif(not os.path.exists("/proc/self/statm"), reason="counts resident pages as Linux shows them")
 @pytest.mark.parametrize(("first", "count", "allowed"), [(30, 100, 3 << 20), pytest.param(250, 1000, 10 << 20, marks=pytest.mark.sweep)])
 def test_nets_made_and_dropped_leave_nothing(first: int, count: int, allowed: int) -> None:
-    """Beyond the `first` nets and what allocators like to keep. A net takes 40 KB on its device and as much again on the host."""
+    """Beyond the `first` nets and the memory that allocators keep. A net takes 40 KB on its device and as much again on the host."""
     make_and_drop(first)
     gc.collect()
     objects = len(gc.get_objects())  # a list of megabytes: not between the two looks at memory

@@ -58,7 +58,7 @@ def test_every_border_of_a_chain_that_is_one_launch(device: Any, text: str, befo
     close(bn, normalised(conv))
     close(scale, 3 * bn + 1)
     close(relu, np.maximum(scale, 0))
-    if text is CHAIN:  # one buffer, as in Caffe: what ran last is what the name holds, and what runs again works on that
+    if text is CHAIN:  # one buffer, as in Caffe: the name holds the result of the last layer, and a repeated layer works on that
         close(chain.forward(start="scale", end="scale")["conv"], 3 * relu + 1)
         close(chain.blobs["conv"].data, 3 * relu + 1)
 
@@ -139,7 +139,7 @@ def test_the_first_part_repeats_forward_without_a_trace(device: Any) -> None:
 
 
 def test_a_diff_in_the_middle_of_an_in_place_name(device: Any) -> None:
-    """What visualisations do: the objective is the raw output of a convolution whose ReLU works in place."""
+    """The way of visualisations: the objective is the raw output of a convolution whose ReLU works in place."""
     small = net(device, "force_backward: true" + SMALL)
     small.forward(data=numbers(2, 3, 8, 8), end="conv")
     raw = small.blobs["conv"].data

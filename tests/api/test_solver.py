@@ -213,7 +213,7 @@ def test_keeping_nothing_trains_the_same(device: Any) -> None:
 
 
 def test_gradients_within_a_limit(device: Any) -> None:
-    """What a script sees after a step is what the solver ran, whatever else its choices are."""
+    """After a step a script reads the values of the solver's own run, with all options."""
     with caffe.SGDSolver(with_test(), device=device) as plain, caffe.SGDSolver(with_test(), device=device, memory_limit=1 << 20) as limited:
         for each in (plain, limited):
             each.step(2)

@@ -95,7 +95,7 @@ def test_without_a_writable_home_a_private_temporary_folder_serves(tmp_path: Pat
     try:
         root = cache_root()
         assert root is not None and root.parent == tmp_path and stat.S_IMODE(root.stat().st_mode) == 0o700
-        root.chmod(0o777)  # somebody else could have put libraries there
+        root.chmod(0o777)  # another user could have put libraries there
         cache._root.cache_clear()
         assert cache_root() is None
     finally:

@@ -63,7 +63,7 @@ class Machine:
         return str(path)
 
     def run(self, code: str = LIST, extra: list[str] | None = None, seconds: float = 60, **variables: str) -> tuple[dict, str]:
-        """What a fresh process prints as JSON, and what it says on stderr."""
+        """The JSON output of a fresh process, and its stderr."""
         command = [sys.executable, "-c", PROLOGUE + code, str(self.vendors), json.dumps(extra or []), str(seconds)]
         environment = {name: value for name, value in os.environ.items() if not name.startswith(("OCL_ICD", "OPENCL_VENDOR", "OCAFFE"))}
         environment |= {"OCAFFE_CACHE": str(self.cache), "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path]), **variables}

@@ -19,7 +19,7 @@ LARGEST = 256  # bytes of a batch of Counter
 
 
 class Runs:
-    """What command_lists do: take a batch, read it on the device, send the next one ahead."""
+    """The steps of a command list: take a batch, read it on the device, send the next one ahead."""
 
     def __init__(self, device: Device, source: Counter) -> None:
         self.device, self.source, self.feed = of_its_own(device), source, Feed()
@@ -115,7 +115,7 @@ def test_none_is_sent_where_it_would_be_wrong(device: Device, made: list[Runs]) 
     assert runs.feed._ahead is None
     gate.clear()
     runs.prefetcher.seek(5)
-    runs.ahead(0)  # nothing is ready, and nobody waits for it
+    runs.ahead(0)  # nothing is ready, and no call waits for it
     assert runs.feed._ahead is None
     gate.set()
 

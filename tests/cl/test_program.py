@@ -1,4 +1,4 @@
-"""Programs: the text that the compiler gets, the cache of binaries, builds in other processes, and what a failed build says."""
+"""Programs: the text that the compiler gets, the cache of binaries, builds in other processes, and the message of a failed build."""
 from __future__ import annotations
 
 import subprocess
@@ -35,7 +35,7 @@ def key(factor: float | str, source: str = SOURCE) -> ProgramKey:
 
 
 def scaled(device: Device, program, name: str = "scale") -> float:
-    """What the program's kernel makes of 3."""
+    """The result of the program's kernel for 3."""
     cl = device.cl
     buffer = cl.Buffer(device.context, cl.mem_flags.READ_WRITE | cl.mem_flags.COPY_HOST_PTR, hostbuf=np.array([3], np.float32))
     kernel = cl.Kernel(program, name)
@@ -145,7 +145,7 @@ def test_options_of_a_program_reach_the_compiler(device: Device, monkeypatch: py
     build = Programs._build
     monkeypatch.setattr(Programs, "_build", lambda self, program, options: given.append(options) or build(self, program, options))
     assert scaled(device, Programs(device).build_all([plain])[plain]) == 15
-    assert [options.split()[-1] for options in given] == ["-DFACTOR=5"]  # NVIDIA's binaries are compiled once more
+    assert [options.split()[-1] for options in given] == ["-DFACTOR=5"]  # NVIDIA's binaries are compiled again
 
 
 def test_with_the_cache_off_it_still_builds(device: Device, monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:

@@ -1,4 +1,4 @@
-"""`ocaffe dataset`: what it makes, from folders and from a network that is played here, and what it leaves behind when it fails."""
+"""`ocaffe dataset`: its databases, from folders and from an imitated network, and the files that remain after a failure."""
 from __future__ import annotations
 
 import email.message

@@ -1,4 +1,4 @@
-"""`ocaffe layers`, the page made from it, and what is said of unknown types."""
+"""`ocaffe layers`, the page made from it, and the message for unknown types."""
 from __future__ import annotations
 
 import pathlib

@@ -1,4 +1,4 @@
-"""`ocaffe time --profile` and `ocaffe tune`: what they print and write; the times themselves are nobody's to test."""
+"""`ocaffe time --profile` and `ocaffe tune`: their output and files; the times themselves are not tested."""
 from __future__ import annotations
 
 import json

@@ -51,7 +51,7 @@ def workplace(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run(*arguments: str) -> str:
-    """What a command says on stderr."""
+    """The stderr of a command."""
     stream = io.StringIO()
     with contextlib.redirect_stderr(stream):
         assert main(list(arguments)) == 0, stream.getvalue()

@@ -62,7 +62,7 @@ def block_of(made: PictureSource, index: int) -> np.ndarray:
 
 
 def samples(made: PictureSource, index: int, block: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """What the device will make of batch number `index` (in `block`) without mean and scale, in numpy: images after crop and mirror, labels."""
+    """Batch number `index` (in `block`) without mean and scale, computed by numpy: images after crop and mirror, labels."""
     info = made.fill(index, np.empty(0, np.uint8))
     block = block_of(made, index) if block is None else block
     layout = made.layout(info.shapes[0])

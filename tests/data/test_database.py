@@ -1,4 +1,4 @@
-"""Databases: reading by number, and what is said of those that cannot be read."""
+"""Databases: reading by number, and the messages for unreadable ones."""
 from __future__ import annotations
 
 import gc
@@ -44,7 +44,7 @@ def test_one_environment_serves_all(ten: str) -> None:
     assert first is second  # LMDB refuses to open it twice
     del first, second
     gc.collect()
-    lmdb.open(ten, lock=False).close()  # and it is closed when nobody uses it
+    lmdb.open(ten, lock=False).close()  # and it is closed when no reader uses it
 
 
 def failure(path: object, backend: int = LMDB) -> Error:
@@ -136,7 +136,7 @@ def test_leveldb_is_read_like_lmdb(random: bool) -> None:
 
 @needs_plyvel
 def test_leveldb_stays_as_it_is() -> None:
-    """LevelDB itself would write into the folder, and let nobody else in."""
+    """LevelDB itself would write into the folder, and lock others out."""
     folder = GOLDEN / "files" / "leveldb_raw"
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
     temporary = set(pathlib.Path(tempfile.gettempdir()).glob("ocaffe-leveldb-*"))

@@ -41,7 +41,7 @@ def test_equal_lengths_do_not_mislead() -> None:
     assert reader(message(image(1, (1, 14, 56)), label=4)).shape == (1, 14, 56)
     assert reader(message(image(1, (1, 14, 56)), encoded=True)).encoded
     assert reader(message(image(1, (1, 14, 56)), label=4)).label == 4
-    odd = message(image(1, (1, 14, 56)), label=4)[:-2] + wire.integer(1, 7)  # the number of channels once more, behind the pixels
+    odd = message(image(1, (1, 14, 56)), label=4)[:-2] + wire.integer(1, 7)  # the number of channels again, after the pixels
     normal = message(image(1, (1, 14, 56)), label=4)
     assert [reader(content).shape for content in (odd, normal, odd, odd, normal)] == [(7, 14, 56), (1, 14, 56), (7, 14, 56), (7, 14, 56), (1, 14, 56)]
 

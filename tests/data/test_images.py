@@ -1,4 +1,4 @@
-"""The source of Data layers: what a batch holds, that it depends on its number alone, and what is said of bad records."""
+"""The source of Data layers: the content of a batch, that it depends on its number alone, and the messages for bad records."""
 from __future__ import annotations
 
 import gc
@@ -302,7 +302,7 @@ def test_contradictions_and_what_is_not_supported(raws: str) -> None:
     assert "crop_h 4, crop_w 0" in failure(lambda: source(raws, 1, transform={"crop_h": 4})).fact
     assert failure(lambda: source(raws, 1, transform={"max_distort": 3})).fact == "transform_param field 'max_distort' is not supported here"
     assert failure(lambda: source(raws, 1, shuffle_buffer_size=3)).fact == "data_param field 'shuffle_buffer_size' is not supported here"
-    source(raws, 1, transform={"max_distort": 1}, cache=True, prefetch=9)  # its default; and what changes no number
+    source(raws, 1, transform={"max_distort": 1}, cache=True, prefetch=9)  # its default, and settings that change no number
 
 
 def test_errors_get_place_and_layer(raws: str) -> None:

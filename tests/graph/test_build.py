@@ -1,4 +1,4 @@
-"""What the graph decides: multipliers, automatic tops, marks."""
+"""Decisions of the graph: multipliers, automatic tops, marks."""
 from __future__ import annotations
 
 import pytest

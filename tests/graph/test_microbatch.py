@@ -28,7 +28,7 @@ SIMPLE = """layer {{ name: "{0}" type: "{1}" bottom: "{2}" top: "{0}" {3} }}\n""
 
 
 def net(batch_norm: bool = False) -> str:
-    """Branches that meet in Concat and Eltwise, a shared filter, all layers that can run on parts of a batch, then a classifier."""
+    """Branches that join in Concat and Eltwise, a shared filter, all layers that can run on parts of a batch, then a classifier."""
     text = """layer { name: "data" type: "DummyData" top: "im" top: "y" dummy_data_param { shape { dim: 12 dim: 3 dim: 18 dim: 18 } shape { dim: 12 }
               data_filler { type: "gaussian" } data_filler { type: "constant" value: 1 } } }\n"""
     text += CONV.format("c1", "im", "c1", 8) + SIMPLE.format("c1r", "ReLU", "c1", "")
@@ -86,7 +86,7 @@ def graph_of(text: str) -> Any:
 def test_cuts() -> None:
     graph = graph_of(net())
     assert [graph.nodes[index].name for index in cuts(graph, lambda name: False)] == ["n1", "p", "c4"]  # t costs what c4 does and is not smaller
-    assert not cuts(graph, lambda name: name == "c1")  # somebody looks at what would exist in pieces only
+    assert not cuts(graph, lambda name: name == "c1")  # a script reads a blob that would exist in microbatches only
     assert not cuts(graph_of(net(batch_norm=True)), lambda name: False)  # the statistics of a batch need all of it
 
 

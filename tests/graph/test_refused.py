@@ -19,7 +19,7 @@ from ocaffe.model.text import read_net
 ERRORS = pathlib.Path(__file__).resolve().parents[1] / "golden" / "errors"
 MESSAGES = json.loads((ERRORS / "messages.json").read_text())
 TEXT_ONLY = {"unknown_field"}  # the reader refuses it before there are layers
-REFUSED_HERE = {"ok_dropout_ratio_1"}  # Caffe takes it and computes 0 * inf = NaN; a bug that nobody can rely on
+REFUSED_HERE = {"ok_dropout_ratio_1"}  # Caffe takes it and computes 0 * inf = NaN; a bug that no user can rely on
 
 
 def through_the_pipeline(path: pathlib.Path) -> None:

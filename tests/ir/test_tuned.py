@@ -1,4 +1,4 @@
-"""Tables of measured choices: what they change, what they do not, and what is said of damaged ones."""
+"""Tables of measured choices: their effect, and the messages for damaged ones."""
 from __future__ import annotations
 
 import json

@@ -22,7 +22,7 @@ KINDS = ("cpu", "gpu")
 
 @dataclasses.dataclass
 class Result:
-    """What came out: data of the tops, diffs of the bottoms (None where not propagated) and of the parameters; the recorder."""
+    """The results: data of the tops, diffs of the bottoms (None where not propagated) and of the parameters; the recorder."""
 
     tops: list[np.ndarray]
     diffs: list[np.ndarray | None]

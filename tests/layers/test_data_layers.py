@@ -43,7 +43,7 @@ def layer_of(text: str, phase: int = proto.TRAIN) -> Layer:
 
 
 def run(device: Any, kind: str, layer: Layer, batch: int = 0, *, strided: bool = False, seed: int = 0) -> dict[str, np.ndarray]:
-    """What the layer puts out for batch number `batch`. As the net does, records for the shapes that this batch has."""
+    """The layer's output for batch number `batch`. As the net does, records for the shapes that this batch has."""
     layer.seed = seed
     shapes = [tuple(shape) for shape in layer.infer()]
     source = layer.source  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""Deconvolution, and what it has in common with Convolution over many axes, against numpy in float64."""
+"""Deconvolution, and the code that it shares with Convolution over many axes, against numpy in float64."""
 from __future__ import annotations
 
 import itertools
@@ -43,7 +43,7 @@ def deconvolve(x: np.ndarray, w: np.ndarray, dy: np.ndarray, group: int, stride:
     return wide[0][inner].reshape(n, group * outputs, *dy.shape[2:]), dx.reshape(x.shape), dw.reshape(w.shape)
 
 
-# What a window needs of images: (settings, bottom, num_output, group, kernel, stride, pad, dilation)
+# Windows and their images: (settings, bottom, num_output, group, kernel, stride, pad, dilation)
 WINDOWS: dict[str, tuple[Any, ...]] = {
     "3x2/3x2, groups": ("group: 2 kernel_h: 3 kernel_w: 2 stride_h: 3 stride_w: 2 pad_h: 1", (2, 4, 3, 5), 6, 2, (3, 2), (3, 2), (1, 0), (1, 1)),
     "3x3, pad beyond the window": ("kernel_size: 3 pad: 3", (2, 3, 8, 9), 2, 1, (3, 3), (1, 1), (3, 3), (1, 1)),

@@ -50,7 +50,7 @@ def ints(name: str, *shape: int) -> Ref:
 
 @pytest.mark.parametrize("limited", [False, True])
 def test_rank(device: Any, kind: str, limited: bool) -> None:
-    """Equal scores, -0, NaN and infinity, lists shorter and longer than what there is, in order and not."""
+    """Equal scores, -0, NaN and infinity, lists shorter and longer than the candidates, in order and not."""
     rng = np.random.default_rng(0)
     samples, count, segments, most = 2, 700, 3, 300
     scores = (rng.integers(-40, 40, (samples, count, segments)) / 7).astype(np.float32)

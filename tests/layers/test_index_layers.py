@@ -198,7 +198,7 @@ UNPOOL = "type: 'Upsample' bottom: 'x' bottom: 'mask' upsample_param {{ {} }}"
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("shape, settings, size", [((2, 3, 4, 5), "", (8, 10)), ((1, 20, 3, 7), "upsample_h: 5 upsample_w: 9", (5, 9))])
 def test_unpooling(device: Any, kind: str, shape: Shape, settings: str, size: Shape) -> None:
-    """Places drawn freely, so that many meet: the last in row order counts. -1, Pooling's mask of an empty window, goes nowhere."""
+    """Places drawn freely, so that many coincide: the last in row order counts. -1, Pooling's mask of an empty window, goes nowhere."""
     n, c, h, w = shape
     x, dy = draw(*shape), draw(n, c, *size)
     mask = np.random.default_rng(h).integers(-1, size[0] * size[1] // 2, shape)

@@ -245,7 +245,7 @@ def test_fields_of_forks(device, kind, settings, shape):
 
 
 def test_channels_in_another_axis(device):
-    """What lies before them is one batch of planes; shapes may change."""
+    """The axes before them are one batch of planes; shapes may change."""
     rng = np.random.default_rng(7)
     layer = layer_of("type: 'Pooling' pooling_param { kernel_size: 2 stride: 2 axis: -3 }")
     for height in (4, 6):

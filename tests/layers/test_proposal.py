@@ -67,7 +67,7 @@ def overlaps(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def encode(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """What brings the boxes a to the boxes b."""
+    """The transform from the boxes a to the boxes b."""
     sides, wanted = a[..., 2:] - a[..., :2] + 1, b[..., 2:] - b[..., :2] + 1
     return np.concatenate([(b[..., :2] + wanted / 2 - a[..., :2] - sides / 2) / sides, np.log(wanted / sides)], -1)
 
@@ -214,7 +214,7 @@ def test_weights_of_anchors(device: Any) -> None:
 
 
 def test_draw_of_anchors(device: Any, kind: str) -> None:
-    """256 labels, 5 of them positive at the most; each iteration draws others, and all alike."""
+    """256 labels, at most 5 of them positive; each iteration draws others, with equal chances."""
     truth = truths(np.random.default_rng(3), 8)
     expected, *_ = anchor_labels(truth)
     positives, negatives = (expected == 1).reshape(-1), (expected == 0).reshape(-1)
@@ -333,7 +333,7 @@ def test_draw_of_proposals(device: Any, kind: str, batch: int, fraction: float, 
 
 
 def test_number_of_proposals_changes(device: Any) -> None:
-    """What follows gets as many rows as were found."""
+    """The next layer gets as many rows as were found."""
     net = text_format.Parse(
         f"""layer {{ name: "x" type: "Input" top: "x" input_param {{ shape {{ dim: 1 dim: 2 dim: 25 dim: 35 }} }} }}
         layer {{ name: "in" type: "Input" top: "rois" top: "truth" input_param {{ shape {{ dim: 30 dim: 5 }} shape {{ dim: 4 dim: 5 }} }} }}

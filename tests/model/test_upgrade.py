@@ -1,4 +1,4 @@
-"""Old formats: what Caffe's own upgrade tools made of golden/upgrade, and what they refuse."""
+"""Old formats: the results of Caffe's own upgrade tools for golden/upgrade, and refused files."""
 from __future__ import annotations
 
 from pathlib import Path

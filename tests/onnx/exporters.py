@@ -1,4 +1,4 @@
-"""PyTorch's two exporters, silenced; and what an imported net needs to be trained."""
+"""PyTorch's two exporters, silenced; and the layers that an imported net needs for training."""
 from __future__ import annotations
 
 import contextlib

@@ -19,7 +19,7 @@ torch = pytest.importorskip("torch", reason="PyTorch makes the net")
 
 
 def small() -> Any:
-    """What image networks are made of, once each."""
+    """The building blocks of image networks, once each."""
     from torch import nn
 
     from tests.onnx.torch_nets import Residual, Shuffled, SqueezeExcite, cba, pooled
@@ -62,7 +62,7 @@ def test_exporters(device: Any, tmp_path: Path, opset: int, dynamo: bool, norms:
 
 
 def composed() -> Any:
-    """What a single layer of Caffe cannot do: asymmetric pads, attention over places, norms of other axes, resizing by a fraction. All of it smooth."""
+    """Operations that no single layer of Caffe computes: asymmetric pads, attention, norms of other axes, fractional resizing. All are smooth."""
     from torch import nn
     from torch.nn import functional as F
 

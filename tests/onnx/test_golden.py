@@ -1,4 +1,4 @@
-"""Every deterministic forward case of tests/golden, exported and run in onnxruntime: what Caffe recorded. What has no meaning in ONNX is listed."""
+"""Every deterministic forward case of tests/golden, exported and run in onnxruntime: equal to Caffe's results. Layers that cannot be exported are listed."""
 from __future__ import annotations
 
 import functools

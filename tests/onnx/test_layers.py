@@ -1,4 +1,4 @@
-"""What the golden cases lack: options of forks and layers without a case, compared with ocaffe; and every layer with another batch size."""
+"""Cases beyond the golden ones: options of forks and layers without a case, compared with ocaffe; and every layer with another batch size."""
 from __future__ import annotations
 
 import pathlib

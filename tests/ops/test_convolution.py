@@ -160,7 +160,7 @@ def test_samples_apart(device: Any, kind: str, name: str) -> None:
 
 @pytest.mark.parametrize(("kind", "name"), SOME)
 def test_accumulation(device: Any, kind: str, name: str) -> None:
-    """What earlier nodes have written is added to; forward too, which is the backward of a deconvolution."""
+    """The result is added to a diff that earlier nodes wrote; forward too, which is the backward of a deconvolution."""
     g = GEOMETRIES[name]
     given = arrays(g)
     want = reference(g, *given.values())
@@ -220,7 +220,7 @@ def test_gathering_and_scattering_agree(device: Any, name: str, monkeypatch: pyt
 
 @pytest.mark.parametrize("seed", range(4))
 def test_random_geometries(device: Any, seed: int) -> None:
-    """`out` smaller than the floor formula allows is legal too: windows that nobody asked for."""
+    """`out` smaller than the floor formula allows is legal too: windows outside of the formula."""
     rng = np.random.default_rng(seed)
 
     def triple(low: int, high: int) -> Triple:
@@ -263,7 +263,7 @@ def test_leading_axes_as_one_batch(device: Any, kind: str, name: str) -> None:
 
 
 def test_gradients_of_seen_pixels_are_scaled() -> None:
-    """In float16, where a gradient is the image (a deconvolution's backward pass): the copy of what a strided window sees is a gradient, too."""
+    """In float16, where a gradient is the image (a deconvolution's backward pass): the copy of the pixels under a strided window is a gradient, too."""
     g = geometry(8, 64, 64, (1, 28, 28), (1, 1, 1), (1, 2, 2))
     rec = recorder(Target(kind="gpu", runtime="nvidia", compute_units=132, tensor_cores=True, math="fp16"))
     x, w, y = Ref("x", g.input_shape, Role.DIFF), Ref("w", g.weight_shape, Role.PARAMETER), Ref("y", g.output_shape, Role.DIFF)
@@ -308,7 +308,7 @@ def programs(g: ConvGeometry, target: Target) -> set[Any]:
 
 
 def test_convolutions_share_programs() -> None:
-    """What goes before and after has one for all windows; a window has one for each height of the tile."""
+    """The kernels before and after have one program for all windows; a window has one for each height of the tile."""
     target = Target(vector_width=16)
     assert [len(programs(g, target)) for g in (CONV1, CONV2)] == [2, 2]
     assert len(programs(CONV1, target) | programs(CONV2, target)) == 3

@@ -82,7 +82,7 @@ def check(
 
 
 def merge_relu(rec: Recorder, slope: float) -> None:
-    """What the fusion of a following ReLU does: the slope that the last launch names."""
+    """Fuse a following ReLU: set the slope of the last launch."""
     launch = rec.launches[-1]
     assert launch.epilogue is not None and launch.scalar(launch.epilogue.activation[0]) == np.float32(1)
     launch.set_scalar(launch.epilogue.activation[0], np.float32(slope))

@@ -68,7 +68,7 @@ def tensor(name: str, shape: tuple[int, ...], role: Role = Role.ACTIVATION, offs
 
 
 def accumulating(rec: Recorder, ref: Ref) -> Ref:
-    """Marks a diff as written by an earlier node, so that what follows must add to it."""
+    """Marks a diff as written by an earlier node, so that later launches must add to it."""
     rec._pending.add(rec._diff_key(ref))
     rec.enter("layer", "backward")
     assert rec.accumulates(ref)
@@ -197,7 +197,7 @@ def set_slope(rec: Recorder, slope: float) -> None:
 
 
 def test_infinity_stays_where_it_is(device: Any) -> None:
-    """What lies outside of the product, and the zeros that stand for it, touch no result."""
+    """Elements outside of the product, and the zeros in their place, change no result."""
     rec = recorder(device.target, phase="forward")
     whole_a, whole_b = Ref("a", (5, 40), Role.ACTIVATION), Ref("b", (33, 40), Role.ACTIVATION)
     a, b, c = whole_a.view((5, 7), 8, 40), whole_b.view((33, 7), 8, 40), Ref("c", (5, 33), Role.ACTIVATION)
@@ -488,7 +488,7 @@ def test_operands_that_are_copied(device: Any, tile: Tile, offset: int, gap: int
 
 
 def test_what_is_not_copied() -> None:
-    """Planes and filters that are no whole copies, windows that do not meet every pixel, other arithmetic."""
+    """Planes and filters that are no whole copies, windows that do not cover every pixel, other arithmetic."""
     target = replace(H100, tensor_cores=True, math="bf16")
     whole = geometry(2, 16, 16, (1, 4, 6), (1, 1, 1))
     others = [replace(whole, size=(1, 5, 5), out=(1, 5, 5)), geometry(2, 12, 16, (1, 4, 6), (1, 1, 1)), geometry(2, 16, 16, (1, 8, 8), (1, 1, 1), (1, 2, 2))]
@@ -607,7 +607,7 @@ def test_levels_follow_the_depth_of_a_part_and_of_a_phase() -> None:
     assert [found(lenet, splits, "backward_data") for splits in (1, 2, 8)] == ["2", "2", "1"]  # 1250, 650 and 200
     name = "32x64x8 by 4x8"
     strided = geometry(2, 64, 48, (1, 9, 9), (1, 3, 3), stride=(1, 2, 2), pad=(0, 1, 1))
-    assert [found(strided, 1, direction) for direction in ("forward", "backward_data")] == ["2", "1"]  # of 4 taps of 48 outputs at the most
+    assert [found(strided, 1, direction) for direction in ("forward", "backward_data")] == ["2", "1"]  # of at most 4 taps of 48 outputs
     assert found(replace(strided, num_output=64), 1, "backward_data") == "2"
     assert found(geometry(2, 64, 48, (1, 9, 9), (1, 3, 3), stride=(1, 2, 2), pad=(0, 2, 2), dilation=(1, 2, 2)), 1, "backward_data") == "2"  # one phase has all
 

@@ -212,7 +212,7 @@ def test_other_windows_are_not_for_it(other: dict[str, tuple[int, int, int]]) ->
 
 @pytest.mark.parametrize(("batch", "most"), [(1024, 2 * 1024 * 64 * 56 * 56 * 4 // 14), (16, 64 << 20)])
 def test_workspace_in_a_net(batch: int, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A part of what the layers make, but not too little: the image, which no layer makes, does not count."""
+    """A part of the bytes that layers write, but not too little. The image does not count, because no layer writes it."""
     monkeypatch.setattr(winograd_gpu, "cost", lambda *_, **__: 0)
     shape = f"shape {{ dim: {batch} dim: 64 dim: 56 dim: 56 }}"
     layer = 'layer {{ name: "{1}" type: "Convolution" bottom: "{0}" top: "{1}" convolution_param {{ num_output: 64 kernel_size: 3 pad: 1 }} }}'

@@ -1,4 +1,4 @@
-"""Random nets for the planner: everything that rewrites of a schedule act on, in combinations that nobody would think of."""
+"""Random nets for the planner: all patterns that passes rewrite, in unusual combinations."""
 from __future__ import annotations
 
 import random

@@ -124,7 +124,7 @@ def check(device: Device, shapes: dict[str, tuple[int, ...]], record: Recorded, 
         got = execute(rec, device.context, feeds, [refs[name] for name in outputs.split()])
         results.append([widened(array) if array.dtype == BFLOAT else array for array in got])
     for name, want, got in zip(outputs.split(), *results):
-        step = 2.0**-8 if name in halves.split() else 1e-6  # half of what bfloat16 tells apart
+        step = 2.0**-8 if name in halves.split() else 1e-6  # half of bfloat16's resolution
         assert np.isfinite(want).all()
         np.testing.assert_array_less(np.abs(got - want), step * np.abs(want) + 1e-6 * np.abs(want).max(), err_msg=name)
 
@@ -335,7 +335,7 @@ def test_storage(of_gpu: Device, monkeypatch: pytest.MonkeyPatch, quads: bool, w
 
 
 def test_what_stays(of_gpu: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Floats: blobs that somebody looks at, and what is small."""
+    """These stay float: blobs that a script reads, and small values."""
     monkeypatch.setattr(winograd_gpu, "cost", lambda *_, **__: 1e30)
     monkeypatch.setattr(winograd_gpu, "filter_cost", lambda *_, **__: 1e30)
     _, refs, _ = gradients(of_gpu, ["a1", "narrow"])

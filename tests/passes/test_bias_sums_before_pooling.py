@@ -1,4 +1,4 @@
-"""Gradients of biases before MAX pooling are summed from what the pooling is given: the numbers of sums of what it scatters, and only where it does no more."""
+"""Bias gradients before MAX pooling are summed before the scatter: with the same results, and only where the pooling does nothing but scatter."""
 from __future__ import annotations
 
 from dataclasses import replace
@@ -50,7 +50,7 @@ NETS = {  # a net, what the sums over channels read: by layer, blob and text
 
 
 def sums(launches: list[Launch]) -> dict[str, tuple[str, str]]:
-    """What sums over channels read of blobs, by layer."""
+    """The blobs that channel reductions read, by layer."""
     return {launch.layer: (launch.operands[0].ref.name, launch.lower.text) for launch in launches
             if isinstance(launch.lower, Reduce) and launch.phase == "backward" and launch.layer in ("conv", "more")}  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""Statistics that convolutions collect while they write are those of what they wrote, however large the mean, and only where that is all of it."""
+"""Fused channel reductions equal separate ones, also for a large mean. They are fused only where the convolution writes the whole blob."""
 from __future__ import annotations
 
 from collections.abc import Callable

@@ -41,7 +41,7 @@ def test_slices_concats_and_channel_crops_copy_nothing(device: Any, monkeypatch:
 
 
 def read_before_the_copy() -> str:
-    """`u` reads what a Slice parts later, whose part a sum then overwrites; a Concat of what was concatenated, after a reader of it."""
+    """`u` reads a blob that a Slice splits later, and a sum overwrites one of its parts. A Concat reads a concatenated blob after another reader of it."""
     text = DATA + conv("b", "im") + conv("u", "im", 4) + conv("c", "b")
     text += layer("Slice", "parts", "b", "t0", 'top: "t1" slice_param { slice_point: 4 }') + layer("Eltwise", "s", "t0 u") + layer("Eltwise", "s1", "t1 s")
     text += conv("p", "im", 4) + conv("q", "p", 4) + layer("Concat", "cat", "p q") + layer("Eltwise", "e", "cat c") + layer("Concat", "end", "e q s1")

@@ -1,4 +1,4 @@
-"""What a training creates on the device is what was planned, counted at the buffers themselves."""
+"""A training allocates the planned bytes on the device, counted at the buffers themselves."""
 from __future__ import annotations
 
 import json

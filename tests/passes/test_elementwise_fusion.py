@@ -44,7 +44,7 @@ def read_before(rec: Recorder) -> tuple[list[Ref], list[Ref], int]:
 
 
 def two_writes_of_one_diff(rec: Recorder) -> tuple[list[Ref], list[Ref], int]:
-    """What the first launch also writes, the second adds to: they stay two."""
+    """The second launch adds to another result of the first: they stay two."""
     x, dx, y = act("x", 30), act("dx", 30, role=Role.DIFF), act("y", 30)
     rec.enter("a", "backward")
     pointwise(rec, "y0 = x0; y1 = 2 * x0", reads=[x], writes=[y, dx])
@@ -54,7 +54,7 @@ def two_writes_of_one_diff(rec: Recorder) -> tuple[list[Ref], list[Ref], int]:
 
 
 def _neighbour_changes(rec: Recorder, offset: int, launches: int) -> tuple[list[Ref], list[Ref], int]:
-    """Meanwhile somebody writes eight elements from `offset` on of what the parameters stand in, of which the first launch reads five."""
+    """Between them a launch writes eight elements from `offset` on of the parameters, of which the first launch reads five."""
     x, all_params, y, z = act("x", 3, 5, 7), act("p", 20), act("y", 3, 5, 7), act("z", 3, 5, 7)
     pointwise(rec, "y0 = x0 * x1", reads=[x, (all_params.view((5,), 6), 1)], writes=[y])
     pointwise(rec, "y0 = x0 + 1", reads=[all_params.view((8,), offset)], writes=[all_params.view((8,), offset)])

@@ -1,4 +1,4 @@
-"""What is merged into a product gives the numbers of separate launches, on all engines, and is merged only where nobody else looks."""
+"""Operations fused into a product give the results of separate launches, on all engines. They are fused only if no other launch reads between."""
 from __future__ import annotations
 
 from collections.abc import Callable

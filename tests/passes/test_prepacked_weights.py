@@ -1,4 +1,4 @@
-"""What a net makes of its weights alone is kept between passes, and made again when they change."""
+"""Results that depend on weights alone are kept between runs, and computed again when the weights change."""
 from __future__ import annotations
 
 import math

@@ -1,4 +1,4 @@
-"""What writes a diff does the backward pass of the ReLU before it: the numbers of separate launches, and only where nobody else reads that diff."""
+"""The launch that writes a diff computes the ReLU backward before it: with the results of separate launches, and only if no other launch reads that diff."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
@@ -295,7 +295,7 @@ def merged(text: str, slope: float, device: Device, kind: str = "gpu", keep: Seq
 
 
 def gates_of(launches: list[Launch]) -> dict[str, int]:
-    """What the launches that do a ReLU's backward pass ask, by layer."""
+    """The mask kind of each fused ReLU backward, by layer."""
     return {launch.layer: int(dict(launch.call.defines)["FUSED_RELU"]) for launch in launches if launch.call is not None and launch.has_fused_relu}
 
 

@@ -1,4 +1,4 @@
-"""What the planner rewrites (views, sign_masks, recomputation) leaves every number as it was: golden nets in which nobody looks inside."""
+"""Passes (views, sign masks, recomputation) change no result of golden nets whose inner blobs no script reads."""
 from __future__ import annotations
 
 import pathlib

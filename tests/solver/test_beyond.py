@@ -1,4 +1,4 @@
-"""What solvers do beyond Caffe: AdamW, the average of the weights, which snapshots stay, early stopping, the data meter."""
+"""Features of solvers beyond Caffe: AdamW, the average of the weights, which snapshots stay, early stopping, the data meter."""
 from __future__ import annotations
 
 import os

@@ -309,7 +309,7 @@ def test_words_are_sent_again_where_something_wrote_over_them(device: Any) -> No
 
 @pytest.mark.parametrize("extra", ["", "iter_size: 2", "clip_gradients: 0.01"], ids=["plain", "passes", "clipped"])
 def test_losses_do_not_depend_on_when_they_come(device: Any, extra: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a transfer for each run, with one for many, with what is late sent."""
+    """With a transfer for each run, with one for many, and with outputs that are sent because they are late."""
     windows = []
     for slots, late in ((1, 0.0), (16, 1e9), (16, 0.0), (3, 1e9)):
         monkeypatch.setattr(commands, "OUTPUT_SLOTS", slots)

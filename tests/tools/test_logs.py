@@ -1,4 +1,4 @@
-"""parse_log and plot: golden logs of real Caffe, and what parse_log.py's authors did not think of."""
+"""parse_log and plot: golden logs of real Caffe, and the results of parse_log.py's authors did not think of."""
 from __future__ import annotations
 
 import math

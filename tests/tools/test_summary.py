@@ -1,4 +1,4 @@
-"""`ocaffe summary` against numbers that everybody knows, and arithmetic done by hand."""
+"""`ocaffe summary` against well-known numbers, and arithmetic done by hand."""
 from __future__ import annotations
 
 import pathlib

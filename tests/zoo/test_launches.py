@@ -28,7 +28,7 @@ IMAGES = {"lenet": (1, 28, 28), "resnet50": (3, 224, 224)}
 
 @pytest.mark.parametrize(
     ("net", "math", "winograd", "most"),
-    # Bounds of what there is. Of ResNet-50 450 are wanted: Winograd's algorithm takes three launches for one (docs/kernel-log.md, "Launches, again").
+    # Bounds of the present numbers. Of ResNet-50 450 are wanted: Winograd's algorithm takes three launches for one (docs/kernel-log.md, "Launches, again").
     [("lenet", "fp32", True, 22), ("lenet", "tf32", True, 22),
      ("resnet50", "fp32", True, 521), ("resnet50", "tf32", True, 506), ("resnet50", "fp32", False, 422)],
 )

@@ -161,7 +161,7 @@ def test_last_map(name: str) -> None:
 
 @pytest.mark.parametrize("name", NETS)
 def test_ends(name: str) -> None:
-    """What a net puts out: losses to train, accuracies as well to test, probabilities to deploy."""
+    """The outputs of a net: losses to train, accuracies as well to test, probabilities to deploy."""
 
     def ends(file: str, phase: int) -> list[tuple[str, list[int]]]:
         walked = list(walk(name, file, phase))

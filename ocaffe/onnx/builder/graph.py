@@ -1,4 +1,4 @@
-"""What layers write their ONNX nodes into: values, constants, names. Plain data; `model` makes a ModelProto of it."""
+"""The ONNX graph that layers write their nodes into: values, constants, names. Plain data; `model` makes a ModelProto of it."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -33,7 +33,7 @@ class OnnxNode:
 
 @dataclass(eq=False)
 class Body:
-    """What a loop does in each step."""
+    """The body of a loop."""
 
     inputs: list[str]
     outputs: list[str]
@@ -199,7 +199,7 @@ class OnnxGraph:
     def scan(
         self, states: Sequence[Value], sequences: Sequence[Value], step: Callable[..., tuple[Sequence[str], str]], to: Sequence[Blob | None]
     ) -> list[str]:
-        """A loop over the first axis of `sequences`: `step` of the values of states and of one element of each gives the new states and what is collected.
+        """A loop over the first axis of `sequences`: `step` of the values of states and of one element of each gives the new states and the collected values.
         Returns the last states and the collection, which are the blobs `to`."""
         outside, self.nodes = self.nodes, []
         inputs = [self._new("step") for _ in (*states, *sequences)]

@@ -57,7 +57,7 @@ class Builder:
         return self.graph.constants[tensor]
 
     def setting(self, node: Node, attribute: str, index: int, default: Any = None) -> Any:
-        """What one opset has as an attribute and another as an input: a number or a list."""
+        """A value that is an attribute in one opset and an input in another: a number or a list."""
         if attribute in node.attributes:
             return node.attributes[attribute]
         values = self.constant(node, index)
@@ -80,7 +80,7 @@ class Builder:
         return frozenset({name for node in self.graph.nodes for name in (*node.inputs, *node.implicit)} | set(self.graph.outputs))
 
     def output_shape(self, node: Node, index: int = 0) -> Shape:
-        """What the ONNX model says about an output."""
+        """The shape and type that the ONNX model declares for an output."""
         return self.graph.shape(node.outputs[index])
 
     # -- writing -----------------------------------------------------------------------------------------------------

@@ -92,7 +92,7 @@ def _trained(graph: Graph, node: Node) -> None:
 
 
 def _infer(graph: Graph, node: Node) -> None:
-    """The types of the outputs of a node, and that they agree with what the file says."""
+    """The types of the outputs of a node, checked against the declared types."""
     constants = graph.constants
     if "." in node.op:
         return  # of another domain: refused later, with all others that have no rule
@@ -144,7 +144,7 @@ def _compare(graph: Graph, node: Node, name: str) -> None:
 
 
 def _changes_nothing(graph: Graph, node: Node) -> bool:
-    if node.op == "Cast":  # of images (UINT8) and indices (ArgMax) it stays, for the sake of what reads it, until a rule takes it out
+    if node.op == "Cast":  # of images (UINT8) and indices (ArgMax) it stays, because later nodes read it, until a rule removes it
         kind = graph.types.get(node.inputs[0])
         return node.get("to") in FLOATS and kind is not None and kind.tensor_type.elem_type in FLOATS
     if node.op in NEUTRAL and node.input(1) in graph.constants:

@@ -71,7 +71,7 @@ class Graph:
         return {output: node for node in self.nodes for output in node.outputs if output}
 
     def consumers(self) -> dict[str, list[Node]]:
-        """The nodes that read a tensor; a graph output is read by nobody here."""
+        """The nodes that read a tensor; a graph output needs no reader."""
         found: dict[str, list[Node]] = {}
         for node in self.nodes:
             for tensor in dict.fromkeys(node.inputs):

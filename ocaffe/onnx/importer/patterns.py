@@ -45,7 +45,7 @@ TABLE: list[tuple[tuple[Any, ...], str, dict[str, Any]]] = [
 
 
 def rewrite(graph: Graph) -> None:
-    """Apply all rewrites, and drop what nobody reads afterwards."""
+    """Apply all rewrites, and drop the nodes that no node reads afterwards."""
     for step in (_table, _norms, _shuffles, _biases, _pads, _slices):
         step(graph)
         graph.prune()

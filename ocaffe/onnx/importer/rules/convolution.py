@@ -25,7 +25,7 @@ def conv(net: Builder, node: Node) -> None:
 
 @operator("ConvTranspose")
 def conv_transpose(net: Builder, node: Node) -> None:
-    """What pads before and behind have in common is Caffe's pad; the rest is cut off, or put on (output_padding)."""
+    """The smaller of the pads before and behind is Caffe's pad. The rest is cropped, or added (output_padding)."""
     x, weight, bias = net.bottom(node), net.constant(node, 1), net.constant(node, 2)
     windows = Windows.read(net, node, net.shape(x)[2:], weight.shape[2:])
     group, wanted = node.get("group", 1), net.output_shape(node)[2:]
