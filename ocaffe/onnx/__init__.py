@@ -1,6 +1,8 @@
-"""ONNX: nets to it (export, verify) and from it.
+"""Export of nets to ONNX and import of ONNX models.
 
-`export` walks the graph of a net and asks every layer for its ONNX nodes (`Layer.onnx`); `graph` is what the layers write into; `deploy` makes of a
-training prototxt what is left of it in use; `pooling`, `detection` and `regions` are the rules that are too long for their layers; `fold` and `half`
-are options; `model` makes the file; `verify` runs both and compares.
+Export: `export` walks the graph of a net and calls every layer's `Layer.onnx`, which writes the layer's nodes into a `builder.graph.OnnxGraph`.
+`deploy` reduces a training prototxt to the net for inference. `builder.pooling`, `builder.detection` and `builder.regions` hold the rules that are too
+long for their layers. `fold` and `half` implement options. `model` writes the file. `verify` runs the net and the model and compares them.
+
+Import: `import_model` converts a model with the steps in `importer`. `import_verify` and `import_summary` compare and describe a model.
 """

@@ -1,4 +1,7 @@
-"""What is left of a net in use: data layers become inputs, losses and Accuracy go, or become the activation inside them. Message to message."""
+"""Reduce a training net to the net for inference: one NetParameter becomes another.
+
+Data layers become inputs. Losses and Accuracy are removed, or losses become the activation inside them.
+"""
 from __future__ import annotations
 
 import difflib
@@ -15,12 +18,12 @@ from ocaffe.ir.tensor import Shape
 from ocaffe.layers.base import registry
 
 DATA = {"AnnotatedData", "Data", "DenseImageData", "HDF5Data", "ImageData", "MemoryData", "WindowData"}
-PICTURES = {"AnnotatedData", "Data", "DenseImageData", "ImageData"}  # those that apply transform_param as a mean and a scale
+PICTURES = {"AnnotatedData", "Data", "DenseImageData", "ImageData"}  # data layers that apply transform_param as a mean and a scale
 ACTIVATIONS = {"FocalLoss": "Softmax", "SigmoidCrossEntropyLoss": "Sigmoid", "SoftmaxWithLoss": "Softmax", "SoftmaxWithLossOHEM": "Softmax"}
-# Layers that are no losses and yet say how good a net is, not what it computes.
+# Layers that measure a net's quality and are not losses.
 MEASURES = {"Accuracy", "DetectionEvaluate", "EvalDetection", "ParseEvaluate", "SegAccuracy"}
 
-Source = tuple[int, int]  # a value: number of its layer, number of the top
+Source = tuple[int, int]  # a value: the index of its layer, the index of the top
 
 
 @dataclass(frozen=True)
@@ -36,7 +39,7 @@ class Preprocessing:
 
 @dataclass(frozen=True)
 class Deployed:
-    """The net, the blobs that it is for, and how its inputs are prepared where data layers said so."""
+    """The net, its outputs, and the preprocessing of inputs that were data layers."""
 
     message: Any
     outputs: list[str]
@@ -46,11 +49,11 @@ class Deployed:
 def deploy(
     net: Any, *, shapes: Mapping[str, Shape] | None = None, activate: bool = False, cut_at: Sequence[str] = (), prepare: bool = False
 ) -> Deployed:
-    """The part of `net` (upgraded, filtered) that computes its outputs, or the blobs `cut_at`.
+    """Return the part of `net` (upgraded, filtered) that computes its outputs, or the blobs `cut_at`.
 
-    `shapes` are those of inputs and of data tops; data layers whose top is not among them are opened to tell theirs. `activate`: a loss leaves the
-    Softmax or Sigmoid inside it as an output. `prepare`: read what data layers do to pixels. Raises Error where a shape cannot be known, or a blob does
-    not exist.
+    `shapes` holds shapes of inputs and data tops. A data layer whose top is missing there is opened to read its shape. With `activate`, a loss leaves
+    its Softmax or Sigmoid as an output. With `prepare`, the pixel transforms of data layers are returned. Raises Error where a shape cannot be
+    determined or a blob does not exist.
     """
     given = dict(shapes or {})
     deployed = type(net)()
@@ -69,12 +72,12 @@ def deploy(
                 if top in given:
                     _reshape(layer, j, given[top])
     if prepare and not preprocessing:
-        fact = "--bake-preprocessing is given, and no data layer of the net has a mean or a scale"
-        raise Error(fact, place=net.source_file or None, fix="leave it out, or give the train_val prototxt, whose data layer says what is done to images")
+        fact = "--bake-preprocessing is given, but no data layer of the net has a mean or a scale"
+        raise Error(fact, place=net.source_file or None, fix="leave it out, or give the train_val prototxt, whose data layer has the transform_param")
     used = {top for layer in deployed.layer for top in layer.top}
     unknown = set(given) - {top for layer in deployed.layer if layer.type == "Input" for top in layer.top}
     if unknown:
-        raise Error(f"--shape names '{min(unknown)}', which is no input", place=net.source_file or None, fix="the top of an Input or data layer")
+        raise Error(f"--shape names '{min(unknown)}', which is not an input", place=net.source_file or None, fix="give the top of an Input or data layer")
     for layer in deployed.layer:
         if activate and layer.type in ACTIVATIONS:
             _activate(layer, used)
@@ -86,12 +89,12 @@ def deploy(
 
 
 def _feeds(layer: Any) -> bool:
-    """Whether a layer brings data from outside; an unknown type may, if it has no bottom."""
+    """Whether a layer brings in external data. A layer of unknown type without bottoms may."""
     return not layer.bottom and (layer.type in DATA or layer.type == "Python" or layer.type not in registry())
 
 
 def _measures(net: Any) -> set[int]:
-    """The losses, layers such as Accuracy, and all layers that depend on them."""
+    """Return the indices of losses, layers such as Accuracy, and all layers that depend on them."""
     removed, names = set[int](), set[str]()
     for i, layer in enumerate(net.layer):
         known = registry().get(layer.type)
@@ -106,14 +109,14 @@ def _measures(net: Any) -> set[int]:
 
 
 def _input(param: Any, net: Any, given: Mapping[str, Shape]) -> Any:
-    """The Input layer that takes the place of a data layer."""
+    """Return the Input layer that replaces a data layer."""
     shapes: list[Shape]
     if param.top[0] in given:
         batch = given[param.top[0]][:1]
         shapes = [given.get(top, batch) for top in param.top]
     else:
         place, title = Place(net.source_file, param.source_line), f"'{param.name}' ({param.type})"
-        fix = f"--shape={param.top[0]}:1x3x224x224 (its size) does without the data"
+        fix = f"--shape={param.top[0]}:1x3x224x224 (with the real size) makes the data unnecessary"
         if param.type not in registry():
             raise Error(f"unknown layer type '{param.type}'", place=place, layer=title, fix=fix)
         layer = registry()[param.type].implementation(param)(param, net.state.phase, place)
@@ -130,7 +133,7 @@ def _input(param: Any, net: Any, given: Mapping[str, Shape]) -> Any:
 
 
 def _add_missing(net: Any, given: Mapping[str, Shape]) -> None:
-    """Input layers for bottoms that no layer makes and that have a shape: the data layer of a net may be for another phase."""
+    """Add Input layers for bottoms that no layer produces and whose shape is given. The data layer may be in another phase only."""
     tops = {top for layer in net.layer for top in layer.top}
     missing = dict.fromkeys(name for layer in net.layer for name in layer.bottom if name not in tops and name in given)
     if not missing:
@@ -142,7 +145,7 @@ def _add_missing(net: Any, given: Mapping[str, Shape]) -> None:
 
 
 def _reshape(layer: Any, top: int, shape: Shape) -> None:
-    """Give one top of an Input layer another shape."""
+    """Change the shape of one top of an Input layer."""
     own = layer.input_param.shape
     if len(own) == 1 < len(layer.top):
         own.extend([own[0]] * (len(layer.top) - 1))
@@ -150,7 +153,7 @@ def _reshape(layer: Any, top: int, shape: Shape) -> None:
 
 
 def _transform(param: Any, net: Any) -> Preprocessing | None:
-    """The pixel transform of a data layer; None if it has none."""
+    """Return the pixel transform of a data layer, or None if it has none."""
     p = param.transform_param
     if param.type not in PICTURES or not (p.mean_file or p.mean_value or p.scale != 1):
         return None
@@ -168,7 +171,7 @@ def _transform(param: Any, net: Any) -> Preprocessing | None:
     mean = transform.mean
     if mean is not None and mean.ndim == 1:
         mean = mean.reshape(-1, 1, 1)
-    elif mean is not None and transform.crop:  # the crop from the centre, as in TEST
+    elif mean is not None and transform.crop:  # center crop, as in TEST
         (top, left), (height, width) = ((size - cut) // 2 for size, cut in zip(mean.shape[1:], transform.crop)), transform.crop
         mean = mean[:, top : top + height, left : left + width]
     return Preprocessing(mean, transform.scale)
@@ -178,7 +181,7 @@ def _transform(param: Any, net: Any) -> Preprocessing | None:
 
 
 def _activate(layer: Any, used: set[str]) -> None:
-    """Turn a loss into what it does to its first bottom."""
+    """Turn a loss into the activation of its first bottom."""
     wishes = ["prob", f"{layer.bottom[0]}_prob", *(f"{layer.bottom[0]}_prob{i}" for i in range(2, len(used) + 3))]
     top = layer.top[1] if len(layer.top) > 1 else next(name for name in wishes if name not in used)
     made = proto.LayerParameter(name=layer.name, type=ACTIVATIONS[layer.type], bottom=layer.bottom[:1], top=[top], source_line=layer.source_line)
@@ -193,14 +196,14 @@ def _activate(layer: Any, used: set[str]) -> None:
 
 
 def _walk(net: Any) -> tuple[dict[Source, list[int]], dict[Source, set[Source]]]:
-    """Of every value the layers that read it and the inputs that it comes from."""
+    """Return for every value the layers that read it, and the inputs that it depends on."""
     last: dict[str, Source] = {}
     readers: dict[Source, list[int]] = {}
     roots: dict[Source, set[Source]] = {}
     for i, layer in enumerate(net.layer):
         own = set[Source]()
         for name in layer.bottom:
-            if name in last:  # `build` says what is wrong with a name that is not
+            if name in last:  # `build` reports an unknown bottom
                 readers[last[name]].append(i)
                 own |= roots[last[name]]
         for j, name in enumerate(layer.top):
@@ -211,7 +214,7 @@ def _walk(net: Any) -> tuple[dict[Source, list[int]], dict[Source, set[Source]]]
 
 
 def _outputs(net: Any, readers: dict[Source, list[int]], roots: dict[Source, set[Source]], removed: set[int], labels: set[Source]) -> list[str]:
-    """Blobs that no remaining layer reads, without inputs and without blobs that depend on labels alone."""
+    """Return the blobs that no remaining layer reads, except inputs and blobs that depend only on labels."""
     outputs = []
     for (i, j), who in readers.items():
         unread = i not in removed and set(who) <= removed
@@ -226,13 +229,13 @@ def _cut(net: Any, names: Sequence[str]) -> list[str]:
     for name in names:
         if name not in tops:
             near = difflib.get_close_matches(name, tops, 3, 0.5)
-            fix = f"did you mean {' or '.join(near)}?" if near else "the top of a layer"
-            raise Error(f"--cut-at names '{name}', which is no blob of the net", place=net.source_file or None, fix=fix)
+            fix = f"did you mean {' or '.join(near)}?" if near else "give the top of a layer"
+            raise Error(f"--cut-at names '{name}', which is not a blob of the net", place=net.source_file or None, fix=fix)
     return list(dict.fromkeys(names))
 
 
 def _prune(net: Any, outputs: Sequence[str], removed: set[int]) -> None:
-    """Keep the layers that compute `outputs`, and of Input layers the tops that a layer reads."""
+    """Keep the layers that compute `outputs`. Drop the tops of Input layers that no layer reads."""
     wanted, kept = set(outputs), []
     for i in reversed(range(len(net.layer))):
         layer = net.layer[i]

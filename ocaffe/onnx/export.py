@@ -1,4 +1,4 @@
-"""The walk from a net to an ONNX model: every layer writes its own nodes (`Layer.onnx`)."""
+"""Export a net as an ONNX model: every layer writes its own nodes (`Layer.onnx`)."""
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -23,25 +23,25 @@ if TYPE_CHECKING:
     import onnx
 
 RECURRENT = ("LSTM", "RNN")
-OLDEST_OPSET = 13  # before it Softmax flattened its input, wrong for all but two axes
-BATCH, STEPS = "batch", "steps"  # symbols of an axis that is not fixed: the first; of sequences it counts time
+OLDEST_OPSET = 13  # older Softmax flattens its input to two axes, which is wrong for Caffe's Softmax
+BATCH, STEPS = "batch", "steps"  # symbols of a dynamic first axis; in recurrent nets it counts time steps
 
 
 @dataclass
 class Exported:
-    """An ONNX model, what it was made of, and the value that holds each blob."""
+    """An ONNX model, the net and weights it was made from, and the value that holds each blob."""
 
     model: onnx.ModelProto
     deployed: Deployed
     graph: Graph
-    values: dict[str, str]  # last value of a blob -> name in the model, where it is there
-    of_blobs: dict[Blob, str]  # the same for all values, those that a layer in place replaced too
+    values: dict[str, str]  # blob name -> name of its last value in the model, if the model has it
+    of_blobs: dict[Blob, str]  # the same for all values, including those that in-place layers replaced
     weights: dict[Parameter, np.ndarray]
     options: Options
 
 
 def export(net: str | Any, weights: str | Weights | None = None, options: Options | None = None) -> Exported:
-    """The ONNX model of a net (a prototxt, or its message) with the weights of a file. Raises Error where a layer has no meaning in ONNX."""
+    """Return the ONNX model of a net (a prototxt, or its message) with the weights of a file. Raises Error where a layer cannot be exported."""
     from ocaffe.onnx.model import assemble
 
     log.as_library()
@@ -74,17 +74,17 @@ def _check(options: Options) -> None:
 
     newest = onnx.defs.onnx_opset_version()
     if not OLDEST_OPSET <= options.opset <= newest:
-        fact = f"--opset is {options.opset}, the installed onnx package knows up to {newest}"
-        raise Error(fact, fix=f"from {OLDEST_OPSET} to {newest}; 17 is widely understood")
+        fact = f"--opset is {options.opset}, the installed onnx package supports up to {newest}"
+        raise Error(fact, fix=f"use {OLDEST_OPSET} to {newest}; 17 is widely supported")
 
 
 def _refuse_python(message: Any) -> None:
-    """Say that a layer is the user's own code before that is imported, which may be impossible here."""
+    """Refuse Python layers before their modules are imported: the modules may be missing on this machine."""
     for layer in message.layer:
         if layer.type == "Python" and registry()["Python"].implementation(layer).type == "Python":
             own = layer.python_param
             raise Error(
-                f"{own.module}.{own.layer}, a class of the user's, has no meaning in ONNX", place=Place(message.source_file, layer.source_line),
+                f"{own.module}.{own.layer} cannot be exported to ONNX: it is a Python class of the user", place=Place(message.source_file, layer.source_line),
                 layer=f"'{layer.name}' (Python)", fix=_cut_before(layer),
             )  # fmt: skip
 
@@ -99,7 +99,7 @@ def _built(message: Any, options: Options) -> Graph:
 
 
 def _cut_before(layer: Any) -> str:
-    return f"--cut-at={','.join(layer.bottom)} exports what comes before it"
+    return f"--cut-at={','.join(layer.bottom)} exports the part before it"
 
 
 def _walk(graph: Graph, onnx_graph: OnnxGraph, deployed: Deployed) -> None:
@@ -122,7 +122,7 @@ def _present(graph: Graph, onnx_graph: OnnxGraph) -> dict[str, str]:
 
 
 def parameter_values(graph: Graph, weights: Weights | None, options: Options) -> dict[Parameter, np.ndarray]:
-    """The array of every parameter. Raises Error where the weights lack one, unless `options.fillers`."""
+    """Return the array of every parameter. Raises Error where the weights lack one, unless `options.fillers` is set."""
     values = {}
     if weights is not None:
         for parameter, array in fitting(graph, weights, weights.path):
@@ -135,17 +135,20 @@ def parameter_values(graph: Graph, weights: Weights | None, options: Options) ->
             raise Error(
                 f"{weights.path} has no blob {parameter.index} for it" if weights else "there are no weights for it",
                 place=node.place, layer=node.layer.title,
-                fix="give the .caffemodel of this net; --fillers exports the values of the fillers where there are no others",
+                fix="give the .caffemodel of this net; --fillers exports the values of the fillers where weights are missing",
             )  # fmt: skip
         values[parameter] = np.asarray(first_values(parameter, options.seed), np.float32).reshape(parameter.shape)
     return values
 
 
-# -- sizes that are not fixed ----------------------------------------------------------------------------------------
+# -- dynamic sizes -------------------------------------------------------------------------------------------------
 
 
 def varying(graph: Graph, message: Any, options: Options) -> dict[Blob, dict[int, str]]:
-    """The axes that have no fixed size, with a symbol where it is simple: found by inferring the net again for twice the batch and other extents."""
+    """Return the dynamic axes of each blob, with their symbol, or "" if the size is not the batch itself.
+
+    They are the axes whose size changes when shapes are inferred again for twice the batch and for other extents.
+    """
     measuring = [node for node in graph.nodes if node.layer.extent_axis is not None]
     if not (options.dynamic_batch or measuring):
         return {}
@@ -180,9 +183,9 @@ def varying(graph: Graph, message: Any, options: Options) -> dict[Blob, dict[int
 
 
 def _detection_bottoms(message: Any, options: Options) -> list[str]:
-    """The bottoms of the DetectionOutput layers: locations, confidences, priors."""
+    """Return the bottoms of the DetectionOutput layers: locations, confidences, priors."""
     bottoms = [name for layer in message.layer if layer.type == "DetectionOutput" for name in layer.bottom]
     if not bottoms:
-        raise Error("--raw-detection is given, and the net has no DetectionOutput layer", place=message.source_file or None, fix="leave it out")
+        raise Error("--raw-detection is given, but the net has no DetectionOutput layer", place=message.source_file or None, fix="leave it out")
     return list(dict.fromkeys(bottoms))
 

@@ -1,4 +1,4 @@
-"""BatchNormalization and per-channel Mul and Add go into the convolution or product in front of them."""
+"""Fold BatchNormalization and per-channel Mul and Add into the preceding convolution or product."""
 from __future__ import annotations
 
 from collections import Counter
@@ -8,11 +8,11 @@ import numpy as np
 from ocaffe.onnx.builder.graph import OnnxGraph, OnnxNode
 
 PRODUCTS = ("Conv", "ConvTranspose", "Gemm")
-Affine = tuple[np.ndarray, np.ndarray]  # scale and shift of every channel
+Affine = tuple[np.ndarray, np.ndarray]  # scale and shift per channel
 
 
 def fold(graph: OnnxGraph) -> int:
-    """Fold what can be folded, in place; values have their final names. Returns how many nodes went."""
+    """Fold all nodes that can be folded, in place. Values must have their final names. Return the number of removed nodes."""
     readers: dict[str, list[OnnxNode]] = {}
     for node in graph.nodes:
         for name in node.inputs:
@@ -44,7 +44,7 @@ def _channels(graph: OnnxGraph, node: OnnxNode) -> int:
 
 
 def _affine(graph: OnnxGraph, node: OnnxNode, x: str, rank: int, channels: int) -> Affine | None:
-    """What `node` does to each channel of x, which has `rank` axes; None if it is something else."""
+    """Return scale and shift that `node` applies to each channel of x (`rank` axes), or None if `node` is not affine per channel."""
     others = [graph.constants.get(name) for name in node.inputs if name != x]
     if any(other is None for other in others) or node.inputs.count(x) != 1:
         return None
@@ -66,7 +66,7 @@ def _merge(graph: OnnxGraph, node: OnnxNode, affine: Affine, uses: Counter[str])
     weight = graph.constants[node.inputs[1]]
     bias = graph.constants[node.inputs[2]] if len(node.inputs) > 2 else np.zeros(len(scale))
     group = int(node.attributes.get("group", 1)) if node.kind == "ConvTranspose" else 1
-    if node.kind == "ConvTranspose":  # (channels, outputs / group, ..): outputs of a group stand side by side
+    if node.kind == "ConvTranspose":  # (channels, outputs / group, ..): the outputs of a group are contiguous
         grouped = weight.reshape(group, -1, *weight.shape[1:]) * scale.reshape(group, 1, -1, *[1] * (weight.ndim - 2))
         scaled = grouped.reshape(weight.shape)
     elif node.kind == "Conv" or node.attributes.get("transB"):
@@ -79,7 +79,7 @@ def _merge(graph: OnnxGraph, node: OnnxNode, affine: Affine, uses: Counter[str])
 
 
 def _own(graph: OnnxGraph, name: str, uses: Counter[str]) -> str:
-    """`name`, or another one if other nodes read that constant too."""
+    """Return `name`, or a new name if other nodes read that constant too."""
     if uses[name] <= 1:
         uses[name] = 1
         return name

@@ -1,4 +1,4 @@
-"""A model in 16 bits: weights and the arithmetic that bears it; inputs, outputs and delicate layers stay in 32."""
+"""Convert a model to fp16: weights and insensitive operators use 16 bits. Inputs, outputs and sensitive layers keep 32 bits."""
 from __future__ import annotations
 
 from collections.abc import Collection
@@ -14,26 +14,28 @@ OPERATORS = frozenset((
     "GlobalAveragePool", "GlobalMaxPool", "HardSigmoid", "Identity", "LeakyRelu", "Max", "MaxPool", "Min", "Mul", "PRelu", "Pad", "Relu", "Reshape",
     "Resize", "Sigmoid", "Slice", "Softmax", "Split", "Squeeze", "Sub", "Sum", "Tanh", "Tile", "Transpose", "Unsqueeze",
 ))  # fmt: skip
-DATA_INPUTS = {"Resize": 1}  # operators whose other float inputs (scales) are of 32 bits always
-# Layers with sums of squares, exponentials of coordinates, or choices that a rounding would turn.
+DATA_INPUTS = {"Resize": 1}  # operators whose other float inputs (scales) always have 32 bits
+# Layers with sums of squares, exponentials of coordinates, or choices that rounding would change.
 PRECISE = frozenset(("ArgMax", "BN", "DetectionOutput", "LRN", "MVN", "Normalize", "PSROIPooling", "Proposal", "ROIPooling"))
 LARGEST = float(np.finfo(np.float16).max)
 
 
 def to_half(model: onnx.ModelProto, weights: dict[str, np.ndarray], precise: Collection[str]) -> onnx.ModelProto:
-    """`model`, whose shapes are inferred, with 16 bits wherever an operator bears it; nodes named in `precise` keep 32. Casts stand at the seams.
-    `weights` are the values of its last inputs; they are changed with it."""
+    """Convert `model`, whose shapes are inferred, to 16 bits where an operator allows it. Nodes named in `precise` keep 32 bits.
+
+    Casts are inserted between the two. `weights` are the values of the model's last inputs. They are converted in place.
+    """
     graph = model.graph
     small = {tensor.name: tensor for tensor in graph.initializer}
     floats = {info.name for info in (*graph.input, *graph.value_info, *graph.output) if info.type.tensor_type.elem_type == FLOAT}
     floats |= {name for name, tensor in small.items() if tensor.data_type == FLOAT}
     ends = {info.name for info in graph.output}
-    halves = set[str]()  # values of 16 bits
+    halves = set[str]()  # values in 16 bits
     cast: dict[tuple[str, int], str] = {}
     nodes: list[onnx.NodeProto] = []
 
     def seen(name: str, wanted: int) -> str:
-        """`name` in the wanted precision."""
+        """Return the name of the value `name` in the wanted precision; add a Cast or a converted constant if needed."""
         if (HALF if name in halves else FLOAT) == wanted:
             return name
         key = name, wanted
@@ -70,12 +72,12 @@ def to_half(model: onnx.ModelProto, weights: dict[str, np.ndarray], precise: Col
 
 
 def _halved(array: np.ndarray) -> np.ndarray:
-    """Numbers in 16 bits; what is too large becomes the largest number."""
+    """Return `array` in 16 bits. Finite values out of range become the largest number."""
     return np.where(np.isfinite(array), np.clip(array, -LARGEST, LARGEST), array).astype(np.float16)
 
 
 def _drop_unused(model: onnx.ModelProto, weights: dict[str, np.ndarray]) -> None:
-    """Remove the constants that nothing reads any more."""
+    """Remove the constants that no node reads any more."""
     used = set[str]()
     pending = [model.graph]
     while pending:

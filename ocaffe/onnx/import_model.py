@@ -1,4 +1,4 @@
-"""ONNX models as Caffe nets: `convert(model.onnx, net.prototxt, net.caffemodel)`.
+"""Convert ONNX models to Caffe nets: `convert(model.onnx, net.prototxt, net.caffemodel)`.
 
     file ─read─▶ ModelProto ─graph_of─▶ Graph ─fold─▶ ─rewrite─▶ Graph ─rules─▶ NetParameter and weights
 """
@@ -32,11 +32,11 @@ def convert(
     shapes: Mapping[str, Sequence[int]] | None = None,
     outputs: Iterable[str] = (),
 ) -> Any:
-    """Write the Caffe net of the ONNX model `source` to `prototxt`, its weights to `caffemodel` (HDF5 if the name ends in .h5); returns the NetParameter.
+    """Write the Caffe net of the ONNX model `source` to `prototxt` and its weights to `caffemodel`; return the NetParameter.
 
-    `shapes`: of inputs by name, in place of the model's; the batch may be open there (then it is 1), no other axis. `outputs`: tensors to end at,
-    in place of the model's outputs; what only others need is left out. Raises Error, and writes nothing, where the model is damaged, contradicts
-    itself, or has operators that no Caffe layer computes.
+    Weights are HDF5 if the name ends in .h5. `shapes` replaces the model's shapes of inputs, by name. In the model only the batch may be unknown; it is
+    then 1. `outputs` are tensors that replace the model's outputs; nodes that only other outputs need are dropped. Raises Error and writes nothing if
+    the model is damaged or inconsistent, or if it has operators that no Caffe layer computes.
     """
     net, blobs = load(source, shapes=shapes, outputs=outputs)
     write(net, blobs, source, prototxt, caffemodel)
@@ -44,12 +44,12 @@ def convert(
 
 
 def write(net: Any, blobs: Mapping[str, Sequence[np.ndarray]], source: str | Path, prototxt: str | Path, caffemodel: str | Path) -> None:
-    """Write what `load` or `to_caffe` made of `source`: both files or none."""
+    """Write the result of `load` or `to_caffe` for `source`: both files or none."""
     text = write_text(net).encode()
     write_blobs: Any = write_weights
     if str(caffemodel).endswith(".h5"):
         from ocaffe.model.hdf5 import write_weights_hdf5 as write_blobs
-    with atomic_write(prototxt) as stream:  # neither file stays where the other cannot be written
+    with atomic_write(prototxt) as stream:  # if one file cannot be written, neither is kept
         stream.write(f"# Converted from {Path(source).name} by ocaffe.\n".encode() + text)
         write_blobs(caffemodel, net, blobs)
 
@@ -57,14 +57,14 @@ def write(net: Any, blobs: Mapping[str, Sequence[np.ndarray]], source: str | Pat
 def load(
     source: str | Path, *, shapes: Mapping[str, Sequence[int]] | None = None, outputs: Iterable[str] = ()
 ) -> tuple[Any, dict[str, list[np.ndarray]]]:
-    """The NetParameter and the weights by layer; see `convert`."""
+    """Return the NetParameter and the weights by layer; see `convert`."""
     return to_caffe(read_model(source), str(source), shapes=shapes, outputs=outputs)
 
 
 def to_caffe(
     model: Any, place: str, *, shapes: Mapping[str, Sequence[int]] | None = None, outputs: Iterable[str] = ()
 ) -> tuple[Any, dict[str, list[np.ndarray]]]:
-    """The same of a ModelProto that `read_model` made; `place` is what errors call it."""
+    """Do the same as `load` for a ModelProto of `read_model`. Errors name the model by `place`."""
     graph = graph_of(model, opset_of(model, place), place, shapes=shapes or {}, outputs=outputs)
     fold(graph)
     rewrite(graph)
@@ -80,7 +80,7 @@ def to_caffe(
 
 
 def _refuse(graph: Graph) -> None:
-    """All operators that have no rule at once, so that the user sees how far the model is from one that can be converted."""
+    """Report all operators without a rule in one error, so that the user sees everything that prevents the conversion."""
     missing = collections.defaultdict(list)
     for node in graph.nodes:
         if node.op not in rules():
@@ -94,14 +94,14 @@ def _refuse(graph: Graph) -> None:
 
 
 def is_training(message: Any) -> bool:
-    """Whether a NodeProto normalizes by the batch that it gets."""
+    """Whether a NodeProto normalizes by the statistics of the current batch."""
     if message is None or message.op_type != "BatchNormalization":
         return False
     return any(message.output[1:]) or any(attribute.name == "training_mode" and attribute.i for attribute in message.attribute)
 
 
 def _warn_of_training(graph: Graph) -> None:
-    """ONNX's BatchNormalization in training form (before opset 14: with more outputs than one) is Caffe's in TRAIN alone."""
+    """Warn of BatchNormalization in training form (before opset 14: with several outputs): Caffe computes it only in TRAIN."""
     norms = [node for node in graph.nodes if is_training(node.message)]
     if norms:
         text = f"{len(norms)} BatchNormalization nodes (the first is {norms[0].title}) take the statistics of the batch, as in training"
@@ -111,4 +111,4 @@ def _warn_of_training(graph: Graph) -> None:
 def _compare(net: Builder, node: Any, output: str) -> None:
     blob = net.same.get(output, output)
     if blob in net.shapes and output in net.graph.types and net.shapes[blob] != net.graph.shape(output):
-        raise net.error(node, f"'{output}' is {shape_text(net.graph.shape(output))} in ONNX, as Caffe layers {shape_text(net.shapes[blob])}")
+        raise net.error(node, f"'{output}' is {shape_text(net.graph.shape(output))} in ONNX, but as Caffe layers it is {shape_text(net.shapes[blob])}")

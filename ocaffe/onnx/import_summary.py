@@ -1,4 +1,4 @@
-"""What is in an ONNX model, and whether it can become a Caffe net."""
+"""Summarize an ONNX model and whether it can be converted to a Caffe net."""
 from __future__ import annotations
 
 import collections
@@ -11,7 +11,7 @@ from ocaffe.onnx.importer.read import read_model
 
 
 def summarize_onnx(path: str | Path) -> list[str]:
-    """Lines of text; raises Error as `load` does where the file is damaged."""
+    """Return lines of text. Raises Error like `load` if the file is damaged."""
     model = read_model(path)
     graph = model.graph
     weights = {tensor.name: tensor for tensor in graph.initializer}

@@ -1,4 +1,4 @@
-"""The net that an ONNX model became, in ocaffe, against the model itself: what `ocaffe.onnx.verify` does for the other direction."""
+"""Compare an imported net with its ONNX model, by the comparison of `ocaffe.onnx.verify`."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -19,9 +19,9 @@ from ocaffe.onnx.importer.graph import FLOATS
 def comparable(
     model: onnx.ModelProto, net: Any, blobs: Mapping[str, Sequence[np.ndarray]], *, shapes: Mapping[str, Shape], outputs: Sequence[str]
 ) -> Exported:
-    """`model` and the imported net, as if `model` had been exported from that net, for `ocaffe.onnx.verify.verify`.
+    """Return `model` and the imported net as if `model` had been exported from that net, for `ocaffe.onnx.verify.verify`.
 
-    A blob has the name of the tensor that it holds. `shapes` of inputs and `outputs` (none: the model's own) are written into `model`.
+    A blob has the name of the tensor that it holds. `shapes` of inputs and `outputs` (empty: the model's own) are written into `model`.
     """
     if shapes:
         _reshape(model, shapes)
@@ -40,12 +40,12 @@ def comparable(
 
 
 def pixels(model: onnx.ModelProto) -> set[str]:
-    """The inputs that are no floats: images of bytes, mostly."""
+    """Return the inputs that are not floats: mostly images of bytes."""
     return {info.name for info in model.graph.input if info.type.tensor_type.elem_type not in FLOATS}
 
 
 def _reshape(model: onnx.ModelProto, shapes: Mapping[str, Shape]) -> None:
-    """Other shapes of inputs, and none of anything else, which was for the old ones."""
+    """Change the shapes of inputs. Remove the shapes of all other tensors: they belong to the old input shapes."""
     del model.graph.value_info[:]
     for info in (*model.graph.input, *model.graph.output):
         for axis, size in enumerate(info.type.tensor_type.shape.dim):

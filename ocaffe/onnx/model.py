@@ -1,4 +1,4 @@
-"""From an OnnxGraph to a checked ModelProto, and from that to a file."""
+"""Make a checked ModelProto from an OnnxGraph, and write it to a file."""
 from __future__ import annotations
 
 import math
@@ -19,18 +19,18 @@ from ocaffe.onnx.builder.graph import Body, OnnxGraph, OnnxNode, all_nodes
 if TYPE_CHECKING:
     from ocaffe.onnx.options import Options
 
-SMALL = 1 << 10  # bytes of a constant that may decide shapes
-LARGEST = (1 << 31) - (1 << 24)  # bytes of weights: a protocol buffer holds at most 2 GiB, the rest of the model included
-PAGE = 1 << 12  # of a file; weights outside of the model begin on one, so that runtimes can map them
+SMALL = 1 << 10  # bytes; only constants up to this size may determine shapes
+LARGEST = (1 << 31) - (1 << 24)  # bytes of weights; a protocol buffer with the whole model has at most 2 GiB
+PAGE = 1 << 12  # bytes; external weights are aligned to pages, so that runtimes can map them
 
 
 def assemble(graph: OnnxGraph, net: Graph, outputs: Sequence[Blob], options: Options, file: str) -> onnx.ModelProto:
-    """The model of a graph whose values have their final names, with the weights of `file`: shapes inferred, checked."""
+    """Return the checked model of a graph whose values have their final names, with inferred shapes. `file` names the source of the weights."""
     used = {name for node in all_nodes(graph.nodes) for name in node.inputs}
     nodes = _nodes(graph.nodes, {})
     source = net.message.source_file
     constants = {name: array for name, array in graph.constants.items() if name in used}
-    # Shapes depend on small constants alone: without the weights, inference and checks are quick.
+    # Shapes depend only on small constants. Without the weights, inference and checks are fast.
     weights = {name: array for name, array in constants.items() if array.nbytes > SMALL}
     inputs = [_info(graph, blob, name) for blob, name in graph.inputs.items()]
     made = helper.make_graph(
@@ -60,7 +60,7 @@ def assemble(graph: OnnxGraph, net: Graph, outputs: Sequence[Blob], options: Opt
 
 
 def _nodes(nodes: Sequence[OnnxNode], count: dict[str, int]) -> list[onnx.NodeProto]:
-    """The nodes, named after their layer; `count` says how many it has already."""
+    """Return the NodeProtos, named after their layer. `count` is the number of nodes so far by layer."""
     made = []
     for node in nodes:
         number = count[node.layer] = count.get(node.layer, 0) + 1
@@ -90,8 +90,10 @@ def _info(graph: OnnxGraph, blob: Blob, name: str) -> onnx.ValueInfoProto:
 
 
 def save(model: onnx.ModelProto, path: str | Path) -> list[Path]:
-    """Write the file; weights of more than 2 GiB go into a second one beside it, which is called path.data, as PyTorch calls it. Returns what was
-    written. Whatever happens, the files of before or the new ones are there."""
+    """Write the file and return the paths written. Weights of more than 2 GiB go to a second file `path.data`, the name that PyTorch uses.
+
+    If writing fails, existing files are unchanged.
+    """
     target = Path(path)
     if not is_large(model):
         with atomic_write(target) as out:
@@ -104,19 +106,18 @@ def save(model: onnx.ModelProto, path: str | Path) -> list[Path]:
             data.write(tensor.raw_data)
             data.write(bytes(-data.tell() % PAGE))
         data.flush()
-        os.fsync(data.fileno())  # neither file takes its name before both are whole
+        os.fsync(data.fileno())  # neither file is renamed before both are complete
         out.write(slim.SerializeToString())
     return [target, beside]
 
 
 def is_large(model: onnx.ModelProto) -> bool:
-    """Whether the weights are more than one file can hold."""
+    """Whether the weights are too large for one file."""
     return sum(_bytes(tensor) for tensor in model.graph.initializer) > LARGEST
 
 
 def detached(model: onnx.ModelProto, location: str) -> tuple[onnx.ModelProto, list[onnx.TensorProto]]:
-    """The model without its weights, which says that they lie in the file `location`, one behind the other, each from the beginning of a page; and
-    these weights."""
+    """Return the model without its weights, and the weights. The model refers to them in the file `location`, in order, each at the start of a page."""
     weights, initializers, offset = [], [], 0
     for tensor in model.graph.initializer:
         if _bytes(tensor) > SMALL:

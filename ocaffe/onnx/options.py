@@ -10,8 +10,11 @@ from ocaffe.ir.tensor import Shape
 
 @dataclass(frozen=True)
 class Options:
-    """The settings of an export. `activate`: losses leave their Softmax or Sigmoid; `cut_at`: the blobs to end with; `shapes`: of inputs;
-    `fillers`: parameters that the weights lack may have the values of their fillers; `bake`: mean and scale of the data layer go into the model."""
+    """The settings of an export.
+
+    `activate`: losses are replaced by their Softmax or Sigmoid. `cut_at`: the blobs that become outputs. `shapes`: shapes of inputs. `fillers`:
+    parameters without weights get the values of their fillers. `bake`: mean and scale of the data layer become part of the model.
+    """
 
     opset: int = 17
     dynamic_batch: bool = False

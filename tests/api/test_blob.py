@@ -1,4 +1,4 @@
-"""`Blob`: writable arrays with write-through (CAFFE.md §4)."""
+"""`Blob`: writable arrays with write-through."""
 from __future__ import annotations
 
 import gc

@@ -1,4 +1,4 @@
-"""The pycaffe-shaped surface that exists so far: Net, Blob, get_solver (CAFFE.md §4)."""
+"""Net, Blob and get_solver of pycaffe: running and memory."""
 from __future__ import annotations
 
 import pathlib

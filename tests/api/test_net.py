@@ -1,4 +1,4 @@
-"""`Net` as CAFFE.md §4 lists it; what tests/api/test_forward_backward.py has on running and memory is not repeated here."""
+"""`Net` with pycaffe's names. Tests of running and memory are in tests/api/test_forward_backward.py."""
 from __future__ import annotations
 
 import gc

@@ -1,4 +1,4 @@
-"""`NetSpec`, `layers`, `params`, `to_proto` (CAFFE.md §4)."""
+"""`NetSpec`, `layers`, `params`, `to_proto`."""
 from __future__ import annotations
 
 from typing import Any

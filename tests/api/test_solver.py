@@ -1,4 +1,4 @@
-"""Solvers as CAFFE.md §4 lists them; that they train as Caffe does is tested in tests/api/test_forward_backward.py and tests/solver."""
+"""Solvers with pycaffe's names. tests/api/test_forward_backward.py and tests/solver test that they train as Caffe does."""
 from __future__ import annotations
 
 import pathlib

@@ -53,7 +53,7 @@ def net(old: str, new: str) -> str:
     return solver(net='"net.prototxt"')
 
 
-# parse_log.py's expressions and their use (CAFFE.md 1.2)
+# parse_log.py's expressions and their use
 ITERATION = re.compile(r"Iteration (\d+)")
 TRAIN_OUTPUT = re.compile(r"Train net output #(\d+): (\S+) = ([\.\deE+-]+)")
 TEST_OUTPUT = re.compile(r"Test net output #(\d+): (\S+) = ([\.\deE+-]+)")

@@ -1,4 +1,4 @@
-"""The places where sharing memory broke Caffe's forks (CAFFE.md §6), each as a training that must give the same bits with and without sharing."""
+"""The places where sharing memory broke Caffe's forks, each as a training that must give the same bits with and without sharing."""
 from __future__ import annotations
 
 import pathlib

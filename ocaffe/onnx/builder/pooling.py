@@ -1,4 +1,4 @@
-"""Caffe's Pooling in ONNX. Runtimes and opsets disagree on ceil_mode and count_include_pad, so neither decides anything here (CAFFE.md: the recipe)."""
+"""Caffe's Pooling in ONNX. Runtimes and opsets disagree on ceil_mode and count_include_pad, so neither decides anything here."""
 from __future__ import annotations
 
 import math
