@@ -171,7 +171,7 @@ def _transform(param: Any, net: Any) -> Preprocessing | None:
     mean = transform.mean
     if mean is not None and mean.ndim == 1:
         mean = mean.reshape(-1, 1, 1)
-    elif mean is not None and transform.crop:  # center crop, as in TEST
+    elif mean is not None and transform.crop:  # centre crop, as in TEST
         (top, left), (height, width) = ((size - cut) // 2 for size, cut in zip(mean.shape[1:], transform.crop)), transform.crop
         mean = mean[:, top : top + height, left : left + width]
     return Preprocessing(mean, transform.scale)

@@ -141,7 +141,7 @@ def parameter_values(graph: Graph, weights: Weights | None, options: Options) ->
     return values
 
 
-# -- dynamic sizes -------------------------------------------------------------------------------------------------
+# -- dynamic sizes ---------------------------------------------------------------------------------------------------
 
 
 def varying(graph: Graph, message: Any, options: Options) -> dict[Blob, dict[int, str]]:

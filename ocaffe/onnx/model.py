@@ -92,7 +92,7 @@ def _info(graph: OnnxGraph, blob: Blob, name: str) -> onnx.ValueInfoProto:
 def save(model: onnx.ModelProto, path: str | Path) -> list[Path]:
     """Write the file and return the paths written. Weights of more than 2 GiB go to a second file `path.data`, the name that PyTorch uses.
 
-    If writing fails, existing files are unchanged.
+    If writing fails, the previous files stay.
     """
     target = Path(path)
     if not is_large(model):

@@ -1,4 +1,4 @@
-"""The same input through ocaffe and through the ONNX model; on a difference, the first blob that differs."""
+"""Run the net in ocaffe and the ONNX model on the same input, and report the first blob that differs."""
 from __future__ import annotations
 
 import contextlib
@@ -22,15 +22,15 @@ from ocaffe.onnx.builder.graph import origin
 from ocaffe.onnx.export import Exported
 from ocaffe.onnx.model import detached, is_large
 
-TOLERANCE = 1e-4  # of the largest magnitude in a blob
-HALF_TOLERANCE = 2e-2  # of a model in 16 bits
-TOO_NEW = ("opset", "Unsupported model IR version", "NOT_IMPLEMENTED")  # in what onnxruntime says of a model that is newer than itself
+TOLERANCE = 1e-4  # relative to the largest magnitude in a blob
+HALF_TOLERANCE = 2e-2  # for a model in 16 bits
+TOO_NEW = ("opset", "Unsupported model IR version", "NOT_IMPLEMENTED")  # parts of onnxruntime's errors about a model that is newer than the runtime
 Feeds = dict[str, np.ndarray]
 
 
 @dataclass(frozen=True)
 class Verified:
-    """By what the model ran, and for each blob that was compared the difference in parts of its largest magnitude."""
+    """The runtime of the model, and for each compared blob the difference relative to its largest magnitude."""
 
     runtime: str
     differences: dict[str, float]
@@ -46,7 +46,7 @@ class Verified:
 def verify(exported: Exported, runs: Sequence[Feeds], device: Any = None, tolerance: float | None = None) -> Verified:
     """Compare all outputs, and the inputs of the last layers, for every set of feeds.
 
-    Feeds are values of the net's inputs before baked-in preprocessing. Raises Error, which names the first differing blob in the order of the net.
+    Feeds are values of the net's inputs before baked-in preprocessing. Raises Error that names the first differing blob in the order of the net.
     """
     tolerance = tolerance or (HALF_TOLERANCE if exported.options.fp16 else TOLERANCE)
     outputs = exported.deployed.outputs
@@ -66,13 +66,13 @@ def verify(exported: Exported, runs: Sequence[Feeds], device: Any = None, tolera
 
 
 def _before(graph: Graph, outputs: Sequence[str]) -> list[str]:
-    """The inputs of the last layers: an output may be saturated (a Softmax of large values) and hide a difference."""
+    """Return the inputs of the last layers. A saturated output (Softmax of large values) may hide a difference; its input does not."""
     blobs = {origin(bottom) for name in outputs if (producer := graph.blobs[name].producer) for bottom in producer.bottoms}
     return sorted({blob.name for blob in blobs if blob.producer and blob.producer.bottoms and graph.blobs[blob.name] is blob} - set(outputs))
 
 
 def difference(actual: np.ndarray, expected: np.ndarray) -> float:
-    """The largest difference in parts of the largest magnitude; infinite for other shapes; NaN and infinities must agree."""
+    """Return the largest difference relative to the largest magnitude. It is infinite if shapes, NaNs or infinities differ."""
     if actual.shape != expected.shape:
         return float("inf")
     finite = np.isfinite(expected)
@@ -83,15 +83,15 @@ def difference(actual: np.ndarray, expected: np.ndarray) -> float:
 
 
 def _layer_by_layer(exported: Exported, feeds: Feeds, device: Any, tolerance: float, output: str, error: float) -> dict[str, float]:
-    """Compare all blobs; raises Error with the first that differs.
+    """Compare all blobs. Raise Error with the first that differs; return the differences if all parts agree.
 
-    A layer that chooses (the best of equal scores) may choose otherwise after a rounding, and with it all that follows. So it is given the values that
-    it reads in ocaffe, and so are those that read it: the differences are returned if every part agrees.
+    A layer that chooses (the best of equal scores) may choose differently after rounding, which changes all later blobs. So the model is split at
+    these layers, and each part gets its inputs from ocaffe.
     """
     present = [name for name in exported.values if name not in feeds]
     with opened(exported, device, None) as net:
         expected = run_net(net, exported, feeds, [*present, *feeds])
-    apart = not is_large(exported.model)  # which nothing takes apart
+    apart = not is_large(exported.model)  # onnx cannot split a model beyond 2 GiB
     choosers = [node for node in exported.graph.nodes if apart and _chooses(node) and _separable(exported, node)]
     known = {exported.values[name]: expected[name] for node in choosers for blob in (*node.bottoms, *node.tops) if (name := origin(blob).name) in present}
     chosen = [blob.name for node in choosers for blob in node.tops]
@@ -115,24 +115,24 @@ def _layer_by_layer(exported: Exported, feeds: Feeds, device: Any, tolerance: fl
 
 
 def _chooses(node: Node) -> bool:
-    """Whether rounding a layer's input may change much of its output. For Pooling the mask decides."""
+    """Whether rounding a layer's input may change its output discontinuously. Pooling does so if it has a mask top."""
     return node.type in CHOOSING or (node.type == "Pooling" and len(node.tops) > 1)
 
 
 def _separable(exported: Exported, node: Node) -> bool:
-    """Whether all that a layer reads and makes are values that can be read in both nets."""
+    """Whether all bottoms and tops of a layer can be read in both nets."""
     blobs = [origin(blob) for blob in (*node.bottoms, *node.tops)]
     return all(exported.of_blobs[blob] == exported.values.get(blob.name) for blob in blobs)
 
 
 def extract(model: onnx.ModelProto, inputs: Sequence[str], outputs: Sequence[str]) -> onnx.ModelProto:
-    """The part of a model that leads from some values to others."""
-    known = onnx.shape_inference.infer_shapes(model)  # models of others may not say what their values are
+    """Return the part of a model that computes `outputs` from `inputs`."""
+    known = onnx.shape_inference.infer_shapes(model)  # models of other tools may lack the types of inner values
     return onnx.utils.Extractor(known).extract_model(list(dict.fromkeys(inputs)), list(outputs))
 
 
 CHOOSING = {"ArgMax", "DetectionOutput", "Proposal", "Threshold"}
-NOT_EQUAL = "the file was not written; --noverify writes it all the same; with other inputs (--verify=image or .npz) the nets may agree"
+NOT_EQUAL = "the file was not written; --noverify writes it anyway; with other inputs (--verify=image or .npz) the nets may agree"
 
 
 # -- the two nets ----------------------------------------------------------------------------------------------------
@@ -140,7 +140,7 @@ NOT_EQUAL = "the file was not written; --noverify writes it all the same; with o
 
 @contextlib.contextmanager
 def opened(exported: Exported, device: Any, keep: Sequence[str] | None) -> Iterator[Net]:
-    """The net in ocaffe, with the weights that were exported; `keep` are the blobs that can be read, None: all."""
+    """Open the net in ocaffe with the exported weights. `keep` are the blobs that can be read; None means all."""
     net = Net(exported.deployed.message, exported.options.phase, keep=keep, device=device, seed=exported.options.seed)
     try:
         network = net._network
@@ -152,7 +152,7 @@ def opened(exported: Exported, device: Any, keep: Sequence[str] | None) -> Itera
 
 
 def run_net(net: Net, exported: Exported, feeds: Feeds, names: Sequence[str]) -> Feeds:
-    """Values of blobs in ocaffe."""
+    """Run the net in ocaffe and return the values of the blobs `names`."""
     for name, value in feeds.items():
         if net.blobs[name].shape != value.shape:
             net.blobs[name].reshape(*value.shape)
@@ -164,16 +164,16 @@ def run_net(net: Net, exported: Exported, feeds: Feeds, names: Sequence[str]) ->
 
 
 class OnnxSession:
-    """A model in onnxruntime, or in onnx's reference where that is absent or too old; `names` are the values that `run` returns."""
+    """A model in onnxruntime, or in onnx's reference evaluator if onnxruntime is missing or too old. `run` returns the values `names`."""
 
     def __init__(self, model: onnx.ModelProto, names: Sequence[str]) -> None:
-        constants = {tensor.name for tensor in model.graph.initializer}  # which were inputs up to IR version 3
+        constants = {tensor.name for tensor in model.graph.initializer}  # up to IR version 3 they are inputs too
         kinds = {info.name: info.type.tensor_type.elem_type for info in model.graph.input if info.name not in constants}
         self.hint = ""
         self.inputs, self.names = {name: onnx.helper.tensor_dtype_to_np_dtype(kind) for name, kind in kinds.items()}, list(names)
         own = list(model.graph.output)
         known = {info.name: info for info in (*model.graph.input, *model.graph.value_info, *own)}
-        # In place, for a moment: a copy would take the weights' memory again.
+        # The model is changed in place and restored: a copy would double the weights' memory.
         del model.graph.output[:]
         model.graph.output.extend(known.get(name, onnx.ValueInfoProto(name=name)) for name in dict.fromkeys(names))
         try:
@@ -186,13 +186,13 @@ class OnnxSession:
         try:
             import onnxruntime
         except ImportError:
-            self.hint = "pip install onnxruntime, which runs more; "
+            self.hint = "pip install onnxruntime, which runs more models; "
             self._open_reference(model)
             return
         settings = onnxruntime.SessionOptions()
         settings.log_severity_level = 3
         try:
-            if is_large(model):  # than one protocol buffer can hold
+            if is_large(model):  # larger than a protocol buffer can be
                 model, weights = detached(model, "")
                 values = [onnxruntime.OrtValue.ortvalue_from_numpy(onnx.numpy_helper.to_array(tensor)) for tensor in weights]
                 settings.add_external_initializers([tensor.name for tensor in weights], values)
@@ -214,7 +214,7 @@ class OnnxSession:
             raise self._cannot(self.runtime, problem) from problem
 
     def run(self, feeds: Feeds) -> list[np.ndarray]:
-        """The values for these inputs; inputs that the model has not are left out."""
+        """Return the values for these inputs. Inputs that the model lacks are ignored."""
         given = {name: np.require(feeds[name], kind, "C") for name, kind in self.inputs.items()}
         try:
             return list(self._run(self.names, given))
@@ -223,7 +223,7 @@ class OnnxSession:
 
     def _cannot(self, runtime: str, problem: Exception) -> Error:
         reason = str(problem).strip().split("\n")[0][:300]
-        fix = f"{self.hint}another --opset (17 is widely understood), or other inputs (--verify=image or .npz); --noverify writes the file without comparing"
+        fix = f"{self.hint}another --opset (17 is widely supported), or other inputs (--verify=image or .npz); --noverify writes the file without comparing"
         return Error(f"the model cannot be verified, {runtime} does not run it: {reason}", fix=fix)
 
 
@@ -254,12 +254,12 @@ def _regions(rng: np.random.Generator, shape: Shape, layer: Any) -> np.ndarray:
 
 
 def _mask(rng: np.random.Generator, shape: Shape, layer: Any) -> np.ndarray:
-    """Places in the planes of the top, none twice in a plane."""
+    """Return positions in the planes of the top, each at most once in a plane."""
     planes, pixels, places = math.prod(shape[:2]), math.prod(shape[2:]), math.prod(layer.size(shape[2:]))
     return np.stack([rng.choice(places, pixels, replace=False) for _ in range(planes)]).reshape(shape)
 
 
-DRAWS: dict[tuple[str, int], Draw] = {  # inputs that are no images: what reads them, as which bottom
+DRAWS: dict[tuple[str, int], Draw] = {  # (type, bottom index) of the layer that reads an input which is not an image
     ("Embed", 0): _whole,
     ("Filter", -1): _flags,
     ("LSTM", 1): _continued,
@@ -273,8 +273,10 @@ DRAWS: dict[tuple[str, int], Draw] = {  # inputs that are no images: what reads 
 
 
 def random_inputs(graph: Graph, seed: int = 0, batch: int | None = None, pixels: Collection[str] = ()) -> Feeds:
-    """Values for all inputs, drawn from a normal distribution, or whatever their readers need; `batch` replaces that of the first input; `pixels` are
-    the inputs that take whole numbers from 0 to 255."""
+    """Draw values for all inputs: from a normal distribution, or as DRAWS says for the layer that reads the input.
+
+    `batch` replaces the batch of the first input. `pixels` are the inputs that take integers from 0 to 255.
+    """
     feeds = {}
     for blob in graph.inputs:
         rng = np.random.default_rng([seed, zlib.crc32(blob.name.encode())])
@@ -294,23 +296,25 @@ def _reader(graph: Graph, blob: Any) -> tuple[Draw | None, Any]:
 
 
 def inputs_from(path: str, graph: Graph) -> Feeds:
-    """The inputs in a file: arrays by blob name in an .npz (an .npy for a single input), or an image for a net of one, brought to its size: pixels from 0
-    to 255, blue first. Raises Error where they do not fit."""
+    """Read inputs from a file: an .npz with an array for each input, an .npy for a single input, or an image for a net with one input.
+
+    An image is resized to the input's size; its pixels are from 0 to 255, in BGR order. Raises Error if the arrays do not fit.
+    """
     if Path(path).suffix not in (".npz", ".npy"):
         return _image(path, graph)
     try:
         held = np.load(path)
         arrays = {graph.inputs[0].name: held} if isinstance(held, np.ndarray) else dict(held)
     except (OSError, ValueError) as problem:
-        raise Error(f"it cannot be read: {problem}", place=path, fix="an .npz with an array for every input: np.savez(file, data=...)") from problem
+        raise Error(f"it cannot be read: {problem}", place=path, fix="give an .npz with an array for every input: np.savez(file, data=...)") from problem
     feeds = {}
     for blob in graph.inputs:
         if blob.name not in arrays:
-            raise Error(f"it has no '{blob.name}', only {', '.join(arrays) or 'nothing'}", place=path, fix="an array for every input, under its name")
+            raise Error(f"it has no '{blob.name}', only {', '.join(arrays) or 'nothing'}", place=path, fix="give an array for every input, under its name")
         array = arrays[blob.name]
         if array.shape[1:] != blob.shape[1:]:
-            fact = f"'{blob.name}' is {shape_text(array.shape)} there, the net's is {shape_text(blob.shape)}"
-            raise Error(fact, place=path, fix="arrays in the net's shapes")
+            fact = f"'{blob.name}' is {shape_text(array.shape)} in the file, but {shape_text(blob.shape)} in the net"
+            raise Error(fact, place=path, fix="give arrays in the net's shapes")
         feeds[blob.name] = np.asarray(array, np.float32)
     return feeds
 
@@ -319,7 +323,7 @@ def _image(path: str, graph: Graph) -> Feeds:
     blob = graph.inputs[0]
     if len(graph.inputs) != 1 or len(blob.shape) != 4 or blob.shape[1] not in (1, 3):
         inputs = ", ".join(f"{blob.name} ({shape_text(blob.shape)})" for blob in graph.inputs)
-        raise Error(f"an image is given, the net's inputs are {inputs}", place=path, fix="an .npz with an array for every input")
+        raise Error(f"an image is given, but the net's inputs are {inputs}", place=path, fix="give an .npz with an array for every input")
     batch, channels, height, width = blob.shape
     try:
         pixels = np.stack(planes(open_image(Path(path).read_bytes()), Color.COLOR if channels == 3 else Color.GRAY))

@@ -21,7 +21,7 @@ def graph(text: str) -> Graph:
 
 @pytest.mark.parametrize("specs", ["", "param { lr_mult: 1 }", "param { lr_mult: 0 } param { lr_mult: 0 } param { lr_mult: 0 }"])
 def test_running_statistics_are_never_learned(specs: str) -> None:
-    """Caffe masks BatchNorm's blobs from the solver, whatever the prototxt says (quirk 13)."""
+    """Caffe masks BatchNorm's blobs from the solver, whatever the prototxt says (docs/quirks.md, quirk 13)."""
     net = graph(f'layer {{ name: "bn" type: "BatchNorm" bottom: "x" top: "y" {specs} }}'
                 'layer { name: "f" type: "InnerProduct" bottom: "y" top: "f" inner_product_param { num_output: 2 } }'
                 'layer { name: "l" type: "SoftmaxWithLoss" bottom: "f" bottom: "t" top: "l" }')  # fmt: skip

@@ -111,7 +111,7 @@ def compare(device: Any, machine: str, kind: str, steps: int, sequences: int, st
     if static:
         close(result.diffs[2], gradient(loss, xs) + 0.5)
     for mine in result.diffs[2 + static :]:
-        assert mine is not None and (mine == 0.5).all()  # no gradient for the initial states (quirk 19)
+        assert mine is not None and (mine == 0.5).all()  # no gradient for the initial states (docs/quirks.md, quirk 19)
     for mine, param in zip(result.param_diffs, params):
         close(mine, gradient(loss, param))
     again = run(device, machine, text(kind, len(bottoms), expose), bottoms, params=params, train=False)

@@ -271,7 +271,7 @@ def test_a_python_layer_that_makes_data_can_be_done_without(tmp_path: pathlib.Pa
 CROWD = 'layer { name: "own" type: "Python" bottom: "conv" top: "own" python_param { module: "absent" layer: "Own" } }'
 
 
-@pytest.mark.parametrize("kind, fact", [("Python", "no meaning in ONNX"), ("Unheard", "unknown layer type 'Unheard'")])
+@pytest.mark.parametrize("kind, fact", [("Python", "cannot be exported to ONNX"), ("Unheard", "unknown layer type 'Unheard'")])
 def test_a_layer_without_meaning_can_be_cut_off(small: Any, kind: str, fact: str) -> None:
     files = small(HEAD)
     pathlib.Path(files[0]).write_text(HEAD + CROWD.replace('type: "Python"', f'type: "{kind}"'))

@@ -107,7 +107,7 @@ def test_other_opsets(name: str, opset: int) -> None:
 
 
 def refused() -> list[str]:
-    """Cases with a layer that has no meaning and computes an output."""
+    """Cases with a layer that cannot be exported and computes an output."""
     return sorted({name for name in cases() if types_of(name) & (WITHOUT_MEANING - {"Silence"}) and not any(map(is_measured, types_of(name)))} | REFUSED)
 
 
@@ -115,7 +115,7 @@ def refused() -> list[str]:
 def test_what_has_no_meaning_is_refused(name: str) -> None:
     with pytest.raises(Error) as problem:
         exported(Case(GOLDEN / f"{name}.npz"))
-    facts = ["computes nothing", *(["no meaning in ONNX", "no ONNX rule yet"] if problem.value.layer else [])]
+    facts = ["computes nothing", *(["cannot be exported to ONNX", "no ONNX rule yet"] if problem.value.layer else [])]
     assert any(fact in problem.value.fact for fact in facts)
     assert "--cut-at" in str(problem.value.fix)
 

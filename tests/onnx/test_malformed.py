@@ -73,16 +73,16 @@ MODELS: dict[str, tuple[Callable[[], Any], str]] = {
     "weights of other axes": (lambda: conv(w=np.ones((4, 3, 3), np.float32)), "layer 'y' (Conv)"),
     "shapes that contradict": (
         lambda: parse(HEAD + "(float[1, 3, 8, 8] x) => (float[1, 3, 9, 9] y) { y = Relu(x) }"),
-        "the file says that 'y' is 1 x 3 x 9 x 9, the operators make it 1 x 3 x 8 x 8"),
+        "the file says that 'y' is 1 x 3 x 9 x 9, but the operators make it 1 x 3 x 8 x 8"),
     "tensors that do not go together": (
-        lambda: parse(HEAD + "(float[1, 3] x, float[1, 4] z) => (float[1, 3] y) { y = Add(x, z) }"), "layer 'y' (Add)\n  its inputs do not go together"),
+        lambda: parse(HEAD + "(float[1, 3] x, float[1, 4] z) => (float[1, 3] y) { y = Add(x, z) }"), "layer 'y' (Add)\n  its inputs do not fit together"),
     "reshape to another count": (
         lambda: parse(HEAD + "(float[1, 3] x) => (float[2, 2] y) { y = Reshape(x, s) }", s=np.array([2, 2], np.int64)), "layer 'y' (Reshape)"),
     "computed weights": (
         lambda: parse(HEAD + "(float[1, 3, 8, 8] x, float[4, 3, 3, 3] w) => (float[1, 4, 6, 6] y) { y = Conv(x, w) }"),
         "input 1 ('w') is computed by the net; a Caffe layer needs a constant there"),
     "open image": (lambda: parse(HEAD + "(float[N, 3, H, W] x) => (float[N, 3, H, W] y) { y = Relu(x) }"),
-                   "input 'x' is ? x 3 x ? x ?: only the batch may be open"),
+                   "input 'x' is ? x 3 x ? x ?: only the batch may be unknown"),
     "nothing depends on the input": (
         lambda: parse(HEAD + "(float[1, 3] x) => (float[2] y) { y = Identity(c) }", c=np.ones(2, np.float32)), "output 'y' does not depend on the inputs"),
     "two matrices": (
@@ -93,17 +93,17 @@ MODELS: dict[str, tuple[Callable[[], Any], str]] = {
                       '{ y = Resize<antialias=1, mode="linear">(x, , , s) }', s=np.array([1, 3, 4, 4], np.int64)), "antialias 1 is not supported"),
     "indices of maxima": (
         lambda: parse(HEAD + "(float[1, 3, 8, 8] x) => (float[1, 3, 4, 4] y, int64[1, 3, 4, 4] i) { y, i = MaxPool<kernel_shape=[2, 2], strides=[2, 2]>(x) }"),
-        "the indices of the maxima are wanted"),
+        "the model uses the indices of the maxima"),
     "bias along the batch": (
         lambda: parse(HEAD + "(float[3, 5] x) => (float[3, 3] y) { y = Gemm(x, w, c) }", w=np.ones((5, 3), np.float32), c=np.ones((3, 1), np.float32)),
-        "C is 3 x 1, a row of 3 values is wanted"),
+        "C is 3 x 1, a row of 3 values is expected"),
     "slopes of columns": (
         lambda: parse(HEAD + "(float[2, 4, 4, 4] x) => (float[2, 4, 4, 4] y) { y = PRelu(x, s) }", s=np.ones(4, np.float32)),
         "slopes of 4 for 2 x 4 x 4 x 4"),
     "index behind the axis": (
         lambda: parse(HEAD + "(float[2, 4] x) => (float[2, 1] y) { y = Gather<axis=1>(x, i) }", i=np.array([7], np.int64)), "index [7] of an axis of 4"),
     "two bounds for one": (
-        lambda: parse(HEAD + "(float[2, 4] x) => (float[2, 4] y) { y = Clip(x, b) }", b=np.ones(2, np.float32)), "min has 2 values, one is wanted"),
+        lambda: parse(HEAD + "(float[2, 4] x) => (float[2, 4] y) { y = Clip(x, b) }", b=np.ones(2, np.float32)), "min has 2 values, one is expected"),
     "dynamic reshape": (
         lambda: parse(HEAD + "(float[1, 4] x, int64[2] s) => (float[2, 2] y) { y = Reshape(x, s) }"), "the shape of 'y' is not known before the net runs"),
 }  # fmt: skip

@@ -105,7 +105,7 @@ def test_resume_is_exact(device: Any, cut: int, extra: str) -> None:
     first.step(cut)
     state = first.snapshot()
     first.close()
-    # smoothing restarts with every call of step (quirk 34); a window of one is the last loss in both
+    # smoothing restarts with every call of step (docs/quirks.md, quirk 34); a window of one is the last loss in both
     assert_same(whole, train(device, extra, resume=state))
 
 

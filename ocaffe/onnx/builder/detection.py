@@ -1,4 +1,4 @@
-"""DetectionOutput and Proposal as TopK, NonMaxSuppression and gathering; the work of ocaffe/ops/detection.py and ocaffe/layers/proposal.py."""
+"""Export DetectionOutput and Proposal as TopK, NonMaxSuppression and Gather; compare ocaffe/ops/detection.py and ocaffe/layers/proposal.py."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ LOWEST, LARGEST = float(np.finfo(np.float32).min), float(np.finfo(np.float32).ma
 
 
 def detect(graph: OnnxGraph, d: Detection, bottoms: Sequence[Blob], to: Blob) -> None:
-    """The rows of DetectionOutput: 1 x 1 x n x 7."""
+    """Write the nodes of DetectionOutput; the top is 1 x 1 x n x 7."""
     loc, conf, priors = bottoms
     labels = [label for label in range(d.classes) if label != d.background]
     images = graph.part(graph.op("Shape", conf), 0, 0, 1)
@@ -38,12 +38,12 @@ def detect(graph: OnnxGraph, d: Detection, bottoms: Sequence[Blob], to: Blob) ->
     if d.top_k is not None and 0 < d.top_k < d.priors:
         candidates = _best(graph, candidates, d.top_k, 2)
     threshold = LARGEST if d.top_k == 0 or d.keep_top_k == 0 else max(d.threshold, LOWEST)
-    # Boxes that are turned round overlap nothing; runtimes would turn them back.
+    # A box with swapped corners overlaps no box in Caffe, but runtimes would swap the corners back.
     low, high = graph.part(flat, 2, 0, 2), graph.part(flat, 2, 2, 4)
     upright = graph.op("Concat", low, graph.op("Max", low, high), axis=2)
     limit = np.array([d.priors], np.int64)
     kept = graph.op("NonMaxSuppression", upright, candidates, limit, _one(min(d.nms_threshold, 1)), _one(threshold))
-    # The scores that are left, in their places; from these the rows come in Caffe's order: image, class, falling score.
+    # The remaining scores at their positions. TopK puts the rows in Caffe's order: image, class, descending score.
     left = graph.op("ScatterND", graph.full_like(candidates, LOWEST), kept, graph.op("GatherND", candidates, kept))
     if d.keep_top_k is not None and 0 < d.keep_top_k < d.priors * len(labels):
         left = _best(graph, graph.reshape(left, (-1, len(labels) * d.priors)), d.keep_top_k, 1)
@@ -64,7 +64,7 @@ def detect(graph: OnnxGraph, d: Detection, bottoms: Sequence[Blob], to: Blob) ->
 
 
 def _decoded(graph: OnnxGraph, d: Detection, loc: Blob, priors: Blob) -> str:
-    """Predicted boxes (corners) of all priors."""
+    """Return the predicted boxes (corners) of all priors."""
     known = graph.reshape(priors, (2, d.priors, 1, 4))
     prior, variance = (graph.reshape(graph.part(known, 0, i, i + 1), (d.priors, 1, 4)) for i in range(2))
     way: Value = graph.reshape(loc, (-1, d.priors, d.classes_with_boxes, 4))
@@ -80,14 +80,14 @@ def _decoded(graph: OnnxGraph, d: Detection, loc: Blob, priors: Blob) -> str:
 
 
 def _centred(graph: OnnxGraph, centre: str, sides: str, way: str, growth: str, axis: int) -> str:
-    """Boxes whose centre is moved in `sides`, and whose sides grow by the exponential."""
+    """Return boxes (corners): the centre moves by `way` * `sides`, and the sides are multiplied by exp(`growth`)."""
     middle = graph.op("Add", centre, graph.op("Mul", way, sides))
     reach = graph.op("Mul", graph.op("Mul", graph.op("Exp", growth), sides), 0.5)
     return graph.op("Concat", graph.op("Sub", middle, reach), graph.op("Add", middle, reach), axis=axis)
 
 
 def _best(graph: OnnxGraph, scores: str, count: int, axis: int) -> str:
-    """The scores with all but the best `count` along the axis made the lowest."""
+    """Return the scores with all but the best `count` along the axis set to LOWEST."""
     values, places = graph.ops("TopK", scores, [count], to=[None, None], axis=axis)
     return graph.op("ScatterElements", graph.full_like(scores, LOWEST), places, values, axis=axis)
 
@@ -101,7 +101,7 @@ def _one(value: float) -> np.ndarray:
 
 
 def propose(graph: OnnxGraph, p: Any, anchors: np.ndarray, listed: int, most: int, bottoms: Sequence[Blob], tops: Sequence[Blob]) -> None:
-    """The rois of Proposal (n x 5), and their scores (n x 1) where there is a second top."""
+    """Write the nodes of Proposal: the rois (n x 5), and their scores (n x 1) if there is a second top."""
     scores, deltas, info = bottoms
     count, (height, width) = len(anchors), (graph.fixed(scores, axis) for axis in (2, 3))
     shifts = np.stack(np.meshgrid(np.arange(width), np.arange(height)), -1).astype(np.float32) * np.float32(p.feat_stride)
@@ -120,7 +120,7 @@ def propose(graph: OnnxGraph, p: Any, anchors: np.ndarray, listed: int, most: in
     fits = graph.op("Not", graph.op("Less", narrow, least))
     values, places = graph.ops("TopK", graph.op("Where", fits, front, LOWEST), [listed], to=[None, None], axis=0)
     boxes = graph.op("Gather", boxes, places)
-    # Corners are pixels that belong to the box: its sides are longer by one.
+    # Both corner pixels belong to the box, so its sides are longer by one.
     solid = graph.op("Add", boxes, np.array([0, 0, 1, 1], np.float32))
     kept = graph.op("NonMaxSuppression", graph.op("Unsqueeze", solid, [0]), graph.op("Unsqueeze", values, [0, 1]), np.array([most], np.int64),
                     _one(min(p.nms_thresh, 1)), _one(LOWEST))  # fmt: skip

@@ -1,4 +1,4 @@
-"""The ONNX graph that layers write their nodes into: values, constants, names. Plain data; `model` makes a ModelProto of it."""
+"""The ONNX graph that layers write their nodes into: values, constants, names. `ocaffe.onnx.model` converts it to a ModelProto."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,23 +11,23 @@ from ocaffe.errors import Error, shape_text
 from ocaffe.ir.graph import Blob, Node, Parameter
 from ocaffe.ir.tensor import Shape
 
-Value = Blob | str | np.ndarray | float | Sequence[int] | None  # of an input: what holds it; an array or number becomes a constant, None is left out
-SPLIT_COUNTS = 18  # the opset since which Split must be told into how many equal parts
-REDUCE_TAKES_AXES = 18  # the opset since which the axes of all reductions are an input
+Value = Blob | str | np.ndarray | float | Sequence[int] | None  # an input of a node; an array or number becomes a constant, None is an omitted input
+SPLIT_COUNTS = 18  # since this opset Split requires num_outputs
+REDUCE_TAKES_AXES = 18  # since this opset the axes of all reductions are an input
 TYPES: dict[type[np.generic], int] = {np.float32: 1, np.int64: 7, np.bool_: 9, np.float64: 11}  # numbers of TensorProto.DataType
 SHARED_BYTES = 64  # constants up to this size are stored once
 
 
 @dataclass(eq=False)
 class OnnxNode:
-    """One ONNX node; names of values are provisional until `OnnxGraph.named`."""
+    """One ONNX node. Names of values are provisional until `OnnxGraph.named`."""
 
     kind: str
     inputs: list[str]
     outputs: list[str]
     attributes: dict[str, Any] = field(default_factory=dict)
     layer: str = ""
-    type: str = ""  # of the layer
+    type: str = ""  # the layer's type
     origin: str = ""  # the layer's place in the prototxt
 
 
@@ -42,9 +42,9 @@ class Body:
 
 @dataclass(eq=False)
 class OnnxGraph:
-    """The nodes that layers make. A rule (`Layer.onnx`) calls `op` for each node; the last one is given `to`, the top that it computes.
+    """The nodes that layers write. A rule (`Layer.onnx`) calls `op` for each node and passes the last one `to`, the top that it computes.
 
-    `weights` are the parameters' arrays; `varying` says which axes of a blob have no fixed size (a dynamic batch, a number of detections).
+    `weights` are the parameters' arrays. `varying` holds the dynamic axes of a blob (the batch, the number of detections).
     """
 
     opset: int
@@ -55,18 +55,18 @@ class OnnxGraph:
     inputs: dict[Blob, str] = field(default_factory=dict)
     outputs: list[str] = field(default_factory=list)  # set by `named`
     values: dict[Blob, str] = field(default_factory=dict)
-    node: Node | None = None  # whose rule is running
+    node: Node | None = None  # the node whose rule is running
     _known: dict[Any, str] = field(default_factory=dict)
     _count: int = 0
 
     # -- values ------------------------------------------------------------------------------------------------------
 
     def op(self, kind: str, *inputs: Value, to: Blob | None = None, **attributes: Any) -> str:
-        """Add a node of one output, which is the value of the blob `to` if given; returns the value."""
+        """Add a node with one output and return its value. It becomes the value of the blob `to`, if given."""
         return self.ops(kind, *inputs, to=[to], **attributes)[0]
 
     def ops(self, kind: str, *inputs: Value, to: Sequence[Blob | None], **attributes: Any) -> list[str]:
-        """Add a node of several outputs."""
+        """Add a node with several outputs."""
         names = [self._value(given) for given in inputs]
         while names and not names[-1]:
             names.pop()
@@ -79,18 +79,18 @@ class OnnxGraph:
         return outputs
 
     def alias(self, top: Blob, value: Value) -> None:
-        """The top is this value, or one blob seen as of another shape."""
+        """Make `value` the value of `top`. A blob of another shape is reshaped."""
         if isinstance(value, Blob) and value.shape != top.shape:
             self.reshape(value, to=top)
         else:
             self.values[top] = self._value(value)
 
     def input(self, top: Blob) -> None:
-        """The top comes from outside."""
+        """Make `top` an input of the model."""
         self.inputs[top] = self.values[top] = self._new("input")
 
     def constant(self, array: np.ndarray, name: str = "") -> str:
-        """A constant; equal small ones, and those of one name, are stored once."""
+        """Add a constant. Equal small constants, and constants with the same name and shape, are stored once."""
         array = np.asarray(array, order="C")
         key: Any = (array.dtype.str, array.shape, array.tobytes()) if array.nbytes <= SHARED_BYTES else None
         key = (name, array.shape) if name else key
@@ -103,11 +103,11 @@ class OnnxGraph:
         return value
 
     def parameter(self, parameter: Parameter, shape: Shape | None = None) -> str:
-        """The value of a parameter, seen as of `shape`; named layer/number after its owner."""
+        """Return the value of a parameter, reshaped to `shape` if given. It is named layer/number after its owner."""
         return self.constant(self.array(parameter) if shape is None else self.array(parameter).reshape(shape), str(parameter))
 
     def array(self, parameter: Parameter) -> np.ndarray:
-        """The numbers of a parameter, in the shape that it has in the layer whose rule is running."""
+        """Return the array of a parameter, in the shape that it has in the layer whose rule is running."""
         assert self.node is not None
         shape = next((shape for user, _, shape in parameter.users if user == self.node.name), parameter.shape)
         return self.weights[parameter].reshape(shape)
@@ -133,42 +133,42 @@ class OnnxGraph:
             number += 1
         return f"{name}.{number}"
 
-    # -- what several rules need -------------------------------------------------------------------------------------
+    # -- helpers of rules --------------------------------------------------------------------------------------------
 
     def shape(self, blob: Blob) -> list[int]:
-        """The blob's shape for a Reshape: -1 where it varies."""
+        """Return the blob's shape for a Reshape: -1 for the dynamic axis."""
         varying = self.varying.get(blob, {})
         if len(varying) > 1:
             raise self.refused(f"more than one axis of '{blob.name}' ({shape_text(blob.shape)}) depends on the batch", "export it without --dynamic-batch")
         return [-1 if axis in varying else size for axis, size in enumerate(blob.shape)]
 
     def reshape(self, x: Value, shape: Sequence[int] | None = None, to: Blob | None = None) -> str:
-        """`x` with another shape, by default that of `to`; -1 is inferred, 0 copies an axis."""
+        """Reshape `x`, by default to the shape of `to`. -1 is inferred, 0 copies an axis."""
         if shape is None:
             assert to is not None
             shape = self.shape(to)
         return self.op("Reshape", x, list(shape), to=to)
 
     def fixed(self, blob: Blob, axis: int) -> int:
-        """The size of an axis that the rule writes into the file; refused where it varies."""
+        """Return the size of an axis that the rule writes into the file. Raises Error if the axis is dynamic."""
         if axis in self.varying.get(blob, {}):
-            raise self.refused(f"the size of axis {axis} of '{blob.name}' depends on the batch, and has to be fixed here", "export it without --dynamic-batch")
+            raise self.refused(f"the size of axis {axis} of '{blob.name}' depends on the batch, but must be fixed here", "export it without --dynamic-batch")
         return blob.shape[axis]
 
     def reduce(self, kind: str, x: Value, axes: Sequence[int], keepdims: bool = True, to: Blob | None = None) -> str:
-        """ReduceSum, ReduceMean, .. over `axes`."""
+        """Add ReduceSum, ReduceMean, .. over `axes`."""
         if kind == "ReduceSum" or self.opset >= REDUCE_TAKES_AXES:
             return self.op(kind, x, list(axes), to=to, keepdims=int(keepdims))
         return self.op(kind, x, to=to, axes=list(axes), keepdims=int(keepdims))
 
     def cast(self, x: Value, dtype: type[np.generic], to: Blob | None = None) -> str:
-        """x as numbers of another type."""
+        """Convert x to another element type."""
         value = self.op("Cast", x, to=to)
         self.nodes[-1].attributes["to"] = TYPES[dtype]
         return value
 
     def affine(self, x: Value, scale: float, shift: float, to: Blob | None = None) -> str:
-        """scale x + shift, without what does nothing."""
+        """Compute scale x + shift, without a factor of 1 or a shift of 0."""
         steps = [(kind, number) for kind, number, idle in (("Mul", scale, 1), ("Add", shift, 0)) if number != idle]
         for kind, number in steps:
             x = self.op(kind, x, float(number), to=to if kind == steps[-1][0] else None)
@@ -178,29 +178,32 @@ class OnnxGraph:
         return value
 
     def sizes(self, x: Blob, lead: int, tail: Sequence[int]) -> str:
-        """A shape as a value: the first `lead` axes of x as they are, then `tail`."""
+        """Return a shape as a value: the first `lead` axes of x, then `tail`."""
         if not any(axis in self.varying.get(x, {}) for axis in range(lead)):
             return self.constant(np.array([*x.shape[:lead], *tail], np.int64))
         head = self.op("Slice", self.op("Shape", x), [0], [lead])
         return self.op("Concat", head, list(tail), axis=0)
 
     def full_like(self, x: Value, value: float) -> str:
-        """A tensor of x's shape that holds one value."""
+        """Return a tensor of x's shape filled with `value`."""
         return self.op("ConstantOfShape", self.op("Shape", x), value=np.array([value], np.float32))
 
     def part(self, x: Value, axis: int, start: int, end: int) -> str:
-        """A slice along one axis."""
+        """Return a slice along one axis."""
         return self.op("Slice", x, [start], [end], [axis])
 
     def split(self, x: Value, to: Sequence[Blob | None], axis: int) -> list[str]:
-        """As many equal parts as there are outputs."""
+        """Split x along an axis into equal parts, one for each output."""
         return self.ops("Split", x, to=to, axis=axis, num_outputs=len(to) if self.opset >= SPLIT_COUNTS else None)
 
     def scan(
         self, states: Sequence[Value], sequences: Sequence[Value], step: Callable[..., tuple[Sequence[str], str]], to: Sequence[Blob | None]
     ) -> list[str]:
-        """A loop over the first axis of `sequences`: `step` of the values of states and of one element of each gives the new states and the collected values.
-        Returns the last states and the collection, which are the blobs `to`."""
+        """Loop over the first axis of `sequences`.
+
+        `step` takes the states and one element of each sequence; it returns the new states and the value to collect. The final states and the collected
+        values become the blobs `to` and are returned.
+        """
         outside, self.nodes = self.nodes, []
         inputs = [self._new("step") for _ in (*states, *sequences)]
         after, collected = step(*inputs)
@@ -209,18 +212,21 @@ class OnnxGraph:
         return self.ops("Scan", *states, *sequences, to=to, num_scan_inputs=len(sequences), body=body)
 
     def refused(self, fact: str, fix: str = "") -> Error:
-        """The error of the layer whose rule is running; it offers to cut the net in front of it."""
+        """Return the error of the layer whose rule is running. Its remedy suggests to cut the net before the layer."""
         node = self.node
         assert node is not None
         before = [origin(blob).name for blob in node.bottoms]
-        cut = f"--cut-at={','.join(before)} exports what comes before it" if before else ""
+        cut = f"--cut-at={','.join(before)} exports the part before it" if before else ""
         return node.layer.error(fact, "; ".join(text for text in (fix, cut) if text))
 
     # -- names -------------------------------------------------------------------------------------------------------
 
     def named(self, outputs: Sequence[Blob], last: Mapping[str, Blob]) -> None:
-        """Give all values their final names: a blob's name to its last value (`last`), blob.layer to what a layer in place replaced, layer/op to the
-        rest. `outputs` are the blobs that the model ends with; one that is an input, a constant or another output gets a node of its own."""
+        """Give all values their final names.
+
+        The last value of a blob (`last`) gets the blob's name. A value that an in-place layer replaced is called blob.layer, all others layer/op.
+        `outputs` are the model's outputs; one that is an input, a constant or another output gets a separate Identity node.
+        """
         ends = {*self.inputs.values(), *self.constants}
         for blob in outputs:
             value = self.values[blob]
@@ -252,12 +258,12 @@ class OnnxGraph:
 
 
 def body_of(node: OnnxNode) -> Body | None:
-    """The body of a loop."""
+    """Return the body of a loop node, or None."""
     return node.attributes.get("body")
 
 
 def all_nodes(nodes: Sequence[OnnxNode]) -> Iterator[OnnxNode]:
-    """The nodes and those of their bodies."""
+    """Iterate over the nodes and the nodes of their bodies."""
     for node in nodes:
         yield node
         body = body_of(node)
@@ -275,12 +281,12 @@ def _unused(name: str, used: set[str]) -> str:
 
 
 def is_split(blob: Blob) -> bool:
-    """Whether the blob is one of the copies that are made where several layers read a blob."""
+    """Whether the blob is a copy that a Split makes because several layers read the original."""
     return blob.producer is not None and blob.producer.type == "Split" and blob is not blob.producer.bottoms[0]
 
 
 def origin(blob: Blob) -> Blob:
-    """The blob that the prototxt names."""
+    """Return the blob that the prototxt names."""
     while is_split(blob):
         assert blob.producer is not None
         blob = blob.producer.bottoms[0]

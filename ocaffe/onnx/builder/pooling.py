@@ -1,4 +1,4 @@
-"""Caffe's Pooling in ONNX. Runtimes and opsets disagree on ceil_mode and count_include_pad, so neither decides anything here."""
+"""Export Caffe's Pooling. Runtimes and opsets disagree on ceil_mode and count_include_pad, so no result here depends on either."""
 from __future__ import annotations
 
 import math
@@ -9,19 +9,19 @@ from ocaffe.ir.graph import Blob
 from ocaffe.onnx.builder.graph import OnnxGraph, Value
 from ocaffe.ops.pooling import AVE, MAX, Pool
 
-LOWEST = np.float32(np.finfo(np.float32).min)  # what Caffe gives for a window without a pixel
+LOWEST = np.float32(np.finfo(np.float32).min)  # Caffe's result for a window without a pixel
 
 
 def pooled(graph: OnnxGraph, p: Pool, x: Value, to: Blob | None = None, mask: Blob | None = None) -> str:
-    """The pooling of x (batch, channels, image); `mask` is the top that holds the place of each maximum in its plane."""
+    """Return the pooling of x (batch, channels, image). `mask` is the top with the position of each maximum in its plane."""
     begin = list(p.pad)
     end = [(o - 1) * s + e - n - b for o, s, e, n, b in zip(p.outputs, p.stride, _extent(p), p.image, p.pad)]
-    end = [max(0, pad) for pad in end]  # a negative one leaves out pixels, as rounding down does anyway
+    end = [max(0, pad) for pad in end]  # a negative pad would only skip pixels that no window reads
     if p.method == MAX:
         return _max(graph, p, x, begin, end, to, mask)
     if p.method == AVE:
         return _average(graph, p, x, begin, end, to)
-    # In TEST the expectation of a pixel drawn by its value: sum of squares / sum. The number of pixels cancels.
+    # STOCHASTIC in TEST: the expectation of a pixel drawn by its value, sum of squares / sum. The number of pixels cancels.
     squares = _sums(graph, p, graph.op("Mul", x, x), end)
     sums = _sums(graph, p, x, end)
     empty = graph.op("Equal", sums, 0.0)
@@ -36,14 +36,14 @@ def _max(graph: OnnxGraph, p: Pool, x: Value, begin: list[int], end: list[int], 
     if p.whole and mask is None and len(p.image) == 2:
         return graph.op("GlobalMaxPool", x, to=to)
     settings = {"kernel_shape": p.kernel, "strides": p.stride, "dilations": p.dilation if p.dilated else None}
-    if any(pad >= k for pad, k in zip(end, p.kernel)):  # a window beyond the image, which ONNX cannot have; nothing but a stride > kernel makes it
+    if any(pad >= k for pad, k in zip(end, p.kernel)):  # a window outside the image, which ONNX forbids; it needs stride > kernel
         if mask is not None:
-            raise graph.refused("the last window is beyond the image, so that its maximum has no place", "set round_mode: FLOOR or stride <= kernel_size")
+            raise graph.refused("the last window is outside the image, so its maximum has no position", "set round_mode: FLOOR or stride <= kernel_size")
         x, begin, end = _padded(graph, x, begin, end, LOWEST), [0] * len(begin), [0] * len(end)
     if mask is None:
         return graph.op("MaxPool", x, to=to, pads=begin + end, **settings)
     y, places = graph.ops("MaxPool", x, to=[to, None], pads=begin + end, **settings)
-    # ONNX counts places through the whole tensor, Caffe within the plane.
+    # ONNX counts positions through the whole tensor, Caffe within the plane.
     plane = graph.op("Mod", places, np.array(math.prod(p.image), np.int64))
     graph.cast(plane, np.float32, mask)
     return y
@@ -59,14 +59,14 @@ def _average(graph: OnnxGraph, p: Pool, x: Value, begin: list[int], end: list[in
         return graph.op("AveragePool", x, to=to, pads=begin + end, count_include_pad=0, **settings)
     if begin == end:
         return graph.op("AveragePool", x, to=to, pads=begin + end, count_include_pad=1, **settings)
-    # Explicit zeros: runtimes differ on pads that are not the same on both sides.
+    # Pad with explicit zeros: runtimes differ on pads that differ between begin and end.
     share = _shares(p)
     y = graph.op("AveragePool", _padded(graph, x, begin, end, np.float32(0)), to=to if (share == 1).all() else None, **settings)
     return y if (share == 1).all() else graph.op("Mul", y, share, to=to)
 
 
 def _sums(graph: OnnxGraph, p: Pool, x: Value, end: list[int]) -> str:
-    """Means over whole windows, zeros where they go beyond the image."""
+    """Return means over whole windows, with zeros outside the image."""
     return graph.op("AveragePool", _padded(graph, x, [0] * len(end), end, np.float32(0)), kernel_shape=p.kernel, strides=p.stride)
 
 
@@ -75,7 +75,7 @@ def _padded(graph: OnnxGraph, x: Value, begin: list[int], end: list[int], value:
 
 
 def _shares(p: Pool) -> np.ndarray:
-    """Pixels of a window / those that Caffe divides by: the window within the padded image, without what goes beyond even that."""
+    """Return pixels of a window / Caffe's divisor. Caffe divides by the pixels of the window that are inside the padded image."""
     result = np.ones((), np.float32)
     for outputs, stride, kernel, size, pad in zip(p.outputs, p.stride, p.kernel, p.image, p.pad):
         first = np.arange(outputs) * stride - pad

@@ -1,1 +1,1 @@
-"""Reading an ONNX graph, folding and matching it, and building a NetParameter. `ocaffe.onnx.import_model` puts the steps together."""
+"""The steps of an import: read an ONNX graph, fold it, match patterns, build a NetParameter. `ocaffe.onnx.import_model` runs them."""

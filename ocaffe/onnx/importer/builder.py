@@ -1,4 +1,4 @@
-"""The Caffe net while it grows: each layer is checked, and its top shapes inferred, by ocaffe's own layer when it is added."""
+"""Builds the Caffe net. When a layer is added, ocaffe's implementation of the layer checks it and infers its top shapes."""
 from __future__ import annotations
 
 import functools
@@ -17,14 +17,14 @@ FROZEN = {"lr_mult": 0, "decay_mult": 0}
 
 
 class Builder:
-    """`message` is the NetParameter, `blobs` the weights by layer. A blob has the name of the ONNX tensor that it holds."""
+    """A Caffe net under construction: `message` is the NetParameter, `blobs` the weights by layer. A blob is named after the ONNX tensor that it holds."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         self.message = proto.NetParameter(name=graph.name)
         self.blobs: dict[str, list[np.ndarray]] = {}
         self.shapes: dict[str, Shape] = {}  # of blobs
-        self.same: dict[str, str] = {}  # tensor -> the blob that holds it, where the names differ
+        self.same: dict[str, str] = {}  # tensor -> the blob that holds it, if the names differ
         self._names: set[str] = set()
         for name in graph.inputs:
             layer = proto.LayerParameter(name=self._unique(name), type="Input", top=[name])
@@ -35,7 +35,7 @@ class Builder:
     # -- reading -----------------------------------------------------------------------------------------------------
 
     def bottom(self, node: Node, index: int = 0) -> str:
-        """The blob of an input; of a constant, where the rule takes none, that of a Parameter layer."""
+        """Return the blob of an input. A constant becomes the top of a Parameter layer."""
         tensor = node.input(index)
         if tensor in self.graph.constants and tensor not in self.same:
             self.same[tensor] = self._parameter(node, tensor)
@@ -48,7 +48,7 @@ class Builder:
         return node.input(index) in self.graph.constants
 
     def constant(self, node: Node, index: int, default: Any = None) -> Any:
-        """The values of an input that must be constant; `default` where it is left out."""
+        """Return the values of an input that must be constant, or `default` if it is omitted."""
         tensor = node.input(index)
         if not tensor:
             return default
@@ -57,18 +57,18 @@ class Builder:
         return self.graph.constants[tensor]
 
     def setting(self, node: Node, attribute: str, index: int, default: Any = None) -> Any:
-        """A value that is an attribute in one opset and an input in another: a number or a list."""
+        """Return a number or list that is an attribute in some opsets and an input in others."""
         if attribute in node.attributes:
             return node.attributes[attribute]
         values = self.constant(node, index)
         return default if values is None else values.tolist()
 
     def number(self, node: Node, attribute: str, index: int, default: Any = None) -> Any:
-        """A setting that is one number; some exporters write it as a list of one."""
+        """Return a setting that is one number. Some exporters write it as a list of one."""
         value = self.setting(node, attribute, index, default)
         if not isinstance(value, list):
             return value
-        self.check(node, len(value) == 1, f"{attribute} has {len(value)} values, one is wanted", "export it again")
+        self.check(node, len(value) == 1, f"{attribute} has {len(value)} values, one is expected", "export it again")
         return value[0]
 
     def shape(self, blob: str) -> Shape:
@@ -76,11 +76,11 @@ class Builder:
 
     @functools.cached_property
     def wanted(self) -> frozenset[str]:
-        """The tensors that a node reads, or that the net is for."""
+        """The tensors that a node reads, and the outputs of the graph."""
         return frozenset({name for node in self.graph.nodes for name in (*node.inputs, *node.implicit)} | set(self.graph.outputs))
 
     def output_shape(self, node: Node, index: int = 0) -> Shape:
-        """The shape and type that the ONNX model declares for an output."""
+        """Return the shape of an output in the ONNX graph."""
         return self.graph.shape(node.outputs[index])
 
     # -- writing -----------------------------------------------------------------------------------------------------
@@ -100,9 +100,9 @@ class Builder:
     ) -> str:
         """Add a layer and return its first top, if it has one.
 
-        `fields` are those of the layer's own message, pooling_param for Pooling. `part` names a layer on the way to the node's output, whose top is
-        then `tops` or called after the part; without it the tops are the node's outputs. The layer has the node's name with `suffix` (default: the
-        part) behind it. Blobs are frozen unless `learn`.
+        `fields` are those of the layer's parameter message, such as pooling_param for Pooling. `part` names an intermediate layer; its top is `tops` or
+        is named after the part. Without `part` the tops are the node's outputs. The layer's name is the node's name plus `suffix` (default: the part).
+        Blobs are frozen unless `learn`.
         """
         suffix = part if suffix is None else suffix
         name = self._unique(self._title(node) + (f"_{suffix}" if suffix else ""))
@@ -134,7 +134,7 @@ class Builder:
         return self.layer(held, "Parameter", [], {"shape": {"dim": array.shape}}, blobs=[array], learn=tensor in self.graph.trained)
 
     def alias(self, node: Node, blob: str, output: int = 0) -> None:
-        """An output of the node is a blob that there is already."""
+        """Make an existing blob the value of an output of the node."""
         self.same[node.outputs[output]] = blob
 
     def error(self, node: Node, fact: str, fix: str | None = None) -> Error:
@@ -145,8 +145,11 @@ class Builder:
             raise self.error(node, fact, fix)
 
     def finish(self) -> None:
-        """Give the net's outputs their names, where nodes that change nothing stood before them; and keep outputs of the model that other nodes read
-        outputs of the net: in Caffe these are the blobs that no layer reads."""
+        """Make every output of the model an output of the Caffe net, under its name.
+
+        Caffe's outputs are the blobs that no layer reads. So an output that a layer also reads is copied by a Split. So is an output that shares another
+        tensor's blob because nodes that change nothing were removed.
+        """
         for output in dict.fromkeys(self.graph.outputs):
             blob = self.same.get(output, output)
             others = {self.same.get(other, other) for other in self.graph.outputs if other != output}
@@ -162,7 +165,7 @@ class Builder:
                 self.message.layer.add(name=self._unique(output), type="Split", bottom=[blob], top=[output])
 
     def _title(self, node: Node) -> str:
-        """The module of the exporting framework, where the name of a weight tells; else the node's name, else its output's."""
+        """Return the layer name: the framework's module name if a weight's name has it, else the name of the node or of its output."""
         for tensor in node.inputs[1:]:
             if tensor in self.graph.trained and tensor.endswith(".weight"):
                 return tensor.removesuffix(".weight")
@@ -177,7 +180,7 @@ class Builder:
         return unique
 
     def free(self, name: str) -> str:
-        """A name for a blob on the way, which nothing has yet."""
+        """Return an unused name for an intermediate blob."""
         unique, count = name, 1
         while unique in self.shapes or unique in self.graph.types:
             count += 1

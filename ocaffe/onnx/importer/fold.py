@@ -1,4 +1,4 @@
-"""What is known without running the model: constants of constants, and the shape of everything else."""
+"""Fold constants and infer the shapes of all other tensors, without running the model."""
 from __future__ import annotations
 
 import collections
@@ -13,15 +13,15 @@ from ocaffe.onnx.importer.graph import FLOATS, Graph, Node, array_of, node_of
 
 DRAWS = ("RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Bernoulli", "Multinomial")
 
-# With ceil_mode, a window that would begin behind the image is none: PyTorch and all runtimes have it so, ONNX's own inference since this opset.
+# With ceil_mode, PyTorch and all runtimes drop a window that starts after the image. ONNX's shape inference does so since this opset.
 INFERRED_AS = {"MaxPool": 22, "AveragePool": 22}
 NEUTRAL = {"Add": 0, "Sub": 0, "Mul": 1, "Div": 1}  # second operands that change nothing
-LIKE_INPUT = ("GroupNormalization",)  # functions of other operators, for which onnx infers nothing
+LIKE_INPUT = ("GroupNormalization",)  # operators that are functions of others; onnx does not infer their shapes
 
 
 def fold(graph: Graph) -> None:
-    """Compute what depends on constants and shapes alone, infer all other shapes, and take out nodes that change nothing."""
-    same: dict[str, str] = {}  # output of a node that changes nothing -> what it passes on
+    """Compute tensors that depend only on constants and shapes, infer all other shapes, and remove nodes that change nothing."""
+    same: dict[str, str] = {}  # output of a node that changes nothing -> its input
     sequences: dict[str, list[str]] = {}
     kept: list[Node] = []
     pending = collections.deque(graph.nodes)
@@ -50,7 +50,7 @@ def fold(graph: Graph) -> None:
 
 
 def _branch(graph: Graph, node: Node) -> list[Node]:
-    """The nodes of the branch that an If takes, whose condition is known. Names in it are unique in the whole model."""
+    """Return the nodes of the branch that an If with a known condition takes. Their names are unique in the whole model."""
     inner = node.get("then_branch" if graph.constants[node.inputs[0]].all() else "else_branch")
     graph.constants.update({tensor.name: array_of(tensor, graph.place) for tensor in inner.initializer})
     passed = [node_of(helper.make_node("Identity", [item.name], [output])) for item, output in zip(inner.output, node.outputs)]
@@ -58,7 +58,7 @@ def _branch(graph: Graph, node: Node) -> list[Node]:
 
 
 def _constant(graph: Graph, node: Node) -> bool:
-    """Turn the node's outputs into constants where they are."""
+    """Evaluate the node if its outputs are constant. Return whether they are."""
     constants, inputs = graph.constants, [name for name in node.inputs if name]
     if node.op == "Shape" and inputs[0] in graph.types:
         shape = graph.shape(inputs[0])
@@ -73,10 +73,10 @@ def _constant(graph: Graph, node: Node) -> bool:
         feeds = {name: constants[name] for name in inputs}
         node.message.input[:] = node.inputs
         given, made = ([helper.make_value_info(name, TypeProto()) for name in names if name] for names in (feeds, node.outputs))
-        alone = helper.make_graph([node.message], "constant", given, made)  # of a node alone the evaluator forgets the opset
+        alone = helper.make_graph([node.message], "constant", given, made)  # for a single node the evaluator ignores the opset, for a graph it does not
         try:
             values = ReferenceEvaluator(alone, opsets={"": graph.opset}).run(None, feeds)
-        except Exception as problem:  # the evaluator has no exceptions of its own
+        except Exception as problem:  # the evaluator has no exception type
             raise _failed(graph, node, problem) from None
         constants.update({name: np.asarray(value) for name, value in zip(filter(None, node.outputs), values)})
         _trained(graph, node)
@@ -86,16 +86,16 @@ def _constant(graph: Graph, node: Node) -> bool:
 
 
 def _trained(graph: Graph, node: Node) -> None:
-    """What is made of a parameter counts as one."""
+    """Mark a constant that is computed from a parameter as a parameter."""
     if any(name in graph.trained for name in node.inputs):
         graph.trained.update(node.outputs)
 
 
 def _infer(graph: Graph, node: Node) -> None:
-    """The types of the outputs of a node, checked against the declared types."""
+    """Infer the types of the outputs of a node and check them against the declared shapes."""
     constants = graph.constants
     if "." in node.op:
-        return  # of another domain: refused later, with all others that have no rule
+        return  # of another domain; it is reported later with all operators without a rule
     types, data = {}, {}
     for name in node.inputs:
         if name in constants:
@@ -125,7 +125,7 @@ def _infer(graph: Graph, node: Node) -> None:
 
 
 def _single(array: np.ndarray) -> np.ndarray:
-    """Numbers of any precision in that of the net, so that a node sees one, whatever the model mixes; arithmetic of constants alone keeps its own."""
+    """Return floats of any precision as float32, so that a node's inputs have one type. Constant folding keeps the original precision."""
     kind = helper.np_dtype_to_tensor_dtype(array.dtype)
     return array.astype(np.float32) if kind in FLOATS else array
 
@@ -138,13 +138,13 @@ def _compare(graph: Graph, node: Node, name: str) -> None:
     if not agree:
         text = shape_text(["?" if dim is None else dim for dim in declared])  # type: ignore[misc]
         raise Error(
-            f"the file says that '{name}' is {text}, the operators make it {shape_text(shape)}",
+            f"the file says that '{name}' is {text}, but the operators make it {shape_text(shape)}",
             place=graph.place, layer=node.title, fix="export the model again",
         )  # fmt: skip
 
 
 def _changes_nothing(graph: Graph, node: Node) -> bool:
-    if node.op == "Cast":  # of images (UINT8) and indices (ArgMax) it stays, because later nodes read it, until a rule removes it
+    if node.op == "Cast":  # a Cast of images (UINT8) or indices (ArgMax) is kept, because later nodes read it, until a rule removes it
         kind = graph.types.get(node.inputs[0])
         return node.get("to") in FLOATS and kind is not None and kind.tensor_type.elem_type in FLOATS
     if node.op in NEUTRAL and node.input(1) in graph.constants:
@@ -156,7 +156,7 @@ def _changes_nothing(graph: Graph, node: Node) -> bool:
 
 
 def _split(graph: Graph, node: Node, sequences: dict[str, list[str]]) -> Node:
-    """A Split in place of SplitToSequence, whose parts are taken by SequenceAt."""
+    """Return the Split that replaces a SplitToSequence whose parts SequenceAt reads."""
     x = node.inputs[0]
     shape = graph.shape(x)
     axis = node.get("axis", 0) % len(shape)
@@ -174,4 +174,4 @@ def _split(graph: Graph, node: Node, sequences: dict[str, list[str]]) -> Node:
 
 def _failed(graph: Graph, node: Node, problem: Any) -> Error:
     text = " ".join(str(problem).split()) or type(problem).__name__
-    return Error(f"its inputs do not go together: {text}", place=graph.place, layer=node.title, fix="export the model again")
+    return Error(f"its inputs do not fit together: {text}", place=graph.place, layer=node.title, fix="export the model again")

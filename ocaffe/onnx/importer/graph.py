@@ -1,4 +1,4 @@
-"""The graph between an ONNX model and a Caffe net: nodes in order, constants as arrays, the shape of every tensor."""
+"""The intermediate graph of an import: nodes in order, constants as arrays, the shape of every tensor."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,12 +11,12 @@ from onnx import GraphProto, NodeProto, helper, numpy_helper
 from ocaffe.errors import Error, shape_text
 from ocaffe.ir.tensor import Shape
 
-FLOATS = (1, 10, 11, 16)  # element types that a Caffe net computes as the first of them: FLOAT, FLOAT16, DOUBLE, BFLOAT16
+FLOATS = (1, 10, 11, 16)  # FLOAT, FLOAT16, DOUBLE, BFLOAT16: a Caffe net computes them all as FLOAT
 
 
 @dataclass(eq=False)
 class Node:
-    """One operator. `inputs` has '' where an optional one is left out; `message` is the NodeProto, None for a node that a rewrite made."""
+    """One operator. An omitted optional input is ''. `message` is the NodeProto, or None for a node that a rewrite created."""
 
     op: str
     inputs: list[str]
@@ -34,18 +34,22 @@ class Node:
 
     @property
     def implicit(self) -> set[str]:
-        """The tensors that graphs inside the node (of If, Loop) read."""
+        """The tensors that graphs inside the node (bodies of If and Loop) read."""
         graphs = [value for value in self.attributes.values() if isinstance(value, GraphProto)]
         return {name for graph in graphs for inner in graph.node for name in (*inner.input, *node_of(inner).implicit)}
 
     def input(self, index: int) -> str:
-        """The tensor of an input, '' where it is left out."""
+        """Return the tensor of an input, or '' if it is omitted."""
         return self.inputs[index] if index < len(self.inputs) else ""
 
 
 @dataclass(eq=False)
 class Graph:
-    """`trained` names the constants that were initializers: what an exporter makes of parameters. `types`: TypeProtos of tensors that are no constants."""
+    """An ONNX graph.
+
+    `trained` names the constants that were initializers, because exporters write parameters as initializers. `types` holds the TypeProtos of tensors that
+    are not constants.
+    """
 
     place: str
     name: str
@@ -56,11 +60,11 @@ class Graph:
     constants: dict[str, np.ndarray] = field(default_factory=dict)
     trained: set[str] = field(default_factory=set)
     types: dict[str, Any] = field(default_factory=dict)
-    declared: dict[str, tuple[int | None, ...]] = field(default_factory=dict)  # shapes as the file gives them, to be compared with the inferred ones
+    declared: dict[str, tuple[int | None, ...]] = field(default_factory=dict)  # shapes in the file, to be compared with the inferred shapes
     opset_import: Any = None
 
     def shape(self, tensor: str) -> Shape:
-        """The shape of a tensor, constant or not; raises Error where it depends on values."""
+        """Return the shape of a tensor. Raises Error if it depends on values."""
         if tensor in self.constants:
             return self.constants[tensor].shape
         if tensor not in self.types:
@@ -71,7 +75,7 @@ class Graph:
         return {output: node for node in self.nodes for output in node.outputs if output}
 
     def consumers(self) -> dict[str, list[Node]]:
-        """The nodes that read a tensor; a graph output needs no reader."""
+        """Return the nodes that read each tensor. A graph output may be absent."""
         found: dict[str, list[Node]] = {}
         for node in self.nodes:
             for tensor in dict.fromkeys(node.inputs):
@@ -89,14 +93,14 @@ class Graph:
 
 
 def graph_of(model: Any, opset: int, place: str, *, shapes: Mapping[str, Sequence[int]], outputs: Iterable[str]) -> Graph:
-    """The graph of a model. `shapes` replaces the shapes of inputs; `outputs` (none: the model's own) are the tensors to compute.
+    """Return the graph of a model. `shapes` replaces the shapes of inputs; `outputs` (empty: the model's own) are the tensors to compute.
 
-    An axis of unknown size is 1 if it is the first, the batch; any other raises Error, and so does a name that the model does not have.
+    If the batch, the first axis, has an unknown size, it is 1. Any other unknown size raises Error, and so does a name that the model lacks.
     """
     main = model.graph
     constants = {tensor.name: array_of(tensor, place) for tensor in main.initializer}
     nodes = [node_of(message) for message in main.node]
-    inputs = [item for item in main.input if item.name not in constants]  # up to IR version 3 initializers were inputs too
+    inputs = [item for item in main.input if item.name not in constants]  # up to IR version 3 initializers are inputs too
     graph = Graph(place, main.name or "net", opset, nodes, [item.name for item in inputs], list(outputs) or [item.name for item in main.output])
     graph.constants, graph.trained, graph.opset_import = constants, set(constants), model.opset_import
     for name in shapes:
@@ -109,7 +113,7 @@ def graph_of(model: Any, opset: int, place: str, *, shapes: Mapping[str, Sequenc
     for item in inputs:
         axes, given = len(item.type.tensor_type.shape.dim), shapes.get(item.name)
         if given is not None and item.type.tensor_type.HasField("shape") and len(given) != axes:
-            raise Error(f"input '{item.name}' has {axes} axes, --shape gives it {len(given)}", place=place, fix="a size for each axis")
+            raise Error(f"input '{item.name}' has {axes} axes, --shape gives it {len(given)}", place=place, fix="give a size for each axis")
         shape = tuple(shapes.get(item.name, ())) or _input_shape(item, place)
         kind = item.type.tensor_type.elem_type
         graph.types[item.name] = helper.make_tensor_type_proto(FLOATS[0] if kind in FLOATS else kind, shape)
@@ -120,10 +124,10 @@ def graph_of(model: Any, opset: int, place: str, *, shapes: Mapping[str, Sequenc
 
 
 def node_of(message: Any) -> Node:
-    """The node of a NodeProto; operators of other domains are called domain.operator."""
+    """Return the node of a NodeProto. Operators of other domains are called domain.operator."""
     op = message.op_type if message.domain in ("", "ai.onnx") else f"{message.domain}.{message.op_type}"
     own = NodeProto()
-    own.CopyFrom(message)  # its inputs change while the graph does
+    own.CopyFrom(message)  # rewrites of the graph change its inputs
     return Node(op, list(own.input), list(own.output), {item.name: _value(item) for item in own.attribute}, own.name, own)
 
 
@@ -135,9 +139,9 @@ def array_of(tensor: Any, place: str) -> np.ndarray:
 
 
 def _value(attribute: Any) -> Any:
-    """An attribute as a Python value, text as str."""
+    """Return an attribute as a Python value, with text as str."""
     value = helper.get_attribute_value(attribute)
-    return value.decode(errors="replace") if isinstance(value, bytes) else value  # a text that is none is unknown to the rules
+    return value.decode(errors="replace") if isinstance(value, bytes) else value  # rules report invalid text as an unknown value
 
 
 def _dims(item: Any) -> tuple[int | None, ...]:
@@ -151,5 +155,5 @@ def _input_shape(item: Any, place: str) -> Shape:
     shape = [1 if dim in (None, 0, -1) and axis == 0 else dim for axis, dim in enumerate(dims)]
     if any(dim is None or dim < 1 for dim in shape):
         text = shape_text(["?" if dim is None else dim for dim in dims])  # type: ignore[misc]
-        raise Error(f"input '{item.name}' is {text}: only the batch may be open", place=place, fix=f"--shape {item.name}:1x3x224x224, for example")
+        raise Error(f"input '{item.name}' is {text}: only the batch may be unknown", place=place, fix=f"--shape {item.name}:1x3x224x224, for example")
     return tuple(dim for dim in shape if dim is not None)

@@ -1,8 +1,12 @@
-"""Patterns of several operators that stand for one.
+"""Matching of patterns of several operators that are equivalent to one operator.
 
-A pattern is a term: a name (small letters: a tensor; capitals: a constant) that is the same tensor wherever it stands, a number (a constant that is
-one number, up to rounding), or a tuple: an operator, the terms of its inputs, and perhaps a dict of attributes that it must have. The two inputs of
-Add and Mul may stand in either order.
+A pattern is a term. A term is one of:
+
+* a name: lower case for a computed tensor, upper case for a constant; the same name always matches the same tensor
+* a number: a scalar constant of this value, up to rounding
+* a tuple: an operator, the terms of its inputs, and optionally a dict of required attributes
+
+The two inputs of Add and Mul match in either order.
 """
 from __future__ import annotations
 
@@ -14,12 +18,12 @@ import numpy as np
 from ocaffe.onnx.importer.graph import Graph, Node
 
 SWAPPED = ("Add", "Mul")
-DEFAULTS = {("HardSigmoid", "beta"): 0.5}  # of attributes that patterns name
-NEAR = 1e-3  # of a number, relative: exporters write sqrt(2) with four digits, too
+DEFAULTS = {("HardSigmoid", "beta"): 0.5}  # defaults of attributes that patterns require
+NEAR = 1e-3  # relative tolerance of numbers: some exporters write sqrt(2) with four digits
 
 
 def match(graph: Graph, producers: Mapping[str, Node], pattern: tuple[Any, ...], node: Node) -> dict[str, str] | None:
-    """The tensors that the names of a pattern stand for if `node` is its last operator."""
+    """Return the tensors of the names in a pattern if `node` matches its outermost operator, else None."""
     return next(_operator(graph, producers, pattern, node, {}), None)
 
 

@@ -1,4 +1,4 @@
-"""The table of patterns, and the rewrites that need more than a pattern: what exporters take apart is put together again."""
+"""Rewrites that recombine operators that exporters decompose: a table of patterns, and functions for rewrites that need more than a pattern."""
 from __future__ import annotations
 
 import math
@@ -8,11 +8,11 @@ from typing import Any
 from ocaffe.onnx.importer.graph import Graph, Node
 from ocaffe.onnx.importer.match import match
 
-Check = Callable[[Graph, dict[str, str]], "dict[str, Any] | None"]  # attributes of the new node, or None: it is none
+Check = Callable[[Graph, dict[str, str]], "dict[str, Any] | None"]  # returns the attributes of the new node, or None if the pattern does not apply
 
 
 def _sixths(inner: tuple[Any, ...]) -> list[tuple[Any, ...]]:
-    """A sixth of a term."""
+    """Return the terms for a sixth of a term."""
     return [("Div", inner, 6.0), ("Mul", inner, 1 / 6)]
 
 
@@ -25,11 +25,11 @@ _TANH = [
 
 
 def _halves(term: tuple[Any, ...]) -> list[tuple[Any, ...]]:
-    """x times a term, in_bf16: in any order."""
+    """Return the terms for x * term / 2, in any order."""
     return [("Mul", ("Mul", "x", term), 0.5), ("Mul", ("Mul", "x", 0.5), term), ("Mul", "x", ("Mul", term, 0.5)), ("Div", ("Mul", "x", term), 2.0)]
 
 
-# Pattern, the operator that it stands for, and its attributes. Its inputs are the names of the pattern in order of the alphabet, small letters first.
+# Pattern, equivalent operator, and its attributes. Its inputs are the names of the pattern in alphabetical order, lower case first.
 TABLE: list[tuple[tuple[Any, ...], str, dict[str, Any]]] = [
     *((form, "HardSwish", {}) for cut in _CUT for form in _sixths(("Mul", "x", cut))),
     *((form, "HardSigmoid", {"alpha": 1 / 6, "beta": 0.5}) for cut in _CUT for form in _sixths(cut)),
@@ -68,7 +68,7 @@ def _table(graph: Graph) -> None:
 
 
 def _norms(graph: Graph) -> None:
-    """What PyTorch writes for a layer norm before opset 17; scale and bias follow as Mul and Add."""
+    """Recombine the operators that PyTorch writes for a layer norm before opset 17. Scale and bias follow as Mul and Add."""
     producers = graph.producers()
     mean = ("ReduceMean", "x")
     pattern = ("Div", ("Sub", "x", mean), ("Sqrt", ("Add", ("ReduceMean", ("Pow", ("Sub", "x", mean), 2.0)), "E")))
@@ -84,14 +84,14 @@ def _norms(graph: Graph) -> None:
 
 
 def _reductions(producers: dict[str, Node], node: Node) -> list[Node]:
-    """The means of a layer norm: of the values, and of the squares."""
+    """Return the two ReduceMean nodes of a layer norm: of the values, and of the squares."""
     centred, root = (producers[name] for name in node.inputs)
     summed = producers[root.inputs[0]]
     return [producers[centred.inputs[1]], next(producers[name] for name in summed.inputs if name in producers)]
 
 
 def _shuffles(graph: Graph) -> None:
-    """Reshape, Transpose and Reshape that exchange two parts of the channel axis."""
+    """Replace Reshape, Transpose and Reshape that exchange two factors of the channel axis by a ChannelShuffle."""
     producers = graph.producers()
     pattern = ("Reshape", ("Transpose", ("Reshape", "x", "A"), {"perm": [0, 2, 1, 3, 4]}), "B")
     for node in list(graph.nodes):
@@ -105,7 +105,7 @@ def _shuffles(graph: Graph) -> None:
 
 
 def _biases(graph: Graph) -> None:
-    """MatMul and the Add of a row behind it: one product with a bias."""
+    """Fuse MatMul and the following Add of a row into one product with a bias."""
     producers, consumers = graph.producers(), graph.consumers()
     for node in list(graph.nodes):
         found = match(graph, producers, ("Add", ("MatMul", "x", "W"), "B"), node)
@@ -120,7 +120,7 @@ def _biases(graph: Graph) -> None:
 
 
 def _pads(graph: Graph) -> None:
-    """Zeros that a Pad puts around the image of a Conv become its own pads."""
+    """Fuse a Pad with zeros around the image into the pads of the following Conv."""
     producers = graph.producers()
     for node in graph.nodes:
         pad = producers.get(node.inputs[0]) if node.op == "Conv" else None
@@ -137,7 +137,7 @@ def _pads(graph: Graph) -> None:
 
 
 def _padding(graph: Graph, pad: Node) -> tuple[list[int], list[int]] | None:
-    """Zeros before and behind each axis; None if they are not zeros, or not for each axis."""
+    """Return the padding before and after each axis, or None if it is not zeros or does not cover every axis."""
     axes = len(graph.shape(pad.outputs[0]))
     sizes = pad.get("pads") or (graph.constants[pad.input(1)].tolist() if pad.input(1) in graph.constants else [])
     value = pad.get("value", 0.0) if not pad.input(2) else graph.constants.get(pad.input(2))
@@ -147,7 +147,7 @@ def _padding(graph: Graph, pad: Node) -> tuple[list[int], list[int]] | None:
 
 
 def _slices(graph: Graph) -> None:
-    """Slices of one tensor that together are all of it, one behind the other, are a Split (what `chunk` becomes)."""
+    """Replace consecutive Slices that cover a tensor by a Split. PyTorch exports `chunk` as such Slices."""
     consumers = graph.consumers()
     for x, nodes in consumers.items():
         slices = [(node, cut) for node in nodes if node.op == "Slice" and x in graph.types and (cut := _cut(graph, node, x))]
@@ -163,7 +163,7 @@ def _slices(graph: Graph) -> None:
 
 
 def _cut(graph: Graph, node: Node, x: str) -> tuple[int, int, int] | None:
-    """Axis, start and end of a Slice of constants along one axis, in steps of 1."""
+    """Return axis, start and end of a Slice with constant bounds along one axis with step 1, else None."""
     settings = [node.get(name) or (graph.constants[tensor].tolist() if (tensor := node.input(1 + index)) in graph.constants else None)
                 for index, name in enumerate(("starts", "ends", "axes", "steps"))]  # fmt: skip
     starts, ends, axes, steps = settings

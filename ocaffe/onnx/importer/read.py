@@ -1,4 +1,4 @@
-"""An ONNX file as a checked model: what is wrong with it is said here, by name, before anything is converted."""
+"""Read an ONNX file as a checked model. Errors name the damaged or unsupported part before any conversion starts."""
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -12,14 +12,16 @@ from onnx import checker, defs, external_data_helper, inliner
 from ocaffe.errors import Error
 from ocaffe.model.sniff import is_hdf5, open_head
 
-OLDEST = 7  # broadcasting as in numpy came with opset 7
-_LIMIT = 2**31 - 2**24  # bytes of a protobuf message, which the checker makes of the model; of a larger one it reads the file
+OLDEST = 7  # broadcasting as in numpy exists since opset 7
+_LIMIT = 2**31 - 2**24  # bytes of a protobuf message; a larger model is checked by its file, because the checker serializes a message
 DOMAINS = ("", "ai.onnx")
 
 
 def read_model(path: str | Path) -> Any:
-    """The ModelProto in `path`, its external data loaded, its local functions inlined. Raises Error where the file is missing, damaged, of an opset
-    that is not known, of operators that ONNX does not have, or contradicts itself."""
+    """Return the ModelProto in `path` with external data loaded and local functions inlined.
+
+    Raises Error if the file is missing, damaged or inconsistent, or if its opset or an operator is unknown.
+    """
     place = str(path)
     head = open_head(path, "an ONNX model")
     if is_hdf5(head):
@@ -30,8 +32,8 @@ def read_model(path: str | Path) -> Any:
         raise Error(f"is damaged or truncated, or is not an ONNX model: {_line(problem)}", place=place, fix="copy or download it again") from None
     if not model.graph.node:
         raise Error("has no graph with nodes: it is not an ONNX model, or is truncated", place=place, fix="copy or download it again")
-    if any(isinstance(text, bytes) for text in _texts(model)):  # what protobuf makes of text that is none
-        raise Error("is damaged: a name in it is no text", place=place, fix="copy or download it again")
+    if any(isinstance(text, bytes) for text in _texts(model)):  # protobuf returns invalid text as bytes
+        raise Error("is damaged: a name in it is not valid text", place=place, fix="copy or download it again")
     if not all(node.output for node in model.graph.node):
         raise Error("is damaged: a node in it has no output", place=place, fix="copy or download it again")
     opset = opset_of(model, place)
@@ -47,7 +49,7 @@ def read_model(path: str | Path) -> Any:
 
 
 def _texts(model: Any) -> Iterator[Any]:
-    """Names of nodes, tensors and attributes."""
+    """Iterate over the names of nodes, tensors, attributes and domains."""
     graph = model.graph
     for node in graph.node:
         yield from (node.name, node.op_type, node.domain, *node.input, *node.output)
@@ -58,19 +60,19 @@ def _texts(model: Any) -> Iterator[Any]:
 
 
 def opset_of(model: Any, place: str) -> int:
-    """The version of ONNX's own operators."""
+    """Return the opset of ONNX's standard operators."""
     newest = defs.onnx_opset_version()
     versions = [item.version for item in model.opset_import if item.domain in DOMAINS]
     if not versions:
         raise Error("does not say which opset its operators are of", place=place, fix="export it again")
     if not OLDEST <= versions[0] <= newest:
         fix = "onnx.version_converter, or export it again with opset 17" if versions[0] < OLDEST else "pip install -U onnx, or export it with opset 17"
-        raise Error(f"is of opset {versions[0]}, opsets {OLDEST} to {newest} are known", place=place, fix=fix)
+        raise Error(f"is of opset {versions[0]}, opsets {OLDEST} to {newest} are supported", place=place, fix=fix)
     return int(versions[0])
 
 
 def _load_external(model: Any, folder: Path, place: str) -> int:
-    """Read the tensors that lie in files beside the model; returns how many bytes they have."""
+    """Read the tensors in external files beside the model. Return their size in bytes."""
     size = 0
     for tensor in external_data_helper._get_all_tensors(model):
         if not external_data_helper.uses_external_data(tensor):
@@ -96,7 +98,7 @@ def _load_external(model: Any, folder: Path, place: str) -> int:
 
 
 def _refuse_unknown(model: Any, opset: int, place: str) -> None:
-    """Operators of ONNX's domain that its opset does not have; those of other domains are refused by the rules, which do not know them."""
+    """Refuse standard operators that the opset lacks. Operators of other domains are reported later, because they have no rule."""
     for node in model.graph.node:
         if node.domain in DOMAINS and not defs.has(node.op_type, opset, ""):
             raise Error(f"opset {opset} has no operator '{node.op_type}' (node '{node.name or node.output[0]}')", place=place, fix="export it again")

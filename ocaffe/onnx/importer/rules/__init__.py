@@ -1,4 +1,4 @@
-"""A rule for each ONNX operator: what it is in layers of Caffe. Importing the folder fills the table."""
+"""A rule for each ONNX operator, which adds the equivalent Caffe layers. `rules` imports all modules here to fill the table."""
 from __future__ import annotations
 
 import functools
@@ -14,7 +14,7 @@ _RULES: dict[str, Rule] = {}
 
 
 def operator(*names: str) -> Callable[[Rule], Rule]:
-    """Decorator: this function converts nodes of these operators."""
+    """Register the decorated function as the rule of these operators."""
 
     def add(rule: Rule) -> Rule:
         for name in names:

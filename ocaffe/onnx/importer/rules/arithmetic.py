@@ -1,4 +1,4 @@
-"""Add, Mul and other operators of two or more tensors, with ONNX's broadcasting."""
+"""Rules of Add, Mul and other operators on two or more tensors, with ONNX's broadcasting."""
 from __future__ import annotations
 
 from typing import Any
@@ -12,7 +12,7 @@ from ocaffe.onnx.importer.rules import operator
 from ocaffe.onnx.importer.rules.pointwise import FLOAT_MAX, bounded
 from ocaffe.onnx.importer.rules.shape import flatten_to, repeat
 
-# With a number c: Power's fields where the tensor comes first, and where it comes second
+# Power's fields for an operator with a number c: if the tensor is the first operand, and if it is the second
 NUMBERS: dict[str, tuple[Any, Any]] = {
     "Add": (lambda c: {"shift": c}, lambda c: {"shift": c}),
     "Sub": (lambda c: {"shift": -c}, lambda c: {"scale": -1.0, "shift": c}),
@@ -20,7 +20,7 @@ NUMBERS: dict[str, tuple[Any, Any]] = {
     "Div": (lambda c: {"scale": 1 / c}, lambda c: {"power": -1.0, "scale": 1 / c}),
     "Pow": (lambda c: {"power": c}, None),
 }
-SAME = {"Add": {"scale": 2.0}, "Mul": {"power": 2.0}}  # with itself
+SAME = {"Add": {"scale": 2.0}, "Mul": {"power": 2.0}}  # both operands are the same tensor
 
 
 @operator(*NUMBERS)
@@ -44,7 +44,7 @@ def _number(net: Builder, node: Node, x: str, value: float, number_first: bool) 
 
 
 def _array(net: Builder, node: Node, x: str, values: np.ndarray, values_first: bool) -> None:
-    """A Bias or a Scale of the axes that the constant has; frozen unless it was an initializer, which is what exporters make of parameters."""
+    """Add a Bias or Scale over the constant's axes. It is frozen unless the constant was an initializer: exporters write parameters so."""
     net.check(node, node.op != "Pow", f"a power of {values.size} exponents", "--cut_at with a tensor before it")
     wanted = net.output_shape(node)
     if net.shape(x) != wanted:
@@ -65,7 +65,7 @@ def _array(net: Builder, node: Node, x: str, values: np.ndarray, values_first: b
 
 
 def _span(values: np.ndarray, wanted: Shape) -> tuple[int, np.ndarray]:
-    """The first axis of `wanted` along which the values differ, and the values as they lie on the axes from there to the last such."""
+    """Return the first axis of `wanted` along which the values differ, and the values broadcast from that axis to the last such axis."""
     shape = (1,) * (len(wanted) - values.ndim) + values.shape
     axes = [axis for axis, size in enumerate(shape) if size > 1] or [min(1, len(wanted) - 1)]
     first, behind = axes[0], axes[-1] + 1
@@ -90,14 +90,16 @@ def _tensors(net: Builder, node: Node) -> None:
 
 
 def _leading(shape: Shape, wanted: Shape) -> int:
-    """How many of the first axes of `wanted` are those of `shape`, all others of which are 1; 0 if it is not so. With 2 axes: a number for each
-    channel of each image."""
+    """Return how many leading axes `shape` shares with `wanted` if all its other axes are 1, else 0.
+
+    The result is 2 for one number per channel of each image.
+    """
     ends = range(len(wanted) - 1, 0, -1) if len(shape) == len(wanted) else ()
     return next((end for end in ends if shape == (*wanted[:end], *(1,) * (len(wanted) - end))), 0)
 
 
 def _broadcast(net: Builder, node: Node, x: str, y: str) -> None:
-    """x with y laid on its first axes: what SENet's attention does."""
+    """Combine x with y, which has only the first axes of x. SENet's attention does this."""
     axes = _leading(net.shape(y), net.shape(x))
     if node.op == "Sub":
         y = net.layer(node, "Power", [y], {"scale": -1.0}, part="negative")
@@ -124,7 +126,7 @@ def extreme(net: Builder, node: Node) -> None:
         net.alias(node, bottoms[0])
     elif lowest:
         eltwise(net, node, bottoms, "MAX", [])
-    else:  # the least is the negative of the largest of the negatives
+    else:  # min(x) = -max(-x)
         bottoms = [net.layer(node, "Power", [x], {"scale": -1.0}, part=f"{index}_negative") for index, x in enumerate(bottoms)]
         top = net.layer(node, "Eltwise", bottoms, {"operation": "MAX"}, part="max")
         net.layer(node, "Power", [top], {"scale": -1.0})

@@ -1,4 +1,4 @@
-"""Conv, ConvTranspose, Gemm, MatMul."""
+"""Rules of Conv, ConvTranspose, Gemm, MatMul."""
 from __future__ import annotations
 
 from typing import Any
@@ -17,7 +17,7 @@ from ocaffe.onnx.importer.rules.windows import Windows, padded
 def conv(net: Builder, node: Node) -> None:
     x, weight, bias = net.bottom(node), net.constant(node, 1), net.constant(node, 2)
     windows = Windows.read(net, node, net.shape(x)[2:], weight.shape[2:])
-    if not windows.symmetric:  # of TensorFlow, which pads a pixel more behind
+    if not windows.symmetric:  # TensorFlow's SAME padding may add one pixel more at the end
         x = padded(net, node, x, windows)
         windows = windows.without_pads()
     net.layer(node, "Convolution", [x], _parameters(node, windows, weight.shape[0], bias is not None), blobs=_blobs(weight, bias))
@@ -25,18 +25,18 @@ def conv(net: Builder, node: Node) -> None:
 
 @operator("ConvTranspose")
 def conv_transpose(net: Builder, node: Node) -> None:
-    """The smaller of the pads before and behind is Caffe's pad. The rest is cropped, or added (output_padding)."""
+    """Use the smaller of the pads at begin and end as Caffe's pad. The rest is cropped, or added (output_padding)."""
     x, weight, bias = net.bottom(node), net.constant(node, 1), net.constant(node, 2)
     windows = Windows.read(net, node, net.shape(x)[2:], weight.shape[2:])
     group, wanted = node.get("group", 1), net.output_shape(node)[2:]
     begin = _begin_of_transposed(node, windows, net.shape(x)[2:], wanted)
     size = tuple(s * (n - 1) + e for s, n, e in zip(windows.stride, net.shape(x)[2:], windows.extent))
-    end = tuple(n - b - w for n, b, w in zip(size, begin, wanted))  # below 0 where output_padding reaches beyond the last window
+    end = tuple(n - b - w for n, b, w in zip(size, begin, wanted))  # negative if output_padding extends beyond the last window
     pad = tuple(max(0, min(b, e)) for b, e in zip(begin, end))
     parameters = _parameters(node, Windows(windows.kernel, windows.stride, windows.dilation, pad, pad), weight.shape[1] * group, bias is not None)
     exact = begin == end == pad
     beyond = [max(0, -e) for e in end]
-    late = bias is not None and any(beyond)  # pixels that no window reaches hold the bias alone
+    late = bias is not None and any(beyond)  # pixels outside all windows hold only the bias
     if late:
         parameters["bias_term"] = False
     top = net.layer(node, "Deconvolution", [x], parameters, part="" if exact else "whole", blobs=_blobs(weight, None if late else bias))
@@ -51,7 +51,7 @@ def conv_transpose(net: Builder, node: Node) -> None:
 
 
 def _begin_of_transposed(node: Node, windows: Windows, image: tuple[int, ...], wanted: tuple[int, ...]) -> tuple[int, ...]:
-    """Pads before; with output_shape they follow from it."""
+    """Return the pads at begin. If output_shape is given, they follow from it."""
     if "output_shape" not in node.attributes and node.get("auto_pad", "NOTSET") in ("NOTSET", "VALID"):
         return windows.begin
     extra = node.get("output_padding", [0] * len(image))
@@ -87,14 +87,14 @@ def gemm(net: Builder, node: Node) -> None:
     outputs = weight.shape[0 if node.get("transB") else 1]
     if bias is not None:
         row = bias.size == 1 or (bias.size == outputs and bias.shape[-1] == outputs)
-        net.check(node, row, f"C is {shape_text(bias.shape)}, a row of {outputs} values is wanted", "--cut_at with a tensor before it")
+        net.check(node, row, f"C is {shape_text(bias.shape)}, a row of {outputs} values is expected", "--cut_at with a tensor before it")
         bias = np.broadcast_to(bias.reshape(-1) * np.float32(node.get("beta", 1.0)), (outputs,))
     _inner_product(net, node, x, weight if node.get("transB") else weight.T, bias)
 
 
 @operator("MatMul")
 def matmul(net: Builder, node: Node) -> None:
-    """Of a matrix of weights; the bias (input 2) comes from the Add behind it (patterns)."""
+    """Convert a product with constant weights. `patterns` adds the bias as input 2, from a following Add."""
     net.check(node, net.is_constant(node, 1) and net.constant(node, 1).ndim == 2, "neither factor is a matrix of weights", "--cut_at with a tensor before it")
     _inner_product(net, node, net.bottom(node), net.constant(node, 1).T, net.constant(node, 2))
 

@@ -1,4 +1,4 @@
-"""BatchNormalization, LRN, Softmax and their kin."""
+"""Rules of BatchNormalization, LRN, Softmax and similar operators."""
 from __future__ import annotations
 
 import math
@@ -14,8 +14,11 @@ from ocaffe.onnx.importer.rules.shape import flatten_to
 
 @operator("BatchNormalization")
 def batch_normalization(net: Builder, node: Node) -> None:
-    """BatchNorm and Scale. ONNX keeps averages, Caffe sums of which each step forgets a part, and their weight in a third blob. A weight of
-    1 / (1 - momentum), what it tends to in Caffe, makes each later batch count as it did where the net was trained."""
+    """Add BatchNorm and Scale.
+
+    ONNX stores running averages. Caffe stores decaying sums, and the sum of their weights in a third blob. In Caffe this weight converges to
+    1 / (1 - momentum). With that value, a new batch counts as much as in the framework that trained the net.
+    """
     scale, bias, mean, variance = (net.constant(node, index).reshape(-1) for index in range(1, 5))
     net.check(node, not net.wanted & set(filter(None, node.outputs[1:])), "the net reads its running statistics", "export it for inference")
     momentum = node.get("momentum", 0.9)
@@ -29,7 +32,10 @@ def batch_normalization(net: Builder, node: Node) -> None:
 
 @operator("InstanceNormalization")
 def instance_normalization(net: Builder, node: Node) -> None:
-    """PyTorch's group norm is one of groups, with a scale of ones that is none of its parameters."""
+    """Add LayerNorm and Scale.
+
+    PyTorch exports a group norm as an InstanceNormalization over groups. Its scale of ones is not a parameter, so it needs no Scale layer.
+    """
     scale, bias = net.constant(node, 1), net.constant(node, 2)
     plain = not node.input(1).endswith("weight") and (scale == 1).all() and not bias.any()
     fields = {"axis": 2, "eps": node.get("epsilon", 1e-5)}
@@ -40,7 +46,7 @@ def instance_normalization(net: Builder, node: Node) -> None:
 
 @operator("LayerNormalization")
 def layer_normalization(net: Builder, node: Node) -> None:
-    """The scale (input 1) may be left out: the pattern of operators that stood for this one before opset 17 ends before it."""
+    """Add LayerNorm and Scale. The scale (input 1) may be omitted: the pattern for models before opset 17 does not include it."""
     x = net.bottom(node)
     axis = node.get("axis", -1) % len(net.shape(x))
     net.check(node, not net.wanted & set(filter(None, node.outputs[1:])), "the net reads its mean or deviation", "--cut_at with a tensor before it")
@@ -54,7 +60,7 @@ def layer_normalization(net: Builder, node: Node) -> None:
 
 @operator("GroupNormalization")
 def group_normalization(net: Builder, node: Node) -> None:
-    """Up to opset 20 there is a scale for each group."""
+    """Add LayerNorm over groups and a Scale. Up to opset 20 there is one scale per group, later one per channel."""
     x, groups = net.bottom(node), node.get("num_groups")
     shape = net.shape(x)
     top = flatten_to(net, node, x, (shape[0], groups, math.prod(shape[1:]) // groups), "groups")
@@ -65,7 +71,7 @@ def group_normalization(net: Builder, node: Node) -> None:
 
 
 def _affine(net: Builder, node: Node, x: str, scale: np.ndarray, bias: np.ndarray | None, axis: int) -> None:
-    """A Scale of the axes that the scale has, from `axis` on."""
+    """Add a Scale over the axes of `scale`, starting at `axis`."""
     fields: dict[str, Any] = {name: value for name, value, default in (("axis", axis, 1), ("num_axes", scale.ndim, 1)) if value != default}
     blobs = [scale] if bias is None else [scale, bias]
     fields |= {"bias_term": True} if bias is not None else {}
@@ -80,7 +86,7 @@ def lrn(net: Builder, node: Node) -> None:
 
 @operator("Softmax", "LogSoftmax")
 def softmax(net: Builder, node: Node) -> None:
-    """Before opset 13 all axes from `axis` on were one."""
+    """Add Softmax, and Log for LogSoftmax. Before opset 13 the softmax is over all axes from `axis` on, flattened."""
     x = net.bottom(node)
     shape, modern = net.shape(x), net.graph.opset >= 13
     axis = node.get("axis", -1 if modern else 1) % len(shape)

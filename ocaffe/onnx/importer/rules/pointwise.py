@@ -1,4 +1,4 @@
-"""Functions of one value: activations, powers, logarithms."""
+"""Rules of elementwise functions: activations, powers, logarithms."""
 from __future__ import annotations
 
 from typing import Any
@@ -12,7 +12,7 @@ from ocaffe.onnx.importer.rules import operator
 
 FLOAT_MAX = float(np.finfo(np.float32).max)
 
-# Operator -> Caffe's layer and {field: (attribute of ONNX, the default there)}
+# Operator -> Caffe's layer and {field: (ONNX attribute, its default)}
 TABLE: dict[str, tuple[str, dict[str, tuple[str, Any]]]] = {
     "Relu": ("ReLU", {}),
     "LeakyRelu": ("ReLU", {"negative_slope": ("alpha", 0.01)}),
@@ -54,7 +54,7 @@ def clip(net: Builder, node: Node) -> None:
 
 
 def bounded(net: Builder, node: Node, x: str, low: float, high: float) -> None:
-    """x kept within two bounds, by the layer that the pair is known as."""
+    """Clamp x to two bounds with ReLU6, ReLU or Clip."""
     if low == 0 and high == 6:
         net.layer(node, "ReLU6", [x])
     elif low == 0 and high >= FLOAT_MAX:
@@ -65,12 +65,12 @@ def bounded(net: Builder, node: Node, x: str, low: float, high: float) -> None:
 
 @operator("PRelu")
 def prelu(net: Builder, node: Node) -> None:
-    """One slope, or one for each channel."""
+    """Add PReLU with one slope, or one for each channel."""
     x, slope = net.bottom(node), net.constant(node, 1)
     axes = len(net.shape(x))
     channels = net.shape(x)[1] if axes > 1 else 1
     of_channels = (1,) * (axes - slope.ndim) + slope.shape == tuple(channels if axis == 1 else 1 for axis in range(axes))
-    net.check(node, slope.size == 1 or of_channels, f"slopes of {shape_text(slope.shape)} for {shape_text(net.shape(x))}", "one, or one for each channel")
+    net.check(node, slope.size == 1 or of_channels, f"slopes of {shape_text(slope.shape)} for {shape_text(net.shape(x))}", "one slope, or one for each channel")
     shared = slope.size == 1 and channels > 1
     net.layer(node, "PReLU", [x], {"channel_shared": True} if shared else {}, blobs=[slope.reshape(() if shared else -1)])
 
@@ -83,7 +83,7 @@ def selu(net: Builder, node: Node) -> None:
 
 @operator("Celu")
 def celu(net: Builder, node: Node) -> None:
-    """alpha ELU(x / alpha)."""
+    """Compute alpha ELU(x / alpha)."""
     alpha = node.get("alpha", 1.0)
     top = net.layer(node, "Power", [net.bottom(node)], {"scale": 1 / alpha}, part="narrow")
     top = net.layer(node, "ELU", [top], part="elu")
@@ -98,6 +98,6 @@ def dropout(net: Builder, node: Node) -> None:
 
 @operator("Identity", "Cast", "CastLike")
 def identity(net: Builder, node: Node) -> None:
-    """Fold leaves these where they make an output of the net, or change the type. All blobs are floats."""
-    net.check(node, node.op != "Cast" or node.get("to") in FLOATS, "the net has a cast to integers", "cast behind it")
+    """Make the input the output. `fold` keeps such nodes only for outputs of the net and changes of the type. All blobs are floats."""
+    net.check(node, node.op != "Cast" or node.get("to") in FLOATS, "the net has a cast to integers", "apply the cast to the output of the net")
     net.alias(node, net.bottom(node))

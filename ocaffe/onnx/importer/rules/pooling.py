@@ -1,4 +1,4 @@
-"""MaxPool, AveragePool, LpPool's global relatives, and means over the image."""
+"""Rules of MaxPool, AveragePool, global pooling and reductions."""
 from __future__ import annotations
 
 import math
@@ -15,17 +15,20 @@ from ocaffe.onnx.importer.rules.windows import Windows, padded
 
 METHODS = {"MaxPool": "MAX", "AveragePool": "AVE", "GlobalMaxPool": "MAX", "GlobalAveragePool": "AVE", "ReduceMax": "MAX", "ReduceMean": "AVE"}
 REDUCTIONS = {"ReduceMean": "MEAN", "ReduceSum": "SUM", "ReduceSumSquare": "SUMSQ", "ReduceL1": "ASUM", "ReduceL2": "SUMSQ"}
-KEEPING = ("ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin")  # of one value, the value
+KEEPING = ("ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin")  # reductions that keep a single value unchanged
 LOWEST = float(np.finfo(np.float32).min)
 
 
 @operator("MaxPool", "AveragePool")
 def pool(net: Builder, node: Node) -> None:
-    """Caffe pads as much behind as before, and ignores (MAX, avg_include_pad: false) or clips (AVE) what a window has beyond: so pads behind that
-    only let one more window begin are its rounding up. Where that does not give the outputs that are wanted, the image is padded first; means are
-    then multiplied by what their windows count."""
+    """Add a Pooling, with a Pad before it or a Scale after it if needed.
+
+    Caffe pads begin and end equally. It ignores (MAX, avg_include_pad: false) or clips (AVE) the part of a window outside the padded image. So pads at
+    the end that only allow one more window are Caffe's round_mode CEIL. If no round_mode gives the required outputs, the image is padded first. Means
+    are then multiplied by window size / ONNX's divisor.
+    """
     x = net.bottom(node)
-    net.check(node, len(node.outputs) == 1 or not node.outputs[1], "the indices of the maxima are wanted, which count over the whole batch in ONNX")
+    net.check(node, len(node.outputs) == 1 or not node.outputs[1], "the model uses the indices of the maxima, which ONNX counts over the whole batch")
     image, wanted = net.shape(x)[2:], net.output_shape(node)[2:]
     windows = Windows.read(net, node, image, node.get("kernel_shape"))
     if set(windows.kernel) == {1} and wanted == image and windows.symmetric and not any(windows.begin):
@@ -33,7 +36,7 @@ def pool(net: Builder, node: Node) -> None:
         return
     average, counted = node.op == "AveragePool", bool(node.get("count_include_pad"))
     fitting = _rounding(windows, image, wanted)
-    # The divisor of AVE counts the padding behind, as far as it is as wide as that before.
+    # The divisor of AVE counts padding at the end only up to the width of the padding at the begin.
     clipped = average and counted and windows.begin != windows.end
     shares = np.ones(())
     if fitting is None or clipped:
@@ -55,7 +58,7 @@ def pool(net: Builder, node: Node) -> None:
 
 
 def _shares(windows: Windows, image: tuple[int, ...], wanted: tuple[int, ...], counted: bool) -> np.ndarray:
-    """Pixels of a window / those that ONNX divides by: of the padded image if `counted`, else of the image."""
+    """Return pixels of a window / ONNX's divisor, which counts pixels of the padded image if `counted`, else of the image."""
     shares = np.ones(())
     for outputs, size, kernel, stride, begin, end in zip(wanted, image, windows.kernel, windows.stride, windows.begin, windows.end):
         first = np.arange(outputs) * stride - begin
@@ -65,7 +68,7 @@ def _shares(windows: Windows, image: tuple[int, ...], wanted: tuple[int, ...], c
 
 
 def _rounding(windows: Windows, image: tuple[int, ...], wanted: tuple[int, ...]) -> str | None:
-    """The round_mode with which Caffe's pooling, padded as before the image, makes `wanted` outputs."""
+    """Return the round_mode that makes Caffe's pooling, with the begin pads on both sides, compute `wanted` outputs, or None."""
     caffe = Window(windows.kernel, windows.stride, windows.begin, windows.dilation)
     for mode in ("FLOOR", "CEIL"):
         if caffe.outputs(image, mode == "CEIL") == wanted:
@@ -89,7 +92,7 @@ def global_pool(net: Builder, node: Node) -> None:
 
 @operator("ReduceMean", "ReduceSum", "ReduceSumSquare", "ReduceL1", "ReduceL2", "ReduceMax", "ReduceMin")
 def reduce(net: Builder, node: Node) -> None:
-    """Over the image: a global Pooling. Over other axes, brought to the end: a Reduction, or a global Pooling of them as one."""
+    """Add a global Pooling for a reduction over the image. Other axes are moved to the end for a Reduction or a Pooling."""
     x = net.bottom(node)
     shape = net.shape(x)
     given = net.setting(node, "axes", 1)
@@ -116,7 +119,7 @@ def reduce(net: Builder, node: Node) -> None:
             if wanted == left:
                 return
     else:
-        lowest = node.op == "ReduceMin"  # the negative of the largest of the negatives
+        lowest = node.op == "ReduceMin"  # min(x) = -max(-x)
         if lowest:
             x = net.layer(node, "Power", [x], {"scale": -1.0}, part="negative")
         top = flatten_to(net, node, x, (shape[0] if 0 in rest else 1, math.prod(left[0 in rest :]), math.prod(shape[axis] for axis in axes), 1), "plane")

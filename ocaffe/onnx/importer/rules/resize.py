@@ -1,4 +1,8 @@
-"""Resize and Upsample. Each axis is a matrix; those that a layer of Caffe makes are that layer, all others a frozen InnerProduct along the axis."""
+"""Rules of Resize and Upsample.
+
+Each axis is a matrix product. If an Upsample or Interp layer computes the matrices of both axes, the rule adds that layer. Otherwise it adds a frozen
+InnerProduct along each axis.
+"""
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -11,7 +15,7 @@ from ocaffe.onnx.importer.builder import Builder
 from ocaffe.onnx.importer.graph import Node
 from ocaffe.onnx.importer.rules import operator
 
-# Where output o of `outs` lies among `ins` pixels; s is the scale
+# The position of output o of `outs` among `ins` pixels; s is the scale
 PLACES: dict[str, Callable[[np.ndarray, Any, int, int], np.ndarray]] = {
     "half_pixel": lambda o, s, ins, outs: (o + 0.5) / s - 0.5,
     "half_pixel_symmetric": lambda o, s, ins, outs: (o + 0.5) / s - 0.5 + ins / 2 * (1 - outs / (ins * s)),
@@ -53,8 +57,8 @@ def _product(net: Builder, node: Node, x: str, matrix: np.ndarray, part: str) ->
 
 
 def _matrix(net: Builder, node: Node, axis: int, ins: int, outs: int) -> np.ndarray:
-    """outs x ins: the weights of the pixels in each output along an axis."""
-    early = node.op == "Upsample" or net.graph.opset < 11  # there all is asymmetric, and nearest means floor
+    """Return outs x ins weights: the weight of each input pixel in each output along an axis."""
+    early = node.op == "Upsample" or net.graph.opset < 11  # these are always asymmetric, and nearest means floor
     mode = node.get("mode", "nearest")
     where = "asymmetric" if early else node.get("coordinate_transformation_mode", "half_pixel")
     rounding = "floor" if early else node.get("nearest_mode", "round_prefer_floor")
@@ -66,7 +70,8 @@ def _matrix(net: Builder, node: Node, axis: int, ins: int, outs: int) -> np.ndar
     given = net.setting(node, "scales", 1 if early else 2) or []
     named = node.get("axes", range(len(given)))
     scale = dict(zip(named, given)).get(axis, outs / ins)
-    places = PLACES[where](np.arange(outs, dtype=np.float32), np.float32(scale), ins, outs)  # as runtimes compute it: it decides which of two is nearest
+    # In float32 like the runtimes: rounding decides which of two pixels is nearest.
+    places = PLACES[where](np.arange(outs, dtype=np.float32), np.float32(scale), ins, outs)
     if mode == "nearest":
         return np.eye(ins)[np.clip(ROUNDINGS[rounding](places), 0, ins - 1).astype(int)]
     return _linear(places, ins) if mode == "linear" else _cubic(places, ins, node.get("cubic_coeff_a", -0.75))
@@ -89,7 +94,7 @@ def _cubic(places: np.ndarray, ins: int, a: float) -> np.ndarray:
 
 
 def _taps(places: np.ndarray, ins: int, taps: list[float], weight: Any) -> np.ndarray:
-    """Every place weighs the pixels at its taps by their distance; pixels beyond the edge are those of the edge."""
+    """Return the matrix that weighs the pixels at the taps of each position by distance. Pixels outside are edge pixels."""
     matrix, first = np.zeros((len(places), ins)), np.floor(places)
     for tap in taps:
         at = np.clip(first + tap, 0, ins - 1).astype(int)

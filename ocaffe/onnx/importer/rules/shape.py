@@ -1,4 +1,4 @@
-"""Operators that give the same values other axes, another order, or copies: Reshape and its kin, Transpose, Concat, Microbatch, Slice, Gather, Tile, Pad."""
+"""Rules of operators that reshape, reorder or copy values: Reshape, Transpose, Concat, Split, Slice, Gather, Tile, Pad and similar."""
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -12,18 +12,18 @@ from ocaffe.onnx.importer.rules import operator
 
 
 def flatten_to(net: Builder, node: Node, x: str, wanted: Shape, part: str = "") -> str:
-    """x with the axes `wanted`, which leave open what they have in common with x, so that the net takes any batch."""
+    """Reshape x to `wanted`. Axes that x shares with `wanted` are copied (dim 0), so that the net takes any batch."""
     shape = net.shape(x)
     if shape[:1] == wanted[:1] and len(wanted) == 2 and len(shape) > 1:
         return net.layer(node, "Flatten", [x], part=part)
     dims = [0 if axis < len(shape) and shape[axis] == size else size for axis, size in enumerate(wanted)]
-    if dims and dims[0] != 0:  # the batch went into the first axis, or came out of it
+    if dims and dims[0] != 0:  # the batch is merged into the first axis, or split from it
         dims[0] = -1
     return net.layer(node, "Reshape", [x], {"shape": {"dim": dims}}, part=part)
 
 
 def slice_axes(net: Builder, node: Node, x: str, parts: Mapping[int, tuple[int, int]], part: str, last: bool = True) -> str:
-    """The part of x from a start to an end along some axes; its top is the node's output if `last`."""
+    """Slice x from start to end along some axes. The last top is the node's output if `last`."""
     cuts = [(axis, start, end) for axis, (start, end) in parts.items() if (start, end) != (0, net.shape(x)[axis])]
     for number, (axis, start, end) in enumerate(cuts):
         size, here = net.shape(x)[axis], f"{part}{axis}"
@@ -56,7 +56,7 @@ def transpose(net: Builder, node: Node) -> None:
         net.layer(node, "Permute", [x], {"order": order})
 
 
-@operator("ChannelShuffle")  # a pattern, no operator of ONNX
+@operator("ChannelShuffle")  # made by `patterns`; not an ONNX operator
 def channel_shuffle(net: Builder, node: Node) -> None:
     net.layer(node, "ShuffleChannel", [net.bottom(node)], {"group": node.get("group")})
 
@@ -86,12 +86,12 @@ def split(net: Builder, node: Node) -> None:
 
 
 def slice_bounds(net: Builder, node: Node, shape: Shape) -> dict[int, tuple[int, int, int]]:
-    """Start, end and step along each axis that a Slice names; start and end within the axis."""
+    """Return start, end and step along each axis of a Slice, with start and end clipped to the axis."""
     starts, ends = net.setting(node, "starts", 1), net.setting(node, "ends", 2)
     axes, steps = net.setting(node, "axes", 3, list(range(len(starts)))), net.setting(node, "steps", 4, [1] * len(starts))
     bounds = {}
     for axis, start, end, step in zip(axes, starts, ends, steps):
-        net.check(node, step > 0, f"a step of {step}: a Caffe layer goes forward only")
+        net.check(node, step > 0, f"a step of {step}: a Caffe layer slices only forward")
         first, behind, _ = slice(start, end, step).indices(shape[axis])
         bounds[axis % len(shape)] = first, behind, step
     return bounds
@@ -99,14 +99,14 @@ def slice_bounds(net: Builder, node: Node, shape: Shape) -> dict[int, tuple[int,
 
 @operator("Slice")
 def slice_(net: Builder, node: Node) -> None:
-    """A step over rows and columns is a MAX Pooling with a window of one pixel."""
+    """Add Slice layers. Steps over rows and columns are a MAX Pooling with a window of one pixel."""
     x = net.bottom(node)
     shape = net.shape(x)
     bounds = slice_bounds(net, node, shape)
     steps = [bounds.get(axis, (0, 0, 1))[2] for axis in range(len(shape))]
     stepping = [axis for axis, step in enumerate(steps) if step > 1]
     possible = not stepping or (len(shape) == 4 and min(stepping) > 1)
-    net.check(node, possible, f"steps of {steps} over {shape_text(shape)}; only rows and columns can be left out")
+    net.check(node, possible, f"steps of {steps} over {shape_text(shape)}; only rows and columns can be skipped")
     whole = all((start, end) == (0, shape[axis]) for axis, (start, end, _) in bounds.items())
     if whole and not stepping:
         net.alias(node, x)
@@ -119,11 +119,11 @@ def slice_(net: Builder, node: Node) -> None:
 
 @operator("Gather", "GatherND")
 def gather(net: Builder, node: Node) -> None:
-    """Of constant indices: one, which takes the axis away, or several, each a slice."""
+    """Convert a Gather with constant indices to slices. A single scalar index also removes the axis."""
     x, indices = net.bottom(node), net.constant(node, 1)
     shape = net.shape(x)
     axis = node.get("axis", 0) % len(shape)
-    if node.op == "GatherND":  # of indices of one axis, as PyTorch writes x[:, [2, 1, 0]] between two transpositions
+    if node.op == "GatherND":  # PyTorch writes x[:, [2, 1, 0]] as a GatherND on one axis between two transpositions
         axis = node.get("batch_dims", 0)
         net.check(node, indices.shape[-1] == 1, f"indices of {indices.shape[-1]} axes", "index one axis")
         indices = indices[..., 0]
@@ -140,7 +140,7 @@ def gather(net: Builder, node: Node) -> None:
 
 
 def repeat(net: Builder, node: Node, x: str, wanted: Shape, part: str = "") -> str:
-    """x tiled to the shape `wanted`, of as many axes or more; its last layer's top is the node's output unless `part` is given."""
+    """Tile x to the shape `wanted`, which has as many axes or more. The last top is the node's output unless `part` is given."""
     shape = net.shape(x)
     if len(shape) < len(wanted):
         shape = (1,) * (len(wanted) - len(shape)) + shape
@@ -162,7 +162,7 @@ def tile(net: Builder, node: Node) -> None:
 
 @operator("DepthToSpace", "SpaceToDepth")
 def depth_to_space(net: Builder, node: Node) -> None:
-    """Split the axes, put them into another order, join them."""
+    """Reshape, Permute, Reshape: split the axes, reorder them, merge them."""
     x, block = net.bottom(node), node.get("blocksize")
     batch, channels, height, width = net.shape(x)
     if node.op == "SpaceToDepth":

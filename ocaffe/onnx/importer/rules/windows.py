@@ -1,4 +1,4 @@
-"""Windows over the spatial axes as ONNX gives them: pads before and behind may differ, or are computed from the image (auto_pad)."""
+"""Windows over the spatial axes in ONNX: pads at begin and end may differ, or follow from the image size (auto_pad)."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ Axes = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Windows:
-    """All in pixels, one number for each spatial axis."""
+    """Sizes in pixels, one number for each spatial axis."""
 
     kernel: Axes
     stride: Axes
@@ -38,7 +38,7 @@ class Windows:
 
     @property
     def extent(self) -> Axes:
-        """Pixels that a window spans."""
+        """The pixels that a window spans, with dilation."""
         return tuple(d * (k - 1) + 1 for k, d in zip(self.kernel, self.dilation))
 
     @property
@@ -46,7 +46,7 @@ class Windows:
         return self.begin == self.end and min(self.begin, default=0) >= 0
 
     def around(self, image: Axes, outputs: Axes) -> Windows:
-        """The same with pads behind that complete the last window, and reach no further."""
+        """Return the same windows with end pads that just complete the last window."""
         ends = ((o - 1) * s + e - n - b for o, s, e, n, b in zip(outputs, self.stride, self.extent, image, self.begin))
         return replace(self, end=tuple(max(0, end) for end in ends))
 
@@ -56,7 +56,7 @@ class Windows:
 
 
 def padded(net: Builder, node: Node, x: str, windows: Windows, value: float = 0) -> str:
-    """x with the pads of the windows around it, as a layer of its own."""
-    net.check(node, min(*windows.begin, *windows.end) >= 0, f"pads {[*windows.begin, *windows.end]} cut the image", "cut it with a Slice")
+    """Add a Pad layer with the pads of the windows around x."""
+    net.check(node, min(*windows.begin, *windows.end) >= 0, f"pads {[*windows.begin, *windows.end]} crop the image", "crop it with a Slice")
     parameters = {"begin": windows.begin, "end": windows.end} | ({"value": value} if value else {})
     return net.layer(node, "Pad", [x], parameters, part="pad")
