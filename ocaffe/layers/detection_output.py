@@ -80,6 +80,6 @@ class DetectionOutput(Layer):
 
     def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
         if self.detection.eta != 1:
-            fact = f"nms_param {{ eta: {self.detection.eta:g} }}, a decreasing threshold, cannot be expressed in ONNX"
+            fact = f"nms_param {{ eta: {self.detection.eta:g} }}, a decreasing threshold, cannot be exported to ONNX"
             raise graph.refused(fact, "use --raw-detection, which ends the model before this layer")
         detect(graph, self.detection, bottoms, tops[0])
