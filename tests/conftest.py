@@ -1,7 +1,8 @@
-"""The fixture `device`: an opened device; a test that takes it runs once on every OpenCL device found.
+"""Fixtures and the quick tier. A test that uses the fixture `device` runs once on every OpenCL device.
 
-`OCAFFE_TEST_DEVICE=0:0` (or a part of a name) picks one. `OCAFFE_TEST_KIND=gpu` runs the kernels of GPUs, as a large GPU chooses them, on CPU
-runtimes too: slow, but it finds there what a GPU would find. `OCAFFE_TEST_MEMORY=own` sends batches and arrays as to a GPU that has memory of its own.
+`OCAFFE_TEST_DEVICE=0:0` (or a part of a name) selects one device. `OCAFFE_TEST_KIND=gpu` also runs the GPU kernels on CPU runtimes, with the choices of
+a large GPU. This is slow, but finds most bugs of GPU kernels without a GPU. `OCAFFE_TEST_MEMORY=own` transfers batches and arrays as to a GPU with
+separate memory.
 """
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from tests.harness import of_kind, treat_as_large
 
 os.environ.setdefault("OCAFFE_VERIFY", "1")  # every schedule that a test compiles is checked after every pass (ocaffe/passes/verify.py)
 
-# The quick tier, `bin/test --quick`: some tests of every package, 90 s at most. A folder stands for all of its files.
+# The quick tier, `bin/test --quick`: some tests of every package, 90 s at most. A folder includes all of its files.
 # The first golden case of each layer type belongs to it too (tests/test_golden.py).
 QUICK = (
     "api/test_blob.py", "api/test_classifier.py", "api/test_coord_map.py", "api/test_draw.py", "api/test_forward_backward.py", "api/test_io.py",
@@ -68,7 +69,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture
 def small_values(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The passes treat values of a few elements as they treat large ones."""
+    """Let the passes treat values of a few elements like large ones."""
     treat_as_large(monkeypatch, 64)
 
 

@@ -1,6 +1,6 @@
-"""Run the golden cases and write which passed, failed and were skipped, per device: `python -m tests.golden_report [pytest arguments]`.
+"""Run the golden cases and record per device which passed, failed and were skipped: `python -m tests.golden_report [pytest arguments]`.
 
-The table is tests/golden_report.json; devices that are not here keep their rows.
+The table is tests/golden_report.json. Devices that are absent keep their rows.
 """
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ REPORT = pathlib.Path(__file__).with_suffix(".json")
 
 
 class Collector:
-    """A pytest plugin that notes the outcome of every golden case."""
+    """A pytest plugin that records the outcome of every golden case."""
 
     def __init__(self) -> None:
         self.cases: dict[str, dict[str, dict[str, str]]] = {}
@@ -31,7 +31,7 @@ class Collector:
 
 
 def table(cases: dict[str, dict[str, str]]) -> dict[str, Any]:
-    """Names by outcome; a case that differs between fused and plain is listed with both."""
+    """Return case names by outcome. A case whose outcome differs between fused and plain is listed under both outcomes."""
     result: dict[str, Any] = {"passed": [], "failed": {}, "skipped": {}}
     for name, outcomes in sorted(cases.items()):
         kinds = set(outcomes.values())

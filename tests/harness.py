@@ -1,4 +1,4 @@
-"""Run what a Recorder recorded, every Ref in a buffer of its own: for tests of single operations and kernels, without planner and commands."""
+"""Run the launches of a Recorder with a separate buffer for every root Ref, for tests of operations and kernels without planner and command list."""
 from __future__ import annotations
 
 import contextlib
@@ -27,23 +27,23 @@ _programs: dict[Any, Any] = {}
 
 
 def of_kind(target: Target, kind: str, last_block: bool = True) -> Target:
-    """A device's target with the kernels of a class. `last_block`: reductions may end in the last work-group, if the device
-    can order memory between work-groups.
+    """Return a device's target with the kernels of a class.
 
-    Not on PoCL: its version 3.1 miscompiles kernels that return early between two barriers, and no device that it runs has such a fence.
+    With `last_block`, kernels may use last-block reductions if the device can order memory between work-groups. PoCL never does: its version 3.1
+    miscompiles kernels that return early between two barriers, and none of its devices has such a fence.
     """
     fence = target.device_fence or ("CPU" if target.is_cpu and target.runtime != "pocl" else "")
     return replace(target, kind=kind, device_fence=fence if last_block and kind == "gpu" else "")
 
 
 def tiled(out: int) -> Callable[..., winograd_gpu.Tiling]:
-    """In place of winograd_gpu.tiling: always tiles of `out` x `out`."""
+    """Return a replacement for winograd_gpu.tiling that always chooses tiles of `out` x `out`."""
     return lambda target, g, back: winograd_gpu.Tiling.of(target, g, out)
 
 
 @contextlib.contextmanager
 def winograd_in_parts(rec: Recorder, out: int) -> Iterator[None]:
-    """What is recorded meanwhile takes Winograd's algorithm of the GPU class wherever it can, in tiles of `out` x `out`, some of them after others."""
+    """Make operations recorded inside use Winograd's algorithm of the GPU class where possible, with tiles of `out` x `out`, in several passes."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(rec, "target", replace(rec.target, workspace=1))
         patch.setattr(winograd_gpu, "tiling", tiled(out))
@@ -54,39 +54,39 @@ def winograd_in_parts(rec: Recorder, out: int) -> Iterator[None]:
 
 
 def of_its_own(device: Device) -> Device:
-    """The same device as if it had memory of its own, to which batches and arrays of any size are streamed."""
+    """Return the same device as if it had separate memory, to which batches and arrays of any size are streamed."""
     return Device(replace(device.info, target=replace(device.target, unified_memory=False, stream_above=0)), device)
 
 
 def treat_as_large(patch: pytest.MonkeyPatch, size: int) -> None:
-    """Passes that skip small values work on values of `size` bytes and more, and gradients of any size are flushed."""
+    """Lower the limits of passes that skip small values to `size` bytes, and flush gradients of any size."""
     for module in (bf16, recompute, sign_masks):
         patch.setattr(module, "MIN_VALUE_BYTES", size)
     patch.setattr(parameters, "MIN_FLUSH_BYTES", 1)
 
 
 def source_of(name: str) -> str:
-    """A kernel file with its includes in place."""
+    """Return the text of a kernel file with its includes expanded."""
     return re.sub(r'^\s*#include\s+"([^"]+)".*$', lambda m: source_of(m[1]), (KERNELS / name).read_text(), flags=re.M)
 
 
 def program(cl: Any, context: Any, call: Any, generated: str) -> Any:
-    """The program of a call; the generated kernels of a recorder are built together, which is much faster."""
+    """Build the program of a call. All generated kernels of a recorder are one program, which builds much faster."""
     key = (context, generated if call.generated else call.program, call.defines)
     if key not in _programs:
         text = source_of("common.h") + generated if call.generated else source_of(call.program + ".cl")
         defines = "".join(f"#define {name} {value}\n" for name, value in call.defines)
-        with warnings.catch_warnings():  # pyopencl warns of every compiler that says anything
+        with warnings.catch_warnings():  # pyopencl warns whenever a compiler prints text
             warnings.simplefilter("ignore")
             _programs[key] = cl.Program(context, defines + text).build(["-cl-std=CL1.2", "-cl-mad-enable"])
     return _programs[key]
 
 
 def execute(rec: Recorder, context: Any, feeds: dict[Ref, np.ndarray], fetches: list[Ref], guard: int = 64, batch: int = 0) -> list[np.ndarray]:
-    """Run all launches of `rec` in order and return the `fetches` as dense arrays. `feeds` and fetches may be views (strided ones too).
-    Sources are asked for batch number `batch`.
+    """Run all launches of `rec` in order and return the `fetches` as dense arrays.
 
-    Unwritten memory is NaN; `guard` elements on both sides of every root buffer must be untouched afterwards, and counters of groups that met zero again.
+    `feeds` and fetches may be views, also strided ones. Sources provide batch number `batch`. Unwritten memory is NaN. After the run, `guard` elements
+    on both sides of every root buffer must be unchanged, and all completion counters must be zero.
     """
     import pyopencl as cl
 

@@ -1,9 +1,8 @@
-"""Run golden cases under Oclgrind, which sees every read and write outside a buffer and every race:
-`python -m tests.oclgrind [pytest arguments]`. Needs Debian's package `oclgrind`; takes some minutes.
+"""Run golden cases under Oclgrind, which detects accesses outside of buffers and races: `python -m tests.oclgrind [pytest arguments]`.
 
-Every tensor gets a buffer of exactly its size (OCAFFE_PLAN=separate). Exit status 1 if Oclgrind reports anything. Oclgrind 21.10 computes some built-in
-functions of a vector and a scalar wrongly (min(int8, int) takes the scalar for one lane), so that cases with averages and labels fail in their numbers;
-that is not counted.
+It needs Debian's package `oclgrind` and takes some minutes. Every tensor gets a buffer of exactly its size (OCAFFE_PLAN=separate). The exit status is 1
+if Oclgrind reports an error. Oclgrind 21.10 computes some built-in functions of a vector and a scalar wrongly: min(int8, int) uses the scalar for one
+lane only. So cases with averages and labels compute wrong numbers; these failures are ignored.
 """
 from __future__ import annotations
 
@@ -38,7 +37,7 @@ def main() -> int:
         print(f"{count:6} {kernel}: {what}")
     if text.strip():
         print(text[:4000])
-    return int(status > 1 or bool(text.strip()))  # pytest gives 1 where tests failed
+    return int(status > 1 or bool(text.strip()))  # pytest returns 1 if tests failed
 
 
 if __name__ == "__main__":

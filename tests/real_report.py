@@ -1,7 +1,7 @@
-"""Build and run public prototxts and write what came of each: `python -m tests.real_report [part of a path]` makes docs/real-nets.md.
+"""Build and run public prototxts and report the result of each: `python -m tests.real_report [part of a path]` writes docs/real-nets.md.
 
-The files are read from ../shared/real/prototxts, which is no part of the project. Layers that read data of their own are replaced by inputs of the shapes
-in STAND_INS with random values; everything else runs as it is: deploy nets one forward, training nets forward and backward. Batches are small.
+The files are in ../shared/real/prototxts, which is not part of the project. Layers that read data are replaced by inputs with the shapes in STAND_INS and
+random values. All other layers run unchanged: deploy nets forward, training nets forward and backward. Batches are small.
 """
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def labels(classes: int, *shape: int) -> tuple[tuple[int, ...], int]:
 
 
 Shape = tuple[int, ...]
-STAND_INS: dict[str, tuple[str, dict[str, Any]]] = {  # beginning of the path: (phase, top: shape, labels(number of classes, shape), or values)
+STAND_INS: dict[str, tuple[str, dict[str, Any]]] = {  # start of the path: (phase, top: shape, labels(number of classes, shape), or values)
     "chenzhenhua986": ("TRAIN", {"data": (1, 3, 224, 224), "data_p": (1, 3, 224, 224), "label": labels(2, 1), "label_p": labels(2, 1), "sim": labels(2, 1)}),
     "liuzhuang13": ("TEST", {"Data1": (2, 3, 32, 32), "Data2": labels(10, 2)}),
     "yjxiong": ("TRAIN", {"data": (2, 9, 224, 224), "label": labels(51, 2, 1, 1, 1)}),
@@ -84,7 +84,7 @@ def page(rows: list[tuple[str, ...]]) -> str:
 
 
 def examine(path: pathlib.Path) -> tuple[str, ...]:
-    """(file, kind, number of layers, result) of one prototxt."""
+    """Return (file, kind, number of layers, result) of one prototxt."""
     name = str(path.relative_to(ROOT)).replace("__", "/", 1)
     if "solver" in path.name:
         param = read_solver(str(path))
@@ -99,7 +99,7 @@ def examine(path: pathlib.Path) -> tuple[str, ...]:
 
 
 def run(net: Any, phase: str, given: dict[str, Any]) -> tuple[int, str]:
-    """Number of layers of the phase, and the result of a run."""
+    """Return the number of layers in the phase, and the result of a run."""
     stand_in(net, given)
     shrink(net)
     started = time.perf_counter()
@@ -111,7 +111,7 @@ def run(net: Any, phase: str, given: dict[str, Any]) -> tuple[int, str]:
                 blob.data[...] = 1
     for blobs in made.params.values():
         for blob in blobs:
-            if len(blob.shape) > 1 and not blob.data.any():  # no filler: nothing would flow
+            if len(blob.shape) > 1 and not blob.data.any():  # without a filler all activations would be zero
                 blob.data[...] = 0.02 * rng.standard_normal(blob.shape)
     feeds = {name: values_of(rng, what, made.blobs[name].shape) for name in made.inputs for what in [given.get(name)]}
     outputs = made.forward(**feeds)
@@ -132,7 +132,7 @@ def run(net: Any, phase: str, given: dict[str, Any]) -> tuple[int, str]:
 
 
 def values_of(rng: np.random.Generator, what: Any, shape: Shape) -> np.ndarray:
-    """Random values for an input."""
+    """Return random values for an input."""
     if isinstance(what, np.ndarray):
         return what
     if what is not None and isinstance(what[0], tuple):
@@ -162,7 +162,7 @@ def stand_in(net: Any, given: dict[str, Any]) -> None:
 
 
 def shrink(net: Any) -> None:
-    """Batches of declared inputs become at most 2."""
+    """Limit the batches of declared inputs to 2."""
     for layer in net.layer:
         if layer.type == "Input":
             for shape in layer.input_param.shape:

@@ -1,4 +1,4 @@
-"""A file is whole under its name, or it is not there: also on a full disk."""
+"""Files are written atomically: a file is complete or absent, also if the disk is full."""
 from __future__ import annotations
 
 import errno

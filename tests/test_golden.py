@@ -1,6 +1,6 @@
-"""Every case of tests/golden/{layers,nets,data,forks} whose layers exist: what real Caffe computed, on every device, fused and plain.
+"""Compare every case of tests/golden/{layers,nets,data,forks} with the results of real Caffe, on every device, fused and plain.
 
-A case fails on any array that it did not compare. `python -m tests.golden_report` writes the table of passed, failed and skipped.
+A case also fails if any of its arrays was not compared. `python -m tests.golden_report` writes the table of passed, failed and skipped.
 To add a case: put <case>.prototxt and <case>.npz (see tests/golden/README.md) into the folder; nothing else.
 """
 from __future__ import annotations
@@ -29,14 +29,14 @@ from ocaffe.model.weights import LayerWeights, Weights
 GOLDEN = pathlib.Path(__file__).parent / "golden"
 TOLERANCE = 1e-4
 ILL_CONDITIONED = {  # docs/differences.md
-    ("Net-PSP-TRAIN", "param_diff/pool0_conv/0"): 1e-3,  # a BN over two values: a difference of far larger terms; Caffe's own is 6e-5 from the exact one
-    ("Net-ShuffleUnit-TRAIN", "param_diff/dw_scale/1"): 10.0,  # likewise, with a 1 x 1 convolution between
-    **{("Net-SegNet-TRAIN", f"param_diff/{layer}/1"): 10.0 for layer in ("conv1", "conv2", "conv2_D", "conv1_D")},  # likewise
-    ("InplaceChain", "param_diff/c/1"): 10.0,  # a bias in front of BatchNorm: exactly 0, Caffe has 2e-7 of rounding where the other gradients are near 5
+    ("Net-PSP-TRAIN", "param_diff/pool0_conv/0"): 1e-3,  # a BN over two values: a small difference of large terms; Caffe's own error is 6e-5
+    ("Net-ShuffleUnit-TRAIN", "param_diff/dw_scale/1"): 10.0,  # the same, with a 1 x 1 convolution between
+    **{("Net-SegNet-TRAIN", f"param_diff/{layer}/1"): 10.0 for layer in ("conv1", "conv2", "conv2_D", "conv1_D")},  # the same
+    ("InplaceChain", "param_diff/c/1"): 10.0,  # a bias before BatchNorm: exactly 0; Caffe's rounding error is 2e-7, other gradients are near 5
 }
 WITHOUT_LOSS_WEIGHT = {"SmoothL1Loss.frcnn-sigma1", "SmoothL1Loss.frcnn-weights", "CenterLoss.ydwen-4d", "CenterLoss.ydwen-basic"}
-# (these forks have no default for it; we take 1, as all other losses do: docs/differences.md)
-# Two forks' prototxts that are word for word the same; a field that only one of them has says which is meant.
+# These forks have no default loss weight. ocaffe uses 1, as for all other losses (docs/differences.md).
+# Prototxts that are identical in two forks. Setting a field that only one fork has selects the fork.
 AMBIGUOUS = {"FocalLoss.troyliu0105": lambda layer: setattr(layer.focal_loss_param, "axis", 1)}
 FOLDERS = ("layers", "nets", "data", "forks")
 TRAINING = ("forks/ssd_train",)  # in the format of solvers/, run by tests/solver
@@ -44,7 +44,7 @@ WITHOUT_PLYVEL = {"data/Data-leveldb": "reads LevelDB, which needs the extra [le
 
 
 class Case:
-    """One golden case: its net and its arrays; remembers which arrays were compared. `tolerance`: of the largest magnitude of each."""
+    """One golden case: its net, its arrays, and which arrays were compared. `tolerance` is relative to each array's largest magnitude."""
 
     def __init__(self, path: pathlib.Path, tolerance: float = TOLERANCE) -> None:
         self.path, self.tolerance = path, tolerance
@@ -55,7 +55,7 @@ class Case:
         self.todo = {key for key in self.arrays if not key.startswith(("in", "param/", "param@", "memory")) or key.startswith(("in_diff", "init"))}
 
     def get(self, what: str, run: int) -> Iterator[tuple[list[str], np.ndarray]]:
-        """(path, array) of every key `what[@run]/...`."""
+        """Iterate over (path, array) of every key `what[@run]/...`."""
         prefix = f"{what}@{run}/" if run > 1 else f"{what}/"
         for key, array in self.arrays.items():
             if key.startswith(prefix):
@@ -66,7 +66,7 @@ class Case:
         expected = self.arrays[key]
         self.todo.discard(key)
         assert actual.shape == expected.shape, f"{key}: shape {actual.shape}, Caffe has {expected.shape}"
-        if self.about and names == ["detection_out"]:  # many scores are 1: their order is undefined (golden README, keep_top_k)
+        if self.about and names == ["detection_out"]:  # many scores are 1; their order is undefined (keep_top_k in tests/golden/README.md)
             expected, actual = (array[:, :, np.lexsort(array[0, 0].T[[4, 3, 1, 0]])] for array in (expected, actual))
         scale = max(float(np.abs(expected).max(initial=0)), 1e-30)
         error = float(np.abs(actual.astype(np.float64) - expected).max(initial=0)) / scale
@@ -108,7 +108,7 @@ def test_case(name: str, fuse: str, device: Any, monkeypatch: pytest.MonkeyPatch
     if absent:
         pytest.skip(f"layer not in the list: {', '.join(sorted(absent))}")
     written = GOLDEN / f"{name}.expected.h5"
-    if written.exists():  # it writes a file, which must not be in the folder of the cases
+    if written.exists():  # the layer writes a file, which must not be in the folder of the cases
         (tmp_path / case.path.parent.name).mkdir()
         monkeypatch.chdir(tmp_path)
     run_case(case, device)
@@ -116,7 +116,7 @@ def test_case(name: str, fuse: str, device: Any, monkeypatch: pytest.MonkeyPatch
         check_file(tmp_path / f"{name}.h5", written)
 
 
-# Operands rounded to 11 bits of mantissa, or 8: gradients that went through several products are off by several times that.
+# Operands are rounded to 11 or 8 bits of mantissa. After several products the error of gradients is several times larger.
 ROUNDED = {"tf32": 2e-2, "fp16": 2e-2, "bf16": 1e-1}
 
 
@@ -128,8 +128,8 @@ def test_rounded_operands(name: str, mode: str, device: Any, monkeypatch: pytest
     monkeypatch.chdir(GOLDEN)
     monkeypatch.setenv("OCAFFE_POISON", "1")
     monkeypatch.setattr(device, "target", replace(device.target, math=mode))
-    # One window of LeNet's first pooling has two values that are closer than operands of 11 bits tell apart: the other one wins, and the gradient of one filter
-    # (not that of its bias) belongs to another place.
+    # In one window of LeNet's first pooling two values are closer than the rounding of 11-bit operands. So the other value is the maximum, and the gradient
+    # of one filter (not of its bias) comes from another position.
     monkeypatch.setitem(ILL_CONDITIONED, ("LeNet-TRAIN", "param_diff/conv1/0"), 0.3)
     run_case(Case(GOLDEN / f"nets/{name}.npz", ROUNDED[mode]), device)
 
@@ -143,7 +143,7 @@ def check_file(actual: pathlib.Path, expected: pathlib.Path) -> None:
 
 
 def message_of(case: Case) -> Any:
-    """The net of a case; where its text could mean two forks' layers, the blobs of the case tell."""
+    """Return the net of a case. If its text fits layers of two forks, the case's blobs decide."""
     message = read_net(str(case.prototxt))
     stored: dict[str, list[np.ndarray | None]] = {}
     for (layer, _), array in case.get("param", 1):
@@ -156,7 +156,7 @@ def message_of(case: Case) -> Any:
 
 
 def run_case(case: Case, device: Any) -> None:
-    """Run a case the way it was made and compare every array."""
+    """Run a case as Caffe ran it and compare every array."""
     message = message_of(case)
     phase = getattr(proto, case.about["phase"]) if case.about else message.state.phase
     if case.about:
@@ -174,7 +174,7 @@ def run_case(case: Case, device: Any) -> None:
             if run > 1 and not any(key.split("/")[0].endswith(f"@{run}") for key in case.arrays):
                 break
             run_once(case, net, run)
-        check_structure(case, net)  # shapes may depend on data
+        check_structure(case, net)  # only now: shapes may depend on data
     finally:
         net.close()
     assert not case.todo, f"not compared: {sorted(case.todo)}"
@@ -200,7 +200,7 @@ def run_once(case: Case, net: Net, run: int) -> None:
     for names, array in tops:
         blob = net.blobs[names[0]]
         by_hand = case.path.stem in WITHOUT_LOSS_WEIGHT
-        if net._network.graph.blobs[names[0]].loss_weight and not by_hand:  # Caffe put the loss weight there: so must we
+        if net._network.graph.blobs[names[0]].loss_weight and not by_hand:  # Caffe writes the loss weight there, so ocaffe must do so too
             case.compare("top_diff", run, names, blob.diff)
         else:
             blob.diff[...] = array
@@ -218,7 +218,7 @@ def losses(net: Net) -> list[tuple[str, float]]:
 
 
 def check_structure(case: Case, net: Net) -> None:
-    """Layers, blobs and shapes as Caffe saw them, where the case says."""
+    """Compare layers, blobs and shapes with Caffe's if the case records them."""
     if not case.about:
         return
     graph = net._network.graph

@@ -1,4 +1,4 @@
-"""`ocaffe lint`: every rule finds its mistake at its line, and does not find it in the corrected net."""
+"""`ocaffe lint`: every rule reports its mistake at the right line, and reports nothing for the corrected net."""
 from __future__ import annotations
 
 import pathlib
@@ -146,7 +146,7 @@ NETS["no-effect"] = """
 
 
 def variant(text: str, sign: str) -> tuple[str, int, str]:
-    """The bad (-) or good (+) net, and the line and fact that are marked in it."""
+    """Return the bad (-) or good (+) net, and the line and fact that are marked in it."""
     lines = [line[2:] if line[:2] == f"{sign} " else line for line in text.splitlines() if line[:2] == f"{sign} " or line[:2] not in ("- ", "+ ")]
     marked = [(number, line.partition("#! ")[2]) for number, line in enumerate(lines, 1) if "#!" in line]
     return "\n".join(line.partition("#!")[0] for line in lines), *(marked[0] if marked else (0, ""))
@@ -195,7 +195,7 @@ TWO = """inner_product_param {{ num_output: {1} weight_filler {{ type: "xavier" 
 layer {{ name: "{0}" type: "InnerProduct" bottom: "data" top: "ip" include {{ phase: TEST }}"""
 STEP = 'lr_policy: "step"\ngamma: 0.1\nstepsize: 20'
 JOBS = [
-    # rule, file, what is replaced, by what, line, fact
+    # rule, file, replaced text, replacement, line, fact
     ("test-set-not-covered", "solver", "test_iter: 3", "test_iter: 2", 3, "test_iter 2 x batch_size 2 scores 4 of the 6 samples in test.txt"),
     ("test-set-not-covered", "solver", "test_iter: 3", "test_iter: 5", 3, "scores 10 samples, and test.txt has 6: some count twice"),
     ("batch-larger-than-data", "net", "batch_size: 2", "batch_size: 7", 6, "batch_size is 7, and test.txt has 6 samples"),

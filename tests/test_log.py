@@ -1,4 +1,4 @@
-"""glog's environment variables: GLOG_minloglevel, GLOG_log_dir, GLOG_logtostderr; each in a process of its own, as a shell script sets them."""
+"""glog's environment variables: GLOG_minloglevel, GLOG_log_dir, GLOG_logtostderr. Each test starts a separate process, like a shell script."""
 from __future__ import annotations
 
 import os
@@ -19,7 +19,7 @@ LINE = re.compile(r"[IWE]\d{4} \d\d:\d\d:\d\d\.\d{6} +\d+ [abc]\.cpp:\d\] (\w+)"
 
 
 def run(program: str = "caffe", **environment: str) -> list[str]:
-    """The lines of stderr, without prefixes."""
+    """Return the lines of stderr without prefixes."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("GLOG_")}
     done = subprocess.run(
         [sys.executable, "-c", CODE.format(program=program)], env={**clean, **environment, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=True

@@ -1,4 +1,4 @@
-"""Real files, where they are: weights that real Caffe trained, on the real MNIST test set. Skipped without the folder ../shared/real."""
+"""Real files: weights that real Caffe trained, on the real MNIST test set. Skipped without the folder ../shared/real."""
 from __future__ import annotations
 
 import pathlib

@@ -1,4 +1,4 @@
-"""Golden layer cases in other circumstances: after a reshape from other shapes, with the same bits, and in place."""
+"""Golden layer cases after a reshape from other shapes, which must give the same bits, and in place."""
 from __future__ import annotations
 
 from typing import Any
@@ -12,7 +12,7 @@ from ocaffe.layers.base import registry
 from ocaffe.model.text import read_net
 from tests.test_golden import GOLDEN, Case, cases, message_of, run_case, run_once, types_of
 
-STATEFUL = {"LSTM", "RNN", "MarginInnerProduct", "HDF5Output"}  # what one forward leaves behind changes the next: tests of their own
+STATEFUL = {"LSTM", "RNN", "MarginInnerProduct", "HDF5Output"}  # state of one forward pass changes the next; these layers have separate tests
 IN_PLACE = {
     "AbsVal", "BatchNorm", "Bias", "BN", "BNLL", "Clip", "Dropout", "ELU", "Exp", "HardSigmoid", "HardSwish", "Log", "Mish", "Power",
     "PReLU", "ReLU", "ReLU6", "Scale", "Sigmoid", "Softmax", "Swish", "TanH", "Threshold",
@@ -20,7 +20,7 @@ IN_PLACE = {
 
 
 def layer_cases() -> list[str]:
-    """Cases of single layers fed by Inputs."""
+    """Return the cases of single layers that read Input layers."""
     return [name for name in cases() if name.startswith(("layers/", "forks/")) and "/Net-" not in name]
 
 
@@ -33,7 +33,7 @@ def case(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Cas
 
 
 def larger(net: Any) -> dict[str, tuple[int, ...]]:
-    """Every input with one more along its first axis."""
+    """Return the inputs' shapes with one more element along the first axis."""
     return {
         top: (shape.dim[0] + 1, *shape.dim[1:])
         for layer in net.layer if layer.type == "Input"
@@ -43,7 +43,7 @@ def larger(net: Any) -> dict[str, tuple[int, ...]]:
 
 @pytest.mark.parametrize("case", layer_cases(), indirect=True)
 def test_reshaped(case: Case, device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A net that ran with larger inputs gives, after a reshape, the bits of a fresh one, and Caffe's numbers."""
+    """A net that ran with larger inputs and was reshaped gives the bits of a new net, and Caffe's results."""
     types = types_of(case)
     if types & STATEFUL or not types <= set(registry()):
         pytest.skip("keeps a state, or is not there")
@@ -95,7 +95,7 @@ def recorder(bits: list[bytes], compare: Any) -> Any:
 
 
 def in_place_cases() -> list[str]:
-    """Cases whose one layer may work in place and does not."""
+    """Return the cases with one layer that supports in-place use but is not in place."""
     found = []
     for name in layer_cases():
         net = read_net(str(GOLDEN / f"{name}.prototxt"))
@@ -108,7 +108,7 @@ def in_place_cases() -> list[str]:
 
 @pytest.mark.parametrize("case", in_place_cases(), indirect=True)
 def test_in_place(case: Case, device: Any) -> None:
-    """The bottom's name as the top's: the numbers of the case."""
+    """A layer whose top is named like its bottom gives the results of the case."""
     if not types_of(case) <= set(registry()):
         pytest.skip("is not there")
     message = message_of(case)

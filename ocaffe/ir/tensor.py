@@ -11,6 +11,8 @@ import numpy as np
 Shape = tuple[int, ...]
 FLOAT = np.dtype(np.float32)
 BFLOAT = np.dtype(np.uint16)  # numpy has no bfloat16, the upper half of a float (ocaffe/passes/bf16.py)
+
+
 class Role(Enum):
     """The purpose of a Ref. It decides whether the planner may recycle its memory."""
 

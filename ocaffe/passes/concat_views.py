@@ -12,7 +12,7 @@ from typing import NamedTuple
 from ocaffe.ir.launch import Access, CopyRegion, Launch, Schedule
 from ocaffe.ir.tensor import Ref, Role
 
-RECYCLED = frozenset({Role.ACTIVATION, Role.DIFF})
+VIEW_ROLES = frozenset({Role.ACTIVATION, Role.DIFF})
 
 
 def elide_concat_copies(schedule: Schedule) -> Schedule:
@@ -70,7 +70,7 @@ class _Views:
         inner = math.prod(whole.shape[axis + 1 :])
         if (
             part.count != root.count or not part.is_dense or part.shape[axis] != size or whole.root is root or root.slots != 1
-            or root.persist or whole.root.persist or root.role not in RECYCLED or whole.root.role not in RECYCLED
+            or root.persist or whole.root.persist or root.role not in VIEW_ROLES or whole.root.role not in VIEW_ROLES
             or (axis > 0 and math.prod(whole.shape[1:axis]) != 1) or (axis == 0 and not whole.is_dense)
             or any(use.ref.shape[:1] != root.shape[:1] or use.ref.stride is not None for use in self.uses[root])
             or root.shape[:1] != part.shape[:1]

@@ -4,7 +4,7 @@ from __future__ import annotations
 from ocaffe.ir.launch import Access, Schedule, roots
 from ocaffe.ir.tensor import Ref, Role
 
-RECYCLED = frozenset({Role.ACTIVATION, Role.DIFF, Role.SAVED, Role.SCRATCH})
+IN_PLACE_ROLES = frozenset({Role.ACTIVATION, Role.DIFF, Role.SAVED, Role.SCRATCH})
 
 
 def reuse_dying_inputs(schedule: Schedule) -> Schedule:
@@ -25,7 +25,7 @@ def _may_share(source: Ref, result: Ref, life: dict[Ref, tuple[int, int]], step:
     root = source.root
     return (
         result.base is None and result in life and life[result][0] == step and life[root][1] == step
-        and result.role in RECYCLED and root.role in RECYCLED
+        and result.role in IN_PLACE_ROLES and root.role in IN_PLACE_ROLES
         and not (root.persist or result.persist)
         and root.nbytes == result.nbytes and root.dtype == result.dtype
         and source.is_dense and source.count == root.count and root.slots == result.slots == 1

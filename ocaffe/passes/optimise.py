@@ -71,7 +71,8 @@ def pipeline(
     `fuse`: merge launches. `share`: Refs may share memory. `recomputes`: recompute cheap values. `budget`: recompute more, until the recycled memory
     has this lower bound in bytes, or nothing helps. `prepacked`: keep results that depend on weights alone; the dict holds them for all shapes of a net.
     """
-    own, masks, floats, once, inputs = Fact
+    own, masks, floats = Fact.BLOBS_OWN_STORAGE, Fact.MASKS_ARE_BLOBS, Fact.FLOAT_BLOBS
+    once, inputs = Fact.FORWARD_ONCE, Fact.INPUTS_SURVIVE
     rewrites = once, inputs
     table = [
         (fuse, eliminate_common_subexpressions, {own, floats, *rewrites}, set()),

@@ -8,13 +8,14 @@ The rules, each a method of `_Check`:
 * `origins`: every launch is a recorded one, or names the recorded one that it derives from;
 * `extensions`: epilogue, mask, reduction and bfloat16 operands are where the kernel expects them;
 * `writers`: each element that a launch reads was written before, and still holds the value that was meant;
+* `effects`: each launch with a side effect survives exactly once, and each persistent root that was written is still written;
 * `overlaps`: a launch writes memory that it also reads only where it declares an in-place pair.
 """
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 
 from ocaffe.ir.launch import Access, Empty, HostCall, Launch, Measure, Operand, Schedule, Upload
 from ocaffe.ir.tensor import Ref, Role
@@ -35,10 +36,13 @@ class Verifier:
 
     def __init__(self, recorded: Schedule) -> None:
         self.recorded = {id(launch): launch for launch in recorded}  # the values keep the launches, and so their ids, alive
+        self.persistent = {ref.root: launch for launch in recorded for ref in launch.writes if ref.persistent}
 
     def check(self, schedule: Schedule, name: str) -> None:
         """Check the schedule that pass `name` left. Raises InvalidSchedule."""
-        _Check(schedule, name, self.recorded.keys()).run()
+        check = _Check(schedule, name, self.recorded.keys())
+        check.run()
+        check.effects(self.recorded.values(), self.persistent)
 
 
 class _Check:
@@ -63,6 +67,22 @@ class _Check:
             self.extensions(launch)
             self.overlaps(launch)
             self.writers(launch, state)
+
+    def effects(self, recorded: Iterable[Launch], persistent: Mapping[Ref, Launch]) -> None:
+        """Check that no effect of the recording is lost or doubled."""
+        found = Counter(id(launch.origin or launch) for launch in self.schedule if launch.side_effect and not launch.recomputed)
+        for launch in recorded:
+            count = found[id(launch)]
+            if launch.side_effect and not launch.recomputed and count != 1:
+                raise InvalidSchedule(f"after pass {self.name}: {launch.phase} of '{launch.layer}' ({launch.what}) has a side effect and runs {count} times")
+        if len({id(launch) for launch in self.schedule}) < len(self.schedule):
+            raise InvalidSchedule(f"after pass {self.name}: the schedule lists one launch twice")
+        written = {ref.root for launch in self.schedule for ref in launch.writes}
+        for root, launch in persistent.items():
+            if root not in written and root.base is None:
+                raise InvalidSchedule(
+                    f"after pass {self.name}: no launch writes {root}, which outlives the run; '{launch.layer}' ({launch.what}) wrote it in the recording"
+                )
 
     def origins(self, launch: Launch) -> None:
         origin = launch.origin or launch

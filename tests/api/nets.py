@@ -1,4 +1,4 @@
-"""The small nets of these tests."""
+"""Small nets for the tests of this folder."""
 from __future__ import annotations
 
 from typing import Any

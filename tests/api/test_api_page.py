@@ -1,4 +1,4 @@
-"""docs/api.md is what the docstrings say."""
+"""docs/api.md agrees with the docstrings."""
 from __future__ import annotations
 
 import importlib.util

@@ -45,7 +45,7 @@ def test_every_way_to_write(device: Any) -> None:
         torch.from_dlpack(blob.data)[...] = torch.from_numpy(image)
 
     def through_dlpack(blob: Any) -> None:
-        np.asarray(np.from_dlpack(blob))  # what numpy gives is read-only; torch's is not
+        np.asarray(np.from_dlpack(blob))  # numpy's view is read-only, torch's is not
         torch = pytest.importorskip("torch")
         torch.from_dlpack(blob)[...] = torch.from_numpy(image)
 
@@ -57,7 +57,7 @@ def test_every_way_to_write(device: Any) -> None:
 
 
 def test_an_array_that_is_held_is_written_run_after_run(device: Any) -> None:
-    """`data = net.blobs['data'].data` once, before the loop."""
+    """A script takes `net.blobs['data'].data` once, before its loop."""
     small, other = net(device), net(device)
     image, copy = small.blobs["data"].data, np.empty((2, 3, 8, 8), np.float32)
     weight = small.params["score"][1].data
@@ -69,7 +69,7 @@ def test_an_array_that_is_held_is_written_run_after_run(device: Any) -> None:
 
 
 def test_a_part_that_is_kept_stays_connected(device: Any) -> None:
-    """An array that a script took a slice of is written and refreshed run after run."""
+    """If a script holds a slice of an array, the array is written and refreshed in every run."""
     small = net(device)
     row = small.blobs["data"].data[1]
     out = small.blobs["prob"].data[1]
@@ -98,7 +98,7 @@ def test_nothing_is_copied_that_nobody_touched(device: Any, monkeypatch: pytest.
 
 
 def test_an_input_goes_to_the_device_at_once(device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The assigned array itself, before the run, if the script holds no array of the blob."""
+    """The assigned array is copied to the device before the run if the script holds no array of the blob."""
     small, expected = net(device), net(device)
     written: list[np.ndarray] = []
     inner = type(small._engine).write
@@ -114,7 +114,7 @@ def test_an_input_goes_to_the_device_at_once(device: Any, monkeypatch: pytest.Mo
         out = small.forward()["prob"]
         np.testing.assert_array_equal(small.blobs["data"].data, other)
         np.testing.assert_array_equal(out, expected.forward(data=other)["prob"])
-        small.forward()  # lets go of the array that was looked at
+        small.forward()  # releases the array that was read
         written.clear()
 
 
@@ -188,13 +188,13 @@ def test_assigned_while_an_earlier_run_is_under_way(device: Any) -> None:
     for n, (image, want) in enumerate(zip(images, expected)):
         user = (small, other)[n % 2]
         user.blobs["data"].data = image
-        user._engine.forward(0, len(user.layers) - 1)  # enqueued, not waited for
+        user._engine.forward(0, len(user.layers) - 1)  # enqueued without waiting
         user.blobs["data"].data = images[n - 1]
         np.testing.assert_array_equal(user.blobs["prob"].data, want)
 
 
 def test_assigned_between_forward_and_another_recording(device: Any) -> None:
-    """backward of a TEST net repeats the last pass for its recording: blobs keep what that pass made, the input what was assigned since."""
+    """backward of a TEST net repeats the last pass for its recording. Blobs keep the values of that pass, the input keeps values assigned since."""
     small, image, later = net(device), numbers(2, 3, 8, 8), numbers(2, 3, 8, 8, seed=2)
     score = small.forward(["score"], data=image)["score"].copy()
     small.blobs["data"].data = later
@@ -210,7 +210,7 @@ def test_shapes_and_refusals(device: Any) -> None:
     with pytest.raises(Error, match=r"parameter 'conv/0' is 4 x 3 x 3 x 3"):
         small.params["conv"][0].reshape(1, 2)
     small.params["conv"][0].reshape(4, 3, 3, 3)
-    small.blobs["pool"].reshape(1, 1)  # layers give it its shape, as in Caffe
+    small.blobs["pool"].reshape(1, 1)  # the layers set its shape, as in Caffe
     assert small.blobs["pool"].shape == (2, 4, 3, 3)
     with pytest.raises(ValueError, match="broadcast"):
         blob.data[...] = numbers(3, 3)

@@ -1,4 +1,4 @@
-"""`proto.caffe_pb2`: messages as protoc's module has them."""
+"""`proto.caffe_pb2`: messages like those of the module that protoc generates."""
 from __future__ import annotations
 
 import pickle

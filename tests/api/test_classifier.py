@@ -1,4 +1,4 @@
-"""`Classifier` and `Detector` on a net whose scores are sums that numpy can do; the commands on them are tested in tests/cli/test_recognise.py."""
+"""`Classifier` and `Detector` on a net whose scores are simple sums. tests/cli/test_recognise.py tests the commands that use them."""
 from __future__ import annotations
 
 import pathlib
@@ -21,7 +21,7 @@ OPTIONS: dict[str, Any] = dict(mean=MEAN, raw_scale=255, channel_swap=(2, 1, 0))
 
 @pytest.fixture
 def files(device: Any, tmp_path: pathlib.Path) -> tuple[str, str]:
-    """A deploy net and its weights."""
+    """Write a deploy net and its weights."""
     deploy, weights = tmp_path / "deploy.prototxt", tmp_path / "w.caffemodel"
     deploy.write_text(DEPLOY)
     caffe.Net(str(deploy), caffe.TEST, device=device, seed=3).save(str(weights))
@@ -46,7 +46,7 @@ def test_ten_crops_and_the_centre(device: Any, files: tuple[str, str]) -> None:
     assert found.shape == (3, 5)
     np.testing.assert_allclose(found, scores(net, list(ten)).reshape(3, 10, 5).mean(1), rtol=1e-4, atol=1e-3)
     np.testing.assert_allclose(net.predict(iter(pictures()), oversample=False), scores(net, [image[2:14, 4:16] for image in resized]), rtol=1e-4, atol=1e-3)
-    net.blobs["data"].reshape(1, 3, 12, 12)  # as scripts that look at single images do
+    net.blobs["data"].reshape(1, 3, 12, 12)  # as in scripts that classify single images
     np.testing.assert_allclose(net.predict(pictures()), found, rtol=1e-4, atol=1e-3)
     plain = caffe.Classifier(*files, device=device, **OPTIONS)
     whole = [caffe.io.resize_image(image, (12, 12)) for image in pictures()]
@@ -84,7 +84,7 @@ def test_context_and_crop(device: Any, files: tuple[str, str]) -> None:
     seen = net.crop(image, (0, 0, 10, 10))
     assert seen.shape == (12, 12, 3)
     corner = net.transformer.preprocess("data", seen)[:, 0, 0]
-    np.testing.assert_allclose(corner, 0, atol=1e-3)  # outside of the image is the mean
+    np.testing.assert_allclose(corner, 0, atol=1e-3)  # pixels outside the image are the mean
     net.configure_crop(0)
     np.testing.assert_array_equal(net.crop(image, (1, 2, 8, 9)), image[1:8, 2:9])
     for call, told in (

@@ -21,7 +21,7 @@ def image() -> Any:
 
 
 def test_fcn_32s() -> None:
-    """The first convolution pads by 100, pooling halves five times, the upsampling has a kernel of 64: Shelhamer's offset is 19."""
+    """FCN-32s of Shelhamer: a padding of 100, five poolings and an upsampling kernel of 64 give the offset 19."""
     data = image()
     top = L.Convolution(data, kernel_size=3, pad=100, num_output=1)
     for _ in range(5):
@@ -33,7 +33,7 @@ def test_fcn_32s() -> None:
 
 @pytest.mark.parametrize("pad", [0, 2, 5])
 def test_offsets_put_pixels_on_their_place(device: Any, pad: int) -> None:
-    """Through a net that moves pixels about and copies them the crop returns the image."""
+    """The crop restores the image after a net that only moves and copies pixels."""
     n = caffe.NetSpec()
     n.data = L.Input(shape=dict(dim=[1, 1, 12, 12]))
     n.wide = L.Convolution(n.data, kernel_size=3, pad=pad + 1, num_output=1, bias_term=False)

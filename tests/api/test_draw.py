@@ -1,4 +1,4 @@
-"""`draw`: pictures of nets, with pycaffe's names; the drawing itself is tested in tests/tools."""
+"""`draw`: pictures of nets, with pycaffe's names. tests/tools tests the drawing."""
 from __future__ import annotations
 
 import io

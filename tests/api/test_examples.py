@@ -1,4 +1,4 @@
-"""The scripts of docs/examples, run one after the other as a reader would."""
+"""Run the scripts of docs/examples in order, as a reader would."""
 from __future__ import annotations
 
 import os
@@ -25,7 +25,7 @@ def run(device: Any, script: str, *args: object) -> str:
 
 @pytest.fixture(scope="module")
 def trained(device: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[pathlib.Path, str]:
-    """A folder with the trained LeNet, an image of a seven in it, and the output of the training."""
+    """Return a folder with a trained LeNet and an image of a seven, and the output of the training."""
     datasets = pytest.importorskip("sklearn.datasets")
     folder = tmp_path_factory.mktemp("examples")
     said = run(device, "train_lenet.py", folder, 120)

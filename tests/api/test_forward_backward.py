@@ -198,10 +198,10 @@ def slope_of(device: Any, text: str, **diffs: np.ndarray) -> np.ndarray:
 
 
 def test_gradients_pass_through_layers_that_move_no_data(device: Any) -> None:
-    """A loss weight, or a diff that the user sets, on the top of a Flatten reaches the layers below."""
+    """A loss weight or a user's diff on the top of a Flatten reaches the layers below."""
     flat = 'layer { name: "f" type: "Flatten" bottom: "prob" top: "f" loss_weight: 3 }'
     power = 'layer { name: "f" type: "Power" bottom: "prob" top: "f" power_param { power: 2 } loss_weight: 3 }'
-    assert np.abs(slope_of(device, power)).max() > 1e-4  # the sum of prob is constant, that of its squares is not
+    assert np.abs(slope_of(device, power)).max() > 1e-4  # the sum of prob is constant, the sum of its squares is not
     by_hand = slope_of(device, flat.replace("loss_weight: 3", ""), f=image(2, 45))
     direct = slope_of(device, "", prob=image(2, 45).reshape(2, 5, 3, 3))
     np.testing.assert_allclose(by_hand, direct, rtol=1e-5, atol=1e-7)
@@ -278,7 +278,7 @@ def test_nets_of_one_solver_do_not_disturb_each_other(device: Any, files: pathli
 
 
 def test_two_inputs_reshaped_one_after_the_other(device: Any) -> None:
-    """A value written into the first is not lost when the second is reshaped (here to the shape that it has)."""
+    """A value written to the first input is kept when the second is reshaped, here to its own shape."""
     text = """layer { name: "in" type: "Input" top: "a" top: "b" input_param { shape { dim: 4 dim: 3 } } }
               layer { name: "sum" type: "Eltwise" bottom: "a" bottom: "b" top: "c" }"""
     net = caffe.Net(text_format.Parse(text, proto.NetParameter()), proto.TEST, device=device)

@@ -1,4 +1,4 @@
-"""ocaffe.io: images to net inputs and back, against plain numpy."""
+"""ocaffe.io: images to net inputs and back, compared with numpy."""
 from __future__ import annotations
 
 import pathlib
@@ -22,7 +22,7 @@ def test_load_image(tmp_path: pathlib.Path) -> None:
     color, gray = load_image(str(IMAGES / "im00.png")), load_image(str(IMAGES / "gray0.png"), color=False)
     np.testing.assert_array_equal(color, np.asarray(Image.open(IMAGES / "im00.png").convert("RGB"), np.float32) / np.float32(255))
     assert color.dtype == gray.dtype == np.float32 and gray.shape[2] == 1
-    assert (load_image(str(IMAGES / "gray0.png")) == gray).all()  # the same in three channels
+    assert (load_image(str(IMAGES / "gray0.png")) == gray).all()  # the same values in three channels
     np.testing.assert_allclose(load_image(str(IMAGES / "im00.png"), False)[..., 0], color @ [0.2125, 0.7154, 0.0721], atol=1e-6)
     Image.fromarray(np.full((2, 3), 13107, np.uint16)).save(tmp_path / "deep.png")
     assert np.allclose(load_image(str(tmp_path / "deep.png")), 0.2) and load_image(str(tmp_path / "deep.png"), False).shape == (2, 3, 1)
@@ -109,7 +109,7 @@ def test_blobprotos() -> None:
     assert list(blob.shape.dim) == [2, 3, 4, 5]
     np.testing.assert_array_equal(io.blobproto_to_array(blob), array)
     np.testing.assert_array_equal(io.blobproto_to_array(blob, return_diff=True), diff)
-    legacy = proto.BlobProto(num=1, channels=2, height=1, width=2, data=[1, 2, 3, 4])  # as files of before 2014 have it
+    legacy = proto.BlobProto(num=1, channels=2, height=1, width=2, data=[1, 2, 3, 4])  # the format of files before 2014
     assert io.blobproto_to_array(legacy).tolist() == [[[[1, 2]], [[3, 4]]]]
     doubles = io.array_to_blobproto(np.array([0.1, 0.2]))
     assert list(doubles.double_data) == [0.1, 0.2] and io.blobproto_to_array(doubles).dtype == np.float64

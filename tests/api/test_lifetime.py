@@ -1,4 +1,4 @@
-"""Nets that come and go, and nets in threads."""
+"""Nets that are created and dropped, and nets in threads."""
 from __future__ import annotations
 
 import gc
@@ -28,10 +28,13 @@ def make_and_drop(count: int) -> None:
 @pytest.mark.skipif(not os.path.exists("/proc/self/statm"), reason="counts resident pages as Linux shows them")
 @pytest.mark.parametrize(("first", "count", "allowed"), [(30, 100, 3 << 20), pytest.param(250, 1000, 10 << 20, marks=pytest.mark.sweep)])
 def test_nets_made_and_dropped_leave_nothing(first: int, count: int, allowed: int) -> None:
-    """Beyond the `first` nets and the memory that allocators keep. A net takes 40 KB on its device and as much again on the host."""
+    """Dropped nets do not leak.
+
+    The `first` nets fill the caches of allocators. A net takes 40 KB on its device and another 40 KB on the host.
+    """
     make_and_drop(first)
     gc.collect()
-    objects = len(gc.get_objects())  # a list of megabytes: not between the two looks at memory
+    objects = len(gc.get_objects())  # before the first measurement of memory, because this list takes megabytes
     before = resident()
     make_and_drop(count)
     gc.collect()
@@ -41,7 +44,7 @@ def test_nets_made_and_dropped_leave_nothing(first: int, count: int, allowed: in
 
 
 def test_a_net_is_gone_at_once(device: Any) -> None:
-    """By reference counts alone: buffers of a dropped net do not wait for the collector."""
+    """Reference counts free the buffers of a dropped net without the garbage collector."""
     gc.disable()
     try:
         small = net(device)

@@ -1,4 +1,4 @@
-"""Names of `import caffe` that belong to no net: modes, devices, seeds, Timer, layer types, the names of several processes."""
+"""Module-level names of `import caffe`: modes, devices, seeds, Timer, layer types, names for multi-process training."""
 from __future__ import annotations
 
 import pathlib
@@ -33,7 +33,7 @@ def test_every_name_is_there_and_typed() -> None:
 
 
 def test_every_public_docstring() -> None:
-    """Shapes, units and errors are in the docstrings, so there must be some."""
+    """Every public name has a docstring, because docstrings document shapes, units and errors."""
     missing = []
     for name in caffe.__all__:
         value = getattr(caffe, name)
@@ -66,7 +66,7 @@ def test_timer() -> None:
 
 @pytest.fixture
 def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The process as it begins."""
+    """Reset the module to its state at process start."""
     for name, value in (("_mode", runtime._Mode()), ("_gpu_number", None), ("_random_seed", None)):
         monkeypatch.setattr(runtime, name, value)
     monkeypatch.delenv("OCAFFE_DEVICE", raising=False)
@@ -84,7 +84,7 @@ def test_modes_and_devices(device: Any) -> None:
         caffe.set_device(-1)
     if device.target.is_cpu:
         caffe.set_mode_cpu()
-        caffe.set_device(0)  # a number does not change the mode
+        caffe.set_device(0)  # selecting a device number keeps the mode
         assert caffe.Net(message(), caffe.TEST)._network.session.device.target.is_cpu
 
 

@@ -22,7 +22,7 @@ def test_both_constructors(device: Any, tmp_path: pathlib.Path) -> None:
     first = caffe.Net(str(file), caffe.TRAIN, device=device, seed=5)
     first.save(weights)
     assert first.phase == caffe.TRAIN and "relu" not in first.layer_dict and first.name == "small"
-    first.name = "ours"  # as test scripts of py-faster-rcnn do
+    first.name = "ours"  # as in test scripts of py-faster-rcnn
     assert first.name == "ours"
     made = [
         caffe.Net(str(file), caffe.TEST, 0, ["deploy"], weights, device=device),
@@ -164,7 +164,7 @@ def test_callbacks_see_each_layer_and_may_change_it(device: Any) -> None:
 
 
 def test_shared_weights_are_one_memory(device: Any) -> None:
-    """Siamese: both branches see what is written into either, and keep their own gradients."""
+    """Siamese net: values written to one branch appear in the other; gradients stay separate."""
     first, second = net(device, seed=1, phase=caffe.TRAIN), net(device, seed=2, phase=caffe.TRAIN)
     images = numbers(2, 3, 8, 8)
     expected = first.forward(data=images)["prob"].copy()
@@ -238,7 +238,7 @@ layer { name: "labels" type: "Eltwise" bottom: "x" bottom: "y" top: "labels" }
 
 
 def test_two_streams_of_batches_are_the_same_on_a_device_of_its_own_memory(device: Any) -> None:
-    """Batches are sent there ahead of their runs; new arrays, passes that are repeated and parts of passes come between."""
+    """Batches are sent ahead of their runs, with new arrays, repeated passes and partial passes in between."""
 
     def everything(on: Any) -> list[np.ndarray]:
         found = []
@@ -251,7 +251,7 @@ def test_two_streams_of_batches_are_the_same_on_a_device_of_its_own_memory(devic
                 two.set_input_arrays(numbers(rows, 3, 8, 8, seed=rows), np.arange(rows), layer)
             for _ in range(4):
                 see(two.forward())
-            two.backward(sum=numbers(2, 4, 4, 4))  # repeats the pass
+            two.backward(sum=numbers(2, 4, 4, 4))  # repeats the forward pass
             found.append(two.params["conv"][0].diff.copy())
             see(two.forward())
             two.set_input_arrays(numbers(10, 3, 8, 8, seed=9), np.arange(10), "b")
@@ -293,7 +293,7 @@ def test_an_array_in_pinned_memory(device: Any, own: bool) -> None:
 
 
 def test_features_from_a_middle_blob(device: Any) -> None:
-    """Run up to a layer and take its blob; the rest of the net does not run."""
+    """Run up to a layer and read its blob; later layers do not run."""
     small = net(device)
     small.forward(data=numbers(2, 3, 8, 8))
     whole = small.blobs["pool"].data.copy()
@@ -305,7 +305,7 @@ def test_features_from_a_middle_blob(device: Any) -> None:
 
 
 def test_fully_connected_becomes_convolution_for_any_image(device: Any) -> None:
-    """Net surgery: the weights of an InnerProduct in a Convolution, which then runs over larger images."""
+    """Net surgery: copy the weights of an InnerProduct to a Convolution, which runs on larger images."""
     full = net(device, SMALL.replace('"Convolution" bottom: "pool" top: "score" convolution_param { num_output: 5 kernel_size: 1',
                                      '"InnerProduct" bottom: "pool" top: "score" inner_product_param { num_output: 5'))  # fmt: skip
     conv = net(device, SMALL.replace("kernel_size: 1", "kernel_size: 3"))

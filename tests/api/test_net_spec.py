@@ -128,7 +128,7 @@ def test_no_such_layer_or_message() -> None:
 
 
 def test_parts_that_scripts_reach_into() -> None:
-    """The parameters of a layer before it is written; pycaffe's module functions."""
+    """Internals that scripts use: the parameters of a layer before it is written, and pycaffe's module functions."""
     from ocaffe.net_spec import assign_proto, param_name_dict
 
     names = param_name_dict()

@@ -1,4 +1,7 @@
-"""Parts of a net (start=, end=, hooks, backward again) give what Caffe's one buffer for each name gives, whatever whole passes fuse or recycle."""
+"""Partial passes (start=, end=, hooks, repeated backward) give Caffe's results, whatever whole passes fuse or recycle.
+
+Caffe has one buffer for each blob name.
+"""
 from __future__ import annotations
 
 from itertools import pairwise
@@ -58,7 +61,7 @@ def test_every_border_of_a_chain_that_is_one_launch(device: Any, text: str, befo
     close(bn, normalised(conv))
     close(scale, 3 * bn + 1)
     close(relu, np.maximum(scale, 0))
-    if text is CHAIN:  # one buffer, as in Caffe: the name holds the result of the last layer, and a repeated layer works on that
+    if text is CHAIN:  # one buffer as in Caffe: a repeated layer works on the result of the last layer with that name
         close(chain.forward(start="scale", end="scale")["conv"], 3 * relu + 1)
         close(chain.blobs["conv"].data, 3 * relu + 1)
 
@@ -85,7 +88,7 @@ def test_an_array_that_is_held_stays_connected_over_the_first_part(device: Any) 
 
 
 def reference(device: Any, text: str = CHAIN) -> tuple[caffe.Net, np.ndarray, np.ndarray]:
-    """A net whose whole passes have run, the diff it was given, and the gradient of conv's weights."""
+    """Return a net after whole passes, the diff of its output, and the gradient of conv's weights."""
     chain, slope = net(device, text, caffe.TRAIN), numbers(4, 3, seed=7)
     chain.forward(data=IMAGE)
     chain.backward(ip=slope)
@@ -103,7 +106,7 @@ def test_backward_in_parts_is_backward(device: Any, text: str) -> None:
 
 
 def test_backward_again_without_forward(device: Any) -> None:
-    """As scripts do that compute a Jacobian row by row. Planned memory of the first backward holds nothing for the second."""
+    """Scripts compute a Jacobian row by row like this. The second backward cannot use planned memory of the first."""
     chain, slope, whole = reference(device)
     image_slope = chain.blobs["data"].diff.copy()
     for _ in range(2):
@@ -123,7 +126,7 @@ def test_what_whole_passes_had_on_the_device_is_given_back(device: Any) -> None:
 
 
 def test_the_first_part_repeats_forward_without_a_trace(device: Any) -> None:
-    """Running statistics advance once, dropout throws the same dice, what was set stays set."""
+    """Running statistics advance once, Dropout draws the same mask, and values that a script set are kept."""
     chain = net(device, CHAIN, caffe.TRAIN)
     chain.forward(data=IMAGE)
     statistics = [blob.data.copy() for blob in chain.params["bn"]]
@@ -139,7 +142,7 @@ def test_the_first_part_repeats_forward_without_a_trace(device: Any) -> None:
 
 
 def test_a_diff_in_the_middle_of_an_in_place_name(device: Any) -> None:
-    """The way of visualisations: the objective is the raw output of a convolution whose ReLU works in place."""
+    """As in visualisations: the objective is the raw output of a convolution with an in-place ReLU."""
     small = net(device, "force_backward: true" + SMALL)
     small.forward(data=numbers(2, 3, 8, 8), end="conv")
     raw = small.blobs["conv"].data
@@ -229,7 +232,7 @@ def test_nets_that_share_weights_keep_what_forward_left(device: Any) -> None:
 
 
 class Counter(caffe.Layer):
-    """Data that is another with every forward pass."""
+    """Data that changes with every forward pass."""
 
     def setup(self, bottom: list[Any], top: list[Any]) -> None:
         self.count = 0
@@ -269,11 +272,11 @@ def test_losses_of_a_part(device: Any) -> None:
 
 @pytest.mark.parametrize("seed", [*range(4), *(pytest.param(seed, marks=pytest.mark.sweep) for seed in range(4, 60))])
 def test_random_nets_in_random_parts(device: Any, seed: int) -> None:
-    """Any border gives what the whole passes give: outputs, and gradients of all parameters."""
+    """Passes split at any layers give the outputs and gradients of whole passes."""
     text, dice = RandomNet(seed).text, np.random.default_rng(seed)
     whole, parts = (net(device, text, caffe.TRAIN, seed=seed) for _ in range(2))
     names, count = whole._layer_names, len(whole.layers)
-    for each in (whole, parts) if seed % 2 else ():  # a whole pass before
+    for each in (whole, parts) if seed % 2 else ():  # run a whole pass first
         each.forward()
         each.backward()
         each.clear_param_diffs()

@@ -1,4 +1,4 @@
-"""`Layer` for layers in Python, as scripts write them; details are tested in tests/layers/test_python.py."""
+"""`Layer`, the base class of Python layers in scripts. tests/layers/test_python.py tests the details."""
 from __future__ import annotations
 
 from typing import Any

@@ -66,7 +66,7 @@ def test_properties_and_files(device: Any, tmp_path: pathlib.Path) -> None:
             rates.append(solver.lr)
             solver.step(1)
         np.testing.assert_allclose(rates, [0.5, 0.5, 0.05, 0.05, 0.005], rtol=1e-6)
-        solver.param.base_lr = 0.01  # scripts change it while they train
+        solver.param.base_lr = 0.01  # scripts change it during training
         assert solver.lr == pytest.approx(0.0001)
         solver.snapshot()
         weights = solver.net.params["ip"][0].data.copy()
@@ -86,7 +86,7 @@ def test_properties_and_files(device: Any, tmp_path: pathlib.Path) -> None:
 
 
 def test_steps_by_hand_are_the_solvers(device: Any) -> None:
-    """forward, backward and a numpy update, as pycaffe tutorials write them; and apply_update."""
+    """forward, backward and a numpy update, as in pycaffe tutorials, and apply_update."""
     text = LEARNING.replace('weight_filler { type: "gaussian" std: 1 }', 'weight_filler { type: "constant" value: 0.5 }')
     images, labels = numbers(4, 3), np.array([0, 1, 1, 0])
     solvers = [caffe.get_solver(param(text, momentum=0.9, weight_decay=0.01), device=device) for _ in range(3)]
@@ -143,7 +143,7 @@ def test_share_weights(device: Any) -> None:
 
 @pytest.mark.parametrize("keep", [None, []])
 def test_another_pass_between_forward_and_backward_is_told(device: Any, keep: list[str] | None) -> None:
-    """TRAIN and TEST nets of a solver share recycled memory, where what backward needs of forward lies."""
+    """TRAIN and TEST nets of a solver share recycled memory, so a TEST pass can overwrite values that backward needs."""
     with caffe.SGDSolver(with_test(), device=device, keep=keep) as solver:
         net, test = solver.net, solver.test_nets[0]
         net.forward()
@@ -157,7 +157,7 @@ def test_another_pass_between_forward_and_backward_is_told(device: Any, keep: li
             net.backward()
         except Error as error:
             assert "not in memory" in error.fact and "forward directly before" in str(error.fix)
-        else:  # nothing recycled was shared
+        else:  # the TEST pass overwrote no needed value
             with caffe.SGDSolver(with_test(), device=device, keep=keep) as alone:
                 alone.net.forward()
                 alone.net.forward()
@@ -185,7 +185,7 @@ def test_the_error_is_raised_where_memory_is_shared(device: Any) -> None:
 
 
 def test_parts_of_a_solvers_net(device: Any) -> None:
-    """Looking into a net layer by layer does not disturb its training, nor is what it shows afterwards old."""
+    """Running a net layer by layer does not change its training, and later reads return current values."""
     with caffe.SGDSolver(param(), device=device) as solver, caffe.SGDSolver(param(), device=device) as plain:
         for each in (solver, plain):
             each.step(1)
@@ -213,7 +213,7 @@ def test_keeping_nothing_trains_the_same(device: Any) -> None:
 
 
 def test_gradients_within_a_limit(device: Any) -> None:
-    """After a step a script reads the values of the solver's own run, with all options."""
+    """After a step a script reads the values of the solver's run, also under a memory limit."""
     with caffe.SGDSolver(with_test(), device=device) as plain, caffe.SGDSolver(with_test(), device=device, memory_limit=1 << 20) as limited:
         for each in (plain, limited):
             each.step(2)
@@ -223,7 +223,7 @@ def test_gradients_within_a_limit(device: Any) -> None:
 
 
 def test_log_of_a_script(device: Any, capfd: pytest.CaptureFixture[str]) -> None:
-    """Quiet as a library, until init_log says otherwise."""
+    """A script logs nothing before it calls init_log."""
     from ocaffe import log
 
     before = log.minimum, log.sink, log._chosen

@@ -1,4 +1,4 @@
-"""The disk cache: what goes wrong there must cost time, never correctness."""
+"""The disk cache: a fault in it may cost time, never correctness."""
 from __future__ import annotations
 
 import os
@@ -56,7 +56,7 @@ def test_the_least_recently_used_entries_go_first(folder: Path) -> None:
     for age, key in enumerate(["newest", "middle", "oldest"]):
         entries.store(key, bytes(60))  # 100 bytes with the header
         os.utime(folder / "programs" / key, (1000 - age, 1000 - age))
-    assert entries.load("oldest") is not None  # now it is the one used last
+    assert entries.load("oldest") is not None  # now it is the most recently used entry
     entries.trim()
     assert entries.load("oldest") and entries.load("newest") and entries.load("middle") is None
 
@@ -75,7 +75,7 @@ def test_a_full_disk_is_no_error(monkeypatch: pytest.MonkeyPatch, folder: Path) 
 def test_a_failed_write_leaves_no_file_behind(tmp_path: Path) -> None:
     (tmp_path / "taken").mkdir()
     with pytest.raises(OSError):
-        cache.write_atomically(tmp_path / "taken", b"data")  # a folder is in the way
+        cache.write_atomically(tmp_path / "taken", b"data")  # a folder has this name
     assert sorted(path.name for path in tmp_path.iterdir()) == ["taken"]
 
 

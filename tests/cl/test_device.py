@@ -1,4 +1,4 @@
-"""Which device a command gets. The rules are tried on made-up machines; opening is tried on real devices."""
+"""The choice of a device. The rules are tested on simulated machines, opening is tested on real devices."""
 from __future__ import annotations
 
 from dataclasses import replace
@@ -222,7 +222,7 @@ def test_select_by_number_environment_and_close(device: Device, monkeypatch: pyt
         assert opened.number == device.number and opened.target.name == device.name
         opened.close()
         assert opened.context is None
-        opened.close()  # twice does no harm
+        opened.close()  # a second close is harmless
 
 
 def test_a_device_to_avoid_warns(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,7 @@
-"""Finding runtimes: in processes of their own, because the loader reads its folder once, on machines made of temporary folders."""
+"""Discovery of OpenCL runtimes on simulated machines made of temporary folders.
+
+Each test starts a separate process, because the loader reads its folder only once.
+"""
 from __future__ import annotations
 
 import json
@@ -42,7 +45,7 @@ __attribute__((constructor)) static void start(void) { sleep(60); }
 
 
 class Machine:
-    """A made-up machine: its vendors folder, its cache, its libraries."""
+    """A simulated machine: its vendors folder, its cache, its libraries."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -63,7 +66,7 @@ class Machine:
         return str(path)
 
     def run(self, code: str = LIST, extra: list[str] | None = None, seconds: float = 60, **variables: str) -> tuple[dict, str]:
-        """The JSON output of a fresh process, and its stderr."""
+        """Return the JSON output of a new process, and its stderr."""
         command = [sys.executable, "-c", PROLOGUE + code, str(self.vendors), json.dumps(extra or []), str(seconds)]
         environment = {name: value for name, value in os.environ.items() if not name.startswith(("OCL_ICD", "OPENCL_VENDOR", "OCAFFE"))}
         environment |= {"OCAFFE_CACHE": str(self.cache), "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path]), **variables}
@@ -82,11 +85,11 @@ def machine(tmp_path: Path) -> Machine:
 
 @pytest.fixture(scope="session")
 def working_runtime() -> str:
-    """The library of a runtime of this machine that works."""
+    """Return the library of a working runtime of this machine."""
     found = [runtime for runtime in discovery.discover().runtimes if runtime.devices]
     if not found:
         pytest.skip("no OpenCL runtime, or the environment directs the loader")
-    return min(found, key=lambda runtime: "pocl" in runtime.library).library  # PoCL takes seconds for its first kernel
+    return min(found, key=lambda runtime: "pocl" in runtime.library).library  # PoCL takes seconds to build its first kernel
 
 
 def test_no_runtime_at_all(machine: Machine) -> None:
@@ -130,7 +133,7 @@ def test_a_runtime_that_aborts_is_left_out_once_and_for_all(machine: Machine, wo
     again, said = machine.run(forbid + LIST)
     assert again == answer and "SIGABRT" in said
 
-    os.utime(bad, ns=(1, 1))  # replaced: another trial
+    os.utime(bad, ns=(1, 1))  # the file was replaced, so it is tried again
     verdict_files = set((machine.cache / "runtimes").iterdir())
     machine.run()
     assert len(set((machine.cache / "runtimes").iterdir()) - verdict_files) == 1
@@ -181,7 +184,7 @@ def test_icd_filenames_are_taken_in(machine: Machine, working_runtime: str) -> N
 def test_a_trial_without_pyopencl_is_no_verdict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OCAFFE_CACHE", str(tmp_path))
     without = [folder for folder in sys.path if not os.path.isdir(os.path.join(folder, "pyopencl"))]
-    monkeypatch.setattr(sys, "path", without)  # what a child gets
+    monkeypatch.setattr(sys, "path", without)  # the path of a child process
     candidate = Runtime("/lib/libwhatever.so", "a test")
     assert list(discovery._try_all([candidate])) == [candidate]
     assert not (tmp_path / "runtimes").exists()

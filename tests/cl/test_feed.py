@@ -1,4 +1,4 @@
-"""Batches that are sent ahead: the right one is in the right buffer, whatever comes between, and none too early."""
+"""Batches that are sent ahead: the right batch is in the right buffer in any order of calls, and never too early."""
 from __future__ import annotations
 
 import threading
@@ -32,7 +32,7 @@ class Runs:
         self.prefetcher = Prefetcher(self.source, 5, index, blocks=self.feed.blocks(self.device, self.source.nbytes))
 
     def run(self, slot: int, ahead: bool = True) -> None:
-        """One run; its batch is copied to a buffer of its own."""
+        """Do one run; its batch is copied to a separate buffer."""
         device = self.device
         self.feed.take(device, self.prefetcher, self.buffers[slot % 2])
         result = device.cl.Buffer(device.context, device.cl.mem_flags.READ_WRITE, LARGEST)
@@ -46,7 +46,7 @@ class Runs:
         self.feed.send_ahead(self.device, self.prefetcher, self.buffers[slot % 2], self.buffers[(slot + 1) % 2])
 
     def seen(self) -> list[int]:
-        """The batches that the runs read, whole each."""
+        """Return the batches that the runs read; each must be complete."""
         found = []
         for result, nbytes in self.results:
             block = np.empty(LARGEST, np.uint8)
@@ -115,7 +115,7 @@ def test_none_is_sent_where_it_would_be_wrong(device: Device, made: list[Runs]) 
     assert runs.feed._ahead is None
     gate.clear()
     runs.prefetcher.seek(5)
-    runs.ahead(0)  # nothing is ready, and no call waits for it
+    runs.ahead(0)  # no batch is ready, and the call does not wait
     assert runs.feed._ahead is None
     gate.set()
 
@@ -130,7 +130,7 @@ def test_what_was_sent_ahead_is_dropped_where_another_batch_comes(device: Device
             following = int(random.integers(200))
             runs.prefetcher.seek(following)
         elif random.random() < 0.2:
-            runs.prefetcher.close()  # net.set_input_arrays: another prefetcher has its blocks
+            runs.prefetcher.close()  # as in net.set_input_arrays: another prefetcher gets the blocks
             following = int(random.integers(200))
             runs.start(following)
         if random.random() < 0.5:
@@ -143,7 +143,7 @@ def test_what_was_sent_ahead_is_dropped_where_another_batch_comes(device: Device
 
 
 def test_tapes_that_count_their_runs_apart(device: Device, made: list[Runs]) -> None:
-    """Two variants of a net read one source: the next run may want the batch in the other buffer, also in the one that is being read."""
+    """Two command lists of a net read one source, so the next run may need its batch in either buffer, even the one in use."""
     runs = start(made, device)
     for slot in np.random.default_rng(1).integers(0, 2, 100):
         runs.wait_for_next()
@@ -173,7 +173,7 @@ def test_a_buffer_is_not_overwritten_while_a_run_reads_it(device: Device, made: 
     opened = threading.Timer(0.2, lambda: gate.set_status(cl.command_execution_status.COMPLETE))
     opened.start()
     try:
-        cl.enqueue_barrier(queue, wait_for=[gate])  # no run gets on before it
+        cl.enqueue_barrier(queue, wait_for=[gate])  # no run continues before it
         for slot in slots:
             runs.wait_for_next()
             if ahead:

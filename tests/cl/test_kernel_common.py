@@ -1,4 +1,4 @@
-"""common.h: the operand convention, and Philox against its published vectors and a reference in Python."""
+"""common.h: the operand convention, and Philox compared with its published vectors and a reference in Python."""
 from __future__ import annotations
 
 import numpy as np
@@ -19,7 +19,7 @@ kernel void copy_rows(OPERAND(const float, x), OPERAND_RESTRICT(float, y)) {
   y[get_global_id(1) * y_stride + get_global_id(0)] = x[get_global_id(1) * x_stride + get_global_id(0)];
 }
 """
-KNOWN = [  # counter, key, answer: the known-answer file of Random123
+KNOWN = [  # counter, key, answer; from the known-answer file of Random123
     ("00000000 00000000 00000000 00000000", "00000000 00000000", "6627e8d5 e169c58d bc57ac4c 9b00dbd8"),
     ("ffffffff ffffffff ffffffff ffffffff", "ffffffff ffffffff", "408f276d 41c83b0e a20bc7c6 6d5451fd"),
     ("243f6a88 85a308d3 13198a2e 03707344", "a4093822 299f31d0", "d16cfe09 94fdcceb 5001e420 24126ea1"),
@@ -31,7 +31,7 @@ def words(text: str) -> list[int]:
 
 
 def philox(counter: list[int], key: list[int]) -> list[int]:
-    """Philox4x32-10 as the paper has it: ten rounds of two multiplications; the key grows by Weyl constants between rounds."""
+    """Compute Philox4x32-10 as in the paper: ten rounds of two multiplications; Weyl constants are added to the key between rounds."""
     left0, right0, left1, right1 = counter[0], counter[1], counter[2], counter[3]
     for round in range(10):
         k0, k1 = (key[0] + round * 0x9E3779B9) % 2**32, (key[1] + round * 0xBB67AE85) % 2**32

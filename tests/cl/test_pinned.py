@@ -1,4 +1,4 @@
-"""Memory that a device copies fast: its lifetime, and that data copied through it arrive."""
+"""Pinned memory: its lifetime, and copies through it."""
 from __future__ import annotations
 
 import gc
@@ -78,7 +78,7 @@ def test_staged_arrays_arrive_whole(device: Device, threads: int, size: int, mon
 
 
 def test_a_chunk_is_filled_when_its_copy_is_done(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Copies that happen as late as possible, when a caller waits for them."""
+    """Every copy is delayed until a caller waits for it."""
     own, copy = of_its_own(device), device.cl.enqueue_copy
 
     class Late:

@@ -1,4 +1,4 @@
-"""Programs: the text that the compiler gets, the cache of binaries, builds in other processes, and the message of a failed build."""
+"""Programs: their source text, the cache of binaries, builds in worker processes, and the message of a failed build."""
 from __future__ import annotations
 
 import subprocess
@@ -35,7 +35,7 @@ def key(factor: float | str, source: str = SOURCE) -> ProgramKey:
 
 
 def scaled(device: Device, program, name: str = "scale") -> float:
-    """The result of the program's kernel for 3."""
+    """Run the program's kernel on 3 and return the result."""
     cl = device.cl
     buffer = cl.Buffer(device.context, cl.mem_flags.READ_WRITE | cl.mem_flags.COPY_HOST_PTR, hostbuf=np.array([3], np.float32))
     kernel = cl.Kernel(program, name)
@@ -80,7 +80,7 @@ def test_generated_texts_make_one_program(device: Device) -> None:
     assert scaled(device, program) == 3 and scaled(device, program, "shift") == 5
 
 
-# Building and keeping
+# Builds and the cache
 
 
 def test_defines_reach_the_kernel_and_programs_are_kept(device: Device, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,7 +91,7 @@ def test_defines_reach_the_kernel_and_programs_are_kept(device: Device, cache: P
     assert len(list(cache.iterdir())) == 2
     forbid_compiling(monkeypatch)
     assert programs.build_all(keys)[key(2)] is built[key(2)] and programs[key(2)] is built[key(2)]
-    fresh = Programs(device).build_all(keys)  # another process would do the same
+    fresh = Programs(device).build_all(keys)  # as in another process
     assert [scaled(device, fresh[k]) for k in keys] == [6, 15, 6]
 
 
@@ -104,7 +104,7 @@ def test_a_useless_cache_entry_is_rebuilt_and_replaced(device: Device, cache: Pa
         path.unlink()
     elif damage == "truncated":
         path.write_bytes(whole[: len(whole) // 2])
-    else:  # intact for us, but the driver does not know it
+    else:  # the entry is intact, but the driver does not accept the binary
         Entries("programs").store(path.name, b"no binary of any driver")
     assert scaled(device, Programs(device).build_all([key(2)])[key(2)]) == 6
     forbid_compiling(monkeypatch)
@@ -145,7 +145,7 @@ def test_options_of_a_program_reach_the_compiler(device: Device, monkeypatch: py
     build = Programs._build
     monkeypatch.setattr(Programs, "_build", lambda self, program, options: given.append(options) or build(self, program, options))
     assert scaled(device, Programs(device).build_all([plain])[plain]) == 15
-    assert [options.split()[-1] for options in given] == ["-DFACTOR=5"]  # NVIDIA's binaries are compiled again
+    assert [options.split()[-1] for options in given] == ["-DFACTOR=5"]  # NVIDIA compiles its binaries again
 
 
 def test_with_the_cache_off_it_still_builds(device: Device, monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
@@ -154,7 +154,7 @@ def test_with_the_cache_off_it_still_builds(device: Device, monkeypatch: pytest.
     assert not cache.exists()
 
 
-# In other processes
+# Worker processes
 
 
 @pytest.fixture
@@ -163,7 +163,7 @@ def many(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def only_workers_build(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The queue looks empty to this process, which then waits for its workers."""
+    """Make the queue look empty to this process, so that it waits for its workers."""
     finish = workers.Worker.finish
 
     def wait_first(self: workers.Worker) -> list:
@@ -227,7 +227,7 @@ def test_workers_are_for_many_programs_and_idle_cores(monkeypatch, jobs: int, co
     assert workers.worker_count(jobs) == count
 
 
-# What is said
+# Messages
 
 
 def test_a_failed_build_names_family_defines_device_and_lines(device: Device, monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
@@ -249,4 +249,4 @@ def test_warnings_are_silent_unless_asked_for(device: Device, monkeypatch: pytes
     programs = Programs(device)
     assert scaled(device, programs.build_all([warned])[warned]) == 3
     said = capfd.readouterr().err
-    assert "mind the step" in said or device.target.runtime == "nvidia"  # its compiler keeps warnings to itself
+    assert "mind the step" in said or device.target.runtime == "nvidia"  # its compiler prints no warnings

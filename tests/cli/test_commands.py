@@ -1,4 +1,4 @@
-"""The commands as a user calls them: flags in all spellings, log lines, exit status, and an error for each kind of bad input."""
+"""The commands as a user calls them: all spellings of flags, log lines, exit status, and an error for each kind of bad input."""
 from __future__ import annotations
 
 import json
@@ -28,7 +28,7 @@ def workplace(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def spec(device: Any) -> str:
-    """The device as --device wants it."""
+    """Return the device in the format of --device."""
     return str(device.number)
 
 
@@ -37,7 +37,7 @@ def train(spec: str, *flags: str) -> int:
 
 
 def solver(**changes: str) -> str:
-    """A copy of the golden solver with other settings; returns its path."""
+    """Write a copy of the golden solver with other settings and return its path."""
     text = pathlib.Path("files/solver.prototxt").read_text()
     for name, value in changes.items():
         text = re.sub(rf"^{name}:.*\n", "", text, flags=re.M) + f"{name}: {value}\n"
@@ -46,14 +46,14 @@ def solver(**changes: str) -> str:
 
 
 def net(old: str, new: str) -> str:
-    """A copy of the golden net with one text replaced, and a solver for it."""
+    """Write a copy of the golden net with one text replaced, and a solver for it."""
     text = pathlib.Path("files/train_net.prototxt").read_text()
     assert old in text
     pathlib.Path("net.prototxt").write_text(text.replace(old, new))
     return solver(net='"net.prototxt"')
 
 
-# parse_log.py's expressions and their use
+# the regular expressions of parse_log.py and their use
 ITERATION = re.compile(r"Iteration (\d+)")
 TRAIN_OUTPUT = re.compile(r"Train net output #(\d+): (\S+) = ([\.\deE+-]+)")
 TEST_OUTPUT = re.compile(r"Test net output #(\d+): (\S+) = ([\.\deE+-]+)")
@@ -79,7 +79,7 @@ def parse_log(text: str) -> tuple[list[dict[str, float]], list[dict[str, float]]
 
 
 def test_train_writes_caffes_log(spec: str, capfd: pytest.CaptureFixture[str]) -> None:
-    """The same run as real Caffe's (golden/files/caffe_train.log): same rows, same numbers, through parse_log's expressions."""
+    """Repeat a run of real Caffe (golden/files/caffe_train.log): parse_log's expressions find the same rows and numbers."""
     assert train(spec, "--solver=files/solver.prototxt", "--weights=files/init.caffemodel") == 0
     ours = capfd.readouterr().err
     caffe = (GOLDEN / "files" / "caffe_train.log").read_text()
@@ -93,7 +93,7 @@ def test_train_writes_caffes_log(spec: str, capfd: pytest.CaptureFixture[str]) -
 
 
 def debug_lines(text: str) -> list[tuple[str, list[float]]]:
-    """The lines of debug_info: words and numbers."""
+    """Return the lines of debug_info as words and numbers."""
     found = re.findall(r"net\.cpp:\d+\]     (\[(?:Forward|Backward)\] .*)", text)
     number = r"(?<=[ (])[\d.]+(?:e[-+]\d+)?(?=[,)]|$)"
     return [(re.sub(number, "#", line), [float(n) for n in re.findall(number, line)]) for line in found]
@@ -109,7 +109,7 @@ def test_debug_info_as_caffe(spec: str, capfd: pytest.CaptureFixture[str]) -> No
 
 
 def same_lines(text: str) -> list[str]:
-    """The lines that scripts look for, without prefix and numbers."""
+    """Return the lines that scripts search for, without prefix and numbers."""
     keep = re.compile(r"Solving|Learning Rate Policy|Iteration|net output|Snapshotting|Optimization Done|Starting|Finetuning|scaffolding|Setting up"
                       r"|Top shape|needs backward|not need backward|produces output|initialization done|<-|->|Memory required|loss weight")  # fmt: skip
     lines = [re.sub(r"^.*?\] ", "", line) for line in text.splitlines() if keep.search(line)]
@@ -207,7 +207,7 @@ def corrupt_record() -> None:
 
 
 BAD = {
-    # name: (what to do first, flags, what the message must say)
+    # name: (preparation, flags, text in the message)
     "missing solver": (lambda: None, ["--solver", "none.prototxt"], r"none\.prototxt"),
     "no solver given": (lambda: None, [], r"solver"),
     "missing net": (lambda: solver(net='"none.prototxt"'), ["--solver", "changed.prototxt"], r"none\.prototxt"),
@@ -249,7 +249,7 @@ BAD = {
 
 @pytest.mark.parametrize("name", BAD)
 def test_bad_input(name: str, spec: str, capfd: pytest.CaptureFixture[str]) -> None:
-    """One block that starts with `error:`, status 1, no traceback, and every file as it was."""
+    """The command prints one block that starts with `error:` without traceback, exits with 1 and changes no file."""
     prepare, flags, message = BAD[name]
     prepare()
     before = {path: path.read_bytes() for path in pathlib.Path(".").rglob("*") if path.is_file() and path.name != "lock.mdb"}
@@ -262,7 +262,7 @@ def test_bad_input(name: str, spec: str, capfd: pytest.CaptureFixture[str]) -> N
 
 
 def test_errors_do_not_end_in_a_signal(spec: str) -> None:
-    """As a process: status 1, not 134."""
+    """The process exits with status 1, not 134 as Caffe does."""
     command = [sys.executable, "-m", "ocaffe", "train", "--solver", "none.prototxt", "--device", spec]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
@@ -275,7 +275,7 @@ def test_several_gpus_are_refused(capfd: pytest.CaptureFixture[str]) -> None:
 
 
 def test_flags_of_other_commands_are_taken(spec: str) -> None:
-    """gflags are global: scripts hand `time` and `test` whatever `train` takes."""
+    """gflags are global, so scripts pass flags of `train` to `time` and `test`."""
     assert main(["time", "-model", "files/train_net.prototxt", "-weights", "nowhere", "-solver=x", "-iterations", "1", "--device", spec]) == 0
 
 

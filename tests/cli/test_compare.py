@@ -1,4 +1,4 @@
-"""`ocaffe compare`: optimised and plain runs agree on every value of real nets; what differs is found where it begins."""
+"""`ocaffe compare`: optimised and plain runs agree on every value of real nets. The first difference is reported."""
 from __future__ import annotations
 
 import pathlib
@@ -45,7 +45,7 @@ def test_optimised_and_plain_agree(name: str, device: Any) -> None:
 
 
 def test_values_are_those_of_a_net_that_keeps_all(device: Any) -> None:
-    """Every value of the optimised run is the blob's own, not what took its memory later."""
+    """Every value of the optimised run is read before another blob reuses its memory."""
     side, _ = sides(device, "nets/ResBlock-TRAIN")
     values = side.values()
     net = Net("nets/ResBlock-TRAIN.prototxt", proto.TRAIN, device=device, seed=1)
@@ -76,7 +76,7 @@ def test_the_first_difference_is_found(device: Any) -> None:
     weights[1, 0, 1, 1] += 0.5
     second.network.session.write(parameter.data, weights)
     rows = [row for row in compare(first, second) if row.error is not None and row.error > 1e-4]
-    assert rows[0].layer == "'relu_i_3' (ReLU)" and rows[0].phase == "forward"  # i_3 itself is merged with it
+    assert rows[0].layer == "'relu_i_3' (ReLU)" and rows[0].phase == "forward"  # i_3 itself is fused with it
     assert re.match(r"at \[\d+, 1, \d+, \d+\]: \S+ on the first, \S+ on the second", rows[0].place)
     assert not any("i_5" in row.layer and row.phase == "forward" for row in rows)
 
@@ -99,7 +99,7 @@ def test_large_values_are_sampled() -> None:
     found = sample(array)
     assert found.step == 3 and found.values.size == MAX_SAMPLED_ELEMENTS and found.largest == 7
     other = array.copy()
-    other[1, 2] = 1  # element MAX_SAMPLED_ELEMENTS + 2, one of every third
+    other[1, 2] = 1  # element MAX_SAMPLED_ELEMENTS + 2 is sampled, like every third element
     assert difference(found, sample(other))[1].startswith("at [1, 2]:")
 
 

@@ -1,4 +1,4 @@
-"""ocaffe convert on the command line: what the kinds of files mean."""
+"""`ocaffe convert` on the command line: the kinds of files select the conversion."""
 from __future__ import annotations
 
 import pathlib

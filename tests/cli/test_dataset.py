@@ -1,4 +1,4 @@
-"""`ocaffe dataset`: its databases, from folders and from an imitated network, and the files that remain after a failure."""
+"""`ocaffe dataset`: its databases, from folders and from a simulated network, and the files that remain after a failure."""
 from __future__ import annotations
 
 import email.message
@@ -100,7 +100,7 @@ def test_bad_folders_and_files(tmp_path: pathlib.Path) -> None:
 
 
 def play_network(monkeypatch: pytest.MonkeyPatch, answers: Callable[[str], bytes]) -> list[str]:
-    """urlopen gives what `answers` returns or raises; returns the list of addresses that were asked."""
+    """Make urlopen return or raise the result of `answers`. Return the list of requested addresses."""
     asked: list[str] = []
 
     class Answer(io.BytesIO):
@@ -115,7 +115,7 @@ def play_network(monkeypatch: pytest.MonkeyPatch, answers: Callable[[str], bytes
 
 
 def test_download(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first mirror is down, the second sends something else, the third is right."""
+    """The first mirror is down, the second sends wrong data, the third sends the right file."""
     monkeypatch.setattr(sets, "_MNIST", {name: hashlib.sha256(content).hexdigest() for name, content in FILES.items()})
 
     def answers(address: str) -> bytes:
@@ -209,11 +209,11 @@ def test_digits(tmp_path: pathlib.Path) -> None:
     assert main(["digits", str(tmp_path)]) == 0
     train, test = (records(tmp_path / f"digits_{part}_lmdb") for part in ("train", "test"))
     assert len(train) + len(test) == 1797 and 0.19 < len(test) / 1797 < 0.21
-    assert len({datum.data for _, datum in train} | {datum.data for _, datum in test}) > 1790  # no image is in both
+    assert len({datum.data for _, datum in train} | {datum.data for _, datum in test}) > 1790  # no image is in both sets
     for part in (train, test):
         counts = np.bincount([datum.label for _, datum in part])
-        assert counts.min() / counts.max() > 0.6  # no class is missing much
-        assert len({datum.label for _, datum in part[:30]}) > 5  # and mixed
+        assert counts.min() / counts.max() > 0.6  # classes are balanced
+        assert len({datum.label for _, datum in part[:30]}) > 5  # classes are mixed
         pixels = np.stack([np.frombuffer(datum.data, np.uint8) for _, datum in part])
         assert pixels.shape[1] == 784 and pixels.min() == 0 and pixels.max() == 255
     assert records(tmp_path / "digits_train_lmdb")[0][1].label == train[0][1].label
@@ -248,7 +248,7 @@ def test_nothing_remains_of_a_failure(tmp_path: pathlib.Path) -> None:
         out.put(b"a", b"b")
         raise KeyError
     assert os.listdir(tmp_path) == []
-    (tmp_path / "db.tmp").mkdir()  # of a run that was killed
+    (tmp_path / "db.tmp").mkdir()  # left by a killed run
     (tmp_path / "db.tmp" / "data.mdb").write_bytes(b"half")
     with LmdbWriter(str(tmp_path / "db")) as out:
         out.put(b"a", b"b")

@@ -1,4 +1,4 @@
-"""`ocaffe install-links`: Caffe's programs by their names, every command of golden/files/commands.txt as it stands; and the flags' forms."""
+"""`ocaffe install-links`: links named like Caffe's programs run every command of golden/files/commands.txt; and all spellings of flags."""
 from __future__ import annotations
 
 import os
@@ -59,7 +59,7 @@ def test_foreign_files_stay(tmp_path: pathlib.Path, capfd: pytest.CaptureFixture
     assert str(tmp_path / "caffe") in said and "--force" in said and not (tmp_path / "classify.py").exists()
     assert main(["install-links", str(tmp_path), "--force"]) == 0
     assert real.read_text() == "theirs" and "ocaffe" in (tmp_path / "caffe").read_text()
-    assert main(["install-links", str(tmp_path)]) == 0  # its own it writes again
+    assert main(["install-links", str(tmp_path)]) == 0  # its own links are overwritten
     (tmp_path / "file").write_text("")
     assert main(["install-links", str(tmp_path / "file")]) == 1
     assert "cannot be made" in capfd.readouterr().err
@@ -91,7 +91,7 @@ def test_values(given: list[str], value: int) -> None:
     ],
 )  # fmt: skip
 def test_switches(given: list[str], value: bool) -> None:
-    """A switch takes no argument behind a space: what follows is positional, as with gflags."""
+    """A switch takes no argument after a space: the next word is positional, as in gflags."""
     parser = Parser("convert_imageset", "")
     parser.add_argument("folder")
     parser.flag("check_size", False)
@@ -100,7 +100,7 @@ def test_switches(given: list[str], value: bool) -> None:
 
 
 def test_flags_of_other_commands() -> None:
-    """`caffe` was one program, whose actions share their flags; the tools were others, to which they are unknown."""
+    """Actions of the program `caffe` share their flags. Caffe's tools were separate programs that do not accept these flags."""
     test, tool = Parser("test", ""), Parser("convert_imageset", "")
     test.parse(["--solver=x", "-weights", "y"])
     with pytest.raises(Error, match="solver"):

@@ -1,4 +1,4 @@
-"""`ocaffe time --profile` and `ocaffe tune`: their output and files; the times themselves are not tested."""
+"""`ocaffe time --profile` and `ocaffe tune`: their output and files. Times are not tested."""
 from __future__ import annotations
 
 import json
@@ -27,7 +27,7 @@ layer { name: "ip" type: "InnerProduct" bottom: "b" top: "ip" inner_product_para
 layer { name: "loss" type: "SoftmaxWithLoss" bottom: "ip" bottom: "label" top: "loss" }
 """
 SOLVER = 'net: "net.prototxt" base_lr: 0.01 lr_policy: "fixed" momentum: 0.9 max_iter: 4 snapshot: 2 snapshot_prefix: "tiny" random_seed: 3 display: 1'
-CONV, B, IP = 2 * 4 * 6 * 64 * 27, 2 * 4 * 5 * 36 * 54, 2 * 4 * 3 * 180  # floating point operations of forward
+CONV, B, IP = 2 * 4 * 6 * 64 * 27, 2 * 4 * 5 * 36 * 54, 2 * 4 * 3 * 180  # floating-point operations of forward
 
 
 @pytest.fixture(autouse=True)

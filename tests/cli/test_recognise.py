@@ -1,4 +1,4 @@
-"""`ocaffe classify` and `detect` on a net whose scores are sums that numpy can do."""
+"""`ocaffe classify` and `detect` on a net whose scores are simple sums."""
 from __future__ import annotations
 
 import csv
@@ -26,7 +26,7 @@ MEAN = np.array([104, 117, 123], np.float32)
 
 @pytest.fixture
 def flags(device: Any, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """A deploy net with weights in the current folder, and the flags for it."""
+    """Write a deploy net with weights to the current folder and return the flags for it."""
     monkeypatch.chdir(tmp_path)
     shutil.copytree(IMAGES, "images")
     make(device, "deploy", 3, 12)
@@ -43,7 +43,7 @@ def make(device: Any, name: str, channels: int, width: int) -> None:
 
 
 def scores(crops: np.ndarray, mean: Any = MEAN, raw: float = 255, swap: tuple[int, ...] = (2, 1, 0), scale: float = 1, net: str = "deploy") -> np.ndarray:
-    """The net in numpy: n x height x width x channels, RGB 0 to 1."""
+    """Compute the net in numpy from images of n x height x width x channels, RGB, 0 to 1."""
     inputs = (crops[..., swap].astype(np.float64) * raw - mean) * scale
     return inputs.transpose(0, 3, 1, 2).reshape(len(crops), -1) @ np.load(f"{net}_weights.npy").T.astype(np.float64)
 
@@ -104,7 +104,7 @@ def windows_file() -> None:
 def test_windows_as_they_are(flags: list[str], out: str) -> None:
     windows_file()
     assert main(["detect", *flags, "--crop_mode=list", "--context_pad=0", "--mean_file=mean.npy", "windows.csv", out]) == 0
-    ordered = [WINDOWS[0], WINDOWS[2], WINDOWS[1]]  # those of one image together
+    ordered = [WINDOWS[0], WINDOWS[2], WINDOWS[1]]  # sorted by image
     crops = np.stack([resize_image(load_image(name)[y:bottom, x:right], (12, 12)) for name, (y, x, bottom, right) in ordered])
     if out.endswith("csv"):
         with open(out) as stream:
@@ -120,7 +120,7 @@ def test_windows_as_they_are(flags: list[str], out: str) -> None:
 
 
 def test_context_is_padded_with_the_mean(flags: list[str]) -> None:
-    """A window whose context leaves the image on all sides: the image lies in the middle of the mean."""
+    """If a window's context exceeds the image on all sides, the image is in the middle and is surrounded by the mean."""
     height, width = load_image("images/im00.png").shape[:2]
     with open("windows.csv", "w") as stream:
         stream.write(f"filename,ymin,xmin,ymax,xmax\nimages/im00.png,0,0,{height - 1},{width - 1}\n")

@@ -1,4 +1,4 @@
-"""`ocaffe selftest`: every kernel file has a case; cases pass here; a wrong kernel, a crash and a hang are rows of the table."""
+"""`ocaffe selftest`: every kernel file has a case, and all cases pass. Wrong kernels, crashes and hangs become rows of the table."""
 from __future__ import annotations
 
 import dataclasses
@@ -30,7 +30,7 @@ KERNELS = {path.stem for path in (pathlib.Path(layers.__file__).parents[1] / "ke
 
 
 def programs(case: Any, target: Target, folder: str) -> set[str]:
-    """The kernel files that a case runs on such a device; 'generated' for kernels without a file."""
+    """Return the kernel files that a case runs on `target`. 'generated' means kernels without a file."""
     if isinstance(case, updates.UpdateCase):
         group = ParameterGroup([Parameter("layer", 0, (300,), None)])
         rec = Recorder(target, train=True)
@@ -48,7 +48,7 @@ def programs(case: Any, target: Target, folder: str) -> set[str]:
 
 
 def test_every_kernel_file_has_a_case(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """On the machine class that it is for, or with `--math bf16`."""
+    """The case runs on the kernel's machine class, or with `--math bf16`."""
     gpu_target = Target(kind="gpu", runtime="nvidia", compute_units=40)
     targets = [Target(), gpu_target, dataclasses.replace(gpu_target, tensor_cores=True, math="bf16")]
     cpu, gpu, rounded = (set().union(*(programs(case, target, str(tmp_path_factory.mktemp("case"))) for case in all_cases())) for target in targets)
@@ -92,7 +92,7 @@ def test_a_wrong_value_is_found(device: Any) -> None:
 
 
 def test_a_wrong_gradient_is_found(device: Any) -> None:
-    """The value is right, its slope is not."""
+    """A gradient is wrong although the value is right."""
     good = case_of("matrix product")
 
     def flat(x: Any, got: Any) -> Any:

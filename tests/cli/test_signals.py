@@ -1,4 +1,4 @@
-"""Signals sent to a real process: what they leave on disk, and how it ends."""
+"""Signals sent to a real process: the files it leaves and its exit status."""
 from __future__ import annotations
 
 import os
@@ -32,7 +32,7 @@ def test_signal(number: int, flags: list[str], stops: bool, device: Any, tmp_pat
     shutil.copytree(ROOT / "tests" / "golden" / "files", tmp_path / "files")
     text = (tmp_path / "files" / "solver.prototxt").read_text().replace("max_iter: 16", "max_iter: 100000000").replace("snapshot: 8", "")
     (tmp_path / "solver.prototxt").write_text(text)
-    for old in (tmp_path / "files").glob("train_iter_*"):  # snapshots of Caffe's own
+    for old in (tmp_path / "files").glob("train_iter_*"):  # Caffe's own snapshots
         old.unlink()
     command = [sys.executable, "-m", "ocaffe", "train", "--solver", "solver.prototxt", "--device", str(device.number), *flags]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}

@@ -1,4 +1,4 @@
-"""`ocaffe train --tensorboard DIR`: the numbers of the log as events."""
+"""`ocaffe train --tensorboard DIR` writes the numbers of the log as events."""
 from __future__ import annotations
 
 import json
@@ -22,7 +22,7 @@ def workplace(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def events(folder: str) -> dict[tuple[str, int], float]:
-    """(tag, iteration) to value of the event file in a folder: records of length, checksum, message, checksum."""
+    """Return (tag, iteration) -> value from the event file in a folder. A record is length, checksum, message, checksum."""
     from tensorboardX.proto import event_pb2
 
     (path,) = pathlib.Path(folder).glob("events.*")
@@ -41,7 +41,7 @@ def test_train(device: Any) -> None:
     assert main([*arguments, "--tensorboard", "events/run", "--log_json=log.json"]) == 0
     found = events("events/run")
     assert {tag for tag, _ in found} == {"train/loss", "train/lr", "train/loss_last", "test/accuracy", "test/loss"}
-    for record in map(json.loads, pathlib.Path("log.json").read_text().splitlines()):  # both logs at once
+    for record in map(json.loads, pathlib.Path("log.json").read_text().splitlines()):  # both logs are written in one run
         for tag, value in scalars(record):
             assert found[tag, record["iteration"]] == pytest.approx(value, rel=1e-6)
     assert found["train/lr", 0] == pytest.approx(0.05) and ("test/accuracy", 5) in found

@@ -1,4 +1,7 @@
-"""From image files to a tested net, with the commands of a Caffe user: convert_imageset, compute_image_mean, train, test, extract, classify, plot."""
+"""A Caffe user's workflow from image files to a tested net.
+
+It runs convert_imageset, compute_image_mean, train, test, extract_features, classify and plot.
+"""
 from __future__ import annotations
 
 import contextlib
@@ -19,7 +22,7 @@ CLASSES, SIZE = 10, 32
 
 
 def picture(label: int, dice: np.random.Generator) -> Image.Image:
-    """Stripes whose direction and color tell the class, shifted and noisy."""
+    """Return shifted, noisy stripes whose direction and color depend on the class."""
     y, x = np.mgrid[:SIZE, :SIZE] / SIZE
     angle = np.pi * (label % 5) / 5
     wave = np.sin(2 * np.pi * (4 * (x * np.cos(angle) + y * np.sin(angle)) + dice.random()))
@@ -36,7 +39,7 @@ def workplace(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (tmp_path / part).mkdir()
         lines = []
         for number in range(count):
-            label = number * CLASSES // count  # sorted: convert_imageset shuffles
+            label = number * CLASSES // count  # sorted; convert_imageset shuffles
             picture(label, dice).save(f"{part}/{number:04}.png")
             lines.append(f"{number:04}.png {label}\n")
         pathlib.Path(f"{part}.txt").write_text("".join(lines))
@@ -51,7 +54,7 @@ def workplace(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run(*arguments: str) -> str:
-    """The stderr of a command."""
+    """Run a command and return its stderr."""
     stream = io.StringIO()
     with contextlib.redirect_stderr(stream):
         assert main(list(arguments)) == 0, stream.getvalue()
@@ -94,7 +97,7 @@ def test_cifar10_quick_from_files(workplace: None, device: Any) -> None:
     ],
 )
 def test_choice_of_device(workplace: None, arguments: list[str], wanted: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """The device that is asked for; no GPU is needed to see it."""
+    """The commands use the requested device. No GPU is needed for the test."""
     asked: dict[str, Any] = {}
 
     def select(spec: str | None, gpu: str | None = None, solver_mode_cpu: bool = False, math: str | None = None) -> Any:

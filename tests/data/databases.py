@@ -20,7 +20,7 @@ LMDB, LEVELDB = proto.DataParameter.LMDB, proto.DataParameter.LEVELDB
 
 
 def write(path: pathlib.Path, values: Iterable[bytes]) -> str:
-    """An LMDB of these values, with keys 00000000, 00000001, ..."""
+    """Write an LMDB of these values, with keys 00000000, 00000001, ..."""
     environment = lmdb.open(str(path), map_size=1 << 24, lock=False)
     with environment.begin(write=True) as transaction:
         for number, value in enumerate(values):
@@ -30,7 +30,7 @@ def write(path: pathlib.Path, values: Iterable[bytes]) -> str:
 
 
 def image(number: int, shape: tuple[int, int, int] = (3, 6, 8)) -> np.ndarray:
-    """A picture like no other: C x H x W, uint8."""
+    """Return a picture of C x H x W bytes that is different for each number."""
     return np.random.default_rng(number).integers(0, 256, shape, np.uint8)
 
 
@@ -39,7 +39,7 @@ def raw(number: int, shape: tuple[int, int, int] = (3, 6, 8)) -> bytes:
 
 
 def png(number: int, shape: tuple[int, int, int] = (3, 6, 8)) -> bytes:
-    """The same picture in a PNG file; Datum has blue, green, red."""
+    """Return the same picture as a PNG file. Datum has the channel order blue, green, red."""
     buffer = io.BytesIO()
     planes = image(number, shape)
     Image.fromarray(planes[0] if shape[0] == 1 else np.ascontiguousarray(planes[::-1].transpose(1, 2, 0))).save(buffer, "PNG")
@@ -47,7 +47,7 @@ def png(number: int, shape: tuple[int, int, int] = (3, 6, 8)) -> bytes:
 
 
 def source(path: Any, batch: int, *, train: bool = True, labels: bool = True, workers: int | None = 1, transform: Any = (), **data: Any) -> ImageSource:
-    """The source of a Data layer. `transform`: fields of transform_param, `data`: of data_param."""
+    """Return the source of a Data layer. `transform`: fields of transform_param, `data`: fields of data_param."""
     param = proto.DataParameter(**{"source": str(path), "batch_size": batch, "backend": LMDB, **data})
     made = ImageSource(param, Transform(proto.TransformationParameter(**dict(transform)), train), labels, workers=workers)
     made.key = (1, 2)
@@ -55,14 +55,14 @@ def source(path: Any, batch: int, *, train: bool = True, labels: bool = True, wo
 
 
 def block_of(made: PictureSource, index: int) -> np.ndarray:
-    """Batch number `index`, in a block that fits."""
+    """Return batch number `index` in a block of its size."""
     block = np.full(made.fill(index, np.empty(0, np.uint8)).nbytes, 0xA5, np.uint8)
     made.fill(index, block)
     return block
 
 
 def samples(made: PictureSource, index: int, block: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """Batch number `index` (in `block`) without mean and scale, computed by numpy: images after crop and mirror, labels."""
+    """Return images and labels of batch number `index` (in `block`), cropped and mirrored by numpy, without mean and scale."""
     info = made.fill(index, np.empty(0, np.uint8))
     block = block_of(made, index) if block is None else block
     layout = made.layout(info.shapes[0])

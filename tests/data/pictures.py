@@ -27,14 +27,14 @@ def listing(folder: pathlib.Path, lines: Sequence[str]) -> str:
 
 
 def block_of(source: Source, index: int) -> np.ndarray:
-    """Batch number `index`, in a block that fits."""
+    """Return batch number `index` in a block of its size."""
     block = np.full(source.fill(index, np.empty(0, np.uint8)).nbytes, 0xA5, np.uint8)
     source.fill(index, block)
     return block
 
 
 def same_batches(make: Callable[[int], Any], count: int = 4) -> None:
-    """Batches depend on nothing but their number: not on the order they are asked for, not on the number of workers, not on what lay in the block."""
+    """Check that a batch depends only on its number, not on the order of requests, the number of workers or old content of the block."""
     one, four = make(1), make(4)
     forwards = [block_of(one, index) for index in range(count)]
     backwards = [block_of(four, index) for index in reversed(range(count))][::-1]
@@ -47,7 +47,7 @@ def same_batches(make: Callable[[int], Any], count: int = 4) -> None:
 
 
 def used(source: Any, shapes: Any, block: np.ndarray) -> list[bytes]:
-    """The parts of a block that the device reads."""
+    """Return the parts of a block that the device reads."""
     if hasattr(source, "layouts"):
         layouts = source.layouts(shapes[0])
         rows = None

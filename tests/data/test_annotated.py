@@ -1,4 +1,4 @@
-"""The source of AnnotatedData: boxes stay on their objects, whatever happens to an image. (What is not random is compared in test_golden.py.)"""
+"""The source of AnnotatedData: boxes stay on their objects in all transforms. (test_golden.py compares deterministic settings with Caffe.)"""
 from __future__ import annotations
 
 import pathlib
@@ -17,11 +17,11 @@ from tests.data.databases import write
 from tests.data.pictures import block_of, failure, same_batches
 
 SIZE = (3, 40, 50)
-OBJECT = (10, 30, 15, 27)  # y1, y2, x1, x2: white in black
+OBJECT = (10, 30, 15, 27)  # y1, y2, x1, x2: white on black
 
 
 def datum(number: int, boxes: Any = (), size: tuple[int, ...] = SIZE, **fields: Any) -> bytes:
-    """A black image with a white object, which is its first box, and `boxes` (label, xmin, ymin, xmax, ymax)."""
+    """Return a black image with a white object, its first box, and further `boxes` (label, xmin, ymin, xmax, ymax)."""
     pixels = np.zeros(size, np.uint8)
     top, bottom, left, right = (edge * size[1] // SIZE[1] for edge in OBJECT)
     pixels[:, top:bottom, left:right] = 255
@@ -50,7 +50,7 @@ def source(path: Any, batch: int, transform: str = "", samplers: str = "", *, tr
 
 
 def batches(made: AnnotatedSource, count: int) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Images (mirrored, as the device does it) and rows of boxes."""
+    """Return images (mirrored as on the device) and rows of boxes."""
     result = []
     for index in range(count):
         block = block_of(made, index)
@@ -91,14 +91,14 @@ def test_boxes_stay_on_their_objects(tmp_path: pathlib.Path, transform: str, sam
             mine = rows[rows[:, 0] == n]
             height, width = white.shape
             if not len(mine):
-                assert white.sum() <= 2 * (height + width)  # at an edge, if at all
+                assert white.sum() <= 2 * (height + width)  # white pixels are only at an edge
                 continue
             (row,) = mine
             assert row[1] == 1 and row[7] == 0 and (row[3:7] >= 0).all() and (row[3:7] <= 1).all()
             ys, xs = white.any(1).nonzero()[0], white.any(0).nonzero()[0]
             if len(ys):
                 found = np.array([xs[0], ys[0], xs[-1] + 1, ys[-1] + 1])
-                assert np.abs(found - row[3:7] * [width, height, width, height]).max() <= 2  # crops are whole pixels, and so is what resizing gives
+                assert np.abs(found - row[3:7] * [width, height, width, height]).max() <= 2  # crops and resized images have integer sizes
             places.add(tuple(row[3:7]))
     assert len(places) > 1
 
@@ -140,7 +140,7 @@ def test_samples() -> None:
         ("min_object_coverage: 1", True),
         ("min_sample_coverage: 0.26", False),
         ("max_sample_coverage: 0.26", True),
-        ("min_jaccard_overlap: 0.24 min_sample_coverage: 0.9", True),  # a second kind does not count, as in SSD
+        ("min_jaccard_overlap: 0.24 min_sample_coverage: 0.9", True),  # a second kind of constraint is ignored, as in SSD
     ],
 )
 def test_constraints(constraint: str, expected: bool) -> None:
@@ -159,7 +159,7 @@ def test_batches_depend_on_their_number(database: str) -> None:
 
 
 def test_distortion_leaves_the_ground_alone(database: str) -> None:
-    """The object is made darker, the ground that it is expanded to is not."""
+    """Distortion darkens the object, but not the background that expansion adds."""
     darker = "distort_param { contrast_prob: 1 contrast_lower: 0.5 contrast_upper: 0.5 }"
     made = source(database, 6, f"{darker} {EXPAND} resize_param {{ height: 50 width: 50 interp_mode: NEAREST }}")
     images, _ = batches(made, 1)[0]
@@ -179,7 +179,7 @@ def test_labels_without_annotations(tmp_path: pathlib.Path) -> None:
     block = block_of(made, 0)
     assert made.layout(made.shapes())[0].labels(block).tolist() == [4, 7]
     assert made.layout(made.shapes())[1] is None
-    assert source(path, 2, samplers="anno_type: BBOX").shapes()[1] == (1, 1, 1, 8)  # as if they had said so
+    assert source(path, 2, samplers="anno_type: BBOX").shapes()[1] == (1, 1, 1, 8)  # as with anno_type: BBOX
 
 
 def test_pad_modes(database: str) -> None:

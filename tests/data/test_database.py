@@ -44,7 +44,7 @@ def test_one_environment_serves_all(ten: str) -> None:
     assert first is second  # LMDB refuses to open it twice
     del first, second
     gc.collect()
-    lmdb.open(ten, lock=False).close()  # and it is closed when no reader uses it
+    lmdb.open(ten, lock=False).close()  # the database is closed when no reader uses it
 
 
 def failure(path: object, backend: int = LMDB) -> Error:
@@ -136,7 +136,7 @@ def test_leveldb_is_read_like_lmdb(random: bool) -> None:
 
 @needs_plyvel
 def test_leveldb_stays_as_it_is() -> None:
-    """LevelDB itself would write into the folder, and lock others out."""
+    """Reading must not write to the folder or lock it, as the LevelDB library does."""
     folder = GOLDEN / "files" / "leveldb_raw"
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
     temporary = set(pathlib.Path(tempfile.gettempdir()).glob("ocaffe-leveldb-*"))

@@ -1,4 +1,4 @@
-"""Datum from its bytes, against the protobuf library."""
+"""Parsing of Datum bytes, compared with the protobuf library."""
 from __future__ import annotations
 
 import numpy as np
@@ -19,7 +19,7 @@ def message(pixels: np.ndarray, **more: object) -> bytes:
 def test_raw_images_with_the_quick_path_and_without() -> None:
     reader = DatumReader()
     for number in range(300):
-        label = number * 7 % 300  # of one byte or two
+        label = number * 7 % 300  # a varint of one or two bytes
         more = {"label": label} if number % 3 else {"label": label, "encoded": False}
         pixels = image(number, (1, 28, 28) if number % 50 else (3, 5, 7))
         datum = reader(memoryview(message(pixels, **more)))
@@ -35,13 +35,13 @@ def test_missing_label() -> None:
 
 
 def test_equal_lengths_do_not_mislead() -> None:
-    """Records as long as the one before, with other fields in the same place."""
+    """Records of equal length may have other fields at the same position."""
     reader = DatumReader()
     reader(message(image(0, (1, 28, 28)), label=3))
     assert reader(message(image(1, (1, 14, 56)), label=4)).shape == (1, 14, 56)
     assert reader(message(image(1, (1, 14, 56)), encoded=True)).encoded
     assert reader(message(image(1, (1, 14, 56)), label=4)).label == 4
-    odd = message(image(1, (1, 14, 56)), label=4)[:-2] + wire.integer(1, 7)  # the number of channels again, after the pixels
+    odd = message(image(1, (1, 14, 56)), label=4)[:-2] + wire.integer(1, 7)  # a second channels field after the pixels
     normal = message(image(1, (1, 14, 56)), label=4)
     assert [reader(content).shape for content in (odd, normal, odd, odd, normal)] == [(7, 14, 56), (1, 14, 56), (7, 14, 56), (7, 14, 56), (1, 14, 56)]
 
@@ -67,7 +67,7 @@ def test_order_of_fields_and_unknown_ones() -> None:
 def test_alike() -> None:
     reader = DatumReader()
     values = [memoryview(message(image(n, (1, 28, 28)), label=n)) for n in range(8)]
-    assert reader.alike(values) is None  # nothing is known yet
+    assert reader.alike(values) is None  # no record was read yet
     for value in values:
         reader(value)
     alike = reader.alike(values)

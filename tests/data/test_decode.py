@@ -1,4 +1,4 @@
-"""Decoding as OpenCV does for Caffe; what real Caffe decoded is compared in tests/layers/test_data_layers.py."""
+"""Decoding as by OpenCV in Caffe. tests/layers/test_data_layers.py compares with images that real Caffe decoded."""
 from __future__ import annotations
 
 import io
@@ -71,7 +71,7 @@ def test_jpeg() -> None:
 
 def test_orientation_is_heeded_unless_unchanged() -> None:
     exif = Image.Exif()
-    exif[0x0112] = 6  # the camera lay on its side
+    exif[0x0112] = 6  # the camera was rotated
     data = encoded(np.dstack([SMOOTH] * 3), "JPEG", quality=95, exif=exif)
     assert decoded(data).shape == (3, 16, 24)
     upright = np.rot90(SMOOTH, -1)
@@ -97,7 +97,7 @@ def test_not_an_image() -> None:
 
 
 def test_header_with_a_monstrous_size() -> None:
-    """Pillow refuses it with an exception of its own kind."""
+    """Pillow refuses it with a special exception."""
     buffer = io.BytesIO()
     Image.new("RGB", (4, 4)).save(buffer, "BMP")
     content = bytearray(buffer.getvalue())

@@ -17,7 +17,7 @@ from tests.data.pictures import block_of, failure, listing, same_batches, save
 
 @pytest.fixture
 def pairs(tmp_path: pathlib.Path) -> str:
-    """Five gray images whose labels are the images themselves."""
+    """Write five gray images whose labels are the images themselves."""
     lines = []
     for n in range(5):
         pixels = image(n, (1, 12, 10))
@@ -33,7 +33,7 @@ def source(path: str, batch: int, *, train: bool = True, workers: int = 1, trans
 
 
 def parts(made: DenseImageSource, index: int) -> list[np.ndarray]:
-    """The images and the labels of a batch as they are staged."""
+    """Return the staged images and labels of a batch."""
     block = block_of(made, index)
     result, begin = [], 0
     for layout in made.layouts(made.fill(index, block).shapes[0]):

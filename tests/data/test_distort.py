@@ -1,4 +1,4 @@
-"""ocaffe/data/distort.py against colorsys and plain definitions."""
+"""ocaffe/data/distort.py, compared with colorsys and simple definitions."""
 from __future__ import annotations
 
 import colorsys
@@ -30,7 +30,7 @@ def test_hsv() -> None:
     colors = np.random.default_rng(4).integers(0, 180, (3, 7, 9), np.uint8)
     for (hue, saturation, value), color in zip(colors.reshape(3, -1).T, distort.from_hsv(colors).reshape(3, -1).T):
         assert np.abs(np.array(colorsys.hsv_to_rgb(hue / 180, saturation / 255, value / 255)) * 255 - color[::-1]).max() < 0.51
-    assert np.abs(distort.from_hsv(distort.to_hsv(IMAGE)).astype(int) - IMAGE).max() <= 6  # a hue is two degrees
+    assert np.abs(distort.from_hsv(distort.to_hsv(IMAGE)).astype(int) - IMAGE).max() <= 6  # one step of hue is two degrees
     grays = np.broadcast_to(np.arange(256, dtype=np.uint8), (3, 1, 256))
     assert (distort.from_hsv(distort.to_hsv(grays)) == grays).all()
 
@@ -44,7 +44,7 @@ def test_adjustments() -> None:
     red = np.zeros((3, 1, 1), np.uint8)
     red[2] = 255
     assert distort.hue(red, 60).ravel().tolist() == [0, 255, 0] and distort.hue(red, 120).ravel().tolist() == [255, 0, 0]
-    assert distort.hue(red, -30).ravel().tolist() == [0, 0, 255]  # cut at 0, where it should go round: as in SSD
+    assert distort.hue(red, -30).ravel().tolist() == [0, 0, 255]  # clipped at 0 instead of wrapped, as in SSD
 
 
 def test_draws() -> None:
@@ -98,7 +98,7 @@ def test_equalisation() -> None:
 
 @pytest.mark.parametrize("shape", [(1, 64, 64), (1, 61, 40), (3, 30, 33), (1, 1, 9)])
 def test_clahe(shape: tuple[int, ...]) -> None:
-    """Contrast grows within tiles, monotonously in each pixel's value; a smooth image stays without steps between tiles."""
+    """Contrast increases within tiles, monotonically in each pixel's value. A smooth image has no steps between tiles."""
     ramp = np.broadcast_to(np.linspace(100, 130, shape[2]), shape).astype(np.uint8)
     result = noise(ramp, clahe=True).astype(int)
     assert result.shape == shape

@@ -1,4 +1,4 @@
-"""The source of HDF5Data; what real Caffe reads is compared in tests/layers/test_data_layers.py."""
+"""The source of HDF5Data. tests/layers/test_data_layers.py compares with data that real Caffe read."""
 from __future__ import annotations
 
 import pathlib
@@ -17,7 +17,7 @@ ROWS = (5, 3, 4)
 
 
 def table(file: int) -> dict[str, np.ndarray]:
-    """Rows that say where they come from: 100 * file + row."""
+    """Return rows that encode their origin: 100 * file + row."""
     rows = 100 * file + np.arange(ROWS[file])
     return {"x": rows[:, None, None] + np.zeros((1, 2, 3)), "y": rows.astype(np.int64)}
 
@@ -67,9 +67,9 @@ def test_shuffle(listed: str) -> None:
         assert sorted(rows) == sorted(int(y) for n in range(3) for y in table(n)["y"])
         numbers = rows // 100
         files.append(tuple(numbers[np.flatnonzero(np.diff(numbers, prepend=-1))]))
-        assert len(files[-1]) == 3  # files are not mixed
+        assert len(files[-1]) == 3  # a batch does not mix files
     assert len({tuple(rows) for rows in epochs}) == 6 and len(set(files)) > 1
-    again = source(listed, 4, shuffle=True)  # the order does not depend on the size of batches, nor on what was read before
+    again = source(listed, 4, shuffle=True)  # the order depends neither on the batch size nor on earlier reads
     x, y = batch_of(again, 13)
     assert (y == np.concatenate(epochs)[52:56]).all() and (x == y[:, None, None]).all()
     again.key = (3, 5)

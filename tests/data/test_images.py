@@ -1,4 +1,4 @@
-"""The source of Data layers: the content of a batch, that it depends on its number alone, and the messages for bad records."""
+"""The source of Data layers: the content of a batch, which depends only on its number, and the messages for bad records."""
 from __future__ import annotations
 
 import gc
@@ -33,7 +33,7 @@ def pngs(tmp_path: pathlib.Path) -> str:
 
 @pytest.fixture
 def odd(tmp_path: pathlib.Path) -> str:
-    """Encoded images of several sizes."""
+    """Write encoded images of several sizes."""
     return write(tmp_path / "odd", [png(n, size) for n, size in enumerate(SIZES)])
 
 
@@ -41,7 +41,7 @@ def odd(tmp_path: pathlib.Path) -> str:
 def test_batches_wrap(tmp_path: pathlib.Path, make: Callable[[int], bytes]) -> None:
     made = source(write(tmp_path / "db", [make(n) for n in range(7)]), 3)
     assert made.shapes() == [(3, 3, 6, 8), (3,)]
-    for index in (0, 1, 2, 3, 9, 2, 10**9):  # also backwards and far away
+    for index in (0, 1, 2, 3, 9, 2, 10**9):  # also backward and with a large number
         images, labels = samples(made, index)
         numbers = [(3 * index + i) % 7 for i in range(3)]
         assert labels.tolist() == numbers
@@ -103,7 +103,7 @@ def test_the_crop_alone_is_staged(tmp_path: pathlib.Path, odd: str) -> None:
                 y, x = (height - 5) // 2, (width - 5) // 2
                 assert (got == image(label, sizes[label])[:, y : y + 5, x : x + 5]).all()
     table = uniform._first.table(block_of(uniform, 1))
-    assert table[:, :6].tolist() == [[5, 5, 0, 0, 2, 1], [5, 5, 0, 0, 0, 0], [5, 5, 0, 0, 7, 7]]  # the place in the mean is that of the whole
+    assert table[:, :6].tolist() == [[5, 5, 0, 0, 2, 1], [5, 5, 0, 0, 0, 0], [5, 5, 0, 0, 7, 7]]  # the position in the mean is relative to the whole image
 
 
 def test_rectangular_crop(raws: str) -> None:
@@ -115,7 +115,7 @@ def test_draws_are_fair(tmp_path: pathlib.Path, train: bool) -> None:
     made = source(write(tmp_path / "one", [raw(0, (1, 6, 9))]), 4000, train=train, transform={"crop_size": 4, "mirror": True})
     table = made._first.table(block_of(made, 0))
     y, x, mirror = table[:, 4], table[:, 5], table[:, 6]
-    assert set(mirror) == {0, 1} and abs(mirror.mean() - 0.5) < 0.03  # in both phases, as Caffe
+    assert set(mirror) == {0, 1} and abs(mirror.mean() - 0.5) < 0.03  # in both phases, as in Caffe
     if not train:
         assert set(y) == {1} and set(x) == {2}
         return
@@ -172,7 +172,7 @@ def equal(first: tuple[np.ndarray, ...], second: tuple[np.ndarray, ...]) -> bool
 
 
 def test_batch_size_does_not_change_the_draws(raws: str) -> None:
-    """Record number n is cropped alike in a batch of 2 and in one of 6: what a split batch needs."""
+    """Record number n has the same crop in a batch of 2 and in a batch of 6. Split batches need this."""
     small, large = (source(raws, batch, transform=RANDOM) for batch in (2, 6))
     parts = [samples(small, index) for index in range(3)]
     images, labels = samples(large, 0)
@@ -202,7 +202,7 @@ def test_shuffle_draws_a_new_order_each_epoch(raws: str, rand_skip: int) -> None
     whole = [order[at : at + 7].tolist() for at in range(0, 28, 7)] if not rand_skip else []
     assert all(sorted(epoch) == list(range(7)) for epoch in whole)
     assert len({tuple(epoch) for epoch in whole}) == len(whole) and list(range(7)) not in whole
-    assert np.bincount(order.astype(int), minlength=7).min() >= 3  # with the skip, epochs begin within a batch
+    assert np.bincount(order.astype(int), minlength=7).min() >= 3  # with rand_skip, epochs start within a batch
     assert equal(samples(made, 5), samples(source(raws, 2, shuffle=True, rand_skip=rand_skip), 5))
 
 
@@ -260,7 +260,7 @@ def test_kinds_of_data_differ(tmp_path: pathlib.Path) -> None:
     floats = proto.Datum(channels=3, height=6, width=8, float_data=[0.0] * 144, label=1).SerializeToString()
     path = write(tmp_path / "mixed", [raw(0), floats])
     assert "it has float_data, the first record has bytes" in failure(lambda: samples(source(path, 2), 0)).fact
-    mixed = samples(source(write(tmp_path / "mixed2", [floats, raw(0)]), 2), 0)[0]  # bytes fit among floats
+    mixed = samples(source(write(tmp_path / "mixed2", [floats, raw(0)]), 2), 0)[0]  # byte images are accepted among float images
     assert (mixed[1] == image(0)).all() and not mixed[0].any()
 
 
@@ -302,7 +302,7 @@ def test_contradictions_and_what_is_not_supported(raws: str) -> None:
     assert "crop_h 4, crop_w 0" in failure(lambda: source(raws, 1, transform={"crop_h": 4})).fact
     assert failure(lambda: source(raws, 1, transform={"max_distort": 3})).fact == "transform_param field 'max_distort' is not supported here"
     assert failure(lambda: source(raws, 1, shuffle_buffer_size=3)).fact == "data_param field 'shuffle_buffer_size' is not supported here"
-    source(raws, 1, transform={"max_distort": 1}, cache=True, prefetch=9)  # its default, and settings that change no number
+    source(raws, 1, transform={"max_distort": 1}, cache=True, prefetch=9)  # the default value, and settings that change no result
 
 
 def test_errors_get_place_and_layer(raws: str) -> None:

@@ -1,4 +1,4 @@
-"""The source of ImageData: order, sizes, errors. (Its pixels are compared in test_golden.py.)"""
+"""The source of ImageData: order, sizes, errors. (test_golden.py compares its pixels with Caffe.)"""
 from __future__ import annotations
 
 import pathlib

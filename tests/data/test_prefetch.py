@@ -1,4 +1,4 @@
-"""The prefetcher: order, waiting, errors, seeking, the life of its thread."""
+"""The prefetcher: order, waiting, errors, seeking, the lifetime of its thread."""
 from __future__ import annotations
 
 import gc
@@ -16,7 +16,7 @@ from ocaffe.ir.tensor import Shape
 
 
 class Counter(Source):
-    """Batch k is 64 bytes of k; `gate` holds it up, `bad` batches raise, `large` ones take 256 bytes."""
+    """A source whose batch k is 64 bytes of k. `gate` delays batches, `bad` batches raise, `large` batches have 256 bytes."""
 
     def __init__(self, gate: threading.Event | None = None, bad: tuple[int, ...] = (), large: tuple[int, ...] = ()) -> None:
         super().__init__()
@@ -73,7 +73,7 @@ def test_a_batch_that_is_ready_without_waiting() -> None:
     batch = prefetcher.peek()
     assert prefetcher.ready() is batch and prefetcher.get() is batch
     until(lambda: prefetcher._state.problem is not None)
-    assert prefetcher.ready() is None  # batch 1 is an error
+    assert prefetcher.ready() is None  # batch 1 raises
     prefetcher.seek(2)
     prefetcher.peek()
     prefetcher.close()
@@ -87,7 +87,7 @@ def test_depth_is_kept() -> None:
         until(lambda: len(source.filled) == 3)
         time.sleep(0.02)
         assert source.filled == [0, 1, 2]
-        batch = prefetcher.get()  # not recycled: a new block is made for batch 3
+        batch = prefetcher.get()  # not recycled, so batch 3 gets a new block
         until(lambda: len(source.filled) == 4)
         assert (batch.block == 0).all()
     finally:
@@ -130,7 +130,7 @@ def test_errors_come_in_their_turn_and_whole() -> None:
     prefetcher = Prefetcher(Counter(bad=(2,)), 4)
     try:
         assert [prefetcher.get().index for _ in range(2)] == [0, 1]
-        for _ in range(2):  # it stays
+        for _ in range(2):  # the error persists
             with pytest.raises(Error) as caught:
                 prefetcher.get()
             assert (caught.value.place, caught.value.fact, caught.value.fix) == (Place("net.prototxt", 7), "batch 2 is bad", "mend it")
@@ -146,7 +146,7 @@ def test_seek(target: int) -> None:
     source = Counter(gate)
     prefetcher = Prefetcher(source, 2)
     try:
-        prefetcher.seek(target)  # while batch 0 is on its way
+        prefetcher.seek(target)  # while batch 0 is being filled
         gate.set()
         assert [prefetcher.get().index for _ in range(3)] == [target, target + 1, target + 2]
         prefetcher.seek(target)
@@ -179,7 +179,7 @@ def test_waiting_is_counted_and_logged_rarely() -> None:
         for _ in range(50):
             prefetcher.recycle(prefetcher.get())
         assert lines.count(("blocking_queue.cpp:49", "Waiting for data")) == 1
-        assert lines.count(("a.cpp:1", "batch 3")) == 1  # what the source says of a batch is logged when it is used
+        assert lines.count(("a.cpp:1", "batch 3")) == 1  # warnings about a batch are logged when the batch is used
         assert len(lines) == 2
     finally:
         prefetcher.close()

@@ -1,5 +1,7 @@
-"""ocaffe/data/resample.py against the definitions of the methods, in float64. (That it rounds as OpenCV does, the golden cases of ImageData,
-WindowData and AnnotatedData say, for all methods but LANCZOS4.)"""
+"""ocaffe/data/resample.py, compared with the definitions of the methods in float64.
+
+The golden cases of ImageData, WindowData and AnnotatedData test that it rounds like OpenCV, for all methods except LANCZOS4.
+"""
 from __future__ import annotations
 
 import math
@@ -34,7 +36,7 @@ KERNELS: dict[Interpolation, tuple[int, Callable[[float], float]]] = {
 
 
 def matrix(method: Interpolation, old: int, new: int) -> np.ndarray:
-    """new x old: weights of a convolution at the centres of the new pixels; beyond an edge its pixel goes on."""
+    """Return new x old weights of a convolution at the centres of the new pixels. Edge pixels are repeated outside the image."""
     radius, kernel = KERNELS[method]
     weights = np.zeros((new, old))
     for out in range(new):
@@ -47,7 +49,7 @@ def matrix(method: Interpolation, old: int, new: int) -> np.ndarray:
 
 
 def covered(old: int, new: int) -> np.ndarray:
-    """new x old: the part of a new pixel that each old pixel covers."""
+    """Return new x old: the share of a new pixel that each old pixel covers."""
     begin = np.arange(new)[:, None] * old / new
     return np.clip(np.minimum(begin + old / new, np.arange(old) + 1) - np.maximum(begin, np.arange(old)), 0, None) * new / old
 
@@ -57,7 +59,7 @@ def covered(old: int, new: int) -> np.ndarray:
 def test_convolutions(method: Interpolation, old: tuple[int, int], new: tuple[int, int]) -> None:
     image = picture(old)
     expected = np.einsum("yh,xw,chw->cyx", matrix(method, old[0], new[0]), matrix(method, old[1], new[1]), image)
-    assert np.abs(resize(image, *new, method) - np.clip(expected, 0, 255)).max() < 1.2  # weights have 11 bits
+    assert np.abs(resize(image, *new, method) - np.clip(expected, 0, 255)).max() < 1.2  # the weights have 11 bits
 
 
 @pytest.mark.parametrize(("old", "new"), [size for size in SIZES if size[0][0] >= size[1][0] and size[0][1] >= size[1][1]])

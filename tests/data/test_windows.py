@@ -1,4 +1,4 @@
-"""The source of WindowData: what is drawn, how windows are cut, errors. (Its pixels are compared in test_golden.py.)"""
+"""The source of WindowData: sampling and cropping of windows, errors. (test_golden.py compares its pixels with Caffe.)"""
 from __future__ import annotations
 
 import pathlib
@@ -45,7 +45,7 @@ def source(path: str, batch: int, *, workers: int = 1, transform: Any = (), **da
 
 
 def sample(made: WindowSource, block: np.ndarray, n: int) -> np.ndarray:
-    """The n-th sample without mean and scale."""
+    """Return sample n without mean and scale."""
     height, width, y, x = made.layout.table(block)[n, :4]
     result = np.zeros(made.shapes()[0][1:], np.uint8)
     result[:, y : y + height, x : x + width] = made.layout.pixels(block)[n][: 3 * height * width].reshape(3, height, width)
@@ -56,7 +56,7 @@ def test_objects_come_last_and_all_windows_are_drawn_alike(file: str) -> None:
     made = source(file, 20, fg_fraction=0.3)
     labels = np.stack([made.layout.labels(block_of(made, index)).copy() for index in range(40)])
     assert (labels[:, :14] == 0).all()
-    shares = np.array([(labels[:, 14:] == label).mean() for label in (1, 2, 7)])  # of 240
+    shares = np.array([(labels[:, 14:] == label).mean() for label in (1, 2, 7)])  # of 240 samples
     assert np.abs(shares - 1 / 3).max() < 0.1 and shares.sum() == 1
     block = block_of(made, 0)
     drawn = {sample(made, block, n).tobytes() for n in range(14)}
@@ -69,7 +69,7 @@ def test_batches_depend_on_their_number(file: str, settings: Any) -> None:
 
 
 def test_a_mirrored_window_is_the_mirror_image(file: str) -> None:
-    """With its surroundings: window 0 lies nearer to the left edge, and at context_pad 3 goes beyond it."""
+    """The context is mirrored too. Window 0 is near the left edge, and with context_pad 3 exceeds it."""
     settings = {"fg_fraction": 0.0, "context_pad": 3}
     plain, mirrored = source(file, 30, **settings), source(file, 30, transform={"mirror": True}, **settings)
     blocks = block_of(plain, 0), block_of(mirrored, 0)
@@ -80,12 +80,12 @@ def test_a_mirrored_window_is_the_mirror_image(file: str) -> None:
 
 def test_context_pixels_surround_the_window(file: str) -> None:
     made = source(file, 1, transform={"crop_size": 12}, context_pad=3)
-    cut = made.cut((14, 11, 25, 22), (30, 40), False)  # 12 x 12 pixels, of which 6 x 6 are left: 6 more on every side
+    cut = made.cut((14, 11, 25, 22), (30, 40), False)  # 12 x 12 pixels, of which 6 x 6 are for the window, so it grows by 6 on every side
     assert cut.box == (5, 8, 30, 33) and cut.size == (12, 12)
     assert cut.at == (0, 0)
     at_the_edge = made.cut((0, 11, 11, 22), (30, 40), False)
     assert at_the_edge.at == (0, 3) and at_the_edge.box[1] == 0 and at_the_edge.size[1] <= 9
-    assert made.cut((0, 11, 11, 22), (30, 40), True).at == (0, 0)  # the padding changes its side, too
+    assert made.cut((0, 11, 11, 22), (30, 40), True).at == (0, 0)  # mirroring moves the padding to the other side
     square = source(file, 1, crop_mode="square").cut((10, 10, 29, 13), (30, 40), False)
     assert square.box[2] - square.box[0] >= 20
 

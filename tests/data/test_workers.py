@@ -1,4 +1,4 @@
-"""How many threads decode: the layer's field, then the environment, then the cores."""
+"""The number of decoding threads: from the layer's field, else the environment, else the number of cores."""
 from __future__ import annotations
 
 import pathlib
@@ -30,7 +30,7 @@ def test_what_is_no_number(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_they_work_at_the_same_time() -> None:
-    meeting = threading.Barrier(3, timeout=10)  # broken unless three tasks wait together
+    meeting = threading.Barrier(3, timeout=10)  # breaks unless three tasks run at the same time
     workers = Workers(3)
     assert sorted(workers.run([meeting.wait] * 3)) == [0, 1, 2]
     workers.close()

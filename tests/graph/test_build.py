@@ -1,4 +1,4 @@
-"""Decisions of the graph: multipliers, automatic tops, marks."""
+"""Graph construction: multipliers, automatic tops, marks."""
 from __future__ import annotations
 
 import pytest

@@ -1,4 +1,4 @@
-"""BatchNorm, Scale and ReLU as one layer: the numbers of the three, wherever they may be one."""
+"""BatchNorm, Scale and ReLU fused into one layer give the results of the three layers."""
 from __future__ import annotations
 
 from typing import Any
@@ -22,7 +22,10 @@ FROZEN = "param { lr_mult: 0 } param { lr_mult: 0 } scale_param { bias_term: tru
 
 
 def net() -> str:
-    """All three; without a bias and leaky; no ReLU; no Scale; a Scale that learns nothing; a value that two read between; frozen statistics."""
+    """Return a net with all variants.
+
+    They are: all three layers; no bias and a leaky ReLU; no ReLU; no Scale; a frozen Scale; Clip; ReLU6; an inner value with two readers; frozen statistics.
+    """
     text = DATA + conv("a", "im") + layer("BatchNorm", "a1", "a") + layer("Scale", "a2", "a1", more=BIASED) + layer("ReLU", "a3", "a2")
     text += conv("b", "a3") + layer("BatchNorm", "b1", "b", "b") + layer("Scale", "b2", "b", "b") + layer("ReLU", "b3", "b", "b", LEAKY)
     text += conv("c", "b") + layer("BatchNorm", "c1", "c", "c") + layer("Scale", "c2", "c", "c", BIASED)

@@ -1,4 +1,4 @@
-"""A split batch: other sums, the same gradients; where samples depend on one another nothing is split."""
+"""Microbatches give the same gradients up to rounding. Layers in which samples depend on each other are not split."""
 from __future__ import annotations
 
 from typing import Any
@@ -28,7 +28,7 @@ SIMPLE = """layer {{ name: "{0}" type: "{1}" bottom: "{2}" top: "{0}" {3} }}\n""
 
 
 def net(batch_norm: bool = False) -> str:
-    """Branches that join in Concat and Eltwise, a shared filter, all layers that can run on parts of a batch, then a classifier."""
+    """Return a net with branches that join in Concat and Eltwise, a shared filter, all layers that support microbatches, and a classifier."""
     text = """layer { name: "data" type: "DummyData" top: "im" top: "y" dummy_data_param { shape { dim: 12 dim: 3 dim: 18 dim: 18 } shape { dim: 12 }
               data_filler { type: "gaussian" } data_filler { type: "constant" value: 1 } } }\n"""
     text += CONV.format("c1", "im", "c1", 8) + SIMPLE.format("c1r", "ReLU", "c1", "")
@@ -85,9 +85,9 @@ def graph_of(text: str) -> Any:
 
 def test_cuts() -> None:
     graph = graph_of(net())
-    assert [graph.nodes[index].name for index in cuts(graph, lambda name: False)] == ["n1", "p", "c4"]  # t costs what c4 does and is not smaller
-    assert not cuts(graph, lambda name: name == "c1")  # a script reads a blob that would exist in microbatches only
-    assert not cuts(graph_of(net(batch_norm=True)), lambda name: False)  # the statistics of a batch need all of it
+    assert [graph.nodes[index].name for index in cuts(graph, lambda name: False)] == ["n1", "p", "c4"]  # t costs as much as c4 and is not smaller
+    assert not cuts(graph, lambda name: name == "c1")  # a script reads c1, which would exist only in parts
+    assert not cuts(graph_of(net(batch_norm=True)), lambda name: False)  # statistics need the whole batch
 
 
 @pytest.mark.parametrize(("cut", "pieces"), [("n1", 3), ("both", 2), ("p", 12), ("t", 4)])
@@ -116,13 +116,13 @@ def test_a_limit_that_recomputation_cannot_keep(device: Any, monkeypatch: pytest
     parts, small = trained(device, memory_limit=limit)
     assert fixed + small.plan.total <= limit
     first, split = (sum(step.layer == "c1" and step.phase == "forward" for step in each.recording.schedule) for each in (compiled, small))
-    assert split > first  # in pieces
+    assert split > first  # in microbatches
     close(parts, whole)
 
 
 @pytest.mark.parametrize("count", [2, 4])
 def test_an_activation_behind_the_cut_is_fused_into_every_microbatch(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The cut is a convolution's top, the ReLU behind it works on the whole batch: fused, each microbatch must write its own samples."""
+    """A ReLU on the whole batch is fused into the convolution before the cut, so each microbatch must write its samples."""
     text = """
     layer { name: 'data' type: 'DummyData' top: 'data' top: 'label' dummy_data_param { shape { dim: 4 dim: 3 dim: 8 dim: 8 } shape { dim: 4 } } }
     layer { name: 'conv' type: 'Convolution' bottom: 'data' top: 'conv' convolution_param { num_output: 8 kernel_size: 3 } }

@@ -1,4 +1,4 @@
-"""Nets that Caffe refuses are refused, with file and line and a fact; those that it takes are taken (tests/golden/errors)."""
+"""Nets that Caffe refuses are refused with file, line and fact. Nets that Caffe accepts are accepted (tests/golden/errors)."""
 from __future__ import annotations
 
 import json
@@ -18,8 +18,8 @@ from ocaffe.model.text import read_net
 
 ERRORS = pathlib.Path(__file__).resolve().parents[1] / "golden" / "errors"
 MESSAGES = json.loads((ERRORS / "messages.json").read_text())
-TEXT_ONLY = {"unknown_field"}  # the reader refuses it before there are layers
-REFUSED_HERE = {"ok_dropout_ratio_1"}  # Caffe takes it and computes 0 * inf = NaN; a bug that no user can rely on
+TEXT_ONLY = {"unknown_field"}  # the reader refuses it before layers exist
+REFUSED_HERE = {"ok_dropout_ratio_1"}  # Caffe accepts it and computes 0 * inf = NaN, a bug that no user can rely on
 
 
 def through_the_pipeline(path: pathlib.Path) -> None:

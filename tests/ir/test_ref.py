@@ -1,4 +1,4 @@
-"""Where a Ref lies in its root."""
+"""The position of a Ref in its root."""
 from __future__ import annotations
 
 import pytest
@@ -11,7 +11,7 @@ def part(shape: tuple[int, ...], offset: int, stride: int | None = None) -> Ref:
 
 
 ROOT = Ref("root", (4, 6, 5), Role.ACTIVATION)
-CHANNELS = part((4, 2, 5), 10, 30)  # the third and fourth of each sample: elements 10 to 110
+CHANNELS = part((4, 2, 5), 10, 30)  # channels 2 and 3 of each sample: elements 10 to 110
 
 
 @pytest.mark.parametrize(
@@ -25,7 +25,7 @@ CHANNELS = part((4, 2, 5), 10, 30)  # the third and fourth of each sample: eleme
         (CHANNELS, part((10,), 0), False),
         (CHANNELS, part((10,), 110), False),
         (CHANNELS, part((1,), 109), True),
-        (CHANNELS.view((2,), 0), part((1,), 109), True),  # other samples than the strided view has: as far as that goes
+        (CHANNELS.view((2,), 0), part((1,), 109), True),  # not samples of the strided view, so its whole extent counts
         (ROOT, Ref("other", (4, 6, 5), Role.ACTIVATION), False),
     ],
 )

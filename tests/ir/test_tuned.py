@@ -1,4 +1,4 @@
-"""Tables of measured choices: their effect, and the messages for damaged ones."""
+"""Tuned tables: their effect, and the messages for damaged tables."""
 from __future__ import annotations
 
 import json
@@ -105,7 +105,7 @@ def test_an_unknown_choice_is_refused() -> None:
 
 
 def test_keys_tell_problems_apart() -> None:
-    """Tables that users have are read by them: a change of a key makes every table useless."""
+    """Keys identify problems in users' tables. A changed key format makes every table useless."""
     assert str(Problem("forward", G, "fp32")) == f"forward {CONV}"
     assert str(Problem("gemm", (70, 90, 600, 0, 1), "fp32")) == GEMM
     others = [
@@ -183,7 +183,7 @@ def parsed(key: str) -> Problem:
 
 
 def test_tables_that_are_brought() -> None:
-    """Every choice is a candidate for its problem on the device that the table is for, and another one than the estimate's first."""
+    """Every choice of a shipped table is a candidate for its problem on the table's device, and is not the estimate's first choice."""
     tables = tuned_tables._shipped_files()
     assert tables
     for file, content in tables:
@@ -204,7 +204,7 @@ def test_a_key_holds_the_whole_problem() -> None:
 
 
 def test_tuner(device: Any) -> None:
-    """Whatever the times are: every candidate is measured, what is taken without a table among them, and the best is at most as slow."""
+    """Every candidate is measured, including the estimate's choice, and the best is at most as slow as that."""
     session = Session(device)
     tuner = Tuner(session, ESTIMATES)
     survey = Survey(ESTIMATES)

@@ -1,4 +1,4 @@
-"""Cases with a numpy reference for the layer types that have no golden case. A new layer type adds its case here (docs/layers.md)."""
+"""Cases with a numpy reference, for layer types without golden cases. Add the case of a new layer type here (docs/layers.md)."""
 from __future__ import annotations
 
 import math
@@ -15,7 +15,7 @@ def gelu(x: np.ndarray) -> np.ndarray:
 
 
 def layer_norm(x: np.ndarray, eps: float) -> np.ndarray:
-    """Each sample normalised by its own mean and variance."""
+    """Normalise each sample by its mean and variance."""
     axes = tuple(range(1, x.ndim))
     return (x - x.mean(axes, keepdims=True)) / np.sqrt(x.var(axes, keepdims=True) + eps)
 
@@ -26,13 +26,13 @@ def smooth_l1(x: Arrays, got: Arrays) -> Arrays:
 
 
 def spatial_dropout(x: Arrays, got: Arrays) -> Arrays:
-    """The device chooses the channels; about half of them must be kept."""
+    """The device draws the channels; about half of them must be kept."""
     kept = got["y"][:, :, :1] != 0
     return {"y": 2 * x["x0"] * kept if abs(kept.mean() - 0.5) < 0.1 else np.full(x["x0"].shape, np.nan)}
 
 
 def pairs(number: int) -> tuple[np.ndarray, np.ndarray]:
-    """A gray image and its label image."""
+    """Write a gray image and its label image."""
     rng = np.random.default_rng(number)
     return rng.integers(0, 256, (9, 7), np.uint8), rng.integers(0, 5, (9, 7), np.uint8)
 

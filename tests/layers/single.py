@@ -1,4 +1,4 @@
-"""One layer on its own, forward and backward, through tests/harness.py: for tests that need no net, planner or commands."""
+"""Run a single layer forward and backward through tests/harness.py, for tests without net, planner and command list."""
 from __future__ import annotations
 
 import dataclasses
@@ -22,7 +22,7 @@ KINDS = ("cpu", "gpu")
 
 @dataclasses.dataclass
 class Result:
-    """The results: data of the tops, diffs of the bottoms (None where not propagated) and of the parameters; the recorder."""
+    """Data of the tops, diffs of the bottoms (None if not propagated) and of the parameters, and the recorder."""
 
     tops: list[np.ndarray]
     diffs: list[np.ndarray | None]
@@ -32,13 +32,13 @@ class Result:
 
 
 def layer_of(text: str, phase: int | None = None) -> Layer:
-    """The layer of a LayerParameter in text form."""
+    """Return the layer of a LayerParameter in text form."""
     param = text_format.Parse(text, proto.LayerParameter())
     return registry()[param.type].implementation(param)(param, proto.TRAIN if phase is None else phase)
 
 
 def ref(name: str, shape: Sequence[int], role: Role, strided: bool) -> Ref:
-    """A Ref, or a view with gaps between samples that begins at an odd place."""
+    """Return a Ref, or a view with gaps between samples that starts at an odd offset."""
     shape = tuple(shape)
     if not strided or not shape:
         return Ref(name, shape, role)
@@ -59,7 +59,7 @@ def run(
     strided: bool = False,
     train: bool = True,
 ) -> Result:
-    """Forward, and backward if `top_diffs` are given (None among them: no diff). `held`: the diffs hold this already and are added to."""
+    """Run forward, and backward if `top_diffs` are given. A None in `top_diffs` means no diff. Bottom diffs start as `held`, if given, and are added to."""
     layer = layer_of(layer) if isinstance(layer, str) else layer
     rec = Recorder(of_kind(device.target, kind), train=train)
     bottoms = [np.asarray(array, np.float32) for array in bottoms]
@@ -103,7 +103,7 @@ def run(
 
 
 def close(actual: np.ndarray | None, expected: Any, tolerance: float = 1e-4) -> None:
-    """Equal shape, and equal relative to the largest magnitude; NaN and infinity in the same places."""
+    """Check that shapes are equal, NaN and infinity agree, and errors relative to the largest magnitude are at most `tolerance`."""
     assert actual is not None
     expected = np.asarray(expected)
     assert actual.shape == expected.shape
@@ -116,14 +116,14 @@ def close(actual: np.ndarray | None, expected: Any, tolerance: float = 1e-4) -> 
 
 
 def cases(layer_type: str) -> list[str]:
-    """Names of the golden cases of a layer type."""
+    """Return the names of the golden cases of a layer type."""
     names = sorted(path.stem for path in GOLDEN.glob(f"{layer_type}-*.prototxt"))
     assert names, f"no golden case of {layer_type}"
     return names
 
 
 def run_golden(device: Any, kind: str, case: str) -> None:
-    """Run the one layer of a golden case that is no Input, and compare all that the case holds."""
+    """Run the only layer of a golden case that is not an Input, and compare all arrays of the case."""
     net = text_format.Parse((GOLDEN / f"{case}.prototxt").read_text(), proto.NetParameter())
     (param,) = [layer for layer in net.layer if layer.type != "Input"]
     arrays = dict(np.load(GOLDEN / f"{case}.npz"))

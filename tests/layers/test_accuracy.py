@@ -9,7 +9,7 @@ from tests.layers.single import KINDS, cases, close, layer_of, run, run_golden
 
 
 def accuracy(x, label, axis, top_k, ignore=None):
-    """(share of hits, share for each class)"""
+    """Return (share of hits, share for each class)."""
     scores = np.moveaxis(x, axis, -1).reshape(-1, x.shape[axis])
     labels = label.astype(int).ravel()
     own = scores[np.arange(len(labels)), labels]

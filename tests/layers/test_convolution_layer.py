@@ -1,4 +1,4 @@
-"""Convolution: what the layer makes of its parameters. The kernels are tested in tests/ops, all of Caffe's cases in tests/test_golden.py."""
+"""Convolution: the layer's parameters. tests/ops tests the kernels, tests/test_golden.py tests all of Caffe's cases."""
 from __future__ import annotations
 
 from typing import Any
@@ -23,7 +23,7 @@ def text(settings: str, bottoms: int = 1) -> str:
 
 
 def shapes(settings: str, *bottom: int) -> tuple[list[int], list[tuple[int, ...]]]:
-    """Shape of the top, shapes of the parameters."""
+    """Return the shape of the top and the shapes of the parameters."""
     layer = layer_of(text(settings))
     (top,) = layer.infer(bottom)
     return list(top), [spec.shape for spec in layer.parameters()]
@@ -105,14 +105,14 @@ def test_bottoms_must_be_alike() -> None:
 
 
 def convolve(x: np.ndarray, w: np.ndarray) -> np.ndarray:
-    """Stride 1, no padding, one group, float64."""
+    """Convolve in float64 with stride 1, no padding and one group."""
     rows, columns = x.shape[2] - w.shape[2] + 1, x.shape[3] - w.shape[3] + 1
     taps = [(i, j) for i in range(w.shape[2]) for j in range(w.shape[3])]
     return sum(np.einsum("nchw,oc->nohw", x[:, :, i : i + rows, j : j + columns], w[:, :, i, j]) for i, j in taps)
 
 
 def gradients(x: np.ndarray, w: np.ndarray, dy: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """dx, dw of the above."""
+    """Return dx and dw of `convolve`."""
     padded = np.pad(dy, ((0, 0), (0, 0), (w.shape[2] - 1,) * 2, (w.shape[3] - 1,) * 2))
     dx = convolve(padded, w[:, :, ::-1, ::-1].swapaxes(0, 1))
     return dx, convolve(x.swapaxes(0, 1), dy.swapaxes(0, 1)).swapaxes(0, 1)
@@ -163,7 +163,7 @@ def test_relu_of_forks(device: Any, settings: str, slope: float) -> None:
 
 
 def test_relu_of_forks_costs_no_launch(device: Any) -> None:
-    """In a net it is merged into the product, as a ReLU layer is."""
+    """In a net it is fused into the product, like a ReLU layer."""
     x = RNG.normal(size=(2, 3, 6, 7)).astype(np.float32)
     inputs = "layer { name: 'data' type: 'Input' top: 'x0' input_param { shape { dim: 2 dim: 3 dim: 6 dim: 7 } } }"
     results, launches = [], []
@@ -189,7 +189,7 @@ def test_without_spatial_axes_it_is_a_matrix_product(device: Any) -> None:
 @pytest.mark.parametrize("settings", ["num_output: 4", "num_output: 3 group: 3"])
 @pytest.mark.parametrize("layer_type", ["Convolution", "Deconvolution"])
 def test_no_samples_give_no_gradient(device: Any, kind: str, settings: str, layer_type: str) -> None:
-    """Bottoms of layers that look for objects may have 0 rows."""
+    """The bottom may have 0 rows if a detection layer found no object."""
     described = text(f"{settings} kernel_size: 3").replace("'Convolution'", f"'{layer_type}'")
     layer = layer_of(described)
     (out,) = layer.infer((0, 3, 5, 5))
@@ -207,7 +207,7 @@ def blob(name: str, shape: tuple[int, ...]) -> Blob:
 @pytest.mark.parametrize("learns", [True, False])
 @pytest.mark.parametrize("propagates", [True, False])
 def test_backward_does_what_is_asked_for(learns: bool, propagates: bool) -> None:
-    """Frozen filters get no gradient, bottoms without propagation no diff; needs no device."""
+    """Frozen filters get no gradient, and bottoms without propagation get no diff. The test needs no device."""
     layer = layer_of(text("num_output: 4 kernel_size: 3"))
     x, y = blob("x", (2, 3, 6, 7)), blob("y", (2, 4, 4, 5))
     layer.infer(x.shape)

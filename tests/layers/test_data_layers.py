@@ -1,4 +1,4 @@
-"""Layers that feed a net, and HDF5Output: against what Caffe put out (golden/data and forks), and against numpy where Caffe draws at random."""
+"""Data layers and HDF5Output, compared with Caffe's output (golden/data and golden/forks), or with numpy for random settings."""
 from __future__ import annotations
 
 import dataclasses
@@ -43,7 +43,7 @@ def layer_of(text: str, phase: int = proto.TRAIN) -> Layer:
 
 
 def run(device: Any, kind: str, layer: Layer, batch: int = 0, *, strided: bool = False, seed: int = 0) -> dict[str, np.ndarray]:
-    """The layer's output for batch number `batch`. As the net does, records for the shapes that this batch has."""
+    """Return the layer's output for batch number `batch`. Like a net, record for the shapes of this batch."""
     layer.seed = seed
     shapes = [tuple(shape) for shape in layer.infer()]
     source = layer.source  # type: ignore[attr-defined]
@@ -91,7 +91,7 @@ def test_golden(device: Any, kind: str, case: str, strided: bool) -> None:
 @pytest.mark.parametrize("crop", ["", "crop_size: 19", "crop_size: 23", "crop_h: 20 crop_w: 28"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_random_transform(device: Any, kind: str, crop: str, mean: str) -> None:
-    """(x - mean) * scale at the place that was drawn, mirrored where that was drawn; mean_file at the place in the whole image."""
+    """The output is (x - mean) * scale at the drawn crop, mirrored if drawn. mean_file is read at the position in the whole image."""
     layer = layer_of(
         f"""name: "data" type: "Data" top: "data" top: "label" data_param {{ source: "files/lmdb_raw" batch_size: 8 backend: LMDB }}
         transform_param {{ mirror: true scale: 0.125 {crop} {mean} }}"""
@@ -180,7 +180,7 @@ def test_dummy_constants_take_no_launch(device: Any, kind: str) -> None:
     tops = run(device, kind, layer)
     assert [(top.shape, set(top.ravel())) for top in tops.values()] == [((2, 3), {2.5}), ((5,), {0}), ((), {-1})]
     assert layer.source is None  # type: ignore[attr-defined]
-    assert (run(device, kind, dummy("shape { dim: 4 }", 2))["t1"] == 0).all()  # no filler: zero
+    assert (run(device, kind, dummy("shape { dim: 4 }", 2))["t1"] == 0).all()  # no filler means zeros
 
 
 DUMMY = """shape { dim: 40 dim: 3 dim: 5 } shape { dim: 7 } shape { dim: 6001 }
@@ -231,7 +231,7 @@ def blob_mean(path: pathlib.Path, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def filled(layer: Layer, batch: int) -> np.ndarray:
-    """The block that the last `run` of a batch was made from."""
+    """Return the block that the last `run` of a batch read."""
     source = layer.source  # type: ignore[attr-defined]
     block = np.zeros(max(source.nbytes, source.fill(batch, np.empty(0, np.uint8)).nbytes), np.uint8)
     source.fill(batch, block)
@@ -240,7 +240,10 @@ def filled(layer: Layer, batch: int) -> np.ndarray:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_windows_and_the_mean_around_them(device: Any, kind: str, tmp_path: pathlib.Path) -> None:
-    """The mean is taken at the place in the sample, from the middle of the mean image; beyond the image there is 0. The scale is window_data_param's."""
+    """The mean is the centre of the mean image at the position in the sample.
+
+    Pixels outside the image are 0. The scale is the one in window_data_param.
+    """
     mean = blob_mean(tmp_path / "mean", (3, 21, 21))
     layer = layer_of(
         f"""name: "w" type: "WindowData" top: "data" top: "label" transform_param {{ crop_size: 16 mirror: true scale: 7 mean_file: "{tmp_path}/mean" }}
@@ -320,7 +323,7 @@ def test_memory_goes_round_and_begins_anew(device: Any) -> None:
         first = np.arange(36, dtype=np.float64).reshape(6, 3, 2, 1)
         net.set_input_arrays(first, np.arange(6))
         held = first.copy()
-        first[...] = -1  # the net has a copy
+        first[...] = -1  # the net has copied it
         for index in (0, 1, 2, 0):
             net.forward()
             assert (net.blobs["data"].data == held[2 * index : 2 * index + 2]).all()
@@ -367,7 +370,7 @@ def test_output_of_several_passes(device: Any, tmp_path: pathlib.Path) -> None:
     path = tmp_path / "out.h5"
     path.write_text("an older file")
     net = output_net(device, path)
-    assert path.read_text() == "an older file"  # until there is something to take its place
+    assert path.read_text() == "an older file"  # until a new file replaces it
     for number in range(3):
         net.forward(x=np.full((2, 3), number), y=[number, -number])
         with h5py.File(path) as file:

@@ -1,4 +1,4 @@
-"""Deconvolution, and the code that it shares with Convolution over many axes, against numpy in float64."""
+"""Deconvolution, and the code that it shares with Convolution over many axes, compared with numpy in float64."""
 from __future__ import annotations
 
 import itertools
@@ -26,7 +26,10 @@ def text(settings: str, bottoms: int = 1, layer_type: str = "Deconvolution") -> 
 
 
 def deconvolve(x: np.ndarray, w: np.ndarray, dy: np.ndarray, group: int, stride: Any, pad: Any, dilation: Any) -> tuple[np.ndarray, ...]:
-    """(y, dx, dw) without bias, tap by tap. Turned round, with y and dy for images and x and dx for results, it is a convolution."""
+    """Return (y, dx, dw) without bias, tap by tap.
+
+    With y and dy as images and x and dx as results, the same function computes a convolution.
+    """
     n, inputs, *spatial = x.shape
     kernel, groups, outputs = w.shape[2:], (n, group), w.shape[1]
     wide = np.zeros((2, *groups, outputs, *(s * (m - 1) + d * (k - 1) + 1 for m, k, s, d in zip(spatial, kernel, stride, dilation))))
@@ -57,7 +60,7 @@ CASES = [(kind, name) for kind in KINDS for name in WINDOWS if kind == "cpu" or 
 
 
 def problem(name: str) -> tuple[str, dict[str, Any], list[np.ndarray]]:
-    """(settings without num_output, keywords of deconvolve, [x, w, dy, bias])."""
+    """Return (settings without num_output, keywords of deconvolve, [x, w, dy, bias])."""
     settings, shape, outputs, group, kernel, stride, pad, dilation = WINDOWS[name]
     rng = np.random.default_rng(len(name))
     out = [s * (n - 1) + d * (k - 1) + 1 - 2 * p for n, k, s, p, d in zip(shape[2:], kernel, stride, pad, dilation)]
@@ -111,7 +114,7 @@ def test_a_relu_can_be_merged(device: Any, kind: str, name: str) -> None:
 
 
 def test_several_bottoms_axes_and_another_size(device: Any) -> None:
-    """The leading axes are a batch; the second bottom adds to the gradients of the first; shapes may change between runs."""
+    """The leading axes are one batch, the second bottom adds to the gradients of the first, and shapes may change between runs."""
     layer = layer_of(text("num_output: 2 kernel_size: 2 stride: 2 axis: 2", 2))
     rng = np.random.default_rng(8)
     w, bias = rng.normal(size=(3, 2, 2, 2)), rng.normal(size=2)
@@ -126,7 +129,7 @@ def test_several_bottoms_axes_and_another_size(device: Any) -> None:
 
 
 def test_bilinear_filler_resizes(device: Any) -> None:
-    """A plane that rises evenly does so after doubling, but for its borders."""
+    """A linear ramp is still a linear ramp after upsampling by 2, except at its borders."""
     layer = layer_of(text("num_output: 2 group: 2 kernel_size: 4 stride: 2 pad: 1 bias_term: false weight_filler { type: 'bilinear' }"))
     layer.infer((1, 2, 5, 6))
     (weight,) = layer.parameters()

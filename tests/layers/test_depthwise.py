@@ -1,4 +1,4 @@
-"""The depthwise convolutions of forks: what tells them from Convolution, whose kernels tests/ops has. Golden data: tests/test_golden.py."""
+"""The depthwise convolutions of forks: differences from Convolution. tests/ops tests the kernels, tests/test_golden.py the golden data."""
 from __future__ import annotations
 
 from typing import Any
@@ -32,7 +32,7 @@ def test_all_three_names(device: Any, kind: str, layer_type: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_windows_too_large_for_registers(device: Any, kind: str) -> None:
-    """16 x 16 with stride 8, the gradient of what FCNs upsample with: some directions take the general kernels."""
+    """A window of 16 x 16 with stride 8, as in the upsampling of FCNs. Some directions use the general kernels."""
     rng = np.random.default_rng(4)
     x, w, dy = rng.normal(size=(2, 2, 24, 40)), rng.normal(size=(2, 1, 16, 16)), rng.normal(size=(2, 2, 3, 5))
     settings = "num_output: 2 group: 2 bias_term: false kernel_size: 16 stride: 8 pad: 4"

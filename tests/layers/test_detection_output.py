@@ -1,4 +1,4 @@
-"""DetectionOutput, and the sorting and suppression under it: Caffe's cases with the kernels of the other machine class, then what they do not cover."""
+"""DetectionOutput with its sorting and suppression: Caffe's cases on the kernels of the other machine class, then cases beyond Caffe's."""
 from __future__ import annotations
 
 import dataclasses
@@ -50,7 +50,7 @@ def ints(name: str, *shape: int) -> Ref:
 
 @pytest.mark.parametrize("limited", [False, True])
 def test_rank(device: Any, kind: str, limited: bool) -> None:
-    """Equal scores, -0, NaN and infinity, lists shorter and longer than the candidates, in order and not."""
+    """Ranking with equal scores, -0, NaN and infinity, with lists shorter and longer than the candidates, sorted and unsorted."""
     rng = np.random.default_rng(0)
     samples, count, segments, most = 2, 700, 3, 300
     scores = (rng.integers(-40, 40, (samples, count, segments)) / 7).astype(np.float32)
@@ -104,7 +104,7 @@ def test_golden(device: Any) -> None:
 
 
 def predictions(rng: np.random.Generator, images: int, priors: int, classes: int) -> list[np.ndarray]:
-    """Locations, scores all different, and priors of CENTER_SIZE."""
+    """Return locations, distinct scores, and priors for CENTER_SIZE."""
     centres, sides = rng.uniform(0, 1, (priors, 2)), rng.uniform(0.05, 0.5, (priors, 2))
     boxes = np.concatenate([centres - sides / 2, centres + sides / 2], 1).reshape(-1)
     scores = rng.permutation(images * priors * classes).reshape(images, -1) / (images * priors * classes)
@@ -132,7 +132,7 @@ def detected(inputs: list[np.ndarray], classes: int, threshold: float, overlap: 
 
 @pytest.mark.parametrize("top_k, keep, threshold", [(None, None, 0.01), (400, 200, 0.5), (50, None, 0.9), (0, None, 0.5), (9, 0, 0.5)])
 def test_many(device: Any, kind: str, top_k: int | None, keep: int | None, threshold: float) -> None:
-    """Lists longer than any group, without and with cuts; nothing where a cut leaves nothing."""
+    """Lists longer than a work-group, with and without top_k and keep_top_k, which may leave no box."""
     classes = 4
     inputs = predictions(np.random.default_rng(2), 2, 1500, classes)
     cuts = f"nms_param {{ nms_threshold: 0.45 {'' if top_k is None else f'top_k: {top_k}'} }} {'' if keep is None else f'keep_top_k: {keep}'}"
@@ -153,7 +153,7 @@ NET = """layer {{ name: "loc" type: "Input" top: "loc" input_param {{ shape {{ d
 
 
 def test_changes(device: Any) -> None:
-    """The number of rows follows the data: other scores, nothing at all, other numbers of images and priors; a layer above goes along."""
+    """The number of rows depends on the data: other scores, no detection, other numbers of images and priors. The next layer adapts."""
     net = Net(text_format.Parse(NET.format(images=2, locations=4 * 30, scores=3 * 30), proto.NetParameter()), proto.TEST, device=device)
     rng, sizes = np.random.default_rng(3), set()
     try:

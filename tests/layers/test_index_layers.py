@@ -1,4 +1,4 @@
-"""Layers that find or follow indices: Embed, BatchReindex, Filter, ArgMax, SegNet's Upsample."""
+"""Layers that compute or use indices: Embed, BatchReindex, Filter, ArgMax, SegNet's Upsample."""
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -32,7 +32,7 @@ def embed_text(rows: int, outputs: int, bias: bool = True) -> str:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("rows, shape, outputs, bias", [(7, (4, 5), 70, True), (300, (150,), 600, False), (2, (2, 3, 50), 5, True), (1, (1, 1), 1, True)])
 def test_embed(device: Any, kind: str, rows: int, shape: Shape, outputs: int, bias: bool) -> None:
-    """Rows named often, once and never; more numbers than a group looks at; more columns than a group has."""
+    """Rows are used often, once or never. There are more indices than a work-group reads, and more columns than it has items."""
     index, table, b = numbers(rows, *shape), draw(rows, outputs), draw(outputs)
     dy = draw(*shape, outputs)
     result = run(device, kind, embed_text(rows, outputs, bias), [index], [dy], params=[table, b] if bias else [table], propagate=[False], strided=True)
@@ -46,7 +46,7 @@ def test_embed(device: Any, kind: str, rows: int, shape: Shape, outputs: int, bi
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_numbers_that_name_no_row(device: Any, kind: str) -> None:
-    """NaN forward, no gradient, and no memory outside is touched, which run() watches. Fractions are cut off."""
+    """An index out of range gives NaN and no gradient, and no access outside of buffers, which run() checks. Fractions are truncated."""
     index = np.array([-1, 3, 1.9, 1e9, -1e9, NAN, np.inf, -0.5], np.float32)
     right = np.isin(np.arange(8), (2, 7))
     table, dy = draw(3, 6), draw(8, 6)
@@ -57,7 +57,7 @@ def test_numbers_that_name_no_row(device: Any, kind: str) -> None:
 
 
 def test_gradients_of_embed_are_the_same_bits(device: Any) -> None:
-    """The two machine classes may differ, two runs of one may not; and the order of summation is that of the numbers."""
+    """Two runs of one machine class give the same bits, and gradients are summed in the order of the indices."""
     index, dy, table = np.zeros((1000,)), draw(1000, 3), draw(2, 3)
     for kind in KINDS:
         one, two = (run(device, kind, embed_text(2, 3, False), [index], [dy], params=[table], propagate=[False]).param_diffs[0] for _ in range(2))
@@ -82,7 +82,7 @@ def test_batch_reindex(device: Any, kind: str, shape: Shape, count: int) -> None
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("samples", [1, 5, 300])
 def test_filter(device: Any, kind: str, samples: int) -> None:
-    """The layer alone, told how many samples there are; the measure itself is read by nets. Without a sample, zeros go back."""
+    """The layer with a given extent, which in a net is measured. Without a selected sample the gradient is zero."""
     selector = (np.random.default_rng(samples).random((samples, 1, 1)) < 0.6) * np.float32(-2)
     chosen = selector.ravel() != 0
     a, b = draw(samples, 3, 5), draw(samples)
@@ -101,7 +101,7 @@ def test_filter(device: Any, kind: str, samples: int) -> None:
 
 @pytest.fixture
 def filter_net(device: Any) -> Iterator[Net]:
-    """A selection, a product with weights that sees as many rows as are selected, and a sum."""
+    """A net with a selection, a product with as many rows as are selected, and a sum."""
     text = """force_backward: true
         layer { name: 'x' type: 'Input' top: 'x' input_param { shape { dim: 6 dim: 4 } } }
         layer { name: 's' type: 'Input' top: 's' input_param { shape { dim: 6 } } }
@@ -115,7 +115,7 @@ def filter_net(device: Any) -> Iterator[Net]:
 
 
 def test_filter_in_a_net(filter_net: Net) -> None:
-    """Selections of all sizes one after another, none among them, forward and backward, then another batch size."""
+    """Forward and backward with selections of several sizes, also empty ones, then with another batch size."""
     net, rng = filter_net, np.random.default_rng(1)
 
     def step(x: np.ndarray, selector: np.ndarray) -> None:
@@ -147,7 +147,7 @@ def test_filter_in_a_net(filter_net: Net) -> None:
 
 
 def largest(x: np.ndarray, k: int, axis: int) -> tuple[np.ndarray, np.ndarray]:
-    """Indices and values of the k largest along the axis; of equal ones the larger index first."""
+    """Return indices and values of the k largest values along the axis. Of equal values the larger index comes first."""
     order = np.flip(np.argsort(x, axis, kind="stable"), axis).take(range(k), axis)
     return order, np.take_along_axis(x, order, axis)
 
@@ -158,7 +158,7 @@ def largest(x: np.ndarray, k: int, axis: int) -> tuple[np.ndarray, np.ndarray]:
     [((2, 21, 5, 7), 1, 3), ((3, 4, 2, 9), 1, 1), ((4, 150), 1, 5), ((70, 18), 0, 2), ((200, 2), 0, 2), ((2, 3, 5), -1, 5), ((2, 100, 3), 1, 4)],
 )
 def test_argmax_along_an_axis(device: Any, kind: str, shape: Shape, axis: int, k: int) -> None:
-    """Few different values, so that most are equal to others; infinities too."""
+    """Values have many ties, and infinities."""
     x = np.random.default_rng(k).integers(-2, 3, shape).astype(np.float32)
     x[x == 2] = np.inf
     x[x == -2] = -np.inf
@@ -198,7 +198,7 @@ UNPOOL = "type: 'Upsample' bottom: 'x' bottom: 'mask' upsample_param {{ {} }}"
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("shape, settings, size", [((2, 3, 4, 5), "", (8, 10)), ((1, 20, 3, 7), "upsample_h: 5 upsample_w: 9", (5, 9))])
 def test_unpooling(device: Any, kind: str, shape: Shape, settings: str, size: Shape) -> None:
-    """Places drawn freely, so that many coincide: the last in row order counts. -1, Pooling's mask of an empty window, goes nowhere."""
+    """Of several values with the same index, the last in row order is used. -1, Pooling's mask of an empty window, is ignored."""
     n, c, h, w = shape
     x, dy = draw(*shape), draw(n, c, *size)
     mask = np.random.default_rng(h).integers(-1, size[0] * size[1] // 2, shape)
@@ -217,7 +217,7 @@ def test_unpooling(device: Any, kind: str, shape: Shape, settings: str, size: Sh
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_masks_that_are_no_place(device: Any, kind: str) -> None:
-    """The plane shows it, at its last element; others are not touched."""
+    """An invalid index makes the last element of its plane NaN and changes no other plane."""
     x, dy = draw(1, 4, 1, 2), draw(1, 4, 2, 4)
     mask = np.array([[8, 0], [NAN, 7], [1, -2], [7, 3]], np.float32).reshape(1, 4, 1, 2)
     result = run(device, kind, UNPOOL.format(""), [x, mask], [dy])

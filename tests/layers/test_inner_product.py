@@ -1,4 +1,4 @@
-"""InnerProduct: what the layer makes of its parameters. The products are tested in tests/ops, Caffe's cases in tests/test_golden.py."""
+"""InnerProduct: the layer's parameters. tests/ops tests the products, tests/test_golden.py tests Caffe's cases."""
 from __future__ import annotations
 
 from typing import Any

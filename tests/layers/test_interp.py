@@ -1,4 +1,4 @@
-"""Interp: what Caffe's cases do not cover; the reference is a product with the matrices of both axes."""
+"""Interp: cases beyond Caffe's. The reference is a product with the matrices of both axes."""
 from __future__ import annotations
 
 from typing import Any
@@ -16,7 +16,7 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 
 def matrix(size: int, begin: int, part: int, outs: int) -> np.ndarray:
-    """outs x size: the weights of the pixels in each output, with Caffe's float32 places."""
+    """Return outs x size weights of the pixels in each output, with positions in float32 as in Caffe."""
     ratio = np.float32(part - 1) / np.float32(outs - 1) if outs > 1 else np.float32(0)
     weights = np.zeros((outs, size))
     for o in range(outs):
@@ -42,7 +42,7 @@ def matrix(size: int, begin: int, part: int, outs: int) -> np.ndarray:
     ids=str,
 )
 def test_interp(device: Any, kind: str, image: tuple[int, int], text: str, part: tuple[int, int], outputs: tuple[int, int]) -> None:
-    """Both directions, strided, adding to a diff: every pixel of the gradient gathers just what forward took from it."""
+    """Forward and backward, strided, adding to a diff. Backward applies the transposed matrices of forward."""
     rng = np.random.default_rng(0)
     x, dy = (rng.standard_normal((2, 3, *size)).astype(np.float32) for size in (image, outputs))
     begin = 2 if "pad_beg: -2" in text else 1 if "pad_beg: -1" in text else 0

@@ -1,4 +1,4 @@
-"""LayerNorm against float64 and central differences."""
+"""LayerNorm, compared with float64 and central differences."""
 from __future__ import annotations
 
 from typing import Any
@@ -20,7 +20,7 @@ def norm(x: np.ndarray, axis: int, eps: float) -> np.ndarray:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("shape, axis, eps", [((2, 3, 4, 5), 1, 1e-5), ((2, 3, 4, 5), 2, 0.5), ((2, 7, 33), -1, 1e-3), ((3, 5), 1, 1e-5)], ids=str)
 def test_layer_norm(device: Any, kind: str, shape: Shape, axis: int, eps: float) -> None:
-    """Values far from zero; strided, adding to a diff."""
+    """Values far from zero, strided views, and a diff that is added to."""
     rng = np.random.default_rng(0)
     x, dy = ((10 + rng.standard_normal(shape)).astype(np.float32), rng.standard_normal(shape).astype(np.float32))
     result = run(device, kind, f"type: 'LayerNorm' layer_norm_param {{ axis: {axis} eps: {eps} }}", [x], [dy], strided=True, held=2.0)

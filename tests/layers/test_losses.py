@@ -1,4 +1,4 @@
-"""Losses against float64 programs and their central differences; what the golden cases do not hold."""
+"""Losses beyond the golden cases, compared with float64 programs and their central differences."""
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -75,7 +75,7 @@ def bottoms_of(kinds: list[Any], rng: np.random.Generator) -> list[np.ndarray]:
 
 
 def difference(program: Program, arrays: list[np.ndarray], index: int) -> np.ndarray:
-    """Central differences of a program with respect to one of its arrays."""
+    """Return central differences of a program with respect to one of its arrays."""
     result = np.zeros_like(arrays[index])
     for at in np.ndindex(result.shape):
         values = []

@@ -25,7 +25,7 @@ def window_sum(x, size, across):
 
 
 def lrn(x, dy, param):
-    """(y, dx) in float64."""
+    """Return (y, dx) in float64."""
     across = param.norm_region == proto.LRNParameter.ACROSS_CHANNELS
     size, alpha, beta = param.local_size, param.alpha, param.beta
     share = alpha / size if across else alpha / size**2
@@ -72,7 +72,7 @@ def test_in_place_only_where_one_work_item_has_all_channels(device):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_in_place_gives_the_same(device, kind):
-    """What `inplace` of the launches promises: with y in x's memory, and dx in dy's."""
+    """The launches' `inplace` holds: y may be in x's memory, and dx in dy's."""
     x, dy = np.random.default_rng(4).normal(size=(2, 1, 16, 2, 30)).astype(np.float32)
     rec = Recorder(dataclasses.replace(device.target, kind=kind), train=True)
     refs = {name: Ref(name, x.shape, Role.ACTIVATION) for name in ("x", "copy", "dy")}

@@ -1,4 +1,4 @@
-"""MultiBoxLoss: Caffe's cases with the kernels of the other machine class, then what they do not cover, against a plain program in numpy."""
+"""MultiBoxLoss: Caffe's cases on the kernels of the other machine class, then further cases, compared with a simple numpy program."""
 from __future__ import annotations
 
 import pathlib
@@ -25,7 +25,7 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 
 def test_golden(device: Any) -> None:
-    """Strided, and added to what the diffs hold."""
+    """Bottoms are strided, and gradients are added to existing diffs."""
     for case in CASES:
         net, arrays = text_format.Parse((FORKS / f"{case}.prototxt").read_text(), proto.NetParameter()), dict(np.load(FORKS / f"{case}.npz"))
         param = net.layer[-1]
@@ -35,11 +35,11 @@ def test_golden(device: Any) -> None:
         close(result.tops[0], arrays["out/mbox_loss"])
         for diff, name in zip(result.diffs, ("loc", "conf")):
             assert diff is not None
-            close(diff - 2, arrays.get(f"param_diff/{name}/0", np.zeros(diff.shape)), 2e-4)  # none is stored where there is no true box
+            close(diff - 2, arrays.get(f"param_diff/{name}/0", np.zeros(diff.shape)), 2e-4)  # cases without true boxes store no gradient
 
 
 def problem(rng: np.random.Generator, images: int, priors: int, classes: int, truths: int) -> list[np.ndarray]:
-    """Bottoms; true boxes in clusters, so that several want the same prior, and one image in four without."""
+    """Return bottoms. True boxes are clustered, so that several match the same prior; every fourth image has no true box."""
     centres, sides = rng.uniform(0, 1, (priors, 2)), rng.uniform(0.1, 0.5, (priors, 2))
     boxes = np.concatenate([centres - sides / 2, centres + sides / 2], 1)
     truth = np.zeros((truths, 8))
@@ -60,10 +60,10 @@ def overlaps(box: np.ndarray, others: np.ndarray) -> np.ndarray:
 
 
 def matched(table: np.ndarray) -> np.ndarray:
-    """The true box of each prior, -1 for none, of overlaps (true boxes x priors)."""
+    """Return the true box of each prior, or -1, for overlaps (true boxes x priors)."""
     match, rest = np.full(table.shape[1], -1), table.copy()
     for _ in range(len(table)):
-        prior, g = divmod(int(rest.T.argmax()), len(rest))  # equal ones: the lowest prior, then the lowest true box
+        prior, g = divmod(int(rest.T.argmax()), len(rest))  # of equal overlaps the lowest prior, then the lowest true box
         if rest[g, prior] <= 1e-6:
             break
         match[prior] = g
@@ -72,7 +72,7 @@ def matched(table: np.ndarray) -> np.ndarray:
 
 
 def roles(inputs: list[np.ndarray], classes: int) -> list[tuple[int, int, np.ndarray | None]]:
-    """(image, prior, true box or None for a mined negative) of all priors that count."""
+    """Return (image, prior, true box or None for a mined negative) of all priors in the loss."""
     _, conf, priors, truth = inputs
     boxes, result = priors[0, 0].reshape(-1, 4), []
     for n in range(len(conf)):
@@ -89,7 +89,7 @@ def roles(inputs: list[np.ndarray], classes: int) -> list[tuple[int, int, np.nda
 
 
 def value(loc: np.ndarray, conf: np.ndarray, priors: np.ndarray, classes: int, counted: list[tuple[int, int, np.ndarray | None]]) -> float:
-    """SSD's loss of priors that are known to count."""
+    """Return SSD's loss of the given priors."""
     boxes, variance = priors[0].astype(np.float64).reshape(2, -1, 4)
     loss, matches = 0.0, 0
     for n, p, own in counted:
@@ -106,7 +106,7 @@ def value(loc: np.ndarray, conf: np.ndarray, priors: np.ndarray, classes: int, c
 
 @pytest.mark.parametrize("images, priors, classes, truths", [(5, 300, 4, 40), (1, 17, 2, 30), (2, 8732, 21, 12)])
 def test_loss(device: Any, kind: str, images: int, priors: int, classes: int, truths: int) -> None:
-    """Many true boxes for few priors and many priors; gradients against central differences."""
+    """Many true boxes for few priors, and many priors. Gradients are compared with central differences."""
     rng = np.random.default_rng(4)
     inputs = problem(rng, images, priors, classes, truths)
     text = f"type: 'MultiBoxLoss' multibox_loss_param {{ num_classes: {classes} code_type: CENTER_SIZE }}"
@@ -142,7 +142,7 @@ def test_label_of_no_object(device: Any, kind: str, label: int, param: str) -> N
 
 
 def test_terms(device: Any, kind: str) -> None:
-    """propagate_down: false leaves a term out of the loss, too."""
+    """propagate_down: false also removes the term from the loss."""
     inputs = problem(np.random.default_rng(7), 2, 40, 3, 9)
     text = "type: 'MultiBoxLoss' {} multibox_loss_param {{ num_classes: 3 code_type: CENTER_SIZE loc_weight: 2 }}"
     whole = run(device, kind, text.format(""), inputs).tops[0]
@@ -155,7 +155,7 @@ def test_terms(device: Any, kind: str) -> None:
 
 
 def test_shapes_change(device: Any) -> None:
-    """Other numbers of true boxes, images and priors; a loss weight."""
+    """The numbers of true boxes, images and priors change between passes; the loss has a weight."""
     shapes = {"loc": "2 dim: 80", "conf": "2 dim: 60", "prior": "1 dim: 2 dim: 80", "gt": "1 dim: 1 dim: 3 dim: 8"}
     text = "".join(f"layer {{ name: '{name}' type: 'Input' top: '{name}' input_param {{ shape {{ dim: {shape} }} }} }}" for name, shape in shapes.items())
     bottoms = " ".join(f"bottom: '{name}'" for name in shapes)

@@ -1,4 +1,4 @@
-"""MVN, Normalize, BN and the forks' BatchNorm: formulas in float64, gradients by central differences, layouts of weights files, other shapes."""
+"""MVN, Normalize, BN and the forks' BatchNorm: formulas in float64, gradients, layouts of weights files, other shapes."""
 from __future__ import annotations
 
 import pathlib
@@ -29,7 +29,7 @@ def draw(*shape: int, seed: int = 0) -> np.ndarray:
 
 
 def gradient(function: Callable[[np.ndarray], np.ndarray], x: np.ndarray, dy: np.ndarray, step: float = 1e-5) -> np.ndarray:
-    """Of sum(dy * function(x)), by central differences in float64."""
+    """Return the gradient of sum(dy * function(x)) by central differences in float64."""
     x = x.astype(np.float64)
     result = np.zeros(x.shape)
     for place in np.ndindex(x.shape):
@@ -53,7 +53,7 @@ def test_mvn_golden(device: Any) -> None:
 @pytest.mark.parametrize("across", [False, True])
 @pytest.mark.parametrize("by_variance", [True, False])
 def test_mvn(device: Any, kind: str, across: bool, by_variance: bool) -> None:
-    """Strided, adding to a diff, from images whose mean is far from zero."""
+    """Strided views, a diff that is added to, and images whose mean is far from zero."""
     x, dy = draw(2, 3, 4, 5) + 300, draw(2, 3, 4, 5, seed=1)
     axes = (1, 2, 3) if across else (2, 3)
 
@@ -83,7 +83,7 @@ def test_mvn_of_few_axes() -> None:
 @pytest.mark.parametrize("across", [False, True])
 @pytest.mark.parametrize("shared", [False, True])
 def test_normalize(device: Any, kind: str, shape: Shape, across: bool, shared: bool) -> None:
-    """Scales that differ enter the gradient of the bottom last, as in SSD."""
+    """The gradient of the bottom is multiplied by the scales after the projection, as in SSD."""
     x, dy = draw(*shape), draw(*shape, seed=1)
     scale = np.float32(1.5) if shared else 1 + np.abs(draw(shape[1], seed=2))
     spread = scale if shared else scale.reshape(-1, *[1] * (len(shape) - 2))
@@ -96,7 +96,7 @@ def test_normalize(device: Any, kind: str, shape: Shape, across: bool, shared: b
     result = run(device, kind, f"type: 'Normalize' norm_param {{ {text} }}", [x], [dy], params=[scale], strided=True, held=1.0)
     wide = x.astype(np.float64)
     close(result.tops[0], spread * unit(wide), 1e-5)
-    # The eps in the norm has no part in the fork's projection: the difference is of its order.
+    # The fork's projection ignores eps in the norm, so the difference is of the order of eps.
     norm = np.sqrt((wide * wide).sum(axes, keepdims=True) + 1e-3)
     close(result.diffs[0], 1 + spread * (dy - unit(wide) * (unit(wide) * dy).sum(axes, keepdims=True)) / norm, 1e-5)
     others = tuple(range(len(shape))) if shared else (0, *range(2, len(shape)))
@@ -125,7 +125,7 @@ def test_normalize_without_scale(device: Any, kind: str, shape: Shape, norm: str
 
 
 def blobs_of(channels: int, count: int) -> list[np.ndarray]:
-    """Slope, bias, mean, variance."""
+    """Return slope, bias, mean, variance."""
     return [(draw(channels, seed=i) if i < 3 else 1 + np.abs(draw(channels, seed=3))).reshape(1, channels, 1, 1) for i in range(count)]
 
 
@@ -254,7 +254,7 @@ ONE = "layer { name: 'x' type: 'Input' top: 'x' input_param { shape { dim: 2 dim
 
 
 def stored_net(device: Any, folder: pathlib.Path, layer_type: str, blobs: list[np.ndarray], text: str = "") -> Net:
-    """A net of one layer in TEST, with weights from a file that has these blobs."""
+    """Return a TEST net of one layer, with weights from a file with these blobs."""
     net = text_format.Parse(ONE % (layer_type, text), proto.NetParameter())
     write_weights(folder / "w.caffemodel", net, {"l": blobs})
     return Net(net, phase=proto.TEST, weights=str(folder / "w.caffemodel"), device=device)
@@ -272,7 +272,7 @@ def outcome(net: Net, x: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("in_front", [False, True])
 @pytest.mark.parametrize("weight", [1.0, 40.0])
 def test_batch_norm_of_other_forks_files(device: Any, tmp_path: pathlib.Path, in_front: bool, weight: float) -> None:
-    """NVCaffe 0.17 stores scale and bias last, 0.15 first; the prototxt need not say that there are any."""
+    """NVCaffe 0.17 stores scale and bias last, 0.15 first. The prototxt may omit that they exist."""
     x, (scale, bias, mean, variance) = draw(2, 3, 4, 5), (blob.ravel() for blob in blobs_of(3, 4))
     statistics = [mean, variance, np.array([weight], np.float32)]
     blobs = [scale, bias, *statistics] if in_front else [*statistics, scale, bias]
@@ -304,7 +304,7 @@ def test_fields_beat_blobs(device: Any, tmp_path: pathlib.Path) -> None:
 
 
 def test_training_goes_on_with_what_a_file_told(device: Any, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Solver: TRAIN and TEST net from the same file, then a snapshot and a resumed run."""
+    """A solver reads TRAIN and TEST nets from one file, writes a snapshot and resumes from it."""
     monkeypatch.setattr(log, "sink", lambda line: None)
     text = """
         layer { name: 'd' type: 'DummyData' top: 'x' top: 'label' dummy_data_param { shape { dim: 2 dim: 3 dim: 4 dim: 5 } shape { dim: 2 }
@@ -354,7 +354,7 @@ def test_mistakes(text: str, shape: Shape, fact: str) -> None:
 
 
 def test_reshape(device: Any) -> None:
-    """A net that was run with other sizes gives what a new net of these sizes gives."""
+    """A reshaped net gives the results of a new net of these sizes."""
     text = """force_backward: true
         layer {{ name: 'x' type: 'Input' top: 'x' input_param {{ shape {{ dim: {} dim: 3 dim: {} dim: {} }} }} }}
         layer {{ name: 'm' type: 'MVN' bottom: 'x' top: 'm' }} layer {{ name: 'p' type: 'PReLU' bottom: 'm' top: 'm' }}
@@ -377,7 +377,7 @@ def test_reshape(device: Any) -> None:
     net = net_of((2, 3, 4, 5))
     try:
         results(net, draw(2, 3, 4, 5))
-        shape = (3, 3, 7, 6)  # for which Interp moves nothing
+        shape = (3, 3, 7, 6)  # for which Interp is the identity
         net.blobs["x"].reshape(*shape)
         net.reshape()
         fresh = net_of(shape)

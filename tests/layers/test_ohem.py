@@ -1,4 +1,4 @@
-"""Online hard example mining against numpy."""
+"""Online hard example mining, compared with numpy."""
 from __future__ import annotations
 
 from typing import Any
@@ -64,7 +64,7 @@ def test_smooth_l1(device: Any, kind: str, shape: tuple[int, ...], weighted: boo
 def test_annotator(device: Any, kind: str) -> None:
     rng = np.random.default_rng(2)
     rois = np.column_stack([rng.integers(0, 3, 40), rng.uniform(0, 9, (40, 4))])
-    rois[rois[:, 0] == 2, 0] = np.where(np.arange((rois[:, 0] == 2).sum()) < 3, 2, 0)  # image 2 has fewer regions than are asked for
+    rois[rois[:, 0] == 2, 0] = np.where(np.arange((rois[:, 0] == 2).sum()) < 3, 2, 0)  # image 2 has fewer regions than requested
     first, second = rng.integers(0, 4, 40), rng.integers(0, 4, 40)  # many are equal
     labels, weights = rng.integers(0, 5, 40), rng.uniform(1, 2, (40, 8))
     chosen = np.zeros(40, bool)

@@ -1,4 +1,4 @@
-"""Pad against numpy's, forward and backward: borders of different widths, along several axes, adding to a diff."""
+"""Pad, compared with numpy: forward and backward, borders of different widths, several axes, a diff that is added to."""
 from __future__ import annotations
 
 from typing import Any

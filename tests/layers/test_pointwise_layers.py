@@ -1,4 +1,4 @@
-"""ReLU, the activations, Dropout, Scale, Bias, Eltwise, BatchNorm, Silence: what Caffe computed, then what its cases do not cover."""
+"""ReLU, the activations, Dropout, Scale, Bias, Eltwise, BatchNorm, Silence: Caffe's cases, then further cases."""
 from __future__ import annotations
 
 import dataclasses
@@ -32,7 +32,7 @@ def draw(shape: Shape, seed: int = 0) -> np.ndarray:
 
 @pytest.fixture
 def other(device: Any) -> str:
-    """The machine class that the device is not of: tests/test_golden.py runs the cases with its own."""
+    """The other machine class. tests/test_golden.py runs the cases on the device's own class."""
     return "gpu" if device.target.is_cpu else "cpu"
 
 
@@ -43,7 +43,7 @@ def test_golden(device: Any, other: str, layer_type: str) -> None:
 
 
 def differentiate(function: Any, x: np.ndarray, dy: np.ndarray, step: float = 1e-6) -> np.ndarray:
-    """The gradient of sum(dy * function(x)) of an elementwise function, by central differences in float64."""
+    """Return the gradient of sum(dy * function(x)) for an elementwise function, by central differences in float64."""
     x = x.astype(np.float64)
     return dy * (function(x + step) - function(x - step)) / (2 * step)
 
@@ -78,12 +78,12 @@ FUNCTIONS = {
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_activations(device: Any, kind: str, name: str) -> None:
-    """On strided views, with a diff that holds something already, on sizes that fill no whole vectors."""
+    """Strided views, a diff that is added to, and sizes that are not multiples of a vector."""
     text, function = FUNCTIONS[name]
     for shape in [(3, 5, 7), (2, 37)]:
         x, dy = draw(shape, 1), draw(shape, 2)
         if name.split()[0] in ("ReLU6", "HardSwish", "HardSigmoid"):
-            x = 4 * x  # into all of their pieces
+            x = 4 * x  # so that x reaches all linear pieces of the function
         result = run(device, kind, f"type: '{name.split()[0]}' {text}", [x], [dy], strided=True, held=3.0)
         close(result.tops[0], function(x.astype(np.float64)), 1e-5)
         close(result.diffs[0], 3 + differentiate(function, x, dy))
@@ -100,7 +100,7 @@ def test_activations_where_a_plain_formula_overflows(device: Any, kind: str) -> 
 @pytest.mark.parametrize("shape", [(4, 6), (3, 5, 6, 7), (2, 3, 40)], ids=str)
 @pytest.mark.parametrize("shared", [False, True])
 def test_prelu(device: Any, kind: str, shape: Shape, shared: bool) -> None:
-    """Slopes of both signs, strided, adding to a diff."""
+    """Slopes of both signs, strided views, and a diff that is added to."""
     x, dy = draw(shape, 1), draw(shape, 2)
     slope = np.float32(-0.7) if shared else draw((shape[1],), 3)
     text = f"type: 'PReLU' prelu_param {{ channel_shared: {str(shared).lower()} }}"
@@ -146,7 +146,7 @@ def test_relu_keeps_one_of_its_blobs(slope: float, kept: str) -> None:
 
 
 def recorded(text: str, shapes: list[Shape], target: Any, phase: int | None = None, train: bool = True) -> tuple[Recorder, Any, list[Blob], list[Blob]]:
-    """A layer after infer with Refs for all its blobs, and a recorder at its forward."""
+    """Return a layer after infer, Refs for all its blobs, and a recorder that has entered its forward."""
     layer = layer_of(text, phase)
     rec = Recorder(target, train=train)
     rec.enter("layer", "forward")
@@ -204,7 +204,7 @@ def test_mistakes_of_shape(text: str, shapes: list[Shape], fact: str) -> None:
 
 
 def masks(device: Any, kind: str, text: str, x: np.ndarray, dy: np.ndarray, step: dict[str, int] | None = None) -> list[np.ndarray]:
-    """Top and bottom diff of a Dropout in TRAIN, at some step."""
+    """Return top and bottom diff of a Dropout in TRAIN for the given step buffer."""
     rec, layer, bottoms, tops = recorded(text, [x.shape], dataclasses.replace(device.target, kind=kind))
     layer.forward(rec, bottoms, tops)
     rec.enter("layer", "backward")
@@ -232,7 +232,7 @@ def test_dropout_train(device: Any, kind: str) -> None:
 
 
 def test_dropout_of_a_split_batch(device: Any, kind: str) -> None:
-    """Samples 10 to 19 of a batch drop the same wherever they are computed."""
+    """Samples 10 to 19 of a batch have the same mask when they are computed as a microbatch."""
     x = np.ones((20, 333), np.float32)
     text = "type: 'Dropout'"
     whole, _ = masks(device, kind, text, x, x)
@@ -258,7 +258,7 @@ def test_dropout_in_test_moves_nothing(device: Any, kind: str) -> None:
 
 
 def test_dropout_that_samples_in_test(device: Any, kind: str) -> None:
-    """SegNet's sample_weights_test drops and scales in TEST as in TRAIN."""
+    """With SegNet's sample_weights_test, TEST drops and scales like TRAIN."""
     x = np.ones((20, 500), np.float32)
     text = "type: 'Dropout' dropout_param { dropout_ratio: 0.3 sample_weights_test: %s }"
     y = run(device, kind, layer_of(text % "true", proto.TEST), [x]).tops[0]
@@ -274,7 +274,7 @@ def layer_moves(text: str) -> bool:
 
 
 def test_spatial_dropout(device: Any, kind: str) -> None:
-    """Whole channels, the same ones in backward, others in another iteration; nothing moves in TEST."""
+    """Whole channels are dropped: the same in backward, others in another iteration, none in TEST."""
     x, dy = np.ones((50, 40, 3, 5), np.float32), 2 * np.ones((50, 40, 3, 5), np.float32)
     text = "type: 'SpatialDropout' spatial_dropout_param { dropout_ratio: 0.3 }"
     y, dx = masks(device, kind, text, x, dy)
@@ -300,7 +300,7 @@ def spread(values: np.ndarray, axis: int, shape: Shape) -> np.ndarray:
     ids=str,
 )
 def test_scale_and_bias(device: Any, kind: str, shape: Shape, axis: int, own: Shape) -> None:
-    """Both forms, strided, adding to diffs that hold something."""
+    """Both forms of the layers, strided views, and diffs that are added to."""
     x, s, b, dy = draw(shape, 1), draw(own, 2), draw(own, 3), draw(shape, 4)
     others = tuple(d for d in range(len(shape)) if not axis <= d < axis + len(own))
     wide, factor = x.astype(np.float64), spread(s, axis, shape)
@@ -339,7 +339,7 @@ def test_fillers() -> None:
 
 
 def test_frozen_scale_costs_nothing(device: Any) -> None:
-    """Parameters without a diff, and bottoms that are not propagated to, are left out."""
+    """Backward has no launches for parameters without a diff and bottoms without propagation."""
     rec, layer, bottoms, tops = recorded("type: 'Scale' scale_param { bias_term: true }", [(4, 3, 2)], device.target)
     rec.enter("layer", "backward")
     layer.params[0].diff = None
@@ -401,7 +401,7 @@ def test_eltwise_max_without_backward_saves_nothing() -> None:
 
 
 def test_eltwise_sum_passes_its_diff_on() -> None:
-    """Bottoms that have no diff yet get the top's, without a launch."""
+    """Bottoms without a diff share the top's diff, without a launch."""
     rec, layer, bottoms, tops = recorded("type: 'Eltwise'", [(3, 4)] * 2, Target())
     rec.enter("layer", "backward")
     for bottom in bottoms:
@@ -414,7 +414,7 @@ def test_eltwise_sum_passes_its_diff_on() -> None:
 
 
 def golden_batch_norm(device: Any, kind: str, case: str) -> None:
-    """A case of one or several steps, with the running statistics that it leaves."""
+    """Run a case of one or several steps and compare its running statistics."""
     from google.protobuf import text_format
 
     from ocaffe.layers.base import registry
@@ -440,7 +440,7 @@ def golden_batch_norm(device: Any, kind: str, case: str) -> None:
 def batch_norm(
     device: Any, kind: str, layer: Any, x: np.ndarray, dy: np.ndarray | None, blobs: list[np.ndarray], **options: Any
 ) -> tuple[Result, list[np.ndarray]]:
-    """`run`, and the parameters as forward left them."""
+    """Call `run` and also return the parameters after forward."""
     from tests.layers import single
 
     after: list[np.ndarray] = []
@@ -462,7 +462,7 @@ def test_batch_norm_golden(device: Any, other: str) -> None:
 
 @pytest.mark.parametrize("shape", [(7,), (50, 6), (8, 3, 40), (6, 5, 7, 7), (64, 2, 33, 33), (1, 4), (4, 2, 3, 3, 3)], ids=str)
 def test_batch_norm(device: Any, kind: str, shape: Shape) -> None:
-    """Means far from zero: E[x^2] - E[x]^2 would have lost the variance."""
+    """Means are far from zero, where E[x^2] - E[x]^2 would lose the variance."""
     channels, axes = (shape[1] if len(shape) > 1 else 1), tuple(d for d in range(len(shape)) if d != 1)
     x, dy = draw(shape, 1) + 1000, draw(shape, 2)
     m = x.size // channels
@@ -485,7 +485,7 @@ def test_batch_norm(device: Any, kind: str, shape: Shape) -> None:
 
 
 def test_batch_norm_of_a_constant_channel(device: Any, kind: str) -> None:
-    """Variance 0 exactly, whatever the constant."""
+    """The variance of a constant channel is exactly 0."""
     layer = layer_of("type: 'BatchNorm'", proto.TRAIN)
     x = np.full((300, 2, 5, 5), 1234.567, np.float32)
     result, after = batch_norm(device, kind, layer, x, None, [np.zeros(2), np.zeros(2), np.zeros(1)])

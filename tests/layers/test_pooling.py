@@ -14,7 +14,7 @@ LOWEST = -np.finfo(np.float32).max
 
 
 def windows(layer, image):
-    """(output, index of the pixels, AVE divisor) of each window of an inferred layer."""
+    """Iterate over (output, index of the pixels, AVE divisor) of each window of an inferred layer."""
     p = layer.pool
     for output in itertools.product(*map(range, p.outputs)):
         first = [o * s - q for o, s, q in zip(output, p.stride, p.pad)]
@@ -25,7 +25,7 @@ def windows(layer, image):
 
 
 def pooled(layer, x, dy):
-    """(y, mask, dx) in float64, windows one by one."""
+    """Return (y, mask, dx) in float64, window by window."""
     y, mask, dx = np.zeros((*x.shape[:2], *layer.pool.outputs)), np.full((*x.shape[:2], *layer.pool.outputs), -1.0), np.zeros(x.shape)
     is_max = layer.own().pool == proto.PoolingParameter.MAX
     places = np.arange(np.prod(x.shape[2:])).reshape(x.shape[2:])
@@ -137,7 +137,7 @@ def test_test_phase_saves_no_index(device, kind):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("window", ["kernel_size: 2 stride: 2", "global_pooling: true", "kernel_size: 2 dilation: 2"])
 def test_no_samples(device, kind, window):
-    """Bottoms of layers that look for objects may have 0 rows."""
+    """The bottom may have 0 rows if a detection layer found no object."""
     text = f"type: 'Pooling' top: 'y' top: 'mask' pooling_param {{ {window} }}"
     out = layer_of(text).infer((0, 2, 4, 4))[0]
     result = run(device, kind, text, [np.zeros((0, 2, 4, 4))], [np.zeros(out), None])
@@ -245,7 +245,7 @@ def test_fields_of_forks(device, kind, settings, shape):
 
 
 def test_channels_in_another_axis(device):
-    """The axes before them are one batch of planes; shapes may change."""
+    """The axes before the channels are one batch of planes, and shapes may change."""
     rng = np.random.default_rng(7)
     layer = layer_of("type: 'Pooling' pooling_param { kernel_size: 2 stride: 2 axis: -3 }")
     for height in (4, 6):

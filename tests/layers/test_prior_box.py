@@ -1,4 +1,4 @@
-"""PriorBox: what Caffe's cases do not cover."""
+"""PriorBox: cases beyond Caffe's."""
 from __future__ import annotations
 
 from typing import Any

@@ -1,4 +1,4 @@
-"""Proposal, AnchorTarget and ProposalTarget against Faster R-CNN's algorithms in float64 numpy."""
+"""Proposal, AnchorTarget and ProposalTarget, compared with Faster R-CNN's algorithms in float64 numpy."""
 from __future__ import annotations
 
 import dataclasses
@@ -21,7 +21,7 @@ from ocaffe.ops.anchors import thin
 from tests.harness import execute
 from tests.layers.single import KINDS, close, layer_of
 
-# Of base 16, ratios 0.5, 1 and 2, scales 8, 16 and 32: the anchors of every published Faster R-CNN model.
+# The anchors of every published Faster R-CNN model: base 16, ratios 0.5, 1 and 2, scales 8, 16 and 32.
 PUBLISHED = [
     [-84, -40, 99, 55], [-176, -88, 191, 103], [-360, -184, 375, 199],
     [-56, -56, 71, 71], [-120, -120, 135, 135], [-248, -248, 263, 263],
@@ -36,7 +36,7 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 
 def forward(device: Any, kind: str, text: str, bottoms: Sequence[np.ndarray], *, iteration: int = 0, phase: int = proto.TRAIN) -> list[np.ndarray]:
-    """The tops of a layer, at the shapes that it measures."""
+    """Return the tops of a layer, in the shapes that it measures."""
     layer = layer_of(text, phase)
     while True:
         rec = Recorder(dataclasses.replace(device.target, kind=kind), train=False, seed=5)
@@ -53,13 +53,13 @@ def forward(device: Any, kind: str, text: str, bottoms: Sequence[np.ndarray], *,
 
 
 def all_anchors(height: int, width: int, stride: int = 16, base: Any = PUBLISHED) -> np.ndarray:
-    """A x H x W x 4."""
+    """Return all anchors as A x H x W x 4."""
     rows, columns = np.meshgrid(np.arange(height), np.arange(width), indexing="ij")
     return np.asarray(base, float)[:, None, None] + stride * np.stack([columns, rows, columns, rows], 2)
 
 
 def overlaps(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Intersection over union of every row of a with every row of b; corners belong to the boxes."""
+    """Return the intersection over union of every row of a with every row of b. Corner pixels belong to the boxes."""
     a, b = a[:, None], b[None]
     shared = np.minimum(a[..., 2:], b[..., 2:]) - np.maximum(a[..., :2], b[..., :2]) + 1
     both = np.where((shared > 0).all(-1), shared.prod(-1), 0)
@@ -67,13 +67,13 @@ def overlaps(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def encode(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """The transform from the boxes a to the boxes b."""
+    """Return the transform from the boxes a to the boxes b."""
     sides, wanted = a[..., 2:] - a[..., :2] + 1, b[..., 2:] - b[..., :2] + 1
     return np.concatenate([(b[..., :2] + wanted / 2 - a[..., :2] - sides / 2) / sides, np.log(wanted / sides)], -1)
 
 
 def boxes(rng: np.random.Generator, count: int, height: float, width: float, smallest: float = 20) -> np.ndarray:
-    """Boxes inside the image, as float32 can hold them."""
+    """Return boxes inside the image, rounded to float32."""
     sides = rng.uniform(smallest, [width * 0.7, height * 0.7], (count, 2))
     corner = rng.uniform(0, 1, (count, 2)) * (np.array([width, height]) - sides)
     return np.concatenate([corner, corner + sides - 1], 1).astype(np.float32).astype(float)
@@ -148,12 +148,12 @@ def test_mistakes(text: str, shapes: list[tuple[int, ...]], fact: str) -> None:
 
 # -- AnchorTarget ------------------------------------------------------------------------------------------------------
 
-IMAGE = (400.0, 560.0)  # rows and columns; of every stride 16
+IMAGE = (400.0, 560.0)  # rows and columns; one cell every 16 pixels
 CELLS = (25, 35)
 
 
 def anchor_labels(truth: np.ndarray, border: float = 0, positive: float = 0.7, negative: float = 0.3, clobber: bool = False) -> tuple[np.ndarray, ...]:
-    """Labels before the draw, targets (both A x H x W ..), and the anchors inside."""
+    """Return labels before sampling, targets (both A x H x W ..), and the anchors inside the image."""
     anchors = all_anchors(*CELLS)
     inside = (anchors[..., :2] >= -border).all(-1) & (anchors[..., 2] < IMAGE[1] + border) & (anchors[..., 3] < IMAGE[0] + border)
     found = overlaps(anchors[inside], truth[:, :4])
@@ -180,7 +180,7 @@ def anchor_target(device: Any, kind: str, truth: np.ndarray, text: str = "'feat_
 
 
 def by_side(values: np.ndarray) -> np.ndarray:
-    """1 x 4A x H x W as A x H x W x 4."""
+    """Convert 1 x 4A x H x W to A x H x W x 4."""
     return np.moveaxis(values.reshape(-1, 4, *CELLS), 1, -1)
 
 
@@ -193,7 +193,7 @@ def by_side(values: np.ndarray) -> np.ndarray:
     ],
 )
 def test_anchor_targets(device: Any, kind: str, extra: str, keywords: dict[str, Any]) -> None:
-    """A batch that takes every label: nothing is drawn."""
+    """The batch is large enough for every label, so no label is sampled."""
     truth = truths(np.random.default_rng(0), 7)
     expected, targets, inside = anchor_labels(truth, **keywords)
     labels, found, within, outside = anchor_target(device, kind, truth, f"'batch_size': 100000, {extra}")
@@ -214,7 +214,7 @@ def test_weights_of_anchors(device: Any) -> None:
 
 
 def test_draw_of_anchors(device: Any, kind: str) -> None:
-    """256 labels, at most 5 of them positive; each iteration draws others, with equal chances."""
+    """256 labels are drawn, at most 5 of them positive. Each iteration draws others, with equal probability."""
     truth = truths(np.random.default_rng(3), 8)
     expected, *_ = anchor_labels(truth)
     positives, negatives = (expected == 1).reshape(-1), (expected == 0).reshape(-1)
@@ -236,7 +236,7 @@ def test_draw_of_anchors(device: Any, kind: str) -> None:
 
 @pytest.mark.parametrize("high", [1, 3, 1 << 32])
 def test_thin(device: Any, kind: str, high: int) -> None:
-    """The smallest tickets stay, of equal ones the first; more labels than the quota, as many, fewer, none."""
+    """Labels with the smallest tickets are kept, of equal tickets the first. Quotas are smaller, equal, larger and zero."""
     rng = np.random.default_rng(4)
     tickets, labels = rng.integers(0, high, 3000, dtype=np.uint32 if high < 1 << 32 else np.uint64).astype(np.uint32), rng.integers(-1, 2, 3000)
     for positives, most in ((100, 300), (0, 7), (int((labels == 1).sum()), 5000), (5000, 5000), (5000, 10)):
@@ -262,14 +262,14 @@ def test_no_true_box(device: Any, kind: str) -> None:
 
 
 def candidates(rng: np.random.Generator, regions: int, truth: np.ndarray) -> np.ndarray:
-    """Regions, half of them near to true boxes."""
+    """Return regions, half of them near true boxes."""
     near = truth[rng.integers(0, len(truth), regions // 2), :4] + rng.normal(0, 15, (regions // 2, 4))
     rois = np.concatenate([near, boxes(rng, regions - regions // 2, *IMAGE)])
     return np.column_stack([np.zeros(regions), rois]).astype(np.float32).astype(float)
 
 
 def sample(rois: np.ndarray, truth: np.ndarray, classes: int, low: float = 0.1, agnostic: bool = False) -> tuple[np.ndarray, np.ndarray]:
-    """Kind (1, 0, -1) of each candidate, and its row: roi, label, targets, inside weights, outside weights."""
+    """Return the kind (1, 0, -1) of each candidate, and its row: roi, label, targets, inside weights, outside weights."""
     own = np.concatenate([rois, np.column_stack([np.zeros(len(truth)), truth[:, :4]])])
     found = overlaps(own[:, 1:], truth[:, :4])
     largest, match = found.max(1), truth[found.argmax(1)]
@@ -285,14 +285,14 @@ def sample(rois: np.ndarray, truth: np.ndarray, classes: int, low: float = 0.1, 
 
 
 def proposal_target(device: Any, kind: str, rois: np.ndarray, truth: np.ndarray, text: str, iteration: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Rows as `sample` makes them."""
+    """Return rows in the format of `sample`."""
     tops = forward(device, kind, PYTHON.format("proposal_target", "ProposalTarget", text), [rois, truth], iteration=iteration)
     assert tops[1].shape == (len(tops[0]),)
     return np.concatenate([top.reshape(len(top), -1) for top in tops], 1)
 
 
 def indices(rows: np.ndarray, of: np.ndarray) -> np.ndarray:
-    """Where each row's region stands in `of`; each stands there once."""
+    """Return the index of each row's region in `of`, where it must be unique."""
     found = (rows[:, None, :5] == of[None, :, :5]).all(-1)
     assert (found.sum(1) == 1).all()
     return found.argmax(1)
@@ -333,7 +333,7 @@ def test_draw_of_proposals(device: Any, kind: str, batch: int, fraction: float, 
 
 
 def test_number_of_proposals_changes(device: Any) -> None:
-    """The next layer gets as many rows as were found."""
+    """The next layer gets as many rows as there are proposals."""
     net = text_format.Parse(
         f"""layer {{ name: "x" type: "Input" top: "x" input_param {{ shape {{ dim: 1 dim: 2 dim: 25 dim: 35 }} }} }}
         layer {{ name: "in" type: "Input" top: "rois" top: "truth" input_param {{ shape {{ dim: 30 dim: 5 }} shape {{ dim: 4 dim: 5 }} }} }}
@@ -374,7 +374,7 @@ def propose(
     after: int = 300,
     threshold: float = 0.7,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Rows (0, x1, y1, x2, y2) and scores."""
+    """Return rows (0, x1, y1, x2, y2) and scores."""
     anchors = all_anchors(*CELLS, base=base)
     moves = by_side(deltas).astype(float)
     sides = anchors[..., 2:] - anchors[..., :2] + 1
@@ -398,7 +398,7 @@ def propose(
 
 
 def maps(rng: np.random.Generator, anchors: int = 9) -> tuple[np.ndarray, np.ndarray]:
-    """Scores, all different, and deltas."""
+    """Return distinct scores, and deltas."""
     scores = rng.permutation(2 * anchors * CELLS[0] * CELLS[1]).reshape(1, -1, *CELLS) / (2.0 * anchors * CELLS[0] * CELLS[1])
     return scores.astype(np.float32), rng.normal(0, 0.3, (1, 4 * anchors, *CELLS)).astype(np.float32)
 
@@ -424,7 +424,7 @@ def test_proposals(device: Any, kind: str, text: str, phase: int, keywords: dict
 
 @pytest.mark.parametrize("fill, count", [(np.nan, 0), (-np.inf, 0), (np.inf, 1)])
 def test_proposals_of_odd_deltas(device: Any, kind: str, fill: float, count: int) -> None:
-    """No number: no box. Sides of zero: too small. Infinite ones: the whole image."""
+    """NaN deltas give no box, zero sides are too small, and infinite sides give the whole image."""
     scores, deltas = maps(np.random.default_rng(9))
     deltas[:, 2::4] = fill
     deltas[:, 3::4] = fill
@@ -449,7 +449,7 @@ def test_mistakes_of_proposals(text: str, shapes: list[tuple[int, ...]], fact: s
 
 
 def test_faster_rcnn(device: Any) -> None:
-    """A small Faster R-CNN, as py-faster-rcnn's prototxts are written: three layers that were Python's, in training."""
+    """Train a small Faster R-CNN whose prototxt names the three Python layers of py-faster-rcnn."""
     conv = "type: 'Convolution' convolution_param { num_output: %d kernel_size: %d pad: %d weight_filler { type: 'gaussian' std: 0.1 } }"
     net = text_format.Parse(
         f"""layer {{ name: "in" type: "Input" top: "data" top: "im_info" top: "gt_boxes"

@@ -1,4 +1,4 @@
-"""Python layers, and with them nets whose shapes change while they run."""
+"""Python layers, and nets whose shapes change while they run."""
 from __future__ import annotations
 
 import pathlib
@@ -141,7 +141,7 @@ def test_rows_that_change(device: Any, module: str) -> None:
 
 @pytest.mark.parametrize("layer", ["Numbers", "Late"])
 def test_data_layer_in_training(layer: str, device: Any, module: str, tmp_path: pathlib.Path) -> None:
-    """A Python data layer whose batch grows; its gain learns."""
+    """Train with a Python data layer whose batch grows and whose gain is learned."""
     text = python("x", layer) + python("g", "Gain", "x", "g") + (
         'layer { name: "loss" type: "Power" bottom: "g" top: "loss" loss_weight: 1 power_param { scale: 0.5 } }'
     )  # fmt: skip

@@ -1,4 +1,7 @@
-"""LSTM, RNN and LSTMUnit against float64 numpy and its central differences; what is carried from run to run. Caffe's cases are in tests/test_golden.py."""
+"""LSTM, RNN and LSTMUnit, compared with float64 numpy and its central differences, and the states that runs keep.
+
+Caffe's cases are in tests/test_golden.py.
+"""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
@@ -26,14 +29,14 @@ def sigmoid(x: np.ndarray) -> np.ndarray:
 
 
 def cell(before: np.ndarray, x: np.ndarray, cont: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """c and h of one LSTM step."""
+    """Return c and h of one LSTM step."""
     i, f, o, g = np.split(x, 4, axis=-1)
     c = cont[..., None] * sigmoid(f) * before + sigmoid(i) * np.tanh(g)
     return c, sigmoid(o) * np.tanh(c)
 
 
 def reference(kind: str, x: np.ndarray, cont: np.ndarray, params: Arrays, states: Arrays, static: np.ndarray | None = None) -> tuple[np.ndarray, Arrays]:
-    """The top and the final states, from the initial ones (N, D)."""
+    """Return the top and the final states for initial states (N, D)."""
     w_x, b, *rest = params
     steps = x.reshape(*x.shape[:2], -1) @ w_x.T + b
     if static is not None:
@@ -52,7 +55,7 @@ def reference(kind: str, x: np.ndarray, cont: np.ndarray, params: Arrays, states
 
 
 def gradient(function: Callable[[], float], array: np.ndarray) -> np.ndarray:
-    """Central differences of `function` in every element of `array`."""
+    """Return central differences of `function` in every element of `array`."""
     result = np.zeros_like(array)
     for index in np.ndindex(array.shape):
         value = array[index]
@@ -66,7 +69,7 @@ def gradient(function: Callable[[], float], array: np.ndarray) -> np.ndarray:
 
 
 def make(kind: str, inputs: int, statics: int = 0) -> Arrays:
-    """Parameters in the layer's order."""
+    """Return parameters in the layer's order."""
     rng = np.random.default_rng(7)
     rows = UNITS * (4 if kind == "LSTM" else 1)
     shapes: list[tuple[int, ...]] = [(rows, inputs), (rows,), *([(rows, statics)] if statics else []), (rows, UNITS)]
@@ -100,7 +103,7 @@ def compare(device: Any, machine: str, kind: str, steps: int, sequences: int, st
 
     hidden = [state[None] for state in initial] if expose else []
     bottoms = [x, cont, *([xs] if static else []), *hidden]
-    top_diffs = [dy, *(np.full_like(state, 9) for state in hidden)]  # Caffe ignores those of the hidden tops
+    top_diffs = [dy, *(np.full_like(state, 9) for state in hidden)]  # Caffe ignores the diffs of the hidden tops
     propagate = [i != 1 for i in range(len(bottoms))]
     result = run(device, machine, text(kind, len(bottoms), expose), bottoms, top_diffs, params=params, propagate=propagate, held=0.5)
     top, final = forward()
@@ -115,7 +118,7 @@ def compare(device: Any, machine: str, kind: str, steps: int, sequences: int, st
     for mine, param in zip(result.param_diffs, params):
         close(mine, gradient(loss, param))
     again = run(device, machine, text(kind, len(bottoms), expose), bottoms, params=params, train=False)
-    assert all((a == b).all() for a, b in zip(again.tops, result.tops))  # the same where nothing is kept for backward
+    assert all((a == b).all() for a, b in zip(again.tops, result.tops))  # the same results without values for backward
 
 
 @pytest.mark.parametrize("kind", STATES)
@@ -127,11 +130,11 @@ def test_numbers(device: Any, machine: str, kind: str, steps: int, sequences: in
     compare(device, machine, kind, steps, sequences, static, expose)
 
 
-# A CPU's product packs one operand first, but for weights that lie transposed.
+# On a CPU a product packs one operand first, unless the weights are transposed.
 @pytest.mark.parametrize(("machine", "most"), [("cpu", [2, 3]), ("gpu", [2, 2])])
 @pytest.mark.parametrize("kind", STATES)
 def test_launches_of_a_step(device: Any, machine: str, most: list[int], kind: str) -> None:
-    """A product and one pointwise launch, forward and backward."""
+    """A step takes a product and one pointwise launch, forward and backward."""
     counts = []
     for steps in (6, 7):
         x, cont, dy = np.zeros((steps, 2, 4)), np.zeros((steps, 2)), np.zeros((steps, 2, UNITS))
@@ -142,7 +145,7 @@ def test_launches_of_a_step(device: Any, machine: str, most: list[int], kind: st
 
 
 def test_gradient_in_rows(device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The rows of W_x, asked for in two parts, are those asked for at once."""
+    """The gradient of W_x in two groups of rows equals the gradient in one."""
     rng = np.random.default_rng(0)
     args = [rng.normal(size=(3, 2, 4)), np.ones((3, 2))], [rng.normal(size=(3, 2, UNITS))]
     kwargs: dict[str, Any] = {"params": make("LSTM", 4), "propagate": [False, False]}
@@ -192,19 +195,22 @@ def test_two_runs_are_one_long_run(device: Any, kind: str, phase: int) -> None:
     for part in (slice(0, 3), slice(3, 6)):
         feed(short, x[part], cont[part])
         tops.append(short.forward()["y0"].copy())
-        if phase == proto.TRAIN:  # backward changes nothing of it
+        if phase == proto.TRAIN:  # backward does not change the states
             short.blobs["y0"].diff[...] = 1
             short.backward()
     close(np.concatenate(tops), expected, 1e-6)
 
 
 def test_reshape(device: Any) -> None:
-    """Another number of steps goes on; fewer sequences go on with the first ones, as Caffe's blobs do, and more than there ever were begin with zeros."""
+    """States persist across reshapes.
+
+    Fewer sequences continue with the first states, as in Caffe's blobs. More sequences than ever before start with zeros.
+    """
     rng = np.random.default_rng(2)
     params = make("RNN", 4)
     net = net_of("RNN", 2, 3, device, params)
     states = zeros("RNN", 3)
-    for steps, sequences in [(2, 3), (3, 3), (4, 3), (5, 3), (6, 3), (7, 3), (2, 3), (2, 2), (2, 3), (3, 4)]:  # more than there are command_lists kept
+    for steps, sequences in [(2, 3), (3, 3), (4, 3), (5, 3), (6, 3), (7, 3), (2, 3), (2, 2), (2, 3), (3, 4)]:  # more shapes than cached command lists
         x, cont = rng.normal(size=(steps, sequences, 4)), np.ones((steps, sequences))
         net.blobs["x0"].reshape(*x.shape)
         net.blobs["x1"].reshape(*cont.shape)
@@ -223,14 +229,17 @@ layer { name: 'z' type: 'Power' bottom: 'both' top: 'z' power_param { scale: 2 }
 @pytest.mark.parametrize("kind", STATES)
 @pytest.mark.parametrize("variable", ["OCAFFE_FUSE=0", "OCAFFE_PLAN=none", "MIN_VALUE_BYTES"])
 def test_rewrites_change_nothing(device: Any, kind: str, variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fusion, views (as many steps as sequences, so that a step has the shape of the whole along axis 0) and recomputation of everything that may be."""
+    """Fusion, views and recomputation change no result.
+
+    There are as many steps as sequences, so that a step has the shape of the whole along axis 0.
+    """
     rng = np.random.default_rng(3)
     params, xs, dz = make(kind, UNITS), rng.normal(size=(2, 3, 3, UNITS)), rng.normal(size=(3, 6, UNITS))
 
     def results() -> list[np.ndarray]:
         found = []
         for phase in (proto.TRAIN, proto.TEST):
-            net = net_of(kind, 3, 3, device, params, phase=phase, behind=BEHIND, keep=["x0", "x1"])  # y0 is free to become a view
+            net = net_of(kind, 3, 3, device, params, phase=phase, behind=BEHIND, keep=["x0", "x1"])  # y0 is not kept, so it can become a view
             for x in xs:
                 feed(net, x, np.ones((3, 3)))
                 found.append(net.forward()["z"].copy())

@@ -1,4 +1,4 @@
-"""ROIPooling and PSROIPooling: what Caffe's cases do not cover, against loops in numpy; edges of bins are computed in float32 as Caffe does."""
+"""ROIPooling and PSROIPooling: cases beyond Caffe's, compared with loops in numpy. Bin edges are in float32, as in Caffe."""
 from __future__ import annotations
 
 import dataclasses
@@ -41,7 +41,7 @@ def mean_edges(low: float, high: float, scale: float, count: int) -> Iterator[tu
 
 
 def bins(edges: Edges, x: np.ndarray, roi: np.ndarray, counts: tuple[int, int], scale: float) -> Iterator[tuple[int, int, slice, slice]]:
-    """(row, column, rows, columns) of the bins that are not empty."""
+    """Iterate over (row, column, rows, columns) of the nonempty bins."""
     clip = lambda pair, size: slice(*(min(max(edge, 0), size) for edge in pair))  # noqa: E731
     for row, ys in enumerate(edges(roi[2], roi[4], scale, counts[0])):
         for column, xs in enumerate(edges(roi[1], roi[3], scale, counts[1])):
@@ -77,7 +77,7 @@ def mean_pool(x: np.ndarray, rois: np.ndarray, group: int, scale: float, dy: np.
 
 
 def regions(rng: np.random.Generator, count: int, images: int, size: tuple[float, float]) -> np.ndarray:
-    """Random regions, some turned round, some partly or wholly outside the image of `size` (height, width)."""
+    """Return random regions. Some have swapped corners, some are partly or completely outside the image of `size` (height, width)."""
     corners = rng.uniform(-0.3, 1.3, (count, 4)) * [size[1], size[0], size[1], size[0]]
     return np.column_stack([rng.integers(0, images, count), corners]).astype(np.float32)
 
@@ -93,7 +93,7 @@ def kind(request: pytest.FixtureRequest) -> str:
     ids=str,
 )
 def test_max(device: Any, kind: str, shape: tuple[int, ...], counts: tuple[int, int], scale: float, count: int) -> None:
-    """Forward and backward, strided, adding to diffs; planes above 65535 pixels; more regions than a pixel has bins."""
+    """Forward and backward, strided, adding to diffs; with planes above 65535 pixels, and with more regions than a pixel has bins."""
     rng = np.random.default_rng(0)
     x = rng.standard_normal(shape).astype(np.float32)
     rois = regions(rng, count, shape[0], (shape[2] / scale, shape[3] / scale))
@@ -121,14 +121,14 @@ def test_mean(device: Any, kind: str, shape: tuple[int, ...], group: int, scale:
     close(result.tops[0], y, 1e-5)
     close(result.diffs[0], -1 + dx, 1e-5)
     assert (result.diffs[1] == -1).all(), "regions have no gradient"
-    aim = rng.standard_normal(shape)  # the mean is linear: a difference of any length is the derivative
+    aim = rng.standard_normal(shape)  # the mean is linear, so a difference of any size is the derivative
     rise = (mean_pool(x + aim, rois, group, scale, dy)[0] - mean_pool(x - aim, rois, group, scale, dy)[0]) / 2
     close(np.array([(dx * aim).sum()]), [(rise * dy).sum()], 1e-9)
 
 
 @pytest.mark.parametrize("pool, edges", [(RoiPooling((7, 14), 0.0625), max_edges), (PsRoiPooling(7, 0.0625), mean_edges)], ids=["max", "mean"])
 def test_edges(device: Any, pool: Any, edges: Edges) -> None:
-    """The last bit of a quotient decides over a row of pixels: all sizes up to 1600 pixels, at places that are halves after scaling too."""
+    """The last bit of a quotient can move an edge by a pixel. So test all sizes up to 1600 pixels, also with positions that scale to halves."""
     size = (100, 120)
     sides = np.arange(0, 1600, 4, dtype=np.float32)
     rois = np.stack([0 * sides, sides % 100, sides % 72, sides % 100 + sides, sides % 72 + sides], 1)
@@ -151,7 +151,7 @@ PARAMS = {
 
 @pytest.mark.parametrize("which", PARAMS)
 def test_no_regions(device: Any, kind: str, which: str) -> None:
-    """A Proposal may find nothing: the gradient is zero."""
+    """If a Proposal finds no region, the gradient is zero."""
     x, channels = np.ones((2, 4, 5, 5), np.float32), 4 if which == "ROIPooling" else 1
     result = run(device, kind, f"type: '{which}' {PARAMS[which]}", [x, np.zeros((0, 5))], [np.zeros((0, channels, 2, 2))])
     assert result.tops[0].shape == (0, channels, 2, 2)
@@ -170,7 +170,7 @@ def test_image_that_is_not_there(device: Any, kind: str, which: str) -> None:
 
 
 def test_regions_change(device: Any) -> None:
-    """Another image size and other numbers of regions."""
+    """The image size and the number of regions change between passes."""
     net = text_format.Parse(
         """force_backward: true
         layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 1 dim: 8 dim: 6 dim: 7 } } }

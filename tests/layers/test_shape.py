@@ -1,4 +1,4 @@
-"""Layers that give data another shape or name: Split, Flatten, Reshape, Input."""
+"""Layers that change only the shape or name of data: Split, Flatten, Reshape, Input."""
 from __future__ import annotations
 
 import numpy as np
@@ -30,7 +30,10 @@ def test_no_data_moves_and_shared_diffs_are_added_to(device, text):
 
 
 def split_backward(device, tops, shared):
-    """Diff of a split bottom, and launches: the first `shared` consumers add to it themselves, the others have diffs. Top i's is i + 1."""
+    """Return the diff of a split bottom and the number of launches.
+
+    The first `shared` consumers add to the bottom's diff, the others have separate diffs. The diff of top i is i + 1.
+    """
     layer = layer_of("type: 'Split' " + "top: 't' " * tops)
     shape = (2, 3)
     assert list(layer.infer(shape)) == [shape] * tops

@@ -23,18 +23,18 @@ def draw(*shape: int) -> np.ndarray:
 
 
 def sources(move: Move, shape: Shape) -> np.ndarray:
-    """For each value of the result where it comes from: 0 for nowhere, else the place + 1."""
+    """Return the source of each value of the result: its index + 1, or 0 if it has none."""
     return move(np.arange(1, np.prod(shape) + 1).reshape(shape))
 
 
 def adjoint(where: np.ndarray, dy: np.ndarray, shape: Shape) -> np.ndarray:
-    """The gradient of what `sources` describes."""
+    """Return the gradient of the move that `where` describes."""
     sums = np.bincount(where.ravel(), dy.ravel().astype(np.float64), int(np.prod(shape)) + 1)
     return sums[1:].reshape(shape)
 
 
 def check_moves(device: Any, text: str, move: Move, shape: Shape, *others: Shape, **options: Any) -> None:
-    """Forward, backward and adding backward of a layer that moves the values of bottom 0 against its description in numpy."""
+    """Compare a layer that moves the values of bottom 0 with numpy: forward, backward, and backward that adds to a diff."""
     x, where = draw(*shape), sources(move, shape)
     y, dy = np.concatenate([[0], x.ravel()])[where], draw(*where.shape) if where.ndim else draw(1)[0]
     propagate = [True] + [False] * len(others)
@@ -60,7 +60,7 @@ def permute_text(*order: int) -> str:
         ((0, 2, 3, 1), (1, 70, 9, 8)),  # several tiles
         ((0, 3, 1, 2), (2, 6, 7, 33)),
         ((0, 2, 1), (3, 4, 5)),  # too short for tiles
-        ((1, 0), (40, 37)),  # the batch becomes the dense axis
+        ((1, 0), (40, 37)),  # the batch becomes the contiguous axis
         ((3, 2, 1, 0), (18, 3, 2, 20)),
         ((0, 2, 1, 3, 4), (2, 3, 4, 5, 6)),
     ],
@@ -100,7 +100,7 @@ def test_shuffle_channel(device: Any, kind: str, shape: Shape, group: int) -> No
 
 
 def darknet(x: np.ndarray, stride: int, reverse: bool) -> np.ndarray:
-    """Darknet's loop over the values of the input's shape."""
+    """Compute Darknet's loop over the input's shape."""
     n, c, h, w = x.shape
     part = c // stride**2
     top = (n, part, h * stride, w * stride) if reverse else (n, c * stride**2, h // stride, w // stride)
@@ -167,7 +167,7 @@ def test_crop_gives_its_size_no_gradient(device: Any, text: str, shape: Shape) -
 
 
 def windows(x: np.ndarray, kernel: Shape, stride: Shape, pad: Shape, dilation: Shape, axis: int) -> np.ndarray:
-    """Im2col in numpy."""
+    """Compute Im2col in numpy."""
     axes = len(kernel)
     x = np.pad(x, [(0, 0)] * (axis + 1) + [(p, p) for p in pad])
     out = [(n - d * (k - 1) - 1) // s + 1 for n, k, s, d in zip(x.shape[axis + 1 :], kernel, stride, dilation)]
@@ -217,7 +217,7 @@ REDUCTIONS = {
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("operation", REDUCTIONS)
 def test_reduction(device: Any, kind: str, operation: str) -> None:
-    """Over none but the last axis and over all; where a value is 0 ASUM has no gradient."""
+    """Reductions over the last axes and over all axes. ASUM has no gradient where a value is 0."""
     value, slope = REDUCTIONS[operation]
     for shape, axis in (((3, 4, 7), 2), ((5,), 0), ((2, 3, 4), -2)):
         x = draw(*shape)
@@ -237,7 +237,7 @@ def test_reduction(device: Any, kind: str, operation: str) -> None:
 
 
 def test_parameter_is_its_top(device: Any) -> None:
-    """No copy forward; two readers' gradients are summed; without clear_param_diffs they add to those of earlier passes."""
+    """The top is the parameter without a copy. Gradients of two readers are summed, and added to earlier passes until clear_param_diffs."""
     text = """force_backward: true
         layer { name: 'p' type: 'Parameter' top: 'p' parameter_param { shape { dim: 2 dim: 3 } } }
         layer { name: 'q' type: 'Power' bottom: 'p' top: 'q' power_param { scale: 3 } }
@@ -275,7 +275,7 @@ def test_parameter_is_its_top(device: Any) -> None:
     ],
 )  # fmt: skip
 def test_other_shapes(device: Any, text: str, move: Move, shapes: list[Shape], likes: list[Shape]) -> None:
-    """One layer object, asked for one shape after another."""
+    """One layer object infers and runs several shapes in turn."""
     layer: Any = layer_of(text)
     for i, shape in enumerate(shapes):
         check_moves(device, layer, move, shape, *likes[i : i + 1])

@@ -20,7 +20,7 @@ def softmax(x, axis):
 
 
 def softmax_loss(x, label, axis, ignore=None):
-    """(prob, sum of losses, labels that count, d sum / d x)"""
+    """Return (prob, sum of losses, number of labels in the loss, d sum / d x)."""
     prob = softmax(x, axis)
     moved = np.moveaxis(prob, axis, -1)
     flat = moved.reshape(-1, prob.shape[axis])
@@ -72,7 +72,7 @@ def test_loss(device, kind, shape, strided):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("shape", [(70, 10), (9, 5000), (2, 21, 40, 41), (3, 5, 2, 2)], ids=str)
 def test_label_smoothing(device, kind, shape, share):
-    """The cross-entropy with targets of 1 - share for the label and share / classes for every class, in float64."""
+    """Compare with float64 cross-entropy whose targets are share / classes for every class, plus 1 - share for the label."""
     x = (RNG.normal(size=shape) * 3).astype(np.float32)
     label = RNG.integers(0, shape[1], (shape[0], *shape[2:]))
     text = f"type: 'SoftmaxWithLoss' top: 'a' loss_param {{ ignore_label: 2 label_smoothing: {share} }}"
@@ -104,7 +104,7 @@ def test_nan_score_gives_nan(device, kind):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("shape", [(5, 40), (2, 7, 3, 20)], ids=str)
 def test_in_place_gives_the_same(device, kind, shape):
-    """What `inplace` of the launches promises: y in x's memory, dx in dy's, prob in the scores', the loss's gradient in prob's."""
+    """The launches' `inplace` holds: y in x's memory, dx in dy's, prob in the scores', the loss's gradient in prob's."""
     x, dy = RNG.normal(size=(2, *shape)).astype(np.float32)
     label = RNG.integers(0, shape[1], (shape[0], *shape[2:]))
     rec = Recorder(of_kind(device.target, kind), train=True)

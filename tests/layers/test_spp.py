@@ -1,4 +1,4 @@
-"""SPP: golden cases with the kernels of the other machine class, then what they do not cover."""
+"""SPP: golden cases on the kernels of the other machine class, then further cases."""
 from __future__ import annotations
 
 from typing import Any
@@ -29,7 +29,7 @@ def windows(size: int, bins: int) -> list[slice]:
 
 @pytest.mark.parametrize("height", [1, 3])
 def test_levels(device: Any, kind: str, height: int) -> None:
-    """MAX; the levels' gradients add up, and to what the diff holds."""
+    """MAX: the gradients of the levels are added to each other and to the diff."""
     rng = np.random.default_rng(0)
     x = rng.standard_normal((3, 4, 11, 9)).astype(np.float32)
     dy = rng.standard_normal((3, 4 * (21 if height == 3 else 1), *([1, 1] if height == 1 else []))).astype(np.float32)
@@ -53,7 +53,7 @@ def test_levels(device: Any, kind: str, height: int) -> None:
 
 
 def test_stochastic(device: Any, kind: str) -> None:
-    """Every level draws for itself: with two equal pixels in each window, levels of the same number of bins would else agree."""
+    """Every level draws independently. If levels shared draws, levels with equal numbers of bins would agree on equal pixels."""
     x = np.abs(np.random.default_rng(0).standard_normal((6, 5, 8, 8))).astype(np.float32)
     layer = layer_of("type: 'SPP' spp_param { pyramid_height: 2 pool: STOCHASTIC }", proto.TRAIN)
     dy = np.ones((6, 25), np.float32)

@@ -155,6 +155,10 @@ def operand_lost(schedule: Schedule) -> Schedule:
     return schedule
 
 
+def listed_twice(schedule: Schedule) -> Schedule:
+    return [*schedule, schedule[-1]]
+
+
 FAULTS: list[tuple[Callable[[Schedule], Schedule], str, str]] = [
     (without_origin, "forward of 'ip'", "a new launch without an origin"),
     (with_foreign_origin, "forward of 'ip'", "was not recorded"),
@@ -175,6 +179,7 @@ FAULTS: list[tuple[Callable[[Schedule], Schedule], str, str]] = [
     (misplaced_epilogue, "forward of", "epilogue scalar activation"),
     (neither_call_nor_expression, "forward of", "either a call or an expression"),
     (operand_lost, "of '", "operands, the launch"),
+    (listed_twice, "", "lists one launch twice"),
 ]
 
 
@@ -187,7 +192,7 @@ def test_a_fault_is_named(fault: Callable[[Schedule], Schedule], launch: str, fa
     with pytest.raises(InvalidSchedule) as caught:
         optimise.optimise(schedule, [Pass(fault, frozenset())])
     text = str(caught.value)
-    assert f"after pass {fault.__name__}: step " in text
+    assert f"after pass {fault.__name__}: " in text
     assert launch in text and fact in text, text
 
 
@@ -232,3 +237,26 @@ def test_views_of_samples_are_told_apart() -> None:
     del rec.launches[1]
     with pytest.raises(InvalidSchedule, match="elements 12 to 24 of <activation whole 4x6>"):
         Verifier(rec.launches).check(rec.launches, "record")
+
+
+@pytest.mark.parametrize("times", [0, 2])
+def test_a_side_effect_runs_once(times: int) -> None:
+    rec = Recorder(Target(), train=True)
+    rec.enter("count", "forward")
+    total, y = Ref("total", (1,), Role.STATE), Ref("y", (1,), Role.ACTIVATION)
+    pointwise(rec, "m0 = m0 + 1", modifies=[total], side_effect=True)
+    pointwise(rec, "y0 = x0", reads=[total], writes=[y])
+    verifier = Verifier(rec.launches)
+    verifier.check(rec.launches, "record")
+    with pytest.raises(InvalidSchedule, match=rf"after pass broken: forward of 'count' .* runs {times} times"):
+        verifier.check([*[replace(rec.launches[0], origin=rec.launches[0]) for _ in range(times)], rec.launches[1]], "broken")
+
+
+def test_a_lost_output_is_named() -> None:
+    """No launch reads an output, but the host does."""
+    rec = Recorder(Target(), train=True)
+    rec.enter("last", "forward")
+    x, y = Ref("x", (4,), Role.INPUT), Ref("y", (4,), Role.OUTPUT)
+    pointwise(rec, "y0 = x0", reads=[x], writes=[y])
+    with pytest.raises(InvalidSchedule, match="after pass broken: no launch writes <output y 4>, which outlives the run; 'last'"):
+        Verifier(rec.launches).check([], "broken")
