@@ -1,4 +1,7 @@
-"""What BVLC Caffe was seen to allocate (data from Input layers, so no prefetched batches), against its rules in ocaffe/memory/caffe_estimate.py."""
+"""The estimate of Caffe's memory (ocaffe/memory/caffe_estimate.py), compared with measured allocations of BVLC Caffe.
+
+Data comes from DummyData layers, so there are no prefetched batches.
+"""
 from __future__ import annotations
 
 import pathlib

@@ -33,7 +33,7 @@ def small_values_count(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def deep_solver() -> Any:
-    """Twelve blocks of Convolution, BatchNorm, Scale, ReLU and Dropout, with residual sums."""
+    """Return a solver whose net has twelve blocks of Convolution, BatchNorm, Scale, ReLU and Dropout, with residual sums."""
     text = """layer { name: "data" type: "DummyData" top: "im" top: "y" dummy_data_param { shape { dim: 4 dim: 3 dim: 28 dim: 28 } shape { dim: 4 }
               data_filler { type: "gaussian" } data_filler { type: "constant" value: 1 } } }\n"""
     x = "im"
@@ -51,7 +51,7 @@ def deep_solver() -> Any:
 
 
 def trained(device: Any, **settings: Any) -> tuple[dict[str, list[np.ndarray]], int, int]:
-    """Parameters after five iterations, recycled and fixed bytes of the TRAIN net."""
+    """Return the parameters after five iterations, and the recycled and fixed bytes of the TRAIN net."""
     solver = Solver(deep_solver(), device, **settings)
     solver.step(5)
     compiled = solver._train_nets()[0]
@@ -93,7 +93,7 @@ def test_the_batch_that_is_named_fits(device: Any) -> None:
 
 @pytest.mark.parametrize("settings", ["iter_size: 2", "snapshot_diff: true", "test_interval: 2 test_iter: 1 test_state { }"])
 def test_a_limit_is_one_of_the_whole_job(device: Any, settings: str) -> None:
-    """History counts where passes and update are apart, and so do the TEST nets."""
+    """The limit includes the history if update and passes are separate, and the TEST nets."""
     param = deep_solver()
     text_format.Merge(settings, param)
     solver = Solver(param, device)
@@ -105,7 +105,7 @@ def test_a_limit_is_one_of_the_whole_job(device: Any, settings: str) -> None:
 
 
 def needed(solver: Solver) -> int:
-    """Bytes of a solver's job: what its command_lists keep, and the slabs that they share."""
+    """Return the bytes of a solver's job: fixed memory of its command lists, and their shared slabs."""
     plans = [commands.plan.total for commands in solver.session.command_lists]
     return fixed_bytes([commands.schedule for commands in solver.session.command_lists]) + max(plans)
 

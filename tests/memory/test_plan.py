@@ -1,4 +1,4 @@
-"""The planner on random schedules: it needs no device. The invariants are derived again here, not taken from the planner."""
+"""The planner on random schedules, without a device. The tests derive the invariants independently of the planner."""
 from __future__ import annotations
 
 import itertools
@@ -15,7 +15,7 @@ from ocaffe.passes.optimise import reuse_dying_inputs
 
 
 def random_schedule(seed: int, steps: int = 60) -> list[Launch]:
-    """A chain with skips: every launch writes a new Ref and reads a few that exist."""
+    """Return a chain with skip connections: every launch writes a new Ref and reads a few earlier ones."""
     rng = random.Random(seed)
     refs: list[Ref] = []
     schedule = []
@@ -77,7 +77,7 @@ def test_plans_are_close_to_the_bound(count: int) -> None:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_in_place_keeps_every_value_until_its_last_reader(seed: int) -> None:
-    """Replays the schedule on memory cells: a launch must find in its operands what their writers put there."""
+    """Replay the schedule on memory cells: every launch must read the values that the writers of its operands wrote."""
     schedule = random_schedule(seed)
     written_by = {id(operand.ref): step for step, launch in enumerate(schedule) for operand in launch.operands if operand.access is Access.WRITE}
     origin = {}
@@ -97,7 +97,7 @@ def test_in_place_keeps_every_value_until_its_last_reader(seed: int) -> None:
                 shared += operand.ref.base is not None
                 cells[operand.ref.root] = step
     check(schedule, 64, 1 << 40)
-    assert shared or seed  # at least the first schedule has something to share
+    assert shared or seed  # at least the first schedule can share memory
 
 
 def test_a_chain_needs_two_buffers() -> None:

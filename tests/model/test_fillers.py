@@ -1,4 +1,4 @@
-"""Fillers against the statistics of Caffe's own (tests/golden/fillers) and its bilinear kernels."""
+"""Fillers, compared with the statistics of Caffe's fillers (tests/golden/fillers) and its bilinear kernels."""
 from __future__ import annotations
 
 import json

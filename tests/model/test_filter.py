@@ -1,4 +1,4 @@
-"""Include and exclude rules, as Caffe filtered golden/nets/Rules and as its log words the reasons."""
+"""Include and exclude rules: compared with Caffe's filtering of golden/nets/Rules and the reasons in its log."""
 from __future__ import annotations
 
 import json

@@ -1,4 +1,4 @@
-"""Solver states: golden ones byte for byte, the private fields, and the wrong file."""
+"""Solver states: golden states byte for byte, private fields, and wrong files."""
 from __future__ import annotations
 
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What `summarize` says of each kind of file; files of real Caffe where there are any."""
+"""The output of `summarize` for each kind of file, with files of real Caffe where they exist."""
 from __future__ import annotations
 
 from pathlib import Path
@@ -93,7 +93,7 @@ def test_what_nobody_knows(tmp_path: Path) -> None:
 
 
 def test_reads_what_it_writes(tmp_path: Path) -> None:
-    """A solver and a net are told apart even where their fields have names in common."""
+    """A solver and a net are distinguished even if they share field names."""
     (tmp_path / "net.prototxt").write_text(write_text(read_net(GOLDEN / "files" / "train_net.prototxt")))
     (tmp_path / "solver.prototxt").write_text('net: "x"\ndebug_info: true\nbase_lr: 1\n')
     assert summarize(tmp_path / "net.prototxt")[0] == "net 'FilesNet'" and summarize(tmp_path / "solver.prototxt")[0] == "solver of type SGD"

@@ -1,4 +1,4 @@
-"""The text reader against protobuf's own, and its errors."""
+"""The text reader, compared with protobuf's, and its errors."""
 from __future__ import annotations
 
 import math
@@ -120,7 +120,7 @@ def test_written_text_has_no_private_fields(tmp_path):
     assert net.source_file == str(path), "the message itself stays as it was"
 
 
-ERRORS = [  # message, text, line, what the error says, what the fix says
+ERRORS = [  # message, text, line, text in the error, text in the remedy
     ("NetParameter", "layer {\n relu_param { slope: 1 } }", 2, "ReLUParameter has no field 'slope'", ""),
     ("NetParameter", "layer {\n pooling_param { kernal_size: 1 } }", 2, "has no field 'kernal_size'", "did you mean 'kernel_size'?"),
     ("SolverParameter", 'base_lr: 1\nlayer { }', 2, "SolverParameter has no field 'layer'", "this looks like a net"),
@@ -207,7 +207,7 @@ def test_nesting_is_limited():
         parse("layer { moe_param { gating_net { " * 100, proto.NetParameter)
 
 
-FILES = [  # content, what the error says
+FILES = [  # content, text in the error
     (b"", "empty"),
     (b"\x0a\x05LeNet\xa2\x06\x03\x0a\x01x", "binary file"),
     (b"\x89HDF\r\n\x1a\n....", "HDF5"),

@@ -1,4 +1,4 @@
-"""Weights from .caffemodel to .caffemodel.h5 and back; the pairs of files are real Caffe's."""
+"""Weights from .caffemodel to .caffemodel.h5 and back. Real Caffe wrote the pairs of files."""
 from __future__ import annotations
 
 from pathlib import Path
@@ -27,7 +27,7 @@ def assert_same(first: Path, second: Path) -> None:
 
 @pytest.mark.parametrize("name", ["files/train_iter_8", "weights/src"])
 def test_as_caffe_wrote_both(tmp_path: Path, name: str) -> None:
-    """With the net each becomes what Caffe wrote as the other, blobs that layers share included."""
+    """With the net, each file converts to Caffe's other file, including blobs that layers share."""
     binary, hdf5 = GOLDEN / f"{name}.caffemodel", GOLDEN / f"{name}.caffemodel.h5"
     net = GOLDEN / ("files/train_net.prototxt" if name.startswith("files") else "weights/src.prototxt")
     convert_weights(binary, tmp_path / "new.caffemodel.h5", net)
@@ -44,7 +44,7 @@ def test_there_and_back_without_a_net(tmp_path: Path) -> None:
 
 
 def test_shared_blob_without_a_net(tmp_path: Path) -> None:
-    """Of a layer that has one blob of its own and shares another the file tells that something is missing."""
+    """If a layer shares one of its two blobs, the file shows that a blob is missing."""
     import h5py
 
     with h5py.File(tmp_path / "x.h5", "w") as file:

@@ -1,4 +1,4 @@
-"""Old formats: the results of Caffe's own upgrade tools for golden/upgrade, and refused files."""
+"""Old formats: compared with the output of Caffe's upgrade tools in golden/upgrade, and refused files."""
 from __future__ import annotations
 
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Weights files: golden ones, every dialect on the wire, and everything that is no weights file."""
+"""Weights files: golden files, every dialect of the wire format, and files that are not weights."""
 from __future__ import annotations
 
 import os
@@ -23,7 +23,7 @@ REAL = ROOT.parent / "shared" / "real" / "models"
 
 
 def structure(message):
-    """`message` without its blobs."""
+    """Return `message` without its blobs."""
     net = type(message)()
     net.CopyFrom(message)
     for layer in net.layer:
@@ -124,7 +124,7 @@ def test_public_models(name):
             np.testing.assert_array_equal(ours.reshape(-1), theirs)
 
 
-# dialects on the wire
+# dialects of the wire format
 
 
 def blob_field(*pieces: bytes) -> bytes:
@@ -195,7 +195,7 @@ def test_packed_values_are_not_copied(tmp_path):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs files with holes")
 def test_more_than_2_gib(tmp_path):
-    """The values are a hole in the file, so this takes neither disk nor memory."""
+    """The values are a hole in a sparse file, so the test takes neither disk nor memory."""
     count = 600_000_000
     path = tmp_path / "x.caffemodel"
     blob = shape_of(count) + wire.header(5, 4 * count)
@@ -223,7 +223,7 @@ def test_v0_layers_and_types_of_forks(tmp_path):
 
 
 def test_parameters_of_forks_do_not_disturb(tmp_path):
-    """Field 143 is a message in BVLC Caffe and another one in PSPNet; 149 a bool, a string or a message."""
+    """Field 143 is a different message in BVLC Caffe and in PSPNet. Field 149 is a bool, a string or a message."""
     body = (
         wire.string(1, "ip")
         + packed(143, VALUES)
@@ -302,11 +302,11 @@ def test_hdf5_names_with_slashes_and_shared_blobs(tmp_path):
         np.testing.assert_array_equal(file["diff/b/1"][()], VALUES * 2)
 
 
-# what is no weights file
+# files that are not weights
 
 
 def test_every_truncation_is_noticed(tmp_path):
-    """Cut anywhere but between two layers, which the format cannot tell."""
+    """Every truncation is an error, except between two layers, where the format cannot show it."""
     whole = net_of(blob_field(shape_of(2, 3), packed(5, VALUES)))
     path = tmp_path / "x.caffemodel"
     for size in range(1, len(whole)):

@@ -1,8 +1,8 @@
-"""A network of PyTorch that takes its decisions as ocaffe took them.
+"""Make a PyTorch network take the same decisions as ocaffe.
 
-Whether a rectifier lets a value near 0 pass, and which of two nearly equal pixels is the maximum, is up to rounding, and the gradient of the first
-layer depends on it: between single and double precision PyTorch itself differs by 1.3 % for resnet18, 2 % for googlenet. With the same decisions what
-remains is smooth, and must agree.
+Rounding decides whether a ReLU passes a value near 0, and which of two nearly equal pixels is the maximum. The gradient of the first layer depends on
+it: PyTorch's own gradients in single and double precision differ by 1.3 % for resnet18 and 2 % for googlenet. With equal decisions the rest of the
+network is smooth, so gradients must agree.
 """
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ RULES: dict[Any, tuple[str, Callable[[Any, torch.Tensor, torch.Tensor], torch.Te
 
 
 class Decided(nn.Module):
-    """In place of `module`: its decisions are those on the values that `likes` yields, call by call."""
+    """Replaces `module`. In call n it decides by value n of `likes`."""
 
     def __init__(self, module: nn.Module, likes: Iterator[torch.Tensor]) -> None:
         super().__init__()
@@ -33,12 +33,15 @@ class Decided(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         like = next(self.likes)
         assert like.shape == x.shape
-        assert (like - x).abs().max() <= 1e-3 * x.abs().max()  # the decisions are about the same values
+        assert (like - x).abs().max() <= 1e-3 * x.abs().max()  # decisions are for nearly the same values
         return RULES[type(self.module)][1](self.module, x, like)
 
 
 def decided_as_in(caffe: Any, message: Any, net: nn.Module) -> None:
-    """Replace the modules of `net` that decide; `caffe` is an ocaffe.Net after forward, of layers in the order in which `net` calls its modules."""
+    """Replace the modules of `net` that decide.
+
+    `caffe` is an ocaffe.Net after forward, with layers in the order in which `net` calls its modules.
+    """
     def inputs(kind: str) -> Iterator[torch.Tensor]:
         for layer in message.layer:
             if layer.type == kind and not layer.pooling_param.global_pooling and layer.pooling_param.pool == layer.pooling_param.MAX:
@@ -50,7 +53,7 @@ def decided_as_in(caffe: Any, message: Any, net: nn.Module) -> None:
             if type(child) in RULES:
                 setattr(parent, name, Decided(child, likes[RULES[type(child)][0]]))
             elif isinstance(child, nn.Dropout):
-                child.p = 0.0  # the exported net is for inference: it has none
+                child.p = 0.0  # the exported net is for inference and has no dropout
 
 
 def _chosen(x: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""PyTorch's two exporters, silenced; and the layers that an imported net needs for training."""
+"""Call PyTorch's two exporters without their output, and add the layers that an imported net needs for training."""
 from __future__ import annotations
 
 import contextlib
@@ -11,8 +11,10 @@ from ocaffe import proto
 
 
 def export(net: Any, x: Any, path: Path, opset: int, dynamo: bool, *, norms: bool = True, open_batch: bool = False) -> None:
-    """Write the inference net; `norms` keeps batch normalizations apart, which both exporters merge into convolutions otherwise; `open_batch`: the file
-    takes any batch."""
+    """Write the inference net.
+
+    `norms` keeps batch normalizations, which both exporters otherwise fold into convolutions. With `open_batch` the model accepts any batch.
+    """
     import torch
 
     options: dict[str, Any] = {"input_names": ["input"], "output_names": ["output"], "opset_version": opset, "dynamo": dynamo}
@@ -28,7 +30,7 @@ def export(net: Any, x: Any, path: Path, opset: int, dynamo: bool, *, norms: boo
 
 
 def trained(deploy: Any, batch: int, output: str) -> Any:
-    """The net for fine-tuning: another batch, labels, a loss."""
+    """Return the net for fine-tuning: with another batch, labels and a loss."""
     net = proto.NetParameter()
     net.CopyFrom(deploy)
     net.layer[0].input_param.shape[0].dim[0] = batch

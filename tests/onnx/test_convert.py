@@ -47,7 +47,7 @@ layer { name: "prob" type: "Softmax" bottom: "fc_scaled" top: "prob" }
 
 
 def random_weights(message: Any, phase: int = proto.TEST) -> Weights:
-    """Weights for every layer: those of the fillers' size, with statistics that a trained net could have."""
+    """Return weights for every layer in the scale of the fillers, with statistics that a trained net could have."""
     graph = build(phase_net(message, phase), phase)
     rng = np.random.default_rng(0)
     layers = []
@@ -68,7 +68,7 @@ def random_weights(message: Any, phase: int = proto.TEST) -> Weights:
 
 @pytest.fixture
 def small(tmp_path: pathlib.Path) -> Callable[..., tuple[str, str]]:
-    """Writes a net and weights for it; returns both files."""
+    """Return a function that writes a net and weights for it, and returns both files."""
 
     def write(text: str = HEAD + BODY, name: str = "net") -> tuple[str, str]:
         net, weights = tmp_path / f"{name}.prototxt", tmp_path / f"{name}.caffemodel"
@@ -143,10 +143,10 @@ def test_opsets(small: Any, opset: int, fact: str) -> None:
 @pytest.mark.parametrize("fp16", [False, True], ids=["single", "half"])
 def test_weights_of_more_than_one_file_go_into_a_second(small: Any, device: Any, fp16: bool, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch,
                                                         capsys: pytest.CaptureFixture[str]) -> None:  # fmt: skip
-    monkeypatch.setattr("ocaffe.onnx.model.LARGEST", 1000)  # bytes, in place of 2 GiB
+    monkeypatch.setattr("ocaffe.onnx.model.LARGEST", 1000)  # bytes instead of 2 GiB
     target, beside = tmp_path / "m.onnx", tmp_path / "m.onnx.data"
     target.write_text("what was there")
-    beside.mkdir()  # so that it cannot be written
+    beside.mkdir()  # a folder, so that the file cannot be written
     command = ["convert", *small(), str(target), "--device", str(device.number), *["--fp16"] * fp16]
     assert main(command) == 1 and "m.onnx.data" in capsys.readouterr().err and target.read_text() == "what was there"
     beside.rmdir()
@@ -324,10 +324,10 @@ def test_choices_among_equals_are_compared_for_the_same_inputs(small: Any, devic
     net, _ = small(TIES)
     rng = np.random.default_rng(0)
     row = rng.standard_normal(500).astype(np.float32)
-    rows = np.stack([rng.permutation(row) for _ in range(64)])  # all sums are equal, but for their rounding
+    rows = np.stack([rng.permutation(row) for _ in range(64)])  # all sums are equal up to rounding
     exported = export(net, Weights("", [LayerWeights("fc", blobs=[rows, np.zeros(64, np.float32)])]), Options())
     tensor = next(tensor for tensor in exported.model.graph.initializer if tensor.name == "fc/0")
-    tensor.CopyFrom(onnx.numpy_helper.from_array(rows * (1 + 1e-6 * rng.standard_normal(rows.shape)).astype(np.float32), "fc/0"))  # another rounding
+    tensor.CopyFrom(onnx.numpy_helper.from_array(rows * (1 + 1e-6 * rng.standard_normal(rows.shape)).astype(np.float32), "fc/0"))  # rounds differently
     feeds = {"data": np.ones((16, 500), np.float32)}
     with opened(exported, device, ["best"]) as own:
         ours = run_net(own, exported, feeds, ["best"])["best"]
@@ -388,7 +388,7 @@ def test_flags_may_stand_anywhere(small: Any, device: Any, tmp_path: pathlib.Pat
     onnx.checker.check_model(model, full_check=True)
 
 
-WRONG = {  # what is given -> what is said
+WRONG = {  # wrong argument -> text in the error
     "no weights": (["{net}", "{out}"], "there are no weights for it"),
     "other weights": (["{net}", "{other}", "{out}"], "has no blob 0 for it"),
     "wrong kinds": (["{weights}", "{out}"], "nothing converts weights onnx"),

@@ -1,4 +1,4 @@
-"""A small net through both exporters of PyTorch, with all their habits: merged or separate norms, an open batch, every opset."""
+"""A small net from both exporters of PyTorch, in all their variants: folded or separate norms, dynamic batch, every opset."""
 from __future__ import annotations
 
 from pathlib import Path
@@ -19,7 +19,7 @@ torch = pytest.importorskip("torch", reason="PyTorch makes the net")
 
 
 def small() -> Any:
-    """The building blocks of image networks, once each."""
+    """Return a net with each building block of image networks."""
     from torch import nn
 
     from tests.onnx.torch_nets import Residual, Shuffled, SqueezeExcite, cba, pooled
@@ -43,7 +43,7 @@ def small() -> Any:
      (18, True, True, False), (18, True, False, True), (20, True, False, False)],
 )  # fmt: skip
 def test_exporters(device: Any, tmp_path: Path, opset: int, dynamo: bool, norms: bool, open_batch: bool) -> None:
-    """The file's batch, and another."""
+    """Compare with the model's batch size and with another one."""
     log.quiet()
     x = torch.randn(2, 3, 21, 18, generator=torch.Generator().manual_seed(1))
     export(small(), x, tmp_path / "net.onnx", opset, dynamo, norms=norms, open_batch=open_batch)
@@ -62,7 +62,10 @@ def test_exporters(device: Any, tmp_path: Path, opset: int, dynamo: bool, norms:
 
 
 def composed() -> Any:
-    """Operations that no single layer of Caffe computes: asymmetric pads, attention, norms of other axes, fractional resizing. All are smooth."""
+    """Return a net of smooth operations that need several Caffe layers each.
+
+    They are asymmetric pads, attention, norms over other axes, and resizing by fractions.
+    """
     from torch import nn
     from torch.nn import functional as F
 
@@ -91,7 +94,7 @@ def composed() -> Any:
 
 @pytest.mark.parametrize("opset, dynamo", [(13, False), (18, True)])
 def test_gradients_of_what_is_composed(device: Any, tmp_path: Path, opset: int, dynamo: bool) -> None:
-    """The gradient of every parameter, and of nothing that was none."""
+    """Every parameter of the model has its gradient, and no other blob is learned."""
     log.quiet()
     net, x = composed(), torch.randn(2, 3, 12, 10, generator=torch.Generator().manual_seed(1))
     export(net, x, tmp_path / "net.onnx", opset, dynamo)
@@ -107,14 +110,14 @@ def test_gradients_of_what_is_composed(device: Any, tmp_path: Path, opset: int, 
     slopes = [blob.diff.ravel() for blobs in train.params.values() for blob in blobs if blob.diff.any()]
     for name, parameter in net.named_parameters():
         expected = parameter.grad.numpy().ravel()
-        if name != "first.bias":  # which the instance norm takes away
+        if name != "first.bias":  # the instance norm removes its effect
             error = min(np.abs(slope - expected).max() for slope in slopes if slope.size == expected.size)
             assert error <= 1e-3 * np.abs(expected).max(), name
     assert len(slopes) == len(list(net.parameters()))
 
 
 def test_running_statistics(device: Any, tmp_path: Path) -> None:
-    """A step of training moves the running statistics as PyTorch moves them."""
+    """A training step updates the running statistics as in PyTorch."""
     log.quiet()
     net, x = small(), torch.randn(2, 3, 21, 18, generator=torch.Generator().manual_seed(1))
     export(net, x, tmp_path / "net.onnx", 17, False)

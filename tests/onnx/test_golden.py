@@ -21,11 +21,11 @@ from ocaffe.onnx.verify import HALF_TOLERANCE, OnnxSession
 from tests.test_golden import GOLDEN, TOLERANCE, TRAINING, Case, message_of
 
 FOLDERS = ("layers", "forks", "nets")
-WITHOUT_MEANING = {"HDF5Output", "MarginInnerProduct", "Python", "Silence"}  # besides losses and Accuracy, which an export leaves out
-NOTHING = {"layers/Input-two"}  # inputs that nothing is computed from
-REFUSED = {"forks/DetectionOutput.ssd-eta"}  # a threshold that falls
-ONLY_LOSSES = {"forks/Net-SSD-TRAIN-logistic-corner", "forks/Net-SSD-TRAIN-noshare"}  # all that these record
-OPSETS = (13, 18, 21, onnx.defs.onnx_opset_version())  # besides 17: where operators changed
+WITHOUT_MEANING = {"HDF5Output", "MarginInnerProduct", "Python", "Silence"}  # besides losses and Accuracy, which an export drops
+NOTHING = {"layers/Input-two"}  # no layer reads the inputs
+REFUSED = {"forks/DetectionOutput.ssd-eta"}  # a decreasing threshold
+ONLY_LOSSES = {"forks/Net-SSD-TRAIN-logistic-corner", "forks/Net-SSD-TRAIN-noshare"}  # these cases record only losses
+OPSETS = (13, 18, 21, onnx.defs.onnx_opset_version())  # besides 17, the opsets in which operators changed
 NOT_RUN = {("forks/ROIPooling.frcnn-special", OPSETS[-1])}  # no runtime has MaxRoiPool of opset 22
 
 
@@ -43,13 +43,13 @@ def types_of(name: str) -> set[str]:
 
 
 def is_measured(kind: str) -> bool:
-    """Whether an export leaves out layers of this type, or makes inputs of them."""
+    """Whether an export drops layers of this type or replaces them by inputs."""
     return kind in MEASURES | DATA or (kind in registry() and registry()[kind].is_loss)
 
 
 @functools.cache
 def meant() -> list[str]:
-    """Cases with a meaning: those of single layers that stay, and all nets."""
+    """Return the cases that can be exported: single layers that are not dropped, and all nets."""
     unmeant = {kind for kind in registry() if is_measured(kind)} | WITHOUT_MEANING
     without = REFUSED | NOTHING | ONLY_LOSSES
     return [name for name in cases() if name not in without and (name.startswith("nets/") or "/Net-" in name or not types_of(name) & unmeant)]
@@ -66,7 +66,7 @@ def exported(case: Case, **options: Any) -> Exported:
 
 
 def check(name: str, tolerance: float = TOLERANCE, **options: Any) -> None:
-    """Export a case, run it, and compare all that Caffe recorded and the model has."""
+    """Export a case, run it, and compare all values that Caffe recorded and the model has."""
     case = Case(GOLDEN / f"{name}.npz", tolerance)
     result = exported(case, **options)
     onnx.checker.check_model(result.model, full_check=True)
@@ -92,7 +92,7 @@ def test_case(name: str) -> None:
 
 
 def one_of_each() -> list[str]:
-    """The last case of every layer."""
+    """Return the last case of every layer type."""
     return sorted({name.split("-")[0]: name for name in meant() if not name.startswith("nets/")}.values())
 
 
@@ -107,7 +107,7 @@ def test_other_opsets(name: str, opset: int) -> None:
 
 
 def refused() -> list[str]:
-    """Cases with a layer that cannot be exported and computes an output."""
+    """Return the cases in which a layer that cannot be exported computes an output."""
     return sorted({name for name in cases() if types_of(name) & (WITHOUT_MEANING - {"Silence"}) and not any(map(is_measured, types_of(name)))} | REFUSED)
 
 

@@ -1,4 +1,4 @@
-"""`ocaffe convert model.onnx net.prototxt net.caffemodel`: the net is compared with the model before anything is written."""
+"""`ocaffe convert model.onnx net.prototxt net.caffemodel`: the net is compared with the model before files are written."""
 from __future__ import annotations
 
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Cases beyond the golden ones: options of forks and layers without a case, compared with ocaffe; and every layer with another batch size."""
+"""Export of options of forks and layers without golden cases, compared with ocaffe, and of every layer with another batch size."""
 from __future__ import annotations
 
 import pathlib
@@ -54,10 +54,10 @@ def net(tmp_path: pathlib.Path, shape: tuple[int, ...], layer: str, more: str = 
     return read_net(str(file))
 
 
-WITHOUT_RULE = {  # besides losses, data layers and measures, of which nothing is exported
+WITHOUT_RULE = {  # besides losses, data layers and measures, which are never exported
     "Python", "HDF5Output", "MarginInnerProduct",
-    "AnchorTarget", "ProposalTarget", "BoxAnnotatorOHEM",  # choose samples for training
-    "Upsample",  # the classes that stand for it have one
+    "AnchorTarget", "ProposalTarget", "BoxAnnotatorOHEM",  # these choose samples for training
+    "Upsample",  # the classes that implement it have one
 }  # fmt: skip
 
 
@@ -74,7 +74,7 @@ def test_forks(name: str, device: Any, tmp_path: pathlib.Path) -> None:
     verify(result, [random_inputs(result.graph, batch=batch) for batch in (shape[0], 3 * shape[0])], device)
 
 
-FIXED = {"layers/Filter-two", "layers/LSTMUnit-cut"}  # filters a Parameter; has one time step as its first axis
+FIXED = {"layers/Filter-two", "layers/LSTMUnit-cut"}  # one filters a Parameter; in the other the first axis is one time step
 
 
 @pytest.mark.parametrize("name", one_of_each())
@@ -99,7 +99,7 @@ layer { name: "fc" type: "InnerProduct" bottom: "h" top: "y" inner_product_param
 
 
 def test_recurrent_nets_take_any_number_of_steps(device: Any, tmp_path: pathlib.Path) -> None:
-    """The first axis is open, which is time; the number of sequences is that of the prototxt, or of --shape."""
+    """The first axis, time, is dynamic. The number of sequences is fixed by the prototxt or by --shape."""
     file = tmp_path / "net.prototxt"
     file.write_text(SEQUENCES)
     result = export(str(file), None, Options(dynamic_batch=True, fillers=True, shapes={"data": (5, 7, 3), "cont": (5, 7)}))

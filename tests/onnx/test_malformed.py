@@ -1,4 +1,4 @@
-"""ONNX files that cannot be converted: what is said, and that nothing is written."""
+"""ONNX files that cannot be converted: the error is right, and no file is written."""
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -22,12 +22,12 @@ def parse(text: str, **weights: Any) -> Any:
 
 
 def conv(**weights: Any) -> Any:
-    """A model that can be converted."""
+    """Return a model that can be converted."""
     return parse(HEAD + "(float[1, 3, 8, 8] x) => (float[1, 4, 6, 6] y) { y = Conv(x, w) }", **({"w": np.ones((4, 3, 3, 3), np.float32)} | weights))
 
 
 def refused(path: Path, **options: Any) -> str:
-    """The message; nothing must lie beside the model afterwards that was not there."""
+    """Convert a model that must be refused, check that no file was written, and return the message."""
     before = sorted(path.parent.iterdir())
     with pytest.raises(Error) as caught:
         convert(path, path.parent / "net.prototxt", path.parent / "net.caffemodel", **options)
@@ -125,7 +125,7 @@ def test_truncated(tmp_path: Path, share: float) -> None:
 
 
 def test_noise(tmp_path: Path) -> None:
-    """No bytes kill the process; what is still a model may be converted."""
+    """Random bytes never crash the process. A model that is still valid may be converted."""
     rng = np.random.default_rng(0)
     content = np.frombuffer(conv().SerializeToString(), np.uint8)
     path = tmp_path / "net.onnx"

@@ -1,4 +1,4 @@
-"""Whole nets to ONNX: those of the zoo and of others, at batch 1 and 3."""
+"""Export of whole nets, of the zoo and of others, with batch 1 and 3."""
 from __future__ import annotations
 
 from typing import Any

@@ -1,4 +1,4 @@
-"""Image networks exported by PyTorch, at full size: imported, run, trained; PyTorch and onnxruntime are the references."""
+"""Image networks exported by PyTorch, at full size: they are imported, run and trained, and compared with PyTorch and onnxruntime."""
 from __future__ import annotations
 
 from pathlib import Path
@@ -16,7 +16,7 @@ onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
 torch = pytest.importorskip("torch", reason="PyTorch makes the networks")
 
-SMALL = {"squeezenet1_0"}  # in every run; the others with `pytest -m sweep`
+SMALL = {"squeezenet1_0"}  # tested in every run; the others need `pytest -m sweep`
 # Networks by (opset, dynamo): both exporters of PyTorch, all opsets that issue 5 names.
 EXPORTS = {
     "alexnet": (11, False), "vgg16": (12, False), "resnet18": (13, False), "resnext50_32x4d": (14, False), "wide_resnet50_2": (15, False),
@@ -28,12 +28,12 @@ NETWORKS = [pytest.param(name, *how, marks=() if name in SMALL else pytest.mark.
 
 
 def relative(actual: np.ndarray, expected: np.ndarray) -> float:
-    """The largest difference over the largest magnitude."""
+    """Return the largest difference divided by the largest magnitude."""
     return float(np.abs(actual.astype(np.float64) - expected).max() / np.abs(expected).max())
 
 
 def ends(net: Any) -> tuple[Any, Any]:
-    """Weights of the first and the last layer."""
+    """Return the weights of the first and the last layer."""
     weights = [parameter for parameter in net.parameters() if parameter.ndim > 1 and parameter.grad is not None]
     return weights[0], weights[-1]
 
@@ -52,14 +52,14 @@ def test_network(device: Any, tmp_path: Path, name: str, opset: int, dynamo: boo
     nodes = len(onnx.load(str(tmp_path / "net.onnx")).graph.node)
     print(f"{name}: {nodes} nodes of opset {opset} ({'dynamo' if dynamo else 'TorchScript'}), {len(deploy.layer)} layers", end=", ")
 
-    # Forward, the batch that the file names.
+    # Forward, with the model's batch size.
     (expected,) = onnxruntime.InferenceSession(str(tmp_path / "net.onnx")).run(None, {"input": x[:1].numpy()})
     imported = ocaffe.Net(files[0], ocaffe.TEST, weights=files[1], keep=["input", "output"], device=device)
     forward = relative(imported.forward(input=x[:1].numpy())["output"], expected)
     print(f"forward {forward:.1e}", end=", ")
     assert forward <= 1e-4
 
-    # Gradients of another batch, with the statistics of that batch.
+    # Gradients with another batch size, with the statistics of that batch.
     labels = torch.tensor([3, 911])
     solver = ocaffe.SGDSolver(proto.SolverParameter(net_param=trained(deploy, 2, "output"), lr_policy="fixed", base_lr=1, momentum=0), device=device)
     solver.net.copy_from(files[1])
@@ -79,7 +79,7 @@ def test_network(device: Any, tmp_path: Path, name: str, opset: int, dynamo: boo
     print("gradients", *(f"{error:.1e}" for error in errors), end=", ")
     assert max(errors) <= 1e-3
 
-    # A step that should take off a tenth of the loss, were it linear.
+    # A step that would reduce the loss by a tenth if it were linear.
     square = sum(float((blob.diff.astype(np.float64) ** 2).sum()) for blobs in solver.net.params.values() for blob in blobs)
     solver.param.base_lr = 0.1 * before / square
     solver.step(1)
@@ -91,7 +91,7 @@ def test_network(device: Any, tmp_path: Path, name: str, opset: int, dynamo: boo
 
 @pytest.mark.parametrize("name, opset, dynamo", NETWORKS)
 def test_round_trip(tmp_path: Path, name: str, opset: int, dynamo: bool) -> None:
-    """What is exported of an imported net computes what the first model did."""
+    """An imported net, exported again, computes the same as the original model."""
     exporter = pytest.importorskip("ocaffe.onnx.export", reason="there is no exporter yet")
     from tests.onnx.torch_nets import NETS, build
 
@@ -113,7 +113,7 @@ FORMS = [(11, False, False), (11, False, True), (14, False, True), (17, False, F
 @pytest.mark.parametrize("opset, dynamo, norms", FORMS)
 @pytest.mark.parametrize("name", ["efficientnet_b0", "mobilenet_v3_small", "regnet_y_400mf", "shufflenet_v2_x1_0"])
 def test_other_forms(device: Any, tmp_path: Path, name: str, opset: int, dynamo: bool, norms: bool) -> None:
-    """The same networks as other opsets and exporters write them: norms merged or not, the batch open or not."""
+    """The same networks from other opsets and exporters: norms folded or not, the batch dynamic or not."""
     from ocaffe.onnx.import_model import to_caffe
     from ocaffe.onnx.import_verify import comparable
     from ocaffe.onnx.importer.read import read_model

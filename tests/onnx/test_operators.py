@@ -1,4 +1,4 @@
-"""Each ONNX operator that has a rule, in every form that the rules tell apart: ocaffe's net against onnxruntime."""
+"""Each ONNX operator with a rule, in every form that the rules distinguish: ocaffe's net compared with onnxruntime."""
 from __future__ import annotations
 
 import re
@@ -18,7 +18,10 @@ onnxruntime = pytest.importorskip("onnxruntime")
 
 
 class Family(NamedTuple):
-    """Statements in ONNX's text form on x and z (2 x 4 x 6 x 6), v (2 x 5) and weights; every y is an output. `layers`: types that must come out."""
+    """Statements in ONNX's text form on x and z (2 x 4 x 6 x 6), v (2 x 5) and weights.
+
+    Every y is an output. `layers` are the types that the net must have.
+    """
 
     text: str
     opset: int = 17
@@ -182,7 +185,7 @@ SHAPES = {"x": (2, 4, 6, 6), "z": (2, 4, 6, 6), "v": (2, 5)}
 
 
 def model_of(family: Family) -> Any:
-    """The ModelProto of a family."""
+    """Return the ModelProto of a family."""
     names = list(dict.fromkeys(name for name in SHAPES if re.search(rf"[(, ]{name}[,)]", family.text)))
     inputs = ", ".join(f"float[{', '.join(map(str, SHAPES[name]))}] {name}" for name in names)
     outputs = re.findall(r"\b(y\d+)\b(?=[^(]*=)", family.text)
@@ -191,10 +194,10 @@ def model_of(family: Family) -> Any:
     model.graph.initializer.extend(onnx.numpy_helper.from_array(np.asarray(array), name) for name, array in family.weights.items() if name in used)
     model = onnx.shape_inference.infer_shapes(model, data_prop=True)
     for output in model.graph.output:
-        if "ceil_mode" in family.text:  # which onnx infers otherwise before opset 22 than all runtimes
+        if "ceil_mode" in family.text:  # before opset 22 onnx infers other shapes than all runtimes
             for size in output.type.tensor_type.shape.dim:
                 size.Clear()
-        if not output.type.HasField("tensor_type"):  # onnx infers nothing for GroupNormalization
+        if not output.type.HasField("tensor_type"):  # onnx infers no type for GroupNormalization
             output.type.CopyFrom(onnx.helper.make_tensor_type_proto(onnx.TensorProto.FLOAT, SHAPES["x"]))
     return model
 
@@ -235,7 +238,7 @@ def test_operators(device: Any, tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_round_trip(tmp_path: Path, name: str) -> None:
-    """What is exported of the imported net computes the same."""
+    """The imported net, exported again, computes the same."""
     exporter = pytest.importorskip("ocaffe.onnx.export", reason="there is no exporter yet")
     model = model_of(FAMILIES[name])
     _, files = converted(tmp_path, model)

@@ -1,6 +1,6 @@
-"""Image networks in torch.nn at full size, written from the papers' tables, for tests that export them. `NETS` has them by their usual names.
+"""Image networks in torch.nn at full size, written from the papers' tables, for tests that export them. `NETS` maps their usual names to them.
 
-Parameter counts are those published with torchvision's weights (auxiliary classifiers included for inception_v3 alone), and `build` asserts them.
+`build` asserts the parameter counts, which are published with torchvision's weights. Only inception_v3's count includes auxiliary classifiers.
 """
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ Make = Callable[..., nn.Module]
 class Spec(NamedTuple):
     make: Callable[[], nn.Module]
     parameters: int
-    size: int = 224  # of the square image
+    size: int = 224  # side of the square image
 
 
 def build(name: str, seed: int = 0) -> nn.Module:
-    """The network with random weights, biases and running statistics that keep the scale of activations over the depth."""
+    """Return the network with random weights, biases and running statistics that keep the scale of activations over the depth."""
     torch.manual_seed(seed)
     spec = NETS[name]
     net = spec.make()
@@ -44,14 +44,14 @@ def build(name: str, seed: int = 0) -> nn.Module:
 
 
 def cba(i: int, o: int, k: Any = 1, s: int = 1, g: int = 1, act: Make | None = nn.ReLU, *, p: Any = None, eps: float = 1e-5, m: float = 0.1) -> nn.Sequential:
-    """Convolution, batch normalization, activation; padded so that stride 1 keeps the size."""
+    """Return convolution, batch normalization and activation, padded so that stride 1 keeps the size."""
     pad = (k // 2 if isinstance(k, int) else tuple(n // 2 for n in k)) if p is None else p
     layers = [nn.Conv2d(i, o, k, s, pad, groups=g, bias=False), nn.BatchNorm2d(o, eps=eps, momentum=m)]
     return nn.Sequential(*layers, *([act()] if act else []))
 
 
 class SqueezeExcite(nn.Module):
-    """A factor for each channel from the means of all."""
+    """Scales each channel by a factor computed from the means of all channels."""
 
     def __init__(self, channels: int, squeezed: int, act: Make = nn.ReLU, gate: Make = nn.Sigmoid) -> None:
         super().__init__()
@@ -85,7 +85,7 @@ class Joined(nn.Module):
 
 
 def pooled(*layers: nn.Module) -> nn.Sequential:
-    """Means over the image, then fully connected layers."""
+    """Return means over the image, then fully connected layers."""
     return nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), *layers)
 
 
@@ -171,13 +171,16 @@ def regnet_y_400mf() -> nn.Module:
 
 
 def divisible(value: float, by: int = 8) -> int:
-    """The nearest multiple, not more than a tenth below."""
+    """Return the nearest multiple that is at most a tenth below."""
     near = max(by, int(value + by / 2) // by * by)
     return near + by if near < 0.9 * value else near
 
 
 def inverted(i: int, o: int, k: int, s: int, hidden: int, act: Make, squeeze: nn.Module | None = None, **norm: float) -> nn.Module:
-    """1 x 1 up, depthwise, perhaps squeeze and excite, 1 x 1 down; a shortcut where the shape stays."""
+    """Return an inverted residual: 1 x 1 expansion, depthwise, optional squeeze and excite, 1 x 1 projection.
+
+    It has a shortcut if the shape stays the same.
+    """
     layers: list[nn.Module] = [cba(i, hidden, act=act, **norm)] if hidden != i else []
     layers.append(cba(hidden, hidden, k, s, hidden, act, **norm))
     body = nn.Sequential(*layers, *([squeeze] if squeeze else []), cba(hidden, o, act=None, **norm))
@@ -248,7 +251,7 @@ def efficientnet(wide: float, deep: float, dropout: float) -> nn.Module:
 
 
 class Grown(nn.Module):
-    """x, and behind it the channels that a layer makes of it."""
+    """Concatenates x and the channels that a layer computes from it."""
 
     def __init__(self, channels: int, growth: int) -> None:
         super().__init__()
@@ -296,7 +299,7 @@ def googlenet() -> nn.Module:
 
 
 class InceptionV3(nn.Module):
-    """Inference leaves the auxiliary classifier out, whose parameters are counted."""
+    """The auxiliary classifier is not used in inference, but its parameters are counted."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -341,7 +344,7 @@ class InceptionV3(nn.Module):
 
 
 class Shuffled(nn.Module):
-    """Half of the channels pass, or are convolved too where the size halves; then both halves are interleaved."""
+    """Half of the channels pass unchanged, or are convolved too if the size halves. Then both halves are interleaved."""
 
     def __init__(self, i: int, o: int, stride: int) -> None:
         super().__init__()
