@@ -220,7 +220,7 @@ class Blob:
         """Set the shape of an input blob. `net.reshape()` or the next forward pass infers the other shapes from it.
 
         A call for another blob has no effect, because its layer determines the shape.
-        Raises Error if a parameter would get another shape.
+        Raises Error if a parameter's shape would change.
         """
         sizes = tuple(int(n) for n in shape)
         if any(n < 1 for n in sizes):

@@ -46,7 +46,7 @@ class Listing:
             raise Error(f"the list {source} names no image", fix=fix)
 
     def fault(self, problem: Error, record: int, name: str) -> Error:
-        """Return `problem` with the number of the line and the file `name` in it."""
+        """Return `problem` with the file `name` and the line number added."""
         fix = problem.fix or "correct the list, or replace the file"
         return Error(f"{self.source}, line {self.lines[record].number}: {name}: {problem.fact}", fix=fix)
 

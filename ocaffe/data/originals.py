@@ -33,7 +33,7 @@ class Original:
 
 
 def obtain(original: Original, folder: str | None) -> bytes:
-    """Return the content of `original`, from `folder` if one is given, else from the network. Raise Error."""
+    """Return the content of `original`, from `folder` if one is given, else by a download. Raise Error."""
     return download(original) if folder is None else from_folder(original, folder)
 
 

@@ -24,7 +24,7 @@
    Arguments: operands, SIZES (conv_window.h), for backward_filter rectangles of a split, scalars.
 
    forward, backward_data: the columns of the tile are the rectangle's pixels, row by row; BN - TILE_H * TILE_W of them do not exist. Group
-   (x, y, z): rectangles of all samples, tiles of rows, groups of channels. Step s multiplies the taps from s * STEP_TAPS on. Meanwhile
+   (x, y, z): rectangles of all samples, tiles of rows, groups of channels. Step s multiplies the STEP_TAPS taps that begin at s * STEP_TAPS. Meanwhile
    STAGES - 1 steps of filters are in flight, and the patch of the next block is fetched piece by piece. A piece is 8 channels of a pixel;
    a work-item loads it, neighbours load those of neighbouring pixels, and stores it as one chunk.
 

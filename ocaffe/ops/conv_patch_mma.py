@@ -59,7 +59,7 @@ class Rectangle(NamedTuple):
 
 
 def tiles(target: Target, g: ConvGeometry, direction: str) -> list[Tile]:
-    """Return the tiles for `direction` that waste little."""
+    """Return the tile sizes for `direction` that leave little of each tile unused."""
     if target.math != "bf16" or not target.tensor_cores or not possible(g, direction):
         return []
     kinds = tuple(tile for tile in FILTER_TILES if _fits(tile, g)) if direction == "backward_filter" else PATCH_TILES

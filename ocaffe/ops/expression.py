@@ -127,8 +127,8 @@ def reduce(
 ) -> None:
     """Record a reduction over `axes` of the domain, which is the shape of the first read without an axis.
 
-    It takes one launch, or two if one launch cannot fill the device. `text` computes v0, v1, .. of every element. They are summed
-    over the reduced axes; `op` "max" takes the maximum instead. `finish` computes y0, .. from the totals, once per kept index.
+    It takes one launch, or two if one launch cannot fill the device. `text` computes v0, v1, .. of every element. These values are summed over
+    the reduced axes; `op` "max" takes the maximum instead. `finish` computes y0, .. from the totals, once per kept index.
     `finish` may also use reads that are constant along the reduced axes. Writes have one element per kept index, in order, and
     accumulate as in `pointwise`. `finish` updates `modifies` (m0, ..); an operand with a single element is updated once.
     """

@@ -144,7 +144,7 @@ FEW_SUMS = 64
 
 @dataclass(frozen=True)
 class Rates:
-    """The parameters of `cost` for one kind of products, fitted to the rates in benchmarks/gpu_kernels_h100.txt.
+    """The parameters of `cost` for one kind of matrix product, fitted to the rates in benchmarks/gpu_kernels_h100.txt.
 
     `product`: the cost of a multiply-add in instructions.
     `fetch`: the instructions that load one element of a tile to local memory.

@@ -21,7 +21,8 @@ Program = tuple[str, tuple[tuple[str, str], ...]]  # its name and defines
 def lower_to_bf16(schedule: Schedule, target: Target, inputs: Collection[Ref] = ()) -> Schedule:
     """Change the type of such Refs, and the defines of the launches that touch them.
 
-    Not for float16, whose range is too small for diffs. Not where shapes depend on data, because there values move from one recording to the next.
+    It skips float16, whose range is too small for diffs. The pass skips nets whose shapes depend on data:
+    their values are copied from one recording to the next.
     `inputs`: blobs and diffs to lower although they come from outside (ocaffe/profiling/tune.py); another schedule may have lowered them already.
     """
     if target.is_cpu or target.math != "bf16" or any(isinstance(launch, Measure) for launch in schedule):

@@ -1,6 +1,6 @@
 """The estimate of Caffe's memory (ocaffe/memory/caffe_estimate.py), compared with measured allocations of BVLC Caffe.
 
-Data comes from DummyData layers, so there are no prefetched batches.
+In the measurements data came from Input layers, so there were no prefetched batches.
 """
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""Convolution of windows from patches in local memory (kernels/conv_patch_mma.cl) against numpy in float64, of operands rounded to bfloat16.
+"""Convolution from patches in local memory (kernels/conv_patch_mma.cl), compared with numpy in float64 on operands rounded to bfloat16.
 
-CPU runtimes make the products of float multiply-adds, from the same local memory; they compile for seconds, so tiles are small there and geometries few.
+CPU runtimes compute the products by float multiply-adds from the same local memory. They compile for seconds, so their tiles are small and their
+geometries few.
 """
 from __future__ import annotations
 
@@ -29,13 +30,13 @@ from tests.passes.test_bf16 import check, check_directions, shapes_of
 from tests.passes.test_channel_reduction_fusion import statistics, value
 
 THREE, FIVE = {"kernel": (1, 3, 3), "pad": (0, 1, 1)}, {"kernel": (1, 5, 5), "pad": (0, 2, 2)}
-BLOCKS, ROWS = PATCH_TILES[-1], Tile(32, 64, 4, 8, 32, 16, BFLOAT16, stages=2, patches=True)  # one tap a step; a row of taps
+BLOCKS, ROWS = PATCH_TILES[-1], Tile(32, 64, 4, 8, 32, 16, BFLOAT16, stages=2, patches=True)  # a step has one tap; a step has a row of taps
 SMALL = [BLOCKS, ROWS]
 H100 = Target(kind="gpu", runtime="nvidia", compute_units=132, tensor_cores=True, math="bf16")
 
 
 class Patches:
-    """An engine of check_convolution: each direction with its own tile."""
+    """An engine for check_convolution with a separate tile for each direction."""
 
     def __init__(self, tile: Tile, splits: int = 1, filters: int = 0) -> None:
         self.tile, self.splits, self.filters = tile, splits, FILTER_TILES[filters]
@@ -71,7 +72,10 @@ GEOMETRIES = {
 
 @pytest.mark.parametrize("name", GEOMETRIES)
 def test_floats(device: Any, name: str) -> None:
-    """Operands are rounded on the way; parts of rectangles, of rows and of blocks; added to what is there or not; at places that are not aligned, too."""
+    """Kernels round float operands.
+
+    Cases have partial rectangles, rows and blocks, add to results or not, and have aligned and unaligned operands.
+    """
     g = GEOMETRIES[name]
     filters = {"odd": 1, "3 channels": 3}.get(name, 0)
     engine = Patches(ROWS if name in ("odd", "3 channels") else BLOCKS, splits=1 if name.startswith("no pad") else 3, filters=filters)
@@ -88,7 +92,7 @@ def of_gpu(device: Device, monkeypatch: pytest.MonkeyPatch) -> Device:
 @pytest.mark.parametrize("offset", [0, 3])
 @pytest.mark.parametrize("name", ["even", "28 wide", "14 wide"])
 def test_sixteen_bits(of_gpu: Device, name: str, offset: int) -> None:
-    """Operands and results, aligned for copies and not."""
+    """Operands and results in bfloat16, aligned for copies and unaligned."""
     sizes = {"even": (2, 16, 24, (1, 8, 16)), "28 wide": (3, 40, 16, (1, 6, 28)), "14 wide": (2, 16, 24, (1, 6, 14))}
     g = geometry(*sizes[name], **THREE)
     check_directions(of_gpu, g, lambda way: Patches(BLOCKS, splits=2).choice(g, way), offset)
@@ -96,7 +100,7 @@ def test_sixteen_bits(of_gpu: Device, name: str, offset: int) -> None:
 
 @pytest.mark.parametrize("pointwise", [False, True])
 def test_one_operand_in_sixteen_bits(of_gpu: Device, pointwise: bool) -> None:
-    """backward_filter where the image stayed float, as the data of a net, and its gradient did not. `wx`, a parameter, stays float."""
+    """backward_filter with a float image, like a net's data, and a gradient in bfloat16. The parameter `wx` is the float image."""
     g = geometry(2, 24, 16, (1, 8, 8), (1, 1, 1)) if pointwise else geometry(2, 24, 16, (1, 8, 16), **THREE)
     tile, shapes = gemm_gpu.ASYNC_TILES[-1] if pointwise else FILTER_TILES[0], shapes_of(g)
     choice = Choice(conv_gpu.with_step(g, tile, "backward_filter"), 2)
@@ -109,7 +113,7 @@ def test_one_operand_in_sixteen_bits(of_gpu: Device, pointwise: bool) -> None:
 
 @pytest.mark.parametrize("number", range(len(PATCH_TILES)), ids=lambda number: str(PATCH_TILES[number]))
 def test_all_tiles(of_gpu: Device, device: Device, number: int) -> None:
-    """Several tiles of rows, blocks and rectangles; of floats against numpy, of 16 bits against floats."""
+    """Several tiles of rows, blocks and rectangles. Float operands are compared with numpy, bfloat16 operands with float operands."""
     if not device.target.tensor_cores:
         pytest.skip("CPU runtimes compile for seconds: the small tiles alone")
     engine = Patches(PATCH_TILES[number], filters=number % len(FILTER_TILES))
@@ -120,7 +124,7 @@ def test_all_tiles(of_gpu: Device, device: Device, number: int) -> None:
 
 @pytest.mark.parametrize("tile", SMALL, ids=str)
 def test_statistics(device: Any, tile: Tile) -> None:
-    """Of a result whose rectangles are not whole."""
+    """Fused statistics of a result with partial rectangles."""
     g = GEOMETRIES["odd"]
     rec = Recorder(of_kind(device.target, "gpu", False), train=True)
     rec.enter("layer", "forward")
@@ -139,7 +143,7 @@ def test_statistics(device: Any, tile: Tile) -> None:
 
 @pytest.mark.parametrize("size", [(5, 7), (6, 8)], ids=str)
 def test_gated_sums(device: Any, size: tuple[int, int]) -> None:
-    """A gate and sums for BatchNorm's backward pass in one launch."""
+    """A fused ReLU backward and the sums for BatchNorm's backward pass in one launch."""
     g = replace(GEOMETRIES["odd"], size=(1, *size), out=(1, *size))
     rec = Recorder(of_kind(device.target, "gpu", False), train=True)
     dy, w, y, x = value("dy", *g.output_shape), value("w", *g.weight_shape), value("y", *g.input_shape), value("x", *g.input_shape)
@@ -170,7 +174,10 @@ def test_gated_sums(device: Any, size: tuple[int, int]) -> None:
 
 @pytest.mark.parametrize(("name", "channel"), [("odd", 5), ("whole blocks", 0)])
 def test_what_is_not_finite(device: Any, name: str, channel: int) -> None:
-    """It comes where it belongs, and pixels that do not exist take it nowhere else, nor what stands in for them: of an image of ones, with Inf at a corner."""
+    """Inf and NaN reach exactly the results that depend on them.
+
+    Padding pixels and the zeros that replace them spread neither. The image is ones, with Inf and NaN at corners.
+    """
     g = GEOMETRIES[name]
     engine = Patches(ROWS)
     rec = recorder(device.target)
@@ -210,19 +217,19 @@ def test_rectangles_fit(tile: Tile, window: dict[str, Any]) -> None:
         assert shape.height * shape.width <= most and (shape.width % 4 == 0 or shape.width == size)
         rows, columns = shape.height + g.kernel[1] - 1, shape.width + g.kernel[2] - 1
         patch = rows * columns
-        if direction == "backward_filter":  # B_CHUNKS of the kernel: rows a multiple of eight pixels apart, and lines of zeros
+        if direction == "backward_filter":  # B_CHUNKS of the kernel: the stride of rows is a multiple of eight pixels, and there are lines of zeros
             lines = (2 * rows + g.kernel[1] - 1) * (-(-columns // 8) * 8) + 1
             elements = tile.stages * tile.rows * conv_patch_mma.PART + lines * conv_patch_mma._channels(tile)
         else:
             filters = tile.stages * conv_patch_mma._step_taps(g, tile) * tile.rows * tile.depth
             elements = filters + 2 * patch * tile.depth
-            assert tile.rows * (tile.columns // tile.item_columns) * 2 <= filters  # MOMENTS_SIZE, floats, takes their place
+            assert tile.rows * (tile.columns // tile.item_columns) * 2 <= filters  # REDUCTION_SIZE floats reuse this memory
         assert 2 * elements <= 48 << 10
 
 
 @pytest.mark.parametrize("kernel", [(1, 1, 600), (1, 600, 1), (1, 1, 100)], ids=str)
 def test_sides_of_patches(kernel: Axes) -> None:
-    """They are packed in few bits."""
+    """Sides of patches are below 512, because they are packed in few bits."""
     g = geometry(2, 64, 64, (1, 700, 700), kernel)
     shapes = [conv_patch_mma._rectangle_of(g, tile, "forward") for tile in PATCH_TILES]
     sides = [max(shape.height + kernel[1], shape.width + kernel[2]) - 1 for shape in shapes if shape]

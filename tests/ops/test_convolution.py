@@ -1,4 +1,4 @@
-"""Convolution in its three directions on both machine classes, through the one interface, against numpy in float64."""
+"""Convolution in its three directions on both machine classes, through `ocaffe.ops.convolution`, compared with numpy in float64."""
 from __future__ import annotations
 
 import itertools
@@ -20,7 +20,10 @@ from tests.ops.test_gemm import KINDS, close, hold, merge_relu, recorder
 
 @pytest.fixture(autouse=True)
 def cpu_class_on_cpus(request: pytest.FixtureRequest) -> None:
-    """Tiles of the CPU class lie in private memory, up to 128 KiB a work-item: more than a GPU has for all that it keeps in flight."""
+    """Skip kernels of the CPU class on GPUs.
+
+    Their tiles take up to 128 KiB of private memory per work-item, more than a GPU has for all work-items in flight.
+    """
     if "device" in request.fixturenames and not request.getfixturevalue("device").target.is_cpu and request.node.callspec.params.get("kind") != "gpu":
         pytest.skip("the CPU class is for CPU runtimes")
 
@@ -35,7 +38,7 @@ def geometry(
     return ConvGeometry(batch, channels, num_output, group, size, (depth, height, width), kernel, stride, pad, dilation)
 
 
-# Several geometries share a window, for each window is a program that takes a second to build.
+# Several geometries share a window, because the program of each window takes a second to build.
 GEOMETRIES = {
     "3x3": geometry(2, 3, 5, (1, 7, 9), (1, 3, 3)),
     "3x3, pad 1": geometry(3, 5, 12, (1, 14, 14), (1, 3, 3), pad=(0, 1, 1)),
@@ -72,7 +75,7 @@ GEOMETRIES = {
 
 
 def windows(g: ConvGeometry, padded: np.ndarray) -> np.ndarray:
-    """A view batch x channels x kernel x out of the padded image."""
+    """Return a view of the padded image: batch x channels x kernel x out."""
     outer, inner = padded.strides[:2], padded.strides[2:]
     taps = tuple(step * d for step, d in zip(inner, g.dilation))
     moves = tuple(step * s for step, s in zip(inner, g.stride))
@@ -80,7 +83,7 @@ def windows(g: ConvGeometry, padded: np.ndarray) -> np.ndarray:
 
 
 def reference(g: ConvGeometry, x: np.ndarray, w: np.ndarray, bias: np.ndarray, dy: np.ndarray) -> dict[str, np.ndarray]:
-    """y, dx, dw, db in float64."""
+    """Return y, dx, dw, db in float64."""
     whole = np.zeros((2, g.batch, g.channels, *(i + 2 * p for i, p in zip(g.size, g.pad))))
     inside = tuple(slice(p, p + i) for i, p in zip(g.size, g.pad))
     whole[0][:, :, inside[0], inside[1], inside[2]] = x
@@ -104,7 +107,7 @@ RESULTS = {"y": Role.ACTIVATION, "dx": Role.DIFF, "dw": Role.GRADIENT, "db": Rol
 
 
 def tensor(name: str, shape: tuple[int, ...], role: Role, strided: bool) -> Ref:
-    """A Ref; or a view whose samples are further apart than their length and which begins at an odd place, as a slice of a Concat does."""
+    """Return a Ref, or a view with gaps between samples that starts at an odd offset, like a slice of a Concat."""
     if not strided or name in ("w", "bias", "dw", "db"):
         return Ref(name, shape, role)
     stride = math.prod(shape[1:]) + 13
@@ -122,7 +125,7 @@ def refs(g: ConvGeometry, given: dict[str, np.ndarray], want: dict[str, np.ndarr
 
 
 def record(rec: Recorder, g: ConvGeometry, at: dict[str, Ref], bias: bool = True) -> None:
-    """All directions."""
+    """Record all directions."""
     convolution.forward(rec, g, at["x"], at["w"], at["bias"] if bias else None, at["y"])
     convolution.backward_data(rec, g, at["dy"], at["w"], at["dx"])
     convolution.backward_filter(rec, g, at["x"], at["dy"], at["dw"])
@@ -130,7 +133,7 @@ def record(rec: Recorder, g: ConvGeometry, at: dict[str, Ref], bias: bool = True
 
 
 def run(device: Any, target: Target, g: ConvGeometry, *, strided: bool = False) -> list[np.ndarray]:
-    """y, dx, dw, db as computed, each compared with the reference."""
+    """Compute y, dx, dw, db, compare them with the reference and return them."""
     given = arrays(g)
     want = reference(g, *given.values())
     at = refs(g, given, want, strided)
@@ -142,7 +145,7 @@ def run(device: Any, target: Target, g: ConvGeometry, *, strided: bool = False) 
     return got
 
 
-# (kind, geometry): on CPU runtimes the GPU kernels take several seconds to build per window; tests/ops/test_gpu_kernels.py has them all, in small tiles.
+# (kind, geometry). On CPU runtimes the GPU kernels of a window take seconds to build. tests/ops/test_gpu_kernels.py tests all with small tiles.
 ALL = [("cpu", name) for name in GEOMETRIES] + [("gpu", "3x3, pad 1"), ("gpu", "3x3, groups"), ("gpu", "three axes")]
 SOME = [(kind, name) for kind, name in ALL if name in ("3x3, pad 1", "3x3, groups", "1x1", "1x1, long sums", "5x5 of LeNet", "7x7/2", "three axes")]
 
@@ -154,13 +157,13 @@ def test_geometries(device: Any, kind: str, name: str) -> None:
 
 @pytest.mark.parametrize(("kind", "name"), SOME)
 def test_samples_apart(device: Any, kind: str, name: str) -> None:
-    """The position of a sample follows from the batch stride, in all operands; nothing is read or written in between."""
+    """Positions of samples follow the batch stride in all operands. Gaps are neither read nor written."""
     run(device, replace(device.target, kind=kind), GEOMETRIES[name], strided=True)
 
 
 @pytest.mark.parametrize(("kind", "name"), SOME)
 def test_accumulation(device: Any, kind: str, name: str) -> None:
-    """The result is added to a diff that earlier nodes wrote; forward too, which is the backward of a deconvolution."""
+    """Results are added to diffs of earlier nodes. This includes forward, which is the backward pass of a deconvolution."""
     g = GEOMETRIES[name]
     given = arrays(g)
     want = reference(g, *given.values())
@@ -203,7 +206,7 @@ def test_vector_widths(device: Any, width: int, name: str) -> None:
 
 @pytest.mark.parametrize("name", ["3x3, many outputs", "3x3, images smaller than a vector", "5x5 of LeNet"])
 def test_many_cores_and_the_same_bits_twice(device: Any, name: str) -> None:
-    """Work is cut into more parts; sums over the batch into slices, which are added in the same order every time."""
+    """With many cores, work has more parts, and sums over the batch are split into slices, which are added in a fixed order."""
     target = replace(device.target, kind="cpu", compute_units=64)
     for first, second in zip(run(device, target, GEOMETRIES[name]), run(device, target, GEOMETRIES[name])):
         np.testing.assert_array_equal(first, second)
@@ -211,7 +214,7 @@ def test_many_cores_and_the_same_bits_twice(device: Any, name: str) -> None:
 
 @pytest.mark.parametrize("name", ["3x3, pad 1", "3x3, pad beyond the window", "3x3, groups", "dilated", "one axis"])
 def test_gathering_and_scattering_agree(device: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stride 1 can go either way; so each is tested where the other would be chosen."""
+    """With stride 1 both methods work. So test each method where the other would be chosen."""
     chosen = conv_cpu.gathers(GEOMETRIES[name])
     monkeypatch.setattr(conv_cpu, "GATHER_WASTE", 0 if chosen else 100)
     assert conv_cpu.gathers(GEOMETRIES[name]) != chosen
@@ -220,7 +223,7 @@ def test_gathering_and_scattering_agree(device: Any, name: str, monkeypatch: pyt
 
 @pytest.mark.parametrize("seed", range(4))
 def test_random_geometries(device: Any, seed: int) -> None:
-    """`out` smaller than the floor formula allows is legal too: windows outside of the formula."""
+    """Random geometries. `out` may also be smaller than the floor formula gives."""
     rng = np.random.default_rng(seed)
 
     def triple(low: int, high: int) -> Triple:
@@ -239,7 +242,7 @@ def test_random_geometries(device: Any, seed: int) -> None:
 @pytest.mark.parametrize("strided", [False, True])
 @pytest.mark.parametrize("width", [4, 8, 16])
 def test_results_past_the_caches(device: Any, width: int, strided: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Large results of short sums, at places where whole vectors may go so and at others; what is added to goes through the caches."""
+    """Large results of short sums are stored past the caches, at aligned and unaligned positions. Results that are added to use the caches."""
     monkeypatch.setattr(conv_pointwise_cpu, "STREAM_ABOVE", 0)
     target = replace(device.target, kind="cpu", vector_width=width)
     g = geometry(2, 24, 40, (1, 16, 16), (1, 1, 1))
@@ -250,7 +253,7 @@ def test_results_past_the_caches(device: Any, width: int, strided: bool, monkeyp
 @pytest.mark.parametrize("name", ["1x1/2", "1x1", "3x3"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_leading_axes_as_one_batch(device: Any, kind: str, name: str) -> None:
-    """As a layer whose axis is not 1 gives its blobs: samples of one axis each."""
+    """Samples have one axis each, as in a layer whose axis is not 1."""
     g = GEOMETRIES[name]
     given = arrays(g)
     want = reference(g, *given.values())
@@ -263,7 +266,10 @@ def test_leading_axes_as_one_batch(device: Any, kind: str, name: str) -> None:
 
 
 def test_gradients_of_seen_pixels_are_scaled() -> None:
-    """In float16, where a gradient is the image (a deconvolution's backward pass): the copy of the pixels under a strided window is a gradient, too."""
+    """float16 gradients are scaled.
+
+    In a deconvolution's backward pass the image is a gradient. So the copy of its pixels under a strided window is a gradient too.
+    """
     g = geometry(8, 64, 64, (1, 28, 28), (1, 1, 1), (1, 2, 2))
     rec = recorder(Target(kind="gpu", runtime="nvidia", compute_units=132, tensor_cores=True, math="fp16"))
     x, w, y = Ref("x", g.input_shape, Role.DIFF), Ref("w", g.weight_shape, Role.PARAMETER), Ref("y", g.output_shape, Role.DIFF)
@@ -275,7 +281,7 @@ def test_gradients_of_seen_pixels_are_scaled() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_infinity_and_nan_stay_where_they_are(device: Any, kind: str) -> None:
-    """Only windows that see them are touched; what lies behind the end of a row, a channel or the image is not seen."""
+    """Inf and NaN change only results whose windows contain them. No window reads past the end of a row, channel or image."""
     g = GEOMETRIES["3x3, pad 1"]
     given = arrays(g)
     given["x"][1, 2, 0, 5, 13] = np.inf
@@ -308,7 +314,7 @@ def programs(g: ConvGeometry, target: Target) -> set[Any]:
 
 
 def test_convolutions_share_programs() -> None:
-    """The kernels before and after have one program for all windows; a window has one for each height of the tile."""
+    """The kernels before and after a convolution share one program for all windows. A window has one program per tile height."""
     target = Target(vector_width=16)
     assert [len(programs(g, target)) for g in (CONV1, CONV2)] == [2, 2]
     assert len(programs(CONV1, target) | programs(CONV2, target)) == 3
@@ -328,7 +334,7 @@ def test_there_is_work_for_all_cores(units: int) -> None:
 
 
 def test_partial_gradients_are_bounded() -> None:
-    """Slices are a copy of the filters each: however many cores there are, large filters take two."""
+    """Each slice is a copy of the filters, so large filters have at most two slices for any number of cores."""
     rec = recorder(Target(compute_units=256))
     g = geometry(64, 512, 512, (1, 14, 14), (1, 5, 5), pad=(0, 2, 2))
     x, dy = Ref("x", (64, 512, 1, 14, 14), Role.ACTIVATION), Ref("dy", (64, 512, 1, 14, 14), Role.DIFF)

@@ -1,4 +1,4 @@
-"""Expressions against numpy in float64, on every device, with the kernels of both machine classes."""
+"""Expressions, compared with numpy in float64, on every device, with the kernels of both machine classes."""
 from __future__ import annotations
 
 import dataclasses
@@ -48,14 +48,14 @@ def draw(shape: Shape, seed: int = 0) -> np.ndarray:
 
 
 class Checks:
-    """Feeds and expected results of several launches that run together, for building kernels is what takes the time."""
+    """Feeds and expected results of several launches that run together, because building kernels takes most of the time."""
 
     def __init__(self) -> None:
         self.feeds: dict[Ref, np.ndarray] = {}
         self.expected: list[tuple[Ref, np.ndarray, float]] = []
 
     def feed(self, ref: Ref, values: np.ndarray) -> np.ndarray:
-        """Returns the values in float64."""
+        """Set the value of a Ref and return it in float64."""
         self.feeds[ref] = values
         return values.astype(np.float64)
 
@@ -128,7 +128,7 @@ def test_other_shape_of_equal_count(device: Any, kind: str) -> None:
 
 
 def test_single_column_of_a_batch(device: Any, kind: str) -> None:
-    """One channel of a 1 x 1 blob: elements lie a batch stride apart, in reads and in writes."""
+    """One channel of a 1 x 1 blob: the stride of elements is the batch stride, in reads and writes."""
     rec = recorder(device, kind)
     wide, other = Ref("wide", (50, 6), Role.ACTIVATION), Ref("other", (50, 4), Role.ACTIVATION)
     a, y = wide.view((50, 1), 2, 6), other.view((50, 1), 3, 4)
@@ -162,7 +162,7 @@ def test_no_reads_and_modifies(device: Any, kind: str) -> None:
 
 
 def test_operators(device: Any, kind: str) -> None:
-    """Comparisons are numbers where numbers are wanted, numbers are conditions where those are."""
+    """Comparisons convert to numbers and numbers convert to conditions as needed."""
     rec = recorder(device, kind)
     a, b, c = (tensor(name, (37,)) for name in "abc")
     y = [tensor(f"y{i}", (37,)) for i in range(5)]
@@ -182,7 +182,7 @@ def test_operators(device: Any, kind: str) -> None:
 
 
 def test_functions(device: Any, kind: str) -> None:
-    """Every function, on a length that takes whole vectors and a tail."""
+    """Every function, on a length with whole vectors and a tail."""
     unary = ["fabs", "exp", "exp2", "expm1", "sin", "cos", "tanh", "erf", "floor", "ceil", "rint", "trunc", "sign"]
     positive = ["log", "log2", "log1p", "sqrt", "rsqrt"]
     binary = {"fmin": np.minimum, "fmax": np.maximum, "pow": np.power, "fmod": np.fmod, "copysign": np.copysign}
@@ -204,7 +204,7 @@ def test_functions(device: Any, kind: str) -> None:
 
 
 def test_accumulates_in_backward(device: Any, kind: str) -> None:
-    """The first writer of a diff overwrites NaN, later ones add; parts of a vector that are met twice are added once."""
+    """The first writer of a diff overwrites NaN, later writers add. Elements that two vectors cover are added once."""
     rec, checks = recorder(device, kind, "backward"), Checks()
     refs = [(tensor("a", shape), tensor("diff", shape, True, Role.DIFF)) for shape in [(3, 4, 37), (50,), (3,), (41000,)]]
     for number in range(3):
@@ -248,7 +248,7 @@ def test_inplace_pairs() -> None:
 
 
 def test_in_place(device: Any, kind: str) -> None:
-    """What `inplace` promises: operand j in operand i's memory gives the same result."""
+    """The launches' `inplace` holds: operand j in operand i's memory gives the same result."""
     rec, checks = recorder(device, kind), Checks()
     for shape in [(37,), (3, 50), (40001,), (5, 3, 7, 7)]:
         a, c = tensor("a", shape, strided=True), tensor("c", shape[1:2])
@@ -285,7 +285,7 @@ def test_mistakes_in_texts(text: str, fact: str) -> None:
 
 
 def philox(counter: np.ndarray, key: Sequence[int]) -> np.ndarray:
-    """Philox4x32-10 of counters (.., 4)."""
+    """Compute Philox4x32-10 of counters (.., 4)."""
     c = [counter[..., i].astype(np.uint64) for i in range(4)]
     k = [int(key[0]), int(key[1])]
     low = np.uint64(0xFFFFFFFF)
@@ -297,7 +297,7 @@ def philox(counter: np.ndarray, key: Sequence[int]) -> np.ndarray:
 
 
 def test_philox_reference() -> None:
-    """The known answers of the authors' test vectors."""
+    """The reference gives the known answers of the authors' test vectors."""
     assert [hex(w) for w in philox(np.zeros(4, np.uint32), (0, 0))] == ["0x6627e8d5", "0xe169c58d", "0xbc57ac4c", "0x9b00dbd8"]
     ones = np.full(4, 0xFFFFFFFF, np.uint32)
     assert [hex(w) for w in philox(ones, (0xFFFFFFFF, 0xFFFFFFFF))] == ["0x408f276d", "0x41c83b0e", "0xa20bc7c6", "0x6d5451fd"]
@@ -315,7 +315,7 @@ def uniforms(shape: Shape, key: Sequence[int], iteration: int = 0, part: int = 0
 
 
 def test_random(device: Any, kind: str) -> None:
-    """The same numbers on every device, whatever the strides and the machine class."""
+    """Random numbers are the same on every device, for all strides and machine classes."""
     rec, checks = recorder(device, kind), Checks()
     for shape in [(), (1,), (100,), (3, 10), (5, 64), (2, 3, 7, 9), (3, 1, 500), (2, 4096)]:
         for strided in (False, True):
@@ -330,7 +330,7 @@ def test_random(device: Any, kind: str) -> None:
 
 
 def test_random_beside_a_broadcast(device: Any, kind: str) -> None:
-    """Rows that do not begin at a multiple of a block."""
+    """Rows that do not start at a multiple of a block of random numbers."""
     rec = recorder(device, kind)
     c, y = tensor("c", (5,)), tensor("y", (3, 5, 41))
     pointwise(rec, "y0 = uniform * x0", reads=[(c, 1)], writes=[y], random="")
@@ -402,7 +402,7 @@ def test_reduce_max(device: Any, kind: str) -> None:
 
 
 def test_reduce_in_two_stages(device: Any, kind: str) -> None:
-    """A large reduction to a few values takes two launches unless groups last_block, a small one or one to many values a single one."""
+    """A large reduction to few values takes two launches without last-block reduction. Small reductions, or those to many values, take one."""
     for shape, axes, launches in [((1 << 20,), (0,), 2), ((512, 3, 40, 40), (0, 2, 3), 2), ((64, 10), (0,), 1), ((100,), (0,), 1)]:
         rec = recorder(device, kind)
         for fence in {"", rec.target.device_fence}:
@@ -412,7 +412,7 @@ def test_reduce_in_two_stages(device: Any, kind: str) -> None:
 
 
 def test_chunks(device: Any, kind: str) -> None:
-    """Any number of chunks, also more than there are rows, gives the sum; `finish` may read what is constant along the reduced axes."""
+    """Any number of chunks gives the sum, also more chunks than rows. `finish` may read values that are constant along the reduced axes."""
     rec, checks = recorder(device, kind), Checks()
     target = rec.target
     for shape, axes in [((5, 3, 60000), (0, 2)), ((100000, 3), (0,)), ((70, 3, 3000), (0, 2)), ((3, 7, 40000), (1, 2))]:
@@ -457,7 +457,7 @@ def test_reduce_accumulates(device: Any, kind: str) -> None:
 
 
 def test_sum_of_ten_million(device: Any, kind: str) -> None:
-    """Within 1e-5 of float64, also where every rounding goes the same way."""
+    """The error is at most 1e-5, also if all additions round in the same direction."""
     rec = recorder(device, kind)
     a, y, z = tensor("a", (10_000_001,)), tensor("y", ()), tensor("z", ())
     reduce(rec, "v0 = x0; v1 = 0.1", reads=[a], writes=[y, z], axes=[0], finish="y0 = v0; y1 = v1")

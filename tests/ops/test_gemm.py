@@ -1,4 +1,4 @@
-"""Matrix product on both machine classes, through the one interface, against numpy in float64."""
+"""Matrix product on both machine classes, through `ocaffe.ops.gemm`, compared with numpy in float64."""
 from __future__ import annotations
 
 import itertools
@@ -22,7 +22,10 @@ SIZES = ((1, 1, 1), (7, 33, 17), (8, 32, 16), (64, 10, 50), (13, 40, 300), (1, 1
 
 @pytest.fixture(autouse=True)
 def cpu_class_on_cpus(request: pytest.FixtureRequest) -> None:
-    """Tiles of the CPU class lie in private memory, up to 128 KiB a work-item: more than a GPU has for all that it keeps in flight."""
+    """Skip kernels of the CPU class on GPUs.
+
+    Their tiles take up to 128 KiB of private memory per work-item, more than a GPU has for all work-items in flight.
+    """
     if "device" in request.fixturenames and not request.getfixturevalue("device").target.is_cpu and request.node.callspec.params.get("kind") != "gpu":
         pytest.skip("the CPU class is for CPU runtimes")
 
@@ -41,14 +44,14 @@ def close(got: np.ndarray, want: np.ndarray, tolerance: float = 1e-5) -> None:
 
 
 def matrix(name: str, rows: int, columns: int, role: Role, gap: int) -> Ref:
-    """A matrix whose rows are `gap` elements apart, and which begins `gap` elements into its root."""
+    """Return a matrix with gaps of `gap` elements between rows that starts `gap` elements into its root."""
     if not gap:
         return Ref(name, (rows, columns), role)
     return Ref(f"{name}.root", (rows * (columns + gap) + gap,), role).view((rows, columns), gap, columns + gap, name)
 
 
 def hold(rec: Recorder, ref: Ref) -> None:
-    """From now on `ref` counts as written by an earlier node."""
+    """Mark `ref` as written by an earlier node."""
     rec._pending.add(rec._diff_key(ref))
     rec.enter("layer", "backward")
     assert rec.accumulates(ref)
@@ -100,14 +103,14 @@ def test_sizes(device: Any, kind: str, trans_a: bool, trans_b: bool) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("trans_a", "trans_b"), itertools.product((False, True), repeat=2))
 def test_rows_apart(device: Any, kind: str, trans_a: bool, trans_b: bool) -> None:
-    """The leading dimension is the batch stride, in all three operands."""
+    """The leading dimension of all three operands is the batch stride."""
     check(device, replace(device.target, kind=kind), (19, 37, 29), trans_a, trans_b, gap=5, with_bias=True)
     check(device, replace(device.target, kind=kind), (19, 37, 29), trans_a, trans_b, gap=3, add=True)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_merged_relu(device: Any, kind: str) -> None:
-    """It comes after the whole sum, which is longer than one panel, and after the bias."""
+    """The ReLU is applied after the whole sum, which is longer than one panel, and after the bias."""
     for size in ((9, 45, 20), (20, 33, 700)):
         check(device, replace(device.target, kind=kind), size, False, True, with_bias=True, slope=0.25)
         check(device, replace(device.target, kind=kind), size, False, True, with_bias=True, slope=0.0)

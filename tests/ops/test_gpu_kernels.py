@@ -1,7 +1,7 @@
-"""Matrix product and convolution of the GPU class, and depthwise convolution of both, against numpy in float64.
+"""Matrix product and convolution of the GPU class, and depthwise convolution of both classes, compared with numpy in float64.
 
-The kernels are standard OpenCL C, so they run on CPU runtimes too. Most cases use a tile of 16 x 32, smaller than any that ships: small
-problems then have inner tiles, edges and splits, and compile fast.
+The kernels are standard OpenCL C, so they run on CPU runtimes too. Most cases use a tile of 16 x 32, smaller than all shipped tiles. With it, small
+problems have inner tiles, edges and splits, and kernels compile fast.
 """
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def recorder(target: Target, kind: str = "gpu", phase: str = "backward", last_bl
 
 
 def multiplied(values: np.ndarray, choice: Choice | None) -> np.ndarray:
-    """The operand as its tile multiplies it, by Tile.mma: TF32 rounds half away from zero, the others to even; three parts keep all of it."""
+    """Return the operand as rounded by its tile (Tile.mma): TF32 rounds halves away from zero, 16 bits to even; three parts are exact."""
     values = values.astype(np.float32)
     bits = values.view(np.uint32)
     mma = choice.tile.mma if choice is not None else 0
@@ -48,7 +48,10 @@ def multiplied(values: np.ndarray, choice: Choice | None) -> np.ndarray:
 
 
 def can_run(device: Any, tile: Tile, kinds: tuple[int, ...]) -> None:
-    """CPU runtimes make the products of `kinds` (Tile.mma) of float multiply-adds, and compile for seconds: there the smallest tile alone."""
+    """Skip a tile that the device cannot run.
+
+    CPU runtimes emulate the products of `kinds` (Tile.mma) by float multiply-adds. They compile for seconds, so they run only small tiles.
+    """
     if not device.target.tensor_cores and (tile.rows * tile.columns > 64 * 64 or tile.mma not in kinds):
         pytest.skip("not for this runtime")
 
@@ -60,7 +63,7 @@ def close(got: np.ndarray, want: np.ndarray, tolerance: float = 1e-5) -> None:
 
 
 def tensor(name: str, shape: tuple[int, ...], role: Role = Role.ACTIVATION, offset: int = 0, gap: int = 0) -> Ref:
-    """A dense Ref, or a view at `offset` of one whose samples are `gap` elements further apart."""
+    """Return a dense Ref, or a view at `offset` with gaps of `gap` elements between samples."""
     if not offset and not gap:
         return Ref(name, shape, role)
     stride = math.prod(shape[1:]) + gap
@@ -68,7 +71,7 @@ def tensor(name: str, shape: tuple[int, ...], role: Role = Role.ACTIVATION, offs
 
 
 def accumulating(rec: Recorder, ref: Ref) -> Ref:
-    """Marks a diff as written by an earlier node, so that later launches must add to it."""
+    """Mark a diff as written by an earlier node, so that later launches must add to it."""
     rec._pending.add(rec._diff_key(ref))
     rec.enter("layer", "backward")
     assert rec.accumulates(ref)
@@ -109,12 +112,12 @@ def test_gemm(device: Any, trans_a: bool, trans_b: bool, splits: int, last_block
     check_gemm(device, 33, 40, 29, choice, **how, offset=3, gap=2)
     check_gemm(device, 32, 64, 32, choice, **how, offset=4, gap=4, add=True)
     check_gemm(device, 17, 34, 40, choice, **how, add=True)
-    if splits > 1:  # in bunches
+    if splits > 1:  # the parts are added in bunches
         check_gemm(device, 33, 40, 13 * SMALL.depth, Choice(SMALL, 13), **how)
 
 
 def test_many_parts_meet(device: Any) -> None:
-    """More bunches than a first bunch has parts."""
+    """There are more bunches than parts in the first bunch (`gemm_gpu.bunches`)."""
     parts, (m, n) = 192, (5, 9)
     assert not device.target.last_block_reduction or gemm_gpu.reduces_in_last_block(device.target, SMALL, parts, 1)
     check_gemm(device, m, n, parts * SMALL.depth, Choice(SMALL, parts), trans_a=False, trans_b=False)
@@ -140,7 +143,7 @@ def test_gemm_on_tensor_cores(device: Any, tile: Tile) -> None:
 @pytest.mark.parametrize("window", ["1x1", "3x3"])
 @pytest.mark.parametrize("tile", [*TENSOR_TILES, *TF32_TILES], ids=str)
 def test_what_is_not_finite_in_convolutions(device: Any, tile: Tile, window: str) -> None:
-    """The same in three directions, fetched as vectors and in two levels of sums: a tile that is computed again fetches the same."""
+    """Inf in three directions, with vector loads and two levels of sums. A tile that is recomputed reads the same operands."""
     can_run(device, tile, ())
     g = geometry(3, 32, tile.rows + 1, (1, 8, 8), **WINDOWS[window])
     rec = recorder(device.target)
@@ -160,7 +163,7 @@ def test_what_is_not_finite_in_convolutions(device: Any, tile: Tile, window: str
 
 @TENSOR
 def test_what_is_not_finite_on_tensor_cores(device: Any, tile: Tile) -> None:
-    """Inf and NaN reach the rows and columns that they belong to, as with float multiply-adds; all other results stay exact."""
+    """Inf and NaN reach their rows and columns, as with float multiply-adds. All other results stay exact."""
     can_run(device, tile, HALVES)
     rec = recorder(device.target, phase="forward")
     rows, columns = tile.rows + 9, 2 * tile.columns
@@ -176,7 +179,7 @@ def test_what_is_not_finite_on_tensor_cores(device: Any, tile: Tile) -> None:
 
 
 def test_gemm_merged_relu(device: Any) -> None:
-    """The slope argument is the one that the launch names, with and without a split."""
+    """The epilogue names the slope argument, with and without a split."""
     rng = np.random.default_rng(1)
     for splits in (1, 2):
         rec = recorder(device.target, phase="forward")
@@ -197,7 +200,7 @@ def set_slope(rec: Recorder, slope: float) -> None:
 
 
 def test_infinity_stays_where_it_is(device: Any) -> None:
-    """Elements outside of the product, and the zeros in their place, change no result."""
+    """Elements outside the product, and the zeros that replace them, change no result."""
     rec = recorder(device.target, phase="forward")
     whole_a, whole_b = Ref("a", (5, 40), Role.ACTIVATION), Ref("b", (33, 40), Role.ACTIVATION)
     a, b, c = whole_a.view((5, 7), 8, 40), whole_b.view((33, 7), 8, 40), Ref("c", (5, 33), Role.ACTIVATION)
@@ -212,7 +215,7 @@ def test_infinity_stays_where_it_is(device: Any) -> None:
 
 
 def test_parts_are_added_in_one_order(device: Any) -> None:
-    """Whichever group comes last."""
+    """Parts are added in one order, whichever work-group is last."""
     rng = np.random.default_rng(2)
     a, b, c = Ref("a", (40, 400), Role.ACTIVATION), Ref("b", (400, 70), Role.ACTIVATION), Ref("c", (40, 70), Role.ACTIVATION)
     feeds = {a: rng.standard_normal(a.shape), b: rng.standard_normal(b.shape)}
@@ -263,7 +266,7 @@ def test_which_convolutions_go_to_which_kernels(mode: str, quads: str) -> None:
 
 @pytest.mark.parametrize("tile", [*TENSOR_TILES, *TF32_TILES], ids=str)
 def test_where_registers_are_limited(tile: Tile) -> None:
-    """In TF32, of work-items with 64 sums, and not where filters' gradients are made: elsewhere it was slower."""
+    """Registers are limited only in TF32, for work-items with 64 sums, and not in backward_filter. Elsewhere the limit was slower."""
     rec = recorder(replace(H100, tensor_cores=True))
     g = geometry(2, 64, 128, (1, 28, 28), (1, 1, 1))
     x, dy, w = Ref("x", g.input_shape, Role.ACTIVATION), Ref("dy", g.output_shape, Role.ACTIVATION), Ref("w", g.weight_shape, Role.PARAMETER)
@@ -318,14 +321,14 @@ ALL = (slice(None),) * 3  # sample or output, group, channel
 
 
 class Numpy:
-    """The three directions, tap by tap."""
+    """The three directions in numpy, tap by tap."""
 
     def __init__(self, g: ConvGeometry) -> None:
         self.g = g
         self.padded = tuple(n + 2 * p for n, p in zip(g.size, g.pad))
 
     def taps(self) -> Iterator[tuple[tuple[Any, ...], tuple[Any, ...]]]:
-        """The index of each tap in the filters, and that of the part of the padded image under it."""
+        """Iterate over the index of each tap in the filters, and of the part of the padded image under it."""
         g = self.g
         for tap in itertools.product(*map(range, g.kernel)):
             starts = [t * d for t, d in zip(tap, g.dilation)]
@@ -368,7 +371,7 @@ class Numpy:
 def check_convolution(
     device: Any, engine: Any, g: ConvGeometry, *, kind: str = "gpu", add: bool = False, offset: int = 0, gap: int = 0, last_block: bool = True, **choice: Choice
 ) -> None:
-    """All directions of `engine` against numpy; `add`: into results that hold a sum already; `offset`, `gap`: see tensor."""
+    """Compare all directions of `engine` with numpy. With `add`, results are added to. For `offset` and `gap` see `tensor`."""
     rng = np.random.default_rng(g.batch + 10 * g.channels + 1000 * g.num_output + math.prod(g.size))
     rec = recorder(device.target, kind, last_block=last_block)
     x_shape, y_shape = (g.batch, g.channels, *g.size), (g.batch, g.num_output, *g.out)
@@ -409,7 +412,7 @@ WINDOWS: dict[str, dict[str, Any]] = {
 
 
 def random_size(rng: np.random.Generator, window: dict[str, Any]) -> tuple[int, ...]:
-    """An image in which the window fits, odd and even; one slice deep unless the window is deeper."""
+    """Return an odd or even image size in which the window fits, with depth 1 unless the window is deeper."""
     ones = (1, 1, 1)
     reach = [(k - 1) * d + 1 - 2 * p for k, d, p in zip(window["kernel"], window.get("dilation", ones), window.get("pad", (0, 0, 0)))]
     return tuple(1 if axis == 0 and window["kernel"][0] == 1 else max(n, 1) + int(rng.integers(0, 9)) for axis, n in enumerate(reach))
@@ -421,7 +424,7 @@ def small(g: ConvGeometry, splits: int, tile: Tile = SMALL) -> Choice:
 
 @pytest.mark.parametrize("window", WINDOWS)
 def test_convolution(device: Any, window: str) -> None:
-    """Sizes are arguments, so a window compiles once (per step shape) whatever the images are."""
+    """Image sizes are kernel arguments, so a window compiles once per step shape for all images."""
     rng = np.random.default_rng(list(WINDOWS).index(window))
     for case in range(8):
         group = (1, 2, 3)[case % 3]
@@ -447,7 +450,10 @@ def test_convolution_on_tensor_cores(device: Any, window: str, tile: Tile) -> No
 @pytest.mark.parametrize("tile", [SMALL, *TENSOR_TILES, *TF32_TILES], ids=str)
 @pytest.mark.parametrize(("offset", "gap"), [(0, 0), (4, 8), (4, 3)])
 def test_vectors(device: Any, tile: Tile, offset: int, gap: int) -> None:
-    """Windows of one pixel over planes of a multiple of four positions: at float4 places and not; parts of tiles and of steps; planes shorter than a step."""
+    """Windows of one pixel over planes whose size is a multiple of four.
+
+    Cases have aligned and unaligned float4, partial tiles and steps, and planes shorter than a step.
+    """
     if tile is not SMALL:
         can_run(device, tile, ())
     for case, (channels, outputs, group, size) in enumerate(((64, 65, 1, (1, 6, 10)), (20, 3, 2, (1, 2, 2)), (tile.columns, tile.rows, 1, (1, 4, 8)))):
@@ -460,7 +466,10 @@ def test_vectors(device: Any, tile: Tile, offset: int, gap: int) -> None:
 
 @pytest.mark.parametrize("tile", ROUNDED, ids=str)
 def test_vectors_on_tensor_cores(device: Any, tile: Tile) -> None:
-    """Planes of a multiple of four positions that begin at float4 places, over every pixel and not; several steps of the depth, and a part of one."""
+    """Planes whose size is a multiple of four, aligned to float4.
+
+    Windows cover one pixel or several. The depth has several steps, and a partial one.
+    """
     can_run(device, tile, (BFLOAT16,))
     for window, channels, group in (("1x1", 64, 1), ("1x1", 40, 2), ("3x3", 32, 1)):
         g = geometry(5, channels * group, 24 * group, (1, 6, 10), group=group, **WINDOWS[window])
@@ -478,8 +487,10 @@ def test_tiles_meet_what_copies_ask_for(tile: Tile) -> None:
 @pytest.mark.parametrize("tile", ASYNC_TILES, ids=str)
 @pytest.mark.parametrize(("offset", "gap"), [(0, 0), (4, 8), (4, 3)])
 def test_operands_that_are_copied(device: Any, tile: Tile, offset: int, gap: int) -> None:
-    """Windows of one pixel in bfloat16, of operands in 32 bits; those in 16 bits are to give the same (tests/passes/test_bf16.py). Parts of tiles, of steps
-    and of the depth."""
+    """Windows of one pixel in bfloat16 with operands in 32 bits; partial tiles, steps and depths.
+
+    tests/passes/test_bf16.py checks that operands in 16 bits give the same results.
+    """
     can_run(device, tile, (BFLOAT16,) if tile == ASYNC_TILES[-1] else ())
     for channels, outputs, group, size, splits in ((72, 70, 1, (1, 6, 10), 1), (24, 16, 2, (1, 4, 4), 1), (200, 136, 1, (1, 8, 8), 3)):
         g = geometry(3, channels * group, outputs * group, size, (1, 1, 1), group=group)
@@ -488,7 +499,7 @@ def test_operands_that_are_copied(device: Any, tile: Tile, offset: int, gap: int
 
 
 def test_what_is_not_copied() -> None:
-    """Planes and filters that are no whole copies, windows that do not cover every pixel, other arithmetic."""
+    """Operands are not copied for unsuitable plane or filter sizes, strided windows, and other arithmetic."""
     target = replace(H100, tensor_cores=True, math="bf16")
     whole = geometry(2, 16, 16, (1, 4, 6), (1, 1, 1))
     others = [replace(whole, size=(1, 5, 5), out=(1, 5, 5)), geometry(2, 12, 16, (1, 4, 6), (1, 1, 1)), geometry(2, 16, 16, (1, 8, 8), (1, 1, 1), (1, 2, 2))]
@@ -499,7 +510,7 @@ def test_what_is_not_copied() -> None:
 
 @pytest.mark.parametrize("tile", QUAD_TILES["fp16"], ids=str)
 def test_small_gradients_in_float16(device: Any, tile: Tile) -> None:
-    """Gradients below float16's smallest number keep their sign and size: they are scaled before they are rounded."""
+    """Gradients below float16's smallest number keep sign and size, because they are scaled before rounding."""
     can_run(device, tile, HALVES)
     rng = np.random.default_rng(2)
     rec = recorder(device.target)
@@ -529,7 +540,7 @@ GAPS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("tile", [SMALL, *QUAD_TILES["bf16"]], ids=str)
 @pytest.mark.parametrize("window", GAPS)
 def test_gaps_that_a_stride_leaves(device: Any, window: str, tile: Tile) -> None:
-    """backward_data of one tap: an element under no window gets zero plus the bias, or keeps its value."""
+    """backward_data of one tap: an element under no window becomes zero plus the bias, or keeps its value if results are added."""
     can_run(device, tile, (0, BFLOAT16))
     rng = np.random.default_rng(3)
     for case, size in enumerate(((1, 6, 8), (1, 5, 8), (1, 7, 7), (3, 2, 4), (2, 3, 6))):
@@ -551,7 +562,7 @@ def test_gaps_that_a_stride_leaves(device: Any, window: str, tile: Tile) -> None
 
 
 def test_convolution_of_few_channels(device: Any) -> None:
-    """Below 8 channels a step takes rows of the window, with a stride too."""
+    """Below 8 channels a step covers rows of the window, also with a stride."""
     for g in (
         geometry(2, 1, 20, (1, 13, 14), (1, 5, 5)),
         geometry(2, 3, 20, (1, 13, 14), (1, 7, 7), stride=(1, 2, 2), pad=(0, 3, 3)),
@@ -561,7 +572,7 @@ def test_convolution_of_few_channels(device: Any) -> None:
 
 
 def test_two_levels_of_sums(device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same results in three directions, with parts of the depth too, and half of the error of a deep sum."""
+    """Two levels of sums halve the error of a deep sum. Results are right in three directions, also with a split depth."""
     g = geometry(1, 160, 16, (1, 9, 8), (1, 5, 5), pad=(0, 2, 2))
     rng = np.random.default_rng(0)
     x, w, y = Ref("x", (1, 160, *g.size), Role.ACTIVATION), Ref("w", g.weight_shape, Role.PARAMETER), Ref("y", (1, 16, *g.out), Role.ACTIVATION)
@@ -582,12 +593,12 @@ def test_levels_are_for_deep_windows_and_where_there_are_registers() -> None:
     window, point = (geometry(1, 64, 16, (1, 50, 50), (1, n, n)) for n in (3, 1))
     cases = ((window, few), (window, SMALL), (window, many), (point, few), (window, replace(few, mma=1)))
     assert [conv_gpu.levels(*case, "forward") for case in cases] == [2, 2, 1, 1, 1]
-    assert [conv_gpu.levels(window, few, direction) for direction in ("backward_data", "backward_filter")] == [1, 1]  # 144 products; parts
+    assert [conv_gpu.levels(window, few, direction) for direction in ("backward_data", "backward_filter")] == [1, 1]  # only 144 products; split into parts
     assert conv_gpu.levels(replace(window, num_output=64), few, "backward_data") == 2
 
 
 def test_levels_follow_the_depth_of_a_part_and_of_a_phase() -> None:
-    """As the programs have them, of tiles that were made for the whole depth."""
+    """A program's levels follow the depth of its part, although its tile is chosen for the whole depth."""
 
     def found(g: ConvGeometry, splits: int, direction: str) -> str:
         rec = recorder(H100)
@@ -607,9 +618,9 @@ def test_levels_follow_the_depth_of_a_part_and_of_a_phase() -> None:
     assert [found(lenet, splits, "backward_data") for splits in (1, 2, 8)] == ["2", "2", "1"]  # 1250, 650 and 200
     name = "32x64x8 by 4x8"
     strided = geometry(2, 64, 48, (1, 9, 9), (1, 3, 3), stride=(1, 2, 2), pad=(0, 1, 1))
-    assert [found(strided, 1, direction) for direction in ("forward", "backward_data")] == ["2", "1"]  # of at most 4 taps of 48 outputs
+    assert [found(strided, 1, direction) for direction in ("forward", "backward_data")] == ["2", "1"]  # a phase has at most 4 taps of 48 outputs
     assert found(replace(strided, num_output=64), 1, "backward_data") == "2"
-    assert found(geometry(2, 64, 48, (1, 9, 9), (1, 3, 3), stride=(1, 2, 2), pad=(0, 2, 2), dilation=(1, 2, 2)), 1, "backward_data") == "2"  # one phase has all
+    assert found(geometry(2, 64, 48, (1, 9, 9), (1, 3, 3), stride=(1, 2, 2), pad=(0, 2, 2), dilation=(1, 2, 2)), 1, "backward_data") == "2"  # all taps in one
 
 
 def test_convolution_with_several_work_items_per_column(device: Any) -> None:
@@ -637,7 +648,7 @@ def test_convolution_merged_relu(device: Any) -> None:
 
 @pytest.mark.parametrize("last_block", [False, True])
 def test_bias_gradient_in_slices(device: Any, last_block: bool) -> None:
-    """A large batch of few channels is cut up and added by the last group, or in a second pass."""
+    """A large batch of few channels is split. The last work-group or a second launch adds the parts."""
     g = geometry(11, 1, 3, (1, 90, 100), (1, 1, 1))
     rec = recorder(replace(device.target, compute_units=132), last_block=last_block)
     dy, db = Ref("dy", (11, 3, 1, 90, 100), Role.DIFF), Ref("db", (3,), Role.GRADIENT)
@@ -673,15 +684,18 @@ def test_depthwise(device: Any, window: str, kind: str) -> None:
 
 @pytest.mark.parametrize("size", [3, 5])
 def test_rows_of_taps_are_added_up_apart(device: Any, size: int) -> None:
-    """Beside a sum of 2^24 a product of 0.75 is rounded away, the sum of a row of them is not. Products are exact, fused or not. The large
-    one is in the first row of one filter and in the last one of the other, for the kernel may begin with either."""
+    """The kernel sums each row of taps separately.
+
+    A product of 0.75 added to a sum of 2^24 is rounded away; the sum of a row of them is not. Products are exact, fused or not. The large product is in
+    the first row of one filter and in the last row of the other, because the kernel may start with either.
+    """
     g = geometry(1, 2, 2, (1, 11, 12), (1, size, size), pad=(0, size // 2, size // 2), group=2)
     dy, w, dx = Ref("dy", g.output_shape, Role.DIFF), Ref("w", g.weight_shape, Role.PARAMETER), Ref("dx", g.input_shape, Role.DIFF)
     feeds = {dy: np.ones(dy.shape), w: np.full(w.shape, 0.75)}
     filters = feeds[w].reshape(2, size, size)
     filters[0, 0], filters[1, -1] = 0, 0
     filters[0, 0, 0] = filters[1, -1, 0] = 1 << 24
-    chain = 0.75 * size * (size - 1)  # what a chain of additions loses: all products but one
+    chain = 0.75 * size * (size - 1)  # a single chain of additions loses all products but one
     rec = recorder(device.target)
     conv_depthwise.backward_data(rec, g, dy, w, dx)
     error = np.abs(execute(rec, device.context, feeds, [dx])[0] - Numpy(g).backward_data(feeds[dy], feeds[w])).max()
@@ -691,7 +705,7 @@ def test_rows_of_taps_are_added_up_apart(device: Any, size: int) -> None:
 @pytest.mark.parametrize("vector", [4, 8, 16])
 @pytest.mark.parametrize("window", DEPTHWISE)
 def test_depthwise_of_narrow_outputs(device: Any, window: str, vector: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """More planes than a vector has lanes, in several blocks and slices."""
+    """There are more planes than vector lanes, in several blocks and slices."""
     if not device.target.is_cpu:
         pytest.skip("a kernel for CPU runtimes")
     monkeypatch.setattr(device, "target", replace(device.target, vector_width=vector))

@@ -1,4 +1,4 @@
-"""Winograd's convolution on CPU runtimes against numpy in float64, where it is chosen and where it is not."""
+"""Winograd's convolution on CPU runtimes, compared with numpy in float64, and the choice of it."""
 from __future__ import annotations
 
 import math
@@ -16,7 +16,7 @@ from tests.harness import execute
 from tests.ops.test_convolution import RESULTS, arrays, geometry, record, reference, refs
 from tests.ops.test_gemm import close, hold, merge_relu, recorder
 
-TOLERANCE = 1e-5  # of the largest magnitude: what the transforms may cost
+TOLERANCE = 1e-5  # relative to the largest magnitude; the transforms add rounding errors
 
 GEOMETRIES = {
     "one tile": geometry(1, 3, 5, (1, 4, 4), (1, 3, 3), pad=(0, 1, 1)),
@@ -34,7 +34,7 @@ GEOMETRIES = {
 
 @pytest.fixture(autouse=True)
 def cpu_class(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Chosen wherever it can be, but where a test asks what is chosen."""
+    """Choose Winograd's algorithm wherever possible. Tests of the choice have no device and are not affected."""
     if "device" in request.fixturenames:
         if not request.getfixturevalue("device").target.is_cpu:
             pytest.skip("the CPU class is for CPU runtimes")
@@ -43,7 +43,7 @@ def cpu_class(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
 
 
 def run(device: Any, name: str, target: Target | None = None, *, strided: bool = False, add: bool = False) -> list[np.ndarray]:
-    """y, dx, dw, db as computed, each compared with the reference."""
+    """Compute y, dx, dw, db, compare them with the reference and return them."""
     g = GEOMETRIES[name]
     given = arrays(g)
     want = reference(g, *given.values())
@@ -73,7 +73,7 @@ def test_geometries(device: Any, name: str) -> None:
 @pytest.mark.parametrize("name", ["edges cut tiles", "groups", "rows longer than a vector of tiles"])
 @pytest.mark.parametrize("add", [False, True])
 def test_samples_apart_and_accumulation(device: Any, name: str, add: bool) -> None:
-    """The position of a sample follows from the batch stride; what earlier nodes have written is added to."""
+    """Positions of samples follow the batch stride. Results are added to diffs of earlier nodes."""
     run(device, name, strided=True, add=add)
 
 
@@ -97,7 +97,7 @@ def test_filters_from_some_tiles_after_others(device: Any, monkeypatch: pytest.M
 
 @pytest.mark.parametrize("bias", [0, 1, 2])
 def test_epilogues(device: Any, bias: int) -> None:
-    """Nothing, an offset, or offsets and factors per output; then a ReLU."""
+    """Epilogues: none, offsets, or offsets and factors per output; each with a ReLU."""
     g = GEOMETRIES["groups"]
     given = arrays(g)
     table = np.stack([given["bias"], np.linspace(-2, 2, g.num_output)])
@@ -119,7 +119,7 @@ def test_epilogues(device: Any, bias: int) -> None:
 
 
 def test_error_of_a_deep_sum(device: Any) -> None:
-    """Positive inputs, as a ReLU leaves them, and 512 channels: the worst that the nets at hand have."""
+    """Positive inputs, as after a ReLU, and 512 channels are the worst case of the zoo's nets."""
     g = geometry(1, 512, 16, (1, 14, 14), (1, 3, 3), pad=(0, 1, 1))
     given = arrays(g)
     given["x"] = np.abs(given["x"])
@@ -168,7 +168,7 @@ def test_other_windows_are_not_for_it(other: dict[str, tuple[int, int, int]]) ->
 
 @pytest.mark.parametrize("units", [2, 64])
 def test_workspace_holds_what_a_work_item_transforms(units: int) -> None:
-    """Never the whole transformed image, which would be more than twice the image."""
+    """The workspace never holds the whole transformed image, which would be more than twice the image."""
     g = geometry(4, 64, 64, (1, 224, 224), (1, 3, 3), pad=(0, 1, 1))
     rec = recorder(Target(vector_width=16, compute_units=units))
     winograd_cpu.forward(rec, g, Ref("x", (4, 64, 1, 224, 224), Role.ACTIVATION), Ref("w", g.weight_shape, Role.PARAMETER), None,

@@ -1,4 +1,4 @@
-"""Winograd's convolution of the GPU class against numpy in float64, where it is chosen and where it is not; CPU runtimes run it, too."""
+"""Winograd's convolution of the GPU class, compared with numpy in float64, and the choice of it. CPU runtimes run it too."""
 from __future__ import annotations
 
 from dataclasses import replace
@@ -24,13 +24,16 @@ from tests.ops.test_gpu_kernels import SMALL, can_run
 from tests.ops.test_winograd import GEOMETRIES
 
 TILES = (winograd_gpu.EXACT, winograd_gpu.MIDDLE, winograd_gpu.LARGE)
-TOLERANCE = 1e-5  # of the largest magnitude: what the transforms may cost
+TOLERANCE = 1e-5  # relative to the largest magnitude; the transforms add rounding errors
 H100 = Target(kind="gpu", runtime="nvidia", compute_units=132, tensor_cores=True)
 
 
 @pytest.fixture(autouse=True)
 def always(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Chosen wherever it can be, but where a test asks what is chosen; CPU runtimes compile larger tiles for many seconds."""
+    """Choose Winograd's algorithm wherever possible, except in tests of the choice, which have no device.
+
+    CPU runtimes use the small tile, because they compile larger tiles for many seconds.
+    """
     if "device" in request.fixturenames:
         monkeypatch.setattr(winograd_gpu, "cost", lambda *_, **__: 0)
         monkeypatch.setattr(winograd_gpu, "filter_cost", lambda *_: 0)
@@ -41,7 +44,7 @@ def always(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
 def run(
     device: Any, name: str, *, strided: bool = False, add: bool = False, tolerance: float = TOLERANCE, workspace: int = H100.workspace
 ) -> list[np.ndarray]:
-    """y, dx, dw, db as computed, each compared with the reference."""
+    """Compute y, dx, dw, db, compare them with the reference and return them."""
     g = GEOMETRIES[name]
     given = arrays(g)
     want = reference(g, *given.values())
@@ -66,7 +69,7 @@ def run(
 
 @pytest.fixture(params=TILES)
 def out(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
-    """Outputs of a tile per axis, in forward and backward_data."""
+    """Set the outputs of a tile per axis, in forward and backward_data."""
     monkeypatch.setattr(winograd_gpu, "tiling", tiled(request.param))
     return int(request.param)
 
@@ -79,19 +82,19 @@ def test_geometries(device: Any, name: str, out: int) -> None:
 @pytest.mark.parametrize("name", ["edges cut tiles", "groups", "rows longer than a vector of tiles"])
 @pytest.mark.parametrize("add", [False, True])
 def test_samples_apart_and_accumulation(device: Any, name: str, add: bool, out: int) -> None:
-    """The position of a sample follows from the batch stride; what earlier nodes have written is added to."""
+    """Positions of samples follow the batch stride. Results are added to diffs of earlier nodes."""
     run(device, name, strided=True, add=add)
 
 
 def test_rows_of_whole_vectors(device: Any, out: int) -> None:
-    """Images whose rows are read and written as vectors where tiles have an even side."""
+    """Rows are read and written as vectors if tiles have an even side."""
     run(device, "whole tiles")
     run(device, "whole tiles", add=True)
 
 
 @pytest.mark.parametrize("name", ["a pixel a sample", "edges cut tiles"])
 def test_some_tiles_after_others(device: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What does not fit into the workspace goes in several passes; twice the same bits."""
+    """A small workspace takes several passes. Two runs give the same bits."""
     monkeypatch.setattr(winograd_gpu, "GRAIN", 16)
     for first, second in zip(*(run(device, name, add=True, workspace=1) for _ in range(2))):
         np.testing.assert_array_equal(first, second)
@@ -106,7 +109,7 @@ def test_tf32(device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("bias", [0, 1, 2])
 def test_epilogues(device: Any, bias: int, out: int) -> None:
-    """Nothing, an offset, or offsets and factors per output; then a ReLU."""
+    """Epilogues: none, offsets, or offsets and factors per output; each with a ReLU."""
     g = GEOMETRIES["groups"]
     given = arrays(g)
     table = np.stack([given["bias"], np.linspace(-2, 2, g.num_output)])
@@ -128,7 +131,7 @@ def test_epilogues(device: Any, bias: int, out: int) -> None:
 
 
 def test_error_of_a_deep_sum(device: Any) -> None:
-    """Positive inputs, as a ReLU leaves them, and 512 channels: the worst that the nets at hand have."""
+    """Positive inputs, as after a ReLU, and 512 channels are the worst case of the zoo's nets."""
     g = geometry(1, 512, 16, (1, 14, 14), (1, 3, 3), pad=(0, 1, 1))
     given = arrays(g)
     given["x"] = np.abs(given["x"])
@@ -141,14 +144,17 @@ def test_error_of_a_deep_sum(device: Any) -> None:
 
 
 def test_what_is_not_finite(device: Any, out: int) -> None:
-    """It reaches every output whose window sees it, no tile that does not, and in tiles of 2 x 2 no other output."""
+    """Inf and NaN reach every output whose window contains them and no tile that does not read them.
+
+    With tiles of 2 x 2 they reach no other output.
+    """
     size = 4 * out
     g = geometry(1, 2, 3, (1, size, size), (1, 3, 3), pad=(0, 1, 1))
     rec = recorder(replace(device.target, kind="gpu"), "forward")
     x, w, y = Ref("x", (1, 2, 1, size, size), Role.ACTIVATION), Ref("w", g.weight_shape, Role.PARAMETER), Ref("y", (1, 3, 1, size, size), Role.ACTIVATION)
     convolution.forward(rec, g, x, w, None, y)
     given = {x: np.ones(x.shape), w: np.random.default_rng(0).standard_normal(w.shape)}
-    inside, border = (out + 1, out + 1), (2 * out, 3 * out)  # of tile 1, 1; of tile 2, 3, and the last that tile 2, 2 sees
+    inside, border = (out + 1, out + 1), (2 * out, 3 * out)  # in tile 1, 1; in tile 2, 3, and the last pixel that tile 2, 2 reads
     given[x][0, 0, 0][inside], given[x][0, 1, 0][border] = np.inf, np.nan
     finite = np.isfinite(execute(rec, device.context, given, [y])[0][0, :, 0])
     seen = np.zeros(finite.shape, bool)
@@ -177,7 +183,10 @@ def test_it_is_chosen_where_it_pays(numbers: tuple[int, int, int, int], chosen: 
 
 
 def test_the_direct_product_of_16_bits_pays_longer() -> None:
-    """It does four times the work of a Winograd of TF32 products, and moves less; from patches of bfloat16 the least."""
+    """Direct products in 16 bits win in more cases than in TF32.
+
+    They do four times the work of Winograd with TF32 products, but move less data. Patches in bfloat16 move the least.
+    """
     target = replace(H100, math="fp16")
     assert "winograd_gpu" in functions(target, (64, 512, 512, 28))
     assert "winograd_gpu" in functions(replace(H100, math="tf32"), (64, 128, 128, 112)) and "conv_mma" in functions(target, (64, 128, 128, 112))
@@ -197,7 +206,7 @@ def test_products_are_never_rounded_to_16_bits(mode: str, mma: str | None) -> No
 
 
 def test_the_tiles_of_exact_arithmetic() -> None:
-    """The smallest ones for gradients, and forward in small images, where they take hardly longer."""
+    """The smallest tiles are used for gradients, and in forward for small images, where they are hardly slower."""
     small, large = (geometry(64, 128, 128, (1, size, size), (1, 3, 3), pad=(0, 1, 1)) for size in (28, 112))
     for mode, sides in (("fp32", (2, 3, 2, 2)), ("ieee", (2, 3, 2, 2)), ("tf32", (4, 4, 4, 4))):
         target = replace(H100, math=mode)
@@ -212,7 +221,7 @@ def test_other_windows_are_not_for_it(other: dict[str, tuple[int, int, int]]) ->
 
 @pytest.mark.parametrize(("batch", "most"), [(1024, 2 * 1024 * 64 * 56 * 56 * 4 // 14), (16, 64 << 20)])
 def test_workspace_in_a_net(batch: int, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A part of the bytes that layers write, but not too little. The image does not count, because no layer writes it."""
+    """The workspace is a share of the bytes that layers write, with a minimum. The input does not count, because no layer writes it."""
     monkeypatch.setattr(winograd_gpu, "cost", lambda *_, **__: 0)
     shape = f"shape {{ dim: {batch} dim: 64 dim: 56 dim: 56 }}"
     layer = 'layer {{ name: "{1}" type: "Convolution" bottom: "{0}" top: "{1}" convolution_param {{ num_output: 64 kernel_size: 3 pad: 1 }} }}'
@@ -224,7 +233,7 @@ def test_workspace_in_a_net(batch: int, most: int, monkeypatch: pytest.MonkeyPat
 
 
 def test_workspace_is_bounded() -> None:
-    """Whatever the batch: all transformed tiles would be more than four times the image."""
+    """The workspace is bounded for any batch. All transformed tiles would be more than four times the image."""
     g = geometry(64, 64, 64, (1, 224, 224), (1, 3, 3), pad=(0, 1, 1))
     rec = recorder(H100)
     x, y = Ref("x", (64, 64, 1, 224, 224), Role.ACTIVATION), Ref("y", (64, 64, 1, 224, 224), Role.ACTIVATION)

@@ -1,4 +1,4 @@
-"""Random nets for the planner: all patterns that passes rewrite, in unusual combinations."""
+"""Random nets with all patterns that passes rewrite, in unusual combinations."""
 from __future__ import annotations
 
 import random
@@ -43,7 +43,7 @@ class RandomNet:
         return f"{prefix}{self.names}"
 
     def pick(self, wanted: Callable[[Value], bool] = lambda value: True) -> Value:
-        """Some value, mostly a late one."""
+        """Draw a value, mostly a late one."""
         found = [value for value in self.values if wanted(value)]
         return self.random.choice(found[-6:] if self.random.random() < 0.8 else found)
 
@@ -51,7 +51,7 @@ class RandomNet:
         return self.pick(lambda other: other[1:] == value[1:])
 
     def add(self, kind: str, bottoms: Sequence[Value], channels: int | None = None, size: int | None = None, more: str = "") -> Value:
-        """A layer with one top."""
+        """Add a layer with one top."""
         name = self.name(kind.lower())
         self.text += layer(kind, name, " ".join(bottom.name for bottom in bottoms), name, more)
         self.readers.update(bottom.name for bottom in bottoms)

@@ -1,4 +1,7 @@
-"""With `--math bf16` what only kernels see is kept in 16 bits, wherever all that touch it can: half the memory, and gradients off by what that rounds."""
+"""With `--math bf16`, values that only kernels use are stored in bfloat16 if all their kernels support it.
+
+Memory halves, and gradients differ by the rounding.
+"""
 from __future__ import annotations
 
 import math
@@ -44,12 +47,12 @@ DEPTHWISE = {
     "depthwise": ConvGeometry(2, 8, 16, 8, (1, 9, 10), (1, 9, 10), THREE, ONE, (0, 1, 1), ONE),
     "depthwise stride 2": ConvGeometry(2, 8, 8, 8, (1, 9, 10), (1, 5, 5), THREE, (1, 2, 2), (0, 1, 1), ONE),
 }
-QUAD = gemm_gpu.QUAD_TILES["bf16"][-1]  # emulated where there are no tensor cores
+QUAD = gemm_gpu.QUAD_TILES["bf16"][-1]  # emulated on devices without tensor cores
 POOL = 'layer {{ name: "{0}" type: "Pooling" bottom: "{1}" top: "{0}" pooling_param {{ {2} }} }}'
 
 
 def net_of_all() -> Any:
-    """Every kernel that knows 16 bits: convolutions of all kinds, poolings, sums, BatchNorm, ReLU, and a Dropout."""
+    """Return a net with every kernel that supports bf16: all kinds of convolution, poolings, sums, BatchNorm, ReLU, and a Dropout."""
     text = f'layer {{ name: "data" type: "Input" top: "data" input_param {{ shape {{ {" ".join(f"dim: {n}" for n in SHAPE)} }} }} }}'
     text += convolution("first", "data", 12, 3) + POOL.format("pool", "first", "pool: MAX kernel_size: 3 stride: 2 pad: 1")
     text += convolution("a1", "pool", 12, 1, slope=0.25) + convolution("a2", "a1", 12, 1, slope=None) + SUM.format("a", "pool", "a2") + RELU.format("a", 0.0)
@@ -62,24 +65,24 @@ def net_of_all() -> Any:
 
 
 def storage_types(defines: dict[str, str]) -> set[str]:
-    """The names of operands that a program takes for 16 bits."""
+    """Return the names of operands that a program reads or writes as bfloat16."""
     return {key.removesuffix("_T") for key, value in defines.items() if key.endswith("_T") and value == bf16.TYPE}
 
 
 def defined(launch: Launch) -> bool:
-    """Whether the kernel of a launch takes for 16 bits what stands so, and nothing else."""
+    """Whether the kernel of a launch treats exactly those operands as bfloat16 that are stored so."""
     if launch.call is None:
         return True
     defines = dict(launch.call.defines)
     names = (*launch.bf16_operands, *[""] * (len(launch.operands) - len(launch.bf16_operands)))
     pairs = [(name, operand.ref.root) for name, operand in zip(names, launch.operands)]
-    if storage_types(defines) - set(launch.bf16_operands) and launch.call.is_product:  # others may share a program with a product
+    if storage_types(defines) - set(launch.bf16_operands) and launch.call.is_product:  # other kernels may share a program with a product
         return False
     return all((defines.get(f"{name}_T") == bf16.TYPE) == (root.dtype == BFLOAT) if name else not root.in_bf16 for name, root in pairs)
 
 
 def gradients(device: Device, keep: list[str]) -> tuple[dict[str, np.ndarray], dict[str, Ref], int]:
-    """Of all that learns; the net's Refs that own memory, by name; and the bytes of the plan."""
+    """Return the gradients of all parameters, the net's root Refs by name, and the bytes of the plan."""
     with gone_back(net_of_all(), device, keep=keep, seed=1) as (net, diffs):
         found = list(net._network._compiled.values())
         refs = {ref.name: ref.root for compiled in found for launch in compiled.recording.schedule for ref in (*launch.reads, *launch.writes)}
@@ -89,7 +92,7 @@ def gradients(device: Device, keep: list[str]) -> tuple[dict[str, np.ndarray], d
 
 @pytest.fixture
 def of_gpu(device: Device, monkeypatch: pytest.MonkeyPatch) -> Device:
-    """The kernels of GPUs in bfloat16, on tensor cores or what stands for them, with small tiles, which compile fast."""
+    """A device that runs the GPU kernels in bfloat16, on tensor cores or emulated, with small tiles, which compile fast."""
     treat_as_large(monkeypatch, 1)
     quads = gemm_gpu.QUAD_TILES["bf16"][-1:]
     monkeypatch.setattr(conv_gpu, "tiles_for", lambda *_: (*quads, gemm_gpu.TILES[-1]))
@@ -102,13 +105,16 @@ Recorded = Callable[[Recorder, dict[str, Ref]], None]
 
 
 def refs_of(shapes: dict[str, tuple[int, ...]]) -> dict[str, Ref]:
-    """By name: what begins with `d` is a diff, with `w` a parameter, `g` a gradient, else an activation."""
+    """Return Refs by name. The first letter gives the role: `d` diff, `w` parameter, `g` gradient, else activation."""
     roles = {"d": Role.DIFF, "w": Role.PARAMETER, "g": Role.GRADIENT}
     return {name: Ref(name, shape, roles.get(name[0], Role.ACTIVATION)) for name, shape in shapes.items()}
 
 
 def check(device: Device, shapes: dict[str, tuple[int, ...]], record: Recorded, outputs: str, halves: str, phase: str = "backward") -> None:
-    """What `record` launches leaves the same in `outputs`, but rounded where that is one of `halves`, if these are in 16 bits. All hold something before."""
+    """Check that `record` computes the same `outputs` after lowering to bf16, up to the rounding of `halves`.
+
+    `halves` are the Refs that must become bfloat16. All Refs have values before the run.
+    """
     rng = np.random.default_rng(0)
     arrays = {name: rng.standard_normal(shape).astype(np.float32).view(np.uint32) >> 16 << 16 for name, shape in shapes.items()}
     results = []
@@ -148,7 +154,7 @@ def with_tile(g: ConvGeometry, tile: gemm_gpu.Tile, splits: int) -> Callable[[st
 
 
 def check_directions(device: Device, g: ConvGeometry, direction: Callable[[str], Choice], offset: int = 0) -> None:
-    """Operands and results; results that are added to, too. `offset`: where the operands begin in what they are views of."""
+    """Check operands and results in bfloat16, also results that are added to. `offset` is the start of operands in their roots."""
     shapes = shapes_of(g)
     given = {name: (g.batch, math.prod(shapes[name][1:]) + offset) if offset else shapes[name] for name in ("x", "dy")}
 
@@ -184,7 +190,7 @@ def test_convolution(of_gpu: Device, name: str, quads: bool, splits: int) -> Non
 @pytest.mark.parametrize("tile", gemm_gpu.ASYNC_TILES, ids=str)
 @pytest.mark.parametrize("name", POINTWISE)
 def test_copied_operands(of_gpu: Device, device: Device, name: str, tile: gemm_gpu.Tile) -> None:
-    """At places that can be copied from and at others."""
+    """Operands at aligned and unaligned positions."""
     if not device.target.tensor_cores and tile != gemm_gpu.ASYNC_TILES[-1]:
         pytest.skip("CPU runtimes compile for seconds: the smallest tile alone")
     for offset in (0, 3):
@@ -193,7 +199,7 @@ def test_copied_operands(of_gpu: Device, device: Device, name: str, tile: gemm_g
 
 @pytest.mark.parametrize("tile", [gemm_gpu.ASYNC_TILES[-1], QUAD, gemm_gpu.TILES[-1]], ids=str)
 def test_parts_of_a_result_in_sixteen_bits_are_floats(of_gpu: Device, tile: gemm_gpu.Tile) -> None:
-    """Where operands are floats, too: what adds the parts up shares the products' program. `wx`, a parameter, stays one."""
+    """Parts are float, also if operands are float, because the kernel that adds them shares the program. The parameter `wx` stays float."""
     g = POINTWISE["copies of 4"]
     shapes = shapes_of(g)
 
@@ -255,7 +261,7 @@ def test_pooling(of_gpu: Device, method: int, has_fused_relu: bool, whole: bool)
     def both(rec: Recorder, refs: dict[str, Ref]) -> None:
         index = rec.saved("index", refs["y"].shape, np.dtype(pool.index_dtype)) if method == MAX else None
         pool.forward(rec, refs["x"], refs["y"], index)
-        if not has_fused_relu:  # what is added to something is not has_fused_relu by its top
+        if not has_fused_relu:  # a launch that adds to its result does not read the sign of its top
             rec._written |= {refs["dx"]}
         pool.backward(rec, refs["dy"], index, refs["dx"])
         if has_fused_relu:
@@ -278,7 +284,7 @@ def test_lrn(of_gpu: Device) -> None:
 
 
 def test_rounding(of_gpu: Device) -> None:
-    """To the nearest, ties to even, also to infinity; what is not finite stays so; numbers below 2^-126 may become zero, as float's."""
+    """Round to nearest, ties to even, also to infinity. Inf and NaN stay. Numbers below 2^-126 may become zero, as in float."""
     values = np.float32([1.0, 1 + 2.0**-8, 1 + 3 * 2.0**-8, 1 + 2.0**-8 + 2.0**-20, -1 - 2.0**-8, 3.4e38, np.inf, -np.inf, np.nan, -0.0, 2.0**-126, 0.1])
     want = np.float32([1.0, 1.0, 1 + 2.0**-6, 1 + 2.0**-7, -1.0, np.inf, np.inf, -np.inf, np.nan, 0.0, 2.0**-126, 0.10009765625])
     rec = Recorder(of_gpu.target, train=True)
@@ -290,7 +296,7 @@ def test_rounding(of_gpu: Device) -> None:
 
 
 def test_sums_of_everything(of_gpu: Device) -> None:
-    """Rows that begin for vectors and do not end so."""
+    """Rows that start aligned to vectors and do not end so."""
     def total(rec: Recorder, refs: dict[str, Ref]) -> None:
         reduce(rec, "v0 = x0", reads=[refs["x"]], writes=[refs["v"]], axes=(0, 1, 2), finish="y0 = v0")
 
@@ -299,7 +305,7 @@ def test_sums_of_everything(of_gpu: Device) -> None:
 
 @pytest.mark.parametrize("plane", [(7, 9), (4, 9), (8, 10)], ids=["alone", "fours", "eights"])
 def test_expressions(of_gpu: Device, plane: tuple[int, int]) -> None:
-    """Pointwise with a broadcast, a value for each channel, which is small; a sum over planes; part of a blob; rows of all lengths."""
+    """Pointwise with a small value per channel that is broadcast, a sum over planes, a part of a blob, and rows of several lengths."""
     shapes = {"x": (2, 5, *plane), "z": (2, 5, *plane), "y": (2, 5, *plane), "s": (5,), "v": (5,), "t": (2, 2, *plane)}
 
     def both(rec: Recorder, refs: dict[str, Ref]) -> None:
@@ -326,16 +332,16 @@ def test_storage(of_gpu: Device, monkeypatch: pytest.MonkeyPatch, quads: bool, w
     halves = {name for name, ref in refs.items() if ref.dtype == BFLOAT}
     floats = {name for name, ref in plain.items() if ref.role in BF16_ROLES and not ref.persistent and ref.base is None}
     assert {"first", "a", "a1", "a2", "b", "narrow", "a.diff", "b.diff", "pool.diff"} <= halves
-    if quads and not winograd:  # what InnerProduct reads and writes stays
+    if quads and not winograd:  # operands and results of InnerProduct stay float
         assert floats - halves == {"whole", "whole.diff", "ip", "ip.diff"} and size < 0.6 * whole
-    for name, values in want.items():  # ReLUs and maxima that change their minds are no errors, so not by the largest difference
+    for name, values in want.items():  # not the largest difference, because ReLUs and maxima may decide differently after rounding
         cosine = np.vdot(got[name], values) / (np.linalg.norm(got[name]) * np.linalg.norm(values))
         assert cosine > (0.97 if name[0] in "af" else 0.995), name
     assert size < whole
 
 
 def test_what_stays(of_gpu: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """These stay float: blobs that a script reads, and small values."""
+    """Blobs that a script reads and small values stay float."""
     monkeypatch.setattr(winograd_gpu, "cost", lambda *_, **__: 1e30)
     monkeypatch.setattr(winograd_gpu, "filter_cost", lambda *_, **__: 1e30)
     _, refs, _ = gradients(of_gpu, ["a1", "narrow"])
@@ -352,7 +358,7 @@ def test_what_stays(of_gpu: Device, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_choices_are_measured_so(of_gpu: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`ocaffe tune` gives all candidates the operands that they have in a net."""
+    """`ocaffe tune` passes candidates operands of the types that they have in a net."""
     seen: list[dict[str, np.dtype]] = []
     schedules: list[Schedule] = []
     measure = Tuner._measure
@@ -363,7 +369,7 @@ def test_choices_are_measured_so(of_gpu: Device, monkeypatch: pytest.MonkeyPatch
         return measure(self, trials)
 
     monkeypatch.setattr(Tuner, "_measure", measured)
-    monkeypatch.setattr(bf16, "MIN_VALUE_BYTES", 4000)  # x is larger as floats, and smaller in 16 bits
+    monkeypatch.setattr(bf16, "MIN_VALUE_BYTES", 4000)  # x is larger than this as float, and smaller in 16 bits
     tuner = Tuner(Session(of_gpu), Tuned({}))
     asked = Counter(Problem(direction, GEOMETRIES["1x1, odd"], "bf16") for direction in ("forward", "backward_filter"))
     found = list(tuner.tune(asked))
@@ -373,7 +379,7 @@ def test_choices_are_measured_so(of_gpu: Device, monkeypatch: pytest.MonkeyPatch
 
 
 def test_compare_sees_floats(of_gpu: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`ocaffe compare` reads what stands in 16 bits as the values that it is: those of a net in which nothing does, but for the rounding."""
+    """`ocaffe compare` converts bfloat16 values to float. They equal the values of a float net up to rounding."""
     monkeypatch.setattr(winograd_gpu, "cost", lambda *_, **__: 1e30)
     monkeypatch.setattr(winograd_gpu, "filter_cost", lambda *_, **__: 1e30)
     halves, plain = (Side(net_of_all(), proto.TRAIN, of_gpu, plain=plain).values() for plain in (False, True))

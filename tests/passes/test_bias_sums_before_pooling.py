@@ -1,4 +1,4 @@
-"""Bias gradients before MAX pooling are summed before the scatter: with the same results, and only where the pooling does nothing but scatter."""
+"""Bias gradients before MAX pooling are summed before the scatter, with the same results, and only if the pooling only scatters."""
 from __future__ import annotations
 
 from dataclasses import replace
@@ -21,7 +21,7 @@ from tests.passes.test_relu_backward_fusion import APART, BIAS, EACH, END, MAXIM
 SUM, FUSED_RELU_FAMILIES = "v0 = x0", "v0 = x1 > 0 ? x0 : slope * x0"
 PLAIN, LOW = filtered("conv", "data"), filtered("conv", "data", bias=-1.3)
 UNEQUAL = filtered("more", "data").replace("num_output: 6", "num_output: 4") + rectified("thin", "more")
-NETS = {  # a net, what the sums over channels read: by layer, blob and text
+NETS = {  # a net; blob and expression of the channel reductions, by layer
     "overlapping windows": (MAXIMA + END, {"conv": ("pool.diff", FUSED_RELU_FAMILIES)}),
     "windows apart": (START + pooled("pool", "relu", APART) + END, {"conv": ("pool.diff", FUSED_RELU_FAMILIES)}),
     "a window for each pixel": (START + pooled("pool", "relu", EACH) + END, {"conv": ("pool.diff", FUSED_RELU_FAMILIES)}),
@@ -50,7 +50,7 @@ NETS = {  # a net, what the sums over channels read: by layer, blob and text
 
 
 def sums(launches: list[Launch]) -> dict[str, tuple[str, str]]:
-    """The blobs that channel reductions read, by layer."""
+    """Return blob and expression of the channel reductions, by layer."""
     return {launch.layer: (launch.operands[0].ref.name, launch.lower.text) for launch in launches
             if isinstance(launch.lower, Reduce) and launch.phase == "backward" and launch.layer in ("conv", "more")}  # fmt: skip
 
@@ -70,7 +70,10 @@ WINDOWS = {
 
 
 def recorded(target: Any, batch: int = 2, window: str = "windows", slope: float | None = 0.25, gate: int = TOP) -> tuple[Recorder, list[Ref], Ref, Ref]:
-    """A pooling, its backward pass, that of a ReLU, and the sum over channels; returned with it: what is fed, the pooling's diff and the sum."""
+    """Record a pooling, its backward pass, the backward pass of a ReLU, and a channel reduction.
+
+    Return the recorder, the Refs to feed, the pooling's diff and the sum.
+    """
     pool = WINDOWS[window]
     x, y, dy = (Ref(name, (batch, 5, *shape), Role.ACTIVATION) for name, shape in (("x", pool.image), ("y", pool.outputs), ("dy", pool.outputs)))
     index, diff, dx = Ref("index", y.shape, Role.SAVED, np.dtype(pool.index_dtype)), Ref("x.diff", x.shape, Role.DIFF), Ref("dx", x.shape, Role.DIFF)
@@ -99,7 +102,7 @@ def recorded(target: Any, batch: int = 2, window: str = "windows", slope: float 
     ("chunks", "last_block"), [(1, False), (3, False), (3, True), (50, False), (50, True)], ids=["one launch", "two", "last block", "many", "many, last block"]
 )
 def test_stages(device: Any, monkeypatch: pytest.MonkeyPatch, chunks: int, last_block: bool, batch: int, window: str, slope: float | None) -> None:
-    """However many chunks there were, more than there are elements now among them."""
+    """The rewrite works for any number of chunks, also for more chunks than there are elements after it."""
     monkeypatch.setattr("ocaffe.ops.expression.chunk_count", lambda *_: chunks)
     rec, fed, diff, bias = recorded(of_kind(device.target, "gpu", last_block), batch, window, slope)
     count = len(rec.launches)
@@ -124,13 +127,13 @@ def test_what_has_changed_meanwhile_is_not_read(device: Any, changed: str) -> No
 
 
 def test_signs_of_the_bottom_are_not_those_of_maxima(device: Any) -> None:
-    """Though they are as many as there are windows."""
+    """The rewrite must not use the signs of the bottom, although there are as many as windows."""
     rec, _, _, _ = recorded(of_kind(device.target, "gpu", False), window="a window for each pixel", gate=SIGNS)
     assert any(launch.has_fused_relu for launch in rec.launches) and sum_before_scatter(rec.launches) == rec.launches
 
 
 def test_what_was_added_to_is_not_read(device: Any) -> None:
-    """Something else wrote there before, or adds to it afterwards."""
+    """Another launch writes the diff before the scatter, or adds to it afterwards."""
     for before in (False, True):
         rec, _, diff, _ = recorded(of_kind(device.target, "gpu", False), slope=None)
         last, scattering = rec.launches.pop(), rec.launches.pop()

@@ -41,7 +41,7 @@ def value(name: str, *shape: int) -> Ref:
 
 
 def recorder(device: Any, monkeypatch: pytest.MonkeyPatch, chunks: int, last_block: bool) -> Recorder:
-    """Winograd's algorithm goes in parts of a work-group's tiles, reductions in so many chunks."""
+    """Return a recorder for Winograd's algorithm in several passes, and reductions in `chunks` chunks."""
     monkeypatch.setattr(winograd_gpu, "GRAIN", 64)
     monkeypatch.setattr(winograd_gpu, "product_tiles", lambda _: gemm_gpu.TILES[-1:])
     monkeypatch.setattr("ocaffe.ops.expression.chunk_count", lambda *_: chunks)
@@ -49,7 +49,7 @@ def recorder(device: Any, monkeypatch: pytest.MonkeyPatch, chunks: int, last_blo
 
 
 def statistics(rec: Recorder, y: Ref, more: bool) -> list[Ref]:
-    """Mean and variance as BatchNorm has them computed; with `more`, from another operand too."""
+    """Record mean and variance as BatchNorm does. With `more` they also read another operand."""
     channels = y.shape[1]
     mean, variance, count = value("mean", channels), value("variance", channels), Ref("count", (1,), Role.STATE, value=3)
     text = "d = v0 / n; mean = x1 + d; y0 = mean; y1 = fmax(v1 / n - d * d, 0)"
@@ -60,7 +60,7 @@ def statistics(rec: Recorder, y: Ref, more: bool) -> list[Ref]:
 
 
 def forward(rec: Recorder, monkeypatch: pytest.MonkeyPatch, name: str, x: Ref, w: Ref, b: Ref, y: Ref) -> None:
-    """The convolution by the kernels that its name says."""
+    """Record the convolution with the kernels that `name` states."""
     g = GEOMETRIES[name]
     if name.startswith("Winograd"):
         monkeypatch.setattr(winograd_gpu, "tiling", tiled(int(name.split(" x ")[1][0])))
@@ -98,7 +98,7 @@ def test_statistics(device: Any, monkeypatch: pytest.MonkeyPatch, name: str, off
 @pytest.mark.parametrize("order", ["sums", "sums, statistics", "statistics, sums"])
 @pytest.mark.parametrize("name", GEOMETRIES)
 def test_sums(device: Any, monkeypatch: pytest.MonkeyPatch, name: str, order: str) -> None:
-    """Alone, or beside statistics of the same values: whichever comes first is collected."""
+    """Sums alone or with statistics of the same values. The first reduction is fused."""
     g = GEOMETRIES[name]
     rec = recorder(device, monkeypatch, 1, False)
     rec.enter("layer", "forward")
@@ -128,7 +128,7 @@ def test_sums(device: Any, monkeypatch: pytest.MonkeyPatch, name: str, order: st
 @pytest.mark.parametrize("adds", [False, True], ids=["writes", "adds"])
 @pytest.mark.parametrize("name", ["groups", "Winograd, 2 x 2, pairs"])
 def test_gradients_of_biases(device: Any, monkeypatch: pytest.MonkeyPatch, name: str, adds: bool, parts: int) -> None:
-    """Of a has_fused_relu diff to which something was added, each from its own channels."""
+    """Bias gradients of a diff with fused ReLU backward that is added to. Each bias reads its own channels."""
     monkeypatch.setattr(winograd_gpu, "cost", lambda *_, **__: 0 if name.startswith("Winograd") else 1e30)
     g = replace(GEOMETRIES[name], channels=6, num_output=8, group=2)
     rec = Recorder(of_kind(device.target, "gpu"), train=True)
@@ -188,11 +188,11 @@ FUNCTIONS: dict[str, tuple[str, Callable[[np.ndarray], np.ndarray], dict[str, fl
 @pytest.mark.parametrize("function", FUNCTIONS)
 @pytest.mark.parametrize("name", [name for name in GEOMETRIES if not name.startswith("depthwise") and not name.endswith("16 bits")])
 def test_sums_for_batch_norm(device: Any, monkeypatch: pytest.MonkeyPatch, name: str, function: str, adds: bool, chunks: int, last_block: bool) -> None:
-    """Those of its backward pass, whose activation is a part of it, are collected by what writes the gradient of its top."""
+    """The sums of BatchNorm's backward pass, including its activation, are fused into the launch that writes the gradient of its top."""
     g, (text, derivative, scalars) = GEOMETRIES[name], FUNCTIONS[function]
     rec = recorder(device, monkeypatch, chunks, last_block)
     dy, w = value("dy", g.batch, g.num_output, *g.out[1:]), value("w", *g.weight_shape)
-    wide = value("wide", g.batch, g.channels + 1, *g.size[1:])  # x are its last channels
+    wide = value("wide", g.batch, g.channels + 1, *g.size[1:])  # x is the last channels of it
     plane = g.size[1] * g.size[2]
     x = wide.view((g.batch, g.channels, *g.size[1:]), plane, wide.dense_stride)
     diff = Ref("diff", x.shape, Role.DIFF)
@@ -225,7 +225,7 @@ def test_sums_for_batch_norm(device: Any, monkeypatch: pytest.MonkeyPatch, name:
 
 
 def test_sums_for_batch_norm_stay_in_16_bits(device: Any) -> None:
-    """Products that have no registers for them."""
+    """Products in 16 bits have no registers for these sums, so they are not fused."""
     g = GEOMETRIES["many tiles in 16 bits"]
     rec = Recorder(of_kind(device.target, "gpu"), train=True)
     dy, w, x = value("dy", g.batch, g.num_output, *g.out[1:]), value("w", *g.weight_shape), value("x", g.batch, g.channels, *g.size[1:])

@@ -1,4 +1,4 @@
-"""Two branches that begin with the same pixels of one value take them once."""
+"""Two branches that sample the same pixels of one value sample them once."""
 from __future__ import annotations
 
 from typing import Any

@@ -1,4 +1,4 @@
-"""Parts of tensors that are used where they lie: no copies are left, and no bit is different."""
+"""Concat and Slice work on views: no copies remain, and results have the same bits."""
 from __future__ import annotations
 
 from typing import Any
@@ -41,7 +41,10 @@ def test_slices_concats_and_channel_crops_copy_nothing(device: Any, monkeypatch:
 
 
 def read_before_the_copy() -> str:
-    """`u` reads a blob that a Slice splits later, and a sum overwrites one of its parts. A Concat reads a concatenated blob after another reader of it."""
+    """Return a net in which the order of readers and writers matters.
+
+    `u` reads a blob that a Slice splits later, and a sum overwrites one of its parts. A Concat reads a concatenated blob after another reader of it.
+    """
     text = DATA + conv("b", "im") + conv("u", "im", 4) + conv("c", "b")
     text += layer("Slice", "parts", "b", "t0", 'top: "t1" slice_param { slice_point: 4 }') + layer("Eltwise", "s", "t0 u") + layer("Eltwise", "s1", "t1 s")
     text += conv("p", "im", 4) + conv("q", "p", 4) + layer("Concat", "cat", "p q") + layer("Eltwise", "e", "cat c") + layer("Concat", "end", "e q s1")
@@ -49,7 +52,7 @@ def read_before_the_copy() -> str:
 
 
 def computed_again() -> str:
-    """What is dropped after forward is sliced; one part has two readers, one is reshaped."""
+    """Return a net in which a recomputed value is sliced. One part has two readers, the other is reshaped."""
     text = DATA + conv("a", "im") + layer("BatchNorm", "n", "a") + layer("ReLU", "r", "n")
     text += layer("Slice", "parts", "r", "t0", 'top: "t1" slice_param { slice_point: 3 }') + conv("b", "t0", 5) + conv("c", "t0", 5)
     text += layer("Flatten", "flat", "t1", more="flatten_param { axis: 2 }")
@@ -58,7 +61,7 @@ def computed_again() -> str:
 
 
 def changed_in_between() -> str:
-    """Parameters and statistics that one layer changes while another's values would be computed again from them."""
+    """Return a net in which one layer changes parameters and statistics from which another layer's values would be recomputed."""
     shared = 'param { name: "s" } param { name: "t" } scale_param { bias_term: true }'
     statistics = 'param { name: "m" } param { name: "v" } param { name: "w" }'
     text = DATA + conv("k", "im", 3) + layer("Scale", "s1", "im", more=shared) + layer("ReLU", "r1", "s1")

@@ -1,4 +1,4 @@
-"""A training allocates the planned bytes on the device, counted at the buffers themselves."""
+"""Training allocates exactly the planned bytes on the device, as counted by the created buffers."""
 from __future__ import annotations
 
 import json
@@ -15,7 +15,7 @@ from ocaffe.cli import main
 from ocaffe.solver.solver import Solver
 from tests.passes.test_traps import workplace  # noqa: F401  (a fixture)
 
-ALLOWED = 1 << 20  # bytes beyond the plan, of small things
+ALLOWED = 1 << 20  # bytes of small buffers beyond the plan
 
 
 @pytest.mark.parametrize(("net", "settings"), [("lenet", ""), ("cifar10_quick", ""), ("lenet", "iter_size: 3"), ("lenet", "snapshot_diff: true type: 'Adam'")])
@@ -24,7 +24,7 @@ def test_buffers_of_a_training_are_the_plan(net: str, settings: str, workplace: 
     original = cl.Buffer
 
     def counted(context: Any, flags: Any, size: int = 0, hostbuf: Any = None) -> Any:
-        if not flags & cl.mem_flags.ALLOC_HOST_PTR:  # through that host memory is pinned (ocaffe/cl/pinned.py)
+        if not flags & cl.mem_flags.ALLOC_HOST_PTR:  # such buffers pin host memory (ocaffe/cl/pinned.py)
             created.append(size if hostbuf is None else hostbuf.nbytes)
         return original(context, flags, size, hostbuf)
 

@@ -1,4 +1,4 @@
-"""Fused chains of expressions give the bits of separate launches, with everything that others read still written."""
+"""Fused expressions give the bits of separate launches, and values that other launches read are still written."""
 from __future__ import annotations
 
 from typing import Any
@@ -18,7 +18,7 @@ def act(name: str, *shape: int, role: Role = Role.ACTIVATION) -> Ref:
 
 
 def scale_relu(rec: Recorder) -> tuple[list[Ref], list[Ref], int]:
-    """BatchNorm's apply, Scale and ReLU; the first value is read again later. Inputs, results, launches after fusion."""
+    """Record normalisation, Scale and ReLU, with a later reader of the first value. Return inputs, results and launches after fusion."""
     x, mean, scale, y1, y2, y3, total = act("x", 3, 5, 7), act("m", 5), act("s", 5), act("y1", 3, 5, 7), act("y2", 3, 5, 7), act("y3", 3, 5, 7), act("t", 5)
     pointwise(rec, "d = x0 - x1; y0 = d * k", reads=[x, (mean, 1)], writes=[y1], scalars={"k": 0.5})
     pointwise(rec, "y0 = x0 * x1 + k", reads=[y1, (scale, 1)], writes=[y2], scalars={"k": 0.25})
@@ -35,7 +35,7 @@ def same_input_twice(rec: Recorder) -> tuple[list[Ref], list[Ref], int]:
 
 
 def read_before(rec: Recorder) -> tuple[list[Ref], list[Ref], int]:
-    """A reduction stands between and reads the value: no fusion."""
+    """A reduction in between reads the value, so there is no fusion."""
     x, y, z, t = act("x", 4, 6), act("y", 4, 6), act("z", 4, 6), act("t", 6)
     pointwise(rec, "y0 = x0 + 1", reads=[x], writes=[y])
     reduce(rec, "v0 = x0", reads=[y], writes=[t], axes=(0,))
@@ -44,7 +44,7 @@ def read_before(rec: Recorder) -> tuple[list[Ref], list[Ref], int]:
 
 
 def two_writes_of_one_diff(rec: Recorder) -> tuple[list[Ref], list[Ref], int]:
-    """The second launch adds to another result of the first: they stay two."""
+    """The second launch adds to another result of the first, so they are not fused."""
     x, dx, y = act("x", 30), act("dx", 30, role=Role.DIFF), act("y", 30)
     rec.enter("a", "backward")
     pointwise(rec, "y0 = x0; y1 = 2 * x0", reads=[x], writes=[y, dx])
@@ -54,7 +54,7 @@ def two_writes_of_one_diff(rec: Recorder) -> tuple[list[Ref], list[Ref], int]:
 
 
 def _neighbour_changes(rec: Recorder, offset: int, launches: int) -> tuple[list[Ref], list[Ref], int]:
-    """Between them a launch writes eight elements from `offset` on of the parameters, of which the first launch reads five."""
+    """A launch in between writes eight parameters from `offset` on. The first launch reads five parameters from 6 on."""
     x, all_params, y, z = act("x", 3, 5, 7), act("p", 20), act("y", 3, 5, 7), act("z", 3, 5, 7)
     pointwise(rec, "y0 = x0 * x1", reads=[x, (all_params.view((5,), 6), 1)], writes=[y])
     pointwise(rec, "y0 = x0 + 1", reads=[all_params.view((8,), offset)], writes=[all_params.view((8,), offset)])
@@ -63,7 +63,7 @@ def _neighbour_changes(rec: Recorder, offset: int, launches: int) -> tuple[list[
 
 
 def statistics_follow(rec: Recorder) -> tuple[list[Ref], list[Ref], int]:
-    """Other parameters change in between, as BatchNorm's statistics do."""
+    """Other parameters change in between, like BatchNorm's statistics."""
     return _neighbour_changes(rec, 11, 2)
 
 
@@ -72,7 +72,7 @@ def a_parameter_changes(rec: Recorder) -> tuple[list[Ref], list[Ref], int]:
 
 
 def what_it_also_writes_is_written_again(rec: Recorder) -> tuple[list[Ref], list[Ref], int]:
-    """The older value must not come last."""
+    """Fusion must not write the older value last."""
     x, y, z, other = act("x", 30), act("y", 30), act("z", 30), act("other", 30)
     pointwise(rec, "y0 = x0 + 1; y1 = x0", reads=[x], writes=[y, other])
     pointwise(rec, "y0 = 0", writes=[other.view((20,), 10)])

@@ -119,8 +119,8 @@ def test_norm_scale_sum_activation(device: Any, kind: str, name: str, make: Any,
         pointwise(rec, "y0 = x0", reads=[result], writes=[last])
         if fuse:
             rec.launches = fuse_epilogues(rec.launches)
-            stays = kind == "gpu" and activation == "clip"  # those kernels know slopes alone
-            assert len(rec.launches) == count + 2 + stays, [launch.what for launch in rec.launches]  # with the table, and the last copy
+            stays = kind == "gpu" and activation == "clip"  # these kernels support only slopes
+            assert len(rec.launches) == count + 2 + stays, [launch.what for launch in rec.launches]  # plus the table and the last copy
         results.append(execute(rec, device.context, values([source, *inputs, mean, variance, weight, scale, shift]), [last])[0])
     np.testing.assert_allclose(results[1], results[0], rtol=0, atol=2e-5 * np.abs(results[0]).max())
 

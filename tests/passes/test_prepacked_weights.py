@@ -1,4 +1,4 @@
-"""Results that depend on weights alone are kept between runs, and computed again when the weights change."""
+"""Values that depend only on weights are kept between runs and recomputed when the weights change."""
 from __future__ import annotations
 
 import math
@@ -28,7 +28,7 @@ TOTAL = "prepared weights"
 
 @pytest.fixture(autouse=True)
 def worth_it(monkeypatch: pytest.MonkeyPatch, device: Any) -> None:
-    """The kernels of GPUs make less of this net's weights than is worth keeping."""
+    """Keep results of any size on GPUs, because those of this small net would not be worth their memory."""
     if not device.target.is_cpu:
         monkeypatch.setattr(prepacked_weights, "MIN_BYTES_PER_FLOP", 0)
 
@@ -50,7 +50,7 @@ def result(of: Net, batch: int = 2) -> np.ndarray:
 
 
 def made(of: Net) -> list[int]:
-    """When each of the results was made, by the count of changes."""
+    """Return for each kept result the change counter of the weights when it was computed."""
     of._engine.session.device.queue.finish()
     return list(of._engine.session.prepacked.values())
 
@@ -103,7 +103,7 @@ def test_weights_from_a_file(file: str, device: Any, tmp_path: Path) -> None:
 
 
 def test_a_solver_keeps_nothing(device: Any, tmp_path: Path) -> None:
-    """Its weights change all the time, and its TEST net is to live in the memory of its TRAIN net."""
+    """A solver keeps none: its weights change in every step, and its TEST net shares the memory of its TRAIN net."""
     (tmp_path / "solver.prototxt").write_text("""
 base_lr: 0.1 lr_policy: "fixed" max_iter: 2 test_iter: 1 test_interval: 1 snapshot_after_train: false
 net_param {

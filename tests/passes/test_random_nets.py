@@ -1,4 +1,4 @@
-"""Random nets train to the same parameters with all rewrites, with a split batch under poison, and with none at all."""
+"""Random nets train to the same parameters with all rewrites and poisoned memory as without rewrites."""
 from __future__ import annotations
 
 import random
@@ -12,7 +12,7 @@ from tests.passes.test_traps import SETTINGS, trained
 
 PLAIN = {"OCAFFE_PLAN": "none", "OCAFFE_RECOMPUTE": "none", "OCAFFE_FUSE": "0"}
 EXTRAS = ("", "", " iter_size: 2", " clip_gradients: 0.5", " weight_decay: 0.01")
-ROUNDING = 1e-5  # of the largest magnitude: an expression that was fused may round once less
+ROUNDING = 1e-5  # relative to the largest magnitude; a fused expression may round less often
 SEEDS = [*range(6), *(pytest.param(seed, marks=pytest.mark.sweep) for seed in range(6, 200))]
 
 

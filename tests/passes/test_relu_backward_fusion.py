@@ -1,4 +1,7 @@
-"""The launch that writes a diff computes the ReLU backward before it: with the results of separate launches, and only if no other launch reads that diff."""
+"""The launch that writes a diff also computes the ReLU backward on it.
+
+Results equal separate launches. The fusion happens only if no other launch reads the diff.
+"""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
@@ -31,7 +34,7 @@ PLAIN = ConvGeometry(2, 6, 8, 2, (1, 7, 9), (1, 7, 9), THREE, ONE, (0, 1, 1), ON
 EVEN = ConvGeometry(2, 8, 6, 1, (1, 4, 8), (1, 4, 8), THREE, ONE, (0, 1, 1), ONE)
 STRIDED = ConvGeometry(3, 8, 4, 1, (1, 8, 9), (1, 4, 5), THREE, (1, 2, 2), (0, 1, 1), ONE)
 SPARSE = ConvGeometry(3, 12, 8, 1, (1, 7, 8), (1, 4, 4), ONE, (1, 2, 2), (0, 0, 0), ONE)
-HALVES = gemm_gpu.QUAD_TILES["bf16"][-1]  # emulated where there are no tensor cores
+HALVES = gemm_gpu.QUAD_TILES["bf16"][-1]  # emulated on devices without tensor cores
 DEPTHWISE = ConvGeometry(2, 8, 8, 8, (1, 7, 9), (1, 7, 9), THREE, ONE, (0, 1, 1), ONE)
 Made = tuple[list[Ref], tuple[int, ...], Callable[[Recorder, Ref], None]]
 
@@ -148,12 +151,12 @@ def test_backward_of_relus(device: Any, monkeypatch: pytest.MonkeyPatch, name: s
         rec.launches = pack_sign_masks(rec.launches, rec.target)
         assert any(launch.what == "sign_mask.pack" for launch in rec.launches) == bits
         results.append(np.concatenate([out.reshape(shape[0], -1) for out in execute(rec, device.context, feeds([source, *refs]), fetched)], 1))
-    np.testing.assert_allclose(results[1], results[0], rtol=0, atol=1e-6 * np.abs(results[0]).max())  # two programs may contract differently
+    np.testing.assert_allclose(results[1], results[0], rtol=0, atol=1e-6 * np.abs(results[0]).max())  # two programs may contract multiply-adds differently
     assert np.count_nonzero(results[0]) > 0
 
 
 def recorded(device: Any, slopes: tuple[float, ...] = (0.0,), role: Role = Role.DIFF) -> tuple[Recorder, Ref, list[Ref]]:
-    """A convolution writes a diff, of which ReLUs of these slopes read the channels in equal parts."""
+    """Record a convolution that writes a diff, and ReLUs of these slopes that read equal parts of its channels."""
     _, shape, write = conv(PLAIN)()
     diff, whole = value("y.diff", *shape, role=role), value("y", *shape)
     rec = Recorder(of_kind(device.target, "gpu"), train=True)
@@ -223,7 +226,7 @@ def test_one_layer_that_adds_twice_is_gated_once(device: Any) -> None:
 
 
 def test_levels_of_a_pyramid_are_no_parts(device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each level adds to the whole diff, by the same kernel with other sizes: only the last one may apply the slope."""
+    """Each level adds to the whole diff with the same kernel and other sizes. Only the last level may apply the slope."""
     net = text_format.Parse(
         """force_backward: true
         layer { name: "data" type: "Input" top: "data" input_param { shape { dim: 2 dim: 3 dim: 8 dim: 8 } } }
@@ -252,7 +255,7 @@ def layer(name: str, kind: str, bottoms: str, text: str = "", top: str = "") -> 
 
 
 def filtered(name: str, bottom: str, bias: float = -0.4) -> str:
-    """A bias that leaves maxima of windows that are not positive."""
+    """Return a Convolution with a bias for which the maxima of some windows are not positive."""
     fillers = f'weight_filler {{ type: "gaussian" std: 0.3 }} bias_filler {{ type: "constant" value: {bias} }}'
     return layer(name, "Convolution", bottom, f"convolution_param {{ num_output: 6 kernel_size: 1 {fillers} }}")
 
@@ -270,7 +273,7 @@ def squared(*bottoms: str) -> str:
 
 
 def gradients(net: Any, device: Device, keep: list[str]) -> tuple[list[np.ndarray], list[Launch]]:
-    """Of all that learns, and the launches."""
+    """Return the gradients of all parameters, and the launches."""
     with ocaffe.Net(net, ocaffe.TRAIN, keep=keep, seed=1, device=device) as made:
         made.forward(data=np.random.default_rng(0).standard_normal((2, 3, 13, 11)))
         made.backward()
@@ -279,7 +282,7 @@ def gradients(net: Any, device: Device, keep: list[str]) -> tuple[list[np.ndarra
 
 
 def merged(text: str, slope: float, device: Device, kind: str = "gpu", keep: Sequence[str] = ()) -> list[Launch]:
-    """The launches of a net, which gives the gradients that it gives if nothing is merged."""
+    """Return the launches of a net after checking that its gradients equal those without fusion."""
     data = layer("data", "Input", "", "input_param { shape { dim: 2 dim: 3 dim: 13 dim: 11 } }")
     net = text_format.Parse(data + text.replace("SLOPE", str(slope)), proto.NetParameter())
     of_class = Device(replace(device.info, target=of_kind(device.target, kind)), device)
@@ -295,7 +298,7 @@ def merged(text: str, slope: float, device: Device, kind: str = "gpu", keep: Seq
 
 
 def gates_of(launches: list[Launch]) -> dict[str, int]:
-    """The mask kind of each fused ReLU backward, by layer."""
+    """Return the mask kind of each fused ReLU backward, by layer."""
     return {launch.layer: int(dict(launch.call.defines)["FUSED_RELU"]) for launch in launches if launch.call is not None and launch.has_fused_relu}
 
 
@@ -319,7 +322,7 @@ TOPS = {
 @pytest.mark.parametrize("slope", [0.0, 0.25])
 @pytest.mark.parametrize("name", TOPS)
 def test_max_pooling_asks_its_top(device: Any, name: str, slope: float) -> None:
-    """Where the top is there in backward: no mask is made, and of the ReLU's output nothing is kept."""
+    """If the top is kept for backward, there is no sign mask, and the ReLU's output is not kept."""
     for kind in ("gpu", device.target.kind) if name == "whole planes" else ("gpu",):
         launches = merged(TOPS[name], slope, device, kind)
         forward, backward = (launch for launch in launches if launch.layer == "pool")
@@ -330,7 +333,7 @@ def test_max_pooling_asks_its_top(device: Any, name: str, slope: float) -> None:
 
 BIAS = "param { lr_mult: 0 } bias_param { filler { value: -0.5 } }"
 BESIDE = THIN + layer("all", "Concat", "pool thin") + pooled("mean", "all", "pool: AVE kernel_size: 2") + squared("mean")
-NO_TOPS: dict[str, tuple[str, list[str], dict[str, int]]] = {  # net, blobs that are kept, what is asked
+NO_TOPS: dict[str, tuple[str, list[str], dict[str, int]]] = {  # net, kept blobs, the mask kind by layer
     "nobody else reads the top": (MAXIMA + pooled("mean", "pool", "pool: AVE kernel_size: 2") + squared("mean"), [], {"pool": BITS}),
     "nobody else reads more than signs there": (START + pooled("pool", "relu", EACH) + BESIDE, [], {"pool": BITS}),
     "averages": (START + pooled("pool", "relu", f"pool: AVE {OVERLAPPING}") + END, [], {"pool": BITS}),
@@ -348,7 +351,7 @@ def test_other_pooling_does_not_ask_its_top(device: Any, name: str) -> None:
 
 
 def test_a_top_spares_a_mask_of_its_bottom_alone(device: Any) -> None:
-    """The bottom lies beside another ReLU's output, in a blob of which backward wants nothing more."""
+    """The bottom and another ReLU's output are parts of a blob that backward does not need. Only the bottom needs no mask."""
     both = layer("all", "Concat", "relu thin") + 'layer { name: "end" type: "Silence" bottom: "all" }'
     text = MAXIMA + END + THIN + pooled("mean", "thin", "pool: AVE kernel_size: 2") + squared("mean") + both
     assert gates_of(merged(text, 0.25, device)) == {"pool": TOP, "mean": BITS}

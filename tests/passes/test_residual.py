@@ -1,4 +1,4 @@
-"""A residual net in which all of BatchNorm's sums, gates and masks that the kernels of GPUs know come together has the gradients of one without them."""
+"""A residual net with all fusions of the GPU class (BatchNorm's sums, ReLU backward, sign masks) has the gradients of a plain net."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
@@ -33,7 +33,7 @@ def convolution(name: str, bottom: str, outputs: int, kernel: int, stride: int =
 
 
 def residual_net() -> Any:
-    """Four bottlenecks, of which two project and one of these strides."""
+    """Return a net of four bottlenecks. Two of them project, and one of these strides."""
     text = f'layer {{ name: "data" type: "Input" top: "data" input_param {{ shape {{ {" ".join(f"dim: {n}" for n in SHAPE)} }} }} }}'
     text += convolution("first", "data", 8, 3)
     bottom = "first"
@@ -51,7 +51,7 @@ def residual_net() -> Any:
 
 @contextmanager
 def gone_back(message: Any, device: Device, **options: Any) -> Iterator[tuple[Net, dict[str, np.ndarray]]]:
-    """A net after one forward and backward pass on random weights and data, and the gradients of all that learns."""
+    """Yield a net after one forward and backward pass on random weights and data, and the gradients of its parameters."""
     rng = np.random.default_rng(0)
     net = Net(message, proto.TRAIN, device=device, **options)
     try:
@@ -68,7 +68,7 @@ def gone_back(message: Any, device: Device, **options: Any) -> Iterator[tuple[Ne
 
 
 def gradients(device: Device) -> tuple[dict[str, np.ndarray], list[Mapping[str, str]]]:
-    """Of all that learns, and the defines of the net's launches."""
+    """Return the gradients of all parameters, and the defines of the net's launches."""
     with gone_back(residual_net(), device, keep=[]) as (net, diffs):
         launches = [launch.call for compiled in net._network._compiled.values() for launch in compiled.recording.schedule]
         return diffs, [dict(call.defines) for call in launches if call is not None]
@@ -80,7 +80,7 @@ def test_residual_net(device: Device, monkeypatch: pytest.MonkeyPatch, bits: boo
     treat_as_large(monkeypatch, 1)
     pack_sign_masks = optimise.pack_sign_masks
     monkeypatch.setattr(optimise, "pack_sign_masks", lambda schedule, target, everywhere: pack_sign_masks(schedule, target, everywhere=bits))
-    for module, tiles in ((winograd_gpu, "product_tiles"), (conv_gpu, "tiles_for"), (gemm_gpu, "tiles_for")):  # small ones, which compile fast
+    for module, tiles in ((winograd_gpu, "product_tiles"), (conv_gpu, "tiles_for"), (gemm_gpu, "tiles_for")):  # small tiles, which compile fast
         monkeypatch.setattr(module, tiles, lambda *_: gemm_gpu.TILES[-1:])
     monkeypatch.setattr(winograd_gpu, "cost", lambda *_, **__: 0 if winograd else 1e30)
     of_gpu = Device(replace(device.info, target=of_kind(device.target, "gpu")), device)

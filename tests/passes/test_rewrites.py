@@ -1,4 +1,4 @@
-"""Passes (views, sign masks, recomputation) change no result of golden nets whose inner blobs no script reads."""
+"""Passes (views, sign masks, recomputation) change no result of golden nets that keep no inner blobs."""
 from __future__ import annotations
 
 import pathlib

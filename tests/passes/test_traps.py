@@ -1,4 +1,4 @@
-"""The places where sharing memory broke Caffe's forks, each as a training that must give the same bits with and without sharing."""
+"""Cases in which shared memory broke forks of Caffe. Each is a training that must give the same bits with and without sharing."""
 from __future__ import annotations
 
 import pathlib
@@ -36,7 +36,7 @@ def classified(bottom: str, name: str = "loss", weight: float = 1) -> str:
 
 
 def accumulated_diffs() -> str:
-    """One value for two convolutions, a residual sum and a loss; a sum of three, one with a factor; a sum of a value with itself."""
+    """Return a net with a value for two convolutions, a sum and a loss; a sum of three values with a factor; a sum of a value and itself."""
     text = DATA + conv("a", "im") + conv("b", "a") + conv("c", "a") + layer("Eltwise", "s", "b a") + conv("d", "s")
     text += layer("Eltwise", "t", "d s c", more="eltwise_param { coeff: 1 coeff: 0.5 coeff: 1 }") + layer("Eltwise", "u", "t t")
     text += layer("Bias", "v", "u", more="bias_param { filler { type: 'gaussian' } }") + layer("Eltwise", "w", "v a")
@@ -55,7 +55,7 @@ def in_place_layers() -> str:
 
 
 def loss_diffs() -> str:
-    """A loss that another layer goes on with; weights; a blob with a weight that is no loss layer's."""
+    """Return a net with a loss that another layer reads, loss weights, and a loss weight on a layer that is not a loss."""
     text = DATA + conv("a", "im") + layer("ReLU", "r", "a") + classified("r", "first", 0.3) + classified("r", "second", 2)
     text += layer("Power", "squared", "second", more="loss_weight: 0.1 power_param { power: 2 }")
     return text + layer("Reduction", "norm", "r", more="loss_weight: 0.001 reduction_param { operation: SUMSQ axis: 0 }")
@@ -71,7 +71,7 @@ def data_read_in_backward() -> str:
 
 
 def trained(device: Any, text: str, iterations: int = 10, **settings: Any) -> dict[str, list[np.ndarray]]:
-    """All parameters, running statistics among them, after some iterations."""
+    """Return all parameters, including running statistics, after some iterations."""
     solver = Solver(text_format.Parse(text, proto.SolverParameter()), device, **settings)
     solver.step(iterations)
     parameters = solver.network.parameter_arrays()
@@ -105,7 +105,7 @@ def test_a_test_net_in_the_same_memory_disturbs_nothing(device: Any) -> None:
 
 @pytest.mark.usefixtures("small_values")
 def test_recomputation_leaves_running_statistics_and_masks(device: Any) -> None:
-    """BatchNorm's sums grow once an iteration, whatever is computed again; Dropout draws the same mask."""
+    """Recomputation updates BatchNorm's sums only once per iteration, and Dropout draws the same mask."""
     text = f"net_param {{ {in_place_layers()} }} {SETTINGS}"
     kept, cheap = trained(device, text, recompute=False), trained(device, text)
     assert kept["bn1"][2][0] == pytest.approx(sum(0.999**i for i in range(10)))
@@ -126,7 +126,7 @@ def test_recomputation_advances_a_hidden_state_once(device: Any) -> None:
 
 @pytest.fixture
 def workplace(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
-    """The zoo, and small databases of noise where its small nets look for theirs."""
+    """A working directory with the zoo, and small databases of noise under the names that its small nets use."""
     rng = np.random.default_rng(2)
     (tmp_path / "zoo").symlink_to(ROOT / "zoo")
     for name, shape in (("mnist/mnist_{}", (1, 28, 28)), ("digits/digits_{}", (1, 28, 28)), ("cifar10/cifar10_{}", (3, 32, 32))):

@@ -1,4 +1,4 @@
-"""The merged schema: BVLC's numbers are untouched, the compiled descriptor set belongs to caffe.proto."""
+"""The merged schema: BVLC's numbers are unchanged, and the compiled descriptor set matches caffe.proto."""
 from __future__ import annotations
 
 import importlib.util
@@ -39,7 +39,7 @@ def test_bvlc_fields_are_bvlcs():
             assert ours.has_default_value == ("default" in field), (name, field)
         for enum, values in message.get("enums", {}).items():
             assert {key: descriptor.enum_types_by_name[enum].values_by_name[key].number for key in values} == values
-    for name in ("BlobShape", "BlobProto", "Datum"):  # on disk in databases and weights: exactly BVLC's
+    for name in ("BlobShape", "BlobProto", "Datum"):  # these are stored in databases and weights, so they must equal BVLC's
         known = {field["name"] for field in json.loads(FIELDS.read_text())["messages"][name]["fields"]}
         assert {field.name for field in getattr(proto, name).DESCRIPTOR.fields} == known
 
@@ -51,7 +51,7 @@ def test_numbers_that_files_depend_on():
     }  # fmt: skip
     assert [layer[name].number for name in ("annotated_data_param", "multibox_loss_param", "norm_param")] == [200, 201, 206]
     assert proto.NetParameter.DESCRIPTOR.fields_by_name["layer"].number == 100
-    assert proto.LossParameter.NONE == 3  # Intel's PRE_FIXED has this number too, so it got another
+    assert proto.LossParameter.NONE == 3  # Intel's PRE_FIXED has this number too, so it has another here
     for message, names in ((proto.LayerParameter, ["source_line"]), (proto.NetParameter, ["source_file"]),
                            (proto.SolverState, ["data_cursor", "random_seed", "choices"])):  # fmt: skip
         assert all(message.DESCRIPTOR.fields_by_name[name].number >= 50000 for name in names)

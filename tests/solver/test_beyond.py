@@ -1,4 +1,4 @@
-"""Features of solvers beyond Caffe: AdamW, the average of the weights, which snapshots stay, early stopping, the data meter."""
+"""Features of solvers beyond Caffe: AdamW, averaged weights, kept snapshots, early stopping, the data meter."""
 from __future__ import annotations
 
 import os
@@ -29,7 +29,7 @@ def close(actual: dict[str, np.ndarray], expected: dict[str, np.ndarray], tolera
 
 @pytest.mark.parametrize("extra", ["", 'regularization_type: "L1"', "iter_size: 2 clip_gradients: 1"], ids=["L2", "L1", "clip"])
 def test_adamw_decays_the_weights_themselves(device: Any, extra: str) -> None:
-    """Adam without weight decay, with w -= rate * decay * w beside it: compared with Adam, whose history is then the same, for one iteration."""
+    """AdamW is Adam without weight decay, plus w -= rate * decay * w. For one iteration its history equals Adam's."""
     first = make(device, f"{QUIET} {extra}")
     begin = weights(first)
     first.close()
@@ -44,7 +44,7 @@ def test_adamw_decays_the_weights_themselves(device: Any, extra: str) -> None:
 
 
 def test_average_of_the_weights(device: Any) -> None:
-    """In float64 from the weights of each iteration; a young average forgets faster."""
+    """Compare with an average in float64 over the weights of each iteration. Early iterations use a smaller decay."""
     solver = make(device, f"{QUIET} ema_decay: 0.5")
     expected = weights(solver)
     for iteration in range(8):
@@ -98,7 +98,7 @@ def test_average_comes_back_from_a_snapshot(device: Any, extra: str) -> None:
 
 
 def test_tests_with_the_average(device: Any) -> None:
-    """They score the weights of the .ema.caffemodel; a snapshot taken in the middle of one holds the trained weights."""
+    """Tests use the weights of the .ema.caffemodel. A snapshot during a test has the trained weights."""
     solver = make(device, "ema_decay: 0.9 ema_test: true test_interval: 1000 test_initialization: false test_iter: 3 test_compute_loss: true")
     solver.step(5)
     asked = iter(["snapshot"])
@@ -122,7 +122,7 @@ def snapshots(prefix: str = "snap") -> list[int]:
 
 
 def test_keep_the_last_snapshots(device: Any) -> None:
-    """Those of later iterations are another run's; what the run began from stays too."""
+    """Only old snapshots of this run are removed. Snapshots of later iterations belong to another run, and the resumed snapshot is kept."""
     for name in ("snap_iter_90.caffemodel", "snap_iter_90.solverstate", "snap_iter_1.txt", "snapshot_iter_1.caffemodel"):
         pathlib.Path(name).touch()
     first = make(device, f"{QUIET} snapshot: 1")
@@ -146,7 +146,7 @@ def test_no_snapshot_is_removed_for_one_that_fails(device: Any, monkeypatch: pyt
     sync = os.fsync
 
     def full(fd: int) -> None:
-        if next(calls) == 2:  # the weights and their folder are written, the state is not
+        if next(calls) == 2:  # the weights and their folder are written, the state is not yet
             raise OSError(28, "No space left on device")
         sync(fd)
 
@@ -158,7 +158,7 @@ def test_no_snapshot_is_removed_for_one_that_fails(device: Any, monkeypatch: pyt
 
 
 def test_a_training_that_diverged_costs_no_snapshot(device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is told when the loss is no number, once, and stops at the next snapshot, which writes and removes nothing."""
+    """A NaN loss gives one warning. Training stops at the next snapshot, which writes and removes no file."""
     told: list[str] = []
     monkeypatch.setattr(log, "sink", told.append)
     solver = make(device, f"{QUIET} snapshot: 2 snapshot_keep: 1 ema_decay: 0.9")
@@ -175,7 +175,7 @@ def test_a_training_that_diverged_costs_no_snapshot(device: Any, monkeypatch: py
 
 
 def scripted(solver: Any, scores: dict[int, float]) -> None:
-    """Make the tests of `solver` find these means of accuracy at these iterations."""
+    """Make the tests of `solver` return these mean accuracies at these iterations."""
     test = solver.test
 
     def told(index: int) -> Any:
@@ -276,6 +276,6 @@ def test_data_meter(device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     solver.step(5)
     solver.close()
     shown = [float(match[1]) for line in lines if (match := re.search(r"data wait (\d+) %", line))]
-    assert len(shown) == 2  # not at iteration 0, where no time has passed
+    assert len(shown) == 2  # not at iteration 0, when no time has passed
     assert [record.get("data_wait") is not None for record in records] == [False, True, True]
     assert all(0 <= record["data_wait"] <= 1 for record in records[1:])

@@ -25,7 +25,7 @@ SOLVERS = {
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """The databases, and LeNet that reads them in another order in each epoch."""
+    """A folder with the databases, and a LeNet that reads them in a new order in each epoch."""
     place = tmp_path_factory.mktemp("mnist")
     make("mnist", str(place), str(DATA))
     net = (ROOT / "zoo" / "lenet" / "train_val.prototxt").read_text().replace("examples/mnist/", "")

@@ -1,4 +1,4 @@
-"""Learning rates beyond Caffe's (its own are compared in test_solver_golden.py): cosine, one-cycle, warm-up."""
+"""Learning rate policies beyond Caffe's: cosine, one-cycle, warm-up. test_solver_golden.py compares Caffe's policies."""
 from __future__ import annotations
 
 import math
@@ -22,7 +22,7 @@ def rates(text: str, iterations: int = 100, end: int = 100) -> np.ndarray:
 def test_cosine() -> None:
     expected = [0.01 + 0.09 * (1 + math.cos(math.pi * i / 100)) / 2 for i in range(100)]
     np.testing.assert_allclose(rates('lr_policy: "cosine" min_lr: 0.01'), expected, rtol=1e-6)
-    assert rates('lr_policy: "cosine"', 120)[100:].max() < 1e-9  # stays down
+    assert rates('lr_policy: "cosine"', 120)[100:].max() < 1e-9  # stays at the end value
 
 
 def test_onecycle() -> None:
@@ -33,7 +33,7 @@ def test_onecycle() -> None:
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_warm_up(policy: str) -> None:
-    """Linear from warmup_start_lr to base_lr, then the policy; those that look at the end begin behind the warm-up."""
+    """The rate rises linearly from warmup_start_lr to base_lr, then follows the policy. Policies that depend on max_iter start after the warm-up."""
     warm, plain = (rates(f'lr_policy: "{policy}" {text}') for text in ("warmup_iter: 20 warmup_start_lr: 0.02", ""))
     np.testing.assert_allclose(warm[:20], 0.02 + 0.08 * np.arange(20) / 20, rtol=1e-6)
     if POLICIES[policy].own:

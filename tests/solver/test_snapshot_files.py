@@ -1,4 +1,4 @@
-"""Our snapshots beside the files that real Caffe wrote of the same run: equal values, and nothing that a reader of Caffe's schema would miss."""
+"""Snapshots compared with the files of real Caffe for the same run: values are equal, and no field of Caffe's schema is missing."""
 from __future__ import annotations
 
 import pathlib
@@ -28,7 +28,7 @@ def workplace(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
 
 
 def run(device: Any, file: str, weights: str | None = None, resume: str | None = None, **changes: Any) -> None:
-    """Train as files/commands.txt says, to snapshots ours_iter_8 and ours_iter_16."""
+    """Train with the command of files/commands.txt and write snapshots ours_iter_8 and ours_iter_16."""
     param = read_solver(f"files/{file}")
     param.snapshot_prefix = "ours"
     for name, value in changes.items():
@@ -41,7 +41,7 @@ def run(device: Any, file: str, weights: str | None = None, resume: str | None =
 
 
 def stripped(message: Any) -> Any:
-    """A message without numbers, our own fields, and the phase and loss weight that Caffe notes in each layer whenever it builds a net."""
+    """Return a message without numbers, ocaffe's own fields, and the phase and loss weight that Caffe writes into each layer."""
     for field, value in list(message.ListFields()):
         if field.number >= 50000 or field.name in ("data", "diff", "phase", "loss_weight"):
             message.ClearField(field.name)
@@ -71,7 +71,7 @@ def test_binaryproto(device: Any, iteration: int) -> None:
 
 
 def datasets(path: str) -> dict[str, np.ndarray]:
-    """What Caffe reads of an HDF5 file."""
+    """Return the datasets of an HDF5 file that Caffe reads."""
     found: dict[str, np.ndarray] = {}
     with h5py.File(path) as file:
         file.visititems(lambda name, item: found.update({name: item[()]}) if isinstance(item, h5py.Dataset) else None)
@@ -91,7 +91,7 @@ def test_hdf5(device: Any, iteration: int) -> None:
 
 @pytest.mark.parametrize("suffix", ["", ".h5"])
 def test_resumed_run(device: Any, suffix: str) -> None:
-    """From Caffe's state, in either format, to the files of Caffe's own resumed run."""
+    """Resume from Caffe's state in either format and compare with the files of Caffe's resumed run."""
     run(device, "solver_resume.prototxt", resume=f"files/train_iter_8.solverstate{suffix}")
     mine, theirs = (proto.NetParameter.FromString(pathlib.Path(f"{stem}_iter_16.caffemodel").read_bytes()) for stem in ("ours", "files/resumed"))
     for number, (a, b) in enumerate(zip(blobs(mine), blobs(theirs), strict=True)):

@@ -1,4 +1,4 @@
-"""Training runs of real Caffe, repeated: rates, losses, test scores, parameters and history (tests/golden/solvers)."""
+"""Repeat training runs of real Caffe and compare rates, losses, test scores, parameters and history (tests/golden/solvers)."""
 from __future__ import annotations
 
 import pathlib
@@ -22,7 +22,7 @@ CASES = sorted(path.name.removesuffix(".solver.prototxt") for path in (GOLDEN / 
 
 @pytest.fixture
 def lines(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Log lines of the run."""
+    """Collect the log lines of the run."""
     result: list[str] = []
     monkeypatch.setattr(log, "sink", result.append)
     monkeypatch.setattr(log, "minimum", 0)
@@ -31,7 +31,7 @@ def lines(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @pytest.fixture
 def golden(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
-    """A writable copy of golden/solvers as working directory."""
+    """Make a writable copy of golden/solvers the working directory."""
     shutil.copytree(GOLDEN / "solvers", tmp_path / "solvers")
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -48,7 +48,7 @@ def numbers(lines: list[str], pattern: str) -> np.ndarray:
 
 
 def need_layers(path: str) -> Any:
-    """The solver's message; skips where a layer of its net does not exist yet."""
+    """Return the solver's message. Skip the test if ocaffe lacks a layer of the net."""
     param = upgrade_solver(read_solver(path))
     absent = {layer.type for layer in read_net(param.net).layer} - set(registry())
     if absent:
@@ -73,13 +73,13 @@ def test_run(name: str, device: Any, golden: pathlib.Path, lines: list[str]) -> 
     todo = {key for key in arrays if not key.startswith(("init", "resumed", "loss_last_pass"))}
     solver = Solver(param, device, file=path)
     try:
-        solver.step(param.max_iter)  # as it was made: without the last test and loss of solve
+        solver.step(param.max_iter)  # as in the recorded run, without the last test and loss of solve
         compare(solver, arrays, "final")
         todo -= {key for key in todo if key.startswith("final")}
         if "history/0" in arrays:
             views = solver.history_views()
             for index, blob in enumerate(solver.history_arrays()):
-                if views[index][1] is None:  # BatchNorm's statistics: Caffe keeps a history of their weight decay, which nothing reads
+                if views[index][1] is None:  # BatchNorm's statistics: Caffe stores an unused history of their weight decay
                     todo.discard(f"history/{index}")
                     continue
                 close(blob, arrays[f"history/{index}"], f"history/{index}")
@@ -119,7 +119,7 @@ def test_resume_from_caffes_snapshot(name: str, device: Any, golden: pathlib.Pat
     suffix = ".solverstate.h5" if "HDF5" in name else ".solverstate"
     solver = Solver(f"solvers/{name}.solver.prototxt", device, resume=f"solvers/{name}_iter_10{suffix}")
     try:
-        solver.step(solver.param.max_iter - solver.iter)  # as it was made: solve would run one more forward pass
+        solver.step(solver.param.max_iter - solver.iter)  # as in the recorded run; solve would run one more forward pass
         compare(solver, arrays, "resumed_final")
     finally:
         solver.close()
@@ -127,7 +127,10 @@ def test_resume_from_caffes_snapshot(name: str, device: Any, golden: pathlib.Pat
 
 
 def test_ssd_training(device: Any, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, lines: list[str]) -> None:
-    """Twelve iterations of SSD's own training. Matching and mining decide: noise of 3e-6 in the first weights moves the last ones by 2e-4."""
+    """Twelve iterations of SSD's training.
+
+    Matching and mining amplify rounding: noise of 3e-6 in the initial weights changes the final weights by 2e-4.
+    """
     monkeypatch.chdir(GOLDEN)
     path = "forks/ssd_train.solver.prototxt"
     param = need_layers(path)

@@ -1,4 +1,4 @@
-"""Training as a whole on a small net over a real LMDB: equal runs, exact resume, no hidden waits, debug switches, snapshots that survive trouble."""
+"""Training of a small net on an LMDB: reproducible runs, exact resume, no hidden waits, debug switches, snapshots after failures."""
 from __future__ import annotations
 
 import os
@@ -57,7 +57,7 @@ def workplace(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
 
 
 def make(device: Any, extra: str = "", **options: Any) -> Solver:
-    """A solver of SETTINGS; `extra` ("name: value ...") overrides."""
+    """Return a solver with SETTINGS, overridden by `extra` ("name: value ...")."""
     words = extra.split()
     settings = SETTINGS | {name.rstrip(":"): value for name, value in zip(words[::2], words[1::2])}
     text = "\n".join(f"{name}: {value}" for name, value in settings.items())
@@ -65,7 +65,7 @@ def make(device: Any, extra: str = "", **options: Any) -> Solver:
 
 
 def train(device: Any, extra: str = "", steps: int = 12, **options: Any) -> dict[str, np.ndarray]:
-    """Everything that a training leaves behind."""
+    """Train and return the complete state after it."""
     solver = make(device, extra, **options)
     try:
         solver.step(steps - solver.iter)
@@ -136,7 +136,7 @@ def run_log(device: Any, monkeypatch: pytest.MonkeyPatch, extra: str, steps: int
 
 
 def test_clipping_is_logged_where_caffe_logs_it(device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After the outputs and before the rate, with the same numbers whether the update runs by itself or not."""
+    """The line comes after the outputs and before the rate. Its numbers are the same for fused and separate updates."""
     settings = "display: 1 test_interval: 100 test_initialization: false clip_gradients: 0.05"
     together = run_log(device, monkeypatch, settings)
     apart = run_log(device, monkeypatch, f"{settings} snapshot_diff: true")
@@ -149,7 +149,7 @@ def test_clipping_is_logged_where_caffe_logs_it(device: Any, monkeypatch: pytest
 
 
 def test_smoothing_does_not_depend_on_display(device: Any) -> None:
-    """A loss that another layer reads too is not read late."""
+    """The smoothed loss is the same for every display interval, also if another layer reads the loss."""
     text = pathlib.Path("net.prototxt").read_text()
     extra = 'layer { name: "copy" type: "Power" bottom: "loss" top: "copy" }'
     pathlib.Path("net.prototxt").write_text(text + extra)
@@ -198,7 +198,7 @@ FORBIDDEN = ("finish", "Buffer", "Program", "Kernel", "Context", "CommandQueue",
 
 
 class Watched:
-    """Stands in for pyopencl: every name passes through, but forbidden ones and blocking copies are counted."""
+    """Replaces pyopencl: it forwards all names, and records forbidden names and blocking copies."""
 
     def __init__(self, cl: Any, allowed: tuple[str, ...] = ()) -> None:
         self.cl, self.broken, self.allowed = cl, [], allowed
@@ -250,13 +250,13 @@ FIXED = "net: 'constant.prototxt' momentum: 0.9 random_seed: 1 average_loss: 40 
 
 
 def constant(device: Any, extra: str) -> Solver:
-    """A solver of a net that needs nothing from the host."""
+    """Return a solver of a net that needs no data from the host."""
     pathlib.Path("constant.prototxt").write_text(CONSTANT)
     return Solver(parse(f"{FIXED} {extra}", proto.SolverParameter, "solver.prototxt"), device, file="solver.prototxt")
 
 
 class Counted:
-    """pyopencl, noting the direction of each copy."""
+    """Replaces pyopencl and counts copies by direction."""
 
     def __init__(self, cl: Any) -> None:
         self.cl, self.copies = cl, {"to": 0, "from": 0}
@@ -269,7 +269,7 @@ class Counted:
         return self.cl.enqueue_copy(queue, target, source, **kwargs)
 
 
-RATES = {  # solver and how many of 32 iterations send words of the step buffer
+RATES = {  # solver settings, and the number of iterations out of 32 that send words of the step buffer
     "fixed": ("base_lr: 0.1 lr_policy: 'fixed'", 0),
     "multistep": ("base_lr: 0.1 lr_policy: 'multistep' gamma: 0.5 stepvalue: 10 stepvalue: 20", 2),
     "inv": ("base_lr: 0.1 lr_policy: 'inv' gamma: 0.1 power: 0.5", 32),
@@ -309,7 +309,7 @@ def test_words_are_sent_again_where_something_wrote_over_them(device: Any) -> No
 
 @pytest.mark.parametrize("extra", ["", "iter_size: 2", "clip_gradients: 0.01"], ids=["plain", "passes", "clipped"])
 def test_losses_do_not_depend_on_when_they_come(device: Any, extra: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a transfer for each run, with one for many, and with outputs that are sent because they are late."""
+    """Losses are the same with a transfer for each run, with one for many runs, and with transfers of late outputs."""
     windows = []
     for slots, late in ((1, 0.0), (16, 1e9), (16, 0.0), (3, 1e9)):
         monkeypatch.setattr(commands, "OUTPUT_SLOTS", slots)
@@ -322,7 +322,7 @@ def test_losses_do_not_depend_on_when_they_come(device: Any, extra: str, monkeyp
 
 
 def test_a_run_ahead_is_bounded(device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After an iteration is enqueued, at most RING - 1 have not ended."""
+    """After an iteration is enqueued, at most RING - 1 iterations are unfinished."""
     monkeypatch.setattr(commands, "LATE", 1e9)
     solver = constant(device, RATES["fixed"][0])
     events: list[Any] = []

@@ -1,4 +1,4 @@
-"""convert_annoset and create_label_map: records as SSD's own tools write them (golden/forks/annotated_*_lmdb), readable by AnnotatedData."""
+"""convert_annoset and create_label_map write records like SSD's tools (golden/forks/annotated_*_lmdb), and AnnotatedData reads them."""
 from __future__ import annotations
 
 import json
@@ -73,7 +73,7 @@ def test_boxes(text: str, flags: list[str], difficult: list[bool]) -> None:
 
 @pytest.mark.parametrize("encode", [False, True])
 def test_fields_are_those_of_ssd(encode: bool) -> None:
-    """The same fields are set, in the same order of bytes, as in a database of the fork."""
+    """The same fields are set, in the same byte order, as in a database of the fork."""
     annotations(VOC.format(width=30, x=9))
     assert main(["convert_annoset", "--anno_type=detection", "--label_map_file=map", f"--encoded={encode}", "in/", "list", "out"]) == 0
     theirs = open_database(str(FORKS / ("annotated_png_lmdb" if encode else "annotated_raw_lmdb")), proto.DataParameter.LMDB)
@@ -98,7 +98,7 @@ def test_fields_are_those_of_ssd(encode: bool) -> None:
     ],
 )
 def test_sizes(flags: list[str], size: tuple[int, int]) -> None:
-    """Boxes are parts of the image: they stay what they are."""
+    """Boxes are relative to the image size, so resizing keeps them."""
     annotations(TEXT)
     assert main(["convert_annoset", "--anno_type", "detection", "--label_type", "txt", "--encode_type=png", *flags, "in/", "list", "out"]) == 0
     made = record()

@@ -1,4 +1,4 @@
-"""convert_imageset and compute_image_mean: what real Caffe's tools made of the same files, byte for byte, and every flag."""
+"""convert_imageset and compute_image_mean: output equals real Caffe's byte for byte; and every flag."""
 from __future__ import annotations
 
 import os
@@ -26,18 +26,18 @@ COMMANDS = GOLDEN.joinpath("commands.txt").read_text().splitlines()
 
 @pytest.fixture(autouse=True)
 def workplace(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The inputs of real Caffe's tools, without what these made of them."""
+    """The inputs of real Caffe's tools, without their output."""
     (tmp_path / "files").mkdir()
     shutil.copytree(GOLDEN / "images", tmp_path / "files" / "images")
     for path in GOLDEN.glob("images*.txt"):
         shutil.copy(path, tmp_path / "files")
-    for name in ("lmdb_raw", "lmdb_png"):  # of compute_image_mean
+    for name in ("lmdb_raw", "lmdb_png"):  # inputs of compute_image_mean
         shutil.copytree(GOLDEN / name, tmp_path / "golden" / name)
     monkeypatch.chdir(tmp_path)
 
 
 def records(path: str | pathlib.Path) -> dict[bytes, Any]:
-    """Key to Datum of the database in a folder."""
+    """Return key -> Datum of the database in a folder."""
     backend = proto.DataParameter.LMDB if os.path.exists(os.path.join(path, "data.mdb")) else proto.DataParameter.LEVELDB
     database = open_database(str(path), backend)
     return {bytes(key): proto.Datum.FromString(bytes(value)) for key, value in Reader(database).read(0, database.entries)}
@@ -69,7 +69,7 @@ def test_golden_database(command: str) -> None:
     assert list(ours) == list(theirs)
     reencoded = "--encode_type=jpg" in command
     for key, expected in theirs.items():
-        if reencoded:  # by whichever libjpeg Pillow has
+        if reencoded:  # encoded by the libjpeg of Pillow
             assert ours[key].label == expected.label and ours[key].encoded and not ours[key].HasField("channels")
             assert np.abs(pixels(ours[key]).astype(int) - pixels(expected)).max() <= 1
         elif "--gray" in command:
@@ -240,7 +240,7 @@ def test_shortest_and_longest_side(limits: tuple[int, int], size: tuple[int, int
 
 
 def test_odd_kinds_of_files() -> None:
-    """Palette, alpha and 16 bits come as three bytes per pixel, as cv::imread gives them."""
+    """Images with a palette, alpha or 16 bits become three bytes per pixel, as in cv::imread."""
     color = Image.open("files/images/im00.png").convert("RGB")
     color.quantize(16).save("p.png")
     color.convert("RGBA").save("a.png")

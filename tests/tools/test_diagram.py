@@ -1,4 +1,4 @@
-"""draw_net: every layer and blob is in the picture, boxes do not overlap, edges lead where data flows."""
+"""draw_net: every layer and blob is in the picture, boxes do not overlap, edges follow the data."""
 from __future__ import annotations
 
 import itertools
@@ -28,7 +28,7 @@ def overlapping(drawn: Picture) -> list[tuple[list[str], list[str]]]:
 
 
 def ends(drawn: Picture) -> list[tuple[str, str]]:
-    """First lines of the boxes that the curves join."""
+    """Return the first lines of the boxes that the curves connect."""
     def at(point: tuple[float, float]) -> str:
         (found,) = [node.lines[0] for (x, y, w, h), node in drawn.boxes if x - 0.01 <= point[0] <= x + w + 0.01 and y - 0.01 <= point[1] <= y + h + 0.01]
         return found
@@ -52,7 +52,7 @@ def test_boxes_and_curves(net: str, direction: str) -> None:
     used = {(source, target) for source, target in ends(drawn)}
     if net == "resnet18/deploy":
         assert {("scale2a_branch2b", "res2a"), ("pool1", "res2a"), ("res2a", "res2a_relu"), ("prob", "prob")} <= used
-        assert ("bn_conv1", "conv1_relu") not in used  # in place: one after the other
+        assert ("bn_conv1", "conv1_relu") not in used  # in place, so one follows the other
 
 
 def test_random_graphs() -> None:
@@ -75,7 +75,7 @@ def test_svg(tmp_path: pathlib.Path) -> None:
     root = ElementTree.parse(out).getroot()
     texts = [each.text for each in root.iter(f"{SVG}text")]
     assert {"conv1", "(Convolution)", "num_output: 4", "kernel 5, stride 2", "lr 1, 2; decay 1, 0", "accuracy", "MAX"} <= set(texts)
-    assert texts.count("(Data)") == 1 and texts.count("label") == 2  # of the TEST net alone; to accuracy and loss
+    assert texts.count("(Data)") == 1 and texts.count("label") == 2  # of the TEST net only; label goes to accuracy and loss
     assert main(["draw_net", NET, str(out)]) == 0
     assert out.read_text().count("(Data)") == 2 and "lr 1" not in out.read_text()
 
@@ -128,7 +128,7 @@ def test_refused(arguments: list[str], told: list[str], tmp_path: pathlib.Path, 
 def test_level_and_stage(
     command: str, flags: list[str], there: list[str], absent: list[str], tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Of the tools that look at a net without running it; unknown fields can be allowed."""
+    """Tools that read a net without running it have --level and --stage, and can allow unknown fields."""
     net = tmp_path / "net.prototxt"
     rules = {"staged": 'stage: "b"', "deep": "min_level: 1"}
     layer = 'layer {{ name: "{0}" type: "InnerProduct" bottom: "x" top: "{0}" include {{ {1} }} inner_product_param {{ num_output: 2 }} loss_weight: 1 }}'

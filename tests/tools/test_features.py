@@ -1,4 +1,4 @@
-"""extract_features against the database that Caffe's tool made of the same net and weights."""
+"""extract_features, compared with the database that Caffe's tool wrote for the same net and weights."""
 from __future__ import annotations
 
 import os

@@ -1,4 +1,4 @@
-"""parse_log and plot: golden logs of real Caffe, and the results of parse_log.py's authors did not think of."""
+"""parse_log and plot: golden logs of real Caffe, and logs that Caffe's parse_log.py does not handle."""
 from __future__ import annotations
 
 import math
@@ -74,7 +74,7 @@ def test_panels() -> None:
     assert len(seconds.x) == 8 and max(seconds.x) < 1
     pathlib.Path("made.log").write_text(MADE)
     made = panels([("m", read_log("made.log"))])["loss"]
-    assert [(curve.name, curve.x, curve.y) for curve in made] == [("loss (smoothed)", [0], [2.5]), ("loss", [0], [2.25])]  # nan has no place
+    assert [(curve.name, curve.x, curve.y) for curve in made] == [("loss (smoothed)", [0], [2.5]), ("loss", [0], [2.25])]  # nan is not plotted
 
 
 @pytest.mark.parametrize("kind", ["png", "svg", "pdf", "html"])

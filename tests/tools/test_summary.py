@@ -1,4 +1,4 @@
-"""`ocaffe summary` against well-known numbers, and arithmetic done by hand."""
+"""`ocaffe summary`, compared with published numbers and manual arithmetic."""
 from __future__ import annotations
 
 import pathlib

@@ -1,4 +1,4 @@
-"""The upgrade tools against the files that Caffe's made of the same old ones."""
+"""The upgrade tools, compared with the output of Caffe's tools for the same old files."""
 from __future__ import annotations
 
 import pathlib
@@ -28,7 +28,7 @@ def test_text(name: str, tmp_path: pathlib.Path, capfd: pytest.CaptureFixture[st
     assert parsed(out, kind) == parsed(UPGRADE / f"{name}.upgraded.prototxt", kind)
     assert f"to {out}" in capfd.readouterr().err
     content = out.read_bytes()
-    assert main([command, str(out), str(out)]) == 0  # onto itself
+    assert main([command, str(out), str(out)]) == 0  # overwrite the input
     assert out.read_bytes() == content and "already in latest proto format" in capfd.readouterr().err
 
 
@@ -43,7 +43,7 @@ def test_binary(tmp_path: pathlib.Path) -> None:
 
 @pytest.mark.parametrize("command", ["upgrade_net_proto_text", "upgrade_net_proto_binary", "upgrade_solver_proto_text"])
 def test_refused(command: str, tmp_path: pathlib.Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """A file that is no such message; the one that stands under the new name stays."""
+    """A file of another kind is refused, and the existing output file is kept."""
     bad, out = tmp_path / "bad", tmp_path / "out"
     bad.write_bytes(b"\x0a\xff\xff" if command.endswith("binary") else b"layer { nonsense }")
     out.write_text("kept")

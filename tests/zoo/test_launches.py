@@ -1,4 +1,4 @@
-"""How many launches a training step of the zoo's nets takes on an H100, by its plan: no device needed."""
+"""The number of launches of a training step of the zoo's nets on an H100, from the plan. No device is needed."""
 from __future__ import annotations
 
 from dataclasses import replace
@@ -28,12 +28,12 @@ IMAGES = {"lenet": (1, 28, 28), "resnet50": (3, 224, 224)}
 
 @pytest.mark.parametrize(
     ("net", "math", "winograd", "most"),
-    # Bounds of the present numbers. Of ResNet-50 450 are wanted: Winograd's algorithm takes three launches for one (docs/kernel-log.md, "Launches, again").
+    # Bounds of the present numbers. The goal for ResNet-50 is 450: Winograd's algorithm takes three launches, not one (docs/kernel-log.md, "Launches, again").
     [("lenet", "fp32", True, 22), ("lenet", "tf32", True, 22),
      ("resnet50", "fp32", True, 521), ("resnet50", "tf32", True, 506), ("resnet50", "fp32", False, 422)],
 )
 def test_a_step_takes_few_launches(net: str, math: str, winograd: bool, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With data on the device, SGD, and the choices that ocaffe brings: kernels alone, no transfer."""
+    """With data on the device, SGD and the shipped tuned tables there are only kernels and no transfers."""
     if not winograd:
         monkeypatch.setattr(winograd_gpu, "possible", lambda _: False)
     target = replace(H100, math=math)

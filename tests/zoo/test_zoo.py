@@ -1,4 +1,4 @@
-"""The zoo's files: they parse, their shapes fit together, they have the parameters their papers count."""
+"""The zoo's files parse, their shapes fit, and their parameter counts are those of the papers."""
 from __future__ import annotations
 
 import functools
@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 ZOO = ROOT / "zoo"
 NETS = sorted(folder.name for folder in ZOO.iterdir() if (folder / "solver.prototxt").exists())
 
-PARAMETERS = {  # to train, to deploy; without BatchNorm's statistics
+PARAMETERS = {  # of the training net, of the deploy net; without BatchNorm's statistics
     "lenet": (431_080, 431_080),
     "lenet_digits": (431_080, 431_080),
     "cifar10_quick": (145_578, 145_578),
@@ -31,7 +31,7 @@ PARAMETERS = {  # to train, to deploy; without BatchNorm's statistics
     "mobilenet_v1": (4_231_976, 4_231_976),
     "mobilenet_v2": (3_504_872, 3_504_872),
 }
-LAST_MAP = {  # what the last pooling sees: channels, height
+LAST_MAP = {  # input of the last pooling: channels, height
     "lenet": (50, 8),
     "lenet_digits": (50, 8),
     "cifar10_quick": (64, 8),
@@ -43,7 +43,7 @@ LAST_MAP = {  # what the last pooling sees: channels, height
     "mobilenet_v1": (1024, 7),
     "mobilenet_v2": (1280, 7),
 }
-IMAGES = {"lenet": (1, 28), "lenet_digits": (1, 28), "cifar10_quick": (3, 32)}  # channels, side, of sets that are not cropped
+IMAGES = {"lenet": (1, 28), "lenet_digits": (1, 28), "cifar10_quick": (3, 32)}  # channels, side; for data sets that are not cropped
 TEST_IMAGES = {"lenet": 10_000, "lenet_digits": 360, "cifar10_quick": 10_000}
 IMAGENET_TEST_IMAGES = 50_000
 
@@ -87,7 +87,7 @@ def pooled(shape: list[int], p: Any) -> list[int]:
 
 
 def walk(name: str, file: str, phase: int) -> Iterator[tuple[Any, list[list[int]], list[int], list[list[int]]]]:
-    """Every layer with the shapes of its bottoms, its top and its parameters. It knows BVLC Caffe's layers only."""
+    """Iterate over every layer with the shapes of its bottoms, its top and its parameters. Only BVLC Caffe's layers are supported."""
     blobs: dict[str, list[int]] = {}
     for layer in layers(name, file, phase):
         bottoms = [blobs[bottom] for bottom in layer.bottom]
@@ -161,7 +161,7 @@ def test_last_map(name: str) -> None:
 
 @pytest.mark.parametrize("name", NETS)
 def test_ends(name: str) -> None:
-    """The outputs of a net: losses to train, accuracies as well to test, probabilities to deploy."""
+    """The outputs are losses in training, losses and accuracies in testing, probabilities in deployment."""
 
     def ends(file: str, phase: int) -> list[tuple[str, list[int]]]:
         walked = list(walk(name, file, phase))
@@ -181,7 +181,7 @@ def test_ends(name: str) -> None:
 
 @pytest.mark.parametrize("name", NETS)
 def test_deploy_computes_what_was_trained(name: str) -> None:
-    """The deploy net is the TEST net without data, losses and auxiliary classifiers: same order, same settings, no learning."""
+    """The deploy net is the TEST net without data, losses, auxiliary classifiers and learning settings, in the same order."""
 
     def body(file: str) -> list[str]:
         kept = []
@@ -209,7 +209,7 @@ def test_deploy_computes_what_was_trained(name: str) -> None:
 def test_solver(name: str) -> None:
     solver = read_solver(ZOO / name / "solver.prototxt")
     assert solver.net == f"zoo/{name}/train_val.prototxt" and (ROOT / solver.net).exists()
-    assert not solver.HasField("solver_mode")  # the device is the command's to choose
+    assert not solver.HasField("solver_mode")  # the command chooses the device
     train, test = (next(layer for layer in layers(name, "train_val", phase) if layer.type == "Data") for phase in (proto.TRAIN, proto.TEST))
     assert solver.test_iter[0] * test.data_param.batch_size == TEST_IMAGES.get(name, IMAGENET_TEST_IMAGES)
     assert train.data_param.source != test.data_param.source
@@ -221,7 +221,7 @@ def test_solver(name: str) -> None:
 
 @pytest.mark.parametrize("name", NETS)
 def test_layers_with_weights_say_how_they_learn(name: str) -> None:
-    """A weight filler that is left out is all zeros: such a net never learns."""
+    """A missing weight filler means zeros, and such a net never learns."""
     for layer in layers(name, "train_val", proto.TRAIN):
         if layer.type in ("Convolution", "InnerProduct"):
             p = layer.convolution_param if layer.type == "Convolution" else layer.inner_product_param
