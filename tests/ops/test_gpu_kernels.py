@@ -686,8 +686,8 @@ def test_depthwise(device: Any, window: str, kind: str) -> None:
 def test_rows_of_taps_are_added_up_apart(device: Any, size: int) -> None:
     """The kernel sums each row of taps separately.
 
-    A product of 0.75 added to a sum of 2^24 is rounded away; the sum of a row of them is not. Products are exact, fused or not. The large product is in
-    the first row of one filter and in the last row of the other, because the kernel may start with either.
+    A product of 0.75 added to a sum of 2^24 is rounded away; the sum of a row of them is not. Products are exact, fused or not. One filter has
+    the large product in its first row, the other in its last row, because the kernel may start with either.
     """
     g = geometry(1, 2, 2, (1, 11, 12), (1, size, size), pad=(0, size // 2, size // 2), group=2)
     dy, w, dx = Ref("dy", g.output_shape, Role.DIFF), Ref("w", g.weight_shape, Role.PARAMETER), Ref("dx", g.input_shape, Role.DIFF)
