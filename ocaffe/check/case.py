@@ -132,11 +132,11 @@ class Case:
             ends = [self.values({**exact, name: exact[name] + sign * STEP * aim}, found) for sign in (1, -1)]
             true.append(sum(float(((ends[0][top] - ends[1][top]) * slope).sum()) for top, slope in slopes.items()) / (2 * STEP))
             told.append(float((gradient * aim).sum()))
-        return difference(f"gradient of {name}", np.array(told), np.array(true), float(np.linalg.norm(gradient)))
+        return difference(f"gradient of {name}", np.array(told), np.array(true), float(np.linalg.norm(gradient)), "in random direction {}")
 
 
-def difference(what: str, found: np.ndarray, expected: np.ndarray, scale: float = 0) -> Finding:
-    """Return the largest difference as a fraction of the larger of `scale` and the largest expected magnitude."""
+def difference(what: str, found: np.ndarray, expected: np.ndarray, scale: float = 0, place: str = "at [{}]") -> Finding:
+    """Return the largest difference as a fraction of the larger of `scale` and the largest expected magnitude. `place` words its index."""
     if found.shape != tuple(np.shape(expected)):
         return Finding(what, float("inf"), f"shape {found.shape}, numpy has {np.shape(expected)}")
     if not found.size:
@@ -144,4 +144,4 @@ def difference(what: str, found: np.ndarray, expected: np.ndarray, scale: float 
     scale = max(scale, float(np.abs(expected).max()), 1e-30)
     errors = np.nan_to_num(np.abs(found.astype(np.float64) - expected) / scale, nan=np.inf, posinf=np.inf)
     at = np.unravel_index(int(errors.argmax()), errors.shape)
-    return Finding(what, float(errors[at]), f"at {[int(n) for n in at]}: {found[at]:.6g} here, {np.asarray(expected)[at]:.6g} in numpy")
+    return Finding(what, float(errors[at]), f"{place.format(', '.join(map(str, at)))}: {found[at]:.6g} here, {np.asarray(expected)[at]:.6g} in numpy")

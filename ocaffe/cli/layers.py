@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import difflib
+import pathlib
 from collections.abc import Sequence
 
 from ocaffe import log
@@ -14,8 +15,12 @@ def main(argv: Sequence[str]) -> int:
     parser = Parser("layers", "List the layer types with a summary; with --type, show one with its parameters.")
     parser.flag("type", "", "a layer type; upper and lower case are equal")
     parser.flag("markdown", False, "print everything as the page docs/layer-types.md")
+    parser.flag("write", "", "write that page to this file; it stays as it is if there is an error")
     options = parser.parse(argv)
     log.quiet()
+    if options.write:
+        pathlib.Path(options.write).write_text(markdown(), encoding="utf-8")
+        return 0
     if options.markdown:
         print(markdown(), end="")
         return 0

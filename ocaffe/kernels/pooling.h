@@ -1,4 +1,4 @@
-/* Definitions for the pooling kernels of both machine classes.
+/* Definitions for the pooling kernels of both device classes.
  *
  * METHOD  0 MAX, 1 AVE, 2 STOCHASTIC
  * KH, KW  window            SH, SW  stride            PH, PW  padding           DH, DW  dilation (pooling.cl); all in pixels

@@ -139,15 +139,11 @@ class FocalLoss(ProbabilityLoss):
         if not troy and not p.HasField("type") and not p.HasField("beta"):
             log.warn_once("focal_loss_layer.cpp:1", f"{self.title}: taken as happynear's FocalLoss; focal_loss_param {{ axis: 1 }} says troyliu0105's")
         self.scalars = {"gamma": float(p.gamma), "alpha": float(p.alpha) if p.HasField("alpha") else 0.25 if troy else 1.0}
-        if troy:
-            self.value = "l * -alpha * pow(1 - p, gamma) * log(fmax(p, FLT_MIN))"
-            power, base, sign, factor = "pow(1 - q, gamma)", "fmax(1 - q, 1e-10)", "-", "alpha * "
-        else:
-            inside = "alpha + p" if p.type == p.ONEADDP else "alpha - p"
-            self.value = f"l * -pow({inside}, gamma) * log(fmax(p, FLT_MIN))"
-            power = f"pow({inside.replace('p', 'q').replace('alqha', 'alpha')}, gamma)"
-            base, sign, factor = ("1 + q", "+", "") if p.type == p.ONEADDP else ("fmax(1 - q, 1e-10)", "-", "")
-        self.slope = f"{factor}({power} {sign} gamma * {power} / ({base}) * log(fmax(q, FLT_MIN)) * q) * (p - l)".replace("q", "x3")
+        one = "1 -" if troy else "alpha +" if p.type == p.ONEADDP else "alpha -"
+        self.value = f"l * -{'alpha * ' if troy else ''}pow({one} p, gamma) * log(fmax(p, FLT_MIN))"
+        power = f"pow({one} x3, gamma)"  # x3: the probability of the label
+        base, sign = ("1 + x3", "+") if not troy and p.type == p.ONEADDP else ("fmax(1 - x3, 1e-10)", "-")
+        self.slope = f"{'alpha * ' if troy else ''}({power} {sign} gamma * {power} / ({base}) * log(fmax(x3, FLT_MIN)) * x3) * (p - l)"
         return tops
 
     def extra(self, rec: Recorder, bottoms: list[Blob]) -> list[Read]:

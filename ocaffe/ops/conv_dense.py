@@ -1,4 +1,4 @@
-"""Choice of the machine class's convolution kernels for filters over several channels: conv_cpu.py or conv_gpu.py."""
+"""Choice of the device class's convolution kernels for filters over several channels: conv_cpu.py or conv_gpu.py."""
 from __future__ import annotations
 
 from importlib import import_module
@@ -8,5 +8,5 @@ from ocaffe.ir.recorder import Recorder
 
 
 def dense(rec: Recorder) -> ModuleType:
-    """Return the module of this machine class for filters over several channels."""
+    """Return the module of this device class for filters over several channels."""
     return import_module(f"ocaffe.ops.conv_{rec.target.kind}")

@@ -1,4 +1,4 @@
-"""Direct depthwise convolution in two dimensions on both machine classes (kernels/conv_depthwise_cpu.cl, conv_depthwise_gpu.cl).
+"""Direct depthwise convolution in two dimensions on both device classes (kernels/conv_depthwise_cpu.cl, conv_depthwise_gpu.cl).
 
 On CPUs, conv_narrow_cpu.py computes narrow outputs.
 """

@@ -84,7 +84,7 @@ def _thinned(rec: Recorder, g: ConvGeometry, x: Ref) -> tuple[ConvGeometry, Ref]
 
 
 def _engine(rec: Recorder, g: ConvGeometry, w: Ref, direct: bool) -> ModuleType:
-    """Return the module for this geometry on this machine class. `direct`: the depthwise kernels support its window."""
+    """Return the module for this geometry on this device class. `direct`: the depthwise kernels support its window."""
     assert w.count == math.prod(g.weight_shape), f"{w.shape} for filters {g.weight_shape}"
     if len(g.size) > 3:
         return conv_unroll

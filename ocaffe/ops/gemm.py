@@ -1,4 +1,4 @@
-"""Matrix product. The machine class of the target decides which kernels compute it."""
+"""Matrix product. The device class of the target decides which kernels compute it."""
 from __future__ import annotations
 
 from importlib import import_module

@@ -19,7 +19,12 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
 def test_page_is_fresh() -> None:
-    assert (ROOT / "docs" / "layer-types.md").read_text() == markdown(), "run `ocaffe layers --markdown > docs/layer-types.md`"
+    assert (ROOT / "docs" / "layer-types.md").read_text() == markdown(), "run `ocaffe layers --write docs/layer-types.md`"
+
+
+def test_page_is_written(tmp_path: pathlib.Path) -> None:
+    assert main(["layers", "--write", str(tmp_path / "page.md")]) == 0
+    assert (tmp_path / "page.md").read_text() == markdown()
 
 
 def test_every_type_is_described() -> None:

@@ -48,7 +48,7 @@ def programs(case: Any, target: Target, folder: str) -> set[str]:
 
 
 def test_every_kernel_file_has_a_case(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """The case runs on the kernel's machine class, or with `--math bf16`."""
+    """The case runs on the kernel's device class, or with `--math bf16`."""
     gpu_target = Target(kind="gpu", runtime="nvidia", compute_units=40)
     targets = [Target(), gpu_target, dataclasses.replace(gpu_target, tensor_cores=True, math="bf16")]
     cpu, gpu, rounded = (set().union(*(programs(case, target, str(tmp_path_factory.mktemp("case"))) for case in all_cases())) for target in targets)

@@ -1,4 +1,4 @@
-"""DetectionOutput with its sorting and suppression: Caffe's cases on the kernels of the other machine class, then cases beyond Caffe's."""
+"""DetectionOutput with its sorting and suppression: Caffe's cases on the kernels of the other device class, then cases beyond Caffe's."""
 from __future__ import annotations
 
 import dataclasses

@@ -57,7 +57,7 @@ def test_numbers_that_name_no_row(device: Any, kind: str) -> None:
 
 
 def test_gradients_of_embed_are_the_same_bits(device: Any) -> None:
-    """Two runs of one machine class give the same bits, and gradients are summed in the order of the indices."""
+    """Two runs of one device class give the same bits, and gradients are summed in the order of the indices."""
     index, dy, table = np.zeros((1000,)), draw(1000, 3), draw(2, 3)
     for kind in KINDS:
         one, two = (run(device, kind, embed_text(2, 3, False), [index], [dy], params=[table], propagate=[False]).param_diffs[0] for _ in range(2))

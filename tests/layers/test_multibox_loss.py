@@ -1,4 +1,4 @@
-"""MultiBoxLoss: Caffe's cases on the kernels of the other machine class, then further cases, compared with a simple numpy program."""
+"""MultiBoxLoss: Caffe's cases on the kernels of the other device class, then further cases, compared with a simple numpy program."""
 from __future__ import annotations
 
 import pathlib

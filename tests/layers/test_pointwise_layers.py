@@ -32,7 +32,7 @@ def draw(shape: Shape, seed: int = 0) -> np.ndarray:
 
 @pytest.fixture
 def other(device: Any) -> str:
-    """The other machine class. tests/test_golden.py runs the cases on the device's own class."""
+    """The other device class. tests/test_golden.py runs the cases on the device's own class."""
     return "gpu" if device.target.is_cpu else "cpu"
 
 

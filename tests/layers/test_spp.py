@@ -1,4 +1,4 @@
-"""SPP: golden cases on the kernels of the other machine class, then further cases."""
+"""SPP: golden cases on the kernels of the other device class, then further cases."""
 from __future__ import annotations
 
 from typing import Any

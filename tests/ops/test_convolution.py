@@ -1,4 +1,4 @@
-"""Convolution in its three directions on both machine classes, through `ocaffe.ops.convolution`, compared with numpy in float64."""
+"""Convolution in its three directions on both device classes, through `ocaffe.ops.convolution`, compared with numpy in float64."""
 from __future__ import annotations
 
 import itertools

@@ -1,4 +1,4 @@
-"""Expressions, compared with numpy in float64, on every device, with the kernels of both machine classes."""
+"""Expressions, compared with numpy in float64, on every device, with the kernels of both device classes."""
 from __future__ import annotations
 
 import dataclasses
@@ -315,7 +315,7 @@ def uniforms(shape: Shape, key: Sequence[int], iteration: int = 0, part: int = 0
 
 
 def test_random(device: Any, kind: str) -> None:
-    """Random numbers are the same on every device, for all strides and machine classes."""
+    """Random numbers are the same on every device, for all strides and device classes."""
     rec, checks = recorder(device, kind), Checks()
     for shape in [(), (1,), (100,), (3, 10), (5, 64), (2, 3, 7, 9), (3, 1, 500), (2, 4096)]:
         for strided in (False, True):

@@ -1,4 +1,4 @@
-"""Matrix product on both machine classes, through `ocaffe.ops.gemm`, compared with numpy in float64."""
+"""Matrix product on both device classes, through `ocaffe.ops.gemm`, compared with numpy in float64."""
 from __future__ import annotations
 
 import itertools

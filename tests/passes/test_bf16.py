@@ -252,7 +252,7 @@ def test_depthwise(of_gpu: Device, name: str) -> None:
 
 
 @pytest.mark.parametrize("whole", [False, True], ids=["windows", "planes"])
-@pytest.mark.parametrize(("method", "has_fused_relu"), [(MAX, False), (MAX, True), (AVE, False)], ids=["MAX", "MAX, has_fused_relu by its top", "AVE"])
+@pytest.mark.parametrize(("method", "has_fused_relu"), [(MAX, False), (MAX, True), (AVE, False)], ids=["MAX", "MAX with fused ReLU backward", "AVE"])
 def test_pooling(of_gpu: Device, method: int, has_fused_relu: bool, whole: bool) -> None:
     image, kernel, outputs = (9, 10), (9, 10) if whole else (3, 2), (1, 1) if whole else (4, 5)
     pool = Pool(method, kernel, (1, 1) if whole else (2, 2), (0, 0), image, outputs)

@@ -39,7 +39,7 @@ NETS = {  # a net; blob and expression of the channel reductions, by layer
     ),
     "averages": (START + pooled("pool", "relu", f"pool: AVE {OVERLAPPING}") + END, {"conv": ("conv.diff", SUM)}),
     "averages, ungated": (PLAIN + pooled("pool", "conv", f"pool: AVE {OVERLAPPING}") + END, {"conv": ("conv.diff", SUM)}),
-    "has_fused_relu by bits": (MAXIMA + pooled("mean", "pool", "pool: AVE kernel_size: 2") + squared("mean"), {"conv": ("conv.diff", SUM)}),
+    "ReLU mask in bits": (MAXIMA + pooled("mean", "pool", "pool: AVE kernel_size: 2") + squared("mean"), {"conv": ("conv.diff", SUM)}),
     "gradients before": (MAXIMA + MEAN + END + squared("mean"), {"conv": ("conv.diff", SUM)}),
     "gradients afterwards": (START + MEAN + pooled("pool", "relu", OVERLAPPING) + END + squared("mean"), {"conv": ("conv.diff", SUM)}),
     "ungated gradients afterwards": (

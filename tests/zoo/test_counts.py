@@ -1,4 +1,4 @@
-"""No fusion is lost silently: launches and fusions of every zoo net and machine class equal the committed counts (tests/zoo/counts.json)."""
+"""No fusion is lost silently: launches and fusions of every zoo net and device class equal the committed counts (tests/zoo/counts.json)."""
 from __future__ import annotations
 
 import json

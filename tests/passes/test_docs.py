@@ -1,0 +1,19 @@
+"""The table of passes in docs/pipeline.md lists the passes of the pipeline, in their order."""
+from __future__ import annotations
+
+import pathlib
+import re
+from functools import partial
+from typing import Any
+
+from ocaffe.ir.target import Target
+from ocaffe.passes.optimise import pipeline
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+
+def test_table_of_passes() -> None:
+    text = (ROOT / "docs/pipeline.md").read_text()
+    listed = re.findall(r"^\| `(\w+)` \|", text[text.index("\n## Passes") : text.index("\n## Debug switches")], re.MULTILINE)
+    runs: list[Any] = [entry.run.func if isinstance(entry.run, partial) else entry.run for entry in pipeline(Target(), prepacked={})]
+    assert listed == [run.__module__.rpartition(".")[2] for run in runs]
