@@ -126,7 +126,7 @@ class Solver:
     def add_callback(self, on_start: Any, on_gradients_ready: Callable[[], object] | None = None) -> None:
         """Call `on_start()` before each iteration and `on_gradients_ready()` before each update.
 
-        A single argument is an object with these two methods. Both may read and change parameters, their diffs and blobs.
+        A single argument is an object with these two methods. Both methods may read and change the blobs of the net, the parameters and the diffs of both.
         Raises Error for a solver with keep=[], which does not store gradients.
         """
         if not self._solver.network.options.keep:

@@ -112,7 +112,7 @@ def random_seed() -> int | None:
 class Timer:
     """A stopwatch: `start()`, `stop()`, then `ms`, the milliseconds between them.
 
-    Calls of solvers, and calls of nets that return arrays, wait for the device. The measured time includes their work.
+    Every method of a solver, and every method of a net that returns arrays, waits for the device. The measured time includes their work.
     """
 
     def __init__(self) -> None:

@@ -57,7 +57,7 @@ class BuildError(RuntimeError):
 
 
 def _excerpts(text: str, log: str, most: int = 5, around: int = 2) -> list[str]:
-    """Return the source lines of the first errors in a build log, with the lines around them."""
+    """Return the source lines that the first errors of a build log name, each with its neighbouring lines."""
     lines = text.split("\n")
     wrong = sorted({int("".join(numbers)) for numbers in _LOG_LINE.findall(log)} & set(range(1, len(lines) + 1)))[:most]
     shown = sorted({n for line in wrong for n in range(max(1, line - around), min(len(lines), line + around) + 1)})

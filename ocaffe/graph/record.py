@@ -115,7 +115,7 @@ class _NetRecorder:
         return ranges
 
     def forward_in_microbatches(self, part: MicrobatchedPart) -> None:
-        """Record the microbatched layers once for each microbatch. Only the top of the last layer exists for the whole batch."""
+        """Record the microbatched layers once for each microbatch. The top of the last of these layers holds the whole batch; the other tops hold one microbatch."""
         part.begin()
         part.top.data = Ref(part.top.name, part.top.shape, Role.ACTIVATION)
         for number in range(part.count):

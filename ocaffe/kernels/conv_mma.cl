@@ -1,7 +1,8 @@
 /* conv_gpu.cl on tensor cores: forward, backward_data and backward_filter by implicit GEMM, and pack, which packs the filters for the first two.
 
    pack             packed[group][tap][quad][row][word]: for each tap the quads (tile_mma.h) of the depth of every row, rounded to the format of
-                    the products and padded with zeros to whole steps. Rows are outputs and the depth channels; with `back` the reverse
+                    the products and padded with zeros to whole steps. A row is one output channel and its depth runs over input channels. If the
+                    argument `back` is set, a row is one input channel and its depth runs over output channels
    forward          y[output][position]   = sum over (tap, channel) of packed * x
    backward_data    dx[channel][position] = sum over (tap, output) of packed * dy, as a gather
    backward_filter  dw[output][channel, tap] = sum over (sample, position) of dy * x
@@ -79,7 +80,7 @@ INLINE uint tap_bits(int base, int step, int taps, int size) {
   return bits;
 }
 
-/* DELTA: the change of the coordinate from one tap of an axis to the next. In backward, taps of a phase are PHASE_STEP apart. */
+/* DELTA: the step of the image coordinate from one tap of the filter to the next along an axis. In backward, taps of a phase are PHASE_STEP apart. */
 #define DELTA(stride, dilation, phase_step) (backward ? -((phase_step) * (dilation) / (stride)) : (dilation))
 #define TAPS_FROM(first, kernel_size, step) (((kernel_size) - (first) + (step)-1) / (step))
 

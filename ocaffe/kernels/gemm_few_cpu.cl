@@ -4,8 +4,8 @@
    V     floats of a native vector: 4, 8 or 16
    ROWS  rows of a that are multiplied together; 1 for a single row
 
-   Each element of c is the product of two contiguous rows, summed in V lanes. Work-item: `columns` columns of c, SIDE at a time. It
-   multiplies DEEP of their depth by all rows of a while they are in the first-level cache. */
+   Each element of c is the product of two contiguous rows, summed in V lanes. A work-item computes `columns` columns of c, SIDE at a time.
+   It reads b in pieces of DEEP elements along the depth. While a piece is in the first-level cache, all rows of `a` are multiplied by it. */
 #include "common.h"
 
 #ifndef ROWS

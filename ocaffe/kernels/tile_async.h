@@ -170,7 +170,7 @@ INLINE void tile_deal(float acc[TM][TN]) {
 /* Return an element of local memory as a float. */
 INLINE float element_at(local const uint4* chunks, int place, int e) { return wide(((local const bfloat*)(chunks + place))[e]); }
 
-/* The loops stay rolled: this is compiled for tests only. */
+/* The loops are not unrolled, because this is compiled for tests only. */
 static __attribute__((noinline)) void chunks_multiply(local const uint4* a, local const uint4* b, float acc[TM][TN]) {
   const int row = tile_row(get_local_id(0)), column = tile_column(get_local_id(0));
 #pragma unroll 1

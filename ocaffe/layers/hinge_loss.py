@@ -57,7 +57,7 @@ class LabelledScores(Layer):
 
 @register("HingeLoss")
 class HingeLoss(LabelledScores):
-    """Sum of max(0, 1 - x) over the labels' scores and max(0, 1 + x) over all others (norm: L2 squares each term), divided by the batch size."""
+    """Mean over the batch of max(0, 1 - x) for the label's score plus max(0, 1 + x) for every other score x; norm: L2 squares each term."""
 
     def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
         margin = "fmax(0, 1 + (x1 == x2 ? -x0 : x0))"

@@ -15,7 +15,7 @@ from ocaffe.ops.alias import alias_diff
 
 @register("Reshape")
 class Reshape(Layer):
-    """Replaces `num_axes` axes from `axis` on (-1: all axes from there) by `shape`; no data moves.
+    """Replaces the `num_axes` axes that begin at `axis` (-1: all axes up to the last) with the axes of `shape`; no data moves.
 
     In `shape`, 0 copies the bottom's axis at that position, and one -1 is inferred from the count. A negative `axis` counts from the end: -1 is the
     position after the last axis.

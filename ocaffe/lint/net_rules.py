@@ -143,7 +143,7 @@ def nothing_learned(view: View) -> Iterator[Finding]:
 
 @net_rule
 def same_name(view: View) -> Iterator[Finding]:
-    """Two layers of one phase with the same name. Weights are matched by name, so both layers get the same weights."""
+    """Two layers of one phase with the same name. Weights are matched by the layer's name, so two layers of one name get the same weights."""
     first: dict[str, Any] = {}
     for layer in view.layers:
         other = first.setdefault(layer.name, layer)

@@ -35,7 +35,7 @@ def to_half(model: onnx.ModelProto, weights: dict[str, np.ndarray], precise: Col
     nodes: list[onnx.NodeProto] = []
 
     def seen(name: str, wanted: int) -> str:
-        """Return the name of the value `name` in the wanted precision; add a Cast or a converted constant if needed."""
+        """Return the name of a value that holds `name` in the wanted precision. Add a Cast or a converted constant if there is none."""
         if (HALF if name in halves else FLOAT) == wanted:
             return name
         key = name, wanted

@@ -1,6 +1,6 @@
 """Caffe's messages: `from ocaffe import proto; net = proto.NetParameter(); proto.TRAIN; proto.PoolingParameter.MAX`.
 
-The classes come from the descriptor set caffe.desc, which proto/compile.py writes from proto/caffe.proto. This needs no
+The message classes are made from the descriptor set caffe.desc, which proto/compile.py compiles from proto/caffe.proto. This needs no
 generated code, which becomes outdated with a new protobuf release. The descriptors have a separate pool, so they do not clash
 with another caffe.proto in the process.
 """

@@ -1,4 +1,4 @@
-"""MVN, Normalize, BN and the forks' BatchNorm: formulas in float64, gradients, layouts of weights files, other shapes."""
+"""MVN, Normalize, BN, and the BatchNorm of Caffe's forks: values, gradients, weights files of all layouts, shapes beyond the golden cases."""
 from __future__ import annotations
 
 import pathlib

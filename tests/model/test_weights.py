@@ -306,7 +306,7 @@ def test_hdf5_names_with_slashes_and_shared_blobs(tmp_path):
 
 
 def test_every_truncation_is_noticed(tmp_path):
-    """Every truncation is an error, except between two layers, where the format cannot show it."""
+    """A file cut off at any byte is an error, except at the end of a layer: there the format does not show that bytes are missing."""
     whole = net_of(blob_field(shape_of(2, 3), packed(5, VALUES)))
     path = tmp_path / "x.caffemodel"
     for size in range(1, len(whole)):

@@ -94,7 +94,7 @@ def composed() -> Any:
 
 @pytest.mark.parametrize("opset, dynamo", [(13, False), (18, True)])
 def test_gradients_of_what_is_composed(device: Any, tmp_path: Path, opset: int, dynamo: bool) -> None:
-    """Every parameter of the model has its gradient, and no other blob is learned."""
+    """Every parameter of the model gets PyTorch's gradient. No other blob is a learned parameter."""
     log.quiet()
     net, x = composed(), torch.randn(2, 3, 12, 10, generator=torch.Generator().manual_seed(1))
     export(net, x, tmp_path / "net.onnx", opset, dynamo)

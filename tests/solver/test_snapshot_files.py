@@ -41,7 +41,7 @@ def run(device: Any, file: str, weights: str | None = None, resume: str | None =
 
 
 def stripped(message: Any) -> Any:
-    """Return a message without numbers, ocaffe's own fields, and the phase and loss weight that Caffe writes into each layer."""
+    """Remove the fields in which our files may differ from Caffe's: values of blobs, ocaffe's own fields, `phase` and `loss_weight`. Return the message."""
     for field, value in list(message.ListFields()):
         if field.number >= 50000 or field.name in ("data", "diff", "phase", "loss_weight"):
             message.ClearField(field.name)
