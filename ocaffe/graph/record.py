@@ -115,7 +115,10 @@ class _NetRecorder:
         return ranges
 
     def forward_in_microbatches(self, part: MicrobatchedPart) -> None:
-        """Record the microbatched layers once for each microbatch. The top of the last of these layers holds the whole batch; the other tops hold one microbatch."""
+        """Record the microbatched layers once for each microbatch.
+
+        The top of the last of these layers holds the whole batch. The other tops hold one microbatch.
+        """
         part.begin()
         part.top.data = Ref(part.top.name, part.top.shape, Role.ACTIVATION)
         for number in range(part.count):
