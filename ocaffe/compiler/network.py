@@ -137,10 +137,13 @@ class Network:
         with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:  # each parameter has its own generator, so order does not matter
             deque(pool.map(fill, self.group.params), maxlen=0)
 
-    def copy_weights(self, weights: Weights, file: str) -> None:
-        """Copy the blobs of equally named layers. Raises Error for other shapes, naming both."""
+    def copy_weights(self, weights: Weights, file: str) -> list[Parameter]:
+        """Copy the blobs of equally named layers. Return the parameters that were set. Raises Error for other shapes, naming both."""
+        copied = []
         for parameter, values in fitting(self.graph, weights, file):
             self.session.write(parameter.data, np.asarray(values, np.float32).reshape(parameter.shape))
+            copied.append(parameter)
+        return copied
 
     def parameter_arrays(self) -> dict[str, list[np.ndarray]]:
         """Return copies of all parameter blobs by layer, as in a snapshot. Shared ones appear under every layer."""

@@ -75,6 +75,7 @@ class Solver:
         state = snapshots.load_state(resume) if resume else None
         self.seed = self._seed(state.random_seed if state else None)
         self.iter = 0
+        self.copied: dict[str, list[Parameter]] = {}  # the parameters of the TRAIN net that each file of weights has set
         self.request: Callable[[], str] = lambda: ""
         self.stopped = False
         self.tested_from: dict[int, dict[str, int]] = {}  # during a test: the data position at its start
@@ -139,7 +140,7 @@ class Solver:
         network.fill_parameters()
         for name in files:
             log.info("solver.cpp:72", f"Finetuning from {name}")
-            network.copy_weights(read_weights(name), name)
+            self.copied.setdefault(name, network.copy_weights(read_weights(name), name))  # the TRAIN net is the first
         return network
 
     def _bind(self) -> None:
