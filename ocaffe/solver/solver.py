@@ -33,6 +33,7 @@ from ocaffe.solver.losses import SmoothedLoss
 from ocaffe.solver.meter import Meter
 from ocaffe.solver.nets import net_messages
 from ocaffe.solver.policies import LearningRate
+from ocaffe.solver.rescue import Begin, rescued, whole_iteration
 from ocaffe.solver.scoring import Means, Output, as_lists, log_outputs, run_batches
 from ocaffe.solver.update import Updater
 
@@ -78,6 +79,8 @@ class Solver:
         self.copied: dict[str, list[Parameter]] = {}  # the parameters of the TRAIN net that each file of weights has set
         self.request: Callable[[], str] = lambda: ""
         self.stopped = False
+        self.begin: Begin | None = None  # of the last iteration that began
+        self.tried = -1  # the iteration of the last snapshot that was begun
         self.tested_from: dict[int, dict[str, int]] = {}  # during a test: the data position at its start
         self._clips: deque[tuple[int, Fetched]] = deque()
         self._warned = False  # whether the warning about a loss that is not finite was logged
@@ -222,7 +225,14 @@ class Solver:
     # -- the loop ----------------------------------------------------------------------------------------------------
 
     def solve(self) -> None:
-        """Train to max_iter, followed by Caffe's final snapshot, loss and test."""
+        """Train to max_iter, followed by Caffe's final snapshot, loss and test.
+
+        If an error ends the training, the last whole iteration is saved where possible. Raises Error if the trained weights are not finite.
+        """
+        with rescued(self):
+            self._solve()
+
+    def _solve(self) -> None:
         param = self.param
         if param.snapshot_after_train:
             self._probe()
@@ -232,6 +242,8 @@ class Solver:
         self.step(param.max_iter - self.iter)
         if param.snapshot_after_train and (not param.snapshot or self.iter % param.snapshot != 0 or self.iter == start):
             self.snapshot()
+        elif self.tried != self.iter:
+            snapshots.check_finite(self.network)
         if self.stopped:
             log.info("solver.cpp:322", "Optimization stopped early.")
             return
@@ -262,18 +274,19 @@ class Solver:
                     break
             rate, advanced = self.rate(self.iter)
             display = bool(param.display) and self.iter % param.display == 0
-            self.on_start()
-            for index in range(param.iter_size):
-                compiled, fetched = self._pass(index, rate)
-                pending.append((self.iter, index, compiled, fetched))
-                if len(pending) >= RING:
-                    pending[-RING][3].finish()
-                self._harvest(pending, start, wait=display and index == param.iter_size - 1)
-            if display:
-                self._display(compiled, fetched, rate, meter)
-            if self._split_passes:
-                self.on_gradients()
-                fetched = self._run_update(rate)
+            with whole_iteration(self):
+                self.on_start()
+                for index in range(param.iter_size):
+                    compiled, fetched = self._pass(index, rate)
+                    pending.append((self.iter, index, compiled, fetched))
+                    if len(pending) >= RING:
+                        pending[-RING][3].finish()
+                    self._harvest(pending, start, wait=display and index == param.iter_size - 1)
+                if display:
+                    self._display(compiled, fetched, rate, meter)
+                if self._split_passes:
+                    self.on_gradients()
+                    fetched = self._run_update(rate)
             if self.updater.clips:
                 self._clips.append((self.iter, fetched))
                 self._report_clipping(wait=display)
@@ -418,6 +431,7 @@ class Solver:
 
     def snapshot(self) -> str:
         """Write weights and state. Return the path of the state."""
+        self.tried = self.iter
         return snapshots.snapshot(self)
 
     def restore(self, path: str) -> None:
