@@ -232,6 +232,11 @@ class CommandList:
         return event
 
     @property
+    def changes_before_update(self) -> bool:
+        """Whether a run changes parameters, such as running statistics, before the solver's update."""
+        return any(self.schedule[index].phase != "update" for index in self._changes)
+
+    @property
     def completed(self) -> bool:
         return self._last is None or complete(self.session.device.cl, self._last)
 

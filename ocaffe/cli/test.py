@@ -37,6 +37,7 @@ def main(argv: Sequence[str]) -> int:
     net = phase_net(message, proto.TEST, options.level, stages(options.stage) or ("",))
     net_options = NetOptions(backward=False, prepack_weights=True, limit=memory_limit(options.memory_limit, device.target.free_memory))
     network = Network(net, proto.TEST, Session(device), net_options, weights=[file])
+    network.limit_labels()
     network.fill_parameters()
     check_match(network.graph, {file: network.copy_weights(read_weights(file), file)}, options.allow_no_match)
     log.info("caffe.cpp:281", f"Running for {options.iterations} iterations.")

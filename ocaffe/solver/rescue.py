@@ -48,14 +48,23 @@ class Begin(NamedTuple):
     def of(cls, solver: Training) -> Begin:
         return cls(solver.iter, solver.session.updates, solver.rate.current_step, dict(solver.network.cursor))
 
+    def restore(self, solver: Training) -> None:
+        """Set the host's state back. The next iteration is this one again."""
+        solver.iter, solver.rate.current_step, solver.begin = self.iteration, self.current_step, None
+        solver.network.seek(self.cursor)
+
 
 @contextlib.contextmanager
-def whole_iteration(solver: Training) -> Iterator[None]:
-    """Context of the commands of one iteration. If OpenCL refuses one after others have changed the state, the iteration is completed where possible."""
+def whole_iteration(solver: Training) -> Iterator[Begin]:
+    """Context of the commands of one iteration, with the state at its begin.
+
+    If OpenCL refuses a command after others have changed the state, the iteration is completed where possible.
+    """
     session = solver.session
-    solver.begin, session.changed, session.refused = Begin.of(solver), False, []
+    begin = solver.begin = Begin.of(solver)
+    session.changed, session.refused = False, []
     try:
-        yield
+        yield begin
         if session.refused:
             raise session.refused[0]
     finally:
@@ -114,5 +123,4 @@ def _to_whole_iteration(solver: Training) -> None:
         solver.iter += 1
         solver.network.cursor = {name: batch + solver.param.iter_size for name, batch in begin.cursor.items()}
     else:
-        solver.rate.current_step = begin.current_step
-        solver.network.cursor = dict(begin.cursor)
+        begin.restore(solver)

@@ -99,7 +99,7 @@ class Solver:
         self.network, self.test_networks = self._networks([] if resume else list(weights or self.param.weights), state)
         self._options = self.network.options
         with within(file):
-            self.updater = Updater(self.network.group, self.param)
+            self.updater = Updater(self.network.group, self.param, self.network.graph.guard)
         self.average = Average(self.session, self.updater) if self.updater.average is not None else None
         self.best = Best(self.param, self.test_networks, file) if self.param.HasField("best_output") else None
         self.losses = SmoothedLoss(self.param.average_loss)
@@ -140,6 +140,7 @@ class Solver:
         return network, [self._filled(Network(test(), proto.TEST, self.session, options, owner=network, weights=known), files) for test in tests]
 
     def _filled(self, network: Network, files: Sequence[str]) -> Network:
+        network.limit_labels()
         network.fill_parameters()
         for name in files:
             log.info("solver.cpp:72", f"Finetuning from {name}")
@@ -263,8 +264,10 @@ class Solver:
         param = self.param
         start, stop = self.iter, self.iter + iterations
         self.losses.restart()
+        if self.updater.guard is not None:
+            self.session.write(self.updater.guard, np.zeros(self.updater.guard.shape, np.int32))
         self._start_prefetch()
-        pending: deque[tuple[int, int, CompiledNet, Fetched]] = deque()
+        pending: deque[tuple[Begin, int, CompiledNet, Fetched]] = deque()
         meter = Meter(lambda: (self.iter, sum(each.wait_seconds for each in self.network.prefetchers.values())))
         while self.iter < stop:
             if param.test_interval and self.iter % param.test_interval == 0 and (self.iter > 0 or param.test_initialization):
@@ -274,11 +277,11 @@ class Solver:
                     break
             rate, advanced = self.rate(self.iter)
             display = bool(param.display) and self.iter % param.display == 0
-            with whole_iteration(self):
+            with whole_iteration(self) as begin:
                 self.on_start()
                 for index in range(param.iter_size):
                     compiled, fetched = self._pass(index, rate)
-                    pending.append((self.iter, index, compiled, fetched))
+                    pending.append((begin, index, compiled, fetched))
                     if len(pending) >= RING:
                         pending[-RING][3].finish()
                     self._harvest(pending, start, wait=display and index == param.iter_size - 1)
@@ -341,17 +344,31 @@ class Solver:
         """Update the parameters from the stored gradients of the net."""
         rate, _ = self.rate(self.iter)
         self._run_update(rate)
+        if self.updater.guard is not None and (found := self.session.read(self.updater.guard))[0]:
+            raise self.network.wrong_label(found)
 
-    def _harvest(self, pending: deque[tuple[int, int, CompiledNet, Fetched]], start: int, wait: bool = True) -> None:
+    def _harvest(self, pending: deque[tuple[Begin, int, CompiledNet, Fetched]], start: int, wait: bool = True) -> None:
         """Process the losses of passes, oldest first: all of them, or those that have arrived."""
         while pending and (wait or pending[0][3].arrived):
-            iteration, index, compiled, fetched = pending.popleft()
+            begin, index, compiled, fetched = pending.popleft()
+            iteration = begin.iteration
+            if compiled.recording.wrong_label is not None:
+                self._check_labels(begin, compiled, fetched.value(compiled.recording.wrong_label))
             loss = self.network.loss(compiled, fetched)
             if not np.isfinite(loss) and not self._warned:
                 self._warned = True
                 fact = f"Iteration {iteration}: the loss is {number(loss)}; no snapshot is written if weights are NaN or infinite"
                 log.warning("solver.cpp:239", f"{fact}: {snapshots.DIVERGED}")
             self.losses.add_pass(loss, index, self.param.iter_size, iteration - start)
+
+    def _check_labels(self, begin: Begin, compiled: CompiledNet, found: np.ndarray) -> None:
+        """Raise Error if a pass of the iteration `begin` had a wrong label. Since then updates did nothing, so the weights are those before it."""
+        if found[0]:
+            problem = self.network.wrong_label(found)
+            problem.fact = f"iteration {begin.iteration}: {problem.fact}"
+            begin.restore(self)
+            self.session.changed = compiled.commands.changes_before_update
+            raise problem
 
     def _report_clipping(self, wait: bool = True) -> None:
         """Log gradient clipping, oldest iteration first: in all iterations, or in those whose outputs have arrived."""
