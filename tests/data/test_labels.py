@@ -3,7 +3,6 @@ from __future__ import annotations
 
 import pathlib
 from collections.abc import Callable
-from typing import Any
 
 import h5py
 import numpy as np
