@@ -1,7 +1,7 @@
 """Save the state of the last whole iteration when a training ends by an error.
 
-An iteration is whole if the device has carried out all of its commands, the update included, and none of the next iteration's that change the
-state. Three facts show this:
+An iteration is whole if the device has carried out all of its commands, the update included. It must not have begun to change the state for
+the next one. Three facts show this:
 
 * Session.updates counts the updates that the device took wholly. Session.changed says whether commands after them have changed parameters.
 * The error is not one of a command that ran, because then the host does not know which commands were carried out.
