@@ -244,6 +244,7 @@ class Solver:
         if param.snapshot_after_train and (not param.snapshot or self.iter % param.snapshot != 0 or self.iter == start):
             self.snapshot()
         elif self.tried != self.iter:
+            self.tried = self.iter  # if they are not finite, they are not saved either
             snapshots.check_finite(self.network)
         if self.stopped:
             log.info("solver.cpp:322", "Optimization stopped early.")
