@@ -16,12 +16,17 @@ from ocaffe.cl.session import Session
 from ocaffe.compiler.network import CompiledNet
 from ocaffe.graph.parameters import ParameterGroup
 from ocaffe.ir.graph import Parameter
+from ocaffe.ir.labels import LabelRange
 from ocaffe.ir.recorder import Recorder
+from ocaffe.ir.target import Target
+from ocaffe.ir.tensor import Ref, Role
 from ocaffe.model.text import parse
+from ocaffe.ops.labels import check_labels, label_guard
 from ocaffe.solver.update import RULES, Updater
 
 SHAPES = [(7, 65), (300,), (1,), (3, 2, 5, 5)]
 ITERATIONS, RATE = 3, 0.1
+LABELS = 300  # more than a work-group has work-items
 SOLVER = "weight_decay: 0.01 momentum2: 0.99 rms_decay: 0.9 delta: 1e-6 ema_decay: 0.9 iter_size: 2"
 State = dict[str, np.ndarray]
 
@@ -53,15 +58,28 @@ def changed(rule: str, s: Any, state: State, g: np.ndarray, rate: float, t: int)
 
 @dataclass(frozen=True)
 class UpdateCase:
-    """One rule with L1 or L2 regularization and clipping by `clip` (negative: none)."""
+    """One rule with L1 or L2 regularization and clipping by `clip` (negative: none).
+
+    `guarded`: two more iterations follow. The first has a wrong label, so both change nothing.
+    """
 
     rule: str
     kind: str
     clip: float
+    guarded: bool = False
 
     @property
     def name(self) -> str:
-        return f"update: {self.rule}"
+        return f"update: {self.rule}{', wrong label' if self.guarded else ''}"
+
+    def record(self, target: Target, group: ParameterGroup) -> tuple[Recorder, Updater, Ref]:
+        """Return the recorded update, with a check of labels if it is guarded, and the labels."""
+        guard = label_guard() if self.guarded else None
+        rec, updater, labels = Recorder(target, train=True), Updater(group, self.solver(), guard), Ref("labels", (LABELS,), Role.INPUT)
+        if guard is not None:
+            check_labels(rec, labels, LabelRange(self.name, LABELS, ignored=-1), guard, 0)
+        updater(rec, group.held, rec.step)
+        return rec, updater, labels
 
     def solver(self) -> Any:
         momentum = 0.9 if RULES[self.rule].takes_momentum else 0
@@ -74,23 +92,25 @@ class UpdateCase:
         for parameter in params:
             parameter.propagate = True
         group = ParameterGroup(params)
-        updater, session = Updater(group, solver), Session(device)
+        session = Session(device)
+        rec, updater, labels = self.record(device.target, group)
         assert updater.average is not None
-        rec = Recorder(device.target, train=True)
-        updater(rec, group.held, rec.step)
         commands = CompiledNet.of_launches(session, rec).commands
         session.bind([commands])
         weights = [rng.standard_normal(shape).astype(np.float32) for shape in SHAPES]
         states: list[State] = [{"w": w.astype(np.float64), "h": np.zeros(w.shape), "v": np.zeros(w.shape), "mean": np.zeros(w.shape)} for w in weights]
         for parameter, array in zip(params, weights):
             session.write(parameter.data, array)
-        for iteration in range(ITERATIONS):
+        for iteration in range(ITERATIONS + 2 * self.guarded):
+            if self.guarded:
+                session.write(labels, np.arange(LABELS) - 1 + 2 * (iteration == ITERATIONS) * np.eye(LABELS)[LABELS - 1])
             gradients = [rng.standard_normal(shape).astype(np.float32) for shape in SHAPES]
             for gradient, offset in zip(gradients, group.offsets):
                 session.write(group.held.view(gradient.shape, offset), gradient)
             commands.set_step(**updater.words(iteration, RATE), PASS=0, SAMPLE=0)
             commands.run()
-            self._follow(solver, states, params, gradients, iteration)
+            if iteration < ITERATIONS:
+                self._follow(solver, states, params, gradients, iteration)
         found = {"w": group.data, "h": updater.history[0], "v": updater.history[-1], "mean": updater.average}
         names = {"w": "weights", "h": "history", "v": "second history", "mean": "average"}
         if updater.rule.histories == 1:
@@ -115,4 +135,5 @@ class UpdateCase:
 
 
 def cases() -> list[UpdateCase]:
-    return [UpdateCase(rule, "L1" if index % 2 else "L2", 5 if index % 3 == 0 else -1) for index, rule in enumerate(RULES)]
+    rules = [UpdateCase(rule, "L1" if index % 2 else "L2", 5 if index % 3 == 0 else -1) for index, rule in enumerate(RULES)]
+    return [*rules, UpdateCase("SGD", "L2", -1, guarded=True)]

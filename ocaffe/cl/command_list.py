@@ -9,6 +9,7 @@ import math
 import time
 from collections import deque
 from dataclasses import dataclass
+from operator import length_hint
 from typing import Any
 
 import numpy as np
@@ -51,6 +52,13 @@ class CommandList:
         used = roots(schedule)
         self.outputs = OutputRing(session, [ref for ref in used if ref.role is Role.OUTPUT], 1 if apart or not _made_anew(schedule) else OUTPUT_SLOTS)
         self._learned = [ref.root for launch in schedule for ref in launch.writes if ref.root.role is Role.PARAMETER][:1]
+        # Launches that change what a snapshot saves. Those of "exchange" swap weights and their average, which the caller keeps track of.
+        state = Role.PARAMETER, Role.HISTORY
+        self._changes = [
+            index for index, launch in enumerate(schedule)
+            if launch.phase != "exchange" and any(ref.root.role in state for ref in launch.writes)
+        ]  # fmt: skip
+        self._updates = any(schedule[index].phase == "update" for index in self._changes)
         self._calls = [None if isinstance(launch, HOST) else launch.final() for launch in schedule]
         self.generated: ProgramKey | None = None  # the program with all generated kernels; set by the session
         self._actions: list[Any] = []
@@ -173,22 +181,64 @@ class CommandList:
         if self.session.timeline is not None:
             self._run_timed(self.session.timeline, start, stop, slot)
             start = len(self._actions)
-        for action in self._actions[start:stop]:
-            if type(action) is tuple:
-                kernel, size, local = action
-                if type(kernel) is list:
-                    kernel = kernel[slot % len(kernel)]
-                event = enqueue(queue, kernel, size, local)
-            else:
-                event = action(slot)
+        end = len(self._actions) if stop is None else min(stop, len(self._actions))
+        actions = iter(self._actions[start:end])
+        try:
+            for action in actions:
+                if type(action) is tuple:
+                    kernel, size, local = action
+                    if type(kernel) is list:
+                        kernel = kernel[slot % len(kernel)]
+                    event = enqueue(queue, kernel, size, local)
+                else:
+                    event = action(slot)
+        except BaseException as problem:
+            event = self._completed_after(problem, end - length_hint(actions) - 1, end, slot)
         self._last = event
-        if not going_on and (stop is None or stop >= len(self._actions)):
+        self._reached(end)
+        if not going_on and end == len(self._actions):
             self.runs += 1
         queue.flush()
         for stream in self._streams:
             stream.ahead(slot)
         if self.plan.slabs:
-            self.arena.commands, self.arena.reached = self, len(self._actions) if stop is None else stop
+            self.arena.commands, self.arena.reached = self, end
+
+    def _reached(self, end: int) -> None:
+        """Note in the session what the launches up to `end` have changed."""
+        session = self.session
+        if self._updates and end == len(self._actions):
+            session.updates, session.changed = session.updates + 1, False
+        elif self._changes and self._changes[0] < end:
+            session.changed = True
+
+    def _completed_after(self, problem: BaseException, failed: int, end: int, slot: int) -> Any:
+        """Complete a run whose launch `failed` raised `problem`, if that makes an iteration whole. Return the last event, or raise `problem`.
+
+        OpenCL does not carry out a kernel that it refuses to enqueue. If the launches before it have changed parameters, these belong to no
+        iteration. So the rest is enqueued a second time, after the commands before have freed their resources.
+        """
+        session, is_kernel, event = self.session, type(self._actions[failed]) is tuple, None
+        session.changed |= bool(self._changes) and self._changes[0] < failed + (not is_kernel)  # a step on the host may have changed some
+        if not (is_kernel and isinstance(problem, session.device.cl.Error) and session.changed and session.refused is not None):
+            raise problem
+        try:
+            session.device.queue.finish()
+            for action in self._actions[failed:end]:
+                event = _enqueue(session.device, action, slot)
+        except session.device.cl.Error:
+            raise problem from None
+        session.refused.append(problem)
+        return event
+
+    @property
+    def changes_before_update(self) -> bool:
+        """Whether a run changes parameters, such as running statistics, before the solver's update."""
+        return any(self.schedule[index].phase != "update" for index in self._changes)
+
+    @property
+    def completed(self) -> bool:
+        return self._last is None or complete(self.session.device.cl, self._last)
 
     def fetch(self) -> Fetched:
         """Return the outputs of the last run, which later runs do not change. Does not wait."""

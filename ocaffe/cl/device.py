@@ -1,6 +1,7 @@
 """List the OpenCL devices of the machine and select one: `list_devices`, `select_device`, `Device`."""
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
@@ -94,8 +95,9 @@ class Device:
     def close(self) -> None:
         """Wait for both queues and release the context."""
         if self.context is not None:
-            self.queue.finish()
-            self.upload_queue.finish()
+            with contextlib.suppress(self.cl.Error):  # of a device that failed; the failure itself was raised before
+                self.queue.finish()
+                self.upload_queue.finish()
             self.queue = self.upload_queue = self.context = None
 
     def __repr__(self) -> str:

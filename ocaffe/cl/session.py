@@ -45,6 +45,10 @@ class CommandList(Protocol):
     def keys(self) -> set[ProgramKey]:
         """The programs that `bind` needs."""
 
+    @property
+    def completed(self) -> bool:
+        """Whether no launch of the last run is waiting, running or failed, as far as the event of the last one tells."""
+
     def bind(self) -> None:
         """Create the kernels and set their arguments."""
 
@@ -71,6 +75,9 @@ class Session:
         self.mirrors: dict[Any, Any] = {}  # of parameters, which several nets may share
         self.timeline: Timeline | None = None  # records the launches of command lists while profiling
         self.written = 0  # number of changes of parameters
+        self.updates = 0  # complete runs of command lists with a solver's update
+        self.changed = False  # whether parameters or history were changed since the last of these runs
+        self.refused: list[Exception] | None = None  # a list: complete an iteration although a launch was refused, and put the errors here
         self.prepacked: dict[Ref, int] = {}  # prepacked weights, with the value of `written` at that time
         self.feeds: dict[Any, Feed] = {}  # by source
         self._staging = Staging(device)
@@ -87,14 +94,23 @@ class Session:
         """
         fresh = list(command_lists)
         self.command_lists += fresh
-        grown = self._grow_arenas(poison)
-        texts = {text for commands in fresh for text in commands.texts}
-        for commands in fresh:
-            commands.generated = ProgramKey.generated(sorted(texts))
-        self.programs.build_all(sorted({key for commands in fresh for key in commands.keys}))
-        for commands in self.command_lists:
-            if commands.arena in grown or commands in fresh:
-                commands.bind()
+        try:
+            grown = self._grow_arenas(poison)
+            texts = {text for commands in fresh for text in commands.texts}
+            for commands in fresh:
+                commands.generated = ProgramKey.generated(sorted(texts))
+            self.programs.build_all(sorted({key for commands in fresh for key in commands.keys}))
+            for commands in self.command_lists:
+                if commands.arena in grown or commands in fresh:
+                    commands.bind()
+        except BaseException:
+            self.command_lists = [commands for commands in self.command_lists if commands not in fresh]  # the next bind does not need their memory
+            raise
+
+    def settled(self) -> bool:
+        """Wait for the device. Return whether it has carried out the last run of every command list, as far as the driver tells."""
+        self.device.queue.finish()
+        return all(commands.completed for commands in self.command_lists)
 
     def release(self, commands: CommandList) -> None:
         """Release a command list and the buffers that only it uses. Parameters, history and gradients stay."""

@@ -75,6 +75,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
+    except Exception as problem:
+        from ocaffe.cl.failure import device_failure  # most commands run without OpenCL
+
+        failure = device_failure(problem)
+        if failure is None:
+            raise
+        if debug:
+            traceback.print_exc()
+        print(f"error: {failure}", file=sys.stderr)
     return 1
 
 

@@ -22,6 +22,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("files", nargs="*", help=FORMS)
     parser.flag("summary", "", "show the contents of a file: a net, solver, weights, state, mean, database or ONNX model")
     export_flags(parser)
+    parser.flag("force", False, "write over a prototxt with other content")
     device_flags(parser)
     state_flags(parser)
     log.quiet()
@@ -66,7 +67,7 @@ def import_onnx(options: argparse.Namespace) -> None:
 
     --shape and --cut_at are those of the export.
     """
-    from ocaffe.onnx.import_model import is_training, to_caffe, write
+    from ocaffe.onnx.import_model import is_training, prototxt_of, to_caffe, write
     from ocaffe.onnx.import_verify import comparable
     from ocaffe.onnx.importer.read import read_model
 
@@ -75,6 +76,8 @@ def import_onnx(options: argparse.Namespace) -> None:
     model = read_model(source)
     shapes = _shapes(options.shape)
     message, blobs = to_caffe(model, source, shapes=shapes, outputs=outputs)
+    if not options.force:
+        _refuse_other_content(Path(net), prototxt_of(message, source))
     if options.verify is None:
         verdict = "not verified (--noverify)"
     elif any(map(is_training, model.graph.node)):
@@ -83,6 +86,12 @@ def import_onnx(options: argparse.Namespace) -> None:
         verdict = _verified(comparable(model, message, blobs, shapes=shapes, outputs=outputs), options)
     write(message, blobs, source, net, weights)
     print(f"{net}, {weights}: {len(message.layer)} layers from {source}; {verdict}")
+
+
+def _refuse_other_content(path: Path, content: bytes) -> None:
+    """Raise Error if the file exists with other content: a user may have edited it."""
+    if path.is_file() and path.read_bytes() != content:
+        raise Error("the file exists and differs from the net of the model", place=str(path), fix="another name, or --force to write over it")
 
 
 def transcode(options: argparse.Namespace) -> None:
@@ -175,6 +184,6 @@ CONVERSIONS: dict[tuple[str, ...], Callable[[argparse.Namespace], int | None]] =
     ("prototxt", "weights", "weights"): transcode,
 }
 READS: dict[Callable[[argparse.Namespace], int | None], tuple[str, ...]] = {  # the flags of conversions that do not support all
-    import_onnx: ("cut_at", "shape", "verify", "tolerance", "gpu", "device"),
+    import_onnx: ("cut_at", "shape", "verify", "tolerance", "force", "gpu", "device"),
     transcode: (),
 }

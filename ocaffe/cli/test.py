@@ -7,6 +7,7 @@ from ocaffe import log, proto
 from ocaffe.cl.device import select_device
 from ocaffe.cl.session import Session
 from ocaffe.cli.flags import Parser, device_flags, memory_flags, memory_limit, required, stages, state_flags
+from ocaffe.cli.matching import check_match, match_flag
 from ocaffe.cli.train import announced
 from ocaffe.compiler.network import Network, phase_net
 from ocaffe.errors import Error
@@ -22,6 +23,7 @@ def main(argv: Sequence[str]) -> int:
     parser.flag("model", "", "the net prototxt")
     parser.flag("weights", "", "the trained weights")
     parser.flag("iterations", 50, "number of batches")
+    match_flag(parser)
     memory_flags(parser)
     device_flags(parser)
     state_flags(parser)
@@ -35,8 +37,9 @@ def main(argv: Sequence[str]) -> int:
     net = phase_net(message, proto.TEST, options.level, stages(options.stage) or ("",))
     net_options = NetOptions(backward=False, prepack_weights=True, limit=memory_limit(options.memory_limit, device.target.free_memory))
     network = Network(net, proto.TEST, Session(device), net_options, weights=[file])
+    network.limit_labels()
     network.fill_parameters()
-    network.copy_weights(read_weights(file), file)
+    check_match(network.graph, {file: network.copy_weights(read_weights(file), file)}, options.allow_no_match)
     log.info("caffe.cpp:281", f"Running for {options.iterations} iterations.")
     network.start_prefetch()
     try:

@@ -10,6 +10,7 @@ from typing import Any
 from ocaffe import log, proto
 from ocaffe.cl.device import Device, list_devices, select_device
 from ocaffe.cli.flags import Parser, device_flags, memory_flags, memory_limit, required, stages, state_flags
+from ocaffe.cli.matching import check_match, match_flag
 from ocaffe.cli.signals import Signals
 from ocaffe.errors import Error
 from ocaffe.model.text import read_solver
@@ -23,6 +24,7 @@ def main(argv: Sequence[str]) -> int:
     parser.flag("solver", "", "the solver prototxt")
     parser.flag("weights", "", "weights to finetune from, separated by ','; excludes --snapshot")
     parser.flag("snapshot", "", "the .solverstate to resume from")
+    match_flag(parser)
     device_flags(parser)
     state_flags(parser)
     parser.flag("sigint_effect", "stop", "effect of SIGINT: snapshot, stop or none")
@@ -46,6 +48,7 @@ def main(argv: Sequence[str]) -> int:
             memory_limit=memory_limit(options.memory_limit, device.target.free_memory), recompute=options.recompute != "none",
         )  # fmt: skip
         stack.callback(solver.close)
+        check_match(solver.network.graph, solver.copied, options.allow_no_match)
         stack.enter_context(signals)
         solver.request = signals.request
         logs = [(json_log, options.log_json), (event_log, options.tensorboard)]

@@ -10,13 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from ocaffe import log
+from ocaffe import log, proto
 from ocaffe.cl.command_list import RING, CommandList, Fetched, Measured
 from ocaffe.cl.session import Arena, Session
 from ocaffe.compiler.compile import Switches, compile_net
 from ocaffe.data.prefetch import Prefetcher
 from ocaffe.errors import Error, shape_text
 from ocaffe.graph.build import build, infer_shapes
+from ocaffe.graph.labels import limit_labels
 from ocaffe.graph.options import NetOptions
 from ocaffe.graph.parameters import ParameterGroup
 from ocaffe.graph.record import Recording, Update
@@ -30,6 +31,7 @@ from ocaffe.model.fillers import fill, generator
 from ocaffe.model.filter import filter_net
 from ocaffe.model.upgrade import upgrade_net
 from ocaffe.model.weights import Weights, fit, read_weights
+from ocaffe.ops.labels import label_guard
 
 SHAPES_KEPT = 4  # command lists for the last few input shapes stay bound
 
@@ -137,10 +139,31 @@ class Network:
         with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:  # each parameter has its own generator, so order does not matter
             deque(pool.map(fill, self.group.params), maxlen=0)
 
-    def copy_weights(self, weights: Weights, file: str) -> None:
-        """Copy the blobs of equally named layers. Raises Error for other shapes, naming both."""
+    def limit_labels(self) -> None:
+        """Refuse labels that a loss of the net does not accept. Call this before the net is compiled.
+
+        Data layers raise Error for them. Where labels come from other layers, `wrong_label` tells them after a run, and no update uses them.
+        """
+        others = limit_labels(self.graph)
+        if others and self.phase == proto.TRAIN:
+            self.graph.unchecked, self.graph.guard = others, label_guard()
+
+    def wrong_label(self, found: np.ndarray) -> Error:
+        """Return the error for a label that the device found. `found` has the values of the graph's guard, which becomes 0 again."""
+        assert self.graph.guard is not None
+        self.session.write(self.graph.guard, np.zeros(4, np.int32))
+        node, bottom = self.graph.unchecked[int(found[1])]
+        problem = node.layer.labels[bottom].error(float(found[3:].view(np.float32)[0]))
+        fact = f"value {int(found[2])} of bottom '{node.bottoms[bottom].name}': {problem.fact}; no update has used it"
+        return Error(fact, place=node.place, layer=node.layer.title, fix=problem.fix)
+
+    def copy_weights(self, weights: Weights, file: str) -> list[Parameter]:
+        """Copy the blobs of equally named layers. Return the parameters that were set. Raises Error for other shapes, naming both."""
+        copied = []
         for parameter, values in fitting(self.graph, weights, file):
             self.session.write(parameter.data, np.asarray(values, np.float32).reshape(parameter.shape))
+            copied.append(parameter)
+        return copied
 
     def parameter_arrays(self) -> dict[str, list[np.ndarray]]:
         """Return copies of all parameter blobs by layer, as in a snapshot. Shared ones appear under every layer."""

@@ -290,8 +290,19 @@ class AnnotatedSource(Source):
             table[:, MEAN_Y : MEAN_X + 1] = [plan.corner for plan in plans]
             table[:, MIRROR] = [plan.mirror for plan in plans]
             layout.labels(block)[:] = [plan.datum.label for plan in plans]
+            if self.boxed:
+                real = boxes[boxes[:, 0] >= 0]
+                self._check_labels(real[:, 1], [plans[int(owner)] for owner in real[:, 0]])
+            else:
+                self._check_labels(layout.labels(block), plans)
             self.workers.run(partial(self._stage, plan, room) for plan, room in zip(plans, layout.pixels(block)))
         return info
+
+    def _check_labels(self, labels: np.ndarray, plans: list[Plan]) -> None:
+        wrong = self.wrong_label(1, labels)
+        if wrong is not None:
+            plan = plans[wrong[0]]
+            raise self.records.fault(wrong[1], plan.record, plan.name)
 
     def _check_alike(self, plans: list[Plan]) -> None:
         shapes = [(plan.shape[0], *plan.crop) for plan in plans]

@@ -151,6 +151,9 @@ class DenseImageSource(Source):
             image = resize(image, *self.resized, (Interpolation.LINEAR, Interpolation.NEAREST)[which])
         height, width = self.transform.crop or image.shape[1:]
         part = image[:, corner[0] : corner[0] + height, corner[1] : corner[1] + width]
+        wrong = self.wrong_label(which, part) if which else None
+        if wrong is not None:
+            raise self.list.fault(wrong[1], pair.record, self._files[pair.record][which])
         room.reshape(part.shape)[...] = part
 
     def close(self) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 
 from ocaffe.data.floats import FloatLayout
 from ocaffe.data.source import FILLER, BatchInfo, Source, bit_generator
-from ocaffe.errors import Place
+from ocaffe.errors import Error, Place
 from ocaffe.ir.tensor import Shape
 from ocaffe.model.fillers import fill
 
@@ -33,4 +33,7 @@ class FillerSource(Source):
             for part, (filler, view) in enumerate(zip(self.fillers, self.layout.views(block))):
                 rng = np.random.Generator(bit_generator(self.key, FILLER, index << 48, part))
                 view[...] = fill(filler, view.shape, rng)
+                wrong = self.wrong_label(part, view)
+                if wrong is not None:
+                    raise Error(f"batch {index}, value {wrong[0]}: {wrong[1].fact}", fix=wrong[1].fix)
         return BatchInfo((), self.nbytes)  # the shapes never change

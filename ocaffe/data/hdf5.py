@@ -90,12 +90,18 @@ class Hdf5Source(Source):
             self._file = _File(path, self.names)
             if self._file.rows != self._rows[number]:
                 raise Error(f"{path} had {self._rows[number]} rows, and now it has {self._file.rows}", fix="do not change the files while they are read")
+        order: Sequence[int] | np.ndarray = range(rows.start, rows.stop)
         if self.shuffle:
             order = self._order(RECORDS, epoch, number, self._rows[number])[rows]
             for target, values in zip(targets, self._file.loaded()):
                 np.take(values, order, axis=0, out=target)
         else:
             self._file.read(rows, targets)
+        for top, (name, target) in enumerate(zip(self.names, targets)):
+            wrong = self.wrong_label(top, target)
+            if wrong is not None:
+                row = order[wrong[0] * len(target) // target.size]
+                raise Error(f"{path}, row {row} of dataset '{name}': {wrong[1].fact}", fix=wrong[1].fix)
 
     def _order(self, stream: int, epoch: int, file: int, count: int) -> np.ndarray:
         """Return the order of the rows of a file, or of the files, in an epoch. The last order of each kind is cached."""

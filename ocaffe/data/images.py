@@ -86,6 +86,9 @@ class ImageSource(PictureSource):
             raise self._fault(problem, record, name) from None
         return picture
 
+    def _name(self, record: int) -> str:
+        return f"key '{key_text(self.records.read([record])[0][0])}'"
+
     def _fault(self, problem: Error, record: int, name: str) -> Error:
         return self.records.fault(problem, record, name)
 

@@ -125,5 +125,8 @@ class ListSource(PictureSource):
             raise self._fault(problem, record, path) from None
         return Picture(record, path, label, shape, file, None)
 
+    def _name(self, record: int) -> str:
+        return self._files[record][0]
+
     def _fault(self, problem: Error, record: int, name: str) -> Error:
         return self.list.fault(problem, record, name)

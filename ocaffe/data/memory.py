@@ -61,6 +61,10 @@ class MemorySource(Source):
                 raise Error("the layer has no data yet", fix="net.set_input_arrays(data, labels)")
         size, rows = len(views[0]), len(self._arrays[0])
         row = (index - self._begin) * size % rows
-        for view, array in zip(views, self._arrays):
+        for top, (view, array) in enumerate(zip(views, self._arrays)):
             view[...] = array[row : row + size]
+            wrong = self.wrong_label(top, view)
+            if wrong is not None:
+                with self.located():
+                    raise Error(f"row {row + wrong[0]} of the arrays: {wrong[1].fact}", fix=wrong[1].fix)
         return BatchInfo(tuple(self.shapes()), self.nbytes)

@@ -61,6 +61,10 @@ class PictureSource(Source):
     def _fault(self, problem: Error, record: int, name: str) -> Error:
         """Return `problem` with the place of the image."""
 
+    @abstractmethod
+    def _name(self, record: int) -> str:
+        """Return the name of an image, for messages."""
+
     # -- shapes ------------------------------------------------------------------------------------------------------
 
     def shapes(self) -> list[Shape]:
@@ -113,6 +117,9 @@ class PictureSource(Source):
                 layout.labels(block)[...] = [label or 0 for label in pictures.labels]
             else:
                 self._write(first, pictures, layout, block)
+            wrong = self.wrong_label(1, layout.labels(block))
+            if wrong is not None:
+                raise self._fault(wrong[1], records[wrong[0]], self._name(records[wrong[0]]))
             return info
 
     def _layout_of(self, pictures: list[Picture] | Alike) -> Layout:

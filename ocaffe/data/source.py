@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ocaffe.errors import Error, Place, within
+from ocaffe.ir.labels import LabelRange
 from ocaffe.ir.launch import Access, Operand, Upload
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref, Role, Shape
@@ -44,6 +45,7 @@ class Source(ABC):
         """`place` and `layer` go into error messages."""
         self.place = place
         self.layer = layer
+        self.limits: dict[int, list[LabelRange]] = {}  # by top: the labels that its readers accept
         self.staging: dict[int, Ref] = {}  # by size; all recordings share it, because one queue runs them all
 
     @abstractmethod
@@ -62,6 +64,14 @@ class Source(ABC):
         A batch with larger images may not fit. Then nothing is written and `nbytes` of the result exceeds the block's size. The caller must call
         again with a larger block.
         """
+
+    def wrong_label(self, top: int, labels: np.ndarray) -> tuple[int, Error] | None:
+        """Return the index of the first label that a reader of `top` does not accept, with the error. Each `fill` calls this for its tops."""
+        for limit in self.limits.get(top, ()):
+            index = limit.first_wrong(labels.reshape(-1))
+            if index is not None:
+                return index, limit.error(float(labels.reshape(-1)[index]))
+        return None
 
     def close(self) -> None:  # noqa: B027  (most sources have nothing to do)
         """Close files and end threads."""

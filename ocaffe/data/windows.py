@@ -166,6 +166,11 @@ class WindowSource(Source):
             kind = self.kinds[n >= self.batch - self.objects]
             window = int(below(words[n, :1], len(kind.image))[0])
             labels[n] = kind.label[window]
+            wrong = self.wrong_label(1, labels[n : n + 1])
+            if wrong is not None:
+                image = int(kind.image[window])
+                with self.located():
+                    raise Error(f"window file {self.source}, image {image}: {self.images[image]}: {wrong[1].fact}", fix=wrong[1].fix)
             tasks.append(partial(self._stage, int(kind.image[window]), kind.corners[window], bool(mirror[n]), table[n], pixels[n]))
         with self.located():
             self.workers.run(tasks)

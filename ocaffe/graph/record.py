@@ -18,6 +18,7 @@ from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.target import Target
 from ocaffe.ir.tensor import FLOAT, Ref, Role, Shape
 from ocaffe.ops.expression import pointwise
+from ocaffe.ops.labels import check_labels
 
 # The workspace of one convolution: this part of the bytes of all blobs, but at least MIN_WORKSPACE_BYTES.
 WORKSPACE_DIVISOR, MIN_WORKSPACE_BYTES = 14, 64 << 20
@@ -40,6 +41,7 @@ class Recording:
     losses: list[tuple[Ref, float]]  # tops with their loss weight
     debug: DebugInfo | None = None
     blobs: dict[Blob, tuple[Ref, Ref | None]] = field(default_factory=dict)  # data and diff of every value of every name
+    wrong_label: Ref | None = None  # the output of the last check of labels on the device (ocaffe/ops/labels.py)
 
 
 class Update(Protocol):
@@ -72,6 +74,7 @@ class _NetRecorder:
         self.microbatched = MicrobatchedPart(graph, options.microbatch) if options.microbatch is not None else None
         self.microbatched_nodes = frozenset(self.microbatched.indices) if self.microbatched is not None else frozenset[int]()
         self.nodes: Sequence[Node | None] = graph.nodes
+        self.wrong_label: Ref | None = None
         if options.fuse and not options.debug:
             self.nodes = fused_nodes(graph, lambda blob: blob in self.outputs or self.is_observed(blob))
 
@@ -94,7 +97,7 @@ class _NetRecorder:
             {name: blob.data for name, blob in graph.blobs.items()}, {name: blob.diff for name, blob in graph.blobs.items()},
             {name: blob.data for name, blob in graph.first.items()}, {name: blob.diff for name, blob in graph.first.items()},
             [(top.data, top.loss_weight) for node in graph.nodes for top in node.tops if top.loss_weight], self.debug,
-            {top: (top.data, top.diff) for node in graph.nodes for top in node.tops},
+            {top: (top.data, top.diff) for node in graph.nodes for top in node.tops}, self.wrong_label,
         )  # fmt: skip
 
     # -- forward -----------------------------------------------------------------------------------------------------
@@ -140,6 +143,8 @@ class _NetRecorder:
                 pointwise(self.rec, "y0 = 0", writes=[top.data])
         else:
             node.layer.forward(self.rec, node.bottoms, node.tops)
+            if self.rec.train and phase == "forward":
+                self.check_labels(node)
         for top in node.tops:
             if top in self.outputs and top.data.root.role is Role.ACTIVATION:
                 top.data.root.role = Role.OUTPUT  # also where the output is a view, for example of a reshaped blob
@@ -147,6 +152,13 @@ class _NetRecorder:
                 top.data.root.persist = True
         for launch in self.rec.launches[begin:]:
             launch.recomputed = phase == "backward"
+
+    def check_labels(self, node: Node) -> None:
+        """Record the check of the node's labels, if no data layer checks them."""
+        for number, (loss, bottom) in enumerate(self.graph.unchecked):
+            if loss is node:
+                assert self.graph.guard is not None
+                self.wrong_label = check_labels(self.rec, node.bottoms[bottom].data, node.layer.labels[bottom], self.graph.guard, number)
 
     def new_data(self, node: Node, top: Blob) -> Ref:
         """The Ref of a top that its layer fills."""

@@ -1,7 +1,7 @@
 """AbstractLayer: everything that the pipeline calls on a layer. `ocaffe.layers.base.Layer` adds the helpers that layers are written with."""
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -9,6 +9,7 @@ import numpy as np
 
 from ocaffe.errors import Error, Place
 from ocaffe.ir.graph import Blob, Parameter
+from ocaffe.ir.labels import LabelRange
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Shape
 
@@ -45,6 +46,7 @@ class AbstractLayer:
     origin: ClassVar[str] = "BVLC Caffe"  # or the forks that define it
     message: ClassVar[str | None] = None  # the LayerParameter field of its parameters, if it is not named after the type; "": no field
     gradient_in_rows: ClassVar[bool] = False  # backward ends with rec.gradient_rows for the first parameter
+    labels: Mapping[int, LabelRange] = {}  # of a loss: bottoms with labels, and the labels that it accepts (set by infer)
     extent: tuple[int, ...] | None = None  # the last measured size of tops whose shape depends on data (rec.measure); None: the largest size
     extent_axis: ClassVar[int | None] = None  # the axis of the tops whose size `extent` gives, where it is one number
 
@@ -55,6 +57,13 @@ class AbstractLayer:
         self.place = place
         self.params: list[Parameter] = []  # filled by the graph
         self.seed = 0  # of the net; random draws are keyed by it and the layer's name
+
+    def limit_labels(self, top: int, limit: LabelRange) -> bool:
+        """Make a data layer check the labels of a top as it reads them. Return whether the layer reads them."""
+        if self.source is None:
+            return False
+        self.source.limits.setdefault(top, []).append(limit)
+        return True
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         """Top shapes from bottom shapes. Raises Error, by `check`, for bottoms that the layer does not take."""

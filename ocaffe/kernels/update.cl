@@ -9,6 +9,7 @@
    LANES  work-items per block
    RULE   0 SGD, 1 Nesterov, 2 AdaGrad, 3 RMSProp, 4 AdaDelta, 5 Adam, 6 AdamW: Adam without weight decay in its gradient; the weights themselves decay
    L1     1 = weight decay by sign(w) instead of w
+   GUARD  1 = change nothing if guard[0] is not 0 (kernels/labels.cl)
    EMA    1 = keep a moving average of the weights
    STEP_* words of the step buffer (ocaffe/ir/recorder.py): RATE; ITERATION with EMA; SCALE (the bias correction) with Adam and AdamW
 
@@ -29,6 +30,9 @@
 #endif
 #ifndef L1
 #define L1 0
+#endif
+#ifndef GUARD
+#define GUARD 0
 #endif
 #ifndef EMA
 #define EMA 0
@@ -52,7 +56,11 @@ typedef JOIN(float, V) vec;
 
 /* clip[0]: factor on the summed gradients (1 if nothing is clipped); inverse_passes: 1 / iter_size */
 kernel void update(OPERAND(const float, gradient), OPERAND(const uint, blocks), OPERAND(const float, factors), OPERAND(const uint, step),
-                   OPERAND(const float, clip), OPERAND(float, weight), OPERAND(float, history), OPERAND(float, history2),
+                   OPERAND(const float, clip),
+#if GUARD
+                   OPERAND(const int, guard),
+#endif
+                   OPERAND(float, weight), OPERAND(float, history), OPERAND(float, history2),
 #if EMA
                    OPERAND(float, average),
 #endif
@@ -60,6 +68,10 @@ kernel void update(OPERAND(const float, gradient), OPERAND(const uint, blocks), 
   LOCATE(gradient); LOCATE(blocks); LOCATE(factors); LOCATE(step); LOCATE(clip); LOCATE(weight); LOCATE(history); LOCATE(history2);
 #if EMA
   LOCATE(average);
+#endif
+#if GUARD
+  LOCATE(guard);
+  if (guard[0]) return;
 #endif
   const size_t block = get_global_id(1);
   const uint parameter = blocks[2 * block], count = blocks[2 * block + 1];

@@ -5,6 +5,7 @@ import math
 from collections.abc import Sequence
 
 from ocaffe.ir.graph import Blob
+from ocaffe.ir.labels import LabelRange
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref, Shape
 from ocaffe.layers.base import Layer, ParamBlob, register
@@ -33,6 +34,7 @@ class CenterLoss(Layer):
         self.rows, self.features, self.classes = math.prod(x[:axis]), math.prod(x[axis:]), p.num_output
         check_batch(self, x, labels)
         check_labels(self, x, labels, self.rows)
+        self.labels = {1: LabelRange(self.title, self.classes)}
         return [()]
 
     def parameters(self) -> Sequence[ParamBlob]:

@@ -10,6 +10,7 @@ from ocaffe import proto
 from ocaffe.data.dummy import FillerSource
 from ocaffe.data.source import key_of, upload
 from ocaffe.ir.graph import Blob
+from ocaffe.ir.labels import LabelRange
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref, Role, Shape
 from ocaffe.layers.base import Layer, register
@@ -33,6 +34,15 @@ class DummyData(Layer):
             self.source = FillerSource([fillers[i] for i in random], [shapes[i] for i in random], place=self.place, layer=self.title)
             self.source.key = key_of(self.seed, self.param.name)
         return shapes
+
+    def limit_labels(self, top: int, limit: LabelRange) -> bool:
+        filler = self._fillers()[top]
+        if filler.type != "constant":
+            return super().limit_labels(self._random().index(top), limit)
+        if limit.first_wrong(np.array([filler.value], np.float32)) is not None:
+            problem = limit.error(filler.value)
+            raise self.error(problem.fact, problem.fix)
+        return True
 
     def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
         for top, filler in zip(tops, self._fillers()):

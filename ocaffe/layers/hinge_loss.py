@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ocaffe.ir.graph import Blob
+from ocaffe.ir.labels import LabelRange
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref, Shape
 from ocaffe.layers.base import Layer, register
@@ -29,6 +30,7 @@ class LabelledScores(Layer):
         self.rows = scores[0] if scores else 1
         self.classes = math.prod(scores) // max(self.rows, 1)
         check_labels(self, scores, labels, self.rows)
+        self.labels = {1: LabelRange(self.title, self.classes)}
         refuse_smoothing(self)
         return [()]
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from ocaffe import proto
 from ocaffe.errors import shape_text
+from ocaffe.ir.labels import LabelRange
 from ocaffe.ir.tensor import Shape
 from ocaffe.layers.base import Layer
 
@@ -73,6 +74,12 @@ def check_labels(layer: Layer, scores: Shape, labels: Shape, positions: int) -> 
 def ignored(param: Any) -> tuple[int, int]:
     """Return (whether ignore_label is set, ignore_label) of a LossParameter or AccuracyParameter, as kernel arguments."""
     return int(param.HasField("ignore_label")), param.ignore_label
+
+
+def label_bottom(layer: Layer, classes: int) -> dict[int, LabelRange]:
+    """Return the labels that a loss with ignore_label accepts in bottom 1."""
+    has, ignore = ignored(layer.param.loss_param)
+    return {1: LabelRange(layer.title, classes, ignore if has else None)}
 
 
 def label_smoothing(layer: Layer) -> float:

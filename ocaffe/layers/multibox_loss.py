@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from ocaffe import proto
 from ocaffe.errors import shape_text
 from ocaffe.ir.graph import Blob
+from ocaffe.ir.labels import LabelRange
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Shape
 from ocaffe.layers.base import Layer, register
@@ -38,6 +39,7 @@ class MultiBoxLoss(Layer):
         fits = len(truth) == 4 and truth[:2] == (1, 1) and truth[3] == 8
         self.check(fits, f"bottom 3 is {shape_text(truth)}, it must be 1 x 1 x G x 8", "the second top of AnnotatedData")
         self._check_mining()
+        self.labels = {3: LabelRange(self.title, 1 << 31 if p.map_object_to_agnostic else p.num_classes, excluded=p.background_label_id)}
         if p.map_object_to_agnostic:
             self.check(p.num_classes == 2, f"map_object_to_agnostic with num_classes {p.num_classes}", "num_classes: 2, background and object")
         self.check(not p.ignore_difficult_gt, "ignore_difficult_gt (NVIDIA's) is not supported", "remove it; use_difficult_gt: false drops them")

@@ -13,7 +13,7 @@ from ocaffe.ir.graph import Blob
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref, Shape, split_axes
 from ocaffe.layers.base import Arity, Layer, register
-from ocaffe.layers.loss import COUNTED, check_batch, check_labels, ignored, normalizer, refuse_smoothing, segnet_default
+from ocaffe.layers.loss import COUNTED, check_batch, check_labels, ignored, label_bottom, normalizer, refuse_smoothing, segnet_default
 from ocaffe.model.blob import read_blobproto
 from ocaffe.ops.expression import Read, pointwise, reduce
 from ocaffe.ops.rearrange import permute
@@ -44,6 +44,7 @@ class ProbabilityLoss(Layer):
         check_labels(self, scores, labels, outer * inner)
         refuse_smoothing(self)
         self.ignore = ignored(self.param.loss_param)
+        self.labels = label_bottom(self, scores[self.class_axis])
         self.divisor = normalizer(self, outer, inner, segnet_default(self))
         self.scalars: dict[str, float] = {}
         return [(), scores][: max(1, len(self.param.top))]

@@ -8,7 +8,7 @@ from ocaffe.ir.graph import Blob
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref, Shape, split_axes
 from ocaffe.layers.base import Layer, LayerClass, register
-from ocaffe.layers.loss import check_batch, check_labels, ignored, label_smoothing, normalizer, segnet_default
+from ocaffe.layers.loss import check_batch, check_labels, ignored, label_bottom, label_smoothing, normalizer, segnet_default
 from ocaffe.layers.probability_loss import WeightedSoftmaxWithLoss
 from ocaffe.ops.softmax import softmax_loss, softmax_loss_backward
 
@@ -39,6 +39,7 @@ class SoftmaxWithLoss(Layer):
         check_labels(self, scores, labels, outer * inner)
         self.smoothing = label_smoothing(self)
         self.ignore = ignored(self.param.loss_param)
+        self.labels = label_bottom(self, scores[self.class_axis])
         self.normalizer = normalizer(self, outer, inner, segnet_default(self))
         return [(), scores][: max(1, len(self.param.top))]
 

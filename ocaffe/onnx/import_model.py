@@ -45,13 +45,17 @@ def convert(
 
 def write(net: Any, blobs: Mapping[str, Sequence[np.ndarray]], source: str | Path, prototxt: str | Path, caffemodel: str | Path) -> None:
     """Write the result of `load` or `to_caffe` for `source`: both files or none."""
-    text = write_text(net).encode()
     write_blobs: Any = write_weights
     if str(caffemodel).endswith(".h5"):
         from ocaffe.model.hdf5 import write_weights_hdf5 as write_blobs
     with atomic_write(prototxt) as stream:  # if one file cannot be written, neither is kept
-        stream.write(f"# Converted from {Path(source).name} by ocaffe.\n".encode() + text)
+        stream.write(prototxt_of(net, source))
         write_blobs(caffemodel, net, blobs)
+
+
+def prototxt_of(net: Any, source: str | Path) -> bytes:
+    """Return the content of the prototxt that `write` writes."""
+    return f"# Converted from {Path(source).name} by ocaffe.\n{write_text(net)}".encode()
 
 
 def load(

@@ -21,7 +21,7 @@ class Average:
         self.session, self.values = session, updater.average
         self.weights = updater.group.data.view(self.values.shape)
         rec = Recorder(session.device.target, train=False)
-        rec.enter("average", "update")
+        rec.enter("average", "exchange")
         updater.exchange(rec)
         self._exchange = CompiledNet.of_launches(session, rec).commands
         self._in_net = False

@@ -59,6 +59,13 @@ class DeviceBlobs(Mapping[str, Sequence[np.ndarray]]):
         return len(self._nodes)
 
 
+def check_finite(network: Network) -> None:
+    """Raise Error if a trained parameter has NaN or infinite values."""
+    blobs = DeviceBlobs(network, owners_only=True, finite=True)
+    for name in blobs:
+        blobs[name]
+
+
 def prefix_of(solver: Any, file: str | None) -> str:
     """Return snapshot_prefix, by default the solver's path without extension. If it is a folder, append the solver's name."""
     stem = os.path.splitext(file)[0] if file else "net"

@@ -33,6 +33,7 @@ from ocaffe.solver.losses import SmoothedLoss
 from ocaffe.solver.meter import Meter
 from ocaffe.solver.nets import net_messages
 from ocaffe.solver.policies import LearningRate
+from ocaffe.solver.rescue import Begin, rescued, whole_iteration
 from ocaffe.solver.scoring import Means, Output, as_lists, log_outputs, run_batches
 from ocaffe.solver.update import Updater
 
@@ -75,8 +76,11 @@ class Solver:
         state = snapshots.load_state(resume) if resume else None
         self.seed = self._seed(state.random_seed if state else None)
         self.iter = 0
+        self.copied: dict[str, list[Parameter]] = {}  # the parameters of the TRAIN net that each file of weights has set
         self.request: Callable[[], str] = lambda: ""
         self.stopped = False
+        self.begin: Begin | None = None  # of the last iteration that began
+        self.tried = -1  # the iteration of the last snapshot that was begun
         self.tested_from: dict[int, dict[str, int]] = {}  # during a test: the data position at its start
         self._clips: deque[tuple[int, Fetched]] = deque()
         self._warned = False  # whether the warning about a loss that is not finite was logged
@@ -95,7 +99,7 @@ class Solver:
         self.network, self.test_networks = self._networks([] if resume else list(weights or self.param.weights), state)
         self._options = self.network.options
         with within(file):
-            self.updater = Updater(self.network.group, self.param)
+            self.updater = Updater(self.network.group, self.param, self.network.graph.guard)
         self.average = Average(self.session, self.updater) if self.updater.average is not None else None
         self.best = Best(self.param, self.test_networks, file) if self.param.HasField("best_output") else None
         self.losses = SmoothedLoss(self.param.average_loss)
@@ -136,10 +140,11 @@ class Solver:
         return network, [self._filled(Network(test(), proto.TEST, self.session, options, owner=network, weights=known), files) for test in tests]
 
     def _filled(self, network: Network, files: Sequence[str]) -> Network:
+        network.limit_labels()
         network.fill_parameters()
         for name in files:
             log.info("solver.cpp:72", f"Finetuning from {name}")
-            network.copy_weights(read_weights(name), name)
+            self.copied.setdefault(name, network.copy_weights(read_weights(name), name))  # the TRAIN net is the first
         return network
 
     def _bind(self) -> None:
@@ -221,7 +226,14 @@ class Solver:
     # -- the loop ----------------------------------------------------------------------------------------------------
 
     def solve(self) -> None:
-        """Train to max_iter, followed by Caffe's final snapshot, loss and test."""
+        """Train to max_iter, followed by Caffe's final snapshot, loss and test.
+
+        If an error ends the training, the last whole iteration is saved where possible. Raises Error if the trained weights are not finite.
+        """
+        with rescued(self):
+            self._solve()
+
+    def _solve(self) -> None:
         param = self.param
         if param.snapshot_after_train:
             self._probe()
@@ -231,6 +243,9 @@ class Solver:
         self.step(param.max_iter - self.iter)
         if param.snapshot_after_train and (not param.snapshot or self.iter % param.snapshot != 0 or self.iter == start):
             self.snapshot()
+        elif self.tried != self.iter:
+            self.tried = self.iter  # if they are not finite, they are not saved either
+            snapshots.check_finite(self.network)
         if self.stopped:
             log.info("solver.cpp:322", "Optimization stopped early.")
             return
@@ -250,8 +265,10 @@ class Solver:
         param = self.param
         start, stop = self.iter, self.iter + iterations
         self.losses.restart()
+        if self.updater.guard is not None:
+            self.session.write(self.updater.guard, np.zeros(self.updater.guard.shape, np.int32))
         self._start_prefetch()
-        pending: deque[tuple[int, int, CompiledNet, Fetched]] = deque()
+        pending: deque[tuple[Begin, int, CompiledNet, Fetched]] = deque()
         meter = Meter(lambda: (self.iter, sum(each.wait_seconds for each in self.network.prefetchers.values())))
         while self.iter < stop:
             if param.test_interval and self.iter % param.test_interval == 0 and (self.iter > 0 or param.test_initialization):
@@ -261,18 +278,19 @@ class Solver:
                     break
             rate, advanced = self.rate(self.iter)
             display = bool(param.display) and self.iter % param.display == 0
-            self.on_start()
-            for index in range(param.iter_size):
-                compiled, fetched = self._pass(index, rate)
-                pending.append((self.iter, index, compiled, fetched))
-                if len(pending) >= RING:
-                    pending[-RING][3].finish()
-                self._harvest(pending, start, wait=display and index == param.iter_size - 1)
-            if display:
-                self._display(compiled, fetched, rate, meter)
-            if self._split_passes:
-                self.on_gradients()
-                fetched = self._run_update(rate)
+            with whole_iteration(self) as begin:
+                self.on_start()
+                for index in range(param.iter_size):
+                    compiled, fetched = self._pass(index, rate)
+                    pending.append((begin, index, compiled, fetched))
+                    if len(pending) >= RING:
+                        pending[-RING][3].finish()
+                    self._harvest(pending, start, wait=display and index == param.iter_size - 1)
+                if display:
+                    self._display(compiled, fetched, rate, meter)
+                if self._split_passes:
+                    self.on_gradients()
+                    fetched = self._run_update(rate)
             if self.updater.clips:
                 self._clips.append((self.iter, fetched))
                 self._report_clipping(wait=display)
@@ -327,17 +345,31 @@ class Solver:
         """Update the parameters from the stored gradients of the net."""
         rate, _ = self.rate(self.iter)
         self._run_update(rate)
+        if self.updater.guard is not None and (found := self.session.read(self.updater.guard))[0]:
+            raise self.network.wrong_label(found)
 
-    def _harvest(self, pending: deque[tuple[int, int, CompiledNet, Fetched]], start: int, wait: bool = True) -> None:
+    def _harvest(self, pending: deque[tuple[Begin, int, CompiledNet, Fetched]], start: int, wait: bool = True) -> None:
         """Process the losses of passes, oldest first: all of them, or those that have arrived."""
         while pending and (wait or pending[0][3].arrived):
-            iteration, index, compiled, fetched = pending.popleft()
+            begin, index, compiled, fetched = pending.popleft()
+            iteration = begin.iteration
+            if compiled.recording.wrong_label is not None:
+                self._check_labels(begin, compiled, fetched.value(compiled.recording.wrong_label))
             loss = self.network.loss(compiled, fetched)
             if not np.isfinite(loss) and not self._warned:
                 self._warned = True
                 fact = f"Iteration {iteration}: the loss is {number(loss)}; no snapshot is written if weights are NaN or infinite"
                 log.warning("solver.cpp:239", f"{fact}: {snapshots.DIVERGED}")
             self.losses.add_pass(loss, index, self.param.iter_size, iteration - start)
+
+    def _check_labels(self, begin: Begin, compiled: CompiledNet, found: np.ndarray) -> None:
+        """Raise Error if a pass of the iteration `begin` had a wrong label. Since then updates did nothing, so the weights are those before it."""
+        if found[0]:
+            problem = self.network.wrong_label(found)
+            problem.fact = f"iteration {begin.iteration}: {problem.fact}"
+            begin.restore(self)
+            self.session.changed = compiled.commands.changes_before_update
+            raise problem
 
     def _report_clipping(self, wait: bool = True) -> None:
         """Log gradient clipping, oldest iteration first: in all iterations, or in those whose outputs have arrived."""
@@ -417,6 +449,7 @@ class Solver:
 
     def snapshot(self) -> str:
         """Write weights and state. Return the path of the state."""
+        self.tried = self.iter
         return snapshots.snapshot(self)
 
     def restore(self, path: str) -> None:

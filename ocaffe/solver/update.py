@@ -29,9 +29,9 @@ RULES = {
 class Updater:
     """History and tables of one parameter group. Only parameters with a gradient have history, because the others never change."""
 
-    def __init__(self, group: ParameterGroup, solver: Any) -> None:
-        """`solver` is the SolverParameter. Raises Error for values that Caffe refuses."""
-        self.group, self.solver = group, solver
+    def __init__(self, group: ParameterGroup, solver: Any, guard: Ref | None = None) -> None:
+        """`solver` is the SolverParameter. The update changes nothing once `guard` is not 0. Raises Error for values that Caffe refuses."""
+        self.group, self.solver, self.guard = group, solver, guard
         if solver.type not in RULES:
             raise Error(f"unknown solver type '{solver.type}'", fix=f"one of {', '.join(RULES)}")
         if solver.regularization_type not in ("L1", "L2"):
@@ -77,6 +77,7 @@ class Updater:
         words = ["RATE"] + ["ITERATION"] * (self.average is not None) + ["SCALE"] * self.corrects  # only those: command lists send the words that defines name
         return {
             "BLOCK": PARAMETER_ALIGNMENT, "V": 16 if cpu else 1, "LANES": 1 if cpu else 64,
+            **({"GUARD": 1} if self.guard is not None else {}),
             "RULE": self.rule.number, "L1": int(self.solver.regularization_type == "L1"), "EMA": int(self.average is not None),
             **{f"STEP_{word}": STEP[word] for word in words},
         }  # fmt: skip
@@ -104,7 +105,7 @@ class Updater:
             rec.launch("update.clip_scale", reads=[partial], writes=[self.clip], args=args, size=(lanes, 1), local=(lanes, 1), defines=defines)
         rec.launch(
             "update.update",
-            reads=[gradients, self.blocks.view((count, 2), 2 * first), self.factors, step, self.clip],
+            reads=[gradients, self.blocks.view((count, 2), 2 * first), self.factors, step, self.clip, *([self.guard] if self.guard is not None else [])],
             modifies=[ref.view(gradients.shape, begin) for ref in (self.group.data, self.history[0], self.history[-1], self.average) if ref],
             args=[1.0 / solver.iter_size, solver.momentum, solver.momentum2, solver.rms_decay, solver.delta, solver.ema_decay],
             size=(lanes, count),

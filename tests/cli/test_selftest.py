@@ -22,9 +22,7 @@ from ocaffe.graph.build import build
 from ocaffe.graph.options import NetOptions
 from ocaffe.graph.parameters import ParameterGroup
 from ocaffe.ir.graph import Parameter
-from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.target import Target
-from ocaffe.solver.update import Updater
 
 KERNELS = {path.stem for path in (pathlib.Path(layers.__file__).parents[1] / "kernels").glob("*.cl")}
 
@@ -33,10 +31,7 @@ def programs(case: Any, target: Target, folder: str) -> set[str]:
     """Return the kernel files that a case runs on `target`. 'generated' means kernels without a file."""
     if isinstance(case, updates.UpdateCase):
         group = ParameterGroup([Parameter("layer", 0, (300,), None)])
-        rec = Recorder(target, train=True)
-        updater = Updater(group, case.solver())
-        updater(rec, group.held, rec.step)
-        schedule: Any = rec.launches
+        schedule: Any = case.record(target, group)[0].launches
     else:
         phase = getattr(proto, case.phase)
         case.prepare(folder)
@@ -67,7 +62,7 @@ def test_case(case: Any, device: Any) -> None:
     assert findings and all(finding.error <= TOLERANCE for finding in findings), findings
 
 
-@pytest.mark.parametrize("case", updates.cases(), ids=lambda case: case.rule)
+@pytest.mark.parametrize("case", updates.cases(), ids=lambda case: case.name)
 def test_updates_as_on_a_gpu(case: updates.UpdateCase, device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device, "target", dataclasses.replace(device.target, kind="gpu"))
     findings = case.run(device)
@@ -159,8 +154,8 @@ def test_no_such_device() -> None:
 def test_command(device: Any, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["selftest", f"--device={device.number}", "--only=update"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith(f"device {device.number}: {device.name}") and "7 of 7 families passed" in lines[-1]
-    assert sum(line.startswith("update: ") and " passed " in line for line in lines) == 7
+    assert lines[0].startswith(f"device {device.number}: {device.name}") and "8 of 8 families passed" in lines[-1]
+    assert sum(line.startswith("update: ") and " passed " in line for line in lines) == 8
     assert main(["selftest", "--list"]) == 0
     assert capsys.readouterr().out.splitlines() == [case.name for case in all_cases()]
 

@@ -73,3 +73,17 @@ def test_flags_of_the_other_direction(tmp_path: Path, convert: Any, capsys: pyte
     assert convert(saved(tmp_path, CONV), "--fold") == 1
     assert "--fold means nothing for onnx prototxt weights" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["m.onnx"]
+
+
+def test_an_edited_prototxt_stays(tmp_path: Path, convert: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    source, net, weights = saved(tmp_path, CONV), tmp_path / "n.prototxt", tmp_path / "n.caffemodel"
+    assert convert(source, "--noverify") == 0 and convert(source, "--noverify") == 0  # the same content again
+    written, before = net.read_bytes(), weights.stat().st_ino
+    net.write_bytes(written + b"# mine\n")
+    capsys.readouterr()
+    assert convert(source, "--noverify") == 1
+    error = capsys.readouterr().err
+    assert "the file exists and differs from the net of the model" in error and "--force" in error
+    assert net.read_bytes() == written + b"# mine\n" and weights.stat().st_ino == before
+    assert convert(source, "--noverify", "--force") == 0
+    assert net.read_bytes() == written

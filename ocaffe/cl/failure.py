@@ -1,0 +1,43 @@
+"""Errors of a device that fails while it works: the reason and the remedy for each OpenCL status."""
+from __future__ import annotations
+
+import sys
+
+from ocaffe.cl.program import BuildError
+from ocaffe.errors import Error
+
+_ROOM = "a smaller batch_size, --memory-limit, or a device with more memory; end other programs that use the device"
+_DRIVER = "see the system's log for the driver's message (`dmesg`); start again; if it happens again, try another driver or device"
+# status: the reason and the remedy
+REASONS: dict[int, tuple[str, str]] = {
+    -2: ("the device is not available any more", _DRIVER),
+    -4: ("the device has too little memory", _ROOM),
+    -5: ("the device has too few resources, in most cases too little memory", _ROOM),
+    -6: ("the host has too little memory", "end other programs, or a smaller batch_size"),
+    -14: ("a command failed while it ran", _DRIVER),
+    -34: ("the driver has given up the context", _DRIVER),
+    -36: ("the driver has given up the command queue", _DRIVER),
+    -9999: ("a kernel accessed memory out of bounds, or the device was lost", _DRIVER),  # NVIDIA's
+}
+_RAN = -14
+_WAITS = ("clWaitForEvents", "clFinish")
+
+
+class DeviceFailure(Error):
+    """A device that failed. `refused`: it did not take a command, so the commands before are not affected."""
+
+    def __init__(self, fact: str, fix: str, *, refused: bool) -> None:
+        super().__init__(fact, fix=fix)
+        self.refused = refused
+
+
+def device_failure(problem: BaseException) -> DeviceFailure | None:
+    """Return the Error for an exception of OpenCL. None for all other exceptions."""
+    if isinstance(problem, BuildError):
+        return DeviceFailure(str(problem), "another driver or device; please report the message", refused=True)
+    pyopencl = sys.modules.get("pyopencl")
+    if pyopencl is None or not isinstance(problem, pyopencl.Error):
+        return None
+    code, routine = int(problem.code), str(problem.routine)
+    reason, fix = REASONS.get(code, ("the device reports an error", _DRIVER))
+    return DeviceFailure(f"{reason} ({problem})", fix, refused=code != _RAN and routine not in _WAITS)

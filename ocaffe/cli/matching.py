@@ -1,0 +1,43 @@
+"""Weights that a command copies by the names of layers: an error if no name matches, a warning if only some do."""
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from ocaffe import log
+from ocaffe.cli.flags import Parser
+from ocaffe.errors import Error
+from ocaffe.ir.graph import Graph, Parameter
+from ocaffe.model.weights import read_weights
+
+SHOWN = 5  # names of layers in a message
+
+
+def match_flag(parser: Parser) -> None:
+    parser.flag("allow_no_match", False, "accept weights of which no layer has the name of a layer of the net")
+
+
+def check_match(graph: Graph, copied: Mapping[str, Collection[Parameter]], allow_no_match: bool) -> None:
+    """Raise Error for a file from which nothing was copied. Warn once if some layers of the net got nothing.
+
+    `copied`: the parameters of `graph` that each file has set.
+    """
+    own = [node.name for node in graph.nodes if node.params]
+    if not own or not copied:
+        return
+    for file, parameters in copied.items():
+        if not parameters and not allow_no_match:
+            theirs = [layer.name for layer in read_weights(file).layers if layer.blobs]
+            raise Error(
+                f"no layer of the file has the name of a layer of the net\n  the file has {_names(theirs)}; the net has {_names(own)}",
+                place=file, fix="the weights of this net, or equal names of layers; --allow-no-match keeps the values of the fillers",
+            )  # fmt: skip
+    given = {id(parameter) for parameters in copied.values() for parameter in parameters}
+    filled = [node.name for node in graph.nodes if node.params and any(id(parameter) not in given for parameter in node.params)]
+    if filled:
+        fact = f"{len(own) - len(filled)} of the {len(own)} layers with parameters got them from {', '.join(copied)}"
+        log.warning("net.cpp:744", f"{fact}; these keep the values of their fillers: {_names(filled)}")
+
+
+def _names(names: list[str]) -> str:
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return (", ".join(f"'{name}'" for name in names[:SHOWN]) or "no layers with weights") + more
