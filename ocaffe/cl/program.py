@@ -147,23 +147,27 @@ class Programs:
         queue = collections.deque(jobs)
         workers = [] if self._verbose else [Worker(self._device, queue) for _ in range(worker_count(len(jobs)))]
         try:
-            while queue:
-                try:
-                    job = queue.popleft()
-                except IndexError:  # a worker took the last job in the meantime
-                    break
-                self._compile_here(job)
+            self._compile_all(queue)
             for job, binary in itertools.chain.from_iterable(worker.finish() for worker in workers):
                 program = self._from_binary(binary, job.options)
                 if program is None:
                     self._compile_here(job)
                 else:
                     self._keep(job, program, binary)
+            self._compile_all(queue)  # jobs of workers that were killed
         except BuildFailure as failure:
             raise BuildError(failure.job.key, self._device.name, failure.job.text, _compiler_log(failure.message)) from None
         finally:
             for worker in workers:
                 worker.close()
+
+    def _compile_all(self, queue: collections.deque[Job]) -> None:
+        while queue:
+            try:
+                job = queue.popleft()
+            except IndexError:  # a worker took the last job in the meantime
+                break
+            self._compile_here(job)
 
     def _compile_here(self, job: Job) -> None:
         program = self._cl.Program(self._device.context, job.text)

@@ -15,12 +15,14 @@ import collections
 import contextlib
 import os
 import pickle
+import signal
 import subprocess
 import threading
 from typing import Any, NamedTuple
 
+from ocaffe import log
 from ocaffe.cl.device import Device
-from ocaffe.cl.discovery import discover, start_child
+from ocaffe.cl.discovery import discover, killed_from_outside, start_child
 
 # A process needs 0.3 to 0.5 s to start (NVIDIA: 0.8 to 2.2 s), too long for a few programs. Measured seconds:
 #   H100, 16 cores, 36 programs:              10 alone, 4.0 with 2 workers, 3.2 with 5, 4.8 with 15
@@ -42,7 +44,7 @@ class Job(NamedTuple):
 
 
 class BuildFailure(Exception):
-    """A worker's compiler rejected a job or terminated the process."""
+    """A worker's compiler rejected a job or crashed, as it would in this process."""
 
     def __init__(self, job: Job, message: str) -> None:
         super().__init__(message)
@@ -63,13 +65,16 @@ def worker_count(jobs: int) -> int:
 
 
 class Worker:
-    """A process that builds jobs from the shared queue and returns binaries. A thread of this process communicates with it."""
+    """A process that builds jobs from the shared queue and returns binaries. A thread of this process communicates with it.
+
+    If a signal from outside ends the process, its present job is put back into the queue.
+    """
 
     def __init__(self, device: Device, queue: collections.deque[Job]) -> None:
         self._queue = queue
         self._results: list[tuple[Job, bytes]] = []
         self._failure: BuildFailure | None = None
-        self._busy = False
+        self._busy = self._closed = False
         self._lock = threading.Lock()
         self._process = start_child("build", dict(os.environ), discover().folder, stderr=subprocess.DEVNULL)
         twins = [twin for twin in device.cl_device.platform.get_devices() if twin.name == device.cl_device.name]
@@ -80,7 +85,7 @@ class Worker:
     def finish(self) -> list[tuple[Job, bytes]]:
         """Wait for the present job, then return all jobs that the worker built, with their binaries.
 
-        Call this when the queue is empty. Raises BuildFailure.
+        Call this when the queue is empty; afterwards it may hold jobs again. Raises BuildFailure.
         """
         with self._lock:
             if not self._busy and self._process is not None:
@@ -91,8 +96,9 @@ class Worker:
         return self._results
 
     def close(self) -> None:
-        """Kill the process."""
+        """Kill the process and wait for its end, so that its context is gone."""
         if self._process is not None:
+            self._closed = True
             self._process.kill()
             self._thread.join()
             with contextlib.suppress(OSError):  # unsent data is lost
@@ -107,12 +113,24 @@ class Worker:
                     self._send((job.text, job.options))
                     fine, answer = self._receive()
                 except (OSError, EOFError, pickle.UnpicklingError):
+                    if self._killed():
+                        self._queue.append(job)
+                        return
                     fine, answer = False, "the compiler ended its process"
                 if not fine:
                     self._failure = BuildFailure(job, answer)
                     return
                 self._results.append((job, answer))
                 self._busy = False
+
+    def _killed(self) -> bool:
+        """Wait for the end of a process that does not answer any more. Return whether a signal from outside ended it."""
+        assert self._process is not None
+        self._process.wait()
+        if killed_from_outside(self._process) and not self._closed:
+            name = signal.Signals(-self._process.returncode).name
+            log.warning("opencl:0", f"a compiler process was killed by {name}; another process builds its program")
+        return killed_from_outside(self._process)
 
     def _next(self) -> Job | None:
         with self._lock:

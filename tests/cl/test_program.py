@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -193,18 +194,41 @@ def test_a_worker_reports_what_does_not_build(device: Device, many: None, monkey
     assert "no_such_name" in raised.value.log and ">" in str(raised.value)
 
 
-@pytest.mark.parametrize(
-    "behaviour, worker_alone",
-    [("raise SystemExit", False), ("pickle.load(i); pickle.dump('ready', o); o.flush(); pickle.load(i); os.abort()", True)],
-    ids=["does-not-start", "dies-building"],
-)
-def test_a_worker_that_dies(device: Device, many: None, monkeypatch: pytest.MonkeyPatch, behaviour: str, worker_alone: bool) -> None:
-    code = f"import os, pickle, sys; i, o = sys.stdin.buffer, sys.stdout.buffer; {behaviour}"
+GETS_A_JOB = "pickle.load(i); pickle.dump('ready', o); o.flush(); pickle.load(i)"
+
+
+def start_instead(monkeypatch: pytest.MonkeyPatch, behaviour: str) -> None:
+    """Start processes with another behaviour as workers."""
+    code = f"import os, pickle, signal, sys; i, o = sys.stdin.buffer, sys.stdout.buffer; {behaviour}"
 
     def start(*_: object, **__: object) -> subprocess.Popen[bytes]:
         return subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
     monkeypatch.setattr(workers, "start_child", start)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals")
+@pytest.mark.parametrize("name", ["SIGKILL", "SIGTERM"])
+def test_this_process_builds_the_job_of_a_worker_that_is_killed(
+    device: Device, many: None, monkeypatch: pytest.MonkeyPatch, cache: Path, capsys: pytest.CaptureFixture, name: str
+) -> None:
+    start_instead(monkeypatch, f"{GETS_A_JOB}; os.kill(os.getpid(), signal.{name})")
+    compile_all, take, taken = Programs._compile_all, workers.Worker._next, threading.Event()
+    monkeypatch.setattr(workers.Worker, "_next", lambda self: (take(self), taken.set())[0])
+    monkeypatch.setattr(Programs, "_compile_all", lambda self, queue: (taken.wait(), compile_all(self, queue)))
+    keys = [key(2), key(5)]
+    built = Programs(device).build_all(keys)
+    assert [scaled(device, built[k]) for k in keys] == [6, 15] and len(list(cache.iterdir())) == 2
+    assert f"a compiler process was killed by {name}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "behaviour, worker_alone",
+    [("raise SystemExit", False), (f"{GETS_A_JOB}; os.abort()", True), (f"{GETS_A_JOB}; raise SystemExit(1)", True)],
+    ids=["does-not-start", "crashes", "exits"],
+)
+def test_a_worker_that_dies(device: Device, many: None, monkeypatch: pytest.MonkeyPatch, behaviour: str, worker_alone: bool) -> None:
+    start_instead(monkeypatch, behaviour)
     if worker_alone:
         only_workers_build(monkeypatch)
         with pytest.raises(BuildError, match="the compiler ended its process"):
