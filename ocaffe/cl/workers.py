@@ -8,6 +8,9 @@ processes do. Seconds for four programs of one matrix product each, on two cores
     PoCL 3.1   1.4 to 2.2   1.5 to 2.3
 
 Two processes each build as fast as one alone.
+
+On a GPU with its own memory each worker has a context, 529 MiB on an H100. There is no compiler for a device without a context.
+Therefore workers run only before the plan's buffers exist, in as many contexts as fit into the memory of the plan.
 """
 from __future__ import annotations
 
@@ -51,17 +54,19 @@ class BuildFailure(Exception):
         self.job, self.message = job, message
 
 
-def worker_count(jobs: int) -> int:
+def worker_count(jobs: int, room: int, context: int) -> int:
     """Return the number of workers to start for `jobs` jobs. This process builds too.
 
-    On a busy machine workers would only take time from this process.
+    `room` are the bytes of device memory for their contexts, `context` the bytes of one. On a busy machine workers would only take time from this
+    process.
     """
     if jobs < _FEWEST_JOBS:
         return 0
     cores = os.cpu_count() or 1
     ours = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else cores
     idle = cores - round(os.getloadavg()[0]) if hasattr(os, "getloadavg") else cores
-    return max(0, min(ours - 1, idle, jobs // 2, max(_FEW_WORKERS, jobs // _JOBS_EACH), _MAX_WORKERS))
+    fitting = max(room, 0) // context if context else _MAX_WORKERS
+    return max(0, min(ours - 1, idle, jobs // 2, max(_FEW_WORKERS, jobs // _JOBS_EACH), fitting, _MAX_WORKERS))
 
 
 class Worker:

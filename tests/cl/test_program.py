@@ -48,7 +48,7 @@ def scaled(device: Device, program, name: str = "scale") -> float:
 
 
 def forbid_compiling(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(self: Programs, jobs: list) -> None:
+    def refuse(self: Programs, jobs: list, room: int) -> None:
         raise AssertionError(f"compiles {len(jobs)} programs")
 
     monkeypatch.setattr(Programs, "_compile", refuse)
@@ -136,7 +136,7 @@ def test_a_program_may_limit_its_registers(device: Device, monkeypatch: pytest.M
 def test_options_of_a_program_reach_the_compiler(device: Device, monkeypatch: pytest.MonkeyPatch, by_worker: bool) -> None:
     plain = ProgramKey(SOURCE)
     monkeypatch.setattr(Programs, "_options_of", lambda self, key: self._options + " -DFACTOR=5")
-    monkeypatch.setattr(module, "worker_count", lambda jobs: int(by_worker))
+    monkeypatch.setattr(module, "worker_count", lambda *_: int(by_worker))
     with monkeypatch.context() as shy:
         if by_worker:
             only_workers_build(shy)
@@ -160,7 +160,7 @@ def test_with_the_cache_off_it_still_builds(device: Device, monkeypatch: pytest.
 
 @pytest.fixture
 def many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "worker_count", lambda jobs: 1)
+    monkeypatch.setattr(module, "worker_count", lambda *_: 1)
 
 
 def only_workers_build(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -248,7 +248,15 @@ def test_workers_are_for_many_programs_and_idle_cores(monkeypatch, jobs: int, co
     monkeypatch.setattr(workers.os, "cpu_count", lambda: cores)
     monkeypatch.setattr(workers.os, "sched_getaffinity", lambda pid: set(range(affinity)), raising=False)
     monkeypatch.setattr(workers.os, "getloadavg", lambda: (load, 9.0, 9.0), raising=False)
-    assert workers.worker_count(jobs) == count
+    assert workers.worker_count(jobs, room=0, context=0) == count
+
+
+@pytest.mark.parametrize("room, count", [(-1, 0), (0, 0), (528, 0), (529, 1), (1799, 3), (3318, 6), (1 << 20, 9)])
+def test_contexts_of_workers_fit_into_the_plan(monkeypatch, room: int, count: int) -> None:
+    monkeypatch.setattr(workers.os, "cpu_count", lambda: 16)
+    monkeypatch.setattr(workers.os, "sched_getaffinity", lambda _: set(range(16)), raising=False)
+    monkeypatch.setattr(workers.os, "getloadavg", lambda: (0.0, 0.0, 0.0), raising=False)
+    assert workers.worker_count(36, room << 20, 529 << 20) == count
 
 
 # Messages
