@@ -10,7 +10,7 @@ processes do. Seconds for four programs of one matrix product each, on two cores
 Two processes each build as fast as one alone.
 
 On a GPU with its own memory each worker has a context, 529 MiB on an H100. There is no compiler for a device without a context.
-Therefore workers run only before the plan's buffers exist, in as many contexts as fit into the memory of the plan.
+Therefore workers run only before the plan's slabs exist, in as many contexts as fit into the memory of the plan.
 """
 from __future__ import annotations
 
@@ -37,6 +37,7 @@ from ocaffe.cl.discovery import discover, killed_from_outside, start_child
 _FEWEST_JOBS = 5
 _FEW_WORKERS, _MAX_WORKERS = 5, 10
 _JOBS_EACH = 4  # per worker, if there are more than _FEW_WORKERS
+SLACK = 32 << 20  # bytes by which contexts may exceed their room: half of the 64 MiB that docs/memory.md allows; built programs take the other half
 
 
 class Job(NamedTuple):
@@ -65,7 +66,7 @@ def worker_count(jobs: int, room: int, context: int) -> int:
     cores = os.cpu_count() or 1
     ours = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else cores
     idle = cores - round(os.getloadavg()[0]) if hasattr(os, "getloadavg") else cores
-    fitting = max(room, 0) // context if context else _MAX_WORKERS
+    fitting = (room + SLACK) // context if context else _MAX_WORKERS
     return max(0, min(ours - 1, idle, jobs // 2, max(_FEW_WORKERS, jobs // _JOBS_EACH), fitting, _MAX_WORKERS))
 
 

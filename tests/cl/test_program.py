@@ -251,7 +251,7 @@ def test_workers_are_for_many_programs_and_idle_cores(monkeypatch, jobs: int, co
     assert workers.worker_count(jobs, room=0, context=0) == count
 
 
-@pytest.mark.parametrize("room, count", [(-1, 0), (0, 0), (528, 0), (529, 1), (1799, 3), (3318, 6), (1 << 20, 9)])
+@pytest.mark.parametrize("room, count", [(0, 0), (496, 0), (497, 1), (1799, 3), (3318, 6), (1 << 20, 9)])
 def test_contexts_of_workers_fit_into_the_plan(monkeypatch, room: int, count: int) -> None:
     monkeypatch.setattr(workers.os, "cpu_count", lambda: 16)
     monkeypatch.setattr(workers.os, "sched_getaffinity", lambda _: set(range(16)), raising=False)

@@ -43,6 +43,7 @@ def test_contexts_of_compilers_and_buffers_never_exceed_the_plan(device: Device,
     fitting = 2
     monkeypatch.setenv("OCAFFE_CACHE", str(tmp_path))
     monkeypatch.setattr(workers, "_FEWEST_JOBS", 1)
+    monkeypatch.setattr(workers, "SLACK", 0)
     monkeypatch.setattr(workers.os, "cpu_count", lambda: 16)
     monkeypatch.setattr(workers.os, "sched_getaffinity", lambda _: set(range(16)), raising=False)
     monkeypatch.setattr(workers.os, "getloadavg", lambda: (0.0, 0.0, 0.0), raising=False)
