@@ -16,7 +16,7 @@ from pathlib import Path
 
 from ocaffe.files import replacing
 
-_MAGIC = b"OCAFFE\x00\x01"  # the last byte is the format version
+_MAGIC = b"OCAFFE\x00\x02"  # the last byte is the format version
 _SIZE_CAP = 256 << 20  # bytes in one folder of entries; a net's programs take 0.1 to 10 MB
 
 
@@ -83,8 +83,15 @@ def digest(*parts: str | bytes) -> str:
     return hasher.hexdigest()
 
 
+def _header(key: str, payload: bytes) -> bytes:
+    return _MAGIC + bytes.fromhex(digest(key, payload))
+
+
 class Entries:
-    """One folder of the cache: bytes by key, verified by a hash. `trim` removes the least recently used entries."""
+    """One folder of the cache: bytes by key. `trim` removes the least recently used entries.
+
+    A hash of key and bytes verifies an entry: damaged ones, and those under another entry's name, are not accepted.
+    """
 
     def __init__(self, name: str, cap: int = _SIZE_CAP) -> None:
         """`name` is the folder's name in the cache, `cap` its maximum size in bytes."""
@@ -102,8 +109,8 @@ class Entries:
         except OSError:
             return None
         payload = data[len(_MAGIC) + 32 :]
-        if data[: len(_MAGIC)] != _MAGIC or data[len(_MAGIC) : len(_MAGIC) + 32] != hashlib.sha256(payload).digest():
-            return None  # another format or a damaged file; the caller rebuilds and replaces it
+        if data[: len(_MAGIC) + 32] != _header(key, payload):
+            return None  # another format, a damaged file or another key's; the caller rebuilds and replaces it
         with contextlib.suppress(OSError):
             os.utime(path)  # marks the entry as used
         return payload
@@ -111,7 +118,7 @@ class Entries:
     def store(self, key: str, payload: bytes) -> None:
         if self.folder is not None:
             with contextlib.suppress(OSError):
-                write_atomically(self.folder / key, _MAGIC + hashlib.sha256(payload).digest() + payload)
+                write_atomically(self.folder / key, _header(key, payload) + payload)
 
     def trim(self) -> None:
         """Remove the least recently used entries until the folder fits its cap."""

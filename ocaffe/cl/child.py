@@ -78,9 +78,8 @@ def serve_builds(cl: Any, out: Any) -> None:
             source, options = pickle.load(requests)
         except EOFError:
             return
-        program = cl.Program(context, source)
         try:
-            answer = (True, program.build(options).binaries[0])
+            answer = (True, cl.Program(context, source).build(options).binaries[0])  # the program is released at once: a driver may load it to the device
         except cl.Error as error:
             answer = (False, str(error))
         pickle.dump(answer, out)

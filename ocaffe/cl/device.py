@@ -11,8 +11,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ocaffe import log
+from ocaffe.cl.conflicts import absences
 from ocaffe.cl.discovery import Runtime, discover, import_pyopencl
-from ocaffe.cl.free_memory import free_memory
+from ocaffe.cl.free_memory import context_bytes, free_memory
 from ocaffe.cl.quirks import Facts, Quirk, limited, quirks_of
 from ocaffe.errors import Error
 from ocaffe.ir import tuned_tables
@@ -88,9 +89,17 @@ class Device:
         self.number, self.name, self.target = info.number, info.name, info.target
         self.platform_name, self.platform_version, self.driver_version = info.platform_name, info.platform_version, info.driver_version
         self.cl_device = info.cl_device
+        before = self._free() if base is None else None
         self.context: Any = self.cl.Context([info.cl_device]) if base is None else base.context
         self.queue = self.cl.CommandQueue(self.context, info.cl_device)
         self.upload_queue = self.cl.CommandQueue(self.context, info.cl_device)  # for transfers that overlap with kernels
+        # Device memory that a context takes in any other process, a compiler for example; 0 if it takes memory of the host.
+        self.context_bytes: int = 0
+        if not self.target.unified_memory:
+            self.context_bytes = context_bytes(before, self._free()) if base is None else base.context_bytes
+
+    def _free(self) -> int | None:
+        return None if self.target.unified_memory else free_memory(self.cl_device, self.target.kind, self.target.extensions)
 
     def close(self) -> None:
         """Wait for both queues and release the context."""
@@ -107,10 +116,10 @@ class Device:
 def list_devices() -> list[DeviceInfo]:
     """Return every device of every platform in the loader's order, unusable ones included. Without OpenCL the list is empty."""
     cl = import_pyopencl()
-    try:
-        platforms = cl.get_platforms()
-    except cl.Error:  # PLATFORM_NOT_FOUND_KHR: the loader has no runtime
-        return []
+    platforms = _platforms(cl)
+    if platforms:  # otherwise `no_opencl` says it
+        for absence in absences([platform.name for platform in platforms]):
+            log.warn_once("opencl:0", f"OpenCL runtime {absence.fact}\n  fix: {absence.fix}")
     devices = []
     for p, platform in enumerate(platforms):
         try:
@@ -119,6 +128,13 @@ def list_devices() -> list[DeviceInfo]:
             continue
         devices += [_describe(cl, f"{p}:{i}", platform, member) for i, member in enumerate(members)]
     return devices
+
+
+def _platforms(cl: Any) -> list[Any]:
+    try:
+        return list(cl.get_platforms())
+    except cl.Error:  # PLATFORM_NOT_FOUND_KHR: the loader has no runtime
+        return []
 
 
 def _describe(cl: Any, number: str, platform: Any, device: Any) -> DeviceInfo:
@@ -319,16 +335,18 @@ def _listed(devices: Sequence[DeviceInfo]) -> str:
 
 
 def no_opencl() -> Error:
-    """Return the error for an empty list of devices. It lists broken runtimes and names a package to install."""
+    """Return the error for an empty list of devices. It lists runtimes that do not work and names the remedy."""
     found = discover()
-    fact = "no OpenCL device on this machine"
     if found.chosen_by_user:
-        fact += f": {found.chosen_by_user} leads to no runtime that has one"
+        fact = f"no OpenCL device on this machine: {found.chosen_by_user} leads to no runtime that has one"
         return Error(fact, fix="unset it; ocaffe then searches for runtimes itself")
-    broken = [f"\n  {runtime.library}: {runtime.problem}" for runtime in found.runtimes if runtime.problem]
+    absent = absences([platform.name for platform in _platforms(import_pyopencl())])
+    fact = f"no OpenCL device {'in this process' if absent else 'on this machine'}"
+    broken = [f"{runtime.library}: {runtime.problem}" for runtime in found.runtimes if runtime.problem]
+    broken += [absence.fact for absence in absent]
     if broken:
-        fact += "; runtimes that were found but do not work:" + "".join(broken)
-    return Error(fact, fix=_cpu_runtime_command())
+        fact += "; runtimes that were found but do not work:" + "".join(f"\n  {each}" for each in broken)
+    return Error(fact, fix=absent[0].fix if absent else _cpu_runtime_command())
 
 
 # The distribution's PoCL, for systems without a runtime on PyPI.

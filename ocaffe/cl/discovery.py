@@ -33,15 +33,16 @@ from types import ModuleType
 from typing import Any
 
 from ocaffe import log
-from ocaffe.cache import cache_root, digest, write_atomically
+from ocaffe.cache import Entries, cache_root, digest, write_atomically
 
 CHILD = Path(__file__).with_name("child.py")
 USER_VARIABLES = ("OCL_ICD_VENDORS", "OPENCL_VENDOR_PATH")  # set by the user: the location of all runtimes
 _OURS = "OCAFFE_OCL_ICD_VENDORS"  # our value of OCL_ICD_VENDORS, so that child processes do not mistake it for the user's
 _SYSTEM_FOLDER = "/etc/OpenCL/vendors"
-_PROBE_FORMAT = "1"  # part of a verdict's key: increase it when the test changes
+_PROBE_FORMAT = "2"  # part of a verdict's key: increase it when the test changes
 _PROBE_SECONDS = 60  # a test takes 0.5 to 3 s
 NO_PYOPENCL = 77  # exit status of child.py
+_FROM_OUTSIDE = ("SIGHUP", "SIGINT", "SIGKILL", "SIGTERM")  # sent by users and by the system when memory is short; a crash has other signals
 _NVIDIA = "libnvidia-opencl.so.1"
 _LIBRARY_FOLDERS = (  # searched after LD_LIBRARY_PATH and ld.so.cache; musl has no cache, WSL and NixOS use other folders
     "/usr/local/nvidia/lib64", "/usr/local/nvidia/lib", "/usr/lib/wsl/lib", "/run/opengl-driver/lib",
@@ -147,9 +148,8 @@ def vendors_folder(libraries: list[str]) -> str:
         folder = root / "vendors" / digest(*contents.values())[:16]
         with contextlib.suppress(OSError):
             folder.mkdir(parents=True, exist_ok=True)
-            present = set(os.listdir(folder))
             for name, text in contents.items():
-                if name not in present:
+                if not (folder / name).exists() or (folder / name).read_bytes() != text.encode():  # missing or damaged
                     write_atomically(folder / name, text.encode())
             return str(folder)
     temporary = tempfile.TemporaryDirectory(prefix="ocaffe-vendors-")
@@ -271,22 +271,27 @@ def _try_all(candidates: list[Runtime]) -> Iterator[Runtime]:
 
     Candidates without a cached verdict are tested in parallel.
     """
-    known = [_remembered(runtime) for runtime in candidates]
+    verdicts = Entries("runtimes")
+    keys = [_verdict_key(runtime) for runtime in candidates]
+    stored = [verdicts.load(key) for key in keys]
+    known = [None if data is None else json.loads(data) for data in stored]
     if not all(verdict or runtime.problem for runtime, verdict in zip(candidates, known)):
         log.info("opencl:0", "Testing new OpenCL runtimes, each in a separate process")
     trials = [None if verdict or runtime.problem else _start_trial(runtime) for runtime, verdict in zip(candidates, known)]
-    for runtime, verdict, trial in zip(candidates, known, trials):
+    for runtime, key, verdict, trial in zip(candidates, keys, known, trials):
+        lasts = True
         if trial is not None:
-            verdict = _finish_trial(trial)
-            if verdict is not None:
-                _remember(runtime, verdict)
+            verdict, lasts = _finish_trial(trial)
+            if not lasts and (again := _start_trial(runtime)) is not None:
+                verdict, lasts = _finish_trial(again)
+            if verdict is not None and lasts:
+                verdicts.store(key, json.dumps({"library": runtime.library, **verdict}, indent=1).encode())
         if verdict is None:  # has a problem already, or cannot be tested here: use it untested
             yield runtime
             continue
         problem = verdict["problem"]
-        path = _verdict_path(runtime)
-        if problem and path is not None:
-            problem += f" (to try it again, delete {path})"
+        if problem and lasts and verdicts.folder is not None:
+            problem += f" (to try it again, delete {verdicts.folder / key})"
         if problem:
             log.warning("opencl:0", f"OpenCL runtime {runtime.library} is left out: {problem}")
         yield Runtime(
@@ -294,35 +299,13 @@ def _try_all(candidates: list[Runtime]) -> Iterator[Runtime]:
         )
 
 
-def _verdict_path(runtime: Runtime) -> Path | None:
-    root = cache_root()
-    if root is None:
-        return None
+def _verdict_key(runtime: Runtime) -> str:
     # ldconfig changes the file that the linker finds for a bare name.
     facts = None
     with contextlib.suppress(OSError):
         facts = os.stat(runtime.library if os.path.isabs(runtime.library) else "/etc/ld.so.cache")
     stamp = f"{facts.st_size} {facts.st_mtime_ns}" if facts else ""
-    return root / "runtimes" / (digest(_PROBE_FORMAT, os.path.realpath(runtime.library), stamp)[:32] + ".json")
-
-
-def _remembered(runtime: Runtime) -> dict | None:
-    path = _verdict_path(runtime)
-    if path is None:
-        return None
-    try:
-        verdict = json.loads(path.read_text())
-        return verdict if isinstance(verdict["problem"], str) else None
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-
-
-def _remember(runtime: Runtime, verdict: dict) -> None:
-    path = _verdict_path(runtime)
-    if path is not None:
-        with contextlib.suppress(OSError):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(path, json.dumps({"library": runtime.library, **verdict}, indent=1).encode())
+    return digest(_PROBE_FORMAT, os.path.realpath(runtime.library), stamp)[:32]
 
 
 def start_child(job: str, environment: dict[str, str], home: str, stderr: int = subprocess.PIPE) -> subprocess.Popen[bytes] | None:
@@ -335,6 +318,11 @@ def start_child(job: str, environment: dict[str, str], home: str, stderr: int = 
     return None
 
 
+def killed_from_outside(process: subprocess.Popen[bytes]) -> bool:
+    """Return whether a signal from outside ended a process that has ended. Windows does not tell that from other ends."""
+    return process.returncode in {-getattr(signal, name) for name in _FROM_OUTSIDE if hasattr(signal, name)}
+
+
 def _start_trial(runtime: Runtime) -> subprocess.Popen[bytes] | None:
     hidden = (*USER_VARIABLES, "OCL_ICD_FILENAMES", "LD_PRELOAD")  # Oclgrind uses LD_PRELOAD to replace every runtime
     environment = {name: value for name, value in os.environ.items() if name not in hidden}
@@ -344,24 +332,28 @@ def _start_trial(runtime: Runtime) -> subprocess.Popen[bytes] | None:
     return start_child("probe", {**environment, "OCL_ICD_VENDORS": folder}, folder)
 
 
-def _finish_trial(trial: subprocess.Popen[bytes]) -> dict | None:
-    """Return the verdict, or None if the process could not import pyopencl, which does not depend on the runtime."""
+def _finish_trial(trial: subprocess.Popen[bytes]) -> tuple[dict | None, bool]:
+    """Return the verdict, and whether it is about the runtime. It is not if the process was killed from outside.
+
+    The verdict is None if the process could not import pyopencl, which does not depend on the runtime.
+    """
     verdict = {"platforms": [], "devices": 0, "problem": ""}
     try:
         answer, messages = trial.communicate(timeout=_PROBE_SECONDS)
     except subprocess.TimeoutExpired:
         trial.kill()
         trial.communicate()
-        return {**verdict, "problem": f"it gave no answer to a trial for {_PROBE_SECONDS} seconds"}
+        return {**verdict, "problem": f"it gave no answer to a trial for {_PROBE_SECONDS} seconds"}, True
     try:
-        return json.loads(answer)
+        return json.loads(answer), True
     except ValueError:
         code = trial.returncode
         if code == NO_PYOPENCL:
-            return None
+            return None, True
         how = f"exit status {code}"
         if code < 0:
             with contextlib.suppress(ValueError):
                 how = signal.Signals(-code).name
         said = messages.decode(errors="replace").strip().split("\n")[-1]
-        return {**verdict, "problem": f"a trial in another process ended with {how}" + (f": {said}" if said else "")}
+        problem = f"a trial in another process ended with {how}" + (f": {said}" if said else "")
+        return {**verdict, "problem": problem}, not killed_from_outside(trial)

@@ -1,4 +1,4 @@
-"""Free memory of a device. OpenCL has no such query, so each kind of device needs its own method."""
+"""Free memory of a device, and the memory of a context. OpenCL has no such queries, so each kind of device needs its own method."""
 from __future__ import annotations
 
 import contextlib
@@ -7,6 +7,10 @@ import os
 import sys
 from pathlib import Path
 from typing import Any
+
+# Contexts of GPUs with their own memory. An empty one takes 529 MiB on an H100, less on smaller GPUs. The lower bound applies if another process
+# freed memory during the measurement.
+UNKNOWN_CONTEXT, LEAST_CONTEXT = 600 << 20, 256 << 20
 
 _CGROUP = (  # limit and usage of a container, for cgroup version 2 and 1
     ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
@@ -24,6 +28,13 @@ def free_memory(device: Any, kind: str, extensions: frozenset[str]) -> int | Non
         with contextlib.suppress(Exception):  # kilobytes: (all free memory, largest free block)
             return int(device.global_free_memory_amd[0]) * 1024
     return None
+
+
+def context_bytes(before: int | None, after: int | None) -> int:
+    """Return the device memory of a context, from the free bytes before and after this process made one."""
+    if before is None or after is None:
+        return UNKNOWN_CONTEXT
+    return max(before - after, LEAST_CONTEXT)
 
 
 def _host() -> int | None:

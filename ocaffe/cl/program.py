@@ -100,12 +100,16 @@ class Programs:
     def __getitem__(self, key: ProgramKey) -> Any:
         return self._built[key]
 
-    def build_all(self, keys: Iterable[ProgramKey]) -> dict[ProgramKey, Any]:
-        """Return every program, from memory, disk or the compiler. Missing ones are built in parallel. Raises BuildError."""
-        with self._lock:  # nets of several threads share the programs
-            return self._build_all(list(dict.fromkeys(keys)))
+    def build_all(self, keys: Iterable[ProgramKey], room: int = 0) -> dict[ProgramKey, Any]:
+        """Return every program, from memory, disk or the compiler. Raises BuildError.
 
-    def _build_all(self, wanted: list[ProgramKey]) -> dict[ProgramKey, Any]:
+        Missing ones are built in parallel, if the contexts of other processes fit into `room` bytes of device memory. These contexts are gone when the
+        method returns.
+        """
+        with self._lock:  # nets of several threads share the programs
+            return self._build_all(list(dict.fromkeys(keys)), room)
+
+    def _build_all(self, wanted: list[ProgramKey], room: int) -> dict[ProgramKey, Any]:
         jobs: list[Job] = []
         for key in wanted:
             if key not in self._built:
@@ -118,7 +122,7 @@ class Programs:
                 else:
                     self._built[key] = program
         if jobs:
-            self._compile(jobs)
+            self._compile(jobs, room)
             self._entries.trim()
         return {key: self._built[key] for key in wanted}
 
@@ -142,28 +146,33 @@ class Programs:
             warnings.simplefilter("ignore")
             return program.build(options)
 
-    def _compile(self, jobs: list[Job]) -> None:
+    def _compile(self, jobs: list[Job], room: int) -> None:
         """Build in this process and, for many jobs, also in worker processes. Each takes the next job when it is free."""
         queue = collections.deque(jobs)
-        workers = [] if self._verbose else [Worker(self._device, queue) for _ in range(worker_count(len(jobs)))]
+        count = 0 if self._verbose else worker_count(len(jobs), room, self._device.context_bytes)
+        workers = [Worker(self._device, queue) for _ in range(count)]
         try:
-            while queue:
-                try:
-                    job = queue.popleft()
-                except IndexError:  # a worker took the last job in the meantime
-                    break
-                self._compile_here(job)
+            self._compile_all(queue)
             for job, binary in itertools.chain.from_iterable(worker.finish() for worker in workers):
                 program = self._from_binary(binary, job.options)
                 if program is None:
                     self._compile_here(job)
                 else:
                     self._keep(job, program, binary)
+            self._compile_all(queue)  # jobs of workers that were killed
         except BuildFailure as failure:
             raise BuildError(failure.job.key, self._device.name, failure.job.text, _compiler_log(failure.message)) from None
         finally:
             for worker in workers:
                 worker.close()
+
+    def _compile_all(self, queue: collections.deque[Job]) -> None:
+        while queue:
+            try:
+                job = queue.popleft()
+            except IndexError:  # a worker took the last job in the meantime
+                break
+            self._compile_here(job)
 
     def _compile_here(self, job: Job) -> None:
         program = self._cl.Program(self._device.context, job.text)

@@ -88,18 +88,27 @@ class Session:
     # -- binding -----------------------------------------------------------------------------------------------------
 
     def bind(self, command_lists: Iterable[CommandList], poison: bool = False) -> None:
-        """Bind new command lists to the device: grow the arenas, build all programs together, set arguments.
+        """Bind new command lists to the device: build all programs together, grow the arenas, set arguments.
 
         Raises Error if the device has too little memory.
         """
         fresh = list(command_lists)
         self.command_lists += fresh
         try:
-            grown = self._grow_arenas(poison)
+            needed = self._needed_slabs()
+            grown = {
+                arena for arena, sizes in needed.items()
+                if len(sizes) != len(arena.slabs) or any(slab.size < size for slab, size in zip(arena.slabs, sizes))
+            }  # fmt: skip
+            if grown:
+                self.check_room(sum(map(sum, needed.values())))
             texts = {text for commands in fresh for text in commands.texts}
             for commands in fresh:
                 commands.generated = ProgramKey.generated(sorted(texts))
-            self.programs.build_all(sorted({key for commands in fresh for key in commands.keys}))
+            # Before the slabs exist, so that the compilers' contexts can take their memory.
+            self.programs.build_all(sorted({key for commands in fresh for key in commands.keys}), self._unallocated(needed))
+            for arena in grown:
+                self._make_slabs(arena, needed[arena], poison)
             for commands in self.command_lists:
                 if commands.arena in grown or commands in fresh:
                     commands.bind()
@@ -166,30 +175,34 @@ class Session:
             device.queue.finish()
             device.queue = own
 
-    def _grow_arenas(self, poison: bool) -> set[Arena]:
-        """Grow the arenas to the plans of all command lists. Return the arenas with new slabs."""
+    def _needed_slabs(self) -> dict[Arena, list[int]]:
+        """Return the sizes of the slabs that the plans of all command lists need, per arena."""
         needed: dict[Arena, list[int]] = {}
         for commands in self.command_lists:
             sizes = zip_longest(needed.get(commands.arena, []), commands.plan.slabs, fillvalue=0)
             needed[commands.arena] = [max(pair) for pair in sizes]
-        grown = {
-            arena for arena, sizes in needed.items()
-            if len(sizes) != len(arena.slabs) or any(slab.size < size for slab, size in zip(arena.slabs, sizes))
-        }  # fmt: skip
-        if grown:
-            self.check_room(sum(map(sum, needed.values())))
-        for arena in grown:
-            arena.slabs, arena.commands = [], None
-            for size in needed[arena]:
-                slab = self._allocate(size, "the recycled slabs")
-                if poison:
-                    self._cl.enqueue_fill_buffer(self.device.queue, slab, POISON, 0, size // 4 * 4)
-                arena.slabs.append(slab)
-        return grown
+        return needed
+
+    def _make_slabs(self, arena: Arena, sizes: list[int], poison: bool) -> None:
+        arena.slabs, arena.commands = [], None
+        for size in sizes:
+            slab = self._allocate(size, "the recycled slabs")
+            if poison:
+                self._cl.enqueue_fill_buffer(self.device.queue, slab, POISON, 0, size // 4 * 4)
+            arena.slabs.append(slab)
+
+    def _persistent_roots(self) -> set[Ref]:
+        return {root for commands in self.command_lists for root in roots(commands.schedule) if root.persistent}
+
+    def _unallocated(self, needed: dict[Arena, list[int]]) -> int:
+        """Return the bytes of the session's plan that no buffer takes yet."""
+        planned = sum(ref.nbytes * ref.slots for ref in self._persistent_roots()) + sum(map(sum, needed.values()))
+        taken = [buffer.size for buffers in self._persistent.values() for buffer in buffers] + [slab.size for arena in needed for slab in arena.slabs]
+        return max(0, planned - sum(taken))
 
     def check_room(self, arena: int) -> None:
         """Raise Error, naming the largest tensors, if the job does not fit on the device. Runs before slabs are allocated."""
-        persistent = {root for commands in self.command_lists for root in roots(commands.schedule) if root.persistent}
+        persistent = self._persistent_roots()
         fixed = sum(ref.nbytes * ref.slots for ref in persistent)
         target = self.device.target
         limit = min(target.global_memory, target.free_memory or target.global_memory)  # free_memory: when the device was opened

@@ -8,6 +8,9 @@ processes do. Seconds for four programs of one matrix product each, on two cores
     PoCL 3.1   1.4 to 2.2   1.5 to 2.3
 
 Two processes each build as fast as one alone.
+
+On a GPU with its own memory each worker has a context, 529 MiB on an H100. There is no compiler for a device without a context.
+Therefore workers run only before the plan's slabs exist, in as many contexts as fit into the memory of the plan.
 """
 from __future__ import annotations
 
@@ -15,12 +18,14 @@ import collections
 import contextlib
 import os
 import pickle
+import signal
 import subprocess
 import threading
 from typing import Any, NamedTuple
 
+from ocaffe import log
 from ocaffe.cl.device import Device
-from ocaffe.cl.discovery import discover, start_child
+from ocaffe.cl.discovery import discover, killed_from_outside, start_child
 
 # A process needs 0.3 to 0.5 s to start (NVIDIA: 0.8 to 2.2 s), too long for a few programs. Measured seconds:
 #   H100, 16 cores, 36 programs:              10 alone, 4.0 with 2 workers, 3.2 with 5, 4.8 with 15
@@ -32,6 +37,7 @@ from ocaffe.cl.discovery import discover, start_child
 _FEWEST_JOBS = 5
 _FEW_WORKERS, _MAX_WORKERS = 5, 10
 _JOBS_EACH = 4  # per worker, if there are more than _FEW_WORKERS
+SLACK = 32 << 20  # bytes by which contexts may exceed their room: half of the 64 MiB that docs/memory.md allows; built programs take the other half
 
 
 class Job(NamedTuple):
@@ -42,34 +48,39 @@ class Job(NamedTuple):
 
 
 class BuildFailure(Exception):
-    """A worker's compiler rejected a job or terminated the process."""
+    """A worker's compiler rejected a job or crashed, as it would in this process."""
 
     def __init__(self, job: Job, message: str) -> None:
         super().__init__(message)
         self.job, self.message = job, message
 
 
-def worker_count(jobs: int) -> int:
+def worker_count(jobs: int, room: int, context: int) -> int:
     """Return the number of workers to start for `jobs` jobs. This process builds too.
 
-    On a busy machine workers would only take time from this process.
+    `room` are the bytes of device memory for their contexts, `context` the bytes of one. On a busy machine workers would only take time from this
+    process.
     """
     if jobs < _FEWEST_JOBS:
         return 0
     cores = os.cpu_count() or 1
     ours = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else cores
     idle = cores - round(os.getloadavg()[0]) if hasattr(os, "getloadavg") else cores
-    return max(0, min(ours - 1, idle, jobs // 2, max(_FEW_WORKERS, jobs // _JOBS_EACH), _MAX_WORKERS))
+    fitting = (room + SLACK) // context if context else _MAX_WORKERS
+    return max(0, min(ours - 1, idle, jobs // 2, max(_FEW_WORKERS, jobs // _JOBS_EACH), fitting, _MAX_WORKERS))
 
 
 class Worker:
-    """A process that builds jobs from the shared queue and returns binaries. A thread of this process communicates with it."""
+    """A process that builds jobs from the shared queue and returns binaries. A thread of this process communicates with it.
+
+    If a signal from outside ends the process, its present job is put back into the queue.
+    """
 
     def __init__(self, device: Device, queue: collections.deque[Job]) -> None:
         self._queue = queue
         self._results: list[tuple[Job, bytes]] = []
         self._failure: BuildFailure | None = None
-        self._busy = False
+        self._busy = self._closed = False
         self._lock = threading.Lock()
         self._process = start_child("build", dict(os.environ), discover().folder, stderr=subprocess.DEVNULL)
         twins = [twin for twin in device.cl_device.platform.get_devices() if twin.name == device.cl_device.name]
@@ -80,7 +91,7 @@ class Worker:
     def finish(self) -> list[tuple[Job, bytes]]:
         """Wait for the present job, then return all jobs that the worker built, with their binaries.
 
-        Call this when the queue is empty. Raises BuildFailure.
+        Call this when the queue is empty; afterwards it may hold jobs again. Raises BuildFailure.
         """
         with self._lock:
             if not self._busy and self._process is not None:
@@ -91,8 +102,9 @@ class Worker:
         return self._results
 
     def close(self) -> None:
-        """Kill the process."""
+        """Kill the process and wait for its end, so that its context is gone."""
         if self._process is not None:
+            self._closed = True
             self._process.kill()
             self._thread.join()
             with contextlib.suppress(OSError):  # unsent data is lost
@@ -107,12 +119,24 @@ class Worker:
                     self._send((job.text, job.options))
                     fine, answer = self._receive()
                 except (OSError, EOFError, pickle.UnpicklingError):
+                    if self._killed():
+                        self._queue.append(job)
+                        return
                     fine, answer = False, "the compiler ended its process"
                 if not fine:
                     self._failure = BuildFailure(job, answer)
                     return
                 self._results.append((job, answer))
                 self._busy = False
+
+    def _killed(self) -> bool:
+        """Wait for the end of a process that does not answer any more. Return whether a signal from outside ended it."""
+        assert self._process is not None
+        self._process.wait()
+        if killed_from_outside(self._process) and not self._closed:
+            name = signal.Signals(-self._process.returncode).name
+            log.warning("opencl:0", f"a compiler process was killed by {name}; another process builds its program")
+        return killed_from_outside(self._process)
 
     def _next(self) -> Job | None:
         with self._lock:

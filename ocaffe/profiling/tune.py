@@ -35,6 +35,7 @@ HOPELESS = 1.7  # a candidate slower than the best time so far by this factor is
 MAX_TIME_RATIO = 0.95  # of the default's time: a smaller gain is noise
 LAUNCH = 4e-6  # overhead of a launch in seconds
 AHEAD = 24  # number of problems whose programs are built together
+COMPILERS = 2  # 1 / COMPILERS of the free memory is for the contexts of compilers, which end before anything is measured
 NOISE = 1 << 22  # number of random values to fill operands with
 SWEEP = 64 << 20  # bytes that are written between two runs, so that caches are cold, as after other layers
 
@@ -160,7 +161,8 @@ class Tuner:
         order = sorted(asked, key=lambda problem: (-asked[problem] * flops(problem), str(problem)))
         for first in range(0, len(order), AHEAD):
             part = {problem: self._trials(problem) for problem in order[first : first + AHEAD]}
-            self.session.programs.build_all(key for trials in part.values() for trial in trials.candidates for key in trial.commands.keys)
+            keys = (key for trials in part.values() for trial in trials.candidates for key in trial.commands.keys)
+            self.session.programs.build_all(keys, self.session.device.target.free_memory // COMPILERS)
             for problem, trials in part.items():
                 if end is not None and time.perf_counter() > end:
                     return

@@ -30,7 +30,7 @@ def test_an_entry_comes_back() -> None:
         lambda data: data[:-1] + b"?",
         lambda data: b"",
         lambda data: b"X" + data[1:],
-        lambda data: data[:7] + b"\x02" + data[8:],
+        lambda data: data[:7] + b"\x01" + data[8:],
     ],
     ids=["truncated", "changed", "empty", "magic", "format"],
 )
@@ -40,6 +40,15 @@ def test_a_damaged_entry_counts_as_none(folder: Path, damage) -> None:
     path = folder / "programs" / "key"
     path.write_bytes(damage(path.read_bytes()))
     assert entries.load("key") is None
+
+
+def test_an_entry_under_another_key_counts_as_none(folder: Path) -> None:
+    entries = Entries("programs")
+    entries.store("key", b"binary")
+    os.rename(folder / "programs" / "key", folder / "programs" / "other")
+    assert entries.load("other") is None
+    entries.store("other", b"its own")
+    assert entries.load("other") == b"its own"
 
 
 def test_off_keeps_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -139,6 +139,38 @@ def test_a_runtime_that_aborts_is_left_out_once_and_for_all(machine: Machine, wo
     assert len(set((machine.cache / "runtimes").iterdir()) - verdict_files) == 1
 
 
+@pytest.mark.parametrize("kills", [1, 2])
+def test_a_trial_that_is_killed_from_outside_is_no_verdict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kills: int) -> None:
+    """The first is repeated at once. After the second the runtime is left out, but only in this process."""
+    monkeypatch.setenv("OCAFFE_CACHE", str(tmp_path))
+    verdict = {"platforms": [["Some", "1.2"]], "devices": 1, "problem": ""}
+    started: list[str] = []
+
+    def start(*_: object, **__: object) -> subprocess.Popen[bytes]:
+        started.append("kill" if len(started) < kills else "answer")
+        code = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)" if started[-1] == "kill" else f"print({json.dumps(verdict)!r})"
+        return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+    monkeypatch.setattr(discovery, "start_child", start)
+    candidate = Runtime("/lib/libwhatever.so", "a test")
+    (found,) = discovery._try_all([candidate])
+    assert len(started) == 2
+    assert found.devices == (kills == 1) and ("ended with SIGKILL" in found.problem) == (kills == 2) and "delete" not in found.problem
+    (again,) = discovery._try_all([candidate])
+    assert again.devices == 1 and not again.problem and len(started) == (2 if kills == 1 else 3)
+
+
+def test_damaged_files_of_the_cache_are_repaired(machine: Machine, working_runtime: str) -> None:
+    answer, _ = machine.run(extra=[working_runtime])
+    (verdict,) = (machine.cache / "runtimes").iterdir()
+    (icd,) = Path(answer["vendors"]).iterdir()
+    right, name = verdict.read_bytes(), icd.read_bytes()
+    verdict.write_bytes(right.replace(b'"problem": ""', b'"problem": 7'))
+    icd.write_bytes(name[: len(name) // 2])
+    assert machine.run(extra=[working_runtime])[0] == answer
+    assert verdict.read_bytes() == right and icd.read_bytes() == name
+
+
 def test_a_runtime_that_hangs_is_left_out(machine: Machine) -> None:
     bad = machine.library("libhang.so", HANG)
     answer, _ = machine.run(extra=[bad], seconds=1.5)
@@ -187,7 +219,7 @@ def test_a_trial_without_pyopencl_is_no_verdict(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(sys, "path", without)  # the path of a child process
     candidate = Runtime("/lib/libwhatever.so", "a test")
     assert list(discovery._try_all([candidate])) == [candidate]
-    assert not (tmp_path / "runtimes").exists()
+    assert not list((tmp_path / "runtimes").iterdir())
 
 
 def test_a_child_process_does_not_take_our_setting_for_the_users(machine: Machine) -> None:

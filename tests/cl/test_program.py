@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -47,7 +48,7 @@ def scaled(device: Device, program, name: str = "scale") -> float:
 
 
 def forbid_compiling(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(self: Programs, jobs: list) -> None:
+    def refuse(self: Programs, jobs: list, room: int) -> None:
         raise AssertionError(f"compiles {len(jobs)} programs")
 
     monkeypatch.setattr(Programs, "_compile", refuse)
@@ -135,7 +136,7 @@ def test_a_program_may_limit_its_registers(device: Device, monkeypatch: pytest.M
 def test_options_of_a_program_reach_the_compiler(device: Device, monkeypatch: pytest.MonkeyPatch, by_worker: bool) -> None:
     plain = ProgramKey(SOURCE)
     monkeypatch.setattr(Programs, "_options_of", lambda self, key: self._options + " -DFACTOR=5")
-    monkeypatch.setattr(module, "worker_count", lambda jobs: int(by_worker))
+    monkeypatch.setattr(module, "worker_count", lambda *_: int(by_worker))
     with monkeypatch.context() as shy:
         if by_worker:
             only_workers_build(shy)
@@ -159,7 +160,7 @@ def test_with_the_cache_off_it_still_builds(device: Device, monkeypatch: pytest.
 
 @pytest.fixture
 def many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "worker_count", lambda jobs: 1)
+    monkeypatch.setattr(module, "worker_count", lambda *_: 1)
 
 
 def only_workers_build(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,18 +194,41 @@ def test_a_worker_reports_what_does_not_build(device: Device, many: None, monkey
     assert "no_such_name" in raised.value.log and ">" in str(raised.value)
 
 
-@pytest.mark.parametrize(
-    "behaviour, worker_alone",
-    [("raise SystemExit", False), ("pickle.load(i); pickle.dump('ready', o); o.flush(); pickle.load(i); os.abort()", True)],
-    ids=["does-not-start", "dies-building"],
-)
-def test_a_worker_that_dies(device: Device, many: None, monkeypatch: pytest.MonkeyPatch, behaviour: str, worker_alone: bool) -> None:
-    code = f"import os, pickle, sys; i, o = sys.stdin.buffer, sys.stdout.buffer; {behaviour}"
+GETS_A_JOB = "pickle.load(i); pickle.dump('ready', o); o.flush(); pickle.load(i)"
+
+
+def start_instead(monkeypatch: pytest.MonkeyPatch, behaviour: str) -> None:
+    """Start processes with another behaviour as workers."""
+    code = f"import os, pickle, signal, sys; i, o = sys.stdin.buffer, sys.stdout.buffer; {behaviour}"
 
     def start(*_: object, **__: object) -> subprocess.Popen[bytes]:
         return subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
     monkeypatch.setattr(workers, "start_child", start)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals")
+@pytest.mark.parametrize("name", ["SIGKILL", "SIGTERM"])
+def test_this_process_builds_the_job_of_a_worker_that_is_killed(
+    device: Device, many: None, monkeypatch: pytest.MonkeyPatch, cache: Path, capsys: pytest.CaptureFixture, name: str
+) -> None:
+    start_instead(monkeypatch, f"{GETS_A_JOB}; os.kill(os.getpid(), signal.{name})")
+    compile_all, take, taken = Programs._compile_all, workers.Worker._next, threading.Event()
+    monkeypatch.setattr(workers.Worker, "_next", lambda self: (take(self), taken.set())[0])
+    monkeypatch.setattr(Programs, "_compile_all", lambda self, queue: (taken.wait(), compile_all(self, queue)))
+    keys = [key(2), key(5)]
+    built = Programs(device).build_all(keys)
+    assert [scaled(device, built[k]) for k in keys] == [6, 15] and len(list(cache.iterdir())) == 2
+    assert f"a compiler process was killed by {name}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "behaviour, worker_alone",
+    [("raise SystemExit", False), (f"{GETS_A_JOB}; os.abort()", True), (f"{GETS_A_JOB}; raise SystemExit(1)", True)],
+    ids=["does-not-start", "crashes", "exits"],
+)
+def test_a_worker_that_dies(device: Device, many: None, monkeypatch: pytest.MonkeyPatch, behaviour: str, worker_alone: bool) -> None:
+    start_instead(monkeypatch, behaviour)
     if worker_alone:
         only_workers_build(monkeypatch)
         with pytest.raises(BuildError, match="the compiler ended its process"):
@@ -224,7 +248,15 @@ def test_workers_are_for_many_programs_and_idle_cores(monkeypatch, jobs: int, co
     monkeypatch.setattr(workers.os, "cpu_count", lambda: cores)
     monkeypatch.setattr(workers.os, "sched_getaffinity", lambda pid: set(range(affinity)), raising=False)
     monkeypatch.setattr(workers.os, "getloadavg", lambda: (load, 9.0, 9.0), raising=False)
-    assert workers.worker_count(jobs) == count
+    assert workers.worker_count(jobs, room=0, context=0) == count
+
+
+@pytest.mark.parametrize("room, count", [(0, 0), (496, 0), (497, 1), (1799, 3), (3318, 6), (1 << 20, 9)])
+def test_contexts_of_workers_fit_into_the_plan(monkeypatch, room: int, count: int) -> None:
+    monkeypatch.setattr(workers.os, "cpu_count", lambda: 16)
+    monkeypatch.setattr(workers.os, "sched_getaffinity", lambda _: set(range(16)), raising=False)
+    monkeypatch.setattr(workers.os, "getloadavg", lambda: (0.0, 0.0, 0.0), raising=False)
+    assert workers.worker_count(36, room << 20, 529 << 20) == count
 
 
 # Messages
