@@ -229,7 +229,7 @@ def test_what_does_not_fit_is_left_out(device: Any, monkeypatch: pytest.MonkeyPa
     def refuse(size: int, what: str) -> Any:
         raise Error(f"'{device.name}' refused a buffer")
 
-    monkeypatch.setattr(session, "_allocate", refuse)
+    monkeypatch.setattr(session, "allocate", refuse)
     assert list(tuner.tune(survey.asked)) == [] and not session.command_lists and not tuner.choices
     assert [(str(problem), error.fact) for problem, error in tuner.refused.items()] == [(GEMM, f"'{device.name}' refused a buffer")]
 
