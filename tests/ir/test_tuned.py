@@ -226,7 +226,11 @@ def test_what_does_not_fit_is_left_out(device: Any, monkeypatch: pytest.MonkeyPa
     survey = Survey(ESTIMATES)
     recorded(device.target, survey, product)
 
+    allocate = session.allocate
+
     def refuse(size: int, what: str) -> Any:
+        if what == "the outputs":  # a few bytes
+            return allocate(size, what)
         raise Error(f"'{device.name}' refused a buffer")
 
     monkeypatch.setattr(session, "allocate", refuse)
