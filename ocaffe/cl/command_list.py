@@ -316,7 +316,7 @@ class OutputRing:
         self._fetched: set[int] = set()  # slots that the next transfer copies for a Fetched
         self._sent = 0.0  # time of the last transfer
         cl = session.device.cl
-        self.buffer = cl.Buffer(session.device.context, cl.mem_flags.READ_WRITE, self.slots * self._size)
+        self.buffer = session.allocate(self.slots * self._size, "the outputs")
         cl.enqueue_fill_buffer(session.device.queue, self.buffer, np.uint32(0), 0, self.slots * self._size)
 
     def place(self, ref: Ref, slot: int | None = None) -> int:

@@ -186,7 +186,7 @@ class Session:
     def _make_slabs(self, arena: Arena, sizes: list[int], poison: bool) -> None:
         arena.slabs, arena.commands = [], None
         for size in sizes:
-            slab = self._allocate(size, "the recycled slabs")
+            slab = self.allocate(size, "the recycled slabs")
             if poison:
                 self._cl.enqueue_fill_buffer(self.device.queue, slab, POISON, 0, size // 4 * 4)
             arena.slabs.append(slab)
@@ -220,8 +220,15 @@ class Session:
             fix=fix,
         )
 
-    def _allocate(self, size: int, what: str) -> Any:
-        cl = self._cl
+    def allocate(self, size: int, what: str) -> Any:
+        """Return a new buffer. Raises Error if the device cannot have it."""
+        cl, target = self._cl, self.device.target
+        limit = min(target.global_memory, target.free_memory or target.global_memory)  # a runtime may allow more, and the first use then fails
+        if size > limit:
+            raise Error(
+                f"{what} needs a buffer of {size_text(size)}, '{self.device.name}' has {size_text(limit)} free",
+                fix="lower the batch size, or use a device with more memory",
+            )
         try:
             return cl.Buffer(self.device.context, cl.mem_flags.READ_WRITE, max(size, 4))
         except (cl.MemoryError, cl.RuntimeError, cl.LogicError) as reason:
@@ -235,7 +242,7 @@ class Session:
     def buffers(self, root: Ref) -> list[Any]:
         """Return the buffers of a persistent root Ref, one per slot. The first call allocates them and writes the first value."""
         if root not in self._persistent:
-            made = [self._allocate(root.nbytes, root.name) for _ in range(root.slots)]
+            made = [self.allocate(root.nbytes, root.name) for _ in range(root.slots)]
             self._persistent[root] = made
             for buffer in made:
                 self._fill(buffer, root)

@@ -11,6 +11,7 @@ from ocaffe.data.floats import FloatLayout
 from ocaffe.data.source import FILES, RECORDS, BatchInfo, Source, permutation
 from ocaffe.errors import Error, Place, shape_text
 from ocaffe.ir.tensor import Shape
+from ocaffe.model.hdf5_files import OWN_VALUES, Hdf5Files, Member
 
 
 class Hdf5Source(Source):
@@ -28,7 +29,8 @@ class Hdf5Source(Source):
             self.names = list(names)
             self.shuffle = bool(param.shuffle)
             self.files = _listed(param.source)
-            self._file = _File(self.files[0], self.names)
+            self._hdf5 = Hdf5Files()
+            self._file = _File(self._hdf5, self.files[0], self.names)
             inner = self._file.inner
             self._rows = [self._file.rows, *(self._measure(path, inner) for path in self.files[1:])]
             self._layout = FloatLayout([(int(param.batch_size), *shape) for shape in inner])
@@ -40,7 +42,7 @@ class Hdf5Source(Source):
 
     def _measure(self, path: str, inner: list[Shape]) -> int:
         """Return the number of rows of a file. Raise Error if the shapes of its rows differ from the first file's."""
-        file = _File(path, self.names)
+        file = _File(self._hdf5, path, self.names)
         for name, first, shape in zip(self.names, inner, file.inner):
             if shape != first:
                 raise Error(
@@ -87,7 +89,7 @@ class Hdf5Source(Source):
         path = self.files[number]
         if self._file.path != path:
             self._file.close()
-            self._file = _File(path, self.names)
+            self._file = _File(self._hdf5, path, self.names)
             if self._file.rows != self._rows[number]:
                 raise Error(f"{path} had {self._rows[number]} rows, and now it has {self._file.rows}", fix="do not change the files while they are read")
         order: Sequence[int] | np.ndarray = range(rows.start, rows.stop)
@@ -113,36 +115,36 @@ class Hdf5Source(Source):
 
     def close(self) -> None:
         self._file.close()
+        self._hdf5.close()
 
 
 class _File:
-    """An open HDF5 file. Its datasets have `rows` rows of the shapes `inner`. Errors have no place."""
+    """An HDF5 file. Its datasets have `rows` rows of the shapes `inner`."""
 
-    def __init__(self, path: str, names: Sequence[str]) -> None:
-        import h5py  # slow to import, and only this layer needs it
-
-        self.path = path
+    def __init__(self, files: Hdf5Files, path: str, names: Sequence[str]) -> None:
+        self.path, self.names = path, names
+        self._files = files
         if not os.path.exists(path):
             raise Error(f"the HDF5 file {path} does not exist", fix=f"correct its name in the source list (relative to {os.getcwd()})")
-        try:
-            self._file = h5py.File(path, "r")
-        except OSError as problem:
-            raise Error(f"{path} cannot be opened as HDF5: {problem}", fix="make the file again, or copy it again") from None
-        self._datasets = [self._dataset(h5py, name) for name in names]
+        found = [self._dataset(name) for name in names]
         self._values: list[np.ndarray] | None = None
-        counts = {name: data.shape[0] for name, data in zip(names, self._datasets)}
+        counts = {name: data.shape[0] for name, data in zip(names, found)}
         if len(set(counts.values())) > 1:
             listed = ", ".join(f"'{name}' {count}" for name, count in counts.items())
             raise Error(f"the datasets of {path} differ in their number of rows: {listed}", fix="as many rows in each")
         self.rows = int(next(iter(counts.values())))
         if not self.rows:
             raise Error(f"the datasets of {path} have no rows", fix="leave the file out of the source list")
-        self.inner: list[Shape] = [tuple(data.shape[1:]) for data in self._datasets]
+        self.inner: list[Shape] = [data.shape[1:] for data in found]
 
-    def _dataset(self, h5py: Any, name: str) -> Any:
-        data = self._file.get(name)
-        if not isinstance(data, h5py.Dataset):
-            present = ", ".join(f"'{key}'" for key in self._file)
+    def _dataset(self, name: str) -> Member:
+        folder, _, leaf = name.rpartition("/")
+        members = self._files.members(self.path, folder)
+        data = members.get(leaf)
+        if data is not None and data.problem:
+            raise Error(data.problem, place=self.path, fix=OWN_VALUES)
+        if data is None or data.kind != "dataset":
+            present = ", ".join(f"'{key}'" for key in members)
             raise Error(f"{self.path} has no dataset '{name}' for the top of that name; it has {present or 'none'}", fix="name the tops like datasets")
         if data.dtype.kind not in "fiu":
             raise Error(f"dataset '{name}' of {self.path} is of type {data.dtype}, not of numbers", fix="store it as float32")
@@ -152,22 +154,22 @@ class _File:
 
     def read(self, rows: slice, targets: list[np.ndarray]) -> None:
         """Write `rows` of every dataset to `targets`, converted to float."""
-        try:
-            for data, target in zip(self._datasets, targets):
-                target[...] = data[rows]
-        except OSError as problem:
-            raise Error(f"{self.path}, rows {rows.start} to {rows.stop - 1}: {problem}", fix="make the file again, or copy it again") from None
+        for name, target in zip(self.names, targets):
+            values = self._files.read(self.path, name, rows, target)
+            if values.shape != target.shape:
+                raise Error(f"dataset '{name}' of {self.path} has another shape now", fix="do not change the files while they are read")
+            if values is not target:
+                target[...] = values
 
     def loaded(self) -> list[np.ndarray]:
         """Return all rows of every dataset as float."""
         if self._values is None:
-            values = [np.empty(data.shape, np.float32) for data in self._datasets]
+            values = [np.empty((self.rows, *shape), np.float32) for shape in self.inner]
             self.read(slice(0, self.rows), values)
             self._values = values
         return self._values
 
     def close(self) -> None:
-        self._file.close()
         self._values = None
 
 

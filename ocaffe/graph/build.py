@@ -6,18 +6,22 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from google.protobuf.descriptor import FieldDescriptor
+
 from ocaffe import proto
 from ocaffe.errors import Error, Place, shape_text
 from ocaffe.graph.splits import insert_splits
 from ocaffe.ir.graph import Blob, Graph, Node, Parameter
-from ocaffe.ir.layer import AbstractLayer
+from ocaffe.ir.layer import MOST_ELEMENTS, AbstractLayer
 from ocaffe.ir.tensor import Shape
 from ocaffe.layers.base import Layer, registry
 from ocaffe.layers.foreign import forks_of
 from ocaffe.model.text import write_text
+from ocaffe.proto import is_repeated
 
 Log = Callable[[str, str], None]
 AUTOMATIC = "(automatic)"
+UNSIGNED = (FieldDescriptor.TYPE_UINT32, FieldDescriptor.TYPE_UINT64)
 
 
 def build(net: Any, phase: int, log: Log = lambda source, text: None, shapes: dict[str, Shape] | None = None, seed: int = 0) -> Graph:
@@ -41,9 +45,10 @@ def infer_shapes(graph: Graph, given: dict[Blob, Shape]) -> None:
     Raises Error; the graph is then half changed.
     """
     for node in graph.nodes:
-        inferred = node.layer.infer(*(blob.shape for blob in node.bottoms))
+        inferred = [tuple(shape) for shape in node.layer.infer(*(blob.shape for blob in node.bottoms))]
+        node.layer.check_sizes(inferred, "a top")
         for top, shape in zip(node.tops, inferred):
-            top.shape = tuple(shape) if node.bottoms or node.layer.extent is not None else given[top]
+            top.shape = shape if node.bottoms or node.layer.extent is not None else given[top]
         for parameter, wanted in zip(node.params, node.layer.parameters()):
             if parameter.count != math.prod(wanted.shape):
                 raise node.layer.error(
@@ -82,6 +87,7 @@ class _Builder:
         inferred = [self.shapes.get(top.name, tuple(shape)) if not bottoms else tuple(shape)
                     for top, shape in zip(tops, layer.infer(*(blob.shape for blob in bottoms)))]  # fmt: skip
         assert len(inferred) == len(tops), f"{layer.title} inferred {len(inferred)} shapes for {len(tops)} tops"
+        layer.check_sizes(inferred, "a top")
         for note in layer.notes:
             self.log(*note)
         self.loss_weights(layer, tops)
@@ -113,6 +119,7 @@ class _Builder:
             own.phase = self.phase
         layer = types[param.type].implementation(own)(own, own.phase, place)
         layer.seed = self.seed
+        _check_numbers(layer)
         return layer
 
     def unknown(self, param: Any, place: Place) -> Error:
@@ -172,6 +179,7 @@ class _Builder:
         """Caffe's AppendParam: layers share a parameter by ParamSpec name, and the first of them owns it."""
         layer, specs = node.layer, node.layer.param.param
         blobs = layer.parameters()
+        layer.check_sizes([wanted.shape for wanted in blobs], "a parameter")
         layer.check(len(specs) <= len(blobs), f"{len(specs)} param given, but {layer.param.type} has {len(blobs)} parameter blobs here")
         for index, wanted in enumerate(blobs):
             spec = proto.ParamSpec()
@@ -212,6 +220,17 @@ class _Builder:
             )
             parameter.explicit.add(name)
             setattr(parameter, name, value)
+
+
+def _check_numbers(layer: Layer) -> None:
+    """Refuse unsigned numbers of the layer's parameters that Caffe's ints and the kernels' ints cannot hold."""
+    for message, value in layer.param.ListFields():
+        if not message.name.endswith("_param") or is_repeated(message):
+            continue
+        for field, given in value.ListFields():
+            if field.type in UNSIGNED and not field.name.startswith("rand"):  # rand_skip is not a size
+                largest = max(given) if is_repeated(field) else given
+                layer.check(largest <= MOST_ELEMENTS, f"{field.name} is {largest}, at most {MOST_ELEMENTS} is possible", f"a smaller {field.name}")
 
 
 def _least(arity: Any) -> int:

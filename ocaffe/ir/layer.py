@@ -1,18 +1,20 @@
 """AbstractLayer: everything that the pipeline calls on a layer. `ocaffe.layers.base.Layer` adds the helpers that layers are written with."""
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
-from ocaffe.errors import Error, Place
+from ocaffe.errors import Error, Place, shape_text
 from ocaffe.ir.graph import Blob, Parameter
 from ocaffe.ir.labels import LabelRange
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Shape
 
+MOST_ELEMENTS = 2**31 - 1  # of a blob, as in Caffe (Blob::Reshape); kernels use int indices
 Arity = int | tuple[int, int | None]  # exactly n, or (at least, at most)
 
 
@@ -115,6 +117,14 @@ class AbstractLayer:
         """Raise the layer's error unless `condition` holds."""
         if not condition:
             raise self.error(fact, fix)
+
+    def check_sizes(self, shapes: Sequence[Shape], what: str) -> None:
+        """Raise the layer's error if a shape has more elements than Caffe's blobs can have."""
+        for shape in shapes:
+            self.check(
+                math.prod(shape) <= MOST_ELEMENTS, f"{what} would be {shape_text(shape)}: {math.prod(shape):,} elements, a blob has at most {MOST_ELEMENTS:,}",
+                "a smaller batch or smaller sizes",
+            )  # fmt: skip
 
     def own(self) -> Any:
         """The layer's own parameter message."""

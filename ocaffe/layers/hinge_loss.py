@@ -14,6 +14,8 @@ from ocaffe.layers.base import Layer, register
 from ocaffe.layers.loss import check_batch, check_labels, refuse_smoothing
 from ocaffe.ops.expression import Read, pointwise, reduce
 
+MOST_CLASSES = 1 << 24
+
 
 class LabelledScores(Layer):
     """Base of losses with scores N x .. (bottom 0, flattened to N x classes) and one label per sample (bottom 1).
@@ -29,6 +31,8 @@ class LabelledScores(Layer):
         check_batch(self, scores, labels)
         self.rows = scores[0] if scores else 1
         self.classes = math.prod(scores) // max(self.rows, 1)
+        fact = f"there are {self.classes:,} scores per label; a label is a float, exact up to {MOST_CLASSES:,}"
+        self.check(self.classes <= MOST_CLASSES, fact, "fewer classes")
         check_labels(self, scores, labels, self.rows)
         self.labels = {1: LabelRange(self.title, self.classes)}
         refuse_smoothing(self)

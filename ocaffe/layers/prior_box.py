@@ -1,6 +1,7 @@
 """PriorBox."""
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,6 +14,7 @@ from ocaffe.ir.tensor import Shape
 from ocaffe.layers.base import Layer, register
 from ocaffe.onnx.builder.graph import OnnxGraph
 
+MOST_BOXES = 1 << 24  # they are computed on the host, in about 200 bytes each; SSD512 has 24,564
 SAME = 1e-6  # ratios whose difference is smaller count as equal
 
 
@@ -33,6 +35,12 @@ class PriorBox(Layer):
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         for i, shape in enumerate(bottoms):
             self.check(len(shape) == 4, f"bottom {i} is {shape_text(shape)}, it must be N x C x H x W", "the feature map, then the image")
+        cells = math.prod(bottoms[0][2:])
+        self.check(
+            cells * len(self._sides(self.own())) <= MOST_BOXES,
+            f"a feature map of {shape_text(bottoms[0])} has {cells:,} cells of {len(self._sides(self.own()))} boxes; at most {MOST_BOXES:,} boxes are computed",
+            "a smaller feature map",
+        )
         self.boxes = self._boxes(*(shape[2:] for shape in bottoms))
         return [(1, 2, self.boxes.shape[1])]
 

@@ -23,6 +23,7 @@ NATIVE = {  # well-known Python layers and the layers that replace them on the d
     ("rpn.anchor_target_layer", "AnchorTargetLayer"): "AnchorTarget",
     ("rpn.proposal_target_layer", "ProposalTargetLayer"): "ProposalTarget",
 }
+METHODS = ("setup", "reshape", "forward")
 
 
 @register("Python")
@@ -63,15 +64,27 @@ class Python(Layer):
         if "caffe" not in sys.modules and importlib.util.find_spec("caffe") is None:
             install_as_caffe()  # because such modules usually import caffe
         try:
-            made = getattr(importlib.import_module(p.module), p.layer)()
+            module = importlib.import_module(p.module)
         except ImportError as reason:
             raise self.error(f"the module '{p.module}' cannot be imported: {reason}", "add its folder to PYTHONPATH") from reason
-        except AttributeError as reason:
-            raise self.error(f"the module '{p.module}' has no class '{p.layer}'", "correct python_param") from reason
-        made.param_str = made.param_str_ = p.param_str
-        made.phase = self.phase
-        made.blobs = Arrays()
+        except Exception as reason:  # whatever the user's code raises
+            raise self._raised(f"the module '{p.module}'", reason) from reason
+        cls = getattr(module, p.layer, None)
+        self.check(isinstance(cls, type), f"the module '{p.module}' has no class '{p.layer}'", "correct python_param")
+        missing = [method for method in METHODS if not callable(getattr(cls, method, None))]
+        self.check(not missing, f"{p.module}.{p.layer} has no method {' and no '.join(missing)}, so it is not a layer", "derive it from caffe.Layer")
+        assert cls is not None
+        try:
+            made = cls()
+            made.param_str = made.param_str_ = p.param_str
+            made.phase = self.phase
+            made.blobs = Arrays()
+        except Exception as reason:
+            raise self._raised(f"{p.module}.{p.layer}", reason) from reason
         return made
+
+    def _raised(self, what: str, reason: Exception) -> Error:
+        return self.error(f"{what} raised {type(reason).__name__}: {reason}", f"see {pylayer.place_of(reason)}")
 
     def _call(self, method: str, *args: Any) -> None:
         try:
@@ -80,8 +93,7 @@ class Python(Layer):
             raise
         except Exception as reason:
             p = self.param.python_param
-            place = pylayer.place_of(reason)
-            raise self.error(f"{p.module}.{p.layer}.{method} raised {type(reason).__name__}: {reason}", f"see {place}") from reason
+            raise self._raised(f"{p.module}.{p.layer}.{method}", reason) from reason
 
     def parameters(self) -> Sequence[ParamBlob]:
         return [ParamBlob(blob.shape, blob.data) for blob in self.inner.blobs]

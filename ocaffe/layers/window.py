@@ -7,6 +7,7 @@ from typing import Any
 from ocaffe.layers.base import Layer
 
 Axes = tuple[int, ...]  # one number per axis: (height, width) or (depth, height, width)
+MOST_DILATION = 1 << 16
 NAMES = ("plane", "row", "column")
 
 
@@ -36,7 +37,7 @@ class Window:
         window = cls(kernel, stride, pad, dilation)
         layer.check(min(kernel) > 0, f"the kernel is {axes_text(kernel)}", "a kernel of at least 1")
         layer.check(min(stride) > 0, f"the stride is {axes_text(stride)}", "a stride of at least 1")
-        layer.check(min(dilation) > 0, f"the dilation is {axes_text(dilation)}", "a dilation of at least 1")
+        layer.check(min(dilation) > 0 and max(dilation) <= MOST_DILATION, f"the dilation is {axes_text(dilation)}", f"a dilation of 1 to {MOST_DILATION}")
         layer.check(
             not param.global_pooling or (max(stride), max(pad), max(dilation)) == (1, 0, 1),
             f"global_pooling: true takes stride 1, pad 0 and dilation 1, not stride {axes_text(stride)}, pad {axes_text(pad)} "
@@ -64,12 +65,23 @@ class Window:
     def empty(self, image: Axes, outputs: Axes) -> str | None:
         """Return 'row', 'column' or 'plane', with 'last' before it if that applies, if a window covers no pixel, else None."""
         step = self.dilation or (1,) * len(image)
-        for name, count, kernel, stride, pad, size, dilation in zip(NAMES[-len(image) :], outputs, self.kernel, self.stride, self.pad, image, step):
-            for output in range(count):
-                first = output * stride - pad
-                if not any(0 <= first + tap * dilation < size for tap in range(kernel)):
-                    return f"{'last ' * (output == count - 1)}{name}"
+        for name, count, extent, stride, pad, size, dilation in zip(NAMES[-len(image) :], outputs, self.extent, self.stride, self.pad, image, step):
+            output = _first_empty(count, extent, stride, pad, size, dilation)
+            if output is not None:
+                return f"{'last ' * (output == count - 1)}{name}"
         return None
+
+
+def _first_empty(count: int, extent: int, stride: int, pad: int, size: int, dilation: int) -> int | None:
+    """Return the first of `count` windows along an axis that covers no pixel. The windows are not counted, for there may be 2^31."""
+    if pad >= extent:
+        return 0
+    if dilation > size:  # a window that starts in the padding may step over the image; the remainders repeat after `dilation` windows
+        for output in range(min(count, -(-pad // stride), dilation)):
+            if (output * stride - pad) % dilation >= size:
+                return output
+    after = -(-(size + pad) // stride)  # the first window that starts behind the image
+    return after if after < count else None
 
 
 def axes_text(values: Axes) -> str:

@@ -9,6 +9,7 @@ from ocaffe.data.database import Reader, open_database
 from ocaffe.data.datum import DatumReader
 from ocaffe.data.listed import Listing
 from ocaffe.errors import Error
+from ocaffe.model.hdf5_files import Hdf5Files
 from ocaffe.model.wire import Malformed
 
 PARAMS = {"Data": "data_param", "AnnotatedData": "data_param", "ImageData": "image_data_param", "HDF5Data": "hdf5_data_param"}
@@ -23,7 +24,7 @@ def param_of(layer: Any) -> Any:
 def samples(layer: Any) -> int | None:
     """Return the number of samples of a data layer, or None if it cannot be determined."""
     param = param_of(layer)
-    with contextlib.suppress(Error, OSError, KeyError):
+    with contextlib.suppress(Error, OSError, KeyError, IndexError):
         if layer.type in ("Data", "AnnotatedData"):
             return open_database(param.source, param.backend).entries
         if layer.type == "ImageData":
@@ -48,12 +49,9 @@ def labels(layer: Any) -> list[int]:
 
 
 def _hdf5_rows(source: str, name: str) -> int:
-    import h5py
-
     rows = 0
-    with open(source, encoding="utf-8") as stream:
+    with open(source, encoding="utf-8") as stream, Hdf5Files() as files:
         for line in stream:
             if line.strip():
-                with h5py.File(line.strip(), "r") as file:
-                    rows += len(file[name])
+                rows += files.members(line.strip())[name].shape[0]
     return rows

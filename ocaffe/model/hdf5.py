@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from ocaffe.errors import Error
+from ocaffe.errors import Error, shape_text
 from ocaffe.files import atomic_write
+from ocaffe.model.hdf5_files import OWN_VALUES, Hdf5Files
 from ocaffe.model.records import Cursor, LayerWeights, SolverState, Weights
 
 try:
@@ -19,30 +20,41 @@ except ImportError:
     raise Error("HDF5 files need the package h5py", fix="pip install h5py") from None
 
 _EXTRAS = "ocaffe"  # a separate group that Caffe does not read
+MAX_BLOBS = 1000  # of a layer; an LSTM has 4, a Python layer may have more
 
 
 def read_weights_hdf5(path: str | Path) -> Weights:
     """Return the weights in an HDF5 file, with the arrays in memory. The layers are in the file's order, which is sorted by name."""
-    with _opened(path) as file:
-        if "data" not in file or not isinstance(file["data"], h5py.Group):
-            state = "iter" in file and "history" in file
+    with Hdf5Files() as files:
+        root = files.members(path, keep=True)
+        if "data" not in root or root["data"].kind != "group":
+            state = "iter" in root and "history" in root
             fix = "give the .caffemodel.h5 beside it, or resume with --snapshot" if state else None
             raise Error(
                 f"has no group 'data'{': it is a solver state' if state else ''}, so it is not a weights file", place=str(path), fix=fix
             )
-        return Weights("", list(_layers(file["data"], "")), str(path))
+        return Weights("", list(_layers(files, path)), str(path))
 
 
-def _layers(group: Any, prefix: str) -> Iterator[LayerWeights]:
-    """Yield the layers of `group`. A group is a layer if it has datasets or is empty. A name with slashes is a path of groups."""
-    for name, item in group.items():
-        if not isinstance(item, h5py.Group):
-            continue
-        datasets = {int(key): value for key, value in item.items() if isinstance(value, h5py.Dataset) and key.isdigit()}
-        if datasets or not len(item):
-            blobs = [datasets[i][()] if i in datasets else None for i in range(max(datasets, default=-1) + 1)]
-            yield LayerWeights(prefix + name, "", blobs)
-        yield from _layers(item, f"{prefix}{name}/")
+def _layers(files: Hdf5Files, path: str | Path) -> Iterator[LayerWeights]:
+    """Yield the layers in `/data`. A group is a layer if it has datasets or is empty. A name with slashes is a path of groups."""
+    seen: set[str] = set()  # links can make a group its own member
+    waiting = [""]
+    while waiting:
+        layer = waiting.pop()
+        members = files.members(path, f"/data/{layer}", keep=True)
+        groups = [f"{layer}/{name}" if layer else name for name, member in members.items() if member.kind == "group" and member.id not in seen]
+        seen |= {member.id for member in members.values()}
+        waiting += reversed(groups)
+        for member in members.values():
+            if member.problem:
+                raise Error(member.problem, place=str(path), fix=OWN_VALUES)
+        datasets = {int(name) for name, member in members.items() if member.kind == "dataset" and name.isdecimal()}
+        if layer and (datasets or not members):
+            count = max(datasets, default=-1) + 1
+            if count > MAX_BLOBS:
+                raise Error(f"layer '{layer}' has a blob of number {count - 1}, at most {MAX_BLOBS} blobs are possible", place=str(path))
+            yield LayerWeights(layer, "", [files.read(path, f"/data/{layer}/{i}") if i in datasets else None for i in range(count)])
 
 
 def write_weights_hdf5(
@@ -70,30 +82,35 @@ def write_weights_hdf5(
 
 def read_state_hdf5(path: str | Path) -> SolverState:
     """Return the solver state in an HDF5 file."""
-    with _opened(path) as file:
-        if "iter" not in file or "history" not in file:
-            fix = "give the .solverstate.h5 beside it to --snapshot; weights alone go to --weights" if "data" in file else None
+    with Hdf5Files() as files:
+        root = files.members(path, keep=True)
+        if "iter" not in root or "history" not in root:
+            fix = "give the .solverstate.h5 beside it to --snapshot; weights alone go to --weights" if "data" in root else None
             raise Error("has no iter and history, so it is not a solver state", place=str(path), fix=fix)
-        history = file["history"]
-        indices = sorted(int(key) for key in history if key.isdigit())
+        indices = sorted(int(key) for key in files.members(path, "/history", keep=True) if key.isdecimal())
         if indices != list(range(len(indices))):
             raise Error(f"the history has blobs {indices}, some are missing", place=str(path))
-        net = file["learned_net"][()] if "learned_net" in file else b""
         state = SolverState(
-            iter=_scalar(file["iter"]),
-            learned_net=net.decode("utf-8", "backslashreplace") if isinstance(net, bytes) else str(net),
-            history=[history[str(index)][()] for index in indices],
-            current_step=_scalar(file["current_step"]) if "current_step" in file else 0,
+            iter=_scalar(files, path, "iter"),
+            learned_net=files.text(path, "learned_net") if "learned_net" in root else "",
+            history=[files.read(path, f"history/{index}") for index in indices],
+            current_step=_scalar(files, path, "current_step") if "current_step" in root else 0,
         )
-        if _EXTRAS in file:
-            extras = file[_EXTRAS].attrs
-            state.cursors = [Cursor(*item) for item in json.loads(extras.get("data_cursor", "[]"))]
-            state.random_seed = int(extras["random_seed"]) if "random_seed" in extras else None
-            state.choices = str(extras.get("choices", ""))
-            state.averaged_net = str(extras.get("averaged_net", ""))
-            state.best_value = float(extras["best_value"]) if "best_value" in extras else None
-            state.best_iter = int(extras["best_iter"]) if "best_iter" in extras else None
+        if _EXTRAS in root:
+            try:
+                _read_extras(state, files.attributes(path, _EXTRAS))
+            except (ValueError, TypeError) as problem:
+                raise Error(f"is damaged: the attributes of its group '{_EXTRAS}' are invalid: {problem}", place=str(path)) from None
         return state
+
+
+def _read_extras(state: SolverState, extras: Mapping[str, Any]) -> None:
+    state.cursors = [Cursor(*item) for item in json.loads(extras.get("data_cursor", "[]"))]
+    state.random_seed = int(extras["random_seed"]) if "random_seed" in extras else None
+    state.choices = str(extras.get("choices", ""))
+    state.averaged_net = str(extras.get("averaged_net", ""))
+    state.best_value = float(extras["best_value"]) if "best_value" in extras else None
+    state.best_iter = int(extras["best_iter"]) if "best_iter" in extras else None
 
 
 def write_state_hdf5(path: str | Path, state: SolverState, history: Iterable[np.ndarray]) -> None:
@@ -113,17 +130,11 @@ def write_state_hdf5(path: str | Path, state: SolverState, history: Iterable[np.
                 extras[name] = getattr(state, name)
 
 
-def _scalar(dataset: Any) -> int:
-    return int(np.asarray(dataset[()]).reshape(-1)[0])
-
-
-@contextlib.contextmanager
-def _opened(path: str | Path) -> Iterator[Any]:
-    try:
-        with h5py.File(path, "r") as file:
-            yield file
-    except (OSError, RuntimeError, KeyError, ValueError) as problem:
-        raise Error(f"cannot be read as HDF5, it may be truncated: {_first_line(problem)}", place=str(path)) from None
+def _scalar(files: Hdf5Files, path: str | Path, dataset: str) -> int:
+    values = files.read(path, dataset)
+    if values.size != 1 or values.dtype.kind not in "iu":
+        raise Error(f"dataset '{dataset}' is {shape_text(values.shape)} of {values.dtype}, not one integer", place=str(path))
+    return int(values.reshape(-1)[0])
 
 
 @contextlib.contextmanager

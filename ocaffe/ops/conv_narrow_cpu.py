@@ -1,6 +1,8 @@
 """Depthwise convolution whose outputs are narrower than a vector, on CPU runtimes (kernels/conv_narrow_cpu.cl)."""
 from __future__ import annotations
 
+import bisect
+
 from ocaffe.ir.launch import EpilogueScalars
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref
@@ -72,8 +74,12 @@ def _by_block(rec: Recorder, g: ConvGeometry, kernel: str, reads: list[Ref], to:
 def _rows(rec: Recorder, g: ConvGeometry, lines: int, parts: int, back: bool) -> int:
     """Return the rows of windows per block: as many as fit, in at least `parts` blocks of equal size."""
     lanes = tile(rec.target)["V"]
-    sizes = (ceil(lines, n) for n in range(min(parts, lines), lines + 1))
-    return next(rows for rows in sizes if all(pixels <= most // lanes for pixels, most in zip(_room(g, rows, back), (SOURCE, RESULT))))
+
+    def too_large(rows: int) -> bool:
+        return any(pixels > most // lanes for pixels, most in zip(_room(g, rows, back), (SOURCE, RESULT)))
+
+    largest = bisect.bisect_left(range(1, lines + 1), True, key=too_large)  # the number of sizes from 1 on that fit
+    return ceil(lines, max(min(parts, lines), ceil(lines, largest)))
 
 
 def _room(g: ConvGeometry, rows: int, back: bool) -> tuple[int, int]:

@@ -4,6 +4,7 @@ Caffe's policies use single precision where Caffe does, so that logged rates agr
 """
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -80,6 +81,8 @@ class LearningRate:
                 if solver.HasField(name) and name not in self.policy.own:
                     raise Error(f"{name} is for lr_policy '{other}', the solver has '{solver.lr_policy}'", fix=f"remove {name}")
         self._check_shape()
+        if solver.max_iter > solver.warmup_iter:
+            self._rate(solver.max_iter - 1, self._last_step())
 
     def _check_shape(self) -> None:
         solver = self.solver
@@ -105,4 +108,23 @@ class LearningRate:
         if iteration < solver.warmup_iter:  # Intel's fields: linear from warmup_start_lr to base_lr, in place of the policy
             share = iteration / solver.warmup_iter
             return float(F(share * solver.base_lr + (1 - share) * solver.warmup_start_lr)), advanced
-        return float(F(self.policy.rate(solver, iteration, self.current_step))), advanced
+        return self._rate(iteration, self.current_step), advanced
+
+    def _last_step(self) -> int:
+        """Return current_step in the last iteration."""
+        solver, last = self.solver, self.solver.max_iter - 1
+        if solver.lr_policy == "step":
+            return last // solver.stepsize
+        return min(len(list(itertools.takewhile(lambda value: value <= last, solver.stepvalue))), solver.max_iter)
+
+    def _rate(self, iteration: int, step: int) -> float:
+        """Return the policy's rate. Raises Error if a float cannot hold it, as with a gamma above 1; Caffe trains on with infinity."""
+        try:
+            with np.errstate(over="ignore"):
+                rate = float(F(self.policy.rate(self.solver, iteration, step)))
+        except OverflowError:
+            rate = math.inf
+        if not math.isfinite(rate):
+            fact = f"the learning rate of iteration {iteration} is {rate}: lr_policy '{self.solver.lr_policy}', gamma {self.solver.gamma:g}"
+            raise Error(fact, fix="a smaller gamma, or a smaller max_iter")
+        return rate

@@ -138,17 +138,15 @@ def _state(path: str | Path) -> list[str]:
 
 
 def _hdf5(path: str | Path) -> list[str]:
-    import h5py
+    from ocaffe.model.hdf5_files import Hdf5Files
 
-    try:
-        with h5py.File(path, "r") as file:
-            if "iter" in file and "history" in file:
-                return _state(path)
-            if isinstance(file.get("data"), h5py.Group):
-                return _weights(path)
-            rows = [[name, shape_text(item.shape), str(item.dtype)] for name, item in file.items() if isinstance(item, h5py.Dataset)]
-    except OSError as problem:
-        raise Error(f"cannot be read as HDF5, it may be truncated: {str(problem).splitlines()[0]}", place=str(path)) from None
+    with Hdf5Files() as files:
+        root = files.members(path)
+    if "iter" in root and "history" in root:
+        return _state(path)
+    if "data" in root and root["data"].kind == "group":
+        return _weights(path)
+    rows = [[name, item.problem or shape_text(item.shape), str(item.dtype)] for name, item in root.items() if item.kind == "dataset" or item.problem]
     return [f"HDF5 file with {len(rows)} datasets", *table(rows)]
 
 

@@ -104,7 +104,8 @@ def test_files(tmp_path: pathlib.Path) -> None:
     assert failure(lambda: source(one(tmp_path, good), 0)).fact == "batch_size is 0"
     assert "the HDF5 file gone.h5 does not exist" in failure(lambda: source(one(tmp_path, good, "gone.h5"), 1)).fact
     (tmp_path / "text.h5").write_text("text")
-    assert "text.h5 cannot be opened as HDF5" in failure(lambda: source(one(tmp_path, str(tmp_path / "text.h5")), 1)).fact
+    error = failure(lambda: source(one(tmp_path, str(tmp_path / "text.h5")), 1))
+    assert error.place == str(tmp_path / "text.h5") and "cannot be read as HDF5" in error.fact
     error = failure(lambda: source(one(tmp_path, good), 1, ("x", "label")))
     assert f"{good} has no dataset 'label' for the top of that name; it has 'x', 'y'" == error.fact
 

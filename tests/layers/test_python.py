@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import pathlib
+import sys
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from google.protobuf import text_format
 from ocaffe import proto
 from ocaffe.api.net import Net
 from ocaffe.errors import Error
+from ocaffe.graph.build import build
 from ocaffe.solver.solver import Solver
 from tests.layers.single import close
 
@@ -167,3 +169,28 @@ def test_errors(device: Any, module: str) -> None:
         Net(net_of(INPUT + python("p", "Absent", "x")), proto.TEST, device=device)
     with pytest.raises(Error, match="cannot be imported"):
         Net(net_of(INPUT + python("p", "Keep", "x").replace("some_layers", "some_lawyers")), proto.TEST, device=device)
+
+
+@pytest.mark.parametrize(
+    ("module", "layer", "fact"),
+    [
+        ("os", "getcwd", "the module 'os' has no class 'getcwd'"),
+        ("os", "nothing", "the module 'os' has no class 'nothing'"),
+        ("os", "PathLike", "os.PathLike has no method setup and no reshape and no forward"),
+        ("", "X", "the module '' raised ValueError"),
+        ("broken_layers", "X", "the module 'broken_layers' raised ZeroDivisionError"),
+        ("some_layers", "Refuses", "some_layers.Refuses raised KeyError"),
+    ],
+)
+def test_what_is_no_layer(module: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, layer: str, fact: str) -> None:
+    (tmp_path / "broken_layers.py").write_text("1 / 0\n")
+    (tmp_path / "some_layers.py").write_text(
+        "import caffe\nclass Refuses(caffe.Layer):\n    def __init__(self, *args):\n        raise KeyError(1)\n    setup = reshape = forward = print\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "some_layers", raising=False)
+    text = f'layer {{ name: "p" type: "Python" top: "x" python_param {{ module: "{module}" layer: "{layer}" }} }}'
+    with pytest.raises(Error) as caught:
+        build(net_of(text), proto.TEST)
+    assert fact in caught.value.fact and caught.value.fix
+    sys.modules.pop("some_layers", None)

@@ -1,6 +1,7 @@
 """Old formats: compared with the output of Caffe's upgrade tools in golden/upgrade, and refused files."""
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -107,3 +108,23 @@ def test_the_golden_net_that_caffe_refuses():
 def test_refused_solvers(text, fact):
     with pytest.raises(Error, match=fact):
         upgrade_solver(parse(text, proto.SolverParameter))
+
+
+@pytest.mark.parametrize("text", [b"con\xf6", b"\xff"])
+@pytest.mark.parametrize("field", [1, 4])  # V1LayerParameter has bottom 2, top 3, name 4; LayerParameter has name 1
+def test_text_that_is_not_utf8(tmp_path: Path, text: bytes, field: int) -> None:
+    layer = bytes([field << 3 | 2, len(text)]) + text
+    number = b"\x12" if field == 4 else b"\xa2\x06"  # layers = 2, layer = 100
+    (tmp_path / "x.caffemodel").write_bytes(b"\x0a\x01n" + number + bytes([len(layer)]) + layer)
+    with pytest.raises(Error, match="is damaged: a text in it is not UTF-8") as caught:
+        read_net_binary(tmp_path / "x.caffemodel")
+    assert caught.value.place == str(tmp_path / "x.caffemodel")
+
+
+def test_larger_than_a_message(tmp_path: Path) -> None:
+    path = tmp_path / "x.caffemodel"
+    path.write_bytes(b"\x0a\x03net")
+    os.truncate(path, 3 << 30)
+    with pytest.raises(Error, match="has 3,221,225,472 bytes; a message of protobuf has at most 2,147,483,647") as caught:
+        read_net_binary(path)
+    assert "ocaffe convert" in str(caught.value.fix)

@@ -196,3 +196,27 @@ def test_no_folder_to_write_to(tmp_path: Path) -> None:
     with pytest.raises(Error, match="make the folder"):
         convert(path, tmp_path / "nowhere" / "net.prototxt", tmp_path / "net.caffemodel")
     assert sorted(item.name for item in tmp_path.iterdir()) == ["net.onnx"]
+
+
+@pytest.mark.parametrize(("key", "value"), [("location", "x" * 5000), ("location", "a\0b"), ("offset", "-5"), ("length", "many"), ("offset", str(1 << 70))])
+def test_external_data_that_no_file_can_have(tmp_path: Path, key: str, value: str) -> None:
+    path = external(tmp_path)
+    model = onnx.load(str(path), load_external_data=False)
+    entries = {entry.key: entry.value for entry in model.graph.initializer[0].external_data} | {key: value}
+    del model.graph.initializer[0].external_data[:]
+    for name, text in entries.items():
+        model.graph.initializer[0].external_data.add(key=name, value=text)
+    path.write_bytes(model.SerializeToString())
+    assert "the data of tensor 'w'" in (message := refused(path)) and len(message) < 600
+
+
+def test_a_type_of_numbers_that_does_not_exist(tmp_path: Path) -> None:
+    model = parse(HEAD + "(float[1, 3] x) => (float[1, 3] y) { y = Add(x, c) }", c=np.ones(3, np.float32))
+    model.graph.input[0].type.tensor_type.elem_type = 59
+    assert "Invalid tensor data type 59" in refused(saved(tmp_path, model))
+
+
+@pytest.mark.parametrize("size", [-1, 1 << 40])
+def test_an_attribute_outside_the_range(tmp_path: Path, size: int) -> None:
+    model = parse(HEAD + f"(float[1, 3, 8, 8] x) => (float[1, 3, 8, 8] y) {{ y = LRN<size={size}>(x) }}")
+    assert "its attributes are outside the range of Caffe's LRN" in refused(saved(tmp_path, model))

@@ -62,3 +62,22 @@ def test_refused(text: str, told: str) -> None:
 def test_cosine_needs_an_end() -> None:
     with pytest.raises(Error, match="needs max_iter; max_iter is missing"):
         LearningRate(parse('lr_policy: "cosine" base_lr: 1', proto.SolverParameter, "solver"))
+
+
+@pytest.mark.parametrize("policy", ["step", "exp", "multistep"])
+def test_rate_that_no_float_holds(policy: str) -> None:
+    """It is refused at the start, not in the iteration that reaches it."""
+    text = f'base_lr: 0.01 lr_policy: "{policy}" gamma: 3 stepsize: 1 max_iter: 900'
+    steps = " stepvalue: 3" * 900
+    with pytest.raises(Error, match="the learning rate of iteration 899 is inf") as caught:
+        LearningRate(parse(text + steps, proto.SolverParameter, "solver"))
+    assert caught.value.fix
+    later = " stepvalue: 100" * 900  # after the last iteration
+    rate = LearningRate(parse(text.replace("900", "30") + later, proto.SolverParameter, "solver"))
+    assert math.isfinite(rate(29)[0])
+
+
+def test_rate_after_the_last_iteration() -> None:
+    rate = LearningRate(parse('base_lr: 0.01 lr_policy: "step" gamma: 3 stepsize: 1 max_iter: 30', proto.SolverParameter, "solver"))
+    with pytest.raises(Error, match="the learning rate of iteration 5000 is inf"):
+        rate(5000)

@@ -108,7 +108,11 @@ class Builder:
         name = self._unique(self._title(node) + (f"_{suffix}" if suffix else ""))
         if tops is None:
             tops = [self.free(f"{node.outputs[0]}_{part}")] if part else node.outputs[:1]
-        param = proto.LayerParameter(name=name, type=kind, bottom=list(bottoms), top=list(tops), **({param_field(kind): fields} if fields else {}))
+        own = {param_field(kind): fields} if fields else {}
+        try:
+            param = proto.LayerParameter(name=name, type=kind, bottom=list(bottoms), top=list(tops), **own)
+        except ValueError as problem:  # the field is unsigned, or has fewer bits
+            raise self.error(node, f"its attributes are outside the range of Caffe's {kind}: {problem} in {fields}", "correct the model") from None
         for _ in blobs if not learn else ():
             param.param.add(**FROZEN)
         layer = registry()[kind].implementation(param)(param, proto.TEST)

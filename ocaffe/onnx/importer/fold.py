@@ -112,7 +112,7 @@ def _infer(graph: Graph, node: Node) -> None:
         found = shape_inference.infer_node_outputs(
             defs.get_schema(node.op, max(graph.opset, INFERRED_AS.get(node.op, 0)), ""), node.message, types, data, opset_imports=list(graph.opset_import)
         )
-    except (shape_inference.InferenceError, checker.ValidationError) as problem:
+    except (shape_inference.InferenceError, checker.ValidationError, ValueError) as problem:  # ValueError: a number of a type that does not exist
         raise _failed(graph, node, problem) from None
     if node.op in LIKE_INPUT and not found:
         found = {node.outputs[0]: types[node.inputs[0]]}

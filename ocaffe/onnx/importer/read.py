@@ -77,14 +77,18 @@ def _load_external(model: Any, folder: Path, place: str) -> int:
     for tensor in external_data_helper._get_all_tensors(model):
         if not external_data_helper.uses_external_data(tensor):
             continue
-        info = external_data_helper.ExternalDataInfo(tensor)
-        file = folder / info.location
+        try:
+            info = external_data_helper.ExternalDataInfo(tensor)
+            file = folder / info.location
+            there = file.stat().st_size if file.is_file() else None
+        except (OSError, ValueError) as problem:  # a negative offset, a name that no file can have
+            raise Error(f"the data of tensor '{tensor.name}' cannot be read: {_line(problem)[:200]}", place=place, fix="export it again") from None
         needed = (info.offset or 0) + (info.length or 0)
-        if not file.is_file():
+        if there is None:
             raise Error(f"the data of tensor '{tensor.name}' is in '{info.location}', which is missing", place=place, fix=f"put it into {folder}")
-        if file.stat().st_size < needed:
+        if there < needed:
             raise Error(
-                f"the data of tensor '{tensor.name}' ends at byte {needed:,} of '{info.location}', which has {file.stat().st_size:,}: it is truncated",
+                f"the data of tensor '{tensor.name}' ends at byte {needed:,} of '{info.location}', which has {there:,}: it is truncated",
                 place=place, fix="copy or download it again",
             )  # fmt: skip
         try:
@@ -93,7 +97,7 @@ def _load_external(model: Any, folder: Path, place: str) -> int:
             raise Error(f"the data of tensor '{tensor.name}' cannot be read: {_line(problem)}", place=place) from None
         tensor.data_location = onnx.TensorProto.DEFAULT
         del tensor.external_data[:]
-        size += info.length or file.stat().st_size
+        size += info.length or there
     return size
 
 
