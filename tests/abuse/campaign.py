@@ -20,7 +20,7 @@ from tests.abuse.harness import GOOD, Outcome
 
 
 class Options(argparse.Namespace):
-    """What the command line says. `device` is empty unless the part uses one."""
+    """The settings of a part. `device` is empty unless the part uses one."""
 
     seed: int
     first: int

@@ -1,7 +1,7 @@
 """Trainings on full disks: `python -m tests.abuse.disks --count 50`.
 
-Snapshots meet a limit of the file size or a small file system. Logs go to /dev/full, to a closed stream or to a full folder. A snapshot that cannot be
-written is an Error that leaves earlier ones whole. A log or cache that cannot be written ends no training. The small file system needs root.
+The size of files is limited, or snapshots are in a small file system. Logs go to /dev/full, to a closed stream or to a full folder. A snapshot that
+cannot be written is an Error that leaves earlier ones whole. A log or cache that cannot be written ends no training. The small file system needs root.
 """
 from __future__ import annotations
 

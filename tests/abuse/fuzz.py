@@ -32,7 +32,7 @@ from ocaffe.model.upgrade import upgrade_net
 from ocaffe.model.weights import read_weights
 from ocaffe.solver.checks import check_solver
 from ocaffe.solver.policies import LearningRate
-from ocaffe.tools.annotations import READERS, make_label_map, read_boxes, read_label_map
+from ocaffe.tools.annotations import annotate, make_label_map, read_boxes, read_label_map
 from ocaffe.tools.file_summary import summarize
 from ocaffe.tools.imageset import read_list
 from ocaffe.tools.logs import csv_text, read_log
@@ -151,10 +151,8 @@ def _log(path: str) -> None:
 
 
 def _annotations(path: str) -> None:
-    """Read the file in its own format, and as a list of images."""
-    begin = pathlib.Path(path).read_bytes()[:1]
-    kind = {b"<": "xml", b"{": "json"}.get(begin, "txt")
-    read_boxes(path, kind if kind in READERS else "txt")
+    kind = {b"<": "xml", b"{": "json"}.get(pathlib.Path(path).read_bytes()[:1], "txt")
+    annotate(proto.Datum(), read_boxes(path, kind), (60, 50), {"cat": 1, "3": 3}, path)
 
 
 def _classes(path: str) -> None:
@@ -249,7 +247,8 @@ def _image_list(path: str) -> None:
 
 
 def _windows(path: str) -> None:
-    drain(_layer("WindowData", f'transform_param {{ crop_size: 12 }} window_data_param {{ source: "{path}" batch_size: 4 fg_fraction: 0.5 context_pad: 2 }}'), 2)
+    more = f'window_data_param {{ source: "{path}" batch_size: 4 fg_fraction: 0.5 context_pad: 2 }}'
+    drain(_layer("WindowData", f"transform_param {{ crop_size: 12 }} {more}"), 2)
 
 
 def _rows(more: str) -> str:

@@ -5,6 +5,7 @@ A process has limits of time and memory. It is the leader of a session, so its c
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import json
 import os
 import pathlib
@@ -41,6 +42,9 @@ class Limits(NamedTuple):
     memory: int = 2 << 30
 
 
+DEFAULT = Limits()
+
+
 class Wrong(Exception):
     """Raised by a case whose result is wrong, although nothing failed."""
 
@@ -72,14 +76,14 @@ class Process:
         if not self.pid:
             _live(work, log, folder)
 
-    def wait(self, limits: Limits = Limits()) -> Outcome:
+    def wait(self, limits: Limits = DEFAULT) -> Outcome:
         """Wait for the end, at most as long as the limits allow, and return the outcome."""
         while not self.ended(limits):
             time.sleep(PAUSE / 10)
         assert self.outcome is not None
         return self.outcome
 
-    def ended(self, limits: Limits = Limits()) -> bool:
+    def ended(self, limits: Limits = DEFAULT) -> bool:
         """Whether the process has ended. One above its limits is ended here."""
         if self.outcome is None:
             done, status = os.waitpid(self.pid, os.WNOHANG)
@@ -132,6 +136,7 @@ def _live(work: Callable[[], object], log: pathlib.Path | None, folder: pathlib.
     status = 1
     try:
         os.setsid()
+        faulthandler.disable()  # a signal is an outcome, not a fault of the tests
         signal.signal(signal.SIGINT, signal.default_int_handler)
         nowhere = os.open(os.devnull, os.O_RDWR)
         out = nowhere if log is None else os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
@@ -188,7 +193,7 @@ def _resident(pid: int) -> int:
 # many cases
 
 
-def isolated(cases: Sequence[T], run: Callable[[T], object], limits: Limits = Limits(), folder: pathlib.Path | None = None) -> Iterator[tuple[T, Outcome]]:
+def isolated(cases: Sequence[T], run: Callable[[T], object], limits: Limits = DEFAULT, folder: pathlib.Path | None = None) -> Iterator[tuple[T, Outcome]]:
     """Run every case in a child process, and yield it with its outcome.
 
     One child runs many cases, because forking takes longer than most of them. After a crash, a hang or too much memory the next child goes on with

@@ -26,7 +26,7 @@ def _error() -> None:
 
 
 def _traceback() -> None:
-    {}["missing"]  # type: ignore[misc]
+    os.environ["NO_SUCH_VARIABLE"]
 
 
 def _signal() -> None:
