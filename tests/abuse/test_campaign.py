@@ -24,7 +24,7 @@ SMOKE = {  # flags of the parts; a minute in all
     "nets": ("--count", "60"),
     "devices": ("--count", "8"),
     "images": ("--count", "200"),
-    "kills": ("--count", "2"),
+    "kills": ("--count", "6", "--section", "all"),
     "disks": ("--count", "9"),
     "caches": ("--count", "4"),
     "writers": ("--count", "5"),
