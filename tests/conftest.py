@@ -23,7 +23,8 @@ os.environ.setdefault("OCAFFE_VERIFY", "1")  # every schedule that a test compil
 # The quick tier, `bin/test --quick`: some tests of every package, 90 s at most. A folder includes all of its files.
 # The first golden case of each layer type belongs to it too (tests/test_golden.py).
 QUICK = (
-    "api/test_blob.py", "api/test_classifier.py", "api/test_coord_map.py", "api/test_draw.py", "api/test_forward_backward.py", "api/test_io.py",
+    "abuse/test_harness.py", "api/test_blob.py", "api/test_classifier.py", "api/test_coord_map.py", "api/test_draw.py", "api/test_forward_backward.py",
+    "api/test_io.py",
     "api/test_net.py", "api/test_net_spec.py", "api/test_solver.py", "cl/test_cache.py", "cl/test_device.py", "cl/test_device_query.py",
     "cl/test_program.py", "cli/test_commands.py", "cli/test_convert.py", "cli/test_dataset.py", "cli/test_layers.py", "cli/test_recognise.py", "data",
     "graph", "ir/test_ref.py", "layers/test_coverage.py", "layers/test_shape.py", "memory/test_caffe.py", "memory/test_plan.py", "model",

@@ -85,6 +85,8 @@ def parse(text: str, place: str) -> dict[str, Any]:
         content = json.loads(text)
     except json.JSONDecodeError as reason:
         raise Error(f"a table of tuned choices is damaged: {reason.msg}", place=f"{place}:{reason.lineno}", fix=REMEDY) from reason
+    except RecursionError as reason:
+        raise Error("a table of tuned choices is damaged: its brackets are nested too deep", place=place, fix=REMEDY) from reason
     whole = isinstance(content, dict) and isinstance(content.get("format"), int) and isinstance(content.get("for"), dict)
     choices = content.get("choices") if whole else None
     readable = isinstance(choices, dict) and all(isinstance(name, str) for name in choices.values())

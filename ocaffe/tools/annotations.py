@@ -63,8 +63,14 @@ def make_label_map(path: str, delimiter: str, background: bool) -> Any:
         except ValueError:
             fix = f"NAME{delimiter}LABEL{delimiter}DISPLAY NAME, the last two optional"
             raise Error(f"'{words[1]}' is not a label", place=Place(path, number), fix=fix) from None
+        _check_label(label, Place(path, number))
         made.item.add(name=words[0], label=label, display_name=words[2] if len(words) > 2 else words[0])
     return made
+
+
+def _check_label(label: int, place: Place | str) -> None:
+    if not -(2**31) <= label < 2**31:
+        raise Error(f"the label {label} does not fit into 32 bits", place=place, fix="number the classes from 0")
 
 
 # files of annotations
@@ -115,7 +121,7 @@ def read_boxes(path: str, kind: str) -> Boxes:
             return READERS[kind](stream.read())
     except OSError as problem:
         raise Error(f"cannot be read: {problem.strerror}", place=path, fix="correct the list, whose lines are an image and its annotations") from None
-    except (ElementTree.ParseError, ValueError, KeyError, TypeError, AttributeError) as problem:
+    except (ElementTree.ParseError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as problem:
         raise Error(f"cannot be parsed as {kind} annotations: {problem!r}", place=path, fix="--label_type xml (VOC), json (COCO) or txt") from None
 
 
@@ -134,6 +140,7 @@ def annotate(datum: Any, boxes: Boxes, shape: tuple[int, int], labels: dict[str,
         label = box.label if isinstance(box.label, int) else labels.get(box.label)
         if label is None:
             raise Error(f"the class '{box.label}' is not in the label map", place=path, fix=f"add it; there are {', '.join(labels)}")
+        _check_label(label, path)
         for warning in _oddities(box, height, width):
             log.warning("io.cpp:1", f"{path}: {warning}")
         if label not in groups:

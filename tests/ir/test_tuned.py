@@ -121,6 +121,7 @@ def test_keys_tell_problems_apart() -> None:
     [
         ('{"format": 1,\n "choices": {,}}', "table.json:2", "damaged: "),
         ("[1, 2]", "table.json", "it needs 'format'"),
+        ("[" * 100_000, "table.json", "nested too deep"),
         ('{"format": 1, "for": {}, "choices": {"gemm": 3}}', "table.json", "it needs 'format'"),
         ('{"choices": {}}', "table.json", "it needs 'format'"),
         (b"\xff\xfe\x00", "table.json", "it is no text"),

@@ -131,6 +131,9 @@ def test_odd_boxes_are_kept_with_a_warning(capfd: pytest.CaptureFixture[str]) ->
         ('{"annotation": [{}]}', ["--label_map_file=map", "--label_type=json"], ["in/a.ann", "bbox"]),
         ("[1]", ["--label_map_file=map", "--label_type=json"], ["in/a.ann", "as json annotations"]),
         ("1 2 3\n", ["--label_type=txt"], ["in/a.ann", "as txt annotations"]),
+        ("4294967296 1 2 3 4\n", ["--label_type=txt"], ["in/a.ann", "4294967296 does not fit into 32 bits"]),
+        ('{"image": {"height": 60, "width": 1e400}}', ["--label_map_file=map", "--label_type=json"], ["in/a.ann", "as json annotations"]),
+        ("[" * 100_000, ["--label_map_file=map", "--label_type=json"], ["in/a.ann", "as json annotations"]),
         ("", [], ["--label_type=xml needs a label map"]),
         ("", ["--label_map_file=none"], ["none"]),
         ("", ["--label_map_file=double", "--check_label"], ["double", "'cat' or the label 2 occurs twice"]),
@@ -172,6 +175,7 @@ def test_label_map(text: str, flags: list[str], expected: list[tuple[str, int, s
     ("text", "flags", "told"),
     [
         ("cat x\n", [], ["names:1", "'x' is not a label"]),
+        ("cat 4294967296\n", [], ["names:1", "4294967296 does not fit into 32 bits"]),
         ("\n", [], ["names no class"]),
         ("cat\n", ["--delimiter="], ["--delimiter is empty"]),
         (None, [], ["names"]),
