@@ -123,7 +123,8 @@ class Session:
 
     def release(self, commands: CommandList) -> None:
         """Release a command list and the buffers that only it uses. Parameters, history and gradients stay."""
-        self.command_lists.remove(commands)
+        if commands in self.command_lists:  # not if its bind failed
+            self.command_lists.remove(commands)
         used = {root for other in self.command_lists for root in roots(other.schedule)}
         for root in roots(commands.schedule):
             if root not in used and root.role not in (Role.PARAMETER, Role.HISTORY, Role.GRADIENT):

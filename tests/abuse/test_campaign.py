@@ -53,6 +53,7 @@ def run(folder: pathlib.Path, part: str, *flags: str) -> None:
     assert done.returncode == 0, f"{part}: inputs of these findings are in {folder}\n{done.stderr[-4000:]}"
 
 
+@pytest.mark.abuse
 @pytest.mark.parametrize("part", [pytest.param(part, marks=needs.get(part, ())) for part in SMOKE])
 def test_smoke(part: str, tmp_path: pathlib.Path) -> None:
     run(tmp_path, part, *SMOKE[part])
