@@ -11,10 +11,9 @@ import shutil
 from collections.abc import Callable
 
 from tests.abuse import job
-from tests.abuse.campaign import Options, Tally, options
+from tests.abuse.campaign import Options, Tally
 from tests.abuse.harness import Outcome, command, ocaffe
 from tests.abuse.mutate import damage
-from tests.abuse.workplace import workplace
 
 ITERATIONS = 3
 WARM, DAMAGED = pathlib.Path("warm"), pathlib.Path("damaged")
@@ -79,12 +78,7 @@ def caches(chosen: Options, tally: Tally) -> None:
 
 
 def main() -> int:
-    chosen = options("caches", 10, device=True)
-    job.use(chosen.device)
-    with workplace():
-        tally = Tally("caches", chosen)
-        caches(chosen, tally)
-        return tally.finish()
+    return job.run_part("caches", 10, caches, preload=False)
 
 
 if __name__ == "__main__":

@@ -17,9 +17,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 from tests.abuse import job
-from tests.abuse.campaign import Options, Tally, options
+from tests.abuse.campaign import Options, Tally
 from tests.abuse.harness import Outcome, Process, command, ocaffe
-from tests.abuse.workplace import workplace
 
 ITERATIONS = 20
 FULL = pathlib.Path("full")  # a file system without room
@@ -124,12 +123,7 @@ def disks(chosen: Options, tally: Tally) -> None:
 
 
 def main() -> int:
-    chosen = options("disks", 9, tuple(CASES), device=True)
-    job.use(chosen.device)
-    with workplace():
-        tally = Tally("disks", chosen)
-        disks(chosen, tally)
-        return tally.finish()
+    return job.run_part("disks", 9, disks, tuple(CASES), preload=False)
 
 
 if __name__ == "__main__":

@@ -15,9 +15,9 @@ import numpy as np
 
 from ocaffe import proto
 from tests.abuse import job
-from tests.abuse.campaign import Options, Tally, options
+from tests.abuse.campaign import Options, Tally
 from tests.abuse.harness import PAUSE, ROOT, Limits, Outcome, Process, resident
-from tests.abuse.workplace import database, workplace
+from tests.abuse.workplace import database
 
 WARM = 10_000  # iterations
 FEW = 10  # samples at the beginning and at the end
@@ -89,13 +89,7 @@ def _tail(path: pathlib.Path) -> str:
 
 
 def main() -> int:
-    chosen = options("endurance", 2000, device=True)
-    job.use(chosen.device)
-    job.load()
-    with workplace():
-        tally = Tally("endurance", chosen)
-        endurance(chosen, tally)
-        return tally.finish()
+    return job.run_part("endurance", 2000, endurance)
 
 
 if __name__ == "__main__":

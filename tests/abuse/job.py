@@ -6,7 +6,7 @@ import os
 import pathlib
 import pkgutil
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -19,8 +19,9 @@ from ocaffe.errors import Error
 from ocaffe.model.state import read_state
 from ocaffe.model.weights import read_weights
 from ocaffe.solver.snapshot import load_state
+from tests.abuse.campaign import Options, Tally, options
 from tests.abuse.harness import Limits, Outcome, Process
-from tests.abuse.workplace import database
+from tests.abuse.workplace import database, workplace
 
 ITERATIONS = 600
 LIMITS = Limits(seconds=120)  # a training on a busy machine
@@ -187,3 +188,18 @@ def use(device: str) -> None:
     """Let trainings use a device."""
     if device:
         os.environ["OCAFFE_DEVICE"] = device
+
+
+def run_part(part: str, count: int, work: Callable[[Options, Tally], object], sections: tuple[str, ...] = (), preload: bool = True) -> int:
+    """Run a part that disturbs trainings, in a temporary folder, as a program. Return its exit status.
+
+    `count` and `sections` are those of `options`. `preload`: the part forks trainings, which shall start fast.
+    """
+    chosen = options(part, count, sections, device=True)
+    use(chosen.device)
+    if preload:
+        load()
+    with workplace():
+        tally = Tally(part, chosen)
+        work(chosen, tally)
+        return tally.finish()

@@ -12,9 +12,8 @@ import shutil
 import sys
 
 from tests.abuse import job
-from tests.abuse.campaign import Options, Tally, options
+from tests.abuse.campaign import Options, Tally
 from tests.abuse.harness import Outcome, command, ocaffe
-from tests.abuse.workplace import workplace
 
 CALLS = ("write", "openat", "fsync", "rename", "unlink", "close", "mmap", "ftruncate,pwrite64")  # HDF5 uses the last two
 MOST = {"write": 2000, "openat": 3000, "close": 3000, "mmap": 1500}  # the highest N of a call; default 150
@@ -59,16 +58,10 @@ judges: dict[str, job.Judge] = {}
 
 
 def main() -> int:
-    chosen = options("syscalls", 6, device=True)
     if shutil.which("strace") is None:
         print("strace is not installed: apt-get install strace", file=sys.stderr)
         return 2
-    job.use(chosen.device)
-    job.load()
-    with workplace():
-        tally = Tally("syscalls", chosen)
-        syscalls(chosen, tally)
-        return tally.finish()
+    return job.run_part("syscalls", 6, syscalls)
 
 
 if __name__ == "__main__":

@@ -14,9 +14,8 @@ import lmdb
 
 from ocaffe import proto
 from tests.abuse import job
-from tests.abuse.campaign import Options, Tally, options
+from tests.abuse.campaign import Options, Tally
 from tests.abuse.harness import PAUSE, Outcome
-from tests.abuse.workplace import workplace
 
 ITERATIONS = 400
 DATABASE = pathlib.Path("db")
@@ -95,13 +94,7 @@ def writers(chosen: Options, tally: Tally) -> None:
 
 
 def main() -> int:
-    chosen = options("writers", 5, device=True)
-    job.use(chosen.device)
-    job.load()
-    with workplace():
-        tally = Tally("writers", chosen)
-        writers(chosen, tally)
-        return tally.finish()
+    return job.run_part("writers", 5, writers)
 
 
 if __name__ == "__main__":
