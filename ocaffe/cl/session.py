@@ -206,7 +206,7 @@ class Session:
         persistent = self._persistent_roots()
         fixed = sum(ref.nbytes * ref.slots for ref in persistent)
         target = self.device.target
-        limit = min(target.global_memory, target.free_memory or target.global_memory)  # free_memory: when the device was opened
+        limit = target.available_memory
         if fixed + arena <= limit:
             return
         commands = max(self.command_lists, key=lambda commands: commands.plan.total)
@@ -223,8 +223,7 @@ class Session:
 
     def allocate(self, size: int, what: str) -> Any:
         """Return a new buffer. Raises Error if the device cannot have it."""
-        cl, target = self._cl, self.device.target
-        limit = min(target.global_memory, target.free_memory or target.global_memory)  # a runtime may allow more, and the first use then fails
+        cl, limit = self._cl, self.device.target.available_memory  # a runtime may allow more, and the first use then fails
         if size > limit:
             raise Error(
                 f"{what} needs a buffer of {size_text(size)}, '{self.device.name}' has {size_text(limit)} free",

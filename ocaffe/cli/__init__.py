@@ -67,24 +67,27 @@ def main(argv: Sequence[str] | None = None) -> int:
     module = importlib.import_module(f"ocaffe.cli.{command.replace('-', '_')}")
     try:
         return int(module.main(args) or 0)
-    except Error as error:
-        if debug:
-            traceback.print_exc()
-        print(f"error: {error}", file=sys.stderr)
     except BrokenPipeError:  # `ocaffe plan | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
     except Exception as problem:
-        from ocaffe.cl.failure import device_failure  # most commands run without OpenCL
-
-        failure = device_failure(problem)
-        if failure is None:
+        error = _error(problem)
+        if error is None:
             raise
         if debug:
             traceback.print_exc()
-        print(f"error: {failure}", file=sys.stderr)
+        print(f"error: {error}", file=sys.stderr)
     return 1
+
+
+def _error(problem: Exception) -> Error | None:
+    """Return the Error to print for an exception, or None for a bug of ocaffe."""
+    if isinstance(problem, Error):
+        return problem
+    from ocaffe.cl.failure import device_failure  # most commands run without OpenCL
+
+    return device_failure(problem)
 
 
 def _command(args: list[str]) -> str | None:

@@ -2,12 +2,12 @@
 from __future__ import annotations
 
 import difflib
-import pathlib
 from collections.abc import Sequence
 
 from ocaffe import log
 from ocaffe.cli.flags import Parser
 from ocaffe.errors import Error
+from ocaffe.files import atomic_write
 from ocaffe.layers.catalogue import Entry, catalogue, markdown
 
 
@@ -19,7 +19,8 @@ def main(argv: Sequence[str]) -> int:
     options = parser.parse(argv)
     log.quiet()
     if options.write:
-        pathlib.Path(options.write).write_text(markdown(), encoding="utf-8")
+        with atomic_write(options.write) as page:
+            page.write(markdown().encode())
         return 0
     if options.markdown:
         print(markdown(), end="")

@@ -148,10 +148,14 @@ class Network:
         if others and self.phase == proto.TRAIN:
             self.graph.unchecked, self.graph.guard = others, label_guard()
 
+    def clear_guard(self) -> None:
+        """Let updates change the parameters again after a wrong label."""
+        if self.graph.guard is not None:
+            self.session.write(self.graph.guard, np.zeros(self.graph.guard.shape, np.int32))
+
     def wrong_label(self, found: np.ndarray) -> Error:
         """Return the error for a label that the device found. `found` has the values of the graph's guard, which becomes 0 again."""
-        assert self.graph.guard is not None
-        self.session.write(self.graph.guard, np.zeros(4, np.int32))
+        self.clear_guard()
         node, bottom = self.graph.unchecked[int(found[1])]
         problem = node.layer.labels[bottom].error(float(found[3:].view(np.float32)[0]))
         fact = f"value {int(found[2])} of bottom '{node.bottoms[bottom].name}': {problem.fact}; no update has used it"

@@ -45,6 +45,11 @@ class Target:
     def is_cpu(self) -> bool:
         return self.kind == "cpu"
 
+    @property
+    def available_memory(self) -> int:
+        """Bytes that a job on the device may use: those that were free when the device was listed."""
+        return min(self.global_memory, self.free_memory or self.global_memory)
+
     def streams(self, nbytes: int) -> bool:
         """Whether an array of this size is copied through pinned memory. Small copies finish before a worker thread would wake."""
         return not self.unified_memory and nbytes > self.stream_above

@@ -35,12 +35,9 @@ class PriorBox(Layer):
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         for i, shape in enumerate(bottoms):
             self.check(len(shape) == 4, f"bottom {i} is {shape_text(shape)}, it must be N x C x H x W", "the feature map, then the image")
-        cells = math.prod(bottoms[0][2:])
-        self.check(
-            cells * len(self._sides(self.own())) <= MOST_BOXES,
-            f"a feature map of {shape_text(bottoms[0])} has {cells:,} cells of {len(self._sides(self.own()))} boxes; at most {MOST_BOXES:,} boxes are computed",
-            "a smaller feature map",
-        )
+        cells, boxes = math.prod(bottoms[0][2:]), len(self._sides(self.own()))
+        fact = f"a feature map of {shape_text(bottoms[0])} has {cells:,} cells of {boxes} boxes; at most {MOST_BOXES:,} boxes are computed"
+        self.check(cells * boxes <= MOST_BOXES, fact, "a smaller feature map")
         self.boxes = self._boxes(*(shape[2:] for shape in bottoms))
         return [(1, 2, self.boxes.shape[1])]
 

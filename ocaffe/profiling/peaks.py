@@ -63,7 +63,7 @@ def measure_peaks(session: Session) -> Peaks:
     key = ProgramKey(TEXT, defines)
     program = session.programs.build_all([key])[key]
     items = target.compute_units * (4 if target.is_cpu else 8 * group)
-    vectors = min(COPIED, target.max_allocation // 2, (target.free_memory or target.global_memory) // MEMORY_DIVISOR) // (8 * width)
+    vectors = min(COPIED, target.max_allocation // 2, target.available_memory // MEMORY_DIVISOR) // (8 * width)
     each = max(1, vectors // (items if target.is_cpu else vectors // 4))
     movers = vectors // each // group * group
     buffers = [cl.Buffer(device.context, cl.mem_flags.READ_WRITE, 4 * width * vectors) for _ in range(2)]

@@ -265,8 +265,7 @@ class Solver:
         param = self.param
         start, stop = self.iter, self.iter + iterations
         self.losses.restart()
-        if self.updater.guard is not None:
-            self.session.write(self.updater.guard, np.zeros(self.updater.guard.shape, np.int32))
+        self.network.clear_guard()
         self._start_prefetch()
         pending: deque[tuple[Begin, int, CompiledNet, Fetched]] = deque()
         meter = Meter(lambda: (self.iter, sum(each.wait_seconds for each in self.network.prefetchers.values())))
