@@ -36,7 +36,7 @@ class Outcome(NamedTuple):
 
 
 class Limits(NamedTuple):
-    """Seconds for one case, and bytes of resident memory of its process with all children."""
+    """Seconds for one case, and bytes of resident memory of its process with all children, without the memory of this process at the fork."""
 
     seconds: float = 10
     memory: int = 2 << 30
@@ -75,6 +75,7 @@ class Process:
         self.pid = os.fork()
         if not self.pid:
             _live(work, log, folder)
+        self.inherited = _resident(self.pid)  # pages that a forked child shares with this process
 
     def wait(self, limits: Limits = DEFAULT) -> Outcome:
         """Wait for the end, at most as long as the limits allow, and return the outcome."""
@@ -91,7 +92,7 @@ class Process:
                 self._finish(self._read(status))
             elif time.monotonic() - self.begun > limits.seconds:
                 self.kill(Outcome("hang", f"more than {limits.seconds:g} s"))
-            elif resident(self.pid) > limits.memory:
+            elif resident(self.pid) - self.inherited > limits.memory:
                 self.kill(Outcome("memory", f"more than {limits.memory >> 20} MiB"))
         return self.outcome is not None
 
@@ -163,7 +164,9 @@ def command(
         before()
         os.execvpe(arguments[0], list(arguments), {**os.environ, **added})
 
-    return Process(work, log, folder)
+    process = Process(work, log, folder)
+    process.inherited = 0  # a new program shares no pages
+    return process
 
 
 def ocaffe(*arguments: str) -> list[str]:

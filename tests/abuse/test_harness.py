@@ -56,6 +56,12 @@ def test_every_way_to_fail_is_recognised() -> None:
     assert found[1].note == "SIGBUS" and found[2] == Outcome("error", "a mistake") and found[4].note.startswith("KeyError in ")
 
 
+def test_memory_of_the_parent_does_not_count() -> None:
+    kept = b"x" * (400 << 20)
+    (found,) = isolated([_hang], lambda way: way(), Limits(seconds=0.5, memory=300 << 20))
+    assert found[1].kind == "hang" and kept
+
+
 def test_a_case_repeats() -> None:
     seeds = fuzz.SECTIONS["caffemodel"].seeds()
     assert [fuzz.made("caffemodel", seeds, 3, number) for number in range(20)] == [fuzz.made("caffemodel", seeds, 3, number) for number in range(20)]
