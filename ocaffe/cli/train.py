@@ -98,9 +98,15 @@ def json_log(path: str) -> Iterator[Any]:
         stream = open(path, "a", encoding="utf-8")
     except OSError as reason:
         raise Error(f"cannot be written: {reason.strerror}", place=path, fix="give --log_json a path that can be written") from reason
-    with stream:
-        def write(record: dict[str, Any]) -> None:
+    channel = log.Channel(f"{path} (--log_json)")
+
+    def write(record: dict[str, Any]) -> None:
+        with channel:
             stream.write(json.dumps(record) + "\n")
             stream.flush()
 
+    try:
         yield write
+    finally:
+        with channel:
+            stream.close()
