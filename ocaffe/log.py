@@ -52,7 +52,7 @@ class Channel:
 
 
 class _Stderr:
-    """sys.stderr, for everything that is no reason to end a run. What cannot be written is lost."""
+    """sys.stderr, for text that a run can do without. Text that cannot be written is lost."""
 
     def __init__(self) -> None:
         self._channel = Channel("stderr")

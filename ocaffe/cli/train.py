@@ -14,6 +14,7 @@ from ocaffe.cli.signals import Signals
 from ocaffe.errors import Error
 from ocaffe.model.text import read_solver
 from ocaffe.progress import progress
+from ocaffe.solver.snapshot import newest, owned, prefix_of, writes_snapshots
 from ocaffe.solver.solver import Solver
 from ocaffe.tools.tensorboard import event_log
 
@@ -22,7 +23,8 @@ def main(argv: Sequence[str]) -> int:
     parser = Parser("train", "Train or finetune a model.")
     parser.flag("solver", "", "the solver prototxt")
     parser.flag("weights", "", "weights to finetune from, separated by ','; excludes --snapshot")
-    parser.flag("snapshot", "", "the .solverstate to resume from")
+    parser.flag("snapshot", "", "the .solverstate to resume from; auto: the newest complete one, or a new start")
+    parser.flag("snapshot_interval_seconds", 0.0, "also write a snapshot when so many seconds have passed since the last one")
     device_flags(parser)
     state_flags(parser)
     parser.flag("sigint_effect", "stop", "effect of SIGINT: snapshot, stop or none")
@@ -33,15 +35,22 @@ def main(argv: Sequence[str]) -> int:
     parser.flag("tensorboard", "", "also write event files for TensorBoard to this folder")
     options = parser.parse(argv)
     path = required(options, "solver", "the solver", "train")
-    if options.snapshot and options.weights:
+    auto = options.snapshot == "auto"
+    if options.snapshot and options.weights and not auto:
         raise Error("--snapshot resumes a training, --weights starts a new one", place="ocaffe train", fix="give one of them")
     signals = Signals(options.sigint_effect, options.sighup_effect, options.sigterm_effect)
     param = read_solver(path, options.allow_unknown_fields, lambda text: log.warning("upgrade_proto.cpp:1", text))
-    device = training_device(param, options)
+    if options.snapshot_interval_seconds:
+        param.snapshot_interval_seconds = options.snapshot_interval_seconds
+    prefix = prefix_of(param, path)
     with contextlib.ExitStack() as stack:
+        if writes_snapshots(param):
+            stack.enter_context(owned(prefix))
+        resume = newest(prefix) if auto else options.snapshot or None
+        device = training_device(param, options)
         stack.callback(device.close)
         solver = Solver(
-            param, device, file=path, weights=[options.weights] if options.weights else (), resume=options.snapshot or None,
+            param, device, file=path, weights=[options.weights] if options.weights else (), resume=resume,
             level=options.level, stages=stages(options.stage) or ("",), allow_unknown_fields=options.allow_unknown_fields,
             memory_limit=memory_limit(options.memory_limit, device.target.free_memory), recompute=options.recompute != "none",
         )  # fmt: skip
@@ -56,8 +65,10 @@ def main(argv: Sequence[str]) -> int:
                 write(record)
 
         solver.on_record = on_record
-        if options.snapshot:
-            log.info("caffe.cpp:235", f"Resuming from {options.snapshot}")
+        if resume:
+            log.info("caffe.cpp:235", f"Resuming from {resume}")
+        elif auto:
+            log.info("caffe.cpp:235", f"No complete snapshot of {prefix}: starting at iteration 0")
         bar = stack.enter_context(progress(solver.param.max_iter, "iter", done=solver.iter))
         solver.on_progress = lambda iteration: bar.update(iteration - bar.n)
         log.info("caffe.cpp:239", "Starting Optimization")
