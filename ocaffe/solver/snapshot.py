@@ -126,7 +126,7 @@ def newest(prefix: str) -> str | None:
             state = load_state(path)
             if not state.learned_net:
                 raise Error("the state names no weights", place=path)
-            for weights in filter(None, (state.learned_net, state.averaged_net)):
+            for weights in state.weights:
                 read_weights(weights)
         except Error as problem:
             log.warning("caffe.cpp:235", f"--snapshot=auto passes over {path}: {' '.join(str(problem).split())}")

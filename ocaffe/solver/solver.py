@@ -100,7 +100,7 @@ class Solver:
         self.average = Average(self.session, self.updater) if self.updater.average is not None else None
         self.best = Best(self.param, self.test_networks, file) if self.param.HasField("best_output") else None
         self.losses = SmoothedLoss(self.param.average_loss)
-        self.precious = [*weight_files(weights or self.param.weights), *([resume, state.learned_net] if resume and state else [])]  # never removed
+        self.precious = [*weight_files(weights or self.param.weights), *([resume, *state.weights] if resume and state else [])]  # never removed
         if self.param.snapshot > 0 or self.param.snapshot_interval_seconds > 0 or self.best is not None:
             self._probe()
         self._bind()
