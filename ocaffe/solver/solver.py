@@ -77,10 +77,10 @@ class Solver:
         self.iter = 0
         self.request: Callable[[], str] = lambda: ""
         self.stopped = False
-        self._saved = time.monotonic()  # the time of the last snapshot, or of the start
         self.tested_from: dict[int, dict[str, int]] = {}  # during a test: the data position at its start
         self._clips: deque[tuple[int, Fetched]] = deque()
         self._warned = False  # whether the warning about a loss that is not finite was logged
+        self._saved = time.monotonic()  # the time of the last snapshot, or of the start
         self.on_record: Callable[[dict[str, Any]], None] = lambda record: None
         self.on_progress: Callable[[int], None] = lambda iteration: None
         self.on_start: Callable[[], None] = lambda: None  # before each iteration
