@@ -68,7 +68,11 @@ def _private_temporary_folder() -> Path | None:
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Write a file so that readers see either the whole file or none. Raise OSError."""
+    """Write a file so that readers see either the whole file or none. Raise OSError.
+
+    It does not wait for the disk: after a power failure the file may be empty. So a reader checks what it reads, and makes the file again if it is
+    damaged. That is cheaper than a wait for the disk per program.
+    """
     with replacing(path, durable=False) as out:
         out.write(data)
 

@@ -3,13 +3,20 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import secrets
 import shutil
+import socket
+import time
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
 from ocaffe.errors import Error
+
+_TEMPORARY = re.compile(r"\.(.+)\.([0-9a-f]{8})-(\d+)-[0-9a-f]{8}\.tmp")  # target, place, process, random number
+_OLD = 86400  # seconds
 
 
 @contextlib.contextmanager
@@ -17,7 +24,8 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     """Open a new file that gets the name `path` at the end of the block, when its data is on disk. Use: `with atomic_write(p) as out`.
 
     During the block the file has a temporary name in the same folder (`out.name`, for libraries that need a name). After a failure the temporary file
-    is removed and the old file is unchanged. A link is followed. A device such as /dev/null is written directly.
+    is removed and the old file is unchanged. Temporary files for `path` that killed processes have left are removed too. A link is followed. A device
+    such as /dev/null is written directly.
 
     Raises Error with the file's name and the free space if the system fails to write.
     """
@@ -27,6 +35,7 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
             with open(target, "wb") as stream:
                 yield stream
             return
+        remove_leftovers(target.parent, re.escape(target.name))
         with replacing(target) as stream:
             yield stream
     except OSError as problem:
@@ -39,8 +48,7 @@ def replacing(target: Path, durable: bool = True) -> Iterator[BinaryIO]:
 
     `durable`: wait until the data is on disk. After a failure the temporary file is removed. Raises OSError.
     """
-    # Not tempfile: its files are readable only by their owner, also after renaming.
-    temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
+    temporary = temporary_name(target)  # not of tempfile: its files are readable only by their owner, also after renaming
     try:
         with open(temporary, "xb") as stream:
             yield stream
@@ -54,6 +62,52 @@ def replacing(target: Path, durable: bool = True) -> Iterator[BinaryIO]:
         raise
     if durable:
         _sync_folder(target.parent)
+
+
+def temporary_name(target: Path) -> Path:
+    """Return a new name beside `target`. It has the process that uses it."""
+    return target.with_name(f".{target.name}.{_PLACE}-{os.getpid()}-{secrets.token_hex(4)}.tmp")
+
+
+def remove_leftovers(folder: Path, target: str) -> list[Path]:
+    """Remove temporary files and folders of killed processes for names that match the expression `target`. Return their paths.
+
+    Nothing shows whether a process of another host or container lives. Its files are removed when they have not changed for a day.
+    """
+    removed = []
+    with contextlib.suppress(OSError):  # the folder is missing, or other users' files cannot be removed
+        for path in folder.iterdir():
+            match = _TEMPORARY.fullmatch(path.name)
+            if match is None or not re.fullmatch(target, match[1]):
+                continue
+            with contextlib.suppress(OSError):
+                if not _runs(int(match[3])) if match[2] == _PLACE else time.time() - path.stat().st_mtime > _OLD:
+                    shutil.rmtree(path) if path.is_dir() else path.unlink()
+                    removed.append(path)
+    return removed
+
+
+def _runs(process: int) -> bool:
+    if os.name == "nt":
+        return process == os.getpid()  # os.kill would end it; Windows does not remove files that are open
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:  # another user's
+        pass
+    return True
+
+
+def _place() -> str:
+    """Return a hash of all within which a process number has one meaning: host, time since it was started, container."""
+    parts = [socket.gethostname()]
+    with contextlib.suppress(OSError):  # not Linux
+        parts += [Path("/proc/sys/kernel/random/boot_id").read_text(), str(os.stat("/proc/self/ns/pid").st_ino)]
+    return f"{zlib.crc32(' '.join(parts).encode()):08x}"
+
+
+_PLACE = _place()
 
 
 def _sync_folder(folder: Path) -> None:

@@ -3,9 +3,12 @@
 `GLOG_minloglevel` hides lower levels. With `GLOG_log_dir` lines also go to files, named as by glog: `DIR/caffe.HOST.USER.log.INFO.DATE-TIME.PID`, with
 the link `DIR/caffe.INFO`. `GLOG_logtostderr=0` does the same in the folder for temporary files. There is one file for each level, with the lines of
 that level and those above. `sink` writes a line to the terminal; a progress bar replaces it.
+
+A log never ends a run: output that cannot be written is lost, with one warning to the other places (`Channel`).
 """
 from __future__ import annotations
 
+import atexit
 import contextlib
 import getpass
 import os
@@ -16,15 +19,80 @@ import threading
 import time
 import types
 from collections.abc import Callable
-from typing import SupportsFloat, TextIO
+from typing import Any, SupportsFloat, TextIO
 
 LEVELS = "IWEF"
 NAMES = ("INFO", "WARNING", "ERROR", "FATAL")
 _FALSE = ("0", "f", "false", "n", "no")
 
 
+class Channel:
+    """Context of each write to an output that a run can do without. It suppresses errors of the system.
+
+    The first error is logged as a warning. Later writes are tried too, because a full disk may have space again.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name, self.failed = name, False
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, problem: BaseException | None, trace: types.TracebackType | None) -> bool:
+        if isinstance(problem, (OSError, ValueError)):  # ValueError: the stream was closed
+            before, self.failed = self.failed, True
+            if not before:
+                reason = getattr(problem, "strerror", None) or problem
+                warning("logging.cc:1", f"{self.name} cannot be written: {reason}. The run continues without it")
+            return True
+        if kind is None and self.failed:
+            self.failed = False
+            warning("logging.cc:1", f"{self.name} can be written again; earlier lines may be missing there")
+        return False
+
+
+class _Stderr:
+    """sys.stderr, for text that a run can do without. Text that cannot be written is lost."""
+
+    def __init__(self) -> None:
+        self._channel = Channel("stderr")
+        self._at_exit = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(sys.stderr, name)
+
+    def isatty(self) -> bool:
+        return sys.stderr is not None and not sys.stderr.closed and sys.stderr.isatty()
+
+    def write(self, text: str) -> int:
+        if sys.stderr is not None:  # None: it was closed before Python started
+            with self._channel:
+                sys.stderr.write(text)
+                sys.stderr.flush()
+            if self._channel.failed and not self._at_exit:
+                self._at_exit = True
+                atexit.register(_drop_stderr)
+        return len(text)
+
+    def flush(self) -> None:
+        """Do nothing: each write flushes."""
+
+
+def _drop_stderr() -> None:
+    """Discard the content of stderr's buffer if it still cannot be written. Otherwise the exit status of a whole run is 120, Python's for this case."""
+    try:
+        sys.stderr.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
+    except ValueError:  # closed
+        pass
+
+
+stderr = _Stderr()
+
+
 def _write(line: str) -> None:
-    sys.stderr.write(line + "\n")
+    stderr.write(line + "\n")
 
 
 sink: Callable[[str], None] = _write
@@ -34,11 +102,12 @@ _folder: str | None = None  # of log files
 _program = "caffe"
 _chosen = False  # whether configure() has set the level
 _files: dict[int, TextIO] = {}
+_file_channel = Channel("")
 
 
 def configure(program: str = "caffe") -> None:
     """Read the environment variables. The command line calls this. `program` is the first part of the names of log files."""
-    global minimum, _folder, _program, _chosen
+    global minimum, _folder, _program, _chosen, _file_channel
     _chosen = True
     try:
         minimum = int(os.environ.get("GLOG_minloglevel", "0"))  # noqa: SIM112 (glog's spelling)
@@ -47,9 +116,11 @@ def configure(program: str = "caffe") -> None:
     folder, stderr_alone = os.environ.get("GLOG_log_dir"), os.environ.get("GLOG_logtostderr")  # noqa: SIM112
     files = stderr_alone.lower() in _FALSE if stderr_alone else bool(folder)
     for stream in _files.values():
-        stream.close()
+        with contextlib.suppress(OSError):
+            stream.close()
     _files.clear()
     _program, _folder = program, (folder or tempfile.gettempdir()) if files else None
+    _file_channel = Channel(f"the log in {_folder} (GLOG_log_dir)")
 
 
 def quiet(level: int = 1) -> None:
@@ -96,17 +167,13 @@ def emit(level: int, source: str, text: str) -> None:
 
 
 def _to_files(level: int, line: str) -> None:
-    """Write a line to the log files. If that fails, log one error and stop using files; the log is on stderr too."""
-    global _folder
-    try:
+    """Write a line to the log files."""
+    with _file_channel:
         for each in range(level + 1):
             if each not in _files:
                 _files[each] = _open(each)
             _files[each].write(line + "\n")
             _files[each].flush()
-    except OSError as problem:
-        folder, _folder = _folder, None
-        error("logging.cc:1", f"no log files in {folder}: {problem.strerror} (GLOG_log_dir)")
 
 
 def _open(level: int) -> TextIO:
@@ -117,7 +184,7 @@ def _open(level: int) -> TextIO:
     except (OSError, KeyError, ImportError):
         user = "invalid-user"  # as in glog
     name = f"{_program}.{host}.{user}.log.{NAMES[level]}.{time.strftime('%Y%m%d-%H%M%S')}.{os.getpid()}"
-    stream = open(os.path.join(_folder, name), "a", encoding="utf-8")
+    stream = open(os.path.join(_folder, name), "a", encoding="utf-8", errors="backslashreplace")
     stream.write(
         f"Log file created at: {time.strftime('%Y/%m/%d %H:%M:%S')}\nRunning on machine: {host}\n"
         "Log line format: [IWEF]mmdd hh:mm:ss.uuuuuu threadid file:line] msg\n"

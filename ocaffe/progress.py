@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 from collections.abc import Iterator
 
 from tqdm import tqdm
@@ -13,11 +12,11 @@ from ocaffe import log
 @contextlib.contextmanager
 def progress(total: int, unit: str, what: str = "", done: int = 0) -> Iterator[tqdm]:
     """Yield the bar; call its `update()` for each of `total` items. `done` items are complete at the start. Without a terminal the bar does nothing."""
-    with tqdm(total=total, initial=done, unit=unit, desc=what or None, dynamic_ncols=True, file=sys.stderr, disable=None) as bar:
+    with tqdm(total=total, initial=done, unit=unit, desc=what or None, dynamic_ncols=True, file=log.stderr, disable=None) as bar:
         if bar.disable:
             yield bar
             return
-        old, log.sink = log.sink, lambda line: bar.write(line, file=sys.stderr)
+        old, log.sink = log.sink, lambda line: bar.write(line, file=log.stderr)
         try:
             yield bar
         finally:

@@ -3,15 +3,17 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from ocaffe import files
 from ocaffe.errors import Error
-from ocaffe.files import atomic_write
+from ocaffe.files import atomic_write, remove_leftovers, temporary_name
 
 
 def test_new_file_and_replaced_file(tmp_path):
@@ -108,3 +110,46 @@ def test_a_device_is_written_not_replaced():
     with atomic_write("/dev/null") as stream:
         stream.write(b"x")
     assert Path("/dev/null").is_char_device()
+
+
+KILLED = """
+import os, signal, sys
+from ocaffe.files import atomic_write
+with atomic_write(sys.argv[1]) as stream:
+    stream.write(b"half")
+    stream.flush()
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs SIGKILL")
+def test_the_file_of_a_killed_process_is_removed(tmp_path):
+    for name in ("a.bin", "b.bin"):
+        run = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path / name)], cwd=Path(__file__).resolve().parents[1], timeout=60)
+        assert run.returncode == -signal.SIGKILL
+    assert len(list(tmp_path.iterdir())) == 2
+    with atomic_write(tmp_path / "a.bin") as stream:
+        stream.write(b"whole")
+        assert sum(".a.bin." in entry.name for entry in tmp_path.iterdir()) == 1
+    assert sorted(entry.name[:6] for entry in tmp_path.iterdir()) == [".b.bin", "a.bin"]  # the other file's next writer removes it
+
+
+def test_files_of_processes_that_may_live_stay(tmp_path, monkeypatch):
+    own = temporary_name(tmp_path / "a.bin")
+    monkeypatch.setattr(files, "_PLACE", "0123abcd")
+    other = temporary_name(tmp_path / "a.bin")
+    monkeypatch.undo()
+    for path in (own, other, tmp_path / ".a.bin.swp", tmp_path / ".a.bin.0123abcd-12-tmp"):
+        path.write_bytes(b"x")
+    assert remove_leftovers(tmp_path, r"a\.bin") == []
+    os.utime(other, (time.time() - 90000,) * 2)
+    assert remove_leftovers(tmp_path, r"b\.bin") == [] and remove_leftovers(tmp_path, r"a\.bin") == [other]
+    assert remove_leftovers(tmp_path / "none", ".*") == []
+
+
+def test_the_place_of_a_process_number(monkeypatch):
+    """Another host, or another container, gives another meaning to a process number."""
+    before = files._place()
+    assert before == files._place() == files._PLACE
+    monkeypatch.setattr(files.socket, "gethostname", lambda: "another")
+    assert files._place() != before

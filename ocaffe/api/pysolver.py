@@ -1,6 +1,7 @@
 """`get_solver` and the solver classes of pycaffe, on the same engine as `ocaffe train`."""
 from __future__ import annotations
 
+import contextlib
 import copy
 from collections.abc import Callable, Iterable
 from types import TracebackType
@@ -16,6 +17,7 @@ from ocaffe.cl.device import Device
 from ocaffe.errors import Error
 from ocaffe.model.text import read_solver
 from ocaffe.model.upgrade import upgrade_solver
+from ocaffe.solver.snapshot import owned, prefix_of, writes_snapshots
 from ocaffe.solver.solver import Solver as Training
 
 
@@ -80,7 +82,9 @@ class Solver:
         """Train to max_iter, with the tests and snapshots of the prototxt. `resume`: a .solverstate to start from."""
         if resume:
             self.restore(resume)
-        self._run(self._solver.solve)
+        param = self._solver.param
+        with owned(prefix_of(param, self._solver.file)) if writes_snapshots(param) else contextlib.nullcontext():
+            self._run(self._solver.solve)
 
     def _run(self, work: Callable[[], None]) -> None:
         self._enter()

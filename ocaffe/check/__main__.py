@@ -1,6 +1,6 @@
 """`python -m ocaffe.check JSON`: the process that runs the comparisons of selftest.py.
 
-JSON is [device, gpu, math, names]. Each line of the output is a JSON object for selftest.py.
+JSON is [device, gpu, math, names, process number of selftest.py]. Each line of the output is a JSON object for selftest.py.
 """
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ from typing import Any
 
 from ocaffe import log
 from ocaffe.check.selftest import all_cases
+from ocaffe.cl.child import end_with_parent
 from ocaffe.cl.device import select_device
 from ocaffe.errors import Error
 
 
 def main() -> None:
-    spec, gpu, math, names = json.loads(sys.argv[1])
+    spec, gpu, math, names, parent = json.loads(sys.argv[1])
+    end_with_parent(parent)
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # some OpenCL runtimes print to stdout; send that to stderr
 

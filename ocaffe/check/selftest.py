@@ -66,7 +66,7 @@ def selftest(
     left, known = list(names), False
     while left:
         with tempfile.TemporaryFile("w+") as said:
-            child = _Child([*(command or (sys.executable, "-m", "ocaffe.check")), json.dumps([spec, gpu, math, left])], said, timeout)
+            child = _Child([*(command or (sys.executable, "-m", "ocaffe.check")), json.dumps([spec, gpu, math, left, os.getpid()])], said, timeout)
             begun = ""
             for answer in child.answers():
                 if "refused" in answer:

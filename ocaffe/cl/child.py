@@ -1,6 +1,6 @@
 """Child process for two jobs: test a runtime, which may abort the process, and build programs, because compilers hold one lock per process.
 
-Run it as a file and never import it: `python child.py probe|build SYS_PATH PYOPENCL_HOME`, SYS_PATH as JSON. It imports
+Run it as a file: `python child.py probe|build SYS_PATH PYOPENCL_HOME PARENT`, SYS_PATH as JSON, PARENT a process number. It imports
 nothing from ocaffe, so it starts fast. Results go to the original stdout; text that a runtime prints to stdout goes to stderr.
 """
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import signal
 import sys
 import warnings
 from typing import Any
@@ -86,8 +87,19 @@ def serve_builds(cl: Any, out: Any) -> None:
         out.flush()
 
 
+def end_with_parent(parent: int) -> None:
+    """Let Linux kill this process when the thread that started it ends, in any way. Otherwise a compiler or a trial runs on for seconds."""
+    if sys.platform == "linux":
+        import ctypes
+
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # 1: PR_SET_PDEATHSIG
+        if os.getppid() != parent:  # it ended before
+            os._exit(1)
+
+
 def main() -> None:
     job, sys.path[:], home = sys.argv[1], json.loads(sys.argv[2]), sys.argv[3]
+    end_with_parent(int(sys.argv[4]))
     out = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     if sys.platform != "win32":

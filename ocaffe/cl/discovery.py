@@ -312,7 +312,7 @@ def start_child(job: str, environment: dict[str, str], home: str, stderr: int = 
     """Start `python child.py job` with pipes. Return None if that is not possible (frozen or embedded Python)."""
     if not sys.executable or getattr(sys, "frozen", False):
         return None
-    command = [sys.executable, str(CHILD), job, json.dumps(sys.path), home]
+    command = [sys.executable, str(CHILD), job, json.dumps(sys.path), home, str(os.getpid())]
     with contextlib.suppress(OSError):
         return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, env=environment)
     return None

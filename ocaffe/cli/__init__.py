@@ -51,6 +51,7 @@ def usage() -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return the exit status. An Error is printed to stderr and gives status 1."""
+    _open_standard_streams()
     args = list(sys.argv[1:] if argv is None else argv)
     if args and args[0] in ("--version", "-version"):
         print(f"ocaffe version {__version__}")
@@ -58,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     command = _command(args)
     if command is None:
         wanted = args and args[0] in ("--help", "-help", "-h", "help")
-        print(usage(), file=sys.stdout if wanted else sys.stderr)
+        print(usage(), file=sys.stdout if wanted else log.stderr)
         return 0 if wanted else 1
     log.configure("caffe" if command in CAFFE_COMMANDS else command)
     debug = "--debug" in args
@@ -70,14 +71,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # `ocaffe plan | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
+        print("interrupted", file=log.stderr)
     except Exception as problem:
         error = _error(problem)
         if error is None:
             raise
         if debug:
             traceback.print_exc()
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {error}", file=log.stderr)
     return 1
 
 
@@ -88,6 +89,13 @@ def _error(problem: Exception) -> Error | None:
     from ocaffe.cl.failure import device_failure  # most commands run without OpenCL
 
     return device_failure(problem)
+
+
+def _open_standard_streams() -> None:
+    """Open stdin, stdout and stderr if they are closed. Else the next file, for example a snapshot, gets the number to which libraries print."""
+    while (handle := os.open(os.devnull, os.O_RDWR)) <= 2:
+        pass
+    os.close(handle)
 
 
 def _command(args: list[str]) -> str | None:

@@ -15,6 +15,7 @@ from ocaffe.cli.signals import Signals
 from ocaffe.errors import Error
 from ocaffe.model.text import read_solver
 from ocaffe.progress import progress
+from ocaffe.solver.snapshot import newest, owned, prefix_of, writes_snapshots
 from ocaffe.solver.solver import Solver
 from ocaffe.tools.tensorboard import event_log
 
@@ -23,7 +24,7 @@ def main(argv: Sequence[str]) -> int:
     parser = Parser("train", "Train or finetune a model.")
     parser.flag("solver", "", "the solver prototxt")
     parser.flag("weights", "", "weights to finetune from, separated by ','; excludes --snapshot")
-    parser.flag("snapshot", "", "the .solverstate to resume from")
+    parser.flag("snapshot", "", "the .solverstate to resume from; auto: the newest complete one, or a new start")
     match_flag(parser)
     device_flags(parser)
     state_flags(parser)
@@ -31,19 +32,27 @@ def main(argv: Sequence[str]) -> int:
     parser.flag("sighup_effect", "snapshot", "effect of SIGHUP: snapshot, stop or none")
     parser.flag("sigterm_effect", "stop", "effect of SIGTERM: snapshot, stop or none")
     memory_flags(parser)
+    parser.flag("snapshot_interval_seconds", 0.0, "also write a snapshot when so many seconds have passed since the last one")
     parser.flag("log_json", "", "also write a JSON record per display and test to this file")
     parser.flag("tensorboard", "", "also write event files for TensorBoard to this folder")
     options = parser.parse(argv)
     path = required(options, "solver", "the solver", "train")
-    if options.snapshot and options.weights:
+    auto = options.snapshot == "auto"
+    if options.snapshot and options.weights and not auto:
         raise Error("--snapshot resumes a training, --weights starts a new one", place="ocaffe train", fix="give one of them")
     signals = Signals(options.sigint_effect, options.sighup_effect, options.sigterm_effect)
     param = read_solver(path, options.allow_unknown_fields, lambda text: log.warning("upgrade_proto.cpp:1", text))
-    device = training_device(param, options)
+    if options.snapshot_interval_seconds:
+        param.snapshot_interval_seconds = options.snapshot_interval_seconds
+    prefix = prefix_of(param, path)
     with contextlib.ExitStack() as stack:
+        if writes_snapshots(param):
+            stack.enter_context(owned(prefix))
+        resume = newest(prefix) if auto else options.snapshot or None
+        device = training_device(param, options)
         stack.callback(device.close)
         solver = Solver(
-            param, device, file=path, weights=[options.weights] if options.weights else (), resume=options.snapshot or None,
+            param, device, file=path, weights=[options.weights] if options.weights else (), resume=resume,
             level=options.level, stages=stages(options.stage) or ("",), allow_unknown_fields=options.allow_unknown_fields,
             memory_limit=memory_limit(options.memory_limit, device.target.free_memory), recompute=options.recompute != "none",
         )  # fmt: skip
@@ -59,8 +68,10 @@ def main(argv: Sequence[str]) -> int:
                 write(record)
 
         solver.on_record = on_record
-        if options.snapshot:
-            log.info("caffe.cpp:235", f"Resuming from {options.snapshot}")
+        if resume:
+            log.info("caffe.cpp:235", f"Resuming from {resume}")
+        elif auto:
+            log.info("caffe.cpp:235", f"No complete snapshot of {prefix}: starting at iteration 0")
         bar = stack.enter_context(progress(solver.param.max_iter, "iter", done=solver.iter))
         solver.on_progress = lambda iteration: bar.update(iteration - bar.n)
         log.info("caffe.cpp:239", "Starting Optimization")
@@ -101,9 +112,15 @@ def json_log(path: str) -> Iterator[Any]:
         stream = open(path, "a", encoding="utf-8")
     except OSError as reason:
         raise Error(f"cannot be written: {reason.strerror}", place=path, fix="give --log_json a path that can be written") from reason
-    with stream:
-        def write(record: dict[str, Any]) -> None:
+    channel = log.Channel(f"{path} (--log_json)")
+
+    def write(record: dict[str, Any]) -> None:
+        with channel:
             stream.write(json.dumps(record) + "\n")
             stream.flush()
 
+    try:
         yield write
+    finally:
+        with channel:
+            stream.close()

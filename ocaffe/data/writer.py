@@ -2,14 +2,17 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from abc import ABC, abstractmethod
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 import lmdb
 
 from ocaffe.errors import Error
+from ocaffe.files import remove_leftovers, temporary_name
 
 COMMIT_EVERY = 1000  # records, as in Caffe's tools
 FIRST_MAP = 64 << 20  # bytes; doubled each time the map is full
@@ -18,17 +21,17 @@ FIRST_MAP = 64 << 20  # bytes; doubled each time the map is full
 class Writer(ABC):
     """`with LmdbWriter(path) as out: out.put(key, value)`.
 
-    The database is built in `path`.tmp. `finish`, or the end of the block, renames it. After a failure the temporary folder is removed. An existing
-    database is never overwritten. Raises Error.
+    The database is built in a temporary folder beside `path`. `finish`, or the end of the block, renames it. After a failure the folder is removed, and
+    those of killed processes are removed too. An existing database is never overwritten. Raises Error.
     """
 
     def __init__(self, path: str) -> None:
         self.path = path.rstrip("/\\") or path
-        self._temporary = f"{self.path}.tmp"
+        target = Path(self.path)
+        self._temporary = str(temporary_name(target))
         self.check_absent(self.path)
         try:
-            if os.path.isdir(self._temporary):  # left by a killed run
-                shutil.rmtree(self._temporary)
+            remove_leftovers(target.parent, re.escape(target.name))
             os.makedirs(self._temporary)
             self._open(self._temporary)
         except BaseException as problem:

@@ -57,3 +57,8 @@ class SolverState:
     averaged_net: str = ""
     best_value: float | None = None
     best_iter: int | None = None
+
+    @property
+    def weights(self) -> list[str]:
+        """The paths of all weights files of the snapshot."""
+        return [path for path in (self.learned_net, self.averaged_net) if path]

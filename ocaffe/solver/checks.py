@@ -27,6 +27,7 @@ REFUSED = {
 # fields with their lowest value and the first one that is too large
 RANGES: dict[str, tuple[float, float]] = {
     "iter_size": (1, 2**31), "average_loss": (1, 2**31), "snapshot_keep": (0, 2**31), "early_stopping": (0, 2**31), "ema_decay": (0, 1),
+    "snapshot_interval_seconds": (0, 2**31),
 }  # fmt: skip
 
 

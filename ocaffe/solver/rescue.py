@@ -19,6 +19,7 @@ from ocaffe.cl.session import Session
 from ocaffe.compiler.network import Network
 from ocaffe.errors import Error
 from ocaffe.solver.policies import LearningRate
+from ocaffe.solver.snapshot import writes_snapshots
 
 
 class Training(Protocol):
@@ -94,8 +95,7 @@ def rescued(solver: Training) -> Iterator[None]:
 
 def _rescue(solver: Training, problem: Exception, started: int) -> str:
     """Write the snapshot. Return what was done and why, or '' where there was nothing to save."""
-    param = solver.param
-    if not (param.snapshot > 0 or param.snapshot_after_train):
+    if not writes_snapshots(solver.param):
         return ""
     _to_whole_iteration(solver)
     if solver.iter in (started, solver.tried):

@@ -14,7 +14,9 @@ import numpy as np
 from ocaffe import log, proto
 from ocaffe.compiler.network import Network, node_shape
 from ocaffe.errors import Error
+from ocaffe.files import remove_leftovers
 from ocaffe.ir.graph import Parameter
+from ocaffe.lock import FileLock
 from ocaffe.model.state import Cursor, SolverState, read_state, write_state
 from ocaffe.model.weights import fit, read_weights, write_weights
 
@@ -26,6 +28,9 @@ DIVERGED = (
     "labels must be below the number of scores (`ocaffe lint` checks this), data in a sane range; else a lower base_lr, warmup_iter or clip_gradients; "
     "debug_info: true shows the first layer with such values"
 )
+
+
+_FILES = r"_iter_(\d+)(\.ema)?\.(caffemodel|solverstate)(\.h5)?"  # of a snapshot, after its prefix
 
 
 class DeviceBlobs(Mapping[str, Sequence[np.ndarray]]):
@@ -83,9 +88,58 @@ def probe(prefix: str, iteration: int) -> None:
         Path(path).write_bytes(b"")
         os.remove(path)
     except OSError as reason:
-        raise Error(
-            f"cannot write snapshots to '{prefix}*': {reason.strerror}", fix="create the folder, or set snapshot_prefix to a place that can be written"
-        ) from reason
+        raise _not_writable(prefix, reason) from reason
+
+
+def _not_writable(prefix: str, reason: OSError) -> Error:
+    return Error(f"cannot write snapshots to '{prefix}*': {reason.strerror}", fix="create the folder, or set snapshot_prefix to a place that can be written")
+
+
+def writes_snapshots(solver: Any) -> bool:
+    """Return whether a training with this SolverParameter writes snapshots without a signal."""
+    return bool(solver.snapshot > 0 or solver.snapshot_interval_seconds > 0 or solver.snapshot_after_train or solver.HasField("best_output"))
+
+
+@contextlib.contextmanager
+def owned(prefix: str) -> Iterator[None]:
+    """Context of a training that writes snapshots with `prefix`. No other process is in it, which the file `<prefix>.lock` ensures.
+
+    Remove temporary files of killed trainings. Raises Error if another training has the prefix, or if no file can be written there.
+    """
+    lock = FileLock(Path(f"{prefix}.lock"))
+    try:
+        owner = lock.acquire()
+    except OSError as reason:
+        raise _not_writable(prefix, reason) from reason
+    if owner is not None:
+        fix = "wait for its end or stop it, or set another snapshot_prefix"
+        raise Error(f"another training writes snapshots with the prefix '{prefix}': {owner}", place=str(lock.path), fix=fix)
+    try:
+        base = re.escape(os.path.basename(prefix))
+        removed = remove_leftovers(Path(prefix).parent, f"{base}(_best)?{_FILES}")
+        if removed:
+            log.info("solver.cpp:464", f"Removed the unfinished snapshots of killed trainings: {', '.join(path.name for path in removed)}")
+        yield
+    finally:
+        lock.release()
+
+
+def newest(prefix: str) -> str | None:
+    """Return the state of the newest complete snapshot with `prefix`, best ones included. Warn of those that cannot be read. None if there is none."""
+    name = re.compile(re.escape(os.path.basename(prefix)) + r"(_best)?_iter_(\d+)\.solverstate(\.h5)?")
+    found = [(int(match[2]), path.lstat().st_mtime_ns, str(path)) for path in Path(prefix).parent.glob("*") if (match := name.fullmatch(path.name))]
+    for _, _, path in sorted(found, reverse=True):
+        try:
+            state = load_state(path)
+            if not state.learned_net:
+                raise Error("the state names no weights", place=path)
+            for weights in state.weights:
+                read_weights(weights)
+        except Error as problem:
+            log.warning("caffe.cpp:235", f"--snapshot=auto passes over {path}: {' '.join(str(problem).split())}")
+            continue
+        return path
+    return None
 
 
 def snapshot(solver: Solver, best: bool = False) -> str:
@@ -131,7 +185,7 @@ def _remove_old(prefix: str, keep: int, iteration: int, precious: Sequence[str])
 
     Files of later iterations belong to another run and stay too.
     """
-    name = re.compile(re.escape(os.path.basename(prefix)) + r"_iter_(\d+)(\.ema)?\.(caffemodel|solverstate)(\.h5)?")
+    name = re.compile(re.escape(os.path.basename(prefix)) + _FILES)
     folder = Path(prefix).parent
     found = [(int(match[1]), path) for path in folder.iterdir() if (match := name.fullmatch(path.name)) and int(match[1]) <= iteration]
     kept = sorted({number for number, _ in found})[-keep:]

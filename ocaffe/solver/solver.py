@@ -84,6 +84,7 @@ class Solver:
         self.tested_from: dict[int, dict[str, int]] = {}  # during a test: the data position at its start
         self._clips: deque[tuple[int, Fetched]] = deque()
         self._warned = False  # whether the warning about a loss that is not finite was logged
+        self._saved = time.monotonic()  # the time of the last snapshot, or of the start
         self.on_record: Callable[[dict[str, Any]], None] = lambda record: None
         self.on_progress: Callable[[int], None] = lambda iteration: None
         self.on_start: Callable[[], None] = lambda: None  # before each iteration
@@ -103,8 +104,8 @@ class Solver:
         self.average = Average(self.session, self.updater) if self.updater.average is not None else None
         self.best = Best(self.param, self.test_networks, file) if self.param.HasField("best_output") else None
         self.losses = SmoothedLoss(self.param.average_loss)
-        self.precious = [*weight_files(weights or self.param.weights), *([resume, state.learned_net] if resume and state else [])]  # never removed
-        if self.param.snapshot > 0 or self.best is not None:
+        self.precious = [*weight_files(weights or self.param.weights), *([resume, *state.weights] if resume and state else [])]  # never removed
+        if self.param.snapshot > 0 or self.param.snapshot_interval_seconds > 0 or self.best is not None:
             self._probe()
         self._bind()
         log.info("solver.cpp:57", "Solver scaffolding done.")
@@ -299,7 +300,7 @@ class Solver:
                 log.info("sgd_solver.cpp:112", f"Iteration {self.iter}, lr = {number(rate)}")
             self.iter += 1
             self.on_progress(self.iter)
-            wanted = self.request()
+            wanted = self._wanted()
             if wanted == "snapshot" or (param.snapshot and self.iter % param.snapshot == 0):
                 self._harvest(pending, start)
                 self.snapshot()
@@ -308,6 +309,11 @@ class Solver:
                 break
         self._harvest(pending, start)
         self._report_clipping()
+
+    def _wanted(self) -> str:
+        """Return the action of a signal, or 'snapshot' if snapshot_interval_seconds have passed since the last one."""
+        interval = self.param.snapshot_interval_seconds
+        return self.request() or ("snapshot" if interval and time.monotonic() - self._saved >= interval else "")
 
     def _pass(self, index: int, rate: float) -> tuple[CompiledNet, Fetched]:
         """Enqueue one forward and backward pass, and the update if the command list includes it."""
@@ -431,7 +437,7 @@ class Solver:
         for compiled, fetched in run_batches(network, self.param.test_iter[index]):
             loss = network.loss(compiled, fetched) if self.param.test_compute_loss else np.float32(0)
             means.add(loss, network.output_values(compiled, fetched))
-            wanted = self.request()
+            wanted = self._wanted()
             if wanted == "snapshot":
                 self.snapshot()
             elif wanted == "stop":
@@ -449,7 +455,9 @@ class Solver:
     def snapshot(self) -> str:
         """Write weights and state. Return the path of the state."""
         self.tried = self.iter
-        return snapshots.snapshot(self)
+        path = snapshots.snapshot(self)
+        self._saved = time.monotonic()
+        return path
 
     def restore(self, path: str) -> None:
         """Continue from a .solverstate."""

@@ -3,9 +3,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from ocaffe import log
 from ocaffe.errors import Error
 
 
@@ -13,27 +16,34 @@ from ocaffe.errors import Error
 def event_log(folder: str) -> Iterator[Callable[[dict[str, Any]], None]]:
     """Yield a function that writes records of Solver.on_record to `folder`. Raise Error.
 
-    The tags are train/loss, train/lr, train/NAME and test/NAME (test1/NAME for the second TEST net).
+    The tags are train/loss, train/lr, train/NAME and test/NAME (test1/NAME for the second TEST net). After a write that fails the file is left as it is,
+    because what follows a torn event cannot be read.
     """
     try:
-        from tensorboardX import SummaryWriter
+        from tensorboardX import record_writer  # not SummaryWriter: its thread ends on a full disk, and then its queue blocks
+        from tensorboardX.proto.event_pb2 import Event
+        from tensorboardX.proto.summary_pb2 import Summary
     except ImportError:
         raise Error("--tensorboard needs tensorboardX, which is not installed", place="ocaffe train", fix="pip install 'ocaffe[tensorboard]'") from None
+    channel = log.Channel(f"{folder} (--tensorboard)")
     try:
         os.makedirs(folder, exist_ok=True)
-        writer = SummaryWriter(folder)
+        writer = record_writer.RecordWriter(os.path.join(folder, f"events.out.tfevents.{time.time():.0f}.{socket.gethostname()}.{os.getpid()}"))
     except OSError as problem:
         raise Error(f"cannot be written: {problem.strerror}", place=folder, fix="give --tensorboard a folder that can be written") from problem
 
-    def write(record: dict[str, Any]) -> None:
-        for tag, value in scalars(record):
-            writer.add_scalar(tag, value, record["iteration"])
-        writer.flush()
+    def add(**content: Any) -> None:
+        if not channel.failed:
+            with channel:
+                writer.write(Event(wall_time=time.time(), **content).SerializeToString())
+                writer.flush()
 
+    add(file_version="brain.Event:2")
     try:
-        yield write
+        yield lambda record: add(step=record["iteration"], summary=Summary(value=[Summary.Value(tag=tag, simple_value=x) for tag, x in scalars(record)]))
     finally:
-        writer.close()
+        with contextlib.suppress(OSError):
+            writer.close()
 
 
 def scalars(record: dict[str, Any]) -> Iterator[tuple[str, float]]:

@@ -7,6 +7,7 @@ import hashlib
 import io
 import os
 import pathlib
+import subprocess
 import sys
 import tarfile
 import urllib.error
@@ -248,8 +249,9 @@ def test_nothing_remains_of_a_failure(tmp_path: pathlib.Path) -> None:
         out.put(b"a", b"b")
         raise KeyError
     assert os.listdir(tmp_path) == []
-    (tmp_path / "db.tmp").mkdir()  # left by a killed run
-    (tmp_path / "db.tmp" / "data.mdb").write_bytes(b"half")
+    code = f"from ocaffe.data.writer import LmdbWriter; import os; LmdbWriter({str(tmp_path / 'db')!r}).put(b'0', b'0'); os._exit(9)"
+    subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}, timeout=60)
+    assert len(os.listdir(tmp_path)) == 1  # left by a killed run
     with LmdbWriter(str(tmp_path / "db")) as out:
         out.put(b"a", b"b")
     assert os.listdir(tmp_path) == ["db"]

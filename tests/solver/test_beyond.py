@@ -138,6 +138,14 @@ def test_keep_the_last_snapshots(device: Any) -> None:
     assert {name for name in os.listdir() if ".ema." in name} == {"snap_iter_5.ema.caffemodel", "snap_iter_6.ema.caffemodel"}
 
 
+def test_the_average_of_the_resumed_snapshot_is_kept(device: Any) -> None:
+    for resume in (None, "snap_iter_1.solverstate"):
+        solver = make(device, f"{QUIET} snapshot: 1 snapshot_keep: 1 ema_decay: 0.9", resume=resume)
+        solver.step(1)
+        solver.close()
+    assert {name for name in os.listdir() if "_iter_1." in name} == {f"snap_iter_1.{kind}" for kind in ("caffemodel", "ema.caffemodel", "solverstate")}
+
+
 def test_no_snapshot_is_removed_for_one_that_fails(device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     solver = make(device, f"{QUIET} snapshot: 1 snapshot_keep: 1")
     solver.step(1)
