@@ -92,8 +92,8 @@ class AnnotatedSource(Source):
             self._check_settings()
             self.database = open_database(param.source, param.backend)
             self.order = Order(self.database.entries, bool(param.shuffle), int(param.rand_skip))
-            self.records = Records(self.database, self.order.shuffle)
             self.workers = Workers(workers or param.parser_threads or param.threads)
+            self.records = Records(self.database, self.order.shuffle, self.workers)
             self._checked: tuple[int, ...] | None = None
             self.boxed = annotated.HasField("anno_type")
             (item,) = self.records.read([0])

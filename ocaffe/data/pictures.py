@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -143,16 +144,15 @@ class PictureSource(Source):
         whole = (layout.channels, layout.height, layout.width)
         corners = self._place(first, np.array([picture.shape[1:] for picture in pictures]), layout, block)
         layout.labels(block)[:] = [picture.label or 0 for picture in pictures]
-        tasks = []
+        copies: list[Callable[[], None]] = []
+        decodes: list[Callable[[], None]] = []
         for n, (picture, room) in enumerate(zip(pictures, layout.pixels(block))):
             window = None
             if picture.shape != whole:
                 window = self._window(picture, layout, (int(corners[n, 0]), int(corners[n, 1])))
-            if picture.file is None:
-                self._copy(picture, room, window)
-            else:
-                tasks.append(partial(self._copy, picture, room, window))
-        self.workers.run(tasks)
+            (copies if picture.file is None else decodes).append(partial(self._copy, picture, room, window))
+        self.workers.share(copies)
+        self.workers.run(decodes)
 
     def _window(self, picture: Picture, layout: Layout, corner: tuple[int, int]) -> tuple[slice, slice]:
         if picture.shape[0] != layout.channels:
