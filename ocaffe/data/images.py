@@ -74,7 +74,7 @@ class ImageSource(PictureSource):
             if datum.encoded:
                 if datum.pixels is None:
                     raise Error("it is encoded, but has no data")
-                file = open_image(datum.pixels)
+                file = open_image(datum.pixels, self.transform.max_pixels)
                 picture = Picture(record, name, datum.label, image_shape(file, self.color), file, None)
             else:
                 picture = Picture(record, name, datum.label, datum.shape, None, datum.values)

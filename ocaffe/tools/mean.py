@@ -74,6 +74,6 @@ def _image(database: Database, record: int, key: Key, datum: Datum) -> np.ndarra
             return datum.values.reshape(datum.shape)
         if datum.pixels is None:
             raise Error("it is encoded, but has no data")
-        return np.stack(planes(open_image(datum.pixels), Color.UNCHANGED))
+        return planes(open_image(datum.pixels), Color.UNCHANGED)
     except Error as problem:
         raise database.fault(problem.fact, record, key) from None
