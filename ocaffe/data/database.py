@@ -1,6 +1,7 @@
 """LMDB and LevelDB behind one interface: records in key order, read by number. Errors have no place; the source adds it."""
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import tempfile
@@ -108,17 +109,26 @@ class _Slot:
 
 
 def _make_lock_file(path: str) -> None:
-    """Make an empty lock file if there is none. The library would make it without disk space, and a full disk would end the process by a signal."""
+    """Make a lock file with disk space if there is none. The library makes it without, and a full disk would end the process by a signal.
+
+    Raises OSError if there is none, or if it cannot be written.
+    """
+    exists = os.path.exists(path)
+    if not os.access(path if exists else os.path.dirname(path), os.W_OK):
+        raise OSError(errno.EACCES, "lock.mdb cannot be written")  # on a read-only file system the library says nothing and takes no slot
+    if exists or not hasattr(os, "posix_fallocate"):
+        return
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _LOCK_MODE)
     except FileExistsError:
         return
     try:
-        with open(descriptor, "wb") as stream:
-            stream.write(bytes(_LOCK_BYTES))
+        os.posix_fallocate(descriptor, 0, _LOCK_BYTES)  # unlike a write, it keeps what another process may have written meanwhile
     except OSError:
         os.unlink(path)
         raise
+    finally:
+        os.close(descriptor)
 
 
 class _Lmdb(Database):

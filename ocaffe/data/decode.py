@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 import threading
 from collections.abc import Callable, Iterator
 from enum import Enum
@@ -45,6 +46,10 @@ _UPRIGHT: dict[int, Callable[[np.ndarray], np.ndarray]] = {  # by EXIF orientati
     7: lambda pixels: pixels[::-1, ::-1].swapaxes(0, 1),
     8: lambda pixels: pixels[:, ::-1].swapaxes(0, 1),
 }
+
+if "PILLOW_BLOCK_SIZE" not in os.environ:
+    # Pillow gets the memory of large images in blocks. glibc returns only blocks above 32 MB to the system; smaller ones stay with their thread.
+    Image.core.set_block_size(1 << 26)
 
 
 class Color(Enum):

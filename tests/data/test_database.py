@@ -155,8 +155,17 @@ def test_without_a_lock_file(ten: str, reason: str, monkeypatch: pytest.MonkeyPa
     assert "let no process write" in str(caught.value.fix)
 
 
-def test_a_lock_file_of_another_user(ten: str, capsys: pytest.CaptureFixture[str]) -> None:
-    (pathlib.Path(ten) / "lock.mdb").mkdir()  # it cannot be opened as a file, not even by root
+@pytest.mark.parametrize("locked", [False, True])
+def test_a_lock_file_that_cannot_be_written(ten: str, locked: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    if locked:
+        lmdb.open(ten).close()
+    monkeypatch.setattr(os, "access", lambda path, mode: False)  # as on a read-only file system; root may write everywhere else
+    assert len(Reader(open_database(ten, LMDB)).read(0, 10)) == 10
+    assert "without a reader slot (lock.mdb cannot be written)" in capsys.readouterr().err
+
+
+def test_a_lock_file_that_is_none(ten: str, capsys: pytest.CaptureFixture[str]) -> None:
+    (pathlib.Path(ten) / "lock.mdb").mkdir()
     assert len(Reader(open_database(ten, LMDB)).read(0, 10)) == 10
     assert "without a reader slot (Is a directory)" in capsys.readouterr().err
 
