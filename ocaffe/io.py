@@ -4,16 +4,15 @@ Images are height x width x channels, float32, RGB, with values from 0 to 1. Net
 """
 from __future__ import annotations
 
-import io as _io
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from google.protobuf.message import DecodeError
-from PIL import Image, UnidentifiedImageError
 
 from ocaffe import proto
-from ocaffe.errors import Error, shape_text
+from ocaffe.data.decode import open_image, read_file, readable
+from ocaffe.errors import Error, shape_text, within
 from ocaffe.model.blob import array_to_blob, blob_to_array
 from ocaffe.model.blob import array_to_datum as array_to_datum_message
 from ocaffe.model.blob import datum_to_array as datum_message_to_array
@@ -21,20 +20,15 @@ from ocaffe.model.blob import datum_to_array as datum_message_to_array
 
 def load_image(filename: str, color: bool = True) -> np.ndarray:
     """Load an image file as height x width x 3 (x 1 if `color` is false) in RGB, float32 from 0 to 1. Raises Error if it cannot be read."""
-    try:
-        with Image.open(filename) as image:
-            if image.mode in ("I;16", "I;16B", "I"):
-                pixels = np.asarray(np.asarray(image).astype(np.float32)[..., None] / 65535)
-                return np.repeat(pixels, 3, 2) if color else pixels
-            pixels = np.asarray(image.convert("RGB"), np.float32) / np.float32(255)
-            gray = np.array([0.2125, 0.7154, 0.0721], np.float32)  # ITU-R BT.709, as in skimage
-            if color or image.mode not in ("1", "L", "LA"):
-                return pixels if color else np.asarray(pixels @ gray)[..., None]
-            return np.asarray(pixels[..., :1])
-    except UnidentifiedImageError:
-        raise Error("is not an image file that Pillow can read", place=str(filename)) from None
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as problem:
-        raise Error(f"cannot be read: {getattr(problem, 'strerror', None) or problem}", place=str(filename)) from None
+    with within(str(filename)), readable(), open_image(read_file(filename)) as image:
+        if image.mode in ("I;16", "I;16B", "I"):
+            pixels = np.asarray(np.asarray(image).astype(np.float32)[..., None] / 65535)
+            return np.repeat(pixels, 3, 2) if color else pixels
+        pixels = np.asarray(image.convert("RGB"), np.float32) / np.float32(255)
+        gray = np.array([0.2125, 0.7154, 0.0721], np.float32)  # ITU-R BT.709, as in skimage
+        if color or image.mode not in ("1", "L", "LA"):
+            return pixels if color else np.asarray(pixels @ gray)[..., None]
+        return np.asarray(pixels[..., :1])
 
 
 def resize_image(im: np.ndarray, new_dims: Sequence[int], interp_order: int = 1) -> np.ndarray:
@@ -245,11 +239,11 @@ def datum_to_array(datum: Any) -> np.ndarray:
     """
     if datum.encoded:
         try:
-            with Image.open(_io.BytesIO(datum.data)) as image:
+            with readable(), open_image(datum.data) as image:
                 gray = image.mode in ("1", "L", "LA", "I;16")
                 pixels = np.asarray(image.convert("L" if gray else "RGB"), np.uint8)
-        except (UnidentifiedImageError, OSError, SyntaxError, ValueError) as problem:
-            raise Error(f"the encoded image of a Datum cannot be decoded: {problem}") from None
+        except Error as problem:
+            raise Error(f"the encoded image of a Datum cannot be decoded: {problem.fact}", fix=problem.fix) from None
         return pixels[None] if gray else np.ascontiguousarray(pixels[..., ::-1].transpose(2, 0, 1))
     try:
         return datum_message_to_array(datum)

@@ -15,7 +15,7 @@ from google.protobuf.message import DecodeError
 from ocaffe import proto
 from ocaffe.data.boxes import Boxes, samples
 from ocaffe.data.database import Item, key_text, open_database
-from ocaffe.data.decode import Color, image_shape, open_image, planes
+from ocaffe.data.decode import Color, decoded, image_shape, open_image
 from ocaffe.data.dice import Dice
 from ocaffe.data.distort import Step, add_noise, check_distortion, check_noise, draw
 from ocaffe.data.floats import FloatLayout
@@ -92,8 +92,8 @@ class AnnotatedSource(Source):
             self._check_settings()
             self.database = open_database(param.source, param.backend)
             self.order = Order(self.database.entries, bool(param.shuffle), int(param.rand_skip))
-            self.records = Records(self.database, self.order.shuffle)
             self.workers = Workers(workers or param.parser_threads or param.threads)
+            self.records = Records(self.database, self.order.shuffle, self.workers)
             self._checked: tuple[int, ...] | None = None
             self.boxed = annotated.HasField("anno_type")
             (item,) = self.records.read([0])
@@ -162,7 +162,7 @@ class AnnotatedSource(Source):
         annotated = self._parse(record, item)
         try:
             datum = annotated.datum
-            file = open_image(datum.data) if datum.encoded else None
+            file = open_image(datum.data, self.transform.max_pixels) if datum.encoded else None
             shape = image_shape(file, self.color) if file is not None else (datum.channels, datum.height, datum.width)
             if file is None and len(datum.data) != shape[0] * shape[1] * shape[2]:
                 raise Error(f"it has {len(datum.data)} bytes for an image of {shape_text(shape)}", fix="make the database with images, not with float_data")
@@ -317,7 +317,12 @@ class AnnotatedSource(Source):
     def _stage(self, plan: Plan, room: np.ndarray) -> None:
         """Compute the image that `plan` describes and write it to `room`."""
         try:
-            image = self._resize(self._cut(plan), plan)
+            if plan.file is not None:
+                with decoded(plan.file, self.color) as pixels:
+                    ground = self._cut(pixels, plan)
+            else:
+                ground = self._cut(np.frombuffer(plan.datum.data, np.uint8).reshape(plan.shape), plan)
+            image = self._resize(ground, plan)
             if self.noise is not None:
                 image = add_noise(image, self.noise, plan.dice)
             (y, x), (height, width) = plan.corner, plan.crop
@@ -325,10 +330,9 @@ class AnnotatedSource(Source):
         except Error as problem:
             raise self.records.fault(problem, plan.record, plan.name) from None
 
-    def _cut(self, plan: Plan) -> np.ndarray:
+    def _cut(self, image: np.ndarray, plan: Plan) -> np.ndarray:
         """Return the window of `plan`: the distorted image on a canvas of mean values."""
         channels, height, width = plan.shape
-        image = np.frombuffer(plan.datum.data, np.uint8).reshape(plan.shape) if plan.file is None else np.stack(planes(plan.file, self.color))
         top, left, down, across = plan.window
         begin = [max(start, place) for start, place in zip((top, left), plan.at)]
         end = [min(start + count, place + size) for start, count, place, size in zip((top, left), (down, across), plan.at, (height, width))]
@@ -336,7 +340,7 @@ class AnnotatedSource(Source):
         ground = np.empty((channels, down, across), np.uint8)
         ground[...] = self._ground(plan)
         if inside:
-            part = image[:, begin[0] - plan.at[0] : end[0] - plan.at[0], begin[1] - plan.at[1] : end[1] - plan.at[1]]
+            part = np.ascontiguousarray(image[:, begin[0] - plan.at[0] : end[0] - plan.at[0], begin[1] - plan.at[1] : end[1] - plan.at[1]])
             for step in plan.steps:
                 part = step(part)
             ground[:, begin[0] - top : end[0] - top, begin[1] - left : end[1] - left] = part

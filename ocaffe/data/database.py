@@ -1,32 +1,45 @@
 """LMDB and LevelDB behind one interface: records in key order, read by number. Errors have no place; the source adds it."""
 from __future__ import annotations
 
+import errno
 import os
 import shutil
-import sys
 import tempfile
+import threading
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from itertools import islice
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypeVar
 
 import lmdb
 
-from ocaffe import proto
+from ocaffe import log, proto
+from ocaffe.data.lmdb_file import Anywhere, Damaged, Forward, LmdbFile, Snapshot
+from ocaffe.data.workers import Workers
 from ocaffe.errors import Error
+
+_LOCK_MODE = 0o664  # of a lock file, as in Caffe
+_LOCK_BYTES = 8192  # of a lock file for the usual 126 readers
+_TRIES = 100
 
 Key = bytes | memoryview
 Item = tuple[Key, Any]  # key, value (bytes or memoryview)
+T = TypeVar("T")
+
+
+class Unreadable(Exception):
+    """Records cannot be read. The message is the fact."""
+
+    def __init__(self, fact: str, fix: str | None = None) -> None:
+        super().__init__(fact)
+        self.fix = fix
 
 
 class Cursor(Protocol):
-    """A database cursor. The booleans say whether the cursor is at a record."""
+    """Reads records by number."""
 
-    def first(self) -> bool: ...
-    def next(self) -> bool: ...
-    def set_key(self, key: bytes) -> bool: ...
-    def item(self) -> Item: ...
+    def read(self, records: Sequence[int]) -> list[Item]:
+        """Return these records, at least one, or only those before the first one that is missing. Raises Unreadable."""
 
 
 class Database(ABC):
@@ -38,25 +51,15 @@ class Database(ABC):
         self.path = path
 
     @abstractmethod
-    def cursor(self) -> Cursor:
-        """Return a new cursor."""
-
-    @abstractmethod
-    def keys(self) -> list[bytes]:
-        """Return all keys in order."""
-
-    def run(self, cursor: Any, count: int) -> list[Item]:
-        """Return `count` records (fewer at the end), starting with the cursor's. Afterwards the cursor is at the last of them."""
-        items = [cursor.item()]
-        while len(items) < count and cursor.next():
-            items.append(cursor.item())
-        return items
+    def cursor(self, random: bool, workers: Workers) -> Cursor:
+        """Return a new cursor. `random`: records are read in any order. `workers` may read them. Raises Unreadable."""
 
     def fault(self, reason: object, record: int | None = None, key: Key | None = None) -> Error:
         """Return the error for a database, or for one record, that cannot be read."""
         where = f", record {record}" if record is not None else ""
         where += f" (key '{key_text(key)}')" if key is not None else ""
-        return Error(f"database {self.path}{where}: {reason}", fix="make the database again, or copy it again")
+        fix = reason.fix if isinstance(reason, Unreadable) else None
+        return Error(f"database {self.path}{where}: {reason}", fix=fix or "make the database again, or copy it again")
 
 
 def key_text(key: Key) -> str:
@@ -64,79 +67,130 @@ def key_text(key: Key) -> str:
 
 
 class Reader:
-    """Reads records by number.
+    """Reads records by number. In order it takes one step per record. With `random` it first lists where all records are."""
 
-    The next record takes one step of the cursor. A jump steps over the records between, without reading their values. With `random` the reader
-    keeps a list of all keys and seeks directly.
-    """
-
-    def __init__(self, database: Database, random: bool = False) -> None:
+    def __init__(self, database: Database, random: bool = False, workers: Workers | None = None) -> None:
+        """`workers` read large records, by default the calling thread."""
         self.database = database
-        self._cursor = database.cursor()
-        self._at = -1  # the record at the cursor
-        self._keys = database.keys() if random else None
+        try:
+            self._cursor = database.cursor(random, workers or Workers(1))
+        except Unreadable as problem:
+            raise database.fault(problem) from None
 
     def read(self, first: int, count: int = 1) -> list[Item]:
-        """Return keys and values of the records `first` ... `first + count - 1`, all below `entries`. Values are valid as long as this reader exists."""
+        """Return keys and values of the records `first` ... `first + count - 1`, all below `entries`."""
+        return self.records(range(first, first + count))
+
+    def records(self, records: Sequence[int]) -> list[Item]:
+        """Return keys and values of these records, at least one, all below `entries`. Values are valid until the next call."""
         try:
-            self._move(first)
-            items = self.database.run(self._cursor, count)
-        except _errors() as problem:
-            self._at = -1
-            raise self.database.fault(_reason(problem), first) from None
-        self._at = first + len(items) - 1
-        if len(items) < count:
-            raise self._absent(first + len(items))
+            items = self._cursor.read(records)
+        except Unreadable as problem:
+            raise self.database.fault(problem, records[0]) from None
+        if len(items) < len(records):
+            raise self.database.fault(f"the record is missing, although the database has {self.database.entries} entries", records[len(items)])
         return items
 
-    def _move(self, record: int) -> None:
-        cursor = self._cursor
-        if self._keys is not None:
-            found, self._at = cursor.set_key(self._keys[record]), record
-        else:
-            found = True
-            if record < self._at or self._at < 0:
-                found, self._at = cursor.first(), 0
-            while found and self._at < record:
-                found = cursor.next()
-                self._at += 1
-        if not found:
-            self._at = -1
-            raise self._absent(record)
 
-    def _absent(self, record: int) -> Error:
-        return self.database.fault(f"the record is missing, although the database has {self.database.entries} entries", record)
+class _Slot:
+    """A reader slot of an LMDB, as Caffe takes it: writers keep the pages of its transaction. The library is used for nothing else."""
+
+    def __init__(self, path: str) -> None:
+        """Raises OSError, lmdb.Error."""
+        _make_lock_file(os.path.join(path, "lock.mdb"))
+        self._environment = lmdb.open(path, readonly=True, create=False, mode=_LOCK_MODE)
+        self._environment.reader_check()  # frees the slots of processes that were killed
+        self.renew()
+
+    def renew(self) -> None:
+        """Protect the newest transaction."""
+        self._transaction = self._environment.begin()
+        self.transaction = self._transaction.id()
+
+
+def _make_lock_file(path: str) -> None:
+    """Make a lock file with disk space if there is none. The library makes it without, and a full disk would end the process by a signal.
+
+    Raises OSError if there is none, or if it cannot be written.
+    """
+    exists = os.path.exists(path)
+    if not os.access(path if exists else os.path.dirname(path), os.W_OK):
+        raise OSError(errno.EACCES, "lock.mdb cannot be written")  # on a read-only file system the library says nothing and takes no slot
+    if exists or not hasattr(os, "posix_fallocate"):
+        return
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _LOCK_MODE)
+    except FileExistsError:
+        return
+    try:
+        os.posix_fallocate(descriptor, 0, _LOCK_BYTES)  # unlike a write, it keeps what another process may have written meanwhile
+    except OSError:
+        os.unlink(path)
+        raise
+    finally:
+        os.close(descriptor)
 
 
 class _Lmdb(Database):
+    """An LMDB. A reader slot protects the records as they were when the database was opened.
+
+    On a read-only file system, and where the lock file is another user's, there is no slot. Then the first read after a commit is an error.
+    """
+
     def __init__(self, path: str) -> None:
         super().__init__(path)
-        file = os.path.join(path, "data.mdb")
+        name = os.path.join(path, "data.mdb")
         try:
-            # No lock file: databases may be on read-only file systems, and no process writes them during training.
-            self.environment = lmdb.open(path, readonly=True, lock=False, create=False)
-        except lmdb.Error as problem:
-            fix = "close it there" if "already open" in str(problem) else "make the database again, or copy it again"
-            raise Error(f"{path} cannot be opened as LMDB: {_reason(problem)}", fix=fix) from None
-        info, stat = self.environment.info(), self.environment.stat()
-        needed, size = (info["last_pgno"] + 1) * stat["psize"], os.path.getsize(file)
-        if size < needed:  # a read beyond the end of the mapped file would kill the process
-            raise Error(f"{file} is truncated: it has {size:,} bytes and needs {needed:,}", fix="copy the database again")
-        self.entries = stat["entries"]
+            self._file = LmdbFile(name)
+            self._file.metas()
+            self._slot = self._slot_of(path)
+            self._snapshot = self._newest()
+        except OSError as problem:
+            raise Error(f"{name} cannot be opened: {problem.strerror}", fix="correct its permissions") from None
+        except Damaged as problem:
+            raise Error(f"{path} cannot be opened as LMDB: {problem}", fix=problem.fix) from None
+        meta = self._snapshot.meta
+        needed, size = (meta.last_page + 1) * meta.page_size, self._file.size
+        if size < needed:  # said at once, not after hours at the first record that is missing
+            raise Error(f"{name} is truncated: it has {size:,} bytes and needs {needed:,}", fix="copy the database again")
+        self.entries = meta.entries
 
-    def cursor(self) -> Any:
-        # The cursor holds a reference to its transaction, and the transaction to the environment. Values are views of the mapped file.
-        return self.environment.begin(buffers=True).cursor()
-
-    def run(self, cursor: Any, count: int) -> list[Item]:
-        return list(islice(cursor, count))
-
-    def keys(self) -> list[bytes]:
+    def _slot_of(self, path: str) -> _Slot | None:
         try:
-            with self.environment.begin() as transaction:
-                return list(transaction.cursor().iternext(keys=True, values=False))
-        except lmdb.Error as problem:
-            raise self.fault(_reason(problem)) from None
+            return _Slot(path)
+        except (OSError, lmdb.Error) as problem:
+            reason = problem.strerror if isinstance(problem, OSError) else str(problem).partition(" (")[0].rpartition(": ")[2]
+            log.warning("db_lmdb.cpp:16", f"{path} is read without a reader slot ({reason}). If it is changed meanwhile, reading ends with an error.")
+            return None
+
+    def _newest(self) -> Snapshot:
+        """Return the snapshot of the slot's transaction, or the newest one."""
+        for _ in range(_TRIES):
+            metas = self._file.metas()
+            found = next((meta for meta in metas if self._slot is None or meta.transaction == self._slot.transaction), None)
+            if found is not None:
+                return Snapshot(self._file, found, self._slot is not None)
+            assert self._slot is not None
+            self._slot.renew()  # others committed twice since the slot was taken, and the file names the last two transactions
+        raise Damaged("other processes change it without pause")
+
+    def cursor(self, random: bool, workers: Workers) -> Cursor:
+        return _LmdbCursor(self._snapshot, random, workers)
+
+
+class _LmdbCursor:
+    def __init__(self, snapshot: Snapshot, random: bool, workers: Workers) -> None:
+        self._records: Anywhere | Forward = _readable(lambda: Anywhere(snapshot, workers)) if random else Forward(snapshot, workers)
+
+    def read(self, records: Sequence[int]) -> list[Item]:
+        return _readable(lambda: list(self._records.read(records)))
+
+
+def _readable(read: Callable[[], T]) -> T:
+    try:
+        return read()
+    except Damaged as problem:
+        raise Unreadable(str(problem), problem.fix) from None
 
 
 _LEVELDB_WRITES = {"LOCK", "LOG", "LOG.old"}
@@ -165,43 +219,46 @@ class _LevelDB(Database):
             raise Error(f"{path} cannot be opened as LevelDB: {str(problem).replace(folder, path)}", fix="make the database again, or copy it again") from None
         self.entries = sum(1 for _ in self.environment.iterator(include_value=False))
 
-    def cursor(self) -> Cursor:
-        return _LevelDBCursor(self.environment)
-
-    def keys(self) -> list[bytes]:
-        return list(self.environment.iterator(include_value=False))
+    def cursor(self, random: bool, workers: Workers) -> Cursor:
+        return _LevelDBCursor(self.environment, random)
 
 
 class _LevelDBCursor:
-    def __init__(self, environment: Any) -> None:
-        self._iterator = environment.raw_iterator(verify_checksums=True)
+    def __init__(self, environment: Any, random: bool) -> None:
+        import plyvel
+
+        self._error = plyvel.Error
         self._environment = environment
+        self._iterator = environment.raw_iterator(verify_checksums=True)
+        self._at = -1  # the record at the iterator; -1: unknown
+        self._keys = list(environment.iterator(include_value=False)) if random else None
 
-    def first(self) -> bool:
-        self._iterator.seek_to_first()
+    def read(self, records: Sequence[int]) -> list[Item]:
+        items: list[Item] = []
+        try:
+            for record in records:
+                if not (self._move(record) if self._keys is None else self._seek(self._keys[record])):
+                    break
+                items.append((self._iterator.key(), self._iterator.value()))
+        except self._error as problem:
+            self._at = -1
+            raise Unreadable(str(problem)) from None
+        return items
+
+    def _move(self, record: int) -> bool:
+        if record < self._at or self._at < 0:
+            self._iterator.seek_to_first()
+            self._at = 0
+        while self._iterator.valid() and self._at < record:
+            self._iterator.next()
+            self._at += 1
         return bool(self._iterator.valid())
 
-    def next(self) -> bool:
-        self._iterator.next()
-        return bool(self._iterator.valid())
-
-    def set_key(self, key: bytes) -> bool:
+    def _seek(self, key: bytes) -> bool:
         self._iterator.seek(key)
-        return bool(self._iterator.valid()) and self._iterator.key() == key
-
-    def item(self) -> Item:
-        return self._iterator.key(), self._iterator.value()
-
-
-def _reason(problem: Exception) -> str:
-    """Return LMDB's message without the path at its start."""
-    return str(problem).rpartition(": ")[2]
-
-
-def _errors() -> tuple[type[Exception], ...]:
-    """Return the exceptions that reading may raise, of the libraries that have been imported."""
-    plyvel = sys.modules.get("plyvel")
-    return (lmdb.Error,) if plyvel is None else (lmdb.Error, plyvel.Error)
+        if not self._iterator.valid() or self._iterator.key() != key:
+            raise Unreadable(f"the record with key '{key_text(key)}' has vanished")
+        return True
 
 
 # backend: its name, the file that identifies it, its class
@@ -209,6 +266,7 @@ _BACKENDS: dict[int, tuple[str, str, Callable[[str], Database]]] = {
     proto.DataParameter.LMDB: ("LMDB", "data.mdb", _Lmdb),
     proto.DataParameter.LEVELDB: ("LEVELDB", "CURRENT", _LevelDB),
 }
+_opening = threading.Lock()
 _open: weakref.WeakValueDictionary[tuple[int, int], Database] = weakref.WeakValueDictionary()
 
 
@@ -234,9 +292,10 @@ def open_database(path: str, backend: int) -> Database:
         raise Error(f"{marker} is empty (0 bytes)", fix="make the database again, or copy it again")
     status = os.stat(marker)
     identity = status.st_dev, status.st_ino
-    database = _open.get(identity)
-    if database is None:
-        database = _open[identity] = opener(path)
+    with _opening:
+        database = _open.get(identity)
+        if database is None:
+            database = _open[identity] = opener(path)
     if not database.entries:
         raise Error(f"the database {path} has no records", fix="make the database again")
     return database

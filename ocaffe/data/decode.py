@@ -1,21 +1,55 @@
 """Decodes image files into the values that OpenCV gives Caffe: bytes in the order blue, green, red, one plane per channel.
 
-Pillow decodes the files; it releases the GIL meanwhile.
+Pillow decodes the files; it releases the GIL meanwhile. Only the formats that OpenCV reads are allowed. Some of Pillow's other formats start programs.
 """
 from __future__ import annotations
 
+import contextlib
 import io
+import os
+import threading
+from collections.abc import Callable, Iterator
 from enum import Enum
 from typing import Any
 
 import numpy as np
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import (
+    BmpImagePlugin,  # noqa: F401  (a plugin registers its formats when it is imported)
+    GifImagePlugin,  # noqa: F401
+    Image,
+    Jpeg2KImagePlugin,  # noqa: F401
+    JpegImagePlugin,  # noqa: F401
+    PngImagePlugin,  # noqa: F401
+    PpmImagePlugin,  # noqa: F401
+    SunImagePlugin,  # noqa: F401
+    TiffImagePlugin,  # noqa: F401
+    WebPImagePlugin,  # noqa: F401
+)
 
+from ocaffe import proto
 from ocaffe.errors import Error
 
+FORMATS = ("JPEG", "PNG", "BMP", "DIB", "GIF", "JPEG2000", "PPM", "SUN", "TIFF", "WEBP")
+MAX_PIXELS = int(proto.TransformationParameter().max_image_pixels)
+_MAGIC = 16  # bytes at the begin of a file by which Pillow finds its format
+_STRIP = 1 << 22  # pixels that are converted at a time
+_BUDGET = 1 << 27  # pixels of the images that are decoded at the same time; a pixel takes 7 bytes
 _EIGHT_BITS = {"1", "L", "P", "RGB", "RGBA", "LA", "PA", "CMYK", "YCbCr", "HSV", "LAB"}
 _ALPHA = {"RGBA", "LA", "PA", "La", "RGBa"}
 _JPEG_FORMATS = {"JPEG", "MPO"}
+_UPRIGHT: dict[int, Callable[[np.ndarray], np.ndarray]] = {  # by EXIF orientation: the upright view of an image, height x width (x channels)
+    2: lambda pixels: pixels[:, ::-1],
+    3: lambda pixels: pixels[::-1, ::-1],
+    4: lambda pixels: pixels[::-1],
+    5: lambda pixels: pixels.swapaxes(0, 1),
+    6: lambda pixels: pixels[::-1].swapaxes(0, 1),
+    7: lambda pixels: pixels[::-1, ::-1].swapaxes(0, 1),
+    8: lambda pixels: pixels[:, ::-1].swapaxes(0, 1),
+}
+
+if "PILLOW_BLOCK_SIZE" not in os.environ:
+    # Pillow gets the memory of large images in blocks. glibc returns only blocks above 32 MB to the system; smaller ones stay with their thread.
+    Image.core.set_block_size(1 << 26)
 
 
 class Color(Enum):
@@ -26,40 +60,116 @@ class Color(Enum):
     COLOR = 1
 
 
-def open_image(data: Any) -> Image.Image:
-    """Return the image in the file content `data` (bytes-like); only its header is decoded. Raise Error without a place."""
+def read_file(path: str) -> bytes:
+    """Return the content of a file that a list names. Raise Error without a place."""
     try:
-        return Image.open(io.BytesIO(data))
-    except UnidentifiedImageError:
-        raise Error("it is not an image file that Pillow can read") from None
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as problem:
-        raise Error(f"it cannot be decoded: {problem}") from None
+        with open(path, "rb") as stream:
+            return stream.read()
+    except (OSError, ValueError) as problem:  # ValueError: the name has a zero byte
+        raise Error(f"it cannot be read: {getattr(problem, 'strerror', None) or problem}") from None
+
+
+def open_image(data: Any, limit: int = MAX_PIXELS) -> Image.Image:
+    """Return the image in the file content `data` (bytes-like); only its header is decoded. `limit`: most pixels. Raise Error without a place."""
+    # Image.open would use a limit of the whole process and, for an unknown format, import all plugins.
+    with readable():
+        for name in FORMATS:
+            plugin, accepts = Image.OPEN[name]
+            if accepts is None or accepts(bytes(data[:_MAGIC])):
+                image = plugin(io.BytesIO(data), "")
+                break
+        else:
+            raise Error(f"it is not an image file of a format that OpenCV reads ({', '.join(FORMATS)})")
+    width, height = image.size
+    if width * height > limit:
+        fix = f"transform_param {{ max_image_pixels: {width * height} }} in a data layer, or a smaller image"
+        raise Error(f"it has {width} x {height} = {width * height:,} pixels, and the limit is {limit:,}", fix=fix)
+    return image
+
+
+@contextlib.contextmanager
+def readable() -> Iterator[None]:
+    """Turn exceptions of Pillow into Error."""
+    try:
+        yield
+    except Error:
+        raise
+    except Exception as problem:  # for damaged files Pillow's plugins raise exceptions of many types
+        raise Error(f"it cannot be decoded: {problem or type(problem).__name__}") from None
 
 
 def image_shape(image: Image.Image, color: Color) -> tuple[int, int, int]:
     """Return the (channels, height, width) of the result of `planes`, from the header alone."""
     width, height = image.size
-    if color is not Color.UNCHANGED and _orientation(image) >= 5:  # rotated by 90 degrees
+    if _orientation(image, color) >= 5:  # rotated by 90 degrees
         width, height = height, width
     return _channels(image, color), height, width
 
 
-def planes(image: Image.Image, color: Color) -> list[np.ndarray]:
-    """Return the channels of `image`, each height x width: gray; blue, green, red; or blue, green, red, alpha. Raise Error without a place."""
-    try:
-        channels = _channels(image, color)
+class _Budget:
+    """Lets threads decode at the same time as long as their images together have at most `pixels`, or there is only one."""
+
+    def __init__(self, pixels: int) -> None:
+        self._pixels, self._used, self._changed = pixels, 0, threading.Condition()
+
+    @contextlib.contextmanager
+    def of(self, pixels: int) -> Iterator[None]:
+        with self._changed:
+            self._changed.wait_for(lambda: not self._used or self._used + pixels <= self._pixels)
+            self._used += pixels
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._used -= pixels
+                self._changed.notify_all()
+
+
+_budget = _Budget(_BUDGET)
+
+
+@contextlib.contextmanager
+def decoded(image: Image.Image, color: Color) -> Iterator[np.ndarray]:
+    """Yield `planes` for the block, which must keep no view of it. Threads with large images wait for each other."""
+    with _budget.of(image.width * image.height):
+        yield planes(image, color)
+
+
+def planes(image: Image.Image, color: Color) -> np.ndarray:
+    """Return the channels x height x width of `image`: gray; blue, green, red; or blue, green, red, alpha. Raise Error without a place.
+
+    `image` is closed, because Pillow's copy of the pixels would last as long as it.
+    """
+    channels, orientation = _channels(image, color), _orientation(image, color)
+    with readable(), contextlib.closing(image):
         if color is Color.GRAY and image.format in _JPEG_FORMATS:
             image.draft("L", image.size)  # libjpeg's own luminance, as in OpenCV
-        file_format = image.format
-        if color is not Color.UNCHANGED and _orientation(image) != 1:
-            image = ImageOps.exif_transpose(image)
         if channels == 1 or image.mode.startswith("I"):
-            return [_gray(image, file_format)] * channels
-        mode = "RGB" if channels == 3 else "RGBA"
-        pixels = np.asarray(image if image.mode == mode else image.convert(mode))
-    except (OSError, ValueError, SyntaxError) as problem:  # Pillow raises these for truncated and damaged files
-        raise Error(f"it cannot be decoded: {problem}") from None
-    return [pixels[..., band] for band in (2, 1, 0, 3)[:channels]]
+            pixels = _strips(image, lambda strip: _gray(strip, image.format))
+        else:
+            mode = "RGB" if channels == 3 else "RGBA"
+            pixels = _strips(image, lambda strip: np.asarray(strip if strip.mode == mode else strip.convert(mode)))
+    if orientation != 1:
+        pixels = _UPRIGHT[orientation](pixels)
+    if pixels.ndim == 2:
+        return np.broadcast_to(pixels, (channels, *pixels.shape))
+    return pixels[..., ::-1].transpose(2, 0, 1) if channels == 3 else pixels[..., [2, 1, 0, 3]].transpose(2, 0, 1)
+
+
+def _strips(image: Image.Image, convert: Callable[[Image.Image], np.ndarray]) -> np.ndarray:
+    """Return `convert(image)`. A large image is converted in strips, which saves copies of it."""
+    image.load()
+    width, height = image.size
+    rows = max(1, _STRIP // width)
+    if rows >= height:
+        return convert(image)
+    result = np.empty(0, np.uint8)
+    for top in range(0, height, rows):
+        strip = convert(image.crop((0, top, width, min(top + rows, height))))
+        if not top:
+            result = np.empty((height, *strip.shape[1:]), strip.dtype)
+        result[top : top + len(strip)] = strip
+    return result
 
 
 def _channels(image: Image.Image, color: Color) -> int:
@@ -84,6 +194,12 @@ def _gray(image: Image.Image, file_format: str | None) -> np.ndarray:
     return ((red * 4899 + green * 9617 + blue * 1868 + (1 << 13)) >> 14).astype(np.uint8)
 
 
-def _orientation(image: Image.Image) -> int:
-    """Return the EXIF orientation of a JPEG file. OpenCV applies it unless the flag is UNCHANGED."""
-    return int(image.getexif().get(0x0112, 1)) if image.format in _JPEG_FORMATS else 1
+def _orientation(image: Image.Image, color: Color) -> int:
+    """Return the EXIF orientation of a JPEG file, 1 to 8. OpenCV applies it unless the flag is UNCHANGED, and ignores damaged or unknown values."""
+    if color is Color.UNCHANGED or image.format not in _JPEG_FORMATS:
+        return 1
+    try:
+        value = image.getexif().get(0x0112, 1)
+    except Exception:  # damaged EXIF data; Pillow raises exceptions of many types
+        return 1
+    return int(value) if value in range(1, 9) else 1

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ocaffe.data.decode import Color, image_shape, planes
+from ocaffe.data.decode import Color, decoded, image_shape
 from ocaffe.data.listed import Line, Listing, new_size, read_image
 from ocaffe.data.order import Order
 from ocaffe.data.resample import Interpolation, resize
@@ -118,7 +118,7 @@ class DenseImageSource(Source):
         files: list[Any] = []
         for path, color in zip(self._files[record], (self.color, Color.GRAY)):
             try:
-                files.append(read_image(path))
+                files.append(read_image(path, self.transform.max_pixels))
                 channels, *size = image_shape(files[-1], color)
                 height, width = self.resized or size
                 shapes.append((channels, height, width))
@@ -144,17 +144,18 @@ class DenseImageSource(Source):
     def _stage(self, pair: Pair, which: int, corner: tuple[int, int], room: np.ndarray) -> None:
         """Decode the image (0) or the labels (1) of a pair and write the crop. Labels are resized by nearest neighbour, because they must not be mixed."""
         try:
-            image = np.stack(planes(pair.files[which], (self.color, Color.GRAY)[which]))
+            with decoded(pair.files[which], (self.color, Color.GRAY)[which]) as image:
+                if self.resized:
+                    image = resize(image, *self.resized, (Interpolation.LINEAR, Interpolation.NEAREST)[which])
+                height, width = self.transform.crop or image.shape[1:]
+                part = image[:, corner[0] : corner[0] + height, corner[1] : corner[1] + width]
+                wrong = self.wrong_label(which, part) if which else None
+                if wrong is None:
+                    room.reshape(part.shape)[...] = part
         except Error as problem:
             raise self.list.fault(problem, pair.record, self._files[pair.record][which]) from None
-        if self.resized:
-            image = resize(image, *self.resized, (Interpolation.LINEAR, Interpolation.NEAREST)[which])
-        height, width = self.transform.crop or image.shape[1:]
-        part = image[:, corner[0] : corner[0] + height, corner[1] : corner[1] + width]
-        wrong = self.wrong_label(which, part) if which else None
         if wrong is not None:
             raise self.list.fault(wrong[1], pair.record, self._files[pair.record][which])
-        room.reshape(part.shape)[...] = part
 
     def close(self) -> None:
         self.workers.close()

@@ -13,6 +13,7 @@ from ocaffe.data.order import Order
 from ocaffe.data.pictures import Picture, PictureSource
 from ocaffe.data.source import Note, check_fields
 from ocaffe.data.transform import Transform
+from ocaffe.data.workers import Workers
 from ocaffe.errors import Error, Place
 from ocaffe.model.wire import Malformed
 
@@ -40,9 +41,9 @@ class ImageSource(PictureSource):
             self.database = open_database(param.source, param.backend)
             order = Order(self.database.entries, bool(param.shuffle), int(param.rand_skip))
             self.what = f"database {self.database.path}"
-            self.records = Records(self.database, order.shuffle)
             self._parse = DatumReader()
             super().__init__(int(param.batch_size), order, transform, labels, color, workers or param.parser_threads or param.threads, place, layer)
+            self.records = Records(self.database, order.shuffle, self.workers)
             self._look()
         kind = proto.DataParameter.DB.Name(param.backend).lower()
         size = ",".join(map(str, self.shapes()[0]))
@@ -73,7 +74,7 @@ class ImageSource(PictureSource):
             if datum.encoded:
                 if datum.pixels is None:
                     raise Error("it is encoded, but has no data")
-                file = open_image(datum.pixels)
+                file = open_image(datum.pixels, self.transform.max_pixels)
                 picture = Picture(record, name, datum.label, image_shape(file, self.color), file, None)
             else:
                 picture = Picture(record, name, datum.label, datum.shape, None, datum.values)
@@ -96,19 +97,9 @@ class ImageSource(PictureSource):
 class Records:
     """Reads the records of a database by number. `random`: the numbers are in random order."""
 
-    def __init__(self, database: Any, random: bool) -> None:
-        self.database, self.random = database, random
-        self._reader = Reader(database, random=random)
-
-    def read(self, records: list[int]) -> list[Item]:
-        """Return keys and values. Without `random`, the numbers must be consecutive; after the last record comes record 0."""
-        if self.random:
-            return [self._reader.read(record)[0] for record in records]
-        items: list[Item] = []
-        while len(items) < len(records):
-            begin = records[len(items)]
-            items += self._reader.read(begin, min(len(records) - len(items), self.database.entries - begin))
-        return items
+    def __init__(self, database: Any, random: bool, workers: Workers) -> None:
+        self.database = database
+        self.read = Reader(database, random, workers).records
 
     def fault(self, problem: Error, record: int, name: str) -> Error:
         """Return `problem` with the place of the record called `name`."""

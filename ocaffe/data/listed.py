@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from PIL import Image
 
-from ocaffe.data.decode import Color, image_shape, open_image
+from ocaffe.data.decode import Color, image_shape, open_image, read_file
 from ocaffe.data.order import Order
 from ocaffe.data.pictures import Picture, PictureSource
 from ocaffe.data.source import check_fields
@@ -40,8 +40,8 @@ class Listing:
         try:
             with open(source, encoding="utf-8", errors="surrogateescape") as stream:  # file names may contain any bytes
                 self.lines = [Line(number, line.split()) for number, line in enumerate(stream, 1) if line.strip()]
-        except OSError as problem:
-            raise Error(f"the list '{source}' cannot be read: {problem.strerror}", fix=fix) from None
+        except (OSError, ValueError) as problem:  # ValueError: the name has a zero byte
+            raise Error(f"the list '{source}' cannot be read: {getattr(problem, 'strerror', None) or problem}", fix=fix) from None
         if not self.lines:
             raise Error(f"the list {source} names no image", fix=fix)
 
@@ -52,18 +52,32 @@ class Listing:
 
     def number(self, line: Line, word: str) -> int:
         try:
-            return int(word)
+            return whole_number(word)
         except ValueError:
-            raise Error(f"{self.source}, line {line.number}: the label '{word}' is not a whole number", fix="each line is a file and its label") from None
+            fact = f"{self.source}, line {line.number}: the label '{word}' is not a whole number of 32 bits"
+            raise Error(fact, fix="each line is a file and its label") from None
 
 
-def read_image(path: str) -> Image.Image:
-    """Return the image in a file; only its header is decoded. Raise Error without a place."""
+def read_image(path: str, limit: int) -> Image.Image:
+    """Return the image in a file; only its header is decoded. `limit`: most pixels. Raise Error without a place."""
+    return open_image(read_listed(path), limit)
+
+
+def read_listed(path: str) -> bytes:
+    """Return the content of a file. Raise Error without a place."""
     try:
-        with open(path, "rb") as stream:
-            return open_image(stream.read())
-    except OSError as problem:
-        raise Error(f"it cannot be read: {problem.strerror}", fix=f"correct its name or root_folder (relative to {os.getcwd()})") from None
+        return read_file(path)
+    except Error as problem:
+        problem.fix = f"correct its name or root_folder (relative to {os.getcwd()})"
+        raise
+
+
+def whole_number(word: str) -> int:
+    """Return a number of a list: an int of C, 32 bits. Raise ValueError."""
+    number = int(word)
+    if not -(1 << 31) <= number < 1 << 31:
+        raise ValueError(word)
+    return number
 
 
 def new_size(param: Any) -> tuple[int, int] | None:
@@ -116,7 +130,7 @@ class ListSource(PictureSource):
     def _picture(self, record: int) -> Picture:
         path, label = self._files[record]
         try:
-            file = read_image(path)
+            file = read_image(path, self.transform.max_pixels)
             shape = image_shape(file, self.color)
             if self.resized:
                 shape = (shape[0], *self.resized)

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -9,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ocaffe.data.datum import Alike
-from ocaffe.data.decode import Color, planes
+from ocaffe.data.decode import Color, decoded
 from ocaffe.data.order import Order
 from ocaffe.data.resample import resize
 from ocaffe.data.source import BatchInfo, Note, Source
@@ -150,16 +151,15 @@ class PictureSource(Source):
         whole = (layout.channels, layout.height, layout.width)
         corners = self._place(first, np.array([picture.shape[1:] for picture in pictures]), layout, block)
         layout.labels(block)[:] = [picture.label or 0 for picture in pictures]
-        tasks = []
+        copies: list[Callable[[], None]] = []
+        decodes: list[Callable[[], None]] = []
         for n, (picture, room) in enumerate(zip(pictures, layout.pixels(block))):
             window = None
             if picture.shape != whole:
                 window = self._window(picture, layout, (int(corners[n, 0]), int(corners[n, 1])))
-            if picture.file is None:
-                self._copy(picture, room, window)
-            else:
-                tasks.append(partial(self._copy, picture, room, window))
-        self.workers.run(tasks)
+            (copies if picture.file is None else decodes).append(partial(self._copy, picture, room, window))
+        self.workers.share(copies)
+        self.workers.run(decodes)
 
     def _window(self, picture: Picture, layout: Layout, corner: tuple[int, int]) -> tuple[slice, slice]:
         if picture.shape[0] != layout.channels:
@@ -179,22 +179,25 @@ class PictureSource(Source):
             if window is None:
                 room[:] = picture.values
                 return
-            channels = list(picture.values.reshape(picture.shape))
-        else:
-            try:
-                channels = planes(picture.file, self.color)
-            except Error as problem:
-                raise self._fault(problem, picture.record, picture.name) from None
-            if self.resized:
-                channels = list(resize(np.stack(channels), *self.resized))
-        at = 0
-        for channel in channels:
-            part = channel if window is None else channel[window]
-            room[at : at + part.size].reshape(part.shape)[...] = part
-            at += part.size
+            _put(picture.values.reshape(picture.shape), window, room)
+            return
+        try:
+            with decoded(picture.file, self.color) as image:
+                _put(resize(image, *self.resized) if self.resized else image, window, room)
+        except Error as problem:
+            raise self._fault(problem, picture.record, picture.name) from None
 
     def close(self) -> None:
         self.workers.close()
+
+
+def _put(image: np.ndarray, window: tuple[slice, slice] | None, room: np.ndarray) -> None:
+    """Write an image (channels x height x width), or a window of it, to `room`."""
+    at = 0
+    for channel in image:
+        part = channel if window is None else channel[window]
+        room[at : at + part.size].reshape(part.shape)[...] = part
+        at += part.size
 
 
 def _cut(pictures: Alike, corners: np.ndarray, layout: Layout, room: np.ndarray) -> None:

@@ -21,6 +21,7 @@ _COLUMNS = 8
 GPU_PIXELS = 4  # pixels that a work-item writes on a GPU
 _FIELDS = {
     "scale", "mirror", "crop_size", "crop_h", "crop_w", "mean_file", "mean_value", "force_color", "force_gray",
+    "max_image_pixels",
     "use_gpu_transform", "display",  # NVCaffe's; they do not change results
 }  # fmt: skip
 
@@ -76,6 +77,7 @@ class Transform:
         if param.force_color and param.force_gray:
             raise Error("force_color and force_gray are both set", fix="keep one of them")
         self.color = Color.COLOR if param.force_color else Color.GRAY if param.force_gray else Color.UNCHANGED
+        self.max_pixels = int(param.max_image_pixels)
         self.mean_file = param.mean_file
         self.mean: np.ndarray | None = None  # C x H x W of mean_file, or the values of mean_value
         if param.mean_file and param.mean_value:

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ocaffe.data.decode import Color, open_image, planes
+from ocaffe.data.decode import Color, decoded, open_image
+from ocaffe.data.listed import read_listed, whole_number
 from ocaffe.data.resample import resize
 from ocaffe.data.source import SAMPLE, BatchInfo, Source, below, check_fields, draws
 from ocaffe.data.transform import HEIGHT, MEAN_X, MEAN_Y, WIDTH, Layout, Transform, X, Y
@@ -84,15 +85,15 @@ class WindowSource(Source):
         for mark in words:
             if mark != "#":
                 raise self._malformed(f"'{mark}' where '#' and the number of an image were expected")
-            image = self._next(words, int, "the number of an image")
+            image = self._next(words, whole_number, "the number of an image")
             self.images[image] = param.root_folder + self._next(words, str, "the file of an image")
-            channels, _, _ = (self._next(words, int, f"the size of image {image}") for _ in range(3))
+            channels, _, _ = (self._next(words, whole_number, f"the size of image {image}") for _ in range(3))
             if channels != CHANNELS:
                 raise self._malformed(f"image {image} has {channels} channels, and windows have {CHANNELS}")
-            for _ in range(self._next(words, int, f"the number of windows of image {image}")):
-                label = self._next(words, int, f"the label of a window of image {image}")
+            for _ in range(self._next(words, whole_number, f"the number of windows of image {image}")):
+                label = self._next(words, whole_number, f"the label of a window of image {image}")
                 overlap = self._next(words, np.float32, f"the overlap of a window of image {image}")
-                corners = [self._next(words, int, f"the corners of a window of image {image}") for _ in range(4)]
+                corners = [self._next(words, whole_number, f"the corners of a window of image {image}") for _ in range(4)]
                 if overlap >= foreground:
                     if label <= 0:
                         raise self._malformed(f"image {image} has a window of overlap {overlap:g} with label {label}, which is background's")
@@ -178,11 +179,18 @@ class WindowSource(Source):
 
     def _stage(self, image: int, corners: np.ndarray, mirror: bool, row: np.ndarray, room: np.ndarray) -> None:
         """Read an image, cut the window out, and write it to `room` and its size and position to `row` of the table."""
-        pixels = self._image(image)
+        try:
+            with decoded(open_image(self._file(image), self.transform.max_pixels), Color.COLOR) as pixels:
+                self._put(pixels, image, corners, mirror, row, room)
+        except Error as problem:
+            fact = f"window file {self.source}, image {image}: {self.images[image]}: {problem.fact}"
+            raise Error(fact, fix=problem.fix or "replace the file") from None
+
+    def _put(self, pixels: np.ndarray, image: int, corners: np.ndarray, mirror: bool, row: np.ndarray, room: np.ndarray) -> None:
         x1, y1, x2, y2 = (int(n) for n in corners)
         height, width = pixels.shape[1:]
         if not (0 <= x1 <= x2 < width and 0 <= y1 <= y2 < height):
-            raise self._malformed(f"image {image} ({self.images[image]}) is {width} x {height}, a window of it {x1} {y1} {x2} {y2}")
+            raise Error(f"the image is {width} x {height}, a window of it {x1} {y1} {x2} {y2}", fix="correct the window file")
         cut = self.cut((x1, y1, x2, y2), (height, width), mirror)
         top, left, bottom, right = cut.box
         row[HEIGHT : WIDTH + 1] = cut.size
@@ -191,20 +199,14 @@ class WindowSource(Source):
             part = resize(pixels[:, top:bottom, left:right], *cut.size)
             room[: part.size].reshape(part.shape)[...] = part[:, :, ::-1] if mirror else part
 
-    def _image(self, image: int) -> np.ndarray:
-        try:
-            data = self._files.get(image) if self._files is not None else None
-            if data is None:
-                with open(self.images[image], "rb") as stream:
-                    data = stream.read()
-                if self._files is not None:
-                    self._files[image] = data
-            return np.stack(planes(open_image(data), Color.COLOR))
-        except OSError as problem:
-            fact, fix = f"it cannot be read: {problem.strerror}", f"correct the window file or root_folder (relative to {os.getcwd()})"
-        except Error as problem:
-            fact, fix = problem.fact, problem.fix or "replace the file"
-        raise Error(f"window file {self.source}, image {image}: {self.images[image]}: {fact}", fix=fix)
+    def _file(self, image: int) -> bytes:
+        """Return the content of an image file."""
+        data = self._files.get(image) if self._files is not None else None
+        if data is None:
+            data = read_listed(self.images[image])
+            if self._files is not None:
+                self._files[image] = data
+        return data
 
     def cut(self, corners: tuple[int, int, int, int], image: tuple[int, int], mirror: bool) -> Cut:
         """Return the Cut of a window (x1, y1, x2, y2); `image` is height and width of its image.

@@ -6,8 +6,9 @@ else one per core.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor, wait
+from functools import partial
 from typing import TypeVar
 
 from ocaffe.errors import Error
@@ -34,10 +35,19 @@ class Workers:
         wait(futures)
         return [future.result() for future in futures]
 
+    def share(self, tasks: Sequence[Callable[[], object]]) -> None:
+        """Run many short tasks, each worker an equal share of them."""
+        self.run([partial(_all, tasks[first :: self.count]) for first in range(min(self.count, len(tasks)))])
+
     def close(self) -> None:
         if self._pool is not None:
             self._pool.shutdown(wait=True, cancel_futures=True)
             self._pool = None
+
+
+def _all(tasks: Iterable[Callable[[], object]]) -> None:
+    for task in tasks:
+        task()
 
 
 def usual_count() -> int:

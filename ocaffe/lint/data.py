@@ -14,6 +14,8 @@ from ocaffe.model.wire import Malformed
 
 PARAMS = {"Data": "data_param", "AnnotatedData": "data_param", "ImageData": "image_data_param", "HDF5Data": "hdf5_data_param"}
 MAX_LABELS = 20_000  # records that are read at most
+_MAX_BYTES = 1 << 28  # of records that are read at most
+_TOGETHER = 100
 
 
 def param_of(layer: Any) -> Any:
@@ -43,8 +45,15 @@ def labels(layer: Any) -> list[int]:
         if layer.type == "Data" and param.backend == proto.DataParameter.LMDB:
             database = open_database(param.source, param.backend)
             parse = DatumReader()
-            found = [parse(value).label for _, value in Reader(database).read(0, min(database.entries, MAX_LABELS))]
-            return [label for label in found if label is not None]
+            reader, found, size = Reader(database), list[int](), 0
+            for first in range(0, min(database.entries, MAX_LABELS), _TOGETHER):
+                for _, value in reader.read(first, min(_TOGETHER, database.entries - first)):
+                    label = parse(value).label
+                    found += [] if label is None else [label]
+                    size += len(value)
+                if size > _MAX_BYTES:
+                    break
+            return found
     return []
 
 

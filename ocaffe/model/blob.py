@@ -115,9 +115,12 @@ def read_blobproto(path: str | Path) -> np.ndarray:
     head = open_head(path, "a .binaryproto file")
     if head.startswith(b"\x93NUMPY"):
         try:
-            return np.load(path, allow_pickle=False)
-        except (ValueError, EOFError, OSError) as problem:
-            raise Error(f"cannot be read as .npy: {problem}", place=str(path)) from None
+            array: np.ndarray = np.load(path, allow_pickle=False)
+        except Exception as problem:  # numpy evaluates the header, so a damaged one raises exceptions of many types
+            raise Error(f"cannot be read as .npy: {problem}", place=str(path), fix="write it again") from None
+        if array.dtype.kind not in "fiub":
+            raise Error(f"cannot be read as .npy: it holds {array.dtype}, not numbers", place=str(path), fix="write it again as float32")
+        return array
     if is_text(head):
         raise Error("is a text file, not a .binaryproto file", place=str(path))
     span = wire.map_file(path)

@@ -326,7 +326,7 @@ def _image(path: str, graph: Graph) -> Feeds:
         raise Error(f"an image is given, but the net's inputs are {inputs}", place=path, fix="give an .npz with an array for every input")
     batch, channels, height, width = blob.shape
     try:
-        pixels = np.stack(planes(open_image(Path(path).read_bytes()), Color.COLOR if channels == 3 else Color.GRAY))
+        pixels = planes(open_image(Path(path).read_bytes()), Color.COLOR if channels == 3 else Color.GRAY)
     except OSError as problem:
         raise Error(f"it cannot be read: {problem.strerror}", place=path) from problem
     except Error as problem:

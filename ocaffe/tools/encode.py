@@ -10,7 +10,7 @@ import numpy as np
 from PIL import Image
 
 from ocaffe import proto
-from ocaffe.data.decode import Color, open_image, planes
+from ocaffe.data.decode import Color, open_image, planes, read_file
 from ocaffe.data.resample import resize
 from ocaffe.errors import Error, shape_text
 
@@ -53,14 +53,10 @@ class Packed(NamedTuple):
 
 def datum_of(path: str, label: int, recipe: Recipe) -> Packed:
     """Return the Datum of the image file `path`. Raise Error without a place."""
-    try:
-        with open(path, "rb") as stream:
-            content = stream.read()
-    except OSError as problem:
-        raise Error(f"it cannot be read: {problem.strerror}") from None
+    content = read_file(path)
     image = open_image(content)
     native_gray = image.mode in _NATIVE_GRAY
-    pixels = np.stack(planes(image, Color.GRAY if recipe.gray else Color.COLOR))
+    pixels = planes(image, Color.GRAY if recipe.gray else Color.COLOR)
     before: tuple[int, int] = pixels.shape[1], pixels.shape[2]
     pixels = resize(pixels, *recipe.resized(*before))
     channels, height, width = pixels.shape

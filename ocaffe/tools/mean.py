@@ -29,7 +29,8 @@ def database_mean(path: str, backend: str) -> np.ndarray:
         fix = re.sub(r"backend: (\w+)", lambda field: f"--backend={field[1].lower()}", problem.fix or "")  # here the prototxt's field is a flag
         raise Error(problem.fact, place="ocaffe compute_image_mean", fix=fix or None) from None
     log.info(OPENED[backend], f"Opened {backend} {path}")
-    parse, reader, workers = DatumReader(), Reader(database), Workers()
+    parse, workers = DatumReader(), Workers()
+    reader = Reader(database, workers=workers)
     sums: np.ndarray | None = None
     done = 0
     with progress(database.entries, "image", f"mean of {path}") as bar:
@@ -73,6 +74,6 @@ def _image(database: Database, record: int, key: Key, datum: Datum) -> np.ndarra
             return datum.values.reshape(datum.shape)
         if datum.pixels is None:
             raise Error("it is encoded, but has no data")
-        return np.stack(planes(open_image(datum.pixels), Color.UNCHANGED))
+        return planes(open_image(datum.pixels), Color.UNCHANGED)
     except Error as problem:
         raise database.fault(problem.fact, record, key) from None

@@ -1,11 +1,13 @@
 """Databases: reading by number, and the messages for unreadable ones."""
 from __future__ import annotations
 
+import errno
 import gc
 import importlib.util
 import os
 import pathlib
 import shutil
+import subprocess
 import sys
 import tempfile
 
@@ -71,7 +73,7 @@ def test_not_a_database(tmp_path: pathlib.Path) -> None:
     (tmp_path / "data.mdb").write_bytes(b"")
     assert "is empty (0 bytes)" in failure(tmp_path).fact
     (tmp_path / "data.mdb").write_bytes(os.urandom(20000))
-    assert "cannot be opened as LMDB: File is not an LMDB file" in failure(tmp_path).fact
+    assert "cannot be opened as LMDB: it is not an LMDB file" in failure(tmp_path).fact
 
 
 def test_the_other_backend(ten: str) -> None:
@@ -86,11 +88,110 @@ def test_empty(tmp_path: pathlib.Path) -> None:
     assert "has no records" in failure(write(tmp_path / "empty", [])).fact
 
 
-def test_open_elsewhere_in_the_process(ten: str) -> None:
-    other = lmdb.open(ten, readonly=True, lock=False)
-    error = failure(ten)
-    assert "already open" in error.fact and error.fix == "close it there"
+def test_open_elsewhere_in_the_process(ten: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """LMDB opens a database only once in a process. So the second reader has no slot of its own."""
+    other = lmdb.open(ten)
+    reader = Reader(open_database(ten, LMDB))
+    assert "is read without a reader slot" in capsys.readouterr().err and len(reader.read(0, 10)) == 10
+    with other.begin(write=True) as transaction:
+        transaction.delete(b"00000003")
+    with pytest.raises(Error, match="record 0: the database was changed while it was read"):
+        reader.read(0, 10)
     other.close()
+
+
+def in_another_process(code: str, *words: str) -> str:
+    """Run `code` with `words` as its arguments. Return its output."""
+    return subprocess.run([sys.executable, "-c", code, *words], stdout=subprocess.PIPE, text=True, check=False).stdout
+
+
+WRITER = """
+import lmdb, sys
+with lmdb.open(sys.argv[1], map_size=1 << 26) as environment:
+    for turn in range(4):
+        with environment.begin(write=True) as transaction:
+            for number in range(1000):
+                transaction.put(b"%08d" % (7 * number), bytes([turn]) * 900)
+"""
+
+
+@pytest.mark.parametrize("random", [False, True])
+def test_a_writer_beside_a_reader(ten: str, random: bool) -> None:
+    """A reader slot keeps the records as they were when the database was opened."""
+    reader = Reader(open_database(ten, LMDB), random)
+    in_another_process(WRITER, ten)
+    assert [(bytes(key), bytes(value)) for key, value in reader.read(0, 10)] == [(b"%08d" % i, b"value %d" % i) for i in range(10)]
+    del reader
+    gc.collect()
+    assert open_database(ten, LMDB).entries > 1000
+
+
+def test_slots_of_killed_processes_are_freed(ten: str) -> None:
+    lmdb.open(ten).close()
+    for _ in range(2):
+        in_another_process("import lmdb, os, sys; reading = lmdb.open(sys.argv[1], readonly=True).begin(); os.kill(os.getpid(), 9)", ten)
+    database = open_database(ten, LMDB)
+    slots = in_another_process("import lmdb, sys; print(lmdb.open(sys.argv[1], readonly=True).readers())", ten)
+    assert slots.split()[3:4] == [str(os.getpid())] and len(slots.splitlines()) < 4, slots
+    del database
+
+
+@pytest.mark.parametrize("reason", ["Read-only file system", "No space left on device"])
+def test_without_a_lock_file(ten: str, reason: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    opened = os.open
+
+    def refuse(path: str, flags: int, *mode: int) -> int:
+        if flags & os.O_CREAT:
+            raise OSError(getattr(errno, {"R": "EROFS", "N": "ENOSPC"}[reason[0]]), reason)
+        return opened(path, flags, *mode)
+
+    monkeypatch.setattr(os, "open", refuse)
+    reader = Reader(open_database(ten, LMDB))
+    assert f"{ten} is read without a reader slot ({reason})." in capsys.readouterr().err
+    assert len(reader.read(0, 10)) == 10 and os.listdir(ten) == ["data.mdb"]
+    in_another_process(WRITER, ten)
+    with pytest.raises(Error, match="was changed while it was read") as caught:
+        reader.read(0, 10)
+    assert "let no process write" in str(caught.value.fix)
+
+
+@pytest.mark.parametrize("locked", [False, True])
+def test_a_lock_file_that_cannot_be_written(ten: str, locked: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    if locked:
+        lmdb.open(ten).close()
+    monkeypatch.setattr(os, "access", lambda path, mode: False)  # as on a read-only file system; root may write everywhere else
+    assert len(Reader(open_database(ten, LMDB)).read(0, 10)) == 10
+    assert "without a reader slot (lock.mdb cannot be written)" in capsys.readouterr().err
+
+
+def test_a_lock_file_that_is_none(ten: str, capsys: pytest.CaptureFixture[str]) -> None:
+    (pathlib.Path(ten) / "lock.mdb").mkdir()
+    assert len(Reader(open_database(ten, LMDB)).read(0, 10)) == 10
+    assert "without a reader slot (Is a directory)" in capsys.readouterr().err
+
+
+def test_all_slots_are_taken(ten: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with lmdb.open(ten, max_readers=1):
+        pass
+    hold = "import lmdb, sys; reading = lmdb.open(sys.argv[1], readonly=True, max_readers=1).begin(); print(1, flush=True); sys.stdin.read()"
+    with subprocess.Popen([sys.executable, "-c", hold, ten], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None and other.stdin is not None and other.stdout.readline()
+        assert len(Reader(open_database(ten, LMDB)).read(0, 10)) == 10
+        assert "(Environment maxreaders limit reached)" in capsys.readouterr().err
+        other.stdin.close()
+
+
+def test_a_file_that_shrinks(tmp_path: pathlib.Path) -> None:
+    """With a memory map the process would end by SIGBUS."""
+    path = write(tmp_path / "cut", [bytes(5000)] * 20)
+    readers = [Reader(open_database(path, LMDB), random) for random in (False, True)]
+    os.truncate(os.path.join(path, "data.mdb"), 20000)
+    for reader in readers:
+        with pytest.raises(Error, match=r"record 0: data\.mdb ends at byte 20,000, and a record needs [0-9,]+"):
+            reader.read(0, 20)
+    os.truncate(os.path.join(path, "data.mdb"), 0)
+    with pytest.raises(Error, match=r"data\.mdb ends at byte 0"):
+        readers[0].read(0)
 
 
 def test_truncated(tmp_path: pathlib.Path) -> None:
@@ -111,7 +212,7 @@ def test_a_damaged_page(tmp_path: pathlib.Path) -> None:
     file.write_bytes(pages)
     with pytest.raises(Error) as caught:
         Reader(open_database(str(tmp_path / "bad"), LMDB)).read(0, 12)
-    assert f"database {tmp_path}/bad, record 0: Located page was wrong type" == caught.value.fact
+    assert f"database {tmp_path}/bad, record 0: page 2 of data.mdb is damaged" == caught.value.fact
 
 
 def test_leveldb_without_plyvel(monkeypatch: pytest.MonkeyPatch) -> None:

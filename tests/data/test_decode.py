@@ -2,12 +2,17 @@
 from __future__ import annotations
 
 import io
+import subprocess
+import threading
+import time
+import warnings
 from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageOps
 
+from ocaffe.data import decode
 from ocaffe.data.decode import Color, image_shape, open_image, planes
 from ocaffe.errors import Error
 
@@ -80,6 +85,94 @@ def test_orientation_is_heeded_unless_unchanged() -> None:
         assert turned.shape == (channels, 24, 16) and np.abs(turned[0].astype(int) - upright).max() < 12
 
 
+def exif_jpeg(array: np.ndarray, orientation: int) -> bytes:
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    return encoded(array, "JPEG", quality=95, exif=exif)
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_every_orientation(orientation: int) -> None:
+    data = exif_jpeg(np.dstack([SMOOTH] * 3), orientation)
+    with Image.open(io.BytesIO(data)) as image:
+        upright = np.asarray(ImageOps.exif_transpose(image))
+    assert (decoded(data, Color.COLOR) == upright[:, :, ::-1].transpose(2, 0, 1)).all()
+
+
+@pytest.mark.filterwarnings("ignore")  # Pillow's
+def test_unknown_orientations_are_ignored() -> None:
+    """OpenCV ignores them too."""
+    color = np.dstack([SMOOTH] * 3)
+    sound = decoded(exif_jpeg(color, 1), Color.COLOR)
+    for orientation in (0, 9, 99, 65535):
+        assert (decoded(exif_jpeg(color, orientation), Color.COLOR) == sound).all()
+    for damaged in (b"Exif\0\0nonsense", b"Exif\0\0II*\0\x08\0\0\0\xff\xff", b"Exif\0\0MM\0*\xff\xff\xff\xff"):
+        assert (decoded(encoded(color, "JPEG", quality=95, exif=damaged), Color.COLOR) == sound).all()
+
+
+def test_large_images_are_converted_in_strips(monkeypatch: pytest.MonkeyPatch) -> None:
+    palette = Image.fromarray(RGB).quantize(16)
+    ink = Image.fromarray(RGB).convert("CMYK")
+    files = [*map(encoded, (RGB, GRAY, np.dstack([RGB, GRAY]), palette)), exif_jpeg(RGB, 6), encoded(ink, "TIFF")]
+    whole = [[decoded(data, color) for color in Color] for data in files]
+    monkeypatch.setattr(decode, "_STRIP", 60)
+    assert all((a == b).all() for data, before in zip(files, whole) for a, b in zip([decoded(data, color) for color in Color], before))
+
+
+@pytest.mark.parametrize("kind", ["EPS", "ICNS", "AVIF", "TGA", "PCX", "ICO", "IM", "SGI", "MSP"])
+def test_formats_that_opencv_does_not_read(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pillow reads them, and starts gs for EPS."""
+    if kind not in Image.SAVE and not (Image.init() and kind in Image.SAVE):
+        pytest.skip(f"this Pillow cannot write {kind}")
+    monkeypatch.setattr(subprocess, "Popen", None)
+    picture = Image.fromarray(RGB).resize((32, 32))
+    with pytest.raises(Error, match=r"not an image file of a format that OpenCV reads \(JPEG, PNG, "):
+        open_image(encoded(picture.convert("1") if kind == "MSP" else picture, kind))
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "BMP", "DIB", "GIF", "JPEG2000", "PPM", "TIFF", "WEBP"])
+def test_damaged_files_are_errors(kind: str) -> None:
+    """Pillow's plugins raise exceptions of many types for them."""
+    sound, rng, failed = encoded(RGB, kind), np.random.default_rng(0), 0
+    for _ in range(60):
+        content = bytearray(sound[: rng.integers(4, len(sound)) if rng.random() < 0.3 else None])
+        for _ in range(int(rng.integers(1, 6))):
+            content[int(rng.integers(min(len(content), 200)))] = int(rng.choice([0, 255, rng.integers(256)]))
+        try:
+            with warnings.catch_warnings(action="ignore"):
+                planes(open_image(bytes(content), 1 << 20), Color.COLOR)
+        except Error:
+            failed += 1
+    assert failed
+
+
+def test_a_raised_limit() -> None:
+    """It may be higher than Pillow's own, which holds for the whole process."""
+    data = encoded(np.zeros((40, 50), np.uint8))
+    with pytest.raises(Error, match="it has 50 x 40 = 2,000 pixels, and the limit is 1,999") as caught:
+        open_image(data, 1999)
+    assert "max_image_pixels: 2000" in str(caught.value.fix)
+    assert open_image(encoded(Image.new("1", (20_000, 10_000)), "TIFF", compression="group4"), 1 << 28).size == (20_000, 10_000)
+
+
+def test_large_images_wait_for_each_other() -> None:
+    budget, running, most = decode._Budget(10), [0], [0]
+
+    def work(pixels: int) -> None:
+        with budget.of(pixels):
+            running[0] += pixels
+            most[0] = max(most[0], running[0])
+            time.sleep(0.001)
+            running[0] -= pixels
+
+    threads = [threading.Thread(target=work, args=[pixels]) for pixels in (4, 4, 4, 30, 4, 4, 30, 1)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert running[0] == 0 and most[0] == 30  # 30 alone, else at most 10
+
+
 def test_sixteen_bits() -> None:
     data = encoded(Image.fromarray(GRAY.astype(np.uint16) * 256 + 77))
     with pytest.raises(Error, match="pixels of type I;16, not of 8 bits"):
@@ -97,10 +190,9 @@ def test_not_an_image() -> None:
 
 
 def test_header_with_a_monstrous_size() -> None:
-    """Pillow refuses it with a special exception."""
     buffer = io.BytesIO()
     Image.new("RGB", (4, 4)).save(buffer, "BMP")
     content = bytearray(buffer.getvalue())
     content[18:26] = (100_000).to_bytes(4, "little") * 2
-    with pytest.raises(Error, match="cannot be decoded: Image size"):
+    with pytest.raises(Error, match="100000 x 100000 = 10,000,000,000 pixels, and the limit is 178,956,970"):
         open_image(bytes(content))

@@ -1,13 +1,16 @@
 """The source of ImageData: order, sizes, errors. (test_golden.py compares its pixels with Caffe.)"""
 from __future__ import annotations
 
+import os
 import pathlib
 from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from ocaffe import proto
+from ocaffe.data import pictures
 from ocaffe.data.listed import ListSource
 from ocaffe.data.resample import resize
 from ocaffe.data.transform import Transform
@@ -75,10 +78,13 @@ def test_errors(alike: str, odd: str, tmp_path: pathlib.Path) -> None:
     assert "new_height and new_width" in str(error.fix)
     assert "crop of 6 x 6 is larger" in failure(lambda: samples(source(odd, 5, transform={"crop_size": 6}), 0)).fact
     assert "cannot be read" in failure(lambda: source(str(tmp_path / "none"), 1)).fact
+    assert "cannot be read: embedded null byte" in failure(lambda: source("a\0b", 1)).fact
     for lines, fact in (
         (["", " "], "names no image"),
         (["im0.png"], "line 1: 'im0.png' has no label"),
         (["im0.png 1", "im1.png x"], "line 2: the label 'x' is not a whole number"),
+        (["im0.png 1", f"im1.png {1 << 31}"], "line 2: the label '2147483648' is not a whole number of 32 bits"),
+        (["a\0b.png 1"], "a\0b.png: it cannot be read: embedded null byte"),
     ):
         assert fact in failure(lambda lines=lines: source(listing(tmp_path, lines), 1)).fact  # type: ignore[misc]
 
@@ -87,8 +93,32 @@ def test_unreadable_images_are_named(alike: str, tmp_path: pathlib.Path) -> None
     good = pathlib.Path(save(tmp_path / "big.png", image(1, (3, 60, 60)))).read_bytes()
     (tmp_path / "cut.png").write_bytes(good[: len(good) // 2])
     (tmp_path / "text.png").write_text("no image")
-    for name, fact in (("none.png", "it cannot be read: No such file"), ("cut.png", "it cannot be decoded"), ("text.png", "it is not an image file that")):
+    for name, fact in (("none.png", "it cannot be read: No such file"), ("cut.png", "it cannot be decoded"), ("text.png", "it is not an image file of")):
         path = listing(tmp_path, [f"{tmp_path}/big.png 0", "", f"{tmp_path}/{name} 1"])
         for workers in (1, 3):
             error = failure(lambda path=path, workers=workers: samples(source(path, 2, workers=workers), 0))  # type: ignore[misc]
             assert error.fact.startswith(f"{path}, line 3: {tmp_path}/{name}: {fact}") and error.fix
+
+
+def resident() -> int:
+    """Return the bytes of memory that this process uses."""
+    return int(pathlib.Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/statm"), reason="needs Linux")
+def test_few_images_are_held_at_full_size(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """24 images of 2 megapixels, resized to 8 x 8, take the memory of one image per worker, not 200 MB."""
+    file, held, count = tmp_path / "large.png", list[int](), 24
+    Image.new("RGB", (2000, 1000), (1, 2, 3)).save(file)
+    made = source(listing(tmp_path, [f"{file} {number}" for number in range(count)]), count, workers=2, new_height=8, new_width=8)
+
+    def sampled(pixels: np.ndarray, height: int, width: int) -> np.ndarray:
+        held.append(resident())
+        return resize(pixels, height, width)
+
+    monkeypatch.setattr(pictures, "resize", sampled)
+    before = resident()
+    images, _ = samples(made, 0)
+    assert (images == np.array([3, 2, 1])[:, None, None]).all()
+    assert len(held) == count and max(held) - before < 100e6
+    made.close()

@@ -108,6 +108,7 @@ def test_errors(tmp_path: pathlib.Path) -> None:
         ("2 0.6", "-1 0.6", "image 3 has a window of overlap 0.6 with label -1"),
         ("7 1.0 0 0 39 29", "7 1.0 0", "it ends where the corners of a window of image 8 was expected"),
         ("\n3\n30", "\n1\n30", "has 1 channels"),
+        ("0 0 39 29", f"0 0 39 {(1 << 64) - 1}", "'18446744073709551615' where the corners of a window of image"),
     ):
         error = failure(lambda old=old, new=new: source(window_file(tmp_path, **{old: new}), 4))  # type: ignore[misc]
         assert fact in error.fact and "label overlap x1 y1 x2 y2" in str(error.fix)

@@ -50,6 +50,11 @@ def test_npy(tmp_path):
     (tmp_path / "mean.npy").write_bytes(b"\x93NUMPY\x01\x00cut")
     with pytest.raises(Error, match=r"cannot be read as \.npy"):
         read_blobproto(tmp_path / "mean.npy")
+    (tmp_path / "header.npy").write_bytes(b"\x93NUMPY\x01\x00\x16\x00{'descr': '<f4', 'sha\xff\n")  # numpy raises SyntaxError or TokenError
+    np.save(tmp_path / "words.npy", np.array(["one"]))
+    for name in ("header.npy", "words.npy"):
+        with pytest.raises(Error, match=r"cannot be read as \.npy"):
+            read_blobproto(tmp_path / name)
     np.save(tmp_path / "objects.npy", np.array([{}], object), allow_pickle=True)
     with pytest.raises(Error, match=r"cannot be read as \.npy"):
         read_blobproto(tmp_path / "objects.npy")
