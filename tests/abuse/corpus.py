@@ -13,7 +13,7 @@ from collections.abc import Callable
 from tests.abuse import fuzz
 from tests.abuse.campaign import options
 from tests.abuse.devices import LIMITS, run_net
-from tests.abuse.harness import GOOD, Limits, isolated
+from tests.abuse.harness import GOOD, isolated
 from tests.abuse.nets import plan_net
 from tests.abuse.workplace import CORPUS, workplace
 
@@ -42,7 +42,7 @@ def main() -> int:
             paths = [path for path in files() if (path.parent.name == "devices") == on_device]
             if not on_device:
                 os.environ["OCAFFE_CACHE"] = str(folder / "cache")  # a section damages it
-            for path, outcome in isolated(paths, lambda path: check(path, chosen.device), LIMITS if on_device else Limits()):
+            for path, outcome in isolated(paths, lambda path: check(path, chosen.device), LIMITS if on_device else fuzz.LIMITS):
                 print(json.dumps({"file": name(path), "kind": outcome.kind, "note": outcome.note}), flush=True)
                 status |= outcome.kind not in GOOD
     return int(status)

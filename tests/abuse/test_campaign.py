@@ -31,8 +31,8 @@ SMOKE = {  # flags of the parts; a minute in all
     "syscalls": ("--count", "4"),
     "endurance": ("--count", "400"),
 }
-MINUTES = {"nets": 2, "devices": 4, "images": 0.5, "kills": 3, "disks": 1, "caches": 1.5, "writers": 0.5, "syscalls": 1, "endurance": 2}
-FUZZ = 4.5 * 60 / len(SECTIONS)  # seconds of a section
+MINUTES = {"nets": 4, "devices": 8, "images": 1, "kills": 6, "disks": 2, "caches": 3, "writers": 1, "syscalls": 2, "endurance": 4}  # 20 minutes on two cores
+FUZZ = 9 * 60 / len(SECTIONS)  # seconds of a section
 ON_DEVICE = {"devices", "kills", "disks", "caches", "writers", "syscalls", "endurance"}
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the harness needs fork and /proc of Linux")
@@ -68,5 +68,5 @@ def test_fuzz(section: str, tmp_path: pathlib.Path) -> None:
 @pytest.mark.abuse
 @pytest.mark.parametrize("part", [pytest.param(part, marks=needs.get(part, ())) for part in MINUTES])
 def test_part(part: str, tmp_path: pathlib.Path) -> None:
-    count = ["--count", "20000" if part == "endurance" else "10000000"]
+    count = ["--count", "30000" if part == "endurance" else "10000000"]
     run(tmp_path, part, *count, "--seconds", str(60 * MINUTES[part]))

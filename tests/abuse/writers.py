@@ -18,6 +18,7 @@ from tests.abuse.campaign import Options, Tally
 from tests.abuse.harness import PAUSE, Outcome
 
 ITERATIONS = 400
+ROUNDS = 30  # of changes during a training
 DATABASE = pathlib.Path("db")
 Records = dict[bytes, bytes]
 
@@ -57,7 +58,7 @@ WAYS: tuple[Callable[[random.Random, Records], Iterator[tuple[bytes, bytes | Non
 def write(changes: Iterator[tuple[bytes, bytes | None]], rng: random.Random) -> None:
     """Commit the changes in transactions of random sizes, as another program does."""
     left = list(changes)
-    with lmdb.open(str(DATABASE), map_size=1 << 28, sync=False) as environment:
+    with lmdb.open(str(DATABASE), map_size=1 << 30, sync=False) as environment:
         while left:
             with environment.begin(write=True) as transaction:
                 for key, value in [left.pop() for _ in range(min(len(left), rng.randrange(1, 60)))]:
@@ -82,9 +83,10 @@ def writers(chosen: Options, tally: Tally) -> None:
         process = job.forked(job.arguments())
         while not (process.ended(job.LIMITS) or "Iteration 1 " in process.text()):
             time.sleep(PAUSE / 10)
-        while not process.ended(job.LIMITS):
-            write(way(rng, records), rng)
-        outcome = process.wait()
+        for _ in range(ROUNDS):  # the reader's slot keeps old pages, so the database grows
+            if not process.ended(job.LIMITS):
+                write(way(rng, records), rng)
+        outcome = process.wait(job.LIMITS)
         if outcome.kind in ("ok", "error"):
             whole = judge.verdict(ITERATIONS if outcome.kind == "ok" else 0)
             outcome = whole if whole.kind == "wrong" else outcome
