@@ -20,8 +20,8 @@ OWNER = """
 import os, pathlib, sys, time
 from ocaffe.lock import FileLock
 assert FileLock(pathlib.Path(sys.argv[1])).acquire() is None
-child = os.fork() if sys.argv[2:] else -1
-if child: print("locked", child, flush=True)
+child = os.fork() if sys.argv[2:] else 0
+if not child: print("locked", os.getpid(), flush=True)
 time.sleep(60)
 """
 
@@ -35,7 +35,7 @@ def lines(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 
 
 def start(path: pathlib.Path, *arguments: str) -> tuple[subprocess.Popen[str], int]:
-    """Return the owner, and its child if there is an argument."""
+    """Return the owner, and the process that printed: its child if there is an argument. The child has left the lock then."""
     command = [sys.executable, "-c", OWNER, str(path), *arguments]
     process = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None

@@ -17,7 +17,8 @@ from ocaffe.cl.device import Device
 from ocaffe.errors import Error
 from ocaffe.model.text import read_solver
 from ocaffe.model.upgrade import upgrade_solver
-from ocaffe.solver.snapshot import owned, prefix_of, writes_snapshots
+from ocaffe.solver.checks import writes_snapshots
+from ocaffe.solver.snapshot import owned, prefix_of
 from ocaffe.solver.solver import Solver as Training
 
 

@@ -15,7 +15,8 @@ from ocaffe.cli.signals import Signals
 from ocaffe.errors import Error
 from ocaffe.model.text import read_solver
 from ocaffe.progress import progress
-from ocaffe.solver.snapshot import newest, owned, prefix_of, writes_snapshots
+from ocaffe.solver.checks import writes_snapshots
+from ocaffe.solver.snapshot import newest, owned, prefix_of
 from ocaffe.solver.solver import Solver
 from ocaffe.tools.tensorboard import event_log
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import stat
 import threading
 from collections.abc import Callable, Iterator
 from enum import Enum
@@ -63,6 +64,8 @@ class Color(Enum):
 def read_file(path: str) -> bytes:
     """Return the content of a file that a list names. Raise Error without a place."""
     try:
+        if not stat.S_ISREG(os.stat(path).st_mode):  # a device may have no end, a pipe no writer
+            raise Error("it is not a regular file")
         with open(path, "rb") as stream:
             return stream.read()
     except (OSError, ValueError) as problem:  # ValueError: the name has a zero byte

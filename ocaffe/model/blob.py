@@ -62,9 +62,12 @@ def decode_blob(span: wire.Span) -> np.ndarray:
         dims = [legacy.get(number, 0) for number in _LEGACY]
     values = chunks[0] if len(chunks) == 1 else np.concatenate(chunks) if chunks else np.empty(0, np.float32)
     dims = dims or []
-    if min(dims, default=0) < 0 or math.prod(dims) != values.size:
-        raise wire.Malformed(f"the shape {shape_text(dims)}, but {values.size} values", span.start)
-    return values.reshape(dims)
+    try:
+        if min(dims, default=0) >= 0 and math.prod(dims) == values.size:
+            return values.reshape(dims)
+    except ValueError:  # a dimension of 0 beside huge ones, or too many dimensions
+        pass
+    raise wire.Malformed(f"the shape {shape_text(dims)}, but {values.size} values", span.start)
 
 
 def _raw_values(span: wire.Span, raw: dict[int, wire.Field]) -> list[np.ndarray]:

@@ -214,7 +214,8 @@ class Parser:
             if number is None:
                 raise self.mismatch(descriptor, field, start)
             number = -number if negative else number
-            if number in field.enum_type.values_by_number:
+            low, high = _INTEGERS[FieldDescriptor.CPPTYPE_INT32]
+            if low <= number <= high and number in field.enum_type.values_by_number:  # protobuf's lookup drops higher bits
                 return number
         fact = f"{descriptor.name} has no {token.text!r} for its {field.name!r}"
         if self.allow_unknown:

@@ -48,3 +48,8 @@ def check_solver(param: Any, file: str | None = None) -> None:
         raise Error("early_stopping is given without best_output", place=file, fix='name an output of the TEST net: best_output: "accuracy"')
     if param.HasField("best_output") and not param.test_iter:
         raise Error(f"best_output is '{param.best_output}', but nothing is tested", place=file, fix="give test_iter and test_interval")
+
+
+def writes_snapshots(solver: Any) -> bool:
+    """Return whether a training with this SolverParameter writes snapshots without a signal."""
+    return bool(solver.snapshot > 0 or solver.snapshot_interval_seconds > 0 or solver.snapshot_after_train or solver.HasField("best_output"))

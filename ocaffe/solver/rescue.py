@@ -18,8 +18,8 @@ from ocaffe.cl.failure import DeviceFailure, device_failure
 from ocaffe.cl.session import Session
 from ocaffe.compiler.network import Network
 from ocaffe.errors import Error
+from ocaffe.solver.checks import writes_snapshots
 from ocaffe.solver.policies import LearningRate
-from ocaffe.solver.snapshot import writes_snapshots
 
 
 class Training(Protocol):

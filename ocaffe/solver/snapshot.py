@@ -95,11 +95,6 @@ def _not_writable(prefix: str, reason: OSError) -> Error:
     return Error(f"cannot write snapshots to '{prefix}*': {reason.strerror}", fix="create the folder, or set snapshot_prefix to a place that can be written")
 
 
-def writes_snapshots(solver: Any) -> bool:
-    """Return whether a training with this SolverParameter writes snapshots without a signal."""
-    return bool(solver.snapshot > 0 or solver.snapshot_interval_seconds > 0 or solver.snapshot_after_train or solver.HasField("best_output"))
-
-
 @contextlib.contextmanager
 def owned(prefix: str) -> Iterator[None]:
     """Context of a training that writes snapshots with `prefix`. No other process is in it, which the file `<prefix>.lock` ensures.
@@ -190,7 +185,7 @@ def _remove_old(prefix: str, keep: int, iteration: int, precious: Sequence[str])
     found = [(int(match[1]), path) for path in folder.iterdir() if (match := name.fullmatch(path.name)) and int(match[1]) <= iteration]
     kept = sorted({number for number, _ in found})[-keep:]
     spared = {os.path.realpath(path) for path in precious}
-    for number, path in found:
+    for number, path in sorted(found, key=lambda entry: ".solverstate" not in entry[1].name):  # states first: a kill leaves none without its weights
         if number not in kept and os.path.realpath(path) not in spared:
             try:
                 path.unlink()

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import functools
 import importlib
-import importlib.util
 import io
 import os
 import pathlib
@@ -27,6 +26,7 @@ from ocaffe.graph.build import build
 from ocaffe.ir import tuned_tables
 from ocaffe.model.binary import read_net_binary
 from ocaffe.model.blob import read_blobproto
+from ocaffe.model.hdf5_files import Hdf5Files
 from ocaffe.model.state import read_state
 from ocaffe.model.text import parse, read_net, read_solver, write_text
 from ocaffe.model.upgrade import upgrade_net
@@ -383,10 +383,7 @@ def read(section: str, data: bytes, number: int = 0) -> None:
 
 def share_child() -> None:
     """Let all reads of HDF5 in this process share one child process. A read starts one of its own otherwise, which takes 0.1 s."""
-    if importlib.util.find_spec("ocaffe.model.hdf5_files") is None:
-        return
-    files: Any = importlib.import_module("ocaffe.model.hdf5_files")
-    start = files.Hdf5Files._started
+    start = Hdf5Files._started
     shared: list[Any] = []
 
     def started(self: Any) -> Any:
@@ -397,13 +394,11 @@ def share_child() -> None:
         self._child, self._end = shared[-1], None
         return self._child
 
-    files.Hdf5Files._started = started
+    Hdf5Files._started = started  # type: ignore[method-assign]
 
 
 def fuzz(section: str, chosen: Options, tally: Tally) -> None:
     """Run the cases of one section."""
-    importlib.import_module("h5py")  # once, before children are made
-    share_child()
     seeds = SECTIONS[section].seeds()
     numbers = range(chosen.first, chosen.first + chosen.count)
     for begin in range(0, len(numbers), CHUNK):
@@ -420,6 +415,8 @@ def fuzz(section: str, chosen: Options, tally: Tally) -> None:
 def main() -> int:
     chosen = options("fuzz", 1000, tuple(SECTIONS))
     status = 0
+    importlib.import_module("h5py")  # once, before children are made
+    share_child()
     sections = [chosen.section] if chosen.section else list(SECTIONS)
     chosen.seconds /= len(sections)
     with workplace.workplace() as folder:

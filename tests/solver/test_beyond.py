@@ -138,6 +138,18 @@ def test_keep_the_last_snapshots(device: Any) -> None:
     assert {name for name in os.listdir() if ".ema." in name} == {"snap_iter_5.ema.caffemodel", "snap_iter_6.ema.caffemodel"}
 
 
+def test_old_states_are_removed_before_their_weights(device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kill between two removals leaves no state without weights."""
+    removed: list[str] = []
+    unlink = pathlib.Path.unlink
+    monkeypatch.setattr(pathlib.Path, "unlink", lambda path, **options: (removed.append(path.name), unlink(path, **options))[1])
+    solver = make(device, f"{QUIET} snapshot: 1 snapshot_keep: 1 ema_decay: 0.9")
+    solver.step(3)
+    solver.close()
+    order = [name for name in removed if name.startswith("snap_iter_")]
+    assert [name.endswith(".solverstate") for name in order] == [True, False, False] * 2
+
+
 def test_the_average_of_the_resumed_snapshot_is_kept(device: Any) -> None:
     for resume in (None, "snap_iter_1.solverstate"):
         solver = make(device, f"{QUIET} snapshot: 1 snapshot_keep: 1 ema_decay: 0.9", resume=resume)

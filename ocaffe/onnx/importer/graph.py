@@ -140,6 +140,9 @@ def array_of(tensor: Any, place: str) -> np.ndarray:
 
 def _value(attribute: Any) -> Any:
     """Return an attribute as a Python value, with text as str."""
+    if attribute.ref_attr_name:
+        fact = f"attribute '{attribute.name}' refers to attribute '{attribute.ref_attr_name}' of a function, but is not in a function"
+        raise Error(fact, fix="export the model again")
     value = helper.get_attribute_value(attribute)
     return value.decode(errors="replace") if isinstance(value, bytes) else value  # rules report invalid text as an unknown value
 
