@@ -10,6 +10,7 @@ from ocaffe.ir.graph import Blob
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref, Role, Shape
 from ocaffe.layers.base import Arity, Layer, ParamBlob, register
+from ocaffe.layers.window import bounded
 from ocaffe.onnx.builder.graph import OnnxGraph
 from ocaffe.ops import convolution
 from ocaffe.ops.convolution import Axes, ConvGeometry
@@ -111,10 +112,10 @@ class Filters(Layer):
         """Return the geometry that maps `channels` of size `size` to `outputs` channels of size `out`."""
         raise NotImplementedError
 
-    def steps(self) -> tuple[Axes, Axes, Axes, Axes]:
-        """Return kernel, stride, pad and dilation with three axes each."""
-        w = self.window
-        return padded(w.kernel, 1), padded(w.stride, 1), padded(w.pad, 0), padded(w.dilation, 1)
+    def steps(self, image: Axes) -> tuple[Axes, Axes, Axes, Axes]:
+        """Return kernel, stride, pad and dilation with three axes each. `image` is the side of the windows."""
+        w, pad = self.window, padded(self.window.pad, 0)
+        return padded(w.kernel, 1), bounded(padded(w.stride, 1), image, pad), pad, padded(w.dilation, 1)
 
     def merged_relu(self) -> float | None:
         """Return the negative slope of the ReLU at the end of the layer, a feature of forks, or None if the prototxt does not request it."""
@@ -232,7 +233,7 @@ class Convolution(Filters):
         return tuple((n + 2 * p - e) // s + 1 for n, p, e, s in zip(spatial, window.pad, extent, window.stride))
 
     def walked(self, batch: int, channels: int, outputs: int, group: int, size: Axes, out: Axes) -> ConvGeometry:
-        return ConvGeometry(batch, channels, outputs, group, size, out, *self.steps())
+        return ConvGeometry(batch, channels, outputs, group, size, out, *self.steps(size))
 
     def move(self, rec: Recorder, x: Ref, w: Ref, bias: Ref | None, y: Ref) -> None:
         convolution.forward(rec, self.geometry, x, w, bias, y)

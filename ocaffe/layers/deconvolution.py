@@ -32,7 +32,7 @@ class Deconvolution(Filters):
         return out
 
     def walked(self, batch: int, channels: int, outputs: int, group: int, size: Axes, out: Axes) -> ConvGeometry:
-        return ConvGeometry(batch, outputs, channels, group, out, size, *self.steps())
+        return ConvGeometry(batch, outputs, channels, group, out, size, *self.steps(out))
 
     def move(self, rec: Recorder, x: Ref, w: Ref, bias: Ref | None, y: Ref) -> None:
         convolution.backward_data(rec, self.geometry, x, w, y, bias)

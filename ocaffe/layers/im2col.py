@@ -12,6 +12,7 @@ from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref, Shape
 from ocaffe.layers.base import Layer, register
 from ocaffe.layers.convolution import Window
+from ocaffe.layers.window import bounded
 from ocaffe.onnx.builder.graph import OnnxGraph
 from ocaffe.ops.im2col import Columns
 
@@ -38,7 +39,7 @@ class Im2col(Layer):
             f"the window spans {shape_text(w.extent())} pixels, more than the padded {shape_text(spatial)} image (pad {shape_text(w.pad)})",
             "use a larger image, a smaller kernel or more padding",
         )
-        self.columns, self.batch_axes = Columns(spatial, out, w.kernel, w.stride, w.pad, w.dilation), axis
+        self.columns, self.batch_axes = Columns(spatial, out, w.kernel, bounded(w.stride, spatial, w.pad), w.pad, w.dilation), axis
         return [(*x[:axis], x[axis] * math.prod(w.kernel), *out)]
 
     def batch(self, ref: Ref) -> Ref:

@@ -10,7 +10,7 @@ from ocaffe.ir.graph import Blob
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref, Shape
 from ocaffe.layers.base import Layer, register
-from ocaffe.layers.window import Window, axes_text
+from ocaffe.layers.window import Window, axes_text, bounded
 from ocaffe.onnx.builder.graph import OnnxGraph
 from ocaffe.onnx.builder.pooling import pooled
 from ocaffe.ops.pooling import Pool
@@ -72,7 +72,8 @@ class Pooling(Layer):
         tops = max(1, len(self.param.top))
         self.check(tops == 1 or param.pool == param.MAX, f"{method} pooling has no mask as second top", "remove the second top")
         self.planes = (x[0], math.prod(x[1 : axis + 1]))
-        self.pool = Pool(param.pool, window.kernel, window.stride, window.pad, image, outputs, window.dilation, param.avg_include_pad)
+        stride = bounded(window.stride, image, window.pad)
+        self.pool = Pool(param.pool, window.kernel, stride, window.pad, image, outputs, window.dilation, param.avg_include_pad)
         return [(*x[: axis + 1], *outputs)] * tops
 
     @property

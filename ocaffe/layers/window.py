@@ -84,6 +84,11 @@ def _first_empty(count: int, extent: int, stride: int, pad: int, size: int, dila
     return after if after < count else None
 
 
+def bounded(stride: Axes, image: Axes, pad: Axes) -> Axes:
+    """Return strides of the same windows of which none exceeds the padded image. OpenCL compilers may take minutes for larger constants."""
+    return tuple(min(step, size + 2 * border) for step, size, border in zip(stride, image, pad))
+
+
 def axes_text(values: Axes) -> str:
     """Return "2" for (2, 2), and "3 x 2" for (3, 2)."""
     return str(values[0]) if len(set(values)) == 1 else " x ".join(map(str, values))

@@ -26,7 +26,6 @@ from ocaffe.graph.build import build
 from ocaffe.ir import tuned_tables
 from ocaffe.model.binary import read_net_binary
 from ocaffe.model.blob import read_blobproto
-from ocaffe.model.hdf5_files import Hdf5Files
 from ocaffe.model.state import read_state
 from ocaffe.model.text import parse, read_net, read_solver, write_text
 from ocaffe.model.upgrade import upgrade_net
@@ -40,6 +39,7 @@ from ocaffe.tools.logs import csv_text, read_log
 from tests.abuse import workplace
 from tests.abuse.campaign import Options, Tally, options
 from tests.abuse.harness import Limits, Wrong, isolated
+from tests.abuse.hdf5_child import share_child
 from tests.abuse.mutate import damage, distort, rewrite
 
 PAGE = 4096  # bytes of a page of LMDB
@@ -379,22 +379,6 @@ def read(section: str, data: bytes, number: int = 0) -> None:
         SECTIONS[section].read(str(path))
     finally:
         path.unlink()
-
-
-def share_child() -> None:
-    """Let all reads of HDF5 in this process share one child process. A read starts one of its own otherwise, which takes 0.1 s."""
-    start = Hdf5Files._started
-    shared: list[Any] = []
-
-    def started(self: Any) -> Any:
-        if not shared or shared[-1].poll() is not None:
-            self._child = None
-            shared.append(start(self))
-            self._end.detach()
-        self._child, self._end = shared[-1], None
-        return self._child
-
-    Hdf5Files._started = started  # type: ignore[method-assign]
 
 
 def fuzz(section: str, chosen: Options, tally: Tally) -> None:

@@ -21,6 +21,7 @@ from ocaffe.model.weights import read_weights
 from ocaffe.solver.snapshot import load_state
 from tests.abuse.campaign import Options, Tally, options
 from tests.abuse.harness import Limits, Outcome, Process
+from tests.abuse.hdf5_child import share_child
 from tests.abuse.workplace import database, workplace
 
 ITERATIONS = 600
@@ -81,6 +82,7 @@ def load() -> None:
     for name in ("h5py", "ocaffe.cli.train", "ocaffe.model.hdf5", "ocaffe.solver.solver", "ocaffe.solver.best", "ocaffe.solver.average"):
         importlib.import_module(name)
     import_pyopencl()
+    share_child()
 
 
 def forked(given: Sequence[str]) -> Process:
@@ -112,6 +114,7 @@ class Judge:
         self.variant = variant
         self.reference: dict[str, bytes] = {}
         self._checked: set[tuple[str, int, int]] = set()
+        self._weights: dict[tuple[str, int, int], list[str]] = {}  # the weights of each state that has been read
 
     def learn(self) -> None:
         """Train without disturbance and keep the files as reference. snapshot_keep would remove most of them, so it is left out."""
@@ -136,12 +139,13 @@ class Judge:
         facts = file.path.stat()
         key = (file.path.name, facts.st_mtime_ns, facts.st_ino)
         found = []
-        if file.is_state:  # again each time, because its weights may be gone
+        if file.is_state and not all(os.path.exists(name) for name in self._weights.get(key, ("",))):  # a state read before may have lost its weights
             try:
                 state = load_state(str(file.path))
                 if state.iter != file.iteration:
                     found.append("a state has another iteration")
-                for name in filter(None, (state.learned_net, state.averaged_net)):
+                self._weights[key] = [name for name in (state.learned_net, state.averaged_net) if name]
+                for name in self._weights[key]:
                     self._once(pathlib.Path(name))
             except Error as problem:
                 found.append(f"a state cannot be resumed: {re.sub(r'[0-9]+', 'N', problem.fact)}")

@@ -43,7 +43,7 @@ def read_model(path: str | Path) -> Any:
     size = Path(path).stat().st_size + _load_external(model, Path(path).parent, place)
     try:
         checker.check_model(model if size < _LIMIT else place)
-    except checker.ValidationError as problem:
+    except (checker.ValidationError, ValueError) as problem:  # ValueError: the checker's own copy of protobuf refuses the bytes
         raise Error(f"is not a valid ONNX model: {_line(problem)}", place=place, fix="export it again") from None
     return model
 
