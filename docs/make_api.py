@@ -42,7 +42,7 @@ CONSTANTS = {
     "log": "`log(text)` writes a line to the log, as Caffe's INFO.",
 }  # fmt: skip
 MADE_BY_NETS = {"Blob"}
-ELSEWHERE = {"classifier", "detector", "net_spec", "__version__"}  # modules whose names are listed, and the version
+ELSEWHERE = {"classifier", "detector", "net_spec", "pycaffe", "__version__"}  # modules whose names are listed, and the version
 
 
 def signature(function: Any, drop: int) -> str:

@@ -21,7 +21,8 @@ _NAMES = {  # module: the names that ocaffe exports from it; keep __init__.pyi, 
     "api.pysolver": "AdaDeltaSolver AdaGradSolver AdamSolver NesterovSolver RMSPropSolver SGDSolver Solver get_solver",
     "api.runtime": "Timer set_device set_mode_cpu set_mode_gpu set_random_seed",
 }
-_MODULES = ("classifier", "coord_map", "detector", "draw", "io", "layers", "log", "net_spec", "proto")  # with pycaffe's names
+_MODULES = ("classifier", "coord_map", "detector", "draw", "io", "layers", "log", "net_spec", "proto", "pycaffe")  # with pycaffe's names
+_PRIVATE = ("_caffe",)  # pycaffe's extension module, which some scripts use
 _LAZY = {name: module for module, names in _NAMES.items() for name in names.split()}
 
 __all__ = sorted(["__version__", *_LAZY, *_MODULES])
@@ -33,7 +34,7 @@ def __getattr__(name: str) -> Any:
 
     if name in _LAZY:
         value: Any = getattr(importlib.import_module(f"ocaffe.{_LAZY[name]}"), name)
-    elif name in _MODULES:
+    elif name in _MODULES or name in _PRIVATE:
         value = importlib.import_module(f"ocaffe.{name}")
     else:
         raise AttributeError(f"module 'ocaffe' has no attribute {name!r}")

@@ -9,6 +9,7 @@ from ocaffe import layers as layers
 from ocaffe import log as log
 from ocaffe import net_spec as net_spec
 from ocaffe import proto as proto
+from ocaffe import pycaffe as pycaffe
 from ocaffe.api.blob import Blob as Blob
 from ocaffe.api.net import Net as Net
 from ocaffe.api.processes import NCCL as NCCL

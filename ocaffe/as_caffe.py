@@ -14,12 +14,11 @@ from types import ModuleType
 from ocaffe.errors import Error
 
 PREFIX = "caffe"
-_SAME = {"caffe.pycaffe": "ocaffe", "caffe._caffe": "ocaffe"}  # modules of pycaffe whose names ocaffe itself has
 
 
 def _ours(name: str) -> str:
     """Return ocaffe's module for `caffe` or `caffe.something`."""
-    return _SAME.get(name, "ocaffe" + name.removeprefix(PREFIX))
+    return "ocaffe" + name.removeprefix(PREFIX)
 
 
 class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):

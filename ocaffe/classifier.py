@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 
 from ocaffe.cl.device import Device
-from ocaffe.errors import Error, shape_text
+from ocaffe.errors import WrongValue, shape_text
 from ocaffe.io import centre, resize_image
 from ocaffe.io import oversample as ten_crops
 from ocaffe.tools.recognise import ImageNet
@@ -62,7 +62,7 @@ class Classifier(ImageNet):
                     y, x = centre(resized.shape, self.size)
                     if min(y, x) < 0:
                         fact = f"the net takes {shape_text(self.size)}, the images become {shape_text(resized.shape[:2])}"
-                        raise Error(fact, fix="larger image_dims (--images_dim)")
+                        raise WrongValue(fact, fix="larger image_dims (--images_dim)")
                     yield resized[y : y + self.size[0], x : x + self.size[1]]
 
         scores = self.scores(crops())

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from ocaffe.cl.device import Device
-from ocaffe.errors import Error, shape_text
+from ocaffe.errors import Error, WrongValue, shape_text
 from ocaffe.io import load_image, resize_image
 from ocaffe.tools.recognise import ImageNet
 
@@ -48,9 +48,9 @@ class Detector(ImageNet):
         pad = int(context_pad or 0)
         edge = min(self.size)
         if not 0 <= 2 * pad < edge:
-            raise Error(f"context_pad is {pad}, the net's input {self.size[0]} x {self.size[1]}", fix=f"0 to {(edge - 1) // 2}")
+            raise WrongValue(f"context_pad is {pad}, the net's input {self.size[0]} x {self.size[1]}", fix=f"0 to {(edge - 1) // 2}")
         if pad and self.size[0] != self.size[1]:
-            raise Error(f"context_pad is {pad}, and the net's input {self.size[0]} x {self.size[1]} is not square", fix="context_pad 0")
+            raise WrongValue(f"context_pad is {pad}, and the net's input {self.size[0]} x {self.size[1]} is not square", fix="context_pad 0")
         self.context_pad = pad
 
     def detect_windows(self, images_windows: Iterable[tuple[Any, Iterable[Window]]]) -> list[dict[str, Any]]:
@@ -111,7 +111,7 @@ class Detector(ImageNet):
             y, x, bottom, right = box.astype(int)
             part = im[y:bottom, x:right]
         if not part.size:
-            raise Error(f"the window ymin, xmin, ymax, xmax = {', '.join(map(str, window))} covers no pixel of an image of {shape_text(im.shape[:2])}")
+            raise WrongValue(f"the window ymin, xmin, ymax, xmax = {', '.join(map(str, window))} covers no pixel of an image of {shape_text(im.shape[:2])}")
         if not self.context_pad:
             return part
         whole = np.array(np.broadcast_to(self._mean_image(), (*self.size, self.channels)), np.float32)

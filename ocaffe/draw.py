@@ -1,16 +1,26 @@
-"""Draws nets, with pycaffe's function names. Needs no graphviz."""
+"""Draws nets, with pycaffe's function names. Only get_pydot_graph needs the package pydot, and nothing needs graphviz."""
 from __future__ import annotations
 
 import os
 from typing import Any
 
 from ocaffe import proto
-from ocaffe.errors import Error
+from ocaffe.errors import Error, WrongValue
 from ocaffe.files import atomic_write
 from ocaffe.model.filter import filter_net
 from ocaffe.model.upgrade import upgrade_net
+from ocaffe.proto import caffe_pb2 as caffe_pb2
 from ocaffe.tools.diagram import picture, pixels, svg
 from ocaffe.tools.encode import file_format
+from ocaffe.tools.pydot_graph import BLOB_STYLE as BLOB_STYLE
+from ocaffe.tools.pydot_graph import LAYER_STYLE_DEFAULT as LAYER_STYLE_DEFAULT
+from ocaffe.tools.pydot_graph import NEURON_LAYER_STYLE as NEURON_LAYER_STYLE
+from ocaffe.tools.pydot_graph import choose_color_by_layertype as choose_color_by_layertype
+from ocaffe.tools.pydot_graph import get_edge_label as get_edge_label
+from ocaffe.tools.pydot_graph import get_layer_label as get_layer_label
+from ocaffe.tools.pydot_graph import get_layer_lr_mult as get_layer_lr_mult
+from ocaffe.tools.pydot_graph import get_pooling_types_dict as get_pooling_types_dict
+from ocaffe.tools.pydot_graph import get_pydot_graph as get_pydot_graph
 
 DIRECTIONS = ("LR", "TB", "RL", "BT")
 MAX_PIXELS = 1 << 28
@@ -34,7 +44,7 @@ def draw_net(caffe_net: Any, rankdir: str = "LR", ext: str = "png", phase: int |
 def draw(net: Any, rankdir: str, ext: str, display_lrm: bool = False, name: str = "") -> bytes:
     """Like `draw_net`, for an upgraded and filtered net. `name` is the net's file, for messages."""
     if rankdir not in DIRECTIONS:
-        raise Error(f"rankdir is '{rankdir}'", fix=f"one of {', '.join(DIRECTIONS)}")
+        raise WrongValue(f"rankdir is '{rankdir}'", fix=f"one of {', '.join(DIRECTIONS)}")
     if not net.layer:
         raise Error("the net has no layers to draw", place=name or None, fix="another net, or another phase")
     drawn = picture(net, rankdir, display_lrm)

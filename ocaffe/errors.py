@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 
 class Place(NamedTuple):
@@ -23,8 +23,12 @@ class Place(NamedTuple):
         return f"{self.file}:{self.line}" if self.line else self.file
 
 
-class Error(Exception):
-    """A mistake in the user's input, or a limit of the machine. A bug of ocaffe raises other exceptions."""
+class Error(RuntimeError):
+    """A mistake in the user's input, or a limit of the machine. A bug of ocaffe raises other exceptions.
+
+    It is a RuntimeError, because pycaffe raises that, for example for an unreadable file. The classes below are of the types that pycaffe or Python
+    raises in their places.
+    """
 
     def __init__(self, fact: str, *, place: Place | str | None = None, layer: str | None = None, fix: str | None = None) -> None:
         """`fact` describes the mistake with both values. `layer` has the form "'pool2' (Pooling)". `fix` is the remedy."""
@@ -40,6 +44,41 @@ class Error(Exception):
         if self.fix:
             lines.append(f"  fix: {self.fix}")
         return "\n".join(lines)
+
+
+class WrongType(Error, TypeError):
+    """An argument has a wrong type."""
+
+
+class WrongValue(Error, ValueError):
+    """An argument has the right type and a wrong value or shape."""
+
+
+class UnknownName(Error, KeyError, ValueError):
+    """Nothing has this name. Python raises KeyError for a dict, and ValueError for list.index, which pycaffe uses for layers."""
+
+
+class NoSuchField(Error, AttributeError):
+    """A message has no field of this name."""
+
+
+class FailedCheck(Error, AssertionError):
+    """A condition that pycaffe checks by assert."""
+
+
+def of_type(error: Error, reason: Exception) -> Error:
+    """Return `error` as an instance of the class of `reason` too, with the attributes of `reason`, so that scripts can catch it by its own class.
+
+    Return `error` itself where that class cannot be a second base.
+    """
+    kind = type(reason)
+    try:
+        both: Any = type(kind.__name__, (Error, kind), {"__module__": kind.__module__})
+        result: Error = both(error.fact, place=error.place, layer=error.layer, fix=error.fix)
+    except TypeError:  # some classes that are written in C exclude each other
+        return error
+    vars(result).update({name: value for name, value in vars(reason).items() if name not in vars(result)})
+    return result
 
 
 @contextlib.contextmanager

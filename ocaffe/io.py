@@ -12,10 +12,11 @@ from google.protobuf.message import DecodeError
 
 from ocaffe import proto
 from ocaffe.data.decode import open_image, read_file, readable
-from ocaffe.errors import Error, shape_text, within
+from ocaffe.errors import Error, UnknownName, WrongValue, shape_text, within
 from ocaffe.model.blob import array_to_blob, blob_to_array
 from ocaffe.model.blob import array_to_datum as array_to_datum_message
 from ocaffe.model.blob import datum_to_array as datum_message_to_array
+from ocaffe.proto import caffe_pb2 as caffe_pb2
 
 
 def load_image(filename: str, color: bool = True) -> np.ndarray:
@@ -41,11 +42,11 @@ def resize_image(im: np.ndarray, new_dims: Sequence[int], interp_order: int = 1)
     Raises Error for another interp_order.
     """
     if interp_order not in (0, 1):
-        raise Error(f"interp_order is {interp_order}", place="resize_image", fix="0 (nearest) or 1 (bilinear)")
+        raise WrongValue(f"interp_order is {interp_order}", place="resize_image", fix="0 (nearest) or 1 (bilinear)")
     image = np.asarray(im, np.float32)
     if image.ndim != 3 or not image.size or len(new_dims) != 2 or min(new_dims) < 1:
         fact = f"an array of {shape_text(image.shape)} to {shape_text(tuple(new_dims))}"
-        raise Error(fact, place="resize_image", fix="height x width x channels, to (height, width)")
+        raise WrongValue(fact, place="resize_image", fix="height x width x channels, to (height, width)")
     sizes = [(axis, image.shape[axis], int(new)) for axis, new in enumerate(new_dims)]
     if image.shape[2] not in (1, 3):
         for axis, old, new in sizes:
@@ -82,7 +83,7 @@ def oversample(images: Sequence[np.ndarray], crop_dims: Sequence[int]) -> np.nda
     for image in images:
         rows, columns = image.shape[:2]
         if rows < height or columns < width:
-            raise Error(f"a crop of {height} x {width} does not fit into an image of {rows} x {columns}", place="oversample", fix="larger images_dim")
+            raise WrongValue(f"a crop of {height} x {width} does not fit into an image of {rows} x {columns}", place="oversample", fix="larger images_dim")
         corners = [(y, x) for y in (0, rows - height) for x in (0, columns - width)]
         corners.append(centre((rows, columns), (height, width)))
         plain = [image[y : y + height, x : x + width] for y, x in corners]
@@ -111,20 +112,20 @@ class Transformer:
 
     def _check(self, name: str) -> None:
         if name not in self.inputs:
-            raise Error(f"'{name}' is not an input of the net", fix=f"inputs are {', '.join(self.inputs)}")
+            raise UnknownName(f"'{name}' is not an input of the net", fix=f"inputs are {', '.join(self.inputs)}")
 
     def set_transpose(self, name: str, order: Sequence[int]) -> None:
         """Set the order of the axes: (2, 0, 1) for images that are height x width x channels."""
         self._check(name)
         if len(order) != len(self.inputs[name]) - 1:
-            raise Error(f"{len(order)} axes for an input of {shape_text(self.inputs[name][1:])}", fix="give one for each, such as (2, 0, 1)")
+            raise WrongValue(f"{len(order)} axes for an input of {shape_text(self.inputs[name][1:])}", fix="give one for each, such as (2, 0, 1)")
         self.transpose[name] = tuple(order)
 
     def set_channel_swap(self, name: str, order: Sequence[int]) -> None:
         """Set the order of the channels: (2, 1, 0) converts RGB to BGR, which Caffe's reference models require."""
         self._check(name)
         if len(order) != self.inputs[name][1]:
-            raise Error(f"the order of {len(order)} channels for an input of {self.inputs[name][1]}", fix="give one number for each channel")
+            raise WrongValue(f"the order of {len(order)} channels for an input of {self.inputs[name][1]}", fix="give one number for each channel")
         self.channel_swap[name] = tuple(order)
 
     def set_raw_scale(self, name: str, scale: float | None) -> None:
@@ -140,12 +141,12 @@ class Transformer:
         channels, *size = self.inputs[name][1:]
         if mean.ndim == 1:
             if len(mean) not in (1, channels):
-                raise Error(f"a mean of {len(mean)} values for an input of {channels} channels", fix="one for each channel")
+                raise WrongValue(f"a mean of {len(mean)} values for an input of {channels} channels", fix="one for each channel")
             mean = mean[:, None, None]
         else:
             mean = mean.reshape((1,) * (3 - mean.ndim) + mean.shape) if mean.ndim < 3 else mean
             if mean.ndim != 3 or len(mean) not in (1, channels):
-                raise Error(f"the mean is {shape_text(mean.shape)}, the input {shape_text(self.inputs[name][1:])}", fix="a mean image of as many channels")
+                raise WrongValue(f"the mean is {shape_text(mean.shape)}, the input {shape_text(self.inputs[name][1:])}", fix="a mean image of as many channels")
             if mean.shape[1:] not in ((1, 1), tuple(size)):
                 mean = resize_image(mean.transpose(1, 2, 0), size).transpose(2, 0, 1)
         self.mean[name] = mean
@@ -162,9 +163,11 @@ class Transformer:
         data = np.asarray(data, np.float32)
         try:
             return self._preprocessed(name, data)
+        except Error:
+            raise
         except (ValueError, IndexError) as problem:
             fact = f"an array of {shape_text(data.shape)} does not become the input '{name}' of {shape_text(self.inputs[name][1:])}: {problem}"
-            raise Error(fact, fix="give height x width x channels, as io.load_image does") from None
+            raise WrongValue(fact, fix="give height x width x channels, as io.load_image does") from None
 
     def _preprocessed(self, name: str, data: np.ndarray) -> np.ndarray:
         size = self.inputs[name][2:]
@@ -216,19 +219,22 @@ def arraylist_to_blobprotovector_str(arraylist: Sequence[np.ndarray]) -> bytes:
     return bytes(vector.SerializeToString())
 
 
+arraylist_to_blobprotovecor_str = arraylist_to_blobprotovector_str  # pycaffe's spelling
+
+
 def blobprotovector_str_to_arraylist(str: bytes) -> list[np.ndarray]:
     """Return the arrays of a serialised BlobProtoVector. Raises Error if it cannot be parsed."""
     try:
         return [blobproto_to_array(blob) for blob in proto.BlobProtoVector.FromString(str).blobs]
     except DecodeError as reason:
-        raise Error(f"{len(str)} bytes are not a BlobProtoVector: {reason}", fix="give what arraylist_to_blobprotovector_str returned") from None
+        raise WrongValue(f"{len(str)} bytes are not a BlobProtoVector: {reason}", fix="give what arraylist_to_blobprotovector_str returned") from None
 
 
 def array_to_datum(arr: np.ndarray, label: int | None = None) -> Any:
     """Return a Datum with `arr`, channels x height x width: bytes if `arr` is uint8, else floats. Raises Error unless it has 3 axes."""
     arr = np.asarray(arr)
     if arr.ndim != 3:
-        raise Error(f"a Datum has three axes, the array is {shape_text(arr.shape)}", fix="channels x height x width")
+        raise WrongValue(f"a Datum has three axes, the array is {shape_text(arr.shape)}", fix="channels x height x width")
     return array_to_datum_message(arr, label)
 
 
@@ -243,10 +249,10 @@ def datum_to_array(datum: Any) -> np.ndarray:
                 gray = image.mode in ("1", "L", "LA", "I;16")
                 pixels = np.asarray(image.convert("L" if gray else "RGB"), np.uint8)
         except Error as problem:
-            raise Error(f"the encoded image of a Datum cannot be decoded: {problem.fact}", fix=problem.fix) from None
+            raise WrongValue(f"the encoded image of a Datum cannot be decoded: {problem.fact}", fix=problem.fix) from None
         return pixels[None] if gray else np.ascontiguousarray(pixels[..., ::-1].transpose(2, 0, 1))
     try:
         return datum_message_to_array(datum)
     except ValueError:
         shape = shape_text((datum.channels, datum.height, datum.width))
-        raise Error(f"a Datum of {shape} holds {len(datum.data) or len(datum.float_data)} values", fix="set channels, height and width") from None
+        raise WrongValue(f"a Datum of {shape} holds {len(datum.data) or len(datum.float_data)} values", fix="set channels, height and width") from None

@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterator
 
 import numpy as np
 
@@ -17,6 +16,7 @@ class Layer:
     Attributes: `param_str` of the prototxt, `phase`, and `blobs`. `setup` adds learned parameters by `blobs.add_blob`.
     """
 
+    type = "Python"
     param_str: str = ""
     phase: int = 0
     blobs: Arrays
@@ -85,25 +85,13 @@ class Array:
     width = property(lambda self: self._legacy(3))
 
 
-class Arrays:
+class Arrays(list[Array]):
     """The parameters of a Python layer."""
-
-    def __init__(self) -> None:
-        self._arrays: list[Array] = []
 
     def add_blob(self, *shape: int) -> Array:
         """Add a parameter of this shape with zeros and return it. Set its `data` in `setup`."""
-        self._arrays.append(Array(tuple(int(n) for n in shape)))
-        return self._arrays[-1]
-
-    def __len__(self) -> int:
-        return len(self._arrays)
-
-    def __getitem__(self, index: int) -> Array:
-        return self._arrays[index]
-
-    def __iter__(self) -> Iterator[Array]:
-        return iter(self._arrays)
+        self.append(Array(tuple(int(n) for n in shape)))
+        return self[-1]
 
 
 def place_of(reason: BaseException) -> str:

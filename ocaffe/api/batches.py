@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ocaffe.errors import Error
+from ocaffe.errors import WrongValue
 
 
 def batches(arrays: Mapping[str, Any], size: int) -> Iterator[tuple[dict[str, np.ndarray], int]]:
@@ -17,7 +17,7 @@ def batches(arrays: Mapping[str, Any], size: int) -> Iterator[tuple[dict[str, np
     whole = {name: np.asarray(array, np.float32) for name, array in arrays.items()}
     rows = {name: len(array) if array.ndim else 0 for name, array in whole.items()}
     if len(set(rows.values())) > 1 or not all(rows.values()):
-        raise Error(f"the arrays have {', '.join(f'{count} ({name})' for name, count in rows.items())} rows", fix="as many rows in each, at least one")
+        raise WrongValue(f"the arrays have {', '.join(f'{count} ({name})' for name, count in rows.items())} rows", fix="as many rows in each, at least one")
     count = next(iter(rows.values()), 0)
     for begin in range(0, count, size):
         end = min(begin + size, count)

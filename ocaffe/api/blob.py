@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from ocaffe.compiler.network import node_shape
-from ocaffe.errors import Error, shape_text
+from ocaffe.errors import Error, WrongValue, shape_text
 from ocaffe.ir.graph import Parameter
 from ocaffe.ir.tensor import Ref, Role, Shape
 
@@ -224,7 +224,7 @@ class Blob:
         """
         sizes = tuple(int(n) for n in shape)
         if any(n < 1 for n in sizes):
-            raise Error(f"blob '{self._name}' cannot have the shape {shape_text(sizes)}", fix="every axis needs at least one element")
+            raise WrongValue(f"blob '{self._name}' cannot have the shape {shape_text(sizes)}", fix="every axis needs at least one element")
         if self._parameter is not None:
             if sizes != self.shape:
                 fact = f"parameter '{self._name}' is {shape_text(self.shape)} and cannot become {shape_text(sizes)}"

@@ -15,6 +15,7 @@ import numpy as np
 
 from ocaffe.api.names import Names, What
 from ocaffe.cl.command_list import CommandList
+from ocaffe.cl.failure import explained
 from ocaffe.cl.session import Session
 from ocaffe.compiler.network import CompiledNet, Network
 from ocaffe.errors import Error
@@ -97,6 +98,7 @@ class Engine:
 
     # -- Refs --------------------------------------------------------------------------------------------------------
 
+    @explained()
     def current(self) -> CompiledNet:
         """Return the bound compiled net for the present shapes and options. Raises Error on a closed net."""
         self.check_open()
@@ -146,9 +148,11 @@ class Engine:
             self._gradients[parameter] = group.held.view(parameter.shape, group.offsets[group.params.index(parameter)])
         return self._gradients[parameter]
 
+    @explained()
     def read(self, ref: Ref) -> np.ndarray:
         return self._commands_of(ref).read(ref)
 
+    @explained()
     def write(self, ref: Ref, array: np.ndarray) -> None:
         self._commands_of(ref).write(ref, array)
 
@@ -223,6 +227,7 @@ class Engine:
         for hook in tuple(self.hooks[kind]):
             hook(index)
 
+    @explained()
     def forward(self, first: int, last: int) -> None:
         """Run the layers from index `first` to `last`. Raises Error if an input of the first layers is not kept."""
         network, nodes = self.network, self.network.graph.nodes
@@ -267,6 +272,7 @@ class Engine:
         self.compiled.commands.runs += 1
         self.network.advance()
 
+    @explained()
     def backward(self, first: int, last: int) -> None:
         """Run backward from layer index `first` down to `last`, on the values of the last forward pass.
 
@@ -277,6 +283,9 @@ class Engine:
             self.switch(backward=True)
         compiled = self.current()
         arena = compiled.commands.arena
+        if not self.network.runs and self.slot is None and self.shown is None:  # forward never ran: all values are zeros, as in Caffe
+            self.session.clear_arena(arena)
+            arena.commands, arena.reached, self.slot = compiled.commands, compiled.recording.forward_end, compiled.commands.runs
         if compiled.plan.slabs and (arena.commands is not compiled.commands or self.reach < first):
             fact = "the values that backward needs of forward are not in memory: forward has not run, or another pass reused the memory"
             raise Error(fact, fix="run forward directly before backward")
@@ -366,7 +375,7 @@ class Engine:
         if not self.options.apart:
             self.names.restart(ran, back)
         names_now = {what: dict(now) for what, now in self.names.now.items()}
-        there: dict[What, bool] = {"data": ran, "diff": self.options.backward}
+        there: dict[What, bool] = {"data": ran or self.network.runs > 0 or self.shown is not None, "diff": self.options.backward}
         kept = [(name, what, self._present(name, what)) for name in graph.blobs if self.options.keeps(name) for what in there if there[what]]
         values = [(name, what, self.read(ref)) for name, what, ref in kept if ref is not None and ref.persistent]
         step, before = old.commands.read(was.step), self.options

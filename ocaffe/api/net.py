@@ -23,7 +23,7 @@ from ocaffe.cl.device import Device
 from ocaffe.cl.pinned import pinned
 from ocaffe.cl.session import Arena, Session
 from ocaffe.compiler.network import Network, phase_net
-from ocaffe.errors import Error, shape_text
+from ocaffe.errors import UnknownName, WrongType, WrongValue, shape_text
 from ocaffe.graph.options import ALL, NetOptions
 from ocaffe.layers.memory_data import MemoryData
 from ocaffe.model.text import read_net
@@ -92,7 +92,7 @@ class Net:
         unknown = sorted(kept - ALL - set(network.graph.blobs))
         if unknown:
             place = network.graph.message.source_file or None
-            raise Error(f"the net has no blob '{unknown[0]}' to keep", place=place, fix=f"blobs are {', '.join(network.graph.blobs)}")
+            raise UnknownName(f"the net has no blob '{unknown[0]}' to keep", place=place, fix=f"blobs are {', '.join(network.graph.blobs)}")
         self._attach(Engine(network, Lease(session, own)))
         network.fill_parameters()
         if weights is not None:
@@ -160,13 +160,13 @@ class Net:
 
     def _index(self, name: str) -> int:
         if name not in self._layer_names:
-            raise Error(f"the net has no layer '{name}'", fix=f"layers are {', '.join(self._layer_names)}")
+            raise UnknownName(f"the net has no layer '{name}'", fix=f"layers are {', '.join(self._layer_names)}")
         return self._layer_names.index(name)
 
     def _check_blobs(self, names: Iterable[str]) -> None:
         for name in names:
             if name not in self.blobs:
-                raise Error(f"the net has no blob '{name}'", fix=f"blobs are {', '.join(self.blobs)}")
+                raise UnknownName(f"the net has no blob '{name}'", fix=f"blobs are {', '.join(self.blobs)}")
 
     # -- running -----------------------------------------------------------------------------------------------------
 
@@ -179,7 +179,7 @@ class Net:
         """
         for name, value in inputs.items():
             if name not in self.inputs:
-                raise Error(f"'{name}' is no input of the net", fix=f"inputs are {', '.join(self.inputs) or 'none'}")
+                raise UnknownName(f"'{name}' is no input of the net", fix=f"inputs are {', '.join(self.inputs) or 'none'}")
             self._assign("data", name, value)
         self._check_blobs(blobs or ())
         first = self._index(start) if start else 0
@@ -212,11 +212,12 @@ class Net:
         value = np.asarray(value, np.float32)
         shape = self.blobs[name].shape
         if value.shape[:1] != shape[:1] and value.size != 1:
-            raise Error(f"{what} for '{name}' is {shape_text(value.shape)}, the blob {shape_text(shape)}", fix=f"net.blobs['{name}'].reshape(...) first")
+            raise WrongValue(f"{what} for '{name}' is {shape_text(value.shape)}, the blob {shape_text(shape)}", fix=f"net.blobs['{name}'].reshape(...) first")
         try:
             setattr(self.blobs[name], what, value)
         except ValueError:
-            raise Error(f"{what} for '{name}' is {shape_text(value.shape)}, the blob {shape_text(shape)}", fix="give an array of the blob's shape") from None
+            fact = f"{what} for '{name}' is {shape_text(value.shape)}, the blob {shape_text(shape)}"
+            raise WrongValue(fact, fix="give an array of the blob's shape") from None
 
     def _forward(self, start: int, end: int) -> float:
         """Run layers by index, inclusive, and return their loss."""
@@ -249,7 +250,7 @@ class Net:
         missing = [name for name in self.inputs if name not in arrays]
         unknown = [name for name in arrays if name not in known]
         if unknown or missing or not arrays:
-            raise Error(f"arrays are given for {', '.join(arrays) or 'nothing'}", fix=f"give one for each of {', '.join(sorted(known)) or 'the inputs'}")
+            raise WrongValue(f"arrays are given for {', '.join(arrays) or 'nothing'}", fix=f"give one for each of {', '.join(sorted(known)) or 'the inputs'}")
         found: tuple[dict[str, list[np.ndarray]], dict[str, list[np.ndarray]]] = {}, {}
         for chunk, rows in batches(arrays, self._batch_size(arrays)):
             collect(found[0], self.forward(blobs, None, None, **{name: value for name, value in chunk.items() if name in self.inputs}), rows)
@@ -295,12 +296,14 @@ class Net:
         nodes = [node for node in self._network.graph.nodes if isinstance(node.layer, MemoryData) and layer in (None, node.name)]
         if not nodes:
             wanted = f"MemoryData layer '{layer}'" if layer else "MemoryData layer"
-            raise Error(f"the net has no {wanted}", fix="arrays go into Input layers by net.blobs[...].data")
+            raise WrongValue(f"the net has no {wanted}", fix="arrays go into Input layers by net.blobs[...].data")
         inner: Any = nodes[0].layer
         prefetcher = self._network.prefetchers.pop(inner.source, None)
         if prefetcher is not None:
             prefetcher.close()
         inner.source.hand_over(data, labels, self._network.cursor[nodes[0].name])
+
+    _set_input_arrays = set_input_arrays  # pycaffe's extension module has this name
 
     # -- weights -----------------------------------------------------------------------------------------------------
 
@@ -395,13 +398,13 @@ def _arguments(args: Sequence[Any], phase: int | None, level: int, stages: Seque
         takes = [takes[3], takes[0]]
     found: dict[str, Any] = {"phase": phase, "level": level, "stages": stages, "weights": weights}
     if len(rest) > len(takes):
-        raise Error(f"Net takes a file and at most {len(takes)} arguments without a name here, {len(rest)} given", fix="Net(file, phase, weights=...)")
+        raise WrongType(f"Net takes a file and at most {len(takes)} arguments without a name here, {len(rest)} given", fix="Net(file, phase, weights=...)")
     for value, (name, fits) in zip(rest, takes):
         if not fits(value):
-            raise Error(f"{value!r} is given as {name} of a Net", fix="Net(file, phase, level=0, stages=None, weights=None) or Net(file, weights, phase)")
+            raise WrongType(f"{value!r} is given as {name} of a Net", fix="Net(file, phase, level=0, stages=None, weights=None) or Net(file, weights, phase)")
         found[name] = value
     if found["phase"] not in (None, proto.TRAIN, proto.TEST):
-        raise Error(f"{found['phase']!r} is given as phase of a Net", fix="caffe.TRAIN (0) or caffe.TEST (1)")
+        raise WrongType(f"{found['phase']!r} is given as phase of a Net", fix="caffe.TRAIN (0) or caffe.TEST (1)")
     path = found["weights"]
     return _Arguments(None if found["phase"] is None else int(found["phase"]), int(found["level"]), tuple(found["stages"] or ()), path and str(path))
 
@@ -409,14 +412,14 @@ def _arguments(args: Sequence[Any], phase: int | None, level: int, stages: Seque
 def kept_names(keep: Iterable[str] | None) -> frozenset[str]:
     """Return the set of blob names for an argument `keep`. Raises Error for a single string: its letters would become names."""
     if isinstance(keep, str):
-        raise Error(f"keep is the text '{keep}'", fix=f"a list of names: keep=['{keep}']")
+        raise WrongType(f"keep is the text '{keep}'", fix=f"a list of names: keep=['{keep}']")
     return ALL if keep is None else frozenset(keep)
 
 
 def whole_bytes(limit: Any) -> int | None:
     """Return an argument `memory_limit` as int. Raises Error for anything but a positive integer."""
     if limit is not None and not (isinstance(limit, (int, np.integer)) and limit > 0):
-        raise Error(f"memory_limit is {limit!r}", fix="a number of bytes, such as 512 * 2**20")
+        raise WrongType(f"memory_limit is {limit!r}", fix="a number of bytes, such as 512 * 2**20")
     return None if limit is None else int(limit)
 
 

@@ -14,6 +14,7 @@ from ocaffe.api import runtime
 from ocaffe.api.engine import Lease
 from ocaffe.api.net import Net, kept_names, whole_bytes
 from ocaffe.cl.device import Device
+from ocaffe.cl.failure import explained
 from ocaffe.errors import Error
 from ocaffe.model.text import read_solver
 from ocaffe.model.upgrade import upgrade_solver
@@ -87,6 +88,7 @@ class Solver:
         with owned(prefix_of(param, self._solver.file)) if writes_snapshots(param) else contextlib.nullcontext():
             self._run(self._solver.solve)
 
+    @explained()
     def _run(self, work: Callable[[], None]) -> None:
         self._enter()
         try:

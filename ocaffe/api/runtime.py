@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from ocaffe.cl.device import Device, DeviceInfo, choose, list_devices, no_opencl, with_math, with_tuned
 from ocaffe.cl.program import Programs
-from ocaffe.errors import Error
+from ocaffe.errors import Error, WrongValue
 
 
 class _Mode(NamedTuple):
@@ -73,7 +73,7 @@ def set_device(device: int | str) -> None:
         return
     in_gpu_mode = _mode.gpu is not None or _mode.spec == "gpu"
     if device < 0:
-        raise Error(f"set_device({device})", fix="0 for the first GPU")
+        raise WrongValue(f"set_device({device})", fix="0 for the first GPU")
     mode = _Mode(gpu=str(device))
     if in_gpu_mode:
         _set(mode)

@@ -1,7 +1,9 @@
 """Errors of a device that fails while it works: the reason and the remedy for each OpenCL status."""
 from __future__ import annotations
 
+import contextlib
 import sys
+from collections.abc import Iterator
 
 from ocaffe.cl.program import BuildError
 from ocaffe.errors import Error
@@ -29,6 +31,18 @@ class DeviceFailure(Error):
     def __init__(self, fact: str, fix: str, *, refused: bool) -> None:
         super().__init__(fact, fix=fix)
         self.refused = refused
+
+
+@contextlib.contextmanager
+def explained() -> Iterator[None]:
+    """Turn exceptions of OpenCL into Errors."""
+    try:
+        yield
+    except Exception as problem:
+        error = device_failure(problem)
+        if error is None:
+            raise
+        raise error from problem
 
 
 def device_failure(problem: BaseException) -> DeviceFailure | None:

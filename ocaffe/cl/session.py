@@ -265,6 +265,11 @@ class Session:
         if root.count:
             self._cl.enqueue_fill_buffer(self.device.queue, self.buffers(root)[0], root.dtype.type(0), 0, root.nbytes)
 
+    def clear_arena(self, arena: Arena) -> None:
+        """Enqueue a fill of an arena's slabs with zeros. Does not wait."""
+        for slab in arena.slabs:
+            self._cl.enqueue_fill_buffer(self.device.queue, slab, np.uint8(0), 0, slab.size)
+
     def locate(self, ref: Ref, commands: CommandList | None = None, slot: int = 0) -> tuple[Any, int]:
         """Return buffer and offset in elements of a Ref or view. The plan of `commands` places recycled Refs."""
         root = ref.root

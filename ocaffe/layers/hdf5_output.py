@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ocaffe.errors import shape_text
+from ocaffe.errors import Error, shape_text
 from ocaffe.files import atomic_write
 from ocaffe.ir.graph import Blob
 from ocaffe.ir.recorder import Recorder
@@ -67,6 +67,8 @@ class HDF5Output(Layer):
                 with atomic_write(self.path) as out, h5py.File(out.name, "w") as file:
                     for name, array in zip(NAMES, arrays):
                         file.create_dataset(name, data=array, maxshape=(None, *array.shape[1:]), chunks=array.shape)
+        except Error:
+            raise
         except (OSError, RuntimeError) as problem:  # h5py raises either for a failed write
             raise self.error(f"{self.path} cannot be written: {problem}", "do not open or change the file while the net writes it") from None
         self._rows += len(arrays[0])

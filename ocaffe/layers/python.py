@@ -11,7 +11,7 @@ import numpy as np
 
 from ocaffe import pylayer
 from ocaffe.as_caffe import install_as_caffe
-from ocaffe.errors import Error
+from ocaffe.errors import Error, of_type
 from ocaffe.ir.graph import Blob
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref, Shape
@@ -84,7 +84,7 @@ class Python(Layer):
         return made
 
     def _raised(self, what: str, reason: Exception) -> Error:
-        return self.error(f"{what} raised {type(reason).__name__}: {reason}", f"see {pylayer.place_of(reason)}")
+        return of_type(self.error(f"{what} raised {type(reason).__name__}: {reason}", f"see {pylayer.place_of(reason)}"), reason)
 
     def _call(self, method: str, *args: Any) -> None:
         try:

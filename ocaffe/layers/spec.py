@@ -19,7 +19,7 @@ from typing import Any
 from google.protobuf.descriptor import FieldDescriptor
 
 from ocaffe import proto
-from ocaffe.errors import Error
+from ocaffe.errors import Error, NoSuchField, WrongType, WrongValue
 from ocaffe.layers.base import layer_type_list, param_field
 from ocaffe.proto import is_repeated
 
@@ -33,13 +33,13 @@ class Function:
         """`fields` are fields of the layer's parameter message or of LayerParameter, and `ntop` (1), `in_place` (False), `name`. Raises Error."""
         self.type_name, self.params = type_name, dict(fields)
         self.inputs = tuple(inputs)
-        for given in self.inputs:
-            if not isinstance(given, Top):
-                raise Error(f"{type_name} is given {given!r} as a bottom", fix="bottoms are tops of other layers; pass fields by name")
+        for index, given in enumerate(self.inputs):
+            if not isinstance(given, Top):  # in the words of pycaffe, which its tests compare
+                raise WrongType(f"{type_name} input {index} is not a Top (type is {type(given)})")
         count = int(self.params.pop("ntop", 1))
         self.in_place = bool(self.params.pop("in_place", False))
         if self.in_place and (count != 1 or len(self.inputs) != 1):
-            raise Error(f"a {type_name} of {len(self.inputs)} bottoms and {count} tops cannot work in place", fix="one bottom and one top, or no in_place")
+            raise WrongValue(f"a {type_name} of {len(self.inputs)} bottoms and {count} tops cannot work in place", fix="one bottom and one top, or no in_place")
         self.tops = tuple(Top(self, index) for index in range(count))
 
     def to_proto(self) -> Any:
@@ -99,7 +99,7 @@ class NetSpec:
 
     def __setitem__(self, name: str, value: Any) -> None:
         if not isinstance(value, (Top, Function)):
-            raise Error(f"'{name}' is assigned a {type(value).__name__}: {value!r}", fix=f"assign one top to '{name}', or write n.a, n.b = L...(ntop=2)")
+            raise WrongType(f"'{name}' is assigned a {type(value).__name__}: {value!r}", fix=f"assign one top to '{name}', or write n.a, n.b = L...(ntop=2)")
         self.tops[name] = value
 
     def __getitem__(self, name: str) -> Any:
@@ -218,7 +218,7 @@ def _fill_layer(layer: Any, fields: Mapping[str, Any]) -> None:
         else:
             near = difflib.get_close_matches(name, [*inner, *outer], 2)
             meant = f"did you mean {' or '.join(map(repr, near))}?" if near else f"fields are {', '.join(sorted(inner)) or 'those of LayerParameter'}"
-            raise Error(f"{layer.type} has no field '{name}'", layer=f"'{layer.name}' ({layer.type})", fix=meant)
+            raise NoSuchField(f"{layer.type} has no field '{name}'", layer=f"'{layer.name}' ({layer.type})", fix=meant)
 
 
 def assign_proto(message: Any, name: str, value: Any) -> None:
@@ -230,7 +230,7 @@ def assign_proto(message: Any, name: str, value: Any) -> None:
     what = message.DESCRIPTOR.name
     if field is None:
         near = difflib.get_close_matches(name, list(message.DESCRIPTOR.fields_by_name), 2)
-        raise Error(f"{what} has no field '{name}'", fix=f"did you mean {' or '.join(map(repr, near))}?" if near else None)
+        raise NoSuchField(f"{what} has no field '{name}'", fix=f"did you mean {' or '.join(map(repr, near))}?" if near else None)
     is_message = field.type == FieldDescriptor.TYPE_MESSAGE
     try:
         if is_repeated(field):
@@ -245,8 +245,11 @@ def assign_proto(message: Any, name: str, value: Any) -> None:
             _merge(getattr(message, name), value)
         else:
             setattr(message, name, _scalar(field, value))
+    except Error:  # of an inner message
+        raise
     except (TypeError, ValueError) as reason:
-        raise Error(f"{what}.{name} cannot be {value!r}: {reason}", fix="give a value of the field's type") from None
+        kind = WrongType if isinstance(reason, TypeError) else WrongValue
+        raise kind(f"{what}.{name} cannot be {value!r}: {reason}", fix="give a value of the field's type") from None
 
 
 def param_name_dict() -> dict[str, str]:
@@ -277,7 +280,16 @@ def _scalar(field: Any, value: Any) -> Any:
     return value.item() if hasattr(value, "item") else value
 
 
-class _Messages:
+class Layers:
+    """`layers.Convolution(...)`: makes layers of a NetSpec, like the module `layers`."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return layer_maker(name)
+
+
+class Parameters:
     """`params.Pooling.MAX`: enum constants of the layers' messages."""
 
     def __getattr__(self, name: str) -> Any:
@@ -287,4 +299,4 @@ class _Messages:
         return found
 
 
-params = _Messages()
+params = Parameters()

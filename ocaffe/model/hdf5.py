@@ -143,6 +143,8 @@ def _created(path: str | Path) -> Iterator[Any]:
         try:
             with h5py.File(stream.name, "w") as file:
                 yield file
+        except Error:
+            raise
         except RuntimeError as problem:  # h5py raises this for a failed write
             raise OSError(_first_line(problem)) from problem
 

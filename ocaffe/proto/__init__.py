@@ -6,6 +6,7 @@ with another caffe.proto in the process.
 """
 from __future__ import annotations
 
+import importlib
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +31,10 @@ _message_class = getattr(_factory, "GetMessageClass", None) or _factory.MessageF
 
 def __getattr__(name: str) -> Any:
     """Return the message class, top-level enum or top-level enum value `name`. It is created at the first access."""
-    if name in _file.message_types_by_name:
-        value: Any = _message_class(_file.message_types_by_name[name])
+    if name == "caffe_pb2":  # a submodule; scripts use it after `import caffe` alone
+        value: Any = importlib.import_module("ocaffe.proto.caffe_pb2")
+    elif name in _file.message_types_by_name:
+        value = _message_class(_file.message_types_by_name[name])
     elif name in _file.enum_types_by_name:
         value = EnumTypeWrapper(_file.enum_types_by_name[name])
     else:

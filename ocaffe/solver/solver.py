@@ -136,7 +136,7 @@ class Solver:
         files = weight_files(weights)
         known = [state.learned_net] if state is not None and state.learned_net else files
         train, tests = net_messages(self.param, self._read, self.file)
-        options = replace(self._options, backward=False, observed_diffs=False)
+        options = replace(self._options, backward=False)
         network = self._filled(Network(train(), proto.TRAIN, self.session, self._options, weights=known), files)
         return network, [self._filled(Network(test(), proto.TEST, self.session, options, owner=network, weights=known), files) for test in tests]
 

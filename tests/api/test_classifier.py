@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import pathlib
+import sys
 from typing import Any
 
 import numpy as np
@@ -101,4 +102,5 @@ def test_proposals_of_a_module(device: Any, files: tuple[str, str], tmp_path: pa
     (tmp_path / "selective_search_ijcv_with_python.py").write_text("def get_windows(names):\n    return [[(0, 0, 9, 9)] for _ in names]\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     found = caffe.Detector(*files, device=device).detect_selective_search([str(IMAGES / "im00.png")])
+    del sys.modules["selective_search_ijcv_with_python"]
     assert len(found) == 1 and found[0]["prediction"].shape == (5,)

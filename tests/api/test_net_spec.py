@@ -109,7 +109,7 @@ def test_values_become_fields() -> None:
         (lambda top: L.Convolution(top, kernel_siz=3).to_proto(), "no field 'kernel_siz'.*kernel_size"),
         (lambda top: L.Convolution(top, num_output="three").to_proto(), "cannot be 'three'"),
         (lambda top: L.Pooling(top, pool="BEST").to_proto(), "BEST"),
-        (lambda top: L.ReLU("conv1"), "'conv1' as a bottom"),
+        (lambda top: L.ReLU("conv1"), "ReLU input 0 is not a Top"),
         (lambda top: L.ReLU(top, top, in_place=True), "cannot work in place"),
         (lambda top: L.Convolution(top, weight_filler=3).to_proto(), "takes a dict"),
         (lambda top: setattr(caffe.NetSpec(), "a", (top, top)), "tuple"),
