@@ -63,7 +63,7 @@ def _resample(image: np.ndarray, axis: int, at: np.ndarray, order: int) -> np.nd
     """Return `image` interpolated at the positions `at` along `axis`. With bilinear interpolation, pixels outside the image are 0."""
     old = image.shape[axis]
     if order == 0:
-        return np.asarray(np.take(image, np.clip(np.rint(at), 0, old - 1).astype(np.intp), axis))
+        return np.asarray(np.take(image, np.clip(np.floor(at + 0.5), 0, old - 1).astype(np.intp), axis))
     left = np.floor(at).astype(np.intp)
     way = (at - left).astype(np.float32)
     total = np.zeros((), np.float32)

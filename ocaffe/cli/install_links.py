@@ -1,9 +1,12 @@
-"""ocaffe install-links DIR: write scripts with the names of Caffe's programs, so that old shell scripts work."""
+"""ocaffe install-links: write scripts with the names of Caffe's programs, so that old shell scripts work, and a package `caffe` for Python scripts."""
 from __future__ import annotations
 
 import os
+import shutil
 import sys
+import sysconfig
 from collections.abc import Sequence
+from importlib.machinery import PathFinder
 
 from ocaffe.cli.flags import Parser
 from ocaffe.errors import Error
@@ -37,34 +40,108 @@ from ocaffe.cli import main
 if __name__ == "__main__":
     sys.exit(main({arguments}))
 """
+_PACKAGE = """{mark}
+import sys
+
+sys.path.append({root!r})
+
+import ocaffe
+
+del sys.modules["caffe"]  # this file; from here on the name is ocaffe's
+ocaffe.install_as_caffe()
+"""
 
 
 def main(argv: Sequence[str]) -> int:
     parser = Parser("install-links", f"Make {', '.join(LINKS)} in a folder, for scripts that call Caffe's programs.")
-    parser.add_argument("folder", metavar="DIR", help="the folder, for example ~/bin or build/tools; created if it does not exist")
+    parser.add_argument("folder", metavar="DIR", nargs="?", help="the folder, for example ~/bin or build/tools; created if it does not exist")
+    parser.flag("python", False, "make a package caffe in this Python environment, so that `import caffe` imports ocaffe")
+    parser.flag("remove", False, "remove what an earlier call made: the programs in DIR, with --python the package")
     parser.flag("force", False, "replace other files with these names")
     options = parser.parse(argv)
-    folder = os.path.expanduser(options.folder)
+    if not options.folder and not options.python:
+        raise Error("neither DIR nor --python is given", place="ocaffe install-links", fix="ocaffe install-links ~/bin, or ocaffe install-links --python")
+    folder = os.path.expanduser(options.folder or "")
+    if options.remove:
+        if options.python:
+            _remove_package()
+        if folder:
+            _remove_programs(folder)
+        return 0
+    if options.python:
+        _install_package()
+    if folder:
+        _install_programs(folder, options.force)
+    return 0
+
+
+def _install_package() -> None:
+    """Write the package `caffe` into the environment of this Python. Raise Error if another one is there."""
+    folder = _package()
+    init = os.path.join(folder, "__init__.py")
+    found = PathFinder.find_spec("caffe", [path for path in sys.path if path])
+    other = None if found is None else found.origin or ", ".join(found.submodule_search_locations or ())
+    if other and not _ours(other):
+        raise Error("another package caffe is in this environment", place=other, fix="remove it, or make a new environment: python -m venv DIR")
+    try:
+        os.makedirs(folder, exist_ok=True)
+        with atomic_write(init) as out:
+            out.write(_PACKAGE.format(mark=_MARK, root=_root()).encode())
+    except (OSError, Error) as problem:
+        reason = problem.strerror if isinstance(problem, OSError) else problem.fact
+        fix = "make an environment of your own: python -m venv DIR; or run scripts by python -m ocaffe.as_caffe script.py"
+        raise Error(f"the package caffe cannot be written: {reason}", place=folder, fix=fix) from None
+    print(f"`import caffe` imports ocaffe now, by {folder}; `ocaffe install-links --python --remove` removes it")
+
+
+def _remove_package() -> None:
+    folder = _package()
+    if not _ours(os.path.join(folder, "__init__.py")):
+        raise Error("there is no package caffe of `ocaffe install-links`", place=folder, fix="nothing needs to be removed")
+    try:
+        shutil.rmtree(folder)
+    except OSError as problem:
+        raise Error(f"the package cannot be removed: {problem.strerror}", place=folder, fix="correct its permissions") from None
+    print(f"removed {folder}")
+
+
+def _package() -> str:
+    return os.path.join(sysconfig.get_path("purelib"), "caffe")
+
+
+def _root() -> str:
+    """Return the folder of the package ocaffe."""
+    return os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+
+def _remove_programs(folder: str) -> None:
+    made = [path for name in LINKS if _ours(path := os.path.join(folder, name))]
+    for path in made:
+        os.unlink(path)
+        if os.name == "nt":
+            os.unlink(f"{os.path.splitext(path)[0]}.cmd")
+    print(f"removed {len(made)} programs from {folder}")
+
+
+def _install_programs(folder: str, force: bool) -> None:
     try:
         os.makedirs(folder, exist_ok=True)
     except OSError as problem:
         raise Error(f"cannot be made: {problem.strerror}", place=folder, fix="another folder") from None
     paths = {name: os.path.join(folder, name) for name in LINKS}
     foreign = [path for path in paths.values() if os.path.lexists(path) and not _ours(path)]
-    if foreign and not options.force:
+    if foreign and not force:
         raise Error(f"{', '.join(foreign)}: something else has this name", place="ocaffe install-links", fix="another folder, or --force")
     for name, command in LINKS.items():
         _install(paths[name], command)
     print(f"{len(LINKS)} programs in {folder}" + ("" if _on_path(folder) else f'; to find them: export PATH="{os.path.abspath(folder)}:$PATH"'))
-    return 0
 
 
 def _install(path: str, command: str) -> None:
     if os.path.islink(path):  # with --force: remove the link, not its target
         os.unlink(path)
     arguments = f"[{command!r}, *sys.argv[1:]]" if command else ""
-    root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    text = _SCRIPT.format(python=sys.executable, mark=_MARK, root=root, arguments=arguments)
+    text = _SCRIPT.format(python=sys.executable, mark=_MARK, root=_root(), arguments=arguments)
     with atomic_write(path) as out:
         out.write(text.encode())
     os.chmod(path, 0o755)

@@ -51,7 +51,7 @@ def test_resize_is_bilinear_at_centres(old: tuple[int, int], new: tuple[int, int
 
 def test_nearest_and_refused_order() -> None:
     image = picture(4, 6, 3)
-    np.testing.assert_allclose(resize_image(image, (2, 3), 0), image[[0, 2]][:, [0, 2, 4]], atol=1e-7)
+    np.testing.assert_allclose(resize_image(image, (2, 3), 0), image[[1, 3]][:, [1, 3, 5]], atol=1e-7)  # halves are rounded up, as by skimage
     with pytest.raises(Error, match="interp_order is 3"):
         resize_image(image, (2, 3), 3)
 
@@ -136,3 +136,20 @@ def test_datums() -> None:
     ):
         with pytest.raises(Error, match=told):
             call()
+
+
+@pytest.mark.parametrize(
+    ("new", "order", "expected"),
+    [  # skimage.transform.resize(image, new, order=order, mode="constant", anti_aliasing=False) of skimage 0.26, first channel
+        ((2, 2), 0, [[0.5, 0.7], [1.3, 1.5]]),
+        ((3, 2), 1, [[0.1167, 0.3167], [0.65, 0.85], [1.1833, 1.3833]]),
+        ((4, 7), 1, [[0.0, 0.0357, 0.0929, 0.15, 0.2071, 0.2643, 0.2357],
+                     [0.3143, 0.4357, 0.4929, 0.55, 0.6071, 0.6643, 0.55],
+                     [0.6286, 0.8357, 0.8929, 0.95, 1.0071, 1.0643, 0.8643],
+                     [0.9429, 1.2357, 1.2929, 1.35, 1.4071, 1.4643, 1.1786]]),
+    ],
+)  # fmt: skip
+def test_resize_equals_skimage(new: tuple[int, int], order: int, expected: list[list[float]]) -> None:
+    """On scikit-image's own results. skimage's later default, a low-pass filter before shrinking, did not exist in Caffe's time."""
+    image = (np.arange(16, dtype=np.float32).reshape(4, 4, 1) / 10) * np.float32([1, 0.5, 0.25])
+    np.testing.assert_allclose(resize_image(image, new, order)[..., 0], expected, atol=1e-3)

@@ -117,3 +117,52 @@ def test_every_flag_is_in_the_docs(command: str, capsys: pytest.CaptureFixture[s
     if command == "detect":
         section += page.split("\n### classify")[1].split("\n### ")[0]
     assert not [flag for flag in flags if f"`--{flag}`" not in section and f"`--{flag}=`" not in section]
+
+
+@pytest.fixture
+def packages(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
+    """A folder for packages in place of the environment's."""
+    folder = tmp_path / "packages"
+    folder.mkdir()
+    monkeypatch.setattr("sysconfig.get_path", lambda name: str(folder))
+    monkeypatch.setattr(sys, "path", [str(folder), *sys.path])
+    return folder
+
+
+def python(code: str, packages: pathlib.Path) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": str(packages)}
+    return subprocess.run([sys.executable, "-c", code], env=environment, cwd=packages, capture_output=True, text=True, check=False)
+
+
+def test_a_package_for_scripts(packages: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["install-links", "--python"]) == 0
+    code = "import caffe; caffe.proto.caffe_pb2.BlobProto(); from caffe import layers as L; import caffe.io; print(caffe.__name__, caffe.Net.__module__)"
+    done = python(code, packages)
+    assert done.returncode == 0 and done.stdout == "ocaffe ocaffe.api.net\n", done.stderr
+    assert main(["install-links", "--python"]) == 0  # again: the same
+    assert main(["install-links", "--python", "--remove"]) == 0
+    assert not (packages / "caffe").exists() and python("import caffe", packages).returncode == 1
+    assert main(["install-links", "--python", "--remove"]) == 1
+    assert main(["install-links"]) == 1 and "--python" in capsys.readouterr().err
+
+
+def test_another_package_stays(packages: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (packages / "caffe").mkdir()
+    other = packages / "caffe" / "__init__.py"
+    other.write_text("theirs = True")
+    for options in ([], ["--remove"]):
+        assert main(["install-links", "--python", *options]) == 1
+        assert str(other.parent) in capsys.readouterr().err and other.read_text() == "theirs = True"
+
+
+def test_no_right_to_write(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").touch()  # no folder can be made in a file
+    monkeypatch.setattr("sysconfig.get_path", lambda name: str(tmp_path / "file"))
+    assert main(["install-links", "--python"]) == 1
+    assert "python -m venv" in capsys.readouterr().err
+
+
+def test_programs_are_removed(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "other").touch()
+    assert main(["install-links", str(tmp_path)]) == 0 and main(["install-links", str(tmp_path), "--remove"]) == 0
+    assert os.listdir(tmp_path) == ["other"]
