@@ -4,8 +4,9 @@ Images are height x width x channels, float32, RGB, with values from 0 to 1. Net
 """
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from google.protobuf.message import DecodeError
@@ -19,9 +20,12 @@ from ocaffe.model.blob import datum_to_array as datum_message_to_array
 from ocaffe.proto import caffe_pb2 as caffe_pb2
 
 
-def load_image(filename: str, color: bool = True) -> np.ndarray:
-    """Load an image file as height x width x 3 (x 1 if `color` is false) in RGB, float32 from 0 to 1. Raises Error if it cannot be read."""
-    with within(str(filename)), readable(), open_image(read_file(filename)) as image:
+def load_image(filename: str | BinaryIO, color: bool = True) -> np.ndarray:
+    """Load an image file as height x width x 3 (x 1 if `color` is false) in RGB, float32 from 0 to 1. Raises Error if it cannot be read.
+
+    `filename` may be an open binary file too. It is read from its beginning, as by scikit-image.
+    """
+    with within(str(filename)), readable(), open_image(_content(filename)) as image:
         if image.mode in ("I;16", "I;16B", "I"):
             pixels = np.asarray(np.asarray(image).astype(np.float32)[..., None] / 65535)
             return np.repeat(pixels, 3, 2) if color else pixels
@@ -30,6 +34,13 @@ def load_image(filename: str, color: bool = True) -> np.ndarray:
         if color or image.mode not in ("1", "L", "LA"):
             return pixels if color else np.asarray(pixels @ gray)[..., None]
         return np.asarray(pixels[..., :1])
+
+
+def _content(file: str | BinaryIO) -> bytes:
+    if isinstance(file, (str, os.PathLike)):
+        return read_file(os.fspath(file))
+    file.seek(0)
+    return file.read()
 
 
 def resize_image(im: np.ndarray, new_dims: Sequence[int], interp_order: int = 1) -> np.ndarray:

@@ -46,6 +46,10 @@ class Function:
         """Return the net that ends in this layer."""
         return to_proto(self)
 
+    def _update(self, params: Mapping[str, Any]) -> None:
+        """Set more fields (SSD)."""
+        self.params.update(params)
+
 
 class Top:
     """One output of a layer, and a bottom of other layers."""
@@ -56,6 +60,10 @@ class Top:
     def to_proto(self) -> Any:
         """Return the layers that this top depends on, as a NetParameter."""
         return to_proto(self)
+
+    def _update(self, params: Mapping[str, Any]) -> None:
+        """Set more fields of its layer (SSD)."""
+        self.fn._update(params)
 
 
 def layer_maker(type_name: str) -> Callable[..., Any]:
@@ -123,8 +131,11 @@ class NetSpec:
         """Return the tops."""
         return list(self.tops.values())
 
-    def update(self, other: NetSpec) -> None:
-        """Add the tops of another net."""
+    def update(self, other: NetSpec | str, params: Mapping[str, Any] | None = None) -> None:
+        """Add the tops of another net. With SSD's arguments, a top's name and fields, set these fields of the top's layer."""
+        if isinstance(other, str):
+            self[other]._update(params or {})
+            return
         for name, top in other.tops.items():
             self[name] = top
 
@@ -272,12 +283,17 @@ def _merge(message: Any, value: Any) -> None:
 
 
 def _scalar(field: Any, value: Any) -> Any:
-    """Convert a value for a field: names of enum values to numbers, numpy scalars to Python scalars."""
+    """Convert a value for a field: names of enum values to numbers, numpy scalars to Python scalars, whole floats to integers where these are wanted.
+
+    The last is for scripts of Python 2, in which `(kernel - 1) / 2` is an integer.
+    """
     if field.enum_type is not None and isinstance(value, str):
         if value not in field.enum_type.values_by_name:
             raise ValueError(f"{field.enum_type.name} has {', '.join(field.enum_type.values_by_name)}")
         return field.enum_type.values_by_name[value].number
-    return value.item() if hasattr(value, "item") else value
+    value = value.item() if hasattr(value, "item") else value
+    whole = isinstance(value, float) and value.is_integer() and field.cpp_type not in (FieldDescriptor.CPPTYPE_FLOAT, FieldDescriptor.CPPTYPE_DOUBLE)
+    return int(value) if whole else value
 
 
 class Layers:
