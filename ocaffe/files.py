@@ -2,11 +2,13 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import secrets
 import shutil
 import socket
+import stat
 import time
 import zlib
 from collections.abc import Iterator
@@ -17,6 +19,13 @@ from ocaffe.errors import Error
 
 _TEMPORARY = re.compile(r"\.(.+)\.([0-9a-f]{8})-(\d+)-[0-9a-f]{8}\.tmp")  # target, place, process, random number
 _OLD = 86400  # seconds
+
+
+def check_finite_file(path: str | os.PathLike[str]) -> None:
+    """Raise OSError for a device or a pipe: the first may have no end, the second no writer."""
+    mode = os.stat(path).st_mode
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # open() has its own error for a folder
+        raise OSError(errno.EINVAL, "it is not a regular file")
 
 
 @contextlib.contextmanager

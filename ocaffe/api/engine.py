@@ -199,12 +199,26 @@ class Engine:
             self.session.touched = [mirror for mirror in self.session.touched if mirror not in gone]
             self.session.watched = [mirror for mirror in self.session.watched if mirror not in gone]
 
-    def reshape(self) -> None:
-        """Infer all shapes from the requested ones."""
+    def reshape(self, strict: bool = False) -> None:
+        """Infer all shapes from the requested ones. Raises Error for a layer that cannot have such a shape, if not `strict` only where it runs."""
         shapes, self.shapes = self.shapes, {}
-        self.network.reshape(shapes)
-        self.forget_arrays()
-        self.compiled = None
+        try:
+            self.network.reshape(shapes, strict)
+        finally:
+            self.forget_arrays()
+            self.compiled = None
+
+    def check_fit(self, first: int, last: int) -> None:
+        """Raise Error if a layer from index `first` to `last` cannot run with the requested shapes. The net then has its earlier shapes."""
+        self.check_open()
+        if self.shapes:
+            self.reshape()
+        try:
+            self.network.check_fit(first, last)
+        except Error:
+            self.forget_arrays()
+            self.compiled = None
+            raise
 
     def move(self, lease: Lease) -> None:
         """Continue in another session, which has adopted the buffers of this one. Command lists are built again."""
@@ -231,6 +245,7 @@ class Engine:
     def forward(self, first: int, last: int) -> None:
         """Run the layers from index `first` to `last`. Raises Error if an input of the first layers is not kept."""
         network, nodes = self.network, self.network.graph.nodes
+        self.check_fit(first, last)
         if first or last < len(nodes) - 1 or self._layerwise("before_forward", "after_forward"):
             self._check_start(first, last)
             self.switch(apart=True, anew=first == 0)
@@ -279,6 +294,7 @@ class Engine:
         Raises Error if these values are no longer in memory.
         """
         nodes = self.network.graph.nodes
+        self.check_fit(last, first)
         if not self.options.backward:
             self.switch(backward=True)
         compiled = self.current()

@@ -280,7 +280,7 @@ class Net:
 
         Raises Error if a layer cannot have such a shape; the net then stays as it was.
         """
-        self._engine.reshape()
+        self._engine.reshape(strict=True)
 
     def clear_param_diffs(self) -> None:
         """Zero the gradients; backward adds to them."""

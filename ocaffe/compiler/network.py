@@ -21,7 +21,7 @@ from ocaffe.graph.labels import limit_labels
 from ocaffe.graph.options import NetOptions
 from ocaffe.graph.parameters import ParameterGroup
 from ocaffe.graph.record import Recording, Update
-from ocaffe.ir.graph import Graph, Parameter
+from ocaffe.ir.graph import Blob, Graph, Parameter
 from ocaffe.ir.launch import Schedule
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Role, Shape
@@ -108,6 +108,7 @@ class Network:
         self.cursor: dict[str, int] = dict.fromkeys(self.sources, 0)  # batches consumed
         self.inferences = 0  # how often shapes were inferred since the net was built
         self.runs = 0  # forward passes of a net that no solver counts
+        self._fitting: dict[Blob, Shape] | None = None  # the last shapes of all blobs without an unfit layer, if there is one now
         self._compiled: OrderedDict[Any, CompiledNet] = OrderedDict()
         self._shape_key: tuple[int, tuple[Shape, ...]] | None = None  # (inferences at that time, key)
 
@@ -272,10 +273,11 @@ class Network:
             self._shape_key = self.inferences, shapes
         return self._shape_key[1]
 
-    def reshape(self, shapes: dict[str, Shape]) -> None:
+    def reshape(self, shapes: dict[str, Shape], strict: bool = True) -> None:
         """Infer all shapes again from new shapes of Input tops. Parameters must keep their shapes.
 
-        After an Error the net is as before.
+        After an Error the net is as before. If not `strict`, layers that cannot have their new shapes become unfit: as in Caffe, a run of a part that
+        ends before them is possible.
         """
         old = {blob: blob.shape for node in self.graph.nodes for blob in node.tops}
         extents = [node.layer.extent for node in self.graph.nodes]
@@ -283,12 +285,29 @@ class Network:
             node.layer.extent = None  # was measured for the old shapes
         self.inferences += 1
         try:
-            infer_shapes(self.graph, {blob: shapes.get(blob.name, shape) for blob, shape in old.items() if not (blob.producer and blob.producer.bottoms)})
+            given = {blob: shapes.get(blob.name, shape) for blob, shape in old.items() if not (blob.producer and blob.producer.bottoms)}
+            infer_shapes(self.graph, given, strict)
         except Error:
             for node, extent in zip(self.graph.nodes, extents):
                 node.layer.extent = extent
-            infer_shapes(self.graph, old)  # restores the state that layers set in infer
+            infer_shapes(self.graph, self._fitting or old)  # restores the state that layers set in infer
+            self._fitting = None
             raise
+        if not any(node.unfit for node in self.graph.nodes):
+            self._fitting = None
+        elif self._fitting is None:
+            self._fitting = old
+
+    def check_fit(self, first: int, last: int) -> None:
+        """Raise the Error of the first unfit layer from index `first` to `last`. The net then has its last shapes without an unfit layer."""
+        if self._fitting is None:
+            return
+        problem = next((node.unfit for node in self.graph.nodes[first : last + 1] if node.unfit), None)
+        if problem is not None:
+            fitting, self._fitting = self._fitting, None
+            self.inferences += 1
+            infer_shapes(self.graph, fitting)
+            raise problem
 
     def next_shapes(self) -> dict[str, Shape]:
         """Return the new shapes of data tops whose shape the next batch changes. For most nets there are none."""

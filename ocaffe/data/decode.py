@@ -7,7 +7,6 @@ from __future__ import annotations
 import contextlib
 import io
 import os
-import stat
 import threading
 from collections.abc import Callable, Iterator
 from enum import Enum
@@ -29,6 +28,7 @@ from PIL import (
 
 from ocaffe import proto
 from ocaffe.errors import Error
+from ocaffe.files import check_finite_file
 
 FORMATS = ("JPEG", "PNG", "BMP", "DIB", "GIF", "JPEG2000", "PPM", "SUN", "TIFF", "WEBP")
 MAX_PIXELS = int(proto.TransformationParameter().max_image_pixels)
@@ -64,8 +64,7 @@ class Color(Enum):
 def read_file(path: str) -> bytes:
     """Return the content of a file that a list names. Raise Error without a place."""
     try:
-        if not stat.S_ISREG(os.stat(path).st_mode):  # a device may have no end, a pipe no writer
-            raise Error("it is not a regular file")
+        check_finite_file(path)
         with open(path, "rb") as stream:
             return stream.read()
     except (OSError, ValueError) as problem:  # ValueError: the name has a zero byte

@@ -10,6 +10,7 @@ import numpy as np
 from ocaffe.data.floats import FloatLayout
 from ocaffe.data.source import FILES, RECORDS, BatchInfo, Source, permutation
 from ocaffe.errors import Error, Place, shape_text
+from ocaffe.files import check_finite_file
 from ocaffe.ir.tensor import Shape
 from ocaffe.model.hdf5_files import OWN_VALUES, Hdf5Files, Member
 
@@ -177,6 +178,7 @@ def _listed(source: str) -> list[str]:
     """Return the files named in the text file `source`. Names are separated by white space, as in Caffe."""
     fix = f"source names a text file with one HDF5 file per line (relative to {os.getcwd()})"
     try:
+        check_finite_file(source)
         with open(source, "rb") as stream:
             content = stream.read()
     except OSError as problem:

@@ -13,6 +13,7 @@ from ocaffe.data.pictures import Picture, PictureSource
 from ocaffe.data.source import check_fields
 from ocaffe.data.transform import Transform
 from ocaffe.errors import Error, Place
+from ocaffe.files import check_finite_file
 
 _FIELDS = {
     "source", "batch_size", "rand_skip", "shuffle", "new_height", "new_width", "is_color", "root_folder",
@@ -38,6 +39,7 @@ class Listing:
         if not source:
             raise Error("source is empty", fix=fix)
         try:
+            check_finite_file(source)
             with open(source, encoding="utf-8", errors="surrogateescape") as stream:  # file names may contain any bytes
                 self.lines = [Line(number, line.split()) for number, line in enumerate(stream, 1) if line.strip()]
         except (OSError, ValueError) as problem:  # ValueError: the name has a zero byte

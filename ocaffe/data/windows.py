@@ -16,6 +16,7 @@ from ocaffe.data.source import SAMPLE, BatchInfo, Source, below, check_fields, d
 from ocaffe.data.transform import HEIGHT, MEAN_X, MEAN_Y, WIDTH, Layout, Transform, X, Y
 from ocaffe.data.workers import Workers
 from ocaffe.errors import Error, Place, shape_text
+from ocaffe.files import check_finite_file
 from ocaffe.ir.tensor import Shape
 
 CHANNELS = 3  # all images are read in color
@@ -111,6 +112,7 @@ class WindowSource(Source):
 
     def _words(self) -> Iterator[str]:
         try:
+            check_finite_file(self.source)
             with open(self.source, encoding="utf-8", errors="surrogateescape") as stream:
                 for line in stream:
                     yield from line.split()

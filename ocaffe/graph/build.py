@@ -39,22 +39,32 @@ def build(net: Any, phase: int, log: Log = lambda source, text: None, shapes: di
     return graph
 
 
-def infer_shapes(graph: Graph, given: dict[Blob, Shape]) -> None:
+def infer_shapes(graph: Graph, given: dict[Blob, Shape], strict: bool = True) -> None:
     """Infer all shapes again from the tops of Input and data layers. Parameters must keep their shapes.
 
-    Raises Error; the graph is then half changed.
+    Raises Error; the graph is then half changed. If not `strict`, a layer with bottoms that cannot have its shapes is marked as unfit instead.
     """
     for node in graph.nodes:
-        inferred = [tuple(shape) for shape in node.layer.infer(*(blob.shape for blob in node.bottoms))]
-        node.layer.check_sizes(inferred, "a top")
-        for top, shape in zip(node.tops, inferred):
-            top.shape = shape if node.bottoms or node.layer.extent is not None else given[top]
-        for parameter, wanted in zip(node.params, node.layer.parameters()):
-            if parameter.count != math.prod(wanted.shape):
-                raise node.layer.error(
-                    f"the new input shape would need a parameter of {shape_text(wanted.shape)}, it is {shape_text(parameter.shape)}",
-                    "an InnerProduct fixes the image size; make it a Convolution to take any size",
-                )
+        node.unfit = None
+        try:
+            _infer(node, given)
+        except Error as problem:
+            if strict or not node.bottoms:
+                raise
+            node.unfit = problem
+
+
+def _infer(node: Node, given: dict[Blob, Shape]) -> None:
+    inferred = [tuple(shape) for shape in node.layer.infer(*(blob.shape for blob in node.bottoms))]
+    node.layer.check_sizes(inferred, "a top")
+    for parameter, wanted in zip(node.params, node.layer.parameters()):
+        if parameter.count != math.prod(wanted.shape):
+            raise node.layer.error(
+                f"the new input shape would need a parameter of {shape_text(wanted.shape)}, it is {shape_text(parameter.shape)}",
+                "an InnerProduct fixes the image size; make it a Convolution to take any size",
+            )
+    for top, shape in zip(node.tops, inferred):
+        top.shape = shape if node.bottoms or node.layer.extent is not None else given[top]
 
 
 class _Builder:

@@ -75,7 +75,7 @@ class _NetRecorder:
         self.microbatched_nodes = frozenset(self.microbatched.indices) if self.microbatched is not None else frozenset[int]()
         self.nodes: Sequence[Node | None] = graph.nodes
         self.wrong_label: Ref | None = None
-        if options.fuse and not options.debug:
+        if options.fuse and not options.debug and not any(node.unfit for node in graph.nodes):
             self.nodes = fused_nodes(graph, lambda blob: blob in self.outputs or self.is_observed(blob))
 
     def record(self) -> Recording:
@@ -136,7 +136,7 @@ class _NetRecorder:
         for top in node.tops:
             if node.layer.moves_data and top.data is None:
                 top.data = self.new_data(node, top)
-        if _has_no_elements(node):
+        if _idle(node):
             for top in node.tops:
                 if top.data is None:
                     top.data = Ref(top.name, top.shape, Role.ACTIVATION)
@@ -259,11 +259,13 @@ class _NetRecorder:
             if node.type != "Split" or top.loss_weight or top in self.graph.outputs or top.diff is not None:  # a Split skips tops without a diff
                 self.prepare_top_diff(top)
         wanted = [bottom for bottom, propagate in zip(node.bottoms, node.propagate) if propagate]
-        new = [bottom for bottom in wanted if bottom.diff is None and (_has_no_elements(node) or (node.layer.moves_data and not node.layer.passes_diff))]
+        new = [bottom for bottom in wanted if bottom.diff is None and (_idle(node) or (node.layer.moves_data and not node.layer.passes_diff))]
+        rec.enter(node.name, "backward")
         for bottom in new:
             bottom.diff = Ref(f"{bottom.name}.diff", bottom.shape, Role.DIFF)
-        rec.enter(node.name, "backward")
-        if not _has_no_elements(node):  # else the gradients of its parameters are set to zero at the end
+            if node.unfit is not None:
+                pointwise(rec, "y0 = 0", writes=[bottom.diff])
+        if not _idle(node):  # else the gradients of its parameters are set to zero at the end
             node.layer.backward(rec, node.tops, node.bottoms, node.propagate)
         for bottom in wanted:
             if bottom.diff is not None and options.observed_diffs and (options.apart or options.keeps(bottom.name)):
@@ -321,6 +323,6 @@ class _NetRecorder:
         return self.graph.held.setdefault((name, shape), Ref(name, shape, Role.INPUT, value=value))
 
 
-def _has_no_elements(node: Node) -> bool:
-    """Whether all bottoms are empty (a Filter selected nothing). Then the layer has nothing to do, and tops that are not empty are zero."""
-    return bool(node.bottoms) and not any(bottom.count for bottom in node.bottoms)
+def _idle(node: Node) -> bool:
+    """Whether all bottoms are empty (a Filter selected nothing), or the layer is unfit. Then it does nothing, and its tops and diffs are zero."""
+    return node.unfit is not None or (bool(node.bottoms) and not any(bottom.count for bottom in node.bottoms))

@@ -5,7 +5,7 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ocaffe.errors import Place
+from ocaffe.errors import Error, Place
 from ocaffe.ir.tensor import Ref, Shape
 
 if TYPE_CHECKING:
@@ -72,6 +72,7 @@ class Node:
     propagate: list[bool] = field(default_factory=list)  # which bottoms get a diff
     backward: bool = False
     place: Place | None = None
+    unfit: Error | None = None  # why the layer cannot run with the present input shapes; its tops keep their old shapes
 
     def __repr__(self) -> str:
         return f"<{self.type} {self.name}>"

@@ -11,6 +11,7 @@ from ocaffe import log
 from ocaffe.data.workers import Workers
 from ocaffe.data.writer import OPENED, WRITERS
 from ocaffe.errors import Error, Place, shape_text
+from ocaffe.files import check_finite_file
 from ocaffe.progress import progress
 
 CHUNK = 32  # images are decoded in chunks of this size and then written
@@ -38,6 +39,7 @@ def read_list(path: str) -> list[Entry]:
     """Return the lines `FILE LAST` of a list. The last space of a line separates the two. Raise Error."""
     entries = []
     try:
+        check_finite_file(path)
         with open(path, encoding="utf-8", errors="surrogateescape") as stream:
             for number, line in enumerate(stream, 1):
                 name, space, last = line.rstrip().rpartition(" ")

@@ -294,3 +294,41 @@ def test_random_nets_in_random_parts(device: Any, seed: int) -> None:
     for name, blobs in whole.params.items():
         for mine, other in zip(parts.params[name], blobs):
             np.testing.assert_allclose(mine.diff, other.diff, rtol=1e-3, atol=1e-4 * max(np.abs(other.diff).max(), 1e-3), err_msg=name)
+
+
+FIXED = """
+input: "data" input_shape { dim: 1 dim: 2 dim: 8 dim: 8 } force_backward: true
+layer { name: "conv" type: "Convolution" bottom: "data" top: "conv" convolution_param { num_output: 3 kernel_size: 3 weight_filler { type: "xavier" } } }
+layer { name: "relu" type: "ReLU" bottom: "conv" top: "conv" }
+layer { name: "pool" type: "Pooling" bottom: "conv" top: "pool" pooling_param { pool: MAX kernel_size: 6 } }
+layer { name: "ip" type: "InnerProduct" bottom: "pool" top: "ip" inner_product_param { num_output: 4 weight_filler { type: "xavier" } } }
+layer { name: "prob" type: "Softmax" bottom: "ip" top: "prob" }
+"""
+
+
+@pytest.mark.parametrize("size", [14, 5])
+def test_a_part_runs_with_shapes_that_later_layers_refuse(device: Any, size: int) -> None:
+    """Deep Dream gives images of any size to a net whose InnerProduct fixes the size, because Caffe reshapes only the layers that it runs."""
+    made, plain = net(device, FIXED, caffe.TEST), net(device, FIXED.partition("layer { name: \"pool\"")[0], caffe.TEST)
+    for blob, other in zip(made.params["conv"], plain.params["conv"]):
+        other.data[...] = blob.data
+    whole = made.forward(data=numbers(1, 2, 8, 8))["prob"].copy()
+    image = numbers(1, 2, size, size)
+    for one in (made, plain):
+        one.blobs["data"].reshape(1, 2, size, size)
+        one.blobs["data"].data[0] = image[0]  # shapes are inferred here
+        one.forward(end="relu")
+        one.blobs["conv"].diff[...] = one.blobs["conv"].data
+        one.backward(start="relu")
+    assert made.blobs["conv"].data.shape == (1, 3, size - 2, size - 2) and made.blobs["prob"].shape == (1, 4)
+    np.testing.assert_array_equal(made.blobs["conv"].data, plain.blobs["conv"].data)
+    np.testing.assert_array_equal(made.blobs["data"].diff, plain.blobs["data"].diff)
+    assert np.abs(made.blobs["data"].diff).sum() > 0
+    with pytest.raises(Error, match=r"ip|pool"):
+        made.forward()
+    assert made.blobs["data"].shape == (1, 2, 8, 8)  # the last shapes that fit
+    np.testing.assert_allclose(made.forward(data=numbers(1, 2, 8, 8))["prob"], whole, rtol=1e-5)
+    made.blobs["data"].reshape(1, 2, size, size)
+    with pytest.raises(Error, match=r"ip|pool"):
+        made.reshape()
+    assert made.blobs["data"].shape == (1, 2, 8, 8)
