@@ -20,6 +20,27 @@ from pycaffe are in [differences.md](differences.md).
 Arrays are numpy arrays of float32. Mistakes of the user raise `ocaffe.Error`, which names the place, the fact and the
 remedy. No error terminates the process.
 """
+PROGRAMS = """## Public programs that ran
+
+These programs of other authors ran on ocaffe. The column "changes" says what had to be changed in them. Tests in tests/api
+cover each problem that they showed.
+
+| program | author | exercises | changes |
+|---|---|---|---|
+| learning LeNet notebook | BVLC | NetSpec, SGDSolver, step, blobs of both nets | none |
+| `nsfw` 0.3.2 with its real weights | Yahoo; port to Python 3 by others | Net, Transformer, load_image of an open file, forward_all | none |
+| `tensorpack` 0.8.0, loadcaffe | Y. Wu | parameters by layer, types and bottoms of layers | none |
+| `brocolli` 4.0.2 | its authors | caffe_pb2 messages with weights, Net, outputs; its own check against PyTorch passes | none |
+| `MMdnn` 0.3.1, Caffe loader | Microsoft | caffe_pb2, Net; the part after it needs an older protobuf | none |
+| `foolbox` 2.0.0, CaffeModel | J. Rauber and others | reshape of inputs, `backward(start=, diffs=)`; equal to numerical gradients | `collections.abc` |
+| `model_libs.py` of SSD: VGG, ResNet, Inception, MultiBox head | W. Liu | NetSpec with update, params, PriorBox | Python 3 |
+| `detector.py`, `coord_map.py`, `net_spec.py`, `draw.py` of pycaffe | BVLC | Net as a base class; equal results on the same inputs | integers as indices |
+| Deep Dream: its functions, plain and guided | Google | Classifier, force_backward, parts of a net, inputs of any size | Python 3 |
+| `surgery.py` of FCN: its functions transplant and interp | E. Shelhamer | `data.flat`, fancy indices of parameters, coord_map.crop | Python 3 |
+
+Three more were tried in their patterns, with code of our own: gradients of neural style from layer to layer, a siamese
+net, and fine-tuning with two solvers.
+"""
 SECTIONS = {  # title: names of ocaffe
     "Nets": ["Net", "Blob"],
     "Solvers": [
@@ -121,7 +142,7 @@ def page() -> str:
     for title, names in SECTIONS.items():
         parts.append(f"## {title}")
         parts += [text for name in names for text in described(name) if text]
-    return "\n\n".join(parts) + "\n"
+    return "\n\n".join([*parts, PROGRAMS.rstrip()]) + "\n"
 
 
 if __name__ == "__main__":
