@@ -38,6 +38,9 @@ cover each problem that they showed.
 | Deep Dream: its functions, plain and guided | Google | Classifier, force_backward, parts of a net, inputs of any size | Python 3 |
 | `surgery.py` of FCN: its functions transplant and interp | E. Shelhamer | `data.flat`, fancy indices of parameters, coord_map.crop | Python 3 |
 
+Caffe's own 52 tests of pycaffe (python/caffe/test) pass unchanged on Intel's runtime and on PoCL
+(tests/api/test_bvlc.py).
+
 Three more were tried in their patterns, with code of our own: gradients of neural style from layer to layer, a siamese
 net, and fine-tuning with two solvers.
 """
