@@ -30,7 +30,8 @@ cover each problem that they showed.
 | learning LeNet notebook | BVLC | NetSpec, SGDSolver, step, blobs of both nets | none |
 | net surgery notebook, on random weights | BVLC | Net with weights, `params.data.flat`, reshape of inputs, forward_all, Transformer | Python 3 |
 | brewing logistic regression notebook | BVLC | NetSpec, HDF5Data, SolverParameter, get_solver, solve, test_nets | Python 3 |
-| `classify.py`, `draw_net.py`, `caffenet.py`, `parse_log.py`, `plot_training_log.py` | BVLC | Classifier, draw, NetSpec, format of the log | none; Python 3 for the last two |
+| `classify.py`, `draw_net.py`, `caffenet.py` | BVLC | Classifier, draw, NetSpec | none |
+| `parse_log.py`, `plot_training_log.py`, on a log of `ocaffe train` | BVLC | format of the log; equal to `ocaffe parse_log` | Python 3 |
 | `nsfw` 0.3.2 with its real weights | Yahoo; port to Python 3 by others | Net, Transformer, load_image of an open file, forward_all | none |
 | `tensorpack` 0.8.0, loadcaffe | Y. Wu | parameters by layer, types and bottoms of layers | none |
 | `brocolli` 4.0.2 | its authors | caffe_pb2 messages with weights, Net, outputs; its own check against PyTorch passes | none |

@@ -21,6 +21,7 @@ from tests.abuse.workplace import FORMATS, image_file, workplace
 
 TOLERANCE = {"JPEG": 3, "MPO": 3, "WEBP": 3, "AVIF": 6, "JPEG2000": 2, "TIFF": 1, "PPM": 1}  # of a value; the last two may have 16 bits, which are rounded
 ROUNDING = 1  # of luminance
+DIFFERENT = ("SUN", "GIF")  # Pillow has other rules for alpha and gray in these (docs/differences.md), so only sizes are compared
 BY_OPENCV = (".bmp", ".dib", ".jpg", ".jpe", ".jp2", ".png", ".webp", ".avif", ".pbm", ".pgm", ".ppm", ".pxm", ".pnm", ".sr", ".ras", ".tiff", ".tif", ".gif")
 
 
@@ -72,10 +73,12 @@ def compare(data: bytes) -> None:
         if theirs is None:
             raise Wrong(f"{kind}: OpenCV does not read it, ocaffe does")
         theirs = theirs[None] if theirs.ndim == 2 else theirs.transpose(2, 0, 1)
+        if color is Color.UNCHANGED and theirs.dtype == np.uint16:  # Caffe's CHECK refuses it, ocaffe reads it with 8 bits
+            continue
         if ours.shape != theirs.shape or theirs.dtype != np.uint8:
             raise Wrong(f"{kind} {file.mode}, {color.name}: {ours.shape[0]} channels, OpenCV has {theirs.shape[0]} of {theirs.dtype}, or another size")
         away = int(np.abs(ours.astype(int) - theirs).max())
-        if away > TOLERANCE.get(kind, ROUNDING if color is Color.GRAY else 0):
+        if kind not in DIFFERENT and away > TOLERANCE.get(kind, ROUNDING if color is Color.GRAY else 0):
             raise Wrong(f"{kind} {file.mode}, {color.name}: other values than OpenCV's")
     if problem is not None:
         raise problem
