@@ -2,24 +2,49 @@
 from __future__ import annotations
 
 import traceback
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
+from ocaffe import proto
 from ocaffe.errors import shape_text
+
+
+class Phase(int):
+    """TRAIN or TEST as a number. Its text is the name: detectors look up `cfg[str(self.phase)]`, and py-faster-rcnn's Caffe has an enum here."""
+
+    def __str__(self) -> str:
+        return str(proto.Phase.Name(self))
 
 
 class Layer:
     """Base class of Python layers.
 
     `setup` is called once, `reshape` before every forward pass, then `forward`, which may reshape tops too, and `backward`. All get lists of `Array`.
+    As in Caffe, an array keeps its values from one call to the next: `backward` finds the diffs of the bottoms as `forward` left them.
 
     Attributes: `param_str` of the prototxt, `phase`, and `blobs`. `setup` adds learned parameters by `blobs.add_blob`.
     """
 
     type = "Python"
     param_str: str = ""
-    phase: int = 0
-    blobs: Arrays
+    phase: int = Phase(0)
+    _arrays: Arrays
+    _of_net: Callable[[], Any] | None = None
+
+    def __init__(self, param: Any = None) -> None:
+        """`param` is the LayerParameter."""
+
+    @property
+    def blobs(self) -> Any:
+        """The learned parameters: `Arrays` while a method runs. Otherwise the net's `Blob`s, which scripts read and write."""
+        of_net = self._of_net() if self._of_net is not None else None
+        return self._arrays if of_net is None else of_net
+
+    @blobs.setter
+    def blobs(self, arrays: Arrays) -> None:
+        self._arrays = arrays
 
     def setup(self, bottom: list[Array], top: list[Array]) -> None:
         """Parse `param_str`, check the bottoms, add parameters."""

@@ -28,8 +28,9 @@ class Mirror:
     `refs` returns the Refs to read from and to write to. For blobs of in-place layers these change from run to run.
     """
 
-    def __init__(self, engine: Engine, shape: Shape, refs: Callable[[Engine], tuple[Ref | None, Ref | None]]) -> None:
-        self.shape, self.refs = shape, refs
+    def __init__(self, engine: Engine, shape: Shape, refs: Callable[[Engine], tuple[Ref | None, Ref | None]], name: str = "") -> None:
+        """`name` is that of the blob, if these are its data."""
+        self.shape, self.refs, self.name = shape, refs, name
         self.engine = weakref.ref(engine)  # weak: a dropped net is freed at once, though its session still lists touched mirrors
         self._strong: np.ndarray | None = None  # held from access to the next run: a script may drop its own reference
         self._weak: weakref.ref[np.ndarray] | None = None
@@ -80,6 +81,8 @@ class Mirror:
             target = self.refs(engine)[1]
             assert target is not None
             engine.write(target, held)
+            if self.name:
+                engine.given(self.name, held)
         self._strong, self._seen, self._listed = None, None, False
         del held
         if engine is not None and self._held() is not None:
@@ -213,7 +216,7 @@ class Blob:
         mirror = cast("Mirror | None", mirrors.get(key))
         if mirror is None or mirror.engine() is None or mirror.shape != self.shape:
             refs = (lambda engine: engine.refs(name, what)) if parameter is None else (lambda engine: (ref, ref))
-            mirror = mirrors[key] = Mirror(engine, self.shape, refs)
+            mirror = mirrors[key] = Mirror(engine, self.shape, refs, name if parameter is None and what == "data" else "")
         return mirror
 
     def reshape(self, *shape: int) -> None:

@@ -156,6 +156,12 @@ class Engine:
     def write(self, ref: Ref, array: np.ndarray) -> None:
         self._commands_of(ref).write(ref, array)
 
+    def given(self, name: str, values: np.ndarray) -> None:
+        """Tell the layer whose top is the blob `name` that a script wrote `values` into it."""
+        producer = self.network.graph.first[name].producer
+        if producer is not None:
+            producer.layer.given(name, values)
+
     def _commands_of(self, ref: Ref) -> CommandList:
         shown = self.shown is not None and ref.root in self.shown.commands.outputs.offsets
         return (self.shown if shown and self.shown is not None else self.compiled or self.current()).commands

@@ -5,6 +5,7 @@ planner to reuse all memory.
 """
 from __future__ import annotations
 
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import TracebackType
@@ -25,6 +26,7 @@ from ocaffe.cl.session import Arena, Session
 from ocaffe.compiler.network import Network, phase_net
 from ocaffe.errors import UnknownName, WrongType, WrongValue, shape_text
 from ocaffe.graph.options import ALL, NetOptions
+from ocaffe.ir.graph import Node
 from ocaffe.layers.memory_data import MemoryData
 from ocaffe.model.text import read_net
 from ocaffe.model.weights import read_weights, write_weights
@@ -34,12 +36,25 @@ from ocaffe.solver.snapshot import DeviceBlobs
 Arrays: TypeAlias = "dict[str, np.ndarray]"
 
 
+class Blobs(list[Blob]):
+    """The parameters of a layer, weights first."""
+
+
 class NetLayer(NamedTuple):
     """A layer of a net: name, Caffe type and parameters."""
 
     name: str
     type: str
-    blobs: list[Blob]
+    blobs: Blobs
+
+
+def _layer_of(node: Node, blobs: Blobs) -> Any:
+    """Return the object of `net.layers`: that of the user's class for a Python layer, as in pycaffe."""
+    made = node.layer.inner
+    if made is None:
+        return NetLayer(node.name, node.type, blobs)
+    made._of_net = weakref.ref(blobs)  # weak: the graph holds the object, and a dropped net frees its buffers at once
+    return made
 
 
 class Net:
@@ -54,8 +69,8 @@ class Net:
     shapes can change before.
 
     Attributes: `name`, from the prototxt; `blobs`, {name: Blob}; `params`, {layer: its Blobs}, weights first; `layers`, a
-    list of (name, type, blobs); `layer_dict`, {name: layer}; `inputs` and `outputs`, names of blobs; `top_names` and
-    `bottom_names`, {layer: names of blobs}.
+    list of (name, type, blobs), but for a Python layer the object of its class; `layer_dict`, {name: layer}; `inputs` and
+    `outputs`, names of blobs; `top_names` and `bottom_names`, {layer: names of blobs}.
 
     The net's memory is freed when its `with` block ends, or when the last reference to it goes away. Only one thread at a time may use a net, but
     each thread can have its own.
@@ -110,9 +125,10 @@ class Net:
         graph = engine.network.graph
         self.name = str(graph.message.name)
         self.blobs: OrderedDict[str, Blob] = OrderedDict((name, Blob(engine, name)) for name in graph.blobs)
-        self.layers = [NetLayer(node.name, node.type, [Blob(engine, str(p), p, node.name) for p in node.params]) for node in graph.nodes]
-        self.layer_dict: OrderedDict[str, NetLayer] = OrderedDict((layer.name, layer) for layer in self.layers)
-        self.params: OrderedDict[str, list[Blob]] = OrderedDict((layer.name, layer.blobs) for layer in self.layers if layer.blobs)
+        self._layer_blobs = {node.name: Blobs(Blob(engine, str(p), p, node.name) for p in node.params) for node in graph.nodes}
+        self.layers = [_layer_of(node, self._layer_blobs[node.name]) for node in graph.nodes]
+        self.layer_dict: OrderedDict[str, Any] = OrderedDict((node.name, layer) for node, layer in zip(graph.nodes, self.layers))
+        self.params: OrderedDict[str, Blobs] = OrderedDict((name, blobs) for name, blobs in self._layer_blobs.items() if blobs)
         self.inputs = [blob.name for blob in graph.inputs]
         self.outputs = [blob.name for blob in graph.outputs]
         self.bottom_names: OrderedDict[str, list[str]] = OrderedDict((node.name, [blob.name for blob in node.bottoms]) for node in graph.nodes)
@@ -329,7 +345,7 @@ class Net:
         from ocaffe.model.hdf5 import write_weights_hdf5  # h5py takes 0.1 s to import
 
         with self._engine.changing():
-            diffs = {layer.name: [blob.diff for blob in layer.blobs] for layer in self.layers} if write_diff else None
+            diffs = {name: [blob.diff for blob in blobs] for name, blobs in self._layer_blobs.items()} if write_diff else None
             write_weights_hdf5(file, self._network.graph.message, DeviceBlobs(self._network, owners_only=True), diffs)
 
     def load_hdf5(self, file: str) -> None:

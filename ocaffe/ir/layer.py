@@ -51,6 +51,7 @@ class AbstractLayer:
     labels: Mapping[int, LabelRange] = {}  # of a loss: bottoms with labels, and the labels that it accepts (set by infer)
     extent: tuple[int, ...] | None = None  # the last measured size of tops whose shape depends on data (rec.measure); None: the largest size
     extent_axis: ClassVar[int | None] = None  # the axis of the tops whose size `extent` gives, where it is one number
+    inner: Any = None  # the object of a user's class that computes the layer
 
     def __init__(self, param: Any, phase: int, place: Place | None = None) -> None:
         """`param` is the LayerParameter, `phase` proto.TRAIN or proto.TEST."""
@@ -82,6 +83,9 @@ class AbstractLayer:
     def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
         """Record the launches that compute the diffs of parameters (where `parameter.diff` is not None) and of bottoms with `propagate`."""
         raise NotImplementedError
+
+    def given(self, name: str, values: np.ndarray) -> None:
+        """A script wrote `values` into the top of this name. A layer of a user's class finds them there, as in Caffe."""
 
     def flops(self) -> int:
         """Floating point operations of the products in forward; called after infer."""

@@ -16,7 +16,7 @@ from ocaffe.ir.graph import Blob
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref, Shape
 from ocaffe.layers.base import Layer, LayerClass, ParamBlob, register, registry
-from ocaffe.pylayer import Array, Arrays
+from ocaffe.pylayer import Array, Arrays, Phase
 
 NATIVE = {  # well-known Python layers and the layers that replace them on the device
     ("rpn.proposal_layer", "ProposalLayer"): "Proposal",
@@ -36,8 +36,8 @@ class Python(Layer):
     """
 
     bottoms, tops = (0, None), (0, None)
-    inner: Any = None  # the object of the user's class
     bottom: Sequence[Array] = ()
+    top: Sequence[Array] = ()
 
     @classmethod
     def implementation(cls, param: Any) -> LayerClass:
@@ -48,10 +48,13 @@ class Python(Layer):
         return True
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
-        if self.inner is None or [array.shape for array in self.bottom] != list(bottoms):
-            self.bottom = [Array(shape) for shape in bottoms]
         if self.inner is None:
-            self.top = [Array(()) for _ in self.param.top]
+            self.bottom = [Array(()) for _ in bottoms]
+            mine = dict(zip(self.param.bottom, self.bottom))
+            self.top = [mine.get(name) or Array(()) for name in self.param.top]  # in place, bottom and top are one array, as in Caffe
+        for array, shape in zip(self.bottom, bottoms):
+            array.reshape(*shape)
+        if self.inner is None:
             self.inner = self._create()
             self._call("setup", self.bottom, self.top)
         if self.extent is None:
@@ -75,10 +78,10 @@ class Python(Layer):
         self.check(not missing, f"{p.module}.{p.layer} has no method {' and no '.join(missing)}, so it is not a layer", "derive it from caffe.Layer")
         assert cls is not None
         try:
-            made = cls()
+            made = cls(self.param) if issubclass(cls, pylayer.Layer) else cls()
             made.param_str = made.param_str_ = p.param_str
-            made.phase = self.phase
-            made.blobs = Arrays()
+            made.phase = Phase(self.phase)
+            made.blobs = self.arrays = Arrays()
         except Exception as reason:
             raise self._raised(f"{p.module}.{p.layer}", reason) from reason
         return made
@@ -87,6 +90,7 @@ class Python(Layer):
         return of_type(self.error(f"{what} raised {type(reason).__name__}: {reason}", f"see {pylayer.place_of(reason)}"), reason)
 
     def _call(self, method: str, *args: Any) -> None:
+        of_net, self.inner._of_net = getattr(self.inner, "_of_net", None), None  # while a method runs, its parameters are the arrays
         try:
             getattr(self.inner, method)(*args)
         except Error:
@@ -94,9 +98,15 @@ class Python(Layer):
         except Exception as reason:
             p = self.param.python_param
             raise self._raised(f"{p.module}.{p.layer}.{method}", reason) from reason
+        finally:
+            self.inner._of_net = of_net
+
+    def given(self, name: str, values: np.ndarray) -> None:
+        for array in {id(top): top for top, other in zip(self.top, self.param.top) if other == name}.values():
+            array.data[...] = values
 
     def parameters(self) -> Sequence[ParamBlob]:
-        return [ParamBlob(blob.shape, blob.data) for blob in self.inner.blobs]
+        return [ParamBlob(blob.shape, blob.data) for blob in self.arrays]
 
     def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
         # Other recordings may run in between and change the blobs' Refs, so the host steps hold Refs, not blobs.
@@ -104,14 +114,14 @@ class Python(Layer):
         params = [parameter.data for parameter in self.params]
 
         def measure(commands: Any) -> tuple[Any, ...]:
-            for array, ref in zip([*self.bottom, *self.inner.blobs], [*inputs, *params]):
+            for array, ref in zip([*self.bottom, *self.arrays], [*inputs, *params]):
                 array.data = commands.read(ref)
             self._call("reshape", self.bottom, self.top)
             self._call("forward", self.bottom, self.top)  # here, because many layers reshape their tops in forward
             return tuple(top.shape for top in self.top)
 
         def hand_over(commands: Any) -> None:
-            for array, ref in zip([*self.top, *self.inner.blobs], [*outputs, *params]):
+            for array, ref in zip([*self.top, *self.arrays], [*outputs, *params]):
                 commands.write(ref, array.data)
 
         rec.measure(self, measure, [*inputs, *params])
@@ -119,15 +129,13 @@ class Python(Layer):
 
     def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
         wanted = [(array, bottom.diff) for array, bottom, want in zip(self.bottom, bottoms, propagate) if want and bottom.diff is not None]
-        learned = [(array, parameter.diff) for array, parameter in zip(self.inner.blobs, self.params) if parameter.diff is not None]
+        learned = [(array, parameter.diff) for array, parameter in zip(self.arrays, self.params) if parameter.diff is not None]
         diffs: list[Ref] = [top.diff for top in tops if top.diff is not None]
         sums = {ref for _, ref in [*wanted, *learned] if rec.accumulates(ref)}
 
         def run(commands: Any) -> None:
             for array, ref in zip(self.top, diffs):
                 array.diff = commands.read(ref)
-            for array, ref in wanted:
-                array.diff = np.zeros(ref.shape, np.float32)
             for array, ref in learned:
                 array.diff = commands.read(ref) if ref in sums else np.zeros(ref.shape, np.float32)
             self._call("backward", self.top, list(propagate), self.bottom)
