@@ -15,6 +15,7 @@ import numpy as np
 
 from ocaffe.api.names import Names, What
 from ocaffe.cl.command_list import CommandList
+from ocaffe.cl.device import check_process, forked
 from ocaffe.cl.failure import explained
 from ocaffe.cl.session import Session
 from ocaffe.compiler.network import CompiledNet, Network
@@ -56,7 +57,8 @@ class Lease:
 
     def __del__(self) -> None:
         with contextlib.suppress(Exception):  # the interpreter may be exiting
-            self.close()
+            if not forked():
+                self.close()
 
 
 class Engine:
@@ -85,7 +87,7 @@ class Engine:
 
     def __del__(self) -> None:
         with contextlib.suppress(Exception):
-            if not self.fixed:
+            if not self.fixed and not forked():
                 self.close()
 
     @property
@@ -93,6 +95,7 @@ class Engine:
         return self.network.session
 
     def check_open(self) -> None:
+        check_process()
         if self.closed:
             raise Error("the net is closed", fix="make a new one")
 

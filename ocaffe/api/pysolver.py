@@ -90,6 +90,7 @@ class Solver:
 
     @explained()
     def _run(self, work: Callable[[], None]) -> None:
+        self.net._engine.check_open()
         self._enter()
         try:
             work()

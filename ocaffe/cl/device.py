@@ -31,6 +31,8 @@ RUNTIMES = (
 PREFERENCE = {("cpu", "intel"): 2, ("cpu", "pocl"): 1, ("gpu", "pocl"): -1, ("gpu", "rusticl"): -1}
 LANES = {"nvidia": 128, "amd": 64, "intel": 8}  # fp32 lanes of one compute unit, to compare cards of different vendors
 MINIMUM_VERSION = (1, 2)
+FORKS = ("cpu", "intel")  # kind and runtime that run in forked processes too: Intel's CPU runtime gets its threads back
+_process = 0  # the one that opened the first device of another runtime
 
 
 @dataclass(frozen=True)
@@ -83,6 +85,10 @@ class Device:
     """
 
     def __init__(self, info: DeviceInfo, base: Device | None = None) -> None:
+        global _process
+        check_process()
+        if (info.target.kind, info.target.runtime) != FORKS:
+            _process = os.getpid()
         self.cl = import_pyopencl()
         self.programs: Any = None if base is None else base.programs  # shared by all sessions (ocaffe.cl.program.Programs); None: each session has its own
         self.info = info
@@ -111,6 +117,18 @@ class Device:
 
     def __repr__(self) -> str:
         return f"<Device {self.info}>"
+
+
+def forked() -> bool:
+    """Return whether this process was forked from one with an open device. A fork copies memory, but not the threads of OpenCL runtimes."""
+    return _process not in (0, os.getpid())
+
+
+def check_process() -> None:
+    """Raise Error in a forked process, where PoCL and others would wait forever."""
+    if forked():
+        fact = f"process {os.getpid()} was forked from process {_process}, which has an OpenCL device open; it cannot use OpenCL"
+        raise Error(fact, fix="let it prepare data as numpy arrays, or start it by multiprocessing's method 'spawn'")
 
 
 def list_devices() -> list[DeviceInfo]:
