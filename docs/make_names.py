@@ -126,7 +126,7 @@ add_callback | solver.add_callback(lambda: None, lambda: None)
 setup | caffe.Layer().setup([], [])
 reshape | caffe.Layer().reshape([], [])
 type | caffe.Layer.type
-blobs | caffe.Layer.__annotations__["blobs"]
+blobs | isinstance(caffe.Layer.blobs, property)
 add_blob | caffe._caffe.BlobVec().add_blob(2)
 append | caffe._caffe.BlobVec().append(blob)
 extend | caffe._caffe.BlobVec().extend([blob])
