@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from ocaffe.compiler.network import node_shape
-from ocaffe.errors import Error, WrongValue, shape_text
+from ocaffe.errors import Error, WrongType, WrongValue, shape_text
 from ocaffe.ir.graph import Parameter
 from ocaffe.ir.tensor import Ref, Role, Shape
 
@@ -222,7 +222,11 @@ class Blob:
         A call for another blob has no effect, because its layer determines the shape.
         Raises Error if a parameter's shape would change.
         """
-        sizes = tuple(int(n) for n in shape)
+        try:
+            sizes = tuple(int(n) for n in shape)
+        except (TypeError, ValueError):
+            fact = f"blob '{self._name}' cannot have the shape ({', '.join(map(repr, shape))})"
+            raise WrongType(fact, fix="give one whole number per axis: reshape(2, 3) or reshape(*sizes)") from None
         if any(n < 1 for n in sizes):
             raise WrongValue(f"blob '{self._name}' cannot have the shape {shape_text(sizes)}", fix="every axis needs at least one element")
         if self._parameter is not None:

@@ -20,15 +20,17 @@ from ocaffe.api.engine import Engine, Hook, Lease
 from ocaffe.api.inspection import plan_of, profile
 from ocaffe.api.sharing import share
 from ocaffe.cl.device import Device
+from ocaffe.cl.failure import explained
 from ocaffe.cl.pinned import pinned
 from ocaffe.cl.session import Arena, Session
 from ocaffe.compiler.network import Network, phase_net
-from ocaffe.errors import UnknownName, WrongType, WrongValue, shape_text
+from ocaffe.errors import OutOfRange, UnknownName, WrongType, WrongValue, shape_text
 from ocaffe.graph.options import ALL, NetOptions
 from ocaffe.layers.memory_data import MemoryData
 from ocaffe.model.text import read_net
 from ocaffe.model.weights import read_weights, write_weights
 from ocaffe.profiling.profile import NetPlan, NetProfile
+from ocaffe.pylayer import Arrays as BlobVec
 from ocaffe.solver.snapshot import DeviceBlobs
 
 Arrays: TypeAlias = "dict[str, np.ndarray]"
@@ -39,7 +41,7 @@ class NetLayer(NamedTuple):
 
     name: str
     type: str
-    blobs: list[Blob]
+    blobs: BlobVec
 
 
 class Net:
@@ -61,6 +63,7 @@ class Net:
     each thread can have its own.
     """
 
+    @explained()
     def __init__(
         self,
         network_file: str | Any,
@@ -76,7 +79,9 @@ class Net:
     ) -> None:
         log.as_library()
         given = _arguments(args, phase, level, stages, weights)
-        message = read_net(network_file) if isinstance(network_file, str) or hasattr(network_file, "__fspath__") else network_file
+        message: Any = read_net(network_file) if is_path(network_file) else network_file
+        if not hasattr(message, "DESCRIPTOR"):
+            raise WrongType(f"{network_file!r} is given as the file of a Net", fix="the path of a prototxt, or a NetParameter message")
         phase, weights = given.phase, given.weights
         if phase is None:
             phase = message.state.phase if message.HasField("state") else proto.TEST
@@ -110,9 +115,9 @@ class Net:
         graph = engine.network.graph
         self.name = str(graph.message.name)
         self.blobs: OrderedDict[str, Blob] = OrderedDict((name, Blob(engine, name)) for name in graph.blobs)
-        self.layers = [NetLayer(node.name, node.type, [Blob(engine, str(p), p, node.name) for p in node.params]) for node in graph.nodes]
+        self.layers = [NetLayer(node.name, node.type, BlobVec(Blob(engine, str(p), p, node.name) for p in node.params)) for node in graph.nodes]
         self.layer_dict: OrderedDict[str, NetLayer] = OrderedDict((layer.name, layer) for layer in self.layers)
-        self.params: OrderedDict[str, list[Blob]] = OrderedDict((layer.name, layer.blobs) for layer in self.layers if layer.blobs)
+        self.params: OrderedDict[str, BlobVec] = OrderedDict((layer.name, layer.blobs) for layer in self.layers if layer.blobs)
         self.inputs = [blob.name for blob in graph.inputs]
         self.outputs = [blob.name for blob in graph.outputs]
         self.bottom_names: OrderedDict[str, list[str]] = OrderedDict((node.name, [blob.name for blob in node.bottoms]) for node in graph.nodes)
@@ -162,6 +167,10 @@ class Net:
         if name not in self._layer_names:
             raise UnknownName(f"the net has no layer '{name}'", fix=f"layers are {', '.join(self._layer_names)}")
         return self._layer_names.index(name)
+
+    def _check_range(self, low: int, high: int) -> None:
+        if not 0 <= low <= high < len(self.layers):
+            raise OutOfRange(f"the net has no layers {low} to {high}", fix=f"numbers are 0 to {len(self.layers) - 1}")
 
     def _check_blobs(self, names: Iterable[str]) -> None:
         for name in names:
@@ -221,10 +230,12 @@ class Net:
 
     def _forward(self, start: int, end: int) -> float:
         """Run layers by index, inclusive, and return their loss."""
+        self._check_range(start, end)
         self._engine.forward(start, end)
         return self._engine.loss(start, end)
 
     def _backward(self, start: int, end: int) -> None:
+        self._check_range(end, start)
         self._engine.backward(start, end)
 
     def _batch(self, blobs: dict[str, Any]) -> Iterator[Arrays]:
@@ -317,6 +328,8 @@ class Net:
 
         Raises Error for other shapes.
         """
+        if not isinstance(other, Net):
+            raise WrongType(f"share_with is given {other!r}", fix="give a Net")
         share(self._engine, other._engine)
 
     def save(self, file: str) -> None:
@@ -390,19 +403,17 @@ def _arguments(args: Sequence[Any], phase: int | None, level: int, stages: Seque
     Raises Error for other arguments.
     """
     rest = list(args)
-    takes: list[tuple[str, Callable[[Any], bool]]] = [
-        ("phase", lambda value: isinstance(value, (int, np.integer))), ("level", lambda value: isinstance(value, (int, np.integer))),
-        ("stages", lambda value: value is None or isinstance(value, (list, tuple))), ("weights", _is_path),
-    ]  # fmt: skip
-    if rest and _is_path(rest[0]):
-        takes = [takes[3], takes[0]]
-    found: dict[str, Any] = {"phase": phase, "level": level, "stages": stages, "weights": weights}
-    if len(rest) > len(takes):
-        raise WrongType(f"Net takes a file and at most {len(takes)} arguments without a name here, {len(rest)} given", fix="Net(file, phase, weights=...)")
-    for value, (name, fits) in zip(rest, takes):
-        if not fits(value):
+    fits: dict[str, Callable[[Any], bool]] = {
+        "phase": lambda value: isinstance(value, (int, np.integer)), "level": lambda value: isinstance(value, (int, np.integer)),
+        "stages": lambda value: isinstance(value, (list, tuple)), "weights": is_path,
+    }  # fmt: skip
+    names = ["weights", "phase"] if rest and is_path(rest[0]) else list(fits)
+    if len(rest) > len(names):
+        raise WrongType(f"Net takes a file and at most {len(names)} arguments without a name here, {len(rest)} given", fix="Net(file, phase, weights=...)")
+    found: dict[str, Any] = {"phase": phase, "level": level, "stages": stages, "weights": weights, **dict(zip(names, rest))}
+    for name, value in found.items():
+        if not (fits[name](value) or (value is None and name != "level")):
             raise WrongType(f"{value!r} is given as {name} of a Net", fix="Net(file, phase, level=0, stages=None, weights=None) or Net(file, weights, phase)")
-        found[name] = value
     if found["phase"] not in (None, proto.TRAIN, proto.TEST):
         raise WrongType(f"{found['phase']!r} is given as phase of a Net", fix="caffe.TRAIN (0) or caffe.TEST (1)")
     path = found["weights"]
@@ -423,5 +434,6 @@ def whole_bytes(limit: Any) -> int | None:
     return None if limit is None else int(limit)
 
 
-def _is_path(value: Any) -> bool:
+def is_path(value: Any) -> bool:
+    """Return whether an argument is a file's path, not a message."""
     return isinstance(value, str) or hasattr(value, "__fspath__")
