@@ -152,16 +152,18 @@ class Transformer:
     def set_transpose(self, name: str, order: Sequence[int]) -> None:
         """Set the order of the axes: (2, 0, 1) for images that are height x width x channels."""
         self._check(name)
-        if len(order) != len(self.inputs[name]) - 1:
-            raise WrongValue(f"{len(order)} axes for an input of {shape_text(self.inputs[name][1:])}", fix="give one for each, such as (2, 0, 1)")
-        self.transpose[name] = tuple(order)
+        axes = tuple(order)
+        if len(axes) != len(self.inputs[name]) - 1:
+            raise WrongValue(f"{len(axes)} axes for an input of {shape_text(self.inputs[name][1:])}", fix="give one for each, such as (2, 0, 1)")
+        self.transpose[name] = axes
 
     def set_channel_swap(self, name: str, order: Sequence[int]) -> None:
         """Set the order of the channels: (2, 1, 0) converts RGB to BGR, which Caffe's reference models require."""
         self._check(name)
-        if len(order) != self.inputs[name][1]:
-            raise WrongValue(f"the order of {len(order)} channels for an input of {self.inputs[name][1]}", fix="give one number for each channel")
-        self.channel_swap[name] = tuple(order)
+        channels = tuple(order)
+        if len(channels) != self.inputs[name][1]:
+            raise WrongValue(f"the order of {len(channels)} channels for an input of {self.inputs[name][1]}", fix="give one number for each channel")
+        self.channel_swap[name] = channels
 
     def set_raw_scale(self, name: str, scale: float | None) -> None:
         """Set the factor that is applied before the mean is subtracted: 255 for models that were trained on bytes."""

@@ -224,9 +224,12 @@ class Blob:
         """
         try:
             sizes = tuple(int(n) for n in shape)
+            whole = sizes == shape  # scripts of Python 2 divide integers, so 4.0 is a size and 2.5 is none
         except (TypeError, ValueError):
+            whole = False
+        if not whole:
             fact = f"blob '{self._name}' cannot have the shape ({', '.join(map(repr, shape))})"
-            raise WrongType(fact, fix="give one whole number per axis: reshape(2, 3) or reshape(*sizes)") from None
+            raise WrongType(fact, fix="give one whole number per axis: reshape(2, 3) or reshape(*sizes)")
         if any(n < 1 for n in sizes):
             raise WrongValue(f"blob '{self._name}' cannot have the shape {shape_text(sizes)}", fix="every axis needs at least one element")
         if self._parameter is not None:

@@ -190,12 +190,13 @@ class Net:
             if name not in self.inputs:
                 raise UnknownName(f"'{name}' is no input of the net", fix=f"inputs are {', '.join(self.inputs) or 'none'}")
             self._assign("data", name, value)
-        self._check_blobs(blobs or ())
+        more = list(blobs or ())  # scripts of Python 2 pass the result of map, which can be read once
+        self._check_blobs(more)
         first = self._index(start) if start else 0
         last = self._index(end) if end else len(self.layers) - 1
         self._engine.forward(first, last)
         names = [name for name in self.top_names[end] if name in self.blobs] if end else self.outputs
-        return {name: self.blobs[name].data for name in [*names, *(blobs or ())]}
+        return {name: self.blobs[name].data for name in [*names, *more]}
 
     def backward(self, diffs: Sequence[str] | None = None, start: str | None = None, end: str | None = None, **top_diffs: Any) -> Arrays:
         """Set the diffs of outputs given by keyword, then run backward from layer `start` to layer `end` (names, inclusive; default: all).
@@ -204,8 +205,9 @@ class Net:
         inputs and of `diffs`; with `end`, of the bottoms of that layer in place of the inputs.
         Raises Error if a blob that the run reads or returns is not kept, or if another net of the solver ran since forward.
         """
-        self._check_blobs([*top_diffs, *(diffs or ())])
-        requested = [*(self.bottom_names[self._layer_names[self._index(end)]] if end else ()), *(diffs or ())]
+        more = list(diffs or ())
+        self._check_blobs([*top_diffs, *more])
+        requested = [*(self.bottom_names[self._layer_names[self._index(end)]] if end else ()), *more]
         for name in requested:
             self._engine.refs(name, "diff")
         for name, value in top_diffs.items():
@@ -257,6 +259,7 @@ class Net:
         return self._all(blobs, diffs or (), arrays)
 
     def _all(self, blobs: Sequence[str] | None, diffs: Sequence[str] | None, arrays: dict[str, Any]) -> tuple[Arrays, Arrays]:
+        blobs, diffs = list(blobs or ()), diffs if diffs is None else list(diffs)
         known = {*self.inputs, *(() if diffs is None else self.outputs)}
         missing = [name for name in self.inputs if name not in arrays]
         unknown = [name for name in arrays if name not in known]
@@ -405,7 +408,7 @@ def _arguments(args: Sequence[Any], phase: int | None, level: int, stages: Seque
     rest = list(args)
     fits: dict[str, Callable[[Any], bool]] = {
         "phase": lambda value: isinstance(value, (int, np.integer)), "level": lambda value: isinstance(value, (int, np.integer)),
-        "stages": lambda value: isinstance(value, (list, tuple)), "weights": is_path,
+        "stages": lambda value: isinstance(value, Iterable) and not isinstance(value, str), "weights": is_path,
     }  # fmt: skip
     names = ["weights", "phase"] if rest and is_path(rest[0]) else list(fits)
     if len(rest) > len(names):

@@ -73,6 +73,7 @@ CASES: list[tuple[str, type[Exception], Callable[[Any], Any]]] = [
     ("a number as SGDSolver", TypeError, lambda have: caffe.SGDSolver(3)),
     ("a number as the other net", TypeError, lambda have: have.net.share_with(3)),
     ("a text as a size", TypeError, lambda have: have.net.blobs["data"].reshape("a")),
+    ("half a size", TypeError, lambda have: have.net.blobs["data"].reshape(2.5, 3, 4, 4)),
     ("a tuple as a size", TypeError, lambda have: have.net.blobs["data"].reshape((2, 3, 4, 4))),
     ("sizes by name", TypeError, lambda have: have.net.blobs["data"].reshape(num=3)),
     ("texts as layers", TypeError, lambda have: have.net._forward("a", "b")),
