@@ -17,11 +17,11 @@ TABLE = {
     "caffe": """
 Net | caffe.Net(file, caffe.TEST)
 SGDSolver | caffe.SGDSolver(solver_file)
-NesterovSolver | caffe.NesterovSolver(solver_file)
-AdaGradSolver | caffe.AdaGradSolver(plain_file)
-RMSPropSolver | caffe.RMSPropSolver(plain_file)
-AdaDeltaSolver | caffe.AdaDeltaSolver(solver_file)
-AdamSolver | caffe.AdamSolver(solver_file)
+NesterovSolver | isinstance(caffe.NesterovSolver(solver_file), caffe.pycaffe.SGDSolver)
+AdaGradSolver | isinstance(caffe.AdaGradSolver(plain_file), caffe.pycaffe.SGDSolver)
+RMSPropSolver | isinstance(caffe.RMSPropSolver(plain_file), caffe.pycaffe.SGDSolver)
+AdaDeltaSolver | isinstance(caffe.AdaDeltaSolver(solver_file), caffe.pycaffe.SGDSolver)
+AdamSolver | isinstance(caffe.AdamSolver(solver_file), caffe.pycaffe.SGDSolver)
 get_solver | caffe.get_solver(solver_file).iter
 NCCL | caffe.NCCL(solver, caffe.NCCL.new_uid()).bcast() | one process
 Timer | caffe.Timer().start()
@@ -38,7 +38,7 @@ set_solver_count | caffe.set_solver_count(1) | other numbers are refused
 solver_rank | caffe.solver_rank() | always 0
 set_solver_rank | caffe.set_solver_rank(0) | other numbers are refused
 set_multiprocess | caffe.set_multiprocess(False)
-has_nccl | caffe.has_nccl()
+has_nccl | not caffe.has_nccl()
 __version__ | caffe.__version__ | ocaffe's version
 TRAIN | caffe.TRAIN
 TEST | caffe.TEST
@@ -137,7 +137,7 @@ phase | caffe.Layer.phase
 Solver | isinstance(solver, caffe._caffe.Solver)
 LayerParameter | caffe._caffe.LayerParameter() | the protobuf message
 SolverParameter | caffe._caffe.SolverParameter() | the protobuf message
-BlobVec | caffe._caffe.BlobVec()
+BlobVec | type(net.params["ip"]) is type(net.layers[1].blobs) is caffe._caffe.BlobVec
 RawBlobVec | caffe._caffe.RawBlobVec() | list
 LayerVec | caffe._caffe.LayerVec() | list
 StringVec | caffe._caffe.StringVec() | list
@@ -161,10 +161,12 @@ Transformer | caffe.io.Transformer({"data": (1, 3, 4, 4)})
 blobproto_to_array | caffe.io.blobproto_to_array(caffe.io.array_to_blobproto(images))
 array_to_blobproto | caffe.io.array_to_blobproto(images)
 arraylist_to_blobprotovecor_str | caffe.io.arraylist_to_blobprotovecor_str([images])
+arraylist_to_blobprotovector_str | caffe.io.arraylist_to_blobprotovector_str([images])
 blobprotovector_str_to_arraylist | caffe.io.blobprotovector_str_to_arraylist(caffe.io.arraylist_to_blobprotovecor_str([images]))
 array_to_datum | caffe.io.array_to_datum(images[0])
 datum_to_array | caffe.io.datum_to_array(caffe.io.array_to_datum(images[0]))
-caffe_pb2 | caffe.io.caffe_pb2.Datum()
+caffe_pb2 | caffe.io.caffe_pb2.Datum() is not None
+skimage | not skimage or caffe.io.skimage.img_as_float | only if scikit-image is installed
 """,
     "caffe.io.Transformer": """
 inputs | transformer.inputs["data"]
@@ -175,6 +177,11 @@ set_mean | transformer.set_mean("data", np.ones(3))
 set_input_scale | transformer.set_input_scale("data", 2)
 preprocess | transformer.preprocess("data", np.zeros((4, 4, 3)))
 deprocess | transformer.deprocess("data", np.zeros((3, 4, 4)))
+transpose | transformer.set_transpose("data", (2, 0, 1)) or transformer.transpose["data"] == (2, 0, 1)
+channel_swap | transformer.set_channel_swap("data", (2, 1, 0)) or transformer.channel_swap["data"] == (2, 1, 0)
+raw_scale | transformer.set_raw_scale("data", 255) or transformer.raw_scale["data"] == 255
+mean | transformer.set_mean("data", np.ones(3)) or transformer.mean["data"].shape == (3, 1, 1)
+input_scale | transformer.set_input_scale("data", 2) or transformer.input_scale["data"] == 2
 """,
     "caffe.net_spec": """
 NetSpec | caffe.net_spec.NetSpec()
@@ -189,6 +196,22 @@ assign_proto | caffe.net_spec.assign_proto(caffe.proto.caffe_pb2.NetParameter(),
 param_name_dict | caffe.net_spec.param_name_dict()["Convolution"]
 _param_names | caffe.net_spec._param_names
 caffe_pb2 | caffe.net_spec.caffe_pb2.NetParameter()
+Top.fn | spec.data.fn.type_name == "Input"
+Top.n | caffe.layers.Data(ntop=2)[1].n == 1
+Top.to_proto | spec.data.to_proto().layer[0].type == "Input"
+Function.type_name | spec.conv.fn.type_name == "Convolution"
+Function.inputs | spec.conv.fn.inputs == (spec.data,)
+Function.params | spec.conv.fn.params["kernel_size"] == 3
+Function.ntop | caffe.layers.Data(ntop=2)[0].fn.ntop == 2
+Function.in_place | not spec.conv.fn.in_place
+Function.tops | spec.conv.fn.tops == (spec.conv,)
+tops | list(spec.tops) == ["data", "conv"]
+NetSpec.to_proto | [layer.name for layer in spec.to_proto().layer] == ["data", "conv"]
+__getattr__ | spec.__getattr__("conv") is spec.conv | `hasattr` works
+__getitem__ | spec.__getitem__("conv") is spec.conv
+__setattr__ | spec.__setattr__("relu", caffe.layers.ReLU(spec.conv)) | refuses all but tops and layers
+__setitem__ | spec.__setitem__("relu", caffe.layers.ReLU(spec.conv)) | refuses all but tops and layers
+__delitem__ | spec.__delitem__("conv")
 keys | spec.keys()
 vals | spec.vals()
 update | spec.update(caffe.NetSpec())
@@ -227,6 +250,10 @@ Detector.detect_windows | detector.detect_windows([(picture, np.array([[0, 0, 4,
 Detector.detect_selective_search | callable(detector.detect_selective_search) | needs the same MATLAB front end
 Detector.crop | detector.crop(np.zeros((8, 8, 3), np.float32), (0, 0, 4, 4))
 Detector.configure_crop | detector.configure_crop(0)
+Detector.transformer | detector.transformer.inputs
+Detector.context_pad | detector.context_pad == 0 | 0 for none
+Detector.crop_dims | detector.crop_dims.tolist() == [4, 4] | without the channels
+Detector.crop_mean | detector.crop_mean.shape == (4, 4, 3)
 """,
 }
 

@@ -114,10 +114,11 @@ class Detector(ImageNet):
             raise WrongValue(f"the window ymin, xmin, ymax, xmax = {', '.join(map(str, window))} covers no pixel of an image of {shape_text(im.shape[:2])}")
         if not self.context_pad:
             return part
-        whole = np.array(np.broadcast_to(self._mean_image(), (*self.size, self.channels)), np.float32)
+        whole = np.array(np.broadcast_to(self.crop_mean, (*self.size, self.channels)), np.float32)
         whole[pad[0] : pad[0] + size[0], pad[1] : pad[1] + size[1]] = resize_image(part, size)
         return whole
 
-    def _mean_image(self) -> np.ndarray:
-        """Return the image that preprocessing maps to zeros, height x width x channels."""
+    @property
+    def crop_mean(self) -> np.ndarray:
+        """The image that preprocessing maps to zeros, height x width x channels."""
         return self.transformer.deprocess(self.input, np.zeros((self.channels, *self.size), np.float32))

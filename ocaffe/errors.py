@@ -9,6 +9,7 @@ All errors that ocaffe raises on purpose are of class `Error`. The command line 
 from __future__ import annotations
 
 import contextlib
+import errno
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -60,6 +61,24 @@ class UnknownName(Error, KeyError, ValueError):
 
 class NoSuchField(Error, AttributeError):
     """A message has no field of this name."""
+
+
+class NoSuchTop(UnknownName, AttributeError):
+    """A NetSpec has no top of this name. pycaffe raises KeyError for `n.name` and `n['name']`. `hasattr` needs AttributeError."""
+
+
+class OutOfRange(Error, IndexError):
+    """Nothing has this number."""
+
+
+class UnreadableFile(Error, OSError):
+    """A file that scripts skip if it cannot be read, such as an image."""
+
+
+class NoSuchFile(UnreadableFile, FileNotFoundError):
+    """Such a file does not exist."""
+
+    errno = errno.ENOENT
 
 
 class FailedCheck(Error, AssertionError):

@@ -4,8 +4,10 @@ Images are height x width x channels, float32, RGB, with values from 0 to 1. Net
 """
 from __future__ import annotations
 
+import contextlib
+import importlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -13,7 +15,7 @@ from google.protobuf.message import DecodeError
 
 from ocaffe import proto
 from ocaffe.data.decode import open_image, read_file, readable
-from ocaffe.errors import Error, UnknownName, WrongValue, shape_text, within
+from ocaffe.errors import Error, NoSuchField, NoSuchFile, OutOfRange, UnknownName, UnreadableFile, WrongValue, shape_text
 from ocaffe.model.blob import array_to_blob, blob_to_array
 from ocaffe.model.blob import array_to_datum as array_to_datum_message
 from ocaffe.model.blob import datum_to_array as datum_message_to_array
@@ -25,7 +27,7 @@ def load_image(filename: str | BinaryIO, color: bool = True) -> np.ndarray:
 
     `filename` may be an open binary file too. It is read from its beginning, as by scikit-image.
     """
-    with within(str(filename)), readable(), open_image(_content(filename)) as image:
+    with _image_file(filename), open_image(_content(filename)) as image:
         if image.mode in ("I;16", "I;16B", "I"):
             pixels = np.asarray(np.asarray(image).astype(np.float32)[..., None] / 65535)
             return np.repeat(pixels, 3, 2) if color else pixels
@@ -34,6 +36,28 @@ def load_image(filename: str | BinaryIO, color: bool = True) -> np.ndarray:
         if color or image.mode not in ("1", "L", "LA"):
             return pixels if color else np.asarray(pixels @ gray)[..., None]
         return np.asarray(pixels[..., :1])
+
+
+def __getattr__(name: str) -> Any:
+    """Return scikit-image as `skimage`, if it is installed: pycaffe's module imports it, and scripts use it from there."""
+    if name != "skimage":
+        raise AttributeError(f"module 'ocaffe.io' has no attribute {name!r}")
+    try:
+        importlib.import_module("skimage.io")
+    except ImportError:
+        raise NoSuchField("caffe.io.skimage is scikit-image, which is not installed", fix="pip install scikit-image") from None
+    return importlib.import_module("skimage")
+
+
+@contextlib.contextmanager
+def _image_file(file: str | BinaryIO) -> Iterator[None]:
+    """Turn exceptions of reading an image file into an Error that is an OSError too, as the ones of scikit-image are."""
+    try:
+        with readable():
+            yield
+    except Error as problem:
+        kind = NoSuchFile if isinstance(file, (str, os.PathLike)) and not os.path.exists(file) else UnreadableFile
+        raise kind(problem.fact, place=str(file), fix=problem.fix) from None
 
 
 def _content(file: str | BinaryIO) -> bytes:
@@ -128,16 +152,18 @@ class Transformer:
     def set_transpose(self, name: str, order: Sequence[int]) -> None:
         """Set the order of the axes: (2, 0, 1) for images that are height x width x channels."""
         self._check(name)
-        if len(order) != len(self.inputs[name]) - 1:
-            raise WrongValue(f"{len(order)} axes for an input of {shape_text(self.inputs[name][1:])}", fix="give one for each, such as (2, 0, 1)")
-        self.transpose[name] = tuple(order)
+        axes = tuple(order)
+        if len(axes) != len(self.inputs[name]) - 1:
+            raise WrongValue(f"{len(axes)} axes for an input of {shape_text(self.inputs[name][1:])}", fix="give one for each, such as (2, 0, 1)")
+        self.transpose[name] = axes
 
     def set_channel_swap(self, name: str, order: Sequence[int]) -> None:
         """Set the order of the channels: (2, 1, 0) converts RGB to BGR, which Caffe's reference models require."""
         self._check(name)
-        if len(order) != self.inputs[name][1]:
-            raise WrongValue(f"the order of {len(order)} channels for an input of {self.inputs[name][1]}", fix="give one number for each channel")
-        self.channel_swap[name] = tuple(order)
+        channels = tuple(order)
+        if len(channels) != self.inputs[name][1]:
+            raise WrongValue(f"the order of {len(channels)} channels for an input of {self.inputs[name][1]}", fix="give one number for each channel")
+        self.channel_swap[name] = channels
 
     def set_raw_scale(self, name: str, scale: float | None) -> None:
         """Set the factor that is applied before the mean is subtracted: 255 for models that were trained on bytes."""
@@ -178,7 +204,8 @@ class Transformer:
             raise
         except (ValueError, IndexError) as problem:
             fact = f"an array of {shape_text(data.shape)} does not become the input '{name}' of {shape_text(self.inputs[name][1:])}: {problem}"
-            raise WrongValue(fact, fix="give height x width x channels, as io.load_image does") from None
+            kind = OutOfRange if isinstance(problem, IndexError) else WrongValue
+            raise kind(fact, fix="give height x width x channels, as io.load_image does") from None
 
     def _preprocessed(self, name: str, data: np.ndarray) -> np.ndarray:
         size = self.inputs[name][2:]
@@ -214,8 +241,14 @@ class Transformer:
 
 
 def blobproto_to_array(blob: Any, return_diff: bool = False) -> np.ndarray:
-    """Return a copy of the data of a BlobProto, or of its diff with `return_diff`: float32, or float64 if it stores doubles."""
-    return blob_to_array(blob, return_diff)
+    """Return a copy of the data of a BlobProto, or of its diff with `return_diff`: float32, or float64 if it stores doubles.
+
+    Raises Error if the number of values does not match the shape.
+    """
+    try:
+        return blob_to_array(blob, return_diff)
+    except ValueError as problem:
+        raise WrongValue(f"the values of the BlobProto do not match its shape: {problem}", fix="set shape, or num, channels, height and width") from None
 
 
 def array_to_blobproto(arr: np.ndarray, diff: np.ndarray | None = None) -> Any:

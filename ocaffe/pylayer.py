@@ -110,13 +110,14 @@ class Array:
     width = property(lambda self: self._legacy(3))
 
 
-class Arrays(list[Array]):
-    """The parameters of a Python layer."""
+class Arrays(list[Any]):
+    """The parameters of a layer: `Array`s for a Python layer, `Blob`s in a net. Scripts compare the type with caffe._caffe.BlobVec."""
 
     def add_blob(self, *shape: int) -> Array:
         """Add a parameter of this shape with zeros and return it. Set its `data` in `setup`."""
-        self.append(Array(tuple(int(n) for n in shape)))
-        return self[-1]
+        made = Array(tuple(int(n) for n in shape))
+        self.append(made)
+        return made
 
 
 def place_of(reason: BaseException) -> str:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from ocaffe.compiler.network import node_shape
-from ocaffe.errors import Error, WrongValue, shape_text
+from ocaffe.errors import Error, WrongType, WrongValue, shape_text
 from ocaffe.ir.graph import Parameter
 from ocaffe.ir.tensor import Ref, Role, Shape
 
@@ -225,7 +225,14 @@ class Blob:
         A call for another blob has no effect, because its layer determines the shape.
         Raises Error if a parameter's shape would change.
         """
-        sizes = tuple(int(n) for n in shape)
+        try:
+            sizes = tuple(int(n) for n in shape)
+            whole = sizes == shape  # scripts of Python 2 divide integers, so 4.0 is a size and 2.5 is none
+        except (TypeError, ValueError):
+            whole = False
+        if not whole:
+            fact = f"blob '{self._name}' cannot have the shape ({', '.join(map(repr, shape))})"
+            raise WrongType(fact, fix="give one whole number per axis: reshape(2, 3) or reshape(*sizes)")
         if any(n < 1 for n in sizes):
             raise WrongValue(f"blob '{self._name}' cannot have the shape {shape_text(sizes)}", fix="every axis needs at least one element")
         if self._parameter is not None:

@@ -195,9 +195,10 @@ class Engine:
     @contextlib.contextmanager
     def changing(self) -> Iterator[None]:
         """Context of code that changes values outside a run. Scripts' arrays are sent before it and refreshed after it."""
-        self.before()
-        yield
-        self.after()
+        with explained():
+            self.before()
+            yield
+            self.after()
 
     def forget_arrays(self) -> None:
         """Drop the mirrors of blobs whose shape has changed."""

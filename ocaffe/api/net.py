@@ -21,23 +21,21 @@ from ocaffe.api.engine import Engine, Hook, Lease
 from ocaffe.api.inspection import plan_of, profile
 from ocaffe.api.sharing import share
 from ocaffe.cl.device import Device
+from ocaffe.cl.failure import explained
 from ocaffe.cl.pinned import pinned
 from ocaffe.cl.session import Arena, Session
 from ocaffe.compiler.network import Network, phase_net
-from ocaffe.errors import UnknownName, WrongType, WrongValue, shape_text
+from ocaffe.errors import OutOfRange, UnknownName, WrongType, WrongValue, shape_text
 from ocaffe.graph.options import ALL, NetOptions
 from ocaffe.ir.graph import Node
 from ocaffe.layers.memory_data import MemoryData
 from ocaffe.model.text import read_net
 from ocaffe.model.weights import read_weights, write_weights
 from ocaffe.profiling.profile import NetPlan, NetProfile
+from ocaffe.pylayer import Arrays as BlobVec
 from ocaffe.solver.snapshot import DeviceBlobs
 
 Arrays: TypeAlias = "dict[str, np.ndarray]"
-
-
-class Blobs(list[Blob]):
-    """The parameters of a layer, weights first."""
 
 
 class NetLayer(NamedTuple):
@@ -45,10 +43,10 @@ class NetLayer(NamedTuple):
 
     name: str
     type: str
-    blobs: Blobs
+    blobs: BlobVec
 
 
-def _layer_of(node: Node, blobs: Blobs) -> Any:
+def _layer_of(node: Node, blobs: BlobVec) -> Any:
     """Return the object of `net.layers`: that of the user's class for a Python layer, as in pycaffe."""
     made = node.layer.inner
     if made is None:
@@ -76,6 +74,7 @@ class Net:
     each thread can have its own.
     """
 
+    @explained()
     def __init__(
         self,
         network_file: str | Any,
@@ -91,7 +90,9 @@ class Net:
     ) -> None:
         log.as_library()
         given = _arguments(args, phase, level, stages, weights)
-        message = read_net(network_file) if isinstance(network_file, str) or hasattr(network_file, "__fspath__") else network_file
+        message: Any = read_net(network_file) if is_path(network_file) else network_file
+        if not hasattr(message, "DESCRIPTOR"):
+            raise WrongType(f"{network_file!r} is given as the file of a Net", fix="the path of a prototxt, or a NetParameter message")
         phase, weights = given.phase, given.weights
         if phase is None:
             phase = message.state.phase if message.HasField("state") else proto.TEST
@@ -125,10 +126,10 @@ class Net:
         graph = engine.network.graph
         self.name = str(graph.message.name)
         self.blobs: OrderedDict[str, Blob] = OrderedDict((name, Blob(engine, name)) for name in graph.blobs)
-        self._layer_blobs = {node.name: Blobs(Blob(engine, str(p), p, node.name) for p in node.params) for node in graph.nodes}
+        self._layer_blobs = {node.name: BlobVec(Blob(engine, str(p), p, node.name) for p in node.params) for node in graph.nodes}
         self.layers = [_layer_of(node, self._layer_blobs[node.name]) for node in graph.nodes]
         self.layer_dict: OrderedDict[str, Any] = OrderedDict((node.name, layer) for node, layer in zip(graph.nodes, self.layers))
-        self.params: OrderedDict[str, Blobs] = OrderedDict((name, blobs) for name, blobs in self._layer_blobs.items() if blobs)
+        self.params: OrderedDict[str, BlobVec] = OrderedDict((name, blobs) for name, blobs in self._layer_blobs.items() if blobs)
         self.inputs = [blob.name for blob in graph.inputs]
         self.outputs = [blob.name for blob in graph.outputs]
         self.bottom_names: OrderedDict[str, list[str]] = OrderedDict((node.name, [blob.name for blob in node.bottoms]) for node in graph.nodes)
@@ -179,6 +180,10 @@ class Net:
             raise UnknownName(f"the net has no layer '{name}'", fix=f"layers are {', '.join(self._layer_names)}")
         return self._layer_names.index(name)
 
+    def _check_range(self, low: int, high: int) -> None:
+        if not 0 <= low <= high < len(self.layers):
+            raise OutOfRange(f"the net has no layers {low} to {high}", fix=f"numbers are 0 to {len(self.layers) - 1}")
+
     def _check_blobs(self, names: Iterable[str]) -> None:
         for name in names:
             if name not in self.blobs:
@@ -197,12 +202,13 @@ class Net:
             if name not in self.inputs:
                 raise UnknownName(f"'{name}' is no input of the net", fix=f"inputs are {', '.join(self.inputs) or 'none'}")
             self._assign("data", name, value)
-        self._check_blobs(blobs or ())
+        more = list(blobs or ())  # scripts of Python 2 pass the result of map, which can be read once
+        self._check_blobs(more)
         first = self._index(start) if start else 0
         last = self._index(end) if end else len(self.layers) - 1
         self._engine.forward(first, last)
         names = [name for name in self.top_names[end] if name in self.blobs] if end else self.outputs
-        return {name: self.blobs[name].data for name in [*names, *(blobs or ())]}
+        return {name: self.blobs[name].data for name in [*names, *more]}
 
     def backward(self, diffs: Sequence[str] | None = None, start: str | None = None, end: str | None = None, **top_diffs: Any) -> Arrays:
         """Set the diffs of outputs given by keyword, then run backward from layer `start` to layer `end` (names, inclusive; default: all).
@@ -211,8 +217,9 @@ class Net:
         inputs and of `diffs`; with `end`, of the bottoms of that layer in place of the inputs.
         Raises Error if a blob that the run reads or returns is not kept, or if another net of the solver ran since forward.
         """
-        self._check_blobs([*top_diffs, *(diffs or ())])
-        requested = [*(self.bottom_names[self._layer_names[self._index(end)]] if end else ()), *(diffs or ())]
+        more = list(diffs or ())
+        self._check_blobs([*top_diffs, *more])
+        requested = [*(self.bottom_names[self._layer_names[self._index(end)]] if end else ()), *more]
         for name in requested:
             self._engine.refs(name, "diff")
         for name, value in top_diffs.items():
@@ -237,10 +244,12 @@ class Net:
 
     def _forward(self, start: int, end: int) -> float:
         """Run layers by index, inclusive, and return their loss."""
+        self._check_range(start, end)
         self._engine.forward(start, end)
         return self._engine.loss(start, end)
 
     def _backward(self, start: int, end: int) -> None:
+        self._check_range(end, start)
         self._engine.backward(start, end)
 
     def _batch(self, blobs: dict[str, Any]) -> Iterator[Arrays]:
@@ -262,6 +271,7 @@ class Net:
         return self._all(blobs, diffs or (), arrays)
 
     def _all(self, blobs: Sequence[str] | None, diffs: Sequence[str] | None, arrays: dict[str, Any]) -> tuple[Arrays, Arrays]:
+        blobs, diffs = list(blobs or ()), diffs if diffs is None else list(diffs)
         known = {*self.inputs, *(() if diffs is None else self.outputs)}
         missing = [name for name in self.inputs if name not in arrays]
         unknown = [name for name in arrays if name not in known]
@@ -333,6 +343,8 @@ class Net:
 
         Raises Error for other shapes.
         """
+        if not isinstance(other, Net):
+            raise WrongType(f"share_with is given {other!r}", fix="give a Net")
         share(self._engine, other._engine)
 
     def save(self, file: str) -> None:
@@ -406,19 +418,17 @@ def _arguments(args: Sequence[Any], phase: int | None, level: int, stages: Seque
     Raises Error for other arguments.
     """
     rest = list(args)
-    takes: list[tuple[str, Callable[[Any], bool]]] = [
-        ("phase", lambda value: isinstance(value, (int, np.integer))), ("level", lambda value: isinstance(value, (int, np.integer))),
-        ("stages", lambda value: value is None or isinstance(value, (list, tuple))), ("weights", _is_path),
-    ]  # fmt: skip
-    if rest and _is_path(rest[0]):
-        takes = [takes[3], takes[0]]
-    found: dict[str, Any] = {"phase": phase, "level": level, "stages": stages, "weights": weights}
-    if len(rest) > len(takes):
-        raise WrongType(f"Net takes a file and at most {len(takes)} arguments without a name here, {len(rest)} given", fix="Net(file, phase, weights=...)")
-    for value, (name, fits) in zip(rest, takes):
-        if not fits(value):
+    fits: dict[str, Callable[[Any], bool]] = {
+        "phase": lambda value: isinstance(value, (int, np.integer)), "level": lambda value: isinstance(value, (int, np.integer)),
+        "stages": lambda value: isinstance(value, Iterable) and not isinstance(value, str), "weights": is_path,
+    }  # fmt: skip
+    names = ["weights", "phase"] if rest and is_path(rest[0]) else list(fits)
+    if len(rest) > len(names):
+        raise WrongType(f"Net takes a file and at most {len(names)} arguments without a name here, {len(rest)} given", fix="Net(file, phase, weights=...)")
+    found: dict[str, Any] = {"phase": phase, "level": level, "stages": stages, "weights": weights, **dict(zip(names, rest))}
+    for name, value in found.items():
+        if not (fits[name](value) or (value is None and name != "level")):
             raise WrongType(f"{value!r} is given as {name} of a Net", fix="Net(file, phase, level=0, stages=None, weights=None) or Net(file, weights, phase)")
-        found[name] = value
     if found["phase"] not in (None, proto.TRAIN, proto.TEST):
         raise WrongType(f"{found['phase']!r} is given as phase of a Net", fix="caffe.TRAIN (0) or caffe.TEST (1)")
     path = found["weights"]
@@ -439,5 +449,6 @@ def whole_bytes(limit: Any) -> int | None:
     return None if limit is None else int(limit)
 
 
-def _is_path(value: Any) -> bool:
+def is_path(value: Any) -> bool:
+    """Return whether an argument is a file's path, not a message."""
     return isinstance(value, str) or hasattr(value, "__fspath__")

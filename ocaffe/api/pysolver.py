@@ -12,10 +12,10 @@ import numpy as np
 from ocaffe import log, proto
 from ocaffe.api import runtime
 from ocaffe.api.engine import Lease
-from ocaffe.api.net import Net, kept_names, whole_bytes
+from ocaffe.api.net import Net, is_path, kept_names, whole_bytes
 from ocaffe.cl.device import Device
 from ocaffe.cl.failure import explained
-from ocaffe.errors import Error
+from ocaffe.errors import Error, WrongType
 from ocaffe.model.text import read_solver
 from ocaffe.model.upgrade import upgrade_solver
 from ocaffe.solver.checks import writes_snapshots
@@ -33,6 +33,7 @@ class Solver:
 
     rule: ClassVar[str] = ""  # the type of solver; empty: the type in the file
 
+    @explained()
     def __init__(
         self,
         file: str | Any,
@@ -43,9 +44,8 @@ class Solver:
     ) -> None:
         log.as_library()
         kept, memory_limit = kept_names(keep), whole_bytes(memory_limit)
-        path = str(file) if isinstance(file, str) or hasattr(file, "__fspath__") else None
         param = proto.SolverParameter()
-        param.CopyFrom(upgrade_solver(file if path is None else read_solver(path)))
+        param.CopyFrom(_settings(file))
         if self.rule:
             param.type = self.rule
         seed = runtime.random_seed()
@@ -53,7 +53,7 @@ class Solver:
             param.random_seed = seed
         own = not isinstance(device, Device)
         opened = runtime.open_device(device) if not isinstance(device, Device) else device
-        self._solver = Training(param, opened, file=path, keep=kept, memory_limit=memory_limit)
+        self._solver = Training(param, opened, file=str(file) if is_path(file) else None, keep=kept, memory_limit=memory_limit)
         self._lease = Lease(self._solver.session, own)
         self.net = Net._of(self._solver.network, self._lease, self._solver._pass_options(0)[0])
         self.test_nets = [Net._of(network, self._lease, network.options) for network in self._solver.test_networks]
@@ -171,31 +171,31 @@ class SGDSolver(Solver):
     rule = "SGD"
 
 
-class NesterovSolver(Solver):
+class NesterovSolver(SGDSolver):
     """Nesterov's accelerated gradient; see Solver."""
 
     rule = "Nesterov"
 
 
-class AdaGradSolver(Solver):
+class AdaGradSolver(SGDSolver):
     """AdaGrad; see Solver."""
 
     rule = "AdaGrad"
 
 
-class RMSPropSolver(Solver):
+class RMSPropSolver(SGDSolver):
     """RMSProp; see Solver."""
 
     rule = "RMSProp"
 
 
-class AdaDeltaSolver(Solver):
+class AdaDeltaSolver(SGDSolver):
     """AdaDelta; see Solver."""
 
     rule = "AdaDelta"
 
 
-class AdamSolver(Solver):
+class AdamSolver(SGDSolver):
     """Adam; see Solver."""
 
     rule = "Adam"
@@ -206,5 +206,12 @@ SOLVERS = {cls.rule: cls for cls in (SGDSolver, NesterovSolver, AdaGradSolver, R
 
 def get_solver(file: str | Any, **options: Any) -> Solver:
     """Return the solver of a prototxt, of the class that its `type` names. `options` are those of Solver. Raises Error."""
-    param = upgrade_solver(read_solver(file)) if isinstance(file, str) or hasattr(file, "__fspath__") else upgrade_solver(file)
-    return SOLVERS.get(param.type, Solver)(file, **options)  # the constructor raises Error for an unknown type
+    return SOLVERS.get(_settings(file).type, Solver)(file, **options)  # the constructor raises Error for an unknown type
+
+
+def _settings(file: str | Any) -> Any:
+    """Return the SolverParameter of a prototxt, or the given one, in today's format."""
+    message = read_solver(file) if is_path(file) else file
+    if not hasattr(message, "DESCRIPTOR"):
+        raise WrongType(f"{file!r} is given as the file of a solver", fix="the path of a prototxt, or a SolverParameter message")
+    return upgrade_solver(message)

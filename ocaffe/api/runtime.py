@@ -5,6 +5,7 @@ its own queues, so each thread can use its own net.
 """
 from __future__ import annotations
 
+import operator
 import threading
 import time
 from typing import NamedTuple
@@ -101,7 +102,7 @@ def _none() -> list[DeviceInfo]:
 def set_random_seed(seed: int) -> None:
     """Set the seed of nets and solvers created after this call. A seed in the prototxt or in an argument has priority."""
     global _random_seed
-    _random_seed = int(seed)
+    _random_seed = operator.index(seed)
 
 
 def random_seed() -> int | None:

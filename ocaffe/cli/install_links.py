@@ -1,6 +1,7 @@
 """ocaffe install-links: write scripts with the names of Caffe's programs, so that old shell scripts work, and a package `caffe` for Python scripts."""
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import sys
@@ -79,9 +80,9 @@ def _install_package() -> None:
     """Write the package `caffe` into the environment of this Python. Raise Error if another one is there."""
     folder = _package()
     init = os.path.join(folder, "__init__.py")
-    found = PathFinder.find_spec("caffe", [path for path in sys.path if path])
-    other = None if found is None else found.origin or ", ".join(found.submodule_search_locations or ())
-    if other and not _ours(other):
+    found = PathFinder.find_spec("caffe", [path for path in sys.path if path not in ("", os.getcwd())])
+    other = found.origin if found is not None else None  # None: a folder without __init__.py, such as Caffe's own checkout
+    if other is not None and not _ours(other):
         raise Error("another package caffe is in this environment", place=other, fix="remove it, or make a new environment: python -m venv DIR")
     try:
         os.makedirs(folder, exist_ok=True)
@@ -99,9 +100,12 @@ def _remove_package() -> None:
     if not _ours(os.path.join(folder, "__init__.py")):
         raise Error("there is no package caffe of `ocaffe install-links`", place=folder, fix="nothing needs to be removed")
     try:
-        shutil.rmtree(folder)
+        os.unlink(os.path.join(folder, "__init__.py"))
     except OSError as problem:
         raise Error(f"the package cannot be removed: {problem.strerror}", place=folder, fix="correct its permissions") from None
+    shutil.rmtree(os.path.join(folder, "__pycache__"), ignore_errors=True)
+    with contextlib.suppress(OSError):  # other files are the user's
+        os.rmdir(folder)
     print(f"removed {folder}")
 
 

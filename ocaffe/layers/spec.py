@@ -12,6 +12,7 @@ Field names come from the schema, so a NetSpec can hold every layer that a proto
 from __future__ import annotations
 
 import difflib
+import operator
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -19,7 +20,7 @@ from typing import Any
 from google.protobuf.descriptor import FieldDescriptor
 
 from ocaffe import proto
-from ocaffe.errors import Error, NoSuchField, WrongType, WrongValue
+from ocaffe.errors import Error, NoSuchField, NoSuchTop, WrongType, WrongValue
 from ocaffe.layers.base import layer_type_list, param_field
 from ocaffe.proto import is_repeated
 
@@ -36,7 +37,7 @@ class Function:
         for index, given in enumerate(self.inputs):
             if not isinstance(given, Top):  # in the words of pycaffe, which its tests compare
                 raise WrongType(f"{type_name} input {index} is not a Top (type is {type(given)})")
-        count = int(self.params.pop("ntop", 1))
+        count = self.ntop = operator.index(self.params.pop("ntop", 1))
         self.in_place = bool(self.params.pop("in_place", False))
         if self.in_place and (count != 1 or len(self.inputs) != 1):
             raise WrongValue(f"a {type_name} of {len(self.inputs)} bottoms and {count} tops cannot work in place", fix="one bottom and one top, or no in_place")
@@ -114,7 +115,7 @@ class NetSpec:
         try:
             return self.tops[name]
         except KeyError:
-            raise AttributeError(f"the net has no top '{name}'; there are {', '.join(self.tops) or 'none'}") from None
+            raise NoSuchTop(f"the net has no top '{name}'", fix=f"tops are {', '.join(self.tops) or 'none'}") from None
 
     def __delitem__(self, name: str) -> None:
         self[name]

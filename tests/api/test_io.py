@@ -2,6 +2,8 @@
 from __future__ import annotations
 
 import pathlib
+import sys
+from typing import Any
 
 import numpy as np
 import pytest
@@ -153,3 +155,21 @@ def test_resize_equals_skimage(new: tuple[int, int], order: int, expected: list[
     """On scikit-image's own results. skimage's later default, a low-pass filter before shrinking, did not exist in Caffe's time."""
     image = (np.arange(16, dtype=np.float32).reshape(4, 4, 1) / 10) * np.float32([1, 0.5, 0.25])
     np.testing.assert_allclose(resize_image(image, new, order)[..., 0], expected, atol=1e-3)
+
+
+def test_scikit_image_as_in_pycaffe(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scripts call caffe.io.skimage.io.imsave and others. ocaffe needs no scikit-image."""
+    monkeypatch.setitem(sys.modules, "skimage", None)
+    module: Any = io
+    with pytest.raises(AttributeError, match="pip install scikit-image"):
+        _ = module.skimage
+    monkeypatch.delitem(sys.modules, "skimage")
+    (tmp_path / "skimage").mkdir()
+    (tmp_path / "skimage" / "__init__.py").touch()
+    (tmp_path / "skimage" / "io.py").write_text("imsave = print")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert module.skimage.io.imsave is print
+    for name in ("skimage", "skimage.io"):
+        monkeypatch.delitem(sys.modules, name)
+    with pytest.raises(AttributeError, match="no attribute 'nope'"):
+        _ = module.nope

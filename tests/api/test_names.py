@@ -52,7 +52,7 @@ def there(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, device: Any) 
         "timer": caffe.Timer, "twin": lambda: caffe.Net("net.prototxt", caffe.TEST), "message": lambda: read_net("deploy.prototxt"),
         "classifier": lambda: caffe.Classifier("deploy.prototxt", weights()),
         "detector": lambda: caffe.Detector("deploy.prototxt", weights()), "spec": lambda: net_spec(),
-        "weights": lambda: weights(), "pydot": lambda: importlib.util.find_spec("pydot"),
+        "weights": lambda: weights(), "pydot": lambda: importlib.util.find_spec("pydot"), "skimage": lambda: importlib.util.find_spec("skimage"),
     }  # fmt: skip
 
     def weights() -> str:
@@ -88,7 +88,7 @@ def test_use(row: Any, there: dict[str, Any]) -> None:
         assert callable(getattr(caffe, row.name))  # tests/api/test_module.py calls them and sets the state back
         return
     assert row.name.rpartition(".")[2] in row.use
-    eval(row.use, {"__builtins__": __builtins__}, there)
+    assert eval(row.use, {"__builtins__": __builtins__}, there) is not False, row.use
 
 
 def test_the_page_is_new() -> None:

@@ -15,6 +15,7 @@ import pytest
 import ocaffe as caffe
 from ocaffe import layers as L
 from ocaffe.errors import Error
+from ocaffe.model.text import parse
 
 NET = """
 name: "small" force_backward: true
@@ -326,3 +327,22 @@ def test_parameters_of_a_python_layer_are_a_list() -> None:
     assert len(blobs) == 3 and blob in blobs and blob.shape == (2, 3)
     del blobs[1]
     assert len(blobs) == 2 and caffe.Layer.type == "Python"
+
+
+def test_habits_of_python_2(device: Any) -> None:
+    """`map` gives an iterator in Python 3, which can be read once, and `/` a float."""
+    with caffe.Net(parse(NET, caffe.proto.NetParameter), caffe.TRAIN, device=device, stages=map(str, ["a"]), keep=map(str, ["conv", "scores"])) as net:
+        assert set(net.forward(blobs=map(str, ["conv", "scores"]))) == {"conv", "scores", "loss"}
+        assert set(net.backward(diffs=map(str, ["conv"]))) == {"conv"}
+        net.blobs["data"].reshape(10 / 2, 2, 6 / 2, 4)
+        for name, blobs in iter(net.params.items()):  # six.iteritems
+            assert [blob.data.shape for blob in blobs] == list(map(tuple, (blob.shape for blob in net.params[name])))
+    inputs = 'input: "data" input_shape { dim: 2 dim: 3 } layer { name: "p" type: "Power" bottom: "data" top: "p" }'
+    with caffe.Net(parse(inputs, caffe.proto.NetParameter), caffe.TRAIN, device=device) as net:
+        assert net.forward_all(blobs=map(str, ["data"]), data=np.zeros((5, 3)))["data"].shape == (5, 3)
+        assert net.forward_backward_all(map(str, ["data"]), map(str, ["p"]), data=np.zeros((5, 3)))[1]["p"].shape == (5, 3)
+    transformer = caffe.io.Transformer({"data": (1, 3, 4, 4)})
+    transformer.set_transpose("data", map(int, "201"))
+    transformer.set_channel_swap("data", map(int, "210"))
+    assert transformer.preprocess("data", np.zeros((4, 4, 3))).shape == (3, 4, 4)
+    assert list(L.Input(shape=dict(dim=map(int, [1, 3]))).to_proto().layer[0].input_param.shape[0].dim) == [1, 3]

@@ -155,6 +155,20 @@ def test_another_package_stays(packages: pathlib.Path, capsys: pytest.CaptureFix
         assert str(other.parent) in capsys.readouterr().err and other.read_text() == "theirs = True"
 
 
+def test_a_folder_that_is_no_package(packages: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python does not import a folder without __init__.py, such as a checkout of Caffe. Files of the user stay."""
+    checkout = packages.parent / "caffe"
+    for folder in (checkout, packages / "caffe"):
+        folder.mkdir()
+        (folder / "notes.txt").write_text("mine")
+    monkeypatch.chdir(packages.parent)
+    monkeypatch.setattr(sys, "path", [str(packages.parent), *sys.path])  # as `python -m` does
+    assert main(["install-links", "--python"]) == 0
+    assert "ocaffe" in python("import caffe; print(caffe)", packages).stdout
+    assert main(["install-links", "--python", "--remove"]) == 0
+    assert os.listdir(packages / "caffe") == os.listdir(checkout) == ["notes.txt"]
+
+
 def test_no_right_to_write(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").touch()  # no folder can be made in a file
     monkeypatch.setattr("sysconfig.get_path", lambda name: str(tmp_path / "file"))
