@@ -39,14 +39,24 @@ cover each problem that they showed.
 | `foolbox` 2.0.0, CaffeModel | J. Rauber and others | reshape of inputs, `backward(start=, diffs=)`; equal to numerical gradients | `collections.abc` |
 | `model_libs.py` of SSD: VGG, ResNet, Inception, MultiBox head | W. Liu | NetSpec with update, params, PriorBox | Python 3 |
 | `detector.py`, `coord_map.py`, `net_spec.py`, `draw.py` of pycaffe | BVLC | Net as a base class; equal results on the same inputs | integers as indices |
-| Deep Dream: its functions, plain and guided | Google | Classifier, force_backward, parts of a net, inputs of any size | Python 3 |
-| `surgery.py` of FCN: its functions transplant and interp | E. Shelhamer | `data.flat`, fancy indices of parameters, coord_map.crop | Python 3 |
+| Deep Dream notebook, plain and guided, on random weights | Google | Classifier, force_backward, parts of a net, inputs of any size | Python 3 |
+| FCN: `surgery.py`, `score.py`, `nyud_layers.py`, `solve.py` | E. Shelhamer | a Python layer that loads in reshape, share_with, coord_map.crop | Python 3 |
+| `pascal_multilabel_datalayers.py`, `tools.py`, `pyloss.py`, in small nets | BVLC | Python layers, one with a thread | Python 3, `scipy.misc` |
+| py-faster-rcnn: `roi_data_layer/layer.py`, in a small net | R. Girshick | `net.layers[0].set_roidb()`, a process per batch, shapes set in forward | Python 3 |
+| py-faster-rcnn: `rpn/proposal_layer.py` | R. Girshick, S. Bell | `str(self.phase)`, `param_str_`; boxes of the layer Proposal | Python 3 |
+| `LSUV.py` | D. Mishkin | forward(end=) and writes to parameters of a solver's net in a loop | Python 3 |
+| `Gradient_filter.py` of CNN-VIS, on random weights | D. Jain | diffs set by hand, backward, gradients of parameters | Python 3 |
+| `feature_extract.py`, on random weights | snownus | batches filled row by row, old constructor of Net | Python 3 |
+| `extract_features.py` of viggynet, on random weights | viggyfresh | backward of a TEST net | Python 3 |
+| a fine-tuning script for Flickr style, on random data | mozat | copy_from, `test_nets[0].forward(start=)` between steps | Python 3, loops shortened |
+| fully convolutional MINC net, in a small net | its author | two nets from one file of weights, `flat`, save | Python 3 |
+| siamese notebook, on random images and weights | BVLC | forward_all of 10,000 images | `numpy.frombuffer` |
+| `classify_nsfw.py` | Yahoo | load_image of an open file, forward_all with `blobs=` | Python 3 |
 
 Caffe's own 52 tests of pycaffe (python/caffe/test) pass unchanged on Intel's runtime and on PoCL
 (tests/api/test_bvlc.py).
 
-Three more were tried in their patterns, with code of our own: gradients of neural style from layer to layer, a siamese
-net, and fine-tuning with two solvers.
+One more was tried in its pattern, with code of our own: gradients of neural style from layer to layer.
 """
 SECTIONS = {  # title: names of ocaffe
     "Nets": ["Net", "Blob"],

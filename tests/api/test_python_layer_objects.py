@@ -234,7 +234,8 @@ def test_diffs_that_forward_sets_add_up_with_those_of_other_layers(device: Any) 
 
 def test_propagate_down_says_which_bottoms_need_a_diff(device: Any) -> None:
     product = 'layer { name: "ip" type: "InnerProduct" bottom: "x" top: "a" inner_product_param { num_output: 3 } }\n'
-    made = net(device, INPUT.removeprefix("force_backward: true") + product + python("Reports", 'a" bottom: "x', "y").replace("python_param", "loss_weight: 1 python_param"), caffe.TRAIN)
+    layer = python("Reports", 'a" bottom: "x', "y").replace("python_param", "loss_weight: 1 python_param")
+    made = net(device, INPUT.removeprefix("force_backward: true") + product + layer, caffe.TRAIN)
     made.forward(x=numbers(2, 3))
     made.backward()
     assert made.layer_dict["Reports"].propagated == [True, False]
