@@ -39,6 +39,12 @@ cover each problem that they showed.
 | `foolbox` 2.0.0, CaffeModel | J. Rauber and others | reshape of inputs, `backward(start=, diffs=)`; equal to numerical gradients | `collections.abc` |
 | `model_libs.py` of SSD: VGG, ResNet, Inception, MultiBox head | W. Liu | NetSpec with update, params, PriorBox | Python 3 |
 | `detector.py`, `coord_map.py`, `net_spec.py`, `draw.py` of pycaffe | BVLC | Net as a base class; equal results on the same inputs | integers as indices |
+
+The next ones are not packaged. Their code was transcribed by hand, partly shortened, with stand-ins for data and helpers
+that cannot be had. Nets are small, weights random. Most of these runs show that the program ends, not its numbers.
+
+| program | author | exercises | changes |
+|---|---|---|---|
 | Deep Dream notebook, plain and guided, on random weights | Google | Classifier, force_backward, parts of a net, inputs of any size | Python 3 |
 | FCN: `surgery.py`, `score.py`, `nyud_layers.py`, `solve.py` | E. Shelhamer | a Python layer that loads in reshape, share_with, coord_map.crop | Python 3 |
 | `pascal_multilabel_datalayers.py`, `tools.py`, `pyloss.py`, in small nets | BVLC | Python layers, one with a thread | Python 3, `scipy.misc` |
