@@ -220,7 +220,7 @@ update | spec.update(caffe.NetSpec())
 PASS_THROUGH_LAYERS | "ReLU" in caffe.coord_map.PASS_THROUGH_LAYERS | longer
 conv_params | caffe.coord_map.conv_params(spec.conv.fn) | kernel_h and the like are allowed
 crop_params | caffe.coord_map.crop_params(caffe.layers.Crop(spec.conv, spec.data).fn)
-coord_map | caffe.coord_map.coord_map(spec.conv.fn) | one number where windows are equal along all axes
+coord_map | caffe.coord_map.coord_map(spec.conv.fn)
 compose | caffe.coord_map.compose((None, 1, 0), (1, 2, 3))
 inverse | caffe.coord_map.inverse((1, 2, 3))
 coord_map_from_to | caffe.coord_map.coord_map_from_to(spec.conv, spec.data)

@@ -1,163 +1,173 @@
 """Coordinate maps between blobs of a NetSpec, and the offsets of Crop layers that follow from them (fully convolutional nets).
 
-A map is a tuple (axis, scale, shift), as in pycaffe: coordinate x of a layer's bottom is coordinate scale * x + shift of its top. `axis` is the last axis
-that is no coordinate: 1 for images, None for layers that keep all coordinates. `scale` and `shift` are numbers, or arrays with one value per axis where
-a layer gives its windows per axis.
-
-Inside, maps have exact fractions. With floats a scale such as 49 * (1 / 49) would differ from 1.
+A map is a tuple (axis, scale, shift): the coordinate x of one blob is the coordinate scale * x + shift of the other, along all axes after `axis`.
+`axis` is None where the map is the same for all axes. `scale` and `shift` are arrays with one value for all axes or a value for each.
+The map between two blobs goes through a common ancestor.
 """
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections import deque
+from collections.abc import Iterator
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
 
-from ocaffe import layers as L
-from ocaffe.errors import Error, FailedCheck
+from ocaffe import net_spec
+from ocaffe.errors import Error, FailedCheck, UnknownName, WrongValue
 from ocaffe.net_spec import Function, Top
 
-# Layers whose top and bottom coordinates are equal.
-PASS_THROUGH_LAYERS = [
-    "AbsVal", "BatchNorm", "Bias", "BNLL", "Concat", "Dropout", "Eltwise", "ELU", "Exp", "Log", "LRN", "Mish", "MVN", "Power", "PReLU", "ReLU", "ReLU6",
-    "Scale", "Sigmoid", "Softmax", "Split", "Swish", "TanH", "Threshold",
-]  # fmt: skip
-WINDOWS = ("Convolution", "ConvolutionDepthwise", "DepthwiseConvolution", "Pooling", "Im2col")
+Map = tuple[int | None, Any, Any]  # axis, scale, shift
 
-CoordMap = tuple[int | None, Any, Any]
-IDENTITY: CoordMap = (None, 1, 0)
+# Layers whose tops and bottoms have the same coordinates. Scripts may add types of their own.
+PASS_THROUGH_LAYERS = [
+    "AbsVal", "BatchNorm", "Bias", "BNLL", "Clip", "Concat", "Dropout", "Eltwise", "ELU", "Exp", "Log", "LRN", "Mish", "MVN", "Power", "PReLU", "ReLU",
+    "ReLU6", "Scale", "Sigmoid", "Softmax", "Split", "Swish", "TanH", "Threshold",
+]  # fmt: skip
+WINDOWS = frozenset(["Convolution", "ConvolutionDepthwise", "Deconvolution", "DepthwiseConvolution", "Im2col", "Pooling"])
+IDENTITY: Map = (None, Fraction(1), Fraction(0))
 
 
 class UndefinedMapException(Error):
-    """A layer between the blobs has no map, or the blobs have no common ancestor."""
+    """A layer has no map of coordinates."""
 
 
 class AxisMismatchException(Error):
-    """The maps of the layers between the blobs start at different axes."""
+    """The maps of the layers between the blobs have different axes."""
 
 
-def _own(function: Function) -> dict[str, Any]:
+def _fields(fn: Function) -> dict[str, Any]:
     """Return the fields of a layer's own message, whether given directly or in a message."""
-    fields = dict(function.params)
-    for name in [name for name in fields if name.endswith("_param")]:
-        inner = fields.pop(name)
-        if name in ("convolution_param", "pooling_param", "crop_param"):
-            fields.update(inner if isinstance(inner, dict) else {field.name: value for field, value in inner.ListFields()})
+    fields = dict(fn.params)
+    for name in ("convolution_param", "pooling_param", "crop_param", "concat_param"):
+        inner = fields.pop(name, {})
+        fields.update(inner if isinstance(inner, dict) else {field.name: value for field, value in inner.ListFields()})
     return fields
 
 
-def _sizes(fields: dict[str, Any], name: str, default: int) -> np.ndarray:
-    """Return the values of a field such as `kernel_size` (a number or a list), or of its variants kernel_h and kernel_w."""
+def _numbers(fields: dict[str, Any], name: str, default: int | None = None) -> np.ndarray:
+    """Return the values of a field such as `pad` (a number or a list), or of its variants pad_h and pad_w. Without `default` the field is required."""
     stem = name.removesuffix("_size")
-    if f"{stem}_h" in fields or f"{stem}_w" in fields:
-        return np.array([fields.get(f"{stem}_h", default), fields.get(f"{stem}_w", default)])
-    values = np.array(fields.get(name, default), ndmin=1)
-    return values if len(values) else np.array([default])
+    pair = [fields.get(f"{stem}_{side}", default) for side in "hw"]
+    value = pair if {f"{stem}_h", f"{stem}_w"} & fields.keys() else fields.get(name, default)
+    numbers = np.array(value if value is None or np.isscalar(value) else list(value) or default, ndmin=1)
+    if None in numbers:
+        raise UnknownName(f"the layer has no {name}", fix=f"give {name}, or {stem}_h and {stem}_w")
+    if numbers.dtype.kind not in "iuf" or (numbers != np.floor(numbers)).any():
+        raise WrongValue(f"{name} is {value!r}", fix="a whole number, or one for each spatial axis")
+    return numbers.astype(int)
 
 
 def conv_params(fn: Function) -> tuple[int, np.ndarray, np.ndarray, np.ndarray]:
-    """Return (axis, stride, extent, pad) of a layer with windows: the channel axis, and arrays of one value, or one per axis.
+    """Return (axis, strides, extents of the windows with dilation, pads) of a convolution or pooling. Each array has one value, or one per axis.
 
-    `extent` is the number of pixels that a window spans. Raises UndefinedMapException for global pooling.
+    Raises Error for a layer without kernel_size, and for a stride of 0.
     """
-    fields = _own(fn)
-    if fields.get("global_pooling"):
-        raise UndefinedMapException(f"a {fn.type_name} over the whole image has no map", fix="crop elsewhere")
-    stride, kernel, pad, dilation = (_sizes(fields, name, default) for name, default in (("stride", 1), ("kernel_size", 1), ("pad", 0), ("dilation", 1)))
-    return int(fields.get("axis", 1)), stride, (kernel - 1) * dilation + 1, pad
+    fields = _fields(fn)
+    kernel, dilation = _numbers(fields, "kernel_size"), _numbers(fields, "dilation", 1)
+    stride = _numbers(fields, "stride", 1)
+    if (stride < 1).any():
+        raise WrongValue(f"a {fn.type_name} layer has the stride {_text(stride)}", fix="a stride of 1 or more")
+    return int(fields.get("axis", 1)), stride, (kernel - 1) * dilation + 1, _numbers(fields, "pad", 0)
 
 
 def crop_params(fn: Function) -> tuple[int, np.ndarray]:
-    """Return (axis, offset) of a Crop. Its field `axis` (default 2) is the first axis that it crops, so the axis of its map is one less."""
-    fields = _own(fn)
-    return int(fields.get("axis", 2)) - 1, _sizes(fields, "offset", 0)
+    """Return (first axis that is cropped, offsets) of a Crop layer."""
+    fields = _fields(fn)
+    return int(fields.get("axis", 2)), _numbers(fields, "offset", 0)
 
 
-def coord_map(fn: Function) -> CoordMap:
-    """Return the map from coordinates of the layer's bottoms to its tops. Raises UndefinedMapException."""
-    return _plain(_exact(fn))
+def _exact(numbers: np.ndarray) -> np.ndarray:
+    """Return the numbers as fractions, so that scales such as 3 * (1 / 3) are exactly 1."""
+    return np.array([Fraction(int(number)) for number in numbers], object)
 
 
-def _exact(fn: Function) -> CoordMap:
-    kind = fn.type_name
-    if kind in PASS_THROUGH_LAYERS:
-        return IDENTITY
-    if kind in WINDOWS or kind == "Deconvolution":
-        axis, stride, extent, pad = (_fractions(value) if isinstance(value, np.ndarray) else value for value in conv_params(fn))
-        up = axis, stride, (extent - 1) / 2 - pad
-        return up if kind == "Deconvolution" else inverse(up)
+def _exact_map(fn: Function) -> Map:
+    """Return `coord_map(fn)` with fractions."""
+    kind, fields = fn.type_name, _fields(fn)
+    if kind in WINDOWS and not fields.get("global_pooling"):
+        axis, *parts = conv_params(fn)
+        stride, extent, pad = map(_exact, parts)
+        with _as_many_axes():
+            down = axis, 1 / stride, (pad - (extent - 1) / 2) / stride
+        return inverse(down) if kind == "Deconvolution" else down
     if kind == "Crop":
         axis, offset = crop_params(fn)
-        return axis, Fraction(1), -_fractions(offset)
-    raise UndefinedMapException(f"no map of coordinates through a {kind}", fix="crop before it, or set the offsets of the Crop by hand")
+        return axis - 1, Fraction(1), -_exact(offset)
+    along = fields.get("axis", fields.get("concat_dim", 1)) if kind == "Concat" else 1
+    if kind in PASS_THROUGH_LAYERS and along in (0, 1):
+        return IDENTITY
+    raise UndefinedMapException(f"no map of coordinates through a {kind} layer", fix="crop before it, or set the offsets of the Crop by hand")
 
 
-def _fractions(values: np.ndarray) -> Any:
-    """Return a Fraction for one value, else an array of them."""
-    exact = np.array([Fraction(int(value)) for value in values], object)
-    return exact if len(exact) > 1 else exact[0]
+def _plain(exact: Map) -> Map:
+    axis, *values = exact
+    scale, shift = (value.astype(float) if isinstance(value, np.ndarray) else float(value) for value in values)
+    return axis, scale, shift
 
 
-def _plain(found: CoordMap) -> CoordMap:
-    """Return a map with floats in place of fractions."""
-    axis, scale, shift = found
-    if axis is None:
-        return found
-    scale, shift = (np.asarray(part, np.float64) for part in (scale, shift))
-    scale, shift = np.broadcast_arrays(scale, shift)
-    return axis, scale[()].copy(), shift[()].copy()
+def coord_map(fn: Function) -> Map:
+    """Return the map from the coordinates of the layer's bottoms to those of its tops. Raises UndefinedMapException if there is none."""
+    return _plain(_exact_map(fn))
 
 
-def compose(base_map: CoordMap, next_map: CoordMap) -> CoordMap:
+@contextlib.contextmanager
+def _as_many_axes() -> Iterator[None]:
+    try:
+        yield
+    except ValueError as problem:
+        raise AxisMismatchException(f"windows of different numbers of axes: {problem}", fix="give one value, or one for each spatial axis") from None
+
+
+def compose(base_map: Map, next_map: Map) -> Map:
     """Return the map that applies `next_map` first, then `base_map`. Raises AxisMismatchException."""
-    (axis, scale, shift), (other, inner_scale, inner_shift) = base_map, next_map
-    if axis is not None and other is not None and axis != other:
-        raise AxisMismatchException(f"maps of axes {axis} and {other} between the blobs", fix="crop along the axes that all layers share")
-    here, there = np.size(shift), np.size(inner_shift)
-    if here != there and min(here, there) > 1:
-        raise AxisMismatchException(f"maps of {here} and {there} axes between the blobs", fix="give windows of as many axes")
-    return other if axis is None else axis, scale * inner_scale, scale * inner_shift + shift
+    (outer, a1, b1), (inner, a2, b2) = base_map, next_map
+    if None not in (outer, inner) and outer != inner:
+        fix = "crop along the axes that all layers share"
+        raise AxisMismatchException(f"the maps begin after axis {outer} and after axis {inner}", fix=fix)
+    with _as_many_axes():
+        return inner if outer is None else outer, a1 * a2, a1 * b2 + b1
 
 
-def inverse(coord_map: CoordMap) -> CoordMap:
+def inverse(coord_map: Map) -> Map:
     """Return the map in the other direction."""
     axis, scale, shift = coord_map
-    return axis, 1 / scale if axis is not None else 1, -shift / scale if axis is not None else 0
+    return axis, 1 / scale, -shift / scale
 
 
-def _ancestors(top: Top) -> dict[Top, CoordMap]:
-    """Return each ancestor of `top` with the map to coordinates of `top`. Of a Crop only the first bottom counts, because it sets the coordinates."""
-    found = {top: IDENTITY}
-    waiting = [top]
+def _ancestors(top: Top) -> Iterator[tuple[Top, Map]]:
+    """Yield `top` and its ancestors, the nearest first, each with the map from its coordinates to those of `top`."""
+    maps = {top: IDENTITY}
+    waiting = deque([top])
     while waiting:
-        current = waiting.pop()
-        bottoms: Sequence[Top] = current.fn.inputs[:1] if current.fn.type_name == "Crop" else current.fn.inputs
-        for bottom in bottoms:
-            if bottom in found:
-                continue
-            try:
-                found[bottom] = compose(found[current], _exact(current.fn))
-            except UndefinedMapException:
-                continue
-            waiting.append(bottom)
-    return found
+        current = waiting.popleft()
+        yield current, maps[current]
+        try:
+            step = _exact_map(current.fn)
+        except UndefinedMapException:
+            continue
+        # the second bottom of a Crop sets only the size
+        for bottom in current.fn.inputs[: 1 if current.fn.type_name == "Crop" else None]:
+            if bottom not in maps:
+                maps[bottom] = compose(maps[current], step)
+                waiting.append(bottom)
 
 
-def coord_map_from_to(top_from: Top, top_to: Top) -> CoordMap:
-    """Return (axis, scale, shift): coordinate x of `top_from` is coordinate scale * x + shift of `top_to`, as pycaffe defines it.
+def _exact_from_to(top_from: Top, top_to: Top) -> Map:
+    maps = dict(_ancestors(top_from))
+    for ancestor, onwards in _ancestors(top_to):
+        if ancestor in maps:
+            return compose(onwards, inverse(maps[ancestor]))
+    raise Error("no blob is an ancestor of both blobs by layers with a map of coordinates", fix="choose blobs that convolutions, poolings and such connect")
 
-    Raises UndefinedMapException or AxisMismatchException.
+
+def coord_map_from_to(top_from: Top, top_to: Top) -> Map:
+    """Return (axis, scale, shift): the coordinate x of `top_from` is the coordinate scale * x + shift of `top_to`.
+
+    Raises AxisMismatchException, or Error if the blobs have no common ancestor.
     """
-    return _plain(_from_to(top_from, top_to))
-
-
-def _from_to(top_from: Top, top_to: Top) -> CoordMap:
-    here, there = _ancestors(top_from), _ancestors(top_to)
-    common = next((top for top in here if top in there), None)
-    if common is None:
-        raise UndefinedMapException("no blob is an ancestor of both by layers with a map", fix="crop between blobs of one image")
-    return compose(there[common], inverse(here[common]))
+    return _plain(_exact_from_to(top_from, top_to))
 
 
 def crop(top_from: Top, top_to: Top) -> Any:
@@ -165,16 +175,16 @@ def crop(top_from: Top, top_to: Top) -> Any:
 
     Raises Error, which is an AssertionError too, if the blobs differ in scale, if an offset would be negative, or if it is not a whole number.
     """
-    axis, scale, shift = _from_to(top_from, top_to)
-    scales, offsets = np.atleast_1d(scale), -np.atleast_1d(shift)
+    axis, scale, shift = _exact_from_to(top_from, top_to)
+    scales, offsets = np.ravel(scale), -np.ravel(shift)
     if (scales != 1).any():
-        raise FailedCheck(f"scales of the two blobs differ, by {_text(scales)}", fix="upsample with as large a stride as was lost")
+        raise FailedCheck(f"the scales of the two blobs differ by {_text(scales)}", fix="upsample with as large a stride as was lost")
     if (offsets < 0).any():
-        raise FailedCheck(f"a crop would begin at {_text(offsets)}, outside of the blob", fix="pad the image more")
-    if any(offset != int(offset) for offset in offsets):
+        raise FailedCheck(f"the crop would begin at {_text(offsets)}, outside of the blob", fix="pad the image more")
+    if any(offset.denominator != 1 for offset in offsets):
         raise FailedCheck(f"the blobs are {_text(offsets)} pixels apart, not a whole number", fix="another padding or kernel size")
     first = 2 if axis is None else axis + 1
-    return L.Crop(top_from, top_to, crop_param={"axis": first, "offset": [int(offset) for offset in offsets]})
+    return net_spec.layer_maker("Crop")(top_from, top_to, crop_param={"axis": first, "offset": [int(offset) for offset in offsets]})
 
 
 def _text(values: np.ndarray) -> str:

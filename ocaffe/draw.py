@@ -1,4 +1,4 @@
-"""Draws nets, with pycaffe's function names. Only get_pydot_graph needs the package pydot, and nothing needs graphviz."""
+"""Draws nets, with pycaffe's function names. Only get_pydot_graph and the text for graphviz need the package pydot, and nothing needs graphviz."""
 from __future__ import annotations
 
 import os
@@ -21,13 +21,17 @@ from ocaffe.tools.pydot_graph import get_layer_label as get_layer_label
 from ocaffe.tools.pydot_graph import get_layer_lr_mult as get_layer_lr_mult
 from ocaffe.tools.pydot_graph import get_pooling_types_dict as get_pooling_types_dict
 from ocaffe.tools.pydot_graph import get_pydot_graph as get_pydot_graph
+from ocaffe.tools.pydot_graph import pydot_graph
 
 DIRECTIONS = ("LR", "TB", "RL", "BT")
 MAX_PIXELS = 1 << 28
+GRAPH_TEXT = ("dot", "gv", "raw")  # formats that hold the text of the graph, for graphviz
 
 
 def draw_net(caffe_net: Any, rankdir: str = "LR", ext: str = "png", phase: int | None = None, display_lrm: bool = False) -> bytes:
     """Return the content of a picture file of a NetParameter message. `ext` is its format: svg, png, pdf, jpg and others.
+
+    With pydot installed it can be dot, gv or raw too: the text of the graph for graphviz.
 
     `rankdir`: direction of the data flow: LR, TB, RL or BT.
     `phase`: draw only the layers of this phase, TRAIN or TEST.
@@ -47,6 +51,8 @@ def draw(net: Any, rankdir: str, ext: str, display_lrm: bool = False, name: str 
         raise WrongValue(f"rankdir is '{rankdir}'", fix=f"one of {', '.join(DIRECTIONS)}")
     if not net.layer:
         raise Error("the net has no layers to draw", place=name or None, fix="another net, or another phase")
+    if ext.lower().lstrip(".") in GRAPH_TEXT:
+        return str(pydot_graph(net, rankdir, True, display_lrm).to_string()).encode()
     drawn = picture(net, rankdir, display_lrm)
     if ext.lower().lstrip(".") == "svg":
         return svg(drawn, net.name or name).encode()

@@ -21,15 +21,20 @@ from ocaffe.model.blob import array_to_datum as array_to_datum_message
 from ocaffe.model.blob import datum_to_array as datum_message_to_array
 from ocaffe.proto import caffe_pb2 as caffe_pb2
 
+# Pillow's modes of gray images with more than 8 bits: the value of white. The mode I has 16 bits in PNG and PGM files, and 32 in TIFF files.
+_WIDE_GRAY = {"I;16": 65535, "I;16B": 65535, "I": 65535, "I;32": 2**31 - 1, "F": 1}
+
 
 def load_image(filename: str | BinaryIO, color: bool = True) -> np.ndarray:
     """Load an image file as height x width x 3 (x 1 if `color` is false) in RGB, float32 from 0 to 1. Raises Error if it cannot be read.
 
+    Gray becomes three equal channels, alpha is dropped. Gray images of 16 bits keep them. A TIFF of floats keeps its values.
     `filename` may be an open binary file too. It is read from its beginning, as by scikit-image.
     """
     with _image_file(filename), open_image(_content(filename)) as image:
-        if image.mode in ("I;16", "I;16B", "I"):
-            pixels = np.asarray(np.asarray(image).astype(np.float32)[..., None] / 65535)
+        if image.mode in _WIDE_GRAY:
+            largest = _WIDE_GRAY["I;32" if (image.mode, image.format) == ("I", "TIFF") else image.mode]
+            pixels = np.asarray(np.asarray(image).astype(np.float32)[..., None] / largest, np.float32)
             return np.repeat(pixels, 3, 2) if color else pixels
         pixels = np.asarray(image.convert("RGB"), np.float32) / np.float32(255)
         gray = np.array([0.2125, 0.7154, 0.0721], np.float32)  # ITU-R BT.709, as in skimage
@@ -67,62 +72,76 @@ def _content(file: str | BinaryIO) -> bytes:
     return file.read()
 
 
-def resize_image(im: np.ndarray, new_dims: Sequence[int], interp_order: int = 1) -> np.ndarray:
+def resize_image(im: np.ndarray, new_dims: Sequence[int], interp_order: int = 1, *, anti_aliasing: bool = False) -> np.ndarray:
     """Resize `im` (height x width x channels) to (height, width), float32. `interp_order` 1 is bilinear, 0 is nearest neighbour.
 
-    Images with 1 or 3 channels are resized like skimage's `resize` without a low-pass filter. Positions are relative to pixel centres. Pixels outside
-    the image have its smallest value, so the edges of an enlarged image get darker. Arrays with other numbers of channels are resized like scipy's
-    `zoom`: the corner pixels stay at the corners.
+    Images with 1 or 3 channels are resized like skimage's `resize`. Positions are relative to pixel centres. Pixels outside the image have its
+    smallest value, so the edges of an enlarged image get darker. `anti_aliasing` blurs an image before it shrinks, which is skimage's default since
+    0.15, after Caffe's last version. Arrays with other numbers of channels are resized like scipy's `zoom`: the corner pixels stay at the corners.
 
-    Raises Error for another interp_order.
+    Raises Error for another interp_order, and for other axes.
     """
     if interp_order not in (0, 1):
         raise WrongValue(f"interp_order is {interp_order}", place="resize_image", fix="0 (nearest) or 1 (bilinear)")
     image = np.asarray(im, np.float32)
-    if image.ndim != 3 or not image.size or len(new_dims) != 2 or min(new_dims) < 1:
-        fact = f"an array of {shape_text(image.shape)} to {shape_text(tuple(new_dims))}"
+    new_size = tuple(int(new) for new in new_dims)
+    if image.ndim != 3 or not image.size or new_size[2:] not in ((), image.shape[2:]) or len(new_size) < 2 or min(new_size) < 1:
+        fact = f"an array of {shape_text(image.shape)} to {shape_text(new_size)}"
         raise WrongValue(fact, place="resize_image", fix="height x width x channels, to (height, width)")
-    sizes = [(axis, image.shape[axis], int(new)) for axis, new in enumerate(new_dims)]
-    if image.shape[2] not in (1, 3):
-        for axis, old, new in sizes:
-            image = _resample(image, axis, np.arange(new) * ((old - 1) / (new - 1) if new > 1 else 0.0), interp_order)
-        return np.asarray(image, np.float32)
-    floor = image.min()
+    zoomed = image.shape[2] not in (1, 3)
+    floor = np.float32(0) if zoomed else image.min()
     out = image - floor
-    for axis, old, new in sizes:
-        out = _resample(out, axis, (np.arange(new) + 0.5) * (old / new) - 0.5, interp_order)
+    for axis, (old, new) in enumerate(zip(image.shape, new_size[:2])):
+        if zoomed:
+            out = _resample(out, axis, np.arange(new) * ((old - 1) / (new - 1) if new > 1 else 0.0), interp_order)
+        else:
+            blur = _gaussian(max(0.0, old / new - 1) / 2 if anti_aliasing else 0.0)
+            out = _resample(out, axis, (np.arange(new) + 0.5) * (old / new) - 0.5, interp_order, blur)
     return np.asarray(out + floor, np.float32)
 
 
-def _resample(image: np.ndarray, axis: int, at: np.ndarray, order: int) -> np.ndarray:
-    """Return `image` interpolated at the positions `at` along `axis`. With bilinear interpolation, pixels outside the image are 0."""
+def _gaussian(sigma: float) -> np.ndarray:
+    """Return the weights of a blur, as scipy's gaussian_filter has them: up to 4 sigma."""
+    radius = int(4 * sigma + 0.5)
+    weights = np.exp(-0.5 * (np.arange(-radius, radius + 1) / max(sigma, 1e-9)) ** 2)
+    return np.asarray(weights / weights.sum())
+
+
+def _resample(image: np.ndarray, axis: int, at: np.ndarray, order: int, blur: Sequence[float] | np.ndarray = (1.0,)) -> np.ndarray:
+    """Return `image` interpolated at the positions `at` along `axis`, after a blur. Pixels outside the image are 0."""
     old = image.shape[axis]
-    if order == 0:
-        return np.asarray(np.take(image, np.clip(np.floor(at + 0.5), 0, old - 1).astype(np.intp), axis))
-    left = np.floor(at).astype(np.intp)
-    way = (at - left).astype(np.float32)
+    left = np.floor(at if order else at + 0.5)
+    way = at - left if order else np.zeros(len(at))
+    weights = np.outer(1 - way, [*blur, 0]) + np.outer(way, [0, *blur])
     total = np.zeros((), np.float32)
-    for place, weight in ((left, 1 - way), (left + 1, way)):
-        inside = weight * ((place >= 0) & (place < old))
-        total = total + np.take(image, np.clip(place, 0, old - 1), axis) * np.expand_dims(inside, tuple(n for n in range(image.ndim) if n != axis))
+    for step, column in enumerate(weights.T.astype(np.float32)):
+        place = left.astype(np.intp) - len(blur) // 2 + step
+        inside = column * ((place >= 0) & (place < old))
+        if inside.any():
+            total = total + np.take(image, np.clip(place, 0, old - 1), axis) * np.expand_dims(inside, tuple(n for n in range(image.ndim) if n != axis))
     return np.asarray(total)
 
 
 def oversample(images: Sequence[np.ndarray], crop_dims: Sequence[int]) -> np.ndarray:
     """Return ten crops of size `crop_dims` (height, width) of each image: four corners, the centre, and the same crops mirrored.
 
-    Raises Error if a crop is larger than an image.
+    Raises Error if there is no image, and if a crop is larger than an image.
     """
     height, width = (int(n) for n in crop_dims)
-    crops = []
+    crops: list[np.ndarray] = []
     for image in images:
         rows, columns = image.shape[:2]
         if rows < height or columns < width:
             raise WrongValue(f"a crop of {height} x {width} does not fit into an image of {rows} x {columns}", place="oversample", fix="larger images_dim")
+        if crops and image.shape[2:] != crops[0].shape[2:]:
+            fact = f"images of {shape_text(image.shape)} and of {shape_text(images[0].shape)}"
+            raise WrongValue(fact, place="oversample", fix="images with as many channels")
         corners = [(y, x) for y in (0, rows - height) for x in (0, columns - width)]
         corners.append(centre((rows, columns), (height, width)))
         plain = [image[y : y + height, x : x + width] for y, x in corners]
         crops += plain + [crop[:, ::-1] for crop in plain]
+    if not crops:
+        raise OutOfRange("there is no image to crop", place="oversample", fix="give a list with an image")
     return np.stack(crops).astype(np.float32)
 
 
@@ -141,9 +160,9 @@ class Transformer:
         self.inputs = {name: tuple(int(n) for n in shape) for name, shape in inputs.items()}
         self.transpose: dict[str, tuple[int, ...]] = {}
         self.channel_swap: dict[str, tuple[int, ...]] = {}
-        self.raw_scale: dict[str, float] = {}
+        self.raw_scale: dict[str, Any] = {}
         self.mean: dict[str, np.ndarray] = {}
-        self.input_scale: dict[str, float] = {}
+        self.input_scale: dict[str, Any] = {}
 
     def _check(self, name: str) -> None:
         if name not in self.inputs:
@@ -165,11 +184,10 @@ class Transformer:
             raise WrongValue(f"the order of {len(channels)} channels for an input of {self.inputs[name][1]}", fix="give one number for each channel")
         self.channel_swap[name] = channels
 
-    def set_raw_scale(self, name: str, scale: float | None) -> None:
-        """Set the factor that is applied before the mean is subtracted: 255 for models that were trained on bytes."""
+    def set_raw_scale(self, name: str, scale: Any) -> None:
+        """Set the factor that is applied before the mean is subtracted: 255 for models that were trained on bytes. None removes it."""
         self._check(name)
-        if scale is not None:
-            self.raw_scale[name] = float(scale)
+        self.raw_scale[name] = scale
 
     def set_mean(self, name: str, mean: np.ndarray) -> None:
         """Set the mean: a value for each channel, or channels x height x width, which is resized to the input if necessary."""
@@ -177,7 +195,7 @@ class Transformer:
         mean = np.asarray(mean, np.float32)
         channels, *size = self.inputs[name][1:]
         if mean.ndim == 1:
-            if len(mean) not in (1, channels):
+            if len(mean) != channels:
                 raise WrongValue(f"a mean of {len(mean)} values for an input of {channels} channels", fix="one for each channel")
             mean = mean[:, None, None]
         else:
@@ -188,11 +206,10 @@ class Transformer:
                 mean = resize_image(mean.transpose(1, 2, 0), size).transpose(2, 0, 1)
         self.mean[name] = mean
 
-    def set_input_scale(self, name: str, scale: float | None) -> None:
-        """Set the factor that is applied after the mean is subtracted."""
+    def set_input_scale(self, name: str, scale: Any) -> None:
+        """Set the factor that is applied after the mean is subtracted: a number, or an array that broadcasts. None removes it."""
         self._check(name)
-        if scale is not None:
-            self.input_scale[name] = float(scale)
+        self.input_scale[name] = scale
 
     def preprocess(self, name: str, data: np.ndarray) -> np.ndarray:
         """Return the image `data` as one row of the input, float32. Raises Error if its axes or channels do not match the settings."""
@@ -215,35 +232,49 @@ class Transformer:
             data = data.transpose(self.transpose[name])
         if name in self.channel_swap:
             data = data[list(self.channel_swap[name])]
-        if name in self.raw_scale:
+        if self.raw_scale.get(name) is not None:
             data = data * np.float32(self.raw_scale[name])
         if name in self.mean:
             data = data - self.mean[name]
-        if name in self.input_scale:
+        if self.input_scale.get(name) is not None:
             data = data * np.float32(self.input_scale[name])
         return np.ascontiguousarray(data, np.float32)
 
     def deprocess(self, name: str, data: np.ndarray) -> np.ndarray:
-        """Invert `preprocess`, except for the resizing. `data` is one row of the input."""
+        """Invert `preprocess`, except for the resizing. `data` is one row of the input, of any height and width.
+
+        Without an order of axes or channels, axes of size 1 are removed. Raises Error if the axes or channels of `data` do not match the settings.
+        """
         self._check(name)
-        data = np.array(data, np.float32).reshape(self.inputs[name][1:])
-        if name in self.input_scale:
+        data = np.array(data, np.float32)
+        axes = len(self.inputs[name]) - 1
+        row = data[0] if data.ndim == axes + 1 and len(data) == 1 else data.reshape((1,) * (axes - data.ndim) + data.shape)
+        try:
+            if row.ndim != axes or row.shape[:1] != self.inputs[name][1:2]:
+                raise ValueError("wrong number of axes or channels")
+            return self._deprocessed(name, row)
+        except ValueError as problem:
+            fact = f"an array of {shape_text(data.shape)} is no row of the input '{name}' of {shape_text(self.inputs[name][1:])}: {problem}"
+            raise WrongValue(fact, fix="give channels x height x width, such as net.blobs['data'].data[0]") from None
+
+    def _deprocessed(self, name: str, data: np.ndarray) -> np.ndarray:
+        if self.input_scale.get(name) is not None:
             data = data / np.float32(self.input_scale[name])
         if name in self.mean:
             data = data + self.mean[name]
-        if name in self.raw_scale:
+        if self.raw_scale.get(name) is not None:
             data = data / np.float32(self.raw_scale[name])
         if name in self.channel_swap:
             data = data[np.argsort(self.channel_swap[name])]
         if name in self.transpose:
             data = data.transpose(np.argsort(self.transpose[name]))
-        return data
+        return data if name in self.channel_swap or name in self.transpose else data.squeeze()
 
 
 def blobproto_to_array(blob: Any, return_diff: bool = False) -> np.ndarray:
     """Return a copy of the data of a BlobProto, or of its diff with `return_diff`: float32, or float64 if it stores doubles.
 
-    Raises Error if the number of values does not match the shape.
+    Its shape is num x channels x height x width if these are set, as in files of 2014. Raises Error if the number of values does not match the shape.
     """
     try:
         return blob_to_array(blob, return_diff)
@@ -252,8 +283,8 @@ def blobproto_to_array(blob: Any, return_diff: bool = False) -> np.ndarray:
 
 
 def array_to_blobproto(arr: np.ndarray, diff: np.ndarray | None = None) -> Any:
-    """Return a BlobProto with the data `arr` (and `diff`) and its shape. float64 is stored as doubles, other types as floats."""
-    return array_to_blob(np.asarray(arr), None if diff is None else np.asarray(diff))
+    """Return a BlobProto with the data `arr` (and `diff`) and its shape, as float32, which every tool reads."""
+    return array_to_blob(np.asarray(arr, np.float32), None if diff is None else np.asarray(diff, np.float32))
 
 
 def arraylist_to_blobprotovector_str(arraylist: Sequence[np.ndarray]) -> bytes:

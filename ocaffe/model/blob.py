@@ -157,12 +157,12 @@ def malformed(path: str | Path, problem: wire.Malformed, size: int, what: str) -
 
 
 def blob_to_array(blob: Any, diff: bool = False) -> np.ndarray:
-    """Return a copy of the values of a BlobProto message, or of its gradient with `diff`. Missing values become zeros."""
+    """Return a copy of the values of a BlobProto message, or of its gradient with `diff`. Raises ValueError if they do not match the shape."""
     doubles, floats = (blob.double_diff, blob.diff) if diff else (blob.double_data, blob.data)
     values = np.array(doubles, np.float64) if doubles else np.array(floats, np.float32)
     legacy = any(blob.HasField(name) for name in ("num", "channels", "height", "width"))
     shape = (blob.num, blob.channels, blob.height, blob.width) if legacy else tuple(blob.shape.dim)
-    return values.reshape(shape) if values.size else np.zeros(shape, np.float32)
+    return values.reshape(shape)
 
 
 def array_to_blob(array: np.ndarray, diff: np.ndarray | None = None) -> Any:
