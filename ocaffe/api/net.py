@@ -126,10 +126,10 @@ class Net:
         graph = engine.network.graph
         self.name = str(graph.message.name)
         self.blobs: OrderedDict[str, Blob] = OrderedDict((name, Blob(engine, name)) for name in graph.blobs)
-        self._layer_blobs = {node.name: BlobVec(Blob(engine, str(p), p, node.name) for p in node.params) for node in graph.nodes}
-        self.layers = [_layer_of(node, self._layer_blobs[node.name]) for node in graph.nodes]
+        self._layer_blobs = [BlobVec(Blob(engine, str(p), p, node.name) for p in node.params) for node in graph.nodes]  # names may repeat
+        self.layers = [_layer_of(node, blobs) for node, blobs in zip(graph.nodes, self._layer_blobs)]
         self.layer_dict: OrderedDict[str, Any] = OrderedDict((node.name, layer) for node, layer in zip(graph.nodes, self.layers))
-        self.params: OrderedDict[str, BlobVec] = OrderedDict((name, blobs) for name, blobs in self._layer_blobs.items() if blobs)
+        self.params: OrderedDict[str, BlobVec] = OrderedDict((node.name, blobs) for node, blobs in zip(graph.nodes, self._layer_blobs) if blobs)
         self.inputs = [blob.name for blob in graph.inputs]
         self.outputs = [blob.name for blob in graph.outputs]
         self.bottom_names: OrderedDict[str, list[str]] = OrderedDict((node.name, [blob.name for blob in node.bottoms]) for node in graph.nodes)
@@ -357,7 +357,7 @@ class Net:
         from ocaffe.model.hdf5 import write_weights_hdf5  # h5py takes 0.1 s to import
 
         with self._engine.changing():
-            diffs = {name: [blob.diff for blob in blobs] for name, blobs in self._layer_blobs.items()} if write_diff else None
+            diffs = {name: [blob.diff for blob in blobs] for name, blobs in self.params.items()} if write_diff else None
             write_weights_hdf5(file, self._network.graph.message, DeviceBlobs(self._network, owners_only=True), diffs)
 
     def load_hdf5(self, file: str) -> None:
