@@ -101,7 +101,7 @@ class Engine:
 
     # -- Refs --------------------------------------------------------------------------------------------------------
 
-    @explained()
+    @explained
     def current(self) -> CompiledNet:
         """Return the bound compiled net for the present shapes and options. Raises Error on a closed net."""
         self.check_open()
@@ -151,11 +151,11 @@ class Engine:
             self._gradients[parameter] = group.held.view(parameter.shape, group.offsets[group.params.index(parameter)])
         return self._gradients[parameter]
 
-    @explained()
+    @explained
     def read(self, ref: Ref) -> np.ndarray:
         return self._commands_of(ref).read(ref)
 
-    @explained()
+    @explained
     def write(self, ref: Ref, array: np.ndarray) -> None:
         self._commands_of(ref).write(ref, array)
 
@@ -195,7 +195,7 @@ class Engine:
     @contextlib.contextmanager
     def changing(self) -> Iterator[None]:
         """Context of code that changes values outside a run. Scripts' arrays are sent before it and refreshed after it."""
-        with explained():
+        with explained:
             self.before()
             yield
             self.after()
@@ -251,7 +251,7 @@ class Engine:
         for hook in tuple(self.hooks[kind]):
             hook(index)
 
-    @explained()
+    @explained
     def forward(self, first: int, last: int) -> None:
         """Run the layers from index `first` to `last`. Raises Error if an input of the first layers is not kept."""
         network, nodes = self.network, self.network.graph.nodes
@@ -297,7 +297,7 @@ class Engine:
         self.compiled.commands.runs += 1
         self.network.advance()
 
-    @explained()
+    @explained
     def backward(self, first: int, last: int) -> None:
         """Run backward from layer index `first` down to `last`, on the values of the last forward pass.
 

@@ -74,7 +74,7 @@ class Net:
     each thread can have its own.
     """
 
-    @explained()
+    @explained
     def __init__(
         self,
         network_file: str | Any,

@@ -33,7 +33,7 @@ class Solver:
 
     rule: ClassVar[str] = ""  # the type of solver; empty: the type in the file
 
-    @explained()
+    @explained
     def __init__(
         self,
         file: str | Any,
@@ -88,7 +88,7 @@ class Solver:
         with owned(prefix_of(param, self._solver.file)) if writes_snapshots(param) else contextlib.nullcontext():
             self._run(self._solver.solve)
 
-    @explained()
+    @explained
     def _run(self, work: Callable[[], None]) -> None:
         self.net._engine.check_open()
         self._enter()
