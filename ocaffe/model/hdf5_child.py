@@ -19,6 +19,7 @@ from typing import Any
 BYTES_PER_SECOND = 5_000_000  # each such part of a file or of values adds a second to the limit
 # The largest ratio of deflate (zlib's documentation). A dataset that claims more values per stored byte is damaged, or would fill the memory.
 LARGEST_RATIO = 1032
+UNPACKED, USUAL_RATIO = 256 << 20, 50  # a whole dataset above both, in bytes and times its stored bytes, is refused: trained weights shrink little
 FILTERS = {1, 2, 3, 4, 5, 6, 32000}  # deflate, shuffle, fletcher32, szip, nbit, scaleoffset; h5py's lzf. They are built in
 MAX_LINKS = 16  # soft links on the way to one object
 MAX_DEPTH = 64  # of groups in groups
@@ -125,6 +126,9 @@ class Reader:
         self.check_storage(name, data)
         if data.dtype.kind not in "fiu":
             return {"text": self.text(name, data)}, None
+        stored = data.id.get_storage_size()
+        if not rows and data.nbytes > UNPACKED and data.nbytes > USUAL_RATIO * stored:  # rows have their own limit, for data files
+            raise Refused(f"dataset '{name}' unpacks to {data.nbytes:,} bytes, {data.nbytes // max(stored, 1)} times its {stored:,} bytes in the file")
         first, last = rows or (0, data.shape[0] if data.shape else 1)
         if rows and (not data.shape or last > data.shape[0]):
             raise Refused(f"dataset '{name}' has no row {last - 1}: the file was changed")

@@ -211,19 +211,22 @@ def _kernels(solver: Solver) -> str:
 
 
 def load_state(path: str) -> SolverState:
-    """Read the state in `path`. Its weights files may be at their recorded path or beside the state, for moved folders."""
+    """Read the state in `path`. Its weights files may be beside the state or at their recorded path."""
     state = read_state(path)
     state.learned_net, state.averaged_net = (_found(name, path) for name in (state.learned_net, state.averaged_net))
     return state
 
 
 def _found(weights: str, state: str) -> str:
-    """Return the path of the weights file that `state` names, or '' if it names none."""
+    """Return the path of the weights file that `state` names, or '' if it names none.
+
+    The file beside the state comes first: a state in a copied folder names the original folder, whose weights may be of a later run.
+    """
     beside = os.path.join(os.path.dirname(state), os.path.basename(weights))
-    for path in (weights, beside):
+    for path in (beside, weights):
         if not weights or os.path.exists(path):
-            return path
-    fact = f"the state's weights '{weights}' are neither at this path nor beside the state"
+            return path if weights else ""
+    fact = f"the state's weights '{weights}' are neither beside the state nor at this path"
     raise Error(fact, place=state, fix=f"put {os.path.basename(weights)} beside the .solverstate")
 
 
@@ -231,7 +234,10 @@ def restore(solver: Solver, path: str, state: SolverState | None = None) -> None
     """Continue from a state. A state written by Caffe has no data position; data then restarts at the first record, as in Caffe."""
     state = state or load_state(path)
     if state.learned_net:
-        solver.network.copy_weights(read_weights(state.learned_net), state.learned_net)
+        copied = solver.network.copy_weights(read_weights(state.learned_net), state.learned_net)
+        if not copied and any(node.params for node in solver.network.graph.nodes):
+            fact = f"no layer of the weights '{state.learned_net}' has the name of a layer of the net"
+            raise Error(fact, place=path, fix="resume with the net that wrote the state")
     if solver.average is not None:
         solver.average.restart()
         if state.averaged_net:

@@ -5,6 +5,7 @@ import gzip
 import os
 import pathlib
 import signal
+import zlib
 from collections.abc import Callable, Iterator
 
 import h5py
@@ -96,6 +97,13 @@ def few_of_its_chunks(file: h5py.File, secret: pathlib.Path) -> None:
     file.create_dataset("data/ip/0", (1 << 40,), np.float32, chunks=(1024,))[:5] = 1
 
 
+def zeros_that_unpack(file: h5py.File, secret: pathlib.Path) -> None:
+    made = file.create_dataset("data/ip/0", (65 << 20,), np.float32, chunks=(1 << 20,), compression="gzip")
+    packed = zlib.compress(bytes(4 << 20))
+    for start in range(0, 65 << 20, 1 << 20):
+        made.id.write_direct_chunk((start,), packed)
+
+
 def references(file: h5py.File, secret: pathlib.Path) -> None:
     file["data/x"] = VALUES
     file.create_dataset("data/ip/0", data=[file["data/x"].regionref[:2]], dtype=h5py.regionref_dtype)
@@ -115,6 +123,7 @@ def huge_number(file: h5py.File, secret: pathlib.Path) -> None:
         (plugin, "dataset '/data/ip/0' is compressed by filter 32001"),
         (never_written, "dataset '/data/ip/0' claims 4,398,046,511,104 bytes, but 0 are stored"),
         (few_of_its_chunks, "dataset '/data/ip/0' claims 4,398,046,511,104 bytes, but 4,096 are stored"),
+        (zeros_that_unpack, "dataset '/data/ip/0' unpacks to 272,629,760 bytes, 1"),
         (references, "dataset '/data/ip/0' is of type object, not of numbers"),
         (huge_number, "layer 'ip' has a blob of number 1000000000"),
     ],

@@ -4,12 +4,13 @@ from __future__ import annotations
 import os
 import pathlib
 import re
+import shutil
 from typing import Any
 
 import numpy as np
 import pytest
 
-from ocaffe import log
+from ocaffe import log, proto
 from ocaffe.errors import Error
 from ocaffe.model.state import read_state
 from ocaffe.model.weights import read_weights
@@ -91,10 +92,29 @@ def test_average_comes_back_from_a_snapshot(device: Any, extra: str) -> None:
     assert_same(averaged(whole), averaged(resumed))
     assert_same(everything(whole), everything(resumed))
     os.remove(f"moved/{stored}")
-    with pytest.raises(Error, match="neither at this path nor beside the state"):
+    with pytest.raises(Error, match="neither beside the state nor at this path"):
         make(device, settings, resume=f"moved/{state}")
     for solver in (whole, first, resumed):
         solver.close()
+
+
+def test_a_copied_folder_uses_its_own_weights(device: Any) -> None:
+    """The states of the copy name the weights of the original folder, in which a later run has written others."""
+    os.mkdir("a")
+    settings = f'{QUIET} snapshot: 1 snapshot_prefix: "{os.path.abspath("a")}/s"'
+    solver = make(device, settings)
+    solver.step(1)
+    expected = everything(solver)
+    solver.close()
+    shutil.copytree("a", "b")
+    pathlib.Path("a/s_iter_1.caffemodel").write_bytes(b"of another run")
+    resumed = make(device, settings, resume="b/s_iter_1.solverstate")
+    assert_same(everything(resumed), expected, but=("loss",))  # no pass has run
+    resumed.close()
+    weights = proto.NetParameter(layer=[proto.LayerParameter(name="other")])
+    pathlib.Path("b/s_iter_1.caffemodel").write_bytes(weights.SerializeToString())
+    with pytest.raises(Error, match="no layer of the weights"):
+        make(device, settings, resume="b/s_iter_1.solverstate")
 
 
 def test_tests_with_the_average(device: Any) -> None:
