@@ -140,7 +140,7 @@ def described(name: str) -> Iterator[str]:
                 continue
             if isinstance(inner, type) and issubclass(inner, Exception):
                 yield item(own, doc(inner))
-            elif isinstance(inner, type) and list(members(inner)) and own != "Map":
+            elif isinstance(inner, type) and list(members(inner)):
                 yield item(own + signature(inner, 0), doc(inner))
                 yield textwrap.indent("\n".join(members(inner)), "  ")
             elif inspect.isfunction(inner):

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict as OrderedDict
+from typing import Any
 
 from ocaffe import layers as layers
 from ocaffe.layers.spec import Function as Function
@@ -16,4 +17,9 @@ from ocaffe.layers.spec import params as params
 from ocaffe.layers.spec import to_proto as to_proto
 from ocaffe.proto import caffe_pb2 as caffe_pb2
 
-_param_names = param_name_dict()  # pycaffe's name
+
+def __getattr__(name: str) -> Any:
+    """Return pycaffe's `_param_names`. It is made at the first access, because it needs the modules of all layers."""
+    if name != "_param_names":
+        raise AttributeError(f"module 'ocaffe.net_spec' has no attribute {name!r}")
+    return param_name_dict()

@@ -126,7 +126,7 @@ class Net:
         graph = engine.network.graph
         self.name = str(graph.message.name)
         self.blobs: OrderedDict[str, Blob] = OrderedDict((name, Blob(engine, name)) for name in graph.blobs)
-        self._layer_blobs = [BlobVec(Blob(engine, str(p), p, node.name) for p in node.params) for node in graph.nodes]  # names may repeat
+        self._layer_blobs = [BlobVec(Blob(engine, str(p), p, node.name) for p in node.params) for node in graph.nodes]  # Python layers refer to them weakly
         self.layers = [_layer_of(node, blobs) for node, blobs in zip(graph.nodes, self._layer_blobs)]
         self.layer_dict: OrderedDict[str, Any] = OrderedDict((node.name, layer) for node, layer in zip(graph.nodes, self.layers))
         self.params: OrderedDict[str, BlobVec] = OrderedDict((node.name, blobs) for node, blobs in zip(graph.nodes, self._layer_blobs) if blobs)

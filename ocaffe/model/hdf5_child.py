@@ -19,7 +19,7 @@ from typing import Any
 BYTES_PER_SECOND = 5_000_000  # each such part of a file or of values adds a second to the limit
 # The largest ratio of deflate (zlib's documentation). A dataset that claims more values per stored byte is damaged, or would fill the memory.
 LARGEST_RATIO = 1032
-UNPACKED, USUAL_RATIO = 256 << 20, 50  # a whole dataset above both, in bytes and times its stored bytes, is refused: trained weights shrink little
+UNPACKED, USUAL_RATIO = 256 << 20, 50  # limits of a dataset that is read whole: bytes, and times its stored bytes. Trained weights shrink little
 FILTERS = {1, 2, 3, 4, 5, 6, 32000}  # deflate, shuffle, fletcher32, szip, nbit, scaleoffset; h5py's lzf. They are built in
 MAX_LINKS = 16  # soft links on the way to one object
 MAX_DEPTH = 64  # of groups in groups
@@ -123,12 +123,9 @@ class Reader:
             raise Refused(f"'{name}' is not a dataset")
         if data.shape is None:
             raise Refused(f"dataset '{name}' is empty")
-        self.check_storage(name, data)
+        self.check_storage(name, data, whole=not rows)
         if data.dtype.kind not in "fiu":
             return {"text": self.text(name, data)}, None
-        stored = data.id.get_storage_size()
-        if not rows and data.nbytes > UNPACKED and data.nbytes > USUAL_RATIO * stored:  # rows have their own limit, for data files
-            raise Refused(f"dataset '{name}' unpacks to {data.nbytes:,} bytes, {data.nbytes // max(stored, 1)} times its {stored:,} bytes in the file")
         first, last = rows or (0, data.shape[0] if data.shape else 1)
         if rows and (not data.shape or last > data.shape[0]):
             raise Refused(f"dataset '{name}' has no row {last - 1}: the file was changed")
@@ -149,8 +146,8 @@ class Reader:
         value = data[...].reshape(-1)[0]
         return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else str(value)
 
-    def check_storage(self, name: str, data: Any) -> None:
-        """Refuse values in other files, filters that are plugins, and sizes that the stored bytes cannot have."""
+    def check_storage(self, name: str, data: Any, whole: bool) -> None:
+        """Refuse values in other files, filters that are plugins, and sizes that the stored bytes cannot have. `whole`: all values are to be read."""
         settings = data.id.get_create_plist()
         if settings.get_external_count():
             raise Refused(f"the values of dataset '{name}' are in '{_clean(settings.get_external(0)[0])}', outside the file")
@@ -164,6 +161,8 @@ class Reader:
         held = min(stored, os.path.getsize(self.path)) * (1 if data.chunks is None else LARGEST_RATIO)
         if max(data.nbytes, chunk if stored else 0) > held:
             raise Refused(f"dataset '{name}' claims {data.nbytes:,} bytes, but {stored:,} are stored in a file of {os.path.getsize(self.path):,}")
+        if whole and data.nbytes > max(UNPACKED, USUAL_RATIO * stored):
+            raise Refused(f"dataset '{name}' unpacks to {data.nbytes:,} bytes, {data.nbytes // stored} times its {stored:,} bytes in the file")
 
 
 def _parts(name: str) -> list[str]:

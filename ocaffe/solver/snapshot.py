@@ -222,10 +222,12 @@ def _found(weights: str, state: str) -> str:
 
     The file beside the state comes first: a state in a copied folder names the original folder, whose weights may be of a later run.
     """
+    if not weights:
+        return ""
     beside = os.path.join(os.path.dirname(state), os.path.basename(weights))
     for path in (beside, weights):
-        if not weights or os.path.exists(path):
-            return path if weights else ""
+        if os.path.exists(path):
+            return path
     fact = f"the state's weights '{weights}' are neither beside the state nor at this path"
     raise Error(fact, place=state, fix=f"put {os.path.basename(weights)} beside the .solverstate")
 
