@@ -1,6 +1,7 @@
 """Decodes image files into the values that OpenCV gives Caffe: bytes in the order blue, green, red, one plane per channel.
 
-Pillow decodes the files; it releases the GIL meanwhile. Only the formats that OpenCV reads are allowed. Some of Pillow's other formats start programs.
+Pillow decodes the files; it releases the GIL meanwhile. ocaffe/data/pixels.py has OpenCV's rules for the values. Only the formats that OpenCV reads are
+allowed. Some of Pillow's other formats start programs.
 """
 from __future__ import annotations
 
@@ -9,7 +10,6 @@ import io
 import os
 import threading
 from collections.abc import Callable, Iterator
-from enum import Enum
 from typing import Any
 
 import numpy as np
@@ -27,17 +27,17 @@ from PIL import (
 )
 
 from ocaffe import proto
+from ocaffe.data.pixels import FORMATS, Layout, layout, low_bytes
+from ocaffe.data.pixels import Color as Color
 from ocaffe.errors import Error
 from ocaffe.files import check_finite_file
 
-FORMATS = ("JPEG", "PNG", "BMP", "DIB", "GIF", "JPEG2000", "PPM", "SUN", "TIFF", "WEBP")
 MAX_PIXELS = int(proto.TransformationParameter().max_image_pixels)
 _MAGIC = 16  # bytes at the begin of a file by which Pillow finds its format
 _STRIP = 1 << 22  # pixels that are converted at a time
 _BUDGET = 1 << 27  # pixels of the images that are decoded at the same time; a pixel takes 7 bytes
-_EIGHT_BITS = {"1", "L", "P", "RGB", "RGBA", "LA", "PA", "CMYK", "YCbCr", "HSV", "LAB"}
-_ALPHA = {"RGBA", "LA", "PA", "La", "RGBa"}
 _JPEG_FORMATS = {"JPEG", "MPO"}
+_EXIF_FORMATS = {*_JPEG_FORMATS, "PNG", "WEBP"}  # Pillow itself turns TIFF files, and OpenCV does so with every flag
 _UPRIGHT: dict[int, Callable[[np.ndarray], np.ndarray]] = {  # by EXIF orientation: the upright view of an image, height x width (x channels)
     2: lambda pixels: pixels[:, ::-1],
     3: lambda pixels: pixels[::-1, ::-1],
@@ -51,14 +51,6 @@ _UPRIGHT: dict[int, Callable[[np.ndarray], np.ndarray]] = {  # by EXIF orientati
 if "PILLOW_BLOCK_SIZE" not in os.environ:
     # Pillow gets the memory of large images in blocks. glibc returns only blocks above 32 MB to the system; smaller ones stay with their thread.
     Image.core.set_block_size(1 << 26)
-
-
-class Color(Enum):
-    """The flag of cv::imdecode: channels as in the file, three channels, or one."""
-
-    UNCHANGED = -1
-    GRAY = 0
-    COLOR = 1
 
 
 def read_file(path: str) -> bytes:
@@ -81,7 +73,7 @@ def open_image(data: Any, limit: int = MAX_PIXELS) -> Image.Image:
                 image = plugin(io.BytesIO(data), "")
                 break
         else:
-            raise Error(f"it is not an image file of a format that OpenCV reads ({', '.join(FORMATS)})")
+            raise Error(f"it is not an image file of a format that ocaffe reads ({', '.join(FORMATS)})")
     width, height = image.size
     if width * height > limit:
         fix = f"transform_param {{ max_image_pixels: {width * height} }} in a data layer, or a smaller image"
@@ -142,15 +134,14 @@ def planes(image: Image.Image, color: Color) -> np.ndarray:
 
     `image` is closed, because Pillow's copy of the pixels would last as long as it.
     """
-    channels, orientation = _channels(image, color), _orientation(image, color)
+    orientation = _orientation(image, color)
     with readable(), contextlib.closing(image):
         if color is Color.GRAY and image.format in _JPEG_FORMATS:
             image.draft("L", image.size)  # libjpeg's own luminance, as in OpenCV
-        if channels == 1 or image.mode.startswith("I"):
-            pixels = _strips(image, lambda strip: _gray(strip, image.format))
-        else:
-            mode = "RGB" if channels == 3 else "RGBA"
-            pixels = _strips(image, lambda strip: np.asarray(strip if strip.mode == mode else strip.convert(mode)))
+        read = layout(image, color)
+        channels = _channels(image, color, read)
+        images = (image, low_bytes(image, read.low_bytes)) if read.low_bytes else (image,)
+        pixels = _strips(images, lambda *strips: _values(read, channels, *strips))
     if orientation != 1:
         pixels = _UPRIGHT[orientation](pixels)
     if pixels.ndim == 2:
@@ -158,50 +149,59 @@ def planes(image: Image.Image, color: Color) -> np.ndarray:
     return pixels[..., ::-1].transpose(2, 0, 1) if channels == 3 else pixels[..., [2, 1, 0, 3]].transpose(2, 0, 1)
 
 
-def _strips(image: Image.Image, convert: Callable[[Image.Image], np.ndarray]) -> np.ndarray:
-    """Return `convert(image)`. A large image is converted in strips, which saves copies of it."""
-    image.load()
-    width, height = image.size
+def _values(read: Layout, channels: int, *strips: Image.Image) -> np.ndarray:
+    """Return height x width (x channels) of 8 bits; an image of several channels that is gray may have none."""
+    colors = read.colors(*strips, channels)
+    if colors.ndim == 2:
+        return colors
+    if channels == 1:
+        return read.gray(colors)
+    if colors.dtype == np.uint16:
+        colors = (colors >> 8).astype(np.uint8)
+    if channels > colors.shape[2]:
+        return np.dstack([colors, np.full(colors.shape[:2], 255, np.uint8)])
+    return colors[..., :channels]
+
+
+def _strips(images: tuple[Image.Image, ...], convert: Callable[..., np.ndarray]) -> np.ndarray:
+    """Return `convert(*images)`. Large images are converted in strips, which saves copies of them."""
+    for image in images:
+        image.load()
+    width, height = images[0].size
     rows = max(1, _STRIP // width)
     if rows >= height:
-        return convert(image)
+        return convert(*images)
     result = np.empty(0, np.uint8)
     for top in range(0, height, rows):
-        strip = convert(image.crop((0, top, width, min(top + rows, height))))
+        strip = convert(*(image.crop((0, top, width, min(top + rows, height))) for image in images))
         if not top:
             result = np.empty((height, *strip.shape[1:]), strip.dtype)
         result[top : top + len(strip)] = strip
     return result
 
 
-def _channels(image: Image.Image, color: Color) -> int:
+def _channels(image: Image.Image, color: Color, read: Layout | None = None) -> int:
     if color is not Color.UNCHANGED:
         return 3 if color is Color.COLOR else 1
-    if image.mode not in _EIGHT_BITS:
-        raise Error(f"it has pixels of type {image.mode}, not of 8 bits", fix="set force_color or force_gray, or convert the image to 8 bits")
-    if image.mode in _ALPHA or (image.mode == "P" and "transparency" in image.info):
-        return 4
-    return 1 if image.mode in ("1", "L") else 3
-
-
-def _gray(image: Image.Image, file_format: str | None) -> np.ndarray:
-    """Return the luminance. For color images the integer formula is libpng's (rounds down) for PNG files, else OpenCV's."""
-    if image.mode.startswith("I"):
-        return (np.asarray(image).astype(np.uint32) >> 8).astype(np.uint8)
-    if image.mode in ("1", "L", "LA"):
-        return np.asarray(image.convert("L"))
-    red, green, blue = (np.asarray(band).astype(np.uint32) for band in image.convert("RGB").split())
-    if file_format == "PNG":
-        return ((red * 9797 + green * 19234 + blue * 3737) >> 15).astype(np.uint8)
-    return ((red * 4899 + green * 9617 + blue * 1868 + (1 << 13)) >> 14).astype(np.uint8)
+    if read is None:
+        with readable():
+            read = layout(image, color)
+    if not read.channels:
+        raise Error(
+            f"its pixels ({image.format}, type {image.mode}) are not of 1, 3 or 4 channels of 8 bits",
+            fix="set force_color or force_gray, or convert the image to 8 bits",
+        )
+    return read.channels
 
 
 def _orientation(image: Image.Image, color: Color) -> int:
-    """Return the EXIF orientation of a JPEG file, 1 to 8. OpenCV applies it unless the flag is UNCHANGED, and ignores damaged or unknown values."""
-    if color is Color.UNCHANGED or image.format not in _JPEG_FORMATS:
+    """Return the EXIF orientation, 1 to 8. OpenCV applies it unless the flag is UNCHANGED, and ignores XMP and damaged or unknown values."""
+    if color is Color.UNCHANGED or image.format not in _EXIF_FORMATS or "exif" not in image.info:
         return 1
+    exif = Image.Exif()  # image.getexif() would also look for XMP
     try:
-        value = image.getexif().get(0x0112, 1)
+        exif.load(image.info["exif"])
+        value = exif.get(0x0112, 1)
     except Exception:  # damaged EXIF data; Pillow raises exceptions of many types
         return 1
     return int(value) if value in range(1, 9) else 1

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import io
+import random
 import subprocess
 import threading
 import time
@@ -15,6 +16,7 @@ from PIL import Image, ImageOps
 from ocaffe.data import decode
 from ocaffe.data.decode import Color, image_shape, open_image, planes
 from ocaffe.errors import Error
+from tests.data import image_kinds
 
 RNG = np.random.default_rng(0)
 RGB = RNG.integers(0, 256, (9, 14, 3), np.uint8)
@@ -126,11 +128,11 @@ def test_formats_that_opencv_does_not_read(kind: str, monkeypatch: pytest.Monkey
         pytest.skip(f"this Pillow cannot write {kind}")
     monkeypatch.setattr(subprocess, "Popen", None)
     picture = Image.fromarray(RGB).resize((32, 32))
-    with pytest.raises(Error, match=r"not an image file of a format that OpenCV reads \(JPEG, PNG, "):
+    with pytest.raises(Error, match=r"not an image file of a format that ocaffe reads \(JPEG, PNG, "):
         open_image(encoded(picture.convert("1") if kind == "MSP" else picture, kind))
 
 
-@pytest.mark.parametrize("kind", ["JPEG", "PNG", "BMP", "DIB", "GIF", "JPEG2000", "PPM", "TIFF", "WEBP"])
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "BMP", "GIF", "JPEG2000", "PPM", "TIFF", "WEBP"])
 def test_damaged_files_are_errors(kind: str) -> None:
     """Pillow's plugins raise exceptions of many types for them."""
     sound, rng, failed = encoded(RGB, kind), np.random.default_rng(0), 0
@@ -175,9 +177,39 @@ def test_large_images_wait_for_each_other() -> None:
 
 def test_sixteen_bits() -> None:
     data = encoded(Image.fromarray(GRAY.astype(np.uint16) * 256 + 77))
-    with pytest.raises(Error, match="pixels of type I;16, not of 8 bits"):
+    with pytest.raises(Error, match="type I;16\\) are not of 1, 3 or 4 channels of 8 bits"):
         decoded(data)
     assert (decoded(data, Color.GRAY) == GRAY).all() and (decoded(data, Color.COLOR) == GRAY).all()
+
+
+@pytest.mark.filterwarnings("ignore")  # Pillow's
+@pytest.mark.parametrize("name", image_kinds.values())
+def test_values_of_opencv(name: str) -> None:
+    """tests/data/opencv_values.json has the values of cv2.imdecode, and null for the kinds that are refused."""
+    data = image_kinds.small(name)
+    for color, values in image_kinds.values()[name].items():
+        if values is None:
+            with pytest.raises(Error):
+                decoded(data, Color[color])
+        else:
+            expected = np.array(values)
+            assert decoded(data, Color[color]).shape == expected.shape and (decoded(data, Color[color]) == expected).all(), color
+
+
+def test_kinds_without_opencvs_values() -> None:
+    data = image_kinds.small("tiff 2 16 4 extra=1 order=<")
+    with pytest.raises(Error, match="a TIFF file of type RGBA with 16 bits, whose values would differ from OpenCV's") as caught:
+        decoded(data, Color.COLOR)
+    assert "PNG file with 8 bits" in str(caught.value.fix)
+
+
+def test_low_bytes_of_strips(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ("png 2 16", "png 6 16", "tiff 2 16 3 order=>", "gif global 2 0 background=1", "bmp 16")
+    files = [image_kinds.KINDS[name](random.Random(0), 9, 14) for name in names]
+    whole = [decoded(data, color) for data in files for color in (Color.GRAY, Color.COLOR)]
+    monkeypatch.setattr(decode, "_STRIP", 30)
+    strips = [decoded(data, color) for data in files for color in (Color.GRAY, Color.COLOR)]
+    assert all((a == b).all() for a, b in zip(whole, strips))
 
 
 def test_not_an_image() -> None:
