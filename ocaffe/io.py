@@ -14,7 +14,7 @@ import numpy as np
 from google.protobuf.message import DecodeError
 
 from ocaffe import proto
-from ocaffe.data.decode import open_image, read_file, readable
+from ocaffe.data.decode import open_pillow, read_file, readable
 from ocaffe.errors import Error, NoSuchField, NoSuchFile, OutOfRange, UnknownName, UnreadableFile, WrongValue, shape_text
 from ocaffe.model.blob import array_to_blob, blob_to_array
 from ocaffe.model.blob import array_to_datum as array_to_datum_message
@@ -31,7 +31,7 @@ def load_image(filename: str | BinaryIO, color: bool = True) -> np.ndarray:
     Gray becomes three equal channels, alpha is dropped. Gray images of 16 bits keep them. A TIFF of floats keeps its values.
     `filename` may be an open binary file too. It is read from its beginning, as by scikit-image.
     """
-    with _image_file(filename), open_image(_content(filename)) as image:
+    with _image_file(filename), open_pillow(_content(filename)) as image:
         if image.mode in _WIDE_GRAY:
             largest = _WIDE_GRAY["I;32" if (image.mode, image.format) == ("I", "TIFF") else image.mode]
             pixels = np.asarray(np.asarray(image).astype(np.float32)[..., None] / largest, np.float32)
@@ -320,7 +320,7 @@ def datum_to_array(datum: Any) -> np.ndarray:
     """
     if datum.encoded:
         try:
-            with readable(), open_image(datum.data) as image:
+            with readable(), open_pillow(datum.data) as image:
                 gray = image.mode in ("1", "L", "LA", "I;16")
                 pixels = np.asarray(image.convert("L" if gray else "RGB"), np.uint8)
         except Error as problem:

@@ -69,6 +69,10 @@ def memory_flags(parser: Parser) -> None:
     parser.flag("recompute", "cheap", "values to recompute in backward instead of keeping them", choices=("cheap", "none"))
 
 
+def bad_records_flag(parser: Parser) -> None:
+    parser.flag("skip_bad_records", 0, "records of a data layer that may be bad (damaged, no image); each is named, and the next one takes its place")
+
+
 def memory_limit(text: str, free: int | None = None) -> int | None:
     """Return the bytes of a --memory-limit; None without one. `free` is the free memory, for 'auto'."""
     if not text:

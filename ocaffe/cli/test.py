@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from ocaffe import log, proto
 from ocaffe.cl.device import select_device
 from ocaffe.cl.session import Session
-from ocaffe.cli.flags import Parser, device_flags, memory_flags, memory_limit, required, stages, state_flags
+from ocaffe.cli.flags import Parser, bad_records_flag, device_flags, memory_flags, memory_limit, required, stages, state_flags
 from ocaffe.cli.matching import check_match, match_flag
 from ocaffe.cli.train import announced
 from ocaffe.compiler.network import Network, phase_net
+from ocaffe.data.bad_records import skip_bad_records
 from ocaffe.errors import Error
 from ocaffe.graph.options import NetOptions
 from ocaffe.log import number
@@ -25,6 +26,7 @@ def main(argv: Sequence[str]) -> int:
     parser.flag("iterations", 50, "number of batches")
     match_flag(parser)
     memory_flags(parser)
+    bad_records_flag(parser)
     device_flags(parser)
     state_flags(parser)
     options = parser.parse(argv)
@@ -34,7 +36,7 @@ def main(argv: Sequence[str]) -> int:
         raise Error(f"--iterations is {options.iterations}", place="ocaffe test", fix="at least 1")
     message = read_net(path, options.allow_unknown_fields, lambda text: log.warning("upgrade_proto.cpp:1", text))
     device = announced(select_device(options.device or None, options.gpu or None, math=options.math))
-    net = phase_net(message, proto.TEST, options.level, stages(options.stage) or ("",))
+    net = skip_bad_records(phase_net(message, proto.TEST, options.level, stages(options.stage) or ("",)), options.skip_bad_records)
     net_options = NetOptions(backward=False, prepack_weights=True, limit=memory_limit(options.memory_limit, device.target.free_memory))
     network = Network(net, proto.TEST, Session(device), net_options, weights=[file])
     network.limit_labels()

@@ -9,7 +9,7 @@ from typing import Any
 
 from ocaffe import log, proto
 from ocaffe.cl.device import Device, list_devices, select_device
-from ocaffe.cli.flags import Parser, device_flags, memory_flags, memory_limit, required, stages, state_flags
+from ocaffe.cli.flags import Parser, bad_records_flag, device_flags, memory_flags, memory_limit, required, stages, state_flags
 from ocaffe.cli.matching import check_match, match_flag
 from ocaffe.cli.signals import Signals
 from ocaffe.errors import Error
@@ -33,6 +33,7 @@ def main(argv: Sequence[str]) -> int:
     parser.flag("sighup_effect", "snapshot", "effect of SIGHUP: snapshot, stop or none")
     parser.flag("sigterm_effect", "stop", "effect of SIGTERM: snapshot, stop or none")
     memory_flags(parser)
+    bad_records_flag(parser)
     parser.flag("snapshot_interval_seconds", 0.0, "also write a snapshot when so many seconds have passed since the last one")
     parser.flag("log_json", "", "also write a JSON record per display and test to this file")
     parser.flag("tensorboard", "", "also write event files for TensorBoard to this folder")
@@ -45,6 +46,8 @@ def main(argv: Sequence[str]) -> int:
     param = read_solver(path, options.allow_unknown_fields, lambda text: log.warning("upgrade_proto.cpp:1", text))
     if options.snapshot_interval_seconds:
         param.snapshot_interval_seconds = options.snapshot_interval_seconds
+    if options.skip_bad_records:
+        param.skip_bad_records = options.skip_bad_records
     prefix = prefix_of(param, path)
     with contextlib.ExitStack() as stack:
         if writes_snapshots(param):

@@ -15,7 +15,7 @@ from google.protobuf.message import DecodeError
 from ocaffe import proto
 from ocaffe.data.boxes import Boxes, samples
 from ocaffe.data.database import Item, key_text, open_database
-from ocaffe.data.decode import Color, decoded, image_shape, open_image
+from ocaffe.data.decode import Color, decoded, open_image
 from ocaffe.data.dice import Dice
 from ocaffe.data.distort import Step, add_noise, check_distortion, check_noise, draw
 from ocaffe.data.floats import FloatLayout
@@ -93,7 +93,7 @@ class AnnotatedSource(Source):
             self.database = open_database(param.source, param.backend)
             self.order = Order(self.database.entries, bool(param.shuffle), int(param.rand_skip))
             self.workers = Workers(workers or param.parser_threads or param.threads)
-            self.records = Records(self.database, self.order.shuffle, self.workers)
+            self.records = Records(self.database, self.order.shuffle)
             self._checked: tuple[int, ...] | None = None
             self.boxed = annotated.HasField("anno_type")
             (item,) = self.records.read([0])
@@ -163,7 +163,7 @@ class AnnotatedSource(Source):
         try:
             datum = annotated.datum
             file = open_image(datum.data, self.transform.max_pixels) if datum.encoded else None
-            shape = image_shape(file, self.color) if file is not None else (datum.channels, datum.height, datum.width)
+            shape = file.shape(self.color) if file is not None else (datum.channels, datum.height, datum.width)
             if file is None and len(datum.data) != shape[0] * shape[1] * shape[2]:
                 raise Error(f"it has {len(datum.data)} bytes for an image of {shape_text(shape)}", fix="make the database with images, not with float_data")
             if self.boxed and self.labels and annotated.type != proto.AnnotatedDatum.BBOX:
@@ -319,7 +319,7 @@ class AnnotatedSource(Source):
         try:
             if plan.file is not None:
                 with decoded(plan.file, self.color) as pixels:
-                    ground = self._cut(pixels, plan)
+                    ground = self._cut(pixels.transpose(2, 0, 1), plan)
             else:
                 ground = self._cut(np.frombuffer(plan.datum.data, np.uint8).reshape(plan.shape), plan)
             image = self._resize(ground, plan)

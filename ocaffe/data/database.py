@@ -14,8 +14,7 @@ from typing import Any, Protocol, TypeVar
 import lmdb
 
 from ocaffe import log, proto
-from ocaffe.data.lmdb_file import Anywhere, Damaged, Forward, LmdbFile, Snapshot
-from ocaffe.data.workers import Workers
+from ocaffe.data.lmdb_file import Anywhere, Arena, Damaged, Forward, LmdbFile, Snapshot, Spot
 from ocaffe.errors import Error
 
 _LOCK_MODE = 0o664  # of a lock file, as in Caffe
@@ -36,10 +35,19 @@ class Unreadable(Exception):
 
 
 class Cursor(Protocol):
-    """Reads records by number."""
+    """Finds records by number; one thread at a time. Any thread may read what was found. All methods raise Unreadable."""
 
-    def read(self, records: Sequence[int]) -> list[Item]:
-        """Return these records, at least one, or only those before the first one that is missing. Raises Unreadable."""
+    def find(self, records: Sequence[int]) -> list[Any]:
+        """Return where these records are, at least one, or only those before the first one that is missing."""
+
+    def values(self, found: Sequence[Any], arena: Arena) -> list[Any]:
+        """Return the values of found records: bytes or memoryviews, which may be in `arena`."""
+
+    def key(self, found: Any) -> Key:
+        """Return the key of a found record."""
+
+    def size(self, found: Any) -> int:
+        """Return the bytes of the value of a found record."""
 
 
 class Database(ABC):
@@ -51,8 +59,8 @@ class Database(ABC):
         self.path = path
 
     @abstractmethod
-    def cursor(self, random: bool, workers: Workers) -> Cursor:
-        """Return a new cursor. `random`: records are read in any order. `workers` may read them. Raises Unreadable."""
+    def cursor(self, random: bool) -> Cursor:
+        """Return a new cursor. `random`: records are found in any order. Raises Unreadable."""
 
     def fault(self, reason: object, record: int | None = None, key: Key | None = None) -> Error:
         """Return the error for a database, or for one record, that cannot be read."""
@@ -67,15 +75,49 @@ def key_text(key: Key) -> str:
 
 
 class Reader:
-    """Reads records by number. In order it takes one step per record. With `random` it first lists where all records are."""
+    """Reads records by number. In order it takes one step per record. With `random` it first lists where all records are.
 
-    def __init__(self, database: Database, random: bool = False, workers: Workers | None = None) -> None:
-        """`workers` read large records, by default the calling thread."""
+    One thread at a time may call a method, except that any thread may call `values` and `key` with an arena of its own.
+    """
+
+    def __init__(self, database: Database, random: bool = False) -> None:
         self.database = database
+        self._arena = Arena()
         try:
-            self._cursor = database.cursor(random, workers or Workers(1))
+            self._cursor = database.cursor(random)
         except Unreadable as problem:
             raise database.fault(problem) from None
+
+    def find(self, records: Sequence[int]) -> list[Any]:
+        """Return where these records are, at least one, all below `entries`."""
+        different = list(dict.fromkeys(records))
+        try:
+            found = self._cursor.find(different)
+        except Unreadable as problem:
+            raise self.database.fault(problem, records[0]) from None
+        if len(found) < len(different):
+            raise self.database.fault(f"the record is missing, although the database has {self.database.entries} entries", different[len(found)])
+        if len(different) == len(records):
+            return found
+        places = dict(zip(different, found))
+        return [places[record] for record in records]
+
+    def values(self, found: Sequence[Any], arena: Arena, first: int | None = None) -> list[Any]:
+        """Return the values of found records. They are valid until the next call with this arena. `first`: the number of a record, for messages."""
+        try:
+            return self._cursor.values(found, arena)
+        except Unreadable as problem:
+            raise self.database.fault(problem, first) from None
+
+    def key(self, found: Any) -> Key:
+        try:
+            return self._cursor.key(found)
+        except Unreadable as problem:
+            raise self.database.fault(problem) from None
+
+    def size(self, found: Any) -> int:
+        """Return the bytes of the value of a found record."""
+        return self._cursor.size(found)
 
     def read(self, first: int, count: int = 1) -> list[Item]:
         """Return keys and values of the records `first` ... `first + count - 1`, all below `entries`."""
@@ -83,13 +125,8 @@ class Reader:
 
     def records(self, records: Sequence[int]) -> list[Item]:
         """Return keys and values of these records, at least one, all below `entries`. Values are valid until the next call."""
-        try:
-            items = self._cursor.read(records)
-        except Unreadable as problem:
-            raise self.database.fault(problem, records[0]) from None
-        if len(items) < len(records):
-            raise self.database.fault(f"the record is missing, although the database has {self.database.entries} entries", records[len(items)])
-        return items
+        found = self.find(records)
+        return list(zip(map(self.key, found), self.values(found, self._arena, records[0])))
 
 
 class _Slot:
@@ -174,21 +211,31 @@ class _Lmdb(Database):
             self._slot.renew()  # others committed twice since the slot was taken, and the file names the last two transactions
         raise Damaged("other processes change it without pause")
 
-    def cursor(self, random: bool, workers: Workers) -> Cursor:
-        return _LmdbCursor(self._snapshot, random, workers)
+    def cursor(self, random: bool) -> Cursor:
+        return _LmdbCursor(self._snapshot, random)
 
 
 class _LmdbCursor:
-    def __init__(self, snapshot: Snapshot, random: bool, workers: Workers) -> None:
-        self._records: Anywhere | Forward = _readable(lambda: Anywhere(snapshot, workers)) if random else Forward(snapshot, workers)
+    def __init__(self, snapshot: Snapshot, random: bool) -> None:
+        self._snapshot = snapshot
+        self._places: Anywhere | Forward = _readable(Anywhere, snapshot) if random else Forward(snapshot)
 
-    def read(self, records: Sequence[int]) -> list[Item]:
-        return _readable(lambda: list(self._records.read(records)))
+    def find(self, records: Sequence[int]) -> list[Spot]:
+        return _readable(self._places.find, records)
+
+    def values(self, found: Sequence[Spot], arena: Arena) -> list[memoryview]:
+        return _readable(self._snapshot.values, found, arena)
+
+    def key(self, found: Spot) -> bytes:
+        return _readable(self._snapshot.key, found)
+
+    def size(self, found: Spot) -> int:
+        return found.size
 
 
-def _readable(read: Callable[[], T]) -> T:
+def _readable(read: Callable[..., T], *arguments: Any) -> T:
     try:
-        return read()
+        return read(*arguments)
     except Damaged as problem:
         raise Unreadable(str(problem), problem.fix) from None
 
@@ -219,11 +266,13 @@ class _LevelDB(Database):
             raise Error(f"{path} cannot be opened as LevelDB: {str(problem).replace(folder, path)}", fix="make the database again, or copy it again") from None
         self.entries = sum(1 for _ in self.environment.iterator(include_value=False))
 
-    def cursor(self, random: bool, workers: Workers) -> Cursor:
+    def cursor(self, random: bool) -> Cursor:
         return _LevelDBCursor(self.environment, random)
 
 
 class _LevelDBCursor:
+    """The library's iterator reads a record where it finds it."""
+
     def __init__(self, environment: Any, random: bool) -> None:
         import plyvel
 
@@ -233,7 +282,16 @@ class _LevelDBCursor:
         self._at = -1  # the record at the iterator; -1: unknown
         self._keys = list(environment.iterator(include_value=False)) if random else None
 
-    def read(self, records: Sequence[int]) -> list[Item]:
+    def values(self, found: Sequence[Item], arena: Arena) -> list[Any]:
+        return [value for _, value in found]
+
+    def key(self, found: Item) -> Key:
+        return found[0]
+
+    def size(self, found: Item) -> int:
+        return len(found[1])
+
+    def find(self, records: Sequence[int]) -> list[Item]:
         items: list[Item] = []
         try:
             for record in records:

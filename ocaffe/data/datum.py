@@ -11,7 +11,8 @@ from ocaffe.model import wire
 
 _CHANNELS, _HEIGHT, _WIDTH, _DATA, _LABEL, _FLOAT_DATA, _ENCODED = range(1, 8)  # field numbers
 _TAILS = 1 << 16  # different ends of records that the cache holds at most
-_SMALL = 1 << 14  # bytes of a record; for larger records copying takes most of the time, not parsing
+_TAIL = 32  # bytes of such an end at most
+SMALL = 1 << 14  # bytes of a record; for larger records copying takes most of the time, not parsing
 
 
 class Datum(NamedTuple):
@@ -44,52 +45,56 @@ class Alike(NamedTuple):
     labels: list[int | None]
 
 
+class _Known(NamedTuple):
+    """The bytes in which raw images of one size agree: the begin of the record, and the ends that occurred, by what they say."""
+
+    head: bytes = b""
+    pixels: slice = slice(0, 0)
+    shape: tuple[int, int, int] = (0, 0, 0)
+    tails: dict[bytes, tuple[int | None, bool]] = {}
+
+
 class DatumReader:
-    """Parses the records of one database.
+    """Parses the records of one database. Any number of threads may call it.
 
     Raw images of one size begin with the same bytes up to the pixels, and their last bytes (label, encoded) repeat. The reader caches both, so
     such a record costs two comparisons.
     """
 
     def __init__(self) -> None:
-        self._head = b""
-        self._pixels = slice(0, 0)
-        self._shape = (0, 0, 0)
-        self._tails: dict[bytes, tuple[int | None, bool]] = {}
+        self._known = _Known()
 
     def __call__(self, value: Any) -> Datum:
         """Return the Datum in `value`, bytes or a memoryview; the result is a view of it. Raise wire.Malformed."""
         view = memoryview(value)
-        head, pixels = self._head, self._pixels
+        known = self._known
+        head, pixels = known.head, known.pixels
         if head and view[: len(head)] == head and len(view) >= pixels.stop:
-            tail = self._tails.get(bytes(view[pixels.stop :]))
+            tail = known.tails.get(bytes(view[pixels.stop :]))
             if tail is not None:
                 data = np.frombuffer(view, np.uint8, pixels.stop - pixels.start, pixels.start)
-                return Datum(self._shape, data, None, *tail)
+                return Datum(known.shape, data, None, *tail)
         datum, span = _parse(wire.Span(view, 0, len(view)))
-        if span is not None:
-            tail_bytes = bytes(view[span.stop :])
-            if len(self._tails) >= _TAILS or self._head != view[: span.start]:
-                self._tails.clear()
-            if datum.pixels is not None and not datum.encoded and len(tail_bytes) < 32:
-                self._head, self._pixels, self._shape = bytes(view[: span.start]), span, datum.shape
-                self._tails[tail_bytes] = datum.label, datum.encoded
+        if span is not None and not datum.encoded and len(view) - span.stop < _TAIL:
+            if len(known.tails) >= _TAILS or head != view[: span.start] or pixels != span:
+                self._known = known = _Known(bytes(view[: span.start]), span, datum.shape, {})
+            known.tails[bytes(view[span.stop :])] = datum.label, datum.encoded
         return datum
 
     def alike(self, values: Sequence[Any]) -> Alike | None:
         """Return all `values` at once, which takes a hundredth of the work. Return None unless all are small raw images like the last parsed one."""
-        size = len(values[0])
-        if not self._head or size > _SMALL or any(len(value) != size for value in values) or size < self._pixels.stop:
+        known, size = self._known, len(values[0])
+        if not known.head or size > SMALL or any(len(value) != size for value in values) or size < known.pixels.stop:
             return None
         content = b"".join(values)
         rows = np.frombuffer(content, np.uint8).reshape(len(values), size)
-        if not (rows[:, : len(self._head)] == np.frombuffer(self._head, np.uint8)).all():
+        if not (rows[:, : len(known.head)] == np.frombuffer(known.head, np.uint8)).all():
             return None
-        stop = self._pixels.stop
-        tails = [self._tails.get(content[at + stop : at + size]) for at in range(0, len(content), size)]
+        stop = known.pixels.stop
+        tails = [known.tails.get(content[at + stop : at + size]) for at in range(0, len(content), size)]
         if None in tails:
             return None
-        return Alike(self._shape, rows[:, self._pixels], [tail[0] for tail in tails if tail])
+        return Alike(known.shape, rows[:, known.pixels], [tail[0] for tail in tails if tail])
 
 
 def _parse(span: wire.Span) -> tuple[Datum, slice | None]:

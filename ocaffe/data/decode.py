@@ -1,7 +1,7 @@
-"""Decodes image files into the values that OpenCV gives Caffe: bytes in the order blue, green, red, one plane per channel.
+"""Decodes image files into the values that OpenCV gives Caffe: bytes, height x width x channels in the order blue, green, red.
 
-Pillow decodes the files; it releases the GIL meanwhile. ocaffe/data/pixels.py has OpenCV's rules for the values. Only the formats that OpenCV reads are
-allowed. Some of Pillow's other formats start programs.
+libjpeg-turbo decodes JPEG files (ocaffe/data/jpeg.py), Pillow all others. ocaffe/data/pixels.py has OpenCV's rules for the values. Only the formats that
+OpenCV reads are allowed. Some of Pillow's other formats start programs.
 """
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import contextlib
 import io
 import os
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -27,6 +28,8 @@ from PIL import (
 )
 
 from ocaffe import proto
+from ocaffe.data import jpeg
+from ocaffe.data.exif import exif_orientation
 from ocaffe.data.pixels import FORMATS, Layout, layout, low_bytes
 from ocaffe.data.pixels import Color as Color
 from ocaffe.errors import Error
@@ -36,7 +39,9 @@ MAX_PIXELS = int(proto.TransformationParameter().max_image_pixels)
 _MAGIC = 16  # bytes at the begin of a file by which Pillow finds its format
 _STRIP = 1 << 22  # pixels that are converted at a time
 _BUDGET = 1 << 27  # pixels of the images that are decoded at the same time; a pixel takes 7 bytes
+_SCRATCH = 1 << 24  # bytes of a decoded image; larger ones get memory of their own, which is not kept
 _JPEG_FORMATS = {"JPEG", "MPO"}
+_GRAY_MODES = {"1", "L", "LA", "I", "I;16", "I;16B"}
 _EXIF_FORMATS = {*_JPEG_FORMATS, "PNG", "WEBP"}  # Pillow itself turns TIFF files, and OpenCV does so with every flag
 _UPRIGHT: dict[int, Callable[[np.ndarray], np.ndarray]] = {  # by EXIF orientation: the upright view of an image, height x width (x channels)
     2: lambda pixels: pixels[:, ::-1],
@@ -63,8 +68,34 @@ def read_file(path: str) -> bytes:
         raise Error(f"it cannot be read: {getattr(problem, 'strerror', None) or problem}") from None
 
 
-def open_image(data: Any, limit: int = MAX_PIXELS) -> Image.Image:
-    """Return the image in the file content `data` (bytes-like); only its header is decoded. `limit`: most pixels. Raise Error without a place."""
+class ImageFile(ABC):
+    """An image file of which only the header has been decoded."""
+
+    gray: bool  # whether the file stores no colors
+
+    @abstractmethod
+    def shape(self, color: Color) -> tuple[int, int, int]:
+        """Return channels, height and width of the result of `pixels`. Raise Error without a place."""
+
+    @abstractmethod
+    def pixels(self, color: Color, memory: Callable[[int], np.ndarray]) -> np.ndarray:
+        """Return the image, height x width x channels: gray; blue, green, red; or blue, green, red, alpha. Raise Error without a place.
+
+        `memory(size)` returns bytes that the result may use. A file can be decoded once.
+        """
+
+
+def open_image(data: Any, limit: int = MAX_PIXELS) -> ImageFile:
+    """Return the image file with the content `data` (bytes-like). `limit`: most pixels. Raise Error without a place."""
+    found = jpeg.find(data)
+    if found is None:
+        return _ByPillow(open_pillow(data, limit))
+    _check_size(found.width, found.height, limit)
+    return _Turbo(found)
+
+
+def open_pillow(data: Any, limit: int = MAX_PIXELS) -> Image.Image:
+    """Return the image of Pillow in the file content `data`; only its header is decoded. Arguments and errors as for `open_image`."""
     # Image.open would use a limit of the whole process and, for an unknown format, import all plugins.
     with readable():
         for name in FORMATS:
@@ -74,11 +105,14 @@ def open_image(data: Any, limit: int = MAX_PIXELS) -> Image.Image:
                 break
         else:
             raise Error(f"it is not an image file of a format that ocaffe reads ({', '.join(FORMATS)})")
-    width, height = image.size
+    _check_size(*image.size, limit)
+    return image
+
+
+def _check_size(width: int, height: int, limit: int) -> None:
     if width * height > limit:
         fix = f"transform_param {{ max_image_pixels: {width * height} }} in a data layer, or a smaller image"
         raise Error(f"it has {width} x {height} = {width * height:,} pixels, and the limit is {limit:,}", fix=fix)
-    return image
 
 
 @contextlib.contextmanager
@@ -90,14 +124,6 @@ def readable() -> Iterator[None]:
         raise
     except Exception as problem:  # for damaged files Pillow's plugins raise exceptions of many types
         raise Error(f"it cannot be decoded: {problem or type(problem).__name__}") from None
-
-
-def image_shape(image: Image.Image, color: Color) -> tuple[int, int, int]:
-    """Return the (channels, height, width) of the result of `planes`, from the header alone."""
-    width, height = image.size
-    if _orientation(image, color) >= 5:  # rotated by 90 degrees
-        width, height = height, width
-    return _channels(image, color), height, width
 
 
 class _Budget:
@@ -122,31 +148,98 @@ class _Budget:
 _budget = _Budget(_BUDGET)
 
 
+_scratch = threading.local()
+
+
+def _scratch_of_thread(size: int) -> np.ndarray:
+    """Return memory that the next call of this thread returns again. Fresh memory takes longer to get than to fill."""
+    if size > _SCRATCH:
+        return np.empty(size, np.uint8)
+    memory: np.ndarray | None = getattr(_scratch, "memory", None)
+    if memory is None or memory.size < size:
+        memory = _scratch.memory = np.empty(size, np.uint8)
+    return memory[:size]
+
+
 @contextlib.contextmanager
-def decoded(image: Image.Image, color: Color) -> Iterator[np.ndarray]:
-    """Yield `planes` for the block, which must keep no view of it. Threads with large images wait for each other."""
-    with _budget.of(image.width * image.height):
-        yield planes(image, color)
+def decoded(file: ImageFile, color: Color) -> Iterator[np.ndarray]:
+    """Yield the image for the block, which must keep no view of it: height x width x channels. Threads with large images wait for each other."""
+    _, height, width = file.shape(color)
+    with _budget.of(height * width):
+        yield file.pixels(color, _scratch_of_thread)
 
 
-def planes(image: Image.Image, color: Color) -> np.ndarray:
-    """Return the channels x height x width of `image`: gray; blue, green, red; or blue, green, red, alpha. Raise Error without a place.
+def planes(file: ImageFile, color: Color) -> np.ndarray:
+    """Return the image as channels x height x width. Raise Error without a place."""
+    return file.pixels(color, lambda size: np.empty(size, np.uint8)).transpose(2, 0, 1)
 
-    `image` is closed, because Pillow's copy of the pixels would last as long as it.
-    """
-    orientation = _orientation(image, color)
-    with readable(), contextlib.closing(image):
-        if color is Color.GRAY and image.format in _JPEG_FORMATS:
-            image.draft("L", image.size)  # libjpeg's own luminance, as in OpenCV
-        read = layout(image, color)
-        channels = _channels(image, color, read)
-        images = (image, low_bytes(image, read.low_bytes)) if read.low_bytes else (image,)
-        pixels = _strips(images, lambda *strips: _values(read, channels, *strips))
-    if orientation != 1:
-        pixels = _UPRIGHT[orientation](pixels)
-    if pixels.ndim == 2:
-        return np.broadcast_to(pixels, (channels, *pixels.shape))
-    return pixels[..., ::-1].transpose(2, 0, 1) if channels == 3 else pixels[..., [2, 1, 0, 3]].transpose(2, 0, 1)
+
+class _Turbo(ImageFile):
+    """A JPEG file that libjpeg-turbo decodes. Pillow tells what is wrong with a damaged one, and decodes it if OpenCV would."""
+
+    def __init__(self, header: jpeg.Jpeg) -> None:
+        self._header = header
+        self.gray = header.channels == 1
+
+    def shape(self, color: Color) -> tuple[int, int, int]:
+        header = self._header
+        channels = header.channels if color is Color.UNCHANGED else 3 if color is Color.COLOR else 1
+        turned = header.orientation >= 5 and color is not Color.UNCHANGED  # by 90 degrees
+        return (channels, header.width, header.height) if turned else (channels, header.height, header.width)
+
+    def pixels(self, color: Color, memory: Callable[[int], np.ndarray]) -> np.ndarray:
+        header, channels = self._header, self.shape(color)[0]
+        shape = header.height, header.width, channels
+        pixels = memory(header.height * header.width * channels).reshape(shape)
+        if not header.into(pixels):
+            return _ByPillow(open_pillow(header.data, header.height * header.width)).pixels(color, memory)
+        return pixels if header.orientation == 1 or color is Color.UNCHANGED else _UPRIGHT[header.orientation](pixels)
+
+
+class _ByPillow(ImageFile):
+    def __init__(self, image: Image.Image) -> None:
+        self.image = image
+        self.gray = image.mode in _GRAY_MODES
+
+    def shape(self, color: Color) -> tuple[int, int, int]:
+        width, height = self.image.size
+        turned = self._orientation(color) >= 5
+        return (self._channels(color), width, height) if turned else (self._channels(color), height, width)
+
+    def pixels(self, color: Color, memory: Callable[[int], np.ndarray]) -> np.ndarray:
+        """Pillow has memory of its own. The image is closed, because Pillow's copy of the pixels would last as long as it."""
+        image, orientation = self.image, self._orientation(color)
+        with readable(), contextlib.closing(image):
+            if color is Color.GRAY and image.format in _JPEG_FORMATS:
+                image.draft("L", image.size)  # libjpeg's own luminance, as in OpenCV
+            read = layout(image, color)
+            channels = self._channels(color, read)
+            images = (image, low_bytes(image, read.low_bytes)) if read.low_bytes else (image,)
+            pixels = _strips(images, lambda *strips: _values(read, channels, *strips))
+        if orientation != 1:
+            pixels = _UPRIGHT[orientation](pixels)
+        if pixels.ndim == 2:
+            return np.broadcast_to(pixels[..., None], (*pixels.shape, channels))
+        return pixels[..., ::-1] if channels == 3 else pixels[..., [2, 1, 0, 3]]
+
+    def _channels(self, color: Color, read: Layout | None = None) -> int:
+        if color is not Color.UNCHANGED:
+            return 3 if color is Color.COLOR else 1
+        if read is None:
+            with readable():
+                read = layout(self.image, color)
+        if not read.channels:
+            raise Error(
+                f"its pixels ({self.image.format}, type {self.image.mode}) are not of 1, 3 or 4 channels of 8 bits",
+                fix="set force_color or force_gray, or convert the image to 8 bits",
+            )
+        return read.channels
+
+    def _orientation(self, color: Color) -> int:
+        """Return the EXIF orientation. OpenCV applies it unless the flag is UNCHANGED, and ignores XMP."""
+        if color is Color.UNCHANGED or self.image.format not in _EXIF_FORMATS:
+            return 1
+        return exif_orientation(self.image.info.get("exif", b""))
 
 
 def _values(read: Layout, channels: int, *strips: Image.Image) -> np.ndarray:
@@ -178,30 +271,3 @@ def _strips(images: tuple[Image.Image, ...], convert: Callable[..., np.ndarray])
             result = np.empty((height, *strip.shape[1:]), strip.dtype)
         result[top : top + len(strip)] = strip
     return result
-
-
-def _channels(image: Image.Image, color: Color, read: Layout | None = None) -> int:
-    if color is not Color.UNCHANGED:
-        return 3 if color is Color.COLOR else 1
-    if read is None:
-        with readable():
-            read = layout(image, color)
-    if not read.channels:
-        raise Error(
-            f"its pixels ({image.format}, type {image.mode}) are not of 1, 3 or 4 channels of 8 bits",
-            fix="set force_color or force_gray, or convert the image to 8 bits",
-        )
-    return read.channels
-
-
-def _orientation(image: Image.Image, color: Color) -> int:
-    """Return the EXIF orientation, 1 to 8. OpenCV applies it unless the flag is UNCHANGED, and ignores XMP and damaged or unknown values."""
-    if color is Color.UNCHANGED or image.format not in _EXIF_FORMATS or "exif" not in image.info:
-        return 1
-    exif = Image.Exif()  # image.getexif() would also look for XMP
-    try:
-        exif.load(image.info["exif"])
-        value = exif.get(0x0112, 1)
-    except Exception:  # damaged EXIF data; Pillow raises exceptions of many types
-        return 1
-    return int(value) if value in range(1, 9) else 1

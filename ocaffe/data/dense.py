@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ocaffe.data.decode import Color, decoded, image_shape
+from ocaffe.data.decode import Color, decoded
 from ocaffe.data.listed import Line, Listing, new_size, read_image
 from ocaffe.data.order import Order
 from ocaffe.data.resample import Interpolation, resize
@@ -119,7 +119,7 @@ class DenseImageSource(Source):
         for path, color in zip(self._files[record], (self.color, Color.GRAY)):
             try:
                 files.append(read_image(path, self.transform.max_pixels))
-                channels, *size = image_shape(files[-1], color)
+                channels, *size = files[-1].shape(color)
                 height, width = self.resized or size
                 shapes.append((channels, height, width))
                 if shapes[0] != self._checked:
@@ -144,7 +144,8 @@ class DenseImageSource(Source):
     def _stage(self, pair: Pair, which: int, corner: tuple[int, int], room: np.ndarray) -> None:
         """Decode the image (0) or the labels (1) of a pair and write the crop. Labels are resized by nearest neighbour, because they must not be mixed."""
         try:
-            with decoded(pair.files[which], (self.color, Color.GRAY)[which]) as image:
+            with decoded(pair.files[which], (self.color, Color.GRAY)[which]) as pixels:
+                image = pixels.transpose(2, 0, 1)
                 if self.resized:
                     image = resize(image, *self.resized, (Interpolation.LINEAR, Interpolation.NEAREST)[which])
                 height, width = self.transform.crop or image.shape[1:]

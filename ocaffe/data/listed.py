@@ -2,15 +2,12 @@
 from __future__ import annotations
 
 import os
-from functools import partial
 from typing import Any, NamedTuple
 
-from PIL import Image
-
-from ocaffe.data.decode import Color, image_shape, open_image, read_file
-from ocaffe.data.order import Order
-from ocaffe.data.pictures import Picture, PictureSource
+from ocaffe.data.decode import Color, ImageFile, open_image, read_file
+from ocaffe.data.pictures import PictureSource
 from ocaffe.data.source import check_fields
+from ocaffe.data.store import Record, Store
 from ocaffe.data.transform import Transform
 from ocaffe.errors import Error, Place
 from ocaffe.files import check_finite_file
@@ -60,7 +57,7 @@ class Listing:
             raise Error(fact, fix="each line is a file and its label") from None
 
 
-def read_image(path: str, limit: int) -> Image.Image:
+def read_image(path: str, limit: int) -> ImageFile:
     """Return the image in a file; only its header is decoded. `limit`: most pixels. Raise Error without a place."""
     return open_image(read_listed(path), limit)
 
@@ -90,10 +87,36 @@ def new_size(param: Any) -> tuple[int, int] | None:
     return (height, width) if height else None
 
 
-class ListSource(PictureSource):
-    """Batches of image files. Files of several sizes need `new_height` and `new_width`, a crop, or batches of one."""
+class ListStore(Store):
+    """The image files of a list, each with its label. `root` is prepended to each name."""
 
     one_size = "set new_height and new_width"
+
+    def __init__(self, listing: Listing, root: str) -> None:
+        """Raise Error without a place."""
+        self._list, self.what = listing, f"list {listing.source}"
+        self._files = [self._file(line, root) for line in listing.lines]
+        self.entries = len(self._files)
+
+    def _file(self, line: Line, root: str) -> tuple[str, int]:
+        *words, label = line.words
+        if not words:
+            raise Error(f"{self._list.source}, line {line.number}: '{label}' has no label", fix="each line is a file, a space, and its label")
+        return root + " ".join(words), self._list.number(line, label)
+
+    def parse(self, content: Any) -> Record:
+        path, label = self._files[content]
+        return Record(label, read_listed(path))
+
+    def name(self, found: Any) -> str:
+        return self._files[found][0]
+
+    def fault(self, problem: Error, record: int, found: Any) -> Error:
+        return self._list.fault(problem, record, self.name(found))
+
+
+class ListSource(PictureSource):
+    """Batches of image files. Files of several sizes need `new_height` and `new_width`, a crop, or batches of one."""
 
     def __init__(
         self, param: Any, transform: Transform, labels: bool, *, workers: int | None = None, place: Place | None = None, layer: str | None = None
@@ -102,47 +125,15 @@ class ListSource(PictureSource):
         self.place, self.layer = place, layer
         with self.located():
             check_fields(param, _FIELDS, "image_data_param", "remove it")
-            self.resized = new_size(param)
-            self.list = Listing(param.source, "the file of an image, a space, and its label")
-            self.what = f"list {param.source}"
-            self._files = [self._file(line, param.root_folder) for line in self.list.lines]
-            order = Order(len(self._files), bool(param.shuffle), int(param.rand_skip))
+            store = ListStore(Listing(param.source, "the file of an image, a space, and its label"), param.root_folder)
+            workers = workers or (int(param.threads) if param.HasField("threads") else None)
             color = Color.COLOR if param.is_color else Color.GRAY
-            threads = int(param.threads) if param.HasField("threads") else None
-            super().__init__(int(param.batch_size), order, transform, labels, color, workers or threads, place, layer)
-            self._look()
+            super().__init__(store, param, transform, labels, color, workers, resized=new_size(param), place=place, layer=layer)
         size = ",".join(map(str, self.shapes()[0]))
         self.notes = (
             ("image_data_layer.cpp:38", f"Opening file {param.source}"),
-            *((("image_data_layer.cpp:53", "Shuffling data"),) if order.shuffle else ()),
-            ("image_data_layer.cpp:63", f"A total of {order.entries} images."),
+            *((("image_data_layer.cpp:53", "Shuffling data"),) if param.shuffle else ()),
+            ("image_data_layer.cpp:63", f"A total of {store.entries} images."),
             *transform.notes,
             ("image_data_layer.cpp:90", f"output data size: {size}"),
         )
-
-    def _file(self, line: Line, root: str) -> tuple[str, int]:
-        *words, label = line.words
-        if not words:
-            raise Error(f"{self.list.source}, line {line.number}: '{label}' has no label", fix="each line is a file, a space, and its label")
-        return root + " ".join(words), self.list.number(line, label)
-
-    def _open(self, records: list[int]) -> list[Picture]:
-        return self.workers.run([partial(self._picture, record) for record in records])
-
-    def _picture(self, record: int) -> Picture:
-        path, label = self._files[record]
-        try:
-            file = read_image(path, self.transform.max_pixels)
-            shape = image_shape(file, self.color)
-            if self.resized:
-                shape = (shape[0], *self.resized)
-            self._check(shape)
-        except Error as problem:
-            raise self._fault(problem, record, path) from None
-        return Picture(record, path, label, shape, file, None)
-
-    def _name(self, record: int) -> str:
-        return self._files[record][0]
-
-    def _fault(self, problem: Error, record: int, name: str) -> Error:
-        return self.list.fault(problem, record, name)

@@ -13,16 +13,11 @@ import struct
 import sys
 import threading
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
 from itertools import chain, islice
 from typing import NamedTuple
 
 import numpy as np
-
-from ocaffe.data.workers import Workers
-
-Item = tuple[memoryview, memoryview]  # key, value
 
 _MAGIC, _VERSION = 0xBEEFC0DE, 1
 _META = struct.Struct("@IIPN IHH5N IHH5N NN")  # magic, version, address, map size; the free and the main tree; last page, transaction
@@ -141,8 +136,18 @@ class Nodes(NamedTuple):
     page: np.ndarray
 
 
+class Spot(NamedTuple):
+    """Where a record is: the position of its key in the file, and sizes in bytes. The value follows the key, or begins at a page of its own."""
+
+    at: int
+    key: int
+    size: int
+    page: int  # the first page of the value, or 0
+    content: memoryview | None  # the key and the value that follows it, if they have been read
+
+
 class Snapshot:
-    """One state of the database."""
+    """One state of the database. Any number of threads may read."""
 
     def __init__(self, file: LmdbFile, meta: Meta, protected: bool) -> None:
         """`protected`: a reader slot lets writers keep the pages of this state."""
@@ -215,8 +220,24 @@ class Snapshot:
         if not sound.all():
             raise Damaged(f"page {numbers[int(rows[int(np.argmin(sound))])]} of data.mdb is damaged")
 
-    def values(self, places: Iterable[tuple[int, int]], arena: Arena, workers: Workers) -> Iterator[memoryview]:
-        """Return the large values at `places` (first page, bytes), in `arena`. `workers` read them; neighbours in the file are read with one call."""
+    def key(self, spot: Spot) -> bytes:
+        return bytes(spot.content[: spot.key]) if spot.content is not None else self.file.read(spot.at, spot.key)
+
+    def values(self, spots: Sequence[Spot], arena: Arena) -> list[memoryview]:
+        """Return the values at `spots`, large ones in `arena`. Raises Damaged."""
+        arena.clear()
+        large = self._large([(spot.page, spot.size) for spot in spots if spot.page], arena)
+        values = [next(large) if spot.page else self._small(spot) for spot in spots]
+        if any(spot.page or spot.content is None for spot in spots):
+            self.verify()
+        return values
+
+    def _small(self, spot: Spot) -> memoryview:
+        content = spot.content if spot.content is not None else memoryview(self.file.read(spot.at, spot.key + spot.size))
+        return content[spot.key : spot.key + spot.size]
+
+    def _large(self, places: Sequence[tuple[int, int]], arena: Arena) -> Iterator[memoryview]:
+        """Return the large values at `places` (first page, bytes). Neighbours in the file are read with one call."""
         size = self.meta.page_size
         runs: list[list[tuple[int, int]]] = []
         end = 0  # the page after the last run
@@ -225,17 +246,20 @@ class Snapshot:
                 runs.append([])
             runs[-1].append((page, length))
             end = page + -(-(_HEAD + length) // size)
-        reads, values = [], []
-        for run in runs:
-            begin, (last, length) = run[0][0] * size, run[-1]
-            if length > _RUN:
-                self._check_large(last, length, self.file.read(last * size, _HEAD))
-            space = arena.take(last * size + _HEAD + length - begin)
-            reads.append(partial(self.file.read_into, begin, space))
-            values += [(page, space[page * size - begin : page * size - begin + _HEAD + length]) for page, length in run]
-        workers.share(reads)
-        for (page, content), (_, length) in zip(values, chain.from_iterable(runs)):
-            self._check_large(page, length, content)
+        values = []
+        try:
+            for run in runs:
+                begin, (last, length) = run[0][0] * size, run[-1]
+                if length > _RUN:
+                    self._check_large(last, length, self.file.read(last * size, _HEAD))
+                space = arena.take(last * size + _HEAD + length - begin)
+                self.file.read_into(begin, space)
+                values += [(page, space[page * size - begin : page * size - begin + _HEAD + length]) for page, length in run]
+            for (page, content), (_, length) in zip(values, chain.from_iterable(runs)):
+                self._check_large(page, length, content)
+        except Damaged:
+            self.verify()  # an old page that a writer has used again looks damaged
+            raise
         return (content[_HEAD:] for _, content in values)
 
     def _check_large(self, page: int, length: int, content: bytes | memoryview) -> None:
@@ -274,49 +298,46 @@ def _runs(numbers: Sequence[int]) -> Iterator[tuple[int, int]]:
 
 
 class Forward:
-    """Reads records in order. A jump passes over the leaf pages between. Values are valid until the next read."""
+    """Finds records in order. A jump passes over the leaf pages between."""
 
-    def __init__(self, snapshot: Snapshot, workers: Workers) -> None:
-        self._snapshot, self._workers, self._arena = snapshot, workers, Arena()
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
         self._restart()
 
     def _restart(self) -> None:
         self._leaves = self._snapshot.leaves()
-        self._nodes: Iterator[tuple[int, int, int, int]] = iter(())
+        self._nodes: Iterator[tuple[int, int, int, int, int]] = iter(())
         self._content = memoryview(b"")
         self._at = self._end = 0  # the next record, and the first one of the next leaf pages
 
-    def read(self, records: Sequence[int]) -> list[Item]:
-        """Return these records, fewer if one is missing. Raises Damaged."""
-        self._arena.clear()
-        items: list[Item] = []
+    def find(self, records: Sequence[int]) -> list[Spot]:
+        """Return where these records are, fewer if one is missing. Raises Damaged."""
+        spots: list[Spot] = []
         try:
             for first, count in _runs(records):
                 found = self._run(first, count)
-                items += found
+                spots += found
                 if len(found) < count:
                     break
         except Damaged:
             self._restart()
             self._snapshot.verify()  # an old page that a writer has used again looks damaged
             raise
-        if self._arena.used:
-            self._snapshot.verify()
-        return items
+        return spots
 
-    def _run(self, first: int, count: int) -> list[Item]:
+    def _run(self, first: int, count: int) -> list[Spot]:
         """Return `count` consecutive records (fewer at the end)."""
         if first < self._at:
             self._restart()
         while first >= self._end:
             if not self._load():
                 return []
-        items: list[Item] = []
+        spots: list[Spot] = []
         skipped = first - self._at
-        while len(items) < count and (self._at < self._end or self._load()):
-            items += self._some(skipped, count - len(items))
+        while len(spots) < count and (self._at < self._end or self._load()):
+            spots += self._some(skipped, count - len(spots))
             skipped = 0
-        return items
+        return spots
 
     def _load(self) -> bool:
         """Read the next leaf pages. Return whether there are any."""
@@ -325,26 +346,25 @@ class Forward:
             return False
         nodes = self._snapshot.nodes(leaves)
         self._content = memoryview(nodes.content)
-        self._nodes = zip(nodes.key.tolist(), nodes.value.tolist(), nodes.size.tolist(), nodes.page.tolist())
+        columns = nodes.base + nodes.key, nodes.key, nodes.value, nodes.size, nodes.page
+        self._nodes = zip(*(column.tolist() for column in columns))
         self._at, self._end = self._end, self._end + len(nodes.key)
         return True
 
-    def _some(self, skipped: int, count: int) -> list[Item]:
+    def _some(self, skipped: int, count: int) -> list[Spot]:
         """Return at most `count` records of the loaded leaf pages, after `skipped` ones."""
-        content = self._content
-        rows = list(islice(self._nodes, skipped, skipped + count))
-        large = self._snapshot.values(((page, size) for _, _, size, page in rows if page), self._arena, self._workers)
-        items = [(content[key:value], next(large) if page else content[value : value + size]) for key, value, size, page in rows]
-        self._at += skipped + len(items)
-        return items
+        content, rows = self._content, islice(self._nodes, skipped, skipped + count)
+        spots = [Spot(at, value - key, size, page, content[key : value if page else value + size]) for at, key, value, size, page in rows]
+        self._at += skipped + len(spots)
+        return spots
 
 
 class Anywhere:
-    """Reads records in any order. It lists the positions of all of them first. Values are valid until the next read."""
+    """Finds records in any order. It lists the positions of all of them first."""
 
-    def __init__(self, snapshot: Snapshot, workers: Workers) -> None:
+    def __init__(self, snapshot: Snapshot) -> None:
         """Raises Damaged."""
-        self._snapshot, self._workers, self._arena = snapshot, workers, Arena()
+        self._snapshot = snapshot
         parts: list[list[np.ndarray]] = []
         found = 0
         for leaves in snapshot.leaves():
@@ -355,19 +375,10 @@ class Anywhere:
                 raise Damaged(f"it has more than the {snapshot.meta.entries} records of its meta page")
         self._count, self._columns = found, [np.concatenate(column) for column in zip(*parts)]
 
-    def read(self, records: Sequence[int]) -> list[Item]:
-        """Return these records. Raises Damaged."""
+    def find(self, records: Sequence[int]) -> list[Spot]:
+        """Return where these records are. Raises Damaged."""
         if max(records) >= self._count:
             raise Damaged(f"it has {self._count} records, and its meta page says {self._snapshot.meta.entries}")
-        self._arena.clear()
         chosen = np.array(records, np.intp)
-        rows = list(zip(*(column[chosen].tolist() for column in self._columns)))
-        items: list[Item] = []
-        try:
-            large = self._snapshot.values(((page, size) for _, _, size, page in rows if page), self._arena, self._workers)
-            for at, key, size, page in rows:
-                content = memoryview(self._snapshot.file.read(at, key if page else key + size))
-                items.append((content[:key], next(large) if page else content[key:]))
-        finally:
-            self._snapshot.verify()
-        return items
+        rows = zip(*(column[chosen].tolist() for column in self._columns))
+        return [Spot(at, key, size, page, None) for at, key, size, page in rows]

@@ -1,4 +1,4 @@
-"""Prefetching: a thread that prepares the next batches of a source in order."""
+"""Prefetching: threads that prepare the next batches of a source. Batches are taken in order."""
 from __future__ import annotations
 
 import threading
@@ -14,6 +14,7 @@ from ocaffe.data.source import BatchInfo, Source
 
 Log = Callable[[str, str], None]
 QUIET_WAITS = 1000  # one in this many waits for data is logged, as in Caffe
+_FILLERS = 2  # batches of a reentrant source that are filled at the same time, so that workers do not wait for the last image of a batch
 
 
 @dataclass(eq=False)
@@ -47,16 +48,19 @@ class Prefetcher:
         self.waits = 0
         self._log = log
         self._state = _State(source, max(depth, 1), start, blocks)
-        self._thread = threading.Thread(target=_work, args=(self._state,), name="ocaffe prefetch", daemon=True)
-        self._finalizer = weakref.finalize(self, _State.close, self._state)  # the thread must not reference the prefetcher, or the finalizer would never run
-        self._thread.start()
+        count = _FILLERS if source.reentrant else 1
+        self._threads = [threading.Thread(target=_work, args=(self._state,), name="ocaffe prefetch", daemon=True) for _ in range(count)]
+        self._finalizer = weakref.finalize(self, _State.close, self._state)  # a thread must not reference the prefetcher, or the finalizer would never run
+        for thread in self._threads:
+            thread.start()
 
     def get(self) -> Batch:
         """Return the next batch. Wait for it. An exception of the thread is raised here."""
         state = self._state
         with state.changed:
-            self.peek()
-            batch = state.ready.popleft()
+            batch = self.peek()
+            del state.ready[batch.index]
+            state.first += 1
             state.changed.notify_all()
         for note in batch.info.notes:
             self._log(*note)
@@ -66,78 +70,78 @@ class Prefetcher:
         """Return the batch that `get` returns next, without taking it. Wait and raise like `get`."""
         state = self._state
         with state.changed:
-            if not state.ready and not state.problem and not state.closed:
+            if state.first not in state.ready and not state.closed:
                 self._wait(state)
             if state.closed:
                 raise RuntimeError("the prefetcher is closed")
-            if not state.ready:
-                assert state.problem is not None
-                raise state.problem
-            return state.ready[0]
+            batch = state.ready[state.first]
+            if isinstance(batch, BaseException):
+                raise batch
+            return batch
 
     def ready(self) -> Batch | None:
         """Return the batch of `peek` if it is ready, else None. Do not wait."""
         state = self._state
         with state.changed:
-            return state.ready[0] if state.ready and not state.closed else None
+            batch = state.ready.get(state.first)
+            return batch if isinstance(batch, Batch) and not state.closed else None
 
     def _wait(self, state: _State) -> None:
         if self.waits % QUIET_WAITS == 0:
             self._log("blocking_queue.cpp:49", "Waiting for data" if self.waits == 0 else "Data layer prefetch queue empty")
         self.waits += 1
         begin = time.perf_counter()
-        state.changed.wait_for(lambda: state.ready or state.problem or state.closed)
+        state.changed.wait_for(lambda: state.first in state.ready or state.closed)
         self.wait_seconds += time.perf_counter() - begin
 
     def recycle(self, batch: Batch, block: np.ndarray | None = None) -> None:
         """Return the block of `batch` to the prefetcher, or `block` in its place (the same memory, mapped again)."""
         state = self._state
         with state.changed:
-            state.give_back(batch.memory, block)
+            state.recycle(batch.memory, block)
             state.changed.notify_all()
 
     def seek(self, index: int) -> None:
         """Make `index` the next batch that `get` returns. A pending error is dropped."""
         state = self._state
         with state.changed:
-            if state.upcoming == index and not state.problem:
+            if state.first == index and not state.failed:
                 return
             state.generation += 1
-            state.next, state.problem = index, None
-            while state.ready:
-                state.give_back(state.ready.popleft().memory)
+            state.first = state.next = index
+            state.failed = False
+            for batch in state.ready.values():
+                if isinstance(batch, Batch):
+                    state.recycle(batch.memory)
+            state.ready.clear()
             state.changed.notify_all()
 
     def close(self) -> None:
-        """End the thread. After the return no thread writes to a block. The source stays open."""
+        """End the threads. After the return no thread writes to a block. The source stays open."""
         self._finalizer()
-        if self._thread is not threading.current_thread():
-            self._thread.join()
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join()
 
 
 class _State:
-    """State shared by the thread and the prefetcher. The condition variable `changed` protects it."""
+    """State shared by the threads and the prefetcher. The condition variable `changed` protects it."""
 
     def __init__(self, source: Source, depth: int, start: int, blocks: Sequence[np.ndarray] | None) -> None:
-        self.source, self.depth, self.next = source, depth, start
+        self.source, self.depth = source, depth
+        self.first = self.next = start  # the batch that `get` returns next, and the one that a thread fills next
         self.fixed = {address(block) for block in blocks} if blocks is not None else None
         self.free: deque[np.ndarray] = deque(blocks or ())
-        self.ready: deque[Batch] = deque()
+        self.ready: dict[int, Batch | BaseException] = {}  # by number; an exception takes the place of its batch
         self.changed = threading.Condition()
         self.generation = 0  # `seek` starts a new generation; batches of earlier ones are dropped
-        self.making = -1  # generation of the batch that the thread is filling; -1: none
-        self.problem: BaseException | None = None
+        self.failed = False  # a batch of this generation raised, and none after it is filled
         self.closed = False
 
-    @property
-    def upcoming(self) -> int:
-        """The batch that `get` returns next."""
-        return self.ready[0].index if self.ready else self.next - (self.making == self.generation)
-
     def wanted(self) -> bool:
-        return not self.problem and len(self.ready) < self.depth and (self.fixed is None or len(self.free) > 0)
+        return not self.failed and len(self.ready) < self.depth and (self.fixed is None or len(self.free) > 0)
 
-    def give_back(self, memory: np.ndarray, block: np.ndarray | None = None) -> None:
+    def recycle(self, memory: np.ndarray, block: np.ndarray | None = None) -> None:
         """Add `memory`, or `block` in its place, to the free blocks.
 
         If the caller supplied the blocks, other memory was allocated for one large batch. Such memory is dropped.
@@ -159,31 +163,29 @@ def address(block: np.ndarray) -> int:
 
 
 def _work(state: _State) -> None:
-    """The function of the thread: fill batches until the state is closed."""
+    """The function of a thread: fill batches until the state is closed."""
     while True:
         with state.changed:
             state.changed.wait_for(lambda: state.closed or state.wanted())
             if state.closed:
                 return
             index, generation = state.next, state.generation
-            state.next, state.making = index + 1, generation
+            state.next += 1
             memory = state.free.popleft() if state.free else None
-        batch: Batch | None = None
-        problem: BaseException | None = None
+        batch: Batch | BaseException
         try:
             batch = _fill(state, index, np.empty(state.source.nbytes, np.uint8) if memory is None else memory)
-        except BaseException as caught:  # any exception must reach the training thread, so `get` raises it
-            problem = caught
+        except BaseException as problem:  # any exception must reach the training thread, so `get` raises it
+            batch = problem
         with state.changed:
-            if memory is not None and (batch is None or (state.fixed is not None and batch.memory is not memory)):
-                state.give_back(memory)
+            used = batch.memory if isinstance(batch, Batch) else None
+            if memory is not None and (used is None or (state.fixed is not None and used is not memory)):
+                state.recycle(memory)
             if generation == state.generation:
-                state.problem = problem
-                if batch is not None:
-                    state.ready.append(batch)
-            elif batch is not None:
-                state.give_back(batch.memory)
-            state.making = -1
+                state.ready[index] = batch
+                state.failed |= used is None
+            elif used is not None:
+                state.recycle(used)
             state.changed.notify_all()
 
 

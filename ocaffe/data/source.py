@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ocaffe.data.effort import Effort
 from ocaffe.errors import Error, Place, within
 from ocaffe.ir.labels import LabelRange
 from ocaffe.ir.launch import Access, Operand, Upload
@@ -36,7 +37,10 @@ class BatchInfo:
 
 
 class Source(ABC):
-    """Base class of all sources. One thread at a time may use a source."""
+    """Base class of all sources. One thread at a time may use a source, unless it is `reentrant`: then any number may fill batches."""
+
+    reentrant = False
+    effort: Effort | None = None  # the work of its threads, if it counts it
 
     key: tuple[int, int] = (0, 0)  # of the random numbers (key_of)
     notes: tuple[Note, ...] = ()  # log lines for the opening of the source

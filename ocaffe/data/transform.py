@@ -28,13 +28,18 @@ _FIELDS = {
 
 @dataclass(frozen=True)
 class Layout:
-    """A block of `batch` images: pixels, then a table of int32, then labels. An image has channels x height x width values of `dtype`."""
+    """A block of `batch` images: pixels, then a table of int32, then labels.
+
+    An image has channels x height x width values of `dtype`, or height x width x channels if `interleaved`, as image files are decoded.
+    """
 
     batch: int
     channels: int
     height: int
     width: int
     dtype: np.dtype
+    interleaved: bool = False
+    label_count: int = 1  # labels of an image
 
     @property
     def image(self) -> int:
@@ -51,7 +56,7 @@ class Layout:
 
     @property
     def nbytes(self) -> int:
-        return self.label_at + aligned(self.batch * 4)
+        return self.label_at + aligned(self.batch * self.label_count * 4)
 
     def pixels(self, block: np.ndarray) -> np.ndarray:
         """Return the images in `block` as a view, batch x image."""
@@ -61,7 +66,44 @@ class Layout:
         return block[self.table_at : self.table_at + self.batch * _COLUMNS * 4].view(np.int32).reshape(self.batch, _COLUMNS)
 
     def labels(self, block: np.ndarray) -> np.ndarray:
-        return block[self.label_at : self.label_at + self.batch * 4].view(np.float32)
+        """Return the labels in `block` as a view, batch x label_count; flat if there is one per image."""
+        labels = block[self.label_at : self.label_at + self.batch * self.label_count * 4].view(np.float32)
+        return labels if self.label_count == 1 else labels.reshape(self.batch, self.label_count)
+
+
+Window = tuple[int, int, int, int]  # y, x, height, width
+Row = tuple[int, ...]  # of the table
+
+
+class Samples:
+    """The random choices for the consecutive images of a batch."""
+
+    def __init__(self, crop: tuple[int, int] | None, train: bool, mirror: bool, words: np.ndarray) -> None:
+        """`words`: four random ones per image. Crops are random if `train`."""
+        self._crop, self._train = crop, train
+        self.mirror = (words[:, 0] >> np.uint64(63)).astype(np.int32) if mirror else np.zeros(len(words), np.int32)
+        self._words = words[:, 1:3]
+        self._numbers = list(zip(self.mirror.tolist(), *(self._words >> np.uint64(32)).T.tolist()))  # numpy is slow for single numbers
+
+    def corners(self, sizes: np.ndarray) -> np.ndarray:
+        """Return the corners of the crops (n x 2: y, x) in images of `sizes` (n x 2: height, width)."""
+        if self._crop is None:
+            return np.zeros((len(sizes), 2), np.int32)
+        room = sizes - np.array(self._crop)
+        return (below(self._words, room + 1) if self._train else room // 2).astype(np.int32)
+
+    def at(self, n: int, shape: tuple[int, int, int]) -> tuple[Window | None, Row]:
+        """Return the window of image `n` that is staged (None: all of it), and its row of the table. `shape`: channels, height, width."""
+        mirror, down, across = self._numbers[n]
+        _, height, width = shape
+        if self._crop is None:
+            return None, (height, width, 0, 0, 0, 0, mirror, 0)
+        crop_height, crop_width = self._crop
+        y, x = height - crop_height, width - crop_width
+        if not (y or x):
+            return None, (height, width, 0, 0, 0, 0, mirror, 0)
+        y, x = (down * (y + 1) >> 32, across * (x + 1) >> 32) if self._train else (y // 2, x // 2)
+        return (y, x, crop_height, crop_width), (crop_height, crop_width, 0, 0, y, x, mirror, 0)
 
 
 class Transform:
@@ -77,7 +119,7 @@ class Transform:
         if param.force_color and param.force_gray:
             raise Error("force_color and force_gray are both set", fix="keep one of them")
         self.color = Color.COLOR if param.force_color else Color.GRAY if param.force_gray else Color.UNCHANGED
-        self.max_pixels = int(param.max_image_pixels)
+        self.max_pixels, self.skipped = int(param.max_image_pixels), int(param.skip_bad_records)
         self.mean_file = param.mean_file
         self.mean: np.ndarray | None = None  # C x H x W of mean_file, or the values of mean_value
         if param.mean_file and param.mean_value:
@@ -117,15 +159,14 @@ class Transform:
 
         `first` is the position of the first image in the endless sequence of records.
         """
-        count = len(sizes)
+        samples = self.samples(key, first, len(sizes))
+        return samples.corners(sizes), samples.mirror
+
+    def samples(self, key: tuple[int, int], first: int, count: int) -> Samples:
+        """Return the random choices for `count` images. `first` is the position of the first one in the endless sequence of records."""
         random = self.mirror or (self.crop is not None and self.train)
         words = draws(key, SAMPLE, first, count) if random else np.zeros((count, 4), np.uint64)
-        flags = (words[:, 0] >> np.uint64(63)).astype(np.int32) if self.mirror else np.zeros(count, np.int32)
-        if self.crop is None:
-            return np.zeros((count, 2), np.int32), flags
-        room = sizes - np.array(self.crop)
-        corners = below(words[:, 1:3], room + 1) if self.train else room // 2
-        return corners.astype(np.int32), flags
+        return Samples(self.crop, self.train, self.mirror, words)
 
     def bare(self) -> Transform:
         """Return a Transform with the same crop and mirror but without mean and scale, for label images."""
@@ -149,13 +190,14 @@ class Transform:
             f"transform.{kernel}",
             reads=[staging, *([] if mean is None else [rec.constant("mean", mean)])],
             writes=[data, *([] if label is None else [label])],
-            args=[*map(np.uint64, (layout.table_at, layout.label_at, layout.image)), channels * height, height, width, *mean_size, self.scale],
+            args=[*map(np.uint64, (layout.table_at, layout.label_at, layout.image)), channels * height, channels, height, width, *mean_size, self.scale],
             size=(columns, channels * height, samples),
             local=None if rec.target.is_cpu else (group, 64 // group, 1),
             defines={
                 "PIXEL": "float" if layout.dtype == np.float32 else "uchar",
                 "MEAN": kind,
-                "LABEL": int(label is not None),
+                "LABEL": layout.label_count if label is not None else 0,
+                "INTERLEAVED": int(layout.interleaved),
                 "VECTOR": int(rec.target.is_cpu),
             },
             cheap=True,

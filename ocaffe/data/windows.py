@@ -183,7 +183,7 @@ class WindowSource(Source):
         """Read an image, cut the window out, and write it to `room` and its size and position to `row` of the table."""
         try:
             with decoded(open_image(self._file(image), self.transform.max_pixels), Color.COLOR) as pixels:
-                self._put(pixels, image, corners, mirror, row, room)
+                self._put(pixels.transpose(2, 0, 1), image, corners, mirror, row, room)
         except Error as problem:
             fact = f"window file {self.source}, image {image}: {self.images[image]}: {problem.fact}"
             raise Error(fact, fix=problem.fix or "replace the file") from None

@@ -1,4 +1,4 @@
-"""A pool of threads that decode images. Threads are enough, because Pillow and numpy release the GIL while they work.
+"""A pool of threads that decode images. Threads are enough, because libjpeg-turbo, Pillow and numpy release the GIL while they work.
 
 The number of threads is the layer's own field (`threads` of ImageData, `parser_threads` of Data and AnnotatedData). Without it, it is OCAFFE_WORKERS,
 else one per core.
@@ -6,38 +6,47 @@ else one per core.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+import threading
+from collections.abc import Callable, Iterable
 from concurrent.futures import Executor, ThreadPoolExecutor, wait
-from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from ocaffe.errors import Error
 
-MAX_WORKERS = 8
 T = TypeVar("T")
 
 
 class Workers:
-    """`count` threads, started when they are first needed."""
+    """`count` threads, started when they are first needed. Several threads may run tasks on them at the same time."""
 
     def __init__(self, count: int | None = None, name: str = "ocaffe decode") -> None:
         self.count, self.name = count or usual_count(), name
         self._pool: Executor | None = None
+        self._starting = threading.Lock()
 
     def run(self, tasks: Iterable[Callable[[], T]]) -> list[T]:
         """Run the tasks, several at a time, and return their results in order. No task runs any more when it returns or raises the first exception."""
         tasks = list(tasks)
         if self.count == 1 or len(tasks) < 2:
             return [task() for task in tasks]
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(self.count, thread_name_prefix=self.name)
-        futures = [self._pool.submit(task) for task in tasks]
-        wait(futures)
-        return [future.result() for future in futures]
+        with self._starting:
+            if self._pool is None:
+                self._pool = ThreadPoolExecutor(self.count, thread_name_prefix=self.name)
+        results: list[Any] = [None] * len(tasks)
+        numbers = iter(range(len(tasks)))  # shared: each thread takes the next task, because a future for each one takes longer than a short task
 
-    def share(self, tasks: Sequence[Callable[[], object]]) -> None:
-        """Run many short tasks, each worker an equal share of them."""
-        self.run([partial(_all, tasks[first :: self.count]) for first in range(min(self.count, len(tasks)))])
+        def work() -> None:
+            for number in numbers:
+                try:
+                    results[number] = True, tasks[number]()
+                except BaseException as problem:  # raised below, in order
+                    results[number] = False, problem
+
+        wait([self._pool.submit(work) for _ in range(min(self.count, len(tasks)))])
+        for done, result in results:
+            if not done:
+                raise result
+        return [result for _, result in results]
 
     def close(self) -> None:
         if self._pool is not None:
@@ -45,16 +54,11 @@ class Workers:
             self._pool = None
 
 
-def _all(tasks: Iterable[Callable[[], object]]) -> None:
-    for task in tasks:
-        task()
-
-
 def usual_count() -> int:
-    """Return OCAFFE_WORKERS, else the number of cores that this process may use, at most MAX_WORKERS. Raise Error if it is not a number."""
+    """Return OCAFFE_WORKERS, else the number of cores that this process may use. Raise Error if it is not a number."""
     wanted = os.environ.get("OCAFFE_WORKERS")
     if not wanted:
-        return min(cores(), MAX_WORKERS)
+        return cores()
     if not wanted.isdecimal() or not int(wanted):
         raise Error(f"OCAFFE_WORKERS is '{wanted}'", fix="set it to the number of threads that decode images, for example 4")
     return int(wanted)

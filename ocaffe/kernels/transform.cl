@@ -5,8 +5,9 @@
  * The block holds the images, `image` elements apart. At byte `table_at` it has eight ints per sample (height and width of the staged image; y0, x0;
  * the same position in the mean image; whether to mirror; unused), and at byte `label_at` the labels, as floats.
  *   PIXEL   type of the staged pixels: uchar or float
+ *   INTERLEAVED  1: a staged image is height x width x channels, else channels x height x width
  *   MEAN    0: none; 1: one value per channel; 2: an image of mean_height x mean_width
- *   LABEL   1: there is a label top
+ *   LABEL   number of labels of a sample in the label top; 0: there is no label top
  *   VECTOR  1 (CPU): a work-item writes a row, 16 pixels per step; 0 (GPU): the work-items of a row write neighbouring pixels
  * Work-items: (any number for the columns of a row, rows = channels * height, samples).
  *
@@ -22,6 +23,9 @@
 
 #ifndef PIXEL
 #define PIXEL uchar
+#endif
+#ifndef INTERLEAVED
+#define INTERLEAVED 0
 #endif
 #ifndef MEAN
 #define MEAN 0
@@ -59,7 +63,7 @@
 #endif
 #define ARGUMENTS \
   OPERAND(const uchar, block), MEAN_OPERAND OPERAND(float, y), LABEL_OPERAND const ulong table_at, const ulong label_at, const ulong image, \
-      const int rows, const int height, const int width, const int mean_height, const int mean_width, const float scale
+      const int rows, const int channels, const int height, const int width, const int mean_height, const int mean_width, const float scale
 
 /* Move y and mean to the first pixel of the work-item's row, and write the label of the sample. */
 #if MEAN == 2
@@ -76,7 +80,8 @@
 #if LABEL
 #define WRITE_LABEL \
   LOCATE(label); \
-  if (row == 0 && w == 0) label[n * label_stride] = ((global const float*)(block + label_at))[n]
+  if (row == 0 && w == 0) \
+    for (int i = 0; i < LABEL; ++i) label[n * label_stride + i] = ((global const float*)(block + label_at))[n * LABEL + i]
 #else
 #define WRITE_LABEL
 #endif
@@ -93,20 +98,33 @@
   int w = get_global_id(0); \
   WRITE_LABEL
 
+#if INTERLEAVED
+#define STRIDE channels
+#define ROW(c, h, w) (((ulong)(h) * place[1] + (w)) * channels + (c))
+#define LOAD16(x) \
+  (float16)((x)[0], (x)[STRIDE], (x)[2 * STRIDE], (x)[3 * STRIDE], (x)[4 * STRIDE], (x)[5 * STRIDE], (x)[6 * STRIDE], (x)[7 * STRIDE], \
+            (x)[8 * STRIDE], (x)[9 * STRIDE], (x)[10 * STRIDE], (x)[11 * STRIDE], (x)[12 * STRIDE], (x)[13 * STRIDE], (x)[14 * STRIDE], \
+            (x)[15 * STRIDE])
+#else
+#define STRIDE 1
+#define ROW(c, h, w) (((ulong)(c) * place[0] + (h)) * place[1] + (w))
+#define LOAD16(x) convert_float16(vload16(0, x))
+#endif
+
 kernel void transform(ARGUMENTS) {
   BEGIN_ROW;
-  global const PIXEL* x = (global const PIXEL*)block + n * image + ((ulong)c * place[0] + place[2] + h) * place[1] + place[3];
+  global const PIXEL* x = (global const PIXEL*)block + n * image + ROW(c, place[2] + h, place[3]);
   const int mirror = place[6];
 #if VECTOR
   for (; w + 16 <= width; w += 16) {
-    const float16 v = (convert_float16(vload16(0, x + w)) - MEAN_AT16(w)) * scale;
+    const float16 v = (LOAD16(x + w * STRIDE) - MEAN_AT16(w)) * scale;
     if (mirror)
       vstore16(v.sfedcba9876543210, 0, y + width - 16 - w);
     else
       vstore16(v, 0, y + w);
   }
 #endif
-  for (; w < width; w += get_global_size(0)) y[mirror ? width - 1 - w : w] = ((float)x[w] - MEAN_AT(w)) * scale;
+  for (; w < width; w += get_global_size(0)) y[mirror ? width - 1 - w : w] = ((float)x[w * STRIDE] - MEAN_AT(w)) * scale;
 }
 
 kernel void paste(ARGUMENTS) {

@@ -7,6 +7,7 @@ from typing import Any
 
 from ocaffe import log, proto
 from ocaffe.compiler.network import phase_net
+from ocaffe.data.bad_records import skip_bad_records
 from ocaffe.errors import Error
 
 Make = Callable[[], Any]  # makes a message when called
@@ -37,7 +38,8 @@ def net_messages(param: Any, read: Callable[[str], Any], file: str | None = None
         raise Error(fact, place=file, fix="give test_state once per test net, or not at all")
 
     def message(source: Any, phase: int, state: Any) -> Any:
-        return phase_net(read(source) if isinstance(source, str) else source, phase, state=state)
+        net = phase_net(read(source) if isinstance(source, str) else source, phase, state=state)
+        return skip_bad_records(net, param.skip_bad_records)
 
     def train() -> Any:
         log.info("solver.cpp:102", f"Creating training net from {named}" if isinstance(generic, str) else f"Creating training net specified in {named}.")

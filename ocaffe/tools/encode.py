@@ -18,7 +18,6 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     "JPEG": {"quality": 95, "subsampling": 2},  # OpenCV's defaults
     "WEBP": {"lossless": True},
 }
-_NATIVE_GRAY = {"1", "L", "LA", "I", "I;16", "I;16B"}
 
 
 @dataclass(frozen=True)
@@ -55,7 +54,7 @@ def datum_of(path: str, label: int, recipe: Recipe) -> Packed:
     """Return the Datum of the image file `path`. Raise Error without a place."""
     content = read_file(path)
     image = open_image(content)
-    native_gray = image.mode in _NATIVE_GRAY
+    native_gray = image.gray
     pixels = planes(image, Color.GRAY if recipe.gray else Color.COLOR)
     before: tuple[int, int] = pixels.shape[1], pixels.shape[2]
     pixels = resize(pixels, *recipe.resized(*before))

@@ -30,7 +30,7 @@ def database_mean(path: str, backend: str) -> np.ndarray:
         raise Error(problem.fact, place="ocaffe compute_image_mean", fix=fix or None) from None
     log.info(OPENED[backend], f"Opened {backend} {path}")
     parse, workers = DatumReader(), Workers()
-    reader = Reader(database, workers=workers)
+    reader = Reader(database)
     sums: np.ndarray | None = None
     done = 0
     with progress(database.entries, "image", f"mean of {path}") as bar:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from ocaffe.data.decode import Color, image_shape, open_image, planes
+from ocaffe.data.decode import Color, open_image, open_pillow, planes
 from ocaffe.errors import Error
 from tests.abuse.campaign import Options, Tally, options
 from tests.abuse.harness import Limits, Wrong, isolated
@@ -54,6 +54,11 @@ def _turned(rng: random.Random, data: bytes) -> bytes:
     return buffer.getvalue()
 
 
+def _format(data: bytes) -> str:
+    image = open_pillow(data)
+    return f"{image.format} {image.mode}"
+
+
 def compare(data: bytes) -> None:
     """Raise Wrong unless ocaffe decodes as OpenCV, with every flag. An Error, for a file that ocaffe refuses, passes."""
     import cv2
@@ -63,8 +68,8 @@ def compare(data: bytes) -> None:
         theirs: Any = cv2.imdecode(np.frombuffer(data, np.uint8), flag)
         try:
             file = open_image(data)
-            kind = str(file.format)
-            shape = image_shape(file, color)
+            kind = _format(data)
+            shape = file.shape(color)
             ours = np.stack(planes(file, color))
         except Error as found:
             problem = found
@@ -75,10 +80,10 @@ def compare(data: bytes) -> None:
             continue
         theirs = theirs[None] if theirs.ndim == 2 else theirs.transpose(2, 0, 1)
         if ours.shape != theirs.shape or theirs.dtype != np.uint8:
-            raise Wrong(f"{kind} {file.mode}, {color.name}: {ours.shape[0]} channels, OpenCV has {theirs.shape[0]} of {theirs.dtype}, or another size")
+            raise Wrong(f"{kind}, {color.name}: {ours.shape[0]} channels, OpenCV has {theirs.shape[0]} of {theirs.dtype}, or another size")
         away = int(np.abs(ours.astype(int) - theirs).max())
         if away:
-            raise Wrong(f"{kind} {file.mode}, {color.name}: other values than OpenCV's")
+            raise Wrong(f"{kind}, {color.name}: other values than OpenCV's")
     if problem is not None:
         raise problem
 

@@ -69,7 +69,9 @@ def samples(made: PictureSource, index: int, block: np.ndarray | None = None) ->
     _, _, out_height, out_width = info.shapes[0]
     out = []
     for pixels, (height, width, y, x, _, _, mirror, _) in zip(layout.pixels(block), layout.table(block)):
-        whole = pixels[: layout.channels * height * width].reshape(layout.channels, height, width)
+        flat = pixels[: layout.channels * height * width]
+        planes = flat.reshape(layout.channels, height, width)
+        whole = flat.reshape(height, width, layout.channels).transpose(2, 0, 1) if layout.interleaved else planes
         cut = whole[:, y : y + out_height, x : x + out_width]
         out.append(cut[:, :, ::-1] if mirror else cut)
     return np.stack(out), layout.labels(block).copy()

@@ -74,7 +74,8 @@ def test_errors(alike: str, odd: str, tmp_path: pathlib.Path) -> None:
     assert "new_height is 4 and new_width 0" in failure(lambda: source(alike, 1, new_height=4)).fact
     assert "field 'short_side'" in failure(lambda: source(alike, 1, short_side=4)).fact
     error = failure(lambda: samples(source(odd, 2), 0))
-    assert f"list {odd}: the image of {tmp_path}/im1.png is 3 x 6 x 8, that of {tmp_path}/im0.png in the same batch is 3 x 9 x 7" == error.fact
+    expected = f"{tmp_path}/im1.png: the image is 3 x 6 x 8, that of {tmp_path}/im0.png in the same batch is 3 x 9 x 7"
+    assert error.fact == f"{odd}, line 2: {expected}"
     assert "new_height and new_width" in str(error.fix)
     assert "crop of 6 x 6 is larger" in failure(lambda: samples(source(odd, 5, transform={"crop_size": 6}), 0)).fact
     assert "cannot be read" in failure(lambda: source(str(tmp_path / "none"), 1)).fact

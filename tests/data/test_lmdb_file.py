@@ -2,15 +2,13 @@
 from __future__ import annotations
 
 import pathlib
+from collections.abc import Sequence
 
 import lmdb
 import numpy as np
 import pytest
 
-from ocaffe.data.lmdb_file import Anywhere, Damaged, Forward, Item, LmdbFile, Snapshot
-from ocaffe.data.workers import Workers
-
-WORKERS = Workers(1)
+from ocaffe.data.lmdb_file import Anywhere, Arena, Damaged, Forward, LmdbFile, Snapshot
 
 
 def made(folder: pathlib.Path, seed: int) -> dict[bytes, bytes]:
@@ -36,8 +34,9 @@ def snapshot(folder: pathlib.Path) -> Snapshot:
     return Snapshot(file, file.metas()[0], protected=True)
 
 
-def plain(items: list[Item]) -> list[tuple[bytes, bytes]]:
-    return [(bytes(key), bytes(value)) for key, value in items]
+def read(places: Forward | Anywhere, records: Sequence[int]) -> list[tuple[bytes, bytes]]:
+    state, spots = places._snapshot, places.find(records)
+    return [(state.key(spot), bytes(value)) for spot, value in zip(spots, state.values(spots, Arena()))]
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -47,18 +46,18 @@ def test_all_records_in_any_order(tmp_path: pathlib.Path, seed: int) -> None:
     assert state.meta.entries == len(records)
     rng = np.random.default_rng(seed)
     for make in (Forward, Anywhere):
-        reader = make(state, Workers(2))
-        assert plain(reader.read(range(len(records)))) == records
+        reader = make(state)
+        assert read(reader, range(len(records))) == records
         for _ in range(20):
             chosen = rng.integers(0, len(records), 7).tolist()
-            assert plain(reader.read(chosen)) == [records[number] for number in chosen]
+            assert read(reader, chosen) == [records[number] for number in chosen]
         last = len(records) - 1
-        assert plain(reader.read([last, 0, 1])) == [records[last], records[0], records[1]]  # after the last record comes the first
+        assert read(reader, [last, 0, 1]) == [records[last], records[0], records[1]]  # after the last record comes the first
 
 
 def test_a_record_beyond_the_end(tmp_path: pathlib.Path) -> None:
     records = list(made(tmp_path, 0).items())
-    assert plain(Forward(snapshot(tmp_path), WORKERS).read(range(len(records) + 3))) == records
+    assert read(Forward(snapshot(tmp_path)), range(len(records) + 3)) == records
 
 
 def test_values_longer_than_one_read(tmp_path: pathlib.Path) -> None:
@@ -66,7 +65,7 @@ def test_values_longer_than_one_read(tmp_path: pathlib.Path) -> None:
     with lmdb.open(str(tmp_path), map_size=1 << 26) as environment, environment.begin(write=True) as transaction:
         for number, value in enumerate(values):
             transaction.put(b"%d" % number, value)
-    assert [bytes(value) for _, value in Forward(snapshot(tmp_path), Workers(2)).read(range(3))] == values
+    assert [value for _, value in read(Forward(snapshot(tmp_path)), range(3))] == values
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -85,7 +84,7 @@ def test_damage_is_an_exception(tmp_path: pathlib.Path, seed: int) -> None:
         for make in (Forward, Anywhere):
             try:
                 state = snapshot(tmp_path)
-                make(state, WORKERS).read(range(min(state.meta.entries, 2000) or 1))
+                read(make(state), range(min(state.meta.entries, 2000) or 1))
             except Damaged:
                 caught += 1
     assert caught > 30
@@ -106,11 +105,11 @@ def test_a_tree_without_end(tmp_path: pathlib.Path) -> None:
     del nodes
     file.write_bytes(content)
     state = snapshot(tmp_path)
-    assert len(Forward(state, WORKERS).read(range(300))) <= 300
+    assert len(read(Forward(state), range(300))) <= 300
     with pytest.raises(Damaged, match="more than the 5 records of its meta page"):
-        Anywhere(Snapshot(state.file, state.meta._replace(entries=5), protected=True), WORKERS)
+        Anywhere(Snapshot(state.file, state.meta._replace(entries=5), protected=True))
     with pytest.raises(Damaged, match="and its meta page says 5000"):
-        Anywhere(Snapshot(state.file, state.meta._replace(entries=5000), protected=True), WORKERS).read([4999])
+        Anywhere(Snapshot(state.file, state.meta._replace(entries=5000), protected=True)).find([4999])
 
 
 @pytest.mark.parametrize(

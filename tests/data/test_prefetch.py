@@ -72,7 +72,7 @@ def test_a_batch_that_is_ready_without_waiting() -> None:
     gate.set()
     batch = prefetcher.peek()
     assert prefetcher.ready() is batch and prefetcher.get() is batch
-    until(lambda: prefetcher._state.problem is not None)
+    until(lambda: prefetcher._state.failed)
     assert prefetcher.ready() is None  # batch 1 raises
     prefetcher.seek(2)
     prefetcher.peek()

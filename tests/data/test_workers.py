@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from ocaffe.data.workers import MAX_WORKERS, Workers
+from ocaffe.data.workers import Workers, cores
 from ocaffe.errors import Error
 from tests.data.databases import raw, source, write
 
@@ -18,7 +18,7 @@ def test_count(field: str, variable: str | None, count: int | None, tmp_path: pa
         monkeypatch.setenv("OCAFFE_WORKERS", variable)
     name, _, value = field.partition(": ")
     made = source(write(tmp_path / "db", [raw(0)]), 1, workers=None, **({name: int(value)} if field else {}))
-    assert made.workers.count == count if count else 1 <= made.workers.count <= MAX_WORKERS
+    assert made.workers.count == (count or cores())
     made.close()
 
 

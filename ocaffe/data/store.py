@@ -1,0 +1,53 @@
+"""Stores of images: a database, a list, a folder. A source reads records by number and does not know where they are."""
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ocaffe.data.datum import Alike
+from ocaffe.data.lmdb_file import Arena
+from ocaffe.errors import Error
+
+
+class Record(NamedTuple):
+    """An image and its label (or labels, or None). Either `file` is set, the content of an image file, or `values`, of `shape`."""
+
+    label: Any
+    file: Any
+    values: np.ndarray | None = None
+    shape: tuple[int, int, int] = (0, 0, 0)
+
+
+class Store(ABC):
+    """`entries` images, at least one. A record is found, which one thread does at a time, then read and parsed, which any thread does."""
+
+    entries: int
+    what = ""  # the database or the list, for messages
+    one_size = ""  # how to make images of one size, for messages
+
+    def find(self, records: Sequence[int]) -> Sequence[Any]:
+        """Return where these records are. Raise Error."""
+        return records
+
+    def read(self, found: Sequence[Any], arena: Arena) -> Sequence[Any]:
+        """Return the contents of found records. They may be in `arena`, and are valid until its next use. Raise Error."""
+        return found
+
+    @abstractmethod
+    def parse(self, content: Any) -> Record:
+        """Return the record with this content. Raise Error without a place."""
+
+    @abstractmethod
+    def name(self, found: Any) -> str:
+        """Return the name of a record, for messages."""
+
+    @abstractmethod
+    def fault(self, problem: Error, record: int, found: Any) -> Error:
+        """Return `problem` with the place of the record."""
+
+    def alike(self, found: Sequence[Any]) -> Alike | None:
+        """Return these records at once if they are small raw images of one shape, else None."""
+        return None
