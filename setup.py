@@ -6,8 +6,10 @@ from setuptools import find_packages, setup
 
 HERE = pathlib.Path(__file__).parent
 VERSION = re.search(r'__version__ = "([^"]+)"', (HERE / "ocaffe" / "__init__.py").read_text(encoding="utf-8"))[1]
+CORE = ["pyopencl>=2024.1", "numpy>=1.23", "protobuf>=4.22,<8", "lmdb", "pillow>=10.1", "tqdm", "onnx>=1.15", "h5py"]
 # Where simplejpeg has no wheel, pip would need a compiler. There Pillow decodes JPEG files.
-WHEELS = "(platform_machine == 'x86_64' or platform_machine == 'AMD64' or platform_machine == 'arm64' or platform_machine == 'aarch64') and python_version < '3.15'"
+MACHINES = " or ".join(f"platform_machine == '{name}'" for name in ("x86_64", "AMD64", "arm64", "aarch64"))
+WHEELS = f"({MACHINES}) and python_version < '3.15'"
 X86_64 = "(sys_platform == 'linux' or sys_platform == 'win32') and (platform_machine == 'x86_64' or platform_machine == 'AMD64')"
 
 setup(
@@ -20,9 +22,7 @@ setup(
     python_requires=">=3.10",
     packages=find_packages(include=["ocaffe", "ocaffe.*"]),
     package_data={"ocaffe": ["py.typed", "*.pyi", "kernels/*.cl", "kernels/*.h", "kernels/*.json", "proto/*.desc"]},
-    install_requires=[
-        "pyopencl>=2024.1", "numpy>=1.23", "protobuf>=4.22,<8", "lmdb", "pillow>=10.1", "tqdm", "onnx>=1.15", "h5py", f"simplejpeg>=1.7; {WHEELS}",
-    ],  # fmt: skip
+    install_requires=[*CORE, f"simplejpeg>=1.7; {WHEELS}"],
     extras_require={
         "cpu": [f"intel-opencl-rt; {X86_64}", f"intel-cmplr-lib-rt; {X86_64}"],
         "demo": ["scikit-learn"],
