@@ -1,24 +1,27 @@
 #!/usr/bin/env python3
-"""Images per second of the Data layer's source alone, through its prefetching thread, from generated databases. Needs no device.
+"""Images per second of the Data layer's source alone, through its prefetching threads, from generated databases. Needs no device.
 
-    benchmarks/loader.py [--workers 2] [--seconds 3] [--train DEVICE] [--json FILE] [ROW ...]
+    benchmarks/loader.py [--workers 2] [--seconds 3] [--torch] [--train DEVICE] [--json FILE] [ROW ...]
 
 `raw` has Datums of 3 x 256 x 256 bytes, as convert_imageset writes them; `jpeg` the same images as JPEG files of
 quality 90; `photos` JPEG files of 375 x 500, ImageNet's usual size. `bare` is the rate of decoding alone on one thread,
-for comparison: the source cannot be faster than that rate times the number of workers. `wait`, with --train: the share
-of time in which a training of zoo/alexnet on DEVICE, batch 64, waits for these data, according to its log (without the
-first display, before which kernels are built and queues fill).
+for comparison: the source cannot be faster than that rate times the number of workers. `torch`, with --torch: the rate
+of PyTorch's DataLoader with as many worker processes, which reads the same database, decodes with Pillow, crops and
+mirrors. `wait`, with --train: the share of time in which a training of zoo/alexnet on DEVICE, batch 64, waits for these
+data, according to its log (without the first display, before which kernels are built and queues fill).
 """
 import argparse
 import io
 import json
 import os
 import pathlib
+import platform
 import sys
 import tempfile
 import time
 from typing import Any
 
+import lmdb
 import numpy as np
 from PIL import Image
 
@@ -35,13 +38,13 @@ from ocaffe.data.transform import Transform  # noqa: E402
 from ocaffe.data.writer import LmdbWriter  # noqa: E402
 from ocaffe.model.text import parse, read_net  # noqa: E402
 
-ROWS = {  # name: (height, width, JPEG, shuffle, target in images/s on two cores)
-    "raw": (256, 256, False, False, 2000),
-    "raw, shuffled": (256, 256, False, True, 2000),
-    "jpeg": (256, 256, True, False, 350),
-    "photos": (375, 500, True, False, 350),
+ROWS = {  # name: (height, width, JPEG, shuffle)
+    "raw": (256, 256, False, False),
+    "raw, shuffled": (256, 256, False, True),
+    "jpeg": (256, 256, True, False),
+    "photos": (375, 500, True, False),
 }
-IMAGES, BATCH, CROP, DEPTH = 512, 64, 227, 4
+IMAGES, BATCH, CROP, DEPTH = 2048, 64, 227, 4
 ITERATIONS, DISPLAY, WAIT = 12, 4, 0.02  # of --train: iterations, display, target of `wait`
 
 
@@ -83,20 +86,25 @@ def wait(path: str, shuffle: bool, device: str) -> float:
     return sum(shares) / len(shares)
 
 
-def measure(folder: str, row: str, workers: int, seconds: float, device: str = "") -> dict[str, float]:
-    height, width, jpeg, shuffle, target = ROWS[row]
-    rng, path, size = np.random.default_rng(0), os.path.join(folder, row.replace(", ", "_")), 0
+def make(path: str, row: str) -> tuple[list[bytes], int]:
+    """Write the database of `row`. Return different records of it, and the bytes of all."""
+    height, width, jpeg, _ = ROWS[row]
+    rng = np.random.default_rng(0)
     values = [record(picture(rng, height, width), jpeg, n) for n in range(64)]
     with LmdbWriter(path) as out:
         for n in range(IMAGES):
             out.put(b"%08d" % n, values[n % len(values)])
-            size += len(values[n % len(values)])
+    return values, sum(len(values[n % len(values)]) for n in range(IMAGES))
+
+
+def source_rate(path: str, shuffle: bool, workers: int, seconds: float) -> tuple[float, float]:
+    """Return the source's images per second, and the cores that it keeps busy."""
     text = f'source: "{path}" backend: LMDB batch_size: {BATCH} shuffle: {str(shuffle).lower()}'
     transform = Transform(parse(f"crop_size: {CROP} mirror: true", proto.TransformationParameter, "transform"), True)
     source = ImageSource(parse(text, proto.DataParameter, "data"), transform, True, workers=workers)
     source.key = key_of(1, "data")
     prefetcher = Prefetcher(source, DEPTH)
-    for _ in range(2 * DEPTH):  # warm-up
+    for _ in range(4 * DEPTH):  # warm-up
         prefetcher.recycle(prefetcher.get())
     begin, cpu, batches = time.perf_counter(), time.process_time(), 0
     while time.perf_counter() - begin < seconds:
@@ -105,12 +113,65 @@ def measure(folder: str, row: str, workers: int, seconds: float, device: str = "
     elapsed, busy = time.perf_counter() - begin, time.process_time() - cpu
     prefetcher.close()
     source.close()
-    result = {"images_per_s": batches * BATCH / elapsed, "cores": busy / elapsed, "KiB_per_image": size / IMAGES / 1024, "target": target}
-    if device:
-        result["wait"] = wait(path, shuffle, device)
+    return batches * BATCH / elapsed, busy / elapsed
+
+
+class Peer:
+    """The database as PyTorch's users read it: a map-style data set, which each worker process opens for itself."""
+
+    def __init__(self, path: str, size: tuple[int, int]) -> None:
+        self.path, self.size = path, size
+        self.transaction: Any = None
+
+    def __len__(self) -> int:
+        return 1 << 30
+
+    def __getitem__(self, index: int) -> tuple[Any, int]:
+        import torch
+
+        if self.transaction is None:
+            self.transaction = lmdb.open(self.path, readonly=True, lock=False, readahead=False).begin()
+            self.rng = np.random.default_rng(index)
+        datum = proto.Datum.FromString(self.transaction.get(b"%08d" % (index % IMAGES)))
+        if datum.encoded:
+            pixels = np.asarray(Image.open(io.BytesIO(datum.data)).convert("RGB")).transpose(2, 0, 1)
+        else:
+            pixels = np.frombuffer(datum.data, np.uint8).reshape(3, *self.size)
+        y, x = self.rng.integers(0, self.size[0] - CROP + 1), self.rng.integers(0, self.size[1] - CROP + 1)
+        crop = pixels[:, y : y + CROP, x : x + CROP]
+        if self.rng.random() < 0.5:
+            crop = crop[:, :, ::-1]
+        return torch.from_numpy(np.ascontiguousarray(crop)), datum.label
+
+
+def torch_rate(path: str, size: tuple[int, int], workers: int, seconds: float) -> float:
+    """Return the images per second of PyTorch's DataLoader with `workers` processes."""
+    import torch
+
+    loader = torch.utils.data.DataLoader(Peer(path, size), BATCH, num_workers=workers, prefetch_factor=DEPTH)  # type: ignore[arg-type]
+    batches = iter(loader)
+    for _ in range(2 * DEPTH * workers):  # warm-up
+        next(batches)
+    begin, count = time.perf_counter(), 0
+    while time.perf_counter() - begin < seconds:
+        next(batches)
+        count += 1
+    return count * BATCH / (time.perf_counter() - begin)
+
+
+def measure(folder: str, row: str, options: argparse.Namespace) -> dict[str, float]:
+    height, width, jpeg, shuffle = ROWS[row]
+    path = os.path.join(folder, row.replace(", ", "_"))
+    values, size = make(path, row)
+    rate, cores = source_rate(path, shuffle, options.workers, options.seconds)
+    result = {"images_per_s": rate, "cores": cores, "KiB_per_image": size / IMAGES / 1024}
+    if options.torch and not shuffle:
+        result["torch_per_s"] = torch_rate(path, (height, width), options.workers, options.seconds)
+    if options.train:
+        result["wait"] = wait(path, shuffle, options.train)
     if jpeg:
         begin, count = time.perf_counter(), 0
-        while time.perf_counter() - begin < seconds / 3:
+        while time.perf_counter() - begin < options.seconds / 3:
             planes(open_image(proto.Datum.FromString(values[count % len(values)]).data), Color.UNCHANGED)
             count += 1
         result["bare_per_s"] = count / (time.perf_counter() - begin)
@@ -122,20 +183,21 @@ def main() -> None:
     parser.add_argument("rows", nargs="*", metavar="ROW", help=f"default: all of {', '.join(ROWS)}")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=3)
+    parser.add_argument("--torch", action="store_true", help="measure PyTorch's DataLoader too")
     parser.add_argument("--train", default="", metavar="DEVICE", help="train AlexNet on this device too, such as cpu")
     parser.add_argument("--json", help="write the figures to this file")
     options = parser.parse_args()
     how = f"{options.workers} workers, batches of {BATCH}, crop {CROP}"
-    print(f"{'':<14} {'images/s':>9} {'target':>7} {'cores':>6} {'KiB/image':>10} {'bare':>7} {'wait':>6}   {how}")
+    columns = {"images_per_s": "images/s", "torch_per_s": "torch", "bare_per_s": "bare", "cores": "cores", "KiB_per_image": "KiB/image", "wait": "wait"}
+    print(f"{'':<14}" + "".join(f"{title:>11}" for title in columns.values()) + f"   {how}")
     results = {}
     with tempfile.TemporaryDirectory() as folder:
         for row in options.rows or ROWS:
-            found = results[row] = measure(folder, row, options.workers, options.seconds, options.train)
-            bare = f"{found['bare_per_s']:7.0f}" if "bare_per_s" in found else f"{'':7}"
-            share = f"{100 * found['wait']:5.1f}%" if "wait" in found else ""
-            print(f"{row:<14} {found['images_per_s']:9.0f} {found['target']:7.0f} {found['cores']:6.2f} {found['KiB_per_image']:10.1f} {bare} {share}")
+            found = results[row] = measure(folder, row, options)
+            cells = (f"{found[name]:11.2f}" if name in found and found[name] < 1000 else f"{found.get(name, float('nan')):11.0f}" for name in columns)
+            print(f"{row:<14}" + "".join(cells), flush=True)
     if options.json:
-        facts = {"workers": options.workers, "batch": BATCH, "crop": CROP, "wait_target": WAIT, "rows": results}
+        facts = {"workers": options.workers, "processor": platform.machine(), "batch": BATCH, "crop": CROP, "wait_target": WAIT, "rows": results}
         pathlib.Path(options.json).write_text(json.dumps(facts, indent=1) + "\n")
 
 
