@@ -45,6 +45,7 @@ ROWS = {  # name: (height, width, JPEG, shuffle)
     "photos": (375, 500, True, False),
 }
 IMAGES, BATCH, CROP, DEPTH = 2048, 64, 227, 4
+WARM = 4.0  # seconds
 ITERATIONS, DISPLAY, WAIT = 12, 4, 0.02  # of --train: iterations, display, target of `wait`
 
 
@@ -98,19 +99,20 @@ def make(path: str, row: str) -> tuple[list[bytes], int]:
 
 
 def source_rate(path: str, shuffle: bool, workers: int, seconds: float) -> tuple[float, float]:
-    """Return the source's images per second, and the cores that it keeps busy."""
+    """Return the source's images per second, and the workers that it keeps busy."""
     text = f'source: "{path}" backend: LMDB batch_size: {BATCH} shuffle: {str(shuffle).lower()}'
     transform = Transform(parse(f"crop_size: {CROP} mirror: true", proto.TransformationParameter, "transform"), True)
     source = ImageSource(parse(text, proto.DataParameter, "data"), transform, True, workers=workers)
     source.key = key_of(1, "data")
     prefetcher = Prefetcher(source, DEPTH)
-    for _ in range(4 * DEPTH):  # warm-up
+    begin = time.perf_counter()
+    while time.perf_counter() - begin < WARM:  # processes start meanwhile
         prefetcher.recycle(prefetcher.get())
-    begin, cpu, batches = time.perf_counter(), time.process_time(), 0
+    begin, work, batches = time.perf_counter(), sum(source.effort.seconds().values()), 0
     while time.perf_counter() - begin < seconds:
         prefetcher.recycle(prefetcher.get())
         batches += 1
-    elapsed, busy = time.perf_counter() - begin, time.process_time() - cpu
+    elapsed, busy = time.perf_counter() - begin, sum(source.effort.seconds().values()) - work
     prefetcher.close()
     source.close()
     return batches * BATCH / elapsed, busy / elapsed
@@ -163,8 +165,8 @@ def measure(folder: str, row: str, options: argparse.Namespace) -> dict[str, flo
     height, width, jpeg, shuffle = ROWS[row]
     path = os.path.join(folder, row.replace(", ", "_"))
     values, size = make(path, row)
-    rate, cores = source_rate(path, shuffle, options.workers, options.seconds)
-    result = {"images_per_s": rate, "cores": cores, "KiB_per_image": size / IMAGES / 1024}
+    rate, busy = source_rate(path, shuffle, options.workers, options.seconds)
+    result = {"images_per_s": rate, "busy": busy, "KiB_per_image": size / IMAGES / 1024}
     if options.torch and not shuffle:
         result["torch_per_s"] = torch_rate(path, (height, width), options.workers, options.seconds)
     if options.train:
@@ -188,7 +190,7 @@ def main() -> None:
     parser.add_argument("--json", help="write the figures to this file")
     options = parser.parse_args()
     how = f"{options.workers} workers, batches of {BATCH}, crop {CROP}"
-    columns = {"images_per_s": "images/s", "torch_per_s": "torch", "bare_per_s": "bare", "cores": "cores", "KiB_per_image": "KiB/image", "wait": "wait"}
+    columns = {"images_per_s": "images/s", "torch_per_s": "torch", "bare_per_s": "bare", "busy": "busy", "KiB_per_image": "KiB/image", "wait": "wait"}
     print(f"{'':<14}" + "".join(f"{title:>11}" for title in columns.values()) + f"   {how}")
     results = {}
     with tempfile.TemporaryDirectory() as folder:

@@ -84,6 +84,7 @@ class AnnotatedSource(Source):
             check_fields(annotated, {"batch_sampler", "label_map_file", "anno_type"}, "annotated_data_param", "remove it")
             if not param.batch_size:
                 raise Error("batch_size is 0", fix="batch_size of at least 1")
+            transform.refuse_skipping()
             self.batch, self.transform, self.labels = int(param.batch_size), transform, labels
             self.color = Color.COLOR if param.force_encoded_color and transform.color is Color.UNCHANGED else transform.color
             self.samplers = list(annotated.batch_sampler)

@@ -54,6 +54,7 @@ class Database(ABC):
     """An open database of `entries` records, at least one. Layers with the same source share one object, because a process may open an LMDB only once."""
 
     entries: int
+    portable = False  # found records can be sent to other processes
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -64,10 +65,15 @@ class Database(ABC):
 
     def fault(self, reason: object, record: int | None = None, key: Key | None = None) -> Error:
         """Return the error for a database, or for one record, that cannot be read."""
-        where = f", record {record}" if record is not None else ""
-        where += f" (key '{key_text(key)}')" if key is not None else ""
-        fix = reason.fix if isinstance(reason, Unreadable) else None
-        return Error(f"database {self.path}{where}: {reason}", fix=fix or "make the database again, or copy it again")
+        return fault(self.path, reason, record, key)
+
+
+def fault(path: str, reason: object, record: int | None = None, key: Key | None = None) -> Error:
+    """Return the error for the database `path`, or for one of its records, that cannot be read."""
+    where = f", record {record}" if record is not None else ""
+    where += f" (key '{key_text(key)}')" if key is not None else ""
+    fix = reason.fix if isinstance(reason, Unreadable) else None
+    return Error(f"database {path}{where}: {reason}", fix=fix or "make the database again, or copy it again")
 
 
 def key_text(key: Key) -> str:
@@ -77,14 +83,14 @@ def key_text(key: Key) -> str:
 class Reader:
     """Reads records by number. In order it takes one step per record. With `random` it first lists where all records are.
 
-    One thread at a time may call a method, except that any thread may call `values` and `key` with an arena of its own.
+    One thread at a time may call a method. Any thread may read what was found, by `cursor`.
     """
 
     def __init__(self, database: Database, random: bool = False) -> None:
         self.database = database
         self._arena = Arena()
         try:
-            self._cursor = database.cursor(random)
+            self.cursor = database.cursor(random)
         except Unreadable as problem:
             raise database.fault(problem) from None
 
@@ -92,7 +98,7 @@ class Reader:
         """Return where these records are, at least one, all below `entries`."""
         different = list(dict.fromkeys(records))
         try:
-            found = self._cursor.find(different)
+            found = self.cursor.find(different)
         except Unreadable as problem:
             raise self.database.fault(problem, records[0]) from None
         if len(found) < len(different):
@@ -102,22 +108,15 @@ class Reader:
         places = dict(zip(different, found))
         return [places[record] for record in records]
 
-    def values(self, found: Sequence[Any], arena: Arena, first: int | None = None) -> list[Any]:
-        """Return the values of found records. They are valid until the next call with this arena. `first`: the number of a record, for messages."""
-        try:
-            return self._cursor.values(found, arena)
-        except Unreadable as problem:
-            raise self.database.fault(problem, first) from None
-
     def key(self, found: Any) -> Key:
         try:
-            return self._cursor.key(found)
+            return self.cursor.key(found)
         except Unreadable as problem:
             raise self.database.fault(problem) from None
 
     def size(self, found: Any) -> int:
         """Return the bytes of the value of a found record."""
-        return self._cursor.size(found)
+        return self.cursor.size(found)
 
     def read(self, first: int, count: int = 1) -> list[Item]:
         """Return keys and values of the records `first` ... `first + count - 1`, all below `entries`."""
@@ -126,7 +125,11 @@ class Reader:
     def records(self, records: Sequence[int]) -> list[Item]:
         """Return keys and values of these records, at least one, all below `entries`. Values are valid until the next call."""
         found = self.find(records)
-        return list(zip(map(self.key, found), self.values(found, self._arena, records[0])))
+        try:
+            values = self.cursor.values(found, self._arena)
+        except Unreadable as problem:
+            raise self.database.fault(problem, records[0]) from None
+        return list(zip(map(self.key, found), values))
 
 
 class _Slot:
@@ -174,6 +177,8 @@ class _Lmdb(Database):
     On a read-only file system, and where the lock file is another user's, there is no slot. Then the first read after a commit is an error.
     """
 
+    portable = True
+
     def __init__(self, path: str) -> None:
         super().__init__(path)
         name = os.path.join(path, "data.mdb")
@@ -216,9 +221,14 @@ class _Lmdb(Database):
 
 
 class _LmdbCursor:
+    """A copy in another process reads what this one finds."""
+
     def __init__(self, snapshot: Snapshot, random: bool) -> None:
         self._snapshot = snapshot
         self._places: Anywhere | Forward = _readable(Anywhere, snapshot) if random else Forward(snapshot)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_snapshot": self._snapshot}
 
     def find(self, records: Sequence[int]) -> list[Spot]:
         return _readable(self._places.find, records)

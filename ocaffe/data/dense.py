@@ -40,6 +40,7 @@ class DenseImageSource(Source):
             check_fields(param, _FIELDS, "dense_image_data_param", "SegNet ignores it: remove it, or set it in transform_param")
             if not param.batch_size:
                 raise Error("batch_size is 0", fix="batch_size of at least 1")
+            transform.refuse_skipping()
             self.batch, self.transform, self.labels = int(param.batch_size), transform, labels
             self.color = Color.COLOR if param.is_color else Color.GRAY
             self.resized = new_size(param)

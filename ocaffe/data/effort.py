@@ -3,12 +3,13 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Mapping
 
 DISK, DECODE, COPY = "disk", "decode", "copy"
 
 
 class Effort:
-    """Seconds of work by kind, summed over all threads."""
+    """Seconds of work by kind, summed over all workers."""
 
     def __init__(self) -> None:
         self._seconds = {DISK: 0.0, DECODE: 0.0, COPY: 0.0}
@@ -18,14 +19,14 @@ class Effort:
         with self._changing:
             return dict(self._seconds)
 
-    def add(self, laps: Laps) -> None:
+    def add(self, seconds: Mapping[str, float]) -> None:
         with self._changing:
-            for kind, seconds in laps.seconds.items():
-                self._seconds[kind] += seconds
+            for kind, value in seconds.items():
+                self._seconds[kind] += value
 
 
 class Laps:
-    """The work of one thread: `end(kind)` adds the time since the last call."""
+    """The work of one worker: `end(kind)` adds the time since the last call."""
 
     def __init__(self) -> None:
         self.seconds = {DISK: 0.0, DECODE: 0.0, COPY: 0.0}

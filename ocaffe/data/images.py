@@ -5,13 +5,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from ocaffe import proto
-from ocaffe.data.database import Database, Item, Reader, key_text, open_database
+from ocaffe.data.database import Cursor, Database, Item, Reader, Unreadable, fault, key_text, open_database
 from ocaffe.data.datum import SMALL, Alike, DatumReader
 from ocaffe.data.decode import Color
 from ocaffe.data.lmdb_file import Arena
 from ocaffe.data.pictures import PictureSource
 from ocaffe.data.source import Note, check_fields
-from ocaffe.data.store import Record, Store
+from ocaffe.data.store import Opener, Record, Store
 from ocaffe.data.transform import Transform
 from ocaffe.errors import Error, Place
 from ocaffe.model.wire import Malformed
@@ -56,24 +56,21 @@ class Records:
         return _fault(self.database, problem, record, name)
 
 
-class DatumStore(Store):
-    """The Datums of a database. `random`: they are read in random order."""
+class DatumOpener(Opener):
+    """Reads and parses the Datums that a cursor finds."""
 
-    one_size = "make the database with one size (convert_imageset --resize_height --resize_width)"
-
-    def __init__(self, database: Database, random: bool) -> None:
-        self.database, self.entries, self.what = database, database.entries, f"database {database.path}"
-        self._reader, self._parse = Reader(database, random), DatumReader()
-
-    def find(self, records: Sequence[int]) -> Sequence[Any]:
-        return self._reader.find(records)
+    def __init__(self, cursor: Cursor, path: str) -> None:
+        self._cursor, self._path, self.parser = cursor, path, DatumReader()
 
     def read(self, found: Sequence[Any], arena: Arena) -> Sequence[Any]:
-        return self._reader.values(found, arena)
+        try:
+            return self._cursor.values(found, arena)
+        except Unreadable as problem:
+            raise fault(self._path, problem) from None
 
     def parse(self, content: Any) -> Record:
         try:
-            datum = self._parse(content)
+            datum = self.parser(content)
         except Malformed as problem:
             raise Error(f"it is not a Datum: {problem.fact} at byte {problem.at}") from None
         if not datum.encoded:
@@ -82,10 +79,28 @@ class DatumStore(Store):
             raise Error("it is encoded, but has no data")
         return Record(datum.label, datum.pixels.data)
 
+
+class DatumStore(Store):
+    """The Datums of a database. `random`: they are read in random order."""
+
+    one_size = "make the database with one size (convert_imageset --resize_height --resize_width)"
+
+    def __init__(self, database: Database, random: bool) -> None:
+        self.database, self.entries, self.what = database, database.entries, f"database {database.path}"
+        self._reader = Reader(database, random)
+        self.opener: DatumOpener = DatumOpener(self._reader.cursor, database.path)
+        self.portable = database.portable
+
+    def find(self, records: Sequence[int]) -> Sequence[Any]:
+        return self._reader.find(records)
+
+    def sent(self, found: Any) -> Any:
+        return found._replace(content=None)
+
     def alike(self, found: Sequence[Any]) -> Alike | None:
         if self._reader.size(found[0]) > SMALL:
             return None
-        return self._parse.alike(self._reader.values(found, Arena()))
+        return self.opener.parser.alike(self.opener.read(found, Arena()))
 
     def name(self, found: Any) -> str:
         return _name((self._reader.key(found), b""))

@@ -2,12 +2,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from ocaffe.data.decode import Color, ImageFile, open_image, read_file
 from ocaffe.data.pictures import PictureSource
 from ocaffe.data.source import check_fields
-from ocaffe.data.store import Record, Store
+from ocaffe.data.store import Opener, Record, Store
 from ocaffe.data.transform import Transform
 from ocaffe.errors import Error, Place
 from ocaffe.files import check_finite_file
@@ -87,6 +88,21 @@ def new_size(param: Any) -> tuple[int, int] | None:
     return (height, width) if height else None
 
 
+class File(NamedTuple):
+    """An image file and its label. `line` is the line of the list, for messages."""
+
+    path: str
+    label: int
+    line: int
+
+
+class FileOpener(Opener):
+    """Reads image files."""
+
+    def parse(self, content: File) -> Record:
+        return Record(content.label, read_listed(content.path))
+
+
 class ListStore(Store):
     """The image files of a list, each with its label. `root` is prepended to each name."""
 
@@ -94,25 +110,24 @@ class ListStore(Store):
 
     def __init__(self, listing: Listing, root: str) -> None:
         """Raise Error without a place."""
-        self._list, self.what = listing, f"list {listing.source}"
+        self._list, self.what, self.opener = listing, f"list {listing.source}", FileOpener()
         self._files = [self._file(line, root) for line in listing.lines]
         self.entries = len(self._files)
 
-    def _file(self, line: Line, root: str) -> tuple[str, int]:
+    def _file(self, line: Line, root: str) -> File:
         *words, label = line.words
         if not words:
             raise Error(f"{self._list.source}, line {line.number}: '{label}' has no label", fix="each line is a file, a space, and its label")
-        return root + " ".join(words), self._list.number(line, label)
+        return File(root + " ".join(words), self._list.number(line, label), line.number)
 
-    def parse(self, content: Any) -> Record:
-        path, label = self._files[content]
-        return Record(label, read_listed(path))
+    def find(self, records: Sequence[int]) -> Sequence[File]:
+        return [self._files[record] for record in records]
 
-    def name(self, found: Any) -> str:
-        return self._files[found][0]
+    def name(self, found: File) -> str:
+        return found.path
 
-    def fault(self, problem: Error, record: int, found: Any) -> Error:
-        return self._list.fault(problem, record, self.name(found))
+    def fault(self, problem: Error, record: int, found: File) -> Error:
+        return self._list.fault(problem, record, found.path)
 
 
 class ListSource(PictureSource):

@@ -63,11 +63,28 @@ class LmdbFile:
 
     def __init__(self, path: str) -> None:
         """Raises OSError, Damaged."""
-        self._descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0))
+        self._path = os.path.abspath(path)
+        self._open()
+        self.page_size = _meta(self.read(0, _HEAD + _META.size)).page_size
+
+    def _open(self) -> None:
+        self._descriptor = os.open(self._path, os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0))
         weakref.finalize(self, os.close, self._descriptor)
         self._seeking = threading.Lock()
         self._known: tuple[bytes, list[Meta]] = (b"", [])
-        self.page_size = _meta(self.read(0, _HEAD + _META.size)).page_size
+
+    def __getstate__(self) -> tuple[str, int, tuple[int, int]]:
+        return self._path, self.page_size, self._identity()
+
+    def __setstate__(self, state: tuple[str, int, tuple[int, int]]) -> None:
+        self._path, self.page_size, identity = state
+        self._open()
+        if self._identity() != identity:
+            raise Damaged("data.mdb was replaced while it was read")
+
+    def _identity(self) -> tuple[int, int]:
+        status = os.fstat(self._descriptor)
+        return status.st_dev, status.st_ino
 
     @property
     def size(self) -> int:

@@ -1,6 +1,7 @@
 """The source of Data and ImageData: batches of images of one size. If the images are cropped, only the crop is staged.
 
-Each worker reads, decodes and crops whole records, so that their bytes stay in its cache.
+A worker reads, decodes and crops whole records, so that their bytes stay in its cache. Workers are a few threads. If the training waits for data, they
+are processes, as many as cores (ocaffe/data/crew.py).
 """
 from __future__ import annotations
 
@@ -13,45 +14,36 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ocaffe.data.bad_records import BadRecords
+from ocaffe.data.crew import Crew
 from ocaffe.data.datum import Alike
-from ocaffe.data.decode import Color, ImageFile, decoded, open_image
-from ocaffe.data.effort import COPY, DECODE, DISK, Effort, Laps
-from ocaffe.data.lmdb_file import Arena
+from ocaffe.data.decode import Color
+from ocaffe.data.effort import Effort
 from ocaffe.data.order import Order
-from ocaffe.data.resample import resize
 from ocaffe.data.source import BatchInfo, Note, Source
-from ocaffe.data.store import Record, Store
-from ocaffe.data.transform import HEIGHT, MEAN_X, MEAN_Y, MIRROR, WIDTH, Layout, Samples, Transform, Window
+from ocaffe.data.stager import Frame, Part, Picture, Stager, Unfit
+from ocaffe.data.store import Store
+from ocaffe.data.transform import HEIGHT, MEAN_X, MEAN_Y, MIRROR, WIDTH, Layout, Transform
 from ocaffe.data.workers import Workers
-from ocaffe.errors import Error, Place, shape_text
+from ocaffe.errors import Error, Place
 from ocaffe.ir.tensor import Shape
 
-_TOGETHER = 4  # records that a worker reads at a time; neighbours in a database are read with one call
-
-
-class Picture(NamedTuple):
-    """A record whose header has been read. `shape` is that of the image after decoding and resizing; `file` is None for a raw image."""
-
-    record: Record
-    shape: tuple[int, int, int]
-    file: ImageFile | None
-
-
-class Unfit(Error):
-    """A sound image cannot be used with the settings of the layer. Such a record is not a bad one."""
+# More threads wait for each other in the interpreter. Images/s of JPEG 256 x 256 on 16 cores of a Xeon:
+#   threads   1     2     4     8     16
+#   images/s  1552  2706  4512  3217  3394
+THREADS = 4
+_SMALL = 1 << 15  # bytes of an image; smaller raw images are copied faster than they are sent to a process
+_FEWEST = 3  # processes that are worth their start
 
 
 class Batch(NamedTuple):
-    """A batch that is being filled: numbers and places of its records, and views of its block."""
+    """A batch before it is filled. `name` is that of its first image, for messages."""
 
-    records: Sequence[int]
-    found: Sequence[Any]
-    samples: Samples
-    layout: Layout
-    pixels: np.ndarray
-    table: np.ndarray
-    labels: np.ndarray
-    first: tuple[tuple[int, int, int], str] | None  # shape and name of the first image, if all must have its shape
+    records: list[int]
+    found: list[Any]
+    alike: Alike | None
+    frame: Frame
+    name: str
+    info: BatchInfo
 
 
 class PictureSource(Source):
@@ -74,26 +66,28 @@ class PictureSource(Source):
         place: Place | None = None,
         layer: str | None = None,
     ) -> None:
-        """`param` has batch_size, shuffle and rand_skip. `labels`: the layer has a top for labels. `workers`: threads (default: one per core).
+        """`param` has batch_size, shuffle and rand_skip. `labels`: the layer has a top for labels. `workers`: their number (default: one per core).
 
         `resized`: height and width to which image files are resized. `restart`: a log line for the batch with the last record.
         """
         super().__init__(place, layer)
         if not param.batch_size:
             raise Error("batch_size is 0", fix="batch_size of at least 1")
-        self.store, self.batch, self.transform, self.labels, self.color = store, int(param.batch_size), transform, labels, color
+        self.store, self.batch, self.transform, self.labels, self.color, self.restart = store, int(param.batch_size), transform, labels, color, restart
         self.order = Order(store.entries, bool(param.shuffle), int(param.rand_skip))
-        self.resized, self.restart = resized, restart
         self.workers, self.effort = Workers(workers), Effort()
+        self._threads = Workers(min(self.workers.count, THREADS))
+        self._stager = Stager(store.opener, transform, color, resized, labels)
         self._bad = BadRecords(transform.skipped, store.entries)
         self._finding = threading.Lock()
-        self._memory = threading.local()
-        self._checked: tuple[int, int, int] | None = None  # the shape that last passed the checks
+        self._crew: Crew | None = None
         first = self._look()
         self.encoded = first.file is not None
         dtype = first.record.values.dtype if first.record.values is not None else np.dtype(np.uint8)
+        self._slow = first.record.values is None or first.record.values.nbytes > _SMALL
         count = 1 if np.ndim(first.record.label) == 0 else len(first.record.label)
         self._first = Layout(self.batch, *transform.output(*first.shape), dtype, self.encoded, count)
+        self._one_shape = bool(transform.crop) or (resized is not None and color is not Color.UNCHANGED)  # of all batches, whatever their images are
 
     # -- shapes ------------------------------------------------------------------------------------------------------
 
@@ -115,173 +109,123 @@ class PictureSource(Source):
 
     # -- records -----------------------------------------------------------------------------------------------------
 
-    def _find(self, records: Sequence[int]) -> Sequence[Any]:
+    def _find(self, records: Sequence[int]) -> list[Any]:
         with self._finding:
-            return self.store.find(records)
+            return list(self.store.find(records))
 
-    def _read(self, found: Sequence[Any]) -> Sequence[Any]:
-        """Return the contents of found records. They are valid until the thread's next call."""
-        arena: Arena | None = getattr(self._memory, "arena", None)
-        if arena is None:
-            arena = self._memory.arena = Arena()
-        return self.store.read(found, arena)
-
-    def _picture(self, content: Any) -> Picture:
-        """Return the image in a record's content. Raise Error without a place."""
-        record = self.store.parse(content)
-        file, shape = None, record.shape
-        if record.file is not None:
-            file = open_image(record.file, self.transform.max_pixels)
-            shape = file.shape(self.color)
-            if self.resized:
-                shape = (shape[0], *self.resized)
-        if shape != self._checked:
-            try:
-                self.transform.check(*shape)
-            except Error as problem:
-                raise Unfit(problem.fact, fix=problem.fix) from None
-            self._checked = shape
-        if self.labels and record.label is None:
-            raise Error("it has no label, and the layer has a top for labels", fix="remove the second top, or make the database with labels")
-        return Picture(record, shape, file)
-
-    def _instead(self, record: int, found: Any, problem: Error) -> int:
-        """Return the record that takes the place of a bad one. Raise Error if none may."""
+    def _instead(self, record: int, found: Any, problem: Error, name: str = "") -> int:
+        """Return the record that takes the place of a bad one. Raise Error if none may. `name`: of the first image of the batch."""
         fault = self.store.fault(problem, record, found)
         if isinstance(problem, Unfit):
+            if not problem.fix:
+                fault.fact += f" ({name})"
+                fault.fix = f"set crop_size, {self.store.one_size}, or batch_size: 1"
             raise fault
         self._bad.add(record, fault)
         return self._bad.good(record)
 
-    def _look(self) -> Picture:
-        """Return the first record that is not bad."""
-        record = 0
+    def _header(self, record: int) -> tuple[Picture, str]:
+        """Return the header and the name of a record, or of the next one that is not bad."""
         while True:
             (found,) = self._find([record])
             try:
-                return self._picture(self._read([found])[0])
+                return self._stager.picture(self._stager.read([found])[0]), self.store.name(found)
             except Error as problem:
                 record = self._instead(record, found, problem)
 
+    def _look(self) -> Picture:
+        return self._header(0)[0]
+
     # -- batches -----------------------------------------------------------------------------------------------------
 
+    def hurry(self) -> None:
+        """Let processes do the work of the threads, if that is faster. They start in the background."""
+        if self._crew is None and self._slow and self.store.portable and self.workers.count >= _FEWEST:
+            self._stager.key = self.key
+            self._crew = Crew(self._stager, self.workers.count, self._first, self.store.sent)
+
     def fill(self, index: int, block: np.ndarray) -> BatchInfo:
-        first = index * self.batch
         with self.located():
-            with self._finding:
-                records = [self._bad.good(record) for record in self.order.records(self.key, first, self.batch)]
-                found = self.store.find(records)
-            alike = self._alike(found)
-            layout, example = self._first, None
-            if not (self.transform.crop or alike or (self.resized and self.color is not Color.UNCHANGED)):
-                example = self._example(records[0], found[0])
-                shape = example[0]
-                layout = replace(layout, channels=shape[0], height=shape[1], width=shape[2])
-            notes = (self.restart,) if self.restart and self.order.entries - 1 in records else ()
-            info = BatchInfo(tuple(self._tops(layout)), layout.nbytes, notes)
+            crew = self._crew if self._crew is not None and self._crew.ready else None
+            batch = crew.take(index, self._plan) if crew is not None else self._plan(index)
+            layout = batch.frame.layout
             if layout.nbytes > block.nbytes:
-                return info
-            samples = self.transform.samples(self.key, first, self.batch)
-            batch = Batch(records, found, samples, layout, layout.pixels(block), layout.table(block), layout.labels(block), example)
-            if alike is not None:
-                _cut(alike, batch)
+                return batch.info
+            if batch.alike is not None:
+                self._cut(batch, batch.alike, block)
             else:
-                chunks = range(0, self.batch, min(_TOGETHER, -(-self.batch // self.workers.count)))
-                self.workers.run(partial(self._write, batch, range(at, min(at + chunks.step, self.batch))) for at in chunks)
-            wrong = self.wrong_label(1, batch.labels)
+                problems = crew.finish(index, block, self.effort) if crew is not None else None
+                parts = self._parts(batch) if problems is None else []
+                self._write(batch, parts, block, problems or [])
+            labels = layout.labels(block)
+            wrong = self.wrong_label(1, labels)
             if wrong is not None:
                 n = wrong[0] // layout.label_count
-                raise self.store.fault(wrong[1], records[n], found[n])
-            return info
+                raise self.store.fault(wrong[1], batch.records[n], batch.found[n])
+            return batch.info
+
+    def _plan(self, index: int) -> Batch:
+        """Return the batch number `index` with the places of its records."""
+        first = index * self.batch
+        with self._finding:
+            records = [self._bad.good(record) for record in self.order.records(self.key, first, self.batch)]
+            found = list(self.store.find(records))
+        alike = self._alike(found)
+        layout, shape, name = self._first, None, ""
+        if not (self._one_shape or alike):
+            picture, name = self._header(records[0])
+            shape = picture.shape
+            layout = replace(layout, channels=shape[0], height=shape[1], width=shape[2])
+        notes = (self.restart,) if self.restart and self.order.entries - 1 in records else ()
+        return Batch(records, found, alike, Frame(first, layout, shape), name, BatchInfo(tuple(self._tops(layout)), layout.nbytes, notes))
+
+    def _parts(self, batch: Batch) -> list[Part]:
+        size = max(1, -(-self.batch // (2 * self._threads.count)))
+        numbers = [tuple(range(at, min(at + size, self.batch))) for at in range(0, self.batch, size)]
+        return [Part(images, tuple(batch.found[images[0] : images[-1] + 1])) for images in numbers]
+
+    def _write(self, batch: Batch, parts: list[Part], block: np.ndarray, problems: list[tuple[int, Error]]) -> None:
+        """Write parts of a batch. Other records take the places of bad ones: those in `problems` and those that are found."""
+        self._stager.key = self.key
+        while parts or problems:
+            for result in self._threads.run(partial(self._stager.write, batch.frame, part, block) for part in parts):
+                self.effort.add(result.seconds)
+                problems += result.problems
+            parts = []
+            for n, problem in sorted(problems, key=lambda pair: pair[0]):
+                batch.records[n] = self._instead(batch.records[n], batch.found[n], problem, batch.name)
+                (batch.found[n],) = self._find([batch.records[n]])
+                parts.append(Part((n,), (batch.found[n],)))
+            problems = []
 
     def _alike(self, found: Sequence[Any]) -> Alike | None:
         """Return the whole batch at once if its records are small raw images like the first record, else None."""
         if self.encoded or self._first.dtype != np.uint8:
             return None
         alike = self.store.alike(found)
-        if alike is None or alike.shape != self._checked or (self.labels and None in alike.labels):
+        if alike is None or alike.shape != self._stager.checked or (self.labels and None in alike.labels):
             return None
         return alike
 
-    def _example(self, record: int, found: Any) -> tuple[tuple[int, int, int], str]:
-        """Return shape and name of the first image of a batch."""
-        while True:
-            try:
-                return self._picture(self._read([found])[0]).shape, self.store.name(found)
-            except Error as problem:
-                record = self._instead(record, found, problem)
-                (found,) = self._find([record])
-
-    def _write(self, batch: Batch, images: range) -> None:
-        """Read these images of a batch, and write them to its block."""
-        laps, found = Laps(), [batch.found[n] for n in images]
-        for n, place, content in zip(images, found, self._read(found)):
-            record = batch.records[n]
-            while True:
-                try:
-                    self._stage(batch, n, self._picture(content), laps)
-                    break
-                except Error as problem:
-                    record = self._instead(record, place, problem)
-                    (place,) = self._find([record])
-                    (content,) = self.store.read([place], Arena())  # the thread's own arena has the records that follow
-        self.effort.add(laps)
-
-    def _stage(self, batch: Batch, n: int, picture: Picture, laps: Laps) -> None:
-        """Write image `n` of a batch, its row of the table and its label. Raise Error without a place."""
-        layout, record, room = batch.layout, picture.record, batch.pixels[n]
-        laps.end(DISK)
-        if batch.first and picture.shape != batch.first[0]:
-            raise Unfit(
-                f"the image is {shape_text(picture.shape)}, that of {batch.first[1]} in the same batch is {shape_text(batch.first[0])}",
-                fix=f"set crop_size, {self.store.one_size}, or batch_size: 1",
-            )
-        if picture.shape[0] != layout.channels:
-            raise Unfit(f"the image has {picture.shape[0]} channels, the first record has {layout.channels}", fix="set force_color or force_gray")
-        window, row = batch.samples.at(n, picture.shape)
-        if picture.file is not None:
-            with decoded(picture.file, self.color) as image:
-                pixels = image.transpose(2, 0, 1)
-                if self.resized:
-                    pixels = resize(pixels, *self.resized)
-                laps.end(DECODE)
-                _put(pixels, window, room, layout)
+    def _cut(self, batch: Batch, alike: Alike, block: np.ndarray) -> None:
+        """Write the crops of images of one shape, their table and their labels."""
+        layout, count = batch.frame.layout, len(alike.pixels)
+        table, samples = layout.table(block), self.transform.samples(self.key, batch.frame.first, count)
+        images = alike.pixels.reshape(count, *alike.shape)
+        crops = layout.pixels(block).reshape(count, layout.channels, layout.height, layout.width)
+        corners = samples.corners(np.broadcast_to(alike.shape[1:], (count, 2)))
+        if crops.shape == images.shape:
+            crops[...] = images
         else:
-            assert record.values is not None
-            if record.values.dtype == np.float32 and room.dtype != np.float32:
-                raise Unfit("it has float_data, the first record has bytes", fix="make the database with one kind of data")
-            _put(record.values.reshape(picture.shape), window, room, layout)
-        batch.table[n] = row
-        batch.labels[n] = 0 if record.label is None else record.label
-        laps.end(COPY)
+            for crop, image, (y, x) in zip(crops, images, corners.tolist()):
+                crop[...] = image[:, y : y + layout.height, x : x + layout.width]
+        table[...] = 0
+        table[:, HEIGHT : WIDTH + 1] = layout.height, layout.width
+        table[:, MEAN_Y : MEAN_X + 1] = corners
+        table[:, MIRROR] = samples.mirror
+        layout.labels(block)[...] = [label or 0 for label in alike.labels]
 
     def close(self) -> None:
-        self.workers.close()
-
-
-def _put(image: np.ndarray, window: Window | None, room: np.ndarray, layout: Layout) -> None:
-    """Write an image (channels x height x width), or a window of it, to `room`."""
-    if window is not None:
-        y, x, height, width = window
-        image = image[:, y : y + height, x : x + width]
-    if layout.interleaved:
-        image = image.transpose(1, 2, 0)
-    room[: image.size].reshape(image.shape)[...] = image
-
-
-def _cut(alike: Alike, batch: Batch) -> None:
-    """Write the crops of images of one shape, their table and their labels."""
-    layout, count = batch.layout, len(alike.pixels)
-    images = alike.pixels.reshape(count, *alike.shape)
-    crops = batch.pixels.reshape(count, layout.channels, layout.height, layout.width)
-    corners = batch.samples.corners(np.broadcast_to(alike.shape[1:], (count, 2)))
-    if crops.shape == images.shape:
-        crops[...] = images
-    else:
-        for crop, image, (y, x) in zip(crops, images, corners.tolist()):
-            crop[...] = image[:, y : y + layout.height, x : x + layout.width]
-    batch.table[...] = 0
-    batch.table[:, HEIGHT : WIDTH + 1] = layout.height, layout.width
-    batch.table[:, MEAN_Y : MEAN_X + 1] = corners
-    batch.table[:, MIRROR] = batch.samples.mirror
-    batch.labels[...] = [label or 0 for label in alike.labels]
+        if self._crew is not None:
+            self._crew.close()
+        self._threads.close()

@@ -14,6 +14,7 @@ from ocaffe.data.source import BatchInfo, Source
 
 Log = Callable[[str, str], None]
 QUIET_WAITS = 1000  # one in this many waits for data is logged, as in Caffe
+_PATIENCE = 0.5  # seconds of waiting after which the source is to hurry; a short run is over before that helps
 _FILLERS = 2  # batches of a reentrant source that are filled at the same time, so that workers do not wait for the last image of a batch
 
 
@@ -93,6 +94,8 @@ class Prefetcher:
         begin = time.perf_counter()
         state.changed.wait_for(lambda: state.first in state.ready or state.closed)
         self.wait_seconds += time.perf_counter() - begin
+        if self.wait_seconds > _PATIENCE:
+            self.source.hurry()
 
     def recycle(self, batch: Batch, block: np.ndarray | None = None) -> None:
         """Return the block of `batch` to the prefetcher, or `block` in its place (the same memory, mapped again)."""

@@ -21,16 +21,8 @@ class Record(NamedTuple):
     shape: tuple[int, int, int] = (0, 0, 0)
 
 
-class Store(ABC):
-    """`entries` images, at least one. A record is found, which one thread does at a time, then read and parsed, which any thread does."""
-
-    entries: int
-    what = ""  # the database or the list, for messages
-    one_size = ""  # how to make images of one size, for messages
-
-    def find(self, records: Sequence[int]) -> Sequence[Any]:
-        """Return where these records are. Raise Error."""
-        return records
+class Opener(ABC):
+    """Reads and parses found records. Any number of threads may use it, and other processes if its store is portable: then it can be pickled."""
 
     def read(self, found: Sequence[Any], arena: Arena) -> Sequence[Any]:
         """Return the contents of found records. They may be in `arena`, and are valid until its next use. Raise Error."""
@@ -39,6 +31,24 @@ class Store(ABC):
     @abstractmethod
     def parse(self, content: Any) -> Record:
         """Return the record with this content. Raise Error without a place."""
+
+
+class Store(ABC):
+    """`entries` images, at least one."""
+
+    entries: int
+    opener: Opener
+    portable = True  # other processes can read found records
+    what = ""  # the database or the list, for messages
+    one_size = ""  # how to make images of one size, for messages
+
+    @abstractmethod
+    def find(self, records: Sequence[int]) -> Sequence[Any]:
+        """Return where these records are. One thread at a time may call it. Raise Error."""
+
+    def sent(self, found: Any) -> Any:
+        """Return `found` as it is sent to another process."""
+        return found
 
     @abstractmethod
     def name(self, found: Any) -> str:

@@ -21,7 +21,7 @@ _COLUMNS = 8
 GPU_PIXELS = 4  # pixels that a work-item writes on a GPU
 _FIELDS = {
     "scale", "mirror", "crop_size", "crop_h", "crop_w", "mean_file", "mean_value", "force_color", "force_gray",
-    "max_image_pixels",
+    "max_image_pixels", "skip_bad_records",
     "use_gpu_transform", "display",  # NVCaffe's; they do not change results
 }  # fmt: skip
 
@@ -128,6 +128,11 @@ class Transform:
             self.mean = _mean_image(param.mean_file)
         elif param.mean_value:
             self.mean = np.array(param.mean_value, np.float32)
+
+    def refuse_skipping(self) -> None:
+        """Raise Error if bad records are to be skipped. Sources that cannot do that call this."""
+        if self.skipped:
+            raise Error("transform_param field 'skip_bad_records' is not supported here", fix="remove it, or make the data again without bad records")
 
     @property
     def notes(self) -> tuple[Note, ...]:

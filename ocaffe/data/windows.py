@@ -62,6 +62,7 @@ class WindowSource(Source):
             if 2 * self.pad >= self.side:
                 raise Error(f"context_pad {self.pad} on both sides leaves nothing of crop_size {self.side}", fix="a smaller context_pad")
             self.transform, self.labels, self.square = transform, labels, param.crop_mode == "square"
+            transform.refuse_skipping()
             self.workers = Workers(workers)
             self.layout = Layout(self.batch, CHANNELS, self.side, self.side, np.dtype(np.uint8))
             self.objects = int(np.float32(self.batch) * np.float32(param.fg_fraction))

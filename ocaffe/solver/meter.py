@@ -1,25 +1,63 @@
-"""The speed of training, and the share of time spent waiting for data."""
+"""The speed of training, the share of time spent waiting for data, and the work that delays the data."""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from ocaffe.data.effort import COPY, DECODE, DISK
+from ocaffe.data.prefetch import Prefetcher
+
+_LONG = 0.05  # share of waiting from which on its reason is named
+_REMEDIES = {
+    DISK: "a faster disk, smaller files, or a database instead of many files",
+    DECODE: "more cores, smaller images (convert_imageset --resize_height), or a database of raw images",
+    COPY: "a smaller crop, or a faster bus",
+}
+
+
+class Reading(NamedTuple):
+    """Iterations and seconds since the last reading. `waited`: seconds of waiting for data. `work`: seconds of all workers by kind."""
+
+    iterations: int
+    elapsed: float
+    waited: float
+    work: dict[str, float]
+
+    @property
+    def wait(self) -> float:
+        """The share of the time that was spent waiting."""
+        return self.waited / self.elapsed
+
+    @property
+    def bottleneck(self) -> str:
+        """The work that took the workers longest, or nothing if there was no long waiting."""
+        return max(self.work, key=lambda kind: self.work[kind]) if self.wait >= _LONG and any(self.work.values()) else ""
+
+    def text(self) -> str:
+        reason = self.bottleneck
+        return f"data wait {100 * self.wait:.0f} %" + (f" ({reason}). Remedy: {_REMEDIES[reason]}" if reason else "")
 
 
 class Meter:
-    """Measures iterations and times since the last call of `read`."""
+    """Measures since the last call of `read`."""
 
-    def __init__(self, progress: Callable[[], tuple[int, float]]) -> None:
-        """`progress` returns the iterations done and the seconds spent waiting for data."""
-        self.progress = progress
-        self._last = self._now()
+    def __init__(self, iterations: int, prefetchers: Iterable[Prefetcher]) -> None:
+        """`iterations` are done so far."""
+        self._prefetchers = list(prefetchers)
+        self._last = self._now(iterations)
 
-    def _now(self) -> tuple[int, float, float]:
-        iterations, waited = self.progress()
-        return iterations, time.perf_counter(), waited
+    def _now(self, iterations: int) -> tuple[int, float, float, Counter[str]]:
+        work: Counter[str] = Counter()
+        for each in self._prefetchers:
+            work.update(each.source.effort.seconds() if each.source.effort else {})
+        return iterations, time.perf_counter(), sum(each.wait_seconds for each in self._prefetchers), work
 
-    def read(self) -> tuple[int, float, float]:
-        """Return iterations, seconds, and seconds spent waiting for data. Without iterations the elapsed seconds are 0."""
-        now = self._now()
-        iterations, elapsed, waited = (new - old for new, old in zip(now, self._last))
+    def read(self, iterations: int) -> Reading:
+        """Return the values since the last call. Without iterations the elapsed seconds are 0."""
+        now, last = self._now(iterations), self._last
         self._last = now
-        return int(iterations), elapsed if iterations else 0.0, waited
+        done, work = now[0] - last[0], Counter(now[3])
+        work.subtract(last[3])
+        return Reading(done, now[1] - last[1] if done else 0.0, now[2] - last[2], dict(work))

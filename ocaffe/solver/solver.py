@@ -269,7 +269,7 @@ class Solver:
         self.network.clear_guard()
         self._start_prefetch()
         pending: deque[tuple[Begin, int, CompiledNet, Fetched]] = deque()
-        meter = Meter(lambda: (self.iter, sum(each.wait_seconds for each in self.network.prefetchers.values())))
+        meter = Meter(self.iter, self.network.prefetchers.values())
         while self.iter < stop:
             if param.test_interval and self.iter % param.test_interval == 0 and (self.iter > 0 or param.test_initialization):
                 self._harvest(pending, start)
@@ -387,16 +387,16 @@ class Solver:
             log.info("sgd_solver.cpp:95", f"Gradient clipping: scaling down gradients ({norms}) by scale factor {number(scale)}")
 
     def _display(self, compiled: CompiledNet, fetched: Fetched, rate: float, meter: Meter) -> None:
-        iterations, elapsed, waited = meter.read()
-        speed = iterations / elapsed if elapsed else 0.0
-        timing = f"{number(speed)} iter/s, {number(elapsed)}s/{self.param.display} iters"
+        reading = meter.read(self.iter)
+        speed = reading.iterations / reading.elapsed if reading.elapsed else 0.0
+        timing = f"{number(speed)} iter/s, {number(reading.elapsed)}s/{self.param.display} iters"
         log.info("solver.cpp:239", f"Iteration {self.iter} ({timing}), loss = {number(self.losses.value)}")
         values = self.network.output_values(compiled, fetched)
         log_outputs("solver.cpp:258", "    Train net output #: ", values)
         record = {"phase": "train", "iteration": self.iter, "loss": float(self.losses.value), "lr": rate, "outputs": as_lists(values)}
-        if elapsed and self.network.sources:
-            record["data_wait"] = waited / elapsed
-            log.info("solver.cpp:239", f"    data wait {100 * waited / elapsed:.0f} %")
+        if reading.elapsed and self.network.sources:
+            record["data_wait"], record["data_bottleneck"] = reading.wait, reading.bottleneck
+            log.info("solver.cpp:239", f"    {reading.text()}")
         self.on_record(record)
 
     def _forward_loss(self) -> np.float32:

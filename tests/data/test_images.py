@@ -219,7 +219,7 @@ def test_sizes_differ_within_a_batch(odd: str) -> None:
     one = source(odd, 1)
     assert [one.fill(index, np.empty(0, np.uint8)).shapes[0][1:] for index in range(7)] == SIZES
     error = failure(lambda: samples(source(odd, 3), 0))
-    expected = "the image is 3 x 6 x 8, that of key '00000000' in the same batch is 3 x 9 x 7"
+    expected = "the image is 3 x 6 x 8, the first one of its batch is 3 x 9 x 7 (key '00000000')"
     assert error.fact == f"database {odd}, record 1 (key '00000001'): {expected}"
     assert "crop_size" in str(error.fix) and "batch_size: 1" in str(error.fix)
 

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from ocaffe import proto
-from ocaffe.data import pictures
+from ocaffe.data import stager
 from ocaffe.data.listed import ListSource
 from ocaffe.data.resample import resize
 from ocaffe.data.transform import Transform
@@ -74,7 +74,7 @@ def test_errors(alike: str, odd: str, tmp_path: pathlib.Path) -> None:
     assert "new_height is 4 and new_width 0" in failure(lambda: source(alike, 1, new_height=4)).fact
     assert "field 'short_side'" in failure(lambda: source(alike, 1, short_side=4)).fact
     error = failure(lambda: samples(source(odd, 2), 0))
-    expected = f"{tmp_path}/im1.png: the image is 3 x 6 x 8, that of {tmp_path}/im0.png in the same batch is 3 x 9 x 7"
+    expected = f"{tmp_path}/im1.png: the image is 3 x 6 x 8, the first one of its batch is 3 x 9 x 7 ({tmp_path}/im0.png)"
     assert error.fact == f"{odd}, line 2: {expected}"
     assert "new_height and new_width" in str(error.fix)
     assert "crop of 6 x 6 is larger" in failure(lambda: samples(source(odd, 5, transform={"crop_size": 6}), 0)).fact
@@ -117,7 +117,7 @@ def test_few_images_are_held_at_full_size(tmp_path: pathlib.Path, monkeypatch: p
         held.append(resident())
         return resize(pixels, height, width)
 
-    monkeypatch.setattr(pictures, "resize", sampled)
+    monkeypatch.setattr(stager, "resize", sampled)
     before = resident()
     images, _ = samples(made, 0)
     assert (images == np.array([3, 2, 1])[:, None, None]).all()

@@ -1,0 +1,187 @@
+"""Processes stage the same bytes as threads. Their errors, their deaths and their end do not differ from those of threads for the user."""
+from __future__ import annotations
+
+import gc
+import io
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from ocaffe import proto
+from ocaffe.data.images import ImageSource
+from ocaffe.data.prefetch import Prefetcher
+from ocaffe.errors import Error
+from tests.data.databases import block_of, image, png, raw, samples, source, write
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs sockets that keep messages whole")
+RANDOM = {"crop_size": 20, "mirror": True}
+
+
+def jpeg(number: int, size: tuple[int, int] = (40, 48)) -> bytes:
+    buffer = io.BytesIO()
+    Image.fromarray(image(number, (*size, 3))).save(buffer, "JPEG", quality=80)
+    return proto.Datum(data=buffer.getvalue(), label=number, encoded=True).SerializeToString()
+
+
+def until(condition: Callable[[], Any]) -> None:
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+@pytest.fixture
+def hurried() -> Iterator[Callable[..., ImageSource]]:
+    made: list[ImageSource] = []
+
+    def make(path: str, batch: int, **fields: Any) -> ImageSource:
+        made.append(source(path, batch, workers=3, **fields))
+        made[-1].hurry()
+        assert made[-1]._crew is not None
+        until(lambda: made[-1]._crew.ready)  # type: ignore[union-attr]
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+def same(first: ImageSource, second: ImageSource, index: int, block: np.ndarray | None = None) -> bool:
+    """Whether batch number `index` has the same images and labels."""
+    return all(np.array_equal(a, b) for a, b in zip(samples(first, index), samples(second, index, block)))
+
+
+def children(made: ImageSource) -> list[subprocess.Popen[bytes]]:
+    assert made._crew is not None
+    return list(made._crew._state.children)
+
+
+@pytest.mark.parametrize("kind", ["jpeg", "png", "large raw", "several sizes", "shuffled"])
+def test_same_bytes(hurried: Callable[..., ImageSource], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    sizes = [(44, 60), (40, 48), (20, 20)]  # the first ones have the most bytes
+    records = {
+        "png": lambda n: png(n, (3, 40, 48)), "large raw": lambda n: raw(n, (3, 110, 120)), "several sizes": lambda n: jpeg(n, sizes[n // 2 % 3]),
+    }.get(kind, jpeg)  # fmt: skip
+    path = write(tmp_path / "db", [records(n) for n in range(12)])
+    fields: dict[str, Any] = {"transform": {} if kind == "several sizes" else RANDOM, "shuffle": kind == "shuffled"}
+    batch = 2 if kind == "several sizes" else 5
+    plain, crew = source(path, batch, **fields), hurried(path, batch, **fields)
+    prefetcher = Prefetcher(crew, 3)
+    with monkeypatch.context() as patched:
+        patched.setattr(crew._threads, "run", lambda parts: pytest.fail("threads staged a part") if list(parts) else [])
+        batches = [prefetcher.get() for _ in range(9)]
+    prefetcher.close()
+    for index, taken in enumerate(batches):
+        assert same(plain, crew, index, taken.block)
+    for index in (9, 10, 3, 30, 4, 5):  # after a jump the processes may be busy with other batches
+        assert same(plain, crew, index)
+    assert crew._crew is not None and crew._crew.ready and sum(crew.effort.seconds().values()) > 0
+
+
+def test_errors(hurried: Callable[..., ImageSource], tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    records = [jpeg(n) for n in range(9)]
+    damaged = proto.Datum.FromString(records[4])
+    damaged.data = damaged.data[:-60]
+    records[4] = damaged.SerializeToString()
+    path = write(tmp_path / "db", records)
+    with pytest.raises(Error, match=r"record 4 \(key '00000004'\): it cannot be decoded.*truncated"):
+        block_of(hurried(path, 3, transform=RANDOM), 1)
+    skipping = hurried(path, 3, transform={**RANDOM, "skip_bad_records": 1})
+    plain = source(path, 3, transform={**RANDOM, "skip_bad_records": 1})
+    for index in range(6):
+        assert same(plain, skipping, index)
+    assert skipping._first.labels(block_of(skipping, 1)).tolist() == [3, 5, 5]
+    assert capsys.readouterr().err.count("Skipped bad record 1 of at most 1: database") == 2
+
+
+def test_images_of_other_sizes(hurried: Callable[..., ImageSource], tmp_path: pathlib.Path) -> None:
+    made = hurried(write(tmp_path / "db", [jpeg(0), jpeg(1), jpeg(2, (30, 30)), jpeg(3)]), 4)
+    with pytest.raises(Error, match=r"record 2 .*the image is 3 x 30 x 30, the first one of its batch is 3 x 40 x 48 \(key '00000000'\)"):
+        block_of(made, 0)
+
+
+def test_a_dead_process(hurried: Callable[..., ImageSource], tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write(tmp_path / "db", [jpeg(n) for n in range(9)])
+    made, plain = hurried(path, 4, transform=RANDOM), source(path, 4, transform=RANDOM)
+    block_of(made, 0)
+    os.kill(children(made)[1].pid, signal.SIGKILL)
+    for index in range(1, 9):
+        assert same(plain, made, index)
+    until(lambda: all(child.poll() is not None for child in children(made)))
+    assert "Threads decode from now on" in capsys.readouterr().err
+
+
+def test_processes_end_with_their_source(hurried: Callable[..., ImageSource], tmp_path: pathlib.Path) -> None:
+    path = write(tmp_path / "db", [jpeg(n) for n in range(9)])
+    made = hurried(path, 4)
+    started = children(made)
+    made.close()
+    assert all(child.poll() is not None for child in started)
+    other = source(path, 4, workers=3)
+    other.hurry()
+    until(lambda: children(other) and other._crew.ready)  # type: ignore[union-attr]
+    started = children(other)
+    other = None  # type: ignore[assignment]  # without close
+    gc.collect()
+    until(lambda: all(child.poll() is not None for child in started))
+
+
+PARENT = """
+import sys, time
+from tests.data.databases import source
+made = source(sys.argv[1], 4, workers=3)
+made.hurry()
+while not made._crew.ready: time.sleep(0.01)
+print(*[child.pid for child in made._crew._state.children], flush=True)
+time.sleep(60)
+"""
+
+
+def test_processes_end_with_a_killed_parent(tmp_path: pathlib.Path) -> None:
+    path = write(tmp_path / "db", [jpeg(n) for n in range(4)])
+    with subprocess.Popen([sys.executable, "-c", PARENT, path], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        numbers = [int(word) for word in parent.stdout.readline().split()]
+        assert len(numbers) == 3
+        parent.kill()
+    until(lambda: not any(alive(number) for number in numbers))
+
+
+def alive(number: int) -> bool:
+    try:
+        return pathlib.Path(f"/proc/{number}/stat").read_text().rpartition(") ")[2][0] != "Z"
+    except OSError:
+        return False
+
+
+def test_who_does_not_start_processes(tmp_path: pathlib.Path) -> None:
+    for made in (source(write(tmp_path / "small", [raw(0)]), 1, workers=3), source(write(tmp_path / "few", [jpeg(0)]), 1, workers=2)):
+        made.hurry()
+        assert made._crew is None
+
+
+def test_waiting_starts_them(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ocaffe.data.prefetch._PATIENCE", 0.0)
+    made = source(write(tmp_path / "db", [jpeg(n) for n in range(4)]), 4, workers=3)
+    prefetcher = Prefetcher(made, 2)
+    for _ in range(10_000):
+        prefetcher.recycle(prefetcher.get())
+        if made._crew is not None:
+            break
+    assert made._crew is not None
+    prefetcher.close()
+    made.close()
+
+
+def test_labels(hurried: Callable[..., ImageSource], tmp_path: pathlib.Path) -> None:
+    made = hurried(write(tmp_path / "db", [jpeg(n) for n in range(6)]), 3, transform=RANDOM)
+    assert made._first.labels(block_of(made, 1)).dtype == np.float32 and made._first.labels(block_of(made, 1)).tolist() == [3, 4, 5]
