@@ -6,6 +6,7 @@ Processes do not. They take parts of batches from one socket, as fast as each ca
 from __future__ import annotations
 
 import contextlib
+import copy
 import json
 import mmap
 import os
@@ -31,8 +32,9 @@ from ocaffe.data.transform import Layout
 from ocaffe.errors import Error
 
 CHILD = Path(__file__).with_name("crew_child.py")
-_LARGEST_PART = 8  # images; a part takes milliseconds, its messages a tenth of one
-_QUEUED = 16  # images per process that are requested ahead
+_LARGEST_PART = 16  # images; a part takes milliseconds, its messages a tenth of one
+_QUEUED = 32  # images per process that are requested ahead
+_PIXELS = 1 << 29  # of images that all processes decode at the same time; a pixel takes 3 bytes, or 7 in other formats than JPEG
 _LOOK = 0.2  # seconds between looks whether a process has died
 _NONE = -(1 << 62)
 _END = 2.0  # seconds that processes get to end
@@ -84,7 +86,10 @@ class _State:
     """State shared by the thread and the crew. The condition variable `changed` protects it."""
 
     def __init__(self, stager: Stager, count: int, layout: Layout, sent: Callable[[Any], Any]) -> None:
-        self.recipe, self.count, self.sent = pickle.dumps(stager), count, sent
+        self.count, self.sent = count, sent
+        theirs = copy.copy(stager)
+        theirs.largest = _PIXELS // count
+        self.recipe = pickle.dumps(theirs)
         self.part = max(1, min(_LARGEST_PART, -(-layout.batch // count)))
         self.size, slots = layout.nbytes, 2 + -(-_QUEUED * count // layout.batch)
         memory = _shared(slots * self.size)

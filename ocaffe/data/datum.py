@@ -5,7 +5,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from google.protobuf.message import DecodeError
 
+from ocaffe import proto
 from ocaffe.errors import Error, shape_text
 from ocaffe.model import wire
 
@@ -74,7 +76,7 @@ class DatumReader:
             if tail is not None:
                 data = np.frombuffer(view, np.uint8, pixels.stop - pixels.start, pixels.start)
                 return Datum(known.shape, data, None, *tail)
-        datum, span = _parse(wire.Span(view, 0, len(view)))
+        datum, span = (None if head else _encoded(view)) or _parse(wire.Span(view, 0, len(view)))
         if span is not None and not datum.encoded and len(view) - span.stop < _TAIL:
             if len(known.tails) >= _TAILS or head != view[: span.start] or pixels != span:
                 self._known = known = _Known(bytes(view[: span.start]), span, datum.shape, {})
@@ -95,6 +97,18 @@ class DatumReader:
         if None in tails:
             return None
         return Alike(known.shape, rows[:, known.pixels], [tail[0] for tail in tails if tail])
+
+
+def _encoded(view: memoryview) -> tuple[Datum, None] | None:
+    """Return a Datum with an image file, parsed by the library, which is faster. Return None for others, and for damaged ones."""
+    try:
+        datum = proto.Datum.FromString(view.tobytes())
+    except DecodeError:
+        return None
+    if not datum.encoded or not datum.data:
+        return None
+    pixels = np.frombuffer(datum.data, np.uint8)
+    return Datum((datum.channels, datum.height, datum.width), pixels, None, datum.label if datum.HasField("label") else None, True), None
 
 
 def _parse(span: wire.Span) -> tuple[Datum, slice | None]:

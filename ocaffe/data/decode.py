@@ -39,6 +39,7 @@ MAX_PIXELS = int(proto.TransformationParameter().max_image_pixels)
 _MAGIC = 16  # bytes at the begin of a file by which Pillow finds its format
 _STRIP = 1 << 22  # pixels that are converted at a time
 _BUDGET = 1 << 27  # pixels of the images that are decoded at the same time; a pixel takes 7 bytes
+_SMALL = 1 << 20  # pixels of an image that does not count
 _SCRATCH = 1 << 24  # bytes of a decoded image; larger ones get memory of their own, which is not kept
 _JPEG_FORMATS = {"JPEG", "MPO"}
 _GRAY_MODES = {"1", "L", "LA", "I", "I;16", "I;16B"}
@@ -134,6 +135,9 @@ class _Budget:
 
     @contextlib.contextmanager
     def of(self, pixels: int) -> Iterator[None]:
+        if pixels < _SMALL:
+            yield
+            return
         with self._changed:
             self._changed.wait_for(lambda: not self._used or self._used + pixels <= self._pixels)
             self._used += pixels

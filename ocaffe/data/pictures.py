@@ -20,10 +20,10 @@ from ocaffe.data.decode import Color
 from ocaffe.data.effort import Effort
 from ocaffe.data.order import Order
 from ocaffe.data.source import BatchInfo, Note, Source
-from ocaffe.data.stager import Frame, Part, Picture, Stager, Unfit
+from ocaffe.data.stager import Frame, Large, Part, Picture, Stager, Unfit
 from ocaffe.data.store import Store
 from ocaffe.data.transform import HEIGHT, MEAN_X, MEAN_Y, MIRROR, WIDTH, Layout, Transform
-from ocaffe.data.workers import Workers
+from ocaffe.data.workers import Workers, cores
 from ocaffe.errors import Error, Place
 from ocaffe.ir.tensor import Shape
 
@@ -32,7 +32,8 @@ from ocaffe.ir.tensor import Shape
 #   images/s  1552  2706  4512  3217  3394
 THREADS = 4
 _SMALL = 1 << 15  # bytes of an image; smaller raw images are copied faster than they are sent to a process
-_FEWEST = 3  # processes that are worth their start
+_FEWEST = 3  # workers that are worth the start of processes
+_SPARED = 8  # one core in so many is left to the training itself; with all 16 cores of a Xeon the loader was a fifth slower than with 14
 
 
 class Batch(NamedTuple):
@@ -142,7 +143,8 @@ class PictureSource(Source):
         """Let processes do the work of the threads, if that is faster. They start in the background."""
         if self._crew is None and self._slow and self.store.portable and self.workers.count >= _FEWEST:
             self._stager.key = self.key
-            self._crew = Crew(self._stager, self.workers.count, self._first, self.store.sent)
+            count = min(self.workers.count, cores() - cores() // _SPARED)
+            self._crew = Crew(self._stager, max(count, _FEWEST), self._first, self.store.sent)
 
     def fill(self, index: int, block: np.ndarray) -> BatchInfo:
         with self.located():
@@ -193,8 +195,9 @@ class PictureSource(Source):
                 problems += result.problems
             parts = []
             for n, problem in sorted(problems, key=lambda pair: pair[0]):
-                batch.records[n] = self._instead(batch.records[n], batch.found[n], problem, batch.name)
-                (batch.found[n],) = self._find([batch.records[n]])
+                if not isinstance(problem, Large):
+                    batch.records[n] = self._instead(batch.records[n], batch.found[n], problem, batch.name)
+                    (batch.found[n],) = self._find([batch.records[n]])
                 parts.append(Part((n,), (batch.found[n],)))
             problems = []
 

@@ -22,6 +22,10 @@ class Unfit(Error):
     """A sound image cannot be used with the settings of the layer. Such a record is not a bad one."""
 
 
+class Large(Error):
+    """The image is too large to be decoded by several processes at the same time. A thread decodes it, which waits for others with large images."""
+
+
 class Picture(NamedTuple):
     """A record whose header has been read. `shape` is that of the image after decoding and resizing; `file` is None for a raw image."""
 
@@ -59,6 +63,7 @@ class Stager:
         """`resized`: height and width to which image files are resized. `labels`: the layer has a top for labels."""
         self.opener, self.transform, self.color, self.resized, self.labels = opener, transform, color, resized, labels
         self.key = (0, 0)
+        self.largest: int | None = None  # pixels of an image that is not Large; None: there are no other processes
         self.checked: Shape3 | None = None  # the shape that last passed the checks
         self._memory = threading.local()
 
@@ -75,6 +80,8 @@ class Stager:
         if record.file is not None:
             file = open_image(record.file, self.transform.max_pixels)
             shape = file.shape(self.color)
+            if self.largest is not None and shape[1] * shape[2] > self.largest:
+                raise Large(f"it has {shape[1] * shape[2]:,} pixels")
             if self.resized:
                 shape = (shape[0], *self.resized)
         if shape != self.checked:

@@ -109,6 +109,13 @@ def test_images_of_other_sizes(hurried: Callable[..., ImageSource], tmp_path: pa
         block_of(made, 0)
 
 
+def test_large_images_are_left_to_threads(hurried: Callable[..., ImageSource], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ocaffe.data.crew._PIXELS", 3 * 1500)
+    path = write(tmp_path / "db", [jpeg(n, (40, 48) if n % 3 else (30, 48)) for n in range(9)])
+    made, plain = hurried(path, 3, transform=RANDOM), source(path, 3, transform=RANDOM)
+    assert all(same(plain, made, index) for index in range(6))
+
+
 def test_a_dead_process(hurried: Callable[..., ImageSource], tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = write(tmp_path / "db", [jpeg(n) for n in range(9)])
     made, plain = hurried(path, 4, transform=RANDOM), source(path, 4, transform=RANDOM)
