@@ -157,7 +157,8 @@ def test_a_raised_limit() -> None:
     assert open_image(encoded(Image.new("1", (20_000, 10_000)), "TIFF", compression="group4"), 1 << 28).shape(Color.GRAY) == (1, 10_000, 20_000)
 
 
-def test_large_images_wait_for_each_other() -> None:
+def test_large_images_wait_for_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decode, "_SMALL", 0)
     budget, running, most = decode._Budget(10), [0], [0]
 
     def work(pixels: int) -> None:
