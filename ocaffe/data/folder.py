@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -40,12 +40,12 @@ def is_image_name(name: str) -> bool:
     return "." in name and name.rpartition(".")[2].lower() in IMAGE_SUFFIXES
 
 
-def class_folders(root: str, classes: Sequence[str] | None = None, progress: Callable[[int], object] = lambda count: None) -> ClassFolders:
+def class_folders(root: str, classes: Sequence[str] = ()) -> ClassFolders:
     """List the images of the class folders in `root`. Raise Error.
 
     `classes` are the names in the order of their numbers. Without them it is the labels.txt in `root`, else the sorted names of the subfolders.
-    `progress` is called with the number of images of each class. No file is opened, and the type of an entry comes from its folder. A broken link or a
-    pipe with the suffix of an image is in the list, and reading it is an error.
+    No file is opened, and the type of an entry comes from its folder. A broken link or a pipe with the suffix of an image is in the list, and reading
+    it is an error.
     """
     root = root.rstrip("/\\") or root
     skipped: Counter[str] = Counter()
@@ -56,11 +56,11 @@ def class_folders(root: str, classes: Sequence[str] | None = None, progress: Cal
     if parts := split_of(folders):
         fact = f"the folder {root} has the subfolders {' and '.join(parts)}, which are parts, not classes"
         raise Error(fact, fix=f"give one of them: {os.path.join(root, parts[0])}")
-    source = "the training images" if classes else os.path.join(root, LABELS)
     numbered = list(classes or given_labels(root))
     unknown = sorted(set(folders) - set(numbered)) if numbered else []
     if unknown:
-        raise Error(f"the folder {root} has the class '{unknown[0]}', which {source} does not have", fix="correct the names, or move the folder away")
+        known = "among the classes for training" if classes else f"in {os.path.join(root, LABELS)}"
+        raise Error(f"the folder {root} has the class '{unknown[0]}', which is not {known}", fix="correct the names, or move the folder away")
     numbered = numbered or folders
     if len(numbered) < 2:
         raise Error(f"the folder {root} has one class, '{folders[0]}'", fix=f"give {os.path.join(root, folders[0])} if its subfolders are the classes")
@@ -70,7 +70,6 @@ def class_folders(root: str, classes: Sequence[str] | None = None, progress: Cal
         found = _images(root, name, skipped) if name in folders else []
         if name in folders and not found:
             raise Error(f"the class folder {os.path.join(root, name)} has no image file", fix="add images, or remove the folder")
-        progress(len(found))
         names += found
         counts.append(len(found))
     if loose:

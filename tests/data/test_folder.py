@@ -47,7 +47,7 @@ def test_labels_txt_gives_the_numbers(tmp_path: pathlib.Path) -> None:
     assert listed.names == ["dog/1.png", "dog/2.png", "cat/1.png"] and listed.labels.tolist() == [0, 0, 2]
     assert class_folders(root, ["cat", "dog"]).labels.tolist() == [0, 1, 1]
     for text, fact in (
-        ("dog\nhorse\n", f"the folder {root} has the class 'cat', which {root}/labels.txt does not have"),
+        ("dog\nhorse\n", f"the folder {root} has the class 'cat', which is not in {root}/labels.txt"),
         ("dog\n\ncat\n", "the line is empty"),
         ("dog\ncat\ndog\n", "the class 'dog' is in line 1 too"),
     ):
