@@ -4,13 +4,11 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from ocaffe.data.source import Note
 from ocaffe.data.store import Record, Store
-from ocaffe.errors import Error
 
 
 class Files(Store):
@@ -33,25 +31,25 @@ class Files(Store):
         return Record(row if len(row) > 1 else row[0], self.content(content))
 
 
-def label_values(words: Sequence[Any], floats: bool) -> list[float]:
-    """Return labels from text or numbers: finite ones, or without `floats` whole ones of 32 bits, which are C's int. Raise ValueError with the fact."""
+def label_values(words: Sequence[str], floats: bool) -> list[float]:
+    """Return labels from text: finite numbers, or without `floats` whole ones of 32 bits, which are C's int. Raise ValueError with the fact."""
     return [_float(word) if floats else _int(word) for word in words]
 
 
-def _int(word: Any) -> int:
+def _int(word: str) -> int:
     try:
         number = int(word)
-    except (TypeError, ValueError):
+    except ValueError:
         number = 1 << 31
     if not -(1 << 31) <= number < 1 << 31:
         raise ValueError(f"the label '{word}' is not a whole number of 32 bits")
     return number
 
 
-def _float(word: Any) -> float:
+def _float(word: str) -> float:
     try:
         number = float(word)
-    except (TypeError, ValueError):
+    except ValueError:
         number = math.nan
     if not abs(number) < 3.4e38:  # float32 has few larger ones
         raise ValueError(f"the label '{word}' is not a finite number")

@@ -6,6 +6,7 @@ from collections import Counter
 
 from ocaffe.data.folder import split_of, subfolders
 from ocaffe.data.labels_txt import LABELS, given_labels, read_labels
+from ocaffe.data.table import is_table, table_names
 
 _DATABASE = ("data.mdb", "CURRENT")  # files in the folder of an LMDB, of a LevelDB
 
@@ -20,7 +21,8 @@ def label_names(path: str) -> list[str]:
         return given_labels(path) or ([] if is_database(path) else _folder_names(path))
     if os.path.basename(path) == LABELS:
         return read_labels(path)
-    return given_labels(os.path.dirname(path) or ".")
+    given = given_labels(os.path.dirname(path) or ".")
+    return given or (table_names(path) if is_table(path, 1) else [])
 
 
 def is_database(folder: str) -> bool:
