@@ -192,7 +192,7 @@ def _members(stream: BinaryIO, path: str) -> Iterator[Member]:
     except (Error, OSError):
         raise
     except Exception as problem:  # for damaged files tarfile raises exceptions of many types
-        raise Error(f"the shard {path} is damaged after byte {max(at, 0):,}: {problem or type(problem).__name__}", fix=copy) from None
+        raise Error(f"the shard {path} is damaged near byte {max(at, 0):,}: {problem or type(problem).__name__}", fix=copy) from None
     if len(last) < _BLOCK:
         raise Error(f"the shard {path} ends at byte {end + len(last):,} without the end mark of a tar file: it is truncated", fix=copy)
     if last.strip(b"\0"):

@@ -21,6 +21,8 @@ from ocaffe.files import check_finite_file
 SUFFIX = ".csv"
 _DELIMITERS = ",;\t"  # the first one that divides the first line is used
 
+_BEGIN = 1 << 16  # characters of a line in which delimiters are looked for
+
 
 class Row(NamedTuple):
     """A row of a table: the number of its line, and its cells."""
@@ -148,7 +150,9 @@ def _has_header(rows: Sequence[Row]) -> bool:
 
 def _delimiter(line: str) -> str | None:
     """Return the delimiter of the cells in a line, or None."""
-    return next((mark for mark in _DELIMITERS if len(next(csv.reader([line], delimiter=mark), [])) > 1), None)
+    with contextlib.suppress(csv.Error):  # a zero byte, before Python 3.11
+        return next((mark for mark in _DELIMITERS if len(next(csv.reader([line[:_BEGIN]], delimiter=mark), [])) > 1), None)
+    return None
 
 
 def _is_number(word: str) -> bool:
