@@ -10,7 +10,7 @@ import numpy as np
 from PIL import Image
 
 from ocaffe.data.decode import read_file
-from ocaffe.data.image_files import Files
+from ocaffe.data.image_files import File, Files, Opener
 from ocaffe.data.labels_txt import LABELS, given_labels
 from ocaffe.data.pixels import FORMATS
 from ocaffe.errors import Error
@@ -150,17 +150,21 @@ class FolderFiles(Files):
         """Raises Error without a place."""
         self.listed = listed = class_folders(root)
         self.entries, self.labels = len(listed.names), listed.labels.astype(np.float32)[:, None]
-        self.what = f"folder {listed.root}"
+        self.what, self.opener = f"folder {listed.root}", Opener(_read)
         self.notes = (("image_data_layer.cpp:38", f"Opening folder {listed.root}: {len(listed.classes)} classes{skipped_text(listed.skipped)}"),)
 
-    def name(self, found: int) -> str:
-        return os.path.join(self.listed.root, self.listed.names[found])
+    def file(self, record: int) -> File:
+        return File(record, os.path.join(self.listed.root, self.listed.names[record]), self.label(record))
 
-    def content(self, record: int) -> bytes:
-        return read_file(self.name(record))
+    def name(self, found: File) -> str:
+        return found.path
 
-    def fault(self, problem: Error, record: int, found: int) -> Error:
-        return Error(f"{self.name(found)}: {problem.fact}", fix=problem.fix or "replace the file, or remove it")
+    def fault(self, problem: Error, record: int, found: File) -> Error:
+        return Error(f"{found.path}: {problem.fact}", fix=problem.fix or "replace the file, or remove it")
+
+
+def _read(file: File) -> bytes:
+    return read_file(file.path)
 
 
 def skipped_text(skipped: Counter[str]) -> str:

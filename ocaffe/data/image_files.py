@@ -3,32 +3,61 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ocaffe.data.source import Note
 from ocaffe.data.store import Record, Store
 
+Label = float | tuple[float, ...]
+
+
+class File(NamedTuple):
+    """An image file: its number, its name in the file system, and its label or labels."""
+
+    number: int
+    path: str
+    label: Label
+
+
+class Opener:
+    """Reads image files by `read`, which raises Error without a place. Any number of threads and processes may use it."""
+
+    def __init__(self, read: Callable[[Any], bytes]) -> None:
+        self.read = read
+
+    def parse(self, content: Any) -> Record:
+        """Return the record of a found file."""
+        return Record(content.label, self.read(content))
+
 
 class Files(Store):
-    """`entries` image files. `labels` is entries x label_count, float32."""
+    """`entries` image files. `labels` is entries x label_count, float32. A found file has its label, and all that is needed to read it."""
 
     one_size = "set new_height and new_width"
     labels: np.ndarray
     notes: tuple[Note, ...]  # log lines for the opening
+    opener: Opener
 
     @abstractmethod
-    def content(self, record: int) -> bytes:
-        """Return the bytes of a file. Raise Error without a place."""
+    def file(self, record: int) -> Any:
+        """Return where a file is."""
 
     @abstractmethod
-    def name(self, found: int) -> str:
+    def name(self, found: Any) -> str:
         """Return the name of a file, for messages."""
 
-    def parse(self, content: int) -> Record:
-        row = self.labels[content]
-        return Record(row if len(row) > 1 else row[0], self.content(content))
+    def find(self, records: Sequence[int]) -> Sequence[Any]:
+        return [self.file(record) for record in records]
+
+    def parse(self, content: Any) -> Record:
+        return self.opener.parse(content)
+
+    def label(self, record: int) -> Label:
+        row: list[float] = self.labels[record].tolist()
+        return tuple(row) if len(row) > 1 else row[0]
 
 
 def label_values(words: Sequence[str], floats: bool) -> list[float]:

@@ -5,8 +5,8 @@ from array import array
 
 import numpy as np
 
-from ocaffe.data.image_files import Files, label_values
-from ocaffe.data.listing import Listing, read_listed
+from ocaffe.data.image_files import File, Files, Opener, label_values
+from ocaffe.data.listing import Listing, read_found
 from ocaffe.errors import Error
 
 
@@ -18,6 +18,7 @@ class ListFiles(Files):
         count = "its label" if label_count == 1 else f"{label_count} labels"
         lines = Listing(source, f"the file of an image, a space, and {count}").lines
         self.entries, self.what, self._source = len(lines), f"list {source}", source
+        self.opener = Opener(read_found)
         self._names: list[str] = []
         self._lines = array("q", (line.number for line in lines))
         values = array("d")
@@ -33,12 +34,12 @@ class ListFiles(Files):
         self.labels = np.array(values, np.float32).reshape(self.entries, label_count)
         self.notes = (("image_data_layer.cpp:38", f"Opening file {source}"),)
 
-    def content(self, record: int) -> bytes:
-        return read_listed(self._names[record])
+    def file(self, record: int) -> File:
+        return File(record, self._names[record], self.label(record))
 
-    def name(self, found: int) -> str:
-        return self._names[found]
+    def name(self, found: File) -> str:
+        return found.path
 
-    def fault(self, problem: Error, record: int, found: int) -> Error:
+    def fault(self, problem: Error, record: int, found: File) -> Error:
         fix = problem.fix or "correct the list, or replace the file"
-        return Error(f"{self._source}, line {self._lines[found]}: {self._names[found]}: {problem.fact}", fix=fix)
+        return Error(f"{self._source}, line {self._lines[found.number]}: {found.path}: {problem.fact}", fix=fix)

@@ -5,6 +5,7 @@ import os
 from typing import NamedTuple
 
 from ocaffe.data.decode import ImageFile, open_image, read_file
+from ocaffe.data.image_files import File
 from ocaffe.errors import Error
 from ocaffe.files import check_finite_file
 
@@ -56,6 +57,11 @@ def read_listed(path: str) -> bytes:
     except Error as problem:
         problem.fix = f"correct its name or root_folder (relative to {os.getcwd()})"
         raise
+
+
+def read_found(file: File) -> bytes:
+    """Return the content of a found file. Raise Error without a place."""
+    return read_listed(file.path)
 
 
 def whole_number(word: str) -> int:

@@ -16,7 +16,7 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 
 from ocaffe.data.folder import is_image_name
-from ocaffe.data.image_files import Files, label_values
+from ocaffe.data.image_files import Files, Label, Opener, label_values
 from ocaffe.data.labels_txt import LABELS
 from ocaffe.errors import Error
 from ocaffe.files import check_finite_file
@@ -47,6 +47,14 @@ class Shard(NamedTuple):
     changed: int
 
 
+class Found(NamedTuple):
+    """An image in a shard, and its label or labels."""
+
+    shard: Shard
+    member: Member
+    label: Label
+
+
 def is_shards(source: str) -> bool:
     """Return whether `source` names tar files: a .tar (also compressed, which is refused later), a pattern of them, or a folder with nothing else."""
     if not os.path.isdir(source):
@@ -75,7 +83,7 @@ class ShardFiles(Files):
 
     def __init__(self, source: str, label_count: int, floats: bool) -> None:
         """`floats`: labels may be fractions. Raise Error without a place."""
-        self.what = f"shards {source}"
+        self.what, self.opener = f"shards {source}", Opener(_read)
         self._shards: list[Shard] = []
         self._names: list[str] = []
         self._shard, self._at, self._size, values = array("l"), array("q"), array("q"), array("d")
@@ -92,25 +100,31 @@ class ShardFiles(Files):
         self.labels = np.array(values, np.float32).reshape(self.entries, label_count)
         self.notes = (("image_data_layer.cpp:38", f"Opening {len(self._shards)} shards {source}"),)
 
-    def content(self, record: int) -> bytes:
-        shard, at, size = self._shards[self._shard[record]], self._at[record], self._size[record]
-        try:
-            with open(shard.path, "rb", buffering=0) as stream:
-                if _identity(stream, shard.path) != shard:
-                    raise Error("the shard was changed after its headers were read", fix="start again")
-                stream.seek(at)
-                content = stream.read(size)
-        except OSError as problem:
-            raise Error(f"it cannot be read: {problem.strerror}", fix="copy the shard again") from None
-        if len(content) != size:
-            raise Error(f"it has {len(content):,} bytes, and {size:,} by its header", fix="copy the shard again")
-        return content
+    def file(self, record: int) -> Found:
+        member = Member(self._names[record], self._at[record], self._size[record])
+        return Found(self._shards[self._shard[record]], member, self.label(record))
 
-    def name(self, found: int) -> str:
-        return f"{self._shards[self._shard[found]].path}, member {self._names[found]}"
+    def name(self, found: Found) -> str:
+        return f"{found.shard.path}, member {found.member.name}"
 
-    def fault(self, problem: Error, record: int, found: int) -> Error:
+    def fault(self, problem: Error, record: int, found: Found) -> Error:
         return Error(f"{self.name(found)}: {problem.fact}", fix=problem.fix or "make the shard again without the sample")
+
+
+def _read(found: Found) -> bytes:
+    """Return the content of a member. Raise Error without a place."""
+    shard, (_, at, size), again = found.shard, found.member, "copy the shard again"
+    try:
+        with open(shard.path, "rb", buffering=0) as stream:
+            if _identity(stream, shard.path) != shard:
+                raise Error("the shard was changed after its headers were read", fix="start again")
+            stream.seek(at)
+            content = stream.read(size)
+    except OSError as problem:
+        raise Error(f"it cannot be read: {problem.strerror}", fix=again) from None
+    if len(content) != size:
+        raise Error(f"it has {len(content):,} bytes, and {size:,} by its header", fix=again)
+    return content
 
 
 def shard_paths(source: str) -> list[str]:

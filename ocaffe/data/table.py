@@ -12,9 +12,9 @@ from typing import NamedTuple
 import numpy as np
 
 from ocaffe.data.folder import is_image_name
-from ocaffe.data.image_files import Files, label_values
+from ocaffe.data.image_files import File, Files, Opener, label_values
 from ocaffe.data.labels_txt import LABELS, given_labels
-from ocaffe.data.listing import read_listed
+from ocaffe.data.listing import read_found
 from ocaffe.errors import Error
 from ocaffe.files import check_finite_file
 
@@ -59,6 +59,7 @@ class TableFiles(Files):
         """`root` is prepended to each name. `floats`: labels may be fractions. Raise Error without a place."""
         rows = _rows(source)
         self.entries, self.what, self._source = len(rows), f"table {source}", source
+        self.opener = Opener(read_found)
         for row in rows:
             if len(row.cells) != 1 + label_count:
                 fact = f"{source}, line {row.line} has {len(row.cells)} columns, and a file and label_count: {label_count} are {1 + label_count}"
@@ -93,15 +94,15 @@ class TableFiles(Files):
                 raise Error(f"{self._source}, line {row.line}: {problem}", fix=fix) from None
         return np.array(values, np.float32).reshape(len(rows), label_count)
 
-    def content(self, record: int) -> bytes:
-        return read_listed(self._names[record])
+    def file(self, record: int) -> File:
+        return File(record, self._names[record], self.label(record))
 
-    def name(self, found: int) -> str:
-        return self._names[found]
+    def name(self, found: File) -> str:
+        return found.path
 
-    def fault(self, problem: Error, record: int, found: int) -> Error:
+    def fault(self, problem: Error, record: int, found: File) -> Error:
         fix = problem.fix or "correct the table, or replace the file"
-        return Error(f"{self._source}, line {self._lines[found]}: {self._names[found]}: {problem.fact}", fix=fix)
+        return Error(f"{self._source}, line {self._lines[found.number]}: {found.path}: {problem.fact}", fix=fix)
 
 
 def _classes(source: str, rows: Sequence[Row]) -> list[str]:

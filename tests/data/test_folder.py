@@ -11,13 +11,13 @@ import pytest
 from ocaffe.data import folder
 from ocaffe.data.folder import FolderFiles, class_folders
 from ocaffe.data.label_names import label_names
-from tests.data.pictures import failure
+from tests.data.pictures import content, failure, fault, name
 
 
 def touch(root: pathlib.Path, *names: str) -> str:
-    for name in names:
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_bytes(name.encode())
+    for each in names:
+        (root / each).parent.mkdir(parents=True, exist_ok=True)
+        (root / each).write_bytes(each.encode())
     return str(root)
 
 
@@ -116,9 +116,7 @@ def test_entries_that_are_no_files_are_errors_when_read(tmp_path: pathlib.Path) 
     (tmp_path / "b" / "lost.png").symlink_to(tmp_path / "nothing")
     files = FolderFiles(root)
     assert files.labels.dtype == np.float32 and files.labels.tolist() == [[0], [0], [1], [1]] and files.entries == 4
-    assert files.content(0) == b"a/1.png" and files.name(3) == f"{root}/b/lost.png"
+    assert content(files, 0) == b"a/1.png" and name(files, 3) == f"{root}/b/lost.png"
     for record, fact in ((1, f"{root}/a/pipe.png: it cannot be read: it is not a regular file"), (3, f"{root}/b/lost.png: it cannot be read: No such file")):
-        problem = failure(lambda record=record: files.content(record))  # type: ignore[misc]
-        error = files.fault(problem, record, record)
+        error = fault(files, record)
         assert error.fact.startswith(fact) and error.fix == "replace the file, or remove it"
-

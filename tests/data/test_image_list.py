@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import pathlib
+import pickle
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from ocaffe import proto
 from ocaffe.data.image_list import ListFiles
 from ocaffe.data.opening import open_files
 from ocaffe.errors import Error
-from tests.data.pictures import failure, listing
+from tests.data.pictures import content, failure, fault, listing, name
 
 
 def files(folder: pathlib.Path, lines: list[str], label_count: int = 1, floats: bool = False, root: str = "") -> ListFiles:
@@ -19,14 +20,14 @@ def files(folder: pathlib.Path, lines: list[str], label_count: int = 1, floats: 
 
 def test_one_label_is_after_the_last_space(tmp_path: pathlib.Path) -> None:
     made = files(tmp_path, ["a b.png 4", "", "  c  d.png\t-5 ", "1 2 3", "e\u00e9.png  2147483647"], root="root/")
-    assert [made.name(n) for n in range(4)] == ["root/a b.png", "root/c  d.png", "root/1 2", "root/e\u00e9.png"]
+    assert [name(made, n) for n in range(4)] == ["root/a b.png", "root/c  d.png", "root/1 2", "root/e\u00e9.png"]
     assert made.labels.dtype == np.float32 and made.labels.tolist() == [[4], [-5], [3], [np.float32(2147483647)]]
     assert made.notes == (("image_data_layer.cpp:38", f"Opening file {tmp_path}/list.txt"),) and made.entries == 4
 
 
 def test_several_labels(tmp_path: pathlib.Path) -> None:
     made = files(tmp_path, ["a b 7 8.png 1 0.5 -2e3", "x.png 0 0\t1"], 3, True)
-    assert [made.name(n) for n in range(2)] == ["a b 7 8.png", "x.png"] and made.labels.tolist() == [[1, 0.5, -2000], [0, 0, 1]]
+    assert [name(made, n) for n in range(2)] == ["a b 7 8.png", "x.png"] and made.labels.tolist() == [[1, 0.5, -2000], [0, 0, 1]]
     assert files(tmp_path, ["a b.png 0.25"], 1, True).labels.tolist() == [[0.25]]
 
 
@@ -51,8 +52,9 @@ def test_mistakes(tmp_path: pathlib.Path, lines: list[str], label_count: int, fl
 def test_files_are_read_and_named(tmp_path: pathlib.Path) -> None:
     (tmp_path / "a b.png").write_bytes(b"bytes")
     made = files(tmp_path, ["", "a b.png 1", "c.png 2"], root=f"{tmp_path}/")
-    assert made.content(0) == b"bytes" and made.parse(0).file == b"bytes" and made.parse(0).label == 1
-    error = made.fault(failure(lambda: made.content(1)), 1, 1)
+    assert content(made, 0) == b"bytes" and made.find([1])[0].label == 2
+    assert pickle.loads(pickle.dumps((made.opener, made.find([0])[0])))[0].parse(made.find([0])[0]).file == b"bytes"  # as another process reads it
+    error = fault(made, 1)
     assert error.fact.startswith(f"{tmp_path}/list.txt, line 3: {tmp_path}/c.png: it cannot be read: No such file") and "root_folder" in str(error.fix)
 
 
@@ -60,7 +62,7 @@ def test_the_field(tmp_path: pathlib.Path) -> None:
     path = listing(tmp_path, ["a.png 0.5 2"])
     made = open_files(proto.ImageDataParameter(source=path, label_count=2))
     assert made.labels.tolist() == [[0.5, 2]]
-    assert "'0.5 2' " not in str(made.name(0)) and open_files(proto.ImageDataParameter(source=path)).name(0) == "a.png 0.5"
+    assert "'0.5 2' " not in str(name(made, 0)) and name(open_files(proto.ImageDataParameter(source=path)), 0) == "a.png 0.5"
     for fields, fact in (({"label_count": 0}, "label_count is 0"), ({"source": str(tmp_path)}, "has no subfolders"), ({"source": ""}, "source is empty")):
         with pytest.raises(Error, match=fact):
             open_files(proto.ImageDataParameter(**{"source": path, **fields}))

@@ -14,7 +14,7 @@ import pytest
 from ocaffe import proto
 from ocaffe.data.opening import open_files
 from ocaffe.data.shards import ShardFiles
-from tests.data.pictures import failure
+from tests.data.pictures import content, failure, fault, name
 
 Members = Iterable[tuple[str, bytes]]
 
@@ -44,7 +44,7 @@ def opened(source: str | pathlib.Path, **fields: Any) -> ShardFiles:
 
 
 def labels(files: ShardFiles) -> list[float]:
-    assert all(files.content(n) == b"image %d" % label * (int(label) + 1) for n, (label,) in enumerate(files.labels.tolist()))
+    assert all(content(files, n) == b"image %d" % label * (int(label) + 1) for n, (label,) in enumerate(files.labels.tolist()))
     return [label for (label,) in files.labels.tolist()]
 
 
@@ -59,7 +59,7 @@ def folder(tmp_path: pathlib.Path) -> pathlib.Path:
 def test_shards_are_read_in_the_order_of_names_and_members(folder: pathlib.Path) -> None:
     files = opened(f"{folder}/train-*.tar")
     assert labels(files) == labels(opened(folder)) == [7, 1, 4, 3, 5]
-    assert files.name(2) == f"{folder}/train-001.tar, member 004.jpg" and files.notes[0][1] == f"Opening 3 shards {folder}/train-*.tar"
+    assert name(files, 2) == f"{folder}/train-001.tar, member 004.jpg" and files.notes[0][1] == f"Opening 3 shards {folder}/train-*.tar"
     assert labels(opened(folder / "train-001.tar")) == [4, 3] and labels(opened(f"{folder}/train-{{000..001}}.tar")) == [7, 1, 4, 3]
     (folder / "labels.txt").write_text("a\nb\n")
     (folder / ".hidden").write_text("")
@@ -69,11 +69,11 @@ def test_shards_are_read_in_the_order_of_names_and_members(folder: pathlib.Path)
 @pytest.mark.parametrize("form", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
 def test_names_of_members(tmp_path: pathlib.Path, form: int) -> None:
     long = "x" * (90 if form == tarfile.USTAR_FORMAT else 300)
-    members = [("./a/0.png", b"0"), ("a/0.cls", b"1"), ("b/0.PNG", b"2"), ("b/0.json", b'{"label": 3, "w": [1]}'), (f"{long}.webp", b"4"), (f"{long}.cls", b"5")]
-    more = [("readme", b""), (".hidden.jpg", b""), ("c/._0.jpg", b""), ("a/0.seg.png", b"mask"), ("a/0.txt", b"a cat"), ("a/0.json", b"not read")]
+    members = [("./a/0.png", b"0"), ("a/0.cls", b"1"), ("b/0.PNG", b"2"), ("b/0.json", b'{"label": 3, "w": [1]}'), (f"{long}.webp", b"4")]
+    more = [(f"{long}.cls", b"5"), ("readme", b""), (".hidden.jpg", b""), ("c/._0.jpg", b""), ("a/0.seg.png", b"mask"), ("a/0.txt", b"a cat"), ("a/0.json", b"not read")]
     files = opened(pack(tmp_path / "x.tar", [*more, *members], form))
-    assert [files.content(n) for n in range(3)] == [b"0", b"2", b"4"] and files.labels.tolist() == [[1], [3], [5]]
-    assert files.name(2).endswith(f"member {long}.webp")
+    assert [content(files, n) for n in range(3)] == [b"0", b"2", b"4"] and files.labels.tolist() == [[1], [3], [5]]
+    assert name(files, 2).endswith(f"member {long}.webp")
 
 
 def test_members_of_a_sample_may_be_apart(tmp_path: pathlib.Path) -> None:
@@ -116,25 +116,25 @@ def test_incomplete_samples(tmp_path: pathlib.Path, members: Members, fact: str)
 
 
 def test_damaged_shards(tmp_path: pathlib.Path) -> None:
-    content = pathlib.Path(pack(tmp_path / "good.tar", samples(0, 1, 2))).read_bytes()
+    whole = pathlib.Path(pack(tmp_path / "good.tar", samples(0, 1, 2))).read_bytes()
     path = tmp_path / "bad.tar"
-    end = len(content.rstrip(b"\0")) // 512 * 512 + 512  # of the last member
-    for name, bad, fact in (
-        ("in a header", content[:1000], "is damaged near byte 1,024: unexpected end of data"),
-        ("in a content", content[:2600], "is damaged near byte 3,072: unexpected end of data"),
-        ("after a member", content[:2048], "ends at byte 2,048 without the end mark of a tar file: it is truncated"),
-        ("without end", content[:end], f"ends at byte {end:,} without the end mark of a tar file: it is truncated"),
-        ("changed header", content[:1030] + b"x" + content[1031:], "is damaged: the header at byte 1,024 is not one of tar"),
-        ("changed first header", b"x" + content[1:], "is damaged near byte 0: "),
+    end = len(whole.rstrip(b"\0")) // 512 * 512 + 512  # of the last member
+    for kind, bad, fact in (
+        ("in a header", whole[:1000], "is damaged near byte 1,024: unexpected end of data"),
+        ("in a content", whole[:2600], "is damaged near byte 3,072: unexpected end of data"),
+        ("after a member", whole[:2048], "ends at byte 2,048 without the end mark of a tar file: it is truncated"),
+        ("without end", whole[:end], f"ends at byte {end:,} without the end mark of a tar file: it is truncated"),
+        ("changed header", whole[:1030] + b"x" + whole[1031:], "is damaged: the header at byte 1,024 is not one of tar"),
+        ("changed first header", b"x" + whole[1:], "is damaged near byte 0: "),
         ("nothing", b"", "is damaged near byte 0: empty file"),
         ("text", b"no tar" * 1000, "is damaged near byte 0: "),
     ):
         path.write_bytes(bad)
         error = failure(lambda: opened(path))
-        assert fact in error.fact and str(path) in error.fact and error.fix, (name, error.fact)
+        assert fact in error.fact and str(path) in error.fact and error.fix, (kind, error.fact)
     for at in range(0, end, 37):  # any other damage: an Error or a set of samples, never anything else
         for value in (0x80, 0xFF, ord("-")):
-            path.write_bytes(content[:at] + bytes([value]) + content[at + 1 :])
+            path.write_bytes(whole[:at] + bytes([value]) + whole[at + 1 :])
             try:
                 opened(path)
             except Exception as problem:
@@ -165,11 +165,11 @@ def test_links_and_devices(tmp_path: pathlib.Path) -> None:
 
 
 def test_compressed_shards_are_refused(tmp_path: pathlib.Path) -> None:
-    content = pathlib.Path(pack(tmp_path / "good.tar", samples(0))).read_bytes()
-    for name in ("x.tar.gz", "x.tgz", "hidden.tar"):
-        (tmp_path / name).write_bytes(gzip.compress(content))
-        error = failure(lambda name=name: opened(tmp_path / name))  # type: ignore[misc]
-        assert error.fact == f"the shard {tmp_path}/{name} is compressed (gzip)" and "gunzip" in str(error.fix)
+    whole = pathlib.Path(pack(tmp_path / "good.tar", samples(0))).read_bytes()
+    for file in ("x.tar.gz", "x.tgz", "hidden.tar"):
+        (tmp_path / file).write_bytes(gzip.compress(whole))
+        error = failure(lambda file=file: opened(tmp_path / file))  # type: ignore[misc]
+        assert error.fact == f"the shard {tmp_path}/{file} is compressed (gzip)" and "gunzip" in str(error.fix)
 
 
 def test_files_that_cannot_be_read(tmp_path: pathlib.Path, folder: pathlib.Path) -> None:
@@ -192,7 +192,7 @@ def test_files_that_cannot_be_read(tmp_path: pathlib.Path, folder: pathlib.Path)
 def test_a_shard_that_changes(folder: pathlib.Path) -> None:
     files, path = opened(folder), folder / "train-000.tar"
     path.write_bytes(path.read_bytes() + b"more")
-    error = files.fault(failure(lambda: files.content(1)), 1, 1)
-    assert error.fact == f"{path}, member 001.jpg: the shard was changed after its headers were read" and files.content(2)
+    error = fault(files, 1)
+    assert error.fact == f"{path}, member 001.jpg: the shard was changed after its headers were read" and content(files, 2)
     path.unlink()
-    assert "cannot be read: No such file" in failure(lambda: files.content(0)).fact
+    assert "cannot be read: No such file" in fault(files, 0).fact

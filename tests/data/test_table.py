@@ -12,16 +12,16 @@ from ocaffe.data.image_list import ListFiles
 from ocaffe.data.label_names import label_names
 from ocaffe.data.opening import open_files
 from ocaffe.data.table import TableFiles
-from tests.data.pictures import failure
+from tests.data.pictures import content, failure, fault, name
 
 
-def opened(folder: pathlib.Path, text: str | bytes, name: str = "table.csv", **fields: object) -> Files:
-    (folder / name).write_bytes(text if isinstance(text, bytes) else text.encode())
-    return open_files(proto.ImageDataParameter(**{"source": str(folder / name), **fields}))
+def opened(folder: pathlib.Path, text: str | bytes, file: str = "table.csv", **fields: object) -> Files:
+    (folder / file).write_bytes(text if isinstance(text, bytes) else text.encode())
+    return open_files(proto.ImageDataParameter(**{"source": str(folder / file), **fields}))
 
 
 def rows(files: Files) -> list[tuple[str, list[float]]]:
-    return [(files.name(n), files.labels[n].tolist()) for n in range(files.entries)]
+    return [(name(files, n), files.labels[n].tolist()) for n in range(files.entries)]
 
 
 CATS = [("a.jpg", [1]), ("b c.jpg", [0])]
@@ -108,18 +108,17 @@ def test_mistakes(tmp_path: pathlib.Path, text: str, fields: dict[str, object], 
 
 
 def test_bytes_that_are_no_text(tmp_path: pathlib.Path) -> None:
-    name = os.fsdecode(b"\xff.jpg")
-    (tmp_path / name).write_bytes(b"content")
+    (tmp_path / os.fsdecode(b"\xff.jpg")).write_bytes(b"content")
     files = opened(tmp_path, b"\xff.jpg,1\n", root_folder=f"{tmp_path}/")
-    assert files.content(0) == b"content"
+    assert content(files, 0) == b"content"
     error = failure(lambda: opened(tmp_path, b"a.jpg,1\nb.jpg,2\0\n"))  # Python 3.10: line contains NUL
     assert f"{tmp_path}/table.csv, line 2: " in error.fact
 
 
 def test_files_that_cannot_be_read(tmp_path: pathlib.Path) -> None:
     os.mkfifo(tmp_path / "pipe.csv")
-    for name in ("none.csv", "pipe.csv"):
-        assert "cannot be read" in failure(lambda name=name: open_files(proto.ImageDataParameter(source=str(tmp_path / name)))).fact  # type: ignore[misc]
+    for source in ("none.csv", "pipe.csv"):
+        assert "cannot be read" in failure(lambda source=source: open_files(proto.ImageDataParameter(source=str(tmp_path / source)))).fact  # type: ignore[misc]
     files = opened(tmp_path, "file,label\n\n\nb.jpg,1\n")
-    error = files.fault(failure(lambda: files.content(0)), 0, 0)
+    error = fault(files, 0)
     assert error.fact.startswith(f"{tmp_path}/table.csv, line 4: b.jpg: it cannot be read: No such file")
