@@ -11,7 +11,7 @@ from PIL import Image
 
 from ocaffe.data.decode import read_file
 from ocaffe.data.image_files import File, Files, Opener
-from ocaffe.data.labels_txt import LABELS, given_labels
+from ocaffe.data.labels_txt import LABELS, numbering
 from ocaffe.data.pixels import FORMATS
 from ocaffe.errors import Error
 
@@ -56,7 +56,7 @@ def class_folders(root: str, classes: Sequence[str] = ()) -> ClassFolders:
     if parts := split_of(folders):
         fact = f"the folder {root} has the subfolders {' and '.join(parts)}, which are parts, not classes"
         raise Error(fact, fix=f"give one of them: {os.path.join(root, parts[0])}")
-    numbered = list(classes or given_labels(root))
+    numbered = list(classes or numbering(root))
     unknown = sorted(set(folders) - set(numbered)) if numbered else []
     if unknown:
         known = "among the classes for training" if classes else f"in {os.path.join(root, LABELS)}"

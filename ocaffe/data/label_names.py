@@ -6,7 +6,9 @@ from collections import Counter
 
 from ocaffe.data.folder import split_of, subfolders
 from ocaffe.data.labels_txt import LABELS, given_labels, read_labels
+from ocaffe.data.shards import is_shards
 from ocaffe.data.table import is_table, table_names
+from ocaffe.errors import Error
 
 _DATABASE = ("data.mdb", "CURRENT")  # files in the folder of an LMDB, of a LevelDB
 
@@ -21,6 +23,8 @@ def label_names(path: str) -> list[str]:
         return given_labels(path) or ([] if is_database(path) else _folder_names(path))
     if os.path.basename(path) == LABELS:
         return read_labels(path)
+    if not os.path.exists(path) and not is_shards(path):
+        raise Error(f"{path} does not exist", fix=f"give a database, a folder, a list, a table or a labels.txt (relative to {os.getcwd()})")
     given = given_labels(os.path.dirname(path) or ".")
     return given or (table_names(path) if is_table(path, 1) else [])
 

@@ -25,12 +25,9 @@ def read_labels(path: str) -> list[str]:
         raise Error(f"cannot be read: {problem.strerror}", place=path, fix="the file has the name of a class in each line") from None
     while names and not names[-1]:
         names.pop()
-    seen: dict[str, int] = {}
     for number, name in enumerate(names, 1):
         if not name:
             raise Error("the line is empty", place=Place(path, number), fix="write the name of a class in each line")
-        if seen.setdefault(name, number) != number:
-            raise Error(f"the class '{name}' is in line {seen[name]} too", place=Place(path, number), fix="name each class once")
     return names
 
 
@@ -38,3 +35,14 @@ def given_labels(folder: str) -> list[str]:
     """Return the names in the labels.txt of `folder`, [] without this file. Raise Error."""
     path = os.path.join(folder, LABELS)
     return read_labels(path) if os.path.lexists(path) else []
+
+
+def numbering(folder: str) -> list[str]:
+    """Return `given_labels` for finding numbers by names: each name must be there once. Raise Error."""
+    names = given_labels(folder)
+    numbers: dict[str, int] = {}
+    for number, name in enumerate(names, 1):
+        if numbers.setdefault(name, number) != number:
+            fact = f"the class '{name}' is in line {numbers[name]} too"
+            raise Error(fact, place=Place(os.path.join(folder, LABELS), number), fix="name each class once")
+    return names

@@ -13,7 +13,7 @@ import numpy as np
 
 from ocaffe.data.folder import is_image_name
 from ocaffe.data.image_files import File, Files, Opener, label_values
-from ocaffe.data.labels_txt import LABELS, given_labels
+from ocaffe.data.labels_txt import LABELS, numbering
 from ocaffe.data.listing import read_found
 from ocaffe.errors import Error
 from ocaffe.files import check_finite_file
@@ -109,7 +109,7 @@ def _classes(source: str, rows: Sequence[Row]) -> list[str]:
     empty = next((row for row in rows if not row.cells[1]), None)
     if empty is not None:
         raise Error(f"{source}, line {empty.line}: the label is empty", fix="write a number or the name of a class")
-    return given_labels(os.path.dirname(source) or ".") or sorted({row.cells[1] for row in rows})
+    return numbering(os.path.dirname(source) or ".") or sorted({row.cells[1] for row in rows})
 
 
 def _rows(source: str) -> list[Row]:

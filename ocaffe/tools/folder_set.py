@@ -12,7 +12,7 @@ import numpy as np
 
 from ocaffe import log
 from ocaffe.data.folder import ClassFolders, class_folders, skipped_text, split_of, subfolders
-from ocaffe.data.labels_txt import LABELS, given_labels, labels_bytes
+from ocaffe.data.labels_txt import LABELS, labels_bytes, numbering
 from ocaffe.data.source import RECORDS, permutation
 from ocaffe.data.writer import LmdbWriter, Writer
 from ocaffe.errors import Error, shape_text
@@ -130,7 +130,7 @@ def _parts(root: str, settings: Settings) -> _Parts:
     if settings.share != SHARE:
         fact = f"--test is {settings.share:g}, and the folder {root} is divided already: {' and '.join(parts)}"
         raise Error(fact, fix=f"leave out --test, or give one folder of classes: {os.path.join(root, parts[0])}")
-    classes = given_labels(root)
+    classes = numbering(root)
     entries: dict[str, list[Entry]] = {}
     for part in parts:
         listed = class_folders(os.path.join(root, part), classes)

@@ -65,6 +65,7 @@ def test_names_of_databases_and_lists(tmp_path: pathlib.Path) -> None:
         (tmp_path / place / "labels.txt").write_text(f"one in {place}\ntwo\n")
     assert label_names(str(tmp_path / "db")) == ["one in db", "two"]
     assert label_names(str(tmp_path / "list.txt")) == label_names(str(tmp_path / "train-*.tar")) == ["one in .", "two"]
+    assert "none does not exist" in failure(lambda: label_names(str(tmp_path / "none"))).fact
     assert label_names(touch(tmp_path / "parts", "train/b/1.png", "train/a/1.png", "val/a/1.png")) == ["a", "b"]
 
 
