@@ -34,7 +34,8 @@ class Row(NamedTuple):
 def is_table(source: str, label_count: int) -> bool:
     """Return whether the file `source` is a table: its name ends in .csv, and its content is not that of a list.
 
-    It is a list if its first line is the name of an image file and `label_count` numbers, with white space between them, or has no delimiter.
+    It is a list if its first line has no delimiter. It is a list too if that line is the name of an image file and `label_count` numbers, all with
+    white space between them.
     """
     text = _first_line(source) if source.lower().endswith(SUFFIX) else ""
     name, *words = text.rsplit(None, label_count) or [""]
