@@ -22,7 +22,7 @@ class File(NamedTuple):
     label: Label
 
 
-class Opener:
+class FileOpener:
     """Reads image files by `read`, which raises Error without a place. Any number of threads and processes may use it."""
 
     def __init__(self, read: Callable[[Any], bytes]) -> None:
@@ -39,7 +39,7 @@ class Files(Store):
     one_size = "set new_height and new_width"
     labels: np.ndarray
     notes: tuple[Note, ...]  # log lines for the opening
-    opener: Opener
+    opener: FileOpener
 
     @abstractmethod
     def file(self, record: int) -> Any:

@@ -5,7 +5,7 @@ from array import array
 
 import numpy as np
 
-from ocaffe.data.image_files import File, Files, Opener, label_values
+from ocaffe.data.image_files import File, Files, FileOpener, label_values
 from ocaffe.data.listing import Listing, read_found
 from ocaffe.errors import Error
 
@@ -18,7 +18,7 @@ class ListFiles(Files):
         count = "its label" if label_count == 1 else f"{label_count} labels"
         lines = Listing(source, f"the file of an image, a space, and {count}").lines
         self.entries, self.what, self._source = len(lines), f"list {source}", source
-        self.opener = Opener(read_found)
+        self.opener = FileOpener(read_found)
         self._names: list[str] = []
         self._lines = array("q", (line.number for line in lines))
         values = array("d")

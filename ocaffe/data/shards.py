@@ -16,7 +16,7 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 
 from ocaffe.data.folder import is_image_name
-from ocaffe.data.image_files import Files, Label, Opener, label_values
+from ocaffe.data.image_files import Files, Label, FileOpener, label_values
 from ocaffe.data.labels_txt import LABELS
 from ocaffe.errors import Error
 from ocaffe.files import check_finite_file
@@ -83,7 +83,7 @@ class ShardFiles(Files):
 
     def __init__(self, source: str, label_count: int, floats: bool) -> None:
         """`floats`: labels may be fractions. Raise Error without a place."""
-        self.what, self.opener = f"shards {source}", Opener(_read)
+        self.what, self.opener = f"shards {source}", FileOpener(_read)
         self._shards: list[Shard] = []
         self._names: list[str] = []
         self._shard, self._at, self._size, values = array("l"), array("q"), array("q"), array("d")

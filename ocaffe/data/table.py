@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ocaffe.data.folder import is_image_name
-from ocaffe.data.image_files import File, Files, Opener, label_values
+from ocaffe.data.image_files import File, Files, FileOpener, label_values
 from ocaffe.data.labels_txt import LABELS, numbering
 from ocaffe.data.listing import read_found
 from ocaffe.errors import Error
@@ -60,7 +60,7 @@ class TableFiles(Files):
         """`root` is prepended to each name. `floats`: labels may be fractions. Raise Error without a place."""
         rows = _rows(source)
         self.entries, self.what, self._source = len(rows), f"table {source}", source
-        self.opener = Opener(read_found)
+        self.opener = FileOpener(read_found)
         for row in rows:
             if len(row.cells) != 1 + label_count:
                 fact = f"{source}, line {row.line} has {len(row.cells)} columns, and a file and label_count: {label_count} are {1 + label_count}"
