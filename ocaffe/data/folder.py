@@ -10,7 +10,7 @@ import numpy as np
 from PIL import Image
 
 from ocaffe.data.decode import read_file
-from ocaffe.data.image_files import File, Files, FileOpener
+from ocaffe.data.image_files import File, FileOpener, Files
 from ocaffe.data.labels_txt import LABELS, numbering
 from ocaffe.data.pixels import FORMATS
 from ocaffe.errors import Error

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ocaffe.data.source import Note
-from ocaffe.data.store import Record, Store
+from ocaffe.data.store import Opener, Record, Store
 
 Label = float | tuple[float, ...]
 
@@ -22,15 +22,14 @@ class File(NamedTuple):
     label: Label
 
 
-class FileOpener:
-    """Reads image files by `read`, which raises Error without a place. Any number of threads and processes may use it."""
+class FileOpener(Opener):
+    """Reads image files by `content`, a function of a module, which raises Error without a place."""
 
-    def __init__(self, read: Callable[[Any], bytes]) -> None:
-        self.read = read
+    def __init__(self, content: Callable[[Any], bytes]) -> None:
+        self._content = content
 
     def parse(self, content: Any) -> Record:
-        """Return the record of a found file."""
-        return Record(content.label, self.read(content))
+        return Record(content.label, self._content(content))
 
 
 class Files(Store):
@@ -39,21 +38,13 @@ class Files(Store):
     one_size = "set new_height and new_width"
     labels: np.ndarray
     notes: tuple[Note, ...]  # log lines for the opening
-    opener: FileOpener
 
     @abstractmethod
     def file(self, record: int) -> Any:
         """Return where a file is."""
 
-    @abstractmethod
-    def name(self, found: Any) -> str:
-        """Return the name of a file, for messages."""
-
     def find(self, records: Sequence[int]) -> Sequence[Any]:
         return [self.file(record) for record in records]
-
-    def parse(self, content: Any) -> Record:
-        return self.opener.parse(content)
 
     def label(self, record: int) -> Label:
         row: list[float] = self.labels[record].tolist()

@@ -5,7 +5,7 @@ from array import array
 
 import numpy as np
 
-from ocaffe.data.image_files import File, Files, FileOpener, label_values
+from ocaffe.data.image_files import File, FileOpener, Files, label_values
 from ocaffe.data.listing import Listing, read_found
 from ocaffe.errors import Error
 

@@ -16,7 +16,7 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 
 from ocaffe.data.folder import is_image_name
-from ocaffe.data.image_files import Files, Label, FileOpener, label_values
+from ocaffe.data.image_files import FileOpener, Files, Label, label_values
 from ocaffe.data.labels_txt import LABELS
 from ocaffe.errors import Error
 from ocaffe.files import check_finite_file

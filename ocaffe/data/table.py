@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ocaffe.data.folder import is_image_name
-from ocaffe.data.image_files import File, Files, FileOpener, label_values
+from ocaffe.data.image_files import File, FileOpener, Files, label_values
 from ocaffe.data.labels_txt import LABELS, numbering
 from ocaffe.data.listing import read_found
 from ocaffe.errors import Error

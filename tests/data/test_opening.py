@@ -4,7 +4,9 @@ from __future__ import annotations
 import io
 import os
 import pathlib
+import sys
 import tarfile
+import time
 from typing import Any
 
 import numpy as np
@@ -15,12 +17,12 @@ from ocaffe import proto
 from ocaffe.api.net import Net
 from ocaffe.cli import main
 from ocaffe.data.listed import ListSource
+from ocaffe.data.prefetch import Prefetcher
 from ocaffe.data.transform import Transform
 from tests.data.databases import image, samples
 from tests.data.pictures import failure, save
 
 CLASSES = ["cat", "dog", "eel"]
-_MORE = frozenset({"skip_bad_records"})
 KINDS = ["list.txt", "set", "table.csv", "shards"]
 
 
@@ -46,7 +48,7 @@ def photos(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.P
 
 def source(name: str, batch: int = 4, *, train: bool = True, workers: int = 2, transform: Any = (), **data: Any) -> ListSource:
     param = proto.ImageDataParameter(**{"source": name, "batch_size": batch, **data})
-    made = ListSource(param, Transform(proto.TransformationParameter(**dict(transform)), train, _MORE), True, workers=workers)
+    made = ListSource(param, Transform(proto.TransformationParameter(**dict(transform)), train), True, workers=workers)
     made.key = (3, 4)
     return made
 
@@ -60,6 +62,25 @@ def test_all_forms_give_the_same_batches(photos: pathlib.Path, kind: str, shuffl
         for mine, theirs in zip(samples(ours, index), samples(listed, index)):
             assert (mine == theirs).all()
     assert {float(label) for label in samples(ours, 0)[1]} <= {0, 1, 2}
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs sockets that keep messages whole")
+@pytest.mark.parametrize("kind", KINDS)
+def test_processes_give_the_same_batches(photos: pathlib.Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    made, plain = (source(kind, workers=workers, shuffle=True, transform={"crop_size": 4}) for workers in (3, 1))
+    made.hurry()
+    crew = made._crew
+    assert crew is not None
+    deadline = time.monotonic() + 20
+    while not crew.ready and time.monotonic() < deadline:
+        time.sleep(0.005)
+    monkeypatch.setattr(made._threads, "run", lambda parts: pytest.fail("threads staged a part") if list(parts) else [])
+    prefetcher = Prefetcher(made, 3)
+    for index in range(3):
+        for mine, theirs in zip(samples(made, index, prefetcher.get().block), samples(plain, index)):
+            assert (mine == theirs).all()
+    prefetcher.close()
+    made.close()
 
 
 def test_log_lines(photos: pathlib.Path) -> None:
