@@ -22,7 +22,7 @@ COMMANDS = {
     "plan": "show the memory plan of a net or solver, without a device",
     "convert": "convert a model from or to ONNX, or weights from or to HDF5",
     "layers": "list the layer types with their parameters",
-    "dataset": "make the databases of mnist, cifar10 or digits",
+    "dataset": "make databases of class folders, or of mnist, cifar10 or digits",
     "convert_imageset": "write image files and labels to a database",
     "convert_annoset": "write image files and boxes to a database (SSD)",
     "create_label_map": "make a label map from class names (SSD)",

@@ -15,13 +15,16 @@ from ocaffe import log
 from ocaffe.cl.device import Device, select_device
 from ocaffe.classifier import Classifier
 from ocaffe.cli.flags import Parser
-from ocaffe.errors import Error
+from ocaffe.data.label_names import label_names
+from ocaffe.data.labels_txt import read_labels
+from ocaffe.errors import Error, shape_text
 from ocaffe.files import atomic_write
 from ocaffe.io import load_image
 from ocaffe.tools.recognise import ImageNet, read_mean
 
 MODEL = "models/bvlc_reference_caffenet/"
 MEAN = "ilsvrc_2012_mean.npy"
+BEST = 5  # classes that are printed
 
 
 def main(argv: Sequence[str]) -> int:
@@ -30,21 +33,25 @@ def main(argv: Sequence[str]) -> int:
     parser.flag("center_only", False, "classify the middle crop instead of ten crops")
     parser.flag("images_dim", "256,256", "height,width to resize images to before cropping")
     parser.flag("ext", "jpg", "for a folder: the extension of its images")
+    parser.flag("labels", "", "print the best classes of each image with the names in this labels.txt, or in that of this database or folder")
     options = parser.parse(argv)
+    classes = _classes(options.labels) if options.labels else []
     dims = numbers(options.images_dim, "images_dim", 2)
     mean = mean_of(options)
     device = chosen_device(options)
     try:
         net = Classifier(options.model_def, options.pretrained_model, dims, keep=[], device=device, **preprocessing(options, mean))
         swap_channels(net, options)
-        paths, images = _images(options.input_file, options.ext, net.channels == 3)
-        print(f"Classifying {paths} inputs.")
+        names, images = _images(options.input_file, options.ext, net.channels == 3)
+        print(f"Classifying {len(names)} inputs.")
         start = time.monotonic()
-        scores = net.predict(tqdm(images, total=paths, unit="image", disable=None), not options.center_only)
+        scores = net.predict(tqdm(images, total=len(names), unit="image", disable=None), not options.center_only)
         print(f"Done in {time.monotonic() - start:.2f} s.")
         net.close()
     finally:
         device.close()
+    if classes:
+        _print_best(names, scores, classes, options.labels)
     target = options.output_file if options.output_file.endswith(".npy") else f"{options.output_file}.npy"
     print(f"Saving results into {target}")
     with atomic_write(target) as out:
@@ -102,8 +109,26 @@ def numbers(text: str, flag: str, count: int) -> tuple[int, ...]:
     return values
 
 
-def _images(path: str, extension: str, color: bool) -> tuple[int, Iterator[np.ndarray]]:
-    """Return the number of images and an iterator that loads them one by one."""
+def _classes(path: str) -> list[str]:
+    classes = read_labels(path) if os.path.isfile(path) else label_names(path)
+    if not classes:
+        raise Error(f"{path} has no names of classes", place="--labels", fix="give a labels.txt: a name in each line, in the order of the scores")
+    return classes
+
+
+def _print_best(names: Sequence[str], scores: np.ndarray, classes: Sequence[str], path: str) -> None:
+    """Print the best classes of each image, as Caffe's example cpp_classification."""
+    if scores.ndim != 2 or scores.shape[1] != len(classes):
+        fact = f"{path} has {len(classes)} names of classes, and the net gives {shape_text(scores.shape[1:])} scores"
+        raise Error(fact, place="--labels", fix="give the names of the data of the training")
+    for name, row in zip(names, scores):
+        print(f"---------- Prediction for {name} ----------")
+        for best in np.argsort(-row, kind="stable")[:BEST]:
+            print(f'{row[best]:.4f} - "{classes[best]}"')
+
+
+def _images(path: str, extension: str, color: bool) -> tuple[list[str], Iterator[np.ndarray]]:
+    """Return the names of the images and an iterator that loads them one by one."""
     path = os.path.expanduser(path)
     if path.endswith("npy"):
         print(f"Loading file: {path}")
@@ -112,7 +137,7 @@ def _images(path: str, extension: str, color: bool) -> tuple[int, Iterator[np.nd
         except (OSError, ValueError, EOFError) as problem:
             raise Error(f"cannot be read as .npy: {problem}", place=path) from None
         array = array[None] if array.ndim == 3 else array
-        return len(array), iter(array)
+        return [f"{path}[{number}]" for number in range(len(array))], iter(array)
     if os.path.isdir(path):
         print(f"Loading folder: {path}")
         files = sorted(glob.glob(os.path.join(glob.escape(path), f"*.{extension}")))
@@ -121,4 +146,4 @@ def _images(path: str, extension: str, color: bool) -> tuple[int, Iterator[np.nd
     else:
         print(f"Loading file: {path}")
         files = [path]
-    return len(files), (load_image(file, color) for file in files)
+    return files, (load_image(file, color) for file in files)

@@ -37,10 +37,15 @@ def image_flags(parser: Parser) -> None:
     parser.add_argument("root", metavar="ROOTFOLDER/", help="prefix of every name in the list")
     parser.add_argument("list", metavar="LISTFILE", help="text file with a line `FILE LABEL` for each image")
     parser.add_argument("database", metavar="DB_NAME", help="folder of the database, which must not exist yet")
-    parser.flag("gray", False, "make images of one channel")
     parser.flag("shuffle", False, "write the images in random order")
     parser.flag("seed", 0, "seed of --shuffle; 0: another order each time")
     parser.flag("backend", "lmdb", "the kind of database", choices=sorted(WRITERS))
+    recipe_flags(parser)
+
+
+def recipe_flags(parser: Parser) -> None:
+    """Add the flags of `image_recipe`, and --check_size."""
+    parser.flag("gray", False, "make images of one channel")
     parser.flag("resize_width", 0, "width to resize all images to; needs --resize_height")
     parser.flag("resize_height", 0, "height to resize all images to; needs --resize_width")
     parser.flag("check_size", False, "reject images of different sizes")

@@ -1,6 +1,8 @@
-"""`ocaffe dataset NAME [--from FOLDER] DIR`: make the LMDBs of the examples."""
+"""`ocaffe dataset NAME [--from FOLDER] DIR` makes the LMDBs of the examples. `ocaffe dataset folder` and others of COMMANDS have their own flags."""
 from __future__ import annotations
 
+import argparse
+import importlib
 import os
 from collections.abc import Sequence
 
@@ -9,17 +11,25 @@ from tqdm import tqdm
 
 from ocaffe.cli.flags import Parser
 from ocaffe.data.datum import encode_datum
+from ocaffe.data.labels_txt import LABELS, labels_bytes
 from ocaffe.data.sets import SETS, Part
 from ocaffe.data.writer import LmdbWriter
 from ocaffe.errors import Error
 from ocaffe.model.blob import write_blobproto
 
 MEAN = "mean.binaryproto"
+COMMANDS = {  # by name: the module with its `main`, and a line for the help
+    "folder": ("ocaffe.cli.dataset_folder", "make databases of your own images: FOLDER/cat/1.jpg, FOLDER/dog/1.jpg"),
+}
 
 
 def main(argv: Sequence[str]) -> int:
     """Run the command. Raises Error."""
+    if argv and argv[0] in COMMANDS:
+        return int(importlib.import_module(COMMANDS[argv[0]][0]).main(argv[1:]))
     parser = Parser("dataset", "Make DIR/NAME_train_lmdb and DIR/NAME_test_lmdb of a public data set, as Caffe's own tools do.")
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = "\n".join(["other data:", *(f"  ocaffe dataset {name:<10}{text} (--help lists its flags)" for name, (_, text) in COMMANDS.items())])
     parser.add_argument("name", choices=sorted(SETS), help="mnist, cifar10 (with its mean image), or digits (small, needs no network)")
     parser.add_argument("folder", metavar="DIR", help="folder for the databases; created if it does not exist")
     parser.flag("from", help="folder with the original files, compressed or not; by default they are downloaded")
@@ -49,6 +59,8 @@ def make(name: str, folder: str, source: str | None) -> list[str]:
         for part, path in paths.items():
             writers.append(LmdbWriter(path))
             _write(writers[-1], data.parts[part])
+            if data.names:
+                writers[-1].attach(LABELS, labels_bytes(data.names))
         for writer in writers:
             writer.finish()
     except BaseException:

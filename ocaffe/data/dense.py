@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ocaffe.data.decode import Color, decoded
-from ocaffe.data.listed import Line, Listing, new_size, read_image
+from ocaffe.data.listed import new_size
+from ocaffe.data.listing import Line, Listing, read_image
 from ocaffe.data.order import Order
 from ocaffe.data.resample import Interpolation, resize
 from ocaffe.data.source import BatchInfo, Source, check_fields

@@ -33,6 +33,8 @@ _CIFAR10 = Original(
 )
 _CIFAR10_FILES = {"train": [f"data_batch_{i}.bin" for i in range(1, 6)], "test": ["test_batch.bin"]}
 _CIFAR10_SHAPE = (3, 32, 32)
+_CIFAR10_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+_DIGITS = tuple("0123456789")
 DIGITS_SIDE = 28  # pixels, as in MNIST
 DIGITS_FOLDS = 5  # one of them is the test set
 
@@ -47,11 +49,12 @@ class Part:
 
 @dataclass(frozen=True)
 class DataSet:
-    """The parts `train` and `test`, remarks for the user, and whether the nets for this set need its mean image."""
+    """The parts `train` and `test`, remarks for the user, whether the nets for this set need its mean image, and the names of the classes if known."""
 
     parts: dict[str, Part]
     remarks: tuple[str, ...] = ()
     wants_mean: bool = False
+    names: tuple[str, ...] = ()
 
 
 def mnist(folder: str | None) -> DataSet:
@@ -66,7 +69,7 @@ def mnist(folder: str | None) -> DataSet:
             raise Error(f"{image_name} has {len(images)} images, {label_name} {len(labels)} labels", fix="take both from the same set")
         parts[part] = Part(images[:, None], labels)
     remarks = [f"{name} is not MNIST's (sha256 differs)" for name, content in contents.items() if hashlib.sha256(content).hexdigest() != _MNIST[name]]
-    return DataSet(parts, tuple(remarks))
+    return DataSet(parts, tuple(remarks), names=() if remarks else _DIGITS)  # other sets in MNIST's format have other classes
 
 
 def cifar10(folder: str | None) -> DataSet:
@@ -81,7 +84,7 @@ def cifar10(folder: str | None) -> DataSet:
                 raise Error(f"{name} has {len(files[name]):,} bytes, not a multiple of {record:,}", fix="take the binary version of CIFAR-10")
         rows = np.frombuffer(b"".join(files[name] for name in sources), np.uint8).reshape(-1, record)
         parts[part] = Part(rows[:, 1:].reshape(-1, *_CIFAR10_SHAPE), rows[:, 0])
-    return DataSet(parts, wants_mean=True)
+    return DataSet(parts, wants_mean=True, names=_CIFAR10_CLASSES)
 
 
 def _cifar10_unpacked(folder: str, names: list[str]) -> dict[str, bytes]:
@@ -112,7 +115,7 @@ def digits(folder: str | None) -> DataSet:
     labels = data.target.astype(np.uint8)
     order = np.argsort(np.random.Philox(key=np.zeros(2, np.uint64)).random_raw(len(labels)), kind="stable")
     rows = {"train": order[np.arange(len(order)) % DIGITS_FOLDS != 0], "test": order[::DIGITS_FOLDS]}
-    return DataSet({part: Part(images[chosen], labels[chosen]) for part, chosen in rows.items()})
+    return DataSet({part: Part(images[chosen], labels[chosen]) for part, chosen in rows.items()}, names=_DIGITS)
 
 
 SETS: dict[str, Callable[[str | None], DataSet]] = {"mnist": mnist, "cifar10": cifar10, "digits": digits}

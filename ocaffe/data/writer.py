@@ -70,6 +70,16 @@ class Writer(ABC):
         if len(self._pending) >= COMMIT_EVERY:
             self._commit()
 
+    def attach(self, name: str, content: bytes) -> None:
+        """Add a file to the folder of the database. Caffe ignores it."""
+        try:
+            with open(os.path.join(self._temporary, name), "xb") as stream:
+                stream.write(content)
+                stream.flush()
+                os.fsync(stream.fileno())
+        except OSError as problem:
+            raise self._refused(problem) from None
+
     def finish(self) -> None:
         """Write the remaining records and give the database its name."""
         self._commit()

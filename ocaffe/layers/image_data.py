@@ -10,7 +10,10 @@ from ocaffe.layers.data import Data
 
 @register("ImageData")
 class ImageData(Data):
-    """Image files and labels from a list: images are decoded, resized (new_height, new_width), cropped, mirrored, and mean and scale are applied."""
+    """Image files and labels from a list, class folders, a table (.csv) or tar shards, decoded, resized (new_height, new_width) and transformed.
+
+    docs/data.md describes the forms of `source`.
+    """
 
     def open(self, transform: Transform, labels: bool) -> PictureSource:
         return ListSource(self.own(), transform, labels, place=self.place, layer=self.title)

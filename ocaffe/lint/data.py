@@ -7,7 +7,7 @@ from typing import Any
 from ocaffe import proto
 from ocaffe.data.database import Reader, open_database
 from ocaffe.data.datum import DatumReader
-from ocaffe.data.listed import Listing
+from ocaffe.data.opening import open_files
 from ocaffe.errors import Error
 from ocaffe.model.hdf5_files import Hdf5Files
 from ocaffe.model.wire import Malformed
@@ -30,7 +30,7 @@ def samples(layer: Any) -> int | None:
         if layer.type in ("Data", "AnnotatedData"):
             return open_database(param.source, param.backend).entries
         if layer.type == "ImageData":
-            return len(Listing(param.source, "an image").lines)
+            return open_files(param).entries
         if layer.type == "HDF5Data":
             return _hdf5_rows(param.source, layer.top[0])
     return None
@@ -41,19 +41,20 @@ def labels(layer: Any) -> list[int]:
     param = param_of(layer)
     with contextlib.suppress(Error, OSError, Malformed, ValueError):
         if layer.type == "ImageData":
-            return [int(line.words[-1]) for line in Listing(param.source, "an image").lines[:MAX_LABELS]]
+            found = open_files(param).labels
+            return [int(label) for label in found[:MAX_LABELS, 0]] if found.shape[1] == 1 else []
         if layer.type == "Data" and param.backend == proto.DataParameter.LMDB:
             database = open_database(param.source, param.backend)
             parse = DatumReader()
-            reader, found, size = Reader(database), list[int](), 0
+            reader, numbers, size = Reader(database), list[int](), 0
             for first in range(0, min(database.entries, MAX_LABELS), _TOGETHER):
                 for _, value in reader.read(first, min(_TOGETHER, database.entries - first)):
                     label = parse(value).label
-                    found += [] if label is None else [label]
+                    numbers += [] if label is None else [label]
                     size += len(value)
                 if size > _MAX_BYTES:
                     break
-            return found
+            return numbers
     return []
 
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from ocaffe import log
 from ocaffe.data.workers import Workers
-from ocaffe.data.writer import OPENED, WRITERS
+from ocaffe.data.writer import OPENED, WRITERS, Writer
 from ocaffe.errors import Error, Place, shape_text
 from ocaffe.files import check_finite_file
 from ocaffe.progress import progress
@@ -76,47 +76,67 @@ def write_set(
 ) -> list[Unreadable]:
     """Write a database of `make(entry)` for every entry. Return the entries that cannot be read; they are listed in the log too.
 
-    `make` runs in several threads. If it raises an Error without a place, the entry is left out. Keys are Caffe's: the number of the entry and its
-    name. `source` is the name of Caffe's source file for the log. An unfinished database is removed. Raise Error if no image can be read, or with
+    `source` is the name of Caffe's source file for the log. An unfinished database is removed. Raise Error if no image can be read, or with
     `check_size` if sizes differ.
     """
     log.info(f"{source}:89", f"A total of {len(entries)} images.")
     left_out: list[Unreadable] = []
+
+    def leave_out(entry: Entry, problem: Error) -> None:
+        left_out.append(Unreadable(entry.name, problem.fact))
+        log.error("io.cpp:76", f"Could not open or find file {entry.name}: {problem.fact}")
+
+    with WRITERS[backend](database) as writer:
+        log.info(OPENED[backend], f"Opened {backend} {database}")
+        write_records(writer, entries, make, leave_out, list_path if check_size else None, source)
+        if not writer.count:
+            raise Error(
+                f"none of the {len(entries)} images can be read; the first: {left_out[0].name}: {left_out[0].reason}",
+                place=list_path,
+                fix="the folder is prepended to each name unchanged: end it with a slash",
+            )
+    if left_out:
+        names = ", ".join(each.name for each in left_out)
+        log.warning(f"{source}:1", f"{len(left_out)} of {len(entries)} files cannot be read and are not in {database}: {names}")
+    return left_out
+
+
+def write_records(
+    writer: Writer,
+    entries: Sequence[Entry],
+    make: Callable[[Entry], Made],
+    leave_out: Callable[[Entry, Error], None],
+    alike: str | None,
+    source: str,
+) -> dict[tuple[int, int, int], str]:
+    """Write `make(entry)` for every entry. Return the shapes of the images, each with the name of its first image.
+
+    `make` runs in several threads. If it raises an Error without a place, `leave_out` is called with the entry and the Error. Keys are Caffe's: the
+    number of the entry and its name. `alike` is the list whose images must have one size; None: no such list. Raise Error.
+    """
     shapes: dict[tuple[int, int, int], str] = {}
     workers = Workers()
     try:
-        with WRITERS[backend](database) as writer, progress(len(entries), "image", os.path.basename(database)) as bar:
-            log.info(OPENED[backend], f"Opened {backend} {database}")
+        with progress(len(entries), "image", os.path.basename(writer.path)) as bar:
             for start in range(0, len(entries), CHUNK):
                 chunk = entries[start : start + CHUNK]
                 for number, (entry, made) in enumerate(zip(chunk, workers.run(partial(_attempt, make, entry) for entry in chunk)), start):
                     bar.update()
                     if isinstance(made, Error):
-                        left_out.append(Unreadable(entry.name, made.fact))
-                        log.error("io.cpp:76", f"Could not open or find file {entry.name}: {made.fact}")
+                        leave_out(entry, made)
                         continue
                     message, shape = made
                     shapes.setdefault(shape, entry.name)
-                    if check_size and len(shapes) > 1:
-                        raise _differ(shapes, Place(list_path, entry.line))
+                    if alike and len(shapes) > 1:
+                        raise _differ(shapes, Place(alike, entry.line))
                     writer.put(b"%08d_%s" % (number, os.fsencode(entry.name)), message.SerializeToString())
                     if writer.count % REPORT_EVERY == 0:
                         log.info(f"{source}:145", f"Processed {writer.count} files.")
-            if not writer.count:
-                raise Error(
-                    f"none of the {len(entries)} images can be read; the first: {left_out[0].name}: {left_out[0].reason}",
-                    place=list_path,
-                    fix="the folder is prepended to each name unchanged: end it with a slash",
-                )
-            count = writer.count
     finally:
         workers.close()
-    if count % REPORT_EVERY:
-        log.info(f"{source}:153", f"Processed {count} files.")
-    if left_out:
-        names = ", ".join(each.name for each in left_out)
-        log.warning(f"{source}:1", f"{len(left_out)} of {len(entries)} files cannot be read and are not in {database}: {names}")
-    return left_out
+    if writer.count % REPORT_EVERY:
+        log.info(f"{source}:153", f"Processed {writer.count} files.")
+    return shapes
 
 
 def _attempt(make: Callable[[Entry], Made], entry: Entry) -> Made | Error:

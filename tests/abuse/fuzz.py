@@ -4,6 +4,7 @@ A section has seeds, a way to damage them, and the code that reads the result. T
 """
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import io
@@ -11,7 +12,8 @@ import os
 import pathlib
 import random
 import shutil
-from collections.abc import Callable, Sequence
+import tarfile
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -248,6 +250,26 @@ def _image_list(path: str) -> None:
     drain(_images(path, 'root_folder: "files/images/" new_height: 8 new_width: 8'), 1)
 
 
+def _table(path: str) -> None:
+    with _named(path, ".csv") as table:
+        drain(_images(table, f'root_folder: "files/images/" new_height: 8 new_width: 8 {_choice(path, ("", "label_count: 1", "label_count: 2"))}'), 1)
+
+
+def _shard(path: str) -> None:
+    with _named(path, ".tar") as shard:
+        drain(_images(shard, "new_height: 8 new_width: 8"), 1)
+
+
+@contextlib.contextmanager
+def _named(path: str, suffix: str) -> Iterator[str]:
+    """Yield the name of the same file with a suffix."""
+    os.link(path, path + suffix)
+    try:
+        yield path + suffix
+    finally:
+        os.unlink(path + suffix)
+
+
 def _windows(path: str) -> None:
     more = f'window_data_param {{ source: "{path}" batch_size: 4 fg_fraction: 0.5 context_pad: 2 }}'
     drain(_layer("WindowData", f"transform_param {{ crop_size: 12 }} {more}"), 2)
@@ -328,6 +350,41 @@ def _npy_and_means(rng: random.Random, seeds: Sequence[Any]) -> bytes:
     return damage(rng, buffer.getvalue(), buffer.getvalue())
 
 
+def _tables() -> list[bytes]:
+    lists = workplace.contents("files/images*.txt")
+    return [*(text.replace(b" ", b",") for text in lists), b"file;class\r\n\"im00.png\";cat\r\nim01.png;dog\r\n", b"im00.png\t1\t0.5\nim01.png\t2\t0.25\n"]
+
+
+def _shards() -> list[bytes]:
+    """Shards in all formats of tar, some with long names."""
+    made, images = [], workplace.contents("files/images/im0*.png")
+    for form in (tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT):
+        for stem in ("{}", "folder/{}" + "x" * (20 if form == tarfile.USTAR_FORMAT else 200)):
+            buffer = io.BytesIO()
+            with tarfile.open(fileobj=buffer, mode="w", format=form) as tar:
+                for number, content in enumerate(images[:3]):
+                    for suffix, data in (("png", content), ("cls", b"%d" % number) if number else ("json", b'{"label": 3}')):
+                        member = tarfile.TarInfo(f"{stem.format(number)}.{suffix}")
+                        member.size = len(data)
+                        tar.addfile(member, io.BytesIO(data))
+            made.append(buffer.getvalue())
+    return made
+
+
+def _headers(rng: random.Random, seeds: Sequence[bytes]) -> bytes:
+    """Tar files: half of them have a damaged header with the right sum of its bytes."""
+    if rng.random() < 0.5:
+        return of_bytes(rng, seeds)
+    content = bytearray(rng.choice(seeds))
+    at = rng.choice([n for n in range(0, len(content), tarfile.BLOCKSIZE) if content[n + 257 : n + 262] == b"ustar"])
+    for field in rng.choices(((0, 100), (124, 12), (156, 1), (157, 100), (257, 8), (345, 155)), k=2):
+        size = field[1]
+        content[at + field[0] : at + sum(field)] = rng.choice((bytes(size), rng.randbytes(size), b"\xff" * size, b"7" * size, b"\x80".ljust(size, b"\0")))
+    head = content[at : at + tarfile.BLOCKSIZE]
+    content[at + 148 : at + 156] = b"%06o\0 " % (sum(head[:148]) + sum(head[156:]) + 8 * ord(" "))
+    return bytes(content)
+
+
 def _anything() -> list[bytes]:
     files = workplace.contents("files/*.caffemodel*", "files/*.solverstate*", "files/*.binaryproto", "files/*.prototxt", "data/*.h5")
     return [*files, *(model.SerializeToString() for model in workplace.onnx_models())]
@@ -346,6 +403,8 @@ SECTIONS: dict[str, Section] = {
     "lmdb": Section(workplace.databases, of_pages, _lmdb),
     "image": Section(workplace.image_files, of_bytes, _image),
     "image-list": Section(lambda: workplace.contents("files/images*.txt"), of_text, _image_list),
+    "table": Section(_tables, of_text, _table),
+    "shards": Section(_shards, _headers, _shard),
     "windows": Section(lambda: workplace.contents("data/windows.txt"), of_text, _windows),
     "hdf5-list": Section(lambda: workplace.contents("data/h5_*.txt"), of_text, _hdf5_list),
     "hdf5-data": Section(lambda: workplace.contents("data/*.h5"), of_bytes, _hdf5_data),

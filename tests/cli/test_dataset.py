@@ -22,6 +22,7 @@ import pytest
 from ocaffe import proto
 from ocaffe.cli.dataset import main
 from ocaffe.data import originals, sets, writer
+from ocaffe.data.label_names import label_names
 from ocaffe.data.writer import LmdbWriter
 from ocaffe.errors import Error
 from ocaffe.model.blob import read_blobproto
@@ -71,6 +72,7 @@ def test_mnist_from_a_folder(tmp_path: pathlib.Path, capsys: pytest.CaptureFixtu
     assert sorted(os.listdir(tmp_path / "made" / "here")) == ["mnist_test_lmdb", "mnist_train_lmdb"]
     out = capsys.readouterr().out
     assert "mnist_train_lmdb: 30 images of 1x28x28" in out and "is not MNIST's (sha256 differs)" in out
+    assert label_names(str(tmp_path / "made" / "here" / "mnist_train_lmdb")) == []  # another set's classes
 
 
 def test_existing_databases_stay(tmp_path: pathlib.Path) -> None:
@@ -128,6 +130,7 @@ def test_download(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> No
     asked = play_network(monkeypatch, answers)
     assert main(["mnist", str(tmp_path)]) == 0
     check_mnist(tmp_path)
+    assert label_names(str(tmp_path / "mnist_test_lmdb")) == list("0123456789")
     assert len(asked) == 12 and asked[2] == "http://yann.lecun.com/exdb/mnist/train-images-idx3-ubyte.gz"
 
 
@@ -182,6 +185,7 @@ def test_cifar10(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, form: 
     train = np.concatenate([rows for name, rows in CIFAR.items() if name != "test_batch.bin"])
     for part, rows in (("train", train), ("test", CIFAR["test_batch.bin"])):
         found = records(out / f"cifar10_{part}_lmdb")
+        assert label_names(str(out / f"cifar10_{part}_lmdb"))[:3] == ["airplane", "automobile", "bird"]
         assert len(found) == len(rows)
         for (_, datum), row in zip(found, rows):
             assert (datum.channels, datum.height, datum.width, datum.label, datum.data) == (3, 32, 32, row[0], row[1:].tobytes())
@@ -217,6 +221,7 @@ def test_digits(tmp_path: pathlib.Path) -> None:
         assert len({datum.label for _, datum in part[:30]}) > 5  # classes are mixed
         pixels = np.stack([np.frombuffer(datum.data, np.uint8) for _, datum in part])
         assert pixels.shape[1] == 784 and pixels.min() == 0 and pixels.max() == 255
+    assert label_names(str(tmp_path / "digits_train_lmdb")) == list("0123456789")
     assert records(tmp_path / "digits_train_lmdb")[0][1].label == train[0][1].label
 
 

@@ -90,6 +90,33 @@ def test_array_and_gray_net(flags: list[str], device: Any) -> None:
     close(np.load("out.npy"), scores(images, 0))
 
 
+def test_names_of_the_best_classes(flags: list[str], capfd: pytest.CaptureFixture[str], tmp_path: pathlib.Path) -> None:
+    settings = [*flags, "--mean_file=", "--center_only", "--images_dim=12,12", "--ext=jpg"]
+    (tmp_path / "db").mkdir()
+    (tmp_path / "db" / "labels.txt").write_text("ant\nbee\ncrane\ncrane\nemu\n")  # two of ImageNet's classes have one name
+    shutil.copy("db/labels.txt", "names of mine.txt")
+    said = []
+    for path in ("db", "db/labels.txt", "names of mine.txt"):
+        assert main(["classify", *settings, "--labels", path, "images", "out"]) == 0
+        said.append([line for line in capfd.readouterr().out.splitlines() if "Prediction" in line or " - " in line])
+    assert said[0] == said[1] == said[2]
+    names = ["ant", "bee", "crane", "crane", "emu"]
+    expected = []
+    for path, row in zip(sorted(IMAGES.glob("*.jpg")), np.load("out.npy")):
+        expected.append(f"---------- Prediction for images/{path.name} ----------")
+        expected += [f'{row[best]:.4f} - "{names[best]}"' for best in np.argsort(-row)]
+    assert said[0] == expected
+    (tmp_path / "two.txt").write_text("a\nb\n")
+    (tmp_path / "images" / "data.mdb").touch()
+    for path, fact in (
+        ("none", "none does not exist"),
+        ("images", "images has no names of classes"),
+        ("two.txt", "two.txt has 2 names of classes, and the net gives 5 scores"),
+    ):
+        assert main(["classify", *settings, "--labels", path, "images", "out"]) == 1
+        assert fact in capfd.readouterr().err
+
+
 WINDOWS = [("images/im00.png", (2, 3, 20, 25)), ("images/odd0.png", (0, 0, 12, 12)), ("images/im00.png", (1, 1, 10, 24))]
 
 

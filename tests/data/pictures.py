@@ -67,6 +67,24 @@ def used(source: Any, shapes: Any, block: np.ndarray) -> list[bytes]:
     return parts + ([view.tobytes() for view in rows.views(block)] if rows else [])
 
 
+def content(files: Any, record: int) -> bytes:
+    """Return the bytes of an image file of a store."""
+    (found,) = files.find([record])
+    return bytes(files.opener.parse(found).file)
+
+
+def name(files: Any, record: int) -> str:
+    """Return the name of an image file of a store."""
+    (found,) = files.find([record])
+    return str(files.name(found))
+
+
+def fault(files: Any, record: int) -> Error:
+    """Return the error of reading an image file of a store, with its place."""
+    (found,) = files.find([record])
+    return files.fault(failure(lambda: files.opener.parse(found)), record, found)  # type: ignore[no-any-return]
+
+
 def failure(call: Callable[[], Any]) -> Error:
     with pytest.raises(Error) as caught:
         call()

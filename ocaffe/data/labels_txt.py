@@ -1,0 +1,48 @@
+"""labels.txt: the names of the classes, one a line in the order of their numbers. It lies in the folder of the images, of the list or of the database."""
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from ocaffe.errors import Error, Place
+from ocaffe.files import check_finite_file
+
+LABELS = "labels.txt"
+
+
+def labels_bytes(names: Sequence[str]) -> bytes:
+    """Return the content of a labels.txt."""
+    return "".join(f"{name}\n" for name in names).encode("utf-8", "surrogateescape")
+
+
+def read_labels(path: str) -> list[str]:
+    """Return the names in the file `path`. Raise Error."""
+    try:
+        check_finite_file(path)
+        with open(path, encoding="utf-8-sig", errors="surrogateescape") as stream:
+            names = [line.strip() for line in stream]
+    except OSError as problem:
+        raise Error(f"cannot be read: {problem.strerror}", place=path, fix="the file has the name of a class in each line") from None
+    while names and not names[-1]:
+        names.pop()
+    for number, name in enumerate(names, 1):
+        if not name:
+            raise Error("the line is empty", place=Place(path, number), fix="write the name of a class in each line")
+    return names
+
+
+def given_labels(folder: str) -> list[str]:
+    """Return the names in the labels.txt of `folder`, [] without this file. Raise Error."""
+    path = os.path.join(folder, LABELS)
+    return read_labels(path) if os.path.lexists(path) else []
+
+
+def numbering(folder: str) -> list[str]:
+    """Return `given_labels` for finding numbers by names: each name must be there once. Raise Error."""
+    names = given_labels(folder)
+    numbers: dict[str, int] = {}
+    for number, name in enumerate(names, 1):
+        if numbers.setdefault(name, number) != number:
+            fact = f"the class '{name}' is in line {numbers[name]} too"
+            raise Error(fact, place=Place(os.path.join(folder, LABELS), number), fix="name each class once")
+    return names
