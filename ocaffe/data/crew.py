@@ -236,7 +236,8 @@ class _State:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 child.wait(max(0.0, deadline - time.monotonic()))
             child.kill()
-            child.wait()
+            with contextlib.suppress(OSError):  # unsent data is lost
+                child.__exit__(None, None, None)
 
 
 def _shared(size: int) -> BinaryIO:

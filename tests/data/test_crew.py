@@ -21,6 +21,7 @@ from ocaffe import proto
 from ocaffe.data.images import ImageSource
 from ocaffe.data.prefetch import Prefetcher
 from ocaffe.errors import Error
+from ocaffe.model.blob import write_blobproto
 from tests.data.databases import block_of, image, png, raw, samples, source, write
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs sockets that keep messages whole")
@@ -141,6 +142,18 @@ def test_processes_end_with_their_source(hurried: Callable[..., ImageSource], tm
     other = None  # type: ignore[assignment]  # without close
     gc.collect()
     until(lambda: all(child.poll() is not None for child in started))
+
+
+def test_an_end_during_the_start(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mean makes the settings larger than a pipe, so that they are still being written when the processes are killed."""
+    monkeypatch.setattr("ocaffe.data.crew._END", 0.0)
+    write_blobproto(str(tmp_path / "mean"), np.zeros((3, 200, 200), np.float32))
+    made = source(write(tmp_path / "db", [jpeg(0, (200, 200))]), 1, workers=3, transform={"mean_file": str(tmp_path / "mean")})
+    made.hurry()
+    until(lambda: len(children(made)) == 3)
+    started = children(made)
+    made.close()
+    until(lambda: all(child.poll() is not None and child.stdin is not None and child.stdin.closed for child in started))
 
 
 PARENT = """
