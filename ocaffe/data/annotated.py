@@ -14,7 +14,7 @@ from google.protobuf.message import DecodeError
 
 from ocaffe import proto
 from ocaffe.data.boxes import Boxes, samples
-from ocaffe.data.database import Item, key_text, open_database
+from ocaffe.data.database import Item, Key, key_text, open_database
 from ocaffe.data.decode import Color, decoded, open_image
 from ocaffe.data.dice import Dice
 from ocaffe.data.distort import Step, add_noise, check_distortion, check_noise, draw
@@ -42,7 +42,7 @@ class Plan:
     """The transformations of one image, with all random choices made."""
 
     record: int
-    name: str
+    key: Key
     datum: Any
     file: Any  # the opened image, of which only the header has been read
     shape: tuple[int, int, int]  # of the image as stored
@@ -157,7 +157,7 @@ class AnnotatedSource(Source):
         try:
             return proto.AnnotatedDatum.FromString(bytes(item[1]))
         except DecodeError:
-            raise self.records.fault(Error("it is not an AnnotatedDatum"), record, _name(item)) from None
+            raise self.records.fault(Error("it is not an AnnotatedDatum"), record, item[0]) from None
 
     def _plan(self, record: int, item: Item, position: int) -> Plan:
         annotated = self._parse(record, item)
@@ -175,8 +175,8 @@ class AnnotatedSource(Source):
                 raise Error(f"distort_param is set, and the image has {shape[0]} channels", fix="force_color: true")
             plan = self._drawn(Dice(self.key, position), Boxes.of(annotated), shape, position)
         except Error as problem:
-            raise self.records.fault(problem, record, _name(item)) from None
-        plan.record, plan.name, plan.datum, plan.file = record, _name(item), datum, file
+            raise self.records.fault(problem, record, item[0]) from None
+        plan.record, plan.key, plan.datum, plan.file = record, item[0], datum, file
         return plan
 
     def _drawn(self, dice: Dice, boxes: Boxes, shape: tuple[int, int, int], position: int) -> Plan:
@@ -214,7 +214,7 @@ class AnnotatedSource(Source):
         if mirror[0]:
             boxes = boxes.mirrored()
         boxes = replace(boxes, corners=self._extrapolated(boxes.corners, before, part))
-        return Plan(0, "", None, None, shape, boxes, dice, steps, size, at, window, method, resized, corner, crop, bool(mirror[0]))
+        return Plan(0, b"", None, None, shape, boxes, dice, steps, size, at, window, method, resized, corner, crop, bool(mirror[0]))
 
     # -- resizing: the new size and the new boxes. All values, also before truncation to whole pixels, are float32, as in SSD. -------------------------
 
@@ -303,15 +303,15 @@ class AnnotatedSource(Source):
         wrong = self.wrong_label(1, labels)
         if wrong is not None:
             plan = plans[wrong[0]]
-            raise self.records.fault(wrong[1], plan.record, plan.name)
+            raise self.records.fault(wrong[1], plan.record, plan.key)
 
     def _check_alike(self, plans: list[Plan]) -> None:
         shapes = [(plan.shape[0], *plan.crop) for plan in plans]
         for plan, shape in zip(plans, shapes):
             if shape != shapes[0]:
                 raise Error(
-                    f"database {self.database.path}: the image of {plan.name} is {shape_text(shape)}, "
-                    f"that of {plans[0].name} in the same batch is {shape_text(shapes[0])}",
+                    f"database {self.database.path}: the image of key '{key_text(plan.key)}' is {shape_text(shape)}, "
+                    f"that of key '{key_text(plans[0].key)}' in the same batch is {shape_text(shapes[0])}",
                     fix="set resize_param, crop_size, or batch_size: 1",
                 )
 
@@ -329,7 +329,7 @@ class AnnotatedSource(Source):
             (y, x), (height, width) = plan.corner, plan.crop
             room.reshape(plan.shape[0], height, width)[...] = image[:, y : y + height, x : x + width]
         except Error as problem:
-            raise self.records.fault(problem, plan.record, plan.name) from None
+            raise self.records.fault(problem, plan.record, plan.key) from None
 
     def _cut(self, image: np.ndarray, plan: Plan) -> np.ndarray:
         """Return the window of `plan`: the distorted image on a canvas of mean values."""
@@ -382,9 +382,6 @@ class AnnotatedSource(Source):
     def close(self) -> None:
         self.workers.close()
 
-
-def _name(item: Item) -> str:
-    return f"key '{key_text(item[0])}'"
 
 
 def _given(message: Any, field: str) -> Any:

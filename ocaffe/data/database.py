@@ -72,8 +72,8 @@ def fault(path: str, reason: object, record: int | None = None, key: Key | None 
     """Return the error for the database `path`, or for one of its records, that cannot be read."""
     where = f", record {record}" if record is not None else ""
     where += f" (key '{key_text(key)}')" if key is not None else ""
-    fix = reason.fix if isinstance(reason, Unreadable) else None
-    return Error(f"database {path}{where}: {reason}", fix=fix or "make the database again, or copy it again")
+    fact = reason.fact if isinstance(reason, Error) else reason
+    return Error(f"database {path}{where}: {fact}", fix=getattr(reason, "fix", None) or "make the database again, or copy it again")
 
 
 def key_text(key: Key) -> str:

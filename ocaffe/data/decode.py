@@ -73,6 +73,7 @@ class ImageFile(ABC):
     """An image file of which only the header has been decoded."""
 
     gray: bool  # whether the file stores no colors
+    count: int  # of pixels
 
     @abstractmethod
     def shape(self, color: Color) -> tuple[int, int, int]:
@@ -168,8 +169,7 @@ def _scratch_of_thread(size: int) -> np.ndarray:
 @contextlib.contextmanager
 def decoded(file: ImageFile, color: Color) -> Iterator[np.ndarray]:
     """Yield the image for the block, which must keep no view of it: height x width x channels. Threads with large images wait for each other."""
-    _, height, width = file.shape(color)
-    with _budget.of(height * width):
+    with _budget.of(file.count):
         yield file.pixels(color, _scratch_of_thread)
 
 
@@ -183,7 +183,7 @@ class _Turbo(ImageFile):
 
     def __init__(self, header: jpeg.Jpeg) -> None:
         self._header = header
-        self.gray = header.channels == 1
+        self.gray, self.count = header.channels == 1, header.height * header.width
 
     def shape(self, color: Color) -> tuple[int, int, int]:
         header = self._header
@@ -194,16 +194,16 @@ class _Turbo(ImageFile):
     def pixels(self, color: Color, memory: Callable[[int], np.ndarray]) -> np.ndarray:
         header, channels = self._header, self.shape(color)[0]
         shape = header.height, header.width, channels
-        pixels = memory(header.height * header.width * channels).reshape(shape)
+        pixels = memory(self.count * channels).reshape(shape)
         if not header.into(pixels):
-            return _ByPillow(open_pillow(header.data, header.height * header.width)).pixels(color, memory)
+            return _ByPillow(open_pillow(header.data, self.count)).pixels(color, memory)
         return pixels if header.orientation == 1 or color is Color.UNCHANGED else _UPRIGHT[header.orientation](pixels)
 
 
 class _ByPillow(ImageFile):
     def __init__(self, image: Image.Image) -> None:
         self.image = image
-        self.gray = image.mode in _GRAY_MODES
+        self.gray, self.count = image.mode in _GRAY_MODES, image.width * image.height
 
     def shape(self, color: Color) -> tuple[int, int, int]:
         width, height = self.image.size

@@ -1,4 +1,4 @@
-"""Blocks of floats, one array per top, as HDF5Data, DummyData and MemoryData stage them."""
+"""Blocks of floats, one array per top, as HDF5Data and MemoryData stage them."""
 from __future__ import annotations
 
 import math

@@ -150,7 +150,7 @@ class FolderFiles(Files):
         """Raises Error without a place."""
         self.listed = listed = class_folders(root)
         self.entries, self.labels = len(listed.names), listed.labels.astype(np.float32)[:, None]
-        self.what, self.opener = f"folder {listed.root}", FileOpener(_read)
+        self.opener = FileOpener(_read)
         self.notes = (("image_data_layer.cpp:38", f"Opening folder {listed.root}: {len(listed.classes)} classes{skipped_text(listed.skipped)}"),)
 
     def file(self, record: int) -> File:

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
+from array import array
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -10,6 +11,7 @@ import numpy as np
 
 from ocaffe.data.source import Note
 from ocaffe.data.store import Opener, Record, Store
+from ocaffe.errors import Error
 
 Label = float | tuple[float, ...]
 
@@ -51,19 +53,45 @@ class Files(Store):
         return tuple(row) if len(row) > 1 else row[0]
 
 
+class NamedFiles(Files):
+    """Files that lines of the text file `source` name. `kind` is that of the text, for messages."""
+
+    kind: str
+
+    def __init__(self, source: str) -> None:
+        self._source = source
+        self._names: list[str] = []
+        self._lines = array("q")  # numbers of lines
+
+    def file(self, record: int) -> File:
+        return File(record, self._names[record], self.label(record))
+
+    def name(self, found: File) -> str:
+        return found.path
+
+    def fault(self, problem: Error, record: int, found: File) -> Error:
+        fix = problem.fix or f"correct the {self.kind}, or replace the file"
+        return Error(f"{self._source}, line {self._lines[found.number]}: {found.path}: {problem.fact}", fix=fix)
+
+
 def label_values(words: Sequence[str], floats: bool) -> list[float]:
     """Return labels from text: finite numbers, or without `floats` whole ones of 32 bits, which are C's int. Raise ValueError with the fact."""
     return [_float(word) if floats else _int(word) for word in words]
 
 
+def whole_number(word: str) -> int:
+    """Return a number of a list: an int of C, 32 bits. Raise ValueError."""
+    number = int(word)
+    if not -(1 << 31) <= number < 1 << 31:
+        raise ValueError(word)
+    return number
+
+
 def _int(word: str) -> int:
     try:
-        number = int(word)
+        return whole_number(word)
     except ValueError:
-        number = 1 << 31
-    if not -(1 << 31) <= number < 1 << 31:
-        raise ValueError(f"the label '{word}' is not a whole number of 32 bits")
-    return number
+        raise ValueError(f"the label '{word}' is not a whole number of 32 bits") from None
 
 
 def _float(word: str) -> float:

@@ -5,22 +5,23 @@ from array import array
 
 import numpy as np
 
-from ocaffe.data.image_files import File, FileOpener, Files, label_values
+from ocaffe.data.image_files import FileOpener, NamedFiles, label_values
 from ocaffe.data.listing import Listing, read_found
 from ocaffe.errors import Error
 
 
-class ListFiles(Files):
+class ListFiles(NamedFiles):
     """The image files of a list. The last `label_count` words of a line are the labels; the file name before them may have spaces."""
+
+    kind = "list"
 
     def __init__(self, source: str, root: str, label_count: int, floats: bool) -> None:
         """`root` is prepended to each name. `floats`: labels may be fractions. Raise Error without a place."""
         count = "its label" if label_count == 1 else f"{label_count} labels"
         lines = Listing(source, f"the file of an image, a space, and {count}").lines
-        self.entries, self.what, self._source = len(lines), f"list {source}", source
-        self.opener = FileOpener(read_found)
-        self._names: list[str] = []
-        self._lines = array("q", (line.number for line in lines))
+        super().__init__(source)
+        self.entries, self.opener = len(lines), FileOpener(read_found)
+        self._lines.extend(line.number for line in lines)
         values = array("d")
         for line in lines:
             name, *words = line.text.rsplit(None, label_count)
@@ -33,13 +34,3 @@ class ListFiles(Files):
             self._names.append(root + name)
         self.labels = np.array(values, np.float32).reshape(self.entries, label_count)
         self.notes = (("image_data_layer.cpp:38", f"Opening file {source}"),)
-
-    def file(self, record: int) -> File:
-        return File(record, self._names[record], self.label(record))
-
-    def name(self, found: File) -> str:
-        return found.path
-
-    def fault(self, problem: Error, record: int, found: File) -> Error:
-        fix = problem.fix or "correct the list, or replace the file"
-        return Error(f"{self._source}, line {self._lines[found.number]}: {found.path}: {problem.fact}", fix=fix)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ocaffe import proto
-from ocaffe.data.database import Cursor, Database, Item, Reader, Unreadable, fault, key_text, open_database
+from ocaffe.data.database import Cursor, Database, Key, Reader, Unreadable, fault, key_text, open_database
 from ocaffe.data.datum import SMALL, Alike, DatumReader
 from ocaffe.data.decode import Color
 from ocaffe.data.lmdb_file import Arena
@@ -51,9 +51,9 @@ class Records:
         self.database = database
         self.read = Reader(database, random).records
 
-    def fault(self, problem: Error, record: int, name: str) -> Error:
-        """Return `problem` with the place of the record called `name`."""
-        return _fault(self.database, problem, record, name)
+    def fault(self, problem: Error, record: int, key: Key) -> Error:
+        """Return `problem` with the place of the record."""
+        return self.database.fault(problem, record, key)
 
 
 class DatumOpener(Opener):
@@ -86,7 +86,7 @@ class DatumStore(Store):
     one_size = "make the database with one size (convert_imageset --resize_height --resize_width)"
 
     def __init__(self, database: Database, random: bool) -> None:
-        self.database, self.entries, self.what = database, database.entries, f"database {database.path}"
+        self.database, self.entries = database, database.entries
         self._reader = Reader(database, random)
         self.opener: DatumOpener = DatumOpener(self._reader.cursor, database.path)
         self.portable = database.portable
@@ -103,15 +103,7 @@ class DatumStore(Store):
         return self.opener.parser.alike(self.opener.read(found, Arena()))
 
     def name(self, found: Any) -> str:
-        return _name((self._reader.key(found), b""))
+        return f"key '{key_text(self._reader.key(found))}'"
 
     def fault(self, problem: Error, record: int, found: Any) -> Error:
-        return _fault(self.database, problem, record, self.name(found))
-
-
-def _name(item: Item) -> str:
-    return f"key '{key_text(item[0])}'"
-
-
-def _fault(database: Database, problem: Error, record: int, name: str) -> Error:
-    return Error(f"database {database.path}, record {record} ({name}): {problem.fact}", fix=problem.fix or "make the database again, or copy it again")
+        return self.database.fault(problem, record, self._reader.key(found))

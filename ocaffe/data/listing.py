@@ -62,11 +62,3 @@ def read_listed(path: str) -> bytes:
 def read_found(file: File) -> bytes:
     """Return the content of a found file. Raise Error without a place."""
     return read_listed(file.path)
-
-
-def whole_number(word: str) -> int:
-    """Return a number of a list: an int of C, 32 bits. Raise ValueError."""
-    number = int(word)
-    if not -(1 << 31) <= number < 1 << 31:
-        raise ValueError(word)
-    return number

@@ -84,7 +84,7 @@ class PictureSource(Source):
         self._finding = threading.Lock()
         self._crew: Crew | None = None
         self._hurried = False
-        first = self._look()
+        first, _ = self._header(0)
         self.encoded = first.file is not None
         dtype = first.record.values.dtype if first.record.values is not None else np.dtype(np.uint8)
         self._slow = first.record.values is None or first.record.values.nbytes > _SMALL
@@ -136,16 +136,13 @@ class PictureSource(Source):
             except Error as problem:
                 record = self._instead(record, found, problem)
 
-    def _look(self) -> Picture:
-        return self._header(0)[0]
-
     # -- batches -----------------------------------------------------------------------------------------------------
 
     def hurry(self) -> None:
         """Let processes do the work of the threads, if that is faster. They start in the background."""
         if self._hurried or not (POSSIBLE and self._slow and self.store.portable and self.workers.count >= _FEWEST):
             return
-        self._hurried, self._stager.key = True, self.key
+        self._hurried = True
         count = max(_FEWEST, min(self.workers.count, cores() - cores() // _SPARED))
         try:
             self._crew = Crew(self._stager, count, self._first, self.store.sent)
@@ -185,7 +182,7 @@ class PictureSource(Source):
             shape = picture.shape
             layout = replace(layout, channels=shape[0], height=shape[1], width=shape[2])
         notes = (self.restart,) if self.restart and self.order.entries - 1 in records else ()
-        return Batch(records, found, alike, Frame(first, layout, shape), name, BatchInfo(tuple(self._tops(layout)), layout.nbytes, notes))
+        return Batch(records, found, alike, Frame(self.key, first, layout, shape), name, BatchInfo(tuple(self._tops(layout)), layout.nbytes, notes))
 
     def _parts(self, batch: Batch) -> list[Part]:
         size = max(1, -(-self.batch // (2 * self._threads.count)))
@@ -194,7 +191,6 @@ class PictureSource(Source):
 
     def _write(self, batch: Batch, parts: list[Part], block: np.ndarray, problems: list[tuple[int, Error]]) -> None:
         """Write parts of a batch. Other records take the places of bad ones: those in `problems` and those that are found."""
-        self._stager.key = self.key
         while parts or problems:
             for result in self._threads.run(partial(self._stager.write, batch.frame, part, block) for part in parts):
                 self.effort.add(result.seconds)

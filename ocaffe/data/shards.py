@@ -83,7 +83,7 @@ class ShardFiles(Files):
 
     def __init__(self, source: str, label_count: int, floats: bool) -> None:
         """`floats`: labels may be fractions. Raise Error without a place."""
-        self.what, self.opener = f"shards {source}", FileOpener(_read)
+        self.opener = FileOpener(_read)
         self._shards: list[Shard] = []
         self._names: list[str] = []
         self._shard, self._at, self._size, values = array("l"), array("q"), array("q"), array("d")

@@ -42,8 +42,11 @@ class Part(NamedTuple):
 
 
 class Frame(NamedTuple):
-    """A batch: the position of its first image in the endless sequence of records, its layout, and the shape of all its images if that must be one."""
+    """A batch: the key of its random numbers, the position of its first image in the endless sequence of records, its layout, and the shape of all its
+    images if that must be one.
+    """
 
+    key: tuple[int, int]
     first: int
     layout: Layout
     shape: Shape3 | None
@@ -62,7 +65,6 @@ class Stager:
     def __init__(self, opener: Opener, transform: Transform, color: Color, resized: tuple[int, int] | None, labels: bool) -> None:
         """`resized`: height and width to which image files are resized. `labels`: the layer has a top for labels."""
         self.opener, self.transform, self.color, self.resized, self.labels = opener, transform, color, resized, labels
-        self.key = (0, 0)
         self.largest: int | None = None  # pixels of an image that is not Large; None: there are no other processes
         self.checked: Shape3 | None = None  # the shape that last passed the checks
         self._memory = threading.local()
@@ -105,7 +107,7 @@ class Stager:
         """Write the images of a part, their rows of the table and their labels to the block of the batch."""
         layout, laps = frame.layout, Laps()
         pixels, table, labels = layout.pixels(block), layout.table(block), layout.labels(block)
-        samples = self.transform.samples(self.key, frame.first, layout.batch)
+        samples = self.transform.samples(frame.key, frame.first, layout.batch)
         problems: list[tuple[int, Error]] = []
         for n, content in zip(part.images, self.read(part.found)):
             try:

@@ -39,7 +39,6 @@ class Store(ABC):
     entries: int
     opener: Opener
     portable = True  # other processes can read found records
-    what = ""  # the database or the list, for messages
     one_size = ""  # how to make images of one size, for messages
 
     @abstractmethod

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ocaffe.data.folder import is_image_name
-from ocaffe.data.image_files import File, FileOpener, Files, label_values
+from ocaffe.data.image_files import FileOpener, NamedFiles, label_values
 from ocaffe.data.labels_txt import LABELS, numbering
 from ocaffe.data.listing import read_found
 from ocaffe.errors import Error
@@ -50,23 +50,25 @@ def table_names(source: str) -> list[str]:
     return sorted(set(words)) if len(words) == len(rows) and not any(map(_is_number, words)) else []
 
 
-class TableFiles(Files):
+class TableFiles(NamedFiles):
     """The image files of a table. The first column has the names, the other `label_count` columns the labels.
 
     With one label, its column may have names of classes. Their numbers are those of the labels.txt beside the table, else of the sorted names.
     """
 
+    kind = "table"
+
     def __init__(self, source: str, root: str, label_count: int, floats: bool) -> None:
         """`root` is prepended to each name. `floats`: labels may be fractions. Raise Error without a place."""
         rows = _rows(source)
-        self.entries, self.what, self._source = len(rows), f"table {source}", source
-        self.opener = FileOpener(read_found)
+        super().__init__(source)
+        self.entries, self.opener = len(rows), FileOpener(read_found)
         for row in rows:
             if len(row.cells) != 1 + label_count:
                 fact = f"{source}, line {row.line} has {len(row.cells)} columns, and a file and label_count: {label_count} are {1 + label_count}"
                 raise Error(fact, fix=f"remove the other columns, or set label_count: {len(rows[0].cells) - 1}")
         self._names = [root + row.cells[0] for row in rows]
-        self._lines = array("q", (row.line for row in rows))
+        self._lines.extend(row.line for row in rows)
         kinds = {_is_number(row.cells[1]) for row in rows} if label_count == 1 else {True}
         self.classes = _classes(source, rows) if False in kinds else []
         if len(kinds) > 1:
@@ -94,16 +96,6 @@ class TableFiles(Files):
                 fix = "correct it" if floats else "correct it, or set label_count: 1, which allows fractions"
                 raise Error(f"{self._source}, line {row.line}: {problem}", fix=fix) from None
         return np.array(values, np.float32).reshape(len(rows), label_count)
-
-    def file(self, record: int) -> File:
-        return File(record, self._names[record], self.label(record))
-
-    def name(self, found: File) -> str:
-        return found.path
-
-    def fault(self, problem: Error, record: int, found: File) -> Error:
-        fix = problem.fix or "correct the table, or replace the file"
-        return Error(f"{self._source}, line {self._lines[found.number]}: {found.path}: {problem.fact}", fix=fix)
 
 
 def _classes(source: str, rows: Sequence[Row]) -> list[str]:

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ocaffe.data.decode import Color, decoded, open_image
-from ocaffe.data.listing import read_listed, whole_number
+from ocaffe.data.image_files import whole_number
+from ocaffe.data.listing import read_listed
 from ocaffe.data.resample import resize
 from ocaffe.data.source import SAMPLE, BatchInfo, Source, below, check_fields, draws
 from ocaffe.data.transform import HEIGHT, MEAN_X, MEAN_Y, WIDTH, Layout, Transform, X, Y

@@ -131,6 +131,17 @@ def test_constant_labels(device: Any) -> None:
         Solver("solver.prototxt", device)
 
 
+def test_drawn_labels(device: Any) -> None:
+    """The device draws and checks them."""
+    write()
+    path = pathlib.Path("net.prototxt")
+    filler = "data_filler { type: 'uniform' min: 7 max: 7 }"
+    dummy = f'layer {{ name: "drawn" type: "DummyData" top: "seven" dummy_data_param {{ shape {{ dim: 4 }} {filler} }} }}\n'
+    path.write_text(dummy + path.read_text().replace('bottom: "ip" bottom: "label"', 'bottom: "ip" bottom: "seven"'))
+    with pytest.raises(Error, match="value 0 of bottom 'seven': its label is 7"):
+        Solver("solver.prototxt", device).solve()
+
+
 def test_scripts(device: Any) -> None:
     """A net without a solver gives NaN. A solver raises for labels that a script writes, and continues with others."""
     write()
