@@ -48,8 +48,8 @@ Box = tuple[float, float, float, float]  # y, x, height, width
 
 def wants_augmentation(param: Any, train: bool) -> bool:
     """Return whether a TransformationParameter changes images beyond crop, mirror, mean and scale. In TEST only their sizes are changed."""
-    default = type(param)()
-    return any(field.name in (FIELDS if train else _SIZING) and value != getattr(default, field.name) for field, value in param.ListFields())
+    names = FIELDS - {"label_classes"} if train else _SIZING
+    return any(field.name in names and (field.message_type is not None or value != field.default_value) for field, value in param.ListFields())
 
 
 @dataclass(frozen=True)
@@ -195,8 +195,8 @@ class Augmentation(Transform):
             super().check(channels, *size)
         colored = "distort_param" if self.distorts else "lighting" if self.light else ""
         _check(not colored or channels == 3, f"{colored} is set, and the image has {channels} channels", "set force_color, or remove it")
-        _, *size = self.output(channels, height, width)
-        _check(not self.quarters or size[0] == size[1], f"random_90_deg_rot is set, and samples are {shape_text(size)}", "set crop_size: a square")
+        _, *sides = self.output(channels, height, width)
+        _check(not self.quarters or sides[0] == sides[1], f"random_90_deg_rot is set, and samples are {shape_text(sides)}", "set crop_size: a square")
 
     # -- choices -----------------------------------------------------------------------------------------------------
 
@@ -261,14 +261,16 @@ class Changes:
             window, place, matrix = self._sampling(dice, flags, box, shape, height, width)
         else:
             window, place, matrix = Window(*map(int, box)), (height, width, 0, 0, height, width), _NO_MATRIX
-        colors, shift, order = _NO_COLORS, _NO_SHIFT, 0
+        colors: tuple[float, ...] = _NO_COLORS
+        shift: tuple[float, ...] = _NO_SHIFT
+        cut: tuple[int, ...] = _NO_BOX
+        order, partner, share = 0, n, 1.0
         if to.distorts:
             more, colors, order = self._colors(dice)
             flags |= more
         if to.light:
             shift = self._light(dice)
         erased = self._erased(dice, height, width) if to.erased_patch is not None else _NOTHING
-        partner, share, cut = n, 1.0, _NO_BOX
         if to.mixing:
             more, share, cut = self._mixed(dice, height, width)
             flags, partner = flags | more, self._partner[n]

@@ -4,12 +4,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from ocaffe import proto
 from ocaffe.api.net import Net
 from ocaffe.check.case import Arrays, Case, layer
 from ocaffe.cl.device import Device
 from ocaffe.errors import Error
 from ocaffe.model.text import parse
-from ocaffe import proto
 
 SHAPES = {"rows": (5, 7), "maps": (2, 5, 3, 11)}
 
@@ -58,9 +58,13 @@ def test_one_hot_labels_give_the_loss_of_whole_labels(device: Device) -> None:
 
 
 def test_errors(device: Device) -> None:
-    text = layer("Input", "", "x", "input_param { shape { dim: 4 dim: 3 } }") + layer("Input", "", "t", "input_param { shape { dim: 4 dim: 3 } }")
+    text = "".join(layer("Input", "", name, "input_param { shape { dim: 4 dim: 3 } }") for name in ("x", "t"))
+
+    def made(loss: str, more: str = "") -> None:
+        Net(parse(text + layer(loss, "x t", "loss", more), proto.NetParameter, "net"), phase=proto.TRAIN, device=device)
+
     with pytest.raises(Error, match="ignore_label is 2, and bottom 1 is 4 x 3") as failure:
-        Net(parse(text + layer("SoftmaxWithLoss", "x t", "loss", "loss_param { ignore_label: 2 }"), proto.NetParameter, "net"), phase=proto.TRAIN, device=device)
+        made("SoftmaxWithLoss", "loss_param { ignore_label: 2 }")
     assert "remove ignore_label" in str(failure.value)
     with pytest.raises(Error, match=r"number of labels must match number of predictions \(12 and 4\)"):
-        Net(parse(text + layer("MultinomialLogisticLoss", "x t", "loss"), proto.NetParameter, "net"), phase=proto.TRAIN, device=device)
+        made("MultinomialLogisticLoss")
