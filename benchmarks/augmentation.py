@@ -15,6 +15,7 @@ import tempfile
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+import numpy as np  # noqa: E402
 from google.protobuf import text_format  # noqa: E402
 
 from ocaffe import log, proto  # noqa: E402
@@ -48,7 +49,7 @@ def test_error(folder: str, fields: str, seed: int, iterations: int, device: Dev
     param.test_iter.append(TEST_IMAGES // TEST_BATCH)
     solver = Solver(param, device)
     solver.step(iterations)
-    accuracy = next(float(output.value) for output in solver.test(0) if output.name == "accuracy")
+    accuracy = next(float(np.ravel(value)[0]) for name, value, *_ in solver.test(0) if name == "accuracy")
     solver.close()
     return 100 * (1 - accuracy)
 
