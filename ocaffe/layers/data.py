@@ -27,7 +27,7 @@ def transform_of(layer: Layer, more: frozenset[str] = frozenset()) -> Transform:
 
 
 def image_transform(layer: Layer) -> Transform:
-    """Return the Transform of a layer of images: an Augmentation if its fields ask for one."""
+    """Return the Transform of a layer of images: an Augmentation if a field needs one."""
     param, train = layer.param.transform_param, layer.phase == proto.TRAIN
     if not wants_augmentation(param, train):
         return transform_of(layer, AUGMENTATIONS)
