@@ -11,6 +11,7 @@ mirrors. `wait`, with --train: the share of time in which a training of zoo/alex
 data, according to its log (without the first display, before which kernels are built and queues fill).
 """
 import argparse
+import gc
 import io
 import json
 import os
@@ -115,6 +116,8 @@ def source_rate(path: str, shuffle: bool, workers: int, seconds: float) -> tuple
     elapsed, busy = time.perf_counter() - begin, sum(source.effort.seconds().values()) - work
     prefetcher.close()
     source.close()
+    del prefetcher, source
+    gc.collect()  # closes the database, which a process may open only once
     return batches * BATCH / elapsed, busy / elapsed
 
 

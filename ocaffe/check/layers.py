@@ -164,6 +164,13 @@ def transformed(x: Arrays, got: Arrays) -> Arrays:
     return {"data": (pixels - means) * 0.0078125, "label": np.arange(5.0)}
 
 
+def drawn(x: Arrays, got: Arrays) -> Arrays:
+    """Accept the drawn values if their mean and standard deviation are right."""
+    values = got["y"]
+    sound = abs(float(values.mean()) - 2) < 0.1 and abs(float(values.std()) - 3) < 0.1
+    return {"y": values if sound else np.full(values.shape, np.nan)}
+
+
 def spread(x: np.ndarray, mask: np.ndarray, size: int) -> np.ndarray:
     """Unpooling: write each value to the position in its plane that the mask gives."""
     y = np.zeros((*x.shape[:2], size * size))
@@ -294,6 +301,10 @@ def cases() -> list[Case]:
             "tile_param { tiles: 3 }"), normal(x0=(3, 5, 6, 7), x1=(3, 4, 6, 7)),
             lambda x, got: {"a": np.concatenate([x["x0"], x["x1"]], 1), "b": x["x0"][:, :2], "c": x["x0"][:, 2:], "d": np.tile(x["x1"], (1, 3, 1, 1))},
             ("x0", "x1"),
+        ),
+        Case(
+            "random fillers", layer("DummyData", "", "y", "dummy_data_param { shape { dim: 70 dim: 331 } data_filler { type: 'gaussian' mean: 2 std: 3 } }"),
+            lambda rng: {}, drawn,
         ),
         Case(
             "image transformation", layer("Data", "", "data label", 'data_param { source: "{folder}/db" batch_size: 5 backend: LMDB } '

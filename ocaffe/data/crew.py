@@ -31,6 +31,7 @@ from ocaffe.data.stager import Frame, Part, Result, Stager
 from ocaffe.data.transform import Layout
 from ocaffe.errors import Error
 
+POSSIBLE = sys.platform == "linux" and bool(sys.executable) and not getattr(sys, "frozen", False)  # other systems lack sockets that keep messages whole
 CHILD = Path(__file__).with_name("crew_child.py")
 _LARGEST_PART = 16  # images; a part takes milliseconds, its messages a tenth of one
 _QUEUED = 32  # images per process that are requested ahead
@@ -92,14 +93,14 @@ class _State:
         self.recipe = pickle.dumps(theirs)
         self.part = max(1, min(_LARGEST_PART, -(-layout.batch // count)))
         self.size, slots = layout.nbytes, 2 + -(-_QUEUED * count // layout.batch)
-        memory = _shared(slots * self.size)
-        shared = np.frombuffer(mmap.mmap(memory.fileno(), slots * self.size), np.uint8)
-        self.slots = [_Slot(shared[at : at + self.size]) for at in range(0, slots * self.size, self.size)]
         self.changed = threading.Condition()
         self.children: list[subprocess.Popen[bytes]] = []
         self.working = self.closed = False
         self.tasks, their_tasks = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.results, their_results = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        memory = _shared(slots * self.size)
+        shared = np.frombuffer(mmap.mmap(memory.fileno(), slots * self.size), np.uint8)
+        self.slots = [_Slot(shared[at : at + self.size]) for at in range(0, slots * self.size, self.size)]
         self._theirs = their_tasks, their_results, memory
 
     # -- requests ----------------------------------------------------------------------------------------------------

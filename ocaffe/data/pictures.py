@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ocaffe import log
 from ocaffe.data.bad_records import BadRecords
-from ocaffe.data.crew import Crew
+from ocaffe.data.crew import POSSIBLE, Crew
 from ocaffe.data.datum import Alike
 from ocaffe.data.decode import Color
 from ocaffe.data.effort import Effort
@@ -83,6 +84,7 @@ class PictureSource(Source):
         self._bad = BadRecords(transform.skipped, store.entries)
         self._finding = threading.Lock()
         self._crew: Crew | None = None
+        self._hurried = False
         first = self._look()
         self.encoded = first.file is not None
         dtype = first.record.values.dtype if first.record.values is not None else np.dtype(np.uint8)
@@ -145,10 +147,14 @@ class PictureSource(Source):
 
     def hurry(self) -> None:
         """Let processes do the work of the threads, if that is faster. They start in the background."""
-        if self._crew is None and self._slow and self.store.portable and self.workers.count >= _FEWEST:
-            self._stager.key = self.key
-            count = min(self.workers.count, cores() - cores() // _SPARED)
-            self._crew = Crew(self._stager, max(count, _FEWEST), self._first, self.store.sent)
+        if self._hurried or not (POSSIBLE and self._slow and self.store.portable and self.workers.count >= _FEWEST):
+            return
+        self._hurried, self._stager.key = True, self.key
+        count = max(_FEWEST, min(self.workers.count, cores() - cores() // _SPARED))
+        try:
+            self._crew = Crew(self._stager, count, self._first, self.store.sent)
+        except OSError as problem:  # too many open files, or no memory
+            log.warning("data_reader.cpp:80", f"No processes can decode images: {problem.strerror}. Threads do it")
 
     def fill(self, index: int, block: np.ndarray) -> BatchInfo:
         with self.located():

@@ -7,38 +7,41 @@ from typing import Any
 import numpy as np
 
 from ocaffe import proto
-from ocaffe.data.dummy import FillerSource
-from ocaffe.data.source import key_of, upload
+from ocaffe.data.dummy import BatchNumber
+from ocaffe.data.source import upload
 from ocaffe.ir.graph import Blob
 from ocaffe.ir.labels import LabelRange
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref, Role, Shape
 from ocaffe.layers.base import Layer, register
+from ocaffe.model.fillers import draw_of
 from ocaffe.onnx.builder.graph import OnnxGraph
+from ocaffe.ops.filler import random_fill
 
 _LEGACY = ("num", "channels", "height", "width")
 
 
 @register("DummyData")
 class DummyData(Layer):
-    """Tops with values of `data_filler`; constant tops are filled once, the others again in each forward pass."""
+    """Tops with values of `data_filler`. Constant tops are filled once; the device draws the others again in each forward pass."""
 
     bottoms, tops = 0, (1, None)
     moves_data = False  # the layer makes its tops' Refs: constants need no launch
-    source: FillerSource | None = None  # for the tops that are not constant
+    source: BatchNumber | None = None  # for the tops that are not constant
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         shapes = self._shapes()
         if self.source is None and (random := self._random()):
-            fillers = self._fillers()
-            self.source = FillerSource([fillers[i] for i in random], [shapes[i] for i in random], place=self.place, layer=self.title)
-            self.source.key = key_of(self.seed, self.param.name)
+            self.source = BatchNumber([shapes[i] for i in random], place=self.place, layer=self.title)
+            with self.source.located():
+                for i in random:
+                    draw_of(self._fillers()[i], shapes[i])  # raises Error
         return shapes
 
     def limit_labels(self, top: int, limit: LabelRange) -> bool:
         filler = self._fillers()[top]
         if filler.type != "constant":
-            return super().limit_labels(self._random().index(top), limit)
+            return False  # a kernel checks drawn labels
         if limit.first_wrong(np.array([filler.value], np.float32)) is not None:
             problem = limit.error(filler.value)
             raise self.error(problem.fact, problem.fix)
@@ -49,8 +52,10 @@ class DummyData(Layer):
             constant = filler.type == "constant"
             top.data = Ref(top.name, top.shape, Role.CONSTANT if constant else Role.ACTIVATION, value=filler.value if constant else None)
         if self.source is not None:
-            staging = upload(rec, self.source, self.source.nbytes)
-            self.source.layout.record(rec, staging, [tops[i].data for i in self._random()])
+            batch = upload(rec, self.source, self.source.nbytes)
+            for i in self._random():
+                with self.source.located():
+                    random_fill(rec, self._fillers()[i], batch, tops[i].data, f"top{i}")
 
     def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
         for top, filler in zip(tops, self._fillers()):

@@ -8,15 +8,13 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ocaffe import proto
 from ocaffe.errors import Error, shape_text
 from ocaffe.ir.tensor import Shape
-
-Fill = Callable[[Any, Shape, np.random.Generator], np.ndarray]
 
 
 def generator(seed: int, layer: str, blob: int) -> np.random.Generator:
@@ -29,57 +27,65 @@ def generator(seed: int, layer: str, blob: int) -> np.random.Generator:
     return np.random.Generator(np.random.Philox(key=key))
 
 
+class Draw(NamedTuple):
+    """A distribution: uniform from `start` on over `width`, or normal with the mean `start` and the standard deviation `width`.
+
+    `kept`: the probability with which a value is kept, else it is 0. `normalised`: the values of each output are divided by their sum.
+    """
+
+    normal: bool
+    start: float
+    width: float
+    kept: float | None = None
+    normalised: bool = False
+
+
+def draw_of(filler: Any, shape: Shape) -> Draw | None:
+    """Return the distribution of a filler's values, or None if they are not random. Raises Error, as `fill` does."""
+    if filler.type not in _DRAWS and filler.type not in _FIXED:
+        raise Error(f"there is no filler '{filler.type}'", fix=f"one of {', '.join(sorted((*_DRAWS, *_FIXED)))}")
+    if filler.HasField("scale"):
+        raise Error("filler field 'scale' (Intel Caffe) is not supported", fix="multiply std, min and max by it")
+    return _DRAWS[filler.type](filler, tuple(shape)) if filler.type in _DRAWS else None
+
+
 def fill(filler: Any, shape: Shape, rng: np.random.Generator) -> np.ndarray:
     """Return a float32 array of `shape`, filled according to the FillerParameter.
 
     Raises Error, without a place, for an unknown type and for settings that are invalid for the type.
     """
-    if filler.type not in _FILLERS:
-        raise Error(f"there is no filler '{filler.type}'", fix=f"one of {', '.join(sorted(_FILLERS))}")
-    if filler.HasField("scale"):
-        raise Error("filler field 'scale' (Intel Caffe) is not supported", fix="multiply std, min and max by it")
-    return np.ascontiguousarray(_FILLERS[filler.type](filler, tuple(shape), rng), np.float32).reshape(shape)
+    draw = draw_of(filler, shape)
+    values = _FIXED[filler.type](filler, tuple(shape)) if draw is None else _drawn(draw, tuple(shape), rng)
+    return np.ascontiguousarray(values, np.float32).reshape(shape)
 
 
-def _constant(filler: Any, shape: Shape, rng: np.random.Generator) -> np.ndarray:
-    return np.full(shape, filler.value, np.float32)
+def _drawn(draw: Draw, shape: Shape, rng: np.random.Generator) -> np.ndarray:
+    if draw.normalised:
+        rows = rng.random((shape[0] if shape else 1, math.prod(shape[1:])))
+        return np.asarray(rows / rows.sum(1, keepdims=True))
+    values = np.asarray(rng.standard_normal(shape, np.float32) if draw.normal else rng.random(shape, np.float32))
+    values *= np.float32(draw.width)
+    values += np.float32(draw.start)
+    return values if draw.kept is None else values * (rng.random(shape) < draw.kept)
 
 
-def _uniform_in(low: float, high: float, shape: Shape, rng: np.random.Generator) -> np.ndarray:
-    values = np.asarray(rng.random(shape, np.float32))
-    values *= np.float32(high - low)
-    values += np.float32(low)
-    return values
-
-
-def _uniform(filler: Any, shape: Shape, rng: np.random.Generator) -> np.ndarray:
+def _uniform(filler: Any, shape: Shape) -> Draw:
     if filler.min > filler.max:
         raise Error(f"uniform filler has min {filler.min:g} above max {filler.max:g}", fix="swap them")
-    return _uniform_in(filler.min, filler.max, shape, rng)
+    return Draw(False, filler.min, filler.max - filler.min)
 
 
-def _normal(std: float, shape: Shape, rng: np.random.Generator) -> np.ndarray:
-    values = np.asarray(rng.standard_normal(shape, np.float32))
-    values *= np.float32(std)
-    return values
-
-
-def _gaussian(filler: Any, shape: Shape, rng: np.random.Generator) -> np.ndarray:
+def _gaussian(filler: Any, shape: Shape) -> Draw:
     if filler.std < 0:
         raise Error(f"gaussian filler has std {filler.std:g}", fix="std is at least 0")
-    values = _normal(filler.std, shape, rng)
-    values += np.float32(filler.mean)
-    if filler.sparse < 0:
-        return values
     outputs = shape[0] if shape else 1
     if filler.sparse > outputs:
         raise Error(f"gaussian filler has sparse {filler.sparse}, blob {shape_text(shape)} has {outputs} outputs", fix="sparse is at most that")
-    return values * (rng.random(shape) < filler.sparse / outputs)
+    return Draw(True, filler.mean, filler.std, filler.sparse / max(outputs, 1) if filler.sparse >= 0 else None)
 
 
-def _positive_unitball(filler: Any, shape: Shape, rng: np.random.Generator) -> np.ndarray:
-    values = rng.random((shape[0] if shape else 1, math.prod(shape[1:])))
-    return values / values.sum(1, keepdims=True)
+def _positive_unitball(filler: Any, shape: Shape) -> Draw:
+    return Draw(False, 0.0, 1.0, normalised=True)
 
 
 def _fan(filler: Any, shape: Shape) -> float:
@@ -91,16 +97,20 @@ def _fan(filler: Any, shape: Shape) -> float:
     return {norm.FAN_IN: fan_in, norm.FAN_OUT: fan_out, norm.AVERAGE: (fan_in + fan_out) / 2}[filler.variance_norm]
 
 
-def _xavier(filler: Any, shape: Shape, rng: np.random.Generator) -> np.ndarray:
+def _xavier(filler: Any, shape: Shape) -> Draw:
     limit = math.sqrt(3 / _fan(filler, shape))
-    return _uniform_in(-limit, limit, shape, rng)
+    return Draw(False, -limit, 2 * limit)
 
 
-def _msra(filler: Any, shape: Shape, rng: np.random.Generator) -> np.ndarray:
-    return _normal(math.sqrt(2 / _fan(filler, shape)), shape, rng)
+def _msra(filler: Any, shape: Shape) -> Draw:
+    return Draw(True, 0.0, math.sqrt(2 / _fan(filler, shape)))
 
 
-def _bilinear(filler: Any, shape: Shape, rng: np.random.Generator) -> np.ndarray:
+def _constant(filler: Any, shape: Shape) -> np.ndarray:
+    return np.full(shape, filler.value, np.float32)
+
+
+def _bilinear(filler: Any, shape: Shape) -> np.ndarray:
     """Return the kernel of bilinear interpolation for a Deconvolution with stride s, kernel 2s - s % 2 and group = channels."""
     if len(shape) != 4 or shape[2] != shape[3]:
         raise Error(f"bilinear filler needs N x C x K x K, the blob is {shape_text(shape)}", fix="a square 2-D kernel, or another filler")
@@ -110,12 +120,11 @@ def _bilinear(filler: Any, shape: Shape, rng: np.random.Generator) -> np.ndarray
     return np.broadcast_to(np.outer(tent, tent), shape)
 
 
-_FILLERS: dict[str, Fill] = {
-    "constant": _constant,
+_DRAWS: dict[str, Callable[[Any, Shape], Draw]] = {
     "uniform": _uniform,
     "gaussian": _gaussian,
     "positive_unitball": _positive_unitball,
     "xavier": _xavier,
     "msra": _msra,
-    "bilinear": _bilinear,
 }
+_FIXED: dict[str, Callable[[Any, Shape], np.ndarray]] = {"constant": _constant, "bilinear": _bilinear}

@@ -16,7 +16,8 @@ from ocaffe.model.text import write_text
 
 def lenet(batch: int) -> Any:
     n = caffe.NetSpec()
-    n.data, n.label = L.DummyData(shape=[dict(dim=[batch, 1, 28, 28]), dict(dim=[batch])], data_filler=dict(type="gaussian"), ntop=2)
+    fillers = [dict(type="gaussian"), dict(type="uniform", max=9)]
+    n.data, n.label = L.DummyData(shape=[dict(dim=[batch, 1, 28, 28]), dict(dim=[batch])], data_filler=fillers, ntop=2)
     n.conv1 = L.Convolution(n.data, kernel_size=5, num_output=20, weight_filler=dict(type="xavier"), param=[dict(lr_mult=1), dict(lr_mult=2)])
     n.pool1 = L.Pooling(n.conv1, kernel_size=2, stride=2, pool=P.Pooling.MAX)
     n.ip1 = L.InnerProduct(n.pool1, num_output=50, weight_filler=dict(type="xavier"))

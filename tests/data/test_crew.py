@@ -1,6 +1,7 @@
 """Processes stage the same bytes as threads. Their errors, their deaths and their end do not differ from those of threads for the user."""
 from __future__ import annotations
 
+import errno
 import gc
 import io
 import os
@@ -22,7 +23,7 @@ from ocaffe.data.prefetch import Prefetcher
 from ocaffe.errors import Error
 from tests.data.databases import block_of, image, png, raw, samples, source, write
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs sockets that keep messages whole")
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs sockets that keep messages whole")
 RANDOM = {"crop_size": 20, "mirror": True}
 
 
@@ -174,6 +175,19 @@ def test_who_does_not_start_processes(tmp_path: pathlib.Path) -> None:
     for made in (source(write(tmp_path / "small", [raw(0)]), 1, workers=3), source(write(tmp_path / "few", [jpeg(0)]), 1, workers=2)):
         made.hurry()
         assert made._crew is None
+
+
+def test_processes_that_cannot_start(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def refused(*_: Any) -> Any:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr("socket.socketpair", refused)
+    made = source(write(tmp_path / "db", [jpeg(0)]), 1, workers=3)
+    made.hurry()
+    made.hurry()
+    assert capsys.readouterr().err.count("No processes can decode images: Too many open files. Threads do it") == 1
+    assert block_of(made, 0).size
+    made.close()
 
 
 def test_waiting_starts_them(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:

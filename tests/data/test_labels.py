@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from ocaffe import proto
-from ocaffe.data.dummy import FillerSource
 from ocaffe.data.hdf5 import Hdf5Source
 from ocaffe.data.memory import MemorySource
 from ocaffe.data.source import Source
@@ -84,11 +83,6 @@ def test_arrays() -> None:
     made = MemorySource(proto.MemoryDataParameter(batch_size=2, channels=1, height=1, width=1), True)
     made.hand_over(np.zeros((4, 1, 1, 1)), [0, 1, 3, 4], 0)
     rejected(made, LabelRange(LOSS, 4), 1, "row 3 of the arrays: ")
-
-
-def test_random_values() -> None:
-    made = FillerSource([proto.FillerParameter(type="uniform", min=4, max=4)], [(3,)])
-    rejected(made, LabelRange(LOSS, 4), 0, "batch 0, value 0: ", top=0)
 
 
 def test_boxes(tmp_path: pathlib.Path) -> None:

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 import pathlib
 import shutil
@@ -21,6 +22,7 @@ from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Role
 from ocaffe.layers.base import Layer, registry
 from ocaffe.model.blob import write_blobproto
+from ocaffe.model.fillers import fill
 from tests.harness import execute
 from tests.layers.single import KINDS, close, ref
 
@@ -49,7 +51,7 @@ def run(device: Any, kind: str, layer: Layer, batch: int = 0, *, strided: bool =
     source = layer.source  # type: ignore[attr-defined]
     if source is not None and layer.moves_data:
         shapes = list(source.fill(batch, np.empty(source.nbytes, np.uint8)).shapes)
-    rec = Recorder(dataclasses.replace(device.target, kind=kind), train=True)
+    rec = Recorder(dataclasses.replace(device.target, kind=kind), train=True, seed=seed)
     rec.enter(layer.param.name, "forward")
     tops = [Blob(name, shape) for name, shape in zip(layer.param.top, shapes)]
     if layer.moves_data:
@@ -200,6 +202,45 @@ def test_dummy_random_tops_are_new_each_time(device: Any, kind: str) -> None:
     assert not np.isin(first["t2"], first["t0"]).any()
 
 
+FILLERS = {
+    "uniform": ("type: 'uniform' min: -3 max: 5", lambda x: (x + 3) / 8),
+    "gaussian": ("type: 'gaussian' mean: 2 std: 0.5", lambda x: normal((x - 2) / 0.5)),
+    "xavier": ("type: 'xavier'", lambda x: x / (2 * math.sqrt(3 / 300)) + 0.5),
+    "msra": ("type: 'msra' variance_norm: FAN_OUT", lambda x: normal(x / math.sqrt(2 / 200))),
+}
+
+
+def normal(values: np.ndarray) -> np.ndarray:
+    return np.array([0.5 + 0.5 * math.erf(value / math.sqrt(2)) for value in values.tolist()])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", FILLERS)
+def test_dummy_distributions(device: Any, kind: str, name: str) -> None:
+    """The largest distance from the distribution function is below the limit of Kolmogorov and Smirnov for a chance of 1 in 1,000,000."""
+    text, distribution = FILLERS[name]
+    shape = (200, 300)
+    values = run(device, kind, dummy(f"shape {{ dim: {shape[0]} dim: {shape[1]} }} data_filler {{ {text} }}"))["t0"].astype(np.float64)
+    expected = distribution(np.sort(values.ravel()))
+    count = values.size
+    assert max(np.abs(expected - np.arange(count) / count).max(), np.abs(expected - np.arange(1, count + 1) / count).max()) < 2.7 / math.sqrt(count)
+    assert len(np.unique(values)) > 0.99 * count
+    for other in (values[1:, :], np.roll(values, 1, 1)[:-1, :]):  # neighbours are independent
+        assert abs(np.corrcoef(values[:-1].ravel(), other.ravel())[0, 1]) < 0.02
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_dummy_special_fillers(device: Any, kind: str) -> None:
+    sparse = run(device, kind, dummy("shape { dim: 50 dim: 401 } data_filler { type: 'gaussian' std: 1 mean: 9 sparse: 10 }"))["t0"]
+    assert abs((sparse != 0).mean() - 0.2) < 0.02 and abs(sparse[sparse != 0].mean() - 9) < 0.1
+    ball = run(device, kind, dummy("shape { dim: 20 dim: 7 dim: 9 } data_filler { type: 'positive_unitball' }"))["t0"]
+    assert np.allclose(ball.reshape(20, -1).sum(1), 1) and ball.min() >= 0 and ball.std() > 0.001
+    layer = dummy("shape { dim: 3 dim: 2 dim: 4 dim: 4 } data_filler { type: 'bilinear' }")
+    assert (run(device, kind, layer)["t0"] == fill(proto.FillerParameter(type="bilinear"), (3, 2, 4, 4), np.random.default_rng(0))).all()
+    assert run(device, kind, dummy("shape { } data_filler { type: 'uniform' min: 4 max: 4 }"))["t0"] == 4
+    assert run(device, kind, dummy("shape { dim: 0 dim: 3 } data_filler { type: 'uniform' }"))["t0"].size == 0
+
+
 @pytest.mark.parametrize(
     ("text", "fact"),
     [
@@ -210,6 +251,8 @@ def test_dummy_random_tops_are_new_each_time(device: Any, kind: str) -> None:
         ("num: 2 height: 3", "of the older fields only num, height is set"),
         ("num: 2 num: 2 channels: 1 height: 3 width: 1", "2 num given for 3 tops"),
         ("shape { dim: -2 }", "is negative"),
+        ("shape { dim: 2 } data_filler { type: 'uniform' min: 2 max: 1 }", "min 2 above max 1"),
+        ("shape { dim: 2 } data_filler { type: 'gaussian' sparse: 3 }", "has sparse 3, blob 2 has 2 outputs"),
         ("shape { dim: 2 } data_filler { type: 'nonsense' }", "there is no filler 'nonsense'"),
     ],
 )
@@ -217,7 +260,6 @@ def test_dummy_errors(text: str, fact: str) -> None:
     layer = dummy(text, 3)
     with pytest.raises(Error) as caught:
         layer.infer()
-        layer.source.fill(0, np.empty(1000, np.uint8))  # type: ignore[attr-defined]
     assert fact in caught.value.fact and caught.value.layer == "'d' (DummyData)"
 
 
