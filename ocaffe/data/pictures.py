@@ -26,6 +26,7 @@ from ocaffe.data.store import Store
 from ocaffe.data.transform import HEIGHT, MEAN_X, MEAN_Y, MIRROR, WIDTH, Layout, Transform
 from ocaffe.data.workers import Workers, cores
 from ocaffe.errors import Error, Place
+from ocaffe.ir.labels import LabelRange
 from ocaffe.ir.tensor import Shape
 
 # More threads wait for each other in the interpreter. Images/s of JPEG 256 x 256 on 16 cores of a Xeon:
@@ -89,8 +90,10 @@ class PictureSource(Source):
         dtype = first.record.values.dtype if first.record.values is not None else np.dtype(np.uint8)
         self._slow = first.record.values is None or first.record.values.nbytes > _SMALL
         count = 1 if np.ndim(first.record.label) == 0 else len(first.record.label)
-        self._first = Layout(self.batch, *transform.output(*first.shape), dtype, self.encoded, count)
-        self._one_shape = bool(transform.crop) or (resized is not None and color is not Color.UNCHANGED)  # of all batches, whatever their images are
+        self._first = transform.layout(self.batch, first.shape, dtype, self.encoded, count)
+        if transform.soft_classes:
+            self.limits[1] = [LabelRange(f"{layer} (label_classes)", transform.soft_classes)]
+        self._one_shape = transform.fixed or (resized is not None and color is not Color.UNCHANGED)  # of all batches, whatever their images are
 
     # -- shapes ------------------------------------------------------------------------------------------------------
 
@@ -103,11 +106,12 @@ class PictureSource(Source):
 
     def layout(self, top: Shape) -> Layout:
         """Return the layout of a block for a data top of shape `top`."""
-        return self._first if self.transform.crop else replace(self._first, channels=top[1], height=top[2], width=top[3])
+        return self._first if self.transform.fixed else replace(self._first, channels=top[1], height=top[2], width=top[3])
 
     def _tops(self, layout: Layout) -> list[Shape]:
         data = (self.batch, *self.transform.output(layout.channels, layout.height, layout.width))
-        label = (self.batch,) if layout.label_count == 1 else (self.batch, layout.label_count)
+        each = self.transform.soft_classes or layout.label_count
+        label = (self.batch,) if each == 1 else (self.batch, each)
         return [data, label] if self.labels else [data]
 
     # -- records -----------------------------------------------------------------------------------------------------
@@ -205,7 +209,7 @@ class PictureSource(Source):
 
     def _alike(self, found: Sequence[Any]) -> Alike | None:
         """Return the whole batch at once if its records are small raw images like the first record, else None."""
-        if self.encoded or self._first.dtype != np.uint8:
+        if self.encoded or self._first.dtype != np.uint8 or not self.transform.crops_alike:
             return None
         alike = self.store.alike(found)
         if alike is None or alike.shape != self._stager.checked or (self.labels and None in alike.labels):

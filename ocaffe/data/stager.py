@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from PIL import Image
 
 from ocaffe.data.decode import Color, ImageFile, decoded, open_image
 from ocaffe.data.effort import COPY, DECODE, DISK, Laps
@@ -148,8 +149,10 @@ class Stager:
 def _copy(image: np.ndarray, window: Window | None, room: np.ndarray, layout: Layout) -> None:
     """Write an image (channels x height x width), or a window of it, to `room`."""
     if window is not None:
-        y, x, height, width = window
+        y, x, height, width, shrink = window
         image = image[:, y : y + height, x : x + width]
+        if shrink > 1:
+            image = np.stack([np.asarray(Image.fromarray(plane).reduce(shrink)) for plane in image])
     if layout.interleaved:
         image = image.transpose(1, 2, 0)
     room[: image.size].reshape(image.shape)[...] = image

@@ -5,7 +5,7 @@ import copy
 import math
 import os
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -40,11 +40,13 @@ class Layout:
     dtype: np.dtype
     interleaved: bool = False
     label_count: int = 1  # labels of an image
+    room: int = 1  # an image may have so many times height x width pixels
+    columns: int = _COLUMNS  # of the table
 
     @property
     def image(self) -> int:
         """The stride between images, in elements."""
-        return self.channels * self.height * self.width
+        return self.channels * self.height * self.width * self.room
 
     @property
     def table_at(self) -> int:
@@ -52,7 +54,7 @@ class Layout:
 
     @property
     def label_at(self) -> int:
-        return self.table_at + aligned(self.batch * _COLUMNS * 4)
+        return self.table_at + aligned(self.batch * self.columns * 4)
 
     @property
     def nbytes(self) -> int:
@@ -63,7 +65,7 @@ class Layout:
         return block[: self.batch * self.image * self.dtype.itemsize].view(self.dtype).reshape(self.batch, self.image)
 
     def table(self, block: np.ndarray) -> np.ndarray:
-        return block[self.table_at : self.table_at + self.batch * _COLUMNS * 4].view(np.int32).reshape(self.batch, _COLUMNS)
+        return block[self.table_at : self.table_at + self.batch * self.columns * 4].view(np.int32).reshape(self.batch, self.columns)
 
     def labels(self, block: np.ndarray) -> np.ndarray:
         """Return the labels in `block` as a view, batch x label_count; flat if there is one per image."""
@@ -71,8 +73,17 @@ class Layout:
         return labels if self.label_count == 1 else labels.reshape(self.batch, self.label_count)
 
 
-Window = tuple[int, int, int, int]  # y, x, height, width
-Row = tuple[int, ...]  # of the table
+class Window(NamedTuple):
+    """The part of an image that is staged. Squares of `shrink` x `shrink` pixels of it become one pixel, their mean."""
+
+    y: int
+    x: int
+    height: int
+    width: int
+    shrink: int = 1
+
+
+Row = tuple[int, ...] | np.ndarray  # of the table
 
 
 class Samples:
@@ -103,11 +114,14 @@ class Samples:
         if not (y or x):
             return None, (height, width, 0, 0, 0, 0, mirror, 0)
         y, x = (down * (y + 1) >> 32, across * (x + 1) >> 32) if self._train else (y // 2, x // 2)
-        return (y, x, crop_height, crop_width), (crop_height, crop_width, 0, 0, y, x, mirror, 0)
+        return Window(y, x, crop_height, crop_width), (crop_height, crop_width, 0, 0, y, x, mirror, 0)
 
 
 class Transform:
     """The settings of `transform_param`. Errors have no place; the source adds it."""
+
+    crops_alike = True  # images of one shape can be cropped at once, by Samples.corners
+    soft_classes = 0  # the length of the labels that `record` writes, if they are probabilities of classes
 
     def __init__(self, param: Any, train: bool, more: frozenset[str] = frozenset()) -> None:
         """`param` is the TransformationParameter. Crops are random if `train`, else central. The caller handles the fields in `more` itself."""
@@ -141,6 +155,15 @@ class Transform:
     def output(self, channels: int, height: int, width: int) -> tuple[int, int, int]:
         """Return the shape of the sample made from an image of this shape."""
         return channels, *(self.crop or (height, width))
+
+    @property
+    def fixed(self) -> bool:
+        """Whether samples have one height and width, whatever the images have."""
+        return self.crop is not None
+
+    def layout(self, batch: int, shape: tuple[int, int, int], dtype: np.dtype, interleaved: bool, label_count: int) -> Layout:
+        """Return the layout of a block for images of `shape`."""
+        return Layout(batch, *self.output(*shape), dtype, interleaved, label_count)
 
     def check(self, channels: int, height: int, width: int) -> None:
         """Raise Error unless the crop and the mean fit images of this shape."""

@@ -7,7 +7,8 @@ from ocaffe.ir.graph import Blob
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Shape, split_axes
 from ocaffe.layers.base import Layer, register
-from ocaffe.layers.loss import check_labels, ignored
+from ocaffe.layers.loss import check_labels, ignored, is_soft
+from ocaffe.ops.argmax import argmax
 from ocaffe.ops.softmax import accuracy
 
 
@@ -16,6 +17,9 @@ class Accuracy(Layer):
     """Fraction of labels (bottom 1) that are among the `top_k` highest scores (bottom 0); a second top has the accuracy of each class.
 
     Scores equal to the label's score count against it, as in Caffe. NaN scores also count against it, so that a diverged net does not look perfect.
+
+    Bottom 1 may have the shape of bottom 0, with the probabilities of the classes (soft labels). Then the label is the most probable class, of equal
+    ones the last.
     """
 
     bottoms = 2
@@ -26,15 +30,22 @@ class Accuracy(Layer):
         scores, labels = bottoms
         self.class_axis = self.axis(self.own().axis, scores)
         outer, classes, inner = split_axes(scores, self.class_axis)
-        check_labels(self, scores, labels, outer * inner)
+        self.soft = is_soft(scores, labels, self.class_axis)
+        if not self.soft:
+            check_labels(self, scores, labels, outer * inner)
         self.check(1 <= self.own().top_k <= classes, f"top_k is {self.own().top_k}, there are {classes} classes", f"top_k from 1 to {classes}")
         return [(), (classes,)][: len(self.param.top)]
 
     def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
+        labels = bottoms[1].data
+        if self.soft:
+            shape, axis = bottoms[1].shape, self.class_axis
+            labels = rec.scratch("labels", (*shape[:axis], 1, *shape[axis + 1 :]))
+            argmax(rec, bottoms[1].data, labels, axis, 1, index_at=0, value_at=None)
         accuracy(
             rec,
             bottoms[0].data,
-            bottoms[1].data,
+            labels,
             tops[0].data,
             tops[1].data if len(tops) > 1 else None,
             self.class_axis,

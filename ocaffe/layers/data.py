@@ -4,6 +4,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ocaffe import proto
+from ocaffe.data.augment import FIELDS as AUGMENTATIONS
+from ocaffe.data.augment import Augmentation, wants_augmentation
 from ocaffe.data.images import ImageSource
 from ocaffe.data.pictures import PictureSource
 from ocaffe.data.source import key_of, upload
@@ -19,6 +21,18 @@ def transform_of(layer: Layer, more: frozenset[str] = frozenset()) -> Transform:
     """Return the Transform of the layer's transform_param. `more` names further fields that the layer uses. Errors name the layer."""
     try:
         return Transform(layer.param.transform_param, layer.phase == proto.TRAIN, more)
+    except Error as problem:
+        problem.place, problem.layer = problem.place or layer.place, layer.title
+        raise
+
+
+def image_transform(layer: Layer) -> Transform:
+    """Return the Transform of a layer of images: an Augmentation if a field needs one."""
+    param, train = layer.param.transform_param, layer.phase == proto.TRAIN
+    if not wants_augmentation(param, train):
+        return transform_of(layer, AUGMENTATIONS)
+    try:
+        return Augmentation(param, train)
     except Error as problem:
         problem.place, problem.layer = problem.place or layer.place, layer.title
         raise
@@ -40,7 +54,7 @@ class Data(Layer):
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         if self.source is None:
-            self.source = self.open(transform_of(self), len(self.param.top) > 1)
+            self.source = self.open(image_transform(self), len(self.param.top) > 1)
             self.source.key = key_of(self.seed, self.param.name)
             self.notes = self.source.notes
         return self.source.shapes()

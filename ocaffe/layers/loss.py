@@ -71,6 +71,11 @@ def check_labels(layer: Layer, scores: Shape, labels: Shape, positions: int) -> 
     )
 
 
+def is_soft(scores: Shape, labels: Shape, class_axis: int) -> bool:
+    """Return whether labels are probabilities of the classes (soft labels). With one class, Caffe reads this shape as whole labels."""
+    return labels == scores and scores[class_axis] > 1
+
+
 def ignored(param: Any) -> tuple[int, int]:
     """Return (whether ignore_label is set, ignore_label) of a LossParameter or AccuracyParameter, as kernel arguments."""
     return int(param.HasField("ignore_label")), param.ignore_label

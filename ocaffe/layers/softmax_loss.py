@@ -4,13 +4,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from ocaffe.errors import shape_text
 from ocaffe.ir.graph import Blob
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref, Shape, split_axes
 from ocaffe.layers.base import Layer, LayerClass, register
-from ocaffe.layers.loss import check_batch, check_labels, ignored, label_bottom, label_smoothing, normalizer, segnet_default
+from ocaffe.layers.loss import check_batch, check_labels, ignored, is_soft, label_bottom, label_smoothing, normalizer, segnet_default
 from ocaffe.layers.probability_loss import WeightedSoftmaxWithLoss
-from ocaffe.ops.softmax import softmax_loss, softmax_loss_backward
+from ocaffe.ops.softmax import soft_loss, soft_loss_backward, softmax_loss, softmax_loss_backward
 
 
 @register("SoftmaxWithLoss")
@@ -19,6 +20,9 @@ class SoftmaxWithLoss(Layer):
 
     Only bottom 0 gets a gradient, and the diff of the probabilities is ignored, as in Caffe. With loss_param { label_smoothing: s }, the target of a
     position is 1 - s for its label, plus s spread evenly over all classes.
+
+    Bottom 1 may also have the shape of bottom 0: then it holds the probabilities of the classes (soft labels, as mixup makes them), which sum to 1 at
+    each position. The loss is the sum of -p log q, divided as otherwise. Caffe refuses this shape.
     """
 
     bottoms = 2
@@ -36,16 +40,25 @@ class SoftmaxWithLoss(Layer):
         self.class_axis = self.axis(self.param.softmax_param.axis, scores)
         outer, _, inner = split_axes(scores, self.class_axis)
         check_batch(self, scores, labels)
-        check_labels(self, scores, labels, outer * inner)
+        self.soft = is_soft(scores, labels, self.class_axis)
         self.smoothing = label_smoothing(self)
         self.ignore = ignored(self.param.loss_param)
-        self.labels = label_bottom(self, scores[self.class_axis])
+        if self.soft:
+            fact = f"ignore_label is {self.ignore[1]}, and bottom 1 is {shape_text(labels)}: probabilities of the classes"
+            self.check(not self.ignore[0], fact, "remove ignore_label, or give whole labels")
+        else:
+            check_labels(self, scores, labels, outer * inner)
+            self.labels = label_bottom(self, scores[self.class_axis])
         self.normalizer = normalizer(self, outer, inner, segnet_default(self))
         return [(), scores][: max(1, len(self.param.top))]
 
     def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
         keep = rec.saved if rec.train else rec.scratch
         self.prob: Ref = tops[1].data if len(tops) > 1 else keep("prob", bottoms[0].shape)
+        if self.soft:
+            of = bottoms[0].data, bottoms[1].data, self.prob, tops[0].data
+            soft_loss(rec, *of, self.class_axis, normalizer=self.normalizer, smoothing=self.smoothing)
+            return
         self.sums = keep("sums", (2,))
         softmax_loss(
             rec,
@@ -65,6 +78,10 @@ class SoftmaxWithLoss(Layer):
         if not propagate[0]:
             return
         assert tops[0].diff is not None and bottoms[0].diff is not None
+        if self.soft:
+            to = self.prob, bottoms[1].data, tops[0].diff, bottoms[0].diff
+            soft_loss_backward(rec, *to, self.class_axis, normalizer=self.normalizer, smoothing=self.smoothing)
+            return
         softmax_loss_backward(
             rec,
             self.prob,

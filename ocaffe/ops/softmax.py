@@ -7,6 +7,7 @@ from typing import Any
 
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref, split_axes
+from ocaffe.ops.expression import pointwise, reduce
 
 ONE_GROUP = 32768  # maximum scores that one group sums, which saves small nets a launch
 CPU_BLOCK = 16  # positions per work-item of softmax_cpu.cl, which needs rows at least this long
@@ -155,6 +156,28 @@ def softmax_loss_backward(
         defines=of.defines(rec),
         inplace=[(0, 0)],
     )
+
+
+def soft_loss(rec: Recorder, x: Ref, target: Ref, prob: Ref, loss: Ref, axis: int, *, normalizer: float, smoothing: float = 0) -> None:
+    """prob = softmax(x); loss = sum of -t log(prob) / normalizer. `target` has the shape of x; `smoothing` of it is distributed evenly: t."""
+    softmax(rec, x, prob, axis)
+    text = "q = x0 < FLT_MIN ? FLT_MIN : x0; v0 = -(on * x1 + off) * log(q)"
+    reduce(
+        rec, text, reads=[prob, target], writes=[loss], axes=range(len(x.shape)), finish="y0 = v0 / n",
+        scalars={**_shares(x.shape[axis], smoothing), "n": normalizer},
+    )  # fmt: skip
+
+
+def soft_loss_backward(rec: Recorder, prob: Ref, target: Ref, weight: Ref, dx: Ref, axis: int, *, normalizer: float, smoothing: float = 0) -> None:
+    """dx = (prob - t) * weight / normalizer. The targets of a position sum to 1. `weight` is a scalar on the device."""
+    pointwise(
+        rec, "y0 = (x0 - (on * x1 + off)) * x2 / n", reads=[prob, target, (weight.view(()), 0)], writes=[dx],
+        scalars={**_shares(prob.shape[axis], smoothing), "n": normalizer},
+    )  # fmt: skip
+
+
+def _shares(classes: int, smoothing: float) -> dict[str, float]:
+    return {"on": 1 - smoothing, "off": smoothing / classes}
 
 
 def accuracy(rec: Recorder, x: Ref, label: Ref, result: Ref, per_class: Ref | None, axis: int, *, ignore: Ignore, top_k: int) -> None:

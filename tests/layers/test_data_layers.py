@@ -341,7 +341,7 @@ def test_augmented_images_and_their_mean(device: Any, kind: str, tmp_path: pathl
 
 
 def test_what_only_annotated_data_can_do() -> None:
-    for layer, field in (("Data", "resize_param { height: 3 width: 3 }"), ("ImageData", "expand_param { prob: 0.5 }")):
+    for layer, field in (("Data", "noise_param { decolorize: true }"), ("ImageData", "expand_param { prob: 0.5 }")):
         text = f"name: 'd' type: '{layer}' top: 'd' transform_param {{ {field} }}"
         with pytest.raises(Error, match="is not supported here"):
             layer_of(text).infer()

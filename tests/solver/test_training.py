@@ -109,6 +109,27 @@ def test_resume_is_exact(device: Any, cut: int, extra: str) -> None:
     assert_same(whole, train(device, extra, resume=state))
 
 
+AUGMENTED = """crop_size: 20 mirror: true scale: 0.0078125 mean_value: 100 vertical_mirror: true random_90_deg_rot: true random_resized_crop { }
+    affine { rotation: 10 translation: 0.1 min_zoom: 0.9 max_zoom: 1.1 shear: 5 border: REFLECT } lighting { } erase { random: true }
+    mixup { prob: 0.5 alpha: 0.2 } cutmix { prob: 0.5 } label_classes: 4
+    distort_param { brightness_prob: 0.5 brightness_delta: 32 hue_prob: 0.5 hue_delta: 18 random_order_prob: 0.5 }"""
+
+
+@pytest.mark.parametrize("cut", [5, 7])
+def test_resume_with_augmentation_is_exact(device: Any, cut: int) -> None:
+    plain = "crop_size: 20 mirror: true scale: 0.0078125 mean_value: 100"
+    assert plain in NET
+    pathlib.Path("net.prototxt").write_text(NET.replace(plain, AUGMENTED))
+    whole = train(device)
+    first = make(device)
+    first.step(cut)
+    state = first.snapshot()
+    first.close()
+    assert_same(whole, train(device, resume=state))
+    pathlib.Path("net.prototxt").write_text(NET)
+    assert not np.array_equal(train(device)["conv1/0"], whole["conv1/0"])
+
+
 @pytest.mark.parametrize("switch", ["OCAFFE_PLAN=none", "OCAFFE_POISON=1"])
 @pytest.mark.parametrize("extra", ["", "iter_size: 2 clip_gradients: 0.5"], ids=["plain", "passes"])
 def test_debug_switches_give_equal_bits(device: Any, switch: str, extra: str, monkeypatch: pytest.MonkeyPatch) -> None:

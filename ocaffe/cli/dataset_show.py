@@ -1,0 +1,159 @@
+"""`ocaffe dataset show SOURCE`: write a contact sheet of images with their labels, as stored, or as a net sees them."""
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from typing import Any
+
+import numpy as np
+
+from ocaffe import log, proto
+from ocaffe.api.net import Net
+from ocaffe.cl.device import select_device
+from ocaffe.cli.flags import Parser, device_flags
+from ocaffe.compiler.network import phase_net
+from ocaffe.data.images import ImageSource
+from ocaffe.data.label_names import is_database, label_names
+from ocaffe.data.listed import ListSource
+from ocaffe.data.transform import Transform
+from ocaffe.errors import Error
+from ocaffe.files import atomic_write
+from ocaffe.model.text import read_net, read_solver
+from ocaffe.solver.nets import net_messages
+from ocaffe.tools.contact_sheet import contact_sheet
+
+NAME = "dataset show"
+Sample = tuple[np.ndarray, np.ndarray]  # an image, channels x height x width, and its labels
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command. Raises Error."""
+    parser = Parser(NAME, "Write a contact sheet of a database, class folders, a list, a table or tar shards, with the label below each image.")
+    parser.add_argument("source", metavar="SOURCE", help="the LMDB or LevelDB, or the source of an ImageData layer")
+    parser.flag("augment", "", "a solver or net: show the input of its net, after resizing, crop, mirror and augmentation")
+    parser.flag("out", "sheet.png", "the PNG to write")
+    parser.flag("count", 32, "number of images")
+    parser.flag("phase", "TRAIN", "of the net of --augment", choices=("TRAIN", "TEST"))
+    parser.flag("seed", 1, "seed of the augmentation")
+    parser.flag("root_folder", "", "put before each name of a list or table")
+    device_flags(parser)
+    options = parser.parse(argv)
+    if options.count < 1:
+        raise Error(f"--count is {options.count}", place=f"ocaffe {NAME}", fix="a number of images, at least 1")
+    if not options.out.lower().endswith(".png"):
+        raise Error(f"--out is {options.out}", place=f"ocaffe {NAME}", fix="a name that ends in .png")
+    log.quiet()
+    found = augmented(options) if options.augment else stored(options)
+    samples = [sample for sample, _ in zip(found, range(options.count))]
+    names = label_names(options.source)
+    with atomic_write(options.out) as out:
+        out.write(contact_sheet([image for image, _ in samples], [caption(label, names) for _, label in samples]))
+    print(f"{options.out}: {len(samples)} images")
+    return 0
+
+
+def data_layer(options: Any, batch: int) -> Any:
+    """Return the LayerParameter of a layer that reads the source."""
+    layer = proto.LayerParameter(name="data", top=["data", "label"])
+    if is_database(options.source):
+        layer.type, param = "Data", layer.data_param
+        param.backend = _backend(options.source)
+    else:
+        layer.type, param = "ImageData", layer.image_data_param
+        param.root_folder = options.root_folder
+    param.source, param.batch_size = options.source, batch
+    return layer
+
+
+def stored(options: Any) -> Iterator[Sample]:
+    """Yield the images as they are stored."""
+    layer, transform = data_layer(options, 1), Transform(proto.TransformationParameter(), False)
+    made: ImageSource | ListSource
+    if layer.type == "Data":
+        made = ImageSource(layer.data_param, transform, True, place=options.source)
+    else:
+        made = ListSource(layer.image_data_param, transform, True, place=options.source)
+    with closing(made):
+        for index in range(min(options.count, made.order.entries)):
+            block = np.empty(made.nbytes, np.uint8)
+            info = made.fill(index, block)
+            if info.nbytes > block.nbytes:
+                block = np.empty(info.nbytes, np.uint8)
+                made.fill(index, block)
+            layout = made.layout(info.shapes[0])
+            flat, (_, channels, height, width) = layout.pixels(block)[0], info.shapes[0]
+            image = flat.reshape(height, width, channels).transpose(2, 0, 1) if layout.interleaved else flat.reshape(channels, height, width)
+            yield np.clip(image, 0, 255).astype(np.uint8), layout.labels(block)[:1].reshape(-1).copy()
+
+
+def augmented(options: Any) -> Iterator[Sample]:
+    """Yield the input of the net of --augment: its data layer reads the source on the device."""
+    given = net_layer(options)
+    param = getattr(given, "data_param" if given.type == "Data" else "image_data_param")
+    layer = data_layer(options, max(int(param.batch_size), 1))
+    layer.name = given.name
+    layer.transform_param.CopyFrom(given.transform_param)
+    if layer.type == given.type == "ImageData":
+        for field in ("new_height", "new_width", "is_color", "label_count", "shuffle"):
+            if param.HasField(field):
+                setattr(layer.image_data_param, field, getattr(param, field))
+    elif layer.type == given.type:
+        layer.data_param.force_encoded_color = param.force_encoded_color
+    phase = proto.TRAIN if options.phase == "TRAIN" else proto.TEST
+    message = proto.NetParameter(name="show", layer=[layer])
+    with (
+        closing(select_device(options.device or None, options.gpu or None, math=options.math)) as device,
+        Net(message, phase=phase, device=device, seed=options.seed) as net,
+    ):
+        while True:
+            net.forward()
+            data, label = (np.array(net.blobs[name].data) for name in ("data", "label"))
+            yield from zip(pictures(data, layer.transform_param), label.reshape(len(label), -1))
+
+
+def net_layer(options: Any) -> Any:
+    """Return the layer of the net of --augment whose input is shown: its first Data or ImageData layer."""
+    try:
+        net = read_net(options.augment)
+    except Error as problem:
+        try:
+            solver = read_solver(options.augment)
+        except Error:
+            raise problem from None
+        train, tests = net_messages(solver, read_net, options.augment)
+        if options.phase == "TEST" and not tests:
+            raise Error("the solver has no TEST net", place=options.augment, fix="--phase TRAIN") from None
+        net = train() if options.phase == "TRAIN" else tests[0]()
+    else:
+        net = phase_net(net, proto.TRAIN if options.phase == "TRAIN" else proto.TEST)
+    for layer in net.layer:
+        if layer.type in ("Data", "ImageData"):
+            return layer
+    raise Error(f"the {options.phase} net has no Data or ImageData layer", place=options.augment, fix="give a net that reads images, or another --phase")
+
+
+def pictures(data: np.ndarray, transform: Any) -> np.ndarray:
+    """Return a batch of the net's input as bytes: without scale and mean. Of a mean image, the mean of its values is added."""
+    mean = Transform(proto.TransformationParameter(mean_file=transform.mean_file, mean_value=transform.mean_value), False).mean
+    if mean is not None:
+        data = data / (transform.scale or 1) + (mean if mean.ndim == 1 else mean.mean((1, 2))).reshape(-1, 1, 1)
+    else:
+        data = data / (transform.scale or 1)
+    return np.clip(np.rint(data), 0, 255).astype(np.uint8)
+
+
+def caption(labels: np.ndarray, names: Sequence[str]) -> str:
+    """Return the text for one label, several, or probabilities of classes."""
+    if len(labels) > 1 and abs(float(labels.sum()) - 1) < 1e-3 and labels.min() >= 0:
+        shares = [(float(labels[label]), label) for label in np.flatnonzero(labels).tolist()]
+        return " + ".join(_name(label, names) if share > 0.999 else f"{share:.2f} {_name(label, names)}" for share, label in sorted(shares, reverse=True))
+    return " ".join(_name(label, names) for label in labels)
+
+
+def _name(label: float, names: Sequence[str]) -> str:
+    return names[int(label)] if float(label).is_integer() and 0 <= label < len(names) else f"{label:g}"
+
+
+def _backend(path: str) -> int:
+    return proto.DataParameter.LMDB if os.path.exists(os.path.join(path, "data.mdb")) else proto.DataParameter.LEVELDB

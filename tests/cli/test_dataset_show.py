@@ -1,0 +1,100 @@
+"""`ocaffe dataset show`: contact sheets."""
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from ocaffe import proto
+from ocaffe.cl.device import Device
+from ocaffe.cli.dataset import main
+from ocaffe.cli.dataset_show import caption, pictures
+from ocaffe.errors import Error
+from ocaffe.tools.contact_sheet import contact_sheet
+from tests.data.databases import image, raw, write
+
+NET = """layer { name: "d" type: "Data" top: "data" top: "label" include { phase: TRAIN } data_param { source: "none" batch_size: 4 }
+  transform_param { scale: 0.5 mean_value: 10 mean_value: 20 mean_value: 30 vertical_mirror: true %s } }"""
+
+
+def show(*argv: str) -> None:
+    assert main(["show", *argv]) == 0
+
+
+def cells(path: pathlib.Path, count: int, size: tuple[int, int], columns: int) -> list[np.ndarray]:
+    """Return the pictures of a sheet, blue green red, each at the height and width `size`."""
+    sheet = np.asarray(Image.open(path))
+    corners = [(6 + n // columns * (size[0] + 20), 6 + n % columns * (size[1] + 6)) for n in range(count)]
+    return [sheet[y : y + size[0], x : x + size[1], ::-1].transpose(2, 0, 1) for y, x in corners]
+
+
+def test_stored(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write(tmp_path / "db", [raw(n) for n in range(5)])
+    show(path, "--out", str(tmp_path / "s.png"), "--count", "9")
+    assert "5 images" in capsys.readouterr().out
+    for n, cell in enumerate(cells(tmp_path / "s.png", 5, (72, 96), 2)):  # 6 x 8, enlarged by 12
+        assert (cell[:, ::12, ::12] == image(n)).all()
+
+
+def test_folder_with_names(tmp_path: pathlib.Path) -> None:
+    for number, name in enumerate(("cat", "dog")):
+        (tmp_path / "photos" / name).mkdir(parents=True)
+        Image.fromarray(image(number, (3, 120, 100)).transpose(1, 2, 0)).save(tmp_path / "photos" / name / "1.png")
+    show(str(tmp_path / "photos"), "--out", str(tmp_path / "s.png"))
+    first, second = cells(tmp_path / "s.png", 2, (120, 100), 2)
+    assert (first[::-1] == image(0, (3, 120, 100))).all() and (second[::-1] == image(1, (3, 120, 100))).all()
+
+
+@pytest.mark.parametrize("solver", [False, True])
+def test_augmented(device: Device, tmp_path: pathlib.Path, solver: bool) -> None:
+    path = write(tmp_path / "db", [raw(n) for n in range(6)])
+    (tmp_path / "net.prototxt").write_text(NET % "")
+    (tmp_path / "solver.prototxt").write_text(f'net: "{tmp_path}/net.prototxt" base_lr: 0.1 lr_policy: "fixed"')
+    name = "solver.prototxt" if solver else "net.prototxt"
+    show(path, "--augment", str(tmp_path / name), "--out", str(tmp_path / "s.png"), "--count", "6", "--device", device.number)
+    flips = []
+    for n, cell in enumerate(cells(tmp_path / "s.png", 6, (72, 96), 3)):
+        picture = cell[:, ::12, ::12]
+        flips.append(bool((picture == image(n)[:, ::-1]).all()))
+        assert flips[-1] or (picture == image(n)).all()
+    assert set(flips) == {True, False}
+
+
+@pytest.mark.parametrize(("argv", "fact"), [
+    (["--count", "0"], "--count is 0"),
+    (["--out", "sheet.jpg"], "--out is sheet.jpg"),
+    (["--augment", "net.prototxt", "--phase", "TEST"], "the TEST net has no Data or ImageData layer"),
+    (["--augment", "solver.prototxt", "--phase", "TEST"], "the solver has no TEST net"),
+])  # fmt: skip
+def test_errors(argv: Sequence[str], fact: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "net.prototxt").write_text(NET % "")
+    (tmp_path / "solver.prototxt").write_text('net: "net.prototxt" base_lr: 0.1 lr_policy: "fixed"')
+    path = write(tmp_path / "db", [raw(0)])
+    with pytest.raises(Error, match=fact):
+        main(["show", path, *argv])
+    assert not list(tmp_path.glob("*.png"))
+
+
+def test_no_source(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(Error):
+        main(["show", str(tmp_path / "none"), "--out", str(tmp_path / "s.png")])
+    assert not list(tmp_path.glob("*.png"))
+
+
+def test_captions() -> None:
+    assert caption(np.array([1.0]), ["cat", "dog"]) == "dog"
+    assert caption(np.array([0.25, 0.0, 0.75]), ["cat", "dog"]) == "0.75 2 + 0.25 cat"
+    assert caption(np.array([0.5, 3]), []) == "0.5 3"
+
+
+def test_pixels_are_those_before_mean_and_scale() -> None:
+    data = np.array([[[[-5.0]], [[90.0]]]])
+    assert pictures(data, proto.TransformationParameter(scale=0.5, mean_value=[20, 60])).ravel().tolist() == [10, 240]
+
+
+def test_sheet_of_other_channels() -> None:
+    assert contact_sheet([image(0, (1, 4, 4)), image(0, (2, 300, 500))], ["a", "a very long caption of a picture" * 9]).startswith(b"\x89PNG")
