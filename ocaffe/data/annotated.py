@@ -207,7 +207,7 @@ class AnnotatedSource(Source):
         if (channels, *resized) != self._checked:
             self.transform.check(channels, *resized)
             self._checked = (channels, *resized)
-        corners, mirror = self.transform.place(self.key, position, np.array([resized]))
+        corners, mirror = self.transform.place(self.key, range(position, position + 1), np.array([resized]))
         corner, crop = (int(corners[0, 0]), int(corners[0, 1])), self.transform.output(channels, *resized)[1:]
         part = np.array([corner[1], corner[0], corner[1] + crop[1], corner[0] + crop[0]], np.float32) / np.array([*resized[::-1]] * 2, np.float32)
         boxes = boxes.within(part, self.emit)
@@ -267,11 +267,11 @@ class AnnotatedSource(Source):
     # -- batches -----------------------------------------------------------------------------------------------------
 
     def fill(self, index: int, block: np.ndarray) -> BatchInfo:
-        first = index * self.batch
+        positions = self.share.positions(index, self.batch)
         with self.located():
-            records = self.order.records(self.key, first, self.batch)
+            records = self.order.records(self.key, positions)
             items = self.records.read(records)
-            plans = [self._plan(record, item, first + n) for n, (record, item) in enumerate(zip(records, items))]
+            plans = [self._plan(record, item, position) for position, record, item in zip(positions, records, items)]
             layout = self._layout(plans[0])
             self._check_alike(plans)
             boxes = np.concatenate([plan.boxes.rows(n) for n, plan in enumerate(plans)])

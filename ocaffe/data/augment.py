@@ -200,8 +200,8 @@ class Augmentation(Transform):
 
     # -- choices -----------------------------------------------------------------------------------------------------
 
-    def samples(self, key: tuple[int, int], first: int, count: int) -> Changes:  # type: ignore[override]
-        return Changes(self, key, first, count)
+    def samples(self, key: tuple[int, int], positions: range) -> Changes:  # type: ignore[override]
+        return Changes(self, key, positions)
 
     def record(self, rec: Recorder, staging: Ref, layout: Layout, data: Ref, label: Ref | None, kernel: str = "augment") -> None:
         samples, channels, height, width = data.shape
@@ -237,17 +237,19 @@ class Augmentation(Transform):
 
 
 class Changes:
-    """The random choices for the consecutive images of a batch."""
+    """The random choices for the images of a batch."""
 
-    def __init__(self, to: Augmentation, key: tuple[int, int], first: int, count: int) -> None:
-        """`first` is the position of the first image in the endless sequence of records."""
+    def __init__(self, to: Augmentation, key: tuple[int, int], positions: range) -> None:
+        """`positions`: of the images in the endless sequence of records."""
         self._to = to
         self._partner: list[int] = []
         if to.mixing:
-            self._partner = np.argsort(bit_generator(key, PARTNERS, 0, first).random_raw(count), kind="stable").tolist()
+            self._partner = np.argsort(bit_generator(key, PARTNERS, 0, positions.start).random_raw(len(positions)), kind="stable").tolist()
         blocks = (_WORDS - 4) // 4
         if to.train:
-            words = np.concatenate([draws(key, SAMPLE, first, count), draws(key, CHANGES, first * blocks, count * blocks).reshape(count, -1)], 1)
+            every = range(positions.start * blocks, positions.stop * blocks)
+            more = draws(key, CHANGES, every).reshape(-1, 4 * blocks)[:: positions.step]
+            words = np.concatenate([draws(key, SAMPLE, positions), more], 1)
             self._numbers = (words >> np.uint64(32)) * 2.0**-32  # in [0, 1)
 
     def at(self, n: int, shape: tuple[int, int, int]) -> tuple[Window, Row]:

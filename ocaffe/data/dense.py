@@ -89,16 +89,16 @@ class DenseImageSource(Source):
     # -- batches -----------------------------------------------------------------------------------------------------
 
     def fill(self, index: int, block: np.ndarray) -> BatchInfo:
-        first = index * self.batch
+        positions = self.share.positions(index, self.batch)
         with self.located():
-            pairs = self.workers.run([partial(self._open, record) for record in self.order.records(self.key, first, self.batch)])
+            pairs = self.workers.run([partial(self._open, record) for record in self.order.records(self.key, positions)])
             tops = self._tops(self._layout(pairs[0]))
             layouts = self.layouts(tops[0])
             info = BatchInfo(tuple(tops), sum(layout.nbytes for layout in layouts))
             self._check_alike(pairs)
             if info.nbytes > block.nbytes:
                 return info
-            corners, mirror = self.transform.place(self.key, first, np.array([pair.shape[1:] for pair in pairs]))
+            corners, mirror = self.transform.place(self.key, positions, np.array([pair.shape[1:] for pair in pairs]))
             rooms, begin = [], 0
             for layout in layouts:
                 part = block[begin : begin + layout.nbytes]

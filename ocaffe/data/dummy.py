@@ -25,5 +25,5 @@ class BatchNumber(Source):
 
     def fill(self, index: int, block: np.ndarray) -> BatchInfo:
         if block.nbytes >= self.nbytes:
-            block[: self.nbytes].view(np.uint64)[...] = index
+            block[: self.nbytes].view(np.uint64)[...] = index * self.share.ranks + self.share.rank
         return BatchInfo((), self.nbytes)  # the shapes never change

@@ -17,15 +17,16 @@ class Order:
         self._orders: dict[int, np.ndarray] = {}  # of the last two epochs
         self._key: tuple[int, int] | None = None
 
-    def records(self, key: tuple[int, int], first: int, count: int) -> list[int]:
-        """Return the numbers of the records at the positions `first` ... `first + count - 1`."""
+    def records(self, key: tuple[int, int], positions: range) -> list[int]:
+        """Return the numbers of the records at these positions."""
         if self.rand_skip:
-            first += int(below(draws(key, SKIP, 0, 1)[0, :1], self.rand_skip)[0])
+            skipped = int(below(draws(key, SKIP, range(1))[0, :1], self.rand_skip)[0])
+            positions = range(positions.start + skipped, positions.stop + skipped, positions.step)
         if not self.shuffle:
-            return [(first + i) % self.entries for i in range(count)]
+            return [position % self.entries for position in positions]
         if key != self._key:
             self._orders, self._key = {}, key
-        return [int(self._epoch(key, position // self.entries)[position % self.entries]) for position in range(first, first + count)]
+        return [int(self._epoch(key, position // self.entries)[position % self.entries]) for position in positions]
 
     def _epoch(self, key: tuple[int, int], epoch: int) -> np.ndarray:
         if epoch not in self._orders:

@@ -175,9 +175,9 @@ class PictureSource(Source):
 
     def _plan(self, index: int) -> Batch:
         """Return the batch number `index` with the places of its records."""
-        first = index * self.batch
+        positions = self.share.positions(index, self.batch)
         with self._finding:
-            records = [self._bad.good(record) for record in self.order.records(self.key, first, self.batch)]
+            records = [self._bad.good(record) for record in self.order.records(self.key, positions)]
             found = list(self.store.find(records))
         alike = self._alike(found)
         layout, shape, name = self._first, None, ""
@@ -186,7 +186,7 @@ class PictureSource(Source):
             shape = picture.shape
             layout = replace(layout, channels=shape[0], height=shape[1], width=shape[2])
         notes = (self.restart,) if self.restart and self.order.entries - 1 in records else ()
-        return Batch(records, found, alike, Frame(self.key, first, layout, shape), name, BatchInfo(tuple(self._tops(layout)), layout.nbytes, notes))
+        return Batch(records, found, alike, Frame(self.key, positions, layout, shape), name, BatchInfo(tuple(self._tops(layout)), layout.nbytes, notes))
 
     def _parts(self, batch: Batch) -> list[Part]:
         size = max(1, -(-self.batch // (2 * self._threads.count)))
@@ -219,7 +219,7 @@ class PictureSource(Source):
     def _cut(self, batch: Batch, alike: Alike, block: np.ndarray) -> None:
         """Write the crops of images of one shape, their table and their labels."""
         layout, count = batch.frame.layout, len(alike.pixels)
-        table, samples = layout.table(block), self.transform.samples(self.key, batch.frame.first, count)
+        table, samples = layout.table(block), self.transform.samples(self.key, batch.frame.positions)
         images = alike.pixels.reshape(count, *alike.shape)
         crops = layout.pixels(block).reshape(count, layout.channels, layout.height, layout.width)
         corners = samples.corners(np.broadcast_to(alike.shape[1:], (count, 2)))

@@ -1,7 +1,8 @@
 """Sources feed nets. A source is a pure function from the number of a batch to its bytes.
 
-Batch k holds records k * B ... k * B + B - 1 of the endless sequence of records, which wraps at the end of the data. A batch depends neither on
-earlier reads nor on the timing of threads. The number k is the whole state, so a run that resumes at batch k reads the same batches.
+Batch k holds records k * B ... k * B + B - 1 of the endless sequence of records, which wraps at the end of the data. Of N ranks, rank r reads the
+records r, r + N, r + 2N, ... of that sequence (`Share`). A batch depends neither on earlier reads nor on the timing of threads. The number k is the
+whole state, so a run that resumes at batch k reads the same batches.
 """
 from __future__ import annotations
 
@@ -36,6 +37,19 @@ class BatchInfo:
     notes: tuple[Note, ...] = ()
 
 
+@dataclass(frozen=True)
+class Share:
+    """The part of the endless sequence of records that one of several ranks reads: every `ranks`-th record, from record `rank` on."""
+
+    rank: int = 0
+    ranks: int = 1
+
+    def positions(self, index: int, batch: int) -> range:
+        """Return the positions of the records of batch number `index` of this rank. A batch has `batch` records."""
+        first = index * batch * self.ranks + self.rank
+        return range(first, first + batch * self.ranks, self.ranks)
+
+
 class Source(ABC):
     """Base class of all sources. One thread at a time may use a source, unless it is `reentrant`: then any number may fill batches."""
 
@@ -43,6 +57,7 @@ class Source(ABC):
     effort: Effort | None = None  # the work of its threads, if it counts it
 
     key: tuple[int, int] = (0, 0)  # of the random numbers (key_of)
+    share = Share()  # of the records
     notes: tuple[Note, ...] = ()  # log lines for the opening of the source
 
     def __init__(self, place: Place | None = None, layer: str | None = None) -> None:
@@ -114,9 +129,11 @@ def bit_generator(key: tuple[int, int], stream: int, position: int = 0, part: in
     return np.random.Philox(key=np.array(key, np.uint64), counter=stream << 192 | part << 96 | position)
 
 
-def draws(key: tuple[int, int], stream: int, first: int, count: int) -> np.ndarray:
-    """Return random words for the positions `first` ... `first + count - 1`: uint64, (count, 4). They do not depend on how calls group the positions."""
-    return bit_generator(key, stream, first).random_raw(4 * count).reshape(count, 4)
+def draws(key: tuple[int, int], stream: int, positions: range) -> np.ndarray:
+    """Return random words for the positions: uint64, (count, 4). They do not depend on how calls group the positions."""
+    if not positions:
+        return np.empty((0, 4), np.uint64)
+    return bit_generator(key, stream, positions[0]).random_raw(4 * (positions[-1] + 1 - positions[0])).reshape(-1, 4)[:: positions.step]
 
 
 def below(words: np.ndarray, bound: np.ndarray | int) -> np.ndarray:

@@ -43,12 +43,12 @@ class Part(NamedTuple):
 
 
 class Frame(NamedTuple):
-    """A batch: the key of its random numbers, the position of its first image in the endless sequence of records, its layout, and the shape of all its
+    """A batch: the key of its random numbers, the positions of its images in the endless sequence of records, its layout, and the shape of all its
     images if that must be one.
     """
 
     key: tuple[int, int]
-    first: int
+    positions: range
     layout: Layout
     shape: Shape3 | None
 
@@ -108,7 +108,7 @@ class Stager:
         """Write the images of a part, their rows of the table and their labels to the block of the batch."""
         layout, laps = frame.layout, Laps()
         pixels, table, labels = layout.pixels(block), layout.table(block), layout.labels(block)
-        samples = self.transform.samples(frame.key, frame.first, layout.batch)
+        samples = self.transform.samples(frame.key, frame.positions)
         problems: list[tuple[int, Error]] = []
         for n, content in zip(part.images, self.read(part.found)):
             try:

@@ -182,18 +182,18 @@ class Transform:
         if self.mean is not None and self.mean.ndim == 1 and len(self.mean) not in (1, channels):
             raise Error(f"{len(self.mean)} mean_value given for images of {channels} channels", fix=f"give 1 or {channels}")
 
-    def place(self, key: tuple[int, int], first: int, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def place(self, key: tuple[int, int], positions: range, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Draw crop corners (n x 2: y, x) and mirror flags (n) for images of `sizes` (n x 2: height, width).
 
-        `first` is the position of the first image in the endless sequence of records.
+        `positions`: of the images in the endless sequence of records.
         """
-        samples = self.samples(key, first, len(sizes))
+        samples = self.samples(key, positions)
         return samples.corners(sizes), samples.mirror
 
-    def samples(self, key: tuple[int, int], first: int, count: int) -> Samples:
-        """Return the random choices for `count` images. `first` is the position of the first one in the endless sequence of records."""
+    def samples(self, key: tuple[int, int], positions: range) -> Samples:
+        """Return the random choices for the images at these positions of the endless sequence of records."""
         random = self.mirror or (self.crop is not None and self.train)
-        words = draws(key, SAMPLE, first, count) if random else np.zeros((count, 4), np.uint64)
+        words = draws(key, SAMPLE, positions) if random else np.zeros((len(positions), 4), np.uint64)
         return Samples(self.crop, self.train, self.mirror, words)
 
     def bare(self) -> Transform:

@@ -160,7 +160,7 @@ class WindowSource(Source):
         info = BatchInfo(tuple(self.shapes()), self.nbytes)
         if self.nbytes > block.nbytes:
             return info
-        words = draws(self.key, SAMPLE, index * self.batch, self.batch)
+        words = draws(self.key, SAMPLE, self.share.positions(index, self.batch))
         mirror = (words[:, 1] >> np.uint64(63)).astype(bool) & self.transform.mirror
         table, labels, pixels = self.layout.table(block), self.layout.labels(block), self.layout.pixels(block)
         table[...] = 0

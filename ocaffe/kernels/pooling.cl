@@ -9,6 +9,7 @@
 #define STEP_ITERATION 1
 #define STEP_PASS 2
 #define STEP_SAMPLE 3
+#define STEP_OTHER_RANKS 5
 #endif
 #ifndef DH
 #define DH 1
@@ -120,7 +121,8 @@ kernel void forward_index(OPERAND(const float, x), OPERAND(const uint, step), OP
   WINDOW
   float sum = 0;
   EACH_PIXEL sum += PIXEL;
-  const float aim = uniform01(philox((uint4)(i, n + step[STEP_SAMPLE], step[STEP_ITERATION], step[STEP_PASS]), (uint2)(key0, key1)).x) * sum;
+  const uint number = n * (step[STEP_OTHER_RANKS] + 1) + step[STEP_SAMPLE];
+  const float aim = uniform01(philox((uint4)(i, number, step[STEP_ITERATION], step[STEP_PASS]), (uint2)(key0, key1)).x) * sum;
   int at = -1, last = -1;
   float result = 0, passed = 0, value = 0;
   EACH_PIXEL {

@@ -146,7 +146,7 @@ class Pool:
         steps = {"K": self.kernel, "S": self.stride, "P": self.pad} | ({"D": self.dilation} if self.dilated else {})
         defines: dict[str, object] = {f"{letter}{axis}": n for letter, values in steps.items() for axis, n in zip(axes, values)}
         if self.method == STOCHASTIC:
-            defines |= {f"STEP_{name}": STEP[name] for name in ("ITERATION", "PASS", "SAMPLE")}
+            defines |= {f"STEP_{name}": STEP[name] for name in ("ITERATION", "PASS", "SAMPLE", "OTHER_RANKS")}
         if len(axes) == 3:
             defines["VOLUME"] = 1
         if self.method == AVE and any(self.pad) and not self.include_pad:

@@ -157,7 +157,7 @@ class _Body:
         e = source.argument("uint", "element_step", random.element[-1])
         n = source.argument("uint", "sample_step", random.sample[-1])
         source.add(f"const {word} k = ({word})(at) + {signed}, e = element + k * {e};")
-        self.philox(width, f"e / {BLOCK}u * 16u + e % 16u", f"sample + k * {n}")
+        self.philox(width, f"e / {BLOCK}u * 16u + e % 16u", f"sample + k * {n} * ranks")
         odd, high = f"(e & 16u) != ({word})(0)", f"(e & 32u) != ({word})(0)"
         if width == 1:
             source.add(f"words = {high} ? ({odd} ? c3 : c2) : ({odd} ? c1 : c0);", "}")
@@ -214,7 +214,7 @@ class _Body:
             if self.random is not None:
                 e = source.argument("uint", "element_step", self.random.element[-1])
                 n = source.argument("uint", "sample_step", self.random.sample[-1])
-                source.add(f"const uint e = element + at * {e};", self.words(f"e / {BLOCK} * 16 + e % 16", f"sample + at * {n}"))
+                source.add(f"const uint e = element + at * {e};", self.words(f"e / {BLOCK} * 16 + e % 16", f"sample + at * {n} * ranks"))
                 source.add("const float uniform = uniform01(e & 32 ? (e & 16 ? words.w : words.z) : (e & 16 ? words.y : words.x));")
         for port in steady:
             load(source, port, 1, "0")
@@ -269,7 +269,9 @@ class _Body:
             source.add(f"{port.pointer} q_{port.name} = p_{port.name}{source.offset(port.name, port.strides[:-1], coordinates)};")
         if self.random is not None:
             source.add(f"const uint element = 0{source.offset('element', self.random.element[:-1], coordinates)};")
-            source.add(f"const uint sample = p_step[{STEP['SAMPLE']}]{source.offset('sample', self.random.sample[:-1], coordinates)};")
+            offset = source.offset("sample", self.random.sample[:-1], coordinates)
+            source.add(f"const uint ranks = p_step[{STEP['OTHER_RANKS']}] + 1;")
+            source.add(f"const uint sample = p_step[{STEP['SAMPLE']}] + (0{offset}) * ranks;")
 
     def compute(self, width: int, at: str, hoisted: Sequence[Port], whole: bool = False) -> None:
         kind = vector("float", width)

@@ -142,7 +142,7 @@ def noise(seed: int, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def expected(to: Augmentation, batch: int, size: int, images: list[np.ndarray], labels: list[int]) -> tuple[np.ndarray, np.ndarray]:
-    changes, samples, rows = to.samples((5, 6), batch * size, size), [], []
+    changes, samples, rows = to.samples((5, 6), range(batch * size, (batch + 1) * size)), [], []
     for n in range(size):
         pixels = images[n]
         (y, x, rows_, columns, shrink), packed = changes.at(n, pixels.shape)
@@ -242,7 +242,7 @@ def test_test_phase(device: Device, tmp_path: pathlib.Path) -> None:
     plain = "affine { rotation: 90 } erase { prob: 1 } mixup { } label_classes: 2 lighting { } vertical_mirror: true random_90_deg_rot: true crop_size: 5"
     assert (shown(device, f"{plain} {DISTORT}", pixels, tmp_path, train=False) == pixels[:, 2:7, 3:8]).all()
     middle = settings("crop_size: 7 random_resized_crop { }", train=False)
-    _, row = middle.samples((1, 2), 0, 1).at(0, (3, 8, 12))
+    _, row = middle.samples((1, 2), range(1)).at(0, (3, 8, 12))
     np.testing.assert_allclose(words(row)["matrix"], [[1, 0, 2.5], [0, 1, 0.5]])  # 8 rows are resized to 7 / 0.875 = 8
     first, second = (shown(device, "crop_size: 5 mirror: true random_resized_crop { }", pixels, tmp_path, train=False, seed=seed) for seed in (1, 2))
     assert (first == second).all()
@@ -252,7 +252,7 @@ def test_random_resized_crop_keeps_its_limits() -> None:
     to = settings("crop_size: 8 random_resized_crop { min_area: 0.2 max_area: 0.5 min_aspect: 0.5 max_aspect: 2 }")
     areas, aspects = [], []
     for n in range(300):
-        box = to.samples((1, 2), n, 1)._box(to.samples((1, 2), n, 1)._numbers[0].tolist(), 100, 150, 8, 8)
+        box = to.samples((1, 2), range(n, n + 1))._box(to.samples((1, 2), range(n, n + 1))._numbers[0].tolist(), 100, 150, 8, 8)
         areas.append(box[2] * box[3] / 15000)
         aspects.append(box[3] / box[2])
         assert box[0] >= 0 and box[1] >= 0 and box[0] + box[2] <= 100 and box[1] + box[3] <= 150
@@ -318,23 +318,23 @@ def test_images_of_several_sizes(device: Device, tmp_path: pathlib.Path) -> None
 
 def test_other_processes_make_the_same_choices() -> None:
     to = settings(FIELDS["all"])
-    rows = [[made.samples((1, 2), 8, 8).at(n, SHAPE)[1].tobytes() for n in range(8)] for made in (to, pickle.loads(pickle.dumps(to)))]
+    rows = [[made.samples((1, 2), range(8, 16)).at(n, SHAPE)[1].tobytes() for n in range(8)] for made in (to, pickle.loads(pickle.dumps(to)))]
     assert rows[0] == rows[1]
 
 
 def test_a_further_field_leaves_the_other_choices() -> None:
     base, more = settings("crop_size: 7 mirror: true erase { }"), settings(f"crop_size: 7 mirror: true erase {{ }} lighting {{ }} {DISTORT}")
     for n in range(20):
-        a, b = (words(to.samples((1, 2), n, 1).at(0, SHAPE)[1]) for to in (base, more))
+        a, b = (words(to.samples((1, 2), range(n, n + 1)).at(0, SHAPE)[1]) for to in (base, more))
         assert (a["erased"], a["seed"], a["flags"] & 3) == (b["erased"], b["seed"], b["flags"] & 3)
 
 
 def test_large_windows_are_reduced() -> None:
     to = settings("crop_size: 10 random_resized_crop { min_area: 0.9 }")
     for shape in ((3, 100, 150), (3, 21, 20), (3, 1, 900), (3, 5000, 2)):
-        window, row = to.samples((1, 2), 0, 1).at(0, shape)
+        window, row = to.samples((1, 2), range(1)).at(0, shape)
         assert row[0] * row[1] <= 400 and window.height == row[0] * window.shrink and window.width == row[1] * window.shrink
-    assert to.samples((1, 2), 0, 1).at(0, (3, 20, 20))[0].shrink == 1
+    assert to.samples((1, 2), range(1)).at(0, (3, 20, 20))[0].shrink == 1
 
 
 # -- errors ----------------------------------------------------------------------------------------------------------
