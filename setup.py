@@ -28,6 +28,8 @@ setup(
         "demo": ["scikit-learn"],
         "onnx": ["onnxruntime"],
         "bench": ["torch"],
+        # MPI: mpi4py, and a library with its mpiexec that needs no root. MPICH has no wheels for Windows.
+        "mpi": ["mpi4py>=4.0", "mpich; sys_platform != 'win32'", "impi-rt; sys_platform == 'win32'"],
         "plot": ["matplotlib"],
         "tensorboard": ["tensorboardX"],
         "leveldb": ["plyvel"],

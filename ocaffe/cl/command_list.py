@@ -20,12 +20,11 @@ from ocaffe.cl.program import ProgramKey
 from ocaffe.cl.session import POISON, Arena, Session
 from ocaffe.cl.timeline import Timeline
 from ocaffe.data.prefetch import Prefetcher
-from ocaffe.ir.launch import Access, Call, Empty, HostCall, Launch, Measure, Schedule, Upload, roots
+from ocaffe.ir.launch import HOST, Access, BeginExchange, Call, Empty, EndExchange, HostCall, Launch, Measure, Schedule, Upload, roots
 from ocaffe.ir.recorder import STEP
 from ocaffe.ir.tensor import PERSISTENT, Ref, Role
 from ocaffe.memory.plan import MemoryPlan
 
-HOST = (Upload, HostCall, Measure, Empty)  # launches without a kernel
 RING = 4  # number of runs that the host may be ahead of the device
 OUTPUT_ALIGNMENT = 64  # in bytes, of each output in the common buffer
 OUTPUT_SLOTS, OUTPUT_BYTES = 16, 1 << 14  # maximum number of runs whose outputs stay on the device, and their maximum size
@@ -120,6 +119,10 @@ class CommandList:
             return _HostAction(self, launch)
         if isinstance(launch, Measure):
             return _MeasureAction(self, launch, step)
+        if isinstance(launch, BeginExchange):
+            return _BeginExchangeAction(self, launch)
+        if isinstance(launch, EndExchange):
+            return _EndExchangeAction(self, launch)
         if isinstance(launch, Empty):
             return _nothing
         assert call is not None
@@ -248,7 +251,7 @@ class CommandList:
         """Run the launches and add each to the timeline. A step on the host is timed by the clock, between waits."""
         device = self.session.device
         for launch, action in zip(self.schedule[start:stop], self._actions[start:stop]):
-            if not isinstance(launch, (HostCall, Measure)):
+            if not isinstance(launch, (HostCall, Measure, BeginExchange, EndExchange)):
                 timeline.add(launch, _enqueue(device, action, slot))
                 continue
             device.queue.finish()
@@ -474,6 +477,33 @@ class _HostAction:
         assert self.launch.run is not None
         self.commands.session.device.queue.finish()
         self.launch.run(self.commands)
+
+
+class _BeginExchangeAction:
+    """Let the exchange of a bucket begin once the launches before have run. Does not wait."""
+
+    def __init__(self, commands: CommandList, launch: BeginExchange) -> None:
+        self.session, self.bucket = commands.session, launch.operands[0].ref
+        self.buffer, self.offset = commands.locate(self.bucket)
+
+    def __call__(self, slot: int) -> None:
+        exchange, device = self.session.exchange, self.session.device
+        assert exchange is not None
+        filled = device.cl.enqueue_marker(device.queue)
+        device.queue.flush()
+        exchange.begin(filled, self.buffer, self.offset, self.bucket.count)
+
+
+class _EndExchangeAction:
+    """Wait until the oldest bucket in the exchange holds the average over all ranks."""
+
+    def __init__(self, commands: CommandList, launch: EndExchange) -> None:
+        self.session = commands.session
+
+    def __call__(self, slot: int) -> None:
+        assert self.session.exchange is not None
+        self.session.device.queue.flush()  # the launches since the begin run during the exchange
+        self.session.exchange.end()
 
 
 class Measured(Exception):

@@ -227,7 +227,11 @@ def select_device(spec: str | None = None, gpu: str | None = None, solver_mode_c
     devices = list_devices()
     if not devices:
         raise no_opencl()
-    info = choose(devices, spec, gpu, solver_mode_cpu, os.environ.get("OCAFFE_DEVICE"))
+    return open_device(choose(devices, spec, gpu, solver_mode_cpu, os.environ.get("OCAFFE_DEVICE")), math)
+
+
+def open_device(info: DeviceInfo, math: str | None = None) -> Device:
+    """Open a listed device, with tuned tables. Warn of runtimes to avoid. `math` as in `select_device`."""
     for quirk in info.quirks:
         if quirk.avoid:
             log.warn_once("opencl:0", f"{info.name} ({info.platform_name}): {quirk.reason}")
@@ -286,6 +290,22 @@ def choose(
     if solver_mode_cpu:
         return _best_of_kind(devices, "cpu", "solver_mode: CPU")
     return _usable(max(devices, key=DeviceInfo.rank))
+
+
+def choose_several(devices: Sequence[DeviceInfo], spec: str | None = None, gpu: str | None = None) -> list[DeviceInfo]:
+    """Apply the rules of `choose` to each part of a list such as `0,1` (--gpu) or `nvidia,1:0` (--device), in the order of the list.
+
+    A device may be in the list several times. --gpu all: every GPU that can be used, in the order of --gpu. Raises Error as `choose`.
+    """
+    if spec and gpu:
+        return [choose(devices, spec, gpu)]  # raises
+    if gpu == "all":
+        found = gpus(devices)
+        return [device for device in found if not device.unusable] or [choose(devices, gpu="0" if found else "all")]
+    parts = [part.strip() for part in (spec or gpu or "").split(",")]
+    if "" in parts:
+        raise Error(f"--{'device' if spec else 'gpu'} is '{spec or gpu}'", fix="devices separated by ',', without empty places")
+    return [choose(devices, part) if spec else choose(devices, gpu=part) for part in parts]
 
 
 def gpus(devices: Sequence[DeviceInfo]) -> list[DeviceInfo]:

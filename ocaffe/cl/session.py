@@ -53,6 +53,16 @@ class CommandList(Protocol):
         """Create the kernels and set their arguments."""
 
 
+class Exchange(Protocol):
+    """The average of gradients over all ranks of a training (ocaffe/parallel). All ranks begin and end the same buckets in the same order."""
+
+    def begin(self, filled: Any, buffer: Any, offset: int, count: int) -> None:
+        """Begin with `count` floats of `buffer` from element `offset` on, once the event `filled` is complete. Does not wait."""
+
+    def end(self) -> None:
+        """Wait until the oldest bucket that has begun holds the average. Raises Error if the exchange failed."""
+
+
 class Arena:
     """The slabs of recycled Refs. Nets that take turns can share an arena; each run then overwrites the others' values."""
 
@@ -73,6 +83,7 @@ class Session:
         self.touched: list[Any] = []  # mirrors that scripts may have written to, of all nets of the session (ocaffe/api/blob.py)
         self.watched: list[Any] = []  # mirrors whose arrays scripts hold
         self.mirrors: dict[Any, Any] = {}  # of parameters, which several nets may share
+        self.exchange: Exchange | None = None  # None: there is one rank
         self.timeline: Timeline | None = None  # records the launches of command lists while profiling
         self.written = 0  # number of changes of parameters
         self.updates = 0  # complete runs of command lists with a solver's update

@@ -11,9 +11,11 @@ from ocaffe import log, proto
 from ocaffe.cl.device import Device, list_devices, select_device
 from ocaffe.cli.flags import Parser, bad_records_flag, device_flags, memory_flags, memory_limit, required, stages, state_flags
 from ocaffe.cli.matching import check_match, match_flag
+from ocaffe.cli.ranks import rank_device, rank_flags, ranked, started_ranks
 from ocaffe.cli.signals import Signals
 from ocaffe.errors import Error
 from ocaffe.model.text import read_solver
+from ocaffe.parallel.world import ALONE, World
 from ocaffe.progress import progress
 from ocaffe.solver.checks import writes_snapshots
 from ocaffe.solver.snapshot import newest, owned, prefix_of
@@ -34,11 +36,22 @@ def main(argv: Sequence[str]) -> int:
     parser.flag("sigterm_effect", "stop", "effect of SIGTERM: snapshot, stop or none")
     memory_flags(parser)
     bad_records_flag(parser)
+    rank_flags(parser)
     parser.flag("snapshot_interval_seconds", 0.0, "also write a snapshot when so many seconds have passed since the last one")
     parser.flag("log_json", "", "also write a JSON record per display and test to this file")
     parser.flag("tensorboard", "", "also write event files for TensorBoard to this folder")
     options = parser.parse(argv)
     path = required(options, "solver", "the solver", "train")
+    status = started_ranks("train", argv, options)
+    if status is not None:
+        return status
+    with ranked() as world:
+        train(path, options, world)
+    return 0
+
+
+def train(path: str, options: argparse.Namespace, world: World) -> None:
+    """Train on the device of this rank."""
     auto = options.snapshot == "auto"
     if options.snapshot and options.weights and not auto:
         raise Error("--snapshot resumes a training, --weights starts a new one", place="ocaffe train", fix="give one of them")
@@ -50,22 +63,23 @@ def main(argv: Sequence[str]) -> int:
         param.skip_bad_records = options.skip_bad_records
     prefix = prefix_of(param, path)
     with contextlib.ExitStack() as stack:
-        if writes_snapshots(param):
+        if writes_snapshots(param) and world.first:
             stack.enter_context(owned(prefix))
-        resume = newest(prefix) if auto else options.snapshot or None
-        device = training_device(param, options)
+        resume = world.broadcast(newest(prefix) if auto and world.first else options.snapshot or None)
+        device = training_device(param, options, world)
         stack.callback(device.close)
         solver = Solver(
             param, device, file=path, weights=[options.weights] if options.weights else (), resume=resume,
             level=options.level, stages=stages(options.stage) or ("",), allow_unknown_fields=options.allow_unknown_fields,
             memory_limit=memory_limit(options.memory_limit, device.target.free_memory), recompute=options.recompute != "none",
+            world=world, exchange=options.exchange,
         )  # fmt: skip
         stack.callback(solver.close)
         check_match(solver.network.graph, solver.copied, options.allow_no_match)
         stack.enter_context(signals)
         solver.request = signals.request
         logs = [(json_log, options.log_json), (event_log, options.tensorboard)]
-        writers = [stack.enter_context(opened(target)) for opened, target in logs if target]
+        writers = [stack.enter_context(opened(target)) for opened, target in logs if target and world.first]
 
         def on_record(record: dict[str, Any]) -> None:
             for write in writers:
@@ -76,16 +90,19 @@ def main(argv: Sequence[str]) -> int:
             log.info("caffe.cpp:235", f"Resuming from {resume}")
         elif auto:
             log.info("caffe.cpp:235", f"No complete snapshot of {prefix}: starting at iteration 0")
-        bar = stack.enter_context(progress(solver.param.max_iter, "iter", done=solver.iter))
-        solver.on_progress = lambda iteration: bar.update(iteration - bar.n)
+        if world.first:
+            bar = stack.enter_context(progress(solver.param.max_iter, "iter", done=solver.iter))
+            solver.on_progress = lambda iteration: bar.update(iteration - bar.n)
         log.info("caffe.cpp:239", "Starting Optimization")
         solver.solve()
         log.info("caffe.cpp:250", "Optimization Done.")
-    return 0
 
 
-def training_device(param: Any, options: argparse.Namespace) -> Device:
+def training_device(param: Any, options: argparse.Namespace, world: World = ALONE) -> Device:
     """Open and log the device of --gpu or --device, else of an explicit solver_mode as in Caffe, else the best one."""
+    device = rank_device(options, world)
+    if device is not None:
+        return announced(device)
     explicit = param.HasField("solver_mode")
     cpu = explicit and param.solver_mode == proto.SolverParameter.CPU
     gpu = options.gpu

@@ -106,6 +106,7 @@ class Network:
         self.sources = {node.name: node.layer.source for node in self.graph.nodes if node.layer.source is not None}
         self.prefetchers: dict[Any, Prefetcher] = {}
         self.cursor: dict[str, int] = dict.fromkeys(self.sources, 0)  # batches consumed
+        self.stride = 1  # the net runs every so many-th batch, because other ranks run those between
         self.inferences = 0  # how often shapes were inferred since the net was built
         self.runs = 0  # forward passes of a net that no solver counts
         self._fitting: dict[Blob, Shape] | None = None  # the last shapes of all blobs without an unfit layer, if there is one now
@@ -330,12 +331,12 @@ class Network:
             if source is not None and source not in self.prefetchers:
                 device = self.session.device
                 blocks = self.session.feed(source).blocks(device, source.nbytes) if device.target.streams(source.nbytes) else None
-                self.prefetchers[source] = Prefetcher(source, RING + 1, start=self.cursor[node.name], blocks=blocks, log=log.info)
+                self.prefetchers[source] = Prefetcher(source, RING + 1, self.cursor[node.name], self.stride, blocks=blocks, log=log.info)
 
     def advance(self) -> None:
         """Count one batch of every source as consumed."""
         for name in self.cursor:
-            self.cursor[name] += 1
+            self.cursor[name] += self.stride
 
     def seek(self, cursor: dict[str, int]) -> None:
         """Continue each source at its batch in `cursor`. Unknown layers are ignored."""

@@ -29,7 +29,7 @@ class Batch:
 
 
 class Prefetcher:
-    """Keeps up to `depth` batches of `source` ready, from batch `start` on.
+    """Keeps up to `depth` batches of `source` ready: the batches `start`, `start + step`, `start + 2 * step` and so on.
 
     `blocks` are uint8 arrays, for example mapped device memory. If they are given, batches are written to them in turn, and the thread waits until
     one is free. Otherwise blocks are allocated as needed. A block belongs to the caller from `get` to `recycle`.
@@ -40,6 +40,7 @@ class Prefetcher:
         source: Source,
         depth: int,
         start: int = 0,
+        step: int = 1,
         *,
         blocks: Sequence[np.ndarray] | None = None,
         log: Log = lambda source, text: None,
@@ -48,7 +49,7 @@ class Prefetcher:
         self.wait_seconds = 0.0  # the time that `get` spent waiting
         self.waits = 0
         self._log = log
-        self._state = _State(source, max(depth, 1), start, blocks)
+        self._state = _State(source, max(depth, 1), start, step, blocks)
         count = _FILLERS if source.reentrant else 1
         self._threads = [threading.Thread(target=_work, args=(self._state,), name="ocaffe prefetch", daemon=True) for _ in range(count)]
         self._finalizer = weakref.finalize(self, _State.close, self._state)  # a thread must not reference the prefetcher, or the finalizer would never run
@@ -61,7 +62,7 @@ class Prefetcher:
         with state.changed:
             batch = self.peek()
             del state.ready[batch.index]
-            state.first += 1
+            state.first += state.step
             state.changed.notify_all()
         for note in batch.info.notes:
             self._log(*note)
@@ -130,8 +131,8 @@ class Prefetcher:
 class _State:
     """State shared by the threads and the prefetcher. The condition variable `changed` protects it."""
 
-    def __init__(self, source: Source, depth: int, start: int, blocks: Sequence[np.ndarray] | None) -> None:
-        self.source, self.depth = source, depth
+    def __init__(self, source: Source, depth: int, start: int, step: int, blocks: Sequence[np.ndarray] | None) -> None:
+        self.source, self.depth, self.step = source, depth, step
         self.first = self.next = start  # the batch that `get` returns next, and the one that a thread fills next
         self.fixed = {address(block) for block in blocks} if blocks is not None else None
         self.free: deque[np.ndarray] = deque(blocks or ())
@@ -173,7 +174,7 @@ def _work(state: _State) -> None:
             if state.closed:
                 return
             index, generation = state.next, state.generation
-            state.next += 1
+            state.next += state.step
             memory = state.free.popleft() if state.free else None
         batch: Batch | BaseException
         try:

@@ -18,6 +18,8 @@ class NetOptions:
     `recompute`: recompute cheap values instead of keeping them. `limit`: bytes on the device for the whole job; `beside`: the part of it that the job's other
     nets keep. `microbatch`: the first layers run on parts of the batch. `apart`: any part of the net can run by itself, any number of times; then
     nothing is fused or recomputed, and no value reuses the memory of another. `prepack_weights`: without backward, keep prepacked weights, if the limit allows.
+    `in_flight`: average gradients over all ranks before their update. So many bytes of them may be in the exchange while backward continues. None: there is
+    one rank.
     """
 
     backward: bool = True
@@ -33,6 +35,7 @@ class NetOptions:
     microbatch: Microbatch | None = None
     apart: bool = False
     prepack_weights: bool = False
+    in_flight: int | None = None
     seed: int = 0
 
     def keeps(self, name: str) -> bool:

@@ -5,9 +5,11 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Protocol
 
 from ocaffe.graph.debug import DebugInfo
+from ocaffe.graph.exchange import Exchanges
 from ocaffe.graph.fuse_layers import fused_nodes
 from ocaffe.graph.microbatch import MicrobatchedPart
 from ocaffe.graph.options import NetOptions
@@ -75,6 +77,7 @@ class _NetRecorder:
         self.microbatched_nodes = frozenset(self.microbatched.indices) if self.microbatched is not None else frozenset[int]()
         self.nodes: Sequence[Node | None] = graph.nodes
         self.wrong_label: Ref | None = None
+        self.exchanges = Exchanges(self.rec, options.in_flight) if options.in_flight is not None and update is not None else None
         if options.fuse and not options.debug and not any(node.unfit for node in graph.nodes):
             self.nodes = fused_nodes(graph, lambda blob: blob in self.outputs or self.is_observed(blob))
 
@@ -89,7 +92,9 @@ class _NetRecorder:
         backward_ranges = self.backward_pass(flushes, updates_at_end=not flushes and not in_rows) if self.options.backward else {}
         backward_end = len(rec.launches)
         if self.update is not None and not flushes and not in_rows:
-            self.update(rec, gradients[0], rec.step, 0)
+            self.updated(self.update, gradients[0], 0)
+        if self.exchanges is not None:
+            self.exchanges.finish()
         if self.microbatched is not None:
             self.microbatched.end()
         return Recording(
@@ -208,8 +213,15 @@ class _NetRecorder:
             part = Ref(f"{parameter}.rows", (padded,), Role.GRADIENT)
             layer, phase = rec.layer, rec.phase
             yield start, part.view(shape)
-            update(rec, part, rec.step, offset + start * width)
+            self.updated(update, part, offset + start * width)
             rec.enter(layer, phase)
+
+    def updated(self, update: Update, gradients: Ref, begin: int) -> None:
+        """Record the update of the part of the group that starts at element `begin`, after the exchange of its gradients if there are several ranks."""
+        if self.exchanges is None or not gradients.count:
+            update(self.rec, gradients, self.rec.step, begin)
+        else:
+            self.exchanges.add(gradients, begin, partial(update, self.rec, gradients, self.rec.step, begin))
 
     # -- backward ----------------------------------------------------------------------------------------------------
 
@@ -231,7 +243,7 @@ class _NetRecorder:
             for flush, ref in flush_after.get(index, ()):
                 assert self.update is not None
                 self.zero_unwritten(p for p in graph.params if p.diff is not None and p.diff.root is ref)
-                self.update(rec, ref, rec.step, flush.begin)
+                self.updated(self.update, ref, flush.begin)
         if updates_at_end:
             self.zero_unwritten(graph.params)
         if self.debug is not None:

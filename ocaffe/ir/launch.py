@@ -208,11 +208,31 @@ class Measure(Launch):
 
 
 @dataclass(eq=False)
+class BeginExchange(Launch):
+    """Host step: begin to average operand 0, a bucket of gradients, over all ranks. `begin`: its first element in the parameter group.
+
+    No launch may access the bucket until the EndExchange of the same bucket.
+    """
+
+    begin: int = 0
+
+
+@dataclass(eq=False)
+class EndExchange(Launch):
+    """Host step: operand 0, a bucket of gradients, holds the average over all ranks for the launches that follow."""
+
+    begin: int = 0
+
+
+@dataclass(eq=False)
 class Empty(Launch):
     """A launch over no elements. Nothing runs, but it keeps its step, so that schedules of different extents stay alike."""
 
 
+HOST = (Upload, HostCall, Measure, BeginExchange, EndExchange, Empty)  # launches without a kernel
 Schedule = list[Launch]
+
+
 def roots(schedule: Schedule) -> dict[Ref, tuple[int, int]]:
     """Every root Ref of the schedule with its first and last step, in order of first appearance."""
     result: dict[Ref, tuple[int, int]] = {}

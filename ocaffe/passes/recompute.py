@@ -16,7 +16,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 
-from ocaffe.ir.launch import Access, Empty, HostCall, Launch, Measure, Operand, Schedule, Upload
+from ocaffe.ir.launch import HOST, Access, Launch, Operand, Schedule
 from ocaffe.ir.tensor import Ref, Role
 from ocaffe.memory.plan import lifetimes, lower_bound
 from ocaffe.ops.expression import Pointwise
@@ -27,7 +27,6 @@ MIN_SHARE_DIVISOR = 128  # without a limit, values below 1/128 of all droppable 
 MAX_TRAFFIC_RATIO = 4  # without a limit, recompute if the traffic is at most four times the size
 MAX_KEEP_TRIES = 200
 MAX_CHAIN_LAUNCHES = 400  # launches that recompute one value, at most: a stage of a residual net
-HOST = (Upload, HostCall, Measure, Empty)
 
 
 def recompute(schedule: Schedule) -> Schedule:

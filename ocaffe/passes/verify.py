@@ -9,7 +9,8 @@ The rules, each a method of `_Check`:
 * `extensions`: epilogue, mask, reduction and bfloat16 operands are where the kernel expects them;
 * `writers`: each element that a launch reads was written before, and still holds the value that was meant;
 * `effects`: each launch with a side effect survives exactly once, and each persistent root that was written is still written;
-* `overlaps`: a launch writes memory that it also reads only where it declares an in-place pair.
+* `overlaps`: a launch writes memory that it also reads only where it declares an in-place pair;
+* `exchanges`: no launch accesses a bucket of gradients between the begin and the end of its exchange, and each exchange that begins ends.
 """
 from __future__ import annotations
 
@@ -17,11 +18,10 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 
-from ocaffe.ir.launch import Access, Empty, HostCall, Launch, Measure, Operand, Schedule, Upload
+from ocaffe.ir.launch import HOST, Access, BeginExchange, EndExchange, Launch, Operand, Schedule
 from ocaffe.ir.tensor import Ref, Role
 from ocaffe.ops.expression import Pointwise, Reduce
 
-HOST = (Upload, HostCall, Measure, Empty)  # launches without a kernel
 Interval = tuple[int, int]
 PARAMETER_ALIGNMENT = 256  # elements (ocaffe/graph/parameters.py)
 MAX_INTERVALS = 1 << 12  # of a view of many samples; a view with more is taken as one interval
@@ -58,6 +58,7 @@ class _Check:
         in_place = {id(ref) for launch in self.schedule for ref in _shared_in_place(launch)}
         state = _Memory(in_place)
         backward = False
+        exchanged: dict[Ref, Launch] = {}  # the buckets whose exchange is in progress
         for step, launch in enumerate(self.schedule):
             self.step = step
             self.origins(launch)
@@ -66,7 +67,19 @@ class _Check:
             backward = self.roles(launch, backward)
             self.extensions(launch)
             self.overlaps(launch)
+            self.exchanges(launch, exchanged)
             self.writers(launch, state)
+        for ref, launch in exchanged.items():
+            raise self.fail(launch, f"the exchange of {ref} never ends")
+
+    def exchanges(self, launch: Launch, exchanged: dict[Ref, Launch]) -> None:
+        for operand in launch.operands:
+            begun = exchanged.pop(operand.ref.root, None)
+            if isinstance(launch, BeginExchange) and begun is None:
+                exchanged[operand.ref.root] = launch
+            elif isinstance(launch, EndExchange) != (begun is not None):
+                fact = "ends, and it never began" if begun is None else "is in progress"
+                raise self.fail(launch, f"the exchange of {operand.ref} {fact}")
 
     def effects(self, recorded: Iterable[Launch], persistent: Mapping[Ref, Launch]) -> None:
         """Check that no effect of the recording is lost or doubled."""

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from ocaffe.cl.session import Session
 from ocaffe.errors import Error
 from ocaffe.ir.graph import Node
-from ocaffe.ir.launch import Access, HostCall, Launch, Measure, Upload
+from ocaffe.ir.launch import HOST, Access, Launch, Upload
 from ocaffe.ir.tensor import Ref, Role
 from ocaffe.memory.report import size_text
 from ocaffe.profiling.peaks import Peaks, measure_peaks
@@ -200,7 +200,7 @@ def _kind(launch: Launch) -> tuple[str, str]:
     """Return kind and kernel of a LaunchTime."""
     if isinstance(launch, Upload):
         return "transfer", "upload"
-    if isinstance(launch, (HostCall, Measure)):
+    if isinstance(launch, HOST):
         return "host", launch.what
     call = launch.final()
     if call.generated:

@@ -49,10 +49,16 @@ def log_outputs(source: str, prefix: str, outputs: Sequence[Output]) -> None:
             count += 1
 
 
-def run_batches(network: Network, batches: int) -> Iterator[tuple[CompiledNet, Fetched]]:
-    """Run forward `batches` times and yield the results. The host is at most RING runs ahead of the device."""
+def run_batches(network: Network, batches: int, rank: int = 0) -> Iterator[tuple[CompiledNet, Fetched]]:
+    """Run forward for `batches` batches and yield the results. The host is at most RING runs ahead of the device.
+
+    If the net has a stride, several ranks share the batches: this one runs those with the numbers rank, rank + stride, ...
+    """
     pending: deque[tuple[CompiledNet, Fetched]] = deque()
-    for _ in range(batches):
+    start = dict(network.cursor)
+    if network.stride > 1:
+        network.seek({name: batch + rank for name, batch in start.items()})
+    for _ in range(rank, batches, network.stride):
         shapes = network.next_shapes()
         if shapes:
             network.reshape(shapes)
@@ -68,6 +74,8 @@ def run_batches(network: Network, batches: int) -> Iterator[tuple[CompiledNet, F
             pending[-RING][1].finish()
         while pending and (pending[0][1].arrived or network.reads_late(compiled)):
             yield pending.popleft()
+    if network.stride > 1:
+        network.cursor = {name: batch + batches for name, batch in start.items()}
     yield from pending
 
 

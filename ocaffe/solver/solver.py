@@ -6,6 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from ocaffe.cl.device import Device
 from ocaffe.cl.session import Session
 from ocaffe.compiler.network import CompiledNet, Network
 from ocaffe.errors import within
+from ocaffe.graph.exchange import Exchanges
 from ocaffe.graph.options import NetOptions
 from ocaffe.ir.graph import Parameter
 from ocaffe.ir.recorder import Recorder
@@ -25,6 +27,8 @@ from ocaffe.model.state import SolverState
 from ocaffe.model.text import read_net, read_solver, write_text
 from ocaffe.model.upgrade import upgrade_solver
 from ocaffe.model.weights import read_weights, weight_files
+from ocaffe.parallel.transports import make_exchange
+from ocaffe.parallel.world import ALONE, Agreement, World
 from ocaffe.solver import snapshot as snapshots
 from ocaffe.solver.average import Average
 from ocaffe.solver.best import Best
@@ -33,11 +37,13 @@ from ocaffe.solver.losses import SmoothedLoss
 from ocaffe.solver.meter import Meter
 from ocaffe.solver.nets import net_messages
 from ocaffe.solver.policies import LearningRate
+from ocaffe.solver.ranks import broadcast_state, join_ranks
 from ocaffe.solver.rescue import Begin, rescued, whole_iteration
 from ocaffe.solver.scoring import Means, Output, as_lists, log_outputs, run_batches
 from ocaffe.solver.update import Updater
 
 number = log.number
+REQUESTS = ("", "snapshot", "stop")  # of signals; of several ranks the last one in this list counts
 
 
 class Solver:
@@ -60,11 +66,15 @@ class Solver:
         allow_unknown_fields: bool = False,
         memory_limit: int | None = None,
         recompute: bool = True,
+        world: World = ALONE,
+        exchange: str = "auto",
     ) -> None:
         """`param` is a SolverParameter or a path; `weights` overrides its weights; `resume` is a .solverstate. Raises Error.
 
-        `memory_limit`: bytes on the device for the whole job. `recompute`: recompute cheap values in backward.
+        `memory_limit`: bytes on the device for the whole job. `recompute`: recompute cheap values in backward. `world`: the ranks that train together.
+        `exchange`: the transport of their gradients.
         """
+        self.world = world
         if isinstance(param, str):
             file, param = param, read_solver(param, allow_unknown_fields, lambda text: log.warning("upgrade_proto.cpp:1", text))
         self.param = upgrade_solver(param)
@@ -74,7 +84,8 @@ class Solver:
             self.param.train_state.level = level
         self.param.train_state.stage.extend(stages)
         state = snapshots.load_state(resume) if resume else None
-        self.seed = self._seed(state.random_seed if state else None)
+        self.seed: int = world.broadcast(self._seed(state.random_seed if state else None))
+        self._agreed = Agreement(world)
         self.iter = 0
         self.copied: dict[str, list[Parameter]] = {}  # the parameters of the TRAIN net that each file of weights has set
         self.request: Callable[[], str] = lambda: ""
@@ -94,9 +105,12 @@ class Solver:
         with within(file):
             self.rate = LearningRate(self.param)
         self.session = Session(device)
+        self.exchange = make_exchange(exchange, self.session, world)
         self._update: CompiledNet | None = None
-        debug = self.param.debug_info
-        self._options = NetOptions(backward=True, keep=keep, observed_diffs=bool(keep), debug=debug, recompute=recompute, limit=memory_limit, seed=self.seed)
+        debug, in_flight = self.param.debug_info, None if self.exchange is None else self.exchange.in_flight
+        self._options = NetOptions(
+            backward=True, keep=keep, observed_diffs=bool(keep), debug=debug, recompute=recompute, limit=memory_limit, in_flight=in_flight, seed=self.seed
+        )
         self.network, self.test_networks = self._networks([] if resume else list(weights or self.param.weights), state)
         self._options = self.network.options
         with within(file):
@@ -108,17 +122,22 @@ class Solver:
         if self.param.snapshot > 0 or self.param.snapshot_interval_seconds > 0 or self.best is not None:
             self._probe()
         self._bind()
+        if self.exchange is not None:
+            join_ranks(self, self.exchange)
         log.info("solver.cpp:57", "Solver scaffolding done.")
         if state is not None:
             log.info("sgd_solver.cpp:320", f"Restoring previous solver status from {resume}")
             snapshots.restore(self, resume or "", state)
         elif self.average is not None:
             self.average.restart()
+        if world.several:
+            broadcast_state(self)
 
     # -- construction ------------------------------------------------------------------------------------------------
 
     def _probe(self) -> None:
-        snapshots.probe(snapshots.prefix_of(self.param, self.file), self.iter)
+        if self.world.first:
+            snapshots.probe(snapshots.prefix_of(self.param, self.file), self.iter)
 
     def _seed(self, stored: int | None) -> int:
         if self.param.random_seed >= 0:
@@ -138,7 +157,13 @@ class Solver:
         train, tests = net_messages(self.param, self._read, self.file)
         options = replace(self._options, backward=False)
         network = self._filled(Network(train(), proto.TRAIN, self.session, self._options, weights=known), files)
-        return network, [self._filled(Network(test(), proto.TEST, self.session, options, owner=network, weights=known), files) for test in tests]
+        for source in network.sources.values():
+            source.share = self.world.share
+        options = replace(options, in_flight=None)
+        networks = [self._filled(Network(test(), proto.TEST, self.session, options, owner=network, weights=known), files) for test in tests]
+        for each in networks:
+            each.stride = self.world.size  # the ranks share the batches of a test
+        return network, networks
 
     def _filled(self, network: Network, files: Sequence[str]) -> Network:
         network.limit_labels()
@@ -152,7 +177,7 @@ class Solver:
         """Bind all command lists of the loop in one call, so that their programs are built together."""
         if self._options.limit is not None:
             self._share_limit()
-        command_lists = [compiled.commands for compiled in self._train_nets()]
+        command_lists = [compiled.commands for compiled in self.train_nets()]
         command_lists += [network.compiled().commands for network in self.test_networks]
         fresh = [commands for commands in command_lists if commands not in self.session.command_lists]
         self.session.bind(fresh, poison=self.network.switches.poison)
@@ -191,7 +216,7 @@ class Solver:
     def _pass_net(self, index: int) -> CompiledNet:
         return self.network.compiled(*self._pass_options(index))
 
-    def _train_nets(self) -> list[CompiledNet]:
+    def train_nets(self) -> list[CompiledNet]:
         """Return all compiled nets that an iteration runs."""
         passes = [self._pass_net(index) for index in range(min(self.param.iter_size, 2))]
         return [*dict.fromkeys(passes), *([self._update_net()] if self._split_passes else [])]
@@ -200,7 +225,12 @@ class Solver:
         """Return the separate update, from the gradients of the passes."""
         if self._update is None:
             rec = Recorder(self.session.device.target, train=True)
-            self.updater(rec, self.network.group.held, rec.step)
+            update = partial(self.updater, rec, self.network.group.held, rec.step)
+            if self._options.in_flight is None:
+                update()
+            else:
+                exchanges = Exchanges(rec, 0)
+                exchanges.add(self.network.group.held, 0, update)
             self._update = CompiledNet.of_launches(self.session, rec)
         return self._update
 
@@ -300,7 +330,7 @@ class Solver:
                 log.info("sgd_solver.cpp:112", f"Iteration {self.iter}, lr = {number(rate)}")
             self.iter += 1
             self.on_progress(self.iter)
-            wanted = self._wanted()
+            wanted = REQUESTS[self._agreed(REQUESTS.index(self._wanted()))]
             if wanted == "snapshot" or (param.snapshot and self.iter % param.snapshot == 0):
                 self._harvest(pending, start)
                 self.snapshot()
@@ -309,6 +339,10 @@ class Solver:
                 break
         self._harvest(pending, start)
         self._report_clipping()
+        late = REQUESTS[self._agreed.finish()]
+        if late == "snapshot":
+            self.snapshot()
+        self.stopped |= late == "stop"
 
     def _wanted(self) -> str:
         """Return the action of a signal, or 'snapshot' if snapshot_interval_seconds have passed since the last one."""
@@ -324,7 +358,7 @@ class Solver:
             self.session.bind([commands], poison=self.network.switches.poison)
         if self._observed and index == 0:
             self.session.clear(self.network.group.held)
-        commands.set_step(**self.updater.words(self.iter, rate), PASS=index, SAMPLE=0)
+        commands.set_step(**self.updater.words(self.iter, rate), PASS=index, **self._ranks)
         compiled = self.network.run(compiled)
         self.network.advance()
         fetched = compiled.commands.fetch()
@@ -390,10 +424,11 @@ class Solver:
         reading = meter.read(self.iter)
         speed = reading.iterations / reading.elapsed if reading.elapsed else 0.0
         timing = f"{number(speed)} iter/s, {number(reading.elapsed)}s/{self.param.display} iters"
-        log.info("solver.cpp:239", f"Iteration {self.iter} ({timing}), loss = {number(self.losses.value)}")
-        values = self.network.output_values(compiled, fetched)
+        loss = self.world.mean(np.asarray(self.losses.value))
+        log.info("solver.cpp:239", f"Iteration {self.iter} ({timing}), loss = {number(loss)}")
+        values = [(name, self.world.mean(each), weight) for name, each, weight in self.network.output_values(compiled, fetched)]
         log_outputs("solver.cpp:258", "    Train net output #: ", values)
-        record = {"phase": "train", "iteration": self.iter, "loss": float(self.losses.value), "lr": rate, "outputs": as_lists(values)}
+        record = {"phase": "train", "iteration": self.iter, "loss": float(loss), "lr": rate, "outputs": as_lists(values)}
         if reading.elapsed and self.network.sources:
             record["data_wait"], record["data_bottleneck"] = reading.wait, reading.bottleneck
             log.info("solver.cpp:239", f"    {reading.text()}")
@@ -403,12 +438,17 @@ class Solver:
         """Run one more TRAIN forward pass, which consumes a batch (docs/quirks.md, quirk 35)."""
         self._start_prefetch()
         self._follow_shapes()
-        compiled = self._train_nets()[0]
-        compiled.commands.set_step(RATE=0.0, ITERATION=self.iter, PASS=0, SAMPLE=0)
+        compiled = self.train_nets()[0]
+        compiled.commands.set_step(RATE=0.0, ITERATION=self.iter, PASS=0, **self._ranks)
         compiled = self.network.run(compiled, stop=lambda recording: recording.forward_end)
         compiled.commands.runs += 1
         self.network.advance()
-        return self.network.loss(compiled, compiled.commands.fetch())
+        return np.float32(self.world.mean(np.asarray(self.network.loss(compiled, compiled.commands.fetch()))))
+
+    @property
+    def _ranks(self) -> dict[str, int]:
+        """The words of the step buffer that number the samples over all ranks."""
+        return {"SAMPLE": self.world.rank, "OTHER_RANKS": self.world.size - 1}
 
     # -- testing -----------------------------------------------------------------------------------------------------
 
@@ -422,7 +462,7 @@ class Solver:
         if self.stopped:
             return  # tested_from stays for the following snapshot: a resumed run repeats the test from there
         if self.best is not None:
-            if self.best.tested(self.iter, outputs):
+            if self.best.tested(self.iter, outputs) and self.world.first:
                 snapshots.snapshot(self, best=True)  # a run that resumes from it repeats this test
             self.stopped = self.best.exhausted(self.iter)
         if not self.stopped:
@@ -431,19 +471,21 @@ class Solver:
     def test(self, index: int) -> list[Output]:
         """Return and log the mean of every output over test_iter batches. Stops early if `request` returns 'stop'."""
         log.info("solver.cpp:347", f"Iteration {self.iter}, Testing net (#{index})")
-        network, means = self.test_networks[index], Means()
+        network, means, results = self.test_networks[index], Means(), []
         network.start_prefetch()
         self.tested_from[index] = dict(network.cursor)
-        for compiled, fetched in run_batches(network, self.param.test_iter[index]):
+        for compiled, fetched in run_batches(network, self.param.test_iter[index], self.world.rank):
             loss = network.loss(compiled, fetched) if self.param.test_compute_loss else np.float32(0)
-            means.add(loss, network.output_values(compiled, fetched))
-            wanted = self._wanted()
+            results.append((loss, network.output_values(compiled, fetched)))
+            wanted = "" if self.world.several else self._wanted()  # several ranks agree on requests after an iteration
             if wanted == "snapshot":
                 self.snapshot()
             elif wanted == "stop":
                 self.stopped = True
                 log.info("solver.cpp:380", "Test interrupted.")
                 return []
+        for loss, outputs in self.world.interleave(results):
+            means.add(loss, outputs)
         if self.param.test_compute_loss:
             log.info("solver.cpp:394", f"Test loss: {number(means.mean_loss)}")
         log_outputs("solver.cpp:414", "    Test net output #: ", means.outputs)
@@ -453,9 +495,9 @@ class Solver:
     # -- state -------------------------------------------------------------------------------------------------------
 
     def snapshot(self) -> str:
-        """Write weights and state. Return the path of the state."""
+        """Write weights and state. Return the path of the state. Of several ranks the first one writes; the others return ''."""
         self.tried = self.iter
-        path = snapshots.snapshot(self)
+        path = snapshots.snapshot(self) if self.world.first else ""
         self._saved = time.monotonic()
         return path
 
@@ -469,6 +511,8 @@ class Solver:
             network.start_prefetch()
 
     def close(self) -> None:
-        """Stop reading data."""
+        """Stop reading data, and end the exchange."""
         for network in [self.network, *self.test_networks]:
             network.close()
+        if self.exchange is not None:
+            self.exchange.close()

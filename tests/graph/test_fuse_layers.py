@@ -53,7 +53,7 @@ def test_what_is_merged() -> None:
 def trained(device: Any, more: str) -> tuple[dict[str, list[np.ndarray]], int]:
     solver = Solver(text_format.Parse(f"net_param {{ {net()} }} {SETTINGS} {more}", proto.SolverParameter()), device)
     solver.step(3)
-    result = solver.network.parameter_arrays(), len(solver._train_nets()[0].recording.schedule)
+    result = solver.network.parameter_arrays(), len(solver.train_nets()[0].recording.schedule)
     solver.close()
     return result
 

@@ -54,7 +54,7 @@ def solver_of(text: str) -> Any:
 def trained(device: Any, **settings: Any) -> tuple[dict[str, list[np.ndarray]], Any]:
     solver = Solver(solver_of(net()), device, **settings)
     solver.step(2)
-    compiled = solver._train_nets()[0]
+    compiled = solver.train_nets()[0]
     parameters = solver.network.parameter_arrays()
     solver.close()
     return parameters, compiled

@@ -54,7 +54,7 @@ def trained(device: Any, **settings: Any) -> tuple[dict[str, list[np.ndarray]], 
     """Return the parameters after five iterations, and the recycled and fixed bytes of the TRAIN net."""
     solver = Solver(deep_solver(), device, **settings)
     solver.step(5)
-    compiled = solver._train_nets()[0]
+    compiled = solver.train_nets()[0]
     parameters = solver.network.parameter_arrays()
     solver.close()
     return parameters, compiled.plan.total, fixed_bytes([compiled.recording.schedule])

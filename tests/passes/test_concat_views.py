@@ -25,7 +25,7 @@ def net() -> str:
 def trained(device: Any) -> tuple[Any, list[str]]:
     solver = Solver(text_format.Parse(f"net_param {{ {net()} }} {SETTINGS}", proto.SolverParameter()), device)
     solver.step(5)
-    found = solver.network.parameter_arrays(), [launch.layer for launch in solver._train_nets()[0].recording.schedule if launch.copy is not None]
+    found = solver.network.parameter_arrays(), [launch.layer for launch in solver.train_nets()[0].recording.schedule if launch.copy is not None]
     solver.close()
     return found
 

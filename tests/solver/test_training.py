@@ -318,7 +318,7 @@ def test_words_are_sent_again_where_something_wrote_over_them(device: Any) -> No
     for disturbed in (False, True):
         solver = constant(device, RATES["fixed"][0])
         solver.step(2)
-        compiled = solver._train_nets()[0]
+        compiled = solver.train_nets()[0]
         if disturbed:
             compiled.commands.write(compiled.recording.step, np.zeros(8, np.uint32))
         solver.step(2)
@@ -350,7 +350,7 @@ def test_a_run_ahead_is_bounded(device: Any, monkeypatch: pytest.MonkeyPatch) ->
     ended: list[bool] = []
 
     def after(iteration: int) -> None:
-        events.append(solver._train_nets()[0].commands._last)
+        events.append(solver.train_nets()[0].commands._last)
         ended.extend(event.command_execution_status == device.cl.command_execution_status.COMPLETE for event in events[: -commands.RING + 1])
 
     solver.on_progress = after

@@ -1,0 +1,174 @@
+"""Several devices: `--gpu 0,1` starts one process per device by MPI's mpiexec. In each of them, the command runs again as a rank."""
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import FrameType
+
+from ocaffe import log
+from ocaffe.cl.device import Device, DeviceInfo, choose_several, list_devices, no_opencl, open_device
+from ocaffe.cli.flags import Parser
+from ocaffe.errors import Error
+from ocaffe.parallel.transports import TRANSPORTS
+from ocaffe.parallel.world import World, join, ranks_expected
+
+_FOLDER = "OCAFFE_RANKS"  # variable: the folder in which ranks tell their processes to the process that started them
+_OPTIONS = {"Open MPI": ("--bind-to", "none", "--map-by", ":OVERSUBSCRIBE")}  # by the first word that `mpiexec --version` has
+# A rank needs all processors for its data and a CPU device. Open MPI refuses root, which containers run as.
+_ENVIRONMENT = {"I_MPI_PIN": "0", "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+
+
+def rank_flags(parser: Parser) -> None:
+    parser.flag("exchange", "auto", "transport of gradients between several devices", choices=TRANSPORTS)
+
+
+def listed(options: argparse.Namespace) -> list[DeviceInfo]:
+    """Return the devices that --gpu or --device lists. Empty: neither lists several."""
+    if options.gpu != "all" and "," not in (options.gpu or options.device):
+        return []
+    devices = list_devices()
+    if not devices:
+        raise no_opencl()
+    return choose_several(devices, options.device or None, options.gpu or None)
+
+
+def started_ranks(command: str, argv: Sequence[str], options: argparse.Namespace) -> int | None:
+    """Run the command on several devices if the flags list several. Return the exit status. None: this process runs the command itself."""
+    count = len(listed(options))
+    if count < 2 or ranks_expected()[0] > 1:
+        return None
+    mpiexec = find_mpiexec()
+    if mpiexec is None:
+        raise Error(f"{count} devices are chosen, and there is no mpiexec to start one process for each", fix="pip install 'ocaffe[mpi]'")
+    return _run([mpiexec, *_options(mpiexec), "-n", str(count), sys.executable, "-m", "ocaffe", command, *argv])
+
+
+def find_mpiexec() -> str | None:
+    """Return the mpiexec of this Python environment, else of the PATH."""
+    return shutil.which("mpiexec", path=str(Path(sys.executable).parent)) or shutil.which("mpiexec")
+
+
+def _options(mpiexec: str) -> Sequence[str]:
+    environment = {**os.environ, **_ENVIRONMENT}
+    text = subprocess.run([mpiexec, "--version"], capture_output=True, text=True, env=environment).stdout
+    return next((options for name, options in _OPTIONS.items() if name in text), ())
+
+
+def _run(command: Sequence[str]) -> int:
+    """Run mpiexec. Signals go to rank 0, which agrees with the others on their effect. Name the rank that ended first if it could not do so itself."""
+    with tempfile.TemporaryDirectory(prefix="ocaffe-ranks-") as folder:
+        environment = {**os.environ, **_ENVIRONMENT, _FOLDER: folder}
+        # In a session of its own, or else a terminal's Ctrl-C would reach mpiexec too, which would kill the ranks.
+        process = subprocess.Popen(command, env=environment, start_new_session=True)
+        ranks = _Ranks(Path(folder), process)
+        with _forwarded(ranks):
+            ranks.watch()
+            status = process.wait()
+        if status and ranks.lost:
+            print(f"error: {ranks.lost}", file=log.stderr)
+        return 0 if status == 0 else status if 0 < status < 126 else 1
+
+
+class _Ranks:
+    """The ranks that mpiexec has started, as they tell in the files of a folder: one file per rank with its process."""
+
+    def __init__(self, folder: Path, starter: subprocess.Popen[bytes]) -> None:
+        self.folder, self.starter = folder, starter
+        self.lost = ""  # about the rank that ended first without a word
+        self._handles: dict[int, Path] = {}  # of processes, with the files of their ranks
+
+    def told(self) -> dict[Path, int]:
+        """Return the processes of the ranks by their files."""
+        result = {}
+        for path in sorted(self.folder.glob("rank *")):
+            with contextlib.suppress(OSError, ValueError):
+                result[path] = int(path.read_text())
+        return result
+
+    def watch(self) -> None:
+        """Return when the ranks have ended. Note the first one that was killed."""
+        seen: set[Path] = set()
+        while self.starter.poll() is None and not self.lost:
+            for path, process in self.told().items():
+                if path not in seen and hasattr(os, "pidfd_open"):
+                    seen.add(path)
+                    with contextlib.suppress(OSError):
+                        self._handles[os.pidfd_open(process)] = path
+            ended = select.select(list(self._handles), [], [], 0.2)[0]
+            for handle in ended:
+                path = self._handles.pop(handle)
+                os.close(handle)
+                if path.exists() and not self.lost:
+                    self.lost = f"{path.name} was killed; if no one killed it, the system did for lack of memory. The other ranks were ended"
+        for handle in self._handles:
+            os.close(handle)
+
+    def send(self, number: int) -> None:
+        """Send a signal to rank 0, or to mpiexec if the ranks have not begun."""
+        first = next(iter(self.told().values()), None)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.starter.pid if first is None else first, number)
+
+
+@contextlib.contextmanager
+def _forwarded(ranks: _Ranks) -> Iterator[None]:
+    numbers = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+
+    def forward(number: int, frame: FrameType | None) -> None:
+        ranks.send(number)
+
+    before = {number: signal.signal(number, forward) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def ranked() -> Iterator[World]:
+    """Context of a command that may be one of several ranks. If a rank raises, all end."""
+    world = join()
+    with told(world), world.together():
+        yield world
+
+
+@contextlib.contextmanager
+def told(world: World) -> Iterator[None]:
+    """Tell the process that started the ranks about this one, until the rank ends by itself."""
+    folder = os.environ.get(_FOLDER)
+    if not folder or not world.several:
+        yield
+        return
+    path = Path(folder) / f"rank {world.rank} of {world.size} on {world.hosts[world.rank]} (process {os.getpid()})"
+    path.write_text(str(os.getpid()))
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            path.unlink()
+
+
+def rank_device(options: argparse.Namespace, world: World) -> Device | None:
+    """Open the device of this rank, by the number of the rank on its host. It is one of the listed devices, or of those like the best one.
+
+    None: one device is chosen for all ranks, or there is one rank.
+    """
+    chosen = listed(options)
+    if chosen and world.local_size > len(chosen):
+        fact = f"{world.local_size} ranks on {world.hosts[world.rank]}, and {len(chosen)} devices are chosen"
+        raise Error(fact, fix="as many ranks on each host as devices")
+    if not chosen and world.several and not (options.gpu or options.device or os.environ.get("OCAFFE_DEVICE")):
+        devices = [device for device in list_devices() if not device.unusable]
+        best = max(devices, key=DeviceInfo.rank, default=None)
+        chosen = [device for device in devices if best and (device.kind, device.target.runtime) == (best.kind, best.target.runtime)]
+    return open_device(chosen[world.local_rank % len(chosen)], options.math) if chosen else None

@@ -1,0 +1,123 @@
+"""Carriers bring parts of gradients from the host memory of one rank to that of another: shared memory on one host, messages between hosts.
+
+A round has two steps. In the first, every rank sends part q of its values to rank q. In the second, every rank sends its result to all.
+"""
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+
+from ocaffe.parallel.world import World, wait
+
+PART = 1 << 21  # floats of one part, at most
+
+
+class Carrier(Protocol):
+    """The rooms of one round. Each room has the number of floats that `open` was called with, or more."""
+
+    def open(self, part: int) -> None:
+        """Begin a round. No part has more than `part` floats, at most PART."""
+
+    def outgoing(self, rank: int) -> np.ndarray:
+        """Return the room for the values that go to `rank`."""
+
+    def swap(self) -> None:
+        """Wait until the rooms of `incoming` are filled."""
+
+    def incoming(self, rank: int) -> np.ndarray:
+        """Return the values that came from `rank`."""
+
+    @property
+    def result(self) -> np.ndarray:
+        """The room for the result that goes to all ranks."""
+
+    def spread(self) -> None:
+        """Wait until the rooms of `arrived` are filled. The rooms of `outgoing` can be filled for the next round."""
+
+    def arrived(self, rank: int) -> np.ndarray:
+        """Return the result of `rank`. It is valid until the next `spread`."""
+
+
+def carrier_of(world: World) -> Carrier:
+    """Return the carrier for the ranks: shared memory if all are on one host."""
+    return Window(world) if world.local_size == world.size else Messages(world)
+
+
+class Window:
+    """Memory that all ranks of one host share. A rank writes to its own rooms and reads those of the others.
+
+    Two sets of rooms are used in turn, so two waits per round are enough.
+    """
+
+    def __init__(self, world: World) -> None:
+        from mpi4py import MPI
+
+        self._rank = world.rank
+        self._comm = world.duplicate()
+        size = 2 * world.size * PART * 4
+        self._window = MPI.Win.Allocate_shared(size, 1, comm=self._comm)
+        self._window.Lock_all()
+        memory = [self._window.Shared_query(rank)[0] for rank in range(world.size)]
+        self._rooms = [np.frombuffer(memoryview(each), np.float32).reshape(2, world.size, PART) for each in memory]
+        self._turn = 0
+
+    def open(self, part: int) -> None:
+        pass  # rooms of any part have the same places
+
+    def outgoing(self, rank: int) -> np.ndarray:
+        return self._rooms[self._rank][self._turn, rank]
+
+    def swap(self) -> None:
+        self._barrier()
+
+    def incoming(self, rank: int) -> np.ndarray:
+        return self._rooms[rank][self._turn, self._rank]
+
+    @property
+    def result(self) -> np.ndarray:
+        return self._rooms[self._rank][self._turn, self._rank]
+
+    def spread(self) -> None:
+        self._barrier()
+        self._turn ^= 1
+
+    def arrived(self, rank: int) -> np.ndarray:
+        return self._rooms[rank][self._turn ^ 1, rank]
+
+    def _barrier(self) -> None:
+        self._window.Sync()
+        wait(self._comm.Ibarrier())
+        self._window.Sync()
+
+
+class Messages:
+    """Messages of MPI between hosts. The values are added by the ranks, not by MPI: MPI's own sum can differ from one run to the next."""
+
+    def __init__(self, world: World) -> None:
+        self._comm, self._size = world.duplicate(), world.size
+        self._memory = [np.zeros(world.size * PART, np.float32) for _ in range(3)]
+        self._own = np.zeros(PART, np.float32)
+
+    def open(self, part: int) -> None:
+        self._sent, self._came, self._all = (each[: self._size * part].reshape(self._size, part) for each in self._memory)
+        self.result = self._own[:part]
+
+    def outgoing(self, rank: int) -> np.ndarray:
+        return self._sent[rank]
+
+    def swap(self) -> None:
+        wait(self._comm.Ialltoall(self._sent, self._came))
+
+    def incoming(self, rank: int) -> np.ndarray:
+        return self._came[rank]
+
+    def spread(self) -> None:
+        wait(self._comm.Iallgather(self.result, self._all))
+
+    def arrived(self, rank: int) -> np.ndarray:
+        return self._all[rank]
+
+
+def describe(carrier: Any) -> str:
+    return "shared memory" if isinstance(carrier, Window) else "messages"

@@ -1,0 +1,147 @@
+"""The exchange of gradients through host memory, for devices of any kind (transport `mpi`).
+
+A thread copies buckets to the host on a queue of its own, while the launches of backward run on the device. The device adds the parts.
+"""
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections import deque
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ocaffe.cl.device import Device
+from ocaffe.cl.feed import complete
+from ocaffe.cl.program import ProgramKey
+from ocaffe.cl.session import Session
+from ocaffe.parallel.carriers import PART, Carrier, carrier_of, describe
+from ocaffe.parallel.world import World
+
+IN_FLIGHT = 48 << 20  # bytes of gradients that wait for their average while backward continues
+ALIGNMENT = 16  # floats; each part of a bucket starts at a multiple
+_LOOK = 3e-4  # seconds between two looks at the device during a wait
+_PROGRAM = ProgramKey("exchange")
+
+
+class Bucket(NamedTuple):
+    """`length` floats of `buffer` from element `offset` on, which are valid once the event `filled` is complete."""
+
+    filled: Any
+    buffer: Any
+    offset: int
+    length: int
+    done: threading.Event
+
+
+class HostExchange:
+    """Averages buckets over all ranks in the order in which they begin."""
+
+    in_flight = IN_FLIGHT
+
+    def __init__(self, session: Session, world: World) -> None:
+        """Allocates a buffer for the parts of the other ranks."""
+        self._world, self._device = world, session.device
+        self._carrier: Carrier = carrier_of(world)
+        cl = session.device.cl
+        self._queue = cl.CommandQueue(session.device.context, session.device.cl_device)
+        program = session.programs.build_all([_PROGRAM])[_PROGRAM]
+        self._kernel = cl.Kernel(program, "average")
+        self._others = session.allocate((world.size - 1) * PART * 4, "the gradients of other ranks")
+        self._open: deque[Bucket] = deque()  # begun and not ended, for `end`
+        self._work: deque[Bucket] = deque()  # for the thread
+        self._changed = threading.Condition()
+        self._closed = False
+        self._problem: BaseException | None = None
+        self.exposed = 0.0  # seconds during which the device had nothing to do but to wait for an exchange
+        self._thread = threading.Thread(target=self._run, name="ocaffe exchange", daemon=True)
+        self._thread.start()
+
+    def __str__(self) -> str:
+        return f"mpi ({describe(self._carrier)})"
+
+    @property
+    def device_bytes(self) -> int:
+        """Device memory of the exchange beside the plan."""
+        return int(self._others.size)
+
+    def begin(self, filled: Any, buffer: Any, offset: int, count: int) -> None:
+        bucket = Bucket(filled, buffer, offset, count, threading.Event())
+        self._open.append(bucket)
+        with self._changed:
+            self._work.append(bucket)
+            self._changed.notify()
+
+    def end(self) -> None:
+        bucket = self._open.popleft()
+        if not bucket.done.is_set():
+            self._wait(bucket, self._device)
+        if self._problem is not None:
+            raise self._problem
+
+    def _wait(self, bucket: Bucket, device: Device) -> None:
+        """Wait for a bucket. Count the time after the device has carried out all that was enqueued."""
+        marker = device.cl.enqueue_marker(device.queue)
+        device.queue.flush()
+        idle: float | None = None
+        while not bucket.done.wait(_LOOK):
+            if idle is None and complete(device.cl, marker):
+                idle = time.perf_counter()
+        if idle is not None:
+            self.exposed += time.perf_counter() - idle
+
+    def close(self) -> None:
+        """End the thread. If a bucket is open, the job has failed: the thread may wait for a rank that has ended, and the process ends without it."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+        if not self._open:
+            self._thread.join()
+
+    # -- the thread --------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._closed or self._work)
+                if not self._work:
+                    return
+                bucket = self._work.popleft()
+            try:
+                if self._problem is None:
+                    bucket.filled.wait()
+                    step = self._world.size * PART
+                    for begin in range(0, bucket.length, step):
+                        self._round(bucket.buffer, bucket.offset + begin, min(step, bucket.length - begin))
+            except BaseException as problem:  # `end` raises it on the thread of the training
+                self._problem = problem
+            bucket.done.set()
+
+    def _round(self, buffer: Any, offset: int, count: int) -> None:
+        """Average `count` floats from `offset` on. Rank r adds part r of them."""
+        rank, size, carrier, queue, copy = self._world.rank, self._world.size, self._carrier, self._queue, self._device.cl.enqueue_copy
+        part = -(-count // (size * ALIGNMENT)) * ALIGNMENT
+        first = [min(q * part, count) for q in range(size + 1)]
+        lengths = [end - begin for begin, end in itertools.pairwise(first)]
+        others = [q for q in range(size) if q != rank]
+        own = lengths[rank]
+        carrier.open(part)
+        for q in others:
+            if lengths[q]:
+                copy(queue, carrier.outgoing(q)[: lengths[q]], buffer, src_offset=4 * (offset + first[q]), is_blocking=False)
+        queue.finish()
+        carrier.swap()
+        if own:
+            for place, q in enumerate(others):
+                copy(queue, self._others, carrier.incoming(q)[:own], dst_offset=4 * part * place, is_blocking=False)
+            places = self._others, np.uint64(0), np.uint64(0), buffer, np.uint64(offset + first[rank]), np.uint64(0)
+            self._kernel.set_args(*places, *map(np.int32, (size, rank, part, own)), np.float32(1 / size))
+            self._device.cl.enqueue_nd_range_kernel(queue, self._kernel, (-(-own // ALIGNMENT) * ALIGNMENT,), None)
+            copy(queue, carrier.result[:own], buffer, src_offset=4 * (offset + first[rank]), is_blocking=False)
+        queue.finish()
+        carrier.spread()
+        for q in others:
+            if lengths[q]:
+                copy(queue, buffer, carrier.arrived(q)[: lengths[q]], dst_offset=4 * (offset + first[q]), is_blocking=False)
+        queue.finish()

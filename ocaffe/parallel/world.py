@@ -1,0 +1,194 @@
+"""World: the ranks of a job, which MPI started as processes. Each rank has one device.
+
+One rank without MPI is a World too, so commands and solvers need no second way.
+"""
+from __future__ import annotations
+
+import os
+import pickle
+import socket
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from ocaffe import log
+from ocaffe.data.source import Share
+from ocaffe.errors import Error
+
+# Variables that hold the number of ranks, by the program that sets them.
+_STARTERS = {"OMPI_COMM_WORLD_SIZE": "Open MPI", "PMI_SIZE": "mpiexec", "SLURM_STEP_NUM_TASKS": "srun"}
+_LARGEST = 1 << 28  # elements of one message; older MPI libraries count in 32 bits
+_POLITE, _PAUSE = 50, 3e-5  # tests of a request before the first pause, and the seconds of a pause
+_GRACE = 1.0  # seconds before another rank than 0 reports an error, which rank 0 may report too
+
+
+class World:
+    """`rank` of `size` ranks. `local_rank` of `local_size` ranks on this host. `hosts`: the host of each rank."""
+
+    def __init__(self, comm: Any = None) -> None:
+        """`comm`: the MPI communicator of all ranks. None: there is one rank."""
+        self._comm = comm
+        self.rank: int = 0 if comm is None else comm.rank
+        self.size: int = 1 if comm is None else comm.size
+        self.hosts: list[str] = self.gather(socket.gethostname())
+        here = [rank for rank, host in enumerate(self.hosts) if host == self.hosts[self.rank]]
+        self.local_rank, self.local_size = here.index(self.rank), len(here)
+
+    @property
+    def first(self) -> bool:
+        """Whether this is rank 0, which logs and writes files."""
+        return self.rank == 0
+
+    @property
+    def several(self) -> bool:
+        return self.size > 1
+
+    @property
+    def name(self) -> str:
+        return f"rank {self.rank} of {self.size} on {self.hosts[self.rank]}"
+
+    @property
+    def share(self) -> Share:
+        """The records that this rank reads."""
+        return Share(self.rank, self.size)
+
+    # -- messages. All ranks call each of these methods in the same order. -------------------------------------------
+
+    def duplicate(self) -> Any:
+        """Return a communicator of its own for one thread."""
+        return self._comm.Dup()
+
+    def broadcast(self, value: Any) -> Any:
+        """Return rank 0's value."""
+        return value if self._comm is None else self._comm.bcast(value)
+
+    def gather(self, value: Any) -> list[Any]:
+        """Return the values of all ranks, in their order."""
+        return [value] if self._comm is None else self._comm.allgather(value)
+
+    def broadcast_array(self, array: np.ndarray) -> None:
+        """Overwrite `array` (contiguous) with rank 0's values."""
+        flat = array.reshape(-1)
+        for begin in range(0, len(flat) if self.several else 0, _LARGEST):
+            self._comm.Bcast(flat[begin : begin + _LARGEST])
+
+    def interleave(self, mine: list[Any]) -> list[Any]:
+        """Return the values of all ranks in one list: the first of each rank in their order, then the second of each, and so on."""
+        lists = self.gather(mine)
+        return [each[n] for n in range(max(map(len, lists))) for each in lists if n < len(each)]
+
+    def mean(self, array: np.ndarray) -> np.ndarray:
+        """Return the mean over all ranks. It is added in the order of the ranks, so that the result is the same on every rank."""
+        if not self.several:
+            return array
+        return np.asarray(sum(self.gather(array)) / np.float32(self.size), array.dtype)
+
+    def check_equal(self, facts: Mapping[str, Any]) -> None:
+        """Raise Error if a fact of another rank differs from that of rank 0. Facts are compared as pickled."""
+        encoded = {name: pickle.dumps(value) for name, value in facts.items()}
+        for rank, other in enumerate(self.gather(encoded)):
+            if rank == 0:
+                first = other
+            different = [name for name in first if first[name] != other.get(name)]
+            if different:
+                fact = f"rank {rank} on {self.hosts[rank]} has another {different[0]} than rank 0 on {self.hosts[0]}"
+                raise Error(fact, fix="start all ranks with the same files, flags, environment and version of ocaffe")
+
+    # -- errors ------------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Context of a job. If this rank raises, the error is logged with its rank and host, and all ranks end."""
+        try:
+            yield
+        except BaseException as problem:
+            if self.several:
+                self._abort(problem)
+            raise
+
+    def _abort(self, problem: BaseException) -> None:
+        if not self.first:
+            time.sleep(_GRACE)
+        kind = "" if isinstance(problem, Error) else f"{type(problem).__name__}: "
+        print(f"error: {self.name}: {kind}{problem}", file=log.stderr)
+        sys.stderr.flush()
+        self._comm.Abort(1)
+
+
+ALONE = World()
+
+
+class Agreement:
+    """The largest request of all ranks. Every rank gets the same result, one call later, so no call waits for a message."""
+
+    def __init__(self, world: World) -> None:
+        self._comm = world.duplicate() if world.several else None
+        self._mine, self._largest = np.zeros(1, np.int32), np.zeros(1, np.int32)
+        self._sent: Any = None
+
+    def __call__(self, request: int) -> int:
+        """Send this rank's request. Return the largest one of the previous call, 0 for the first."""
+        if self._comm is None:
+            return request
+        from mpi4py import MPI
+
+        found = 0
+        if self._sent is not None:
+            wait(self._sent)
+            found = int(self._largest[0])
+        self._mine[0] = request
+        self._sent = self._comm.Iallreduce(self._mine, self._largest, op=MPI.MAX)
+        return found
+
+    def finish(self) -> int:
+        """Return the largest request of the last call, if no call has returned it."""
+        if self._sent is None:
+            return 0
+        wait(self._sent)
+        self._sent = None
+        return int(self._largest[0])
+
+
+def wait(request: Any) -> None:
+    """Wait for an MPI request. After some tests it pauses between them, because ranks on a CPU device need the processor that MPI's own wait would take."""
+    tests = 0
+    while not request.Test():
+        tests += 1
+        if tests > _POLITE:
+            time.sleep(_PAUSE)
+
+
+def ranks_expected() -> tuple[int, str]:
+    """Return the number of ranks that the environment announces, and the program that set it. One rank if it announces none."""
+    for variable, starter in _STARTERS.items():
+        text = os.environ.get(variable, "")
+        if text.isdecimal() and int(text) > 1:
+            return int(text), starter
+    return 1, ""
+
+
+def join() -> World:
+    """Return the World of this process. Raises Error if ranks were started that MPI cannot connect."""
+    expected, starter = ranks_expected()
+    if expected == 1:
+        return ALONE
+    try:
+        from mpi4py import MPI
+    except (ImportError, RuntimeError) as reason:  # RuntimeError: there is no MPI library
+        fact = f"this process is one of {expected} ranks of {starter}, and MPI cannot be used: {reason}"
+        raise Error(fact, fix="pip install 'ocaffe[mpi]'") from reason
+    comm = MPI.COMM_WORLD
+    if comm.size != expected:
+        library = MPI.Get_library_version().split("\n")[0].strip()
+        fact = f"{starter} started {expected} ranks, and the MPI library ({library}) connects {comm.size}"
+        raise Error(fact, fix="start the ranks with the mpiexec of that library; `pip install 'ocaffe[mpi]'` installs both")
+    if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
+        raise Error("the MPI library does not support several threads (MPI_THREAD_MULTIPLE)", fix="pip install 'ocaffe[mpi]'")
+    world = World(comm)
+    if not world.first:
+        log.quiet(2)  # rank 0 logs the same
+    return world

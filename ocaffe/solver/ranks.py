@@ -1,0 +1,64 @@
+"""The beginning of a training on several ranks: the checks that they do the same, and the broadcast of the state."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from ocaffe import __version__, log
+from ocaffe.cl.session import Session
+from ocaffe.compiler.network import CompiledNet, Network
+from ocaffe.ir.launch import BeginExchange
+from ocaffe.parallel.transports import Transport
+from ocaffe.parallel.world import World
+from ocaffe.solver.average import Average
+from ocaffe.solver.update import Updater
+
+_OWN = ("device_id", "snapshot_prefix")  # fields of a solver in which ranks may differ
+
+
+class Training(Protocol):
+    """The parts of a solver that this module reads."""
+
+    param: Any
+    world: World
+    session: Session
+    network: Network
+    test_networks: list[Network]
+    updater: Updater
+    average: Average | None
+    iter: int
+
+    def train_nets(self) -> Sequence[CompiledNet]: ...
+
+
+def join_ranks(solver: Training, exchange: Transport) -> None:
+    """Raise Error if the ranks would train different nets. Log the transport."""
+    world, solved = solver.world, type(solver.param)()
+    solved.CopyFrom(solver.param)
+    for field in _OWN:
+        solved.ClearField(field)
+    buckets = [
+        [(launch.begin, launch.operands[0].ref.count) for launch in net.recording.schedule if isinstance(launch, BeginExchange)]
+        for net in solver.train_nets()
+    ]
+    world.check_equal({
+        "version of ocaffe": __version__,
+        "solver": solved.SerializeToString(deterministic=True),
+        "net": solver.network.message.SerializeToString(deterministic=True),
+        "TEST net": [network.message.SerializeToString(deterministic=True) for network in solver.test_networks],
+        "transport of gradients": str(exchange),
+        "list of gradients to exchange": buckets,
+    })  # fmt: skip
+    hosts = len(set(world.hosts))
+    log.info("parallel.cpp:1", f"{world.size} ranks on {hosts} host{'s' * (hosts > 1)}; gradients are averaged by {exchange}")
+
+
+def broadcast_state(solver: Training) -> None:
+    """Copy the parameters and the history of rank 0 to all ranks."""
+    refs = [solver.network.group.data, *solver.updater.history, *([solver.updater.average] if solver.updater.average is not None else [])]
+    for ref in refs:
+        if ref.count:
+            array = solver.session.read(ref)
+            solver.world.broadcast_array(array)
+            if not solver.world.first:
+                solver.session.write(ref, array)
