@@ -136,14 +136,14 @@ def _cubic_taps(old: int, new: int) -> Taps:
 def _lanczos_taps(old: int, new: int) -> Taps:
     left, x = _centres(old, new)
     exact = x < np.finfo(np.float32).eps
-    way = np.where(exact, 0.5, x)
+    way = np.where(exact, np.float32(0.5), x)
     # sin(pi (x + 3 - k) / 4) of all taps follows from the sine and cosine of one tap, in double precision
-    start = -(way + 3) * (math.pi / 4)
+    start = -(way + 3).astype(np.float64) * (math.pi / 4)
     half = math.sqrt(0.5)
     turns = [(1, 0), (-half, -half), (0, 1), (half, -half), (-1, 0), (half, half), (0, -1), (-half, half)]
     weights = np.empty((new, _LANCZOS), np.float32)
     for k, (sine, cosine) in enumerate(turns):
-        distance = -(way + 3 - k) * (math.pi / 4)
+        distance = -(way + 3 - k).astype(np.float64) * (math.pi / 4)
         weights[:, k] = (sine * np.sin(start) + cosine * np.cos(start)) / (distance * distance)
     total = np.zeros(new, np.float32)
     for k in range(_LANCZOS):
