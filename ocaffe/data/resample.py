@@ -64,10 +64,13 @@ def _to_bytes(values: np.ndarray) -> np.ndarray:
 
 
 def _mean(image: np.ndarray, down: int, across: int) -> np.ndarray:
-    """Return the means of blocks of `down` x `across` pixels. As in OpenCV, halves round up for 2 x 2 blocks and to even for larger ones."""
+    """Return the means of blocks of `down` x `across` pixels.
+
+    As in OpenCV, halves round up in blocks of 2 x 2 pixels of 1, 3 or 4 channels. All other halves round to even.
+    """
     channels, height, width = image.shape
     sums = image.reshape(channels, height // down, down, width // across, across).sum((2, 4), dtype=np.int32)
-    if (down, across) == (2, 2):
+    if (down, across) == (2, 2) and channels in (1, 3, 4):
         return (sums + 2 >> 2).astype(np.uint8)
     return _to_bytes(np.rint(sums.astype(np.float32) * np.float32(1 / (down * across))))
 
