@@ -1,4 +1,4 @@
-"""Resizing of uint8 images with the same results as OpenCV's cv::resize: its fixed point arithmetic, its borders, its special cases."""
+"""Resizing of uint8 images with the same results as OpenCV's cv::resize: its arithmetic on x86 without Intel's IPP, its borders, its special cases."""
 from __future__ import annotations
 
 import math
@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 BITS = 11  # fraction bits of a weight; a result of both passes has twice as many
+_LANES = 8  # values of a row of the result that OpenCV computes at a time for CUBIC (VResizeCubicVec_32s8u)
 _CUBIC = -0.75  # slope of the cubic kernel at 1
 _LANCZOS = 8  # taps
 _PIXEL = 1e-3  # a smaller fraction of a pixel is ignored (computeResizeAreaTab)
@@ -46,28 +47,28 @@ def resize(image: np.ndarray, height: int, width: int, method: Interpolation = I
             return _mean(image, int(scale[0]), int(scale[1]))
         taps = [_area_taps(old, new) for old, new in zip(before, (height, width))]
         return _to_bytes(np.rint(_vertical(_horizontal(image, taps[1]), taps[0])))
-    taps = [_TAPS[method](old, new) for old, new in zip(before, (height, width))]
-    if method in _TWO:
+    make, finish = _METHODS[method]
+    taps = [make(old, new) for old, new in zip(before, (height, width))]
+    if finish is _two_rows:
         taps[1] = _inside(taps[1])
     used, place = np.unique(taps[0].places, return_inverse=True)  # if the image shrinks much, most rows are never read
     lines = _horizontal(image[:, used], taps[1])
-    vertical = Taps(place.reshape(taps[0].places.shape), taps[0].weight)
-    if method in _TWO:
-        # OpenCV truncates each product to 16 bits here, but not in the other methods.
-        first, second = ((lines[:, vertical.places[:, k]] >> 4) * vertical.weight[:, k, None] >> 16 for k in (0, 1))
-        return _to_bytes(first + second + 2 >> 2)
-    return _to_bytes(_vertical(lines, vertical) + (1 << 2 * BITS - 1) >> 2 * BITS)
+    return finish(lines, Taps(place.reshape(taps[0].places.shape), taps[0].weight))
 
 
 def _to_bytes(values: np.ndarray) -> np.ndarray:
-    return np.clip(values, 0, 255).astype(np.uint8)
+    """Return `values` limited to 0 to 255. `values` is overwritten."""
+    return np.clip(values, 0, 255, out=values).astype(np.uint8)
 
 
 def _mean(image: np.ndarray, down: int, across: int) -> np.ndarray:
-    """Return the means of blocks of `down` x `across` pixels. As in OpenCV, halves round up for 2 x 2 blocks and to even for larger ones."""
+    """Return the means of blocks of `down` x `across` pixels.
+
+    As in OpenCV, halves round up in blocks of 2 x 2 pixels of 1, 3 or 4 channels. All other halves round to even.
+    """
     channels, height, width = image.shape
     sums = image.reshape(channels, height // down, down, width // across, across).sum((2, 4), dtype=np.int32)
-    if (down, across) == (2, 2):
+    if (down, across) == (2, 2) and channels in (1, 3, 4):
         return (sums + 2 >> 2).astype(np.uint8)
     return _to_bytes(np.rint(sums.astype(np.float32) * np.float32(1 / (down * across))))
 
@@ -84,6 +85,32 @@ def _vertical(lines: np.ndarray, taps: Taps) -> np.ndarray:
     for k in range(1, taps.places.shape[1]):
         total += lines[:, taps.places[:, k]] * taps.weight[:, k, None]
     return total
+
+
+def _two_rows(lines: np.ndarray, taps: Taps) -> np.ndarray:
+    """OpenCV truncates each product to 16 bits here, but not in the other methods."""
+    first, second = ((lines[:, taps.places[:, k]] >> 4) * taps.weight[:, k, None] >> 16 for k in (0, 1))
+    return _to_bytes(first + second + 2 >> 2)
+
+
+def _four_rows(lines: np.ndarray, taps: Taps) -> np.ndarray:
+    """OpenCV computes groups of `_LANES` values in float32, from the last tap to the first, and rounds halves to even.
+
+    A row there holds the channels of each pixel in turn. The values after its last whole group are computed in integers.
+    """
+    channels, _, width = lines.shape
+    total = _vertical(lines, Taps(taps.places[:, ::-1], taps.weight[:, ::-1] / np.float32(1 << 2 * BITS)))
+    result = _to_bytes(np.rint(total, out=total))
+    grouped = channels * width // _LANES * _LANES
+    start = grouped // channels
+    alone = np.arange(start, width) * channels + np.arange(channels)[:, None] >= grouped
+    rest = _many_rows(lines[:, :, start:].astype(np.int32), Taps(taps.places, taps.weight.astype(np.int32)))
+    np.copyto(result[:, :, start:], rest, where=alone[:, None])
+    return result
+
+
+def _many_rows(lines: np.ndarray, taps: Taps) -> np.ndarray:
+    return _to_bytes(_vertical(lines, taps) + (1 << 2 * BITS - 1) >> 2 * BITS)
 
 
 def _fixed(weights: np.ndarray) -> np.ndarray:
@@ -130,20 +157,21 @@ def _cubic_taps(old: int, new: int) -> Taps:
     inner = ((a + 2) * x - (a + 3)) * x * x + one
     y = one - x
     opposite = ((a + 2) * y - (a + 3)) * y * y + one
-    return _many_taps(old, left - 1, np.stack([outer, inner, opposite, one - outer - inner - opposite], 1))
+    taps = _many_taps(old, left - 1, np.stack([outer, inner, opposite, one - outer - inner - opposite], 1))
+    return Taps(taps.places, taps.weight.astype(np.float32))  # sums of products with pixels are below 2^24, thus exact
 
 
 def _lanczos_taps(old: int, new: int) -> Taps:
     left, x = _centres(old, new)
     exact = x < np.finfo(np.float32).eps
-    way = np.where(exact, 0.5, x)
+    way = np.where(exact, np.float32(0.5), x)
     # sin(pi (x + 3 - k) / 4) of all taps follows from the sine and cosine of one tap, in double precision
-    start = -(way + 3) * (math.pi / 4)
+    start = -(way + 3).astype(np.float64) * (math.pi / 4)
     half = math.sqrt(0.5)
     turns = [(1, 0), (-half, -half), (0, 1), (half, -half), (-1, 0), (half, half), (0, -1), (-half, half)]
     weights = np.empty((new, _LANCZOS), np.float32)
     for k, (sine, cosine) in enumerate(turns):
-        distance = -(way + 3 - k) * (math.pi / 4)
+        distance = -(way + 3 - k).astype(np.float64) * (math.pi / 4)
         weights[:, k] = (sine * np.sin(start) + cosine * np.cos(start)) / (distance * distance)
     total = np.zeros(new, np.float32)
     for k in range(_LANCZOS):
@@ -176,10 +204,10 @@ def _area_taps(old: int, new: int) -> Taps:
     return Taps(np.clip(places, 0, old - 1).astype(np.intp), weights.astype(np.float32))
 
 
-_TWO = (Interpolation.LINEAR, Interpolation.AREA)
-_TAPS: dict[Interpolation, Callable[[int, int], Taps]] = {
-    Interpolation.LINEAR: _linear_taps,
-    Interpolation.AREA: _enlarging_area_taps,
-    Interpolation.CUBIC: _cubic_taps,
-    Interpolation.LANCZOS4: _lanczos_taps,
+# The taps along an axis, and the pass over the rows.
+_METHODS: dict[Interpolation, tuple[Callable[[int, int], Taps], Callable[[np.ndarray, Taps], np.ndarray]]] = {
+    Interpolation.LINEAR: (_linear_taps, _two_rows),
+    Interpolation.AREA: (_enlarging_area_taps, _two_rows),
+    Interpolation.CUBIC: (_cubic_taps, _four_rows),
+    Interpolation.LANCZOS4: (_lanczos_taps, _many_rows),
 }

@@ -1,9 +1,7 @@
-"""ocaffe/data/resample.py, compared with the definitions of the methods in float64.
-
-The golden cases of ImageData, WindowData and AnnotatedData test that it rounds like OpenCV, for all methods except LANCZOS4.
-"""
+"""ocaffe/data/resample.py, compared with the definitions of the methods in float64, and with the values of OpenCV (tests/data/resized.py)."""
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable
 
@@ -11,6 +9,7 @@ import numpy as np
 import pytest
 
 from ocaffe.data.resample import Interpolation, resize
+from tests.data import resized
 
 SIZES = [((20, 30), (16, 12)), ((15, 15), (31, 12)), ((7, 9), (40, 41)), ((40, 60), (7, 11)), ((1, 5), (3, 2)), ((8, 1), (5, 4)), ((30, 20), (10, 5))]
 
@@ -94,3 +93,11 @@ def test_a_plain_image_stays_plain(method: Interpolation) -> None:
             assert (resize(np.full((1, *old), level, np.uint8), *new, method) == level).all()
     image = picture((6, 7))
     assert resize(image, 6, 7, method) is image
+
+
+@pytest.mark.parametrize("method", Interpolation)
+def test_values_of_opencv(method: Interpolation) -> None:
+    digests = json.loads(resized.DIGESTS.read_text())[method.name]
+    assert set(digests) == {case.name for case in resized.CASES}
+    wrong = [case.name for case in resized.CASES if resized.digest(resize(resized.picture(case), *case.new, method)) != digests[case.name]]
+    assert not wrong
