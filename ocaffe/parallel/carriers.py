@@ -58,8 +58,8 @@ class Window:
         size = 2 * world.size * PART * 4
         self._window = MPI.Win.Allocate_shared(size, 1, comm=self._comm)
         self._window.Lock_all()
-        memory = [self._window.Shared_query(rank)[0] for rank in range(world.size)]
-        self._rooms = [np.frombuffer(memoryview(each), np.float32).reshape(2, world.size, PART) for each in memory]
+        memory: list[Any] = [self._window.Shared_query(rank)[0] for rank in range(world.size)]
+        self._rooms = [np.frombuffer(each, np.float32).reshape(2, world.size, PART) for each in memory]
         self._turn = 0
 
     def open(self, part: int) -> None:
