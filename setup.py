@@ -30,6 +30,7 @@ setup(
         "bench": ["torch"],
         # MPI: mpi4py, and a library with its mpiexec that needs no root. MPICH has no wheels for Windows.
         "mpi": ["mpi4py>=4.0", "mpich; sys_platform != 'win32'", "impi-rt; sys_platform == 'win32'"],
+        "nccl": ["cuda-bindings; sys_platform == 'linux'", "nvidia-nccl-cu12; sys_platform == 'linux'"],
         "plot": ["matplotlib"],
         "tensorboard": ["tensorboardX"],
         "leveldb": ["plyvel"],

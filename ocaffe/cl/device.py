@@ -95,17 +95,21 @@ class Device:
         self.number, self.name, self.target = info.number, info.name, info.target
         self.platform_name, self.platform_version, self.driver_version = info.platform_name, info.platform_version, info.driver_version
         self.cl_device = info.cl_device
-        before = self._free() if base is None else None
+        before = self._own_free() if base is None else None
         self.context: Any = self.cl.Context([info.cl_device]) if base is None else base.context
         self.queue = self.cl.CommandQueue(self.context, info.cl_device)
         self.upload_queue = self.cl.CommandQueue(self.context, info.cl_device)  # for transfers that overlap with kernels
         # Device memory that a context takes in any other process, a compiler for example; 0 if it takes memory of the host.
         self.context_bytes: int = 0
         if not self.target.unified_memory:
-            self.context_bytes = context_bytes(before, self._free()) if base is None else base.context_bytes
+            self.context_bytes = context_bytes(before, self._own_free()) if base is None else base.context_bytes
 
-    def _free(self) -> int | None:
-        return None if self.target.unified_memory else free_memory(self.cl_device, self.target.kind, self.target.extensions)
+    def _own_free(self) -> int | None:
+        return None if self.target.unified_memory else self.free()
+
+    def free(self) -> int | None:
+        """Return the free bytes of the device's memory now, or None if they are unknown."""
+        return free_memory(self.cl_device, self.target.kind, self.target.extensions)
 
     def close(self) -> None:
         """Wait for both queues and release the context."""

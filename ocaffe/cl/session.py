@@ -63,6 +63,16 @@ class Exchange(Protocol):
         """Wait until the oldest bucket that has begun holds the average. Raises Error if the exchange failed."""
 
 
+class Memory(Protocol):
+    """Makes buffers that an exchange can access too (ocaffe/cl/cuda_memory.py)."""
+
+    def allocate(self, size: int) -> Any:
+        """Return a buffer of at least `size` bytes. Raises Error."""
+
+    def free(self, buffer: Any) -> None:
+        """Release a buffer that no command uses."""
+
+
 class Arena:
     """The slabs of recycled Refs. Nets that take turns can share an arena; each run then overwrites the others' values."""
 
@@ -84,6 +94,7 @@ class Session:
         self.watched: list[Any] = []  # mirrors whose arrays scripts hold
         self.mirrors: dict[Any, Any] = {}  # of parameters, which several nets may share
         self.exchange: Exchange | None = None  # None: there is one rank
+        self.memory: Memory | None = None  # makes the buffers that hold gradients; None: OpenCL does
         self.timeline: Timeline | None = None  # records the launches of command lists while profiling
         self.written = 0  # number of changes of parameters
         self.updates = 0  # complete runs of command lists with a solver's update
@@ -196,9 +207,13 @@ class Session:
         return needed
 
     def _make_slabs(self, arena: Arena, sizes: list[int], poison: bool) -> None:
+        if self.memory is not None and arena.slabs:
+            self.device.queue.finish()
+            for slab in arena.slabs:
+                self.memory.free(slab)
         arena.slabs, arena.commands = [], None
         for size in sizes:
-            slab = self.allocate(size, "the recycled slabs")
+            slab = self.allocate(size, "the recycled slabs", exchanged=True)
             if poison:
                 self._cl.enqueue_fill_buffer(self.device.queue, slab, POISON, 0, size // 4 * 4)
             arena.slabs.append(slab)
@@ -232,14 +247,16 @@ class Session:
             fix=fix,
         )
 
-    def allocate(self, size: int, what: str) -> Any:
-        """Return a new buffer. Raises Error if the device cannot have it."""
+    def allocate(self, size: int, what: str, exchanged: bool = False) -> Any:
+        """Return a new buffer. `exchanged`: it may hold gradients, which the exchange must access. Raises Error if the device cannot have it."""
         cl, limit = self._cl, self.device.target.available_memory  # a runtime may allow more, and the first use then fails
         if size > limit:
             raise Error(
                 f"{what} needs a buffer of {size_text(size)}, '{self.device.name}' has {size_text(limit)} free",
                 fix="lower the batch size, or use a device with more memory",
             )
+        if exchanged and self.memory is not None:
+            return self.memory.allocate(max(size, 4))
         try:
             return cl.Buffer(self.device.context, cl.mem_flags.READ_WRITE, max(size, 4))
         except (cl.MemoryError, cl.RuntimeError, cl.LogicError) as reason:
@@ -253,7 +270,7 @@ class Session:
     def buffers(self, root: Ref) -> list[Any]:
         """Return the buffers of a persistent root Ref, one per slot. The first call allocates them and writes the first value."""
         if root not in self._persistent:
-            made = [self.allocate(root.nbytes, root.name) for _ in range(root.slots)]
+            made = [self.allocate(root.nbytes, root.name, root.role is Role.GRADIENT) for _ in range(root.slots)]
             self._persistent[root] = made
             for buffer in made:
                 self._fill(buffer, root)

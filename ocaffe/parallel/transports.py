@@ -3,9 +3,11 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from ocaffe import log
 from ocaffe.cl.session import Exchange, Session
 from ocaffe.errors import Error
 from ocaffe.parallel.host_exchange import HostExchange
+from ocaffe.parallel.nccl import NcclExchange, why_no_nccl
 from ocaffe.parallel.world import World
 
 TRANSPORTS = ("auto", "mpi", "nccl")
@@ -31,5 +33,23 @@ def make_exchange(name: str, session: Session, world: World) -> Transport | None
         raise Error(f"--exchange is '{name}'", fix=f"one of {', '.join(TRANSPORTS)}")
     if not world.several:
         return None
-    session.exchange = exchange = HostExchange(session, world)
+    problem = _why_no_nccl(session, world) if name != "mpi" else ""
+    if name == "nccl" and problem:
+        raise Error(f"--exchange nccl: {problem}", fix="pip install 'ocaffe[nccl]' on every host, one NVIDIA device per rank, or --exchange mpi")
+    exchange: Transport = HostExchange(session, world) if name == "mpi" or problem else NcclExchange(session, world)
+    if problem and session.device.target.runtime == "nvidia":
+        log.warning("parallel.cpp:1", f"Gradients pass through host memory, not NCCL: {problem}. Remedy: pip install 'ocaffe[nccl]'")
+    session.exchange = exchange
     return exchange
+
+
+def _why_no_nccl(session: Session, world: World) -> str:
+    """Return why the ranks cannot use NCCL, or '' if they can."""
+    for rank, problem in enumerate(world.gather(why_no_nccl(session))):
+        if problem:
+            return f"rank {rank} on {world.hosts[rank]}: {problem}"
+    places = list(zip(world.hosts, world.gather(session.device.number)))
+    for rank, place in enumerate(places):
+        if place in places[:rank]:
+            return f"ranks {places.index(place)} and {rank} share device {place[1]} of {place[0]}"
+    return ""

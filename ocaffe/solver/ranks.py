@@ -8,6 +8,7 @@ from ocaffe import __version__, log
 from ocaffe.cl.session import Session
 from ocaffe.compiler.network import CompiledNet, Network
 from ocaffe.ir.launch import BeginExchange
+from ocaffe.memory.report import size_text
 from ocaffe.parallel.transports import Transport
 from ocaffe.parallel.world import World
 from ocaffe.solver.average import Average
@@ -51,6 +52,7 @@ def join_ranks(solver: Training, exchange: Transport) -> None:
     })  # fmt: skip
     hosts = len(set(world.hosts))
     log.info("parallel.cpp:1", f"{world.size} ranks on {hosts} host{'s' * (hosts > 1)}; gradients are averaged by {exchange}")
+    log.info("parallel.cpp:1", f"The exchange takes {size_text(exchange.device_bytes)} on the device beside the plan")
 
 
 def broadcast_state(solver: Training) -> None:

@@ -299,7 +299,8 @@ class Solver:
         self.network.clear_guard()
         self._start_prefetch()
         pending: deque[tuple[Begin, int, CompiledNet, Fetched]] = deque()
-        meter = Meter(self.iter, self.network.prefetchers.values())
+        exchange = self.exchange
+        meter = Meter(self.iter, self.network.prefetchers.values(), (lambda: exchange.exposed) if exchange is not None else (lambda: 0.0))
         while self.iter < stop:
             if param.test_interval and self.iter % param.test_interval == 0 and (self.iter > 0 or param.test_initialization):
                 self._harvest(pending, start)
@@ -432,6 +433,9 @@ class Solver:
         if reading.elapsed and self.network.sources:
             record["data_wait"], record["data_bottleneck"] = reading.wait, reading.bottleneck
             log.info("solver.cpp:239", f"    {reading.text()}")
+        if reading.elapsed and self.world.several:
+            record["exchange_wait"] = reading.exchange_wait
+            log.info("solver.cpp:239", f"    exchange wait {100 * reading.exchange_wait:.1f} %")
         self.on_record(record)
 
     def _forward_loss(self) -> np.float32:

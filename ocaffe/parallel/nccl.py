@@ -1,0 +1,115 @@
+"""The exchange of gradients by NCCL, in place in the memory of NVIDIA's devices (transport `nccl`).
+
+The contexts of OpenCL and CUDA take turns on the device, so nothing overlaps. NCCL gets few large pieces: all buckets that have begun.
+"""
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import time
+from collections import deque
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ocaffe.cl.cuda_memory import CudaMemory, why_not
+from ocaffe.cl.session import Session
+from ocaffe.errors import Error
+from ocaffe.parallel.world import World
+
+IN_FLIGHT = 64 << 20  # bytes of gradients that NCCL averages at a time
+_FLOAT, _AVERAGE = 7, 4  # ncclFloat32, ncclAvg (NCCL 2.10)
+_ID_BYTES = 128
+_FIX = "set NCCL_DEBUG=INFO for NCCL's messages, or use --exchange mpi"
+
+
+class _Id(ctypes.Structure):
+    """ncclUniqueId."""
+
+    _fields_ = [("internal", ctypes.c_byte * _ID_BYTES)]
+
+
+def load() -> ctypes.CDLL | None:
+    """Return NCCL's library: that of NVIDIA's wheel, else the system's. None if there is none."""
+    spec = importlib.util.find_spec("nvidia")
+    folders = [Path(folder) for folder in (spec.submodule_search_locations or [])] if spec is not None else []
+    for path in (*(str(folder / "nccl" / "lib" / "libnccl.so.2") for folder in folders), "libnccl.so.2"):
+        try:
+            library = ctypes.CDLL(path)
+        except OSError:
+            continue
+        library.ncclGetErrorString.restype = ctypes.c_char_p
+        library.ncclCommInitRank.argtypes = [ctypes.c_void_p, ctypes.c_int, _Id, ctypes.c_int]
+        library.ncclAllReduce.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p]
+        return library
+    return None
+
+
+def why_no_nccl(session: Session) -> str:
+    """Return why this rank cannot use NCCL, or '' if it can."""
+    return why_not(session.device) or ("" if load() is not None else "there is no libnccl.so.2")
+
+
+class _Bucket(NamedTuple):
+    address: int
+    floats: int
+
+
+class NcclExchange:
+    """Averages buckets in place. `end` waits for the device, then reduces all buckets that have begun."""
+
+    in_flight = IN_FLIGHT
+
+    def __init__(self, session: Session, world: World) -> None:
+        library = load()
+        assert library is not None
+        self._library, self._device = library, session.device
+        before = session.device.free()
+        session.memory = self._memory = CudaMemory(session.device)
+        unique = _Id()
+        if world.first:
+            self._check(library.ncclGetUniqueId(ctypes.byref(unique)))
+        unique = _Id.from_buffer_copy(world.broadcast(bytes(unique)))
+        self._comm = ctypes.c_void_p()
+        self._check(library.ncclCommInitRank(ctypes.byref(self._comm), world.size, unique, world.rank))
+        self._stream: Any = self._memory.call("cuStreamCreate", 1)  # 1: it does not wait for the default stream
+        self._begun: deque[_Bucket] = deque()
+        self._averaged = 0  # buckets that are averaged and have not ended
+        self.exposed = 0.0
+        self._all_reduce([])
+        after = session.device.free()
+        self.device_bytes = 0 if before is None or after is None else max(before - after, 0)
+
+    def __str__(self) -> str:
+        version = ctypes.c_int()
+        self._check(self._library.ncclGetVersion(ctypes.byref(version)))
+        return f"nccl ({version.value // 10000}.{version.value // 100 % 100}.{version.value % 100})"
+
+    def begin(self, filled: Any, buffer: Any, offset: int, count: int) -> None:
+        self._begun.append(_Bucket(self._memory.address(buffer) + 4 * offset, count))
+
+    def end(self) -> None:
+        if not self._averaged:
+            self._device.queue.finish()
+            begin = time.perf_counter()
+            self._all_reduce(self._begun)
+            self.exposed += time.perf_counter() - begin
+            self._averaged = len(self._begun)
+            self._begun.clear()
+        self._averaged -= 1
+
+    def _all_reduce(self, buckets: Any) -> None:
+        library, stream = self._library, int(self._stream)
+        self._check(library.ncclGroupStart())
+        for bucket in buckets:
+            self._check(library.ncclAllReduce(bucket.address, bucket.address, bucket.floats, _FLOAT, _AVERAGE, self._comm, stream))
+        self._check(library.ncclGroupEnd())
+        self._memory.call("cuStreamSynchronize", self._stream)
+
+    def _check(self, status: int) -> None:
+        if status:
+            raise Error(f"NCCL: {self._library.ncclGetErrorString(status).decode()}", fix=_FIX)
+
+    def close(self) -> None:
+        """Destroy the communicator. If a bucket is open, the job has failed, and NCCL would wait for the other ranks."""
+        if not self._begun and not self._averaged:
+            self._library.ncclCommDestroy(self._comm)
