@@ -4,6 +4,7 @@ A round has two steps. In the first, every rank sends part q of its values to ra
 """
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
@@ -39,9 +40,12 @@ class Carrier(Protocol):
         """Return the result of `rank`. It is valid until the next `spread`."""
 
 
-def carrier_of(world: World) -> Carrier:
+Pin = Callable[[np.ndarray], np.ndarray]  # returns an array over the same memory, which a device copies fast
+
+
+def carrier_of(world: World, pin: Pin) -> Carrier:
     """Return the carrier for the ranks: shared memory if all are on one host."""
-    return Window(world) if world.local_size == world.size else Messages(world)
+    return Window(world, pin) if world.local_size == world.size else Messages(world, pin)
 
 
 class Window:
@@ -50,7 +54,7 @@ class Window:
     Two sets of rooms are used in turn, so two waits per round are enough.
     """
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, pin: Pin) -> None:
         from mpi4py import MPI
 
         self._rank = world.rank
@@ -59,7 +63,7 @@ class Window:
         self._window = MPI.Win.Allocate_shared(size, 1, comm=self._comm)
         self._window.Lock_all()
         memory: list[Any] = [self._window.Shared_query(rank)[0] for rank in range(world.size)]
-        self._rooms = [np.frombuffer(each, np.float32).reshape(2, world.size, PART) for each in memory]
+        self._rooms = [pin(np.frombuffer(each, np.float32)).reshape(2, world.size, PART) for each in memory]
         self._turn = 0
 
     def open(self, part: int) -> None:
@@ -94,10 +98,10 @@ class Window:
 class Messages:
     """Messages of MPI between hosts. The values are added by the ranks, not by MPI: MPI's own sum can differ from one run to the next."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, pin: Pin) -> None:
         self._comm, self._size = world.duplicate(), world.size
-        self._memory = [np.zeros(world.size * PART, np.float32) for _ in range(3)]
-        self._own = np.zeros(PART, np.float32)
+        self._memory = [pin(np.zeros(world.size * PART, np.float32)) for _ in range(3)]
+        self._own = pin(np.zeros(PART, np.float32))
 
     def open(self, part: int) -> None:
         self._sent, self._came, self._all = (each[: self._size * part].reshape(self._size, part) for each in self._memory)
