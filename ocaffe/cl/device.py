@@ -288,6 +288,22 @@ def choose(
     return _usable(max(devices, key=DeviceInfo.rank))
 
 
+def choose_several(devices: Sequence[DeviceInfo], spec: str | None = None, gpu: str | None = None) -> list[DeviceInfo]:
+    """Apply the rules of `choose` to each part of a list such as `0,1` (--gpu) or `nvidia,1:0` (--device), in the order of the list.
+
+    A device may be in the list several times. --gpu all: every GPU that can be used, in the order of --gpu. Raises Error as `choose`.
+    """
+    if spec and gpu:
+        return [choose(devices, spec, gpu)]  # raises
+    if gpu == "all":
+        found = gpus(devices)
+        return [device for device in found if not device.unusable] or [choose(devices, gpu="0" if found else "all")]
+    parts = [part.strip() for part in (spec or gpu or "").split(",")]
+    if "" in parts:
+        raise Error(f"--{'device' if spec else 'gpu'} is '{spec or gpu}'", fix="devices separated by ',', without empty places")
+    return [choose(devices, part) if spec else choose(devices, gpu=part) for part in parts]
+
+
 def gpus(devices: Sequence[DeviceInfo]) -> list[DeviceInfo]:
     """Return the GPUs in the order of --gpu: discrete ones first, otherwise in the loader's order."""
     return sorted((device for device in devices if device.kind == "gpu"), key=lambda device: device.target.unified_memory)
