@@ -25,7 +25,8 @@ def main(argv: Sequence[str]) -> int:
 def device_query_text(gpu: str | None = None, spec: str | None = None) -> str:
     """Return the report: one field per line, with an empty line between devices.
 
-    `spec` and `gpu` are those of `choose_several`. Without them, and for gpu = 'all', the report covers every device. Raises Error for a device that does not exist.
+    `spec` and `gpu` are those of `choose_several`. Without them, and for gpu = 'all', the report covers every device.
+    Raises Error for a device that does not exist.
     """
     devices = list_devices()
     if not devices:

@@ -6,7 +6,7 @@ import os
 import signal
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ocaffe import log, proto
 from ocaffe.cache import digest
@@ -25,10 +25,14 @@ from ocaffe.solver.nets import net_messages
 from ocaffe.solver.policies import LearningRate
 from ocaffe.solver.snapshot import prefix_of
 from ocaffe.tools.grid import axes, combinations, folder_name, with_values
-from ocaffe.tools.history import TRAIN_LOSS
+from ocaffe.tools.history import TRAIN_LOSS, column
 from ocaffe.tools.sweep_results import Criterion, table, write_results
 from ocaffe.tools.training_queue import FAILED, FINISHED, SOURCE, Training, run
 
+NET_FIELDS = (  # of a solver: they determine its nets
+    "net", "net_param", "train_net", "train_net_param", "test_net", "test_net_param", "train_state", "test_state", "test_iter", "test_interval",
+    "skip_bad_records",
+)  # fmt: skip
 DECISIVE = ("weights", "level", "stage", "skip_bad_records", "math")  # flags that change the results of a training
 
 
@@ -126,7 +130,8 @@ def _trainings(options: argparse.Namespace, out: Path) -> tuple[list[Training], 
     solver = upgrade_solver(read_solver(options.solver, options.allow_unknown_fields, lambda text: log.warning("upgrade_proto.cpp:1", text)))
     given = axes(options.settings)
     flags = _flags(options, DECISIVE)
-    trainings, outputs = [], dict[str, bool]()
+    known: dict[bytes, Nets] = {}
+    trainings: list[Training] = []
     for settings, values in combinations(given):
         folder = out / folder_name(settings)
         place = f"{options.solver} with {' '.join(f'{name}={text}' for name, text in settings.items())}"
@@ -134,18 +139,35 @@ def _trainings(options: argparse.Namespace, out: Path) -> tuple[list[Training], 
             param = upgrade_solver(with_values(solver, given, values))
             check_solver(param)
             LearningRate(param)
-            nets, found = _nets(param, options)
-            outputs.update(found)
+            fields = _net_fields(param, options)
+            key = fields.SerializeToString()
+            nets = known[key] = known.get(key) or _nets(fields, options)
         param.snapshot_prefix = str(folder / os.path.basename(prefix_of(param, options.solver)))
-        trainings.append(Training(settings, folder, write_text(param), nets, flags, param.max_iter))
-    return trainings, _criterion(options.by, solver, outputs)
+        trainings.append(Training(settings, folder, write_text(param), nets.digest, flags, param.max_iter))
+    return trainings, _criterion(options.by, solver, {name: loss for nets in known.values() for name, loss in nets.outputs.items()})
 
 
-def _nets(solver: Any, options: argparse.Namespace) -> tuple[str, dict[str, bool]]:
-    """Return a digest of the solver's nets, and the outputs of its TEST nets: whether each is a loss. Raises Error if a net cannot be read."""
-    solver = type(solver).FromString(solver.SerializeToString())
-    solver.train_state.level = options.level or solver.train_state.level
-    solver.train_state.stage.extend(stages(options.stage))
+class Nets(NamedTuple):
+    """Facts of the nets of a solver."""
+
+    digest: str
+    outputs: dict[str, bool]  # of the TEST nets, and whether each is a loss
+
+
+def _net_fields(solver: Any, options: argparse.Namespace) -> Any:
+    """Return a SolverParameter with only the fields that determine the nets, as the flags change them."""
+    fields = type(solver)()
+    fields.MergeFrom(solver)
+    for field, _ in solver.ListFields():
+        if field.name not in NET_FIELDS:
+            fields.ClearField(field.name)
+    fields.train_state.level = options.level or fields.train_state.level
+    fields.train_state.stage.extend(stages(options.stage))
+    return fields
+
+
+def _nets(solver: Any, options: argparse.Namespace) -> Nets:
+    """Return the facts of the nets of `solver`. Raises Error if a net cannot be read."""
     before, log.minimum = log.minimum, 2  # the trainings log the lines of the nets
     try:
         train, tests = net_messages(solver, lambda path: read_net(path, options.allow_unknown_fields))
@@ -153,8 +175,13 @@ def _nets(solver: Any, options: argparse.Namespace) -> tuple[str, dict[str, bool
         texts = [write_text(net) for net in (train(), *(view.net for view in views))]
     finally:
         log.minimum = before
-    values = [(view.layers[layer], top) for view in views for (layer, top), readers in view.readers.items() if not readers]
-    return digest(*texts), {layer.top[top]: bool(layer.loss_weight[top]) if layer.loss_weight else is_loss(layer) for layer, top in reversed(values)}
+    outputs: dict[str, bool] = {}
+    owners: dict[str, int] = {}
+    for number, view in enumerate(views):
+        for layer, top in (value for value, readers in view.readers.items() if not readers):
+            param = view.layers[layer]
+            outputs[column(owners, param.top[top], number)] = bool(param.loss_weight[top]) if param.loss_weight else is_loss(param)
+    return Nets(digest(*texts), outputs)
 
 
 def _criterion(by: str, solver: Any, outputs: dict[str, bool]) -> Criterion:

@@ -10,6 +10,14 @@ from typing import Any, NamedTuple
 TRAIN_LOSS = "train_loss"
 
 
+def column(owners: dict[str, int], output: str, net: int) -> str:
+    """Return the name of an output of TEST net `net`. Only the first net with an output of this name has it without an addition.
+
+    `owners`: the net of each name so far; the name is added.
+    """
+    return output if owners.setdefault(output, net) == net else f"{output} (net {net})"
+
+
 class Score(NamedTuple):
     value: float
     iteration: int
@@ -26,7 +34,7 @@ class History:
         self.rows: dict[int, dict[str, float]] = {}
         self.iteration = 0  # of the newest record
         self._at = 0  # bytes that were read
-        self._owners: dict[str, int] = {}  # the TEST net of each output: nets after it have a name of their own for theirs
+        self._owners: dict[str, int] = {}
 
     def read(self) -> None:
         with contextlib.suppress(FileNotFoundError), open(self.path, "rb") as stream:
@@ -43,14 +51,11 @@ class History:
         if record["phase"] == "train":
             values = {TRAIN_LOSS: float(record["loss"])}
         else:
-            values = {self._name(name, record["net"]): float(each[0]) for name, each in record["outputs"].items() if len(each) == 1}
+            values = {column(self._owners, name, record["net"]): float(each[0]) for name, each in record["outputs"].items() if len(each) == 1}
         if iteration < self.iteration:
             self.rows = {number: row for number, row in self.rows.items() if number <= iteration}
         self.iteration = iteration
         self.rows.setdefault(iteration, {}).update(values)
-
-    def _name(self, output: str, net: int) -> str:
-        return output if self._owners.setdefault(output, net) == net else f"{output} (net {net})"
 
     def last(self) -> dict[str, float]:
         """Return the newest value of each name: outputs of the TEST nets first."""

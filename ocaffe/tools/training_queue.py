@@ -13,10 +13,10 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from ocaffe import log
 from ocaffe.errors import Error
@@ -48,6 +48,7 @@ class Training:
     device: str = ""
     seconds: float = 0.0  # of all its processes
     error: str = ""
+    stopped_early: bool = False  # by early_stopping
     history: History = field(init=False)
 
     def __post_init__(self) -> None:
@@ -60,8 +61,6 @@ class Training:
     def iteration(self) -> int:
         """The iterations that are known to be done."""
         return self.max_iter if self.state == FINISHED and not self.stopped_early else self.history.iteration
-
-    stopped_early: bool = False  # by early_stopping
 
     def load(self) -> None:
         """Take over the state that an earlier sweep has left. Raises Error if that sweep trained with another solver, net or flag."""
@@ -183,17 +182,21 @@ def run(
                 if waiting and place not in children and not stopping:
                     training = waiting.popleft()
                     log.info(SOURCE, f"{training}: training {trainings.index(training) + 1} of {len(trainings)} starts{' on ' * bool(device)}{device}")
-                    children[place] = _Child(training, device, flags)
+                    try:
+                        children[place] = _Child(training, device, flags)
+                    except (OSError, Error) as problem:
+                        training.state, training.error = FAILED, f"it cannot start: {problem}"
+                        log.error(SOURCE, f"{training}: {training.error}")
                     changed()
             for child in children.values():
                 child.training.history.read()
             advanced()
             time.sleep(_POLL)
     finally:
-        _end(children.values())
+        _end([*children.values()])
 
 
-def _end(children: Any) -> None:
+def _end(children: Iterable[_Child]) -> None:
     """Stop the processes that an error of the sweep has left."""
     for child in children:
         child.process.terminate()
@@ -203,4 +206,5 @@ def _end(children: Any) -> None:
             child.process.wait(max(0.0, deadline - time.monotonic()))
         child.process.kill()
         child.process.wait()
-        child.finish(stopping=True)
+        with contextlib.suppress(OSError, Error):  # the first error is raised
+            child.finish(stopping=True)
