@@ -24,7 +24,7 @@ from ocaffe.tools.tensorboard import event_log
 def main(argv: Sequence[str]) -> int:
     parser = Parser("train", "Train or finetune a model.")
     parser.flag("solver", "", "the solver prototxt")
-    parser.flag("snapshot", "", "the .solverstate to resume from; auto: the newest complete one, or a new start")
+    parser.flag("snapshot", "", "the .solverstate to resume from, without --weights; auto: the newest complete one, or a new start")
     device_flags(parser)
     job_flags(parser)
     parser.flag("sigint_effect", "stop", "effect of SIGINT: snapshot, stop or none")
@@ -81,7 +81,7 @@ def main(argv: Sequence[str]) -> int:
 
 def job_flags(parser: Parser) -> None:
     """Add the flags that `ocaffe sweep` passes on to each training."""
-    parser.flag("weights", "", "weights to finetune from, separated by ','; excludes --snapshot")
+    parser.flag("weights", "", "weights to finetune from, separated by ','")
     match_flag(parser)
     state_flags(parser)
     memory_flags(parser)

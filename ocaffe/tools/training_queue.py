@@ -168,7 +168,10 @@ def run(
         while children or (waiting and not stopping):
             if request() == "stop":
                 for child in children.values():
-                    child.process.kill() if stopping else child.process.terminate()
+                    if stopping:
+                        child.process.kill()
+                    elif os.name != "nt":  # Windows has no SIGTERM, and its Ctrl-C reaches the trainings too
+                        child.process.terminate()
                 if children and not stopping:
                     log.info(SOURCE, f"Stopping: {len(children)} trainings write snapshots. A second signal ends them at once")
                 stopping = True

@@ -14,9 +14,11 @@ from typing import Any
 
 import pytest
 
-from ocaffe import log
+from ocaffe import log, proto
 from ocaffe.cli import main
+from ocaffe.cli.sweep import _criterion
 from ocaffe.lock import FileLock
+from ocaffe.model.text import parse
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 FILES = ROOT / "tests" / "golden" / "files"
@@ -177,3 +179,19 @@ def _wait_for(path: pathlib.Path) -> None:
 def test_mistakes(flags: list[str], fact: str, workplace: pathlib.Path, capsys: pytest.CaptureFixture[str], device: Any) -> None:
     assert fact in refused(capsys, "files/solver.prototxt", "--out=out", *flags)
     assert not pathlib.Path("out").exists()
+
+
+@pytest.mark.parametrize(
+    "by, fields, outputs, name, lower",
+    [
+        ("", "", {"loss": True, "accuracy": False}, "accuracy", False),
+        ("", "best_output: 'loss'", {"loss": True, "accuracy": False}, "loss", True),
+        ("", "best_output: 'iou' best_is: LOWER", {"iou": False}, "iou", True),
+        ("accuracy", "best_output: 'loss' best_is: LOWER", {"loss": True, "accuracy": False}, "accuracy", False),
+        ("", "", {"loss": True, "iou": False}, "loss", True),
+        ("", "", {}, "train_loss", True),
+        ("train_loss", "", {"accuracy": False}, "train_loss", True),
+    ],
+)
+def test_order_of_the_results(by: str, fields: str, outputs: dict[str, bool], name: str, lower: bool) -> None:
+    assert _criterion(by, parse(fields, proto.SolverParameter), outputs) == (name, lower)
