@@ -83,7 +83,7 @@ class NcclExchange:
         self._begun: deque[_Bucket] = deque()
         self._averaged = 0  # buckets that are averaged and have not ended
         self.exposed = 0.0
-        self._all_reduce([])  # NCCL makes its buffers
+        self._warm_up()
         after = session.device.free()
         self.device_bytes = 0 if before is None or after is None else max(before - after, 0)
 
@@ -124,6 +124,14 @@ class NcclExchange:
             self._all_reduce([(address, size // 4)])
             copy(queue, bucket.buffer, self._passage, byte_count=size, dst_offset=place)
             queue.finish()
+
+    def _warm_up(self) -> None:
+        """Average one float, so that NCCL loads its kernels and makes its buffers now."""
+        buffer = self._memory.allocate(4)
+        address = self._memory.address(buffer)
+        assert address is not None
+        self._all_reduce([(address, 1)])
+        self._memory.free(buffer)
 
     def _all_reduce(self, parts: Sequence[tuple[int, int]]) -> None:
         """Average parts, each an address and a number of floats."""
