@@ -4,13 +4,17 @@ A round has two steps. In the first, every rank sends part q of its values to ra
 """
 from __future__ import annotations
 
+import os
+import shutil
 from typing import Any, Protocol
 
 import numpy as np
 
+from ocaffe import log
 from ocaffe.parallel.world import World, wait
 
 PART = 1 << 21  # floats of one part, at most
+_SHARED = "/dev/shm"  # Linux has its shared memory here, of which containers often have 64 MiB
 
 
 class Carrier(Protocol):
@@ -40,8 +44,17 @@ class Carrier(Protocol):
 
 
 def carrier_of(world: World) -> Carrier:
-    """Return the carrier for the ranks: shared memory if all are on one host."""
-    return Window(world) if world.local_size == world.size else Messages(world)
+    """Return the carrier for the ranks: shared memory if all are on one host, and it has room for them."""
+    if world.local_size < world.size:
+        return Messages(world)
+    needed = world.size * Window.nbytes(world.size)
+    free = world.broadcast(shutil.disk_usage(_SHARED).free if os.path.isdir(_SHARED) else needed)
+    if free >= needed:
+        return Window(world)
+    # A process that writes to shared memory for which there is no room is ended by a signal.
+    fact = f"{_SHARED} has {free >> 20} MiB free, and shared memory of {world.size} ranks takes {needed >> 20} MiB: they send messages, which is slower"
+    log.warning("parallel.cpp:1", f"{fact}. Remedy: more room there, in a container with --shm-size")
+    return Messages(world)
 
 
 class Window:
@@ -55,12 +68,16 @@ class Window:
 
         self._rank = world.rank
         self._comm = world.duplicate()
-        size = 2 * world.size * PART * 4
-        self._window = MPI.Win.Allocate_shared(size, 1, comm=self._comm)
+        self._window = MPI.Win.Allocate_shared(self.nbytes(world.size), 1, comm=self._comm)
         self._window.Lock_all()
         memory: list[Any] = [self._window.Shared_query(rank)[0] for rank in range(world.size)]
         self._rooms = [np.frombuffer(each, np.float32).reshape(2, world.size, PART) for each in memory]
         self._turn = 0
+
+    @staticmethod
+    def nbytes(ranks: int) -> int:
+        """Return the bytes of one rank's rooms."""
+        return 2 * ranks * PART * 4
 
     def open(self, part: int) -> None:
         pass  # rooms of any part have the same places
