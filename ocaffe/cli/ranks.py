@@ -26,7 +26,7 @@ _PR_SET_PDEATHSIG = 1  # of Linux
 _FOLDER = "OCAFFE_RANKS"  # variable: the folder in which ranks tell their processes to the process that started them
 _OPTIONS = {"Open MPI": ("--bind-to", "none", "--map-by", ":OVERSUBSCRIBE")}  # by the first word that `mpiexec --version` has
 # A rank needs all processors for its data and a CPU device. Open MPI refuses root, which containers run as.
-_ENVIRONMENT = {"I_MPI_PIN": "0", "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+ENVIRONMENT = {"I_MPI_PIN": "0", "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 
 
 def rank_flags(parser: Parser) -> None:
@@ -49,26 +49,24 @@ def started_ranks(command: str, argv: Sequence[str], options: argparse.Namespace
     if count < 2 or ranks_expected()[0] > 1:
         return None
     mpiexec = find_mpiexec()
-    if mpiexec is None:
+    if not mpiexec:
         raise Error(f"{count} devices are chosen, and there is no mpiexec to start one process for each", fix="pip install 'ocaffe[mpi]'")
-    return _run([mpiexec, *_options(mpiexec), "-n", str(count), sys.executable, "-m", "ocaffe", command, *argv])
+    return _run([*mpiexec, "-n", str(count), sys.executable, "-m", "ocaffe", command, *argv])
 
 
-def find_mpiexec() -> str | None:
-    """Return the mpiexec of this Python environment, else of the PATH."""
-    return shutil.which("mpiexec", path=str(Path(sys.executable).parent)) or shutil.which("mpiexec")
-
-
-def _options(mpiexec: str) -> Sequence[str]:
-    environment = {**os.environ, **_ENVIRONMENT}
-    text = subprocess.run([mpiexec, "--version"], capture_output=True, text=True, env=environment).stdout
-    return next((options for name, options in _OPTIONS.items() if name in text), ())
+def find_mpiexec() -> list[str]:
+    """Return the mpiexec of this Python environment, else of the PATH, with the options that ranks need. Empty: there is none."""
+    found = shutil.which("mpiexec", path=str(Path(sys.executable).parent)) or shutil.which("mpiexec")
+    if found is None:
+        return []
+    text = subprocess.run([found, "--version"], capture_output=True, text=True, env={**os.environ, **ENVIRONMENT}).stdout
+    return [found, *next((options for name, options in _OPTIONS.items() if name in text), ())]
 
 
 def _run(command: Sequence[str]) -> int:
     """Run mpiexec. Signals go to rank 0, which agrees with the others on their effect. Name the rank that ended first if it could not do so itself."""
     with tempfile.TemporaryDirectory(prefix="ocaffe-ranks-") as folder:
-        environment = {**os.environ, **_ENVIRONMENT, _FOLDER: folder}
+        environment = {**os.environ, **ENVIRONMENT, _FOLDER: folder}
         # In a session of its own, or else a terminal's Ctrl-C would reach mpiexec too, which would kill the ranks.
         process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, start_new_session=True, preexec_fn=_ends_with(os.getpid()))
         ranks = _Ranks(Path(folder), process)
