@@ -1,12 +1,13 @@
-"""Trainings on the ranks that run this module: `mpiexec -n 2 python -m tests.parallel.trainings FOLDER`.
+"""Trainings on the ranks that run this module: `mpiexec -n 2 python -m tests.parallel.trainings FOLDER ITERATIONS CASE...`.
 
-All ranks together have the same batch. Each rank writes its results to FOLDER.
+All ranks together have the same batch. Each rank writes its results to FOLDER. The named cases are repeated, and run with each carrier.
 """
 from __future__ import annotations
 
 import json
 import pathlib
 import sys
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -19,10 +20,12 @@ from ocaffe.model.blob import array_to_datum
 from ocaffe.model.text import parse
 from ocaffe.parallel import carriers, host_exchange
 from ocaffe.parallel.world import Agreement, World, join
+from ocaffe.solver import solver as solvers
 from ocaffe.solver.solver import Solver
 
 BATCH = 12  # of all ranks together
 ITERATIONS = 10
+SAVED = 4  # iteration of a snapshot
 RECORDS = 101
 TESTS = 5  # batches
 SMALL = 1 << 9  # floats of a part, so that a bucket takes several rounds
@@ -76,19 +79,23 @@ def write_records(folder: pathlib.Path, wrong: int = -1) -> None:
     environment.close()
 
 
-def solver_of(case: str, device: Device, world: World) -> Solver:
+def solver_of(case: str, device: Device, world: World, resume: str | None = None) -> Solver:
     param = parse(f"{SOLVER} {CASES[case]}", proto.SolverParameter, "solver.prototxt")
     param.net_param.CopyFrom(parse(NET.replace("BATCH", str(BATCH // world.size)), proto.NetParameter, "net.prototxt"))
-    return Solver(param, device, world=world, exchange="mpi")
+    param.snapshot_prefix = f"{case} by {world.size}"
+    return Solver(param, device, world=world, exchange="mpi", resume=resume)
 
 
-def trained(case: str, device: Device, world: World, iterations: int) -> dict[str, np.ndarray]:
-    """Train, and return the parameters, the history, and the values of the log."""
-    solver = solver_of(case, device, world)
+def trained(case: str, device: Device, world: World, iterations: int, resume: str | None = None) -> dict[str, np.ndarray]:
+    """Train up to an iteration, and return the parameters, the history, and the values of the log. Write a snapshot of iteration SAVED."""
+    solver = solver_of(case, device, world, resume)
     records: list[dict[str, Any]] = []
     solver.on_record = records.append
     try:
-        solver.step(iterations)
+        if not resume:
+            solver.step(SAVED)
+            solver.snapshot()
+        solver.step(iterations - solver.iter)
         result = {f"{name}/{i}": blob for name, blobs in solver.network.parameter_arrays().items() for i, blob in enumerate(blobs)}
         result |= {f"history/{i}": blob for i, blob in enumerate(solver.history_arrays())}
     finally:
@@ -105,6 +112,27 @@ def agreed(world: World) -> list[int]:
     return [*map(agreement, mine), agreement.finish(), agreement.finish()]
 
 
+def saved_by_clock(device: Device, world: World) -> list[int]:
+    """Return the iterations of the snapshots that snapshot_interval_seconds gives, if each iteration takes a second and a snapshot is due after three."""
+    solver = solver_of("SGD", device, world)
+    solver.param.snapshot_interval_seconds, solver._saved = 3, 0.0
+    real, solvers.time = solvers.time, types.SimpleNamespace(monotonic=lambda: solver.iter)  # type: ignore[assignment]
+    saved = []
+    write = solver.snapshot
+
+    def snapshot() -> str:
+        saved.append(solver.iter)
+        return write()
+
+    solver.snapshot = snapshot  # type: ignore[method-assign]
+    try:
+        solver.step(ITERATIONS)
+    finally:
+        solvers.time = real
+        solver.close()
+    return saved
+
+
 def text_of(call: Callable[[], object]) -> str:
     try:
         call()
@@ -113,17 +141,22 @@ def text_of(call: Callable[[], object]) -> str:
     return ""
 
 
-def main(folder: pathlib.Path, cases: list[str], iterations: int) -> None:
+def main(folder: pathlib.Path, iterations: int, repeated: list[str]) -> None:
     world = join()
     device = select_device(None, None)
     with world.together():
         ways = {"window": (host_exchange.carrier_of, carriers.PART), "again": (host_exchange.carrier_of, carriers.PART), "messages": (carriers.Messages, SMALL)}
         for way, (carrier, part) in ways.items() if world.several else [("window", (host_exchange.carrier_of, carriers.PART))]:
             host_exchange.carrier_of, host_exchange.PART, carriers.PART = carrier, part, part  # type: ignore[assignment, misc]
-            for case in cases:
+            for case in CASES if way == "window" else repeated:
                 np.savez(folder / f"{case} {way} {world.size} {world.rank}.npz", **trained(case, device, world, iterations))
+        for ranks in (1, 2):
+            if world.size > ranks:
+                result = trained("SGD", device, world, iterations, resume=f"SGD by {ranks}_iter_{SAVED}.solverstate")
+                np.savez(folder / f"SGD resumed from {ranks} {world.size} {world.rank}.npz", **result)
         facts = {
             "agreed": agreed(world),
+            "saved": saved_by_clock(device, world),
             "equal": text_of(lambda: world.check_equal({"first": 1, "second": [2.0]})),
             "unequal": text_of(lambda: world.check_equal({"first": 1, "second": world.rank == world.size - 1})),
             "interleaved": world.interleave([f"{world.rank}{n}" for n in range(2 if world.first else 1)]),
@@ -135,4 +168,4 @@ def main(folder: pathlib.Path, cases: list[str], iterations: int) -> None:
 
 
 if __name__ == "__main__":
-    main(pathlib.Path(sys.argv[1]), sys.argv[3:] or list(CASES), int(sys.argv[2]))
+    main(pathlib.Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3:])
