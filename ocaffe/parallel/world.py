@@ -30,6 +30,7 @@ _STARTERS = {
 _LARGEST = 1 << 28  # elements of one message; older MPI libraries count in 32 bits
 _POLITE, _PAUSE = 50, 3e-5  # tests of a request before the first pause, and the seconds of a pause
 _GRACE = 2.0  # seconds before another rank than 0 reports an error, because rank 0 may report the same one
+_SHOWN = 0.5  # seconds between a report and the end, because an mpiexec that ends may not show what it has received
 
 
 class World:
@@ -38,6 +39,7 @@ class World:
     def __init__(self, comm: Any = None) -> None:
         """`comm`: the MPI communicator of all ranks. None: there is one rank."""
         self._comm = comm
+        self._reports: Any = None if comm is None else comm.Dup()  # a message here tells that a rank has reported an error
         self.rank: int = 0 if comm is None else comm.rank
         self.size: int = 1 if comm is None else comm.size
         self.hosts: list[str] = self.gather(socket.gethostname())
@@ -119,8 +121,13 @@ class World:
     def _abort(self, problem: BaseException, before: Callable[[], None]) -> NoReturn:
         if not self.first:
             time.sleep(_GRACE)
-        print(f"error: {self.name}: {_text(problem)}", file=log.stderr)
+        if not self._reports.Iprobe():
+            for rank in range(self.size):
+                if rank != self.rank:
+                    self._reports.isend(None, rank)
+            print(f"error: {self.name}: {_text(problem)}", file=log.stderr)
         before()
+        time.sleep(_SHOWN)
         self._comm.Abort(1)
         os._exit(1)  # MPICH returns from Abort before it ends the process
 
