@@ -11,6 +11,7 @@ CORE = ["pyopencl>=2024.1", "numpy>=1.23", "protobuf>=4.22,<8", "lmdb", "pillow>
 MACHINES = " or ".join(f"platform_machine == '{name}'" for name in ("x86_64", "AMD64", "arm64", "aarch64"))
 WHEELS = f"({MACHINES}) and python_version < '3.15'"
 X86_64 = "(sys_platform == 'linux' or sys_platform == 'win32') and (platform_machine == 'x86_64' or platform_machine == 'AMD64')"
+MPICH = "sys_platform == 'linux' and (platform_machine == 'x86_64' or platform_machine == 'aarch64')"  # it has wheels there
 
 setup(
     name="ocaffe",
@@ -35,7 +36,10 @@ setup(
         "plot": ["matplotlib"],
         "tensorboard": ["tensorboardX"],
         "leveldb": ["plyvel"],
-        "test": ["onnxruntime", "pytest", "pytest-xdist", "pytest-timeout", "ruff", "mypy", "types-protobuf", "grpcio-tools", "hypothesis"],
+        "test": [
+            "onnxruntime", "pytest", "pytest-xdist", "pytest-timeout", "ruff", "mypy", "types-protobuf", "grpcio-tools", "hypothesis",
+            f"mpi4py>=4.0; {MPICH}", f"mpich; {MPICH}",
+        ],
     },
     entry_points={"console_scripts": ["ocaffe=ocaffe.cli:main"]},
     classifiers=["Programming Language :: Python :: 3", "License :: OSI Approved :: BSD License", "Topic :: Scientific/Engineering :: Artificial Intelligence"],

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import ctypes
 import os
 import select
 import shutil
@@ -10,7 +11,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 
@@ -19,12 +20,13 @@ from ocaffe.cl.device import Device, DeviceInfo, choose_several, list_devices, n
 from ocaffe.cli.flags import Parser
 from ocaffe.errors import Error
 from ocaffe.parallel.transports import TRANSPORTS
-from ocaffe.parallel.world import World, join, ranks_expected
+from ocaffe.parallel.world import World, first_of_host, join, ranks_expected
 
+_PR_SET_PDEATHSIG = 1  # of Linux
 _FOLDER = "OCAFFE_RANKS"  # variable: the folder in which ranks tell their processes to the process that started them
 _OPTIONS = {"Open MPI": ("--bind-to", "none", "--map-by", ":OVERSUBSCRIBE")}  # by the first word that `mpiexec --version` has
 # A rank needs all processors for its data and a CPU device. Open MPI refuses root, which containers run as.
-_ENVIRONMENT = {"I_MPI_PIN": "0", "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+ENVIRONMENT = {"I_MPI_PIN": "0", "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 
 
 def rank_flags(parser: Parser) -> None:
@@ -47,43 +49,59 @@ def started_ranks(command: str, argv: Sequence[str], options: argparse.Namespace
     if count < 2 or ranks_expected()[0] > 1:
         return None
     mpiexec = find_mpiexec()
-    if mpiexec is None:
+    if not mpiexec:
         raise Error(f"{count} devices are chosen, and there is no mpiexec to start one process for each", fix="pip install 'ocaffe[mpi]'")
-    return _run([mpiexec, *_options(mpiexec), "-n", str(count), sys.executable, "-m", "ocaffe", command, *argv])
+    return _run([*mpiexec, "-n", str(count), sys.executable, "-m", "ocaffe", command, *argv])
 
 
-def find_mpiexec() -> str | None:
-    """Return the mpiexec of this Python environment, else of the PATH."""
-    return shutil.which("mpiexec", path=str(Path(sys.executable).parent)) or shutil.which("mpiexec")
-
-
-def _options(mpiexec: str) -> Sequence[str]:
-    environment = {**os.environ, **_ENVIRONMENT}
-    text = subprocess.run([mpiexec, "--version"], capture_output=True, text=True, env=environment).stdout
-    return next((options for name, options in _OPTIONS.items() if name in text), ())
+def find_mpiexec() -> list[str]:
+    """Return the mpiexec of this Python environment, else of the PATH, with the options that ranks need. Empty: there is none."""
+    found = shutil.which("mpiexec", path=str(Path(sys.executable).parent)) or shutil.which("mpiexec")
+    if found is None:
+        return []
+    text = subprocess.run([found, "--version"], capture_output=True, text=True, env={**os.environ, **ENVIRONMENT}).stdout
+    return [found, *next((options for name, options in _OPTIONS.items() if name in text), ())]
 
 
 def _run(command: Sequence[str]) -> int:
     """Run mpiexec. Signals go to rank 0, which agrees with the others on their effect. Name the rank that ended first if it could not do so itself."""
     with tempfile.TemporaryDirectory(prefix="ocaffe-ranks-") as folder:
-        environment = {**os.environ, **_ENVIRONMENT, _FOLDER: folder}
+        environment = {**os.environ, **ENVIRONMENT, _FOLDER: folder}
         # In a session of its own, or else a terminal's Ctrl-C would reach mpiexec too, which would kill the ranks.
-        process = subprocess.Popen(command, env=environment, start_new_session=True)
+        process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, start_new_session=True, preexec_fn=_ends_with(os.getpid()))
         ranks = _Ranks(Path(folder), process)
         with _forwarded(ranks):
             ranks.watch()
             status = process.wait()
         if status and ranks.lost:
-            print(f"error: {ranks.lost}", file=log.stderr)
+            print("interrupted" if ranks.signalled else f"error: {ranks.lost}", file=log.stderr)
         return 0 if status == 0 else status if 0 < status < 126 else 1
 
 
+def _ends_with(parent: int) -> Callable[[], None] | None:
+    """Return a function for the new process: it gets SIGTERM when this process ends, even if this one is killed. None: the system cannot do that."""
+    if sys.platform != "linux":
+        return None
+    prctl = ctypes.CDLL(None).prctl
+
+    def arrange() -> None:
+        prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM))
+        if os.getppid() != parent:  # it has ended already
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    return arrange
+
+
 class _Ranks:
-    """The ranks that mpiexec has started, as they tell in the files of a folder: one file per rank with its process."""
+    """The ranks that mpiexec has started, as they tell in the files of a folder: one file per rank with its process.
+
+    A rank removes its file at its end. If it reports an error, it removes all files: the other ranks are ended because of it.
+    """
 
     def __init__(self, folder: Path, starter: subprocess.Popen[bytes]) -> None:
         self.folder, self.starter = folder, starter
         self.lost = ""  # about the rank that ended first without a word
+        self.signalled = False
         self._handles: dict[int, Path] = {}  # of processes, with the files of their ranks
 
     def told(self) -> dict[Path, int]:
@@ -103,20 +121,34 @@ class _Ranks:
                     seen.add(path)
                     with contextlib.suppress(OSError):
                         self._handles[os.pidfd_open(process)] = path
-            ended = select.select(list(self._handles), [], [], 0.2)[0]
-            for handle in ended:
+            for handle in self._ended():
                 path = self._handles.pop(handle)
                 os.close(handle)
                 if path.exists() and not self.lost:
-                    self.lost = f"{path.name} was killed; if no one killed it, the system did for lack of memory. The other ranks were ended"
+                    self.lost = _killed(path.name)
         for handle in self._handles:
             os.close(handle)
+        if not self.lost and (left := self.told()):  # seen too late to know the first one
+            self.lost = _killed(" or ".join(path.name for path in left))
+
+    def _ended(self) -> list[int]:
+        """Wait a short time. Return the handles of processes that have ended."""
+        if self._handles:
+            return select.select(list(self._handles), [], [], 0.2)[0]
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.starter.wait(0.2)
+        return []
 
     def send(self, number: int) -> None:
         """Send a signal to rank 0, or to mpiexec if the ranks have not begun."""
+        self.signalled = True
         first = next(iter(self.told().values()), None)
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.starter.pid if first is None else first, number)
+
+
+def _killed(names: str) -> str:
+    return f"{names} was killed; if no one killed it, the system did for lack of memory. The other ranks were ended"
 
 
 @contextlib.contextmanager
@@ -137,25 +169,25 @@ def _forwarded(ranks: _Ranks) -> Iterator[None]:
 @contextlib.contextmanager
 def ranked() -> Iterator[World]:
     """Context of a command that may be one of several ranks. If a rank raises, all end."""
-    world = join()
-    with told(world), world.together():
-        yield world
-
-
-@contextlib.contextmanager
-def told(world: World) -> Iterator[None]:
-    """Tell the process that started the ranks about this one, until the rank ends by itself."""
-    folder = os.environ.get(_FOLDER)
-    if not folder or not world.several:
-        yield
-        return
-    path = Path(folder) / f"rank {world.rank} of {world.size} on {world.hosts[world.rank]} (process {os.getpid()})"
-    path.write_text(str(os.getpid()))
     try:
-        yield
-    finally:
-        with contextlib.suppress(OSError):
-            path.unlink()
+        world = join()
+    except Error as problem:
+        if first_of_host():
+            raise
+        raise SystemExit(1) from problem  # the first rank of this host prints the same
+    folder = os.environ.get(_FOLDER, "") if world.several else ""
+    with world.together(before=lambda: _forget(folder, "rank *")):
+        name = f"rank {world.rank} of {world.size} on {world.hosts[world.rank]} (process {os.getpid()})"
+        if folder:
+            (Path(folder) / name).write_text(str(os.getpid()))
+        yield world
+        _forget(folder, name)
+
+
+def _forget(folder: str, pattern: str) -> None:
+    """Remove files of ranks, so that the process that started them does not report that they were killed."""
+    for path in Path(folder).glob(pattern) if folder else ():
+        path.unlink(missing_ok=True)
 
 
 def rank_device(options: argparse.Namespace, world: World) -> Device | None:

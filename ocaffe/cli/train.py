@@ -24,6 +24,16 @@ from ocaffe.tools.tensorboard import event_log
 
 
 def main(argv: Sequence[str]) -> int:
+    with ranked() as world:
+        options = _options(argv)
+        path = required(options, "solver", "the solver", "train")
+        status = started_ranks("train", argv, options)
+        if status is None:
+            train(path, options, world)
+    return status or 0
+
+
+def _options(argv: Sequence[str]) -> argparse.Namespace:
     parser = Parser("train", "Train or finetune a model.")
     parser.flag("solver", "", "the solver prototxt")
     parser.flag("snapshot", "", "the .solverstate to resume from, without --weights; auto: the newest complete one, or a new start")
@@ -35,14 +45,7 @@ def main(argv: Sequence[str]) -> int:
     rank_flags(parser)
     parser.flag("log_json", "", "also write a JSON record per display and test to this file")
     parser.flag("tensorboard", "", "also write event files for TensorBoard to this folder")
-    options = parser.parse(argv)
-    path = required(options, "solver", "the solver", "train")
-    status = started_ranks("train", argv, options)
-    if status is not None:
-        return status
-    with ranked() as world:
-        train(path, options, world)
-    return 0
+    return parser.parse(argv)
 
 
 def train(path: str, options: argparse.Namespace, world: World) -> None:

@@ -111,6 +111,7 @@ def _read_extras(state: SolverState, extras: Mapping[str, Any]) -> None:
     state.averaged_net = str(extras.get("averaged_net", ""))
     state.best_value = float(extras["best_value"]) if "best_value" in extras else None
     state.best_iter = int(extras["best_iter"]) if "best_iter" in extras else None
+    state.ranks = int(extras.get("ranks", 1))
 
 
 def write_state_hdf5(path: str | Path, state: SolverState, history: Iterable[np.ndarray]) -> None:
@@ -123,9 +124,9 @@ def write_state_hdf5(path: str | Path, state: SolverState, history: Iterable[np.
         for index, array in enumerate(history):
             group.create_dataset(str(index), data=array if array.dtype == np.float64 else np.asarray(array, np.float32))
         extras = file.create_group(_EXTRAS).attrs
-        extras["data_cursor"] = json.dumps([(cursor.layer, cursor.net, cursor.batch) for cursor in state.cursors])
+        extras["data_cursor"] = json.dumps(state.cursors)
         extras["choices"], extras["averaged_net"] = state.choices, state.averaged_net
-        for name in ("random_seed", "best_value", "best_iter"):
+        for name in ("random_seed", "best_value", "best_iter", "ranks"):
             if getattr(state, name) is not None:
                 extras[name] = getattr(state, name)
 

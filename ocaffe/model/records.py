@@ -30,11 +30,15 @@ class Weights:
 
 
 class Cursor(NamedTuple):
-    """The position of a data layer: it has delivered `batch` batches in net 'train', 'test 0', 'test 1', ..."""
+    """The position of a data layer: it has delivered `batch` batches in net 'train', 'test 0', 'test 1', ...
+
+    `records`: in net 'train', the records that all ranks have read together. 0: the file does not tell.
+    """
 
     layer: str
     net: str
     batch: int
+    records: int = 0
 
 
 @dataclass
@@ -45,6 +49,7 @@ class SolverState:
     A state written by Caffe has no `cursors`, no `random_seed` and empty `choices` (JSON).
     `averaged_net`: the file with the moving average of the weights, or ''.
     `best_value`: the best value of the solver's best_output, reached at `best_iter`.
+    `ranks`: the number of ranks of the training.
     """
 
     iter: int
@@ -57,6 +62,7 @@ class SolverState:
     averaged_net: str = ""
     best_value: float | None = None
     best_iter: int | None = None
+    ranks: int = 1
 
     @property
     def weights(self) -> list[str]:

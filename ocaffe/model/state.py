@@ -17,9 +17,9 @@ from ocaffe.model.sniff import is_hdf5, is_text, open_head
 
 # field numbers of SolverState and DataCursor
 _ITER, _LEARNED_NET, _HISTORY, _STEP, _CURSOR, _SEED, _CHOICES = 1, 2, 3, 4, 50000, 50001, 50002
-_AVERAGED_NET, _BEST_VALUE, _BEST_ITER = 50003, 50004, 50005
+_AVERAGED_NET, _BEST_VALUE, _BEST_ITER, _RANKS = 50003, 50004, 50005, 50006
 _DOUBLE = struct.Struct("<d")
-_CURSOR_LAYER, _CURSOR_NET, _CURSOR_BATCH = 1, 2, 3
+_CURSOR_LAYER, _CURSOR_NET, _CURSOR_BATCH, _CURSOR_RECORDS = 1, 2, 3, 4
 
 
 def read_state(path: str | Path) -> SolverState:
@@ -64,7 +64,7 @@ def _read_field(state: SolverState, span: wire.Span, item: wire.Field, path: str
     elif number == _CHOICES and is_bytes:
         state.choices = span.text(item)
     elif item.kind == wire.VARINT:
-        name = {_ITER: "iter", _STEP: "current_step", _SEED: "random_seed", _BEST_ITER: "best_iter"}.get(number)
+        name = {_ITER: "iter", _STEP: "current_step", _SEED: "random_seed", _BEST_ITER: "best_iter", _RANKS: "ranks"}.get(number)
         if name:
             setattr(state, name, wire.signed(item.value))
 
@@ -73,7 +73,8 @@ def _read_cursor(span: wire.Span) -> Cursor:
     values: dict[int, str | int] = {}
     for item in span.fields():
         values[item.number] = span.text(item) if item.kind == wire.BYTES else item.value
-    return Cursor(str(values.get(_CURSOR_LAYER, "")), str(values.get(_CURSOR_NET, "")), int(values.get(_CURSOR_BATCH, 0)))
+    layer, net = (str(values.get(number, "")) for number in (_CURSOR_LAYER, _CURSOR_NET))
+    return Cursor(layer, net, *(int(values.get(number, 0)) for number in (_CURSOR_BATCH, _CURSOR_RECORDS)))
 
 
 def write_state(path: str | Path, state: SolverState, history: Iterable[np.ndarray] | None = None, hdf5: bool = False) -> None:
@@ -97,6 +98,8 @@ def write_state(path: str | Path, state: SolverState, history: Iterable[np.ndarr
             body = (
                 wire.string(_CURSOR_LAYER, cursor.layer) + wire.string(_CURSOR_NET, cursor.net) + wire.integer(_CURSOR_BATCH, cursor.batch)
             )
+            if cursor.records:
+                body += wire.integer(_CURSOR_RECORDS, cursor.records)
             stream.write(wire.header(_CURSOR, len(body)) + body)
         if state.random_seed is not None:
             stream.write(wire.integer(_SEED, state.random_seed))
@@ -107,3 +110,5 @@ def write_state(path: str | Path, state: SolverState, history: Iterable[np.ndarr
             stream.write(wire.tag(_BEST_VALUE, wire.FIXED64) + _DOUBLE.pack(state.best_value))
         if state.best_iter is not None:
             stream.write(wire.integer(_BEST_ITER, state.best_iter))
+        if state.ranks != 1:
+            stream.write(wire.integer(_RANKS, state.ranks))

@@ -4,21 +4,31 @@ A round has two steps. In the first, every rank sends part q of its values to ra
 """
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
 
+from ocaffe import log
 from ocaffe.parallel.world import World, wait
 
-PART = 1 << 21  # floats of one part, at most
+ALIGNMENT = 16  # floats; each part begins at a multiple
+ROUND = 1 << 22  # floats that a round averages, at most
+_SHARED = "/dev/shm"  # Linux has its shared memory here, of which containers often have 64 MiB
+
+
+def largest_part(ranks: int) -> int:
+    """Return the floats of the largest part of a round."""
+    return -(-ROUND // (ranks * ALIGNMENT)) * ALIGNMENT
 
 
 class Carrier(Protocol):
     """The rooms of one round. Each room has the number of floats that `open` was called with, or more."""
 
     def open(self, part: int) -> None:
-        """Begin a round. No part has more than `part` floats, at most PART."""
+        """Begin a round. No part has more than `part` floats, at most `largest_part`."""
 
     def outgoing(self, rank: int) -> np.ndarray:
         """Return the room for the values that go to `rank`."""
@@ -44,8 +54,17 @@ Pin = Callable[[np.ndarray], np.ndarray]  # returns an array over the same memor
 
 
 def carrier_of(world: World, pin: Pin) -> Carrier:
-    """Return the carrier for the ranks: shared memory if all are on one host."""
-    return Window(world, pin) if world.local_size == world.size else Messages(world, pin)
+    """Return the carrier for the ranks: shared memory if all are on one host, and it has room for them."""
+    if world.local_size < world.size:
+        return Messages(world, pin)
+    needed = world.size * Window.nbytes(world.size)
+    free = world.broadcast(shutil.disk_usage(_SHARED).free if os.path.isdir(_SHARED) else needed)
+    if free >= needed:
+        return Window(world, pin)
+    # A process that writes to shared memory for which there is no room is ended by a signal.
+    fact = f"{_SHARED} has {free >> 20} MiB free, and shared memory of {world.size} ranks takes {needed >> 20} MiB: they send messages, which is slower"
+    log.warning("parallel.cpp:1", f"{fact}. Remedy: more room there, in a container with --shm-size")
+    return Messages(world, pin)
 
 
 class Window:
@@ -59,12 +78,16 @@ class Window:
 
         self._rank = world.rank
         self._comm = world.duplicate()
-        size = 2 * world.size * PART * 4
-        self._window = MPI.Win.Allocate_shared(size, 1, comm=self._comm)
+        self._window = MPI.Win.Allocate_shared(self.nbytes(world.size), 1, comm=self._comm)
         self._window.Lock_all()
         memory: list[Any] = [self._window.Shared_query(rank)[0] for rank in range(world.size)]
-        self._rooms = [pin(np.frombuffer(each, np.float32)).reshape(2, world.size, PART) for each in memory]
+        self._rooms = [pin(np.frombuffer(each, np.float32)).reshape(2, world.size, -1) for each in memory]
         self._turn = 0
+
+    @staticmethod
+    def nbytes(ranks: int) -> int:
+        """Return the bytes of one rank's rooms."""
+        return 2 * ranks * largest_part(ranks) * 4
 
     def open(self, part: int) -> None:
         pass  # rooms of any part have the same places
@@ -100,8 +123,8 @@ class Messages:
 
     def __init__(self, world: World, pin: Pin) -> None:
         self._comm, self._size = world.duplicate(), world.size
-        self._memory = [pin(np.zeros(world.size * PART, np.float32)) for _ in range(3)]
-        self._own = pin(np.zeros(PART, np.float32))
+        self._memory = [pin(np.zeros(world.size * largest_part(world.size), np.float32)) for _ in range(3)]
+        self._own = pin(np.zeros(largest_part(world.size), np.float32))
 
     def open(self, part: int) -> None:
         self._sent, self._came, self._all = (each[: self._size * part].reshape(self._size, part) for each in self._memory)

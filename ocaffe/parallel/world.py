@@ -7,23 +7,30 @@ from __future__ import annotations
 import os
 import pickle
 import socket
-import sys
 import time
-from collections.abc import Iterator, Mapping
+import traceback
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
 from ocaffe import log
+from ocaffe.cl.failure import device_failure
 from ocaffe.data.source import Share
 from ocaffe.errors import Error
 
-# Variables that hold the number of ranks, by the program that sets them.
-_STARTERS = {"OMPI_COMM_WORLD_SIZE": "Open MPI", "PMI_SIZE": "mpiexec", "SLURM_STEP_NUM_TASKS": "srun"}
+# Variables with the number of ranks, and with the number of this rank on its host, by the program that sets them. Slurm's variables come last, because
+# mpiexec itself may use srun.
+_STARTERS = {
+    "Open MPI": ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
+    "mpiexec": ("PMI_SIZE", "MPI_LOCALRANKID"),
+    "srun": ("SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"),
+}
 _LARGEST = 1 << 28  # elements of one message; older MPI libraries count in 32 bits
 _POLITE, _PAUSE = 50, 3e-5  # tests of a request before the first pause, and the seconds of a pause
-_GRACE = 1.0  # seconds before another rank than 0 reports an error, which rank 0 may report too
+_GRACE = 2.0  # seconds before another rank than 0 reports an error, because rank 0 may report the same one
+_SHOWN = 0.5  # seconds between a report and the end, because an mpiexec that ends may not show what it has received
 
 
 class World:
@@ -32,6 +39,7 @@ class World:
     def __init__(self, comm: Any = None) -> None:
         """`comm`: the MPI communicator of all ranks. None: there is one rank."""
         self._comm = comm
+        self._reports: Any = None if comm is None else comm.Dup()  # a message here tells that a rank has reported an error
         self.rank: int = 0 if comm is None else comm.rank
         self.size: int = 1 if comm is None else comm.size
         self.hosts: list[str] = self.gather(socket.gethostname())
@@ -101,22 +109,34 @@ class World:
     # -- errors ------------------------------------------------------------------------------------------------------
 
     @contextmanager
-    def together(self) -> Iterator[None]:
-        """Context of a job. If this rank raises, the error is logged with its rank and host, and all ranks end."""
+    def together(self, before: Callable[[], None] = lambda: None) -> Iterator[None]:
+        """Context of a job. If this rank raises, its error is printed with its rank and host, and all ranks end. `before` is called before they end."""
         try:
             yield
         except BaseException as problem:
-            if self.several:
-                self._abort(problem)
+            if self.several and not (isinstance(problem, SystemExit) and not problem.code):
+                self._abort(problem, before)
             raise
 
-    def _abort(self, problem: BaseException) -> None:
+    def _abort(self, problem: BaseException, before: Callable[[], None]) -> NoReturn:
         if not self.first:
             time.sleep(_GRACE)
-        kind = "" if isinstance(problem, Error) else f"{type(problem).__name__}: "
-        print(f"error: {self.name}: {kind}{problem}", file=log.stderr)
-        sys.stderr.flush()
+        if not self._reports.Iprobe():
+            for rank in range(self.size):
+                if rank != self.rank:
+                    self._reports.isend(None, rank)
+            print(f"error: {self.name}: {_text(problem)}", file=log.stderr)
+        before()
+        time.sleep(_SHOWN)
         self._comm.Abort(1)
+        os._exit(1)  # MPICH returns from Abort before it ends the process
+
+
+def _text(problem: BaseException) -> str:
+    error = device_failure(problem) or problem
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted"
+    return str(error) if isinstance(error, Error) else "".join(traceback.format_exception(problem))
 
 
 ALONE = World()
@@ -164,11 +184,17 @@ def wait(request: Any) -> None:
 
 def ranks_expected() -> tuple[int, str]:
     """Return the number of ranks that the environment announces, and the program that set it. One rank if it announces none."""
-    for variable, starter in _STARTERS.items():
+    for starter, (variable, _) in _STARTERS.items():
         text = os.environ.get(variable, "")
         if text.isdecimal() and int(text) > 1:
             return int(text), starter
     return 1, ""
+
+
+def first_of_host() -> bool:
+    """Return whether the environment says that this is the first rank of its host. It needs no MPI."""
+    _, starter = ranks_expected()
+    return not starter or os.environ.get(_STARTERS[starter][1], "0") == "0"
 
 
 def join() -> World:
@@ -185,7 +211,8 @@ def join() -> World:
     if comm.size != expected:
         library = MPI.Get_library_version().split("\n")[0].strip()
         fact = f"{starter} started {expected} ranks, and the MPI library ({library}) connects {comm.size}"
-        raise Error(fact, fix="start the ranks with the mpiexec of that library; `pip install 'ocaffe[mpi]'` installs both")
+        fix = "start the ranks with the mpiexec of that library; `pip install 'ocaffe[mpi]'` installs both"
+        raise Error(fact, fix=f"srun --mpi=pmi2 for MPICH and Intel MPI, --mpi=pmix for Open MPI; or {fix}" if starter == "srun" else fix)
     if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
         raise Error("the MPI library does not support several threads (MPI_THREAD_MULTIPLE)", fix="pip install 'ocaffe[mpi]'")
     world = World(comm)

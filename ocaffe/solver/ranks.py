@@ -1,6 +1,7 @@
 """The beginning of a training on several ranks: the checks that they do the same, and the broadcast of the state."""
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -50,6 +51,8 @@ def join_ranks(solver: Training, exchange: Transport) -> None:
         "transport of gradients": str(exchange),
         "list of gradients to exchange": buckets,
     })  # fmt: skip
+    for rank, (host, process) in enumerate(zip(world.hosts, world.gather(os.getpid()))):  # mpiexec names processes that end by their numbers
+        log.info("parallel.cpp:1", f"Rank {rank} is process {process} on {host}")
     hosts = len(set(world.hosts))
     log.info("parallel.cpp:1", f"{world.size} ranks on {hosts} host{'s' * (hosts > 1)}; gradients are averaged by {exchange}")
     log.info("parallel.cpp:1", f"The exchange takes {size_text(exchange.device_bytes)} on the device beside the plan")

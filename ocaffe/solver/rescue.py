@@ -18,6 +18,7 @@ from ocaffe.cl.failure import DeviceFailure, device_failure
 from ocaffe.cl.session import Session
 from ocaffe.compiler.network import Network
 from ocaffe.errors import Error
+from ocaffe.parallel.world import World
 from ocaffe.solver.checks import writes_snapshots
 from ocaffe.solver.policies import LearningRate
 
@@ -28,6 +29,7 @@ class Training(Protocol):
     param: Any  # the SolverParameter
     session: Session
     network: Network
+    world: World
     rate: LearningRate
     iter: int
     begin: Begin | None  # of the last iteration that began
@@ -95,7 +97,7 @@ def rescued(solver: Training) -> Iterator[None]:
 
 def _rescue(solver: Training, problem: Exception, started: int) -> str:
     """Write the snapshot. Return what was done and why, or '' where there was nothing to save."""
-    if not writes_snapshots(solver.param):
+    if not writes_snapshots(solver.param) or not solver.world.first:
         return ""
     _to_whole_iteration(solver)
     if solver.iter in (started, solver.tried):

@@ -197,10 +197,13 @@ def _state_of(solver: Solver, weights: str, averaged: str) -> SolverState:
     """Return the solver state. During a test, the test's data position is its start, so a resumed run repeats the test."""
     best = solver.best
     tests = [(f"test {i}", solver.tested_from.get(i, net.cursor)) for i, net in enumerate(solver.test_networks)]
-    cursors = [Cursor(layer, name, batch) for name, places in [("train", solver.network.cursor), *tests] for layer, batch in places.items()]
+    sizes, ranks = _batch_sizes(solver.network), solver.world.size
+    cursors = [Cursor(layer, "train", batch, batch * sizes[layer] * ranks) for layer, batch in solver.network.cursor.items()]
+    cursors += [Cursor(layer, name, batch) for name, places in tests for layer, batch in places.items()]
     value, found = (best.value, best.iteration) if best is not None else (None, None)
     return SolverState(
         solver.iter, weights, [], solver.rate.current_step, cursors, solver.seed, _kernels(solver), averaged_net=averaged, best_value=value, best_iter=found,
+        ranks=ranks,
     )  # fmt: skip
 
 
@@ -269,6 +272,33 @@ def restore(solver: Solver, path: str, state: SolverState | None = None) -> None
     positions: dict[str, dict[str, int]] = {}
     for cursor in state.cursors:
         positions.setdefault(cursor.net, {})[cursor.layer] = cursor.batch
+    if state.ranks != solver.world.size:
+        positions["train"] = _positions(solver, state)
     solver.network.seek(positions.get("train", {}))
     for index, network in enumerate(solver.test_networks):
         network.seek(positions.get(f"test {index}", {}))
+
+
+def _positions(solver: Solver, state: SolverState) -> dict[str, int]:
+    """Return the next batch of each data layer of the TRAIN net, from the records that another number of ranks has read.
+
+    The sequence of records does not depend on the number of ranks.
+    """
+    ranks, result = solver.world.size, {}
+    log.info("sgd_solver.cpp:320", f"The state was written by {state.ranks} rank{'s' * (state.ranks > 1)}, now there {'are' if ranks > 1 else 'is'} {ranks}")
+    sizes = _batch_sizes(solver.network)
+    for layer, net, batch, records in state.cursors:
+        if net == "train" and layer in sizes:
+            size = sizes[layer] * ranks  # of the batches of all ranks
+            records = records or batch * sizes[layer] * state.ranks  # states of older versions do not have it
+            result[layer] = -(-records // size)
+            if result[layer] * size > records:
+                fact = f"Layer '{layer}' has read {records} records, which is no multiple of {ranks} x {sizes[layer]}"
+                log.warning("sgd_solver.cpp:320", f"{fact}: it skips {result[layer] * size - records}")
+    return result
+
+
+def _batch_sizes(network: Network) -> dict[str, int]:
+    """Return the number of records in one batch of each data layer."""
+    tops = {node.name: node.tops[0].shape for node in network.graph.nodes if node.name in network.sources}
+    return {name: shape[0] if shape else 1 for name, shape in tops.items()}

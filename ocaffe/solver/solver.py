@@ -346,9 +346,12 @@ class Solver:
         self.stopped |= late == "stop"
 
     def _wanted(self) -> str:
-        """Return the action of a signal, or 'snapshot' if snapshot_interval_seconds have passed since the last one."""
-        interval = self.param.snapshot_interval_seconds
-        return self.request() or ("snapshot" if interval and time.monotonic() - self._saved >= interval else "")
+        """Return the action of a signal, or 'snapshot' if snapshot_interval_seconds have passed since the last one. Rank 0's clock counts."""
+        interval, now = self.param.snapshot_interval_seconds, time.monotonic()
+        wanted = self.request()
+        if not wanted and interval and self.world.first and now - self._saved >= interval:
+            wanted, self._saved = "snapshot", now  # several ranks take it an iteration later, and it must not be requested again until then
+        return wanted
 
     def _pass(self, index: int, rate: float) -> tuple[CompiledNet, Fetched]:
         """Enqueue one forward and backward pass, and the update if the command list includes it."""

@@ -17,8 +17,8 @@ STATES = sorted((GOLDEN / "solvers").glob("*.solverstate*")) + sorted((GOLDEN / 
 
 def full_state() -> SolverState:
     history = [np.arange(6, dtype=np.float32).reshape(2, 3), np.ones((), np.float32), np.ones(3)]
-    cursors = [Cursor("data", "train", 2**40), Cursor("data", "test 1", 0)]
-    ours = {"averaged_net": "x.ema.caffemodel", "best_value": 0.1, "best_iter": 9}
+    cursors = [Cursor("data", "train", 2**40, 2**46), Cursor("data", "test 1", 0)]
+    ours = {"averaged_net": "x.ema.caffemodel", "best_value": 0.1, "best_iter": 9, "ranks": 4}
     return SolverState(12, "x_iter_12.caffemodel", history, 3, cursors, random_seed=-5, choices='{"conv1": "winograd"}', **ours)
 
 
@@ -76,11 +76,9 @@ def test_private_fields_are_those_of_the_schema(tmp_path):
     write_state(tmp_path / "x", full_state())
     message = proto.SolverState.FromString((tmp_path / "x").read_bytes())
     assert (message.iter, message.learned_net, message.current_step) == (12, "x_iter_12.caffemodel", 3)
-    assert [(cursor.layer, cursor.net, cursor.batch) for cursor in message.data_cursor] == [
-        tuple(cursor) for cursor in full_state().cursors
-    ]
+    assert [(cursor.layer, cursor.net, cursor.batch, cursor.records) for cursor in message.data_cursor] == full_state().cursors
     assert (message.random_seed, message.choices) == (-5, '{"conv1": "winograd"}')
-    assert (message.averaged_net, message.best_value, message.best_iter) == ("x.ema.caffemodel", 0.1, 9)
+    assert (message.averaged_net, message.best_value, message.best_iter, message.ranks) == ("x.ema.caffemodel", 0.1, 9, 4)
 
 
 def test_history_is_not_copied(tmp_path):

@@ -53,7 +53,7 @@ def test_numbers_that_files_depend_on():
     assert proto.NetParameter.DESCRIPTOR.fields_by_name["layer"].number == 100
     assert proto.LossParameter.NONE == 3  # Intel's PRE_FIXED has this number too, so it has another here
     for message, names in ((proto.LayerParameter, ["source_line"]), (proto.NetParameter, ["source_file"]),
-                           (proto.SolverState, ["data_cursor", "random_seed", "choices"])):  # fmt: skip
+                           (proto.SolverState, ["data_cursor", "random_seed", "choices", "ranks"])):  # fmt: skip
         assert all(message.DESCRIPTOR.fields_by_name[name].number >= 50000 for name in names)
 
 

@@ -1,0 +1,168 @@
+"""Ranks that fail, and signals: all ranks end, one message tells why, and snapshots stay."""
+from __future__ import annotations
+
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from ocaffe.cli import main
+from ocaffe.cli.ranks import ranked
+from ocaffe.errors import Error
+from ocaffe.parallel.world import World, join
+from ocaffe.solver.snapshot import load_state, newest
+from tests.parallel.launch import MPIEXEC, Job, environment, finished, needs_mpi, python
+from tests.parallel.trainings import CASES, NET, RECORDS, SOLVER, write_records
+
+SOON = 10  # seconds until all ranks have ended
+STARTED = "Iteration 8 ("
+OPEN_MPI = "--bind-to" in MPIEXEC
+linux = pytest.mark.skipif(sys.platform != "linux", reason="the test looks at processes in /proc")
+pytestmark = [needs_mpi, linux]
+
+
+def prepare(folder: pathlib.Path, solver: str = "", net: str = NET, wrong: int = -1) -> None:
+    write_records(folder, wrong)
+    (folder / "net.prototxt").write_text(net.replace("BATCH", "6"))
+    (folder / "solver.prototxt").write_text(f'net: "net.prototxt" {SOLVER} {CASES["SGD"]}\n{solver}')
+
+
+def errors(text: str) -> list[str]:
+    return [line for line in text.splitlines() if line.startswith(("error:", "Traceback", "interrupted"))]
+
+
+@pytest.mark.parametrize("mpiexec", [False, True])
+def test_a_killed_rank_ends_all(device: Any, tmp_path: pathlib.Path, mpiexec: bool) -> None:
+    prepare(tmp_path, "snapshot: 5")
+    with Job(tmp_path, device, mpiexec=mpiexec) as job:
+        job.wait_for(STARTED)
+        killed = job.ranks()[1]
+        os.kill(killed, signal.SIGKILL)
+        assert job.status(SOON) != 0
+        if mpiexec:
+            assert str(killed) in job.text.rpartition("solver.cpp")[2]  # mpiexec names the process, and the log told its rank
+        else:
+            assert [error.split(" on ")[0] for error in errors(job.text)] == ["error: rank 1 of 2"]
+            assert f"(process {killed}) was killed" in errors(job.text)[0]
+    state = newest(str(tmp_path / "x"))
+    assert state is not None and load_state(state).iter >= 5
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_gives_one_snapshot(device: Any, tmp_path: pathlib.Path, number: signal.Signals) -> None:
+    prepare(tmp_path)
+    with Job(tmp_path, device, mpiexec=False) as job:
+        job.wait_for(STARTED)
+        os.killpg(job.process.pid, number)  # as a terminal does
+        assert job.status() == 0, job.text[-4000:]
+        assert "Optimization stopped early." in job.text and errors(job.text) == []
+    assert len(list(tmp_path.glob("*.solverstate"))) == 1 and job.text.count("Snapshotting solver state") == 1
+
+
+@pytest.mark.skipif(OPEN_MPI, reason="the mpiexec of Open MPI ends the ranks itself, with status 1")
+def test_a_signal_to_mpiexec_gives_one_snapshot(device: Any, tmp_path: pathlib.Path) -> None:
+    prepare(tmp_path)
+    with Job(tmp_path, device, mpiexec=True) as job:
+        job.wait_for(STARTED)
+        os.kill(job.process.pid, signal.SIGTERM)
+        assert job.status() == 0, job.text[-4000:]
+    assert len(list(tmp_path.glob("*.solverstate"))) == 1 and job.text.count("Snapshotting solver state") == 1
+
+
+def test_a_killed_start_ends_the_ranks(device: Any, tmp_path: pathlib.Path) -> None:
+    prepare(tmp_path)
+    with Job(tmp_path, device, mpiexec=False) as job:
+        job.wait_for(STARTED)
+        job.process.kill()
+        job.status(SOON)
+
+
+@pytest.mark.parametrize("mpiexec", [False, True])
+def test_a_rank_that_raises_ends_all(device: Any, tmp_path: pathlib.Path, mpiexec: bool) -> None:
+    """Rank 1 reads the odd records. Its message comes once and tells its rank, and the snapshot before stays."""
+    wrong = RECORDS - 12
+    assert wrong % 2 == 1
+    prepare(tmp_path, "snapshot: 3", wrong=wrong)
+    with Job(tmp_path, device, mpiexec=mpiexec) as job:
+        assert job.status() != 0
+    assert len(errors(job.text)) == 1 and errors(job.text)[0].startswith("error: rank 1 of 2 on "), job.text[-4000:]
+    assert f"record {wrong}" in job.text.rpartition("error: ")[2]
+    assert newest(str(tmp_path / "x")) == str(tmp_path / "x_iter_6.solverstate")
+
+
+@pytest.mark.parametrize("mpiexec", [False, True])
+def test_an_error_of_all_ranks_comes_once(device: Any, tmp_path: pathlib.Path, mpiexec: bool) -> None:
+    prepare(tmp_path, net=NET.replace('"TanH"', '"TahN"'))
+    with Job(tmp_path, device, mpiexec=mpiexec) as job:
+        assert job.status() != 0
+    assert len(errors(job.text)) == 1 and job.text.count("unknown layer type 'TahN'") == 1, job.text[-4000:]
+
+
+def test_a_wrong_flag_comes_once(device: Any, tmp_path: pathlib.Path) -> None:
+    prepare(tmp_path)
+    with Job(tmp_path, device, mpiexec=True, flags=["--sovler", "x"]) as job:
+        assert job.status() != 0
+    assert len(errors(job.text)) == 1 and job.text.count("unrecognized arguments") == 1
+
+
+def test_help_is_no_failure(device: Any, tmp_path: pathlib.Path) -> None:
+    done = finished(python(2, "-m", "ocaffe", "train", "--help"), tmp_path, environment(device))
+    assert done.returncode == 0 and errors(done.stdout) == []
+
+
+STARTERS = {"OMPI_COMM_WORLD_SIZE": "OMPI_COMM_WORLD_LOCAL_RANK", "PMI_SIZE": "MPI_LOCALRANKID", "SLURM_STEP_NUM_TASKS": "SLURM_LOCALID"}
+
+
+@pytest.mark.parametrize("size, local", STARTERS.items())
+def test_missing_mpi4py(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], size: str, local: str) -> None:
+    """The first rank of each host tells it."""
+    for name in STARTERS:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setitem(sys.modules, "mpi4py", None)
+    monkeypatch.setenv(size, "2")
+    monkeypatch.setenv(local, "0")
+    assert main(["train", "--solver", "x"]) == 1
+    said = capsys.readouterr().err
+    assert "one of 2 ranks of" in said and "fix: pip install 'ocaffe[mpi]'" in said
+    monkeypatch.setenv(local, "1")
+    with pytest.raises(SystemExit, match="1"), ranked():
+        pass
+    assert capsys.readouterr().err == ""
+
+
+def test_ranks_that_mpi_does_not_connect(tmp_path: pathlib.Path, device: Any) -> None:
+    variables = environment(device) | {"SLURM_STEP_NUM_TASKS": "2", "SLURM_LOCALID": "0"}
+    done = finished(python(1, "-m", "ocaffe", "train", "--solver", "x"), tmp_path, variables)
+    assert done.returncode == 1 and "error: srun started 2 ranks, and the MPI library" in done.stdout and "srun --mpi=pmi2" in done.stdout
+
+
+def test_one_rank_needs_no_mpi(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in STARTERS:
+        monkeypatch.setenv(name, "1")
+    monkeypatch.setitem(sys.modules, "mpi4py", None)
+    world = join()
+    assert (world.rank, world.size, world.hosts, world.gather(3)) == (0, 1, World().hosts, [3])
+    with pytest.raises(Error, match="lost"), world.together():
+        raise Error("lost")
+
+
+PROGRAM = """
+from ocaffe.parallel.world import join
+world = join()
+with world.together():
+    if world.rank == 1:
+        world.unknown
+    world.gather(0)
+"""
+
+
+def test_a_bug_on_one_rank_gives_its_traceback(device: Any, tmp_path: pathlib.Path) -> None:
+    try:
+        done = finished(python(2, "-c", PROGRAM), tmp_path, environment(device))
+    except subprocess.TimeoutExpired:
+        pytest.fail("the other rank waits for ever")
+    assert done.returncode != 0 and "error: rank 1 of 2 on " in done.stdout and "AttributeError: 'World' object has no attribute 'unknown'" in done.stdout
