@@ -13,6 +13,7 @@ from ocaffe import log, proto
 from ocaffe.api import runtime
 from ocaffe.api.engine import Lease
 from ocaffe.api.net import Net, is_path, kept_names, whole_bytes
+from ocaffe.api.processes import world
 from ocaffe.cl.device import Device
 from ocaffe.cl.failure import explained
 from ocaffe.errors import Error, WrongType
@@ -53,7 +54,7 @@ class Solver:
             param.random_seed = seed
         own = not isinstance(device, Device)
         opened = runtime.open_device(device) if not isinstance(device, Device) else device
-        self._solver = Training(param, opened, file=str(file) if is_path(file) else None, keep=kept, memory_limit=memory_limit)
+        self._solver = Training(param, opened, file=str(file) if is_path(file) else None, keep=kept, memory_limit=memory_limit, world=world())
         self._lease = Lease(self._solver.session, own)
         self.net = Net._of(self._solver.network, self._lease, self._solver._pass_options(0)[0])
         self.test_nets = [Net._of(network, self._lease, network.options) for network in self._solver.test_networks]
@@ -85,7 +86,7 @@ class Solver:
         if resume:
             self.restore(resume)
         param = self._solver.param
-        with owned(prefix_of(param, self._solver.file)) if writes_snapshots(param) else contextlib.nullcontext():
+        with owned(prefix_of(param, self._solver.file)) if writes_snapshots(param) and world().first else contextlib.nullcontext():
             self._run(self._solver.solve)
 
     @explained

@@ -115,10 +115,11 @@ class World:
             yield
         except BaseException as problem:
             if self.several and not (isinstance(problem, SystemExit) and not problem.code):
-                self._abort(problem, before)
+                self.abort(problem, before)
             raise
 
-    def _abort(self, problem: BaseException, before: Callable[[], None]) -> NoReturn:
+    def abort(self, problem: BaseException, before: Callable[[], None] = lambda: None) -> NoReturn:
+        """Print the error of this rank, unless another rank has, and end all ranks."""
         if not self.first:
             time.sleep(_GRACE)
         if not self._reports.Iprobe():

@@ -116,7 +116,7 @@ def test_one_process() -> None:
     caffe.set_solver_rank(0)
     caffe.set_multiprocess(False)
     for call in (lambda: caffe.set_solver_count(2), lambda: caffe.set_solver_rank(1)):
-        with pytest.raises(Error, match="one device"):
+        with pytest.raises(Error, match="this process is rank 0 of 1"):
             call()
 
 
