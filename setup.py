@@ -28,6 +28,7 @@ setup(
         "cpu": [f"intel-opencl-rt; {X86_64}", f"intel-cmplr-lib-rt; {X86_64}"],
         "demo": ["scikit-learn"],
         "onnx": ["onnxruntime"],
+        "test-opencv4": ["opencv-python-headless>=4.14,<5"],
         "bench": ["torch"],
         # MPI: mpi4py, and a library with its mpiexec that needs no root. MPICH has no wheels for Windows.
         "mpi": ["mpi4py>=4.0", "mpich; sys_platform != 'win32'", "impi-rt; sys_platform == 'win32'"],

@@ -16,6 +16,7 @@ from ocaffe.errors import Error
 _EXTENSION = "cl_khr_external_memory_opaque_fd"
 _OPAQUE_FD = 0x2060  # CL_EXTERNAL_MEMORY_HANDLE_OPAQUE_FD_KHR
 _READ_WRITE = 1
+MOST = 510 << 20  # bytes of one buffer: NVIDIA's driver 580 ends the process with a segmentation fault when it imports 512 MiB or more
 
 
 def why_not(device: Device) -> str:
@@ -63,7 +64,7 @@ class CudaMemory:
         return results[0] if len(results) == 1 else results
 
     def allocate(self, size: int) -> Any:
-        """Return a new buffer of at least `size` bytes."""
+        """Return a new buffer of at least `size` bytes, at most MOST."""
         driver, cl = self.driver, self._device.cl
         size = -(-size // self._granularity) * self._granularity
         handle = self.call("cuMemCreate", size, self._prop, 0)
@@ -83,9 +84,10 @@ class CudaMemory:
         self._made[made] = address, size, handle
         return cl.Buffer.from_int_ptr(made, retain=False)
 
-    def address(self, buffer: Any) -> int:
-        """Return CUDA's address of a buffer of `allocate`."""
-        return self._made[buffer.int_ptr][0]
+    def address(self, buffer: Any) -> int | None:
+        """Return CUDA's address of a buffer of `allocate`, and None for others."""
+        made = self._made.get(buffer.int_ptr)
+        return None if made is None else made[0]
 
     def free(self, buffer: Any) -> None:
         """Release a buffer of `allocate`. No command may use it."""

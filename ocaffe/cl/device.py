@@ -326,7 +326,7 @@ def _by_gpu_number(devices: Sequence[DeviceInfo], gpu: str) -> DeviceInfo:
         raise Error(f"{flag}: OpenCL has no GPU here, only{_listed(devices)}", fix=fix)
     numbers = [str(i) for i in range(len(found))] if gpu == "all" else [part.strip() for part in gpu.split(",")]
     if len(numbers) > 1:
-        raise Error(f"{flag} requests {len(numbers)} GPUs; ocaffe trains on one device", fix=f"--gpu {numbers[0] or 0}")
+        raise Error(f"{flag} lists {len(numbers)} GPUs, and this command runs on one device", fix=f"--gpu {numbers[0] or 0}")
     if not numbers[0].isdecimal() or int(numbers[0]) >= len(found):
         listing = "".join(f"\n  {i}  {device.name} ({device.platform_name})" for i, device in enumerate(found))
         raise Error(f"{flag}: there is no such GPU, only{listing}", fix="one of these numbers")

@@ -43,6 +43,23 @@ def pinned(device: Device, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
     return np.asarray(array)
 
 
+def pinned_in_place(device: Device, memory: np.ndarray) -> np.ndarray:
+    """Pin existing memory, for example memory that several processes share. Return an array over it, which keeps it pinned.
+
+    Returns `memory` itself for a device without its own memory, and if the driver refuses or maps it elsewhere.
+    """
+    cl = device.cl
+    if device.target.unified_memory or not memory.size:
+        return memory
+    try:
+        buffer = cl.Buffer(device.context, cl.mem_flags.READ_WRITE | cl.mem_flags.USE_HOST_PTR, hostbuf=memory)
+        flags = cl.map_flags.READ | cl.map_flags.WRITE
+        array, _ = cl.enqueue_map_buffer(device.upload_queue, buffer, flags, 0, memory.shape, memory.dtype, is_blocking=True)
+    except (cl.MemoryError, cl.RuntimeError, cl.LogicError):
+        return memory
+    return array if array.ctypes.data == memory.ctypes.data else memory
+
+
 def is_pinned(device: Device, array: np.ndarray) -> bool:
     """Return whether an array came from `pinned`, or is a view of such an array."""
     base: Any = array

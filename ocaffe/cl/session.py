@@ -64,7 +64,7 @@ class Exchange(Protocol):
 
 
 class Memory(Protocol):
-    """Makes buffers that an exchange can access too (ocaffe/cl/cuda_memory.py)."""
+    """Makes the slab for gradients (Target.gradient_slab) in memory that an exchange can access too (ocaffe/cl/cuda_memory.py)."""
 
     def allocate(self, size: int) -> Any:
         """Return a buffer of at least `size` bytes. Raises Error."""
@@ -94,7 +94,7 @@ class Session:
         self.watched: list[Any] = []  # mirrors whose arrays scripts hold
         self.mirrors: dict[Any, Any] = {}  # of parameters, which several nets may share
         self.exchange: Exchange | None = None  # None: there is one rank
-        self.memory: Memory | None = None  # makes the buffers that hold gradients; None: OpenCL does
+        self.memory: Memory | None = None  # makes the first slab of each arena; None: OpenCL does
         self.timeline: Timeline | None = None  # records the launches of command lists while profiling
         self.written = 0  # number of changes of parameters
         self.updates = 0  # complete runs of command lists with a solver's update
@@ -209,11 +209,10 @@ class Session:
     def _make_slabs(self, arena: Arena, sizes: list[int], poison: bool) -> None:
         if self.memory is not None and arena.slabs:
             self.device.queue.finish()
-            for slab in arena.slabs:
-                self.memory.free(slab)
+            self.memory.free(arena.slabs[0])
         arena.slabs, arena.commands = [], None
-        for size in sizes:
-            slab = self.allocate(size, "the recycled slabs", exchanged=True)
+        for index, size in enumerate(sizes):
+            slab = self.allocate(size, "the recycled slabs", exchanged=index == 0)
             if poison:
                 self._cl.enqueue_fill_buffer(self.device.queue, slab, POISON, 0, size // 4 * 4)
             arena.slabs.append(slab)
@@ -248,7 +247,7 @@ class Session:
         )
 
     def allocate(self, size: int, what: str, exchanged: bool = False) -> Any:
-        """Return a new buffer. `exchanged`: it may hold gradients, which the exchange must access. Raises Error if the device cannot have it."""
+        """Return a new buffer. `exchanged`: it is the slab for gradients, which the exchange accesses too. Raises Error if the device cannot have it."""
         cl, limit = self._cl, self.device.target.available_memory  # a runtime may allow more, and the first use then fails
         if size > limit:
             raise Error(
@@ -270,7 +269,7 @@ class Session:
     def buffers(self, root: Ref) -> list[Any]:
         """Return the buffers of a persistent root Ref, one per slot. The first call allocates them and writes the first value."""
         if root not in self._persistent:
-            made = [self.allocate(root.nbytes, root.name, root.role is Role.GRADIENT) for _ in range(root.slots)]
+            made = [self.allocate(root.nbytes, root.name) for _ in range(root.slots)]
             self._persistent[root] = made
             for buffer in made:
                 self._fill(buffer, root)

@@ -13,6 +13,7 @@ from ocaffe.errors import Error
 
 COMMANDS = {
     "train": "train or finetune a model",
+    "sweep": "train with every combination of some settings, one training a device",
     "test": "score a model",
     "time": "benchmark model execution time, layer by layer",
     "device_query": "show the OpenCL devices",

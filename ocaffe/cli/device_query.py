@@ -5,7 +5,7 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from ocaffe.cl.device import DeviceInfo, choose, gpus, list_devices, no_opencl
+from ocaffe.cl.device import DeviceInfo, choose, choose_several, gpus, list_devices, no_opencl
 from ocaffe.cl.discovery import discover
 from ocaffe.cli.flags import Parser, device_flags
 from ocaffe.errors import Error
@@ -25,8 +25,8 @@ def main(argv: Sequence[str]) -> int:
 def device_query_text(gpu: str | None = None, spec: str | None = None) -> str:
     """Return the report: one field per line, with an empty line between devices.
 
-    `spec` is that of `select_device`; `gpu` has numbers in the list of GPUs, separated by commas. Without them, and for
-    gpu = 'all', the report covers every device. Raises Error for a device that does not exist.
+    `spec` and `gpu` are those of `choose_several`. Without them, and for gpu = 'all', the report covers every device.
+    Raises Error for a device that does not exist.
     """
     devices = list_devices()
     if not devices:
@@ -46,11 +46,7 @@ def _default(devices: Sequence[DeviceInfo]) -> DeviceInfo | None:
 
 
 def _chosen(devices: Sequence[DeviceInfo], gpu: str | None, spec: str | None) -> list[DeviceInfo]:
-    if spec:
-        return [choose(devices, spec, gpu)]
-    if gpu and gpu != "all":
-        return [choose(devices, gpu=number) for number in gpu.split(",")]
-    return list(devices)
+    return choose_several(devices, spec, gpu) if spec or gpu not in (None, "", "all") else list(devices)
 
 
 def _block(lines: Iterator[tuple[str, object]]) -> str:

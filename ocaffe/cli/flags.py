@@ -61,6 +61,10 @@ class Parser(argparse.ArgumentParser):
 def device_flags(parser: Parser) -> None:
     parser.flag("gpu", "", "run on the GPU with this id (ids as device_query lists them)")
     parser.flag("device", "", "run on this OpenCL device: PLATFORM:INDEX or a part of its name; default: the best one")
+    math_flag(parser)
+
+
+def math_flag(parser: Parser) -> None:
     parser.flag("math", "", "arithmetic of products: fp32 (as exact as float; default), ieee (only float multiply-adds), tf32, bf16, fp16 (tensor cores)")
 
 

@@ -1,6 +1,7 @@
 """ocaffe test: score a model, as Caffe's test command."""
 from __future__ import annotations
 
+import argparse
 from collections.abc import Sequence
 
 from ocaffe import log, proto
@@ -8,6 +9,7 @@ from ocaffe.cl.device import select_device
 from ocaffe.cl.session import Session
 from ocaffe.cli.flags import Parser, bad_records_flag, device_flags, memory_flags, memory_limit, required, stages, state_flags
 from ocaffe.cli.matching import check_match, match_flag
+from ocaffe.cli.ranks import rank_device, ranked, started_ranks
 from ocaffe.cli.train import announced
 from ocaffe.compiler.network import Network, phase_net
 from ocaffe.data.bad_records import skip_bad_records
@@ -16,10 +18,20 @@ from ocaffe.graph.options import NetOptions
 from ocaffe.log import number
 from ocaffe.model.text import read_net
 from ocaffe.model.weights import read_weights
+from ocaffe.parallel.world import ALONE, World
 from ocaffe.solver.scoring import Means, log_outputs, run_batches
 
 
 def main(argv: Sequence[str]) -> int:
+    with ranked() as world:
+        options = _options(argv)
+        status = started_ranks("test", argv, options)
+        if status is None:
+            test(options, world)
+    return status or 0
+
+
+def _options(argv: Sequence[str]) -> argparse.Namespace:
     parser = Parser("test", "Score a model.")
     parser.flag("model", "", "the net prototxt")
     parser.flag("weights", "", "the trained weights")
@@ -30,34 +42,41 @@ def main(argv: Sequence[str]) -> int:
     device_flags(parser)
     state_flags(parser)
     options = parser.parse(argv)
-    path = required(options, "model", "the model", "test")
-    file = required(options, "weights", "the weights", "test")
+    required(options, "model", "the model", "test")
+    required(options, "weights", "the weights", "test")
     if options.iterations < 1:
         raise Error(f"--iterations is {options.iterations}", place="ocaffe test", fix="at least 1")
-    message = read_net(path, options.allow_unknown_fields, lambda text: log.warning("upgrade_proto.cpp:1", text))
-    device = announced(select_device(options.device or None, options.gpu or None, math=options.math))
+    return options
+
+
+def test(options: argparse.Namespace, world: World) -> None:
+    """Score the model. Several ranks share the batches."""
+    file = options.weights
+    message = read_net(options.model, options.allow_unknown_fields, lambda text: log.warning("upgrade_proto.cpp:1", text))
+    device = announced(rank_device(options, world) or select_device(options.device or None, options.gpu or None, math=options.math))
     net = skip_bad_records(phase_net(message, proto.TEST, options.level, stages(options.stage) or ("",)), options.skip_bad_records)
     net_options = NetOptions(backward=False, prepack_weights=True, limit=memory_limit(options.memory_limit, device.target.free_memory))
     network = Network(net, proto.TEST, Session(device), net_options, weights=[file])
+    network.stride = world.size
     network.limit_labels()
     network.fill_parameters()
     check_match(network.graph, {file: network.copy_weights(read_weights(file), file)}, options.allow_no_match)
     log.info("caffe.cpp:281", f"Running for {options.iterations} iterations.")
     network.start_prefetch()
     try:
-        score(network, options.iterations)
+        score(network, options.iterations, world)
     finally:
         network.close()
         device.close()
-    return 0
 
 
-def score(network: Network, iterations: int) -> None:
-    """Log every output of every batch, then the means."""
+def score(network: Network, iterations: int, world: World = ALONE) -> None:
+    """Log every output of every batch, then the means. The batches of several ranks are logged in their order after the last one."""
     means = Means()
-    for index, (compiled, fetched) in enumerate(run_batches(network, iterations)):
-        values = network.output_values(compiled, fetched)
-        means.add(network.loss(compiled, fetched), values)
+    runs = run_batches(network, iterations, world.rank)
+    results = ((network.loss(compiled, fetched), network.output_values(compiled, fetched)) for compiled, fetched in runs)
+    for index, (loss, values) in enumerate(world.interleave(list(results)) if world.several else results):
+        means.add(loss, values)
         log_outputs("caffe.cpp:304", f"Batch {index}, ", [(name, array, 0.0) for name, array, _ in values])
     log.info("caffe.cpp:309", f"Loss: {number(means.mean_loss)}")
     log_outputs("caffe.cpp:321", "", means.outputs)

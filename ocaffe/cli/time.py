@@ -13,6 +13,7 @@ from ocaffe import log, proto
 from ocaffe.cl.device import select_device
 from ocaffe.cl.session import Session
 from ocaffe.cli.flags import Parser, device_flags, memory_flags, memory_limit, required, stages, state_flags
+from ocaffe.cli.ranks import rank_device, ranked, started_ranks
 from ocaffe.cli.train import announced, training_device
 from ocaffe.compiler.network import Network, phase_net
 from ocaffe.errors import Error
@@ -20,6 +21,7 @@ from ocaffe.files import atomic_write
 from ocaffe.graph.options import NetOptions
 from ocaffe.log import number
 from ocaffe.model.text import read_net, read_solver
+from ocaffe.parallel.world import ALONE, World
 from ocaffe.profiling.profile import NetProfile, measure
 from ocaffe.profiling.roofline import page
 from ocaffe.solver.solver import Solver
@@ -30,6 +32,18 @@ SILENT = ("display", "snapshot", "test_iter", "test_interval", "test_net", "test
 
 
 def main(argv: Sequence[str]) -> int:
+    with ranked() as world, contextlib.ExitStack() as stack:
+        options = _options(argv)
+        if options.profile or options.html or options.json:
+            report(profile_solver(options, stack) if options.solver else profile_net(options, stack), options)
+            return 0
+        status = started_ranks("time", argv, options)
+        if status is None:
+            benchmark(opened_net(options, stack, world), options.iterations, world)
+    return status or 0
+
+
+def _options(argv: Sequence[str]) -> argparse.Namespace:
     parser = Parser("time", "Time a net, layer by layer (no weights are needed).")
     parser.flag("model", "", "the net prototxt")
     parser.flag("iterations", 50, "number of forward-backward pairs")
@@ -46,21 +60,15 @@ def main(argv: Sequence[str]) -> int:
         raise Error(f"--iterations is {options.iterations}", place="ocaffe time", fix="at least 1")
     if options.phase not in ("", "TRAIN", "TEST"):
         raise Error(f"--phase is '{options.phase}'", place="ocaffe time", fix="TRAIN or TEST")
-    if options.profile or options.html or options.json:
-        with contextlib.ExitStack() as stack:
-            report(profile_solver(options, stack) if options.solver else profile_net(options, stack), options)
-        return 0
-    with contextlib.ExitStack() as stack:
-        benchmark(opened_net(options, stack), options.iterations)
-    return 0
+    return options
 
 
-def opened_net(options: argparse.Namespace, stack: contextlib.ExitStack) -> Network:
+def opened_net(options: argparse.Namespace, stack: contextlib.ExitStack, world: World = ALONE) -> Network:
     """Return the net of --model on its device, with filled parameters and started prefetchers. The stack closes it."""
     path = required(options, "model", "the model", "time")
     phase = proto.TEST if options.phase == "TEST" else proto.TRAIN
     message = read_net(path, options.allow_unknown_fields, lambda text: log.warning("upgrade_proto.cpp:1", text))
-    device = announced(select_device(options.device or None, options.gpu or None, math=options.math))
+    device = announced(rank_device(options, world) or select_device(options.device or None, options.gpu or None, math=options.math))
     stack.callback(device.close)
     net = phase_net(message, phase, options.level, stages(options.stage) or ("",))
     limit = memory_limit(options.memory_limit, device.target.free_memory)
@@ -71,8 +79,11 @@ def opened_net(options: argparse.Namespace, stack: contextlib.ExitStack) -> Netw
     return network
 
 
-def benchmark(network: Network, iterations: int) -> None:
-    """Run one pass to warm up. Then, per iteration, time each layer with a wait, and a whole pass, which overlaps host and device."""
+def benchmark(network: Network, iterations: int, world: World = ALONE) -> None:
+    """Run one pass to warm up. Then, per iteration, time each layer with a wait, and a whole pass, which overlaps host and device.
+
+    Several ranks run at the same time, without an exchange. The first one logs its layers, and the passes of all.
+    """
     compiled = network.compiled()
     network.session.bind([compiled.commands])
     commands, recording, queue = compiled.commands, compiled.recording, network.session.device.queue
@@ -113,6 +124,8 @@ def benchmark(network: Network, iterations: int) -> None:
     log.info("caffe.cpp:408", f"Average Forward pass: {number(sum(forward) / iterations)} ms.")
     log.info("caffe.cpp:410", f"Average Backward pass: {number(sum(backward) / iterations)} ms.")
     log.info("caffe.cpp:412", f"Average Forward-Backward: {number(sum(pairs) / iterations)} ms.")
+    for rank, mean in enumerate(world.gather(sum(pairs) / iterations) if world.several else ()):
+        log.info("caffe.cpp:412", f"Average Forward-Backward of rank {rank} on {world.hosts[rank]}: {number(mean)} ms.")
     log.info("caffe.cpp:414", f"Total Time: {number(sum(pairs))} ms.")
     log.info("caffe.cpp:415", "*** Benchmark ends ***")
 

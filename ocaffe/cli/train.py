@@ -36,18 +36,13 @@ def main(argv: Sequence[str]) -> int:
 def _options(argv: Sequence[str]) -> argparse.Namespace:
     parser = Parser("train", "Train or finetune a model.")
     parser.flag("solver", "", "the solver prototxt")
-    parser.flag("weights", "", "weights to finetune from, separated by ','; excludes --snapshot")
-    parser.flag("snapshot", "", "the .solverstate to resume from; auto: the newest complete one, or a new start")
-    match_flag(parser)
+    parser.flag("snapshot", "", "the .solverstate to resume from, without --weights; auto: the newest complete one, or a new start")
     device_flags(parser)
-    state_flags(parser)
+    job_flags(parser)
     parser.flag("sigint_effect", "stop", "effect of SIGINT: snapshot, stop or none")
     parser.flag("sighup_effect", "snapshot", "effect of SIGHUP: snapshot, stop or none")
     parser.flag("sigterm_effect", "stop", "effect of SIGTERM: snapshot, stop or none")
-    memory_flags(parser)
-    bad_records_flag(parser)
     rank_flags(parser)
-    parser.flag("snapshot_interval_seconds", 0.0, "also write a snapshot when so many seconds have passed since the last one")
     parser.flag("log_json", "", "also write a JSON record per display and test to this file")
     parser.flag("tensorboard", "", "also write event files for TensorBoard to this folder")
     return parser.parse(argv)
@@ -99,6 +94,16 @@ def train(path: str, options: argparse.Namespace, world: World) -> None:
         log.info("caffe.cpp:239", "Starting Optimization")
         solver.solve()
         log.info("caffe.cpp:250", "Optimization Done.")
+
+
+def job_flags(parser: Parser) -> None:
+    """Add the flags that `ocaffe sweep` passes on to each training."""
+    parser.flag("weights", "", "weights to finetune from, separated by ','")
+    match_flag(parser)
+    state_flags(parser)
+    memory_flags(parser)
+    bad_records_flag(parser)
+    parser.flag("snapshot_interval_seconds", 0.0, "also write a snapshot when so many seconds have passed since the last one")
 
 
 def training_device(param: Any, options: argparse.Namespace, world: World = ALONE) -> Device:

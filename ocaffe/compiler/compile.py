@@ -191,7 +191,8 @@ class _Job:
         schedule, applied = optimise(recording.schedule, passes)
         if schedule is not recording.schedule:
             recording = _renumber(recording, schedule)
-        return CompiledSchedule(recording, plan(schedule, alignment=alignment, slab_limit=slab_limit, share=share), microbatch, tuple(applied))
+        placed = plan(schedule, alignment=alignment, slab_limit=slab_limit, gradient_slab=self.target.gradient_slab, share=share)
+        return CompiledSchedule(recording, placed, microbatch, tuple(applied))
 
 
 def _renumber(recording: Recording, schedule: Schedule) -> Recording:

@@ -1,10 +1,15 @@
-"""Exchange of gradients: where a schedule averages its buckets over all ranks, and where their updates follow."""
+"""Exchange of gradients: where a schedule averages its buckets over all ranks, and where their updates follow.
+
+The gradients of large fully connected layers come first in backward, and rows by rows. Their products can run later, because they need only the layer's
+input and the diff of its output. Then the exchange of the rows overlaps with the rest of backward, or it takes memory that is free at the end.
+"""
 from __future__ import annotations
 
+import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from ocaffe.ir.launch import Access, BeginExchange, EndExchange, Operand
+from ocaffe.ir.launch import Access, BeginExchange, EndExchange, Launch, Operand
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref
 
@@ -18,6 +23,7 @@ class Exchanges:
     def __init__(self, rec: Recorder, limit: int) -> None:
         self._rec, self._limit = rec, limit
         self._open: deque[tuple[Ref, int, Callable[[], None]]] = deque()
+        self._later: deque[tuple[Sequence[Launch], Ref, int, Callable[[], None]]] = deque()
 
     def add(self, bucket: Ref, begin: int, update: Callable[[], None]) -> None:
         """Record the begin of the exchange of `bucket`, which starts at element `begin` of the parameter group. `update` records its update later."""
@@ -30,8 +36,23 @@ class Exchanges:
             self._end()
         rec.enter(layer, phase)
 
-    def finish(self) -> None:
-        """Record the end of all exchanges, each with the update that follows."""
+    def postpone(self, first: int, bucket: Ref, begin: int, update: Callable[[], None]) -> None:
+        """Remove the launches from number `first` on, which compute `bucket`. `resume` records them again. The other arguments are those of `add`."""
+        launches = self._rec.launches
+        self._later.append((launches[first:], bucket, begin, update))
+        del launches[first:]
+
+    def resume(self, share: float) -> None:
+        """Record a share of the postponed launches, at least one, each with the begin of its exchange."""
+        for _ in range(math.ceil(share * len(self._later))):
+            made, bucket, begin, update = self._later.popleft()
+            self._rec.launches.extend(made)
+            self.add(bucket, begin, update)
+
+    def finish(self, limit: int = 0) -> None:
+        """Record all that is postponed, and the end of all exchanges, each with the update that follows. `limit`: a larger one from now on."""
+        self._limit = max(self._limit, limit)
+        self.resume(1.0)
         while self._open:
             self._end()
 

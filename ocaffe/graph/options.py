@@ -19,7 +19,8 @@ class NetOptions:
     nets keep. `microbatch`: the first layers run on parts of the batch. `apart`: any part of the net can run by itself, any number of times; then
     nothing is fused or recomputed, and no value reuses the memory of another. `prepack_weights`: without backward, keep prepacked weights, if the limit allows.
     `in_flight`: average gradients over all ranks before their update. So many bytes of them may be in the exchange while backward continues. None: there is
-    one rank.
+    one rank. `late_rows`: compute gradients in rows at the end of backward, where the memory of blobs is free, and let so many bytes of them be in
+    the exchange. 0: compute them between the layers of the rest of backward.
     """
 
     backward: bool = True
@@ -36,6 +37,7 @@ class NetOptions:
     apart: bool = False
     prepack_weights: bool = False
     in_flight: int | None = None
+    late_rows: int = 0
     seed: int = 0
 
     def keeps(self, name: str) -> bool:

@@ -94,7 +94,7 @@ class _NetRecorder:
         if self.update is not None and not flushes and not in_rows:
             self.updated(self.update, gradients[0], 0)
         if self.exchanges is not None:
-            self.exchanges.finish()
+            self.exchanges.finish(self.options.late_rows)
         if self.microbatched is not None:
             self.microbatched.end()
         return Recording(
@@ -212,8 +212,13 @@ class _NetRecorder:
             padded = -(-math.prod(shape) // PARAMETER_ALIGNMENT) * PARAMETER_ALIGNMENT
             part = Ref(f"{parameter}.rows", (padded,), Role.GRADIENT)
             layer, phase = rec.layer, rec.phase
+            first = len(rec.launches)
             yield start, part.view(shape)
-            self.updated(update, part, offset + start * width)
+            begin = offset + start * width
+            if self.exchanges is not None:
+                self.exchanges.postpone(first, part, begin, partial(update, rec, part, rec.step, begin))
+            else:
+                update(rec, part, rec.step, begin)
             rec.enter(layer, phase)
 
     def updated(self, update: Update, gradients: Ref, begin: int) -> None:
@@ -244,6 +249,8 @@ class _NetRecorder:
                 assert self.update is not None
                 self.zero_unwritten(p for p in graph.params if p.diff is not None and p.diff.root is ref)
                 self.updated(self.update, ref, flush.begin)
+            if self.exchanges is not None and not self.options.late_rows and node is not None and node.params:
+                self.exchanges.resume(1 / sum(1 for other in graph.nodes[: index + 1] if other.params and other.backward))
         if updates_at_end:
             self.zero_unwritten(graph.params)
         if self.debug is not None:

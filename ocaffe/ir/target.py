@@ -30,6 +30,7 @@ class Target:
     global_memory: int = 4 << 30
     max_allocation: int = 1 << 30
     alignment: int = 256  # of a whole Ref within its slab
+    gradient_slab: int = 0  # maximum bytes of the first slab, which then holds all gradients that fit (ocaffe/parallel/nccl.py); 0: any slab holds them
     extensions: frozenset[str] = field(default=frozenset())
     unified_memory: bool = True  # device memory is host memory
     stream_above: int = 1 << 20  # bytes from which on an array or a batch gets threads and a queue of its own (cl/pinned.py, cl/feed.py)

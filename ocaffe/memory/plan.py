@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from random import Random
 
 from ocaffe.ir.launch import Schedule, roots
-from ocaffe.ir.tensor import Ref
+from ocaffe.ir.tensor import Ref, Role
 
 GOOD_ENOUGH_RATIO = 1.002  # plan / bound at which the search stops
 LARGE_DIVISOR = 100  # Refs of at least bound / LARGE_DIVISOR bytes take part in the search for a better order
@@ -58,11 +58,25 @@ ORDERS: dict[str, Order] = {
 }
 
 
-def plan(schedule: Schedule, *, alignment: int = 256, slab_limit: int = 1 << 62, share: bool = True) -> MemoryPlan:
+@dataclass(frozen=True)
+class Limits:
+    """`slab`: bytes of a slab. `gradients`: bytes of the first slab, which then holds all gradients that fit; 0: any slab holds them."""
+
+    slab: int
+    gradients: int
+
+    def of(self, index: int) -> int:
+        """Return the bytes of slab number `index`."""
+        return self.gradients if index == 0 and self.gradients else self.slab
+
+
+def plan(schedule: Schedule, *, alignment: int = 256, slab_limit: int = 1 << 62, gradient_slab: int = 0, share: bool = True) -> MemoryPlan:
     """Place the recyclable Refs of `schedule`. `share=False` gives every Ref memory of its own (OCAFFE_PLAN=none).
 
     A slab holds at most `slab_limit` bytes. A larger Ref gets a slab of its own; if the device refuses it, the caller reports that.
+    `gradient_slab`: see Target.
     """
+    limits = Limits(slab_limit, gradient_slab)
     lives = lifetimes(schedule, alignment)
     bound, peak = lower_bound(lives, len(schedule))
     if not share:
@@ -70,13 +84,13 @@ def plan(schedule: Schedule, *, alignment: int = 256, slab_limit: int = 1 << 62,
     best = None
     for key in ORDERS.values():
         order = sorted(lives, key=key)
-        candidate = _place(order, slab_limit)
+        candidate = _place(order, limits)
         if best is None or candidate.total < best[0].total:
             best = candidate, order
         if best[0].total <= bound:
             break
     assert best is not None
-    placement = _improve(*best, bound, slab_limit) if share else best[0]
+    placement = _improve(*best, bound, limits) if share else best[0]
     return MemoryPlan(placement.places, placement.slabs, lives, bound, peak)
 
 
@@ -113,16 +127,22 @@ class _Placement:
         return sum(self.slabs)
 
 
-def _place(lives: list[Life], slab_limit: int) -> _Placement:
-    """First fit in the given order: the lowest offset that is free during the Ref's life, in the first slab with room."""
+def _place(lives: list[Life], limits: Limits) -> _Placement:
+    """First fit in the given order: the lowest offset that is free during the Ref's life, in the first slab with room.
+
+    If gradients have a slab, they come first.
+    """
     slabs: list[_Slab] = []
     places: dict[Ref, tuple[int, int]] = {}
+    if limits.gradients:
+        slabs.append(_Slab())
+        lives = sorted(lives, key=lambda life: life.ref.role is not Role.GRADIENT)
     for life in lives:
         for index in range(len(slabs) + 1):
             if index == len(slabs):
                 slabs.append(_Slab())
             begin = slabs[index].gap(life)
-            if begin + life.size <= slab_limit or begin == 0:
+            if begin + life.size <= limits.of(index) or (begin == 0 and limits.of(index) == limits.slab):
                 break
         slabs[index].add(life, begin)
         places[life.ref] = (index, begin)
@@ -152,7 +172,7 @@ class _Slab:
         self.size = max(self.size, begin + life.size)
 
 
-def _improve(best: _Placement, order: list[Life], bound: int, slab_limit: int) -> _Placement:
+def _improve(best: _Placement, order: list[Life], bound: int, limits: Limits) -> _Placement:
     """A better order of the large Refs, found by moving one at a time, mostly one at the top of its slab. Small Refs fill the gaps.
 
     It is a random walk over orders that never get worse. The seed is fixed, so that a plan is always the same.
@@ -162,11 +182,11 @@ def _improve(best: _Placement, order: list[Life], bound: int, slab_limit: int) -
     large = [life for life in order if life.size * LARGE_DIVISOR >= bound]
     small = [life for life in order if life.size * LARGE_DIVISOR < bound]
     random = Random(0)
-    current = _place(large, slab_limit)
+    current = _place(large, limits)
     left, fresh = MAX_PLACEMENTS, True
     while left > 0:
         if fresh and current.total <= bound:
-            best = min(best, _place([*large, *small], slab_limit), key=lambda placement: placement.total)
+            best = min(best, _place([*large, *small], limits), key=lambda placement: placement.total)
             left -= len(order)
             if best.total <= bound * GOOD_ENOUGH_RATIO:
                 return best
@@ -175,9 +195,9 @@ def _improve(best: _Placement, order: list[Life], bound: int, slab_limit: int) -
         target = random.randrange(len(large))
         moved = [*large[:source], *large[source + 1 :]]
         moved.insert(min(source, target) if random.random() < 0.5 else target, large[source])
-        candidate = _place(moved, slab_limit)
+        candidate = _place(moved, limits)
         left -= len(large)
         fresh = candidate.total <= current.total and moved != large
         if fresh:
             current, large = candidate, moved
-    return min(best, _place([*large, *small], slab_limit), key=lambda placement: placement.total)
+    return min(best, _place([*large, *small], limits), key=lambda placement: placement.total)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
@@ -43,18 +44,21 @@ class Carrier(Protocol):
         """Return the result of `rank`. It is valid until the next `spread`."""
 
 
-def carrier_of(world: World) -> Carrier:
+Pin = Callable[[np.ndarray], np.ndarray]  # returns an array over the same memory, which a device copies fast
+
+
+def carrier_of(world: World, pin: Pin) -> Carrier:
     """Return the carrier for the ranks: shared memory if all are on one host, and it has room for them."""
     if world.local_size < world.size:
-        return Messages(world)
+        return Messages(world, pin)
     needed = world.size * Window.nbytes(world.size)
     free = world.broadcast(shutil.disk_usage(_SHARED).free if os.path.isdir(_SHARED) else needed)
     if free >= needed:
-        return Window(world)
+        return Window(world, pin)
     # A process that writes to shared memory for which there is no room is ended by a signal.
     fact = f"{_SHARED} has {free >> 20} MiB free, and shared memory of {world.size} ranks takes {needed >> 20} MiB: they send messages, which is slower"
     log.warning("parallel.cpp:1", f"{fact}. Remedy: more room there, in a container with --shm-size")
-    return Messages(world)
+    return Messages(world, pin)
 
 
 class Window:
@@ -63,7 +67,7 @@ class Window:
     Two sets of rooms are used in turn, so two waits per round are enough.
     """
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, pin: Pin) -> None:
         from mpi4py import MPI
 
         self._rank = world.rank
@@ -71,7 +75,7 @@ class Window:
         self._window = MPI.Win.Allocate_shared(self.nbytes(world.size), 1, comm=self._comm)
         self._window.Lock_all()
         memory: list[Any] = [self._window.Shared_query(rank)[0] for rank in range(world.size)]
-        self._rooms = [np.frombuffer(each, np.float32).reshape(2, world.size, PART) for each in memory]
+        self._rooms = [pin(np.frombuffer(each, np.float32)).reshape(2, world.size, PART) for each in memory]
         self._turn = 0
 
     @staticmethod
@@ -111,10 +115,10 @@ class Window:
 class Messages:
     """Messages of MPI between hosts. The values are added by the ranks, not by MPI: MPI's own sum can differ from one run to the next."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, pin: Pin) -> None:
         self._comm, self._size = world.duplicate(), world.size
-        self._memory = [np.zeros(world.size * PART, np.float32) for _ in range(3)]
-        self._own = np.zeros(PART, np.float32)
+        self._memory = [pin(np.zeros(world.size * PART, np.float32)) for _ in range(3)]
+        self._own = pin(np.zeros(PART, np.float32))
 
     def open(self, part: int) -> None:
         self._sent, self._came, self._all = (each[: self._size * part].reshape(self._size, part) for each in self._memory)

@@ -8,12 +8,14 @@ import itertools
 import threading
 import time
 from collections import deque
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ocaffe.cl.device import Device
 from ocaffe.cl.feed import complete
+from ocaffe.cl.pinned import pinned_in_place
 from ocaffe.cl.program import ProgramKey
 from ocaffe.cl.session import Session
 from ocaffe.parallel.carriers import PART, Carrier, carrier_of, describe
@@ -38,12 +40,12 @@ class Bucket(NamedTuple):
 class HostExchange:
     """Averages buckets over all ranks in the order in which they begin."""
 
-    in_flight = IN_FLIGHT
+    in_flight, late_rows = IN_FLIGHT, 0
 
     def __init__(self, session: Session, world: World) -> None:
         """Allocates a buffer for the parts of the other ranks."""
         self._world, self._device = world, session.device
-        self._carrier: Carrier = carrier_of(world)
+        self._carrier: Carrier = carrier_of(world, partial(pinned_in_place, session.device))
         cl = session.device.cl
         self._queue = cl.CommandQueue(session.device.context, session.device.cl_device)
         program = session.programs.build_all([_PROGRAM])[_PROGRAM]

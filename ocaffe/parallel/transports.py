@@ -17,6 +17,7 @@ class Transport(Exchange, Protocol):
     """An exchange of gradients. `str()` names the transport."""
 
     in_flight: int  # bytes of gradients that may be in the exchange while backward continues
+    late_rows: int  # as in NetOptions
     exposed: float  # seconds during which the device had nothing to do but to wait for an exchange
 
     @property

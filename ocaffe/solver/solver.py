@@ -107,10 +107,10 @@ class Solver:
         self.session = Session(device)
         self.exchange = make_exchange(exchange, self.session, world)
         self._update: CompiledNet | None = None
-        debug, in_flight = self.param.debug_info, None if self.exchange is None else self.exchange.in_flight
-        self._options = NetOptions(
-            backward=True, keep=keep, observed_diffs=bool(keep), debug=debug, recompute=recompute, limit=memory_limit, in_flight=in_flight, seed=self.seed
-        )
+        debug = self.param.debug_info
+        self._options = NetOptions(backward=True, keep=keep, observed_diffs=bool(keep), debug=debug, recompute=recompute, limit=memory_limit, seed=self.seed)
+        if self.exchange is not None:
+            self._options = replace(self._options, in_flight=self.exchange.in_flight, late_rows=self.exchange.late_rows)
         self.network, self.test_networks = self._networks([] if resume else list(weights or self.param.weights), state)
         self._options = self.network.options
         with within(file):
@@ -159,7 +159,7 @@ class Solver:
         network = self._filled(Network(train(), proto.TRAIN, self.session, self._options, weights=known), files)
         for source in network.sources.values():
             source.share = self.world.share
-        options = replace(options, in_flight=None)
+        options = replace(options, in_flight=None, late_rows=0)
         networks = [self._filled(Network(test(), proto.TEST, self.session, options, owner=network, weights=known), files) for test in tests]
         for each in networks:
             each.stride = self.world.size  # the ranks share the batches of a test

@@ -9,7 +9,7 @@ import pytest
 
 from ocaffe.cl import device as module
 from ocaffe.cl import discovery
-from ocaffe.cl.device import Device, DeviceInfo, choose, gpus, list_devices, select_device, with_math
+from ocaffe.cl.device import Device, DeviceInfo, choose, choose_several, gpus, list_devices, select_device, with_math
 from ocaffe.cl.discovery import Discovery, Runtime
 from ocaffe.cl.quirks import Facts, limited, quirks_of
 from ocaffe.errors import Error
@@ -104,6 +104,42 @@ def test_several_gpus_are_refused(gpu: str, count: int) -> None:
     with pytest.raises(Error) as raised:
         choose([IRIS, RTX, GTX, INTEL], gpu=gpu)
     assert f"--gpu {gpu} requests {count} GPUs" in str(raised.value) and "fix: --gpu 0" in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "ask, chosen",
+    [
+        ({"gpu": "all"}, [RTX, GTX, IRIS]), ({"gpu": "2,0"}, [IRIS, RTX]), ({"gpu": "1"}, [GTX]), ({"gpu": "0, 0"}, [RTX, RTX]),
+        ({"spec": "cpu,3070"}, [INTEL, RTX]), ({"spec": "0:1"}, [GTX]),
+    ],
+)  # fmt: skip
+def test_lists_of_devices(ask: dict, chosen: list[DeviceInfo]) -> None:
+    assert choose_several([IRIS, RTX, GTX, INTEL], **ask) == chosen
+
+
+def test_all_gpus_are_those_that_can_be_used() -> None:
+    broken = replace(RTX, unusable="its driver has no OpenCL compiler")
+    assert choose_several([broken, GTX, INTEL], gpu="all") == [GTX]
+    with pytest.raises(Error, match="cannot be used"):
+        choose_several([broken, broken], gpu="all")
+
+
+@pytest.mark.parametrize(
+    "ask, fact",
+    [
+        ({"gpu": "0,,1"}, "--gpu is '0,,1'"), ({"spec": "cpu,"}, "--device is 'cpu,'"), ({"gpu": "0,3"}, "--gpu 3: there is no such GPU"),
+        ({"spec": "cpu,voodoo"}, "--device voodoo matches no device"), ({"spec": "cpu", "gpu": "0"}, "both choose a device"),
+        ({"spec": "cpu", "gpu": "all"}, "both choose a device"),
+    ],
+)  # fmt: skip
+def test_wrong_lists_of_devices(ask: dict, fact: str) -> None:
+    with pytest.raises(Error, match=fact):
+        choose_several([IRIS, RTX, GTX, INTEL], **ask)
+
+
+def test_all_gpus_where_there_is_none() -> None:
+    with pytest.raises(Error, match="--gpu all: OpenCL has no GPU here"):
+        choose_several([INTEL], gpu="all")
 
 
 @pytest.mark.parametrize("gpu", ["3", "-1", "x"])

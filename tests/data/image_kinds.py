@@ -1,7 +1,7 @@
 """Image files of all kinds that OpenCV reads, made by hand or by Pillow: `KINDS[name](rng, width, height)` is a file with random pixels.
 
-`python -m tests.data.image_kinds` writes opencv_values.json, the values that OpenCV gives for a small file of each kind. It needs the package
-opencv-python-headless. Kinds that ocaffe refuses have null there.
+`python -m tests.data.image_kinds` writes opencv_values.json, the values that OpenCV gives for a small file of each kind. It needs the extra
+`test-opencv4`. Kinds that ocaffe refuses have null there.
 """
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Images and sizes for which tests/data/opencv_resized.json holds digests of the values of cv2.resize: `digest(resize(picture(case), ...))`.
 
-`python -m tests.data.resized` writes the file, and prints how many of ocaffe's values differ, without and with Intel's IPP. It needs the package
-opencv-python-headless. The digests are those without IPP, which OpenCV lacks in Linux distributions.
+`python -m tests.data.resized` writes the file, and prints how many of ocaffe's values differ, without and with Intel's IPP. It needs the extra
+`test-opencv4`. The digests are those without IPP, which OpenCV lacks in Linux distributions.
 """
 from __future__ import annotations
 

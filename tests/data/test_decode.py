@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 from PIL import Image, ImageOps
 
-from ocaffe.data import decode
+from ocaffe.data import decode, jpeg
 from ocaffe.data.decode import Color, open_image, planes
 from ocaffe.errors import Error
-from tests.data import image_kinds
+from tests.data import image_kinds, jpegs
 
 RNG = np.random.default_rng(0)
 RGB = RNG.integers(0, 256, (9, 14, 3), np.uint8)
@@ -229,3 +229,21 @@ def test_header_with_a_monstrous_size() -> None:
     content[18:26] = (100_000).to_bytes(4, "little") * 2
     with pytest.raises(Error, match="100000 x 100000 = 10,000,000,000 pixels, and the limit is 178,956,970"):
         open_image(bytes(content))
+
+
+@pytest.mark.parametrize("decoder", ["simplejpeg", "Pillow"])
+def test_jpeg_values_of_opencv(decoder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both decoders give OpenCV's values, to the byte, for every file of tests/data/jpegs.zip."""
+    if decoder == "Pillow":
+        monkeypatch.setattr(jpeg, "simplejpeg", None)
+    elif jpeg.simplejpeg is None:
+        pytest.skip("simplejpeg is not installed")
+    assert len(jpegs.files()) >= 200
+    different = []
+    for name, data in jpegs.files().items():
+        assert (jpeg.find(data) is not None) == (decoder == "simplejpeg" and not name.startswith("cmyk"))
+        for mode, expected in jpegs.digests()[name].items():
+            image = decoded(data, Color[mode])
+            if jpegs.digest(image[0] if mode == "GRAY" else image.transpose(1, 2, 0)) != expected:
+                different.append((name, mode))
+    assert different == []
