@@ -14,15 +14,21 @@ import numpy as np
 from ocaffe import log
 from ocaffe.parallel.world import World, wait
 
-PART = 1 << 21  # floats of one part, at most
+ALIGNMENT = 16  # floats; each part begins at a multiple
+ROUND = 1 << 22  # floats that a round averages, at most
 _SHARED = "/dev/shm"  # Linux has its shared memory here, of which containers often have 64 MiB
+
+
+def largest_part(ranks: int) -> int:
+    """Return the floats of the largest part of a round."""
+    return -(-ROUND // (ranks * ALIGNMENT)) * ALIGNMENT
 
 
 class Carrier(Protocol):
     """The rooms of one round. Each room has the number of floats that `open` was called with, or more."""
 
     def open(self, part: int) -> None:
-        """Begin a round. No part has more than `part` floats, at most PART."""
+        """Begin a round. No part has more than `part` floats, at most `largest_part`."""
 
     def outgoing(self, rank: int) -> np.ndarray:
         """Return the room for the values that go to `rank`."""
@@ -75,13 +81,13 @@ class Window:
         self._window = MPI.Win.Allocate_shared(self.nbytes(world.size), 1, comm=self._comm)
         self._window.Lock_all()
         memory: list[Any] = [self._window.Shared_query(rank)[0] for rank in range(world.size)]
-        self._rooms = [pin(np.frombuffer(each, np.float32)).reshape(2, world.size, PART) for each in memory]
+        self._rooms = [pin(np.frombuffer(each, np.float32)).reshape(2, world.size, -1) for each in memory]
         self._turn = 0
 
     @staticmethod
     def nbytes(ranks: int) -> int:
         """Return the bytes of one rank's rooms."""
-        return 2 * ranks * PART * 4
+        return 2 * ranks * largest_part(ranks) * 4
 
     def open(self, part: int) -> None:
         pass  # rooms of any part have the same places
@@ -117,8 +123,8 @@ class Messages:
 
     def __init__(self, world: World, pin: Pin) -> None:
         self._comm, self._size = world.duplicate(), world.size
-        self._memory = [pin(np.zeros(world.size * PART, np.float32)) for _ in range(3)]
-        self._own = pin(np.zeros(PART, np.float32))
+        self._memory = [pin(np.zeros(world.size * largest_part(world.size), np.float32)) for _ in range(3)]
+        self._own = pin(np.zeros(largest_part(world.size), np.float32))
 
     def open(self, part: int) -> None:
         self._sent, self._came, self._all = (each[: self._size * part].reshape(self._size, part) for each in self._memory)

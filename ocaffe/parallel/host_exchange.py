@@ -18,11 +18,10 @@ from ocaffe.cl.feed import complete
 from ocaffe.cl.pinned import pinned_in_place
 from ocaffe.cl.program import ProgramKey
 from ocaffe.cl.session import Session
-from ocaffe.parallel.carriers import PART, Carrier, carrier_of, describe
+from ocaffe.parallel.carriers import ALIGNMENT, ROUND, Carrier, carrier_of, describe, largest_part
 from ocaffe.parallel.world import World
 
 IN_FLIGHT = 48 << 20  # bytes of gradients that wait for their average while backward continues
-ALIGNMENT = 16  # floats; each part of a bucket starts at a multiple
 _LOOK = 3e-4  # seconds between two looks at the device during a wait
 _PROGRAM = ProgramKey("exchange")
 
@@ -50,7 +49,7 @@ class HostExchange:
         self._queue = cl.CommandQueue(session.device.context, session.device.cl_device)
         program = session.programs.build_all([_PROGRAM])[_PROGRAM]
         self._kernel = cl.Kernel(program, "average")
-        self._others = session.allocate((world.size - 1) * PART * 4, "the gradients of other ranks")
+        self._others = session.allocate((world.size - 1) * largest_part(world.size) * 4, "the gradients of other ranks")
         self._open: deque[Bucket] = deque()  # begun and not ended, for `end`
         self._work: deque[Bucket] = deque()  # for the thread
         self._changed = threading.Condition()
@@ -113,9 +112,8 @@ class HostExchange:
             try:
                 if self._problem is None:
                     bucket.filled.wait()
-                    step = self._world.size * PART
-                    for begin in range(0, bucket.length, step):
-                        self._round(bucket.buffer, bucket.offset + begin, min(step, bucket.length - begin))
+                    for begin in range(0, bucket.length, ROUND):
+                        self._round(bucket.buffer, bucket.offset + begin, min(ROUND, bucket.length - begin))
             except BaseException as problem:  # `end` raises it on the thread of the training
                 self._problem = problem
             bucket.done.set()

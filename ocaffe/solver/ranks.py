@@ -9,6 +9,7 @@ from ocaffe import __version__, log
 from ocaffe.cl.session import Session
 from ocaffe.compiler.network import CompiledNet, Network
 from ocaffe.ir.launch import BeginExchange
+from ocaffe.ir.tensor import Role
 from ocaffe.memory.report import size_text
 from ocaffe.parallel.transports import Transport
 from ocaffe.parallel.world import World
@@ -56,6 +57,20 @@ def join_ranks(solver: Training, exchange: Transport) -> None:
     hosts = len(set(world.hosts))
     log.info("parallel.cpp:1", f"{world.size} ranks on {hosts} host{'s' * (hosts > 1)}; gradients are averaged by {exchange}")
     log.info("parallel.cpp:1", f"The exchange takes {size_text(exchange.device_bytes)} on the device beside the plan")
+
+
+def average_statistics(solver: Training) -> None:
+    """Set the parameters that forward passes change (BatchNorm's running statistics) to their means over all ranks.
+
+    The scale of Caffe's BatchNorm is a parameter too and is the same on all ranks, so the mean of its sums is the sum of all ranks.
+    """
+    found = {
+        (ref.root, ref.root_offset, ref.count): ref
+        for net in solver.train_nets() for launch in net.recording.schedule if launch.phase != "update"
+        for ref in launch.writes if ref.root.role is Role.PARAMETER
+    }  # fmt: skip
+    for ref in found.values():
+        solver.session.write(ref, solver.world.mean(solver.session.read(ref)))
 
 
 def broadcast_state(solver: Training) -> None:

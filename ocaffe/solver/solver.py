@@ -37,7 +37,7 @@ from ocaffe.solver.losses import SmoothedLoss
 from ocaffe.solver.meter import Meter
 from ocaffe.solver.nets import net_messages
 from ocaffe.solver.policies import LearningRate
-from ocaffe.solver.ranks import broadcast_state, join_ranks
+from ocaffe.solver.ranks import average_statistics, broadcast_state, join_ranks
 from ocaffe.solver.rescue import Begin, rescued, whole_iteration
 from ocaffe.solver.scoring import Means, Output, as_lists, log_outputs, run_batches
 from ocaffe.solver.update import Updater
@@ -273,6 +273,7 @@ class Solver:
         start = self.iter
         self.step(param.max_iter - self.iter)
         if param.snapshot_after_train and (not param.snapshot or self.iter % param.snapshot != 0 or self.iter == start):
+            self._average_statistics()
             self.snapshot()
         elif self.tried != self.iter:
             self.tried = self.iter  # if they are not finite, they are not saved either
@@ -334,6 +335,7 @@ class Solver:
             wanted = REQUESTS[self._agreed(REQUESTS.index(self._wanted()))]
             if wanted == "snapshot" or (param.snapshot and self.iter % param.snapshot == 0):
                 self._harvest(pending, start)
+                self._average_statistics()
                 self.snapshot()
             if wanted == "stop":
                 self.stopped = True
@@ -342,6 +344,7 @@ class Solver:
         self._report_clipping()
         late = REQUESTS[self._agreed.finish()]
         if late == "snapshot":
+            self._average_statistics()
             self.snapshot()
         self.stopped |= late == "stop"
 
@@ -459,8 +462,14 @@ class Solver:
 
     # -- testing -----------------------------------------------------------------------------------------------------
 
+    def _average_statistics(self) -> None:
+        """Average BatchNorm's running statistics over all ranks if the solver says so. All ranks call this together."""
+        if self.param.average_statistics and self.world.several:
+            average_statistics(self)
+
     def test_all(self) -> None:
         """Test every TEST net. Write a snapshot if the result is the best so far."""
+        self._average_statistics()
         with self.average.in_net(bool(self.param.ema_test)) if self.average is not None else contextlib.nullcontext():
             outputs = []
             for index in range(len(self.test_networks)):

@@ -119,3 +119,11 @@ def test_differences_between_ranks_are_named(results: pathlib.Path, ranks: int) 
     for found in facts(results, ranks):
         assert found["equal"] == ""
         assert found["unequal"].startswith(f"rank {ranks - 1} on ") and "has another second than rank 0 on " in found["unequal"]
+
+
+@pytest.mark.parametrize("ranks", RANKS[1:])
+def test_statistics_are_averaged_if_the_solver_says_so(results: pathlib.Path, ranks: int) -> None:
+    own, means = facts(results, ranks)[0]["statistics"]
+    assert len(own) == len(means) == ranks and all(rank != own[0] for rank in own[1:])
+    assert all(rank == means[0] for rank in means)
+    np.testing.assert_allclose(means[0], np.mean(own, 0), rtol=1e-5)

@@ -28,7 +28,7 @@ ITERATIONS = 10
 SAVED = 4  # iteration of a snapshot
 RECORDS = 101
 TESTS = 5  # batches
-SMALL = 1 << 9  # floats of a part, so that a bucket takes several rounds
+SMALL = 1 << 9  # floats of a round, so that a bucket takes several rounds
 
 # Random crops, mirror, dropout, and two layers with the same weights.
 NET = """
@@ -133,6 +133,21 @@ def saved_by_clock(device: Device, world: World) -> list[int]:
     return saved
 
 
+def statistics(device: Device, world: World, average: bool) -> list[list[float]]:
+    """Return the running means of a BatchNorm on all ranks, after some iterations and a test with or without average_statistics."""
+    param = parse(f"{SOLVER} {CASES['SGD']}", proto.SolverParameter, "solver.prototxt")
+    layer = 'layer { name: "bn" type: "BatchNorm" bottom: "conv" top: "conv" }\nlayer { name: "relu"'
+    param.net_param.CopyFrom(parse(NET.replace("BATCH", str(BATCH // world.size)).replace('layer { name: "relu"', layer), proto.NetParameter, "net.prototxt"))
+    param.average_statistics = average
+    solver = Solver(param, device, world=world, exchange="mpi")
+    try:
+        solver.step(3)
+        solver.test_all()
+        return world.gather(solver.network.parameter_arrays()["bn"][0].tolist())
+    finally:
+        solver.close()
+
+
 def text_of(call: Callable[[], object]) -> str:
     try:
         call()
@@ -145,9 +160,10 @@ def main(folder: pathlib.Path, iterations: int, repeated: list[str]) -> None:
     world = join()
     device = select_device(None, None)
     with world.together():
-        ways = {"window": (host_exchange.carrier_of, carriers.PART), "again": (host_exchange.carrier_of, carriers.PART), "messages": (carriers.Messages, SMALL)}
-        for way, (carrier, part) in ways.items() if world.several else [("window", (host_exchange.carrier_of, carriers.PART))]:
-            host_exchange.carrier_of, host_exchange.PART, carriers.PART = carrier, part, part  # type: ignore[assignment, misc]
+        usual = host_exchange.carrier_of, carriers.ROUND
+        ways = {"window": usual, "again": usual, "messages": (carriers.Messages, SMALL)} if world.several else {"window": usual}
+        for way, (carrier, floats) in ways.items():
+            host_exchange.carrier_of, host_exchange.ROUND, carriers.ROUND = carrier, floats, floats  # type: ignore[assignment, misc]
             for case in CASES if way == "window" else repeated:
                 np.savez(folder / f"{case} {way} {world.size} {world.rank}.npz", **trained(case, device, world, iterations))
         for ranks in (1, 2):
@@ -157,6 +173,7 @@ def main(folder: pathlib.Path, iterations: int, repeated: list[str]) -> None:
         facts = {
             "agreed": agreed(world),
             "saved": saved_by_clock(device, world),
+            "statistics": [statistics(device, world, average) for average in (False, True)],
             "equal": text_of(lambda: world.check_equal({"first": 1, "second": [2.0]})),
             "unequal": text_of(lambda: world.check_equal({"first": 1, "second": world.rank == world.size - 1})),
             "interleaved": world.interleave([f"{world.rank}{n}" for n in range(2 if world.first else 1)]),
