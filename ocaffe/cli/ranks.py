@@ -31,6 +31,7 @@ ENVIRONMENT = {"I_MPI_PIN": "0", "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_
 
 def rank_flags(parser: Parser) -> None:
     parser.flag("exchange", "auto", "transport of gradients between several devices", choices=TRANSPORTS)
+    parser.flag("gradient_bits", 32, "bits of a gradient's value on its way between devices: 32, or 16 (bfloat16) to halve the traffic of --exchange mpi")
 
 
 def listed(options: argparse.Namespace) -> list[DeviceInfo]:

@@ -70,7 +70,7 @@ def train(path: str, options: argparse.Namespace, world: World) -> None:
             param, device, file=path, weights=[options.weights] if options.weights else (), resume=resume,
             level=options.level, stages=stages(options.stage) or ("",), allow_unknown_fields=options.allow_unknown_fields,
             memory_limit=memory_limit(options.memory_limit, device.target.free_memory), recompute=options.recompute != "none",
-            world=world, exchange=options.exchange,
+            world=world, exchange=options.exchange, gradient_bits=options.gradient_bits,
         )  # fmt: skip
         stack.callback(solver.close)
         check_match(solver.network.graph, solver.copied, options.allow_no_match)

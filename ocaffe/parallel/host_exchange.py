@@ -23,7 +23,7 @@ from ocaffe.parallel.world import World
 
 IN_FLIGHT = 48 << 20  # bytes of gradients that wait for their average while backward continues
 _LOOK = 3e-4  # seconds between two looks at the device during a wait
-_PROGRAM = ProgramKey("exchange")
+_TYPES = {32: ("float", np.float32), 16: ("bfloat", np.uint16)}  # of the values that ranks send each other, by their bits: OpenCL's and numpy's
 
 
 class Bucket(NamedTuple):
@@ -41,15 +41,22 @@ class HostExchange:
 
     in_flight, late_rows = IN_FLIGHT, 0
 
-    def __init__(self, session: Session, world: World) -> None:
-        """Allocates a buffer for the parts of the other ranks."""
+    def __init__(self, session: Session, world: World, bits: int = 32) -> None:
+        """Allocates buffers: for the parts of the other ranks, and with 16 `bits` for a round in bfloat16."""
+        kind, self._dtype = _TYPES[bits]
+        self._bits = bits
         self._world, self._device = world, session.device
         self._carrier: Carrier = carrier_of(world, partial(pinned_in_place, session.device))
         cl = session.device.cl
         self._queue = cl.CommandQueue(session.device.context, session.device.cl_device)
-        program = session.programs.build_all([_PROGRAM])[_PROGRAM]
-        self._kernel = cl.Kernel(program, "average")
-        self._others = session.allocate((world.size - 1) * largest_part(world.size) * 4, "the gradients of other ranks")
+        average = ProgramKey("exchange", (("WIRE", kind),))
+        pack, unpack = (ProgramKey("exchange", (("RESULT_T", result), ("SOURCE_T", source))) for source, result in (("float", kind), (kind, "float")))
+        programs = session.programs.build_all([average, pack, unpack])
+        self._average = cl.Kernel(programs[average], "average")
+        self._pack, self._unpack = (cl.Kernel(programs[key], "convert") for key in (pack, unpack))
+        item = bits // 8
+        self._others = session.allocate((world.size - 1) * largest_part(world.size) * item, "the gradients of other ranks")
+        self._packed = session.allocate(ROUND * item, "gradients in 16 bits") if bits == 16 else None
         self._open: deque[Bucket] = deque()  # begun and not ended, for `end`
         self._work: deque[Bucket] = deque()  # for the thread
         self._changed = threading.Condition()
@@ -60,12 +67,12 @@ class HostExchange:
         self._thread.start()
 
     def __str__(self) -> str:
-        return f"mpi ({describe(self._carrier)})"
+        return f"mpi ({describe(self._carrier)}{', 16 bits' * (self._bits == 16)})"
 
     @property
     def device_bytes(self) -> int:
         """Device memory of the exchange beside the plan."""
-        return int(self._others.size)
+        return int(self._others.size) + (0 if self._packed is None else int(self._packed.size))
 
     def begin(self, filled: Any, buffer: Any, offset: int, count: int) -> None:
         bucket = Bucket(filled, buffer, offset, count, threading.Event())
@@ -119,29 +126,45 @@ class HostExchange:
             bucket.done.set()
 
     def _round(self, buffer: Any, offset: int, count: int) -> None:
-        """Average `count` floats from `offset` on. Rank r adds part r of them."""
+        """Average `count` floats from `offset` on."""
+        if self._packed is None:
+            self._swap(buffer, offset, count)
+        else:
+            self._convert(self._pack, (buffer, offset), (self._packed, 0), count)
+            self._swap(self._packed, 0, count)
+            self._convert(self._unpack, (self._packed, 0), (buffer, offset), count)
+            self._queue.finish()
+
+    def _convert(self, kernel: Any, source: tuple[Any, int], target: tuple[Any, int], count: int) -> None:
+        zero = np.uint64(0)
+        kernel.set_args(source[0], np.uint64(source[1]), zero, target[0], np.uint64(target[1]), zero, np.int32(count))
+        self._device.cl.enqueue_nd_range_kernel(self._queue, kernel, (-(-count // ALIGNMENT) * ALIGNMENT,), None)
+
+    def _swap(self, buffer: Any, offset: int, count: int) -> None:
+        """Average `count` values from `offset` on. Rank r adds part r of them."""
         rank, size, carrier, queue, copy = self._world.rank, self._world.size, self._carrier, self._queue, self._device.cl.enqueue_copy
         part = -(-count // (size * ALIGNMENT)) * ALIGNMENT
         first = [min(q * part, count) for q in range(size + 1)]
         lengths = [end - begin for begin, end in itertools.pairwise(first)]
         others = [q for q in range(size) if q != rank]
         own = lengths[rank]
-        carrier.open(part)
+        item, dtype = self._bits // 8, self._dtype
+        carrier.open(part * item // 4)
         for q in others:
             if lengths[q]:
-                copy(queue, carrier.outgoing(q)[: lengths[q]], buffer, src_offset=4 * (offset + first[q]), is_blocking=False)
+                copy(queue, carrier.outgoing(q).view(dtype)[: lengths[q]], buffer, src_offset=item * (offset + first[q]), is_blocking=False)
         queue.finish()
         carrier.swap()
         if own:
             for place, q in enumerate(others):
-                copy(queue, self._others, carrier.incoming(q)[:own], dst_offset=4 * part * place, is_blocking=False)
+                copy(queue, self._others, carrier.incoming(q).view(dtype)[:own], dst_offset=item * part * place, is_blocking=False)
             places = self._others, np.uint64(0), np.uint64(0), buffer, np.uint64(offset + first[rank]), np.uint64(0)
-            self._kernel.set_args(*places, *map(np.int32, (size, rank, part, own)), np.float32(1 / size))
-            self._device.cl.enqueue_nd_range_kernel(queue, self._kernel, (-(-own // ALIGNMENT) * ALIGNMENT,), None)
-            copy(queue, carrier.result[:own], buffer, src_offset=4 * (offset + first[rank]), is_blocking=False)
+            self._average.set_args(*places, *map(np.int32, (size, rank, part, own)), np.float32(1 / size))
+            self._device.cl.enqueue_nd_range_kernel(queue, self._average, (-(-own // ALIGNMENT) * ALIGNMENT,), None)
+            copy(queue, carrier.result.view(dtype)[:own], buffer, src_offset=item * (offset + first[rank]), is_blocking=False)
         queue.finish()
         carrier.spread()
         for q in others:
             if lengths[q]:
-                copy(queue, buffer, carrier.arrived(q)[: lengths[q]], dst_offset=4 * (offset + first[q]), is_blocking=False)
+                copy(queue, buffer, carrier.arrived(q).view(dtype)[: lengths[q]], dst_offset=item * (offset + first[q]), is_blocking=False)
         queue.finish()

@@ -11,6 +11,7 @@ from ocaffe.parallel.nccl import NcclExchange, why_no_nccl
 from ocaffe.parallel.world import World
 
 TRANSPORTS = ("auto", "mpi", "nccl")
+BITS = (32, 16)  # of a gradient's value on its way between ranks: float, bfloat16
 
 
 class Transport(Exchange, Protocol):
@@ -28,17 +29,20 @@ class Transport(Exchange, Protocol):
         """End it."""
 
 
-def make_exchange(name: str, session: Session, world: World) -> Transport | None:
-    """Return the exchange for the ranks, by one of TRANSPORTS. None for one rank."""
+def make_exchange(name: str, bits: int, session: Session, world: World) -> Transport | None:
+    """Return the exchange for the ranks, by one of TRANSPORTS and the bits of a value that ranks send each other. None for one rank."""
+    if bits not in BITS:
+        raise Error(f"--gradient-bits is {bits}", fix=f"one of {', '.join(map(str, BITS))}")
     if name not in TRANSPORTS:
         raise Error(f"--exchange is '{name}'", fix=f"one of {', '.join(TRANSPORTS)}")
     if not world.several:
         return None
-    problem = _why_no_nccl(session, world) if name != "mpi" else ""
+    problem = "" if name == "mpi" else "it sends floats of 32 bits" if bits == 16 else _why_no_nccl(session, world)
     if name == "nccl" and problem:
-        raise Error(f"--exchange nccl: {problem}", fix="pip install 'ocaffe[nccl]' on every host, one NVIDIA device per rank, or --exchange mpi")
-    exchange: Transport = HostExchange(session, world) if name == "mpi" or problem else NcclExchange(session, world)
-    if problem and session.device.target.runtime == "nvidia":
+        fix = "--exchange mpi" if bits == 16 else "pip install 'ocaffe[nccl]' on every host, one NVIDIA device per rank, or --exchange mpi"
+        raise Error(f"--exchange nccl: {problem}", fix=fix)
+    exchange: Transport = HostExchange(session, world, bits) if name == "mpi" or problem else NcclExchange(session, world)
+    if problem and bits == 32 and session.device.target.runtime == "nvidia":
         log.warning("parallel.cpp:1", f"Gradients pass through host memory, not NCCL: {problem}. Remedy: pip install 'ocaffe[nccl]'")
     session.exchange = exchange
     return exchange

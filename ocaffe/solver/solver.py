@@ -68,11 +68,12 @@ class Solver:
         recompute: bool = True,
         world: World = ALONE,
         exchange: str = "auto",
+        gradient_bits: int = 32,
     ) -> None:
         """`param` is a SolverParameter or a path; `weights` overrides its weights; `resume` is a .solverstate. Raises Error.
 
         `memory_limit`: bytes on the device for the whole job. `recompute`: recompute cheap values in backward. `world`: the ranks that train together.
-        `exchange`: the transport of their gradients.
+        `exchange`: the transport of their gradients; `gradient_bits`: 32, or 16 for bfloat16 on the way.
         """
         self.world = world
         if isinstance(param, str):
@@ -105,7 +106,7 @@ class Solver:
         with within(file):
             self.rate = LearningRate(self.param)
         self.session = Session(device)
-        self.exchange = make_exchange(exchange, self.session, world)
+        self.exchange = make_exchange(exchange, gradient_bits, self.session, world)
         self._update: CompiledNet | None = None
         debug = self.param.debug_info
         self._options = NetOptions(backward=True, keep=keep, observed_diffs=bool(keep), debug=debug, recompute=recompute, limit=memory_limit, seed=self.seed)

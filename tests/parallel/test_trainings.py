@@ -127,3 +127,12 @@ def test_statistics_are_averaged_if_the_solver_says_so(results: pathlib.Path, ra
     assert len(own) == len(means) == ranks and all(rank != own[0] for rank in own[1:])
     assert all(rank == means[0] for rank in means)
     np.testing.assert_allclose(means[0], np.mean(own, 0), rtol=1e-5)
+
+
+@pytest.mark.parametrize("ranks", RANKS[1:])
+def test_gradients_of_16_bits(results: pathlib.Path, ranks: int) -> None:
+    """The values are rounded to 9 bits on their way, and all ranks get the same bits."""
+    one = values(results, "SGD", "window", 1)
+    found = [dict(np.load(results / f"SGD sixteen {ranks} {rank}.npz")) for rank in range(ranks)]
+    assert all((found[0][name] == each[name]).all() for each in found[1:] for name in one if "/" in name)
+    assert 1e-6 < distance(found[0], one) < 1e-2

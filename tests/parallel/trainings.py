@@ -79,16 +79,16 @@ def write_records(folder: pathlib.Path, wrong: int = -1) -> None:
     environment.close()
 
 
-def solver_of(case: str, device: Device, world: World, resume: str | None = None) -> Solver:
+def solver_of(case: str, device: Device, world: World, resume: str | None = None, bits: int = 32) -> Solver:
     param = parse(f"{SOLVER} {CASES[case]}", proto.SolverParameter, "solver.prototxt")
     param.net_param.CopyFrom(parse(NET.replace("BATCH", str(BATCH // world.size)), proto.NetParameter, "net.prototxt"))
     param.snapshot_prefix = f"{case} by {world.size}"
-    return Solver(param, device, world=world, exchange="mpi", resume=resume)
+    return Solver(param, device, world=world, exchange="mpi", gradient_bits=bits, resume=resume)
 
 
-def trained(case: str, device: Device, world: World, iterations: int, resume: str | None = None) -> dict[str, np.ndarray]:
+def trained(case: str, device: Device, world: World, iterations: int, resume: str | None = None, bits: int = 32) -> dict[str, np.ndarray]:
     """Train up to an iteration, and return the parameters, the history, and the values of the log. Write a snapshot of iteration SAVED."""
-    solver = solver_of(case, device, world, resume)
+    solver = solver_of(case, device, world, resume, bits)
     records: list[dict[str, Any]] = []
     solver.on_record = records.append
     try:
@@ -166,6 +166,8 @@ def main(folder: pathlib.Path, iterations: int, repeated: list[str]) -> None:
             host_exchange.carrier_of, host_exchange.ROUND, carriers.ROUND = carrier, floats, floats  # type: ignore[assignment, misc]
             for case in CASES if way == "window" else repeated:
                 np.savez(folder / f"{case} {way} {world.size} {world.rank}.npz", **trained(case, device, world, iterations))
+        if world.several:
+            np.savez(folder / f"SGD sixteen {world.size} {world.rank}.npz", **trained("SGD", device, world, iterations, bits=16))
         for ranks in (1, 2):
             if world.size > ranks:
                 result = trained("SGD", device, world, iterations, resume=f"SGD by {ranks}_iter_{SAVED}.solverstate")
