@@ -23,6 +23,15 @@ from ocaffe.solver.scoring import Means, log_outputs, run_batches
 
 
 def main(argv: Sequence[str]) -> int:
+    with ranked() as world:
+        options = _options(argv)
+        status = started_ranks("test", argv, options)
+        if status is None:
+            test(options, world)
+    return status or 0
+
+
+def _options(argv: Sequence[str]) -> argparse.Namespace:
     parser = Parser("test", "Score a model.")
     parser.flag("model", "", "the net prototxt")
     parser.flag("weights", "", "the trained weights")
@@ -37,12 +46,7 @@ def main(argv: Sequence[str]) -> int:
     required(options, "weights", "the weights", "test")
     if options.iterations < 1:
         raise Error(f"--iterations is {options.iterations}", place="ocaffe test", fix="at least 1")
-    status = started_ranks("test", argv, options)
-    if status is not None:
-        return status
-    with ranked() as world:
-        test(options, world)
-    return 0
+    return options
 
 
 def test(options: argparse.Namespace, world: World) -> None:

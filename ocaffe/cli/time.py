@@ -32,6 +32,18 @@ SILENT = ("display", "snapshot", "test_iter", "test_interval", "test_net", "test
 
 
 def main(argv: Sequence[str]) -> int:
+    with ranked() as world, contextlib.ExitStack() as stack:
+        options = _options(argv)
+        if options.profile or options.html or options.json:
+            report(profile_solver(options, stack) if options.solver else profile_net(options, stack), options)
+            return 0
+        status = started_ranks("time", argv, options)
+        if status is None:
+            benchmark(opened_net(options, stack, world), options.iterations, world)
+    return status or 0
+
+
+def _options(argv: Sequence[str]) -> argparse.Namespace:
     parser = Parser("time", "Time a net, layer by layer (no weights are needed).")
     parser.flag("model", "", "the net prototxt")
     parser.flag("iterations", 50, "number of forward-backward pairs")
@@ -48,16 +60,7 @@ def main(argv: Sequence[str]) -> int:
         raise Error(f"--iterations is {options.iterations}", place="ocaffe time", fix="at least 1")
     if options.phase not in ("", "TRAIN", "TEST"):
         raise Error(f"--phase is '{options.phase}'", place="ocaffe time", fix="TRAIN or TEST")
-    if options.profile or options.html or options.json:
-        with contextlib.ExitStack() as stack:
-            report(profile_solver(options, stack) if options.solver else profile_net(options, stack), options)
-        return 0
-    status = started_ranks("time", argv, options)
-    if status is not None:
-        return status
-    with ranked() as world, contextlib.ExitStack() as stack:
-        benchmark(opened_net(options, stack, world), options.iterations, world)
-    return 0
+    return options
 
 
 def opened_net(options: argparse.Namespace, stack: contextlib.ExitStack, world: World = ALONE) -> Network:
