@@ -164,6 +164,19 @@ def transformed(x: Arrays, got: Arrays) -> Arrays:
     return {"data": (pixels - means) * 0.0078125, "label": np.arange(5.0)}
 
 
+def enlarged(x: Arrays, got: Arrays) -> Arrays:
+    """Return the central crop of each image at twice its size, between its four neighbours, as (value - mean) * scale."""
+    pixels = np.stack([np.random.default_rng(n).integers(0, 256, (3, 19, 23), np.uint8) for n in range(5)]).astype(float)
+    for axis in (2, 3):
+        size = pixels.shape[axis]
+        at = (np.arange(2 * size) + 0.5) / 2 - 0.5
+        before = np.clip(np.floor(at).astype(int), 0, size - 2)
+        share = (at - before).reshape(-1, *[1] * (3 - axis))
+        pixels = pixels.take(before, axis) * (1 - share) + pixels.take(before + 1, axis) * share
+    means = np.array([104, 117, 123.0])[:, None, None]
+    return {"data": (pixels[:, :, 12:25, 16:29] - means) * 0.0078125, "label": np.arange(5.0)}
+
+
 def drawn(x: Arrays, got: Arrays) -> Arrays:
     """Accept the drawn values if their mean and standard deviation are right."""
     values = got["y"]
@@ -310,6 +323,11 @@ def cases() -> list[Case]:
             "image transformation", layer("Data", "", "data label", 'data_param { source: "{folder}/db" batch_size: 5 backend: LMDB } '
             "transform_param { crop_size: 13 scale: 0.0078125 mean_value: 104 mean_value: 117 mean_value: 123 }"), lambda rng: {}, transformed,
             phase="TEST", prepare=images,
+        ),
+        Case(
+            "image augmentation", layer("Data", "", "data label", 'data_param { source: "{folder}/db" batch_size: 5 backend: LMDB } '
+            "transform_param { crop_size: 13 scale: 0.0078125 mean_value: 104 mean_value: 117 mean_value: 123 "
+            "resize_param { height: 38 width: 46 resize_mode: WARP } }"), lambda rng: {}, enlarged, phase="TEST", prepare=images,
         ),
     ]  # fmt: skip
     return [*conv, *products, *windows, *generated]

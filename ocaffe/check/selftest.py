@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Protocol
 
-from ocaffe.check import boxes, layers, updates
+from ocaffe.check import boxes, exchange, layers, updates
 from ocaffe.check.case import ROUNDED, TOLERANCE, Finding
 from ocaffe.cl.device import Device
 from ocaffe.errors import Error
@@ -35,7 +35,7 @@ class AnyCase(Protocol):
 
 
 def all_cases() -> list[AnyCase]:
-    return [*layers.cases(), *boxes.cases(), *updates.cases()]
+    return [*layers.cases(), *boxes.cases(), *updates.cases(), *exchange.cases()]
 
 
 @dataclass

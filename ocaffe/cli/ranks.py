@@ -122,11 +122,12 @@ class _Ranks:
                     seen.add(path)
                     with contextlib.suppress(OSError):
                         self._handles[os.pidfd_open(process)] = path
-            for handle in self._ended():
-                path = self._handles.pop(handle)
+            handles = self._ended()
+            ended = [self._handles.pop(handle) for handle in handles]
+            for handle in handles:
                 os.close(handle)
-                if path.exists() and not self.lost:
-                    self.lost = _killed(path.name)
+            if lost := [path.name for path in ended if path.exists()]:  # several if this process saw them too late to know the first one
+                self.lost = _killed(" or ".join(sorted(lost)))
         for handle in self._handles:
             os.close(handle)
         if not self.lost and (left := self.told()):  # seen too late to know the first one

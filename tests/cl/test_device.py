@@ -103,7 +103,7 @@ def test_gpu_numbers_count_discrete_cards_first() -> None:
 def test_several_gpus_are_refused(gpu: str, count: int) -> None:
     with pytest.raises(Error) as raised:
         choose([IRIS, RTX, GTX, INTEL], gpu=gpu)
-    assert f"--gpu {gpu} requests {count} GPUs" in str(raised.value) and "fix: --gpu 0" in str(raised.value)
+    assert f"--gpu {gpu} lists {count} GPUs" in str(raised.value) and "fix: --gpu 0" in str(raised.value)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from ocaffe import proto
-from ocaffe.check import boxes, layers, updates
+from ocaffe.check import boxes, exchange, layers, updates
 from ocaffe.check.case import TOLERANCE, Case
 from ocaffe.check.selftest import Row, all_cases, selftest
 from ocaffe.cl.command_list import HOST
@@ -29,9 +29,11 @@ KERNELS = {path.stem for path in (pathlib.Path(layers.__file__).parents[1] / "ke
 
 def programs(case: Any, target: Target, folder: str) -> set[str]:
     """Return the kernel files that a case runs on `target`. 'generated' means kernels without a file."""
-    if isinstance(case, updates.UpdateCase):
+    if isinstance(case, exchange.ExchangeCase):
+        schedule: Any = case.record(target)[0].launches
+    elif isinstance(case, updates.UpdateCase):
         group = ParameterGroup([Parameter("layer", 0, (300,), None)])
-        schedule: Any = case.record(target, group)[0].launches
+        schedule = case.record(target, group)[0].launches
     else:
         phase = getattr(proto, case.phase)
         case.prepare(folder)

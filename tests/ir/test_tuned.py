@@ -229,7 +229,7 @@ def test_what_does_not_fit_is_left_out(device: Any, monkeypatch: pytest.MonkeyPa
 
     allocate = session.allocate
 
-    def refuse(size: int, what: str) -> Any:
+    def refuse(size: int, what: str, exchanged: bool = False) -> Any:
         if what == "the outputs":  # a few bytes
             return allocate(size, what)
         raise Error(f"'{device.name}' refused a buffer")

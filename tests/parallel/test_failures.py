@@ -46,8 +46,8 @@ def test_a_killed_rank_ends_all(device: Any, tmp_path: pathlib.Path, mpiexec: bo
         if mpiexec:
             assert str(killed) in job.text.rpartition("solver.cpp")[2]  # mpiexec names the process, and the log told its rank
         else:
-            assert [error.split(" on ")[0] for error in errors(job.text)] == ["error: rank 1 of 2"]
-            assert f"(process {killed}) was killed" in errors(job.text)[0]
+            (error,) = errors(job.text)  # under load both ranks may have ended before anyone looks
+            assert error.startswith("error: rank ") and "rank 1 of 2" in error and f"(process {killed})" in error and "was killed" in error
     state = newest(str(tmp_path / "x"))
     assert state is not None and load_state(state).iter >= 5
 
