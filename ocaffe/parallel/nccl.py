@@ -83,7 +83,8 @@ class NcclExchange:
         self._begun: deque[_Bucket] = deque()
         self._averaged = 0  # buckets that are averaged and have not ended
         self.exposed = 0.0
-        self._warm_up()
+        self._spare = self._memory.allocate(4)
+        self._all_reduce([(self._address(self._spare), 1)])  # NCCL loads its kernels and makes its buffers now
         after = session.device.free()
         self.device_bytes = 0 if before is None or after is None else max(before - after, 0)
 
@@ -115,8 +116,7 @@ class NcclExchange:
         copy, queue = self._device.cl.enqueue_copy, self._device.queue
         if self._passage is None:
             self._passage = self._memory.allocate(PASSAGE)
-        address = self._memory.address(self._passage)
-        assert address is not None
+        address = self._address(self._passage)
         for begin in range(0, 4 * bucket.floats, PASSAGE):
             size, place = min(PASSAGE, 4 * bucket.floats - begin), 4 * bucket.offset + begin
             copy(queue, self._passage, bucket.buffer, byte_count=size, src_offset=place)
@@ -125,13 +125,11 @@ class NcclExchange:
             copy(queue, bucket.buffer, self._passage, byte_count=size, dst_offset=place)
             queue.finish()
 
-    def _warm_up(self) -> None:
-        """Average one float, so that NCCL loads its kernels and makes its buffers now."""
-        buffer = self._memory.allocate(4)
+    def _address(self, buffer: Any) -> int:
+        """Return CUDA's address of a buffer that CUDA has made."""
         address = self._memory.address(buffer)
         assert address is not None
-        self._all_reduce([(address, 1)])
-        self._memory.free(buffer)
+        return address
 
     def _all_reduce(self, parts: Sequence[tuple[int, int]]) -> None:
         """Average parts, each an address and a number of floats."""

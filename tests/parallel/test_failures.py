@@ -166,3 +166,21 @@ def test_a_bug_on_one_rank_gives_its_traceback(device: Any, tmp_path: pathlib.Pa
     except subprocess.TimeoutExpired:
         pytest.fail("the other rank waits for ever")
     assert done.returncode != 0 and "error: rank 1 of 2 on " in done.stdout and "AttributeError: 'World' object has no attribute 'unknown'" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("flags", "fact"),
+    [
+        (["--exchange", "nccl"], "--exchange nccl: rank 0 on "),
+        (["--exchange", "nccl", "--gradient-bits", "16"], "--exchange nccl: it sends floats of 32 bits"),
+        (["--gradient-bits", "8"], "--gradient-bits is 8"),
+    ],
+)
+def test_transports_that_cannot_be_used(device: Any, tmp_path: pathlib.Path, flags: list[str], fact: str) -> None:
+    prepare(tmp_path)
+    done = finished(python(2, "-m", "ocaffe", "train", "--solver", "solver.prototxt", *flags), tmp_path, environment(device))
+    assert done.returncode != 0
+    (error,) = errors(done.stdout)
+    assert fact in error and "fix: " in done.stdout
+    if "16" not in flags and "8" not in flags:
+        assert "is not a device of NVIDIA's driver" in error
