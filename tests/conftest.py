@@ -15,6 +15,7 @@ from dataclasses import replace
 
 import pytest
 
+from ocaffe import log
 from ocaffe.cl.device import Device, DeviceInfo, choose, list_devices
 from tests.harness import of_kind, treat_as_large
 
@@ -68,6 +69,14 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         nothing = [pytest.param(None, marks=pytest.mark.skip("no OpenCL device"), id="none")]
         params = [pytest.param(device, id=name) for device, name in zip(devices, names)]
         metafunc.parametrize("device", params or nothing, indirect=True, scope="session")
+
+
+@pytest.fixture(autouse=True)
+def log_level() -> Iterator[None]:
+    """Restore the level of the log after each test. Some commands raise it, and the tests that follow may read lines of the log."""
+    level = log.minimum
+    yield
+    log.minimum = level
 
 
 @pytest.fixture

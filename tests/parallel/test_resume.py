@@ -20,7 +20,6 @@ def state(device: Any, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) 
     """Write a state by one rank, and return its path."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(log, "sink", lambda line: None)
-    monkeypatch.setattr(log, "minimum", 0)  # tests of other files leave it higher
     write_records(tmp_path)
     solver = solver_of("SGD", device, ALONE)
     try:
