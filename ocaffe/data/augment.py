@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from google.protobuf.message import Message
 
 from ocaffe import proto
 from ocaffe.data.distort import check_distortion
@@ -86,6 +87,7 @@ class Augmentation(Transform):
         super().__init__(param, train, FIELDS)
         if param.mean_file:
             raise Error("mean_file and augmentation are both set: the mean image does not follow a moved image", fix="set mean_value per channel")
+        _check_numbers(param)
         self._read_sizes(param)
         self._read_moves(param, train)
         self._read_colors(param, train)
@@ -109,7 +111,7 @@ class Augmentation(Transform):
             self.resize_prob = _prob(resize, "resize_param")
             if self.resize_prob:
                 self.resized = (int(resize.height), int(resize.width))
-            if self.resize_prob < 1 and self.crop is None:
+            if 0 < self.resize_prob < 1 and self.crop is None:
                 raise Error(f"resize_param has prob {self.resize_prob:g} without crop_size: samples have different sizes", fix="set crop_size, or prob: 1")
         lower, upper = int(param.img_rand_resize_lower), int(param.img_rand_resize_upper)
         self.shorter = (lower, upper) if lower or upper else None  # the range of the shorter side
@@ -440,6 +442,17 @@ def _span(by_row: float, by_column: float, start: float, height: int, width: int
 def _check(condition: bool, fact: str, fix: str) -> None:
     if not condition:
         raise Error(fact, fix=fix)
+
+
+def _check_numbers(param: Any) -> None:
+    """Raise Error unless the numbers of the fields are finite, and pixels are from 0 to 255."""
+    for what, message in param.ListFields():
+        if what.name in FIELDS and isinstance(message, Message):
+            for field, number in message.ListFields():
+                if field.name == "value":
+                    _check(0 <= number <= 255, f"{what.name} has value {number:g}", "a pixel: 0 to 255")
+                elif isinstance(number, float):
+                    _check(math.isfinite(number), f"{what.name} has {field.name} {number:g}", "a finite number")
 
 
 def _prob(message: Any, what: str, field: str = "prob") -> float:

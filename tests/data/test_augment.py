@@ -362,6 +362,12 @@ def test_large_windows_are_reduced() -> None:
     ("resize_param { height: 8 width: 8 interp_mode: CUBIC }", "interp_mode CUBIC", "LINEAR"),
     ("img_rand_resize_lower: 9 crop_size: 4", "img_rand_resize_lower is 9, img_rand_resize_upper 0", "lower <= upper"),
     ("img_rand_resize_lower: 9 img_rand_resize_upper: 9 crop_size: 10", "the crop is 10 x 10", "at most img_rand_resize_lower"),
+    ("affine { translation: inf }", "affine has translation inf", "finite"),
+    ("affine { value: nan }", "affine has value nan", "0 to 255"),
+    ("crop_size: 4 random_resized_crop { max_aspect: inf }", "random_resized_crop has max_aspect inf", "finite"),
+    ("lighting { std: inf }", "lighting has std inf", "finite"),
+    ("erase { value: 1000 }", "erase has value 1000", "0 to 255"),
+    ("distort_param { brightness_prob: 1 brightness_delta: nan }", "distort_param has brightness_delta nan", "finite"),
     ('mean_file: "m" lighting { }', "mean_file", "mean_value"),
 ])  # fmt: skip
 def test_errors(text: str, fact: str, fix: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -369,6 +375,10 @@ def test_errors(text: str, fact: str, fix: str, monkeypatch: pytest.MonkeyPatch)
     with pytest.raises(Error) as failure:
         settings(text)
     assert fact in failure.value.fact and fix in (failure.value.fix or "")
+
+
+def test_a_resizing_that_never_happens_needs_no_crop() -> None:
+    assert settings("lighting { } resize_param { prob: 0 height: 8 width: 8 }").output(*SHAPE) == SHAPE
 
 
 def test_errors_of_images(databases: dict[str, str], tmp_path: pathlib.Path) -> None:
