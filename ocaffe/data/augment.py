@@ -34,7 +34,7 @@ _MIRROR, _FLIP, _EARLY, _BRIGHTEN, _STRETCH, _SATURATE, _TURN, _REORDER, _MIXED,
 
 # The random words of an image, by use. A field has its own words, so that a further field does not change what the others draw.
 _DOWN, _ACROSS, _MIRRORED = 1, 2, 0  # as Transform's
-_RESIZED, _SIZE, _FLIPPED, _QUARTER, _MOVED, _COLORS, _LIGHT, _ERASED, _MIXES, _PARTS, _BETA, _WORDS = 4, 5, 6, 7, 8, 14, 28, 32, 38, 52, 68, 84
+_RESIZED, _SIZE, _FLIPPED, _QUARTER, _MOVED, _COLORS, _LIGHT, _ERASED, _MIXES, _CUTS, _PARTS, _BETA, _WORDS = 4, 5, 6, 7, 8, 14, 28, 32, 38, 44, 52, 68, 84
 _TRIES = 8  # of random_resized_crop, before the middle is taken
 _ROOM = 4  # a sample of n pixels may be computed from so many times n staged pixels; larger windows are reduced before
 _TEST_SHARE = 0.875  # of the image's shorter side that random_resized_crop takes in TEST
@@ -380,7 +380,8 @@ class Changes:
 
     def _mixed(self, dice: list[float], height: int, width: int) -> tuple[int, float, tuple[int, ...]]:
         """Return the flag of the way of mixing, the share of the sample, and the partner's rectangle."""
-        for at, (flag, prob, alpha) in zip((_MIXES, _MIXES + 6), self._to.mixing):
+        for flag, prob, alpha in self._to.mixing:
+            at = _MIXES if flag == _MIXED else _CUTS
             if dice[at] >= prob:
                 continue
             share = beta(alpha, dice[at + 1 : at + 3] + dice[_BETA:])

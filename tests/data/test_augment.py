@@ -329,6 +329,14 @@ def test_a_further_field_leaves_the_other_choices() -> None:
         assert (a["erased"], a["seed"], a["flags"] & 3) == (b["erased"], b["seed"], b["flags"] & 3)
 
 
+def test_mixup_leaves_the_choices_of_cutmix() -> None:
+    """Images that mixup leaves have the rectangles that they have without mixup."""
+    base, more = settings("label_classes: 3 cutmix { }"), settings("label_classes: 3 cutmix { } mixup { prob: 0.5 }")
+    rows = [[words(to.samples((1, 2), range(20)).at(n, SHAPE)[1]) for n in range(20)] for to in (base, more)]
+    left = [(a["share"], a["cut"]) == (b["share"], b["cut"]) for a, b in zip(*rows) if not b["flags"] & 256]
+    assert len(left) > 4 and all(left)
+
+
 def test_large_windows_are_reduced() -> None:
     to = settings("crop_size: 10 random_resized_crop { min_area: 0.9 }")
     for shape in ((3, 100, 150), (3, 21, 20), (3, 1, 900), (3, 5000, 2)):
