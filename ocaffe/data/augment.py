@@ -196,7 +196,7 @@ class Augmentation(Transform):
         for size in sizes:
             super().check(channels, *size)
         colored = "distort_param" if self.distorts else "lighting" if self.light else ""
-        _check(not colored or channels == 3, f"{colored} is set, and the image has {channels} channels", "set force_color, or remove it")
+        _check(not colored or channels == 3, f"{colored} is set, and the image has {channels} channels", "images of three channels, or remove it")
         _, *sides = self.output(channels, height, width)
         _check(not self.quarters or sides[0] == sides[1], f"random_90_deg_rot is set, and samples are {shape_text(sides)}", "set crop_size: a square")
 

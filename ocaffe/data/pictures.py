@@ -76,6 +76,8 @@ class PictureSource(Source):
         super().__init__(place, layer)
         if not param.batch_size:
             raise Error("batch_size is 0", fix="batch_size of at least 1")
+        if transform.soft_classes and not labels:
+            raise Error("mixup and cutmix change the labels, and the layer has no top for labels", fix="add the second top, or remove mixup and cutmix")
         self.store, self.batch, self.transform, self.labels, self.color, self.restart = store, int(param.batch_size), transform, labels, color, restart
         self.order = Order(store.entries, bool(param.shuffle), int(param.rand_skip))
         self.workers, self.effort = Workers(workers), Effort()

@@ -397,6 +397,8 @@ def test_errors_of_images(databases: dict[str, str], tmp_path: pathlib.Path) -> 
         source(databases["raw"], "random_90_deg_rot: true")
     with pytest.raises(Error, match=r"its label is 3; layer .* has 3 classes"):
         block_of(source(databases["raw"], "mixup { } label_classes: 3"), 0)
+    with pytest.raises(Error, match="the layer has no top for labels"):
+        ImageSource(proto.DataParameter(source=databases["raw"], batch_size=2, backend=LMDB), settings("mixup { } label_classes: 10"), False)
     floats = write(tmp_path / "floats", [proto.Datum(channels=1, height=2, width=2, float_data=[1, 2, 3, 4], label=1).SerializeToString()])
     with pytest.raises(Error, match="the first record has float_data"):
         source(floats, "affine { rotation: 1 }")
