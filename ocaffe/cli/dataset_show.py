@@ -11,7 +11,7 @@ import numpy as np
 from ocaffe import log, proto
 from ocaffe.api.net import Net
 from ocaffe.cl.device import select_device
-from ocaffe.cli.flags import Parser, device_flags
+from ocaffe.cli.flags import Parser, bad_records_flag, device_flags
 from ocaffe.compiler.network import phase_net
 from ocaffe.data.images import ImageSource
 from ocaffe.data.label_names import is_database, label_names
@@ -24,7 +24,7 @@ from ocaffe.solver.nets import net_messages
 from ocaffe.tools.contact_sheet import contact_sheet
 
 NAME = "dataset show"
-Sample = tuple[np.ndarray, np.ndarray]  # an image, channels x height x width, and its labels
+Sample = tuple[np.ndarray, np.ndarray]  # an image, channels x height x width, and its labels: none if the source has none
 
 
 def main(argv: Sequence[str]) -> int:
@@ -37,10 +37,14 @@ def main(argv: Sequence[str]) -> int:
     parser.flag("phase", "TRAIN", "of the net of --augment", choices=("TRAIN", "TEST"))
     parser.flag("seed", 1, "seed of the augmentation")
     parser.flag("root_folder", "", "put before each name of a list or table")
+    parser.flag("label_count", 0, "labels of each image of a list, a table or tar shards; 0: one whole number, or that of the layer of --augment")
+    bad_records_flag(parser)
     device_flags(parser)
     options = parser.parse(argv)
     if options.count < 1:
         raise Error(f"--count is {options.count}", place=f"ocaffe {NAME}", fix="a number of images, at least 1")
+    if options.label_count < 0:
+        raise Error(f"--label-count is {options.label_count}", place=f"ocaffe {NAME}", fix="a number of labels, 0 or more")
     if not options.out.lower().endswith(".png"):
         raise Error(f"--out is {options.out}", place=f"ocaffe {NAME}", fix="a name that ends in .png")
     log.quiet()
@@ -62,19 +66,23 @@ def data_layer(options: Any, batch: int) -> Any:
     else:
         layer.type, param = "ImageData", layer.image_data_param
         param.root_folder = options.root_folder
+        if options.label_count:
+            param.label_count = options.label_count
     param.source, param.batch_size = options.source, batch
     return layer
 
 
+def opened(layer: Any, options: Any) -> ImageSource | ListSource:
+    """Return the source of a layer. Its images need no label, and are not changed."""
+    transform = Transform(proto.TransformationParameter(skip_bad_records=options.skip_bad_records), False)
+    if layer.type == "Data":
+        return ImageSource(layer.data_param, transform, False, place=options.source)
+    return ListSource(layer.image_data_param, transform, False, place=options.source)
+
+
 def stored(options: Any) -> Iterator[Sample]:
     """Yield the images as they are stored."""
-    layer, transform = data_layer(options, 1), Transform(proto.TransformationParameter(), False)
-    made: ImageSource | ListSource
-    if layer.type == "Data":
-        made = ImageSource(layer.data_param, transform, True, place=options.source)
-    else:
-        made = ListSource(layer.image_data_param, transform, True, place=options.source)
-    with closing(made):
+    with closing(opened(data_layer(options, 1), options)) as made:
         for index in range(min(options.count, made.order.entries)):
             block = np.empty(made.nbytes, np.uint8)
             info = made.fill(index, block)
@@ -84,7 +92,7 @@ def stored(options: Any) -> Iterator[Sample]:
             layout = made.layout(info.shapes[0])
             flat, (_, channels, height, width) = layout.pixels(block)[0], info.shapes[0]
             image = flat.reshape(height, width, channels).transpose(2, 0, 1) if layout.interleaved else flat.reshape(channels, height, width)
-            yield np.clip(image, 0, 255).astype(np.uint8), layout.labels(block)[:1].reshape(-1).copy()
+            yield np.clip(image, 0, 255).astype(np.uint8), layout.labels(block)[: int(made.labelled)].reshape(-1).copy()
 
 
 def augmented(options: Any) -> Iterator[Sample]:
@@ -94,12 +102,18 @@ def augmented(options: Any) -> Iterator[Sample]:
     layer = data_layer(options, max(int(param.batch_size), 1))
     layer.name = given.name
     layer.transform_param.CopyFrom(given.transform_param)
+    if options.skip_bad_records:
+        layer.transform_param.skip_bad_records = options.skip_bad_records
     if layer.type == given.type == "ImageData":
         for field in ("new_height", "new_width", "is_color", "label_count", "shuffle"):
-            if param.HasField(field):
+            if param.HasField(field) and not layer.image_data_param.HasField(field):
                 setattr(layer.image_data_param, field, getattr(param, field))
     elif layer.type == given.type:
         layer.data_param.force_encoded_color = param.force_encoded_color
+    if layer.type == "Data":
+        with closing(opened(layer, options)) as source:
+            if not source.labelled:
+                del layer.top[1]
     phase = proto.TRAIN if options.phase == "TRAIN" else proto.TEST
     message = proto.NetParameter(name="show", layer=[layer])
     with (
@@ -108,8 +122,9 @@ def augmented(options: Any) -> Iterator[Sample]:
     ):
         while True:
             net.forward()
-            data, label = (np.array(net.blobs[name].data) for name in ("data", "label"))
-            yield from zip(pictures(data, layer.transform_param), label.reshape(len(label), -1))
+            data, *labels = (np.array(net.blobs[name].data) for name in layer.top)
+            label = labels[0] if labels else np.empty((len(data), 0))
+            yield from zip(pictures(data, layer.transform_param), label.reshape(len(data), -1))
 
 
 def net_layer(options: Any) -> Any:

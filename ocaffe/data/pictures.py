@@ -88,7 +88,7 @@ class PictureSource(Source):
         self._crew: Crew | None = None
         self._hurried = False
         first, _ = self._header(0)
-        self.encoded = first.file is not None
+        self.encoded, self.labelled = first.file is not None, first.record.label is not None
         dtype = first.record.values.dtype if first.record.values is not None else np.dtype(np.uint8)
         self._slow = first.record.values is None or first.record.values.nbytes > _SMALL
         count = 1 if np.ndim(first.record.label) == 0 else len(first.record.label)

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import pathlib
+from argparse import Namespace
 from collections.abc import Sequence
 
 import numpy as np
@@ -11,7 +12,7 @@ from PIL import Image
 from ocaffe import proto
 from ocaffe.cl.device import Device
 from ocaffe.cli.dataset import main
-from ocaffe.cli.dataset_show import caption, pictures
+from ocaffe.cli.dataset_show import caption, pictures, stored
 from ocaffe.errors import Error
 from ocaffe.tools.contact_sheet import contact_sheet
 from tests.data.databases import image, raw, write
@@ -48,6 +49,40 @@ def test_folder_with_names(tmp_path: pathlib.Path) -> None:
     assert (first[::-1] == image(0, (3, 120, 100))).all() and (second[::-1] == image(1, (3, 120, 100))).all()
 
 
+@pytest.fixture
+def bare(tmp_path: pathlib.Path) -> str:
+    """A database without labels."""
+    return write(tmp_path / "bare", [proto.Datum(channels=3, height=6, width=8, data=image(n).tobytes()).SerializeToString() for n in range(3)])
+
+
+def test_images_without_labels(device: Device, bare: str, tmp_path: pathlib.Path) -> None:
+    options = Namespace(source=bare, count=3, skip_bad_records=0)
+    assert [(image.shape, labels.size) for image, labels in stored(options)] == [((3, 6, 8), 0)] * 3
+    (tmp_path / "net.prototxt").write_text(NET % "")
+    show(bare, "--augment", str(tmp_path / "net.prototxt"), "--out", str(tmp_path / "s.png"), "--count", "3", "--device", device.number)
+    assert caption(np.empty(0), ["cat"]) == ""
+
+
+def test_several_labels(tmp_path: pathlib.Path) -> None:
+    lines = []
+    for n in range(2):
+        Image.fromarray(image(n).transpose(1, 2, 0)).save(tmp_path / f"{n}.png")
+        lines.append(f"{tmp_path}/{n}.png 0.5 {n} -3\n")
+    (tmp_path / "list.txt").write_text("".join(lines))
+    options = Namespace(source=str(tmp_path / "list.txt"), count=9, skip_bad_records=0, root_folder="", label_count=3)
+    assert [labels.tolist() for _, labels in stored(options)] == [[0.5, 0, -3], [0.5, 1, -3]]
+
+
+def test_bad_images_are_left_out(device: Device, tmp_path: pathlib.Path, capfd: pytest.CaptureFixture[str]) -> None:
+    path = write(tmp_path / "db", [raw(0), b"bad", raw(2)])
+    with pytest.raises(Error, match="record 1 "):
+        show(path, "--out", str(tmp_path / "s.png"))
+    show(path, "--out", str(tmp_path / "s.png"), "--skip-bad-records", "1")
+    assert "Skipped bad record 1 of at most 1" in capfd.readouterr().err
+    (tmp_path / "net.prototxt").write_text(NET % "")
+    show(path, "--augment", str(tmp_path / "net.prototxt"), "--out", str(tmp_path / "s.png"), "--skip-bad-records", "1", "--device", device.number)
+
+
 @pytest.mark.parametrize("solver", [False, True])
 def test_augmented(device: Device, tmp_path: pathlib.Path, solver: bool) -> None:
     path = write(tmp_path / "db", [raw(n) for n in range(6)])
@@ -65,6 +100,7 @@ def test_augmented(device: Device, tmp_path: pathlib.Path, solver: bool) -> None
 
 @pytest.mark.parametrize(("argv", "fact"), [
     (["--count", "0"], "--count is 0"),
+    (["--label-count", "-1"], "--label-count is -1"),
     (["--out", "sheet.jpg"], "--out is sheet.jpg"),
     (["--augment", "net.prototxt", "--phase", "TEST"], "the TEST net has no Data or ImageData layer"),
     (["--augment", "solver.prototxt", "--phase", "TEST"], "the solver has no TEST net"),
