@@ -46,9 +46,12 @@ Planned = Any  # a batch of the source: it has `frame`, `found` and `alike`
 class Crew:
     """`count` processes. Several threads may call the methods. If a process dies, the caller stages the images itself."""
 
-    def __init__(self, stager: Stager, count: int, layout: Layout, sent: Callable[[Any], Any]) -> None:
-        """`layout` is that of the usual batch; larger ones are left to the caller. `sent` prepares a found record for another process."""
-        self._state = _State(stager, count, layout, sent)
+    def __init__(self, stager: Stager, count: int, layout: Layout, sent: Callable[[Any], Any], step: int = 1) -> None:
+        """`layout` is that of the usual batch; larger ones are left to the caller. `sent` prepares a found record for another process.
+
+        Every `step`-th batch is requested ahead.
+        """
+        self._state = _State(stager, count, layout, sent, step)
         self._finalizer = weakref.finalize(self, _State.stop, self._state)  # the thread must not reference the crew, or the finalizer would never run
         threading.Thread(target=self._state.run, name="ocaffe crew", daemon=True).start()
 
@@ -86,8 +89,8 @@ class _Slot:
 class _State:
     """State shared by the thread and the crew. The condition variable `changed` protects it."""
 
-    def __init__(self, stager: Stager, count: int, layout: Layout, sent: Callable[[Any], Any]) -> None:
-        self.count, self.sent = count, sent
+    def __init__(self, stager: Stager, count: int, layout: Layout, sent: Callable[[Any], Any], step: int) -> None:
+        self.count, self.sent, self.step = count, sent, step
         theirs = copy.copy(stager)
         theirs.largest = _PIXELS // count
         self.recipe = pickle.dumps(theirs)
@@ -111,7 +114,7 @@ class _State:
             slot = self._of(index) or self._request(index, plan, messages, index)
             batch = slot.batch if slot is not None else plan(index)
             with contextlib.suppress(Error):  # of a later batch: it is raised when that batch is taken
-                for later in range(index + 1, index + len(self.slots)):
+                for later in range(index + self.step, index + self.step * len(self.slots), self.step):
                     if self._of(later) is None and self._request(later, plan, messages, index) is None:
                         break
         try:
@@ -126,7 +129,7 @@ class _State:
 
     def _request(self, index: int, plan: Callable[[int], Planned], messages: list[bytes], now: int) -> _Slot | None:
         """Put batch `index` into a slot, and its requests into `messages`. Return None if there is no slot. `now` is the batch that is taken."""
-        reach = len(self.slots)
+        reach = len(self.slots) * self.step
         unused = (slot for slot in self.slots if not slot.missing and not now - reach <= slot.index < now + reach)
         slot = next(unused, None)
         if slot is None or not self.working:

@@ -144,14 +144,14 @@ class PictureSource(Source):
 
     # -- batches -----------------------------------------------------------------------------------------------------
 
-    def hurry(self) -> None:
+    def hurry(self, step: int = 1) -> None:
         """Let processes do the work of the threads, if that is faster. They start in the background."""
         if self._hurried or not (POSSIBLE and self._slow and self.store.portable and self.workers.count >= _FEWEST):
             return
         self._hurried = True
         count = max(_FEWEST, min(self.workers.count, cores() - cores() // _SPARED))
         try:
-            self._crew = Crew(self._stager, count, self._first, self.store.sent)
+            self._crew = Crew(self._stager, count, self._first, self.store.sent, step)
         except OSError as problem:  # too many open files, or no memory
             log.warning("data_reader.cpp:80", f"No processes can decode images: {problem.strerror}. Threads do it")
 

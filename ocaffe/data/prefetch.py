@@ -96,7 +96,7 @@ class Prefetcher:
         state.changed.wait_for(lambda: state.first in state.ready or state.closed)
         self.wait_seconds += time.perf_counter() - begin
         if self.wait_seconds > _PATIENCE:
-            self.source.hurry()
+            self.source.hurry(state.step)
 
     def recycle(self, batch: Batch, block: np.ndarray | None = None) -> None:
         """Return the block of `batch` to the prefetcher, or `block` in its place (the same memory, mapped again)."""

@@ -92,8 +92,8 @@ class Source(ABC):
                 return index, limit.error(float(labels.reshape(-1)[index]))
         return None
 
-    def hurry(self) -> None:  # noqa: B027  (most sources have no faster way)
-        """Fill batches faster from now on, if that is possible. The consumer waits for them."""
+    def hurry(self, step: int = 1) -> None:  # noqa: B027  (most sources have no faster way)
+        """Fill batches faster from now on, if that is possible. The consumer waits for them. It takes every `step`-th batch."""
 
     def close(self) -> None:  # noqa: B027  (most sources have nothing to do)
         """Close files and end threads."""

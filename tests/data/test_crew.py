@@ -45,9 +45,9 @@ def until(condition: Callable[[], Any]) -> None:
 def hurried() -> Iterator[Callable[..., ImageSource]]:
     made: list[ImageSource] = []
 
-    def make(path: str, batch: int, **fields: Any) -> ImageSource:
+    def make(path: str, batch: int, step: int = 1, **fields: Any) -> ImageSource:
         made.append(source(path, batch, workers=3, **fields))
-        made[-1].hurry()
+        made[-1].hurry(step)
         assert made[-1]._crew is not None
         until(lambda: made[-1]._crew.ready)  # type: ignore[union-attr]
         return made[-1]
@@ -87,6 +87,24 @@ def test_same_bytes(hurried: Callable[..., ImageSource], tmp_path: pathlib.Path,
     for index in (9, 10, 3, 30, 4, 5):  # after a jump the processes may be busy with other batches
         assert same(plain, crew, index)
     assert crew._crew is not None and crew._crew.ready and sum(crew.effort.seconds().values()) > 0
+
+
+def test_only_batches_that_are_taken_are_requested(hurried: Callable[..., ImageSource], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of several ranks that test, each takes every so many-th batch."""
+    path = write(tmp_path / "db", [jpeg(n) for n in range(12)])
+    plain, crew = source(path, 5, transform=RANDOM), hurried(path, 5, 4, transform=RANDOM)
+    planned, plan = set(), crew._plan
+
+    def noted(index: int) -> Any:
+        planned.add(index)
+        return plan(index)
+
+    monkeypatch.setattr(crew, "_plan", noted)
+    prefetcher = Prefetcher(crew, 3, 2, 4)
+    taken = {index: prefetcher.get().block for index in range(2, 60, 4)}
+    prefetcher.close()
+    assert len(planned) > len(taken) and all(index % 4 == 2 for index in planned)
+    assert all(same(plain, crew, index, block) for index, block in taken.items())
 
 
 def test_errors(hurried: Callable[..., ImageSource], tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
