@@ -99,6 +99,7 @@ class _State:
         self.changed = threading.Condition()
         self.children: list[subprocess.Popen[bytes]] = []
         self.working = self.closed = False
+        self.reason = ""  # of the end of the processes, for the log
         self.tasks, their_tasks = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.results, their_results = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         memory = _shared(slots * self.size)
@@ -120,8 +121,10 @@ class _State:
         try:
             for message in messages:
                 self.tasks.sendall(message)
-        except OSError:
+        except OSError as problem:  # a process has died, or a message is too long for a socket: thousands of labels per image
+            self.reason = self.reason or f": {problem.strerror}"
             self._break()
+            self.tasks.close()  # a process ends when it finds that
         return batch
 
     def _of(self, index: int) -> _Slot | None:
@@ -176,11 +179,9 @@ class _State:
                 if select.select([self.results], [], [], _LOOK)[0]:
                     self._receive(self.results.recv(1 << 20))
         except (OSError, ValueError, EOFError, pickle.UnpicklingError) as problem:  # ValueError: the socket was closed
-            reason = f": {problem}"
-        else:
-            reason = ""
+            self.reason = self.reason or f": {problem}"
         if not self.closed:
-            log.warning("data_reader.cpp:80", f"A process that decodes images ended{reason}. Threads decode from now on")
+            log.warning("data_reader.cpp:80", f"A process that decodes images ended{self.reason}. Threads decode from now on")
         self.stop()
         self.results.close()
 

@@ -147,6 +147,16 @@ def test_a_dead_process(hurried: Callable[..., ImageSource], tmp_path: pathlib.P
     assert "Threads decode from now on" in capsys.readouterr().err
 
 
+def test_a_request_too_long_for_a_socket(hurried: Callable[..., ImageSource], tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write(tmp_path / "db", [jpeg(n) for n in range(9)])
+    made, plain = hurried(path, 4, transform=RANDOM), source(path, 4, transform=RANDOM)
+    assert made._crew is not None
+    made._crew._state.sent = lambda found: bytes(1 << 20)  # thousands of labels of a list
+    assert all(same(plain, made, index) for index in range(3))
+    until(lambda: all(child.poll() is not None for child in children(made)))
+    until(lambda: "ended: Message too long. Threads decode from now on" in capsys.readouterr().err)
+
+
 def test_processes_end_with_their_source(hurried: Callable[..., ImageSource], tmp_path: pathlib.Path) -> None:
     path = write(tmp_path / "db", [jpeg(n) for n in range(9)])
     made = hurried(path, 4)
