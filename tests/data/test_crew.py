@@ -20,6 +20,7 @@ from PIL import Image
 from ocaffe import proto
 from ocaffe.data.images import ImageSource
 from ocaffe.data.prefetch import Prefetcher
+from ocaffe.data.source import Share
 from ocaffe.errors import Error
 from ocaffe.model.blob import write_blobproto
 from tests.data.databases import block_of, image, png, raw, samples, source, write
@@ -121,6 +122,21 @@ def test_errors(hurried: Callable[..., ImageSource], tmp_path: pathlib.Path, cap
         assert same(plain, skipping, index)
     assert skipping._first.labels(block_of(skipping, 1)).tolist() == [3, 5, 5]
     assert capsys.readouterr().err.count("Skipped bad record 1 of at most 1: database") == 2
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_ranks_replace_bad_records_alike(hurried: Callable[..., ImageSource], tmp_path: pathlib.Path, shuffle: bool) -> None:
+    """Each rank finds its bad records itself. Together they read the batch of one rank."""
+    path = write(tmp_path / "db", [b"bad" if n in (3, 4, 11, 19) else jpeg(n) for n in range(20)])
+    fields: dict[str, Any] = {"shuffle": shuffle, "transform": {**RANDOM, "skip_bad_records": 4}}
+    alone, ranks = source(path, 8, **fields), [hurried(path, 4, **fields) for _ in range(2)]
+    for number, rank in enumerate(ranks):
+        rank.share = Share(number, 2)
+    for index in (0, 1, 2, 9, 4):
+        images, labels = samples(alone, index)
+        for number, rank in enumerate(ranks):
+            theirs = samples(rank, index)
+            assert np.array_equal(theirs[0], images[number::2]) and np.array_equal(theirs[1], labels[number::2])
 
 
 def test_images_of_other_sizes(hurried: Callable[..., ImageSource], tmp_path: pathlib.Path) -> None:
