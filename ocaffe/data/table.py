@@ -111,7 +111,7 @@ def _rows(source: str) -> list[Row]:
         delimiter = _delimiter(_first_line(source)) or ","
         with open(source, encoding="utf-8-sig", errors="surrogateescape", newline="") as stream:
             reader = csv.reader(stream, delimiter=delimiter, skipinitialspace=True, strict=True)
-            rows = [Row(reader.line_num, [cell.strip() for cell in cells]) for cells in reader if cells]
+            rows = [Row(reader.line_num, [cell.strip() for cell in cells]) for cells in reader if "".join(cells).strip() or len(cells) > 1]
     except (OSError, ValueError) as problem:
         raise Error(f"the table {source} cannot be read: {getattr(problem, 'strerror', None) or problem}", fix="correct its name") from None
     except csv.Error as problem:

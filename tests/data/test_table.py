@@ -33,6 +33,7 @@ CATS = [("a.jpg", [1]), ("b c.jpg", [0])]
         ("a.jpg,1\nb c.jpg,0\n", CATS),
         ("file,label\na.jpg,1\nb c.jpg,0\n", CATS),
         ("\ufefffile;label\r\n\r\na.jpg;1\r\nb c.jpg;0\r\n", CATS),
+        ("a.jpg,1\n  \t\nb c.jpg,0\n \n", CATS),
         ("file\tlabel\na.jpg\t1\nb c.jpg\t0", CATS),
         ('a.jpg, 1\n"b c.jpg", "0"\n', CATS),
         ("a.jpg,dog\nb c.jpg,big cat\n", CATS),
