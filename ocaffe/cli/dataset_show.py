@@ -24,6 +24,7 @@ from ocaffe.solver.nets import net_messages
 from ocaffe.tools.contact_sheet import contact_sheet
 
 NAME = "dataset show"
+_LEAST = 0.005  # a smaller probability of a class is not shown
 Sample = tuple[np.ndarray, np.ndarray]  # an image, channels x height x width, and its labels: none if the source has none
 
 
@@ -97,10 +98,10 @@ def stored(options: Any) -> Iterator[Sample]:
 
 def augmented(options: Any) -> Iterator[Sample]:
     """Yield the input of the net of --augment: its data layer reads the source on the device."""
-    given = net_layer(options)
+    given, file = net_layer(options)
     param = getattr(given, "data_param" if given.type == "Data" else "image_data_param")
     layer = data_layer(options, max(int(param.batch_size), 1))
-    layer.name = given.name
+    layer.name, layer.source_line = given.name, given.source_line
     layer.transform_param.CopyFrom(given.transform_param)
     if options.skip_bad_records:
         layer.transform_param.skip_bad_records = options.skip_bad_records
@@ -115,7 +116,7 @@ def augmented(options: Any) -> Iterator[Sample]:
             if not source.labelled:
                 del layer.top[1]
     phase = proto.TRAIN if options.phase == "TRAIN" else proto.TEST
-    message = proto.NetParameter(name="show", layer=[layer])
+    message = proto.NetParameter(name="show", layer=[layer], source_file=file)
     with (
         closing(select_device(options.device or None, options.gpu or None, math=options.math)) as device,
         Net(message, phase=phase, device=device, seed=options.seed) as net,
@@ -127,8 +128,8 @@ def augmented(options: Any) -> Iterator[Sample]:
             yield from zip(pictures(data, layer.transform_param), label.reshape(len(data), -1))
 
 
-def net_layer(options: Any) -> Any:
-    """Return the layer of the net of --augment whose input is shown: its first Data or ImageData layer."""
+def net_layer(options: Any) -> tuple[Any, str]:
+    """Return the layer of the net of --augment whose input is shown, its first Data or ImageData layer, and the file of the net."""
     try:
         net = read_net(options.augment)
     except Error as problem:
@@ -144,7 +145,7 @@ def net_layer(options: Any) -> Any:
         net = phase_net(net, proto.TRAIN if options.phase == "TRAIN" else proto.TEST)
     for layer in net.layer:
         if layer.type in ("Data", "ImageData"):
-            return layer
+            return layer, net.source_file
     raise Error(f"the {options.phase} net has no Data or ImageData layer", place=options.augment, fix="give a net that reads images, or another --phase")
 
 
@@ -161,8 +162,8 @@ def pictures(data: np.ndarray, transform: Any) -> np.ndarray:
 def caption(labels: np.ndarray, names: Sequence[str]) -> str:
     """Return the text for one label, several, or probabilities of classes."""
     if len(labels) > 1 and abs(float(labels.sum()) - 1) < 1e-3 and labels.min() >= 0:
-        shares = [(float(labels[label]), label) for label in np.flatnonzero(labels).tolist()]
-        return " + ".join(_name(label, names) if share > 0.999 else f"{share:.2f} {_name(label, names)}" for share, label in sorted(shares, reverse=True))
+        shares = [(float(labels[label]), label) for label in np.flatnonzero(labels >= _LEAST).tolist()]
+        return " + ".join(_name(label, names) if share > 1 - _LEAST else f"{share:.2f} {_name(label, names)}" for share, label in sorted(shares, reverse=True))
     return " ".join(_name(label, names) for label in labels)
 
 

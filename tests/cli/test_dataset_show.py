@@ -115,6 +115,16 @@ def test_errors(argv: Sequence[str], fact: str, tmp_path: pathlib.Path, monkeypa
     assert not list(tmp_path.glob("*.png"))
 
 
+def test_errors_of_the_layer_have_its_place(device: Device, tmp_path: pathlib.Path) -> None:
+    (tmp_path / "net.prototxt").write_text("\n\n" + NET % "mixup { }")
+    (tmp_path / "solver.prototxt").write_text(f'net: "{tmp_path}/net.prototxt" base_lr: 0.1 lr_policy: "fixed"')
+    path = write(tmp_path / "db", [raw(0)])
+    for name in ("net.prototxt", "solver.prototxt"):
+        with pytest.raises(Error, match="label_classes is 0") as failure:
+            main(["show", path, "--augment", str(tmp_path / name), "--device", device.number])
+        assert str(failure.value.place) == f"{tmp_path}/net.prototxt:3"
+
+
 def test_no_source(tmp_path: pathlib.Path) -> None:
     with pytest.raises(Error):
         main(["show", str(tmp_path / "none"), "--out", str(tmp_path / "s.png")])
@@ -124,6 +134,7 @@ def test_no_source(tmp_path: pathlib.Path) -> None:
 def test_captions() -> None:
     assert caption(np.array([1.0]), ["cat", "dog"]) == "dog"
     assert caption(np.array([0.25, 0.0, 0.75]), ["cat", "dog"]) == "0.75 2 + 0.25 cat"
+    assert caption(np.array([0.003, 0.997]), ["cat", "dog"]) == "dog"
     assert caption(np.array([0.5, 3]), []) == "0.5 3"
 
 
