@@ -63,11 +63,14 @@ def check_batch(layer: Layer, scores: Shape, labels: Shape) -> None:
 
 def check_labels(layer: Layer, scores: Shape, labels: Shape, positions: int) -> None:
     """Raise the layer's error unless there is one label for each position. The axes of the labels do not matter."""
+    fix = "for scores N x C x H x W and axis 1, N x H x W labels: whole numbers from 0 to C - 1"
+    if len(labels) == len(scores) and labels[0] == scores[0]:
+        fix += ". Labels of mixup and cutmix: SoftmaxWithLoss, and as many scores as label_classes"
     layer.check(
         math.prod(labels) == positions,
         f"number of labels must match number of predictions ({math.prod(labels)} and {positions}): "
         f"bottom 0 is {shape_text(scores)}, bottom 1 is {shape_text(labels)}",
-        "for scores N x C x H x W and axis 1, N x H x W labels: whole numbers from 0 to C - 1",
+        fix,
     )
 
 
