@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+import ocaffe
 from ocaffe import proto
 from ocaffe.data.images import ImageSource
 from ocaffe.data.prefetch import Prefetcher
@@ -198,6 +199,14 @@ def test_an_end_during_the_start(tmp_path: pathlib.Path, monkeypatch: pytest.Mon
     started = children(made)
     made.close()
     until(lambda: all(child.poll() is not None and child.stdin is not None and child.stdin.closed for child in started))
+
+
+def test_the_package_need_not_be_in_a_path(hurried: Callable[..., ImageSource], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An editable install is found by a hook of the import, which the processes do not have."""
+    root = pathlib.Path(ocaffe.__file__).parents[1]
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path and pathlib.Path(path).resolve() != root])
+    hurried(write(tmp_path / "db", [jpeg(n) for n in range(4)]), 4)  # until they are ready
 
 
 PARENT = """
