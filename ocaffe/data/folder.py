@@ -16,8 +16,8 @@ from ocaffe.data.pixels import FORMATS
 from ocaffe.errors import Error
 
 IMAGE_SUFFIXES = frozenset(suffix[1:] for suffix, kind in Image.EXTENSION.items() if kind in FORMATS) | {"dib", "sr"}
-TRAINING = "train"
-HELD_OUT = ("test", "val", "valid", "validation")  # names of subfolders with images for testing
+TRAINING = ("train", "training")  # names of subfolders with images for training, in any case
+HELD_OUT = ("test", "testing", "val", "valid", "validation")  # and for testing
 _SYSTEM = {"__MACOSX", "@eaDir"}  # folders that file managers and storage devices make
 
 
@@ -94,8 +94,8 @@ def subfolders(root: str, skipped: Counter[str]) -> tuple[list[str], int]:
 
 def split_of(folders: Sequence[str]) -> list[str]:
     """Return the training part and the held-out parts among the names of subfolders, [] if they are no parts."""
-    held_out = [name for name in HELD_OUT if name in folders]
-    return [TRAINING, *held_out] if TRAINING in folders and held_out else []
+    training, held_out = ([folder for name in names for folder in folders if folder.lower() == name] for names in (TRAINING, HELD_OUT))
+    return [training[0], *held_out] if training and held_out else []
 
 
 def _images(root: str, name: str, skipped: Counter[str]) -> list[str]:

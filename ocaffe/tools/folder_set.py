@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ocaffe import log
-from ocaffe.data.folder import ClassFolders, class_folders, skipped_text, split_of, subfolders
+from ocaffe.data.folder import HELD_OUT, TRAINING, ClassFolders, class_folders, skipped_text, split_of, subfolders
 from ocaffe.data.labels_txt import LABELS, labels_bytes, numbering
 from ocaffe.data.source import RECORDS, permutation
 from ocaffe.data.writer import LmdbWriter, Writer
@@ -136,7 +136,7 @@ def _parts(root: str, settings: Settings) -> _Parts:
         listed = class_folders(os.path.join(root, part), classes)
         classes = listed.classes
         skipped += listed.skipped
-        name = "test" if part != parts[0] and len(parts) == 2 else part
+        name = TRAINING[0] if part == parts[0] else HELD_OUT[0] if len(parts) == 2 else part
         entries[name] = _entries(listed, np.arange(len(listed.names)), f"{part}/", name, settings)
     return _Parts(classes, entries, skipped)
 

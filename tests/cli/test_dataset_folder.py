@@ -118,6 +118,13 @@ def test_parts_that_exist(tmp_path: pathlib.Path, held_out: list[str], made: lis
     assert "and another subfolder, 'more'" in refused(root, tmp_path / "other").fact
 
 
+def test_parts_in_another_case(tmp_path: pathlib.Path) -> None:
+    write(tmp_path / "set", *(f"{part}/{name}/{n}.png" for part in ("Training", "TEST") for name in "ab" for n in range(2)))
+    run(tmp_path / "set", tmp_path / "out", "--noshuffle")
+    assert (tmp_path / "out" / "train.txt").read_text().splitlines()[-1] == "Training/b/1.png 1"
+    assert len(records(tmp_path / "out" / "train_lmdb")) == len(records(tmp_path / "out" / "test_lmdb")) == 4
+
+
 def test_pixels(photos: pathlib.Path, tmp_path: pathlib.Path) -> None:
     run(photos, tmp_path / "raw", "--noencoded", "--gray", "--resize_height=5", "--resize_width=4")
     for datum in records(tmp_path / "raw" / "train_lmdb").values():

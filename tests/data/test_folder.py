@@ -77,6 +77,7 @@ def test_names_of_databases_and_lists(tmp_path: pathlib.Path) -> None:
         (["1.png", "2.png"], "the folder {} has no subfolders, and 2 images itself", "FOLDER/cat/1.jpg"),
         (["1.txt"], "the folder {} has no subfolders", "FOLDER/cat/1.jpg"),
         (["train/a/1.png", "val/a/1.png"], "the folder {} has the subfolders train and val, which are parts, not classes", "give one of them: {}/train"),
+        (["Test/a/1.png", "Train/a/1.png"], "the folder {} has the subfolders Train and Test, which are parts, not classes", "give one of them: {}/Train"),
     ],
 )  # fmt: skip
 def test_mistakes(tmp_path: pathlib.Path, names: Sequence[str], fact: str, fix: str) -> None:
