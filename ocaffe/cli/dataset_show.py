@@ -168,7 +168,9 @@ def caption(labels: np.ndarray, names: Sequence[str]) -> str:
 
 
 def _name(label: float, names: Sequence[str]) -> str:
-    return names[int(label)] if float(label).is_integer() and 0 <= label < len(names) else f"{label:g}"
+    if not float(label).is_integer():
+        return f"{label:g}"
+    return names[int(label)] if 0 <= label < len(names) else str(int(label))
 
 
 def _backend(path: str) -> int:

@@ -47,7 +47,7 @@ class BadRecords:
             if skipped >= self._limit or skipped + 1 >= self._entries:
                 if self._limit:
                     problem.fact += f" ({skipped} bad records before it were skipped, and the limit is {self._limit})"
-                problem.fix = f"{problem.fix}; or skip such records: --skip-bad-records N"
+                problem.fix = f"{problem.fix}; or skip such records: --skip-bad-records N, or transform_param {{ skip_bad_records: N }}"
                 raise problem
             self._found.add(record)
             log.warning("data_reader.cpp:80", f"Skipped bad record {skipped + 1} of at most {self._limit}: {problem.fact}")

@@ -135,6 +135,7 @@ def test_captions() -> None:
     assert caption(np.array([1.0]), ["cat", "dog"]) == "dog"
     assert caption(np.array([0.25, 0.0, 0.75]), ["cat", "dog"]) == "0.75 2 + 0.25 cat"
     assert caption(np.array([0.003, 0.997]), ["cat", "dog"]) == "dog"
+    assert caption(np.array([1234567.0]), ["cat"]) == "1234567"
     assert caption(np.array([0.5, 3]), []) == "0.5 3"
 
 
