@@ -495,15 +495,16 @@ class _BeginExchangeAction:
 
 
 class _EndExchangeAction:
-    """Wait until the oldest bucket in the exchange holds the average over all ranks."""
+    """Wait until a bucket holds the average over all ranks."""
 
     def __init__(self, commands: CommandList, launch: EndExchange) -> None:
         self.session = commands.session
+        self.buffer, self.offset = commands.locate(launch.operands[0].ref)
 
     def __call__(self, slot: int) -> None:
         assert self.session.exchange is not None
         self.session.device.queue.flush()  # the launches since the begin run during the exchange
-        self.session.exchange.end()
+        self.session.exchange.end(self.buffer, self.offset)
 
 
 class Measured(Exception):

@@ -54,13 +54,16 @@ class CommandList(Protocol):
 
 
 class Exchange(Protocol):
-    """The average of gradients over all ranks of a training (ocaffe/parallel). All ranks begin and end the same buckets in the same order."""
+    """The average of buckets over all ranks of a training (ocaffe/parallel): of gradients, and of BatchNorm's statistics.
+
+    All ranks begin and end the same buckets in the same order.
+    """
 
     def begin(self, filled: Any, buffer: Any, offset: int, count: int) -> None:
         """Begin with `count` floats of `buffer` from element `offset` on, once the event `filled` is complete. Does not wait."""
 
-    def end(self) -> None:
-        """Wait until the oldest bucket that has begun holds the average. Raises Error if the exchange failed."""
+    def end(self, buffer: Any, offset: int) -> None:
+        """Wait until the bucket that has begun at element `offset` of `buffer` holds the average. Raises Error if the exchange failed."""
 
 
 class Memory(Protocol):

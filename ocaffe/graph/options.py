@@ -20,7 +20,7 @@ class NetOptions:
     nothing is fused or recomputed, and no value reuses the memory of another. `prepack_weights`: without backward, keep prepacked weights, if the limit allows.
     `in_flight`: average gradients over all ranks before their update. So many bytes of them may be in the exchange while backward continues. None: there is
     one rank. `late_rows`: compute gradients in rows at the end of backward, where the memory of blobs is free, and let so many bytes of them be in
-    the exchange. 0: compute them between the layers of the rest of backward.
+    the exchange. 0: compute them between the layers of the rest of backward. `statistics_ranks`: as in Recorder.
     """
 
     backward: bool = True
@@ -38,6 +38,7 @@ class NetOptions:
     prepack_weights: bool = False
     in_flight: int | None = None
     late_rows: int = 0
+    statistics_ranks: int = 1
     seed: int = 0
 
     def keeps(self, name: str) -> bool:

@@ -70,7 +70,7 @@ class _NetRecorder:
         target = replace(target, workspace=min(target.workspace, max(MIN_WORKSPACE_BYTES, blobs // WORKSPACE_DIVISOR)))
         self.graph, self.group, self.options, self.update = graph, group, options, update
         self.rec = Recorder(target, train=options.backward, seed=options.seed, accumulate_gradients=options.accumulate, fuse=options.fuse,
-                            prepack_weights=options.prepack_weights)  # fmt: skip
+                            prepack_weights=options.prepack_weights, statistics_ranks=options.statistics_ranks)  # fmt: skip
         self.outputs = {*graph.outputs, *(top for node in graph.nodes for top in node.tops if top.loss_weight)}
         self.debug = DebugInfo() if options.debug else None
         self.microbatched = MicrobatchedPart(graph, options.microbatch) if options.microbatch is not None else None

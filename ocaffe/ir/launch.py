@@ -209,7 +209,9 @@ class Measure(Launch):
 
 @dataclass(eq=False)
 class BeginExchange(Launch):
-    """Host step: begin to average operand 0, a bucket of gradients, over all ranks. `begin`: its first element in the parameter group.
+    """Host step: begin to average operand 0, a bucket, over all ranks: gradients, or statistics of BatchNorm.
+
+    `begin`: the first element of gradients in the parameter group.
 
     No launch may access the bucket until the EndExchange of the same bucket.
     """
@@ -219,7 +221,7 @@ class BeginExchange(Launch):
 
 @dataclass(eq=False)
 class EndExchange(Launch):
-    """Host step: operand 0, a bucket of gradients, holds the average over all ranks for the launches that follow."""
+    """Host step: operand 0, a bucket, holds the average over all ranks for the launches that follow."""
 
     begin: int = 0
 

@@ -13,8 +13,10 @@ from ocaffe.ir.graph import Blob
 from ocaffe.ir.launch import (
     RELU_MASK,
     Access,
+    BeginExchange,
     Call,
     Empty,
+    EndExchange,
     Epilogue,
     EpilogueScalars,
     HostCall,
@@ -45,12 +47,21 @@ class Recorder:
     """
 
     def __init__(
-        self, target: Target, *, train: bool, seed: int = 0, accumulate_gradients: bool = False, fuse: bool = True, prepack_weights: bool = False
+        self,
+        target: Target,
+        *,
+        train: bool,
+        seed: int = 0,
+        accumulate_gradients: bool = False,
+        fuse: bool = True,
+        prepack_weights: bool = False,
+        statistics_ranks: int = 1,
     ) -> None:
         self.target = target
         self.train = train
         self.seed = seed
         self.fuse = fuse
+        self.statistics_ranks = statistics_ranks  # BatchNorm takes the statistics of the batches of so many ranks
         self.prepack_weights = prepack_weights  # results that depend on weights alone are kept, so packing costs nothing in the long run
         self.launches: list[Launch] = []
         self.phase = "forward"
@@ -167,6 +178,11 @@ class Recorder:
         `run` must hold Refs, not blobs, whose Refs change when the net is recorded again.
         """
         self.add(HostCall(self.layer, self.phase, self.operands(reads, writes, modifies), side_effect=True, what=what, run=run))
+
+    def average(self, ref: Ref) -> None:
+        """Record the average of `ref`, a root, over all ranks. The device waits for it."""
+        for step, access in ((BeginExchange, Access.READ), (EndExchange, Access.MODIFY)):
+            self.add(step(self.layer, self.phase, [Operand(ref, access)], side_effect=True, what="average over ranks"))
 
     def empty(self, reads: Sequence[Ref], writes: Sequence[Ref], modifies: Sequence[Ref] = (), what: str = "") -> None:
         """Record a launch over no elements."""

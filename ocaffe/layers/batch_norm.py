@@ -80,6 +80,10 @@ class ChannelNorm(Layer):
         """Return reads (x`first`, ..) and a text that computes `mean` and `inverse` from the running statistics. `eps` is a scalar in it."""
         raise NotImplementedError
 
+    def running_centre(self, first: int) -> tuple[list[Read], str]:
+        """Return reads (x`first`, ..) and a text that computes `centre`, a value near the channel's mean that is the same on all ranks."""
+        return [], "centre = 0"
+
     def onnx_running(self, graph: OnnxGraph) -> tuple[np.ndarray, np.ndarray] | None:
         """Return the mean and variance used in place of batch statistics. None means neither subtraction nor division."""
         raise NotImplementedError
@@ -104,17 +108,27 @@ class ChannelNorm(Layer):
         self.mean, self.inverse = rec.saved("mean", (self.channels,)), rec.saved("inverse", (self.channels,))
         # One pass computes both moments. Subtracting a value of the channel first avoids cancellation in the squares.
         shift = x.data.view((self.channels,), 0, x.count // (x.shape[0] * self.channels), "shift")
-        finish = "d = v0 / n; variance = fmax(v1 / n - d * d, 0); mean = x1 + d; y0 = mean; y1 = 1 / sqrt(variance + eps)"
+        text, moments = "d = x0 - x1; v0 = d; v1 = d * d", "d = v0 / n; variance = fmax(v1 / n - d * d, 0); mean = x1 + d"
+        operands: list[Read] = [x.data, (shift, self.channel_axis)]
+        final, written = "y0 = mean; y1 = 1 / sqrt(variance + eps)", [self.mean, self.inverse, *writes]
+        n, constants = float(x.count // self.channels), {"eps": self.eps, **(scalars or {})}
+        if rec.statistics_ranks == 1:
+            finish = f"{moments}; {final}; {update}"
+            reduce(rec, text, reads=[*operands, *reads], writes=written, modifies=modifies, axes=self.axes, finish=finish, scalars={"n": n, **constants})
+            return
+        # Ranks exchange moments around a centre that all have, their running mean, because moments around zero would cancel.
+        each, both = (self.channels,), rec.scratch("moments", (2, self.channels))
+        first, second, centre = both.view(each), both.view(each, self.channels), rec.scratch("centre", each)
+        more, where = self.running_centre(2)
+        finish = f"{moments}; {where}; e = mean - centre; y0 = e; y1 = variance + e * e; y2 = centre"
+        reduce(rec, text, reads=[*operands, *more], writes=[first, second, centre], axes=self.axes, finish=finish, scalars={"n": n})
+        rec.average(both)
+        column = (self.channels, 1)
+        finish = f"variance = fmax(v1 - v0 * v0, 0); mean = x{2 + len(reads)} + v0; {final}; {update}"
         reduce(
-            rec,
-            "d = x0 - x1; v0 = d; v1 = d * d",
-            reads=[x.data, (shift, self.channel_axis), *reads],
-            writes=[self.mean, self.inverse, *writes],
-            modifies=modifies,
-            axes=self.axes,
-            finish=f"{finish}; {update}",
-            scalars={"n": float(x.count // self.channels), "eps": self.eps, **(scalars or {})},
-        )
+            rec, "v0 = x0; v1 = x1", reads=[first.view(column), second.view(column), *reads, (centre, 0)], writes=written,
+            modifies=modifies, axes=[1], finish=finish, scalars={"n": n * rec.statistics_ranks, **constants},
+        )  # fmt: skip
 
     def normalize(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
         """Record the launch that computes the top from the bottom and the statistics. It does not change the running statistics."""
@@ -187,7 +201,8 @@ class ChannelNorm(Layer):
                 text = f"{where}; g = x{len(operands) - 1} > 0 ? x0 : slope * x0"
         constants = {**self.constants(), **(self.activation.scalars if self.activation else {})}
 
-        sums = [rec.scratch(name, (self.channels,)) for name in ("mean_g", "mean_g_h")] if through else []
+        means = rec.scratch("means", (2, self.channels)) if through else None  # of g and g * h
+        sums = [means.view((self.channels,), offset) for offset in (0, self.channels)] if means else []
         results = [(ref, f"{value} / n") for ref, value in zip(sums, ("v0", "v1"))]
         results += [(ref, value) for ref, value in ((bias_diff, "v0"), (scale_diff, "v1")) if ref is not None]
         if results:
@@ -198,6 +213,8 @@ class ChannelNorm(Layer):
                 rec, f"{text}; v0 = g{products}", reads=operands, writes=[ref for ref, _ in results], axes=self.axes, finish=finish,
                 scalars={**constants, **count},
             )  # fmt: skip
+        if means and rec.statistics_ranks > 1:
+            rec.average(means)
         if propagate[0]:
             assert dx is not None
             term = "g * inverse"
@@ -323,7 +340,7 @@ class BatchNorm(ChannelNorm):
 
     def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
         mean, variance, weight = (parameter.data for parameter in self.params[:3])
-        n = bottoms[0].count // self.channels
+        n = bottoms[0].count // self.channels * rec.statistics_ranks
         self.mean = self.inverse = None
         scalars = {"fraction": self.fraction, "unbiased": n / (n - 1) if n > 1 else 1.0}
         if self.of_batch and self.averages:
@@ -335,6 +352,7 @@ class BatchNorm(ChannelNorm):
             text = "m0 = fraction * m0 + mean; m1 = fraction * m1 + unbiased * variance; m2 = fraction * m2 + 1"
             self.measure(rec, bottoms[0], text, [mean, variance, weight], scalars)
         elif self.own().update_global_stats and self.phase == proto.TRAIN:
+            self.check(rec.statistics_ranks == 1, "update_global_stats takes the batch of one rank", "remove it, or synchronize_statistics of the solver")
             self.update_global(rec, bottoms[0], scalars)
         self.normalize(rec, bottoms, tops)
 
@@ -360,6 +378,10 @@ class BatchNorm(ChannelNorm):
         # Before the first batch, mean and variance are zero.
         text = f"weight = x{first + 2} == 0 ? 0 : 1 / x{first + 2}; mean = weight * x{first}; inverse = 1 / sqrt(weight * x{first + 1} + eps)"
         return [self.per_channel(mean), self.per_channel(variance), (weight, 0)], text
+
+    def running_centre(self, first: int) -> tuple[list[Read], str]:
+        mean, _, weight = (parameter.data for parameter in self.params[:3])
+        return [self.per_channel(mean), (weight, 0)], f"centre = x{first + 1} == 0 ? 0 : x{first} / x{first + 1}"
 
     def onnx_running(self, graph: OnnxGraph) -> tuple[np.ndarray, np.ndarray] | None:
         if self.own().update_global_stats and self.phase == proto.TRAIN:

@@ -98,6 +98,9 @@ class RunningBN(BN):
         reads = [self.per_channel(parameter.data) for parameter in self.params[2:]]
         return reads, f"mean = x{first}; inverse = 1 / sqrt(x{first + 1} + eps)"
 
+    def running_centre(self, first: int) -> tuple[list[Read], str]:
+        return [self.per_channel(self.params[2].data)], f"centre = x{first}"
+
     def onnx_running(self, graph: OnnxGraph) -> tuple[np.ndarray, np.ndarray] | None:
         mean, variance = (graph.array(parameter).reshape(-1) for parameter in self.params[2:])
         return mean, variance

@@ -57,7 +57,7 @@ class HostExchange:
         item = bits // 8
         self._others = session.allocate((world.size - 1) * largest_part(world.size) * item, "the gradients of other ranks")
         self._packed = session.allocate(ROUND * item, "gradients in 16 bits") if bits == 16 else None
-        self._open: deque[Bucket] = deque()  # begun and not ended, for `end`
+        self._open: list[Bucket] = []  # begun and not ended, for `end`
         self._work: deque[Bucket] = deque()  # for the thread
         self._changed = threading.Condition()
         self._closed = False
@@ -81,8 +81,9 @@ class HostExchange:
             self._work.append(bucket)
             self._changed.notify()
 
-    def end(self) -> None:
-        bucket = self._open.popleft()
+    def end(self, buffer: Any, offset: int) -> None:
+        index = next(i for i, bucket in enumerate(self._open) if (bucket.buffer, bucket.offset) == (buffer, offset))
+        bucket = self._open.pop(index)
         if not bucket.done.is_set():
             self._wait(bucket, self._device)
         if self._problem is not None:

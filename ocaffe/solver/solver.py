@@ -111,7 +111,8 @@ class Solver:
         debug = self.param.debug_info
         self._options = NetOptions(backward=True, keep=keep, observed_diffs=bool(keep), debug=debug, recompute=recompute, limit=memory_limit, seed=self.seed)
         if self.exchange is not None:
-            self._options = replace(self._options, in_flight=self.exchange.in_flight, late_rows=self.exchange.late_rows)
+            ranks = world.size if param.synchronize_statistics else 1
+            self._options = replace(self._options, in_flight=self.exchange.in_flight, late_rows=self.exchange.late_rows, statistics_ranks=ranks)
         self.network, self.test_networks = self._networks([] if resume else list(weights or self.param.weights), state)
         self._options = self.network.options
         with within(file):
@@ -160,7 +161,7 @@ class Solver:
         network = self._filled(Network(train(), proto.TRAIN, self.session, self._options, weights=known), files)
         for source in network.sources.values():
             source.share = self.world.share
-        options = replace(options, in_flight=None, late_rows=0)
+        options = replace(options, in_flight=None, late_rows=0, statistics_ranks=1)
         networks = [self._filled(Network(test(), proto.TEST, self.session, options, owner=network, weights=known), files) for test in tests]
         for each in networks:
             each.stride = self.world.size  # the ranks share the batches of a test

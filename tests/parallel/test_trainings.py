@@ -15,7 +15,7 @@ from tests.parallel.trainings import CASES, ITERATIONS, write_records
 
 pytestmark = needs_mpi
 RANKS = (1, 2, 3)
-REPEATED = ("SGD", "Adam", "passes and clipping")
+REPEATED = ("SGD", "Adam", "passes and clipping", "synchronized statistics")
 
 
 @pytest.fixture(scope="module")

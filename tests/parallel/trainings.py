@@ -61,6 +61,13 @@ SOLVERS = {
     "Adam": "base_lr: 0.002 momentum: 0.9 momentum2: 0.999 delta: 1e-3",
 }
 CASES = {kind: f'type: "{kind}" {text}' for kind, text in SOLVERS.items()}
+ONE = 'filler { type: "constant" value: 1 }'
+NORMS = ("BatchNorm", f"Scale scale_param {{ {ONE} bias_term: true }}", f"BatchNorm batch_norm_param {{ scale_{ONE} }}",
+         f"BN bn_param {{ momentum: 0.9 slope_{ONE} }}", f"BN bn_param {{ bn_mode: LEARN scale_{ONE} }}")  # fmt: skip
+NORM = "".join(
+    f'layer {{ name: "norm {n}" type: "{norm.split()[0]}" bottom: "conv" top: "conv" {norm.partition(" ")[2]} }}\n' for n, norm in enumerate(NORMS)
+)
+CASES["synchronized statistics"] = f"{CASES['SGD']} synchronize_statistics: true"
 CASES["passes and clipping"] = f"{CASES['SGD']} iter_size: 2 clip_gradients: 0.5"
 
 
@@ -81,7 +88,10 @@ def write_records(folder: pathlib.Path, wrong: int = -1) -> None:
 
 def solver_of(case: str, device: Device, world: World, resume: str | None = None, bits: int = 32) -> Solver:
     param = parse(f"{SOLVER} {CASES[case]}", proto.SolverParameter, "solver.prototxt")
-    param.net_param.CopyFrom(parse(NET.replace("BATCH", str(BATCH // world.size)), proto.NetParameter, "net.prototxt"))
+    net = NET.replace("BATCH", str(BATCH // world.size))
+    if param.synchronize_statistics:
+        net = net.replace('layer { name: "relu"', NORM + 'layer { name: "relu"')
+    param.net_param.CopyFrom(parse(net, proto.NetParameter, "net.prototxt"))
     param.snapshot_prefix = f"{case} by {world.size}"
     return Solver(param, device, world=world, exchange="mpi", gradient_bits=bits, resume=resume)
 
