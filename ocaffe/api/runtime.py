@@ -10,9 +10,10 @@ import threading
 import time
 from typing import NamedTuple
 
+from ocaffe import log
 from ocaffe.cl.device import Device, DeviceInfo, choose, list_devices, no_opencl, with_math, with_tuned
 from ocaffe.cl.program import Programs
-from ocaffe.errors import Error, WrongValue
+from ocaffe.errors import WrongValue
 
 
 class _Mode(NamedTuple):
@@ -121,20 +122,20 @@ class Timer:
         self._seconds: float | None = None
 
     def start(self) -> None:
-        """Start from zero."""
-        self._begin, self._seconds = time.perf_counter(), None
+        """Start from zero, if the timer is not running."""
+        if self._begin is None:
+            self._begin, self._seconds = time.perf_counter(), 0.0
 
     def stop(self) -> None:
-        """Stop the timer. Raises Error if it is not running."""
-        if self._begin is None:
-            raise Error("the timer was not started", fix="timer.start()")
-        self._seconds, self._begin = time.perf_counter() - self._begin, None
+        """Stop the timer, if it is running."""
+        if self._begin is not None:
+            self._seconds, self._begin = time.perf_counter() - self._begin, None
 
     @property
     def ms(self) -> float:
-        """Milliseconds from start to stop, or to now while the timer runs. Raises Error if it was never started."""
-        if self._begin is not None:
-            return 1000 * (time.perf_counter() - self._begin)
+        """Milliseconds from start to stop. Stops a timer that is running. 0, with Caffe's warning, for one that was never started."""
+        self.stop()
         if self._seconds is None:
-            raise Error("the timer was not started", fix="timer.start()")
+            log.warning("benchmark.cpp:67", "Timer has never been run before reading time.")
+            return 0.0
         return 1000 * self._seconds

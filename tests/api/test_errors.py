@@ -59,7 +59,6 @@ CASES: list[tuple[str, type[Exception], Callable[[Any], Any]]] = [
     ("set_input_arrays", RuntimeError, lambda have: have.net.set_input_arrays(numbers(2, 3, 4, 4), numbers(2))),
     ("a negative device", RuntimeError, lambda have: caffe.set_device(-1)),
     ("two solvers", RuntimeError, lambda have: caffe.set_solver_count(2)),
-    ("a timer", RuntimeError, lambda have: caffe.Timer().stop()),
     ("no common ancestor", RuntimeError, lambda have: coord_map.coord_map_from_to(L.Input(), L.Input())),
     # types
     ("Net without arguments", TypeError, lambda have: caffe.Net()),  # type: ignore[call-arg]
