@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Protocol
 
@@ -252,8 +252,8 @@ class Engine:
             hook(index)
 
     @explained
-    def forward(self, first: int, last: int) -> None:
-        """Run the layers from index `first` to `last`. Raises Error if an input of the first layers is not kept."""
+    def forward(self, first: int, last: int, words: Mapping[str, float] | None = None) -> None:
+        """Run the layers from index `first` to `last`. `words`: of the step buffer. Raises Error if an input of the first layers is not kept."""
         network, nodes = self.network, self.network.graph.nodes
         self.check_fit(first, last)
         if first or last < len(nodes) - 1 or self._layerwise("before_forward", "after_forward"):
@@ -269,7 +269,7 @@ class Engine:
                 self.forget_arrays()
         compiled, self.shown = self.current(), None
         if first == 0:
-            compiled.commands.set_step(RATE=0.0, ITERATION=network.runs, PASS=0, SAMPLE=0)
+            compiled.commands.set_step(**(words or {"RATE": 0.0, "ITERATION": network.runs, "PASS": 0, "SAMPLE": 0}))
             network.runs += 1
             self.slot = compiled.commands.runs
         for begin, end in self._stops(first, last, "before_forward", "after_forward"):
@@ -341,6 +341,11 @@ class Engine:
         return float(sum(np.float32(weight) * self.read(ref).sum(dtype=np.float32) for index, (ref, weight) in losses if first <= index <= last))
 
     # -- parts of a net ----------------------------------------------------------------------------------------------
+
+    @property
+    def hooked(self) -> bool:
+        """Whether any hook is called between the layers."""
+        return self._layerwise(*self.hooks)
 
     def _layerwise(self, *kinds: str) -> bool:
         """Return whether a hook is called between the layers."""

@@ -14,12 +14,15 @@ from ocaffe.api import runtime
 from ocaffe.api.engine import Lease
 from ocaffe.api.net import Net, is_path, kept_names, whole_bytes
 from ocaffe.api.processes import world
+from ocaffe.cl.command_list import Fetched
 from ocaffe.cl.device import Device
 from ocaffe.cl.failure import explained
+from ocaffe.compiler.network import CompiledNet
 from ocaffe.errors import Error, WrongType
 from ocaffe.model.text import read_solver
 from ocaffe.model.upgrade import upgrade_solver
 from ocaffe.solver.checks import writes_snapshots
+from ocaffe.solver.ranks import broadcast_state
 from ocaffe.solver.snapshot import owned, prefix_of
 from ocaffe.solver.solver import Solver as Training
 
@@ -59,6 +62,7 @@ class Solver:
         self.net = Net._of(self._solver.network, self._lease, self._solver._pass_options(0)[0])
         self.test_nets = [Net._of(network, self._lease, network.options) for network in self._solver.test_networks]
         self._callbacks: list[tuple[Callable[[], object], Callable[[], object]]] = []
+        self._solver.run_layers = self._run_layers
         self._solver.on_start = lambda: self._call(0)
         self._solver.on_gradients = lambda: self._call(1)
 
@@ -89,6 +93,16 @@ class Solver:
         with owned(prefix_of(param, self._solver.file)) if writes_snapshots(param) and world().first else contextlib.nullcontext():
             self._run(self._solver.solve)
 
+    def _run_layers(self, words: dict[str, float]) -> tuple[CompiledNet, Fetched] | None:
+        """Run a forward and a backward pass with the callbacks of the net, if it has any. They may read and write blobs between the layers."""
+        engine, last = self.net._engine, len(self.net._engine.network.graph.nodes) - 1
+        if not engine.hooked:
+            return None
+        engine.forward(0, last, words)
+        engine.backward(last, 0)
+        compiled = engine.current()
+        return compiled, compiled.commands.fetch()
+
     @explained
     def _run(self, work: Callable[[], None]) -> None:
         self.net._engine.check_open()
@@ -109,6 +123,8 @@ class Solver:
         """Make blobs show the values of the compiled nets that the solver runs."""
         for net in self.test_nets:
             net._engine.together()
+        if self.net._engine.hooked:
+            return
         self.net._engine.together(self._solver._pass_net(self._solver.param.iter_size - 1))
 
     def snapshot(self) -> None:
@@ -120,6 +136,12 @@ class Solver:
         """Continue from a .solverstate. Raises Error if it belongs to another net or solver."""
         with self.net._engine.changing():
             self._solver.restore(file)
+
+    def broadcast(self) -> None:
+        """Copy the parameters and the history of rank 0 to all ranks. All ranks call it."""
+        if self._solver.world.several:
+            with self.net._engine.changing():
+                broadcast_state(self._solver)
 
     def apply_update(self) -> None:
         """Update the parameters from their diffs, without forward or backward. `iter` does not change."""

@@ -100,6 +100,7 @@ class Solver:
         self.on_record: Callable[[dict[str, Any]], None] = lambda record: None
         self.on_progress: Callable[[int], None] = lambda iteration: None
         self.on_start: Callable[[], None] = lambda: None  # before each iteration
+        self.run_layers: Callable[[dict[str, float]], tuple[CompiledNet, Fetched] | None] = lambda words: None  # runs a pass layer by layer, for scripts
         self.on_gradients: Callable[[], None] = lambda: None  # before each update, if the update is separate from the passes
         log.info("solver.cpp:45", f"Initializing solver from parameters: \n{write_text(self.param)}")
         check_solver(self.param, file)
@@ -367,7 +368,10 @@ class Solver:
             self.session.bind([commands], poison=self.network.switches.poison)
         if self._observed and index == 0:
             self.session.clear(self.network.group.held)
-        commands.set_step(**self.updater.words(self.iter, rate), PASS=index, **self._ranks)
+        words = {**self.updater.words(self.iter, rate), "PASS": index, **self._ranks}
+        if (ran := self.run_layers(words)) is not None:
+            return ran
+        commands.set_step(**words)
         compiled = self.network.run(compiled)
         self.network.advance()
         fetched = compiled.commands.fetch()
