@@ -22,7 +22,7 @@ RMSPropSolver | isinstance(caffe.RMSPropSolver(plain_file), caffe.pycaffe.SGDSol
 AdaDeltaSolver | isinstance(caffe.AdaDeltaSolver(solver_file), caffe.pycaffe.SGDSolver)
 AdamSolver | isinstance(caffe.AdamSolver(solver_file), caffe.pycaffe.SGDSolver)
 get_solver | caffe.get_solver(solver_file).iter
-NCCL | caffe.NCCL(solver, caffe.NCCL.new_uid()).bcast() | one process
+NCCL | caffe.NCCL(solver, caffe.NCCL.new_uid()).bcast() | MPI connects the processes
 Timer | caffe.Timer().start()
 init_log | caffe.init_log(2)
 log | caffe.log("text")
@@ -32,12 +32,12 @@ set_device | caffe.set_device(0) | counts OpenCL devices
 Layer | type("Mine", (caffe.Layer,), {})().param_str
 layer_type_list | "Convolution" in caffe.layer_type_list()
 set_random_seed | caffe.set_random_seed(1)
-solver_count | caffe.solver_count() | always 1
-set_solver_count | caffe.set_solver_count(1) | other numbers are refused
-solver_rank | caffe.solver_rank() | always 0
-set_solver_rank | caffe.set_solver_rank(0) | other numbers are refused
+solver_count | caffe.solver_count()
+set_solver_count | caffe.set_solver_count(1) | refused if it differs from the number of processes
+solver_rank | caffe.solver_rank()
+set_solver_rank | caffe.set_solver_rank(0) | refused if mpiexec gave the process another one
 set_multiprocess | caffe.set_multiprocess(False)
-has_nccl | not caffe.has_nccl()
+has_nccl | caffe.has_nccl() in (True, False) | whether mpi4py is installed
 __version__ | caffe.__version__ | ocaffe's version
 TRAIN | caffe.TRAIN
 TEST | caffe.TEST
@@ -150,7 +150,7 @@ start | timer.start()
 stop | (timer.start(), timer.stop())
 ms | (timer.start(), timer.ms)
 new_uid | caffe.NCCL.new_uid()
-bcast | caffe.NCCL(solver, "uid").bcast() | one process
+bcast | caffe.NCCL(solver, "uid").bcast()
 """,
     "caffe.io": """
 load_image | caffe.io.load_image(picture)

@@ -3,15 +3,13 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import ctypes
 import os
 import select
-import shutil
 import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 
@@ -19,14 +17,11 @@ from ocaffe import log
 from ocaffe.cl.device import Device, DeviceInfo, choose_several, list_devices, no_opencl, open_device
 from ocaffe.cli.flags import Parser
 from ocaffe.errors import Error
+from ocaffe.parallel.mpiexec import ENVIRONMENT, ends_with, find_mpiexec
 from ocaffe.parallel.transports import TRANSPORTS
 from ocaffe.parallel.world import World, first_of_host, join, ranks_expected
 
-_PR_SET_PDEATHSIG = 1  # of Linux
 _FOLDER = "OCAFFE_RANKS"  # variable: the folder in which ranks tell their processes to the process that started them
-_OPTIONS = {"Open MPI": ("--bind-to", "none", "--map-by", ":OVERSUBSCRIBE")}  # by the first word that `mpiexec --version` has
-# A rank needs all processors for its data and a CPU device. Open MPI refuses root, which containers run as.
-ENVIRONMENT = {"I_MPI_PIN": "0", "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 
 
 def rank_flags(parser: Parser) -> None:
@@ -55,21 +50,12 @@ def started_ranks(command: str, argv: Sequence[str], options: argparse.Namespace
     return _run([*mpiexec, "-n", str(count), sys.executable, "-m", "ocaffe", command, *argv])
 
 
-def find_mpiexec() -> list[str]:
-    """Return the mpiexec of this Python environment, else of the PATH, with the options that ranks need. Empty: there is none."""
-    found = shutil.which("mpiexec", path=str(Path(sys.executable).parent)) or shutil.which("mpiexec")
-    if found is None:
-        return []
-    text = subprocess.run([found, "--version"], capture_output=True, text=True, env={**os.environ, **ENVIRONMENT}).stdout
-    return [found, *next((options for name, options in _OPTIONS.items() if name in text), ())]
-
-
 def _run(command: Sequence[str]) -> int:
     """Run mpiexec. Signals go to rank 0, which agrees with the others on their effect. Name the rank that ended first if it could not do so itself."""
     with tempfile.TemporaryDirectory(prefix="ocaffe-ranks-") as folder:
         environment = {**os.environ, **ENVIRONMENT, _FOLDER: folder}
         # In a session of its own, or else a terminal's Ctrl-C would reach mpiexec too, which would kill the ranks.
-        process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, start_new_session=True, preexec_fn=_ends_with(os.getpid()))
+        process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, start_new_session=True, preexec_fn=ends_with(os.getpid()))
         ranks = _Ranks(Path(folder), process)
         with _forwarded(ranks):
             ranks.watch()
@@ -77,20 +63,6 @@ def _run(command: Sequence[str]) -> int:
         if status and ranks.lost:
             print("interrupted" if ranks.signalled else f"error: {ranks.lost}", file=log.stderr)
         return 0 if status == 0 else status if 0 < status < 126 else 1
-
-
-def _ends_with(parent: int) -> Callable[[], None] | None:
-    """Return a function for the new process: it gets SIGTERM when this process ends, even if this one is killed. None: the system cannot do that."""
-    if sys.platform != "linux":
-        return None
-    prctl = ctypes.CDLL(None).prctl
-
-    def arrange() -> None:
-        prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM))
-        if os.getppid() != parent:  # it has ended already
-            os.kill(os.getpid(), signal.SIGTERM)
-
-    return arrange
 
 
 class _Ranks:

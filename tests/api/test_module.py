@@ -1,6 +1,7 @@
 """Module-level names of `import caffe`: modes, devices, seeds, Timer, layer types, names for multi-process training."""
 from __future__ import annotations
 
+import importlib.util
 import pathlib
 import re
 import subprocess
@@ -52,15 +53,14 @@ def test_layer_types() -> None:
 
 def test_timer() -> None:
     timer = caffe.Timer()
-    for call in (timer.stop, lambda: timer.ms):
-        with pytest.raises(Error, match="not started"):
-            call()
+    timer.stop()
+    assert timer.ms == 0  # with a warning, as in Caffe
     timer.start()
     time.sleep(0.02)
-    assert timer.ms >= 20
-    timer.stop()
-    stopped = timer.ms
+    timer.start()  # it runs on
+    stopped = timer.ms  # it stops
     time.sleep(0.01)
+    timer.stop()
     assert timer.ms == stopped >= 20
 
 
@@ -111,7 +111,7 @@ def test_random_seed(device: Any) -> None:
 
 
 def test_one_process() -> None:
-    assert caffe.solver_count() == 1 and caffe.solver_rank() == 0 and not caffe.has_nccl()
+    assert caffe.solver_count() == 1 and caffe.solver_rank() == 0 and caffe.has_nccl() == (importlib.util.find_spec("mpi4py") is not None)
     caffe.set_solver_count(1)
     caffe.set_solver_rank(0)
     caffe.set_multiprocess(False)

@@ -16,7 +16,7 @@ import sys
 import time
 from collections.abc import Iterator
 
-from ocaffe.cli.ranks import ENVIRONMENT, find_mpiexec
+from ocaffe.parallel.mpiexec import ENVIRONMENT, find_mpiexec
 from tests.abuse import job
 from tests.abuse.campaign import Options, Tally, options
 from tests.abuse.harness import ROOT, Outcome

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from ocaffe.cli.ranks import ENVIRONMENT, find_mpiexec
+from ocaffe.parallel.mpiexec import ENVIRONMENT, find_mpiexec
 from tests.abuse.harness import ROOT
 
 MPIEXEC = find_mpiexec()

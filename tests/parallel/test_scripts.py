@@ -5,6 +5,7 @@ import pathlib
 from typing import Any
 
 import numpy as np
+import pytest
 
 from ocaffe.model.weights import read_weights
 from tests.parallel.launch import environment, finished, needs_mpi, python
@@ -31,10 +32,56 @@ solver.snapshot()
 print("rank", rank, "of", count, float(solver.net.params["ip1"][0].data.sum()))
 """
 
+# A script that starts its processes by itself, in the order of pycaffe's train.py. argv[1]: what rank 1 does.
+STARTER = """
+import multiprocessing
+import os
+import sys
+import ocaffe as caffe
+
+def solve(solver, uid, rank, count):
+    caffe.set_mode_cpu()
+    caffe.set_solver_count(count)
+    caffe.set_solver_rank(rank)
+    caffe.set_multiprocess(True)
+    solver = caffe.SGDSolver(solver)
+    if rank != 0:
+        solver.net.params["ip1"][0].data[...] = 0  # bcast() overwrites it
+    nccl = caffe.NCCL(solver, uid)
+    nccl.bcast()
+    solver.add_callback(nccl)
+    timers = [caffe.Timer() for _ in solver.net.layers]
+    if sys.argv[1] == "time" and rank == 0:
+        solver.net.before_backward(lambda layer: timers[layer].start())
+        solver.net.after_backward(lambda layer: timers[layer].stop())
+        solver.add_callback(lambda: "", lambda: print(sum(timer.ms for timer in timers) > 0))
+    if solver.param.layer_wise_reduce:
+        solver.net.after_backward(nccl)
+    if sys.argv[1] == "raise" and rank == 1:
+        raise ValueError("on purpose")
+    if sys.argv[1] == "end" and rank == 1:
+        os._exit(0)
+    solver.step(5)
+    if rank == 0:
+        solver.snapshot()
+
+if __name__ == "__main__":
+    uid = caffe.NCCL.new_uid()
+    caffe.init_log()
+    processes = [multiprocessing.Process(target=solve, args=("solver 2.prototxt", uid, rank, 2)) for rank in range(2)]
+    for process in processes:
+        process.daemon = True
+        process.start()
+    for process in processes:
+        process.join()
+    sys.exit(any(process.exitcode for process in processes))
+"""
+
 
 def prepare(folder: pathlib.Path) -> None:
     write_records(folder)
     (folder / "script.py").write_text(SCRIPT)
+    (folder / "starter.py").write_text(STARTER)
     for ranks in (1, 2):
         (folder / f"net {ranks}.prototxt").write_text(NET.replace("BATCH", str(12 // ranks)))
         solver = SOLVER.replace('"x"', f'"by {ranks}"')
@@ -63,3 +110,21 @@ def test_an_exception_ends_all_ranks(device: Any, tmp_path: pathlib.Path) -> Non
     prepare(tmp_path)
     done = finished(python(2, "script.py", "fail"), tmp_path, environment(device))
     assert done.returncode != 0 and done.stdout.count("ValueError: on purpose") == 1 and "rank 1 of 2" in done.stdout
+
+
+@pytest.mark.parametrize("how", ["train", "time"])
+def test_a_script_starts_its_processes(device: Any, tmp_path: pathlib.Path, how: str) -> None:
+    prepare(tmp_path)
+    assert finished(python(1, "script.py"), tmp_path, environment(device)).returncode == 0
+    done = finished(python(1, "starter.py", how), tmp_path, environment(device))
+    assert done.returncode == 0 and done.stdout.count("True") == (5 if how == "time" else 0), done.stdout
+    one, two = (weights(tmp_path / f"by {ranks}_iter_5.caffemodel") for ranks in (1, 2))
+    assert np.linalg.norm(two - one) / np.linalg.norm(one) < 1e-6
+
+
+@pytest.mark.parametrize("how", ["raise", "end"])
+def test_processes_of_a_script_end_together(device: Any, tmp_path: pathlib.Path, how: str) -> None:
+    prepare(tmp_path)
+    done = finished(python(1, "starter.py", how), tmp_path, environment(device))
+    assert done.returncode == 1 and "rank 0 of 2 ends, because another rank has ended" in done.stdout
+    assert ("ValueError: on purpose" in done.stdout) == (how == "raise")
