@@ -1,4 +1,4 @@
-"""Write train_val.prototxt and deploy.prototxt of the ImageNet nets: python zoo/generate.py [net ...] (none named: all).
+"""Write train_val.prototxt and deploy.prototxt of the larger nets: python -m ocaffe.zoo.generate [net ...] (none named: all).
 
 A net is a function over its paper's table. It is called twice: `deploy` leaves out the data, the losses and all that only
 learning needs. Layer names are those of the nets as published for Caffe, so that their weights load by name; MobileNet v2's
@@ -9,12 +9,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any
+
+from ocaffe.zoo import FOLDER
 
 Fields = dict[str, Any]
 
 IMAGENET = "examples/imagenet/ilsvrc12"
+CIFAR10 = "examples/cifar10/cifar10"
 CLASSES = 1000
 TEST_BATCH = 50  # 1,000 of them are the validation set
 
@@ -59,16 +61,16 @@ class Net:
         self.layers.append({"name": name, "type": kind, "bottom": bottom, "top": top or name, **fields})
         return top or name
 
-    def data(self, crop: int, batch: int, deploy_batch: int) -> str:
+    def data(self, crop: int, batch: int, deploy_batch: int, source: str = IMAGENET, held_out: str = "val", test_batch: int = TEST_BATCH) -> str:
         if self.deploy:
             shape = {"dim": [deploy_batch, 3, crop, crop]}
             self.layers.append({"name": "data", "type": "Input", "top": "data", "input_param": {"shape": shape}})
             return "data"
-        for phase, part, size in (("TRAIN", "train", batch), ("TEST", "val", TEST_BATCH)):
+        for phase, part, size in (("TRAIN", "train", batch), ("TEST", held_out, test_batch)):
             transform = {"mirror": phase == "TRAIN", "crop_size": crop, "mean_value": [104, 117, 123]}
-            source = {"source": f"{IMAGENET}_{part}_lmdb", "batch_size": size, "backend": "LMDB"}
+            source_fields = {"source": f"{source}_{part}_lmdb", "batch_size": size, "backend": "LMDB"}
             data = {"name": "data", "type": "Data", "top": ["data", "label"], "include": {"phase": phase}}
-            self.layers.append({**data, "transform_param": transform, "data_param": source})
+            self.layers.append({**data, "transform_param": transform, "data_param": source_fields})
         return "data"
 
     def conv(self, name: str, bottom: str, num_output: int, **settings: Any) -> str:
@@ -114,12 +116,13 @@ class Net:
         return self.layer("Dropout", name, blob, blob, dropout_param={"dropout_ratio": ratio})
 
     def classify(self, blob: str, loss: str = "loss", top1: str = "accuracy", top5: str = "accuracy_top5", **weight: float) -> str:
-        """The end of a net: probabilities to deploy; accuracies and loss (with a loss_weight, if given) to train."""
+        """The end of a net: probabilities to deploy; accuracies and loss (with a loss_weight, if given) to train. `top5` may be empty."""
         if self.deploy:
             return self.layer("Softmax", "prob", blob)
         test: Fields = {"include": {"phase": "TEST"}}
         self.layer("Accuracy", top1, [blob, "label"], **test)
-        self.layer("Accuracy", top5, [blob, "label"], **test, accuracy_param={"top_k": 5})
+        if top5:
+            self.layer("Accuracy", top5, [blob, "label"], **test, accuracy_param={"top_k": 5})
         return self.layer("SoftmaxWithLoss", loss, [blob, "label"], **weight)
 
 
@@ -140,14 +143,17 @@ ALEXNET: list[tuple[Fields, float, bool, bool]] = [  # convolution, its first bi
 ]
 
 
-def alexnet(net: Net) -> None:
+def alexnet(net: Net, pool_first: bool = False) -> None:
+    """`pool_first`: CaffeNet, which pools before it normalises."""
     x = net.data(crop=227, batch=256, deploy_batch=10)
     for i, (window, bias, norm, pool) in enumerate(ALEXNET, 1):
         x = net.relu(f"relu{i}", net.conv(f"conv{i}", x, **window, weight=gaussian(0.01), bias=bias))
-        if norm:
+        if norm and not pool_first:
             x = net.lrn(f"norm{i}", x)
         if pool:
             x = net.pool(f"pool{i}", x, "MAX", kernel_size=3, stride=2)
+        if norm and pool_first:
+            x = net.lrn(f"norm{i}", x)
     fc6_to_8(net, x, gaussian(0.005), 0.1)
 
 
@@ -253,6 +259,50 @@ def resnet(net: Net, depths: tuple[int, ...], bottleneck: bool) -> None:
     net.classify(net.fc(f"fc{CLASSES}", x, CLASSES, weight=gaussian(0.01), bias=0))
 
 
+def resnet_cifar(net: Net, depth: int) -> None:
+    """The nets for 32 x 32 images in section 4.2 of the paper: three stages of `depth` blocks. Where the shape changes, the shortcut is a convolution."""
+    def unit(name: str, x: str, channels: int, relu: bool = True, **window: Any) -> str:
+        x = conv_norm(net, name, x, channels, **window)
+        return net.relu(f"{name}/relu", x) if relu else x
+
+    x = net.data(crop=32, batch=128, deploy_batch=1, source=CIFAR10, held_out="test", test_batch=100)
+    x = unit("conv1", x, 16, pad=1, kernel_size=3)
+    for stage in (1, 2, 3):
+        width = 8 << stage
+        for i in range(1, depth + 1):
+            name, stride, shortcut = f"res{stage}_{i}", 2 if i == 1 and stage > 1 else 1, x
+            if stride > 1:
+                shortcut = unit(f"{name}/shortcut", x, width, relu=False, kernel_size=1, stride=stride)
+            x = unit(f"{name}/conv1", x, width, pad=1, kernel_size=3, stride=stride)
+            x = unit(f"{name}/conv2", x, width, relu=False, pad=1, kernel_size=3)
+            x = net.relu(f"{name}/relu", net.layer("Eltwise", f"{name}/sum", [shortcut, x]))
+    x = net.pool("pool", x, "AVE", global_pooling=True)
+    net.classify(net.fc("fc10", x, 10, bias=0), top5="")
+
+
+FIRE = {2: (16, 64), 3: (16, 64), 4: (32, 128), 5: (32, 128), 6: (48, 192), 7: (48, 192), 8: (64, 256), 9: (64, 256)}  # squeezed channels, expanded twice
+POOLED = (3, 5)  # the fire modules with a pooling behind them
+
+
+def squeezenet(net: Net) -> None:
+    """SqueezeNet 1.1."""
+    def conv(name: str, relu: str, x: str, channels: int, **settings: Any) -> str:
+        return net.relu(relu, net.conv(name, x, channels, **{"weight": XAVIER, "bias": 0, **settings}))
+
+    x = net.data(crop=227, batch=64, deploy_batch=10)
+    x = net.pool("pool1", conv("conv1", "relu_conv1", x, 64, kernel_size=3, stride=2), "MAX", kernel_size=3, stride=2)
+    for i, (squeezed, expanded) in FIRE.items():
+        x = conv(f"fire{i}/squeeze1x1", f"fire{i}/relu_squeeze1x1", x, squeezed, kernel_size=1)
+        columns = [conv(f"fire{i}/expand1x1", f"fire{i}/relu_expand1x1", x, expanded, kernel_size=1)]
+        columns.append(conv(f"fire{i}/expand3x3", f"fire{i}/relu_expand3x3", x, expanded, pad=1, kernel_size=3))
+        x = net.layer("Concat", f"fire{i}/concat", columns)
+        if i in POOLED:
+            x = net.pool(f"pool{i}", x, "MAX", kernel_size=3, stride=2)
+    x = net.dropout("drop9", x, 0.5)
+    x = net.pool("pool10", conv("conv10", "relu_conv10", x, CLASSES, kernel_size=1, weight=gaussian(0.01)), "AVE", global_pooling=True)
+    net.classify(x)
+
+
 def conv_norm(net: Net, name: str, x: str, channels: int, **settings: Any) -> str:
     return net.batch_norm(net.conv(name, x, channels, **settings), f"{name}/bn", f"{name}/scale")
 
@@ -317,8 +367,11 @@ def mobilenet_v2(net: Net) -> None:
 
 NETS: dict[str, tuple[str, Callable[[Net], None]]] = {
     "alexnet": ("AlexNet", alexnet),
+    "caffenet": ("CaffeNet", partial(alexnet, pool_first=True)),
     "googlenet": ("GoogLeNet", googlenet),
     "vgg16": ("VGG-16", vgg16),
+    "squeezenet": ("SqueezeNet-1.1", squeezenet),
+    "resnet20": ("ResNet-20", partial(resnet_cifar, depth=3)),
     "resnet18": ("ResNet-18", partial(resnet, depths=(2, 2, 2, 2), bottleneck=False)),
     "resnet50": ("ResNet-50", partial(resnet, depths=(3, 4, 6, 3), bottleneck=True)),
     "mobilenet_v1": ("MobileNet-v1", mobilenet_v1),
@@ -326,12 +379,15 @@ NETS: dict[str, tuple[str, Callable[[Net], None]]] = {
 }
 
 
+HEADER = "# Written by ocaffe/zoo/generate.py: change it there."
+
+
 def prototxt(name: str, deploy: bool) -> str:
     """The text of the net `name`, to train and test or to deploy."""
     title, build = NETS[name]
     net = Net(deploy)
     build(net)
-    return "\n".join(["# Written by zoo/generate.py: change it there.", *lines({"name": title, "layer": net.layers})]) + "\n"
+    return "\n".join([HEADER, *lines({"name": title, "layer": net.layers})]) + "\n"
 
 
 def main(names: list[str]) -> None:
@@ -339,7 +395,7 @@ def main(names: list[str]) -> None:
     if unknown:
         sys.exit(f"no net {unknown[0]!r}; there are {', '.join(NETS)}")
     for name in names or NETS:
-        folder = Path(__file__).parent / name
+        folder = FOLDER / name
         folder.mkdir(exist_ok=True)
         for file, deploy in (("train_val", False), ("deploy", True)):
             (folder / f"{file}.prototxt").write_text(prototxt(name, deploy))
