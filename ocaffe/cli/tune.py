@@ -27,7 +27,6 @@ from ocaffe.solver.nets import net_messages
 from ocaffe.zoo import FOLDER
 
 
-
 def main(argv: Sequence[str]) -> int:
     parser = Parser("tune", "Measure the fastest tile, block or algorithm for each product and convolution of nets, for later runs on this device.")
     parser.flag("solver", "", "the nets of this solver")

@@ -26,7 +26,7 @@ class Part(NamedTuple):
     """The images for training or for testing: the source of the data layer and the number of images."""
 
     source: str
-    count: int
+    images: int
     root: str = ""  # root_folder of a list
 
 
@@ -130,10 +130,7 @@ def _listed(data: str, val: str, out: str, share: float, seed: int) -> Images:
         roots = [root, root]
     else:
         train = _read(data, [])
-        if not val:
-            lists = _split(train, share, seed)
-        else:
-            lists = [train, _read(val, train.classes)]
+        lists = [train, _read(val, train.classes)] if val else _split(train, share, seed)
         roots, classes = [each.root for each in lists], train.classes
         entries = [[Entry(i, name, str(int(label))) for i, (name, label) in enumerate(zip(each.names, each.labels), 1)] for each in lists]
     made = []

@@ -3,7 +3,6 @@ from __future__ import annotations
 
 import math
 import os
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -94,13 +93,11 @@ def write_project(net: str, data: str, out: str, choices: Choices | None = None,
     """
     choices = choices or Choices()
     for name in FILES:
-        if os.path.lexists(os.path.join(out, name)):
-            raise Error(f"{os.path.join(out, name)} exists", fix="choose another folder, --out FOLDER, or remove the file")
+        _check_absent(os.path.join(out, name))
     given = template(net)
     images = find_images(data, out, choices.val, choices.share, choices.seed)
     for path in images.files:
-        if os.path.lexists(path):
-            raise Error(f"{path} exists", fix="choose another folder, --out FOLDER, or remove the file")
+        _check_absent(path)
     if choices.weights and not os.path.isfile(choices.weights):
         raise Error(f"the weights {choices.weights} do not exist", place="--weights", fix="`ocaffe zoo get NAME` downloads weights")
     classes = _classes(images, choices.classes)
@@ -115,8 +112,8 @@ def write_project(net: str, data: str, out: str, choices: Choices | None = None,
         "deploy.prototxt": prototxt(made.deploy),
     }
     project = Project(
-        out, given.name if given.name in names() else label.name, images.classes, classes, shape, batch, solver.max_iter,
-        images.train.count, images.test.count, made.accuracy, size, (*images.notes, *made.changes, *notes),
+        out, label.name, images.classes, classes, shape, batch, solver.max_iter,
+        images.train.images, images.test.images, made.accuracy, size, (*images.notes, *made.changes, *notes, *_guesses(given, choices)),
     )  # fmt: skip
     texts["README.md"] = "\n".join(_readme(project, label, solver)) + "\n"
     _write(out, {**images.files, **{project.path(name): text.encode("utf-8", "surrogateescape") for name, text in texts.items()}})
@@ -166,7 +163,7 @@ class _Writer:
 
     def test_batch(self, batch: int) -> int:
         """Return a batch of at most this size in whose batches the fewest test images come twice."""
-        count = self.images.test.count
+        count = self.images.test.images
         most = min(batch, count)
         return min(range(max(1, most // 2), most + 1), key=lambda size: (-count % size, -size))
 
@@ -197,9 +194,7 @@ class _Writer:
             if stored is None:
                 setattr(layer.transform_param, "force_gray" if self.shape[0] == 1 else "force_color", True)
             if stored is None or stored[1:] != (image, image):
-                resize = layer.transform_param.resize_param
-                resize.prob, resize.height, resize.width = 1, image, image
-                resize.interp_mode.append(proto.ResizeParameter.LINEAR)
+                layer.transform_param.resize_param.add(prob=1, height=image, width=image, interp_mode=[proto.ResizeParameter.LINEAR])
         param.source, param.batch_size = part.source, batch
         if phase == proto.TRAIN:
             param.shuffle = True
@@ -212,14 +207,14 @@ class _Writer:
         return side if side <= WHOLE else round(side * MARGIN)
 
     def solver(self, batch: int) -> Any:
-        published, images = self.given.solver, self.images.train.count
+        published, images = self.given.solver, self.images.train.images
         epochs = self.choices.epochs or (TUNING_EPOCHS if self.choices.weights else EPOCHS)
         epoch = math.ceil(images / batch)
         iterations = self.choices.iterations or max(LEAST_ITERATIONS, epochs * epoch)
         interval = min(max(epoch, math.ceil(iterations / TESTS)), iterations)
         rate = published.base_lr * batch / self.given.batch * (TUNING if self.choices.weights else 1)
         solver = proto.SolverParameter(
-            net=os.path.join(self.out, FILES[0]), test_iter=[math.ceil(self.images.test.count / self.test_batch(batch))], test_interval=interval,
+            net=os.path.join(self.out, FILES[0]), test_iter=[math.ceil(self.images.test.images / self.test_batch(batch))], test_interval=interval,
             base_lr=float(f"{rate:.2g}"), lr_policy="poly", power=1, momentum=published.momentum, weight_decay=published.weight_decay,
             display=max(1, interval // 5), average_loss=max(1, interval // 5), max_iter=iterations, snapshot=interval * 5,
             snapshot_prefix=os.path.join(self.out, self.name),
@@ -232,21 +227,26 @@ class _Writer:
 
     def solver_text(self, solver: Any, batch: int) -> str:
         """Return the solver with comments."""
-        test_batch, count = self.test_batch(batch), self.images.test.count
+        test_batch, count = self.test_batch(batch), self.images.test.images
         twice = -count % test_batch
         remarks = {
-            "test_iter": f"{solver.test_iter[0]} batches of {test_batch} are the {count} images for testing" + (f", and {twice} of them again" if twice else ""),
+            "test_iter": f"{solver.test_iter[0]} batches of {test_batch} are the {count} images for testing{f', and {twice} of them again' if twice else ''}",
             "base_lr": f"the published {self.given.solver.base_lr:g} is for updates of {self.given.batch} images, this one for {batch}"
-            + (f"; a tenth of it, because training begins from weights" if self.choices.weights else ""),
+            + ("; a tenth of it, because training begins from weights" if self.choices.weights else ""),
             "lr_policy": "base_lr * (1 - iteration / max_iter)" if solver.lr_policy == "poly" and solver.power == 1 else "",
-            "max_iter": f"{solver.max_iter * batch / self.images.train.count:.1f} times over the {self.images.train.count} images for training",
+            "max_iter": f"{solver.max_iter * batch / self.images.train.images:.1f} times over the {self.images.train.images} images for training",
         }
         lines = []
         order = [field.name for field in solver.DESCRIPTOR.fields if field.name not in FIRST]
-        for line in sorted(prototxt(solver).splitlines(), key=lambda line: [*FIRST, *order].index(re.match(r"\w+", line)[0])):
+        for line in sorted(prototxt(solver).splitlines(), key=lambda line: [*FIRST, *order].index(line.partition(":")[0].rstrip(" {"))):
             remark = remarks.get(line.partition(":")[0])
             lines += [f"# {remark}", line] if remark else [line]
         return "\n".join(lines) + "\n"
+
+
+def _guesses(given: Template, choices: Choices) -> Iterator[str]:
+    if not given.published and choices.weights and not choices.transform:
+        yield "the mean and the scale to which these weights belong are not known: give them by --transform (docs/zoo.md)"
 
 
 def _channelled(transform: Any, channels: int) -> Any:
@@ -266,7 +266,7 @@ def _batch(writer: _Writer, target: Target | None) -> tuple[int, int, list[str]]
     wanted = writer.choices.batch
     if wanted < 0:
         raise Error(f"--batch is {wanted}", fix="a number of images, such as --batch 32")
-    batch = wanted or min(BATCH, writer.images.train.count)
+    batch = wanted or min(BATCH, writer.images.train.images)
     size = training_bytes(writer, batch, device)
     allowed = int(device.free_memory * FREE_SHARE)
     while target and not wanted and batch > 1 and size > allowed:
@@ -274,7 +274,8 @@ def _batch(writer: _Writer, target: Target | None) -> tuple[int, int, list[str]]
         size = training_bytes(writer, batch, device)
     notes = []
     if target and size > allowed:
-        notes.append(f"a batch of {batch} takes {size_text(size)}, and {size_text(allowed)} are free: train with --memory-limit auto, or with a smaller --batch")
+        remedy = "train with --memory-limit auto, or choose a smaller --batch"
+        notes.append(f"a batch of {batch} takes {size_text(size)}, and {size_text(allowed)} are free: {remedy}")
     return batch, size, notes
 
 
@@ -352,11 +353,18 @@ def write_published(net: str, out: str) -> list[str]:
     if net not in names():
         template(net)  # raises Error for unknown names
         raise Error(f"{net} is a file, and no data are given", place="ocaffe new", fix="--data FOLDER")
-    folder = FOLDER / net
-    files = {os.path.join(out, name): (folder / name).read_text(encoding="utf-8").replace(f"zoo/{net}/", os.path.join(out, "")) for name in FILES}
-    for path, text in files.items():
-        if os.path.lexists(path):
-            raise Error(f"{path} exists", fix="choose another folder, --out FOLDER, or remove the file")
-        files[path] = text.removeprefix(f"{HEADER}\n")
+    files = {os.path.join(out, name): published(net, name).replace(f"zoo/{net}/", os.path.join(out, "")) for name in FILES}
+    for path in files:
+        _check_absent(path)
     _write(out, {path: text.encode() for path, text in files.items()})
     return list(files)
+
+
+def published(net: str, file: str) -> str:
+    """Return the text of a file of a net of the zoo, for example of its "deploy.prototxt"."""
+    return (FOLDER / net / file).read_text(encoding="utf-8").removeprefix(f"{HEADER}\n")
+
+
+def _check_absent(path: str) -> None:
+    if os.path.lexists(path):
+        raise Error(f"{path} exists", fix="choose another folder, --out FOLDER, or remove the file")

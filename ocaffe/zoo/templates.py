@@ -37,6 +37,7 @@ class Template:
 
     `body`: the layers from the input to the class scores, with fillers, and the losses and accuracies. `deploy`: the NetParameter with an Input layer.
     `solver`: its published solver; `batch`: the images of one of its updates. `transform`: mean and scale. `augment`: fields of the TRAIN transform.
+    `published`: it is a net of the zoo, so that the mean and the scale are known.
     `input`: the blob of images; `shape`: its channels, height and width. `classes`: the published number.
     """
 
@@ -48,6 +49,7 @@ class Template:
     batch: int
     transform: Any
     augment: str
+    published: bool
     input: str
     shape: tuple[int, int, int]
     classes: int
@@ -79,12 +81,13 @@ def _of_zoo(name: str) -> Template:
     body = [layer for layer in train.layer if layer.type not in DATA]
     batch = data.data_param.batch_size * solver.iter_size
     classes = outputs_of(scores(deploy.layer))
-    return Template(name, deploy.name, body, deploy, solver, batch, transform, AUGMENT.get(name, OWN), "data", shape, classes)
+    return Template(name, deploy.name, body, deploy, solver, batch, transform, AUGMENT.get(name, OWN), True, "data", shape, classes)
 
 
 def _of_file(path: str) -> Template:
     net = upgraded(path)
-    name = pathlib.Path(path).name.removesuffix(".prototxt").removesuffix("_deploy").removesuffix(".deploy")
+    file = pathlib.Path(path).resolve()
+    name = file.parent.name if file.stem == "deploy" else file.stem.removesuffix("_deploy")
     inputs = [layer for layer in net.layer if layer.type == "Input"]
     dims = [tuple(shape.dim) for layer in inputs for shape in layer.input_param.shape]
     if len(inputs) != 1 or len(inputs[0].top) != 1 or len(dims) != 1 or len(dims[0]) != 4:
@@ -101,7 +104,7 @@ def _of_file(path: str) -> Template:
     transform = proto.TransformationParameter(mean_value=MEAN, scale=OWN_SCALE) if dims[0][1] == 3 else proto.TransformationParameter(scale=1 / 256)
     classes = outputs_of(scores(net.layer))
     solver = parse(OWN_SOLVER, proto.SolverParameter)
-    return Template(name, net.name or name, body, net, solver, OWN_BATCH, transform, OWN, inputs[0].top[0], dims[0][1:], classes)
+    return Template(name, net.name or name, body, net, solver, OWN_BATCH, transform, OWN, False, inputs[0].top[0], dims[0][1:], classes)
 
 
 def _ends(blob: str) -> Any:
