@@ -99,6 +99,7 @@ def _receive(url: str, partial: str, max_bytes: int) -> None:
     try:
         answer = _open(url, have)
     except urllib.error.HTTPError as problem:
+        problem.close()
         if problem.code != http.client.REQUESTED_RANGE_NOT_SATISFIABLE or not have:
             raise
         if _total(problem.headers.get("Content-Range")) == have:  # all bytes are here
