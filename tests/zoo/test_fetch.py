@@ -246,7 +246,7 @@ def test_get_from_a_file(here: pathlib.Path, capsys: pytest.CaptureFixture[str])
     (["vgg91"], ["no public weights 'vgg91'", "did you mean vgg19?"]),
     (["alexnet", "--from", "gone"], ["gone", "No such file"]),
     (["alexnet", "--from", "."], ["cannot be read: Is a directory"]),
-    (["resnet18"], ["torch.onnx.export(torchvision.models.resnet18(weights='DEFAULT').eval()", "ocaffe convert resnet18.onnx resnet18.prototxt resnet18.caffemodel"]),
+    (["resnet18"], ["torch.onnx.export(torchvision.models.resnet18(weights='DEFAULT').eval()", "ocaffe convert resnet18.onnx resnet18.prototxt"]),
 ])  # fmt: skip
 def test_mistakes(arguments: list[str], words: list[str], here: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert get(*arguments) == 1
