@@ -23,6 +23,7 @@ from ocaffe.zoo.generate import HEADER
 from ocaffe.zoo.images import Images, find_images, largest_label
 from ocaffe.zoo.templates import Adapted, Template, adapted, graph_of, names, template, without_data
 from ocaffe.zoo.text import prototxt
+from ocaffe.zoo.weights import transform_of
 
 BATCH = 64  # images, if they fit
 FREE_SHARE = 0.95  # of the free memory; drivers need the rest for programs and queues
@@ -113,7 +114,7 @@ def write_project(net: str, data: str, out: str, choices: Choices | None = None,
     }
     project = Project(
         out, label.name, images.classes, classes, shape, batch, solver.max_iter,
-        images.train.images, images.test.images, made.accuracy, size, (*images.notes, *made.changes, *notes, *_guesses(given, choices)),
+        images.train.images, images.test.images, made.accuracy, size, (*images.notes, *made.changes, *notes, *_means(given, choices)),
     )  # fmt: skip
     texts["README.md"] = "\n".join(_readme(project, label, solver)) + "\n"
     _write(out, {**images.files, **{project.path(name): text.encode("utf-8", "surrogateescape") for name, text in texts.items()}})
@@ -152,7 +153,8 @@ class _Writer:
         self.augment = parse(augment, proto.TransformationParameter, "--augment")
         if self.augment.HasField("mixup") or self.augment.HasField("cutmix"):
             self.augment.label_classes = self.augment.label_classes or classes
-        self.transform = parse(choices.transform, proto.TransformationParameter, "--transform") if choices.transform else _channelled(given.transform, shape[0])
+        own = choices.transform or transform_of(choices.weights)
+        self.transform = parse(own, proto.TransformationParameter, "--transform") if own else _channelled(given.transform, shape[0])
 
     def train_val(self, batch: int) -> Any:
         net = proto.NetParameter(name=self.given.title)
@@ -244,8 +246,10 @@ class _Writer:
         return "\n".join(lines) + "\n"
 
 
-def _guesses(given: Template, choices: Choices) -> Iterator[str]:
-    if not given.published and choices.weights and not choices.transform:
+def _means(given: Template, choices: Choices) -> Iterator[str]:
+    if choices.weights and not choices.transform and transform_of(choices.weights):
+        yield f"mean and scale are those of the published {os.path.basename(choices.weights)}"
+    elif choices.weights and not choices.transform and not given.published:
         yield "the mean and the scale to which these weights belong are not known: give them by --transform (docs/zoo.md)"
 
 

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 from dataclasses import dataclass
 
 from ocaffe.errors import Error
@@ -82,6 +83,11 @@ EXPORT = (
     "python -c \"import torch, torchvision; torch.onnx.export(torchvision.models.{name}(weights='DEFAULT').eval(), torch.zeros(1, 3, {side}, {side}), "
     "'{name}.onnx', dynamo=False, do_constant_folding=False, training=torch.onnx.TrainingMode.PRESERVE)\""
 )
+
+
+def transform_of(path: str) -> str:
+    """Return the mean and the scale of the public weights in the file `path`, as fields of transform_param; '' for other files. The name of the file decides."""
+    return next((each.transform for each in WEIGHTS.values() if each.file == os.path.basename(path)), "")
 
 
 def find_weights(name: str) -> Weights:

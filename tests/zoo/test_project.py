@@ -131,6 +131,21 @@ def test_weights_give_new_names_and_lower_rates(here: pathlib.Path) -> None:
     assert list(solver.weights) == ["given.caffemodel"] and solver.base_lr == pytest.approx(0.00025, rel=1e-6)
 
 
+def test_public_weights_bring_their_mean_and_scale(here: pathlib.Path) -> None:
+    pathlib.Path("mobilenet.caffemodel").write_bytes(b"x")
+    found = write_project("mobilenet_v1", "photos", "out", Choices(weights="mobilenet.caffemodel", size=64))
+    transform = layers(read_net("out/train_val.prototxt"), "ImageData")[0].transform_param
+    assert transform.scale == pytest.approx(0.017) and transform.mean_value[0] == pytest.approx(103.94)
+    assert "mean and scale are those of the published mobilenet.caffemodel" in found.notes
+
+
+def test_machine_without_devices(here: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("ocaffe.cli.new.list_devices", lambda: [])
+    assert main(["new", "lenet", "--data", "photos", "--out", "out"]) == 0 and (here / "out" / "solver.prototxt").exists()
+    assert main(["new", "lenet", "--data", "photos", "--out", "other", "--device", "0:0"]) == 1
+    assert "OpenCL" in capsys.readouterr().err and not (here / "other").exists()
+
+
 def test_own_net_continues_from_its_weights(here: pathlib.Path, device: Any) -> None:
     """A deploy prototxt, as `ocaffe convert` writes one, becomes a net to train. Its weights load, but for the class scores."""
     write_project("lenet", "photos", "first", Choices(iterations=2))
