@@ -66,6 +66,7 @@ def find_images(data: str, out: str, val: str = "", share: float = SHARE, seed: 
 def _parts_in(folder: str) -> tuple[str, str]:
     """Return the databases or the tables for training and for testing in `folder`, else the folder itself and ''."""
     entries = sorted(os.listdir(folder))
+    has_folders = any(os.path.isdir(os.path.join(folder, name)) for name in entries)  # which can be classes; then other tables do not matter
     for kind, found in (
         ("database", [name for name in entries if is_database(os.path.join(folder, name))]),
         ("table", [name for name in entries if name.lower().endswith(SUFFIX)]),
@@ -74,6 +75,8 @@ def _parts_in(folder: str) -> tuple[str, str]:
             continue
         training, held_out = ([name for word in words for name in found if word in _words(name)] for words in (TRAINING, HELD_OUT))
         if len(training) != 1 or not held_out:
+            if kind == "table" and has_folders:
+                continue
             fact = f"the folder {folder} has the {kind}s {', '.join(found)}, and not one for training (train) and one for testing (val or test)"
             raise Error(fact, fix="name both: --data FOR_TRAINING --val FOR_TESTING")
         chosen = next((name for name in held_out if "val" in _words(name)), held_out[0])

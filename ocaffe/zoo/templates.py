@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from ocaffe import proto
-from ocaffe.compiler.network import phase_net
 from ocaffe.errors import Error, shape_text
 from ocaffe.graph.build import build
 from ocaffe.ir.graph import Graph
+from ocaffe.model.filter import filter_net
 from ocaffe.model.text import parse, read_net, read_solver
 from ocaffe.model.upgrade import upgrade_net
 from ocaffe.zoo import FOLDER
@@ -210,12 +210,12 @@ def _onto_one(given: Template, layers: Sequence[Any]) -> Iterator[Any]:
 
 
 def graph_of(net: Any, phase: int = proto.TEST) -> Graph:
-    """Return the graph of a net without log lines. Raise Error."""
-    return build(phase_net(net, phase), phase, lambda source, text: None)
+    """Return the graph of a net of today's format, without log lines. Raise Error."""
+    return build(filter_net(net, proto.NetState(phase=phase)), phase, lambda source, text: None)
 
 
 def without_data(net: Any, batch: int, shape: Sequence[int]) -> Any:
-    """Return a copy of `net` in which Inputs for `batch` images of `shape` and their labels replace the data layers, so that no data is needed."""
+    """Return a copy of `net` with Inputs for `batch` images of `shape` and their labels instead of the data layers. So it needs no data."""
     net = _copy(net)
     for layer in net.layer:
         if layer.type in ("Data", "ImageData"):

@@ -86,7 +86,7 @@ EXPORT = (
 
 
 def transform_of(path: str) -> str:
-    """Return the mean and the scale of the public weights in the file `path`, as fields of transform_param; '' for other files. The name of the file decides."""
+    """Return mean and scale of the public weights in the file `path`, as fields of transform_param; '' for other files. The name of the file decides."""
     return next((each.transform for each in WEIGHTS.values() if each.file == os.path.basename(path)), "")
 
 

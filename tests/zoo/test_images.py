@@ -105,6 +105,12 @@ def test_tables_train_and_val_have_one_numbering(here: pathlib.Path) -> None:
     assert "the class 'eel', which is not among the classes" in refused("set").fact
 
 
+def test_other_tables_beside_class_folders(here: pathlib.Path) -> None:
+    write_folders(here / "photos", 5, classes=2)
+    table("photos/notes.csv", ["digit0/0.png,nice"])
+    assert counts(find_images("photos", "out")) == (8, 2)
+
+
 def test_numbers_in_tables(here: pathlib.Path) -> None:
     write_folders(here / "digits", 2, classes=2)
     table("all.csv", [f"digits/digit{n}/{i}.png,{4 * n}" for n in (0, 1) for i in (0, 1)])
@@ -156,6 +162,7 @@ def test_databases_that_are_named(here: pathlib.Path) -> None:
     ("lone", "other", "the labels.txt of lone and of other differ"),
     ("several", "", "the folder several has the databases a, b, and not one for training"),
     ("photos", "gone", "gone does not exist"),
+    ("tables", "", "the folder tables has the tables all.csv, and not one for training"),
     ("notes.txt", "", "notes.txt is neither a folder nor a table"),
     ("one.csv", "", "the table has one image"),
     ("far.csv", "", "the first image of far.csv, gone.png, is neither in"),
@@ -165,6 +172,8 @@ def test_mistakes(here: pathlib.Path, data: str, val: str, fact: str) -> None:
     for name, names in (("lone", ("a", "b")), ("other", ("b", "a")), ("several/a", ()), ("several/b", ())):
         database(name, names=names)
     pathlib.Path("notes.txt").write_text("hello")
+    pathlib.Path("tables").mkdir()
+    table("tables/all.csv", ["photos/digit0/0.png,0"])
     table("one.csv", ["photos/digit0/0.png,0"])
     table("far.csv", ["gone.png,0", "gone2.png,1"])
     problem = refused(data, val=val)
