@@ -42,7 +42,7 @@ def _parser() -> Parser:
     parser = Parser(NAME, "Write train_val.prototxt, solver.prototxt, deploy.prototxt and README.md to train NET on your images. "
                           "Without --data: as published, for the data set of the net.")  # fmt: skip
     parser.add_argument("net", metavar="NET", help="a net of `ocaffe zoo`, or a deploy.prototxt")
-    parser.flag("data", "", "class folders, folders train and val of class folders, a table (.csv), or a folder with two databases")
+    parser.flag("data", "", "class folders, folders train and val of class folders, a table (.csv), a list (.txt), or a folder with two databases")
     parser.flag("val", "", "the images for testing, if they are not in a part of --data")
     parser.flag("classes", 0, "number of classes, if the data do not say it")
     parser.flag("size", 0, "height and width of the net's images in pixels; default: as published")

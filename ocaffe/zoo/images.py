@@ -1,4 +1,4 @@
-"""Finds the images of a training: class folders, tables or databases, with a part for training and a part for testing."""
+"""Finds the images of a training: class folders, tables, lists or databases, with a part for training and a part for testing."""
 from __future__ import annotations
 
 import os
@@ -11,15 +11,17 @@ from ocaffe import proto
 from ocaffe.data.database import Reader, open_database
 from ocaffe.data.datum import DatumReader
 from ocaffe.data.folder import HELD_OUT, TRAINING, class_folders, skipped_text
+from ocaffe.data.image_list import ListFiles
 from ocaffe.data.label_names import is_database, label_names
-from ocaffe.data.labels_txt import LABELS, labels_bytes
+from ocaffe.data.labels_txt import LABELS, given_labels, labels_bytes
 from ocaffe.data.source import RECORDS, permutation
 from ocaffe.data.table import SUFFIX, TableFiles, is_table
 from ocaffe.errors import Error
 from ocaffe.tools.folder_set import SHARE, Settings, check_apart, divide, list_bytes
 from ocaffe.tools.imageset import Entry
 
-ACCEPTED = "class folders, folders train and val of class folders, a table (.csv), or a folder with train_lmdb and val_lmdb"
+ACCEPTED = "class folders, folders train and val of class folders, a table (.csv), a list (.txt), or a folder with train_lmdb and val_lmdb"
+LIST = ".txt"
 
 
 class Part(NamedTuple):
@@ -64,18 +66,19 @@ def find_images(data: str, out: str, val: str = "", share: float = SHARE, seed: 
 
 
 def _parts_in(folder: str) -> tuple[str, str]:
-    """Return the databases or the tables for training and for testing in `folder`, else the folder itself and ''."""
+    """Return the databases, tables or lists for training and for testing in `folder`, else the folder itself and ''."""
     entries = sorted(os.listdir(folder))
-    has_folders = any(os.path.isdir(os.path.join(folder, name)) for name in entries)  # which can be classes; then other tables do not matter
+    has_folders = any(os.path.isdir(os.path.join(folder, name)) for name in entries)  # which can be classes; then other files do not matter
     for kind, found in (
         ("database", [name for name in entries if is_database(os.path.join(folder, name))]),
         ("table", [name for name in entries if name.lower().endswith(SUFFIX)]),
+        ("list", [name for name in entries if name.lower().endswith(LIST) and name != LABELS]),
     ):
         if not found:
             continue
         training, held_out = ([name for word in words for name in found if word in _words(name)] for words in (TRAINING, HELD_OUT))
         if len(training) != 1 or not held_out:
-            if kind == "table" and has_folders:
+            if kind != "database" and has_folders:
                 continue
             fact = f"the folder {folder} has the {kind}s {', '.join(found)}, and not one for training (train) and one for testing (val or test)"
             raise Error(fact, fix="name both: --data FOR_TRAINING --val FOR_TESTING")
@@ -148,42 +151,41 @@ def _listed(data: str, val: str, out: str, share: float, seed: int) -> Images:
 
 
 def _read(source: str, classes: Sequence[str]) -> _List:
-    """Read class folders or a table. `classes` are the names for training, [] if this is the source for training."""
+    """Read class folders, a table or a list. `classes` are the names for training, [] if this is the source for training."""
     if os.path.isdir(source):
         folders = class_folders(source, classes)
         return _List(source, folders.names, folders.labels, folders.classes)
-    if not is_table(source, 1):
-        raise Error(f"{source} is neither a folder nor a table", fix=f"give {ACCEPTED}")
-    table = TableFiles(source, "", 1, False)
+    table = TableFiles(source, "", 1, False) if is_table(source, 1) else ListFiles(source, "", 1, False)
     labels = table.labels[:, 0].astype(np.int64)
-    if classes and table.classes:
-        unknown = sorted(set(table.classes) - set(classes))
+    named = table.classes if isinstance(table, TableFiles) else []  # in a list labels are numbers
+    if classes and named:
+        unknown = sorted(set(named) - set(classes))
         if unknown:
             raise Error(f"{source} has the class '{unknown[0]}', which is not among the classes for training", fix="correct the name, or leave it out")
-        labels = np.array([classes.index(name) for name in table.classes])[labels]
+        labels = np.array([classes.index(name) for name in named])[labels]
     names = [table.file(record).path for record in range(table.entries)]
     broken = next((name for name in names if len(name.splitlines()) > 1), None)
     if broken is not None:
         raise Error(f"the name {broken!r} in {source} has a line break, which a list cannot hold", fix="rename the file")
-    return _List(_root(source, names[0]), names, labels, list(classes or table.classes))
+    return _List(_root(source, names[0]), names, labels, list(classes or named or given_labels(os.path.dirname(source) or ".")))
 
 
 def _root(table: str, name: str) -> str:
-    """Return the folder to which the names of a table are relative: '' for the current folder, else that of the table. Raise Error."""
+    """Return the folder to which the names of a table or list are relative: '' for the current folder, else that of the table. Raise Error."""
     beside = os.path.dirname(table)
     root = next((folder for folder in ("", beside) if os.path.exists(os.path.join(folder, name))), None)
     if root is None:
-        raise Error(f"the first image of {table}, {name}, is neither in {os.getcwd()} nor in {beside or '.'}", fix="correct the names in the table")
+        raise Error(f"the first image of {table}, {name}, is neither in {os.getcwd()} nor in {beside or '.'}", fix="correct the names in the file")
     return root
 
 
 def _split(listed: _List, share: float, seed: int) -> list[_List]:
-    """Divide a table by chance. At least one image is in each part."""
+    """Divide a table or list by chance. At least one image is in each part."""
     count = len(listed.names)
     if not 0 < share < 1:
         raise Error(f"--test is {share:g}", fix="a share of the images between 0 and 1: --test 0.2")
     if count < 2:
-        raise Error("the table has one image, and none is left for testing", fix="add images")
+        raise Error("there is one image, and none is left for testing", fix="add images")
     order = permutation((seed & 0xFFFFFFFFFFFFFFFF, 0), RECORDS, 0, count)
     testing = min(max(round(count * share), 1), count - 1)
     rows = [order[testing:], order[:testing]]

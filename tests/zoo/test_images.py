@@ -111,6 +111,18 @@ def test_other_tables_beside_class_folders(here: pathlib.Path) -> None:
     assert counts(find_images("photos", "out")) == (8, 2)
 
 
+def test_lists(here: pathlib.Path) -> None:
+    """Two lists with a labels.txt beside them, and a single one."""
+    write_folders(here / "photos", 5, classes=2)
+    lines = [f"digit{n}/{i}.png {n}\n" for n in (0, 1) for i in range(5)]
+    pathlib.Path("photos/train.txt").write_text("".join(lines[:3] + lines[5:8]))
+    pathlib.Path("photos/val.txt").write_text("".join(lines[3:5] + lines[8:]))
+    pathlib.Path("photos/labels.txt").write_text("zero\none\n")
+    found = find_images("photos", "out")
+    assert counts(found) == (6, 4) and found.classes == ["zero", "one"] and found.train.root == "photos/" and rows(found, "val")[0] == "digit0/3.png 0"
+    assert counts(find_images("photos/train.txt", "out", share=0.5)) == (3, 3)
+
+
 def test_numbers_in_tables(here: pathlib.Path) -> None:
     write_folders(here / "digits", 2, classes=2)
     table("all.csv", [f"digits/digit{n}/{i}.png,{4 * n}" for n in (0, 1) for i in (0, 1)])
@@ -163,8 +175,9 @@ def test_databases_that_are_named(here: pathlib.Path) -> None:
     ("several", "", "the folder several has the databases a, b, and not one for training"),
     ("photos", "gone", "gone does not exist"),
     ("tables", "", "the folder tables has the tables all.csv, and not one for training"),
-    ("notes.txt", "", "notes.txt is neither a folder nor a table"),
-    ("one.csv", "", "the table has one image"),
+    ("notes.txt", "", "notes.txt, line 1: 'hello' has no label"),
+    ("photos", "notes.txt", "notes.txt, line 1"),
+    ("one.csv", "", "there is one image"),
     ("far.csv", "", "the first image of far.csv, gone.png, is neither in"),
 ])  # fmt: skip
 def test_mistakes(here: pathlib.Path, data: str, val: str, fact: str) -> None:
