@@ -76,7 +76,7 @@ def _target(options: argparse.Namespace) -> Target | None:
 
 def _report(made: Project) -> None:
     print(f"{', '.join(FILES)} in {made.folder}")
-    print(f"images      {made.train_images} for training, {made.test_images} for testing; {made.classes} classes")
+    print(f"images      {made.images.train.images} for training, {made.images.test.images} for testing; {made.classes} classes")
     print(f"net         {made.net}, input {shape_text(made.shape)}")
     print(f"training    {made.iterations} iterations of {made.batch} images; {size_text(made.bytes)} on the device")
     for note in made.notes:

@@ -62,17 +62,15 @@ class Choices:
 
 @dataclass(frozen=True)
 class Project:
-    """The written files of a training. `labels`: names of the classes, [] if unknown. `bytes`: planned memory of the training."""
+    """The written files of a training. `images` has the names of the classes too. `bytes`: planned memory of the training on the device."""
 
     folder: str
     net: str
-    labels: list[str]
+    images: Images
     classes: int
     shape: tuple[int, int, int]  # channels, height, width of the net's images
     batch: int
     iterations: int
-    train_images: int
-    test_images: int
     accuracy: str  # the output of the TEST net with the share of right images
     bytes: int
     notes: tuple[str, ...]  # for the user
@@ -104,25 +102,27 @@ def write_project(net: str, data: str, out: str, choices: Choices | None = None,
     classes = _classes(images, choices.classes)
     shape = _shape(given, images, choices.size)
     made = adapted(given, classes, shape, 1 / TUNING if choices.weights else 1)
-    label = _Writer(given, made, images, choices, classes, shape, out)
-    batch, size, notes = _batch(label, target)
-    solver = label.solver(batch)
+    writer = _Writer(given, made, images, choices, classes, shape, out)
+    batch, size, notes = _batch(writer, target)
+    solver = writer.solver(batch)
     texts = {
-        "train_val.prototxt": prototxt(label.train_val(batch)),
-        "solver.prototxt": label.solver_text(solver, batch),
+        "train_val.prototxt": prototxt(writer.train_val(batch)),
+        "solver.prototxt": writer.solver_text(solver, batch),
         "deploy.prototxt": prototxt(made.deploy),
     }
     project = Project(
-        out, label.name, images.classes, classes, shape, batch, solver.max_iter,
-        images.train.images, images.test.images, made.accuracy, size, (*images.notes, *made.changes, *notes, *_means(given, choices)),
+        out, writer.name, images, classes, shape, batch, solver.max_iter, made.accuracy, size, (*images.notes, *made.changes, *notes, *_means(given, choices)),
     )  # fmt: skip
-    texts["README.md"] = "\n".join(_readme(project, label, solver)) + "\n"
+    texts["README.md"] = "\n".join(_readme(project, writer, solver)) + "\n"
     _write(out, {**images.files, **{project.path(name): text.encode("utf-8", "surrogateescape") for name, text in texts.items()}})
     return project
 
 
 def _classes(images: Images, given: int) -> int:
-    found = len(images.classes) or largest_label(images) + 1
+    largest = largest_label(images)
+    if images.classes and largest >= len(images.classes):
+        raise Error(f"the images have the label {largest}, and labels.txt has the names of {len(images.classes)} classes", fix="correct one of them")
+    found = len(images.classes) or largest + 1
     if given and images.classes and given != found:
         raise Error(f"--classes is {given}, and the images have {found} classes", fix=f"--classes {found}, or leave it out")
     if given and found > given:
@@ -224,7 +224,7 @@ class _Writer:
         if self.choices.weights:
             solver.weights.append(self.choices.weights)
         if self.choices.solver:
-            solver.MergeFrom(parse(self.choices.solver, proto.SolverParameter, "--solver-fields"))
+            solver.MergeFrom(parse(self.choices.solver, proto.SolverParameter, "fields of the solver"))
         return solver
 
     def solver_text(self, solver: Any, batch: int) -> str:
@@ -317,9 +317,9 @@ def _readme(project: Project, writer: _Writer, solver: Any) -> Iterator[str]:
     yield "| | |"
     yield "|---|---|"
     rows = [
-        ("images for training", f"{project.train_images}, `{source.train.source}`" + (f" in `{source.train.root}`" if source.train.root else "")),
-        ("images for testing", f"{project.test_images}, `{source.test.source}`" + (f" in `{source.test.root}`" if source.test.root else "")),
-        ("classes", ", ".join(project.labels[:20]) + (", ..." if len(project.labels) > 20 else "") if project.labels else str(project.classes)),
+        ("images for training", f"{source.train.images}, `{source.train.source}`" + (f" in `{source.train.root}`" if source.train.root else "")),
+        ("images for testing", f"{source.test.images}, `{source.test.source}`" + (f" in `{source.test.root}`" if source.test.root else "")),
+        ("classes", ", ".join(source.classes[:20]) + (", ..." if len(source.classes) > 20 else "") if source.classes else str(project.classes)),
         ("input of the net", shape_text(project.shape)),
         ("batch", f"{project.batch} images; a training takes {size_text(project.bytes)} on the device"),
         ("iterations", str(project.iterations)),

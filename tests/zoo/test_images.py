@@ -121,6 +121,9 @@ def test_lists(here: pathlib.Path) -> None:
     found = find_images("photos", "out")
     assert counts(found) == (6, 4) and found.classes == ["zero", "one"] and found.train.root == "photos/" and rows(found, "val")[0] == "digit0/3.png 0"
     assert counts(find_images("photos/train.txt", "out", share=0.5)) == (3, 3)
+    pathlib.Path("photos/val.txt").write_text("digit0/3.png 2\n")
+    with pytest.raises(Error, match=r"the label 2, and labels\.txt has the names of 2 classes"):
+        write_project("lenet", "photos", "out")
 
 
 def test_numbers_in_tables(here: pathlib.Path) -> None:

@@ -67,7 +67,7 @@ def test_digits_in_folders_are_learned(tmp_path: pathlib.Path, monkeypatch: pyte
 def test_what_is_written(here: pathlib.Path) -> None:
     found, net, solver = made()
     assert sorted(path.name for path in (here / "out").iterdir()) == sorted([*FILES, "train.txt", "val.txt", "labels.txt"])
-    assert (found.train_images, found.test_images, found.labels, found.shape) == (16, 4, ["digit0", "digit1"], (1, 28, 28))
+    assert (found.images.train.images, found.images.test.images, found.images.classes, found.shape) == (16, 4, ["digit0", "digit1"], (1, 28, 28))
     train, test = layers(net, "ImageData")
     assert train.include[0].phase == proto.TRAIN and train.image_data_param.shuffle and train.transform_param.HasField("affine")
     assert test.include[0].phase == proto.TEST and not test.image_data_param.shuffle and not test.transform_param.HasField("affine")
