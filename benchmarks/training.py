@@ -3,8 +3,9 @@
 
     benchmarks/training.py [--solver examples/digits/net/solver.prototxt] [--device SPEC] [--json FILE]
 
-An iteration is that of `ocaffe train`: data, forward, backward, update. The figure is the median of 7 rounds of 200
-iterations, after 100. Cold: with empty caches (ocaffe's and PoCL's); warm: the run after it. Run it on a quiet machine.
+The default is the solver of bin/quickstart. An iteration is that of `ocaffe train`: data, forward, backward, update.
+The figure is the median of 7 rounds of 200 iterations, after 100. Cold: with empty caches (ocaffe's and PoCL's); warm:
+the run after it. Run it on a quiet machine.
 """
 import argparse
 import json
