@@ -138,6 +138,8 @@ def _shape(given: Template, images: Images, size: int) -> tuple[int, int, int]:
     if size < 0:
         raise Error(f"--size is {size}", fix="pixels, such as --size 224")
     channels = images.stored[0] if images.stored else 1 if given.shape[0] == 1 else 3
+    if not size and given.shape[1] != given.shape[2]:
+        raise Error(f"the images of {given.name} are {shape_text(given.shape)}, and samples are squares", fix="choose a side: --size 224")
     return channels, size or given.shape[1], size or given.shape[2]
 
 
@@ -176,7 +178,7 @@ class _Writer:
         layer.include.add(phase=phase)
         layer.transform_param.CopyFrom(self.transform)
         side, image = self.shape[1], self._image()
-        if image != side:
+        if image != side or self.augment.HasField("random_resized_crop"):
             layer.transform_param.crop_size = side
         if phase == proto.TRAIN:
             layer.transform_param.MergeFrom(self.augment)

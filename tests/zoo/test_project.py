@@ -111,6 +111,8 @@ def test_augmentation_and_transform(here: pathlib.Path) -> None:
     train, test = (layer.transform_param for layer in layers(net, "ImageData"))
     assert train.mirror and train.label_classes == 2 and not train.HasField("affine") and not test.mirror
     assert list(train.mean_value) == list(test.mean_value) == [128] and train.scale == 1
+    write_project("lenet", "photos", "crop", Choices(augment="random_resized_crop { }"))
+    assert [layer.transform_param.crop_size for layer in layers(read_net("crop/train_val.prototxt"), "ImageData")] == [28, 28]
     write_project("lenet", "photos", "plain", Choices(augment=""))
     assert not layers(read_net("plain/train_val.prototxt"), "ImageData")[0].transform_param.HasField("affine")
 
@@ -191,6 +193,10 @@ def test_net_with_several_inputs_and_without_scores(here: pathlib.Path) -> None:
     two = 'layer { name: "a" type: "Input" top: "a" input_param { shape { dim: 1 dim: 3 dim: 8 dim: 8 } } }' * 2
     pathlib.Path("two.prototxt").write_text(two.replace('"a"', '"b"', 2))
     assert "2 Input layers" in refused("two.prototxt", "photos", "out").fact
+    last = 'layer { name: "f" type: "InnerProduct" bottom: "a" top: "f" inner_product_param { num_output: 4 } }'
+    wide = two[: len(two) // 2].replace("dim: 8 }", "dim: 9 }") + last
+    pathlib.Path("wide.prototxt").write_text(wide)
+    assert "3 x 8 x 9, and samples are squares" in refused("wide.prototxt", "photos", "out").fact
     one = two[: len(two) // 2] + 'layer { name: "r" type: "LRN" bottom: "a" top: "r" }'
     pathlib.Path("one.prototxt").write_text(one)
     assert "no class scores" in refused("one.prototxt", "photos", "out").fact
