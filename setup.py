@@ -22,7 +22,7 @@ setup(
     license="BSD-2-Clause",
     python_requires=">=3.10",
     packages=find_packages(include=["ocaffe", "ocaffe.*"]),
-    package_data={"ocaffe": ["py.typed", "*.pyi", "kernels/*.cl", "kernels/*.h", "kernels/*.json", "proto/*.desc"]},
+    package_data={"ocaffe": ["py.typed", "*.pyi", "kernels/*.cl", "kernels/*.h", "kernels/*.json", "proto/*.desc", "zoo/nets/*/*.prototxt", "zoo/nets/*/*.md"]},
     install_requires=[*CORE, f"simplejpeg>=1.7; {WHEELS}"],
     extras_require={
         "cpu": [f"intel-opencl-rt; {X86_64}", f"intel-cmplr-lib-rt; {X86_64}"],

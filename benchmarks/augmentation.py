@@ -3,7 +3,7 @@
 
     benchmarks/augmentation.py [--seeds 3] [--iterations 2000] [--fields "affine { rotation: 10 }"] [--device SPEC]
 
-It makes the databases of `ocaffe dataset digits` in a temporary folder and trains zoo/lenet_digits with and without the
+It makes the databases of `ocaffe dataset digits` in a temporary folder and trains lenet_digits with and without the
 fields in transform_param, once for each seed, for the same number of iterations. It prints a table of test errors.
 """
 import argparse
@@ -30,8 +30,8 @@ TEST_IMAGES, TEST_BATCH = 360, 60
 
 def test_error(folder: str, fields: str, seed: int, iterations: int, device: Device) -> float:
     """Train and return the share of wrong answers, in percent."""
-    param = read_solver(str(ROOT / "zoo/lenet_digits/solver.prototxt"))
-    net = read_net(str(ROOT / "zoo/lenet_digits/train_val.prototxt"))
+    param = read_solver(str(ROOT / "ocaffe/zoo/nets/lenet_digits/solver.prototxt"))
+    net = read_net(str(ROOT / "ocaffe/zoo/nets/lenet_digits/train_val.prototxt"))
     for layer in net.layer:
         if layer.type == "Data":
             part = "train" if proto.TRAIN in [rule.phase for rule in layer.include] else "test"

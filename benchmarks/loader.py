@@ -7,7 +7,7 @@
 quality 90; `photos` JPEG files of 375 x 500, ImageNet's usual size. `bare` is the rate of decoding alone on one thread,
 for comparison: the source cannot be faster than that rate times the number of workers. `torch`, with --torch: the rate
 of PyTorch's DataLoader with as many worker processes, which reads the same database, decodes with Pillow, crops and
-mirrors. `wait`, with --train: the share of time in which a training of zoo/alexnet on DEVICE, batch 64, waits for these
+mirrors. `wait`, with --train: the share of time in which a training of alexnet on DEVICE, batch 64, waits for these
 data, according to its log (without the first display, before which kernels are built and queues fill).
 """
 import argparse
@@ -74,7 +74,7 @@ def wait(path: str, shuffle: bool, device: str) -> float:
     from ocaffe.solver.solver import Solver
 
     log.quiet()
-    net = read_net(str(ROOT / "zoo" / "alexnet" / "train_val.prototxt"))
+    net = read_net(str(ROOT / "ocaffe/zoo/nets/alexnet" / "train_val.prototxt"))
     data = net.layer[0].data_param
     data.source, data.batch_size, data.shuffle = path, BATCH, shuffle
     fields: dict[str, Any] = {"base_lr": 0.001, "lr_policy": "fixed", "momentum": 0.9, "display": DISPLAY, "random_seed": 1}

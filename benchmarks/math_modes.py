@@ -3,7 +3,7 @@
 
     benchmarks/math_modes.py [--device SPEC] [--math fp32 tf32 bf16 fp16] [--mnist FOLDER] [--iterations 10000] [--steps 300] [--json FILE]
 
---mnist is a folder with the four files of MNIST (idx, gzip): `ocaffe train` then trains LeNet by zoo/lenet's solver.
+--mnist is a folder with the four files of MNIST (idx, gzip): `ocaffe train` then trains LeNet by the solver of lenet.
 ResNet-18 trains on 640 images of ten classes, each the image of its class plus noise of twice its strength, 32 at a
 time; the figure is the mean loss of the last 50 steps.
 """
@@ -40,9 +40,9 @@ def lenet(math: str, device: str | None, mnist: str, iterations: int) -> float:
                 raise SystemExit(done.stderr)
             return done.stderr
 
-        (Path(folder) / "zoo").symlink_to(ROOT / "zoo")
+        (Path(folder) / "zoo").symlink_to(ROOT / "ocaffe/zoo/nets")
         command("dataset", "mnist", "--from", mnist, "examples/mnist")
-        text = (ROOT / "zoo/lenet/solver.prototxt").read_text()
+        text = (ROOT / "ocaffe/zoo/nets/lenet/solver.prototxt").read_text()
         solver = Path(folder) / "solver.prototxt"
         solver.write_text(re.sub(r"max_iter: \d+", f"max_iter: {iterations}", text) + "random_seed: 1\n")
         told = command("train", "--solver", str(solver), "--math", math, *(["--device", device] if device else []))

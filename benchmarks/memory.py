@@ -53,7 +53,7 @@ SOLVER = 'net: "zoo/{net}/train_val.prototxt" base_lr: 0.01 lr_policy: "fixed" m
 
 def workplace(folder: pathlib.Path) -> None:
     """The zoo and databases of one record each, at the paths that the zoo's files name."""
-    (folder / "zoo").symlink_to(ROOT / "zoo")
+    (folder / "zoo").symlink_to(ROOT / "ocaffe/zoo/nets")
     for name, (first, second, shape) in SETS.items():
         (folder / "examples" / name).parent.mkdir(parents=True)
         for part in (first, second):
@@ -83,8 +83,7 @@ def measure(net: str, batch: int, phase: str, folder: pathlib.Path, *flags: str)
 
 def planning_seconds(folder: pathlib.Path) -> float:
     """Record, optimise and plan ResNet-152's training: the median of three."""
-    sys.path.insert(0, str(ROOT / "zoo"))
-    import generate
+    from ocaffe.zoo import generate
 
     generate.NETS["resnet152"] = ("ResNet-152", partial(generate.resnet, depths=(3, 8, 36, 3), bottleneck=True))
     log.quiet()

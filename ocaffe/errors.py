@@ -2,7 +2,7 @@
 
 All errors that ocaffe raises on purpose are of class `Error`. The command line prints it as one block and exits with status 1:
 
-    error: zoo/lenet/train_val.prototxt:61: layer 'pool2' (Pooling)
+    error: lenet/train_val.prototxt:61: layer 'pool2' (Pooling)
       the AVE window at the last row covers no pixel of the 6 x 5 image (kernel 2, stride 3, pad 0, CEIL)
       fix: set round_mode: FLOOR or stride <= kernel_size
 """

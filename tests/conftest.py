@@ -34,7 +34,7 @@ QUICK = (
     "parallel/test_exchanges.py", "parallel/test_sharing.py", "passes/test_common_subexpressions.py",
     "passes/test_concat_views.py", "passes/test_created.py", "passes/test_prepacked_weights.py", "passes/test_traps.py", "proto",
     "solver/test_policies.py", "solver/test_snapshot_files.py", "test_files.py", "test_lint.py", "test_log.py", "test_progress.py", "tools",
-    "zoo/test_zoo.py",
+    "zoo/test_fetch.py", "zoo/test_images.py", "zoo/test_zoo.py",
 )  # fmt: skip
 
 

@@ -273,7 +273,7 @@ def test_hdf5_and_lmdb_sizes(job: None) -> None:
 
 
 def test_zoo_is_clean() -> None:
-    for path in sorted((ROOT / "zoo").glob("*/*.prototxt")):
+    for path in sorted((ROOT / "ocaffe/zoo/nets").glob("*/*.prototxt")):
         if "solver" not in path.name:
             assert not lint(str(path)), path
 

@@ -13,6 +13,7 @@ from ocaffe.errors import Error
 
 COMMANDS = {
     "train": "train or finetune a model",
+    "new": "write the files to train a net on your own images",
     "sweep": "train with every combination of some settings, one training a device",
     "test": "score a model",
     "time": "benchmark model execution time, layer by layer",
@@ -22,6 +23,7 @@ COMMANDS = {
     "tune": "measure the fastest kernels for a net on a device",
     "plan": "show the memory plan of a net or solver, without a device",
     "convert": "convert a model from or to ONNX, or weights from or to HDF5",
+    "zoo": "list the nets of the zoo; `zoo get` downloads public weights",
     "layers": "list the layer types with their parameters",
     "dataset": "make databases of class folders, or of mnist, cifar10 or digits",
     "convert_imageset": "write image files and labels to a database",

@@ -14,6 +14,7 @@ KINDS = {".prototxt": "prototxt", ".pbtxt": "prototxt", ".caffemodel": "weights"
 VERIFY = ("--verify", "-verify")  # may be followed by a file that is not of these kinds
 FORMS = ("input files, then output files: NET.prototxt WEIGHTS.caffemodel MODEL.onnx, or MODEL.onnx NET.prototxt WEIGHTS.caffemodel, "
          "or WEIGHTS.caffemodel WEIGHTS.caffemodel.h5, or back; the extensions determine the conversion")
+EXPORT = "torch.onnx.export(net.eval(), (x,), 'model.onnx', dynamo=False, do_constant_folding=False, training=torch.onnx.TrainingMode.PRESERVE)"
 USAGE = "ocaffe convert deploy.prototxt weights.caffemodel model.onnx"
 
 
@@ -67,7 +68,7 @@ def import_onnx(options: argparse.Namespace) -> None:
 
     --shape and --cut_at are those of the export.
     """
-    from ocaffe.onnx.import_model import is_training, prototxt_of, to_caffe, write
+    from ocaffe.onnx.import_model import is_training, merged_norms, prototxt_of, to_caffe, write
     from ocaffe.onnx.import_verify import comparable
     from ocaffe.onnx.importer.read import read_model
 
@@ -86,6 +87,8 @@ def import_onnx(options: argparse.Namespace) -> None:
         verdict = _verified(comparable(model, message, blobs, shapes=shapes, outputs=outputs), options)
     write(message, blobs, source, net, weights)
     print(f"{net}, {weights}: {len(message.layer)} layers from {source}; {verdict}")
+    if merged_norms(model):
+        print(f"note: batch normalization is merged into the convolutions of {source}. To train the net with it, export the model again:\n  {EXPORT}")
 
 
 def _refuse_other_content(path: Path, content: bytes) -> None:

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-import ocaffe
 from ocaffe import log, proto
 from ocaffe.cl.device import Device, DeviceInfo, choose, list_devices, no_opencl, with_math
 from ocaffe.cl.session import Session
@@ -25,8 +24,7 @@ from ocaffe.ir.tuned_tables import load, merged, read, shipped, table, user_file
 from ocaffe.model.text import read_net, read_solver
 from ocaffe.profiling.tune import Found, Tuner, problems
 from ocaffe.solver.nets import net_messages
-
-ZOO = pathlib.Path(ocaffe.__file__).parents[1] / "zoo"
+from ocaffe.zoo import FOLDER
 
 
 def main(argv: Sequence[str]) -> int:
@@ -153,10 +151,7 @@ def _built(message: Any, phase: int) -> Graph:
 
 def _zoo() -> Iterator[Any]:
     """Yield the zoo's nets. Inputs with the shape in deploy.prototxt replace the data layers, so no data is needed."""
-    folders = sorted(path.parent for path in ZOO.glob("*/train_val.prototxt"))
-    if not folders:
-        raise Error(f"the zoo is not at {ZOO}", place="ocaffe tune", fix="name nets with --model or --solver")
-    for folder in folders:
+    for folder in sorted(path.parent for path in FOLDER.glob("*/train_val.prototxt")):
         net = read_net(str(folder / "train_val.prototxt"))
         shape = read_net(str(folder / "deploy.prototxt")).layer[0].input_param.shape[0].dim
         for layer in net.layer:

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import collections
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -110,6 +111,11 @@ def _warn_of_training(graph: Graph) -> None:
     if norms:
         text = f"{len(norms)} BatchNormalization nodes (the first is {norms[0].title}) take the statistics of the batch, as in training"
         log.warning("convert.py:1", f"{graph.place}: {text}; the Caffe net does so in TRAIN, and in TEST takes the running statistics of the file")
+
+
+def merged_norms(model: Any) -> bool:
+    """Return whether PyTorch's exporter has merged batch normalization into convolutions. It numbers such weights, and names others after their module."""
+    return model.producer_name == "pytorch" and any(re.fullmatch(r"onnx::Conv_\d+", tensor.name) for tensor in model.graph.initializer)
 
 
 def _compare(net: Builder, node: Any, output: str) -> None:

@@ -31,7 +31,7 @@ class Settings(NamedTuple):
     cannot be read. `check_size` rejects images of different sizes.
     """
 
-    recipe: Recipe
+    recipe: Recipe = Recipe()
     share: float = SHARE
     seed: int = 0
     shuffle: bool = True
@@ -39,7 +39,7 @@ class Settings(NamedTuple):
     most_bad: int = 0
 
 
-class _Parts(NamedTuple):
+class Parts(NamedTuple):
     """The classes, the images of each part by its name, and the count of other files."""
 
     classes: list[str]
@@ -53,8 +53,8 @@ def make_databases(root: str, out: str, settings: Settings) -> list[str]:
     The subfolders train and test (or val) of `root` are the parts if it has them. Otherwise each class is divided by `settings.share`. Beside the
     databases are a list of each part (train.txt) and labels.txt; the databases have a labels.txt too. All get their names when all are complete.
     """
-    _check_apart(root, out)
-    parts = _parts(root, settings)
+    check_apart(root, out)
+    parts = divide(root, settings)
     databases = {part: os.path.join(out, f"{part}_lmdb") for part in parts.entries}
     lists = {part: os.path.join(out, f"{part}.txt") for part in parts.entries}
     labels = os.path.join(out, LABELS)
@@ -79,7 +79,7 @@ def make_databases(root: str, out: str, settings: Settings) -> list[str]:
             writer.attach(LABELS, names)
             lines.append(f"{databases[part]}: {writer.count} images of {len(parts.classes)} classes, {_sizes(list(shapes))}")
         for part, entries in parts.entries.items():
-            _write(unfinished, lists[part], _list_bytes([entry for entry in entries if entry not in bad.entries]))
+            _write(unfinished, lists[part], list_bytes([entry for entry in entries if entry not in bad.entries]))
         _write(unfinished, labels, names)
         for writer in writers:
             writer.finish()
@@ -108,14 +108,15 @@ class _Bad:
         log.warning(f"{_SOURCE}:1", f"{path}: {problem.fact}. It is left out ({len(self.entries)} of at most {self.most}).")
 
 
-def _check_apart(root: str, out: str) -> None:
+def check_apart(root: str, out: str) -> None:
     """Raise Error if `out` lies in `root`, where the databases would be classes the next time."""
     inner, outer = os.path.realpath(out), os.path.realpath(root)
     if inner == outer or inner.startswith(os.path.join(outer, "")):
         raise Error(f"the folder for the databases, {out}, lies in the folder of the images, {root}", fix="choose a folder outside of it")
 
 
-def _parts(root: str, settings: Settings) -> _Parts:
+def divide(root: str, settings: Settings) -> Parts:
+    """Divide the images of class folders for training and testing. The subfolders train and test (or val) of `root` are the parts if it has them."""
     if not 0 <= settings.share < 1:
         raise Error(f"--test is {settings.share:g}", fix="a share of the images from 0 on and below 1: --test 0.2")
     skipped: Counter[str] = Counter()
@@ -123,7 +124,7 @@ def _parts(root: str, settings: Settings) -> _Parts:
     parts = split_of(folders)
     if not parts:
         listed = class_folders(root)
-        return _Parts(listed.classes, _divided(listed, settings), listed.skipped)
+        return Parts(listed.classes, _divided(listed, settings), listed.skipped)
     if others := sorted(set(folders) - set(parts)):
         fact = f"the folder {root} has the parts {' and '.join(parts)} and another subfolder, '{others[0]}'"
         raise Error(fact, fix=f"move it away, or give one folder of classes: {os.path.join(root, parts[0])}")
@@ -138,7 +139,7 @@ def _parts(root: str, settings: Settings) -> _Parts:
         skipped += listed.skipped
         name = TRAINING[0] if part == parts[0] else HELD_OUT[0] if len(parts) == 2 else part
         entries[name] = _entries(listed, np.arange(len(listed.names)), f"{part}/", name, settings)
-    return _Parts(classes, entries, skipped)
+    return Parts(classes, entries, skipped)
 
 
 def _divided(listed: ClassFolders, settings: Settings) -> dict[str, list[Entry]]:
@@ -170,7 +171,8 @@ def _key(seed: int, name: str) -> tuple[int, int]:
     return seed & 0xFFFFFFFFFFFFFFFF, zlib.crc32(os.fsencode(name))
 
 
-def _list_bytes(entries: Sequence[Entry]) -> bytes:
+def list_bytes(entries: Sequence[Entry]) -> bytes:
+    """Return the content of a list of image files."""
     return os.fsencode("".join(f"{entry.name} {entry.last}\n" for entry in entries))
 
 

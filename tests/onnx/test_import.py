@@ -63,6 +63,19 @@ def test_a_model_in_training_form(tmp_path: Path, convert: Any, mode: str, verdi
     assert verdict in captured.out and ("take the statistics of the batch" in captured.err) == warned
 
 
+@pytest.mark.parametrize(("producer", "name", "noted"), [
+    ("pytorch", "onnx::Conv_12", True), ("pytorch", "conv1.weight", False), ("tf2onnx", "onnx::Conv_12", False),
+])  # fmt: skip
+def test_merged_norms_are_noted(tmp_path: Path, producer: str, name: str, noted: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    source = saved(tmp_path, CONV)
+    model = onnx.load(source)
+    model.producer_name, model.graph.initializer[0].name, model.graph.node[0].input[1] = producer, name, name
+    onnx.save(model, source)
+    assert main(["convert", source, str(tmp_path / "n.prototxt"), str(tmp_path / "n.caffemodel"), "--noverify"]) == 0
+    printed = capsys.readouterr().out
+    assert ("batch normalization is merged" in printed) == noted == ("TrainingMode.PRESERVE" in printed)
+
+
 def test_without_a_device(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ocaffe.cl.device.list_devices", list)
     assert main(["convert", saved(tmp_path, CONV), str(tmp_path / "n.prototxt"), str(tmp_path / "n.caffemodel")]) == 0

@@ -128,7 +128,7 @@ def test_recomputation_advances_a_hidden_state_once(device: Any) -> None:
 def workplace(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
     """A working directory with the zoo, and small databases of noise under the names that its small nets use."""
     rng = np.random.default_rng(2)
-    (tmp_path / "zoo").symlink_to(ROOT / "zoo")
+    (tmp_path / "zoo").symlink_to(ROOT / "ocaffe/zoo/nets")
     for name, shape in (("mnist/mnist_{}", (1, 28, 28)), ("digits/digits_{}", (1, 28, 28)), ("cifar10/cifar10_{}", (3, 32, 32))):
         for part in ("train", "test"):
             path = tmp_path / "examples" / (name.format(part) + "_lmdb")

@@ -42,14 +42,14 @@ MASKS = {"1": "ReLU backward by signs", "2": "ReLU backward by bits", "3": "ReLU
 
 
 def nets() -> list[str]:
-    return sorted(folder.name for folder in (ROOT / "zoo").iterdir() if (folder / "solver.prototxt").exists())
+    return sorted(folder.name for folder in (ROOT / "ocaffe/zoo/nets").iterdir() if (folder / "solver.prototxt").exists())
 
 
 def counted(net: str, phase: str, target: Target) -> dict[str, Any]:
     """Launches by kind, fusions by kind, and the launches that each pass removed or added."""
     target = replace(target, tuned=tuned_tables.merged(tuned_tables.shipped(target)))
     number = getattr(proto, phase)
-    message = phase_net(read_net(str(ROOT / "zoo" / net / "train_val.prototxt")), number)
+    message = phase_net(read_net(str(ROOT / "ocaffe/zoo/nets" / net / "train_val.prototxt")), number)
     for layer in message.layer:
         if layer.type == "Data":
             layer.type = "DummyData"
@@ -58,7 +58,7 @@ def counted(net: str, phase: str, target: Target) -> dict[str, Any]:
                 layer.dummy_data_param.shape.add().dim.extend(dims)
     graph = build(message, number)
     group = ParameterGroup(graph.params)
-    update = Updater(group, read_solver(str(ROOT / "zoo" / net / "solver.prototxt"))) if phase == "TRAIN" else None
+    update = Updater(group, read_solver(str(ROOT / "ocaffe/zoo/nets" / net / "solver.prototxt"))) if phase == "TRAIN" else None
     found = compile_net(graph, group, target, NetOptions(backward=phase == "TRAIN"), Switches(), update)
     schedule = found.recording.schedule
     return {

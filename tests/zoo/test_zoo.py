@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import functools
-import importlib.util
 import math
 import subprocess
 import sys
@@ -14,9 +13,10 @@ import pytest
 
 from ocaffe import proto
 from ocaffe.model.text import read_net, read_solver
+from ocaffe.zoo import FOLDER as ZOO
+from ocaffe.zoo import generate as GENERATOR
 
 ROOT = Path(__file__).parents[2]
-ZOO = ROOT / "zoo"
 NETS = sorted(folder.name for folder in ZOO.iterdir() if (folder / "solver.prototxt").exists())
 
 PARAMETERS = {  # of the training net, of the deploy net; without BatchNorm's statistics
@@ -24,6 +24,9 @@ PARAMETERS = {  # of the training net, of the deploy net; without BatchNorm's st
     "lenet_digits": (431_080, 431_080),
     "cifar10_quick": (145_578, 145_578),
     "alexnet": (60_965_224, 60_965_224),
+    "caffenet": (60_965_224, 60_965_224),
+    "squeezenet": (1_235_496, 1_235_496),
+    "resnet20": (272_474, 272_474),
     "googlenet": (13_378_280, 6_998_552),
     "vgg16": (138_357_544, 138_357_544),
     "resnet18": (11_689_512, 11_689_512),
@@ -36,6 +39,9 @@ LAST_MAP = {  # input of the last pooling: channels, height
     "lenet_digits": (50, 8),
     "cifar10_quick": (64, 8),
     "alexnet": (256, 13),
+    "caffenet": (256, 13),
+    "squeezenet": (1000, 14),
+    "resnet20": (64, 8),
     "googlenet": (1024, 7),
     "vgg16": (512, 14),
     "resnet18": (512, 7),
@@ -43,20 +49,9 @@ LAST_MAP = {  # input of the last pooling: channels, height
     "mobilenet_v1": (1024, 7),
     "mobilenet_v2": (1280, 7),
 }
-IMAGES = {"lenet": (1, 28), "lenet_digits": (1, 28), "cifar10_quick": (3, 32)}  # channels, side; for data sets that are not cropped
-TEST_IMAGES = {"lenet": 10_000, "lenet_digits": 360, "cifar10_quick": 10_000}
+IMAGES = {"lenet": (1, 28), "lenet_digits": (1, 28), "cifar10_quick": (3, 32), "resnet20": (3, 32)}  # channels, side; for data sets that are not cropped
+TEST_IMAGES = {"lenet": 10_000, "lenet_digits": 360, "cifar10_quick": 10_000, "resnet20": 10_000}
 IMAGENET_TEST_IMAGES = 50_000
-
-
-def load_generator() -> Any:
-    spec = importlib.util.spec_from_file_location("zoo_generate", ZOO / "generate.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-GENERATOR = load_generator()
 
 
 @functools.cache
@@ -208,7 +203,7 @@ def test_deploy_computes_what_was_trained(name: str) -> None:
 @pytest.mark.parametrize("name", NETS)
 def test_solver(name: str) -> None:
     solver = read_solver(ZOO / name / "solver.prototxt")
-    assert solver.net == f"zoo/{name}/train_val.prototxt" and (ROOT / solver.net).exists()
+    assert solver.net == f"zoo/{name}/train_val.prototxt"  # `ocaffe new` writes its folder there
     assert not solver.HasField("solver_mode")  # the command chooses the device
     train, test = (next(layer for layer in layers(name, "train_val", phase) if layer.type == "Data") for phase in (proto.TRAIN, proto.TEST))
     assert solver.test_iter[0] * test.data_param.batch_size == TEST_IMAGES.get(name, IMAGENET_TEST_IMAGES)
@@ -232,11 +227,11 @@ def test_layers_with_weights_say_how_they_learn(name: str) -> None:
 @pytest.mark.parametrize("name", list(GENERATOR.NETS))
 def test_generated_files_are_current(name: str, deploy: bool) -> None:
     file = ZOO / name / ("deploy.prototxt" if deploy else "train_val.prototxt")
-    assert file.read_text() == GENERATOR.prototxt(name, deploy), f"run python zoo/generate.py {name}"
+    assert file.read_text() == GENERATOR.prototxt(name, deploy), f"run python -m ocaffe.zoo.generate {name}"
 
 
 def test_generator_refuses_an_unknown_net() -> None:
-    run = subprocess.run([sys.executable, str(ZOO / "generate.py"), "vgg61"], capture_output=True, text=True)
+    run = subprocess.run([sys.executable, "-m", "ocaffe.zoo.generate", "vgg61"], capture_output=True, text=True, cwd=ROOT)
     assert run.returncode == 1 and "vgg61" in run.stderr and "vgg16" in run.stderr
 
 

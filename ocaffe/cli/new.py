@@ -1,0 +1,84 @@
+"""ocaffe new NET --data DATA: write the files to train a net of the zoo, or of your own, on your images."""
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Sequence
+
+from ocaffe import log
+from ocaffe.cl.device import choose, list_devices, no_opencl
+from ocaffe.cli.flags import Parser
+from ocaffe.errors import Error, shape_text
+from ocaffe.ir.target import Target
+from ocaffe.memory.report import size_text
+from ocaffe.tools.folder_set import SHARE
+from ocaffe.zoo.project import FILES, Choices, Project, write_project, write_published
+
+NAME = "new"
+OF_DATA = ("classes", "val", "size", "batch", "weights", "iterations", "epochs", "gpu", "device")  # flags that need --data
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command. Raises Error."""
+    options = _parser().parse(argv)
+    out = options.out or options.net.rpartition("/")[2].removesuffix(".prototxt")
+    log.quiet()
+    if options.data:
+        choices = Choices(
+            options.classes, options.size, options.batch, options.weights, options.iterations, options.epochs, _augment(options.augment), options.transform,
+            "", options.val, options.test, options.seed,
+        )  # fmt: skip
+        _report(write_project(options.net, options.data, out, choices, _target(options)))
+        return 0
+    given = next((name for name in OF_DATA if getattr(options, name)), None)
+    if given is not None:
+        raise Error(f"--{given} is given without --data", place=f"ocaffe {NAME}", fix="--data FOLDER; without it the files are those as published")
+    for path in write_published(options.net, out):
+        print(path)
+    return 0
+
+
+def _parser() -> Parser:
+    parser = Parser(NAME, "Write train_val.prototxt, solver.prototxt, deploy.prototxt and README.md to train NET on your images. "
+                          "Without --data: as published, for the data set of the net.")  # fmt: skip
+    parser.add_argument("net", metavar="NET", help="a net of `ocaffe zoo`, or a deploy.prototxt")
+    parser.flag("data", "", "class folders, folders train and val of class folders, a table (.csv), a list (.txt), or a folder with two databases")
+    parser.flag("val", "", "the images for testing, if they are not in a part of --data")
+    parser.flag("classes", 0, "number of classes, if the data do not say it")
+    parser.flag("size", 0, "height and width of the net's images in pixels; default: as published")
+    parser.flag("out", "", "folder for the files; default: the name of the net")
+    parser.flag("batch", 0, "images of an iteration; default: 64, or as many as the device can hold")
+    parser.flag("weights", "", "begin from these weights, with a lower rate")
+    parser.flag("iterations", 0, "iterations of the training")
+    parser.flag("epochs", 0, "or passes over the images; default: 30, with --weights 10")
+    parser.flag("augment", "net", "random changes of the images: 'none', or fields of transform_param such as 'mirror: true'; 'net': those of the net")
+    parser.flag("transform", "", "mean and scale, as fields of transform_param; default: those of the net")
+    parser.flag("test", SHARE, "share of each class for testing, if the data have no part for it")
+    parser.flag("seed", 0, "seed of this division")
+    parser.flag("gpu", "", "the batch must fit the GPU with this id")
+    parser.flag("device", "", "the batch must fit this OpenCL device: PLATFORM:INDEX or a part of its name; default: the best one")
+    return parser
+
+
+def _augment(text: str) -> str | None:
+    return None if text == "net" else "" if text == "none" else text
+
+
+def _target(options: argparse.Namespace) -> Target | None:
+    """Return the target of the device for the training, None if this machine has none and none is named."""
+    devices = list_devices()
+    if not devices:
+        if options.device or options.gpu:
+            raise no_opencl()
+        return None
+    return choose(devices, options.device or None, options.gpu or None, default=os.environ.get("OCAFFE_DEVICE")).target
+
+
+def _report(made: Project) -> None:
+    print(f"{', '.join(FILES)} in {made.folder}")
+    print(f"images      {made.images.train.images} for training, {made.images.test.images} for testing; {made.classes} classes")
+    print(f"net         {made.net}, input {shape_text(made.shape)}")
+    print(f"training    {made.iterations} iterations of {made.batch} images; {size_text(made.bytes)} on the device")
+    for note in made.notes:
+        print(note)
+    print(f"next: ocaffe train --solver {made.path('solver.prototxt')}")

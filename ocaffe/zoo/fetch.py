@@ -1,0 +1,209 @@
+"""Downloads a large file: it continues an interrupted download, checks the sum, and names the file only when it is complete and right."""
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import http.client
+import os
+import re
+import shutil
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from ocaffe import __version__, log
+from ocaffe.errors import Error
+from ocaffe.files import atomic_write, check_finite_file
+from ocaffe.lock import FileLock
+
+TIMEOUT = 30  # seconds without a byte
+CHUNK = 1 << 18
+MAX_BYTES = 4 << 30  # of a download; the largest public weights of Caffe have 0.6 GB
+DIGITS = {"sha1": 40, "sha256": 64}
+PARTIAL = ".part"
+
+Sums = Mapping[str, str]  # hexadecimal digits by the name of the algorithm
+
+
+def download(url: str, path: str, sums: Sums, max_bytes: int = MAX_BYTES) -> None:
+    """Download `url` to `path`. `sums` has at least one checksum. Raise Error.
+
+    The bytes arrive in `path`.part, which stays after a failure. The next call continues it. A file with a wrong sum is removed.
+    """
+    if urllib.parse.urlsplit(url).scheme not in ("http", "https"):
+        raise Error("is no http or https address", place=url, fix="give an address that begins with https://")
+    partial = path + PARTIAL
+    with _locked(partial):
+        try:
+            _receive(url, partial, max_bytes)
+        except (urllib.error.URLError, http.client.HTTPException, OSError) as problem:
+            raise _failed(url, partial, problem) from None
+        found = _sums_of(partial, sums)
+        if found != dict(sums):
+            size = os.path.getsize(partial)
+            os.remove(partial)
+            raise wrong_sum(url, sums, found, f"; its {size:,} bytes are removed", "run the command again; a server with another file needs another --url")
+        _name(partial, path)
+
+
+def copy(source: str, path: str, sums: Sums) -> None:
+    """Copy the file `source` to `path` after its checksums are found to be right. Raise Error."""
+    try:
+        check_finite_file(source)
+        with open(source, "rb") as stream:
+            found = _hashed(stream, sums)
+            if found != dict(sums):
+                raise wrong_sum(source, sums, found, "", "give the right file")
+            stream.seek(0)
+            with atomic_write(path) as out:
+                shutil.copyfileobj(stream, out, CHUNK)
+    except OSError as problem:
+        raise Error(f"cannot be read: {problem.strerror or problem}", place=source, fix="correct the path of --from") from None
+
+
+def matches(path: str, sums: Sums) -> bool:
+    """Return whether the file `path` exists and has all `sums`. Raise Error if it cannot be read."""
+    if not os.path.lexists(path):
+        return False
+    try:
+        check_finite_file(path)
+        return _sums_of(path, sums) == dict(sums)
+    except OSError as problem:
+        raise Error(f"cannot be read: {problem.strerror or problem}", place=path, fix="remove it, or choose another folder") from None
+
+
+def sums_of(path: str, names: tuple[str, ...] = ("sha256",)) -> dict[str, str]:
+    """Return the checksums of a file. Raise Error."""
+    try:
+        check_finite_file(path)
+        return _sums_of(path, dict.fromkeys(names, ""))
+    except OSError as problem:
+        raise Error(f"cannot be read: {problem.strerror or problem}", place=path, fix="correct the path of --from") from None
+
+
+def wrong_sum(place: str, sums: Sums, found: Sums, more: str, fix: str) -> Error:
+    """Return the error for a file with other sums."""
+    name = next(name for name in sums if found[name] != sums[name])
+    return Error(f"the {name} is {found[name]}, expected {sums[name]}{more}", place=place, fix=fix)
+
+
+def _receive(url: str, partial: str, max_bytes: int) -> None:
+    """Receive the rest of `url` into the file `partial`. Raise Error, URLError, HTTPException, OSError."""
+    have = os.path.getsize(partial) if os.path.exists(partial) else 0
+    try:
+        answer = _open(url, have)
+    except urllib.error.HTTPError as problem:
+        problem.close()
+        if problem.code != http.client.REQUESTED_RANGE_NOT_SATISFIABLE or not have:
+            raise
+        if _total(problem.headers.get("Content-Range")) == have:  # all bytes are here
+            return
+        have = 0
+        answer = _open(url, have)
+    with answer:
+        if answer.status != http.client.PARTIAL_CONTENT or _first(answer.headers.get("Content-Range")) != have:
+            if answer.status == http.client.PARTIAL_CONTENT:
+                raise Error(f"the server sends other bytes than those from {have:,} on", place=url, fix=f"remove {partial}, and run the command again")
+            have = 0  # the server sends the whole file
+        length = answer.headers.get("Content-Length")
+        total = have + int(length) if length is not None and length.isdecimal() else None
+        if (total or 0) > max_bytes:
+            raise _too_large(url, total or 0, max_bytes)
+        with open(partial, "ab") as out:
+            out.truncate(have)
+            with _bar(os.path.basename(partial).removesuffix(PARTIAL), total, have) as bar:
+                while chunk := answer.read(CHUNK):
+                    have += len(chunk)
+                    if have > max_bytes:
+                        raise _too_large(url, have, max_bytes)
+                    out.write(chunk)
+                    bar.update(len(chunk))
+            out.flush()
+            os.fsync(out.fileno())
+    if total is not None and have < total:
+        raise Error(f"the connection ended after {have:,} of {total:,} bytes", place=url, fix=f"run the command again: it continues {partial}")
+
+
+def _open(url: str, have: int) -> Any:
+    """Send the request, for the bytes from `have` on. The opener follows redirections, and knows http and https alone."""
+    opener = urllib.request.OpenerDirector()
+    for handler in (
+        urllib.request.ProxyHandler, urllib.request.UnknownHandler, urllib.request.HTTPHandler, urllib.request.HTTPSHandler,
+        urllib.request.HTTPDefaultErrorHandler, urllib.request.HTTPRedirectHandler, urllib.request.HTTPErrorProcessor,
+    ):  # fmt: skip
+        opener.add_handler(handler())
+    headers = {"User-Agent": f"ocaffe/{__version__}", "Accept-Encoding": "identity", **({"Range": f"bytes={have}-"} if have else {})}
+    return opener.open(urllib.request.Request(url, headers=headers), timeout=TIMEOUT)
+
+
+def _first(content_range: str | None) -> int | None:
+    """Return the number of the first byte in a header such as `bytes 5-99/100`."""
+    match = re.match(r"bytes (\d+)-", content_range or "")
+    return int(match[1]) if match else None
+
+
+def _total(content_range: str | None) -> int | None:
+    """Return the size of the file in a header such as `bytes */100`."""
+    match = re.fullmatch(r"bytes .*/(\d+)", content_range or "")
+    return int(match[1]) if match else None
+
+
+def _bar(name: str, total: int | None, have: int) -> Any:
+    return tqdm(total=total, initial=have, unit="B", unit_scale=True, desc=name, dynamic_ncols=True, file=log.stderr, disable=None)
+
+
+def _too_large(url: str, size: int, most: int) -> Error:
+    return Error(f"the file has {size:,} bytes or more, and at most {most:,} are accepted", place=url, fix="check the address")
+
+
+def _failed(url: str, partial: str, problem: Exception) -> Error:
+    if isinstance(problem, urllib.error.HTTPError):
+        fact = f"the server answers {problem.code} {problem.reason}"
+        return Error(fact, place=url, fix="get the file elsewhere, and give it: --from FILE, or another address: --url URL")
+    reason = getattr(problem, "reason", problem)
+    if isinstance(problem, OSError) and (problem.filename is not None or problem.errno in (errno.ENOSPC, errno.EDQUOT)):  # of the file, not of the connection
+        return Error(f"cannot be written: {problem.strerror}", place=partial, fix="make room, and run the command again; or another folder: --to FOLDER")
+    fix = f"run the command again{', it continues ' + partial if os.path.exists(partial) else ''}; or get the file elsewhere: --from FILE"
+    return Error(f"cannot be downloaded: {reason or type(problem).__name__}", place=url, fix=fix)
+
+
+@contextlib.contextmanager
+def _locked(partial: str) -> Iterator[None]:
+    """Keep other processes from writing the same partial file. Raise Error."""
+    lock = FileLock(Path(f"{partial}.lock"))
+    try:
+        owner = lock.acquire()
+    except OSError as problem:
+        raise Error(f"cannot be written: {problem.strerror}", place=partial, fix="make its folder, or choose another one with --to") from None
+    if owner is not None:
+        raise Error(f"{owner} is downloading it", place=partial, fix="wait for it")
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _name(partial: str, path: str) -> None:
+    try:
+        os.replace(partial, path)
+    except OSError as problem:
+        raise Error(f"cannot be written: {problem.strerror}", place=path, fix="choose another folder with --to") from None
+
+
+def _sums_of(path: str, sums: Sums) -> dict[str, str]:
+    with open(path, "rb") as stream:
+        return _hashed(stream, sums)
+
+
+def _hashed(stream: Any, sums: Sums) -> dict[str, str]:
+    hashes = {name: hashlib.new(name, usedforsecurity=False) for name in sums}
+    while chunk := stream.read(CHUNK):
+        for each in hashes.values():
+            each.update(chunk)
+    return {name: each.hexdigest() for name, each in hashes.items()}

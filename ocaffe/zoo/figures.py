@@ -1,0 +1,52 @@
+"""Figures of the zoo's nets, from their graphs and plans. No device is needed."""
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from ocaffe import proto
+from ocaffe.compiler.compile import Switches, compile_net
+from ocaffe.graph.options import NetOptions
+from ocaffe.graph.parameters import ParameterGroup
+from ocaffe.ir.target import Target
+from ocaffe.memory.report import fixed_bytes
+from ocaffe.solver.update import Updater
+from ocaffe.zoo import FOLDER
+from ocaffe.zoo.templates import Template, graph_of, template, upgraded, without_data
+
+
+class Figures(NamedTuple):
+    """`shape`: channels, height and width of an image. `parameters`: learned ones of the deploy net. `flops`: floating point operations for an image.
+
+    `training`: bytes on the device to train with `batch` images, with the solver's history. `running`: bytes for one image with the deploy net.
+    """
+
+    name: str
+    title: str
+    shape: tuple[int, int, int]
+    parameters: int
+    flops: int
+    training: int
+    running: int
+
+
+def figures(name: str, batch: int) -> Figures:
+    """Return the figures of a net of the zoo."""
+    given = template(name)
+    deploy = given.deploy
+    deploy.layer[0].input_param.shape[0].dim[0] = 1
+    graph = graph_of(deploy)
+    parameters = sum(parameter.count for parameter in graph.params if parameter.learned)
+    flops = sum(node.layer.flops() for node in graph.nodes)
+    train = without_data(upgraded(FOLDER / name / "train_val.prototxt"), batch, given.shape)
+    return Figures(name, given.title, given.shape, parameters, flops, _training(train, given), _bytes(graph, NetOptions(backward=False, prepack_weights=True)))
+
+
+def _training(net: Any, given: Template) -> int:
+    graph = graph_of(net, proto.TRAIN)
+    return _bytes(graph, NetOptions(), given.solver)
+
+
+def _bytes(graph: Any, options: NetOptions, solver: Any = None) -> int:
+    group = ParameterGroup(graph.params)
+    made = compile_net(graph, group, Target(max_allocation=1 << 40), options, Switches.read(), Updater(group, solver) if solver is not None else None)
+    return fixed_bytes([made.recording.schedule]) + made.plan.total

@@ -1,0 +1,198 @@
+"""Finds the images of a training: class folders, tables, lists or databases, with a part for training and a part for testing."""
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from ocaffe import proto
+from ocaffe.data.database import Reader, open_database
+from ocaffe.data.datum import DatumReader
+from ocaffe.data.folder import HELD_OUT, TRAINING, class_folders, skipped_text
+from ocaffe.data.image_list import ListFiles
+from ocaffe.data.label_names import is_database, label_names
+from ocaffe.data.labels_txt import LABELS, given_labels, labels_bytes
+from ocaffe.data.source import RECORDS, permutation
+from ocaffe.data.table import SUFFIX, TableFiles, is_table
+from ocaffe.errors import Error
+from ocaffe.tools.folder_set import SHARE, Settings, check_apart, divide, list_bytes
+from ocaffe.tools.imageset import Entry
+
+ACCEPTED = "class folders, folders train and val of class folders, a table (.csv), a list (.txt), or a folder with train_lmdb and val_lmdb"
+LIST = ".txt"
+
+
+class Part(NamedTuple):
+    """The images for training or for testing: the source of the data layer and the number of images."""
+
+    source: str
+    images: int
+    root: str = ""  # root_folder of a list
+
+
+class Images(NamedTuple):
+    """The images of a training.
+
+    `classes`: the names of the classes, [] if they are not known. `stored`: channels, height and width of the records of a database, if its first record
+    is raw pixels. `backend`: the kind of the database, None for lists of image files. `files`: the contents of new files, by path. `notes`: for the user.
+    """
+
+    train: Part
+    test: Part
+    classes: list[str]
+    backend: int | None = None
+    stored: tuple[int, int, int] | None = None
+    files: dict[str, bytes] = {}
+    notes: tuple[str, ...] = ()
+
+
+def find_images(data: str, out: str, val: str = "", share: float = SHARE, seed: int = 0) -> Images:
+    """Find the images in `data`, and those for testing in `val` or in a part of `data`. Raise Error.
+
+    Of class folders and of tables without a part for testing, `share` of the images is for testing; `seed` decides which. Image files get lists in the
+    folder `out`, so that both parts have the same numbers of classes.
+    """
+    if not os.path.exists(data):
+        raise Error(f"{data} does not exist", place="--data", fix=f"give {ACCEPTED} (relative to {os.getcwd()})")
+    if val and not os.path.exists(val):
+        raise Error(f"{val} does not exist", place="--val", fix=f"correct the path (relative to {os.getcwd()})")
+    if not val and os.path.isdir(data):
+        data, val = _parts_in(data)
+    if is_database(data):
+        return _databases(data, val)
+    return _listed(data, val, out, share, seed)
+
+
+def _parts_in(folder: str) -> tuple[str, str]:
+    """Return the databases, tables or lists for training and for testing in `folder`, else the folder itself and ''."""
+    entries = sorted(os.listdir(folder))
+    has_folders = any(os.path.isdir(os.path.join(folder, name)) for name in entries)  # which can be classes; then other files do not matter
+    for kind, found in (
+        ("database", [name for name in entries if is_database(os.path.join(folder, name))]),
+        ("table", [name for name in entries if name.lower().endswith(SUFFIX)]),
+        ("list", [name for name in entries if name.lower().endswith(LIST) and name != LABELS]),
+    ):
+        if not found:
+            continue
+        training, held_out = ([name for word in words for name in found if word in _words(name)] for words in (TRAINING, HELD_OUT))
+        if len(training) != 1 or not held_out:
+            if kind != "database" and has_folders:
+                continue
+            fact = f"the folder {folder} has the {kind}s {', '.join(found)}, and not one for training (train) and one for testing (val or test)"
+            raise Error(fact, fix="name both: --data FOR_TRAINING --val FOR_TESTING")
+        chosen = next((name for name in held_out if "val" in _words(name)), held_out[0])
+        return os.path.join(folder, training[0]), os.path.join(folder, chosen)
+    return folder, ""
+
+
+def _words(name: str) -> list[str]:
+    return os.path.splitext(name)[0].lower().replace("-", "_").split("_")
+
+
+def _databases(train: str, test: str) -> Images:
+    if not test:
+        raise Error(f"{train} is a database, and none is given for testing", fix="name the other one too: --val DATABASE")
+    if not is_database(test):
+        raise Error(f"{train} is a database, and {test} is none", fix="give two of one kind")
+    backend = _backend(train)
+    if _backend(test) != backend:
+        raise Error(f"{train} and {test} are databases of different kinds", fix="give two of one kind")
+    opened = {path: open_database(path, backend) for path in (train, test)}
+    [(_, value)] = Reader(opened[train]).read(0)
+    first = DatumReader()(value)
+    classes, others = label_names(train), label_names(test)
+    if others and classes and others != classes:
+        raise Error(f"the {LABELS} of {train} and of {test} differ", fix="make both databases of images with the same classes")
+    parts = [Part(path, database.entries) for path, database in opened.items()]
+    return Images(parts[0], parts[1], classes or others, backend, None if first.encoded else first.shape)
+
+
+def _backend(folder: str) -> int:
+    return int(proto.DataParameter.LMDB if os.path.exists(os.path.join(folder, "data.mdb")) else proto.DataParameter.LEVELDB)
+
+
+class _List(NamedTuple):
+    """Image files with the numbers of their classes. The names are relative to `root`."""
+
+    root: str
+    names: list[str]
+    labels: np.ndarray
+    classes: list[str]
+
+
+def _listed(data: str, val: str, out: str, share: float, seed: int) -> Images:
+    notes: list[str] = []
+    if not val and os.path.isdir(data):
+        check_apart(data, out)
+        parts = divide(data, Settings(share=share, seed=seed))
+        names = [name for name in parts.entries if name != "train"]
+        if not names:
+            raise Error(f"no image of {data} is left for testing", place="--test", fix="a share above 0: --test 0.2")
+        held_out = next((name for name in names if name.lower().startswith("val")), names[0])
+        entries, root, classes = [parts.entries["train"], parts.entries[held_out]], data, parts.classes
+        notes = [skipped_text(parts.skipped).removeprefix("; ")] if parts.skipped else []
+        roots = [root, root]
+    else:
+        train = _read(data, [])
+        lists = [train, _read(val, train.classes)] if val else _split(train, share, seed)
+        roots, classes = [each.root for each in lists], train.classes
+        entries = [[Entry(i, name, str(int(label))) for i, (name, label) in enumerate(zip(each.names, each.labels), 1)] for each in lists]
+    made = []
+    files = {}
+    for name, rows, root in zip(("train", "val"), entries, roots):
+        path = os.path.join(out, f"{name}.txt")
+        files[path] = list_bytes(rows)
+        made.append(Part(path, len(rows), os.path.join(root, "") if root else ""))
+    if classes:
+        files[os.path.join(out, LABELS)] = labels_bytes(classes)
+    return Images(made[0], made[1], classes, files=files, notes=tuple(notes))
+
+
+def _read(source: str, classes: Sequence[str]) -> _List:
+    """Read class folders, a table or a list. `classes` are the names for training, [] if this is the source for training."""
+    if os.path.isdir(source):
+        folders = class_folders(source, classes)
+        return _List(source, folders.names, folders.labels, folders.classes)
+    table = TableFiles(source, "", 1, False) if is_table(source, 1) else ListFiles(source, "", 1, False)
+    labels = table.labels[:, 0].astype(np.int64)
+    named = table.classes if isinstance(table, TableFiles) else []  # in a list labels are numbers
+    if classes and named:
+        unknown = sorted(set(named) - set(classes))
+        if unknown:
+            raise Error(f"{source} has the class '{unknown[0]}', which is not among the classes for training", fix="correct the name, or leave it out")
+        labels = np.array([classes.index(name) for name in named])[labels]
+    names = [table.file(record).path for record in range(table.entries)]
+    broken = next((name for name in names if len(name.splitlines()) > 1), None)
+    if broken is not None:
+        raise Error(f"the name {broken!r} in {source} has a line break, which a list cannot hold", fix="rename the file")
+    return _List(_root(source, names[0]), names, labels, list(classes or named or given_labels(os.path.dirname(source) or ".")))
+
+
+def _root(table: str, name: str) -> str:
+    """Return the folder to which the names of a table or list are relative: '' for the current folder, else that of the table. Raise Error."""
+    beside = os.path.dirname(table)
+    root = next((folder for folder in ("", beside) if os.path.exists(os.path.join(folder, name))), None)
+    if root is None:
+        raise Error(f"the first image of {table}, {name}, is neither in {os.getcwd()} nor in {beside or '.'}", fix="correct the names in the file")
+    return root
+
+
+def _split(listed: _List, share: float, seed: int) -> list[_List]:
+    """Divide a table or list by chance. At least one image is in each part."""
+    count = len(listed.names)
+    if not 0 < share < 1:
+        raise Error(f"--test is {share:g}", fix="a share of the images between 0 and 1: --test 0.2")
+    if count < 2:
+        raise Error("there is one image, and none is left for testing", fix="add images")
+    order = permutation((seed & 0xFFFFFFFFFFFFFFFF, 0), RECORDS, 0, count)
+    testing = min(max(round(count * share), 1), count - 1)
+    rows = [order[testing:], order[:testing]]
+    return [_List(listed.root, [listed.names[row] for row in part.tolist()], listed.labels[part], listed.classes) for part in rows]
+
+
+def largest_label(images: Images) -> int:
+    """Return the largest label in the lists of image files; -1 for databases."""
+    words = [line.rsplit(b" ", 1)[1] for path, content in images.files.items() if not path.endswith(LABELS) for line in content.splitlines()]
+    return max(map(int, words), default=-1)

@@ -1,0 +1,376 @@
+"""Writes the files of a training for your own images: train_val, solver and deploy.prototxt, lists of the images, labels.txt and a README.md."""
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from ocaffe import proto
+from ocaffe.compiler.compile import Switches, compile_net
+from ocaffe.errors import Error, Place, shape_text
+from ocaffe.files import atomic_write
+from ocaffe.graph.options import NetOptions
+from ocaffe.graph.parameters import ParameterGroup
+from ocaffe.ir.target import Target
+from ocaffe.memory.report import fixed_bytes, size_text
+from ocaffe.model.text import parse
+from ocaffe.solver.update import Updater
+from ocaffe.tools.folder_set import SHARE
+from ocaffe.zoo import FOLDER
+from ocaffe.zoo.generate import HEADER
+from ocaffe.zoo.images import Images, find_images, largest_label
+from ocaffe.zoo.templates import Adapted, Template, adapted, graph_of, names, template, without_data
+from ocaffe.zoo.text import prototxt
+from ocaffe.zoo.weights import transform_of
+
+BATCH = 64  # images, if they fit
+FREE_SHARE = 0.95  # of the free memory; drivers need the rest for programs and queues
+EPOCHS, TUNING_EPOCHS = 30, 10  # from fillers, from weights
+LEAST_ITERATIONS = 200
+TESTS = 20  # at most this number in a training
+TUNING = 0.1  # factor of the rate for layers with given weights; the new layers keep theirs
+WHOLE = 64  # pixels: smaller samples are the whole image, larger ones a crop
+MARGIN = 8 / 7  # image to crop, as 256 to 224
+FIRST = ("net", "weights", "test_iter", "test_interval", "base_lr", "lr_policy", "power")  # in the solver
+FILES = ("train_val.prototxt", "solver.prototxt", "deploy.prototxt", "README.md")
+
+
+@dataclass(frozen=True)
+class Choices:
+    """The settings of a project. Zeros and empty texts leave the choice to `write_project`.
+
+    `size`: side of the net's images in pixels. `weights`: a file from which training begins. `iterations`: of the training; else `epochs` of the images.
+    `augment`: fields of transform_param in TRAIN, None for those of the net. `transform`: fields in both phases: mean and scale.
+    `solver`: more fields of the solver. `share` of the images is for testing if they have no part for it; `seed` decides which.
+    """
+
+    classes: int = 0
+    size: int = 0
+    batch: int = 0
+    weights: str = ""
+    iterations: int = 0
+    epochs: int = 0
+    augment: str | None = None
+    transform: str = ""
+    solver: str = ""
+    val: str = ""
+    share: float = SHARE
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Project:
+    """The written files of a training. `images` has the names of the classes too. `bytes`: planned memory of the training on the device."""
+
+    folder: str
+    net: str
+    images: Images
+    classes: int
+    shape: tuple[int, int, int]  # channels, height, width of the net's images
+    batch: int
+    iterations: int
+    accuracy: str  # the output of the TEST net with the share of right images
+    bytes: int
+    notes: tuple[str, ...]  # for the user
+
+    def path(self, name: str) -> str:
+        """Return the path of the file `name` of the project, such as "solver.prototxt"."""
+        return os.path.join(self.folder, name)
+
+    @property
+    def prefix(self) -> str:
+        """The snapshot_prefix."""
+        return self.path(self.net)
+
+
+def write_project(net: str, data: str, out: str, choices: Choices | None = None, target: Target | None = None) -> Project:
+    """Write the files to train `net` on the images in `data` into the folder `out`. Raise Error, and then write nothing.
+
+    `net`: a net of the zoo, or a deploy prototxt. `data`: class folders, tables or databases (`find_images`). `target`: the device that the batch must fit.
+    """
+    choices = choices or Choices()
+    for name in FILES:
+        _check_absent(os.path.join(out, name))
+    given = template(net)
+    images = find_images(data, out, choices.val, choices.share, choices.seed)
+    for path in images.files:
+        _check_absent(path)
+    if choices.weights and not os.path.isfile(choices.weights):
+        raise Error(f"the weights {choices.weights} do not exist", place="--weights", fix="`ocaffe zoo get NAME` downloads weights")
+    classes = _classes(images, choices.classes)
+    shape = _shape(given, images, choices.size)
+    made = adapted(given, classes, shape, 1 / TUNING if choices.weights else 1)
+    writer = _Writer(given, made, images, choices, classes, shape, out)
+    batch, size, notes = _batch(writer, target)
+    solver = writer.solver(batch)
+    texts = {
+        "train_val.prototxt": prototxt(writer.train_val(batch)),
+        "solver.prototxt": writer.solver_text(solver, batch),
+        "deploy.prototxt": prototxt(made.deploy),
+    }
+    project = Project(
+        out, writer.name, images, classes, shape, batch, solver.max_iter, made.accuracy, size, (*images.notes, *made.changes, *notes, *_means(given, choices)),
+    )  # fmt: skip
+    texts["README.md"] = "\n".join(_readme(project, writer, solver)) + "\n"
+    _write(out, {**images.files, **{project.path(name): text.encode("utf-8", "surrogateescape") for name, text in texts.items()}})
+    return project
+
+
+def _classes(images: Images, given: int) -> int:
+    largest = largest_label(images)
+    if images.classes and largest >= len(images.classes):
+        raise Error(f"the images have the label {largest}, and labels.txt has the names of {len(images.classes)} classes", fix="correct one of them")
+    found = len(images.classes) or largest + 1
+    if given and images.classes and given != found:
+        raise Error(f"--classes is {given}, and the images have {found} classes", fix=f"--classes {found}, or leave it out")
+    if given and found > given:
+        raise Error(f"--classes is {given}, and the images have the label {found - 1}", fix=f"--classes {found}, or leave it out")
+    if not (given or found):
+        raise Error("the databases have no labels.txt, so that the number of classes is not known", fix="--classes N")
+    if (given or found) < 2:
+        raise Error(f"there are {given or found} classes", fix="2 or more classes")
+    return given or found
+
+
+def _shape(given: Template, images: Images, size: int) -> tuple[int, int, int]:
+    if size < 0:
+        raise Error(f"--size is {size}", fix="pixels, such as --size 224")
+    channels = images.stored[0] if images.stored else 1 if given.shape[0] == 1 else 3
+    if not size and given.shape[1] != given.shape[2]:
+        raise Error(f"the images of {given.name} are {shape_text(given.shape)}, and samples are squares", fix="choose a side: --size 224")
+    return channels, size or given.shape[1], size or given.shape[2]
+
+
+class _Writer:
+    """The messages of a project for any batch."""
+
+    def __init__(
+        self, given: Template, made: Adapted, images: Images, choices: Choices, classes: int, shape: tuple[int, int, int], out: str
+    ) -> None:
+        self.given, self.made, self.images, self.choices, self.shape, self.out = given, made, images, choices, shape, out
+        self.name = "".join(letter if letter.isalnum() or letter in "-_" else "_" for letter in given.name)
+        augment = given.augment if choices.augment is None else choices.augment
+        self.augment = parse(augment, proto.TransformationParameter, "--augment")
+        if self.augment.HasField("mixup") or self.augment.HasField("cutmix"):
+            self.augment.label_classes = self.augment.label_classes or classes
+        own = choices.transform or transform_of(choices.weights)
+        self.transform = parse(own, proto.TransformationParameter, "--transform") if own else _channelled(given.transform, shape[0])
+
+    def train_val(self, batch: int) -> Any:
+        net = proto.NetParameter(name=self.given.title)
+        for phase in (proto.TRAIN, proto.TEST):
+            self._data(net.layer.add(), phase, batch if phase == proto.TRAIN else self.test_batch(batch))
+        net.layer.extend(self.made.body)
+        return net
+
+    def test_batch(self, batch: int) -> int:
+        """Return a batch of at most this size in whose batches the fewest test images come twice."""
+        count = self.images.test.images
+        most = min(batch, count)
+        return min(range(max(1, most // 2), most + 1), key=lambda size: (-count % size, -size))
+
+    def _data(self, layer: Any, phase: int, batch: int) -> None:
+        part = self.images.train if phase == proto.TRAIN else self.images.test
+        layer.name = "data"
+        layer.top.extend((self.given.input, "label"))
+        layer.include.add(phase=phase)
+        layer.transform_param.CopyFrom(self.transform)
+        side, image = self.shape[1], self._image()
+        if image != side or self.augment.HasField("random_resized_crop"):
+            layer.transform_param.crop_size = side
+        if phase == proto.TRAIN:
+            layer.transform_param.MergeFrom(self.augment)
+        if self.images.backend is None:
+            layer.type = "ImageData"
+            param = layer.image_data_param
+            param.new_height = param.new_width = image
+            if part.root:
+                param.root_folder = part.root
+            if self.shape[0] == 1:
+                param.is_color = False
+        else:
+            layer.type = "Data"
+            param = layer.data_param
+            param.backend = self.images.backend
+            stored = self.images.stored
+            if stored is None:
+                setattr(layer.transform_param, "force_gray" if self.shape[0] == 1 else "force_color", True)
+            if stored is None or stored[1:] != (image, image):
+                layer.transform_param.resize_param.add(prob=1, height=image, width=image, interp_mode=[proto.ResizeParameter.LINEAR])
+        param.source, param.batch_size = part.source, batch
+        if phase == proto.TRAIN:
+            param.shuffle = True
+
+    def _image(self) -> int:
+        """Return the side of the images before the crop."""
+        side, stored = self.shape[1], self.images.stored
+        if stored and stored[1] == stored[2] and side <= stored[1] <= 1.5 * side:
+            return stored[1]  # as they are
+        return side if side <= WHOLE else round(side * MARGIN)
+
+    def solver(self, batch: int) -> Any:
+        published, images = self.given.solver, self.images.train.images
+        epochs = self.choices.epochs or (TUNING_EPOCHS if self.choices.weights else EPOCHS)
+        epoch = math.ceil(images / batch)
+        iterations = self.choices.iterations or max(LEAST_ITERATIONS, epochs * epoch)
+        interval = min(max(epoch, math.ceil(iterations / TESTS)), iterations)
+        rate = published.base_lr * batch / self.given.batch * (TUNING if self.choices.weights else 1)
+        solver = proto.SolverParameter(
+            net=os.path.join(self.out, FILES[0]), test_iter=[math.ceil(self.images.test.images / self.test_batch(batch))], test_interval=interval,
+            base_lr=float(f"{rate:.2g}"), lr_policy="poly", power=1, momentum=published.momentum, weight_decay=published.weight_decay,
+            display=max(1, interval // 5), average_loss=max(1, interval // 5), max_iter=iterations, snapshot=interval * 5,
+            snapshot_prefix=os.path.join(self.out, self.name),
+        )  # fmt: skip
+        if self.choices.weights:
+            solver.weights.append(self.choices.weights)
+        if self.choices.solver:
+            solver.MergeFrom(parse(self.choices.solver, proto.SolverParameter, "fields of the solver"))
+        return solver
+
+    def solver_text(self, solver: Any, batch: int) -> str:
+        """Return the solver with comments."""
+        test_batch, count = self.test_batch(batch), self.images.test.images
+        twice = -count % test_batch
+        remarks = {
+            "test_iter": f"{solver.test_iter[0]} batches of {test_batch} are the {count} images for testing{f', and {twice} of them again' if twice else ''}",
+            "base_lr": f"the published {self.given.solver.base_lr:g} is for updates of {self.given.batch} images, this one for {batch}"
+            + ("; a tenth of it, because training begins from weights" if self.choices.weights else ""),
+            "lr_policy": "base_lr * (1 - iteration / max_iter)" if solver.lr_policy == "poly" and solver.power == 1 else "",
+            "max_iter": f"{solver.max_iter * batch / self.images.train.images:.1f} times over the {self.images.train.images} images for training",
+        }
+        lines = []
+        order = [field.name for field in solver.DESCRIPTOR.fields if field.name not in FIRST]
+        for line in sorted(prototxt(solver).splitlines(), key=lambda line: [*FIRST, *order].index(line.partition(":")[0].rstrip(" {"))):
+            remark = remarks.get(line.partition(":")[0])
+            lines += [f"# {remark}", line] if remark else [line]
+        return "\n".join(lines) + "\n"
+
+
+def _means(given: Template, choices: Choices) -> Iterator[str]:
+    if choices.weights and not choices.transform and transform_of(choices.weights):
+        yield f"mean and scale are those of the published {os.path.basename(choices.weights)}"
+    elif choices.weights and not choices.transform and not given.published:
+        yield "the mean and the scale to which these weights belong are not known: give them by --transform (docs/zoo.md)"
+
+
+def _channelled(transform: Any, channels: int) -> Any:
+    """Return mean and scale for images of `channels`: the net's own if the numbers fit, else one mean for all."""
+    made = proto.TransformationParameter()
+    made.CopyFrom(transform)
+    if len(made.mean_value) not in (0, 1, channels):
+        mean = sum(made.mean_value) / len(made.mean_value)
+        del made.mean_value[:]
+        made.mean_value.append(round(mean))
+    return made
+
+
+def _batch(writer: _Writer, target: Target | None) -> tuple[int, int, list[str]]:
+    """Return the batch, the planned bytes of a training with it, and notes. Raise Error if the net does not fit the size of the images."""
+    device = target or Target(max_allocation=1 << 40)
+    wanted = writer.choices.batch
+    if wanted < 0:
+        raise Error(f"--batch is {wanted}", fix="a number of images, such as --batch 32")
+    batch = wanted or min(BATCH, writer.images.train.images)
+    size = training_bytes(writer, batch, device)
+    allowed = int(device.free_memory * FREE_SHARE)
+    while target and not wanted and batch > 1 and size > allowed:
+        batch //= 2
+        size = training_bytes(writer, batch, device)
+    notes = []
+    if target and size > allowed:
+        remedy = "train with --memory-limit auto, or choose a smaller --batch"
+        notes.append(f"a batch of {batch} takes {size_text(size)}, and {size_text(allowed)} are free: {remedy}")
+    return batch, size, notes
+
+
+def training_bytes(writer: _Writer, batch: int, target: Target) -> int:
+    """Return the planned bytes of a training, without the TEST net. Raise Error if the net does not fit the size of the images."""
+    shape = writer.shape
+    message = without_data(writer.train_val(batch), batch, shape)
+    try:
+        graph = graph_of(message, proto.TRAIN)
+    except Error as problem:
+        if shape == writer.given.shape:
+            raise
+        fact = f"{writer.given.name} does not fit images of {shape_text(shape)}: {problem.fact}"
+        raise Error(fact, layer=problem.layer, fix=f"another --size; the net was published for {shape_text(writer.given.shape)}") from None
+    group = ParameterGroup(graph.params)
+    made = compile_net(graph, group, target, NetOptions(), Switches.read(), Updater(group, writer.solver(batch)))
+    return fixed_bytes([made.recording.schedule]) + made.plan.total
+
+
+def _readme(project: Project, writer: _Writer, solver: Any) -> Iterator[str]:
+    weights = f"{solver.snapshot_prefix}_iter_{solver.max_iter}.caffemodel"
+    source = writer.images
+    yield f"# {writer.given.title}: {project.classes} classes"
+    yield ""
+    yield "Run these commands in the folder in which `ocaffe new` was run. The files are ordinary prototxts: edit them."
+    yield ""
+    for command in (
+        f"ocaffe train --solver {project.path('solver.prototxt')}",
+        f"ocaffe test --model {project.path('train_val.prototxt')} --weights {weights} --iterations {solver.test_iter[0]}",
+        f"ocaffe plan --solver {project.path('solver.prototxt')}",
+        f"ocaffe convert {project.path('deploy.prototxt')} {weights} {project.prefix}.onnx",
+    ):
+        yield f"    {command}"
+    yield ""
+    yield "| | |"
+    yield "|---|---|"
+    rows = [
+        ("images for training", f"{source.train.images}, `{source.train.source}`" + (f" in `{source.train.root}`" if source.train.root else "")),
+        ("images for testing", f"{source.test.images}, `{source.test.source}`" + (f" in `{source.test.root}`" if source.test.root else "")),
+        ("classes", ", ".join(source.classes[:20]) + (", ..." if len(source.classes) > 20 else "") if source.classes else str(project.classes)),
+        ("input of the net", shape_text(project.shape)),
+        ("batch", f"{project.batch} images; a training takes {size_text(project.bytes)} on the device"),
+        ("iterations", str(project.iterations)),
+        ("mean, scale", " ".join(prototxt(writer.transform).split()) or "none"),
+        ("random changes of the images", " ".join(prototxt(writer.augment).split()) or "none"),
+    ]
+    if writer.choices.weights:
+        rows.append(("begins from", f"`{writer.choices.weights}`"))
+    for name, text in rows:
+        yield f"| {name} | {text} |"
+    if writer.augment.mirror is False:
+        yield ""
+        yield "If a mirrored image keeps its class, as photos do, write `mirror: true` into the transform_param of TRAIN."
+
+
+def _write(folder: str, files: dict[str, bytes]) -> None:
+    try:
+        os.makedirs(folder, exist_ok=True)
+    except OSError as problem:
+        raise Error(f"the folder cannot be made: {problem.strerror}", place=Place(folder), fix="choose another folder with --out") from None
+    written = []
+    try:
+        for path, content in files.items():
+            with atomic_write(path) as out:
+                out.write(content)
+            written.append(path)
+    except BaseException:
+        for path in written:
+            os.remove(path)
+        raise
+
+
+def write_published(net: str, out: str) -> list[str]:
+    """Write the files of a net of the zoo as published, for its own data set, into the folder `out`. Return their paths. Raise Error."""
+    if net not in names():
+        template(net)  # raises Error for unknown names
+        raise Error(f"{net} is a file, and no data are given", place="ocaffe new", fix="--data FOLDER")
+    files = {os.path.join(out, name): published(net, name).replace(f"zoo/{net}/", os.path.join(out, "")) for name in FILES}
+    for path in files:
+        _check_absent(path)
+    _write(out, {path: text.encode() for path, text in files.items()})
+    return list(files)
+
+
+def published(net: str, file: str) -> str:
+    """Return the text of a file of a net of the zoo, for example of its "deploy.prototxt"."""
+    return (FOLDER / net / file).read_text(encoding="utf-8").removeprefix(f"{HEADER}\n")
+
+
+def _check_absent(path: str) -> None:
+    if os.path.lexists(path):
+        raise Error(f"{path} exists", fix="choose another folder, --out FOLDER, or remove the file")

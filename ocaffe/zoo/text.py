@@ -1,0 +1,15 @@
+"""Prototxts for people: small blocks are on one line."""
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from ocaffe.model.text import write_text
+
+# A block of fields without blocks. Layers and their parameters keep a line for each field.
+_SMALL = re.compile(r"^( *)(?!\w*_param\b|layer\b)(\w+) \{\n((?: *\w+: [^\n]*\n)*) *\}$", re.MULTILINE)
+
+
+def prototxt(message: Any) -> str:
+    """Return `message` in text format."""
+    return _SMALL.sub(lambda found: f"{found[1]}{found[2]} {{ {' '.join(map(str.strip, found[3].splitlines()))} }}", write_text(message))

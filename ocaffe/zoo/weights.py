@@ -1,0 +1,102 @@
+"""Public weights: where they are, their licences, and the checksums that their publishers print."""
+from __future__ import annotations
+
+import difflib
+import os
+from dataclasses import dataclass
+
+from ocaffe.errors import Error
+
+BVLC = "http://dl.caffe.berkeleyvision.org/"
+BVLC_README = "https://github.com/BVLC/caffe/blob/master/models/{}/readme.md"
+VGG = "http://www.robots.ox.ac.uk/~vgg/software/very_deep/caffe/"
+VGG_GIST = "https://gist.github.com/ksimonyan/"
+RESNET = "https://github.com/KaimingHe/deep-residual-networks"
+MOBILENET = "https://github.com/shicai/MobileNet-Caffe"
+SQUEEZENET = "https://github.com/forresti/SqueezeNet"
+BSD = "BSD 2-clause"
+SSD = "https://github.com/weiliu89/caffe/tree/ssd"
+
+
+@dataclass(frozen=True)
+class Weights:
+    """A public weights file.
+
+    `file`: its name. `url`: its address; '' if only a page leads to it. `page`: the publisher's page. `sha1`: as printed in `printed_in`; '' if the
+    publisher prints no checksum. `net`: the net of the zoo to which it belongs; '' if `prototxt` has the address of another. `transform`: mean and scale.
+    """
+
+    file: str
+    url: str
+    page: str
+    licence: str
+    net: str = ""
+    prototxt: str = ""
+    sha1: str = ""
+    printed_in: str = ""
+    transform: str = "mean_value: 104 mean_value: 117 mean_value: 123"
+
+
+def _bvlc(model: str, net: str, sha1: str) -> Weights:
+    readme = BVLC_README.format(model)
+    return Weights(f"{model}.caffemodel", f"{BVLC}{model}.caffemodel", readme, "unrestricted", net, sha1=sha1, printed_in=readme)
+
+
+def _vgg(depth: int, gist: str, net: str = "") -> Weights:
+    file, page = f"VGG_ILSVRC_{depth}_layers", f"{VGG_GIST}{gist}"
+    return Weights(f"{file}.caffemodel", f"{VGG}{file}.caffemodel", page, "CC BY", net, "" if net else page, transform=VGG_TRANSFORM)
+
+
+def _resnet(depth: int) -> Weights:
+    return Weights(f"ResNet-{depth}-model.caffemodel", "", RESNET, "MIT", prototxt=f"{RESNET}/blob/master/prototxt/ResNet-{depth}-deploy.prototxt")
+
+
+def _mobilenet(name: str, net: str = "") -> Weights:
+    page = f"{MOBILENET}/blob/master/{name}_deploy.prototxt"
+    return Weights(f"{name}.caffemodel", f"{MOBILENET}/raw/master/{name}.caffemodel", MOBILENET, "BSD 3-clause", net, "" if net else page,
+                   transform=f"{VGG_TRANSFORM} scale: 0.017")  # fmt: skip
+
+
+VGG_TRANSFORM = "mean_value: 103.94 mean_value: 116.78 mean_value: 123.68"
+# A net of the zoo is named only where the layers with weights have the published names and shapes. The published ResNet-50 has a bias in conv1, and
+# MobileNet v2 other names.
+WEIGHTS = {
+    "alexnet": _bvlc("bvlc_alexnet", "alexnet", "9116a64c0fbe4459d18f4bb6b56d647b63920377"),
+    "caffenet": _bvlc("bvlc_reference_caffenet", "caffenet", "4c8d77deb20ea792f84eb5e6d0a11ca0a8660a46"),
+    "googlenet": _bvlc("bvlc_googlenet", "googlenet", "405fc5acd08a3bb12de8ee5e23a96bec22f08204"),
+    "vgg16": _vgg(16, "211839e770f7b538e2d8", "vgg16"),
+    "vgg19": _vgg(19, "3785162f95cd2d5fee77"),
+    "resnet50": _resnet(50),
+    "resnet101": _resnet(101),
+    "resnet152": _resnet(152),
+    "squeezenet": Weights("squeezenet_v1.1.caffemodel", f"{SQUEEZENET}/raw/master/SqueezeNet_v1.1/squeezenet_v1.1.caffemodel", SQUEEZENET, BSD, "squeezenet"),
+    "mobilenet_v1": _mobilenet("mobilenet", "mobilenet_v1"),
+    "mobilenet_v2": _mobilenet("mobilenet_v2"),
+    "ssd300": Weights("models_VGGNet_VOC0712_SSD_300x300.tar.gz", "", SSD, BSD, prototxt="deploy.prototxt in the archive"),
+}  # fmt: skip
+# Networks of torchvision that the importer is tested with (docs/onnx-import.md). Their weights are published for PyTorch alone.
+TORCHVISION = (
+    "densenet121", "densenet161", "efficientnet_b0", "efficientnet_b4", "inception_v3", "mnasnet1_0", "mobilenet_v3_large", "mobilenet_v3_small",
+    "regnet_y_400mf", "resnet18", "resnet34", "resnext50_32x4d", "shufflenet_v2_x1_0", "wide_resnet50_2",
+)  # fmt: skip
+EXPORT = (
+    "python -c \"import torch, torchvision; torch.onnx.export(torchvision.models.{name}(weights='DEFAULT').eval(), torch.zeros(1, 3, {side}, {side}), "
+    "'{name}.onnx', dynamo=False, do_constant_folding=False, training=torch.onnx.TrainingMode.PRESERVE)\""
+)
+
+
+def transform_of(path: str) -> str:
+    """Return mean and scale of the public weights in the file `path`, as fields of transform_param; '' for other files. The name of the file decides."""
+    return next((each.transform for each in WEIGHTS.values() if each.file == os.path.basename(path)), "")
+
+
+def find_weights(name: str) -> Weights:
+    """Return the public weights `name`. Raise Error with the remedy where the name is unknown, or where only PyTorch has them."""
+    if name in WEIGHTS:
+        return WEIGHTS[name]
+    if name in TORCHVISION:
+        export = EXPORT.format(name=name, side=299 if name == "inception_v3" else 224)
+        fix = f"export and convert them:\n    {export}\n    ocaffe convert {name}.onnx {name}.prototxt {name}.caffemodel"
+        raise Error(f"the weights of {name} are published by torchvision, not in Caffe's format", fix=fix)
+    near = difflib.get_close_matches(name, [*WEIGHTS, *TORCHVISION], 1)
+    raise Error(f"no public weights '{name}' are known", fix=(f"did you mean {near[0]}? " if near else "") + "`ocaffe zoo` lists them")
