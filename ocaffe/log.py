@@ -18,7 +18,7 @@ import tempfile
 import threading
 import time
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, SupportsFloat, TextIO
 
 LEVELS = "IWEF"
@@ -127,6 +127,33 @@ def quiet(level: int = 1) -> None:
     """Hide everything below `level` (1 = warnings), as a library should."""
     global minimum
     minimum = level
+
+
+def on_terminal() -> bool:
+    """Whether lines go to stderr."""
+    return sink is _write
+
+
+@contextlib.contextmanager
+def into(path: str) -> Iterator[None]:
+    """Context in which lines go to a file. Warnings and errors also go to stderr."""
+    global sink, minimum
+    before = sink, minimum
+    with open(path, "w", encoding="utf-8", errors="backslashreplace") as file:
+        channel = Channel(f"the log {path}")
+
+        def write(line: str) -> None:
+            with channel:
+                file.write(line + "\n")
+                file.flush()
+            if line[:1] in LEVELS[1:]:
+                before[0](line)
+
+        sink, minimum = write, 0
+        try:
+            yield
+        finally:
+            sink, minimum = before
 
 
 def as_library() -> None:

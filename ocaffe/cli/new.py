@@ -25,10 +25,10 @@ def main(argv: Sequence[str]) -> int:
     log.quiet()
     if options.data:
         choices = Choices(
-            options.classes, options.size, options.batch, options.weights, options.iterations, options.epochs, _augment(options.augment), options.transform,
-            "", options.val, options.test, options.seed,
+            options.classes, options.size, options.batch, options.weights, options.iterations, options.epochs, augment_of(options.augment), options.transform,
+            "", 0, options.val, options.test, options.seed,
         )  # fmt: skip
-        _report(write_project(options.net, options.data, out, choices, _target(options)))
+        _report(write_project(options.net, options.data, out, choices, target_of(options)))
         return 0
     given = next((name for name in OF_DATA if getattr(options, name)), None)
     if given is not None:
@@ -60,11 +60,11 @@ def _parser() -> Parser:
     return parser
 
 
-def _augment(text: str) -> str | None:
+def augment_of(text: str) -> str | None:
     return None if text == "net" else "" if text == "none" else text
 
 
-def _target(options: argparse.Namespace) -> Target | None:
+def target_of(options: argparse.Namespace) -> Target | None:
     """Return the target of the device for the training, None if this machine has none and none is named."""
     devices = list_devices()
     if not devices:

@@ -4,7 +4,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from ocaffe import log, proto
@@ -25,7 +25,7 @@ from ocaffe.tools.tensorboard import event_log
 
 def main(argv: Sequence[str]) -> int:
     with ranked() as world:
-        options = _options(argv)
+        options = train_options(argv)
         path = required(options, "solver", "the solver", "train")
         status = started_ranks("train", argv, options)
         if status is None:
@@ -33,7 +33,7 @@ def main(argv: Sequence[str]) -> int:
     return status or 0
 
 
-def _options(argv: Sequence[str]) -> argparse.Namespace:
+def train_options(argv: Sequence[str]) -> argparse.Namespace:
     parser = Parser("train", "Train or finetune a model.")
     parser.flag("solver", "", "the solver prototxt")
     parser.flag("snapshot", "", "the .solverstate to resume from, without --weights; auto: the newest complete one, or a new start")
@@ -48,8 +48,8 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
     return parser.parse(argv)
 
 
-def train(path: str, options: argparse.Namespace, world: World) -> None:
-    """Train on the device of this rank."""
+def train(path: str, options: argparse.Namespace, world: World, watch: Callable[[dict[str, Any]], None] = lambda record: None) -> None:
+    """Train on the device of this rank. `watch` gets the record of each display and test (log_json)."""
     auto = options.snapshot == "auto"
     if options.snapshot and options.weights and not auto:
         raise Error("--snapshot resumes a training, --weights starts a new one", place="ocaffe train", fix="give one of them")
@@ -82,6 +82,7 @@ def train(path: str, options: argparse.Namespace, world: World) -> None:
         def on_record(record: dict[str, Any]) -> None:
             for write in writers:
                 write(record)
+            watch(record)
 
         solver.on_record = on_record
         if resume:

@@ -1,11 +1,13 @@
 """Finds the images of a training: class folders, tables, lists or databases, with a part for training and a part for testing."""
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+from PIL import Image
 
 from ocaffe import proto
 from ocaffe.data.database import Reader, open_database
@@ -22,6 +24,7 @@ from ocaffe.tools.imageset import Entry
 
 ACCEPTED = "class folders, folders train and val of class folders, a table (.csv), a list (.txt), or a folder with train_lmdb and val_lmdb"
 LIST = ".txt"
+LOOKED_AT = 50  # images, for their usual size
 
 
 class Part(NamedTuple):
@@ -190,6 +193,19 @@ def _split(listed: _List, share: float, seed: int) -> list[_List]:
     testing = min(max(round(count * share), 1), count - 1)
     rows = [order[testing:], order[:testing]]
     return [_List(listed.root, [listed.names[row] for row in part.tolist()], listed.labels[part], listed.classes) for part in rows]
+
+
+def typical_side(images: Images) -> int:
+    """Return the median of the shorter sides of some images, in pixels; 0 if none can be read. Of databases it is that of the first record."""
+    if images.backend is not None:
+        return min(images.stored[1:]) if images.stored else 0
+    lines = images.files[images.train.source].splitlines()
+    sides = []
+    for line in lines[:: max(1, len(lines) // LOOKED_AT)]:
+        path = os.path.join(os.fsencode(images.train.root), line.rsplit(b" ", 1)[0])
+        with contextlib.suppress(OSError, Image.DecompressionBombError), Image.open(path) as image:
+            sides.append(min(image.size))
+    return int(np.median(sides)) if sides else 0
 
 
 def largest_label(images: Images) -> int:

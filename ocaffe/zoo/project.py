@@ -43,7 +43,8 @@ class Choices:
 
     `size`: side of the net's images in pixels. `weights`: a file from which training begins. `iterations`: of the training; else `epochs` of the images.
     `augment`: fields of transform_param in TRAIN, None for those of the net. `transform`: fields in both phases: mean and scale.
-    `solver`: more fields of the solver. `share` of the images is for testing if they have no part for it; `seed` decides which.
+    `solver`: more fields of the solver. `patience`: keep the best snapshot, and stop after so many tests without a better accuracy; 0: neither.
+    `share` of the images is for testing if they have no part for it; `seed` decides which.
     """
 
     classes: int = 0
@@ -55,6 +56,7 @@ class Choices:
     augment: str | None = None
     transform: str = ""
     solver: str = ""
+    patience: int = 0
     val: str = ""
     share: float = SHARE
     seed: int = 0
@@ -85,16 +87,17 @@ class Project:
         return self.path(self.net)
 
 
-def write_project(net: str, data: str, out: str, choices: Choices | None = None, target: Target | None = None) -> Project:
+def write_project(net: str, data: str | Images, out: str, choices: Choices | None = None, target: Target | None = None) -> Project:
     """Write the files to train `net` on the images in `data` into the folder `out`. Raise Error, and then write nothing.
 
-    `net`: a net of the zoo, or a deploy prototxt. `data`: class folders, tables or databases (`find_images`). `target`: the device that the batch must fit.
+    `net`: a net of the zoo, or a deploy prototxt. `data`: class folders, tables or databases, or what `find_images` returned for them and `out`.
+    `target`: the device that the batch must fit.
     """
     choices = choices or Choices()
     for name in FILES:
         _check_absent(os.path.join(out, name))
     given = template(net)
-    images = find_images(data, out, choices.val, choices.share, choices.seed)
+    images = data if isinstance(data, Images) else find_images(data, out, choices.val, choices.share, choices.seed)
     for path in images.files:
         _check_absent(path)
     if choices.weights and not os.path.isfile(choices.weights):
@@ -225,6 +228,8 @@ class _Writer:
         )  # fmt: skip
         if self.choices.weights:
             solver.weights.append(self.choices.weights)
+        if self.choices.patience:
+            solver.best_output, solver.early_stopping, solver.snapshot_keep = self.made.accuracy, self.choices.patience, 1
         if self.choices.solver:
             solver.MergeFrom(parse(self.choices.solver, proto.SolverParameter, "fields of the solver"))
         return solver

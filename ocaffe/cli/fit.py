@@ -1,0 +1,158 @@
+"""ocaffe fit DATA --out OUT: from a folder of images to a tested net. It writes the files of `ocaffe new`, trains, and tests the best snapshot."""
+from __future__ import annotations
+
+import glob
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ocaffe import log
+from ocaffe.cl.device import select_device
+from ocaffe.cli.flags import Parser, device_flags
+from ocaffe.cli.new import augment_of
+from ocaffe.cli.train import train, train_options
+from ocaffe.errors import Error, shape_text
+from ocaffe.evaluation.confusion import Confusion
+from ocaffe.evaluation.picture import confusion_png
+from ocaffe.evaluation.scores import evaluate
+from ocaffe.files import atomic_write
+from ocaffe.memory.report import size_text
+from ocaffe.model.text import read_solver
+from ocaffe.parallel.world import ALONE
+from ocaffe.tools.folder_set import SHARE
+from ocaffe.zoo.images import Images, find_images, typical_side
+from ocaffe.zoo.project import Choices, Project, write_project
+
+NAME = "fit"
+NET = "resnet20"  # a small residual net, for images of any size
+SIDES = (32, 64)  # of its images: the smaller one for images up to 48 pixels, the larger one for others
+EPOCHS, TUNING_EPOCHS = 20, 10  # from fillers, from weights
+PATIENCE = 8  # tests, of about 20 in a training. The rate falls to zero, so the best ones come late
+BEST, LOG, RESULTS, PICTURE = "best.caffemodel", "train.log", "results.json", "confusion.png"
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command. Raises Error."""
+    options = _parser().parse(argv)
+    if not options.out:
+        raise Error("no folder is given for the files", place=f"ocaffe {NAME}", fix="--out FOLDER")
+    if options.patience < 1:
+        raise Error(f"--patience is {options.patience}", place=f"ocaffe {NAME}", fix="a number of tests, 1 or more")
+    begin = time.monotonic()
+    log.quiet()
+    device = select_device(options.device or None, options.gpu or None, math=options.math or None)
+    images = find_images(options.data, options.out, options.val, options.test, options.seed)
+    epochs = options.epochs or (TUNING_EPOCHS if options.weights else EPOCHS)
+    choices = Choices(
+        size=options.size or _side(options.net, images), batch=options.batch, weights=options.weights, iterations=options.iterations, epochs=epochs,
+        augment=augment_of(options.augment), transform=options.transform, patience=options.patience, seed=options.seed,
+        solver=f"random_seed: {options.seed}", classes=options.classes,
+    )  # fmt: skip
+    project = write_project(options.net, images, options.out, choices, device.target)
+    _announce(project, device.info.name)
+    device.close()
+    _train(project, options)
+    best = _keep_best(project)
+    device = select_device(options.device or None, options.gpu or None, math=options.math or None)
+    confusion = evaluate(project.path("train_val.prototxt"), best, project.accuracy, images.test.images, project.classes, device)
+    names = images.classes or [str(number) for number in range(project.classes)]
+    _report(project, confusion, names, time.monotonic() - begin)
+    return 0
+
+
+def _parser() -> Parser:
+    parser = Parser(NAME, "Train a net on your own images and test it. All files are ordinary prototxts: edit them and go on with `ocaffe train`.")
+    parser.add_argument("data", metavar="DATA", help="class folders, a table (.csv), a list (.txt), or a folder with parts for training and testing")
+    parser.flag("out", "", "folder for all files; required")
+    parser.flag("net", NET, "a net of `ocaffe zoo`, or a deploy.prototxt")
+    parser.flag("weights", "", "fine-tune these weights")
+    parser.flag("val", "", "the images for testing, if they are not in a part of DATA")
+    parser.flag("test", SHARE, "share of each class for testing, if DATA has no part for it")
+    parser.flag("classes", 0, "number of classes, if the data do not say it")
+    parser.flag("size", 0, f"height and width of the net's images in pixels; default: as published; of {NET} {SIDES[0]} for small images, else {SIDES[1]}")
+    parser.flag("batch", 0, "images of an iteration; default: 64, or as many as the device can hold")
+    parser.flag("epochs", 0, f"passes over the images; default: {EPOCHS}, with --weights {TUNING_EPOCHS}")
+    parser.flag("iterations", 0, "or the iterations of the training")
+    parser.flag("patience", PATIENCE, "stop after so many tests without a better accuracy")
+    parser.flag("augment", "net", "random changes of the images: 'none', or fields of transform_param such as 'mirror: true'; 'net': those of the net")
+    parser.flag("transform", "", "mean and scale, as fields of transform_param; default: those of the net")
+    parser.flag("seed", 1, "seed of the division, the fillers and the random changes")
+    device_flags(parser)
+    return parser
+
+
+def _side(net: str, images: Images) -> int:
+    """Return the side of the net's images; 0: as published."""
+    if net != NET or images.stored:
+        return 0
+    return SIDES[typical_side(images) > sum(SIDES) // 2]
+
+
+def _announce(project: Project, device: str) -> None:
+    images = project.images
+    print(f"images    {images.train.images} for training, {images.test.images} for testing; {project.classes} classes")
+    print(f"net       {project.net}, input {shape_text(project.shape)}, batch {project.batch}; {size_text(project.bytes)} on {device}")
+    print(f"training  {project.iterations} iterations; log in {project.path(LOG)}")
+    for note in project.notes:
+        print(f"note      {note}")
+
+
+def _train(project: Project, options: Any) -> None:
+    """Train with the log in a file. Print a line for each test."""
+    argv = ["--solver", project.path("solver.prototxt")]
+    argv += [text for name in ("device", "gpu", "math") if getattr(options, name) for text in (f"--{name}", getattr(options, name))]
+    with log.into(project.path(LOG)):
+        train(project.path("solver.prototxt"), train_options(argv), ALONE, _watcher(project))
+
+
+def _watcher(project: Project) -> Callable[[dict[str, Any]], None]:
+    best = -1.0
+
+    def watch(record: dict[str, Any]) -> None:
+        nonlocal best
+        if record["phase"] != "test":
+            return
+        accuracy = record["outputs"][project.accuracy][0]
+        mark = " (best)" if accuracy > best else ""
+        best = max(best, accuracy)
+        print(f"  iteration {record['iteration']:>6} of {project.iterations}: accuracy {100 * accuracy:5.1f} %{mark}", flush=True)
+
+    return watch
+
+
+def _keep_best(project: Project) -> str:
+    """Give the weights of the best test a short name. Raise Error if the training was stopped before the first one."""
+    found = glob.glob(f"{glob.escape(project.prefix)}_best_iter_*.caffemodel")
+    if not found:
+        fix = f"continue with: ocaffe train --solver {project.path('solver.prototxt')} --snapshot auto"
+        raise Error("the training was stopped before a test", place=project.folder, fix=fix)
+    best = project.path(BEST)
+    with open(max(found, key=os.path.getmtime), "rb") as source, atomic_write(best) as out:
+        shutil.copyfileobj(source, out)
+    return best
+
+
+def _report(project: Project, confusion: Confusion, names: Sequence[str], seconds: float) -> None:
+    with atomic_write(project.path(PICTURE)) as out:
+        out.write(confusion_png(confusion, names))
+    with atomic_write(project.path(RESULTS)) as out:
+        out.write((json.dumps(confusion.record(names), indent=1) + "\n").encode())
+    print()
+    for line in [*confusion.table(names), *confusion.mistakes(names)]:
+        print(line)
+    print()
+    print(f"accuracy {100 * confusion.accuracy:.1f} % on {confusion.images} images that were not trained on, after {seconds:.0f} s")
+    print("          (the same images chose the best snapshot)")
+    solver, net, deploy = (project.path(name) for name in ("solver.prototxt", "train_val.prototxt", "deploy.prototxt"))
+    tests = read_solver(solver).test_iter[0]
+    for what, command in (
+        ("picture", project.path(PICTURE)),
+        ("labels", project.path("labels.txt")),
+        ("test", f"ocaffe test --model {net} --weights {project.path(BEST)} --iterations {tests}"),
+        ("export", f"ocaffe convert {deploy} {project.path(BEST)} {project.path(project.net)}.onnx"),
+        ("train on", f"edit {solver}, then: ocaffe train --solver {solver} --weights {project.path(BEST)}"),
+    ):
+        print(f"{what:<9} {command}")

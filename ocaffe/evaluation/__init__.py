@@ -1,0 +1,1 @@
+"""How well a net classifies: a confusion matrix of its scores, tables and a picture of it."""

@@ -1,0 +1,81 @@
+"""`ocaffe fit`: from a folder of images to a tested net and its files."""
+from __future__ import annotations
+
+import json
+import pathlib
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from ocaffe.cli import fit, main
+from ocaffe.cli.fit import _side
+from ocaffe.model.text import read_solver
+from ocaffe.zoo.images import find_images, typical_side
+from tests.zoo.digits import write_folders
+
+
+@pytest.fixture
+def here(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_a_folder_becomes_a_net(here: pathlib.Path, device: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    write_folders(here / "photos", 40)
+    assert main(["fit", "photos", "--net", "lenet", "--out", "out", "--iterations", "120", "--device", device.number]) == 0
+    printed = capsys.readouterr()
+    lines = printed.out.splitlines()
+    assert "320 for training, 80 for testing; 10 classes" in lines[0] and not printed.err
+    found = json.loads((here / "out/results.json").read_text())
+    assert found["accuracy"] > 0.8 and found["images"] == 80 and np.sum(found["confusion"]) == 80
+    best = max(float(line.split("accuracy")[1].split("%")[0]) for line in lines if line.startswith("  iteration"))
+    assert 100 * found["accuracy"] == pytest.approx(best, abs=0.06)  # the best test's weights were kept
+    assert any(line.startswith("digit7 ") for line in lines)
+    with Image.open("out/confusion.png") as picture:
+        assert picture.width > 100
+    assert "Solving" in (here / "out/train.log").read_text()
+    solver = read_solver("out/solver.prototxt")
+    assert (solver.best_output, solver.early_stopping, solver.snapshot_keep) == ("accuracy", fit.PATIENCE, 1)
+    for name in ("test", "export"):  # the printed commands run
+        command = next(line for line in lines if line.startswith(name)).split("ocaffe ")[1]
+        assert main([*command.split(), *(["--device", device.number] if name == "test" else [])]) == 0
+    assert (here / "out/lenet.onnx").exists()
+    accuracy = float(capsys.readouterr().err.rpartition("accuracy = ")[2].split()[0])
+    assert accuracy == pytest.approx(found["accuracy"], abs=1e-4)
+
+
+def test_weights_are_tuned(here: pathlib.Path, device: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    write_folders(here / "photos", 10, classes=3)
+    flags = ["--net", "lenet", "--iterations", "8", "--batch", "8", "--device", device.number]
+    assert main(["fit", "photos", "--out", "a", *flags]) == 0
+    assert main(["fit", "photos", "--out", "b", "--weights", "a/best.caffemodel", "--transform", "scale: 0.00390625", *flags]) == 0
+    assert read_solver("b/solver.prototxt").base_lr == pytest.approx(read_solver("a/solver.prototxt").base_lr / 10)
+
+
+@pytest.mark.parametrize(("pixels", "side"), [(20, 32), (48, 32), (200, 64)])
+def test_the_size_follows_the_images(here: pathlib.Path, pixels: int, side: int) -> None:
+    for name in ("a/1.png", "a/2.png", "b/1.png", "b/2.png"):
+        path = here / "photos" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (pixels, pixels + 9)).save(path)
+    images = find_images("photos", "out")
+    assert typical_side(images) == pixels and _side("resnet20", images) == side and _side("lenet", images) == 0
+
+
+def test_mistakes(here: pathlib.Path, capsys: pytest.CaptureFixture[str], device: Any) -> None:
+    write_folders(here / "photos", 4, classes=2)
+    for argv, text in (
+        (["photos"], "--out FOLDER"),
+        (["none", "--out", "out"], "none does not exist"),
+        (["photos", "--out", "out", "--patience", "0"], "--patience is 0"),
+        (["photos", "--out", "out", "--net", "lennet"], "did you mean lenet?"),
+    ):
+        assert main(["fit", *argv, "--device", device.number]) == 1
+        assert text in capsys.readouterr().err and not (here / "out").exists()
+    (here / "out").mkdir()
+    (here / "out/solver.prototxt").write_text("mine")
+    assert main(["fit", "photos", "--out", "out", "--device", device.number]) == 1
+    assert "out/solver.prototxt exists" in capsys.readouterr().err and (here / "out/solver.prototxt").read_text() == "mine"
+    assert list((here / "out").iterdir()) == [here / "out/solver.prototxt"]
