@@ -483,7 +483,7 @@ class _BeginExchangeAction:
     """Let the exchange of a bucket begin once the launches before have run. Does not wait."""
 
     def __init__(self, commands: CommandList, launch: BeginExchange) -> None:
-        self.session, self.bucket = commands.session, launch.operands[0].ref
+        self.session, self.bucket, self.exact = commands.session, launch.operands[0].ref, launch.exact
         self.buffer, self.offset = commands.locate(self.bucket)
 
     def __call__(self, slot: int) -> None:
@@ -491,7 +491,7 @@ class _BeginExchangeAction:
         assert exchange is not None
         filled = device.cl.enqueue_marker(device.queue)
         device.queue.flush()
-        exchange.begin(filled, self.buffer, self.offset, self.bucket.count)
+        exchange.begin(filled, self.buffer, self.offset, self.bucket.count, self.exact)
 
 
 class _EndExchangeAction:

@@ -59,8 +59,11 @@ class Exchange(Protocol):
     All ranks begin and end the same buckets in the same order.
     """
 
-    def begin(self, filled: Any, buffer: Any, offset: int, count: int) -> None:
-        """Begin with `count` floats of `buffer` from element `offset` on, once the event `filled` is complete. Does not wait."""
+    def begin(self, filled: Any, buffer: Any, offset: int, count: int, exact: bool = False) -> None:
+        """Begin with `count` floats of `buffer` from element `offset` on, once the event `filled` is complete. Does not wait.
+
+        `exact`: send floats, whatever the number of bits of gradients.
+        """
 
     def end(self, buffer: Any, offset: int) -> None:
         """Wait until the bucket that has begun at element `offset` of `buffer` holds the average. Raises Error if the exchange failed."""

@@ -211,12 +211,12 @@ class Measure(Launch):
 class BeginExchange(Launch):
     """Host step: begin to average operand 0, a bucket, over all ranks: gradients, or statistics of BatchNorm.
 
-    `begin`: the first element of gradients in the parameter group.
-
+    `begin`: the first element of gradients in the parameter group. `exact`: ranks send each other floats, also with --gradient-bits 16.
     No launch may access the bucket until the EndExchange of the same bucket.
     """
 
     begin: int = 0
+    exact: bool = False
 
 
 @dataclass(eq=False)

@@ -181,8 +181,9 @@ class Recorder:
 
     def average(self, ref: Ref) -> None:
         """Record the average of `ref`, a root, over all ranks. The device waits for it."""
-        for step, access in ((BeginExchange, Access.READ), (EndExchange, Access.MODIFY)):
-            self.add(step(self.layer, self.phase, [Operand(ref, access)], side_effect=True, what="average over ranks"))
+        what = "average over ranks"
+        self.add(BeginExchange(self.layer, self.phase, [Operand(ref, Access.READ)], side_effect=True, what=what, exact=True))
+        self.add(EndExchange(self.layer, self.phase, [Operand(ref, Access.MODIFY)], side_effect=True, what=what))
 
     def empty(self, reads: Sequence[Ref], writes: Sequence[Ref], modifies: Sequence[Ref] = (), what: str = "") -> None:
         """Record a launch over no elements."""

@@ -33,6 +33,7 @@ class Bucket(NamedTuple):
     buffer: Any
     offset: int
     length: int
+    bits: int  # of its values on their way
     done: threading.Event
 
 
@@ -43,20 +44,19 @@ class HostExchange:
 
     def __init__(self, session: Session, world: World, bits: int = 32) -> None:
         """Allocates buffers: for the parts of the other ranks, and with 16 `bits` for a round in bfloat16."""
-        kind, self._dtype = _TYPES[bits]
+        kind = _TYPES[bits][0]
         self._bits = bits
         self._world, self._device = world, session.device
         self._carrier: Carrier = carrier_of(world, partial(pinned_in_place, session.device))
         cl = session.device.cl
         self._queue = cl.CommandQueue(session.device.context, session.device.cl_device)
-        average = ProgramKey("exchange", (("WIRE", kind),))
+        averages = {each: ProgramKey("exchange", (("WIRE", _TYPES[each][0]),)) for each in {32, bits}}
         pack, unpack = (ProgramKey("exchange", (("RESULT_T", result), ("SOURCE_T", source))) for source, result in (("float", kind), (kind, "float")))
-        programs = session.programs.build_all([average, pack, unpack])
-        self._average = cl.Kernel(programs[average], "average")
+        programs = session.programs.build_all([*averages.values(), pack, unpack])
+        self._average = {each: cl.Kernel(programs[key], "average") for each, key in averages.items()}
         self._pack, self._unpack = (cl.Kernel(programs[key], "convert") for key in (pack, unpack))
-        item = bits // 8
-        self._others = session.allocate((world.size - 1) * largest_part(world.size) * item, "the gradients of other ranks")
-        self._packed = session.allocate(ROUND * item, "gradients in 16 bits") if bits == 16 else None
+        self._others = session.allocate((world.size - 1) * largest_part(world.size) * 4, "the gradients of other ranks")
+        self._packed = session.allocate(ROUND * 2, "gradients in 16 bits") if bits == 16 else None
         self._open: list[Bucket] = []  # begun and not ended, for `end`
         self._work: deque[Bucket] = deque()  # for the thread
         self._changed = threading.Condition()
@@ -74,8 +74,8 @@ class HostExchange:
         """Device memory of the exchange beside the plan."""
         return int(self._others.size) + (0 if self._packed is None else int(self._packed.size))
 
-    def begin(self, filled: Any, buffer: Any, offset: int, count: int) -> None:
-        bucket = Bucket(filled, buffer, offset, count, threading.Event())
+    def begin(self, filled: Any, buffer: Any, offset: int, count: int, exact: bool = False) -> None:
+        bucket = Bucket(filled, buffer, offset, count, 32 if exact else self._bits, threading.Event())
         self._open.append(bucket)
         with self._changed:
             self._work.append(bucket)
@@ -121,19 +121,19 @@ class HostExchange:
                 if self._problem is None:
                     bucket.filled.wait()
                     for begin in range(0, bucket.length, ROUND):
-                        self._round(bucket.buffer, bucket.offset + begin, min(ROUND, bucket.length - begin))
+                        self._round(bucket, bucket.offset + begin, min(ROUND, bucket.length - begin))
             except BaseException as problem:  # `end` raises it on the thread of the training
                 self._problem = problem
             bucket.done.set()
 
-    def _round(self, buffer: Any, offset: int, count: int) -> None:
+    def _round(self, bucket: Bucket, offset: int, count: int) -> None:
         """Average `count` floats from `offset` on."""
-        if self._packed is None:
-            self._swap(buffer, offset, count)
+        if bucket.bits == 32:
+            self._swap(32, bucket.buffer, offset, count)
         else:
-            self._convert(self._pack, (buffer, offset), (self._packed, 0), count)
-            self._swap(self._packed, 0, count)
-            self._convert(self._unpack, (self._packed, 0), (buffer, offset), count)
+            self._convert(self._pack, (bucket.buffer, offset), (self._packed, 0), count)
+            self._swap(bucket.bits, self._packed, 0, count)
+            self._convert(self._unpack, (self._packed, 0), (bucket.buffer, offset), count)
             self._queue.finish()
 
     def _convert(self, kernel: Any, source: tuple[Any, int], target: tuple[Any, int], count: int) -> None:
@@ -141,15 +141,15 @@ class HostExchange:
         kernel.set_args(source[0], np.uint64(source[1]), zero, target[0], np.uint64(target[1]), zero, np.int32(count))
         self._device.cl.enqueue_nd_range_kernel(self._queue, kernel, (-(-count // ALIGNMENT) * ALIGNMENT,), None)
 
-    def _swap(self, buffer: Any, offset: int, count: int) -> None:
-        """Average `count` values from `offset` on. Rank r adds part r of them."""
+    def _swap(self, bits: int, buffer: Any, offset: int, count: int) -> None:
+        """Average `count` values of so many bits from `offset` on. Rank r adds part r of them."""
         rank, size, carrier, queue, copy = self._world.rank, self._world.size, self._carrier, self._queue, self._device.cl.enqueue_copy
         part = -(-count // (size * ALIGNMENT)) * ALIGNMENT
         first = [min(q * part, count) for q in range(size + 1)]
         lengths = [end - begin for begin, end in itertools.pairwise(first)]
         others = [q for q in range(size) if q != rank]
         own = lengths[rank]
-        item, dtype = self._bits // 8, self._dtype
+        item, dtype, average = bits // 8, _TYPES[bits][1], self._average[bits]
         carrier.open(part * item // 4)
         for q in others:
             if lengths[q]:
@@ -160,8 +160,8 @@ class HostExchange:
             for place, q in enumerate(others):
                 copy(queue, self._others, carrier.incoming(q).view(dtype)[:own], dst_offset=item * part * place, is_blocking=False)
             places = self._others, np.uint64(0), np.uint64(0), buffer, np.uint64(offset + first[rank]), np.uint64(0)
-            self._average.set_args(*places, *map(np.int32, (size, rank, part, own)), np.float32(1 / size))
-            self._device.cl.enqueue_nd_range_kernel(queue, self._average, (-(-own // ALIGNMENT) * ALIGNMENT,), None)
+            average.set_args(*places, *map(np.int32, (size, rank, part, own)), np.float32(1 / size))
+            self._device.cl.enqueue_nd_range_kernel(queue, average, (-(-own // ALIGNMENT) * ALIGNMENT,), None)
             copy(queue, carrier.result.view(dtype)[:own], buffer, src_offset=item * (offset + first[rank]), is_blocking=False)
         queue.finish()
         carrier.spread()

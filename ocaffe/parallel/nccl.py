@@ -113,7 +113,7 @@ class NcclExchange:
         self._check(self._library.ncclGetVersion(ctypes.byref(version)))
         return f"nccl ({version.value // 10000}.{version.value // 100 % 100}.{version.value % 100})"
 
-    def begin(self, filled: Any, buffer: Any, offset: int, count: int) -> None:
+    def begin(self, filled: Any, buffer: Any, offset: int, count: int, exact: bool = False) -> None:
         self._begun.append(_Bucket(buffer, offset, count))
 
     def end(self, buffer: Any, offset: int) -> None:

@@ -136,3 +136,10 @@ def test_gradients_of_16_bits(results: pathlib.Path, ranks: int) -> None:
     found = [dict(np.load(results / f"SGD sixteen {ranks} {rank}.npz")) for rank in range(ranks)]
     assert all((found[0][name] == each[name]).all() for each in found[1:] for name in one if "/" in name)
     assert 1e-6 < distance(found[0], one) < 1e-2
+
+
+@pytest.mark.parametrize("ranks", RANKS[1:])
+def test_statistics_are_never_rounded_to_16_bits(results: pathlib.Path, ranks: int) -> None:
+    one, sixteen = (values(results, "synchronized statistics", way, count)["train"] for way, count in (("window", 1), ("sixteen", ranks)))
+    np.testing.assert_allclose(sixteen[0], one[0], rtol=1e-6)  # no gradient has been sent yet
+    assert (sixteen[1:] != one[1:]).any()

@@ -177,7 +177,8 @@ def main(folder: pathlib.Path, iterations: int, repeated: list[str]) -> None:
             for case in CASES if way == "window" else repeated:
                 np.savez(folder / f"{case} {way} {world.size} {world.rank}.npz", **trained(case, device, world, iterations))
         if world.several:
-            np.savez(folder / f"SGD sixteen {world.size} {world.rank}.npz", **trained("SGD", device, world, iterations, bits=16))
+            for case in ("SGD", "synchronized statistics"):
+                np.savez(folder / f"{case} sixteen {world.size} {world.rank}.npz", **trained(case, device, world, iterations, bits=16))
         for ranks in (1, 2):
             if world.size > ranks:
                 result = trained("SGD", device, world, iterations, resume=f"SGD by {ranks}_iter_{SAVED}.solverstate")
